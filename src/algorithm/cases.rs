@@ -1,0 +1,59 @@
+//! The table that each algorithm's tests are written in: a fresh key, then one request per row.
+
+use std::time::Duration;
+
+use super::{Algorithm, Mode, State, decide};
+use crate::decision::LimitStatus;
+use crate::key::Cost;
+use crate::plan::Limit;
+
+/// A limit of `quota` per second.
+pub fn limit(quota: u64, algorithm: Algorithm) -> Limit {
+    Limit::new("limit", quota, Duration::from_secs(1), algorithm).unwrap()
+}
+
+/// One request and what it must be answered.
+pub struct Case {
+    now_us: u64,
+    cost: u64,
+    remaining: u64,
+    allowed: bool,
+    retry_after_us: Option<u64>,
+    reset_after_us: Option<u64>,
+}
+
+impl Case {
+    pub fn allowed(now_us: u64, cost: u64, remaining: u64) -> Self {
+        Self { now_us, cost, remaining, allowed: true, retry_after_us: None, reset_after_us: None }
+    }
+
+    pub fn denied(now_us: u64, cost: u64, remaining: u64) -> Self {
+        Self { allowed: false, ..Self::allowed(now_us, cost, remaining) }
+    }
+
+    pub fn after(self, retry_after_us: u64) -> Self {
+        Self { retry_after_us: Some(retry_after_us), ..self }
+    }
+
+    pub fn fresh_in(self, reset_after_us: u64) -> Self {
+        Self { reset_after_us: Some(reset_after_us), ..self }
+    }
+}
+
+/// Runs the rows on one fresh key. Each row is peeked at first, which must agree and leave no trace.
+pub fn check(limit: &Limit, cases: &[Case]) {
+    let limits = std::slice::from_ref(limit);
+    let mut states = [State::fresh(limit)];
+    for (row, case) in cases.iter().enumerate() {
+        let cost = Cost::new(case.cost).unwrap();
+        let before = states.clone();
+        let peeked = decide(limits, &mut states, case.now_us, cost, Mode::Peek);
+        assert_eq!(states, before, "row {row}: a peek left a trace");
+        let verdict = decide(limits, &mut states, case.now_us, cost, Mode::Charge);
+        assert_eq!((verdict.fits, peeked.fits), (case.allowed, case.allowed), "row {row}: {verdict:?}");
+        let LimitStatus { remaining, retry_after_us, reset_after_us, .. } = verdict.statuses(limits, cost)[0].clone();
+        assert_eq!(remaining, case.remaining, "row {row}: remaining");
+        assert_eq!(retry_after_us, case.retry_after_us, "row {row}: retry_after");
+        assert!(case.reset_after_us.is_none_or(|expected| expected == reset_after_us), "row {row}: {reset_after_us}");
+    }
+}

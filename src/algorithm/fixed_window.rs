@@ -1,0 +1,107 @@
+//! `fixed_window`: at most `quota` units per window, which is the clock's or starts at the key's first request.
+//!
+//! Around the edge of two windows up to twice the quota passes within one window's length: that is what a fixed window
+//! is. `sliding_window` and `sliding_log` do not do that. Lua twin: `fixed_window.lua`.
+
+use super::Reading;
+use crate::plan::{Algorithm, Anchor, Limit};
+
+/// The window that was charged last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Window {
+    /// When it began, in microseconds since 1970.
+    pub start_us: u64,
+    /// Units counted in it; 0 only when nothing was ever counted.
+    pub count: u64,
+}
+
+impl Window {
+    pub(super) fn read(&self, limit: &Limit, now_us: u64) -> Reading {
+        let window = self.at(limit, now_us);
+        Reading::Window { count: window.count, ends_in_us: window.start_us + limit.window_us() - now_us }
+    }
+
+    pub(super) fn clamp(&mut self, limit: &Limit, now_us: u64) {
+        if self.start_us > now_us {
+            *self = self.at(limit, now_us);
+        }
+    }
+
+    pub(super) fn charge(&mut self, limit: &Limit, now_us: u64, cost: u64) {
+        *self = self.at(limit, now_us);
+        self.count += cost;
+    }
+
+    pub(super) fn fresh_at_us(&self, window_us: u64) -> u64 {
+        self.start_us + window_us
+    }
+
+    /// The window that `now_us` lies in, with the units that count in it. A window that lies ahead is clamped: its count
+    /// moves to the present one.
+    fn at(&self, limit: &Limit, now_us: u64) -> Self {
+        let present_us = match limit.algorithm() {
+            Algorithm::FixedWindow { anchor: Anchor::FirstRequest } => now_us,
+            _ => now_us - now_us % limit.window_us(),
+        };
+        if self.count == 0 || self.start_us + limit.window_us() <= now_us {
+            Self { start_us: present_us, count: 0 }
+        } else if self.start_us > now_us {
+            Self { start_us: present_us, ..*self }
+        } else {
+            *self
+        }
+    }
+}
+
+pub(super) fn wait_us(limit: &Limit, count: u64, ends_in_us: u64, cost: u64) -> u64 {
+    if count + cost <= limit.quota() { 0 } else { ends_in_us }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::cases::{Case, check, limit};
+
+    const CLOCK: Algorithm = Algorithm::FixedWindow { anchor: Anchor::Clock };
+    const FIRST: Algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstRequest };
+
+    #[test]
+    fn clock_windows_start_at_whole_multiples() {
+        check(&limit(3, CLOCK), &[
+            Case::allowed(1_500_000, 2, 1).fresh_in(500_000),
+            Case::denied(1_999_999, 2, 1).after(1),
+            Case::allowed(1_999_999, 1, 0),
+            Case::allowed(2_000_000, 3, 0).fresh_in(1_000_000),
+            Case::denied(2_000_000, 1, 0).after(1_000_000),
+        ]);
+    }
+
+    #[test]
+    fn twice_the_quota_passes_around_the_edge() {
+        check(&limit(100, CLOCK), &[Case::allowed(999_999, 100, 0), Case::allowed(1_000_000, 100, 0)]);
+    }
+
+    #[test]
+    fn own_windows_start_at_the_first_request() {
+        check(&limit(3, FIRST), &[
+            Case::allowed(1_500_000, 3, 0).fresh_in(1_000_000),
+            Case::denied(2_499_999, 1, 0).after(1),
+            Case::allowed(2_500_000, 1, 2).fresh_in(1_000_000),
+        ]);
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_blocks_for_one_window_at_most() {
+        check(&limit(3, CLOCK), &[
+            Case::allowed(3_600_000_000, 3, 0),
+            Case::denied(1_200_000, 1, 0).after(800_000),
+            Case::allowed(2_000_000, 3, 0),
+        ]);
+        check(&limit(3, FIRST), &[
+            Case::allowed(3_600_000_000, 3, 0),
+            Case::denied(1_200_000, 1, 0).after(1_000_000),
+            Case::denied(2_199_999, 1, 0).after(1),
+            Case::allowed(2_200_000, 3, 0),
+        ]);
+    }
+}

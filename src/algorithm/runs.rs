@@ -1,0 +1,122 @@
+//! Units by the time they were taken, oldest first: what `sliding_log` and `sliding_window` share.
+
+use std::collections::VecDeque;
+
+use super::Reading;
+use crate::plan::Limit;
+
+/// Runs of units that were taken, or are held to have been taken, at one instant. Times rise strictly.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Runs {
+    runs: VecDeque<Run>,
+    /// Units in all runs.
+    total: u64,
+}
+
+/// Units of one instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Run {
+    /// When they count as taken, in microseconds since 1970.
+    pub at_us: u64,
+    /// How many, at least 1.
+    pub units: u64,
+}
+
+impl Runs {
+    /// `cost` is the one that `frees_in_us` will speak of; it is at most the quota.
+    pub(super) fn read(&self, limit: &Limit, now_us: u64, cost: u64) -> Reading {
+        let live = self.first_live(limit.window_us(), now_us);
+        let used = self.total - self.runs.range(..live).map(|run| run.units).sum::<u64>();
+        let newest_us = self.runs.back().map_or(0, |run| run.at_us.min(now_us));
+        Reading::Log {
+            used,
+            frees_in_us: self.frees_in_us(limit, live, now_us, (used + cost).saturating_sub(limit.quota())),
+            fresh_in_us: if used == 0 { 0 } else { newest_us + limit.window_us() - now_us },
+        }
+    }
+
+    /// Moves runs that lie ahead of `now_us` to it.
+    pub(super) fn clamp(&mut self, now_us: u64) {
+        let mut units = 0;
+        while let Some(run) = self.runs.pop_back_if(|run| run.at_us > now_us) {
+            units += run.units;
+        }
+        self.total -= units;
+        if units > 0 {
+            self.push(now_us, units);
+        }
+    }
+
+    pub(super) fn drop_expired(&mut self, window_us: u64, now_us: u64) {
+        let live = self.first_live(window_us, now_us);
+        self.total -= self.runs.drain(..live).map(|run| run.units).sum::<u64>();
+    }
+
+    /// Adds units at `now_us`, which is not before the newest run.
+    pub(super) fn push(&mut self, now_us: u64, units: u64) {
+        self.total += units;
+        match self.runs.back_mut() {
+            Some(newest) if newest.at_us == now_us => newest.units += units,
+            _ => self.runs.push_back(Run { at_us: now_us, units }),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// Merges the two newest runs at the later one's time if `same` says that it may; whether it did.
+    pub(super) fn merge_newest(&mut self, same: impl Fn(u64, u64) -> bool) -> bool {
+        let Some(before) = self.runs.len().checked_sub(2) else { return false };
+        let (older, newest) = (self.runs[before], self.runs[before + 1]);
+        if !same(older.at_us, newest.at_us) {
+            return false;
+        }
+        self.runs.truncate(before);
+        self.runs.push_back(Run { at_us: newest.at_us, units: older.units + newest.units });
+        true
+    }
+
+    /// Merges all neighbours for which `same` says that they may, each at the later one's time.
+    pub(super) fn merge_all(&mut self, same: impl Fn(u64, u64) -> bool) {
+        let mut merged = VecDeque::<Run>::with_capacity(self.runs.len());
+        for run in self.runs.drain(..) {
+            match merged.back_mut() {
+                Some(last) if same(last.at_us, run.at_us) => *last = Run { units: last.units + run.units, ..run },
+                _ => merged.push_back(run),
+            }
+        }
+        self.runs = merged;
+    }
+
+    pub(super) fn fresh_at_us(&self, window_us: u64) -> u64 {
+        self.runs.back().map_or(0, |run| run.at_us + window_us)
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        size_of::<Self>() + self.runs.capacity() * size_of::<Run>()
+    }
+
+    pub(super) fn growth_bytes(&self) -> usize {
+        // A full deque doubles; an empty one starts with four places.
+        if self.runs.len() < self.runs.capacity() { 0 } else { self.runs.capacity().max(4) * size_of::<Run>() }
+    }
+
+    /// Index of the oldest run that still counts. Runs ahead of `now_us` count, as of `now_us`.
+    fn first_live(&self, window_us: u64, now_us: u64) -> usize {
+        self.runs.partition_point(|run| run.at_us + window_us <= now_us)
+    }
+
+    /// Time until `units` of those that count, from run `live` on, have left; at most as many as there are.
+    fn frees_in_us(&self, limit: &Limit, live: usize, now_us: u64, units: u64) -> u64 {
+        let mut freed = 0;
+        let frees = |run: &&Run| {
+            freed += run.units;
+            freed >= units
+        };
+        match self.runs.range(live..).find(frees) {
+            Some(run) if units > 0 => run.at_us.min(now_us) + limit.window_us() - now_us,
+            _ => 0,
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! `sliding_counter`: an estimate of the units in the last window from two counts, the present clock-aligned window's and
+//! a share of the one before: `current + previous * (window - elapsed) / window`, rounded up.
+//!
+//! Approximate by nature: it takes the units of the window before as spread evenly. Bursts make it err both ways; the
+//! README gives the measured error. By its own rule it is exact, in integers. Lua twin: `sliding_counter.lua`.
+
+use super::Reading;
+use crate::plan::Limit;
+
+/// Two neighbouring windows of the clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counter {
+    /// When the window charged last began, in microseconds since 1970.
+    pub start_us: u64,
+    /// Units counted in it.
+    pub current: u64,
+    /// Units counted in the window before it.
+    pub previous: u64,
+}
+
+impl Counter {
+    pub(super) fn read(&self, limit: &Limit, now_us: u64) -> Reading {
+        let counter = self.at(limit, now_us);
+        Reading::Counter {
+            current: counter.current,
+            previous: counter.previous,
+            elapsed_us: now_us - counter.start_us,
+        }
+    }
+
+    pub(super) fn clamp(&mut self, limit: &Limit, now_us: u64) {
+        if self.start_us > now_us {
+            *self = self.at(limit, now_us);
+        }
+    }
+
+    pub(super) fn charge(&mut self, limit: &Limit, now_us: u64, cost: u64) {
+        *self = self.at(limit, now_us);
+        self.current += cost;
+    }
+
+    pub(super) fn fresh_at_us(&self, window_us: u64) -> u64 {
+        self.start_us + 2 * window_us
+    }
+
+    /// The counts as they stand in the window of `now_us`; those of a window that lies ahead move to the present one.
+    fn at(&self, limit: &Limit, now_us: u64) -> Self {
+        let window_us = limit.window_us();
+        let start_us = now_us - now_us % window_us;
+        if self.start_us >= start_us {
+            Self { start_us, ..*self }
+        } else if self.start_us + window_us == start_us {
+            Self { start_us, current: 0, previous: self.current }
+        } else {
+            Self { start_us, current: 0, previous: 0 }
+        }
+    }
+}
+
+/// Units counted by the estimate, rounded up. The product fits: `Limit::new` bounds it by 2^53.
+pub(super) fn used(limit: &Limit, current: u64, previous: u64, elapsed_us: u64) -> u64 {
+    let window_us = limit.window_us();
+    current + (previous * (window_us - elapsed_us)).div_ceil(window_us)
+}
+
+pub(super) fn wait_us(limit: &Limit, current: u64, previous: u64, elapsed_us: u64, cost: u64) -> u64 {
+    if used(limit, current, previous, elapsed_us) + cost <= limit.quota() {
+        return 0;
+    }
+    let to_next_us = limit.window_us() - elapsed_us;
+    match limit.quota().checked_sub(current + cost) {
+        Some(room) => room_at_us(limit, previous, room) - elapsed_us,
+        None => to_next_us + room_at_us(limit, current, limit.quota() - cost),
+    }
+}
+
+/// The earliest moment of a window, counted from its start, at which `previous` units of the window before weigh no more
+/// than `room`; the window's length when they always weigh more.
+fn room_at_us(limit: &Limit, previous: u64, room: u64) -> u64 {
+    if previous <= room { 0 } else { limit.window_us() - room * limit.window_us() / previous }
+}
+
+pub(super) fn fresh_in_us(limit: &Limit, current: u64, previous: u64, elapsed_us: u64) -> u64 {
+    match (current, previous) {
+        (0, 0) => 0,
+        (0, _) => limit.window_us() - elapsed_us,
+        _ => 2 * limit.window_us() - elapsed_us,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::algorithm::cases::{Case, check, limit};
+    use crate::plan::Algorithm;
+
+    #[test]
+    fn the_window_before_weighs_by_what_is_left_of_it() {
+        check(&limit(10, Algorithm::SlidingCounter), &[
+            Case::allowed(1_000_000, 10, 0).fresh_in(2_000_000),
+            Case::denied(1_500_000, 1, 0).after(600_000),
+            Case::denied(2_000_000, 1, 0).after(100_000),
+            Case::denied(2_099_999, 1, 0).after(1),
+            Case::allowed(2_100_000, 1, 0),
+            Case::allowed(2_500_000, 4, 0),
+            Case::denied(2_500_001, 6, 0).after(699_999),
+            Case::denied(3_199_999, 6, 5).after(1),
+            Case::allowed(3_200_000, 6, 0),
+        ]);
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_blocks_for_one_window_and_weighs_for_two() {
+        check(&limit(10, Algorithm::SlidingCounter), &[
+            Case::allowed(3_600_000_000, 10, 0),
+            Case::denied(1_200_000, 1, 0).after(900_000),
+            Case::allowed(3_000_000, 10, 0),
+        ]);
+    }
+}

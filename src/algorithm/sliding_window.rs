@@ -1,0 +1,70 @@
+//! `sliding_window`: at most `quota` units in any interval of one window, in bounded memory.
+//!
+//! A `sliding_log` that keeps at most `precision + 1` runs. Time is cut into cells of `window / precision`; once more than
+//! `precision` runs are live, runs of one cell are merged at the newest one's time. So it never frees a unit early, frees
+//! it less than a cell late, and is exact while fewer than `precision` runs are live. A window overlaps at most
+//! `precision + 1` cells, which bounds the runs. Lua twin: `sliding_window.lua`.
+
+use super::Runs;
+use crate::plan::Limit;
+
+pub(super) fn charge(runs: &mut Runs, limit: &Limit, precision: u8, now_us: u64, cost: u64) {
+    let cell_us = limit.cell_us(precision);
+    let same_cell = |a_us: u64, b_us: u64| a_us / cell_us == b_us / cell_us;
+    runs.drop_expired(limit.window_us(), now_us);
+    runs.push(now_us, cost);
+    // The two newest alone are tried first: under steady load that is all there is to merge.
+    if runs.len() > usize::from(precision) && !runs.merge_newest(same_cell) {
+        runs.merge_all(same_cell);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::cases::{Case, check, limit};
+    use crate::plan::Algorithm;
+
+    const PRECISION_4: Algorithm = Algorithm::SlidingWindow { precision: 4 };
+
+    #[test]
+    fn it_is_exact_while_few_runs_are_live() {
+        check(&limit(3, PRECISION_4), &[
+            Case::allowed(1_010_000, 1, 2),
+            Case::allowed(1_020_000, 2, 0).fresh_in(1_000_000),
+            Case::denied(2_009_999, 1, 0).after(1),
+            Case::allowed(2_010_000, 1, 0),
+        ]);
+    }
+
+    #[test]
+    fn above_that_a_unit_leaves_with_the_newest_of_its_cell() {
+        check(&limit(5, PRECISION_4), &[
+            Case::allowed(1_010_000, 1, 4),
+            Case::allowed(1_020_000, 1, 3),
+            Case::allowed(1_030_000, 1, 2),
+            Case::allowed(1_040_000, 1, 1),
+            Case::allowed(1_260_000, 1, 0),
+            Case::denied(2_010_000, 1, 0).after(30_000),
+            Case::allowed(2_040_000, 4, 0),
+        ]);
+    }
+
+    #[test]
+    fn runs_stay_within_precision_plus_one() {
+        let limit = limit(1_000_000, PRECISION_4);
+        let mut runs = Runs::default();
+        for now_us in (0..10_000_000).step_by(777) {
+            charge(&mut runs, &limit, 4, now_us, 1);
+            assert!(runs.len() <= 5);
+        }
+    }
+
+    #[test]
+    fn a_full_window_at_a_minute_s_end_leaves_nothing_right_after_it() {
+        check(&limit(100, Algorithm::SlidingWindow { precision: 64 }), &[
+            Case::allowed(999_999, 100, 0),
+            Case::denied(1_000_000, 1, 0).after(999_999),
+        ]);
+    }
+}

@@ -1,0 +1,128 @@
+//! `Decision`, `Outcome`, `LimitStatus`: what was decided and the numbers that go back.
+//!
+//! "No" is a decision, never an error. Times are durations in microseconds, so nothing here needs a clock.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+/// What was decided, by whom, and where the key stands in each limit of its plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// The answer.
+    pub outcome: Outcome,
+    /// Who gave it.
+    pub decided_by: DecidedBy,
+    /// Where the key stands after this decision, a row per limit in the plan's order. Empty when nobody counted: an
+    /// unlimited or blocked plan, a cost that never fits, a store that failed open or closed.
+    pub limits: SmallVec<[LimitStatus; 2]>,
+    /// The limit that binds: the one that denies longest, else the one with the least remaining share.
+    pub binding: Option<LimitStatus>,
+}
+
+impl Decision {
+    /// A decision from the standing of every limit.
+    pub fn counted(outcome: Outcome, decided_by: DecidedBy, limits: SmallVec<[LimitStatus; 2]>) -> Self {
+        let binding = limits.iter().reduce(|a, b| if b.binds_more_than(a) { b } else { a }).cloned();
+        Self { outcome, decided_by, limits, binding }
+    }
+
+    /// A decision that looked at no state.
+    pub fn uncounted(outcome: Outcome, decided_by: DecidedBy, binding: Option<LimitStatus>) -> Self {
+        Self { outcome, decided_by, limits: SmallVec::new(), binding }
+    }
+
+    /// Whether the caller may go on.
+    pub fn allowed(&self) -> bool {
+        match self.outcome {
+            Outcome::Allowed | Outcome::ShadowDenied => true,
+            Outcome::Denied | Outcome::NeverFits => false,
+        }
+    }
+}
+
+/// The answer to "may this request pass?".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Yes; the cost was charged to every limit of the plan.
+    Allowed,
+    /// No; nothing was charged.
+    Denied,
+    /// No, and no wait will change it: the cost is above a limit's quota or burst. Nothing was charged.
+    NeverFits,
+    /// A plan in shadow mode would have said no; the caller may go on, nothing was charged.
+    ShadowDenied,
+}
+
+/// Who gave an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DecidedBy {
+    /// The store, exactly.
+    Store,
+    /// The plan alone: unlimited, blocked, or a cost that never fits.
+    Plan,
+    /// Nobody could decide; the plan says to allow then.
+    FailOpen,
+    /// Nobody could decide; the plan says to deny then.
+    FailClosed,
+    /// This replica's memory, at its share of the quota, because the store could not decide.
+    LocalFallback,
+}
+
+/// Where a key stands in one limit after a decision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitStatus {
+    /// The limit's name.
+    pub name: Arc<str>,
+    /// The limit's quota, in units per window.
+    pub limit: u64,
+    /// Most units that one request can ever get: the burst, or the quota.
+    pub capacity: u64,
+    /// Units that a request could take right now.
+    pub remaining: u64,
+    /// Time until the same cost could pass, nothing else happening; `None` when this limit did not deny it.
+    pub retry_after_us: Option<u64>,
+    /// Time until the key is as fresh, nothing else happening.
+    pub reset_after_us: u64,
+}
+
+impl LimitStatus {
+    /// Denying beats not denying; then the longer wait, else the smaller share that remains.
+    fn binds_more_than(&self, other: &Self) -> bool {
+        match (self.retry_after_us, other.retry_after_us) {
+            (Some(mine), Some(others)) => mine > others,
+            (Some(_), None) => true,
+            (None, Some(_)) => false,
+            (None, None) => {
+                let share = |a: &Self, b: &Self| u128::from(a.remaining) * u128::from(b.capacity);
+                share(self, other) < share(other, self)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smallvec::smallvec;
+
+    fn status(name: &str, remaining: u64, limit: u64, retry_after_us: Option<u64>) -> LimitStatus {
+        LimitStatus { name: name.into(), limit, capacity: limit, remaining, retry_after_us, reset_after_us: 0 }
+    }
+
+    fn binding(limits: SmallVec<[LimitStatus; 2]>) -> String {
+        Decision::counted(Outcome::Denied, DecidedBy::Store, limits).binding.unwrap().name.to_string()
+    }
+
+    #[test]
+    fn the_limit_that_denies_longest_binds() {
+        assert_eq!(binding(smallvec![status("a", 0, 9, Some(1)), status("b", 0, 9, Some(2)), status("c", 0, 9, None)]), "b");
+        assert_eq!(binding(smallvec![status("a", 0, 9, None), status("b", 5, 9, Some(1))]), "b");
+    }
+
+    #[test]
+    fn else_the_least_remaining_share_binds_and_the_first_wins_a_tie() {
+        assert_eq!(binding(smallvec![status("a", 20, 33, None), status("b", 100, 2000, None)]), "b");
+        assert_eq!(binding(smallvec![status("a", 1, 2, None), status("b", 2, 4, None)]), "a");
+    }
+}

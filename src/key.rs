@@ -1,0 +1,115 @@
+//! `Key` and `Cost`: the checked subject and price of a request.
+//!
+//! Holds what every later step may rely on: a key of 1 to [`KEY_BYTES_MAX`] bytes and a cost of at least 1. Knows nothing
+//! of plans, wire or stores.
+
+use std::fmt;
+use std::num::NonZeroU64;
+
+/// Longest key, in bytes. A key travels in every request and is kept in memory and in Redis for as long as it is live;
+/// 512 bytes hold a URL path or a composed identity and keep a batch of 1,000 within one message.
+pub const KEY_BYTES_MAX: usize = 512;
+
+/// The subject that is counted: a user, a token, an address.
+///
+/// Shape: 1 to 512 bytes of UTF-8, taken as it is; case and spaces count.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key(Box<str>);
+
+impl Key {
+    /// Checks a key.
+    ///
+    /// Errors: [`KeyError::Empty`], [`KeyError::TooLong`].
+    pub fn new(text: impl Into<Box<str>>) -> Result<Self, KeyError> {
+        let text = text.into();
+        match text.len() {
+            0 => Err(KeyError::Empty),
+            1..=KEY_BYTES_MAX => Ok(Self(text)),
+            bytes => Err(KeyError::TooLong { bytes }),
+        }
+    }
+
+    /// The key's text, as it was given.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Keys are personal data more often than not, so a `Debug` print never shows more than a key's length.
+impl fmt::Debug for Key {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Key({} bytes)", self.0.len())
+    }
+}
+
+/// Why a text is not a [`Key`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// The caller sent no key, or an empty one: send the subject to be counted.
+    #[error("key is empty: send the subject to count, 1 to {KEY_BYTES_MAX} bytes")]
+    Empty,
+    /// The key is longer than [`KEY_BYTES_MAX`]: hash it on the caller's side.
+    #[error("key has {bytes} bytes: at most {KEY_BYTES_MAX} are accepted; send a hash of a longer one")]
+    TooLong {
+        /// Length that was sent, in bytes.
+        bytes: usize,
+    },
+}
+
+/// Units that a request asks for.
+///
+/// Range: 1 to `u64::MAX`; default 1. A cost above what a plan can ever give is no error but the outcome "never fits".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cost(NonZeroU64);
+
+impl Cost {
+    /// One unit, the default.
+    pub const ONE: Self = Self(NonZeroU64::MIN);
+
+    /// Checks a cost. Errors: [`CostError`] on 0.
+    pub fn new(units: u64) -> Result<Self, CostError> {
+        NonZeroU64::new(units).map(Self).ok_or(CostError)
+    }
+
+    /// The cost in units, at least 1.
+    pub fn units(self) -> u64 {
+        self.0.get()
+    }
+}
+
+impl Default for Cost {
+    fn default() -> Self {
+        Self::ONE
+    }
+}
+
+/// A cost of 0 was asked for, which would read as "always allowed".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("cost is 0: leave it out for 1, or call Peek to ask without charging")]
+pub struct CostError;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_has_1_to_512_bytes() {
+        assert_eq!(Key::new(""), Err(KeyError::Empty));
+        assert!(Key::new("k").is_ok());
+        assert!(Key::new("k".repeat(512)).is_ok());
+        assert_eq!(Key::new("k".repeat(513)), Err(KeyError::TooLong { bytes: 513 }));
+    }
+
+    #[test]
+    fn a_key_is_not_shown_by_debug() {
+        let key = Key::new("alice@example.com").unwrap();
+        assert_eq!(format!("{key:?}"), "Key(17 bytes)");
+    }
+
+    #[test]
+    fn a_cost_is_at_least_1() {
+        assert_eq!(Cost::new(0), Err(CostError));
+        assert_eq!(Cost::new(1), Ok(Cost::ONE));
+        assert_eq!(Cost::new(u64::MAX).unwrap().units(), u64::MAX);
+    }
+}

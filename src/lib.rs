@@ -1,0 +1,1 @@
+pub mod key; pub mod plan; pub mod decision; pub mod algorithm; pub mod clock; pub mod store;

@@ -1,0 +1,137 @@
+//! `Plan`, `Limit`, `PlanSet`: what is allowed, looked up by name.
+//!
+//! A value of these types is valid by construction; where the numbers come from (file, test) is not known here.
+
+mod limit;
+mod set;
+
+pub use limit::{
+    Algorithm, Anchor, BURST_MAX, Limit, LimitError, PRECISION_DEFAULT, PRECISION_MAX, PRECISION_MIN, QUOTA_MAX, SLIDING_LOG_QUOTA_MAX,
+    Shape, WINDOW_MAX, WINDOW_MIN,
+};
+pub use set::{PlanSet, UnknownPlan};
+
+use std::sync::Arc;
+
+use crate::key::Cost;
+
+/// Most limits in one plan: each is one more state to read and write per decision, and nobody has shown a need for more.
+pub const LIMITS_MAX: usize = 8;
+/// Most plans in one config.
+pub const PLANS_MAX: usize = 10_000;
+/// Longest name of a plan or of a limit, in bytes.
+pub const NAME_BYTES_MAX: usize = 64;
+
+/// A named set of limits: what one kind of caller may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// Name that requests ask by. Shape: see [`check_name`].
+    pub name: Arc<str>,
+    /// Plans with the same name here share one count per key. Default: the plan's own name.
+    pub counts_as: Arc<str>,
+    /// What the plan says.
+    pub rule: Rule,
+    /// Decide and report, but always allow. Default: false.
+    pub shadow: bool,
+    /// What to answer when the store cannot decide. Default: [`OnStoreFailure::Local`].
+    pub on_store_failure: OnStoreFailure,
+}
+
+/// What a plan says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Rule {
+    /// Everything passes, nothing is counted.
+    Unlimited,
+    /// Nothing passes, nothing is counted.
+    Blocked,
+    /// A request passes when all of these 1 to [`LIMITS_MAX`] limits let it; each shape stands once.
+    Limits(Vec<Limit>),
+}
+
+/// What a plan's callers are answered when the store cannot decide.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnStoreFailure {
+    /// Count in this replica's memory against its share, `ceil(quota / expected_replicas)`.
+    #[default]
+    Local,
+    /// Allow (fail open).
+    Allow,
+    /// Deny (fail closed).
+    Deny,
+}
+
+impl Plan {
+    /// The plan's limits; none when it is unlimited or blocked.
+    pub fn limits(&self) -> &[Limit] {
+        match &self.rule {
+            Rule::Limits(limits) => limits,
+            Rule::Unlimited | Rule::Blocked => &[],
+        }
+    }
+
+    /// The first limit that can never give this cost, however long the caller waits.
+    pub fn never_fits(&self, cost: Cost) -> Option<usize> {
+        self.limits().iter().position(|limit| cost.units() > limit.capacity())
+    }
+
+    /// The same plan with each limit cut to one replica's share, `ceil(quota / replicas)`.
+    pub fn share(&self, replicas: u64) -> Self {
+        let rule = match &self.rule {
+            Rule::Limits(limits) => Rule::Limits(limits.iter().map(|limit| limit.share(replicas)).collect()),
+            other => other.clone(),
+        };
+        Self { rule, ..self.clone() }
+    }
+}
+
+/// Checks the name of a plan, of a limit or of a `counts_as` group: 1 to 64 bytes of ASCII letters, digits, `_`, `-`,
+/// `.` and `/`. No colon, so that `group:key` reads one way only in Redis; no quotes or spaces, so that a name can stand
+/// in a URL and as a metric label as it is.
+pub fn check_name(name: &str) -> Result<(), NameError> {
+    if name.is_empty() {
+        return Err(NameError::Empty);
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Err(NameError::TooLong { bytes: name.len() });
+    }
+    match name.chars().find(|c| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/'))) {
+        Some(found) => Err(NameError::Character { found }),
+        None => Ok(()),
+    }
+}
+
+/// Why a text is not a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// The name is empty.
+    #[error("is empty; a name has 1 to {NAME_BYTES_MAX} bytes")]
+    Empty,
+    /// The name is longer than [`NAME_BYTES_MAX`].
+    #[error("has {bytes} bytes; a name has at most {NAME_BYTES_MAX}")]
+    TooLong {
+        /// Length that was given, in bytes.
+        bytes: usize,
+    },
+    /// The name holds a character that names do not have.
+    #[error("holds {found:?}; a name has ASCII letters, digits, '_', '-', '.' and '/'")]
+    Character {
+        /// The first such character.
+        found: char,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_short_plain_ascii() {
+        assert_eq!(check_name(""), Err(NameError::Empty));
+        assert_eq!(check_name(&"n".repeat(64)), Ok(()));
+        assert_eq!(check_name(&"n".repeat(65)), Err(NameError::TooLong { bytes: 65 }));
+        assert_eq!(check_name("team-a/free_v1.2"), Ok(()));
+        for bad in [':', '{', '}', ' ', '"', 'é', '\n'] {
+            assert_eq!(check_name(&format!("a{bad}b")), Err(NameError::Character { found: bad }));
+        }
+    }
+}

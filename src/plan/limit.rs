@@ -1,0 +1,344 @@
+//! One rule of a plan: its numbers, its bounds and its shape.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Largest quota, in units per window. A byte quota of a terabyte fits; ten times as much no longer fits the five bytes
+/// that a count has in Redis.
+pub const QUOTA_MAX: u64 = 1_000_000_000_000;
+/// Largest quota of a `sliding_log`, whose state grows with its quota: about 10 bytes a unit in Redis, so 1 MB here.
+pub const SLIDING_LOG_QUOTA_MAX: u64 = 100_000;
+/// Largest burst of a `token_bucket`, in units.
+pub const BURST_MAX: u64 = QUOTA_MAX;
+/// Shortest window. Redis expires keys by the millisecond, and a network round trip is about as long.
+pub const WINDOW_MIN: Duration = Duration::from_millis(1);
+/// Longest window: a leap year.
+pub const WINDOW_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+/// Least precision of a `sliding_window`, in runs per window.
+pub const PRECISION_MIN: u8 = 2;
+/// Greatest and default precision of a `sliding_window`: 0.8 KB a key, a unit freed at most 1/64 of the window late.
+pub const PRECISION_MAX: u8 = 64;
+/// Default precision of a `sliding_window`, in runs per window.
+pub const PRECISION_DEFAULT: u8 = PRECISION_MAX;
+
+/// Integers up to here are exact in a Lua number (an IEEE 754 double).
+const LUA_INTEGER_MAX: u64 = 1 << 53;
+/// Longest time that an empty bucket may need to fill: keeps every instant in a double far beyond the year 2200.
+const DRAIN_MAX_US: u64 = 10 * 366 * 24 * 3600 * 1_000_000;
+/// Windows up to here (24.8 days) are told apart by the millisecond, longer ones by the second; see [`Shape`].
+const MILLISECOND_WINDOW_MAX: u64 = (1 << 31) - 1;
+
+/// How a limit counts. What each promises is in the README's table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Algorithm {
+    /// At most `quota` per window of the clock or of the key's own.
+    FixedWindow {
+        /// Where windows start.
+        anchor: Anchor,
+    },
+    /// At most `quota` in any interval of one window, every unit counted at its own time.
+    SlidingLog,
+    /// At most `quota` in any interval of one window; units older than `precision` runs leave up to `window / precision` late.
+    SlidingWindow {
+        /// Runs kept per window, [`PRECISION_MIN`] to [`PRECISION_MAX`].
+        precision: u8,
+    },
+    /// An estimate from the counts of two clock-aligned windows.
+    SlidingCounter,
+    /// At most `burst + rate * t` in any interval `t`, by the generic cell rate algorithm (GCRA).
+    TokenBucket {
+        /// Most units accepted at one instant from a fresh key, 1 to [`BURST_MAX`].
+        burst: u64,
+    },
+}
+
+/// Where the windows of a `fixed_window` start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Anchor {
+    /// At whole multiples of the window since 1970-01-01T00:00:00Z.
+    #[default]
+    Clock,
+    /// At the first request that a fresh key makes.
+    FirstRequest,
+}
+
+/// One rule of a plan: `quota` units per `window`, counted by `algorithm`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limit {
+    name: Arc<str>,
+    quota: u64,
+    window_us: u64,
+    algorithm: Algorithm,
+}
+
+impl Limit {
+    /// Checks the numbers of a limit; the name is taken as it is.
+    ///
+    /// Errors: one [`LimitError`] per field that is wrong, at least one.
+    pub fn new(name: impl Into<Arc<str>>, quota: u64, window: Duration, algorithm: Algorithm) -> Result<Self, Vec<LimitError>> {
+        let mut errors = Vec::new();
+        let window_us = check_window(window).map_err(|error| errors.push(error)).unwrap_or(0);
+        errors.extend(check_quota(quota, algorithm));
+        errors.extend(check_parameters(algorithm));
+        if errors.is_empty() {
+            errors.extend(check_together(quota, window_us, algorithm));
+        }
+        if errors.is_empty() { Ok(Self { name: name.into(), quota, window_us, algorithm }) } else { Err(errors) }
+    }
+
+    /// Name that answers call this limit by, unique within its plan.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Units per window at the sustained rate, 1 to [`QUOTA_MAX`].
+    pub fn quota(&self) -> u64 {
+        self.quota
+    }
+
+    /// The window in microseconds, a whole number of milliseconds.
+    pub fn window_us(&self) -> u64 {
+        self.window_us
+    }
+
+    /// How the limit counts.
+    pub fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// Most units that one request can ever get: the burst of a `token_bucket`, else the quota.
+    pub fn capacity(&self) -> u64 {
+        match self.algorithm {
+            Algorithm::TokenBucket { burst } => burst,
+            _ => self.quota,
+        }
+    }
+
+    /// GCRA's emission interval: microseconds that one unit takes to come back, rounded up, so never faster than the quota.
+    pub fn emission_us(&self) -> u64 {
+        self.window_us.div_ceil(self.quota)
+    }
+
+    /// GCRA's tolerance: microseconds of debt that a key may run up, `burst * emission_us`.
+    pub fn tolerance_us(&self) -> u64 {
+        self.capacity() * self.emission_us()
+    }
+
+    /// Width of the cells in which a `sliding_window` of this precision may merge units, in microseconds, rounded up.
+    pub fn cell_us(&self, precision: u8) -> u64 {
+        self.window_us.div_ceil(u64::from(precision))
+    }
+
+    /// What a stored state must agree with to be this limit's.
+    pub fn shape(&self) -> Shape {
+        Shape::of(self.algorithm, self.window_us)
+    }
+
+    /// The same limit at one replica's share: quota and burst divided by `replicas`, rounded up.
+    pub fn share(&self, replicas: u64) -> Self {
+        let replicas = replicas.max(1);
+        let algorithm = match self.algorithm {
+            Algorithm::TokenBucket { burst } => Algorithm::TokenBucket { burst: burst.div_ceil(replicas) },
+            other => other,
+        };
+        Self { quota: self.quota.div_ceil(replicas), algorithm, ..self.clone() }
+    }
+}
+
+/// A limit's fingerprint: algorithm, anchor, precision and window, but no quota and no burst, so that an edit of those keeps
+/// the key's usage while any other edit starts the limit fresh.
+///
+/// Shape: 40 bits, free of collisions. The upper byte names algorithm, anchor and precision; the lower 32 bits hold the
+/// window, in milliseconds up to 2^31 - 1, or in seconds with the top bit set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Shape(u64);
+
+impl Shape {
+    fn of(algorithm: Algorithm, window_us: u64) -> Self {
+        let tag: u8 = match algorithm {
+            Algorithm::FixedWindow { anchor: Anchor::Clock } => 1,
+            Algorithm::FixedWindow { anchor: Anchor::FirstRequest } => 2,
+            Algorithm::TokenBucket { .. } => 3,
+            Algorithm::SlidingCounter => 4,
+            Algorithm::SlidingLog => 5,
+            Algorithm::SlidingWindow { precision } => 128 + precision,
+        };
+        let milliseconds = window_us / 1_000;
+        let window = if milliseconds <= MILLISECOND_WINDOW_MAX { milliseconds } else { (1 << 31) | (milliseconds / 1_000) };
+        Self(u64::from(tag) << 32 | window)
+    }
+
+    /// The five bytes that stand for this shape in Redis: the tag, then the window, least byte first.
+    pub fn bytes(self) -> [u8; 5] {
+        let [w0, w1, w2, w3, tag, ..] = self.0.to_le_bytes();
+        [tag, w0, w1, w2, w3]
+    }
+}
+
+/// What is wrong with a limit's numbers, by field.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LimitError {
+    /// The quota is out of range.
+    #[error("{0}")]
+    Quota(String),
+    /// The window is out of range or too fine.
+    #[error("{0}")]
+    Window(String),
+    /// The precision is out of range.
+    #[error("{0}")]
+    Precision(String),
+    /// The burst is out of range.
+    #[error("{0}")]
+    Burst(String),
+}
+
+fn check_window(window: Duration) -> Result<u64, LimitError> {
+    let error = |text: String| Err(LimitError::Window(text));
+    if window < WINDOW_MIN || window > WINDOW_MAX {
+        return error(format!("is {}; a window is 1ms to 366d", humantime::format_duration(window)));
+    }
+    if !window.as_nanos().is_multiple_of(1_000_000) {
+        return error("has a part below a millisecond; give whole milliseconds".to_owned());
+    }
+    if window.as_millis() > u128::from(MILLISECOND_WINDOW_MAX) && window.subsec_millis() != 0 {
+        return error("is above 24 days and has milliseconds; give whole seconds".to_owned());
+    }
+    // At most 366 days: far below the range of u64.
+    Ok(window.as_secs() * 1_000_000 + u64::from(window.subsec_micros()))
+}
+
+fn check_quota(quota: u64, algorithm: Algorithm) -> Option<LimitError> {
+    let error = |text: String| Some(LimitError::Quota(text));
+    match algorithm {
+        _ if quota == 0 => error("is 0; a quota is at least 1 (to let nothing pass, use `blocked: true`)".to_owned()),
+        _ if quota > QUOTA_MAX => error(format!("is {quota}; a quota is at most {QUOTA_MAX}")),
+        Algorithm::SlidingLog if quota > SLIDING_LOG_QUOTA_MAX => error(format!(
+            "is {quota}; sliding_log keeps every unit, at most {SLIDING_LOG_QUOTA_MAX}; use sliding_window, which keeps 0.8 KB at any quota"
+        )),
+        _ => None,
+    }
+}
+
+fn check_parameters(algorithm: Algorithm) -> Option<LimitError> {
+    match algorithm {
+        Algorithm::SlidingWindow { precision } if !(PRECISION_MIN..=PRECISION_MAX).contains(&precision) => {
+            Some(LimitError::Precision(format!("is {precision}; a precision is {PRECISION_MIN} to {PRECISION_MAX}")))
+        }
+        Algorithm::TokenBucket { burst } if !(1..=BURST_MAX).contains(&burst) => {
+            Some(LimitError::Burst(format!("is {burst}; a burst is 1 to {BURST_MAX}; leave it out for one as large as the quota")))
+        }
+        _ => None,
+    }
+}
+
+/// What is wrong only in combination; quota and window are in range on their own.
+fn check_together(quota: u64, window_us: u64, algorithm: Algorithm) -> Option<LimitError> {
+    match algorithm {
+        Algorithm::SlidingCounter if quota.checked_mul(window_us).is_none_or(|product| product > LUA_INTEGER_MAX) => {
+            Some(LimitError::Quota(format!(
+                "is {quota}; sliding_counter multiplies it by the window and stays exact up to {} here; use sliding_window",
+                LUA_INTEGER_MAX / window_us
+            )))
+        }
+        Algorithm::TokenBucket { burst } => check_bucket(quota, window_us, burst),
+        _ => None,
+    }
+}
+
+fn check_bucket(quota: u64, window_us: u64, burst: u64) -> Option<LimitError> {
+    let emission_us = window_us.div_ceil(quota);
+    // The rate that whole microseconds can hold must be within 1 % of the one that was asked for.
+    if u128::from(emission_us) * u128::from(quota) * 100 > u128::from(window_us) * 101 {
+        return Some(LimitError::Quota(format!(
+            "is {quota}; a token_bucket gives a unit per whole microsecond, so it would hold only {} here; use sliding_window",
+            window_us / emission_us
+        )));
+    }
+    if burst.checked_mul(emission_us).is_none_or(|drain_us| drain_us > DRAIN_MAX_US) {
+        return Some(LimitError::Burst(format!(
+            "is {burst}; it would take more than ten years to fill; at most {} here",
+            DRAIN_MAX_US / emission_us
+        )));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+    const FIXED: Algorithm = Algorithm::FixedWindow { anchor: Anchor::Clock };
+
+    fn refused(quota: u64, window: Duration, algorithm: Algorithm) -> Vec<LimitError> {
+        Limit::new("l", quota, window, algorithm).unwrap_err()
+    }
+
+    #[test]
+    fn bounds_are_refused_one_past_the_edge() {
+        for (quota, window, algorithm) in [
+            (0, MINUTE, FIXED),
+            (QUOTA_MAX + 1, MINUTE, FIXED),
+            (1, WINDOW_MIN - Duration::from_nanos(1), FIXED),
+            (1, WINDOW_MAX + Duration::from_millis(1), FIXED),
+            (1, Duration::from_micros(1_500), FIXED),
+            (1, Duration::from_millis(25 * 24 * 3_600_000 + 1), FIXED),
+            (SLIDING_LOG_QUOTA_MAX + 1, MINUTE, Algorithm::SlidingLog),
+            (1, MINUTE, Algorithm::SlidingWindow { precision: 1 }),
+            (1, MINUTE, Algorithm::SlidingWindow { precision: 65 }),
+            (1, MINUTE, Algorithm::TokenBucket { burst: 0 }),
+            (1, WINDOW_MAX, Algorithm::TokenBucket { burst: 11 }),
+            (700_000, Duration::from_secs(1), Algorithm::TokenBucket { burst: 1 }),
+            (LUA_INTEGER_MAX / 60_000_000 + 1, MINUTE, Algorithm::SlidingCounter),
+        ] {
+            assert_eq!(refused(quota, window, algorithm).len(), 1, "{quota} {window:?} {algorithm:?}");
+        }
+    }
+
+    #[test]
+    fn bounds_are_accepted_at_the_edge() {
+        for (quota, window, algorithm) in [
+            (QUOTA_MAX, WINDOW_MAX, FIXED),
+            (1, WINDOW_MIN, FIXED),
+            (SLIDING_LOG_QUOTA_MAX, MINUTE, Algorithm::SlidingLog),
+            (QUOTA_MAX, WINDOW_MAX, Algorithm::SlidingWindow { precision: 2 }),
+            (LUA_INTEGER_MAX / 60_000_000, MINUTE, Algorithm::SlidingCounter),
+            (1_000_000, Duration::from_secs(1), Algorithm::TokenBucket { burst: 1 }),
+        ] {
+            assert!(Limit::new("l", quota, window, algorithm).is_ok(), "{quota} {window:?} {algorithm:?}");
+        }
+    }
+
+    #[test]
+    fn every_wrong_field_is_reported() {
+        assert_eq!(refused(0, Duration::ZERO, Algorithm::SlidingWindow { precision: 0 }).len(), 3);
+    }
+
+    #[test]
+    fn shapes_differ_by_all_but_quota_and_burst() {
+        let shape = |quota, window, algorithm| Limit::new("l", quota, window, algorithm).unwrap().shape();
+        let shapes = [
+            shape(1, MINUTE, FIXED),
+            shape(1, MINUTE, Algorithm::FixedWindow { anchor: Anchor::FirstRequest }),
+            shape(1, MINUTE, Algorithm::SlidingLog),
+            shape(1, MINUTE, Algorithm::SlidingCounter),
+            shape(1, MINUTE, Algorithm::TokenBucket { burst: 1 }),
+            shape(1, MINUTE, Algorithm::SlidingWindow { precision: 2 }),
+            shape(1, MINUTE, Algorithm::SlidingWindow { precision: 64 }),
+            shape(1, MINUTE * 2, FIXED),
+            shape(1, Duration::from_secs(60 * 24 * 3600), FIXED),
+            shape(1, Duration::from_millis(60 * 24 * 3600), FIXED),
+        ];
+        for (i, a) in shapes.iter().enumerate() {
+            assert!(shapes[i + 1..].iter().all(|b| a != b && a.bytes() != b.bytes()), "{a:?}");
+        }
+        assert_eq!(shape(1, MINUTE, Algorithm::TokenBucket { burst: 1 }), shape(9, MINUTE, Algorithm::TokenBucket { burst: 5 }));
+    }
+
+    #[test]
+    fn a_share_is_rounded_up() {
+        let limit = Limit::new("l", 100, MINUTE, Algorithm::TokenBucket { burst: 10 }).unwrap().share(3);
+        assert_eq!((limit.quota(), limit.capacity()), (34, 4));
+        assert_eq!(limit.share(0), limit);
+    }
+}

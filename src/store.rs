@@ -1,0 +1,101 @@
+//! `trait Store`: decide a batch, each request atomically; and why a store could not.
+
+mod memory;
+pub mod redis;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use crate::algorithm::{Mode, Verdict};
+use crate::key::{Cost, Key};
+use crate::plan::Plan;
+pub use memory::{CAPACITY_DEFAULT, CAPACITY_MIN, MemoryStore};
+pub use redis::RedisStore;
+
+/// One request to a store.
+#[derive(Debug, Clone)]
+pub struct Ask {
+    /// The subject to count.
+    pub key: Key,
+    /// Its plan, which has limits and whose every capacity the cost fits.
+    pub plan: Arc<Plan>,
+    /// What is asked for.
+    pub cost: Cost,
+    /// Whether it is charged.
+    pub mode: Mode,
+}
+
+/// Keeps the counters and decides by them.
+///
+/// Contract, kept by every store and held to it by `tests/contract.rs`:
+/// - Each ask is decided atomically over all limits of its plan: charged to all or to none. The asks of one batch are
+///   decided one after another in their order, so a key may stand in it several times; the batch as a whole is not atomic.
+/// - Time is the store's own clock, read once per ask or batch, inside the store.
+/// - A refusal is a [`Verdict`]. An `Err` means that this ask was not decided, or that nobody knows whether it was
+///   (a charge may still take effect after [`StoreError::Deadline`]); it is never retried by the store.
+/// - The answer comes within `deadline`, or is an error. A deadline of zero is answered at once with
+///   [`StoreError::Deadline`] where a network is involved.
+/// - A caller that drops the future loses its answers, nothing else: what was sent stays charged, other callers' asks go on.
+pub trait Store: Send + Sync + 'static {
+    /// Decides the asks in their order; one result each, same order.
+    fn decide_batch(
+        &self,
+        asks: Vec<Ask>,
+        deadline: Duration,
+    ) -> impl Future<Output = Vec<Result<Verdict, StoreError>>> + Send;
+}
+
+/// Why a store could not decide. The limiter answers by the plan's policy then.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// No answer within the deadline: the store is slow, stopped or out of reach. The charge may still take effect.
+    #[error("no answer from the store within {0:?}")]
+    Deadline(Duration),
+    /// The store cannot be reached: look at its address and its health.
+    #[error("the store is out of reach: {0}")]
+    Unreachable(String),
+    /// The store answered with an error: it is read-only, out of memory, loading, or lacks a permission.
+    #[error("the store refused: {0}")]
+    Refused(String),
+    /// The store's answer makes no sense: look at what listens at its address.
+    #[error("the store's answer makes no sense: {0}")]
+    Nonsense(String),
+    /// Too many calls are under way already; nothing was sent.
+    #[error("{0} store calls are under way already")]
+    Overloaded(usize),
+    /// The embedded store is full of live keys and has no room for one more; keys it holds are still decided exactly.
+    #[error("the embedded store is full of live keys")]
+    Full,
+}
+
+impl StoreError {
+    /// A word for logs and metrics.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Deadline(_) => "deadline",
+            Self::Unreachable(_) => "unreachable",
+            Self::Refused(_) => "refused",
+            Self::Nonsense(_) => "nonsense",
+            Self::Overloaded(_) => "overloaded",
+            Self::Full => "full",
+        }
+    }
+}
+
+/// The store that a config names.
+pub enum ConfiguredStore {
+    /// `memory:`
+    Memory(MemoryStore),
+    /// `redis://…`, `unix` sockets included.
+    Redis(RedisStore),
+}
+
+impl Store for ConfiguredStore {
+    async fn decide_batch(&self, asks: Vec<Ask>, deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
+        match self {
+            Self::Memory(store) => store.decide_batch(asks, deadline).await,
+            Self::Redis(store) => store.decide_batch(asks, deadline).await,
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The embedded store: exact, bounded, gone with the process.
+//!
+//! Bounded in bytes. An entry leaves when it has nothing to tell any more (all its states are fresh again), and for no
+//! other reason: dropping a live one would hand its key a new quota, and a denied key could be freed by flooding the
+//! store with others. When it is full of live entries, keys that it holds are decided as ever, and a request that needs
+//! more room is answered [`StoreError::Full`], which the plan's policy turns into an answer.
+
+mod shard;
+
+use std::fmt::Write as _;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::{Ask, Store, StoreError};
+use crate::algorithm::Verdict;
+use crate::clock::Clock;
+use shard::Shard;
+
+/// Bytes that a store holds at most unless told otherwise: about 400,000 keys of one constant-size limit.
+pub const CAPACITY_DEFAULT: u64 = 64 << 20;
+/// Fewest bytes that a store may be given: room for a few thousand keys.
+pub const CAPACITY_MIN: u64 = 1 << 20;
+
+/// Locks are held for well under a microsecond; this many keep a dozen cores from meeting at one.
+const SHARDS: usize = 16;
+
+/// Counters in this process's memory, on an injected clock.
+pub struct MemoryStore {
+    shards: Vec<Mutex<Shard>>,
+    hasher: RandomState,
+    clock: Arc<dyn Clock>,
+}
+
+impl MemoryStore {
+    /// A store of at most `capacity` bytes, at least [`CAPACITY_MIN`].
+    pub fn new(capacity: u64, clock: Arc<dyn Clock>) -> Self {
+        let bytes = usize::try_from(capacity.max(CAPACITY_MIN)).unwrap_or(usize::MAX) / SHARDS;
+        let hasher = RandomState::new();
+        let shards = (0..SHARDS).map(|_| Mutex::new(Shard::new(bytes, hasher.clone()))).collect();
+        Self { shards, hasher, clock }
+    }
+
+    /// Decides one ask at once.
+    pub fn decide(&self, ask: &Ask) -> Result<Verdict, StoreError> {
+        let now_us = self.clock.now_us();
+        // The name cannot be read two ways: names of groups hold no colon.
+        let mut name = String::with_capacity(ask.plan.counts_as.len() + 1 + ask.key.as_str().len());
+        let _ = write!(name, "{}:{}", ask.plan.counts_as, ask.key.as_str());
+        let hash = self.hasher.hash_one(&name);
+        self.shard(hash).decide(&name, hash, ask, now_us)
+    }
+
+    /// Keys held, live or not yet swept.
+    pub fn len(&self) -> usize {
+        (0..SHARDS as u64).map(|index| self.shard(index).len()).sum()
+    }
+
+    /// Whether no key is held.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes held, by the store's own account; never above its capacity.
+    pub fn bytes(&self) -> usize {
+        (0..SHARDS as u64).map(|index| self.shard(index).bytes()).sum()
+    }
+
+    fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
+        // A poisoned shard is whole: `Shard::decide` changes nothing until it can no longer fail.
+        self.shards[hash as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Store for MemoryStore {
+    async fn decide_batch(&self, asks: Vec<Ask>, _deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
+        asks.iter().map(|ask| self.decide(ask)).collect()
+    }
+}

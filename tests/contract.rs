@@ -1,0 +1,303 @@
+//! The contract on `trait Store`, run against every store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::key::Cost;
+use tollgate::plan::{Algorithm, Plan};
+use tollgate::store::{Ask, ConfiguredStore, MemoryStore, RedisStore, Store, StoreError, Verdict};
+
+use crate::support::clock::FakeClock;
+use crate::support::plans::{ANCHORED, BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, peek, plan};
+use crate::support::redis::Redis;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+const ALL: [Algorithm; 6] = [FIXED, ANCHORED, LOG, WINDOW, COUNTER, BUCKET];
+
+/// A store, its clock, and what it stands on.
+struct Lab {
+    store: Arc<ConfiguredStore>,
+    clock: FakeClock,
+    redis: Option<Redis>,
+}
+
+impl Lab {
+    fn memory() -> Self {
+        let clock = FakeClock::new();
+        let store = MemoryStore::new(64 << 20, Arc::new(clock.clone()));
+        Self { store: Arc::new(ConfiguredStore::Memory(store)), clock, redis: None }
+    }
+
+    fn redis() -> Self {
+        let (clock, redis) = (FakeClock::new(), Redis::start());
+        let store = RedisStore::with_injected_clock(&redis.url(), Arc::new(clock.clone())).unwrap();
+        Self { store: Arc::new(ConfiguredStore::Redis(store)), clock, redis: Some(redis) }
+    }
+
+    async fn decide(&self, ask: Ask) -> Verdict {
+        self.store.decide_batch(vec![ask], PATIENCE).await.remove(0).unwrap()
+    }
+
+    async fn fits(&self, plan: &Arc<Plan>, key: &str, cost: u64) -> bool {
+        self.decide(ask(plan, key, cost)).await.fits
+    }
+
+    async fn remaining(&self, plan: &Arc<Plan>, key: &str) -> Vec<u64> {
+        let verdict = self.decide(peek(plan, key, 1)).await;
+        verdict.statuses(plan.limits(), Cost::ONE).iter().map(|status| status.remaining).collect()
+    }
+}
+
+async fn a_limit_is_reached_exactly(lab: Lab) {
+    for algorithm in ALL {
+        let plan = plan(vec![limit(5, MINUTE, algorithm)]);
+        for _ in 0..5 {
+            assert!(lab.fits(&plan, "reached", 1).await, "{algorithm:?}");
+        }
+        assert!(!lab.fits(&plan, "reached", 1).await, "{algorithm:?}");
+        assert_eq!(lab.remaining(&plan, "reached").await, [0], "{algorithm:?}");
+        assert_eq!(lab.remaining(&plan, "another").await, [5], "{algorithm:?}");
+    }
+}
+
+/// envoyproxy/ratelimit charges what it denies: of a limit of 100, 60 pass, 60 more are denied, and then 10 are too.
+async fn denied_requests_never_consume(lab: Lab) {
+    for algorithm in [FIXED, ANCHORED, LOG, WINDOW, COUNTER] {
+        let plan = plan(vec![limit(100, MINUTE, algorithm)]);
+        assert!(lab.fits(&plan, "consume", 60).await);
+        assert!(!lab.fits(&plan, "consume", 60).await);
+        assert!(lab.fits(&plan, "consume", 40).await, "{algorithm:?}");
+        assert!(!lab.fits(&plan, "consume", 1).await);
+    }
+}
+
+async fn all_limits_are_charged_or_none(lab: Lab) {
+    let browse = plan(vec![limit(33, MINUTE, FIXED), limit(2000, HOUR, FIXED), limit(50, MINUTE, LOG)]);
+    for _ in 0..33 {
+        assert!(lab.fits(&browse, "browse", 1).await);
+    }
+    for _ in 0..20 {
+        assert!(!lab.fits(&browse, "browse", 1).await);
+    }
+    assert_eq!(lab.remaining(&browse, "browse").await, [0, 1967, 17]);
+}
+
+async fn a_peek_writes_nothing(lab: Lab) {
+    for algorithm in ALL {
+        let plan = plan(vec![limit(5, MINUTE, algorithm)]);
+        lab.decide(ask(&plan, "peeked", 2)).await;
+        let dump = |lab: &Lab| lab.redis.as_ref().map(|redis| redis.cli(&["DEBUG", "DIGEST"]));
+        let before = dump(&lab);
+        lab.clock.set(crate::support::clock::START_US - 1_000_000);
+        // A bucket's debt is a point in time: a second more of it is not yet paid when the clock steps back by one.
+        let remaining = if algorithm == BUCKET { 2 } else { 3 };
+        for _ in 0..10 {
+            assert_eq!(lab.remaining(&plan, "peeked").await, [remaining], "{algorithm:?}");
+            assert_eq!(lab.remaining(&plan, "never seen").await, [5]);
+        }
+        lab.clock.set(crate::support::clock::START_US);
+        assert_eq!(dump(&lab), before);
+    }
+}
+
+async fn edits_keep_the_usage(lab: Lab) {
+    for algorithm in [FIXED, ANCHORED, LOG, WINDOW, COUNTER] {
+        let of = |quota| plan(vec![limit(quota, MINUTE, algorithm)]);
+        assert!(lab.fits(&of(100), "edited", 80).await);
+        assert_eq!(lab.remaining(&of(50), "edited").await, [0], "{algorithm:?}");
+        assert!(!lab.fits(&of(50), "edited", 1).await);
+        assert_eq!(lab.remaining(&of(200), "edited").await, [120], "{algorithm:?}");
+    }
+    let bucket = |quota| plan(vec![limit(quota, MINUTE, Algorithm::TokenBucket { burst: quota })]);
+    assert!(lab.fits(&bucket(100), "edited", 80).await);
+    assert_eq!(lab.remaining(&bucket(50), "edited").await, [10], "the used share stays used");
+    assert_eq!(lab.remaining(&bucket(200), "edited").await, [40]);
+}
+
+async fn other_limits_of_a_plan_come_and_go_without_a_reset(lab: Lab) {
+    let (minute, hour, log) = (limit(10, MINUTE, FIXED), limit(20, HOUR, WINDOW), limit(30, HOUR, LOG));
+    let both = plan(vec![minute.clone(), hour.clone(), log.clone()]);
+    assert!(lab.fits(&both, "shaped", 4).await);
+    assert_eq!(lab.remaining(&plan(vec![log, hour.clone(), minute.clone()]), "shaped").await, [26, 16, 6]);
+    let alone = plan(vec![hour]);
+    assert!(lab.fits(&alone, "shaped", 1).await);
+    assert_eq!(lab.remaining(&both, "shaped").await, [6, 15, 26]);
+    // Another window is another shape: it starts fresh and leaves the first alone.
+    let changed = plan(vec![limit(10, MINUTE * 2, FIXED), minute]);
+    assert_eq!(lab.remaining(&changed, "shaped").await, [10, 6]);
+}
+
+async fn one_key_several_times_in_a_batch_is_decided_in_order(lab: Lab) {
+    for algorithm in ALL {
+        let plan = plan(vec![limit(5, MINUTE, algorithm)]);
+        let asks: Vec<Ask> = [3, 4, 1, 1, 1].into_iter().map(|cost| ask(&plan, "batched", cost)).collect();
+        let verdicts = lab.store.decide_batch(asks, PATIENCE).await;
+        let fits: Vec<bool> = verdicts.into_iter().map(|verdict| verdict.unwrap().fits).collect();
+        assert_eq!(fits, [true, false, true, true, false], "{algorithm:?}");
+    }
+}
+
+async fn a_batch_larger_than_a_script_call_is_decided_in_order(lab: Lab) {
+    let plan = plan(vec![limit(500, MINUTE, LOG)]);
+    let asks = (0..1000).map(|_| ask(&plan, "large", 1)).collect();
+    let verdicts = lab.store.decide_batch(asks, PATIENCE).await;
+    let first_denied = verdicts.iter().position(|verdict| !verdict.as_ref().unwrap().fits);
+    assert_eq!((verdicts.len(), first_denied), (1000, Some(500)));
+}
+
+/// The race of read-then-increment: limitador admits 1029 to 1124 of 1000 at 50 to 200 callers.
+async fn ten_at_once_on_a_limit_of_five_let_five_pass(lab: Lab) {
+    for algorithm in ALL {
+        let plan = plan(vec![limit(5, HOUR, algorithm)]);
+        for round in 0..100 {
+            let calls = (0..10).map(|_| {
+                let (store, ask) = (lab.store.clone(), ask(&plan, &format!("raced {round}"), 1));
+                tokio::spawn(async move { store.decide_batch(vec![ask], PATIENCE).await.remove(0).unwrap().fits })
+            });
+            let mut passed = 0;
+            for call in calls.collect::<Vec<_>>() {
+                passed += usize::from(call.await.unwrap());
+            }
+            assert_eq!(passed, 5, "{algorithm:?}, round {round}");
+        }
+    }
+}
+
+async fn groups_and_keys_do_not_collide(lab: Lab) {
+    let of = |group: &str| Arc::new(Plan { counts_as: group.into(), ..(*plan(vec![limit(1, MINUTE, FIXED)])).clone() });
+    for (group, key) in [("a_b", "c"), ("a", "b_c"), ("a", "b}c"), ("a", "b%7Dc"), ("a", "{b"), ("a", "é\n\0"), ("a", ":"), ("a", "::")] {
+        assert!(lab.fits(&of(group), key, 1).await, "{group} {key:?} shares a counter");
+        assert!(!lab.fits(&of(group), key, 1).await, "{group} {key:?}");
+    }
+}
+
+async fn the_largest_numbers_are_exact(lab: Lab) {
+    let year = tollgate::plan::WINDOW_MAX;
+    let quota = tollgate::plan::QUOTA_MAX;
+    for algorithm in [FIXED, ANCHORED, WINDOW] {
+        let plan = plan(vec![limit(quota, year, algorithm)]);
+        assert!(lab.fits(&plan, "large", quota - 1).await);
+        assert_eq!(lab.remaining(&plan, "large").await, [1], "{algorithm:?}");
+        assert!(!lab.fits(&plan, "large", 2).await);
+        assert!(lab.fits(&plan, "large", 1).await, "{algorithm:?}");
+    }
+    let log = plan(vec![limit(tollgate::plan::SLIDING_LOG_QUOTA_MAX, year, LOG)]);
+    assert!(lab.fits(&log, "large", tollgate::plan::SLIDING_LOG_QUOTA_MAX).await);
+    assert!(!lab.fits(&log, "large", 1).await);
+    lab.clock.advance(366 * 24 * 3600 * 1_000_000);
+    assert!(lab.fits(&log, "large", tollgate::plan::SLIDING_LOG_QUOTA_MAX).await);
+}
+
+async fn full_at_the_end_of_a_minute_leaves_nothing_right_after_it(lab: Lab) {
+    let end_us = crate::support::clock::START_US.next_multiple_of(60_000_000);
+    for (algorithm, admitted) in [(LOG, 0), (WINDOW, 0), (FIXED, 100)] {
+        let plan = plan(vec![limit(100, MINUTE, algorithm)]);
+        let mut passed = [0, 0];
+        for (half, at_us) in [end_us - 1, end_us].into_iter().enumerate() {
+            lab.clock.set(at_us);
+            for _ in 0..100 {
+                passed[half] += u64::from(lab.fits(&plan, "minute", 1).await);
+            }
+        }
+        assert_eq!(passed, [100, admitted], "{algorithm:?}");
+    }
+}
+
+macro_rules! every_store_keeps {
+    ($($claim:ident,)*) => {
+        mod memory {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $claim() {
+                super::$claim(super::Lab::memory()).await;
+            })*
+        }
+        mod redis {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $claim() {
+                super::$claim(super::Lab::redis()).await;
+            })*
+        }
+    };
+}
+
+every_store_keeps! {
+    a_limit_is_reached_exactly,
+    denied_requests_never_consume,
+    all_limits_are_charged_or_none,
+    a_peek_writes_nothing,
+    edits_keep_the_usage,
+    other_limits_of_a_plan_come_and_go_without_a_reset,
+    one_key_several_times_in_a_batch_is_decided_in_order,
+    a_batch_larger_than_a_script_call_is_decided_in_order,
+    ten_at_once_on_a_limit_of_five_let_five_pass,
+    groups_and_keys_do_not_collide,
+    the_largest_numbers_are_exact,
+    full_at_the_end_of_a_minute_leaves_nothing_right_after_it,
+}
+
+mod bounds {
+    use super::*;
+
+    fn small() -> (MemoryStore, FakeClock) {
+        let clock = FakeClock::new();
+        (MemoryStore::new(tollgate::store::CAPACITY_MIN, Arc::new(clock.clone())), clock)
+    }
+
+    /// gubernator lets 60,000 junk keys push out the attacker's own block.
+    #[test]
+    fn a_flood_of_keys_frees_no_denied_one_and_stays_within_the_capacity() {
+        let (store, _clock) = small();
+        let plan = plan(vec![limit(3, HOUR, WINDOW)]);
+        assert!(store.decide(&ask(&plan, "blocked", 3)).unwrap().fits);
+        assert!(store.decide(&ask(&plan, "half used", 1)).unwrap().fits);
+        let mut refused = 0;
+        for index in 0..100_000 {
+            let answer = store.decide(&ask(&plan, &format!("junk {index}"), 1));
+            refused += usize::from(answer == Err(StoreError::Full));
+            assert!(store.bytes() <= tollgate::store::CAPACITY_MIN as usize);
+        }
+        assert!(refused > 50_000, "only {refused} were refused");
+        assert!(!store.decide(&ask(&plan, "blocked", 1)).unwrap().fits, "a denied key was freed");
+        assert!(!store.decide(&ask(&plan, "half used", 3)).unwrap().fits, "a live key was forgotten");
+    }
+
+    #[test]
+    fn what_has_become_fresh_makes_room() {
+        let (store, clock) = small();
+        let plan = plan(vec![limit(3, MINUTE, FIXED)]);
+        let flood = |from: u64| (from..from + 50_000).filter(|index| store.decide(&ask(&plan, &index.to_string(), 1)).is_ok()).count();
+        let first = flood(0);
+        assert!(first > 3_000 && flood(50_000) == 0, "{first} fit");
+        clock.advance(120_000_000);
+        assert!(flood(100_000) >= first * 9 / 10);
+        assert!(store.bytes() <= tollgate::store::CAPACITY_MIN as usize);
+    }
+
+    #[test]
+    fn a_log_that_grows_is_bounded_too() {
+        let (store, clock) = small();
+        let plan = plan(vec![limit(100_000, HOUR, LOG)]);
+        let mut answers = (0..100_000).map(|_| {
+            clock.advance(1);
+            store.decide(&ask(&plan, "log", 1))
+        });
+        assert!(answers.by_ref().any(|answer| answer == Err(StoreError::Full)));
+        assert!(store.bytes() <= tollgate::store::CAPACITY_MIN as usize);
+    }
+
+    #[test]
+    fn memory_is_given_back_when_the_windows_end() {
+        let (store, clock) = small();
+        let plan = plan(vec![limit(3, MINUTE, FIXED)]);
+        for index in 0..2_000 {
+            store.decide(&ask(&plan, &format!("early {index}"), 1)).unwrap();
+        }
+        clock.advance(120_000_000);
+        for index in 0..2_000 {
+            store.decide(&ask(&plan, &format!("late {index}"), 1)).unwrap();
+        }
+        assert!(store.len() < 2_200, "{} keys are held", store.len());
+    }
+}

@@ -1,0 +1,208 @@
+//! The algorithms against brute force: a model that remembers every charge and counts anew each time.
+//!
+//! Each history has edge times, steps of the clock both ways, costs up to the capacity, and edits of the quota on the
+//! live key. After each request the number of units left, the wait and the time to freshness are held against the model,
+//! the wait and the freshness to the microsecond.
+
+use proptest::prelude::*;
+use tollgate::algorithm::{State, decide};
+use tollgate::key::Cost;
+use tollgate::plan::{Algorithm, Limit};
+use tollgate::store::Mode;
+
+use crate::support::clock::START_US;
+use crate::support::history::{Random, Times};
+use crate::support::plans::{ANCHORED, COUNTER, FIXED, LOG};
+
+/// Everything that was charged and has not been forgotten by a later charge: (time, units).
+#[derive(Clone)]
+struct Model {
+    charges: Vec<(u64, u64)>,
+    /// For the token bucket: debt and when it was that.
+    debt: (u64, u64),
+}
+
+impl Model {
+    /// Units (for a token bucket: microseconds of debt) that count at `now_us`.
+    fn used(&self, limit: &Limit, now_us: u64) -> u64 {
+        let mut seen = self.clone();
+        seen.clamp(limit, now_us);
+        let window_us = limit.window_us();
+        let sum = |keep: &dyn Fn(u64) -> bool| seen.charges.iter().filter(|charge| keep(charge.0)).map(|charge| charge.1).sum();
+        match limit.algorithm() {
+            Algorithm::FixedWindow { anchor: tollgate::plan::Anchor::Clock } => sum(&|at| at / window_us == now_us / window_us),
+            Algorithm::FixedWindow { .. } => {
+                let start_us = seen.charges.first().map_or(0, |charge| charge.0);
+                if start_us + window_us > now_us { sum(&|_| true) } else { 0 }
+            }
+            Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => sum(&|at| at + window_us > now_us),
+            Algorithm::SlidingCounter => {
+                let (current, previous) =
+                    (sum(&|at| at / window_us == now_us / window_us), sum(&|at| at / window_us + 1 == now_us / window_us));
+                current + (previous * (window_us - now_us % window_us)).div_ceil(window_us)
+            }
+            Algorithm::TokenBucket { .. } => (seen.debt.0 + seen.debt.1).saturating_sub(now_us),
+        }
+    }
+
+    fn fits(&self, limit: &Limit, now_us: u64, cost: u64) -> bool {
+        match limit.algorithm() {
+            Algorithm::TokenBucket { burst } => {
+                let emission_us = limit.window_us().div_ceil(limit.quota());
+                self.used(limit, now_us) + cost * emission_us <= burst * emission_us
+            }
+            _ => self.used(limit, now_us) + cost <= limit.quota(),
+        }
+    }
+
+    fn clamp(&mut self, limit: &Limit, now_us: u64) {
+        if limit.algorithm() == COUNTER {
+            let window_us = limit.window_us();
+            let newest = self.charges.iter().map(|charge| charge.0 / window_us).max().unwrap_or(0);
+            let ahead = newest.saturating_sub(now_us / window_us);
+            self.charges.iter_mut().for_each(|charge| charge.0 -= ahead * window_us);
+            return;
+        }
+        self.charges.iter_mut().for_each(|charge| charge.0 = charge.0.min(now_us));
+        let most = limit.window_us().max(limit.capacity() * limit.window_us().div_ceil(limit.quota()));
+        if self.debt.0 + self.debt.1 > now_us + most {
+            self.debt = (most, now_us);
+        }
+    }
+
+    fn charge(&mut self, limit: &Limit, now_us: u64, cost: u64) {
+        let window_us = limit.window_us();
+        self.debt = (self.used_debt(limit, now_us) + cost * window_us.div_ceil(limit.quota()), now_us);
+        match limit.algorithm() {
+            Algorithm::FixedWindow { .. } if self.used(limit, now_us) == 0 => self.charges.clear(),
+            Algorithm::FixedWindow { .. } | Algorithm::TokenBucket { .. } => {}
+            Algorithm::SlidingCounter => self.charges.retain(|charge| charge.0 / window_us + 1 >= now_us / window_us),
+            _ => self.charges.retain(|charge| charge.0 + window_us > now_us),
+        }
+        self.charges.push((now_us, cost));
+        if let Algorithm::SlidingWindow { precision } = limit.algorithm() {
+            self.merge(window_us.div_ceil(u64::from(precision)), precision);
+        }
+    }
+
+    fn used_debt(&self, limit: &Limit, now_us: u64) -> u64 {
+        match limit.algorithm() {
+            Algorithm::TokenBucket { .. } => self.used(limit, now_us),
+            _ => 0,
+        }
+    }
+
+    /// Above `precision` instants, those of one cell count as the cell's latest; at first only the newest two are tried.
+    fn merge(&mut self, cell_us: u64, precision: u8) {
+        let mut instants: Vec<u64> = self.charges.iter().map(|charge| charge.0).collect();
+        instants.dedup();
+        if instants.len() <= usize::from(precision) {
+            return;
+        }
+        let newest = instants[instants.len() - 1];
+        let second = instants[instants.len() - 2];
+        let only_newest = second / cell_us == newest / cell_us;
+        for index in 0..self.charges.len() {
+            let at = self.charges[index].0;
+            if !only_newest || at == second {
+                self.charges[index].0 = instants.iter().filter(|other| *other / cell_us == at / cell_us).max().copied().unwrap();
+            }
+        }
+    }
+}
+
+/// The first moment from `now_us` on at which `holds`, if the implementation says that it is `wait_us` away.
+fn assert_first(now_us: u64, wait_us: u64, what: &str, holds: impl Fn(u64) -> bool) {
+    assert!(holds(now_us + wait_us), "{what} {wait_us}: not yet");
+    assert!(wait_us == 0 || !holds(now_us + wait_us - 1), "{what} {wait_us}: a microsecond earlier already");
+}
+
+fn check_request(limit: &Limit, state: &mut State, model: &mut Model, now_us: u64, cost: u64, mode: Mode) -> bool {
+    let (limits, states) = (std::slice::from_ref(limit), std::slice::from_mut(state));
+    let expected = model.fits(limit, now_us, cost);
+    let cost = Cost::new(cost).unwrap();
+    let verdict = decide(limits, states, now_us, cost, mode);
+    assert_eq!(verdict.fits, expected, "cost {cost:?} at {now_us}, model holds {:?}", model.charges);
+    if mode == Mode::Charge {
+        model.clamp(limit, now_us);
+        if verdict.fits {
+            model.charge(limit, now_us, cost.units());
+        }
+    }
+    // A peek reads a state that lies ahead as clamped, but does not write that; its times speak of the clamped one.
+    let model = &mut model.clone();
+    model.clamp(limit, now_us);
+    let status = verdict.statuses(limits, cost)[0].clone();
+    let most = (1..=limit.capacity()).rev().find(|units| model.fits(limit, now_us, *units)).unwrap_or(0);
+    assert_eq!(status.remaining, most, "remaining");
+    assert_first(now_us, status.reset_after_us, "reset_after", |at_us| model.used(limit, at_us) == 0);
+    assert_eq!(status.retry_after_us.is_some(), !verdict.fits);
+    let wait_us = status.retry_after_us.unwrap_or(0);
+    if wait_us > 0 {
+        assert_first(now_us, wait_us, "retry_after", |at_us| model.fits(limit, at_us, cost.units()));
+        if mode == Mode::Peek {
+            return verdict.fits;
+        }
+        assert_first(now_us, wait_us, "retry_after of the state", |at_us| {
+            decide(limits, &mut [states[0].clone()], at_us, cost, Mode::Peek).fits
+        });
+    }
+    verdict.fits
+}
+
+fn check_history(algorithm: Algorithm, seed: u64) {
+    let mut random = Random(seed);
+    let window = std::time::Duration::from_millis(1 + random.below(4));
+    let mut limit = edited(&mut random, window, algorithm);
+    let mut state = State::fresh(&limit);
+    let mut model = Model { charges: Vec::new(), debt: (0, 0) };
+    let mut times = Times::new(START_US, limit.window_us());
+    for _ in 0..80 {
+        if random.below(25) == 0 {
+            limit = edited(&mut random, window, algorithm);
+        }
+        let now_us = times.next(&mut random);
+        let cost = match random.below(6) {
+            0 => limit.capacity(),
+            1 => 1 + random.below(limit.capacity()),
+            _ => 1,
+        };
+        let mode = if random.below(8) == 0 { Mode::Peek } else { Mode::Charge };
+        if check_request(&limit, &mut state, &mut model, now_us, cost, mode) {
+            times.mark(now_us);
+        }
+    }
+}
+
+fn edited(random: &mut Random, window: std::time::Duration, algorithm: Algorithm) -> Limit {
+    // Divisors of a millisecond, so that a token bucket's interval is exact.
+    let quota = *random.pick(&[1, 2, 4, 5, 8, 10, 20]);
+    let algorithm = match algorithm {
+        Algorithm::TokenBucket { .. } => Algorithm::TokenBucket { burst: 1 + random.below(2 * quota) },
+        other => other,
+    };
+    Limit::new("limit", quota, window, algorithm).unwrap()
+}
+
+macro_rules! equals_brute_force {
+    ($($name:ident: $algorithm:expr,)*) => {$(
+        proptest! {
+            #![proptest_config(ProptestConfig::with_cases(1500))]
+            #[test]
+            fn $name(seed in any::<u64>()) {
+                check_history($algorithm, seed);
+            }
+        }
+    )*};
+}
+
+equals_brute_force! {
+    fixed_window_on_the_clock_equals_brute_force: FIXED,
+    fixed_window_from_the_first_request_equals_brute_force: ANCHORED,
+    sliding_log_equals_brute_force: LOG,
+    sliding_window_of_precision_2_equals_brute_force: Algorithm::SlidingWindow { precision: 2 },
+    sliding_window_of_precision_5_equals_brute_force: Algorithm::SlidingWindow { precision: 5 },
+    sliding_window_of_precision_64_equals_brute_force: Algorithm::SlidingWindow { precision: 64 },
+    sliding_counter_equals_brute_force: COUNTER,
+    token_bucket_equals_brute_force: Algorithm::TokenBucket { burst: 1 },
+}

@@ -1,0 +1,117 @@
+//! Rust and Lua decide alike: the embedded store and Redis, on one injected clock, over random histories with edge times,
+//! steps of the clock, edits of limits and several limits to a plan. Every reading must be equal, not only the answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::plan::{Algorithm, Limit, Plan};
+use tollgate::store::{Ask, MemoryStore, Mode, RedisStore, Store};
+
+use crate::support::clock::{FakeClock, START_US};
+use crate::support::history::{Random, Times};
+use crate::support::plans::{ANCHORED, BUCKET, COUNTER, FIXED, LOG, ask, limit, plan};
+use crate::support::redis::Redis;
+
+/// Decisions compared per algorithm; with the batches' rounding a few more are made.
+const DECISIONS: usize = 100_000;
+const BATCH: usize = 32;
+const KEYS: u64 = 6;
+const SEED: u64 = 0x0070_011a_6e;
+/// Nothing here is about deadlines.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Twenty plans of the same shapes and other numbers, so that taking another one is an edit.
+fn plans(random: &mut Random, shapes: &[(Algorithm, u64)]) -> Vec<Arc<Plan>> {
+    let edited = |random: &mut Random, (algorithm, window_ms): (Algorithm, u64)| {
+        let quota = *random.pick(&[1, 2, 3, 5, 8, 13, 20]);
+        let algorithm = match algorithm {
+            Algorithm::TokenBucket { .. } => Algorithm::TokenBucket { burst: 1 + random.below(2 * quota) },
+            other => other,
+        };
+        limit(quota, Duration::from_millis(window_ms), algorithm)
+    };
+    let mut subset = |random: &mut Random| -> Vec<Limit> {
+        let mut limits: Vec<Limit> = shapes.iter().map(|shape| edited(random, *shape)).collect();
+        while limits.len() > 1 && random.below(3) == 0 {
+            limits.remove(random.below(limits.len() as u64) as usize);
+        }
+        if random.below(2) == 0 {
+            limits.reverse();
+        }
+        limits
+    };
+    (0..20).map(|_| plan(subset(random))).collect()
+}
+
+fn random_ask(random: &mut Random, plan: &Arc<Plan>) -> Ask {
+    let most = plan.limits().iter().map(Limit::capacity).min().unwrap();
+    let cost = match random.below(6) {
+        0 => most,
+        1 => 1 + random.below(most),
+        _ => 1,
+    };
+    let mode = if random.below(10) == 0 { Mode::Peek } else { Mode::Charge };
+    Ask { mode, ..ask(plan, &format!("key {}", random.below(KEYS)), cost) }
+}
+
+async fn check(name: &str, shapes: &[(Algorithm, u64)]) {
+    let redis = Redis::start();
+    let clock = FakeClock::new();
+    let shared = RedisStore::with_injected_clock(&redis.url(), Arc::new(clock.clone())).unwrap();
+    let embedded = MemoryStore::new(1 << 30, Arc::new(clock.clone()));
+    let mut random = Random(SEED);
+    let plans = plans(&mut random, shapes);
+    let mut plan = &plans[0];
+    let mut times = Times::new(START_US, 1_000 * shapes[0].1);
+    let (mut decisions, mut allowed) = (0, 0);
+    while decisions < DECISIONS {
+        if random.below(4) == 0 {
+            plan = random.pick(&plans);
+        }
+        let now_us = times.next(&mut random);
+        clock.set(now_us);
+        let count = 1 + random.below(BATCH as u64) as usize;
+        let asks: Vec<Ask> = (0..count).map(|_| random_ask(&mut random, plan)).collect();
+        let from_redis = shared.decide_batch(asks.clone(), PATIENCE).await;
+        let from_memory = embedded.decide_batch(asks.clone(), PATIENCE).await;
+        for (index, (lua, rust)) in from_redis.iter().zip(&from_memory).enumerate() {
+            assert_eq!(lua, rust, "{name}, seed {SEED:#x}, decision {}, at {now_us}: {:?}", decisions + index, asks[index]);
+            allowed += usize::from(rust.as_ref().is_ok_and(|verdict| verdict.fits));
+        }
+        if allowed > 0 {
+            times.mark(now_us);
+        }
+        decisions += count;
+    }
+    println!("{name}: {decisions} decisions equal, {allowed} of them allowed");
+    assert!(allowed > decisions / 50 && allowed < decisions * 49 / 50, "the histories are one-sided: {allowed} of {decisions}");
+}
+
+macro_rules! decides_alike {
+    ($($name:ident: $shapes:expr,)*) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            check(stringify!($name), &$shapes).await;
+        }
+    )*};
+}
+
+decides_alike! {
+    fixed_window_on_the_clock_decides_alike: [(FIXED, 3)],
+    fixed_window_from_the_first_request_decides_alike: [(ANCHORED, 3)],
+    sliding_log_decides_alike: [(LOG, 3)],
+    sliding_window_of_precision_2_decides_alike: [(Algorithm::SlidingWindow { precision: 2 }, 3)],
+    sliding_window_of_precision_7_decides_alike: [(Algorithm::SlidingWindow { precision: 7 }, 3)],
+    sliding_counter_decides_alike: [(COUNTER, 3)],
+    token_bucket_decides_alike: [(BUCKET, 3)],
+    plans_of_several_limits_decide_alike: [
+        (FIXED, 3),
+        (LOG, 5),
+        (Algorithm::SlidingWindow { precision: 3 }, 4),
+        (BUCKET, 7),
+        (COUNTER, 6),
+        (ANCHORED, 2),
+        (LOG, 2),
+        (Algorithm::SlidingWindow { precision: 64 }, 8),
+    ],
+}

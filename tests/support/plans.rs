@@ -1,0 +1,38 @@
+//! Plans and requests in few words.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::key::{Cost, Key};
+use tollgate::plan::{Algorithm, Anchor, Limit, OnStoreFailure, Plan, Rule};
+use tollgate::store::{Ask, Mode};
+
+pub const FIXED: Algorithm = Algorithm::FixedWindow { anchor: Anchor::Clock };
+pub const ANCHORED: Algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstRequest };
+pub const LOG: Algorithm = Algorithm::SlidingLog;
+pub const WINDOW: Algorithm = Algorithm::SlidingWindow { precision: 64 };
+pub const COUNTER: Algorithm = Algorithm::SlidingCounter;
+pub const BUCKET: Algorithm = Algorithm::TokenBucket { burst: 5 };
+
+pub fn limit(quota: u64, window: Duration, algorithm: Algorithm) -> Limit {
+    Limit::new(format!("{algorithm:?}"), quota, window, algorithm).unwrap()
+}
+
+/// A plan that counts with all others made here.
+pub fn plan(limits: Vec<Limit>) -> Arc<Plan> {
+    Arc::new(Plan {
+        name: "plan".into(),
+        counts_as: "group".into(),
+        rule: Rule::Limits(limits),
+        shadow: false,
+        on_store_failure: OnStoreFailure::Local,
+    })
+}
+
+pub fn ask(plan: &Arc<Plan>, key: &str, cost: u64) -> Ask {
+    Ask { key: Key::new(key).unwrap(), plan: plan.clone(), cost: Cost::new(cost).unwrap(), mode: Mode::Charge }
+}
+
+pub fn peek(plan: &Arc<Plan>, key: &str, cost: u64) -> Ask {
+    Ask { mode: Mode::Peek, ..ask(plan, key, cost) }
+}
