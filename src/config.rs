@@ -1,0 +1,93 @@
+//! The config: file < environment < flags, read through the `config` crate, checked as a whole.
+//!
+//! Every mistake is reported at once, each with its path and with what would be right. What comes out ([`Config`]) is
+//! valid; nothing after this module checks a setting again.
+
+mod plans;
+mod settings;
+mod source;
+mod store_url;
+mod tree;
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::grpc::Address;
+use crate::plan::PlanSet;
+
+pub use source::{Origin, Sources};
+pub use store_url::StoreUrl;
+
+/// The plans that a server without a config enforces, as a config file.
+pub const EXAMPLE: &str = include_str!("config/example.yaml");
+
+/// A whole, valid config.
+#[derive(Debug)]
+pub struct Config {
+    /// Where the gRPC services are served. Default: `127.0.0.1:50051`.
+    pub listen_grpc: Vec<Address>,
+    /// Where the counters are kept. Default: `memory:`.
+    pub store_url: StoreUrl,
+    /// The longest that a decision waits for the store, 1 ms to 10 s. Default: 25 ms, which a healthy Redis nearby keeps
+    /// with room to spare and which is still little against the request that waits for it.
+    pub store_deadline: Duration,
+    /// Replicas that share the quotas, 1 to 10,000. Default: 1.
+    pub expected_replicas: u64,
+    /// What is enforced; at least one plan.
+    pub plans: PlanSet,
+}
+
+impl Config {
+    /// Reads and checks everything.
+    ///
+    /// Errors: every mistake of file, environment and flags.
+    pub fn load(sources: Sources) -> Result<Self, Mistakes> {
+        let origin = sources.origin();
+        let root = source::read(sources).map_err(|mistake| Mistakes { origin: origin.clone(), mistakes: vec![mistake] })?;
+        let mut mistakes = Vec::new();
+        let config = settings::check(root, &mut mistakes);
+        match config {
+            Some(config) if mistakes.is_empty() => Ok(config),
+            _ => Err(Mistakes { origin, mistakes }),
+        }
+    }
+}
+
+/// One mistake: where, what is wrong, what would be right.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mistake {
+    /// Path of the field, such as `plans.free.limits[0].quota`; empty for the file as a whole.
+    pub path: String,
+    /// A sentence about it.
+    pub message: String,
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.path.as_str() {
+            "" => out.write_str(&self.message),
+            path => write!(out, "{path} {}", self.message),
+        }
+    }
+}
+
+/// Every mistake of one config.
+#[derive(Debug, Clone)]
+pub struct Mistakes {
+    origin: Origin,
+    /// At least one, in the order of the file.
+    pub mistakes: Vec<Mistake>,
+}
+
+impl std::error::Error for Mistakes {}
+
+impl fmt::Display for Mistakes {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.mistakes.len() == 1 { "" } else { "s" };
+        write!(out, "{}: {} mistake{plural}", self.origin, self.mistakes.len())?;
+        self.mistakes.iter().try_for_each(|mistake| write!(out, "\n  {mistake}"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

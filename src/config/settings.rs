@@ -1,0 +1,103 @@
+//! The tree of raw values, field by field, to a checked config.
+
+use std::time::Duration;
+
+use config::Value;
+
+use super::plans;
+use super::store_url::StoreUrl;
+use super::tree::{Mistakes, Node, Table, wrong};
+use super::Config;
+use crate::grpc::Address;
+
+/// Where gRPC is served unless told otherwise: this host alone, since nothing is encrypted.
+const LISTEN_GRPC_DEFAULT: &str = "127.0.0.1:50051";
+const DEADLINE_DEFAULT: Duration = Duration::from_millis(25);
+const DEADLINE_MIN: Duration = Duration::from_millis(1);
+/// Nobody puts a longer wait into the path of every request on purpose.
+const DEADLINE_MAX: Duration = Duration::from_secs(10);
+const REPLICAS_MAX: u64 = 10_000;
+
+/// Checks all of it; `None`, or at least one mistake, when something is wrong.
+pub(super) fn check(root: Value, mistakes: &mut Mistakes) -> Option<Config> {
+    let mut root = Node::root(root).table(mistakes)?;
+    let listen_grpc = listen(&mut root, mistakes);
+    let store = store(&mut root, mistakes);
+    for field in ["deny_cache", "workers"] {
+        not_yet(&mut root, field, mistakes);
+    }
+    let plans = plans::check(root.take("plans"), mistakes);
+    root.finish(mistakes);
+    let (store_url, store_deadline, expected_replicas) = store?;
+    Some(Config { listen_grpc: listen_grpc?, store_url, store_deadline, expected_replicas, plans: plans? })
+}
+
+fn listen(root: &mut Table, mistakes: &mut Mistakes) -> Option<Vec<Address>> {
+    let default = || LISTEN_GRPC_DEFAULT.parse().ok().map(|address| vec![address]);
+    let Some(listen) = root.take("listen") else { return default() };
+    let mut listen = listen.table(mistakes)?;
+    let addresses = match listen.take("grpc") {
+        Some(grpc) => grpc.list(mistakes).and_then(|nodes| addresses(nodes, mistakes)),
+        None => default(),
+    };
+    for field in ["http", "admin"] {
+        not_yet(&mut listen, field, mistakes);
+    }
+    listen.finish(mistakes);
+    addresses
+}
+
+fn addresses(nodes: Vec<Node>, mistakes: &mut Mistakes) -> Option<Vec<Address>> {
+    if nodes.is_empty() {
+        wrong(mistakes, "listen.grpc", "is empty; name at least one address, such as 127.0.0.1:50051");
+        return None;
+    }
+    let mut addresses = Vec::new();
+    for node in nodes {
+        let path = node.path.clone();
+        match node.text(mistakes)?.parse() {
+            Ok(address) => addresses.push(address),
+            Err(error) => wrong(mistakes, &path, format!("is wrong: {error}")),
+        }
+    }
+    Some(addresses)
+}
+
+fn store(root: &mut Table, mistakes: &mut Mistakes) -> Option<(StoreUrl, Duration, u64)> {
+    let Some(store) = root.take("store") else { return Some((StoreUrl::default(), DEADLINE_DEFAULT, 1)) };
+    let mut store = store.table(mistakes)?;
+    let url = match store.take("url") {
+        None => Some(StoreUrl::default()),
+        Some(node) => {
+            let path = node.path.clone();
+            let parsed = node.text(mistakes).map(|text| StoreUrl::parse(&text));
+            parsed.and_then(|parsed| parsed.map_err(|message| wrong(mistakes, &path, message)).ok())
+        }
+    };
+    let deadline = store.take("deadline").map_or(Some(DEADLINE_DEFAULT), |node| {
+        let path = node.path.clone();
+        let deadline = node.duration(mistakes)?;
+        if !(DEADLINE_MIN..=DEADLINE_MAX).contains(&deadline) {
+            wrong(mistakes, &path, format!("is {}; a deadline is 1ms to 10s", humantime::format_duration(deadline)));
+        }
+        Some(deadline)
+    });
+    let replicas = store.take("expected_replicas").map_or(Some(1), |node| {
+        let path = node.path.clone();
+        let replicas = node.number(mistakes)?;
+        if !(1..=REPLICAS_MAX).contains(&replicas) {
+            wrong(mistakes, &path, format!("is {replicas}; it is 1 to {REPLICAS_MAX}"));
+        }
+        Some(replicas)
+    });
+    store.finish(mistakes);
+    Some((url?, deadline?, replicas?))
+}
+
+/// Fields that the design has and this version does not: said so, never ignored.
+fn not_yet(table: &mut Table, field: &'static str, mistakes: &mut Mistakes) {
+    if let Some(node) = table.take(field) {
+        let version = env!("CARGO_PKG_VERSION");
+        wrong(mistakes, &node.path, format!("is not supported by version {version} yet, a later one brings it; remove it"));
+    }
+}

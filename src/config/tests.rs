@@ -1,0 +1,191 @@
+//! Mistakes in a config: each is found, all at once, with its path.
+
+use std::io::Write;
+
+use super::*;
+
+fn load(yaml: &str) -> Result<Config, Mistakes> {
+    load_with(yaml, &[], &[])
+}
+
+fn load_with(yaml: &str, environment: &[(&str, &str)], overrides: &[(&str, &str)]) -> Result<Config, Mistakes> {
+    load_bytes(yaml.as_bytes(), environment, overrides)
+}
+
+fn load_bytes(bytes: &[u8], environment: &[(&str, &str)], overrides: &[(&str, &str)]) -> Result<Config, Mistakes> {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(bytes).unwrap();
+    let own = |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
+    Config::load(Sources { file: Some(file.path().into()), environment: own(environment), overrides: own(overrides) })
+}
+
+fn mistakes(yaml: &str) -> Vec<String> {
+    load(yaml).unwrap_err().mistakes.iter().map(ToString::to_string).collect()
+}
+
+/// The one mistake of a plan `p` with this limit.
+fn mistake_of(limit: &str) -> String {
+    let found = mistakes(&format!("plans: {{ p: {{ limits: [ {limit} ] }} }}"));
+    assert_eq!(found.len(), 1, "{limit}: {found:?}");
+    found[0].clone()
+}
+
+const PLANS: &str = "plans: { p: { limits: [ { quota: 1, window: 1s } ] } }\n";
+
+#[test]
+fn the_example_is_valid_and_is_what_runs_without_a_file() {
+    let config = Config::load(Sources::default()).unwrap();
+    assert_eq!(config.plans.len(), 7);
+    assert_eq!(config.plans.get("free").unwrap().limits()[0].quota(), 100);
+    assert_eq!(config.listen_grpc[0].to_string(), "127.0.0.1:50051");
+    assert_eq!((config.store_deadline, config.expected_replicas), (Duration::from_millis(25), 1));
+}
+
+#[test]
+fn defaults_are_what_people_mean() {
+    let plan = load(PLANS).unwrap().plans.get("p").unwrap().clone();
+    let limit = &plan.limits()[0];
+    assert_eq!(limit.algorithm(), crate::plan::Algorithm::SlidingWindow { precision: 64 });
+    assert_eq!((&*plan.counts_as, limit.name().as_ref()), ("p", "sliding_window/1s"));
+    let bucket = load("plans: { p: { limits: [ { quota: 7, window: 7s, algorithm: token_bucket } ] } }").unwrap();
+    assert_eq!(bucket.plans.get("p").unwrap().limits()[0].capacity(), 7);
+}
+
+#[test]
+fn every_mistake_is_reported_at_once_with_its_path() {
+    let found = mistakes(
+        "listen: { grpc: [nowhere], htpp: x }\nstore: { url: 'http://h', deadline: 1h, expected_replicas: 0 }\n\
+         plans:\n  a: { limits: [ { quota: 0, window: 1m }, { quota: 1, window: 0s } ], shadow: maybe }\n  b: {}\n  'c c': { unlimited: true }\n",
+    );
+    let paths: Vec<&str> = found.iter().map(|mistake| mistake.split(' ').next().unwrap()).collect();
+    let expected = [
+        "listen.grpc[0]",
+        "listen.htpp",
+        "store.url",
+        "store.deadline",
+        "store.expected_replicas",
+        "plans.a.shadow",
+        "plans.a.limits[0].quota",
+        "plans.a.limits[1].window",
+        "plans.b",
+        "plans.c",
+    ];
+    assert_eq!(paths, expected, "{found:#?}");
+}
+
+#[test]
+fn a_limit_s_mistakes_say_what_would_be_right() {
+    for (limit, part) in [
+        ("{ quota: 0, window: 1m }", "plans.p.limits[0].quota is 0; a quota is at least 1"),
+        ("{ quota: -1, window: 1m }", "plans.p.limits[0].quota is -1; it must be a whole number"),
+        ("{ quota: 1.5, window: 1m }", "quota is 1.5; it must be a whole number"),
+        ("{ quota: many, window: 1m }", "quota is \"many\"; it must be a whole number"),
+        ("{ quota: 1e30, window: 1m }", "it must be a whole number"),
+        ("{ quota: 1 }", "plans.p.limits[0] has no window"),
+        ("{ window: 1m }", "plans.p.limits[0] has no quota"),
+        ("{ quota: 1, window: 60 }", "window is 60; it must be a duration with its unit"),
+        ("{ quota: 1, window: 1 fortnight }", "must be a duration"),
+        ("{ quota: 1, window: 400d }", "a window is 1ms to 366d"),
+        ("{ quota: 1, window: 1us }", "a window is 1ms to 366d"),
+        ("{ quota: 1, window: 1m, algorithm: leaky }", "one of sliding_window, sliding_log, fixed_window"),
+        ("{ quota: 1, window: 1m, burst: 5 }", "burst belongs to token_bucket only"),
+        ("{ quota: 1, window: 1m, algorithm: token_bucket, burst: 0 }", "burst is 0; a burst is 1 to"),
+        ("{ quota: 1, window: 1m, anchor: clock }", "anchor belongs to fixed_window only"),
+        ("{ quota: 1, window: 1m, algorithm: fixed_window, anchor: noon }", "one of clock, first_request"),
+        ("{ quota: 1, window: 1m, precision: 1000 }", "a precision is 2 to 64"),
+        ("{ quota: 100001, window: 1m, algorithm: sliding_log }", "use sliding_window"),
+        ("{ quota: 1, window: 1m, qouta: 1 }", "plans.p.limits[0].qouta is not a field; did you mean quota?"),
+        ("{ quota: 1, window: 1m, zzz: 1 }", "zzz is not a field; there are algorithm, quota, window"),
+        ("5", "plans.p.limits[0] is 5; it must be a table"),
+        ("{ quota: 1, window: 1m }, { quota: 2, window: 1m, name: b }", "plans.p.limits[1] has the algorithm and window of one before"),
+        ("{ quota: 1, window: 1m, name: a }, { quota: 1, window: 1h, name: a }", "limits[1] is named \"a\" like one before it"),
+        ("", "plans.p.limits has 0 limits; a plan has 1 to 8"),
+    ] {
+        let found = mistake_of(limit);
+        assert!(found.contains(part), "{limit}: {found}");
+    }
+}
+
+#[test]
+fn a_plan_says_one_thing() {
+    for plan in ["{}", "{ unlimited: true, blocked: true }", "{ unlimited: true, limits: [ { quota: 1, window: 1s } ] }", "5"] {
+        assert_eq!(mistakes(&format!("plans: {{ p: {plan} }}")).len(), 1, "{plan}");
+    }
+}
+
+#[test]
+fn nine_limits_and_ten_thousand_and_one_plans_are_too_many() {
+    let nine: Vec<String> = (1..10).map(|hours| format!("{{ quota: 1, window: {hours}h }}")).collect();
+    assert!(mistake_of(&nine.join(", ")).contains("has 9 limits; a plan has 1 to 8"));
+    let plans = |count: u32| (0..count).map(|index| format!("  p{index}: {{ blocked: true }}\n")).collect::<String>();
+    assert!(load(&format!("plans:\n{}", plans(10_000))).is_ok());
+    assert!(mistakes(&format!("plans:\n{}", plans(10_001)))[0].contains("has 10001 plans"));
+}
+
+#[test]
+fn what_a_later_version_brings_is_refused_by_a_sentence() {
+    let found = mistakes(&format!("{PLANS}listen: {{ http: '', admin: '' }}\ndeny_cache: {{ entries: 0 }}\nworkers: 0\n"));
+    assert_eq!(found.len(), 4);
+    assert!(found.iter().all(|mistake| mistake.contains("is not supported by version")), "{found:?}");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_as_a_config_says_why() {
+    for (bytes, part) in [
+        (b"".as_slice(), "is empty"),
+        (b" \n \n", "is empty"),
+        (b"\xff\xfe", "is not UTF-8: line 1"),
+        (b"plans:\n  a: \xc3", "is not UTF-8: line 2"),
+        (b"plans: [", "is not valid YAML"),
+        (b"plans: {a: {blocked: true}}\n---\nplans: {}", "is not valid YAML"),
+        (b"a: 1\na: 2", "is not valid YAML"),
+        (b"- 1", ""),
+        (b"42", ""),
+        (b"hello", ""),
+        (b"plans: {}", "plans has no plan"),
+        (b"plans: []", "plans is a list; it must be a table"),
+        ("[".repeat(100_000).as_bytes(), "is nested more than 64 deep at line 1"),
+        ("- ".repeat(100_000).as_bytes(), "is nested more than 64 deep at line 1"),
+    ] {
+        let message = load_bytes(bytes, &[], &[]).unwrap_err().to_string();
+        assert!(message.contains(part), "{message}");
+    }
+    let none = Config::load(Sources { file: Some("/nowhere/tollgate.yaml".into()), ..Sources::default() }).unwrap_err();
+    assert!(none.to_string().starts_with("/nowhere/tollgate.yaml: 1 mistake\n  cannot be read: No such file"), "{none}");
+}
+
+#[test]
+fn a_duplicate_plan_is_a_mistake() {
+    assert!(load("plans:\n  a: { blocked: true }\n  a: { unlimited: true }\n").is_err());
+}
+
+#[test]
+fn a_huge_file_is_refused_unread() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(1 << 40).unwrap();
+    let error = Config::load(Sources { file: Some(file.path().into()), ..Sources::default() }).unwrap_err();
+    assert!(error.to_string().contains("a config has at most 16777216"), "{error}");
+}
+
+#[test]
+fn environment_beats_file_and_flags_beat_both() {
+    let yaml = format!("{PLANS}store: {{ deadline: 10ms, expected_replicas: 2 }}\n");
+    let environment = [
+        ("TOLLGATE_STORE__DEADLINE", "20ms"),
+        ("TOLLGATE_STORE__EXPECTED_REPLICAS", "3"),
+        ("TOLLGATE_LISTEN__GRPC", "127.0.0.1:1,unix:/s"),
+        ("TOLLGATE_LOG_LEVEL", "debug"),
+        ("PATH", "/bin"),
+    ];
+    let config = load_with(&yaml, &environment, &[("store.deadline", "30ms")]).unwrap();
+    assert_eq!((config.store_deadline, config.expected_replicas), (Duration::from_millis(30), 3));
+    assert_eq!(config.listen_grpc.iter().map(ToString::to_string).collect::<Vec<_>>(), ["127.0.0.1:1", "unix:/s"]);
+    let misspelt = load_with(&yaml, &[("TOLLGATE_STORE__DEADLIN", "1s")], &[]).unwrap_err();
+    assert!(misspelt.to_string().contains("store.deadlin is not a field; did you mean deadline?"), "{misspelt}");
+}
+
+#[test]
+fn plan_names_keep_their_case_and_dots() {
+    let config = load("plans: { Team.A/v1: { blocked: true }, 2024: { blocked: true } }").unwrap();
+    assert!(config.plans.get("Team.A/v1").is_ok() && config.plans.get("2024").is_ok());
+}

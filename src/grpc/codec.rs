@@ -1,0 +1,50 @@
+//! Protobuf to and from bytes, as tonic's own codec does it, but a message that cannot be decoded is the caller's mistake.
+
+use std::marker::PhantomData;
+
+use prost::Message;
+use tonic::Status;
+use tonic::codec::{BufferSettings, DecodeBuf, Decoder};
+use tonic_prost::ProstEncoder;
+
+/// The codec of every method.
+pub struct Codec<T, U>(PhantomData<(T, U)>);
+
+impl<T, U> Default for Codec<T, U> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<T, U> tonic::codec::Codec for Codec<T, U>
+where
+    T: Message + Send + 'static,
+    U: Message + Default + Send + 'static,
+{
+    type Encode = T;
+    type Decode = U;
+    type Encoder = ProstEncoder<T>;
+    type Decoder = MessageDecoder<U>;
+
+    fn encoder(&mut self) -> Self::Encoder {
+        ProstEncoder::new(BufferSettings::default())
+    }
+
+    fn decoder(&mut self) -> Self::Decoder {
+        MessageDecoder(PhantomData)
+    }
+}
+
+/// Decodes one message. Errors: INVALID_ARGUMENT, where tonic's own decoder would claim an error of the server.
+pub struct MessageDecoder<U>(PhantomData<U>);
+
+impl<U: Message + Default> Decoder for MessageDecoder<U> {
+    type Item = U;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
+        U::decode(buffer).map(Some).map_err(|error| {
+            Status::invalid_argument(format!("the message is no valid protobuf of this method: {error}; strings are UTF-8"))
+        })
+    }
+}

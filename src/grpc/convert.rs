@@ -1,0 +1,228 @@
+//! Wire types to domain types and back; the only place that knows both.
+
+use std::time::Duration;
+
+use tonic::metadata::MetadataMap;
+use tonic::{Code, Status};
+
+use super::pb;
+use crate::algorithm::Mode;
+use crate::decision::{DecidedBy, Decision, LimitStatus, Outcome};
+use crate::key::{Cost, Key};
+use crate::limiter::{BATCH_MAX, Question};
+use crate::plan::{Algorithm, Anchor, Limit, NAME_BYTES_MAX, OnStoreFailure, Plan, Rule, UnknownPlan};
+
+/// Checks a request. Errors: INVALID_ARGUMENT, with what is wrong and what would be right.
+pub(super) fn question(request: pb::ShouldAllowRequest) -> Result<Question, Status> {
+    let key = Key::new(request.key).map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let cost = match request.cost {
+        None => Cost::ONE,
+        Some(units) => Cost::new(units).map_err(|error| Status::invalid_argument(error.to_string()))?,
+    };
+    match request.plan.len() {
+        0 => Err(Status::invalid_argument("plan is empty: name a plan of the config; ListPlans tells which there are")),
+        1..=NAME_BYTES_MAX => Ok(Question { key, plan: request.plan, cost, mode: Mode::Charge }),
+        bytes => Err(Status::invalid_argument(format!("plan has {bytes} bytes: a plan's name has at most {NAME_BYTES_MAX}"))),
+    }
+}
+
+/// What became of each request of a batch: its place among the questions, or what is wrong with it.
+pub(super) type Parsed = Vec<Result<bool, Status>>;
+
+/// Checks the requests of a batch, each on its own. The first list tells per request whether it wants details or what is
+/// wrong with it; the second holds the questions of the sound ones.
+pub(super) fn questions(requests: Vec<pb::ShouldAllowRequest>) -> (Parsed, Vec<Question>) {
+    let mut questions = Vec::with_capacity(requests.len());
+    let parse = |request: pb::ShouldAllowRequest| {
+        let detailed = request.detailed;
+        question(request).map(|question| {
+            questions.push(question);
+            detailed
+        })
+    };
+    let parsed = requests.into_iter().map(parse).collect();
+    (parsed, questions)
+}
+
+/// One result per request, from the decisions on the sound ones.
+pub(super) fn results(parsed: Parsed, decisions: Vec<Result<Decision, UnknownPlan>>) -> Vec<pb::ShouldAllowResult> {
+    let mut decisions = decisions.into_iter();
+    let mut next = |detailed| match decisions.next() {
+        Some(decision) => result(decision, detailed),
+        None => error_result(&Status::internal("a question of the batch was left without an answer")),
+    };
+    parsed.into_iter().map(|parsed| parsed.map_or_else(|status| error_result(&status), &mut next)).collect()
+}
+
+/// One result of many.
+pub(super) fn result(decision: Result<Decision, UnknownPlan>, detailed: bool) -> pb::ShouldAllowResult {
+    match decision {
+        Ok(decision) => {
+            pb::ShouldAllowResult { result: Some(pb::should_allow_result::Result::Response(response(decision, detailed))) }
+        }
+        Err(unknown) => error_result(&unknown_plan(&unknown)),
+    }
+}
+
+/// A result that is an error.
+pub(super) fn error_result(status: &Status) -> pb::ShouldAllowResult {
+    let error =
+        tonic_types::pb::Status { code: Code::from(status.code()) as i32, message: status.message().to_owned(), details: Vec::new() };
+    pb::ShouldAllowResult { result: Some(pb::should_allow_result::Result::Error(error)) }
+}
+
+/// The status for a plan that the config does not have.
+pub(super) fn unknown_plan(unknown: &UnknownPlan) -> Status {
+    Status::not_found(unknown.to_string())
+}
+
+/// The status for a batch that is empty or too large.
+pub(super) fn batch_size(requests: usize) -> Status {
+    Status::invalid_argument(format!("the batch has {requests} requests: send 1 to {BATCH_MAX}"))
+}
+
+/// How long the caller still waits, less a quarter for the way back, so that its answer beats its own deadline; `None`
+/// without a deadline. Source: `grpc-timeout` of the gRPC wire protocol, at most eight digits and a unit.
+pub(super) fn patience(metadata: &MetadataMap) -> Option<Duration> {
+    let text = metadata.get("grpc-timeout")?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let amount: u64 = digits.parse().ok().filter(|_| digits.len() <= 8)?;
+    let whole = match unit {
+        "H" => Duration::from_secs(amount * 3600),
+        "M" => Duration::from_secs(amount * 60),
+        "S" => Duration::from_secs(amount),
+        "m" => Duration::from_millis(amount),
+        "u" => Duration::from_micros(amount),
+        "n" => Duration::from_nanos(amount),
+        _ => return None,
+    };
+    Some(whole / 4 * 3)
+}
+
+/// An answer on the wire.
+pub(super) fn response(decision: Decision, detailed: bool) -> pb::ShouldAllowResponse {
+    let (allowed, outcome) = (decision.allowed(), outcome(decision.outcome));
+    let binding = decision.binding.as_ref();
+    pb::ShouldAllowResponse {
+        allowed,
+        outcome: outcome.into(),
+        limit_name: binding.map_or_else(String::new, |status| status.name.to_string()),
+        limit: binding.map_or(0, |status| status.limit),
+        remaining: binding.map_or(0, |status| status.remaining),
+        retry_after: binding.and_then(|status| status.retry_after_us).map(duration),
+        reset_after: binding.map(|status| duration(status.reset_after_us)),
+        decided_by: decided_by(decision.decided_by).into(),
+        limits: if detailed { decision.limits.iter().map(limit_status).collect() } else { Vec::new() },
+    }
+}
+
+fn limit_status(status: &LimitStatus) -> pb::LimitStatus {
+    pb::LimitStatus {
+        name: status.name.to_string(),
+        limit: status.limit,
+        remaining: status.remaining,
+        retry_after: status.retry_after_us.map(duration),
+        reset_after: Some(duration(status.reset_after_us)),
+    }
+}
+
+/// A plan on the wire.
+pub(super) fn plan(plan: &Plan) -> pb::Plan {
+    pb::Plan {
+        name: plan.name.to_string(),
+        counts_as: plan.counts_as.to_string(),
+        unlimited: plan.rule == Rule::Unlimited,
+        blocked: plan.rule == Rule::Blocked,
+        shadow: plan.shadow,
+        on_store_failure: match plan.on_store_failure {
+            OnStoreFailure::Local => pb::OnStoreFailure::Local,
+            OnStoreFailure::Allow => pb::OnStoreFailure::Allow,
+            OnStoreFailure::Deny => pb::OnStoreFailure::Deny,
+        }
+        .into(),
+        limits: plan.limits().iter().map(limit).collect(),
+    }
+}
+
+fn limit(limit: &Limit) -> pb::Limit {
+    let (mut burst, mut precision, mut anchor) = (None, None, None);
+    let algorithm = match limit.algorithm() {
+        Algorithm::FixedWindow { anchor: at } => {
+            anchor = Some(match at {
+                Anchor::Clock => pb::Anchor::Clock.into(),
+                Anchor::FirstRequest => pb::Anchor::FirstRequest.into(),
+            });
+            pb::Algorithm::FixedWindow
+        }
+        Algorithm::SlidingLog => pb::Algorithm::SlidingLog,
+        Algorithm::SlidingWindow { precision: runs } => {
+            precision = Some(u32::from(runs));
+            pb::Algorithm::SlidingWindow
+        }
+        Algorithm::SlidingCounter => pb::Algorithm::SlidingCounter,
+        Algorithm::TokenBucket { burst: units } => {
+            burst = Some(units);
+            pb::Algorithm::TokenBucket
+        }
+    };
+    pb::Limit {
+        name: limit.name().to_string(),
+        quota: limit.quota(),
+        window: Some(duration(limit.window_us())),
+        algorithm: algorithm.into(),
+        burst,
+        precision,
+        anchor,
+    }
+}
+
+fn outcome(outcome: Outcome) -> pb::Outcome {
+    match outcome {
+        Outcome::Allowed => pb::Outcome::Allowed,
+        Outcome::Denied => pb::Outcome::Denied,
+        Outcome::NeverFits => pb::Outcome::NeverFits,
+        Outcome::ShadowDenied => pb::Outcome::ShadowDenied,
+    }
+}
+
+fn decided_by(by: DecidedBy) -> pb::DecidedBy {
+    match by {
+        DecidedBy::Store => pb::DecidedBy::Store,
+        DecidedBy::Plan => pb::DecidedBy::Plan,
+        DecidedBy::FailOpen => pb::DecidedBy::FailOpen,
+        DecidedBy::FailClosed => pb::DecidedBy::FailClosed,
+        DecidedBy::LocalFallback => pb::DecidedBy::LocalFallback,
+    }
+}
+
+/// Microseconds as they are: the wire's duration is finer, so nothing needs rounding here.
+fn duration(us: u64) -> prost_types::Duration {
+    // Both parts are far within their types: u64 microseconds are below 2^45 seconds.
+    prost_types::Duration { seconds: (us / 1_000_000) as i64, nanos: (us % 1_000_000 * 1_000) as i32 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn patience_of(text: &str) -> Option<Duration> {
+        let mut metadata = MetadataMap::new();
+        metadata.insert("grpc-timeout", text.parse().unwrap());
+        patience(&metadata)
+    }
+
+    #[test]
+    fn a_callers_deadline_is_read_in_every_unit() {
+        assert_eq!(patience_of("100m"), Some(Duration::from_millis(75)));
+        assert_eq!(patience_of("4u"), Some(Duration::from_micros(3)));
+        assert_eq!(patience_of("99999999H"), Some(Duration::from_secs(99_999_999 * 3600) / 4 * 3));
+        for bad in ["", "m", "100", "100x", "-1m", "123456789m"] {
+            assert_eq!(patience_of(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_duration_keeps_every_microsecond() {
+        assert_eq!(duration(1_500_001), prost_types::Duration { seconds: 1, nanos: 500_001_000 });
+    }
+}

@@ -1,0 +1,126 @@
+//! Where to listen: an address as text, and the socket bound to it.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+
+/// An address to listen at: `host:port` (port 0: any free one) or `unix:/path`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// Host and port.
+    Tcp(String),
+    /// Path of a socket.
+    Unix(PathBuf),
+}
+
+impl std::str::FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            let path = path.strip_prefix("//").unwrap_or(path);
+            return if path.starts_with('/') { Ok(Self::Unix(path.into())) } else { Err(AddressError(text.to_owned())) };
+        }
+        let parts = text.rsplit_once(':').filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+        // A bare IPv6 address would have its last group read as a port.
+        let sound = parts.is_some_and(|(host, _)| !host.contains(':') || (host.starts_with('[') && host.ends_with(']')));
+        if sound { Ok(Self::Tcp(text.to_owned())) } else { Err(AddressError(text.to_owned())) }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(text) => out.write_str(text),
+            Self::Unix(path) => write!(out, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// A text is no address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no address; write host:port, such as 127.0.0.1:50051 or [::1]:50051, or unix:/path/to/socket")]
+pub struct AddressError(String);
+
+/// A bound socket, and the address that it came to have.
+#[derive(Debug)]
+pub enum Listener {
+    /// TCP.
+    Tcp(TcpListener, Address),
+    /// Unix domain.
+    Unix(UnixListener, Address),
+}
+
+/// An address could not be bound: it is in use, not this host's, or not permitted.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen at {address}: {cause}{}", hint(cause))]
+pub struct BindError {
+    address: Address,
+    cause: io::Error,
+}
+
+impl Listener {
+    /// Binds an address. A Unix socket that nobody listens at any more is replaced.
+    pub async fn bind(address: &Address) -> Result<Self, BindError> {
+        let bound = match address {
+            Address::Tcp(text) => bind_tcp(text).await,
+            Address::Unix(path) => {
+                remove_stale(path).await;
+                UnixListener::bind(path).map(|listener| Self::Unix(listener, address.clone()))
+            }
+        };
+        bound.map_err(|cause| BindError { address: address.clone(), cause })
+    }
+
+    /// The address, with the port that was given when 0 was asked for.
+    pub fn address(&self) -> &Address {
+        match self {
+            Self::Tcp(_, address) | Self::Unix(_, address) => address,
+        }
+    }
+}
+
+async fn bind_tcp(text: &str) -> io::Result<Listener> {
+    let listener = TcpListener::bind(text).await?;
+    let address = Address::Tcp(listener.local_addr()?.to_string());
+    Ok(Listener::Tcp(listener, address))
+}
+
+/// Removes a socket that a dead process left behind; one that answers, or a file that is no socket, is left for `bind`
+/// to complain of.
+async fn remove_stale(path: &PathBuf) {
+    let refused = UnixStream::connect(path).await.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+    let is_socket = std::fs::symlink_metadata(path)
+        .is_ok_and(|metadata| std::os::unix::fs::FileTypeExt::is_socket(&metadata.file_type()));
+    if refused && is_socket {
+        // If it cannot be removed, `bind` says why.
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+fn hint(cause: &io::Error) -> &'static str {
+    match cause.kind() {
+        io::ErrorKind::AddrInUse => "; another process listens there: stop it, or choose another with --listen",
+        io::ErrorKind::AddrNotAvailable => "; this host does not have that address",
+        io::ErrorKind::PermissionDenied => "; ports below 1024 and foreign directories need a permission",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_host_and_port_or_a_socket_s_path() {
+        for good in ["127.0.0.1:50051", "[::1]:0", "localhost:1", "unix:/run/tollgate.sock"] {
+            assert_eq!(good.parse::<Address>().unwrap().to_string(), good);
+        }
+        assert_eq!("unix:///run/s".parse(), Ok(Address::Unix("/run/s".into())));
+        for bad in ["", "50051", ":50051", "localhost", "localhost:", "localhost:65536", "::1:50051", "unix:relative", "unix:"] {
+            assert!(bad.parse::<Address>().is_err(), "{bad}");
+        }
+    }
+}

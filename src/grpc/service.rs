@@ -1,0 +1,104 @@
+//! The handlers: parse, decide, answer.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures_util::{Stream, StreamExt};
+use tonic::{Request, Response, Status, Streaming};
+
+use super::convert;
+use super::pb;
+use super::pb::rate_limit_service_server::RateLimitService;
+use crate::algorithm::Mode;
+use crate::limiter::{BATCH_MAX, Limiter};
+use crate::store::Store;
+
+/// Requests of one stream that are decided at once. Beyond, none is read until an answer has been taken, so neither a
+/// flood nor a slow reader costs memory.
+const STREAM_IN_FLIGHT: usize = 64;
+
+/// `RateLimitService` over a limiter.
+pub struct Service<S> {
+    limiter: Arc<Limiter<S>>,
+}
+
+impl<S> Clone for Service<S> {
+    fn clone(&self) -> Self {
+        Self { limiter: self.limiter.clone() }
+    }
+}
+
+impl<S: Store> Service<S> {
+    /// Answers by `limiter`.
+    pub fn new(limiter: Arc<Limiter<S>>) -> Self {
+        Self { limiter }
+    }
+
+    async fn decide_one(&self, request: pb::ShouldAllowRequest) -> pb::ShouldAllowResult {
+        let detailed = request.detailed;
+        match convert::question(request) {
+            Ok(question) => convert::result(self.limiter.decide(question, None).await, detailed),
+            Err(status) => convert::error_result(&status),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl<S: Store> RateLimitService for Service<S> {
+    async fn should_allow(
+        &self,
+        request: Request<pb::ShouldAllowRequest>,
+    ) -> Result<Response<pb::ShouldAllowResponse>, Status> {
+        let patience = convert::patience(request.metadata());
+        let detailed = request.get_ref().detailed;
+        let question = convert::question(request.into_inner())?;
+        let decision = self.limiter.decide(question, patience).await.map_err(|unknown| convert::unknown_plan(&unknown))?;
+        Ok(Response::new(convert::response(decision, detailed)))
+    }
+
+    async fn should_allow_batch(
+        &self,
+        request: Request<pb::ShouldAllowBatchRequest>,
+    ) -> Result<Response<pb::ShouldAllowBatchResponse>, Status> {
+        let patience = convert::patience(request.metadata());
+        let requests = request.into_inner().requests;
+        if !(1..=BATCH_MAX).contains(&requests.len()) {
+            return Err(convert::batch_size(requests.len()));
+        }
+        let (parsed, questions) = convert::questions(requests);
+        let decisions = self.limiter.decide_batch(questions, patience).await;
+        Ok(Response::new(pb::ShouldAllowBatchResponse { results: convert::results(parsed, decisions) }))
+    }
+
+    type ShouldAllowStreamStream = Pin<Box<dyn Stream<Item = Result<pb::ShouldAllowStreamResponse, Status>> + Send>>;
+
+    async fn should_allow_stream(
+        &self,
+        request: Request<Streaming<pb::ShouldAllowStreamRequest>>,
+    ) -> Result<Response<Self::ShouldAllowStreamStream>, Status> {
+        let service = self.clone();
+        let answers = request.into_inner().map(move |received| {
+            let service = service.clone();
+            async move {
+                let pb::ShouldAllowStreamRequest { id, request } = received?;
+                let result = service.decide_one(request.unwrap_or_default()).await;
+                Ok(pb::ShouldAllowStreamResponse { id, result: Some(result) })
+            }
+        });
+        Ok(Response::new(Box::pin(answers.buffer_unordered(STREAM_IN_FLIGHT))))
+    }
+
+    async fn peek(&self, request: Request<pb::PeekRequest>) -> Result<Response<pb::PeekResponse>, Status> {
+        let patience = convert::patience(request.metadata());
+        let pb::PeekRequest { key, plan, cost } = request.into_inner();
+        let mut question = convert::question(pb::ShouldAllowRequest { key, plan, cost, detailed: true })?;
+        question.mode = Mode::Peek;
+        let decision = self.limiter.decide(question, patience).await.map_err(|unknown| convert::unknown_plan(&unknown))?;
+        Ok(Response::new(pb::PeekResponse { answer: Some(convert::response(decision, true)) }))
+    }
+
+    async fn list_plans(&self, _: Request<pb::ListPlansRequest>) -> Result<Response<pb::ListPlansResponse>, Status> {
+        let plans = self.limiter.plans().iter().map(|plan| convert::plan(plan)).collect();
+        Ok(Response::new(pb::ListPlansResponse { plans, config_hash: self.limiter.config_hash().to_owned() }))
+    }
+}

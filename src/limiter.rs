@@ -1,0 +1,218 @@
+//! Key, plan and cost in, a `Decision` out: finds the plan, asks the store, and answers by the plan's policy when the
+//! store cannot.
+//!
+//! Here alone a store's error becomes an answer. Knows no wire and no Redis.
+
+mod failure_log;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::algorithm::Mode;
+use crate::clock::{Clock, monotonic};
+use crate::decision::{DecidedBy, Decision, LimitStatus, Outcome};
+use crate::key::{Cost, Key};
+use crate::plan::{OnStoreFailure, Plan, PlanSet, Rule, UnknownPlan};
+use crate::store::{Ask, CAPACITY_DEFAULT, MemoryStore, Store, StoreError, Verdict};
+use failure_log::FailureLog;
+
+/// Most questions in one batch: its answer stays well below a megabyte, and one caller cannot hold the store for long.
+pub const BATCH_MAX: usize = 1_000;
+
+/// What a caller asks: may this key take this cost under this plan?
+#[derive(Debug, Clone)]
+pub struct Question {
+    /// The subject to count.
+    pub key: Key,
+    /// Name of the plan to decide by.
+    pub plan: String,
+    /// Units asked for.
+    pub cost: Cost,
+    /// Whether they are taken.
+    pub mode: Mode,
+}
+
+/// How a limiter treats its store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// The longest that a decision waits for the store.
+    pub deadline: Duration,
+    /// Replicas that share the quotas; each answers for one share when the store cannot. At least 1.
+    pub expected_replicas: u64,
+}
+
+/// Decides by the plans of one config over one store.
+pub struct Limiter<S> {
+    plans: PlanSet,
+    config_hash: String,
+    store: S,
+    settings: Settings,
+    /// Each plan at this replica's share, and the memory that counts it while the store cannot decide.
+    shares: PlanSet,
+    fallback: MemoryStore,
+    failures: FailureLog,
+}
+
+impl<S: Store> Limiter<S> {
+    /// A limiter over `store`; `clock` times the local fallback.
+    pub fn new(plans: PlanSet, store: S, settings: Settings, clock: Arc<dyn Clock>) -> Self {
+        let config_hash = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(plans.canonical().as_bytes()));
+        let shares = plans.share(settings.expected_replicas);
+        let fallback = MemoryStore::new(CAPACITY_DEFAULT, clock);
+        Self { plans, config_hash, store, settings, shares, fallback, failures: FailureLog::default() }
+    }
+
+    /// The plans that are enforced.
+    pub fn plans(&self) -> &PlanSet {
+        &self.plans
+    }
+
+    /// A hash of the plans, 16 hexadecimal digits, equal on replicas that enforce the same.
+    pub fn config_hash(&self) -> &str {
+        &self.config_hash
+    }
+
+    /// Decides one question within `patience`, if the caller has a deadline; see [`Self::decide_batch`].
+    pub async fn decide(&self, question: Question, patience: Option<Duration>) -> Result<Decision, UnknownPlan> {
+        let plan = self.plans.get(&question.plan)?.clone();
+        if let Some(decision) = decide_by_plan(&plan, question.cost) {
+            return Ok(decision);
+        }
+        let ask = Ask { key: question.key, plan, cost: question.cost, mode: question.mode };
+        let answers = self.store.decide_batch(vec![ask.clone()], self.deadline(patience)).await;
+        Ok(self.answer(&ask, answers.into_iter().next()))
+    }
+
+    /// Decides questions in their order, one answer each, same order. The store is given the shorter of its deadline and
+    /// the caller's `patience`; after that, each question is answered by its plan's policy.
+    ///
+    /// Errors, per question: [`UnknownPlan`].
+    pub async fn decide_batch(
+        &self,
+        questions: Vec<Question>,
+        patience: Option<Duration>,
+    ) -> Vec<Result<Decision, UnknownPlan>> {
+        let mut decisions = Vec::with_capacity(questions.len());
+        let (mut places, mut asks) = (Vec::new(), Vec::new());
+        for (place, question) in questions.into_iter().enumerate() {
+            let settled = self.plans.get(&question.plan).map(|plan| {
+                let decided = decide_by_plan(plan, question.cost);
+                if decided.is_none() {
+                    places.push(place);
+                    asks.push(Ask { key: question.key, plan: plan.clone(), cost: question.cost, mode: question.mode });
+                }
+                decided
+            });
+            decisions.push(settled);
+        }
+        let mut answers = self.store.decide_batch(asks.clone(), self.deadline(patience)).await.into_iter();
+        for (place, ask) in places.into_iter().zip(&asks) {
+            decisions[place] = Ok(Some(self.answer(ask, answers.next())));
+        }
+        let undecided = || Decision::uncounted(Outcome::Denied, DecidedBy::FailClosed, None);
+        decisions.into_iter().map(|decision| decision.map(|decided| decided.unwrap_or_else(undecided))).collect()
+    }
+
+    fn deadline(&self, patience: Option<Duration>) -> Duration {
+        patience.map_or(self.settings.deadline, |patience| patience.min(self.settings.deadline))
+    }
+
+    /// What the store said, or what the plan says when the store said nothing.
+    fn answer(&self, ask: &Ask, answer: Option<Result<Verdict, StoreError>>) -> Decision {
+        match answer.unwrap_or_else(|| Err(StoreError::Nonsense("the store left a question out".to_owned()))) {
+            Ok(verdict) => counted(ask, &verdict, DecidedBy::Store),
+            Err(error) => {
+                self.failures.note(&error, monotonic());
+                self.answer_without_store(ask, &error)
+            }
+        }
+    }
+
+    fn answer_without_store(&self, ask: &Ask, error: &StoreError) -> Decision {
+        match ask.plan.on_store_failure {
+            OnStoreFailure::Allow => fail_open(),
+            OnStoreFailure::Deny => fail_closed(&ask.plan),
+            // An embedded store that is full has no second memory to count in.
+            OnStoreFailure::Local if *error == StoreError::Full => fail_open(),
+            OnStoreFailure::Local => self.answer_locally(ask),
+        }
+    }
+
+    /// Counts at this replica's share. When that memory is full of live keys too, a key it does not know is allowed: a
+    /// flood of keys must not shut out everybody else's.
+    fn answer_locally(&self, ask: &Ask) -> Decision {
+        let Ok(share) = self.shares.get(&ask.plan.name) else { return fail_open() };
+        if let Some(limit) = share.never_fits(ask.cost) {
+            // It could pass once the store is back, so it is denied, not told that it never fits.
+            let status = untouched(share, limit);
+            return shadowed(share, Decision::uncounted(Outcome::Denied, DecidedBy::LocalFallback, Some(status)));
+        }
+        let local = Ask { plan: share.clone(), ..ask.clone() };
+        match self.fallback.decide(&local) {
+            Ok(verdict) => counted(&local, &verdict, DecidedBy::LocalFallback),
+            Err(_) => fail_open(),
+        }
+    }
+}
+
+/// What needs no store: plans without limits, and a cost that no wait makes fit.
+fn decide_by_plan(plan: &Plan, cost: Cost) -> Option<Decision> {
+    let decision = match plan.rule {
+        Rule::Unlimited => Decision::uncounted(Outcome::Allowed, DecidedBy::Plan, Some(endless())),
+        Rule::Blocked => Decision::uncounted(Outcome::Denied, DecidedBy::Plan, None),
+        Rule::Limits(_) => {
+            let status = untouched(plan, plan.never_fits(cost)?);
+            Decision::uncounted(Outcome::NeverFits, DecidedBy::Plan, Some(status))
+        }
+    };
+    Some(shadowed(plan, decision))
+}
+
+fn counted(ask: &Ask, verdict: &Verdict, by: DecidedBy) -> Decision {
+    let outcome = if verdict.fits { Outcome::Allowed } else { Outcome::Denied };
+    shadowed(&ask.plan, Decision::counted(outcome, by, verdict.statuses(ask.plan.limits(), ask.cost)))
+}
+
+fn fail_open() -> Decision {
+    Decision::uncounted(Outcome::Allowed, DecidedBy::FailOpen, None)
+}
+
+fn fail_closed(plan: &Plan) -> Decision {
+    shadowed(plan, Decision::uncounted(Outcome::Denied, DecidedBy::FailClosed, None))
+}
+
+/// A plan in shadow mode reports its no and says yes.
+fn shadowed(plan: &Plan, decision: Decision) -> Decision {
+    match decision.outcome {
+        Outcome::Denied | Outcome::NeverFits if plan.shadow => Decision { outcome: Outcome::ShadowDenied, ..decision },
+        _ => decision,
+    }
+}
+
+/// The status of a limit that was not looked at: its numbers, and nothing that could be taken by such a cost.
+fn untouched(plan: &Plan, limit: usize) -> LimitStatus {
+    let limit = &plan.limits()[limit];
+    LimitStatus {
+        name: limit.name().clone(),
+        limit: limit.quota(),
+        capacity: limit.capacity(),
+        remaining: 0,
+        retry_after_us: None,
+        reset_after_us: 0,
+    }
+}
+
+/// The status of an unlimited plan: numbers that no caller can use up.
+fn endless() -> LimitStatus {
+    LimitStatus {
+        name: "".into(),
+        limit: u64::MAX,
+        capacity: u64::MAX,
+        remaining: u64::MAX,
+        retry_after_us: None,
+        reset_after_us: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests;
