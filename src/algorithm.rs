@@ -167,11 +167,15 @@ impl Reading {
     /// Time until the key is as fresh, nothing else happening; 0 when it is.
     pub fn fresh_in_us(&self, limit: &Limit) -> u64 {
         match *self {
-            Self::Window { count, ends_in_us } => if count == 0 { 0 } else { ends_in_us },
-            Self::Bucket { backlog_us } => backlog_us,
-            Self::Counter { current, previous, elapsed_us } => {
-                sliding_counter::fresh_in_us(limit, current, previous, elapsed_us)
+            Self::Window { count, ends_in_us } => {
+                if count == 0 {
+                    0
+                } else {
+                    ends_in_us
+                }
             }
+            Self::Bucket { backlog_us } => backlog_us,
+            Self::Counter { current, previous, elapsed_us } => sliding_counter::fresh_in_us(limit, current, previous, elapsed_us),
             Self::Log { fresh_in_us, .. } => fresh_in_us,
         }
     }

@@ -26,7 +26,7 @@ pub use service::Service;
 use crate::store::Store;
 
 /// The generated messages and services.
-#[expect(missing_docs, clippy::all, clippy::pedantic, reason = "generated; the proto file is the manual")]
+#[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated; the proto file is the manual")]
 pub mod pb {
     tonic::include_proto!("tollgate.v1");
     /// Descriptors of the contract, for reflection.
@@ -74,8 +74,8 @@ pub async fn serve<S: Store>(listeners: Vec<Listener>, service: Service<S>, shut
 }
 
 fn routes<S: Store>(service: Service<S>) -> Routes {
-    let decider = pb::rate_limit_service_server::RateLimitServiceServer::new(service)
-        .max_decoding_message_size(REQUEST_BYTES_MAX);
+    let decider =
+        pb::rate_limit_service_server::RateLimitServiceServer::new(service).max_decoding_message_size(REQUEST_BYTES_MAX);
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(pb::FILE_DESCRIPTOR_SET)

@@ -1,1 +1,47 @@
-pub mod key; pub mod plan; pub mod decision; pub mod algorithm; pub mod clock; pub mod store; pub mod limiter; pub mod grpc; pub mod config;
+//! tollgate: a standalone rate-limit service.
+//!
+//! Applications ask it over gRPC whether a request may pass; it keeps the plans' quotas in its config and, through one
+//! script in Redis, lets any number of stateless replicas enforce one exact limit. The library exists for the binary, the
+//! tests and the benchmarks; the service's interface is `proto/tollgate/v1/tollgate.proto`.
+//!
+//! # The map, in reading order
+//! - [`key`]: `Key`, `Cost`: checked subject and price of a request
+//! - [`plan`]: `Plan`, `Limit`, `PlanSet`: what is allowed, looked up by name
+//! - [`decision`]: `Decision`, `Outcome`, `LimitStatus`: what was decided and the numbers that go back
+//! - [`algorithm`]: the maths of each kind of limit, pure
+//! - [`store`]: `trait Store`: decide a batch, each request atomically; embedded or in Redis
+//! - [`limiter`]: plan look-up, deadline, and what to answer when the store cannot
+//! - [`grpc`]: the wire
+//! - [`config`]: settings, every mistake at once
+//! - [`cli`], [`telemetry`], [`shutdown`], [`clock`]: the rim
+//!
+//! # Which way things depend
+//! `key, plan, decision` <- `algorithm` <- `store` <- `limiter` <- `grpc` <- `cli` <- `main`; `config` builds plans and is
+//! used only by `cli`. `tests/tidy.rs` holds the code to this:
+//! 1. [`algorithm`] is pure: no await, clock, log, lock or float. State, time and cost in; readings and new state out.
+//! 2. Only `store/redis*` names fred. Only `grpc*` names tonic and prost. Only `config*` names the config crate.
+//! 3. One decision is one store call, all limits of a plan together, all or nothing.
+//! 4. "No" is a [`decision::Decision`], never an error. An error means "could not decide"; [`limiter`] alone answers it.
+//! 5. The store's clock is the clock: Redis `TIME` inside the script, the injected clock for memory.
+//! 6. Everything has a bound, each a named constant or a config field with its reason.
+
+pub mod key;
+
+pub mod plan;
+
+pub mod decision;
+
+pub mod algorithm;
+
+pub mod store;
+
+pub mod limiter;
+
+pub mod grpc;
+
+pub mod config;
+
+pub mod cli;
+pub mod clock;
+pub mod shutdown;
+pub mod telemetry;

@@ -87,11 +87,7 @@ impl<S: Store> Limiter<S> {
     /// the caller's `patience`; after that, each question is answered by its plan's policy.
     ///
     /// Errors, per question: [`UnknownPlan`].
-    pub async fn decide_batch(
-        &self,
-        questions: Vec<Question>,
-        patience: Option<Duration>,
-    ) -> Vec<Result<Decision, UnknownPlan>> {
+    pub async fn decide_batch(&self, questions: Vec<Question>, patience: Option<Duration>) -> Vec<Result<Decision, UnknownPlan>> {
         let mut decisions = Vec::with_capacity(questions.len());
         let (mut places, mut asks) = (Vec::new(), Vec::new());
         for (place, question) in questions.into_iter().enumerate() {

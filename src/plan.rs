@@ -6,8 +6,8 @@ mod limit;
 mod set;
 
 pub use limit::{
-    Algorithm, Anchor, BURST_MAX, Limit, LimitError, PRECISION_DEFAULT, PRECISION_MAX, PRECISION_MIN, QUOTA_MAX, SLIDING_LOG_QUOTA_MAX,
-    Shape, WINDOW_MAX, WINDOW_MIN,
+    Algorithm, Anchor, BURST_MAX, Limit, LimitError, PRECISION_DEFAULT, PRECISION_MAX, PRECISION_MIN, QUOTA_MAX,
+    SLIDING_LOG_QUOTA_MAX, Shape, WINDOW_MAX, WINDOW_MIN,
 };
 pub use set::{PlanSet, UnknownPlan};
 

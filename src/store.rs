@@ -39,11 +39,7 @@ pub struct Ask {
 /// - A caller that drops the future loses its answers, nothing else: what was sent stays charged, other callers' asks go on.
 pub trait Store: Send + Sync + 'static {
     /// Decides the asks in their order; one result each, same order.
-    fn decide_batch(
-        &self,
-        asks: Vec<Ask>,
-        deadline: Duration,
-    ) -> impl Future<Output = Vec<Result<Verdict, StoreError>>> + Send;
+    fn decide_batch(&self, asks: Vec<Ask>, deadline: Duration) -> impl Future<Output = Vec<Result<Verdict, StoreError>>> + Send;
 }
 
 /// Why a store could not decide. The limiter answers by the plan's policy then.

@@ -167,7 +167,9 @@ async fn ten_at_once_on_a_limit_of_five_let_five_pass(lab: Lab) {
 
 async fn groups_and_keys_do_not_collide(lab: Lab) {
     let of = |group: &str| Arc::new(Plan { counts_as: group.into(), ..(*plan(vec![limit(1, MINUTE, FIXED)])).clone() });
-    for (group, key) in [("a_b", "c"), ("a", "b_c"), ("a", "b}c"), ("a", "b%7Dc"), ("a", "{b"), ("a", "é\n\0"), ("a", ":"), ("a", "::")] {
+    for (group, key) in
+        [("a_b", "c"), ("a", "b_c"), ("a", "b}c"), ("a", "b%7Dc"), ("a", "{b"), ("a", "é\n\0"), ("a", ":"), ("a", "::")]
+    {
         assert!(lab.fits(&of(group), key, 1).await, "{group} {key:?} shares a counter");
         assert!(!lab.fits(&of(group), key, 1).await, "{group} {key:?}");
     }
@@ -267,7 +269,8 @@ mod bounds {
     fn what_has_become_fresh_makes_room() {
         let (store, clock) = small();
         let plan = plan(vec![limit(3, MINUTE, FIXED)]);
-        let flood = |from: u64| (from..from + 50_000).filter(|index| store.decide(&ask(&plan, &index.to_string(), 1)).is_ok()).count();
+        let flood =
+            |from: u64| (from..from + 50_000).filter(|index| store.decide(&ask(&plan, &index.to_string(), 1)).is_ok()).count();
         let first = flood(0);
         assert!(first > 3_000 && flood(50_000) == 0, "{first} fit");
         clock.advance(120_000_000);

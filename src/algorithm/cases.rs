@@ -8,12 +8,12 @@ use crate::key::Cost;
 use crate::plan::Limit;
 
 /// A limit of `quota` per second.
-pub fn limit(quota: u64, algorithm: Algorithm) -> Limit {
+pub(super) fn limit(quota: u64, algorithm: Algorithm) -> Limit {
     Limit::new("limit", quota, Duration::from_secs(1), algorithm).unwrap()
 }
 
 /// One request and what it must be answered.
-pub struct Case {
+pub(super) struct Case {
     now_us: u64,
     cost: u64,
     remaining: u64,
@@ -23,25 +23,25 @@ pub struct Case {
 }
 
 impl Case {
-    pub fn allowed(now_us: u64, cost: u64, remaining: u64) -> Self {
+    pub(super) fn allowed(now_us: u64, cost: u64, remaining: u64) -> Self {
         Self { now_us, cost, remaining, allowed: true, retry_after_us: None, reset_after_us: None }
     }
 
-    pub fn denied(now_us: u64, cost: u64, remaining: u64) -> Self {
+    pub(super) fn denied(now_us: u64, cost: u64, remaining: u64) -> Self {
         Self { allowed: false, ..Self::allowed(now_us, cost, remaining) }
     }
 
-    pub fn after(self, retry_after_us: u64) -> Self {
+    pub(super) fn after(self, retry_after_us: u64) -> Self {
         Self { retry_after_us: Some(retry_after_us), ..self }
     }
 
-    pub fn fresh_in(self, reset_after_us: u64) -> Self {
+    pub(super) fn fresh_in(self, reset_after_us: u64) -> Self {
         Self { reset_after_us: Some(reset_after_us), ..self }
     }
 }
 
 /// Runs the rows on one fresh key. Each row is peeked at first, which must agree and leave no trace.
-pub fn check(limit: &Limit, cases: &[Case]) {
+pub(super) fn check(limit: &Limit, cases: &[Case]) {
     let limits = std::slice::from_ref(limit);
     let mut states = [State::fresh(limit)];
     for (row, case) in cases.iter().enumerate() {

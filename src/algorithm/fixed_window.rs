@@ -67,13 +67,16 @@ mod tests {
 
     #[test]
     fn clock_windows_start_at_whole_multiples() {
-        check(&limit(3, CLOCK), &[
-            Case::allowed(1_500_000, 2, 1).fresh_in(500_000),
-            Case::denied(1_999_999, 2, 1).after(1),
-            Case::allowed(1_999_999, 1, 0),
-            Case::allowed(2_000_000, 3, 0).fresh_in(1_000_000),
-            Case::denied(2_000_000, 1, 0).after(1_000_000),
-        ]);
+        check(
+            &limit(3, CLOCK),
+            &[
+                Case::allowed(1_500_000, 2, 1).fresh_in(500_000),
+                Case::denied(1_999_999, 2, 1).after(1),
+                Case::allowed(1_999_999, 1, 0),
+                Case::allowed(2_000_000, 3, 0).fresh_in(1_000_000),
+                Case::denied(2_000_000, 1, 0).after(1_000_000),
+            ],
+        );
     }
 
     #[test]
@@ -83,25 +86,30 @@ mod tests {
 
     #[test]
     fn own_windows_start_at_the_first_request() {
-        check(&limit(3, FIRST), &[
-            Case::allowed(1_500_000, 3, 0).fresh_in(1_000_000),
-            Case::denied(2_499_999, 1, 0).after(1),
-            Case::allowed(2_500_000, 1, 2).fresh_in(1_000_000),
-        ]);
+        check(
+            &limit(3, FIRST),
+            &[
+                Case::allowed(1_500_000, 3, 0).fresh_in(1_000_000),
+                Case::denied(2_499_999, 1, 0).after(1),
+                Case::allowed(2_500_000, 1, 2).fresh_in(1_000_000),
+            ],
+        );
     }
 
     #[test]
     fn a_clock_that_steps_back_blocks_for_one_window_at_most() {
-        check(&limit(3, CLOCK), &[
-            Case::allowed(3_600_000_000, 3, 0),
-            Case::denied(1_200_000, 1, 0).after(800_000),
-            Case::allowed(2_000_000, 3, 0),
-        ]);
-        check(&limit(3, FIRST), &[
-            Case::allowed(3_600_000_000, 3, 0),
-            Case::denied(1_200_000, 1, 0).after(1_000_000),
-            Case::denied(2_199_999, 1, 0).after(1),
-            Case::allowed(2_200_000, 3, 0),
-        ]);
+        check(
+            &limit(3, CLOCK),
+            &[Case::allowed(3_600_000_000, 3, 0), Case::denied(1_200_000, 1, 0).after(800_000), Case::allowed(2_000_000, 3, 0)],
+        );
+        check(
+            &limit(3, FIRST),
+            &[
+                Case::allowed(3_600_000_000, 3, 0),
+                Case::denied(1_200_000, 1, 0).after(1_000_000),
+                Case::denied(2_199_999, 1, 0).after(1),
+                Case::allowed(2_200_000, 3, 0),
+            ],
+        );
     }
 }

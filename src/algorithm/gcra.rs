@@ -57,22 +57,24 @@ mod tests {
 
     #[test]
     fn a_burst_then_one_unit_per_emission_interval() {
-        check(&limit(10, Algorithm::TokenBucket { burst: 2 }), &[
-            Case::allowed(5_000_000, 2, 0).fresh_in(200_000),
-            Case::denied(5_000_000, 1, 0).after(100_000),
-            Case::denied(5_099_999, 1, 0).after(1),
-            Case::allowed(5_100_000, 1, 0),
-            Case::allowed(9_000_000, 1, 1),
-        ]);
+        check(
+            &limit(10, Algorithm::TokenBucket { burst: 2 }),
+            &[
+                Case::allowed(5_000_000, 2, 0).fresh_in(200_000),
+                Case::denied(5_000_000, 1, 0).after(100_000),
+                Case::denied(5_099_999, 1, 0).after(1),
+                Case::allowed(5_100_000, 1, 0),
+                Case::allowed(9_000_000, 1, 1),
+            ],
+        );
     }
 
     #[test]
     fn after_idling_no_more_than_the_burst_passes() {
-        check(&limit(10, Algorithm::TokenBucket { burst: 10 }), &[
-            Case::allowed(5_000_000, 10, 0),
-            Case::allowed(500_000_000, 10, 0),
-            Case::denied(500_000_000, 1, 0).after(100_000),
-        ]);
+        check(
+            &limit(10, Algorithm::TokenBucket { burst: 10 }),
+            &[Case::allowed(5_000_000, 10, 0), Case::allowed(500_000_000, 10, 0), Case::denied(500_000_000, 1, 0).after(100_000)],
+        );
     }
 
     #[test]
@@ -84,10 +86,9 @@ mod tests {
 
     #[test]
     fn a_clock_that_steps_back_blocks_for_one_window_at_most() {
-        check(&limit(10, Algorithm::TokenBucket { burst: 10 }), &[
-            Case::allowed(3_600_000_000, 10, 0),
-            Case::denied(1_000_000, 1, 0).after(100_000),
-            Case::allowed(2_000_000, 10, 0),
-        ]);
+        check(
+            &limit(10, Algorithm::TokenBucket { burst: 10 }),
+            &[Case::allowed(3_600_000_000, 10, 0), Case::denied(1_000_000, 1, 0).after(100_000), Case::allowed(2_000_000, 10, 0)],
+        );
     }
 }

@@ -38,7 +38,8 @@ impl Runs {
     /// Moves runs that lie ahead of `now_us` to it.
     pub(super) fn clamp(&mut self, now_us: u64) {
         let mut units = 0;
-        while let Some(run) = self.runs.pop_back_if(|run| run.at_us > now_us) {
+        while let Some(&run) = self.runs.back().filter(|run| run.at_us > now_us) {
+            self.runs.pop_back();
             units += run.units;
         }
         self.total -= units;

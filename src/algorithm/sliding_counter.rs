@@ -21,11 +21,7 @@ pub struct Counter {
 impl Counter {
     pub(super) fn read(&self, limit: &Limit, now_us: u64) -> Reading {
         let counter = self.at(limit, now_us);
-        Reading::Counter {
-            current: counter.current,
-            previous: counter.previous,
-            elapsed_us: now_us - counter.start_us,
-        }
+        Reading::Counter { current: counter.current, previous: counter.previous, elapsed_us: now_us - counter.start_us }
     }
 
     pub(super) fn clamp(&mut self, limit: &Limit, now_us: u64) {
@@ -95,25 +91,27 @@ mod tests {
 
     #[test]
     fn the_window_before_weighs_by_what_is_left_of_it() {
-        check(&limit(10, Algorithm::SlidingCounter), &[
-            Case::allowed(1_000_000, 10, 0).fresh_in(2_000_000),
-            Case::denied(1_500_000, 1, 0).after(600_000),
-            Case::denied(2_000_000, 1, 0).after(100_000),
-            Case::denied(2_099_999, 1, 0).after(1),
-            Case::allowed(2_100_000, 1, 0),
-            Case::allowed(2_500_000, 4, 0),
-            Case::denied(2_500_001, 6, 0).after(699_999),
-            Case::denied(3_199_999, 6, 5).after(1),
-            Case::allowed(3_200_000, 6, 0),
-        ]);
+        check(
+            &limit(10, Algorithm::SlidingCounter),
+            &[
+                Case::allowed(1_000_000, 10, 0).fresh_in(2_000_000),
+                Case::denied(1_500_000, 1, 0).after(600_000),
+                Case::denied(2_000_000, 1, 0).after(100_000),
+                Case::denied(2_099_999, 1, 0).after(1),
+                Case::allowed(2_100_000, 1, 0),
+                Case::allowed(2_500_000, 4, 0),
+                Case::denied(2_500_001, 6, 0).after(699_999),
+                Case::denied(3_199_999, 6, 5).after(1),
+                Case::allowed(3_200_000, 6, 0),
+            ],
+        );
     }
 
     #[test]
     fn a_clock_that_steps_back_blocks_for_one_window_and_weighs_for_two() {
-        check(&limit(10, Algorithm::SlidingCounter), &[
-            Case::allowed(3_600_000_000, 10, 0),
-            Case::denied(1_200_000, 1, 0).after(900_000),
-            Case::allowed(3_000_000, 10, 0),
-        ]);
+        check(
+            &limit(10, Algorithm::SlidingCounter),
+            &[Case::allowed(3_600_000_000, 10, 0), Case::denied(1_200_000, 1, 0).after(900_000), Case::allowed(3_000_000, 10, 0)],
+        );
     }
 }

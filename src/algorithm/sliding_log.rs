@@ -17,33 +17,39 @@ mod tests {
 
     #[test]
     fn a_unit_is_free_again_one_window_after_it_was_taken() {
-        check(&limit(3, Algorithm::SlidingLog), &[
-            Case::allowed(1_500_000, 1, 2).fresh_in(1_000_000),
-            Case::allowed(1_700_000, 2, 0).fresh_in(1_000_000),
-            Case::denied(1_700_000, 1, 0).after(800_000),
-            Case::denied(1_700_000, 2, 0).after(1_000_000),
-            Case::denied(2_499_999, 1, 0).after(1),
-            Case::allowed(2_500_000, 1, 0),
-            Case::denied(2_500_000, 3, 0).after(1_000_000),
-        ]);
+        check(
+            &limit(3, Algorithm::SlidingLog),
+            &[
+                Case::allowed(1_500_000, 1, 2).fresh_in(1_000_000),
+                Case::allowed(1_700_000, 2, 0).fresh_in(1_000_000),
+                Case::denied(1_700_000, 1, 0).after(800_000),
+                Case::denied(1_700_000, 2, 0).after(1_000_000),
+                Case::denied(2_499_999, 1, 0).after(1),
+                Case::allowed(2_500_000, 1, 0),
+                Case::denied(2_500_000, 3, 0).after(1_000_000),
+            ],
+        );
     }
 
     #[test]
     fn a_full_window_at_a_minute_s_end_leaves_nothing_right_after_it() {
-        check(&limit(100, Algorithm::SlidingLog), &[
-            Case::allowed(999_999, 100, 0),
-            Case::denied(1_000_000, 1, 0).after(999_999),
-        ]);
+        check(
+            &limit(100, Algorithm::SlidingLog),
+            &[Case::allowed(999_999, 100, 0), Case::denied(1_000_000, 1, 0).after(999_999)],
+        );
     }
 
     #[test]
     fn a_clock_that_steps_back_blocks_for_one_window_at_most() {
-        check(&limit(3, Algorithm::SlidingLog), &[
-            Case::allowed(3_599_999_999, 1, 2),
-            Case::allowed(3_600_000_000, 2, 0),
-            Case::denied(1_200_000, 1, 0).after(1_000_000),
-            Case::denied(2_199_999, 3, 0).after(1),
-            Case::allowed(2_200_000, 3, 0),
-        ]);
+        check(
+            &limit(3, Algorithm::SlidingLog),
+            &[
+                Case::allowed(3_599_999_999, 1, 2),
+                Case::allowed(3_600_000_000, 2, 0),
+                Case::denied(1_200_000, 1, 0).after(1_000_000),
+                Case::denied(2_199_999, 3, 0).after(1),
+                Case::allowed(2_200_000, 3, 0),
+            ],
+        );
     }
 }

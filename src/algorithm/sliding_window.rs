@@ -29,25 +29,31 @@ mod tests {
 
     #[test]
     fn it_is_exact_while_few_runs_are_live() {
-        check(&limit(3, PRECISION_4), &[
-            Case::allowed(1_010_000, 1, 2),
-            Case::allowed(1_020_000, 2, 0).fresh_in(1_000_000),
-            Case::denied(2_009_999, 1, 0).after(1),
-            Case::allowed(2_010_000, 1, 0),
-        ]);
+        check(
+            &limit(3, PRECISION_4),
+            &[
+                Case::allowed(1_010_000, 1, 2),
+                Case::allowed(1_020_000, 2, 0).fresh_in(1_000_000),
+                Case::denied(2_009_999, 1, 0).after(1),
+                Case::allowed(2_010_000, 1, 0),
+            ],
+        );
     }
 
     #[test]
     fn above_that_a_unit_leaves_with_the_newest_of_its_cell() {
-        check(&limit(5, PRECISION_4), &[
-            Case::allowed(1_010_000, 1, 4),
-            Case::allowed(1_020_000, 1, 3),
-            Case::allowed(1_030_000, 1, 2),
-            Case::allowed(1_040_000, 1, 1),
-            Case::allowed(1_260_000, 1, 0),
-            Case::denied(2_010_000, 1, 0).after(30_000),
-            Case::allowed(2_040_000, 4, 0),
-        ]);
+        check(
+            &limit(5, PRECISION_4),
+            &[
+                Case::allowed(1_010_000, 1, 4),
+                Case::allowed(1_020_000, 1, 3),
+                Case::allowed(1_030_000, 1, 2),
+                Case::allowed(1_040_000, 1, 1),
+                Case::allowed(1_260_000, 1, 0),
+                Case::denied(2_010_000, 1, 0).after(30_000),
+                Case::allowed(2_040_000, 4, 0),
+            ],
+        );
     }
 
     #[test]
@@ -62,9 +68,9 @@ mod tests {
 
     #[test]
     fn a_full_window_at_a_minute_s_end_leaves_nothing_right_after_it() {
-        check(&limit(100, Algorithm::SlidingWindow { precision: 64 }), &[
-            Case::allowed(999_999, 100, 0),
-            Case::denied(1_000_000, 1, 0).after(999_999),
-        ]);
+        check(
+            &limit(100, Algorithm::SlidingWindow { precision: 64 }),
+            &[Case::allowed(999_999, 100, 0), Case::denied(1_000_000, 1, 0).after(999_999)],
+        );
     }
 }

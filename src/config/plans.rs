@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::tree::{Mistakes, Node, Table, wrong};
 use crate::plan::{
-    Algorithm, Anchor, LIMITS_MAX, Limit, LimitError, OnStoreFailure, PLANS_MAX, PRECISION_DEFAULT, Plan, PlanSet, Rule, check_name,
+    Algorithm, Anchor, LIMITS_MAX, Limit, LimitError, OnStoreFailure, PLANS_MAX, PRECISION_DEFAULT, Plan, PlanSet, Rule,
+    check_name,
 };
 
 const ANCHORS: [(&str, Anchor); 2] = [("clock", Anchor::Clock), ("first_request", Anchor::FirstRequest)];
@@ -135,9 +136,9 @@ fn algorithm(kind: Kind, table: &mut Table, quota: Option<u64>, mistakes: &mut M
     Some(match kind {
         Kind::SlidingLog => Algorithm::SlidingLog,
         Kind::SlidingCounter => Algorithm::SlidingCounter,
-        Kind::FixedWindow => Algorithm::FixedWindow {
-            anchor: anchor.map_or(Some(Anchor::default()), |node| node.choice(&ANCHORS, mistakes))?,
-        },
+        Kind::FixedWindow => {
+            Algorithm::FixedWindow { anchor: anchor.map_or(Some(Anchor::default()), |node| node.choice(&ANCHORS, mistakes))? }
+        }
         Kind::SlidingWindow => {
             let precision = precision.map_or(Some(u64::from(PRECISION_DEFAULT)), |node| node.number(mistakes))?;
             // What does not fit is out of range all the same; `Limit::new` says so.
@@ -160,7 +161,11 @@ fn own(table: &mut Table, fits: bool, field: &'static str, of: &str, mistakes: &
 fn required(table: &mut Table, field: &'static str, mistakes: &mut Mistakes) -> Option<Node> {
     let node = table.take(field);
     if node.is_none() {
-        wrong(mistakes, &table.path, format!("has no {field}; a limit needs quota and window, such as {{ quota: 100, window: 1m }}"));
+        wrong(
+            mistakes,
+            &table.path,
+            format!("has no {field}; a limit needs quota and window, such as {{ quota: 100, window: 1m }}"),
+        );
     }
     node
 }

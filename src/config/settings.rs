@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use config::Value;
 
+use super::Config;
 use super::plans;
 use super::store_url::StoreUrl;
 use super::tree::{Mistakes, Node, Table, wrong};
-use super::Config;
 use crate::grpc::Address;
 
 /// Where gRPC is served unless told otherwise: this host alone, since nothing is encrypted.

@@ -61,8 +61,7 @@ pub(super) fn read(sources: Sources) -> Result<Value, Mistake> {
     let ours: HashMap<String, String> =
         variables.filter(|(name, _)| name.starts_with("TOLLGATE_") && !RESERVED.contains(&name.as_str())).collect();
     let environment = Environment::with_prefix("TOLLGATE").prefix_separator("_").separator("__").source(Some(ours));
-    let mut builder =
-        config::Config::builder().add_source(File::from_str(&text, FileFormat::Yaml)).add_source(environment);
+    let mut builder = config::Config::builder().add_source(File::from_str(&text, FileFormat::Yaml)).add_source(environment);
     for (path, value) in sources.overrides {
         builder = builder.set_override(&path, value).map_err(|_| Mistake {
             path,

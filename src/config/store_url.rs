@@ -126,17 +126,34 @@ mod tests {
     fn memory_takes_a_capacity() {
         assert_eq!(StoreUrl::parse("memory:"), Ok(StoreUrl::default()));
         assert_eq!(StoreUrl::parse("memory:?capacity=1MiB"), Ok(StoreUrl::Memory { capacity: 1 << 20 }));
-        for bad in ["memory:?capacity=1KiB", "memory:?capacity=64", "memory:?capacity=-1MiB", "memory:?size=1", "memory:x", "memory://h"] {
+        for bad in
+            ["memory:?capacity=1KiB", "memory:?capacity=64", "memory:?capacity=-1MiB", "memory:?size=1", "memory:x", "memory://h"]
+        {
             assert!(StoreUrl::parse(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn redis_needs_a_host() {
-        for good in ["redis://localhost", "redis://:secret@10.0.0.1:6380/3", "redis://user:secret@[::1]:6379", "redis+unix:///run/r.sock"] {
+        for good in
+            ["redis://localhost", "redis://:secret@10.0.0.1:6380/3", "redis://user:secret@[::1]:6379", "redis+unix:///run/r.sock"]
+        {
             assert!(StoreUrl::parse(good).is_ok(), "{good}");
         }
-        for bad in ["", "redis", "redis:", "redis://", "redis://h:99999", "redis://h/x", "redis://h/256", "http://h", "localhost:6379", "redis://h?a=1", "redis+unix://", "\u{7f}"] {
+        for bad in [
+            "",
+            "redis",
+            "redis:",
+            "redis://",
+            "redis://h:99999",
+            "redis://h/x",
+            "redis://h/256",
+            "http://h",
+            "localhost:6379",
+            "redis://h?a=1",
+            "redis+unix://",
+            "\u{7f}",
+        ] {
             assert!(StoreUrl::parse(bad).is_err(), "{bad}");
         }
     }

@@ -97,7 +97,10 @@ fn a_limit_s_mistakes_say_what_would_be_right() {
         ("{ quota: 1, window: 1m, qouta: 1 }", "plans.p.limits[0].qouta is not a field; did you mean quota?"),
         ("{ quota: 1, window: 1m, zzz: 1 }", "zzz is not a field; there are algorithm, quota, window"),
         ("5", "plans.p.limits[0] is 5; it must be a table"),
-        ("{ quota: 1, window: 1m }, { quota: 2, window: 1m, name: b }", "plans.p.limits[1] has the algorithm and window of one before"),
+        (
+            "{ quota: 1, window: 1m }, { quota: 2, window: 1m, name: b }",
+            "plans.p.limits[1] has the algorithm and window of one before",
+        ),
         ("{ quota: 1, window: 1m, name: a }, { quota: 1, window: 1h, name: a }", "limits[1] is named \"a\" like one before it"),
         ("", "plans.p.limits has 0 limits; a plan has 1 to 8"),
     ] {

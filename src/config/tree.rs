@@ -99,7 +99,9 @@ impl Node {
             ValueKind::String(text) => humantime::parse_duration(text).ok(),
             _ => None,
         };
-        parsed.or_else(|| self_wrong(mistakes, &self.path, &self.value, "a duration with its unit, such as 250ms, 10s, 1m, 1h or 1d"))
+        parsed.or_else(|| {
+            self_wrong(mistakes, &self.path, &self.value, "a duration with its unit, such as 250ms, 10s, 1m, 1h or 1d")
+        })
     }
 
     /// The value as one of `choices`.

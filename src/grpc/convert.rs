@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use tonic::Status;
 use tonic::metadata::MetadataMap;
-use tonic::{Code, Status};
 
 use super::pb;
 use crate::algorithm::Mode;
@@ -66,8 +66,7 @@ pub(super) fn result(decision: Result<Decision, UnknownPlan>, detailed: bool) ->
 
 /// A result that is an error.
 pub(super) fn error_result(status: &Status) -> pb::ShouldAllowResult {
-    let error =
-        tonic_types::pb::Status { code: Code::from(status.code()) as i32, message: status.message().to_owned(), details: Vec::new() };
+    let error = tonic_types::pb::Status { code: status.code() as i32, message: status.message().to_owned(), details: Vec::new() };
     pb::ShouldAllowResult { result: Some(pb::should_allow_result::Result::Error(error)) }
 }
 

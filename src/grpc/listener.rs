@@ -92,8 +92,8 @@ async fn bind_tcp(text: &str) -> io::Result<Listener> {
 /// to complain of.
 async fn remove_stale(path: &PathBuf) {
     let refused = UnixStream::connect(path).await.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
-    let is_socket = std::fs::symlink_metadata(path)
-        .is_ok_and(|metadata| std::os::unix::fs::FileTypeExt::is_socket(&metadata.file_type()));
+    let is_socket =
+        std::fs::symlink_metadata(path).is_ok_and(|metadata| std::os::unix::fs::FileTypeExt::is_socket(&metadata.file_type()));
     if refused && is_socket {
         // If it cannot be removed, `bind` says why.
         let _ = std::fs::remove_file(path);

@@ -45,10 +45,7 @@ impl<S: Store> Service<S> {
 
 #[tonic::async_trait]
 impl<S: Store> RateLimitService for Service<S> {
-    async fn should_allow(
-        &self,
-        request: Request<pb::ShouldAllowRequest>,
-    ) -> Result<Response<pb::ShouldAllowResponse>, Status> {
+    async fn should_allow(&self, request: Request<pb::ShouldAllowRequest>) -> Result<Response<pb::ShouldAllowResponse>, Status> {
         let patience = convert::patience(request.metadata());
         let detailed = request.get_ref().detailed;
         let question = convert::question(request.into_inner())?;

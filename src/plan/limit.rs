@@ -224,9 +224,9 @@ fn check_parameters(algorithm: Algorithm) -> Option<LimitError> {
         Algorithm::SlidingWindow { precision } if !(PRECISION_MIN..=PRECISION_MAX).contains(&precision) => {
             Some(LimitError::Precision(format!("is {precision}; a precision is {PRECISION_MIN} to {PRECISION_MAX}")))
         }
-        Algorithm::TokenBucket { burst } if !(1..=BURST_MAX).contains(&burst) => {
-            Some(LimitError::Burst(format!("is {burst}; a burst is 1 to {BURST_MAX}; leave it out for one as large as the quota")))
-        }
+        Algorithm::TokenBucket { burst } if !(1..=BURST_MAX).contains(&burst) => Some(LimitError::Burst(format!(
+            "is {burst}; a burst is 1 to {BURST_MAX}; leave it out for one as large as the quota"
+        ))),
         _ => None,
     }
 }

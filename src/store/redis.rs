@@ -70,7 +70,9 @@ impl RedisStore {
         let client = client::connect(url).map_err(|error| error.details().to_owned())?;
         let script = Script::new(injected.is_some());
         let in_flight = Arc::new(Semaphore::new(IN_FLIGHT_MAX));
-        Ok(Self { shared: Arc::new(Shared { client, script, in_flight, loading: Mutex::new(()), loads: AtomicU64::new(0), injected }) })
+        Ok(Self {
+            shared: Arc::new(Shared { client, script, in_flight, loading: Mutex::new(()), loads: AtomicU64::new(0), injected }),
+        })
     }
 
     /// Closes the connection; calls under way get what they can get.

@@ -74,7 +74,7 @@ impl Shard {
         let found = self.find(name, hash);
         let mut states = self.take_states(found, ask.plan.limits());
         if ask.mode == Mode::Charge
-            && let Err(error) = self.reserve(name, found, ask, &mut states, now_us)
+            && let Err(error) = self.reserve(name.len(), found, (ask, now_us), &mut states)
         {
             self.give_states(found, ask.plan.limits(), states);
             return Err(error);
@@ -97,15 +97,14 @@ impl Shard {
     /// Makes room for what charging the ask could add, if it is going to be charged at all: a denial needs none.
     fn reserve(
         &mut self,
-        name: &str,
+        name_bytes: usize,
         found: Option<u32>,
-        ask: &Ask,
+        (ask, now_us): (&Ask, u64),
         states: &mut [State],
-        now_us: u64,
     ) -> Result<(), StoreError> {
         let growth: usize = states.iter().map(State::growth_bytes).sum();
         let needed = match found {
-            None => ENTRY_BYTES + name.len() + growth + RECORD_BYTES * states.len(),
+            None => ENTRY_BYTES + name_bytes + growth + RECORD_BYTES * states.len(),
             Some(index) => growth + RECORD_BYTES * self.missing_records(index, ask.plan.limits()),
         };
         if found.is_none() {
@@ -172,8 +171,7 @@ impl Shard {
 
     fn insert(&mut self, name: &str, hash: u64, limits: &[Limit], states: SmallVec<[State; 2]>) {
         let record = |(limit, state): (&Limit, State)| Record { shape: limit.shape(), window_us: limit.window_us(), state };
-        let mut entry =
-            Entry { name: name.into(), accounted: 0, records: limits.iter().zip(states).map(record).collect() };
+        let mut entry = Entry { name: name.into(), accounted: 0, records: limits.iter().zip(states).map(record).collect() };
         entry.accounted = entry.bytes();
         self.bytes += entry.accounted;
         let fresh_at_us = entry.fresh_at_us();
