@@ -1,7 +1,7 @@
 //! Logs: events with fields, to standard output, for people or for machines.
 
 use clap::ValueEnum;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -19,12 +19,13 @@ pub enum LogFormat {
 ///
 /// Errors: a sentence, when the level cannot be understood.
 pub fn start(level: &str, format: LogFormat) -> Result<(), String> {
-    let filter: Targets = level.parse().map_err(|_| {
+    // A bare word that is no level would be taken for a module.
+    let sound = level.split(',').all(|part| part.rsplit('=').next().is_some_and(|level| level.parse::<LevelFilter>().is_ok()));
+    let filter = level.parse::<Targets>().ok().filter(|_| sound).ok_or_else(|| {
         format!("--log-level is {level:?}; it must be error, warn, info, debug or trace, or per module, such as info,fred=debug")
     })?;
     // fred reports each attempt to connect; what matters of it is logged by the store itself.
-    let filter =
-        if level.contains("fred") { filter } else { filter.with_target("fred", tracing::level_filters::LevelFilter::OFF) };
+    let filter = if level.contains("fred") { filter } else { filter.with_target("fred", LevelFilter::OFF) };
     let registry = tracing_subscriber::registry().with(filter);
     let started = match format {
         LogFormat::Human => registry.with(tracing_subscriber::fmt::layer().with_ansi(stdout_is_terminal())).try_init(),

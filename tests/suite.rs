@@ -2,9 +2,17 @@
 //! it needs. A tool that is missing fails its tests with a sentence that says how to get it.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may end by panicking; that is how it fails")]
+#![allow(unreachable_pub, reason = "one crate of many files; what is shared is pub")]
+#![allow(clippy::disallowed_methods, reason = "waiting for real processes takes real time")]
 
 mod support;
 
+mod command_line;
 mod contract;
+mod faults;
+mod fleet;
+mod grpc;
 mod oracle;
 mod parity;
+mod promises;
+mod tidy;

@@ -1,12 +1,15 @@
-//! What the suites share: a fake clock, plans, a Redis of one's own, a running server.
+//! What the suites share: a fake clock, plans, a Redis of one's own, a running server, a proxy before several.
 
 pub mod clock;
 pub mod history;
+pub mod nginx;
 pub mod plans;
 pub mod redis;
+pub mod server;
 
 /// Sends a signal (a name such as `STOP`) to a child that this test started.
 pub fn signal(child: &std::process::Child, signal: &str) {
-    let status = std::process::Command::new("kill").arg(format!("-{signal}")).arg(child.id().to_string()).status();
+    // The shell's own kill: the program of that name is missing on small systems.
+    let status = std::process::Command::new("sh").args(["-c", &format!("kill -{signal} {}", child.id())]).status();
     assert!(status.unwrap().success(), "kill -{signal}");
 }

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{ServeArguments, fail};
 use crate::clock::SystemClock;
@@ -10,6 +11,10 @@ use crate::grpc::{self, Address, Drained, Listener, Service};
 use crate::limiter::{Limiter, Settings};
 use crate::store::{ConfiguredStore, MemoryStore, RedisStore};
 use crate::{shutdown, telemetry};
+
+/// How long a start waits for a store that is there, so that the first calls are decided by it. One that is absent costs
+/// this much once, and then each plan's policy answers until it comes.
+const FIRST_CONNECTION: Duration = Duration::from_millis(500);
 
 pub(super) fn run(arguments: ServeArguments) -> ExitCode {
     let sources = arguments.sources();
@@ -44,7 +49,7 @@ async fn serve(config: Config, origin: &Origin) -> ExitCode {
             Err(error) => return fail(1, &error.to_string()),
         }
     }
-    let store = match open(&config.store_url) {
+    let store = match open(&config.store_url).await {
         Ok(store) => store,
         Err(message) => return fail(2, &message),
     };
@@ -52,7 +57,9 @@ async fn serve(config: Config, origin: &Origin) -> ExitCode {
     let limiter = Arc::new(Limiter::new(config.plans, store, settings, Arc::new(SystemClock)));
     announce(&limiter, &config.store_url, origin, &listeners);
     let stopping = async {
-        tracing::info!(signal = signal.await, "stopping: no new calls, answering those under way");
+        // Awaited outside of the event: its fields are not evaluated when its level is off.
+        let signal = signal.await;
+        tracing::info!(signal, "stopping: no new calls, answering those under way");
     };
     match grpc::serve(listeners, Service::new(limiter), stopping).await {
         Drained::Clean => tracing::info!("stopped: every call was answered"),
@@ -61,11 +68,12 @@ async fn serve(config: Config, origin: &Origin) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn open(url: &StoreUrl) -> Result<ConfiguredStore, String> {
+async fn open(url: &StoreUrl) -> Result<ConfiguredStore, String> {
     match url {
         StoreUrl::Memory { capacity } => Ok(ConfiguredStore::Memory(MemoryStore::new(*capacity, Arc::new(SystemClock)))),
         StoreUrl::Redis(_) => {
             let store = RedisStore::connect(url.secret()).map_err(|error| format!("store.url is wrong: {error}"))?;
+            store.connected(FIRST_CONNECTION).await;
             Ok(ConfiguredStore::Redis(store))
         }
     }

@@ -12,12 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fred::bytes_utils::Str;
 use fred::clients::Client;
 use fred::error::{Error, ErrorKind};
-use fred::interfaces::{ClientLike, LuaInterface};
-use fred::types::Value;
+use fred::interfaces::ClientLike;
 use fred::types::config::Options;
+use fred::types::{ClusterHash, CustomCommand, Value};
 use futures_util::future::join_all;
 use tokio::sync::{Mutex, Semaphore};
 
@@ -73,6 +72,11 @@ impl RedisStore {
         Ok(Self {
             shared: Arc::new(Shared { client, script, in_flight, loading: Mutex::new(()), loads: AtomicU64::new(0), injected }),
         })
+    }
+
+    /// Waits until the first connection is up, but no longer than `patience`; whether it is.
+    pub async fn connected(&self, patience: Duration) -> bool {
+        tokio::time::timeout(patience, self.shared.client.wait_for_connect()).await.is_ok_and(|up| up.is_ok())
     }
 
     /// Closes the connection; calls under way get what they can get.
@@ -137,10 +141,25 @@ impl Shared {
     }
 
     async fn evalsha(&self, asks: &[Ask], until: Instant) -> Result<Value, Error> {
-        let keys: Vec<Str> = asks.iter().flat_map(name::keys).map(Str::from).collect();
+        let keys: Vec<String> = asks.iter().flat_map(name::keys).collect();
         let clock = self.injected.iter().map(|clock| Value::from(clock.now_us().to_string()));
-        let arguments: Vec<Value> = asks.iter().map(|ask| Value::Bytes(wire::pack_ask(ask).into())).chain(clock).collect();
-        self.client.with_options(&within(until)?).evalsha(self.script.sha.clone(), keys, arguments).await
+        let packed = asks.iter().map(|ask| Value::Bytes(wire::pack_ask(ask).into()));
+        let head = [Value::String(self.script.sha.clone()), Value::Integer(keys.len() as i64)];
+        let keys = keys.into_iter().map(|key| Value::String(key.into()));
+        self.send("EVALSHA", head.into_iter().chain(keys).chain(packed).chain(clock).collect(), until).await
+    }
+
+    /// Sends a command that must be answered by `until`. A time-out of ours around fred's future would leave the command
+    /// queued, to be sent after a reconnect, so fred is told; and it is told by way of `custom`, because fred 10.1 has the
+    /// scripting commands on the plain client only, where they silently ignore these options.
+    async fn send(&self, name: &'static str, arguments: Vec<Value>, until: Instant) -> Result<Value, Error> {
+        let left = until.saturating_duration_since(monotonic());
+        if left.is_zero() {
+            return Err(Error::new(ErrorKind::Timeout, "no time left"));
+        }
+        let options = Options { timeout: Some(left), max_attempts: Some(1), ..Options::default() };
+        let command = CustomCommand::new_static(name, ClusterHash::FirstKey, false);
+        self.client.with_options(&options).custom(command, arguments).await
     }
 
     /// Loads the script unless somebody did since `seen`. The lock is held across the call so that of many callers one
@@ -148,21 +167,12 @@ impl Shared {
     async fn load_script(&self, seen: u64, until: Instant) -> Result<(), Error> {
         let _loading = self.loading.lock().await;
         if self.loads.load(Ordering::Acquire) == seen {
-            let _: Value = self.client.with_options(&within(until)?).script_load(self.script.text.clone()).await?;
+            let load = vec![Value::from_static_str("LOAD"), Value::String(self.script.text.clone())];
+            self.send("SCRIPT", load, until).await?;
             self.loads.fetch_add(1, Ordering::Release);
         }
         Ok(())
     }
-}
-
-/// What is left until `until`, as fred's own time-out: one around its future would leave the command queued, to be sent
-/// after a reconnect.
-fn within(until: Instant) -> Result<Options, Error> {
-    let left = until.saturating_duration_since(monotonic());
-    if left.is_zero() {
-        return Err(Error::new(ErrorKind::Timeout, "no time left"));
-    }
-    Ok(Options { timeout: Some(left), max_attempts: Some(1), ..Options::default() })
 }
 
 fn store_error(error: &Error, deadline: Duration) -> StoreError {

@@ -1,0 +1,185 @@
+//! The command line and the process: exit codes, what is printed, how it starts and stops.
+
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::process::Output;
+use std::time::Duration;
+
+use crate::support::redis::Redis;
+use crate::support::server::{Server, decide, field, tollgate};
+
+const PLANS: &str = "plans: { p: { limits: [ { name: day, quota: 2, window: 1d } ] } }\n";
+
+fn file(content: &[u8]) -> tempfile::NamedTempFile {
+    let mut file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
+    file.write_all(content).unwrap();
+    file
+}
+
+fn run(arguments: &[&str]) -> Output {
+    tollgate().args(arguments).output().unwrap()
+}
+
+fn fails(arguments: &[&str], code: i32, sentence: &str) {
+    let output = run(arguments);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+    assert!(said.contains(sentence), "{arguments:?}: {said}");
+    assert!(!said.contains("panicked"), "{said}");
+}
+
+#[test]
+fn a_config_that_is_named_and_wrong_ends_the_start_with_2() {
+    fails(&["--config", "/nowhere.yaml"], 2, "/nowhere.yaml: 1 mistake\n  cannot be read: No such file");
+    for (content, sentence) in [
+        (b"".as_slice(), "is empty"),
+        (b"plans: [", "is not valid YAML"),
+        (b"\xff", "is not UTF-8"),
+        (b"plans: { p: { limits: [ { quota: 0, window: 1m } ] } }", "plans.p.limits[0].quota is 0; a quota is at least 1"),
+    ] {
+        let file = file(content);
+        fails(&["--config", file.path().to_str().unwrap()], 2, sentence);
+    }
+}
+
+#[test]
+fn nonsense_on_the_command_line_ends_with_2_and_a_sentence() {
+    fails(&["--store", "nonsense"], 2, "store.url is no URL");
+    fails(&["--store", "redis://"], 2, "names no host");
+    fails(&["--store", "http://localhost"], 2, "has the scheme \"http\"; write memory:, redis://");
+    fails(&["--store", "redis-cluster://localhost"], 2, "does not have yet");
+    fails(&["--listen", "50051"], 2, "is no address; write host:port");
+    fails(&["--log-level", "loud"], 2, "must be error, warn, info, debug or trace");
+    fails(&["--set", "store.deadline"], 2, "write PATH=VALUE");
+    fails(&["--set", "store.deadline=soon"], 2, "store.deadline is \"soon\"; it must be a duration");
+    fails(&["frobnicate"], 2, "frobnicate");
+}
+
+#[test]
+fn a_port_in_use_ends_with_1_and_names_it() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    fails(&["--listen", &address], 1, &format!("cannot listen at {address}"));
+    fails(&["--listen", &address], 1, "another process listens there");
+}
+
+#[test]
+fn check_says_valid_or_every_mistake() {
+    let good = file(PLANS.as_bytes());
+    let output = run(&["check", good.path().to_str().unwrap()]);
+    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stdout).contains("valid, 1 plans")), (Some(0), true));
+    let bad = file(b"plans: { a: {}, b: {} }\nstore: { urll: x }\n");
+    fails(&["check", bad.path().to_str().unwrap()], 1, "3 mistakes");
+    fails(&["check", bad.path().to_str().unwrap()], 1, "store.urll is not a field; did you mean url?");
+    fails(&["check", "/nowhere.yaml"], 1, "cannot be read");
+}
+
+#[test]
+fn the_example_config_that_ships_is_valid() {
+    fails(&["check"], 2, "<FILE>");
+    assert!(run(&["check", concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/example.yaml")]).status.success());
+}
+
+#[test]
+fn try_exits_with_the_answer() {
+    let server = Server::start(PLANS, &[]);
+    let ask = |arguments: &[&str]| run(&[&["try", "--address", &server.address], arguments].concat());
+    let peeked = ask(&["--key", "k", "--plan", "p", "--peek"]);
+    assert!(String::from_utf8_lossy(&peeked.stdout).contains("limit day: 2 of 2 remaining"), "{peeked:?}");
+    assert_eq!(ask(&["--key", "k", "--plan", "p", "--cost", "2"]).status.code(), Some(0));
+    let denied = ask(&["--key", "k", "--plan", "p"]);
+    assert_eq!(denied.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&denied.stdout).into_owned();
+    assert!(text.starts_with("outcome: OUTCOME_DENIED\ndecided_by: DECIDED_BY_STORE\nlimit day: 0 of 2 remaining, retry after "));
+    fails(&["try", "--address", &server.address, "--key", "k", "--plan", "q"], 2, "NotFound: plan \"q\" is not in the config");
+    fails(&["try", "--address", "127.0.0.1:1", "--key", "k", "--plan", "p"], 2, "nothing answers at 127.0.0.1:1");
+}
+
+#[tokio::test]
+async fn without_a_config_the_example_plans_are_served_and_said_to_be() {
+    let server = Server::start(tollgate::config::EXAMPLE, &[]);
+    let mut client = server.client().await;
+    assert!(decide(&mut client, "alice", "free").await.allowed);
+    let mut bare = tollgate().args(["--listen", "127.0.0.1:0"]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(bare.stdout.take().unwrap())).map_while(Result::ok);
+    let said: Vec<String> = lines.by_ref().take(2).collect();
+    bare.kill().unwrap();
+    bare.wait().unwrap();
+    assert!(said[0].contains("config=the embedded example plans") && said[0].contains("store=memory:"), "{said:?}");
+    assert!(said[1].contains("grpcurl -plaintext -d '{\"key\":\"alice\",\"plan\":\"free\"}' 127.0.0.1:"), "{said:?}");
+}
+
+#[tokio::test]
+async fn the_start_line_tells_all_but_the_password() {
+    let redis = Redis::start_with(&["--requirepass", "canary-password"]);
+    let url = format!("redis://:canary-password@127.0.0.1:{}/0", redis.port);
+    let server = Server::start(PLANS, &["--store", &url, "--log-level", "trace,fred=trace"]);
+    let mut client = server.client().await;
+    assert!(decide(&mut client, "k", "p").await.allowed);
+    let log = server.log();
+    let start = log.lines().find(|line| line.contains("tollgate is serving")).unwrap();
+    assert_eq!(field(start, "version"), env!("CARGO_PKG_VERSION"));
+    assert_eq!(field(start, "store"), format!("redis://127.0.0.1:{}/0", redis.port));
+    assert_eq!(field(start, "config_hash").len(), 16);
+    assert!(!server.log().lines().any(|line| line.contains("canary-password")), "the password is in the log");
+    redis_auth_off(&redis);
+}
+
+/// So that the check for expiries at the end can log in.
+fn redis_auth_off(redis: &Redis) {
+    redis.cli(&["-a", "canary-password", "CONFIG", "SET", "requirepass", ""]);
+}
+
+/// A server that says nothing serves as one that does.
+#[tokio::test]
+async fn every_log_level_serves() {
+    for level in ["error", "trace", "off"] {
+        let address = format!("127.0.0.1:{}", crate::support::redis::free_port());
+        let mut quiet =
+            tollgate().args(["--listen", &address, "--log-level", level]).stdout(std::process::Stdio::null()).spawn().unwrap();
+        let up = || TcpStream::connect(&address).is_ok();
+        let started = std::time::Instant::now();
+        while !up() && started.elapsed() < crate::support::server::PATIENCE {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let mut client = crate::support::server::Client::new(crate::support::server::channel_to(&address).await);
+        assert!(decide(&mut client, "k", "free").await.allowed, "{level}");
+        quiet.kill().unwrap();
+        quiet.wait().unwrap();
+    }
+}
+
+fn stops_in_time(signal: &str) {
+    let mut server = Server::start(PLANS, &[]);
+    // Connections that never speak: a port scan, a health check of a load balancer.
+    let silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(&server.address).unwrap()).collect();
+    server.signal(signal);
+    let (status, took) = server.wait();
+    assert!(status.success(), "{status}");
+    // The promise is 10 s; a busy machine may add to it.
+    assert!(took < Duration::from_secs(20), "it took {took:?}");
+    assert!(server.log().contains("stopped: "), "{}", server.log());
+    println!("{signal}: ended after {took:?} with {} silent connections", silent.len());
+}
+
+#[test]
+fn sigterm_ends_it_in_time_in_spite_of_silent_connections() {
+    stops_in_time("TERM");
+}
+
+#[test]
+fn sigint_ends_it_in_time_in_spite_of_silent_connections() {
+    stops_in_time("INT");
+}
+
+#[tokio::test]
+async fn environment_sets_what_the_file_does_not() {
+    let config = file(PLANS.as_bytes());
+    let output = tollgate()
+        .args(["--config", config.path().to_str().unwrap()])
+        .env("TOLLGATE_STORE__URL", "redis-cluster://h")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("store.url needs Redis Cluster"));
+}

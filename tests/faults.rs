@@ -1,0 +1,185 @@
+//! Redis in trouble: every call is answered, by the plan's policy where nobody can decide, and the store is used again
+//! when it is back. Also what a store's client must survive: lost scripts, foreign values, a stranger at its address.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use tollgate::grpc::pb::{DecidedBy, Outcome};
+
+use crate::support::redis::{Redis, free_port};
+use crate::support::server::{Client, PATIENCE, Server, decide};
+
+const PLANS: &str = "
+store: { expected_replicas: 4 }
+plans:
+  local: { limits: [ { name: day, quota: 10, window: 1d } ] }
+  allow: { limits: [ { name: day, quota: 10, window: 1d } ], on_store_failure: allow }
+  deny: { limits: [ { name: day, quota: 10, window: 1d } ], on_store_failure: deny }
+  log: { limits: [ { name: day, quota: 1000000, window: 1d, algorithm: fixed_window } ] }
+";
+
+async fn by(client: &mut Client, key: &str, plan: &str) -> (Outcome, DecidedBy) {
+    let answer = decide(client, key, plan).await;
+    (answer.outcome(), answer.decided_by())
+}
+
+/// Asks until the store decides; how long that took.
+async fn wait_for_the_store(client: &mut Client) -> Duration {
+    let started = Instant::now();
+    while by(client, "probe", "log").await.1 != DecidedBy::Store {
+        assert!(started.elapsed() < PATIENCE, "the store does not decide");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    started.elapsed()
+}
+
+async fn answers_by_policy(client: &mut Client, key: &str) {
+    assert_eq!(by(client, key, "allow").await, (Outcome::Allowed, DecidedBy::FailOpen));
+    assert_eq!(by(client, key, "deny").await, (Outcome::Denied, DecidedBy::FailClosed));
+    // A share of 10 among 4 replicas, rounded up.
+    for _ in 0..3 {
+        assert_eq!(by(client, key, "local").await, (Outcome::Allowed, DecidedBy::LocalFallback));
+    }
+    assert_eq!(by(client, key, "local").await, (Outcome::Denied, DecidedBy::LocalFallback));
+}
+
+#[tokio::test]
+async fn redis_absent_at_the_start_is_survived_and_used_when_it_comes() {
+    let mut redis = Redis::start();
+    redis.kill();
+    let server = Server::start(PLANS, &["--store", &redis.url()]);
+    let mut client = server.client().await;
+    answers_by_policy(&mut client, "k").await;
+    redis.restart();
+    println!("on Redis {:?} after it came up", wait_for_the_store(&mut client).await);
+    assert_eq!(by(&mut client, "k", "local").await, (Outcome::Allowed, DecidedBy::Store));
+    assert!(server.log().contains("store connected"));
+}
+
+#[tokio::test]
+async fn fault_01_redis_killed_is_answered_for_and_used_again_after_its_return() {
+    let mut redis = Redis::start();
+    let server = Server::start(PLANS, &["--store", &redis.url()]);
+    let mut client = server.client().await;
+    wait_for_the_store(&mut client).await;
+    redis.kill();
+    answers_by_policy(&mut client, "k").await;
+    redis.restart();
+    println!("on Redis {:?} after its return", wait_for_the_store(&mut client).await);
+}
+
+#[tokio::test]
+async fn fault_02_redis_stopped_costs_a_deadline_and_no_more() {
+    let redis = Redis::start();
+    let server = Server::start(PLANS, &["--store", &redis.url()]);
+    let mut client = server.client().await;
+    wait_for_the_store(&mut client).await;
+    redis.signal("STOP");
+    let mut slowest = Duration::ZERO;
+    for call in 0..20 {
+        let started = Instant::now();
+        assert_eq!(by(&mut client, &call.to_string(), "allow").await.1, DecidedBy::FailOpen);
+        slowest = slowest.max(started.elapsed());
+    }
+    redis.signal("CONT");
+    println!("slowest answer {slowest:?}; on Redis {:?} after SIGCONT", wait_for_the_store(&mut client).await);
+    // The deadline is 25 ms; a machine that is busy with other tests may add a great deal.
+    assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+}
+
+#[tokio::test]
+async fn fault_05_a_lost_script_fails_no_call() {
+    let redis = Redis::start();
+    let server = Server::start(PLANS, &["--store", &redis.url(), "--set", "store.deadline=10s"]);
+    wait_for_the_store(&mut server.client().await).await;
+    let callers = (0..8).map(|caller| {
+        let address = server.address.clone();
+        tokio::spawn(async move {
+            let mut client = Client::new(crate::support::server::channel_to(&address).await);
+            for _ in 0..200 {
+                assert_eq!(by(&mut client, &caller.to_string(), "log").await, (Outcome::Allowed, DecidedBy::Store));
+            }
+        })
+    });
+    let callers: Vec<_> = callers.collect();
+    for _ in 0..20 {
+        redis.cli(&["SCRIPT", "FLUSH"]);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    for caller in callers {
+        caller.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_value_that_is_not_ours_is_an_error_and_not_a_count() {
+    let redis = Redis::start();
+    let server = Server::start(PLANS, &["--store", &redis.url()]);
+    let mut client = server.client().await;
+    wait_for_the_store(&mut client).await;
+    redis.cli(&["SET", "{deny:text}", "hello", "EX", "1000"]);
+    redis.cli(&["RPUSH", "{deny:list}", "1"]);
+    redis.cli(&["EXPIRE", "{deny:list}", "1000"]);
+    for key in ["text", "list"] {
+        assert_eq!(by(&mut client, key, "deny").await, (Outcome::Denied, DecidedBy::FailClosed), "{key}");
+    }
+    assert_eq!(by(&mut client, "other", "deny").await, (Outcome::Allowed, DecidedBy::Store));
+    assert!(server.log().contains("the store refused"), "{}", server.log());
+}
+
+#[tokio::test]
+async fn a_web_server_at_redis_s_address_is_survived() {
+    let listener = TcpListener::bind(("127.0.0.1", free_port())).unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let _ = stream.read(&mut [0; 512]);
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    let mut server = Server::start(PLANS, &["--store", &url]);
+    let mut client = server.client().await;
+    answers_by_policy(&mut client, "k").await;
+    assert!(server.log().contains("store out of reach"), "{}", server.log());
+    server.signal("TERM");
+    assert!(server.wait().0.success());
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_survived_and_said() {
+    let redis = Redis::start_with(&["--requirepass", "right"]);
+    let url = format!("redis://:wrong-canary@127.0.0.1:{}", redis.port);
+    let server = Server::start(PLANS, &["--store", &url]);
+    answers_by_policy(&mut server.client().await, "k").await;
+    assert!(!server.log().contains("wrong-canary"));
+    redis.cli(&["-a", "right", "CONFIG", "SET", "requirepass", ""]);
+}
+
+#[tokio::test]
+async fn fault_10_redis_out_of_memory_is_a_failure_and_not_a_denial() {
+    let redis = Redis::start();
+    let server = Server::start(PLANS, &["--store", &redis.url()]);
+    let mut client = server.client().await;
+    wait_for_the_store(&mut client).await;
+    redis.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    assert_eq!(by(&mut client, "k", "allow").await, (Outcome::Allowed, DecidedBy::FailOpen));
+    redis.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    assert_eq!(by(&mut client, "k", "allow").await, (Outcome::Allowed, DecidedBy::Store));
+}
+
+/// envoyproxy/ratelimit waits 13 s for a Redis that is paused, whatever its caller's deadline.
+#[tokio::test]
+async fn a_callers_deadline_is_kept_below_the_store_s() {
+    let redis = Redis::start();
+    let server = Server::start(PLANS, &["--store", &redis.url(), "--set", "store.deadline=10s"]);
+    let mut client = server.client().await;
+    wait_for_the_store(&mut client).await;
+    redis.signal("STOP");
+    let mut request = tonic::Request::new(crate::support::server::request("k", "allow", None));
+    request.set_timeout(Duration::from_millis(2000));
+    let answer = client.should_allow(request).await;
+    redis.signal("CONT");
+    assert_eq!(answer.unwrap().into_inner().decided_by(), DecidedBy::FailOpen);
+}

@@ -1,0 +1,148 @@
+//! A running tollgate: the real binary, on a port that the system chose.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tollgate::grpc::pb;
+use tollgate::grpc::pb::rate_limit_service_client::RateLimitServiceClient;
+use tonic::transport::{Channel, Endpoint};
+
+/// Far longer than anything takes, so that a busy machine fails no test.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub type Client = RateLimitServiceClient<Channel>;
+
+pub struct Server {
+    pub child: Child,
+    pub address: String,
+    log: Arc<Mutex<Vec<String>>>,
+    config: tempfile::NamedTempFile,
+}
+
+impl Server {
+    /// Serves this config, with `flags` on top.
+    pub fn start(config: &str, flags: &[&str]) -> Self {
+        let mut file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
+        file.write_all(config.as_bytes()).unwrap();
+        Self::start_at("127.0.0.1:0", file, flags)
+    }
+
+    fn start_at(address: &str, config: tempfile::NamedTempFile, flags: &[&str]) -> Self {
+        let mut command = tollgate();
+        command.arg("--config").arg(config.path()).args(["--listen", address, "--log-format", "json"]).args(flags);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (log, started) = read_log(&mut child);
+        let Ok(line) = started.recv_timeout(PATIENCE) else {
+            let _ = child.kill();
+            panic!("the server did not start: {:?} {}", log.lock().unwrap(), read_all(child.stderr.take()));
+        };
+        Self { child, address: field(&line, "grpc"), log, config }
+    }
+
+    /// The same server again, on its old port, after it ended.
+    pub fn again(self, flags: &[&str]) -> Self {
+        let (address, config) = (self.address.clone(), self.config.reopen_path());
+        drop(self);
+        Self::start_at(&address, config, flags)
+    }
+
+    pub async fn client(&self) -> Client {
+        RateLimitServiceClient::new(channel_to(&self.address).await)
+    }
+
+    /// What was logged so far.
+    pub fn log(&self) -> String {
+        self.log.lock().unwrap().join("\n")
+    }
+
+    pub fn signal(&self, signal: &str) {
+        super::signal(&self.child, signal);
+    }
+
+    /// Waits for the end; how it ended and how long that took.
+    pub fn wait(&mut self) -> (ExitStatus, Duration) {
+        let started = Instant::now();
+        while started.elapsed() < PATIENCE {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return (status, started.elapsed());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("the server did not end within {PATIENCE:?}");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+trait Reopen {
+    fn reopen_path(&self) -> tempfile::NamedTempFile;
+}
+
+impl Reopen for tempfile::NamedTempFile {
+    /// A file of its own with the same content.
+    fn reopen_path(&self) -> tempfile::NamedTempFile {
+        let mut copy = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
+        copy.write_all(&std::fs::read(self.path()).unwrap()).unwrap();
+        copy
+    }
+}
+
+/// The binary, untouched by this process's own settings.
+pub fn tollgate() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TOLLGATE_")) {
+        command.env_remove(name);
+    }
+    command
+}
+
+pub async fn channel_to(address: &str) -> Channel {
+    Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap()
+}
+
+pub fn request(key: &str, plan: &str, cost: Option<u64>) -> pb::ShouldAllowRequest {
+    pb::ShouldAllowRequest { key: key.to_owned(), plan: plan.to_owned(), cost, detailed: false }
+}
+
+/// One decision on cost 1, which must be no error.
+pub async fn decide(client: &mut Client, key: &str, plan: &str) -> pb::ShouldAllowResponse {
+    client.should_allow(request(key, plan, None)).await.unwrap().into_inner()
+}
+
+/// A field of a JSON log line, if it is a text without quotes in it.
+pub fn field(line: &str, name: &str) -> String {
+    let begin = line.find(&format!("\"{name}\":\"")).unwrap_or_else(|| panic!("no {name} in {line}")) + name.len() + 4;
+    line[begin..].split('"').next().unwrap().to_owned()
+}
+
+fn read_log(child: &mut Child) -> (Arc<Mutex<Vec<String>>>, Receiver<String>) {
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let (sender, started) = channel();
+    let (stdout, log) = (child.stdout.take().unwrap(), lines.clone());
+    std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            if line.contains("tollgate is serving") {
+                // The test may have given up by now.
+                let _ = sender.send(line.clone());
+            }
+            log.lock().unwrap().push(line);
+        }
+    });
+    (lines, started)
+}
+
+fn read_all(from: Option<impl std::io::Read>) -> String {
+    let mut text = String::new();
+    if let Some(mut from) = from {
+        let _ = from.read_to_string(&mut text);
+    }
+    text
+}
