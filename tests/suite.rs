@@ -12,6 +12,7 @@ mod contract;
 mod faults;
 mod fleet;
 mod grpc;
+mod memory;
 mod oracle;
 mod parity;
 mod promises;

@@ -1,0 +1,19 @@
+# Build: a static binary. Run: that binary and nothing else, as nobody in particular.
+#   docker build -t tollgate .
+#   docker run --rm -p 50051:50051 tollgate --listen 0.0.0.0:50051
+FROM rust:1.95-alpine AS build
+RUN apk add --no-cache musl-dev
+WORKDIR /src
+COPY Cargo.toml Cargo.lock ./
+COPY proto proto
+COPY src src
+# tests/ and benches/ are named in Cargo.toml and not built here.
+COPY tests tests
+COPY benches benches
+RUN cargo build --release --locked --bin tollgate
+
+FROM scratch
+COPY --from=build /src/target/release/tollgate /tollgate
+USER 65532:65532
+EXPOSE 50051
+ENTRYPOINT ["/tollgate"]

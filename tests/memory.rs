@@ -1,0 +1,93 @@
+//! What a key costs in Redis, by Redis's own account of its memory: growth over many keys, tables and expiries included.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::plan::{Algorithm, Limit, Plan};
+use tollgate::store::{Ask, RedisStore, SCRIPT_ASKS_MAX, Store};
+
+use crate::support::clock::FakeClock;
+use crate::support::plans::{ANCHORED, BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, plan};
+use crate::support::redis::Redis;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+const KEYS: u64 = 20_000;
+
+struct Lab {
+    redis: Redis,
+    store: RedisStore,
+    clock: FakeClock,
+}
+
+impl Lab {
+    fn start() -> Self {
+        let (redis, clock) = (Redis::start(), FakeClock::new());
+        let store = RedisStore::with_injected_clock(&redis.url(), Arc::new(clock.clone())).unwrap();
+        Self { redis, store, clock }
+    }
+
+    fn used(&self) -> u64 {
+        let info = self.redis.cli(&["INFO", "memory"]);
+        info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap().trim().parse().unwrap()
+    }
+
+    async fn charge(&self, asks: Vec<Ask>) {
+        for answer in self.store.decide_batch(asks, PATIENCE).await {
+            assert!(answer.unwrap().fits);
+        }
+    }
+
+    /// Bytes a key of 20 bytes for this plan, each charged once.
+    async fn per_key(&self, plan: &Arc<Plan>) -> u64 {
+        self.redis.cli(&["FLUSHALL"]);
+        self.charge(vec![ask(plan, "warm", 1)]).await;
+        self.redis.cli(&["FLUSHALL"]);
+        let before = self.used();
+        for first in (0..KEYS).step_by(1000) {
+            self.charge((first..first + 1000).map(|key| ask(plan, &format!("{key:020}"), 1)).collect()).await;
+        }
+        // Buffers of the connection shrink again within a second or two; what is left of them is no key's.
+        (self.used() - before) / KEYS
+    }
+}
+
+fn of(algorithms: &[Algorithm]) -> Arc<Plan> {
+    let limits: Vec<Limit> = algorithms.iter().map(|algorithm| limit(20_000, HOUR, *algorithm)).collect();
+    plan(limits)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_of_constant_size_costs_redis_what_the_documents_say() {
+    let lab = Lab::start();
+    for (name, algorithms, most) in [
+        ("token_bucket", vec![BUCKET], 160),
+        ("fixed_window on the clock", vec![FIXED], 176),
+        ("fixed_window from the first request", vec![ANCHORED], 176),
+        ("sliding_counter", vec![COUNTER], 176),
+        ("two limits", vec![BUCKET, FIXED], 190),
+        ("two limits, the largest", vec![FIXED, COUNTER], 190),
+    ] {
+        let algorithms: Vec<Algorithm> = algorithms;
+        let bytes = lab.per_key(&of(&algorithms)).await;
+        println!("{name}: {bytes} bytes a key");
+        assert!(bytes <= most, "{name}: {bytes} bytes a key, above {most}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_log_and_a_full_sliding_window_cost_redis_what_the_documents_say() {
+    let lab = Lab::start();
+    for (name, algorithm, most) in [("sliding_log of 20,000", LOG, 210 << 10), ("sliding_window", WINDOW, 1 << 10)] {
+        let plan = of(&[algorithm]);
+        lab.charge(vec![ask(&plan, "warm", 1)]).await;
+        let before = lab.used();
+        for _ in 0..20_000 / SCRIPT_ASKS_MAX {
+            lab.clock.advance(100_000);
+            lab.charge((0..SCRIPT_ASKS_MAX).map(|_| ask(&plan, "full", 1)).collect()).await;
+        }
+        let bytes = lab.used() - before;
+        println!("{name}: {bytes} bytes");
+        assert!(bytes <= most, "{name}: {bytes} bytes, above {most}");
+    }
+}
