@@ -2,6 +2,8 @@
 #   docker build -t tollgate .
 #   docker run --rm -p 50051:50051 tollgate --listen 0.0.0.0:50051
 FROM rust:1.95-alpine AS build
+# The image's tag fixes what its package index offers.
+# hadolint ignore=DL3018
 RUN apk add --no-cache musl-dev
 WORKDIR /src
 COPY Cargo.toml Cargo.lock ./

@@ -19,6 +19,7 @@ plans:
   log: { limits: [ { quota: 1000, window: 1d, algorithm: sliding_log } ] }
   window: { limits: [ { quota: 1000, window: 1d, algorithm: sliding_window } ] }
   bucket: { limits: [ { quota: 1000, window: 365d, algorithm: token_bucket } ] }
+  five: { limits: [ { quota: 5, window: 1d } ] }
   two: { limits: [ { quota: 1000, window: 1d, algorithm: sliding_window }, { quota: 1000, window: 7d, algorithm: sliding_log } ] }
 ";
 const EXACT: [&str; 6] = ["clock", "anchored", "log", "window", "bucket", "two"];
@@ -115,5 +116,26 @@ async fn fault_19_a_replica_killed_midway_loses_its_calls_in_flight_and_nothing_
         assert!(allowed <= 1000, "{plan}: {allowed} were allowed");
         assert!(errors.len() <= IN_FLIGHT, "{plan}: {} calls failed: {:?}", errors.len(), errors[0]);
         assert!(allowed + errors.len() as u64 >= 1000, "{plan}: {allowed} and {} lost", errors.len());
+    }
+}
+
+/// The race of read-then-increment, as an attack: limitador admits 1,029 to 1,124 of 1,000 to 50 to 200 callers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_at_once_over_three_replicas_on_a_limit_of_five_let_five_pass_a_hundred_times_in_a_row() {
+    let fleet = Fleet::start();
+    let clients = fleet.clients().await;
+    for round in 0..100 {
+        let calls: Vec<_> = (0..10)
+            .map(|caller| {
+                let (mut client, request) =
+                    (clients[caller % CONNECTIONS].clone(), request(&format!("raced {round}"), "five", None));
+                tokio::spawn(async move { client.should_allow(request).await.unwrap().into_inner().allowed })
+            })
+            .collect();
+        let mut passed = 0;
+        for call in calls {
+            passed += u32::from(call.await.unwrap());
+        }
+        assert_eq!(passed, 5, "round {round}");
     }
 }
