@@ -57,8 +57,8 @@ pub enum StoreError {
     /// The store's answer makes no sense: look at what listens at its address.
     #[error("the store's answer makes no sense: {0}")]
     Nonsense(String),
-    /// Too many calls are under way already; nothing was sent.
-    #[error("{0} store calls are under way already")]
+    /// Too many requests wait for the store already; nothing was sent.
+    #[error("{0} requests wait for the store already")]
     Overloaded(usize),
     /// The embedded store is full of live keys and has no room for one more; keys it holds are still decided exactly.
     #[error("the embedded store is full of live keys")]

@@ -3,6 +3,7 @@
 //! Only this module and those below it name fred. The script (`redis/script/*.lua`) reads Redis's own clock, decides and
 //! writes atomically; here is what carries requests to it and readings back.
 
+mod batcher;
 mod client;
 mod name;
 mod script;
@@ -18,30 +19,28 @@ use fred::interfaces::ClientLike;
 use fred::types::config::Options;
 use fred::types::{ClusterHash, CustomCommand, Value};
 use futures_util::future::join_all;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Mutex;
 
 use super::{Ask, Store, StoreError};
 use crate::algorithm::Verdict;
 use crate::clock::{Clock, monotonic};
+use batcher::{ASKS_MAX, Batcher};
 use script::Script;
 
 /// Most requests in one script call: three quarters of what batching can save, and Redis is held for a tenth of a
 /// millisecond at most.
 pub const SCRIPT_ASKS_MAX: usize = 32;
-/// Most batches under way; one more is refused at once. At a deadline of 25 ms this is 40,000 calls a second through a
-/// Redis that answers nothing at all.
-pub const IN_FLIGHT_MAX: usize = 1024;
 
 /// Counters in one Redis.
 #[derive(Clone)]
 pub struct RedisStore {
     shared: Arc<Shared>,
+    batcher: Batcher,
 }
 
 struct Shared {
     client: Client,
     script: Script,
-    in_flight: Arc<Semaphore>,
     /// Held by the one task that loads the script.
     loading: Mutex<()>,
     /// Times that the script was loaded.
@@ -68,10 +67,8 @@ impl RedisStore {
     fn start(url: &str, injected: Option<Arc<dyn Clock>>) -> Result<Self, String> {
         let client = client::connect(url).map_err(|error| error.details().to_owned())?;
         let script = Script::new(injected.is_some());
-        let in_flight = Arc::new(Semaphore::new(IN_FLIGHT_MAX));
-        Ok(Self {
-            shared: Arc::new(Shared { client, script, in_flight, loading: Mutex::new(()), loads: AtomicU64::new(0), injected }),
-        })
+        let shared = Arc::new(Shared { client, script, loading: Mutex::new(()), loads: AtomicU64::new(0), injected });
+        Ok(Self { batcher: Batcher::start(shared.clone()), shared })
     }
 
     /// Waits until the first connection is up, but no longer than `patience`; whether it is.
@@ -89,29 +86,23 @@ impl RedisStore {
 impl Store for RedisStore {
     async fn decide_batch(&self, asks: Vec<Ask>, deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
         let count = asks.len();
-        let Ok(permit) = self.shared.in_flight.clone().try_acquire_owned() else {
-            return vec![Err(StoreError::Overloaded(IN_FLIGHT_MAX)); count];
+        let refuse = |error: StoreError| vec![Err(error); count];
+        let answered = match self.batcher.take(asks, monotonic() + deadline) {
+            Ok(answered) => answered,
+            Err(error) => return refuse(error),
         };
-        if deadline.is_zero() {
-            return vec![Err(StoreError::Deadline(deadline)); count];
-        }
-        let shared = self.shared.clone();
-        // A task of its own: fred may send a command again on reconnect when its caller dropped it, so none is dropped.
-        let task = tokio::spawn(async move {
-            let answers = shared.decide_batch(&asks, deadline).await;
-            drop(permit);
-            answers
-        });
-        match task.await {
-            Ok(answers) => answers,
-            Err(_) => vec![Err(StoreError::Unreachable("the replica is shutting down".to_owned())); count],
+        // Only the wait for the answer ends here. The call itself belongs to the batcher, and fred bounds it: fred may send
+        // a command again on reconnect when its future was dropped.
+        match tokio::time::timeout(deadline, answered).await {
+            Ok(Ok(answers)) => answers,
+            Ok(Err(_)) | Err(_) => refuse(StoreError::Deadline(deadline)),
         }
     }
 }
 
 impl Shared {
-    async fn decide_batch(&self, asks: &[Ask], deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
-        let until = monotonic() + deadline;
+    async fn decide(&self, asks: &[Ask], until: Instant) -> Vec<Result<Verdict, StoreError>> {
+        let deadline = until.saturating_duration_since(monotonic());
         // Polled, and so sent, in their order over one connection: Redis runs them in their order.
         let calls = asks.chunks(SCRIPT_ASKS_MAX).map(|chunk| self.decide_chunk(chunk, until, deadline));
         join_all(calls).await.into_iter().flatten().collect()
@@ -183,7 +174,7 @@ fn store_error(error: &Error, deadline: Duration) -> StoreError {
             StoreError::Unreachable(details())
         }
         ErrorKind::Protocol | ErrorKind::Parse => StoreError::Nonsense(details()),
-        ErrorKind::Backpressure => StoreError::Overloaded(IN_FLIGHT_MAX),
+        ErrorKind::Backpressure => StoreError::Overloaded(ASKS_MAX),
         _ => StoreError::Refused(details()),
     }
 }
