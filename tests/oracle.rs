@@ -7,7 +7,7 @@
 use proptest::prelude::*;
 use tollgate::algorithm::{State, decide};
 use tollgate::key::Cost;
-use tollgate::plan::{Algorithm, Limit};
+use tollgate::plan::{Algorithm, Anchor, Limit};
 use tollgate::store::Mode;
 
 use crate::support::clock::START_US;
@@ -18,6 +18,8 @@ use crate::support::plans::{ANCHORED, COUNTER, FIXED, LOG};
 #[derive(Clone)]
 struct Model {
     charges: Vec<(u64, u64)>,
+    /// For windows: when the one charged last began.
+    start_us: u64,
     /// For the token bucket: debt and when it was that.
     debt: (u64, u64),
 }
@@ -30,19 +32,21 @@ impl Model {
         let window_us = limit.window_us();
         let sum = |keep: &dyn Fn(u64) -> bool| seen.charges.iter().filter(|charge| keep(charge.0)).map(|charge| charge.1).sum();
         match limit.algorithm() {
-            Algorithm::FixedWindow { anchor: tollgate::plan::Anchor::Clock } => sum(&|at| at / window_us == now_us / window_us),
-            Algorithm::FixedWindow { .. } => {
-                let start_us = seen.charges.first().map_or(0, |charge| charge.0);
-                if start_us + window_us > now_us { sum(&|_| true) } else { 0 }
-            }
+            Algorithm::FixedWindow { .. } => sum(&|_| now_us < seen.start_us + window_us),
             Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => sum(&|at| at + window_us > now_us),
             Algorithm::SlidingCounter => {
-                let (current, previous) =
-                    (sum(&|at| at / window_us == now_us / window_us), sum(&|at| at / window_us + 1 == now_us / window_us));
-                current + (previous * (window_us - now_us % window_us)).div_ceil(window_us)
+                let start_us = seen.window_of(now_us, window_us);
+                let (current, previous) = (sum(&|at| at == start_us), sum(&|at| at + window_us == start_us));
+                current + (previous * (window_us - (now_us - start_us))).div_ceil(window_us)
             }
-            Algorithm::TokenBucket { .. } => (seen.debt.0 + seen.debt.1).saturating_sub(now_us),
+            Algorithm::TokenBucket { .. } => seen.debt.0.saturating_sub(now_us - seen.debt.1),
         }
+    }
+
+    /// Where a counter's window began: windows follow the last one that was charged, and the clock after a pause of two.
+    fn window_of(&self, now_us: u64, window_us: u64) -> u64 {
+        let passed = (now_us - self.start_us) / window_us;
+        if passed < 2 { self.start_us + passed * window_us } else { now_us - now_us % window_us }
     }
 
     fn fits(&self, limit: &Limit, now_us: u64, cost: u64) -> bool {
@@ -56,39 +60,36 @@ impl Model {
     }
 
     fn clamp(&mut self, limit: &Limit, now_us: u64) {
-        if limit.algorithm() == COUNTER {
-            let window_us = limit.window_us();
-            let newest = self.charges.iter().map(|charge| charge.0 / window_us).max().unwrap_or(0);
-            let ahead = newest.saturating_sub(now_us / window_us);
-            self.charges.iter_mut().for_each(|charge| charge.0 -= ahead * window_us);
-            return;
-        }
-        self.charges.iter_mut().for_each(|charge| charge.0 = charge.0.min(now_us));
-        let most = limit.window_us().max(limit.capacity() * limit.window_us().div_ceil(limit.quota()));
-        if self.debt.0 + self.debt.1 > now_us + most {
-            self.debt = (most, now_us);
-        }
+        let ahead_us = self.start_us.saturating_sub(now_us);
+        self.start_us -= ahead_us;
+        self.debt.1 = self.debt.1.min(now_us);
+        let counter = limit.algorithm() == COUNTER;
+        // A counter's charges carry the time of their window, which moves as a whole.
+        self.charges.iter_mut().for_each(|charge| charge.0 = if counter { charge.0 - ahead_us } else { charge.0.min(now_us) });
     }
 
     fn charge(&mut self, limit: &Limit, now_us: u64, cost: u64) {
         let window_us = limit.window_us();
-        self.debt = (self.used_debt(limit, now_us) + cost * window_us.div_ceil(limit.quota()), now_us);
+        let mut at_us = now_us;
         match limit.algorithm() {
-            Algorithm::FixedWindow { .. } if self.used(limit, now_us) == 0 => self.charges.clear(),
-            Algorithm::FixedWindow { .. } | Algorithm::TokenBucket { .. } => {}
-            Algorithm::SlidingCounter => self.charges.retain(|charge| charge.0 / window_us + 1 >= now_us / window_us),
+            Algorithm::FixedWindow { anchor } if self.used(limit, now_us) == 0 => {
+                self.charges.clear();
+                self.start_us = if anchor == Anchor::Clock { now_us - now_us % window_us } else { now_us };
+            }
+            Algorithm::FixedWindow { .. } => {}
+            Algorithm::TokenBucket { .. } => {
+                self.debt = (self.used(limit, now_us) + cost * window_us.div_ceil(limit.quota()), now_us);
+            }
+            Algorithm::SlidingCounter => {
+                self.start_us = self.window_of(now_us, window_us);
+                at_us = self.start_us;
+                self.charges.retain(|charge| charge.0 + window_us >= at_us);
+            }
             _ => self.charges.retain(|charge| charge.0 + window_us > now_us),
         }
-        self.charges.push((now_us, cost));
+        self.charges.push((at_us, cost));
         if let Algorithm::SlidingWindow { precision } = limit.algorithm() {
             self.merge(window_us.div_ceil(u64::from(precision)), precision);
-        }
-    }
-
-    fn used_debt(&self, limit: &Limit, now_us: u64) -> u64 {
-        match limit.algorithm() {
-            Algorithm::TokenBucket { .. } => self.used(limit, now_us),
-            _ => 0,
         }
     }
 
@@ -155,7 +156,7 @@ fn check_history(algorithm: Algorithm, seed: u64) {
     let window = std::time::Duration::from_millis(1 + random.below(4));
     let mut limit = edited(&mut random, window, algorithm);
     let mut state = State::fresh(&limit);
-    let mut model = Model { charges: Vec::new(), debt: (0, 0) };
+    let mut model = Model { charges: Vec::new(), start_us: 0, debt: (0, 0) };
     let mut times = Times::new(START_US, limit.window_us());
     for _ in 0..80 {
         if random.below(25) == 0 {

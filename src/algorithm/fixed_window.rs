@@ -36,20 +36,21 @@ impl Window {
         self.start_us + window_us
     }
 
-    /// The window that `now_us` lies in, with the units that count in it. A window that lies ahead is clamped: its count
-    /// moves to the present one.
+    /// The window that `now_us` lies in, with the units that count in it. One that lies ahead is clamped: it begins now and
+    /// keeps its count for a whole window, wherever the clock's own windows end, so that a small step back across an edge
+    /// frees nothing.
     fn at(&self, limit: &Limit, now_us: u64) -> Self {
-        let present_us = match limit.algorithm() {
+        if self.start_us > now_us && self.count > 0 {
+            return Self { start_us: now_us, ..*self };
+        }
+        if self.count > 0 && now_us < self.start_us + limit.window_us() {
+            return *self;
+        }
+        let start_us = match limit.algorithm() {
             Algorithm::FixedWindow { anchor: Anchor::FirstRequest } => now_us,
             _ => now_us - now_us % limit.window_us(),
         };
-        if self.count == 0 || self.start_us + limit.window_us() <= now_us {
-            Self { start_us: present_us, count: 0 }
-        } else if self.start_us > now_us {
-            Self { start_us: present_us, ..*self }
-        } else {
-            *self
-        }
+        Self { start_us, count: 0 }
     }
 }
 
@@ -98,17 +99,29 @@ mod tests {
 
     #[test]
     fn a_clock_that_steps_back_blocks_for_one_window_at_most() {
+        for algorithm in [CLOCK, FIRST] {
+            check(
+                &limit(3, algorithm),
+                &[
+                    Case::allowed(3_600_000_000, 3, 0),
+                    Case::denied(1_200_000, 1, 0).after(1_000_000),
+                    Case::denied(2_199_999, 1, 0).after(1),
+                    Case::allowed(2_200_000, 3, 0),
+                ],
+            );
+        }
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_across_an_edge_frees_nothing() {
         check(
             &limit(3, CLOCK),
-            &[Case::allowed(3_600_000_000, 3, 0), Case::denied(1_200_000, 1, 0).after(800_000), Case::allowed(2_000_000, 3, 0)],
-        );
-        check(
-            &limit(3, FIRST),
             &[
-                Case::allowed(3_600_000_000, 3, 0),
-                Case::denied(1_200_000, 1, 0).after(1_000_000),
-                Case::denied(2_199_999, 1, 0).after(1),
-                Case::allowed(2_200_000, 3, 0),
+                Case::allowed(1_999_999, 3, 0),
+                Case::allowed(2_000_000, 3, 0),
+                Case::denied(1_999_999, 1, 0).after(1_000_000),
+                Case::denied(2_000_000, 1, 0).after(999_999),
+                Case::allowed(2_999_999, 3, 0),
             ],
         );
     }

@@ -2,7 +2,9 @@
 //!
 //! GCRA's words: the *emission interval* is the time that one unit takes to come back; the *tat* (theoretical arrival
 //! time) is when the bucket will be full again, so `tat - now` is the debt; the *tolerance* is the debt that a key may run
-//! up, `burst` emission intervals. A bucket is thus one number. Lua twin: `gcra.lua`.
+//! up, `burst` emission intervals. GCRA needs no
+//! more than the tat; the time of the last write stands beside it, to tell a clock that stepped back from a debt that a
+//! limit of the same window with a larger burst let the key run up. Lua twin: `gcra.lua`.
 
 use super::Reading;
 use crate::plan::Limit;
@@ -10,36 +12,36 @@ use crate::plan::Limit;
 /// One key's bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Bucket {
-    /// When the bucket is full again, in microseconds since 1970.
+    /// When the bucket is full again, in microseconds since 1970; not before `at_us`.
     pub tat_us: u64,
+    /// When that was written.
+    pub at_us: u64,
 }
 
 impl Bucket {
-    pub(super) fn read(&self, limit: &Limit, now_us: u64) -> Reading {
-        Reading::Bucket { backlog_us: self.backlog_us(limit, now_us) }
+    pub(super) fn read(&self, now_us: u64) -> Reading {
+        Reading::Bucket { backlog_us: self.backlog_us(now_us) }
     }
 
-    pub(super) fn clamp(&mut self, limit: &Limit, now_us: u64) {
-        self.tat_us = self.tat_us.min(now_us + debt_max_us(limit));
+    pub(super) fn clamp(&mut self, now_us: u64) {
+        if self.at_us > now_us {
+            *self = Self { tat_us: now_us + self.backlog_us(now_us), at_us: now_us };
+        }
     }
 
     pub(super) fn charge(&mut self, limit: &Limit, now_us: u64, cost: u64) {
-        self.tat_us = now_us + self.backlog_us(limit, now_us) + cost * limit.emission_us();
+        let tat_us = now_us + self.backlog_us(now_us) + cost * limit.emission_us();
+        *self = Self { tat_us, at_us: now_us };
     }
 
     pub(super) fn fresh_at_us(&self) -> u64 {
         self.tat_us
     }
 
-    fn backlog_us(&self, limit: &Limit, now_us: u64) -> u64 {
-        self.tat_us.saturating_sub(now_us).min(debt_max_us(limit))
+    /// The debt at `now_us`; at a time before the last write, the debt of then.
+    fn backlog_us(&self, now_us: u64) -> u64 {
+        self.tat_us.saturating_sub(now_us.max(self.at_us))
     }
-}
-
-/// The largest debt that is believed; a greater one means that the clock stepped back. At least a window, so that the
-/// debt of a burst that was just lowered is not forgiven.
-fn debt_max_us(limit: &Limit) -> u64 {
-    limit.tolerance_us().max(limit.window_us())
 }
 
 pub(super) fn wait_us(limit: &Limit, backlog_us: u64, cost: u64) -> u64 {
@@ -52,6 +54,7 @@ pub(super) fn remaining(limit: &Limit, backlog_us: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::algorithm::cases::{Case, check, limit};
     use crate::plan::Algorithm;
 
@@ -82,6 +85,17 @@ mod tests {
         let limit = limit(3, Algorithm::TokenBucket { burst: 1 });
         assert_eq!(limit.emission_us(), 333_334);
         check(&limit, &[Case::allowed(0, 1, 0), Case::denied(333_333, 1, 0).after(1), Case::allowed(333_334, 1, 0)]);
+    }
+
+    #[test]
+    fn a_smaller_burst_on_the_same_count_forgives_no_debt() {
+        let of = |burst| limit(10, Algorithm::TokenBucket { burst });
+        let (paid, trial) = (of(100), of(1));
+        let mut bucket = Bucket::default();
+        bucket.charge(&paid, 5_000_000, 100);
+        bucket.clamp(5_000_000);
+        assert_eq!(bucket.read(5_000_000), Reading::Bucket { backlog_us: 10_000_000 });
+        assert_eq!((wait_us(&trial, 10_000_000, 1), remaining(&trial, 10_000_000)), (10_000_000, 0));
     }
 
     #[test]

@@ -11,20 +11,17 @@ local function fixed_window(anchored)
     return struct.unpack('<I7', value, at) + window
   end
 
-  -- The window that now lies in; one that lies ahead is clamped: its count moves to the present one.
+  -- The window that now lies in. One that lies ahead is clamped: it begins now and keeps its count for a whole window.
   function self.view(value, at, limit)
-    local window = limit.window
-    local present = anchored and now or now - now % window
-    if not at then
-      return { start = present, count = 0 }
+    if at then
+      local start, count = struct.unpack('<I7I5', value, at)
+      if start > now then
+        return { start = now, count = count, clamped = true }
+      elseif now < start + limit.window then
+        return { start = start, count = count }
+      end
     end
-    local start, count = struct.unpack('<I7I5', value, at)
-    if count == 0 or start + window <= now then
-      return { start = present, count = 0 }
-    elseif start > now then
-      return { start = present, count = count, clamped = true }
-    end
-    return { start = start, count = count }
+    return { start = anchored and now or now - now % limit.window, count = 0 }
   end
 
   function self.fits(state, limit, cost)

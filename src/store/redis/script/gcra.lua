@@ -1,27 +1,23 @@
 -- token_bucket, by GCRA. Twin of src/algorithm/gcra.rs, whose head explains tat, emission interval and tolerance.
--- Payload: tat I7 (microseconds). Reading: backlog, 0, 0.
+-- Payload: tat I7 (microseconds), at I7 (when that was written). Reading: backlog, 0, 0.
 local function gcra()
   local self = {}
 
   function self.size()
-    return 7
+    return 14
   end
 
   function self.fresh_at(value, at)
     return (struct.unpack('<I7', value, at))
   end
 
-  -- A debt above the largest that is believed means that the clock stepped back.
-  function self.view(value, at, limit)
+  -- At a time before the last write the clock stepped back: the debt is what it was then.
+  function self.view(value, at)
     if not at then
       return { backlog = 0 }
     end
-    local backlog = struct.unpack('<I7', value, at) - now
-    local most = math.max(limit.tolerance, limit.window)
-    if backlog > most then
-      return { backlog = most, clamped = true }
-    end
-    return { backlog = math.max(backlog, 0) }
+    local tat, written = struct.unpack('<I7I7', value, at)
+    return { backlog = math.max(tat - math.max(now, written), 0), clamped = written > now }
   end
 
   function self.fits(state, limit, cost)
@@ -34,7 +30,7 @@ local function gcra()
 
   function self.save(state)
     local tat = now + state.backlog
-    return struct.pack('<I7', tat), tat
+    return struct.pack('<I7I7', tat, now), tat
   end
 
   function self.reading(state)

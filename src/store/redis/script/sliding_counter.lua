@@ -12,20 +12,21 @@ local function sliding_counter()
     return struct.unpack('<I7', value, at) + 2 * window
   end
 
-  -- The counts as they stand in the present window; those of a window that lies ahead move to it.
+  -- The counts as they stand in the present window. One that lies ahead is clamped: it begins now, and those after it
+  -- follow it until the key is fresh again.
   function self.view(value, at, limit)
     local window = limit.window
-    local present = now - now % window
-    if not at then
-      return { start = present, current = 0, previous = 0 }
+    if at then
+      local start, current, previous = struct.unpack('<I7I5I5', value, at)
+      if start > now then
+        return { start = now, current = current, previous = previous, clamped = true }
+      elseif now < start + window then
+        return { start = start, current = current, previous = previous }
+      elseif now < start + 2 * window then
+        return { start = start + window, current = 0, previous = current }
+      end
     end
-    local start, current, previous = struct.unpack('<I7I5I5', value, at)
-    if start >= present then
-      return { start = present, current = current, previous = previous, clamped = start > now }
-    elseif start + window == present then
-      return { start = present, current = 0, previous = current }
-    end
-    return { start = present, current = 0, previous = 0 }
+    return { start = now - now % window, current = 0, previous = 0 }
   end
 
   function self.fits(state, limit, cost)
