@@ -32,6 +32,17 @@ pub struct Question {
     pub mode: Mode,
 }
 
+/// Why a question got no decision.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The plan is not in the config: the caller's mistake.
+    #[error(transparent)]
+    UnknownPlan(#[from] UnknownPlan),
+    /// More is asked than the store decides in time while it is well: ask again in a moment, or add replicas.
+    #[error("this server has more to decide than its store keeps up with; ask again in a moment")]
+    Overloaded,
+}
+
 /// How a limiter treats its store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
@@ -73,40 +84,44 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Decides one question within `patience`, if the caller has a deadline; see [`Self::decide_batch`].
-    pub async fn decide(&self, question: Question, patience: Option<Duration>) -> Result<Decision, UnknownPlan> {
+    pub async fn decide(&self, question: Question, patience: Option<Duration>) -> Result<Decision, Refusal> {
         let plan = self.plans.get(&question.plan)?.clone();
         if let Some(decision) = decide_by_plan(&plan, question.cost) {
             return Ok(decision);
         }
         let ask = Ask { key: question.key, plan, cost: question.cost, mode: question.mode };
         let answers = self.store.decide_batch(vec![ask.clone()], self.deadline(patience)).await;
-        Ok(self.answer(&ask, answers.into_iter().next()))
+        self.answer(&ask, answers.into_iter().next())
     }
 
     /// Decides questions in their order, one answer each, same order. The store is given the shorter of its deadline and
     /// the caller's `patience`; after that, each question is answered by its plan's policy.
     ///
-    /// Errors, per question: [`UnknownPlan`].
-    pub async fn decide_batch(&self, questions: Vec<Question>, patience: Option<Duration>) -> Vec<Result<Decision, UnknownPlan>> {
+    /// Errors, per question: [`Refusal`].
+    pub async fn decide_batch(&self, questions: Vec<Question>, patience: Option<Duration>) -> Vec<Result<Decision, Refusal>> {
         let mut decisions = Vec::with_capacity(questions.len());
         let (mut places, mut asks) = (Vec::new(), Vec::new());
         for (place, question) in questions.into_iter().enumerate() {
-            let settled = self.plans.get(&question.plan).map(|plan| {
-                let decided = decide_by_plan(plan, question.cost);
-                if decided.is_none() {
+            let plan = self.plans.get(&question.plan).cloned();
+            decisions.push(match plan.map(|plan| (decide_by_plan(&plan, question.cost), plan)) {
+                Err(unknown) => Err(unknown.into()),
+                Ok((Some(decision), _)) => Ok(decision),
+                Ok((None, plan)) => {
                     places.push(place);
-                    asks.push(Ask { key: question.key, plan: plan.clone(), cost: question.cost, mode: question.mode });
+                    asks.push(Ask { key: question.key, plan, cost: question.cost, mode: question.mode });
+                    // Stands here until the store's answer takes its place, a few lines below.
+                    Err(Refusal::Overloaded)
                 }
-                decided
             });
-            decisions.push(settled);
+        }
+        if asks.is_empty() {
+            return decisions;
         }
         let mut answers = self.store.decide_batch(asks.clone(), self.deadline(patience)).await.into_iter();
         for (place, ask) in places.into_iter().zip(&asks) {
-            decisions[place] = Ok(Some(self.answer(ask, answers.next())));
+            decisions[place] = self.answer(ask, answers.next());
         }
-        let undecided = || Decision::uncounted(Outcome::Denied, DecidedBy::FailClosed, None);
-        decisions.into_iter().map(|decision| decision.map(|decided| decided.unwrap_or_else(undecided))).collect()
+        decisions
     }
 
     fn deadline(&self, patience: Option<Duration>) -> Duration {
@@ -114,12 +129,16 @@ impl<S: Store> Limiter<S> {
     }
 
     /// What the store said, or what the plan says when the store said nothing.
-    fn answer(&self, ask: &Ask, answer: Option<Result<Verdict, StoreError>>) -> Decision {
+    fn answer(&self, ask: &Ask, answer: Option<Result<Verdict, StoreError>>) -> Result<Decision, Refusal> {
         match answer.unwrap_or_else(|| Err(StoreError::Nonsense("the store left a question out".to_owned()))) {
-            Ok(verdict) => counted(ask, &verdict, DecidedBy::Store),
+            Ok(verdict) => Ok(counted(ask, &verdict, DecidedBy::Store)),
             Err(error) => {
                 self.failures.note(&error, monotonic());
-                self.answer_without_store(ask, &error)
+                match error {
+                    // The store is well, so no policy for its failure applies: a flood must not open the limits.
+                    StoreError::Overloaded(_) => Err(Refusal::Overloaded),
+                    error => Ok(self.answer_without_store(ask, &error)),
+                }
             }
         }
     }

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use tollgate::grpc::pb::{DecidedBy, Outcome};
+use tollgate::grpc::pb::{self, DecidedBy, Outcome};
 
 use crate::support::redis::{Redis, free_port};
 use crate::support::server::{Client, PATIENCE, Server, decide};
@@ -113,19 +113,66 @@ async fn fault_05_a_lost_script_fails_no_call() {
 }
 
 #[tokio::test]
-async fn a_value_that_is_not_ours_is_an_error_and_not_a_count() {
+async fn a_value_that_is_not_ours_is_an_error_of_its_key_alone() {
     let redis = Redis::start();
-    let server = Server::start(PLANS, &["--store", &redis.url()]);
+    let server = Server::start(PLANS, &["--store", &redis.url(), "--set", "store.deadline=10s"]);
     let mut client = server.client().await;
     wait_for_the_store(&mut client).await;
     redis.cli(&["SET", "{deny:text}", "hello", "EX", "1000"]);
     redis.cli(&["RPUSH", "{deny:list}", "1"]);
     redis.cli(&["EXPIRE", "{deny:list}", "1000"]);
-    for key in ["text", "list"] {
-        assert_eq!(by(&mut client, key, "deny").await, (Outcome::Denied, DecidedBy::FailClosed), "{key}");
+    // All at once, so that they share calls to Redis with the good ones.
+    let calls: Vec<_> = (0..200)
+        .map(|call| {
+            let mut client = client.clone();
+            let key = match call % 4 {
+                0 => "text".to_owned(),
+                1 => "list".to_owned(),
+                _ => format!("good {call}"),
+            };
+            tokio::spawn(async move { (call, by(&mut client, &key, "deny").await) })
+        })
+        .collect();
+    for call in calls {
+        let (call, answer) = call.await.unwrap();
+        let expected = if call % 4 < 2 { (Outcome::Denied, DecidedBy::FailClosed) } else { (Outcome::Allowed, DecidedBy::Store) };
+        assert_eq!(answer, expected, "call {call}");
     }
-    assert_eq!(by(&mut client, "other", "deny").await, (Outcome::Allowed, DecidedBy::Store));
     assert!(server.log().contains("the store refused"), "{}", server.log());
+}
+
+/// More than the store keeps up with is refused as such; no policy for a failing store opens the limit.
+#[tokio::test]
+async fn a_flood_of_batches_on_a_healthy_redis_opens_no_limit() {
+    let redis = Redis::start();
+    let server = Server::start(PLANS, &["--store", &redis.url(), "--set", "store.deadline=10s"]);
+    let mut client = server.client().await;
+    wait_for_the_store(&mut client).await;
+    let batches: Vec<_> = (0..24)
+        .map(|_| {
+            let mut client = client.clone();
+            let requests = vec![crate::support::server::request("flooded", "allow", None); 1000];
+            tokio::spawn(async move { client.should_allow_batch(pb::ShouldAllowBatchRequest { requests }).await })
+        })
+        .collect();
+    assert_eq!(by(&mut client, "beside", "allow").await, (Outcome::Allowed, DecidedBy::Store));
+    let (mut allowed, mut refused) = (0, 0);
+    for batch in batches {
+        for result in batch.await.unwrap().unwrap().into_inner().results {
+            match result.result.unwrap() {
+                pb::should_allow_result::Result::Response(response) => {
+                    assert_eq!(response.decided_by(), DecidedBy::Store);
+                    allowed += u32::from(response.allowed);
+                }
+                pb::should_allow_result::Result::Error(error) => {
+                    assert_eq!(error.code, tonic::Code::ResourceExhausted as i32, "{}", error.message);
+                    refused += 1;
+                }
+            }
+        }
+    }
+    println!("{allowed} of 24,000 allowed, {refused} shed");
+    assert_eq!(allowed, 10);
 }
 
 #[tokio::test]
@@ -160,7 +207,7 @@ async fn a_wrong_password_is_survived_and_said() {
 #[tokio::test]
 async fn fault_10_redis_out_of_memory_is_a_failure_and_not_a_denial() {
     let redis = Redis::start();
-    let server = Server::start(PLANS, &["--store", &redis.url()]);
+    let server = Server::start(PLANS, &["--store", &redis.url(), "--set", "store.deadline=10s"]);
     let mut client = server.client().await;
     wait_for_the_store(&mut client).await;
     redis.cli(&["CONFIG", "SET", "maxmemory", "1"]);

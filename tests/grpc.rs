@@ -67,7 +67,7 @@ async fn retry_after_is_true_when_waited_for() {
 #[tokio::test]
 async fn retry_after_is_true_when_waited_for_on_redis() {
     let redis = Redis::start();
-    let server = Server::start(PLANS, &["--store", &redis.url()]);
+    let server = Server::start(PLANS, &["--store", &redis.url(), "--set", "store.deadline=10s"]);
     waits_as_told(server.client().await).await;
 }
 

@@ -118,7 +118,8 @@ fn assert_first(now_us: u64, wait_us: u64, what: &str, holds: impl Fn(u64) -> bo
     assert!(wait_us == 0 || !holds(now_us + wait_us - 1), "{what} {wait_us}: a microsecond earlier already");
 }
 
-fn check_request(limit: &Limit, state: &mut State, model: &mut Model, now_us: u64, cost: u64, mode: Mode) -> bool {
+fn check_request(limit: &Limit, state: &mut State, model: &mut Model, request: (u64, u64, Mode)) -> bool {
+    let (now_us, cost, mode) = request;
     let (limits, states) = (std::slice::from_ref(limit), std::slice::from_mut(state));
     let expected = model.fits(limit, now_us, cost);
     let cost = Cost::new(cost).unwrap();
@@ -169,7 +170,7 @@ fn check_history(algorithm: Algorithm, seed: u64) {
             _ => 1,
         };
         let mode = if random.below(8) == 0 { Mode::Peek } else { Mode::Charge };
-        if check_request(&limit, &mut state, &mut model, now_us, cost, mode) {
+        if check_request(&limit, &mut state, &mut model, (now_us, cost, mode)) {
             times.mark(now_us);
         }
     }

@@ -2,15 +2,19 @@
 
 use std::time::Duration;
 
-use tonic::Status;
 use tonic::metadata::MetadataMap;
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt};
 
 use super::pb;
 use crate::algorithm::Mode;
 use crate::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use crate::key::{Cost, Key};
-use crate::limiter::{BATCH_MAX, Question};
-use crate::plan::{Algorithm, Anchor, Limit, NAME_BYTES_MAX, OnStoreFailure, Plan, Rule, UnknownPlan};
+use crate::limiter::{BATCH_MAX, Question, Refusal};
+use crate::plan::{Algorithm, Anchor, Limit, NAME_BYTES_MAX, OnStoreFailure, Plan, Rule};
+
+/// What a caller that was shed is told to wait: some times what the store needs for all that waits for it.
+const RETRY_OVERLOADED_AFTER: Duration = Duration::from_millis(100);
 
 /// Checks a request. Errors: INVALID_ARGUMENT, with what is wrong and what would be right.
 pub(super) fn question(request: pb::ShouldAllowRequest) -> Result<Question, Status> {
@@ -26,7 +30,7 @@ pub(super) fn question(request: pb::ShouldAllowRequest) -> Result<Question, Stat
     }
 }
 
-/// What became of each request of a batch: its place among the questions, or what is wrong with it.
+/// Of each request of a batch: whether it wants details, or what is wrong with it.
 pub(super) type Parsed = Vec<Result<bool, Status>>;
 
 /// Checks the requests of a batch, each on its own. The first list tells per request whether it wants details or what is
@@ -45,7 +49,7 @@ pub(super) fn questions(requests: Vec<pb::ShouldAllowRequest>) -> (Parsed, Vec<Q
 }
 
 /// One result per request, from the decisions on the sound ones.
-pub(super) fn results(parsed: Parsed, decisions: Vec<Result<Decision, UnknownPlan>>) -> Vec<pb::ShouldAllowResult> {
+pub(super) fn results(parsed: Parsed, decisions: Vec<Result<Decision, Refusal>>) -> Vec<pb::ShouldAllowResult> {
     let mut decisions = decisions.into_iter();
     let mut next = |detailed| match decisions.next() {
         Some(decision) => result(decision, detailed),
@@ -55,12 +59,12 @@ pub(super) fn results(parsed: Parsed, decisions: Vec<Result<Decision, UnknownPla
 }
 
 /// One result of many.
-pub(super) fn result(decision: Result<Decision, UnknownPlan>, detailed: bool) -> pb::ShouldAllowResult {
+pub(super) fn result(decision: Result<Decision, Refusal>, detailed: bool) -> pb::ShouldAllowResult {
     match decision {
         Ok(decision) => {
             pb::ShouldAllowResult { result: Some(pb::should_allow_result::Result::Response(response(decision, detailed))) }
         }
-        Err(unknown) => error_result(&unknown_plan(&unknown)),
+        Err(refused) => error_result(&refusal(&refused)),
     }
 }
 
@@ -70,9 +74,15 @@ pub(super) fn error_result(status: &Status) -> pb::ShouldAllowResult {
     pb::ShouldAllowResult { result: Some(pb::should_allow_result::Result::Error(error)) }
 }
 
-/// The status for a plan that the config does not have.
-pub(super) fn unknown_plan(unknown: &UnknownPlan) -> Status {
-    Status::not_found(unknown.to_string())
+/// The status of a question that got no decision.
+pub(super) fn refusal(refusal: &Refusal) -> Status {
+    match refusal {
+        Refusal::UnknownPlan(unknown) => Status::not_found(unknown.to_string()),
+        Refusal::Overloaded => {
+            let details = ErrorDetails::with_retry_info(Some(RETRY_OVERLOADED_AFTER));
+            Status::with_error_details(Code::ResourceExhausted, refusal.to_string(), details)
+        }
+    }
 }
 
 /// The status for a batch that is empty or too large.

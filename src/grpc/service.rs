@@ -49,7 +49,7 @@ impl<S: Store> RateLimitService for Service<S> {
         let patience = convert::patience(request.metadata());
         let detailed = request.get_ref().detailed;
         let question = convert::question(request.into_inner())?;
-        let decision = self.limiter.decide(question, patience).await.map_err(|unknown| convert::unknown_plan(&unknown))?;
+        let decision = self.limiter.decide(question, patience).await.map_err(|refused| convert::refusal(&refused))?;
         Ok(Response::new(convert::response(decision, detailed)))
     }
 
@@ -90,7 +90,7 @@ impl<S: Store> RateLimitService for Service<S> {
         let pb::PeekRequest { key, plan, cost } = request.into_inner();
         let mut question = convert::question(pb::ShouldAllowRequest { key, plan, cost, detailed: true })?;
         question.mode = Mode::Peek;
-        let decision = self.limiter.decide(question, patience).await.map_err(|unknown| convert::unknown_plan(&unknown))?;
+        let decision = self.limiter.decide(question, patience).await.map_err(|refused| convert::refusal(&refused))?;
         Ok(Response::new(pb::PeekResponse { answer: Some(convert::response(decision, true)) }))
     }
 

@@ -139,6 +139,14 @@ async fn a_full_embedded_store_allows_unless_the_plan_denies() {
 }
 
 #[tokio::test]
+async fn a_flood_on_a_healthy_store_is_refused_and_opens_no_limit() {
+    let limiter = limiter(Broken(StoreError::Overloaded(1)));
+    for plan in ["ten", "allow", "deny"] {
+        assert_eq!(limiter.decide(question(plan, 1), None).await, Err(Refusal::Overloaded));
+    }
+}
+
+#[tokio::test]
 async fn a_batch_is_answered_in_its_order() {
     let questions = ["ten", "unlimited", "no such", "ten", "blocked"].map(|plan| question(plan, 6)).to_vec();
     let answers = healthy().decide_batch(questions, None).await;
@@ -158,6 +166,6 @@ async fn the_store_is_given_the_shorter_of_both_deadlines() {
 
 #[tokio::test]
 async fn an_unknown_plan_is_an_error() {
-    let unknown = healthy().decide(question("tne", 1), None).await.unwrap_err();
+    let Err(Refusal::UnknownPlan(unknown)) = healthy().decide(question("tne", 1), None).await else { panic!("it is known") };
     assert_eq!(unknown.nearest.as_deref(), Some("ten"));
 }

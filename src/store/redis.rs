@@ -18,7 +18,6 @@ use fred::error::{Error, ErrorKind};
 use fred::interfaces::ClientLike;
 use fred::types::config::Options;
 use fred::types::{ClusterHash, CustomCommand, Value};
-use futures_util::future::join_all;
 use tokio::sync::Mutex;
 
 use super::{Ask, Store, StoreError};
@@ -75,12 +74,6 @@ impl RedisStore {
     pub async fn connected(&self, patience: Duration) -> bool {
         tokio::time::timeout(patience, self.shared.client.wait_for_connect()).await.is_ok_and(|up| up.is_ok())
     }
-
-    /// Closes the connection; calls under way get what they can get.
-    pub async fn close(&self) {
-        // Nothing depends on a polite goodbye: Redis drops the connection when the process ends.
-        let _ = self.shared.client.quit().await;
-    }
 }
 
 impl Store for RedisStore {
@@ -101,42 +94,39 @@ impl Store for RedisStore {
 }
 
 impl Shared {
+    /// One script call on at most [`SCRIPT_ASKS_MAX`] asks; one answer each.
     async fn decide(&self, asks: &[Ask], until: Instant) -> Vec<Result<Verdict, StoreError>> {
         let deadline = until.saturating_duration_since(monotonic());
-        // Polled, and so sent, in their order over one connection: Redis runs them in their order.
-        let calls = asks.chunks(SCRIPT_ASKS_MAX).map(|chunk| self.decide_chunk(chunk, until, deadline));
-        join_all(calls).await.into_iter().flatten().collect()
-    }
-
-    async fn decide_chunk(&self, asks: &[Ask], until: Instant, deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
-        let refuse = |error: StoreError| vec![Err(error); asks.len()];
-        match self.call(asks, until).await {
-            Ok(reply) => match reply.as_bytes().and_then(|bytes| wire::parse_reply(bytes, asks)) {
-                Some(verdicts) => verdicts.into_iter().map(Ok).collect(),
-                None => refuse(StoreError::Nonsense("the script's reply has another shape".to_owned())),
-            },
-            Err(error) => refuse(store_error(&error, deadline)),
-        }
+        let answers = match self.call(asks, until).await {
+            Ok(reply) => reply
+                .as_bytes()
+                .and_then(|bytes| wire::parse_reply(bytes, asks))
+                .ok_or_else(|| StoreError::Nonsense("the script's reply has another shape".to_owned())),
+            Err(error) => Err(store_error(&error, deadline)),
+        };
+        answers.unwrap_or_else(|error| vec![Err(error); asks.len()])
     }
 
     async fn call(&self, asks: &[Ask], until: Instant) -> Result<Value, Error> {
-        let loads = self.loads.load(Ordering::Acquire);
-        match self.evalsha(asks, until).await {
-            Err(error) if error.details().starts_with("NOSCRIPT") => {
-                // Nothing was executed, so this is no repeated charge.
-                self.load_script(loads, until).await?;
-                self.evalsha(asks, until).await
+        loop {
+            let loads = self.loads.load(Ordering::Acquire);
+            match self.evalsha(asks, until).await {
+                // Nothing was executed, so this is no repeated charge. It ends: each turn needs time, and `until` comes.
+                Err(error) if error.details().starts_with("NOSCRIPT") => self.load_script(loads, until).await?,
+                answer => return answer,
             }
-            answer => answer,
         }
     }
 
     async fn evalsha(&self, asks: &[Ask], until: Instant) -> Result<Value, Error> {
-        let keys: Vec<String> = asks.iter().flat_map(name::keys).collect();
+        let (mut keys, mut packed) = (Vec::with_capacity(asks.len()), Vec::with_capacity(asks.len()));
+        for ask in asks {
+            let before = keys.len();
+            keys.extend(name::keys(ask).map(|key| Value::String(key.into())));
+            packed.push(Value::Bytes(wire::pack_ask(ask, keys.len() - before).into()));
+        }
         let clock = self.injected.iter().map(|clock| Value::from(clock.now_us().to_string()));
-        let packed = asks.iter().map(|ask| Value::Bytes(wire::pack_ask(ask).into()));
         let head = [Value::String(self.script.sha.clone()), Value::Integer(keys.len() as i64)];
-        let keys = keys.into_iter().map(|key| Value::String(key.into()));
         self.send("EVALSHA", head.into_iter().chain(keys).chain(packed).chain(clock).collect(), until).await
     }
 

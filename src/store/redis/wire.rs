@@ -4,21 +4,22 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{Algorithm, Mode, Reading, Verdict};
 use crate::plan::Limit;
-use crate::store::Ask;
+use crate::store::{Ask, StoreError};
 
 /// Bytes of a number in a reading.
 const NUMBER: usize = 7;
 /// Bytes of a reading: three numbers.
 const READING: usize = 3 * NUMBER;
 
-/// One request: mode, cost, count of limits, then each limit's shape, window, quota and burst.
-pub(super) fn pack_ask(ask: &Ask) -> Vec<u8> {
+/// One request: mode, cost, counts of keys and of limits, then each limit's shape, window, quota and burst.
+pub(super) fn pack_ask(ask: &Ask, keys: usize) -> Vec<u8> {
     let limits = ask.plan.limits();
-    let mut packed = Vec::with_capacity(7 + 26 * limits.len());
+    let mut packed = Vec::with_capacity(8 + 26 * limits.len());
     packed.push(u8::from(ask.mode == Mode::Charge));
     // A cost fits its plan's capacities, which are below 2^40.
     packed.extend_from_slice(&ask.cost.units().to_le_bytes()[..5]);
-    // A plan has at most eight limits.
+    // A plan has at most eight limits, and a key at most for each of them and one for all.
+    packed.push(keys as u8);
     packed.push(limits.len() as u8);
     for limit in limits {
         packed.extend_from_slice(&limit.shape().bytes());
@@ -29,21 +30,28 @@ pub(super) fn pack_ask(ask: &Ask) -> Vec<u8> {
     packed
 }
 
-/// The verdicts on `asks`, in their order; `None` when the reply has another shape.
-pub(super) fn parse_reply(reply: &[u8], asks: &[Ask]) -> Option<Vec<Verdict>> {
+/// The answers to `asks`, in their order; `None` when the reply has another shape.
+pub(super) fn parse_reply(reply: &[u8], asks: &[Ask]) -> Option<Vec<Result<Verdict, StoreError>>> {
     let mut rest = reply;
-    let verdicts: Option<Vec<Verdict>> = asks.iter().map(|ask| parse_verdict(&mut rest, ask.plan.limits())).collect();
-    verdicts.filter(|_| rest.is_empty())
+    let answers: Option<Vec<_>> = asks.iter().map(|ask| parse_answer(&mut rest, ask.plan.limits())).collect();
+    answers.filter(|_| rest.is_empty())
 }
 
-fn parse_verdict(rest: &mut &[u8], limits: &[Limit]) -> Option<Verdict> {
+fn parse_answer(rest: &mut &[u8], limits: &[Limit]) -> Option<Result<Verdict, StoreError>> {
     let fits = match rest.split_off_first()? {
         b'1' => true,
         b'0' => false,
+        b'E' => return parse_refusal(rest).map(Err),
         _ => return None,
     };
     let readings: Option<SmallVec<[Reading; 2]>> = limits.iter().map(|limit| parse_reading(rest, limit)).collect();
-    Some(Verdict { fits, readings: readings? })
+    Some(Ok(Verdict { fits, readings: readings? }))
+}
+
+fn parse_refusal(rest: &mut &[u8]) -> Option<StoreError> {
+    let length = u16::from_le_bytes(rest.split_off(..2)?.try_into().ok()?);
+    let text = rest.split_off(..usize::from(length))?;
+    Some(StoreError::Refused(String::from_utf8_lossy(text).into_owned()))
 }
 
 fn parse_reading(rest: &mut &[u8], limit: &Limit) -> Option<Reading> {

@@ -2,9 +2,10 @@
 --
 -- KEYS  per request: the name of its packed state, if it has limits with one, then the name of each log, in the order of
 --       its limits. All keys of one request carry the same hash tag.
--- ARGV  per request one packed string: mode B (1 charge, 0 peek), cost I5, n B, then n limits of
---       shape (5 bytes: tag B, window code I4), window I7, quota I7, burst I7. Whole numbers, microseconds.
--- Reply one string, per request: '1' or '0' (whether the cost fits), then n readings of three I7; see each algorithm.
+-- ARGV  per request one packed string: mode B (1 charge, 0 peek), cost I5, keys B (how many of KEYS are its), n B, then
+--       n limits of shape (5 bytes: tag B, window code I4), window I7, quota I7, burst I7. Whole numbers, microseconds.
+-- Reply one string, per request: '1' or '0' (whether the cost fits), then n readings of three I7, see each algorithm; or
+--       'E' and an error as length I2 and text, when its state cannot be read: it is not ours, or a newer version's.
 --
 -- Packed state: records of shape (5 bytes) and that algorithm's payload. A limit finds its record by its shape, so adding,
 -- removing or reordering limits resets no other's usage. Records of other limits are kept until they are fresh.
@@ -60,7 +61,7 @@ end
 local function parse_limits(item, n, first_key)
   local limits, key, packed_key = {}, first_key, nil
   for index = 1, n do
-    local at = 8 + PACKED_LIMIT * (index - 1)
+    local at = 9 + PACKED_LIMIT * (index - 1)
     local limit = { shape = string.sub(item, at, at + 4), rule = algorithm(string.byte(item, at)) }
     limit.window, limit.quota, limit.burst = struct.unpack('<I7I7I7', item, at + 5)
     limit.emission = math.ceil(limit.window / limit.quota)
@@ -77,7 +78,7 @@ local function parse_limits(item, n, first_key)
       key = key + 1
     end
   end
-  return limits, packed_key, key
+  return limits, packed_key
 end
 
 -- The packed state anew: changed records are saved, the others kept as they are; a charge drops those that are fresh.
@@ -128,9 +129,9 @@ local function write(packed_key, value, at, order, limits, fits)
   end
 end
 
-local function decide(item, first_key)
-  local mode, cost, n = struct.unpack('<BI5B', item)
-  local limits, packed_key, next_key = parse_limits(item, n, first_key)
+-- Reads all that a request needs. Fails on a state that is not ours; nothing is written yet then.
+local function look(item, cost, n, first_key)
+  local limits, packed_key = parse_limits(item, n, first_key)
   local value = packed_key and redis.call('GET', packed_key) or ''
   local at, order = index_records(value)
   local fits = true
@@ -142,6 +143,23 @@ local function decide(item, first_key)
       limit.state = limit.rule.view(value, at[limit.shape], limit)
     end
     fits = fits and limit.rule.fits(limit.state, limit, cost)
+  end
+  return limits, fits, packed_key, value, at, order
+end
+
+local function refuse(problem)
+  local text = type(problem) == 'table' and problem.err or tostring(problem)
+  text = string.sub(text, 1, 200)
+  return 'E' .. struct.pack('<I2', #text) .. text
+end
+
+local function decide(item, first_key)
+  local mode, cost, keys, n = struct.unpack('<BI5BB', item)
+  local next_key = first_key + keys
+  -- Requests of many callers share this call: one that cannot be decided must not fail the others.
+  local read, limits, fits, packed_key, value, at, order = pcall(look, item, cost, n, first_key)
+  if not read then
+    return refuse(limits), next_key
   end
   if mode == 1 then
     write(packed_key, value, at, order, limits, fits)

@@ -79,7 +79,7 @@ local function sliding_log()
     end
     push(state, cost)
     state.length, state.live, state.used = state.used + cost, 0, state.used + cost
-    state.ahead, state.clamped, state.charged = state.length, false, true
+    state.ahead, state.clamped = state.length, false
   end
 
   function self.save(state, limit)
