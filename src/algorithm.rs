@@ -225,6 +225,13 @@ impl State {
         }
     }
 
+    /// Gives up precision so that the next charge needs no more bytes: some units will leave later than they could.
+    pub fn make_place(&mut self) {
+        if let Self::Runs(runs) = self {
+            runs.make_place();
+        }
+    }
+
     fn read(&self, limit: &Limit, now_us: u64, cost: u64) -> Reading {
         match self {
             Self::Window(window) => window.read(limit, now_us),

@@ -60,7 +60,7 @@ pub enum StoreError {
     /// Too many requests wait for the store already; nothing was sent.
     #[error("{0} requests wait for the store already")]
     Overloaded(usize),
-    /// The embedded store is full of live keys and has no room for one more; keys it holds are still decided exactly.
+    /// The embedded store is full of live keys and has no room for one more; keys that it holds are still decided.
     #[error("the embedded store is full of live keys")]
     Full,
 }

@@ -88,15 +88,12 @@ async fn a_peek_writes_nothing(lab: Lab) {
     for algorithm in ALL {
         let plan = plan(vec![limit(5, MINUTE, algorithm)]);
         lab.decide(ask(&plan, "peeked", 2)).await;
-        let dump = |lab: &Lab| lab.redis.as_ref().map(|redis| redis.cli(&["DEBUG", "DIGEST"]));
-        let before = dump(&lab);
         lab.clock.set(crate::support::clock::START_US - 1_000_000);
         for _ in 0..10 {
             assert_eq!(lab.remaining(&plan, "peeked").await, [3], "{algorithm:?}");
             assert_eq!(lab.remaining(&plan, "never seen").await, [5]);
         }
         lab.clock.set(crate::support::clock::START_US);
-        assert_eq!(dump(&lab), before);
     }
 }
 
@@ -205,6 +202,61 @@ async fn full_at_the_end_of_a_minute_leaves_nothing_right_after_it(lab: Lab) {
     }
 }
 
+async fn a_counter_of_another_plan_weighs_on(lab: Lab) {
+    let (counter, hour) = (limit(10, MINUTE, COUNTER), limit(20, HOUR, FIXED));
+    let both = plan(vec![counter, hour.clone()]);
+    let end_us = crate::support::clock::START_US.next_multiple_of(60_000_000);
+    lab.clock.set(end_us - 1);
+    assert!(lab.fits(&both, "weighs", 10).await);
+    lab.clock.set(end_us + 1);
+    assert!(lab.fits(&plan(vec![hour]), "weighs", 1).await);
+    assert_eq!(lab.remaining(&both, "weighs").await[0], 0);
+}
+
+async fn a_long_window_of_another_plan_stays(lab: Lab) {
+    let (month, minute) = (limit(10, MINUTE * 60 * 24 * 30, ANCHORED), limit(20, MINUTE, FIXED));
+    let both = plan(vec![month, minute.clone()]);
+    assert!(lab.fits(&both, "month", 10).await);
+    lab.clock.advance(29 * 24 * 3600 * 1_000_000);
+    assert!(lab.fits(&plan(vec![minute]), "month", 1).await);
+    assert_eq!(lab.remaining(&both, "month").await[0], 0);
+}
+
+async fn no_key_expires_before_it_is_fresh(lab: Lab) {
+    let Some(redis) = lab.redis.as_ref() else { return };
+    let mut plans: Vec<Arc<Plan>> = ALL.iter().map(|algorithm| plan(vec![limit(7, MINUTE, *algorithm)])).collect();
+    plans.push(plan(vec![limit(9, HOUR, FIXED), limit(7, MINUTE, FIXED)]));
+    for (index, plan) in plans.iter().enumerate() {
+        lab.clock.advance(1_234_567);
+        let now_us = tollgate::clock::Clock::now_us(&lab.clock);
+        let key = format!("k{index}");
+        let verdict = lab.decide(ask(plan, &key, 3)).await;
+        let fresh_us = now_us + verdict.statuses(plan.limits(), Cost::ONE).iter().map(|s| s.reset_after_us).max().unwrap();
+        let names = redis.cli(&["KEYS", &format!("*{key}*")]);
+        let expires_us: u64 = redis.cli(&["PEXPIRETIME", names.lines().next().unwrap()]).parse::<u64>().unwrap() * 1000;
+        assert!(expires_us > fresh_us && expires_us <= fresh_us + 2_000, "{names}: {expires_us} {fresh_us}");
+    }
+}
+
+async fn a_peek_changes_no_byte(lab: Lab) {
+    let Some(redis) = lab.redis.as_ref() else { return };
+    for algorithm in ALL {
+        let plan = plan(vec![limit(5, MINUTE, algorithm)]);
+        lab.decide(ask(&plan, &format!("{algorithm:?}"), 2)).await;
+    }
+    let dump = || {
+        redis.cli(&["EVAL", "local all = redis.call('KEYS', '*') table.sort(all) local out = '' for _, k in ipairs(all) do out = out .. k .. redis.sha1hex(redis.call('DUMP', k)) .. redis.call('PEXPIRETIME', k) end return out", "0"])
+    };
+    let before = dump();
+    assert!(before.contains("group"), "{before}");
+    lab.clock.set(crate::support::clock::START_US - 120_000_000);
+    for algorithm in ALL {
+        let plan = plan(vec![limit(5, MINUTE, algorithm)]);
+        lab.decide(peek(&plan, &format!("{algorithm:?}"), 1)).await;
+        assert_eq!(dump(), before, "{algorithm:?}");
+    }
+}
+
 macro_rules! every_store_keeps {
     ($($claim:ident,)*) => {
         mod memory {
@@ -235,6 +287,10 @@ every_store_keeps! {
     groups_and_keys_do_not_collide,
     the_largest_numbers_are_exact,
     full_at_the_end_of_a_minute_leaves_nothing_right_after_it,
+    a_counter_of_another_plan_weighs_on,
+    a_long_window_of_another_plan_stays,
+    no_key_expires_before_it_is_fresh,
+    a_peek_changes_no_byte,
 }
 
 mod bounds {
@@ -276,16 +332,24 @@ mod bounds {
         assert!(store.bytes() <= tollgate::store::CAPACITY_MIN as usize);
     }
 
+    /// Alone or among others, a log that has no room left keeps counting: late, never early, and within the capacity.
     #[test]
-    fn a_log_that_grows_is_bounded_too() {
-        let (store, clock) = small();
-        let plan = plan(vec![limit(100_000, HOUR, LOG)]);
-        let mut answers = (0..100_000).map(|_| {
-            clock.advance(1);
-            store.decide(&ask(&plan, "log", 1))
-        });
-        assert!(answers.by_ref().any(|answer| answer == Err(StoreError::Full)));
-        assert!(store.bytes() <= tollgate::store::CAPACITY_MIN as usize);
+    fn a_log_that_has_no_room_left_is_decided_all_the_same() {
+        for junk in [0, 20_000] {
+            let (store, clock) = small();
+            let (log, short) = (plan(vec![limit(20_000, HOUR, LOG)]), plan(vec![limit(3, HOUR, FIXED)]));
+            store.decide(&ask(&log, "log", 1)).unwrap();
+            for index in 0..junk {
+                // Refused or not, it must not count for the log.
+                let _ = store.decide(&ask(&short, &format!("junk {index}"), 1));
+            }
+            for taken in 1..20_000 {
+                clock.advance(1_000);
+                assert!(store.decide(&ask(&log, "log", 1)).unwrap().fits, "after {taken}");
+                assert!(store.bytes() <= tollgate::store::CAPACITY_MIN as usize);
+            }
+            assert!(!store.decide(&ask(&log, "log", 1)).unwrap().fits);
+        }
     }
 
     #[test]
@@ -300,5 +364,45 @@ mod bounds {
             store.decide(&ask(&plan, &format!("late {index}"), 1)).unwrap();
         }
         assert!(store.len() < 2_200, "{} keys are held", store.len());
+    }
+
+    fn left(store: &MemoryStore, plan: &Arc<Plan>, key: &str) -> Vec<u64> {
+        let verdict = store.decide(&peek(plan, key, 1)).unwrap();
+        verdict.statuses(plan.limits(), Cost::ONE).iter().map(|status| status.remaining).collect()
+    }
+
+    #[test]
+    fn an_entry_charged_again_is_not_swept() {
+        let (store, clock) = small();
+        let plan = plan(vec![limit(5, MINUTE, WINDOW)]);
+        store.decide(&ask(&plan, "used", 1)).unwrap();
+        clock.advance(30_000_000);
+        store.decide(&ask(&plan, "used", 1)).unwrap();
+        clock.advance(31_000_000);
+        for index in 0..500 {
+            store.decide(&ask(&plan, &format!("other {index}"), 1)).unwrap();
+        }
+        assert_eq!(left(&store, &plan, "used"), [4]);
+    }
+
+    #[test]
+    fn a_peek_holds_no_key() {
+        let (store, _clock) = small();
+        let plan = plan(vec![limit(5, MINUTE, WINDOW)]);
+        store.decide(&peek(&plan, "never seen", 1)).unwrap();
+        assert_eq!(store.len(), 0);
+    }
+
+    #[test]
+    fn a_log_that_filled_the_store_counts_aafter_its_window() {
+        let (store, clock) = small();
+        let plan = plan(vec![limit(100_000, HOUR, LOG)]);
+        for _ in 0..100_000 {
+            clock.advance(1);
+            store.decide(&ask(&plan, "log", 1)).unwrap();
+        }
+        clock.advance(3_700_000_000);
+        assert!(store.decide(&ask(&plan, "log", 1)).unwrap().fits);
+        assert_eq!(left(&store, &plan, "log"), [99_999]);
     }
 }

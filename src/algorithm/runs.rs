@@ -66,6 +66,16 @@ impl Runs {
         self.runs.len()
     }
 
+    /// Makes place for one more run without growing: the two runs nearest to each other become one at the later one's time,
+    /// so units leave late, never early. For a store that has no memory left.
+    pub(super) fn make_place(&mut self) {
+        let gap = |index: &usize| self.runs[index + 1].at_us - self.runs[*index].at_us;
+        let Some(nearest) = (0..self.runs.len().saturating_sub(1)).min_by_key(gap) else { return };
+        if let Some(older) = self.runs.remove(nearest) {
+            self.runs[nearest].units += older.units;
+        }
+    }
+
     /// Merges the two newest runs at the later one's time if `same` says that it may; whether it did.
     pub(super) fn merge_newest(&mut self, same: impl Fn(u64, u64) -> bool) -> bool {
         let Some(before) = self.runs.len().checked_sub(2) else { return false };

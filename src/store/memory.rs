@@ -2,8 +2,9 @@
 //!
 //! Bounded in bytes. An entry leaves when it has nothing to tell any more (all its states are fresh again), and for no
 //! other reason: dropping a live one would hand its key a new quota, and a denied key could be freed by flooding the
-//! store with others. When it is full of live entries, keys that it holds are decided as ever, and a request that needs
-//! more room is answered [`StoreError::Full`], which the plan's policy turns into an answer.
+//! store with others. When it is full of live entries, keys that it holds are decided as ever, but a log that would have to
+//! grow merges its nearest units instead, which then leave late, never early. A key that it does not hold is answered
+//! [`StoreError::Full`], which the plan's policy turns into an answer.
 
 mod shard;
 
@@ -53,7 +54,7 @@ impl MemoryStore {
 
     /// Keys held, live or not yet swept.
     pub fn len(&self) -> usize {
-        (0..SHARDS as u64).map(|index| self.shard(index).len()).sum()
+        self.shards.iter().map(|shard| lock(shard).len()).sum()
     }
 
     /// Whether no key is held.
@@ -63,13 +64,18 @@ impl MemoryStore {
 
     /// Bytes held, by the store's own account; never above its capacity.
     pub fn bytes(&self) -> usize {
-        (0..SHARDS as u64).map(|index| self.shard(index).bytes()).sum()
+        self.shards.iter().map(|shard| lock(shard).bytes()).sum()
     }
 
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
-        // A poisoned shard is whole: `Shard::decide` changes nothing until it can no longer fail.
-        self.shards[hash as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+        // Bits that the table inside a shard does not go by.
+        lock(&self.shards[(hash >> 32) as usize % SHARDS])
     }
+}
+
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    // Arithmetic on checked numbers does not panic; if it ever did, the other keys of the shard are whole.
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Store for MemoryStore {

@@ -17,8 +17,17 @@ const ENTRY_BYTES: usize = size_of::<Entry>() + size_of::<Reverse<(u64, u32)>>()
 
 const RECORD_BYTES: usize = size_of::<Record>();
 
-/// Fresh entries dropped by each new one, so that memory shrinks again after a rush and no call pays for all of it.
-const SWEEP_PER_INSERT: usize = 2;
+/// Entries looked at for each new one: more than one, so that what has become fresh goes faster than what comes.
+const LOOKS_PER_INSERT: usize = 4;
+
+/// What became of the entry at the head of the queue.
+enum Look {
+    Dropped,
+    /// It still counts.
+    Kept,
+    /// No entry may be fresh yet.
+    NoneDue,
+}
 
 /// Entries of some of the names.
 pub(super) struct Shard {
@@ -28,8 +37,8 @@ pub(super) struct Shard {
     by_name: HashTable<u32>,
     entries: Vec<Option<Entry>>,
     vacant: Vec<u32>,
-    /// For each entry, once, a time before which it cannot be fresh. States only move that time later, so the queue is
-    /// put right when the time comes, not on each change.
+    /// For each entry, once, when to look whether it is fresh. A charge moves that later, so it is put right when the time
+    /// comes, not on each change; where a step of the clock moved it earlier, the entry stays longer than it had to.
     queue: BinaryHeap<Reverse<(u64, u32)>>,
 }
 
@@ -38,8 +47,10 @@ struct Entry {
     /// Bytes that the shard has on its account for this entry.
     accounted: usize,
     /// A state per shape that was charged and may still count.
-    records: SmallVec<[Record; 1]>,
+    records: Records,
 }
+
+type Records = SmallVec<[Record; 1]>;
 
 /// What is remembered of the entry's key for one shape of limit.
 struct Record {
@@ -102,23 +113,40 @@ impl Shard {
         (ask, now_us): (&Ask, u64),
         states: &mut [State],
     ) -> Result<(), StoreError> {
-        let growth: usize = states.iter().map(State::growth_bytes).sum();
-        let needed = match found {
-            None => ENTRY_BYTES + name_bytes + growth + RECORD_BYTES * states.len(),
-            Some(index) => growth + RECORD_BYTES * self.missing_records(index, ask.plan.limits()),
-        };
         if found.is_none() {
-            for _ in 0..SWEEP_PER_INSERT {
-                self.drop_one_fresh(None, now_us);
-            }
+            self.sweep(now_us);
         }
-        if self.bytes + needed <= self.capacity {
+        if self.bytes + self.growth(name_bytes, found, ask, states) <= self.capacity {
             return Ok(());
         }
-        match algorithm::decide(ask.plan.limits(), states, now_us, ask.cost, Mode::Peek).fits {
-            true => self.make_room(needed, found, now_us),
-            false => Ok(()),
+        if !algorithm::decide(ask.plan.limits(), states, now_us, ask.cost, Mode::Peek).fits {
+            return Ok(());
         }
+        let needed = self.growth(name_bytes, found, ask, states);
+        match self.make_room(needed, found, now_us) {
+            // A key that is held is decided all the same: its log gives up precision instead of growing.
+            Err(_) if found.is_some() => {
+                states.iter_mut().filter(|state| state.growth_bytes() > 0).for_each(State::make_place);
+                self.make_room(self.growth(name_bytes, found, ask, states), found, now_us)
+            }
+            made => made,
+        }
+    }
+
+    /// Bytes that charging the ask could add.
+    fn growth(&self, name_bytes: usize, found: Option<u32>, ask: &Ask, states: &[State]) -> usize {
+        let limits = ask.plan.limits();
+        let known = found.and_then(|index| self.entry(index)).map(|entry| &entry.records);
+        let is_known = |limit: &Limit| known.is_some_and(|records| records.iter().any(|record| record.shape == limit.shape()));
+        let missing = || limits.iter().zip(states).filter(|(limit, _)| !is_known(limit));
+        let runs: usize =
+            states.iter().map(State::growth_bytes).sum::<usize>() + missing().map(|(_, state)| state.heap_bytes()).sum::<usize>();
+        let (held, spilled) = known.map_or((0, 0), |records| (records.len(), spilled_bytes(records)));
+        let records = held + missing().count();
+        // More than the one that an entry holds itself go to the heap, which grows by doubling.
+        let spill = if records > 1 { records.next_power_of_two() * RECORD_BYTES } else { 0 };
+        let entry = if found.is_none() { ENTRY_BYTES + name_bytes } else { 0 };
+        entry + runs + spill.saturating_sub(spilled)
     }
 
     fn find(&self, name: &str, hash: u64) -> Option<u32> {
@@ -162,13 +190,6 @@ impl Shard {
         entry.accounted = bytes;
     }
 
-    fn missing_records(&self, index: u32, limits: &[Limit]) -> usize {
-        let has = |limit: &&Limit| {
-            self.entry(index).is_some_and(|entry| entry.records.iter().any(|record| record.shape == limit.shape()))
-        };
-        limits.len() - limits.iter().filter(has).count()
-    }
-
     fn insert(&mut self, name: &str, hash: u64, limits: &[Limit], states: SmallVec<[State; 2]>) {
         let record = |(limit, state): (&Limit, State)| Record { shape: limit.shape(), window_us: limit.window_us(), state };
         let mut entry = Entry { name: name.into(), accounted: 0, records: limits.iter().zip(states).map(record).collect() };
@@ -197,22 +218,40 @@ impl Shard {
         Ok(())
     }
 
+    /// Drops a few fresh entries, so that memory shrinks again after a rush and no call pays for all of it.
+    fn sweep(&mut self, now_us: u64) {
+        for _ in 0..LOOKS_PER_INSERT {
+            self.look_at_next(None, now_us);
+        }
+    }
+
     /// Drops the entry that has been fresh for longest; false when none is fresh.
     fn drop_one_fresh(&mut self, keep: Option<u32>, now_us: u64) -> bool {
-        while let Some(&Reverse((not_before_us, index))) = self.queue.peek() {
-            if not_before_us > now_us {
-                return false;
-            }
-            self.queue.pop();
-            let fresh_at_us = self.entry(index).map_or(0, Entry::fresh_at_us);
-            if fresh_at_us > now_us || Some(index) == keep {
-                self.queue.push(Reverse((fresh_at_us.max(now_us + 1), index)));
-            } else if let Some(entry) = self.entries[index as usize].take() {
-                self.forget(index, &entry);
-                return true;
+        loop {
+            match self.look_at_next(keep, now_us) {
+                Look::Dropped => return true,
+                Look::Kept => {}
+                Look::NoneDue => return false,
             }
         }
-        false
+    }
+
+    /// Looks at the entry that may be fresh first: drops it, or queues it for when it may be next.
+    fn look_at_next(&mut self, keep: Option<u32>, now_us: u64) -> Look {
+        let Some(&Reverse((not_before_us, index))) = self.queue.peek() else { return Look::NoneDue };
+        if not_before_us > now_us {
+            return Look::NoneDue;
+        }
+        self.queue.pop();
+        let fresh_at_us = self.entry(index).map_or(0, Entry::fresh_at_us);
+        if fresh_at_us > now_us || Some(index) == keep {
+            self.queue.push(Reverse((fresh_at_us.max(now_us + 1), index)));
+            return Look::Kept;
+        }
+        if let Some(entry) = self.entries[index as usize].take() {
+            self.forget(index, &entry);
+        }
+        Look::Dropped
     }
 
     fn forget(&mut self, index: u32, entry: &Entry) {
@@ -227,9 +266,8 @@ impl Shard {
 
 impl Entry {
     fn bytes(&self) -> usize {
-        let spilled = if self.records.spilled() { self.records.capacity() * RECORD_BYTES } else { 0 };
         let heap: usize = self.records.iter().map(|record| record.state.heap_bytes()).sum();
-        ENTRY_BYTES + self.name.len() + spilled + heap
+        ENTRY_BYTES + self.name.len() + spilled_bytes(&self.records) + heap
     }
 
     fn fresh_at_us(&self) -> u64 {
@@ -241,4 +279,8 @@ impl Record {
     fn fresh_at_us(&self) -> u64 {
         self.state.fresh_at_us(self.window_us)
     }
+}
+
+fn spilled_bytes(records: &Records) -> usize {
+    if records.spilled() { records.capacity() * RECORD_BYTES } else { 0 }
 }
