@@ -17,7 +17,7 @@ use crate::telemetry::LogFormat;
 ///
 /// Without a command, serves; without a config, serves example plans from memory.
 #[derive(Debug, Parser)]
-#[command(name = "tollgate", version, max_term_width = 100)]
+#[command(name = "tollgate", version, max_term_width = 100, args_conflicts_with_subcommands = true)]
 pub struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,

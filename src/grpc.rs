@@ -11,6 +11,7 @@ mod service;
 use std::future::Future;
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
@@ -43,6 +44,8 @@ const LOCAL_RESETS_MAX: usize = 1024;
 /// After this long without a sign of life a peer is asked for one, and dropped when none comes in time.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(30);
 const KEEPALIVE_WITHIN: Duration = Duration::from_secs(10);
+/// Between attempts to accept after one that failed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Largest request: a batch of 1,000 with the longest keys and names is below.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
 /// Longest that open calls and connections may hold up the end. Kubernetes kills after 30 s, and promises stand at 10.
@@ -69,7 +72,11 @@ pub async fn serve<S: Store>(listeners: Vec<Listener>, service: Service<S>, shut
     for listener in listeners {
         servers.spawn(serve_listener(listener, routes.clone(), stopped.clone()));
     }
-    shutdown.await;
+    tokio::select! {
+        () = shutdown => {}
+        // A listener ends by itself only when it failed, which it logged; a server that nobody can reach must not stay.
+        _ = servers.join_next() => {}
+    }
     drain(&health, stop, servers).await
 }
 
@@ -104,10 +111,16 @@ async fn serve_listener(listener: Listener, routes: Routes, mut stopped: watch::
     };
     let ended = match listener {
         Listener::Tcp(listener, _) => {
-            let incoming = tokio_stream::StreamExt::map(TcpListenerStream::new(listener), |accepted| {
+            let incoming = TcpListenerStream::new(listener).then(|accepted| async {
+                if let Err(error) = &accepted {
+                    // Out of descriptors, most likely: trying again at once would only burn the processor.
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
                 // A connection that cannot be set to send at once still serves.
                 accepted.inspect(|stream| drop(stream.set_nodelay(true)))
             });
+            let incoming = std::pin::pin!(incoming);
             router.serve_with_incoming_shutdown(incoming, stopped).await
         }
         Listener::Unix(listener, _) => router.serve_with_incoming_shutdown(UnixListenerStream::new(listener), stopped).await,
@@ -119,7 +132,6 @@ async fn serve_listener(listener: Listener, routes: Routes, mut stopped: watch::
 
 async fn drain(health: &HealthReporter, stop: watch::Sender<()>, mut servers: JoinSet<()>) -> Drained {
     health.set_service_status(HEALTH_SERVICE, ServingStatus::NotServing).await;
-    health.set_service_status("", ServingStatus::NotServing).await;
     drop(stop);
     let all = async { while servers.join_next().await.is_some() {} };
     match tokio::time::timeout(DRAIN_WITHIN, all).await {

@@ -5,6 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Output;
 use std::time::Duration;
 
+use crate::support::Guarded;
 use crate::support::redis::Redis;
 use crate::support::server::{Server, decide, field, tollgate};
 
@@ -53,6 +54,8 @@ fn nonsense_on_the_command_line_ends_with_2_and_a_sentence() {
     fails(&["--set", "store.deadline"], 2, "write PATH=VALUE");
     fails(&["--set", "store.deadline=soon"], 2, "store.deadline is \"soon\"; it must be a duration");
     fails(&["frobnicate"], 2, "frobnicate");
+    // Flags before the command would be lost on it.
+    fails(&["--store", "redis://localhost", "serve"], 2, "cannot be used with");
 }
 
 #[test]
@@ -100,11 +103,9 @@ async fn without_a_config_the_example_plans_are_served_and_said_to_be() {
     let server = Server::start(tollgate::config::EXAMPLE, &[]);
     let mut client = server.client().await;
     assert!(decide(&mut client, "alice", "free").await.allowed);
-    let mut bare = tollgate().args(["--listen", "127.0.0.1:0"]).stdout(std::process::Stdio::piped()).spawn().unwrap();
-    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(bare.stdout.take().unwrap())).map_while(Result::ok);
+    let mut bare = Guarded(tollgate().args(["--listen", "127.0.0.1:0"]).stdout(std::process::Stdio::piped()).spawn().unwrap());
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(bare.0.stdout.take().unwrap())).map_while(Result::ok);
     let said: Vec<String> = lines.by_ref().take(2).collect();
-    bare.kill().unwrap();
-    bare.wait().unwrap();
     assert!(said[0].contains("config=the embedded example plans") && said[0].contains("store=memory:"), "{said:?}");
     assert!(said[1].contains("grpcurl -plaintext -d '{\"key\":\"alice\",\"plan\":\"free\"}' 127.0.0.1:"), "{said:?}");
 }
@@ -135,8 +136,9 @@ fn redis_auth_off(redis: &Redis) {
 async fn every_log_level_serves() {
     for level in ["error", "trace", "off"] {
         let address = format!("127.0.0.1:{}", crate::support::redis::free_port());
-        let mut quiet =
-            tollgate().args(["--listen", &address, "--log-level", level]).stdout(std::process::Stdio::null()).spawn().unwrap();
+        let mut quiet = tollgate();
+        quiet.args(["--listen", &address, "--log-level", level]).stdout(std::process::Stdio::null());
+        let _quiet = Guarded(quiet.spawn().unwrap());
         let up = || TcpStream::connect(&address).is_ok();
         let started = std::time::Instant::now();
         while !up() && started.elapsed() < crate::support::server::PATIENCE {
@@ -144,8 +146,6 @@ async fn every_log_level_serves() {
         }
         let mut client = crate::support::server::Client::new(crate::support::server::channel_to(&address).await);
         assert!(decide(&mut client, "k", "free").await.allowed, "{level}");
-        quiet.kill().unwrap();
-        quiet.wait().unwrap();
     }
 }
 

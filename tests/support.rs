@@ -13,3 +13,13 @@ pub fn signal(child: &std::process::Child, signal: &str) {
     let status = std::process::Command::new("sh").args(["-c", &format!("kill -{signal} {}", child.id())]).status();
     assert!(status.unwrap().success(), "kill -{signal}");
 }
+
+/// A process that ends with the test that started it, however the test ends.
+pub struct Guarded(pub std::process::Child);
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::io::Read;
 use std::path::PathBuf;
 
 use config::{Environment, File, FileFormat, Value};
@@ -11,9 +12,10 @@ use super::{EXAMPLE, Mistake};
 /// Largest config file. 10,000 plans with eight limits each are about 8 MB.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 /// Deepest nesting of brackets in a file; a config needs five levels, and what parses it recurses.
-const NESTING_MAX: usize = 64;
-/// Variables with our prefix that belong to the command line, not to the tree.
-const RESERVED: [&str; 3] = ["TOLLGATE_CONFIG", "TOLLGATE_LOG_LEVEL", "TOLLGATE_LOG_FORMAT"];
+const NESTING_MAX: usize = 128;
+/// Settings that a variable may name without a level below. Other variables without `__` are not ours: some belong to the
+/// command line, and Kubernetes sets TOLLGATE_PORT and more wherever there is a service named tollgate.
+const TOP_LEVEL: [&str; 2] = ["TOLLGATE_WORKERS", "TOLLGATE_DENY_CACHE"];
 
 /// What a config is read from.
 #[derive(Debug, Clone, Default)]
@@ -58,8 +60,7 @@ pub(super) fn read(sources: Sources) -> Result<Value, Mistake> {
         None => EXAMPLE.to_owned(),
     };
     let variables = sources.environment.into_iter();
-    let ours: HashMap<String, String> =
-        variables.filter(|(name, _)| name.starts_with("TOLLGATE_") && !RESERVED.contains(&name.as_str())).collect();
+    let ours: HashMap<String, String> = variables.filter(|(name, _)| is_ours(name)).collect();
     let environment = Environment::with_prefix("TOLLGATE").prefix_separator("_").separator("__").source(Some(ours));
     let mut builder = config::Config::builder().add_source(File::from_str(&text, FileFormat::Yaml)).add_source(environment);
     for (path, value) in sources.overrides {
@@ -72,6 +73,11 @@ pub(super) fn read(sources: Sources) -> Result<Value, Mistake> {
     merged.map_err(|error| whole_file(format!("is not valid YAML: {error}")))
 }
 
+fn is_ours(name: &str) -> bool {
+    let levels = name.strip_prefix("TOLLGATE_").is_some_and(|path| path.contains("__"));
+    levels || TOP_LEVEL.contains(&name)
+}
+
 fn read_file(path: &PathBuf) -> Result<String, Mistake> {
     let cannot = |error: std::io::Error| whole_file(format!("cannot be read: {error}"));
     let metadata = std::fs::metadata(path).map_err(cannot)?;
@@ -81,7 +87,13 @@ fn read_file(path: &PathBuf) -> Result<String, Mistake> {
     if metadata.len() > FILE_BYTES_MAX {
         return Err(whole_file(format!("has {} bytes; a config has at most {FILE_BYTES_MAX}", metadata.len())));
     }
-    let bytes = std::fs::read(path).map_err(cannot)?;
+    let mut bytes = Vec::new();
+    // What is no plain file may hold more than it says.
+    let file = std::fs::File::open(path).map_err(cannot)?;
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(whole_file(format!("goes on for more than {FILE_BYTES_MAX} bytes; no config does")));
+    }
     let text = String::from_utf8(bytes).map_err(|error| {
         let line = 1 + error.as_bytes()[..error.utf8_error().valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
         whole_file(format!("is not UTF-8: line {line} has a byte that no character begins with"))
@@ -93,10 +105,12 @@ fn read_file(path: &PathBuf) -> Result<String, Mistake> {
     Ok(text)
 }
 
-/// Refuses what could exhaust the stack of the parser, without parsing: brackets count wherever they stand.
+/// Refuses what could exhaust the stack of the parser, without parsing. Brackets in comments do not count, those in quotes
+/// do; there are never so many of them open at once.
 fn check_nesting(text: &str) -> Result<(), Mistake> {
     let mut depth = 0_usize;
     for (index, line) in text.lines().enumerate() {
+        let line = line.split(" #").next().filter(|line| !line.trim_start().starts_with('#')).unwrap_or_default();
         let dashes = line.split_whitespace().take_while(|word| *word == "-").count();
         let indent = line.len() - line.trim_start().len();
         for byte in line.bytes() {

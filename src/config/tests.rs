@@ -147,8 +147,8 @@ fn a_file_that_cannot_be_read_as_a_config_says_why() {
         (b"hello", ""),
         (b"plans: {}", "plans has no plan"),
         (b"plans: []", "plans is a list; it must be a table"),
-        ("[".repeat(100_000).as_bytes(), "is nested more than 64 deep at line 1"),
-        ("- ".repeat(100_000).as_bytes(), "is nested more than 64 deep at line 1"),
+        ("[".repeat(100_000).as_bytes(), "is nested more than 128 deep at line 1"),
+        ("- ".repeat(100_000).as_bytes(), "is nested more than 128 deep at line 1"),
     ] {
         let message = load_bytes(bytes, &[], &[]).unwrap_err().to_string();
         assert!(message.contains(part), "{message}");
@@ -178,6 +178,8 @@ fn environment_beats_file_and_flags_beat_both() {
         ("TOLLGATE_STORE__EXPECTED_REPLICAS", "3"),
         ("TOLLGATE_LISTEN__GRPC", "127.0.0.1:1,unix:/s"),
         ("TOLLGATE_LOG_LEVEL", "debug"),
+        ("TOLLGATE_PORT", "tcp://10.0.0.1:50051"),
+        ("TOLLGATE_SERVICE_PORT_GRPC", "50051"),
         ("PATH", "/bin"),
     ];
     let config = load_with(&yaml, &environment, &[("store.deadline", "30ms")]).unwrap();
@@ -185,6 +187,17 @@ fn environment_beats_file_and_flags_beat_both() {
     assert_eq!(config.listen_grpc.iter().map(ToString::to_string).collect::<Vec<_>>(), ["127.0.0.1:1", "unix:/s"]);
     let misspelt = load_with(&yaml, &[("TOLLGATE_STORE__DEADLIN", "1s")], &[]).unwrap_err();
     assert!(misspelt.to_string().contains("store.deadlin is not a field; did you mean deadline?"), "{misspelt}");
+}
+
+#[test]
+fn brackets_in_comments_nest_nothing() {
+    assert!(load(&(PLANS.to_owned() + &"# a [ b { c\n".repeat(1_000))).is_ok());
+}
+
+#[test]
+fn what_is_no_plain_file_is_read_to_a_bound() {
+    let error = Config::load(Sources { file: Some("/dev/zero".into()), ..Sources::default() }).unwrap_err();
+    assert!(error.to_string().contains("no config does"), "{error}");
 }
 
 #[test]

@@ -29,6 +29,7 @@ impl Redis {
             if wait_until_up(&mut child, port) {
                 return Self { child, port, directory, extra };
             }
+            drop(super::Guarded(child));
         }
         panic!("redis-server did not start on any of 20 free ports");
     }

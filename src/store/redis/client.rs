@@ -11,6 +11,9 @@ use tokio::sync::broadcast::error::RecvError;
 
 /// Longest that a connection may take to come up; its router task is blocked meanwhile.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+/// Longest that sent bytes may stay unacknowledged. A host that vanishes without a word would else be waited for until the
+/// kernel gives up, about a quarter of an hour.
+const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(1);
 /// Between attempts to connect, with as much jitter again: many replicas do not return at one instant.
 const RECONNECT_DELAY_MS: u32 = 100;
 /// Redis's words for "not this node, not now": the connection is made anew, which finds the right one.
@@ -35,7 +38,7 @@ fn bound(connection: &mut ConnectionConfig) {
     connection.max_command_attempts = 1;
     connection.reconnect_on_auth_error = true;
     connection.reconnect_errors = RECONNECT_ERRORS.to_vec();
-    connection.tcp = TcpConfig { nodelay: Some(true), ..TcpConfig::default() };
+    connection.tcp = TcpConfig { nodelay: Some(true), user_timeout: Some(UNACKNOWLEDGED_MAX), ..TcpConfig::default() };
 }
 
 /// Logs each change between connected and not, once.
