@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tollgate::grpc::pb::{self, DecidedBy, Outcome};
 
 use crate::support::redis::{Redis, free_port};
-use crate::support::server::{Client, PATIENCE, Server, decide};
+use crate::support::server::{Client, Server, decide};
 
 const PLANS: &str = "
 store: { expected_replicas: 4 }
@@ -24,11 +24,14 @@ async fn by(client: &mut Client, key: &str, plan: &str) -> (Outcome, DecidedBy) 
     (answer.outcome(), answer.decided_by())
 }
 
+/// The promise is a second; this leaves room for a machine that is busy with other tests.
+const BACK_WITHIN: Duration = Duration::from_secs(10);
+
 /// Asks until the store decides; how long that took.
 async fn wait_for_the_store(client: &mut Client) -> Duration {
     let started = Instant::now();
     while by(client, "probe", "log").await.1 != DecidedBy::Store {
-        assert!(started.elapsed() < PATIENCE, "the store does not decide");
+        assert!(started.elapsed() < BACK_WITHIN, "the store does not decide");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     started.elapsed()
