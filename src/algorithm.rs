@@ -235,7 +235,7 @@ impl State {
     fn read(&self, limit: &Limit, now_us: u64, cost: u64) -> Reading {
         match self {
             Self::Window(window) => window.read(limit, now_us),
-            Self::Bucket(bucket) => bucket.read(now_us),
+            Self::Bucket(bucket) => bucket.read(limit, now_us),
             Self::Counter(counter) => counter.read(limit, now_us),
             Self::Runs(runs) => runs.read(limit, now_us, cost),
         }
@@ -244,7 +244,7 @@ impl State {
     fn clamp(&mut self, limit: &Limit, now_us: u64) {
         match self {
             Self::Window(window) => window.clamp(limit, now_us),
-            Self::Bucket(bucket) => bucket.clamp(now_us),
+            Self::Bucket(bucket) => bucket.clamp(limit, now_us),
             Self::Counter(counter) => counter.clamp(limit, now_us),
             Self::Runs(runs) => runs.clamp(now_us),
         }

@@ -89,8 +89,10 @@ async fn a_peek_writes_nothing(lab: Lab) {
         let plan = plan(vec![limit(5, MINUTE, algorithm)]);
         lab.decide(ask(&plan, "peeked", 2)).await;
         lab.clock.set(crate::support::clock::START_US - 1_000_000);
+        // A bucket's debt is a point in time: a second more of it is not yet paid when the clock steps back by one.
+        let remaining = if algorithm == BUCKET { 2 } else { 3 };
         for _ in 0..10 {
-            assert_eq!(lab.remaining(&plan, "peeked").await, [3], "{algorithm:?}");
+            assert_eq!(lab.remaining(&plan, "peeked").await, [remaining], "{algorithm:?}");
             assert_eq!(lab.remaining(&plan, "never seen").await, [5]);
         }
         lab.clock.set(crate::support::clock::START_US);

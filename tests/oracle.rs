@@ -39,7 +39,7 @@ impl Model {
                 let (current, previous) = (sum(&|at| at == start_us), sum(&|at| at + window_us == start_us));
                 current + (previous * (window_us - (now_us - start_us))).div_ceil(window_us)
             }
-            Algorithm::TokenBucket { .. } => seen.debt.0.saturating_sub(now_us - seen.debt.1),
+            Algorithm::TokenBucket { .. } => (seen.debt.0 + seen.debt.1).saturating_sub(now_us),
         }
     }
 
@@ -62,7 +62,13 @@ impl Model {
     fn clamp(&mut self, limit: &Limit, now_us: u64) {
         let ahead_us = self.start_us.saturating_sub(now_us);
         self.start_us -= ahead_us;
-        self.debt.1 = self.debt.1.min(now_us);
+        // A debt above a window is known for what it was; a lesser one is believed up to a window.
+        let (debt, at_us) = self.debt;
+        if at_us > now_us && debt > limit.window_us() {
+            self.debt = (debt, now_us);
+        } else if debt <= limit.window_us() && debt + at_us > now_us + limit.window_us() {
+            self.debt = (limit.window_us(), now_us);
+        }
         let counter = limit.algorithm() == COUNTER;
         // A counter's charges carry the time of their window, which moves as a whole.
         self.charges.iter_mut().for_each(|charge| charge.0 = if counter { charge.0 - ahead_us } else { charge.0.min(now_us) });

@@ -2,9 +2,10 @@
 //!
 //! GCRA's words: the *emission interval* is the time that one unit takes to come back; the *tat* (theoretical arrival
 //! time) is when the bucket will be full again, so `tat - now` is the debt; the *tolerance* is the debt that a key may run
-//! up, `burst` emission intervals. GCRA needs no
-//! more than the tat; the time of the last write stands beside it, to tell a clock that stepped back from a debt that a
-//! limit of the same window with a larger burst let the key run up. Lua twin: `gcra.lua`.
+//! up, `burst` emission intervals. A bucket is thus one number; only a debt above a window, which a burst above the quota
+//! can run up, keeps the time of its writing beside it. That tells a clock that stepped back from a debt that a limit of
+//! the same window with a larger burst ran up, so that neither blocks a key for long and none is forgiven.
+//! Lua twin: `gcra.lua`.
 
 use super::Reading;
 use crate::plan::Limit;
@@ -12,35 +13,43 @@ use crate::plan::Limit;
 /// One key's bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Bucket {
-    /// When the bucket is full again, in microseconds since 1970; not before `at_us`.
+    /// When the bucket is full again, in microseconds since 1970.
     pub tat_us: u64,
-    /// When that was written.
+    /// When that was written, if the debt was above a window then; else 0.
     pub at_us: u64,
 }
 
 impl Bucket {
-    pub(super) fn read(&self, now_us: u64) -> Reading {
-        Reading::Bucket { backlog_us: self.backlog_us(now_us) }
+    fn new(limit: &Limit, now_us: u64, backlog_us: u64) -> Self {
+        let at_us = if backlog_us > limit.window_us() { now_us } else { 0 };
+        Self { tat_us: now_us + backlog_us, at_us }
     }
 
-    pub(super) fn clamp(&mut self, now_us: u64) {
-        if self.at_us > now_us {
-            *self = Self { tat_us: now_us + self.backlog_us(now_us), at_us: now_us };
+    pub(super) fn read(&self, limit: &Limit, now_us: u64) -> Reading {
+        Reading::Bucket { backlog_us: self.backlog_us(limit, now_us) }
+    }
+
+    pub(super) fn clamp(&mut self, limit: &Limit, now_us: u64) {
+        let backlog_us = self.backlog_us(limit, now_us);
+        if self.tat_us > now_us + backlog_us {
+            *self = Self::new(limit, now_us, backlog_us);
         }
     }
 
     pub(super) fn charge(&mut self, limit: &Limit, now_us: u64, cost: u64) {
-        let tat_us = now_us + self.backlog_us(now_us) + cost * limit.emission_us();
-        *self = Self { tat_us, at_us: now_us };
+        *self = Self::new(limit, now_us, self.backlog_us(limit, now_us) + cost * limit.emission_us());
     }
 
     pub(super) fn fresh_at_us(&self) -> u64 {
         self.tat_us
     }
 
-    /// The debt at `now_us`; at a time before the last write, the debt of then.
-    fn backlog_us(&self, now_us: u64) -> u64 {
-        self.tat_us.saturating_sub(now_us.max(self.at_us))
+    /// The debt at `now_us`. Where the clock stepped back, at most what it was when it was written, as far as is known.
+    fn backlog_us(&self, limit: &Limit, now_us: u64) -> u64 {
+        match self.at_us {
+            0 => self.tat_us.saturating_sub(now_us).min(limit.window_us()),
+            at_us => self.tat_us.saturating_sub(now_us.max(at_us)),
+        }
     }
 }
 
@@ -93,8 +102,8 @@ mod tests {
         let (paid, trial) = (of(100), of(1));
         let mut bucket = Bucket::default();
         bucket.charge(&paid, 5_000_000, 100);
-        bucket.clamp(5_000_000);
-        assert_eq!(bucket.read(5_000_000), Reading::Bucket { backlog_us: 10_000_000 });
+        bucket.clamp(&trial, 5_000_000);
+        assert_eq!(bucket.read(&trial, 5_000_000), Reading::Bucket { backlog_us: 10_000_000 });
         assert_eq!((wait_us(&trial, 10_000_000, 1), remaining(&trial, 10_000_000)), (10_000_000, 0));
     }
 
