@@ -90,8 +90,8 @@ impl<S: Store> Limiter<S> {
             return Ok(decision);
         }
         let ask = Ask { key: question.key, plan, cost: question.cost, mode: question.mode };
-        let answers = self.store.decide_batch(vec![ask.clone()], self.deadline(patience)).await;
-        self.answer(&ask, answers.into_iter().next())
+        let answer = self.store.decide_one(&ask, self.deadline(patience)).await;
+        self.answer(&ask, Some(answer))
     }
 
     /// Decides questions in their order, one answer each, same order. The store is given the shorter of its deadline and
@@ -117,7 +117,7 @@ impl<S: Store> Limiter<S> {
         if asks.is_empty() {
             return decisions;
         }
-        let mut answers = self.store.decide_batch(asks.clone(), self.deadline(patience)).await.into_iter();
+        let mut answers = self.store.decide_batch(&asks, self.deadline(patience)).await.into_iter();
         for (place, ask) in places.into_iter().zip(&asks) {
             decisions[place] = self.answer(ask, answers.next());
         }

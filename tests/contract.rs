@@ -37,7 +37,7 @@ impl Lab {
     }
 
     async fn decide(&self, ask: Ask) -> Verdict {
-        self.store.decide_batch(vec![ask], PATIENCE).await.remove(0).unwrap()
+        self.store.decide_one(&ask, PATIENCE).await.unwrap()
     }
 
     async fn fits(&self, plan: &Arc<Plan>, key: &str, cost: u64) -> bool {
@@ -130,7 +130,7 @@ async fn one_key_several_times_in_a_batch_is_decided_in_order(lab: Lab) {
     for algorithm in ALL {
         let plan = plan(vec![limit(5, MINUTE, algorithm)]);
         let asks: Vec<Ask> = [3, 4, 1, 1, 1].into_iter().map(|cost| ask(&plan, "batched", cost)).collect();
-        let verdicts = lab.store.decide_batch(asks, PATIENCE).await;
+        let verdicts = lab.store.decide_batch(&asks, PATIENCE).await;
         let fits: Vec<bool> = verdicts.into_iter().map(|verdict| verdict.unwrap().fits).collect();
         assert_eq!(fits, [true, false, true, true, false], "{algorithm:?}");
     }
@@ -138,8 +138,8 @@ async fn one_key_several_times_in_a_batch_is_decided_in_order(lab: Lab) {
 
 async fn a_batch_larger_than_a_script_call_is_decided_in_order(lab: Lab) {
     let plan = plan(vec![limit(500, MINUTE, LOG)]);
-    let asks = (0..1000).map(|_| ask(&plan, "large", 1)).collect();
-    let verdicts = lab.store.decide_batch(asks, PATIENCE).await;
+    let asks: Vec<Ask> = (0..1000).map(|_| ask(&plan, "large", 1)).collect();
+    let verdicts = lab.store.decide_batch(&asks, PATIENCE).await;
     let first_denied = verdicts.iter().position(|verdict| !verdict.as_ref().unwrap().fits);
     assert_eq!((verdicts.len(), first_denied), (1000, Some(500)));
 }
@@ -151,7 +151,7 @@ async fn ten_at_once_on_a_limit_of_five_let_five_pass(lab: Lab) {
         for round in 0..100 {
             let calls = (0..10).map(|_| {
                 let (store, ask) = (lab.store.clone(), ask(&plan, &format!("raced {round}"), 1));
-                tokio::spawn(async move { store.decide_batch(vec![ask], PATIENCE).await.remove(0).unwrap().fits })
+                tokio::spawn(async move { store.decide_one(&ask, PATIENCE).await.unwrap().fits })
             });
             let mut passed = 0;
             for call in calls.collect::<Vec<_>>() {

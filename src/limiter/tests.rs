@@ -17,7 +17,7 @@ impl Clock for Clock0 {
 struct Broken(StoreError);
 
 impl Store for Broken {
-    async fn decide_batch(&self, asks: Vec<Ask>, _deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
+    async fn decide_batch(&self, asks: &[Ask], _deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
         vec![Err(self.0.clone()); asks.len()]
     }
 }
@@ -26,7 +26,7 @@ impl Store for Broken {
 struct TellsDeadline(std::sync::Mutex<Option<Duration>>);
 
 impl Store for TellsDeadline {
-    async fn decide_batch(&self, asks: Vec<Ask>, deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
+    async fn decide_batch(&self, asks: &[Ask], deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
         *self.0.lock().unwrap() = Some(deadline);
         vec![Err(StoreError::Deadline(deadline)); asks.len()]
     }

@@ -79,7 +79,11 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 }
 
 impl Store for MemoryStore {
-    async fn decide_batch(&self, asks: Vec<Ask>, _deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
+    async fn decide_one(&self, ask: &Ask, _deadline: Duration) -> Result<Verdict, StoreError> {
+        self.decide(ask)
+    }
+
+    async fn decide_batch(&self, asks: &[Ask], _deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
         asks.iter().map(|ask| self.decide(ask)).collect()
     }
 }
