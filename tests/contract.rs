@@ -224,19 +224,25 @@ async fn a_long_window_of_another_plan_stays(lab: Lab) {
     assert_eq!(lab.remaining(&both, "month").await[0], 0);
 }
 
-async fn no_key_expires_before_it_is_fresh(lab: Lab) {
+async fn a_key_expires_once_it_is_fresh_and_not_long_after(lab: Lab) {
     let Some(redis) = lab.redis.as_ref() else { return };
-    let mut plans: Vec<Arc<Plan>> = ALL.iter().map(|algorithm| plan(vec![limit(7, MINUTE, *algorithm)])).collect();
-    plans.push(plan(vec![limit(9, HOUR, FIXED), limit(7, MINUTE, FIXED)]));
+    let mut plans: Vec<Arc<Plan>> = ALL.iter().map(|algorithm| plan(vec![limit(70, MINUTE, *algorithm)])).collect();
+    plans.push(plan(vec![limit(90, HOUR, FIXED), limit(70, MINUTE, FIXED)]));
+    // An eighth of the window, two milliseconds for rounding.
+    let slack_us = |plan: &Plan| plan.limits().iter().map(|limit| limit.window_us()).max().unwrap() / 8 + 2_000;
     for (index, plan) in plans.iter().enumerate() {
-        lab.clock.advance(1_234_567);
-        let now_us = tollgate::clock::Clock::now_us(&lab.clock);
         let key = format!("k{index}");
-        let verdict = lab.decide(ask(plan, &key, 3)).await;
-        let fresh_us = now_us + verdict.statuses(plan.limits(), Cost::ONE).iter().map(|s| s.reset_after_us).max().unwrap();
-        let names = redis.cli(&["KEYS", &format!("*{key}*")]);
-        let expires_us: u64 = redis.cli(&["PEXPIRETIME", names.lines().next().unwrap()]).parse::<u64>().unwrap() * 1000;
-        assert!(expires_us > fresh_us && expires_us <= fresh_us + 2_000, "{names}: {expires_us} {fresh_us}");
+        // Charges of which some leave the expiry as it was and some do not.
+        for step_us in [1_234_567, 0, 1, 2_500_000, 7_500_000, 7_499_999, 40_000_000, 200_000_000, 5] {
+            lab.clock.advance(step_us);
+            let now_us = tollgate::clock::Clock::now_us(&lab.clock);
+            let verdict = lab.decide(ask(plan, &key, 1)).await;
+            let statuses = verdict.statuses(plan.limits(), Cost::ONE);
+            let fresh_us = now_us + statuses.iter().map(|status| status.reset_after_us).max().unwrap();
+            let names = redis.cli(&["KEYS", &format!("*{key}*")]);
+            let expires_us: u64 = redis.cli(&["PEXPIRETIME", names.lines().next().unwrap()]).parse::<u64>().unwrap() * 1000;
+            assert!(expires_us > fresh_us && expires_us <= fresh_us + slack_us(plan), "{names}: {expires_us} {fresh_us}");
+        }
     }
 }
 
@@ -291,7 +297,7 @@ every_store_keeps! {
     full_at_the_end_of_a_minute_leaves_nothing_right_after_it,
     a_counter_of_another_plan_weighs_on,
     a_long_window_of_another_plan_stays,
-    no_key_expires_before_it_is_fresh,
+    a_key_expires_once_it_is_fresh_and_not_long_after,
     a_peek_changes_no_byte,
 }
 

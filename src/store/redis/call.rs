@@ -134,10 +134,11 @@ impl<T> Group<T> {
         }
     }
 
-    /// Whether all members are of one plan that has one limit: the script is quick about those.
+    /// Whether all members are of one plan that has one limit or no log: the script is quick about those.
     pub(super) fn is_alike(&self, plans: &[Arc<Plan>]) -> bool {
         let plan = self.members[0].plan;
-        plans[usize::from(plan)].limits().len() == 1 && self.members.iter().all(|member| member.plan == plan)
+        let quick = plans[usize::from(plan)].limits().len() == 1 || self.logs.is_empty();
+        quick && self.members.iter().all(|member| member.plan == plan)
     }
 }
 

@@ -9,8 +9,6 @@ use crate::store::StoreError;
 
 /// Bytes of a number in a reading, and of a limit's numbers.
 const NUMBER: usize = 7;
-/// Bytes of a reading: three numbers.
-const READING: usize = 3 * NUMBER;
 /// Bytes of a request: plan, mode, cost.
 const REQUEST: usize = 7;
 
@@ -81,23 +79,22 @@ fn parse_refusal(rest: &mut &[u8]) -> Option<StoreError> {
 }
 
 fn parse_reading(rest: &mut &[u8], limit: &Limit) -> Option<Reading> {
-    let bytes = rest.split_off(..READING)?;
-    let number = |index: usize| {
+    let mut number = || {
         let mut padded = [0; 8];
-        padded[..NUMBER].copy_from_slice(&bytes[index * NUMBER..][..NUMBER]);
-        u64::from_le_bytes(padded)
+        padded[..NUMBER].copy_from_slice(rest.split_off(..NUMBER)?);
+        Some(u64::from_le_bytes(padded))
     };
     Some(match limit.algorithm() {
-        Algorithm::FixedWindow { .. } => Reading::Window { count: number(0), ends_in_us: number(1) },
-        Algorithm::TokenBucket { .. } => Reading::Bucket { backlog_us: number(0) },
+        Algorithm::FixedWindow { .. } => Reading::Window { count: number()?, ends_in_us: number()? },
+        Algorithm::TokenBucket { .. } => Reading::Bucket { backlog_us: number()? },
         Algorithm::SlidingCounter => {
-            let (current, previous, elapsed_us) = (number(0), number(1), number(2));
+            let (current, previous, elapsed_us) = (number()?, number()?, number()?);
             // What the derivation of an answer relies on.
             let sound = elapsed_us < limit.window_us() && current.max(previous).checked_mul(limit.window_us()).is_some();
             return sound.then_some(Reading::Counter { current, previous, elapsed_us });
         }
         Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => {
-            Reading::Log { used: number(0), frees_in_us: number(1), fresh_in_us: number(2) }
+            Reading::Log { used: number()?, frees_in_us: number()?, fresh_in_us: number()? }
         }
     })
 }

@@ -49,10 +49,10 @@ fn reply<T>(memory: &mut Memory, call: &Call<T>) -> Vec<u8> {
             bytes.push(if verdict.fits { b'1' } else { b'0' });
             for reading in &verdict.readings {
                 let numbers = match *reading {
-                    Reading::Window { count, ends_in_us } => [count, ends_in_us, 0],
-                    Reading::Bucket { backlog_us } => [backlog_us, 0, 0],
-                    Reading::Counter { current, previous, elapsed_us } => [current, previous, elapsed_us],
-                    Reading::Log { used, frees_in_us, fresh_in_us } => [used, frees_in_us, fresh_in_us],
+                    Reading::Window { count, ends_in_us } => vec![count, ends_in_us],
+                    Reading::Bucket { backlog_us } => vec![backlog_us],
+                    Reading::Counter { current, previous, elapsed_us } => vec![current, previous, elapsed_us],
+                    Reading::Log { used, frees_in_us, fresh_in_us } => vec![used, frees_in_us, fresh_in_us],
                 };
                 numbers.iter().for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()[..7]));
             }

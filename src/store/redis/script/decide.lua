@@ -7,10 +7,10 @@
 --            plans B, then per plan: limits B, then per limit: kind B, precision B (0 if it has none), length of shape B,
 --            shape, window I7, quota I7, burst I7;
 --            groups B, names of packed states B, then per group: requests I2, has a packed state B, names of logs B,
---            alike B (1 when all its requests are of one plan, which has one limit), then per request: plan B, counted
---            from 0, mode B (1 charge, 0 peek), cost I5.
--- Reply    one string, per request in this order: '1' or '0' (whether the cost fits), then a reading of three I7 for each
---          limit, see each algorithm; or 'E' and an error as length I2 and text, when its state cannot be read: it is not
+--            alike B (1 when all its requests are of one plan, which has one limit or no log), then per request: plan B,
+--            counted from 0, mode B (1 charge, 0 peek), cost I5.
+-- Reply    one string, per request in this order: '1' or '0' (whether the cost fits), then for each limit its reading, one
+--          to three I7, see each algorithm; or 'E' and an error as length I2 and text, when its state cannot be read: it is not
 --          ours, or a newer version's.
 --
 -- Packed state: records of shape and that algorithm's payload. A limit finds its record by its shape, so adding, removing
@@ -35,6 +35,7 @@ local function rule_of(kind)
   local rule = rules[kind]
   if not rule then
     rule = KINDS[kind]()
+    rule.reading_format, rule.answer_format = '<' .. rule.numbers, '<B' .. rule.numbers
     rules[kind] = rule
   end
   return rule
@@ -49,7 +50,7 @@ local function parse_plan()
     kind, precision, shape, window, quota, burst, at = unpack('<BBBc0I7I7I7', request, at)
     local emission = math.ceil(window / quota)
     limits[index] = {
-      rule = rule_of(kind), shape = shape, window = window, quota = quota,
+      rule = rule_of(kind), shape = shape, head = byte(shape), window = window, unit = expiry_unit(window), quota = quota,
       emission = emission, tolerance = burst * emission,
       anchored = kind == ANCHORED, is_log = kind == LOG,
       precision = precision, cell = math.ceil(window / math.max(precision, 1)),
@@ -58,28 +59,27 @@ local function parse_plan()
   return limits
 end
 
-local function answer(fits, ...)
-  return pack('<BI7I7I7', fits and 49 or 48, ...)
-end
-
--- Writes a packed state. A key of another type was read as if it were not there; GET makes SET fail on it.
-local function write(key, before, value, fresh_at)
-  if before then
-    call('SET', key, value, 'PXAT', expiry(fresh_at))
+-- Writes a packed state that expires then, where it stood in before, if anything did, which expired at expired.
+local function write(key, before, value, expires, expired)
+  if expires == expired then
+    call('SET', key, value, 'KEEPTTL')
+  elseif before then
+    call('SET', key, value, 'PXAT', text_of(expires))
   else
-    call('SET', key, value, 'PXAT', expiry(fresh_at), 'GET')
+    -- A key of another type was read as if it were not there; GET makes SET fail on it.
+    call('SET', key, value, 'PXAT', text_of(expires), 'GET')
   end
 end
 
 -- Requests of one plan with one limit, whose state is that limit's alone, or none.
 local function decide_alike(key, value, limit, n)
-  local rule = limit.rule
-  local first, second, third, clamped = rule.view(value, #limit.shape + 1, limit)
+  local rule, fits = limit.rule, nil
+  local first, second, third, clamped, fresh_at = rule.view(value, #limit.shape + 1, limit)
   local dirty = false
   for index = settled + 1, settled + n do
     local _, mode, cost
     _, mode, cost, at = unpack('<BBI5', request, at)
-    local fits = rule.fits(limit, first, second, third, cost)
+    fits = rule.fits(limit, first, second, third, cost)
     local charged = fits and mode == 1
     if charged then
       first, second, third = rule.charge(limit, first, second, third, cost)
@@ -89,15 +89,75 @@ local function decide_alike(key, value, limit, n)
     elseif key and not value then
       call('GET', key)
     end
-    replies[index] = answer(fits, rule.reading(limit, first, second, third, cost, charged))
+    replies[index] = pack(rule.answer_format, fits and 49 or 48, rule.reading(limit, first, second, third, cost, charged))
   end
   if dirty then
-    local payload, fresh_at = rule.save(limit, first, second, third)
+    local unit = limit.unit
+    local expired = fresh_at and expiry(fresh_at, unit)
+    local payload
+    payload, fresh_at = rule.save(limit, first, second, third)
     if payload then
-      write(key, value, limit.shape .. payload, fresh_at)
+      write(key, value, limit.shape .. payload, expiry(fresh_at, unit), expired)
     end
   end
   settled = settled + n
+end
+
+-- Requests of one plan with several limits, whose state is those limits' in their order, or none. False, and nothing done,
+-- when it is not, or when a clock stepped back.
+local function decide_several(key, value, limits, n)
+  local first, second, third, position, expired = {}, {}, {}, 1, 0
+  for index, limit in ipairs(limits) do
+    local rule, shape, clamped, fresh_at = limit.rule, limit.shape, nil, nil
+    if value and sub(value, position, position + #shape - 1) ~= shape then
+      return false
+    end
+    position = position + #shape
+    first[index], second[index], third[index], clamped, fresh_at = rule.view(value, position, limit)
+    if clamped then
+      return false
+    elseif value then
+      expired = math.max(expired, expiry(fresh_at, limit.unit))
+      position = position + rule.size(value, position)
+    end
+  end
+  if value and position <= #value then
+    return false
+  end
+  local dirty = false
+  for row = settled + 1, settled + n do
+    local _, mode, cost
+    _, mode, cost, at = unpack('<BBI5', request, at)
+    local fits, parts = true, {}
+    for index, limit in ipairs(limits) do
+      fits = fits and limit.rule.fits(limit, first[index], second[index], third[index], cost)
+    end
+    local charged = fits and mode == 1
+    if mode == 0 and not value then
+      call('GET', key)
+    end
+    dirty = dirty or charged
+    for index, limit in ipairs(limits) do
+      local rule, a, b, c = limit.rule, first[index], second[index], third[index]
+      if charged then
+        a, b, c = rule.charge(limit, a, b, c, cost)
+        first[index], second[index], third[index] = a, b, c
+      end
+      parts[index] = pack(rule.reading_format, rule.reading(limit, a, b, c, cost, charged))
+    end
+    replies[row] = (fits and '1' or '0') .. table.concat(parts)
+  end
+  if dirty then
+    local records, last = {}, 0
+    for index, limit in ipairs(limits) do
+      local payload, fresh_at = limit.rule.save(limit, first[index], second[index], third[index])
+      records[index] = limit.shape .. payload
+      last = math.max(last, expiry(fresh_at, limit.unit))
+    end
+    write(key, value, table.concat(records), last, expired)
+  end
+  settled = settled + n
+  return true
 end
 
 -- Everything else; made only where a call needs it.
@@ -172,10 +232,11 @@ local function make_decide_mixed()
     end
     local parts, last = {}, 0
     for _, record in ipairs(records) do
-      local fresh_at = record.fresh_at or record.rule.fresh_at(value, record.at, window_of(record.shape))
+      local window = window_of(record.shape)
+      local fresh_at = record.fresh_at or record.rule.fresh_at(value, record.at, window)
       if fresh_at > now or not fits then
         parts[#parts + 1] = record.text
-        last = math.max(last, fresh_at)
+        last = math.max(last, expiry(fresh_at, expiry_unit(window)))
       end
     end
     return table.concat(parts), last
@@ -197,9 +258,9 @@ local function make_decide_mixed()
     end
     local after = value
     if dirty then
-      local fresh_at
-      after, fresh_at = join(value, records, states, fits)
-      write(key, value, after, fresh_at)
+      local expires
+      after, expires = join(value, records, states, fits)
+      write(key, value, after, expires)
     end
     for _, state in ipairs(logs) do
       local limit = state.limit
@@ -231,7 +292,7 @@ local function make_decide_mixed()
     local parts = { fits and '1' or '0' }
     for index, state in ipairs(states) do
       local limit = state.limit
-      parts[index + 1] = pack('<I7I7I7',
+      parts[index + 1] = pack(limit.rule.reading_format,
         limit.rule.reading(limit, state.first, state.second, state.third, cost, fits and mode == 1))
     end
     replies[settled + 1] = table.concat(parts)
@@ -260,16 +321,25 @@ end
 -- Whether a packed state is one record of this limit.
 local function is_alone(value, limit)
   local shape = limit.shape
-  return sub(value, 1, #shape) == shape and limit.rule.size(value, #shape + 1) == #value - #shape
+  return byte(value) == limit.head
+    and limit.rule.size(value, #shape + 1) == #value - #shape
+    and (#shape == 1 or sub(value, 1, #shape) == shape)
 end
 
 local function decide_group(key, value, first_log, last_log, alike, n)
-  local limit = alike and plans[byte(request, at)][1]
-  if limit and limit.is_log then
-    limit.log = KEYS[first_log]
-    return decide_alike(nil, nil, limit, n)
-  elseif limit and (not value or is_alone(value, limit)) then
-    return decide_alike(key, value, limit, n)
+  if alike then
+    local limits = plans[byte(request, at)]
+    local limit = limits[1]
+    if limits[2] then
+      if decide_several(key, value, limits, n) then
+        return
+      end
+    elseif limit.is_log then
+      limit.log = KEYS[first_log]
+      return decide_alike(nil, nil, limit, n)
+    elseif not value or is_alone(value, limit) then
+      return decide_alike(key, value, limit, n)
+    end
   end
   decide_mixed = decide_mixed or make_decide_mixed()
   return decide_mixed(key, value, logs_by_window(first_log, last_log), n)
@@ -288,23 +358,33 @@ local groups, packed
 groups, packed, at = unpack('<BB', request, at)
 local values = packed > 0 and call('MGET', table_unpack(KEYS, 1, packed)) or {}
 local next_packed, next_log = 1, packed + 1
-for _ = 1, groups do
-  local n, has_packed, logs, alike, key, value
-  n, has_packed, logs, alike, at = unpack('<I2BBB', request, at)
-  if has_packed == 1 then
-    key, value = KEYS[next_packed], values[next_packed]
-    next_packed = next_packed + 1
+-- Of the group under way: where it ends in the request and among the replies.
+local at_end, replies_end
+
+local function decide_groups()
+  while groups > 0 do
+    local n, has_packed, logs, alike, key, value
+    n, has_packed, logs, alike, at = unpack('<I2BBB', request, at)
+    groups, at_end, replies_end = groups - 1, at + 7 * n, settled + n
+    local first_log = next_log
+    next_log = next_log + logs
+    if has_packed == 1 then
+      key, value = KEYS[next_packed], values[next_packed]
+      next_packed = next_packed + 1
+    end
+    decide_group(key, value, first_log, next_log - 1, alike == 1, n)
   end
-  local after, last = at + 7 * n, settled + n
-  -- Requests of many callers share this call: a group that cannot be decided must not fail the others.
-  local decided, problem = pcall(decide_group, key, value, next_log, next_log + logs - 1, alike == 1, n)
+end
+
+-- Requests of many callers share this call: a group that cannot be decided must not fail those after it.
+while groups > 0 do
+  local decided, problem = pcall(decide_groups)
   if not decided then
     local refused = refusal(problem)
-    for index = settled + 1, last do
+    for index = settled + 1, replies_end do
       replies[index] = refused
     end
-    settled = last
+    settled, at = replies_end, at_end
   end
-  next_log, at = next_log + logs, after
 end
 return table.concat(replies)

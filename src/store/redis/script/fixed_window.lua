@@ -1,8 +1,8 @@
 -- fixed_window: at most limit.quota per window. Twin of src/algorithm/fixed_window.rs.
 -- Payload: a stamp, when the window began, whose tag says in how many bytes the count follows. State: start, count.
--- Reading: count, ends_in, 0.
+-- Reading: count, ends_in.
 local function fixed_window()
-  local rule = {}
+  local rule = { numbers = 'I7I7' }
   local SAVED = { '<I6BI1', '<I6BI2', '<I6BI3', '<I6BI4', '<I6BI5' }
 
   function rule.size(value, at)
@@ -21,15 +21,17 @@ local function fixed_window()
 
   -- The window that now lies in. One that lies ahead is clamped: it begins now and keeps its count for a whole window.
   function rule.view(value, at, limit)
+    local fresh_at
     if value then
       local start, count = load(value, at)
+      fresh_at = start + limit.window
       if start > now then
-        return now, count, 0, true
-      elseif now < start + limit.window then
-        return start, count, 0
+        return now, count, 0, true, fresh_at
+      elseif now < fresh_at then
+        return start, count, 0, false, fresh_at
       end
     end
-    return limit.anchored and now or now - now % limit.window, 0, 0
+    return limit.anchored and now or now - now % limit.window, 0, 0, false, fresh_at
   end
 
   function rule.fits(limit, _, count, _, cost)
@@ -47,7 +49,7 @@ local function fixed_window()
   end
 
   function rule.reading(limit, start, count)
-    return count, start + limit.window - now, 0
+    return count, start + limit.window - now
   end
 
   return rule

@@ -1,8 +1,8 @@
 -- token_bucket, by GCRA. Twin of src/algorithm/gcra.rs, whose head explains tat, emission interval and tolerance.
 -- Payload: a stamp, the tat; its tag is 1 when the debt was above a window, and the time of the writing follows, I7.
--- State: backlog. Reading: backlog, 0, 0.
+-- State: backlog. Reading: backlog.
 local function gcra()
-  local rule = {}
+  local rule = { numbers = 'I7' }
 
   function rule.size(value, at)
     local top = byte(value, at + 6)
@@ -10,8 +10,12 @@ local function gcra()
   end
 
   local function load(value, at)
-    local tat, tag = read_stamp(unpack('<I6B', value, at))
-    return tat, tag > 0 and unpack('<I7', value, at + 7)
+    local tat = unpack('<I7', value, at)
+    if tat < TAGGED then
+      return tat
+    end
+    tat = read_stamp(unpack('<I6B', value, at))
+    return tat, (unpack('<I7', value, at + 7))
   end
 
   function rule.fresh_at(value, at)
@@ -21,7 +25,7 @@ local function gcra()
   -- Where the clock stepped back, the debt is at most what it was when it was written, as far as is known.
   function rule.view(value, at, limit)
     if not value then
-      return 0, 0, 0
+      return 0, 0, 0, false
     end
     local tat, written = load(value, at)
     local backlog = tat - now
@@ -33,7 +37,7 @@ local function gcra()
     if backlog < 0 then
       backlog = 0
     end
-    return backlog, 0, 0, tat > now + backlog
+    return backlog, 0, 0, tat > now + backlog, tat
   end
 
   function rule.fits(limit, backlog, _, _, cost)
@@ -54,7 +58,7 @@ local function gcra()
   end
 
   function rule.reading(_, backlog)
-    return backlog, 0, 0
+    return backlog
   end
 
   return rule

@@ -3,7 +3,7 @@
 -- State: start, current, previous. Reading: current, previous, elapsed.
 -- Products stay below 2^53: the config refuses a quota * window above it.
 local function sliding_counter()
-  local rule = {}
+  local rule = { numbers = 'I7I7I7' }
   local SAVED = { '<I6BI1I1', '<I6BI2I2', '<I6BI3I3', '<I6BI4I4', '<I6BI5I5' }
 
   function rule.size(value, at)
@@ -24,18 +24,19 @@ local function sliding_counter()
   -- The counts as they stand in the present window. One that lies ahead is clamped: it begins now, and those after it
   -- follow it until the key is fresh again.
   function rule.view(value, at, limit)
-    local window = limit.window
+    local window, fresh_at = limit.window, nil
     if value then
       local start, current, previous = load(value, at)
+      fresh_at = start + 2 * window
       if start > now then
-        return now, current, previous, true
+        return now, current, previous, true, fresh_at
       elseif now < start + window then
-        return start, current, previous
-      elseif now < start + 2 * window then
-        return start + window, 0, current
+        return start, current, previous, false, fresh_at
+      elseif now < fresh_at then
+        return start + window, 0, current, false, fresh_at
       end
     end
-    return now - now % window, 0, 0
+    return now - now % window, 0, 0, false, fresh_at
   end
 
   function rule.fits(limit, start, current, previous, cost)

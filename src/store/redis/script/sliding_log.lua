@@ -3,7 +3,7 @@
 -- State: what view found, as a table. Reading: used, frees_in, fresh_in.
 -- Every loop is bounded by the logarithm of the list's length or by its length in chunks.
 local function sliding_log()
-  local rule = {}
+  local rule = { numbers = 'I7I7I7' }
   -- Lua's unpack takes a little under 8,000 values.
   local CHUNK = 4096
 
@@ -87,7 +87,7 @@ local function sliding_log()
 
   function rule.save(limit, log)
     settle(log)
-    call('PEXPIREAT', log.key, expiry(log.newest + limit.window))
+    call('PEXPIREAT', log.key, text_of(expiry(log.newest + limit.window, limit.unit)))
   end
 
   function rule.reading(limit, log, _, _, cost, charged)

@@ -3,7 +3,7 @@
 -- times rising strictly. State: the runs that still count as they are packed, and their units.
 -- Reading: used, frees_in, fresh_in.
 local function sliding_window()
-  local rule = {}
+  local rule = { numbers = 'I7I7I7' }
   local RUN = 12
 
   function rule.size(value, at)
@@ -35,7 +35,7 @@ local function sliding_window()
 
   function rule.view(value, at, limit)
     if not value then
-      return '', 0, 0
+      return '', 0, 0, false
     end
     local used, n = unpack('<I6B', value, at)
     local first, last = at + 7, at + 6 + RUN * n
@@ -48,10 +48,11 @@ local function sliding_window()
       first = first + RUN
     end
     local runs = sub(value, first, last)
-    if #runs > 0 and newest_of(runs) > now then
-      return clamp(runs), used, 0, true
+    local newest = unpack('<I7', value, last - RUN + 1)
+    if newest > now then
+      return clamp(runs), used, 0, true, newest + limit.window
     end
-    return runs, used, 0
+    return runs, used, 0, false, newest + limit.window
   end
 
   function rule.fits(limit, _, used, _, cost)
