@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 
+use super::socket::Accepted;
+
 /// An address to listen at: `host:port` (port 0: any free one) or `unix:/path`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
@@ -72,6 +74,19 @@ impl Listener {
             }
         };
         bound.map_err(|cause| BindError { address: address.clone(), cause })
+    }
+
+    /// Waits for a connection. Errors: the system's; most pass, see [`super::acceptor`].
+    pub(super) async fn accept(&self) -> io::Result<Accepted> {
+        match self {
+            Self::Tcp(listener, _) => {
+                let (stream, _) = listener.accept().await?;
+                // One that cannot be set to send at once still serves.
+                drop(stream.set_nodelay(true));
+                stream.into_std().map(Accepted::Tcp)
+            }
+            Self::Unix(listener, _) => listener.accept().await?.0.into_std().map(Accepted::Unix),
+        }
     }
 
     /// The address, with the port that was given when 0 was asked for.

@@ -75,6 +75,19 @@ impl Server {
     }
 }
 
+impl Server {
+    /// As [`Self::wait`], by value, with the whole log.
+    pub fn wait_and_log(mut self) -> ((ExitStatus, String), Duration) {
+        let (status, took) = self.wait();
+        // Its thread may still be reading what was said last.
+        let started = Instant::now();
+        while !self.log().contains("stopped: ") && started.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        ((status, self.log()), took)
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
