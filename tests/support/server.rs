@@ -142,11 +142,11 @@ fn read_log(child: &mut Child) -> (Arc<Mutex<Vec<String>>>, Receiver<String>) {
     let (stdout, log) = (child.stdout.take().unwrap(), lines.clone());
     std::thread::spawn(move || {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            log.lock().unwrap().push(line.clone());
             if line.contains("tollgate is serving") {
                 // The test may have given up by now.
-                let _ = sender.send(line.clone());
+                let _ = sender.send(line);
             }
-            log.lock().unwrap().push(line);
         }
     });
     (lines, started)
