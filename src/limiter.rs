@@ -54,9 +54,14 @@ pub struct Settings {
 
 /// Decides by the plans of one config over one store.
 pub struct Limiter<S> {
+    common: Arc<Common>,
+    store: S,
+}
+
+/// What the limiters of one process have in common, whatever store each of them asks.
+struct Common {
     plans: PlanSet,
     config_hash: String,
-    store: S,
     settings: Settings,
     /// Each plan at this replica's share, and the memory that counts it while the store cannot decide.
     shares: PlanSet,
@@ -64,28 +69,38 @@ pub struct Limiter<S> {
     failures: FailureLog,
 }
 
-impl<S: Store> Limiter<S> {
-    /// A limiter over `store`; `clock` times the local fallback.
+impl<S> Limiter<S> {
+    /// A limiter over `store`; `clock` times the local fallback. Over `()` it decides nothing: it is what the limiters
+    /// made by [`Self::beside`] have in common.
     pub fn new(plans: PlanSet, store: S, settings: Settings, clock: Arc<dyn Clock>) -> Self {
         let config_hash = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(plans.canonical().as_bytes()));
         let shares = plans.share(settings.expected_replicas);
         let fallback = MemoryStore::new(CAPACITY_DEFAULT, clock);
-        Self { plans, config_hash, store, settings, shares, fallback, failures: FailureLog::default() }
+        let common = Common { plans, config_hash, settings, shares, fallback, failures: FailureLog::default() };
+        Self { common: Arc::new(common), store }
+    }
+
+    /// A limiter of the same plans over another store. What is counted while a store cannot decide is counted together, so
+    /// that a replica of many workers still enforces one share.
+    pub fn beside<T>(&self, store: T) -> Limiter<T> {
+        Limiter { common: self.common.clone(), store }
     }
 
     /// The plans that are enforced.
     pub fn plans(&self) -> &PlanSet {
-        &self.plans
+        &self.common.plans
     }
 
     /// A hash of the plans, 16 hexadecimal digits, equal on replicas that enforce the same.
     pub fn config_hash(&self) -> &str {
-        &self.config_hash
+        &self.common.config_hash
     }
+}
 
+impl<S: Store> Limiter<S> {
     /// Decides one question within `patience`, if the caller has a deadline; see [`Self::decide_batch`].
     pub async fn decide(&self, question: Question, patience: Option<Duration>) -> Result<Decision, Refusal> {
-        let plan = self.plans.get(&question.plan)?.clone();
+        let plan = self.common.plans.get(&question.plan)?.clone();
         if let Some(decision) = decide_by_plan(&plan, question.cost) {
             return Ok(decision);
         }
@@ -102,7 +117,7 @@ impl<S: Store> Limiter<S> {
         let mut decisions = Vec::with_capacity(questions.len());
         let (mut places, mut asks) = (Vec::new(), Vec::new());
         for (place, question) in questions.into_iter().enumerate() {
-            let plan = self.plans.get(&question.plan).cloned();
+            let plan = self.common.plans.get(&question.plan).cloned();
             decisions.push(match plan.map(|plan| (decide_by_plan(&plan, question.cost), plan)) {
                 Err(unknown) => Err(unknown.into()),
                 Ok((Some(decision), _)) => Ok(decision),
@@ -125,7 +140,7 @@ impl<S: Store> Limiter<S> {
     }
 
     fn deadline(&self, patience: Option<Duration>) -> Duration {
-        patience.map_or(self.settings.deadline, |patience| patience.min(self.settings.deadline))
+        patience.map_or(self.common.settings.deadline, |patience| patience.min(self.common.settings.deadline))
     }
 
     /// What the store said, or what the plan says when the store said nothing.
@@ -133,7 +148,7 @@ impl<S: Store> Limiter<S> {
         match answer.unwrap_or_else(|| Err(StoreError::Nonsense("the store left a question out".to_owned()))) {
             Ok(verdict) => Ok(counted(ask, &verdict, DecidedBy::Store)),
             Err(error) => {
-                self.failures.note(&error, monotonic());
+                self.common.failures.note(&error, monotonic());
                 match error {
                     // The store is well, so no policy for its failure applies: a flood must not open the limits.
                     StoreError::Overloaded(_) => Err(Refusal::Overloaded),
@@ -156,14 +171,14 @@ impl<S: Store> Limiter<S> {
     /// Counts at this replica's share. When that memory is full of live keys too, a key it does not know is allowed: a
     /// flood of keys must not shut out everybody else's.
     fn answer_locally(&self, ask: &Ask) -> Decision {
-        let Ok(share) = self.shares.get(&ask.plan.name) else { return fail_open() };
+        let Ok(share) = self.common.shares.get(&ask.plan.name) else { return fail_open() };
         if let Some(limit) = share.never_fits(ask.cost) {
             // It could pass once the store is back, so it is denied, not told that it never fits.
             let status = untouched(share, limit);
             return shadowed(share, Decision::uncounted(Outcome::Denied, DecidedBy::LocalFallback, Some(status)));
         }
         let local = Ask { plan: share.clone(), ..ask.clone() };
-        match self.fallback.decide(&local) {
+        match self.common.fallback.decide(&local) {
             Ok(verdict) => counted(&local, &verdict, DecidedBy::LocalFallback),
             Err(_) => fail_open(),
         }

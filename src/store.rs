@@ -50,6 +50,13 @@ pub trait Store: Send + Sync + 'static {
     fn decide_batch(&self, asks: &[Ask], deadline: Duration) -> impl Future<Output = Vec<Result<Verdict, StoreError>>> + Send;
 }
 
+/// A store that several share decides for each of them.
+impl<S: Store> Store for Arc<S> {
+    async fn decide_batch(&self, asks: Vec<Ask>, deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
+        self.as_ref().decide_batch(asks, deadline).await
+    }
+}
+
 /// Why a store could not decide. The limiter answers by the plan's policy then.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {

@@ -17,3 +17,4 @@ mod oracle;
 mod parity;
 mod promises;
 mod tidy;
+mod workers;

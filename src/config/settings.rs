@@ -1,5 +1,6 @@
 //! The tree of raw values, field by field, to a checked config.
 
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use config::Value;
@@ -17,19 +18,20 @@ const DEADLINE_MIN: Duration = Duration::from_millis(1);
 /// Nobody puts a longer wait into the path of every request on purpose.
 const DEADLINE_MAX: Duration = Duration::from_secs(10);
 const REPLICAS_MAX: u64 = 10_000;
+/// More than the largest hosts have cores; each worker has a thread and, with Redis, a connection to it.
+const WORKERS_MAX: u64 = 1024;
 
 /// Checks all of it; `None`, or at least one mistake, when something is wrong.
 pub(super) fn check(root: Value, mistakes: &mut Mistakes) -> Option<Config> {
     let mut root = Node::root(root).table(mistakes)?;
     let listen_grpc = listen(&mut root, mistakes);
     let store = store(&mut root, mistakes);
-    for field in ["deny_cache", "workers"] {
-        not_yet(&mut root, field, mistakes);
-    }
+    not_yet(&mut root, "deny_cache", mistakes);
+    let workers = workers(&mut root, mistakes);
     let plans = plans::check(root.take("plans"), mistakes);
     root.finish(mistakes);
     let (store_url, store_deadline, expected_replicas) = store?;
-    Some(Config { listen_grpc: listen_grpc?, store_url, store_deadline, expected_replicas, plans: plans? })
+    Some(Config { listen_grpc: listen_grpc?, store_url, store_deadline, expected_replicas, workers: workers?, plans: plans? })
 }
 
 fn listen(root: &mut Table, mistakes: &mut Mistakes) -> Option<Vec<Address>> {
@@ -92,6 +94,17 @@ fn store(root: &mut Table, mistakes: &mut Mistakes) -> Option<(StoreUrl, Duratio
     });
     store.finish(mistakes);
     Some((url?, deadline?, replicas?))
+}
+
+/// The number of workers; 0 leaves it to the machine.
+fn workers(root: &mut Table, mistakes: &mut Mistakes) -> Option<Option<NonZeroUsize>> {
+    let Some(node) = root.take("workers") else { return Some(None) };
+    let path = node.path.clone();
+    let workers = node.number(mistakes)?;
+    if workers > WORKERS_MAX {
+        wrong(mistakes, &path, format!("is {workers}; it is 0 to {WORKERS_MAX}, and 0 means one per core"));
+    }
+    Some(usize::try_from(workers).ok().and_then(NonZeroUsize::new))
 }
 
 /// Fields that the design has and this version does not: said so, never ignored.

@@ -74,6 +74,20 @@ fn every_mistake_is_reported_at_once_with_its_path() {
 }
 
 #[test]
+fn workers_are_as_many_as_told_and_0_is_for_the_machine_to_say() {
+    let workers = |text: &str| load(&format!("{PLANS}workers: {text}\n")).map(|config| config.workers);
+    assert_eq!(load(PLANS).unwrap().workers, None);
+    assert_eq!(workers("0").unwrap(), None);
+    for count in [1, 1024] {
+        assert_eq!(workers(&count.to_string()).unwrap(), NonZeroUsize::new(count));
+    }
+    assert!(workers("1025").unwrap_err().to_string().contains("workers is 1025; it is 0 to 1024, and 0 means one per core"));
+    assert!(workers("two").unwrap_err().to_string().contains("workers is \"two\"; it must be a whole number"));
+    let by_environment = load_with(&format!("{PLANS}workers: 3\n"), &[("TOLLGATE_WORKERS", "5")], &[]).unwrap();
+    assert_eq!(by_environment.workers, NonZeroUsize::new(5));
+}
+
+#[test]
 fn a_limit_s_mistakes_say_what_would_be_right() {
     for (limit, part) in [
         ("{ quota: 0, window: 1m }", "plans.p.limits[0].quota is 0; a quota is at least 1"),
@@ -127,8 +141,8 @@ fn nine_limits_and_ten_thousand_and_one_plans_are_too_many() {
 
 #[test]
 fn what_a_later_version_brings_is_refused_by_a_sentence() {
-    let found = mistakes(&format!("{PLANS}listen: {{ http: '', admin: '' }}\ndeny_cache: {{ entries: 0 }}\nworkers: 0\n"));
-    assert_eq!(found.len(), 4);
+    let found = mistakes(&format!("{PLANS}listen: {{ http: '', admin: '' }}\ndeny_cache: {{ entries: 0 }}\n"));
+    assert_eq!(found.len(), 3);
     assert!(found.iter().all(|mistake| mistake.contains("is not supported by version")), "{found:?}");
 }
 

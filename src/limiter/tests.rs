@@ -169,3 +169,17 @@ async fn an_unknown_plan_is_an_error() {
     let Err(Refusal::UnknownPlan(unknown)) = healthy().decide(question("tne", 1), None).await else { panic!("it is known") };
     assert_eq!(unknown.nearest.as_deref(), Some("ten"));
 }
+
+#[tokio::test]
+async fn limiters_beside_each_other_count_one_share_when_their_stores_fail() {
+    let one = broken();
+    let other = one.beside(Broken(StoreError::Deadline(Duration::from_millis(25))));
+    // A third of ten, rounded up.
+    for limiter in [&one, &other, &one, &other] {
+        assert_eq!(ask(limiter, "ten", 1).await, (Outcome::Allowed, DecidedBy::LocalFallback));
+    }
+    for limiter in [&one, &other] {
+        assert_eq!(ask(limiter, "ten", 1).await, (Outcome::Denied, DecidedBy::LocalFallback));
+    }
+    assert_eq!(one.config_hash(), other.config_hash());
+}
