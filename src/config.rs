@@ -33,6 +33,8 @@ pub struct Config {
     pub store_deadline: Duration,
     /// Replicas that share the quotas, 1 to 10,000. Default: 1.
     pub expected_replicas: u64,
+    /// Denials that a replica remembers, 0 (none) to 10,000,000. Default: 65,536; see [`crate::limiter::DENY_CACHE_DEFAULT`].
+    pub deny_cache_entries: usize,
     /// What is enforced; at least one plan.
     pub plans: PlanSet,
 }

@@ -48,6 +48,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// Decides the asks in their order; one result each, same order.
     fn decide_batch(&self, asks: &[Ask], deadline: Duration) -> impl Future<Output = Vec<Result<Verdict, StoreError>>> + Send;
+
+    /// Whether the store is this process's own memory, so that asking it costs no more than remembering what it said.
+    fn is_embedded(&self) -> bool {
+        false
+    }
 }
 
 /// Why a store could not decide. The limiter answers by the plan's policy then.
@@ -107,6 +112,13 @@ impl Store for ConfiguredStore {
         match self {
             Self::Memory(store) => store.decide_batch(asks, deadline).await,
             Self::Redis(store) => store.decide_batch(asks, deadline).await,
+        }
+    }
+
+    fn is_embedded(&self) -> bool {
+        match self {
+            Self::Memory(store) => store.is_embedded(),
+            Self::Redis(store) => store.is_embedded(),
         }
     }
 }

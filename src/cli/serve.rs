@@ -53,7 +53,11 @@ async fn serve(config: Config, origin: &Origin) -> ExitCode {
         Ok(store) => store,
         Err(message) => return fail(2, &message),
     };
-    let settings = Settings { deadline: config.store_deadline, expected_replicas: config.expected_replicas };
+    let settings = Settings {
+        deadline: config.store_deadline,
+        expected_replicas: config.expected_replicas,
+        deny_cache_entries: config.deny_cache_entries,
+    };
     let limiter = Arc::new(Limiter::new(config.plans, store, settings, Arc::new(SystemClock)));
     announce(&limiter, &config.store_url, origin, &listeners);
     let stopping = async {

@@ -9,6 +9,7 @@ use super::plans;
 use super::store_url::StoreUrl;
 use super::tree::{Mistakes, Node, Table, wrong};
 use crate::grpc::Address;
+use crate::limiter::{DENY_CACHE_DEFAULT, DENY_CACHE_MAX};
 
 /// Where gRPC is served unless told otherwise: this host alone, since nothing is encrypted.
 const LISTEN_GRPC_DEFAULT: &str = "127.0.0.1:50051";
@@ -23,13 +24,19 @@ pub(super) fn check(root: Value, mistakes: &mut Mistakes) -> Option<Config> {
     let mut root = Node::root(root).table(mistakes)?;
     let listen_grpc = listen(&mut root, mistakes);
     let store = store(&mut root, mistakes);
-    for field in ["deny_cache", "workers"] {
-        not_yet(&mut root, field, mistakes);
-    }
+    let deny_cache_entries = deny_cache(&mut root, mistakes);
+    not_yet(&mut root, "workers", mistakes);
     let plans = plans::check(root.take("plans"), mistakes);
     root.finish(mistakes);
     let (store_url, store_deadline, expected_replicas) = store?;
-    Some(Config { listen_grpc: listen_grpc?, store_url, store_deadline, expected_replicas, plans: plans? })
+    Some(Config {
+        listen_grpc: listen_grpc?,
+        store_url,
+        store_deadline,
+        expected_replicas,
+        deny_cache_entries: deny_cache_entries?,
+        plans: plans?,
+    })
 }
 
 fn listen(root: &mut Table, mistakes: &mut Mistakes) -> Option<Vec<Address>> {
@@ -92,6 +99,22 @@ fn store(root: &mut Table, mistakes: &mut Mistakes) -> Option<(StoreUrl, Duratio
     });
     store.finish(mistakes);
     Some((url?, deadline?, replicas?))
+}
+
+fn deny_cache(root: &mut Table, mistakes: &mut Mistakes) -> Option<usize> {
+    let Some(deny_cache) = root.take("deny_cache") else { return Some(DENY_CACHE_DEFAULT) };
+    let mut deny_cache = deny_cache.table(mistakes)?;
+    let entries = deny_cache.take("entries").map_or(Some(DENY_CACHE_DEFAULT), |node| {
+        let path = node.path.clone();
+        let entries = node.number(mistakes)?;
+        let within = usize::try_from(entries).ok().filter(|entries| *entries <= DENY_CACHE_MAX);
+        if within.is_none() {
+            wrong(mistakes, &path, format!("is {entries}; it is 0 (off) to {DENY_CACHE_MAX}"));
+        }
+        within
+    });
+    deny_cache.finish(mistakes);
+    entries
 }
 
 /// Fields that the design has and this version does not: said so, never ignored.
