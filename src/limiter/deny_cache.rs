@@ -106,10 +106,10 @@ impl DenyCache {
 
     /// Notes what the store said to an ask that was sent at `asked_us`, if it was a denial.
     pub(super) fn note(&self, ask: &Ask, verdict: &Verdict, asked_us: u64) {
-        let wait_us = verdict.wait_us(ask.plan.limits(), ask.cost.units());
-        if verdict.fits || wait_us == 0 || ask.mode == Mode::Peek {
+        if verdict.fits || ask.mode == Mode::Peek {
             return;
         }
+        let wait_us = verdict.wait_us(ask.plan.limits(), ask.cost.units());
         let entry = Entry {
             plan: ask.plan.clone(),
             key: ask.key.clone(),
