@@ -25,9 +25,9 @@ use crate::plan::Plan;
 use crate::store::Ask;
 
 /// Entries that a cache holds unless told otherwise: as many keys can be denied in one second without a store call each,
-/// in about 7 MB with keys of 20 bytes.
+/// in about 8 MB with keys of 20 bytes.
 pub const DENY_CACHE_DEFAULT: usize = 65_536;
-/// Most entries that a cache may be given: about a gigabyte.
+/// Most entries that a cache may be given: above a gigabyte.
 pub const DENY_CACHE_MAX: usize = 10_000_000;
 
 /// Longest that one denial is held, in microseconds: a hot key then costs its store one call a second, and a store that
