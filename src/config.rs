@@ -37,6 +37,8 @@ pub struct Config {
     /// Threads that serve connections, 1 to 1,024; written as 0, and `None` here: one per core that the process may use.
     /// Default: 0.
     pub workers: Option<NonZeroUsize>,
+    /// Denials that a replica remembers, 0 (none) to 10,000,000. Default: 65,536; see [`crate::limiter::DENY_CACHE_DEFAULT`].
+    pub deny_cache_entries: usize,
     /// What is enforced; at least one plan.
     pub plans: PlanSet,
 }

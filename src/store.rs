@@ -48,12 +48,25 @@ pub trait Store: Send + Sync + 'static {
 
     /// Decides the asks in their order; one result each, same order.
     fn decide_batch(&self, asks: &[Ask], deadline: Duration) -> impl Future<Output = Vec<Result<Verdict, StoreError>>> + Send;
+
+    /// Whether the store is this process's own memory, so that asking it costs no more than remembering what it said.
+    fn is_embedded(&self) -> bool {
+        false
+    }
 }
 
 /// A store that several share decides for each of them.
 impl<S: Store> Store for Arc<S> {
-    async fn decide_batch(&self, asks: Vec<Ask>, deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
+    async fn decide_one(&self, ask: &Ask, deadline: Duration) -> Result<Verdict, StoreError> {
+        self.as_ref().decide_one(ask, deadline).await
+    }
+
+    async fn decide_batch(&self, asks: &[Ask], deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
         self.as_ref().decide_batch(asks, deadline).await
+    }
+
+    fn is_embedded(&self) -> bool {
+        self.as_ref().is_embedded()
     }
 }
 
@@ -114,6 +127,13 @@ impl Store for ConfiguredStore {
         match self {
             Self::Memory(store) => store.decide_batch(asks, deadline).await,
             Self::Redis(store) => store.decide_batch(asks, deadline).await,
+        }
+    }
+
+    fn is_embedded(&self) -> bool {
+        match self {
+            Self::Memory(store) => store.is_embedded(),
+            Self::Redis(store) => store.is_embedded(),
         }
     }
 }

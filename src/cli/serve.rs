@@ -50,9 +50,14 @@ async fn serve(config: Config, origin: &Origin) -> ExitCode {
             Err(error) => return fail(1, &error.to_string()),
         }
     }
-    let settings = Settings { deadline: config.store_deadline, expected_replicas: config.expected_replicas };
-    let limiter = Arc::new(Limiter::new(config.plans, (), settings, Arc::new(SystemClock)));
     let count = config.workers.unwrap_or_else(cores);
+    let settings = Settings {
+        deadline: config.store_deadline,
+        expected_replicas: config.expected_replicas,
+        // Each worker remembers its own, so that none waits for another.
+        deny_cache_entries: config.deny_cache_entries.div_ceil(count.get()),
+    };
+    let limiter = Arc::new(Limiter::without_store(config.plans, settings, Arc::new(SystemClock)));
     let workers = match start(count, limiter.clone(), config.store_url.clone()).await {
         Ok(workers) => workers,
         // The one thing that a service is made of and that may be wrong is the config's URL.

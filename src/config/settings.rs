@@ -10,6 +10,7 @@ use super::plans;
 use super::store_url::StoreUrl;
 use super::tree::{Mistakes, Node, Table, wrong};
 use crate::grpc::Address;
+use crate::limiter::{DENY_CACHE_DEFAULT, DENY_CACHE_MAX};
 
 /// Where gRPC is served unless told otherwise: this host alone, since nothing is encrypted.
 const LISTEN_GRPC_DEFAULT: &str = "127.0.0.1:50051";
@@ -26,12 +27,20 @@ pub(super) fn check(root: Value, mistakes: &mut Mistakes) -> Option<Config> {
     let mut root = Node::root(root).table(mistakes)?;
     let listen_grpc = listen(&mut root, mistakes);
     let store = store(&mut root, mistakes);
-    not_yet(&mut root, "deny_cache", mistakes);
+    let deny_cache_entries = deny_cache(&mut root, mistakes);
     let workers = workers(&mut root, mistakes);
     let plans = plans::check(root.take("plans"), mistakes);
     root.finish(mistakes);
     let (store_url, store_deadline, expected_replicas) = store?;
-    Some(Config { listen_grpc: listen_grpc?, store_url, store_deadline, expected_replicas, workers: workers?, plans: plans? })
+    Some(Config {
+        listen_grpc: listen_grpc?,
+        store_url,
+        store_deadline,
+        expected_replicas,
+        deny_cache_entries: deny_cache_entries?,
+        workers: workers?,
+        plans: plans?,
+    })
 }
 
 fn listen(root: &mut Table, mistakes: &mut Mistakes) -> Option<Vec<Address>> {
@@ -105,6 +114,22 @@ fn workers(root: &mut Table, mistakes: &mut Mistakes) -> Option<Option<NonZeroUs
         wrong(mistakes, &path, format!("is {workers}; it is 0 to {WORKERS_MAX}, and 0 means one per core"));
     }
     Some(usize::try_from(workers).ok().and_then(NonZeroUsize::new))
+}
+
+fn deny_cache(root: &mut Table, mistakes: &mut Mistakes) -> Option<usize> {
+    let Some(deny_cache) = root.take("deny_cache") else { return Some(DENY_CACHE_DEFAULT) };
+    let mut deny_cache = deny_cache.table(mistakes)?;
+    let entries = deny_cache.take("entries").map_or(Some(DENY_CACHE_DEFAULT), |node| {
+        let path = node.path.clone();
+        let entries = node.number(mistakes)?;
+        let within = usize::try_from(entries).ok().filter(|entries| *entries <= DENY_CACHE_MAX);
+        if within.is_none() {
+            wrong(mistakes, &path, format!("is {entries}; it is 0 (off) to {DENY_CACHE_MAX}"));
+        }
+        within
+    });
+    deny_cache.finish(mistakes);
+    entries
 }
 
 /// Fields that the design has and this version does not: said so, never ignored.

@@ -141,9 +141,30 @@ fn nine_limits_and_ten_thousand_and_one_plans_are_too_many() {
 
 #[test]
 fn what_a_later_version_brings_is_refused_by_a_sentence() {
-    let found = mistakes(&format!("{PLANS}listen: {{ http: '', admin: '' }}\ndeny_cache: {{ entries: 0 }}\n"));
-    assert_eq!(found.len(), 3);
+    let found = mistakes(&format!("{PLANS}listen: {{ http: '', admin: '' }}\n"));
+    assert_eq!(found.len(), 2);
     assert!(found.iter().all(|mistake| mistake.contains("is not supported by version")), "{found:?}");
+}
+
+#[test]
+fn the_deny_cache_has_a_size() {
+    for (yaml, entries) in [
+        ("", 65_536),
+        ("deny_cache: {}", 65_536),
+        ("deny_cache: { entries: 0 }", 0),
+        ("deny_cache: { entries: 10000000 }", 10_000_000),
+    ] {
+        assert_eq!(load(&format!("{PLANS}{yaml}")).unwrap().deny_cache_entries, entries, "{yaml}");
+    }
+    for (yaml, part) in [
+        ("deny_cache: { entries: 10000001 }", "deny_cache.entries is 10000001; it is 0 (off) to 10000000"),
+        ("deny_cache: { entries: -1 }", "deny_cache.entries is -1; it must be a whole number"),
+        ("deny_cache: { entires: 1 }", "deny_cache.entires is not a field; did you mean entries?"),
+        ("deny_cache: 5", "deny_cache is 5; it must be a table"),
+    ] {
+        let found = mistakes(&format!("{PLANS}{yaml}"));
+        assert!(found.len() == 1 && found[0].starts_with(part), "{found:?}");
+    }
 }
 
 #[test]

@@ -86,4 +86,8 @@ impl Store for MemoryStore {
     async fn decide_batch(&self, asks: &[Ask], _deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
         asks.iter().map(|ask| self.decide(ask)).collect()
     }
+
+    fn is_embedded(&self) -> bool {
+        true
+    }
 }
