@@ -173,6 +173,17 @@ impl Shape {
         let [w0, w1, w2, w3, tag, ..] = self.0.to_le_bytes();
         [tag, w0, w1, w2, w3]
     }
+
+    /// The shape that [`Self::bytes`] gave these of.
+    pub fn from_bytes([tag, w0, w1, w2, w3]: [u8; 5]) -> Self {
+        Self(u64::from_le_bytes([w0, w1, w2, w3, tag, 0, 0, 0]))
+    }
+
+    /// The window, in microseconds.
+    pub fn window_us(self) -> u64 {
+        let window = self.0 & u64::from(u32::MAX);
+        if window <= MILLISECOND_WINDOW_MAX { window * 1_000 } else { (window - MILLISECOND_WINDOW_MAX - 1) * 1_000_000 }
+    }
 }
 
 /// What is wrong with a limit's numbers, by field.
@@ -315,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_differ_by_all_but_quota_and_burst() {
+    fn shapes_differ_by_all_but_quota_and_burst_and_tell_their_window() {
         let shape = |quota, window, algorithm| Limit::new("l", quota, window, algorithm).unwrap().shape();
         let shapes = [
             shape(1, MINUTE, FIXED),
@@ -331,6 +342,11 @@ mod tests {
         ];
         for (i, a) in shapes.iter().enumerate() {
             assert!(shapes[i + 1..].iter().all(|b| a != b && a.bytes() != b.bytes()), "{a:?}");
+        }
+        let windows = [MINUTE, MINUTE * 2, Duration::from_secs(60 * 24 * 3600), WINDOW_MIN, WINDOW_MAX];
+        for window in windows {
+            let shape = shape(1, window, FIXED);
+            assert_eq!((Shape::from_bytes(shape.bytes()), u128::from(shape.window_us())), (shape, window.as_micros()));
         }
         assert_eq!(shape(1, MINUTE, Algorithm::TokenBucket { burst: 1 }), shape(9, MINUTE, Algorithm::TokenBucket { burst: 5 }));
     }

@@ -6,16 +6,20 @@
 //! grow merges its nearest units instead, which then leave late, never early. A key that it does not hold is answered
 //! [`StoreError::Full`], which the plan's policy turns into an answer.
 
+mod arena;
+mod entry;
+mod logs;
+mod queue;
 mod shard;
 
-use std::fmt::Write as _;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::RandomState;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{Ask, Store, StoreError};
 use crate::algorithm::Verdict;
 use crate::clock::Clock;
+use entry::Name;
 use shard::Shard;
 
 /// Bytes that a store holds at most unless told otherwise: about 400,000 keys of one constant-size limit.
@@ -45,11 +49,9 @@ impl MemoryStore {
     /// Decides one ask at once.
     pub fn decide(&self, ask: &Ask) -> Result<Verdict, StoreError> {
         let now_us = self.clock.now_us();
-        // The name cannot be read two ways: names of groups hold no colon.
-        let mut name = String::with_capacity(ask.plan.counts_as.len() + 1 + ask.key.as_str().len());
-        let _ = write!(name, "{}:{}", ask.plan.counts_as, ask.key.as_str());
-        let hash = self.hasher.hash_one(&name);
-        self.shard(hash).decide(&name, hash, ask, now_us)
+        let name = Name { group: ask.plan.counts_as.as_bytes(), key: ask.key.as_str().as_bytes() };
+        let hash = shard::hash_of(&self.hasher, name);
+        self.shard(hash).decide(name, hash, ask, now_us)
     }
 
     /// Keys held, live or not yet swept.
