@@ -9,6 +9,7 @@ mod support;
 
 mod command_line;
 mod contract;
+mod embedded;
 mod faults;
 mod fleet;
 mod grpc;

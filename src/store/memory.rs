@@ -4,7 +4,12 @@
 //! other reason: dropping a live one would hand its key a new quota, and a denied key could be freed by flooding the
 //! store with others. When it is full of live entries, keys that it holds are decided as ever, but a log that would have to
 //! grow merges its nearest units instead, which then leave late, never early. A key that it does not hold is answered
-//! [`StoreError::Full`], which the plan's policy turns into an answer.
+//! [`StoreError::Full`], which the plan's policy turns into an answer. Only where a plan was edited can that befall a key
+//! that is held: a few in a hundred of them find room for the records of further limits, which is kept free for them.
+//!
+//! A key's entry is bytes ([`entry`]) in a slot among others of its size ([`arena`]), with a log, if it has one, beside it
+//! ([`logs`]); the slots of what may be fresh are linked by time ([`queue`]); a table finds them by name ([`shard`]). On a
+//! key that is held, a decision allocates nothing.
 
 mod arena;
 mod entry;
@@ -22,7 +27,7 @@ use crate::clock::Clock;
 use entry::Name;
 use shard::Shard;
 
-/// Bytes that a store holds at most unless told otherwise: about 400,000 keys of one constant-size limit.
+/// Bytes that a store holds at most unless told otherwise: about 750,000 keys of one constant-size limit.
 pub const CAPACITY_DEFAULT: u64 = 64 << 20;
 /// Fewest bytes that a store may be given: room for a few thousand keys.
 pub const CAPACITY_MIN: u64 = 1 << 20;

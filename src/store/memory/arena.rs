@@ -6,7 +6,7 @@
 //! may move when another is given up, and who holds its handle must follow. Knows nothing of what the bytes mean.
 
 /// Bytes of a page: what allocators hand out without rounding, and few enough that the part-empty ones do not count.
-const PAGE_BYTES: usize = 4096;
+pub(super) const PAGE_BYTES: usize = 4096;
 /// Slot sizes are multiples of this.
 const STEP: usize = 8;
 /// Smallest slot: a page holds as many as [`SLOT_BITS`] can tell apart. No entry is as small.
@@ -15,7 +15,7 @@ const SLOT_BYTES_MIN: usize = PAGE_BYTES >> SLOT_BITS;
 const STEPPED_BYTES_MAX: usize = PAGE_BYTES / 8;
 const STEPPED_MAX: usize = STEPPED_BYTES_MAX / STEP;
 /// What a page costs beside its bytes: its places in two lists that may just have doubled, and the allocator's header.
-const PAGE_OVERHEAD: usize = 2 * (size_of::<Page>() + 2 * size_of::<u32>()) + 16;
+pub(super) const PAGE_OVERHEAD: usize = 2 * (size_of::<Page>() + 2 * size_of::<u32>()) + 16;
 
 /// Bits of a handle that tell the slots of a page apart.
 const SLOT_BITS: u32 = 8;

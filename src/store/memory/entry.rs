@@ -17,7 +17,9 @@ const SHAPE_BYTES: usize = 5;
 const NUMBERS_AT: usize = 1 + SHAPE_BYTES;
 const NUMBER_BYTES: usize = 8;
 const LOG_RECORD_BYTES: usize = NUMBERS_AT + size_of::<u32>();
-const RECORD_BYTES_MAX: usize = NUMBERS_AT + 3 * NUMBER_BYTES;
+const TWO_NUMBERS_BYTES: usize = NUMBERS_AT + 2 * NUMBER_BYTES;
+const THREE_NUMBERS_BYTES: usize = NUMBERS_AT + 3 * NUMBER_BYTES;
+const RECORD_BYTES_MAX: usize = THREE_NUMBERS_BYTES;
 
 const WINDOW: u8 = 1;
 const BUCKET: u8 = 2;
@@ -73,6 +75,23 @@ impl<'a> Entry<'a> {
         })
     }
 
+    /// The record of this shape.
+    pub(super) fn record(self, shape: Shape) -> Option<Record> {
+        let (mut at, wanted) = (self.records_at(), shape.bytes());
+        loop {
+            let bytes = match *self.0.get(at)? {
+                WINDOW | BUCKET => TWO_NUMBERS_BYTES,
+                COUNTER => THREE_NUMBERS_BYTES,
+                LOG => LOG_RECORD_BYTES,
+                _ => return None,
+            };
+            if self.0[at + 1..at + NUMBERS_AT] == wanted {
+                return read(self.0, at);
+            }
+            at += bytes;
+        }
+    }
+
     /// All of it that is no record.
     pub(super) fn head(self) -> &'a [u8] {
         &self.0[..self.records_at()]
@@ -118,37 +137,39 @@ impl Stored {
     pub(super) fn write(&self, shape: Shape, out: &mut Vec<u8>) {
         let mut record = [0; RECORD_BYTES_MAX];
         record[1..NUMBERS_AT].copy_from_slice(&shape.bytes());
-        self.overwrite(&mut record, 0);
-        out.extend(&record[..self.bytes()]);
-    }
-
-    /// Puts this in the place of a record of the same shape.
-    pub(super) fn overwrite(&self, slot: &mut [u8], at: usize) {
-        let mut put = |kind: u8, numbers: &[u64]| {
-            slot[at] = kind;
-            for (number, place) in numbers.iter().zip(slot[at + NUMBERS_AT..].chunks_exact_mut(NUMBER_BYTES)) {
-                place.copy_from_slice(&number.to_le_bytes());
-            }
-        };
         match self {
-            Self::State(State::Window(window)) => put(WINDOW, &[window.start_us, window.count]),
-            Self::State(State::Bucket(bucket)) => put(BUCKET, &[bucket.tat_us, bucket.at_us]),
-            Self::State(State::Counter(counter)) => put(COUNTER, &[counter.start_us, counter.current, counter.previous]),
-            // A shard keeps these apart.
-            Self::State(State::Runs(_)) => {}
-            Self::Log(place) => {
-                slot[at] = LOG;
-                slot[at + NUMBERS_AT..at + LOG_RECORD_BYTES].copy_from_slice(&place.to_le_bytes());
+            Self::State(state) => overwrite(&mut record, 0, state),
+            Self::Log(index) => {
+                record[0] = LOG;
+                record[NUMBERS_AT..LOG_RECORD_BYTES].copy_from_slice(&index.to_le_bytes());
             }
         }
+        out.extend(&record[..self.bytes()]);
+    }
+}
+
+/// Puts a state in the place of a record of the same shape.
+pub(super) fn overwrite(slot: &mut [u8], at: usize, state: &State) {
+    let mut put = |kind: u8, numbers: &[u64]| {
+        slot[at] = kind;
+        for (number, place) in numbers.iter().zip(slot[at + NUMBERS_AT..].chunks_exact_mut(NUMBER_BYTES)) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+    };
+    match state {
+        State::Window(window) => put(WINDOW, &[window.start_us, window.count]),
+        State::Bucket(bucket) => put(BUCKET, &[bucket.tat_us, bucket.at_us]),
+        State::Counter(counter) => put(COUNTER, &[counter.start_us, counter.current, counter.previous]),
+        // A record says only where a shard keeps these.
+        State::Runs(_) => {}
     }
 }
 
 /// Bytes of a record of this state.
 pub(super) fn record_bytes(state: &State) -> usize {
     match state {
-        State::Window(_) | State::Bucket(_) => NUMBERS_AT + 2 * NUMBER_BYTES,
-        State::Counter(_) => NUMBERS_AT + 3 * NUMBER_BYTES,
+        State::Window(_) | State::Bucket(_) => TWO_NUMBERS_BYTES,
+        State::Counter(_) => THREE_NUMBERS_BYTES,
         State::Runs(_) => LOG_RECORD_BYTES,
     }
 }
@@ -206,6 +227,7 @@ mod tests {
             assert_eq!(records.len(), states.len());
             for (index, (record, stored)) in records.iter().zip(&states).enumerate() {
                 assert_eq!((record.shape, &record.stored), (shape(1 + index as u64), stored));
+                assert_eq!(entry.record(record.shape).unwrap().at, record.at);
             }
         }
     }
@@ -213,13 +235,14 @@ mod tests {
     #[test]
     fn a_record_is_overwritten_in_its_place() {
         let shape = Limit::new("l", 5, Duration::from_secs(1), Algorithm::SlidingCounter).unwrap().shape();
-        let bucket = |tat_us| Stored::State(State::Bucket(Bucket { tat_us, at_us: 9 }));
+        let state = |tat_us| State::Bucket(Bucket { tat_us, at_us: 9 });
+        let bucket = |tat_us| Stored::State(state(tat_us));
         let mut slot = Vec::new();
         Name { group: b"g", key: b"k" }.write_head(&mut slot);
         bucket(1).write(shape, &mut slot);
         bucket(2).write(shape, &mut slot);
         let first = Entry(&slot).records().next().unwrap().at;
-        bucket(3).overwrite(&mut slot, first);
+        overwrite(&mut slot, first, &state(3));
         let stored: Vec<Stored> = Entry(&slot).records().map(|record| record.stored).collect();
         assert_eq!(stored, [bucket(3), bucket(2)]);
     }

@@ -5,8 +5,8 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 
-use super::arena::{ARENA_BYTES_MAX, Arena, Handle};
-use super::entry::{Entry, Name, Record, Stored, record_bytes};
+use super::arena::{ARENA_BYTES_MAX, Arena, Handle, PAGE_BYTES, PAGE_OVERHEAD};
+use super::entry::{Entry, Name, Record, Stored, overwrite, record_bytes};
 use super::logs::Logs;
 use super::queue::Queue;
 use crate::algorithm::{self, Mode, State, Verdict};
@@ -18,8 +18,10 @@ use crate::store::{Ask, StoreError};
 const LOOKS_PER_INSERT: usize = 8;
 
 /// The part of the capacity that new keys and growing logs leave free, so that an entry that is held can still take up the
-/// records of a plan that was edited: one of so many parts.
+/// records of a plan that was edited: one of so many parts, so about one entry in twelve can take up a second record.
 const HEADROOM_PART: usize = 32;
+/// Least part of a capacity, however small, that they leave free: pages of two sizes that were not needed before.
+const HEADROOM_MIN: usize = 2 * (PAGE_BYTES + PAGE_OVERHEAD);
 
 /// States that a decision keeps without an allocation; few plans have more limits.
 const STATES: usize = 4;
@@ -62,10 +64,9 @@ struct Place {
 struct Loan {
     states: SmallVec<[State; STATES]>,
     origins: SmallVec<[Origin; STATES]>,
+    /// Whether the entry has records of other limits.
+    others: bool,
 }
-
-/// States that no record is kept for yet, each with its limit's index.
-type NewStates = SmallVec<[(usize, State); STATES]>;
 
 /// Where a state goes back to.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -85,11 +86,29 @@ struct Call<'a> {
     now_us: u64,
 }
 
+impl Loan {
+    /// Whether every state has a record or a log to go back to.
+    fn is_known(&self) -> bool {
+        !self.origins.contains(&Origin::Nowhere)
+    }
+
+    /// Whether a charge makes no state grow.
+    fn is_steady(&self) -> bool {
+        self.states.iter().all(|state| state.growth_bytes() == 0)
+    }
+
+    /// States that have no record yet, each with its limit's index.
+    fn into_new(self) -> impl Iterator<Item = (usize, State)> {
+        let states = self.states.into_iter().zip(self.origins).enumerate();
+        states.filter(|(_, (_, origin))| *origin == Origin::Nowhere).map(|(index, (state, _))| (index, state))
+    }
+}
+
 impl Shard {
     /// Of at most `capacity` bytes, and of at most 32 GiB.
     pub(super) fn new(capacity: usize, hasher: RandomState) -> Self {
         Self {
-            capacity: capacity.min(ARENA_BYTES_MAX),
+            capacity: capacity.clamp(HEADROOM_MIN, ARENA_BYTES_MAX),
             hasher,
             by_name: HashTable::new(),
             arena: Arena::default(),
@@ -122,9 +141,9 @@ impl Shard {
             None if charged => self.insert(call, hash, loan),
             None => {}
             Some(handle) => {
-                let new = self.take_back(handle, loan);
-                if charged {
-                    self.amend(handle, call, new);
+                self.take_back(handle, &mut loan);
+                if charged && (loan.others || !loan.is_known()) {
+                    self.amend(handle, call, loan);
                 }
             }
         }
@@ -143,43 +162,57 @@ impl Shard {
 
     /// The states of the limits, in their order; a limit that nothing is kept for gets a fresh one.
     fn lend(&mut self, found: Option<Handle>, limits: &[Limit]) -> Loan {
-        let mut loan = Loan { states: SmallVec::new(), origins: SmallVec::new() };
+        let mut loan = Loan { states: SmallVec::new(), origins: SmallVec::new(), others: false };
+        let mut known = 0;
         for limit in limits {
-            let shape = limit.shape();
-            let record = found.and_then(|handle| self.entry(handle).records().find(|record| record.shape == shape));
-            let (state, origin) = match record.map(|record| (record.at, record.stored)) {
-                Some((at, Stored::State(state))) => (state, Origin::Record(at)),
-                Some((_, Stored::Log(index))) => match self.logs.lend(index) {
-                    Some(runs) => (State::Runs(runs), Origin::Log(index)),
-                    None => (State::fresh(limit), Origin::Nowhere),
-                },
+            let (state, origin) = match found.and_then(|handle| self.entry(handle).record(limit.shape())) {
                 None => (State::fresh(limit), Origin::Nowhere),
+                Some(record) => {
+                    known += 1;
+                    self.lend_one(record, limit)
+                }
             };
             loan.states.push(state);
             loan.origins.push(origin);
         }
+        loan.others = found.is_some_and(|handle| self.entry(handle).records().nth(known).is_some());
         loan
     }
 
-    /// Puts states back to where [`Self::lend`] took them from; the new ones, with their limits' indices, are returned.
-    fn take_back(&mut self, handle: Handle, loan: Loan) -> NewStates {
-        let mut new = NewStates::new();
-        for (index, (state, origin)) in loan.states.into_iter().zip(loan.origins).enumerate() {
-            match (origin, state) {
-                (Origin::Log(place), State::Runs(runs)) => self.logs.give_back(place, runs),
-                (Origin::Record(at), state) => Stored::State(state).overwrite(self.arena.get_mut(handle), at),
-                (_, state) => new.push((index, state)),
+    fn lend_one(&mut self, record: Record, limit: &Limit) -> (State, Origin) {
+        match record.stored {
+            Stored::State(state) => (state, Origin::Record(record.at)),
+            Stored::Log(index) => match self.logs.lend(index) {
+                Some(runs) => (State::Runs(runs), Origin::Log(index)),
+                // Each shape stands once in a plan, so none is lent twice.
+                None => (State::fresh(limit), Origin::Nowhere),
+            },
+        }
+    }
+
+    /// Puts states back to where [`Self::lend`] took them from; the new ones stay in the loan.
+    fn take_back(&mut self, handle: Handle, loan: &mut Loan) {
+        for (state, origin) in loan.states.iter_mut().zip(&loan.origins) {
+            match *origin {
+                Origin::Log(index) => {
+                    if let State::Runs(runs) = std::mem::take(state) {
+                        self.logs.give_back(index, runs);
+                    }
+                }
+                Origin::Record(at) => overwrite(self.arena.get_mut(handle), at, state),
+                Origin::Nowhere => {}
             }
         }
-        new
     }
 
     /// Makes room for what charging the ask could add, if it is going to be charged at all: a denial needs none.
     fn reserve(&mut self, call: Call<'_>, found: &mut Option<Handle>, loan: &mut Loan) -> Result<(), StoreError> {
-        if found.is_none() {
-            self.sweep(call.now_us);
+        match found {
+            None => self.sweep(call.now_us),
+            Some(_) if loan.is_known() && loan.is_steady() => return Ok(()),
+            Some(_) => {}
         }
-        let usual = self.capacity - self.capacity / HEADROOM_PART;
+        let usual = self.capacity - (self.capacity / HEADROOM_PART).max(HEADROOM_MIN);
         if self.has_room(call, *found, loan, usual) {
             return Ok(());
         }
@@ -267,7 +300,7 @@ impl Shard {
         let mut draft = std::mem::take(&mut self.draft);
         draft.clear();
         call.name.write_head(&mut draft);
-        self.write_records(call, loan.states.into_iter().enumerate(), &mut draft);
+        self.write_records(call, loan.into_new(), &mut draft);
         let handle = self.arena.add(&draft);
         self.draft = draft;
         let fresh_at_us = self.fresh_at_us(handle);
@@ -277,9 +310,9 @@ impl Shard {
     }
 
     /// After a charge: adds the records that the entry did not have, drops those of other limits that have become fresh.
-    fn amend(&mut self, handle: Handle, call: Call<'_>, new: NewStates) {
+    fn amend(&mut self, handle: Handle, call: Call<'_>, loan: Loan) {
         let drops = self.entry(handle).records().any(|record| !self.is_kept(&record, call));
-        if new.is_empty() && !drops {
+        if loan.is_known() && !drops {
             return;
         }
         let mut draft = std::mem::take(&mut self.draft);
@@ -295,7 +328,7 @@ impl Shard {
             }
         }
         dropped.into_iter().for_each(|index| self.logs.remove(index));
-        self.write_records(call, new.into_iter(), &mut draft);
+        self.write_records(call, loan.into_new(), &mut draft);
         self.rewrite(handle, &draft);
         self.draft = draft;
     }
