@@ -176,6 +176,28 @@ fn a_full_store_lets_the_keys_that_it_holds_take_up_an_edited_plan() {
     }
 }
 
+#[test]
+fn what_counts_for_a_microsecond_more_is_kept() {
+    let (store, clock) = store(64 << 20);
+    let (log, own) = (limit(2, Duration::from_millis(10), LOG), limit(2, Duration::from_millis(10), ANCHORED));
+    let (short, both, other) = (plan(vec![log]), plan(vec![own, limit(9, HOUR, FIXED)]), plan(vec![limit(9, HOUR, FIXED)]));
+    let left = |plan: &Arc<Plan>, key: &str| {
+        let verdict = store.decide(&peek(plan, key, 1)).unwrap();
+        verdict.readings[0].remaining(&plan.limits()[0])
+    };
+    store.decide(&ask(&short, "charged twice", 1)).unwrap();
+    clock.advance(5_000);
+    store.decide(&ask(&short, "charged twice", 1)).unwrap();
+    store.decide(&ask(&both, "another plan's", 1)).unwrap();
+    clock.advance(9_999);
+    // Each new key lets its shard look at what may be fresh; a charge drops the records of other plans that are.
+    for key in 0..500 {
+        store.decide(&ask(&other, &format!("new {key}"), 1)).unwrap();
+    }
+    store.decide(&ask(&other, "another plan's", 1)).unwrap();
+    assert_eq!((left(&short, "charged twice"), left(&both, "another plan's")), (1, 1));
+}
+
 /// A store that packs nothing, moves nothing and forgets nothing.
 #[derive(Default)]
 struct Model(HashMap<(String, String), Vec<(Shape, State)>>);
