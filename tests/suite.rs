@@ -10,6 +10,7 @@ mod support;
 mod command_line;
 mod contract;
 mod deny_cache;
+mod embedded;
 mod faults;
 mod fleet;
 mod grpc;
