@@ -1,13 +1,12 @@
 //! The bare server that costs are compared with: the same RPCs and messages, and no decision behind them.
 //!
-//! What it costs is what the wire costs. It must be served just as tollgate is served; [`serve`] alone says how.
+//! What it costs is what the wire costs. It must be served just as tollgate is served.
 
 use std::pin::Pin;
 
 use tokio_stream::{Stream, StreamExt};
 use tollgate::grpc::pb;
-use tollgate::grpc::pb::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
-use tonic::transport::Server;
+use tollgate::grpc::pb::rate_limit_service_server::RateLimitService;
 use tonic::{Request, Response, Status, Streaming};
 
 /// Answers everything with the same message, as long as a usual one of tollgate's.
@@ -64,12 +63,4 @@ impl RateLimitService for Echo {
     async fn list_plans(&self, _: Request<pb::ListPlansRequest>) -> Result<Response<pb::ListPlansResponse>, Status> {
         Ok(Response::new(pb::ListPlansResponse::default()))
     }
-}
-
-/// Serves an echo until the process ends: on as many threads as tollgate takes, by tonic's own loop, as tollgate does.
-pub fn serve(address: &str) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("threads can be started");
-    let address = address.parse().expect("the benchmark names an address");
-    let server = Server::builder().max_concurrent_streams(1024).add_service(RateLimitServiceServer::new(Echo));
-    runtime.block_on(server.serve(address)).expect("an echo serves until it is killed");
 }

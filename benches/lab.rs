@@ -2,6 +2,7 @@
 
 mod process;
 mod redis;
+mod serve;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::load::{self, Expect, Kind, Load, Shared};
 pub use process::{ECHO, Memory, Process};
 pub use redis::Redis;
+pub use serve::serve_echo;
 
 /// Before anything is counted: connections, allocators and the script's first load are over by then.
 pub const WARM_UP: Duration = Duration::from_secs(1);

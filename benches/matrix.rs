@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use clap::Parser;
 
-use lab::{ECHO, Lab};
+use lab::{ECHO, Lab, serve_echo};
 use report::{Report, chart};
 
 /// What a decision costs, end to end. Without an option: every combination of store, RPC, keys, outcome and calls in flight.
@@ -64,7 +64,7 @@ struct Options {
 
 fn main() -> ExitCode {
     if let Ok(address) = std::env::var(ECHO) {
-        echo::serve(&address);
+        serve_echo(&address);
         return ExitCode::SUCCESS;
     }
     let options = Options::parse();
