@@ -92,7 +92,7 @@ fn modules_depend_one_way() {
 
 #[test]
 fn files_begin_by_saying_what_they_are_for() {
-    for source in sources("src", &["rs"]).into_iter().chain(sources("tests", &["rs"])).chain(sources("proto", &["rs"])) {
+    for source in ["src", "tests", "benches", "proto"].into_iter().flat_map(|folder| sources(folder, &["rs"])) {
         assert!(source.text.starts_with("//!"), "{} does not begin with //!", source.path);
         assert!(!source.path.ends_with("/mod.rs"), "{}: foo.rs and foo/, never mod.rs", source.path);
     }

@@ -1,0 +1,80 @@
+//! The pure maths: one decision of each algorithm, allowed and denied, on a state that has settled.
+//!
+//!     cargo bench --bench algorithms
+//!
+//! Nanoseconds here depend on the machine and on what else it does; compare rows of one run.
+
+use std::time::Duration;
+
+use divan::{Bencher, black_box};
+use tollgate::algorithm::{Algorithm, Mode, State, Verdict, decide};
+use tollgate::key::Cost;
+use tollgate::plan::{Anchor, Limit};
+
+const NAMES: [&str; 6] =
+    ["token_bucket", "fixed_window", "fixed_window_first_request", "sliding_window", "sliding_counter", "sliding_log"];
+const QUOTA: u64 = 1_000;
+const WINDOW: Duration = Duration::from_secs(1);
+/// Between two allowed decisions: half the quota, so that windows slide and logs stay half full.
+const STEP_US: u64 = 2_000;
+/// A whole second of the year 2023, so that a window of the clock begins here.
+const START_US: u64 = 1_700_000_000_000_000;
+
+fn main() {
+    divan::main();
+}
+
+/// A key's state under one limit.
+struct Lab {
+    limit: Limit,
+    state: State,
+    now_us: u64,
+}
+
+impl Lab {
+    fn new(name: &str) -> Self {
+        let algorithm = match name {
+            "token_bucket" => Algorithm::TokenBucket { burst: QUOTA },
+            "fixed_window" => Algorithm::FixedWindow { anchor: Anchor::Clock },
+            "fixed_window_first_request" => Algorithm::FixedWindow { anchor: Anchor::FirstRequest },
+            "sliding_window" => Algorithm::SlidingWindow { precision: 64 },
+            "sliding_counter" => Algorithm::SlidingCounter,
+            _ => Algorithm::SlidingLog,
+        };
+        let limit = Limit::new(name, QUOTA, WINDOW, algorithm).expect("these numbers are within their bounds");
+        Self { state: State::fresh(&limit), limit, now_us: START_US }
+    }
+
+    /// One decision, so much later than the one before.
+    fn decide(&mut self, step_us: u64) -> Verdict {
+        self.now_us += step_us;
+        let (limits, states) = (std::slice::from_ref(&self.limit), std::slice::from_mut(&mut self.state));
+        decide(limits, states, black_box(self.now_us), Cost::ONE, Mode::Charge)
+    }
+}
+
+#[divan::bench(args = NAMES)]
+fn allowed(bencher: Bencher<'_, '_>, name: &str) {
+    let mut lab = Lab::new(name);
+    for _ in 0..QUOTA {
+        lab.decide(STEP_US);
+    }
+    bencher.bench_local(|| assert!(lab.decide(STEP_US).fits, "{name} denied what it must allow"));
+}
+
+#[divan::bench(args = NAMES)]
+fn denied(bencher: Bencher<'_, '_>, name: &str) {
+    let mut lab = Lab::new(name);
+    // The whole quota, and what a bucket makes meanwhile; then time stands still.
+    while lab.decide(1).fits {}
+    bencher.bench_local(|| assert!(!lab.decide(0).fits, "{name} allowed what it must deny"));
+}
+
+/// The numbers of an answer, derived from the readings of a decision.
+#[divan::bench(args = NAMES)]
+fn answered(bencher: Bencher<'_, '_>, name: &str) {
+    let mut lab = Lab::new(name);
+    let verdict = lab.decide(0);
+    let limits = std::slice::from_ref(&lab.limit);
+    bencher.bench_local(|| black_box(&verdict).statuses(limits, Cost::ONE));
+}

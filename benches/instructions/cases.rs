@@ -1,0 +1,147 @@
+//! The cases: connections in memory, server and client on one thread, time that steps with each reading.
+//!
+//! Hash tables are seeded at random, those of HTTP/2 streams and of the store among them, and how often a small one is
+//! tidied up depends on its seed: by one or two in a hundred instructions of a call. So each case goes over several
+//! connections, one after another, each with a store of its own, and what is counted is the mean over their seeds.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::io::DuplexStream;
+use tollgate::clock::Clock;
+use tollgate::grpc::Service;
+use tollgate::grpc::pb::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
+use tollgate::limiter::{Limiter, Settings};
+use tollgate::plan::{Algorithm, Limit, OnStoreFailure, Plan, PlanSet, Rule};
+use tollgate::store::{CAPACITY_DEFAULT, MemoryStore};
+use tonic::transport::Server;
+
+use crate::echo::Echo;
+use crate::load::{self, Caller, Expect, Kind, Load, Requests, Shared};
+
+/// One thing to count.
+pub struct Case {
+    pub name: &'static str,
+    kind: Kind,
+    /// The plan to ask by; `None`: of the echo.
+    plan: Option<&'static str>,
+    in_flight: usize,
+    keys: usize,
+    /// Calls on each connection in the shorter run. By then every key is known, every window has slid, and buffers have
+    /// grown.
+    pub calls: u64,
+}
+
+/// The echo comes first: the others are measured by it.
+pub const CASES: [Case; 6] = [
+    Case { name: "echo", kind: Kind::Unary, plan: None, in_flight: 8, keys: 10, calls: 120 },
+    Case { name: "unlimited", kind: Kind::Unary, plan: Some("unlimited"), in_flight: 8, keys: 10, calls: 120 },
+    Case { name: "token_bucket", kind: Kind::Unary, plan: Some("token_bucket"), in_flight: 8, keys: 10, calls: 120 },
+    Case { name: "sliding_window", kind: Kind::Unary, plan: Some("sliding_window"), in_flight: 8, keys: 10, calls: 120 },
+    Case { name: "batch_of_100", kind: Kind::Batch(BATCH), plan: Some("token_bucket"), in_flight: 1, keys: 100, calls: 3 },
+    Case { name: "stream", kind: Kind::Stream, plan: Some("token_bucket"), in_flight: 16, keys: 10, calls: 200 },
+];
+const BATCH: usize = 100;
+/// Of one case.
+pub const CONNECTIONS: u64 = 32;
+/// Bytes that either side may be ahead of the other.
+const PIPE_BYTES: usize = 64 << 10;
+/// Time from one reading to the next, and where it begins. A window of a second then holds a hundred decisions, which are
+/// ten runs of each key where there are ten.
+const STEP_US: u64 = 10_000;
+const START_US: u64 = 1_700_000_000_000_000;
+/// Far above what comes in a window, so that none is denied.
+const QUOTA: u64 = 10_000;
+/// Of the bucket: fills more slowly than any key is asked for, so that no key is ever fresh again and dropped by the store,
+/// at a time that would depend on which keys share a shard. Its burst outlasts the run.
+const SLOW_QUOTA: u64 = 1;
+const WINDOW: Duration = Duration::from_secs(1);
+
+impl Case {
+    /// Decisions that a call asks for.
+    pub fn decisions_per_call(&self) -> u64 {
+        match self.kind {
+            Kind::Batch(size) => size as u64,
+            Kind::Unary | Kind::Stream => 1,
+        }
+    }
+}
+
+/// Makes so many calls on each connection. Panics when an answer is wrong or missing: a cheap error must not pass for a
+/// cheap decision.
+pub fn run(case: &Case, calls: u64) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a thread can wait");
+    runtime.block_on(async {
+        for _ in 0..CONNECTIONS {
+            connection(case, calls).await;
+        }
+    });
+}
+
+async fn connection(case: &Case, calls: u64) {
+    let load = Load {
+        address: "localhost".to_owned(),
+        kind: case.kind,
+        plan: case.plan.unwrap_or("echo").to_owned(),
+        keys: case.keys,
+        key_bytes: 20,
+        connections: 1,
+        in_flight: case.in_flight,
+        expect: Expect::Allowed,
+        calls_max: Some(calls),
+    };
+    let shared = Shared::new(load.expect);
+    let caller = Caller::new(&load, 0, Rc::new(Requests::of(&load)), shared.clone());
+    let (client, server) = tokio::io::duplex(PIPE_BYTES);
+    match case.plan {
+        None => drop(tokio::spawn(serve(server, Echo))),
+        Some(_) => drop(tokio::spawn(serve(server, tollgate()))),
+    }
+    load::drive(client, caller).await.unwrap_or_else(|error| panic!("{}: {error}", case.name));
+    let tally = shared.take();
+    assert_eq!((tally.decisions, tally.complaint), (calls * case.decisions_per_call(), None), "{}", case.name);
+}
+
+/// Serves one connection. By tonic's loop, since tollgate's own takes sockets only; it costs the echo as much as the others.
+async fn serve(connection: DuplexStream, service: impl RateLimitService) {
+    let connections = tokio_stream::once(Ok::<_, std::io::Error>(connection));
+    let server = Server::builder().add_service(RateLimitServiceServer::new(service));
+    server.serve_with_incoming(connections).await.expect("a pipe does not fail");
+}
+
+fn tollgate() -> Service<MemoryStore> {
+    let limits = |quota, algorithm| {
+        let limit = Limit::new("limit", quota, WINDOW, algorithm).expect("these numbers are within their bounds");
+        Rule::Limits(vec![limit])
+    };
+    let plan = |(name, rule): (&str, Rule)| Plan {
+        name: name.into(),
+        counts_as: name.into(),
+        rule,
+        shadow: false,
+        on_store_failure: OnStoreFailure::Local,
+    };
+    let plans: PlanSet = [
+        ("unlimited", Rule::Unlimited),
+        ("token_bucket", limits(SLOW_QUOTA, Algorithm::TokenBucket { burst: QUOTA })),
+        ("sliding_window", limits(QUOTA, Algorithm::SlidingWindow { precision: 64 })),
+    ]
+    .map(plan)
+    .into_iter()
+    .collect();
+    let clock = Arc::new(SteppingClock(AtomicU64::new(START_US)));
+    let settings = Settings { deadline: Duration::from_secs(1), expected_replicas: 1, deny_cache_entries: 0 };
+    let store = MemoryStore::new(CAPACITY_DEFAULT, clock.clone());
+    Service::new(Arc::new(Limiter::new(plans, store, settings, clock)))
+}
+
+/// Moves on by [`STEP_US`] whenever it is read, so that windows slide by decisions and not by the speed of a machine.
+struct SteppingClock(AtomicU64);
+
+impl Clock for SteppingClock {
+    fn now_us(&self) -> u64 {
+        self.0.fetch_add(STEP_US, Ordering::Relaxed)
+    }
+}

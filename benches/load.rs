@@ -1,0 +1,161 @@
+//! The load client of the benchmarks: raw HTTP/2 on one thread, so cheap that it leaves the machine to the servers.
+//!
+//! [`caller`] speaks gRPC over bytes in and bytes out and knows no socket. Here is what drives it in a closed loop (each
+//! answer is followed by the next request) over anything that reads and writes; [`paced`] drives it in an open loop.
+//! Latency is of one call: a unary call, a whole batch, or one message of a stream.
+
+#![allow(dead_code, reason = "each benchmark uses its part of the client")]
+
+mod caller;
+mod connection;
+mod frame;
+pub mod paced;
+mod requests;
+mod tally;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::{JoinSet, LocalSet};
+
+pub use caller::Caller;
+pub use requests::Requests;
+pub use tally::{Expect, Tally};
+
+/// Bytes of one read: the answers to several batches.
+const READ_BYTES: usize = 64 << 10;
+/// Longest that calls under way may take to be answered once no more are made; beyond, they are lost.
+const DRAIN_WITHIN: Duration = Duration::from_secs(10);
+
+/// Which RPC is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// `ShouldAllow`, an HTTP/2 stream a call.
+    Unary,
+    /// `ShouldAllowBatch` of so many requests.
+    Batch(usize),
+    /// `ShouldAllowStream`: one stream a connection, open for the whole run.
+    Stream,
+}
+
+/// What is asked, and how much of it at once.
+#[derive(Debug, Clone)]
+pub struct Load {
+    /// `host:port`.
+    pub address: String,
+    pub kind: Kind,
+    pub plan: String,
+    /// How many different keys.
+    pub keys: usize,
+    /// Length of each, in bytes.
+    pub key_bytes: usize,
+    pub connections: usize,
+    /// Calls that a connection has in flight.
+    pub in_flight: usize,
+    /// What every answer should be; any other is an error.
+    pub expect: Expect,
+    /// Calls that a connection makes at most; `None`: until told to stop.
+    pub calls_max: Option<u64>,
+}
+
+/// What the connections of one load share.
+pub struct Shared {
+    stopping: Cell<bool>,
+    tally: RefCell<Tally>,
+}
+
+impl Shared {
+    pub fn new(expect: Expect) -> Rc<Self> {
+        Rc::new(Self { stopping: Cell::new(false), tally: RefCell::new(Tally::new(expect)) })
+    }
+
+    /// What was counted since the last time, and begins anew.
+    pub fn take(&self) -> Tally {
+        let fresh = self.tally.borrow().fresh();
+        self.tally.replace(fresh)
+    }
+}
+
+/// Calls in a closed loop while `steer` runs, then waits for the answers that are missing. Errors: a sentence, when a
+/// connection fails or an answer never comes.
+pub async fn run<T>(load: &Load, steer: impl AsyncFnOnce(&Shared) -> T) -> Result<T, String> {
+    let run = async {
+        let (shared, mut connections) = start(load).await?;
+        let steered = tokio::select! {
+            steered = steer(&shared) => steered,
+            ended = connections.join_next() => return Err(why(ended)),
+        };
+        shared.stopping.set(true);
+        tokio::time::timeout(DRAIN_WITHIN, all(connections)).await.map_err(|_| "some calls were never answered")??;
+        Ok(steered)
+    };
+    LocalSet::new().run_until(run).await
+}
+
+/// Makes the calls that `calls_max` says and waits for all answers.
+pub async fn complete(load: &Load) -> Result<Tally, String> {
+    let run = async {
+        let (shared, connections) = start(load).await?;
+        all(connections).await?;
+        Ok(shared.take())
+    };
+    LocalSet::new().run_until(run).await
+}
+
+type Connections = JoinSet<Result<(), String>>;
+
+async fn start(load: &Load) -> Result<(Rc<Shared>, Connections), String> {
+    let shared = Shared::new(load.expect);
+    let requests = Rc::new(Requests::of(load));
+    let mut connections = JoinSet::new();
+    for index in 0..load.connections {
+        let stream = TcpStream::connect(&load.address).await.map_err(|error| format!("{}: {error}", load.address))?;
+        stream.set_nodelay(true).map_err(|error| error.to_string())?;
+        connections.spawn_local(drive(stream, Caller::new(load, index, requests.clone(), shared.clone())));
+    }
+    Ok((shared, connections))
+}
+
+async fn all(mut connections: Connections) -> Result<(), String> {
+    while let Some(ended) = connections.join_next().await {
+        ended.map_err(|error| error.to_string())??;
+    }
+    Ok(())
+}
+
+fn why(ended: Option<Result<Result<(), String>, tokio::task::JoinError>>) -> String {
+    match ended {
+        Some(Ok(Err(error))) => error,
+        Some(Err(error)) => error.to_string(),
+        Some(Ok(Ok(()))) | None => "a connection ended before it was told to".to_owned(),
+    }
+}
+
+/// Calls over one connection until its calls are made, or it is told to stop, and all are answered.
+pub async fn drive(io: impl AsyncRead + AsyncWrite + Unpin, mut caller: Caller) -> Result<(), String> {
+    let (mut reader, mut writer) = tokio::io::split(io);
+    let mut input = vec![0; READ_BYTES];
+    loop {
+        caller.fill(Instant::now())?;
+        if caller.finished() {
+            return Ok(());
+        }
+        let output = caller.output();
+        // Reading goes on while the peer does not take what is written, else both could wait for each other.
+        tokio::select! {
+            biased;
+            written = writer.write(output), if !output.is_empty() => {
+                let written = written.map_err(|error| format!("cannot write: {error}"))?;
+                output.drain(..written);
+            }
+            read = reader.read(&mut input) => match read {
+                Ok(0) => return Err("the server closed the connection".to_owned()),
+                Ok(read) => caller.receive(&input[..read], Instant::now())?,
+                Err(error) => return Err(format!("cannot read: {error}")),
+            },
+        }
+    }
+}
