@@ -9,6 +9,7 @@
 //!   writes that back even when it denies. Real time has passed since, so a clamp never frees a unit early.
 //! - An interval is half-open: what was taken at `t` is free again at `t + window`.
 
+mod aging;
 #[cfg(test)]
 mod cases;
 mod fixed_window;
@@ -25,6 +26,7 @@ use crate::key::Cost;
 pub use crate::plan::Algorithm;
 use crate::plan::Limit;
 
+pub use aging::{denied_later, tells_one_cost};
 pub use fixed_window::Window;
 pub use gcra::Bucket;
 pub use runs::Runs;

@@ -5,10 +5,15 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-/// Tells the time that decisions of an embedded store are made by.
+/// Tells the time that decisions of an embedded store are made by, and how long what another store said holds.
 pub trait Clock: Send + Sync + 'static {
     /// Microseconds since 1970-01-01T00:00:00Z. May step back; algorithms clamp.
     fn now_us(&self) -> u64;
+
+    /// A point in monotonic time. Default: [`monotonic`].
+    fn monotonic(&self) -> Instant {
+        monotonic()
+    }
 }
 
 /// The system's wall clock, so that windows aligned to the clock are aligned to the one that people read.

@@ -10,6 +10,7 @@ mod store_url;
 mod tree;
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use crate::grpc::Address;
@@ -33,6 +34,11 @@ pub struct Config {
     pub store_deadline: Duration,
     /// Replicas that share the quotas, 1 to 10,000. Default: 1.
     pub expected_replicas: u64,
+    /// Threads that serve connections, 1 to 1,024; written as 0, and `None` here: one per core that the process may use.
+    /// Default: 0.
+    pub workers: Option<NonZeroUsize>,
+    /// Denials that a replica remembers, 0 (none) to 10,000,000. Default: 65,536; see [`crate::limiter::DENY_CACHE_DEFAULT`].
+    pub deny_cache_entries: usize,
     /// What is enforced; at least one plan.
     pub plans: PlanSet,
 }

@@ -59,6 +59,8 @@ pub enum Outcome {
 pub enum DecidedBy {
     /// The store, exactly.
     Store,
+    /// This replica, which remembers a denial by the store that still holds.
+    DenyCache,
     /// The plan alone: unlimited, blocked, or a cost that never fits.
     Plan,
     /// Nobody could decide; the plan says to allow then.

@@ -10,7 +10,7 @@
 //! - [`decision`]: `Decision`, `Outcome`, `LimitStatus`: what was decided and the numbers that go back
 //! - [`algorithm`]: the maths of each kind of limit, pure
 //! - [`store`]: `trait Store`: decide a batch, each request atomically; embedded or in Redis
-//! - [`limiter`]: plan look-up, deadline, and what to answer when the store cannot
+//! - [`limiter`]: plan look-up, deny cache, deadline, and what to answer when the store cannot
 //! - [`grpc`]: the wire
 //! - [`config`]: settings, every mistake at once
 //! - [`cli`], [`telemetry`], [`shutdown`], [`clock`]: the rim
@@ -19,7 +19,7 @@
 //! `key, plan, decision` <- `algorithm` <- `store` <- `limiter` <- `grpc` <- `cli` <- `main`; `config` builds plans and is
 //! used only by `cli`. `tests/tidy.rs` holds the code to this:
 //! 1. [`algorithm`] is pure: no await, clock, log, lock or float. State, time and cost in; readings and new state out.
-//! 2. Only `store/redis*` names fred. Only `grpc*` names tonic and prost. Only `config*` names the config crate.
+//! 2. Only `store/redis*` names fred. Only `grpc*` names tonic, prost and hyper. Only `config*` names the config crate.
 //! 3. One decision is one store call, all limits of a plan together, all or nothing.
 //! 4. "No" is a [`decision::Decision`], never an error. An error means "could not decide"; [`limiter`] alone answers it.
 //! 5. The store's clock is the clock: Redis `TIME` inside the script, the injected clock for memory.

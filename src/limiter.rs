@@ -1,19 +1,22 @@
-//! Key, plan and cost in, a `Decision` out: finds the plan, asks the store, and answers by the plan's policy when the
-//! store cannot.
+//! Key, plan and cost in, a `Decision` out: finds the plan, recalls a denial that still holds or asks the store, and
+//! answers by the plan's policy when the store cannot.
 //!
 //! Here alone a store's error becomes an answer. Knows no wire and no Redis.
 
+mod deny_cache;
 mod failure_log;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::algorithm::Mode;
-use crate::clock::{Clock, monotonic};
+use crate::clock::Clock;
 use crate::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use crate::key::{Cost, Key};
 use crate::plan::{OnStoreFailure, Plan, PlanSet, Rule, UnknownPlan};
 use crate::store::{Ask, CAPACITY_DEFAULT, MemoryStore, Store, StoreError, Verdict};
+use deny_cache::DenyCache;
+pub use deny_cache::{DENY_CACHE_DEFAULT, DENY_CACHE_MAX};
 use failure_log::FailureLog;
 
 /// Most questions in one batch: its answer stays well below a megabyte, and one caller cannot hold the store for long.
@@ -50,48 +53,84 @@ pub struct Settings {
     pub deadline: Duration,
     /// Replicas that share the quotas; each answers for one share when the store cannot. At least 1.
     pub expected_replicas: u64,
+    /// Denials remembered, so that their keys need no store call while they hold; 0 for none. An embedded store needs none.
+    pub deny_cache_entries: usize,
 }
 
 /// Decides by the plans of one config over one store.
 pub struct Limiter<S> {
+    common: Arc<Common>,
+    store: S,
+    /// Denials by this store; `None` when off.
+    denials: Option<DenyCache>,
+}
+
+/// What the limiters of one process have in common, whatever store each of them asks.
+struct Common {
     plans: PlanSet,
     config_hash: String,
-    store: S,
     settings: Settings,
     /// Each plan at this replica's share, and the memory that counts it while the store cannot decide.
     shares: PlanSet,
     fallback: MemoryStore,
     failures: FailureLog,
+    clock: Arc<dyn Clock>,
+    /// What the deny cache counts time from.
+    started: Instant,
 }
 
-impl<S: Store> Limiter<S> {
-    /// A limiter over `store`; `clock` times the local fallback.
-    pub fn new(plans: PlanSet, store: S, settings: Settings, clock: Arc<dyn Clock>) -> Self {
+impl Limiter<()> {
+    /// What limiters made by [`Self::beside`] have in common; it decides nothing itself. `clock` times the local fallback
+    /// and how long denials hold.
+    pub fn without_store(plans: PlanSet, settings: Settings, clock: Arc<dyn Clock>) -> Self {
         let config_hash = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(plans.canonical().as_bytes()));
         let shares = plans.share(settings.expected_replicas);
-        let fallback = MemoryStore::new(CAPACITY_DEFAULT, clock);
-        Self { plans, config_hash, store, settings, shares, fallback, failures: FailureLog::default() }
+        let fallback = MemoryStore::new(CAPACITY_DEFAULT, clock.clone());
+        let (failures, started) = (FailureLog::default(), clock.monotonic());
+        let common = Common { plans, config_hash, settings, shares, fallback, failures, clock, started };
+        Self { common: Arc::new(common), store: (), denials: None }
+    }
+}
+
+impl<S> Limiter<S> {
+    /// A limiter of the same plans over a store of its own, with a memory of its own for that store's denials. What is
+    /// counted while a store cannot decide is counted together, so that a replica of many workers still enforces one share.
+    pub fn beside<T: Store>(&self, store: T) -> Limiter<T> {
+        let entries = self.common.settings.deny_cache_entries;
+        let denials = (entries > 0 && !store.is_embedded()).then(|| DenyCache::new(entries));
+        Limiter { common: self.common.clone(), store, denials }
     }
 
     /// The plans that are enforced.
     pub fn plans(&self) -> &PlanSet {
-        &self.plans
+        &self.common.plans
     }
 
     /// A hash of the plans, 16 hexadecimal digits, equal on replicas that enforce the same.
     pub fn config_hash(&self) -> &str {
-        &self.config_hash
+        &self.common.config_hash
+    }
+}
+
+impl<S: Store> Limiter<S> {
+    /// A limiter over `store`, alone; see [`Limiter::without_store`].
+    pub fn new(plans: PlanSet, store: S, settings: Settings, clock: Arc<dyn Clock>) -> Self {
+        Limiter::without_store(plans, settings, clock).beside(store)
     }
 
     /// Decides one question within `patience`, if the caller has a deadline; see [`Self::decide_batch`].
     pub async fn decide(&self, question: Question, patience: Option<Duration>) -> Result<Decision, Refusal> {
-        let plan = self.plans.get(&question.plan)?.clone();
+        let plan = self.common.plans.get(&question.plan)?.clone();
         if let Some(decision) = decide_by_plan(&plan, question.cost) {
             return Ok(decision);
         }
         let ask = Ask { key: question.key, plan, cost: question.cost, mode: question.mode };
-        let answers = self.store.decide_batch(vec![ask.clone()], self.deadline(patience)).await;
-        self.answer(&ask, answers.into_iter().next())
+        let asked_us = self.monotonic_us();
+        if let Some(decision) = self.recall(&ask, asked_us) {
+            return Ok(decision);
+        }
+        let answer = self.store.decide_one(&ask, self.deadline(patience)).await;
+        self.answer(&ask, asked_us, Some(answer))
     }
 
     /// Decides questions in their order, one answer each, same order. The store is given the shorter of its deadline and
@@ -101,39 +140,62 @@ impl<S: Store> Limiter<S> {
     pub async fn decide_batch(&self, questions: Vec<Question>, patience: Option<Duration>) -> Vec<Result<Decision, Refusal>> {
         let mut decisions = Vec::with_capacity(questions.len());
         let (mut places, mut asks) = (Vec::new(), Vec::new());
+        let asked_us = self.monotonic_us();
         for (place, question) in questions.into_iter().enumerate() {
-            let plan = self.plans.get(&question.plan).cloned();
+            let plan = self.common.plans.get(&question.plan).cloned();
             decisions.push(match plan.map(|plan| (decide_by_plan(&plan, question.cost), plan)) {
                 Err(unknown) => Err(unknown.into()),
                 Ok((Some(decision), _)) => Ok(decision),
                 Ok((None, plan)) => {
-                    places.push(place);
-                    asks.push(Ask { key: question.key, plan, cost: question.cost, mode: question.mode });
-                    // Stands here until the store's answer takes its place, a few lines below.
-                    Err(Refusal::Overloaded)
+                    let ask = Ask { key: question.key, plan, cost: question.cost, mode: question.mode };
+                    // A denial that holds stays true whatever the questions before this one are granted.
+                    self.recall(&ask, asked_us).ok_or_else(|| {
+                        places.push(place);
+                        asks.push(ask);
+                        // Stands here until the store's answer takes its place, a few lines below.
+                        Refusal::Overloaded
+                    })
                 }
             });
         }
         if asks.is_empty() {
             return decisions;
         }
-        let mut answers = self.store.decide_batch(asks.clone(), self.deadline(patience)).await.into_iter();
+        let mut answers = self.store.decide_batch(&asks, self.deadline(patience)).await.into_iter();
         for (place, ask) in places.into_iter().zip(&asks) {
-            decisions[place] = self.answer(ask, answers.next());
+            decisions[place] = self.answer(ask, asked_us, answers.next());
         }
         decisions
     }
 
     fn deadline(&self, patience: Option<Duration>) -> Duration {
-        patience.map_or(self.settings.deadline, |patience| patience.min(self.settings.deadline))
+        patience.map_or(self.common.settings.deadline, |patience| patience.min(self.common.settings.deadline))
     }
 
-    /// What the store said, or what the plan says when the store said nothing.
-    fn answer(&self, ask: &Ask, answer: Option<Result<Verdict, StoreError>>) -> Result<Decision, Refusal> {
+    /// Now, for the deny cache; 0 when there is none, which spares the look at the clock.
+    fn monotonic_us(&self) -> u64 {
+        let since = || self.common.clock.monotonic().saturating_duration_since(self.common.started).as_micros();
+        // More than half a million years of microseconds fit.
+        self.denials.as_ref().map_or(0, |_| since() as u64)
+    }
+
+    /// What the store would answer, if a denial that holds tells.
+    fn recall(&self, ask: &Ask, now_us: u64) -> Option<Decision> {
+        let verdict = self.denials.as_ref()?.recall(ask, now_us)?;
+        Some(counted(ask, &verdict, DecidedBy::DenyCache))
+    }
+
+    /// What the store said when it was asked at `asked_us`, or what the plan says when the store said nothing.
+    fn answer(&self, ask: &Ask, asked_us: u64, answer: Option<Result<Verdict, StoreError>>) -> Result<Decision, Refusal> {
         match answer.unwrap_or_else(|| Err(StoreError::Nonsense("the store left a question out".to_owned()))) {
-            Ok(verdict) => Ok(counted(ask, &verdict, DecidedBy::Store)),
+            Ok(verdict) => {
+                if let Some(denials) = &self.denials {
+                    denials.note(ask, &verdict, asked_us);
+                }
+                Ok(counted(ask, &verdict, DecidedBy::Store))
+            }
             Err(error) => {
-                self.failures.note(&error, monotonic());
+                self.common.failures.note(&error, self.common.clock.monotonic());
                 match error {
                     // The store is well, so no policy for its failure applies: a flood must not open the limits.
                     StoreError::Overloaded(_) => Err(Refusal::Overloaded),
@@ -156,14 +218,14 @@ impl<S: Store> Limiter<S> {
     /// Counts at this replica's share. When that memory is full of live keys too, a key it does not know is allowed: a
     /// flood of keys must not shut out everybody else's.
     fn answer_locally(&self, ask: &Ask) -> Decision {
-        let Ok(share) = self.shares.get(&ask.plan.name) else { return fail_open() };
+        let Ok(share) = self.common.shares.get(&ask.plan.name) else { return fail_open() };
         if let Some(limit) = share.never_fits(ask.cost) {
             // It could pass once the store is back, so it is denied, not told that it never fits.
             let status = untouched(share, limit);
             return shadowed(share, Decision::uncounted(Outcome::Denied, DecidedBy::LocalFallback, Some(status)));
         }
         let local = Ask { plan: share.clone(), ..ask.clone() };
-        match self.fallback.decide(&local) {
+        match self.common.fallback.decide(&local) {
             Ok(verdict) => counted(&local, &verdict, DecidedBy::LocalFallback),
             Err(_) => fail_open(),
         }

@@ -4,12 +4,14 @@
 
 mod limit;
 mod set;
+mod shape;
 
 pub use limit::{
     Algorithm, Anchor, BURST_MAX, Limit, LimitError, PRECISION_DEFAULT, PRECISION_MAX, PRECISION_MIN, QUOTA_MAX,
-    SLIDING_LOG_QUOTA_MAX, Shape, WINDOW_MAX, WINDOW_MIN,
+    SLIDING_LOG_QUOTA_MAX, WINDOW_MAX, WINDOW_MIN,
 };
 pub use set::{PlanSet, UnknownPlan};
+pub use shape::{COMMON_WINDOWS_MS, Shape};
 
 use std::sync::Arc;
 

@@ -11,7 +11,7 @@ pub use crate::algorithm::{Mode, Verdict};
 use crate::key::{Cost, Key};
 use crate::plan::Plan;
 pub use memory::{CAPACITY_DEFAULT, CAPACITY_MIN, MemoryStore};
-pub use redis::{RedisStore, SCRIPT_ASKS_MAX};
+pub use redis::{RedisStore, SCRIPT_NAMES_MAX};
 
 /// One request to a store.
 #[derive(Debug, Clone)]
@@ -38,8 +38,36 @@ pub struct Ask {
 ///   [`StoreError::Deadline`] where a network is involved.
 /// - A caller that drops the future loses its answers, nothing else: what was sent stays charged, other callers' asks go on.
 pub trait Store: Send + Sync + 'static {
+    /// Decides one ask, as a batch of one would be; for stores that can do so with less.
+    fn decide_one(&self, ask: &Ask, deadline: Duration) -> impl Future<Output = Result<Verdict, StoreError>> + Send {
+        async move {
+            let answer = self.decide_batch(std::slice::from_ref(ask), deadline).await.pop();
+            answer.unwrap_or_else(|| Err(StoreError::Nonsense("the store left a question out".to_owned())))
+        }
+    }
+
     /// Decides the asks in their order; one result each, same order.
-    fn decide_batch(&self, asks: Vec<Ask>, deadline: Duration) -> impl Future<Output = Vec<Result<Verdict, StoreError>>> + Send;
+    fn decide_batch(&self, asks: &[Ask], deadline: Duration) -> impl Future<Output = Vec<Result<Verdict, StoreError>>> + Send;
+
+    /// Whether the store is this process's own memory, so that asking it costs no more than remembering what it said.
+    fn is_embedded(&self) -> bool {
+        false
+    }
+}
+
+/// A store that several share decides for each of them.
+impl<S: Store> Store for Arc<S> {
+    async fn decide_one(&self, ask: &Ask, deadline: Duration) -> Result<Verdict, StoreError> {
+        self.as_ref().decide_one(ask, deadline).await
+    }
+
+    async fn decide_batch(&self, asks: &[Ask], deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
+        self.as_ref().decide_batch(asks, deadline).await
+    }
+
+    fn is_embedded(&self) -> bool {
+        self.as_ref().is_embedded()
+    }
 }
 
 /// Why a store could not decide. The limiter answers by the plan's policy then.
@@ -88,10 +116,24 @@ pub enum ConfiguredStore {
 }
 
 impl Store for ConfiguredStore {
-    async fn decide_batch(&self, asks: Vec<Ask>, deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
+    async fn decide_one(&self, ask: &Ask, deadline: Duration) -> Result<Verdict, StoreError> {
+        match self {
+            Self::Memory(store) => store.decide_one(ask, deadline).await,
+            Self::Redis(store) => store.decide_one(ask, deadline).await,
+        }
+    }
+
+    async fn decide_batch(&self, asks: &[Ask], deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
         match self {
             Self::Memory(store) => store.decide_batch(asks, deadline).await,
             Self::Redis(store) => store.decide_batch(asks, deadline).await,
+        }
+    }
+
+    fn is_embedded(&self) -> bool {
+        match self {
+            Self::Memory(store) => store.is_embedded(),
+            Self::Redis(store) => store.is_embedded(),
         }
     }
 }

@@ -51,6 +51,7 @@ fn nonsense_on_the_command_line_ends_with_2_and_a_sentence() {
     fails(&["--store", "redis-cluster://localhost"], 2, "does not have yet");
     fails(&["--listen", "50051"], 2, "is no address; write host:port");
     fails(&["--log-level", "loud"], 2, "must be error, warn, info, debug or trace");
+    fails(&["--set", "workers=1025"], 2, "workers is 1025; it is 0 to 1024");
     fails(&["--set", "store.deadline"], 2, "write PATH=VALUE");
     fails(&["--set", "store.deadline=soon"], 2, "store.deadline is \"soon\"; it must be a duration");
     fails(&["frobnicate"], 2, "frobnicate");
@@ -149,27 +150,27 @@ async fn every_log_level_serves() {
     }
 }
 
-fn stops_in_time(signal: &str) {
+fn stops_at_once(signal: &str) {
     let mut server = Server::start(PLANS, &[]);
     // Connections that never speak: a port scan, a health check of a load balancer.
     let silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(&server.address).unwrap()).collect();
     server.signal(signal);
     let (status, took) = server.wait();
     assert!(status.success(), "{status}");
-    // The promise is 10 s; a busy machine may add to it.
-    assert!(took < Duration::from_secs(20), "it took {took:?}");
-    assert!(server.log().contains("stopped: "), "{}", server.log());
     println!("{signal}: ended after {took:?} with {} silent connections", silent.len());
+    // Well below the 8 s of a drain that waits for something, and room for a machine that is busy with other tests.
+    assert!(took < Duration::from_secs(5), "it took {took:?}");
+    assert!(server.log().contains("stopped: every call was answered"), "{}", server.log());
 }
 
 #[test]
-fn sigterm_ends_it_in_time_in_spite_of_silent_connections() {
-    stops_in_time("TERM");
+fn sigterm_ends_it_at_once_in_spite_of_silent_connections() {
+    stops_at_once("TERM");
 }
 
 #[test]
-fn sigint_ends_it_in_time_in_spite_of_silent_connections() {
-    stops_in_time("INT");
+fn sigint_ends_it_at_once_in_spite_of_silent_connections() {
+    stops_at_once("INT");
 }
 
 #[tokio::test]

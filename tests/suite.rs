@@ -9,6 +9,8 @@ mod support;
 
 mod command_line;
 mod contract;
+mod deny_cache;
+mod embedded;
 mod faults;
 mod fleet;
 mod grpc;
@@ -17,3 +19,4 @@ mod oracle;
 mod parity;
 mod promises;
 mod tidy;
+mod workers;

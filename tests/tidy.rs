@@ -63,6 +63,7 @@ fn each_package_has_its_one_place() {
     only("fred::", &["src/store/redis"]);
     only("tonic::", &["src/grpc"]);
     only("prost::", &["src/grpc"]);
+    only("hyper", &["src/grpc"]);
     only("prost_types", &["src/grpc"]);
     only("config::Value", &["src/config"]);
     only("clap::", &["src/cli", "src/main.rs", "src/telemetry.rs"]);

@@ -1,14 +1,19 @@
-//! How the echo is served: as tollgate serves itself, so that the difference is tollgate's work and nothing else.
+//! How the echo is served: by tollgate's own workers, so that the difference is tollgate's work and nothing else.
 
-use tollgate::grpc::pb::rate_limit_service_server::RateLimitServiceServer;
-use tonic::transport::Server;
+use std::num::NonZeroUsize;
+
+use tollgate::grpc::{self, Address, Listener, Workers};
 
 use crate::echo::Echo;
 
-/// Serves an echo until the process ends: on as many threads as tollgate takes, by tonic's own loop, as tollgate does.
+/// Serves an echo until the process ends, by as many workers as tollgate takes.
 pub fn serve_echo(address: &str) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("threads can be started");
-    let address = address.parse().expect("the benchmark names an address");
-    let server = Server::builder().add_service(RateLimitServiceServer::new(Echo));
-    runtime.block_on(server.serve(address)).expect("an echo serves until it is killed");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread can accept");
+    runtime.block_on(async {
+        let listener = Listener::bind(&Address::Tcp(address.to_owned())).await.expect("the port was free");
+        let count = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        let workers = Workers::start(count, |_| async { Ok(Echo) }).await.expect("threads can be started");
+        let served = grpc::serve(vec![listener], workers, std::future::pending()).await;
+        served.expect("an echo serves until it is killed");
+    });
 }

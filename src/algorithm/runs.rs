@@ -100,11 +100,13 @@ impl Runs {
         self.runs = merged;
     }
 
-    pub(super) fn fresh_at_us(&self, window_us: u64) -> u64 {
+    /// When nothing counts any more, in microseconds since 1970.
+    pub fn fresh_at_us(&self, window_us: u64) -> u64 {
         self.runs.back().map_or(0, |run| run.at_us + window_us)
     }
 
-    pub(super) fn heap_bytes(&self) -> usize {
+    /// Bytes that the runs take, themselves included.
+    pub fn heap_bytes(&self) -> usize {
         size_of::<Self>() + self.runs.capacity() * size_of::<Run>()
     }
 

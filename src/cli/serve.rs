@@ -1,5 +1,6 @@
 //! `tollgate serve`: config, logs, store, listeners; then serve until told to stop.
 
+use std::num::NonZeroUsize;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use super::{ServeArguments, fail};
 use crate::clock::SystemClock;
 use crate::config::{Config, Origin, StoreUrl};
-use crate::grpc::{self, Address, Drained, Listener, Service};
+use crate::grpc::{self, Address, Drained, Listener, Service, StartError, Workers};
 use crate::limiter::{Limiter, Settings};
 use crate::store::{ConfiguredStore, MemoryStore, RedisStore};
 use crate::{shutdown, telemetry};
@@ -26,7 +27,7 @@ pub(super) fn run(arguments: ServeArguments) -> ExitCode {
         Ok(config) => config,
         Err(mistakes) => return fail(2, &mistakes.to_string()),
     };
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(1, &format!("cannot start: {error}")),
     };
@@ -49,44 +50,78 @@ async fn serve(config: Config, origin: &Origin) -> ExitCode {
             Err(error) => return fail(1, &error.to_string()),
         }
     }
-    let store = match open(&config.store_url).await {
-        Ok(store) => store,
-        Err(message) => return fail(2, &message),
+    let count = config.workers.unwrap_or_else(cores);
+    let settings = Settings {
+        deadline: config.store_deadline,
+        expected_replicas: config.expected_replicas,
+        // Each worker remembers its own, so that none waits for another.
+        deny_cache_entries: config.deny_cache_entries.div_ceil(count.get()),
     };
-    let settings = Settings { deadline: config.store_deadline, expected_replicas: config.expected_replicas };
-    let limiter = Arc::new(Limiter::new(config.plans, store, settings, Arc::new(SystemClock)));
-    announce(&limiter, &config.store_url, origin, &listeners);
+    let limiter = Arc::new(Limiter::without_store(config.plans, settings, Arc::new(SystemClock)));
+    let workers = match start(count, limiter.clone(), config.store_url.clone()).await {
+        Ok(workers) => workers,
+        // The one thing that a service is made of and that may be wrong is the config's URL.
+        Err(error @ StartError::Service(_)) => return fail(2, &error.to_string()),
+        Err(error) => return fail(1, &error.to_string()),
+    };
+    announce(&limiter, count, &config.store_url, origin, &listeners);
     let stopping = async {
         // Awaited outside of the event: its fields are not evaluated when its level is off.
         let signal = signal.await;
         tracing::info!(signal, "stopping: no new calls, answering those under way");
     };
-    match grpc::serve(listeners, Service::new(limiter), stopping).await {
-        Drained::Clean => tracing::info!("stopped: every call was answered"),
-        Drained::Cut => tracing::warn!("stopped: some connections did not close in time and were cut"),
+    match grpc::serve(listeners, workers, stopping).await {
+        Ok(Drained::Clean) => tracing::info!("stopped: every call was answered"),
+        Ok(Drained::Cut) => tracing::warn!("stopped: some connections did not close in time and were cut"),
+        Err(error) => {
+            tracing::error!(%error, "stopped: it could not go on");
+            return ExitCode::FAILURE;
+        }
     }
     ExitCode::SUCCESS
 }
 
-async fn open(url: &StoreUrl) -> Result<ConfiguredStore, String> {
-    match url {
-        StoreUrl::Memory { capacity } => Ok(ConfiguredStore::Memory(MemoryStore::new(*capacity, Arc::new(SystemClock)))),
-        StoreUrl::Redis(_) => {
-            let store = RedisStore::connect(url.secret()).map_err(|error| format!("store.url is wrong: {error}"))?;
-            store.connected(FIRST_CONNECTION).await;
-            Ok(ConfiguredStore::Redis(store))
+/// Cores that this process may use, by its affinity and the quota of its control group.
+fn cores() -> NonZeroUsize {
+    std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
+}
+
+/// Starts the workers: with Redis each has a connection and a batcher of its own, else all share the one memory.
+async fn start(count: NonZeroUsize, limiter: Arc<Limiter<()>>, url: StoreUrl) -> Result<Workers, StartError> {
+    let memory = match url {
+        StoreUrl::Memory { capacity } => {
+            Some(Arc::new(ConfiguredStore::Memory(MemoryStore::new(capacity, Arc::new(SystemClock)))))
         }
-    }
+        StoreUrl::Redis(_) => None,
+    };
+    let service = move |_| {
+        let (memory, limiter, url) = (memory.clone(), limiter.clone(), url.clone());
+        async move {
+            let store = match memory {
+                Some(memory) => memory,
+                None => Arc::new(connect(&url).await?),
+            };
+            Ok(Service::new(Arc::new(limiter.beside(store))))
+        }
+    };
+    Workers::start(count, service).await
+}
+
+async fn connect(url: &StoreUrl) -> Result<ConfiguredStore, String> {
+    let store = RedisStore::connect(url.secret()).map_err(|error| format!("store.url is wrong: {error}"))?;
+    store.connected(FIRST_CONNECTION).await;
+    Ok(ConfiguredStore::Redis(store))
 }
 
 /// The start line, and, on the example plans, what to paste next.
-fn announce(limiter: &Limiter<ConfiguredStore>, store: &StoreUrl, origin: &Origin, listeners: &[Listener]) {
+fn announce(limiter: &Limiter<()>, workers: NonZeroUsize, store: &StoreUrl, origin: &Origin, listeners: &[Listener]) {
     let addresses: Vec<String> = listeners.iter().map(|listener| listener.address().to_string()).collect();
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         config = %origin,
         config_hash = limiter.config_hash(),
         plans = limiter.plans().len(),
+        workers,
         store = %store,
         grpc = addresses.join(","),
         "tollgate is serving"

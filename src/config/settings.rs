@@ -1,5 +1,6 @@
 //! The tree of raw values, field by field, to a checked config.
 
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use config::Value;
@@ -9,6 +10,7 @@ use super::plans;
 use super::store_url::StoreUrl;
 use super::tree::{Mistakes, Node, Table, wrong};
 use crate::grpc::Address;
+use crate::limiter::{DENY_CACHE_DEFAULT, DENY_CACHE_MAX};
 
 /// Where gRPC is served unless told otherwise: this host alone, since nothing is encrypted.
 const LISTEN_GRPC_DEFAULT: &str = "127.0.0.1:50051";
@@ -17,19 +19,28 @@ const DEADLINE_MIN: Duration = Duration::from_millis(1);
 /// Nobody puts a longer wait into the path of every request on purpose.
 const DEADLINE_MAX: Duration = Duration::from_secs(10);
 const REPLICAS_MAX: u64 = 10_000;
+/// More than the largest hosts have cores; each worker has a thread and, with Redis, a connection to it.
+const WORKERS_MAX: u64 = 1024;
 
 /// Checks all of it; `None`, or at least one mistake, when something is wrong.
 pub(super) fn check(root: Value, mistakes: &mut Mistakes) -> Option<Config> {
     let mut root = Node::root(root).table(mistakes)?;
     let listen_grpc = listen(&mut root, mistakes);
     let store = store(&mut root, mistakes);
-    for field in ["deny_cache", "workers"] {
-        not_yet(&mut root, field, mistakes);
-    }
+    let deny_cache_entries = deny_cache(&mut root, mistakes);
+    let workers = workers(&mut root, mistakes);
     let plans = plans::check(root.take("plans"), mistakes);
     root.finish(mistakes);
     let (store_url, store_deadline, expected_replicas) = store?;
-    Some(Config { listen_grpc: listen_grpc?, store_url, store_deadline, expected_replicas, plans: plans? })
+    Some(Config {
+        listen_grpc: listen_grpc?,
+        store_url,
+        store_deadline,
+        expected_replicas,
+        deny_cache_entries: deny_cache_entries?,
+        workers: workers?,
+        plans: plans?,
+    })
 }
 
 fn listen(root: &mut Table, mistakes: &mut Mistakes) -> Option<Vec<Address>> {
@@ -92,6 +103,33 @@ fn store(root: &mut Table, mistakes: &mut Mistakes) -> Option<(StoreUrl, Duratio
     });
     store.finish(mistakes);
     Some((url?, deadline?, replicas?))
+}
+
+/// The number of workers; 0 leaves it to the machine.
+fn workers(root: &mut Table, mistakes: &mut Mistakes) -> Option<Option<NonZeroUsize>> {
+    let Some(node) = root.take("workers") else { return Some(None) };
+    let path = node.path.clone();
+    let workers = node.number(mistakes)?;
+    if workers > WORKERS_MAX {
+        wrong(mistakes, &path, format!("is {workers}; it is 0 to {WORKERS_MAX}, and 0 means one per core"));
+    }
+    Some(usize::try_from(workers).ok().and_then(NonZeroUsize::new))
+}
+
+fn deny_cache(root: &mut Table, mistakes: &mut Mistakes) -> Option<usize> {
+    let Some(deny_cache) = root.take("deny_cache") else { return Some(DENY_CACHE_DEFAULT) };
+    let mut deny_cache = deny_cache.table(mistakes)?;
+    let entries = deny_cache.take("entries").map_or(Some(DENY_CACHE_DEFAULT), |node| {
+        let path = node.path.clone();
+        let entries = node.number(mistakes)?;
+        let within = usize::try_from(entries).ok().filter(|entries| *entries <= DENY_CACHE_MAX);
+        if within.is_none() {
+            wrong(mistakes, &path, format!("is {entries}; it is 0 (off) to {DENY_CACHE_MAX}"));
+        }
+        within
+    });
+    deny_cache.finish(mistakes);
+    entries
 }
 
 /// Fields that the design has and this version does not: said so, never ignored.

@@ -74,6 +74,20 @@ fn every_mistake_is_reported_at_once_with_its_path() {
 }
 
 #[test]
+fn workers_are_as_many_as_told_and_0_is_for_the_machine_to_say() {
+    let workers = |text: &str| load(&format!("{PLANS}workers: {text}\n")).map(|config| config.workers);
+    assert_eq!(load(PLANS).unwrap().workers, None);
+    assert_eq!(workers("0").unwrap(), None);
+    for count in [1, 1024] {
+        assert_eq!(workers(&count.to_string()).unwrap(), NonZeroUsize::new(count));
+    }
+    assert!(workers("1025").unwrap_err().to_string().contains("workers is 1025; it is 0 to 1024, and 0 means one per core"));
+    assert!(workers("two").unwrap_err().to_string().contains("workers is \"two\"; it must be a whole number"));
+    let by_environment = load_with(&format!("{PLANS}workers: 3\n"), &[("TOLLGATE_WORKERS", "5")], &[]).unwrap();
+    assert_eq!(by_environment.workers, NonZeroUsize::new(5));
+}
+
+#[test]
 fn a_limit_s_mistakes_say_what_would_be_right() {
     for (limit, part) in [
         ("{ quota: 0, window: 1m }", "plans.p.limits[0].quota is 0; a quota is at least 1"),
@@ -127,9 +141,30 @@ fn nine_limits_and_ten_thousand_and_one_plans_are_too_many() {
 
 #[test]
 fn what_a_later_version_brings_is_refused_by_a_sentence() {
-    let found = mistakes(&format!("{PLANS}listen: {{ http: '', admin: '' }}\ndeny_cache: {{ entries: 0 }}\nworkers: 0\n"));
-    assert_eq!(found.len(), 4);
+    let found = mistakes(&format!("{PLANS}listen: {{ http: '', admin: '' }}\n"));
+    assert_eq!(found.len(), 2);
     assert!(found.iter().all(|mistake| mistake.contains("is not supported by version")), "{found:?}");
+}
+
+#[test]
+fn the_deny_cache_has_a_size() {
+    for (yaml, entries) in [
+        ("", 65_536),
+        ("deny_cache: {}", 65_536),
+        ("deny_cache: { entries: 0 }", 0),
+        ("deny_cache: { entries: 10000000 }", 10_000_000),
+    ] {
+        assert_eq!(load(&format!("{PLANS}{yaml}")).unwrap().deny_cache_entries, entries, "{yaml}");
+    }
+    for (yaml, part) in [
+        ("deny_cache: { entries: 10000001 }", "deny_cache.entries is 10000001; it is 0 (off) to 10000000"),
+        ("deny_cache: { entries: -1 }", "deny_cache.entries is -1; it must be a whole number"),
+        ("deny_cache: { entires: 1 }", "deny_cache.entires is not a field; did you mean entries?"),
+        ("deny_cache: 5", "deny_cache is 5; it must be a table"),
+    ] {
+        let found = mistakes(&format!("{PLANS}{yaml}"));
+        assert!(found.len() == 1 && found[0].starts_with(part), "{found:?}");
+    }
 }
 
 #[test]

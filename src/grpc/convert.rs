@@ -197,6 +197,7 @@ fn outcome(outcome: Outcome) -> pb::Outcome {
 fn decided_by(by: DecidedBy) -> pb::DecidedBy {
     match by {
         DecidedBy::Store => pb::DecidedBy::Store,
+        DecidedBy::DenyCache => pb::DecidedBy::DenyCache,
         DecidedBy::Plan => pb::DecidedBy::Plan,
         DecidedBy::FailOpen => pb::DecidedBy::FailOpen,
         DecidedBy::FailClosed => pb::DecidedBy::FailClosed,

@@ -2,9 +2,12 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
+
+use super::socket::Accepted;
 
 /// An address to listen at: `host:port` (port 0: any free one) or `unix:/path`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +77,19 @@ impl Listener {
         bound.map_err(|cause| BindError { address: address.clone(), cause })
     }
 
+    /// Waits for a connection. Errors: the system's; most pass, see [`super::acceptor`].
+    pub(super) async fn accept(&self) -> io::Result<Accepted> {
+        match self {
+            Self::Tcp(listener, _) => {
+                let (stream, _) = listener.accept().await?;
+                // One that cannot be set to send at once still serves.
+                drop(stream.set_nodelay(true));
+                stream.into_std().map(Accepted::Tcp)
+            }
+            Self::Unix(listener, _) => listener.accept().await?.0.into_std().map(Accepted::Unix),
+        }
+    }
+
     /// The address, with the port that was given when 0 was asked for.
     pub fn address(&self) -> &Address {
         match self {
@@ -82,11 +98,32 @@ impl Listener {
     }
 }
 
+/// Binds the first of a name's addresses that can be.
 async fn bind_tcp(text: &str) -> io::Result<Listener> {
-    let listener = TcpListener::bind(text).await?;
-    let address = Address::Tcp(listener.local_addr()?.to_string());
-    Ok(Listener::Tcp(listener, address))
+    let mut failed = io::Error::new(io::ErrorKind::AddrNotAvailable, "the name has no address");
+    for address in tokio::net::lookup_host(text).await? {
+        match listen(address) {
+            Ok(listener) => {
+                let address = Address::Tcp(listener.local_addr()?.to_string());
+                return Ok(Listener::Tcp(listener, address));
+            }
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
 }
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // Else a restart would wait for connections of its predecessor to be forgotten.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Connections that may wait to be accepted; the system's own bound may be lower. When a replica returns, all its clients
+/// come at once, and one that finds no room tries again only a second later.
+const BACKLOG: u32 = 4096;
 
 /// Removes a socket that a dead process left behind; one that answers, or a file that is no socket, is left for `bind`
 /// to complain of.

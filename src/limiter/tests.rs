@@ -1,8 +1,10 @@
 //! Policies, without a network: a store that fails on purpose, and the embedded one.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::*;
+use crate::clock::monotonic;
 use crate::plan::{Algorithm, Anchor, Limit};
 
 struct Clock0;
@@ -17,7 +19,7 @@ impl Clock for Clock0 {
 struct Broken(StoreError);
 
 impl Store for Broken {
-    async fn decide_batch(&self, asks: Vec<Ask>, _deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
+    async fn decide_batch(&self, asks: &[Ask], _deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
         vec![Err(self.0.clone()); asks.len()]
     }
 }
@@ -26,13 +28,13 @@ impl Store for Broken {
 struct TellsDeadline(std::sync::Mutex<Option<Duration>>);
 
 impl Store for TellsDeadline {
-    async fn decide_batch(&self, asks: Vec<Ask>, deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
+    async fn decide_batch(&self, asks: &[Ask], deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
         *self.0.lock().unwrap() = Some(deadline);
         vec![Err(StoreError::Deadline(deadline)); asks.len()]
     }
 }
 
-const SETTINGS: Settings = Settings { deadline: Duration::from_millis(25), expected_replicas: 3 };
+const SETTINGS: Settings = Settings { deadline: Duration::from_millis(25), expected_replicas: 3, deny_cache_entries: 100 };
 
 fn plan(name: &str, quota: u64) -> Plan {
     let fixed = Algorithm::FixedWindow { anchor: Anchor::Clock };
@@ -168,4 +170,151 @@ async fn the_store_is_given_the_shorter_of_both_deadlines() {
 async fn an_unknown_plan_is_an_error() {
     let Err(Refusal::UnknownPlan(unknown)) = healthy().decide(question("tne", 1), None).await else { panic!("it is known") };
     assert_eq!(unknown.nearest.as_deref(), Some("ten"));
+}
+
+#[tokio::test]
+async fn limiters_beside_each_other_count_one_share_when_their_stores_fail() {
+    let one = broken();
+    let other = one.beside(Broken(StoreError::Deadline(Duration::from_millis(25))));
+    // A third of ten, rounded up.
+    for limiter in [&one, &other, &one, &other] {
+        assert_eq!(ask(limiter, "ten", 1).await, (Outcome::Allowed, DecidedBy::LocalFallback));
+    }
+    for limiter in [&one, &other] {
+        assert_eq!(ask(limiter, "ten", 1).await, (Outcome::Denied, DecidedBy::LocalFallback));
+    }
+    assert_eq!(one.config_hash(), other.config_hash());
+}
+
+/// A clock that the test moves, wall and monotonic time together.
+struct Hand {
+    passed_us: AtomicU64,
+    began: Instant,
+}
+
+impl Hand {
+    fn pass(&self, us: u64) {
+        self.passed_us.fetch_add(us, Ordering::SeqCst);
+    }
+}
+
+impl Clock for Hand {
+    fn now_us(&self) -> u64 {
+        Clock0.now_us() + self.passed_us.load(Ordering::SeqCst)
+    }
+
+    fn monotonic(&self) -> Instant {
+        self.began + Duration::from_micros(self.passed_us.load(Ordering::SeqCst))
+    }
+}
+
+/// Exact counters at the end of a slow way: a call takes this long to get there and as long to come back. Counts asks.
+struct Remote {
+    counters: MemoryStore,
+    clock: Arc<Hand>,
+    asked: AtomicU64,
+}
+
+const ONE_WAY_US: u64 = 3_000;
+
+impl Store for Remote {
+    async fn decide_batch(&self, asks: &[Ask], _deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
+        self.asked.fetch_add(asks.len() as u64, Ordering::SeqCst);
+        self.clock.pass(ONE_WAY_US);
+        let answers = asks.iter().map(|ask| self.counters.decide(ask)).collect();
+        self.clock.pass(ONE_WAY_US);
+        answers
+    }
+}
+
+fn remote(deny_cache_entries: usize) -> (Limiter<Remote>, Arc<Hand>) {
+    let clock = Arc::new(Hand { passed_us: AtomicU64::new(0), began: monotonic() });
+    let counters = MemoryStore::new(CAPACITY_DEFAULT, clock.clone());
+    let store = Remote { counters, clock: clock.clone(), asked: AtomicU64::new(0) };
+    let bucket = |name: &str, shadow| {
+        let limit = Limit::new("rate", 10, Duration::from_secs(1), Algorithm::TokenBucket { burst: 2 }).unwrap();
+        Plan { rule: Rule::Limits(vec![limit]), shadow, counts_as: "bucket".into(), ..plan(name, 1) }
+    };
+    let plans = [bucket("bucket", false), bucket("shadow bucket", true)].into_iter().collect();
+    let settings = Settings { deny_cache_entries, ..SETTINGS };
+    (Limiter::new(plans, store, settings, clock.clone()), clock)
+}
+
+fn asked(limiter: &Limiter<Remote>) -> u64 {
+    limiter.store.asked.load(Ordering::SeqCst)
+}
+
+/// The bucket's two units are taken 6 ms apart, 3 ms into each call; a unit comes back every 100 ms.
+#[tokio::test]
+async fn a_denial_is_recalled_until_its_release_counted_from_when_it_was_asked_for() {
+    let (limiter, clock) = remote(100);
+    for _ in 0..2 {
+        assert_eq!(ask(&limiter, "bucket", 1).await, (Outcome::Allowed, DecidedBy::Store));
+    }
+    let denied = limiter.decide(question("bucket", 1), None).await.unwrap();
+    // Decided at 15 ms: a bucket emptied at 3 ms and again by one more, so that the next unit is there at 103 ms.
+    assert_eq!(denied.binding.unwrap().retry_after_us, Some(88_000));
+    let recalled = limiter.decide(question("bucket", 1), None).await.unwrap();
+    assert_eq!((recalled.outcome, recalled.decided_by), (Outcome::Denied, DecidedBy::DenyCache));
+    // At 18 ms, 6 ms after it was asked for: too short by the 3 ms of the way there, and by no more.
+    let binding = recalled.binding.unwrap();
+    assert_eq!((binding.retry_after_us, binding.remaining), (Some(82_000), 0));
+    assert_eq!(binding.reset_after_us, 182_000);
+    // The denial was asked for at 12 ms, so it is recalled until 100 ms.
+    clock.pass(82_000 - 1);
+    assert_eq!(ask(&limiter, "bucket", 1).await.1, DecidedBy::DenyCache);
+    assert_eq!(asked(&limiter), 3);
+    clock.pass(1);
+    assert_eq!(ask(&limiter, "bucket", 1).await, (Outcome::Allowed, DecidedBy::Store));
+}
+
+#[tokio::test]
+async fn a_peek_asks_the_store_and_a_shadow_plan_recalls_a_shadow_denial() {
+    let (limiter, _clock) = remote(100);
+    for plan in ["bucket", "bucket", "bucket", "shadow bucket"] {
+        ask(&limiter, plan, 1).await;
+    }
+    let peek = Question { mode: Mode::Peek, ..question("bucket", 1) };
+    assert_eq!(limiter.decide(peek, None).await.unwrap().decided_by, DecidedBy::Store);
+    assert_eq!(ask(&limiter, "bucket", 1).await, (Outcome::Denied, DecidedBy::DenyCache));
+    assert_eq!(ask(&limiter, "shadow bucket", 1).await, (Outcome::ShadowDenied, DecidedBy::DenyCache));
+    assert_eq!(ask(&limiter, "bucket", 3).await, (Outcome::NeverFits, DecidedBy::Plan));
+}
+
+#[tokio::test]
+async fn of_a_batch_only_what_is_not_denied_already_is_asked_for() {
+    let (limiter, _clock) = remote(100);
+    ask(&limiter, "bucket", 1).await;
+    assert_eq!(ask(&limiter, "bucket", 2).await, (Outcome::Denied, DecidedBy::Store));
+    let answers = limiter.decide_batch([1, 2, 1, 2].map(|cost| question("bucket", cost)).to_vec(), None).await;
+    let answers: Vec<_> = answers.into_iter().map(|answer| answer.map(|it| (it.outcome, it.decided_by)).unwrap()).collect();
+    let recalled = (Outcome::Denied, DecidedBy::DenyCache);
+    let expected = [(Outcome::Allowed, DecidedBy::Store), recalled, (Outcome::Denied, DecidedBy::Store), recalled];
+    assert_eq!(answers, expected);
+    assert_eq!(asked(&limiter), 4);
+    // The batch's own denial is recalled too.
+    assert_eq!(ask(&limiter, "bucket", 1).await, recalled);
+}
+
+#[tokio::test]
+async fn no_cache_recalls_nothing_and_neither_is_an_embedded_store_s_denial() {
+    let (limiter, _clock) = remote(0);
+    for _ in 0..5 {
+        assert_eq!(ask(&limiter, "bucket", 1).await.1, DecidedBy::Store);
+    }
+    assert_eq!(asked(&limiter), 5);
+    let embedded = healthy();
+    for _ in 0..12 {
+        assert_eq!(ask(&embedded, "ten", 1).await.1, DecidedBy::Store);
+    }
+}
+
+#[tokio::test]
+async fn what_was_not_decided_by_the_store_is_not_remembered() {
+    for (plan, by) in [("deny", DecidedBy::FailClosed), ("ten", DecidedBy::LocalFallback)] {
+        let limiter = broken();
+        for _ in 0..6 {
+            assert_eq!(ask(&limiter, plan, 1).await.1, by);
+        }
+    }
 }

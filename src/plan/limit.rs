@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::shape::{MILLISECOND_WINDOW_MAX, Shape};
+
 /// Largest quota, in units per window. A byte quota of a terabyte fits; ten times as much no longer fits the five bytes
 /// that a count has in Redis.
 pub const QUOTA_MAX: u64 = 1_000_000_000_000;
@@ -25,8 +27,6 @@ pub const PRECISION_DEFAULT: u8 = PRECISION_MAX;
 const LUA_INTEGER_MAX: u64 = 1 << 53;
 /// Longest time that an empty bucket may need to fill: keeps every instant in a double far beyond the year 2200.
 const DRAIN_MAX_US: u64 = 10 * 366 * 24 * 3600 * 1_000_000;
-/// Windows up to here (24.8 days) are told apart by the millisecond, longer ones by the second; see [`Shape`].
-const MILLISECOND_WINDOW_MAX: u64 = (1 << 31) - 1;
 
 /// How a limit counts. What each promises is in the README's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,6 +129,11 @@ impl Limit {
         self.window_us.div_ceil(u64::from(precision))
     }
 
+    /// The number that Redis knows the way of counting by, 0 to 6; see `store/redis/script/decide.lua`.
+    pub fn kind(&self) -> u8 {
+        super::shape::kind(self.algorithm)
+    }
+
     /// What a stored state must agree with to be this limit's.
     pub fn shape(&self) -> Shape {
         Shape::of(self.algorithm, self.window_us)
@@ -142,36 +147,6 @@ impl Limit {
             other => other,
         };
         Self { quota: self.quota.div_ceil(replicas), algorithm, ..self.clone() }
-    }
-}
-
-/// A limit's fingerprint: algorithm, anchor, precision and window, but no quota and no burst, so that an edit of those keeps
-/// the key's usage while any other edit starts the limit fresh.
-///
-/// Shape: 40 bits, free of collisions. The upper byte names algorithm, anchor and precision; the lower 32 bits hold the
-/// window, in milliseconds up to 2^31 - 1, or in seconds with the top bit set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Shape(u64);
-
-impl Shape {
-    fn of(algorithm: Algorithm, window_us: u64) -> Self {
-        let tag: u8 = match algorithm {
-            Algorithm::FixedWindow { anchor: Anchor::Clock } => 1,
-            Algorithm::FixedWindow { anchor: Anchor::FirstRequest } => 2,
-            Algorithm::TokenBucket { .. } => 3,
-            Algorithm::SlidingCounter => 4,
-            Algorithm::SlidingLog => 5,
-            Algorithm::SlidingWindow { precision } => 128 + precision,
-        };
-        let milliseconds = window_us / 1_000;
-        let window = if milliseconds <= MILLISECOND_WINDOW_MAX { milliseconds } else { (1 << 31) | (milliseconds / 1_000) };
-        Self(u64::from(tag) << 32 | window)
-    }
-
-    /// The five bytes that stand for this shape in Redis: the tag, then the window, least byte first.
-    pub fn bytes(self) -> [u8; 5] {
-        let [w0, w1, w2, w3, tag, ..] = self.0.to_le_bytes();
-        [tag, w0, w1, w2, w3]
     }
 }
 
@@ -312,27 +287,6 @@ mod tests {
     #[test]
     fn every_wrong_field_is_reported() {
         assert_eq!(refused(0, Duration::ZERO, Algorithm::SlidingWindow { precision: 0 }).len(), 3);
-    }
-
-    #[test]
-    fn shapes_differ_by_all_but_quota_and_burst() {
-        let shape = |quota, window, algorithm| Limit::new("l", quota, window, algorithm).unwrap().shape();
-        let shapes = [
-            shape(1, MINUTE, FIXED),
-            shape(1, MINUTE, Algorithm::FixedWindow { anchor: Anchor::FirstRequest }),
-            shape(1, MINUTE, Algorithm::SlidingLog),
-            shape(1, MINUTE, Algorithm::SlidingCounter),
-            shape(1, MINUTE, Algorithm::TokenBucket { burst: 1 }),
-            shape(1, MINUTE, Algorithm::SlidingWindow { precision: 2 }),
-            shape(1, MINUTE, Algorithm::SlidingWindow { precision: 64 }),
-            shape(1, MINUTE * 2, FIXED),
-            shape(1, Duration::from_secs(60 * 24 * 3600), FIXED),
-            shape(1, Duration::from_millis(60 * 24 * 3600), FIXED),
-        ];
-        for (i, a) in shapes.iter().enumerate() {
-            assert!(shapes[i + 1..].iter().all(|b| a != b && a.bytes() != b.bytes()), "{a:?}");
-        }
-        assert_eq!(shape(1, MINUTE, Algorithm::TokenBucket { burst: 1 }), shape(9, MINUTE, Algorithm::TokenBucket { burst: 5 }));
     }
 
     #[test]

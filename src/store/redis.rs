@@ -4,8 +4,10 @@
 //! writes atomically; here is what carries requests to it and readings back.
 
 mod batcher;
+mod call;
 mod client;
 mod name;
+mod queue;
 mod script;
 mod wire;
 
@@ -18,17 +20,18 @@ use fred::error::{Error, ErrorKind};
 use fred::interfaces::ClientLike;
 use fred::types::config::Options;
 use fred::types::{ClusterHash, CustomCommand, Value};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, oneshot};
 
 use super::{Ask, Store, StoreError};
 use crate::algorithm::Verdict;
 use crate::clock::{Clock, monotonic};
-use batcher::{ASKS_MAX, Batcher};
+use batcher::{Batcher, REQUESTS_WAITING_MAX};
+use call::{Call, Request};
 use script::Script;
 
-/// Most requests in one script call: three quarters of what batching can save, and Redis is held for a tenth of a
+/// Most names in one script call: three quarters of what batching can save, and Redis is held for a tenth of a
 /// millisecond at most.
-pub const SCRIPT_ASKS_MAX: usize = 32;
+pub const SCRIPT_NAMES_MAX: usize = 32;
 
 /// Counters in one Redis.
 #[derive(Clone)]
@@ -77,57 +80,50 @@ impl RedisStore {
 }
 
 impl Store for RedisStore {
-    async fn decide_batch(&self, asks: Vec<Ask>, deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
-        let count = asks.len();
-        let refuse = |error: StoreError| vec![Err(error); count];
-        let answered = match self.batcher.take(asks, monotonic() + deadline) {
-            Ok(answered) => answered,
-            Err(error) => return refuse(error),
+    async fn decide_one(&self, ask: &Ask, deadline: Duration) -> Result<Verdict, StoreError> {
+        let answered = self.batcher.take(Request::of(ask), monotonic() + deadline)?;
+        within(deadline, answered).await?
+    }
+
+    async fn decide_batch(&self, asks: &[Ask], deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
+        let answers = match self.batcher.take_batch(asks.iter().map(Request::of).collect(), monotonic() + deadline) {
+            Ok(answered) => within(deadline, answered).await,
+            Err(error) => Err(error),
         };
-        // Only the wait for the answer ends here. The call itself belongs to the batcher, and fred bounds it: fred may send
-        // a command again on reconnect when its future was dropped.
-        match tokio::time::timeout(deadline, answered).await {
-            Ok(Ok(answers)) => answers,
-            Ok(Err(_)) | Err(_) => refuse(StoreError::Deadline(deadline)),
-        }
+        answers.unwrap_or_else(|error| vec![Err(error); asks.len()])
+    }
+}
+
+/// Only the wait for the answer ends here. The call itself belongs to the batcher, and fred bounds it: fred may send a
+/// command again on reconnect when its future was dropped.
+async fn within<T>(deadline: Duration, answered: oneshot::Receiver<T>) -> Result<T, StoreError> {
+    match tokio::time::timeout(deadline, answered).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(_)) | Err(_) => Err(StoreError::Deadline(deadline)),
     }
 }
 
 impl Shared {
-    /// One script call on at most [`SCRIPT_ASKS_MAX`] asks; one answer each.
-    async fn decide(&self, asks: &[Ask], until: Instant) -> Vec<Result<Verdict, StoreError>> {
+    /// One script call; its reply.
+    async fn call<T>(&self, call: &Call<T>, until: Instant) -> Result<Value, StoreError> {
         let deadline = until.saturating_duration_since(monotonic());
-        let answers = match self.call(asks, until).await {
-            Ok(reply) => reply
-                .as_bytes()
-                .and_then(|bytes| wire::parse_reply(bytes, asks))
-                .ok_or_else(|| StoreError::Nonsense("the script's reply has another shape".to_owned())),
-            Err(error) => Err(store_error(&error, deadline)),
-        };
-        answers.unwrap_or_else(|error| vec![Err(error); asks.len()])
+        let keys: Vec<Value> = call.keys().map(|key| Value::String(key.into())).collect();
+        let packed = Value::Bytes(wire::pack_call(call).into());
+        let clock = self.injected.iter().map(|clock| Value::from(clock.now_us().to_string()));
+        let head = [Value::String(self.script.sha.clone()), Value::Integer(keys.len() as i64)];
+        let arguments: Vec<Value> = head.into_iter().chain(keys).chain([packed]).chain(clock).collect();
+        self.evalsha(arguments, until).await.map_err(|error| store_error(&error, deadline))
     }
 
-    async fn call(&self, asks: &[Ask], until: Instant) -> Result<Value, Error> {
+    async fn evalsha(&self, arguments: Vec<Value>, until: Instant) -> Result<Value, Error> {
         loop {
             let loads = self.loads.load(Ordering::Acquire);
-            match self.evalsha(asks, until).await {
+            match self.send("EVALSHA", arguments.clone(), until).await {
                 // Nothing was executed, so this is no repeated charge. It ends: each turn needs time, and `until` comes.
                 Err(error) if error.details().starts_with("NOSCRIPT") => self.load_script(loads, until).await?,
                 answer => return answer,
             }
         }
-    }
-
-    async fn evalsha(&self, asks: &[Ask], until: Instant) -> Result<Value, Error> {
-        let (mut keys, mut packed) = (Vec::with_capacity(asks.len()), Vec::with_capacity(asks.len()));
-        for ask in asks {
-            let before = keys.len();
-            keys.extend(name::keys(ask).map(|key| Value::String(key.into())));
-            packed.push(Value::Bytes(wire::pack_ask(ask, keys.len() - before).into()));
-        }
-        let clock = self.injected.iter().map(|clock| Value::from(clock.now_us().to_string()));
-        let head = [Value::String(self.script.sha.clone()), Value::Integer(keys.len() as i64)];
-        self.send("EVALSHA", head.into_iter().chain(keys).chain(packed).chain(clock).collect(), until).await
     }
 
     /// Sends a command that must be answered by `until`. A time-out of ours around fred's future would leave the command
@@ -164,7 +160,7 @@ fn store_error(error: &Error, deadline: Duration) -> StoreError {
             StoreError::Unreachable(details())
         }
         ErrorKind::Protocol | ErrorKind::Parse => StoreError::Nonsense(details()),
-        ErrorKind::Backpressure => StoreError::Overloaded(ASKS_MAX),
+        ErrorKind::Backpressure => StoreError::Overloaded(REQUESTS_WAITING_MAX),
         _ => StoreError::Refused(details()),
     }
 }

@@ -75,6 +75,19 @@ impl Server {
     }
 }
 
+impl Server {
+    /// As [`Self::wait`], by value, with the whole log.
+    pub fn wait_and_log(mut self) -> ((ExitStatus, String), Duration) {
+        let (status, took) = self.wait();
+        // Its thread may still be reading what was said last.
+        let started = Instant::now();
+        while !self.log().contains("stopped: ") && started.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        ((status, self.log()), took)
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -129,11 +142,11 @@ fn read_log(child: &mut Child) -> (Arc<Mutex<Vec<String>>>, Receiver<String>) {
     let (stdout, log) = (child.stdout.take().unwrap(), lines.clone());
     std::thread::spawn(move || {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            log.lock().unwrap().push(line.clone());
             if line.contains("tollgate is serving") {
                 // The test may have given up by now.
-                let _ = sender.send(line.clone());
+                let _ = sender.send(line);
             }
-            log.lock().unwrap().push(line);
         }
     });
     (lines, started)

@@ -1,26 +1,37 @@
-//! One shard of the embedded store: entries by name, and a queue of when each may go.
+//! One shard of the embedded store: entries by name, when each may go, and an account of every byte.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hasher, RandomState};
 
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 
+use super::arena::{ARENA_BYTES_MAX, Arena, Handle, PAGE_BYTES, PAGE_OVERHEAD};
+use super::entry::{Entry, Name, Record, Stored, overwrite, record_bytes};
+use super::logs::Logs;
+use super::queue::Queue;
 use crate::algorithm::{self, Mode, State, Verdict};
-use crate::plan::{Limit, Shape};
+use crate::plan::Limit;
 use crate::store::{Ask, StoreError};
 
-/// Bytes that an entry costs beside its name, further records and runs: itself, its places in table and queue, and what
-/// an allocator rounds up.
-const ENTRY_BYTES: usize = size_of::<Entry>() + size_of::<Reverse<(u64, u32)>>() + 3 * size_of::<u32>() + 16;
+/// Entries looked at for each new one: more than the lists that one entry passes through in the queue, at most seven for
+/// the longest debt, so that what has become fresh goes faster than what comes.
+const LOOKS_PER_INSERT: usize = 8;
 
-const RECORD_BYTES: usize = size_of::<Record>();
+/// The part of the capacity that new keys and growing logs leave free, so that an entry that is held can still take up the
+/// records of a plan that was edited: one of so many parts, so about one entry in twelve can take up a second record.
+const HEADROOM_PART: usize = 32;
+/// Least part of a capacity, however small, that they leave free: pages of two sizes that were not needed before.
+const HEADROOM_MIN: usize = 2 * (PAGE_BYTES + PAGE_OVERHEAD);
 
-/// Entries looked at for each new one: more than one, so that what has become fresh goes faster than what comes.
-const LOOKS_PER_INSERT: usize = 4;
+/// States that a decision keeps without an allocation; few plans have more limits.
+const STATES: usize = 4;
 
-/// What became of the entry at the head of the queue.
+/// A table this many times larger than what it holds is cut down; it halves at least, so not again before long.
+const TABLE_SLACK: usize = 8;
+/// A table up to this many entries is not worth cutting down.
+const TABLE_KEPT: usize = 64;
+
+/// What became of the entry that was due.
 enum Look {
     Dropped,
     /// It still counts.
@@ -32,203 +43,353 @@ enum Look {
 /// Entries of some of the names.
 pub(super) struct Shard {
     capacity: usize,
-    bytes: usize,
     hasher: RandomState,
-    by_name: HashTable<u32>,
-    entries: Vec<Option<Entry>>,
-    vacant: Vec<u32>,
+    by_name: HashTable<Place>,
+    arena: Arena,
+    logs: Logs,
     /// For each entry, once, when to look whether it is fresh. A charge moves that later, so it is put right when the time
     /// comes, not on each change; where a step of the clock moved it earlier, the entry stays longer than it had to.
-    queue: BinaryHeap<Reverse<(u64, u32)>>,
+    queue: Queue,
+    /// Where entries are written before they get a slot.
+    draft: Vec<u8>,
 }
 
-struct Entry {
-    name: Box<str>,
-    /// Bytes that the shard has on its account for this entry.
-    accounted: usize,
-    /// A state per shape that was charged and may still count.
-    records: Records,
+/// An entry in the table, with enough of its name's hash to let the table grow, and tell most others, without a look at it.
+struct Place {
+    hash: u32,
+    handle: Handle,
 }
 
-type Records = SmallVec<[Record; 1]>;
+/// The states of one ask's limits, out of the shard while they are decided on.
+struct Loan {
+    states: SmallVec<[State; STATES]>,
+    origins: SmallVec<[Origin; STATES]>,
+    /// Whether the entry has records of other limits.
+    others: bool,
+}
 
-/// What is remembered of the entry's key for one shape of limit.
-struct Record {
-    shape: Shape,
-    window_us: u64,
-    state: State,
+/// Where a state goes back to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// Nothing was kept: it is fresh.
+    Nowhere,
+    /// A record at this place of the entry.
+    Record(usize),
+    Log(u32),
+}
+
+/// One ask, and when.
+#[derive(Clone, Copy)]
+struct Call<'a> {
+    name: Name<'a>,
+    ask: &'a Ask,
+    now_us: u64,
+}
+
+impl Loan {
+    /// Whether every state has a record or a log to go back to.
+    fn is_known(&self) -> bool {
+        !self.origins.contains(&Origin::Nowhere)
+    }
+
+    /// Whether a charge makes no state grow.
+    fn is_steady(&self) -> bool {
+        self.states.iter().all(|state| state.growth_bytes() == 0)
+    }
+
+    /// States that have no record yet, each with its limit's index.
+    fn into_new(self) -> impl Iterator<Item = (usize, State)> {
+        let states = self.states.into_iter().zip(self.origins).enumerate();
+        states.filter(|(_, (_, origin))| *origin == Origin::Nowhere).map(|(index, (state, _))| (index, state))
+    }
 }
 
 impl Shard {
+    /// Of at most `capacity` bytes, and of at most 32 GiB.
     pub(super) fn new(capacity: usize, hasher: RandomState) -> Self {
         Self {
-            capacity,
-            bytes: 0,
+            capacity: capacity.clamp(HEADROOM_MIN, ARENA_BYTES_MAX),
             hasher,
             by_name: HashTable::new(),
-            entries: Vec::new(),
-            vacant: Vec::new(),
-            queue: BinaryHeap::new(),
+            arena: Arena::default(),
+            logs: Logs::new(),
+            queue: Queue::new(),
+            draft: Vec::new(),
         }
     }
 
+    /// Entries held.
     pub(super) fn len(&self) -> usize {
         self.by_name.len()
     }
 
+    /// Bytes held: pages, table, logs and what a shard has when it is empty.
     pub(super) fn bytes(&self) -> usize {
-        self.bytes
+        size_of::<Self>() + Queue::HEAP_BYTES + self.arena.bytes() + self.by_name.allocation_size() + self.logs.bytes()
     }
 
     /// Decides one ask. Nothing has changed when it fails.
-    pub(super) fn decide(&mut self, name: &str, hash: u64, ask: &Ask, now_us: u64) -> Result<Verdict, StoreError> {
-        let found = self.find(name, hash);
-        let mut states = self.take_states(found, ask.plan.limits());
-        if ask.mode == Mode::Charge
-            && let Err(error) = self.reserve(name.len(), found, (ask, now_us), &mut states)
-        {
-            self.give_states(found, ask.plan.limits(), states);
-            return Err(error);
-        }
-        let verdict = algorithm::decide(ask.plan.limits(), &mut states, now_us, ask.cost, ask.mode);
-        let charged = ask.mode == Mode::Charge && verdict.fits;
+    pub(super) fn decide(&mut self, name: Name<'_>, hash: u64, ask: &Ask, now_us: u64) -> Result<Verdict, StoreError> {
+        let call = Call { name, ask, now_us };
+        let limits = ask.plan.limits();
+        let mut found = self.find(name, hash);
+        let mut loan = self.lend(found, limits);
+        let reserved = if ask.mode == Mode::Charge { self.reserve(call, &mut found, &mut loan) } else { Ok(()) };
+        let verdict = reserved.map(|()| algorithm::decide(limits, &mut loan.states, now_us, ask.cost, ask.mode));
+        let charged = ask.mode == Mode::Charge && verdict.as_ref().is_ok_and(|verdict| verdict.fits);
         match found {
-            None if charged => self.insert(name, hash, ask.plan.limits(), states),
+            None if charged => self.insert(call, hash, loan),
             None => {}
-            Some(index) => {
-                self.give_states(found, ask.plan.limits(), states);
-                if charged {
-                    self.tidy(index, ask.plan.limits(), now_us);
+            Some(handle) => {
+                self.take_back(handle, &mut loan);
+                if charged && (loan.others || !loan.is_known()) {
+                    self.amend(handle, call, loan);
                 }
             }
         }
-        Ok(verdict)
+        verdict
+    }
+
+    fn find(&self, name: Name<'_>, hash: u64) -> Option<Handle> {
+        let hash = hash as u32;
+        let place = self.by_name.find(spread(hash), |place| place.hash == hash && self.entry(place.handle).is_of(name));
+        place.map(|place| place.handle)
+    }
+
+    fn entry(&self, handle: Handle) -> Entry<'_> {
+        Entry(self.arena.get(handle))
+    }
+
+    /// The states of the limits, in their order; a limit that nothing is kept for gets a fresh one.
+    fn lend(&mut self, found: Option<Handle>, limits: &[Limit]) -> Loan {
+        let mut loan = Loan { states: SmallVec::new(), origins: SmallVec::new(), others: false };
+        let mut known = 0;
+        for limit in limits {
+            let (state, origin) = match found.and_then(|handle| self.entry(handle).record(limit.shape())) {
+                None => (State::fresh(limit), Origin::Nowhere),
+                Some(record) => {
+                    known += 1;
+                    self.lend_one(record, limit)
+                }
+            };
+            loan.states.push(state);
+            loan.origins.push(origin);
+        }
+        loan.others = found.is_some_and(|handle| self.entry(handle).records().nth(known).is_some());
+        loan
+    }
+
+    fn lend_one(&mut self, record: Record, limit: &Limit) -> (State, Origin) {
+        match record.stored {
+            Stored::State(state) => (state, Origin::Record(record.at)),
+            Stored::Log(index) => match self.logs.lend(index) {
+                Some(runs) => (State::Runs(runs), Origin::Log(index)),
+                // Each shape stands once in a plan, so none is lent twice.
+                None => (State::fresh(limit), Origin::Nowhere),
+            },
+        }
+    }
+
+    /// Puts states back to where [`Self::lend`] took them from; the new ones stay in the loan.
+    fn take_back(&mut self, handle: Handle, loan: &mut Loan) {
+        for (state, origin) in loan.states.iter_mut().zip(&loan.origins) {
+            match *origin {
+                Origin::Log(index) => {
+                    if let State::Runs(runs) = std::mem::take(state) {
+                        self.logs.give_back(index, runs);
+                    }
+                }
+                Origin::Record(at) => overwrite(self.arena.get_mut(handle), at, state),
+                Origin::Nowhere => {}
+            }
+        }
     }
 
     /// Makes room for what charging the ask could add, if it is going to be charged at all: a denial needs none.
-    fn reserve(
-        &mut self,
-        name_bytes: usize,
-        found: Option<u32>,
-        (ask, now_us): (&Ask, u64),
-        states: &mut [State],
-    ) -> Result<(), StoreError> {
-        if found.is_none() {
-            self.sweep(now_us);
+    fn reserve(&mut self, call: Call<'_>, found: &mut Option<Handle>, loan: &mut Loan) -> Result<(), StoreError> {
+        match found {
+            None => self.sweep(call.now_us),
+            Some(_) if loan.is_known() && loan.is_steady() => return Ok(()),
+            Some(_) => {}
         }
-        if self.bytes + self.growth(name_bytes, found, ask, states) <= self.capacity {
+        let usual = self.capacity - (self.capacity / HEADROOM_PART).max(HEADROOM_MIN);
+        if self.has_room(call, *found, loan, usual) {
             return Ok(());
         }
-        if !algorithm::decide(ask.plan.limits(), states, now_us, ask.cost, Mode::Peek).fits {
+        let ask = call.ask;
+        if !algorithm::decide(ask.plan.limits(), &mut loan.states, call.now_us, ask.cost, Mode::Peek).fits {
             return Ok(());
         }
-        let needed = self.growth(name_bytes, found, ask, states);
-        match self.make_room(needed, found, now_us) {
+        match self.make_room(call, found, loan, usual) {
             // A key that is held is decided all the same: its log gives up precision instead of growing.
             Err(_) if found.is_some() => {
-                states.iter_mut().filter(|state| state.growth_bytes() > 0).for_each(State::make_place);
-                self.make_room(self.growth(name_bytes, found, ask, states), found, now_us)
+                loan.states.iter_mut().filter(|state| state.growth_bytes() > 0).for_each(State::make_place);
+                self.make_room(call, found, loan, self.capacity)
             }
             made => made,
         }
     }
 
-    /// Bytes that charging the ask could add.
-    fn growth(&self, name_bytes: usize, found: Option<u32>, ask: &Ask, states: &[State]) -> usize {
-        let limits = ask.plan.limits();
-        let known = found.and_then(|index| self.entry(index)).map(|entry| &entry.records);
-        let is_known = |limit: &Limit| known.is_some_and(|records| records.iter().any(|record| record.shape == limit.shape()));
-        let missing = || limits.iter().zip(states).filter(|(limit, _)| !is_known(limit));
-        let runs: usize =
-            states.iter().map(State::growth_bytes).sum::<usize>() + missing().map(|(_, state)| state.heap_bytes()).sum::<usize>();
-        let (held, spilled) = known.map_or((0, 0), |records| (records.len(), spilled_bytes(records)));
-        let records = held + missing().count();
-        // More than the one that an entry holds itself go to the heap, which grows by doubling.
-        let spill = if records > 1 { records.next_power_of_two() * RECORD_BYTES } else { 0 };
-        let entry = if found.is_none() { ENTRY_BYTES + name_bytes } else { 0 };
-        entry + runs + spill.saturating_sub(spilled)
-    }
-
-    fn find(&self, name: &str, hash: u64) -> Option<u32> {
-        self.by_name.find(hash, |&index| self.entry(index).is_some_and(|entry| *entry.name == *name)).copied()
-    }
-
-    fn entry(&self, index: u32) -> Option<&Entry> {
-        self.entries[index as usize].as_ref()
-    }
-
-    /// Moves the key's states out, in the order of `limits`; a limit without one gets a fresh one.
-    fn take_states(&mut self, found: Option<u32>, limits: &[Limit]) -> SmallVec<[State; 2]> {
-        let mut records = found.and_then(|index| self.entries[index as usize].as_mut()).map(|entry| &mut entry.records);
-        let mut take = |limit: &Limit| {
-            let record = records.as_mut()?.iter_mut().find(|record| record.shape == limit.shape())?;
-            Some(std::mem::take(&mut record.state))
-        };
-        limits.iter().map(|limit| take(limit).unwrap_or_else(|| State::fresh(limit))).collect()
-    }
-
-    /// Moves states back to where [`Self::take_states`] took them from, and keeps what was fresh before and no longer is.
-    fn give_states(&mut self, found: Option<u32>, limits: &[Limit], states: SmallVec<[State; 2]>) {
-        let Some(entry) = found.and_then(|index| self.entries[index as usize].as_mut()) else { return };
-        for (limit, state) in limits.iter().zip(states) {
-            match entry.records.iter_mut().find(|record| record.shape == limit.shape()) {
-                Some(record) => record.state = state,
-                None if state == State::fresh(limit) => {}
-                None => entry.records.push(Record { shape: limit.shape(), window_us: limit.window_us(), state }),
-            }
-        }
-    }
-
-    /// After a charge: drops records of other limits that have become fresh, and accounts for what the entry now takes.
-    fn tidy(&mut self, index: u32, limits: &[Limit], now_us: u64) {
-        let Some(entry) = self.entries[index as usize].as_mut() else { return };
-        if entry.records.len() > limits.len() {
-            entry.records.retain(|record| record.fresh_at_us() > now_us);
-        }
-        let bytes = entry.bytes();
-        self.bytes = self.bytes - entry.accounted + bytes;
-        entry.accounted = bytes;
-    }
-
-    fn insert(&mut self, name: &str, hash: u64, limits: &[Limit], states: SmallVec<[State; 2]>) {
-        let record = |(limit, state): (&Limit, State)| Record { shape: limit.shape(), window_us: limit.window_us(), state };
-        let mut entry = Entry { name: name.into(), accounted: 0, records: limits.iter().zip(states).map(record).collect() };
-        entry.accounted = entry.bytes();
-        self.bytes += entry.accounted;
-        let fresh_at_us = entry.fresh_at_us();
-        let index = self.vacant.pop().unwrap_or_else(|| {
-            self.entries.push(None);
-            // The capacity in bytes keeps the count far below 2^32.
-            (self.entries.len() - 1) as u32
-        });
-        self.entries[index as usize] = Some(entry);
-        self.queue.push(Reverse((fresh_at_us, index)));
-        let (entries, hasher) = (&self.entries, &self.hasher);
-        let rehash = |&index: &u32| entries[index as usize].as_ref().map_or(0, |entry| hasher.hash_one(&*entry.name));
-        self.by_name.insert_unique(hash, index, rehash);
-    }
-
-    /// Drops fresh entries, but not `keep`, until `bytes` more fit. Errors: [`StoreError::Full`] when none is left to drop.
-    fn make_room(&mut self, bytes: usize, keep: Option<u32>, now_us: u64) -> Result<(), StoreError> {
-        while self.bytes + bytes > self.capacity {
-            if !self.drop_one_fresh(keep, now_us) {
+    /// Drops fresh entries, but not `found`, until the charge fits. Errors: [`StoreError::Full`] when none is left to drop.
+    fn make_room(&mut self, call: Call<'_>, found: &mut Option<Handle>, loan: &Loan, most: usize) -> Result<(), StoreError> {
+        while !self.has_room(call, *found, loan, most) {
+            if !self.drop_one_fresh(found, call.now_us) {
                 return Err(StoreError::Full);
             }
         }
         Ok(())
     }
 
-    /// Drops a few fresh entries, so that memory shrinks again after a rush and no call pays for all of it.
-    fn sweep(&mut self, now_us: u64) {
-        for _ in 0..LOOKS_PER_INSERT {
-            self.look_at_next(None, now_us);
+    fn has_room(&self, call: Call<'_>, found: Option<Handle>, loan: &Loan, most: usize) -> bool {
+        let growth = self.growth(call, found, loan);
+        growth == 0 || self.bytes() + growth <= most
+    }
+
+    /// Bytes that charging the ask could add.
+    fn growth(&self, call: Call<'_>, found: Option<Handle>, loan: &Loan) -> usize {
+        let new =
+            || loan.states.iter().zip(&loan.origins).filter(|(_, origin)| **origin == Origin::Nowhere).map(|(state, _)| state);
+        let new_logs = new().filter(|state| matches!(state, State::Runs(_))).count();
+        let runs = loan.states.iter().map(State::growth_bytes).sum::<usize>() + new().map(State::heap_bytes).sum::<usize>();
+        let places = if new_logs > 0 { self.logs.growth_bytes(new_logs) } else { 0 };
+        let new_bytes: usize = new().map(record_bytes).sum();
+        let entry = match found {
+            None => self.arena.growth_bytes(call.name.head_bytes() + new_bytes) + self.table_growth_bytes(),
+            Some(_) if new_bytes == 0 => 0,
+            Some(handle) => self.amended_growth_bytes(handle, self.kept_bytes(handle, call) + new_bytes),
+        };
+        runs + places + entry
+    }
+
+    fn table_growth_bytes(&self) -> usize {
+        let table = &self.by_name;
+        // Up to seven eighths of it may be taken; where half of those are, it is tidied instead of doubled.
+        let crowded = table.len() >= table.num_buckets() / 16 * 7;
+        if table.len() == table.capacity() && crowded { table.allocation_size().max(TABLE_KEPT) } else { 0 }
+    }
+
+    /// Bytes that an entry takes with `bytes` of contents instead of its own.
+    fn amended_growth_bytes(&self, handle: Handle, bytes: usize) -> usize {
+        if self.arena.suits(handle, bytes) { 0 } else { self.arena.growth_bytes(bytes) }
+    }
+
+    /// Bytes of an entry without the records that a charge drops: those of other limits that have become fresh.
+    fn kept_bytes(&self, handle: Handle, call: Call<'_>) -> usize {
+        let entry = self.entry(handle);
+        let records: usize =
+            entry.records().filter(|record| self.is_kept(record, call)).map(|record| record.stored.bytes()).sum();
+        entry.head().len() + records
+    }
+
+    fn is_kept(&self, record: &Record, call: Call<'_>) -> bool {
+        call.ask.plan.limits().iter().any(|limit| limit.shape() == record.shape) || self.record_fresh_at_us(record) > call.now_us
+    }
+
+    fn record_fresh_at_us(&self, record: &Record) -> u64 {
+        match &record.stored {
+            Stored::State(state) => state.fresh_at_us(record.shape.window_us()),
+            Stored::Log(index) => self.logs.fresh_at_us(*index, record.shape.window_us()),
         }
     }
 
-    /// Drops the entry that has been fresh for longest; false when none is fresh.
-    fn drop_one_fresh(&mut self, keep: Option<u32>, now_us: u64) -> bool {
+    fn fresh_at_us(&self, handle: Handle) -> u64 {
+        self.entry(handle).records().map(|record| self.record_fresh_at_us(&record)).max().unwrap_or(0)
+    }
+
+    fn insert(&mut self, call: Call<'_>, hash: u64, loan: Loan) {
+        let mut draft = std::mem::take(&mut self.draft);
+        draft.clear();
+        call.name.write_head(&mut draft);
+        self.write_records(call, loan.into_new(), &mut draft);
+        let handle = self.arena.add(&draft);
+        self.draft = draft;
+        let fresh_at_us = self.fresh_at_us(handle);
+        self.queue.push(&mut self.arena, handle, fresh_at_us, call.now_us);
+        let hash = hash as u32;
+        self.by_name.insert_unique(spread(hash), Place { hash, handle }, |place| spread(place.hash));
+    }
+
+    /// After a charge: adds the records that the entry did not have, drops those of other limits that have become fresh.
+    fn amend(&mut self, handle: Handle, call: Call<'_>, loan: Loan) {
+        let drops = self.entry(handle).records().any(|record| !self.is_kept(&record, call));
+        if loan.is_known() && !drops {
+            return;
+        }
+        let mut draft = std::mem::take(&mut self.draft);
+        draft.clear();
+        let entry = self.entry(handle);
+        draft.extend(entry.head());
+        let mut dropped = SmallVec::<[u32; STATES]>::new();
+        for record in entry.records() {
+            match record.stored {
+                _ if self.is_kept(&record, call) => draft.extend(entry.record_bytes(&record)),
+                Stored::Log(index) => dropped.push(index),
+                Stored::State(_) => {}
+            }
+        }
+        dropped.into_iter().for_each(|index| self.logs.remove(index));
+        self.write_records(call, loan.into_new(), &mut draft);
+        self.rewrite(handle, &draft);
+        self.draft = draft;
+    }
+
+    fn write_records(&mut self, call: Call<'_>, states: impl Iterator<Item = (usize, State)>, draft: &mut Vec<u8>) {
+        for (index, state) in states {
+            let stored = match state {
+                State::Runs(runs) => Stored::Log(self.logs.add(runs)),
+                state => Stored::State(state),
+            };
+            stored.write(call.ask.plan.limits()[index].shape(), draft);
+        }
+    }
+
+    /// Gives an entry other contents: where it is, or in a slot of their size. One that shrinks stays when there is no room
+    /// for a page of smaller slots; [`Self::reserve`] made room for one that grows.
+    fn rewrite(&mut self, handle: Handle, contents: &[u8]) {
+        let growth = self.amended_growth_bytes(handle, contents.len());
+        let shrinks = contents.len() <= self.arena.get(handle).len();
+        if self.arena.suits(handle, contents.len()) || (shrinks && growth > 0 && self.bytes() + growth > self.capacity) {
+            self.arena.replace(handle, contents);
+            return;
+        }
+        let to = self.arena.add(contents);
+        self.queue.moved(&mut self.arena, to);
+        self.repoint(handle, to);
+        // The caller has no more use for the handle that it passed, so it need not follow.
+        self.give_up(handle, &mut None);
+    }
+
+    /// Lets the table follow an entry that was copied.
+    fn repoint(&mut self, from: Handle, to: Handle) {
+        let hash = hash_of(&self.hasher, self.entry(to).name()) as u32;
+        if let Some(place) = self.by_name.find_mut(spread(hash), |place| place.handle == from) {
+            place.handle = to;
+        }
+    }
+
+    /// Gives a slot up that neither table nor queue know any more. `kept` follows the entry that takes its place.
+    fn give_up(&mut self, handle: Handle, kept: &mut Option<Handle>) {
+        let Some(moved) = self.arena.remove(handle) else { return };
+        self.queue.moved(&mut self.arena, handle);
+        self.repoint(moved, handle);
+        if *kept == Some(moved) {
+            *kept = Some(handle);
+        }
+    }
+
+    /// Drops a few fresh entries, so that memory shrinks again after a rush and no call pays for all of it.
+    fn sweep(&mut self, now_us: u64) {
+        for _ in 0..LOOKS_PER_INSERT {
+            if matches!(self.look_at_next(&mut None, now_us), Look::NoneDue) {
+                return;
+            }
+        }
+    }
+
+    /// Drops an entry that is fresh, but not `kept`; false when none is fresh.
+    fn drop_one_fresh(&mut self, kept: &mut Option<Handle>, now_us: u64) -> bool {
         loop {
-            match self.look_at_next(keep, now_us) {
+            match self.look_at_next(kept, now_us) {
                 Look::Dropped => return true,
                 Look::Kept => {}
                 Look::NoneDue => return false,
@@ -237,50 +398,47 @@ impl Shard {
     }
 
     /// Looks at the entry that may be fresh first: drops it, or queues it for when it may be next.
-    fn look_at_next(&mut self, keep: Option<u32>, now_us: u64) -> Look {
-        let Some(&Reverse((not_before_us, index))) = self.queue.peek() else { return Look::NoneDue };
-        if not_before_us > now_us {
-            return Look::NoneDue;
-        }
-        self.queue.pop();
-        let fresh_at_us = self.entry(index).map_or(0, Entry::fresh_at_us);
-        if fresh_at_us > now_us || Some(index) == keep {
-            self.queue.push(Reverse((fresh_at_us.max(now_us + 1), index)));
+    fn look_at_next(&mut self, kept: &mut Option<Handle>, now_us: u64) -> Look {
+        let Some(handle) = self.queue.pop(&mut self.arena, now_us) else { return Look::NoneDue };
+        let fresh_at_us = self.fresh_at_us(handle);
+        if fresh_at_us > now_us || Some(handle) == *kept {
+            self.queue.push(&mut self.arena, handle, fresh_at_us, now_us);
             return Look::Kept;
         }
-        if let Some(entry) = self.entries[index as usize].take() {
-            self.forget(index, &entry);
-        }
+        self.forget(handle, kept);
         Look::Dropped
     }
 
-    fn forget(&mut self, index: u32, entry: &Entry) {
-        self.bytes -= entry.accounted;
-        self.vacant.push(index);
-        let hash = self.hasher.hash_one(&*entry.name);
-        if let Ok(place) = self.by_name.find_entry(hash, |&other| other == index) {
+    fn forget(&mut self, handle: Handle, kept: &mut Option<Handle>) {
+        let entry = Entry(self.arena.get(handle));
+        let hash = hash_of(&self.hasher, entry.name()) as u32;
+        if let Ok(place) = self.by_name.find_entry(spread(hash), |place| place.handle == handle) {
             place.remove();
+        }
+        for record in entry.records() {
+            if let Stored::Log(index) = record.stored {
+                self.logs.remove(index);
+            }
+        }
+        self.give_up(handle, kept);
+        let table = &mut self.by_name;
+        if table.capacity() > TABLE_KEPT && table.len() < table.capacity() / TABLE_SLACK {
+            table.shrink_to(2 * table.len(), |place| spread(place.hash));
         }
     }
 }
 
-impl Entry {
-    fn bytes(&self) -> usize {
-        let heap: usize = self.records.iter().map(|record| record.state.heap_bytes()).sum();
-        ENTRY_BYTES + self.name.len() + spilled_bytes(&self.records) + heap
-    }
-
-    fn fresh_at_us(&self) -> u64 {
-        self.records.iter().map(Record::fresh_at_us).max().unwrap_or(0)
-    }
+/// Hashes a name. Keyed by a secret of this process: whoever chooses keys cannot choose where they collide.
+pub(super) fn hash_of(hasher: &RandomState, name: Name<'_>) -> u64 {
+    let mut state = hasher.build_hasher();
+    // With the group's length before it, no two names are one text.
+    state.write_u8(name.group.len() as u8);
+    state.write(name.group);
+    state.write(name.key);
+    state.finish()
 }
 
-impl Record {
-    fn fresh_at_us(&self) -> u64 {
-        self.state.fresh_at_us(self.window_us)
-    }
-}
-
-fn spilled_bytes(records: &Records) -> usize {
-    if records.spilled() { records.capacity() * RECORD_BYTES } else { 0 }
+/// A table goes by the lowest bits of a hash and by the highest, of which 32 alone have none.
+fn spread(hash: u32) -> u64 {
+    u64::from(hash) << 32 | u64::from(hash)
 }

@@ -4,27 +4,17 @@
 //! braces are the hash tag, so that all keys of one request share a Cluster slot. Names of groups hold no colon, so the
 //! name reads one way only; braces in a key are escaped, so that a caller cannot choose the tag, and so the slot.
 
-use std::fmt::Write as _;
-
-use crate::plan::{Algorithm, Limit};
-use crate::store::Ask;
-
-/// The keys of one request in the order that the script takes them: the packed state's if there is one, then the logs'.
-pub(super) fn keys(ask: &Ask) -> impl Iterator<Item = String> {
-    let tag = hash_tag(&ask.plan.counts_as, ask.key.as_str());
-    let logs: Vec<String> =
-        ask.plan.limits().iter().filter(|limit| is_log(limit)).map(|limit| format!("{tag}{}", limit.window_us())).collect();
-    let packed = (logs.len() < ask.plan.limits().len()).then_some(tag);
-    packed.into_iter().chain(logs)
-}
-
-fn is_log(limit: &Limit) -> bool {
-    limit.algorithm() == Algorithm::SlidingLog
-}
-
-fn hash_tag(group: &str, key: &str) -> String {
+/// The name of a request's packed state, and the beginning of its logs' names.
+pub(super) fn hash_tag(group: &str, key: &str) -> String {
     let mut tag = String::with_capacity(group.len() + key.len() + 3);
-    let _ = write!(tag, "{{{group}:");
+    tag.push('{');
+    tag.push_str(group);
+    tag.push(':');
+    if !key.contains(['{', '}', '%']) {
+        tag.push_str(key);
+        tag.push('}');
+        return tag;
+    }
     for character in key.chars() {
         match character {
             '{' => tag.push_str("%7B"),

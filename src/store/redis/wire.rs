@@ -1,39 +1,63 @@
-//! Requests and readings as the packed strings that the script takes and gives; `script/decide.lua` gives their layout.
+//! Calls and readings as the packed strings that the script takes and gives; `script/decide.lua` gives their layout.
 
 use smallvec::SmallVec;
 
+use super::call::{Call, Group};
 use crate::algorithm::{Algorithm, Mode, Reading, Verdict};
 use crate::plan::Limit;
-use crate::store::{Ask, StoreError};
+use crate::store::StoreError;
 
-/// Bytes of a number in a reading.
+/// Bytes of a number in a reading, and of a limit's numbers.
 const NUMBER: usize = 7;
-/// Bytes of a reading: three numbers.
-const READING: usize = 3 * NUMBER;
+/// Bytes of a request: plan, mode, cost.
+const REQUEST: usize = 7;
 
-/// One request: mode, cost, counts of keys and of limits, then each limit's shape, window, quota and burst.
-pub(super) fn pack_ask(ask: &Ask, keys: usize) -> Vec<u8> {
-    let limits = ask.plan.limits();
-    let mut packed = Vec::with_capacity(8 + 26 * limits.len());
-    packed.push(u8::from(ask.mode == Mode::Charge));
-    // A cost fits its plan's capacities, which are below 2^40.
-    packed.extend_from_slice(&ask.cost.units().to_le_bytes()[..5]);
-    // A plan has at most eight limits, and a key at most for each of them and one for all.
-    packed.push(keys as u8);
-    packed.push(limits.len() as u8);
-    for limit in limits {
-        packed.extend_from_slice(&limit.shape().bytes());
-        for number in [limit.window_us(), limit.quota(), limit.capacity()] {
-            packed.extend_from_slice(&number.to_le_bytes()[..NUMBER]);
-        }
+/// A call as the script's one packed argument. Counts are within their bytes by the bounds of calls and plans; a cost fits
+/// its plan's capacities, which are below 2^40.
+pub(super) fn pack_call<T>(call: &Call<T>) -> Vec<u8> {
+    let mut packed = Vec::with_capacity(64 * call.plans.len() + 16 * call.groups.len());
+    packed.push(call.plans.len() as u8);
+    for plan in &call.plans {
+        packed.push(plan.limits().len() as u8);
+        plan.limits().iter().for_each(|limit| pack_limit(&mut packed, limit));
+    }
+    packed.push(call.groups.len() as u8);
+    packed.push(call.groups.iter().filter(|group| group.has_packed).count() as u8);
+    for group in &call.groups {
+        pack_group(&mut packed, group, group.is_alike(&call.plans));
     }
     packed
 }
 
-/// The answers to `asks`, in their order; `None` when the reply has another shape.
-pub(super) fn parse_reply(reply: &[u8], asks: &[Ask]) -> Option<Vec<Result<Verdict, StoreError>>> {
+fn pack_limit(packed: &mut Vec<u8>, limit: &Limit) {
+    let precision = match limit.algorithm() {
+        Algorithm::SlidingWindow { precision } => precision,
+        _ => 0,
+    };
+    let shape = limit.shape().bytes();
+    packed.extend([limit.kind(), precision, shape.len() as u8]);
+    packed.extend_from_slice(&shape);
+    for number in [limit.window_us(), limit.quota(), limit.capacity()] {
+        packed.extend_from_slice(&number.to_le_bytes()[..NUMBER]);
+    }
+}
+
+fn pack_group<T>(packed: &mut Vec<u8>, group: &Group<T>, alike: bool) {
+    packed.reserve(5 + REQUEST * group.members.len());
+    packed.extend((group.members.len() as u16).to_le_bytes());
+    packed.extend([u8::from(group.has_packed), group.logs.len() as u8, u8::from(alike)]);
+    for member in &group.members {
+        packed.extend([member.plan, u8::from(member.mode == Mode::Charge)]);
+        packed.extend_from_slice(&member.cost.to_le_bytes()[..5]);
+    }
+}
+
+/// The answers to a call's requests, group by group; `None` when the reply has another shape.
+pub(super) fn parse_reply<T>(reply: &[u8], call: &Call<T>) -> Option<Vec<Result<Verdict, StoreError>>> {
     let mut rest = reply;
-    let answers: Option<Vec<_>> = asks.iter().map(|ask| parse_answer(&mut rest, ask.plan.limits())).collect();
+    let members = call.groups.iter().flat_map(|group| &group.members);
+    let limits = members.map(|member| call.plans[usize::from(member.plan)].limits());
+    let answers: Option<Vec<_>> = limits.map(|limits| parse_answer(&mut rest, limits)).collect();
     answers.filter(|_| rest.is_empty())
 }
 
@@ -55,23 +79,22 @@ fn parse_refusal(rest: &mut &[u8]) -> Option<StoreError> {
 }
 
 fn parse_reading(rest: &mut &[u8], limit: &Limit) -> Option<Reading> {
-    let bytes = rest.split_off(..READING)?;
-    let number = |index: usize| {
+    let mut number = || {
         let mut padded = [0; 8];
-        padded[..NUMBER].copy_from_slice(&bytes[index * NUMBER..][..NUMBER]);
-        u64::from_le_bytes(padded)
+        padded[..NUMBER].copy_from_slice(rest.split_off(..NUMBER)?);
+        Some(u64::from_le_bytes(padded))
     };
     Some(match limit.algorithm() {
-        Algorithm::FixedWindow { .. } => Reading::Window { count: number(0), ends_in_us: number(1) },
-        Algorithm::TokenBucket { .. } => Reading::Bucket { backlog_us: number(0) },
+        Algorithm::FixedWindow { .. } => Reading::Window { count: number()?, ends_in_us: number()? },
+        Algorithm::TokenBucket { .. } => Reading::Bucket { backlog_us: number()? },
         Algorithm::SlidingCounter => {
-            let (current, previous, elapsed_us) = (number(0), number(1), number(2));
+            let (current, previous, elapsed_us) = (number()?, number()?, number()?);
             // What the derivation of an answer relies on.
             let sound = elapsed_us < limit.window_us() && current.max(previous).checked_mul(limit.window_us()).is_some();
             return sound.then_some(Reading::Counter { current, previous, elapsed_us });
         }
         Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => {
-            Reading::Log { used: number(0), frees_in_us: number(1), fresh_in_us: number(2) }
+            Reading::Log { used: number()?, frees_in_us: number()?, fresh_in_us: number()? }
         }
     })
 }

@@ -1,178 +1,390 @@
--- Decides requests, each over all limits of its plan, all or nothing, one after another in their order.
+-- Decides requests, each over all limits of its plan, all or nothing. Requests for one name stand together, as a group,
+-- and are decided one after another in their order; the name's state is read once and, where it can be, written once.
 --
--- KEYS  per request: the name of its packed state, if it has limits with one, then the name of each log, in the order of
---       its limits. All keys of one request carry the same hash tag.
--- ARGV  per request one packed string: mode B (1 charge, 0 peek), cost I5, keys B (how many of KEYS are its), n B, then
---       n limits of shape (5 bytes: tag B, window code I4), window I7, quota I7, burst I7. Whole numbers, microseconds.
--- Reply one string, per request: '1' or '0' (whether the cost fits), then n readings of three I7, see each algorithm; or
---       'E' and an error as length I2 and text, when its state cannot be read: it is not ours, or a newer version's.
+-- KEYS     the name of each group's packed state, for groups that have one, in their order; then, group by group, the
+--          names of logs. All keys of one group carry the same hash tag, and no two groups share a key.
+-- ARGV[1]  whole numbers, microseconds:
+--            plans B, then per plan: limits B, then per limit: kind B, precision B (0 if it has none), length of shape B,
+--            shape, window I7, quota I7, burst I7;
+--            groups B, names of packed states B, then per group: requests I2, has a packed state B, names of logs B,
+--            alike B (1 when all its requests are of one plan, which has one limit or no log), then per request: plan B,
+--            counted from 0, mode B (1 charge, 0 peek), cost I5.
+-- Reply    one string, per request in this order: '1' or '0' (whether the cost fits), then for each limit its reading, one
+--          to three I7, see each algorithm; or 'E' and an error as length I2 and text, when its state cannot be read: it is not
+--          ours, or a newer version's.
 --
--- Packed state: records of shape (5 bytes) and that algorithm's payload. A limit finds its record by its shape, so adding,
--- removing or reordering limits resets no other's usage. Records of other limits are kept until they are fresh.
+-- Packed state: records of shape and that algorithm's payload. A limit finds its record by its shape, so adding, removing
+-- or reordering limits resets no other's usage. Records of other limits are kept until they are fresh. A shape is a head
+-- B (kind, and eight times the window's place among common_windows(), or 31), for kind 5 the precision B, for a window that
+-- is not common its milliseconds I4, or with the top bit set its seconds.
 -- Invariants: a peek writes nothing; a denial writes only a clamp; every key written gets an expiry, which only collects
 -- garbage: what counts is read from the value and the clock.
 
-local PACKED_LIMIT = 26
+local request = ARGV[1]
+-- Where in it the next byte to read is.
+local at = 2
+local plans = {}
+-- How many of them stand whatever happens to the rest of their group.
+local replies, settled = {}, 0
 
-local FACTORIES = {
-  [1] = function() return fixed_window(false) end,
-  [2] = function() return fixed_window(true) end,
-  [3] = gcra,
-  [4] = sliding_counter,
-  [5] = sliding_log,
-}
-local made = {}
+local ANCHORED, OTHER_PRECISION, LOG = 1, 5, 6
+local KINDS = { [0] = fixed_window, fixed_window, gcra, sliding_counter, sliding_window, sliding_window, sliding_log }
+local rules = {}
 
-local function algorithm(tag)
-  local found = made[tag]
-  if not found then
-    if FACTORIES[tag] then
-      found = FACTORIES[tag]()
-    elseif tag > 128 and tag <= 192 then
-      found = sliding_window(tag - 128)
-    else
-      error('tollgate: state of an unknown shape, tag ' .. tag)
-    end
-    made[tag] = found
+local function rule_of(kind)
+  local rule = rules[kind]
+  if not rule then
+    rule = KINDS[kind]()
+    rule.reading_format, rule.answer_format = '<' .. rule.numbers, '<B' .. rule.numbers
+    rules[kind] = rule
   end
-  return found
+  return rule
 end
 
-local function window_of(shape)
-  local code = struct.unpack('<I4', shape, 2)
-  if code >= 2147483648 then
-    return (code - 2147483648) * 1000000
-  end
-  return code * 1000
-end
-
--- Where each shape's payload begins in a packed state, and the shapes in their order.
-local function index_records(value)
-  local at, order, position = {}, {}, 1
-  while position <= #value do
-    local shape = string.sub(value, position, position + 4)
-    at[shape] = position + 5
-    order[#order + 1] = shape
-    position = position + 5 + algorithm(string.byte(shape)).size(value, position + 5)
-  end
-  return at, order
-end
-
-local function parse_limits(item, n, first_key)
-  local limits, key, packed_key = {}, first_key, nil
+local function parse_plan()
+  local limits = {}
+  local n = byte(request, at)
+  at = at + 1
   for index = 1, n do
-    local at = 9 + PACKED_LIMIT * (index - 1)
-    local limit = { shape = string.sub(item, at, at + 4), rule = algorithm(string.byte(item, at)) }
-    limit.window, limit.quota, limit.burst = struct.unpack('<I7I7I7', item, at + 5)
-    limit.emission = math.ceil(limit.window / limit.quota)
-    limit.tolerance = limit.burst * limit.emission
-    if not limit.rule.own_key and not packed_key then
-      packed_key = KEYS[key]
-      key = key + 1
-    end
-    limits[index] = limit
+    local kind, precision, shape, window, quota, burst
+    kind, precision, shape, window, quota, burst, at = unpack('<BBBc0I7I7I7', request, at)
+    local emission = math.ceil(window / quota)
+    limits[index] = {
+      rule = rule_of(kind), shape = shape, head = byte(shape), window = window, unit = expiry_unit(window), quota = quota,
+      emission = emission, tolerance = burst * emission,
+      anchored = kind == ANCHORED, is_log = kind == LOG,
+      precision = precision, cell = math.ceil(window / math.max(precision, 1)),
+    }
   end
-  for index = 1, n do
-    if limits[index].rule.own_key then
-      limits[index].key = KEYS[key]
-      key = key + 1
-    end
-  end
-  return limits, packed_key
+  return limits
 end
 
--- The packed state anew: changed records are saved, the others kept as they are; a charge drops those that are fresh.
-local function save_packed(packed_key, value, at, order, limits, fits)
-  local mine, parts, last = {}, {}, 0
-  for _, limit in ipairs(limits) do
-    if not limit.rule.own_key then
-      mine[limit.shape] = limit
-      if not at[limit.shape] and limit.charged then
-        order[#order + 1] = limit.shape
-      end
-    end
+-- Writes a packed state that expires then, where it stood in before, if anything did, which expired at expired.
+local function write(key, before, value, expires, expired)
+  if expires == expired then
+    call('SET', key, value, 'KEEPTTL')
+  elseif before then
+    call('SET', key, value, 'PXAT', text_of(expires))
+  else
+    -- A key of another type was read as if it were not there; GET makes SET fail on it.
+    call('SET', key, value, 'PXAT', text_of(expires), 'GET')
   end
-  for _, shape in ipairs(order) do
-    local limit, payload, fresh_at = mine[shape], nil, nil
-    if limit and (limit.charged or limit.state.clamped) then
-      payload, fresh_at = limit.rule.save(limit.state, limit)
-    else
-      local rule = algorithm(string.byte(shape))
-      payload = string.sub(value, at[shape], at[shape] + rule.size(value, at[shape]) - 1)
-      fresh_at = rule.fresh_at(value, at[shape], window_of(shape))
-    end
-    if fresh_at > now or not fits then
-      parts[#parts + 1] = shape .. payload
-      last = math.max(last, fresh_at)
-    end
-  end
-  redis.call('SET', packed_key, table.concat(parts), 'PXAT', expiry(last))
 end
 
-local function write(packed_key, value, at, order, limits, fits)
+-- Requests of one plan with one limit, whose state is that limit's alone, or none.
+local function decide_alike(key, value, limit, n)
+  local rule, fits = limit.rule, nil
+  local first, second, third, clamped, fresh_at = rule.view(value, #limit.shape + 1, limit)
   local dirty = false
-  for _, limit in ipairs(limits) do
-    if fits then
-      limit.rule.charge(limit.state, limit, limit.cost)
-      limit.charged = true
+  for index = settled + 1, settled + n do
+    local _, mode, cost
+    _, mode, cost, at = unpack('<BBI5', request, at)
+    fits = rule.fits(limit, first, second, third, cost)
+    local charged = fits and mode == 1
+    if charged then
+      first, second, third = rule.charge(limit, first, second, third, cost)
+      dirty = true
+    elseif mode == 1 then
+      dirty = dirty or clamped
+    elseif key and not value then
+      call('GET', key)
     end
-    if limit.charged or limit.state.clamped then
-      if limit.rule.own_key then
-        limit.rule.save(limit.state, limit)
-      else
-        dirty = true
-      end
-    end
+    replies[index] = pack(rule.answer_format, fits and 49 or 48, rule.reading(limit, first, second, third, cost, charged))
   end
   if dirty then
-    save_packed(packed_key, value, at, order, limits, fits)
-  end
-end
-
--- Reads all that a request needs. Fails on a state that is not ours; nothing is written yet then.
-local function look(item, cost, n, first_key)
-  local limits, packed_key = parse_limits(item, n, first_key)
-  local value = packed_key and redis.call('GET', packed_key) or ''
-  local at, order = index_records(value)
-  local fits = true
-  for _, limit in ipairs(limits) do
-    limit.cost = cost
-    if limit.rule.own_key then
-      limit.state = limit.rule.view(limit)
-    else
-      limit.state = limit.rule.view(value, at[limit.shape], limit)
+    local unit = limit.unit
+    local expired = fresh_at and expiry(fresh_at, unit)
+    local payload
+    payload, fresh_at = rule.save(limit, first, second, third)
+    if payload then
+      write(key, value, limit.shape .. payload, expiry(fresh_at, unit), expired)
     end
-    fits = fits and limit.rule.fits(limit.state, limit, cost)
   end
-  return limits, fits, packed_key, value, at, order
+  settled = settled + n
 end
 
-local function refuse(problem)
-  local text = type(problem) == 'table' and problem.err or tostring(problem)
-  text = string.sub(text, 1, 200)
-  return 'E' .. struct.pack('<I2', #text) .. text
-end
-
-local function decide(item, first_key)
-  local mode, cost, keys, n = struct.unpack('<BI5BB', item)
-  local next_key = first_key + keys
-  -- Requests of many callers share this call: one that cannot be decided must not fail the others.
-  local read, limits, fits, packed_key, value, at, order = pcall(look, item, cost, n, first_key)
-  if not read then
-    return refuse(limits), next_key
-  end
-  if mode == 1 then
-    write(packed_key, value, at, order, limits, fits)
-  end
-  local reply = { fits and '1' or '0' }
+-- Requests of one plan with several limits, whose state is those limits' in their order, or none. False, and nothing done,
+-- when it is not, or when a clock stepped back.
+local function decide_several(key, value, limits, n)
+  local first, second, third, position, expired = {}, {}, {}, 1, 0
   for index, limit in ipairs(limits) do
-    reply[index + 1] = struct.pack('<I7I7I7', limit.rule.reading(limit.state, limit, cost, limit.charged))
+    local rule, shape, clamped, fresh_at = limit.rule, limit.shape, nil, nil
+    if value and sub(value, position, position + #shape - 1) ~= shape then
+      return false
+    end
+    position = position + #shape
+    first[index], second[index], third[index], clamped, fresh_at = rule.view(value, position, limit)
+    if clamped then
+      return false
+    elseif value then
+      expired = math.max(expired, expiry(fresh_at, limit.unit))
+      position = position + rule.size(value, position)
+    end
   end
-  return table.concat(reply), next_key
+  if value and position <= #value then
+    return false
+  end
+  local dirty = false
+  for row = settled + 1, settled + n do
+    local _, mode, cost
+    _, mode, cost, at = unpack('<BBI5', request, at)
+    local fits, parts = true, {}
+    for index, limit in ipairs(limits) do
+      fits = fits and limit.rule.fits(limit, first[index], second[index], third[index], cost)
+    end
+    local charged = fits and mode == 1
+    if mode == 0 and not value then
+      call('GET', key)
+    end
+    dirty = dirty or charged
+    for index, limit in ipairs(limits) do
+      local rule, a, b, c = limit.rule, first[index], second[index], third[index]
+      if charged then
+        a, b, c = rule.charge(limit, a, b, c, cost)
+        first[index], second[index], third[index] = a, b, c
+      end
+      parts[index] = pack(rule.reading_format, rule.reading(limit, a, b, c, cost, charged))
+    end
+    replies[row] = (fits and '1' or '0') .. table.concat(parts)
+  end
+  if dirty then
+    local records, last = {}, 0
+    for index, limit in ipairs(limits) do
+      local payload, fresh_at = limit.rule.save(limit, first[index], second[index], third[index])
+      records[index] = limit.shape .. payload
+      last = math.max(last, expiry(fresh_at, limit.unit))
+    end
+    write(key, value, table.concat(records), last, expired)
+  end
+  settled = settled + n
+  return true
 end
 
-local replies, next_key = {}, 1
-for index = 1, items do
-  replies[index], next_key = decide(ARGV[index], next_key)
+-- Everything else; made only where a call needs it.
+local function make_decide_mixed()
+  local function shape_at(value, position)
+    local head = byte(value, position)
+    local kind, size = head % 8, 0
+    if kind >= LOG then
+      error('tollgate: state of an unknown shape, head ' .. head)
+    elseif kind == OTHER_PRECISION then
+      size = size + 1
+    end
+    if head >= 248 then
+      size = size + 4
+    end
+    return sub(value, position, position + size), rule_of(kind)
+  end
+
+  local function window_of(shape)
+    local place = floor(byte(shape) / 8)
+    if place < 31 then
+      return common_windows()[place + 1]
+    end
+    local code = unpack('<I4', shape, #shape - 3)
+    if code >= 2147483648 then
+      return (code - 2147483648) * 1000000
+    end
+    return code * 1000
+  end
+
+  -- The records of a packed state in their order, and by shape.
+  local function parse_records(value)
+    local records, position = {}, 1
+    while position <= #value do
+      local shape, rule = shape_at(value, position)
+      local payload = position + #shape
+      local record = { shape = shape, rule = rule, at = payload }
+      position = payload + rule.size(value, payload)
+      record.text = sub(value, payload - #shape, position - 1)
+      records[#records + 1] = record
+      records[shape] = record
+    end
+    return records
+  end
+
+  -- Reads what a limit needs.
+  local function look(limit, value, records, logs)
+    local state = { limit = limit }
+    local record = records[limit.shape]
+    if limit.is_log then
+      limit.log = logs[limit.window]
+    end
+    state.first, state.second, state.third, state.clamped =
+      limit.rule.view(record and value, record and record.at, limit)
+    return state
+  end
+
+  -- The packed state anew: changed records are saved, the others kept as they are; a charge drops those that are fresh.
+  local function join(value, records, states, fits)
+    for _, state in ipairs(states) do
+      local limit = state.limit
+      if not limit.is_log and (fits or state.clamped) then
+        local record = records[limit.shape]
+        if not record then
+          record = { shape = limit.shape }
+          records[#records + 1] = record
+        end
+        local payload
+        payload, record.fresh_at = limit.rule.save(limit, state.first, state.second, state.third)
+        record.text = limit.shape .. payload
+      end
+    end
+    local parts, last = {}, 0
+    for _, record in ipairs(records) do
+      local window = window_of(record.shape)
+      local fresh_at = record.fresh_at or record.rule.fresh_at(value, record.at, window)
+      if fresh_at > now or not fits then
+        parts[#parts + 1] = record.text
+        last = math.max(last, expiry(fresh_at, expiry_unit(window)))
+      end
+    end
+    return table.concat(parts), last
+  end
+
+  -- Charges and saves; the packed state goes first, since only its writing can fail.
+  local function commit(key, value, records, states, fits, cost)
+    local dirty, logs = false, {}
+    for _, state in ipairs(states) do
+      local limit = state.limit
+      if limit.is_log then
+        logs[#logs + 1] = state
+      elseif fits then
+        state.first, state.second, state.third = limit.rule.charge(limit, state.first, state.second, state.third, cost)
+        dirty = true
+      else
+        dirty = dirty or state.clamped
+      end
+    end
+    local after = value
+    if dirty then
+      local expires
+      after, expires = join(value, records, states, fits)
+      write(key, value, after, expires)
+    end
+    for _, state in ipairs(logs) do
+      local limit = state.limit
+      if fits then
+        limit.rule.charge(limit, state.first, 0, 0, cost)
+      end
+      if fits or state.clamped then
+        limit.rule.save(limit, state.first)
+      end
+    end
+    return after
+  end
+
+  local function decide_one(key, value, logs)
+    local plan, mode, cost
+    plan, mode, cost, at = unpack('<BBI5', request, at)
+    if key and mode == 0 and not value then
+      call('GET', key)
+    end
+    local records, states, fits = parse_records(value or ''), {}, true
+    for index, limit in ipairs(plans[plan]) do
+      local state = look(limit, value, records, logs)
+      states[index] = state
+      fits = limit.rule.fits(limit, state.first, state.second, state.third, cost) and fits
+    end
+    if mode == 1 then
+      value = commit(key, value, records, states, fits, cost)
+    end
+    local parts = { fits and '1' or '0' }
+    for index, state in ipairs(states) do
+      local limit = state.limit
+      parts[index + 1] = pack(limit.rule.reading_format,
+        limit.rule.reading(limit, state.first, state.second, state.third, cost, fits and mode == 1))
+    end
+    replies[settled + 1] = table.concat(parts)
+    settled = settled + 1
+    return value
+  end
+
+  return function(key, value, logs, n)
+    for _ = 1, n do
+      value = decide_one(key, value, logs)
+    end
+  end
+end
+
+local decide_mixed
+
+-- Names of logs by their window, which stands behind the hash tag.
+local function logs_by_window(first, last)
+  local logs = {}
+  for index = first, last do
+    logs[tonumber(string.match(KEYS[index], '}(%d+)$'))] = KEYS[index]
+  end
+  return logs
+end
+
+-- Whether a packed state is one record of this limit.
+local function is_alone(value, limit)
+  local shape = limit.shape
+  return byte(value) == limit.head
+    and limit.rule.size(value, #shape + 1) == #value - #shape
+    and (#shape == 1 or sub(value, 1, #shape) == shape)
+end
+
+local function decide_group(key, value, first_log, last_log, alike, n)
+  if alike then
+    local limits = plans[byte(request, at)]
+    local limit = limits[1]
+    if limits[2] then
+      if decide_several(key, value, limits, n) then
+        return
+      end
+    elseif limit.is_log then
+      limit.log = KEYS[first_log]
+      return decide_alike(nil, nil, limit, n)
+    elseif not value or is_alone(value, limit) then
+      return decide_alike(key, value, limit, n)
+    end
+  end
+  decide_mixed = decide_mixed or make_decide_mixed()
+  return decide_mixed(key, value, logs_by_window(first_log, last_log), n)
+end
+
+local function refusal(problem)
+  local text = type(problem) == 'table' and problem.err or tostring(problem)
+  text = sub(text, 1, 200)
+  return 'E' .. pack('<I2', #text) .. text
+end
+
+for index = 0, byte(request, 1) - 1 do
+  plans[index] = parse_plan()
+end
+local groups, packed
+groups, packed, at = unpack('<BB', request, at)
+local values = packed > 0 and call('MGET', table_unpack(KEYS, 1, packed)) or {}
+local next_packed, next_log = 1, packed + 1
+-- Of the group under way: where it ends in the request and among the replies.
+local at_end, replies_end
+
+local function decide_groups()
+  while groups > 0 do
+    local n, has_packed, logs, alike, key, value
+    n, has_packed, logs, alike, at = unpack('<I2BBB', request, at)
+    groups, at_end, replies_end = groups - 1, at + 7 * n, settled + n
+    local first_log = next_log
+    next_log = next_log + logs
+    if has_packed == 1 then
+      key, value = KEYS[next_packed], values[next_packed]
+      next_packed = next_packed + 1
+    end
+    decide_group(key, value, first_log, next_log - 1, alike == 1, n)
+  end
+end
+
+-- Requests of many callers share this call: a group that cannot be decided must not fail those after it.
+while groups > 0 do
+  local decided, problem = pcall(decide_groups)
+  if not decided then
+    local refused = refusal(problem)
+    for index = settled + 1, replies_end do
+      replies[index] = refused
+    end
+    settled, at = replies_end, at_end
+  end
 end
 return table.concat(replies)

@@ -1,44 +1,56 @@
 -- fixed_window: at most limit.quota per window. Twin of src/algorithm/fixed_window.rs.
--- Payload: start I7 (microseconds), count I5. Reading: count, ends_in, 0.
-local function fixed_window(anchored)
-  local self = {}
+-- Payload: a stamp, when the window began, whose tag says in how many bytes the count follows. State: start, count.
+-- Reading: count, ends_in.
+local function fixed_window()
+  local rule = { numbers = 'I7I7' }
+  local SAVED = { '<I6BI1', '<I6BI2', '<I6BI3', '<I6BI4', '<I6BI5' }
 
-  function self.size()
-    return 12
+  function rule.size(value, at)
+    local top = byte(value, at + 6)
+    return top and 7 + floor(top / 32)
   end
 
-  function self.fresh_at(value, at, window)
-    return struct.unpack('<I7', value, at) + window
+  local function load(value, at)
+    local start, width = read_stamp(unpack('<I6B', value, at))
+    return start, (unpack('<I' .. width, value, at + 7))
+  end
+
+  function rule.fresh_at(value, at, window)
+    return load(value, at) + window
   end
 
   -- The window that now lies in. One that lies ahead is clamped: it begins now and keeps its count for a whole window.
-  function self.view(value, at, limit)
-    if at then
-      local start, count = struct.unpack('<I7I5', value, at)
+  function rule.view(value, at, limit)
+    local fresh_at
+    if value then
+      local start, count = load(value, at)
+      fresh_at = start + limit.window
       if start > now then
-        return { start = now, count = count, clamped = true }
-      elseif now < start + limit.window then
-        return { start = start, count = count }
+        return now, count, 0, true, fresh_at
+      elseif now < fresh_at then
+        return start, count, 0, false, fresh_at
       end
     end
-    return { start = anchored and now or now - now % limit.window, count = 0 }
+    return limit.anchored and now or now - now % limit.window, 0, 0, false, fresh_at
   end
 
-  function self.fits(state, limit, cost)
-    return state.count + cost <= limit.quota
+  function rule.fits(limit, _, count, _, cost)
+    return count + cost <= limit.quota
   end
 
-  function self.charge(state, limit, cost)
-    state.count = state.count + cost
+  function rule.charge(_, start, count, _, cost)
+    return start, count + cost, 0
   end
 
-  function self.save(state, limit)
-    return struct.pack('<I7I5', state.start, state.count), state.start + limit.window
+  function rule.save(limit, start, count)
+    local width = bytes_of(count)
+    local low, top = stamp(start, width)
+    return pack(SAVED[width], low, top, count), start + limit.window
   end
 
-  function self.reading(state, limit)
-    return state.count, state.start + limit.window - now, 0
+  function rule.reading(limit, start, count)
+    return count, start + limit.window - now
   end
 
-  return self
+  return rule
 end

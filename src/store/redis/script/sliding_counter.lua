@@ -1,51 +1,62 @@
 -- sliding_counter: an estimate from two clock-aligned windows. Twin of src/algorithm/sliding_counter.rs.
--- Payload: start I7 (microseconds), current I5, previous I5. Reading: current, previous, elapsed.
+-- Payload: a stamp, when the window began, whose tag says in how many bytes each of current and previous follows.
+-- State: start, current, previous. Reading: current, previous, elapsed.
 -- Products stay below 2^53: the config refuses a quota * window above it.
 local function sliding_counter()
-  local self = {}
+  local rule = { numbers = 'I7I7I7' }
+  local SAVED = { '<I6BI1I1', '<I6BI2I2', '<I6BI3I3', '<I6BI4I4', '<I6BI5I5' }
 
-  function self.size()
-    return 17
+  function rule.size(value, at)
+    local top = byte(value, at + 6)
+    return top and 7 + 2 * floor(top / 32)
   end
 
-  function self.fresh_at(value, at, window)
-    return struct.unpack('<I7', value, at) + 2 * window
+  local function load(value, at)
+    local start, width = read_stamp(unpack('<I6B', value, at))
+    local current, previous = unpack('<I' .. width .. 'I' .. width, value, at + 7)
+    return start, current, previous
+  end
+
+  function rule.fresh_at(value, at, window)
+    return load(value, at) + 2 * window
   end
 
   -- The counts as they stand in the present window. One that lies ahead is clamped: it begins now, and those after it
   -- follow it until the key is fresh again.
-  function self.view(value, at, limit)
-    local window = limit.window
-    if at then
-      local start, current, previous = struct.unpack('<I7I5I5', value, at)
+  function rule.view(value, at, limit)
+    local window, fresh_at = limit.window, nil
+    if value then
+      local start, current, previous = load(value, at)
+      fresh_at = start + 2 * window
       if start > now then
-        return { start = now, current = current, previous = previous, clamped = true }
+        return now, current, previous, true, fresh_at
       elseif now < start + window then
-        return { start = start, current = current, previous = previous }
-      elseif now < start + 2 * window then
-        return { start = start + window, current = 0, previous = current }
+        return start, current, previous, false, fresh_at
+      elseif now < fresh_at then
+        return start + window, 0, current, false, fresh_at
       end
     end
-    return { start = now - now % window, current = 0, previous = 0 }
+    return now - now % window, 0, 0, false, fresh_at
   end
 
-  function self.fits(state, limit, cost)
+  function rule.fits(limit, start, current, previous, cost)
     local window = limit.window
-    local weighed = state.previous * (window - (now - state.start))
-    return (state.current + cost) * window + weighed <= limit.quota * window
+    return (current + cost) * window + previous * (window - (now - start)) <= limit.quota * window
   end
 
-  function self.charge(state, limit, cost)
-    state.current = state.current + cost
+  function rule.charge(_, start, current, previous, cost)
+    return start, current + cost, previous
   end
 
-  function self.save(state, limit)
-    return struct.pack('<I7I5I5', state.start, state.current, state.previous), state.start + 2 * limit.window
+  function rule.save(limit, start, current, previous)
+    local width = bytes_of(math.max(current, previous))
+    local low, top = stamp(start, width)
+    return pack(SAVED[width], low, top, current, previous), start + 2 * limit.window
   end
 
-  function self.reading(state)
-    return state.current, state.previous, now - state.start
+  function rule.reading(_, start, current, previous)
+    return current, previous, now - start
   end
 
-  return self
+  return rule
 end

@@ -1,21 +1,22 @@
 -- sliding_log: at most limit.quota in any window, every unit at its own time. Twin of src/algorithm/sliding_log.rs.
--- State: a LIST of its own (limit.key), an element per unit, the microsecond it was taken at, oldest first.
--- Reading: used, frees_in, fresh_in. Every loop is bounded by the logarithm of the list's length or by its length in chunks.
+-- Kept in a LIST of its own (limit.log), an element per unit, the microsecond it was taken at, oldest first.
+-- State: what view found, as a table. Reading: used, frees_in, fresh_in.
+-- Every loop is bounded by the logarithm of the list's length or by its length in chunks.
 local function sliding_log()
-  local self = { own_key = true }
+  local rule = { numbers = 'I7I7I7' }
   -- Lua's unpack takes a little under 8,000 values.
   local CHUNK = 4096
 
-  local function element(state, index)
-    return tonumber(redis.call('LINDEX', state.key, index))
+  local function element(log, index)
+    return tonumber(call('LINDEX', log.key, index))
   end
 
-  -- The first index from low on whose element is above bound; the list's length when none is. Elements rise.
-  local function first_above(state, low, bound)
-    local high = state.length
+  -- The first index whose element is above bound; the list's length when none is. Elements rise.
+  local function first_above(log, bound)
+    local low, high = 0, log.length
     while low < high do
-      local middle = math.floor((low + high) / 2)
-      if element(state, middle) > bound then
+      local middle = floor((low + high) / 2)
+      if element(log, middle) > bound then
         high = middle
       else
         low = middle + 1
@@ -24,80 +25,80 @@ local function sliding_log()
     return low
   end
 
-  -- Elements from state.ahead on lie ahead of now and are read as of now; those before state.live no longer count.
-  function self.view(limit)
-    local state = { key = limit.key, length = redis.call('LLEN', limit.key), live = 0, newest = -1 }
-    state.ahead = state.length
-    if state.length > 0 then
-      local newest = element(state, -1)
-      if newest > now then
-        state.ahead = first_above(state, 0, now)
-        state.clamped = true
+  -- Elements from log.ahead on lie ahead of now and are read as of now; those before log.live no longer count.
+  function rule.view(_, _, limit)
+    local log = { key = limit.log, length = call('LLEN', limit.log), live = 0, newest = -1 }
+    local clamped = false
+    log.ahead = log.length
+    if log.length > 0 then
+      log.newest = element(log, -1)
+      if log.newest > now then
+        log.ahead, log.newest, clamped = first_above(log, now), now, true
       end
-      state.newest = math.min(newest, now)
-      if element(state, 0) + limit.window <= now then
-        state.live = first_above(state, 0, now - limit.window)
+      if element(log, 0) + limit.window <= now then
+        log.live = first_above(log, now - limit.window)
       end
     end
-    state.used = state.length - state.live
-    return state
+    log.used = log.length - log.live
+    return log, 0, 0, clamped
   end
 
-  function self.fits(state, limit, cost)
-    return state.used + cost <= limit.quota
+  function rule.fits(limit, log, _, _, cost)
+    return log.used + cost <= limit.quota
   end
 
-  local function push(state, units)
-    local stamp = string.format('%.0f', now)
-    local stamps = {}
+  local function push(log, units)
+    local time = string.format('%.0f', now)
+    local times = {}
     for index = 1, math.min(units, CHUNK) do
-      stamps[index] = stamp
+      times[index] = time
     end
     while units > 0 do
-      redis.call('RPUSH', state.key, unpack(stamps, 1, math.min(units, CHUNK)))
+      call('RPUSH', log.key, table_unpack(times, 1, math.min(units, CHUNK)))
       units = units - CHUNK
     end
-    state.newest = now
+    log.newest = now
   end
 
-  local function clamp(state)
-    local units = state.length - state.ahead
-    if state.ahead == 0 then
-      redis.call('DEL', state.key)
+  -- Writes the clamp, if there is one to write.
+  local function settle(log)
+    local moved = log.length - log.ahead
+    if moved == 0 then
+      return
+    elseif log.ahead == 0 then
+      call('DEL', log.key)
     else
-      redis.call('LTRIM', state.key, 0, state.ahead - 1)
+      call('LTRIM', log.key, 0, log.ahead - 1)
     end
-    push(state, units)
+    push(log, moved)
+    log.ahead = log.length
   end
 
-  function self.charge(state, limit, cost)
-    if state.clamped then
-      clamp(state)
+  function rule.charge(_, log, _, _, cost)
+    settle(log)
+    if log.live > 0 then
+      call('LTRIM', log.key, log.live, -1)
     end
-    if state.live > 0 then
-      redis.call('LTRIM', state.key, state.live, -1)
-    end
-    push(state, cost)
-    state.length, state.live, state.used = state.used + cost, 0, state.used + cost
-    state.ahead, state.clamped = state.length, false
+    push(log, cost)
+    log.used = log.used + cost
+    log.length, log.live, log.ahead = log.used, 0, log.used
+    return log, 0, 0
   end
 
-  function self.save(state, limit)
-    if state.clamped then
-      clamp(state)
-    end
-    redis.call('PEXPIREAT', state.key, expiry(state.newest + limit.window))
+  function rule.save(limit, log)
+    settle(log)
+    call('PEXPIREAT', log.key, text_of(expiry(log.newest + limit.window, limit.unit)))
   end
 
-  function self.reading(state, limit, cost, charged)
+  function rule.reading(limit, log, _, _, cost, charged)
     local frees_in = 0
-    local units = state.used + cost - limit.quota
+    local units = log.used + cost - limit.quota
     if units > 0 and not charged then
-      frees_in = math.min(element(state, state.live + units - 1), now) + limit.window - now
+      frees_in = math.min(element(log, log.live + units - 1), now) + limit.window - now
     end
-    local fresh_in = state.used > 0 and state.newest + limit.window - now or 0
-    return state.used, frees_in, fresh_in
+    local fresh_in = log.used > 0 and log.newest + limit.window - now or 0
+    return log.used, frees_in, fresh_in
   end
 
-  return self
+  return rule
 end

@@ -1,0 +1,278 @@
+//! Slots of bytes, packed without holes: where a shard's entries live.
+//!
+//! An allocation per entry would cost a header, rounding and a pointer of two words. Here slots of one size share pages,
+//! and a slot that is given up is filled with the last one of its size, so that whatever comes and goes, each size leaves
+//! at most one page part empty, a page that empties goes back to the allocator, and the account is exact. The price: a slot
+//! may move when another is given up, and who holds its handle must follow. Knows nothing of what the bytes mean.
+
+/// Bytes of a page: what allocators hand out without rounding, and few enough that the part-empty ones do not count.
+pub(super) const PAGE_BYTES: usize = 4096;
+/// Slot sizes are multiples of this.
+const STEP: usize = 8;
+/// Smallest slot: a page holds as many as [`SLOT_BITS`] can tell apart. No entry is as small.
+const SLOT_BYTES_MIN: usize = PAGE_BYTES >> SLOT_BITS;
+/// Largest slot that is rounded up to a whole step only; larger ones are a whole fraction, or a multiple, of a page.
+const STEPPED_BYTES_MAX: usize = PAGE_BYTES / 8;
+const STEPPED_MAX: usize = STEPPED_BYTES_MAX / STEP;
+/// What a page costs beside its bytes: its places in two lists that may just have doubled, and the allocator's header.
+pub(super) const PAGE_OVERHEAD: usize = 2 * (size_of::<Page>() + 2 * size_of::<u32>()) + 16;
+
+/// Bits of a handle that tell the slots of a page apart.
+const SLOT_BITS: u32 = 8;
+/// Bits of a handle; the one that is left lets a queue tell handles from its own marks.
+const HANDLE_BITS: u32 = 31;
+/// Most bytes that handles can tell apart: 32 GiB.
+pub(super) const ARENA_BYTES_MAX: usize = PAGE_BYTES << (HANDLE_BITS - SLOT_BITS);
+
+/// Names a slot until it is given up or moved; below 2^31.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Handle(pub(super) u32);
+
+/// The slots of one shard.
+#[derive(Default)]
+pub(super) struct Arena {
+    pages: Vec<Page>,
+    /// Pages that were given back; their places in `pages` are taken again first.
+    vacant: Vec<u32>,
+    /// By [`class_of`].
+    classes: Vec<Class>,
+    bytes: usize,
+}
+
+#[derive(Default)]
+struct Page {
+    bytes: Box<[u8]>,
+    class: u32,
+    slot_bytes: u32,
+}
+
+/// The slots of one size.
+#[derive(Default)]
+struct Class {
+    /// All full but the last.
+    pages: Vec<u32>,
+    /// Slots of the last page that are taken; never 0 while there is a page.
+    taken: usize,
+}
+
+impl Handle {
+    fn new(page: u32, slot: usize) -> Self {
+        // A page has at most 256 slots.
+        Self(page << SLOT_BITS | slot as u32)
+    }
+
+    fn page(self) -> usize {
+        (self.0 >> SLOT_BITS) as usize
+    }
+
+    fn slot(self) -> usize {
+        (self.0 & ((1 << SLOT_BITS) - 1)) as usize
+    }
+}
+
+impl Arena {
+    /// Bytes taken from the allocator.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Bytes that a slot for `bytes` would take from the allocator.
+    pub(super) fn growth_bytes(&self, bytes: usize) -> usize {
+        let class = class_of(bytes);
+        match self.classes.get(class) {
+            Some(found) if !found.pages.is_empty() && found.taken < slots_per_page(class) => 0,
+            _ => page_bytes(class) + PAGE_OVERHEAD,
+        }
+    }
+
+    /// Takes a slot for the contents; what it has beyond them is zero.
+    pub(super) fn add(&mut self, contents: &[u8]) -> Handle {
+        let index = class_of(contents.len());
+        if self.classes.len() <= index {
+            self.classes.resize_with(index + 1, Class::default);
+        }
+        if self.classes[index].pages.is_empty() || self.classes[index].taken == slots_per_page(index) {
+            let page = self.add_page(index);
+            self.classes[index].pages.push(page);
+            self.classes[index].taken = 0;
+        }
+        let class = &mut self.classes[index];
+        let handle = Handle::new(class.pages[class.pages.len() - 1], class.taken);
+        class.taken += 1;
+        self.replace(handle, contents);
+        handle
+    }
+
+    /// Whether contents of `bytes` have the place that they would be given in this slot.
+    pub(super) fn suits(&self, handle: Handle, bytes: usize) -> bool {
+        self.pages[handle.page()].class as usize == class_of(bytes)
+    }
+
+    /// Replaces the contents of a slot that is large enough.
+    pub(super) fn replace(&mut self, handle: Handle, contents: &[u8]) {
+        let (used, rest) = self.get_mut(handle).split_at_mut(contents.len());
+        used.copy_from_slice(contents);
+        rest.fill(0);
+    }
+
+    /// The whole slot, its contents first, then zeros.
+    pub(super) fn get(&self, handle: Handle) -> &[u8] {
+        let page = &self.pages[handle.page()];
+        let start = handle.slot() * page.slot_bytes as usize;
+        &page.bytes[start..start + page.slot_bytes as usize]
+    }
+
+    /// As [`Self::get`].
+    pub(super) fn get_mut(&mut self, handle: Handle) -> &mut [u8] {
+        let page = &mut self.pages[handle.page()];
+        let start = handle.slot() * page.slot_bytes as usize;
+        &mut page.bytes[start..start + page.slot_bytes as usize]
+    }
+
+    /// Gives a slot up. The slot of the handle that this returns, if any, has moved to `handle`.
+    pub(super) fn remove(&mut self, handle: Handle) -> Option<Handle> {
+        let index = self.pages[handle.page()].class as usize;
+        let class = &mut self.classes[index];
+        let page = class.pages[class.pages.len() - 1];
+        class.taken -= 1;
+        let last = Handle::new(page, class.taken);
+        if class.taken == 0 {
+            class.pages.pop();
+            class.taken = if class.pages.is_empty() { 0 } else { slots_per_page(index) };
+        }
+        let moved = (last != handle).then_some(last);
+        if moved.is_some() {
+            self.copy(last, handle);
+        }
+        if last.slot() == 0 {
+            self.remove_page(page);
+        }
+        moved
+    }
+
+    /// Between slots of one size.
+    fn copy(&mut self, from: Handle, to: Handle) {
+        let (size, start) = (self.get(from).len(), from.slot() * self.get(from).len());
+        if from.page() == to.page() {
+            self.pages[from.page()].bytes.copy_within(start..start + size, to.slot() * size);
+        } else {
+            let bytes = std::mem::take(&mut self.pages[from.page()].bytes);
+            self.get_mut(to).copy_from_slice(&bytes[start..start + size]);
+            self.pages[from.page()].bytes = bytes;
+        }
+    }
+
+    fn add_page(&mut self, class: usize) -> u32 {
+        self.bytes += page_bytes(class) + PAGE_OVERHEAD;
+        // Who adds keeps `bytes` within `ARENA_BYTES_MAX`, which bounds both numbers.
+        let page = Page {
+            bytes: vec![0; page_bytes(class)].into_boxed_slice(),
+            class: class as u32,
+            slot_bytes: slot_bytes(class) as u32,
+        };
+        match self.vacant.pop() {
+            Some(index) => {
+                self.pages[index as usize] = page;
+                index
+            }
+            None => {
+                self.pages.push(page);
+                (self.pages.len() - 1) as u32
+            }
+        }
+    }
+
+    fn remove_page(&mut self, index: u32) {
+        let page = std::mem::take(&mut self.pages[index as usize]);
+        self.bytes -= page_bytes(page.class as usize) + PAGE_OVERHEAD;
+        self.vacant.push(index);
+    }
+}
+
+/// Slots are of one class when they are of one size: whole steps, then a seventh to the whole of a page, then pages.
+fn class_of(bytes: usize) -> usize {
+    let rounded = bytes.max(SLOT_BYTES_MIN).next_multiple_of(STEP);
+    if rounded <= STEPPED_BYTES_MAX {
+        rounded / STEP
+    } else if rounded <= PAGE_BYTES {
+        STEPPED_MAX + PAGE_BYTES / STEPPED_BYTES_MAX - PAGE_BYTES / rounded
+    } else {
+        STEPPED_MAX + PAGE_BYTES / STEPPED_BYTES_MAX - 2 + rounded.div_ceil(PAGE_BYTES)
+    }
+}
+
+/// Bytes of a slot of this class: the inverse of [`class_of`].
+fn slot_bytes(class: usize) -> usize {
+    let beyond = class.saturating_sub(STEPPED_MAX);
+    let fractions = PAGE_BYTES / STEPPED_BYTES_MAX;
+    if beyond == 0 {
+        class * STEP
+    } else if beyond < fractions {
+        PAGE_BYTES / (fractions - beyond) / STEP * STEP
+    } else {
+        (beyond + 2 - fractions) * PAGE_BYTES
+    }
+}
+
+fn slots_per_page(class: usize) -> usize {
+    page_bytes(class) / slot_bytes(class)
+}
+
+fn page_bytes(class: usize) -> usize {
+    slot_bytes(class).max(PAGE_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_holds_what_it_was_asked_for_and_wastes_little() {
+        for bytes in 1..40_000 {
+            let (class, slot) = (class_of(bytes), slot_bytes(class_of(bytes)));
+            assert!(slot >= bytes && slot.is_multiple_of(STEP), "{bytes} bytes in {slot}");
+            assert!(slots_per_page(class) <= 1 << SLOT_BITS);
+            assert_eq!(class_of(slot), class, "{bytes} bytes in {slot}");
+            if (SLOT_BYTES_MIN..=STEPPED_BYTES_MAX).contains(&bytes) {
+                assert!(slot < bytes + STEP);
+            }
+        }
+    }
+
+    /// Against a list of what should stand where, with sizes of every kind.
+    #[test]
+    fn contents_stay_as_slots_come_and_go_and_every_page_is_given_back() {
+        let mut arena = Arena::default();
+        let mut held: Vec<(Handle, Vec<u8>)> = Vec::new();
+        let mut seed = 1_u64;
+        for step in 0..40_000_u32 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let random = (seed >> 33) as usize;
+            let grows = if step < 20_000 { random % 8 < 5 } else { random % 8 < 3 };
+            if grows {
+                let bytes = [61, 61, 62, 90, 500, 700, 5_000][random / 8 % 7];
+                let contents = vec![step as u8 | 1; bytes];
+                let (before, growth) = (arena.bytes(), arena.growth_bytes(bytes));
+                held.push((arena.add(&contents), contents));
+                assert_eq!(arena.bytes(), before + growth);
+            } else if !held.is_empty() {
+                let (handle, _) = held.swap_remove(random / 8 % held.len());
+                if let Some(moved) = arena.remove(handle) {
+                    held.iter_mut().find(|(other, _)| *other == moved).unwrap().0 = handle;
+                }
+            }
+            if step % 1_000 == 0 {
+                for (handle, contents) in &held {
+                    let (used, rest) = arena.get(*handle).split_at(contents.len());
+                    assert!(used == contents && rest.iter().all(|byte| *byte == 0));
+                }
+            }
+        }
+        while let Some((handle, _)) = held.pop() {
+            if let Some(moved) = arena.remove(handle) {
+                held.iter_mut().find(|(other, _)| *other == moved).unwrap().0 = handle;
+            }
+        }
+        assert_eq!(arena.bytes(), 0);
+    }
+}

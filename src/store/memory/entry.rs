@@ -1,0 +1,249 @@
+//! What is remembered of one key, as bytes: links of the queue, the name, a record per shape of limit.
+//!
+//! ```text
+//! links 8 | length of key 2 | length of group 1 | group | key | records | zeros to the end of the slot
+//! record: kind 1 | shape 5 | numbers of 8 each, or the 4 of a log's place
+//! ```
+//! No kind is 0, so zeros end the records. Numbers are little-endian. Knows neither table, time nor accounts.
+
+use super::queue::LINKS_BYTES;
+use crate::algorithm::{Bucket, Counter, State, Window};
+use crate::plan::Shape;
+
+const KEY_LENGTH_AT: usize = LINKS_BYTES;
+const GROUP_LENGTH_AT: usize = KEY_LENGTH_AT + 2;
+const NAME_AT: usize = GROUP_LENGTH_AT + 1;
+const SHAPE_BYTES: usize = 5;
+const NUMBERS_AT: usize = 1 + SHAPE_BYTES;
+const NUMBER_BYTES: usize = 8;
+const LOG_RECORD_BYTES: usize = NUMBERS_AT + size_of::<u32>();
+const TWO_NUMBERS_BYTES: usize = NUMBERS_AT + 2 * NUMBER_BYTES;
+const THREE_NUMBERS_BYTES: usize = NUMBERS_AT + 3 * NUMBER_BYTES;
+const RECORD_BYTES_MAX: usize = THREE_NUMBERS_BYTES;
+
+const WINDOW: u8 = 1;
+const BUCKET: u8 = 2;
+const COUNTER: u8 = 3;
+const LOG: u8 = 4;
+
+/// Whom an entry is about: a key among the plans that count together.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Name<'a> {
+    /// At most 64 bytes.
+    pub(super) group: &'a [u8],
+    /// At most 512 bytes.
+    pub(super) key: &'a [u8],
+}
+
+/// What a record holds: a state, or where the shard keeps a log.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Stored {
+    State(State),
+    Log(u32),
+}
+
+/// One shape's state, and where in the entry it stands.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub(super) at: usize,
+    /// Of the limit that it is for.
+    pub(super) shape: Shape,
+    pub(super) stored: Stored,
+}
+
+/// An entry's slot, for reading.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entry<'a>(pub(super) &'a [u8]);
+
+impl<'a> Entry<'a> {
+    pub(super) fn name(self) -> Name<'a> {
+        let group_end = NAME_AT + usize::from(self.0[GROUP_LENGTH_AT]);
+        Name { group: &self.0[NAME_AT..group_end], key: &self.0[group_end..self.records_at()] }
+    }
+
+    pub(super) fn is_of(self, name: Name<'_>) -> bool {
+        let own = self.name();
+        own.key == name.key && own.group == name.group
+    }
+
+    pub(super) fn records(self) -> impl Iterator<Item = Record> + use<'a> {
+        let mut at = self.records_at();
+        std::iter::from_fn(move || {
+            let record = read(self.0, at)?;
+            at += record.stored.bytes();
+            Some(record)
+        })
+    }
+
+    /// The record of this shape.
+    pub(super) fn record(self, shape: Shape) -> Option<Record> {
+        let (mut at, wanted) = (self.records_at(), shape.to_fixed_bytes());
+        loop {
+            let bytes = match *self.0.get(at)? {
+                WINDOW | BUCKET => TWO_NUMBERS_BYTES,
+                COUNTER => THREE_NUMBERS_BYTES,
+                LOG => LOG_RECORD_BYTES,
+                _ => return None,
+            };
+            if self.0[at + 1..at + NUMBERS_AT] == wanted {
+                return read(self.0, at);
+            }
+            at += bytes;
+        }
+    }
+
+    /// All of it that is no record.
+    pub(super) fn head(self) -> &'a [u8] {
+        &self.0[..self.records_at()]
+    }
+
+    /// A record as it stands.
+    pub(super) fn record_bytes(self, record: &Record) -> &'a [u8] {
+        &self.0[record.at..record.at + record.stored.bytes()]
+    }
+
+    fn records_at(self) -> usize {
+        NAME_AT + usize::from(self.0[GROUP_LENGTH_AT]) + usize::from(u16::from_le_bytes(array(self.0, KEY_LENGTH_AT)))
+    }
+}
+
+impl Name<'_> {
+    /// Bytes of an entry of this name before its records.
+    pub(super) fn head_bytes(self) -> usize {
+        NAME_AT + self.group.len() + self.key.len()
+    }
+
+    /// Starts an entry that is in no list yet.
+    pub(super) fn write_head(self, out: &mut Vec<u8>) {
+        out.resize(LINKS_BYTES, 0);
+        // `check_name` and `Key` bound both lengths.
+        out.extend((self.key.len() as u16).to_le_bytes());
+        out.push(self.group.len() as u8);
+        out.extend(self.group);
+        out.extend(self.key);
+    }
+}
+
+impl Stored {
+    /// Bytes of a record of this.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::State(state) => record_bytes(state),
+            Self::Log(_) => LOG_RECORD_BYTES,
+        }
+    }
+
+    /// Adds a record.
+    pub(super) fn write(&self, shape: Shape, out: &mut Vec<u8>) {
+        let mut record = [0; RECORD_BYTES_MAX];
+        record[1..NUMBERS_AT].copy_from_slice(&shape.to_fixed_bytes());
+        match self {
+            Self::State(state) => overwrite(&mut record, 0, state),
+            Self::Log(index) => {
+                record[0] = LOG;
+                record[NUMBERS_AT..LOG_RECORD_BYTES].copy_from_slice(&index.to_le_bytes());
+            }
+        }
+        out.extend(&record[..self.bytes()]);
+    }
+}
+
+/// Puts a state in the place of a record of the same shape.
+pub(super) fn overwrite(slot: &mut [u8], at: usize, state: &State) {
+    let mut put = |kind: u8, numbers: &[u64]| {
+        slot[at] = kind;
+        for (number, place) in numbers.iter().zip(slot[at + NUMBERS_AT..].chunks_exact_mut(NUMBER_BYTES)) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+    };
+    match state {
+        State::Window(window) => put(WINDOW, &[window.start_us, window.count]),
+        State::Bucket(bucket) => put(BUCKET, &[bucket.tat_us, bucket.at_us]),
+        State::Counter(counter) => put(COUNTER, &[counter.start_us, counter.current, counter.previous]),
+        // A record says only where a shard keeps these.
+        State::Runs(_) => {}
+    }
+}
+
+/// Bytes of a record of this state.
+pub(super) fn record_bytes(state: &State) -> usize {
+    match state {
+        State::Window(_) | State::Bucket(_) => TWO_NUMBERS_BYTES,
+        State::Counter(_) => THREE_NUMBERS_BYTES,
+        State::Runs(_) => LOG_RECORD_BYTES,
+    }
+}
+
+fn read(slot: &[u8], at: usize) -> Option<Record> {
+    let number = |index: usize| u64::from_le_bytes(array(slot, at + NUMBERS_AT + index * NUMBER_BYTES));
+    let stored = match *slot.get(at)? {
+        WINDOW => Stored::State(State::Window(Window { start_us: number(0), count: number(1) })),
+        BUCKET => Stored::State(State::Bucket(Bucket { tat_us: number(0), at_us: number(1) })),
+        COUNTER => Stored::State(State::Counter(Counter { start_us: number(0), current: number(1), previous: number(2) })),
+        LOG => Stored::Log(u32::from_le_bytes(array(slot, at + NUMBERS_AT))),
+        // Zero, after the last one; nothing else is ever written.
+        _ => return None,
+    };
+    Some(Record { at, shape: Shape::from_fixed_bytes(array(slot, at + 1)), stored })
+}
+
+fn array<const N: usize>(slot: &[u8], at: usize) -> [u8; N] {
+    let mut bytes = [0; N];
+    bytes.copy_from_slice(&slot[at..at + N]);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::plan::{Algorithm, Limit};
+
+    #[test]
+    fn what_was_written_is_read() {
+        let shape = |seconds| Limit::new("l", 5, Duration::from_secs(seconds), Algorithm::SlidingLog).unwrap().shape();
+        let name = Name { group: b"group", key: &[b'k'; 512] };
+        let states = [
+            Stored::State(State::Window(Window { start_us: u64::MAX, count: 7 })),
+            Stored::Log(u32::MAX),
+            Stored::State(State::Counter(Counter { start_us: 1, current: u64::MAX, previous: 3 })),
+            Stored::State(State::Bucket(Bucket { tat_us: 4, at_us: 0 })),
+        ];
+        for slack in [0, 1, 7] {
+            let mut slot = Vec::new();
+            name.write_head(&mut slot);
+            assert_eq!(slot.len(), name.head_bytes());
+            for (index, stored) in states.iter().enumerate() {
+                let before = slot.len();
+                stored.write(shape(1 + index as u64), &mut slot);
+                assert_eq!(slot.len() - before, stored.bytes());
+            }
+            slot.resize(slot.len() + slack, 0);
+            let entry = Entry(&slot);
+            assert!(entry.is_of(name));
+            assert!(!entry.is_of(Name { group: b"groupk", key: &[b'k'; 511] }), "where the group ends does not count");
+            let records: Vec<Record> = entry.records().collect();
+            assert_eq!(records.len(), states.len());
+            for (index, (record, stored)) in records.iter().zip(&states).enumerate() {
+                assert_eq!((record.shape, &record.stored), (shape(1 + index as u64), stored));
+                assert_eq!(entry.record(record.shape).unwrap().at, record.at);
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_is_overwritten_in_its_place() {
+        let shape = Limit::new("l", 5, Duration::from_secs(1), Algorithm::SlidingCounter).unwrap().shape();
+        let state = |tat_us| State::Bucket(Bucket { tat_us, at_us: 9 });
+        let bucket = |tat_us| Stored::State(state(tat_us));
+        let mut slot = Vec::new();
+        Name { group: b"g", key: b"k" }.write_head(&mut slot);
+        bucket(1).write(shape, &mut slot);
+        bucket(2).write(shape, &mut slot);
+        let first = Entry(&slot).records().next().unwrap().at;
+        overwrite(&mut slot, first, &state(3));
+        let stored: Vec<Stored> = Entry(&slot).records().map(|record| record.stored).collect();
+        assert_eq!(stored, [bucket(3), bucket(2)]);
+    }
+}

@@ -1,0 +1,146 @@
+//! One script call: requests by the name that they count under, so that each name's state is read and written once.
+//!
+//! Pure. What is merged here is decided by the script one request after another, name by name; since requests for
+//! different names touch nothing in common, every answer is the one that serial execution in the order of [`Call::offer`]
+//! gives. `T` is whoever waits for an answer.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{SCRIPT_NAMES_MAX, name, wire};
+use crate::algorithm::{Algorithm, Mode, Verdict};
+use crate::plan::{Limit, Plan};
+use crate::store::{Ask, StoreError};
+
+/// Most requests in one call, of [`SCRIPT_NAMES_MAX`] names or fewer: one more for a name that is in the call already costs
+/// Redis a tenth of one more name, and a byte must number their plans.
+pub(super) const REQUESTS_MAX: usize = 256;
+
+/// An ask as it goes to the script: its key and group have become a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Request {
+    pub name: String,
+    pub plan: Arc<Plan>,
+    pub cost: u64,
+    pub mode: Mode,
+}
+
+impl Request {
+    pub(super) fn of(ask: &Ask) -> Self {
+        let name = name::hash_tag(&ask.plan.counts_as, ask.key.as_str());
+        Self { name, plan: ask.plan.clone(), cost: ask.cost.units(), mode: ask.mode }
+    }
+}
+
+/// Requests that go in one script call, and who waits for their answers.
+pub(super) struct Call<T> {
+    pub(super) plans: Vec<Arc<Plan>>,
+    pub(super) groups: Vec<Group<T>>,
+    /// Of each group's name, to find it by.
+    hashes: Vec<u64>,
+    requests: usize,
+}
+
+/// The requests of a call for one name, in their order; at least one.
+pub(super) struct Group<T> {
+    pub(super) name: String,
+    pub(super) members: SmallVec<[Member<T>; 1]>,
+    /// Windows of the logs that their plans have, in microseconds, each once.
+    pub(super) logs: SmallVec<[u64; 1]>,
+    /// Whether some of their limits keep their state under the name itself.
+    pub(super) has_packed: bool,
+}
+
+pub(super) struct Member<T> {
+    /// Index in the call's plans.
+    pub(super) plan: u8,
+    pub(super) mode: Mode,
+    pub(super) cost: u64,
+    waiter: T,
+}
+
+impl<T> Call<T> {
+    pub(super) fn new() -> Self {
+        Self { plans: Vec::new(), groups: Vec::new(), hashes: Vec::new(), requests: 0 }
+    }
+
+    /// Whether a request for `name` has room.
+    pub(super) fn has_room_for(&self, name: &str) -> bool {
+        self.requests < REQUESTS_MAX
+            && (self.groups.len() < SCRIPT_NAMES_MAX || self.find(name, xxh3_64(name.as_bytes())).is_some())
+    }
+
+    /// Takes a request in, for which there is room.
+    pub(super) fn take(&mut self, request: Request, waiter: T) {
+        let hash = xxh3_64(request.name.as_bytes());
+        let group = self.find(&request.name, hash).unwrap_or_else(|| {
+            self.hashes.push(hash);
+            self.groups.push(Group { name: request.name, members: SmallVec::new(), logs: SmallVec::new(), has_packed: false });
+            self.groups.len() - 1
+        });
+        let plan = self.plan_index(request.plan);
+        let group = &mut self.groups[group];
+        // Members of one plan have the keys of the first of them.
+        if group.members.iter().all(|member| member.plan != plan) {
+            group.add_keys_of(self.plans[usize::from(plan)].limits());
+        }
+        group.members.push(Member { plan, mode: request.mode, cost: request.cost, waiter });
+        self.requests += 1;
+    }
+
+    fn find(&self, name: &str, hash: u64) -> Option<usize> {
+        let mut candidates = self.hashes.iter().enumerate().filter(|(_, other)| **other == hash).map(|(index, _)| index);
+        candidates.find(|index| self.groups[*index].name == name)
+    }
+
+    fn plan_index(&mut self, plan: Arc<Plan>) -> u8 {
+        let known = self.plans.iter().position(|other| Arc::ptr_eq(other, &plan));
+        let index = known.unwrap_or_else(|| {
+            self.plans.push(plan);
+            self.plans.len() - 1
+        });
+        // There are at most as many plans as requests.
+        index as u8
+    }
+
+    /// Names of the keys in the order that the script takes them: packed states, then logs.
+    pub(super) fn keys(&self) -> impl Iterator<Item = String> {
+        let packed = self.groups.iter().filter(|group| group.has_packed).map(|group| group.name.clone());
+        packed.chain(self.groups.iter().flat_map(|group| group.logs.iter().map(|window_us| format!("{}{window_us}", group.name))))
+    }
+
+    /// Each waiter with its answer, from the script's reply.
+    pub(super) fn answers(self, reply: Result<&[u8], &StoreError>) -> Vec<(T, Result<Verdict, StoreError>)> {
+        let nonsense = || StoreError::Nonsense("the script's reply has another shape".to_owned());
+        let verdicts = match reply.map(|bytes| wire::parse_reply(bytes, &self)) {
+            Ok(Some(verdicts)) => verdicts,
+            Ok(None) => vec![Err(nonsense()); self.requests],
+            Err(error) => vec![Err(error.clone()); self.requests],
+        };
+        self.groups.into_iter().flat_map(|group| group.members).map(|member| member.waiter).zip(verdicts).collect()
+    }
+}
+
+impl<T> Group<T> {
+    fn add_keys_of(&mut self, limits: &[Limit]) {
+        for limit in limits {
+            if limit.algorithm() != Algorithm::SlidingLog {
+                self.has_packed = true;
+            } else if !self.logs.contains(&limit.window_us()) {
+                self.logs.push(limit.window_us());
+            }
+        }
+    }
+
+    /// Whether all members are of one plan that has one limit or no log: the script is quick about those.
+    pub(super) fn is_alike(&self, plans: &[Arc<Plan>]) -> bool {
+        let plan = self.members[0].plan;
+        let quick = plans[usize::from(plan)].limits().len() == 1 || self.logs.is_empty();
+        quick && self.members.iter().all(|member| member.plan == plan)
+    }
+}
+
+#[cfg(test)]
+mod tests;

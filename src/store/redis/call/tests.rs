@@ -1,0 +1,140 @@
+//! Merging changes no answer: random histories, decided as one call and one request after another.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::*;
+use crate::algorithm::{Reading, State, decide};
+use crate::key::Cost;
+use crate::plan::{Anchor, OnStoreFailure, Rule, Shape};
+
+/// Histories of a few requests for few names; and some that fill a call to its bounds.
+const HISTORIES: u64 = 1_000_000;
+const LARGE_HISTORIES: u64 = 500;
+const NOW_US: u64 = 1_700_000_000_000_000;
+
+/// SplitMix64 (Steele, Lea, Flood 2014).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % bound
+    }
+}
+
+/// What a store remembers: a state per name and shape.
+type Memory = HashMap<(String, Shape), State>;
+
+fn execute(memory: &mut Memory, name: &str, plan: &Plan, cost: u64, mode: Mode) -> Verdict {
+    let limits = plan.limits();
+    let key = |limit: &Limit| (name.to_owned(), limit.shape());
+    let mut states: Vec<State> =
+        limits.iter().map(|limit| memory.remove(&key(limit)).unwrap_or_else(|| State::fresh(limit))).collect();
+    let verdict = decide(limits, &mut states, NOW_US, Cost::new(cost).unwrap(), mode);
+    memory.extend(limits.iter().map(key).zip(states));
+    verdict
+}
+
+/// The script's reply to a call, by the Rust twins of its algorithms.
+fn reply<T>(memory: &mut Memory, call: &Call<T>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for group in &call.groups {
+        for member in &group.members {
+            let plan = &call.plans[usize::from(member.plan)];
+            let verdict = execute(memory, &group.name, plan, member.cost, member.mode);
+            bytes.push(if verdict.fits { b'1' } else { b'0' });
+            for reading in &verdict.readings {
+                let numbers = match *reading {
+                    Reading::Window { count, ends_in_us } => vec![count, ends_in_us],
+                    Reading::Bucket { backlog_us } => vec![backlog_us],
+                    Reading::Counter { current, previous, elapsed_us } => vec![current, previous, elapsed_us],
+                    Reading::Log { used, frees_in_us, fresh_in_us } => vec![used, frees_in_us, fresh_in_us],
+                };
+                numbers.iter().for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()[..7]));
+            }
+        }
+    }
+    bytes
+}
+
+/// Plans that count as one: other quotas, other shapes, one and two limits.
+fn plans() -> Vec<Arc<Plan>> {
+    let limit = |quota, seconds, algorithm| Limit::new("l", quota, Duration::from_secs(seconds), algorithm).unwrap();
+    let fixed = Algorithm::FixedWindow { anchor: Anchor::Clock };
+    let of = |limits| {
+        Arc::new(Plan {
+            name: "plan".into(),
+            counts_as: "group".into(),
+            rule: Rule::Limits(limits),
+            shadow: false,
+            on_store_failure: OnStoreFailure::Local,
+        })
+    };
+    vec![
+        of(vec![limit(5, 60, Algorithm::TokenBucket { burst: 4 })]),
+        of(vec![limit(3, 60, Algorithm::TokenBucket { burst: 7 })]),
+        of(vec![limit(4, 60, fixed), limit(6, 3600, fixed)]),
+        of(vec![limit(5, 60, fixed)]),
+        of(vec![limit(4, 60, Algorithm::SlidingLog), limit(5, 60, Algorithm::TokenBucket { burst: 4 })]),
+    ]
+}
+
+fn check(history: u64, requests: u64, names: u64, plans: &[Arc<Plan>]) {
+    let mut random = Random(history);
+    let (mut call, mut serial, mut expected) = (Call::new(), Memory::new(), Vec::new());
+    for waiter in 0..requests {
+        let plan = plans[random.below(plans.len() as u64) as usize].clone();
+        let mode = if random.below(8) == 0 { Mode::Peek } else { Mode::Charge };
+        let request = Request { name: random.below(names).to_string(), plan, cost: 1 + random.below(3), mode };
+        if !call.has_room_for(&request.name) {
+            let bound = call.groups.len() == SCRIPT_NAMES_MAX || expected.len() == REQUESTS_MAX;
+            assert!(bound, "history {history}: a request was turned away from a call that is not full");
+            continue;
+        }
+        expected.push((waiter, execute(&mut serial, &request.name, &request.plan, request.cost, mode)));
+        call.take(request, waiter);
+    }
+    let mut merged = Memory::new();
+    let reply = reply(&mut merged, &call);
+    let mut answers: Vec<(u64, Verdict)> =
+        call.answers(Ok(&reply)).into_iter().map(|(waiter, answer)| (waiter, answer.unwrap())).collect();
+    answers.sort_by_key(|(waiter, _)| *waiter);
+    assert_eq!(answers, expected, "history {history}");
+    assert_eq!(merged, serial, "history {history}");
+}
+
+#[test]
+fn a_merged_call_answers_as_one_request_after_another_would() {
+    let plans = plans();
+    for history in 0..HISTORIES {
+        check(history, 2 + history % 5, 1 + history % 3, &plans);
+    }
+    for history in 0..LARGE_HISTORIES {
+        check(history, 400, 1 + history % 50, &plans);
+    }
+}
+
+#[test]
+fn a_call_names_each_key_once_and_packed_states_first() {
+    let plans = plans();
+    let mut call = Call::new();
+    for (name, plan) in [("{group:a}", 4), ("{group:b}", 0), ("{group:a}", 0), ("{group:a}", 4)] {
+        call.take(Request { name: name.to_owned(), plan: plans[plan].clone(), cost: 1, mode: Mode::Charge }, ());
+    }
+    let keys: Vec<String> = call.keys().collect();
+    assert_eq!(keys, ["{group:a}", "{group:b}", "{group:a}60000000"]);
+    let alike: Vec<bool> = call.groups.iter().map(|group| group.is_alike(&call.plans)).collect();
+    assert_eq!(alike, [false, true]);
+}
+
+#[test]
+fn a_reply_of_another_shape_answers_nobody() {
+    let mut call = Call::new();
+    call.take(Request { name: "n".to_owned(), plan: plans()[0].clone(), cost: 1, mode: Mode::Charge }, ());
+    let answers = call.answers(Ok(b"1"));
+    assert!(matches!(answers[0].1, Err(StoreError::Nonsense(_))), "{answers:?}");
+}

@@ -1,0 +1,124 @@
+//! The queue as a state machine: random arrivals, departures and calls; nothing is lost, doubled or starved.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::algorithm::Mode;
+use crate::clock::monotonic;
+use crate::plan::{OnStoreFailure, Plan, Rule};
+use crate::store::redis::SCRIPT_NAMES_MAX;
+use crate::store::redis::call::REQUESTS_MAX;
+
+/// Who waits: the job it came with, its place in it, and whether it has gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Mark {
+    job: usize,
+    place: usize,
+    gone: bool,
+}
+
+impl Waiter for Mark {
+    fn is_gone(&self) -> bool {
+        self.gone
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// A job of so many requests for names below `names`; some gone, some without time.
+    Arrive {
+        requests: usize,
+        names: usize,
+    },
+    Compose,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (1..8_usize, 1..60_usize).prop_map(|(requests, names)| Step::Arrive { requests, names }),
+        1 => (200..400_usize, 1..60_usize).prop_map(|(requests, names)| Step::Arrive { requests, names }),
+        4 => Just(Step::Compose),
+    ]
+}
+
+fn plan() -> Arc<Plan> {
+    let rule = Rule::Limits(Vec::new());
+    Arc::new(Plan { name: "p".into(), counts_as: "g".into(), rule, shadow: false, on_store_failure: OnStoreFailure::Allow })
+}
+
+/// The marks of a call in the order that its requests were taken: by the name's first, then each name's order. Of one job
+/// and one name this is the job's order.
+fn marks(call: Call<Mark>) -> Vec<(String, Mark)> {
+    let names: Vec<String> =
+        call.groups.iter().flat_map(|group| group.members.iter().map(|_| group.name.clone()).collect::<Vec<_>>()).collect();
+    let error = crate::store::StoreError::Full;
+    names.into_iter().zip(call.answers(Err(&error)).into_iter().map(|(mark, _)| mark)).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_request_goes_out_once_in_its_jobs_order_unless_nobody_waits(steps in prop::collection::vec(step(), 1..40)) {
+        let (mut queue, now) = (Queue::new(), monotonic());
+        let (mut expected, mut sent): (Vec<Mark>, Vec<Mark>) = (Vec::new(), Vec::new());
+        let mut drained = steps.clone();
+        drained.extend(std::iter::repeat_n(Step::Compose, 10_000 / SCRIPT_NAMES_MAX));
+        for (job, step) in drained.into_iter().enumerate() {
+            match step {
+                Step::Arrive { requests, names } => {
+                    let entries: VecDeque<Entry<Mark>> = (0..requests).map(|place| {
+                        let mark = Mark { job, place, gone: place % 11 == 10 };
+                        let until = if place % 13 == 12 { now } else { now + Duration::from_secs(1) };
+                        if !mark.gone && until > now {
+                            expected.push(mark);
+                        }
+                        let request = Request { name: (place * 7 % names).to_string(), plan: plan(), cost: 1, mode: Mode::Charge };
+                        Entry { request, until, waiter: mark }
+                    }).collect();
+                    if requests == 1 {
+                        entries.into_iter().for_each(|entry| queue.push(entry));
+                    } else {
+                        queue.push_batch(entries);
+                    }
+                }
+                Step::Compose => {
+                    let before = queue.len();
+                    let (call, until) = queue.compose(now);
+                    prop_assert!(call.groups.len() <= SCRIPT_NAMES_MAX);
+                    let marks = marks(call);
+                    prop_assert!(marks.len() <= REQUESTS_MAX);
+                    prop_assert_eq!(until.is_none(), marks.is_empty());
+                    prop_assert!(queue.len() + marks.len() <= before);
+                    for (a, b) in marks.iter().zip(marks.iter().skip(1)) {
+                        let in_order = a.0 != b.0 || a.1.job != b.1.job || a.1.place < b.1.place;
+                        prop_assert!(in_order, "{:?} before {:?}", a, b);
+                    }
+                    sent.extend(marks.into_iter().map(|(_, mark)| mark));
+                }
+            }
+        }
+        prop_assert_eq!(queue.len(), 0);
+        sent.sort();
+        prop_assert_eq!(sent, expected);
+    }
+}
+
+#[test]
+fn a_large_batch_does_not_stand_before_others() {
+    let (mut queue, now) = (Queue::new(), monotonic());
+    let entry = |job: usize, place: usize| {
+        let request = Request { name: format!("{job}.{place}"), plan: plan(), cost: 1, mode: Mode::Charge };
+        Entry { request, until: now + Duration::from_secs(1), waiter: Mark { job, place, gone: false } }
+    };
+    queue.push_batch((0..1000).map(|place| entry(0, place)).collect());
+    queue.push_batch((0..1000).map(|place| entry(1, place)).collect());
+    (2..30).for_each(|job| queue.push(entry(job, 0)));
+    let (call, _) = queue.compose(now);
+    let mut shares = [0; 3];
+    marks(call).iter().for_each(|(_, mark)| shares[mark.job.min(2)] += 1);
+    assert_eq!(shares, [8, 8, 16]);
+}
