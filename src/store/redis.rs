@@ -20,7 +20,7 @@ use fred::error::{Error, ErrorKind};
 use fred::interfaces::ClientLike;
 use fred::types::config::Options;
 use fred::types::{ClusterHash, CustomCommand, Value};
-use tokio::sync::{Mutex, oneshot};
+use tokio::sync::Mutex;
 
 use super::{Ask, Store, StoreError};
 use crate::algorithm::Verdict;
@@ -81,38 +81,39 @@ impl RedisStore {
 
 impl Store for RedisStore {
     async fn decide_one(&self, ask: &Ask, deadline: Duration) -> Result<Verdict, StoreError> {
-        let answered = self.batcher.take(Request::of(ask), monotonic() + deadline)?;
-        within(deadline, answered).await?
+        // The batcher answers in time. The call itself belongs to it, and fred bounds it: fred may send a command again on
+        // reconnect when its future was dropped.
+        let answered = self.batcher.take(Request::of(ask), deadline)?;
+        answered.await.unwrap_or_else(|_| Err(ended()))
     }
 
     async fn decide_batch(&self, asks: &[Ask], deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
-        let answers = match self.batcher.take_batch(asks.iter().map(Request::of).collect(), monotonic() + deadline) {
-            Ok(answered) => within(deadline, answered).await,
+        let answers = match self.batcher.take_batch(asks.iter().map(Request::of).collect(), deadline) {
+            Ok(answered) => answered.await.map_err(|_| ended()),
             Err(error) => Err(error),
         };
         answers.unwrap_or_else(|error| vec![Err(error); asks.len()])
     }
 }
 
-/// Only the wait for the answer ends here. The call itself belongs to the batcher, and fred bounds it: fred may send a
-/// command again on reconnect when its future was dropped.
-async fn within<T>(deadline: Duration, answered: oneshot::Receiver<T>) -> Result<T, StoreError> {
-    match tokio::time::timeout(deadline, answered).await {
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(_)) | Err(_) => Err(StoreError::Deadline(deadline)),
-    }
+fn ended() -> StoreError {
+    StoreError::Unreachable("its batcher has ended".to_owned())
 }
 
 impl Shared {
-    /// One script call; its reply.
-    async fn call<T>(&self, call: &Call<T>, until: Instant) -> Result<Value, StoreError> {
-        let deadline = until.saturating_duration_since(monotonic());
+    /// What follows EVALSHA for a call.
+    fn command<T>(&self, call: &Call<T>) -> Vec<Value> {
         let keys: Vec<Value> = call.keys().map(|key| Value::String(key.into())).collect();
         let packed = Value::Bytes(wire::pack_call(call).into());
         let clock = self.injected.iter().map(|clock| Value::from(clock.now_us().to_string()));
         let head = [Value::String(self.script.sha.clone()), Value::Integer(keys.len() as i64)];
-        let arguments: Vec<Value> = head.into_iter().chain(keys).chain([packed]).chain(clock).collect();
-        self.evalsha(arguments, until).await.map_err(|error| store_error(&error, deadline))
+        head.into_iter().chain(keys).chain([packed]).chain(clock).collect()
+    }
+
+    /// One script call; its reply.
+    async fn call(&self, command: Vec<Value>, until: Instant) -> Result<Value, StoreError> {
+        let deadline = until.saturating_duration_since(monotonic());
+        self.evalsha(command, until).await.map_err(|error| store_error(&error, deadline))
     }
 
     async fn evalsha(&self, arguments: Vec<Value>, until: Instant) -> Result<Value, Error> {

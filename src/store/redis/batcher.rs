@@ -1,20 +1,25 @@
 //! The batcher: what arrives while a call to Redis is under way goes with the next one.
 //!
-//! No timer: an idle store is asked at once, a busy one with as much as a call may hold. What a call is made of is `queue`'s
-//! and `call`'s; here is the one task that owns them, and the calls under way.
+//! Nothing is ever held back to wait for more: an idle store is asked at once, a busy one with as much as a call may hold.
+//! What a call is made of is `queue`'s and `call`'s; here is the one task that owns them, and the calls under way. It also
+//! answers those whose time is over, by one alarm for all of them: a timer of its own would cost a decision as much as its
+//! share of the call.
 
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use fred::types::Value;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Sleep;
 
-use super::call::Request;
+use super::call::{Call, Request};
 use super::queue::{Entry, Queue, Waiter};
-use super::{SCRIPT_NAMES_MAX, Shared};
+use super::{SCRIPT_NAMES_MAX, Shared, ended};
 use crate::algorithm::Verdict;
 use crate::clock::monotonic;
 use crate::store::StoreError;
@@ -32,6 +37,8 @@ pub(super) type Answer = Result<Verdict, StoreError>;
 /// Who waits for one answer. Has its share of [`REQUESTS_WAITING_MAX`] until it has it, or is given up.
 struct Caller {
     reply: Reply,
+    /// How long it waits in all, for what it is told then.
+    deadline: Duration,
     _room: Room,
 }
 
@@ -82,11 +89,12 @@ impl Batcher {
         Self { queue, waiting: Arc::default(), answering }
     }
 
-    /// Takes a request in. Errors: there is no room for it, or the batcher has ended; nothing is sent then.
-    pub(super) fn take(&self, request: Request, until: Instant) -> Result<oneshot::Receiver<Answer>, StoreError> {
+    /// Takes a request in, which is answered within `deadline`. Errors: there is no room for it, or the batcher has ended; nothing is sent then.
+    pub(super) fn take(&self, request: Request, deadline: Duration) -> Result<oneshot::Receiver<Answer>, StoreError> {
         let (reply, answered) = oneshot::channel();
         self.reserve(1)?;
-        let waiter = Caller { reply: Reply::Alone(reply), _room: Room(self.waiting.clone()) };
+        let until = monotonic() + deadline;
+        let waiter = Caller { reply: Reply::Alone(reply), deadline, _room: Room(self.waiting.clone()) };
         self.send(Job::Alone(Entry { request, until, waiter }))?;
         Ok(answered)
     }
@@ -95,15 +103,17 @@ impl Batcher {
     pub(super) fn take_batch(
         &self,
         requests: Vec<Request>,
-        until: Instant,
+        deadline: Duration,
     ) -> Result<oneshot::Receiver<Vec<Answer>>, StoreError> {
         let count = requests.len();
         let (all, answered) = oneshot::channel();
         self.reserve(count)?;
         let answers = Mutex::new((0..count).map(|_| None).collect());
         let gathering = Arc::new(Gathering { answers, missing: AtomicUsize::new(count), all: Mutex::new(Some(all)) });
+        let until = monotonic() + deadline;
         let entry = |(place, request)| {
-            let waiter = Caller { reply: Reply::Part(gathering.clone(), place), _room: Room(self.waiting.clone()) };
+            let reply = Reply::Part(gathering.clone(), place);
+            let waiter = Caller { reply, deadline, _room: Room(self.waiting.clone()) };
             Entry { request, until, waiter }
         };
         self.send(Job::Batch(requests.into_iter().enumerate().map(entry).collect()))?;
@@ -123,42 +133,108 @@ impl Batcher {
     }
 
     fn send(&self, job: Job) -> Result<(), StoreError> {
-        self.queue.send(job).map_err(|_| StoreError::Unreachable("its batcher has ended".to_owned()))
+        self.queue.send(job).map_err(|_| ended())
     }
 }
 
 /// The one task that owns the queue and the calls under way.
+struct Driver {
+    shared: Arc<Shared>,
+    queue: Queue<Caller>,
+    /// Calls under way, by their place; a place is free when its call has returned.
+    calls: [Option<Call<Caller>>; CALLS_MAX],
+    alarm: Pin<Box<Sleep>>,
+    /// Whether the alarm is to be heard. It is never later than the first deadline of all who wait.
+    armed: bool,
+}
+
 async fn drive(shared: Arc<Shared>, mut received: mpsc::UnboundedReceiver<Job>, answering: Arc<AtomicBool>) {
-    let (mut queue, mut calls) = (Queue::new(), FuturesUnordered::new());
+    let mut replies = FuturesUnordered::new();
+    let alarm = Box::pin(tokio::time::sleep(Duration::ZERO));
+    let calls = std::array::from_fn(|_| None);
+    let mut driver = Driver { shared, queue: Queue::new(), calls, alarm, armed: false };
     loop {
         while let Ok(job) = received.try_recv() {
-            admit(&mut queue, job);
+            driver.admit(job);
         }
-        while calls.is_empty() || (calls.len() < CALLS_MAX && queue.len() >= SCRIPT_NAMES_MAX) {
-            let (call, until) = queue.compose(monotonic());
-            let Some(until) = until else { break };
-            let shared = shared.clone();
-            calls.push(async move {
-                let reply = shared.call(&call, until).await;
-                (call, reply)
-            });
+        while let Some(reply) = driver.start_call() {
+            replies.push(reply);
         }
-        if calls.is_empty() {
-            // An idle store is asked as soon as somebody comes.
-            let Some(job) = received.recv().await else { return };
-            admit(&mut queue, job);
-        } else if let Some((call, reply)) = calls.next().await {
-            answering.store(reply.is_ok(), Ordering::Relaxed);
-            let bytes = reply.as_ref().map(|reply| reply.as_bytes().unwrap_or_default());
-            call.answers(bytes).into_iter().for_each(|(caller, answer)| caller.reply.give(answer));
+        tokio::select! {
+            biased;
+            Some((place, reply)) = replies.next() => {
+                answering.store(reply.is_ok(), Ordering::Relaxed);
+                driver.settle(place, reply);
+            }
+            job = received.recv() => match job {
+                Some(job) => driver.admit(job),
+                None => return,
+            },
+            () = &mut driver.alarm, if driver.armed => driver.expire(),
         }
     }
 }
 
-fn admit(queue: &mut Queue<Caller>, job: Job) {
-    match job {
-        Job::Alone(entry) => queue.push(entry),
-        Job::Batch(entries) => queue.push_batch(entries),
+impl Driver {
+    fn admit(&mut self, job: Job) {
+        let until = match job {
+            Job::Alone(entry) => {
+                let until = entry.until;
+                self.queue.push(entry);
+                until
+            }
+            Job::Batch(entries) => {
+                // All of a batch wait equally long.
+                let Some(until) = entries.front().map(|entry| entry.until) else { return };
+                self.queue.push_batch(entries);
+                until
+            }
+        };
+        if !self.armed || until < self.alarm.deadline().into_std() {
+            self.arm(until);
+        }
+    }
+
+    fn arm(&mut self, until: Instant) {
+        self.alarm.as_mut().reset(until.into());
+        self.armed = true;
+    }
+
+    /// Starts a call if there is something to ask: at once where none is under way, else when it would be a full one.
+    fn start_call(&mut self) -> Option<impl Future<Output = (usize, Result<Value, StoreError>)> + use<>> {
+        let idle = self.calls.iter().all(Option::is_none);
+        let place = self.calls.iter().position(Option::is_none)?;
+        if self.queue.len() < if idle { 1 } else { SCRIPT_NAMES_MAX } {
+            return None;
+        }
+        if self.armed && self.alarm.deadline().into_std() <= monotonic() {
+            // Whoever has no time left is charged nothing more.
+            self.expire();
+        }
+        let call = self.queue.compose();
+        let until = call.latest()?;
+        let (shared, command) = (self.shared.clone(), self.shared.command(&call));
+        self.calls[place] = Some(call);
+        Some(async move { (place, shared.call(command, until).await) })
+    }
+
+    fn settle(&mut self, place: usize, reply: Result<Value, StoreError>) {
+        let Some(call) = self.calls[place].take() else { return };
+        let bytes = reply.as_ref().map(|reply| reply.as_bytes().unwrap_or_default());
+        call.answers(bytes).into_iter().for_each(|(caller, answer)| caller.reply.give(answer));
+    }
+
+    /// Answers those whose time is over, and sets the alarm for the next.
+    fn expire(&mut self) {
+        let now = monotonic();
+        let calls = self.calls.iter_mut().flatten().flat_map(|call| call.expire(now));
+        let expired: Vec<Caller> = calls.chain(self.queue.expire(now)).collect();
+        expired.into_iter().for_each(|caller| caller.reply.give(Err(StoreError::Deadline(caller.deadline))));
+        self.armed = false;
+        let calls = self.calls.iter().flatten().filter_map(Call::earliest);
+        if let Some(next) = calls.chain(self.queue.earliest()).min() {
+            self.arm(next);
+        }
     }
 }
 

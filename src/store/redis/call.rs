@@ -5,6 +5,7 @@
 //! gives. `T` is whoever waits for an answer.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_64;
@@ -58,7 +59,10 @@ pub(super) struct Member<T> {
     pub(super) plan: u8,
     pub(super) mode: Mode,
     pub(super) cost: u64,
-    waiter: T,
+    /// When the waiter stops waiting.
+    until: Instant,
+    /// `None` once it has its answer.
+    waiter: Option<T>,
 }
 
 impl<T> Call<T> {
@@ -72,8 +76,8 @@ impl<T> Call<T> {
             && (self.groups.len() < SCRIPT_NAMES_MAX || self.find(name, xxh3_64(name.as_bytes())).is_some())
     }
 
-    /// Takes a request in, for which there is room.
-    pub(super) fn take(&mut self, request: Request, waiter: T) {
+    /// Takes a request in, for which there is room, and who waits for its answer until then.
+    pub(super) fn take(&mut self, request: Request, waiter: T, until: Instant) {
         let hash = xxh3_64(request.name.as_bytes());
         let group = self.find(&request.name, hash).unwrap_or_else(|| {
             self.hashes.push(hash);
@@ -86,7 +90,7 @@ impl<T> Call<T> {
         if group.members.iter().all(|member| member.plan != plan) {
             group.add_keys_of(self.plans[usize::from(plan)].limits());
         }
-        group.members.push(Member { plan, mode: request.mode, cost: request.cost, waiter });
+        group.members.push(Member { plan, mode: request.mode, cost: request.cost, until, waiter: Some(waiter) });
         self.requests += 1;
     }
 
@@ -111,15 +115,36 @@ impl<T> Call<T> {
         packed.chain(self.groups.iter().flat_map(|group| group.logs.iter().map(|window_us| format!("{}{window_us}", group.name))))
     }
 
-    /// Each waiter with its answer, from the script's reply.
-    pub(super) fn answers(self, reply: Result<&[u8], &StoreError>) -> Vec<(T, Result<Verdict, StoreError>)> {
+    /// Each waiter that has none yet with its answer, from the script's reply.
+    pub(super) fn answers(mut self, reply: Result<&[u8], &StoreError>) -> Vec<(T, Result<Verdict, StoreError>)> {
         let nonsense = || StoreError::Nonsense("the script's reply has another shape".to_owned());
         let verdicts = match reply.map(|bytes| wire::parse_reply(bytes, &self)) {
             Ok(Some(verdicts)) => verdicts,
             Ok(None) => vec![Err(nonsense()); self.requests],
             Err(error) => vec![Err(error.clone()); self.requests],
         };
-        self.groups.into_iter().flat_map(|group| group.members).map(|member| member.waiter).zip(verdicts).collect()
+        let answers = self.members().zip(verdicts);
+        answers.filter_map(|(member, verdict)| Some((member.waiter.take()?, verdict))).collect()
+    }
+
+    /// Takes out those who wait no longer at `now`; their answers, if any come, are nobody's.
+    pub(super) fn expire(&mut self, now: Instant) -> Vec<T> {
+        self.members().filter(|member| member.until <= now).filter_map(|member| member.waiter.take()).collect()
+    }
+
+    /// When the first of those who still wait stops waiting.
+    pub(super) fn earliest(&self) -> Option<Instant> {
+        let members = self.groups.iter().flat_map(|group| &group.members);
+        members.filter(|member| member.waiter.is_some()).map(|member| member.until).min()
+    }
+
+    /// When the last of all its requests is waited for.
+    pub(super) fn latest(&self) -> Option<Instant> {
+        self.groups.iter().flat_map(|group| &group.members).map(|member| member.until).max()
+    }
+
+    fn members(&mut self) -> impl Iterator<Item = &mut Member<T>> {
+        self.groups.iter_mut().flat_map(|group| &mut group.members)
     }
 }
 

@@ -49,19 +49,34 @@ impl<T: Waiter> Queue<T> {
         self.batches.push_back(entries);
     }
 
-    /// The next call, and until when the last of its callers waits; empty, and no time, when nobody waits. Whoever is gone
-    /// or has no time left at `now` is dropped on the way, and charged nothing.
-    pub(super) fn compose(&mut self, now: Instant) -> (Call<T>, Option<Instant>) {
-        let (mut call, mut latest) = (Call::new(), None);
-        // A turn of either kind ends when the other's does: the one that stands first keeps its place.
-        while let Some(entry) = self.next_for(&call) {
-            if entry.until <= now || entry.waiter.is_gone() {
-                continue;
+    /// The next call; empty when nobody waits. Whoever has gone is dropped on the way, and charged nothing.
+    pub(super) fn compose(&mut self) -> Call<T> {
+        let mut call = Call::new();
+        while let Some(Entry { request, until, waiter }) = self.next_for(&call) {
+            if !waiter.is_gone() {
+                call.take(request, waiter, until);
             }
-            latest = latest.max(Some(entry.until));
-            call.take(entry.request, entry.waiter);
         }
-        (call, latest)
+        call
+    }
+
+    /// Takes out those who wait no longer at `now`: they are never sent.
+    pub(super) fn expire(&mut self, now: Instant) -> Vec<T> {
+        let (mut expired, mut kept) = (Vec::new(), VecDeque::new());
+        for entries in self.batches.iter_mut().chain([&mut self.singles]) {
+            kept.extend(std::mem::take(entries));
+            for entry in kept.drain(..) {
+                if entry.until <= now { expired.push(entry.waiter) } else { entries.push_back(entry) }
+            }
+        }
+        self.batches.retain(|batch| !batch.is_empty());
+        self.len -= expired.len();
+        expired
+    }
+
+    /// When the first of those who wait stops waiting.
+    pub(super) fn earliest(&self) -> Option<Instant> {
+        self.batches.iter().chain([&self.singles]).flatten().map(|entry| entry.until).min()
     }
 
     /// The next entry that has room in the call; `None` when there is none, or the one whose turn it is has no room.

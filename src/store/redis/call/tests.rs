@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::algorithm::{Reading, State, decide};
+use crate::clock::monotonic;
 use crate::key::Cost;
 use crate::plan::{Anchor, OnStoreFailure, Rule, Shape};
 
@@ -96,7 +97,7 @@ fn check(history: u64, requests: u64, names: u64, plans: &[Arc<Plan>]) {
             continue;
         }
         expected.push((waiter, execute(&mut serial, &request.name, &request.plan, request.cost, mode)));
-        call.take(request, waiter);
+        call.take(request, waiter, monotonic());
     }
     let mut merged = Memory::new();
     let reply = reply(&mut merged, &call);
@@ -123,7 +124,7 @@ fn a_call_names_each_key_once_and_packed_states_first() {
     let plans = plans();
     let mut call = Call::new();
     for (name, plan) in [("{group:a}", 4), ("{group:b}", 0), ("{group:a}", 0), ("{group:a}", 4)] {
-        call.take(Request { name: name.to_owned(), plan: plans[plan].clone(), cost: 1, mode: Mode::Charge }, ());
+        call.take(Request { name: name.to_owned(), plan: plans[plan].clone(), cost: 1, mode: Mode::Charge }, (), monotonic());
     }
     let keys: Vec<String> = call.keys().collect();
     assert_eq!(keys, ["{group:a}", "{group:b}", "{group:a}60000000"]);
@@ -134,7 +135,7 @@ fn a_call_names_each_key_once_and_packed_states_first() {
 #[test]
 fn a_reply_of_another_shape_answers_nobody() {
     let mut call = Call::new();
-    call.take(Request { name: "n".to_owned(), plan: plans()[0].clone(), cost: 1, mode: Mode::Charge }, ());
+    call.take(Request { name: "n".to_owned(), plan: plans()[0].clone(), cost: 1, mode: Mode::Charge }, (), monotonic());
     let answers = call.answers(Ok(b"1"));
     assert!(matches!(answers[0].1, Err(StoreError::Nonsense(_))), "{answers:?}");
 }

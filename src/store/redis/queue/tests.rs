@@ -86,8 +86,11 @@ proptest! {
                     }
                 }
                 Step::Compose => {
+                    let expired = queue.expire(now);
+                    prop_assert!(expired.iter().all(|mark| mark.place % 13 == 12));
                     let before = queue.len();
-                    let (call, until) = queue.compose(now);
+                    let call = queue.compose();
+                    let until = call.latest();
                     prop_assert!(call.groups.len() <= SCRIPT_NAMES_MAX);
                     let marks = marks(call);
                     prop_assert!(marks.len() <= REQUESTS_MAX);
@@ -117,8 +120,31 @@ fn a_large_batch_does_not_stand_before_others() {
     queue.push_batch((0..1000).map(|place| entry(0, place)).collect());
     queue.push_batch((0..1000).map(|place| entry(1, place)).collect());
     (2..30).for_each(|job| queue.push(entry(job, 0)));
-    let (call, _) = queue.compose(now);
+    let call = queue.compose();
     let mut shares = [0; 3];
     marks(call).iter().for_each(|(_, mark)| shares[mark.job.min(2)] += 1);
     assert_eq!(shares, [8, 8, 16]);
+}
+
+#[test]
+fn those_whose_time_is_over_are_taken_out_of_queue_and_call_once() {
+    let (mut queue, now) = (Queue::new(), monotonic());
+    let after = |ms| now + Duration::from_millis(ms);
+    let entry = |place: usize, ms| {
+        let request = Request { name: place.to_string(), plan: plan(), cost: 1, mode: Mode::Charge };
+        Entry { request, until: after(ms), waiter: Mark { job: 0, place, gone: false } }
+    };
+    queue.push(entry(0, 2));
+    queue.push(entry(1, 5));
+    let mut call = queue.compose();
+    queue.push(entry(2, 3));
+    queue.push_batch([entry(3, 1), entry(4, 9)].into());
+    assert_eq!((call.earliest(), call.latest(), queue.earliest()), (Some(after(2)), Some(after(5)), Some(after(1))));
+    assert!(call.expire(after(1)).is_empty());
+    let places = |marks: Vec<Mark>| marks.into_iter().map(|mark| mark.place).collect::<Vec<_>>();
+    assert_eq!(places(queue.expire(after(3))), [3, 2]);
+    assert_eq!((queue.len(), queue.earliest()), (1, Some(after(9))));
+    assert_eq!(places(call.expire(after(2))), [0]);
+    assert_eq!(call.earliest(), Some(after(5)));
+    assert_eq!(marks(call).into_iter().map(|(_, mark)| mark.place).collect::<Vec<_>>(), [1]);
 }
