@@ -74,14 +74,18 @@ async fn denied_requests_never_consume(lab: Lab) {
 }
 
 async fn all_limits_are_charged_or_none(lab: Lab) {
-    let browse = plan(vec![limit(33, MINUTE, FIXED), limit(2000, HOUR, FIXED), limit(50, MINUTE, LOG)]);
-    for _ in 0..33 {
-        assert!(lab.fits(&browse, "browse", 1).await);
+    let two = vec![limit(33, MINUTE, FIXED), limit(2000, HOUR, FIXED)];
+    let with_a_log = [&two[..], &[limit(50, MINUTE, LOG)]].concat();
+    for (key, limits, remaining) in [("browse", two, &[0, 1967][..]), ("with a log", with_a_log, &[0, 1967, 17])] {
+        let browse = plan(limits);
+        for _ in 0..33 {
+            assert!(lab.fits(&browse, key, 1).await);
+        }
+        for _ in 0..20 {
+            assert!(!lab.fits(&browse, key, 1).await);
+        }
+        assert_eq!(lab.remaining(&browse, key).await, remaining);
     }
-    for _ in 0..20 {
-        assert!(!lab.fits(&browse, "browse", 1).await);
-    }
-    assert_eq!(lab.remaining(&browse, "browse").await, [0, 1967, 17]);
 }
 
 async fn a_peek_writes_nothing(lab: Lab) {

@@ -126,6 +126,13 @@ decides_alike! {
     sliding_window_of_precision_7_decides_alike: [(Algorithm::SlidingWindow { precision: 7 }, 3)],
     sliding_counter_decides_alike: [(COUNTER, 3)],
     token_bucket_decides_alike: [(BUCKET, 3)],
+    plans_of_several_limits_in_one_value_decide_alike: [
+        (FIXED, 3),
+        (BUCKET, 7),
+        (COUNTER, 6),
+        (Algorithm::SlidingWindow { precision: 3 }, 4),
+        (ANCHORED, 2),
+    ],
     plans_of_several_limits_decide_alike: [
         (FIXED, 3),
         (LOG, 5),
