@@ -4,17 +4,20 @@
 //! and `call`'s; here is the one task that owns them, and the calls under way.
 
 use std::collections::VecDeque;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use futures_util::StreamExt;
+use fred::types::Value;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use tokio::sync::{mpsc, oneshot};
 
-use super::call::Request;
+use super::SCRIPT_NAMES_MAX;
+use super::call::{Call, Request};
 use super::queue::{Entry, Queue, Waiter};
-use super::{SCRIPT_NAMES_MAX, Shared};
 use crate::algorithm::Verdict;
 use crate::clock::monotonic;
 use crate::store::StoreError;
@@ -24,7 +27,16 @@ use crate::store::StoreError;
 pub(super) const REQUESTS_WAITING_MAX: usize = 4096;
 /// Most calls under way. As many full calls as wait go out whenever one returns: where the round trip is short one at a
 /// time keeps up, where it is long up to this many share it.
-const CALLS_MAX: usize = 4;
+pub(super) const CALLS_MAX: usize = 4;
+
+/// What takes a call to Redis and brings the reply.
+pub(super) trait Carrier: Send + Sync + 'static {
+    /// Waits until it is known whether calls can be carried at all, which it soon is: what comes meanwhile keeps its order.
+    fn ready(&self) -> impl Future<Output = ()> + Send;
+
+    /// One script call, whose last caller waits until `until`. It ends, in an error when nothing else comes.
+    fn carry<T: Send + Sync>(&self, call: &Call<T>, until: Instant) -> impl Future<Output = Result<Value, StoreError>> + Send;
+}
 
 /// What became of one request.
 pub(super) type Answer = Result<Verdict, StoreError>;
@@ -75,10 +87,10 @@ enum Job {
 }
 
 impl Batcher {
-    pub(super) fn start(shared: Arc<Shared>) -> Self {
+    pub(super) fn start(carrier: Arc<impl Carrier>) -> Self {
         let (queue, received) = mpsc::unbounded_channel();
         let answering = Arc::new(AtomicBool::new(false));
-        tokio::spawn(drive(shared, received, answering.clone()));
+        tokio::spawn(forever(carrier, received, answering.clone()));
         Self { queue, waiting: Arc::default(), answering }
     }
 
@@ -127,8 +139,17 @@ impl Batcher {
     }
 }
 
-/// The one task that owns the queue and the calls under way.
-async fn drive(shared: Arc<Shared>, mut received: mpsc::UnboundedReceiver<Job>, answering: Arc<AtomicBool>) {
+/// Drives the queue, anew if that should panic. What the panic took with it is answered: its callers' senders are dropped;
+/// what was not yet received is still in the channel.
+async fn forever(carrier: Arc<impl Carrier>, mut received: mpsc::UnboundedReceiver<Job>, answering: Arc<AtomicBool>) {
+    while AssertUnwindSafe(drive(&carrier, &mut received, &answering)).catch_unwind().await.is_err() {
+        tracing::error!("the task that calls the store panicked; its calls are answered by policy, and it goes on");
+    }
+}
+
+/// The one task that owns the queue and the calls under way; it returns when nobody is left to ask.
+async fn drive(carrier: &Arc<impl Carrier>, received: &mut mpsc::UnboundedReceiver<Job>, answering: &AtomicBool) {
+    carrier.ready().await;
     let (mut queue, mut calls) = (Queue::new(), FuturesUnordered::new());
     loop {
         while let Ok(job) = received.try_recv() {
@@ -137,9 +158,9 @@ async fn drive(shared: Arc<Shared>, mut received: mpsc::UnboundedReceiver<Job>, 
         while calls.is_empty() || (calls.len() < CALLS_MAX && queue.len() >= SCRIPT_NAMES_MAX) {
             let (call, until) = queue.compose(monotonic());
             let Some(until) = until else { break };
-            let shared = shared.clone();
+            let carrier = carrier.clone();
             calls.push(async move {
-                let reply = shared.call(&call, until).await;
+                let reply = carrier.carry(&call, until).await;
                 (call, reply)
             });
         }
@@ -197,3 +218,6 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     // Nothing panics while one of these is held; if it did, what is in it is whole.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests;
