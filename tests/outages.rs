@@ -244,6 +244,27 @@ async fn fault_03_redis_slower_than_the_deadline_is_not_waited_for() {
     judge("Redis slow", &load.stop().await, began, ended);
 }
 
+/// A replica answers a PING and any script that does not write. Found out by a probe, not by callers again and again.
+#[tokio::test]
+async fn fault_06_a_redis_that_was_demoted_is_left_alone_until_it_may_write() {
+    let redis = Redis::start();
+    let server = Server::start(PLANS, &["--store", &redis.url()]);
+    healthy(&server).await;
+    redis.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+    let mut client = server.client().await;
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(1) {
+        let answer = client.should_allow(request("k", "open", None)).await.unwrap().into_inner();
+        assert_eq!(answer.decided_by(), DecidedBy::FailOpen);
+    }
+    redis.cli(&["REPLICAOF", "NO", "ONE"]);
+    let began = Instant::now();
+    healthy(&server).await;
+    println!("on a Redis that may write again after {:?}", began.elapsed());
+    logged(&server, "store out of reach", 1).await;
+    logged(&server, "store connected", 2).await;
+}
+
 #[tokio::test]
 async fn an_outage_is_two_lines_that_tell_how_long_and_how_many() {
     let redis = Redis::start();
