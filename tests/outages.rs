@@ -235,13 +235,16 @@ async fn fault_03_redis_slower_than_the_deadline_is_not_waited_for() {
     healthy(&server).await;
     let load = Load::start(&server).await;
     pass(Duration::from_millis(500)).await;
-    let began = Instant::now();
+    let opened = |server: &Server| server.log().matches("store out of reach").count();
+    let (began, before) = (Instant::now(), opened(&server));
     // Connecting takes some round trips: all of them fit into what a probe is given, and its decision is late.
     proxy.delay(Duration::from_millis(30));
     let ended = pass(Duration::from_secs(3)).await;
+    let times = opened(&server) - before;
     proxy.delay(Duration::ZERO);
     pass(Duration::from_secs(5)).await;
     judge("Redis slow", &load.stop().await, began, ended);
+    assert_eq!(times, 1, "a probe that is too late must not close the breaker, to be found out by callers");
 }
 
 /// A replica answers a PING and any script that does not write. Found out by a probe, not by callers again and again.
