@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tollgate::grpc::pb::DecidedBy;
+use tollgate::key::{Cost, Key};
+use tollgate::plan::{Algorithm, Limit, OnStoreFailure, Plan, Rule};
+use tollgate::store::{Ask, BreakerState, Mode, RedisStore, Store, StoreError};
 
 use crate::support::proxy::Proxy;
 use crate::support::redis::Redis;
@@ -289,4 +292,38 @@ async fn an_outage_is_two_lines_that_tell_how_long_and_how_many() {
     assert!((500..20_000).contains(&out_ms), "{line}");
     // Of the five whose time-outs open it, the last is the first that is counted; some come before the log line.
     assert!(undecided >= by_policy - 5 && undecided <= by_policy, "{by_policy} by policy: {line}");
+}
+
+#[tokio::test]
+async fn a_store_s_status_tells_its_breaker_and_counts_what_it_owes() {
+    let mut redis = Redis::start();
+    // A deadline that a busy machine keeps.
+    let store = RedisStore::connect(&redis.url(), Duration::from_secs(10)).unwrap();
+    assert_eq!(store.status().undecided, 0);
+    assert!(store.connected(Duration::from_secs(10)).await);
+    let well = store.status();
+    assert_eq!((well.breaker, well.opened, well.undecided), (BreakerState::Closed, 0, 0));
+    let limit = Limit::new("all", 10, Duration::from_secs(3600), Algorithm::SlidingLog).unwrap();
+    let (rule, name) = (Rule::Limits(vec![limit]), Arc::from("plan"));
+    let plan = Plan { counts_as: Arc::clone(&name), name, rule, shadow: false, on_store_failure: OnStoreFailure::Local };
+    let ask = Ask { key: Key::new("k").unwrap(), plan: Arc::new(plan), cost: Cost::ONE, mode: Mode::Charge };
+    assert!(store.decide_one(&ask, DEADLINE * 400).await.unwrap().fits);
+    redis.kill();
+    let killed = Instant::now();
+    while store.status().breaker == BreakerState::Closed {
+        assert!(killed.elapsed() < Duration::from_secs(10), "the lost connection is not noticed");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // Without a wait, though the deadline is long.
+    assert!(matches!(store.decide_one(&ask, DEADLINE * 400).await, Err(StoreError::Unreachable(_))));
+    for answer in store.decide_batch(&vec![ask; 3], DEADLINE * 400).await {
+        assert!(matches!(answer, Err(StoreError::Unreachable(_))));
+    }
+    let out = store.status();
+    assert_eq!((out.opened, out.undecided), (1, 4));
+    redis.restart();
+    assert!(store.connected(Duration::from_secs(10)).await);
+    let back = store.status();
+    assert_eq!((back.breaker, back.opened), (BreakerState::Closed, 1));
+    assert!(back.probes > well.probes);
 }
