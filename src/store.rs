@@ -11,7 +11,7 @@ pub use crate::algorithm::{Mode, Verdict};
 use crate::key::{Cost, Key};
 use crate::plan::Plan;
 pub use memory::{CAPACITY_DEFAULT, CAPACITY_MIN, MemoryStore};
-pub use redis::{RedisStore, SCRIPT_NAMES_MAX};
+pub use redis::{BreakerState, RedisStore, SCRIPT_NAMES_MAX, Status};
 
 /// One request to a store.
 #[derive(Debug, Clone)]

@@ -16,6 +16,7 @@ mod fleet;
 mod grpc;
 mod memory;
 mod oracle;
+mod outages;
 mod parity;
 mod promises;
 mod tidy;

@@ -4,6 +4,7 @@ pub mod clock;
 pub mod history;
 pub mod nginx;
 pub mod plans;
+pub mod proxy;
 pub mod redis;
 pub mod server;
 

@@ -58,7 +58,7 @@ async fn serve(config: Config, origin: &Origin) -> ExitCode {
         deny_cache_entries: config.deny_cache_entries.div_ceil(count.get()),
     };
     let limiter = Arc::new(Limiter::without_store(config.plans, settings, Arc::new(SystemClock)));
-    let workers = match start(count, limiter.clone(), config.store_url.clone()).await {
+    let workers = match start(count, limiter.clone(), config.store_url.clone(), config.store_deadline).await {
         Ok(workers) => workers,
         // The one thing that a service is made of and that may be wrong is the config's URL.
         Err(error @ StartError::Service(_)) => return fail(2, &error.to_string()),
@@ -87,7 +87,7 @@ fn cores() -> NonZeroUsize {
 }
 
 /// Starts the workers: with Redis each has a connection and a batcher of its own, else all share the one memory.
-async fn start(count: NonZeroUsize, limiter: Arc<Limiter<()>>, url: StoreUrl) -> Result<Workers, StartError> {
+async fn start(count: NonZeroUsize, limiter: Arc<Limiter<()>>, url: StoreUrl, deadline: Duration) -> Result<Workers, StartError> {
     let memory = match url {
         StoreUrl::Memory { capacity } => {
             Some(Arc::new(ConfiguredStore::Memory(MemoryStore::new(capacity, Arc::new(SystemClock)))))
@@ -99,7 +99,7 @@ async fn start(count: NonZeroUsize, limiter: Arc<Limiter<()>>, url: StoreUrl) ->
         async move {
             let store = match memory {
                 Some(memory) => memory,
-                None => Arc::new(connect(&url).await?),
+                None => Arc::new(connect(&url, deadline).await?),
             };
             Ok(Service::new(Arc::new(limiter.beside(store))))
         }
@@ -107,8 +107,8 @@ async fn start(count: NonZeroUsize, limiter: Arc<Limiter<()>>, url: StoreUrl) ->
     Workers::start(count, service).await
 }
 
-async fn connect(url: &StoreUrl) -> Result<ConfiguredStore, String> {
-    let store = RedisStore::connect(url.secret()).map_err(|error| format!("store.url is wrong: {error}"))?;
+async fn connect(url: &StoreUrl, deadline: Duration) -> Result<ConfiguredStore, String> {
+    let store = RedisStore::connect(url.secret(), deadline).map_err(|error| format!("store.url is wrong: {error}"))?;
     store.connected(FIRST_CONNECTION).await;
     Ok(ConfiguredStore::Redis(store))
 }

@@ -1,6 +1,6 @@
 //! Policies, without a network: a store that fails on purpose, and the embedded one.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::*;
@@ -184,6 +184,46 @@ async fn limiters_beside_each_other_count_one_share_when_their_stores_fail() {
         assert_eq!(ask(limiter, "ten", 1).await, (Outcome::Denied, DecidedBy::LocalFallback));
     }
     assert_eq!(one.config_hash(), other.config_hash());
+}
+
+/// Exact counters that can be out of reach.
+struct Remembers {
+    counters: Arc<MemoryStore>,
+    up: Arc<AtomicBool>,
+}
+
+impl Store for Remembers {
+    async fn decide_batch(&self, asks: &[Ask], _deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
+        let lost = || Err(StoreError::Unreachable("gone".to_owned()));
+        let up = self.up.load(Ordering::SeqCst);
+        asks.iter().map(|ask| if up { self.counters.decide(ask) } else { lost() }).collect()
+    }
+}
+
+/// Of three replicas some lose the store and find it again, time and again in one window: the README's bound, reached and
+/// not passed.
+#[tokio::test]
+async fn a_store_that_goes_and_comes_grants_a_quota_and_a_share_for_each_replica_cut_off() {
+    for cut_off in 0..=3_u64 {
+        let counters = Arc::new(MemoryStore::new(CAPACITY_DEFAULT, Arc::new(Clock0)));
+        let ups: Vec<_> = (0..3).map(|_| Arc::new(AtomicBool::new(true))).collect();
+        // A denial that is remembered holds through an outage, and the bound would not be reached.
+        let settings = Settings { deny_cache_entries: 0, ..SETTINGS };
+        let replica = |up: &Arc<AtomicBool>| {
+            let store = Remembers { counters: counters.clone(), up: up.clone() };
+            Limiter::new(plans(), store, settings, Arc::new(Clock0))
+        };
+        let replicas: Vec<_> = ups.iter().map(replica).collect();
+        let mut granted = 0;
+        for round in 0..20 {
+            ups.iter().take(cut_off as usize).for_each(|up| up.store(round % 2 == 0, Ordering::SeqCst));
+            for replica in replicas.iter().cycle().take(9) {
+                granted += u64::from(ask(replica, "ten", 1).await.0 == Outcome::Allowed);
+            }
+        }
+        // A share is a third of ten, rounded up.
+        assert_eq!(granted, 10 + cut_off * 4, "{cut_off} cut off");
+    }
 }
 
 /// A clock that the test moves, wall and monotonic time together.
