@@ -194,6 +194,18 @@ mod tests {
     }
 
     #[test]
+    fn counting_allocates_nothing() {
+        let (tally, decision) = (Tally::new(1), Decision::uncounted(Outcome::Denied, DecidedBy::Store, None));
+        let counted = allocation_counter::measure(|| {
+            let _waiting = tally.waiting(1);
+            tally.decided(0, Mode::Charge, &decision, TOOK);
+            tally.store_took(TOOK);
+            tally.failed(&StoreError::Full);
+        });
+        assert_eq!(counted.count_total, 0);
+    }
+
+    #[test]
     fn a_peek_is_no_decision() {
         let tally = Tally::new(1);
         tally.decided(0, Mode::Peek, &Decision::uncounted(Outcome::Allowed, DecidedBy::Store, None), TOOK);
