@@ -24,7 +24,7 @@ use std::process::ExitCode;
 
 use cases::{CASES, Case};
 
-/// A case may cost this much more than the baseline says, as a share of it: twice what runs of one program differ by.
+/// A case may cost this much more than the baseline says, as a share of it: four times what runs of one program differ by.
 const TOLERANCE: f64 = 0.02;
 const BASELINE_ROUNDS: usize = 3;
 /// The build profile that the baseline is of; another inlines differently.

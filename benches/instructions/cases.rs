@@ -1,14 +1,17 @@
 //! The cases: connections in memory, server and client on one thread, time that steps with each reading.
 //!
-//! Hash tables are seeded at random, those of HTTP/2 streams and of the store among them, and how often a small one is
-//! tidied up depends on its seed: by one or two in a hundred instructions of a call. So each case goes over several
-//! connections, one after another, each with a store of its own, and what is counted is the mean over their seeds.
+//! Hash tables are seeded at random, those of the store among them, and how full a small one gets to be in one place depends
+//! on its seed. So each case goes over several connections, one after another, each with a store of its own, and what is
+//! counted is the mean over their seeds.
 
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use hyper::server::conn::http2::Builder;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::DuplexStream;
 use tollgate::clock::Clock;
 use tollgate::grpc::Service;
@@ -16,7 +19,7 @@ use tollgate::grpc::pb::rate_limit_service_server::{RateLimitService, RateLimitS
 use tollgate::limiter::{Limiter, Settings};
 use tollgate::plan::{Algorithm, Limit, OnStoreFailure, Plan, PlanSet, Rule};
 use tollgate::store::{CAPACITY_DEFAULT, MemoryStore};
-use tonic::transport::Server;
+use tonic::codegen::Service as _;
 
 use crate::echo::Echo;
 use crate::load::{self, Caller, Expect, Kind, Load, Requests, Shared};
@@ -104,11 +107,14 @@ async fn connection(case: &Case, calls: u64) {
     assert_eq!((tally.decisions, tally.complaint), (calls * case.decisions_per_call(), None), "{}", case.name);
 }
 
-/// Serves one connection. By tonic's loop, since tollgate's own takes sockets only; it costs the echo as much as the others.
+/// Serves one connection as tollgate's workers do: hyper, and the service without a router before it.
 async fn serve(connection: DuplexStream, service: impl RateLimitService) {
-    let connections = tokio_stream::once(Ok::<_, std::io::Error>(connection));
-    let server = Server::builder().add_service(RateLimitServiceServer::new(service));
-    server.serve_with_incoming(connections).await.expect("a pipe does not fail");
+    let decider = RateLimitServiceServer::new(service);
+    let call = service_fn(move |request| decider.clone().call(request));
+    let mut server = Builder::new(TokioExecutor::new());
+    server.auto_date_header(false);
+    // The client hangs up when it has its answers, which is an error to some layers and an end to us.
+    let _ = server.serve_connection(TokioIo::new(connection), call).await;
 }
 
 fn tollgate() -> Service<MemoryStore> {
