@@ -154,27 +154,27 @@ impl<S: Store> Limiter<S> {
 
     /// Decides one question within `patience`, if the caller has a deadline; see [`Self::decide_batch`].
     pub async fn decide(&self, question: Question, patience: Option<Duration>) -> Result<Decision, Refusal> {
-        let (asked, mode) = (self.common.clock.monotonic(), question.mode);
         let (place, plan) = self.find(&question.plan)?;
-        let decision = match decide_by_plan(plan, question.cost) {
-            Some(decision) => decision,
+        let mode = question.mode;
+        let (decision, took) = match decide_by_plan(plan, question.cost) {
+            Some(decision) => (decision, Duration::ZERO),
             None => {
                 let ask = Ask { key: question.key, plan: plan.clone(), cost: question.cost, mode };
-                self.decide_by_count(ask, asked, patience).await?
+                self.decide_by_count(ask, patience).await?
             }
         };
-        self.tally.decided(place, mode, &decision, self.since(asked));
+        self.tally.decided(place, mode, &decision, took);
         Ok(decision)
     }
 
-    /// Decides what a plan alone does not.
-    async fn decide_by_count(&self, ask: Ask, asked: Instant, patience: Option<Duration>) -> Result<Decision, Refusal> {
-        let asked_us = self.monotonic_us(asked);
-        if let Some(decision) = self.recall(&ask, asked_us) {
-            return Ok(decision);
+    /// Decides what a plan alone does not; the decision, and how long it waited for the store.
+    async fn decide_by_count(&self, ask: Ask, patience: Option<Duration>) -> Result<(Decision, Duration), Refusal> {
+        let asked = self.asked();
+        if let Some(decision) = self.recall(&ask, asked) {
+            return Ok((decision, Duration::ZERO));
         }
-        let answer = self.watched(1, self.store.decide_one(&ask, self.deadline(patience))).await;
-        self.answer(&ask, asked_us, Some(answer))
+        let (answer, took) = self.watched(asked, 1, self.store.decide_one(&ask, self.deadline(patience))).await;
+        Ok((self.answer(&ask, asked, Some(answer))?, took))
     }
 
     /// Decides questions in their order, one answer each, same order. The store is given the shorter of its deadline and
@@ -182,12 +182,11 @@ impl<S: Store> Limiter<S> {
     ///
     /// Errors, per question: [`Refusal`].
     pub async fn decide_batch(&self, questions: Vec<Question>, patience: Option<Duration>) -> Vec<Result<Decision, Refusal>> {
-        let asked = self.common.clock.monotonic();
+        let asked = self.asked();
         // Of each question that has a plan: its place here, the plan's, and its mode.
         let mut known = Vec::with_capacity(questions.len());
         let mut decisions = Vec::with_capacity(questions.len());
         let (mut places, mut asks) = (Vec::new(), Vec::new());
-        let asked_us = self.monotonic_us(asked);
         for (place, question) in questions.into_iter().enumerate() {
             let found = self.find(&question.plan).inspect(|(plan, _)| known.push((place, *plan, question.mode)));
             decisions.push(match found.map(|(_, plan)| (decide_by_plan(plan, question.cost), plan)) {
@@ -196,7 +195,7 @@ impl<S: Store> Limiter<S> {
                 Ok((None, plan)) => {
                     let ask = Ask { key: question.key, plan: plan.clone(), cost: question.cost, mode: question.mode };
                     // A denial that holds stays true whatever the questions before this one are granted.
-                    self.recall(&ask, asked_us).ok_or_else(|| {
+                    self.recall(&ask, asked).ok_or_else(|| {
                         places.push(place);
                         asks.push(ask);
                         // Stands here until the store's answer takes its place, a few lines below.
@@ -205,14 +204,17 @@ impl<S: Store> Limiter<S> {
                 }
             });
         }
+        let mut took = Duration::ZERO;
         if !asks.is_empty() {
             let call = self.store.decide_batch(&asks, self.deadline(patience));
-            let mut answers = self.watched(asks.len(), call).await.into_iter();
+            let (answers, waited) = self.watched(asked, asks.len(), call).await;
+            took = waited;
+            let mut answers = answers.into_iter();
             for (place, ask) in places.into_iter().zip(&asks) {
-                decisions[place] = self.answer(ask, asked_us, answers.next());
+                decisions[place] = self.answer(ask, asked, answers.next());
             }
         }
-        self.tally_batch(known, &decisions, self.since(asked));
+        self.tally_batch(known, &decisions, took);
         decisions
     }
 
@@ -228,22 +230,21 @@ impl<S: Store> Limiter<S> {
         self.common.plans.find(plan).inspect_err(|_| self.tally.unknown_plan())
     }
 
-    /// A call to the store for so many questions, its duration and theirs noted. The embedded store never keeps anybody
-    /// waiting, so there is nothing to note of it.
-    async fn watched<T>(&self, questions: usize, call: impl Future<Output = T>) -> T {
-        if self.store.is_embedded() {
-            return call.await;
-        }
-        // Also when the caller goes away and this future is dropped.
-        let _waiting = self.tally.waiting(questions);
-        let asked = self.common.clock.monotonic();
-        let answer = call.await;
-        self.tally.store_took(self.since(asked));
-        answer
+    /// Now, or nothing where nobody has to know: the embedded store keeps nobody waiting and its denials are not
+    /// remembered, and a look at the clock takes some 50 ns.
+    fn asked(&self) -> Option<Instant> {
+        (!self.store.is_embedded()).then(|| self.common.clock.monotonic())
     }
 
-    fn since(&self, asked: Instant) -> Duration {
-        self.common.clock.monotonic().saturating_duration_since(asked)
+    /// A call to the store for so many questions, asked for at `asked`; its answer, and how long that took, also noted.
+    async fn watched<T>(&self, asked: Option<Instant>, questions: usize, call: impl Future<Output = T>) -> (T, Duration) {
+        let Some(asked) = asked else { return (call.await, Duration::ZERO) };
+        // Also when the caller goes away and this future is dropped.
+        let _waiting = self.tally.waiting(questions);
+        let answer = call.await;
+        let took = self.common.clock.monotonic().saturating_duration_since(asked);
+        self.tally.store_took(took);
+        (answer, took)
     }
 
     fn deadline(&self, patience: Option<Duration>) -> Duration {
@@ -257,17 +258,22 @@ impl<S: Store> Limiter<S> {
     }
 
     /// What the store would answer, if a denial that holds tells.
-    fn recall(&self, ask: &Ask, now_us: u64) -> Option<Decision> {
-        let verdict = self.denials.as_ref()?.recall(ask, now_us)?;
+    fn recall(&self, ask: &Ask, now: Option<Instant>) -> Option<Decision> {
+        let verdict = self.denials.as_ref()?.recall(ask, self.monotonic_us(now?))?;
         Some(counted(ask, &verdict, DecidedBy::DenyCache))
     }
 
-    /// What the store said when it was asked at `asked_us`, or what the plan says when the store said nothing.
-    fn answer(&self, ask: &Ask, asked_us: u64, answer: Option<Result<Verdict, StoreError>>) -> Result<Decision, Refusal> {
+    /// What the store said when it was asked at `asked`, or what the plan says when the store said nothing.
+    fn answer(
+        &self,
+        ask: &Ask,
+        asked: Option<Instant>,
+        answer: Option<Result<Verdict, StoreError>>,
+    ) -> Result<Decision, Refusal> {
         match answer.unwrap_or_else(|| Err(StoreError::Nonsense("the store left a question out".to_owned()))) {
             Ok(verdict) => {
-                if let Some(denials) = &self.denials {
-                    denials.note(ask, &verdict, asked_us);
+                if let (Some(denials), Some(asked)) = (&self.denials, asked) {
+                    denials.note(ask, &verdict, self.monotonic_us(asked));
                 }
                 Ok(counted(ask, &verdict, DecidedBy::Store))
             }

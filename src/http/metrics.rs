@@ -24,7 +24,7 @@ pub(super) fn write<S>(limiter: &Limiter<S>, connections: &Connections) -> Strin
     timings(
         &mut text,
         "tollgate_decision_duration_seconds",
-        "Time from a question to its answer within the server; in a batch, the whole batch's for each.",
+        "Time that a decision waited for Redis, none if it did not; in a batch, the whole batch's for each.",
         &totals.durations,
     );
     store(&mut text, &totals);

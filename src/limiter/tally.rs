@@ -1,4 +1,4 @@
-//! What a limiter counts of its own work: decisions by plan, outcome and decider, how long they took, what the store cost.
+//! What a limiter counts of its own work: decisions by plan, outcome and decider, how long they waited, what the store cost.
 //!
 //! Every limiter, and so every worker, has a tally of its own: plain counters that it alone adds to, without order and
 //! without a lock, so no worker ever waits for another's. Whoever wants to know adds them up ([`Totals`]). Knows no wire.
@@ -98,7 +98,8 @@ pub struct Totals {
     pub peeks: u64,
     /// Questions about a plan that is not in the config.
     pub unknown_plans: u64,
-    /// How long each decision took, from the question to the answer; of one in a batch, the batch.
+    /// How long each decision waited for a store that is not embedded; of one in a batch, the batch. Zero without such a
+    /// wait: then a decision takes less than the first bound, and the clock is not looked at.
     pub durations: Timings,
     /// How long each call to a store that is not embedded took; a call asks for one decision or a batch.
     pub store_durations: Timings,

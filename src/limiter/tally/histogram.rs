@@ -38,6 +38,11 @@ impl Histogram {
     pub(super) fn note(&self, took: Duration) {
         // Half a millennium fits, of all that is ever noted together.
         let ns = took.as_nanos() as u64;
+        if ns == 0 {
+            // Nothing to add up: what did not wait.
+            self.buckets[0].fetch_add(1, Ordering::Relaxed);
+            return;
+        }
         // One by one: nearly all are below the first or the second.
         let bucket = BOUNDS_NS.iter().position(|bound| ns <= *bound).unwrap_or(BOUNDS_NS.len());
         self.buckets[bucket].fetch_add(1, Ordering::Relaxed);
