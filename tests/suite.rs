@@ -14,6 +14,7 @@ mod embedded;
 mod faults;
 mod fleet;
 mod grpc;
+mod http;
 mod memory;
 mod oracle;
 mod outages;

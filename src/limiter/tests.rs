@@ -226,6 +226,55 @@ async fn a_store_that_goes_and_comes_grants_a_quota_and_a_share_for_each_replica
     }
 }
 
+/// Decisions counted for a plan, all limiters together, that had this outcome from this decider.
+fn counted_for(limiter: &Limiter<impl Store>, plan: &str, outcome: Outcome, by: DecidedBy) -> u64 {
+    let (place, _) = limiter.plans().find(plan).unwrap();
+    limiter.totals().decisions(place, outcome, by)
+}
+
+#[tokio::test]
+async fn totals_are_of_all_limiters_those_that_are_gone_included() {
+    let one = broken();
+    let other = one.beside(MemoryStore::new(CAPACITY_DEFAULT, Arc::new(Clock0)));
+    ask(&one, "allow", 1).await;
+    for _ in 0..3 {
+        ask(&other, "allow", 4).await;
+    }
+    drop(other);
+    assert_eq!(counted_for(&one, "allow", Outcome::Allowed, DecidedBy::FailOpen), 1);
+    assert_eq!(counted_for(&one, "allow", Outcome::Allowed, DecidedBy::Store), 2);
+    assert_eq!(counted_for(&one, "allow", Outcome::Denied, DecidedBy::Store), 1);
+    let totals = one.totals();
+    let unreachable = StoreError::Unreachable(String::new()).kind_index();
+    assert_eq!((totals.durations.count(), totals.store_errors[unreachable], totals.store_errors.iter().sum()), (4, 1, 1));
+    // The embedded store is not timed.
+    assert_eq!(totals.store_durations.count(), 1);
+}
+
+#[tokio::test]
+async fn of_a_batch_every_decision_is_counted_and_nothing_else() {
+    let limiter = healthy();
+    let mut questions = ["ten", "unlimited", "no such", "ten", "blocked"].map(|plan| question(plan, 6)).to_vec();
+    questions.push(Question { mode: Mode::Peek, ..question("ten", 1) });
+    limiter.decide_batch(questions, None).await;
+    assert_eq!(counted_for(&limiter, "ten", Outcome::Allowed, DecidedBy::Store), 1);
+    assert_eq!(counted_for(&limiter, "ten", Outcome::Denied, DecidedBy::Store), 1);
+    assert_eq!(counted_for(&limiter, "unlimited", Outcome::Allowed, DecidedBy::Plan), 1);
+    assert_eq!(counted_for(&limiter, "blocked", Outcome::Denied, DecidedBy::Plan), 1);
+    let totals = limiter.totals();
+    assert_eq!((totals.durations.count(), totals.peeks, totals.unknown_plans), (4, 1, 1));
+}
+
+#[tokio::test]
+async fn whoever_is_refused_got_no_decision() {
+    let limiter = limiter(Broken(StoreError::Overloaded(1)));
+    assert!(limiter.decide(question("ten", 1), None).await.is_err());
+    limiter.decide_batch(vec![question("ten", 1), question("allow", 1)], None).await;
+    let totals = limiter.totals();
+    let overloaded = totals.store_errors[StoreError::Overloaded(1).kind_index()];
+    assert_eq!((totals.durations.count(), overloaded, totals.store_durations.count(), totals.waiting), (0, 3, 2, 0));
+}
+
 /// A clock that the test moves, wall and monotonic time together.
 struct Hand {
     passed_us: AtomicU64,
