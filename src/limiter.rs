@@ -7,7 +7,6 @@ mod deny_cache;
 mod failure_log;
 mod tally;
 
-use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -173,7 +172,12 @@ impl<S: Store> Limiter<S> {
         if let Some(decision) = self.recall(&ask, asked) {
             return Ok((decision, Duration::ZERO));
         }
-        let (answer, took) = self.watched(asked, 1, self.store.decide_one(&ask, self.deadline(patience))).await;
+        // Beside the call, not around it: a future that is handed to another is there twice, and this one is allocated for
+        // each decision.
+        let waiting = self.waiting(asked, 1);
+        let answer = self.store.decide_one(&ask, self.deadline(patience)).await;
+        let took = self.took(asked);
+        drop(waiting);
         Ok((self.answer(&ask, asked, Some(answer))?, took))
     }
 
@@ -206,10 +210,10 @@ impl<S: Store> Limiter<S> {
         }
         let mut took = Duration::ZERO;
         if !asks.is_empty() {
-            let call = self.store.decide_batch(&asks, self.deadline(patience));
-            let (answers, waited) = self.watched(asked, asks.len(), call).await;
-            took = waited;
-            let mut answers = answers.into_iter();
+            let waiting = self.waiting(asked, asks.len());
+            let mut answers = self.store.decide_batch(&asks, self.deadline(patience)).await.into_iter();
+            took = self.took(asked);
+            drop(waiting);
             for (place, ask) in places.into_iter().zip(&asks) {
                 decisions[place] = self.answer(ask, asked, answers.next());
             }
@@ -236,15 +240,17 @@ impl<S: Store> Limiter<S> {
         (!self.store.is_embedded()).then(|| self.common.clock.monotonic())
     }
 
-    /// A call to the store for so many questions, asked for at `asked`; its answer, and how long that took, also noted.
-    async fn watched<T>(&self, asked: Option<Instant>, questions: usize, call: impl Future<Output = T>) -> (T, Duration) {
-        let Some(asked) = asked else { return (call.await, Duration::ZERO) };
-        // Also when the caller goes away and this future is dropped.
-        let _waiting = self.tally.waiting(questions);
-        let answer = call.await;
+    /// Notes that so many questions wait for the store, until what is returned is dropped: also when the caller goes away.
+    fn waiting(&self, asked: Option<Instant>, questions: usize) -> Option<impl Drop + '_> {
+        asked.map(|_| self.tally.waiting(questions))
+    }
+
+    /// How long a call to the store took that was asked for at `asked`, also noted.
+    fn took(&self, asked: Option<Instant>) -> Duration {
+        let Some(asked) = asked else { return Duration::ZERO };
         let took = self.common.clock.monotonic().saturating_duration_since(asked);
         self.tally.store_took(took);
-        (answer, took)
+        took
     }
 
     fn deadline(&self, patience: Option<Duration>) -> Duration {

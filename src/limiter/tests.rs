@@ -275,6 +275,36 @@ async fn whoever_is_refused_got_no_decision() {
     assert_eq!((totals.durations.count(), overloaded, totals.store_durations.count(), totals.waiting), (0, 3, 2, 0));
 }
 
+/// A store whose call is large.
+struct Large;
+
+/// Far more than what a limiter itself keeps of a call.
+const LARGE: usize = 8192;
+
+impl Store for Large {
+    async fn decide_one(&self, ask: &Ask, deadline: Duration) -> Result<Verdict, StoreError> {
+        self.decide_batch(std::slice::from_ref(ask), deadline).await.remove(0)
+    }
+
+    async fn decide_batch(&self, asks: &[Ask], _deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
+        let kept = [0_u8; LARGE];
+        tokio::task::yield_now().await;
+        vec![Err(StoreError::Refused(format!("{} bytes were kept", kept.len()))); asks.len()]
+    }
+}
+
+/// Each decision under way is that much memory, which is written and moved.
+#[tokio::test]
+async fn a_call_to_the_store_is_there_once_in_a_decision() {
+    let limiter = limiter(Large);
+    let decision = limiter.decide(question("ten", 1), None);
+    let batch = limiter.decide_batch(vec![question("ten", 1)], None);
+    let bytes = (size_of_val(&decision), size_of_val(&batch));
+    assert!(bytes.0 < 2 * LARGE && bytes.1 < 2 * LARGE, "{bytes:?}");
+    assert!(bytes.0 > LARGE && bytes.1 > LARGE, "it is there at all: {bytes:?}");
+    assert_eq!(decision.await.unwrap().decided_by, DecidedBy::LocalFallback);
+}
+
 /// A clock that the test moves, wall and monotonic time together.
 struct Hand {
     passed_us: AtomicU64,
