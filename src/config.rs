@@ -27,6 +27,9 @@ pub const EXAMPLE: &str = include_str!("config/example.yaml");
 pub struct Config {
     /// Where the gRPC services are served. Default: `127.0.0.1:50051`.
     pub listen_grpc: Vec<Address>,
+    /// Where the check endpoint, health and metrics are served over HTTP; written as "", and `None` here: nowhere. Default:
+    /// nowhere, since whatever port it were, the application beside a sidecar, or a second replica on a host, may need it.
+    pub listen_http: Option<Address>,
     /// Where the counters are kept. Default: `memory:`.
     pub store_url: StoreUrl,
     /// The longest that a decision waits for the store, 1 ms to 10 s. Default: 25 ms, which a healthy Redis nearby keeps

@@ -54,6 +54,21 @@ pub enum Outcome {
     ShadowDenied,
 }
 
+impl Outcome {
+    /// Every outcome, in the order of their numbers.
+    pub const ALL: [Self; 4] = [Self::Allowed, Self::Denied, Self::NeverFits, Self::ShadowDenied];
+
+    /// A word for metrics and texts.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+            Self::NeverFits => "never_fits",
+            Self::ShadowDenied => "shadow_denied",
+        }
+    }
+}
+
 /// Who gave an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DecidedBy {
@@ -69,6 +84,23 @@ pub enum DecidedBy {
     FailClosed,
     /// This replica's memory, at its share of the quota, because the store could not decide.
     LocalFallback,
+}
+
+impl DecidedBy {
+    /// Everybody, in the order of their numbers.
+    pub const ALL: [Self; 6] = [Self::Store, Self::DenyCache, Self::Plan, Self::FailOpen, Self::FailClosed, Self::LocalFallback];
+
+    /// A word for metrics and texts.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::DenyCache => "deny_cache",
+            Self::Plan => "plan",
+            Self::FailOpen => "fail_open",
+            Self::FailClosed => "fail_closed",
+            Self::LocalFallback => "local_fallback",
+        }
+    }
 }
 
 /// Where a key stands in one limit after a decision.

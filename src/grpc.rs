@@ -2,7 +2,8 @@
 //!
 //! One acceptor hands each connection to a worker, a thread with a runtime of its own, which serves it to its end.
 //!
-//! Only this module and those below it name tonic, prost and hyper; `convert` alone knows both wire and domain types.
+//! Only this module and those below it name tonic and prost; `convert` alone knows both wire and domain types. Addresses,
+//! listeners and sockets know no protocol, so `http` takes them from here.
 
 mod acceptor;
 mod client;
@@ -20,9 +21,12 @@ mod workers;
 use std::future::Future;
 use std::io;
 
+pub(crate) use acceptor::accept;
 pub use client::{Answer, ask};
+pub use crew::Connections;
 pub use listener::{Address, AddressError, BindError, Listener};
 pub use service::Service;
+pub(crate) use socket::{Accepted, Socket};
 pub use workers::{StartError, Workers};
 
 /// The generated messages and services.
@@ -70,7 +74,7 @@ pub async fn serve(
     let Workers { crew, mut ends } = workers;
     let failed = tokio::select! {
         () = shutdown => None,
-        error = acceptor::accept(listeners, &crew) => Some(error),
+        error = acceptor::accept(listeners, |accepted| crew.hand(accepted)) => Some(error),
         () = ends.lost() => Some(ServeError::Worker),
     };
     let drained = ends.drain(crew).await;

@@ -12,14 +12,16 @@
 //! - [`store`]: `trait Store`: decide a batch, each request atomically; embedded or in Redis
 //! - [`limiter`]: plan look-up, deny cache, deadline, and what to answer when the store cannot
 //! - [`grpc`]: the wire
+//! - [`http`]: check endpoint, health, metrics
 //! - [`config`]: settings, every mistake at once
 //! - [`cli`], [`telemetry`], [`shutdown`], [`clock`]: the rim
 //!
 //! # Which way things depend
-//! `key, plan, decision` <- `algorithm` <- `store` <- `limiter` <- `grpc` <- `cli` <- `main`; `config` builds plans and is
-//! used only by `cli`. `tests/tidy.rs` holds the code to this:
+//! `key, plan, decision` <- `algorithm` <- `store` <- `limiter` <- `grpc` <- `http` <- `cli` <- `main`; `config` builds plans
+//! and is used only by `cli`. `tests/tidy.rs` holds the code to this:
 //! 1. [`algorithm`] is pure: no await, clock, log, lock or float. State, time and cost in; readings and new state out.
-//! 2. Only `store/redis*` names fred. Only `grpc*` names tonic, prost and hyper. Only `config*` names the config crate.
+//! 2. Only `store/redis*` names fred. Only `grpc*` names tonic and prost, only `http*` axum, only these two hyper. Only
+//!    `config*` names the config crate.
 //! 3. One decision is one store call, all limits of a plan together, all or nothing.
 //! 4. "No" is a [`decision::Decision`], never an error. An error means "could not decide"; [`limiter`] alone answers it.
 //! 5. The store's clock is the clock: Redis `TIME` inside the script, the injected clock for memory.
@@ -38,6 +40,8 @@ pub mod store;
 pub mod limiter;
 
 pub mod grpc;
+
+pub mod http;
 
 pub mod config;
 

@@ -5,8 +5,9 @@
 
 mod deny_cache;
 mod failure_log;
+mod tally;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::algorithm::Mode;
@@ -18,6 +19,8 @@ use crate::store::{Ask, CAPACITY_DEFAULT, MemoryStore, Store, StoreError, Verdic
 use deny_cache::DenyCache;
 pub use deny_cache::{DENY_CACHE_DEFAULT, DENY_CACHE_MAX};
 use failure_log::FailureLog;
+use tally::Tally;
+pub use tally::{BOUNDS_NS, Timings, Totals};
 
 /// Most questions in one batch: its answer stays well below a megabyte, and one caller cannot hold the store for long.
 pub const BATCH_MAX: usize = 1_000;
@@ -62,7 +65,8 @@ pub struct Limiter<S> {
     common: Arc<Common>,
     store: S,
     /// Denials by this store; `None` when off.
-    denials: Option<DenyCache>,
+    denials: Option<Arc<DenyCache>>,
+    tally: Arc<Tally>,
 }
 
 /// What the limiters of one process have in common, whatever store each of them asks.
@@ -77,6 +81,14 @@ struct Common {
     clock: Arc<dyn Clock>,
     /// What the deny cache counts time from.
     started: Instant,
+    /// Of every limiter that there ever was: counts only grow.
+    books: Mutex<Vec<Book>>,
+}
+
+/// Where a limiter's figures are found.
+struct Book {
+    tally: Arc<Tally>,
+    denials: Option<Arc<DenyCache>>,
 }
 
 impl Limiter<()> {
@@ -87,8 +99,9 @@ impl Limiter<()> {
         let shares = plans.share(settings.expected_replicas);
         let fallback = MemoryStore::new(CAPACITY_DEFAULT, clock.clone());
         let (failures, started) = (FailureLog::default(), clock.monotonic());
-        let common = Common { plans, config_hash, settings, shares, fallback, failures, clock, started };
-        Self { common: Arc::new(common), store: (), denials: None }
+        let (tally, books) = (Arc::new(Tally::new(plans.len())), Mutex::default());
+        let common = Common { plans, config_hash, settings, shares, fallback, failures, clock, started, books };
+        Self { common: Arc::new(common), store: (), denials: None, tally }
     }
 }
 
@@ -97,8 +110,20 @@ impl<S> Limiter<S> {
     /// counted while a store cannot decide is counted together, so that a replica of many workers still enforces one share.
     pub fn beside<T: Store>(&self, store: T) -> Limiter<T> {
         let entries = self.common.settings.deny_cache_entries;
-        let denials = (entries > 0 && !store.is_embedded()).then(|| DenyCache::new(entries));
-        Limiter { common: self.common.clone(), store, denials }
+        let denials = (entries > 0 && !store.is_embedded()).then(|| Arc::new(DenyCache::new(entries)));
+        let tally = Arc::new(Tally::new(self.common.plans.len()));
+        self.common.books().push(Book { tally: tally.clone(), denials: denials.clone() });
+        Limiter { common: self.common.clone(), store, denials, tally }
+    }
+
+    /// What all limiters of the same plans have counted together, those that are gone included.
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals::new(self.common.plans.len());
+        for Book { tally, denials } in self.common.books().iter() {
+            totals.add(tally);
+            totals.deny_cache_entries += denials.as_ref().map_or(0, |denials| denials.entries() as u64);
+        }
+        totals
     }
 
     /// The plans that are enforced.
@@ -112,6 +137,14 @@ impl<S> Limiter<S> {
     }
 }
 
+impl Common {
+    /// Taken when a limiter is made and when the totals are asked for, never by a decision.
+    fn books(&self) -> std::sync::MutexGuard<'_, Vec<Book>> {
+        // A list that only grows is whole whatever panics.
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl<S: Store> Limiter<S> {
     /// A limiter over `store`, alone; see [`Limiter::without_store`].
     pub fn new(plans: PlanSet, store: S, settings: Settings, clock: Arc<dyn Clock>) -> Self {
@@ -120,17 +153,32 @@ impl<S: Store> Limiter<S> {
 
     /// Decides one question within `patience`, if the caller has a deadline; see [`Self::decide_batch`].
     pub async fn decide(&self, question: Question, patience: Option<Duration>) -> Result<Decision, Refusal> {
-        let plan = self.common.plans.get(&question.plan)?.clone();
-        if let Some(decision) = decide_by_plan(&plan, question.cost) {
-            return Ok(decision);
+        let (place, plan) = self.find(&question.plan)?;
+        let mode = question.mode;
+        let (decision, took) = match decide_by_plan(plan, question.cost) {
+            Some(decision) => (decision, Duration::ZERO),
+            None => {
+                let ask = Ask { key: question.key, plan: plan.clone(), cost: question.cost, mode };
+                self.decide_by_count(ask, patience).await?
+            }
+        };
+        self.tally.decided(place, mode, &decision, took);
+        Ok(decision)
+    }
+
+    /// Decides what a plan alone does not; the decision, and how long it waited for the store.
+    async fn decide_by_count(&self, ask: Ask, patience: Option<Duration>) -> Result<(Decision, Duration), Refusal> {
+        let asked = self.asked();
+        if let Some(decision) = self.recall(&ask, asked) {
+            return Ok((decision, Duration::ZERO));
         }
-        let ask = Ask { key: question.key, plan, cost: question.cost, mode: question.mode };
-        let asked_us = self.monotonic_us();
-        if let Some(decision) = self.recall(&ask, asked_us) {
-            return Ok(decision);
-        }
+        // Beside the call, not around it: a future that is handed to another is there twice, and this one is allocated for
+        // each decision.
+        let waiting = self.waiting(asked, 1);
         let answer = self.store.decide_one(&ask, self.deadline(patience)).await;
-        self.answer(&ask, asked_us, Some(answer))
+        let took = self.took(asked);
+        drop(waiting);
+        Ok((self.answer(&ask, asked, Some(answer))?, took))
     }
 
     /// Decides questions in their order, one answer each, same order. The store is given the shorter of its deadline and
@@ -138,18 +186,20 @@ impl<S: Store> Limiter<S> {
     ///
     /// Errors, per question: [`Refusal`].
     pub async fn decide_batch(&self, questions: Vec<Question>, patience: Option<Duration>) -> Vec<Result<Decision, Refusal>> {
+        let asked = self.asked();
+        // Of each question that has a plan: its place here, the plan's, and its mode.
+        let mut known = Vec::with_capacity(questions.len());
         let mut decisions = Vec::with_capacity(questions.len());
         let (mut places, mut asks) = (Vec::new(), Vec::new());
-        let asked_us = self.monotonic_us();
         for (place, question) in questions.into_iter().enumerate() {
-            let plan = self.common.plans.get(&question.plan).cloned();
-            decisions.push(match plan.map(|plan| (decide_by_plan(&plan, question.cost), plan)) {
+            let found = self.find(&question.plan).inspect(|(plan, _)| known.push((place, *plan, question.mode)));
+            decisions.push(match found.map(|(_, plan)| (decide_by_plan(plan, question.cost), plan)) {
                 Err(unknown) => Err(unknown.into()),
                 Ok((Some(decision), _)) => Ok(decision),
                 Ok((None, plan)) => {
-                    let ask = Ask { key: question.key, plan, cost: question.cost, mode: question.mode };
+                    let ask = Ask { key: question.key, plan: plan.clone(), cost: question.cost, mode: question.mode };
                     // A denial that holds stays true whatever the questions before this one are granted.
-                    self.recall(&ask, asked_us).ok_or_else(|| {
+                    self.recall(&ask, asked).ok_or_else(|| {
                         places.push(place);
                         asks.push(ask);
                         // Stands here until the store's answer takes its place, a few lines below.
@@ -158,44 +208,84 @@ impl<S: Store> Limiter<S> {
                 }
             });
         }
-        if asks.is_empty() {
-            return decisions;
+        let mut took = Duration::ZERO;
+        if !asks.is_empty() {
+            let waiting = self.waiting(asked, asks.len());
+            let mut answers = self.store.decide_batch(&asks, self.deadline(patience)).await.into_iter();
+            took = self.took(asked);
+            drop(waiting);
+            for (place, ask) in places.into_iter().zip(&asks) {
+                decisions[place] = self.answer(ask, asked, answers.next());
+            }
         }
-        let mut answers = self.store.decide_batch(&asks, self.deadline(patience)).await.into_iter();
-        for (place, ask) in places.into_iter().zip(&asks) {
-            decisions[place] = self.answer(ask, asked_us, answers.next());
-        }
+        self.tally_batch(known, &decisions, took);
         decisions
+    }
+
+    fn tally_batch(&self, known: Vec<(usize, usize, Mode)>, decisions: &[Result<Decision, Refusal>], took: Duration) {
+        for (place, plan, mode) in known {
+            if let Ok(decision) = &decisions[place] {
+                self.tally.decided(plan, mode, decision, took);
+            }
+        }
+    }
+
+    fn find(&self, plan: &str) -> Result<(usize, &Arc<Plan>), UnknownPlan> {
+        self.common.plans.find(plan).inspect_err(|_| self.tally.unknown_plan())
+    }
+
+    /// Now, or nothing where nobody has to know: the embedded store keeps nobody waiting and its denials are not
+    /// remembered, and a look at the clock takes some 50 ns.
+    fn asked(&self) -> Option<Instant> {
+        (!self.store.is_embedded()).then(|| self.common.clock.monotonic())
+    }
+
+    /// Notes that so many questions wait for the store, until what is returned is dropped: also when the caller goes away.
+    fn waiting(&self, asked: Option<Instant>, questions: usize) -> Option<impl Drop + '_> {
+        asked.map(|_| self.tally.waiting(questions))
+    }
+
+    /// How long a call to the store took that was asked for at `asked`, also noted.
+    fn took(&self, asked: Option<Instant>) -> Duration {
+        let Some(asked) = asked else { return Duration::ZERO };
+        let took = self.common.clock.monotonic().saturating_duration_since(asked);
+        self.tally.store_took(took);
+        took
     }
 
     fn deadline(&self, patience: Option<Duration>) -> Duration {
         patience.map_or(self.common.settings.deadline, |patience| patience.min(self.common.settings.deadline))
     }
 
-    /// Now, for the deny cache; 0 when there is none, which spares the look at the clock.
-    fn monotonic_us(&self) -> u64 {
-        let since = || self.common.clock.monotonic().saturating_duration_since(self.common.started).as_micros();
+    /// A point in time as the deny cache has it.
+    fn monotonic_us(&self, at: Instant) -> u64 {
         // More than half a million years of microseconds fit.
-        self.denials.as_ref().map_or(0, |_| since() as u64)
+        at.saturating_duration_since(self.common.started).as_micros() as u64
     }
 
     /// What the store would answer, if a denial that holds tells.
-    fn recall(&self, ask: &Ask, now_us: u64) -> Option<Decision> {
-        let verdict = self.denials.as_ref()?.recall(ask, now_us)?;
+    fn recall(&self, ask: &Ask, now: Option<Instant>) -> Option<Decision> {
+        let verdict = self.denials.as_ref()?.recall(ask, self.monotonic_us(now?))?;
         Some(counted(ask, &verdict, DecidedBy::DenyCache))
     }
 
-    /// What the store said when it was asked at `asked_us`, or what the plan says when the store said nothing.
-    fn answer(&self, ask: &Ask, asked_us: u64, answer: Option<Result<Verdict, StoreError>>) -> Result<Decision, Refusal> {
+    /// What the store said when it was asked at `asked`, or what the plan says when the store said nothing.
+    fn answer(
+        &self,
+        ask: &Ask,
+        asked: Option<Instant>,
+        answer: Option<Result<Verdict, StoreError>>,
+    ) -> Result<Decision, Refusal> {
         match answer.unwrap_or_else(|| Err(StoreError::Nonsense("the store left a question out".to_owned()))) {
             Ok(verdict) => {
-                if let Some(denials) = &self.denials {
-                    denials.note(ask, &verdict, asked_us);
+                if let (Some(denials), Some(asked)) = (&self.denials, asked) {
+                    denials.note(ask, &verdict, self.monotonic_us(asked));
                 }
                 Ok(counted(ask, &verdict, DecidedBy::Store))
             }
             Err(error) => {
                 self.common.failures.note(&error, self.common.clock.monotonic());
+                self.tally.failed(&error);
                 match error {
                     // The store is well, so no policy for its failure applies: a flood must not open the limits.
                     StoreError::Overloaded(_) => Err(Refusal::Overloaded),

@@ -11,7 +11,7 @@ pub use crate::algorithm::{Mode, Verdict};
 use crate::key::{Cost, Key};
 use crate::plan::Plan;
 pub use memory::{CAPACITY_DEFAULT, CAPACITY_MIN, MemoryStore};
-pub use redis::{RedisStore, SCRIPT_NAMES_MAX};
+pub use redis::{BreakerState, RedisStore, SCRIPT_NAMES_MAX, Status};
 
 /// One request to a store.
 #[derive(Debug, Clone)]
@@ -94,15 +94,23 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Every word that [`Self::kind`] says.
+    pub const KINDS: [&str; 6] = ["deadline", "unreachable", "refused", "nonsense", "overloaded", "full"];
+
     /// A word for logs and metrics.
     pub fn kind(&self) -> &'static str {
+        Self::KINDS[self.kind_index()]
+    }
+
+    /// The word's place in [`Self::KINDS`].
+    pub fn kind_index(&self) -> usize {
         match self {
-            Self::Deadline(_) => "deadline",
-            Self::Unreachable(_) => "unreachable",
-            Self::Refused(_) => "refused",
-            Self::Nonsense(_) => "nonsense",
-            Self::Overloaded(_) => "overloaded",
-            Self::Full => "full",
+            Self::Deadline(_) => 0,
+            Self::Unreachable(_) => 1,
+            Self::Refused(_) => 2,
+            Self::Nonsense(_) => 3,
+            Self::Overloaded(_) => 4,
+            Self::Full => 5,
         }
     }
 }

@@ -1,9 +1,12 @@
-//! What the suites share: a fake clock, plans, a Redis of one's own, a running server, a proxy before several.
+//! What the suites share: a fake clock, plans, a Redis of one's own, a running server, a proxy before several, a plain
+//! HTTP client that reads metrics.
 
 pub mod clock;
 pub mod history;
+pub mod http;
 pub mod nginx;
 pub mod plans;
+pub mod proxy;
 pub mod redis;
 pub mod server;
 

@@ -1,5 +1,6 @@
 //! `tollgate serve`: config, logs, store, listeners; then serve until told to stop.
 
+use std::future::Future;
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -8,7 +9,8 @@ use std::time::Duration;
 use super::{ServeArguments, fail};
 use crate::clock::SystemClock;
 use crate::config::{Config, Origin, StoreUrl};
-use crate::grpc::{self, Address, Drained, Listener, Service, StartError, Workers};
+use crate::grpc::{self, Address, BindError, Drained, Listener, Service, StartError, Workers};
+use crate::http;
 use crate::limiter::{Limiter, Settings};
 use crate::store::{ConfiguredStore, MemoryStore, RedisStore};
 use crate::{shutdown, telemetry};
@@ -43,42 +45,98 @@ async fn serve(config: Config, origin: &Origin) -> ExitCode {
         Ok(signal) => signal,
         Err(error) => return fail(1, &format!("cannot listen for signals: {error}")),
     };
-    let mut listeners = Vec::new();
-    for address in &config.listen_grpc {
-        match Listener::bind(address).await {
-            Ok(listener) => listeners.push(listener),
-            Err(error) => return fail(1, &error.to_string()),
-        }
-    }
+    let listeners = match Listeners::bind(&config).await {
+        Ok(listeners) => listeners,
+        Err(error) => return fail(1, &error.to_string()),
+    };
     let count = config.workers.unwrap_or_else(cores);
+    // Each limiter remembers its own denials, so that none waits for another.
+    let limiters = count.get() + usize::from(listeners.http.is_some());
     let settings = Settings {
         deadline: config.store_deadline,
         expected_replicas: config.expected_replicas,
-        // Each worker remembers its own, so that none waits for another.
-        deny_cache_entries: config.deny_cache_entries.div_ceil(count.get()),
+        deny_cache_entries: config.deny_cache_entries.div_ceil(limiters),
     };
     let limiter = Arc::new(Limiter::without_store(config.plans, settings, Arc::new(SystemClock)));
-    let workers = match start(count, limiter.clone(), config.store_url.clone()).await {
-        Ok(workers) => workers,
+    let stores = Stores::new(config.store_url, config.store_deadline);
+    let (workers, http_store) = match start(count, limiter.clone(), stores.clone(), listeners.http.is_some()).await {
+        Ok(started) => started,
         // The one thing that a service is made of and that may be wrong is the config's URL.
         Err(error @ StartError::Service(_)) => return fail(2, &error.to_string()),
         Err(error) => return fail(1, &error.to_string()),
     };
-    announce(&limiter, count, &config.store_url, origin, &listeners);
+    announce(&limiter, count, &stores.url, origin, &listeners);
+    let http = listeners.http.zip(http_store);
+    let http = http.map(|(listener, store)| http::Server::start(listener, limiter.beside(store), workers.connections()));
+    serve_until(signal, listeners.grpc, workers, http).await
+}
+
+/// Every socket that is listened at.
+struct Listeners {
+    grpc: Vec<Listener>,
+    http: Option<Listener>,
+}
+
+impl Listeners {
+    async fn bind(config: &Config) -> Result<Self, BindError> {
+        let mut grpc = Vec::new();
+        for address in &config.listen_grpc {
+            grpc.push(Listener::bind(address).await?);
+        }
+        let http = match &config.listen_http {
+            Some(address) => Some(Listener::bind(address).await?),
+            None => None,
+        };
+        Ok(Self { grpc, http })
+    }
+}
+
+/// Serves until the signal, or until something that must not end does; then drains. HTTP says at once that it is not ready
+/// and goes on until gRPC is done, so that whoever looks meanwhile sees a process that is alive and on its way out.
+async fn serve_until(
+    signal: impl Future<Output = &'static str>,
+    grpc: Vec<Listener>,
+    workers: Workers,
+    mut http: Option<http::Server>,
+) -> ExitCode {
+    let mut http_failed = false;
     let stopping = async {
-        // Awaited outside of the event: its fields are not evaluated when its level is off.
-        let signal = signal.await;
-        tracing::info!(signal, "stopping: no new calls, answering those under way");
+        tokio::select! {
+            // Awaited outside of the event: its fields are not evaluated when its level is off.
+            signal = signal => tracing::info!(signal, "stopping: no new calls, answering those under way"),
+            error = lost(&mut http) => {
+                tracing::error!(error, "stopping: HTTP could not go on");
+                http_failed = true;
+            }
+        }
+        if let Some(http) = &http {
+            http.drain();
+        }
     };
-    match grpc::serve(listeners, workers, stopping).await {
-        Ok(Drained::Clean) => tracing::info!("stopped: every call was answered"),
-        Ok(Drained::Cut) => tracing::warn!("stopped: some connections did not close in time and were cut"),
+    let drained = match grpc::serve(grpc, workers, stopping).await {
+        Ok(drained) => drained,
         Err(error) => {
             tracing::error!(%error, "stopped: it could not go on");
             return ExitCode::FAILURE;
         }
+    };
+    let http_drained = match http {
+        Some(http) if !http_failed => http.stop().await,
+        _ => Drained::Clean,
+    };
+    if (drained, http_drained) == (Drained::Clean, Drained::Clean) {
+        tracing::info!("stopped: every call was answered");
+    } else {
+        tracing::warn!("stopped: some connections did not close in time and were cut");
     }
-    ExitCode::SUCCESS
+    if http_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+async fn lost(http: &mut Option<http::Server>) -> String {
+    match http {
+        Some(http) => http.lost().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Cores that this process may use, by its affinity and the quota of its control group.
@@ -86,36 +144,57 @@ fn cores() -> NonZeroUsize {
     std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
-/// Starts the workers: with Redis each has a connection and a batcher of its own, else all share the one memory.
-async fn start(count: NonZeroUsize, limiter: Arc<Limiter<()>>, url: StoreUrl) -> Result<Workers, StartError> {
-    let memory = match url {
-        StoreUrl::Memory { capacity } => {
-            Some(Arc::new(ConfiguredStore::Memory(MemoryStore::new(capacity, Arc::new(SystemClock)))))
-        }
-        StoreUrl::Redis(_) => None,
-    };
-    let service = move |_| {
-        let (memory, limiter, url) = (memory.clone(), limiter.clone(), url.clone());
-        async move {
-            let store = match memory {
-                Some(memory) => memory,
-                None => Arc::new(connect(&url).await?),
-            };
-            Ok(Service::new(Arc::new(limiter.beside(store))))
-        }
-    };
-    Workers::start(count, service).await
+/// Where a worker's store comes from: with Redis each has a connection and a batcher of its own, else all share one memory.
+#[derive(Clone)]
+struct Stores {
+    url: StoreUrl,
+    /// What Redis is given for an answer; an embedded store keeps nobody waiting.
+    deadline: Duration,
+    memory: Option<Arc<ConfiguredStore>>,
 }
 
-async fn connect(url: &StoreUrl) -> Result<ConfiguredStore, String> {
-    let store = RedisStore::connect(url.secret()).map_err(|error| format!("store.url is wrong: {error}"))?;
-    store.connected(FIRST_CONNECTION).await;
-    Ok(ConfiguredStore::Redis(store))
+impl Stores {
+    fn new(url: StoreUrl, deadline: Duration) -> Self {
+        let memory = match url {
+            StoreUrl::Memory { capacity } => Some(MemoryStore::new(capacity, Arc::new(SystemClock))),
+            StoreUrl::Redis(_) => None,
+        };
+        Self { url, deadline, memory: memory.map(|memory| Arc::new(ConfiguredStore::Memory(memory))) }
+    }
+
+    /// A store for the current runtime.
+    async fn store(&self) -> Result<Arc<ConfiguredStore>, String> {
+        if let Some(memory) = &self.memory {
+            return Ok(memory.clone());
+        }
+        let store = RedisStore::connect(self.url.secret(), self.deadline);
+        let store = store.map_err(|error| format!("store.url is wrong: {error}"))?;
+        store.connected(FIRST_CONNECTION).await;
+        Ok(Arc::new(ConfiguredStore::Redis(store)))
+    }
+}
+
+type Started = (Workers, Option<Arc<ConfiguredStore>>);
+
+/// Starts the workers and, if HTTP is served, makes its store, all at the same time.
+async fn start(count: NonZeroUsize, limiter: Arc<Limiter<()>>, stores: Stores, with_http: bool) -> Result<Started, StartError> {
+    let of_http = stores.clone();
+    let service = move |_| {
+        let (limiter, stores) = (limiter.clone(), stores.clone());
+        async move { Ok(Service::new(Arc::new(limiter.beside(stores.store().await?)))) }
+    };
+    let http = async {
+        match with_http {
+            true => of_http.store().await.map(Some).map_err(StartError::Service),
+            false => Ok(None),
+        }
+    };
+    tokio::try_join!(Workers::start(count, service), http)
 }
 
 /// The start line, and, on the example plans, what to paste next.
-fn announce(limiter: &Limiter<()>, workers: NonZeroUsize, store: &StoreUrl, origin: &Origin, listeners: &[Listener]) {
-    let addresses: Vec<String> = listeners.iter().map(|listener| listener.address().to_string()).collect();
+fn announce(limiter: &Limiter<()>, workers: NonZeroUsize, store: &StoreUrl, origin: &Origin, listeners: &Listeners) {
+    let addresses: Vec<String> = listeners.grpc.iter().map(|listener| listener.address().to_string()).collect();
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         config = %origin,
@@ -124,10 +203,11 @@ fn announce(limiter: &Limiter<()>, workers: NonZeroUsize, store: &StoreUrl, orig
         workers,
         store = %store,
         grpc = addresses.join(","),
+        http = listeners.http.as_ref().map(|listener| tracing::field::display(listener.address())),
         "tollgate is serving"
     );
     if *origin == Origin::Example {
-        let target = match listeners.first().map(Listener::address) {
+        let target = match listeners.grpc.first().map(Listener::address) {
             Some(Address::Unix(path)) => format!("-unix {}", path.display()),
             _ => addresses.first().cloned().unwrap_or_default(),
         };

@@ -25,15 +25,17 @@ const WORKERS_MAX: u64 = 1024;
 /// Checks all of it; `None`, or at least one mistake, when something is wrong.
 pub(super) fn check(root: Value, mistakes: &mut Mistakes) -> Option<Config> {
     let mut root = Node::root(root).table(mistakes)?;
-    let listen_grpc = listen(&mut root, mistakes);
+    let listen = listen(&mut root, mistakes);
     let store = store(&mut root, mistakes);
     let deny_cache_entries = deny_cache(&mut root, mistakes);
     let workers = workers(&mut root, mistakes);
     let plans = plans::check(root.take("plans"), mistakes);
     root.finish(mistakes);
+    let (listen_grpc, listen_http) = listen?;
     let (store_url, store_deadline, expected_replicas) = store?;
     Some(Config {
-        listen_grpc: listen_grpc?,
+        listen_grpc,
+        listen_http,
         store_url,
         store_deadline,
         expected_replicas,
@@ -43,19 +45,27 @@ pub(super) fn check(root: Value, mistakes: &mut Mistakes) -> Option<Config> {
     })
 }
 
-fn listen(root: &mut Table, mistakes: &mut Mistakes) -> Option<Vec<Address>> {
+/// Where gRPC is served, and where HTTP, if anywhere.
+fn listen(root: &mut Table, mistakes: &mut Mistakes) -> Option<(Vec<Address>, Option<Address>)> {
     let default = || LISTEN_GRPC_DEFAULT.parse().ok().map(|address| vec![address]);
-    let Some(listen) = root.take("listen") else { return default() };
+    let Some(listen) = root.take("listen") else { return Some((default()?, None)) };
     let mut listen = listen.table(mistakes)?;
-    let addresses = match listen.take("grpc") {
+    let grpc = match listen.take("grpc") {
         Some(grpc) => grpc.list(mistakes).and_then(|nodes| addresses(nodes, mistakes)),
         None => default(),
     };
-    for field in ["http", "admin"] {
-        not_yet(&mut listen, field, mistakes);
-    }
+    let http = listen.take("http").map_or(Some(None), |node| address_or_off(node, mistakes));
+    not_yet(&mut listen, "admin", mistakes);
     listen.finish(mistakes);
-    addresses
+    Some((grpc?, http?))
+}
+
+fn address_or_off(node: Node, mistakes: &mut Mistakes) -> Option<Option<Address>> {
+    let path = node.path.clone();
+    match node.text(mistakes)?.as_str() {
+        "" => Some(None),
+        text => text.parse().map(Some).map_err(|error| wrong(mistakes, &path, format!("is wrong: {error}"))).ok(),
+    }
 }
 
 fn addresses(nodes: Vec<Node>, mistakes: &mut Mistakes) -> Option<Vec<Address>> {

@@ -141,9 +141,28 @@ fn nine_limits_and_ten_thousand_and_one_plans_are_too_many() {
 
 #[test]
 fn what_a_later_version_brings_is_refused_by_a_sentence() {
-    let found = mistakes(&format!("{PLANS}listen: {{ http: '', admin: '' }}\n"));
-    assert_eq!(found.len(), 2);
-    assert!(found.iter().all(|mistake| mistake.contains("is not supported by version")), "{found:?}");
+    let found = mistakes(&format!("{PLANS}listen: {{ admin: '' }}\n"));
+    assert!(found.len() == 1 && found[0].contains("listen.admin is not supported by version"), "{found:?}");
+}
+
+#[test]
+fn http_is_off_unless_it_has_an_address() {
+    for (yaml, address) in [
+        ("", None),
+        ("listen: {}", None),
+        ("listen: { http: '' }", None),
+        ("listen: { http: '127.0.0.1:8080' }", Some("127.0.0.1:8080")),
+        ("listen: { http: 'unix:/run/tollgate/http.sock' }", Some("unix:/run/tollgate/http.sock")),
+    ] {
+        let found = load(&format!("{PLANS}{yaml}")).unwrap().listen_http.map(|address| address.to_string());
+        assert_eq!(found.as_deref(), address, "{yaml}");
+    }
+    let from_environment = load_with(PLANS, &[("TOLLGATE_LISTEN__HTTP", "0.0.0.0:9090")], &[]).unwrap().listen_http;
+    assert_eq!(from_environment.map(|address| address.to_string()).as_deref(), Some("0.0.0.0:9090"));
+    for yaml in ["listen: { http: 8080 }", "listen: { http: ':8080' }", "listen: { http: ['127.0.0.1:1', '127.0.0.1:2'] }"] {
+        let found = mistakes(&format!("{PLANS}{yaml}"));
+        assert!(found.len() == 1 && found[0].starts_with("listen.http is "), "{found:?}");
+    }
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The acceptor: takes connections in on every listener and hands each to a worker. Does nothing else, so that a worker
-//! that is busy keeps no connection from another.
+//! The acceptor: takes connections in on every listener and hands each on, those of gRPC to a worker. Does nothing else, so
+//! that a worker that is busy keeps no connection from another.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
-use super::crew::Crew;
+use super::socket::Accepted;
 use super::{Listener, ServeError};
 use crate::clock::monotonic;
 
@@ -16,9 +16,10 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Between two log lines of the same kind of trouble; connections can fail by the thousand.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
-/// Accepts until a listener fails for good. Dropping the future closes the listeners.
-pub(super) async fn accept(listeners: Vec<Listener>, crew: &Crew) -> ServeError {
-    let mut accepting: FuturesUnordered<_> = listeners.into_iter().map(|listener| accept_on(listener, crew)).collect();
+/// Accepts until a listener fails for good, and gives each connection to `hand`, which tells whether it had room for it; if
+/// not, it is closed. Dropping the future closes the listeners.
+pub(crate) async fn accept(listeners: Vec<Listener>, hand: impl Fn(Accepted) -> bool) -> ServeError {
+    let mut accepting: FuturesUnordered<_> = listeners.into_iter().map(|listener| accept_on(listener, &hand)).collect();
     match accepting.next().await {
         Some(error) => error,
         // Nobody listens, so nothing can fail.
@@ -26,15 +27,15 @@ pub(super) async fn accept(listeners: Vec<Listener>, crew: &Crew) -> ServeError 
     }
 }
 
-async fn accept_on(listener: Listener, crew: &Crew) -> ServeError {
+async fn accept_on(listener: Listener, hand: &impl Fn(Accepted) -> bool) -> ServeError {
     let (mut failures, mut refusals) = (Occasion::default(), Occasion::default());
     loop {
         match listener.accept().await {
             Ok(accepted) => {
-                if !crew.hand(accepted)
+                if !hand(accepted)
                     && let Some(times) = refusals.due(monotonic())
                 {
-                    tracing::warn!(address = %listener.address(), times, "closed connections: every worker has its most");
+                    tracing::warn!(address = %listener.address(), times, "closed connections: as many are open as may be");
                 }
             }
             Err(error) if is_final(&error) => return ServeError::Listener(listener.address().clone(), error),

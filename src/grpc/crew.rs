@@ -26,6 +26,16 @@ impl Drop for Seat {
     }
 }
 
+/// Tells how many connections are open, of all workers together.
+pub struct Connections(Vec<Arc<AtomicUsize>>);
+
+impl Connections {
+    /// So many, those that were handed over and not served yet included.
+    pub fn open(&self) -> usize {
+        self.0.iter().map(|open| open.load(Ordering::Relaxed)).sum()
+    }
+}
+
 /// Every worker, in order. Dropping it tells them that no more connections come.
 #[derive(Default)]
 pub(super) struct Crew(Vec<Mate>);
@@ -43,6 +53,10 @@ impl Crew {
         let (connections, handed) = mpsc::unbounded_channel();
         self.0.push(Mate { connections, open: Arc::default() });
         handed
+    }
+
+    pub(super) fn connections(&self) -> Connections {
+        Connections(self.0.iter().map(|mate| mate.open.clone()).collect())
     }
 
     /// Hands a connection to the worker with the fewest, of equals to the first; whether one took it. It is closed if not.
@@ -87,6 +101,7 @@ mod tests {
         // Two of the second worker close: the next two are its.
         drop((received[1].try_recv().unwrap(), received[1].try_recv().unwrap()));
         assert_eq!(open(&crew), [4, 2, 4]);
+        assert_eq!(crew.connections().open(), 10);
         assert!(hand(&crew) && hand(&crew));
         assert_eq!(open(&crew), [4, 4, 4]);
     }

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
 /// A connection that belongs to no runtime: how it travels from the acceptor to a worker.
-pub(super) enum Accepted {
+pub(crate) enum Accepted {
     /// TCP, not blocking.
     Tcp(StdTcpStream),
     /// Unix domain, not blocking.
@@ -18,7 +18,7 @@ pub(super) enum Accepted {
 }
 
 /// A connection of the current runtime.
-pub(super) enum Socket {
+pub(crate) enum Socket {
     /// TCP.
     Tcp(TcpStream),
     /// Unix domain.
@@ -27,7 +27,7 @@ pub(super) enum Socket {
 
 impl Socket {
     /// Makes a connection the current runtime's own. Errors: the system has no room to watch it.
-    pub(super) fn adopt(accepted: Accepted) -> io::Result<Self> {
+    pub(crate) fn adopt(accepted: Accepted) -> io::Result<Self> {
         match accepted {
             Accepted::Tcp(stream) => TcpStream::from_std(stream).map(Self::Tcp),
             Accepted::Unix(stream) => UnixStream::from_std(stream).map(Self::Unix),

@@ -16,7 +16,7 @@ use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, health_reporter};
 
 use super::connection;
-use super::crew::{Crew, Handed};
+use super::crew::{Connections, Crew, Handed};
 use super::pb::rate_limit_service_server::RateLimitService;
 use super::services::{self, Services};
 use super::{Drained, HEALTH_SERVICE};
@@ -87,6 +87,11 @@ impl Workers {
             started.await.map_err(|_| StartError::Lost)??;
         }
         Ok(Self { crew, ends: Ends { health, ends } })
+    }
+
+    /// Tells how many connections they have, also while they serve.
+    pub fn connections(&self) -> Connections {
+        self.crew.connections()
     }
 }
 

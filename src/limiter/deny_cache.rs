@@ -124,6 +124,11 @@ impl DenyCache {
         self.holds_until_us.fetch_max(until_us, Ordering::Relaxed);
     }
 
+    /// Denials held, those that are over and whose place nobody took yet included.
+    pub(super) fn entries(&self) -> usize {
+        self.table().entries.len()
+    }
+
     /// Keyed by this process's own secret, so that nobody can choose keys that meet.
     fn hash(&self, ask: &Ask) -> u32 {
         let name = (Arc::as_ptr(&ask.plan), &ask.key, cost_class(&ask.plan, ask.cost));

@@ -1,6 +1,6 @@
 //! Policies, without a network: a store that fails on purpose, and the embedded one.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::*;
@@ -184,6 +184,125 @@ async fn limiters_beside_each_other_count_one_share_when_their_stores_fail() {
         assert_eq!(ask(limiter, "ten", 1).await, (Outcome::Denied, DecidedBy::LocalFallback));
     }
     assert_eq!(one.config_hash(), other.config_hash());
+}
+
+/// Exact counters that can be out of reach.
+struct Remembers {
+    counters: Arc<MemoryStore>,
+    up: Arc<AtomicBool>,
+}
+
+impl Store for Remembers {
+    async fn decide_batch(&self, asks: &[Ask], _deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
+        let lost = || Err(StoreError::Unreachable("gone".to_owned()));
+        let up = self.up.load(Ordering::SeqCst);
+        asks.iter().map(|ask| if up { self.counters.decide(ask) } else { lost() }).collect()
+    }
+}
+
+/// Of three replicas some lose the store and find it again, time and again in one window: the README's bound, reached and
+/// not passed.
+#[tokio::test]
+async fn a_store_that_goes_and_comes_grants_a_quota_and_a_share_for_each_replica_cut_off() {
+    for cut_off in 0..=3_u64 {
+        let counters = Arc::new(MemoryStore::new(CAPACITY_DEFAULT, Arc::new(Clock0)));
+        let ups: Vec<_> = (0..3).map(|_| Arc::new(AtomicBool::new(true))).collect();
+        // A denial that is remembered holds through an outage, and the bound would not be reached.
+        let settings = Settings { deny_cache_entries: 0, ..SETTINGS };
+        let replica = |up: &Arc<AtomicBool>| {
+            let store = Remembers { counters: counters.clone(), up: up.clone() };
+            Limiter::new(plans(), store, settings, Arc::new(Clock0))
+        };
+        let replicas: Vec<_> = ups.iter().map(replica).collect();
+        let mut granted = 0;
+        for round in 0..20 {
+            ups.iter().take(cut_off as usize).for_each(|up| up.store(round % 2 == 0, Ordering::SeqCst));
+            for replica in replicas.iter().cycle().take(9) {
+                granted += u64::from(ask(replica, "ten", 1).await.0 == Outcome::Allowed);
+            }
+        }
+        // A share is a third of ten, rounded up.
+        assert_eq!(granted, 10 + cut_off * 4, "{cut_off} cut off");
+    }
+}
+
+/// Decisions counted for a plan, all limiters together, that had this outcome from this decider.
+fn counted_for(limiter: &Limiter<impl Store>, plan: &str, outcome: Outcome, by: DecidedBy) -> u64 {
+    let (place, _) = limiter.plans().find(plan).unwrap();
+    limiter.totals().decisions(place, outcome, by)
+}
+
+#[tokio::test]
+async fn totals_are_of_all_limiters_those_that_are_gone_included() {
+    let one = broken();
+    let other = one.beside(MemoryStore::new(CAPACITY_DEFAULT, Arc::new(Clock0)));
+    ask(&one, "allow", 1).await;
+    for _ in 0..3 {
+        ask(&other, "allow", 4).await;
+    }
+    drop(other);
+    assert_eq!(counted_for(&one, "allow", Outcome::Allowed, DecidedBy::FailOpen), 1);
+    assert_eq!(counted_for(&one, "allow", Outcome::Allowed, DecidedBy::Store), 2);
+    assert_eq!(counted_for(&one, "allow", Outcome::Denied, DecidedBy::Store), 1);
+    let totals = one.totals();
+    let unreachable = StoreError::Unreachable(String::new()).kind_index();
+    assert_eq!((totals.durations.count(), totals.store_errors[unreachable], totals.store_errors.iter().sum()), (4, 1, 1));
+    // The embedded store is not timed.
+    assert_eq!(totals.store_durations.count(), 1);
+}
+
+#[tokio::test]
+async fn of_a_batch_every_decision_is_counted_and_nothing_else() {
+    let limiter = healthy();
+    let mut questions = ["ten", "unlimited", "no such", "ten", "blocked"].map(|plan| question(plan, 6)).to_vec();
+    questions.push(Question { mode: Mode::Peek, ..question("ten", 1) });
+    limiter.decide_batch(questions, None).await;
+    assert_eq!(counted_for(&limiter, "ten", Outcome::Allowed, DecidedBy::Store), 1);
+    assert_eq!(counted_for(&limiter, "ten", Outcome::Denied, DecidedBy::Store), 1);
+    assert_eq!(counted_for(&limiter, "unlimited", Outcome::Allowed, DecidedBy::Plan), 1);
+    assert_eq!(counted_for(&limiter, "blocked", Outcome::Denied, DecidedBy::Plan), 1);
+    let totals = limiter.totals();
+    assert_eq!((totals.durations.count(), totals.peeks, totals.unknown_plans), (4, 1, 1));
+}
+
+#[tokio::test]
+async fn whoever_is_refused_got_no_decision() {
+    let limiter = limiter(Broken(StoreError::Overloaded(1)));
+    assert!(limiter.decide(question("ten", 1), None).await.is_err());
+    limiter.decide_batch(vec![question("ten", 1), question("allow", 1)], None).await;
+    let totals = limiter.totals();
+    let overloaded = totals.store_errors[StoreError::Overloaded(1).kind_index()];
+    assert_eq!((totals.durations.count(), overloaded, totals.store_durations.count(), totals.waiting), (0, 3, 2, 0));
+}
+
+/// A store whose call is large.
+struct Large;
+
+/// Far more than what a limiter itself keeps of a call.
+const LARGE: usize = 8192;
+
+impl Store for Large {
+    async fn decide_one(&self, ask: &Ask, deadline: Duration) -> Result<Verdict, StoreError> {
+        self.decide_batch(std::slice::from_ref(ask), deadline).await.remove(0)
+    }
+
+    async fn decide_batch(&self, asks: &[Ask], _deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
+        let kept = [0_u8; LARGE];
+        tokio::task::yield_now().await;
+        vec![Err(StoreError::Refused(format!("{} bytes were kept", kept.len()))); asks.len()]
+    }
+}
+
+/// Each decision under way is that much memory, which is written and moved.
+#[tokio::test]
+async fn a_call_to_the_store_is_there_once_in_a_decision() {
+    let limiter = limiter(Large);
+    let decision = limiter.decide(question("ten", 1), None);
+    let batch = limiter.decide_batch(vec![question("ten", 1)], None);
+    let bytes = (size_of_val(&decision), size_of_val(&batch));
+    assert!(bytes.0 < 2 * LARGE && bytes.1 < 2 * LARGE, "{bytes:?}");
+    assert!(bytes.0 > LARGE && bytes.1 > LARGE, "it is there at all: {bytes:?}");
+    assert_eq!(decision.await.unwrap().decided_by, DecidedBy::LocalFallback);
 }
 
 /// A clock that the test moves, wall and monotonic time together.

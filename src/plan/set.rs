@@ -12,18 +12,27 @@ const SUGGESTION_EDITS_MAX: usize = 3;
 /// Every plan that this replica enforces.
 #[derive(Debug, Clone, Default)]
 pub struct PlanSet {
-    plans: BTreeMap<Arc<str>, Arc<Plan>>,
+    /// Each with its place in the order of the names.
+    plans: BTreeMap<Arc<str>, (usize, Arc<Plan>)>,
 }
 
 impl PlanSet {
     /// The plan of this name. Errors: [`UnknownPlan`], with the nearest name when one is close.
     pub fn get(&self, name: &str) -> Result<&Arc<Plan>, UnknownPlan> {
-        self.plans.get(name).ok_or_else(|| UnknownPlan { name: name.to_owned(), nearest: self.nearest(name) })
+        self.find(name).map(|(_, plan)| plan)
+    }
+
+    /// The plan of this name and its place in [`Self::iter`], 0 to `len() - 1`, for tables kept by plan. Errors: as [`Self::get`].
+    pub fn find(&self, name: &str) -> Result<(usize, &Arc<Plan>), UnknownPlan> {
+        match self.plans.get(name) {
+            Some((place, plan)) => Ok((*place, plan)),
+            None => Err(UnknownPlan { name: name.to_owned(), nearest: self.nearest(name) }),
+        }
     }
 
     /// All plans in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Plan>> {
-        self.plans.values()
+        self.plans.values().map(|(_, plan)| plan)
     }
 
     /// Number of plans.
@@ -60,7 +69,10 @@ impl PlanSet {
 
 impl FromIterator<Plan> for PlanSet {
     fn from_iter<I: IntoIterator<Item = Plan>>(plans: I) -> Self {
-        Self { plans: plans.into_iter().map(|plan| (plan.name.clone(), Arc::new(plan))).collect() }
+        // In the order of their names, and of one name the last.
+        let by_name: BTreeMap<_, _> = plans.into_iter().map(|plan| (plan.name.clone(), plan)).collect();
+        let place = |(place, (name, plan))| (name, (place, Arc::new(plan)));
+        Self { plans: by_name.into_iter().enumerate().map(place).collect() }
     }
 }
 
@@ -108,6 +120,14 @@ mod tests {
         assert_eq!(set.get("enterprise").unwrap_err().nearest, None);
         assert_eq!(set.get("x").unwrap_err().nearest, None);
         assert!(set.get("free").is_ok());
+    }
+
+    #[test]
+    fn a_plan_is_found_at_its_place_in_the_order_of_names() {
+        let set = plans(&["free", "starter", "business", "free"]);
+        let places: Vec<usize> = set.iter().map(|plan| set.find(&plan.name).unwrap().0).collect();
+        assert_eq!(places, [0, 1, 2]);
+        assert_eq!(set.find("business").unwrap().0, 0);
     }
 
     #[test]

@@ -4,8 +4,10 @@
 //! writes atomically; here is what carries requests to it and readings back.
 
 mod batcher;
+mod breaker;
 mod call;
 mod client;
+mod keeper;
 mod name;
 mod queue;
 mod script;
@@ -18,7 +20,7 @@ use std::time::{Duration, Instant};
 use fred::clients::Client;
 use fred::error::{Error, ErrorKind};
 use fred::interfaces::ClientLike;
-use fred::types::config::Options;
+use fred::types::config::{Config, Options};
 use fred::types::{ClusterHash, CustomCommand, Value};
 use tokio::sync::Mutex;
 
@@ -26,7 +28,10 @@ use super::{Ask, Store, StoreError};
 use crate::algorithm::Verdict;
 use crate::clock::{Clock, monotonic};
 use batcher::{Batcher, REQUESTS_WAITING_MAX};
+pub use breaker::BreakerState;
 use call::{Call, Request};
+use client::Wire;
+use keeper::Keeper;
 use script::Script;
 
 /// Most names in one script call: three quarters of what batching can save, and Redis is held for a tenth of a
@@ -36,71 +41,117 @@ pub const SCRIPT_NAMES_MAX: usize = 32;
 /// Counters in one Redis.
 #[derive(Clone)]
 pub struct RedisStore {
-    shared: Arc<Shared>,
+    keeper: Arc<Keeper>,
     batcher: Batcher,
 }
 
-struct Shared {
-    client: Client,
-    script: Script,
-    /// Held by the one task that loads the script.
-    loading: Mutex<()>,
-    /// Times that the script was loaded.
-    loads: AtomicU64,
+/// How a store's connection is doing, for metrics. Counts are from the start of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Status {
+    /// Whether Redis is asked. Open, too, until the first connection is up.
+    pub breaker: BreakerState,
+    /// Times that the breaker opened.
+    pub opened: u64,
+    /// Connections tried, the first included.
+    pub probes: u64,
+    /// Decisions asked for that Redis did not make: no answer within the deadline, or not asked.
+    pub undecided: u64,
+}
+
+/// What every connection of one store is made of.
+struct Recipe {
+    config: Config,
+    script: Arc<Script>,
+    /// What a healthy Redis answers within.
+    deadline: Duration,
     /// Tests only; see [`RedisStore::with_injected_clock`].
     injected: Option<Arc<dyn Clock>>,
 }
 
+/// One connection, from its handshake to its end.
+struct Connection {
+    /// As the breaker counts them.
+    number: u64,
+    client: Client,
+    script: Arc<Script>,
+    /// Held by the one task that loads the script.
+    loading: Mutex<()>,
+    /// Times that the script was loaded.
+    loads: AtomicU64,
+}
+
 impl RedisStore {
     /// Starts connecting to `url` (`redis://[user:password@]host[:port][/db]` or `redis+unix:///path`) and returns at once;
-    /// connecting and reconnecting go on in the background for as long as the store lives.
+    /// connecting and reconnecting go on in the background for as long as the store lives. A Redis that does not answer
+    /// within `deadline` several times in a row is taken for dead until it does.
     ///
     /// Must be called within a tokio runtime. Errors: a sentence, when the URL cannot be understood.
-    pub fn connect(url: &str) -> Result<Self, String> {
-        Self::start(url, None)
+    pub fn connect(url: &str, deadline: Duration) -> Result<Self, String> {
+        Self::start(url, deadline, None)
     }
 
     /// A store that decides by `clock` instead of Redis's. For tests: states written this way are not for production, as
-    /// their expiry is set by the injected time too.
+    /// their expiry is set by the injected time too. Such a Redis is given ten seconds for each answer.
     pub fn with_injected_clock(url: &str, clock: Arc<dyn Clock>) -> Result<Self, String> {
-        Self::start(url, Some(clock))
+        Self::start(url, Duration::from_secs(10), Some(clock))
     }
 
-    fn start(url: &str, injected: Option<Arc<dyn Clock>>) -> Result<Self, String> {
-        let client = client::connect(url).map_err(|error| error.details().to_owned())?;
-        let script = Script::new(injected.is_some());
-        let shared = Arc::new(Shared { client, script, loading: Mutex::new(()), loads: AtomicU64::new(0), injected });
-        Ok(Self { batcher: Batcher::start(shared.clone()), shared })
+    fn start(url: &str, deadline: Duration, injected: Option<Arc<dyn Clock>>) -> Result<Self, String> {
+        let config = client::config(url).map_err(|error| error.details().to_owned())?;
+        let script = Arc::new(Script::new(injected.is_some()));
+        let keeper = Arc::new(Keeper::start(Recipe { config, script, deadline, injected }));
+        Ok(Self { batcher: Batcher::start(keeper.clone()), keeper })
     }
 
     /// Waits until the first connection is up, but no longer than `patience`; whether it is.
     pub async fn connected(&self, patience: Duration) -> bool {
-        tokio::time::timeout(patience, self.shared.client.wait_for_connect()).await.is_ok_and(|up| up.is_ok())
+        tokio::time::timeout(patience, self.keeper.connected()).await.is_ok()
+    }
+
+    /// How the connection is doing now.
+    pub fn status(&self) -> Status {
+        self.keeper.status()
+    }
+
+    /// Notes what Redis owed. Decisions that it made cost no more than the look.
+    fn noted<T>(&self, asks: usize, answer: Result<T, StoreError>) -> Result<T, StoreError> {
+        if let Err(StoreError::Deadline(_) | StoreError::Unreachable(_)) = answer {
+            self.keeper.owed(asks);
+        }
+        answer
+    }
+
+    async fn decide_now(&self, ask: &Ask, deadline: Duration) -> Result<Verdict, StoreError> {
+        self.keeper.refusal().map_or(Ok(()), Err)?;
+        self.batcher.take(Request::of(ask), deadline)?.await.unwrap_or_else(|_| Err(given_up()))
+    }
+
+    async fn decide_all_now(&self, asks: &[Ask], deadline: Duration) -> Result<Vec<Result<Verdict, StoreError>>, StoreError> {
+        self.keeper.refusal().map_or(Ok(()), Err)?;
+        let answered = self.batcher.take_batch(asks.iter().map(Request::of).collect(), deadline)?;
+        answered.await.map_err(|_| given_up())
     }
 }
 
 impl Store for RedisStore {
     async fn decide_one(&self, ask: &Ask, deadline: Duration) -> Result<Verdict, StoreError> {
-        // The batcher answers in time. The call itself belongs to it, and fred bounds it: fred may send a command again on
-        // reconnect when its future was dropped.
-        let answered = self.batcher.take(Request::of(ask), deadline)?;
-        answered.await.unwrap_or_else(|_| Err(ended()))
+        self.noted(1, self.decide_now(ask, deadline).await)
     }
 
     async fn decide_batch(&self, asks: &[Ask], deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
-        let answers = match self.batcher.take_batch(asks.iter().map(Request::of).collect(), deadline) {
-            Ok(answered) => answered.await.map_err(|_| ended()),
-            Err(error) => Err(error),
-        };
-        answers.unwrap_or_else(|error| vec![Err(error); asks.len()])
+        match self.decide_all_now(asks, deadline).await {
+            Ok(answers) => answers.into_iter().map(|answer| self.noted(1, answer)).collect(),
+            Err(error) => vec![self.noted(asks.len(), Err(error)); asks.len()],
+        }
     }
 }
 
-fn ended() -> StoreError {
-    StoreError::Unreachable("its batcher has ended".to_owned())
+/// The batcher answers everybody in time; only a panic takes callers with it.
+fn given_up() -> StoreError {
+    StoreError::Unreachable("the call was given up".to_owned())
 }
 
-impl Shared {
+impl Recipe {
     /// What follows EVALSHA for a call.
     fn command<T>(&self, call: &Call<T>) -> Vec<Value> {
         let keys: Vec<Value> = call.keys().map(|key| Value::String(key.into())).collect();
@@ -109,8 +160,35 @@ impl Shared {
         let head = [Value::String(self.script.sha.clone()), Value::Integer(keys.len() as i64)];
         head.into_iter().chain(keys).chain([packed]).chain(clock).collect()
     }
+}
 
-    /// One script call; its reply.
+impl Connection {
+    /// Connects and loads the script, so that no decision has to wait for that.
+    async fn open(recipe: &Recipe, number: u64) -> Result<(Self, Wire), StoreError> {
+        let failed = |error: Error| store_error(&error, keeper::CONNECT_MAX);
+        let (client, wire) = client::connect(&recipe.config).await.map_err(failed)?;
+        let script = recipe.script.clone();
+        let connection = Self { number, client, script, loading: Mutex::new(()), loads: AtomicU64::new(0) };
+        connection.load_script(0, monotonic() + keeper::CONNECT_MAX).await.map_err(failed)?;
+        Ok((connection, wire))
+    }
+
+    /// Has a decision made, charged to a key of its own, within the recipe's deadline: a Redis that is read-only, still
+    /// loading or too slow answers a PING well enough and no decision.
+    async fn prove(&self, recipe: &Recipe) -> Result<(), StoreError> {
+        let until = monotonic() + recipe.deadline;
+        let call = Call::trial(until);
+        let reply = self.call(recipe.command(&call), until).await?;
+        call.answers(Ok(reply.as_bytes().unwrap_or_default())).into_iter().try_for_each(|((), answer)| answer.map(drop))
+    }
+
+    /// What it is connected to, without credentials.
+    fn server(&self) -> String {
+        self.client.client_config().server.hosts().iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+    }
+
+    /// One script call; its reply. The batcher drops none of these: fred may send a command again on reconnect when its
+    /// future was dropped.
     async fn call(&self, command: Vec<Value>, until: Instant) -> Result<Value, StoreError> {
         let deadline = until.saturating_duration_since(monotonic());
         self.evalsha(command, until).await.map_err(|error| store_error(&error, deadline))

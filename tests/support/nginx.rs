@@ -1,4 +1,5 @@
-//! nginx as people put it before several replicas: `grpc_pass` to all of them, calls spread evenly.
+//! nginx as people put it before several replicas (`grpc_pass` to all of them, calls spread evenly), and before an
+//! application that it asks the check endpoint for (`auth_request`).
 
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
@@ -14,22 +15,48 @@ pub struct Nginx {
 
 impl Nginx {
     pub fn before(replicas: &[&str]) -> Self {
+        let servers: String = replicas.iter().map(|replica| format!("server {replica} max_fails=0; ")).collect();
+        // A call whose request was sent is never sent again: it may have been charged.
+        Self::start(|address| {
+            format!(
+                "upstream replicas {{ {servers} keepalive 512; keepalive_requests 10000000; }}\n\
+                 server {{ listen {address} http2; http2_max_concurrent_streams 512;\n\
+                 location / {{ grpc_pass grpc://replicas; grpc_next_upstream error; grpc_connect_timeout 1s; }} }}"
+            )
+        })
+    }
+
+    /// Before an application (here: a line of text) whose every request a check must allow first, as `X-User`.
+    pub fn asking(http: &str, plan: &str) -> Self {
+        Self::start(|address| {
+            format!(
+                "upstream tollgate {{ server {http}; keepalive 16; }}\n\
+                 server {{ listen {address};\n\
+                 add_header RateLimit $limit always; add_header Retry-After $wait always;\n\
+                 location / {{ auth_request /check; auth_request_set $wait $upstream_http_retry_after;\n\
+                 auth_request_set $limit $upstream_http_ratelimit; error_page 403 = @denied; try_files /none @application; }}\n\
+                 location @application {{ return 200 'the application'; }}\n\
+                 location @denied {{ return 429; }}\n\
+                 location = /check {{ internal; proxy_pass_request_body off; proxy_set_header Content-Length '';\n\
+                 proxy_http_version 1.1; proxy_set_header Connection '';\n\
+                 proxy_pass http://tollgate/v1/check?key=$http_x_user&plan={plan}&deny_status=403; }} }}"
+            )
+        })
+    }
+
+    fn start(servers: impl FnOnce(&str) -> String) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let address = format!("127.0.0.1:{}", free_port());
-        let servers: String = replicas.iter().map(|replica| format!("server {replica} max_fails=0; ")).collect();
         let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .iter()
             .map(|kind| format!("{kind}_temp_path {}; ", directory.path().join(kind).display()))
             .collect();
-        // A call whose request was sent is never sent again: it may have been charged.
         let config = format!(
             "worker_processes 1; daemon off; pid {0}/nginx.pid; error_log {0}/error.log;\n\
              events {{ worker_connections 4096; }}\n\
-             http {{ access_log off; {temporary} keepalive_requests 10000000;\n\
-             upstream replicas {{ {servers} keepalive 512; keepalive_requests 10000000; }}\n\
-             server {{ listen {address} http2; http2_max_concurrent_streams 512;\n\
-             location / {{ grpc_pass grpc://replicas; grpc_next_upstream error; grpc_connect_timeout 1s; }} }} }}\n",
-            directory.path().display()
+             http {{ access_log off; {temporary} keepalive_requests 10000000;\n{1} }}\n",
+            directory.path().display(),
+            servers(&address)
         );
         let file = directory.path().join("nginx.conf");
         std::fs::write(&file, config).unwrap();

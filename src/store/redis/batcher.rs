@@ -6,20 +6,22 @@
 //! share of the call.
 
 use std::collections::VecDeque;
-use std::pin::Pin;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use fred::types::Value;
-use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Sleep;
 
+use super::SCRIPT_NAMES_MAX;
 use super::call::{Call, Request};
 use super::queue::{Entry, Queue, Waiter};
-use super::{SCRIPT_NAMES_MAX, Shared, ended};
 use crate::algorithm::Verdict;
 use crate::clock::monotonic;
 use crate::store::StoreError;
@@ -29,7 +31,20 @@ use crate::store::StoreError;
 pub(super) const REQUESTS_WAITING_MAX: usize = 4096;
 /// Most calls under way. As many full calls as wait go out whenever one returns: where the round trip is short one at a
 /// time keeps up, where it is long up to this many share it.
-const CALLS_MAX: usize = 4;
+pub(super) const CALLS_MAX: usize = 4;
+
+/// What takes a call to Redis and brings the reply.
+pub(super) trait Carrier: Send + Sync + 'static {
+    /// Waits until it is known whether calls can be carried at all, which it soon is: what comes meanwhile keeps its order,
+    /// and is answered at its deadline.
+    fn ready(&self) -> impl Future<Output = ()> + Send;
+
+    /// A call as it is carried.
+    fn command<T>(&self, call: &Call<T>) -> Vec<Value>;
+
+    /// One script call, whose last caller waits until `until`; the reply. It ends, in an error when nothing else comes.
+    fn carry(&self, command: Vec<Value>, until: Instant) -> impl Future<Output = Result<Value, StoreError>> + Send;
+}
 
 /// What became of one request.
 pub(super) type Answer = Result<Verdict, StoreError>;
@@ -82,10 +97,10 @@ enum Job {
 }
 
 impl Batcher {
-    pub(super) fn start(shared: Arc<Shared>) -> Self {
+    pub(super) fn start(carrier: Arc<impl Carrier>) -> Self {
         let (queue, received) = mpsc::unbounded_channel();
         let answering = Arc::new(AtomicBool::new(false));
-        tokio::spawn(drive(shared, received, answering.clone()));
+        tokio::spawn(forever(carrier, received, answering.clone()));
         Self { queue, waiting: Arc::default(), answering }
     }
 
@@ -133,26 +148,23 @@ impl Batcher {
     }
 
     fn send(&self, job: Job) -> Result<(), StoreError> {
-        self.queue.send(job).map_err(|_| ended())
+        self.queue.send(job).map_err(|_| StoreError::Unreachable("its batcher has ended".to_owned()))
     }
 }
 
-/// The one task that owns the queue and the calls under way.
-struct Driver {
-    shared: Arc<Shared>,
-    queue: Queue<Caller>,
-    /// Calls under way, by their place; a place is free when its call has returned.
-    calls: [Option<Call<Caller>>; CALLS_MAX],
-    alarm: Pin<Box<Sleep>>,
-    /// Whether the alarm is to be heard. It is never later than the first deadline of all who wait.
-    armed: bool,
+/// Drives the queue, anew if that should panic. What the panic took with it is answered: its callers' senders are dropped;
+/// what was not yet received is still in the channel.
+async fn forever(carrier: Arc<impl Carrier>, mut received: mpsc::UnboundedReceiver<Job>, answering: Arc<AtomicBool>) {
+    while AssertUnwindSafe(drive(&carrier, &mut received, &answering)).catch_unwind().await.is_err() {
+        tracing::error!("the task that calls the store panicked; its calls are answered by policy, and it goes on");
+    }
 }
 
-async fn drive(shared: Arc<Shared>, mut received: mpsc::UnboundedReceiver<Job>, answering: Arc<AtomicBool>) {
+/// The one task that owns the queue and the calls under way; it returns when nobody is left to ask.
+async fn drive<C: Carrier>(carrier: &Arc<C>, received: &mut mpsc::UnboundedReceiver<Job>, answering: &AtomicBool) {
+    let mut ready = pin!(carrier.ready());
     let mut replies = FuturesUnordered::new();
-    let alarm = Box::pin(tokio::time::sleep(Duration::ZERO));
-    let calls = std::array::from_fn(|_| None);
-    let mut driver = Driver { shared, queue: Queue::new(), calls, alarm, armed: false };
+    let mut driver = Driver::new(carrier.clone());
     loop {
         while let Ok(job) = received.try_recv() {
             driver.admit(job);
@@ -162,6 +174,7 @@ async fn drive(shared: Arc<Shared>, mut received: mpsc::UnboundedReceiver<Job>, 
         }
         tokio::select! {
             biased;
+            () = &mut ready, if !driver.ready => driver.ready = true,
             Some((place, reply)) = replies.next() => {
                 answering.store(reply.is_ok(), Ordering::Relaxed);
                 driver.settle(place, reply);
@@ -175,7 +188,25 @@ async fn drive(shared: Arc<Shared>, mut received: mpsc::UnboundedReceiver<Job>, 
     }
 }
 
-impl Driver {
+/// What the one task owns.
+struct Driver<C> {
+    carrier: Arc<C>,
+    /// Whether calls can be made yet.
+    ready: bool,
+    queue: Queue<Caller>,
+    /// Calls under way, by their place; a place is free when its call has returned.
+    calls: [Option<Call<Caller>>; CALLS_MAX],
+    alarm: Pin<Box<Sleep>>,
+    /// Whether the alarm is to be heard. It is never later than the first deadline of all who wait.
+    armed: bool,
+}
+
+impl<C: Carrier> Driver<C> {
+    fn new(carrier: Arc<C>) -> Self {
+        let alarm = Box::pin(tokio::time::sleep(Duration::ZERO));
+        Self { carrier, ready: false, queue: Queue::new(), calls: std::array::from_fn(|_| None), alarm, armed: false }
+    }
+
     fn admit(&mut self, job: Job) {
         let until = match job {
             Job::Alone(entry) => {
@@ -201,7 +232,10 @@ impl Driver {
     }
 
     /// Starts a call if there is something to ask: at once where none is under way, else when it would be a full one.
-    fn start_call(&mut self) -> Option<impl Future<Output = (usize, Result<Value, StoreError>)> + use<>> {
+    fn start_call(&mut self) -> Option<impl Future<Output = (usize, Result<Value, StoreError>)> + use<C>> {
+        if !self.ready {
+            return None;
+        }
         let idle = self.calls.iter().all(Option::is_none);
         let place = self.calls.iter().position(Option::is_none)?;
         if self.queue.len() < if idle { 1 } else { SCRIPT_NAMES_MAX } {
@@ -213,9 +247,9 @@ impl Driver {
         }
         let call = self.queue.compose();
         let until = call.latest()?;
-        let (shared, command) = (self.shared.clone(), self.shared.command(&call));
+        let (carrier, command) = (self.carrier.clone(), self.carrier.command(&call));
         self.calls[place] = Some(call);
-        Some(async move { (place, shared.call(command, until).await) })
+        Some(async move { (place, carrier.carry(command, until).await) })
     }
 
     fn settle(&mut self, place: usize, reply: Result<Value, StoreError>) {
@@ -273,3 +307,6 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     // Nothing panics while one of these is held; if it did, what is in it is whole.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::{SCRIPT_NAMES_MAX, name, wire};
 use crate::algorithm::{Algorithm, Mode, Verdict};
-use crate::plan::{Limit, Plan};
+use crate::plan::{Anchor, Limit, OnStoreFailure, Plan, Rule, WINDOW_MIN};
 use crate::store::{Ask, StoreError};
 
 /// Most requests in one call, of [`SCRIPT_NAMES_MAX`] names or fewer: one more for a name that is in the call already costs
@@ -145,6 +145,21 @@ impl<T> Call<T> {
 
     fn members(&mut self) -> impl Iterator<Item = &mut Member<T>> {
         self.groups.iter_mut().flat_map(|group| &mut group.members)
+    }
+}
+
+impl Call<()> {
+    /// A call of one request, waited for until then, that charges a key of nobody's: no plan's name is empty, so no name
+    /// begins like this one.
+    pub(super) fn trial(until: Instant) -> Self {
+        // The shortest window, so that what it leaves behind is gone at once.
+        let limit = Limit::new("trial", 1, WINDOW_MIN, Algorithm::FixedWindow { anchor: Anchor::Clock });
+        let rule = Rule::Limits(limit.into_iter().collect());
+        let (name, shadow, on_store_failure) = (Arc::from("trial"), false, OnStoreFailure::Allow);
+        let plan = Arc::new(Plan { counts_as: Arc::clone(&name), name, rule, shadow, on_store_failure });
+        let mut call = Self::new();
+        call.take(Request { name: name::hash_tag("", "trial"), plan, cost: 1, mode: Mode::Charge }, (), until);
+        call
     }
 }
 

@@ -345,9 +345,12 @@ local function decide_group(key, value, first_log, last_log, alike, n)
   return decide_mixed(key, value, logs_by_window(first_log, last_log), n)
 end
 
+local function text_of(problem)
+  return type(problem) == 'table' and problem.err or tostring(problem)
+end
+
 local function refusal(problem)
-  local text = type(problem) == 'table' and problem.err or tostring(problem)
-  text = sub(text, 1, 200)
+  local text = sub(text_of(problem), 1, 200)
   return 'E' .. pack('<I2', #text) .. text
 end
 
@@ -380,6 +383,10 @@ end
 while groups > 0 do
   local decided, problem = pcall(decide_groups)
   if not decided then
+    if string.find(text_of(problem), 'READONLY', 1, true) then
+      -- Nobody can be charged here, and nobody was: the client must look for the node that may write.
+      return { err = 'READONLY this node is a replica' }
+    end
     local refused = refusal(problem)
     for index = settled + 1, replies_end do
       replies[index] = refused

@@ -1,0 +1,254 @@
+//! Domain types to answers on the wire; the only place that knows both.
+//!
+//! Header fields are those of draft-ietf-httpapi-ratelimit-headers-11: whole seconds, rounded up, so that nobody is told to
+//! come back too early.
+
+use std::fmt::Write as _;
+
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use crate::decision::{DecidedBy, Decision, LimitStatus, Outcome};
+use crate::limiter::Refusal;
+use crate::plan::{Algorithm, Limit, Plan};
+
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+/// Problem types of the draft.
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+/// What a caller that was shed is told to wait, in seconds: the least that the header can say.
+const RETRY_OVERLOADED_AFTER_S: u64 = 1;
+const SECOND_US: u64 = 1_000_000;
+
+/// The answer to a caller that may go on: nothing in it but header fields, unless it wants JSON.
+pub(super) fn allowed(decision: &Decision, plan: &Plan, wants_json: bool) -> Response {
+    let headers = headers(decision, plan);
+    if wants_json {
+        return (StatusCode::OK, headers, body("application/json", &decided(decision))).into_response();
+    }
+    (StatusCode::OK, headers).into_response()
+}
+
+/// The answer to one that may not, with the status that it asked for.
+pub(super) fn denied(decision: &Decision, plan: &Plan, status: StatusCode) -> Response {
+    let mut headers = headers(decision, plan);
+    if let Some(wait_us) = wait_us(decision) {
+        headers.insert(RETRY_AFTER, wait_us.div_ceil(SECOND_US).max(1).into());
+    }
+    let (kind, title) = match decision.decided_by {
+        DecidedBy::FailClosed => (REDUCED_CAPACITY, "nobody could decide, and the plan says to deny then"),
+        _ => (QUOTA_EXCEEDED, "the quota is used up"),
+    };
+    let mut problem = problem(kind, title, status, &detail(decision, plan));
+    problem["violated-policies"] = violated(decision).into();
+    merge(&mut problem, decided(decision));
+    (status, headers, body("application/problem+json", &problem)).into_response()
+}
+
+/// The answer to a request that is wrong.
+pub(super) fn bad_request(sentence: &str) -> Response {
+    error(StatusCode::BAD_REQUEST, "the request is wrong", sentence)
+}
+
+/// The answer to a question that got no decision.
+pub(super) fn refusal(refusal: &Refusal) -> Response {
+    match refusal {
+        Refusal::UnknownPlan(_) => error(StatusCode::NOT_FOUND, "there is no such plan", &refusal.to_string()),
+        Refusal::Overloaded => {
+            let mut response = error(StatusCode::SERVICE_UNAVAILABLE, "too much is asked", &refusal.to_string());
+            response.headers_mut().insert(RETRY_AFTER, RETRY_OVERLOADED_AFTER_S.into());
+            response
+        }
+    }
+}
+
+fn error(status: StatusCode, title: &str, detail: &str) -> Response {
+    (status, no_store(), body("application/problem+json", &problem("about:blank", title, status, detail))).into_response()
+}
+
+/// RFC 9457.
+fn problem(kind: &str, title: &str, status: StatusCode, detail: &str) -> Value {
+    json!({ "type": kind, "title": title, "status": status.as_u16(), "detail": detail })
+}
+
+fn body(media: &'static str, value: &Value) -> ([(HeaderName, &'static str); 1], String) {
+    ([(CONTENT_TYPE, media)], format!("{value}\n"))
+}
+
+fn detail(decision: &Decision, plan: &Plan) -> String {
+    let name = &plan.name;
+    match (decision.outcome, wait_us(decision)) {
+        (Outcome::NeverFits, _) => format!("the cost is above what plan {name} ever gives at once; no wait will help"),
+        (_, Some(us)) => format!("plan {name} gives this cost again in {} s", us.div_ceil(SECOND_US).max(1)),
+        _ => format!("plan {name} denies this"),
+    }
+}
+
+/// What was decided, in the words of the gRPC contract; times in microseconds.
+fn decided(decision: &Decision) -> Value {
+    let mut value = json!({
+        "allowed": decision.allowed(),
+        "outcome": decision.outcome.word(),
+        "decided_by": decision.decided_by.word(),
+        "limits": decision.limits.iter().map(limit_status).collect::<Vec<_>>(),
+    });
+    if let Some(binding) = &decision.binding {
+        merge(&mut value, limit_status(binding));
+    }
+    value
+}
+
+fn limit_status(status: &LimitStatus) -> Value {
+    let mut value = json!({
+        "limit_name": &*status.name,
+        "limit": status.limit,
+        "remaining": status.remaining,
+        "reset_after_us": status.reset_after_us,
+    });
+    if let Some(us) = status.retry_after_us {
+        value["retry_after_us"] = us.into();
+    }
+    value
+}
+
+fn merge(into: &mut Value, from: Value) {
+    if let (Value::Object(into), Value::Object(from)) = (into, from) {
+        into.extend(from);
+    }
+}
+
+fn violated(decision: &Decision) -> Vec<&str> {
+    let denying = decision.limits.iter().filter(|status| status.retry_after_us.is_some());
+    let mut names: Vec<&str> = denying.map(|status| &*status.name).collect();
+    if names.is_empty() && decision.outcome == Outcome::NeverFits {
+        names.extend(decision.binding.as_ref().map(|status| &*status.name));
+    }
+    names
+}
+
+fn wait_us(decision: &Decision) -> Option<u64> {
+    decision.binding.as_ref()?.retry_after_us
+}
+
+/// What both outcomes tell: each limit's policy, and, when somebody counted, where the key stands.
+fn headers(decision: &Decision, plan: &Plan) -> HeaderMap {
+    let mut headers = no_store();
+    let policies: Vec<String> = plan.limits().iter().map(policy).collect();
+    let standings = plan.limits().iter().zip(&decision.limits).map(|(limit, status)| standing(limit, status));
+    for (name, items) in [(RATE_LIMIT_POLICY, policies), (RATE_LIMIT, standings.collect())] {
+        // A name that no header can hold is never read from a config; it would cost the header, not the answer.
+        if let Some(value) = HeaderValue::from_str(&items.join(", ")).ok().filter(|_| !items.is_empty()) {
+            headers.insert(name, value);
+        }
+    }
+    headers
+}
+
+/// An answer holds for the moment that it was given at. Source for denials: RFC 6585, section 4.
+fn no_store() -> HeaderMap {
+    HeaderMap::from_iter([(CACHE_CONTROL, HeaderValue::from_static("no-store"))])
+}
+
+/// `"name";q=100;w=60`. A window that is no whole number of seconds is left out: the field has no fractions.
+fn policy(limit: &Limit) -> String {
+    let mut text = format!("{};q={}", quoted(limit.name()), limit.quota());
+    // Writing to a String cannot fail.
+    if limit.window_us().is_multiple_of(SECOND_US) {
+        let _ = write!(text, ";w={}", limit.window_us() / SECOND_US);
+    }
+    if let Algorithm::TokenBucket { burst } = limit.algorithm() {
+        let _ = write!(text, ";tollgate-burst={burst}");
+    }
+    text
+}
+
+/// `"name";r=0;t=30`, where `t` is when there is more, so it is left out while that is not known: only a denial tells when
+/// it ends, and of a fixed window its end is the time.
+fn standing(limit: &Limit, status: &LimitStatus) -> String {
+    let mut text = format!("{};r={}", quoted(&status.name), status.remaining);
+    let fixed = matches!(limit.algorithm(), Algorithm::FixedWindow { .. });
+    if let Some(us) = status.retry_after_us.or(fixed.then_some(status.reset_after_us)) {
+        let _ = write!(text, ";t={}", us.div_ceil(SECOND_US));
+    }
+    text
+}
+
+/// A String of structured fields. Source: RFC 9651, section 4.1.6.
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Anchor, OnStoreFailure, Rule};
+    use smallvec::smallvec;
+    use std::time::Duration;
+
+    const FIXED: Algorithm = Algorithm::FixedWindow { anchor: Anchor::Clock };
+
+    fn plan(limits: &[(&str, u64, Duration, Algorithm)]) -> Plan {
+        let limits =
+            limits.iter().map(|(name, quota, window, algorithm)| Limit::new(*name, *quota, *window, *algorithm).unwrap());
+        Plan {
+            name: "p".into(),
+            counts_as: "p".into(),
+            rule: Rule::Limits(limits.collect()),
+            shadow: false,
+            on_store_failure: OnStoreFailure::Local,
+        }
+    }
+
+    fn status(name: &str, remaining: u64, retry_after_us: Option<u64>, reset_after_us: u64) -> LimitStatus {
+        LimitStatus { name: name.into(), limit: 10, capacity: 10, remaining, retry_after_us, reset_after_us }
+    }
+
+    fn header(headers: &HeaderMap, name: &str) -> Option<String> {
+        headers.get(name).map(|value| value.to_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn seconds_are_rounded_up_and_the_longest_wait_is_told() {
+        let plan = plan(&[("minute", 10, Duration::from_secs(60), FIXED), ("hour", 100, Duration::from_secs(3600), FIXED)]);
+        let limits = smallvec![status("minute", 0, Some(1_000_001), 1_000_001), status("hour", 7, None, 1)];
+        let decision = Decision::counted(Outcome::Denied, DecidedBy::Store, limits);
+        let response = denied(&decision, &plan, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+        let headers = response.headers();
+        assert_eq!(header(headers, "retry-after").as_deref(), Some("2"));
+        assert_eq!(header(headers, "ratelimit").as_deref(), Some("\"minute\";r=0;t=2, \"hour\";r=7;t=1"));
+        assert_eq!(header(headers, "ratelimit-policy").as_deref(), Some("\"minute\";q=10;w=60, \"hour\";q=100;w=3600"));
+        assert_eq!(header(headers, "cache-control").as_deref(), Some("no-store"));
+        assert_eq!(violated(&decision), ["minute"]);
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_said() {
+        let bucket = Algorithm::TokenBucket { burst: 5 };
+        let plan = plan(&[("a", 10, Duration::from_millis(1500), FIXED), ("b", 10, Duration::from_secs(1), bucket)]);
+        let counted = Decision::counted(
+            Outcome::Allowed,
+            DecidedBy::Store,
+            smallvec![status("a", 9, None, 1_500_000), status("b", 4, None, 100_000)],
+        );
+        let headers = headers(&counted, &plan);
+        assert_eq!(header(&headers, "ratelimit-policy").as_deref(), Some("\"a\";q=10, \"b\";q=10;w=1;tollgate-burst=5"));
+        assert_eq!(header(&headers, "ratelimit").as_deref(), Some("\"a\";r=9;t=2, \"b\";r=4"));
+        let open = Decision::uncounted(Outcome::Allowed, DecidedBy::FailOpen, None);
+        let response = allowed(&open, &plan, false);
+        assert_eq!(header(response.headers(), "ratelimit"), None);
+        assert!(header(response.headers(), "ratelimit-policy").is_some());
+    }
+
+    #[test]
+    fn a_name_that_a_header_cannot_hold_costs_no_answer() {
+        assert_eq!(quoted("a\"b\\c"), "\"a\\\"b\\\\c\"");
+        let plan = plan(&[("line\nbreak", 10, Duration::from_secs(1), FIXED)]);
+        let decision = Decision::uncounted(Outcome::Denied, DecidedBy::FailClosed, None);
+        let response = denied(&decision, &plan, StatusCode::FORBIDDEN);
+        assert_eq!((response.status().as_u16(), header(response.headers(), "ratelimit-policy")), (403, None));
+    }
+}

@@ -1,0 +1,111 @@
+//! The metrics: what each is called, and where its figures come from. Labels come from the config and from our own words,
+//! never from a request, so their number is bounded and no key is ever told.
+
+use super::exposition::{Exposition, Kind};
+use crate::decision::{DecidedBy, Outcome};
+use crate::grpc::Connections;
+use crate::limiter::{BOUNDS_NS, Limiter, Timings, Totals};
+use crate::plan::{Plan, Rule};
+use crate::store::StoreError;
+
+const NS_PER_SECOND: f64 = 1e9;
+
+/// Everything, as of now.
+pub(super) fn write<S>(limiter: &Limiter<S>, connections: &Connections) -> String {
+    let (totals, mut text) = (limiter.totals(), Exposition::default());
+    decisions(&mut text, limiter, &totals);
+    text.single("tollgate_peeks_total", Kind::Counter, "Questions answered without charging.", totals.peeks);
+    text.single(
+        "tollgate_unknown_plans_total",
+        Kind::Counter,
+        "Questions about a plan that is not in the config.",
+        totals.unknown_plans,
+    );
+    timings(
+        &mut text,
+        "tollgate_decision_duration_seconds",
+        "Time that a decision waited for Redis, none if it did not; in a batch, the whole batch's for each.",
+        &totals.durations,
+    );
+    store(&mut text, &totals);
+    text.single("tollgate_connections", Kind::Gauge, "Open gRPC connections.", connections.open());
+    text.family("tollgate_build_info", Kind::Gauge, "The version that runs.");
+    text.sample("tollgate_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
+    text.family("tollgate_config_info", Kind::Gauge, "The hash of the plans, equal on replicas that enforce the same.");
+    text.sample("tollgate_config_info", &[("hash", limiter.config_hash())], 1);
+    text.finish()
+}
+
+fn decisions<S>(text: &mut Exposition, limiter: &Limiter<S>, totals: &Totals) {
+    const NAME: &str = "tollgate_decisions_total";
+    text.family(NAME, Kind::Counter, "Decisions by plan, outcome and who decided.");
+    for (place, plan) in limiter.plans().iter().enumerate() {
+        for (outcome, by) in Outcome::ALL.iter().flat_map(|outcome| DecidedBy::ALL.map(|by| (*outcome, by))) {
+            let count = totals.decisions(place, outcome, by);
+            if count > 0 || is_expected(plan, outcome, by) {
+                let labels = [("plan", &*plan.name), ("outcome", outcome.word()), ("decided_by", by.word())];
+                text.sample(NAME, &labels, count);
+            }
+        }
+    }
+}
+
+/// Whether decisions like that are to be told although there was none: those that a plan may well come to, so that the
+/// first of them is an increase and not a beginning, and no more, as a config may have thousands of plans.
+fn is_expected(plan: &Plan, outcome: Outcome, by: DecidedBy) -> bool {
+    let no = |no: Outcome| if plan.shadow { Outcome::ShadowDenied } else { no };
+    match (&plan.rule, by) {
+        (Rule::Unlimited, DecidedBy::Plan) => outcome == Outcome::Allowed,
+        (Rule::Blocked, DecidedBy::Plan) => outcome == no(Outcome::Denied),
+        (Rule::Unlimited | Rule::Blocked, _) => false,
+        (Rule::Limits(_), DecidedBy::Store | DecidedBy::LocalFallback) => {
+            outcome == Outcome::Allowed || outcome == no(Outcome::Denied)
+        }
+        (Rule::Limits(_), DecidedBy::DenyCache | DecidedBy::FailClosed) => outcome == no(Outcome::Denied),
+        (Rule::Limits(_), DecidedBy::FailOpen) => outcome == Outcome::Allowed,
+        (Rule::Limits(_), DecidedBy::Plan) => outcome == no(Outcome::NeverFits),
+    }
+}
+
+fn store(text: &mut Exposition, totals: &Totals) {
+    timings(
+        text,
+        "tollgate_store_duration_seconds",
+        "Time that a call to Redis took, answered or not, waiting for others included; a call is one decision or a batch.",
+        &totals.store_durations,
+    );
+    const ERRORS: &str = "tollgate_store_errors_total";
+    text.family(ERRORS, Kind::Counter, "Questions that the store could not decide, by kind of failure.");
+    for (kind, count) in StoreError::KINDS.iter().zip(totals.store_errors) {
+        text.sample(ERRORS, &[("kind", kind)], count);
+    }
+    text.single("tollgate_inflight_requests", Kind::Gauge, "Questions that wait for Redis.", totals.waiting);
+    text.single(
+        "tollgate_deny_cache_hits_total",
+        Kind::Counter,
+        "Questions denied by a denial that was remembered.",
+        totals.decided_by(DecidedBy::DenyCache),
+    );
+    text.single(
+        "tollgate_deny_cache_entries",
+        Kind::Gauge,
+        "Denials remembered, those that are over and not replaced yet included.",
+        totals.deny_cache_entries,
+    );
+}
+
+fn timings(text: &mut Exposition, name: &str, help: &str, timings: &Timings) {
+    text.family(name, Kind::Histogram, help);
+    let (bucket, mut count) = (format!("{name}_bucket"), 0);
+    for (bound_ns, within) in BOUNDS_NS.iter().zip(timings.buckets) {
+        count += within;
+        text.sample(&bucket, &[("le", &seconds(*bound_ns).to_string())], count);
+    }
+    text.sample(&bucket, &[("le", "+Inf")], timings.count());
+    text.sample(&format!("{name}_sum"), &[], seconds(timings.sum_ns));
+    text.sample(&format!("{name}_count"), &[], timings.count());
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / NS_PER_SECOND
+}

@@ -1,0 +1,76 @@
+//! The handlers, and where each is found.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::Router;
+use axum::extract::{RawQuery, State};
+use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+
+use super::{Site, convert, metrics, parameters};
+use crate::algorithm::Mode;
+use crate::store::Store;
+
+/// Of the Prometheus text format.
+const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+pub(super) fn router<S: Store>(site: Arc<Site<S>>) -> Router {
+    // HEAD promises to change nothing, so it asks without charging.
+    let check = get(charge::<S>).post(charge::<S>).head(peek::<S>);
+    Router::new()
+        .route("/v1/check", check)
+        .route("/healthz", get(async || plain(StatusCode::OK, "alive\n")))
+        .route("/readyz", get(ready::<S>))
+        .route("/metrics", get(tell::<S>))
+        .fallback(async || plain(StatusCode::NOT_FOUND, "there are /v1/check, /healthz, /readyz and /metrics\n"))
+        .with_state(site)
+}
+
+async fn charge<S: Store>(site: State<Arc<Site<S>>>, query: RawQuery, headers: HeaderMap) -> Response {
+    check(&site, query, &headers, Mode::Charge).await
+}
+
+async fn peek<S: Store>(site: State<Arc<Site<S>>>, query: RawQuery, headers: HeaderMap) -> Response {
+    check(&site, query, &headers, Mode::Peek).await
+}
+
+async fn check<S: Store>(site: &Site<S>, RawQuery(query): RawQuery, headers: &HeaderMap, mode: Mode) -> Response {
+    let parameters = match parameters::parse(query.as_deref().unwrap_or_default(), mode) {
+        Ok(parameters) => parameters,
+        Err(sentence) => return convert::bad_request(&sentence),
+    };
+    let plan = site.limiter.plans().get(&parameters.question.plan).cloned();
+    match (site.limiter.decide(parameters.question, None).await, plan) {
+        (Ok(decision), Ok(plan)) if decision.allowed() => convert::allowed(&decision, &plan, wants_json(headers)),
+        (Ok(decision), Ok(plan)) => convert::denied(&decision, &plan, parameters.deny_status),
+        (Err(refusal), _) => convert::refusal(&refusal),
+        (Ok(_), Err(unknown)) => convert::refusal(&unknown.into()),
+    }
+}
+
+/// Whether the caller names JSON; `*/*`, which most say without meaning anything, does not.
+fn wants_json(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let mut types = accepted.flat_map(|value| value.split(',')).filter_map(|range| range.split(';').next());
+    types.any(|media| media.trim().eq_ignore_ascii_case("application/json"))
+}
+
+/// Follows no store: were one lost, every replica would be taken away at once, and all of them still answer by policy.
+async fn ready<S>(State(site): State<Arc<Site<S>>>) -> Response {
+    if site.ready.load(Ordering::Relaxed) {
+        plain(StatusCode::OK, "ready\n")
+    } else {
+        plain(StatusCode::SERVICE_UNAVAILABLE, "stopping\n")
+    }
+}
+
+async fn tell<S>(State(site): State<Arc<Site<S>>>) -> Response {
+    ([(CONTENT_TYPE, METRICS_TYPE)], metrics::write(&site.limiter, &site.grpc_connections)).into_response()
+}
+
+fn plain(status: StatusCode, text: &'static str) -> Response {
+    (status, [(CACHE_CONTROL, "no-store")], text).into_response()
+}

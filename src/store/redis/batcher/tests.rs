@@ -1,0 +1,171 @@
+//! The batcher before carriers that panic or keep silent: everybody is answered, in time, and it goes on.
+
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::*;
+use crate::algorithm::Mode;
+
+/// Panics on its first call, and refuses the others with this.
+struct Panics {
+    calls: AtomicUsize,
+}
+
+const REFUSAL: &str = "a call that was carried";
+
+impl Carrier for Panics {
+    async fn ready(&self) {}
+
+    fn command<T>(&self, _call: &Call<T>) -> Vec<Value> {
+        Vec::new()
+    }
+
+    async fn carry(&self, _command: Vec<Value>, _until: Instant) -> Result<Value, StoreError> {
+        // So that more requests come while it is under way.
+        tokio::task::yield_now().await;
+        assert!(self.calls.fetch_add(1, Ordering::SeqCst) > 0, "as a test wants it");
+        Err(StoreError::Refused(REFUSAL.to_owned()))
+    }
+}
+
+fn request(name: &str) -> Request {
+    let trial = Call::trial(monotonic());
+    Request { name: name.to_owned(), plan: trial.plans[0].clone(), cost: 1, mode: Mode::Charge }
+}
+
+#[tokio::test]
+async fn a_panic_costs_the_calls_under_way_and_nobody_waits_for_ever() {
+    let batcher = Batcher::start(Arc::new(Panics { calls: AtomicUsize::new(0) }));
+    let deadline = Duration::from_secs(60);
+    let lost = batcher.take(request("lost"), deadline).unwrap();
+    let part = batcher.take_batch(vec![request("a"), request("b")], deadline).unwrap();
+    assert!(lost.await.is_err() && part.await.is_err(), "its sender is dropped, which ends the wait");
+    for _ in 0..3 {
+        let answer = batcher.take(request("next"), deadline).unwrap().await.unwrap();
+        assert_eq!(answer, Err(StoreError::Refused(REFUSAL.to_owned())));
+    }
+    assert_eq!(batcher.waiting.load(Ordering::SeqCst), 0, "whoever is answered gives up its room");
+}
+
+/// Keeps every call until it is allowed to return, and then refuses it.
+struct Silent {
+    ready: Semaphore,
+    returns: Semaphore,
+    begun: AtomicUsize,
+    returned: AtomicUsize,
+}
+
+impl Silent {
+    fn start(ready: usize) -> (Arc<Self>, Batcher) {
+        let (ready, returns) = (Semaphore::new(ready), Semaphore::new(0));
+        let silent = Arc::new(Self { ready, returns, begun: AtomicUsize::new(0), returned: AtomicUsize::new(0) });
+        (silent.clone(), Batcher::start(silent))
+    }
+
+    /// Calls begun and calls returned.
+    fn calls(&self) -> (usize, usize) {
+        (self.begun.load(Ordering::SeqCst), self.returned.load(Ordering::SeqCst))
+    }
+
+    /// Waits until a call is out.
+    async fn is_asked(&self) {
+        while self.calls().0 == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+impl Carrier for Silent {
+    async fn ready(&self) {
+        self.ready.acquire().await.unwrap().forget();
+    }
+
+    fn command<T>(&self, _call: &Call<T>) -> Vec<Value> {
+        Vec::new()
+    }
+
+    async fn carry(&self, _command: Vec<Value>, _until: Instant) -> Result<Value, StoreError> {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        self.returns.acquire().await.unwrap().forget();
+        self.returned.fetch_add(1, Ordering::SeqCst);
+        Err(StoreError::Refused(REFUSAL.to_owned()))
+    }
+}
+
+/// So far apart that no pause of a busy machine takes one for another. Real time, as the batcher's clock is the system's.
+const SHORT: Duration = Duration::from_millis(250);
+const LONGER: Duration = Duration::from_millis(500);
+const LONG: Duration = Duration::from_secs(60);
+
+/// Waits for an answer, which must come `deadline` after it was asked for, and long before [`LONG`].
+async fn at_its_deadline<T>(taken: Instant, deadline: Duration, answered: oneshot::Receiver<T>) -> T {
+    let answer = timeout(LONG / 6, answered).await.expect("an answer by the alarm").unwrap();
+    assert!(taken.elapsed() >= deadline, "{:?} of {deadline:?}", taken.elapsed());
+    answer
+}
+
+#[tokio::test]
+async fn a_request_under_way_is_answered_at_its_deadline_and_its_late_reply_is_nobodys() {
+    let (silent, batcher) = Silent::start(1);
+    let taken = monotonic();
+    let answered = batcher.take(request("under way"), SHORT).unwrap();
+    silent.is_asked().await;
+    assert_eq!(at_its_deadline(taken, SHORT, answered).await, Err(StoreError::Deadline(SHORT)));
+    assert_eq!(silent.calls(), (1, 0), "the call is still out");
+    assert_eq!(batcher.waiting.load(Ordering::SeqCst), 0, "and keeps nobody's room");
+    // What comes now waits for that call, and gets the reply of its own.
+    let answered = batcher.take(request("next"), LONG).unwrap();
+    silent.returns.add_permits(2);
+    assert_eq!(answered.await.unwrap(), Err(StoreError::Refused(REFUSAL.to_owned())));
+    assert_eq!(silent.calls(), (2, 2));
+}
+
+#[tokio::test]
+async fn whoever_waits_behind_a_stuck_call_is_answered_at_its_own_deadline_the_shorter_one_first() {
+    let (silent, batcher) = Silent::start(1);
+    let mut stuck = batcher.take(request("stuck"), LONG).unwrap();
+    silent.is_asked().await;
+    let taken = monotonic();
+    let longer = batcher.take(request("longer"), LONGER).unwrap();
+    let batch = batcher.take_batch(vec![request("a"), request("b")], LONGER).unwrap();
+    let short = batcher.take(request("short"), SHORT).unwrap();
+    assert_eq!(at_its_deadline(taken, SHORT, short).await, Err(StoreError::Deadline(SHORT)));
+    let (longer, batch) = tokio::join!(at_its_deadline(taken, LONGER, longer), at_its_deadline(taken, LONGER, batch));
+    assert_eq!(longer, Err(StoreError::Deadline(LONGER)));
+    assert_eq!(batch, vec![Err(StoreError::Deadline(LONGER)); 2]);
+    assert_eq!(silent.calls(), (1, 0), "none of them was sent");
+    assert!(stuck.try_recv().is_err(), "the one under way has time left");
+    silent.returns.add_permits(1);
+    assert_eq!(stuck.await.unwrap(), Err(StoreError::Refused(REFUSAL.to_owned())));
+    assert_eq!(batcher.waiting.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_batch_under_way_is_answered_whole_at_its_deadline() {
+    let (silent, batcher) = Silent::start(1);
+    let taken = monotonic();
+    // More than one call holds: the calls under way are full, and the rest of the batch waits behind them.
+    let count = SCRIPT_NAMES_MAX * (CALLS_MAX + 1);
+    let requests = (0..count).map(|place| request(&place.to_string())).collect();
+    let answered = batcher.take_batch(requests, SHORT).unwrap();
+    silent.is_asked().await;
+    assert_eq!(at_its_deadline(taken, SHORT, answered).await, vec![Err(StoreError::Deadline(SHORT)); count]);
+    assert_eq!(silent.calls(), (CALLS_MAX, 0), "the calls are still out");
+    assert_eq!(batcher.waiting.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn whoever_comes_before_calls_can_be_made_is_answered_at_its_deadline_or_sent_once_they_can() {
+    let (silent, batcher) = Silent::start(0);
+    let patient = batcher.take(request("patient"), LONG).unwrap();
+    let taken = monotonic();
+    let hasty = batcher.take(request("hasty"), SHORT).unwrap();
+    assert_eq!(at_its_deadline(taken, SHORT, hasty).await, Err(StoreError::Deadline(SHORT)));
+    assert_eq!(silent.calls(), (0, 0), "nothing was sent");
+    silent.ready.add_permits(1);
+    silent.returns.add_permits(1);
+    assert_eq!(patient.await.unwrap(), Err(StoreError::Refused(REFUSAL.to_owned())));
+    assert_eq!(silent.calls(), (1, 1));
+}

@@ -1,0 +1,153 @@
+//! The circuit breaker: whether Redis is asked, and when it is tried again.
+//!
+//! Pure: time and chance are arguments. Closed, there is a connection and calls go out on it. Once it is lost, or
+//! [`FAILURES_MAX`] calls in a row went unanswered, the breaker is open and nobody is made to wait. Half-open is one probe
+//! under way: a connection of its own, which becomes the one in use if a decision comes back over it in time.
+
+use std::time::{Duration, Instant};
+
+/// Calls in a row that must fail. One more than may be under way at once, so that a single stall of Redis, no longer than
+/// the deadline, opens nothing; a dead one costs its callers five deadlines at most.
+pub(super) const FAILURES_MAX: u32 = super::batcher::CALLS_MAX as u32 + 1;
+/// Longest pause before the first probe. A connection that was cut is often all that was wrong, so it is short; it is not
+/// nothing, since many replicas may have lost theirs at one instant.
+const PAUSE_FIRST: Duration = Duration::from_millis(20);
+/// Longest pause before any probe. With a probe that is lost on the way just before Redis is back
+/// ([`super::keeper::CONNECT_MAX`]) it leaves time for the next one within the second that is promised.
+const PAUSE_MAX: Duration = Duration::from_millis(300);
+/// A breaker that opens again this soon after it closed goes on pacing its probes where it had come to: a Redis that
+/// answers a probe and no more is not asked by everyone dozens of times a second.
+const RELAPSE: Duration = Duration::from_secs(1);
+
+/// Where a store's breaker stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BreakerState {
+    /// Redis is asked.
+    Closed,
+    /// Redis is not asked; each plan's `on_store_failure` answers.
+    Open,
+    /// As open, and one probe is under way.
+    HalfOpen,
+}
+
+#[derive(Debug)]
+pub(super) struct Breaker {
+    phase: Phase,
+    /// Numbers the connections, so that what became of a call on an earlier one says nothing of this one.
+    connection: u64,
+    /// Probes that failed since the store was last well.
+    failed_probes: u32,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Closed { since: Instant, failures: u32 },
+    Open { since: Instant, probe_at: Instant },
+    HalfOpen { since: Instant },
+}
+
+impl Breaker {
+    /// Open, with a probe due at once: nothing is known of Redis yet.
+    pub(super) fn new(now: Instant) -> Self {
+        Self { phase: Phase::Open { since: now, probe_at: now }, connection: 0, failed_probes: 0 }
+    }
+
+    pub(super) fn state(&self) -> BreakerState {
+        match self.phase {
+            Phase::Closed { .. } => BreakerState::Closed,
+            Phase::Open { .. } => BreakerState::Open,
+            Phase::HalfOpen { .. } => BreakerState::HalfOpen,
+        }
+    }
+
+    /// A call on `connection` was answered by Redis, by whatever.
+    pub(super) fn answered(&mut self, connection: u64) {
+        if let Phase::Closed { failures, .. } = &mut self.phase
+            && connection == self.connection
+        {
+            *failures = 0;
+        }
+    }
+
+    /// A call on `connection` was not answered in time, or could not be sent; whether that opened the breaker.
+    pub(super) fn unanswered(&mut self, connection: u64, now: Instant, chance: u64) -> bool {
+        if let Phase::Closed { failures, .. } = &mut self.phase
+            && connection == self.connection
+        {
+            *failures += 1;
+            return *failures >= FAILURES_MAX && self.open(now, chance);
+        }
+        false
+    }
+
+    /// `connection` has ended; whether that opened the breaker.
+    pub(super) fn lost(&mut self, connection: u64, now: Instant, chance: u64) -> bool {
+        connection == self.connection && self.open(now, chance)
+    }
+
+    /// Opens a closed breaker; whether it was closed.
+    fn open(&mut self, now: Instant, chance: u64) -> bool {
+        let Phase::Closed { since, .. } = self.phase else { return false };
+        if now.saturating_duration_since(since) >= RELAPSE {
+            self.failed_probes = 0;
+        }
+        self.phase = Phase::Open { since: now, probe_at: now + self.pause(chance) };
+        true
+    }
+
+    /// Opens it from wherever it stands, as after a failed probe: whoever drove it has lost the thread.
+    pub(super) fn start_over(&mut self, now: Instant, chance: u64) {
+        let since = match self.phase {
+            Phase::Closed { .. } => now,
+            Phase::Open { since, .. } | Phase::HalfOpen { since } => since,
+        };
+        self.phase = Phase::HalfOpen { since };
+        self.probe_failed(now, chance);
+    }
+
+    /// When the next probe is due; `None` when one is under way or none is needed.
+    pub(super) fn probe_at(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Open { probe_at, .. } => Some(probe_at),
+            Phase::Closed { .. } | Phase::HalfOpen { .. } => None,
+        }
+    }
+
+    /// Begins the probe if it is due; the number of its connection.
+    pub(super) fn begin_probe(&mut self, now: Instant) -> Option<u64> {
+        match self.phase {
+            Phase::Open { since, probe_at } if now >= probe_at => {
+                self.phase = Phase::HalfOpen { since };
+                Some(self.connection + 1)
+            }
+            _ => None,
+        }
+    }
+
+    /// The probe under way was answered in time: its connection is the one in use. How long the breaker was open.
+    pub(super) fn probe_passed(&mut self, now: Instant) -> Option<Duration> {
+        let Phase::HalfOpen { since } = self.phase else { return None };
+        self.connection += 1;
+        self.phase = Phase::Closed { since: now, failures: 0 };
+        Some(now.saturating_duration_since(since))
+    }
+
+    /// The probe under way failed: another is due after a pause.
+    pub(super) fn probe_failed(&mut self, now: Instant, chance: u64) {
+        if let Phase::HalfOpen { since } = self.phase {
+            self.failed_probes = self.failed_probes.saturating_add(1);
+            self.phase = Phase::Open { since, probe_at: now + self.pause(chance) };
+        }
+    }
+
+    /// Anything from nothing to a bound that doubles with each failed probe ("full jitter"): however many replicas lost
+    /// Redis at one instant, they come back to it spread out. `chance` is any number, all equally likely.
+    fn pause(&self, chance: u64) -> Duration {
+        let bound = PAUSE_FIRST.saturating_mul(1 << self.failed_probes.min(10)).min(PAUSE_MAX);
+        // Below 2^64: a bound of nanoseconds takes 29 bits, the chance is cut to 32.
+        Duration::from_nanos((bound.as_nanos() as u64 * (chance >> 32)) >> 32)
+    }
+}
+
+#[cfg(test)]
+mod tests;

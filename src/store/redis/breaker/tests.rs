@@ -1,0 +1,210 @@
+//! The breaker by cases and by property.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::clock::monotonic;
+
+const MS: Duration = Duration::from_millis(1);
+
+/// A breaker whose first probe passed at the returned instant; its connection is number 1.
+fn closed() -> (Breaker, Instant) {
+    let now = monotonic();
+    let mut breaker = Breaker::new(now);
+    assert_eq!(breaker.begin_probe(now), Some(1));
+    assert_eq!(breaker.probe_passed(now), Some(Duration::ZERO));
+    (breaker, now)
+}
+
+fn fail(breaker: &mut Breaker, times: u32, now: Instant) -> u32 {
+    (0..times).map(|_| u32::from(breaker.unanswered(breaker.connection, now, 0))).sum()
+}
+
+#[test]
+fn it_begins_open_with_a_probe_due_at_once() {
+    let now = monotonic();
+    let breaker = Breaker::new(now);
+    assert_eq!((breaker.state(), breaker.probe_at()), (BreakerState::Open, Some(now)));
+}
+
+#[test]
+fn it_opens_at_the_fifth_failure_in_a_row_and_once() {
+    let (mut breaker, now) = closed();
+    assert_eq!(fail(&mut breaker, 4, now), 0);
+    assert_eq!(breaker.state(), BreakerState::Closed);
+    assert_eq!(fail(&mut breaker, 10, now), 1);
+    assert_eq!(breaker.state(), BreakerState::Open);
+}
+
+#[test]
+fn an_answer_between_failures_keeps_it_closed() {
+    let (mut breaker, now) = closed();
+    for _ in 0..10 {
+        assert_eq!(fail(&mut breaker, FAILURES_MAX - 1, now), 0);
+        breaker.answered(1);
+    }
+    assert_eq!(breaker.state(), BreakerState::Closed);
+}
+
+#[test]
+fn a_lost_connection_opens_it_at_once() {
+    let (mut breaker, now) = closed();
+    assert!(breaker.lost(1, now, 0));
+    assert!(!breaker.lost(1, now, 0));
+    assert_eq!(breaker.state(), BreakerState::Open);
+}
+
+#[test]
+fn what_became_of_calls_on_an_earlier_connection_says_nothing_of_this_one() {
+    let (mut breaker, now) = closed();
+    assert!(breaker.lost(1, now, 0));
+    assert_eq!(breaker.begin_probe(now), Some(2));
+    assert!(breaker.probe_passed(now).is_some());
+    for _ in 0..100 {
+        assert!(!breaker.unanswered(1, now, 0));
+    }
+    assert!(!breaker.lost(1, now, 0));
+    assert_eq!(fail(&mut breaker, FAILURES_MAX - 1, now), 0);
+    breaker.answered(1);
+    assert_eq!(fail(&mut breaker, 1, now), 1, "an old answer must not hide new failures");
+}
+
+#[test]
+fn one_probe_at_a_time_and_none_before_it_is_due() {
+    let (mut breaker, now) = closed();
+    assert_eq!(breaker.begin_probe(now), None);
+    assert!(breaker.lost(1, now, u64::MAX));
+    let due = breaker.probe_at().unwrap();
+    assert_eq!(breaker.begin_probe(due - MS), None);
+    assert!(breaker.begin_probe(due).is_some());
+    assert_eq!((breaker.begin_probe(due), breaker.probe_at()), (None, None));
+    assert_eq!(breaker.state(), BreakerState::HalfOpen);
+}
+
+#[test]
+fn it_tells_how_long_it_was_open_whatever_the_probes_between() {
+    let (mut breaker, now) = closed();
+    breaker.lost(1, now, 0);
+    breaker.begin_probe(now).unwrap();
+    breaker.probe_failed(now + 100 * MS, 0);
+    breaker.begin_probe(now + 100 * MS).unwrap();
+    assert_eq!(breaker.probe_passed(now + 300 * MS), Some(300 * MS));
+    assert_eq!(breaker.probe_passed(now + 300 * MS), None);
+}
+
+#[test]
+fn starting_over_leaves_it_open_with_a_probe_due() {
+    let (mut breaker, now) = closed();
+    for half_open in [false, true] {
+        breaker.start_over(now, 0);
+        assert_eq!((breaker.state(), breaker.probe_at()), (BreakerState::Open, Some(now)));
+        if half_open {
+            breaker.begin_probe(now).unwrap();
+        }
+    }
+}
+
+/// The longest pauses before the probes of one outage, in milliseconds; nothing passes in between.
+fn longest_pauses(breaker: &mut Breaker, mut now: Instant, probes: u32) -> Vec<u128> {
+    let mut pauses = Vec::new();
+    for _ in 0..probes {
+        let due = breaker.probe_at().unwrap();
+        pauses.push((due - now).as_millis() + 1);
+        now = due;
+        breaker.begin_probe(now).unwrap();
+        breaker.probe_failed(now, u64::MAX);
+    }
+    pauses
+}
+
+#[test]
+fn pauses_double_up_to_their_bound_and_start_over_after_a_second_of_health() {
+    let (mut breaker, now) = closed();
+    breaker.lost(1, now, u64::MAX);
+    assert_eq!(longest_pauses(&mut breaker, now, 7), [20, 40, 80, 160, 300, 300, 300]);
+    let back = breaker.probe_at().unwrap();
+    breaker.begin_probe(back).unwrap();
+    breaker.probe_passed(back).unwrap();
+    breaker.lost(2, back + RELAPSE, u64::MAX);
+    assert_eq!(longest_pauses(&mut breaker, back + RELAPSE, 2), [20, 40]);
+}
+
+#[test]
+fn a_relapse_goes_on_with_long_pauses() {
+    let (mut breaker, now) = closed();
+    breaker.lost(1, now, u64::MAX);
+    longest_pauses(&mut breaker, now, 5);
+    let back = breaker.probe_at().unwrap();
+    breaker.begin_probe(back).unwrap();
+    breaker.probe_passed(back).unwrap();
+    breaker.lost(2, back + RELAPSE - MS, u64::MAX);
+    assert_eq!(longest_pauses(&mut breaker, back + RELAPSE - MS, 1), [300]);
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Answered(bool),
+    Unanswered(bool),
+    Lost(bool),
+    Begin,
+    Passed,
+    Failed,
+}
+
+fn steps() -> impl Strategy<Value = Vec<(Step, u64, u64)>> {
+    let step = prop_oneof![
+        1 => any::<bool>().prop_map(Step::Answered),
+        4 => any::<bool>().prop_map(Step::Unanswered),
+        1 => any::<bool>().prop_map(Step::Lost),
+        2 => Just(Step::Begin),
+        1 => Just(Step::Passed),
+        1 => Just(Step::Failed),
+    ];
+    prop::collection::vec((step, 0_u64..400, any::<u64>()), 0..200)
+}
+
+proptest! {
+    /// Whatever happens: open, it always has a probe due within [`PAUSE_MAX`]; it opens by failures in a row on this
+    /// connection, or its loss, alone; it closes by a passed probe alone; and no connection's number is given twice.
+    #[test]
+    fn it_never_sticks_and_never_opens_or_closes_unfounded(steps in steps()) {
+        let mut now = monotonic();
+        let (mut breaker, mut in_a_row, mut numbers) = (Breaker::new(now), 0, Vec::new());
+        for (step, pass_ms, chance) in steps {
+            now += Duration::from_millis(pass_ms);
+            let before = breaker.state();
+            let connection = |current: bool| if current { breaker.connection } else { breaker.connection.wrapping_sub(1) };
+            match step {
+                Step::Answered(current) => {
+                    breaker.answered(connection(current));
+                    in_a_row = if current { 0 } else { in_a_row };
+                }
+                Step::Unanswered(current) => {
+                    let opened = breaker.unanswered(connection(current), now, chance);
+                    in_a_row += u32::from(current && before == BreakerState::Closed);
+                    prop_assert_eq!(opened, before == BreakerState::Closed && current && in_a_row >= FAILURES_MAX);
+                }
+                Step::Lost(current) => {
+                    let opened = breaker.lost(connection(current), now, chance);
+                    prop_assert_eq!(opened, before == BreakerState::Closed && current);
+                }
+                Step::Begin => if breaker.begin_probe(now).is_some() {
+                    prop_assert_eq!(before, BreakerState::Open);
+                },
+                Step::Passed => if breaker.probe_passed(now).is_some() {
+                    prop_assert_eq!(before, BreakerState::HalfOpen);
+                    prop_assert!(!numbers.contains(&breaker.connection));
+                    numbers.push(breaker.connection);
+                    in_a_row = 0;
+                },
+                Step::Failed => breaker.probe_failed(now, chance),
+            }
+            let closed = breaker.state() == BreakerState::Closed && before != BreakerState::Closed;
+            prop_assert!(!closed || matches!(step, Step::Passed));
+            if breaker.state() == BreakerState::Open && before != BreakerState::Open {
+                prop_assert!(breaker.probe_at().unwrap() <= now + PAUSE_MAX);
+            }
+            prop_assert_eq!(breaker.state() == BreakerState::Open, breaker.probe_at().is_some());
+        }
+    }
+}

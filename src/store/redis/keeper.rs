@@ -1,0 +1,266 @@
+//! Keeps a store connected: one task that probes until a connection proves itself, hands it to the callers, and notices
+//! when it is lost. When to do what is the `breaker`'s to say; here are the clock, the dice, the task and the log lines.
+
+use std::hash::{BuildHasher, RandomState};
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use fred::types::Value;
+use futures_util::FutureExt;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+use super::batcher::Carrier;
+use super::breaker::Breaker;
+use super::call::Call;
+use super::client::Wire;
+use super::{Connection, Recipe, Status};
+use crate::clock::monotonic;
+use crate::store::StoreError;
+
+/// Longest that a probe may take to connect and to load the script; its decision has the store's own deadline on top. A
+/// probe that the network swallows ends in time for another one within the second that is promised.
+pub(super) const CONNECT_MAX: Duration = Duration::from_millis(500);
+
+/// Gives calls the connection that is in use, and keeps there being one. Dropped, it takes the connection with it.
+pub(super) struct Keeper {
+    state: Arc<State>,
+    task: AbortHandle,
+}
+
+struct State {
+    recipe: Recipe,
+    breaker: Mutex<Breaker>,
+    standing: watch::Sender<Standing>,
+    /// Whether `standing` is `Down`: all that a decision looks at while the store is well.
+    down: AtomicBool,
+    /// Decisions that the store owed, ever; see [`Status::undecided`].
+    undecided: AtomicU64,
+    /// What `undecided` was when the breaker last opened.
+    undecided_before: AtomicU64,
+    opened: AtomicU64,
+    probes: AtomicU64,
+}
+
+enum Standing {
+    /// The first probe is not over: whoever comes waits for it, no longer than its deadline.
+    Starting,
+    Up(Arc<Connection>),
+    /// Why Redis cannot be asked.
+    Down(String),
+}
+
+impl Standing {
+    /// What a call has to go by; `None` while that is not known.
+    fn ready(&self) -> Option<Result<Arc<Connection>, StoreError>> {
+        match self {
+            Self::Starting => None,
+            Self::Up(connection) => Some(Ok(connection.clone())),
+            Self::Down(why) => Some(Err(StoreError::Unreachable(why.clone()))),
+        }
+    }
+}
+
+impl Keeper {
+    /// Begins to connect. Must be called within a tokio runtime.
+    pub(super) fn start(recipe: Recipe) -> Self {
+        let state = Arc::new(State {
+            recipe,
+            breaker: Mutex::new(Breaker::new(monotonic())),
+            standing: watch::Sender::new(Standing::Starting),
+            down: AtomicBool::new(false),
+            undecided: AtomicU64::new(0),
+            undecided_before: AtomicU64::new(0),
+            opened: AtomicU64::new(0),
+            probes: AtomicU64::new(0),
+        });
+        let task = tokio::spawn(forever(state.clone())).abort_handle();
+        Self { state, task }
+    }
+
+    /// Why nobody should be made to wait for Redis now; `None` when it is asked.
+    pub(super) fn refusal(&self) -> Option<StoreError> {
+        if !self.state.down.load(Ordering::Acquire) {
+            return None;
+        }
+        self.state.standing.borrow().ready().and_then(Result::err)
+    }
+
+    /// Notes that so many decisions were owed.
+    pub(super) fn owed(&self, decisions: usize) {
+        self.state.undecided.fetch_add(decisions as u64, Ordering::Relaxed);
+    }
+
+    /// Waits until a connection is up.
+    pub(super) async fn connected(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.state.standing.subscribe().wait_for(|standing| matches!(standing, Standing::Up(_))).await;
+    }
+
+    pub(super) fn status(&self) -> Status {
+        Status {
+            breaker: self.state.breaker().state(),
+            opened: self.state.opened.load(Ordering::Relaxed),
+            probes: self.state.probes.load(Ordering::Relaxed),
+            undecided: self.state.undecided.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Carrier for Keeper {
+    /// The first probe ends by itself.
+    async fn ready(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.state.standing.subscribe().wait_for(|standing| standing.ready().is_some()).await;
+    }
+
+    fn command<T>(&self, call: &Call<T>) -> Vec<Value> {
+        self.state.recipe.command(call)
+    }
+
+    /// The call is watched for the store's whole deadline, whatever is left of its callers': they stop waiting at theirs,
+    /// and a caller's short deadline says nothing of Redis.
+    async fn carry(&self, command: Vec<Value>, until: Instant) -> Result<Value, StoreError> {
+        let connection = self.state.connection()?;
+        let result = connection.call(command, until.max(monotonic() + self.state.recipe.deadline)).await;
+        self.state.note(connection.number, result.as_ref().err());
+        result
+    }
+}
+
+impl State {
+    fn breaker(&self) -> MutexGuard<'_, Breaker> {
+        // Each of the breaker's steps is whole; a panic between two of them leaves a sound one.
+        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn connection(&self) -> Result<Arc<Connection>, StoreError> {
+        let nobody = || Err(StoreError::Unreachable("it was not tried yet".to_owned()));
+        self.standing.borrow().ready().unwrap_or_else(nobody)
+    }
+
+    /// What became of a call: whether it was answered is what counts, not what the answer was.
+    fn note(&self, connection: u64, error: Option<&StoreError>) {
+        let mut breaker = self.breaker();
+        match error {
+            Some(error @ (StoreError::Deadline(_) | StoreError::Unreachable(_))) => {
+                if breaker.unanswered(connection, monotonic(), chance()) {
+                    self.opened(error);
+                }
+            }
+            _ => breaker.answered(connection),
+        }
+    }
+
+    /// The breaker has opened: whoever waits or comes is told at once. As in [`Self::closed`], the breaker is locked
+    /// meanwhile, so that it and what callers see change together.
+    fn opened(&self, error: &StoreError) {
+        self.opened.fetch_add(1, Ordering::Relaxed);
+        self.undecided_before.store(self.undecided.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.put_down(error);
+        say_out_of_reach(error);
+    }
+
+    fn put_down(&self, error: &StoreError) {
+        self.standing.send_replace(Standing::Down(format!("not asked until it answers a probe: {error}")));
+        self.down.store(true, Ordering::Release);
+    }
+
+    /// Makes a connection and has a decision made over it.
+    async fn probe(&self, number: u64) -> Result<(Connection, Wire), StoreError> {
+        self.probes.fetch_add(1, Ordering::Relaxed);
+        let ready = timeout(CONNECT_MAX, Connection::open(&self.recipe, number)).await;
+        let (connection, wire) = ready.unwrap_or(Err(StoreError::Deadline(CONNECT_MAX)))?;
+        connection.prove(&self.recipe).await?;
+        Ok((connection, wire))
+    }
+
+    /// Probes as the breaker says until a connection proves itself, and puts that to use.
+    async fn reconnect(&self) -> (Arc<Connection>, Wire) {
+        loop {
+            let due = self.breaker().probe_at().unwrap_or_else(monotonic);
+            tokio::time::sleep_until(due.into()).await;
+            let Some(number) = self.breaker().begin_probe(monotonic()) else { continue };
+            match self.probe(number).await {
+                Ok((connection, wire)) => {
+                    let connection = Arc::new(connection);
+                    self.closed(connection.clone());
+                    return (connection, wire);
+                }
+                Err(error) => {
+                    self.breaker().probe_failed(monotonic(), chance());
+                    tracing::debug!(%error, "the store did not pass a probe");
+                    let starting = self.standing.borrow().ready().is_none();
+                    if starting {
+                        say_out_of_reach(&error);
+                    }
+                    self.put_down(&error);
+                }
+            }
+        }
+    }
+
+    fn closed(&self, connection: Arc<Connection>) {
+        let server = connection.server();
+        let mut breaker = self.breaker();
+        let out = breaker.probe_passed(monotonic()).unwrap_or_default();
+        self.standing.send_replace(Standing::Up(connection));
+        self.down.store(false, Ordering::Release);
+        drop(breaker);
+        let before = self.undecided_before.load(Ordering::Relaxed);
+        let undecided = self.undecided.load(Ordering::Relaxed) - before;
+        // What came to nothing before is told; the next outage counts its own.
+        self.undecided_before.store(before + undecided, Ordering::Relaxed);
+        tracing::info!(server, out_ms = out.as_millis() as u64, undecided, "store connected");
+    }
+
+    /// Waits until the breaker opens, be it that the connection ends or that calls on it go unanswered.
+    async fn watch(&self, connection: &Connection, wire: &mut Wire) {
+        let mut standing = self.standing.subscribe();
+        tokio::select! {
+            error = wire.ended() => {
+                let mut breaker = self.breaker();
+                if breaker.lost(connection.number, monotonic(), chance()) {
+                    self.opened(&StoreError::Unreachable(error.details().to_owned()));
+                }
+            }
+            _ = standing.wait_for(|standing| matches!(standing, Standing::Down(_))) => {}
+        }
+    }
+}
+
+/// Keeps the connection, anew if a turn should panic.
+async fn forever(state: Arc<State>) {
+    loop {
+        if AssertUnwindSafe(turn(&state)).catch_unwind().await.is_err() {
+            tracing::error!("the task that keeps the store connected panicked; it goes on");
+            // The connection went with the panic, and so did a probe.
+            state.breaker().start_over(monotonic(), chance());
+            state.put_down(&StoreError::Unreachable("the task that keeps it connected panicked".to_owned()));
+        }
+    }
+}
+
+/// From the breaker's opening to the next.
+async fn turn(state: &State) {
+    let (connection, mut wire) = state.reconnect().await;
+    state.watch(&connection, &mut wire).await;
+}
+
+fn say_out_of_reach(error: &StoreError) {
+    tracing::warn!(%error, "store out of reach; answering by each plan's on_store_failure until it is back");
+}
+
+/// A number that nobody can tell beforehand; each hasher's keys are random.
+fn chance() -> u64 {
+    RandomState::new().hash_one(0)
+}

@@ -1,0 +1,121 @@
+//! A plain HTTP client: one request, one connection. And a strict reader of what Prometheus scrapes.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use super::server::PATIENCE;
+
+#[derive(Debug)]
+pub struct Reply {
+    pub status: u16,
+    headers: Vec<(String, String)>,
+    pub body: String,
+}
+
+impl Reply {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let mut found = self.headers.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name));
+        let value = found.next().map(|(_, value)| value.as_str());
+        assert!(found.next().is_none(), "{name} is there twice: {self:?}");
+        value
+    }
+}
+
+pub fn get(address: &str, target: &str) -> Reply {
+    ask(address, "GET", target, &[])
+}
+
+pub fn ask(address: &str, method: &str, target: &str, headers: &[&str]) -> Reply {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut request = format!("{method} {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n");
+    headers.iter().for_each(|header| request.push_str(&format!("{header}\r\n")));
+    // A server that has refused the head already may close before it has read all of it.
+    let _ = stream.write_all((request + "\r\n").as_bytes());
+    let mut bytes = Vec::new();
+    let _ = stream.read_to_end(&mut bytes);
+    let text = String::from_utf8(bytes).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer to {method} {target}: {text:?}"));
+    let mut lines = head.lines();
+    let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+    let header = |line: &str| line.split_once(": ").map(|(name, value)| (name.to_owned(), value.to_owned())).unwrap();
+    Reply { status, headers: lines.map(header).collect(), body: body.to_owned() }
+}
+
+/// What `/metrics` said, by sample: name and labels as they are written.
+pub struct Scrape {
+    samples: BTreeMap<String, f64>,
+    pub text: String,
+}
+
+impl Scrape {
+    pub fn of(address: &str) -> Self {
+        let reply = get(address, "/metrics");
+        assert_eq!(reply.status, 200);
+        assert_eq!(reply.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+        Self::parse(reply.body)
+    }
+
+    /// Panics at whatever the format does not allow, or good practice: families that are whole, each begun by a help and a
+    /// type, no sample twice, counters that are called so, buckets that add up.
+    pub fn parse(text: String) -> Self {
+        let mut samples = BTreeMap::new();
+        let mut types: BTreeMap<String, String> = BTreeMap::new();
+        let (mut helped, mut family) = (String::new(), String::new());
+        assert!(text.ends_with('\n'));
+        for line in text.lines() {
+            if let Some(help) = line.strip_prefix("# HELP ") {
+                let (name, words) = help.split_once(' ').unwrap();
+                assert!(words.len() > 10 && words.ends_with('.'), "{line}");
+                helped = name.to_owned();
+            } else if let Some(kind) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = kind.split_once(' ').unwrap();
+                assert_eq!(name, helped, "a type without its help");
+                assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
+                assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+                assert!(name.starts_with("tollgate_") && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{line}");
+                assert!(types.insert(name.to_owned(), kind.to_owned()).is_none(), "{name} begins twice");
+                family = name.to_owned();
+            } else {
+                let (sample, value) = line.rsplit_once(' ').unwrap();
+                let name = sample.split('{').next().unwrap();
+                let suffix = name.strip_prefix(family.as_str()).unwrap_or_else(|| panic!("{line} is not of {family}"));
+                let histogram = types[&family] == "histogram";
+                assert!(if histogram { ["_bucket", "_sum", "_count"].contains(&suffix) } else { suffix.is_empty() }, "{line}");
+                assert!(samples.insert(sample.to_owned(), value.parse().unwrap()).is_none(), "{sample} is there twice");
+            }
+        }
+        let scrape = Self { samples, text };
+        types.iter().filter(|(_, kind)| *kind == "histogram").for_each(|(name, _)| scrape.check_histogram(name));
+        scrape
+    }
+
+    fn check_histogram(&self, name: &str) {
+        let begin = format!("{name}_bucket{{le=\"");
+        let bucket = |line: &str| {
+            let (bound, count) = line.strip_prefix(&begin)?.split_once("\"} ").unwrap();
+            Some((bound.parse::<f64>().unwrap(), count.parse::<f64>().unwrap()))
+        };
+        let buckets: Vec<(f64, f64)> = self.text.lines().filter_map(bucket).collect();
+        assert!(buckets.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1), "{buckets:?}");
+        assert_eq!(buckets[0].0, 0.000_05);
+        let last = buckets.last().unwrap();
+        assert_eq!((last.0, last.1), (f64::INFINITY, self.value(&format!("{name}_count"))), "{name}");
+    }
+
+    /// Of a sample that must be there.
+    pub fn value(&self, sample: &str) -> f64 {
+        *self.samples.get(sample).unwrap_or_else(|| panic!("no {sample} in {}", self.text))
+    }
+
+    /// Decisions by plan, outcome and decider that are not zero, as `plan outcome decider`.
+    pub fn decisions(&self) -> BTreeMap<String, f64> {
+        let decision = |(sample, count): (&String, &f64)| {
+            let labels = sample.strip_prefix("tollgate_decisions_total{")?.strip_suffix('}')?;
+            let words: Vec<&str> = labels.split('"').skip(1).step_by(2).collect();
+            (*count != 0.0).then(|| (words.join(" "), *count))
+        };
+        self.samples.iter().filter_map(decision).collect()
+    }
+}
