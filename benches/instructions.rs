@@ -22,6 +22,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use callgrind::Cost;
 use cases::{CASES, Case};
 
 /// A case may cost this much more than the baseline says, as a share of it: four times what runs of one program differ by.
@@ -49,8 +50,8 @@ fn main() -> ExitCode {
 /// What a case costs.
 struct Figure {
     case: &'static Case,
-    per_decision: f64,
-    /// As a multiple of the echo, the first case.
+    cost: Cost,
+    /// Its instructions as a multiple of the echo, the first case.
     ratio: f64,
 }
 
@@ -65,9 +66,9 @@ fn compare(update: bool) -> Result<(), String> {
 fn measure() -> Result<Vec<Figure>, String> {
     let mut figures: Vec<Figure> = Vec::new();
     for case in &CASES {
-        let per_decision = callgrind::per_decision(case)?;
-        let echo = figures.first().map_or(per_decision, |echo| echo.per_decision);
-        figures.push(Figure { case, per_decision, ratio: per_decision / echo });
+        let cost = callgrind::per_decision(case)?;
+        let echo = figures.first().map_or(cost.instructions, |echo| echo.cost.instructions);
+        figures.push(Figure { case, ratio: cost.instructions / echo, cost });
     }
     Ok(figures)
 }
@@ -89,12 +90,18 @@ fn write_baseline() -> Result<(), String> {
 fn judge(figures: &[Figure]) -> Result<(), String> {
     let baseline = std::fs::read_to_string(baseline_file()).map_err(|error| format!("there is no baseline: {error}"))?;
     let mut worse = Vec::new();
-    println!("| case | instructions a decision | x echo | baseline | change |\n|---|---:|---:|---:|---:|");
-    for Figure { case, per_decision, ratio } in figures {
+    println!("| case | allocations a decision | instructions a decision | x echo | baseline | change |");
+    println!("|---|---:|---:|---:|---:|---:|");
+    for Figure { case, cost, ratio } in figures {
         let expected =
             find(&baseline, case.name).ok_or_else(|| format!("{} has no baseline: {COMMAND} -- --update", case.name))?;
         let change = ratio / expected - 1.0;
-        println!("| {} | {per_decision:.0} | {ratio:.4} | {expected:.4} | {:+.2} % |", case.name, change * 100.0);
+        let Cost { instructions, allocations } = cost;
+        println!(
+            "| {} | {allocations:.1} | {instructions:.0} | {ratio:.4} | {expected:.4} | {:+.2} % |",
+            case.name,
+            change * 100.0
+        );
         if change > TOLERANCE {
             worse.push(format!("{} by {:.1} %", case.name, change * 100.0));
         } else if change < -TOLERANCE {

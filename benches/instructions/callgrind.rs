@@ -1,5 +1,6 @@
 //! Counts the instructions of a case: this program again, under callgrind.
 
+use std::collections::HashSet;
 use std::process::{Command, Stdio};
 
 use crate::cases::{CASES, CONNECTIONS, Case};
@@ -14,14 +15,32 @@ pub fn task() -> Option<(&'static Case, u64)> {
     Some((CASES.iter().find(|case| case.name == name)?, calls.parse().ok()?))
 }
 
-/// Instructions that a decision takes once everything has settled.
-pub fn per_decision(case: &Case) -> Result<f64, String> {
-    let (short, long) = (instructions(case, case.calls)?, instructions(case, 2 * case.calls)?);
-    let more = long.checked_sub(short).ok_or_else(|| format!("{}: more calls took fewer instructions", case.name))?;
-    Ok(more as f64 / (CONNECTIONS * case.calls * case.decisions_per_call()) as f64)
+/// What a decision takes once everything has settled.
+pub struct Cost {
+    pub instructions: f64,
+    /// Blocks taken from the allocator, by server and load alike.
+    pub allocations: f64,
 }
 
-fn instructions(case: &Case, calls: u64) -> Result<u64, String> {
+pub fn per_decision(case: &Case) -> Result<Cost, String> {
+    let (short, long) = (count(case, case.calls)?, count(case, 2 * case.calls)?);
+    let decisions = (CONNECTIONS * case.calls * case.decisions_per_call()) as f64;
+    let more = |short: u64, long: u64| {
+        let more = long.checked_sub(short).ok_or_else(|| format!("{}: more calls took less", case.name))?;
+        Ok::<_, String>(more as f64 / decisions)
+    };
+    Ok(Cost {
+        instructions: more(short.instructions, long.instructions)?,
+        allocations: more(short.allocations, long.allocations)?,
+    })
+}
+
+struct Counted {
+    instructions: u64,
+    allocations: u64,
+}
+
+fn count(case: &Case, calls: u64) -> Result<Counted, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let profile = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
     let mut command = Command::new("valgrind");
@@ -33,5 +52,31 @@ fn instructions(case: &Case, calls: u64) -> Result<u64, String> {
     }
     let counted = std::fs::read_to_string(profile.path()).map_err(|error| error.to_string())?;
     let total = |line: &str| line.strip_prefix("totals: ")?.trim().parse().ok();
-    counted.lines().find_map(total).ok_or_else(|| format!("{}: callgrind counted nothing", case.name))
+    let instructions = counted.lines().find_map(total).ok_or_else(|| format!("{}: callgrind counted nothing", case.name))?;
+    Ok(Counted { instructions, allocations: calls_of_the_allocator(&counted) })
+}
+
+/// Calls of those functions of the C library that take a block. In the profile a call is a line that names the function,
+/// `cfn=(12) malloc`, by its number alone from the second time on, and after it `calls=` with how often.
+/// Source: the Callgrind format specification of valgrind's manual.
+fn calls_of_the_allocator(profile: &str) -> u64 {
+    const TAKING: [&str; 5] = ["malloc", "calloc", "realloc", "posix_memalign", "aligned_alloc"];
+    let mut taking = HashSet::new();
+    let (mut called, mut calls) = ("", 0);
+    for line in profile.lines() {
+        let function = line.strip_prefix("cfn=").or_else(|| line.strip_prefix("fn="));
+        if let Some((number, name)) = function.and_then(|function| function.split_once(' '))
+            && TAKING.contains(&name)
+        {
+            taking.insert(number);
+        }
+        if let Some(function) = line.strip_prefix("cfn=") {
+            called = function.split(' ').next().unwrap_or_default();
+        } else if let Some(count) = line.strip_prefix("calls=").and_then(|rest| rest.split(' ').next())
+            && taking.contains(called)
+        {
+            calls += count.parse::<u64>().unwrap_or_default();
+        }
+    }
+    calls
 }
