@@ -195,11 +195,12 @@ async fn start(count: NonZeroUsize, limiter: Arc<Limiter<()>>, stores: Stores, w
 /// The start line, and, on the example plans, what to paste next.
 fn announce(limiter: &Limiter<()>, workers: NonZeroUsize, store: &StoreUrl, origin: &Origin, listeners: &Listeners) {
     let addresses: Vec<String> = listeners.grpc.iter().map(|listener| listener.address().to_string()).collect();
+    let edition = limiter.edition();
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         config = %origin,
-        config_hash = limiter.config_hash(),
-        plans = limiter.plans().len(),
+        config_hash = edition.config_hash(),
+        plans = edition.plans().len(),
         workers,
         store = %store,
         grpc = addresses.join(","),
