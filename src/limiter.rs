@@ -25,7 +25,7 @@ pub use deny_cache::{DENY_CACHE_DEFAULT, DENY_CACHE_MAX};
 pub use edition::{Changes, Edition};
 use failure_log::FailureLog;
 use tally::Ledger;
-pub use tally::{BOUNDS_NS, Timings, Totals};
+pub use tally::{BOUNDS_NS, Reloads, Timings, Totals};
 
 /// Most questions in one batch: its answer stays well below a megabyte, and one caller cannot hold the store for long.
 pub const BATCH_MAX: usize = 1_000;
@@ -111,6 +111,11 @@ impl<S> Limiter<S> {
     /// stays counted, in the store and in the fallback: it goes by [`Plan::counts_as`], key and shape of a limit.
     pub fn reload(&self, plans: PlanSet) -> Changes {
         self.common.books().turn_to(plans)
+    }
+
+    /// Counts a config that was not taken up, because something in it is wrong.
+    pub fn keep_plans(&self) {
+        self.common.books().refused();
     }
 
     /// What all limiters of the same plans have counted together, those that are gone included.

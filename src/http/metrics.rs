@@ -4,7 +4,7 @@
 use super::exposition::{Exposition, Kind};
 use crate::decision::{DecidedBy, Outcome};
 use crate::grpc::Connections;
-use crate::limiter::{BOUNDS_NS, Limiter, Timings, Totals};
+use crate::limiter::{BOUNDS_NS, Limiter, Reloads, Timings, Totals};
 use crate::plan::{Plan, Rule};
 use crate::store::StoreError;
 
@@ -33,7 +33,21 @@ pub(super) fn write<S>(limiter: &Limiter<S>, connections: &Connections) -> Strin
     text.sample("tollgate_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     text.family("tollgate_config_info", Kind::Gauge, "The hash of the plans, equal on replicas that enforce the same.");
     text.sample("tollgate_config_info", &[("hash", totals.edition().config_hash())], 1);
+    reloads(&mut text, &totals.reloads);
     text.finish()
+}
+
+fn reloads(text: &mut Exposition, reloads: &Reloads) {
+    const NAME: &str = "tollgate_config_reloads_total";
+    text.family(NAME, Kind::Counter, "Configs that came since the start; a failure leaves the plans as they were.");
+    text.sample(NAME, &[("result", "success")], reloads.taken_up);
+    text.sample(NAME, &[("result", "failure")], reloads.refused);
+    text.single(
+        "tollgate_config_last_reload_successful",
+        Kind::Gauge,
+        "0 while the config file says something that cannot be enforced.",
+        u8::from(!reloads.last_refused),
+    );
 }
 
 fn decisions(text: &mut Exposition, totals: &Totals) {

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::deny_cache::DenyCache;
-use super::tally::{Ledger, Sums, Tally, Totals};
+use super::tally::{Ledger, Reloads, Sums, Tally, Totals};
 use super::{Changes, Edition};
 use crate::plan::PlanSet;
 
@@ -47,13 +47,14 @@ pub(super) struct Books {
     closing: Vec<Arc<Ledger>>,
     /// What those have come to that are closed.
     closed: Sums,
+    reloads: Reloads,
 }
 
 impl Books {
     pub(super) fn new(plans: PlanSet, replicas: u64) -> Self {
         let edition = Arc::new(Edition::new(plans, replicas));
         let closed = Sums::new(edition.clone());
-        Self { edition, replicas, desks: Vec::new(), closing: Vec::new(), closed }
+        Self { edition, replicas, desks: Vec::new(), closing: Vec::new(), closed, reloads: Reloads::default() }
     }
 
     /// A desk for one more limiter.
@@ -65,6 +66,8 @@ impl Books {
 
     /// From here on every limiter decides by these plans. Nothing happens when they are what they were.
     pub(super) fn turn_to(&mut self, plans: PlanSet) -> Changes {
+        self.reloads.taken_up += 1;
+        self.reloads.last_refused = false;
         let (edition, changes) = self.edition.next(plans, self.replicas);
         if changes == Changes::default() {
             return changes;
@@ -78,12 +81,18 @@ impl Books {
         changes
     }
 
+    /// Other plans came and could not be taken.
+    pub(super) fn refused(&mut self) {
+        self.reloads.refused += 1;
+        self.reloads.last_refused = true;
+    }
+
     pub(super) fn totals(&mut self) -> Totals {
         self.close();
         let mut decisions = self.closed.clone();
         self.closing.iter().for_each(|ledger| decisions.add(ledger));
         self.desks.iter().for_each(|desk| decisions.add(&desk.ledger()));
-        let mut totals = Totals::new(decisions);
+        let mut totals = Totals::new(decisions, self.reloads);
         for Desk { tally, denials, .. } in self.desks.iter().map(AsRef::as_ref) {
             totals.add(tally);
             totals.deny_cache_entries += denials.as_ref().map_or(0, |denials| denials.entries() as u64);

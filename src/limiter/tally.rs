@@ -81,10 +81,23 @@ impl Drop for Waiting<'_> {
     }
 }
 
+/// Configs that came after the one of the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Reloads {
+    /// Those whose plans are or were enforced, also when none was new.
+    pub taken_up: u64,
+    /// Those that left the plans as they were, since something in them was wrong.
+    pub refused: u64,
+    /// Whether the last was one of these, so that what is enforced is not what its file says.
+    pub last_refused: bool,
+}
+
 /// Counts of all limiters of a process, since each began.
 #[derive(Debug)]
 pub struct Totals {
     decisions: Sums,
+    /// Configs since the start.
+    pub reloads: Reloads,
     /// Questions that were answered without charging.
     pub peeks: u64,
     /// Questions about a plan that is not in the config.
@@ -103,10 +116,11 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// These decisions and nothing else yet.
-    pub(super) fn new(decisions: Sums) -> Self {
+    /// These, and nothing else yet.
+    pub(super) fn new(decisions: Sums, reloads: Reloads) -> Self {
         Self {
             decisions,
+            reloads,
             peeks: 0,
             unknown_plans: 0,
             durations: Timings::default(),
@@ -117,7 +131,7 @@ impl Totals {
         }
     }
 
-    /// All but the decisions.
+    /// Adds a limiter's counts, all but its decisions.
     pub(super) fn add(&mut self, tally: &Tally) {
         let errors = self.store_errors.iter_mut().zip(&tally.store_errors);
         let others = [
@@ -180,7 +194,7 @@ mod tests {
         tally.decided(ledger.page(0), Mode::Peek, &decision, TOOK);
         let mut sums = Sums::default();
         sums.add(&ledger);
-        let mut totals = Totals::new(sums);
+        let mut totals = Totals::new(sums, Reloads::default());
         totals.add(&tally);
         assert_eq!((totals.peeks, totals.decided_by(DecidedBy::Store)), (1, 1));
         assert_eq!((totals.durations.count(), totals.durations.sum_ns), (1, 70_000));
