@@ -3,6 +3,7 @@
 //! Exit codes: 0 done; 1 `check` found mistakes, `try` was denied, or the server could not start or stop as it should;
 //! 2 the command line or a named config is wrong, or `try` got no answer.
 
+mod reload;
 mod serve;
 
 use std::path::PathBuf;

@@ -8,6 +8,7 @@ mod settings;
 mod source;
 mod store_url;
 mod tree;
+mod watch;
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -18,6 +19,7 @@ use crate::plan::PlanSet;
 
 pub use source::{Origin, Sources};
 pub use store_url::StoreUrl;
+pub use watch::Watch;
 
 /// The plans that a server without a config enforces, as a config file.
 pub const EXAMPLE: &str = include_str!("config/example.yaml");
@@ -51,14 +53,45 @@ impl Config {
     ///
     /// Errors: every mistake of file, environment and flags.
     pub fn load(sources: Sources) -> Result<Self, Mistakes> {
-        let origin = sources.origin();
-        let root = source::read(sources).map_err(|mistake| Mistakes { origin: origin.clone(), mistakes: vec![mistake] })?;
+        let text = source::text(&sources);
+        Self::of(&sources, text)
+    }
+
+    /// Checks everything, the file being what was read of it.
+    fn of(sources: &Sources, text: Result<String, Mistake>) -> Result<Self, Mistakes> {
+        let whole = |mistake| Mistakes { origin: sources.origin(), mistakes: vec![mistake] };
+        let root = text.and_then(|text| source::merge(&text, sources)).map_err(whole)?;
         let mut mistakes = Vec::new();
         let config = settings::check(root, &mut mistakes);
         match config {
             Some(config) if mistakes.is_empty() => Ok(config),
-            _ => Err(Mistakes { origin, mistakes }),
+            _ => Err(Mistakes { origin: sources.origin(), mistakes }),
         }
+    }
+
+    /// Paths of the settings that are not the same in both, plans aside: what a process cannot change while it runs.
+    pub fn settings_unlike(&self, other: &Self) -> Vec<&'static str> {
+        // Named one by one, so that a new field is not forgotten here.
+        let Self {
+            listen_grpc,
+            listen_http,
+            store_url,
+            store_deadline,
+            expected_replicas,
+            workers,
+            deny_cache_entries,
+            plans: _,
+        } = self;
+        let unlike = [
+            ("listen.grpc", *listen_grpc != other.listen_grpc),
+            ("listen.http", *listen_http != other.listen_http),
+            ("store.url", *store_url != other.store_url),
+            ("store.deadline", *store_deadline != other.store_deadline),
+            ("store.expected_replicas", *expected_replicas != other.expected_replicas),
+            ("workers", *workers != other.workers),
+            ("deny_cache.entries", *deny_cache_entries != other.deny_cache_entries),
+        ];
+        unlike.into_iter().filter_map(|(path, unlike)| unlike.then_some(path)).collect()
     }
 }
 
@@ -86,6 +119,20 @@ pub struct Mistakes {
     origin: Origin,
     /// At least one, in the order of the file.
     pub mistakes: Vec<Mistake>,
+}
+
+/// Most mistakes told in one line.
+const MISTAKES_IN_LINE_MAX: usize = 10;
+
+impl Mistakes {
+    /// The first ten, in a line for a log; `tollgate check` tells all.
+    pub fn in_one_line(&self) -> String {
+        let told: Vec<String> = self.mistakes.iter().take(MISTAKES_IN_LINE_MAX).map(|mistake| mistake.to_string()).collect();
+        match self.mistakes.len() - told.len() {
+            0 => told.join("; "),
+            more => format!("{}; and {more} more", told.join("; ")),
+        }
+    }
 }
 
 impl std::error::Error for Mistakes {}

@@ -10,10 +10,10 @@
 //! - [`decision`]: `Decision`, `Outcome`, `LimitStatus`: what was decided and the numbers that go back
 //! - [`algorithm`]: the maths of each kind of limit, pure
 //! - [`store`]: `trait Store`: decide a batch, each request atomically; embedded or in Redis
-//! - [`limiter`]: plan look-up, deny cache, deadline, and what to answer when the store cannot
+//! - [`limiter`]: plan look-up and reload, deny cache, deadline, and what to answer when the store cannot
 //! - [`grpc`]: the wire
 //! - [`http`]: check endpoint, health, metrics
-//! - [`config`]: settings, every mistake at once
+//! - [`config`]: settings, every mistake at once, and whether their file changed
 //! - [`cli`], [`telemetry`], [`shutdown`], [`clock`]: the rim
 //!
 //! # Which way things depend

@@ -3,10 +3,13 @@
 //!
 //! Here alone a store's error becomes an answer. Knows no wire and no Redis.
 
+mod books;
 mod deny_cache;
+mod edition;
 mod failure_log;
 mod tally;
 
+use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,11 +19,13 @@ use crate::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use crate::key::{Cost, Key};
 use crate::plan::{OnStoreFailure, Plan, PlanSet, Rule, UnknownPlan};
 use crate::store::{Ask, CAPACITY_DEFAULT, MemoryStore, Store, StoreError, Verdict};
+use books::{Books, Desk};
 use deny_cache::DenyCache;
 pub use deny_cache::{DENY_CACHE_DEFAULT, DENY_CACHE_MAX};
+pub use edition::{Changes, Edition};
 use failure_log::FailureLog;
-use tally::Tally;
-pub use tally::{BOUNDS_NS, Timings, Totals};
+use tally::Ledger;
+pub use tally::{BOUNDS_NS, Reloads, Timings, Totals};
 
 /// Most questions in one batch: its answer stays well below a megabyte, and one caller cannot hold the store for long.
 pub const BATCH_MAX: usize = 1_000;
@@ -60,48 +65,36 @@ pub struct Settings {
     pub deny_cache_entries: usize,
 }
 
-/// Decides by the plans of one config over one store.
+/// Decides by the plans of a config over one store. [`Self::reload`] gives it other plans; a decision that has begun is made
+/// by those that it began with, a batch too.
 pub struct Limiter<S> {
     common: Arc<Common>,
     store: S,
-    /// Denials by this store; `None` when off.
-    denials: Option<Arc<DenyCache>>,
-    tally: Arc<Tally>,
+    desk: Arc<Desk>,
 }
 
 /// What the limiters of one process have in common, whatever store each of them asks.
 struct Common {
-    plans: PlanSet,
-    config_hash: String,
     settings: Settings,
-    /// Each plan at this replica's share, and the memory that counts it while the store cannot decide.
-    shares: PlanSet,
+    /// Counts at this replica's share while the store cannot decide.
     fallback: MemoryStore,
     failures: FailureLog,
     clock: Arc<dyn Clock>,
     /// What the deny cache counts time from.
     started: Instant,
-    /// Of every limiter that there ever was: counts only grow.
-    books: Mutex<Vec<Book>>,
-}
-
-/// Where a limiter's figures are found.
-struct Book {
-    tally: Arc<Tally>,
-    denials: Option<Arc<DenyCache>>,
+    books: Mutex<Books>,
 }
 
 impl Limiter<()> {
     /// What limiters made by [`Self::beside`] have in common; it decides nothing itself. `clock` times the local fallback
     /// and how long denials hold.
     pub fn without_store(plans: PlanSet, settings: Settings, clock: Arc<dyn Clock>) -> Self {
-        let config_hash = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(plans.canonical().as_bytes()));
-        let shares = plans.share(settings.expected_replicas);
+        let mut books = Books::new(plans, settings.expected_replicas);
+        let desk = books.desk(None);
         let fallback = MemoryStore::new(CAPACITY_DEFAULT, clock.clone());
         let (failures, started) = (FailureLog::default(), clock.monotonic());
-        let (tally, books) = (Arc::new(Tally::new(plans.len())), Mutex::default());
-        let common = Common { plans, config_hash, settings, shares, fallback, failures, clock, started, books };
-        Self { common: Arc::new(common), store: (), denials: None, tally }
+        let common = Common { settings, fallback, failures, clock, started, books: Mutex::new(books) };
+        Self { common: Arc::new(common), store: (), desk }
     }
 }
 
@@ -110,37 +103,36 @@ impl<S> Limiter<S> {
     /// counted while a store cannot decide is counted together, so that a replica of many workers still enforces one share.
     pub fn beside<T: Store>(&self, store: T) -> Limiter<T> {
         let entries = self.common.settings.deny_cache_entries;
-        let denials = (entries > 0 && !store.is_embedded()).then(|| Arc::new(DenyCache::new(entries)));
-        let tally = Arc::new(Tally::new(self.common.plans.len()));
-        self.common.books().push(Book { tally: tally.clone(), denials: denials.clone() });
-        Limiter { common: self.common.clone(), store, denials, tally }
+        let denials = (entries > 0 && !store.is_embedded()).then(|| DenyCache::new(entries));
+        Limiter { common: self.common.clone(), store, desk: self.common.books().desk(denials) }
+    }
+
+    /// Gives other plans to this limiter and to all beside it, for the decisions that have not begun. What keys have used
+    /// stays counted, in the store and in the fallback: it goes by [`Plan::counts_as`], key and shape of a limit.
+    pub fn reload(&self, plans: PlanSet) -> Changes {
+        self.common.books().turn_to(plans)
+    }
+
+    /// Counts a config that was not taken up, because something in it is wrong.
+    pub fn keep_plans(&self) {
+        self.common.books().refused();
     }
 
     /// What all limiters of the same plans have counted together, those that are gone included.
     pub fn totals(&self) -> Totals {
-        let mut totals = Totals::new(self.common.plans.len());
-        for Book { tally, denials } in self.common.books().iter() {
-            totals.add(tally);
-            totals.deny_cache_entries += denials.as_ref().map_or(0, |denials| denials.entries() as u64);
-        }
-        totals
+        self.common.books().totals()
     }
 
-    /// The plans that are enforced.
-    pub fn plans(&self) -> &PlanSet {
-        &self.common.plans
-    }
-
-    /// A hash of the plans, 16 hexadecimal digits, equal on replicas that enforce the same.
-    pub fn config_hash(&self) -> &str {
-        &self.common.config_hash
+    /// What is enforced now.
+    pub fn edition(&self) -> Arc<Edition> {
+        self.desk.ledger().edition.clone()
     }
 }
 
 impl Common {
-    /// Taken when a limiter is made and when the totals are asked for, never by a decision.
-    fn books(&self) -> std::sync::MutexGuard<'_, Vec<Book>> {
-        // A list that only grows is whole whatever panics.
+    /// Taken when a limiter is made, at a reload and when the totals are asked for, never by a decision.
+    fn books(&self) -> std::sync::MutexGuard<'_, Books> {
+        // Lists that only grow are whole whatever panics.
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -152,22 +144,44 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Decides one question within `patience`, if the caller has a deadline; see [`Self::decide_batch`].
-    pub async fn decide(&self, question: Question, patience: Option<Duration>) -> Result<Decision, Refusal> {
-        let (place, plan) = self.find(&question.plan)?;
+    ///
+    /// By the plans that are in force when it is called, not when its future is first polled.
+    pub fn decide(&self, question: Question, patience: Option<Duration>) -> impl Future<Output = Result<Decision, Refusal>> {
+        self.decide_by(self.desk.ledger(), question, patience)
+    }
+
+    /// As [`Self::decide`], with the plan that it was decided by.
+    pub async fn decide_and_tell(
+        &self,
+        question: Question,
+        patience: Option<Duration>,
+    ) -> Result<(Decision, Arc<Plan>), Refusal> {
+        let ledger = self.desk.ledger();
+        let plan = self.find(&ledger, &question.plan)?.1.clone();
+        Ok((self.decide_by(ledger, question, patience).await?, plan))
+    }
+
+    async fn decide_by(&self, ledger: Arc<Ledger>, question: Question, patience: Option<Duration>) -> Result<Decision, Refusal> {
+        let (place, plan) = self.find(&ledger, &question.plan)?;
         let mode = question.mode;
         let (decision, took) = match decide_by_plan(plan, question.cost) {
             Some(decision) => (decision, Duration::ZERO),
             None => {
                 let ask = Ask { key: question.key, plan: plan.clone(), cost: question.cost, mode };
-                self.decide_by_count(ask, patience).await?
+                self.decide_by_count(&ledger.edition, ask, patience).await?
             }
         };
-        self.tally.decided(place, mode, &decision, took);
+        self.desk.tally.decided(ledger.page(place), mode, &decision, took);
         Ok(decision)
     }
 
     /// Decides what a plan alone does not; the decision, and how long it waited for the store.
-    async fn decide_by_count(&self, ask: Ask, patience: Option<Duration>) -> Result<(Decision, Duration), Refusal> {
+    async fn decide_by_count(
+        &self,
+        edition: &Edition,
+        ask: Ask,
+        patience: Option<Duration>,
+    ) -> Result<(Decision, Duration), Refusal> {
         let asked = self.asked();
         if let Some(decision) = self.recall(&ask, asked) {
             return Ok((decision, Duration::ZERO));
@@ -178,7 +192,7 @@ impl<S: Store> Limiter<S> {
         let answer = self.store.decide_one(&ask, self.deadline(patience)).await;
         let took = self.took(asked);
         drop(waiting);
-        Ok((self.answer(&ask, asked, Some(answer))?, took))
+        Ok((self.answer(edition, &ask, asked, Some(answer))?, took))
     }
 
     /// Decides questions in their order, one answer each, same order. The store is given the shorter of its deadline and
@@ -186,13 +200,13 @@ impl<S: Store> Limiter<S> {
     ///
     /// Errors, per question: [`Refusal`].
     pub async fn decide_batch(&self, questions: Vec<Question>, patience: Option<Duration>) -> Vec<Result<Decision, Refusal>> {
-        let asked = self.asked();
+        let (ledger, asked) = (self.desk.ledger(), self.asked());
         // Of each question that has a plan: its place here, the plan's, and its mode.
         let mut known = Vec::with_capacity(questions.len());
         let mut decisions = Vec::with_capacity(questions.len());
         let (mut places, mut asks) = (Vec::new(), Vec::new());
         for (place, question) in questions.into_iter().enumerate() {
-            let found = self.find(&question.plan).inspect(|(plan, _)| known.push((place, *plan, question.mode)));
+            let found = self.find(&ledger, &question.plan).inspect(|(plan, _)| known.push((place, *plan, question.mode)));
             decisions.push(match found.map(|(_, plan)| (decide_by_plan(plan, question.cost), plan)) {
                 Err(unknown) => Err(unknown.into()),
                 Ok((Some(decision), _)) => Ok(decision),
@@ -215,23 +229,19 @@ impl<S: Store> Limiter<S> {
             took = self.took(asked);
             drop(waiting);
             for (place, ask) in places.into_iter().zip(&asks) {
-                decisions[place] = self.answer(ask, asked, answers.next());
+                decisions[place] = self.answer(&ledger.edition, ask, asked, answers.next());
             }
         }
-        self.tally_batch(known, &decisions, took);
+        for (place, plan, mode) in known {
+            if let Ok(decision) = &decisions[place] {
+                self.desk.tally.decided(ledger.page(plan), mode, decision, took);
+            }
+        }
         decisions
     }
 
-    fn tally_batch(&self, known: Vec<(usize, usize, Mode)>, decisions: &[Result<Decision, Refusal>], took: Duration) {
-        for (place, plan, mode) in known {
-            if let Ok(decision) = &decisions[place] {
-                self.tally.decided(plan, mode, decision, took);
-            }
-        }
-    }
-
-    fn find(&self, plan: &str) -> Result<(usize, &Arc<Plan>), UnknownPlan> {
-        self.common.plans.find(plan).inspect_err(|_| self.tally.unknown_plan())
+    fn find<'a>(&self, ledger: &'a Ledger, plan: &str) -> Result<(usize, &'a Arc<Plan>), UnknownPlan> {
+        ledger.edition.plans().find(plan).inspect_err(|_| self.desk.tally.unknown_plan())
     }
 
     /// Now, or nothing where nobody has to know: the embedded store keeps nobody waiting and its denials are not
@@ -242,14 +252,14 @@ impl<S: Store> Limiter<S> {
 
     /// Notes that so many questions wait for the store, until what is returned is dropped: also when the caller goes away.
     fn waiting(&self, asked: Option<Instant>, questions: usize) -> Option<impl Drop + '_> {
-        asked.map(|_| self.tally.waiting(questions))
+        asked.map(|_| self.desk.tally.waiting(questions))
     }
 
     /// How long a call to the store took that was asked for at `asked`, also noted.
     fn took(&self, asked: Option<Instant>) -> Duration {
         let Some(asked) = asked else { return Duration::ZERO };
         let took = self.common.clock.monotonic().saturating_duration_since(asked);
-        self.tally.store_took(took);
+        self.desk.tally.store_took(took);
         took
     }
 
@@ -265,50 +275,51 @@ impl<S: Store> Limiter<S> {
 
     /// What the store would answer, if a denial that holds tells.
     fn recall(&self, ask: &Ask, now: Option<Instant>) -> Option<Decision> {
-        let verdict = self.denials.as_ref()?.recall(ask, self.monotonic_us(now?))?;
+        let verdict = self.desk.denials.as_ref()?.recall(ask, self.monotonic_us(now?))?;
         Some(counted(ask, &verdict, DecidedBy::DenyCache))
     }
 
     /// What the store said when it was asked at `asked`, or what the plan says when the store said nothing.
     fn answer(
         &self,
+        edition: &Edition,
         ask: &Ask,
         asked: Option<Instant>,
         answer: Option<Result<Verdict, StoreError>>,
     ) -> Result<Decision, Refusal> {
         match answer.unwrap_or_else(|| Err(StoreError::Nonsense("the store left a question out".to_owned()))) {
             Ok(verdict) => {
-                if let (Some(denials), Some(asked)) = (&self.denials, asked) {
+                if let (Some(denials), Some(asked)) = (&self.desk.denials, asked) {
                     denials.note(ask, &verdict, self.monotonic_us(asked));
                 }
                 Ok(counted(ask, &verdict, DecidedBy::Store))
             }
             Err(error) => {
                 self.common.failures.note(&error, self.common.clock.monotonic());
-                self.tally.failed(&error);
+                self.desk.tally.failed(&error);
                 match error {
                     // The store is well, so no policy for its failure applies: a flood must not open the limits.
                     StoreError::Overloaded(_) => Err(Refusal::Overloaded),
-                    error => Ok(self.answer_without_store(ask, &error)),
+                    error => Ok(self.answer_without_store(edition, ask, &error)),
                 }
             }
         }
     }
 
-    fn answer_without_store(&self, ask: &Ask, error: &StoreError) -> Decision {
+    fn answer_without_store(&self, edition: &Edition, ask: &Ask, error: &StoreError) -> Decision {
         match ask.plan.on_store_failure {
             OnStoreFailure::Allow => fail_open(),
             OnStoreFailure::Deny => fail_closed(&ask.plan),
             // An embedded store that is full has no second memory to count in.
             OnStoreFailure::Local if *error == StoreError::Full => fail_open(),
-            OnStoreFailure::Local => self.answer_locally(ask),
+            OnStoreFailure::Local => self.answer_locally(edition, ask),
         }
     }
 
     /// Counts at this replica's share. When that memory is full of live keys too, a key it does not know is allowed: a
     /// flood of keys must not shut out everybody else's.
-    fn answer_locally(&self, ask: &Ask) -> Decision {
-        let Ok(share) = self.common.shares.get(&ask.plan.name) else { return fail_open() };
+    fn answer_locally(&self, edition: &Edition, ask: &Ask) -> Decision {
+        let Ok(share) = edition.shares().get(&ask.plan.name) else { return fail_open() };
         if let Some(limit) = share.never_fits(ask.cost) {
             // It could pass once the store is back, so it is denied, not told that it never fits.
             let status = untouched(share, limit);

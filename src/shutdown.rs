@@ -1,9 +1,9 @@
-//! When to stop: SIGTERM from whoever runs the process, SIGINT from a terminal.
+//! When to stop: SIGTERM from whoever runs the process, SIGINT from a terminal. And SIGHUP, which stops nothing.
 
 use std::future::Future;
 use std::io;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Begins to listen for the signals; the future resolves to the name of the first that comes.
 ///
@@ -16,4 +16,11 @@ pub fn signals() -> io::Result<impl Future<Output = &'static str>> {
             _ = interrupt.recv() => "SIGINT",
         }
     })
+}
+
+/// Begins to listen for SIGHUP, which from here on no longer ends the process, but asks it to look at its config.
+///
+/// Errors: the system does not let this process handle it.
+pub fn hangup() -> io::Result<Signal> {
+    signal(SignalKind::hangup())
 }

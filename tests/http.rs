@@ -27,13 +27,8 @@ const PLANS: &str = "listen: { http: '127.0.0.1:0' }\n\
 /// A server, and where it serves HTTP.
 fn serve(flags: &[&str]) -> (Server, String) {
     let server = Server::start(PLANS, flags);
-    let http = http_of(&server);
+    let http = server.http();
     (server, http)
-}
-
-fn http_of(server: &Server) -> String {
-    let log = server.log();
-    field(log.lines().find(|line| line.contains("tollgate is serving")).unwrap(), "http")
 }
 
 fn counts(expected: &[(&str, f64)]) -> BTreeMap<String, f64> {

@@ -20,5 +20,6 @@ mod oracle;
 mod outages;
 mod parity;
 mod promises;
+mod reload;
 mod tidy;
 mod workers;

@@ -6,9 +6,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::reload::Reload;
 use super::{ServeArguments, fail};
 use crate::clock::SystemClock;
-use crate::config::{Config, Origin, StoreUrl};
+use crate::config::{Config, Origin, StoreUrl, Watch};
 use crate::grpc::{self, Address, BindError, Drained, Listener, Service, StartError, Workers};
 use crate::http;
 use crate::limiter::{Limiter, Settings};
@@ -20,12 +21,11 @@ use crate::{shutdown, telemetry};
 const FIRST_CONNECTION: Duration = Duration::from_millis(500);
 
 pub(super) fn run(arguments: ServeArguments) -> ExitCode {
-    let sources = arguments.sources();
-    let origin = sources.origin();
+    let mut watch = Watch::new(arguments.sources());
     if let Err(message) = telemetry::start(&arguments.log_level, arguments.log_format) {
         return fail(2, &message);
     }
-    let config = match Config::load(sources) {
+    let config = match watch.load() {
         Ok(config) => config,
         Err(mistakes) => return fail(2, &mistakes.to_string()),
     };
@@ -33,16 +33,16 @@ pub(super) fn run(arguments: ServeArguments) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(1, &format!("cannot start: {error}")),
     };
-    let code = runtime.block_on(serve(config, &origin));
+    let code = runtime.block_on(serve(config, watch));
     // What the drain had to cut is not waited for again.
     runtime.shutdown_background();
     code
 }
 
-async fn serve(config: Config, origin: &Origin) -> ExitCode {
+async fn serve(mut config: Config, watch: Watch) -> ExitCode {
     // First of all, so that a signal that comes early is not lost.
-    let signal = match shutdown::signals() {
-        Ok(signal) => signal,
+    let (signal, hangup) = match shutdown::signals().and_then(|signal| Ok((signal, shutdown::hangup()?))) {
+        Ok(signals) => signals,
         Err(error) => return fail(1, &format!("cannot listen for signals: {error}")),
     };
     let listeners = match Listeners::bind(&config).await {
@@ -57,18 +57,21 @@ async fn serve(config: Config, origin: &Origin) -> ExitCode {
         expected_replicas: config.expected_replicas,
         deny_cache_entries: config.deny_cache_entries.div_ceil(limiters),
     };
-    let limiter = Arc::new(Limiter::without_store(config.plans, settings, Arc::new(SystemClock)));
-    let stores = Stores::new(config.store_url, config.store_deadline);
+    let limiter = Arc::new(Limiter::without_store(std::mem::take(&mut config.plans), settings, Arc::new(SystemClock)));
+    let stores = Stores::new(config.store_url.clone(), config.store_deadline);
     let (workers, http_store) = match start(count, limiter.clone(), stores.clone(), listeners.http.is_some()).await {
         Ok(started) => started,
         // The one thing that a service is made of and that may be wrong is the config's URL.
         Err(error @ StartError::Service(_)) => return fail(2, &error.to_string()),
         Err(error) => return fail(1, &error.to_string()),
     };
-    announce(&limiter, count, &stores.url, origin, &listeners);
+    announce(&limiter, count, &stores.url, &watch.origin(), &listeners);
     let http = listeners.http.zip(http_store);
     let http = http.map(|(listener, store)| http::Server::start(listener, limiter.beside(store), workers.connections()));
-    serve_until(signal, listeners.grpc, workers, http).await
+    let reloading = tokio::spawn(Reload { watch, limiter, start: config }.run(hangup));
+    let code = serve_until(signal, listeners.grpc, workers, http).await;
+    reloading.abort();
+    code
 }
 
 /// Every socket that is listened at.
@@ -195,11 +198,12 @@ async fn start(count: NonZeroUsize, limiter: Arc<Limiter<()>>, stores: Stores, w
 /// The start line, and, on the example plans, what to paste next.
 fn announce(limiter: &Limiter<()>, workers: NonZeroUsize, store: &StoreUrl, origin: &Origin, listeners: &Listeners) {
     let addresses: Vec<String> = listeners.grpc.iter().map(|listener| listener.address().to_string()).collect();
+    let edition = limiter.edition();
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         config = %origin,
-        config_hash = limiter.config_hash(),
-        plans = limiter.plans().len(),
+        config_hash = edition.config_hash(),
+        plans = edition.plans().len(),
         workers,
         store = %store,
         grpc = addresses.join(","),

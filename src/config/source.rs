@@ -53,19 +53,23 @@ impl Sources {
     }
 }
 
-/// Merges the sources. Errors: the first thing that keeps them from being read at all.
-pub(super) fn read(sources: Sources) -> Result<Value, Mistake> {
-    let text = match &sources.file {
-        Some(path) => read_file(path)?,
-        None => EXAMPLE.to_owned(),
-    };
-    let variables = sources.environment.into_iter();
-    let ours: HashMap<String, String> = variables.filter(|(name, _)| is_ours(name)).collect();
+/// What the file says. Errors: what keeps it from being read, or is wrong with it as a whole.
+pub(super) fn text(sources: &Sources) -> Result<String, Mistake> {
+    match &sources.file {
+        Some(path) => read_file(path),
+        None => Ok(EXAMPLE.to_owned()),
+    }
+}
+
+/// Merges what the file says with what goes on top. Errors: the first thing that keeps it from being read at all.
+pub(super) fn merge(text: &str, sources: &Sources) -> Result<Value, Mistake> {
+    let variables = sources.environment.iter().filter(|(name, _)| is_ours(name));
+    let ours: HashMap<String, String> = variables.cloned().collect();
     let environment = Environment::with_prefix("TOLLGATE").prefix_separator("_").separator("__").source(Some(ours));
-    let mut builder = config::Config::builder().add_source(File::from_str(&text, FileFormat::Yaml)).add_source(environment);
-    for (path, value) in sources.overrides {
-        builder = builder.set_override(&path, value).map_err(|_| Mistake {
-            path,
+    let mut builder = config::Config::builder().add_source(File::from_str(text, FileFormat::Yaml)).add_source(environment);
+    for (path, value) in &sources.overrides {
+        builder = builder.set_override(path, value.as_str()).map_err(|_| Mistake {
+            path: path.clone(),
             message: "is no path of a setting; write it as store.url or plans.free.shadow".to_owned(),
         })?;
     }

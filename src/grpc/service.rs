@@ -95,7 +95,8 @@ impl<S: Store> RateLimitService for Service<S> {
     }
 
     async fn list_plans(&self, _: Request<pb::ListPlansRequest>) -> Result<Response<pb::ListPlansResponse>, Status> {
-        let plans = self.limiter.plans().iter().map(|plan| convert::plan(plan)).collect();
-        Ok(Response::new(pb::ListPlansResponse { plans, config_hash: self.limiter.config_hash().to_owned() }))
+        let edition = self.limiter.edition();
+        let plans = edition.plans().iter().map(|plan| convert::plan(plan)).collect();
+        Ok(Response::new(pb::ListPlansResponse { plans, config_hash: edition.config_hash().to_owned() }))
     }
 }

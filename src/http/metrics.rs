@@ -4,7 +4,7 @@
 use super::exposition::{Exposition, Kind};
 use crate::decision::{DecidedBy, Outcome};
 use crate::grpc::Connections;
-use crate::limiter::{BOUNDS_NS, Limiter, Timings, Totals};
+use crate::limiter::{BOUNDS_NS, Limiter, Reloads, Timings, Totals};
 use crate::plan::{Plan, Rule};
 use crate::store::StoreError;
 
@@ -13,7 +13,7 @@ const NS_PER_SECOND: f64 = 1e9;
 /// Everything, as of now.
 pub(super) fn write<S>(limiter: &Limiter<S>, connections: &Connections) -> String {
     let (totals, mut text) = (limiter.totals(), Exposition::default());
-    decisions(&mut text, limiter, &totals);
+    decisions(&mut text, &totals);
     text.single("tollgate_peeks_total", Kind::Counter, "Questions answered without charging.", totals.peeks);
     text.single(
         "tollgate_unknown_plans_total",
@@ -32,14 +32,28 @@ pub(super) fn write<S>(limiter: &Limiter<S>, connections: &Connections) -> Strin
     text.family("tollgate_build_info", Kind::Gauge, "The version that runs.");
     text.sample("tollgate_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     text.family("tollgate_config_info", Kind::Gauge, "The hash of the plans, equal on replicas that enforce the same.");
-    text.sample("tollgate_config_info", &[("hash", limiter.config_hash())], 1);
+    text.sample("tollgate_config_info", &[("hash", totals.edition().config_hash())], 1);
+    reloads(&mut text, &totals.reloads);
     text.finish()
 }
 
-fn decisions<S>(text: &mut Exposition, limiter: &Limiter<S>, totals: &Totals) {
+fn reloads(text: &mut Exposition, reloads: &Reloads) {
+    const NAME: &str = "tollgate_config_reloads_total";
+    text.family(NAME, Kind::Counter, "Configs that came since the start; a failure leaves the plans as they were.");
+    text.sample(NAME, &[("result", "success")], reloads.taken_up);
+    text.sample(NAME, &[("result", "failure")], reloads.refused);
+    text.single(
+        "tollgate_config_last_reload_successful",
+        Kind::Gauge,
+        "0 while the config file says something that cannot be enforced.",
+        u8::from(!reloads.last_refused),
+    );
+}
+
+fn decisions(text: &mut Exposition, totals: &Totals) {
     const NAME: &str = "tollgate_decisions_total";
     text.family(NAME, Kind::Counter, "Decisions by plan, outcome and who decided.");
-    for (place, plan) in limiter.plans().iter().enumerate() {
+    for (place, plan) in totals.edition().plans().iter().enumerate() {
         for (outcome, by) in Outcome::ALL.iter().flat_map(|outcome| DecidedBy::ALL.map(|by| (*outcome, by))) {
             let count = totals.decisions(place, outcome, by);
             if count > 0 || is_expected(plan, outcome, by) {

@@ -42,12 +42,10 @@ async fn check<S: Store>(site: &Site<S>, RawQuery(query): RawQuery, headers: &He
         Ok(parameters) => parameters,
         Err(sentence) => return convert::bad_request(&sentence),
     };
-    let plan = site.limiter.plans().get(&parameters.question.plan).cloned();
-    match (site.limiter.decide(parameters.question, None).await, plan) {
-        (Ok(decision), Ok(plan)) if decision.allowed() => convert::allowed(&decision, &plan, wants_json(headers)),
-        (Ok(decision), Ok(plan)) => convert::denied(&decision, &plan, parameters.deny_status),
-        (Err(refusal), _) => convert::refusal(&refusal),
-        (Ok(_), Err(unknown)) => convert::refusal(&unknown.into()),
+    match site.limiter.decide_and_tell(parameters.question, None).await {
+        Ok((decision, plan)) if decision.allowed() => convert::allowed(&decision, &plan, wants_json(headers)),
+        Ok((decision, plan)) => convert::denied(&decision, &plan, parameters.deny_status),
+        Err(refusal) => convert::refusal(&refusal),
     }
 }
 

@@ -2,26 +2,30 @@
 //!
 //! Every limiter, and so every worker, has a tally of its own: plain counters that it alone adds to, without order and
 //! without a lock, so no worker ever waits for another's. Whoever wants to know adds them up ([`Totals`]). Knows no wire.
+//!
+//! Decisions are counted in a [`Ledger`], beside the plans that they are made by: a reload opens another, and a decision
+//! under way keeps the one that it began with.
 
 mod histogram;
+mod ledger;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::Edition;
 use crate::algorithm::Mode;
 use crate::decision::{DecidedBy, Decision, Outcome};
 use crate::store::StoreError;
 use histogram::Histogram;
 pub use histogram::{BOUNDS_NS, Timings};
-
-/// Counters of one plan, 192 bytes.
-const PER_PLAN: usize = Outcome::ALL.len() * DecidedBy::ALL.len();
+use ledger::Page;
+pub(super) use ledger::{Ledger, Sums};
 
 /// Counts of one limiter. Aligned to two cache lines, which processors fetch together, so that it shares none with another's.
+#[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Tally {
-    /// [`PER_PLAN`] of each plan, in the order of the plans; see [`place`].
-    decisions: Box<[AtomicU64]>,
     peeks: AtomicU64,
     unknown_plans: AtomicU64,
     durations: Histogram,
@@ -32,24 +36,11 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// A tally of nothing, for so many plans.
-    pub(super) fn new(plans: usize) -> Self {
-        Self {
-            decisions: (0..plans * PER_PLAN).map(|_| AtomicU64::new(0)).collect(),
-            peeks: AtomicU64::new(0),
-            unknown_plans: AtomicU64::new(0),
-            durations: Histogram::default(),
-            store_durations: Histogram::default(),
-            store_errors: Default::default(),
-            waiting: AtomicU64::new(0),
-        }
-    }
-
-    /// Notes a decision by the plan at `plan`. A peek decides nothing, so it is noted as one and no more.
-    pub(super) fn decided(&self, plan: usize, mode: Mode, decision: &Decision, took: Duration) {
+    /// Notes a decision by the plan of this page. A peek decides nothing, so it is noted as one and no more.
+    pub(super) fn decided(&self, page: Page<'_>, mode: Mode, decision: &Decision, took: Duration) {
         match mode {
             Mode::Charge => {
-                add(&self.decisions[place(plan, decision.outcome, decision.decided_by)], 1);
+                page.note(decision.outcome, decision.decided_by);
                 self.durations.note(took);
             }
             Mode::Peek => add(&self.peeks, 1),
@@ -90,10 +81,23 @@ impl Drop for Waiting<'_> {
     }
 }
 
+/// Configs that came after the one of the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Reloads {
+    /// Those whose plans are or were enforced, also when none was new.
+    pub taken_up: u64,
+    /// Those that left the plans as they were, since something in them was wrong.
+    pub refused: u64,
+    /// Whether the last was one of these, so that what is enforced is not what its file says.
+    pub last_refused: bool,
+}
+
 /// Counts of all limiters of a process, since each began.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Totals {
-    decisions: Vec<u64>,
+    decisions: Sums,
+    /// Configs since the start.
+    pub reloads: Reloads,
     /// Questions that were answered without charging.
     pub peeks: u64,
     /// Questions about a plan that is not in the config.
@@ -112,9 +116,11 @@ pub struct Totals {
 }
 
 impl Totals {
-    pub(super) fn new(plans: usize) -> Self {
+    /// These, and nothing else yet.
+    pub(super) fn new(decisions: Sums, reloads: Reloads) -> Self {
         Self {
-            decisions: vec![0; plans * PER_PLAN],
+            decisions,
+            reloads,
             peeks: 0,
             unknown_plans: 0,
             durations: Timings::default(),
@@ -125,34 +131,36 @@ impl Totals {
         }
     }
 
+    /// Adds a limiter's counts, all but its decisions.
     pub(super) fn add(&mut self, tally: &Tally) {
-        let counters = self.decisions.iter_mut().zip(&tally.decisions);
         let errors = self.store_errors.iter_mut().zip(&tally.store_errors);
         let others = [
             (&mut self.peeks, &tally.peeks),
             (&mut self.unknown_plans, &tally.unknown_plans),
             (&mut self.waiting, &tally.waiting),
         ];
-        for (total, counter) in counters.chain(errors).chain(others) {
+        for (total, counter) in errors.chain(others) {
             *total += counter.load(Ordering::Relaxed);
         }
         self.durations.add(&tally.durations);
         self.store_durations.add(&tally.store_durations);
     }
 
-    /// Decisions by the plan at this place of the plan set that had this outcome from this decider.
+    /// What is enforced now.
+    pub fn edition(&self) -> &Arc<Edition> {
+        self.decisions.edition()
+    }
+
+    /// Decisions by the plan at this place of [`Self::edition`]'s that had this outcome from this decider, those before a
+    /// reload included.
     pub fn decisions(&self, plan: usize, outcome: Outcome, decided_by: DecidedBy) -> u64 {
-        self.decisions[place(plan, outcome, decided_by)]
+        self.decisions.of(plan, outcome, decided_by)
     }
 
-    /// Decisions by this decider, of every plan and outcome.
+    /// Decisions by this decider, of every plan and outcome, plans that are gone included.
     pub fn decided_by(&self, decided_by: DecidedBy) -> u64 {
-        self.decisions.iter().skip(decided_by as usize).step_by(DecidedBy::ALL.len()).sum()
+        self.decisions.by(decided_by)
     }
-}
-
-fn place(plan: usize, outcome: Outcome, decided_by: DecidedBy) -> usize {
-    plan * PER_PLAN + outcome as usize * DecidedBy::ALL.len() + decided_by as usize
 }
 
 fn add(counter: &AtomicU64, count: u64) {
@@ -166,40 +174,12 @@ mod tests {
     const TOOK: Duration = Duration::from_micros(70);
 
     #[test]
-    fn every_decision_has_a_counter_of_its_own_and_tallies_add_up() {
-        let (plans, mut expected) = (3, Vec::new());
-        let tallies = [Tally::new(plans), Tally::new(plans)];
-        let mut times = 0;
-        for plan in 0..plans {
-            for outcome in Outcome::ALL {
-                for by in DecidedBy::ALL {
-                    times += 1;
-                    let decision = Decision::uncounted(outcome, by, None);
-                    (0..times).for_each(|turn| tallies[turn % 2].decided(plan, Mode::Charge, &decision, TOOK));
-                    expected.push((plan, outcome, by, times as u64));
-                }
-            }
-        }
-        let mut totals = Totals::new(plans);
-        tallies.iter().for_each(|tally| totals.add(tally));
-        for (plan, outcome, by, times) in &expected {
-            assert_eq!(totals.decisions(*plan, *outcome, *by), *times);
-        }
-        let all: u64 = expected.iter().map(|(.., times)| times).sum();
-        assert_eq!(totals.durations.count(), all);
-        assert_eq!(totals.durations.sum_ns, all * 70_000);
-        for by in DecidedBy::ALL {
-            let of_it: u64 = expected.iter().filter(|(_, _, other, _)| *other == by).map(|(.., times)| times).sum();
-            assert_eq!(totals.decided_by(by), of_it);
-        }
-    }
-
-    #[test]
     fn counting_allocates_nothing() {
-        let (tally, decision) = (Tally::new(1), Decision::uncounted(Outcome::Denied, DecidedBy::Store, None));
+        let (tally, ledger) = (Tally::default(), Ledger::of(1));
+        let decision = Decision::uncounted(Outcome::Denied, DecidedBy::Store, None);
         let counted = allocation_counter::measure(|| {
             let _waiting = tally.waiting(1);
-            tally.decided(0, Mode::Charge, &decision, TOOK);
+            tally.decided(ledger.page(0), Mode::Charge, &decision, TOOK);
             tally.store_took(TOOK);
             tally.failed(&StoreError::Full);
         });
@@ -207,17 +187,22 @@ mod tests {
     }
 
     #[test]
-    fn a_peek_is_no_decision() {
-        let tally = Tally::new(1);
-        tally.decided(0, Mode::Peek, &Decision::uncounted(Outcome::Allowed, DecidedBy::Store, None), TOOK);
-        let mut totals = Totals::new(1);
+    fn a_decision_is_timed_and_a_peek_is_no_decision() {
+        let (tally, ledger) = (Tally::default(), Ledger::of(1));
+        let decision = Decision::uncounted(Outcome::Allowed, DecidedBy::Store, None);
+        tally.decided(ledger.page(0), Mode::Charge, &decision, TOOK);
+        tally.decided(ledger.page(0), Mode::Peek, &decision, TOOK);
+        let mut sums = Sums::default();
+        sums.add(&ledger);
+        let mut totals = Totals::new(sums, Reloads::default());
         totals.add(&tally);
-        assert_eq!((totals.peeks, totals.decided_by(DecidedBy::Store), totals.durations.count()), (1, 0, 0));
+        assert_eq!((totals.peeks, totals.decided_by(DecidedBy::Store)), (1, 1));
+        assert_eq!((totals.durations.count(), totals.durations.sum_ns), (1, 70_000));
     }
 
     #[test]
     fn whoever_stops_waiting_waits_no_more() {
-        let tally = Tally::new(0);
+        let tally = Tally::default();
         let waiting = || tally.waiting.load(Ordering::Relaxed);
         let (one, many) = (tally.waiting(1), tally.waiting(99));
         assert_eq!(waiting(), 100);

@@ -7,7 +7,7 @@ use super::*;
 use crate::clock::monotonic;
 use crate::plan::{Algorithm, Anchor, Limit};
 
-struct Clock0;
+pub(super) struct Clock0;
 
 impl Clock for Clock0 {
     fn now_us(&self) -> u64 {
@@ -16,7 +16,7 @@ impl Clock for Clock0 {
 }
 
 /// Answers each batch with this error.
-struct Broken(StoreError);
+pub(super) struct Broken(StoreError);
 
 impl Store for Broken {
     async fn decide_batch(&self, asks: &[Ask], _deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
@@ -34,9 +34,10 @@ impl Store for TellsDeadline {
     }
 }
 
-const SETTINGS: Settings = Settings { deadline: Duration::from_millis(25), expected_replicas: 3, deny_cache_entries: 100 };
+pub(super) const SETTINGS: Settings =
+    Settings { deadline: Duration::from_millis(25), expected_replicas: 3, deny_cache_entries: 100 };
 
-fn plan(name: &str, quota: u64) -> Plan {
+pub(super) fn plan(name: &str, quota: u64) -> Plan {
     let fixed = Algorithm::FixedWindow { anchor: Anchor::Clock };
     let limit = Limit::new("minute", quota, Duration::from_secs(60), fixed).unwrap();
     Plan {
@@ -48,7 +49,7 @@ fn plan(name: &str, quota: u64) -> Plan {
     }
 }
 
-fn plans() -> PlanSet {
+pub(super) fn plans() -> PlanSet {
     let rule = |name: &str, rule| Plan { rule, ..plan(name, 1) };
     let policy = |name: &str, on_store_failure| Plan { on_store_failure, ..plan(name, 10) };
     [
@@ -65,24 +66,24 @@ fn plans() -> PlanSet {
     .collect()
 }
 
-fn limiter<S: Store>(store: S) -> Limiter<S> {
+pub(super) fn limiter<S: Store>(store: S) -> Limiter<S> {
     Limiter::new(plans(), store, SETTINGS, Arc::new(Clock0))
 }
 
-fn healthy() -> Limiter<MemoryStore> {
+pub(super) fn healthy() -> Limiter<MemoryStore> {
     limiter(MemoryStore::new(CAPACITY_DEFAULT, Arc::new(Clock0)))
 }
 
-fn broken() -> Limiter<Broken> {
+pub(super) fn broken() -> Limiter<Broken> {
     limiter(Broken(StoreError::Unreachable("gone".to_owned())))
 }
 
-fn question(plan: &str, cost: u64) -> Question {
+pub(super) fn question(plan: &str, cost: u64) -> Question {
     let (key, cost) = (Key::new("alice").unwrap(), Cost::new(cost).unwrap());
     Question { key, plan: plan.to_owned(), cost, mode: Mode::Charge }
 }
 
-async fn ask<S: Store>(limiter: &Limiter<S>, plan: &str, cost: u64) -> (Outcome, DecidedBy) {
+pub(super) async fn ask<S: Store>(limiter: &Limiter<S>, plan: &str, cost: u64) -> (Outcome, DecidedBy) {
     let decision = limiter.decide(question(plan, cost), None).await.unwrap();
     (decision.outcome, decision.decided_by)
 }
@@ -183,7 +184,7 @@ async fn limiters_beside_each_other_count_one_share_when_their_stores_fail() {
     for limiter in [&one, &other] {
         assert_eq!(ask(limiter, "ten", 1).await, (Outcome::Denied, DecidedBy::LocalFallback));
     }
-    assert_eq!(one.config_hash(), other.config_hash());
+    assert_eq!(one.edition().config_hash(), other.edition().config_hash());
 }
 
 /// Exact counters that can be out of reach.
@@ -227,9 +228,10 @@ async fn a_store_that_goes_and_comes_grants_a_quota_and_a_share_for_each_replica
 }
 
 /// Decisions counted for a plan, all limiters together, that had this outcome from this decider.
-fn counted_for(limiter: &Limiter<impl Store>, plan: &str, outcome: Outcome, by: DecidedBy) -> u64 {
-    let (place, _) = limiter.plans().find(plan).unwrap();
-    limiter.totals().decisions(place, outcome, by)
+pub(super) fn counted_for(limiter: &Limiter<impl Store>, plan: &str, outcome: Outcome, by: DecidedBy) -> u64 {
+    let totals = limiter.totals();
+    let (place, _) = totals.edition().plans().find(plan).unwrap();
+    totals.decisions(place, outcome, by)
 }
 
 #[tokio::test]

@@ -24,10 +24,12 @@ impl PlanSet {
 
     /// The plan of this name and its place in [`Self::iter`], 0 to `len() - 1`, for tables kept by plan. Errors: as [`Self::get`].
     pub fn find(&self, name: &str) -> Result<(usize, &Arc<Plan>), UnknownPlan> {
-        match self.plans.get(name) {
-            Some((place, plan)) => Ok((*place, plan)),
-            None => Err(UnknownPlan { name: name.to_owned(), nearest: self.nearest(name) }),
-        }
+        self.find_if_any(name).ok_or_else(|| UnknownPlan { name: name.to_owned(), nearest: self.nearest(name) })
+    }
+
+    /// As [`Self::find`], where nobody needs to be told the nearest name, which takes a look at each.
+    pub fn find_if_any(&self, name: &str) -> Option<(usize, &Arc<Plan>)> {
+        self.plans.get(name).map(|(place, plan)| (*place, plan))
     }
 
     /// All plans in the order of their names.
@@ -69,9 +71,15 @@ impl PlanSet {
 
 impl FromIterator<Plan> for PlanSet {
     fn from_iter<I: IntoIterator<Item = Plan>>(plans: I) -> Self {
+        plans.into_iter().map(Arc::new).collect()
+    }
+}
+
+impl FromIterator<Arc<Plan>> for PlanSet {
+    fn from_iter<I: IntoIterator<Item = Arc<Plan>>>(plans: I) -> Self {
         // In the order of their names, and of one name the last.
         let by_name: BTreeMap<_, _> = plans.into_iter().map(|plan| (plan.name.clone(), plan)).collect();
-        let place = |(place, (name, plan))| (name, (place, Arc::new(plan)));
+        let place = |(place, (name, plan))| (name, (place, plan));
         Self { plans: by_name.into_iter().enumerate().map(place).collect() }
     }
 }

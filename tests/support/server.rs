@@ -1,6 +1,7 @@
 //! A running tollgate: the real binary, on a port that the system chose.
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
@@ -19,7 +20,8 @@ pub struct Server {
     pub child: Child,
     pub address: String,
     log: Arc<Mutex<Vec<String>>>,
-    config: tempfile::NamedTempFile,
+    /// Kept for as long as it is needed; none when the test keeps it.
+    config: Option<tempfile::NamedTempFile>,
 }
 
 impl Server {
@@ -27,30 +29,48 @@ impl Server {
     pub fn start(config: &str, flags: &[&str]) -> Self {
         let mut file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
         file.write_all(config.as_bytes()).unwrap();
-        Self::start_at("127.0.0.1:0", file, flags)
+        Self::start_from("127.0.0.1:0", file, flags)
     }
 
-    fn start_at(address: &str, config: tempfile::NamedTempFile, flags: &[&str]) -> Self {
+    /// Serves the config at this path, which the test may change.
+    pub fn start_on(config: &Path, flags: &[&str]) -> Self {
+        Self::start_at("127.0.0.1:0", config, flags)
+    }
+
+    fn start_from(address: &str, file: tempfile::NamedTempFile, flags: &[&str]) -> Self {
+        let mut server = Self::start_at(address, file.path(), flags);
+        server.config = Some(file);
+        server
+    }
+
+    fn start_at(address: &str, config: &Path, flags: &[&str]) -> Self {
         let mut command = tollgate();
-        command.arg("--config").arg(config.path()).args(["--listen", address, "--log-format", "json"]).args(flags);
+        command.arg("--config").arg(config).args(["--listen", address, "--log-format", "json"]).args(flags);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (log, started) = read_log(&mut child);
         let Ok(line) = started.recv_timeout(PATIENCE) else {
             let _ = child.kill();
             panic!("the server did not start: {:?} {}", log.lock().unwrap(), read_all(child.stderr.take()));
         };
-        Self { child, address: field(&line, "grpc"), log, config }
+        Self { child, address: field(&line, "grpc"), log, config: None }
     }
 
     /// The same server again, on its old port, after it ended.
     pub fn again(self, flags: &[&str]) -> Self {
-        let (address, config) = (self.address.clone(), self.config.reopen_path());
+        let config = self.config.as_ref().expect("only where the server has its own file").reopen_path();
+        let address = self.address.clone();
         drop(self);
-        Self::start_at(&address, config, flags)
+        Self::start_from(&address, config, flags)
     }
 
     pub async fn client(&self) -> Client {
         RateLimitServiceClient::new(channel_to(&self.address).await)
+    }
+
+    /// Where it serves HTTP, which its config must ask for.
+    pub fn http(&self) -> String {
+        let log = self.log();
+        field(log.lines().find(|line| line.contains("tollgate is serving")).unwrap(), "http")
     }
 
     /// What was logged so far.

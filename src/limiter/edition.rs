@@ -1,0 +1,68 @@
+//! The plans as one config had them, and what follows from them. Never changes: another config is another edition.
+
+use std::sync::Arc;
+
+use crate::plan::{Plan, PlanSet};
+
+/// What limiters decide by, until a reload gives them the next.
+#[derive(Debug, Default)]
+pub struct Edition {
+    plans: PlanSet,
+    config_hash: String,
+    /// Each plan at this replica's share.
+    shares: PlanSet,
+}
+
+/// How the plans of one edition differ from those of the one before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Changes {
+    /// Plans whose names are new.
+    pub added: usize,
+    /// Plans whose names are gone.
+    pub removed: usize,
+    /// Plans that say something else under their name.
+    pub edited: usize,
+}
+
+impl Edition {
+    /// Plans that so many replicas enforce.
+    pub(super) fn new(plans: PlanSet, replicas: u64) -> Self {
+        let config_hash = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(plans.canonical().as_bytes()));
+        let shares = plans.share(replicas);
+        Self { plans, config_hash, shares }
+    }
+
+    /// The edition of `plans` that follows this one, and what is new in it. A plan that says what it said stays the same
+    /// `Arc`, so that what is remembered by it, such as its denials, holds on; an edited one is another, always.
+    pub(super) fn next(&self, plans: PlanSet, replicas: u64) -> (Self, Changes) {
+        let mut changes = Changes::default();
+        let kept_or_new = |plan: &Arc<Plan>| match self.plans.find_if_any(&plan.name).map(|(_, before)| before) {
+            Some(before) if before == plan => before.clone(),
+            Some(_) => {
+                changes.edited += 1;
+                plan.clone()
+            }
+            None => {
+                changes.added += 1;
+                plan.clone()
+            }
+        };
+        let plans: PlanSet = plans.iter().map(kept_or_new).collect();
+        changes.removed = self.plans.len() - (plans.len() - changes.added);
+        (Self::new(plans, replicas), changes)
+    }
+
+    /// The plans that are enforced.
+    pub fn plans(&self) -> &PlanSet {
+        &self.plans
+    }
+
+    /// A hash of the plans, 16 hexadecimal digits, equal on replicas that enforce the same.
+    pub fn config_hash(&self) -> &str {
+        &self.config_hash
+    }
+
+    pub(super) fn shares(&self) -> &PlanSet {
+        &self.shares
+    }
+}
