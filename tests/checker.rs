@@ -14,6 +14,7 @@ mod load;
 mod model;
 mod serial;
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use tollgate::decision::DecidedBy;
@@ -48,6 +49,7 @@ fn more_seeds_break_no_promise() {
 }
 
 fn run(seed: u64) {
+    // The schedule is repeated so; how processes interleave is not, so a rare violation may take several tries.
     println!("seed {seed}; again: TOLLGATE_CHECKER_SEED={seed} cargo test --locked checker::more -- --ignored --nocapture");
     let (history, schedule) = fleet::run(seed);
     let violations = judge::check(&history);
@@ -58,9 +60,11 @@ fn run(seed: u64) {
     }
     if !violations.is_empty() {
         let kept = keep(seed, &history, &schedule, &violations);
+        let mut by_rule: BTreeMap<_, usize> = BTreeMap::new();
+        violations.iter().for_each(|found| *by_rule.entry(found.rule).or_default() += 1);
         let first: Vec<String> =
             violations.iter().take(PRINTED).map(|found| format!("{:?}: {}", found.rule, found.what)).collect();
-        panic!("seed {seed}: {} violations; all of them and the history are in {kept}\n{}", violations.len(), first.join("\n"));
+        panic!("seed {seed}: violations {by_rule:?}; all of them and the history are in {kept}\n{}", first.join("\n"));
     }
 }
 

@@ -187,7 +187,7 @@ fn a_replica_may_remember_a_denial_for_a_second_after_redis_lost_it() {
     };
     lost(40).is_fine();
     lost(51).breaks(Rule::NoCause);
-    let log = |at_ms| Case::of("log").allowed(0, 20, &[(0, 0, 1000)]).redis_lost_all(5, 10).allowed(at_ms, 20, &[(0, 0, 1000)]);
+    let log = |at_ms| Case::of("log").allowed(0, 12, &[(0, 0, 500)]).redis_lost_all(5, 10).allowed(at_ms, 12, &[(0, 0, 500)]);
     log(20).is_fine();
 }
 

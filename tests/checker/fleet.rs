@@ -28,17 +28,17 @@ store: { deadline: 50ms, expected_replicas: 3 }
 plans:
   clock:    { limits: [ { quota: 9, window: 400ms, algorithm: fixed_window } ] }
   anchored: { limits: [ { quota: 9, window: 400ms, algorithm: fixed_window, anchor: first_request } ] }
-  log:      { limits: [ { quota: 20, window: 1s, algorithm: sliding_log } ], on_store_failure: allow }
+  log:      { limits: [ { quota: 12, window: 500ms, algorithm: sliding_log } ], on_store_failure: allow }
   window:   { limits: [ { quota: 9, window: 400ms } ] }
   counter:  { limits: [ { quota: 9, window: 400ms, algorithm: sliding_counter } ], on_store_failure: deny }
   bucket:   { limits: [ { quota: 20, window: 1s, algorithm: token_bucket, burst: 7 } ] }
   seen/anchored: { limits: [ { quota: 9, window: 400ms, algorithm: fixed_window, anchor: first_request }, WITNESS ] }
   seen/log:      { limits: [ { quota: 9, window: 400ms, algorithm: sliding_log }, WITNESS ] }
-  seen/window:   { limits: [ { quota: 20, window: 1s }, WITNESS ] }
-  seen/coarse:   { limits: [ { quota: 30, window: 1s, precision: 4 }, WITNESS ], on_store_failure: deny }
+  seen/window:   { limits: [ { quota: 12, window: 500ms }, WITNESS ] }
+  seen/coarse:   { limits: [ { quota: 15, window: 400ms, precision: 4 }, WITNESS ], on_store_failure: deny }
   seen/counter:  { limits: [ { quota: 9, window: 400ms, algorithm: sliding_counter }, WITNESS ] }
   seen/bucket:   { limits: [ { quota: 20, window: 1s, algorithm: token_bucket, burst: 7 }, WITNESS ] }
-  seen/several:  { limits: [ { quota: 9, window: 300ms }, { quota: 20, window: 1s, algorithm: sliding_log },
+  seen/several:  { limits: [ { quota: 9, window: 300ms }, { quota: 15, window: 600ms, algorithm: sliding_log },
                              { quota: 20, window: 1s, algorithm: token_bucket, burst: 8 }, WITNESS ] }
 ";
 /// Never reached; of a year, so that no run goes across the edge of one.

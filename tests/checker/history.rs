@@ -52,7 +52,7 @@ pub struct Status {
     pub reset_us: u64,
 }
 
-/// Redis was killed and lost all; it still decided before `to_us` perhaps, and only then before `from_us` surely.
+/// Redis was killed between these times and lost all; whatever it decides after `to_us`, it decides empty.
 #[derive(Debug, Clone, Copy)]
 pub struct Loss {
     pub from_us: u64,
