@@ -7,6 +7,7 @@
 
 mod support;
 
+mod checker;
 mod command_line;
 mod contract;
 mod deny_cache;

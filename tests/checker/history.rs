@@ -1,0 +1,121 @@
+//! What a run leaves behind: every call with its times, who was asked, and what came back; and what befell the store.
+//!
+//! All times are microseconds since 1970 on one clock, which is also Redis's, as everything runs on one machine.
+
+use std::collections::BTreeMap;
+
+use tollgate::decision::{DecidedBy, Outcome};
+use tollgate::plan::Plan;
+
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    /// What was enforced, by name.
+    pub plans: BTreeMap<String, Plan>,
+    /// Replicas that a plan's local share is reckoned for.
+    pub replicas: u64,
+    pub calls: Vec<Call>,
+    /// When Redis lost its data.
+    pub losses: Vec<Loss>,
+    /// When lives of replicas were ended.
+    pub ends_us: BTreeMap<usize, u64>,
+}
+
+/// One question. Those of one batch share everything but what is asked, and are decided in the order of `place`.
+#[derive(Debug, Clone)]
+pub struct Call {
+    pub key: String,
+    pub plan: String,
+    pub cost: u64,
+    /// The life of a replica that was asked: from its start to its end, its memory is one.
+    pub life: usize,
+    pub batch: usize,
+    pub place: usize,
+    pub sent_us: u64,
+    pub answered_us: u64,
+    /// `Err`: no answer; what the client was told instead.
+    pub fate: Result<Answer, String>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub allowed: bool,
+    pub outcome: Outcome,
+    pub by: DecidedBy,
+    /// One for each limit of the plan, in its order; none where no state was looked at.
+    pub limits: Vec<Status>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Status {
+    pub remaining: u64,
+    pub retry_us: Option<u64>,
+    pub reset_us: u64,
+}
+
+/// Redis was killed between these times and lost all; whatever it decides after `to_us`, it decides empty.
+#[derive(Debug, Clone, Copy)]
+pub struct Loss {
+    pub from_us: u64,
+    pub to_us: u64,
+}
+
+impl Call {
+    /// The answer, if the store gave it.
+    pub fn stored(&self) -> Option<&Answer> {
+        self.fate.as_ref().ok().filter(|answer| answer.by == DecidedBy::Store)
+    }
+
+    pub fn granted_by(&self, by: DecidedBy) -> bool {
+        self.fate.as_ref().is_ok_and(|answer| answer.by == by && answer.outcome == Outcome::Allowed)
+    }
+
+    pub fn denied_by(&self, by: DecidedBy) -> bool {
+        self.fate.as_ref().is_ok_and(|answer| answer.by == by && answer.outcome == Outcome::Denied)
+    }
+
+    /// Whether the store may have charged it although it was not the store's answer that came back: the question may have
+    /// reached it and only its answer was lost.
+    pub fn may_be_charged(&self) -> bool {
+        self.fate
+            .as_ref()
+            .map_or(true, |answer| matches!(answer.by, DecidedBy::FailOpen | DecidedBy::FailClosed | DecidedBy::LocalFallback))
+    }
+}
+
+impl History {
+    /// Whether Redis may have lost its data between these times.
+    pub fn lost_within(&self, from_us: u64, to_us: u64) -> bool {
+        self.losses.iter().any(|loss| loss.from_us <= to_us && loss.to_us >= from_us)
+    }
+}
+
+/// What is wrong with a history.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    pub rule: Rule,
+    pub what: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rule {
+    /// More was granted than the limit allows.
+    OverLimit,
+    /// A denial of what would have fitted.
+    NoCause,
+    /// Two decisions that cannot both stand where they say they do, or units charged that nobody asked for.
+    Order,
+    /// A decision made before its question was sent, or after its answer came.
+    Time,
+    /// Numbers of an answer that are not the key's.
+    Reading,
+    /// An answer by somebody who had no business to give it, or other than the policy says.
+    Policy,
+    /// A call that failed although the replica it was sent to lived on.
+    Failed,
+}
+
+impl Violation {
+    pub fn new(rule: Rule, call: &Call, why: impl std::fmt::Display) -> Self {
+        Self { rule, what: format!("{why}: {call:?}") }
+    }
+}

@@ -1,0 +1,108 @@
+//! Takes a history and tells what is wrong with it. Pure: no process, no clock.
+
+use std::collections::BTreeMap;
+
+use tollgate::decision::{DecidedBy, Outcome};
+use tollgate::plan::{OnStoreFailure, Plan};
+
+use super::history::{Answer, Call, History, Rule, Violation};
+use super::interval::{self, Charge};
+use super::serial;
+
+pub fn check(history: &History) -> Vec<Violation> {
+    let mut by_key: BTreeMap<(&str, &str), Vec<&Call>> = BTreeMap::new();
+    for call in &history.calls {
+        by_key.entry((&call.plan, &call.key)).or_default().push(call);
+    }
+    let mut violations: Vec<Violation> =
+        history.calls.iter().filter_map(|call| policy(history, &history.plans[&call.plan], call)).collect();
+    for ((name, _), mut calls) in by_key {
+        let plan = &history.plans[name];
+        calls.sort_by_key(|call| call.sent_us);
+        match serial::witness(plan) {
+            Some(witness) => violations.extend(serial::check(history, plan, witness, &calls)),
+            None => violations.extend(stored(history, plan, &calls)),
+        }
+        if plan.on_store_failure == OnStoreFailure::Local {
+            violations.extend(local(&plan.share(history.replicas), &calls));
+        }
+    }
+    violations
+}
+
+/// Who may answer what, whatever was counted.
+fn policy(history: &History, plan: &Plan, call: &Call) -> Option<Violation> {
+    let answer = match &call.fate {
+        Ok(answer) => answer,
+        // Cut off with its replica.
+        Err(_) if history.ends_us.get(&call.life).is_some_and(|end_us| *end_us <= call.answered_us) => return None,
+        Err(_) => return Some(Violation::new(Rule::Failed, call, "its replica lived on")),
+    };
+    let never_fits = plan.limits().iter().any(|limit| call.cost > limit.capacity());
+    let fine = answer.allowed == (answer.outcome == Outcome::Allowed)
+        && (answer.outcome == Outcome::NeverFits) == never_fits
+        && may_answer(plan.on_store_failure, answer);
+    (!fine).then(|| Violation::new(Rule::Policy, call, format!("not by a plan that says {:?}", plan.on_store_failure)))
+}
+
+fn may_answer(on_store_failure: OnStoreFailure, answer: &Answer) -> bool {
+    match answer.by {
+        DecidedBy::Plan => answer.outcome == Outcome::NeverFits,
+        DecidedBy::Store => answer.outcome != Outcome::NeverFits,
+        DecidedBy::DenyCache => answer.outcome == Outcome::Denied,
+        DecidedBy::LocalFallback => on_store_failure == OnStoreFailure::Local,
+        DecidedBy::FailOpen => on_store_failure == OnStoreFailure::Allow && answer.allowed,
+        DecidedBy::FailClosed => on_store_failure == OnStoreFailure::Deny && !answer.allowed,
+    }
+}
+
+/// The store's decisions on a key of a plan without a witness, and those that replicas remembered of it.
+fn stored(history: &History, plan: &Plan, calls: &[&Call]) -> Vec<Violation> {
+    let sure = |call: &Call| call.granted_by(DecidedBy::Store);
+    let charges: Vec<Charge<'_>> =
+        calls.iter().filter(|call| sure(call) || call.may_be_charged()).map(|call| Charge { call, sure: sure(call) }).collect();
+    let denied = |call: &Call| call.denied_by(DecidedBy::Store) || call.denied_by(DecidedBy::DenyCache);
+    let mut violations = bounds(history, plan, &charges, calls, denied);
+    // A reading is told apart from its neighbours where there is one.
+    if let [limit] = plan.limits() {
+        violations.extend(calls.iter().filter_map(|call| {
+            let why = interval::forgotten(history, limit, &charges, call)?;
+            Some(Violation::new(Rule::Reading, call, why))
+        }));
+    }
+    violations
+}
+
+/// What replicas granted on their own: each in its life at most its share, and at least that.
+fn local(share: &Plan, calls: &[&Call]) -> Vec<Violation> {
+    let mut by_life: BTreeMap<usize, Vec<&Call>> = BTreeMap::new();
+    for call in calls {
+        by_life.entry(call.life).or_default().push(call);
+    }
+    let of_life = |calls: Vec<&Call>| {
+        let sure = |call: &Call| call.granted_by(DecidedBy::LocalFallback);
+        let charges: Vec<Charge<'_>> =
+            calls.iter().filter(|call| sure(call) || call.fate.is_err()).map(|call| Charge { call, sure: sure(call) }).collect();
+        // Its memory is not Redis's, and is not lost with it.
+        let alone = History::default();
+        let fits = |call: &Call| share.limits().iter().all(|limit| call.cost <= limit.capacity());
+        bounds(&alone, share, &charges, &calls, |call| call.denied_by(DecidedBy::LocalFallback) && fits(call))
+    };
+    by_life.into_values().flat_map(of_life).collect()
+}
+
+fn bounds(
+    history: &History,
+    plan: &Plan,
+    charges: &[Charge<'_>],
+    calls: &[&Call],
+    denied: impl Fn(&Call) -> bool,
+) -> Vec<Violation> {
+    let over = plan.limits().iter().filter_map(|limit| {
+        let why = interval::over(history, limit, charges)?;
+        Some(Violation::new(Rule::OverLimit, charges[0].call, format!("{} from this on: {why}", limit.name())))
+    });
+    let fits = |call: &Call| !plan.limits().iter().any(|limit| interval::may_deny(limit, charges, call));
+    let causeless = calls.iter().filter(|call| denied(call) && fits(call));
+    over.chain(causeless.map(|call| Violation::new(Rule::NoCause, call, "it fits, however the order was"))).collect()
+}

@@ -1,0 +1,178 @@
+//! What the key must have counted, by the plainest means: every charge is kept and counted anew each time. Independent of
+//! the algorithms' own code, which it only asks for a limit's numbers.
+//!
+//! A charge whose answer was lost is known to lie between two times; so usage is a range, and a single number where every
+//! charge is known.
+
+use tollgate::plan::{Algorithm, Anchor, Limit};
+
+use super::history::Status;
+
+/// Least and most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Range {
+    pub low: u64,
+    pub high: u64,
+}
+
+#[derive(Clone)]
+pub struct Model {
+    limit: Limit,
+    /// Charges, in their order, with the earliest and the latest time of each.
+    charges: Vec<(Range, u64)>,
+    /// Of a `token_bucket`: when it is full again.
+    full_at_us: Range,
+    /// Of a window that starts at the first request.
+    own: Own,
+}
+
+#[derive(Clone, Copy)]
+enum Own {
+    Fresh,
+    Known {
+        start_us: Range,
+        count: u64,
+    },
+    /// A charge of which it is not known whether it began a window; the next reading tells.
+    Lost,
+}
+
+impl Range {
+    pub fn exactly(value: u64) -> Self {
+        Self { low: value, high: value }
+    }
+}
+
+impl Model {
+    pub fn new(limit: &Limit) -> Self {
+        Self { limit: limit.clone(), charges: Vec::new(), full_at_us: Range::exactly(0), own: Own::Fresh }
+    }
+
+    pub fn capacity(&self) -> u64 {
+        self.limit.capacity()
+    }
+
+    /// Units that cannot be taken at that time, not before the latest charge.
+    pub fn used(&self, now_us: u64) -> Range {
+        let window_us = self.limit.window_us();
+        let sum = |since: &dyn Fn(u64) -> bool, late_us: u64| Range {
+            low: self.charges.iter().filter(|(at_us, _)| since(at_us.low)).map(|(_, cost)| cost).sum(),
+            high: self.charges.iter().filter(|(at_us, _)| since(at_us.high + late_us)).map(|(_, cost)| cost).sum(),
+        };
+        match self.limit.algorithm() {
+            Algorithm::FixedWindow { anchor: Anchor::Clock } => sum(&|at_us| at_us / window_us == now_us / window_us, 0),
+            Algorithm::FixedWindow { anchor: Anchor::FirstRequest } => self.used_of_own(now_us),
+            Algorithm::SlidingLog => sum(&|at_us| at_us + window_us > now_us, 0),
+            Algorithm::SlidingWindow { .. } => sum(&|at_us| at_us + window_us > now_us, self.late_us()),
+            Algorithm::SlidingCounter => {
+                let of = |at_us: &dyn Fn(Range) -> u64| self.estimate(now_us, at_us);
+                Range { low: of(&|at_us| at_us.low), high: of(&|at_us| at_us.high) }
+            }
+            Algorithm::TokenBucket { .. } => {
+                let of = |full_at_us: u64| self.used_of_debt(full_at_us.saturating_sub(now_us));
+                Range { low: of(self.full_at_us.low), high: of(self.full_at_us.high) }
+            }
+        }
+    }
+
+    /// How much later than it could a unit may be freed: nothing while every unit has a run of its own.
+    pub fn late_us(&self) -> u64 {
+        match self.limit.algorithm() {
+            Algorithm::SlidingWindow { precision } if u64::from(precision) < self.limit.quota() => self.limit.cell_us(precision),
+            _ => 0,
+        }
+    }
+
+    /// Whether the cost may be denied, and whether it may pass.
+    pub fn may_deny(&self, now_us: u64, cost: u64) -> bool {
+        self.used(now_us).high + cost > self.capacity()
+    }
+
+    pub fn may_pass(&self, now_us: u64, cost: u64) -> bool {
+        self.used(now_us).low + cost <= self.capacity()
+    }
+
+    pub fn charge(&mut self, at_us: Range, cost: u64) {
+        self.charge_own(at_us, cost);
+        self.charges.push((at_us, cost));
+        let debt_us = cost * self.limit.emission_us();
+        let full = |before_us: u64, at_us: u64| before_us.max(at_us) + debt_us;
+        self.full_at_us = Range { low: full(self.full_at_us.low, at_us.low), high: full(self.full_at_us.high, at_us.high) };
+    }
+
+    /// When the key is as fresh, where that is known exactly.
+    pub fn fresh_in_us(&self, now_us: u64) -> Option<u64> {
+        let used = self.used(now_us);
+        if used.low != used.high {
+            return None;
+        }
+        let window_us = self.limit.window_us();
+        let newest_us = self.charges.last().map(|(at_us, _)| *at_us);
+        let until_us = match self.limit.algorithm() {
+            Algorithm::SlidingCounter => return None,
+            Algorithm::TokenBucket { .. } => self.full_at_us,
+            _ if used.high == 0 => return Some(0),
+            Algorithm::FixedWindow { anchor: Anchor::Clock } => Range::exactly((now_us / window_us + 1) * window_us),
+            Algorithm::FixedWindow { .. } => match self.own {
+                Own::Known { start_us, .. } => Range { low: start_us.low + window_us, high: start_us.high + window_us },
+                _ => return None,
+            },
+            _ => newest_us.map(|at_us| Range { low: at_us.low + window_us, high: at_us.high + window_us })?,
+        };
+        (until_us.low == until_us.high).then(|| until_us.low.saturating_sub(now_us))
+    }
+
+    /// Whether denying the cost now and letting it pass after exactly this wait agrees with what was counted.
+    pub fn waits(&self, now_us: u64, cost: u64, wait_us: Option<u64>) -> bool {
+        match wait_us {
+            None => self.may_pass(now_us, cost),
+            Some(0) => false,
+            Some(wait_us) => self.may_deny(now_us + wait_us - 1, cost) && self.may_pass(now_us + wait_us, cost),
+        }
+    }
+
+    /// Takes from a reading what an answer that was lost left open.
+    pub fn learn(&mut self, now_us: u64, reading: &Status) {
+        if reading.reset_us > 0 {
+            let start_us = Range::exactly((now_us + reading.reset_us).saturating_sub(self.limit.window_us()));
+            self.own = Own::Known { start_us, count: self.capacity().saturating_sub(reading.remaining) };
+        }
+    }
+
+    fn used_of_own(&self, now_us: u64) -> Range {
+        let window_us = self.limit.window_us();
+        match self.own {
+            Own::Fresh => Range::exactly(0),
+            Own::Known { start_us, count } if now_us < start_us.low + window_us => Range::exactly(count),
+            Own::Known { start_us, .. } if now_us >= start_us.high + window_us => Range::exactly(0),
+            Own::Known { count, .. } => Range { low: 0, high: count },
+            Own::Lost => Range { low: 0, high: self.capacity() },
+        }
+    }
+
+    fn charge_own(&mut self, at_us: Range, cost: u64) {
+        let window_us = self.limit.window_us();
+        self.own = match self.own {
+            Own::Fresh => Own::Known { start_us: at_us, count: cost },
+            Own::Known { start_us, count } if at_us.high < start_us.low + window_us => {
+                Own::Known { start_us, count: count + cost }
+            }
+            Own::Known { start_us, .. } if at_us.low >= start_us.high + window_us => Own::Known { start_us: at_us, count: cost },
+            _ => Own::Lost,
+        };
+    }
+
+    fn estimate(&self, now_us: u64, at_us: &dyn Fn(Range) -> u64) -> u64 {
+        let window_us = self.limit.window_us();
+        let index = now_us / window_us;
+        let of = |wanted: u64| {
+            let charges = self.charges.iter().filter(|(range, _)| at_us(*range) / window_us == wanted);
+            charges.map(|(_, cost)| cost).sum::<u64>()
+        };
+        of(index) + (of(index - 1) * (window_us - now_us % window_us)).div_ceil(window_us)
+    }
+
+    fn used_of_debt(&self, debt_us: u64) -> u64 {
+        self.capacity() - self.limit.tolerance_us().saturating_sub(debt_us) / self.limit.emission_us()
+    }
+}

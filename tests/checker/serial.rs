@@ -1,0 +1,258 @@
+//! Decision by decision: the store's own order is known, so each decision is held against what was counted before it.
+//!
+//! Nothing in the server tells that order; a limit does. A `fixed_window` of the clock answers with its count and with the
+//! time to its end, hence with how many units were charged before this decision and, to the microsecond, when it was made.
+//! As a plan's limits are decided together, one such limit witnesses for all of them, if need be one whose quota is never
+//! reached. Units in that count that nobody was granted must have been charged by calls whose answers were lost.
+
+use tollgate::decision::DecidedBy;
+use tollgate::plan::{Algorithm, Anchor, Limit, Plan};
+
+use super::history::{Answer, Call, History, Rule, Violation};
+use super::model::{Model, Range};
+
+/// Longest that a replica remembers a denial, and so longest that it denies on after the store lost its data.
+const HOLD_US: u64 = 1_000_000;
+
+/// The plan's limit that tells the order, if it has one.
+pub fn witness(plan: &Plan) -> Option<usize> {
+    let clock = Algorithm::FixedWindow { anchor: Anchor::Clock };
+    plan.limits().iter().position(|limit| limit.algorithm() == clock)
+}
+
+/// A decision of the store in the store's order, which is that of the first five fields.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    /// How often Redis had lost its data.
+    epoch: usize,
+    /// The witness's window, by its number.
+    window: u64,
+    /// Units charged in it before this decision.
+    before: u64,
+    granted: bool,
+    at_us: u64,
+}
+
+struct Event<'a> {
+    place: Place,
+    call: &'a Call,
+    answer: &'a Answer,
+}
+
+/// Checks one key of one plan, which has a witness; `calls` are all of that key.
+pub fn check(history: &History, plan: &Plan, witness: usize, calls: &[&Call]) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let (mut events, mut unknown) = (Vec::new(), Vec::new());
+    for call in calls {
+        let Some(answer) = call.stored() else {
+            if call.may_be_charged() {
+                unknown.push(*call);
+            }
+            continue;
+        };
+        match place(history, &plan.limits()[witness], witness, call, answer) {
+            Places::None => violations.push(Violation::new(Rule::Time, call, "not decided between question and answer")),
+            Places::One(place) => events.push(Event { place, call, answer }),
+            Places::Several if answer.allowed => unknown.push(*call),
+            Places::Several => {}
+        }
+    }
+    check_batches(&events, &mut violations);
+    events.sort_by_key(|event| event.place);
+    let cached: Vec<&Call> = calls.iter().copied().filter(|call| call.denied_by(DecidedBy::DenyCache)).collect();
+    let mut replay = Replay::new(history, plan, unknown, cached);
+    for event in &events {
+        if !replay.step(event, &mut violations) {
+            return violations;
+        }
+    }
+    replay.end(&mut violations);
+    violations
+}
+
+enum Places {
+    None,
+    One(Place),
+    /// The call took so long that the witness's window cannot be told.
+    Several,
+}
+
+fn place(history: &History, limit: &Limit, witness: usize, call: &Call, answer: &Answer) -> Places {
+    let window_us = limit.window_us();
+    let Some(status) = answer.limits.get(witness).filter(|status| (1..=window_us).contains(&status.reset_us)) else {
+        return Places::None;
+    };
+    let into_us = window_us - status.reset_us;
+    // The first such time that is not before the question.
+    let at_us = call.sent_us + (window_us + into_us - call.sent_us % window_us) % window_us;
+    if at_us > call.answered_us {
+        return Places::None;
+    } else if at_us + window_us <= call.answered_us {
+        return Places::Several;
+    }
+    let epoch = history.losses.iter().filter(|loss| loss.to_us <= at_us).count();
+    let (granted, count) = (answer.allowed, limit.quota().saturating_sub(status.remaining));
+    let before = if granted { count.saturating_sub(call.cost) } else { count };
+    Places::One(Place { epoch, window: at_us / window_us, before, granted, at_us })
+}
+
+/// What stands in one batch is decided in its order.
+fn check_batches(events: &[Event<'_>], violations: &mut Vec<Violation>) {
+    let mut in_order: Vec<&Event<'_>> = events.iter().collect();
+    in_order.sort_by_key(|event| (event.call.batch, event.call.place));
+    for pair in in_order.windows(2) {
+        if pair[0].call.batch == pair[1].call.batch && pair[0].place > pair[1].place {
+            violations.push(Violation::new(Rule::Order, pair[1].call, "decided before one that stands before it in its batch"));
+        }
+    }
+}
+
+/// The key as it must be, decision after decision.
+struct Replay<'a> {
+    history: &'a History,
+    plan: &'a Plan,
+    models: Vec<Model>,
+    last: Place,
+    /// Units charged in the witness's window so far.
+    charged: u64,
+    /// Units charged, in all, by calls whose answers were lost.
+    unexplained: u64,
+    unknown: Vec<&'a Call>,
+    /// Denials by a replica's memory for which no cause was found yet.
+    cached: Vec<&'a Call>,
+}
+
+impl<'a> Replay<'a> {
+    fn new(history: &'a History, plan: &'a Plan, unknown: Vec<&'a Call>, cached: Vec<&'a Call>) -> Self {
+        let last = Place { epoch: 0, window: 0, before: 0, granted: false, at_us: 0 };
+        let models = plan.limits().iter().map(Model::new).collect();
+        Self { history, plan, models, last, charged: 0, unexplained: 0, unknown, cached }
+    }
+
+    /// Goes on by one decision; false when the order is broken and nothing more can be said.
+    fn step(&mut self, event: &Event<'_>, violations: &mut Vec<Violation>) -> bool {
+        let place = event.place;
+        while self.last.epoch < place.epoch {
+            self.forget();
+        }
+        if place.window != self.last.window {
+            self.charged = 0;
+        }
+        if place.before < self.charged {
+            let why = format!("{} units were charged before it, of which it knows {}", self.charged, place.before);
+            violations.push(Violation::new(Rule::Order, event.call, why));
+            return false;
+        }
+        if place.at_us < self.last.at_us {
+            violations.push(Violation::new(Rule::Order, event.call, "decided earlier than one that it follows"));
+            return false;
+        }
+        let gap = place.before - self.charged;
+        self.excuse(place.at_us, gap > 0);
+        if gap > 0 && !self.charge_gap(event, gap) {
+            violations.push(Violation::new(Rule::Order, event.call, format!("{gap} units were charged for nobody")));
+            return false;
+        }
+        self.judge(event, violations);
+        self.charged = place.before + if place.granted { event.call.cost } else { 0 };
+        self.last = place;
+        true
+    }
+
+    /// Charges what calls whose answers were lost must have been charged since the last decision; whether they can have been.
+    fn charge_gap(&mut self, event: &Event<'_>, gap: u64) -> bool {
+        let at_us = event.place.at_us;
+        let costs = self.unknown.iter().filter(|call| call.sent_us <= at_us).map(|call| call.cost);
+        self.unexplained += gap;
+        let all: u64 = self.unknown.iter().map(|call| call.cost).sum();
+        if self.unexplained > all || !adds_up(costs, gap) {
+            return false;
+        }
+        // Not before the window that counts it began.
+        let window_us = self.plan.limits()[witness(self.plan).unwrap()].window_us();
+        let began_us = event.place.window * window_us;
+        let range = Range { low: self.last.at_us.max(began_us), high: at_us };
+        self.models.iter_mut().for_each(|model| model.charge(range, gap));
+        true
+    }
+
+    fn judge(&mut self, event: &Event<'_>, violations: &mut Vec<Violation>) {
+        let (now_us, cost) = (event.place.at_us, event.call.cost);
+        let mut add = |rule, why: String| violations.push(Violation::new(rule, event.call, why));
+        if event.place.granted {
+            for model in self.models.iter().filter(|model| !model.may_pass(now_us, cost)) {
+                add(Rule::OverLimit, format!("{:?} of {} were used already", model.used(now_us), model.capacity()));
+            }
+            self.models.iter_mut().for_each(|model| model.charge(Range::exactly(now_us), cost));
+        } else if !self.models.iter().any(|model| model.may_deny(now_us, cost)) {
+            let used: Vec<_> = self.models.iter().map(|model| (model.used(now_us), model.capacity())).collect();
+            add(Rule::NoCause, format!("it fits, used are {used:?}"));
+        }
+        if event.answer.limits.len() != self.models.len() {
+            add(Rule::Reading, "not a reading for each limit".to_owned());
+            return;
+        }
+        for (model, reading) in self.models.iter_mut().zip(&event.answer.limits) {
+            let used = model.used(now_us);
+            // Whatever is above the capacity, nothing remains.
+            let told = model.capacity().saturating_sub(reading.remaining);
+            if told < used.low.min(model.capacity()) || told > used.high {
+                add(Rule::Reading, format!("{} remain of {}, used are {used:?}", reading.remaining, model.capacity()));
+            }
+            if !event.place.granted && !model.waits(now_us, cost, reading.retry_us) {
+                add(Rule::Reading, format!("the wait is not {:?}, used are {used:?}", reading.retry_us));
+            }
+            if model.fresh_in_us(now_us).is_some_and(|fresh_in_us| fresh_in_us != reading.reset_us) {
+                add(Rule::Reading, format!("fresh in {:?}, not {}", model.fresh_in_us(now_us), reading.reset_us));
+            }
+            model.learn(now_us, reading);
+        }
+    }
+
+    /// Strikes out the remembered denials that the state from the last decision to this time is a cause for. Usage only
+    /// falls meanwhile, so they are held against its begin; where something was charged unseen, that is a cause.
+    fn excuse(&mut self, until_us: u64, unseen: bool) {
+        let (models, from_us) = (&self.models, self.last.at_us);
+        self.cached.retain(|call| {
+            let within = call.sent_us <= until_us && call.answered_us >= from_us;
+            let at_us = call.sent_us.max(from_us);
+            !(within && (unseen || models.iter().any(|model| model.may_deny(at_us, call.cost))))
+        });
+    }
+
+    /// Redis lost its data; replicas remember denials a little longer.
+    fn forget(&mut self) {
+        self.excuse(self.history.losses[self.last.epoch].to_us + HOLD_US, false);
+        let window = self.last.window;
+        self.last = Place { epoch: self.last.epoch + 1, window, before: 0, granted: false, at_us: 0 };
+        self.models = self.plan.limits().iter().map(Model::new).collect();
+        self.charged = 0;
+    }
+
+    fn end(mut self, violations: &mut Vec<Violation>) {
+        while self.last.epoch < self.history.losses.len() {
+            self.forget();
+        }
+        self.excuse(u64::MAX, false);
+        let all: u64 = self.unknown.iter().map(|call| call.cost).sum();
+        for call in &self.cached {
+            // Charged after the last decision that the store was asked for, which nobody saw.
+            let unseen = all > self.unexplained && self.unknown.iter().any(|other| other.sent_us <= call.answered_us);
+            if !unseen {
+                violations.push(Violation::new(Rule::NoCause, call, "remembered, and would fit at any time of the call"));
+            }
+        }
+    }
+}
+
+/// Whether some of the costs add up to the sum.
+fn adds_up(costs: impl Iterator<Item = u64>, sum: u64) -> bool {
+    let mut reached = vec![0];
+    for cost in costs {
+        let more: Vec<u64> = reached.iter().map(|so_far| so_far + cost).filter(|so_far| *so_far <= sum).collect();
+        reached.extend(more);
+        reached.sort_unstable();
+        reached.dedup();
+    }
+    reached.contains(&sum)
+}
