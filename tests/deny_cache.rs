@@ -47,7 +47,7 @@ async fn by(client: &mut Client, key: &str, plan: &str, cost: u64) -> (Outcome, 
 }
 
 #[tokio::test]
-async fn a_thousand_requests_of_a_denied_key_cost_redis_a_call_a_second() {
+async fn fault_31_a_thousand_requests_of_a_denied_key_cost_redis_a_call_a_second() {
     let (redis, _server, mut client) = start().await;
     decide(&mut client, "k", "slow").await;
     let started = Instant::now();

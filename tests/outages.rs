@@ -1,12 +1,7 @@
 //! A store that goes and comes back under load, each row of it: no call fails, nobody waits for a store that is known to
-//! be out, and it is used again soon after its return.
-//!
-//! The promises are 30 ms an answer, 1 ms once the breaker is open, and one second until Redis decides again. What is
-//! printed is to be read against those; what is asserted leaves room for a machine that is busy with other tests, and is
-//! far below what a client without a breaker would show.
+//! be out, and it is used again soon after its return. What needs a network of its own is in `netlab.rs`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tollgate::grpc::pb::DecidedBy;
@@ -14,123 +9,10 @@ use tollgate::key::{Cost, Key};
 use tollgate::plan::{Algorithm, Limit, OnStoreFailure, Plan, Rule};
 use tollgate::store::{Ask, BreakerState, Mode, RedisStore, Store, StoreError};
 
+use crate::support::outage::{Answer, DEADLINE, Load, PLANS, healthy, judge, pass};
 use crate::support::proxy::Proxy;
 use crate::support::redis::Redis;
-use crate::support::server::{Client, Server, channel_to, request};
-
-/// A window so long that nothing but the store's trouble changes an answer.
-const PLANS: &str = "
-workers: 1
-plans:
-  open: { limits: [ { quota: 1000000000, window: 1d, algorithm: fixed_window } ], on_store_failure: allow }
-";
-const DEADLINE: Duration = Duration::from_millis(25);
-/// Four times the promise.
-const BACK_WITHIN: Duration = Duration::from_secs(4);
-/// Twice as long as the breaker takes to open when calls of one deadline each follow each other, so that what is measured
-/// after it is the open breaker.
-const OPEN_AFTER: Duration = Duration::from_millis(500);
-
-/// One call: when it was made, how long it took, who decided.
-#[derive(Clone, Copy)]
-struct Answer {
-    at: Instant,
-    took: Duration,
-    by: DecidedBy,
-}
-
-/// About 2,000 calls a second on 4 connections, of keys that change, until told to stop.
-struct Load {
-    over: Arc<AtomicBool>,
-    callers: Vec<tokio::task::JoinHandle<Vec<Answer>>>,
-}
-
-const CALLERS: u32 = 16;
-const EVERY: Duration = Duration::from_millis(8);
-
-impl Load {
-    async fn start(server: &Server) -> Self {
-        let over = Arc::new(AtomicBool::new(false));
-        let mut channels = Vec::new();
-        for _ in 0..4 {
-            channels.push(channel_to(&server.address).await);
-        }
-        let callers = (0..CALLERS).map(|caller| {
-            let client = Client::new(channels[caller as usize % channels.len()].clone());
-            tokio::spawn(call_until(over.clone(), client, caller))
-        });
-        Self { callers: callers.collect(), over }
-    }
-
-    /// Every answer, in the order of the calls; a call that failed fails the test here.
-    async fn stop(self) -> Vec<Answer> {
-        self.over.store(true, Ordering::SeqCst);
-        let mut answers = Vec::new();
-        for caller in self.callers {
-            answers.extend(caller.await.unwrap());
-        }
-        answers.sort_by_key(|answer| answer.at);
-        answers
-    }
-}
-
-async fn call_until(over: Arc<AtomicBool>, mut client: Client, caller: u32) -> Vec<Answer> {
-    let mut answers = Vec::new();
-    let mut ticks = tokio::time::interval(EVERY);
-    while !over.load(Ordering::SeqCst) {
-        ticks.tick().await;
-        let at = Instant::now();
-        let key = format!("{caller} {}", answers.len());
-        let answer = client.should_allow(request(&key, "open", None)).await.expect("no call fails").into_inner();
-        assert!(answer.allowed);
-        answers.push(Answer { at, took: at.elapsed(), by: answer.decided_by() });
-    }
-    answers
-}
-
-/// What callers saw of an outage that began and ended at these instants; prints it and holds it to the promises.
-fn judge(row: &str, answers: &[Answer], began: Instant, ended: Instant) {
-    let during = |from: Instant| answers.iter().filter(move |answer| answer.at >= from && answer.at < ended);
-    let mut open: Vec<Duration> = during(began + OPEN_AFTER).map(|answer| answer.took).collect();
-    assert!(open.len() > 100, "{row}: {} calls tell nothing", open.len());
-    assert!(during(began + OPEN_AFTER).all(|answer| answer.by == DecidedBy::FailOpen), "{row}: decided by a store that is out");
-    open.sort();
-    let rank = |share: f64| open[((open.len() - 1) as f64 * share) as usize];
-    let mut before: Vec<Duration> = answers.iter().filter(|it| it.at < began).map(|answer| answer.took).collect();
-    before.sort();
-    let worst = during(began).map(|answer| answer.took).max().unwrap();
-    let back = answers.iter().find(|answer| answer.at >= ended && answer.by == DecidedBy::Store);
-    let back = back.map(|answer| answer.at + answer.took - ended).expect("the store decides again");
-    println!(
-        "{row}: {} answers of an open breaker: p50 {:?}, p99 {:?}, max {:?} (p50 {:?} before); slowest of the outage \
-         {worst:?}; on Redis {back:?} after its return",
-        open.len(),
-        rank(0.5),
-        rank(0.99),
-        open[open.len() - 1],
-        before.get(before.len() / 2),
-    );
-    assert!(rank(0.5) < DEADLINE / 2, "{row}: p50 {:?}: callers wait for a store that is out", rank(0.5));
-    assert!(worst < Duration::from_secs(2), "{row}: {worst:?}");
-    assert!(back < BACK_WITHIN, "{row}: back after {back:?}");
-}
-
-/// Waits, under load, until the store decides for a while, so that every outage begins in health.
-async fn healthy(server: &Server) {
-    let mut client = server.client().await;
-    let (started, mut in_a_row) = (Instant::now(), 0);
-    while in_a_row < 20 {
-        let answer = client.should_allow(request("healthy", "open", None)).await.unwrap().into_inner();
-        in_a_row = if answer.decided_by() == DecidedBy::Store { in_a_row + 1 } else { 0 };
-        assert!(started.elapsed() < Duration::from_secs(30), "the store does not decide");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-}
-
-async fn pass(duration: Duration) -> Instant {
-    tokio::time::sleep(duration).await;
-    Instant::now()
-}
+use crate::support::server::{Server, request};
 
 /// Waits until the log has so many lines with these words.
 async fn logged(server: &Server, words: &str, lines: usize) -> String {

@@ -190,32 +190,56 @@ async fn an_edit_in_place_is_taken_up_although_neither_size_nor_time_changed() {
 }
 
 /// What the kubelet does to a ConfigMap's volume: the file is a link through `..data`, and that one is replaced.
+fn publish(folder: &std::path::Path, version: u64, plans: &str) {
+    let (name, at) = (format!("..version {version}"), |name: &str| folder.join(name));
+    std::fs::create_dir(at(&name)).unwrap();
+    std::fs::write(at(&name).join("config.yaml"), config(plans)).unwrap();
+    std::os::unix::fs::symlink(name, at("..data_tmp")).unwrap();
+    std::fs::rename(at("..data_tmp"), at("..data")).unwrap();
+    if let Some(last) = version.checked_sub(1) {
+        // The first has none before it.
+        let _ = std::fs::remove_dir_all(at(&format!("..version {last}")));
+    }
+}
+
+/// A hundred swaps under load, at a pace that meets the server's looks at every point: each look sees one version, whole, and
+/// the last is taken up soon.
 #[tokio::test]
-async fn the_swap_of_a_config_map_is_taken_up() {
+async fn fault_21_the_swap_of_a_config_map_is_taken_up_and_none_is_half_read() {
+    const SWAPS: u64 = 100;
+    const QUOTA: u64 = 50_000;
     let folder = tempfile::tempdir().unwrap();
-    let publish = |version: &str, quota: u64| {
-        let at = |name: &str| folder.path().join(name);
-        std::fs::create_dir(at(version)).unwrap();
-        std::fs::write(at(version).join("config.yaml"), config(&plan("p", quota))).unwrap();
-        std::os::unix::fs::symlink(version, at("..data_tmp")).unwrap();
-        std::fs::rename(at("..data_tmp"), at("..data")).unwrap();
-    };
-    publish("..one", 5);
+    // So large that it is not read by one call, each version with quotas of its own.
+    let plans = |version: u64| (0..500).map(|name| plan(&format!("p{name}"), QUOTA + version)).collect::<String>();
+    publish(folder.path(), 1, &plans(1));
     std::os::unix::fs::symlink("..data/config.yaml", folder.path().join("config.yaml")).unwrap();
-    let (path, server) = (folder.path().to_owned(), Server::start_on(&folder.path().join("config.yaml"), &[]));
-    let (mut client, http) = (server.client().await, server.http());
-    assert_eq!(decide(&mut client, "k", "p").await.remaining, 4);
-    publish("..two", 9);
-    std::fs::remove_dir_all(path.join("..one")).unwrap();
-    let mut live = Live { folder, server, client, http };
-    live.wait_for("success", 1.0);
-    assert_eq!(decide(&mut live.client, "k", "p").await.remaining, 7);
+    let mut live = Live::start_in(folder, &[]).await;
+    let (mut used, mut slowest) = (0, Duration::ZERO);
+    for version in 2..=SWAPS {
+        publish(live.folder.path(), version, &plans(version));
+        let swapped = Instant::now();
+        loop {
+            assert!(decide(&mut live.client, "k", "p0").await.allowed);
+            used += 1;
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            let listed = live.list().await;
+            let quotas: Vec<u64> = listed.plans.iter().map(|plan| plan.limits[0].quota).collect();
+            assert!(quotas.len() == 500 && quotas.iter().all(|quota| *quota == quotas[0]), "{quotas:?}");
+            // Most are swapped again before anybody has looked, or while somebody does.
+            if version % 10 != 0 || quotas[0] == QUOTA + version {
+                break;
+            }
+            assert!(swapped.elapsed() < PATIENCE, "never version {version}: {}", live.server.log());
+        }
+        slowest = slowest.max(swapped.elapsed());
+    }
+    println!("{} of {SWAPS} versions taken up, the slowest {slowest:?} after its swap", live.reloads("success") + 1.0);
+    assert_eq!(decide(&mut live.client, "k", "p0").await.remaining, QUOTA + SWAPS - used - 1);
     assert_eq!(live.reloads("failure"), 0.0);
 }
 
-/// Row 20 of the table of faults.
 #[tokio::test]
-async fn a_bad_file_keeps_the_old_plans_and_is_told_of_once() {
+async fn fault_20_a_bad_file_keeps_the_old_plans_and_is_told_of_once() {
     let mut live = Live::start(&plan("p", 5), &[]).await;
     decide(&mut live.client, "k", "p").await;
     let listed = live.list().await;

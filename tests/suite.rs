@@ -17,6 +17,7 @@ mod fleet;
 mod grpc;
 mod http;
 mod memory;
+mod netlab;
 mod oracle;
 mod outages;
 mod parity;

@@ -4,7 +4,9 @@
 pub mod clock;
 pub mod history;
 pub mod http;
+pub mod netns;
 pub mod nginx;
+pub mod outage;
 pub mod plans;
 pub mod proxy;
 pub mod redis;

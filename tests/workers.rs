@@ -223,7 +223,7 @@ async fn a_listener_that_listens_no_more_ends_the_server() {
 const SILENT_WITHIN: Duration = Duration::from_secs(20);
 
 #[tokio::test]
-async fn five_hundred_silent_connections_are_gone_within_seconds_and_others_served_meanwhile() {
+async fn fault_25_five_hundred_silent_connections_are_gone_within_seconds_and_others_served_meanwhile() {
     let server = Server::start(PLANS, &["--set", "workers=2"]);
     let started = Instant::now();
     let mut silent: Vec<TcpStream> = (0..500).map(|_| TcpStream::connect(&server.address).unwrap()).collect();

@@ -5,13 +5,18 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::netns::Island;
+
 const MISSING: &str = "is needed by this test and not installed; tests/run installs it, or: apt-get install redis-server";
 
 pub struct Redis {
     child: Child,
+    host: String,
     pub port: u16,
+    /// The network namespace that it runs in, if not this process's.
+    island: Option<String>,
     directory: tempfile::TempDir,
-    extra: Vec<String>,
+    options: Vec<String>,
 }
 
 impl Redis {
@@ -20,27 +25,44 @@ impl Redis {
     }
 
     pub fn start_with(extra: &[&str]) -> Self {
-        let extra: Vec<String> = extra.iter().map(|argument| (*argument).to_owned()).collect();
-        let directory = tempfile::tempdir().unwrap();
+        Self::start_at("127.0.0.1", None, extra)
+    }
+
+    /// On an island, at both of its addresses.
+    pub fn start_on(island: &Island) -> Self {
+        Self::start_at(&island.addresses[0], Some(&island.name), &["--protected-mode", "no"])
+    }
+
+    fn start_at(host: &str, island: Option<&str>, extra: &[&str]) -> Self {
+        let mut options: Vec<String> = ["--save", "", "--appendonly", "no", "--bind"].map(str::to_owned).into();
+        options.push(if island.is_some() { "0.0.0.0".to_owned() } else { host.to_owned() });
+        options.extend(extra.iter().map(|argument| (*argument).to_owned()));
         // Another process may take the port between the look and the start; then the next is tried.
         for _ in 0..20 {
-            let port = free_port();
-            let mut child = spawn(port, directory.path(), &extra);
-            if wait_until_up(&mut child, port) {
-                return Self { child, port, directory, extra };
+            let (directory, port) = (tempfile::tempdir().unwrap(), free_port());
+            let child = spawn(port, island, directory.path(), &options);
+            let (host, island, options) = (host.to_owned(), island.map(str::to_owned), options.clone());
+            let mut redis = Self { child, host, port, island, directory, options };
+            if redis.wait_until_up() {
+                return redis;
             }
-            drop(super::Guarded(child));
         }
         panic!("redis-server did not start on any of 20 free ports");
     }
 
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        self.url_at(&self.host)
+    }
+
+    /// As it is reached at another address of its host.
+    pub fn url_at(&self, host: &str) -> String {
+        format!("redis://{host}:{}", self.port)
     }
 
     /// What redis-cli prints.
     pub fn cli(&self, arguments: &[&str]) -> String {
-        let output = Command::new("redis-cli").arg("-p").arg(self.port.to_string()).args(arguments).output();
+        let output =
+            Command::new("redis-cli").args(["-h", &self.host]).arg("-p").arg(self.port.to_string()).args(arguments).output();
         String::from_utf8(output.unwrap_or_else(|_| panic!("redis-cli {MISSING}")).stdout).unwrap().trim().to_owned()
     }
 
@@ -51,8 +73,22 @@ impl Redis {
 
     /// Starts again, empty, on the same port.
     pub fn restart(&mut self) {
-        self.child = spawn(self.port, self.directory.path(), &self.extra);
-        assert!(wait_until_up(&mut self.child, self.port), "redis-server did not start again");
+        self.child = spawn(self.port, self.island.as_deref(), self.directory.path(), &self.options);
+        assert!(self.wait_until_up(), "redis-server did not start again");
+    }
+
+    fn wait_until_up(&mut self) -> bool {
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_secs(30) {
+            if self.child.try_wait().unwrap().is_some() {
+                return false;
+            }
+            if answers(&self.host, self.port) {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        false
     }
 
     pub fn signal(&self, signal: &str) {
@@ -82,29 +118,22 @@ pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-fn spawn(port: u16, directory: &std::path::Path, extra: &[String]) -> Child {
-    let mut command = Command::new("redis-server");
-    command.args(["--port", &port.to_string(), "--save", "", "--appendonly", "no", "--bind", "127.0.0.1"]);
-    command.arg("--dir").arg(directory).args(extra).stdout(Stdio::null()).stderr(Stdio::null());
+fn spawn(port: u16, island: Option<&str>, directory: &std::path::Path, options: &[String]) -> Child {
+    let mut command = match island {
+        None => Command::new("redis-server"),
+        Some(name) => {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", name, "redis-server"]);
+            command
+        }
+    };
+    command.args(["--port", &port.to_string(), "--dir"]).arg(directory).args(options);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
     command.spawn().unwrap_or_else(|_| panic!("redis-server {MISSING}"))
 }
 
-fn wait_until_up(child: &mut Child, port: u16) -> bool {
-    let started = Instant::now();
-    while started.elapsed() < Duration::from_secs(30) {
-        if child.try_wait().unwrap().is_some() {
-            return false;
-        }
-        if answers(port) {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    false
-}
-
-fn answers(port: u16) -> bool {
-    let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return false };
+fn answers(host: &str, port: u16) -> bool {
+    let Ok(mut stream) = TcpStream::connect((host, port)) else { return false };
     let mut reply = [0; 7];
     // Any reply will do: with a password set it is an error.
     stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
