@@ -7,7 +7,9 @@
 
 mod support;
 
+mod ailments;
 mod checker;
+mod clocks;
 mod command_line;
 mod contract;
 mod deny_cache;

@@ -11,6 +11,7 @@ pub mod plans;
 pub mod proxy;
 pub mod redis;
 pub mod server;
+pub mod shift;
 
 /// Sends a signal (a name such as `STOP`) to a child that this test started.
 pub fn signal(child: &std::process::Child, signal: &str) {

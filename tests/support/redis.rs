@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::netns::Island;
+use super::shift::Shift;
 
 const MISSING: &str = "is needed by this test and not installed; tests/run installs it, or: apt-get install redis-server";
 
@@ -13,8 +14,8 @@ pub struct Redis {
     child: Child,
     host: String,
     pub port: u16,
-    /// The network namespace that it runs in, if not this process's.
-    island: Option<String>,
+    /// What it is started by: itself, or what puts it elsewhere and then becomes it.
+    program: Vec<String>,
     directory: tempfile::TempDir,
     options: Vec<String>,
 }
@@ -25,24 +26,31 @@ impl Redis {
     }
 
     pub fn start_with(extra: &[&str]) -> Self {
-        Self::start_at("127.0.0.1", None, extra)
+        Self::start_by("127.0.0.1", &["redis-server"], extra)
     }
 
     /// On an island, at both of its addresses.
     pub fn start_on(island: &Island) -> Self {
-        Self::start_at(&island.addresses[0], Some(&island.name), &["--protected-mode", "no"])
+        let program = ["ip", "netns", "exec", &island.name, "redis-server"];
+        Self::start_by(&island.addresses[0], &program, &["--protected-mode", "no", "--bind", "0.0.0.0"])
     }
 
-    fn start_at(host: &str, island: Option<&str>, extra: &[&str]) -> Self {
-        let mut options: Vec<String> = ["--save", "", "--appendonly", "no", "--bind"].map(str::to_owned).into();
-        options.push(if island.is_some() { "0.0.0.0".to_owned() } else { host.to_owned() });
-        options.extend(extra.iter().map(|argument| (*argument).to_owned()));
+    /// With a clock that the test sets.
+    pub fn start_shifted(shift: &Shift) -> Self {
+        let variables = shift.environment().map(|(name, value)| format!("{name}={value}"));
+        Self::start_by("127.0.0.1", &["env", &variables[0], &variables[1], "redis-server"], &[])
+    }
+
+    fn start_by(host: &str, program: &[&str], extra: &[&str]) -> Self {
+        let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        let (program, own) = (owned(program), ["--save", "", "--appendonly", "no", "--bind", "127.0.0.1"]);
+        let options = owned(&[&own, extra].concat());
         // Another process may take the port between the look and the start; then the next is tried.
         for _ in 0..20 {
             let (directory, port) = (tempfile::tempdir().unwrap(), free_port());
-            let child = spawn(port, island, directory.path(), &options);
-            let (host, island, options) = (host.to_owned(), island.map(str::to_owned), options.clone());
-            let mut redis = Self { child, host, port, island, directory, options };
+            let child = spawn(&program, port, directory.path(), &options);
+            let (host, program, options) = (host.to_owned(), program.clone(), options.clone());
+            let mut redis = Self { child, host, port, program, directory, options };
             if redis.wait_until_up() {
                 return redis;
             }
@@ -73,7 +81,7 @@ impl Redis {
 
     /// Starts again, empty, on the same port.
     pub fn restart(&mut self) {
-        self.child = spawn(self.port, self.island.as_deref(), self.directory.path(), &self.options);
+        self.child = spawn(&self.program, self.port, self.directory.path(), &self.options);
         assert!(self.wait_until_up(), "redis-server did not start again");
     }
 
@@ -118,16 +126,9 @@ pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-fn spawn(port: u16, island: Option<&str>, directory: &std::path::Path, options: &[String]) -> Child {
-    let mut command = match island {
-        None => Command::new("redis-server"),
-        Some(name) => {
-            let mut command = Command::new("ip");
-            command.args(["netns", "exec", name, "redis-server"]);
-            command
-        }
-    };
-    command.args(["--port", &port.to_string(), "--dir"]).arg(directory).args(options);
+fn spawn(program: &[String], port: u16, directory: &std::path::Path, options: &[String]) -> Child {
+    let mut command = Command::new(&program[0]);
+    command.args(&program[1..]).args(["--port", &port.to_string(), "--dir"]).arg(directory).args(options);
     command.stdout(Stdio::null()).stderr(Stdio::null());
     command.spawn().unwrap_or_else(|_| panic!("redis-server {MISSING}"))
 }

@@ -11,6 +11,8 @@ use tollgate::grpc::pb;
 use tollgate::grpc::pb::rate_limit_service_client::RateLimitServiceClient;
 use tonic::transport::{Channel, Endpoint};
 
+use super::shift::Shift;
+
 /// Far longer than anything takes, so that a busy machine fails no test.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -43,8 +45,22 @@ impl Server {
         server
     }
 
-    fn start_at(address: &str, config: &Path, flags: &[&str]) -> Self {
+    /// With a clock that the test sets.
+    pub fn start_shifted(config: &str, flags: &[&str], shift: &Shift) -> Self {
+        let mut file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
+        file.write_all(config.as_bytes()).unwrap();
         let mut command = tollgate();
+        command.envs(shift.environment());
+        let mut server = Self::start_by(command, "127.0.0.1:0", file.path(), flags);
+        server.config = Some(file);
+        server
+    }
+
+    fn start_at(address: &str, config: &Path, flags: &[&str]) -> Self {
+        Self::start_by(tollgate(), address, config, flags)
+    }
+
+    fn start_by(mut command: Command, address: &str, config: &Path, flags: &[&str]) -> Self {
         command.arg("--config").arg(config).args(["--listen", address, "--log-format", "json"]).args(flags);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (log, started) = read_log(&mut child);

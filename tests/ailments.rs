@@ -1,0 +1,152 @@
+//! A Redis that runs and does not serve: full of clients, busy, still loading, empty, or asked for again by everybody at once.
+
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use tollgate::grpc::pb::{DecidedBy, Outcome};
+
+use crate::support::Guarded;
+use crate::support::redis::Redis;
+use crate::support::server::{Client, PATIENCE, Server, decide};
+
+const QUOTA: u64 = 10;
+const PLANS: &str = "
+workers: 1
+plans:
+  day: { limits: [ { quota: 10, window: 300d, algorithm: fixed_window } ], on_store_failure: deny }
+";
+
+/// Asks, each time for another key, until the answer comes from there.
+async fn decided_by(client: &mut Client, by: DecidedBy) -> Duration {
+    let started = Instant::now();
+    for probe in 0.. {
+        let answer = decide(client, &format!("probe {probe}"), "day").await;
+        if answer.decided_by() == by {
+            break;
+        }
+        assert!(started.elapsed() < PATIENCE, "still decided by {:?}", answer.decided_by());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    started.elapsed()
+}
+
+async fn granted(client: &mut Client) -> u64 {
+    let mut granted = 0;
+    while decide(client, "k", "day").await.outcome() == Outcome::Allowed {
+        granted += 1;
+    }
+    granted
+}
+
+#[tokio::test]
+async fn fault_04_a_redis_that_lost_its_data_passes_one_quota_more_at_each_loss() {
+    let mut redis = Redis::start();
+    let server = Server::start(PLANS, &["--store", &redis.url(), "--set", "deny_cache.entries=0"]);
+    let mut client = server.client().await;
+    decided_by(&mut client, DecidedBy::Store).await;
+    assert_eq!(granted(&mut client).await, QUOTA);
+    redis.cli(&["FLUSHALL"]);
+    assert_eq!(granted(&mut client).await, QUOTA);
+    redis.kill();
+    redis.restart();
+    decided_by(&mut client, DecidedBy::Store).await;
+    assert_eq!(granted(&mut client).await, QUOTA);
+    assert_eq!(granted(&mut client).await, 0);
+}
+
+/// Redis tells a client that there is no room for it, and hangs up.
+#[tokio::test]
+async fn fault_12_a_redis_without_room_for_one_more_client_is_used_once_there_is() {
+    let redis = Redis::start_with(&["--maxclients", "4"]);
+    let idle: Vec<TcpStream> = (0..4).map(|_| TcpStream::connect(("127.0.0.1", redis.port)).unwrap()).collect();
+    let server = Server::start(PLANS, &["--store", &redis.url()]);
+    let mut client = server.client().await;
+    for _ in 0..100 {
+        assert_eq!(decide(&mut client, "k", "day").await.decided_by(), DecidedBy::FailClosed);
+    }
+    drop(idle);
+    println!("on Redis {:?} after it had room", decided_by(&mut client, DecidedBy::Store).await);
+    assert_eq!(granted(&mut client).await, QUOTA);
+}
+
+/// Somebody else's script runs and runs. tollgate waits for its end and kills nothing.
+#[tokio::test]
+async fn fault_13_a_redis_that_is_busy_with_another_s_script_is_answered_for() {
+    let redis = Redis::start_with(&["--busy-reply-threshold", "20"]);
+    let server = Server::start(PLANS, &["--store", &redis.url()]);
+    let mut client = server.client().await;
+    decided_by(&mut client, DecidedBy::Store).await;
+    let port = redis.port.to_string();
+    let mut endless = std::process::Command::new("redis-cli");
+    let endless = endless.args(["-p", &port, "EVAL", "while true do end", "0"]).stdout(std::process::Stdio::null());
+    let mut endless = Guarded(endless.spawn().unwrap());
+    decided_by(&mut client, DecidedBy::FailClosed).await;
+    for _ in 0..200 {
+        assert_eq!(decide(&mut client, "k", "day").await.decided_by(), DecidedBy::FailClosed);
+    }
+    assert!(endless.0.try_wait().unwrap().is_none(), "the script was killed, and not by this test");
+    assert_eq!(redis.cli(&["SCRIPT", "KILL"]), "OK");
+    println!("on Redis {:?} after the script's end", decided_by(&mut client, DecidedBy::Store).await);
+    // Of the calls that it had taken in and not answered, some may still be charged.
+    assert!(granted(&mut client).await <= QUOTA);
+}
+
+#[tokio::test]
+async fn fault_13_a_redis_that_is_loading_is_answered_for_and_has_its_counts() {
+    let redis = Redis::start_with(&["--enable-debug-command", "yes"]);
+    let server = Server::start(PLANS, &["--store", &redis.url(), "--set", "deny_cache.entries=0"]);
+    let mut client = server.client().await;
+    decided_by(&mut client, DecidedBy::Store).await;
+    assert_eq!(granted(&mut client).await, QUOTA);
+    let fill = "for i = 1, 3000 do redis.call('SET', 'filler' .. i, string.rep('x', 3000), 'EX', 1000) end";
+    redis.cli(&["EVAL", fill, "0"]);
+    // A millisecond for each key, so that it loads for three seconds and answers meanwhile.
+    redis.cli(&["CONFIG", "SET", "key-load-delay", "1000"]);
+    let port = redis.port.to_string();
+    let mut reload = std::process::Command::new("redis-cli");
+    let mut reload = Guarded(reload.args(["-p", &port, "DEBUG", "RELOAD"]).stdout(std::process::Stdio::null()).spawn().unwrap());
+    decided_by(&mut client, DecidedBy::FailClosed).await;
+    let mut refused = 0;
+    while reload.0.try_wait().unwrap().is_none() {
+        refused += u64::from(decide(&mut client, "other", "day").await.decided_by() == DecidedBy::FailClosed);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    println!("{refused} answered while it loaded; on Redis {:?} after", decided_by(&mut client, DecidedBy::Store).await);
+    assert!(refused > 100, "{refused}: it did not load long enough to tell");
+    assert_eq!(granted(&mut client).await, 0, "what was counted before is not forgotten");
+}
+
+/// Many replicas lose Redis at one instant. None asks for it more than a few times a second, and when it is back each comes
+/// with one connection and one script.
+#[tokio::test]
+async fn fault_32_many_replicas_come_back_to_redis_without_a_rush() {
+    const REPLICAS: usize = 8;
+    let mut redis = Redis::start();
+    let servers: Vec<Server> = (0..REPLICAS).map(|_| Server::start(PLANS, &["--store", &redis.url()])).collect();
+    let mut clients = Vec::new();
+    for server in &servers {
+        clients.push(server.client().await);
+        decided_by(clients.last_mut().unwrap(), DecidedBy::Store).await;
+    }
+    redis.kill();
+    for client in &mut clients {
+        decided_by(client, DecidedBy::FailClosed).await;
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    redis.restart();
+    let returned = Instant::now();
+    for client in &mut clients {
+        decided_by(client, DecidedBy::Store).await;
+    }
+    let took = returned.elapsed();
+    let count = |section: &str, name: &str| -> u64 {
+        let statistics = redis.cli(&["INFO", section]);
+        let line = statistics.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name}: {statistics}"));
+        line[name.len()..].trim_start_matches(":calls=").trim_start_matches(':').split(',').next().unwrap().parse().unwrap()
+    };
+    let (connections, loads) = (count("stats", "total_connections_received"), count("commandstats", "cmdstat_script|load"));
+    println!("{REPLICAS} replicas on Redis within {took:?} of its return: {connections} connections, {loads} scripts loaded");
+    assert_eq!(loads, REPLICAS as u64);
+    // One each, and what the test itself asked by: to see that it is up, and these two questions.
+    assert!(connections <= REPLICAS as u64 + 8, "{connections} connections");
+}

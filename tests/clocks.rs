@@ -1,0 +1,94 @@
+//! Clocks that are set while everything runs: Redis's, by which it is decided, and a replica's, by which nothing is.
+
+use std::time::Duration;
+
+use tollgate::grpc::pb::{DecidedBy, Outcome};
+
+use crate::support::redis::Redis;
+use crate::support::server::{Client, Server, decide, field};
+use crate::support::shift::Shift;
+
+const QUOTA: u64 = 20;
+const WINDOW: Duration = Duration::from_secs(600);
+const ALGORITHMS: [(&str, &str); 6] = [
+    ("log", "algorithm: sliding_log"),
+    ("window", "algorithm: sliding_window"),
+    ("fixed", "algorithm: fixed_window"),
+    ("anchored", "algorithm: fixed_window, anchor: first_request"),
+    ("counter", "algorithm: sliding_counter"),
+    ("bucket", "algorithm: token_bucket"),
+];
+
+fn plans() -> String {
+    let plan = |(name, algorithm)| {
+        format!("  {name}: {{ limits: [ {{ quota: {QUOTA}, window: {}s, {algorithm} }} ] }}\n", WINDOW.as_secs())
+    };
+    format!("deny_cache: {{ entries: 0 }}\nstore: {{ deadline: 10s }}\nplans:\n{}", ALGORITHMS.map(plan).concat())
+}
+
+/// Asks until denied; how often it was granted, and the wait that the denial told.
+async fn take_all(client: &mut Client, key: &str, plan: &str) -> (u64, Duration) {
+    let mut granted = 0;
+    loop {
+        let answer = decide(client, key, plan).await;
+        assert_eq!(answer.decided_by(), DecidedBy::Store, "{plan}");
+        if answer.outcome() == Outcome::Denied {
+            let wait = answer.retry_after.unwrap();
+            return (granted, Duration::new(wait.seconds as u64, wait.nanos as u32));
+        }
+        granted += 1;
+    }
+}
+
+/// Back, nobody is let in early and nobody waits longer than a window; forward, at most one more quota passes.
+#[tokio::test]
+async fn fault_16_the_clock_of_redis_may_be_set_back_and_forward() {
+    let shift = Shift::none();
+    let redis = Redis::start_shifted(&shift);
+    let server = Server::start(&plans(), &["--store", &redis.url()]);
+    let mut client = server.client().await;
+    // By an hour and by a week, so that nothing but the state itself can know.
+    for (set_ms, most) in [(0, QUOTA), (-3_600_000, 0), (-604_800_000, 0), (0, QUOTA), (604_800_000, QUOTA), (-1, 0)] {
+        shift.by_ms(set_ms);
+        for (plan, _) in ALGORITHMS {
+            let (granted, wait) = take_all(&mut client, "k", plan).await;
+            // A week later everything is fresh: the clock does move.
+            let least = if set_ms > 0 { QUOTA } else { 0 };
+            assert!(
+                (least..=most).contains(&granted),
+                "{plan}: {granted} granted once the clock was set {set_ms} ms from the true time"
+            );
+            // A counter weighs the window before the present one, too.
+            let longest = if plan == "counter" { 2 * WINDOW } else { WINDOW };
+            assert!(wait <= longest, "{plan}: blocked for {wait:?} once the clock was set {set_ms} ms from the true time");
+        }
+    }
+}
+
+/// Five minutes ahead, five behind, and moving: what replicas think the time is changes nothing.
+#[tokio::test]
+async fn fault_17_replicas_whose_clocks_differ_enforce_one_exact_limit() {
+    let redis = Redis::start();
+    let shifts = [Shift::none(), Shift::none(), Shift::none()];
+    shifts[1].by_ms(300_000);
+    shifts[2].by_ms(-300_000);
+    let mut clients = Vec::new();
+    let replicas: Vec<Server> =
+        shifts.iter().map(|shift| Server::start_shifted(&plans(), &["--store", &redis.url()], shift)).collect();
+    for replica in &replicas {
+        clients.push(replica.client().await);
+    }
+    let started: Vec<String> = replicas.iter().map(|replica| field(&replica.log(), "timestamp")[..16].to_owned()).collect();
+    assert!(started[0] != started[1] && started[1] != started[2] && started[0] != started[2], "no clock was set: {started:?}");
+    for (plan, _) in ALGORITHMS {
+        let mut granted = 0;
+        for round in 0..2 * QUOTA {
+            for client in &mut clients {
+                granted += u64::from(decide(client, &format!("{} k", redis.port), plan).await.allowed);
+            }
+            shifts[(round % 3) as usize].by_ms([600_000, -600_000, 0][(round % 3) as usize] + round as i64);
+        }
+        // An aligned window of Redis may end meanwhile; what replicas think would end many.
+        assert!(granted == QUOTA || (granted == 2 * QUOTA && matches!(plan, "fixed" | "counter")), "{plan}: {granted}");
+    }
+}
