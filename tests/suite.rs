@@ -16,6 +16,7 @@ mod deny_cache;
 mod embedded;
 mod faults;
 mod fleet;
+mod flood;
 mod grpc;
 mod http;
 mod memory;

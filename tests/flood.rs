@@ -1,0 +1,67 @@
+//! The embedded store of a running server under an attack by keys: every request a new one, ten million in all.
+
+use tokio::task::JoinSet;
+use tollgate::grpc::pb::{self, DecidedBy};
+
+use crate::support::history::Random;
+use crate::support::server::{Client, Server, channel_to, decide, request};
+
+const KEYS: u64 = 10_000_000;
+const CONNECTIONS: u64 = 4;
+const BATCH: u64 = 1_000;
+/// Windows that outlast the test, so that nothing expires and the bound alone keeps memory flat.
+const PLANS: &str = "
+store: { url: 'memory:?capacity=64MiB' }
+plans:
+  day: { limits: [ { quota: 1, window: 300d, algorithm: token_bucket } ] }
+";
+/// The store's 64 MiB and what a server is without them, several times over.
+const RESIDENT_MAX_KIB: u64 = 100 << 10;
+
+async fn flood(address: String, seed: u64) -> u64 {
+    let (mut client, mut random, mut open) = (Client::new(channel_to(&address).await), Random(seed), 0);
+    for _ in 0..KEYS / CONNECTIONS / BATCH {
+        let requests = (0..BATCH).map(|_| request(&format!("{:016x}", random.next()), "day", None)).collect();
+        let answers = client.should_allow_batch(pb::ShouldAllowBatchRequest { requests }).await.unwrap().into_inner();
+        open += answers.results.iter().filter(|answer| is_open(answer)).count() as u64;
+    }
+    open
+}
+
+fn is_open(result: &pb::ShouldAllowResult) -> bool {
+    match result.result.as_ref().unwrap() {
+        pb::should_allow_result::Result::Response(response) => response.decided_by() == DecidedBy::FailOpen,
+        pb::should_allow_result::Result::Error(error) => panic!("{error:?}"),
+    }
+}
+
+fn resident_kib(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_29_ten_million_random_keys_leave_memory_flat_and_a_blocked_key_blocked() {
+    let server = Server::start(PLANS, &[]);
+    let mut client = server.client().await;
+    assert!(decide(&mut client, "blocked", "day").await.allowed);
+    let mut floods: JoinSet<u64> = (0..CONNECTIONS).map(|seed| flood(server.address.clone(), seed)).collect();
+    let (mut resident, mut open, mut looks) = (Vec::new(), 0, 0);
+    while !floods.is_empty() {
+        tokio::select! {
+            Some(done) = floods.join_next() => open += done.unwrap(),
+            () = tokio::time::sleep(std::time::Duration::from_millis(100)) => {
+                looks += 1;
+                assert!(!decide(&mut client, "blocked", "day").await.allowed, "a denied key was freed at look {looks}");
+                resident.push(resident_kib(&server));
+            }
+        }
+    }
+    let (half, most) = (resident[resident.len() / 2], *resident.iter().max().unwrap());
+    println!("{KEYS} keys: {open} found it full; resident {} KiB halfway, {most} at most, {looks} looks", half);
+    assert!(open > KEYS / 2, "{open}: the store was never full");
+    assert!(most < RESIDENT_MAX_KIB, "{most} KiB");
+    assert!(most <= half * 11 / 10, "{half} KiB halfway, {most} KiB at most");
+    assert!(!decide(&mut client, "blocked", "day").await.allowed);
+}
