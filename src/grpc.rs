@@ -16,6 +16,7 @@ mod preface;
 mod service;
 mod services;
 mod socket;
+mod span;
 mod workers;
 
 use std::future::Future;

@@ -14,14 +14,14 @@
 //! - [`grpc`]: the wire
 //! - [`http`]: check endpoint, health, metrics
 //! - [`config`]: settings, every mistake at once, and whether their file changed
-//! - [`cli`], [`telemetry`], [`shutdown`], [`clock`]: the rim
+//! - [`cli`], [`telemetry`], [`trace`], [`shutdown`], [`clock`]: the rim
 //!
 //! # Which way things depend
 //! `key, plan, decision` <- `algorithm` <- `store` <- `limiter` <- `grpc` <- `http` <- `cli` <- `main`; `config` builds plans
 //! and is used only by `cli`. `tests/tidy.rs` holds the code to this:
 //! 1. [`algorithm`] is pure: no await, clock, log, lock or float. State, time and cost in; readings and new state out.
 //! 2. Only `store/redis*` names fred. Only `grpc*` names tonic and prost, only `http*` axum, only these two hyper. Only
-//!    `config*` names the config crate.
+//!    `config*` names the config crate, only `trace` OpenTelemetry.
 //! 3. One decision is one store call, all limits of a plan together, all or nothing.
 //! 4. "No" is a [`decision::Decision`], never an error. An error means "could not decide"; [`limiter`] alone answers it.
 //! 5. The store's clock is the clock: Redis `TIME` inside the script, the injected clock for memory.
@@ -49,3 +49,4 @@ pub mod cli;
 pub mod clock;
 pub mod shutdown;
 pub mod telemetry;
+pub mod trace;

@@ -73,8 +73,11 @@ async fn fault_17_replicas_whose_clocks_differ_enforce_one_exact_limit() {
     shifts[1].by_ms(300_000);
     shifts[2].by_ms(-300_000);
     let mut clients = Vec::new();
-    let replicas: Vec<Server> =
-        shifts.iter().map(|shift| Server::start_shifted(&plans(), &["--store", &redis.url()], shift)).collect();
+    let replica = |shift: &Shift| {
+        let variables = shift.environment();
+        Server::start_in(&plans(), &["--store", &redis.url()], &variables.each_ref().map(|(name, value)| (*name, value.as_str())))
+    };
+    let replicas: Vec<Server> = shifts.iter().map(replica).collect();
     for replica in &replicas {
         clients.push(replica.client().await);
     }

@@ -27,4 +27,5 @@ mod parity;
 mod promises;
 mod reload;
 mod tidy;
+mod trace;
 mod workers;

@@ -71,6 +71,7 @@ fn each_package_has_its_one_place() {
     only("clap::", &["src/cli", "src/main.rs", "src/telemetry.rs"]);
     only("Instant::now", &["src/clock.rs"]);
     only("SystemTime::now", &["src/clock.rs"]);
+    only("opentelemetry", &["src/trace.rs"]);
     only("pb::", &["src/grpc"]);
 }
 

@@ -22,18 +22,27 @@ const FIRST_CONNECTION: Duration = Duration::from_millis(500);
 
 pub(super) fn run(arguments: ServeArguments) -> ExitCode {
     let mut watch = Watch::new(arguments.sources());
-    if let Err(message) = telemetry::start(&arguments.log_level, arguments.log_format) {
-        return fail(2, &message);
-    }
-    let config = match watch.load() {
-        Ok(config) => config,
-        Err(mistakes) => return fail(2, &mistakes.to_string()),
-    };
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(1, &format!("cannot start: {error}")),
     };
-    let code = runtime.block_on(serve(config, watch));
+    let entered = runtime.enter();
+    let spans = match telemetry::start(&arguments.log_level, arguments.log_format) {
+        Ok(spans) => spans,
+        Err(message) => return fail(2, &message),
+    };
+    drop(entered);
+    let config = match watch.load() {
+        Ok(config) => config,
+        Err(mistakes) => return fail(2, &mistakes.to_string()),
+    };
+    let code = runtime.block_on(async {
+        let code = serve(config, watch).await;
+        if let Some(spans) = spans {
+            spans.stop().await;
+        }
+        code
+    });
     // What the drain had to cut is not waited for again.
     runtime.shutdown_background();
     code

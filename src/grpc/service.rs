@@ -5,13 +5,16 @@ use std::sync::Arc;
 
 use futures_util::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
+use tracing::Span;
 
 use super::convert;
 use super::pb;
 use super::pb::rate_limit_service_server::RateLimitService;
+use super::span;
 use crate::algorithm::Mode;
 use crate::limiter::{BATCH_MAX, Limiter};
 use crate::store::Store;
+use crate::trace;
 
 /// Requests of one stream that are decided at once. Beyond, none is read until an answer has been taken, so neither a
 /// flood nor a slow reader costs memory.
@@ -34,6 +37,38 @@ impl<S: Store> Service<S> {
         Self { limiter }
     }
 
+    async fn answer(&self, request: Request<pb::ShouldAllowRequest>, span: &Span) -> Result<pb::ShouldAllowResponse, Status> {
+        let patience = convert::patience(request.metadata());
+        let detailed = request.get_ref().detailed;
+        let question = convert::question(request.into_inner())?;
+        trace::plan(span, &question.plan);
+        let decision = self.limiter.decide(question, patience).await.map_err(|refused| convert::refusal(&refused))?;
+        trace::decided(span, decision.outcome.word(), decision.decided_by.word());
+        Ok(convert::response(decision, detailed))
+    }
+
+    async fn answer_batch(&self, request: Request<pb::ShouldAllowBatchRequest>) -> Result<pb::ShouldAllowBatchResponse, Status> {
+        let patience = convert::patience(request.metadata());
+        let requests = request.into_inner().requests;
+        if !(1..=BATCH_MAX).contains(&requests.len()) {
+            return Err(convert::batch_size(requests.len()));
+        }
+        let (parsed, questions) = convert::questions(requests);
+        let decisions = self.limiter.decide_batch(questions, patience).await;
+        Ok(pb::ShouldAllowBatchResponse { results: convert::results(parsed, decisions) })
+    }
+
+    async fn answer_peek(&self, request: Request<pb::PeekRequest>, span: &Span) -> Result<pb::PeekResponse, Status> {
+        let patience = convert::patience(request.metadata());
+        let pb::PeekRequest { key, plan, cost } = request.into_inner();
+        let mut question = convert::question(pb::ShouldAllowRequest { key, plan, cost, detailed: true })?;
+        question.mode = Mode::Peek;
+        trace::plan(span, &question.plan);
+        let decision = self.limiter.decide(question, patience).await.map_err(|refused| convert::refusal(&refused))?;
+        trace::decided(span, decision.outcome.word(), decision.decided_by.word());
+        Ok(pb::PeekResponse { answer: Some(convert::response(decision, true)) })
+    }
+
     async fn decide_one(&self, request: pb::ShouldAllowRequest) -> pb::ShouldAllowResult {
         let detailed = request.detailed;
         match convert::question(request) {
@@ -46,25 +81,16 @@ impl<S: Store> Service<S> {
 #[tonic::async_trait]
 impl<S: Store> RateLimitService for Service<S> {
     async fn should_allow(&self, request: Request<pb::ShouldAllowRequest>) -> Result<Response<pb::ShouldAllowResponse>, Status> {
-        let patience = convert::patience(request.metadata());
-        let detailed = request.get_ref().detailed;
-        let question = convert::question(request.into_inner())?;
-        let decision = self.limiter.decide(question, patience).await.map_err(|refused| convert::refusal(&refused))?;
-        Ok(Response::new(convert::response(decision, detailed)))
+        let span = span::begin("tollgate.v1.RateLimitService/ShouldAllow", request.metadata());
+        span::end(&span, self.answer(request, &span).await.map(Response::new))
     }
 
     async fn should_allow_batch(
         &self,
         request: Request<pb::ShouldAllowBatchRequest>,
     ) -> Result<Response<pb::ShouldAllowBatchResponse>, Status> {
-        let patience = convert::patience(request.metadata());
-        let requests = request.into_inner().requests;
-        if !(1..=BATCH_MAX).contains(&requests.len()) {
-            return Err(convert::batch_size(requests.len()));
-        }
-        let (parsed, questions) = convert::questions(requests);
-        let decisions = self.limiter.decide_batch(questions, patience).await;
-        Ok(Response::new(pb::ShouldAllowBatchResponse { results: convert::results(parsed, decisions) }))
+        let span = span::begin("tollgate.v1.RateLimitService/ShouldAllowBatch", request.metadata());
+        span::end(&span, self.answer_batch(request).await.map(Response::new))
     }
 
     type ShouldAllowStreamStream = Pin<Box<dyn Stream<Item = Result<pb::ShouldAllowStreamResponse, Status>> + Send>>;
@@ -86,12 +112,8 @@ impl<S: Store> RateLimitService for Service<S> {
     }
 
     async fn peek(&self, request: Request<pb::PeekRequest>) -> Result<Response<pb::PeekResponse>, Status> {
-        let patience = convert::patience(request.metadata());
-        let pb::PeekRequest { key, plan, cost } = request.into_inner();
-        let mut question = convert::question(pb::ShouldAllowRequest { key, plan, cost, detailed: true })?;
-        question.mode = Mode::Peek;
-        let decision = self.limiter.decide(question, patience).await.map_err(|refused| convert::refusal(&refused))?;
-        Ok(Response::new(pb::PeekResponse { answer: Some(convert::response(decision, true)) }))
+        let span = span::begin("tollgate.v1.RateLimitService/Peek", request.metadata());
+        span::end(&span, self.answer_peek(request, &span).await.map(Response::new))
     }
 
     async fn list_plans(&self, _: Request<pb::ListPlansRequest>) -> Result<Response<pb::ListPlansResponse>, Status> {

@@ -9,10 +9,12 @@ use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use tracing::Span;
 
 use super::{Site, convert, metrics, parameters};
 use crate::algorithm::Mode;
 use crate::store::Store;
+use crate::trace;
 
 /// Of the Prometheus text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -37,12 +39,31 @@ async fn peek<S: Store>(site: State<Arc<Site<S>>>, query: RawQuery, headers: Hea
     check(&site, query, &headers, Mode::Peek).await
 }
 
-async fn check<S: Store>(site: &Site<S>, RawQuery(query): RawQuery, headers: &HeaderMap, mode: Mode) -> Response {
+async fn check<S: Store>(site: &Site<S>, query: RawQuery, headers: &HeaderMap, mode: Mode) -> Response {
+    let span = trace::call("/v1/check", |name| headers.get(name)?.to_str().ok());
+    let response = answer(site, query, headers, (mode, &span)).await;
+    if !span.is_none() {
+        span.record("http.route", "/v1/check").record("http.response.status_code", response.status().as_u16());
+    }
+    response
+}
+
+async fn answer<S: Store>(
+    site: &Site<S>,
+    RawQuery(query): RawQuery,
+    headers: &HeaderMap,
+    (mode, span): (Mode, &Span),
+) -> Response {
     let parameters = match parameters::parse(query.as_deref().unwrap_or_default(), mode) {
         Ok(parameters) => parameters,
         Err(sentence) => return convert::bad_request(&sentence),
     };
-    match site.limiter.decide_and_tell(parameters.question, None).await {
+    let answer = site.limiter.decide_and_tell(parameters.question, None).await;
+    if let Ok((decision, plan)) = &answer {
+        trace::plan(span, &plan.name);
+        trace::decided(span, decision.outcome.word(), decision.decided_by.word());
+    }
+    match answer {
         Ok((decision, plan)) if decision.allowed() => convert::allowed(&decision, &plan, wants_json(headers)),
         Ok((decision, plan)) => convert::denied(&decision, &plan, parameters.deny_status),
         Err(refusal) => convert::refusal(&refusal),

@@ -11,8 +11,6 @@ use tollgate::grpc::pb;
 use tollgate::grpc::pb::rate_limit_service_client::RateLimitServiceClient;
 use tonic::transport::{Channel, Endpoint};
 
-use super::shift::Shift;
-
 /// Far longer than anything takes, so that a busy machine fails no test.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -45,12 +43,12 @@ impl Server {
         server
     }
 
-    /// With a clock that the test sets.
-    pub fn start_shifted(config: &str, flags: &[&str], shift: &Shift) -> Self {
+    /// In this environment.
+    pub fn start_in(config: &str, flags: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
         file.write_all(config.as_bytes()).unwrap();
         let mut command = tollgate();
-        command.envs(shift.environment());
+        command.envs(variables.iter().copied());
         let mut server = Self::start_by(command, "127.0.0.1:0", file.path(), flags);
         server.config = Some(file);
         server
@@ -147,10 +145,14 @@ impl Reopen for tempfile::NamedTempFile {
 /// The binary, untouched by this process's own settings.
 pub fn tollgate() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TOLLGATE_")) {
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_ours(&name.to_string_lossy())) {
         command.env_remove(name);
     }
     command
+}
+
+fn is_ours(variable: &str) -> bool {
+    variable.starts_with("TOLLGATE_") || variable.starts_with("OTEL_")
 }
 
 pub async fn channel_to(address: &str) -> Channel {

@@ -1,0 +1,53 @@
+//! The span of a call, in gRPC's words. Names are those of OpenTelemetry's semantic conventions for RPC.
+
+use tonic::metadata::MetadataMap;
+use tonic::{Code, Status};
+use tracing::Span;
+
+use crate::trace;
+
+/// Begins the span of a call of this method, `package.Service/Method`, if it is traced. It ends when it is dropped, also when
+/// the caller goes away.
+pub(super) fn begin(method: &'static str, metadata: &MetadataMap) -> Span {
+    let span = trace::call(method, |name| metadata.get(name)?.to_str().ok());
+    if !span.is_none() {
+        span.record("rpc.system.name", "grpc").record("rpc.method", method);
+    }
+    span
+}
+
+/// Ends a call's span with the call's status, which is returned as it is.
+pub(super) fn end<T>(span: &Span, answer: Result<T, Status>) -> Result<T, Status> {
+    if !span.is_none() {
+        let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
+        span.record("rpc.response.status_code", name(code));
+        // What the caller did wrong is no error of the server's.
+        if matches!(code, Code::Unknown | Code::DeadlineExceeded | Code::Unimplemented | Code::Internal | Code::Unavailable) {
+            span.record("otel.status_code", "ERROR");
+        }
+    }
+    answer
+}
+
+/// A status as the gRPC specification writes it.
+fn name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}
