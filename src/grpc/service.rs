@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use futures_util::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
-use tracing::Span;
 
 use super::convert;
 use super::pb;
@@ -37,38 +36,6 @@ impl<S: Store> Service<S> {
         Self { limiter }
     }
 
-    async fn answer(&self, request: Request<pb::ShouldAllowRequest>, span: &Span) -> Result<pb::ShouldAllowResponse, Status> {
-        let patience = convert::patience(request.metadata());
-        let detailed = request.get_ref().detailed;
-        let question = convert::question(request.into_inner())?;
-        trace::plan(span, &question.plan);
-        let decision = self.limiter.decide(question, patience).await.map_err(|refused| convert::refusal(&refused))?;
-        trace::decided(span, decision.outcome.word(), decision.decided_by.word());
-        Ok(convert::response(decision, detailed))
-    }
-
-    async fn answer_batch(&self, request: Request<pb::ShouldAllowBatchRequest>) -> Result<pb::ShouldAllowBatchResponse, Status> {
-        let patience = convert::patience(request.metadata());
-        let requests = request.into_inner().requests;
-        if !(1..=BATCH_MAX).contains(&requests.len()) {
-            return Err(convert::batch_size(requests.len()));
-        }
-        let (parsed, questions) = convert::questions(requests);
-        let decisions = self.limiter.decide_batch(questions, patience).await;
-        Ok(pb::ShouldAllowBatchResponse { results: convert::results(parsed, decisions) })
-    }
-
-    async fn answer_peek(&self, request: Request<pb::PeekRequest>, span: &Span) -> Result<pb::PeekResponse, Status> {
-        let patience = convert::patience(request.metadata());
-        let pb::PeekRequest { key, plan, cost } = request.into_inner();
-        let mut question = convert::question(pb::ShouldAllowRequest { key, plan, cost, detailed: true })?;
-        question.mode = Mode::Peek;
-        trace::plan(span, &question.plan);
-        let decision = self.limiter.decide(question, patience).await.map_err(|refused| convert::refusal(&refused))?;
-        trace::decided(span, decision.outcome.word(), decision.decided_by.word());
-        Ok(pb::PeekResponse { answer: Some(convert::response(decision, true)) })
-    }
-
     async fn decide_one(&self, request: pb::ShouldAllowRequest) -> pb::ShouldAllowResult {
         let detailed = request.detailed;
         match convert::question(request) {
@@ -82,7 +49,15 @@ impl<S: Store> Service<S> {
 impl<S: Store> RateLimitService for Service<S> {
     async fn should_allow(&self, request: Request<pb::ShouldAllowRequest>) -> Result<Response<pb::ShouldAllowResponse>, Status> {
         let span = span::begin("tollgate.v1.RateLimitService/ShouldAllow", request.metadata());
-        span::end(&span, self.answer(request, &span).await.map(Response::new))
+        let patience = convert::patience(request.metadata());
+        let detailed = request.get_ref().detailed;
+        // One future and no other within it: each would be moved about once for every decision.
+        let question = convert::question(request.into_inner()).map_err(|status| span::failed(&span, status))?;
+        trace::plan(&span, &question.plan);
+        let decision = self.limiter.decide(question, patience).await;
+        let decision = decision.map_err(|refused| span::failed(&span, convert::refusal(&refused)))?;
+        span::answered(&span, &decision);
+        Ok(Response::new(convert::response(decision, detailed)))
     }
 
     async fn should_allow_batch(
@@ -90,7 +65,15 @@ impl<S: Store> RateLimitService for Service<S> {
         request: Request<pb::ShouldAllowBatchRequest>,
     ) -> Result<Response<pb::ShouldAllowBatchResponse>, Status> {
         let span = span::begin("tollgate.v1.RateLimitService/ShouldAllowBatch", request.metadata());
-        span::end(&span, self.answer_batch(request).await.map(Response::new))
+        let patience = convert::patience(request.metadata());
+        let requests = request.into_inner().requests;
+        if !(1..=BATCH_MAX).contains(&requests.len()) {
+            return Err(span::failed(&span, convert::batch_size(requests.len())));
+        }
+        let (parsed, questions) = convert::questions(requests);
+        let decisions = self.limiter.decide_batch(questions, patience).await;
+        span::succeeded(&span);
+        Ok(Response::new(pb::ShouldAllowBatchResponse { results: convert::results(parsed, decisions) }))
     }
 
     type ShouldAllowStreamStream = Pin<Box<dyn Stream<Item = Result<pb::ShouldAllowStreamResponse, Status>> + Send>>;
@@ -113,7 +96,16 @@ impl<S: Store> RateLimitService for Service<S> {
 
     async fn peek(&self, request: Request<pb::PeekRequest>) -> Result<Response<pb::PeekResponse>, Status> {
         let span = span::begin("tollgate.v1.RateLimitService/Peek", request.metadata());
-        span::end(&span, self.answer_peek(request, &span).await.map(Response::new))
+        let patience = convert::patience(request.metadata());
+        let pb::PeekRequest { key, plan, cost } = request.into_inner();
+        let question = convert::question(pb::ShouldAllowRequest { key, plan, cost, detailed: true });
+        let mut question = question.map_err(|status| span::failed(&span, status))?;
+        question.mode = Mode::Peek;
+        trace::plan(&span, &question.plan);
+        let decision = self.limiter.decide(question, patience).await;
+        let decision = decision.map_err(|refused| span::failed(&span, convert::refusal(&refused)))?;
+        span::answered(&span, &decision);
+        Ok(Response::new(pb::PeekResponse { answer: Some(convert::response(decision, true)) }))
     }
 
     async fn list_plans(&self, _: Request<pb::ListPlansRequest>) -> Result<Response<pb::ListPlansResponse>, Status> {

@@ -4,6 +4,7 @@ use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 use tracing::Span;
 
+use crate::decision::Decision;
 use crate::trace;
 
 /// Begins the span of a call of this method, `package.Service/Method`, if it is traced. It ends when it is dropped, also when
@@ -16,17 +17,31 @@ pub(super) fn begin(method: &'static str, metadata: &MetadataMap) -> Span {
     span
 }
 
-/// Ends a call's span with the call's status, which is returned as it is.
-pub(super) fn end<T>(span: &Span, answer: Result<T, Status>) -> Result<T, Status> {
+/// Notes a decision, with which its call succeeds.
+pub(super) fn answered(span: &Span, decision: &Decision) {
     if !span.is_none() {
-        let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
-        span.record("rpc.response.status_code", name(code));
+        trace::decided(span, decision.outcome.word(), decision.decided_by.word());
+        succeeded(span);
+    }
+}
+
+/// Notes that the call succeeds.
+pub(super) fn succeeded(span: &Span) {
+    if !span.is_none() {
+        span.record("rpc.response.status_code", name(Code::Ok));
+    }
+}
+
+/// Notes the status that the call fails with, which is returned as it is.
+pub(super) fn failed(span: &Span, status: Status) -> Status {
+    if !span.is_none() {
+        span.record("rpc.response.status_code", name(status.code()));
         // What the caller did wrong is no error of the server's.
-        if matches!(code, Code::Unknown | Code::DeadlineExceeded | Code::Unimplemented | Code::Internal | Code::Unavailable) {
+        if matches!(status.code(), Code::Unknown | Code::DeadlineExceeded | Code::Internal | Code::Unavailable) {
             span.record("otel.status_code", "ERROR");
         }
     }
-    answer
+    status
 }
 
 /// A status as the gRPC specification writes it.
