@@ -147,3 +147,6 @@ impl fmt::Display for Mistakes {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod fuzz;

@@ -47,7 +47,7 @@ fn a_config_that_is_named_and_wrong_ends_the_start_with_2() {
 fn nonsense_on_the_command_line_ends_with_2_and_a_sentence() {
     fails(&["--store", "nonsense"], 2, "store.url is no URL");
     fails(&["--store", "redis://"], 2, "names no host");
-    fails(&["--store", "http://localhost"], 2, "has the scheme \"http\"; write memory:, redis://");
+    fails(&["--store", "http://localhost"], 2, "has a scheme that is no store's; write memory:, redis://");
     fails(&["--store", "redis-cluster://localhost"], 2, "does not have yet");
     fails(&["--listen", "50051"], 2, "is no address; write host:port");
     fails(&["--log-level", "loud"], 2, "must be error, warn, info, debug or trace");

@@ -43,13 +43,13 @@ impl StoreUrl {
         match url.scheme() {
             "memory" => memory(&url),
             "redis" => redis(url),
-            "redis+unix" if url.path().len() > 1 => Ok(Self::Redis(url)),
+            "redis+unix" if url.path().len() > 1 && !url.cannot_be_a_base() => Ok(Self::Redis(url)),
             "redis+unix" => Err(format!("names no socket; {RIGHT}")),
             scheme => Err(match LATER.iter().find(|later| later.0 == scheme) {
                 Some((_, what)) => {
                     format!("needs {what}, which version {} does not have yet; {RIGHT}", env!("CARGO_PKG_VERSION"))
                 }
-                None => format!("has the scheme {scheme:?}; {RIGHT}"),
+                None => format!("has a scheme that is no store's; {RIGHT}"),
             }),
         }
     }

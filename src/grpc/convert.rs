@@ -236,3 +236,6 @@ mod tests {
         assert_eq!(duration(1_500_001), prost_types::Duration { seconds: 1, nanos: 500_001_000 });
     }
 }
+
+#[cfg(test)]
+mod fuzz;

@@ -125,4 +125,17 @@ mod tests {
         }
         assert!(parse_charge(&format!("key={}&plan={}", long(512), long(64))).is_ok());
     }
+
+    #[test]
+    fn fuzz_queries() {
+        const WORDS: [&str; 16] =
+            ["key=", "plan=", "cost=", "deny_status=", "&", "=", "+", "%", "%ff", "%41", "0", "9", "403", "a", "é", ";"];
+        bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
+            let query: String = bytes.iter().map(|byte| WORDS[usize::from(*byte) % WORDS.len()]).collect();
+            match parse_charge(&query) {
+                Ok(found) => assert!(!found.question.plan.is_empty() && found.question.plan.len() <= NAME_BYTES_MAX, "{query}"),
+                Err(sentence) => assert!(!sentence.is_empty(), "{query}"),
+            }
+        });
+    }
 }

@@ -43,4 +43,21 @@ mod tests {
         assert_ne!(hash_tag("a", "b:c"), hash_tag("a", "b%3Ac"));
         assert_ne!(hash_tag("a", "}"), hash_tag("a", "%7D"));
     }
+
+    /// The name as it was composed, taken apart.
+    fn taken_apart(tag: &str) -> Option<(String, String)> {
+        let (group, key) = tag.strip_prefix('{')?.strip_suffix('}')?.split_once(':')?;
+        let unescaped = key.replace("%7B", "{").replace("%7D", "}").replace("%25", "%");
+        (!key.contains(['{', '}'])).then(|| (group.to_owned(), unescaped))
+    }
+
+    #[test]
+    fn fuzz_names() {
+        // Few letters, all that have a meaning: else hardly a key would have one.
+        const LETTERS: [char; 12] = ['{', '}', '%', ':', '2', '5', '7', 'B', 'D', 'a', ' ', 'é'];
+        bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
+            let key: String = bytes.iter().map(|byte| LETTERS[usize::from(*byte) % LETTERS.len()]).collect();
+            assert_eq!(taken_apart(&hash_tag("group", &key)), Some(("group".to_owned(), key)));
+        });
+    }
 }

@@ -98,3 +98,6 @@ fn parse_reading(rest: &mut &[u8], limit: &Limit) -> Option<Reading> {
         }
     })
 }
+
+#[cfg(test)]
+mod fuzz;
