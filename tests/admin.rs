@@ -17,7 +17,7 @@ use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 
 use crate::support::http::Scrape;
 use crate::support::redis::Redis;
-use crate::support::server::{Client, Server, channel_to, decide, field, request, tollgate};
+use crate::support::server::{Client, PATIENCE, Server, channel_to, decide, field, request, tollgate};
 
 const TOKEN: &str = "canary-token-0123456789abcdef";
 const KEY: &str = "canary-key-alice";
@@ -81,6 +81,19 @@ fn with_token<T>(message: T, authorization: &str) -> Request<T> {
     let mut request = Request::new(message);
     request.metadata_mut().insert("authorization", MetadataValue::try_from(authorization).unwrap());
     request
+}
+
+/// Lines of the log with these words, once there are so many.
+fn said(server: &Server, words: &str, count: usize) -> Vec<String> {
+    let started = std::time::Instant::now();
+    loop {
+        let lines: Vec<String> = server.log().lines().filter(|line| line.contains(words)).map(str::to_owned).collect();
+        if lines.len() >= count {
+            return lines;
+        }
+        assert!(started.elapsed() < PATIENCE, "never {words:?}: {}", server.log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Names of the services that a listener tells of.
@@ -238,7 +251,7 @@ async fn what_cannot_be_done_is_an_error_that_says_why() {
 #[tokio::test]
 async fn a_store_that_fails_is_unavailable_and_nothing_is_pretended() {
     let mut redis = Redis::start();
-    let mut lab = Lab::start(&["--store", &redis.url(), "--set", "store.deadline=10s"]).await;
+    let mut lab = Lab::start(&["--store", &redis.url(), "--set", "store.deadline=2s"]).await;
     assert_eq!(lab.ask("trial", 5).await, (Outcome::Allowed, DecidedBy::Store));
     redis.signal("STOP");
     for status in
@@ -312,7 +325,8 @@ async fn only_who_has_the_token_that_the_file_holds_now_is_let_in() {
     admin.reset(with_token(reset(KEY, "trial"), "Bearer another-canary-token")).await.unwrap();
     std::fs::remove_file(&file).unwrap();
     let gone = admin.reset(with_token(reset(KEY, "trial"), "Bearer another-canary-token")).await.unwrap_err();
-    assert!(gone.code() == Code::Unauthenticated && server.log().contains("cannot be read"), "{gone:?}");
+    assert_eq!(gone.code(), Code::Unauthenticated);
+    said(&server, "cannot be read", 1);
     assert!(!server.log().contains("canary-token"), "a token was logged");
 }
 
@@ -347,15 +361,14 @@ async fn every_call_is_logged_and_counted_and_no_key_is_told() {
     lab.admin.reset(reset(KEY, "trial")).await.unwrap();
     lab.admin.reset(reset(KEY, "internal")).await.unwrap_err();
     lab.admin.reset(reset("", "trial")).await.unwrap_err();
-    let log = lab.server.log();
-    let lines: Vec<&str> = log.lines().filter(|line| line.contains("admin call")).collect();
+    let (lines, log) = (said(&lab.server, "admin call", 4), lab.server.log());
     assert_eq!(lines.len(), 4, "{lines:?}");
     let said = |line: &str, words: &[&str]| words.iter().all(|words| line.contains(words));
-    assert!(said(lines[0], &["\"method\":\"Refund\"", "\"code\":\"OK\"", "\"plan\":\"trial\"", "refunded: 2 of 2"]), "{log}");
-    assert!(said(lines[1], &["\"method\":\"Reset\"", "\"code\":\"OK\"", "existed: true"]), "{log}");
-    assert!(said(lines[2], &["FAILED_PRECONDITION", "\"plan\":\"internal\"", "has no limits"]), "{log}");
-    assert!(said(lines[3], &["INVALID_ARGUMENT", "key is empty"]), "{log}");
-    assert_eq!(field(lines[0], "key_hash"), field(lines[1], "key_hash"));
+    assert!(said(&lines[0], &["\"method\":\"Refund\"", "\"code\":\"OK\"", "\"plan\":\"trial\"", "refunded: 2 of 2"]), "{log}");
+    assert!(said(&lines[1], &["\"method\":\"Reset\"", "\"code\":\"OK\"", "existed: true"]), "{log}");
+    assert!(said(&lines[2], &["FAILED_PRECONDITION", "\"plan\":\"internal\"", "has no limits"]), "{log}");
+    assert!(said(&lines[3], &["INVALID_ARGUMENT", "key is empty"]), "{log}");
+    assert_eq!(field(&lines[0], "key_hash"), field(&lines[1], "key_hash"));
     assert!(!log.contains("canary"), "a key was logged");
     let scrape = Scrape::of(&lab.server.http());
     let count =
@@ -410,7 +423,7 @@ async fn without_a_file_there_is_nothing_to_reload() {
     let channel = loop {
         match endpoint.connect().await {
             Ok(channel) => break channel,
-            Err(error) => assert!(started.elapsed() < crate::support::server::PATIENCE, "{error}"),
+            Err(error) => assert!(started.elapsed() < PATIENCE, "{error}"),
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     };
@@ -426,7 +439,7 @@ async fn it_takes_no_more_connections_than_it_may_and_ends_with_the_server() {
     let open: Vec<_> =
         (0..63).map(|_| std::os::unix::net::UnixStream::connect(folder.path().join("admin.sock")).unwrap()).collect();
     let more = std::os::unix::net::UnixStream::connect(folder.path().join("admin.sock")).unwrap();
-    more.set_read_timeout(Some(crate::support::server::PATIENCE)).unwrap();
+    more.set_read_timeout(Some(PATIENCE)).unwrap();
     assert_eq!(std::io::Read::read(&mut &more, &mut [0]).unwrap(), 0, "it was not closed");
     server.signal("TERM");
     let ((status, log), _) = server.wait_and_log();

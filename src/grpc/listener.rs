@@ -153,7 +153,9 @@ fn bind_private(path: &Path) -> io::Result<UnixListener> {
     if path.symlink_metadata().is_ok() {
         return Err(io::ErrorKind::AddrInUse.into());
     }
-    let folder = path.with_file_name(format!(".{}", std::process::id()));
+    let folder = path.with_file_name(format!(".tollgate-{}", std::process::id()));
+    // One that a process of the same number left behind when it was killed at this very point.
+    let _ = std::fs::remove_dir_all(&folder);
     std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
     let socket = folder.join("s");
     let bound = UnixListener::bind(&socket).and_then(|listener| {
