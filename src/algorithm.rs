@@ -4,9 +4,14 @@
 //! 1970 on the store's clock. Every algorithm has a twin in Lua under `store/redis/script`, tied to it by `tests/parity.rs`.
 //!
 //! Rules that all algorithms keep, here and in Lua:
-//! - A state is written by a charge, or by a clamp, and by nothing else: a denied request or a peek leaves no trace.
+//! - A state is written by a charge, by a refund that gives something back, or by a clamp, and by nothing else: a denied
+//!   request, a peek or a refund of what was never taken leaves no trace.
 //! - Clamp: a state ahead of `now` (the clock stepped back) is read as if it were written at `now`, and a charging call
 //!   writes that back even when it denies. Real time has passed since, so a clamp never frees a unit early.
+//! - A refund takes back the newest units first, and no more than still count. So one that follows its charge undoes it, as
+//!   though it had never been, whatever was taken before; taking the oldest would keep what was used before counting for
+//!   as long as others are charged and given back. The price: where it was an older unit that was meant, a newer one is taken for
+//!   it. In any window no more passes than the limit's promise and what was refunded within it.
 //! - An interval is half-open: what was taken at `t` is free again at `t + window`.
 
 mod aging;
@@ -86,7 +91,8 @@ pub enum Reading {
 pub struct Verdict {
     /// Whether every limit let the cost pass.
     pub fits: bool,
-    /// A reading per limit: after the charge if there was one, else as it stands.
+    /// A reading per limit: after the charge if there was one, else as it stands. Of a refund, a reading per limit after it,
+    /// and then one per limit from before it; see [`Self::refunded`].
     pub readings: SmallVec<[Reading; 2]>,
 }
 
@@ -97,14 +103,19 @@ pub enum Mode {
     Charge,
     /// Answer only; write nothing.
     Peek,
+    /// Give the cost back to every limit, to each no more than it has counted. Always fits.
+    Refund,
 }
 
 /// Decides one cost against all limits of a plan, all or nothing.
 ///
 /// `states` are the key's, in the order of `limits`. `cost` fits every limit's capacity ([`crate::plan::Plan::never_fits`]
-/// says no to others before).
+/// says no to others before), unless it is refunded.
 pub fn decide(limits: &[Limit], states: &mut [State], now_us: u64, cost: Cost, mode: Mode) -> Verdict {
     let cost = cost.units();
+    if mode == Mode::Refund {
+        return refund(limits, states, now_us, cost);
+    }
     let read = |states: &[State], cost: u64| -> SmallVec<[Reading; 2]> {
         limits.iter().zip(states).map(|(limit, state)| state.read(limit, now_us, cost)).collect()
     };
@@ -122,7 +133,23 @@ pub fn decide(limits: &[Limit], states: &mut [State], now_us: u64, cost: Cost, m
     Verdict { fits, readings: if fits { read(states, 0) } else { readings } }
 }
 
+fn refund(limits: &[Limit], states: &mut [State], now_us: u64, cost: u64) -> Verdict {
+    let before: SmallVec<[Reading; 2]> = limits.iter().zip(&*states).map(|(limit, state)| state.read(limit, now_us, 0)).collect();
+    let after = limits.iter().zip(states).map(|(limit, state)| {
+        state.refund(limit, now_us, cost);
+        state.read(limit, now_us, 0)
+    });
+    Verdict { fits: true, readings: after.chain(before).collect() }
+}
+
 impl Verdict {
+    /// Units that each limit gave back, if this is of a refund.
+    pub fn refunded(&self, limits: &[Limit]) -> SmallVec<[u64; 2]> {
+        let (after, before) = self.readings.split_at(limits.len().min(self.readings.len()));
+        let used = before.iter().zip(after).zip(limits);
+        used.map(|((before, after), limit)| before.counted(limit).saturating_sub(after.counted(limit))).collect()
+    }
+
     /// Where the key stands in each limit, for an answer to `cost`.
     pub fn statuses(&self, limits: &[Limit], cost: Cost) -> SmallVec<[LimitStatus; 2]> {
         limits.iter().zip(&self.readings).map(|(limit, reading)| self.status(limit, reading, cost)).collect()
@@ -151,6 +178,17 @@ impl Reading {
                 sliding_counter::wait_us(limit, current, previous, elapsed_us, cost)
             }
             Self::Log { frees_in_us, .. } => frees_in_us,
+        }
+    }
+
+    /// Units that a refund could give back: a bucket's that are not wholly back yet, a counter's of both windows at their full
+    /// number.
+    fn counted(&self, limit: &Limit) -> u64 {
+        match *self {
+            Self::Window { count, .. } => count,
+            Self::Bucket { backlog_us } => backlog_us.div_ceil(limit.emission_us()),
+            Self::Counter { current, previous, .. } => current + previous,
+            Self::Log { used, .. } => used,
         }
     }
 
@@ -261,6 +299,16 @@ impl State {
                 sliding_window::charge(runs, limit, precision, now_us, cost);
             }
             (Self::Runs(runs), _) => sliding_log::charge(runs, limit, now_us, cost),
+        }
+    }
+
+    /// Gives units back; a state that counts none is left as it is, and one that counts none any more is a fresh one.
+    fn refund(&mut self, limit: &Limit, now_us: u64, units: u64) {
+        match self {
+            Self::Window(window) => window.refund(limit, now_us, units),
+            Self::Bucket(bucket) => bucket.refund(limit, now_us, units),
+            Self::Counter(counter) => counter.refund(limit, now_us, units),
+            Self::Runs(runs) => runs.refund(limit, now_us, units),
         }
     }
 }

@@ -12,6 +12,7 @@ mod watch;
 
 use std::fmt;
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::grpc::Address;
@@ -32,6 +33,11 @@ pub struct Config {
     /// Where the check endpoint, health and metrics are served over HTTP; written as "", and `None` here: nowhere. Default:
     /// nowhere, since whatever port it were, the application beside a sidecar, or a second replica on a host, may need it.
     pub listen_http: Option<Address>,
+    /// Where the admin service is served: a Unix socket, which is its owner's alone, or loopback; written as "", and `None`
+    /// here: nowhere. Default: nowhere.
+    pub listen_admin: Option<Address>,
+    /// The file of the token that admin calls must carry, which loopback needs and a Unix socket may have. Default: none.
+    pub admin_token_file: Option<PathBuf>,
     /// Where the counters are kept. Default: `memory:`.
     pub store_url: StoreUrl,
     /// The longest that a decision waits for the store, 1 ms to 10 s. Default: 25 ms, which a healthy Redis nearby keeps
@@ -75,6 +81,8 @@ impl Config {
         let Self {
             listen_grpc,
             listen_http,
+            listen_admin,
+            admin_token_file,
             store_url,
             store_deadline,
             expected_replicas,
@@ -85,6 +93,8 @@ impl Config {
         let unlike = [
             ("listen.grpc", *listen_grpc != other.listen_grpc),
             ("listen.http", *listen_http != other.listen_http),
+            ("listen.admin", *listen_admin != other.listen_admin),
+            ("listen.admin_token_file", *admin_token_file != other.admin_token_file),
             ("store.url", *store_url != other.store_url),
             ("store.deadline", *store_deadline != other.store_deadline),
             ("store.expected_replicas", *expected_replicas != other.expected_replicas),

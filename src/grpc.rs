@@ -1,4 +1,4 @@
-//! The gRPC side: `tollgate.v1.RateLimitService`, health and reflection on every listener.
+//! The gRPC side: `tollgate.v1.RateLimitService`, health and reflection on every listener, and `admin` on its own.
 //!
 //! One acceptor hands each connection to a worker, a thread with a runtime of its own, which serves it to its end.
 //!
@@ -6,6 +6,7 @@
 //! listeners and sockets know no protocol, so `http` takes them from here.
 
 mod acceptor;
+mod admin;
 mod client;
 pub mod codec;
 mod connection;
@@ -23,6 +24,9 @@ use std::future::Future;
 use std::io;
 
 pub(crate) use acceptor::accept;
+pub use admin::{
+    AdminCalls, AdminParts, AdminServer, ReloadAsked, ReloadOutcome, Reloaded, Reloader, TOKEN_BYTES_MIN, TokenFile, reloader,
+};
 pub use client::{Answer, ask};
 pub use crew::Connections;
 pub use listener::{Address, AddressError, BindError, Listener};
@@ -36,6 +40,8 @@ pub mod pb {
     tonic::include_proto!("tollgate.v1");
     /// Descriptors of the contract, for reflection.
     pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tollgate.binpb"));
+    /// Descriptors of the admin service and of the messages that it shares with the contract, for reflection on its listener.
+    pub const ADMIN_FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/admin.binpb"));
 }
 
 /// Name under which health tells whether this server decides; "" tells whether it is alive.

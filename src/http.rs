@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
-use crate::grpc::{Accepted, Connections, Drained, Listener, ServeError, accept};
+use crate::grpc::{Accepted, AdminCalls, Connections, Drained, Listener, ServeError, accept};
 use crate::limiter::Limiter;
 use crate::store::Store;
 
@@ -32,6 +32,7 @@ const DRAIN_WITHIN: Duration = Duration::from_secs(1);
 struct Site<S> {
     limiter: Limiter<S>,
     grpc_connections: Connections,
+    admin_calls: Option<AdminCalls>,
     ready: AtomicBool,
 }
 
@@ -44,11 +45,17 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves on `listener`: decides by `limiter`, and tells of it, of those beside it, and of `grpc_connections`.
+    /// Serves on `listener`: decides by `limiter`, and tells of it, of those beside it, of `grpc_connections`, and of
+    /// `admin_calls` if there may be any.
     ///
     /// Must be called within a tokio runtime, whose time it takes.
-    pub fn start<S: Store>(listener: Listener, limiter: Limiter<S>, grpc_connections: Connections) -> Self {
-        let site = Arc::new(Site { limiter, grpc_connections, ready: AtomicBool::new(true) });
+    pub fn start<S: Store>(
+        listener: Listener,
+        limiter: Limiter<S>,
+        grpc_connections: Connections,
+        admin_calls: Option<AdminCalls>,
+    ) -> Self {
+        let site = Arc::new(Site { limiter, grpc_connections, admin_calls, ready: AtomicBool::new(true) });
         let (stop, stopping) = watch::channel(());
         let (router, seats) = (routes::router(site.clone()), Arc::new(Semaphore::new(CONNECTIONS_MAX)));
         let hand = move |accepted: Accepted| {

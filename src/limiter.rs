@@ -3,6 +3,7 @@
 //!
 //! Here alone a store's error becomes an answer. Knows no wire and no Redis.
 
+mod admin;
 mod books;
 mod deny_cache;
 mod edition;
@@ -19,6 +20,7 @@ use crate::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use crate::key::{Cost, Key};
 use crate::plan::{OnStoreFailure, Plan, PlanSet, Rule, UnknownPlan};
 use crate::store::{Ask, CAPACITY_DEFAULT, MemoryStore, Store, StoreError, Verdict};
+pub use admin::{AdminError, Refunded};
 use books::{Books, Desk};
 use deny_cache::DenyCache;
 pub use deny_cache::{DENY_CACHE_DEFAULT, DENY_CACHE_MAX};
@@ -39,7 +41,7 @@ pub struct Question {
     pub plan: String,
     /// Units asked for.
     pub cost: Cost,
-    /// Whether they are taken.
+    /// Whether they are taken. A refund is no question, see [`Limiter::refund`].
     pub mode: Mode,
 }
 

@@ -20,10 +20,22 @@ pub struct Ask {
     pub key: Key,
     /// Its plan, which has limits and whose every capacity the cost fits.
     pub plan: Arc<Plan>,
-    /// What is asked for.
+    /// What is asked for. Of a refund, at most [`crate::plan::QUOTA_MAX`] instead.
     pub cost: Cost,
-    /// Whether it is charged.
+    /// Whether it is charged, or given back.
     pub mode: Mode,
+}
+
+/// Of whom everything is to be forgotten.
+#[derive(Debug, Clone)]
+pub struct Subject {
+    /// The subject that was counted.
+    pub key: Key,
+    /// Among the plans that count as this.
+    pub counts_as: Arc<str>,
+    /// Windows of the sliding logs that these plans have, in microseconds: a store that keeps each log under a name of its own
+    /// finds them by these.
+    pub logs_us: Vec<u64>,
 }
 
 /// Keeps the counters and decides by them.
@@ -49,6 +61,13 @@ pub trait Store: Send + Sync + 'static {
     /// Decides the asks in their order; one result each, same order.
     fn decide_batch(&self, asks: &[Ask], deadline: Duration) -> impl Future<Output = Vec<Result<Verdict, StoreError>>> + Send;
 
+    /// Forgets everything that is kept of a subject, so that what is decided on it from then on begins fresh; whether
+    /// anything was kept, be it run out or not. Errors: nobody knows whether it was forgotten. A store that has no such
+    /// thing refuses.
+    fn reset(&self, _subject: &Subject, _deadline: Duration) -> impl Future<Output = Result<bool, StoreError>> + Send {
+        async { Err(StoreError::Refused("this store cannot be told to forget".to_owned())) }
+    }
+
     /// Whether the store is this process's own memory, so that asking it costs no more than remembering what it said.
     fn is_embedded(&self) -> bool {
         false
@@ -63,6 +82,10 @@ impl<S: Store> Store for Arc<S> {
 
     async fn decide_batch(&self, asks: &[Ask], deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
         self.as_ref().decide_batch(asks, deadline).await
+    }
+
+    async fn reset(&self, subject: &Subject, deadline: Duration) -> Result<bool, StoreError> {
+        self.as_ref().reset(subject, deadline).await
     }
 
     fn is_embedded(&self) -> bool {
@@ -135,6 +158,13 @@ impl Store for ConfiguredStore {
         match self {
             Self::Memory(store) => store.decide_batch(asks, deadline).await,
             Self::Redis(store) => store.decide_batch(asks, deadline).await,
+        }
+    }
+
+    async fn reset(&self, subject: &Subject, deadline: Duration) -> Result<bool, StoreError> {
+        match self {
+            Self::Memory(store) => store.reset(subject, deadline).await,
+            Self::Redis(store) => store.reset(subject, deadline).await,
         }
     }
 

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::key::Cost;
+use tollgate::key::{Cost, Key};
 use tollgate::plan::{Algorithm, Plan};
-use tollgate::store::{Ask, ConfiguredStore, MemoryStore, RedisStore, Store, StoreError, Verdict};
+use tollgate::store::{Ask, ConfiguredStore, MemoryStore, RedisStore, Store, StoreError, Subject, Verdict};
 
 use crate::support::clock::FakeClock;
-use crate::support::plans::{ANCHORED, BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, peek, plan};
+use crate::support::plans::{ANCHORED, BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, peek, plan, refund};
 use crate::support::redis::Redis;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -42,6 +42,30 @@ impl Lab {
 
     async fn fits(&self, plan: &Arc<Plan>, key: &str, cost: u64) -> bool {
         self.decide(ask(plan, key, cost)).await.fits
+    }
+
+    /// Units that each limit gave back.
+    async fn refund(&self, plan: &Arc<Plan>, key: &str, cost: u64) -> Vec<u64> {
+        let verdict = self.decide(refund(plan, key, cost)).await;
+        assert!(verdict.fits);
+        verdict.refunded(plan.limits()).to_vec()
+    }
+
+    async fn reset(&self, group: &str, key: &str, logs: &[Duration]) -> bool {
+        let logs_us = logs.iter().map(|window| window.as_micros() as u64).collect();
+        let subject = Subject { key: Key::new(key).unwrap(), counts_as: group.into(), logs_us };
+        self.store.reset(&subject, PATIENCE).await.unwrap()
+    }
+
+    /// Keys that are kept, with all that they hold.
+    fn kept(&self) -> String {
+        let dump = "local all = redis.call('KEYS', '*group:*') table.sort(all) local out = '' for _, k in ipairs(all) do out = out .. k .. redis.sha1hex(redis.call('DUMP', k)) .. redis.call('PEXPIRETIME', k) end return out";
+        match (&self.redis, &*self.store) {
+            (Some(redis), _) => redis.cli(&["EVAL", dump, "0"]),
+            (None, ConfiguredStore::Memory(store)) if store.is_empty() => String::new(),
+            (None, ConfiguredStore::Memory(store)) => format!("{} keys", store.len()),
+            (None, ConfiguredStore::Redis(_)) => panic!("a Redis is somewhere"),
+        }
     }
 
     async fn remaining(&self, plan: &Arc<Plan>, key: &str) -> Vec<u64> {
@@ -251,22 +275,152 @@ async fn a_key_expires_once_it_is_fresh_and_not_long_after(lab: Lab) {
 }
 
 async fn a_peek_changes_no_byte(lab: Lab) {
-    let Some(redis) = lab.redis.as_ref() else { return };
     for algorithm in ALL {
         let plan = plan(vec![limit(5, MINUTE, algorithm)]);
         lab.decide(ask(&plan, &format!("{algorithm:?}"), 2)).await;
     }
-    let dump = || {
-        redis.cli(&["EVAL", "local all = redis.call('KEYS', '*') table.sort(all) local out = '' for _, k in ipairs(all) do out = out .. k .. redis.sha1hex(redis.call('DUMP', k)) .. redis.call('PEXPIRETIME', k) end return out", "0"])
-    };
-    let before = dump();
-    assert!(before.contains("group"), "{before}");
+    let before = lab.kept();
+    assert!(lab.redis.is_none() || before.contains("group"), "{before}");
     lab.clock.set(crate::support::clock::START_US - 120_000_000);
     for algorithm in ALL {
         let plan = plan(vec![limit(5, MINUTE, algorithm)]);
         lab.decide(peek(&plan, &format!("{algorithm:?}"), 1)).await;
-        assert_eq!(dump(), before, "{algorithm:?}");
+        assert_eq!(lab.kept(), before, "{algorithm:?}");
     }
+}
+
+async fn a_refund_gives_back_what_was_taken_and_no_more(lab: Lab) {
+    for algorithm in ALL {
+        let plan = plan(vec![limit(5, MINUTE, algorithm)]);
+        assert!(lab.fits(&plan, "refunded", 3).await);
+        assert_eq!(lab.refund(&plan, "refunded", 2).await, [2], "{algorithm:?}");
+        assert_eq!(lab.remaining(&plan, "refunded").await, [4], "{algorithm:?}");
+        for (given, cost) in [(1, 9), (0, 1), (0, 1_000_000_000_000)] {
+            assert_eq!(lab.refund(&plan, "refunded", cost).await, [given], "{algorithm:?}");
+            assert_eq!(lab.remaining(&plan, "refunded").await, [5], "{algorithm:?}");
+        }
+        // What came back can be taken once.
+        assert!(lab.fits(&plan, "refunded", 5).await && !lab.fits(&plan, "refunded", 1).await, "{algorithm:?}");
+        assert_eq!(lab.refund(&plan, "refunded", 2).await, [2], "{algorithm:?}");
+        assert!(lab.fits(&plan, "refunded", 2).await && !lab.fits(&plan, "refunded", 1).await, "{algorithm:?}");
+    }
+}
+
+async fn a_refund_of_nothing_leaves_nothing_and_changes_nothing(lab: Lab) {
+    let several = plan(vec![limit(5, MINUTE, FIXED), limit(5, HOUR, LOG), limit(5, HOUR, BUCKET)]);
+    let mut plans: Vec<Arc<Plan>> = ALL.iter().map(|algorithm| plan(vec![limit(5, MINUTE, *algorithm)])).collect();
+    plans.push(several);
+    for plan in &plans {
+        assert!(lab.refund(plan, "never seen", 3).await.iter().all(|given| *given == 0));
+        assert_eq!(lab.kept(), "");
+    }
+    for plan in &plans {
+        lab.decide(ask(plan, "was used", 3)).await;
+    }
+    let before = lab.kept();
+    lab.clock.advance(3 * 3_600_000_000);
+    for plan in &plans {
+        assert!(lab.refund(plan, "was used", 3).await.iter().all(|given| *given == 0), "{plan:?}");
+    }
+    assert_eq!(lab.kept(), before);
+}
+
+async fn what_is_given_back_whole_leaves_no_key_in_redis(lab: Lab) {
+    if lab.redis.is_none() {
+        return;
+    }
+    let several = plan(vec![limit(5, MINUTE, FIXED), limit(5, HOUR, LOG), limit(5, HOUR, BUCKET)]);
+    let mut plans: Vec<Arc<Plan>> = ALL.iter().map(|algorithm| plan(vec![limit(5, MINUTE, *algorithm)])).collect();
+    plans.push(several);
+    for plan in &plans {
+        lab.decide(ask(plan, "used", 3)).await;
+        assert_ne!(lab.kept(), "");
+        lab.refund(plan, "used", 3).await;
+        assert_eq!(lab.kept(), "", "{plan:?}");
+    }
+}
+
+async fn a_refund_reaches_each_limit_by_what_it_counted(lab: Lab) {
+    let three = plan(vec![limit(10, MINUTE, FIXED), limit(20, HOUR, FIXED), limit(30, HOUR, LOG)]);
+    let hour_us = crate::support::clock::START_US.next_multiple_of(3_600_000_000);
+    lab.clock.set(hour_us + 59_900_000);
+    assert!(lab.fits(&three, "each", 4).await);
+    lab.clock.advance(200_000);
+    assert!(lab.fits(&three, "each", 1).await);
+    assert_eq!(lab.refund(&three, "each", 3).await, [1, 3, 3]);
+    assert_eq!(lab.remaining(&three, "each").await, [10, 18, 28]);
+    // Of a limit that this plan does not have, nothing is taken.
+    assert_eq!(lab.refund(&plan(vec![limit(20, HOUR, FIXED)]), "each", 9).await, [2]);
+    assert_eq!(lab.remaining(&three, "each").await, [10, 20, 28]);
+}
+
+async fn refunds_among_charges_are_done_in_order(lab: Lab) {
+    for algorithm in ALL {
+        let plan = plan(vec![limit(5, MINUTE, algorithm)]);
+        let asks = [(5, false), (1, false), (2, true), (2, false), (1, false), (1, true), (1, false)];
+        let asks = asks.map(|(cost, back)| if back { refund(&plan, "ordered", cost) } else { ask(&plan, "ordered", cost) });
+        let verdicts = lab.store.decide_batch(&asks, PATIENCE).await;
+        let fits: Vec<bool> = verdicts.into_iter().map(|verdict| verdict.unwrap().fits).collect();
+        assert_eq!(fits, [true, false, true, true, false, true, true], "{algorithm:?}");
+    }
+}
+
+async fn a_lowered_quota_is_refunded_from_where_it_stands(lab: Lab) {
+    for algorithm in [FIXED, ANCHORED, LOG, WINDOW, COUNTER] {
+        let of = |quota| plan(vec![limit(quota, MINUTE, algorithm)]);
+        assert!(lab.fits(&of(100), "lowered", 80).await);
+        assert_eq!(lab.refund(&of(10), "lowered", 60).await, [60], "{algorithm:?}");
+        assert_eq!(lab.remaining(&of(10), "lowered").await, [0], "{algorithm:?}");
+        assert_eq!(lab.refund(&of(10), "lowered", 15).await, [15], "{algorithm:?}");
+        assert_eq!(lab.remaining(&of(10), "lowered").await, [5], "{algorithm:?}");
+        lab.refund(&of(10), "lowered", 100).await;
+    }
+}
+
+async fn a_reset_key_is_as_fresh_and_no_other_is(lab: Lab) {
+    for algorithm in ALL {
+        let plan = plan(vec![limit(5, MINUTE, algorithm)]);
+        for key in ["reset", "kept"] {
+            assert!(lab.fits(&plan, key, 5).await);
+        }
+        assert!(lab.reset("group", "reset", &[]).await, "{algorithm:?}");
+        assert!(!lab.reset("group", "reset", &[]).await && !lab.reset("other group", "kept", &[]).await);
+        assert!(!lab.fits(&plan, "kept", 1).await, "{algorithm:?}");
+        assert!(lab.fits(&plan, "reset", 5).await && !lab.fits(&plan, "reset", 1).await, "{algorithm:?}");
+        assert!(lab.reset("group", "reset", &[]).await && lab.reset("group", "kept", &[]).await);
+        assert_eq!(lab.kept(), "", "{algorithm:?}");
+    }
+}
+
+async fn a_reset_forgets_earlier_shapes_and_the_logs_that_it_names(lab: Lab) {
+    let odd = Duration::from_secs(97);
+    let plan = plan(vec![limit(5, MINUTE, FIXED), limit(5, HOUR, LOG), limit(5, odd, LOG), limit(5, HOUR, BUCKET)]);
+    assert!(lab.fits(&plan, "shapes", 4).await);
+    assert!(lab.reset("group", "shapes", &[odd]).await);
+    assert_eq!(lab.remaining(&plan, "shapes").await, [5, 5, 5, 5]);
+    assert_eq!(lab.kept(), "");
+}
+
+/// Keys that come, go by a reset, and come again: what is kept is what was not reset, and no room is lost.
+#[test]
+fn resets_among_charges_lose_no_room_and_no_other_key() {
+    let clock = FakeClock::new();
+    let store = MemoryStore::new(tollgate::store::CAPACITY_MIN, Arc::new(clock.clone()));
+    let plans = [plan(vec![limit(5, HOUR, WINDOW)]), plan(vec![limit(5, MINUTE, FIXED), limit(9, HOUR, COUNTER)])];
+    let mut random = crate::support::history::Random(7);
+    let mut used = std::collections::HashMap::<u64, u64>::new();
+    for _ in 0..100_000 {
+        clock.advance(random.below(1_000));
+        let number = random.below(1_500);
+        let (plan, key) = (&plans[number as usize % 2], number.to_string());
+        if random.below(3) == 0 {
+            assert_eq!(store.forget("group", &Key::new(key).unwrap()), used.remove(&number).is_some());
+        } else if store.decide(&ask(plan, &key, 1)).unwrap().fits {
+            *used.entry(number).or_default() += 1;
+        }
+    }
+    assert_eq!(store.len(), used.len());
+    assert!(store.bytes() <= tollgate::store::CAPACITY_MIN as usize);
 }
 
 macro_rules! every_store_keeps {
@@ -303,6 +457,14 @@ every_store_keeps! {
     a_long_window_of_another_plan_stays,
     a_key_expires_once_it_is_fresh_and_not_long_after,
     a_peek_changes_no_byte,
+    a_refund_gives_back_what_was_taken_and_no_more,
+    a_refund_of_nothing_leaves_nothing_and_changes_nothing,
+    what_is_given_back_whole_leaves_no_key_in_redis,
+    a_refund_reaches_each_limit_by_what_it_counted,
+    refunds_among_charges_are_done_in_order,
+    a_lowered_quota_is_refunded_from_where_it_stands,
+    a_reset_key_is_as_fresh_and_no_other_is,
+    a_reset_forgets_earlier_shapes_and_the_logs_that_it_names,
 }
 
 mod bounds {

@@ -1,7 +1,7 @@
 //! The algorithms against brute force: a model that remembers every charge and counts anew each time.
 //!
 //! Each history has edge times, steps of the clock both ways, costs up to the capacity, and edits of the quota on the
-//! live key. After each request the number of units left, the wait and the time to freshness are held against the model,
+//! live key, and refunds of up to three times the capacity. After each request the number of units left, the wait and the time to freshness are held against the model,
 //! the wait and the freshness to the microsecond.
 
 use proptest::prelude::*;
@@ -99,6 +99,36 @@ impl Model {
         }
     }
 
+    /// Takes units back, the newest first, of those that count; how many.
+    fn refund(&mut self, limit: &Limit, now_us: u64, units: u64) -> u64 {
+        if let Algorithm::TokenBucket { .. } = limit.algorithm() {
+            let emission_us = limit.window_us().div_ceil(limit.quota());
+            let debt_us = self.used(limit, now_us);
+            let left_us = debt_us - debt_us.min(units * emission_us);
+            self.debt = if debt_us == 0 { self.debt } else { (left_us, if left_us == 0 { 0 } else { now_us }) };
+            return (debt_us - left_us).div_ceil(emission_us);
+        }
+        let window_us = limit.window_us();
+        let begin_us = match limit.algorithm() {
+            Algorithm::FixedWindow { .. } if now_us < self.start_us + window_us => 0,
+            Algorithm::FixedWindow { .. } => u64::MAX,
+            Algorithm::SlidingCounter => self.window_of(now_us, window_us) - window_us,
+            _ => now_us - window_us + 1,
+        };
+        let mut left = units;
+        for charge in self.charges.iter_mut().rev().filter(|charge| charge.0 >= begin_us) {
+            let taken = left.min(charge.1);
+            (charge.1, left) = (charge.1 - taken, left - taken);
+        }
+        if left < units {
+            // Written anew, as by a charge; and when nothing is left, as if nothing had ever been charged.
+            self.start_us = if limit.algorithm() == COUNTER { begin_us + window_us } else { self.start_us };
+            self.charges.retain(|charge| charge.1 > 0 && charge.0 >= begin_us);
+            self.start_us = if self.charges.is_empty() { 0 } else { self.start_us };
+        }
+        units - left
+    }
+
     /// Above `precision` instants, those of one cell count as the cell's latest; at first only the newest two are tried.
     fn merge(&mut self, cell_us: u64, precision: u8) {
         let mut instants: Vec<u64> = self.charges.iter().map(|charge| charge.0).collect();
@@ -130,6 +160,11 @@ fn check_request(limit: &Limit, state: &mut State, model: &mut Model, request: (
     let expected = model.fits(limit, now_us, cost);
     let cost = Cost::new(cost).unwrap();
     let verdict = decide(limits, states, now_us, cost, mode);
+    if mode == Mode::Refund {
+        model.clamp(limit, now_us);
+        assert_eq!(verdict.refunded(limits)[0], model.refund(limit, now_us, cost.units()), "refunded, {:?}", model.charges);
+    }
+    let expected = expected || mode == Mode::Refund;
     assert_eq!(verdict.fits, expected, "cost {cost:?} at {now_us}, model holds {:?}", model.charges);
     if mode == Mode::Charge {
         model.clamp(limit, now_us);
@@ -175,7 +210,9 @@ fn check_history(algorithm: Algorithm, seed: u64) {
             1 => 1 + random.below(limit.capacity()),
             _ => 1,
         };
-        let mode = if random.below(8) == 0 { Mode::Peek } else { Mode::Charge };
+        let mode =
+            *random.pick(&[Mode::Peek, Mode::Refund, Mode::Charge, Mode::Charge, Mode::Charge, Mode::Charge, Mode::Charge]);
+        let cost = if mode == Mode::Refund && random.below(4) == 0 { 3 * cost } else { cost };
         if check_request(&limit, &mut state, &mut model, (now_us, cost, mode)) {
             times.mark(now_us);
         }
@@ -213,4 +250,101 @@ equals_brute_force! {
     sliding_window_of_precision_64_equals_brute_force: Algorithm::SlidingWindow { precision: 64 },
     sliding_counter_equals_brute_force: COUNTER,
     token_bucket_equals_brute_force: Algorithm::TokenBucket { burst: 1 },
+}
+
+/// What a key that was left alone says from here on.
+fn future(limit: &Limit, state: &State, now_us: u64) -> Vec<u64> {
+    let window_us = limit.window_us();
+    let at = [0, 1, window_us / 3, window_us / 2, window_us - 1, window_us, window_us + 1, 2 * window_us - 1, 2 * window_us];
+    let left = |after_us| {
+        let mut states = [state.clone()];
+        let verdict = decide(std::slice::from_ref(limit), &mut states, now_us + after_us, Cost::ONE, Mode::Peek);
+        verdict.statuses(std::slice::from_ref(limit), Cost::ONE)[0].remaining
+    };
+    at.map(left).to_vec()
+}
+
+fn take(limit: &Limit, state: &mut State, request: (u64, u64, Mode)) -> bool {
+    let (now_us, cost, mode) = request;
+    decide(std::slice::from_ref(limit), std::slice::from_mut(state), now_us, Cost::new(cost).unwrap(), mode).fits
+}
+
+/// A charge that is given back at its instant was never made, as far as anybody can tell later. A merged run keeps the time
+/// that it was merged at, so a unit may leave late, within a cell, and none early.
+fn check_undo(algorithm: Algorithm, seed: u64) {
+    let mut random = Random(seed);
+    let limit = edited(&mut random, std::time::Duration::from_millis(2), algorithm);
+    let (mut state, mut now_us) = (State::fresh(&limit), START_US);
+    for _ in 0..60 {
+        now_us += random.below(limit.window_us() / 2);
+        let cost = 1 + random.below(limit.capacity());
+        let before = future(&limit, &state, now_us);
+        if take(&limit, &mut state, (now_us, cost, Mode::Charge)) {
+            take(&limit, &mut state, (now_us, cost, Mode::Refund));
+            let after = future(&limit, &state, now_us);
+            let merges = matches!(algorithm, Algorithm::SlidingWindow { precision } if precision < 64);
+            assert!(after == before || merges && after[0] == before[0] && after.iter().zip(&before).all(|(a, b)| a <= b));
+        }
+        take(&limit, &mut state, (now_us, 1 + random.below(limit.capacity()), Mode::Charge));
+    }
+}
+
+/// In any interval of one window no more passes than the promise and what was given back within it.
+fn check_bound(algorithm: Algorithm, seed: u64) {
+    let mut random = Random(seed);
+    let limit = edited(&mut random, std::time::Duration::from_millis(2), algorithm);
+    let (mut state, mut now_us) = (State::fresh(&limit), START_US);
+    // When, units that passed, units that came back.
+    let mut events = Vec::new();
+    for _ in 0..150 {
+        now_us += random.below(limit.window_us() / 6);
+        let cost = 1 + random.below(limit.capacity());
+        if random.below(3) == 0 {
+            let units = Cost::new(cost).unwrap();
+            let verdict = decide(std::slice::from_ref(&limit), std::slice::from_mut(&mut state), now_us, units, Mode::Refund);
+            let refunded = verdict.refunded(std::slice::from_ref(&limit))[0];
+            let left = verdict.statuses(std::slice::from_ref(&limit), Cost::ONE)[0].remaining;
+            assert!(refunded <= cost && left <= limit.capacity(), "{refunded} of {cost}, {left} left");
+            events.push((now_us, 0, refunded));
+        } else if take(&limit, &mut state, (now_us, cost, Mode::Charge)) {
+            events.push((now_us, cost, 0));
+        }
+    }
+    for (first, (begin_us, _, _)) in events.iter().enumerate() {
+        let within = events[first..].iter().take_while(|event| event.0 < begin_us + limit.window_us());
+        let (passed, refunded) = within.fold((0, 0), |sum, event| (sum.0 + event.1, sum.1 + event.2));
+        let promise = match algorithm {
+            Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => limit.quota(),
+            // What a window gives comes back while it lasts.
+            Algorithm::TokenBucket { .. } => limit.capacity() + limit.quota(),
+            _ => 2 * limit.quota(),
+        };
+        assert!(passed <= promise + refunded, "{passed} passed and {refunded} came back, of {promise}");
+    }
+}
+
+macro_rules! refunds_keep_their_bounds {
+    ($($name:ident: $algorithm:expr,)*) => {
+        mod refunds {
+            use super::*;
+            $(proptest! {
+                #![proptest_config(ProptestConfig::with_cases(500))]
+                #[test]
+                fn $name(seed in any::<u64>()) {
+                    check_undo($algorithm, seed);
+                    check_bound($algorithm, seed);
+                }
+            })*
+        }
+    };
+}
+
+refunds_keep_their_bounds! {
+    of_a_fixed_window_on_the_clock_keep_their_bounds: FIXED,
+    of_a_fixed_window_from_the_first_request_keep_their_bounds: ANCHORED,
+    of_a_sliding_log_keep_their_bounds: LOG,
+    of_a_sliding_window_of_precision_2_keep_their_bounds: Algorithm::SlidingWindow { precision: 2 },
+    of_a_sliding_window_of_precision_64_keep_their_bounds: Algorithm::SlidingWindow { precision: 64 },
+    of_a_sliding_counter_keep_their_bounds: COUNTER,
+    of_a_token_bucket_keep_their_bounds: Algorithm::TokenBucket { burst: 1 },
 }

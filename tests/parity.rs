@@ -1,10 +1,10 @@
 //! Rust and Lua decide alike: the embedded store and Redis, on one injected clock, over random histories with edge times,
-//! steps of the clock, edits of limits and several limits to a plan. Every reading must be equal, not only the answers.
+//! steps of the clock, edits of limits, refunds and several limits to a plan. Every reading must be equal, not only the answers.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::plan::{Algorithm, Limit, Plan};
+use tollgate::plan::{Algorithm, Limit, Plan, QUOTA_MAX};
 use tollgate::store::{Ask, MemoryStore, Mode, RedisStore, Store};
 
 use crate::support::clock::{FakeClock, START_US};
@@ -57,14 +57,20 @@ fn plans(random: &mut Random, shapes: &[(Algorithm, u64)]) -> Vec<Arc<Plan>> {
     (0..20).map(|_| plan(subset(random))).collect()
 }
 
-fn random_ask(random: &mut Random, plan: &Arc<Plan>) -> Ask {
+fn random_ask(random: &mut Random, plan: &Arc<Plan>, refunds: bool) -> Ask {
     let most = plan.limits().iter().map(Limit::capacity).min().unwrap();
     let cost = match random.below(6) {
         0 => most,
         1 => 1 + random.below(most),
         _ => most.div_ceil(8),
     };
-    let mode = if random.below(10) == 0 { Mode::Peek } else { Mode::Charge };
+    let (mode, cost) = match random.below(20) {
+        0..=1 => (Mode::Peek, cost),
+        // Of what a charge took; at times of more than there can be.
+        2..=6 if refunds => (Mode::Refund, cost),
+        7 if refunds => (Mode::Refund, *random.pick(&[2 * most, QUOTA_MAX])),
+        _ => (Mode::Charge, cost),
+    };
     Ask { mode, ..ask(plan, &format!("key {}", random.below(KEYS)), cost) }
 }
 
@@ -87,10 +93,12 @@ async fn check(name: &str, shapes: &[(Algorithm, u64)]) {
         let count = 1 + random.below(BATCH as u64) as usize;
         // Mostly of one plan; sometimes of several, which count as one, so that a key is asked for under both.
         let mixed = random.below(4) == 0;
+        // Requests for one name take another way through the script when a refund is among them.
+        let refunds = random.below(2) == 0;
         let asks: Vec<Ask> = (0..count)
             .map(|_| {
                 let plan = if mixed { random.pick(&plans) } else { plan };
-                random_ask(&mut random, plan)
+                random_ask(&mut random, plan, refunds)
             })
             .collect();
         let before = allowed;
@@ -98,7 +106,8 @@ async fn check(name: &str, shapes: &[(Algorithm, u64)]) {
         let from_memory = embedded.decide_batch(&asks, PATIENCE).await;
         for (index, (lua, rust)) in from_redis.iter().zip(&from_memory).enumerate() {
             assert_eq!(lua, rust, "{name}, seed {SEED:#x}, decision {}, at {now_us}: {:?}", decisions + index, asks[index]);
-            allowed += usize::from(rust.as_ref().is_ok_and(|verdict| verdict.fits));
+            let charged = asks[index].mode != Mode::Refund;
+            allowed += usize::from(charged && rust.as_ref().is_ok_and(|verdict| verdict.fits));
         }
         if allowed > before {
             times.mark(now_us);

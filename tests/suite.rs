@@ -7,6 +7,7 @@
 
 mod support;
 
+mod admin;
 mod ailments;
 mod checker;
 mod clocks;

@@ -32,6 +32,16 @@ impl Window {
         self.count += cost;
     }
 
+    /// Only the present window's units come back.
+    pub(super) fn refund(&mut self, limit: &Limit, now_us: u64, units: u64) {
+        let window = self.at(limit, now_us);
+        match window.count {
+            0 => {}
+            count if count <= units => *self = Self::default(),
+            count => *self = Self { count: count - units, ..window },
+        }
+    }
+
     pub(super) fn fresh_at_us(&self, window_us: u64) -> u64 {
         self.start_us + window_us
     }
@@ -93,6 +103,36 @@ mod tests {
                 Case::allowed(1_500_000, 3, 0).fresh_in(1_000_000),
                 Case::denied(2_499_999, 1, 0).after(1),
                 Case::allowed(2_500_000, 1, 2).fresh_in(1_000_000),
+            ],
+        );
+    }
+
+    #[test]
+    fn what_is_given_back_is_there_again_in_its_own_window_only() {
+        for algorithm in [CLOCK, FIRST] {
+            check(
+                &limit(3, algorithm),
+                &[
+                    Case::allowed(1_000_000, 3, 0),
+                    Case::refunded(1_500_000, 2, 2).fresh_in(500_000),
+                    Case::allowed(1_999_999, 2, 0).fresh_in(1),
+                    Case::refunded(2_000_000, 3, 3).fresh_in(0),
+                    Case::allowed(2_000_000, 1, 2),
+                    Case::refunded(2_000_000, 9, 3).fresh_in(0),
+                ],
+            );
+        }
+    }
+
+    #[test]
+    fn a_window_that_was_given_back_whole_had_no_first_request() {
+        check(
+            &limit(3, FIRST),
+            &[
+                Case::allowed(1_500_000, 3, 0),
+                Case::refunded(1_900_000, 3, 3),
+                Case::allowed(2_000_000, 3, 0).fresh_in(1_000_000),
+                Case::denied(2_500_000, 1, 0).after(500_000),
             ],
         );
     }

@@ -40,6 +40,16 @@ impl Bucket {
         *self = Self::new(limit, now_us, self.backlog_us(limit, now_us) + cost * limit.emission_us());
     }
 
+    /// A unit that was not wholly back yet is.
+    pub(super) fn refund(&mut self, limit: &Limit, now_us: u64, units: u64) {
+        let backlog_us = self.backlog_us(limit, now_us);
+        match backlog_us.saturating_sub(units.saturating_mul(limit.emission_us())) {
+            _ if backlog_us == 0 => {}
+            0 => *self = Self::default(),
+            left_us => *self = Self::new(limit, now_us, left_us),
+        }
+    }
+
     pub(super) fn fresh_at_us(&self) -> u64 {
         self.tat_us
     }
@@ -94,6 +104,20 @@ mod tests {
         let limit = limit(3, Algorithm::TokenBucket { burst: 1 });
         assert_eq!(limit.emission_us(), 333_334);
         check(&limit, &[Case::allowed(0, 1, 0), Case::denied(333_333, 1, 0).after(1), Case::allowed(333_334, 1, 0)]);
+    }
+
+    #[test]
+    fn what_is_given_back_shortens_the_debt_to_nothing_at_most() {
+        check(
+            &limit(10, Algorithm::TokenBucket { burst: 4 }),
+            &[
+                Case::allowed(5_000_000, 4, 0).fresh_in(400_000),
+                Case::refunded(5_050_000, 2, 2).fresh_in(150_000),
+                Case::denied(5_050_000, 3, 2).after(50_000),
+                Case::refunded(5_050_000, u64::MAX, 4).fresh_in(0),
+                Case::allowed(5_050_000, 4, 0).fresh_in(400_000),
+            ],
+        );
     }
 
     #[test]

@@ -48,6 +48,28 @@ impl Runs {
         }
     }
 
+    /// Takes the newest units back.
+    pub(super) fn refund(&mut self, limit: &Limit, now_us: u64, units: u64) {
+        if self.first_live(limit.window_us(), now_us) == self.runs.len() {
+            return;
+        }
+        self.clamp(now_us);
+        self.drop_expired(limit.window_us(), now_us);
+        let mut left = units.min(self.total);
+        self.total -= left;
+        while let Some(newest) = self.runs.back_mut().filter(|_| left > 0) {
+            let taken = left.min(newest.units);
+            left -= taken;
+            newest.units -= taken;
+            if newest.units == 0 {
+                self.runs.pop_back();
+            }
+        }
+        if self.runs.is_empty() {
+            *self = Self::default();
+        }
+    }
+
     pub(super) fn drop_expired(&mut self, window_us: u64, now_us: u64) {
         let live = self.first_live(window_us, now_us);
         self.total -= self.runs.drain(..live).map(|run| run.units).sum::<u64>();

@@ -35,6 +35,18 @@ impl Counter {
         self.current += cost;
     }
 
+    /// The present window's units first, which weigh in full; then those of the one before, which free what they weigh.
+    pub(super) fn refund(&mut self, limit: &Limit, now_us: u64, units: u64) {
+        let Self { start_us, current, previous } = self.at(limit, now_us);
+        let of_current = units.min(current);
+        let (current_left, previous_left) = (current - of_current, previous.saturating_sub(units - of_current));
+        match (current + previous, current_left + previous_left) {
+            (0, _) => {}
+            (_, 0) => *self = Self::default(),
+            _ => *self = Self { start_us, current: current_left, previous: previous_left },
+        }
+    }
+
     pub(super) fn fresh_at_us(&self, window_us: u64) -> u64 {
         self.start_us + 2 * window_us
     }
@@ -104,6 +116,22 @@ mod tests {
                 Case::denied(2_500_001, 6, 0).after(699_999),
                 Case::denied(3_199_999, 6, 5).after(1),
                 Case::allowed(3_200_000, 6, 0),
+            ],
+        );
+    }
+
+    #[test]
+    fn what_is_given_back_is_the_present_window_s_first() {
+        check(
+            &limit(10, Algorithm::SlidingCounter),
+            &[
+                Case::allowed(1_000_000, 8, 2),
+                Case::allowed(2_500_000, 4, 2),
+                // Of the 8, a half weigh.
+                Case::refunded(2_500_000, 3, 5),
+                Case::refunded(2_500_000, 3, 7).fresh_in(500_000),
+                Case::refunded(2_500_000, 7, 10).fresh_in(0),
+                Case::allowed(2_500_000, 10, 0),
             ],
         );
     }

@@ -32,6 +32,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_given_back_is_the_newest() {
+        check(
+            &limit(3, Algorithm::SlidingLog),
+            &[
+                Case::allowed(1_500_000, 1, 2),
+                Case::allowed(1_700_000, 2, 0),
+                Case::refunded(1_800_000, 1, 1).fresh_in(900_000),
+                Case::refunded(1_800_000, 1, 2).fresh_in(700_000),
+                Case::allowed(1_900_000, 1, 1),
+                Case::refunded(2_500_000, 9, 3).fresh_in(0),
+                Case::allowed(2_500_000, 3, 0),
+            ],
+        );
+    }
+
+    #[test]
     fn a_full_window_at_a_minute_s_end_leaves_nothing_right_after_it() {
         check(
             &limit(100, Algorithm::SlidingLog),

@@ -57,6 +57,24 @@ mod tests {
     }
 
     #[test]
+    fn what_is_given_back_is_the_newest_run_s() {
+        check(
+            &limit(5, PRECISION_4),
+            &[
+                Case::allowed(1_010_000, 1, 4),
+                Case::allowed(1_020_000, 1, 3),
+                Case::allowed(1_030_000, 1, 2),
+                Case::allowed(1_040_000, 1, 1),
+                Case::allowed(1_260_000, 1, 0),
+                Case::refunded(1_270_000, 1, 1).fresh_in(770_000),
+                // The four are one run of 1.04 by now.
+                Case::refunded(1_270_000, 3, 4).fresh_in(770_000),
+                Case::refunded(1_270_000, 3, 5).fresh_in(0),
+            ],
+        );
+    }
+
+    #[test]
     fn runs_stay_within_precision_plus_one() {
         let limit = limit(1_000_000, PRECISION_4);
         let mut runs = Runs::default();

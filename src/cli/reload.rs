@@ -1,20 +1,24 @@
 //! Reload: takes up the plans of a config file that changed, or keeps the old ones, and says so.
 //!
-//! Looks at the file by itself and when the process is sent SIGHUP. One log line for each change of the file, and one for
-//! each signal.
+//! Looks at the file by itself, when the process is sent SIGHUP and when an operator calls for it. One log line for each change
+//! of the file, and one for each signal or call.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::Signal;
+use tokio::sync::mpsc;
 use tokio::task::JoinError;
 
 use crate::config::{Config, Mistakes, Origin, Watch};
+use crate::grpc::{ReloadAsked, ReloadOutcome, Reloaded};
 use crate::limiter::{Changes, Limiter};
 
 /// From one look at the file to the next. What changed is taken up at the second look that finds it, within 2 s, as is
 /// promised, also where reading takes its time. A look at a file of 10 KB takes some 20 us, at the largest some 10 ms.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+const NO_FILE: &str = "nothing to reload: no config file was named";
 
 /// What a reload needs to know.
 pub(super) struct Reload {
@@ -27,11 +31,12 @@ pub(super) struct Reload {
 impl Reload {
     /// Goes on for ever. Reads and checks on a thread of its own, so that nothing is kept waiting by a large file, or by a
     /// file system that hangs.
-    pub(super) async fn run(mut self, mut hangup: Signal) {
+    pub(super) async fn run(mut self, mut hangup: Signal, mut calls: mpsc::Receiver<ReloadAsked>) {
         loop {
             let asked = tokio::select! {
-                () = tokio::time::sleep(LOOK_EVERY) => false,
-                _ = hangup.recv() => true,
+                () = tokio::time::sleep(LOOK_EVERY) => Asked::Nobody,
+                _ = hangup.recv() => Asked::Hangup,
+                Some(call) = calls.recv() => Asked::Call(call),
             };
             let looked = tokio::task::spawn_blocking(move || {
                 self.look(asked);
@@ -44,26 +49,27 @@ impl Reload {
         }
     }
 
-    fn look(&mut self, asked: bool) {
+    fn look(&mut self, asked: Asked) {
         let origin = self.watch.origin();
-        let judged = match (&origin, asked) {
-            (Origin::Example, true) => {
-                tracing::info!(config = %origin, "nothing to reload: no config file was named");
-                None
+        let judged = match (&origin, &asked) {
+            (Origin::Example, Asked::Nobody) => return,
+            (Origin::Example, _) => {
+                tracing::info!(config = %origin, "{NO_FILE}");
+                return asked.answer(Err(NO_FILE.to_owned()));
             }
-            (Origin::Example, false) => None,
-            (Origin::File(_), true) => Some(self.watch.load()),
-            (Origin::File(_), false) => self.watch.look(),
+            (Origin::File(_), Asked::Nobody) => self.watch.look(),
+            (Origin::File(_), _) => Some(self.watch.load()),
         };
         match judged {
-            Some(Ok(config)) => self.take_up(config, &origin),
-            Some(Err(mistakes)) => self.refuse(&mistakes, &origin),
+            Some(Ok(config)) => asked.answer(Ok(self.take_up(config, &origin))),
+            Some(Err(mistakes)) => asked.answer(Err(self.refuse(&mistakes, &origin))),
             None => {}
         }
     }
 
-    fn take_up(&mut self, mut config: Config, origin: &Origin) {
-        let Changes { added, removed, edited } = self.limiter.reload(std::mem::take(&mut config.plans));
+    fn take_up(&mut self, mut config: Config, origin: &Origin) -> Reloaded {
+        let changes = self.limiter.reload(std::mem::take(&mut config.plans));
+        let Changes { added, removed, edited } = changes;
         let edition = self.limiter.edition();
         let (hash, plans) = (edition.config_hash(), edition.plans().len());
         tracing::info!(config = %origin, config_hash = hash, plans, added, removed, edited, "config reloaded");
@@ -72,12 +78,31 @@ impl Reload {
             let settings = ignored.join(", ");
             tracing::warn!(config = %origin, settings, "these settings differ from those that run; a restart takes them up");
         }
+        Reloaded { config_hash: hash.to_owned(), changes, restart_needed: ignored }
     }
 
-    fn refuse(&mut self, mistakes: &Mistakes, origin: &Origin) {
+    fn refuse(&mut self, mistakes: &Mistakes, origin: &Origin) -> String {
         self.limiter.keep_plans();
         let mistakes = mistakes.in_one_line();
         tracing::error!(config = %origin, mistakes, "config not reloaded, the plans stay as they are");
+        format!("the plans stay as they are: {mistakes}")
+    }
+}
+
+/// What made for a look at the file.
+enum Asked {
+    /// It was time for one.
+    Nobody,
+    Hangup,
+    Call(ReloadAsked),
+}
+
+impl Asked {
+    /// Whoever asked by a call and has gone wants no answer.
+    fn answer(self, outcome: ReloadOutcome) {
+        if let Self::Call(call) = self {
+            let _ = call.send(outcome);
+        }
     }
 }
 

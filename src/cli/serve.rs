@@ -6,11 +6,15 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::OptionFuture;
+
 use super::reload::Reload;
 use super::{ServeArguments, fail};
 use crate::clock::SystemClock;
 use crate::config::{Config, Origin, StoreUrl, Watch};
-use crate::grpc::{self, Address, BindError, Drained, Listener, Service, StartError, Workers};
+use crate::grpc::{
+    self, Address, AdminCalls, AdminParts, AdminServer, BindError, Drained, Listener, Service, StartError, TokenFile, Workers,
+};
 use crate::http;
 use crate::limiter::{Limiter, Settings};
 use crate::store::{ConfiguredStore, MemoryStore, RedisStore};
@@ -58,6 +62,10 @@ async fn serve(mut config: Config, watch: Watch) -> ExitCode {
         Ok(listeners) => listeners,
         Err(error) => return fail(1, &error.to_string()),
     };
+    let token = config.admin_token_file.as_deref().filter(|_| listeners.admin.is_some()).map(TokenFile::new);
+    if let Some(Err(message)) = token.as_ref().map(TokenFile::check) {
+        return fail(2, &message);
+    }
     let count = config.workers.unwrap_or_else(cores);
     // Each limiter remembers its own denials, so that none waits for another.
     let limiters = count.get() + usize::from(listeners.http.is_some());
@@ -68,17 +76,29 @@ async fn serve(mut config: Config, watch: Watch) -> ExitCode {
     };
     let limiter = Arc::new(Limiter::without_store(std::mem::take(&mut config.plans), settings, Arc::new(SystemClock)));
     let stores = Stores::new(config.store_url.clone(), config.store_deadline);
-    let (workers, http_store) = match start(count, limiter.clone(), stores.clone(), listeners.http.is_some()).await {
+    let with_main = listeners.http.is_some() || listeners.admin.is_some();
+    let (workers, main_store) = match start(count, limiter.clone(), stores.clone(), with_main).await {
         Ok(started) => started,
         // The one thing that a service is made of and that may be wrong is the config's URL.
         Err(error @ StartError::Service(_)) => return fail(2, &error.to_string()),
         Err(error) => return fail(1, &error.to_string()),
     };
     announce(&limiter, count, &stores.url, &watch.origin(), &listeners);
-    let http = listeners.http.zip(http_store);
-    let http = http.map(|(listener, store)| http::Server::start(listener, limiter.beside(store), workers.connections()));
-    let reloading = tokio::spawn(Reload { watch, limiter, start: config }.run(hangup));
-    let code = serve_until(signal, listeners.grpc, workers, http).await;
+    let (reloader, asked) = grpc::reloader();
+    let calls = listeners.admin.as_ref().map(|_| AdminCalls::default());
+    let http = listeners
+        .http
+        .zip(main_store.clone())
+        .map(|(listener, store)| http::Server::start(listener, limiter.beside(store), workers.connections(), calls.clone()));
+    let admin = match listeners.admin.zip(main_store) {
+        Some((listener, store)) => {
+            let parts = AdminParts { limiter: limiter.beside(store), reloader, token, calls: calls.unwrap_or_default() };
+            Some(AdminServer::start(listener, parts).await)
+        }
+        None => None,
+    };
+    let reloading = tokio::spawn(Reload { watch, limiter, start: config }.run(hangup, asked));
+    let code = serve_until(signal, listeners.grpc, workers, Sides { http, admin }).await;
     reloading.abort();
     code
 }
@@ -87,6 +107,7 @@ async fn serve(mut config: Config, watch: Watch) -> ExitCode {
 struct Listeners {
     grpc: Vec<Listener>,
     http: Option<Listener>,
+    admin: Option<Listener>,
 }
 
 impl Listeners {
@@ -99,8 +120,50 @@ impl Listeners {
             Some(address) => Some(Listener::bind(address).await?),
             None => None,
         };
-        Ok(Self { grpc, http })
+        let admin = match &config.listen_admin {
+            Some(address) => Some(Listener::bind_private(address).await?),
+            None => None,
+        };
+        Ok(Self { grpc, http, admin })
     }
+}
+
+/// What is served beside gRPC's decisions, on the main thread.
+struct Sides {
+    http: Option<http::Server>,
+    admin: Option<AdminServer>,
+}
+
+impl Sides {
+    /// Waits for the end of one that nobody asked for; which, and why.
+    async fn lost(&mut self) -> String {
+        tokio::select! {
+            error = lost(&mut self.http, http::Server::lost) => format!("HTTP: {error}"),
+            error = lost(&mut self.admin, AdminServer::lost) => format!("admin: {error}"),
+        }
+    }
+
+    fn drain(&self) {
+        if let Some(http) = &self.http {
+            http.drain();
+        }
+    }
+
+    async fn stop(self) -> Drained {
+        let (http, admin) = (self.http.map(http::Server::stop), self.admin.map(AdminServer::stop));
+        match tokio::join!(OptionFuture::from(http), OptionFuture::from(admin)) {
+            (None | Some(Drained::Clean), None | Some(Drained::Clean)) => Drained::Clean,
+            _ => Drained::Cut,
+        }
+    }
+}
+
+/// Waits for the end of a side, which then is none any more.
+async fn lost<T>(side: &mut Option<T>, wait: impl AsyncFnOnce(&mut T) -> String) -> String {
+    let Some(running) = side else { return std::future::pending().await };
+    let error = wait(running).await;
+    *side = None;
+    error
 }
 
 /// Serves until the signal, or until something that must not end does; then drains. HTTP says at once that it is not ready
@@ -109,21 +172,19 @@ async fn serve_until(
     signal: impl Future<Output = &'static str>,
     grpc: Vec<Listener>,
     workers: Workers,
-    mut http: Option<http::Server>,
+    mut sides: Sides,
 ) -> ExitCode {
-    let mut http_failed = false;
+    let mut failed = false;
     let stopping = async {
         tokio::select! {
             // Awaited outside of the event: its fields are not evaluated when its level is off.
             signal = signal => tracing::info!(signal, "stopping: no new calls, answering those under way"),
-            error = lost(&mut http) => {
-                tracing::error!(error, "stopping: HTTP could not go on");
-                http_failed = true;
+            error = sides.lost() => {
+                tracing::error!(error, "stopping: it could not go on");
+                failed = true;
             }
         }
-        if let Some(http) = &http {
-            http.drain();
-        }
+        sides.drain();
     };
     let drained = match grpc::serve(grpc, workers, stopping).await {
         Ok(drained) => drained,
@@ -132,23 +193,12 @@ async fn serve_until(
             return ExitCode::FAILURE;
         }
     };
-    let http_drained = match http {
-        Some(http) if !http_failed => http.stop().await,
-        _ => Drained::Clean,
-    };
-    if (drained, http_drained) == (Drained::Clean, Drained::Clean) {
+    if (drained, sides.stop().await) == (Drained::Clean, Drained::Clean) {
         tracing::info!("stopped: every call was answered");
     } else {
         tracing::warn!("stopped: some connections did not close in time and were cut");
     }
-    if http_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
-}
-
-async fn lost(http: &mut Option<http::Server>) -> String {
-    match http {
-        Some(http) => http.lost().await,
-        None => std::future::pending().await,
-    }
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 /// Cores that this process may use, by its affinity and the quota of its control group.
@@ -188,20 +238,20 @@ impl Stores {
 
 type Started = (Workers, Option<Arc<ConfiguredStore>>);
 
-/// Starts the workers and, if HTTP is served, makes its store, all at the same time.
-async fn start(count: NonZeroUsize, limiter: Arc<Limiter<()>>, stores: Stores, with_http: bool) -> Result<Started, StartError> {
-    let of_http = stores.clone();
+/// Starts the workers and, if something is served beside them, makes its store, all at the same time.
+async fn start(count: NonZeroUsize, limiter: Arc<Limiter<()>>, stores: Stores, with_main: bool) -> Result<Started, StartError> {
+    let of_main = stores.clone();
     let service = move |_| {
         let (limiter, stores) = (limiter.clone(), stores.clone());
         async move { Ok(Service::new(Arc::new(limiter.beside(stores.store().await?)))) }
     };
-    let http = async {
-        match with_http {
-            true => of_http.store().await.map(Some).map_err(StartError::Service),
+    let main = async {
+        match with_main {
+            true => of_main.store().await.map(Some).map_err(StartError::Service),
             false => Ok(None),
         }
     };
-    tokio::try_join!(Workers::start(count, service), http)
+    tokio::try_join!(Workers::start(count, service), main)
 }
 
 /// The start line, and, on the example plans, what to paste next.
@@ -217,6 +267,7 @@ fn announce(limiter: &Limiter<()>, workers: NonZeroUsize, store: &StoreUrl, orig
         store = %store,
         grpc = addresses.join(","),
         http = listeners.http.as_ref().map(|listener| tracing::field::display(listener.address())),
+        admin = listeners.admin.as_ref().map(|listener| tracing::field::display(listener.address())),
         "tollgate is serving"
     );
     if *origin == Origin::Example {

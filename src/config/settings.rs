@@ -1,6 +1,8 @@
 //! The tree of raw values, field by field, to a checked config.
 
+use std::net::IpAddr;
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use config::Value;
@@ -31,11 +33,13 @@ pub(super) fn check(root: Value, mistakes: &mut Mistakes) -> Option<Config> {
     let workers = workers(&mut root, mistakes);
     let plans = plans::check(root.take("plans"), mistakes);
     root.finish(mistakes);
-    let (listen_grpc, listen_http) = listen?;
+    let Listen { grpc: listen_grpc, http: listen_http, admin: listen_admin, admin_token_file } = listen?;
     let (store_url, store_deadline, expected_replicas) = store?;
     Some(Config {
         listen_grpc,
         listen_http,
+        listen_admin,
+        admin_token_file,
         store_url,
         store_deadline,
         expected_replicas,
@@ -45,19 +49,51 @@ pub(super) fn check(root: Value, mistakes: &mut Mistakes) -> Option<Config> {
     })
 }
 
-/// Where gRPC is served, and where HTTP, if anywhere.
-fn listen(root: &mut Table, mistakes: &mut Mistakes) -> Option<(Vec<Address>, Option<Address>)> {
+/// What is served where, if anywhere.
+struct Listen {
+    grpc: Vec<Address>,
+    http: Option<Address>,
+    admin: Option<Address>,
+    admin_token_file: Option<PathBuf>,
+}
+
+fn listen(root: &mut Table, mistakes: &mut Mistakes) -> Option<Listen> {
     let default = || LISTEN_GRPC_DEFAULT.parse().ok().map(|address| vec![address]);
-    let Some(listen) = root.take("listen") else { return Some((default()?, None)) };
+    let Some(listen) = root.take("listen") else {
+        return Some(Listen { grpc: default()?, http: None, admin: None, admin_token_file: None });
+    };
     let mut listen = listen.table(mistakes)?;
     let grpc = match listen.take("grpc") {
         Some(grpc) => grpc.list(mistakes).and_then(|nodes| addresses(nodes, mistakes)),
         None => default(),
     };
     let http = listen.take("http").map_or(Some(None), |node| address_or_off(node, mistakes));
-    not_yet(&mut listen, "admin", mistakes);
+    let token_file = listen.take("admin_token_file").map_or(Some(None), |node| path_or_none(node, mistakes));
+    let admin = listen.take("admin").map_or(Some(None), |node| address_or_off(node, mistakes));
     listen.finish(mistakes);
-    Some((grpc?, http?))
+    let (admin, admin_token_file) = (admin?, token_file?);
+    if let Some(Address::Tcp(text)) = &admin {
+        check_admin(text, admin_token_file.is_some(), mistakes);
+    }
+    Some(Listen { grpc: grpc?, http: http?, admin, admin_token_file })
+}
+
+/// What an admin address of TCP must be: the token travels as it is, and every process of this host can connect.
+fn check_admin(text: &str, has_token: bool, mistakes: &mut Mistakes) {
+    let host = text.rsplit_once(':').map_or(text, |(host, _)| host).trim_matches(['[', ']']);
+    if host != "localhost" && !host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback()) {
+        let right = "admin listens on loopback, such as 127.0.0.1:50052, or at unix:/path, since nothing is encrypted";
+        wrong(mistakes, "listen.admin", format!("is {text}; {right}"));
+    }
+    if !has_token {
+        let right = "every process of this host can connect; name listen.admin_token_file, or listen at unix:/path";
+        wrong(mistakes, "listen.admin", format!("is {text}, where {right}"));
+    }
+}
+
+fn path_or_none(node: Node, mistakes: &mut Mistakes) -> Option<Option<PathBuf>> {
+    let path = node.text(mistakes)?;
+    Some((!path.is_empty()).then(|| path.into()))
 }
 
 fn address_or_off(node: Node, mistakes: &mut Mistakes) -> Option<Option<Address>> {
@@ -140,12 +176,4 @@ fn deny_cache(root: &mut Table, mistakes: &mut Mistakes) -> Option<usize> {
     });
     deny_cache.finish(mistakes);
     entries
-}
-
-/// Fields that the design has and this version does not: said so, never ignored.
-fn not_yet(table: &mut Table, field: &'static str, mistakes: &mut Mistakes) {
-    if let Some(node) = table.take(field) {
-        let version = env!("CARGO_PKG_VERSION");
-        wrong(mistakes, &node.path, format!("is not supported by version {version} yet, a later one brings it; remove it"));
-    }
 }

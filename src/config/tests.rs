@@ -140,9 +140,27 @@ fn nine_limits_and_ten_thousand_and_one_plans_are_too_many() {
 }
 
 #[test]
-fn what_a_later_version_brings_is_refused_by_a_sentence() {
-    let found = mistakes(&format!("{PLANS}listen: {{ admin: '' }}\n"));
-    assert!(found.len() == 1 && found[0].contains("listen.admin is not supported by version"), "{found:?}");
+fn admin_is_off_unless_it_has_an_address_that_strangers_cannot_use() {
+    let admin = |yaml: &str| load(&format!("{PLANS}listen: {{ {yaml} }}")).unwrap();
+    assert_eq!((admin("").listen_admin, admin("admin: ''").listen_admin), (None, None));
+    for address in ["127.0.0.1:50052", "[::1]:0", "localhost:1", "unix:/run/tollgate/admin.sock"] {
+        let config = admin(&format!("admin: '{address}', admin_token_file: /run/secrets/admin"));
+        assert_eq!(config.listen_admin.map(|address| address.to_string()).as_deref(), Some(address));
+        assert_eq!(config.admin_token_file, Some("/run/secrets/admin".into()));
+    }
+    assert_eq!(admin("admin: 'unix:/run/tollgate/admin.sock'").admin_token_file, None);
+    for (yaml, wrong) in [
+        ("admin: '127.0.0.1:1'", "is 127.0.0.1:1, where every process of this host can connect; name listen.admin_token_file"),
+        ("admin: '127.0.0.1:1', admin_token_file: ''", "name listen.admin_token_file"),
+        ("admin: '0.0.0.0:1', admin_token_file: /t", "is 0.0.0.0:1; admin listens on loopback"),
+        ("admin: '[::]:1', admin_token_file: /t", "is [::]:1; admin listens on loopback"),
+        ("admin: 'localhost.example.com:1', admin_token_file: /t", "admin listens on loopback"),
+        ("admin: 'nowhere'", "is wrong: \"nowhere\" is no address"),
+    ] {
+        let found = mistakes(&format!("{PLANS}listen: {{ {yaml} }}"));
+        assert!(found.len() == 1 && found[0].starts_with("listen.admin ") && found[0].contains(wrong), "{yaml}: {found:?}");
+    }
+    assert_eq!(mistakes(&format!("{PLANS}listen: {{ admin: 'example.com:1' }}")).len(), 2);
 }
 
 #[test]

@@ -1,16 +1,20 @@
 //! One connection, from its preface to its end: hyper, with every bound set.
 
+use std::convert::Infallible;
 use std::pin::pin;
 use std::time::Duration;
 
+use hyper::body::Incoming;
 use hyper::rt::Executor;
+use hyper::rt::bounds::Http2ServerConnExec;
 use hyper::server::conn::http2::Builder;
+use hyper::service::Service;
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::sync::watch;
+use tonic::body::Body;
 
-use super::pb::rate_limit_service_server::RateLimitService;
 use super::preface::Greeted;
-use super::services::Services;
 use super::socket::{Accepted, Socket};
 
 /// Longest that a connection may take to say the HTTP/2 preface, which every client sends at once. Port scans and the
@@ -34,8 +38,13 @@ const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
 
 /// Serves a connection until the peer leaves, or, once `stopping` tells so, until its calls are answered; a peer that has
-/// not spoken by then is dropped at once.
-pub(super) async fn serve<T: RateLimitService>(accepted: Accepted, services: Services<T>, mut stopping: watch::Receiver<()>) {
+/// not spoken by then is dropped at once. Its streams run on `executor`.
+pub(super) async fn serve<S, E>(accepted: Accepted, service: S, executor: E, mut stopping: watch::Receiver<()>)
+where
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>,
+    S::Future: 'static,
+    E: Http2ServerConnExec<S::Future, Body> + Clone,
+{
     let greeted = tokio::select! {
         biased;
         greeted = greet(accepted) => greeted,
@@ -43,7 +52,7 @@ pub(super) async fn serve<T: RateLimitService>(accepted: Accepted, services: Ser
         _ = stopping.changed() => None,
     };
     let Some(greeted) = greeted else { return };
-    let mut connection = pin!(builder().serve_connection(TokioIo::new(greeted), services));
+    let mut connection = pin!(builder(executor).serve_connection(TokioIo::new(greeted), service));
     let ended = tokio::select! {
         biased;
         ended = connection.as_mut() => ended,
@@ -62,8 +71,8 @@ async fn greet(accepted: Accepted) -> Option<Greeted<Socket>> {
     tokio::time::timeout(PREFACE_WITHIN, Greeted::greet(socket)).await.ok()?
 }
 
-fn builder() -> Builder<Local> {
-    let mut builder = Builder::new(Local);
+fn builder<E: Clone>(executor: E) -> Builder<E> {
+    let mut builder = Builder::new(executor);
     builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)
@@ -81,7 +90,7 @@ fn builder() -> Builder<Local> {
 
 /// Runs the streams of a connection on its own thread, each as a task of its own: a handler that panics ends its call only.
 #[derive(Clone, Copy)]
-struct Local;
+pub(super) struct Local;
 
 impl<F> Executor<F> for Local
 where

@@ -6,26 +6,42 @@ use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
+use super::admin::{ReloadOutcome, Reloaded};
 use super::pb;
 use crate::algorithm::Mode;
 use crate::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use crate::key::{Cost, Key};
-use crate::limiter::{BATCH_MAX, Question, Refusal};
+use crate::limiter::{AdminError, BATCH_MAX, Question, Refunded, Refusal};
 use crate::plan::{Algorithm, Anchor, Limit, NAME_BYTES_MAX, OnStoreFailure, Plan, Rule};
+use crate::store::StoreError;
 
 /// What a caller that was shed is told to wait: some times what the store needs for all that waits for it.
 const RETRY_OVERLOADED_AFTER: Duration = Duration::from_millis(100);
 
 /// Checks a request. Errors: INVALID_ARGUMENT, with what is wrong and what would be right.
 pub(super) fn question(request: pb::ShouldAllowRequest) -> Result<Question, Status> {
-    let key = Key::new(request.key).map_err(|error| Status::invalid_argument(error.to_string()))?;
-    let cost = match request.cost {
-        None => Cost::ONE,
-        Some(units) => Cost::new(units).map_err(|error| Status::invalid_argument(error.to_string()))?,
-    };
-    match request.plan.len() {
+    let (key, plan) = subject(request.key, request.plan)?;
+    Ok(Question { key, plan, cost: cost(request.cost)?, mode: Mode::Charge })
+}
+
+fn cost(units: Option<u64>) -> Result<Cost, Status> {
+    units.map_or(Ok(Cost::ONE), |units| Cost::new(units).map_err(|error| Status::invalid_argument(error.to_string())))
+}
+
+/// Units to give back. Errors: INVALID_ARGUMENT.
+pub(super) fn refund_cost(units: Option<u64>) -> Result<Cost, Status> {
+    match units {
+        Some(0) => Err(Status::invalid_argument("cost is 0: leave it out to give 1 back, or name more")),
+        units => cost(units),
+    }
+}
+
+/// Checks whom a request is about. Errors: as [`question`].
+pub(super) fn subject(key: String, plan: String) -> Result<(Key, String), Status> {
+    let key = Key::new(key).map_err(|error| Status::invalid_argument(error.to_string()))?;
+    match plan.len() {
         0 => Err(Status::invalid_argument("plan is empty: name a plan of the config; ListPlans tells which there are")),
-        1..=NAME_BYTES_MAX => Ok(Question { key, plan: request.plan, cost, mode: Mode::Charge }),
+        1..=NAME_BYTES_MAX => Ok((key, plan)),
         bytes => Err(Status::invalid_argument(format!("plan has {bytes} bytes: a plan's name has at most {NAME_BYTES_MAX}"))),
     }
 }
@@ -83,6 +99,35 @@ pub(super) fn refusal(refusal: &Refusal) -> Status {
             Status::with_error_details(Code::ResourceExhausted, refusal.to_string(), details)
         }
     }
+}
+
+/// The status of what was asked for by an operator and not done.
+pub(super) fn not_done(error: &AdminError) -> Status {
+    match error {
+        AdminError::UnknownPlan(unknown) => Status::not_found(unknown.to_string()),
+        AdminError::NothingCounted(_) => Status::failed_precondition(error.to_string()),
+        AdminError::Store(StoreError::Overloaded(_)) => refusal(&Refusal::Overloaded),
+        AdminError::Store(StoreError::Deadline(_)) => {
+            Status::unavailable(format!("{error}; nobody knows whether it was done, and it may still be"))
+        }
+        AdminError::Store(_) => Status::unavailable(format!("nothing was done: {error}")),
+    }
+}
+
+/// What a refund came to, on the wire.
+pub(super) fn refunded(refunded: &Refunded) -> pb::RefundResponse {
+    let limit = |(status, units): &(LimitStatus, u64)| pb::LimitRefund { status: Some(limit_status(status)), refunded: *units };
+    pb::RefundResponse { refunded: refunded.units(), limits: refunded.limits.iter().map(limit).collect() }
+}
+
+/// What became of a reload, on the wire.
+pub(super) fn reloaded(outcome: Option<ReloadOutcome>) -> Result<pb::ReloadConfigResponse, Status> {
+    let outcome = outcome.ok_or_else(|| Status::internal("nobody looks at the config file any more; restart to take it up"))?;
+    let Reloaded { config_hash, changes, restart_needed } = outcome.map_err(Status::failed_precondition)?;
+    let restart_needed = restart_needed.into_iter().map(str::to_owned).collect();
+    // A config has 10,000 plans at most.
+    let [added, removed, edited] = [changes.added, changes.removed, changes.edited].map(|plans| plans as u32);
+    Ok(pb::ReloadConfigResponse { config_hash, added, removed, edited, restart_needed })
 }
 
 /// The status for a batch that is empty or too large.

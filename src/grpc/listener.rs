@@ -1,9 +1,11 @@
 //! Where to listen: an address as text, and the socket bound to it.
 
 use std::fmt;
+use std::fs::Permissions;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
 use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
 
@@ -77,6 +79,14 @@ impl Listener {
         bound.map_err(|cause| BindError { address: address.clone(), cause })
     }
 
+    /// As [`Self::bind`], but a Unix socket lets nobody connect who is not its owner.
+    pub async fn bind_private(address: &Address) -> Result<Self, BindError> {
+        let Address::Unix(path) = address else { return Self::bind(address).await };
+        remove_stale(path).await;
+        let bound = bind_private(path).map(|listener| Self::Unix(listener, address.clone()));
+        bound.map_err(|cause| BindError { address: address.clone(), cause })
+    }
+
     /// Waits for a connection. Errors: the system's; most pass, see [`super::acceptor`].
     pub(super) async fn accept(&self) -> io::Result<Accepted> {
         match self {
@@ -137,6 +147,26 @@ async fn remove_stale(path: &PathBuf) {
     }
 }
 
+/// Binds in a folder that nobody else may enter, so that there is no moment at which the socket lets others in, and moves it
+/// from there to its place, unless that is taken.
+fn bind_private(path: &Path) -> io::Result<UnixListener> {
+    if path.symlink_metadata().is_ok() {
+        return Err(io::ErrorKind::AddrInUse.into());
+    }
+    let folder = path.with_file_name(format!(".tollgate-{}", std::process::id()));
+    // One that a process of the same number left behind when it was killed at this very point.
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
+    let socket = folder.join("s");
+    let bound = UnixListener::bind(&socket).and_then(|listener| {
+        std::fs::set_permissions(&socket, Permissions::from_mode(0o600))?;
+        std::fs::rename(&socket, path).map(|()| listener)
+    });
+    // What cannot be removed is in nobody's way.
+    let _ = std::fs::remove_dir_all(folder);
+    bound
+}
+
 fn hint(cause: &io::Error) -> &'static str {
     match cause.kind() {
         io::ErrorKind::AddrInUse => "; another process listens there: stop it, or choose another with --listen",
@@ -149,6 +179,23 @@ fn hint(cause: &io::Error) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_private_socket_is_its_owner_s_alone_and_replaces_only_a_stale_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.sock");
+        let address = Address::Unix(path.clone());
+        let listener = Listener::bind_private(&address).await.unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        UnixStream::connect(&path).await.unwrap();
+        assert!(Listener::bind_private(&address).await.unwrap_err().to_string().contains("another process listens there"));
+        drop(listener);
+        drop(Listener::bind_private(&address).await.unwrap());
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "a file of somebody's").unwrap();
+        assert!(Listener::bind_private(&address).await.is_err());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "only the file is left");
+    }
 
     #[test]
     fn addresses_are_host_and_port_or_a_socket_s_path() {

@@ -12,7 +12,6 @@ use tonic::codegen::Service as _;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::{Health, HealthServer};
 
-use super::pb;
 use super::pb::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
 
 /// Largest request: a batch of 1,000 with the longest keys and names is below.
@@ -54,11 +53,11 @@ impl<T: RateLimitService> hyper::service::Service<Request<Incoming>> for Service
     }
 }
 
-/// Health and reflection.
-pub(super) fn others(health: HealthServer<impl Health>) -> Routes {
+/// Health and reflection, which tells of the services that these descriptors have.
+pub(super) fn others(health: HealthServer<impl Health>, descriptors: &[u8]) -> Routes {
     let reflection = || {
         tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(pb::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(descriptors)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     // Both generations: ghz and older grpcurl know only v1alpha.
@@ -75,6 +74,6 @@ mod tests {
 
     #[test]
     fn the_decider_s_paths_are_those_of_its_service() {
-        assert_eq!(DECIDER, format!("/{}/", pb::rate_limit_service_server::SERVICE_NAME));
+        assert_eq!(DECIDER, format!("/{}/", crate::grpc::pb::rate_limit_service_server::SERVICE_NAME));
     }
 }

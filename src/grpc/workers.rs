@@ -15,9 +15,9 @@ use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, health_reporter};
 
-use super::connection;
+use super::connection::{self, Local};
 use super::crew::{Connections, Crew, Handed};
-use super::pb::rate_limit_service_server::RateLimitService;
+use super::pb::{self, rate_limit_service_server::RateLimitService};
 use super::services::{self, Services};
 use super::{Drained, HEALTH_SERVICE};
 
@@ -63,7 +63,7 @@ impl Workers {
         let (health, health_service) = health_reporter();
         health.set_service_status("", ServingStatus::Serving).await;
         health.set_service_status(HEALTH_SERVICE, ServingStatus::Serving).await;
-        let (others, factory) = (services::others(health_service), Arc::new(factory));
+        let (others, factory) = (services::others(health_service, pb::FILE_DESCRIPTOR_SET), Arc::new(factory));
         let (mut crew, ends) = (Crew::default(), FuturesUnordered::new());
         let mut starting = Vec::new();
         for index in 0..count.get() {
@@ -178,7 +178,7 @@ fn keep_heap() {
 async fn serve<T: RateLimitService>(services: Services<T>, mut handed: mpsc::UnboundedReceiver<Handed>) -> Drained {
     let (stop, stopping) = watch::channel(());
     while let Some(Handed { accepted, seat }) = handed.recv().await {
-        let served = connection::serve(accepted, services.clone(), stopping.clone());
+        let served = connection::serve(accepted, services.clone(), Local, stopping.clone());
         tokio::task::spawn_local(async move {
             served.await;
             drop(seat);

@@ -3,7 +3,7 @@
 
 use super::exposition::{Exposition, Kind};
 use crate::decision::{DecidedBy, Outcome};
-use crate::grpc::Connections;
+use crate::grpc::{AdminCalls, Connections};
 use crate::limiter::{BOUNDS_NS, Limiter, Reloads, Timings, Totals};
 use crate::plan::{Plan, Rule};
 use crate::store::StoreError;
@@ -11,7 +11,7 @@ use crate::store::StoreError;
 const NS_PER_SECOND: f64 = 1e9;
 
 /// Everything, as of now.
-pub(super) fn write<S>(limiter: &Limiter<S>, connections: &Connections) -> String {
+pub(super) fn write<S>(limiter: &Limiter<S>, connections: &Connections, admin: Option<&AdminCalls>) -> String {
     let (totals, mut text) = (limiter.totals(), Exposition::default());
     decisions(&mut text, &totals);
     text.single("tollgate_peeks_total", Kind::Counter, "Questions answered without charging.", totals.peeks);
@@ -34,7 +34,18 @@ pub(super) fn write<S>(limiter: &Limiter<S>, connections: &Connections) -> Strin
     text.family("tollgate_config_info", Kind::Gauge, "The hash of the plans, equal on replicas that enforce the same.");
     text.sample("tollgate_config_info", &[("hash", totals.edition().config_hash())], 1);
     reloads(&mut text, &totals.reloads);
+    if let Some(calls) = admin {
+        admin_calls(&mut text, calls);
+    }
     text.finish()
+}
+
+fn admin_calls(text: &mut Exposition, calls: &AdminCalls) {
+    const NAME: &str = "tollgate_admin_calls_total";
+    text.family(NAME, Kind::Counter, "Calls of the admin service by method and status code.");
+    for (method, code, count) in calls.counts() {
+        text.sample(NAME, &[("method", method), ("code", code)], count);
+    }
 }
 
 fn reloads(text: &mut Exposition, reloads: &Reloads) {

@@ -64,6 +64,11 @@ impl Books {
         desk
     }
 
+    /// Every desk there is.
+    pub(super) fn desks(&self) -> Vec<Arc<Desk>> {
+        self.desks.clone()
+    }
+
     /// From here on every limiter decides by these plans. Nothing happens when they are what they were.
     pub(super) fn turn_to(&mut self, plans: PlanSet) -> Changes {
         self.reloads.taken_up += 1;

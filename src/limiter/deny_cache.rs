@@ -9,10 +9,12 @@
 //! It denies too long, at most [`HOLD_MAX_US`], where the store forgets: its data is lost, its clock steps forward.
 //!
 //! An entry belongs to one plan as it was when the store was asked: it holds the plan's `Arc`, so that an edited plan,
-//! which is another `Arc`, never meets it. Nothing here drops a single key; what resets or refunds one will have to.
+//! which is another `Arc`, never meets it. Where usage falls by something else than time, by a reset or a refund, the key is
+//! to be forgotten ([`DenyCache::forget`]): no denial that was asked for until then holds, also one that is noted later.
 //!
 //! Time is an argument: microseconds of monotonic time, from any beginning. Knows no wire and asks no store.
 
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,6 +38,9 @@ const HOLD_MAX_US: u64 = 1_000_000;
 /// Places looked at for one whose denial is over before the cache grows: more than one, so that what is over goes faster
 /// than what comes, and the memory follows the denials that hold.
 const LOOKS_PER_ENTRY: usize = 4;
+/// Most keys that are remembered as forgotten; more at once and every denial until then is. More resets and refunds than
+/// that in a second leave no denial to be remembered anyway.
+const FORGOTTEN_MAX: usize = 4_096;
 /// The places grow by an eighth at a time, so that at most that part of them is empty.
 const GROWTH_PART: usize = 8;
 
@@ -56,6 +61,19 @@ struct Table {
     by_name: HashTable<u32>,
     /// Where to look next for an entry that may go.
     hand: usize,
+    forgotten: Forgotten,
+}
+
+/// Keys whose denials hold no longer, however they come to be noted. Each matters for as long as a denial can be held that
+/// was asked for before.
+#[derive(Default)]
+struct Forgotten {
+    /// By [`DenyCache::subject`], when.
+    at_us: HashMap<u64, u64>,
+    /// From here on none matters.
+    until_us: u64,
+    /// Denials of every key that were asked for at this time or before are over.
+    all_at_us: Option<u64>,
 }
 
 struct Entry {
@@ -90,13 +108,13 @@ impl DenyCache {
 
     /// What the store would answer at `now_us`, if it is known to be a denial.
     pub(super) fn recall(&self, ask: &Ask, now_us: u64) -> Option<Verdict> {
-        if now_us >= self.holds_until_us.load(Ordering::Relaxed) || ask.mode == Mode::Peek {
+        if now_us >= self.holds_until_us.load(Ordering::Relaxed) || ask.mode != Mode::Charge {
             return None;
         }
         let hash = self.hash(ask);
         let table = self.table();
         let entry = table.find(hash, ask)?;
-        if entry.is_over(now_us) {
+        if entry.is_over(now_us) || table.forgotten.matters(now_us) && self.is_forgotten(&table.forgotten, entry) {
             return None;
         }
         // Another thread may have noted a denial that it asked for after this one read its time: none has aged then.
@@ -106,7 +124,7 @@ impl DenyCache {
 
     /// Notes what the store said to an ask that was sent at `asked_us`, if it was a denial.
     pub(super) fn note(&self, ask: &Ask, verdict: &Verdict, asked_us: u64) {
-        if verdict.fits || ask.mode == Mode::Peek {
+        if verdict.fits || ask.mode != Mode::Charge {
             return;
         }
         let wait_us = verdict.wait_us(ask.plan.limits(), ask.cost.units());
@@ -124,6 +142,13 @@ impl DenyCache {
         self.holds_until_us.fetch_max(until_us, Ordering::Relaxed);
     }
 
+    /// Forgets what denials a key has among the plans that count as this, those included that were asked for by now and are
+    /// not noted yet.
+    pub(super) fn forget(&self, counts_as: &str, key: &Key, now_us: u64) {
+        let subject = self.subject(counts_as, key);
+        self.table().forgotten.put(subject, now_us);
+    }
+
     /// Denials held, those that are over and whose place nobody took yet included.
     pub(super) fn entries(&self) -> usize {
         self.table().entries.len()
@@ -134,6 +159,16 @@ impl DenyCache {
         let name = (Arc::as_ptr(&ask.plan), &ask.key, cost_class(&ask.plan, ask.cost));
         // Half of the bits are enough for ten million entries, and they fit where the entry has room.
         self.hasher.hash_one(name) as u32
+    }
+
+    /// Two that are alike forget each other's denials, which costs their store a call.
+    fn subject(&self, counts_as: &str, key: &Key) -> u64 {
+        self.hasher.hash_one((counts_as, key))
+    }
+
+    fn is_forgotten(&self, forgotten: &Forgotten, entry: &Entry) -> bool {
+        let at_us = forgotten.at_us.get(&self.subject(&entry.plan.counts_as, &entry.key)).copied();
+        at_us.max(forgotten.all_at_us).is_some_and(|at_us| entry.asked_us <= at_us)
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -204,6 +239,26 @@ impl Table {
         }
         self.entries.push(entry);
         length
+    }
+}
+
+impl Forgotten {
+    fn matters(&self, now_us: u64) -> bool {
+        now_us < self.until_us
+    }
+
+    fn put(&mut self, subject: u64, now_us: u64) {
+        if self.at_us.len() >= FORGOTTEN_MAX {
+            self.at_us.retain(|_, at_us| now_us < *at_us + HOLD_MAX_US);
+        }
+        if self.at_us.len() >= FORGOTTEN_MAX {
+            self.at_us.clear();
+            self.all_at_us = Some(now_us).max(self.all_at_us);
+        }
+        // Calls that come at once may come here in any order.
+        let at_us = self.at_us.entry(subject).or_default();
+        *at_us = now_us.max(*at_us);
+        self.until_us = self.until_us.max(now_us + HOLD_MAX_US);
     }
 }
 

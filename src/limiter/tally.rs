@@ -36,7 +36,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Notes a decision by the plan of this page. A peek decides nothing, so it is noted as one and no more.
+    /// Notes a decision by the plan of this page. A peek decides nothing, so it is noted as one and no more, and no refund is.
     pub(super) fn decided(&self, page: Page<'_>, mode: Mode, decision: &Decision, took: Duration) {
         match mode {
             Mode::Charge => {
@@ -44,6 +44,7 @@ impl Tally {
                 self.durations.note(took);
             }
             Mode::Peek => add(&self.peeks, 1),
+            Mode::Refund => {}
         }
     }
 

@@ -21,9 +21,10 @@ use std::hash::RandomState;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Ask, Store, StoreError};
+use super::{Ask, Store, StoreError, Subject};
 use crate::algorithm::Verdict;
 use crate::clock::Clock;
+use crate::key::Key;
 use entry::Name;
 use shard::Shard;
 
@@ -59,6 +60,13 @@ impl MemoryStore {
         self.shard(hash).decide(name, hash, ask, now_us)
     }
 
+    /// Forgets a key among the plans that count as this, at once; whether it was held.
+    pub fn forget(&self, counts_as: &str, key: &Key) -> bool {
+        let name = Name { group: counts_as.as_bytes(), key: key.as_str().as_bytes() };
+        let hash = shard::hash_of(&self.hasher, name);
+        self.shard(hash).remove(name, hash)
+    }
+
     /// Keys held, live or not yet swept.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| lock(shard).len()).sum()
@@ -92,6 +100,10 @@ impl Store for MemoryStore {
 
     async fn decide_batch(&self, asks: &[Ask], _deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
         asks.iter().map(|ask| self.decide(ask)).collect()
+    }
+
+    async fn reset(&self, subject: &Subject, _deadline: Duration) -> Result<bool, StoreError> {
+        Ok(self.forget(&subject.counts_as, &subject.key))
     }
 
     fn is_embedded(&self) -> bool {

@@ -24,7 +24,7 @@ use fred::types::config::{Config, Options};
 use fred::types::{ClusterHash, CustomCommand, Value};
 use tokio::sync::Mutex;
 
-use super::{Ask, Store, StoreError};
+use super::{Ask, Store, StoreError, Subject};
 use crate::algorithm::Verdict;
 use crate::clock::{Clock, monotonic};
 use batcher::{Batcher, REQUESTS_WAITING_MAX};
@@ -144,6 +144,12 @@ impl Store for RedisStore {
             Err(error) => vec![self.noted(asks.len(), Err(error)); asks.len()],
         }
     }
+
+    /// Beside the batcher: whoever has not been answered yet may be decided before it or after it.
+    async fn reset(&self, subject: &Subject, deadline: Duration) -> Result<bool, StoreError> {
+        self.keeper.refusal().map_or(Ok(()), Err)?;
+        self.keeper.delete(name::all_of(subject), deadline).await
+    }
 }
 
 /// The batcher answers everybody in time; only a panic takes callers with it.
@@ -192,6 +198,14 @@ impl Connection {
     async fn call(&self, command: Vec<Value>, until: Instant) -> Result<Value, StoreError> {
         let deadline = until.saturating_duration_since(monotonic());
         self.evalsha(command, until).await.map_err(|error| store_error(&error, deadline))
+    }
+
+    /// Deletes what there is under these names; whether there was anything.
+    async fn delete(&self, names: Vec<String>, until: Instant) -> Result<bool, StoreError> {
+        let deadline = until.saturating_duration_since(monotonic());
+        let names = names.into_iter().map(|name| Value::String(name.into())).collect();
+        let deleted = self.send("DEL", names, until).await.map_err(|error| store_error(&error, deadline))?;
+        deleted.as_u64().map(|count| count > 0).ok_or_else(|| StoreError::Nonsense("DEL is answered by no number".to_owned()))
     }
 
     async fn evalsha(&self, arguments: Vec<Value>, until: Instant) -> Result<Value, Error> {

@@ -36,3 +36,7 @@ pub fn ask(plan: &Arc<Plan>, key: &str, cost: u64) -> Ask {
 pub fn peek(plan: &Arc<Plan>, key: &str, cost: u64) -> Ask {
     Ask { mode: Mode::Peek, ..ask(plan, key, cost) }
 }
+
+pub fn refund(plan: &Arc<Plan>, key: &str, cost: u64) -> Ask {
+    Ask { mode: Mode::Refund, ..ask(plan, key, cost) }
+}

@@ -239,8 +239,112 @@ fn any_limits() -> impl Strategy<Value = Vec<(Algorithm, u64)>> {
     proptest::collection::vec((proptest::sample::select(&ALL), 1..5_u64), 1..4)
 }
 
+#[test]
+fn a_forgotten_key_is_denied_by_nothing_that_was_asked_until_then() {
+    let plan = plan(&[(BUCKET, 3_600_000)]);
+    let note = |cache: &DenyCache, key: &str, asked_us: u64| {
+        cache.note(&ask(&plan, key, 1), &denied_for(60 * SECOND_US, &plan.limits()[0], 1), asked_us);
+    };
+    let holds = |cache: &DenyCache, key: &str, now_us: u64| cache.recall(&ask(&plan, key, 1), now_us).is_some();
+    let cache = DenyCache::new(10);
+    note(&cache, "key", 100);
+    note(&cache, "other", 100);
+    cache.forget("plan", &Key::new("key").unwrap(), 200);
+    assert!(!holds(&cache, "key", 201) && holds(&cache, "other", 201));
+    // Asked for before, and back only now.
+    note(&cache, "key", 199);
+    assert!(!holds(&cache, "key", 201));
+    note(&cache, "key", 200);
+    assert!(!holds(&cache, "key", 201));
+    note(&cache, "key", 201);
+    assert!(holds(&cache, "key", 201));
+    // A second later there is nothing left that it could matter for, and what was noted before is over.
+    note(&cache, "late", 200 + SECOND_US);
+    assert!(holds(&cache, "late", 200 + SECOND_US) && !holds(&cache, "other", 200 + SECOND_US));
+}
+
+#[test]
+fn only_plans_that_count_as_one_are_forgotten_together() {
+    let limits = [(BUCKET, 3_600_000)];
+    let (one, kin) = (plan(&limits), plan(&limits));
+    let stranger = Arc::new(Plan { counts_as: "stranger".into(), ..(*one).clone() });
+    let cache = DenyCache::new(10);
+    let all = [&one, &kin, &stranger];
+    for plan in all {
+        cache.note(&ask(plan, "key", 1), &denied_for(60 * SECOND_US, &plan.limits()[0], 1), 7);
+    }
+    cache.forget("plan", &Key::new("key").unwrap(), 8);
+    assert_eq!(all.map(|plan| cache.recall(&ask(plan, "key", 1), 9).is_some()), [false, false, true]);
+}
+
+#[test]
+fn every_cost_of_a_log_is_forgotten() {
+    let plan = plan(&[(Algorithm::SlidingLog, 3_600_000)]);
+    let (cache, mut counters) = (DenyCache::new(10), Counters::of(&plan));
+    counters.charge(&ask(&plan, "key", 4));
+    for cost in 1..=4 {
+        let ask = ask(&plan, "key", cost);
+        cache.note(&ask, &counters.charge(&ask), 7);
+        assert!(cache.recall(&ask, 8).is_some());
+    }
+    cache.forget("plan", &Key::new("key").unwrap(), 8);
+    assert!((1..=4).all(|cost| cache.recall(&ask(&plan, "key", cost), 9).is_none()));
+}
+
+#[test]
+fn too_many_forgotten_keys_are_all_keys_and_take_no_more_room() {
+    let plan = plan(&[(BUCKET, 3_600_000)]);
+    let cache = told(&plan, 60 * SECOND_US);
+    for number in 0..FORGOTTEN_MAX as u64 {
+        cache.forget("plan", &Key::new(format!("other {number}")).unwrap(), 10 + number);
+        assert!(cache.recall(&ask(&plan, "key", 1), 10 + number).is_some());
+    }
+    let last_us = 10 + FORGOTTEN_MAX as u64;
+    cache.forget("plan", &Key::new("one too many").unwrap(), last_us);
+    assert_eq!(cache.recall(&ask(&plan, "key", 1), last_us + 1), None);
+    assert!(cache.table().forgotten.at_us.len() <= FORGOTTEN_MAX);
+    cache.note(&ask(&plan, "key", 1), &denied_for(60 * SECOND_US, &plan.limits()[0], 1), last_us + 1);
+    assert!(cache.recall(&ask(&plan, "key", 1), last_us + 2).is_some());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
+
+    /// As below, and now and then the store is told to forget the key or gives units back, while an answer to an earlier ask
+    /// is still on its way.
+    #[test]
+    fn what_was_forgotten_is_denied_by_the_store_alone(
+        limits in any_limits(),
+        requests in proptest::collection::vec((0..700_u64, 1..5_u64, 0..8_u64), 1..80),
+    ) {
+        let plan = plan(&limits);
+        let (cache, mut counters) = (DenyCache::new(10), Counters::of(&plan));
+        let start_us = counters.now_us;
+        let mut on_its_way = None;
+        for (step_us, cost, what) in requests {
+            counters.now_us += step_us;
+            let now_us = counters.now_us - start_us;
+            let ask = ask(&plan, "key", cost);
+            if cache.recall(&ask, now_us).is_some() {
+                prop_assert!(!counters.peek(&ask).fits);
+            }
+            match what {
+                0..=1 => {
+                    if what == 0 {
+                        counters = Counters { now_us: counters.now_us, ..Counters::of(&plan) };
+                    } else {
+                        decide(plan.limits(), &mut counters.states, counters.now_us, ask.cost, Mode::Refund);
+                    }
+                    cache.forget("plan", &ask.key, now_us);
+                }
+                2 => on_its_way = Some((counters.charge(&ask), ask, now_us)),
+                3 => if let Some((answer, ask, asked_us)) = on_its_way.take() {
+                    cache.note(&ask, &answer, asked_us);
+                },
+                _ => cache.note(&ask, &counters.charge(&ask), now_us),
+            }
+        }
+    }
 
     /// Whoever else is granted units meanwhile, by this plan or by a larger one that shares its count: while the cache
     /// denies, so does the store, and for at least as long as the cache says.

@@ -72,12 +72,24 @@ impl Queue {
             }
         }
         let handle = Handle(self.first[DUE]);
-        let next = next(arena, handle);
-        self.first[DUE] = next;
-        if next != NONE {
-            set_previous(arena, Handle(next), FIRST_OF | DUE as u32);
-        }
+        self.remove(arena, handle);
         Some(handle)
+    }
+
+    /// Takes an entry out of the list that it is in.
+    pub(super) fn remove(&mut self, arena: &mut Arena, handle: Handle) {
+        let (previous, next) = (previous(arena, handle), next(arena, handle));
+        if next != NONE {
+            set_previous(arena, Handle(next), previous);
+        }
+        if previous & FIRST_OF == 0 {
+            return set_next(arena, Handle(previous), next);
+        }
+        let list = (previous ^ FIRST_OF) as usize;
+        self.first[list] = next;
+        if next == NONE && list != DUE {
+            self.occupied[list >> LEVEL_BITS] ^= 1 << (list & ((1 << LEVEL_BITS) - 1));
+        }
     }
 
     /// Lets the list that an entry is in follow it to the slot that its contents have been copied to.
@@ -241,6 +253,21 @@ mod tests {
             now_us += 1 + (now_us - START_US) / 16;
         }
         assert!(seen.iter().all(|seen| *seen));
+    }
+
+    /// Of many that lie alone in their lists, first, last or among others, every third is taken out; the others come as ever.
+    #[test]
+    fn what_was_taken_out_never_comes_and_the_others_do() {
+        let mut lab = lab();
+        let at: Vec<u64> = (0..2_000).map(|number| START_US + number * number * 400).collect();
+        let handles: Vec<Handle> = (0..).zip(&at).map(|(number, at_us)| lab.push(number, *at_us, START_US)).collect();
+        handles.iter().step_by(3).for_each(|handle| lab.queue.remove(&mut lab.arena, *handle));
+        let next = || lab.queue.pop(&mut lab.arena, START_US + (1 << 40));
+        let popped: Vec<Handle> = std::iter::from_fn(next).collect();
+        let mut come: Vec<u32> = popped.into_iter().map(|handle| link(&lab.arena, handle, LINKS_BYTES)).collect();
+        come.sort_unstable();
+        assert_eq!(come, (0..2_000).filter(|number| number % 3 != 0).collect::<Vec<u32>>());
+        assert!(lab.queue.is_empty());
     }
 
     #[test]

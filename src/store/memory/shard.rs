@@ -150,6 +150,14 @@ impl Shard {
         verdict
     }
 
+    /// Drops an entry, live or not; whether there was one.
+    pub(super) fn remove(&mut self, name: Name<'_>, hash: u64) -> bool {
+        let Some(handle) = self.find(name, hash) else { return false };
+        self.queue.remove(&mut self.arena, handle);
+        self.forget(handle, &mut None);
+        true
+    }
+
     fn find(&self, name: Name<'_>, hash: u64) -> Option<Handle> {
         let hash = hash as u32;
         let place = self.by_name.find(spread(hash), |place| place.hash == hash && self.entry(place.handle).is_of(name));
@@ -409,6 +417,7 @@ impl Shard {
         Look::Dropped
     }
 
+    /// Drops an entry that is in the queue no more.
     fn forget(&mut self, handle: Handle, kept: &mut Option<Handle>) {
         let entry = Entry(self.arena.get(handle));
         let hash = hash_of(&self.hasher, entry.name()) as u32;

@@ -112,7 +112,7 @@ impl<T> Call<T> {
     /// Names of the keys in the order that the script takes them: packed states, then logs.
     pub(super) fn keys(&self) -> impl Iterator<Item = String> {
         let packed = self.groups.iter().filter(|group| group.has_packed).map(|group| group.name.clone());
-        packed.chain(self.groups.iter().flat_map(|group| group.logs.iter().map(|window_us| format!("{}{window_us}", group.name))))
+        packed.chain(self.groups.iter().flat_map(|group| group.logs.iter().map(|window_us| name::log(&group.name, *window_us))))
     }
 
     /// Each waiter that has none yet with its answer, from the script's reply.
@@ -174,11 +174,11 @@ impl<T> Group<T> {
         }
     }
 
-    /// Whether all members are of one plan that has one limit or no log: the script is quick about those.
+    /// Whether all members charge or peek by one plan that has one limit or no log: the script is quick about those.
     pub(super) fn is_alike(&self, plans: &[Arc<Plan>]) -> bool {
         let plan = self.members[0].plan;
         let quick = plans[usize::from(plan)].limits().len() == 1 || self.logs.is_empty();
-        quick && self.members.iter().all(|member| member.plan == plan)
+        quick && self.members.iter().all(|member| member.plan == plan && member.mode != Mode::Refund)
     }
 }
 

@@ -100,6 +100,16 @@ impl Keeper {
         let _ = self.state.standing.subscribe().wait_for(|standing| matches!(standing, Standing::Up(_))).await;
     }
 
+    /// Deletes what there is under these names within `deadline`; whether there was anything.
+    pub(super) async fn delete(&self, names: Vec<String>, deadline: Duration) -> Result<bool, StoreError> {
+        let until = monotonic() + deadline;
+        timeout(deadline, self.ready()).await.map_err(|_| StoreError::Deadline(deadline))?;
+        let connection = self.state.connection()?;
+        let result = connection.delete(names, until).await;
+        self.state.note(connection.number, result.as_ref().err());
+        result
+    }
+
     pub(super) fn status(&self) -> Status {
         Status {
             breaker: self.state.breaker().state(),

@@ -4,6 +4,24 @@
 //! braces are the hash tag, so that all keys of one request share a Cluster slot. Names of groups hold no colon, so the
 //! name reads one way only; braces in a key are escaped, so that a caller cannot choose the tag, and so the slot.
 
+use crate::plan::COMMON_WINDOWS_MS;
+use crate::store::Subject;
+
+/// Every name that a subject's state may lie under: its packed state, its logs, and logs of every common window, which plans
+/// may have had before they were edited.
+pub(super) fn all_of(subject: &Subject) -> Vec<String> {
+    let tag = hash_tag(&subject.counts_as, subject.key.as_str());
+    let common_us = COMMON_WINDOWS_MS.iter().map(|ms| ms * 1_000);
+    let logs_us = common_us.chain(subject.logs_us.iter().copied());
+    let logs: Vec<String> = logs_us.map(|window_us| log(&tag, window_us)).collect();
+    std::iter::once(tag).chain(logs).collect()
+}
+
+/// The name of a log, from its subject's.
+pub(super) fn log(tag: &str, window_us: u64) -> String {
+    format!("{tag}{window_us}")
+}
+
 /// The name of a request's packed state, and the beginning of its logs' names.
 pub(super) fn hash_tag(group: &str, key: &str) -> String {
     let mut tag = String::with_capacity(group.len() + key.len() + 3);
@@ -35,6 +53,14 @@ mod tests {
     fn the_tag_is_the_whole_name_whatever_the_key_holds() {
         assert_eq!(hash_tag("free", "alice"), "{free:alice}");
         assert_eq!(hash_tag("free", "a}b{c%7D:d"), "{free:a%7Db%7Bc%257D:d}");
+    }
+
+    #[test]
+    fn a_subject_lies_under_its_tag_its_logs_and_the_common_windows() {
+        let key = crate::key::Key::new("alice").unwrap();
+        let names = all_of(&Subject { key, counts_as: "free".into(), logs_us: vec![60_000_000, 90_000_000] });
+        assert_eq!((names[0].as_str(), names.len()), ("{free:alice}", 1 + COMMON_WINDOWS_MS.len() + 2));
+        assert!(names.contains(&"{free:alice}60000000".to_owned()) && names.contains(&"{free:alice}90000000".to_owned()));
     }
 
     #[test]

@@ -10,7 +10,7 @@ const CLOCK: &str = include_str!("script/clock.lua");
 const CLOCK_INJECTED: &str = include_str!("script/clock_injected.lua");
 
 /// In the order that Lua needs: what is used stands before its user.
-const CHUNKS: [&str; 8] = [
+const CHUNKS: [&str; 9] = [
     include_str!("script/expiry.lua"),
     include_str!("script/stamp.lua"),
     include_str!("script/fixed_window.lua"),
@@ -18,6 +18,7 @@ const CHUNKS: [&str; 8] = [
     include_str!("script/sliding_counter.lua"),
     include_str!("script/sliding_window.lua"),
     include_str!("script/sliding_log.lua"),
+    include_str!("script/refund.lua"),
     include_str!("script/decide.lua"),
 ];
 

@@ -13,7 +13,7 @@ const NUMBER: usize = 7;
 const REQUEST: usize = 7;
 
 /// A call as the script's one packed argument. Counts are within their bytes by the bounds of calls and plans; a cost fits
-/// its plan's capacities, which are below 2^40.
+/// its plan's capacities, which are below 2^40, and so is a refund's.
 pub(super) fn pack_call<T>(call: &Call<T>) -> Vec<u8> {
     let mut packed = Vec::with_capacity(64 * call.plans.len() + 16 * call.groups.len());
     packed.push(call.plans.len() as u8);
@@ -47,8 +47,16 @@ fn pack_group<T>(packed: &mut Vec<u8>, group: &Group<T>, alike: bool) {
     packed.extend((group.members.len() as u16).to_le_bytes());
     packed.extend([u8::from(group.has_packed), group.logs.len() as u8, u8::from(alike)]);
     for member in &group.members {
-        packed.extend([member.plan, u8::from(member.mode == Mode::Charge)]);
+        packed.extend([member.plan, code_of(member.mode)]);
         packed.extend_from_slice(&member.cost.to_le_bytes()[..5]);
+    }
+}
+
+fn code_of(mode: Mode) -> u8 {
+    match mode {
+        Mode::Peek => 0,
+        Mode::Charge => 1,
+        Mode::Refund => 2,
     }
 }
 
@@ -56,20 +64,24 @@ fn pack_group<T>(packed: &mut Vec<u8>, group: &Group<T>, alike: bool) {
 pub(super) fn parse_reply<T>(reply: &[u8], call: &Call<T>) -> Option<Vec<Result<Verdict, StoreError>>> {
     let mut rest = reply;
     let members = call.groups.iter().flat_map(|group| &group.members);
-    let limits = members.map(|member| call.plans[usize::from(member.plan)].limits());
-    let answers: Option<Vec<_>> = limits.map(|limits| parse_answer(&mut rest, limits)).collect();
+    let limits = members.map(|member| (call.plans[usize::from(member.plan)].limits(), member.mode));
+    let answers: Option<Vec<_>> = limits.map(|(limits, mode)| parse_answer(&mut rest, limits, mode)).collect();
     answers.filter(|_| rest.is_empty())
 }
 
-fn parse_answer(rest: &mut &[u8], limits: &[Limit]) -> Option<Result<Verdict, StoreError>> {
+fn parse_answer(rest: &mut &[u8], limits: &[Limit], mode: Mode) -> Option<Result<Verdict, StoreError>> {
     let fits = match rest.split_off_first()? {
         b'1' => true,
         b'0' => false,
         b'E' => return parse_refusal(rest).map(Err),
         _ => return None,
     };
-    let readings: Option<SmallVec<[Reading; 2]>> = limits.iter().map(|limit| parse_reading(rest, limit)).collect();
-    Some(Ok(Verdict { fits, readings: readings? }))
+    let mut read = || limits.iter().map(|limit| parse_reading(rest, limit)).collect::<Option<SmallVec<[Reading; 2]>>>();
+    let mut readings = read()?;
+    if mode == Mode::Refund {
+        readings.extend(read()?);
+    }
+    Some(Ok(Verdict { fits, readings }))
 }
 
 fn parse_refusal(rest: &mut &[u8]) -> Option<StoreError> {

@@ -89,7 +89,11 @@ fn check(history: u64, requests: u64, names: u64, plans: &[Arc<Plan>]) {
     let (mut call, mut serial, mut expected) = (Call::new(), Memory::new(), Vec::new());
     for waiter in 0..requests {
         let plan = plans[random.below(plans.len() as u64) as usize].clone();
-        let mode = if random.below(8) == 0 { Mode::Peek } else { Mode::Charge };
+        let mode = match random.below(8) {
+            0 => Mode::Peek,
+            1 => Mode::Refund,
+            _ => Mode::Charge,
+        };
         let request = Request { name: random.below(names).to_string(), plan, cost: 1 + random.below(3), mode };
         if !call.has_room_for(&request.name) {
             let bound = call.groups.len() == SCRIPT_NAMES_MAX || expected.len() == REQUESTS_MAX;
@@ -128,8 +132,10 @@ fn a_call_names_each_key_once_and_packed_states_first() {
     }
     let keys: Vec<String> = call.keys().collect();
     assert_eq!(keys, ["{group:a}", "{group:b}", "{group:a}60000000"]);
-    let alike: Vec<bool> = call.groups.iter().map(|group| group.is_alike(&call.plans)).collect();
-    assert_eq!(alike, [false, true]);
+    let alike = |call: &Call<()>| call.groups.iter().map(|group| group.is_alike(&call.plans)).collect::<Vec<bool>>();
+    assert_eq!(alike(&call), [false, true]);
+    call.take(Request { name: "{group:b}".to_owned(), plan: plans[0].clone(), cost: 1, mode: Mode::Refund }, (), monotonic());
+    assert_eq!(alike(&call), [false, false]);
 }
 
 #[test]

@@ -8,16 +8,16 @@
 --            shape, window I7, quota I7, burst I7;
 --            groups B, names of packed states B, then per group: requests I2, has a packed state B, names of logs B,
 --            alike B (1 when all its requests are of one plan, which has one limit or no log), then per request: plan B,
---            counted from 0, mode B (1 charge, 0 peek), cost I5.
+--            counted from 0, mode B (1 charge, 0 peek, 2 refund, which is in no group that is alike), cost I5.
 -- Reply    one string, per request in this order: '1' or '0' (whether the cost fits), then for each limit its reading, one
---          to three I7, see each algorithm; or 'E' and an error as length I2 and text, when its state cannot be read: it is not
+--          to three I7, see each algorithm, and of a refund another for each, from before it; or 'E' and an error as length I2 and text, when its state cannot be read: it is not
 --          ours, or a newer version's.
 --
 -- Packed state: records of shape and that algorithm's payload. A limit finds its record by its shape, so adding, removing
 -- or reordering limits resets no other's usage. Records of other limits are kept until they are fresh. A shape is a head
 -- B (kind, and eight times the window's place among common_windows(), or 31), for kind 5 the precision B, for a window that
 -- is not common its milliseconds I4, or with the top bit set its seconds.
--- Invariants: a peek writes nothing; a denial writes only a clamp; every key written gets an expiry, which only collects
+-- Invariants: a peek writes nothing; a denial writes only a clamp; a refund of what was not used writes nothing; every key written gets an expiry, which only collects
 -- garbage: what counts is read from the value and the clock.
 
 local request = ARGV[1]
@@ -215,26 +215,31 @@ local function make_decide_mixed()
     return state
   end
 
-  -- The packed state anew: changed records are saved, the others kept as they are; a charge drops those that are fresh.
-  local function join(value, records, states, fits)
+  -- The packed state anew: records of dirty states are saved, the others kept as they are; a charge drops those that are
+  -- fresh, a refund those of which nothing is left.
+  local function join(value, records, states, charged)
     for _, state in ipairs(states) do
       local limit = state.limit
-      if not limit.is_log and (fits or state.clamped) then
+      if state.dirty and not limit.is_log then
         local record = records[limit.shape]
         if not record then
           record = { shape = limit.shape }
           records[#records + 1] = record
         end
-        local payload
-        payload, record.fresh_at = limit.rule.save(limit, state.first, state.second, state.third)
-        record.text = limit.shape .. payload
+        if state.emptied then
+          record.text = nil
+        else
+          local payload
+          payload, record.fresh_at = limit.rule.save(limit, state.first, state.second, state.third)
+          record.text = limit.shape .. payload
+        end
       end
     end
     local parts, last = {}, 0
     for _, record in ipairs(records) do
       local window = window_of(record.shape)
       local fresh_at = record.fresh_at or record.rule.fresh_at(value, record.at, window)
-      if fresh_at > now or not fits then
+      if record.text and (fresh_at > now or not charged) then
         parts[#parts + 1] = record.text
         last = math.max(last, expiry(fresh_at, expiry_unit(window)))
       end
@@ -242,42 +247,76 @@ local function make_decide_mixed()
     return table.concat(parts), last
   end
 
-  -- Charges and saves; the packed state goes first, since only its writing can fail.
-  local function commit(key, value, records, states, fits, cost)
+  local function charge(state, fits, cost)
+    if fits then
+      state.first, state.second, state.third =
+        state.limit.rule.charge(state.limit, state.first, state.second, state.third, cost)
+    end
+    state.dirty = fits or state.clamped
+  end
+
+  local refunds
+
+  local function refund(state, _, cost)
+    local limit = state.limit
+    refunds = refunds or make_refunds()
+    local taken, left, first, second, third =
+      refunds[limit.head % 8](limit, state.first, state.second, state.third, cost)
+    state.dirty, state.emptied = taken, not left
+    if taken and left then
+      state.first, state.second, state.third = first, second, third
+    elseif taken then
+      state.first, state.second, state.third = limit.rule.view(nil, nil, limit)
+    end
+  end
+
+  -- Changes every state, by charge or refund, and saves what that made dirty; the packed state after it. It goes first, since
+  -- only its writing can fail.
+  local function commit(key, value, records, states, change, fits, cost)
     local dirty, logs = false, {}
     for _, state in ipairs(states) do
-      local limit = state.limit
-      if limit.is_log then
+      if state.limit.is_log then
         logs[#logs + 1] = state
-      elseif fits then
-        state.first, state.second, state.third = limit.rule.charge(limit, state.first, state.second, state.third, cost)
-        dirty = true
       else
-        dirty = dirty or state.clamped
+        change(state, fits, cost)
+        dirty = dirty or state.dirty
       end
     end
     local after = value
     if dirty then
       local expires
       after, expires = join(value, records, states, fits)
-      write(key, value, after, expires)
+      if after == '' then
+        after = false
+        call('DEL', key)
+      else
+        write(key, value, after, expires)
+      end
     end
     for _, state in ipairs(logs) do
-      local limit = state.limit
-      if fits then
-        limit.rule.charge(limit, state.first, 0, 0, cost)
-      end
-      if fits or state.clamped then
-        limit.rule.save(limit, state.first)
+      change(state, fits, cost)
+      if state.dirty and not state.emptied then
+        state.limit.rule.save(state.limit, state.first)
       end
     end
     return after
   end
 
+  -- A reading per limit, packed.
+  local function readings(states, cost, charged)
+    local parts = {}
+    for index, state in ipairs(states) do
+      local limit = state.limit
+      parts[index] = pack(limit.rule.reading_format,
+        limit.rule.reading(limit, state.first, state.second, state.third, cost, charged))
+    end
+    return table.concat(parts)
+  end
+
   local function decide_one(key, value, logs)
     local plan, mode, cost
     plan, mode, cost, at = unpack('<BBI5', request, at)
-    if key and mode == 0 and not value then
+    if key and mode ~= 1 and not value then
       call('GET', key)
     end
     local records, states, fits = parse_records(value or ''), {}, true
@@ -286,16 +325,15 @@ local function make_decide_mixed()
       states[index] = state
       fits = limit.rule.fits(limit, state.first, state.second, state.third, cost) and fits
     end
+    local before = ''
     if mode == 1 then
-      value = commit(key, value, records, states, fits, cost)
+      value = commit(key, value, records, states, charge, fits, cost)
+    elseif mode == 2 then
+      before = readings(states, 0, false)
+      value = commit(key, value, records, states, refund, false, cost)
+      fits, cost = true, 0
     end
-    local parts = { fits and '1' or '0' }
-    for index, state in ipairs(states) do
-      local limit = state.limit
-      parts[index + 1] = pack(limit.rule.reading_format,
-        limit.rule.reading(limit, state.first, state.second, state.third, cost, fits and mode == 1))
-    end
-    replies[settled + 1] = table.concat(parts)
+    replies[settled + 1] = (fits and '1' or '0') .. readings(states, cost, fits and mode == 1) .. before
     settled = settled + 1
     return value
   end

@@ -1,0 +1,90 @@
+//! How many admin calls there were, by method and by the code that they were answered.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tonic::Code;
+
+/// What can be called.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Method {
+    Reset,
+    Refund,
+    ReloadConfig,
+}
+
+impl Method {
+    const NAMES: [&str; 3] = ["Reset", "Refund", "ReloadConfig"];
+
+    pub(super) fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+}
+
+/// Every status code by its number, as gRPC's documents write them.
+const CODES: [&str; 17] = [
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+];
+
+/// Counts of admin calls since the start; clones count together.
+#[derive(Clone, Default)]
+pub struct AdminCalls(Arc<[[AtomicU64; CODES.len()]; Method::NAMES.len()]>);
+
+impl AdminCalls {
+    pub(super) fn note(&self, method: Method, code: Code) {
+        self.0[method as usize][code as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Method, code and count, of each that there was, and of each method's `OK`.
+    pub fn counts(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> + '_ {
+        Method::NAMES.into_iter().zip(self.0.iter()).flat_map(|(method, counts)| {
+            let counts = CODES.into_iter().zip(counts).map(move |(code, count)| (method, code, count.load(Ordering::Relaxed)));
+            counts.filter(|(_, code, count)| *count > 0 || *code == CODES[0])
+        })
+    }
+}
+
+/// A code as gRPC's documents write it.
+pub(super) fn word(code: Code) -> &'static str {
+    CODES[code as usize]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_its_own_word() {
+        for (number, name) in CODES.iter().enumerate() {
+            let code = Code::from_i32(number as i32);
+            assert_eq!(code as usize, number);
+            let camel: String = format!("{code:?}").chars().filter(char::is_ascii_alphabetic).collect();
+            assert_eq!(camel.to_uppercase(), name.replace('_', ""));
+        }
+    }
+
+    #[test]
+    fn what_was_counted_is_told() {
+        let calls = AdminCalls::default();
+        calls.note(Method::Refund, Code::NotFound);
+        calls.note(Method::Refund, Code::NotFound);
+        let counts: Vec<_> = calls.counts().collect();
+        assert_eq!(counts, [("Reset", "OK", 0), ("Refund", "OK", 0), ("Refund", "NOT_FOUND", 2), ("ReloadConfig", "OK", 0)]);
+    }
+}

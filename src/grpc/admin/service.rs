@@ -1,0 +1,109 @@
+//! The handlers: who asks, what it is, do it, tell the log and the metrics, answer.
+
+use tonic::metadata::MetadataMap;
+use tonic::{Code, Request, Response, Status};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::AdminParts;
+use super::calls::{Method, word};
+use crate::grpc::pb::admin_service_server::AdminService;
+use crate::grpc::{convert, pb};
+use crate::key::Key;
+use crate::store::Store;
+
+/// `AdminService` over a limiter.
+pub(super) struct Admin<S>(AdminParts<S>);
+
+/// A key and the plan that it is asked about by.
+type Subject = (Key, String);
+
+impl<S: Store> Admin<S> {
+    pub(super) fn new(parts: AdminParts<S>) -> Self {
+        Self(parts)
+    }
+
+    /// Whether the caller may. Errors: UNAUTHENTICATED, alike for every reason that lies with the caller.
+    async fn admit(&self, metadata: &MetadataMap) -> Result<(), Status> {
+        let Some(file) = self.0.token.clone() else { return Ok(()) };
+        let offered = metadata.get("authorization").map(|value| value.as_bytes().to_vec()).unwrap_or_default();
+        // A file system may hang, and this thread takes in everybody's connections.
+        let admitted = tokio::task::spawn_blocking(move || file.admits(bearer(&offered))).await;
+        match admitted.unwrap_or_else(|error| Err(error.to_string())) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Status::unauthenticated("send the admin token: authorization: Bearer TOKEN")),
+            Err(sentence) => {
+                tracing::error!(error = sentence, "no admin call is let in");
+                Err(Status::unauthenticated("this server has no admin token at the moment; its log says why"))
+            }
+        }
+    }
+
+    /// Tells what became of a call, and answers it. The subject is unknown where the caller was not let in, or asked for
+    /// something that cannot be.
+    fn tell<T>(
+        &self,
+        method: Method,
+        subject: Option<&Subject>,
+        done: Result<(T, String), Status>,
+    ) -> Result<Response<T>, Status> {
+        let (code, outcome) = match &done {
+            Ok((_, outcome)) => (Code::Ok, outcome.as_str()),
+            Err(status) => (status.code(), status.message()),
+        };
+        self.0.calls.note(method, code);
+        // Keys are told apart by this and found by nobody who does not know them.
+        let key = subject.map(|(key, _)| format!("{:016x}", xxh3_64(key.as_str().as_bytes())));
+        let plan = subject.map(|(_, plan)| plan.as_str());
+        tracing::info!(method = method.name(), code = word(code), plan, key_hash = key, outcome, "admin call");
+        done.map(|(answer, _)| Response::new(answer))
+    }
+}
+
+#[tonic::async_trait]
+impl<S: Store> AdminService for Admin<S> {
+    async fn reset(&self, request: Request<pb::ResetRequest>) -> Result<Response<pb::ResetResponse>, Status> {
+        let patience = convert::patience(request.metadata());
+        let (metadata, _, pb::ResetRequest { key, plan }) = request.into_parts();
+        let asked = self.admit(&metadata).await.and_then(|()| convert::subject(key, plan));
+        let done = async {
+            let (key, plan) = asked.clone()?;
+            let existed = self.0.limiter.reset(key, &plan, patience).await.map_err(|error| convert::not_done(&error))?;
+            Ok((pb::ResetResponse { existed }, format!("existed: {existed}")))
+        };
+        self.tell(Method::Reset, asked.as_ref().ok(), done.await)
+    }
+
+    async fn refund(&self, request: Request<pb::RefundRequest>) -> Result<Response<pb::RefundResponse>, Status> {
+        let patience = convert::patience(request.metadata());
+        let (metadata, _, pb::RefundRequest { key, plan, cost }) = request.into_parts();
+        let asked = self.admit(&metadata).await.and_then(|()| convert::subject(key, plan));
+        let done = async {
+            let ((key, plan), cost) = (asked.clone()?, convert::refund_cost(cost)?);
+            let refunded = self.0.limiter.refund(key, &plan, cost, patience).await.map_err(|error| convert::not_done(&error))?;
+            Ok((convert::refunded(&refunded), format!("refunded: {} of {}", refunded.units(), cost.units())))
+        };
+        self.tell(Method::Refund, asked.as_ref().ok(), done.await)
+    }
+
+    async fn reload_config(
+        &self,
+        request: Request<pb::ReloadConfigRequest>,
+    ) -> Result<Response<pb::ReloadConfigResponse>, Status> {
+        let done = async {
+            self.admit(request.metadata()).await?;
+            let answer = convert::reloaded(self.0.reloader.reload().await)?;
+            let outcome = format!("config_hash: {}", answer.config_hash);
+            Ok((answer, outcome))
+        };
+        self.tell(Method::ReloadConfig, None, done.await)
+    }
+}
+
+/// What follows the word Bearer, however it is written; nothing where that is missing.
+fn bearer(authorization: &[u8]) -> &[u8] {
+    const SCHEME: &[u8] = b"bearer ";
+    match authorization.split_at_checked(SCHEME.len()) {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case(SCHEME) => token,
+        _ => b"",
+    }
+}
