@@ -133,6 +133,8 @@ pub fn decide(limits: &[Limit], states: &mut [State], now_us: u64, cost: Cost, m
     Verdict { fits, readings: if fits { read(states, 0) } else { readings } }
 }
 
+// Apart from the others, which are on the way of every request.
+#[cold]
 fn refund(limits: &[Limit], states: &mut [State], now_us: u64, cost: u64) -> Verdict {
     let before: SmallVec<[Reading; 2]> = limits.iter().zip(&*states).map(|(limit, state)| state.read(limit, now_us, 0)).collect();
     let after = limits.iter().zip(states).map(|(limit, state)| {
