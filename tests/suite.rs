@@ -27,6 +27,7 @@ mod outages;
 mod parity;
 mod promises;
 mod reload;
+mod secrets;
 mod tidy;
 mod trace;
 mod workers;

@@ -37,6 +37,13 @@ impl Server {
         Self::start_at("127.0.0.1:0", config, flags)
     }
 
+    /// The same, in this environment.
+    pub fn start_on_in(config: &Path, flags: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut command = tollgate();
+        command.envs(variables.iter().copied());
+        Self::start_by(command, "127.0.0.1:0", config, flags)
+    }
+
     fn start_from(address: &str, file: tempfile::NamedTempFile, flags: &[&str]) -> Self {
         let mut server = Self::start_at(address, file.path(), flags);
         server.config = Some(file);
@@ -47,9 +54,7 @@ impl Server {
     pub fn start_in(config: &str, flags: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
         file.write_all(config.as_bytes()).unwrap();
-        let mut command = tollgate();
-        command.envs(variables.iter().copied());
-        let mut server = Self::start_by(command, "127.0.0.1:0", file.path(), flags);
+        let mut server = Self::start_on_in(file.path(), flags, variables);
         server.config = Some(file);
         server
     }
