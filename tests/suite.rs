@@ -7,6 +7,7 @@
 
 mod support;
 
+mod abuse;
 mod admin;
 mod ailments;
 mod checker;
@@ -14,6 +15,7 @@ mod clocks;
 mod command_line;
 mod contract;
 mod deny_cache;
+mod drain;
 mod embedded;
 mod faults;
 mod fleet;
@@ -28,5 +30,6 @@ mod parity;
 mod promises;
 mod reload;
 mod tidy;
+mod tls;
 mod trace;
 mod workers;
