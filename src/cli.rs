@@ -48,6 +48,9 @@ pub struct ServeArguments {
     /// Where to serve gRPC: host:port or unix:/path; may be repeated. Same as --set listen.grpc=A,B.
     #[arg(short, long, value_name = "ADDRESS")]
     listen: Vec<String>,
+    /// Let gRPC and HTTP be reached unencrypted from other hosts. Same as --set listen.plaintext=true.
+    #[arg(long)]
+    plaintext: bool,
     /// Where to keep the counters: memory: or redis://host:6379. Same as --set store.url=URL.
     #[arg(short, long, value_name = "URL")]
     store: Option<String>,
@@ -135,6 +138,9 @@ impl ServeArguments {
         let mut overrides = self.set.clone();
         if !self.listen.is_empty() {
             overrides.push(("listen.grpc".to_owned(), self.listen.join(",")));
+        }
+        if self.plaintext {
+            overrides.push(("listen.plaintext".to_owned(), "true".to_owned()));
         }
         overrides.extend(self.store.clone().map(|url| ("store.url".to_owned(), url)));
         // Names and values that are no UTF-8 cannot be settings of ours.

@@ -3,6 +3,7 @@
 //! Every mistake is reported at once, each with its path and with what would be right. What comes out ([`Config`]) is
 //! valid; nothing after this module checks a setting again.
 
+mod listen;
 mod plans;
 mod settings;
 mod source;
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 use crate::grpc::Address;
 use crate::plan::PlanSet;
+use crate::tls;
 
 pub use source::{Origin, Sources};
 pub use store_url::StoreUrl;
@@ -38,6 +40,15 @@ pub struct Config {
     pub listen_admin: Option<Address>,
     /// The file of the token that admin calls must carry, which loopback needs and a Unix socket may have. Default: none.
     pub admin_token_file: Option<PathBuf>,
+    /// What encrypts every TCP address that does not say `plaintext:`. Default: nothing does, and then only addresses of
+    /// loopback are valid, unless `listen.plaintext` is true.
+    pub listen_tls: Option<tls::Settings>,
+    /// How long, from the signal to stop on, everything is served as before but health, so that whoever looks at it leaves,
+    /// 0 to 3 s. Default: 2 s.
+    pub listen_lame_duck: Duration,
+    /// After how long a gRPC connection is told to go away, give or take a tenth, 1 s to 365 days; written as 0s, and `None`
+    /// here: never. Default: never.
+    pub listen_max_connection_age: Option<Duration>,
     /// Where the counters are kept. Default: `memory:`.
     pub store_url: StoreUrl,
     /// The longest that a decision waits for the store, 1 ms to 10 s. Default: 25 ms, which a healthy Redis nearby keeps
@@ -83,6 +94,9 @@ impl Config {
             listen_http,
             listen_admin,
             admin_token_file,
+            listen_tls,
+            listen_lame_duck,
+            listen_max_connection_age,
             store_url,
             store_deadline,
             expected_replicas,
@@ -95,6 +109,9 @@ impl Config {
             ("listen.http", *listen_http != other.listen_http),
             ("listen.admin", *listen_admin != other.listen_admin),
             ("listen.admin_token_file", *admin_token_file != other.admin_token_file),
+            ("listen.tls", *listen_tls != other.listen_tls),
+            ("listen.lame_duck", *listen_lame_duck != other.listen_lame_duck),
+            ("listen.max_connection_age", *listen_max_connection_age != other.listen_max_connection_age),
             ("store.url", *store_url != other.store_url),
             ("store.deadline", *store_deadline != other.store_deadline),
             ("store.expected_replicas", *expected_replicas != other.expected_replicas),

@@ -7,12 +7,15 @@
 
 mod acceptor;
 mod admin;
+mod calls;
 mod client;
 pub mod codec;
 mod connection;
 mod convert;
 mod crew;
+mod leaving;
 mod listener;
+mod paced;
 mod preface;
 mod service;
 mod services;
@@ -22,6 +25,8 @@ mod workers;
 
 use std::future::Future;
 use std::io;
+use std::pin::pin;
+use std::time::Duration;
 
 pub(crate) use acceptor::accept;
 pub use admin::{
@@ -67,8 +72,9 @@ pub enum ServeError {
     Worker,
 }
 
-/// Serves on `listeners` by `workers` until `shutdown` resolves, then drains: health says NOT_SERVING, connections are told
-/// to go away, those that never spoke are dropped, calls under way are answered, and after 8 seconds what is left is cut.
+/// Serves on `listeners` by `workers` until `shutdown` resolves, and for as long after it as that says, with health saying
+/// NOT_SERVING. Then drains: connections are told to go away, those that never spoke are dropped, calls under way are
+/// answered, streams end, and after 5 seconds what is left is cut.
 ///
 /// Each connection is served by one worker, the one that has the fewest. Runs the acceptor on the caller's runtime.
 ///
@@ -76,14 +82,34 @@ pub enum ServeError {
 pub async fn serve(
     listeners: Vec<Listener>,
     workers: Workers,
-    shutdown: impl Future<Output = ()>,
+    shutdown: impl Future<Output = Duration>,
 ) -> Result<Drained, ServeError> {
     let Workers { crew, mut ends } = workers;
-    let failed = tokio::select! {
-        () = shutdown => None,
-        error = acceptor::accept(listeners, |accepted| crew.hand(accepted)) => Some(error),
-        () = ends.lost() => Some(ServeError::Worker),
+    let (hand, unready) = (|accepted| crew.hand(accepted), ends.unready());
+    let failed = {
+        let serving = async {
+            tokio::select! {
+                error = acceptor::accept(&listeners, hand) => error,
+                () = ends.lost() => ServeError::Worker,
+            }
+        };
+        let mut serving = pin!(serving);
+        tokio::select! {
+            error = serving.as_mut() => {
+                unready.await;
+                Some(error)
+            }
+            lame_duck = shutdown => {
+                unready.await;
+                tokio::time::timeout(lame_duck, serving).await.ok()
+            }
+        }
     };
+    tracing::info!("stopping: no new calls, answering those under way");
+    // Else whoever has connected but was not taken in yet would be reset, with a call sent perhaps.
+    for accepted in listeners.into_iter().flat_map(Listener::close) {
+        hand(accepted);
+    }
     let drained = ends.drain(crew).await;
     failed.map_or(Ok(drained), Err)
 }

@@ -21,19 +21,29 @@ use tokio::task::JoinHandle;
 use crate::grpc::{Accepted, AdminCalls, Connections, Drained, Listener, ServeError, accept};
 use crate::limiter::Limiter;
 use crate::store::Store;
+use crate::tls::Tls;
 
 /// Most open connections; more are closed as soon as they are accepted. A proxy keeps some per worker process of its own,
 /// and each takes some 20 KiB at most.
 const CONNECTIONS_MAX: usize = 1024;
-/// Longest that answers under way hold up the end, once gRPC has ended: with its 8.5 s within the 10 that are promised.
+/// Longest that answers under way hold up the end, once gRPC has ended: with its 8.5 s at most within the 10 that are promised.
 const DRAIN_WITHIN: Duration = Duration::from_secs(1);
 
 /// What the handlers answer from.
 struct Site<S> {
     limiter: Limiter<S>,
-    grpc_connections: Connections,
-    admin_calls: Option<AdminCalls>,
+    told: Told,
     ready: AtomicBool,
+}
+
+/// What the metrics tell of beside decisions.
+pub struct Told {
+    /// Those of gRPC.
+    pub grpc_connections: Connections,
+    /// If there may be any.
+    pub admin_calls: Option<AdminCalls>,
+    /// If anything is encrypted.
+    pub tls: Option<Arc<Tls>>,
 }
 
 /// A running HTTP server. It ends when dropped, at once.
@@ -45,17 +55,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves on `listener`: decides by `limiter`, and tells of it, of those beside it, of `grpc_connections`, and of
-    /// `admin_calls` if there may be any.
+    /// Serves on `listener`: decides by `limiter`, and tells of it, of those beside it and of `told`.
     ///
     /// Must be called within a tokio runtime, whose time it takes.
-    pub fn start<S: Store>(
-        listener: Listener,
-        limiter: Limiter<S>,
-        grpc_connections: Connections,
-        admin_calls: Option<AdminCalls>,
-    ) -> Self {
-        let site = Arc::new(Site { limiter, grpc_connections, admin_calls, ready: AtomicBool::new(true) });
+    pub fn start<S: Store>(listener: Listener, limiter: Limiter<S>, told: Told) -> Self {
+        let site = Arc::new(Site { limiter, told, ready: AtomicBool::new(true) });
         let (stop, stopping) = watch::channel(());
         let (router, seats) = (routes::router(site.clone()), Arc::new(Semaphore::new(CONNECTIONS_MAX)));
         let hand = move |accepted: Accepted| {
@@ -67,7 +71,7 @@ impl Server {
             });
             true
         };
-        let accepting = tokio::spawn(accept(vec![listener], hand));
+        let accepting = tokio::spawn(async move { accept(&[listener], hand).await });
         Self { unready: Box::new(move || site.ready.store(false, Ordering::Relaxed)), stop, accepting }
     }
 

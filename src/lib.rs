@@ -14,6 +14,7 @@
 //! - [`grpc`]: the wire
 //! - [`http`]: check endpoint, health, metrics
 //! - [`config`]: settings, every mistake at once, and whether their file changed
+//! - [`tls`]: certificates of the listeners, and taking up new ones
 //! - [`cli`], [`telemetry`], [`trace`], [`shutdown`], [`clock`]: the rim
 //!
 //! # Which way things depend
@@ -21,7 +22,7 @@
 //! and is used only by `cli`. `tests/tidy.rs` holds the code to this:
 //! 1. [`algorithm`] is pure: no await, clock, log, lock or float. State, time and cost in; readings and new state out.
 //! 2. Only `store/redis*` names fred. Only `grpc*` names tonic and prost, only `http*` axum, only these two hyper. Only
-//!    `config*` names the config crate, only `trace` OpenTelemetry.
+//!    `config*` names the config crate, only `trace` OpenTelemetry, only `tls*` rustls.
 //! 3. One decision is one store call, all limits of a plan together, all or nothing.
 //! 4. "No" is a [`decision::Decision`], never an error. An error means "could not decide"; [`limiter`] alone answers it.
 //! 5. The store's clock is the clock: Redis `TIME` inside the script, the injected clock for memory.
@@ -49,4 +50,5 @@ pub mod cli;
 pub mod clock;
 pub mod shutdown;
 pub mod telemetry;
+pub mod tls;
 pub mod trace;

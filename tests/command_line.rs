@@ -60,6 +60,57 @@ fn nonsense_on_the_command_line_ends_with_2_and_a_sentence() {
 }
 
 #[test]
+fn nothing_is_served_unencrypted_to_other_hosts_unless_it_is_asked_for() {
+    fails(&["--listen", "0.0.0.0:0"], 2, "listen.grpc[0] is 0.0.0.0:0, which other hosts can reach, and nothing encrypts it");
+    fails(&["--set", "listen.http=[::]:0"], 2, "listen.http is [::]:0, which other hosts can reach");
+    let open = ["--listen", "0.0.0.0:0", "--set", "listen.http=0.0.0.0:0"];
+    let server = Server::start(PLANS, &[&open[..], &["--plaintext"]].concat());
+    assert!(field(&server.log(), "grpc").contains("0.0.0.0:"), "{}", server.log());
+    let server = Server::start(PLANS, &["--listen", "plaintext:0.0.0.0:0"]);
+    assert!(field(&server.log(), "grpc").contains(",0.0.0.0:"), "{}", server.log());
+}
+
+/// Row 30: whoever chooses keys and plans writes no line of the log, and no colour into a terminal.
+#[tokio::test]
+async fn row_30_nothing_that_a_caller_sends_begins_a_line_of_the_log() {
+    const FORGED: &str = "k\nINFO forged-canary\x1b[31m\r\n{\"level\":\"forged-canary\"}";
+    for format in ["human", "json"] {
+        let redis = Redis::start();
+        // Everything is logged, and the store is lost on the way, so that there is something to say.
+        let flags = ["--log-level", "trace", "--store", &redis.url(), "--log-format", format, "--set", "listen.http=127.0.0.1:0"];
+        let mut command = tollgate();
+        let file = file(PLANS.as_bytes());
+        let at = format!("127.0.0.1:{}", crate::support::redis::free_port());
+        command.arg("--config").arg(file.path()).args(["--listen", &at]).args(flags);
+        // Into a file, which takes however much is said.
+        let said = tempfile::NamedTempFile::new().unwrap();
+        let mut server = Guarded(command.stdout(said.reopen().unwrap()).spawn().unwrap());
+        let started = std::time::Instant::now();
+        while TcpStream::connect(&at).is_err() {
+            assert!(started.elapsed() < crate::support::server::PATIENCE, "it does not start");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let mut client = crate::support::server::Client::new(crate::support::server::channel_to(&at).await);
+        let ask = |key: &str, plan: &str| crate::support::server::request(key, plan, None);
+        assert!(client.should_allow(ask(FORGED, "p")).await.is_ok());
+        assert!(client.should_allow(ask("k", "p\nforged-canary")).await.is_err());
+        redis.cli(&["SET", &format!("{{p:{FORGED}}}"), "no state of ours", "EX", "1000"]);
+        assert!(client.should_allow(ask(FORGED, "p")).await.is_ok());
+        drop(redis);
+        assert!(client.should_allow(ask(FORGED, "p")).await.is_ok());
+        server.0.kill().unwrap();
+        server.0.wait().unwrap();
+        let log = std::fs::read_to_string(said.path()).unwrap();
+        assert!(log.lines().count() > 3 && log.contains("tollgate is serving"), "{log}");
+        assert!(!log.contains('\x1b'), "{log}");
+        let begins = |line: &str| line.trim_start().starts_with("INFO forged") || line.starts_with("{\"level\":\"forged");
+        assert!(!log.lines().any(begins), "{log}");
+        let canaries = log.lines().filter(|line| line.contains("forged-canary")).count();
+        println!("{format}: {} lines, {canaries} of which tell of it", log.lines().count());
+    }
+}
+
+#[test]
 fn a_port_in_use_ends_with_1_and_names_it() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();

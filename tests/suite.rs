@@ -7,6 +7,7 @@
 
 mod support;
 
+mod abuse;
 mod admin;
 mod ailments;
 mod checker;
@@ -14,6 +15,7 @@ mod clocks;
 mod command_line;
 mod contract;
 mod deny_cache;
+mod drain;
 mod embedded;
 mod faults;
 mod fleet;
@@ -29,5 +31,6 @@ mod promises;
 mod reload;
 mod secrets;
 mod tidy;
+mod tls;
 mod trace;
 mod workers;

@@ -2,6 +2,8 @@
 //! HTTP client that reads metrics.
 
 pub mod clock;
+pub mod frames;
+pub mod haproxy;
 pub mod history;
 pub mod http;
 pub mod netns;
@@ -12,6 +14,7 @@ pub mod proxy;
 pub mod redis;
 pub mod server;
 pub mod shift;
+pub mod tls;
 
 /// Sends a signal (a name such as `STOP`) to a child that this test started.
 pub fn signal(child: &std::process::Child, signal: &str) {

@@ -67,6 +67,8 @@ fn each_package_has_its_one_place() {
     only("hyper", &["src/grpc", "src/http"]);
     only("serde_json", &["src/http/convert.rs"]);
     only("prost_types", &["src/grpc"]);
+    only("rustls", &["src/tls"]);
+    only("x509_cert", &["src/tls"]);
     only("config::Value", &["src/config"]);
     only("clap::", &["src/cli", "src/main.rs", "src/telemetry.rs"]);
     only("Instant::now", &["src/clock.rs"]);

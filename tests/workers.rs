@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
-use tokio_stream::StreamExt;
 use tollgate::grpc::pb::rate_limit_service_server::RateLimitService;
 use tollgate::grpc::{self, Drained, Listener, ServeError, StartError, Workers, pb};
 use tonic::transport::{Channel, Endpoint};
@@ -92,7 +91,10 @@ impl Lab {
         };
         let workers = Workers::start(NonZeroUsize::new(workers).unwrap(), service).await.unwrap();
         let (stop, stopped) = oneshot::channel();
-        let shutdown = async move { stopped.await.unwrap() };
+        let shutdown = async move {
+            stopped.await.unwrap();
+            Duration::ZERO
+        };
         let served = tokio::spawn(grpc::serve(vec![listener], workers, shutdown));
         Self { address, asked, go, stop, served }
     }
@@ -209,8 +211,7 @@ fn unmarked() -> Marked {
 #[tokio::test]
 async fn a_listener_that_listens_no_more_ends_the_server() {
     let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
-    let Listener::Tcp(socket, address) = &listener else { panic!("not TCP") };
-    let (socket, address) = (socket2::SockRef::from(socket).try_clone().unwrap(), address.clone());
+    let (socket, address) = (socket2::SockRef::from(&listener).try_clone().unwrap(), listener.address().clone());
     let lab = Lab::over(1, listener).await;
     assert_eq!(worker_of(&mut lab.client().await).await, 0);
     socket.shutdown(std::net::Shutdown::Both).unwrap();
@@ -295,35 +296,9 @@ fn what_a_connection_may_do_is_told_in_its_settings() {
     const MAX_CONCURRENT_STREAMS: u16 = 3;
     const INITIAL_WINDOW_SIZE: u16 = 4;
     const MAX_HEADER_LIST_SIZE: u16 = 6;
-    assert_eq!(settings.get(&MAX_CONCURRENT_STREAMS), Some(&1024), "{settings:?}");
+    assert_eq!(settings.get(&MAX_CONCURRENT_STREAMS), Some(&256), "{settings:?}");
     assert_eq!(settings.get(&INITIAL_WINDOW_SIZE), Some(&(256 << 10)), "{settings:?}");
     assert_eq!(settings.get(&MAX_HEADER_LIST_SIZE), Some(&(16 << 10)), "{settings:?}");
-}
-
-#[tokio::test]
-async fn an_open_stream_holds_the_end_up_for_the_drain_and_no_longer() {
-    let server = Server::start(PLANS, &[]);
-    let mut client = server.client().await;
-    let (asks, asked) = tokio::sync::mpsc::channel::<pb::ShouldAllowStreamRequest>(1);
-    let asked = futures_util::stream::unfold(asked, |mut asked| async { asked.recv().await.map(|ask| (ask, asked)) });
-    let mut answers = client.should_allow_stream(asked).await.unwrap().into_inner();
-    let ask = |id| pb::ShouldAllowStreamRequest { id, request: Some(request("k", "p", None)) };
-    asks.send(ask(1)).await.unwrap();
-    assert_eq!(answers.next().await.unwrap().unwrap().id, 1);
-    server.signal("TERM");
-    let started = Instant::now();
-    while !server.log().contains("stopping: no new calls") && started.elapsed() < PATIENCE {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    // Still answered while it drains.
-    asks.send(ask(2)).await.unwrap();
-    assert_eq!(answers.next().await.unwrap().unwrap().id, 2);
-    let (status, took) = tokio::task::spawn_blocking(move || server.wait_and_log()).await.unwrap();
-    println!("ended {took:?} after SIGTERM with a stream open");
-    assert!(status.0.success() && status.1.contains("were cut"), "{status:?}");
-    // The promise is 10 s; a busy machine may add to it.
-    assert!(took > Duration::from_secs(4) && took < SILENT_WITHIN, "{took:?}");
-    assert!(answers.next().await.unwrap().is_err());
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! Reload: takes up the plans of a config file that changed, or keeps the old ones, and says so.
+//! Reload: takes up the plans of a config file that changed, and a certificate that did, or keeps the old ones, and says so.
 //!
-//! Looks at the file by itself, when the process is sent SIGHUP and when an operator calls for it. One log line for each change
-//! of the file, and one for each signal or call.
+//! Looks at the files by itself, when the process is sent SIGHUP and when an operator calls for it. One log line for each change
+//! of the config, one for each of the certificate, and one of each for a signal or call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use tokio::task::JoinError;
 use crate::config::{Config, Mistakes, Origin, Watch};
 use crate::grpc::{ReloadAsked, ReloadOutcome, Reloaded};
 use crate::limiter::{Changes, Limiter};
+use crate::tls;
 
 /// From one look at the file to the next. What changed is taken up at the second look that finds it, within 2 s, as is
 /// promised, also where reading takes its time. A look at a file of 10 KB takes some 20 us, at the largest some 10 ms.
@@ -23,6 +24,8 @@ const NO_FILE: &str = "nothing to reload: no config file was named";
 /// What a reload needs to know.
 pub(super) struct Reload {
     pub(super) watch: Watch,
+    /// Of the files of TLS, where there is any.
+    pub(super) certificates: Option<tls::Watch>,
     pub(super) limiter: Arc<Limiter<()>>,
     /// The config of the start, whose settings last.
     pub(super) start: Config,
@@ -50,6 +53,9 @@ impl Reload {
     }
 
     fn look(&mut self, asked: Asked) {
+        if let Some(certificates) = &mut self.certificates {
+            certificates.look(!matches!(asked, Asked::Nobody));
+        }
         let origin = self.watch.origin();
         let judged = match (&origin, &asked) {
             (Origin::Example, Asked::Nobody) => return,

@@ -18,6 +18,7 @@ use crate::grpc::{
 use crate::http;
 use crate::limiter::{Limiter, Settings};
 use crate::store::{ConfiguredStore, MemoryStore, RedisStore};
+use crate::tls::Tls;
 use crate::{shutdown, telemetry};
 
 /// How long a start waits for a store that is there, so that the first calls are decided by it. One that is absent costs
@@ -58,7 +59,11 @@ async fn serve(mut config: Config, watch: Watch) -> ExitCode {
         Ok(signals) => signals,
         Err(error) => return fail(1, &format!("cannot listen for signals: {error}")),
     };
-    let listeners = match Listeners::bind(&config).await {
+    let (tls, certificates) = match config.listen_tls.clone().map(Tls::load).transpose() {
+        Ok(loaded) => loaded.unzip(),
+        Err(mistake) => return fail(2, &mistake),
+    };
+    let listeners = match Listeners::bind(&config, tls.as_ref()).await {
         Ok(listeners) => listeners,
         Err(error) => return fail(1, &error.to_string()),
     };
@@ -86,10 +91,10 @@ async fn serve(mut config: Config, watch: Watch) -> ExitCode {
     announce(&limiter, count, &stores.url, &watch.origin(), &listeners);
     let (reloader, asked) = grpc::reloader();
     let calls = listeners.admin.as_ref().map(|_| AdminCalls::default());
-    let http = listeners
-        .http
-        .zip(main_store.clone())
-        .map(|(listener, store)| http::Server::start(listener, limiter.beside(store), workers.connections(), calls.clone()));
+    let http = listeners.http.zip(main_store.clone()).map(|(listener, store)| {
+        let told = http::Told { grpc_connections: workers.connections(), admin_calls: calls.clone(), tls };
+        http::Server::start(listener, limiter.beside(store), told)
+    });
     let admin = match listeners.admin.zip(main_store) {
         Some((listener, store)) => {
             let parts = AdminParts { limiter: limiter.beside(store), reloader, token, calls: calls.unwrap_or_default() };
@@ -97,7 +102,9 @@ async fn serve(mut config: Config, watch: Watch) -> ExitCode {
         }
         None => None,
     };
-    let reloading = tokio::spawn(Reload { watch, limiter, start: config }.run(hangup, asked));
+    let workers = workers.retire_connections_after(config.listen_max_connection_age);
+    let signal = with_pause(signal, config.listen_lame_duck);
+    let reloading = tokio::spawn(Reload { watch, certificates, limiter, start: config }.run(hangup, asked));
     let code = serve_until(signal, listeners.grpc, workers, Sides { http, admin }).await;
     reloading.abort();
     code
@@ -111,20 +118,40 @@ struct Listeners {
 }
 
 impl Listeners {
-    async fn bind(config: &Config) -> Result<Self, BindError> {
+    async fn bind(config: &Config, tls: Option<&Arc<Tls>>) -> Result<Self, BindError> {
+        let secured = |listener: Listener| match tls {
+            Some(tls) => listener.with_tls(tls.clone()),
+            None => listener,
+        };
         let mut grpc = Vec::new();
         for address in &config.listen_grpc {
-            grpc.push(Listener::bind(address).await?);
+            grpc.push(secured(Listener::bind(address).await?));
         }
         let http = match &config.listen_http {
-            Some(address) => Some(Listener::bind(address).await?),
+            Some(address) => Some(secured(Listener::bind(address).await?)),
             None => None,
         };
         let admin = match &config.listen_admin {
-            Some(address) => Some(Listener::bind_private(address).await?),
+            Some(address) => Some(Listener::bind(address).await?),
             None => None,
         };
         Ok(Self { grpc, http, admin })
+    }
+
+    /// Those where callers shake hands, as text; `None` without any.
+    fn encrypted(&self) -> Option<String> {
+        let encrypted = self.grpc.iter().chain(&self.http).filter(|listener| listener.is_encrypted());
+        let addresses: Vec<String> = encrypted.map(|listener| listener.address().to_string()).collect();
+        (!addresses.is_empty()).then(|| addresses.join(","))
+    }
+}
+
+/// A signal to stop, and for how long everything is served on after it.
+async fn with_pause(signal: impl Future<Output = &'static str>, lame_duck: Duration) -> (&'static str, Duration) {
+    match signal.await {
+        // Whoever types ^C waits for it, and nobody looks whether to leave.
+        "SIGINT" => ("SIGINT", Duration::ZERO),
+        signal => (signal, lame_duck),
     }
 }
 
@@ -169,22 +196,26 @@ async fn lost<T>(side: &mut Option<T>, wait: impl AsyncFnOnce(&mut T) -> String)
 /// Serves until the signal, or until something that must not end does; then drains. HTTP says at once that it is not ready
 /// and goes on until gRPC is done, so that whoever looks meanwhile sees a process that is alive and on its way out.
 async fn serve_until(
-    signal: impl Future<Output = &'static str>,
+    signal: impl Future<Output = (&'static str, Duration)>,
     grpc: Vec<Listener>,
     workers: Workers,
     mut sides: Sides,
 ) -> ExitCode {
     let mut failed = false;
     let stopping = async {
-        tokio::select! {
-            // Awaited outside of the event: its fields are not evaluated when its level is off.
-            signal = signal => tracing::info!(signal, "stopping: no new calls, answering those under way"),
+        let pause = tokio::select! {
+            (signal, pause) = signal => {
+                tracing::info!(signal, lame_duck = ?pause, "stopping: not ready from now on");
+                pause
+            }
             error = sides.lost() => {
                 tracing::error!(error, "stopping: it could not go on");
                 failed = true;
+                Duration::ZERO
             }
-        }
+        };
         sides.drain();
+        pause
     };
     let drained = match grpc::serve(grpc, workers, stopping).await {
         Ok(drained) => drained,
@@ -268,11 +299,12 @@ fn announce(limiter: &Limiter<()>, workers: NonZeroUsize, store: &StoreUrl, orig
         grpc = addresses.join(","),
         http = listeners.http.as_ref().map(|listener| tracing::field::display(listener.address())),
         admin = listeners.admin.as_ref().map(|listener| tracing::field::display(listener.address())),
+        tls = listeners.encrypted(),
         "tollgate is serving"
     );
     if *origin == Origin::Example {
         let target = match listeners.grpc.first().map(Listener::address) {
-            Some(Address::Unix(path)) => format!("-unix {}", path.display()),
+            Some(Address::Unix { path, .. }) => format!("-unix {}", path.display()),
             _ => addresses.first().cloned().unwrap_or_default(),
         };
         tracing::info!(

@@ -170,16 +170,71 @@ fn http_is_off_unless_it_has_an_address() {
         ("listen: {}", None),
         ("listen: { http: '' }", None),
         ("listen: { http: '127.0.0.1:8080' }", Some("127.0.0.1:8080")),
+        ("listen: { http: 'plaintext:10.0.0.1:8080' }", Some("10.0.0.1:8080")),
         ("listen: { http: 'unix:/run/tollgate/http.sock' }", Some("unix:/run/tollgate/http.sock")),
     ] {
         let found = load(&format!("{PLANS}{yaml}")).unwrap().listen_http.map(|address| address.to_string());
         assert_eq!(found.as_deref(), address, "{yaml}");
     }
-    let from_environment = load_with(PLANS, &[("TOLLGATE_LISTEN__HTTP", "0.0.0.0:9090")], &[]).unwrap().listen_http;
-    assert_eq!(from_environment.map(|address| address.to_string()).as_deref(), Some("0.0.0.0:9090"));
+    let from_environment = load_with(PLANS, &[("TOLLGATE_LISTEN__HTTP", "127.0.0.1:9090")], &[]).unwrap().listen_http;
+    assert_eq!(from_environment.map(|address| address.to_string()).as_deref(), Some("127.0.0.1:9090"));
     for yaml in ["listen: { http: 8080 }", "listen: { http: ':8080' }", "listen: { http: ['127.0.0.1:1', '127.0.0.1:2'] }"] {
         let found = mistakes(&format!("{PLANS}{yaml}"));
         assert!(found.len() == 1 && found[0].starts_with("listen.http is "), "{found:?}");
+    }
+}
+
+#[test]
+fn what_other_hosts_can_reach_is_encrypted_unless_it_is_said_that_it_need_not_be() {
+    let open = "listen: { grpc: ['127.0.0.1:1', '0.0.0.0:2', 'tollgate.internal:3'], http: '[::]:4' }";
+    let found = mistakes(&format!("{PLANS}{open}"));
+    let paths: Vec<&str> = found.iter().map(|mistake| mistake.split(' ').next().unwrap()).collect();
+    assert_eq!(paths, ["listen.grpc[1]", "listen.grpc[2]", "listen.http"], "{found:?}");
+    assert!(found[0].contains("listen.plaintext: true (--plaintext), or write plaintext:0.0.0.0:2"), "{found:?}");
+    for also in ["plaintext: true", "tls: { cert_file: c, key_file: k }"] {
+        assert!(load(&format!("{PLANS}{}", open.replace(" }", &format!(", {also} }}")))).is_ok(), "{also}");
+    }
+    let each = "listen: { grpc: ['plaintext:0.0.0.0:2', 'unix:/s'], http: 'plaintext:[::]:4' }";
+    assert!(load(&format!("{PLANS}{each}")).is_ok());
+    assert!(load_with(PLANS, &[], &[("listen.grpc", "0.0.0.0:1"), ("listen.plaintext", "true")]).is_ok());
+}
+
+#[test]
+fn tls_names_a_pair_and_whom_it_lets_in() {
+    let of = |fields: &str| format!("{PLANS}listen: {{ tls: {{ {fields} }} }}");
+    let tls = load(&of("cert_file: c, key_file: k, client_ca_file: a, client_names: [shop, 'spiffe://h/*']")).unwrap().listen_tls;
+    assert_eq!(tls.unwrap().client_names, ["shop", "spiffe://h/*"]);
+    for (fields, expected) in [
+        ("cert_file: c", vec!["listen.tls.key_file is missing"]),
+        ("", vec!["listen.tls.cert_file is missing", "listen.tls.key_file is missing"]),
+        ("cert_file: [], key_file: k", vec!["listen.tls.cert_file is a list"]),
+        ("cert_file: '', key_file: k", vec!["listen.tls.cert_file is empty"]),
+        ("cert_file: c, key_file: k, client_names: [a]", vec!["listen.tls.client_names is of no use without client_ca_file"]),
+        ("cert_file: c, key_file: k, client_ca_file: a, client_names: ['*.a']", vec!["listen.tls.client_names[0] is \"*.a\""]),
+        ("cert_file: c, key_file: k, ca_file: a", vec!["listen.tls.ca_file is not a field"]),
+    ] {
+        let found = mistakes(&of(fields));
+        assert!(
+            found.len() == expected.len() && found.iter().zip(&expected).all(|(f, e)| f.starts_with(e)),
+            "{fields}: {found:?}"
+        );
+    }
+    let both = mistakes(&format!("{PLANS}listen: {{ plaintext: true, tls: {{ cert_file: c, key_file: k }} }}"));
+    assert!(both.len() == 1 && both[0].starts_with("listen.plaintext is true, and listen.tls is set"), "{both:?}");
+}
+
+#[test]
+fn connections_end_as_the_config_says() {
+    let config = load(PLANS).unwrap();
+    assert_eq!((config.listen_lame_duck, config.listen_max_connection_age), (Duration::from_secs(2), None));
+    let config = load(&format!("{PLANS}listen: {{ lame_duck: 0s, max_connection_age: 1h }}")).unwrap();
+    assert_eq!((config.listen_lame_duck, config.listen_max_connection_age), (Duration::ZERO, Some(Duration::from_secs(3600))));
+    assert_eq!(load(&format!("{PLANS}listen: {{ max_connection_age: 0s }}")).unwrap().listen_max_connection_age, None);
+    for (yaml, sentence) in [
+        ("lame_duck: 6s", "listen.lame_duck is 6s; it is 0s to 3s"),
+        ("max_connection_age: 1ms", "listen.max_connection_age is 1ms; it is 0s (off), or 1s to 365d"),
+    ] {
+        assert_eq!(mistakes(&format!("{PLANS}listen: {{ {yaml} }}")), [sentence]);
     }
 }
 

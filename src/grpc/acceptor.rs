@@ -17,9 +17,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
 /// Accepts until a listener fails for good, and gives each connection to `hand`, which tells whether it had room for it; if
-/// not, it is closed. Dropping the future closes the listeners.
-pub(crate) async fn accept(listeners: Vec<Listener>, hand: impl Fn(Accepted) -> bool) -> ServeError {
-    let mut accepting: FuturesUnordered<_> = listeners.into_iter().map(|listener| accept_on(listener, &hand)).collect();
+/// not, it is closed.
+pub(crate) async fn accept(listeners: &[Listener], hand: impl Fn(Accepted) -> bool) -> ServeError {
+    let mut accepting: FuturesUnordered<_> = listeners.iter().map(|listener| accept_on(listener, &hand)).collect();
     match accepting.next().await {
         Some(error) => error,
         // Nobody listens, so nothing can fail.
@@ -27,7 +27,7 @@ pub(crate) async fn accept(listeners: Vec<Listener>, hand: impl Fn(Accepted) -> 
     }
 }
 
-async fn accept_on(listener: Listener, hand: &impl Fn(Accepted) -> bool) -> ServeError {
+async fn accept_on(listener: &Listener, hand: &impl Fn(Accepted) -> bool) -> ServeError {
     let (mut failures, mut refusals) = (Occasion::default(), Occasion::default());
     loop {
         match listener.accept().await {

@@ -19,6 +19,7 @@ use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::health_reporter;
 
+use super::connection::Manners;
 use super::pb;
 use super::pb::admin_service_server::{AdminServiceServer, SERVICE_NAME};
 use super::socket::Accepted;
@@ -32,6 +33,8 @@ pub use token::{TOKEN_BYTES_MIN, TokenFile};
 
 /// Most open connections; more are closed as soon as they are accepted. Operators and their tools are few.
 const CONNECTIONS_MAX: usize = 64;
+/// Streams that one of them may have open at once.
+const STREAMS_MAX: u32 = 64;
 /// Largest request: the longest key and name are far below, and one that is too long is still told so.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
 /// Longest that calls under way hold up the end, once gRPC has ended: with its 8.5 s within the 10 that are promised.
@@ -51,26 +54,28 @@ pub struct AdminParts<S> {
 
 /// A running admin server. It ends when dropped, at once.
 pub struct AdminServer {
-    stop: watch::Sender<()>,
+    stop: watch::Sender<bool>,
     accepting: JoinHandle<ServeError>,
 }
 
 impl AdminServer {
     /// Serves on `listener`. Must be called within a tokio runtime, whose time it takes.
     pub async fn start<S: Store>(listener: Listener, parts: AdminParts<S>) -> Self {
-        let (stop, stopping) = watch::channel(());
+        let (stop, stopping) = watch::channel(false);
         let (routes, seats) = (routes(parts).await, Arc::new(Semaphore::new(CONNECTIONS_MAX)));
         let hand = move |accepted: Accepted| {
             let Ok(seat) = seats.clone().try_acquire_owned() else { return false };
             let service = TowerToHyperService::new(routes.clone());
-            let served = connection::serve(accepted, service, TokioExecutor::new(), stopping.clone());
+            let (executor, leave) = (TokioExecutor::new(), watch::channel(false).0);
+            let manners = Manners { executor, streams: STREAMS_MAX, age: None, leave, busy: || false };
+            let served = connection::serve(accepted, service, manners, stopping.clone());
             tokio::spawn(async move {
                 served.await;
                 drop(seat);
             });
             true
         };
-        Self { stop, accepting: tokio::spawn(accept(vec![listener], hand)) }
+        Self { stop, accepting: tokio::spawn(async move { accept(&[listener], hand).await }) }
     }
 
     /// Waits for the end that nobody asked for: its listener fails for good.
@@ -84,9 +89,9 @@ impl AdminServer {
     /// Takes no more connections in, answers what is under way, and ends.
     pub async fn stop(self) -> Drained {
         self.accepting.abort();
-        // With it go its listener and its own handle on `stop`. Nobody hears it when no connection is open.
+        // With it go its listener and its own handle on `stop`.
         let _ = self.accepting.await;
-        let _ = self.stop.send(());
+        self.stop.send_replace(true);
         match tokio::time::timeout(DRAIN_WITHIN, self.stop.closed()).await {
             Ok(()) => Drained::Clean,
             Err(_) => Drained::Cut,

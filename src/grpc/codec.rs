@@ -7,6 +7,12 @@ use tonic::Status;
 use tonic::codec::{BufferSettings, DecodeBuf, Decoder};
 use tonic_prost::ProstEncoder;
 
+/// What a call takes at once for a message that it has not received yet; a larger one takes what it needs. tonic's own 8 KiB
+/// would be most of what a call costs.
+const RECEIVED_BYTES: usize = 512;
+/// Of answers that are sent as one: tonic's own bound. A decoder has none to send.
+const SENT_BYTES_MAX: usize = 32 << 10;
+
 /// The codec of every method.
 pub struct Codec<T, U>(PhantomData<(T, U)>);
 
@@ -41,6 +47,10 @@ pub struct MessageDecoder<U>(PhantomData<U>);
 impl<U: Message + Default> Decoder for MessageDecoder<U> {
     type Item = U;
     type Error = Status;
+
+    fn buffer_settings(&self) -> BufferSettings {
+        BufferSettings::new(RECEIVED_BYTES, SENT_BYTES_MAX)
+    }
 
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
         U::decode(buffer).map(Some).map_err(|error| {

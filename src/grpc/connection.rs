@@ -1,10 +1,11 @@
 //! One connection, from its preface to its end: hyper, with every bound set.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::pin::pin;
 use std::time::Duration;
 
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::rt::Executor;
 use hyper::rt::bounds::Http2ServerConnExec;
 use hyper::server::conn::http2::Builder;
@@ -12,21 +13,23 @@ use hyper::service::Service;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::sync::watch;
-use tonic::body::Body;
 
+use super::crew::STREAMS_MAX;
+use super::paced::Paced;
 use super::preface::Greeted;
 use super::socket::{Accepted, Socket};
+use crate::tls::Protocol;
 
-/// Longest that a connection may take to say the HTTP/2 preface, which every client sends at once. Port scans and the
-/// health checks of load balancers never do.
+/// Longest that a connection may take to shake hands, if it has to, and to say the HTTP/2 preface, which every client sends
+/// at once. Port scans and the health checks of load balancers never do.
 const PREFACE_WITHIN: Duration = Duration::from_secs(5);
-/// Streams that one connection may have open at once. More wait on the client's side.
-const STREAMS_MAX: u32 = 1024;
+/// The same once the server is to end, for one whose first words may be on their way: that is all it waits for silent ones.
+const LAST_WORDS_WITHIN: Duration = Duration::from_millis(500);
 /// Streams that a peer may make us reset before the connection is closed: hyper's own bound.
 const LOCAL_RESETS_MAX: usize = 1024;
 /// Streams that a peer may reset before we have looked at them; beyond, it is taken for a rapid reset attack. As many as
 /// may be open: a client may give up all its calls at once, which a processor that was throttled then sees in one burst.
-const UNSEEN_RESETS_MAX: usize = STREAMS_MAX as usize;
+const UNSEEN_RESETS_MAX: usize = STREAMS_MAX;
 /// After this long without a sign of life a peer is asked for one, and dropped when none comes in time.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(30);
 const KEEPALIVE_WITHIN: Duration = Duration::from_secs(10);
@@ -37,26 +40,44 @@ const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 /// The same of one connection: what one peer can make us hold, unless its calls take it in.
 const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
 
-/// Serves a connection until the peer leaves, or, once `stopping` tells so, until its calls are answered; a peer that has
-/// not spoken by then is dropped at once. Its streams run on `executor`.
-pub(super) async fn serve<S, E>(accepted: Accepted, service: S, executor: E, mut stopping: watch::Receiver<()>)
+/// How a connection is served.
+pub(super) struct Manners<E, F> {
+    /// What its streams run on.
+    pub executor: E,
+    /// Streams that it may have open at once.
+    pub streams: u32,
+    /// After how long it is told to go away, if it is.
+    pub age: Option<Duration>,
+    /// Is told true when it is.
+    pub leave: watch::Sender<bool>,
+    /// Whether it is better not to read on now.
+    pub busy: F,
+}
+
+/// Serves a connection until the peer leaves or, once it is old or `stopping` is true, until its calls are answered; a peer
+/// that has not spoken by then has a moment more.
+pub(super) async fn serve<S, B, E, F>(accepted: Accepted, service: S, manners: Manners<E, F>, mut stopping: watch::Receiver<bool>)
 where
-    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>,
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
     S::Future: 'static,
-    E: Http2ServerConnExec<S::Future, Body> + Clone,
+    B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + 'static,
+    E: Http2ServerConnExec<S::Future, B> + Clone,
+    F: Fn() -> bool + Unpin,
 {
+    let Manners { executor, streams, age, leave, busy } = manners;
+    let mut greeting = pin!(greet(accepted));
     let greeted = tokio::select! {
         biased;
-        greeted = greet(accepted) => greeted,
-        // An error means that the sender is gone, which is an end too.
-        _ = stopping.changed() => None,
+        greeted = greeting.as_mut() => greeted,
+        () = stopped(&mut stopping) => tokio::time::timeout(LAST_WORDS_WITHIN, greeting).await.ok().flatten(),
     };
     let Some(greeted) = greeted else { return };
-    let mut connection = pin!(builder(executor).serve_connection(TokioIo::new(greeted), service));
+    let mut connection = pin!(builder(executor, streams).serve_connection(TokioIo::new(Paced::new(greeted, busy)), service));
     let ended = tokio::select! {
         biased;
         ended = connection.as_mut() => ended,
-        _ = stopping.changed() => {
+        () = due(&mut stopping, age) => {
+            leave.send_replace(true);
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -66,16 +87,30 @@ where
     }
 }
 
-async fn greet(accepted: Accepted) -> Option<Greeted<Socket>> {
-    let socket = Socket::adopt(accepted).inspect_err(|error| tracing::warn!(%error, "cannot serve a connection")).ok()?;
-    tokio::time::timeout(PREFACE_WITHIN, Greeted::greet(socket)).await.ok()?
+async fn stopped(stopping: &mut watch::Receiver<bool>) {
+    // An error means that the sender is gone, which is an end too.
+    let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
-fn builder<E: Clone>(executor: E) -> Builder<E> {
+async fn due(stopping: &mut watch::Receiver<bool>, age: Option<Duration>) {
+    match age {
+        None => stopped(stopping).await,
+        Some(age) => {
+            let _ = tokio::time::timeout(age, stopped(stopping)).await;
+        }
+    }
+}
+
+async fn greet(accepted: Accepted) -> Option<Greeted<Socket>> {
+    let greeting = async { Greeted::greet(Socket::open(accepted, Protocol::H2).await?).await };
+    tokio::time::timeout(PREFACE_WITHIN, greeting).await.ok()?
+}
+
+fn builder<E: Clone>(executor: E, streams: u32) -> Builder<E> {
     let mut builder = Builder::new(executor);
     builder
         .timer(TokioTimer::new())
-        .max_concurrent_streams(STREAMS_MAX)
+        .max_concurrent_streams(streams)
         .max_local_error_reset_streams(LOCAL_RESETS_MAX)
         .max_pending_accept_reset_streams(UNSEEN_RESETS_MAX)
         .keep_alive_interval(KEEPALIVE_EVERY)

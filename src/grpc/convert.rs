@@ -94,11 +94,14 @@ pub(super) fn error_result(status: &Status) -> pb::ShouldAllowResult {
 pub(super) fn refusal(refusal: &Refusal) -> Status {
     match refusal {
         Refusal::UnknownPlan(unknown) => Status::not_found(unknown.to_string()),
-        Refusal::Overloaded => {
-            let details = ErrorDetails::with_retry_info(Some(RETRY_OVERLOADED_AFTER));
-            Status::with_error_details(Code::ResourceExhausted, refusal.to_string(), details)
-        }
+        Refusal::Overloaded => overloaded(&refusal.to_string()),
     }
+}
+
+/// The status of a call that this server has no room for, and when to try again.
+pub(super) fn overloaded(sentence: &str) -> Status {
+    let details = ErrorDetails::with_retry_info(Some(RETRY_OVERLOADED_AFTER));
+    Status::with_error_details(Code::ResourceExhausted, sentence, details)
 }
 
 /// The status of what was asked for by an operator and not done.

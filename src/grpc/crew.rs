@@ -1,7 +1,9 @@
 //! The workers as the acceptor sees them: who has how many connections, and how to hand one over.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 
@@ -11,9 +13,27 @@ use super::socket::Accepted;
 /// these take 80 MiB, and a fleet of clients that needs more needs more workers or replicas.
 pub(super) const CONNECTIONS_MAX: usize = 4096;
 
+/// Most streams that one connection may have open at once. More wait on the client's side: at a millisecond a call, these
+/// are 256,000 a second.
+pub(super) const STREAMS_MAX: usize = 256;
+/// Fewest, and so of every connection of a crowd.
+const STREAMS_MIN: usize = 16;
+/// What connections share while there are many: a connection keeps for its life what it once needed for a stream, some 1 KiB
+/// each. So all of them together need 170 MiB at the very worst, where they would need 1 GiB if each might have the most.
+const STREAMS_SHARED: usize = 32 << 10;
+
+/// An accepted connection, and what it may.
+pub(super) struct Entry {
+    pub accepted: Accepted,
+    /// Streams that it may have open at once.
+    pub streams: u32,
+    /// After how long it is told to go away, if it is.
+    pub age: Option<Duration>,
+}
+
 /// An accepted connection and the seat that was kept for it.
 pub(super) struct Handed {
-    pub accepted: Accepted,
+    pub entry: Entry,
     pub seat: Seat,
 }
 
@@ -26,47 +46,83 @@ impl Drop for Seat {
     }
 }
 
-/// Tells how many connections are open, of all workers together.
-pub struct Connections(Vec<Arc<AtomicUsize>>);
+/// Tells how busy the workers are, all of them together.
+pub struct Connections(Vec<(Arc<AtomicUsize>, Arc<AtomicU64>)>);
 
 impl Connections {
-    /// So many, those that were handed over and not served yet included.
+    /// How many are open, those that were handed over and not served yet included.
     pub fn open(&self) -> usize {
-        self.0.iter().map(|open| open.load(Ordering::Relaxed)).sum()
+        self.0.iter().map(|(open, _)| open.load(Ordering::Relaxed)).sum()
+    }
+
+    /// How many of their calls were refused, since as many were held as may be.
+    pub fn refused_calls(&self) -> u64 {
+        self.0.iter().map(|(_, refused)| refused.load(Ordering::Relaxed)).sum()
     }
 }
 
 /// Every worker, in order. Dropping it tells them that no more connections come.
 #[derive(Default)]
-pub(super) struct Crew(Vec<Mate>);
+pub(super) struct Crew {
+    mates: Vec<Mate>,
+    /// After how long connections are told to go away, give or take [`AGE_JITTER`].
+    pub age: Option<Duration>,
+}
+
+/// So much more or less of the age, so that connections made at once are not all made again at once: one part in ten.
+const AGE_JITTER: f64 = 0.1;
 
 struct Mate {
     /// Bounded by the seats.
     connections: mpsc::UnboundedSender<Handed>,
     /// Connections handed over and not yet closed.
     open: Arc<AtomicUsize>,
+    /// Calls that it refused.
+    refused: Arc<AtomicU64>,
+}
+
+/// What a worker has of the crew.
+pub(super) struct Post {
+    /// What is handed to it.
+    pub handed: mpsc::UnboundedReceiver<Handed>,
+    /// Where it counts the calls that it refuses.
+    pub refused: Arc<AtomicU64>,
 }
 
 impl Crew {
-    /// Adds a worker; what is handed to it comes out here.
-    pub(super) fn join(&mut self) -> mpsc::UnboundedReceiver<Handed> {
+    /// Adds a worker.
+    pub(super) fn join(&mut self) -> Post {
         let (connections, handed) = mpsc::unbounded_channel();
-        self.0.push(Mate { connections, open: Arc::default() });
-        handed
+        let refused = Arc::<AtomicU64>::default();
+        self.mates.push(Mate { connections, open: Arc::default(), refused: refused.clone() });
+        Post { handed, refused }
     }
 
     pub(super) fn connections(&self) -> Connections {
-        Connections(self.0.iter().map(|mate| mate.open.clone()).collect())
+        Connections(self.mates.iter().map(|mate| (mate.open.clone(), mate.refused.clone())).collect())
     }
 
     /// Hands a connection to the worker with the fewest, of equals to the first; whether one took it. It is closed if not.
     pub(super) fn hand(&self, accepted: Accepted) -> bool {
         // Only this adds to the numbers, so none grows between the look and the step.
-        let idlest = self.0.iter().map(|mate| (mate.open.load(Ordering::Relaxed), mate)).min_by_key(|(open, _)| *open);
+        let idlest = self.mates.iter().map(|mate| (mate.open.load(Ordering::Relaxed), mate)).min_by_key(|(open, _)| *open);
         let Some((_, mate)) = idlest.filter(|(open, _)| *open < CONNECTIONS_MAX) else { return false };
-        mate.open.fetch_add(1, Ordering::Relaxed);
-        mate.connections.send(Handed { accepted, seat: Seat(mate.open.clone()) }).is_ok()
+        let open = 1 + mate.open.fetch_add(1, Ordering::Relaxed);
+        let entry = Entry { accepted, streams: streams(open), age: self.age.map(jittered) };
+        mate.connections.send(Handed { entry, seat: Seat(mate.open.clone()) }).is_ok()
     }
+}
+
+/// Streams for a connection that is one of so many.
+fn streams(open: usize) -> u32 {
+    // At most 256.
+    (STREAMS_SHARED / open).clamp(STREAMS_MIN, STREAMS_MAX) as u32
+}
+
+fn jittered(age: Duration) -> Duration {
+    // Its keys are the standard library's source of chance.
+    let chance = RandomState::new().hash_one(()) as f64 / u64::MAX as f64;
+    age.mul_f64(1.0 - AGE_JITTER + 2.0 * AGE_JITTER * chance)
 }
 
 #[cfg(test)]
@@ -77,7 +133,7 @@ mod tests {
 
     fn crew(workers: usize) -> (Crew, Vec<mpsc::UnboundedReceiver<Handed>>) {
         let mut crew = Crew::default();
-        let received = (0..workers).map(|_| crew.join()).collect();
+        let received = (0..workers).map(|_| crew.join().handed).collect();
         (crew, received)
     }
 
@@ -87,7 +143,7 @@ mod tests {
     }
 
     fn open(crew: &Crew) -> Vec<usize> {
-        crew.0.iter().map(|mate| mate.open.load(Ordering::Relaxed)).collect()
+        crew.mates.iter().map(|mate| mate.open.load(Ordering::Relaxed)).collect()
     }
 
     #[test]
@@ -109,15 +165,29 @@ mod tests {
     #[test]
     fn a_full_crew_takes_no_more_until_a_connection_closes() {
         let (crew, mut received) = crew(2);
-        for mate in &crew.0 {
+        for mate in &crew.mates {
             mate.open.store(CONNECTIONS_MAX, Ordering::Relaxed);
         }
         assert!(!hand(&crew));
-        crew.0[1].open.store(CONNECTIONS_MAX - 1, Ordering::Relaxed);
+        crew.mates[1].open.store(CONNECTIONS_MAX - 1, Ordering::Relaxed);
         assert!(hand(&crew) && !hand(&crew));
         drop(received[1].try_recv().unwrap());
         assert!(hand(&crew));
         assert!(received[0].try_recv().is_err());
+    }
+
+    #[test]
+    fn the_more_connections_the_fewer_streams_each() {
+        assert_eq!([1, 128, 129, 1024, 2048, CONNECTIONS_MAX].map(streams), [256, 256, 254, 32, 16, 16]);
+        assert!((1..=CONNECTIONS_MAX).map(|open| streams(open) as usize).sum::<usize>() < 170 << 10);
+    }
+
+    #[test]
+    fn connections_of_one_moment_grow_old_at_different_ones() {
+        let hour = Duration::from_secs(3600);
+        let ages: Vec<Duration> = (0..1_000).map(|_| jittered(hour)).collect();
+        assert!(ages.iter().all(|age| *age >= hour.mul_f64(0.9) && *age <= hour.mul_f64(1.1)));
+        assert!(ages.iter().max().unwrap().saturating_sub(*ages.iter().min().unwrap()) > hour.mul_f64(0.15));
     }
 
     #[test]

@@ -1,61 +1,114 @@
 //! Where to listen: an address as text, and the socket bound to it.
 
 use std::fmt;
-use std::fs::Permissions;
 use std::io;
-use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::net::{IpAddr, SocketAddr, TcpStream as StdTcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixSocket, UnixStream};
 
 use super::socket::Accepted;
+use crate::tls::Tls;
 
-/// An address to listen at: `host:port` (port 0: any free one) or `unix:/path`.
+/// Before a TCP address: it is not encrypted, wherever it is and whatever the others are.
+const PLAINTEXT: &str = "plaintext:";
+/// Who may connect to a Unix socket unless its address says otherwise: who runs this process.
+const MODE_DEFAULT: u32 = 0o600;
+const MODE_MAX: u32 = 0o777;
+
+/// An address to listen at: `host:port` (port 0: any free one), `plaintext:host:port`, or `unix:/path`, with
+/// `?mode=0660` at its end for who may connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// Host and port.
-    Tcp(String),
-    /// Path of a socket.
-    Unix(PathBuf),
+    Tcp {
+        /// Both, as `host:port`.
+        at: String,
+        /// Whether it says itself that nothing encrypts it.
+        plaintext: bool,
+    },
+    /// A socket in the file system.
+    Unix {
+        /// Where.
+        path: PathBuf,
+        /// Its permissions; to connect is to write. Default: 0600.
+        mode: u32,
+    },
+}
+
+impl Address {
+    /// Whether only this host can reach it, by what it says: a Unix socket, an address of loopback, or `localhost`.
+    pub fn is_local(&self) -> bool {
+        let Self::Tcp { at, .. } = self else { return true };
+        let host = at.rsplit_once(':').map_or(at.as_str(), |(host, _)| host);
+        let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+        address.map_or(host.eq_ignore_ascii_case("localhost"), |address| address.to_canonical().is_loopback())
+    }
 }
 
 impl std::str::FromStr for Address {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
+        let wrong = || AddressError(text.to_owned());
         if let Some(path) = text.strip_prefix("unix:") {
-            let path = path.strip_prefix("//").unwrap_or(path);
-            return if path.starts_with('/') { Ok(Self::Unix(path.into())) } else { Err(AddressError(text.to_owned())) };
+            return unix(path).ok_or_else(wrong);
         }
-        let parts = text.rsplit_once(':').filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+        let (at, plaintext) = text.strip_prefix(PLAINTEXT).map_or((text, false), |at| (at, true));
+        let parts = at.rsplit_once(':').filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
         // A bare IPv6 address would have its last group read as a port.
         let sound = parts.is_some_and(|(host, _)| !host.contains(':') || (host.starts_with('[') && host.ends_with(']')));
-        if sound { Ok(Self::Tcp(text.to_owned())) } else { Err(AddressError(text.to_owned())) }
+        if sound { Ok(Self::Tcp { at: at.to_owned(), plaintext }) } else { Err(wrong()) }
     }
 }
 
+fn unix(text: &str) -> Option<Address> {
+    let (path, mode) = match text.rsplit_once("?mode=") {
+        Some((path, mode)) => (path, u32::from_str_radix(mode, 8).ok().filter(|mode| *mode <= MODE_MAX)?),
+        None => (text, MODE_DEFAULT),
+    };
+    let path = path.strip_prefix("//").unwrap_or(path);
+    path.starts_with('/').then(|| Address::Unix { path: path.into(), mode })
+}
+
 impl fmt::Display for Address {
+    /// As it is connected to: without what only the server needs to know.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tcp(text) => out.write_str(text),
-            Self::Unix(path) => write!(out, "unix:{}", path.display()),
+            Self::Tcp { at, .. } => out.write_str(at),
+            Self::Unix { path, .. } => write!(out, "unix:{}", path.display()),
         }
     }
 }
 
 /// A text is no address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no address; write host:port, such as 127.0.0.1:50051 or [::1]:50051, or unix:/path/to/socket")]
+#[error(
+    "{0:?} is no address; write host:port, such as 127.0.0.1:50051 or [::1]:50051, or unix:/path/to/socket, with ?mode=0660 \
+     at its end for its permissions"
+)]
 pub struct AddressError(String);
 
-/// A bound socket, and the address that it came to have.
+/// A bound socket, and the address that it came to have. Dropping it closes it; the file of a Unix socket goes with it.
 #[derive(Debug)]
-pub enum Listener {
-    /// TCP.
-    Tcp(TcpListener, Address),
-    /// Unix domain.
-    Unix(UnixListener, Address),
+pub struct Listener {
+    bound: Bound,
+    address: Address,
+    tls: Option<Arc<Tls>>,
+}
+
+#[derive(Debug)]
+enum Bound {
+    Tcp(TcpListener),
+    /// Its file is removed before it is closed, so that nobody finds one that refuses.
+    Unix {
+        _file: SocketFile,
+        listener: UnixListener,
+    },
 }
 
 /// An address could not be bound: it is in use, not this host's, or not permitted.
@@ -70,52 +123,90 @@ impl Listener {
     /// Binds an address. A Unix socket that nobody listens at any more is replaced.
     pub async fn bind(address: &Address) -> Result<Self, BindError> {
         let bound = match address {
-            Address::Tcp(text) => bind_tcp(text).await,
-            Address::Unix(path) => {
-                remove_stale(path).await;
-                UnixListener::bind(path).map(|listener| Self::Unix(listener, address.clone()))
-            }
+            Address::Tcp { at, plaintext } => bind_tcp(at, *plaintext).await,
+            Address::Unix { path, mode } => bind_unix(path, *mode).await.map(|bound| (bound, address.clone())),
         };
+        let bound = bound.map(|(bound, address)| Self { bound, address, tls: None });
         bound.map_err(|cause| BindError { address: address.clone(), cause })
     }
 
-    /// As [`Self::bind`], but a Unix socket lets nobody connect who is not its owner.
-    pub async fn bind_private(address: &Address) -> Result<Self, BindError> {
-        let Address::Unix(path) = address else { return Self::bind(address).await };
-        remove_stale(path).await;
-        let bound = bind_private(path).map(|listener| Self::Unix(listener, address.clone()));
-        bound.map_err(|cause| BindError { address: address.clone(), cause })
+    /// Has callers shake hands, unless they come by a Unix socket or the address says `plaintext:`.
+    pub fn with_tls(self, tls: Arc<Tls>) -> Self {
+        match self.address {
+            Address::Tcp { plaintext: false, .. } => Self { tls: Some(tls), ..self },
+            _ => self,
+        }
+    }
+
+    /// Whether callers shake hands.
+    pub fn is_encrypted(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Listens no more, and hands out what had connected by then.
+    pub(super) fn close(self) -> Vec<Accepted> {
+        let tls = self.tls;
+        match self.bound {
+            Bound::Tcp(listener) => {
+                let Ok(listener) = listener.into_std() else { return Vec::new() };
+                let waiting = std::iter::from_fn(|| listener.accept().ok());
+                waiting.filter_map(|(stream, _)| prepared(stream, tls.as_ref()).ok()).collect()
+            }
+            Bound::Unix { _file, listener } => {
+                // No file, no more of them.
+                drop(_file);
+                let Ok(listener) = listener.into_std() else { return Vec::new() };
+                let waiting = std::iter::from_fn(|| listener.accept().ok());
+                let prepared = |stream: StdUnixStream| stream.set_nonblocking(true).map(|()| Accepted::Unix(stream));
+                waiting.filter_map(|(stream, _)| prepared(stream).ok()).collect()
+            }
+        }
     }
 
     /// Waits for a connection. Errors: the system's; most pass, see [`super::acceptor`].
     pub(super) async fn accept(&self) -> io::Result<Accepted> {
-        match self {
-            Self::Tcp(listener, _) => {
+        match &self.bound {
+            Bound::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
-                // One that cannot be set to send at once still serves.
-                drop(stream.set_nodelay(true));
-                stream.into_std().map(Accepted::Tcp)
+                prepared(stream.into_std()?, self.tls.as_ref())
             }
-            Self::Unix(listener, _) => listener.accept().await?.0.into_std().map(Accepted::Unix),
+            Bound::Unix { listener, .. } => listener.accept().await?.0.into_std().map(Accepted::Unix),
         }
     }
 
     /// The address, with the port that was given when 0 was asked for.
     pub fn address(&self) -> &Address {
-        match self {
-            Self::Tcp(_, address) | Self::Unix(_, address) => address,
+        &self.address
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.bound {
+            Bound::Tcp(listener) => listener.as_fd(),
+            Bound::Unix { listener, .. } => listener.as_fd(),
         }
     }
 }
 
+fn prepared(stream: StdTcpStream, tls: Option<&Arc<Tls>>) -> io::Result<Accepted> {
+    // One that cannot be set to send at once still serves.
+    drop(stream.set_nodelay(true));
+    stream.set_nonblocking(true)?;
+    Ok(match tls {
+        Some(tls) => Accepted::Tls(stream, tls.clone()),
+        None => Accepted::Tcp(stream),
+    })
+}
+
 /// Binds the first of a name's addresses that can be.
-async fn bind_tcp(text: &str) -> io::Result<Listener> {
+async fn bind_tcp(at: &str, plaintext: bool) -> io::Result<(Bound, Address)> {
     let mut failed = io::Error::new(io::ErrorKind::AddrNotAvailable, "the name has no address");
-    for address in tokio::net::lookup_host(text).await? {
+    for address in tokio::net::lookup_host(at).await? {
         match listen(address) {
             Ok(listener) => {
-                let address = Address::Tcp(listener.local_addr()?.to_string());
-                return Ok(Listener::Tcp(listener, address));
+                let at = listener.local_addr()?.to_string();
+                return Ok((Bound::Tcp(listener), Address::Tcp { at, plaintext }));
             }
             Err(error) => failed = error,
         }
@@ -135,36 +226,51 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 /// come at once, and one that finds no room tries again only a second later.
 const BACKLOG: u32 = 4096;
 
+/// Binds a socket that at no moment lets in anybody whom `mode` keeps out: until it listens, all are refused.
+async fn bind_unix(path: &Path, mode: u32) -> io::Result<Bound> {
+    remove_stale(path).await;
+    let socket = UnixSocket::new_stream()?;
+    socket.bind(path)?;
+    let file = SocketFile::new(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+    socket.listen(BACKLOG).map(|listener| Bound::Unix { _file: file, listener })
+}
+
+/// The file of a socket of ours, which is removed when this is dropped, if it still is ours.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl SocketFile {
+    fn new(path: &Path) -> io::Result<Self> {
+        Ok(Self { path: path.into(), identity: identity(path)? })
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if identity(&self.path).is_ok_and(|found| found == self.identity) {
+            // If it cannot be removed, the next start finds nobody listening at it.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    std::fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
 /// Removes a socket that a dead process left behind; one that answers, or a file that is no socket, is left for `bind`
 /// to complain of.
-async fn remove_stale(path: &PathBuf) {
+async fn remove_stale(path: &Path) {
     let refused = UnixStream::connect(path).await.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
-    let is_socket =
-        std::fs::symlink_metadata(path).is_ok_and(|metadata| std::os::unix::fs::FileTypeExt::is_socket(&metadata.file_type()));
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
     if refused && is_socket {
         // If it cannot be removed, `bind` says why.
         let _ = std::fs::remove_file(path);
     }
-}
-
-/// Binds in a folder that nobody else may enter, so that there is no moment at which the socket lets others in, and moves it
-/// from there to its place, unless that is taken.
-fn bind_private(path: &Path) -> io::Result<UnixListener> {
-    if path.symlink_metadata().is_ok() {
-        return Err(io::ErrorKind::AddrInUse.into());
-    }
-    let folder = path.with_file_name(format!(".tollgate-{}", std::process::id()));
-    // One that a process of the same number left behind when it was killed at this very point.
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
-    let socket = folder.join("s");
-    let bound = UnixListener::bind(&socket).and_then(|listener| {
-        std::fs::set_permissions(&socket, Permissions::from_mode(0o600))?;
-        std::fs::rename(&socket, path).map(|()| listener)
-    });
-    // What cannot be removed is in nobody's way.
-    let _ = std::fs::remove_dir_all(folder);
-    bound
 }
 
 fn hint(cause: &io::Error) -> &'static str {
@@ -180,31 +286,73 @@ fn hint(cause: &io::Error) -> &'static str {
 mod tests {
     use super::*;
 
+    fn address(text: &str) -> Address {
+        text.parse().unwrap()
+    }
+
     #[tokio::test]
-    async fn a_private_socket_is_its_owner_s_alone_and_replaces_only_a_stale_one() {
+    async fn a_socket_replaces_only_a_stale_one() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("admin.sock");
-        let address = Address::Unix(path.clone());
-        let listener = Listener::bind_private(&address).await.unwrap();
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let path = folder.path().join("s");
+        let address = address(&format!("unix:{}", path.display()));
+        let listener = Listener::bind(&address).await.unwrap();
         UnixStream::connect(&path).await.unwrap();
-        assert!(Listener::bind_private(&address).await.unwrap_err().to_string().contains("another process listens there"));
+        assert!(Listener::bind(&address).await.unwrap_err().to_string().contains("another process listens there"));
         drop(listener);
-        drop(Listener::bind_private(&address).await.unwrap());
-        std::fs::remove_file(&path).unwrap();
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        drop(Listener::bind(&address).await.unwrap());
         std::fs::write(&path, "a file of somebody's").unwrap();
-        assert!(Listener::bind_private(&address).await.is_err());
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "only the file is left");
+        assert!(Listener::bind(&address).await.is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), b"a file of somebody's");
     }
 
     #[test]
     fn addresses_are_host_and_port_or_a_socket_s_path() {
         for good in ["127.0.0.1:50051", "[::1]:0", "localhost:1", "unix:/run/tollgate.sock"] {
-            assert_eq!(good.parse::<Address>().unwrap().to_string(), good);
+            assert_eq!(address(good).to_string(), good);
         }
-        assert_eq!("unix:///run/s".parse(), Ok(Address::Unix("/run/s".into())));
+        assert_eq!(address("unix:///run/s"), Address::Unix { path: "/run/s".into(), mode: 0o600 });
         for bad in ["", "50051", ":50051", "localhost", "localhost:", "localhost:65536", "::1:50051", "unix:relative", "unix:"] {
             assert!(bad.parse::<Address>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn an_address_says_who_may_connect_and_that_nothing_encrypts_it() {
+        assert_eq!(address("unix:/run/s?mode=0660"), Address::Unix { path: "/run/s".into(), mode: 0o660 });
+        assert_eq!(address("plaintext:0.0.0.0:1"), Address::Tcp { at: "0.0.0.0:1".to_owned(), plaintext: true });
+        for bad in ["unix:/run/s?mode=", "unix:/run/s?mode=0680", "unix:/run/s?mode=1777", "plaintext:", "plaintext:unix:/s"] {
+            assert!(bad.parse::<Address>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_only_this_host_reaches_is_known() {
+        for local in ["127.0.0.1:1", "127.8.9.10:1", "[::1]:1", "[::ffff:127.0.0.1]:1", "localhost:1", "unix:/s"] {
+            assert!(address(local).is_local(), "{local}");
+        }
+        for open in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "tollgate.internal:1", "localhost.example:1", "[::ffff:10.0.0.1]:1"] {
+            assert!(!address(open).is_local(), "{open}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_socket_has_its_mode_and_goes_with_its_listener_unless_another_took_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        for (asked, expected) in [("?mode=0660", 0o660), ("?mode=0777", 0o777), ("", 0o600)] {
+            let listener = Listener::bind(&address(&format!("unix:{}{asked}", path.display()))).await.unwrap();
+            assert_eq!(mode(), expected);
+            drop(listener);
+            assert!(!path.exists());
+        }
+        let first = Listener::bind(&address(&format!("unix:{}", path.display()))).await.unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let second = Listener::bind(&address(&format!("unix:{}", path.display()))).await.unwrap();
+        drop(first);
+        assert!(path.exists());
+        drop(second);
+        assert!(!path.exists());
     }
 }

@@ -7,6 +7,7 @@ use futures_util::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::convert;
+use super::leaving::{self, Leaving};
 use super::pb;
 use super::pb::rate_limit_service_server::RateLimitService;
 use super::span;
@@ -82,16 +83,19 @@ impl<S: Store> RateLimitService for Service<S> {
         &self,
         request: Request<Streaming<pb::ShouldAllowStreamRequest>>,
     ) -> Result<Response<Self::ShouldAllowStreamStream>, Status> {
-        let service = self.clone();
-        let answers = request.into_inner().map(move |received| {
-            let service = service.clone();
-            async move {
-                let pb::ShouldAllowStreamRequest { id, request } = received?;
-                let result = service.decide_one(request.unwrap_or_default()).await;
-                Ok(pb::ShouldAllowStreamResponse { id, result: Some(result) })
-            }
+        let (service, leaving) = (self.clone(), request.extensions().get::<Leaving>().cloned());
+        let answers = leaving::until(leaving, request.into_inner(), |requests| {
+            let answers = requests.map(move |received| {
+                let service = service.clone();
+                async move {
+                    let pb::ShouldAllowStreamRequest { id, request } = received?;
+                    let result = service.decide_one(request.unwrap_or_default()).await;
+                    Ok(pb::ShouldAllowStreamResponse { id, result: Some(result) })
+                }
+            });
+            answers.buffer_unordered(STREAM_IN_FLIGHT)
         });
-        Ok(Response::new(Box::pin(answers.buffer_unordered(STREAM_IN_FLIGHT))))
+        Ok(Response::new(Box::pin(answers)))
     }
 
     async fn peek(&self, request: Request<pb::PeekRequest>) -> Result<Response<pb::PeekResponse>, Status> {

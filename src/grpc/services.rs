@@ -4,52 +4,127 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
-use hyper::body::Incoming;
+use hyper::body::{Body as HttpBody, Bytes, Frame, Incoming, SizeHint};
 use hyper::{Request, Response};
+use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service as _;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::{Health, HealthServer};
 
+use super::calls::{CallSeat, Calls, Fresh};
+use super::convert;
+use super::leaving::Leaving;
 use super::pb::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
 
 /// Largest request: a batch of 1,000 with the longest keys and names is below.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
 /// Of the paths of the decider's methods.
 const DECIDER: &str = "/tollgate.v1.RateLimitService/";
+/// The one method whose calls do not end by themselves.
+const STREAM: &str = "/tollgate.v1.RateLimitService/ShouldAllowStream";
 
 /// Every service of a worker.
 pub(super) struct Services<T> {
     decider: RateLimitServiceServer<T>,
     others: Routes,
-}
-
-impl<T> Clone for Services<T> {
-    fn clone(&self) -> Self {
-        Self { decider: self.decider.clone(), others: self.others.clone() }
-    }
+    calls: Calls,
 }
 
 impl<T: RateLimitService> Services<T> {
-    /// Serves `service`, beside what [`others`] made.
-    pub(super) fn new(service: T, others: Routes) -> Self {
-        Self { decider: RateLimitServiceServer::new(service).max_decoding_message_size(REQUEST_BYTES_MAX), others }
+    /// Serves `service`, beside what [`others`] made, to as many calls as `calls` has seats.
+    pub(super) fn new(service: T, others: Routes, calls: Calls) -> Self {
+        let decider = RateLimitServiceServer::new(service).max_decoding_message_size(REQUEST_BYTES_MAX);
+        Self { decider, others, calls }
+    }
+
+    /// The calls of all connections.
+    pub(super) fn calls(&self) -> Calls {
+        self.calls.clone()
+    }
+
+    /// For one more connection, which tells by `leaving` that it is to end.
+    pub(super) fn desk(&self, leaving: Leaving) -> Desk<T> {
+        let (decider, others, calls) = (self.decider.clone(), self.others.clone(), self.calls.clone());
+        Desk { decider, others, calls, leaving }
     }
 }
 
-impl<T: RateLimitService> hyper::service::Service<Request<Incoming>> for Services<T> {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+/// The services as one connection has them.
+pub(super) struct Desk<T> {
+    decider: RateLimitServiceServer<T>,
+    others: Routes,
+    calls: Calls,
+    leaving: Leaving,
+}
 
-    fn call(&self, request: Request<Incoming>) -> Self::Future {
-        // Both are always ready, so neither is asked whether it is.
-        if request.uri().path().starts_with(DECIDER) {
-            self.decider.clone().call(request)
-        } else {
-            Box::pin(self.others.clone().call(request))
+impl<T: RateLimitService> hyper::service::Service<Request<Incoming>> for Desk<T> {
+    type Response = Response<Seated>;
+    type Error = Infallible;
+    type Future = Answer;
+
+    fn call(&self, mut request: Request<Incoming>) -> Answer {
+        let decides = request.uri().path().starts_with(DECIDER);
+        let seat = if decides { self.calls.seat() } else { self.calls.reserved_seat() };
+        if request.uri().path() == STREAM {
+            request.extensions_mut().insert(self.leaving.clone());
         }
+        // The services are always ready, so none is asked whether it is.
+        let inner: Inner = match (&seat, decides) {
+            (None, _) => Box::pin(std::future::ready(Ok(too_many_calls().into_http()))),
+            (Some(_), true) => self.decider.clone().call(request),
+            (Some(_), false) => Box::pin(self.others.clone().call(request)),
+        };
+        Answer { inner, seat, fresh: Some(self.calls.fresh()) }
+    }
+}
+
+type Inner = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+fn too_many_calls() -> Status {
+    convert::overloaded("this server holds as many calls as it may; ask again in a moment")
+}
+
+/// An answer in the making, and the seat of its call.
+pub(super) struct Answer {
+    inner: Inner,
+    seat: Option<CallSeat>,
+    fresh: Option<Fresh>,
+}
+
+impl Future for Answer {
+    type Output = Result<Response<Seated>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.fresh = None;
+        let Ok(response) = ready!(self.inner.as_mut().poll(context));
+        let seat = self.seat.take();
+        Poll::Ready(Ok(response.map(|body| Seated { body, _seat: seat })))
+    }
+}
+
+/// The body of an answer, whose call has its seat until it has been sent.
+pub(super) struct Seated {
+    body: Body,
+    _seat: Option<CallSeat>,
+}
+
+impl HttpBody for Seated {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -75,5 +150,6 @@ mod tests {
     #[test]
     fn the_decider_s_paths_are_those_of_its_service() {
         assert_eq!(DECIDER, format!("/{}/", crate::grpc::pb::rate_limit_service_server::SERVICE_NAME));
+        assert_eq!(STREAM, format!("{DECIDER}ShouldAllowStream"));
     }
 }

@@ -4,6 +4,7 @@
 use std::future::Future;
 use std::io;
 use std::num::NonZeroUsize;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,14 +16,17 @@ use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, health_reporter};
 
-use super::connection::{self, Local};
-use super::crew::{Connections, Crew, Handed};
+use super::calls::Calls;
+use super::connection::{self, Local, Manners};
+use super::crew::{Connections, Crew, Entry, Handed, Post};
+use super::leaving::Leaving;
 use super::pb::{self, rate_limit_service_server::RateLimitService};
 use super::services::{self, Services};
 use super::{Drained, HEALTH_SERVICE};
 
-/// Longest that open calls and connections may hold up the end. Kubernetes kills after 30 s, and promises stand at 10.
-const DRAIN_WITHIN: Duration = Duration::from_secs(8);
+/// Longest that open calls and connections may hold up the end, after 3 s of a lame duck at most. Kubernetes kills after 30 s,
+/// and promises stand at 10.
+const DRAIN_WITHIN: Duration = Duration::from_secs(5);
 /// How much longer a worker is waited for that should have cut its connections by then and did not.
 const CUT_WITHIN: Duration = Duration::from_millis(500);
 /// See [`keep_heap`].
@@ -69,7 +73,7 @@ impl Workers {
         for index in 0..count.get() {
             let (ready, started) = oneshot::channel();
             let (end, ended) = oneshot::channel();
-            let worker = Worker { others: others.clone(), handed: crew.join(), ready };
+            let worker = Worker { others: others.clone(), post: crew.join(), ready };
             let factory = factory.clone();
             let thread = std::thread::Builder::new().name(format!("worker {index}"));
             // The handle is let go: what is to be known of the thread comes by `ended`, also when it panics, and a
@@ -87,6 +91,12 @@ impl Workers {
             started.await.map_err(|_| StartError::Lost)??;
         }
         Ok(Self { crew, ends: Ends { health, ends } })
+    }
+
+    /// Has connections told to go away when they are so old, give or take a tenth; `None`: never, which is the default.
+    pub fn retire_connections_after(mut self, age: Option<Duration>) -> Self {
+        self.crew.age = age;
+        self
     }
 
     /// Tells how many connections they have, also while they serve.
@@ -110,9 +120,18 @@ impl Ends {
         }
     }
 
-    /// Tells health, then the workers, that this is the end, and waits for theirs.
+    /// Says, from the next moment on and to whoever watches, that this server is not to be asked any more.
+    pub(super) fn unready(&self) -> impl Future<Output = ()> + use<> {
+        let health = self.health.clone();
+        async move { health.set_service_status(HEALTH_SERVICE, ServingStatus::NotServing).await }
+    }
+
+    /// Tells the workers that this is the end, and waits for theirs.
     pub(super) async fn drain(mut self, crew: Crew) -> Drained {
-        self.health.set_service_status(HEALTH_SERVICE, ServingStatus::NotServing).await;
+        // Whoever watches has been told, and hears the end of the stream after it.
+        for service in ["", HEALTH_SERVICE] {
+            self.health.clear_service_status(service).await;
+        }
         drop(crew);
         let all = async {
             let mut all = Drained::Clean;
@@ -128,7 +147,7 @@ impl Ends {
 /// What a worker's thread begins with.
 struct Worker {
     others: Routes,
-    handed: mpsc::UnboundedReceiver<Handed>,
+    post: Post,
     ready: oneshot::Sender<Result<(), StartError>>,
 }
 
@@ -139,7 +158,7 @@ impl Worker {
         T: RateLimitService,
         M: Future<Output = Result<T, String>>,
     {
-        let Self { others, handed, ready } = self;
+        let Self { others, post: Post { handed, refused }, ready } = self;
         // Nobody waits for what is sent by `ready` when another worker has failed before.
         let runtime = match runtime() {
             Ok(runtime) => runtime,
@@ -149,7 +168,7 @@ impl Worker {
             match make().await {
                 Ok(service) => {
                     let _ = ready.send(Ok(()));
-                    Some(serve(Services::new(service, others), handed).await)
+                    Some(serve(Services::new(service, others, Calls::new(refused)), handed).await)
                 }
                 Err(sentence) => ready.send(Err(StartError::Service(sentence))).err().and(None),
             }
@@ -174,19 +193,26 @@ fn keep_heap() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(HEAP_KEPT_BYTES / 2)));
 }
 
+/// Serves one connection.
+async fn connect<T: RateLimitService>(entry: Entry, services: &Services<T>, stopping: watch::Receiver<bool>) {
+    let Entry { accepted, streams, age } = entry;
+    let ((leave, leaving), calls) = (watch::channel(false), services.calls());
+    let manners = Manners { executor: Local, streams, age, leave, busy: move || calls.are_enough() };
+    connection::serve(accepted, services.desk(Leaving(leaving)), manners, stopping).await;
+}
+
 /// Serves what is handed over; when no more comes, drains.
 async fn serve<T: RateLimitService>(services: Services<T>, mut handed: mpsc::UnboundedReceiver<Handed>) -> Drained {
-    let (stop, stopping) = watch::channel(());
-    while let Some(Handed { accepted, seat }) = handed.recv().await {
-        let served = connection::serve(accepted, services.clone(), Local, stopping.clone());
+    let (services, (stop, stopping)) = (Rc::new(services), watch::channel(false));
+    while let Some(Handed { entry, seat }) = handed.recv().await {
+        let (services, stopping) = (services.clone(), stopping.clone());
         tokio::task::spawn_local(async move {
-            served.await;
+            connect(entry, &services, stopping).await;
             drop(seat);
         });
     }
     drop(stopping);
-    // Nobody hears it when no connection is open.
-    let _ = stop.send(());
+    stop.send_replace(true);
     match tokio::time::timeout(DRAIN_WITHIN, stop.closed()).await {
         Ok(()) => Drained::Clean,
         Err(_) => Drained::Cut,

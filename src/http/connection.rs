@@ -10,7 +10,10 @@ use hyper_util::service::TowerToHyperService;
 use tokio::sync::watch;
 
 use crate::grpc::{Accepted, Socket};
+use crate::tls::Protocol;
 
+/// Longest that a handshake may take, where there is one.
+const OPEN_WITHIN: Duration = Duration::from_secs(5);
 /// Longest from one answer, or from the start, to the end of the next request's head. A proxy keeps idle connections for a
 /// minute (nginx, by default) and should be the one that closes them, lest it sends a request into one that just closed.
 const HEAD_WITHIN: Duration = Duration::from_secs(65);
@@ -19,9 +22,12 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 
 /// Serves a connection until the peer leaves, or, once `stopping` tells so, until what is under way is answered.
 pub(super) async fn serve(accepted: Accepted, router: Router, mut stopping: watch::Receiver<()>) {
-    let Ok(socket) = Socket::adopt(accepted).inspect_err(|error| tracing::warn!(%error, "cannot serve a connection")) else {
-        return;
+    let opened = tokio::select! {
+        biased;
+        opened = tokio::time::timeout(OPEN_WITHIN, Socket::open(accepted, Protocol::Http1)) => opened,
+        _ = stopping.changed() => Ok(None),
     };
+    let Ok(Some(socket)) = opened else { return };
     let service = TowerToHyperService::new(router);
     let mut connection = pin!(builder().serve_connection(TokioIo::new(socket), service));
     let ended = tokio::select! {

@@ -1,17 +1,20 @@
 //! The metrics: what each is called, and where its figures come from. Labels come from the config and from our own words,
 //! never from a request, so their number is bounded and no key is ever told.
 
+use super::Told;
 use super::exposition::{Exposition, Kind};
 use crate::decision::{DecidedBy, Outcome};
-use crate::grpc::{AdminCalls, Connections};
+use crate::grpc::AdminCalls;
 use crate::limiter::{BOUNDS_NS, Limiter, Reloads, Timings, Totals};
 use crate::plan::{Plan, Rule};
 use crate::store::StoreError;
+use crate::tls;
 
 const NS_PER_SECOND: f64 = 1e9;
 
 /// Everything, as of now.
-pub(super) fn write<S>(limiter: &Limiter<S>, connections: &Connections, admin: Option<&AdminCalls>) -> String {
+pub(super) fn write<S>(limiter: &Limiter<S>, told: &Told) -> String {
+    let connections = &told.grpc_connections;
     let (totals, mut text) = (limiter.totals(), Exposition::default());
     decisions(&mut text, &totals);
     text.single("tollgate_peeks_total", Kind::Counter, "Questions answered without charging.", totals.peeks);
@@ -29,13 +32,22 @@ pub(super) fn write<S>(limiter: &Limiter<S>, connections: &Connections, admin: O
     );
     store(&mut text, &totals);
     text.single("tollgate_connections", Kind::Gauge, "Open gRPC connections.", connections.open());
+    text.single(
+        "tollgate_refused_calls_total",
+        Kind::Counter,
+        "Calls refused since a worker held as many as it may.",
+        connections.refused_calls(),
+    );
     text.family("tollgate_build_info", Kind::Gauge, "The version that runs.");
     text.sample("tollgate_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     text.family("tollgate_config_info", Kind::Gauge, "The hash of the plans, equal on replicas that enforce the same.");
     text.sample("tollgate_config_info", &[("hash", totals.edition().config_hash())], 1);
     reloads(&mut text, &totals.reloads);
-    if let Some(calls) = admin {
+    if let Some(calls) = &told.admin_calls {
         admin_calls(&mut text, calls);
+    }
+    if let Some(tls) = &told.tls {
+        certificate(&mut text, &tls.status());
     }
     text.finish()
 }
@@ -46,6 +58,31 @@ fn admin_calls(text: &mut Exposition, calls: &AdminCalls) {
     for (method, code, count) in calls.counts() {
         text.sample(NAME, &[("method", method), ("code", code)], count);
     }
+}
+
+fn certificate(text: &mut Exposition, status: &tls::Status) {
+    const NAME: &str = "tollgate_tls_reloads_total";
+    text.family(NAME, Kind::Counter, "Certificates that came since the start; a failure leaves the old one in its place.");
+    text.sample(NAME, &[("result", "success")], status.taken_up);
+    text.sample(NAME, &[("result", "failure")], status.refused);
+    text.single(
+        "tollgate_tls_last_reload_successful",
+        Kind::Gauge,
+        "0 while the files of TLS say something that cannot be served.",
+        u8::from(!status.last_refused),
+    );
+    text.single(
+        "tollgate_tls_not_after_timestamp_seconds",
+        Kind::Gauge,
+        "When the certificate that is served expires, in seconds since 1970.",
+        status.not_after,
+    );
+    text.single(
+        "tollgate_tls_failed_handshakes_total",
+        Kind::Counter,
+        "Connections that were closed since their TLS handshake failed, or was not over in time.",
+        status.failed_handshakes,
+    );
 }
 
 fn reloads(text: &mut Exposition, reloads: &Reloads) {

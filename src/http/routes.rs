@@ -87,8 +87,7 @@ async fn ready<S>(State(site): State<Arc<Site<S>>>) -> Response {
 }
 
 async fn tell<S>(State(site): State<Arc<Site<S>>>) -> Response {
-    ([(CONTENT_TYPE, METRICS_TYPE)], metrics::write(&site.limiter, &site.grpc_connections, site.admin_calls.as_ref()))
-        .into_response()
+    ([(CONTENT_TYPE, METRICS_TYPE)], metrics::write(&site.limiter, &site.told)).into_response()
 }
 
 fn plain(status: StatusCode, text: &'static str) -> Response {

@@ -1,0 +1,250 @@
+//! TLS of the listeners: a certificate and its key from files, whom to let in, and taking up what changes in those files.
+//!
+//! Only this module and those below it name rustls. What goes wrong is told by the setting that names a file, never by its
+//! path or content. Knows no protocol but its name.
+
+mod clients;
+mod watch;
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{NoServerSessionStorage, ServerConfig};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use x509_cert::Certificate;
+use x509_cert::der::Decode;
+
+use crate::clock::{Clock, SystemClock};
+pub use watch::Watch;
+
+/// Largest of the files; a bundle of every public root is a fifth of it.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+const US_PER_SECOND: u64 = 1_000_000;
+
+/// A connection whose bytes are encrypted.
+pub(crate) type Stream = tokio_rustls::server::TlsStream<TcpStream>;
+
+/// Which files, and whom to let in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// The certificate and those that lead to its root, PEM.
+    pub cert_file: PathBuf,
+    /// Its private key, PEM.
+    pub key_file: PathBuf,
+    /// Who signs the certificates that callers must show, PEM; `None`: they need none.
+    pub client_ca_file: Option<PathBuf>,
+    /// Names of which such a certificate must have one: DNS names, or URIs such as SPIFFE's, where a `*` at the end stands
+    /// for anything. Empty: any name will do.
+    pub client_names: Vec<String>,
+}
+
+/// What is spoken inside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    /// HTTP/2, which gRPC is carried by.
+    H2,
+    /// HTTP/1.1.
+    Http1,
+}
+
+/// TLS as it is served now. What changes counts for handshakes that have not begun; no connection ends by it.
+#[derive(Debug)]
+pub struct Tls {
+    settings: Settings,
+    pair: Mutex<Arc<Pair>>,
+    taken_up: AtomicU64,
+    refused: AtomicU64,
+    last_refused: AtomicBool,
+    failed_handshakes: AtomicU64,
+}
+
+/// A certificate and its key, ready for handshakes.
+#[derive(Debug)]
+struct Pair {
+    h2: Arc<ServerConfig>,
+    http1: Arc<ServerConfig>,
+    /// When the certificate ends, in seconds since 1970.
+    not_after: u64,
+}
+
+/// What is to be known of TLS from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Status {
+    /// When the certificate that is served ends, in seconds since 1970.
+    pub not_after: u64,
+    /// Changes of the files that were taken up since the start.
+    pub taken_up: u64,
+    /// Those that were not, since something is wrong with them.
+    pub refused: u64,
+    /// Whether the last was one of these.
+    pub last_refused: bool,
+    /// Handshakes that failed: callers that speak something else, trust another root, or are not let in.
+    pub failed_handshakes: u64,
+}
+
+impl Tls {
+    /// Reads the files. Errors: a sentence that begins with the setting which is wrong.
+    pub fn load(settings: Settings) -> Result<(Arc<Self>, Watch), String> {
+        let files = Files::read(&settings)?;
+        let pair = Pair::new(&files, &settings)?;
+        if pair.has_ended() {
+            tracing::warn!(
+                not_after = pair.not_after,
+                "the certificate of listen.tls.cert_file has expired: callers will not trust it"
+            );
+        }
+        let tls = Arc::new(Self {
+            settings,
+            pair: Mutex::new(Arc::new(pair)),
+            taken_up: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            last_refused: AtomicBool::new(false),
+            failed_handshakes: AtomicU64::new(0),
+        });
+        Ok((tls.clone(), Watch::new(tls, &Ok(files))))
+    }
+
+    /// Shakes hands as a server. Errors: the peer left, speaks something else, or is not let in. Dropping the future closes
+    /// the connection.
+    pub(crate) async fn accept(&self, protocol: Protocol, stream: TcpStream) -> io::Result<Box<Stream>> {
+        let pair = self.pair();
+        let config = match protocol {
+            Protocol::H2 => pair.h2.clone(),
+            Protocol::Http1 => pair.http1.clone(),
+        };
+        let mut handshake = Handshake { failed: Some(&self.failed_handshakes) };
+        let shaken = TlsAcceptor::from(config).accept(stream).await?;
+        handshake.failed = None;
+        // On the heap, since it is a hundred times the size of a plain socket.
+        Ok(Box::new(shaken))
+    }
+
+    /// As of now.
+    pub fn status(&self) -> Status {
+        Status {
+            not_after: self.pair().not_after,
+            taken_up: self.taken_up.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
+            last_refused: self.last_refused.load(Ordering::Relaxed),
+            failed_handshakes: self.failed_handshakes.load(Ordering::Relaxed),
+        }
+    }
+
+    fn pair(&self) -> Arc<Pair> {
+        // What is in it is replaced as a whole, so it is whole whatever panics.
+        self.pair.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Serves by these files from now on, or goes on as before; when the new certificate ends. Errors: what is wrong.
+    fn take_up(&self, files: Result<Files, String>) -> Result<u64, String> {
+        let pair = files.and_then(|files| Pair::new(&files, &self.settings)).and_then(|pair| match pair.has_ended() {
+            true => Err("listen.tls.cert_file has expired".to_owned()),
+            false => Ok(pair),
+        });
+        self.last_refused.store(pair.is_err(), Ordering::Relaxed);
+        let count = if pair.is_ok() { &self.taken_up } else { &self.refused };
+        count.fetch_add(1, Ordering::Relaxed);
+        let pair = Arc::new(pair?);
+        let not_after = pair.not_after;
+        *self.pair.lock().unwrap_or_else(PoisonError::into_inner) = pair;
+        Ok(not_after)
+    }
+}
+
+/// One that has not succeeded yet, and has failed if it is dropped so: also when its caller's patience ends.
+struct Handshake<'a> {
+    failed: Option<&'a AtomicU64>,
+}
+
+impl Drop for Handshake<'_> {
+    fn drop(&mut self) {
+        if let Some(failed) = self.failed {
+            failed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What the files hold.
+#[derive(Hash)]
+struct Files {
+    cert: Vec<u8>,
+    key: Vec<u8>,
+    client_ca: Option<Vec<u8>>,
+}
+
+impl Files {
+    fn read(settings: &Settings) -> Result<Self, String> {
+        let client_ca = settings.client_ca_file.as_deref().map(|path| read(path, "client_ca_file"));
+        Ok(Self {
+            cert: read(&settings.cert_file, "cert_file")?,
+            key: read(&settings.key_file, "key_file")?,
+            client_ca: client_ca.transpose()?,
+        })
+    }
+}
+
+fn read(path: &Path, setting: &str) -> Result<Vec<u8>, String> {
+    let cannot = |error: io::Error| format!("listen.tls.{setting} cannot be read: {error}");
+    let mut bytes = Vec::new();
+    File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)).map_err(cannot)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(format!("listen.tls.{setting} has more than {FILE_BYTES_MAX} bytes; it is no such file"));
+    }
+    Ok(bytes)
+}
+
+impl Pair {
+    fn new(files: &Files, settings: &Settings) -> Result<Self, String> {
+        let chain = certificates(&files.cert, "cert_file")?;
+        let key = PrivateKeyDer::from_pem_slice(&files.key);
+        let key = key.map_err(|_| "listen.tls.key_file has no private key; it is PEM, unencrypted".to_owned())?;
+        let not_after = not_after(&chain[0])?;
+        let provider = Arc::new(default_provider());
+        let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions();
+        let builder = builder.map_err(|error| format!("listen.tls cannot be set up: {error}"))?;
+        let builder = match &files.client_ca {
+            None => builder.with_no_client_auth(),
+            Some(bytes) => {
+                let roots = certificates(bytes, "client_ca_file")?;
+                builder.with_client_cert_verifier(clients::verifier(roots, &settings.client_names, provider)?)
+            }
+        };
+        let mut h2 = builder.with_single_cert(chain, key).map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => "listen.tls.key_file is not the key of cert_file's certificate".to_owned(),
+            error => format!("listen.tls.cert_file or key_file cannot be used: {error}"),
+        })?;
+        // A session that is resumed would not show its certificate again.
+        if files.client_ca.is_some() {
+            h2.session_storage = Arc::new(NoServerSessionStorage {});
+        }
+        let mut http1 = h2.clone();
+        (h2.alpn_protocols, http1.alpn_protocols) = (vec![b"h2".to_vec()], vec![b"http/1.1".to_vec()]);
+        Ok(Self { h2: Arc::new(h2), http1: Arc::new(http1), not_after })
+    }
+
+    fn has_ended(&self) -> bool {
+        self.not_after < SystemClock.now_us() / US_PER_SECOND
+    }
+}
+
+/// At least one.
+fn certificates(pem: &[u8], setting: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let all = all.ok().filter(|all| !all.is_empty());
+    all.ok_or_else(|| format!("listen.tls.{setting} has no certificate, or one that is cut off; it is PEM"))
+}
+
+fn not_after(certificate: &CertificateDer<'_>) -> Result<u64, String> {
+    let parsed = Certificate::from_der(certificate).map_err(|_| "listen.tls.cert_file has a certificate that cannot be read")?;
+    Ok(parsed.tbs_certificate().validity().not_after.to_unix_duration().as_secs())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+//! What becomes of the files, without a connection.
+
+use super::*;
+use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+/// A folder with a certificate that ends in this year, and its key.
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn issue(&self, year: i32) {
+        let key = KeyPair::generate().unwrap();
+        let mut parameters = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        parameters.not_after = date_time_ymd(year, 1, 1);
+        self.write("cert", parameters.self_signed(&key).unwrap().pem().as_bytes());
+        self.write("key", key.serialize_pem().as_bytes());
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) {
+        std::fs::write(self.0.path().join(name), bytes).unwrap();
+    }
+
+    fn settings(&self) -> Settings {
+        let path = |name| self.0.path().join(name);
+        Settings { cert_file: path("cert"), key_file: path("key"), client_ca_file: None, client_names: Vec::new() }
+    }
+
+    fn load(&self) -> (Arc<Tls>, Watch) {
+        Tls::load(self.settings()).unwrap()
+    }
+}
+
+/// The beginning of 2100 and of 2101, in seconds since 1970.
+const Y2100: u64 = 4_102_444_800;
+const Y2101: u64 = 4_133_980_800;
+
+#[test]
+fn a_new_pair_is_taken_up_when_it_has_read_alike_twice() {
+    let folder = Folder::new();
+    folder.issue(2100);
+    let (tls, mut watch) = folder.load();
+    watch.look(false);
+    assert_eq!((tls.status().not_after, tls.status().taken_up), (Y2100, 0));
+    folder.issue(2101);
+    watch.look(false);
+    assert_eq!(tls.status().not_after, Y2100);
+    watch.look(false);
+    watch.look(false);
+    assert_eq!((tls.status().not_after, tls.status().taken_up, tls.status().refused), (Y2101, 1, 0));
+}
+
+#[test]
+fn a_bad_pair_keeps_the_old_one_and_is_judged_once() {
+    let folder = Folder::new();
+    folder.issue(2100);
+    let (tls, mut watch) = folder.load();
+    let mut refused = 0;
+    let mut refuse = |change: &dyn Fn()| {
+        change();
+        (0..4).for_each(|_| watch.look(false));
+        refused += 1;
+        let status = tls.status();
+        assert_eq!((status.not_after, status.taken_up, status.refused, status.last_refused), (Y2100, 0, refused, true));
+    };
+    refuse(&|| folder.write("key", KeyPair::generate().unwrap().serialize_pem().as_bytes()));
+    refuse(&|| folder.write("cert", b"-----BEGIN CERTIFICATE-----\nMII"));
+    refuse(&|| folder.write("cert", b""));
+    refuse(&|| std::fs::remove_file(folder.0.path().join("key")).unwrap());
+    refuse(&|| folder.issue(2000));
+    folder.issue(2101);
+    (0..2).for_each(|_| watch.look(false));
+    let status = tls.status();
+    assert_eq!((status.not_after, status.taken_up, status.last_refused), (Y2101, 1, false));
+}
+
+#[test]
+fn asked_to_it_looks_once() {
+    let folder = Folder::new();
+    folder.issue(2100);
+    let (tls, mut watch) = folder.load();
+    folder.issue(2101);
+    watch.look(true);
+    assert_eq!(tls.status().not_after, Y2101);
+}
+
+#[test]
+fn what_is_wrong_is_told_by_its_setting_and_not_by_its_path() {
+    let folder = Folder::new();
+    let said = |settings: Settings| {
+        let said = Tls::load(settings).map(|_| ()).unwrap_err();
+        assert!(!said.contains(folder.0.path().to_str().unwrap()), "{said}");
+        said
+    };
+    assert!(said(folder.settings()).starts_with("listen.tls.cert_file cannot be read: No such file"));
+    folder.issue(2100);
+    let mut settings = folder.settings();
+    settings.key_file = settings.cert_file.clone();
+    assert!(said(settings).starts_with("listen.tls.key_file has no private key"));
+    let mut settings = folder.settings();
+    settings.client_ca_file = Some(settings.key_file.clone());
+    assert!(said(settings).starts_with("listen.tls.client_ca_file has no certificate"));
+    folder.write("key", KeyPair::generate().unwrap().serialize_pem().as_bytes());
+    assert_eq!(said(folder.settings()), "listen.tls.key_file is not the key of cert_file's certificate");
+}
