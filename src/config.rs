@@ -6,6 +6,7 @@
 mod plans;
 mod settings;
 mod source;
+mod store;
 mod store_url;
 mod tree;
 mod watch;
@@ -95,13 +96,13 @@ impl Config {
             ("listen.http", *listen_http != other.listen_http),
             ("listen.admin", *listen_admin != other.listen_admin),
             ("listen.admin_token_file", *admin_token_file != other.admin_token_file),
-            ("store.url", *store_url != other.store_url),
             ("store.deadline", *store_deadline != other.store_deadline),
             ("store.expected_replicas", *expected_replicas != other.expected_replicas),
             ("workers", *workers != other.workers),
             ("deny_cache.entries", *deny_cache_entries != other.deny_cache_entries),
         ];
-        unlike.into_iter().filter_map(|(path, unlike)| unlike.then_some(path)).collect()
+        let unlike = unlike.into_iter().filter_map(|(path, unlike)| unlike.then_some(path));
+        store_url.unlike(&other.store_url).into_iter().chain(unlike).collect()
     }
 }
 

@@ -7,10 +7,12 @@
 
 mod support;
 
+mod acl;
 mod admin;
 mod ailments;
 mod checker;
 mod clocks;
+mod cluster;
 mod command_line;
 mod contract;
 mod deny_cache;
@@ -28,6 +30,8 @@ mod parity;
 mod promises;
 mod reload;
 mod secrets;
+mod sentinel;
 mod tidy;
+mod tls;
 mod trace;
 mod workers;
