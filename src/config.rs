@@ -7,6 +7,7 @@ mod listen;
 mod plans;
 mod settings;
 mod source;
+mod store;
 mod store_url;
 mod tree;
 mod watch;
@@ -112,13 +113,13 @@ impl Config {
             ("listen.tls", *listen_tls != other.listen_tls),
             ("listen.lame_duck", *listen_lame_duck != other.listen_lame_duck),
             ("listen.max_connection_age", *listen_max_connection_age != other.listen_max_connection_age),
-            ("store.url", *store_url != other.store_url),
             ("store.deadline", *store_deadline != other.store_deadline),
             ("store.expected_replicas", *expected_replicas != other.expected_replicas),
             ("workers", *workers != other.workers),
             ("deny_cache.entries", *deny_cache_entries != other.deny_cache_entries),
         ];
-        unlike.into_iter().filter_map(|(path, unlike)| unlike.then_some(path)).collect()
+        let unlike = unlike.into_iter().filter_map(|(path, unlike)| unlike.then_some(path));
+        store_url.unlike(&other.store_url).into_iter().chain(unlike).collect()
     }
 }
 

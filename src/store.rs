@@ -11,7 +11,7 @@ pub use crate::algorithm::{Mode, Verdict};
 use crate::key::{Cost, Key};
 use crate::plan::Plan;
 pub use memory::{CAPACITY_DEFAULT, CAPACITY_MIN, MemoryStore};
-pub use redis::{BreakerState, RedisStore, SCRIPT_NAMES_MAX, Status};
+pub use redis::{BreakerState, RedisStore, RedisTarget, SCRIPT_NAMES_MAX, Status, Tls};
 
 /// One request to a store.
 #[derive(Debug, Clone)]
@@ -142,7 +142,7 @@ impl StoreError {
 pub enum ConfiguredStore {
     /// `memory:`
     Memory(MemoryStore),
-    /// `redis://…`, `unix` sockets included.
+    /// `redis://…` and all that are like it.
     Redis(RedisStore),
 }
 

@@ -48,7 +48,7 @@ fn nonsense_on_the_command_line_ends_with_2_and_a_sentence() {
     fails(&["--store", "nonsense"], 2, "store.url is no URL");
     fails(&["--store", "redis://"], 2, "names no host");
     fails(&["--store", "http://localhost"], 2, "has a scheme that is no store's; write memory:, redis://");
-    fails(&["--store", "redis-cluster://localhost"], 2, "does not have yet");
+    fails(&["--store", "redis-sentinel://localhost"], 2, "sentinelServiceName");
     fails(&["--listen", "50051"], 2, "is no address; write host:port");
     fails(&["--log-level", "loud"], 2, "must be error, warn, info, debug or trace");
     fails(&["--set", "workers=1025"], 2, "workers is 1025; it is 0 to 1024");
@@ -229,9 +229,9 @@ async fn environment_sets_what_the_file_does_not() {
     let config = file(PLANS.as_bytes());
     let output = tollgate()
         .args(["--config", config.path().to_str().unwrap()])
-        .env("TOLLGATE_STORE__URL", "redis-cluster://h")
+        .env("TOLLGATE_STORE__URL", "redis-sentinel://h")
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("store.url needs Redis Cluster"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("sentinelServiceName=NAME"));
 }

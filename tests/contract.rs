@@ -8,8 +8,9 @@ use tollgate::plan::{Algorithm, Plan};
 use tollgate::store::{Ask, ConfiguredStore, MemoryStore, RedisStore, Store, StoreError, Subject, Verdict};
 
 use crate::support::clock::FakeClock;
+use crate::support::cluster::Cluster;
 use crate::support::plans::{ANCHORED, BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, peek, plan, refund};
-use crate::support::redis::Redis;
+use crate::support::redis::{Redis, other_make};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -31,9 +32,20 @@ impl Lab {
     }
 
     fn redis() -> Self {
-        let (clock, redis) = (FakeClock::new(), Redis::start());
-        let store = RedisStore::with_injected_clock(&redis.url(), Arc::new(clock.clone())).unwrap();
-        Self { store: Arc::new(ConfiguredStore::Redis(store)), clock, redis: Some(redis) }
+        Self::by("redis-server")
+    }
+
+    /// A server of another make.
+    fn by(program: &str) -> Self {
+        let redis = Redis::start_by("127.0.0.1", &[program], &[]);
+        let url = redis.url();
+        Self { redis: Some(redis), ..Self::at(&url) }
+    }
+
+    fn at(url: &str) -> Self {
+        let clock = FakeClock::new();
+        let store = RedisStore::with_injected_clock(url, Arc::new(clock.clone())).unwrap();
+        Self { store: Arc::new(ConfiguredStore::Redis(store)), clock, redis: None }
     }
 
     async fn decide(&self, ask: Ask) -> Verdict {
@@ -436,6 +448,27 @@ macro_rules! every_store_keeps {
             async fn $claim() {
                 super::$claim(super::Lab::redis()).await;
             })*
+        }
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn a_cluster_keeps_it_too() {
+            let cluster = Cluster::start_with(0, &["redis-server"], &[]);
+            $(
+                $claim(Lab::at(&cluster.url())).await;
+                cluster.nodes.iter().for_each(|node| drop(node.cli(&["FLUSHALL"])));
+            )*
+        }
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn redis_6_2_keeps_it_too() {
+            // Which knows no PEXPIRETIME: what is looked at in Redis itself is not looked at here.
+            let redis = Redis::start_by("127.0.0.1", &[&other_make("redis-6.2", "Redis server v=6.2.")], &[]);
+            $(
+                $claim(Lab::at(&redis.url())).await;
+                redis.cli(&["FLUSHALL"]);
+            )*
+        }
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn valkey_keeps_it_too() {
+            $($claim(Lab::by(&other_make("valkey", "Valkey server v="))).await;)*
         }
     };
 }

@@ -8,10 +8,12 @@
 mod support;
 
 mod abuse;
+mod acl;
 mod admin;
 mod ailments;
 mod checker;
 mod clocks;
+mod cluster;
 mod command_line;
 mod contract;
 mod deny_cache;
@@ -30,6 +32,8 @@ mod parity;
 mod promises;
 mod reload;
 mod secrets;
+mod sentinel;
+mod store_tls;
 mod tidy;
 mod tls;
 mod trace;

@@ -1,7 +1,9 @@
 //! What the suites share: a fake clock, plans, a Redis of one's own, a running server, a proxy before several, a plain
 //! HTTP client that reads metrics.
 
+pub mod authority;
 pub mod clock;
+pub mod cluster;
 pub mod frames;
 pub mod haproxy;
 pub mod history;
@@ -12,6 +14,7 @@ pub mod outage;
 pub mod plans;
 pub mod proxy;
 pub mod redis;
+pub mod sentinel;
 pub mod server;
 pub mod shift;
 pub mod tls;

@@ -17,7 +17,7 @@ use crate::grpc::{
 };
 use crate::http;
 use crate::limiter::{Limiter, Settings};
-use crate::store::{ConfiguredStore, MemoryStore, RedisStore};
+use crate::store::{ConfiguredStore, MemoryStore, RedisStore, RedisTarget};
 use crate::tls::Tls;
 use crate::{shutdown, telemetry};
 
@@ -80,15 +80,15 @@ async fn serve(mut config: Config, watch: Watch) -> ExitCode {
         deny_cache_entries: config.deny_cache_entries.div_ceil(limiters),
     };
     let limiter = Arc::new(Limiter::without_store(std::mem::take(&mut config.plans), settings, Arc::new(SystemClock)));
-    let stores = Stores::new(config.store_url.clone(), config.store_deadline);
+    let stores = Stores::new(&config.store_url, config.store_deadline);
     let with_main = listeners.http.is_some() || listeners.admin.is_some();
-    let (workers, main_store) = match start(count, limiter.clone(), stores.clone(), with_main).await {
+    let (workers, main_store) = match start(count, limiter.clone(), stores, with_main).await {
         Ok(started) => started,
-        // The one thing that a service is made of and that may be wrong is the config's URL.
+        // The one thing that a service is made of and that may be wrong are files that the config names.
         Err(error @ StartError::Service(_)) => return fail(2, &error.to_string()),
         Err(error) => return fail(1, &error.to_string()),
     };
-    announce(&limiter, count, &stores.url, &watch.origin(), &listeners);
+    announce(&limiter, count, &config.store_url, &watch.origin(), &listeners);
     let (reloader, asked) = grpc::reloader();
     let calls = listeners.admin.as_ref().map(|_| AdminCalls::default());
     let http = listeners.http.zip(main_store.clone()).map(|(listener, store)| {
@@ -239,31 +239,35 @@ fn cores() -> NonZeroUsize {
 
 /// Where a worker's store comes from: with Redis each has a connection and a batcher of its own, else all share one memory.
 #[derive(Clone)]
-struct Stores {
-    url: StoreUrl,
-    /// What Redis is given for an answer; an embedded store keeps nobody waiting.
-    deadline: Duration,
-    memory: Option<Arc<ConfiguredStore>>,
+enum Stores {
+    Memory(Arc<ConfiguredStore>),
+    Redis {
+        target: Box<RedisTarget>,
+        /// What it is given for an answer; an embedded store keeps nobody waiting.
+        deadline: Duration,
+    },
 }
 
 impl Stores {
-    fn new(url: StoreUrl, deadline: Duration) -> Self {
-        let memory = match url {
-            StoreUrl::Memory { capacity } => Some(MemoryStore::new(capacity, Arc::new(SystemClock))),
-            StoreUrl::Redis(_) => None,
-        };
-        Self { url, deadline, memory: memory.map(|memory| Arc::new(ConfiguredStore::Memory(memory))) }
+    fn new(url: &StoreUrl, deadline: Duration) -> Self {
+        match url {
+            StoreUrl::Memory { capacity } => {
+                Self::Memory(Arc::new(ConfiguredStore::Memory(MemoryStore::new(*capacity, Arc::new(SystemClock)))))
+            }
+            StoreUrl::Redis(target) => Self::Redis { target: target.clone(), deadline },
+        }
     }
 
     /// A store for the current runtime.
     async fn store(&self) -> Result<Arc<ConfiguredStore>, String> {
-        if let Some(memory) = &self.memory {
-            return Ok(memory.clone());
+        match self {
+            Self::Memory(memory) => Ok(memory.clone()),
+            Self::Redis { target, deadline } => {
+                let store = RedisStore::to(RedisTarget::clone(target), *deadline)?;
+                store.connected(FIRST_CONNECTION).await;
+                Ok(Arc::new(ConfiguredStore::Redis(store)))
+            }
         }
-        let store = RedisStore::connect(self.url.secret(), self.deadline);
-        let store = store.map_err(|error| format!("store.url is wrong: {error}"))?;
-        store.connected(FIRST_CONNECTION).await;
-        Ok(Arc::new(ConfiguredStore::Redis(store)))
     }
 }
 

@@ -1,22 +1,16 @@
 //! The tree of raw values, field by field, to a checked config.
 
 use std::num::NonZeroUsize;
-use std::time::Duration;
 
 use config::Value;
 
 use super::Config;
 use super::listen;
 use super::plans;
-use super::store_url::StoreUrl;
+use super::store;
 use super::tree::{Mistakes, Node, Table, wrong};
 use crate::limiter::{DENY_CACHE_DEFAULT, DENY_CACHE_MAX};
 
-const DEADLINE_DEFAULT: Duration = Duration::from_millis(25);
-const DEADLINE_MIN: Duration = Duration::from_millis(1);
-/// Nobody puts a longer wait into the path of every request on purpose.
-const DEADLINE_MAX: Duration = Duration::from_secs(10);
-const REPLICAS_MAX: u64 = 10_000;
 /// More than the largest hosts have cores; each worker has a thread and, with Redis, a connection to it.
 const WORKERS_MAX: u64 = 1024;
 
@@ -24,7 +18,7 @@ const WORKERS_MAX: u64 = 1024;
 pub(super) fn check(root: Value, mistakes: &mut Mistakes) -> Option<Config> {
     let mut root = Node::root(root).table(mistakes)?;
     let listen = listen::check(&mut root, mistakes);
-    let store = store(&mut root, mistakes);
+    let store = store::check(&mut root, mistakes);
     let deny_cache_entries = deny_cache(&mut root, mistakes);
     let workers = workers(&mut root, mistakes);
     let plans = plans::check(root.take("plans"), mistakes);
@@ -46,37 +40,6 @@ pub(super) fn check(root: Value, mistakes: &mut Mistakes) -> Option<Config> {
         workers: workers?,
         plans: plans?,
     })
-}
-
-fn store(root: &mut Table, mistakes: &mut Mistakes) -> Option<(StoreUrl, Duration, u64)> {
-    let Some(store) = root.take("store") else { return Some((StoreUrl::default(), DEADLINE_DEFAULT, 1)) };
-    let mut store = store.table(mistakes)?;
-    let url = match store.take("url") {
-        None => Some(StoreUrl::default()),
-        Some(node) => {
-            let path = node.path.clone();
-            let parsed = node.text(mistakes).map(|text| StoreUrl::parse(&text));
-            parsed.and_then(|parsed| parsed.map_err(|message| wrong(mistakes, &path, message)).ok())
-        }
-    };
-    let deadline = store.take("deadline").map_or(Some(DEADLINE_DEFAULT), |node| {
-        let path = node.path.clone();
-        let deadline = node.duration(mistakes)?;
-        if !(DEADLINE_MIN..=DEADLINE_MAX).contains(&deadline) {
-            wrong(mistakes, &path, format!("is {}; a deadline is 1ms to 10s", humantime::format_duration(deadline)));
-        }
-        Some(deadline)
-    });
-    let replicas = store.take("expected_replicas").map_or(Some(1), |node| {
-        let path = node.path.clone();
-        let replicas = node.number(mistakes)?;
-        if !(1..=REPLICAS_MAX).contains(&replicas) {
-            wrong(mistakes, &path, format!("is {replicas}; it is 1 to {REPLICAS_MAX}"));
-        }
-        Some(replicas)
-    });
-    store.finish(mistakes);
-    Some((url?, deadline?, replicas?))
 }
 
 /// The number of workers; 0 leaves it to the machine.

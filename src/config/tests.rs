@@ -332,3 +332,23 @@ fn plan_names_keep_their_case_and_dots() {
     let config = load("plans: { Team.A/v1: { blocked: true }, 2024: { blocked: true } }").unwrap();
     assert!(config.plans.get("Team.A/v1").is_ok() && config.plans.get("2024").is_ok());
 }
+
+#[test]
+fn what_stands_beside_a_redis_must_fit_it() {
+    let mistakes = |store: &str| {
+        let error = load(&format!("{PLANS}store: {{ {store} }}\n")).unwrap_err();
+        error.mistakes.iter().map(|mistake| mistake.path.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(mistakes("tls: { ca_file: /ca }"), ["store.tls"]);
+    assert_eq!(mistakes("url: 'redis://h', tls: { ca_file: /ca }"), ["store.tls"]);
+    assert_eq!(mistakes("url: 'rediss://h', tls: { cert_file: /c }"), ["store.tls"]);
+    assert_eq!(mistakes("url: 'rediss://h', tls: { ca_file: '', chain: x }"), ["store.tls.ca_file", "store.tls.chain"]);
+    assert_eq!(mistakes("url: 'redis://h', username: u"), ["store.url"]);
+    assert_eq!(mistakes("url: 'redis://u:p@h', username: u"), ["store.username"]);
+    assert_eq!(mistakes("url: 'redis://u:p@h', password_file: /p"), ["store.password_file"]);
+    assert_eq!(mistakes("url: 'redis://u@h', passwordfile: /p"), ["store.url", "store.passwordfile"]);
+    let whole = "url: 'rediss-cluster://h', username: u, password_file: /p, \
+                 tls: { ca_file: /ca, cert_file: /c, key_file: /k, server_name: n }";
+    let config = load(&format!("{PLANS}store: {{ {whole} }}\n")).unwrap();
+    assert_eq!(config.store_url.to_string(), "rediss-cluster://h:6379");
+}

@@ -41,7 +41,7 @@ impl Redis {
         Self::start_by("127.0.0.1", &["env", &variables[0], &variables[1], "redis-server"], &[])
     }
 
-    fn start_by(host: &str, program: &[&str], extra: &[&str]) -> Self {
+    pub fn start_by(host: &str, program: &[&str], extra: &[&str]) -> Self {
         let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
         let (program, own) = (owned(program), ["--save", "", "--appendonly", "no", "--bind", "127.0.0.1"]);
         let options = owned(&[&own, extra].concat());
@@ -69,8 +69,10 @@ impl Redis {
 
     /// What redis-cli prints.
     pub fn cli(&self, arguments: &[&str]) -> String {
-        let output =
-            Command::new("redis-cli").args(["-h", &self.host]).arg("-p").arg(self.port.to_string()).args(arguments).output();
+        let password = self.options.iter().skip_while(|option| *option != "--requirepass").nth(1);
+        let mut command = Command::new("redis-cli");
+        command.envs(password.map(|password| ("REDISCLI_AUTH", password)));
+        let output = command.args(["-h", &self.host]).arg("-p").arg(self.port.to_string()).args(arguments).output();
         String::from_utf8(output.unwrap_or_else(|_| panic!("redis-cli {MISSING}")).stdout).unwrap().trim().to_owned()
     }
 
@@ -99,6 +101,10 @@ impl Redis {
         false
     }
 
+    pub fn is_alive(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|exit| exit.is_none())
+    }
+
     pub fn signal(&self, signal: &str) {
         super::signal(&self.child, signal);
     }
@@ -113,12 +119,24 @@ impl Redis {
 
 impl Drop for Redis {
     fn drop(&mut self) {
-        let alive = self.child.try_wait().is_ok_and(|exit| exit.is_none());
-        let without = if alive && !std::thread::panicking() { self.keys_without_expiry() } else { String::new() };
+        // In a Cluster, only where they are can keys be looked at; see there.
+        let alone = !self.options.iter().any(|option| option == "--cluster-enabled");
+        let looked_at = alone && self.is_alive() && !std::thread::panicking();
+        let without = if looked_at { self.keys_without_expiry() } else { String::new() };
         let _ = self.child.kill();
         let _ = self.child.wait();
         assert!(without.is_empty(), "keys without an expiry: {without}");
     }
+}
+
+/// The program of a server of another make, which `tests/run` fetches; it must say this of itself.
+pub fn other_make(name: &str, version: &str) -> String {
+    let path = format!("{}/target/servers/{name}", env!("CARGO_MANIFEST_DIR"));
+    let output = Command::new(&path).arg("--version").output();
+    let output = output.unwrap_or_else(|_| panic!("{path} is needed by this test and not there; tests/run fetches it"));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.starts_with(version), "{path} is not what its name says: {text}");
+    path
 }
 
 /// A port that nobody listens on at the moment.

@@ -38,14 +38,15 @@ impl Authority {
         Self { issuer: Issuer::new(parameters, key), pem }
     }
 
-    /// A certificate for these names, those with `://` being URIs, that ends in this year.
+    /// A certificate for these names, those with `://` being URIs, or addresses, that ends in this year.
     pub fn issue(&self, names: &[&str], year: i32) -> Pair {
         let key = KeyPair::generate().unwrap();
         let mut parameters = CertificateParams::default();
         parameters.not_after = rcgen::date_time_ymd(year, 1, 1);
-        let name = |name: &&str| match name.contains("://") {
-            true => SanType::URI((*name).try_into().unwrap()),
-            false => SanType::DnsName((*name).try_into().unwrap()),
+        let name = |name: &&str| match name.parse() {
+            Ok(address) => SanType::IpAddress(address),
+            Err(_) if name.contains("://") => SanType::URI((*name).try_into().unwrap()),
+            Err(_) => SanType::DnsName((*name).try_into().unwrap()),
         };
         parameters.subject_alt_names = names.iter().map(name).collect();
         let cert = parameters.signed_by(&key, &self.issuer).unwrap().pem();

@@ -19,9 +19,8 @@ use futures_util::{FutureExt, StreamExt};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Sleep;
 
-use super::SCRIPT_NAMES_MAX;
 use super::call::{Call, Request};
-use super::queue::{Entry, Queue, Waiter};
+use super::queue::{Entry, Waiter, Waiting};
 use crate::algorithm::Verdict;
 use crate::clock::monotonic;
 use crate::store::StoreError;
@@ -35,6 +34,11 @@ pub(super) const CALLS_MAX: usize = 4;
 
 /// What takes a call to Redis and brings the reply.
 pub(super) trait Carrier: Send + Sync + 'static {
+    /// In which order, and with what else, a request is sent.
+    type Queue<T: Waiter + Send>: Waiting<T> + Send;
+    /// Most calls under way.
+    const CALLS: usize = CALLS_MAX;
+
     /// Waits until it is known whether calls can be carried at all, which it soon is: what comes meanwhile keeps its order,
     /// and is answered at its deadline.
     fn ready(&self) -> impl Future<Output = ()> + Send;
@@ -189,13 +193,14 @@ async fn drive<C: Carrier>(carrier: &Arc<C>, received: &mut mpsc::UnboundedRecei
 }
 
 /// What the one task owns.
-struct Driver<C> {
+struct Driver<C: Carrier> {
     carrier: Arc<C>,
     /// Whether calls can be made yet.
     ready: bool,
-    queue: Queue<Caller>,
+    queue: C::Queue<Caller>,
     /// Calls under way, by their place; a place is free when its call has returned.
-    calls: [Option<Call<Caller>>; CALLS_MAX],
+    calls: Box<[Option<Call<Caller>>]>,
+    free: Vec<usize>,
     alarm: Pin<Box<Sleep>>,
     /// Whether the alarm is to be heard. It is never later than the first deadline of all who wait.
     armed: bool,
@@ -204,7 +209,8 @@ struct Driver<C> {
 impl<C: Carrier> Driver<C> {
     fn new(carrier: Arc<C>) -> Self {
         let alarm = Box::pin(tokio::time::sleep(Duration::ZERO));
-        Self { carrier, ready: false, queue: Queue::new(), calls: std::array::from_fn(|_| None), alarm, armed: false }
+        let calls = (0..C::CALLS).map(|_| None).collect();
+        Self { carrier, ready: false, queue: C::Queue::default(), calls, free: (0..C::CALLS).collect(), alarm, armed: false }
     }
 
     fn admit(&mut self, job: Job) {
@@ -231,14 +237,13 @@ impl<C: Carrier> Driver<C> {
         self.armed = true;
     }
 
-    /// Starts a call if there is something to ask: at once where none is under way, else when it would be a full one.
+    /// Starts a call if there is one worth it, and a place for it.
     fn start_call(&mut self) -> Option<impl Future<Output = (usize, Result<Value, StoreError>)> + use<C>> {
         if !self.ready {
             return None;
         }
-        let idle = self.calls.iter().all(Option::is_none);
-        let place = self.calls.iter().position(Option::is_none)?;
-        if self.queue.len() < if idle { 1 } else { SCRIPT_NAMES_MAX } {
+        let place = *self.free.last()?;
+        if !self.queue.is_ready(self.free.len() == C::CALLS) {
             return None;
         }
         if self.armed && self.alarm.deadline().into_std() <= monotonic() {
@@ -249,11 +254,14 @@ impl<C: Carrier> Driver<C> {
         let until = call.latest()?;
         let (carrier, command) = (self.carrier.clone(), self.carrier.command(&call));
         self.calls[place] = Some(call);
+        self.free.pop();
         Some(async move { (place, carrier.carry(command, until).await) })
     }
 
     fn settle(&mut self, place: usize, reply: Result<Value, StoreError>) {
         let Some(call) = self.calls[place].take() else { return };
+        self.free.push(place);
+        self.queue.returned(&call);
         let bytes = reply.as_ref().map(|reply| reply.as_bytes().unwrap_or_default());
         call.answers(bytes).into_iter().for_each(|(caller, answer)| caller.reply.give(answer));
     }

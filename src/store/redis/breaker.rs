@@ -30,6 +30,17 @@ pub enum BreakerState {
     HalfOpen,
 }
 
+impl BreakerState {
+    /// Of several, the one that tells most.
+    pub(super) fn badness(self) -> u8 {
+        match self {
+            Self::Closed => 0,
+            Self::HalfOpen => 1,
+            Self::Open => 2,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Breaker {
     phase: Phase,
@@ -37,19 +48,21 @@ pub(super) struct Breaker {
     connection: u64,
     /// Probes that failed since the store was last well.
     failed_probes: u32,
+    crowded: bool,
 }
 
 #[derive(Debug)]
 enum Phase {
-    Closed { since: Instant, failures: u32 },
+    Closed { since: Instant, failures: u32, failed_at: Instant },
     Open { since: Instant, probe_at: Instant },
     HalfOpen { since: Instant },
 }
 
 impl Breaker {
-    /// Open, with a probe due at once: nothing is known of Redis yet.
-    pub(super) fn new(now: Instant) -> Self {
-        Self { phase: Phase::Open { since: now, probe_at: now }, connection: 0, failed_probes: 0 }
+    /// Open, with a probe due at once: nothing is known of Redis yet. Where more calls are under way at once than
+    /// [`FAILURES_MAX`], it is `crowded`: those that were when one failed count as that one.
+    pub(super) fn new(now: Instant, crowded: bool) -> Self {
+        Self { phase: Phase::Open { since: now, probe_at: now }, connection: 0, failed_probes: 0, crowded }
     }
 
     pub(super) fn state(&self) -> BreakerState {
@@ -69,12 +82,15 @@ impl Breaker {
         }
     }
 
-    /// A call on `connection` was not answered in time, or could not be sent; whether that opened the breaker.
-    pub(super) fn unanswered(&mut self, connection: u64, now: Instant, chance: u64) -> bool {
-        if let Phase::Closed { failures, .. } = &mut self.phase
+    /// A call on `connection`, made at `sent`, was not answered in time, or could not be sent; whether that opened the
+    /// breaker.
+    pub(super) fn unanswered(&mut self, connection: u64, sent: Instant, now: Instant, chance: u64) -> bool {
+        if let Phase::Closed { failures, failed_at, .. } = &mut self.phase
             && connection == self.connection
+            && !(self.crowded && sent < *failed_at)
         {
             *failures += 1;
+            *failed_at = now;
             return *failures >= FAILURES_MAX && self.open(now, chance);
         }
         false
@@ -93,6 +109,14 @@ impl Breaker {
         }
         self.phase = Phase::Open { since: now, probe_at: now + self.pause(chance) };
         true
+    }
+
+    /// What kept probes from passing has changed: the next is due soon.
+    pub(super) fn hasten(&mut self, now: Instant, chance: u64) {
+        if let Phase::Open { since, .. } = self.phase {
+            self.failed_probes = 0;
+            self.phase = Phase::Open { since, probe_at: now + self.pause(chance) };
+        }
     }
 
     /// Opens it from wherever it stands, as after a failed probe: whoever drove it has lost the thread.
@@ -128,7 +152,7 @@ impl Breaker {
     pub(super) fn probe_passed(&mut self, now: Instant) -> Option<Duration> {
         let Phase::HalfOpen { since } = self.phase else { return None };
         self.connection += 1;
-        self.phase = Phase::Closed { since: now, failures: 0 };
+        self.phase = Phase::Closed { since: now, failures: 0, failed_at: now };
         Some(now.saturating_duration_since(since))
     }
 
@@ -140,13 +164,17 @@ impl Breaker {
         }
     }
 
-    /// Anything from nothing to a bound that doubles with each failed probe ("full jitter"): however many replicas lost
-    /// Redis at one instant, they come back to it spread out. `chance` is any number, all equally likely.
+    /// A bound that doubles with each failed probe: however many replicas lost Redis at one instant, they come back to it
+    /// spread out. `chance` is any number, all equally likely.
     fn pause(&self, chance: u64) -> Duration {
-        let bound = PAUSE_FIRST.saturating_mul(1 << self.failed_probes.min(10)).min(PAUSE_MAX);
-        // Below 2^64: a bound of nanoseconds takes 29 bits, the chance is cut to 32.
-        Duration::from_nanos((bound.as_nanos() as u64 * (chance >> 32)) >> 32)
+        within(PAUSE_FIRST.saturating_mul(1 << self.failed_probes.min(10)).min(PAUSE_MAX), chance)
     }
+}
+
+/// Anything from nothing to a bound, four seconds at most, as chance has it ("full jitter").
+pub(super) fn within(bound: Duration, chance: u64) -> Duration {
+    // Below 2^64: such a bound of nanoseconds takes 32 bits, the chance is cut to 32.
+    Duration::from_nanos((bound.as_nanos() as u64 * (chance >> 32)) >> 32)
 }
 
 #[cfg(test)]

@@ -149,16 +149,15 @@ impl<T> Call<T> {
 }
 
 impl Call<()> {
-    /// A call of one request, waited for until then, that charges a key of nobody's: no plan's name is empty, so no name
-    /// begins like this one.
-    pub(super) fn trial(until: Instant) -> Self {
+    /// A call of one request, waited for until then, that charges what stands under a name of nobody's.
+    pub(super) fn trial(name: String, until: Instant) -> Self {
         // The shortest window, so that what it leaves behind is gone at once.
         let limit = Limit::new("trial", 1, WINDOW_MIN, Algorithm::FixedWindow { anchor: Anchor::Clock });
         let rule = Rule::Limits(limit.into_iter().collect());
-        let (name, shadow, on_store_failure) = (Arc::from("trial"), false, OnStoreFailure::Allow);
-        let plan = Arc::new(Plan { counts_as: Arc::clone(&name), name, rule, shadow, on_store_failure });
+        let (of, shadow, on_store_failure) = (Arc::from("trial"), false, OnStoreFailure::Allow);
+        let plan = Arc::new(Plan { counts_as: Arc::clone(&of), name: of, rule, shadow, on_store_failure });
         let mut call = Self::new();
-        call.take(Request { name: name::hash_tag("", "trial"), plan, cost: 1, mode: Mode::Charge }, (), until);
+        call.take(Request { name, plan, cost: 1, mode: Mode::Charge }, (), until);
         call
     }
 }

@@ -1,6 +1,7 @@
 //! Keeps a store connected: one task that probes until a connection proves itself, hands it to the callers, and notices
 //! when it is lost. When to do what is the `breaker`'s to say; here are the clock, the dice, the task and the log lines.
 
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use fred::types::Value;
 use futures_util::FutureExt;
+use futures_util::future::OptionFuture;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
@@ -17,13 +19,52 @@ use super::batcher::Carrier;
 use super::breaker::Breaker;
 use super::call::Call;
 use super::client::Wire;
-use super::{Connection, Recipe, Status};
+use super::connection::{Connection, Errand, Trouble, Verb, deleted};
+use super::queue::{Queue, Waiter};
+use super::sentinel::Watch;
+use super::target::Peer;
+use super::{Recipe, Status};
 use crate::clock::monotonic;
 use crate::store::StoreError;
 
 /// Longest that a probe may take to connect and to load the script; its decision has the store's own deadline on top. A
 /// probe that the network swallows ends in time for another one within the second that is promised.
 pub(super) const CONNECT_MAX: Duration = Duration::from_millis(500);
+
+/// Where a keeper's connections lead.
+pub(super) enum Lead {
+    Fixed(Peer),
+    /// To whomever the Sentinels name.
+    Named(Watch),
+}
+
+impl Lead {
+    /// Where to connect to now; waits for the first to be named.
+    async fn peer(&self) -> Peer {
+        match self {
+            Self::Fixed(peer) => peer.clone(),
+            Self::Named(watch) => Peer::Tcp(watch.master().await),
+        }
+    }
+
+    /// Waits until it leads elsewhere.
+    async fn turned_from(&self, peer: &Peer) {
+        match (self, peer) {
+            (Self::Named(watch), Peer::Tcp(address)) => watch.master_other_than(address).await,
+            _ => std::future::pending().await,
+        }
+    }
+}
+
+/// For logs.
+impl fmt::Display for Lead {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(peer) => write!(out, "{peer}"),
+            Self::Named(_) => out.write_str("the master that Sentinels name"),
+        }
+    }
+}
 
 /// Gives calls the connection that is in use, and keeps there being one. Dropped, it takes the connection with it.
 pub(super) struct Keeper {
@@ -68,8 +109,8 @@ impl Keeper {
     /// Begins to connect. Must be called within a tokio runtime.
     pub(super) fn start(recipe: Recipe) -> Self {
         let state = Arc::new(State {
+            breaker: Mutex::new(Breaker::new(monotonic(), recipe.ingredients.is_clustered())),
             recipe,
-            breaker: Mutex::new(Breaker::new(monotonic())),
             standing: watch::Sender::new(Standing::Starting),
             down: AtomicBool::new(false),
             undecided: AtomicU64::new(0),
@@ -100,13 +141,39 @@ impl Keeper {
         let _ = self.state.standing.subscribe().wait_for(|standing| matches!(standing, Standing::Up(_))).await;
     }
 
+    /// What is in use, if anything is.
+    pub(super) fn connection(&self) -> Option<Arc<Connection>> {
+        self.state.standing.borrow().ready()?.ok()
+    }
+
+    /// Waits until it is known that nothing is in use.
+    pub(super) async fn down(&self) {
+        let _ = self.state.standing.subscribe().wait_for(|standing| matches!(standing, Standing::Down(_))).await;
+    }
+
+    /// What a healthy server answers within.
+    pub(super) fn deadline(&self) -> Duration {
+        self.state.recipe.ingredients.deadline
+    }
+
     /// Deletes what there is under these names within `deadline`; whether there was anything.
     pub(super) async fn delete(&self, names: Vec<String>, deadline: Duration) -> Result<bool, StoreError> {
         let until = monotonic() + deadline;
+        self.refusal().map_or(Ok(()), Err)?;
         timeout(deadline, self.ready()).await.map_err(|_| StoreError::Deadline(deadline))?;
-        let connection = self.state.connection()?;
-        let result = connection.delete(names, until).await;
-        self.state.note(connection.number, result.as_ref().err());
+        let names = names.into_iter().map(|name| Value::String(name.into())).collect();
+        deleted(&self.call(Errand { verb: Verb::Delete, arguments: names, until }, false).await.map_err(Trouble::alone)?)
+    }
+
+    /// One call on the connection in use; `asking` as [`Connection::call`]. A script's is watched for the store's whole deadline,
+    /// whatever is left of its callers': they stop waiting at theirs, and a caller's short deadline says nothing of Redis.
+    pub(super) async fn call(&self, mut errand: Errand, asking: bool) -> Result<Value, Trouble> {
+        let (connection, sent) = (self.state.connection().map_err(Trouble::Error)?, monotonic());
+        if errand.verb == Verb::Script {
+            errand.until = errand.until.max(sent + self.deadline());
+        }
+        let result = connection.call(errand, asking).await;
+        self.state.note(connection.number, sent, result.as_ref().err());
         result
     }
 
@@ -127,6 +194,8 @@ impl Drop for Keeper {
 }
 
 impl Carrier for Keeper {
+    type Queue<T: Waiter + Send> = Queue<T>;
+
     /// The first probe ends by itself.
     async fn ready(&self) {
         // The sender lives as long as `self`.
@@ -134,16 +203,11 @@ impl Carrier for Keeper {
     }
 
     fn command<T>(&self, call: &Call<T>) -> Vec<Value> {
-        self.state.recipe.command(call)
+        self.state.recipe.ingredients.command(call)
     }
 
-    /// The call is watched for the store's whole deadline, whatever is left of its callers': they stop waiting at theirs,
-    /// and a caller's short deadline says nothing of Redis.
     async fn carry(&self, command: Vec<Value>, until: Instant) -> Result<Value, StoreError> {
-        let connection = self.state.connection()?;
-        let result = connection.call(command, until.max(monotonic() + self.state.recipe.deadline)).await;
-        self.state.note(connection.number, result.as_ref().err());
-        result
+        self.call(Errand { verb: Verb::Script, arguments: command, until }, false).await.map_err(Trouble::alone)
     }
 }
 
@@ -159,11 +223,11 @@ impl State {
     }
 
     /// What became of a call: whether it was answered is what counts, not what the answer was.
-    fn note(&self, connection: u64, error: Option<&StoreError>) {
+    fn note(&self, connection: u64, sent: Instant, trouble: Option<&Trouble>) {
         let mut breaker = self.breaker();
-        match error {
-            Some(error @ (StoreError::Deadline(_) | StoreError::Unreachable(_))) => {
-                if breaker.unanswered(connection, monotonic(), chance()) {
+        match trouble {
+            Some(Trouble::Error(error @ (StoreError::Deadline(_) | StoreError::Unreachable(_)))) => {
+                if breaker.unanswered(connection, sent, monotonic(), chance()) {
                     self.opened(error);
                 }
             }
@@ -177,7 +241,7 @@ impl State {
         self.opened.fetch_add(1, Ordering::Relaxed);
         self.undecided_before.store(self.undecided.load(Ordering::Relaxed), Ordering::Relaxed);
         self.put_down(error);
-        say_out_of_reach(error);
+        say_out_of_reach(&self.recipe.lead, error);
     }
 
     fn put_down(&self, error: &StoreError) {
@@ -185,22 +249,43 @@ impl State {
         self.down.store(true, Ordering::Release);
     }
 
-    /// Makes a connection and has a decision made over it.
-    async fn probe(&self, number: u64) -> Result<(Connection, Wire), StoreError> {
+    /// Makes a connection to where it leads now, and has a decision made over it.
+    async fn probe(&self, number: u64, tried: &mut Option<Peer>) -> Result<(Connection, Wire), StoreError> {
         self.probes.fetch_add(1, Ordering::Relaxed);
-        let ready = timeout(CONNECT_MAX, Connection::open(&self.recipe, number)).await;
-        let (connection, wire) = ready.unwrap_or(Err(StoreError::Deadline(CONNECT_MAX)))?;
-        connection.prove(&self.recipe).await?;
-        Ok((connection, wire))
+        let lead = &self.recipe.lead;
+        let unnamed = |_| StoreError::Unreachable("no Sentinel has named a master yet".to_owned());
+        let peer = tried.insert(timeout(CONNECT_MAX, lead.peer()).await.map_err(unnamed)?);
+        let proven = async {
+            let ready = timeout(CONNECT_MAX, Connection::open(&self.recipe, peer.clone(), number)).await;
+            let (connection, wire) = ready.unwrap_or(Err(StoreError::Deadline(CONNECT_MAX)))?;
+            connection.prove(&self.recipe).await?;
+            Ok((connection, wire))
+        };
+        tokio::select! {
+            proven = proven => proven,
+            () = lead.turned_from(peer) => Err(turned()),
+        }
+    }
+
+    /// Waits until a probe is due; a server other than the one that was tried last is not made to wait for its sins.
+    async fn due(&self, tried: Option<&Peer>) {
+        let due = || self.breaker().probe_at().unwrap_or_else(monotonic).into();
+        let turned = tried.map(|peer| self.recipe.lead.turned_from(peer));
+        tokio::select! {
+            () = tokio::time::sleep_until(due()) => return,
+            Some(()) = OptionFuture::from(turned) => {}
+        }
+        self.breaker().hasten(monotonic(), chance());
+        tokio::time::sleep_until(due()).await;
     }
 
     /// Probes as the breaker says until a connection proves itself, and puts that to use.
     async fn reconnect(&self) -> (Arc<Connection>, Wire) {
+        let mut tried = None;
         loop {
-            let due = self.breaker().probe_at().unwrap_or_else(monotonic);
-            tokio::time::sleep_until(due.into()).await;
+            self.due(tried.as_ref()).await;
             let Some(number) = self.breaker().begin_probe(monotonic()) else { continue };
-            match self.probe(number).await {
+            match self.probe(number, &mut tried).await {
                 Ok((connection, wire)) => {
                     let connection = Arc::new(connection);
                     self.closed(connection.clone());
@@ -211,7 +296,7 @@ impl State {
                     tracing::debug!(%error, "the store did not pass a probe");
                     let starting = self.standing.borrow().ready().is_none();
                     if starting {
-                        say_out_of_reach(&error);
+                        say_out_of_reach(&self.recipe.lead, &error);
                     }
                     self.put_down(&error);
                 }
@@ -220,7 +305,7 @@ impl State {
     }
 
     fn closed(&self, connection: Arc<Connection>) {
-        let server = connection.server();
+        let server = connection.peer.to_string();
         let mut breaker = self.breaker();
         let out = breaker.probe_passed(monotonic()).unwrap_or_default();
         self.standing.send_replace(Standing::Up(connection));
@@ -233,19 +318,24 @@ impl State {
         tracing::info!(server, out_ms = out.as_millis() as u64, undecided, "store connected");
     }
 
-    /// Waits until the breaker opens, be it that the connection ends or that calls on it go unanswered.
+    /// Waits until the breaker opens, be it that the connection ends, that calls on it go unanswered, or that it leads to one
+    /// who is master no more.
     async fn watch(&self, connection: &Connection, wire: &mut Wire) {
         let mut standing = self.standing.subscribe();
-        tokio::select! {
-            error = wire.ended() => {
-                let mut breaker = self.breaker();
-                if breaker.lost(connection.number, monotonic(), chance()) {
-                    self.opened(&StoreError::Unreachable(error.details().to_owned()));
-                }
-            }
-            _ = standing.wait_for(|standing| matches!(standing, Standing::Down(_))) => {}
+        let error = tokio::select! {
+            error = wire.ended() => StoreError::Unreachable(error.details().to_owned()),
+            () = self.recipe.lead.turned_from(&connection.peer) => turned(),
+            _ = standing.wait_for(|standing| matches!(standing, Standing::Down(_))) => return,
+        };
+        let mut breaker = self.breaker();
+        if breaker.lost(connection.number, monotonic(), chance()) {
+            self.opened(&error);
         }
     }
+}
+
+fn turned() -> StoreError {
+    StoreError::Unreachable("the Sentinels named another master".to_owned())
 }
 
 /// Keeps the connection, anew if a turn should panic.
@@ -266,11 +356,11 @@ async fn turn(state: &State) {
     state.watch(&connection, &mut wire).await;
 }
 
-fn say_out_of_reach(error: &StoreError) {
-    tracing::warn!(%error, "store out of reach; answering by each plan's on_store_failure until it is back");
+fn say_out_of_reach(server: &Lead, error: &StoreError) {
+    tracing::warn!(%server, %error, "store out of reach; answering by each plan's on_store_failure until it is back");
 }
 
 /// A number that nobody can tell beforehand; each hasher's keys are random.
-fn chance() -> u64 {
+pub(super) fn chance() -> u64 {
     RandomState::new().hash_one(0)
 }

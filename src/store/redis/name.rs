@@ -4,6 +4,8 @@
 //! braces are the hash tag, so that all keys of one request share a Cluster slot. Names of groups hold no colon, so the
 //! name reads one way only; braces in a key are escaped, so that a caller cannot choose the tag, and so the slot.
 
+use fred::util::redis_keyslot;
+
 use crate::plan::COMMON_WINDOWS_MS;
 use crate::store::Subject;
 
@@ -43,6 +45,17 @@ pub(super) fn hash_tag(group: &str, key: &str) -> String {
     }
     tag.push('}');
     tag
+}
+
+/// A name that no request has, since no plan's name is empty; there are as many as numbers, so that every node of a Cluster
+/// has some.
+pub(super) fn trial(number: u32) -> String {
+    hash_tag("", &number.to_string())
+}
+
+/// Where a name is kept in a Cluster.
+pub(super) fn slot(name: &str) -> u16 {
+    redis_keyslot(name.as_bytes())
 }
 
 #[cfg(test)]

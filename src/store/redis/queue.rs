@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use super::SCRIPT_NAMES_MAX;
 use super::call::{Call, Request};
 
 /// One request, who waits for its answer, and until when.
@@ -15,12 +16,35 @@ pub(super) struct Entry<T> {
     pub waiter: T,
 }
 
+/// What waits to be sent, in some order.
+pub(super) trait Waiting<T: Waiter>: Default {
+    fn push(&mut self, entry: Entry<T>);
+
+    fn push_batch(&mut self, entries: VecDeque<Entry<T>>);
+
+    /// Whether there is a call to make that is worth it: `idle` when none is under way.
+    fn is_ready(&self, idle: bool) -> bool;
+
+    /// The next call; empty when nobody waits. Whoever has gone is dropped on the way, and charged nothing.
+    fn compose(&mut self) -> Call<T>;
+
+    /// A call has returned.
+    fn returned(&mut self, call: &Call<T>);
+
+    /// Takes out those who wait no longer at `now`: they are never sent.
+    fn expire(&mut self, now: Instant) -> Vec<T>;
+
+    /// When the first of those who wait stops waiting.
+    fn earliest(&self) -> Option<Instant>;
+}
+
 /// Whoever waits may have gone.
 pub(super) trait Waiter {
     /// Whether nobody waits any more; such a request is not sent.
     fn is_gone(&self) -> bool;
 }
 
+/// For one Redis that has all keys.
 pub(super) struct Queue<T> {
     singles: VecDeque<Entry<T>>,
     batches: VecDeque<VecDeque<Entry<T>>>,
@@ -29,28 +53,29 @@ pub(super) struct Queue<T> {
     batch_next: bool,
 }
 
-impl<T: Waiter> Queue<T> {
-    pub(super) fn new() -> Self {
+impl<T> Default for Queue<T> {
+    fn default() -> Self {
         Self { singles: VecDeque::new(), batches: VecDeque::new(), len: 0, batch_next: false }
     }
+}
 
-    /// Requests that wait.
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
-    pub(super) fn push(&mut self, entry: Entry<T>) {
+impl<T: Waiter> Waiting<T> for Queue<T> {
+    fn push(&mut self, entry: Entry<T>) {
         self.len += 1;
         self.singles.push_back(entry);
     }
 
-    pub(super) fn push_batch(&mut self, entries: VecDeque<Entry<T>>) {
+    fn push_batch(&mut self, entries: VecDeque<Entry<T>>) {
         self.len += entries.len();
         self.batches.push_back(entries);
     }
 
-    /// The next call; empty when nobody waits. Whoever has gone is dropped on the way, and charged nothing.
-    pub(super) fn compose(&mut self) -> Call<T> {
+    /// At once where none is under way, else when it would be a full one.
+    fn is_ready(&self, idle: bool) -> bool {
+        self.len >= if idle { 1 } else { SCRIPT_NAMES_MAX }
+    }
+
+    fn compose(&mut self) -> Call<T> {
         let mut call = Call::new();
         while let Some(Entry { request, until, waiter }) = self.next_for(&call) {
             if !waiter.is_gone() {
@@ -60,8 +85,9 @@ impl<T: Waiter> Queue<T> {
         call
     }
 
-    /// Takes out those who wait no longer at `now`: they are never sent.
-    pub(super) fn expire(&mut self, now: Instant) -> Vec<T> {
+    fn returned(&mut self, _call: &Call<T>) {}
+
+    fn expire(&mut self, now: Instant) -> Vec<T> {
         let (mut expired, mut kept) = (Vec::new(), VecDeque::new());
         for entries in self.batches.iter_mut().chain([&mut self.singles]) {
             kept.extend(std::mem::take(entries));
@@ -74,11 +100,12 @@ impl<T: Waiter> Queue<T> {
         expired
     }
 
-    /// When the first of those who wait stops waiting.
-    pub(super) fn earliest(&self) -> Option<Instant> {
+    fn earliest(&self) -> Option<Instant> {
         self.batches.iter().chain([&self.singles]).flatten().map(|entry| entry.until).min()
     }
+}
 
+impl<T: Waiter> Queue<T> {
     /// The next entry that has room in the call; `None` when there is none, or the one whose turn it is has no room.
     fn next_for(&mut self, call: &Call<T>) -> Option<Entry<T>> {
         let from_batch = !self.batches.is_empty() && (self.batch_next || self.singles.is_empty());

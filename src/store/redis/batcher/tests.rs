@@ -7,6 +7,8 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::algorithm::Mode;
+use crate::store::redis::SCRIPT_NAMES_MAX;
+use crate::store::redis::queue::Queue;
 
 /// Panics on its first call, and refuses the others with this.
 struct Panics {
@@ -16,6 +18,8 @@ struct Panics {
 const REFUSAL: &str = "a call that was carried";
 
 impl Carrier for Panics {
+    type Queue<T: Waiter + Send> = Queue<T>;
+
     async fn ready(&self) {}
 
     fn command<T>(&self, _call: &Call<T>) -> Vec<Value> {
@@ -31,7 +35,7 @@ impl Carrier for Panics {
 }
 
 fn request(name: &str) -> Request {
-    let trial = Call::trial(monotonic());
+    let trial = Call::trial("{:0}".to_owned(), monotonic());
     Request { name: name.to_owned(), plan: trial.plans[0].clone(), cost: 1, mode: Mode::Charge }
 }
 
@@ -78,6 +82,8 @@ impl Silent {
 }
 
 impl Carrier for Silent {
+    type Queue<T: Waiter + Send> = Queue<T>;
+
     async fn ready(&self) {
         self.ready.acquire().await.unwrap().forget();
     }

@@ -10,20 +10,20 @@ const MS: Duration = Duration::from_millis(1);
 /// A breaker whose first probe passed at the returned instant; its connection is number 1.
 fn closed() -> (Breaker, Instant) {
     let now = monotonic();
-    let mut breaker = Breaker::new(now);
+    let mut breaker = Breaker::new(now, false);
     assert_eq!(breaker.begin_probe(now), Some(1));
     assert_eq!(breaker.probe_passed(now), Some(Duration::ZERO));
     (breaker, now)
 }
 
 fn fail(breaker: &mut Breaker, times: u32, now: Instant) -> u32 {
-    (0..times).map(|_| u32::from(breaker.unanswered(breaker.connection, now, 0))).sum()
+    (0..times).map(|_| u32::from(breaker.unanswered(breaker.connection, now, now, 0))).sum()
 }
 
 #[test]
 fn it_begins_open_with_a_probe_due_at_once() {
     let now = monotonic();
-    let breaker = Breaker::new(now);
+    let breaker = Breaker::new(now, false);
     assert_eq!((breaker.state(), breaker.probe_at()), (BreakerState::Open, Some(now)));
 }
 
@@ -61,7 +61,7 @@ fn what_became_of_calls_on_an_earlier_connection_says_nothing_of_this_one() {
     assert_eq!(breaker.begin_probe(now), Some(2));
     assert!(breaker.probe_passed(now).is_some());
     for _ in 0..100 {
-        assert!(!breaker.unanswered(1, now, 0));
+        assert!(!breaker.unanswered(1, now, now, 0));
     }
     assert!(!breaker.lost(1, now, 0));
     assert_eq!(fail(&mut breaker, FAILURES_MAX - 1, now), 0);
@@ -169,7 +169,7 @@ proptest! {
     #[test]
     fn it_never_sticks_and_never_opens_or_closes_unfounded(steps in steps()) {
         let mut now = monotonic();
-        let (mut breaker, mut in_a_row, mut numbers) = (Breaker::new(now), 0, Vec::new());
+        let (mut breaker, mut in_a_row, mut numbers) = (Breaker::new(now, false), 0, Vec::new());
         for (step, pass_ms, chance) in steps {
             now += Duration::from_millis(pass_ms);
             let before = breaker.state();
@@ -180,7 +180,7 @@ proptest! {
                     in_a_row = if current { 0 } else { in_a_row };
                 }
                 Step::Unanswered(current) => {
-                    let opened = breaker.unanswered(connection(current), now, chance);
+                    let opened = breaker.unanswered(connection(current), now, now, chance);
                     in_a_row += u32::from(current && before == BreakerState::Closed);
                     prop_assert_eq!(opened, before == BreakerState::Closed && current && in_a_row >= FAILURES_MAX);
                 }
@@ -207,4 +207,34 @@ proptest! {
             prop_assert_eq!(breaker.state() == BreakerState::Open, breaker.probe_at().is_some());
         }
     }
+}
+
+#[test]
+fn where_many_calls_are_under_way_those_that_fail_together_count_as_one() {
+    let now = monotonic();
+    let mut breaker = Breaker::new(now, true);
+    breaker.begin_probe(now);
+    breaker.probe_passed(now);
+    let deadline = Duration::from_millis(25);
+    for generation in 1..=FAILURES_MAX {
+        let (sent, failed) = (now + deadline * (generation - 1), now + deadline * generation);
+        let opened: Vec<bool> = (0..64).map(|_| breaker.unanswered(1, sent, failed, 0)).collect();
+        let opens = generation == FAILURES_MAX;
+        assert_eq!((opened[0], opened[1..].contains(&true)), (opens, false), "generation {generation}");
+    }
+    assert_eq!(breaker.state(), BreakerState::Open);
+}
+
+#[test]
+fn a_probe_that_has_somewhere_else_to_go_is_due_soon() {
+    let now = monotonic();
+    let mut breaker = Breaker::new(now, false);
+    for _ in 0..10 {
+        let due = breaker.probe_at().unwrap();
+        breaker.begin_probe(due);
+        breaker.probe_failed(due, u64::MAX);
+    }
+    assert!(breaker.probe_at().unwrap() > now + PAUSE_MAX);
+    breaker.hasten(now, u64::MAX);
+    assert!(breaker.probe_at().unwrap() <= now + PAUSE_FIRST);
 }

@@ -9,7 +9,6 @@ use super::*;
 use crate::algorithm::Mode;
 use crate::clock::monotonic;
 use crate::plan::{OnStoreFailure, Plan, Rule};
-use crate::store::redis::SCRIPT_NAMES_MAX;
 use crate::store::redis::call::REQUESTS_MAX;
 
 /// Who waits: the job it came with, its place in it, and whether it has gone.
@@ -63,7 +62,7 @@ proptest! {
 
     #[test]
     fn every_request_goes_out_once_in_its_jobs_order_unless_nobody_waits(steps in prop::collection::vec(step(), 1..40)) {
-        let (mut queue, now) = (Queue::new(), monotonic());
+        let (mut queue, now) = (Queue::default(), monotonic());
         let (mut expected, mut sent): (Vec<Mark>, Vec<Mark>) = (Vec::new(), Vec::new());
         let mut drained = steps.clone();
         drained.extend(std::iter::repeat_n(Step::Compose, 10_000 / SCRIPT_NAMES_MAX));
@@ -88,14 +87,14 @@ proptest! {
                 Step::Compose => {
                     let expired = queue.expire(now);
                     prop_assert!(expired.iter().all(|mark| mark.place % 13 == 12));
-                    let before = queue.len();
+                    let before = queue.len;
                     let call = queue.compose();
                     let until = call.latest();
                     prop_assert!(call.groups.len() <= SCRIPT_NAMES_MAX);
                     let marks = marks(call);
                     prop_assert!(marks.len() <= REQUESTS_MAX);
                     prop_assert_eq!(until.is_none(), marks.is_empty());
-                    prop_assert!(queue.len() + marks.len() <= before);
+                    prop_assert!(queue.len + marks.len() <= before);
                     for (a, b) in marks.iter().zip(marks.iter().skip(1)) {
                         let in_order = a.0 != b.0 || a.1.job != b.1.job || a.1.place < b.1.place;
                         prop_assert!(in_order, "{:?} before {:?}", a, b);
@@ -104,7 +103,7 @@ proptest! {
                 }
             }
         }
-        prop_assert_eq!(queue.len(), 0);
+        prop_assert_eq!(queue.len, 0);
         sent.sort();
         prop_assert_eq!(sent, expected);
     }
@@ -112,7 +111,7 @@ proptest! {
 
 #[test]
 fn a_large_batch_does_not_stand_before_others() {
-    let (mut queue, now) = (Queue::new(), monotonic());
+    let (mut queue, now) = (Queue::default(), monotonic());
     let entry = |job: usize, place: usize| {
         let request = Request { name: format!("{job}.{place}"), plan: plan(), cost: 1, mode: Mode::Charge };
         Entry { request, until: now + Duration::from_secs(1), waiter: Mark { job, place, gone: false } }
@@ -128,7 +127,7 @@ fn a_large_batch_does_not_stand_before_others() {
 
 #[test]
 fn those_whose_time_is_over_are_taken_out_of_queue_and_call_once() {
-    let (mut queue, now) = (Queue::new(), monotonic());
+    let (mut queue, now) = (Queue::default(), monotonic());
     let after = |ms| now + Duration::from_millis(ms);
     let entry = |place: usize, ms| {
         let request = Request { name: place.to_string(), plan: plan(), cost: 1, mode: Mode::Charge };
@@ -143,7 +142,7 @@ fn those_whose_time_is_over_are_taken_out_of_queue_and_call_once() {
     assert!(call.expire(after(1)).is_empty());
     let places = |marks: Vec<Mark>| marks.into_iter().map(|mark| mark.place).collect::<Vec<_>>();
     assert_eq!(places(queue.expire(after(3))), [3, 2]);
-    assert_eq!((queue.len(), queue.earliest()), (1, Some(after(9))));
+    assert_eq!((queue.len, queue.earliest()), (1, Some(after(9))));
     assert_eq!(places(call.expire(after(2))), [0]);
     assert_eq!(call.earliest(), Some(after(5)));
     assert_eq!(marks(call).into_iter().map(|(_, mark)| mark.place).collect::<Vec<_>>(), [1]);

@@ -421,9 +421,11 @@ end
 while groups > 0 do
   local decided, problem = pcall(decide_groups)
   if not decided then
-    if string.find(text_of(problem), 'READONLY', 1, true) then
-      -- Nobody can be charged here, and nobody was: the client must look for the node that may write.
-      return { err = 'READONLY this node is a replica' }
+    for _, word in ipairs({ 'READONLY', 'NOREPLICAS' }) do
+      if string.find(text_of(problem), word, 1, true) then
+        -- Nobody can be charged here, and nobody was: the client must look for the node that may write.
+        return { err = word .. ' this node may not write' }
+      end
     end
     local refused = refusal(problem)
     for index = settled + 1, replies_end do

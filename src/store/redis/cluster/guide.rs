@@ -1,0 +1,97 @@
+//! Carries a node's calls, and follows them where the node sends them.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use fred::types::Value;
+use tokio::time::{sleep, timeout_at};
+
+use super::super::batcher::Carrier;
+use super::super::call::Call;
+use super::super::connection::{Errand, Trouble, Verb};
+use super::super::keeper::Keeper;
+use super::super::lines::Lines;
+use super::super::queue::Waiter;
+use super::super::target::Address;
+use super::Nodes;
+use crate::clock::monotonic;
+use crate::store::StoreError;
+
+/// Most calls under way to one node, each for the keys of one slot. They are written together as they come, so this is how
+/// deep they are pipelined: a third of a millisecond of Redis's time.
+pub(super) const CALLS_MAX: usize = 64;
+/// Most times that a call is sent on. A node that just took over may send it back once or twice.
+const REDIRECTIONS_MAX: usize = 16;
+/// From the third time on: two nodes that point at each other need a moment to agree. Also how long keys that are on their
+/// way are left alone.
+const PAUSE: Duration = Duration::from_millis(2);
+
+pub(super) struct Guide {
+    pub(super) home: Arc<Keeper>,
+    pub(super) nodes: Weak<Nodes>,
+}
+
+impl Carrier for Guide {
+    type Queue<T: Waiter + Send> = Lines<T>;
+    const CALLS: usize = CALLS_MAX;
+
+    async fn ready(&self) {
+        self.home.ready().await;
+    }
+
+    fn command<T>(&self, call: &Call<T>) -> Vec<Value> {
+        self.home.command(call)
+    }
+
+    async fn carry(&self, command: Vec<Value>, until: Instant) -> Result<Value, StoreError> {
+        self.follow(Errand { verb: Verb::Script, arguments: command, until }).await
+    }
+}
+
+impl Guide {
+    /// Each time that it is sent on nothing was executed, so sending it anew repeats no charge; it is not done for callers who
+    /// wait no longer.
+    pub(super) async fn follow(&self, errand: Errand) -> Result<Value, StoreError> {
+        let until = errand.until;
+        let (mut keeper, mut asking, mut redirections) = (self.home.clone(), false, 0);
+        loop {
+            match keeper.call(errand.clone(), asking).await {
+                Ok(reply) => return Ok(reply),
+                Err(Trouble::Error(error)) => return Err(error),
+                Err(Trouble::TryAgain) => {
+                    (keeper, asking) = (self.home.clone(), false);
+                    sleep(PAUSE).await;
+                }
+                Err(Trouble::Moved(address)) => {
+                    redirections += 1;
+                    (keeper, asking) = (self.at(&address, true, until).await?, false);
+                }
+                Err(Trouble::Ask(address)) => {
+                    redirections += 1;
+                    (keeper, asking) = (self.at(&address, false, until).await?, true);
+                }
+            }
+            if redirections > REDIRECTIONS_MAX {
+                return Err(StoreError::Unreachable("the nodes of the Cluster send a call to each other".to_owned()));
+            }
+            if redirections > 2 {
+                sleep(PAUSE).await;
+            }
+            if until <= monotonic() {
+                return Err(StoreError::Deadline(self.home.deadline()));
+            }
+        }
+    }
+
+    /// The keeper of another node, once it is known whether that can be asked.
+    async fn at(&self, address: &Address, for_good: bool, until: Instant) -> Result<Arc<Keeper>, StoreError> {
+        let nodes = self.nodes.upgrade().ok_or_else(|| StoreError::Unreachable("the store is gone".to_owned()))?;
+        if for_good {
+            nodes.look_soon();
+        }
+        let keeper = nodes.lane(address, 0).keeper.clone();
+        let ready = timeout_at(until.into(), keeper.ready()).await;
+        ready.map_err(|_| StoreError::Deadline(self.home.deadline()))?;
+        Ok(keeper)
+    }
+}

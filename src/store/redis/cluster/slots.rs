@@ -1,0 +1,105 @@
+//! Which node of a Cluster has which slots, as one of them tells it.
+
+use std::time::Instant;
+
+use fred::clients::Client;
+use fred::error::{Error, ErrorKind};
+use fred::interfaces::ClientLike;
+use fred::types::{ClusterHash, CustomCommand, Value};
+
+use super::super::connection::options;
+use super::super::target::Address;
+
+/// Slots of a Cluster.
+pub(super) const SLOTS: u16 = 16_384;
+
+/// Slots from one to another, both included, and who has them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Range {
+    pub(super) first: u16,
+    pub(super) last: u16,
+    pub(super) master: Address,
+}
+
+/// Asks a node. Errors: it does not answer by `until`, or it is cut off from the others, so that what it says is old.
+pub(super) async fn ask(client: &Client, asked: &Address, until: Instant) -> Result<Vec<Range>, Error> {
+    let options = options(until)?;
+    let question = |what| {
+        let command = CustomCommand::new_static("CLUSTER", ClusterHash::FirstKey, false);
+        let client = client.with_options(&options);
+        async move { client.custom::<Value, Value>(command, vec![Value::from_static_str(what)]).await }
+    };
+    let (info, slots) = tokio::try_join!(question("INFO"), question("SLOTS"))?;
+    if !info.as_str().is_some_and(|info| info.contains("cluster_state:ok")) {
+        return Err(Error::new(ErrorKind::Cluster, format!("{asked} says that the Cluster is down, or cannot see it")));
+    }
+    let ranges = parse(&slots, asked).filter(|ranges| !ranges.is_empty());
+    ranges.ok_or_else(|| Error::new(ErrorKind::Cluster, format!("{asked} knows of no slots")))
+}
+
+/// What CLUSTER SLOTS replies; `None` when it has another shape.
+fn parse(slots: &Value, asked: &Address) -> Option<Vec<Range>> {
+    let list = |value: &Value| match value {
+        Value::Array(values) => Some(values.clone()),
+        _ => None,
+    };
+    let range = |range: &Value| {
+        let fields = list(range)?;
+        let [first, last, master, ..] = fields.as_slice() else { return None };
+        let master = list(master)?;
+        let [host, port, ..] = master.as_slice() else { return None };
+        // A node that does not know how it is reached leaves that out: as it was just now.
+        let host =
+            host.as_str().filter(|host| !host.is_empty() && *host != "?").map_or(asked.host.clone(), |host| host.to_string());
+        let slot = |value: &Value| value.as_u64().and_then(|slot| u16::try_from(slot).ok()).filter(|slot| *slot < SLOTS);
+        let master = Address { host, port: u16::try_from(port.as_u64()?).ok()? };
+        Some(Range { first: slot(first)?, last: slot(last)?, master })
+    };
+    list(slots)?.iter().map(range).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(host: &str, port: u16) -> Address {
+        Address { host: host.to_owned(), port }
+    }
+
+    fn node(host: Value, port: i64) -> Value {
+        Value::Array(vec![host, Value::Integer(port), Value::from_static_str("id"), Value::Array(Vec::new())])
+    }
+
+    fn range(first: i64, last: i64, nodes: Vec<Value>) -> Value {
+        Value::Array([vec![Value::Integer(first), Value::Integer(last)], nodes].concat())
+    }
+
+    #[test]
+    fn the_first_node_of_a_range_is_its_master_and_a_nameless_one_is_where_it_was_asked() {
+        let replica = || node(Value::from_static_str("10.0.0.9"), 9);
+        let slots = Value::Array(vec![
+            range(0, 99, vec![node(Value::from_static_str("10.0.0.1"), 1), replica()]),
+            range(100, 16_383, vec![node(Value::Null, 2), replica()]),
+        ]);
+        let expected = [
+            Range { first: 0, last: 99, master: address("10.0.0.1", 1) },
+            Range { first: 100, last: 16_383, master: address("asked", 2) },
+        ];
+        assert_eq!(parse(&slots, &address("asked", 7)).unwrap(), expected);
+    }
+
+    #[test]
+    fn another_shape_is_none() {
+        let host = || Value::from_static_str("h");
+        for slots in [
+            Value::Null,
+            Value::Array(vec![Value::Null]),
+            Value::Array(vec![range(0, 1, Vec::new())]),
+            Value::Array(vec![range(0, 16_384, vec![node(host(), 1)])]),
+            Value::Array(vec![range(-1, 5, vec![node(host(), 1)])]),
+            Value::Array(vec![range(0, 5, vec![node(host(), 70_000)])]),
+        ] {
+            assert_eq!(parse(&slots, &address("asked", 7)), None);
+        }
+    }
+}

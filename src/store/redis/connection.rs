@@ -1,0 +1,216 @@
+//! One connection to one server, from its handshake to its end: script calls, and what came of them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use fred::clients::Client;
+use fred::error::{Error, ErrorKind};
+use fred::interfaces::ClientLike;
+use fred::types::config::Options;
+use fred::types::{ClusterHash, CustomCommand, Value};
+use tokio::sync::Mutex;
+
+use super::batcher::REQUESTS_WAITING_MAX;
+use super::call::Call;
+use super::client::{self, Wire};
+use super::keeper::CONNECT_MAX;
+use super::script::Script;
+use super::target::{Address, Peer};
+use super::{Recipe, name};
+use crate::clock::monotonic;
+use crate::store::StoreError;
+
+pub(super) struct Connection {
+    /// As the breaker counts them.
+    pub(super) number: u64,
+    pub(super) peer: Peer,
+    client: Client,
+    script: Arc<Script>,
+    /// Held by the one task that loads the script.
+    loading: Mutex<()>,
+    /// Times that the script was loaded.
+    loads: AtomicU64,
+}
+
+/// What is asked of a server, to be answered by `until`.
+#[derive(Clone)]
+pub(super) struct Errand {
+    pub(super) verb: Verb,
+    pub(super) arguments: Vec<Value>,
+    pub(super) until: Instant,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verb {
+    Script,
+    Delete,
+}
+
+impl Verb {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Script => "EVALSHA",
+            Self::Delete => "DEL",
+        }
+    }
+}
+
+/// Whether a reply to [`Verb::Delete`] says that there was anything.
+pub(super) fn deleted(reply: &Value) -> Result<bool, StoreError> {
+    reply.as_u64().map(|count| count > 0).ok_or_else(|| StoreError::Nonsense("DEL is answered by no number".to_owned()))
+}
+
+/// What a call brought instead of a reply.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// What the store's callers are told.
+    Error(StoreError),
+    /// Nothing was executed: another node of the Cluster has these keys.
+    Moved(Address),
+    /// Nothing was executed: another node has these keys already, though not yet the others of their slot.
+    Ask(Address),
+    /// Nothing was executed: some of the keys are on their way to another node and some are not.
+    TryAgain,
+}
+
+impl Connection {
+    /// Connects and loads the script, so that no decision has to wait for that.
+    pub(super) async fn open(recipe: &Recipe, peer: Peer, number: u64) -> Result<(Self, Wire), StoreError> {
+        let failed = |error: Error| store_error(&error, CONNECT_MAX);
+        let (client, wire) = client::connect(&recipe.ingredients.target, &peer).await.map_err(failed)?;
+        let script = recipe.ingredients.script.clone();
+        let connection = Self { number, peer, client, script, loading: Mutex::new(()), loads: AtomicU64::new(0) };
+        connection.load_script(0, monotonic() + CONNECT_MAX).await.map_err(failed)?;
+        Ok((connection, wire))
+    }
+
+    /// Has a decision made, charged to a key of its own, within the recipe's deadline: a Redis that is read-only, still
+    /// loading or too slow answers a PING well enough and no decision. A node of a Cluster may say that the key is not its.
+    pub(super) async fn prove(&self, recipe: &Recipe) -> Result<(), StoreError> {
+        let until = monotonic() + recipe.ingredients.deadline;
+        let call = Call::trial(name::trial(recipe.trial), until);
+        let arguments = recipe.ingredients.command(&call);
+        let reply = match self.call(Errand { verb: Verb::Script, arguments, until }, false).await {
+            Err(Trouble::Error(error)) => return Err(error),
+            Err(trouble) if recipe.ingredients.is_clustered() => {
+                tracing::debug!(?trouble, peer = %self.peer, "a node that proves itself has another's keys");
+                return Ok(());
+            }
+            Err(trouble) => return Err(trouble.alone()),
+            Ok(reply) => reply,
+        };
+        call.answers(Ok(reply.as_bytes().unwrap_or_default())).into_iter().try_for_each(|((), answer)| answer.map(drop))
+    }
+
+    /// What other questions than script calls are asked with.
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// One call; its reply. `asking` at a node that another one named for this once. The batcher drops none of these: fred may
+    /// send a command again on reconnect when its future was dropped.
+    pub(super) async fn call(&self, errand: Errand, asking: bool) -> Result<Value, Trouble> {
+        let Errand { verb, arguments, until } = errand;
+        let deadline = until.saturating_duration_since(monotonic());
+        loop {
+            let loads = self.loads.load(Ordering::Acquire);
+            let answer = match asking {
+                true => self.send_asking(verb.name(), arguments.clone(), until).await,
+                false => self.send(verb.name(), arguments.clone(), until).await,
+            };
+            let failed = match answer {
+                // Nothing was executed, so this is no repeated charge. It ends: each turn needs time, and `until` comes.
+                Err(error) if error.details().starts_with("NOSCRIPT") => self.load_script(loads, until).await,
+                Err(error) => Err(error),
+                Ok(reply) => return Ok(reply),
+            };
+            failed.map_err(|error| self.trouble(&error, deadline))?;
+        }
+    }
+
+    /// Sends a command that must be answered by `until`. A time-out of ours around fred's future would leave the command
+    /// queued, to be sent after a reconnect, so fred is told; and it is told by way of `custom`, because fred 10.1 has the
+    /// scripting commands on the plain client only, where they silently ignore these options.
+    async fn send(&self, name: &'static str, arguments: Vec<Value>, until: Instant) -> Result<Value, Error> {
+        self.client.with_options(&options(until)?).custom(command(name), arguments).await
+    }
+
+    /// What a node is asked for once counts for the command that follows, so both are written with nothing between them.
+    async fn send_asking(&self, name: &'static str, arguments: Vec<Value>, until: Instant) -> Result<Value, Error> {
+        let pipeline = self.client.pipeline();
+        let queue = pipeline.with_options(&options(until)?);
+        queue.custom::<Value, Value>(command("ASKING"), Vec::new()).await?;
+        queue.custom::<Value, Value>(command(name), arguments).await?;
+        pipeline.last().await
+    }
+
+    /// Loads the script unless somebody did since `seen`. The lock is held across the call so that of many callers one
+    /// loads and the others wait; the call is bounded by its own deadline, and the task is never dropped.
+    async fn load_script(&self, seen: u64, until: Instant) -> Result<(), Error> {
+        let _loading = self.loading.lock().await;
+        if self.loads.load(Ordering::Acquire) == seen {
+            let load = vec![Value::from_static_str("LOAD"), Value::String(self.script.text.clone())];
+            self.send("SCRIPT", load, until).await?;
+            self.loads.fetch_add(1, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn trouble(&self, error: &Error, deadline: Duration) -> Trouble {
+        let elsewhere = || self.address_in(error.details());
+        match error.details().split(' ').next() {
+            Some("MOVED") => elsewhere().map_or_else(|| Trouble::Error(store_error(error, deadline)), Trouble::Moved),
+            Some("ASK") => elsewhere().map_or_else(|| Trouble::Error(store_error(error, deadline)), Trouble::Ask),
+            Some("TRYAGAIN") => Trouble::TryAgain,
+            _ => Trouble::Error(store_error(error, deadline)),
+        }
+    }
+
+    /// Where `MOVED 3999 host:port` points to; a node that does not know its own name leaves the host out.
+    fn address_in(&self, redirection: &str) -> Option<Address> {
+        let (host, port) = redirection.split(' ').nth(2)?.rsplit_once(':')?;
+        let host = match (host, &self.peer) {
+            ("" | "?", Peer::Tcp(here)) => here.host.as_str(),
+            (host, _) => host,
+        };
+        Some(Address { host: host.to_owned(), port: port.parse().ok()? })
+    }
+}
+
+impl Trouble {
+    /// What it means where one server should have all keys.
+    pub(super) fn alone(self) -> StoreError {
+        match self {
+            Self::Error(error) => error,
+            Self::Moved(_) | Self::Ask(_) | Self::TryAgain => {
+                StoreError::Refused("it is one node of a Cluster; write redis-cluster:// in store.url".to_owned())
+            }
+        }
+    }
+}
+
+fn command(name: &'static str) -> CustomCommand {
+    CustomCommand::new_static(name, ClusterHash::FirstKey, false)
+}
+
+pub(super) fn options(until: Instant) -> Result<Options, Error> {
+    let left = until.saturating_duration_since(monotonic());
+    if left.is_zero() {
+        return Err(Error::new(ErrorKind::Timeout, "no time left"));
+    }
+    Ok(Options { timeout: Some(left), max_attempts: Some(1), ..Options::default() })
+}
+
+pub(super) fn store_error(error: &Error, deadline: Duration) -> StoreError {
+    let details = || error.details().to_owned();
+    match error.kind() {
+        ErrorKind::Timeout => StoreError::Deadline(deadline),
+        ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Routing | ErrorKind::Cluster | ErrorKind::Sentinel | ErrorKind::Tls => {
+            StoreError::Unreachable(details())
+        }
+        ErrorKind::Protocol | ErrorKind::Parse => StoreError::Nonsense(details()),
+        ErrorKind::Backpressure => StoreError::Overloaded(REQUESTS_WAITING_MAX),
+        _ => StoreError::Refused(details()),
+    }
+}

@@ -1,0 +1,72 @@
+//! How TLS is spoken to Redis: rustls, by files that are read anew for each connection, so that certificates may be rotated.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use fred::rustls::pki_types::pem::{Error as PemError, PemObject};
+use fred::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use fred::rustls::{ClientConfig, RootCertStore, crypto};
+use fred::rustls_native_certs::load_native_certs;
+use fred::types::config::TlsConnector;
+
+use super::target::Tls;
+
+/// Errors: a sentence that names the setting, the file and the remedy.
+pub(super) fn connector(tls: &Tls) -> Result<TlsConnector, String> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()));
+    let builder = builder.with_safe_default_protocol_versions().map_err(|error| format!("TLS cannot be spoken: {error}"))?;
+    let builder = builder.with_root_certificates(roots(tls.ca_file.as_deref())?);
+    let Some((cert_file, key_file)) = &tls.identity else { return Ok(builder.with_no_client_auth().into()) };
+    let chain = certificates("store.tls.cert_file", cert_file)?;
+    let key = PrivateKeyDer::from_pem_file(key_file);
+    let key = key.map_err(|error| unread("store.tls.key_file", key_file, &error, "a private key as PEM"))?;
+    let config = builder.with_client_auth_cert(chain, key).map_err(|error| {
+        format!(
+            "store.tls.cert_file {} and store.tls.key_file {} do not go together ({error}); give a certificate and its own key",
+            cert_file.display(),
+            key_file.display()
+        )
+    })?;
+    Ok(config.into())
+}
+
+fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    let Some(ca_file) = ca_file else {
+        let found = load_native_certs();
+        roots.add_parsable_certificates(found.certs);
+        if roots.is_empty() {
+            let why = found.errors.first().map_or_else(String::new, |error| format!(" ({error})"));
+            return Err(format!(
+                "this system has no certificates to trust{why}; name those of Redis's authority in store.tls.ca_file"
+            ));
+        }
+        return Ok(roots);
+    };
+    for certificate in certificates("store.tls.ca_file", ca_file)? {
+        roots.add(certificate).map_err(|error| {
+            format!("store.tls.ca_file {} holds what is no authority's certificate ({error})", ca_file.display())
+        })?;
+    }
+    Ok(roots)
+}
+
+fn certificates(setting: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let wanted = "certificates as PEM";
+    let certificates = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let certificates = certificates.map_err(|error| unread(setting, file, &error, wanted))?;
+    if certificates.is_empty() {
+        return Err(unread(setting, file, &PemError::NoItemsFound, wanted));
+    }
+    Ok(certificates)
+}
+
+/// Does not repeat what is in the file, which may be a key.
+fn unread(setting: &str, file: &Path, error: &PemError, wanted: &str) -> String {
+    let why = match error {
+        PemError::Io(error) => error.to_string(),
+        PemError::NoItemsFound => "there is none in it".to_owned(),
+        _ => "it is garbled".to_owned(),
+    };
+    format!("{setting} {} cannot be used: {why}; it must be {wanted} that this process may read", file.display())
+}

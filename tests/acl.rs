@@ -1,0 +1,89 @@
+//! Users who may do what the README says is needed, and nothing else, are enough.
+
+use std::time::{Duration, Instant};
+
+use tollgate::grpc::pb::DecidedBy;
+
+use crate::support::cluster::{Cluster, MASTERS};
+use crate::support::redis::Redis;
+use crate::support::sentinel::Watched;
+use crate::support::server::{PATIENCE, Server, request};
+
+const PLANS: &str = "
+workers: 1
+store: { deadline: 10s }
+deny_cache: { entries: 0 }
+plans:
+  logs: { limits: [ { quota: 3, window: 1d, algorithm: sliding_log }, { quota: 4, window: 7d, algorithm: sliding_log } ] }
+  packed: { limits: [ { quota: 3, window: 1d }, { quota: 5, window: 1d, algorithm: token_bucket } ] }
+  short: { limits: [ { quota: 3, window: 5ms, algorithm: sliding_log } ] }
+";
+
+/// The rules that the README gives, in its order: for Redis, for a Cluster beside, for Sentinels.
+fn rules() -> [Vec<String>; 3] {
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    let lines = readme.lines().filter_map(|line| line.strip_prefix("ACL SETUSER tollgate "));
+    let rules = lines.map(|line| line.replace(">password", ">canary").split(' ').map(str::to_owned).collect());
+    rules.collect::<Vec<_>>().try_into().unwrap()
+}
+
+fn allow(cli: impl Fn(&[&str]) -> String, rules: &[String]) {
+    let command = ["ACL", "SETUSER", "tollgate"].into_iter().chain(rules.iter().map(String::as_str));
+    assert_eq!(cli(&command.collect::<Vec<_>>()), "OK", "{rules:?}");
+}
+
+fn with_user(url: &str) -> String {
+    url.replacen("://", "://tollgate:canary@", 1)
+}
+
+/// Whatever a script may do: new keys, charges, denials, logs that are cut.
+async fn everything_is_decided(server: &Server) {
+    let (mut client, started) = (server.client().await, Instant::now());
+    for round in 0..60 {
+        for plan in ["logs", "packed", "short"] {
+            let answer = client.should_allow(request(&(round % 6).to_string(), plan, None)).await.unwrap().into_inner();
+            assert_eq!(answer.decided_by(), DecidedBy::Store, "{plan}: {}", server.log());
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert!(started.elapsed() < PATIENCE);
+    assert!(!server.log().contains("canary"), "{}", server.log());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_readme_s_rules_are_enough_for_redis_and_its_scripts_may_be_lost() {
+    let redis = Redis::start();
+    allow(|arguments| redis.cli(arguments), &rules()[0]);
+    let server = Server::start(PLANS, &["--store", &(with_user(&redis.url()) + "/1")]);
+    redis.cli(&["SCRIPT", "FLUSH"]);
+    everything_is_decided(&server).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_readme_s_rules_are_enough_for_a_cluster_whose_slots_move() {
+    let cluster = Cluster::start_with(0, &["redis-server"], &[]);
+    for node in &cluster.nodes {
+        rules()[..2].iter().for_each(|rules| allow(|arguments| node.cli(arguments), rules));
+    }
+    let server = Server::start(PLANS, &["--store", &with_user(&cluster.url())]);
+    everything_is_decided(&server).await;
+    let slot = cluster.slot("packed", "0");
+    let from = cluster.owner(slot);
+    cluster.open(slot, from, (from + 1) % MASTERS);
+    cluster.migrate(slot, from, (from + 1) % MASTERS);
+    everything_is_decided(&server).await;
+    cluster.close(slot, (from + 1) % MASTERS);
+    everything_is_decided(&server).await;
+    assert!(cluster.errors("ASK") > 0 && cluster.errors("NOPERM") == 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_readme_s_rules_are_enough_for_sentinels_and_what_they_watch() {
+    let watched = Watched::start();
+    watched.servers.iter().for_each(|server| allow(|arguments| server.cli(arguments), &rules()[0]));
+    watched.sentinels.iter().for_each(|sentinel| allow(|arguments| sentinel.cli(arguments), &rules()[2]));
+    let url = with_user(&watched.url()) + "&sentinelUsername=tollgate&sentinelPassword=canary";
+    let server = Server::start(PLANS, &["--store", &url]);
+    everything_is_decided(&server).await;
+    assert!(!server.log().contains("names no master"), "{}", server.log());
+}

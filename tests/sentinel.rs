@@ -1,0 +1,154 @@
+//! Redis Sentinel: the master is found, lost and found again; an old one is let go of.
+
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use tollgate::grpc::pb::DecidedBy;
+
+use crate::support::outage::{Load, PLANS, healthy, pass};
+use crate::support::redis::Redis;
+use crate::support::sentinel::{SERVICE, Watched};
+use crate::support::server::{PATIENCE, Server, request};
+
+/// When the first of all Sentinels said that the master is another.
+async fn first_switch(switches: &[Receiver<Instant>]) -> Instant {
+    let started = Instant::now();
+    loop {
+        if let Some(at) = switches.iter().filter_map(|switched| switched.try_recv().ok()).min() {
+            return at;
+        }
+        assert!(started.elapsed() < PATIENCE, "no Sentinel says that it is another");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Script calls that a server has executed.
+fn scripts(redis: &Redis) -> u64 {
+    let stats = redis.cli(&["INFO", "commandstats"]);
+    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    calls.map_or(0, |calls| calls.split(',').next().unwrap().parse().unwrap())
+}
+
+/// Waits until the store decides.
+async fn decided(server: &Server) {
+    let (mut client, started) = (server.client().await, Instant::now());
+    while client.should_allow(request("k", "open", None)).await.unwrap().into_inner().decided_by() != DecidedBy::Store {
+        assert!(started.elapsed() < PATIENCE, "the store does not decide: {}", server.log());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_07_a_killed_master_s_heir_is_used_soon_after_the_switch() {
+    let mut watched = Watched::start();
+    let server = Server::start(PLANS, &["--store", &watched.url()]);
+    healthy(&server).await;
+    let (_listeners, switches): (Vec<_>, Vec<_>) = watched.sentinels.iter().map(|sentinel| sentinel.switches()).unzip();
+    let load = Load::start(&server).await;
+    pass(Duration::from_millis(500)).await;
+    let killed = Instant::now();
+    watched.servers[0].kill();
+    let switched = first_switch(&switches).await;
+    decided(&server).await;
+    pass(Duration::from_millis(500)).await;
+    let answers = load.stop().await;
+    let during = answers.iter().filter(|answer| answer.at > killed && answer.at < switched);
+    let worst = during.map(|answer| answer.took).max().unwrap();
+    let back = answers.iter().find(|answer| answer.at > killed + Duration::from_millis(300) && answer.by == DecidedBy::Store);
+    let back = back.map(|answer| (answer.at + answer.took).saturating_duration_since(switched)).unwrap();
+    println!("switched {:?} after the kill; on the heir {back:?} after that; slowest answer {worst:?}", switched - killed);
+    assert!(back < Duration::from_secs(4), "{back:?}");
+    assert!(worst < Duration::from_secs(2), "{worst:?}");
+    assert_ne!(watched.sentinels[0].master(), watched.servers[0].port);
+}
+
+/// A failover by hand leaves the old master up, and willing, for seconds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_08_an_old_master_that_still_accepts_writes_is_let_go_of_at_the_switch() {
+    let watched = Watched::start();
+    let server = Server::start(PLANS, &["--store", &watched.url()]);
+    healthy(&server).await;
+    let (_listeners, switches): (Vec<_>, Vec<_>) = watched.sentinels.iter().map(|sentinel| sentinel.switches()).unzip();
+    let load = Load::start(&server).await;
+    pass(Duration::from_millis(300)).await;
+    assert_eq!(watched.sentinels[1].cli(&["SENTINEL", "FAILOVER", SERVICE]), "OK");
+    let switched = first_switch(&switches).await;
+    let old = &watched.servers[0];
+    let (mut count, mut last_write) = (scripts(old), switched);
+    while switched.elapsed() < Duration::from_secs(2) {
+        let now = scripts(old);
+        if now > count {
+            (count, last_write) = (now, Instant::now());
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let answers = load.stop().await;
+    let written = last_write.saturating_duration_since(switched);
+    let back = answers.iter().find(|answer| answer.at > switched + written && answer.by == DecidedBy::Store);
+    let back = back.map(|answer| (answer.at + answer.took).saturating_duration_since(switched)).unwrap();
+    let by_policy = answers.iter().filter(|answer| answer.by != DecidedBy::Store).count();
+    println!(
+        "the old master was last written to {written:?} after the switch, the new one decides after {back:?}; \
+         {by_policy} of {} answers by policy",
+        answers.len()
+    );
+    assert!(written < Duration::from_millis(700), "written to for {written:?}");
+    assert!(back < Duration::from_secs(4), "{back:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_08_a_master_that_wakes_after_its_deposition_is_not_asked() {
+    let watched = Watched::start();
+    let server = Server::start(PLANS, &["--store", &watched.url()]);
+    healthy(&server).await;
+    let (_listeners, switches): (Vec<_>, Vec<_>) = watched.sentinels.iter().map(|sentinel| sentinel.switches()).unzip();
+    let load = Load::start(&server).await;
+    pass(Duration::from_millis(300)).await;
+    let old = &watched.servers[0];
+    old.signal("STOP");
+    let stopped = Instant::now();
+    let switched = first_switch(&switches).await;
+    decided(&server).await;
+    let back = switched.elapsed();
+    old.signal("CONT");
+    // What was in its sockets before they were cut is executed now.
+    pass(Duration::from_millis(200)).await;
+    let woken = scripts(old);
+    pass(Duration::from_secs(1)).await;
+    let later = scripts(old);
+    load.stop().await;
+    println!(
+        "switched {:?} after the stop, on the heir {back:?} after that; {woken} calls before, {later} after",
+        switched - stopped
+    );
+    assert_eq!(woken, later, "the old master is asked");
+    assert!(back < Duration::from_secs(4), "{back:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_may_be_absent_stopped_or_ignorant_as_long_as_one_knows() {
+    let watched = Watched::start();
+    watched.sentinels[0].signal("STOP");
+    let ignorant = Redis::start();
+    let stranger = format!("&node=127.0.0.1:{}&node=127.0.0.1:1", ignorant.port);
+    let server = Server::start(PLANS, &["--store", &format!("{}{stranger}", watched.url())]);
+    decided(&server).await;
+    watched.sentinels[1].signal("STOP");
+    // It took the silent one for lost, and the master for what it was.
+    pass(Duration::from_secs(2)).await;
+    decided(&server).await;
+    let log = server.log();
+    assert!(log.contains("this Sentinel names no master"), "{log}");
+    watched.sentinels.iter().take(2).for_each(|sentinel| sentinel.signal("CONT"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_and_servers_have_passwords_of_their_own() {
+    let lines = format!("requirepass canary-two\nsentinel sentinel-pass canary-two\nsentinel auth-pass {SERVICE} canary-one");
+    let passwords = ["--requirepass", "canary-one", "--masterauth", "canary-one"];
+    let watched = Watched::start_with(&passwords, &lines);
+    let url = watched.url().replace("://", "://:canary-one@") + "&sentinelPassword=canary-two";
+    let server = Server::start(PLANS, &["--store", &url]);
+    decided(&server).await;
+    assert!(!server.log().contains("canary"), "{}", server.log());
+}
