@@ -22,7 +22,8 @@
 //! and is used only by `cli`. `tests/tidy.rs` holds the code to this:
 //! 1. [`algorithm`] is pure: no await, clock, log, lock or float. State, time and cost in; readings and new state out.
 //! 2. Only `store/redis*` names fred. Only `grpc*` names tonic and prost, only `http*` axum, only these two hyper. Only
-//!    `config*` names the config crate, only `trace` OpenTelemetry, only `tls*` rustls.
+//!    `config*` names the config crate, only `trace` OpenTelemetry, only `tls*` and
+//!    `store/redis/tls` rustls.
 //! 3. One decision is one store call, all limits of a plan together, all or nothing.
 //! 4. "No" is a [`decision::Decision`], never an error. An error means "could not decide"; [`limiter`] alone answers it.
 //! 5. The store's clock is the clock: Redis `TIME` inside the script, the injected clock for memory.

@@ -142,5 +142,21 @@ fn fault_28_no_secret_is_told_by_a_report_on_a_config() {
         let address = taken.local_addr().unwrap().to_string();
         told.of(store, &tollgate().args(["--set", &set, "--listen", &address]).output().unwrap());
     }
+    for settings in [
+        ["listen.tls.cert_file", "listen.tls.key_file", "listen.tls.client_ca_file"],
+        ["store.tls.ca_file", "store.tls.cert_file", "store.tls.key_file"],
+        ["store.password_file", "store.username", "store.tls.ca_file"],
+        ["listen.admin_token_file", "store.tls.cert_file", "store.tls.server_name"],
+    ] {
+        // None of these files is there, or what it should be.
+        let flags = settings.map(|setting| format!("{setting}={}/canary.pem", folder.path().display()));
+        std::fs::write(folder.path().join("canary.pem"), ["", "-----BEGIN canary-----\n"][usize::from(flags[2].len() % 2 == 0)])
+            .unwrap();
+        for url in ["redis://127.0.0.1:1", "rediss://127.0.0.1:1"] {
+            let (url, mut serve) = (format!("store.url={url}"), tollgate());
+            serve.args(["--set", &url, "--set", &flags[0], "--set", &flags[1], "--set", &flags[2]]);
+            told.of(settings[0], &serve.output().unwrap());
+        }
+    }
     told.holds_no_secret();
 }

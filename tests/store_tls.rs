@@ -127,7 +127,7 @@ async fn a_password_in_a_file_is_read_again_when_it_was_rotated() {
 }
 
 #[test]
-fn a_file_that_cannot_be_used_ends_the_start_and_is_named() {
+fn a_file_that_cannot_be_used_ends_the_start_and_its_setting_is_named() {
     let authority = Authority::new();
     authority.sign("a", "a");
     authority.sign("b", "b");
@@ -144,16 +144,17 @@ fn a_file_that_cannot_be_used_ends_the_start_and_is_named() {
     let pair = |cert: &str, key: &str| [set("store.tls.cert_file", &text(cert)), set("store.tls.key_file", &text(key))];
     let ca = |file: &str| [set("store.tls.ca_file", &text(file))];
     for (settings, words) in [
-        (&ca("absent")[..], ["store.tls.ca_file", "absent", "No such file"]),
-        (&ca("garbled"), ["store.tls.ca_file", "garbled", "no authority's certificate"]),
-        (&ca("empty"), ["store.tls.ca_file", "empty", "there is none in it"]),
-        (&[ca("ca.crt"), [pair("a.crt", "b.key")[0].clone()]].concat(), ["store.tls", "cert_file and key_file", "name both"]),
-        (&[&ca("ca.crt")[..], &pair("a.crt", "b.key")].concat(), ["a.crt", "b.key", "do not go together"]),
-        (&[&ca("ca.crt")[..], &pair("a.crt", "a.crt")].concat(), ["store.tls.key_file", "a.crt", "private key"]),
-        (&[set("store.password_file", &text("empty")), ca("ca.crt")[0].clone()], ["store.password_file", "empty", "first line"]),
+        (&ca("absent")[..], ["store.tls.ca_file", "No such file"]),
+        (&ca("garbled"), ["store.tls.ca_file", "no authority's certificate"]),
+        (&ca("empty"), ["store.tls.ca_file", "there is none in it"]),
+        (&[ca("ca.crt"), [pair("a.crt", "b.key")[0].clone()]].concat(), ["cert_file and key_file", "name both"]),
+        (&[&ca("ca.crt")[..], &pair("a.crt", "b.key")].concat(), ["store.tls.cert_file", "do not go together"]),
+        (&[&ca("ca.crt")[..], &pair("a.crt", "a.crt")].concat(), ["store.tls.key_file", "private key"]),
+        (&[set("store.password_file", &text("empty")), ca("ca.crt")[0].clone()], ["store.password_file", "first line"]),
     ] {
         let told = start(settings);
         assert!(words.iter().all(|word| told.contains(word)), "{words:?}: {told}");
-        assert!(!told.contains("canary"), "{told}");
+        let folder = authority.text("").trim_end_matches('/').to_owned();
+        assert!(!told.contains("canary") && !told.contains(&folder), "{told}");
     }
 }

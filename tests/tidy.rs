@@ -67,7 +67,7 @@ fn each_package_has_its_one_place() {
     only("hyper", &["src/grpc", "src/http"]);
     only("serde_json", &["src/http/convert.rs"]);
     only("prost_types", &["src/grpc"]);
-    only("rustls", &["src/tls"]);
+    only("rustls", &["src/tls", "src/store/redis/tls.rs"]);
     only("x509_cert", &["src/tls"]);
     only("config::Value", &["src/config"]);
     only("clap::", &["src/cli", "src/main.rs", "src/telemetry.rs"]);

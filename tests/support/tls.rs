@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use hyper_util::rt::TokioIo;
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -32,7 +32,7 @@ pub struct Pair {
 impl Authority {
     pub fn new() -> Self {
         let key = KeyPair::generate().unwrap();
-        let mut parameters = CertificateParams::default();
+        let mut parameters = of("an authority of tests");
         parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let pem = parameters.self_signed(&key).unwrap().pem();
         Self { issuer: Issuer::new(parameters, key), pem }
@@ -41,7 +41,8 @@ impl Authority {
     /// A certificate for these names, those with `://` being URIs, or addresses, that ends in this year.
     pub fn issue(&self, names: &[&str], year: i32) -> Pair {
         let key = KeyPair::generate().unwrap();
-        let mut parameters = CertificateParams::default();
+        // Else it would bear the authority's name, and be taken for one that signed itself.
+        let mut parameters = of("whom an authority of tests knows");
         parameters.not_after = rcgen::date_time_ymd(year, 1, 1);
         let name = |name: &&str| match name.parse() {
             Ok(address) => SanType::IpAddress(address),
@@ -74,6 +75,12 @@ impl Authority {
         config.alpn_protocols = vec![alpn.to_vec()];
         TlsClient(Arc::new(config))
     }
+}
+
+fn of(subject: &str) -> CertificateParams {
+    let mut parameters = CertificateParams::default();
+    parameters.distinguished_name.push(DnType::CommonName, subject);
+    parameters
 }
 
 /// Where a server finds its files, and a test changes them.

@@ -36,7 +36,7 @@ impl TokenFile {
     }
 
     fn read(&self) -> Result<Token, String> {
-        let wrong = |what: &str| format!("the admin token's file {} {what}", self.0.display());
+        let wrong = |what: &str| format!("the file of listen.admin_token_file {what}");
         let mut bytes = Vec::new();
         let read = File::open(&self.0).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes));
         read.map_err(|error| wrong(&format!("cannot be read: {error}")))?;

@@ -103,8 +103,7 @@ fn password(credentials: &Credentials) -> Result<Option<String>, String> {
 
 /// Without its line end, which editors add.
 fn first_line(file: &Path) -> Result<String, String> {
-    let unusable =
-        |why: &str| format!("store.password_file {} cannot be used: {why}; its first line is the password", file.display());
+    let unusable = |why: &str| format!("store.password_file cannot be used: {why}; its first line is the password");
     let text = std::fs::read_to_string(file).map_err(|error| unusable(&error.to_string()))?;
     let line = text.lines().next().filter(|line| !line.is_empty());
     line.map(str::to_owned).ok_or_else(|| unusable("it is empty"))

@@ -11,7 +11,7 @@ use fred::types::config::TlsConnector;
 
 use super::target::Tls;
 
-/// Errors: a sentence that names the setting, the file and the remedy.
+/// Errors: a sentence that names the setting and the remedy.
 pub(super) fn connector(tls: &Tls) -> Result<TlsConnector, String> {
     let builder = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()));
     let builder = builder.with_safe_default_protocol_versions().map_err(|error| format!("TLS cannot be spoken: {error}"))?;
@@ -19,13 +19,9 @@ pub(super) fn connector(tls: &Tls) -> Result<TlsConnector, String> {
     let Some((cert_file, key_file)) = &tls.identity else { return Ok(builder.with_no_client_auth().into()) };
     let chain = certificates("store.tls.cert_file", cert_file)?;
     let key = PrivateKeyDer::from_pem_file(key_file);
-    let key = key.map_err(|error| unread("store.tls.key_file", key_file, &error, "a private key as PEM"))?;
+    let key = key.map_err(|error| unread("store.tls.key_file", &error, "a private key as PEM"))?;
     let config = builder.with_client_auth_cert(chain, key).map_err(|error| {
-        format!(
-            "store.tls.cert_file {} and store.tls.key_file {} do not go together ({error}); give a certificate and its own key",
-            cert_file.display(),
-            key_file.display()
-        )
+        format!("store.tls.cert_file and store.tls.key_file do not go together ({error}); give a certificate and its own key")
     })?;
     Ok(config.into())
 }
@@ -44,9 +40,9 @@ fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, String> {
         return Ok(roots);
     };
     for certificate in certificates("store.tls.ca_file", ca_file)? {
-        roots.add(certificate).map_err(|error| {
-            format!("store.tls.ca_file {} holds what is no authority's certificate ({error})", ca_file.display())
-        })?;
+        roots
+            .add(certificate)
+            .map_err(|error| format!("store.tls.ca_file holds what is no authority's certificate ({error})"))?;
     }
     Ok(roots)
 }
@@ -54,19 +50,19 @@ fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, String> {
 fn certificates(setting: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let wanted = "certificates as PEM";
     let certificates = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let certificates = certificates.map_err(|error| unread(setting, file, &error, wanted))?;
+    let certificates = certificates.map_err(|error| unread(setting, &error, wanted))?;
     if certificates.is_empty() {
-        return Err(unread(setting, file, &PemError::NoItemsFound, wanted));
+        return Err(unread(setting, &PemError::NoItemsFound, wanted));
     }
     Ok(certificates)
 }
 
-/// Does not repeat what is in the file, which may be a key.
-fn unread(setting: &str, file: &Path, error: &PemError, wanted: &str) -> String {
+/// Does not repeat what is in the file, which may be a key, nor where it is.
+fn unread(setting: &str, error: &PemError, wanted: &str) -> String {
     let why = match error {
         PemError::Io(error) => error.to_string(),
         PemError::NoItemsFound => "there is none in it".to_owned(),
         _ => "it is garbled".to_owned(),
     };
-    format!("{setting} {} cannot be used: {why}; it must be {wanted} that this process may read", file.display())
+    format!("{setting} cannot be used: {why}; it must be {wanted} that this process may read")
 }
