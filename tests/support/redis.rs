@@ -129,6 +129,12 @@ impl Drop for Redis {
     }
 }
 
+/// What redis-cli prints of a server of this host that asks for no password.
+pub fn cli(port: u16, arguments: &[&str]) -> String {
+    let output = Command::new("redis-cli").arg("-p").arg(port.to_string()).args(arguments).output();
+    String::from_utf8(output.unwrap_or_else(|_| panic!("redis-cli {MISSING}")).stdout).unwrap().trim().to_owned()
+}
+
 /// The program of a server of another make, which `tests/run` fetches; it must say this of itself.
 pub fn other_make(name: &str, version: &str) -> String {
     let path = format!("{}/target/servers/{name}", env!("CARGO_MANIFEST_DIR"));
