@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 
 use crate::grpc::{Accepted, AdminCalls, Connections, Drained, Listener, ServeError, accept};
 use crate::limiter::Limiter;
-use crate::store::Store;
+use crate::store::{Roster, Store};
 use crate::tls::Tls;
 
 /// Most open connections; more are closed as soon as they are accepted. A proxy keeps some per worker process of its own,
@@ -42,6 +42,8 @@ pub struct Told {
     pub grpc_connections: Connections,
     /// If there may be any.
     pub admin_calls: Option<AdminCalls>,
+    /// Of every worker, and of this server.
+    pub stores: Roster,
     /// If anything is encrypted.
     pub tls: Option<Arc<Tls>>,
 }

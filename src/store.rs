@@ -2,6 +2,7 @@
 
 mod memory;
 pub mod redis;
+mod roster;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use crate::key::{Cost, Key};
 use crate::plan::Plan;
 pub use memory::{CAPACITY_DEFAULT, CAPACITY_MIN, MemoryStore};
 pub use redis::{BreakerState, RedisStore, RedisTarget, SCRIPT_NAMES_MAX, Status, Tls};
+pub use roster::{NodeHealth, Roster};
 
 /// One request to a store.
 #[derive(Debug, Clone)]

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use tollgate::grpc::pb::{DecidedBy, Outcome};
 
 use crate::support::Guarded;
+use crate::support::http::Scrape;
 use crate::support::redis::Redis;
 use crate::support::server::{Client, PATIENCE, Server, decide};
 
@@ -38,20 +39,52 @@ async fn granted(client: &mut Client) -> u64 {
     granted
 }
 
+/// Redis says so itself, to each connection.
+#[tokio::test]
+async fn fault_11_a_redis_that_may_drop_counters_is_warned_of() {
+    let redis = Redis::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
+    let server = Server::start(PLANS, &["--store", &redis.url()]);
+    let warned = || server.log().matches("may drop counters").count();
+    let started = Instant::now();
+    while warned() == 0 {
+        assert!(started.elapsed() < PATIENCE, "{}", server.log());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(server.log().contains("\"policy\":\"allkeys-lru\""), "{}", server.log());
+    let sound = Redis::start_with(&["--maxmemory", "100mb"]);
+    let quiet = Server::start(PLANS, &["--store", &sound.url()]);
+    decided_by(&mut quiet.client().await, DecidedBy::Store).await;
+    assert!(!quiet.log().contains("may drop counters"), "{}", quiet.log());
+}
+
 #[tokio::test]
 async fn fault_04_a_redis_that_lost_its_data_passes_one_quota_more_at_each_loss() {
     let mut redis = Redis::start();
-    let server = Server::start(PLANS, &["--store", &redis.url(), "--set", "deny_cache.entries=0"]);
+    let flags = ["--store", &redis.url(), "--set", "deny_cache.entries=0", "--set", "listen.http=127.0.0.1:0"];
+    let server = Server::start(PLANS, &flags);
     let mut client = server.client().await;
     decided_by(&mut client, DecidedBy::Store).await;
     assert_eq!(granted(&mut client).await, QUOTA);
     redis.cli(&["FLUSHALL"]);
     assert_eq!(granted(&mut client).await, QUOTA);
+    let node = format!("{{node=\"127.0.0.1:{}\"}}", redis.port);
+    let of_node = |metric: &str| Scrape::of(&server.http()).value(&format!("{metric}{node}"));
+    assert_eq!((of_node("tollgate_store_replaced_total"), of_node("tollgate_store_breaker_opened_total")), (0.0, 0.0));
     redis.kill();
+    decided_by(&mut client, DecidedBy::FailClosed).await;
+    assert_eq!(Scrape::of(&server.http()).value("tollgate_degraded"), 1.0);
     redis.restart();
     decided_by(&mut client, DecidedBy::Store).await;
     assert_eq!(granted(&mut client).await, QUOTA);
     assert_eq!(granted(&mut client).await, 0);
+    let started = Instant::now();
+    while of_node("tollgate_store_replaced_total") != 1.0 || Scrape::of(&server.http()).value("tollgate_degraded") != 0.0 {
+        assert!(started.elapsed() < PATIENCE, "the loss is not told: {}", Scrape::of(&server.http()).text);
+    }
+    // The worker's connection and that of HTTP.
+    let closed = format!("tollgate_store_connections{{node=\"127.0.0.1:{}\",breaker=\"closed\"}}", redis.port);
+    assert_eq!(Scrape::of(&server.http()).value(&closed), 2.0);
+    assert_eq!(of_node("tollgate_store_breaker_opened_total"), 2.0);
 }
 
 /// Redis tells a client that there is no room for it, and hangs up.

@@ -17,7 +17,7 @@ use crate::grpc::{
 };
 use crate::http;
 use crate::limiter::{Limiter, Settings};
-use crate::store::{ConfiguredStore, MemoryStore, RedisStore, RedisTarget};
+use crate::store::{ConfiguredStore, MemoryStore, RedisStore, RedisTarget, Roster};
 use crate::tls::Tls;
 use crate::{shutdown, telemetry};
 
@@ -81,6 +81,7 @@ async fn serve(mut config: Config, watch: Watch) -> ExitCode {
     };
     let limiter = Arc::new(Limiter::without_store(std::mem::take(&mut config.plans), settings, Arc::new(SystemClock)));
     let stores = Stores::new(&config.store_url, config.store_deadline);
+    let roster = stores.roster();
     let with_main = listeners.http.is_some() || listeners.admin.is_some();
     let (workers, main_store) = match start(count, limiter.clone(), stores, with_main).await {
         Ok(started) => started,
@@ -92,7 +93,7 @@ async fn serve(mut config: Config, watch: Watch) -> ExitCode {
     let (reloader, asked) = grpc::reloader();
     let calls = listeners.admin.as_ref().map(|_| AdminCalls::default());
     let http = listeners.http.zip(main_store.clone()).map(|(listener, store)| {
-        let told = http::Told { grpc_connections: workers.connections(), admin_calls: calls.clone(), tls };
+        let told = http::Told { grpc_connections: workers.connections(), admin_calls: calls.clone(), stores: roster, tls };
         http::Server::start(listener, limiter.beside(store), told)
     });
     let admin = match listeners.admin.zip(main_store) {
@@ -245,6 +246,7 @@ enum Stores {
         target: Box<RedisTarget>,
         /// What it is given for an answer; an embedded store keeps nobody waiting.
         deadline: Duration,
+        made: Roster,
     },
 }
 
@@ -254,7 +256,7 @@ impl Stores {
             StoreUrl::Memory { capacity } => {
                 Self::Memory(Arc::new(ConfiguredStore::Memory(MemoryStore::new(*capacity, Arc::new(SystemClock)))))
             }
-            StoreUrl::Redis(target) => Self::Redis { target: target.clone(), deadline },
+            StoreUrl::Redis(target) => Self::Redis { target: target.clone(), deadline, made: Roster::default() },
         }
     }
 
@@ -262,11 +264,21 @@ impl Stores {
     async fn store(&self) -> Result<Arc<ConfiguredStore>, String> {
         match self {
             Self::Memory(memory) => Ok(memory.clone()),
-            Self::Redis { target, deadline } => {
+            Self::Redis { target, deadline, made } => {
                 let store = RedisStore::to(RedisTarget::clone(target), *deadline)?;
                 store.connected(FIRST_CONNECTION).await;
-                Ok(Arc::new(ConfiguredStore::Redis(store)))
+                let store = Arc::new(ConfiguredStore::Redis(store));
+                made.enter(store.clone());
+                Ok(store)
             }
+        }
+    }
+
+    /// Those made so far, and what will be; an embedded one is not told of.
+    fn roster(&self) -> Roster {
+        match self {
+            Self::Memory(_) => Roster::default(),
+            Self::Redis { made, .. } => made.clone(),
         }
     }
 }

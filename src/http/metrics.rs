@@ -7,7 +7,7 @@ use crate::decision::{DecidedBy, Outcome};
 use crate::grpc::AdminCalls;
 use crate::limiter::{BOUNDS_NS, Limiter, Reloads, Timings, Totals};
 use crate::plan::{Plan, Rule};
-use crate::store::StoreError;
+use crate::store::{NodeHealth, Roster, StoreError};
 use crate::tls;
 
 const NS_PER_SECOND: f64 = 1e9;
@@ -31,6 +31,7 @@ pub(super) fn write<S>(limiter: &Limiter<S>, told: &Told) -> String {
         &totals.durations,
     );
     store(&mut text, &totals);
+    nodes(&mut text, &told.stores);
     text.single("tollgate_connections", Kind::Gauge, "Open gRPC connections.", connections.open());
     text.single(
         "tollgate_refused_calls_total",
@@ -154,6 +155,44 @@ fn store(text: &mut Exposition, totals: &Totals) {
         "Denials remembered, those that are over and not replaced yet included.",
         totals.deny_cache_entries,
     );
+}
+
+/// Nothing where there is no Redis.
+fn nodes(text: &mut Exposition, stores: &Roster) {
+    let nodes = stores.nodes();
+    if nodes.is_empty() {
+        return;
+    }
+    const CONNECTIONS: &str = "tollgate_store_connections";
+    text.family(
+        CONNECTIONS,
+        Kind::Gauge,
+        "Connections to each Redis server by the state of their breaker; Redis is asked by closed ones.",
+    );
+    for (node, health) in &nodes {
+        for ((_, state), count) in NodeHealth::STATES.iter().zip(health.connections) {
+            text.sample(CONNECTIONS, &[("node", node), ("breaker", state)], count);
+        }
+    }
+    let counters = [
+        (
+            "tollgate_store_breaker_opened_total",
+            "Times that a breaker opened.",
+            (|health| health.opened) as fn(&NodeHealth) -> u64,
+        ),
+        ("tollgate_store_probes_total", "Connections tried, the first ones included.", |health| health.probes),
+        (
+            "tollgate_store_replaced_total",
+            "Times that another Redis process answered than before, by a restart or a failover; what was not saved is forgotten.",
+            |health| health.replaced,
+        ),
+    ];
+    for (name, help, count) in counters {
+        text.family(name, Kind::Counter, help);
+        nodes.iter().for_each(|(node, health)| text.sample(name, &[("node", node)], count(health)));
+    }
+    let degraded = nodes.values().any(|health| health.connections[1..].iter().any(|count| *count > 0));
+    text.single("tollgate_degraded", Kind::Gauge, "1 while some connection to Redis does not ask it.", u8::from(degraded));
 }
 
 fn timings(text: &mut Exposition, name: &str, help: &str, timings: &Timings) {

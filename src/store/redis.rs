@@ -11,6 +11,7 @@ mod cluster;
 mod connection;
 mod keeper;
 mod lines;
+mod looks;
 mod name;
 mod queue;
 mod script;
@@ -66,6 +67,8 @@ pub struct Status {
     pub probes: u64,
     /// Decisions asked for that Redis did not make: no answer within the deadline, or not asked.
     pub undecided: u64,
+    /// Times that another process answered than before: a server that was restarted, or another one after a failover.
+    pub replaced: u64,
 }
 
 /// What leads to one server: a connection that is kept, and what waits to be sent over it.
@@ -156,26 +159,24 @@ impl RedisStore {
         whole
     }
 
-    /// How each node is doing now, by its address; whoever serves at the moment, where it is one.
+    /// How each node is doing now, by its address; one server that Sentinels name is `master`.
     pub fn nodes(&self) -> Vec<(String, Status)> {
         match &self.lanes {
-            Lanes::One(lane) => {
-                let peer = lane.keeper.connection().map(|connection| connection.peer.to_string());
-                vec![(peer.unwrap_or_default(), lane.keeper.status())]
-            }
+            Lanes::One(lane) => vec![(lane.keeper.label(), lane.keeper.status())],
             Lanes::Many(cluster) => cluster.status(),
         }
     }
 }
 
 impl Status {
-    const NONE: Self = Self { breaker: BreakerState::Open, opened: 0, probes: 0, undecided: 0 };
+    const NONE: Self = Self { breaker: BreakerState::Open, opened: 0, probes: 0, undecided: 0, replaced: 0 };
 
     /// Adds what another has counted.
     fn add(&mut self, other: Self) {
         self.opened += other.opened;
         self.probes += other.probes;
         self.undecided += other.undecided;
+        self.replaced += other.replaced;
     }
 }
 

@@ -145,6 +145,11 @@ impl Connection {
         pipeline.last().await
     }
 
+    /// What the server says of itself.
+    pub(super) async fn info(&self, until: Instant) -> Result<String, Error> {
+        self.send("INFO", Vec::new(), until).await?.convert()
+    }
+
     /// Loads the script unless somebody did since `seen`. The lock is held across the call so that of many callers one
     /// loads and the others wait; the call is bounded by its own deadline, and the task is never dropped.
     async fn load_script(&self, seen: u64, until: Instant) -> Result<(), Error> {

@@ -1,6 +1,7 @@
 //! Keeps a store connected: one task that probes until a connection proves itself, hands it to the callers, and notices
 //! when it is lost. When to do what is the `breaker`'s to say; here are the clock, the dice, the task and the log lines.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::panic::AssertUnwindSafe;
@@ -20,6 +21,7 @@ use super::breaker::Breaker;
 use super::call::Call;
 use super::client::Wire;
 use super::connection::{Connection, Errand, Trouble, Verb, deleted};
+use super::looks::Looks;
 use super::queue::{Queue, Waiter};
 use super::sentinel::Watch;
 use super::target::Peer;
@@ -84,6 +86,8 @@ struct State {
     undecided_before: AtomicU64,
     opened: AtomicU64,
     probes: AtomicU64,
+    looks: Looks,
+    replaced: AtomicU64,
 }
 
 enum Standing {
@@ -117,6 +121,8 @@ impl Keeper {
             undecided_before: AtomicU64::new(0),
             opened: AtomicU64::new(0),
             probes: AtomicU64::new(0),
+            looks: Looks::default(),
+            replaced: AtomicU64::new(0),
         });
         let task = tokio::spawn(forever(state.clone())).abort_handle();
         Self { state, task }
@@ -183,6 +189,15 @@ impl Keeper {
             opened: self.state.opened.load(Ordering::Relaxed),
             probes: self.state.probes.load(Ordering::Relaxed),
             undecided: self.state.undecided.load(Ordering::Relaxed),
+            replaced: self.state.replaced.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Where it leads, for metrics: the same whether it is up or not.
+    pub(super) fn label(&self) -> String {
+        match &self.state.recipe.lead {
+            Lead::Fixed(peer) => peer.to_string(),
+            Lead::Named(_) => "master".to_owned(),
         }
     }
 }
@@ -318,6 +333,14 @@ impl State {
         tracing::info!(server, out_ms = out.as_millis() as u64, undecided, "store connected");
     }
 
+    /// Takes note of what the server says of itself.
+    async fn look(&self, connection: &Connection) -> Infallible {
+        if self.looks.at(connection).await {
+            self.replaced.fetch_add(1, Ordering::Relaxed);
+        }
+        std::future::pending().await
+    }
+
     /// Waits until the breaker opens, be it that the connection ends, that calls on it go unanswered, or that it leads to one
     /// who is master no more.
     async fn watch(&self, connection: &Connection, wire: &mut Wire) {
@@ -326,6 +349,7 @@ impl State {
             error = wire.ended() => StoreError::Unreachable(error.details().to_owned()),
             () = self.recipe.lead.turned_from(&connection.peer) => turned(),
             _ = standing.wait_for(|standing| matches!(standing, Standing::Down(_))) => return,
+            never = self.look(connection) => match never {},
         };
         let mut breaker = self.breaker();
         if breaker.lost(connection.number, monotonic(), chance()) {

@@ -1,0 +1,59 @@
+//! The stores of a process, one a worker where they are Redis, and how they are doing together. For metrics: no decision looks
+//! here.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::{BreakerState, ConfiguredStore, Status};
+
+/// Every store that was made.
+#[derive(Clone, Default)]
+pub struct Roster(Arc<Mutex<Vec<Arc<ConfiguredStore>>>>);
+
+/// How the connections of all workers to one server are doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NodeHealth {
+    /// Connections whose breaker is closed, open, and half-open.
+    pub connections: [u64; 3],
+    /// Times that a breaker opened.
+    pub opened: u64,
+    /// Connections tried.
+    pub probes: u64,
+    /// Times that another process answered than before, as the connection that saw the most of them has it.
+    pub replaced: u64,
+}
+
+impl NodeHealth {
+    /// What [`Self::connections`] counts, in its order.
+    pub const STATES: [(BreakerState, &str); 3] =
+        [(BreakerState::Closed, "closed"), (BreakerState::Open, "open"), (BreakerState::HalfOpen, "half_open")];
+
+    fn add(&mut self, status: Status) {
+        for ((state, _), count) in Self::STATES.iter().zip(&mut self.connections) {
+            *count += u64::from(*state == status.breaker);
+        }
+        self.opened += status.opened;
+        self.probes += status.probes;
+        // Each connection sees a restart for itself.
+        self.replaced = self.replaced.max(status.replaced);
+    }
+}
+
+impl Roster {
+    /// Enters a store.
+    pub fn enter(&self, store: Arc<ConfiguredStore>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(store);
+    }
+
+    /// Every server, by its address; none for an embedded store.
+    pub fn nodes(&self) -> BTreeMap<String, NodeHealth> {
+        let stores = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut nodes = BTreeMap::<String, NodeHealth>::new();
+        for store in stores.iter() {
+            if let ConfiguredStore::Redis(store) = &**store {
+                store.nodes().into_iter().for_each(|(node, status)| nodes.entry(node).or_default().add(status));
+            }
+        }
+        nodes
+    }
+}
