@@ -101,7 +101,7 @@ fn flood(raw: &mut Raw, frame: &[u8], times: usize) {
 }
 
 #[tokio::test]
-async fn row_24_rapid_resets() {
+async fn fault_24_rapid_resets() {
     let end = attack("rapid resets", &[], |raw| {
         let headers = frames::headers(SHOULD_ALLOW);
         let pair = |call: u32| {
@@ -119,7 +119,7 @@ async fn row_24_rapid_resets() {
 }
 
 #[tokio::test]
-async fn row_24_headers_that_go_on_and_on() {
+async fn fault_24_headers_that_go_on_and_on() {
     let end = attack("CONTINUATION", &[], |raw| {
         raw.send(&frame(HEADERS, 0, 1, &frames::headers(SHOULD_ALLOW)));
         let more: Vec<u8> = (0..8).flat_map(|_| frames::literal("x-filler", &"x".repeat(100))).collect();
@@ -129,17 +129,17 @@ async fn row_24_headers_that_go_on_and_on() {
 }
 
 #[tokio::test]
-async fn row_24_pings_by_one_who_does_not_read() {
+async fn fault_24_pings_by_one_who_does_not_read() {
     attack("PING", &[], |raw| flood(raw, &frame(PING, 0, 0, &[7; 8]), 400_000)).await;
 }
 
 #[tokio::test]
-async fn row_24_settings_by_one_who_does_not_read() {
+async fn fault_24_settings_by_one_who_does_not_read() {
     attack("SETTINGS", &[], |raw| flood(raw, &frame(SETTINGS, 0, 0, &[0, 4, 0, 1, 0, 0]), 400_000)).await;
 }
 
 #[tokio::test]
-async fn row_24_data_without_data() {
+async fn fault_24_data_without_data() {
     let end = attack("empty DATA", &[], |raw| {
         raw.send(&frame(HEADERS, END_HEADERS, 1, &frames::headers(SHOULD_ALLOW)));
         flood(raw, &frame(DATA, 0, 1, &[]), 400_000);
@@ -148,7 +148,7 @@ async fn row_24_data_without_data() {
 }
 
 #[tokio::test]
-async fn row_24_answers_that_may_not_be_sent() {
+async fn fault_24_answers_that_may_not_be_sent() {
     const INITIAL_WINDOW_SIZE: u16 = 4;
     attack("zero window", &[(INITIAL_WINDOW_SIZE, 0)], |raw| {
         let headers = frames::headers(SHOULD_ALLOW);
@@ -196,7 +196,7 @@ async fn refused_in_the_end(server: &Server) -> f64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn row_23_a_flood_of_connections_and_calls_stays_within_256_mib_and_is_refused() {
+async fn fault_23_a_flood_of_connections_and_calls_stays_within_256_mib_and_is_refused() {
     let server = Server::start(PLANS, &["--set", "workers=1", "--set", "listen.http=127.0.0.1:0"]);
     let mut early = server.client().await;
     assert!(decide(&mut early, "k", "p").await.allowed);
@@ -229,7 +229,7 @@ async fn row_23_a_flood_of_connections_and_calls_stays_within_256_mib_and_is_ref
 }
 
 #[tokio::test]
-async fn row_23_who_does_not_hear_that_it_is_refused_is_cut_off() {
+async fn fault_23_who_does_not_hear_that_it_is_refused_is_cut_off() {
     let server = Server::start(PLANS, &["--set", "workers=1", "--set", "listen.http=127.0.0.1:0"]);
     let (address, other) = (server.address.clone(), server.address.clone());
     let besiegers = tokio::task::spawn_blocking(move || besiege(&address, 60, 256)).await.unwrap();

@@ -72,7 +72,7 @@ fn nothing_is_served_unencrypted_to_other_hosts_unless_it_is_asked_for() {
 
 /// Row 30: whoever chooses keys and plans writes no line of the log, and no colour into a terminal.
 #[tokio::test]
-async fn row_30_nothing_that_a_caller_sends_begins_a_line_of_the_log() {
+async fn fault_30_nothing_that_a_caller_sends_begins_a_line_of_the_log() {
     const FORGED: &str = "k\nINFO forged-canary\x1b[31m\r\n{\"level\":\"forged-canary\"}";
     for format in ["human", "json"] {
         let redis = Redis::start();

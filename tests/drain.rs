@@ -44,7 +44,7 @@ async fn next(watched: &mut tonic::Streaming<HealthCheckResponse>) -> Option<Res
 }
 
 #[tokio::test]
-async fn row_18_health_says_so_first_and_everything_is_served_meanwhile() {
+async fn fault_18_health_says_so_first_and_everything_is_served_meanwhile() {
     let server = Server::start(PLANS, &["--set", "listen.http=127.0.0.1:0", "--set", "listen.lame_duck=3s"]);
     let mut health = HealthClient::new(channel_to(&server.address).await);
     let mut watched = health.watch(deciding()).await.unwrap().into_inner();
@@ -67,7 +67,7 @@ async fn row_18_health_says_so_first_and_everything_is_served_meanwhile() {
 }
 
 #[tokio::test]
-async fn row_18_nobody_waits_for_probes_after_an_interrupt() {
+async fn fault_18_nobody_waits_for_probes_after_an_interrupt() {
     let server = Server::start(PLANS, &["--set", "listen.lame_duck=3s"]);
     server.signal("INT");
     let ((status, log), took) = tokio::task::spawn_blocking(move || server.wait_and_log()).await.unwrap();
@@ -77,7 +77,7 @@ async fn row_18_nobody_waits_for_probes_after_an_interrupt() {
 
 /// tonic's own server would wait for all of these for ever.
 #[tokio::test]
-async fn row_18_it_ends_in_time_whoever_holds_on_to_it() {
+async fn fault_18_it_ends_in_time_whoever_holds_on_to_it() {
     let server = Server::start(PLANS, &["--set", "listen.lame_duck=1s", "--set", "listen.http=127.0.0.1:0"]);
     let silent: Vec<TcpStream> = (0..500).map(|_| TcpStream::connect(&server.address).unwrap()).collect();
     let also_silent: Vec<TcpStream> = (0..50).map(|_| TcpStream::connect(server.http()).unwrap()).collect();
@@ -103,7 +103,7 @@ async fn row_18_it_ends_in_time_whoever_holds_on_to_it() {
 }
 
 #[tokio::test]
-async fn row_18_what_cannot_be_answered_is_cut_in_time_and_said() {
+async fn fault_18_what_cannot_be_answered_is_cut_in_time_and_said() {
     let redis = Redis::start();
     let server = Server::start(PLANS, &["--store", &redis.url(), "--set", "listen.lame_duck=0s"]);
     let mut client = server.client().await;
@@ -236,7 +236,7 @@ async fn rolls<P>(proxy: impl FnOnce(&[(String, String)]) -> (P, String)) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn row_18_replicas_behind_nginx_are_restarted_in_turn_and_no_call_fails() {
+async fn fault_18_replicas_behind_nginx_are_restarted_in_turn_and_no_call_fails() {
     rolls(|replicas| {
         let addresses: Vec<&str> = replicas.iter().map(|(grpc, _)| grpc.as_str()).collect();
         let nginx = Nginx::before(&addresses);
@@ -247,7 +247,7 @@ async fn row_18_replicas_behind_nginx_are_restarted_in_turn_and_no_call_fails() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn row_18_replicas_behind_haproxy_are_restarted_in_turn_and_no_call_fails() {
+async fn fault_18_replicas_behind_haproxy_are_restarted_in_turn_and_no_call_fails() {
     rolls(|replicas| {
         let haproxy = Haproxy::before(replicas);
         let address = haproxy.address.clone();

@@ -86,7 +86,7 @@ async fn a_call_denied_by_one_limit_leaves_the_other_untouched() {
 }
 
 #[tokio::test]
-async fn bad_input_gets_a_status_and_a_sentence() {
+async fn fault_26_bad_input_gets_a_status_and_a_sentence() {
     let (_server, mut client) = start().await;
     let long = "k".repeat(513);
     for (request, code, sentence) in [
@@ -127,7 +127,7 @@ struct RawRequest {
 }
 
 #[tokio::test]
-async fn a_key_that_is_no_utf8_is_an_invalid_argument() {
+async fn fault_27_a_key_that_is_no_utf8_is_an_invalid_argument() {
     let (server, _) = start().await;
     let mut grpc = tonic::client::Grpc::new(channel_to(&server.address).await);
     grpc.ready().await.unwrap();
@@ -140,7 +140,7 @@ async fn a_key_that_is_no_utf8_is_an_invalid_argument() {
 }
 
 #[tokio::test]
-async fn a_message_of_more_than_a_mebibyte_is_refused() {
+async fn fault_26_a_message_of_more_than_a_mebibyte_is_refused() {
     let (_server, mut client) = start().await;
     let status = client.should_allow(request(&"k".repeat(2 << 20), "free", None)).await.unwrap_err();
     assert_eq!(status.code(), Code::OutOfRange, "{status}");

@@ -162,3 +162,13 @@ fn the_documents_name_no_file_that_is_not_there() {
         assert!(path.is_empty() || root.join(path).exists(), "README.md links to {link}");
     }
 }
+
+/// The table of faults has 33 rows; what each promises is in the README.
+#[test]
+fn every_fault_has_a_test_that_bears_its_number() {
+    let suites = sources("tests", &["rs"]);
+    for row in 1..=33 {
+        let name = format!("fn fault_{row:02}_");
+        assert!(suites.iter().any(|suite| suite.text.contains(&name)), "no test is called fault_{row:02}_…");
+    }
+}

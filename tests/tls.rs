@@ -147,7 +147,7 @@ async fn wait_for(client: &TlsClient, address: &str, pair: &Pair) -> Duration {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn row_22_a_certificate_is_replaced_under_load_and_no_call_is_lost() {
+async fn fault_22_a_certificate_is_replaced_under_load_and_no_call_is_lost() {
     let (authority, folder) = (Authority::new(), Folder::new());
     let server = serve(&authority, &folder, "");
     let trusting = authority.client(None);
@@ -201,7 +201,7 @@ async fn row_22_a_certificate_is_replaced_under_load_and_no_call_is_lost() {
 
 /// The promise is 5 s for the handshake and the preface together.
 #[tokio::test]
-async fn row_25_whoever_does_not_shake_hands_in_time_is_gone() {
+async fn fault_25_whoever_does_not_shake_hands_in_time_is_gone() {
     let (authority, folder) = (Authority::new(), Folder::new());
     let server = serve(&authority, &folder, "");
     let mut silent: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(&server.address).unwrap()).collect();
@@ -226,7 +226,7 @@ async fn row_25_whoever_does_not_shake_hands_in_time_is_gone() {
 }
 
 #[tokio::test]
-async fn row_28_no_path_or_key_of_tls_is_ever_told() {
+async fn fault_28_no_path_or_key_of_tls_is_ever_told() {
     let (authority, folder) = (Authority::new(), Folder::new());
     let server = serve(&authority, &folder, "");
     let key = std::fs::read_to_string(folder.path("key.pem")).unwrap();
