@@ -163,6 +163,17 @@ fn the_documents_name_no_file_that_is_not_there() {
     }
 }
 
+/// A mutant that changes nothing any more shows nothing. They are built and run by hand.
+#[test]
+fn every_mutant_of_the_checker_still_changes_the_sources() {
+    let (root, copy) = (Path::new(env!("CARGO_MANIFEST_DIR")), tempfile::tempdir().unwrap());
+    let mut mutants = std::process::Command::new(root.join("tests/checker/mutants"));
+    let output = mutants.env("MUTANTS_CHECK", "yes").env("MUTANTS_DIR", copy.path()).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{told}{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(told.matches(": changes ").count(), 17, "{told}");
+}
+
 /// The table of faults has 33 rows; what each promises is in the README.
 #[test]
 fn every_fault_has_a_test_that_bears_its_number() {
