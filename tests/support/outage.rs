@@ -15,6 +15,7 @@ pub const PLANS: &str = "
 workers: 1
 plans:
   open: { limits: [ { quota: 1000000000, window: 1d, algorithm: fixed_window } ], on_store_failure: allow }
+  local: { limits: [ { quota: 1000000000, window: 1d, algorithm: fixed_window } ], on_store_failure: local }
 ";
 pub const DEADLINE: Duration = Duration::from_millis(25);
 /// Four times the promise.
@@ -73,8 +74,12 @@ async fn call_until(over: Arc<AtomicBool>, mut client: Client, caller: u32) -> V
         ticks.tick().await;
         let at = Instant::now();
         let key = format!("{caller} {}", answers.len());
-        let answer = client.should_allow(request(&key, "open", None)).await.expect("no call fails").into_inner();
+        // Half of the callers by each of the policies that let them go on.
+        let plan = ["open", "local"][caller as usize % 2];
+        let answer = client.should_allow(request(&key, plan, None)).await.expect("no call fails").into_inner();
         assert!(answer.allowed);
+        let policy = if plan == "open" { DecidedBy::FailOpen } else { DecidedBy::LocalFallback };
+        assert!([DecidedBy::Store, policy].contains(&answer.decided_by()), "{plan} was decided by {:?}", answer.decided_by());
         answers.push(Answer { at, took: at.elapsed(), by: answer.decided_by() });
     }
     answers
@@ -85,17 +90,22 @@ pub fn judge(row: &str, answers: &[Answer], began: Instant, ended: Instant) {
     let during = |from: Instant| answers.iter().filter(move |answer| answer.at >= from && answer.at < ended);
     let mut open: Vec<Duration> = during(began + OPEN_AFTER).map(|answer| answer.took).collect();
     assert!(open.len() > 100, "{row}: {} calls tell nothing", open.len());
-    assert!(during(began + OPEN_AFTER).all(|answer| answer.by == DecidedBy::FailOpen), "{row}: decided by a store that is out");
+    assert!(during(began + OPEN_AFTER).all(|answer| answer.by != DecidedBy::Store), "{row}: decided by a store that is out");
+    for policy in [DecidedBy::FailOpen, DecidedBy::LocalFallback] {
+        assert!(during(began + OPEN_AFTER).any(|answer| answer.by == policy), "{row}: nobody was answered by {policy:?}");
+    }
     open.sort();
     let rank = |share: f64| open[((open.len() - 1) as f64 * share) as usize];
     let mut before: Vec<Duration> = answers.iter().filter(|it| it.at < began).map(|answer| answer.took).collect();
     before.sort();
-    let worst = during(began).map(|answer| answer.took).max().unwrap();
+    let mut whole: Vec<Duration> = during(began).map(|answer| answer.took).collect();
+    whole.sort();
+    let (p99, worst) = (whole[(whole.len() - 1) * 99 / 100], whole[whole.len() - 1]);
     let back = answers.iter().find(|answer| answer.at >= ended && answer.by == DecidedBy::Store);
     let back = back.map(|answer| answer.at + answer.took - ended).expect("the store decides again");
     println!(
-        "{row}: {} answers of an open breaker: p50 {:?}, p99 {:?}, max {:?} (p50 {:?} before); slowest of the outage \
-         {worst:?}; on Redis {back:?} after its return",
+        "{row}: {} answers of an open breaker: p50 {:?}, p99 {:?}, max {:?} (p50 {:?} before); of the whole outage p99 {p99:?}, \
+         slowest {worst:?}; on Redis {back:?} after its return",
         open.len(),
         rank(0.5),
         rank(0.99),
