@@ -15,7 +15,6 @@ mod convert;
 mod crew;
 mod leaving;
 mod listener;
-mod paced;
 mod preface;
 mod service;
 mod services;

@@ -15,7 +15,6 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::sync::watch;
 
 use super::crew::STREAMS_MAX;
-use super::paced::Paced;
 use super::preface::Greeted;
 use super::socket::{Accepted, Socket};
 use crate::tls::Protocol;
@@ -65,14 +64,14 @@ where
     F: Fn() -> bool + Unpin,
 {
     let Manners { executor, streams, age, leave, busy } = manners;
-    let mut greeting = pin!(greet(accepted));
+    let mut greeting = pin!(greet(accepted, busy));
     let greeted = tokio::select! {
         biased;
         greeted = greeting.as_mut() => greeted,
         () = stopped(&mut stopping) => tokio::time::timeout(LAST_WORDS_WITHIN, greeting).await.ok().flatten(),
     };
     let Some(greeted) = greeted else { return };
-    let mut connection = pin!(builder(executor, streams).serve_connection(TokioIo::new(Paced::new(greeted, busy)), service));
+    let mut connection = pin!(builder(executor, streams).serve_connection(TokioIo::new(greeted), service));
     let ended = tokio::select! {
         biased;
         ended = connection.as_mut() => ended,
@@ -101,8 +100,8 @@ async fn due(stopping: &mut watch::Receiver<bool>, age: Option<Duration>) {
     }
 }
 
-async fn greet(accepted: Accepted) -> Option<Greeted<Socket>> {
-    let greeting = async { Greeted::greet(Socket::open(accepted, Protocol::H2).await?).await };
+async fn greet<F: Fn() -> bool + Unpin>(accepted: Accepted, busy: F) -> Option<Greeted<Socket, F>> {
+    let greeting = async { Greeted::greet(Socket::open(accepted, Protocol::H2).await?, busy).await };
     tokio::time::timeout(PREFACE_WITHIN, greeting).await.ok()?
 }
 

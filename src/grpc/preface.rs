@@ -1,5 +1,7 @@
-//! The first bytes of an HTTP/2 connection, read apart from the rest, so that a peer that never speaks costs a socket and
-//! a timer but no protocol state, and can be told from one that does.
+//! How a connection is read. The first bytes of HTTP/2 apart from the rest, so that a peer that never speaks costs a socket
+//! and a timer but no protocol state, and can be told from one that does. And no faster than the calls of its worker are
+//! looked at: HTTP/2 is read before its calls have their turn, from every connection that has something to say, so that a
+//! crowd which speaks at once would turn into as many calls in memory.
 
 use std::future::poll_fn;
 use std::io;
@@ -12,15 +14,18 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A connection whose preface has been read, and which reads as if it had not.
-pub(super) struct Greeted<S> {
+pub(super) struct Greeted<S, F> {
     socket: S,
     /// What is still to be read again.
     again: &'static [u8],
+    /// Whether too many calls have had no turn.
+    busy: F,
 }
 
-impl<S: AsyncRead + Unpin> Greeted<S> {
-    /// Reads the preface; `None` when the peer left or said something else. Dropping the future closes the connection.
-    pub(super) async fn greet(mut socket: S) -> Option<Self> {
+impl<S: AsyncRead + Unpin, F: Fn() -> bool + Unpin> Greeted<S, F> {
+    /// Reads the preface; `None` when the peer left or said something else. Dropping the future closes the connection. What
+    /// follows is not read while `busy` says so.
+    pub(super) async fn greet(mut socket: S, busy: F) -> Option<Self> {
         let mut bytes = [0; PREFACE.len()];
         let mut said = ReadBuf::new(&mut bytes);
         while said.remaining() > 0 {
@@ -30,12 +35,17 @@ impl<S: AsyncRead + Unpin> Greeted<S> {
                 return None;
             }
         }
-        Some(Self { socket, again: PREFACE })
+        Some(Self { socket, again: PREFACE, busy })
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Greeted<S> {
+impl<S: AsyncRead + Unpin, F: Fn() -> bool + Unpin> AsyncRead for Greeted<S, F> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if (self.busy)() {
+            // Behind those that wait for their turn.
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         if self.again.is_empty() {
             return Pin::new(&mut self.socket).poll_read(context, into);
         }
@@ -46,7 +56,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Greeted<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Greeted<S> {
+impl<S: AsyncWrite + Unpin, F: Unpin> AsyncWrite for Greeted<S, F> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.socket).poll_write(context, bytes)
     }
@@ -94,11 +104,11 @@ mod tests {
         }
     }
 
-    async fn greet(pieces: &[&[u8]]) -> Option<Greeted<Says>> {
-        Greeted::greet(Says(pieces.iter().map(|piece| piece.to_vec()).collect())).await
+    async fn greet(pieces: &[&[u8]]) -> Option<Greeted<Says, fn() -> bool>> {
+        Greeted::greet(Says(pieces.iter().map(|piece| piece.to_vec()).collect()), (|| false) as fn() -> bool).await
     }
 
-    async fn read_to_the_end(greeted: &mut Greeted<Says>) -> Vec<u8> {
+    async fn read_to_the_end(greeted: &mut Greeted<Says, fn() -> bool>) -> Vec<u8> {
         let mut heard = Vec::new();
         loop {
             // Smaller than the preface, so that it takes several reads.
