@@ -135,11 +135,11 @@ async fn connections_go_away_when_they_are_old_and_every_call_that_was_taken_is_
     while started.elapsed() < Duration::from_secs(3) {
         match client.should_allow(request("k", "p", None)).await {
             Ok(_) => answered += 1.0,
-            // What this client was about to send when it heard the goodbye, it gives up itself, where others would send it by
-            // the next connection.
+            // What this client was about to send when it heard the goodbye, it gives up itself, in one of two ways, where
+            // others would send it by the next connection.
             Err(status) => {
                 unsent += 1;
-                assert!(status.code() == Code::Cancelled && unsent <= 4, "{status:?}, the {unsent}th");
+                assert!(matches!(status.code(), Code::Cancelled | Code::Internal) && unsent <= 4, "{status:?}, the {unsent}th");
             }
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
