@@ -97,7 +97,7 @@ pub struct Verdict {
 }
 
 /// Whether a call may take what it asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
     /// Charge the cost to every limit when all of them let it pass.
     Charge,

@@ -4,12 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tollgate::key::Key;
 use tollgate::plan::{Algorithm, Limit, Plan, QUOTA_MAX};
 use tollgate::store::{Ask, MemoryStore, Mode, RedisStore, Store};
 
 use crate::support::clock::{FakeClock, START_US};
 use crate::support::history::{Random, Times};
-use crate::support::plans::{ANCHORED, BUCKET, COUNTER, FIXED, LOG, ask, limit, plan};
+use crate::support::plans::{ANCHORED, BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, plan};
 use crate::support::redis::Redis;
 
 /// Decisions compared per algorithm; with the batches' rounding a few more are made.
@@ -30,6 +31,8 @@ fn plans(random: &mut Random, shapes: &[(Algorithm, u64)]) -> Vec<Arc<Plan>> {
         let scale = match algorithm {
             Algorithm::TokenBucket { .. } | Algorithm::SlidingLog => 1,
             _ if shapes.len() > 1 => 1,
+            // More would be refused: window and quota are multiplied.
+            COUNTER if window_ms > 100 => *random.pick(&SCALES[..3]),
             _ => *random.pick(&SCALES),
         };
         let quota = scale * *random.pick(&[2, 3, 5, 8, 13, 20, 40]);
@@ -95,12 +98,17 @@ async fn check(name: &str, shapes: &[(Algorithm, u64)]) {
         let mixed = random.below(4) == 0;
         // Requests for one name take another way through the script when a refund is among them.
         let refunds = random.below(2) == 0;
-        let asks: Vec<Ask> = (0..count)
+        let mut asks: Vec<Ask> = (0..count)
             .map(|_| {
                 let plan = if mixed { random.pick(&plans) } else { plan };
                 random_ask(&mut random, plan, refunds)
             })
             .collect();
+        // Single requests that look alike but for their keys go to the script as one, which is quick about them.
+        if random.below(3) == 0 {
+            let first = asks[0].clone();
+            asks = (0..count).map(|key| Ask { key: Key::new(format!("key {key}")).unwrap(), ..first.clone() }).collect();
+        }
         let before = allowed;
         let from_redis = shared.decide_batch(&asks, PATIENCE).await;
         let from_memory = embedded.decide_batch(&asks, PATIENCE).await;
@@ -135,6 +143,11 @@ decides_alike! {
     sliding_window_of_precision_7_decides_alike: [(Algorithm::SlidingWindow { precision: 7 }, 3)],
     sliding_counter_decides_alike: [(COUNTER, 3)],
     token_bucket_decides_alike: [(BUCKET, 3)],
+    fixed_window_of_a_common_window_decides_alike: [(FIXED, 60_000)],
+    fixed_window_from_the_first_request_of_a_common_window_decides_alike: [(ANCHORED, 60_000)],
+    sliding_window_of_a_common_window_decides_alike: [(WINDOW, 60_000)],
+    sliding_counter_of_a_common_window_decides_alike: [(COUNTER, 60_000)],
+    token_bucket_of_a_common_window_decides_alike: [(BUCKET, 60_000)],
     plans_of_several_limits_in_one_value_decide_alike: [
         (FIXED, 3),
         (BUCKET, 7),

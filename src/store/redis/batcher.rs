@@ -250,8 +250,9 @@ impl<C: Carrier> Driver<C> {
             // Whoever has no time left is charged nothing more.
             self.expire();
         }
-        let call = self.queue.compose();
+        let mut call = self.queue.compose();
         let until = call.latest()?;
+        call.arrange();
         let (carrier, command) = (self.carrier.clone(), self.carrier.command(&call));
         self.calls[place] = Some(call);
         self.free.pop();

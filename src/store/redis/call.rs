@@ -94,7 +94,14 @@ impl<T> Call<T> {
         self.requests += 1;
     }
 
+    /// Brings groups that look alike together, which the script is quick about; no request is taken in after this.
+    pub(super) fn arrange(&mut self) {
+        self.groups.sort_by_key(Group::look);
+        self.hashes.clear();
+    }
+
     fn find(&self, name: &str, hash: u64) -> Option<usize> {
+        debug_assert_eq!(self.hashes.len(), self.groups.len(), "a call takes requests in until it is arranged");
         let mut candidates = self.hashes.iter().enumerate().filter(|(_, other)| **other == hash).map(|(index, _)| index);
         candidates.find(|index| self.groups[*index].name == name)
     }
@@ -170,6 +177,14 @@ impl<T> Group<T> {
             } else if !self.logs.contains(&limit.window_us()) {
                 self.logs.push(limit.window_us());
             }
+        }
+    }
+
+    /// What distinguishes one request from another but for its name: plan, mode and cost; `None` where it is not one alone.
+    pub(super) fn look(&self) -> Option<(u8, Mode, u64)> {
+        match &*self.members {
+            [alone] => Some((alone.plan, alone.mode, alone.cost)),
+            _ => None,
         }
     }
 

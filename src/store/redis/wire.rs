@@ -23,8 +23,9 @@ pub(super) fn pack_call<T>(call: &Call<T>) -> Vec<u8> {
     }
     packed.push(call.groups.len() as u8);
     packed.push(call.groups.iter().filter(|group| group.has_packed).count() as u8);
-    for group in &call.groups {
-        pack_group(&mut packed, group, group.is_alike(&call.plans));
+    for alike in call.groups.chunk_by(|group, next| group.look().is_some() && group.look() == next.look()) {
+        // There are at most as many as a call has names.
+        pack_group(&mut packed, &alike[0], alike[0].is_alike(&call.plans), alike.len() as u8);
     }
     packed
 }
@@ -42,10 +43,11 @@ fn pack_limit(packed: &mut Vec<u8>, limit: &Limit) {
     }
 }
 
-fn pack_group<T>(packed: &mut Vec<u8>, group: &Group<T>, alike: bool) {
-    packed.reserve(5 + REQUEST * group.members.len());
+/// A group, and how many in a row look just so: of one plan, they have logs and packed states alike.
+fn pack_group<T>(packed: &mut Vec<u8>, group: &Group<T>, alike: bool, repeats: u8) {
+    packed.reserve(6 + REQUEST * group.members.len());
     packed.extend((group.members.len() as u16).to_le_bytes());
-    packed.extend([u8::from(group.has_packed), group.logs.len() as u8, u8::from(alike)]);
+    packed.extend([u8::from(group.has_packed), group.logs.len() as u8, u8::from(alike), repeats]);
     for member in &group.members {
         packed.extend([member.plan, code_of(member.mode)]);
         packed.extend_from_slice(&member.cost.to_le_bytes()[..5]);

@@ -103,6 +103,9 @@ fn check(history: u64, requests: u64, names: u64, plans: &[Arc<Plan>]) {
         expected.push((waiter, execute(&mut serial, &request.name, &request.plan, request.cost, mode)));
         call.take(request, waiter, monotonic());
     }
+    if history.is_multiple_of(2) {
+        call.arrange();
+    }
     let mut merged = Memory::new();
     let reply = reply(&mut merged, &call);
     let mut answers: Vec<(u64, Verdict)> =

@@ -7,8 +7,9 @@
 --            plans B, then per plan: limits B, then per limit: kind B, precision B (0 if it has none), length of shape B,
 --            shape, window I7, quota I7, burst I7;
 --            groups B, names of packed states B, then per group: requests I2, has a packed state B, names of logs B,
---            alike B (1 when all its requests are of one plan, which has one limit or no log), then per request: plan B,
---            counted from 0, mode B (1 charge, 0 peek, 2 refund, which is in no group that is alike), cost I5.
+--            alike B (1 when all its requests are of one plan, which has one limit or no log), repeats B (how many groups
+--            in a row look just so, this one included), then per request: plan B, counted from 0, mode B (1 charge, 0 peek,
+--            2 refund, which is in no group that is alike), cost I5. Groups that repeat another are left out.
 -- Reply    one string, per request in this order: '1' or '0' (whether the cost fits), then for each limit its reading, one
 --          to three I7, see each algorithm, and of a refund another for each, from before it; or 'E' and an error as length I2 and text, when its state cannot be read: it is not
 --          ours, or a newer version's.
@@ -71,6 +72,14 @@ local function write(key, before, value, expires, expired)
   end
 end
 
+-- Whether a packed state is one record of this limit.
+local function is_alone(value, limit)
+  local shape = limit.shape
+  return byte(value) == limit.head
+    and limit.rule.size(value, #shape + 1) == #value - #shape
+    and (#shape == 1 or sub(value, 1, #shape) == shape)
+end
+
 -- Requests of one plan with one limit, whose state is that limit's alone, or none.
 local function decide_alike(key, value, limit, n)
   local rule, fits = limit.rule, nil
@@ -101,6 +110,26 @@ local function decide_alike(key, value, limit, n)
     end
   end
   settled = settled + n
+end
+
+-- What an algorithm's `once` does: a charge of a state that is this limit's alone, or none. Its reply, and unless it is
+-- denied the state anew and when that is fresh, and when the one before was, if there was one. Nothing, and nothing done,
+-- where the state is another or a clock stepped back.
+local function charge_step_by_step(limit, value, cost)
+  if value and not is_alone(value, limit) then
+    return nil
+  end
+  local rule = limit.rule
+  local first, second, third, clamped, before = rule.view(value, #limit.shape + 1, limit)
+  if clamped then
+    return nil
+  elseif not rule.fits(limit, first, second, third, cost) then
+    return pack(rule.answer_format, 48, rule.reading(limit, first, second, third, cost, false))
+  end
+  first, second, third = rule.charge(limit, first, second, third, cost)
+  local payload, fresh_at = rule.save(limit, first, second, third)
+  return pack(rule.answer_format, 49, rule.reading(limit, first, second, third, cost, true)),
+    limit.shape .. payload, fresh_at, before
 end
 
 -- Requests of one plan with several limits, whose state is those limits' in their order, or none. False, and nothing done,
@@ -356,14 +385,6 @@ local function logs_by_window(first, last)
   return logs
 end
 
--- Whether a packed state is one record of this limit.
-local function is_alone(value, limit)
-  local shape = limit.shape
-  return byte(value) == limit.head
-    and limit.rule.size(value, #shape + 1) == #value - #shape
-    and (#shape == 1 or sub(value, 1, #shape) == shape)
-end
-
 local function decide_group(key, value, first_log, last_log, alike, n)
   if alike then
     local limits = plans[byte(request, at)]
@@ -398,22 +419,58 @@ end
 local groups, packed
 groups, packed, at = unpack('<BB', request, at)
 local values = packed > 0 and call('MGET', table_unpack(KEYS, 1, packed)) or {}
-local next_packed, next_log = 1, packed + 1
--- Of the group under way: where it ends in the request and among the replies.
-local at_end, replies_end
+local keys, next_packed, next_log = KEYS, 1, packed + 1
+-- Of the group under way: how many that look like it follow, where its requests begin and end, where its replies end.
+local repeats, at_first, at_end, replies_end = 0, nil, at, nil
+local n, has_packed, logs, alike
+-- The limit, the way and the cost when it is one charge under one limit: most are.
+local single, once, cost
+
+local function read_group()
+  n, has_packed, logs, alike, repeats, at_first = unpack('<I2BBBB', request, at_end)
+  at_end, single = at_first + 7 * n, nil
+  if n == 1 and alike == 1 and logs == 0 then
+    local plan, mode
+    plan, mode, cost = unpack('<BBI5', request, at_first)
+    local limits = plans[plan]
+    local limit = limits[1]
+    if mode == 1 and not limits[2] then
+      single, once = limit, #limit.shape == 1 and limit.rule.once or charge_step_by_step
+    end
+  end
+end
+
+-- Whether it could be done in one go.
+local function charge_once(key, value)
+  local reply, after, fresh_at, before = once(single, value, cost)
+  if after then
+    local unit = single.unit
+    write(key, value, after, expiry(fresh_at, unit), before and expiry(before, unit))
+  end
+  if reply then
+    settled = settled + 1
+    replies[settled] = reply
+  end
+  return reply
+end
 
 local function decide_groups()
   while groups > 0 do
-    local n, has_packed, logs, alike, key, value
-    n, has_packed, logs, alike, at = unpack('<I2BBB', request, at)
-    groups, at_end, replies_end = groups - 1, at + 7 * n, settled + n
-    local first_log = next_log
-    next_log = next_log + logs
+    if repeats == 0 then
+      read_group()
+    end
+    groups, repeats, replies_end = groups - 1, repeats - 1, settled + n
+    local key, value
     if has_packed == 1 then
-      key, value = KEYS[next_packed], values[next_packed]
+      key, value = keys[next_packed], values[next_packed]
       next_packed = next_packed + 1
     end
-    decide_group(key, value, first_log, next_log - 1, alike == 1, n)
+    local first_log = next_log
+    next_log = next_log + logs
+    if not (single and charge_once(key, value)) then
+      at = at_first
+      decide_group(key, value, first_log, next_log - 1, alike == 1, n)
+    end
   end
 end
 
@@ -431,7 +488,7 @@ while groups > 0 do
     for index = settled + 1, replies_end do
       replies[index] = refused
     end
-    settled, at = replies_end, at_end
+    settled = replies_end
   end
 end
 return table.concat(replies)
