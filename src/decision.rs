@@ -13,23 +13,34 @@ pub struct Decision {
     pub outcome: Outcome,
     /// Who gave it.
     pub decided_by: DecidedBy,
-    /// Where the key stands after this decision, a row per limit in the plan's order. Empty when nobody counted: an
-    /// unlimited or blocked plan, a cost that never fits, a store that failed open or closed.
-    pub limits: SmallVec<[LimitStatus; 2]>,
-    /// The limit that binds: the one that denies longest, else the one with the least remaining share.
-    pub binding: Option<LimitStatus>,
+    statuses: SmallVec<[LimitStatus; 2]>,
+    /// Whether these are of a state that was read, and not only a limit's numbers.
+    counted: bool,
+    /// Which of them binds, if there are any: there are no more than limits of a plan.
+    binding: u8,
 }
 
 impl Decision {
     /// A decision from the standing of every limit.
     pub fn counted(outcome: Outcome, decided_by: DecidedBy, limits: SmallVec<[LimitStatus; 2]>) -> Self {
-        let binding = limits.iter().reduce(|a, b| if b.binds_more_than(a) { b } else { a }).cloned();
-        Self { outcome, decided_by, limits, binding }
+        let binding = (1..limits.len()).fold(0, |a, b| if limits[b].binds_more_than(&limits[a]) { b } else { a });
+        Self { outcome, decided_by, statuses: limits, counted: true, binding: binding as u8 }
     }
 
     /// A decision that looked at no state.
     pub fn uncounted(outcome: Outcome, decided_by: DecidedBy, binding: Option<LimitStatus>) -> Self {
-        Self { outcome, decided_by, limits: SmallVec::new(), binding }
+        Self { outcome, decided_by, statuses: binding.into_iter().collect(), counted: false, binding: 0 }
+    }
+
+    /// Where the key stands after this decision, a row per limit in the plan's order. Empty when nobody counted: an
+    /// unlimited or blocked plan, a cost that never fits, a store that failed open or closed.
+    pub fn limits(&self) -> &[LimitStatus] {
+        if self.counted { &self.statuses } else { &[] }
+    }
+
+    /// The limit that binds: the one that denies longest, else the one with the least remaining share.
+    pub fn binding(&self) -> Option<&LimitStatus> {
+        self.statuses.get(usize::from(self.binding))
     }
 
     /// Whether the caller may go on.
@@ -145,7 +156,7 @@ mod tests {
     }
 
     fn binding(limits: SmallVec<[LimitStatus; 2]>) -> String {
-        Decision::counted(Outcome::Denied, DecidedBy::Store, limits).binding.unwrap().name.to_string()
+        Decision::counted(Outcome::Denied, DecidedBy::Store, limits).binding().unwrap().name.to_string()
     }
 
     #[test]

@@ -362,11 +362,11 @@ fn fail_closed(plan: &Plan) -> Decision {
 }
 
 /// A plan in shadow mode reports its no and says yes.
-fn shadowed(plan: &Plan, decision: Decision) -> Decision {
-    match decision.outcome {
-        Outcome::Denied | Outcome::NeverFits if plan.shadow => Decision { outcome: Outcome::ShadowDenied, ..decision },
-        _ => decision,
+fn shadowed(plan: &Plan, mut decision: Decision) -> Decision {
+    if plan.shadow && !decision.allowed() {
+        decision.outcome = Outcome::ShadowDenied;
     }
+    decision
 }
 
 /// The status of a limit that was not looked at: its numbers, and nothing that could be taken by such a cost.

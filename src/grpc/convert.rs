@@ -159,7 +159,7 @@ pub(super) fn patience(metadata: &MetadataMap) -> Option<Duration> {
 /// An answer on the wire.
 pub(super) fn response(decision: Decision, detailed: bool) -> pb::ShouldAllowResponse {
     let (allowed, outcome) = (decision.allowed(), outcome(decision.outcome));
-    let binding = decision.binding.as_ref();
+    let binding = decision.binding();
     pb::ShouldAllowResponse {
         allowed,
         outcome: outcome.into(),
@@ -169,7 +169,7 @@ pub(super) fn response(decision: Decision, detailed: bool) -> pb::ShouldAllowRes
         retry_after: binding.and_then(|status| status.retry_after_us).map(duration),
         reset_after: binding.map(|status| duration(status.reset_after_us)),
         decided_by: decided_by(decision.decided_by).into(),
-        limits: if detailed { decision.limits.iter().map(limit_status).collect() } else { Vec::new() },
+        limits: if detailed { decision.limits().iter().map(limit_status).collect() } else { Vec::new() },
     }
 }
 

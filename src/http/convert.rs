@@ -93,9 +93,9 @@ fn decided(decision: &Decision) -> Value {
         "allowed": decision.allowed(),
         "outcome": decision.outcome.word(),
         "decided_by": decision.decided_by.word(),
-        "limits": decision.limits.iter().map(limit_status).collect::<Vec<_>>(),
+        "limits": decision.limits().iter().map(limit_status).collect::<Vec<_>>(),
     });
-    if let Some(binding) = &decision.binding {
+    if let Some(binding) = decision.binding() {
         merge(&mut value, limit_status(binding));
     }
     value
@@ -121,23 +121,23 @@ fn merge(into: &mut Value, from: Value) {
 }
 
 fn violated(decision: &Decision) -> Vec<&str> {
-    let denying = decision.limits.iter().filter(|status| status.retry_after_us.is_some());
+    let denying = decision.limits().iter().filter(|status| status.retry_after_us.is_some());
     let mut names: Vec<&str> = denying.map(|status| &*status.name).collect();
     if names.is_empty() && decision.outcome == Outcome::NeverFits {
-        names.extend(decision.binding.as_ref().map(|status| &*status.name));
+        names.extend(decision.binding().map(|status| &*status.name));
     }
     names
 }
 
 fn wait_us(decision: &Decision) -> Option<u64> {
-    decision.binding.as_ref()?.retry_after_us
+    decision.binding()?.retry_after_us
 }
 
 /// What both outcomes tell: each limit's policy, and, when somebody counted, where the key stands.
 fn headers(decision: &Decision, plan: &Plan) -> HeaderMap {
     let mut headers = no_store();
     let policies: Vec<String> = plan.limits().iter().map(policy).collect();
-    let standings = plan.limits().iter().zip(&decision.limits).map(|(limit, status)| standing(limit, status));
+    let standings = plan.limits().iter().zip(decision.limits()).map(|(limit, status)| standing(limit, status));
     for (name, items) in [(RATE_LIMIT_POLICY, policies), (RATE_LIMIT, standings.collect())] {
         // A name that no header can hold is never read from a config; it would cost the header, not the answer.
         if let Some(value) = HeaderValue::from_str(&items.join(", ")).ok().filter(|_| !items.is_empty()) {

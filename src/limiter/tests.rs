@@ -92,7 +92,7 @@ pub(super) async fn ask<S: Store>(limiter: &Limiter<S>, plan: &str, cost: u64) -
 async fn the_store_decides_and_tells_the_numbers() {
     let limiter = healthy();
     let first = limiter.decide(question("ten", 7), None).await.unwrap();
-    assert_eq!((first.outcome, first.binding.unwrap().remaining), (Outcome::Allowed, 3));
+    assert_eq!((first.outcome, first.binding().unwrap().remaining), (Outcome::Allowed, 3));
     assert_eq!(ask(&limiter, "ten", 4).await, (Outcome::Denied, DecidedBy::Store));
 }
 
@@ -102,7 +102,7 @@ async fn plans_without_limits_and_costs_that_never_fit_need_no_store() {
     assert_eq!(ask(&limiter, "unlimited", u64::MAX).await, (Outcome::Allowed, DecidedBy::Plan));
     assert_eq!(ask(&limiter, "blocked", 1).await, (Outcome::Denied, DecidedBy::Plan));
     assert_eq!(ask(&limiter, "ten", 11).await, (Outcome::NeverFits, DecidedBy::Plan));
-    let never = limiter.decide(question("ten", u64::MAX), None).await.unwrap().binding.unwrap();
+    let never = limiter.decide(question("ten", u64::MAX), None).await.unwrap().binding().unwrap().clone();
     assert_eq!((never.limit, never.retry_after_us), (10, None));
 }
 
@@ -111,7 +111,7 @@ async fn shadow_reports_every_no_and_says_yes() {
     let limiter = healthy();
     assert_eq!(ask(&limiter, "shadow", 10).await, (Outcome::Allowed, DecidedBy::Store));
     let denied = limiter.decide(question("shadow", 1), None).await.unwrap();
-    assert!(denied.allowed() && denied.outcome == Outcome::ShadowDenied && denied.binding.unwrap().retry_after_us.is_some());
+    assert!(denied.allowed() && denied.outcome == Outcome::ShadowDenied && denied.binding().unwrap().retry_after_us.is_some());
     assert_eq!(ask(&limiter, "shadow", 11).await, (Outcome::ShadowDenied, DecidedBy::Plan));
     assert_eq!(ask(&limiter, "shadow blocked", 1).await, (Outcome::ShadowDenied, DecidedBy::Plan));
     assert_eq!(ask(&broken(), "shadow deny", 1).await, (Outcome::ShadowDenied, DecidedBy::FailClosed));
@@ -374,11 +374,11 @@ async fn a_denial_is_recalled_until_its_release_counted_from_when_it_was_asked_f
     }
     let denied = limiter.decide(question("bucket", 1), None).await.unwrap();
     // Decided at 15 ms: a bucket emptied at 3 ms and again by one more, so that the next unit is there at 103 ms.
-    assert_eq!(denied.binding.unwrap().retry_after_us, Some(88_000));
+    assert_eq!(denied.binding().unwrap().retry_after_us, Some(88_000));
     let recalled = limiter.decide(question("bucket", 1), None).await.unwrap();
     assert_eq!((recalled.outcome, recalled.decided_by), (Outcome::Denied, DecidedBy::DenyCache));
     // At 18 ms, 6 ms after it was asked for: too short by the 3 ms of the way there, and by no more.
-    let binding = recalled.binding.unwrap();
+    let binding = recalled.binding().unwrap();
     assert_eq!((binding.retry_after_us, binding.remaining), (Some(82_000), 0));
     assert_eq!(binding.reset_after_us, 182_000);
     // The denial was asked for at 12 ms, so it is recalled until 100 ms.

@@ -103,7 +103,7 @@ async fn what_is_under_way_is_decided_and_counted_by_the_plans_that_it_began_wit
     limiter.reload([plan("ten", 1)].into_iter().collect());
     limiter.store.go.add_permits(1);
     let (decision, plan) = waiting.await.unwrap();
-    assert_eq!((decision.binding.unwrap().remaining, plan.limits()[0].quota()), (9, 10));
+    assert_eq!((decision.binding().unwrap().remaining, plan.limits()[0].quota()), (9, 10));
     assert_eq!(counted_for(&limiter, "ten", Outcome::Allowed, DecidedBy::Store), 1);
 }
 
@@ -121,7 +121,7 @@ fn a_batch_is_decided_by_one_edition_however_fast_they_change() {
         let mut editions = HashSet::new();
         while editions.len() < 50 {
             let answers = decide_now(&limiter, vec![question("ten", 1); 1_000]);
-            let quotas: HashSet<u64> = answers.into_iter().map(|answer| answer.unwrap().binding.unwrap().limit).collect();
+            let quotas: HashSet<u64> = answers.into_iter().map(|answer| answer.unwrap().binding().unwrap().limit).collect();
             assert_eq!(quotas.len(), 1, "{quotas:?}");
             editions.extend(quotas);
         }

@@ -62,9 +62,9 @@ impl Queue {
         self.prepend(arena, (level as usize) << LEVEL_BITS | slot as usize, handle);
     }
 
-    /// Takes an entry whose time has come out of the queue.
-    pub(super) fn pop(&mut self, arena: &mut Arena, now_us: u64) -> Option<Handle> {
-        let now = self.tick_of(now_us);
+    /// Takes an entry out of the queue whose time came so long ago, or longer.
+    pub(super) fn pop(&mut self, arena: &mut Arena, now_us: u64, ago_us: u64) -> Option<Handle> {
+        let now = self.tick_of(now_us).saturating_sub(ago_us >> TICK_BITS);
         while self.first[DUE] == NONE {
             if !self.advance(arena, now) {
                 self.tick = self.tick.max(now);
@@ -193,7 +193,7 @@ mod tests {
         /// Numbers that are due.
         fn due(&mut self, now_us: u64) -> Vec<u32> {
             let mut numbers = Vec::new();
-            while let Some(handle) = self.queue.pop(&mut self.arena, now_us) {
+            while let Some(handle) = self.queue.pop(&mut self.arena, now_us, 0) {
                 let number = link(&self.arena, handle, LINKS_BYTES);
                 if self.arena.remove(handle).is_some() {
                     self.queue.moved(&mut self.arena, handle);
@@ -262,7 +262,7 @@ mod tests {
         let at: Vec<u64> = (0..2_000).map(|number| START_US + number * number * 400).collect();
         let handles: Vec<Handle> = (0..).zip(&at).map(|(number, at_us)| lab.push(number, *at_us, START_US)).collect();
         handles.iter().step_by(3).for_each(|handle| lab.queue.remove(&mut lab.arena, *handle));
-        let next = || lab.queue.pop(&mut lab.arena, START_US + (1 << 40));
+        let next = || lab.queue.pop(&mut lab.arena, START_US + (1 << 40), 0);
         let popped: Vec<Handle> = std::iter::from_fn(next).collect();
         let mut come: Vec<u32> = popped.into_iter().map(|handle| link(&lab.arena, handle, LINKS_BYTES)).collect();
         come.sort_unstable();

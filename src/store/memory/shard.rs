@@ -16,6 +16,9 @@ use crate::store::{Ask, StoreError};
 /// Entries looked at for each new one: more than the lists that one entry passes through in the queue, at most seven for
 /// the longest debt, so that what has become fresh goes faster than what comes.
 const LOOKS_PER_INSERT: usize = 8;
+/// How long an entry that is fresh stays where no room is needed: to drop one and make it again for the next call of its key
+/// costs more than to hold it so long.
+const LINGER_US: u64 = 1_000_000;
 
 /// The part of the capacity that new keys and growing logs leave free, so that an entry that is held can still take up the
 /// records of a plan that was edited: one of so many parts, so about one entry in twelve can take up a second record.
@@ -385,10 +388,11 @@ impl Shard {
         }
     }
 
-    /// Drops a few fresh entries, so that memory shrinks again after a rush and no call pays for all of it.
+    /// Drops a few entries that have been fresh for a while, so that memory shrinks again after a rush and no call pays for
+    /// all of it.
     fn sweep(&mut self, now_us: u64) {
         for _ in 0..LOOKS_PER_INSERT {
-            if matches!(self.look_at_next(&mut None, now_us), Look::NoneDue) {
+            if matches!(self.look_at_next(&mut None, now_us, LINGER_US), Look::NoneDue) {
                 return;
             }
         }
@@ -397,7 +401,7 @@ impl Shard {
     /// Drops an entry that is fresh, but not `kept`; false when none is fresh.
     fn drop_one_fresh(&mut self, kept: &mut Option<Handle>, now_us: u64) -> bool {
         loop {
-            match self.look_at_next(kept, now_us) {
+            match self.look_at_next(kept, now_us, 0) {
                 Look::Dropped => return true,
                 Look::Kept => {}
                 Look::NoneDue => return false,
@@ -405,9 +409,9 @@ impl Shard {
         }
     }
 
-    /// Looks at the entry that may be fresh first: drops it, or queues it for when it may be next.
-    fn look_at_next(&mut self, kept: &mut Option<Handle>, now_us: u64) -> Look {
-        let Some(handle) = self.queue.pop(&mut self.arena, now_us) else { return Look::NoneDue };
+    /// Looks at the entry that may be fresh first, for so long already: drops it, or queues it for when it may be next.
+    fn look_at_next(&mut self, kept: &mut Option<Handle>, now_us: u64, ago_us: u64) -> Look {
+        let Some(handle) = self.queue.pop(&mut self.arena, now_us, ago_us) else { return Look::NoneDue };
         let fresh_at_us = self.fresh_at_us(handle);
         if fresh_at_us > now_us || Some(handle) == *kept {
             self.queue.push(&mut self.arena, handle, fresh_at_us, now_us);

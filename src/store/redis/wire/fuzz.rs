@@ -64,7 +64,7 @@ fn understood(bytes: &[u8], call: &Call<()>, plans: &[Arc<Plan>]) -> bool {
         let statuses = verdict.statuses(plan.limits(), Cost::new(3).unwrap());
         assert!(statuses.iter().all(|status| status.remaining <= status.capacity), "{statuses:?}");
         let decision = Decision::counted(Outcome::Denied, DecidedBy::Store, statuses);
-        assert_eq!(decision.limits.len(), plan.limits().len());
+        assert_eq!(decision.limits().len(), plan.limits().len());
     }
     true
 }
