@@ -149,7 +149,9 @@ impl<S: Store> Limiter<S> {
     ///
     /// By the plans that are in force when it is called, not when its future is first polled.
     pub fn decide(&self, question: Question, patience: Option<Duration>) -> impl Future<Output = Result<Decision, Refusal>> {
-        self.decide_by(self.desk.ledger(), question, patience)
+        let ledger = self.desk.ledger();
+        let ask = self.ask(&ledger, question);
+        self.decide_ask(ledger, ask, patience)
     }
 
     /// As [`Self::decide`], with the plan that it was decided by.
@@ -159,42 +161,40 @@ impl<S: Store> Limiter<S> {
         patience: Option<Duration>,
     ) -> Result<(Decision, Arc<Plan>), Refusal> {
         let ledger = self.desk.ledger();
-        let plan = self.find(&ledger, &question.plan)?.1.clone();
-        Ok((self.decide_by(ledger, question, patience).await?, plan))
+        let (place, ask) = self.ask(&ledger, question)?;
+        let plan = ask.plan.clone();
+        Ok((self.decide_ask(ledger, Ok((place, ask)), patience).await?, plan))
     }
 
-    async fn decide_by(&self, ledger: Arc<Ledger>, question: Question, patience: Option<Duration>) -> Result<Decision, Refusal> {
-        let (place, plan) = self.find(&ledger, &question.plan)?;
-        let mode = question.mode;
-        let (decision, took) = match decide_by_plan(plan, question.cost) {
+    /// A question as the store is asked it, and the place of its plan.
+    fn ask(&self, ledger: &Ledger, question: Question) -> Result<(usize, Ask), UnknownPlan> {
+        let (place, plan) = self.find(ledger, &question.plan)?;
+        Ok((place, Ask { key: question.key, plan: plan.clone(), cost: question.cost, mode: question.mode }))
+    }
+
+    /// Moves nothing about and has no future within it but the store's: it is allocated for each decision.
+    async fn decide_ask(
+        &self,
+        ledger: Arc<Ledger>,
+        ask: Result<(usize, Ask), UnknownPlan>,
+        patience: Option<Duration>,
+    ) -> Result<Decision, Refusal> {
+        let (place, ask) = ask.as_ref().map_err(Clone::clone)?;
+        let asked = self.asked();
+        let known = decide_by_plan(&ask.plan, ask.cost).or_else(|| self.recall(ask, asked));
+        let (decision, took) = match known {
             Some(decision) => (decision, Duration::ZERO),
             None => {
-                let ask = Ask { key: question.key, plan: plan.clone(), cost: question.cost, mode };
-                self.decide_by_count(&ledger.edition, ask, patience).await?
+                // Beside the call, not around it: a future that is handed to another is there twice.
+                let waiting = self.waiting(asked, 1);
+                let answer = self.store.decide_one(ask, self.deadline(patience)).await;
+                let took = self.took(asked);
+                drop(waiting);
+                (self.answer(&ledger.edition, ask, asked, Some(answer))?, took)
             }
         };
-        self.desk.tally.decided(ledger.page(place), mode, &decision, took);
+        self.desk.tally.decided(ledger.page(*place), ask.mode, &decision, took);
         Ok(decision)
-    }
-
-    /// Decides what a plan alone does not; the decision, and how long it waited for the store.
-    async fn decide_by_count(
-        &self,
-        edition: &Edition,
-        ask: Ask,
-        patience: Option<Duration>,
-    ) -> Result<(Decision, Duration), Refusal> {
-        let asked = self.asked();
-        if let Some(decision) = self.recall(&ask, asked) {
-            return Ok((decision, Duration::ZERO));
-        }
-        // Beside the call, not around it: a future that is handed to another is there twice, and this one is allocated for
-        // each decision.
-        let waiting = self.waiting(asked, 1);
-        let answer = self.store.decide_one(&ask, self.deadline(patience)).await;
-        let took = self.took(asked);
-        drop(waiting);
-        Ok((self.answer(edition, &ask, asked, Some(answer))?, took))
     }
 
     /// Decides questions in their order, one answer each, same order. The store is given the shorter of its deadline and

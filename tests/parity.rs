@@ -166,3 +166,28 @@ decides_alike! {
         (Algorithm::SlidingWindow { precision: 64 }, 8),
     ],
 }
+
+/// More charges in a window than it holds runs, so that neighbours are merged, and time and again a rest.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_sliding_window_decides_alike() {
+    let redis = Redis::start();
+    let clock = FakeClock::new();
+    let shared = RedisStore::with_injected_clock(&redis.url(), Arc::new(clock.clone())).unwrap();
+    let embedded = MemoryStore::new(1 << 30, Arc::new(clock.clone()));
+    let plan = plan(vec![limit(150, Duration::from_secs(60), WINDOW)]);
+    let mut random = Random(SEED);
+    let (mut now_us, mut allowed) = (START_US, 0);
+    for decision in 0..30_000 {
+        now_us += match random.below(400) {
+            0 => 60_000_000,
+            // Less than a cell of the window, and often nothing.
+            _ => random.below(6) * 150_000,
+        };
+        clock.set(now_us);
+        let asks = [ask(&plan, "key", 1 + random.below(2))];
+        let (lua, rust) = (shared.decide_batch(&asks, PATIENCE).await, embedded.decide_batch(&asks, PATIENCE).await);
+        assert_eq!(lua, rust, "decision {decision}, at {now_us}");
+        allowed += usize::from(rust[0].as_ref().is_ok_and(|verdict| verdict.fits));
+    }
+    assert!(allowed > 10_000 && allowed < 29_000, "{allowed} allowed");
+}

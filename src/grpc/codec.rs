@@ -10,7 +10,9 @@ use tonic_prost::ProstEncoder;
 /// What a call takes at once for a message that it has not received yet; a larger one takes what it needs. tonic's own 8 KiB
 /// would be most of what a call costs.
 const RECEIVED_BYTES: usize = 512;
-/// Of answers that are sent as one: tonic's own bound. A decoder has none to send.
+/// The same for an answer: a usual one has some 60 bytes.
+const ANSWER_BYTES: usize = 128;
+/// Of answers that are sent as one: tonic's own bound.
 const SENT_BYTES_MAX: usize = 32 << 10;
 
 /// The codec of every method.
@@ -33,7 +35,7 @@ where
     type Decoder = MessageDecoder<U>;
 
     fn encoder(&mut self) -> Self::Encoder {
-        ProstEncoder::new(BufferSettings::default())
+        ProstEncoder::new(BufferSettings::new(ANSWER_BYTES, SENT_BYTES_MAX))
     }
 
     fn decoder(&mut self) -> Self::Decoder {

@@ -20,6 +20,9 @@ use crate::trace;
 /// flood nor a slow reader costs memory.
 const STREAM_IN_FLIGHT: usize = 64;
 
+/// What tonic's handlers return.
+type Answering<'f, T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send + 'f>>;
+
 /// `RateLimitService` over a limiter.
 pub struct Service<S> {
     limiter: Arc<Limiter<S>>,
@@ -48,17 +51,27 @@ impl<S: Store> Service<S> {
 
 #[tonic::async_trait]
 impl<S: Store> RateLimitService for Service<S> {
-    async fn should_allow(&self, request: Request<pb::ShouldAllowRequest>) -> Result<Response<pb::ShouldAllowResponse>, Status> {
+    /// Not async itself: what is done before the store is asked is no part of the future that waits for it, which is
+    /// allocated for each decision.
+    fn should_allow<'a, 'f>(&'a self, request: Request<pb::ShouldAllowRequest>) -> Answering<'f, pb::ShouldAllowResponse>
+    where
+        'a: 'f,
+        Self: 'f,
+    {
         let span = span::begin("tollgate.v1.RateLimitService/ShouldAllow", request.metadata());
         let patience = convert::patience(request.metadata());
         let detailed = request.get_ref().detailed;
-        // One future and no other within it: each would be moved about once for every decision.
-        let question = convert::question(request.into_inner()).map_err(|status| span::failed(&span, status))?;
+        let question = match convert::question(request.into_inner()) {
+            Ok(question) => question,
+            Err(status) => return Box::pin(std::future::ready(Err(span::failed(&span, status)))),
+        };
         trace::plan(&span, &question.plan);
-        let decision = self.limiter.decide(question, patience).await;
-        let decision = decision.map_err(|refused| span::failed(&span, convert::refusal(&refused)))?;
-        span::answered(&span, &decision);
-        Ok(Response::new(convert::response(decision, detailed)))
+        Box::pin(async move {
+            let decision = self.limiter.decide(question, patience).await;
+            let decision = decision.map_err(|refused| span::failed(&span, convert::refusal(&refused)))?;
+            span::answered(&span, &decision);
+            Ok(Response::new(convert::response(decision, detailed)))
+        })
     }
 
     async fn should_allow_batch(
