@@ -9,6 +9,7 @@ mod acceptor;
 mod admin;
 mod calls;
 mod client;
+mod code;
 pub mod codec;
 mod connection;
 mod convert;
@@ -18,6 +19,7 @@ mod listener;
 mod preface;
 mod service;
 mod services;
+mod side;
 mod socket;
 mod span;
 mod workers;
@@ -27,14 +29,16 @@ use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
-pub(crate) use acceptor::accept;
+use acceptor::accept;
 pub use admin::{
     AdminCalls, AdminParts, AdminServer, ReloadAsked, ReloadOutcome, Reloaded, Reloader, TOKEN_BYTES_MIN, TokenFile, reloader,
 };
 pub use client::{Answer, ask};
+pub(crate) use connection::stopped;
 pub use crew::Connections;
 pub use listener::{Address, AddressError, BindError, Listener};
 pub use service::Service;
+pub(crate) use side::Side;
 pub(crate) use socket::{Accepted, Socket};
 pub use workers::{StartError, Workers};
 

@@ -1,6 +1,6 @@
 //! The HTTP side, on a port of its own: a check endpoint for proxies, health for probes, metrics for Prometheus.
 //!
-//! Runs beside the acceptor on the runtime of the main thread, so that neither a scrape nor a proxy takes a worker's time.
+//! Beside the workers, so that neither a scrape nor a proxy takes a worker's time.
 //!
 //! Only this module and those below it name axum; `convert` alone knows both wire and domain types.
 
@@ -13,12 +13,8 @@ mod routes;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinHandle;
-
-use crate::grpc::{Accepted, AdminCalls, Connections, Drained, Listener, ServeError, accept};
+use crate::grpc::{AdminCalls, Connections, Drained, Listener, Side};
 use crate::limiter::Limiter;
 use crate::store::{Roster, Store};
 use crate::tls::Tls;
@@ -26,8 +22,6 @@ use crate::tls::Tls;
 /// Most open connections; more are closed as soon as they are accepted. A proxy keeps some per worker process of its own,
 /// and each takes some 20 KiB at most.
 const CONNECTIONS_MAX: usize = 1024;
-/// Longest that answers under way hold up the end, once gRPC has ended: with its 8.5 s at most within the 10 that are promised.
-const DRAIN_WITHIN: Duration = Duration::from_secs(1);
 
 /// What the handlers answer from.
 struct Site<S> {
@@ -52,8 +46,7 @@ pub struct Told {
 pub struct Server {
     /// What [`Self::drain`] tells the handlers.
     unready: Box<dyn Fn() + Send + Sync>,
-    stop: watch::Sender<()>,
-    accepting: JoinHandle<ServeError>,
+    side: Side,
 }
 
 impl Server {
@@ -62,27 +55,16 @@ impl Server {
     /// Must be called within a tokio runtime, whose time it takes.
     pub fn start<S: Store>(listener: Listener, limiter: Limiter<S>, told: Told) -> Self {
         let site = Arc::new(Site { limiter, told, ready: AtomicBool::new(true) });
-        let (stop, stopping) = watch::channel(());
-        let (router, seats) = (routes::router(site.clone()), Arc::new(Semaphore::new(CONNECTIONS_MAX)));
-        let hand = move |accepted: Accepted| {
-            let Ok(seat) = seats.clone().try_acquire_owned() else { return false };
-            let served = connection::serve(accepted, router.clone(), stopping.clone());
-            tokio::spawn(async move {
-                served.await;
-                drop(seat);
-            });
-            true
-        };
-        let accepting = tokio::spawn(async move { accept(&[listener], hand).await });
-        Self { unready: Box::new(move || site.ready.store(false, Ordering::Relaxed)), stop, accepting }
+        let router = routes::router(site.clone());
+        let side = Side::start(listener, CONNECTIONS_MAX, move |accepted, stopping| {
+            connection::serve(accepted, router.clone(), stopping)
+        });
+        Self { unready: Box::new(move || site.ready.store(false, Ordering::Relaxed)), side }
     }
 
     /// Waits for the end that nobody asked for: its listener fails for good.
     pub async fn lost(&mut self) -> String {
-        match (&mut self.accepting).await {
-            Ok(error) => error.to_string(),
-            Err(panicked) => panicked.to_string(),
-        }
+        self.side.lost().await
     }
 
     /// Says from now on that this process is not ready, and goes on.
@@ -92,13 +74,6 @@ impl Server {
 
     /// Takes no more connections in, answers what is under way, and ends.
     pub async fn stop(self) -> Drained {
-        self.accepting.abort();
-        // With it go its listener and its own handle on `stop`. Nobody hears it when no connection is open.
-        let _ = self.accepting.await;
-        let _ = self.stop.send(());
-        match tokio::time::timeout(DRAIN_WITHIN, self.stop.closed()).await {
-            Ok(()) => Drained::Clean,
-            Err(_) => Drained::Cut,
-        }
+        self.side.stop().await
     }
 }

@@ -17,6 +17,7 @@ use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 
 use crate::support::http::Scrape;
 use crate::support::redis::Redis;
+use crate::support::reflection::services;
 use crate::support::server::{Client, PATIENCE, Server, channel_to, decide, field, request, tollgate};
 
 const TOKEN: &str = "canary-token-0123456789abcdef";
@@ -94,22 +95,6 @@ fn said(server: &Server, words: &str, count: usize) -> Vec<String> {
         assert!(started.elapsed() < PATIENCE, "never {words:?}: {}", server.log());
         std::thread::sleep(Duration::from_millis(5));
     }
-}
-
-/// Names of the services that a listener tells of.
-async fn services(channel: Channel) -> Vec<String> {
-    let list = v1::server_reflection_request::MessageRequest::ListServices(String::new());
-    let ask = v1::ServerReflectionRequest { host: String::new(), message_request: Some(list) };
-    let mut client = ServerReflectionClient::new(channel);
-    let mut answers = client.server_reflection_info(tokio_stream::once(ask)).await.unwrap().into_inner();
-    let Some(v1::server_reflection_response::MessageResponse::ListServicesResponse(listed)) =
-        answers.next().await.unwrap().unwrap().message_response
-    else {
-        panic!("no list")
-    };
-    let mut names: Vec<String> = listed.service.into_iter().map(|service| service.name).collect();
-    names.sort();
-    names
 }
 
 /// Whether a listener's reflection knows a symbol.

@@ -9,6 +9,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
 use crate::support::redis::Redis;
+use crate::support::reflection::services;
 use crate::support::server::{Client, Server, channel_to, decide, request};
 
 const PLANS: &str = "
@@ -268,19 +269,8 @@ async fn reflection_lists_every_service_in_both_generations() {
     let (server, _) = start().await;
     let channel = channel_to(&server.address).await;
     let expected = ["grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "tollgate.v1.RateLimitService"];
-    use tonic_reflection::pb::{v1, v1alpha};
-    let list = v1::server_reflection_request::MessageRequest::ListServices(String::new());
-    let ask = v1::ServerReflectionRequest { host: String::new(), message_request: Some(list) };
-    let mut client = v1::server_reflection_client::ServerReflectionClient::new(channel.clone());
-    let mut answers = client.server_reflection_info(tokio_stream::once(ask)).await.unwrap().into_inner();
-    let Some(v1::server_reflection_response::MessageResponse::ListServicesResponse(listed)) =
-        answers.next().await.unwrap().unwrap().message_response
-    else {
-        panic!("no list")
-    };
-    let mut names: Vec<String> = listed.service.into_iter().map(|service| service.name).collect();
-    names.sort();
-    assert_eq!(names, expected);
+    assert_eq!(services(channel.clone()).await, expected);
+    use tonic_reflection::pb::v1alpha;
     let list = v1alpha::server_reflection_request::MessageRequest::ListServices(String::new());
     let ask = v1alpha::ServerReflectionRequest { host: String::new(), message_request: Some(list) };
     let mut client = v1alpha::server_reflection_client::ServerReflectionClient::new(channel);

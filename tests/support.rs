@@ -14,6 +14,7 @@ pub mod outage;
 pub mod plans;
 pub mod proxy;
 pub mod redis;
+pub mod reflection;
 pub mod sentinel;
 pub mod server;
 pub mod shift;

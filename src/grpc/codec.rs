@@ -7,11 +7,9 @@ use tonic::Status;
 use tonic::codec::{BufferSettings, DecodeBuf, Decoder};
 use tonic_prost::ProstEncoder;
 
-/// What a call takes at once for a message that it has not received yet; a larger one takes what it needs. tonic's own 8 KiB
-/// would be most of what a call costs.
-const RECEIVED_BYTES: usize = 512;
-/// The same for an answer: a usual one has some 60 bytes.
-const ANSWER_BYTES: usize = 128;
+/// What a call takes at once for a message that it has not received or written yet; a larger one takes what it needs. tonic's
+/// own 8 KiB would be most of what a call costs.
+const MESSAGE_BYTES: usize = 512;
 /// Of answers that are sent as one: tonic's own bound.
 const SENT_BYTES_MAX: usize = 32 << 10;
 
@@ -35,7 +33,7 @@ where
     type Decoder = MessageDecoder<U>;
 
     fn encoder(&mut self) -> Self::Encoder {
-        ProstEncoder::new(BufferSettings::new(ANSWER_BYTES, SENT_BYTES_MAX))
+        ProstEncoder::new(BufferSettings::new(MESSAGE_BYTES, SENT_BYTES_MAX))
     }
 
     fn decoder(&mut self) -> Self::Decoder {
@@ -51,7 +49,7 @@ impl<U: Message + Default> Decoder for MessageDecoder<U> {
     type Error = Status;
 
     fn buffer_settings(&self) -> BufferSettings {
-        BufferSettings::new(RECEIVED_BYTES, SENT_BYTES_MAX)
+        BufferSettings::new(MESSAGE_BYTES, SENT_BYTES_MAX)
     }
 
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {

@@ -86,7 +86,8 @@ where
     }
 }
 
-async fn stopped(stopping: &mut watch::Receiver<bool>) {
+/// Waits until it is true, or nobody is left who could say so.
+pub(crate) async fn stopped(stopping: &mut watch::Receiver<bool>) {
     // An error means that the sender is gone, which is an end too.
     let _ = stopping.wait_for(|stopping| *stopping).await;
 }

@@ -9,7 +9,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::sync::watch;
 
-use crate::grpc::{Accepted, Socket};
+use crate::grpc::{Accepted, Socket, stopped};
 use crate::tls::Protocol;
 
 /// Longest that a handshake may take, where there is one.
@@ -20,12 +20,12 @@ const HEAD_WITHIN: Duration = Duration::from_secs(65);
 /// Most bytes of a request's head: the longest key, each byte escaped, takes 1,536 of them; proxies add cookies and tokens.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
-/// Serves a connection until the peer leaves, or, once `stopping` tells so, until what is under way is answered.
-pub(super) async fn serve(accepted: Accepted, router: Router, mut stopping: watch::Receiver<()>) {
+/// Serves a connection until the peer leaves, or, once `stopping` is true, until what is under way is answered.
+pub(super) async fn serve(accepted: Accepted, router: Router, mut stopping: watch::Receiver<bool>) {
     let opened = tokio::select! {
         biased;
         opened = tokio::time::timeout(OPEN_WITHIN, Socket::open(accepted, Protocol::Http1)) => opened,
-        _ = stopping.changed() => Ok(None),
+        () = stopped(&mut stopping) => Ok(None),
     };
     let Ok(Some(socket)) = opened else { return };
     let service = TowerToHyperService::new(router);
@@ -33,8 +33,7 @@ pub(super) async fn serve(accepted: Accepted, router: Router, mut stopping: watc
     let ended = tokio::select! {
         biased;
         ended = connection.as_mut() => ended,
-        // An error means that the sender is gone, which is an end too.
-        _ = stopping.changed() => {
+        () = stopped(&mut stopping) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

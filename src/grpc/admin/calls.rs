@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tonic::Code;
 
+use super::super::code::CODES;
+
 /// What can be called.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Method {
@@ -20,27 +22,6 @@ impl Method {
         Self::NAMES[self as usize]
     }
 }
-
-/// Every status code by its number, as gRPC's documents write them.
-const CODES: [&str; 17] = [
-    "OK",
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
-];
 
 /// Counts of admin calls since the start; clones count together.
 #[derive(Clone, Default)]
