@@ -116,21 +116,23 @@ pub fn decide(limits: &[Limit], states: &mut [State], now_us: u64, cost: Cost, m
     if mode == Mode::Refund {
         return refund(limits, states, now_us, cost);
     }
-    let read = |states: &[State], cost: u64| -> SmallVec<[Reading; 2]> {
-        limits.iter().zip(states).map(|(limit, state)| state.read(limit, now_us, cost)).collect()
-    };
-    let readings = read(states, cost);
-    let fits = limits.iter().zip(&readings).all(|(limit, reading)| reading.wait_us(limit, cost) == 0);
-    if mode == Mode::Peek {
-        return Verdict { fits, readings };
+    // One by one: to collect one or two costs more than to make them.
+    let (mut readings, mut fits) = (SmallVec::<[Reading; 2]>::new(), true);
+    for (limit, state) in limits.iter().zip(&*states) {
+        let reading = state.read(limit, now_us, cost);
+        fits &= reading.wait_us(limit, cost) == 0;
+        readings.push(reading);
     }
-    for (limit, state) in limits.iter().zip(states.iter_mut()) {
-        state.clamp(limit, now_us);
-        if fits {
-            state.charge(limit, now_us, cost);
+    if mode == Mode::Charge {
+        for ((limit, state), reading) in limits.iter().zip(states).zip(&mut readings) {
+            state.clamp(limit, now_us);
+            if fits {
+                state.charge(limit, now_us, cost);
+                *reading = state.read(limit, now_us, 0);
+            }
         }
     }
-    Verdict { fits, readings: if fits { read(states, 0) } else { readings } }
+    Verdict { fits, readings }
 }
 
 // Apart from the others, which are on the way of every request.
@@ -154,7 +156,11 @@ impl Verdict {
 
     /// Where the key stands in each limit, for an answer to `cost`.
     pub fn statuses(&self, limits: &[Limit], cost: Cost) -> SmallVec<[LimitStatus; 2]> {
-        limits.iter().zip(&self.readings).map(|(limit, reading)| self.status(limit, reading, cost)).collect()
+        let mut statuses = SmallVec::new();
+        for (limit, reading) in limits.iter().zip(&self.readings) {
+            statuses.push(self.status(limit, reading, cost));
+        }
+        statuses
     }
 
     fn status(&self, limit: &Limit, reading: &Reading, cost: Cost) -> LimitStatus {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use hyper::header::HeaderName;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
@@ -138,10 +139,13 @@ pub(super) fn batch_size(requests: usize) -> Status {
     Status::invalid_argument(format!("the batch has {requests} requests: send 1 to {BATCH_MAX}"))
 }
 
+/// Parsed once: a name that is a string is parsed anew for each look.
+static TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+
 /// How long the caller still waits, less a quarter for the way back, so that its answer beats its own deadline; `None`
 /// without a deadline. Source: `grpc-timeout` of the gRPC wire protocol, at most eight digits and a unit.
 pub(super) fn patience(metadata: &MetadataMap) -> Option<Duration> {
-    let text = metadata.get("grpc-timeout")?.to_str().ok()?;
+    let text = metadata.as_ref().get(&TIMEOUT)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let amount: u64 = digits.parse().ok().filter(|_| digits.len() <= 8)?;
     let whole = match unit {
@@ -163,7 +167,7 @@ pub(super) fn response(decision: Decision, detailed: bool) -> pb::ShouldAllowRes
     pb::ShouldAllowResponse {
         allowed,
         outcome: outcome.into(),
-        limit_name: binding.map_or_else(String::new, |status| status.name.to_string()),
+        limit_name: binding.map_or_else(String::new, |status| String::from(&*status.name)),
         limit: binding.map_or(0, |status| status.limit),
         remaining: binding.map_or(0, |status| status.remaining),
         retry_after: binding.and_then(|status| status.retry_after_us).map(duration),
@@ -175,7 +179,7 @@ pub(super) fn response(decision: Decision, detailed: bool) -> pb::ShouldAllowRes
 
 fn limit_status(status: &LimitStatus) -> pb::LimitStatus {
     pb::LimitStatus {
-        name: status.name.to_string(),
+        name: String::from(&*status.name),
         limit: status.limit,
         remaining: status.remaining,
         retry_after: status.retry_after_us.map(duration),
