@@ -456,10 +456,11 @@ end
 
 local function decide_groups()
   while groups > 0 do
+    groups = groups - 1
     if repeats == 0 then
       read_group()
     end
-    groups, repeats, replies_end = groups - 1, repeats - 1, settled + n
+    repeats, replies_end = repeats - 1, settled + n
     local key, value
     if has_packed == 1 then
       key, value = keys[next_packed], values[next_packed]
