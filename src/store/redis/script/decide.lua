@@ -112,9 +112,10 @@ local function decide_alike(key, value, limit, n)
   settled = settled + n
 end
 
--- What an algorithm's `once` does: a charge of a state that is this limit's alone, or none. Its reply, and unless it is
+-- What an algorithm's `one_charge` does: a charge of a state that is this limit's alone, or none. Its reply, and unless it is
 -- denied the state anew and when that is fresh, and when the one before was, if there was one. Nothing, and nothing done,
--- where the state is another or a clock stepped back.
+-- where the state is another or a clock stepped back. An algorithm's own is these steps in one function, for shapes of one
+-- byte: half of what they cost is the calls between them.
 local function charge_step_by_step(limit, value, cost)
   if value and not is_alone(value, limit) then
     return nil
@@ -424,7 +425,7 @@ local keys, next_packed, next_log = KEYS, 1, packed + 1
 local repeats, at_first, at_end, replies_end = 0, nil, at, nil
 local n, has_packed, logs, alike
 -- The limit, the way and the cost when it is one charge under one limit: most are.
-local single, once, cost
+local single, one_charge, cost
 
 local function read_group()
   n, has_packed, logs, alike, repeats, at_first = unpack('<I2BBBB', request, at_end)
@@ -435,14 +436,14 @@ local function read_group()
     local limits = plans[plan]
     local limit = limits[1]
     if mode == 1 and not limits[2] then
-      single, once = limit, #limit.shape == 1 and limit.rule.once or charge_step_by_step
+      single, one_charge = limit, #limit.shape == 1 and limit.rule.one_charge or charge_step_by_step
     end
   end
 end
 
--- Whether it could be done in one go.
-local function charge_once(key, value)
-  local reply, after, fresh_at, before = once(single, value, cost)
+-- Charges the request that read_group() found, if it can be done in one go; whether it could.
+local function try_one_charge(key, value)
+  local reply, after, fresh_at, before = one_charge(single, value, cost)
   if after then
     local unit = single.unit
     write(key, value, after, expiry(fresh_at, unit), before and expiry(before, unit))
@@ -468,7 +469,7 @@ local function decide_groups()
     end
     local first_log = next_log
     next_log = next_log + logs
-    if not (single and charge_once(key, value)) then
+    if not (single and try_one_charge(key, value)) then
       at = at_first
       decide_group(key, value, first_log, next_log - 1, alike == 1, n)
     end

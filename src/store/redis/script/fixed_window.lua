@@ -54,7 +54,7 @@ local function fixed_window()
 
   local WHOLE = { '<BI6BI1', '<BI6BI2', '<BI6BI3', '<BI6BI4', '<BI6BI5' }
 
-  function rule.once(limit, value, cost)
+  function rule.one_charge(limit, value, cost)
     local window, start, count, before = limit.window, nil, 0, nil
     if value then
       local width = #value - 8

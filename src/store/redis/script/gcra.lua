@@ -62,7 +62,7 @@ local function gcra()
   end
 
   -- A debt above a window is rare, and left to the steps above.
-  function rule.once(limit, value, cost)
+  function rule.one_charge(limit, value, cost)
     local backlog, tat, head = 0, nil, nil
     if value then
       if #value ~= 8 then

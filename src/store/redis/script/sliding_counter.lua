@@ -60,7 +60,7 @@ local function sliding_counter()
 
   local WHOLE = { '<BI6BI1I1', '<BI6BI2I2', '<BI6BI3I3', '<BI6BI4I4', '<BI6BI5I5' }
 
-  function rule.once(limit, value, cost)
+  function rule.one_charge(limit, value, cost)
     local window, start, current, previous, before = limit.window, nil, 0, 0, nil
     if value then
       local width = (#value - 8) / 2

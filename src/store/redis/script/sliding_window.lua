@@ -128,7 +128,7 @@ local function sliding_window()
   end
 
   -- A denial, which reads all runs, and a merge are left to the steps above.
-  function rule.once(limit, value, cost)
+  function rule.one_charge(limit, value, cost)
     local window, used, first, last, newest, units = limit.window, 0, 1, 0, nil, 0
     if value then
       local n = byte(value, 8)
