@@ -150,7 +150,7 @@ impl<S: Store> Limiter<S> {
     /// By the plans that are in force when it is called, not when its future is first polled.
     pub fn decide(&self, question: Question, patience: Option<Duration>) -> impl Future<Output = Result<Decision, Refusal>> {
         let ledger = self.desk.ledger();
-        let ask = self.ask(&ledger, question);
+        let ask = self.ask_of(&ledger, question);
         self.decide_ask(ledger, ask, patience)
     }
 
@@ -161,13 +161,13 @@ impl<S: Store> Limiter<S> {
         patience: Option<Duration>,
     ) -> Result<(Decision, Arc<Plan>), Refusal> {
         let ledger = self.desk.ledger();
-        let (place, ask) = self.ask(&ledger, question)?;
+        let (place, ask) = self.ask_of(&ledger, question)?;
         let plan = ask.plan.clone();
         Ok((self.decide_ask(ledger, Ok((place, ask)), patience).await?, plan))
     }
 
     /// A question as the store is asked it, and the place of its plan.
-    fn ask(&self, ledger: &Ledger, question: Question) -> Result<(usize, Ask), UnknownPlan> {
+    fn ask_of(&self, ledger: &Ledger, question: Question) -> Result<(usize, Ask), UnknownPlan> {
         let (place, plan) = self.find(ledger, &question.plan)?;
         Ok((place, Ask { key: question.key, plan: plan.clone(), cost: question.cost, mode: question.mode }))
     }
@@ -208,14 +208,13 @@ impl<S: Store> Limiter<S> {
         let mut decisions = Vec::with_capacity(questions.len());
         let (mut places, mut asks) = (Vec::new(), Vec::new());
         for (place, question) in questions.into_iter().enumerate() {
-            let found = self.find(&ledger, &question.plan).inspect(|(plan, _)| known.push((place, *plan, question.mode)));
-            decisions.push(match found.map(|(_, plan)| (decide_by_plan(plan, question.cost), plan)) {
+            decisions.push(match self.ask_of(&ledger, question) {
                 Err(unknown) => Err(unknown.into()),
-                Ok((Some(decision), _)) => Ok(decision),
-                Ok((None, plan)) => {
-                    let ask = Ask { key: question.key, plan: plan.clone(), cost: question.cost, mode: question.mode };
+                Ok((plan, ask)) => {
+                    known.push((place, plan, ask.mode));
                     // A denial that holds stays true whatever the questions before this one are granted.
-                    self.recall(&ask, asked).ok_or_else(|| {
+                    let decision = decide_by_plan(&ask.plan, ask.cost).or_else(|| self.recall(&ask, asked));
+                    decision.ok_or_else(|| {
                         places.push(place);
                         asks.push(ask);
                         // Stands here until the store's answer takes its place, a few lines below.
