@@ -22,6 +22,7 @@ mod services;
 mod side;
 mod socket;
 mod span;
+mod stream;
 mod workers;
 
 use std::future::Future;

@@ -2,23 +2,20 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
-use futures_util::{Stream, StreamExt};
+use futures_util::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::convert;
 use super::leaving::{self, Leaving};
 use super::pb;
 use super::pb::rate_limit_service_server::RateLimitService;
-use super::span;
+use super::{span, stream};
 use crate::algorithm::Mode;
 use crate::limiter::{BATCH_MAX, Limiter};
 use crate::store::Store;
 use crate::trace;
-
-/// Requests of one stream that are decided at once. Beyond, none is read until an answer has been taken, so neither a
-/// flood nor a slow reader costs memory.
-const STREAM_IN_FLIGHT: usize = 64;
 
 /// What tonic's handlers return.
 type Answering<'f, T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send + 'f>>;
@@ -39,14 +36,16 @@ impl<S: Store> Service<S> {
     pub fn new(limiter: Arc<Limiter<S>>) -> Self {
         Self { limiter }
     }
+}
 
-    async fn decide_one(&self, request: pb::ShouldAllowRequest) -> pb::ShouldAllowResult {
-        let detailed = request.detailed;
-        match convert::question(request) {
-            Ok(question) => convert::result(self.limiter.decide(question, None).await, detailed),
-            Err(status) => convert::error_result(&status),
-        }
-    }
+/// One result per request, same order.
+async fn decide_batch<S: Store>(
+    limiter: &Limiter<S>,
+    requests: Vec<pb::ShouldAllowRequest>,
+    patience: Option<Duration>,
+) -> Vec<pb::ShouldAllowResult> {
+    let (parsed, questions) = convert::questions(requests);
+    convert::results(parsed, limiter.decide_batch(questions, patience).await)
 }
 
 #[tonic::async_trait]
@@ -84,10 +83,9 @@ impl<S: Store> RateLimitService for Service<S> {
         if !(1..=BATCH_MAX).contains(&requests.len()) {
             return Err(span::failed(&span, convert::batch_size(requests.len())));
         }
-        let (parsed, questions) = convert::questions(requests);
-        let decisions = self.limiter.decide_batch(questions, patience).await;
+        let results = decide_batch(&self.limiter, requests, patience).await;
         span::succeeded(&span);
-        Ok(Response::new(pb::ShouldAllowBatchResponse { results: convert::results(parsed, decisions) }))
+        Ok(Response::new(pb::ShouldAllowBatchResponse { results }))
     }
 
     type ShouldAllowStreamStream = Pin<Box<dyn Stream<Item = Result<pb::ShouldAllowStreamResponse, Status>> + Send>>;
@@ -96,18 +94,12 @@ impl<S: Store> RateLimitService for Service<S> {
         &self,
         request: Request<Streaming<pb::ShouldAllowStreamRequest>>,
     ) -> Result<Response<Self::ShouldAllowStreamStream>, Status> {
-        let (service, leaving) = (self.clone(), request.extensions().get::<Leaving>().cloned());
-        let answers = leaving::until(leaving, request.into_inner(), |requests| {
-            let answers = requests.map(move |received| {
-                let service = service.clone();
-                async move {
-                    let pb::ShouldAllowStreamRequest { id, request } = received?;
-                    let result = service.decide_one(request.unwrap_or_default()).await;
-                    Ok(pb::ShouldAllowStreamResponse { id, result: Some(result) })
-                }
-            });
-            answers.buffer_unordered(STREAM_IN_FLIGHT)
-        });
+        let (limiter, leaving) = (self.limiter.clone(), request.extensions().get::<Leaving>().cloned());
+        let decide = move |requests| {
+            let limiter = limiter.clone();
+            async move { decide_batch(&limiter, requests, None).await }
+        };
+        let answers = leaving::until(leaving, request.into_inner(), |requests| stream::answers(requests, decide));
         Ok(Response::new(Box::pin(answers)))
     }
 

@@ -1,0 +1,208 @@
+//! The answers of one stream: all requests that have come by the time it is looked at are decided as one batch.
+//!
+//! What comes at once costs one future, one place in the store's queue and one wait, not one of each per request; a request
+//! that comes alone waits for nobody.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures_util::stream::FuturesUnordered;
+use futures_util::{Stream, StreamExt};
+use tonic::Status;
+
+use super::pb::{ShouldAllowRequest, ShouldAllowResult, ShouldAllowStreamRequest, ShouldAllowStreamResponse};
+
+/// Requests of one stream that are decided at once. Beyond, none is read until an answer has been taken, so neither a
+/// flood nor a slow reader costs memory.
+const IN_FLIGHT: usize = 64;
+
+/// Answers to `requests`, each once: in any order, but those to what was read together come together. After a request that
+/// cannot be read come the answers to those before it, and then its error.
+pub(super) fn answers<R, D, F>(requests: R, decide: D) -> Answers<R, D, F>
+where
+    R: Stream<Item = Result<ShouldAllowStreamRequest, Status>> + Unpin,
+    D: Fn(Vec<ShouldAllowRequest>) -> F + Unpin,
+    F: Future<Output = Vec<ShouldAllowResult>>,
+{
+    Answers { requests: Some(requests), decide, deciding: FuturesUnordered::new(), ready: VecDeque::new(), open: 0, error: None }
+}
+
+/// See [`answers`].
+pub(super) struct Answers<R, D, F> {
+    /// `None` when they have ended.
+    requests: Option<R>,
+    /// One result per request, same order.
+    decide: D,
+    deciding: FuturesUnordered<Deciding<F>>,
+    ready: VecDeque<ShouldAllowStreamResponse>,
+    /// Requests that were read and whose answers were not taken.
+    open: usize,
+    /// What the requests ended with.
+    error: Option<Status>,
+}
+
+/// Requests that are decided together.
+struct Deciding<F> {
+    ids: Vec<u64>,
+    results: Pin<Box<F>>,
+}
+
+impl<F: Future<Output = Vec<ShouldAllowResult>>> Future for Deciding<F> {
+    type Output = (Vec<u64>, Vec<ShouldAllowResult>);
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.results.as_mut().poll(context).map(|results| (std::mem::take(&mut self.ids), results))
+    }
+}
+
+impl<R, D, F> Answers<R, D, F>
+where
+    R: Stream<Item = Result<ShouldAllowStreamRequest, Status>> + Unpin,
+    D: Fn(Vec<ShouldAllowRequest>) -> F,
+    F: Future<Output = Vec<ShouldAllowResult>>,
+{
+    /// Reads what has come, as far as there is room for it, and begins to decide it.
+    fn read(&mut self, context: &mut Context<'_>) {
+        let (mut ids, mut asked) = (Vec::new(), Vec::new());
+        while self.open < IN_FLIGHT
+            && let Some(requests) = &mut self.requests
+            && let Poll::Ready(next) = requests.poll_next_unpin(context)
+        {
+            match next {
+                Some(Ok(ShouldAllowStreamRequest { id, request })) => {
+                    ids.push(id);
+                    asked.push(request.unwrap_or_default());
+                    self.open += 1;
+                }
+                end => {
+                    self.error = end.and_then(Result::err);
+                    self.requests = None;
+                }
+            }
+        }
+        if !ids.is_empty() {
+            self.deciding.push(Deciding { ids, results: Box::pin((self.decide)(asked)) });
+        }
+    }
+}
+
+impl<R, D, F> Stream for Answers<R, D, F>
+where
+    R: Stream<Item = Result<ShouldAllowStreamRequest, Status>> + Unpin,
+    D: Fn(Vec<ShouldAllowRequest>) -> F + Unpin,
+    F: Future<Output = Vec<ShouldAllowResult>>,
+{
+    type Item = Result<ShouldAllowStreamResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(answer) = self.ready.pop_front() {
+                self.open -= 1;
+                return Poll::Ready(Some(Ok(answer)));
+            }
+            self.read(context);
+            match self.deciding.poll_next_unpin(context) {
+                Poll::Ready(Some((ids, results))) => {
+                    let answers = ids.into_iter().zip(results);
+                    self.ready.extend(answers.map(|(id, result)| ShouldAllowStreamResponse { id, result: Some(result) }));
+                }
+                Poll::Ready(None) if self.requests.is_none() => return Poll::Ready(self.error.take().map(Err)),
+                Poll::Ready(None) | Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use futures_util::{poll, stream};
+    use tokio::sync::{mpsc, oneshot};
+
+    use super::*;
+
+    type Asked = Result<ShouldAllowStreamRequest, Status>;
+    /// Requests of each batch, and what lets its answers go.
+    type Batches = Rc<RefCell<Vec<(usize, oneshot::Sender<()>)>>>;
+
+    fn asked(id: u64) -> Asked {
+        Ok(ShouldAllowStreamRequest { id, request: None })
+    }
+
+    /// What is sent is asked; each batch is noted, and answered when it is let go.
+    fn exchange() -> (mpsc::UnboundedSender<Asked>, Batches, impl Stream<Item = Result<ShouldAllowStreamResponse, Status>>) {
+        let ((ask, mut requests), batches) = (mpsc::unbounded_channel(), Batches::default());
+        let noted = batches.clone();
+        let decide = move |requests: Vec<ShouldAllowRequest>| {
+            let (go, gone) = oneshot::channel();
+            noted.borrow_mut().push((requests.len(), go));
+            async move {
+                gone.await.unwrap();
+                vec![ShouldAllowResult::default(); requests.len()]
+            }
+        };
+        (ask, batches, answers(stream::poll_fn(move |context| requests.poll_recv(context)), decide))
+    }
+
+    fn let_go(batches: &Batches, batch: usize) {
+        let_all_go(std::iter::once(batches.borrow_mut().remove(batch)));
+    }
+
+    fn let_all_go(batches: impl IntoIterator<Item = (usize, oneshot::Sender<()>)>) {
+        batches.into_iter().for_each(|(_, go)| go.send(()).unwrap());
+    }
+
+    fn sizes(batches: &Batches) -> Vec<usize> {
+        batches.borrow().iter().map(|(size, _)| *size).collect()
+    }
+
+    #[tokio::test]
+    async fn what_has_come_is_one_batch_and_what_comes_later_does_not_wait_for_it() {
+        let (ask, batches, mut answers) = exchange();
+        (0..3).for_each(|id| ask.send(asked(id)).unwrap());
+        assert!(poll!(answers.next()).is_pending());
+        (3..5).for_each(|id| ask.send(asked(id)).unwrap());
+        assert!(poll!(answers.next()).is_pending());
+        assert_eq!(sizes(&batches), [3, 2]);
+        let_go(&batches, 1);
+        assert_eq!([answers.next().await, answers.next().await].map(|answer| answer.unwrap().unwrap().id), [3, 4]);
+        assert!(poll!(answers.next()).is_pending());
+        let_go(&batches, 0);
+        drop(ask);
+        let rest: Vec<u64> = answers.map(|answer| answer.unwrap().id).collect().await;
+        assert_eq!(rest, [0, 1, 2]);
+    }
+
+    #[tokio::test]
+    async fn no_more_is_read_than_has_room_until_answers_are_taken() {
+        let (ask, batches, mut answers) = exchange();
+        (0..100).for_each(|id| ask.send(asked(id)).unwrap());
+        assert!(poll!(answers.next()).is_pending());
+        assert!(poll!(answers.next()).is_pending());
+        assert_eq!(sizes(&batches), [IN_FLIGHT]);
+        let_go(&batches, 0);
+        for id in 0..IN_FLIGHT as u64 {
+            assert!(batches.borrow().is_empty(), "nothing is read while an answer can be taken");
+            assert_eq!(answers.next().await.unwrap().unwrap().id, id);
+        }
+        assert!(poll!(answers.next()).is_pending());
+        assert_eq!(sizes(&batches), [100 - IN_FLIGHT]);
+    }
+
+    #[tokio::test]
+    async fn an_error_comes_after_the_answers_to_what_was_read_before_it() {
+        let (ask, batches, mut answers) = exchange();
+        for request in [asked(1), asked(2), Err(Status::invalid_argument("no message")), asked(3)] {
+            ask.send(request).unwrap();
+        }
+        assert!(poll!(answers.next()).is_pending());
+        let_all_go(batches.borrow_mut().drain(..));
+        let ids = [answers.next().await, answers.next().await].map(|answer| answer.unwrap().unwrap().id);
+        assert_eq!(ids, [1, 2]);
+        assert_eq!(answers.next().await.unwrap().unwrap_err().code(), tonic::Code::InvalidArgument);
+        assert!(answers.next().await.is_none());
+    }
+}
