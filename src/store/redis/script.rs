@@ -5,21 +5,33 @@ use fred::util::sha1_hash;
 
 use crate::plan::COMMON_WINDOWS_MS;
 
-const WORDS: &str = include_str!("script/words.lua");
 const CLOCK: &str = include_str!("script/clock.lua");
 const CLOCK_INJECTED: &str = include_str!("script/clock_injected.lua");
 
+const WORDS: &str = include_str!("script/words.lua");
 /// In the order that Lua needs: what is used stands before its user.
-const CHUNKS: [&str; 9] = [
-    include_str!("script/expiry.lua"),
-    include_str!("script/stamp.lua"),
-    include_str!("script/fixed_window.lua"),
-    include_str!("script/gcra.lua"),
-    include_str!("script/sliding_counter.lua"),
-    include_str!("script/sliding_window.lua"),
-    include_str!("script/sliding_log.lua"),
-    include_str!("script/refund.lua"),
-    include_str!("script/decide.lua"),
+const HEAD: [&str; 3] = [include_str!("script/request.lua"), include_str!("script/expiry.lua"), include_str!("script/stamp.lua")];
+/// What is in one function, so that a call that needs none of it does not make it.
+const GENERAL: [&str; 9] = [
+    include_str!("script/general/expiry.lua"),
+    include_str!("script/general/stamp.lua"),
+    include_str!("script/general/fixed_window.lua"),
+    include_str!("script/general/gcra.lua"),
+    include_str!("script/general/sliding_counter.lua"),
+    include_str!("script/general/sliding_window.lua"),
+    include_str!("script/general/sliding_log.lua"),
+    include_str!("script/general/refund.lua"),
+    include_str!("script/general/groups.lua"),
+];
+const DECIDE: &str = include_str!("script/decide.lua");
+/// The line of [`DECIDE`] that [`QUICK`] stands for.
+const QUICK_HERE: &str = "--> quick";
+/// Blocks of one statement, which is no function, so that it costs nothing to make.
+const QUICK: [&str; 4] = [
+    include_str!("script/quick/fixed_window.lua"),
+    include_str!("script/quick/gcra.lua"),
+    include_str!("script/quick/sliding_counter.lua"),
+    include_str!("script/quick/sliding_window.lua"),
 ];
 
 /// A script and the name that Redis knows it by.
@@ -32,7 +44,10 @@ impl Script {
     /// The deciding script, on Redis's clock or, for tests, on one sent as the last argument.
     pub(super) fn new(injected_clock: bool) -> Self {
         let clock = if injected_clock { CLOCK_INJECTED } else { CLOCK };
-        let text = [WORDS, clock, &common_windows()].into_iter().chain(CHUNKS).collect::<Vec<_>>().join("\n");
+        let windows = common_windows();
+        let general = [&["local function make_general()", &windows], GENERAL.as_slice(), &["end"]].concat();
+        let decide = DECIDE.replace(QUICK_HERE, &QUICK.join("\n"));
+        let text = [&[WORDS, clock], HEAD.as_slice(), &general, &[&decide]].concat().join("\n");
         Self { sha: sha1_hash(&text).into(), text: text.into() }
     }
 }

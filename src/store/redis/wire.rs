@@ -1,4 +1,4 @@
-//! Calls and readings as the packed strings that the script takes and gives; `script/decide.lua` gives their layout.
+//! Calls and readings as the packed strings that the script takes and gives; `script/request.lua` gives their layout.
 
 use smallvec::SmallVec;
 

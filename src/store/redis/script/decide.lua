@@ -1,496 +1,67 @@
--- Decides requests, each over all limits of its plan, all or nothing. Requests for one name stand together, as a group,
--- and are decided one after another in their order; the name's state is read once and, where it can be, written once.
---
--- KEYS     the name of each group's packed state, for groups that have one, in their order; then, group by group, the
---          names of logs. All keys of one group carry the same hash tag, and no two groups share a key.
--- ARGV[1]  whole numbers, microseconds:
---            plans B, then per plan: limits B, then per limit: kind B, precision B (0 if it has none), length of shape B,
---            shape, window I7, quota I7, burst I7;
---            groups B, names of packed states B, then per group: requests I2, has a packed state B, names of logs B,
---            alike B (1 when all its requests are of one plan, which has one limit or no log), repeats B (how many groups
---            in a row look just so, this one included), then per request: plan B, counted from 0, mode B (1 charge, 0 peek,
---            2 refund, which is in no group that is alike), cost I5. Groups that repeat another are left out.
--- Reply    one string, per request in this order: '1' or '0' (whether the cost fits), then for each limit its reading, one
---          to three I7, see each algorithm, and of a refund another for each, from before it; or 'E' and an error as length I2 and text, when its state cannot be read: it is not
---          ours, or a newer version's.
---
--- Packed state: records of shape and that algorithm's payload. A limit finds its record by its shape, so adding, removing
--- or reordering limits resets no other's usage. Records of other limits are kept until they are fresh. A shape is a head
--- B (kind, and eight times the window's place among common_windows(), or 31), for kind 5 the precision B, for a window that
--- is not common its milliseconds I4, or with the top bit set its seconds.
--- Invariants: a peek writes nothing; a denial writes only a clamp; a refund of what was not used writes nothing; every key written gets an expiry, which only collects
--- garbage: what counts is read from the value and the clock.
+-- The groups in their order, and the reply.
 
-local request = ARGV[1]
--- Where in it the next byte to read is.
-local at = 2
-local plans = {}
--- How many of them stand whatever happens to the rest of their group.
-local replies, settled = {}, 0
-
-local ANCHORED, OTHER_PRECISION, LOG = 1, 5, 6
-local KINDS = { [0] = fixed_window, fixed_window, gcra, sliding_counter, sliding_window, sliding_window, sliding_log }
-local rules = {}
-
-local function rule_of(kind)
-  local rule = rules[kind]
-  if not rule then
-    rule = KINDS[kind]()
-    rule.reading_format, rule.answer_format = '<' .. rule.numbers, '<B' .. rule.numbers
-    rules[kind] = rule
-  end
-  return rule
-end
-
-local function parse_plan()
-  local limits = {}
-  local n = byte(request, at)
-  at = at + 1
-  for index = 1, n do
-    local kind, precision, shape, window, quota, burst
-    kind, precision, shape, window, quota, burst, at = unpack('<BBBc0I7I7I7', request, at)
-    local emission = math.ceil(window / quota)
-    limits[index] = {
-      rule = rule_of(kind), shape = shape, head = byte(shape), window = window, unit = expiry_unit(window), quota = quota,
-      emission = emission, tolerance = burst * emission,
-      anchored = kind == ANCHORED, is_log = kind == LOG,
-      precision = precision, cell = math.ceil(window / math.max(precision, 1)),
-    }
-  end
-  return limits
-end
-
--- Writes a packed state that expires then, where it stood in before, if anything did, which expired at expired.
-local function write(key, before, value, expires, expired)
-  if expires == expired then
-    call('SET', key, value, 'KEEPTTL')
-  elseif before then
-    call('SET', key, value, 'PXAT', text_of(expires))
-  else
-    -- A key of another type was read as if it were not there; GET makes SET fail on it.
-    call('SET', key, value, 'PXAT', text_of(expires), 'GET')
-  end
-end
-
--- Whether a packed state is one record of this limit.
-local function is_alone(value, limit)
-  local shape = limit.shape
-  return byte(value) == limit.head
-    and limit.rule.size(value, #shape + 1) == #value - #shape
-    and (#shape == 1 or sub(value, 1, #shape) == shape)
-end
-
--- Requests of one plan with one limit, whose state is that limit's alone, or none.
-local function decide_alike(key, value, limit, n)
-  local rule, fits = limit.rule, nil
-  local first, second, third, clamped, fresh_at = rule.view(value, #limit.shape + 1, limit)
-  local dirty = false
-  for index = settled + 1, settled + n do
-    local _, mode, cost
-    _, mode, cost, at = unpack('<BBI5', request, at)
-    fits = rule.fits(limit, first, second, third, cost)
-    local charged = fits and mode == 1
-    if charged then
-      first, second, third = rule.charge(limit, first, second, third, cost)
-      dirty = true
-    elseif mode == 1 then
-      dirty = dirty or clamped
-    elseif key and not value then
-      call('GET', key)
-    end
-    replies[index] = pack(rule.answer_format, fits and 49 or 48, rule.reading(limit, first, second, third, cost, charged))
-  end
-  if dirty then
-    local unit = limit.unit
-    local expired = fresh_at and expiry(fresh_at, unit)
-    local payload
-    payload, fresh_at = rule.save(limit, first, second, third)
-    if payload then
-      write(key, value, limit.shape .. payload, expiry(fresh_at, unit), expired)
-    end
-  end
-  settled = settled + n
-end
-
--- What an algorithm's `one_charge` does: a charge of a state that is this limit's alone, or none. Its reply, and unless it is
--- denied the state anew and when that is fresh, and when the one before was, if there was one. Nothing, and nothing done,
--- where the state is another or a clock stepped back. An algorithm's own is these steps in one function, for shapes of one
--- byte: half of what they cost is the calls between them.
-local function charge_step_by_step(limit, value, cost)
-  if value and not is_alone(value, limit) then
-    return nil
-  end
-  local rule = limit.rule
-  local first, second, third, clamped, before = rule.view(value, #limit.shape + 1, limit)
-  if clamped then
-    return nil
-  elseif not rule.fits(limit, first, second, third, cost) then
-    return pack(rule.answer_format, 48, rule.reading(limit, first, second, third, cost, false))
-  end
-  first, second, third = rule.charge(limit, first, second, third, cost)
-  local payload, fresh_at = rule.save(limit, first, second, third)
-  return pack(rule.answer_format, 49, rule.reading(limit, first, second, third, cost, true)),
-    limit.shape .. payload, fresh_at, before
-end
-
--- Requests of one plan with several limits, whose state is those limits' in their order, or none. False, and nothing done,
--- when it is not, or when a clock stepped back.
-local function decide_several(key, value, limits, n)
-  local first, second, third, position, expired = {}, {}, {}, 1, 0
-  for index, limit in ipairs(limits) do
-    local rule, shape, clamped, fresh_at = limit.rule, limit.shape, nil, nil
-    if value and sub(value, position, position + #shape - 1) ~= shape then
-      return false
-    end
-    position = position + #shape
-    first[index], second[index], third[index], clamped, fresh_at = rule.view(value, position, limit)
-    if clamped then
-      return false
-    elseif value then
-      expired = math.max(expired, expiry(fresh_at, limit.unit))
-      position = position + rule.size(value, position)
-    end
-  end
-  if value and position <= #value then
-    return false
-  end
-  local dirty = false
-  for row = settled + 1, settled + n do
-    local _, mode, cost
-    _, mode, cost, at = unpack('<BBI5', request, at)
-    local fits, parts = true, {}
-    for index, limit in ipairs(limits) do
-      fits = fits and limit.rule.fits(limit, first[index], second[index], third[index], cost)
-    end
-    local charged = fits and mode == 1
-    if mode == 0 and not value then
-      call('GET', key)
-    end
-    dirty = dirty or charged
-    for index, limit in ipairs(limits) do
-      local rule, a, b, c = limit.rule, first[index], second[index], third[index]
-      if charged then
-        a, b, c = rule.charge(limit, a, b, c, cost)
-        first[index], second[index], third[index] = a, b, c
-      end
-      parts[index] = pack(rule.reading_format, rule.reading(limit, a, b, c, cost, charged))
-    end
-    replies[row] = (fits and '1' or '0') .. table.concat(parts)
-  end
-  if dirty then
-    local records, last = {}, 0
-    for index, limit in ipairs(limits) do
-      local payload, fresh_at = limit.rule.save(limit, first[index], second[index], third[index])
-      records[index] = limit.shape .. payload
-      last = math.max(last, expiry(fresh_at, limit.unit))
-    end
-    write(key, value, table.concat(records), last, expired)
-  end
-  settled = settled + n
-  return true
-end
-
--- Everything else; made only where a call needs it.
-local function make_decide_mixed()
-  local function shape_at(value, position)
-    local head = byte(value, position)
-    local kind, size = head % 8, 0
-    if kind >= LOG then
-      error('tollgate: state of an unknown shape, head ' .. head)
-    elseif kind == OTHER_PRECISION then
-      size = size + 1
-    end
-    if head >= 248 then
-      size = size + 4
-    end
-    return sub(value, position, position + size), rule_of(kind)
-  end
-
-  local function window_of(shape)
-    local place = floor(byte(shape) / 8)
-    if place < 31 then
-      return common_windows()[place + 1]
-    end
-    local code = unpack('<I4', shape, #shape - 3)
-    if code >= 2147483648 then
-      return (code - 2147483648) * 1000000
-    end
-    return code * 1000
-  end
-
-  -- The records of a packed state in their order, and by shape.
-  local function parse_records(value)
-    local records, position = {}, 1
-    while position <= #value do
-      local shape, rule = shape_at(value, position)
-      local payload = position + #shape
-      local record = { shape = shape, rule = rule, at = payload }
-      position = payload + rule.size(value, payload)
-      record.text = sub(value, payload - #shape, position - 1)
-      records[#records + 1] = record
-      records[shape] = record
-    end
-    return records
-  end
-
-  -- Reads what a limit needs.
-  local function look(limit, value, records, logs)
-    local state = { limit = limit }
-    local record = records[limit.shape]
-    if limit.is_log then
-      limit.log = logs[limit.window]
-    end
-    state.first, state.second, state.third, state.clamped =
-      limit.rule.view(record and value, record and record.at, limit)
-    return state
-  end
-
-  -- The packed state anew: records of dirty states are saved, the others kept as they are; a charge drops those that are
-  -- fresh, a refund those of which nothing is left.
-  local function join(value, records, states, charged)
-    for _, state in ipairs(states) do
-      local limit = state.limit
-      if state.dirty and not limit.is_log then
-        local record = records[limit.shape]
-        if not record then
-          record = { shape = limit.shape }
-          records[#records + 1] = record
-        end
-        if state.emptied then
-          record.text = nil
-        else
-          local payload
-          payload, record.fresh_at = limit.rule.save(limit, state.first, state.second, state.third)
-          record.text = limit.shape .. payload
-        end
-      end
-    end
-    local parts, last = {}, 0
-    for _, record in ipairs(records) do
-      local window = window_of(record.shape)
-      local fresh_at = record.fresh_at or record.rule.fresh_at(value, record.at, window)
-      if record.text and (fresh_at > now or not charged) then
-        parts[#parts + 1] = record.text
-        last = math.max(last, expiry(fresh_at, expiry_unit(window)))
-      end
-    end
-    return table.concat(parts), last
-  end
-
-  local function charge(state, fits, cost)
-    if fits then
-      state.first, state.second, state.third =
-        state.limit.rule.charge(state.limit, state.first, state.second, state.third, cost)
-    end
-    state.dirty = fits or state.clamped
-  end
-
-  local refunds
-
-  local function refund(state, _, cost)
-    local limit = state.limit
-    refunds = refunds or make_refunds()
-    local taken, left, first, second, third =
-      refunds[limit.head % 8](limit, state.first, state.second, state.third, cost)
-    state.dirty, state.emptied = taken, not left
-    if taken and left then
-      state.first, state.second, state.third = first, second, third
-    elseif taken then
-      state.first, state.second, state.third = limit.rule.view(nil, nil, limit)
-    end
-  end
-
-  -- Changes every state, by charge or refund, and saves what that made dirty; the packed state after it. It goes first, since
-  -- only its writing can fail.
-  local function commit(key, value, records, states, change, fits, cost)
-    local dirty, logs = false, {}
-    for _, state in ipairs(states) do
-      if state.limit.is_log then
-        logs[#logs + 1] = state
-      else
-        change(state, fits, cost)
-        dirty = dirty or state.dirty
-      end
-    end
-    local after = value
-    if dirty then
-      local expires
-      after, expires = join(value, records, states, fits)
-      if after == '' then
-        after = false
-        call('DEL', key)
-      else
-        write(key, value, after, expires)
-      end
-    end
-    for _, state in ipairs(logs) do
-      change(state, fits, cost)
-      if state.dirty and not state.emptied then
-        state.limit.rule.save(state.limit, state.first)
-      end
-    end
-    return after
-  end
-
-  -- A reading per limit, packed.
-  local function readings(states, cost, charged)
-    local parts = {}
-    for index, state in ipairs(states) do
-      local limit = state.limit
-      parts[index] = pack(limit.rule.reading_format,
-        limit.rule.reading(limit, state.first, state.second, state.third, cost, charged))
-    end
-    return table.concat(parts)
-  end
-
-  local function decide_one(key, value, logs)
-    local plan, mode, cost
-    plan, mode, cost, at = unpack('<BBI5', request, at)
-    if key and mode ~= 1 and not value then
-      call('GET', key)
-    end
-    local records, states, fits = parse_records(value or ''), {}, true
-    for index, limit in ipairs(plans[plan]) do
-      local state = look(limit, value, records, logs)
-      states[index] = state
-      fits = limit.rule.fits(limit, state.first, state.second, state.third, cost) and fits
-    end
-    local before = ''
-    if mode == 1 then
-      value = commit(key, value, records, states, charge, fits, cost)
-    elseif mode == 2 then
-      before = readings(states, 0, false)
-      value = commit(key, value, records, states, refund, false, cost)
-      fits, cost = true, 0
-    end
-    replies[settled + 1] = (fits and '1' or '0') .. readings(states, cost, fits and mode == 1) .. before
-    settled = settled + 1
-    return value
-  end
-
-  return function(key, value, logs, n)
-    for _ = 1, n do
-      value = decide_one(key, value, logs)
-    end
-  end
-end
-
-local decide_mixed
-
--- Names of logs by their window, which stands behind the hash tag.
-local function logs_by_window(first, last)
-  local logs = {}
-  for index = first, last do
-    logs[tonumber(string.match(KEYS[index], '}(%d+)$'))] = KEYS[index]
-  end
-  return logs
-end
-
-local function decide_group(key, value, first_log, last_log, alike, n)
-  if alike then
-    local limits = plans[byte(request, at)]
-    local limit = limits[1]
-    if limits[2] then
-      if decide_several(key, value, limits, n) then
-        return
-      end
-    elseif limit.is_log then
-      limit.log = KEYS[first_log]
-      return decide_alike(nil, nil, limit, n)
-    elseif not value or is_alone(value, limit) then
-      return decide_alike(key, value, limit, n)
-    end
-  end
-  decide_mixed = decide_mixed or make_decide_mixed()
-  return decide_mixed(key, value, logs_by_window(first_log, last_log), n)
-end
-
-local function text_of(problem)
-  return type(problem) == 'table' and problem.err or tostring(problem)
-end
-
-local function refusal(problem)
-  local text = sub(text_of(problem), 1, 200)
-  return 'E' .. pack('<I2', #text) .. text
-end
-
-for index = 0, byte(request, 1) - 1 do
-  plans[index] = parse_plan()
-end
-local groups, packed
-groups, packed, at = unpack('<BB', request, at)
-local values = packed > 0 and call('MGET', table_unpack(KEYS, 1, packed)) or {}
-local keys, next_packed, next_log = KEYS, 1, packed + 1
--- Of the group under way: how many that look like it follow, where its requests begin and end, where its replies end.
-local repeats, at_first, at_end, replies_end = 0, nil, at, nil
+-- Of the group whose turn it is: its keys, how many that look like it follow, itself included, where its requests begin and
+-- where the next group does.
+local next_packed, next_log, repeats, first_at, next_at = 1, packed + 1, 0, nil, groups_at
 local n, has_packed, logs, alike
--- The limit, the way and the cost when it is one charge under one limit: most are.
-local single, one_charge, cost
+-- Its limit, if it is one charge under one limit whose shape is one byte; else no kind.
+local kind, precision, limit_head, window, quota, burst, cost
+-- What follows from the limit.
+local unit, emission, cell
+local general
 
-local function read_group()
-  n, has_packed, logs, alike, repeats, at_first = unpack('<I2BBBB', request, at_end)
-  at_end, single = at_first + 7 * n, nil
-  if n == 1 and alike == 1 and logs == 0 then
-    local plan, mode
-    plan, mode, cost = unpack('<BBI5', request, at_first)
-    local limits = plans[plan]
-    local limit = limits[1]
-    if mode == 1 and not limits[2] then
-      single, one_charge = limit, #limit.shape == 1 and limit.rule.one_charge or charge_step_by_step
+while groups > 0 or repeats > 0 do
+  if repeats == 0 then
+    n, has_packed, logs, alike, repeats, first_at = unpack('<I2BBBB', request, next_at)
+    groups, next_at, kind = groups - repeats, first_at + 7 * n, nil
+    if n == 1 and alike == 1 and logs == 0 then
+      local plan, mode
+      plan, mode, cost = unpack('<BBI5', request, first_at)
+      local limits, _, _, size = byte(request, plan_at[plan], plan_at[plan] + 3)
+      if mode == 1 and limits == 1 and size == 1 then
+        kind, precision, limit_head, window, quota, burst = unpack('<BBxBI7I7I7', request, plan_at[plan] + 1)
+        unit, emission, cell = expiry_unit(window), math.ceil(window / quota), math.ceil(window / math.max(precision, 1))
+      end
     end
   end
-end
 
--- Charges the request that read_group() found, if it can be done in one go; whether it could.
-local function try_one_charge(key, value)
-  local reply, after, fresh_at, before = one_charge(single, value, cost)
+  -- The quick ways, a block for each algorithm, for a name whose state is its limit's alone, or that has none: the reply,
+  -- and where it is granted the state after it, when that is fresh, and when the one before it was. No reply, and nothing
+  -- done, where the state is another, or what it needs is rare. Each says in one go what its rule says in steps.
+  local value = values[next_packed]
+  local reply, after, fresh_at, before
+  if not kind then
+    reply = nil
+--> quick
+  end
+
+  local problem, last = nil, settled + 1
   if after then
-    local unit = single.unit
-    write(key, value, after, expiry(fresh_at, unit), before and expiry(before, unit))
+    local expired = before and before - before % unit + unit
+    problem = write(keys[next_packed], value, after, fresh_at - fresh_at % unit + unit, expired)
+  elseif not reply then
+    general, last = general or make_general(), settled + n
+    local key = has_packed == 1 and keys[next_packed]
+    local decided, why = pcall(general, key, key and value, next_log, next_log + logs - 1, alike == 1, first_at, n)
+    problem = not decided and (type(why) == 'table' and why.err or tostring(why))
   end
-  if reply then
-    settled = settled + 1
-    replies[settled] = reply
-  end
-  return reply
-end
-
-local function decide_groups()
-  while groups > 0 do
-    groups = groups - 1
-    if repeats == 0 then
-      read_group()
-    end
-    repeats, replies_end = repeats - 1, settled + n
-    local key, value
-    if has_packed == 1 then
-      key, value = keys[next_packed], values[next_packed]
-      next_packed = next_packed + 1
-    end
-    local first_log = next_log
-    next_log = next_log + logs
-    if not (single and try_one_charge(key, value)) then
-      at = at_first
-      decide_group(key, value, first_log, next_log - 1, alike == 1, n)
-    end
-  end
-end
-
--- Requests of many callers share this call: a group that cannot be decided must not fail those after it.
-while groups > 0 do
-  local decided, problem = pcall(decide_groups)
-  if not decided then
+  if problem then
     for _, word in ipairs({ 'READONLY', 'NOREPLICAS' }) do
-      if string.find(text_of(problem), word, 1, true) then
+      if string.find(problem, word, 1, true) then
         -- Nobody can be charged here, and nobody was: the client must look for the node that may write.
         return { err = word .. ' this node may not write' }
       end
     end
-    local refused = refusal(problem)
-    for index = settled + 1, replies_end do
-      replies[index] = refused
+    -- Requests of many callers share this call: a group that cannot be decided must not fail those after it.
+    local text = sub(problem, 1, 200)
+    for index = settled + 1, last do
+      replies[index] = 'E' .. pack('<I2', #text) .. text
     end
-    settled = replies_end
+    settled = last
+  elseif reply then
+    settled = last
+    replies[settled] = reply
   end
+  next_packed, next_log, repeats = next_packed + has_packed, next_log + logs, repeats - 1
 end
 return table.concat(replies)

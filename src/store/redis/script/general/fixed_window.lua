@@ -52,33 +52,5 @@ local function fixed_window()
     return count, start + limit.window - now
   end
 
-  local WHOLE = { '<BI6BI1', '<BI6BI2', '<BI6BI3', '<BI6BI4', '<BI6BI5' }
-
-  function rule.one_charge(limit, value, cost)
-    local window, start, count, before = limit.window, nil, 0, nil
-    if value then
-      local width = #value - 8
-      if not WHOLE[width] then
-        return nil
-      end
-      local head, low, top, held = unpack(WHOLE[width], value)
-      local began, tag = read_stamp(low, top)
-      before = began + window
-      if head ~= limit.head or tag ~= width or began > now then
-        return nil
-      elseif now < before then
-        start, count = began, held
-      end
-    end
-    start = start or limit.anchored and now or now - now % window
-    local fresh_at, charged = start + window, count + cost
-    if charged > limit.quota then
-      return pack('<BI7I7', 48, count, fresh_at - now)
-    end
-    local width = bytes_of(charged)
-    local low, top = stamp(start, width)
-    return pack('<BI7I7', 49, charged, fresh_at - now), pack(WHOLE[width], limit.head, low, top, charged), fresh_at, before
-  end
-
   return rule
 end

@@ -61,30 +61,5 @@ local function gcra()
     return backlog
   end
 
-  -- A debt above a window is rare, and left to the steps above.
-  function rule.one_charge(limit, value, cost)
-    local backlog, tat, head = 0, nil, nil
-    if value then
-      if #value ~= 8 then
-        return nil
-      end
-      head, tat = unpack('<BI7', value)
-      backlog = tat - now
-      if head ~= limit.head or backlog > limit.window then
-        return nil
-      elseif backlog < 0 then
-        backlog = 0
-      end
-    end
-    local debt = backlog + cost * limit.emission
-    if debt > limit.tolerance then
-      return pack('<BI7', 48, backlog)
-    elseif debt > limit.window then
-      return nil
-    end
-    local fresh_at = now + debt
-    return pack('<BI7', 49, debt), pack('<BI7', limit.head, fresh_at), fresh_at, tat
-  end
-
   return rule
 end

@@ -58,36 +58,5 @@ local function sliding_counter()
     return current, previous, now - start
   end
 
-  local WHOLE = { '<BI6BI1I1', '<BI6BI2I2', '<BI6BI3I3', '<BI6BI4I4', '<BI6BI5I5' }
-
-  function rule.one_charge(limit, value, cost)
-    local window, start, current, previous, before = limit.window, nil, 0, 0, nil
-    if value then
-      local width = (#value - 8) / 2
-      if not WHOLE[width] then
-        return nil
-      end
-      local head, low, top, held, older = unpack(WHOLE[width], value)
-      local began, tag = read_stamp(low, top)
-      before = began + 2 * window
-      if head ~= limit.head or tag ~= width or began > now then
-        return nil
-      elseif now < began + window then
-        start, current, previous = began, held, older
-      elseif now < before then
-        start, previous = began + window, held
-      end
-    end
-    start = start or now - now % window
-    local charged, elapsed = current + cost, now - start
-    if charged * window + previous * (window - elapsed) > limit.quota * window then
-      return pack('<BI7I7I7', 48, current, previous, elapsed)
-    end
-    local width = bytes_of(math.max(charged, previous))
-    local low, top = stamp(start, width)
-    return pack('<BI7I7I7', 49, charged, previous, elapsed),
-      pack(WHOLE[width], limit.head, low, top, charged, previous), start + 2 * window, before
-  end
-
   return rule
 end

@@ -127,41 +127,5 @@ local function sliding_window()
     return used, charged and 0 or frees_in(limit, runs, used, cost), fresh_in
   end
 
-  -- A denial, which reads all runs, and a merge are left to the steps above.
-  function rule.one_charge(limit, value, cost)
-    local window, used, first, last, newest, units = limit.window, 0, 1, 0, nil, 0
-    if value then
-      local n = byte(value, 8)
-      if not n or n == 0 or #value ~= 8 + RUN * n or byte(value) ~= limit.head then
-        return nil
-      end
-      used, first, last = unpack('<I6', value, 2), 9, 8 + RUN * n
-      while first < last do
-        local taken, more = unpack('<I7I5', value, first)
-        if taken + window > now then
-          break
-        end
-        used, first = used - more, first + RUN
-      end
-      newest, units = unpack('<I7I5', value, last - RUN + 1)
-    end
-    local runs, kept = (last - first + 1) / RUN, limit.precision
-    if used + cost > limit.quota or (newest and newest > now) then
-      return nil
-    elseif runs == 0 then
-      runs, units = 1, cost
-    elseif newest == now and runs <= kept or newest < now and runs >= kept and same_cell(newest, now, limit.cell) then
-      last, units = last - RUN, units + cost
-    elseif runs < kept then
-      runs, units = runs + 1, cost
-    else
-      return nil
-    end
-    used = used + cost
-    return pack('<BI7I7I7', 49, used, 0, window),
-      pack('<BI6B', limit.head, used, runs) .. sub(value or '', first, last) .. pack('<I7I5', now, units),
-      now + window, newest and newest + window
-  end
-
   return rule
 end

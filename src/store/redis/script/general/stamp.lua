@@ -1,6 +1,4 @@
--- A stamp: a time I7 of which the upper three bits are free, because microseconds since 1970 stay below 2^53 until the
--- year 2255. They hold a tag, 0 to 7. In Lua a stamp goes as two numbers: its lower six bytes, and its last.
-local STAMP_TOP = 281474976710656 -- 2^48
+-- Stamps and the times in them; see stamp.lua.
 
 local function stamp(time, tag)
   local top = floor(time / STAMP_TOP)
@@ -14,16 +12,4 @@ local TAGGED = 9007199254740992 -- 2^53
 local function read_stamp(low, top)
   local tag = floor(top / 32)
   return low + (top - tag * 32) * STAMP_TOP, tag
-end
-
--- In how many bytes a count fits, 1 to 5: what the stamp before it is tagged with.
-local function bytes_of(count)
-  if count < 256 then
-    return 1
-  elseif count < 65536 then
-    return 2
-  elseif count < 16777216 then
-    return 3
-  end
-  return count < 4294967296 and 4 or 5
 end

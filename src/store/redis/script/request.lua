@@ -1,0 +1,42 @@
+-- Decides requests, each over all limits of its plan, all or nothing. Requests for one name stand together, as a group,
+-- and are decided one after another in their order; the name's state is read once and, where it can be, written once.
+--
+-- KEYS     the name of each group's packed state, for groups that have one, in their order; then, group by group, the
+--          names of logs. All keys of one group carry the same hash tag, and no two groups share a key.
+-- ARGV[1]  whole numbers, microseconds:
+--            plans B, then per plan: limits B, then per limit: kind B, precision B (0 if it has none), length of shape B,
+--            shape, window I7, quota I7, burst I7;
+--            groups B, names of packed states B, then per group: requests I2, has a packed state B, names of logs B,
+--            alike B (1 when all its requests are of one plan, which has one limit or no log), repeats B (how many groups
+--            in a row look just so, this one included), then per request: plan B, counted from 0, mode B (1 charge, 0 peek,
+--            2 refund, which is in no group that is alike), cost I5. Groups that repeat another are left out.
+-- Reply    one string, per request in this order: '1' or '0' (whether the cost fits), then for each limit its reading, one
+--          to three I7, see each algorithm, and of a refund another for each, from before it; or 'E' and an error as length
+--          I2 and text, when its state cannot be read: it is not ours, or a newer version's.
+--
+-- Packed state: records of shape and that algorithm's payload. A limit finds its record by its shape, so adding, removing
+-- or reordering limits resets no other's usage. Records of other limits are kept until they are fresh. A shape is a head
+-- B (kind, and eight times the window's place among common_windows(), or 31), for kind 5 the precision B, for a window that
+-- is not common its milliseconds I4, or with the top bit set its seconds.
+-- Invariants: a peek writes nothing; a denial writes only a clamp; a refund of what was not used writes nothing; every key
+-- written gets an expiry, which only collects garbage: what counts is read from the value and the clock.
+--
+-- Lua makes every function, and every variable that a function shares, anew in each call, which costs more than to decide.
+-- So what most calls are made of, charges of names under one limit, is decided in a loop that calls none; all else, by
+-- functions that are made when a name needs them.
+
+local request, keys = ARGV[1], KEYS
+-- Where in the request each plan begins, from 0.
+local plan_at, after_plans = {}, 2
+for index = 0, byte(request) - 1 do
+  plan_at[index] = after_plans
+  local limits = byte(request, after_plans)
+  after_plans = after_plans + 1
+  for _ = 1, limits do
+    after_plans = after_plans + 24 + byte(request, after_plans + 2)
+  end
+end
+local groups, packed, groups_at = unpack('<BB', request, after_plans)
+local values = packed > 0 and call('MGET', table_unpack(keys, 1, packed)) or {}
+-- Of each request in its order, and how many of them stand whatever happens to the rest of its group.
+local replies, settled = {}, 0
