@@ -173,6 +173,18 @@ async fn other_limits_of_a_plan_come_and_go_without_a_reset(lab: Lab) {
     assert_eq!(lab.remaining(&changed, "shaped").await, [10, 6]);
 }
 
+/// Of whatever algorithm the limits are, and whichever stands first in the state.
+async fn a_charge_under_one_limit_leaves_the_others_as_they_are(lab: Lab) {
+    for (first, second) in ALL.into_iter().flat_map(|first| ALL.map(|second| (first, second))) {
+        let (minute, hour) = (limit(10, MINUTE, first), limit(20, HOUR, second));
+        let (both, key) = (plan(vec![minute.clone(), hour]), format!("{first:?} {second:?}"));
+        assert!(lab.fits(&both, &key, 4).await);
+        let before = lab.remaining(&both, &key).await;
+        assert!(lab.fits(&plan(vec![minute]), &key, 1).await);
+        assert_eq!(lab.remaining(&both, &key).await, [before[0] - 1, before[1]], "{key}");
+    }
+}
+
 async fn one_key_several_times_in_a_batch_is_decided_in_order(lab: Lab) {
     for algorithm in ALL {
         let plan = plan(vec![limit(5, MINUTE, algorithm)]);
@@ -487,6 +499,7 @@ every_store_keeps! {
     a_peek_writes_nothing,
     edits_keep_the_usage,
     other_limits_of_a_plan_come_and_go_without_a_reset,
+    a_charge_under_one_limit_leaves_the_others_as_they_are,
     one_key_several_times_in_a_batch_is_decided_in_order,
     a_batch_larger_than_a_script_call_is_decided_in_order,
     ten_at_once_on_a_limit_of_five_let_five_pass,
