@@ -206,7 +206,7 @@ impl<S: Store> Limiter<S> {
         // Of each question that has a plan: its place here, the plan's, and its mode.
         let mut known = Vec::with_capacity(questions.len());
         let mut decisions = Vec::with_capacity(questions.len());
-        let (mut places, mut asks) = (Vec::new(), Vec::new());
+        let (mut places, mut asks) = (Vec::with_capacity(questions.len()), Vec::with_capacity(questions.len()));
         for (place, question) in questions.into_iter().enumerate() {
             decisions.push(match self.ask_of(&ledger, question) {
                 Err(unknown) => Err(unknown.into()),

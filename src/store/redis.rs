@@ -246,10 +246,10 @@ impl Ingredients {
 
     /// What follows EVALSHA for a call.
     fn command<T>(&self, call: &Call<T>) -> Vec<Value> {
-        let keys: Vec<Value> = call.keys().map(|key| Value::String(key.into())).collect();
+        let keys = call.keys();
         let packed = Value::Bytes(wire::pack_call(call).into());
         let clock = self.injected.iter().map(|clock| Value::from(clock.now_us().to_string()));
         let head = [Value::String(self.script.sha.clone()), Value::Integer(keys.len() as i64)];
-        head.into_iter().chain(keys).chain([packed]).chain(clock).collect()
+        head.into_iter().chain(keys.into_iter().map(Value::Bytes)).chain([packed]).chain(clock).collect()
     }
 }

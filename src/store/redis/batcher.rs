@@ -58,30 +58,36 @@ struct Caller {
     reply: Reply,
     /// How long it waits in all, for what it is told then.
     deadline: Duration,
-    _room: Room,
 }
 
 enum Reply {
-    Alone(oneshot::Sender<Answer>),
+    Alone {
+        reply: oneshot::Sender<Answer>,
+        _room: Room,
+    },
     /// The answer's place in a batch.
-    Part(Arc<Gathering>, usize),
+    Part(Arc<Mutex<Gathering>>, usize),
 }
 
 /// The answers of a batch, until all are there.
 struct Gathering {
     /// In the order of the batch; `None` until answered.
-    answers: Mutex<Vec<Option<Answer>>>,
-    missing: AtomicUsize,
+    answers: Vec<Option<Answer>>,
+    missing: usize,
     /// Taken by whoever brings the last one.
-    all: Mutex<Option<oneshot::Sender<Vec<Answer>>>>,
+    all: Option<oneshot::Sender<Vec<Answer>>>,
+    _room: Room,
 }
 
-/// One place of [`REQUESTS_WAITING_MAX`].
-struct Room(Arc<AtomicUsize>);
+/// So many places of [`REQUESTS_WAITING_MAX`].
+struct Room {
+    waiting: Arc<AtomicUsize>,
+    places: usize,
+}
 
 impl Drop for Room {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.waiting.fetch_sub(self.places, Ordering::Relaxed);
     }
 }
 
@@ -111,9 +117,9 @@ impl Batcher {
     /// Takes a request in, which is answered within `deadline`. Errors: there is no room for it, or the batcher has ended; nothing is sent then.
     pub(super) fn take(&self, request: Request, deadline: Duration) -> Result<oneshot::Receiver<Answer>, StoreError> {
         let (reply, answered) = oneshot::channel();
-        self.reserve(1)?;
+        let _room = self.reserve(1)?;
         let until = monotonic() + deadline;
-        let waiter = Caller { reply: Reply::Alone(reply), deadline, _room: Room(self.waiting.clone()) };
+        let waiter = Caller { reply: Reply::Alone { reply, _room }, deadline };
         self.send(Job::Alone(Entry { request, until, waiter }))?;
         Ok(answered)
     }
@@ -126,24 +132,23 @@ impl Batcher {
     ) -> Result<oneshot::Receiver<Vec<Answer>>, StoreError> {
         let count = requests.len();
         let (all, answered) = oneshot::channel();
-        self.reserve(count)?;
-        let answers = Mutex::new((0..count).map(|_| None).collect());
-        let gathering = Arc::new(Gathering { answers, missing: AtomicUsize::new(count), all: Mutex::new(Some(all)) });
+        let _room = self.reserve(count)?;
+        let answers = (0..count).map(|_| None).collect();
+        let gathering = Arc::new(Mutex::new(Gathering { answers, missing: count, all: Some(all), _room }));
         let until = monotonic() + deadline;
         let entry = |(place, request)| {
-            let reply = Reply::Part(gathering.clone(), place);
-            let waiter = Caller { reply, deadline, _room: Room(self.waiting.clone()) };
+            let waiter = Caller { reply: Reply::Part(gathering.clone(), place), deadline };
             Entry { request, until, waiter }
         };
         self.send(Job::Batch(requests.into_iter().enumerate().map(entry).collect()))?;
         Ok(answered)
     }
 
-    fn reserve(&self, count: usize) -> Result<(), StoreError> {
-        if self.waiting.fetch_add(count, Ordering::Relaxed) + count <= REQUESTS_WAITING_MAX {
-            return Ok(());
+    fn reserve(&self, places: usize) -> Result<Room, StoreError> {
+        let room = Room { waiting: self.waiting.clone(), places };
+        if self.waiting.fetch_add(places, Ordering::Relaxed) + places <= REQUESTS_WAITING_MAX {
+            return Ok(room);
         }
-        self.waiting.fetch_sub(count, Ordering::Relaxed);
         Err(if self.answering.load(Ordering::Relaxed) {
             StoreError::Overloaded(REQUESTS_WAITING_MAX)
         } else {
@@ -264,7 +269,7 @@ impl<C: Carrier> Driver<C> {
         self.free.push(place);
         self.queue.returned(&call);
         let bytes = reply.as_ref().map(|reply| reply.as_bytes().unwrap_or_default());
-        call.answers(bytes).into_iter().for_each(|(caller, answer)| caller.reply.give(answer));
+        call.answers(bytes).for_each(|(caller, answer)| caller.reply.give(answer));
     }
 
     /// Answers those whose time is over, and sets the alarm for the next.
@@ -284,8 +289,8 @@ impl<C: Carrier> Driver<C> {
 impl Waiter for Caller {
     fn is_gone(&self) -> bool {
         match &self.reply {
-            Reply::Alone(reply) => reply.is_closed(),
-            Reply::Part(gathering, _) => lock(&gathering.all).as_ref().is_none_or(oneshot::Sender::is_closed),
+            Reply::Alone { reply, .. } => reply.is_closed(),
+            Reply::Part(gathering, _) => lock(gathering).all.as_ref().is_none_or(oneshot::Sender::is_closed),
         }
     }
 }
@@ -294,20 +299,20 @@ impl Reply {
     /// Whoever has gone meanwhile wants no answer.
     fn give(self, answer: Answer) {
         match self {
-            Self::Alone(reply) => drop(reply.send(answer)),
-            Self::Part(gathering, place) => gathering.give(place, answer),
+            Self::Alone { reply, .. } => drop(reply.send(answer)),
+            Self::Part(gathering, place) => lock(&gathering).give(place, answer),
         }
     }
 }
 
 impl Gathering {
-    fn give(&self, place: usize, answer: Answer) {
-        let mut answers = lock(&self.answers);
-        answers[place] = Some(answer);
-        if self.missing.fetch_sub(1, Ordering::AcqRel) == 1
-            && let Some(all) = lock(&self.all).take()
+    fn give(&mut self, place: usize, answer: Answer) {
+        self.answers[place] = Some(answer);
+        self.missing -= 1;
+        if self.missing == 0
+            && let Some(all) = self.all.take()
         {
-            drop(all.send(std::mem::take(&mut *answers).into_iter().flatten().collect()));
+            drop(all.send(std::mem::take(&mut self.answers).into_iter().flatten().collect()));
         }
     }
 }

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use fred::bytes::Bytes;
 use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -66,8 +67,10 @@ pub(super) struct Member<T> {
 }
 
 impl<T> Call<T> {
-    pub(super) fn new() -> Self {
-        Self { plans: Vec::new(), groups: Vec::new(), hashes: Vec::new(), requests: 0 }
+    /// With no requests yet, and place for so many.
+    pub(super) fn new(expected: usize) -> Self {
+        let names = expected.min(SCRIPT_NAMES_MAX);
+        Self { plans: Vec::new(), groups: Vec::with_capacity(names), hashes: Vec::with_capacity(names), requests: 0 }
     }
 
     /// Whether a request for `name` has room.
@@ -116,22 +119,35 @@ impl<T> Call<T> {
         index as u8
     }
 
-    /// Names of the keys in the order that the script takes them: packed states, then logs.
-    pub(super) fn keys(&self) -> impl Iterator<Item = String> {
-        let packed = self.groups.iter().filter(|group| group.has_packed).map(|group| group.name.clone());
-        packed.chain(self.groups.iter().flat_map(|group| group.logs.iter().map(|window_us| name::log(&group.name, *window_us))))
+    /// Names of the keys in the order that the script takes them: packed states, then logs. They are parts of one text, so
+    /// that to send them again copies none.
+    pub(super) fn keys(&self) -> Vec<Bytes> {
+        let packed = || self.groups.iter().filter(|group| group.has_packed).map(|group| group.name.as_str());
+        let logs = self.groups.iter().flat_map(|group| group.logs.iter().map(|window_us| name::log(&group.name, *window_us)));
+        let mut text = String::with_capacity(packed().map(str::len).sum());
+        let mut ends = Vec::with_capacity(self.groups.len());
+        packed().for_each(|name| {
+            text.push_str(name);
+            ends.push(text.len());
+        });
+        logs.for_each(|name| {
+            text.push_str(&name);
+            ends.push(text.len());
+        });
+        let (text, mut begin) = (Bytes::from(text), 0);
+        ends.into_iter().map(|end| text.slice(std::mem::replace(&mut begin, end)..end)).collect()
     }
 
     /// Each waiter that has none yet with its answer, from the script's reply.
-    pub(super) fn answers(mut self, reply: Result<&[u8], &StoreError>) -> Vec<(T, Result<Verdict, StoreError>)> {
+    pub(super) fn answers(self, reply: Result<&[u8], &StoreError>) -> impl Iterator<Item = (T, Result<Verdict, StoreError>)> {
         let nonsense = || StoreError::Nonsense("the script's reply has another shape".to_owned());
         let verdicts = match reply.map(|bytes| wire::parse_reply(bytes, &self)) {
             Ok(Some(verdicts)) => verdicts,
             Ok(None) => vec![Err(nonsense()); self.requests],
             Err(error) => vec![Err(error.clone()); self.requests],
         };
-        let answers = self.members().zip(verdicts);
-        answers.filter_map(|(member, verdict)| Some((member.waiter.take()?, verdict))).collect()
+        let members = self.groups.into_iter().flat_map(|group| group.members);
+        members.zip(verdicts).filter_map(|(member, verdict)| Some((member.waiter?, verdict)))
     }
 
     /// Takes out those who wait no longer at `now`; their answers, if any come, are nobody's.
@@ -163,7 +179,7 @@ impl Call<()> {
         let rule = Rule::Limits(limit.into_iter().collect());
         let (of, shadow, on_store_failure) = (Arc::from("trial"), false, OnStoreFailure::Allow);
         let plan = Arc::new(Plan { counts_as: Arc::clone(&of), name: of, rule, shadow, on_store_failure });
-        let mut call = Self::new();
+        let mut call = Self::new(1);
         call.take(Request { name, plan, cost: 1, mode: Mode::Charge }, (), until);
         call
     }

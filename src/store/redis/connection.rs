@@ -100,7 +100,7 @@ impl Connection {
             Err(trouble) => return Err(trouble.alone()),
             Ok(reply) => reply,
         };
-        call.answers(Ok(reply.as_bytes().unwrap_or_default())).into_iter().try_for_each(|((), answer)| answer.map(drop))
+        call.answers(Ok(reply.as_bytes().unwrap_or_default())).try_for_each(|((), answer)| answer.map(drop))
     }
 
     /// What other questions than script calls are asked with.

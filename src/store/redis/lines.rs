@@ -47,7 +47,7 @@ impl<T: Waiter> Waiting<T> for Lines<T> {
     }
 
     fn compose(&mut self) -> Call<T> {
-        let mut call = Call::new();
+        let mut call = Call::new(1);
         while let Some(slot) = self.next_slot() {
             let line = self.lines.entry(slot).or_default();
             while line.front().is_some_and(|entry| call.has_room_for(&entry.request.name)) {

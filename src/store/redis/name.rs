@@ -30,7 +30,7 @@ pub(super) fn hash_tag(group: &str, key: &str) -> String {
     tag.push('{');
     tag.push_str(group);
     tag.push(':');
-    if !key.contains(['{', '}', '%']) {
+    if !key.bytes().any(|byte| matches!(byte, b'{' | b'}' | b'%')) {
         tag.push_str(key);
         tag.push('}');
         return tag;

@@ -76,7 +76,7 @@ impl<T: Waiter> Waiting<T> for Queue<T> {
     }
 
     fn compose(&mut self) -> Call<T> {
-        let mut call = Call::new();
+        let mut call = Call::new(self.len);
         while let Some(Entry { request, until, waiter }) = self.next_for(&call) {
             if !waiter.is_gone() {
                 call.take(request, waiter, until);

@@ -54,7 +54,7 @@ fn marks(call: Call<Mark>) -> Vec<(String, Mark)> {
     let names: Vec<String> =
         call.groups.iter().flat_map(|group| group.members.iter().map(|_| group.name.clone()).collect::<Vec<_>>()).collect();
     let error = crate::store::StoreError::Full;
-    names.into_iter().zip(call.answers(Err(&error)).into_iter().map(|(mark, _)| mark)).collect()
+    names.into_iter().zip(call.answers(Err(&error)).map(|(mark, _)| mark)).collect()
 }
 
 proptest! {

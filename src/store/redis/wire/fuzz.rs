@@ -22,7 +22,7 @@ fn call() -> (Call<()>, Vec<Arc<Plan>>) {
     let bucket = Algorithm::TokenBucket { burst: 7 };
     let (fixed, window) = (Algorithm::FixedWindow { anchor: Anchor::Clock }, Algorithm::SlidingWindow { precision: 64 });
     let plans = [plan(&[bucket]), plan(&[fixed, Algorithm::SlidingCounter]), plan(&[window, Algorithm::SlidingLog, bucket])];
-    let mut call = Call::new();
+    let mut call = Call::new(0);
     for (place, plan) in plans.iter().enumerate() {
         let (key, cost) = (Key::new(format!("k{place}")).unwrap(), Cost::new(3).unwrap());
         let request = Request::of(&Ask { key, plan: plan.clone(), cost, mode: Mode::Charge });
