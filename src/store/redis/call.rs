@@ -99,7 +99,7 @@ impl<T> Call<T> {
 
     /// Brings groups that look alike together, which the script is quick about; no request is taken in after this.
     pub(super) fn arrange(&mut self) {
-        self.groups.sort_by_key(Group::look);
+        self.groups.sort_unstable_by_key(Group::look);
         self.hashes.clear();
     }
 

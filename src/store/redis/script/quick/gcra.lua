@@ -1,16 +1,19 @@
 -- token_bucket; see general/gcra.lua. A debt above a window is rare, and left to the rule.
 elseif kind == 2 then
-  local backlog, head, tat = 0, nil, nil
-  if value and #value == 8 then
-    head, tat = unpack('<BI7', value)
-    backlog = tat > now and tat - now or 0
+  local head, backlog = limit_head, 0
+  if value and #value - from < 7 then
+    head = nil
+  elseif value then
+    head, before = unpack('<BI7', value, from)
+    from = from + 8
+    backlog = before > now and before - now or 0
   end
-  if not value or head == limit_head and backlog <= window then
-    local debt = backlog + cost * emission
-    if debt > burst * emission then
-      reply = pack('<BI7', 48, backlog)
-    elseif debt <= window then
-      before, fresh_at = tat, now + debt
-      after, reply = pack('<BI7', limit_head, fresh_at), pack('<BI7', 49, debt)
-    end
+  local debt = backlog + cost * step
+  if head ~= limit_head or backlog > window then
+    record = nil
+  elseif debt > burst * step then
+    answer = pack('<BI7', 48, backlog)
+  elseif debt <= window then
+    fresh_at = now + debt
+    record, answer = pack('<BI7', head, fresh_at), pack('<BI7', 49, debt)
   end

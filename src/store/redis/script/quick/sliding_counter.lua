@@ -1,30 +1,32 @@
 -- sliding_counter; see general/sliding_counter.lua. A window that lies ahead is left to the rule.
 elseif kind == 3 then
-  local start, current, previous, head, low, top, tag = now - now % window, 0, 0, nil, nil, nil, 0
-  local width = value and (#value - 8) / 2
-  if width == 1 or width == 2 or width == 3 or width == 4 or width == 5 then
-    head, low, top, current, previous = unpack('<BI6BI' .. width .. 'I' .. width, value)
-    tag = floor(top / 32)
-    local began = low + (top - tag * 32) * STAMP_TOP
+  counter = counter or { '<BI6BI1I1', '<BI6BI2I2', '<BI6BI3I3', '<BI6BI4I4', '<BI6BI5I5' }
+  local head, start, current, previous = limit_head, now - now % window, 0, 0
+  local top = value and byte(value, from + 7)
+  local width = top and floor(top / 32)
+  if value and not (counter[width] and #value - from >= 7 + 2 * width) then
+    head = nil
+  elseif value then
+    local low, held, older
+    head, low, top, held, older = unpack(counter[width], value, from)
+    from = from + 8 + 2 * width
+    local began = low + (top - width * 32) * STAMP_TOP
     before = began + 2 * window
     if began > now then
       head = nil
     elseif now < began + window then
-      start = began
+      start, current, previous = began, held, older
     elseif now < before then
-      start, current, previous = began + window, 0, current
-    else
-      current, previous = 0, 0
+      start, previous = began + window, held
     end
   end
-  if not value or head == limit_head and tag == width then
-    local charged, elapsed = current + cost, now - start
-    if charged * window + previous * (window - elapsed) > quota * window then
-      reply = pack('<BI7I7I7', 48, current, previous, elapsed)
-    else
-      width = bytes_of(math.max(charged, previous))
-      top, fresh_at = floor(start / STAMP_TOP), start + 2 * window
-      after = pack('<BI6BI' .. width .. 'I' .. width, limit_head, start - top * STAMP_TOP, top + width * 32, charged, previous)
-      reply = pack('<BI7I7I7', 49, charged, previous, elapsed)
-    end
+  local charged, elapsed = current + cost, now - start
+  if head ~= limit_head then
+    record = nil
+  elseif charged * window + previous * (window - elapsed) > quota * window then
+    answer = pack('<BI7I7I7', 48, current, previous, elapsed)
+  else
+    width, top, fresh_at = bytes_of(math.max(charged, previous)), floor(start / STAMP_TOP), start + 2 * window
+    record = pack(counter[width], head, start - top * STAMP_TOP, top + width * 32, charged, previous)
+    answer = pack('<BI7I7I7', 49, charged, previous, elapsed)
   end
