@@ -119,7 +119,10 @@ async fn denied_requests_never_consume(lab: Lab) {
 async fn all_limits_are_charged_or_none(lab: Lab) {
     let two = vec![limit(33, MINUTE, FIXED), limit(2000, HOUR, FIXED)];
     let with_a_log = [&two[..], &[limit(50, MINUTE, LOG)]].concat();
-    for (key, limits, remaining) in [("browse", two, &[0, 1967][..]), ("with a log", with_a_log, &[0, 1967, 17])] {
+    let the_last_denies = two.iter().cloned().rev().collect();
+    let cases =
+        [("browse", two, &[0, 1967][..]), ("last", the_last_denies, &[1967, 0]), ("with a log", with_a_log, &[0, 1967, 17])];
+    for (key, limits, remaining) in cases {
         let browse = plan(limits);
         for _ in 0..33 {
             assert!(lab.fits(&browse, key, 1).await);

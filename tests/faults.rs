@@ -6,9 +6,15 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use tollgate::grpc::pb::{self, DecidedBy, Outcome};
+use tollgate::store::{RedisStore, Store};
 
+use crate::support::plans::{BUCKET, COUNTER, FIXED, WINDOW, ask, limit, plan};
 use crate::support::redis::{Redis, free_port};
 use crate::support::server::{Client, Server, decide};
+
+const HOUR: Duration = Duration::from_secs(3600);
+/// Nothing is waited for that long unless it hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 const PLANS: &str = "
 store: { expected_replicas: 4 }
@@ -142,6 +148,37 @@ async fn a_value_that_is_not_ours_is_an_error_of_its_key_alone() {
         assert_eq!(answer, expected, "call {call}");
     }
     assert!(server.log().contains("the store refused"), "{}", server.log());
+}
+
+/// Whatever of a state was lost, with the rest of one still behind it or not.
+#[tokio::test]
+async fn a_state_of_any_length_is_an_error_of_its_key_alone() {
+    let redis = Redis::start();
+    let store = RedisStore::connect(&redis.url(), PATIENCE).unwrap();
+    assert!(store.connected(PATIENCE).await);
+    for algorithm in [FIXED, COUNTER, WINDOW, BUCKET] {
+        for limits in [vec![limit(9, HOUR, algorithm)], vec![limit(9, HOUR, algorithm), limit(9, HOUR * 2, algorithm)]] {
+            let plan = plan(limits);
+            let name = format!("{{{}:whole}}", plan.counts_as);
+            redis.cli(&["DEL", &name]);
+            assert!(store.decide_one(&ask(&plan, "whole", 1), PATIENCE).await.unwrap().fits);
+            let length: usize = redis.cli(&["STRLEN", &name]).trim().parse().unwrap();
+            for bytes in 1..length {
+                let cut = name.replace("whole", &format!("cut {bytes}"));
+                let script = "redis.call('SET', KEYS[2], string.sub(redis.call('GET', KEYS[1]), 1, ARGV[1]), 'EX', 1000)";
+                redis.cli(&["EVAL", script, "2", &name, &cut, &bytes.to_string()]);
+                let asks =
+                    [ask(&plan, &format!("cut {bytes}"), 1), ask(&plan, "whole", 20), ask(&plan, &format!("good {bytes}"), 1)];
+                let answers = store.decide_batch(&asks, PATIENCE).await;
+                // A record fewer is a state of its own.
+                let whole_records = bytes * plan.limits().len() % length == 0;
+                assert_eq!(answers[0].is_err(), !whole_records, "{bytes} bytes of {plan:?}: {:?}", answers[0]);
+                assert!(answers[1].as_ref().is_ok_and(|verdict| !verdict.fits), "{bytes} bytes of {plan:?}: {:?}", answers[1]);
+                assert!(answers[2].as_ref().is_ok_and(|verdict| verdict.fits), "{bytes} bytes of {plan:?}: {:?}", answers[2]);
+                redis.cli(&["DEL", &cut, &name.replace("whole", &format!("good {bytes}"))]);
+            }
+        }
+    }
 }
 
 /// More than the store keeps up with is refused as such; no policy for a failing store opens the limit.
