@@ -171,7 +171,7 @@ async fn a_state_of_any_length_is_an_error_of_its_key_alone() {
                     [ask(&plan, &format!("cut {bytes}"), 1), ask(&plan, "whole", 20), ask(&plan, &format!("good {bytes}"), 1)];
                 let answers = store.decide_batch(&asks, PATIENCE).await;
                 // A record fewer is a state of its own.
-                let whole_records = bytes * plan.limits().len() % length == 0;
+                let whole_records = (bytes * plan.limits().len()).is_multiple_of(length);
                 assert_eq!(answers[0].is_err(), !whole_records, "{bytes} bytes of {plan:?}: {:?}", answers[0]);
                 assert!(answers[1].as_ref().is_ok_and(|verdict| !verdict.fits), "{bytes} bytes of {plan:?}: {:?}", answers[1]);
                 assert!(answers[2].as_ref().is_ok_and(|verdict| verdict.fits), "{bytes} bytes of {plan:?}: {:?}", answers[2]);
