@@ -22,8 +22,8 @@
 -- written gets an expiry, which only collects garbage: what counts is read from the value and the clock.
 --
 -- Lua makes every function, and every variable that a function shares, anew in each call, which costs more than to decide.
--- So what most calls are made of, charges of names under one limit, is decided in a loop that calls none; all else, by
--- functions that are made when a name needs them.
+-- So what most calls are made of, one charge each of names that have not been used otherwise, is decided in a loop in which
+-- few are made and none per name; all else, by functions that are made when a name needs them.
 
 local request, keys = ARGV[1], KEYS
 -- Where in the request each plan begins, from 0.
