@@ -57,3 +57,17 @@ fn common_windows() -> String {
     let windows: Vec<String> = COMMON_WINDOWS_MS.iter().map(|ms| (ms * 1_000).to_string()).collect();
     format!("local function common_windows() return {{ {} }} end", windows.join(", "))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without them all would be decided as well, and cost several times as much.
+    #[test]
+    fn the_quick_ways_stand_where_they_are_meant_to() {
+        assert_eq!(DECIDE.matches(QUICK_HERE).count(), 1);
+        let script = Script::new(false);
+        assert!(QUICK.iter().all(|block| script.text.contains(block)));
+        assert!(!script.text.contains(QUICK_HERE));
+    }
+}
