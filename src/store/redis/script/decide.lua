@@ -9,6 +9,8 @@ local n, has_packed, logs, alike
 local limits, cost
 local kind, precision, limit_head, window, quota, burst, unit, step
 local several
+-- Replies of names that look alike, as numbers, which are packed in one go: of how many names, and numbers in all.
+local numbers, names, filled = {}, 0, 0
 -- Formats of records by how many bytes a count takes, made when they are needed.
 local fixed, counter
 local general
@@ -38,63 +40,91 @@ while groups > 0 or repeats > 0 do
     end
   end
 
-  -- The quick ways, a block for each algorithm: of each limit, whose record must begin where the one before it ended, what it
-  -- answers, and where it grants that, the record after it, when that is fresh, and when the one before it was. The reply is
-  -- left out, and nothing done, where the state is another, where what it needs is rare, and where one of several limits
-  -- denies. Each block says in one go what its rule says in steps.
-  local value = values[next_packed]
-  local reply, after, expires, expired, from = nil, nil, nil, nil, 1
-  for index = 1, limits or 0 do
-    if several then
-      kind, precision, limit_head, window, quota, burst, unit, step = table_unpack(several[index])
-    end
-    local answer, record, fresh_at, before
-    if kind > 4 then
-      record = nil
+  -- The quick ways, a block for each algorithm: of each limit, whose record must begin where the one before it ended, whether
+  -- it fits, what it answers, and where it fits, the record after it, when that is fresh, and when the one before it was. It
+  -- fits neither way, and nothing is done, where the state is another and where what it needs is rare; so it is where one of
+  -- several limits denies. Each block says in one go what its rule says in steps.
+  local problem
+  while limits and repeats > 0 do
+    -- From where in the state the next record is, and the place of the last number of this reply; its first tells whether it
+    -- fits.
+    local value, from, place, index = values[next_packed], 1, filled + 1, 1
+    local fits, record, fresh_at, before, after, expires, expired
+    repeat
+      if several then
+        kind, precision, limit_head, window, quota, burst, unit, step = table_unpack(several[index])
+        fits, before, index = nil, nil, index + 1
+      end
+      if kind > 4 then
+        break
 --> quick
+      end
+      if fits then
+        fresh_at = fresh_at - fresh_at % unit + unit
+        if before then
+          before = before - before % unit + unit
+        end
+        if several then
+          after, expires, expired = (after or '') .. record, max(expires or 0, fresh_at), before and max(expired or 0, before)
+        end
+      end
+    until not several or not fits or index > limits
+    if fits and several then
+      record, fresh_at, before = after, expires, expired
     end
-    if not record then
-      reply, after = limits == 1 and answer, nil
+    if fits and not (value and from <= #value) then
+      numbers[filled + 1] = 49
+      if fresh_at == before and #record == #value then
+        -- As write() does it: most charges come here.
+        local length = try('SETRANGE', keys[next_packed], '0', record)
+        if length ~= #record then
+          problem = length.err
+        end
+      else
+        problem = write(keys[next_packed], value, record, fresh_at, before)
+      end
+      if problem then
+        break
+      end
+    elseif fits == false and not several then
+      numbers[filled + 1] = 48
+    else
       break
     end
-    fresh_at, before = fresh_at - fresh_at % unit + unit, before and before - before % unit + unit
-    if index == 1 then
-      reply, after, expires, expired = answer, record, fresh_at, before
-    else
-      reply, after, expires = reply .. sub(answer, 2), after .. record, math.max(expires, fresh_at)
-      expired = before and math.max(expired, before)
-    end
+    filled = place
+    next_packed = next_packed + 1
+    repeats = repeats - 1
+    names = names + 1
   end
-  if after and value and from <= #value then
-    reply, after = nil, nil
+  if names > 0 then
+    settled = settled + 1
+    replies[settled] = pack('<' .. rep('B' .. rep('I7', filled / names - 1), names), table_unpack(numbers, 1, filled))
+    names, filled = 0, 0
   end
 
-  local problem, last = nil, settled + 1
-  if after then
-    problem = write(keys[next_packed], value, after, expires, expired)
-  elseif not reply then
-    general, last = general or make_general(), settled + n
-    local key = has_packed == 1 and keys[next_packed]
-    local decided, why = pcall(general, key, key and value, next_log, next_log + logs - 1, alike == 1, first_at, n)
-    problem = not decided and (type(why) == 'table' and why.err or tostring(why))
-  end
-  if problem then
-    for _, word in ipairs({ 'READONLY', 'NOREPLICAS' }) do
-      if string.find(problem, word, 1, true) then
-        -- Nobody can be charged here, and nobody was: the client must look for the node that may write.
-        return { err = word .. ' this node may not write' }
+  if repeats > 0 then
+    local last = settled + 1
+    if not problem then
+      general, last = general or make_general(), settled + n
+      local key = has_packed == 1 and keys[next_packed]
+      local decided, why = pcall(general, key, key and values[next_packed], next_log, next_log + logs - 1, alike == 1, first_at, n)
+      problem = not decided and (type(why) == 'table' and why.err or tostring(why))
+    end
+    if problem then
+      for _, word in ipairs({ 'READONLY', 'NOREPLICAS' }) do
+        if string.find(problem, word, 1, true) then
+          -- Nobody can be charged here, and nobody was: the client must look for the node that may write.
+          return { err = word .. ' this node may not write' }
+        end
       end
+      -- Requests of many callers share this call: a group that cannot be decided must not fail those after it.
+      local text = sub(problem, 1, 200)
+      for index = settled + 1, last do
+        replies[index] = 'E' .. pack('<I2', #text) .. text
+      end
+      settled = last
     end
-    -- Requests of many callers share this call: a group that cannot be decided must not fail those after it.
-    local text = sub(problem, 1, 200)
-    for index = settled + 1, last do
-      replies[index] = 'E' .. pack('<I2', #text) .. text
-    end
-    settled = last
-  elseif reply then
-    settled = last
-    replies[settled] = reply
+    next_packed, next_log, repeats = next_packed + has_packed, next_log + logs, repeats - 1
   end
-  next_packed, next_log, repeats = next_packed + has_packed, next_log + logs, repeats - 1
 end
 return table.concat(replies)

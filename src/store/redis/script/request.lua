@@ -38,5 +38,6 @@ for index = 0, byte(request) - 1 do
 end
 local groups, packed, groups_at = unpack('<BB', request, after_plans)
 local values = packed > 0 and call('MGET', table_unpack(keys, 1, packed)) or {}
--- Of each request in its order, and how many of them stand whatever happens to the rest of its group.
+-- In the order of the requests, one or several at a time, and how many of them stand whatever happens to the rest of its
+-- group.
 local replies, settled = {}, 0

@@ -1,19 +1,29 @@
 -- token_bucket; see general/gcra.lua. A debt above a window is rare, and left to the rule.
 elseif kind == 2 then
-  local head, backlog = limit_head, 0
-  if value and #value - from < 7 then
-    head = nil
-  elseif value then
-    head, before = unpack('<BI7', value, from)
-    from = from + 8
-    backlog = before > now and before - now or 0
+  local backlog = 0
+  if value then
+    local head
+    if #value - from >= 7 then
+      head, before = unpack('<BI7', value, from)
+      from = from + 8
+    end
+    if head ~= limit_head then
+      break
+    elseif before > now then
+      backlog = before - now
+    end
   end
   local debt = backlog + cost * step
-  if head ~= limit_head or backlog > window then
-    record = nil
+  if backlog > window then
+    break
   elseif debt > burst * step then
-    answer = pack('<BI7', 48, backlog)
+    fits = false
+    place = place + 1
+    numbers[place] = backlog
   elseif debt <= window then
+    fits = true
+    place = place + 1
+    numbers[place] = debt
     fresh_at = now + debt
-    record, answer = pack('<BI7', head, fresh_at), pack('<BI7', 49, debt)
+    record = pack('<BI7', limit_head, fresh_at)
   end

@@ -1,14 +1,21 @@
 -- sliding_window; see general/sliding_window.lua. A denial, which reads all runs, a merge, and runs that lie ahead are left to
 -- the rule.
 elseif kind == 4 then
-  local RUN, head, used, first, last, newest, units = 12, limit_head, 0, 1, 0, nil, 0
-  local n = value and byte(value, from + 7)
-  if value and not (n and n > 0 and #value - from >= 7 + RUN * n) then
-    head = nil
-  elseif value then
+  local RUN, used, first, last, newest, units = 12, 0, 1, 0, nil, 0
+  if value then
+    local n = byte(value, from + 7)
+    if not n or n == 0 or #value - from < 7 + RUN * n then
+      break
+    end
+    local head
     head, used = unpack('<BI6', value, from)
     first, last = from + 8, from + 7 + RUN * n
+    newest, units = unpack('<I7I5', value, last - RUN + 1)
+    if head ~= limit_head or newest > now then
+      break
+    end
     from = last + 1
+    before = newest + window
     while first < last do
       local taken, more = unpack('<I7I5', value, first)
       if taken + window > now then
@@ -16,12 +23,10 @@ elseif kind == 4 then
       end
       used, first = used - more, first + RUN
     end
-    newest, units = unpack('<I7I5', value, last - RUN + 1)
-    before = newest + window
   end
   local runs = (last - first + 1) / RUN
-  if head ~= limit_head or used + cost > quota or newest and newest > now then
-    runs = nil
+  if used + cost > quota then
+    break
   elseif runs == 0 then
     runs, units = 1, cost
   elseif newest == now and runs <= precision
@@ -30,10 +35,13 @@ elseif kind == 4 then
   elseif runs < precision then
     runs, units = runs + 1, cost
   else
-    runs = nil
+    break
   end
-  if runs then
-    used, fresh_at = used + cost, now + window
-    record = pack('<BI6B', head, used, runs) .. sub(value or '', first, last) .. pack('<I7I5', now, units)
-    answer = pack('<BI7I7I7', 49, used, 0, window)
-  end
+  fits = true
+  fresh_at = now + window
+  used = used + cost
+  record = pack('<BI6B', limit_head, used, runs) .. sub(value or '', first, last) .. pack('<I7I5', now, units)
+  numbers[place + 1] = used
+  numbers[place + 2] = 0
+  numbers[place + 3] = window
+  place = place + 3
