@@ -101,12 +101,17 @@ impl Server {
         super::signal(&self.child, signal);
     }
 
-    /// Waits for the end; how it ended and how long that took.
+    /// Waits for the end, and until all that was logged is there; how it ended and how long that took.
     pub fn wait(&mut self) -> (ExitStatus, Duration) {
         let started = Instant::now();
         while started.elapsed() < PATIENCE {
             if let Some(status) = self.child.try_wait().unwrap() {
-                return (status, started.elapsed());
+                let took = started.elapsed();
+                // Whoever reads the log shares it until its end.
+                while Arc::strong_count(&self.log) > 1 && started.elapsed() < PATIENCE {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                return (status, took);
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -118,11 +123,6 @@ impl Server {
     /// As [`Self::wait`], by value, with the whole log.
     pub fn wait_and_log(mut self) -> ((ExitStatus, String), Duration) {
         let (status, took) = self.wait();
-        // Its thread may still be reading what was said last.
-        let started = Instant::now();
-        while !self.log().contains("stopped: ") && started.elapsed() < PATIENCE {
-            std::thread::sleep(Duration::from_millis(5));
-        }
         ((status, self.log()), took)
     }
 }
