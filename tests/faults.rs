@@ -13,6 +13,8 @@ use crate::support::redis::{Redis, free_port};
 use crate::support::server::{Client, Server, decide};
 
 const HOUR: Duration = Duration::from_secs(3600);
+/// Nothing ends in it while a test runs, nor does an eighth of it.
+const YEAR: Duration = Duration::from_secs(365 * 86_400);
 /// Nothing is waited for that long unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -177,6 +179,47 @@ async fn a_state_of_any_length_is_an_error_of_its_key_alone() {
                 assert!(answers[2].as_ref().is_ok_and(|verdict| verdict.fits), "{bytes} bytes of {plan:?}: {:?}", answers[2]);
                 redis.cli(&["DEL", &cut, &name.replace("whole", &format!("good {bytes}"))]);
             }
+        }
+    }
+}
+
+/// How often Redis ran a command.
+fn ran(redis: &Redis, command: &str) -> u64 {
+    let statistics = redis.cli(&["INFO", "commandstats"]);
+    let line = statistics.lines().find_map(|line| line.strip_prefix("cmdstat_")?.strip_prefix(command)?.strip_prefix(":calls="));
+    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+}
+
+/// Most charges write over what stands there, which costs Redis least; where it does not let them, they are not granted.
+#[tokio::test]
+async fn a_charge_that_redis_does_not_write_is_an_error_of_its_key_alone() {
+    let redis = Redis::start();
+    let store = RedisStore::connect(&redis.url(), PATIENCE).unwrap();
+    assert!(store.connected(PATIENCE).await);
+    // Five at once, each; a unit of the bucket is half a minute, which is little beside an eighth of its window and much
+    // beside this test.
+    for (quota, algorithm) in [(5, FIXED), (5, COUNTER), (1_000_000, BUCKET)] {
+        for limits in [vec![limit(quota, YEAR, algorithm)], vec![limit(quota, YEAR, algorithm), limit(quota, YEAR / 2, algorithm)]] {
+            let (plan, before) = (plan(limits), ran(&redis, "setrange"));
+            redis.cli(&["FLUSHALL"]);
+            for _ in 0..4 {
+                assert!(store.decide_one(&ask(&plan, "k", 1), PATIENCE).await.unwrap().fits);
+            }
+            assert_eq!(ran(&redis, "setrange") - before, 3, "{plan:?}");
+            redis.cli(&["ACL", "SETUSER", "default", "-setrange"]);
+            // Twice in one call is decided another way than once.
+            let asks = [ask(&plan, "k", 1), ask(&plan, "new", 1), ask(&plan, "k", 1)];
+            for asks in [&asks[..2], &asks] {
+                let answers = store.decide_batch(asks, PATIENCE).await;
+                let allowed: Vec<_> = answers.iter().map(|answer| answer.as_ref().ok().map(|verdict| verdict.fits)).collect();
+                assert_eq!(allowed, [None, Some(true), None][..asks.len()], "{plan:?}");
+                redis.cli(&["DEL", &format!("{{{}:new}}", plan.counts_as)]);
+            }
+            redis.cli(&["ACL", "SETUSER", "default", "+setrange"]);
+            let rest = [ask(&plan, "k", 2), ask(&plan, "k", 1), ask(&plan, "k", 1)];
+            let answers = store.decide_batch(&rest, PATIENCE).await;
+            let fit: Vec<_> = answers.iter().map(|answer| answer.as_ref().unwrap().fits).collect();
+            assert_eq!(fit, [false, true, false], "{plan:?}");
         }
     }
 }

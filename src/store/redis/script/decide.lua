@@ -53,7 +53,7 @@ while groups > 0 or repeats > 0 do
     repeat
       if several then
         kind, precision, limit_head, window, quota, burst, unit, step = table_unpack(several[index])
-        fits, before, index = nil, nil, index + 1
+        fits, index = nil, index + 1
       end
       if kind > 4 then
         break
