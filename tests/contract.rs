@@ -188,6 +188,17 @@ async fn a_charge_under_one_limit_leaves_the_others_as_they_are(lab: Lab) {
     }
 }
 
+/// Whatever stands in the state already: one limit alone must not take the record of another for its own.
+async fn limits_of_other_shapes_count_apart(lab: Lab) {
+    for (first, second) in ALL.into_iter().flat_map(|first| ALL.map(|second| (first, second))) {
+        let (short, long) = (limit(5, HOUR, first), limit(5, 2 * HOUR, second));
+        let key = format!("{first:?} {second:?} apart");
+        assert!(lab.fits(&plan(vec![short.clone()]), &key, 3).await);
+        assert!(lab.fits(&plan(vec![long.clone()]), &key, 1).await, "{key}");
+        assert_eq!(lab.remaining(&plan(vec![short, long]), &key).await, [2, 4], "{key}");
+    }
+}
+
 async fn one_key_several_times_in_a_batch_is_decided_in_order(lab: Lab) {
     for algorithm in ALL {
         let plan = plan(vec![limit(5, MINUTE, algorithm)]);
@@ -503,6 +514,7 @@ every_store_keeps! {
     edits_keep_the_usage,
     other_limits_of_a_plan_come_and_go_without_a_reset,
     a_charge_under_one_limit_leaves_the_others_as_they_are,
+    limits_of_other_shapes_count_apart,
     one_key_several_times_in_a_batch_is_decided_in_order,
     a_batch_larger_than_a_script_call_is_decided_in_order,
     ten_at_once_on_a_limit_of_five_let_five_pass,
