@@ -34,13 +34,6 @@ async fn start_with(flags: &[&str]) -> (Redis, Server, Client) {
     (redis, server, client)
 }
 
-/// Scripts that Redis ran since its count was reset.
-fn calls(redis: &Redis) -> u64 {
-    let statistics = redis.cli(&["INFO", "commandstats"]);
-    let line = statistics.lines().find(|line| line.starts_with("cmdstat_evalsha:"));
-    line.map_or(0, |line| line.split(['=', ',']).nth(1).unwrap().parse().unwrap())
-}
-
 async fn by(client: &mut Client, key: &str, plan: &str, cost: u64) -> (Outcome, DecidedBy) {
     let answer = client.should_allow(request(key, plan, Some(cost))).await.unwrap().into_inner();
     (answer.outcome(), answer.decided_by())
@@ -56,7 +49,7 @@ async fn fault_31_a_thousand_requests_of_a_denied_key_cost_redis_a_call_a_second
     for _ in 0..1_000 {
         assert_eq!(decide(&mut client, "k", "slow").await.outcome(), Outcome::Denied);
     }
-    let (calls, took) = (calls(&redis), started.elapsed());
+    let (calls, took) = (redis.ran("evalsha"), started.elapsed());
     println!("{calls} script calls for 1,000 denials in {took:?}");
     // Each denial asked for anew is asked for a second after the one before it.
     assert!(calls <= took.as_secs(), "{calls} calls in {took:?}");
@@ -70,7 +63,7 @@ async fn off_it_asks_redis_every_time() {
     for _ in 0..20 {
         assert_eq!(by(&mut client, "k", "slow", 1).await, (Outcome::Denied, DecidedBy::Store));
     }
-    assert_eq!(calls(&redis), 20);
+    assert_eq!(redis.ran("evalsha"), 20);
 }
 
 /// Asked all the time around it. A request that is sent after the release, by any account, must be allowed.

@@ -183,13 +183,6 @@ async fn a_state_of_any_length_is_an_error_of_its_key_alone() {
     }
 }
 
-/// How often Redis ran a command.
-fn ran(redis: &Redis, command: &str) -> u64 {
-    let statistics = redis.cli(&["INFO", "commandstats"]);
-    let line = statistics.lines().find_map(|line| line.strip_prefix("cmdstat_")?.strip_prefix(command)?.strip_prefix(":calls="));
-    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
-}
-
 /// Most charges write over what stands there, which costs Redis least; where it does not let them, they are not granted.
 #[tokio::test]
 async fn a_charge_that_redis_does_not_write_is_an_error_of_its_key_alone() {
@@ -201,12 +194,12 @@ async fn a_charge_that_redis_does_not_write_is_an_error_of_its_key_alone() {
     for (quota, algorithm) in [(5, FIXED), (5, COUNTER), (1_000_000, BUCKET)] {
         let (whole, half) = (limit(quota, YEAR, algorithm), limit(quota, YEAR / 2, algorithm));
         for plan in [plan(vec![whole.clone()]), plan(vec![whole, half])] {
-            let before = ran(&redis, "setrange");
+            let before = redis.ran("setrange");
             redis.cli(&["FLUSHALL"]);
             for _ in 0..4 {
                 assert!(store.decide_one(&ask(&plan, "k", 1), PATIENCE).await.unwrap().fits);
             }
-            assert_eq!(ran(&redis, "setrange") - before, 3, "{plan:?}");
+            assert_eq!(redis.ran("setrange") - before, 3, "{plan:?}");
             redis.cli(&["ACL", "SETUSER", "default", "-setrange"]);
             // Twice in one call is decided another way than once.
             let asks = [ask(&plan, "k", 1), ask(&plan, "new", 1), ask(&plan, "k", 1)];

@@ -22,13 +22,6 @@ async fn first_switch(switches: &[Receiver<Instant>]) -> Instant {
     }
 }
 
-/// Script calls that a server has executed.
-fn scripts(redis: &Redis) -> u64 {
-    let stats = redis.cli(&["INFO", "commandstats"]);
-    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
-    calls.map_or(0, |calls| calls.split(',').next().unwrap().parse().unwrap())
-}
-
 /// Waits until the store decides.
 async fn decided(server: &Server) {
     let (mut client, started) = (server.client().await, Instant::now());
@@ -74,9 +67,9 @@ async fn fault_08_an_old_master_that_still_accepts_writes_is_let_go_of_at_the_sw
     assert_eq!(watched.sentinels[1].cli(&["SENTINEL", "FAILOVER", SERVICE]), "OK");
     let switched = first_switch(&switches).await;
     let old = &watched.servers[0];
-    let (mut count, mut last_write) = (scripts(old), switched);
+    let (mut count, mut last_write) = (old.ran("evalsha"), switched);
     while switched.elapsed() < Duration::from_secs(2) {
-        let now = scripts(old);
+        let now = old.ran("evalsha");
         if now > count {
             (count, last_write) = (now, Instant::now());
         }
@@ -113,9 +106,9 @@ async fn fault_08_a_master_that_wakes_after_its_deposition_is_not_asked() {
     old.signal("CONT");
     // What was in its sockets before they were cut is executed now.
     pass(Duration::from_millis(200)).await;
-    let woken = scripts(old);
+    let woken = old.ran("evalsha");
     pass(Duration::from_secs(1)).await;
-    let later = scripts(old);
+    let later = old.ran("evalsha");
     load.stop().await;
     println!(
         "switched {:?} after the stop, on the heir {back:?} after that; {woken} calls before, {later} after",

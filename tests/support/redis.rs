@@ -76,6 +76,14 @@ impl Redis {
         String::from_utf8(output.unwrap_or_else(|_| panic!("redis-cli {MISSING}")).stdout).unwrap().trim().to_owned()
     }
 
+    /// How often it ran a command, scripts' calls included; 0 where it never did.
+    pub fn ran(&self, command: &str) -> u64 {
+        let statistics = self.cli(&["INFO", "commandstats"]);
+        let calls =
+            statistics.lines().find_map(|line| line.strip_prefix("cmdstat_")?.strip_prefix(command)?.strip_prefix(":calls="));
+        calls.map_or(0, |calls| calls.split(',').next().unwrap().parse().unwrap())
+    }
+
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
