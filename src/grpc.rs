@@ -14,6 +14,8 @@ pub mod codec;
 mod connection;
 mod convert;
 mod crew;
+#[cfg(test)]
+mod fuzz;
 mod leaving;
 mod listener;
 mod preface;
