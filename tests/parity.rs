@@ -21,15 +21,33 @@ const SEED: u64 = 0x7011_6a7e;
 /// Nothing here is about deadlines.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Quotas of one to five bytes, which is how Redis keeps counts. Algorithms that keep each unit, or a time for it, do
-/// without the large ones.
+/// Quotas of one to five bytes, which is how Redis keeps counts. A bucket, which keeps a time for each unit, does without the
+/// large ones.
 const SCALES: [u64; 5] = [1, 1 << 6, 1 << 14, 1 << 22, 1 << 30];
+
+/// A log's largest quota is 100,000: more than half of the totals that it tells apart in Redis.
+const LOG_SCALES: [u64; 2] = [1, 2_500];
+
+/// What a history is made of.
+struct Course {
+    shapes: Vec<(Algorithm, u64)>,
+    start_us: u64,
+    decisions: usize,
+    seed: u64,
+}
+
+impl Course {
+    fn of(shapes: &[(Algorithm, u64)]) -> Self {
+        Self { shapes: shapes.to_vec(), start_us: START_US, decisions: DECISIONS, seed: SEED }
+    }
+}
 
 /// Twenty plans of the same shapes and other numbers, so that taking another one is an edit.
 fn plans(random: &mut Random, shapes: &[(Algorithm, u64)]) -> Vec<Arc<Plan>> {
     let edited = |random: &mut Random, (algorithm, window_ms): (Algorithm, u64)| {
         let scale = match algorithm {
-            Algorithm::TokenBucket { .. } | Algorithm::SlidingLog => 1,
+            Algorithm::TokenBucket { .. } => 1,
+            LOG if shapes.len() == 1 => *random.pick(&LOG_SCALES),
             _ if shapes.len() > 1 => 1,
             // More would be refused: window and quota are multiplied.
             COUNTER if window_ms > 100 => *random.pick(&SCALES[..3]),
@@ -77,17 +95,18 @@ fn random_ask(random: &mut Random, plan: &Arc<Plan>, refunds: bool) -> Ask {
     Ask { mode, ..ask(plan, &format!("key {}", random.below(KEYS)), cost) }
 }
 
-async fn check(name: &str, shapes: &[(Algorithm, u64)]) {
+async fn check(name: &str, course: Course) {
     let redis = Redis::start();
     let clock = FakeClock::new();
+    let Course { shapes, start_us, decisions: enough, seed } = course;
     let shared = RedisStore::with_injected_clock(&redis.url(), Arc::new(clock.clone())).unwrap();
     let embedded = MemoryStore::new(1 << 30, Arc::new(clock.clone()));
-    let mut random = Random(SEED);
-    let plans = plans(&mut random, shapes);
+    let mut random = Random(seed);
+    let plans = plans(&mut random, &shapes);
     let mut plan = &plans[0];
-    let mut times = Times::new(START_US, 1_000 * shapes[0].1);
+    let mut times = Times::new(start_us, 1_000 * shapes[0].1);
     let (mut decisions, mut allowed) = (0, 0);
-    while decisions < DECISIONS {
+    while decisions < enough {
         if random.below(4) == 0 {
             plan = random.pick(&plans);
         }
@@ -113,7 +132,7 @@ async fn check(name: &str, shapes: &[(Algorithm, u64)]) {
         let from_redis = shared.decide_batch(&asks, PATIENCE).await;
         let from_memory = embedded.decide_batch(&asks, PATIENCE).await;
         for (index, (lua, rust)) in from_redis.iter().zip(&from_memory).enumerate() {
-            assert_eq!(lua, rust, "{name}, seed {SEED:#x}, decision {}, at {now_us}: {:?}", decisions + index, asks[index]);
+            assert_eq!(lua, rust, "{name}, seed {seed:#x}, decision {}, at {now_us}: {:?}", decisions + index, asks[index]);
             let charged = asks[index].mode != Mode::Refund;
             allowed += usize::from(charged && rust.as_ref().is_ok_and(|verdict| verdict.fits));
         }
@@ -130,7 +149,7 @@ macro_rules! decides_alike {
     ($($name:ident: $shapes:expr,)*) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $name() {
-            check(stringify!($name), &$shapes).await;
+            check(stringify!($name), Course::of(&$shapes)).await;
         }
     )*};
 }
@@ -165,6 +184,22 @@ decides_alike! {
         (LOG, 2),
         (Algorithm::SlidingWindow { precision: 64 }, 8),
     ],
+}
+
+const DAY_MS: u64 = 24 * 3_600_000;
+
+/// In Redis, a log's times are kept modulo 2^47 microseconds: a history from just before a multiple of that goes to and fro
+/// over it, one with windows of a year comes past several.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_decides_alike_where_its_times_wrap() {
+    let wrap_us = ((START_US >> 47) + 1) << 47;
+    for (seed, window_ms, windows, decisions) in (0..4).flat_map(|seed| {
+        [(seed, 3, 20, DECISIONS / 20), (seed, DAY_MS, 3, DECISIONS / 20), (seed, 366 * DAY_MS, 0, DECISIONS / 50)]
+    }) {
+        let start_us = wrap_us - windows * window_ms * 1_000;
+        let course = Course { start_us, decisions, seed, ..Course::of(&[(LOG, window_ms)]) };
+        check("times that wrap", course).await;
+    }
 }
 
 /// More charges in a window than it holds runs, so that neighbours are merged, and time and again a rest.

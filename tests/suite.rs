@@ -24,6 +24,7 @@ mod fleet;
 mod flood;
 mod grpc;
 mod http;
+mod logs;
 mod memory;
 mod netlab;
 mod oracle;

@@ -1,6 +1,7 @@
 //! `sliding_log`: at most `quota` units in any interval of one window, exactly; every unit counts at its own time.
 //!
-//! The state grows with what was taken: a run per instant here, an element per unit in Redis. Lua twin: `sliding_log.lua`.
+//! The state grows with the instants at which units were taken, not with the units: a run per instant here, an element per
+//! charge in Redis. Lua twin: `sliding_log.lua`.
 
 use super::Runs;
 use crate::plan::Limit;

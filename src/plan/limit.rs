@@ -8,7 +8,8 @@ use super::shape::{MILLISECOND_WINDOW_MAX, Shape};
 /// Largest quota, in units per window. A byte quota of a terabyte fits; ten times as much no longer fits the five bytes
 /// that a count has in Redis.
 pub const QUOTA_MAX: u64 = 1_000_000_000_000;
-/// Largest quota of a `sliding_log`, whose state grows with its quota: about 10 bytes a unit in Redis, so 1 MB here.
+/// Largest quota of a `sliding_log`, whose state grows with its quota: about 10 bytes a charge in Redis, so 1 MB here where
+/// each unit is charged by itself. In Redis, totals of units are kept modulo 2^17.
 pub const SLIDING_LOG_QUOTA_MAX: u64 = 100_000;
 /// Largest burst of a `token_bucket`, in units.
 pub const BURST_MAX: u64 = QUOTA_MAX;

@@ -1,6 +1,6 @@
 //! Names of keys in Redis.
 //!
-//! A request's state lies under `{group:key}`, a log of its own beside it under `{group:key}` and the log's window. The
+//! A request's state lies under `{group:key}`, each log beside it under `{group:key}log:` and the log's window. The
 //! braces are the hash tag, so that all keys of one request share a Cluster slot. Names of groups hold no colon, so the
 //! name reads one way only; braces in a key are escaped, so that a caller cannot choose the tag, and so the slot.
 
@@ -21,7 +21,7 @@ pub(super) fn all_of(subject: &Subject) -> Vec<String> {
 
 /// The name of a log, from its subject's.
 pub(super) fn log(tag: &str, window_us: u64) -> String {
-    format!("{tag}{window_us}")
+    format!("{tag}log:{window_us}")
 }
 
 /// The name of a request's packed state, and the beginning of its logs' names.
@@ -73,7 +73,7 @@ mod tests {
         let key = crate::key::Key::new("alice").unwrap();
         let names = all_of(&Subject { key, counts_as: "free".into(), logs_us: vec![60_000_000, 90_000_000] });
         assert_eq!((names[0].as_str(), names.len()), ("{free:alice}", 1 + COMMON_WINDOWS_MS.len() + 2));
-        assert!(names.contains(&"{free:alice}60000000".to_owned()) && names.contains(&"{free:alice}90000000".to_owned()));
+        assert!(names.contains(&"{free:alice}log:60000000".to_owned()) && names.contains(&"{free:alice}log:90000000".to_owned()));
     }
 
     #[test]

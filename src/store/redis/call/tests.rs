@@ -132,7 +132,7 @@ fn a_call_names_each_key_once_and_packed_states_first() {
     for (name, plan) in [("{group:a}", 4), ("{group:b}", 0), ("{group:a}", 0), ("{group:a}", 4)] {
         call.take(Request { name: name.to_owned(), plan: plans[plan].clone(), cost: 1, mode: Mode::Charge }, (), monotonic());
     }
-    assert_eq!(call.keys(), ["{group:a}", "{group:b}", "{group:a}60000000"]);
+    assert_eq!(call.keys(), ["{group:a}", "{group:b}", "{group:a}log:60000000"]);
     let alike = |call: &Call<()>| call.groups.iter().map(|group| group.is_alike(&call.plans)).collect::<Vec<bool>>();
     assert_eq!(alike(&call), [false, true]);
     call.take(Request { name: "{group:b}".to_owned(), plan: plans[0].clone(), cost: 1, mode: Mode::Refund }, (), monotonic());

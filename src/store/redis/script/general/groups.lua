@@ -330,7 +330,7 @@ local decide_mixed
 local function logs_by_window(first, last)
   local logs = {}
   for index = first, last do
-    logs[tonumber(string.match(keys[index], '}(%d+)$'))] = keys[index]
+    logs[tonumber(string.match(keys[index], '}log:(%d+)$'))] = keys[index]
   end
   return logs
 end

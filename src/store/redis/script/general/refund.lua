@@ -41,15 +41,10 @@ local function make_refunds()
     if state.used == 0 then
       return false
     elseif state.used <= cost then
-      call('DEL', state.key)
+      limit.rule.drop(limit, state)
       return true, false
     end
-    -- Charged nothing: what lies ahead is clamped, and what no longer counts is gone.
-    limit.rule.charge(limit, state, 0, 0, 0)
-    state.used = state.used - cost
-    state.length, state.ahead = state.used, state.used
-    call('LTRIM', state.key, 0, state.used - 1)
-    state.newest = tonumber(call('LINDEX', state.key, -1))
+    limit.rule.take_back(state, cost)
     return true, true, state, 0, 0
   end
 

@@ -1,0 +1,95 @@
+//! Logs in Redis hold Redis for a bounded time, whatever their quotas, what they are charged and how full they are.
+//!
+//! What a call does is counted, not timed: elements kept, and commands that the script ran.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::plan::SLIDING_LOG_QUOTA_MAX;
+use tollgate::store::{Ask, RedisStore, Store};
+
+use crate::support::clock::FakeClock;
+use crate::support::plans::{LOG, ask, limit, peek, plan, refund};
+use crate::support::redis::Redis;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+/// Elements of a deep log: a search by halves looks at 14 of so many.
+const DEPTH: u64 = 10_000;
+
+struct Lab {
+    redis: Redis,
+    store: RedisStore,
+    clock: FakeClock,
+}
+
+impl Lab {
+    fn start() -> Self {
+        let (redis, clock) = (Redis::start(), FakeClock::new());
+        let store = RedisStore::with_injected_clock(&redis.url(), Arc::new(clock.clone())).unwrap();
+        Self { redis, store, clock }
+    }
+
+    /// How many fit.
+    async fn decide(&self, asks: &[Ask]) -> usize {
+        let answers = self.store.decide_batch(asks, PATIENCE).await;
+        answers.into_iter().filter(|answer| answer.as_ref().unwrap().fits).count()
+    }
+
+    fn length(&self, key: &str) -> u64 {
+        self.redis.cli(&["LLEN", &format!("{{group:{key}}}log:3600000000")]).parse().unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_charge_takes_one_element_whatever_it_costs() {
+    let lab = Lab::start();
+    let plan = plan(vec![limit(SLIDING_LOG_QUOTA_MAX, HOUR, LOG)]);
+    let keys: Vec<String> = (0..200).map(|key| key.to_string()).collect();
+    let all = |cost| keys.iter().map(|key| ask(&plan, key, cost)).collect::<Vec<Ask>>();
+    assert_eq!(lab.decide(&all(SLIDING_LOG_QUOTA_MAX)).await, 200);
+    assert_eq!(lab.decide(&all(1)).await, 0);
+    assert!(keys.iter().all(|key| lab.length(key) == 2), "a header and a charge");
+    // As many elements as charges, also after a part of one was given back, and where the clock stepped back before all of them.
+    lab.decide(&keys.iter().map(|key| refund(&plan, key, 70_000)).collect::<Vec<Ask>>()).await;
+    lab.clock.advance(1);
+    assert_eq!(lab.decide(&all(50_000)).await, 200);
+    assert!(keys.iter().all(|key| lab.length(key) == 3));
+    lab.clock.set(crate::support::clock::START_US - 1_000_000);
+    assert_eq!(lab.decide(&all(20_001)).await, 0);
+    assert!(keys.iter().all(|key| lab.length(key) == 2));
+    assert_eq!(lab.decide(&all(20_000)).await, 200);
+    assert!(keys.iter().all(|key| lab.length(key) == 3));
+}
+
+/// Of a log that has many charges, where half of them no longer count: by costs that differ, so that none is answered by
+/// what another one found, by peeks, refunds, and with the clock set back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_log_is_searched_in_few_steps() {
+    let lab = Lab::start();
+    let plan = plan(vec![limit(DEPTH, HOUR, LOG)]);
+    for charge in 0..DEPTH {
+        // Uneven, so that where a charge stands cannot be guessed.
+        lab.clock.advance(if charge % 7 == 0 { 400_000 + charge } else { charge % 5 });
+        assert_eq!(lab.decide(&[ask(&plan, "deep", 1)]).await, 1);
+    }
+    let after = DEPTH * 400_000 / 7;
+    lab.clock.advance(3_600_000_000 - after / 2);
+    let used = DEPTH / 2;
+    let costs = |make: &dyn Fn(u64) -> Ask| (0..100).map(|step| make(used + 3_000 + step * 17)).collect::<Vec<Ask>>();
+    let denied = costs(&|cost| ask(&plan, "deep", cost));
+    let peeked = costs(&|cost| peek(&plan, "deep", cost));
+    let given_back: Vec<Ask> = (0..100).map(|step| refund(&plan, "deep", 1 + step % 9)).collect();
+    for (what, asks) in [("denied", &denied), ("peeked", &peeked), ("refunded", &given_back), ("denied, clock set back", &denied)]
+    {
+        if what.ends_with("back") {
+            lab.clock.set(tollgate::clock::Clock::now_us(&lab.clock) - 3_600_000_000);
+        }
+        let before = lab.redis.ran("lindex") + lab.redis.ran("lrange");
+        lab.decide(asks).await;
+        let looks = lab.redis.ran("lindex") + lab.redis.ran("lrange") - before;
+        println!("{what}: {looks} looks for 100 requests");
+        // Twice the halves for each request, and for where what counts begins in each of a few calls.
+        assert!(looks > 10 && looks <= 110 * 2 * 14, "{what}: {looks} looks");
+    }
+}
