@@ -4,6 +4,7 @@
 //! 2 the command line or a named config is wrong, or `try` got no answer.
 
 mod reload;
+mod replicas;
 mod serve;
 
 use std::path::PathBuf;

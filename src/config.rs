@@ -55,8 +55,9 @@ pub struct Config {
     /// The longest that a decision waits for the store, 1 ms to 10 s. Default: 25 ms, which a healthy Redis nearby keeps
     /// with room to spare and which is still little against the request that waits for it.
     pub store_deadline: Duration,
-    /// Replicas that share the quotas, 1 to 10,000. Default: 1.
-    pub expected_replicas: u64,
+    /// Replicas that share the quotas while the store cannot decide, 1 to 10,000; written as `auto`, and `None` here: as many as
+    /// tell each other through the store. Default: `auto`.
+    pub expected_replicas: Option<u64>,
     /// Threads that serve connections, 1 to 1,024; written as 0, and `None` here: one per core that the process may use.
     /// Default: 0.
     pub workers: Option<NonZeroUsize>,

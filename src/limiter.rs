@@ -61,7 +61,8 @@ pub enum Refusal {
 pub struct Settings {
     /// The longest that a decision waits for the store.
     pub deadline: Duration,
-    /// Replicas that share the quotas; each answers for one share when the store cannot. At least 1.
+    /// Replicas that share the quotas; each answers for one share when the store cannot. At least 1; see
+    /// [`Limiter::share_among`].
     pub expected_replicas: u64,
     /// Denials remembered, so that their keys need no store call while they hold; 0 for none. An embedded store needs none.
     pub deny_cache_entries: usize,
@@ -113,6 +114,12 @@ impl<S> Limiter<S> {
     /// stays counted, in the store and in the fallback: it goes by [`Plan::counts_as`], key and shape of a limit.
     pub fn reload(&self, plans: PlanSet) -> Changes {
         self.common.books().turn_to(plans)
+    }
+
+    /// From here on so many replicas share the quotas while the store cannot decide, at least 1. What was counted stays counted
+    /// against the new share. Takes a few milliseconds for thousands of plans, so it is not for a thread that decides.
+    pub fn share_among(&self, replicas: u64) {
+        self.common.books().share_among(replicas);
     }
 
     /// Counts a config that was not taken up, because something in it is wrong.
@@ -320,7 +327,8 @@ impl<S: Store> Limiter<S> {
     /// Counts at this replica's share. When that memory is full of live keys too, a key it does not know is allowed: a
     /// flood of keys must not shut out everybody else's.
     fn answer_locally(&self, edition: &Edition, ask: &Ask) -> Decision {
-        let Ok(share) = edition.shares().get(&ask.plan.name) else { return fail_open() };
+        let shares = edition.shares();
+        let Ok(share) = shares.get(&ask.plan.name) else { return fail_open() };
         if let Some(limit) = share.never_fits(ask.cost) {
             // It could pass once the store is back, so it is denied, not told that it never fits.
             let status = untouched(share, limit);

@@ -53,7 +53,7 @@ pub enum Rule {
 /// What a plan's callers are answered when the store cannot decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnStoreFailure {
-    /// Count in this replica's memory against its share, `ceil(quota / expected_replicas)`.
+    /// Count in this replica's memory against its share, `ceil(quota / replicas)`.
     #[default]
     Local,
     /// Allow (fail open).

@@ -2,6 +2,7 @@
 
 mod memory;
 pub mod redis;
+mod replicas;
 mod roster;
 
 use std::future::Future;
@@ -13,6 +14,7 @@ use crate::key::{Cost, Key};
 use crate::plan::Plan;
 pub use memory::{CAPACITY_DEFAULT, CAPACITY_MIN, MemoryStore};
 pub use redis::{BreakerState, RedisStore, RedisTarget, SCRIPT_NAMES_MAX, Status, Tls};
+pub use replicas::{ANNOUNCED_EVERY, REPLICA_LIFETIME, REPLICAS_MAX, ReplicaCount, ReplicaId};
 pub use roster::{NodeHealth, Roster};
 
 /// One request to a store.

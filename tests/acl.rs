@@ -57,6 +57,27 @@ async fn the_readme_s_rules_are_enough_for_redis_and_its_scripts_may_be_lost() {
     let server = Server::start(PLANS, &["--store", &(with_user(&redis.url()) + "/1")]);
     redis.cli(&["SCRIPT", "FLUSH"]);
     everything_is_decided(&server).await;
+    replicas_are_counted(&server, |arguments| redis.cli(&[&["-n", "1"], arguments].concat()));
+}
+
+/// What an older list of commands lacks. Nothing but the count of replicas suffers, and the log says so once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_who_may_not_count_replicas_decides_as_ever_and_is_told() {
+    let redis = Redis::start();
+    let rules: Vec<String> = rules()[0].iter().filter(|rule| !rule.starts_with("+z")).cloned().collect();
+    allow(|arguments| redis.cli(arguments), &rules);
+    let server = Server::start(PLANS, &["--store", &with_user(&redis.url())]);
+    everything_is_decided(&server).await;
+    let warning = "replicas cannot count each other";
+    server.wait_for_line(warning).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(server.log().matches(warning).count(), 1, "{}", server.log());
+}
+
+/// The set of replicas is there, and the server has no complaint.
+fn replicas_are_counted(server: &Server, cli: impl Fn(&[&str]) -> String) {
+    assert_eq!(cli(&["ZCARD", "{:replicas}"]), "1", "{}", server.log());
+    assert!(!server.log().contains("cannot count each other"), "{}", server.log());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -75,6 +96,8 @@ async fn the_readme_s_rules_are_enough_for_a_cluster_whose_slots_move() {
     cluster.close(slot, (from + 1) % MASTERS);
     everything_is_decided(&server).await;
     assert!(cluster.errors("ASK") > 0 && cluster.errors("NOPERM") == 0);
+    let holder = &cluster.nodes[cluster.owner(cluster.slot("", "replicas"))];
+    replicas_are_counted(&server, |arguments| holder.cli(arguments));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -86,4 +109,5 @@ async fn the_readme_s_rules_are_enough_for_sentinels_and_what_they_watch() {
     let server = Server::start(PLANS, &["--store", &url]);
     everything_is_decided(&server).await;
     assert!(!server.log().contains("names no master"), "{}", server.log());
+    replicas_are_counted(&server, |arguments| watched.servers[0].cli(arguments));
 }

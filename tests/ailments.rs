@@ -176,7 +176,8 @@ async fn fault_32_many_replicas_come_back_to_redis_without_a_rush() {
     let connections = statistics.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
     let (connections, loads): (u64, _) = (connections.unwrap().trim().parse().unwrap(), redis.ran("script|load"));
     println!("{REPLICAS} replicas on Redis within {took:?} of its return: {connections} connections, {loads} scripts loaded");
-    assert_eq!(loads, REPLICAS as u64);
+    // The script that decides, by each, and perhaps the one that counts replicas.
+    assert!((REPLICAS as u64..=2 * REPLICAS as u64).contains(&loads), "{loads} scripts loaded");
     // One each, and what the test itself asked by: to see that it is up, and these two questions.
     assert!(connections <= REPLICAS as u64 + 8, "{connections} connections");
 }

@@ -9,7 +9,7 @@ use crate::support::server::{Client, Server, decide, request};
 
 /// `slow` gives its one unit back after a day, `quick` after 400 ms, `mixed` a unit a day of three.
 const PLANS: &str = "
-store: { deadline: 10s }
+store: { deadline: 10s, expected_replicas: 1 }   # with a number, replicas tell Redis nothing, which would be counted here
 plans:
   slow: { limits: [ { quota: 1, window: 1d } ] }
   quick: { limits: [ { quota: 5, window: 2s, algorithm: token_bucket, burst: 1 } ] }

@@ -32,6 +32,7 @@ mod outages;
 mod parity;
 mod promises;
 mod reload;
+mod replicas;
 mod secrets;
 mod sentinel;
 mod store_tls;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures_util::future::OptionFuture;
 
 use super::reload::Reload;
+use super::replicas::{Announcing, Replicas};
 use super::{ServeArguments, fail};
 use crate::clock::SystemClock;
 use crate::config::{Config, Origin, StoreUrl, Watch};
@@ -76,12 +77,15 @@ async fn serve(mut config: Config, watch: Watch) -> ExitCode {
     let limiters = count.get() + usize::from(listeners.http.is_some());
     let settings = Settings {
         deadline: config.store_deadline,
-        expected_replicas: config.expected_replicas,
+        // Until Redis says how many there are.
+        expected_replicas: config.expected_replicas.unwrap_or(1),
         deny_cache_entries: config.deny_cache_entries.div_ceil(limiters),
     };
     let limiter = Arc::new(Limiter::without_store(std::mem::take(&mut config.plans), settings, Arc::new(SystemClock)));
     let stores = Stores::new(&config.store_url, config.store_deadline);
     let roster = stores.roster();
+    let seen = config.expected_replicas.is_none() && matches!(stores, Stores::Redis { .. });
+    let replicas = seen.then(|| Replicas::new(roster.clone(), limiter.clone()));
     let with_main = listeners.http.is_some() || listeners.admin.is_some();
     let (workers, main_store) = match start(count, limiter.clone(), stores, with_main).await {
         Ok(started) => started,
@@ -89,6 +93,7 @@ async fn serve(mut config: Config, watch: Watch) -> ExitCode {
         Err(error @ StartError::Service(_)) => return fail(2, &error.to_string()),
         Err(error) => return fail(1, &error.to_string()),
     };
+    let announcing = OptionFuture::from(replicas.map(Replicas::start)).await;
     announce(&limiter, count, &config.store_url, &watch.origin(), &listeners);
     let (reloader, asked) = grpc::reloader();
     let calls = listeners.admin.as_ref().map(|_| AdminCalls::default());
@@ -106,7 +111,7 @@ async fn serve(mut config: Config, watch: Watch) -> ExitCode {
     let workers = workers.retire_connections_after(config.listen_max_connection_age);
     let signal = with_pause(signal, config.listen_lame_duck);
     let reloading = tokio::spawn(Reload { watch, certificates, limiter, start: config }.run(hangup, asked));
-    let code = serve_until(signal, listeners.grpc, workers, Sides { http, admin }).await;
+    let code = serve_until(signal, listeners.grpc, workers, Sides { http, admin }, announcing).await;
     reloading.abort();
     code
 }
@@ -201,6 +206,7 @@ async fn serve_until(
     grpc: Vec<Listener>,
     workers: Workers,
     mut sides: Sides,
+    announcing: Option<Announcing>,
 ) -> ExitCode {
     let mut failed = false;
     let stopping = async {
@@ -216,6 +222,8 @@ async fn serve_until(
             }
         };
         sides.drain();
+        // Now, since the connections of the workers end with them.
+        OptionFuture::from(announcing.map(Announcing::leave)).await;
         pause
     };
     let drained = match grpc::serve(grpc, workers, stopping).await {

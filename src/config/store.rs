@@ -5,17 +5,18 @@ use std::time::Duration;
 
 use super::store_url::StoreUrl;
 use super::tree::{Mistakes, Node, Table, wrong};
-use crate::store::{RedisTarget, Tls};
+use crate::store::{REPLICAS_MAX, RedisTarget, Tls};
 
 const DEADLINE_DEFAULT: Duration = Duration::from_millis(25);
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
 /// Nobody puts a longer wait into the path of every request on purpose.
 const DEADLINE_MAX: Duration = Duration::from_secs(10);
-const REPLICAS_MAX: u64 = 10_000;
+/// What leaves the number of replicas to the replicas.
+const AUTO: &str = "auto";
 
 /// Which store, how long it is waited for, and how many replicas share it.
-pub(super) fn check(root: &mut Table, mistakes: &mut Mistakes) -> Option<(StoreUrl, Duration, u64)> {
-    let Some(store) = root.take("store") else { return Some((StoreUrl::default(), DEADLINE_DEFAULT, 1)) };
+pub(super) fn check(root: &mut Table, mistakes: &mut Mistakes) -> Option<(StoreUrl, Duration, Option<u64>)> {
+    let Some(store) = root.take("store") else { return Some((StoreUrl::default(), DEADLINE_DEFAULT, None)) };
     let mut store = store.table(mistakes)?;
     let mut url = match store.take("url") {
         None => Some(StoreUrl::default()),
@@ -34,17 +35,27 @@ pub(super) fn check(root: &mut Table, mistakes: &mut Mistakes) -> Option<(StoreU
         }
         Some(deadline)
     });
-    let replicas = store.take("expected_replicas").map_or(Some(1), |node| {
-        let path = node.path.clone();
-        let replicas = node.number(mistakes)?;
-        if !(1..=REPLICAS_MAX).contains(&replicas) {
-            wrong(mistakes, &path, format!("is {replicas}; it is 1 to {REPLICAS_MAX}"));
-        }
-        Some(replicas)
-    });
+    let replicas = store.take("expected_replicas").map_or(Some(None), |node| replicas(node, mistakes));
     store.finish(mistakes);
     read?;
     Some((url?, deadline?, replicas?))
+}
+
+/// A number, or the inner `None` for `auto`.
+fn replicas(node: Node, mistakes: &mut Mistakes) -> Option<Option<u64>> {
+    let (path, text) = (node.path.clone(), node.plain_text());
+    if text.as_deref() == Some(AUTO) {
+        return Some(None);
+    }
+    if let Some(text) = text.filter(|text| !text.bytes().all(|byte| byte.is_ascii_digit())) {
+        wrong(mistakes, &path, format!("is {text:?}; it is {AUTO}, or 1 to {REPLICAS_MAX}"));
+        return None;
+    }
+    let replicas = node.number(mistakes)?;
+    if !(1..=REPLICAS_MAX).contains(&replicas) {
+        wrong(mistakes, &path, format!("is {replicas}; it is {AUTO}, or 1 to {REPLICAS_MAX}"));
+    }
+    Some(Some(replicas))
 }
 
 /// What stands beside the URL, given to the Redis that it names.

@@ -38,7 +38,7 @@ fn the_example_is_valid_and_is_what_runs_without_a_file() {
     assert_eq!(config.plans.len(), 7);
     assert_eq!(config.plans.get("free").unwrap().limits()[0].quota(), 100);
     assert_eq!(config.listen_grpc[0].to_string(), "127.0.0.1:50051");
-    assert_eq!((config.store_deadline, config.expected_replicas), (Duration::from_millis(25), 1));
+    assert_eq!((config.store_deadline, config.expected_replicas), (Duration::from_millis(25), None));
 }
 
 #[test]
@@ -310,10 +310,24 @@ fn environment_beats_file_and_flags_beat_both() {
         ("PATH", "/bin"),
     ];
     let config = load_with(&yaml, &environment, &[("store.deadline", "30ms")]).unwrap();
-    assert_eq!((config.store_deadline, config.expected_replicas), (Duration::from_millis(30), 3));
+    assert_eq!((config.store_deadline, config.expected_replicas), (Duration::from_millis(30), Some(3)));
     assert_eq!(config.listen_grpc.iter().map(ToString::to_string).collect::<Vec<_>>(), ["127.0.0.1:1", "unix:/s"]);
     let misspelt = load_with(&yaml, &[("TOLLGATE_STORE__DEADLIN", "1s")], &[]).unwrap_err();
     assert!(misspelt.to_string().contains("store.deadlin is not a field; did you mean deadline?"), "{misspelt}");
+}
+
+#[test]
+fn the_number_of_replicas_is_a_number_or_left_to_them() {
+    let load =
+        |written: &str| load(&format!("{PLANS}store: {{ expected_replicas: {written} }}\n")).map(|it| it.expected_replicas);
+    assert_eq!((load("auto").unwrap(), load("1").unwrap(), load("10000").unwrap()), (None, Some(1), Some(10_000)));
+    for (wrong, said) in [("0", "is 0"), ("10001", "is 10001"), ("atuo", "is \"atuo\""), ("-1", "-1")] {
+        let told = load(wrong).unwrap_err().to_string();
+        assert!(told.contains("store.expected_replicas") && told.contains(said), "{told}");
+    }
+    let variables = [("TOLLGATE_STORE__EXPECTED_REPLICAS", "auto")];
+    let yaml = format!("{PLANS}store: {{ expected_replicas: 2 }}\n");
+    assert_eq!(load_with(&yaml, &variables, &[]).unwrap().expected_replicas, None);
 }
 
 #[test]

@@ -32,6 +32,12 @@ pub(super) fn write<S>(limiter: &Limiter<S>, told: &Told) -> String {
     );
     store(&mut text, &totals);
     nodes(&mut text, &told.stores);
+    text.single(
+        "tollgate_replicas_seen",
+        Kind::Gauge,
+        "Replicas that share each quota while Redis cannot decide: those seen last, or store.expected_replicas.",
+        totals.replicas,
+    );
     text.single("tollgate_connections", Kind::Gauge, "Open gRPC connections.", connections.open());
     text.single(
         "tollgate_refused_calls_total",

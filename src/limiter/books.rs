@@ -86,6 +86,14 @@ impl Books {
         changes
     }
 
+    /// From here on each replica's share is that of so many. Plans and what was counted stay.
+    pub(super) fn share_among(&mut self, replicas: u64) {
+        if self.replicas != replicas {
+            self.replicas = replicas;
+            self.edition.share_among(replicas);
+        }
+    }
+
     /// Other plans came and could not be taken.
     pub(super) fn refused(&mut self) {
         self.reloads.refused += 1;
@@ -98,6 +106,7 @@ impl Books {
         self.closing.iter().for_each(|ledger| decisions.add(ledger));
         self.desks.iter().for_each(|desk| decisions.add(&desk.ledger()));
         let mut totals = Totals::new(decisions, self.reloads);
+        totals.replicas = self.replicas;
         for Desk { tally, denials, .. } in self.desks.iter().map(AsRef::as_ref) {
             totals.add(tally);
             totals.deny_cache_entries += denials.as_ref().map_or(0, |denials| denials.entries() as u64);

@@ -1,6 +1,9 @@
-//! The plans as one config had them, and what follows from them. Never changes: another config is another edition.
+//! The plans as one config had them, and what follows from them. Never changes, but for the shares of them, which follow the
+//! number of replicas: another config is another edition.
 
 use std::sync::Arc;
+
+use arc_swap::{ArcSwap, Guard};
 
 use crate::plan::{Plan, PlanSet};
 
@@ -9,8 +12,8 @@ use crate::plan::{Plan, PlanSet};
 pub struct Edition {
     plans: PlanSet,
     config_hash: String,
-    /// Each plan at this replica's share.
-    shares: PlanSet,
+    /// Each plan at this replica's share. A decision reads it without a lock, since an outage may send all of them here.
+    shares: ArcSwap<PlanSet>,
 }
 
 /// How the plans of one edition differ from those of the one before it.
@@ -28,7 +31,7 @@ impl Edition {
     /// Plans that so many replicas enforce.
     pub(super) fn new(plans: PlanSet, replicas: u64) -> Self {
         let config_hash = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(plans.canonical().as_bytes()));
-        let shares = plans.share(replicas);
+        let shares = ArcSwap::from_pointee(plans.share(replicas));
         Self { plans, config_hash, shares }
     }
 
@@ -52,6 +55,11 @@ impl Edition {
         (Self::new(plans, replicas), changes)
     }
 
+    /// Cuts the shares anew, for so many replicas. Takes a few milliseconds for thousands of plans.
+    pub(super) fn share_among(&self, replicas: u64) {
+        self.shares.store(Arc::new(self.plans.share(replicas)));
+    }
+
     /// The plans that are enforced.
     pub fn plans(&self) -> &PlanSet {
         &self.plans
@@ -62,7 +70,7 @@ impl Edition {
         &self.config_hash
     }
 
-    pub(super) fn shares(&self) -> &PlanSet {
-        &self.shares
+    pub(super) fn shares(&self) -> Guard<Arc<PlanSet>> {
+        self.shares.load()
     }
 }

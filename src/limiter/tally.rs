@@ -114,6 +114,8 @@ pub struct Totals {
     pub waiting: u64,
     /// Denials that the deny caches hold, those that are over and not yet replaced included.
     pub deny_cache_entries: u64,
+    /// Replicas that share the quotas while the store cannot decide.
+    pub replicas: u64,
 }
 
 impl Totals {
@@ -129,6 +131,7 @@ impl Totals {
             store_errors: Default::default(),
             waiting: 0,
             deny_cache_entries: 0,
+            replicas: 1,
         }
     }
 

@@ -134,6 +134,35 @@ async fn local_counts_a_share_rounded_up() {
     assert_eq!(ask(&limiter, "ten", 5).await, (Outcome::Denied, DecidedBy::LocalFallback));
 }
 
+/// More replicas make the share smaller, fewer make it larger; what was granted before counts against either.
+#[tokio::test]
+async fn what_was_counted_locally_stays_counted_when_the_number_of_replicas_changes() {
+    let limiter = broken();
+    let take_all = async || {
+        let mut granted = 0;
+        while ask(&limiter, "ten", 1).await == (Outcome::Allowed, DecidedBy::LocalFallback) {
+            granted += 1;
+        }
+        granted
+    };
+    assert_eq!(take_all().await, 4, "a third of ten, rounded up");
+    limiter.share_among(5);
+    assert_eq!((take_all().await, limiter.totals().replicas), (0, 5));
+    limiter.share_among(2);
+    assert_eq!(take_all().await, 1);
+    limiter.share_among(1);
+    assert_eq!(take_all().await, 5);
+}
+
+#[tokio::test]
+async fn plans_that_come_later_are_shared_among_the_same_number_of_replicas() {
+    let limiter = broken();
+    limiter.share_among(10);
+    limiter.reload(plans());
+    assert_eq!(ask(&limiter, "ten", 1).await, (Outcome::Allowed, DecidedBy::LocalFallback));
+    assert_eq!(ask(&limiter, "ten", 1).await, (Outcome::Denied, DecidedBy::LocalFallback));
+}
+
 #[tokio::test]
 async fn a_full_embedded_store_allows_unless_the_plan_denies() {
     let limiter = limiter(Broken(StoreError::Full));

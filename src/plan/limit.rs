@@ -241,6 +241,8 @@ fn check_bucket(quota: u64, window_us: u64, burst: u64) -> Option<LimitError> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const MINUTE: Duration = Duration::from_secs(60);
@@ -295,5 +297,25 @@ mod tests {
         let limit = Limit::new("l", 100, MINUTE, Algorithm::TokenBucket { burst: 10 }).unwrap().share(3);
         assert_eq!((limit.quota(), limit.capacity()), (34, 4));
         assert_eq!(limit.share(0), limit);
+    }
+
+    proptest! {
+        /// All shares together are the quota, and less than one unit a replica beyond it.
+        #[test]
+        fn shares_add_up_to_the_quota_and_less_than_a_unit_for_each_replica(
+            quota in 1..=QUOTA_MAX, burst in 1..=10_u64, replicas in 1..=10_000_u64,
+        ) {
+            let windows = [FIXED, Algorithm::SlidingWindow { precision: 64 }];
+            let limits = windows.map(|algorithm| Limit::new("l", quota, WINDOW_MAX, algorithm).unwrap());
+            let bucket = Limit::new("l", quota.min(1_000_000), MINUTE, Algorithm::TokenBucket { burst }).unwrap();
+            for limit in limits.into_iter().chain([bucket]) {
+                let (share, fewer) = (limit.share(replicas), limit.share(replicas + 1));
+                for (whole, part) in [(limit.quota(), share.quota()), (limit.capacity(), share.capacity())] {
+                    prop_assert!(part >= 1 && part * replicas >= whole && part * replicas < whole + replicas);
+                }
+                prop_assert!(fewer.quota() <= share.quota() && fewer.capacity() <= share.capacity());
+                prop_assert_eq!((share.shape(), limit.share(1)), (limit.shape(), limit));
+            }
+        }
     }
 }

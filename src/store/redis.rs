@@ -14,6 +14,7 @@ mod lines;
 mod looks;
 mod name;
 mod queue;
+mod replicas;
 mod script;
 mod sentinel;
 mod target;

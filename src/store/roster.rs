@@ -1,10 +1,12 @@
-//! The stores of a process, one a worker where they are Redis, and how they are doing together. For metrics: no decision looks
-//! here.
+//! The stores of a process, one a worker where they are Redis, and how they are doing together. For metrics, and
+//! for what a process tells Redis of itself: no decision looks here.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use super::{BreakerState, ConfiguredStore, Status};
+use super::{BreakerState, ConfiguredStore, REPLICA_LIFETIME, ReplicaId, Status, StoreError};
+use crate::clock::monotonic;
 
 /// Every store that was made.
 #[derive(Clone, Default)]
@@ -45,9 +47,38 @@ impl Roster {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(store);
     }
 
+    /// Tells Redis that this replica is alive, through the first store that can, beginning at place `first`; how many replicas
+    /// are. Errors: the last store's, when none could within `deadline`, or that there is none.
+    pub async fn announce(&self, replica: &ReplicaId, first: usize, deadline: Duration) -> Result<u64, StoreError> {
+        self.tell((replica, REPLICA_LIFETIME), first, deadline).await
+    }
+
+    /// Tells Redis that this replica goes. Errors: as [`Self::announce`]; then Redis forgets it at the end of its lifetime.
+    pub async fn leave(&self, replica: &ReplicaId, deadline: Duration) -> Result<(), StoreError> {
+        self.tell((replica, Duration::ZERO), 0, deadline).await.map(drop)
+    }
+
+    async fn tell(&self, sign: (&ReplicaId, Duration), first: usize, deadline: Duration) -> Result<u64, StoreError> {
+        let (stores, until) = (self.stores(), monotonic() + deadline);
+        let mut failed = StoreError::Unreachable("there is no store that several share".to_owned());
+        for place in 0..stores.len() {
+            if let ConfiguredStore::Redis(store) = &*stores[first.wrapping_add(place) % stores.len()] {
+                match store.tell_of(sign.0, sign.1, until).await {
+                    Ok(replicas) => return Ok(replicas),
+                    Err(error) => failed = error,
+                }
+            }
+        }
+        Err(failed)
+    }
+
+    fn stores(&self) -> Vec<Arc<ConfiguredStore>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Every server, by its address; none for an embedded store.
     pub fn nodes(&self) -> BTreeMap<String, NodeHealth> {
-        let stores = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let stores = self.stores();
         let mut nodes = BTreeMap::<String, NodeHealth>::new();
         for store in stores.iter() {
             if let ConfiguredStore::Redis(store) = &**store {

@@ -97,6 +97,19 @@ impl Server {
         self.log.lock().unwrap().join("\n")
     }
 
+    /// Waits until the log has a line with these words, which its thread reads some time after it was written; that line.
+    pub async fn wait_for_line(&self, words: &str) -> String {
+        let started = Instant::now();
+        loop {
+            let log = self.log();
+            if let Some(line) = log.lines().find(|line| line.contains(words)) {
+                return line.to_owned();
+            }
+            assert!(started.elapsed() < PATIENCE, "{words:?} is not in the log: {log}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     pub fn signal(&self, signal: &str) {
         super::signal(&self.child, signal);
     }

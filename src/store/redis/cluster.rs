@@ -135,6 +135,13 @@ impl Cluster {
         replies.iter().map(deleted).try_fold(false, |any, one| Ok(any | one?))
     }
 
+    /// Asks the node that has this name, if it is connected to; see [`super::RedisStore::tell_of`].
+    pub(super) async fn announce(&self, name: &str, errand: Errand) -> Result<Value, StoreError> {
+        let map = self.nodes.map(Duration::ZERO).await?;
+        let guide = Guide { home: map.lane(name)?.keeper.clone(), nodes: Arc::downgrade(&self.nodes) };
+        guide.follow(errand).await
+    }
+
     /// Waits until the map is known and all its nodes are connected to.
     pub(super) async fn connected(&self) {
         let mut known = self.nodes.map.subscribe();

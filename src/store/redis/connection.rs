@@ -17,7 +17,7 @@ use super::client::{self, Wire};
 use super::keeper::CONNECT_MAX;
 use super::script::Script;
 use super::target::{Address, Peer};
-use super::{Recipe, name};
+use super::{Recipe, name, replicas};
 use crate::clock::monotonic;
 use crate::store::StoreError;
 
@@ -45,12 +45,14 @@ pub(super) struct Errand {
 pub(super) enum Verb {
     Script,
     Delete,
+    /// A replica's sign of life; see [`replicas`].
+    Announce,
 }
 
 impl Verb {
     fn name(self) -> &'static str {
         match self {
-            Self::Script => "EVALSHA",
+            Self::Script | Self::Announce => "EVALSHA",
             Self::Delete => "DEL",
         }
     }
@@ -121,7 +123,10 @@ impl Connection {
             };
             let failed = match answer {
                 // Nothing was executed, so this is no repeated charge. It ends: each turn needs time, and `until` comes.
-                Err(error) if error.details().starts_with("NOSCRIPT") => self.load_script(loads, until).await,
+                Err(error) if error.details().starts_with("NOSCRIPT") => match verb {
+                    Verb::Announce => self.load(&replicas::SCRIPT, until).await,
+                    Verb::Script | Verb::Delete => self.load_script(loads, until).await,
+                },
                 Err(error) => Err(error),
                 Ok(reply) => return Ok(reply),
             };
@@ -155,11 +160,15 @@ impl Connection {
     async fn load_script(&self, seen: u64, until: Instant) -> Result<(), Error> {
         let _loading = self.loading.lock().await;
         if self.loads.load(Ordering::Acquire) == seen {
-            let load = vec![Value::from_static_str("LOAD"), Value::String(self.script.text.clone())];
-            self.send("SCRIPT", load, until).await?;
+            self.load(&self.script, until).await?;
             self.loads.fetch_add(1, Ordering::Release);
         }
         Ok(())
+    }
+
+    async fn load(&self, script: &Script, until: Instant) -> Result<(), Error> {
+        let load = vec![Value::from_static_str("LOAD"), Value::String(script.text.clone())];
+        self.send("SCRIPT", load, until).await.map(drop)
     }
 
     fn trouble(&self, error: &Error, deadline: Duration) -> Trouble {

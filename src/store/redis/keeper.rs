@@ -171,14 +171,19 @@ impl Keeper {
         deleted(&self.call(Errand { verb: Verb::Delete, arguments: names, until }, false).await.map_err(Trouble::alone)?)
     }
 
-    /// One call on the connection in use; `asking` as [`Connection::call`]. A script's is watched for the store's whole deadline,
+    /// One call on the connection in use; `asking` as [`Connection::call`]. A decision's is watched for the store's whole deadline,
     /// whatever is left of its callers': they stop waiting at theirs, and a caller's short deadline says nothing of Redis.
     pub(super) async fn call(&self, mut errand: Errand, asking: bool) -> Result<Value, Trouble> {
         let (connection, sent) = (self.state.connection().map_err(Trouble::Error)?, monotonic());
         if errand.verb == Verb::Script {
             errand.until = errand.until.max(sent + self.deadline());
         }
+        let verb = errand.verb;
         let result = connection.call(errand, asking).await;
+        // A sign of life may take its time, so it says nothing of whether decisions are made in theirs.
+        if verb == Verb::Announce {
+            return result;
+        }
         self.state.note(connection.number, sent, result.as_ref().err());
         result
     }

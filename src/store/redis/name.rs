@@ -53,6 +53,11 @@ pub(super) fn trial(number: u32) -> String {
     hash_tag("", &number.to_string())
 }
 
+/// The name of the set of replicas, which no request has and no trial: its group is empty, and it is no number.
+pub(super) fn replicas() -> String {
+    hash_tag("", "replicas")
+}
+
 /// Where a name is kept in a Cluster.
 pub(super) fn slot(name: &str) -> u16 {
     redis_keyslot(name.as_bytes())

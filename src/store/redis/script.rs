@@ -41,6 +41,11 @@ pub(super) struct Script {
 }
 
 impl Script {
+    /// Of this text.
+    pub(super) fn of(text: String) -> Self {
+        Self { sha: sha1_hash(&text).into(), text: text.into() }
+    }
+
     /// The deciding script, on Redis's clock or, for tests, on one sent as the last argument.
     pub(super) fn new(injected_clock: bool) -> Self {
         let clock = if injected_clock { CLOCK_INJECTED } else { CLOCK };
@@ -48,7 +53,7 @@ impl Script {
         let general = [&["local function make_general()", &windows], GENERAL.as_slice(), &["end"]].concat();
         let decide = DECIDE.replace(QUICK_HERE, &QUICK.join("\n"));
         let text = [&[WORDS, clock], HEAD.as_slice(), &general, &[&decide]].concat().join("\n");
-        Self { sha: sha1_hash(&text).into(), text: text.into() }
+        Self::of(text)
     }
 }
 
