@@ -17,12 +17,14 @@ fn answer() -> pb::ShouldAllowResponse {
         allowed: true,
         outcome: pb::Outcome::Allowed.into(),
         limit_name: "token_bucket/1h".to_owned(),
-        limit: 900_000_000,
-        remaining: 899_999_999,
+        limit: Some(900_000_000),
+        remaining: Some(899_999_999),
         retry_after: None,
         reset_after: Some(prost_types::Duration { seconds: 0, nanos: 4_000 }),
         decided_by: pb::DecidedBy::Store.into(),
         limits: Vec::new(),
+        window: Some(prost_types::Duration { seconds: 3_600, nanos: 0 }),
+        more_after: None,
     }
 }
 

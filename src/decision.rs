@@ -43,6 +43,28 @@ impl Decision {
         self.statuses.get(usize::from(self.binding))
     }
 
+    /// Units that a request with this key could take right now: the least that any limit would give. `None` where no state was
+    /// read.
+    pub fn remaining(&self) -> Option<u64> {
+        self.limits().iter().map(|status| status.remaining).min()
+    }
+
+    /// Time until the same cost could pass, nothing else happening. `None` when the caller may go on, also where that is by a
+    /// plan in shadow mode, and when no wait is known to help.
+    pub fn retry_after_us(&self) -> Option<u64> {
+        self.binding().filter(|_| !self.allowed())?.retry_after_us
+    }
+
+    /// Time until the key is as fresh, nothing else happening. `None` where no state was read.
+    pub fn reset_after_us(&self) -> Option<u64> {
+        self.binding().filter(|_| self.counted).map(|status| status.reset_after_us)
+    }
+
+    /// Time until more can be taken than now; see [`LimitStatus::more_after_us`]. `None` where no state was read.
+    pub fn more_after_us(&self) -> Option<u64> {
+        self.binding().filter(|_| self.counted)?.more_after_us()
+    }
+
     /// Whether the caller may go on.
     pub fn allowed(&self) -> bool {
         match self.outcome {
@@ -121,6 +143,10 @@ pub struct LimitStatus {
     pub name: Arc<str>,
     /// The limit's quota, in units per window.
     pub limit: u64,
+    /// What the quota refers to, in microseconds.
+    pub window_us: u64,
+    /// Whether all units come back at one instant, the end of a fixed window.
+    pub frees_at_once: bool,
     /// Most units that one request can ever get: the burst, or the quota.
     pub capacity: u64,
     /// Units that a request could take right now.
@@ -132,6 +158,12 @@ pub struct LimitStatus {
 }
 
 impl LimitStatus {
+    /// Time until more units can be taken than now, as far as it is known: a denial tells when the same cost could pass, and
+    /// of a fixed window its end is the time.
+    pub fn more_after_us(&self) -> Option<u64> {
+        self.retry_after_us.or(self.frees_at_once.then_some(self.reset_after_us))
+    }
+
     /// Denying beats not denying; then the longer wait, else the smaller share that remains.
     fn binds_more_than(&self, other: &Self) -> bool {
         match (self.retry_after_us, other.retry_after_us) {
@@ -152,7 +184,17 @@ mod tests {
     use smallvec::smallvec;
 
     fn status(name: &str, remaining: u64, limit: u64, retry_after_us: Option<u64>) -> LimitStatus {
-        LimitStatus { name: name.into(), limit, capacity: limit, remaining, retry_after_us, reset_after_us: 0 }
+        let (window_us, frees_at_once) = (1_000_000, false);
+        LimitStatus {
+            name: name.into(),
+            limit,
+            window_us,
+            frees_at_once,
+            capacity: limit,
+            remaining,
+            retry_after_us,
+            reset_after_us: 0,
+        }
     }
 
     fn binding(limits: SmallVec<[LimitStatus; 2]>) -> String {
@@ -169,5 +211,23 @@ mod tests {
     fn else_the_least_remaining_share_binds_and_the_first_wins_a_tie() {
         assert_eq!(binding(smallvec![status("a", 20, 33, None), status("b", 100, 2000, None)]), "b");
         assert_eq!(binding(smallvec![status("a", 1, 2, None), status("b", 2, 4, None)]), "a");
+    }
+
+    #[test]
+    fn what_remains_is_the_least_of_any_limit_and_not_the_binding_one_s() {
+        // The share of the second is smaller, its units are more.
+        let limits = smallvec![status("a", 5, 10, None), status("b", 395, 1000, None)];
+        let decision = Decision::counted(Outcome::Allowed, DecidedBy::Store, limits);
+        assert_eq!((&*decision.binding().unwrap().name, decision.remaining()), ("b", Some(5)));
+        let uncounted = Decision::uncounted(Outcome::NeverFits, DecidedBy::Plan, Some(status("a", 0, 9, None)));
+        assert_eq!((uncounted.remaining(), uncounted.reset_after_us(), uncounted.more_after_us()), (None, None, None));
+    }
+
+    #[test]
+    fn an_answer_that_lets_pass_tells_no_wait() {
+        let of = |outcome| Decision::counted(outcome, DecidedBy::Store, smallvec![status("a", 0, 9, Some(7))]);
+        assert_eq!(of(Outcome::Denied).retry_after_us(), Some(7));
+        let shadow = of(Outcome::ShadowDenied);
+        assert_eq!((shadow.retry_after_us(), shadow.limits()[0].retry_after_us), (None, Some(7)));
     }
 }

@@ -345,7 +345,7 @@ impl<S: Store> Limiter<S> {
 /// What needs no store: plans without limits, and a cost that no wait makes fit.
 fn decide_by_plan(plan: &Plan, cost: Cost) -> Option<Decision> {
     let decision = match plan.rule {
-        Rule::Unlimited => Decision::uncounted(Outcome::Allowed, DecidedBy::Plan, Some(endless())),
+        Rule::Unlimited => Decision::uncounted(Outcome::Allowed, DecidedBy::Plan, None),
         Rule::Blocked => Decision::uncounted(Outcome::Denied, DecidedBy::Plan, None),
         Rule::Limits(_) => {
             let status = untouched(plan, plan.never_fits(cost)?);
@@ -382,20 +382,10 @@ fn untouched(plan: &Plan, limit: usize) -> LimitStatus {
     LimitStatus {
         name: limit.name().clone(),
         limit: limit.quota(),
+        window_us: limit.window_us(),
+        frees_at_once: false,
         capacity: limit.capacity(),
         remaining: 0,
-        retry_after_us: None,
-        reset_after_us: 0,
-    }
-}
-
-/// The status of an unlimited plan: numbers that no caller can use up.
-fn endless() -> LimitStatus {
-    LimitStatus {
-        name: "".into(),
-        limit: u64::MAX,
-        capacity: u64::MAX,
-        remaining: u64::MAX,
         retry_after_us: None,
         reset_after_us: 0,
     }

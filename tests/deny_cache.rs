@@ -130,6 +130,6 @@ async fn a_shadow_plan_s_denial_is_recalled_and_lets_pass() {
     assert_eq!(by(&mut client, "k", "shadow", 1).await, (Outcome::Allowed, DecidedBy::Store));
     assert_eq!(by(&mut client, "k", "shadow", 1).await, (Outcome::ShadowDenied, DecidedBy::Store));
     let recalled = decide(&mut client, "k", "shadow").await;
-    assert!(recalled.allowed && recalled.retry_after.is_some());
+    assert!(recalled.allowed && recalled.retry_after.is_none());
     assert_eq!((recalled.outcome(), recalled.decided_by()), (Outcome::ShadowDenied, DecidedBy::DenyCache));
 }

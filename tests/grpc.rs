@@ -20,6 +20,8 @@ plans:
   trial: { limits: [ { name: day, quota: 5, window: 1d } ], counts_as: customer }
   paid: { limits: [ { name: day, quota: 50, window: 1d } ], counts_as: customer }
   shadow: { limits: [ { name: day, quota: 1, window: 1d } ], shadow: true }
+  daily: { limits: [ { name: day, quota: 1000, window: 1d } ], counts_as: uneven }
+  uneven: { limits: [ { name: day, quota: 1000, window: 1d }, { name: hour, quota: 300, window: 1h } ] }
   internal: { unlimited: true }
   banned: { blocked: true }
 ";
@@ -40,7 +42,7 @@ async fn the_101st_call_on_free_is_denied() {
     let (_server, mut client) = start().await;
     for left in (0..100).rev() {
         let answer = decide(&mut client, "alice", "free").await;
-        assert!(answer.allowed && answer.remaining == left && answer.limit == 100, "{answer:?}");
+        assert!(answer.allowed && answer.remaining() == left && answer.limit() == 100, "{answer:?}");
         assert_eq!((answer.outcome(), answer.decided_by()), (pb::Outcome::Allowed, pb::DecidedBy::Store));
     }
     let denied = decide(&mut client, "alice", "free").await;
@@ -115,7 +117,7 @@ async fn a_cost_above_the_quota_never_fits() {
         assert_eq!((answer.allowed, answer.outcome()), (false, pb::Outcome::NeverFits));
         assert_eq!((answer.retry_after, answer.decided_by()), (None, pb::DecidedBy::Plan));
     }
-    assert_eq!(decide(&mut client, "k", "free").await.remaining, 99);
+    assert_eq!(decide(&mut client, "k", "free").await.remaining(), 99);
 }
 
 /// The same fields as a request, but of bytes, to send what no string may hold.
@@ -151,12 +153,53 @@ async fn fault_26_a_message_of_more_than_a_mebibyte_is_refused() {
 async fn plans_without_limits_answer_by_themselves() {
     let (_server, mut client) = start().await;
     let unlimited = decide(&mut client, "k", "internal").await;
-    assert!(unlimited.allowed && unlimited.remaining == u64::MAX && unlimited.decided_by() == pb::DecidedBy::Plan);
+    assert!(unlimited.allowed && unlimited.decided_by() == pb::DecidedBy::Plan);
+    assert_eq!((unlimited.limit, unlimited.remaining, unlimited.window), (None, None, None), "an unlimited plan has none");
     let blocked = decide(&mut client, "k", "banned").await;
     assert!(!blocked.allowed && blocked.retry_after.is_none() && blocked.decided_by() == pb::DecidedBy::Plan);
     assert!(decide(&mut client, "k", "shadow").await.allowed);
     let shadow = decide(&mut client, "k", "shadow").await;
-    assert!(shadow.allowed && shadow.outcome() == pb::Outcome::ShadowDenied && shadow.retry_after.is_some());
+    assert!(shadow.allowed && shadow.outcome() == pb::Outcome::ShadowDenied && shadow.retry_after.is_none(), "{shadow:?}");
+    let mut detailed = request("k", "shadow", None);
+    detailed.detailed = true;
+    let shadow = client.should_allow(detailed).await.unwrap().into_inner();
+    assert!(shadow.retry_after.is_none() && shadow.limits[0].retry_after.is_some(), "{shadow:?}");
+}
+
+#[tokio::test]
+async fn an_answer_tells_the_window_and_when_there_is_more() {
+    let (_server, mut client) = start().await;
+    let answer = decide(&mut client, "k", "short").await;
+    assert_eq!((micros(answer.window), answer.more_after), (1_500_000, None));
+    let answer = client.should_allow(pb::ShouldAllowRequest { detailed: true, ..request("k", "browse", None) }).await;
+    let answer = answer.unwrap().into_inner();
+    let days: Vec<u64> = answer.limits.iter().map(|limit| micros(limit.window) / 86_400_000_000).collect();
+    assert_eq!(days, [1, 30]);
+    let ends = |limit: &pb::LimitStatus| limit.more_after == limit.reset_after && limit.more_after.is_some();
+    assert!(answer.limits.iter().all(ends) && answer.more_after == answer.limits[0].more_after, "{answer:?}");
+    for _ in 0..3 {
+        decide(&mut client, "k", "short").await;
+    }
+    let denied = decide(&mut client, "k", "short").await;
+    assert!(denied.remaining == Some(0) && denied.more_after == denied.retry_after && denied.retry_after.is_some(), "{denied:?}");
+}
+
+#[tokio::test]
+async fn remaining_is_what_any_limit_would_still_give() {
+    let (_server, mut client) = start().await;
+    // The day's share is the least, so it binds; the hour gives fewer units.
+    client.should_allow(request("k", "daily", Some(605))).await.unwrap();
+    let mut peek = async |cost| {
+        let asked = pb::PeekRequest { key: "k".to_owned(), plan: "uneven".to_owned(), cost };
+        client.peek(asked).await.unwrap().into_inner().answer.unwrap()
+    };
+    let answer = peek(None).await;
+    assert_eq!((answer.limit_name.as_str(), answer.limit(), answer.remaining()), ("day", 1000, 300), "{answer:?}");
+    assert!(peek(Some(300)).await.allowed);
+    assert_eq!(peek(Some(301)).await.outcome(), pb::Outcome::NeverFits);
+    client.should_allow(request("k", "uneven", Some(10))).await.unwrap();
+    let after = client.should_allow(request("k", "uneven", Some(1))).await.unwrap().into_inner();
+    assert_eq!((after.limit_name.as_str(), after.remaining()), ("day", 289), "{after:?}");
 }
 
 #[tokio::test]
@@ -166,7 +209,7 @@ async fn plans_that_count_as_one_carry_usage_through_an_upgrade() {
         assert!(decide(&mut client, "k", "trial").await.allowed);
     }
     assert!(!decide(&mut client, "k", "trial").await.allowed);
-    assert_eq!(decide(&mut client, "k", "paid").await.remaining, 44);
+    assert_eq!(decide(&mut client, "k", "paid").await.remaining(), 44);
 }
 
 #[tokio::test]
@@ -231,7 +274,7 @@ async fn a_peek_takes_nothing_and_lists_every_limit() {
         assert!(answer.allowed && remaining == [33, 2000], "{answer:?}");
     }
     assert_eq!(client.peek(peek(Some(0))).await.unwrap_err().code(), Code::InvalidArgument);
-    assert_eq!(decide(&mut client, "k", "browse").await.remaining, 32);
+    assert_eq!(decide(&mut client, "k", "browse").await.remaining(), 32);
 }
 
 #[tokio::test]
@@ -240,11 +283,11 @@ async fn list_plans_tells_what_is_enforced() {
     let listed = client.list_plans(pb::ListPlansRequest {}).await.unwrap().into_inner();
     assert_eq!(listed.config_hash.len(), 16);
     let names: Vec<&str> = listed.plans.iter().map(|plan| plan.name.as_str()).collect();
-    assert_eq!(names, ["banned", "browse", "free", "internal", "paid", "shadow", "short", "trial"]);
-    let free = &listed.plans[2].limits[0];
+    assert_eq!(names, ["banned", "browse", "daily", "free", "internal", "paid", "shadow", "short", "trial", "uneven"]);
+    let free = &listed.plans[3].limits[0];
     assert_eq!((free.quota, free.algorithm(), micros(free.window)), (100, pb::Algorithm::SlidingLog, 60_000_000));
-    assert!(listed.plans[0].blocked && listed.plans[3].unlimited && listed.plans[5].shadow);
-    assert_eq!(listed.plans[7].counts_as, "customer");
+    assert!(listed.plans[0].blocked && listed.plans[4].unlimited && listed.plans[6].shadow);
+    assert_eq!(listed.plans[8].counts_as, "customer");
 }
 
 #[tokio::test]

@@ -115,7 +115,7 @@ async fn an_edited_quota_counts_at_once_and_usage_stays(flags: &[&str]) {
     let mut live = Live::start(&every_algorithm(6), flags).await;
     for (plan, _) in ALGORITHMS {
         let used = live.client.should_allow(request("k", plan, Some(4))).await.unwrap().into_inner();
-        assert_eq!((used.allowed, used.remaining), (true, 2), "{plan}");
+        assert_eq!((used.allowed, used.remaining()), (true, 2), "{plan}");
     }
     // A bucket keeps its debt as time: two thirds of it stay used.
     for (reload, quota, remaining, of_bucket) in [(1, 12, 8, 4), (2, 3, 0, 1), (3, 9, 5, 3)] {
@@ -124,13 +124,17 @@ async fn an_edited_quota_counts_at_once_and_usage_stays(flags: &[&str]) {
         for (plan, _) in ALGORITHMS {
             let answer = live.peek("k", plan).await;
             let expected = if plan == "bucket" { of_bucket } else { remaining };
-            assert_eq!((answer.limit, answer.remaining, answer.allowed), (quota, expected, expected > 0), "{plan} at {quota}");
+            assert_eq!(
+                (answer.limit(), answer.remaining(), answer.allowed),
+                (quota, expected, expected > 0),
+                "{plan} at {quota}"
+            );
         }
     }
     for (plan, _) in ALGORITHMS {
         let answer = decide(&mut live.client, "k", plan).await;
         assert_eq!((answer.outcome(), answer.decided_by()), (Outcome::Allowed, DecidedBy::Store), "{plan}");
-        assert_eq!(decide(&mut live.client, "new", plan).await.remaining, 8, "{plan}");
+        assert_eq!(decide(&mut live.client, "new", plan).await.remaining(), 8, "{plan}");
     }
 }
 
@@ -158,7 +162,7 @@ async fn a_plan_that_is_removed_is_unknown_and_has_its_usage_when_it_returns() {
     assert_eq!(gone.code(), Code::NotFound, "{gone}");
     assert_eq!(get(&live.http, "/v1/check?key=k&plan=b").status, 404);
     assert!(decide(&mut live.client, "k", "c").await.allowed);
-    assert_eq!(decide(&mut live.client, "k", "a").await.remaining, 3);
+    assert_eq!(decide(&mut live.client, "k", "a").await.remaining(), 3);
 
     // What is enforced is told alike by everything that tells it.
     let listed = live.list().await;
@@ -175,7 +179,7 @@ async fn a_plan_that_is_removed_is_unknown_and_has_its_usage_when_it_returns() {
 
     live.replace(&[plan("a", 5), plan("b", 5)].concat());
     live.wait_for("success", 2.0);
-    assert_eq!(decide(&mut live.client, "k", "b").await.remaining, 2);
+    assert_eq!(decide(&mut live.client, "k", "b").await.remaining(), 2);
     assert_eq!(live.list().await.config_hash, first);
 }
 
@@ -186,7 +190,7 @@ async fn an_edit_in_place_is_taken_up_although_neither_size_nor_time_changed() {
     std::fs::write(live.file(), config(&plan("p", 7))).unwrap();
     std::fs::File::options().write(true).open(live.file()).unwrap().set_modified(modified).unwrap();
     live.wait_for("success", 1.0);
-    assert_eq!(live.peek("k", "p").await.limit, 7);
+    assert_eq!(live.peek("k", "p").await.limit(), 7);
 }
 
 /// What the kubelet does to a ConfigMap's volume: the file is a link through `..data`, and that one is replaced.
@@ -234,7 +238,7 @@ async fn fault_21_the_swap_of_a_config_map_is_taken_up_and_none_is_half_read() {
         slowest = slowest.max(swapped.elapsed());
     }
     println!("{} of {SWAPS} versions taken up, the slowest {slowest:?} after its swap", live.reloads("success") + 1.0);
-    assert_eq!(decide(&mut live.client, "k", "p0").await.remaining, QUOTA + SWAPS - used - 1);
+    assert_eq!(decide(&mut live.client, "k", "p0").await.remaining(), QUOTA + SWAPS - used - 1);
     assert_eq!(live.reloads("failure"), 0.0);
 }
 
@@ -261,7 +265,7 @@ async fn fault_20_a_bad_file_keeps_the_old_plans_and_is_told_of_once() {
         assert_eq!((live.reloads("failure"), live.reloads("success")), (index as f64 + 1.0, 0.0));
         let line = live.said(sentence).concat();
         assert!(line.contains("config not reloaded") && line.contains("\"level\":\"ERROR\""), "{line}");
-        assert_eq!(decide(&mut live.client, &format!("k {index}"), "p").await.remaining, 4);
+        assert_eq!(decide(&mut live.client, &format!("k {index}"), "p").await.remaining(), 4);
     }
     assert_eq!(live.list().await, listed);
     assert_eq!((get(&live.http, "/healthz").status, get(&live.http, "/readyz").status), (200, 200));
@@ -275,7 +279,7 @@ async fn fault_20_a_bad_file_keeps_the_old_plans_and_is_told_of_once() {
 
     live.replace(&plan("p", 6));
     live.wait_for("success", 1.0);
-    assert_eq!(decide(&mut live.client, "k", "p").await.remaining, 4);
+    assert_eq!(decide(&mut live.client, "k", "p").await.remaining(), 4);
     assert_eq!(Scrape::of(&live.http).value("tollgate_config_last_reload_successful"), 1.0);
 }
 
@@ -286,11 +290,11 @@ async fn a_file_that_is_gone_for_a_while_changes_nothing() {
     std::fs::remove_file(live.file()).unwrap();
     live.wait_for("failure", 1.0);
     assert!(live.said("config not reloaded")[0].contains("cannot be read: No such file"));
-    assert_eq!(decide(&mut live.client, "k", "p").await.remaining, 3);
+    assert_eq!(decide(&mut live.client, "k", "p").await.remaining(), 3);
     live.replace(&plan("p", 5));
     live.wait_for("success", 1.0);
     assert!(live.said("config reloaded")[0].contains("\"added\":0,\"removed\":0,\"edited\":0"));
-    assert_eq!(decide(&mut live.client, "k", "p").await.remaining, 2);
+    assert_eq!(decide(&mut live.client, "k", "p").await.remaining(), 2);
 }
 
 #[tokio::test]
@@ -301,12 +305,12 @@ async fn sighup_reloads_at_once_also_what_did_not_change() {
     live.wait_for("success", 1.0);
     assert_eq!(live.reloads("success"), 1.0);
     live.replace_at_once(6).await;
-    assert_eq!(live.peek("k", "p").await.limit, 6);
+    assert_eq!(live.peek("k", "p").await.limit(), 6);
     std::fs::write(live.file(), "").unwrap();
     live.wait_for("failure", 1.0);
     live.server.signal("HUP");
     live.wait_for("failure", 2.0);
-    assert_eq!(live.peek("k", "p").await.limit, 6);
+    assert_eq!(live.peek("k", "p").await.limit(), 6);
 }
 
 #[test]
@@ -329,7 +333,7 @@ async fn flags_stay_on_top() {
     let plans = live.list().await.plans;
     let told: Vec<(&str, bool, bool)> = plans.iter().map(|plan| (plan.name.as_str(), plan.shadow, plan.unlimited)).collect();
     assert_eq!(told, [("mine", false, true), ("p", true, false), ("q", false, false)]);
-    assert_eq!(live.peek("k", "p").await.limit, 6);
+    assert_eq!(live.peek("k", "p").await.limit(), 6);
 }
 
 #[tokio::test]
@@ -344,7 +348,7 @@ async fn a_setting_that_needs_a_restart_is_said_and_ignored() {
     // The deadline is the flag's, before and after.
     assert_eq!(field(&said[0], "settings"), "store.url, workers, deny_cache.entries");
     let answer = decide(&mut live.client, "k", "p").await;
-    assert_eq!((answer.remaining, answer.decided_by()), (4, DecidedBy::Store));
+    assert_eq!((answer.remaining(), answer.decided_by()), (4, DecidedBy::Store));
     live.replace(&plan("p", 7));
     live.wait_for("success", 2.0);
     assert_eq!(live.said("a restart takes them up").len(), 1);
@@ -366,7 +370,7 @@ async fn a_denial_of_an_edited_plan_is_not_remembered_and_one_of_another_plan_is
     live.server.signal("HUP");
     live.wait_for("success", 1.0);
     let freed = decide(&mut live.client, "k", "edited").await;
-    assert_eq!((freed.outcome(), freed.decided_by(), freed.limit), (Outcome::Allowed, DecidedBy::Store, 2));
+    assert_eq!((freed.outcome(), freed.decided_by(), freed.limit()), (Outcome::Allowed, DecidedBy::Store, 2));
     assert_eq!(decide(&mut live.client, "k", "kept").await.outcome(), Outcome::Denied);
 }
 
@@ -385,7 +389,7 @@ async fn a_stream_takes_up_the_new_plans_with_its_next_message() {
         let Some(pb::should_allow_result::Result::Response(response)) = answer.result.unwrap().result else {
             panic!("no answer")
         };
-        assert_eq!((answer.id, response.limit, response.remaining), (id, quota, remaining));
+        assert_eq!((answer.id, response.limit(), response.remaining()), (id, quota, remaining));
     }
 }
 
@@ -421,7 +425,7 @@ async fn every_worker_takes_it_up_and_no_batch_is_of_two_minds() {
 
 fn limit_of(result: pb::ShouldAllowResult) -> u64 {
     match result.result.unwrap() {
-        pb::should_allow_result::Result::Response(response) => response.limit,
+        pb::should_allow_result::Result::Response(response) => response.limit(),
         pb::should_allow_result::Result::Error(error) => panic!("{error:?}"),
     }
 }

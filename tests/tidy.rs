@@ -231,3 +231,16 @@ fn every_budget_is_the_constant_that_the_documents_name() {
         assert_eq!(found, Some(value), "docs/failures.md: {constant} in {path}");
     }
 }
+
+/// protoc and its kin bring google.protobuf along, and nothing else; Go takes a path whose first element has no dot for its own.
+#[test]
+fn a_downloaded_proto_file_compiles_with_nothing_but_its_neighbours() {
+    for source in sources("proto", &["proto"]) {
+        for import in source.text.lines().filter_map(|line| line.strip_prefix("import \"")) {
+            let known = import.starts_with("google/protobuf/") || import.starts_with("tollgate/v1/");
+            assert!(known, "{} imports {import}", source.path);
+        }
+        let package = source.text.lines().find_map(|line| line.strip_prefix("option go_package = \"")).unwrap();
+        assert!(package.split('/').next().unwrap().contains('.'), "{}: {package}", source.path);
+    }
+}

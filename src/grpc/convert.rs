@@ -87,7 +87,7 @@ pub(super) fn result(decision: Result<Decision, Refusal>, detailed: bool) -> pb:
 
 /// A result that is an error.
 pub(super) fn error_result(status: &Status) -> pb::ShouldAllowResult {
-    let error = tonic_types::pb::Status { code: status.code() as i32, message: status.message().to_owned(), details: Vec::new() };
+    let error = pb::Error { code: i32::from(status.code()), message: status.message().to_owned() };
     pb::ShouldAllowResult { result: Some(pb::should_allow_result::Result::Error(error)) }
 }
 
@@ -168,12 +168,14 @@ pub(super) fn response(decision: Decision, detailed: bool) -> pb::ShouldAllowRes
         allowed,
         outcome: outcome.into(),
         limit_name: binding.map_or_else(String::new, |status| String::from(&*status.name)),
-        limit: binding.map_or(0, |status| status.limit),
-        remaining: binding.map_or(0, |status| status.remaining),
-        retry_after: binding.and_then(|status| status.retry_after_us).map(duration),
-        reset_after: binding.map(|status| duration(status.reset_after_us)),
+        limit: binding.map(|status| status.limit),
+        remaining: decision.remaining(),
+        retry_after: decision.retry_after_us().map(duration),
+        reset_after: decision.reset_after_us().map(duration),
         decided_by: decided_by(decision.decided_by).into(),
         limits: if detailed { decision.limits().iter().map(limit_status).collect() } else { Vec::new() },
+        window: binding.map(|status| duration(status.window_us)),
+        more_after: decision.more_after_us().map(duration),
     }
 }
 
@@ -184,6 +186,8 @@ fn limit_status(status: &LimitStatus) -> pb::LimitStatus {
         remaining: status.remaining,
         retry_after: status.retry_after_us.map(duration),
         reset_after: Some(duration(status.reset_after_us)),
+        window: Some(duration(status.window_us)),
+        more_after: status.more_after_us().map(duration),
     }
 }
 

@@ -96,21 +96,32 @@ fn decided(decision: &Decision) -> Value {
         "limits": decision.limits().iter().map(limit_status).collect::<Vec<_>>(),
     });
     if let Some(binding) = decision.binding() {
-        merge(&mut value, limit_status(binding));
+        merge(&mut value, json!({ "limit_name": &*binding.name, "limit": binding.limit, "window_us": binding.window_us }));
     }
+    let state = [
+        ("remaining", decision.remaining()),
+        ("retry_after_us", decision.retry_after_us()),
+        ("reset_after_us", decision.reset_after_us()),
+        ("more_after_us", decision.more_after_us()),
+    ];
+    merge(&mut value, numbers(&state));
     value
+}
+
+/// Those that are known.
+fn numbers(fields: &[(&str, Option<u64>)]) -> Value {
+    fields.iter().filter_map(|(name, number)| Some(((*name).to_owned(), Value::from((*number)?)))).collect()
 }
 
 fn limit_status(status: &LimitStatus) -> Value {
     let mut value = json!({
         "limit_name": &*status.name,
         "limit": status.limit,
+        "window_us": status.window_us,
         "remaining": status.remaining,
         "reset_after_us": status.reset_after_us,
     });
-    if let Some(us) = status.retry_after_us {
-        value["retry_after_us"] = us.into();
-    }
+    merge(&mut value, numbers(&[("retry_after_us", status.retry_after_us), ("more_after_us", status.more_after_us())]));
     value
 }
 
@@ -130,15 +141,15 @@ fn violated(decision: &Decision) -> Vec<&str> {
 }
 
 fn wait_us(decision: &Decision) -> Option<u64> {
-    decision.binding()?.retry_after_us
+    decision.retry_after_us()
 }
 
 /// What both outcomes tell: each limit's policy, and, when somebody counted, where the key stands.
 fn headers(decision: &Decision, plan: &Plan) -> HeaderMap {
     let mut headers = no_store();
     let policies: Vec<String> = plan.limits().iter().map(policy).collect();
-    let standings = plan.limits().iter().zip(decision.limits()).map(|(limit, status)| standing(limit, status));
-    for (name, items) in [(RATE_LIMIT_POLICY, policies), (RATE_LIMIT, standings.collect())] {
+    let standings = decision.limits().iter().map(standing).collect();
+    for (name, items) in [(RATE_LIMIT_POLICY, policies), (RATE_LIMIT, standings)] {
         // A name that no header can hold is never read from a config; it would cost the header, not the answer.
         if let Some(value) = HeaderValue::from_str(&items.join(", ")).ok().filter(|_| !items.is_empty()) {
             headers.insert(name, value);
@@ -167,10 +178,9 @@ fn policy(limit: &Limit) -> String {
 
 /// `"name";r=0;t=30`, where `t` is when there is more, so it is left out while that is not known: only a denial tells when
 /// it ends, and of a fixed window its end is the time.
-fn standing(limit: &Limit, status: &LimitStatus) -> String {
+fn standing(status: &LimitStatus) -> String {
     let mut text = format!("{};r={}", quoted(&status.name), status.remaining);
-    let fixed = matches!(limit.algorithm(), Algorithm::FixedWindow { .. });
-    if let Some(us) = status.retry_after_us.or(fixed.then_some(status.reset_after_us)) {
+    if let Some(us) = status.more_after_us() {
         let _ = write!(text, ";t={}", us.div_ceil(SECOND_US));
     }
     text
@@ -203,7 +213,17 @@ mod tests {
     }
 
     fn status(name: &str, remaining: u64, retry_after_us: Option<u64>, reset_after_us: u64) -> LimitStatus {
-        LimitStatus { name: name.into(), limit: 10, capacity: 10, remaining, retry_after_us, reset_after_us }
+        let (window_us, frees_at_once) = (60_000_000, name != "b");
+        LimitStatus {
+            name: name.into(),
+            limit: 10,
+            window_us,
+            frees_at_once,
+            capacity: 10,
+            remaining,
+            retry_after_us,
+            reset_after_us,
+        }
     }
 
     fn header(headers: &HeaderMap, name: &str) -> Option<String> {
