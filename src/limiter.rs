@@ -157,7 +157,7 @@ impl<S: Store> Limiter<S> {
     /// By the plans that are in force when it is called, not when its future is first polled.
     pub fn decide(&self, question: Question, patience: Option<Duration>) -> impl Future<Output = Result<Decision, Refusal>> {
         let ledger = self.desk.ledger();
-        let ask = self.ask_of(&ledger, question);
+        let ask = self.ask_of(&ledger, question).map_err(|unknown| ledger.edition.plans().suggest(unknown));
         self.decide_ask(ledger, ask, patience)
     }
 
@@ -168,7 +168,8 @@ impl<S: Store> Limiter<S> {
         patience: Option<Duration>,
     ) -> Result<(Decision, Arc<Plan>), Refusal> {
         let ledger = self.desk.ledger();
-        let (place, ask) = self.ask_of(&ledger, question)?;
+        let ask = self.ask_of(&ledger, question).map_err(|unknown| ledger.edition.plans().suggest(unknown));
+        let (place, ask) = ask?;
         let plan = ask.plan.clone();
         Ok((self.decide_ask(ledger, Ok((place, ask)), patience).await?, plan))
     }
@@ -207,7 +208,7 @@ impl<S: Store> Limiter<S> {
     /// Decides questions in their order, one answer each, same order. The store is given the shorter of its deadline and
     /// the caller's `patience`; after that, each question is answered by its plan's policy.
     ///
-    /// Errors, per question: [`Refusal`].
+    /// Errors, per question: [`Refusal`]; no name is suggested for an unknown plan.
     pub async fn decide_batch(&self, questions: Vec<Question>, patience: Option<Duration>) -> Vec<Result<Decision, Refusal>> {
         let (ledger, asked) = (self.desk.ledger(), self.asked());
         // Of each question that has a plan: its place here, the plan's, and its mode.

@@ -93,7 +93,7 @@ impl<S: Store> Limiter<S> {
 
 /// A plan that counts.
 fn counted<'a>(edition: &'a Edition, plan: &str) -> Result<&'a Arc<Plan>, AdminError> {
-    let plan = edition.plans().get(plan)?;
+    let plan = edition.plans().get(plan).map_err(|unknown| edition.plans().suggest(unknown))?;
     match plan.rule {
         Rule::Limits(_) => Ok(plan),
         Rule::Unlimited | Rule::Blocked => Err(AdminError::NothingCounted(plan.name.clone())),

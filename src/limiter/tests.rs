@@ -200,6 +200,11 @@ async fn the_store_is_given_the_shorter_of_both_deadlines() {
 async fn an_unknown_plan_is_an_error() {
     let Err(Refusal::UnknownPlan(unknown)) = healthy().decide(question("tne", 1), None).await else { panic!("it is known") };
     assert_eq!(unknown.nearest.as_deref(), Some("ten"));
+    let told = healthy().decide_and_tell(question("tne", 1), None).await;
+    assert!(matches!(told, Err(Refusal::UnknownPlan(UnknownPlan { nearest: Some(_), .. }))), "{told:?}");
+    // A thousand names are not compared with all plans.
+    let batch = healthy().decide_batch(vec![question("tne", 1), question("ten", 1)], None).await;
+    assert!(matches!(&batch[0], Err(Refusal::UnknownPlan(UnknownPlan { nearest: None, .. }))) && batch[1].is_ok(), "{batch:?}");
 }
 
 #[tokio::test]

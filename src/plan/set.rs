@@ -8,6 +8,11 @@ use super::Plan;
 
 /// Names further away than this many edits are no help to offer.
 const SUGGESTION_EDITS_MAX: usize = 3;
+/// With more plans than this no name is suggested: to look at the length of each takes some 10 ns, so 3 us at most.
+const SUGGESTION_PLANS_MAX: usize = 256;
+/// To compare two names takes some 1.5 ns for each pair of their letters, so all of a suggestion take 50 us at most. That is
+/// 8 plans with names of 64 letters, or all of them with names of 11.
+const SUGGESTION_PAIRS_MAX: usize = 32_768;
 
 /// Every plan that this replica enforces.
 #[derive(Debug, Clone, Default)]
@@ -17,17 +22,19 @@ pub struct PlanSet {
 }
 
 impl PlanSet {
-    /// The plan of this name. Errors: [`UnknownPlan`], with the nearest name when one is close.
+    /// The plan of this name. Errors: [`UnknownPlan`].
     pub fn get(&self, name: &str) -> Result<&Arc<Plan>, UnknownPlan> {
         self.find(name).map(|(_, plan)| plan)
     }
 
     /// The plan of this name and its place in [`Self::iter`], 0 to `len() - 1`, for tables kept by plan. Errors: as [`Self::get`].
+    ///
+    /// The error suggests no name: a batch of 1,000 unknown names would keep its thread for that long. See [`Self::suggest`].
     pub fn find(&self, name: &str) -> Result<(usize, &Arc<Plan>), UnknownPlan> {
-        self.find_if_any(name).ok_or_else(|| UnknownPlan { name: name.to_owned(), nearest: self.nearest(name) })
+        self.find_if_any(name).ok_or_else(|| UnknownPlan { name: name.to_owned(), nearest: None })
     }
 
-    /// As [`Self::find`], where nobody needs to be told the nearest name, which takes a look at each.
+    /// As [`Self::find`], where the name is no caller's.
     pub fn find_if_any(&self, name: &str) -> Option<(usize, &Arc<Plan>)> {
         self.plans.get(name).map(|(place, plan)| (*place, plan))
     }
@@ -62,9 +69,24 @@ impl PlanSet {
         text
     }
 
-    fn nearest(&self, name: &str) -> Option<Arc<str>> {
-        let distance = |other: &Arc<str>| strsim::damerau_levenshtein(name, other);
-        let (edits, nearest) = self.plans.keys().map(|other| (distance(other), other)).min()?;
+    /// Adds the nearest name, where one is close and to find it takes less than 100 us. For an answer to one question only:
+    /// this is done on the thread that decides.
+    pub fn suggest(&self, unknown: UnknownPlan) -> UnknownPlan {
+        let nearest = self.nearest(&unknown.name, strsim::osa_distance);
+        UnknownPlan { nearest, ..unknown }
+    }
+
+    fn nearest(&self, name: &str, mut distance: impl FnMut(&str, &str) -> usize) -> Option<Arc<str>> {
+        if self.len() > SUGGESTION_PLANS_MAX {
+            return None;
+        }
+        // Names of other lengths are further away for sure.
+        let candidates = || self.plans.keys().filter(|other| other.len().abs_diff(name.len()) <= SUGGESTION_EDITS_MAX);
+        let pairs: usize = candidates().map(|other| other.len() * name.len()).sum();
+        if pairs > SUGGESTION_PAIRS_MAX {
+            return None;
+        }
+        let (edits, nearest) = candidates().map(|other| (distance(name, other), other)).min()?;
         (edits <= SUGGESTION_EDITS_MAX && edits < name.len()).then(|| nearest.clone())
     }
 }
@@ -124,10 +146,44 @@ mod tests {
     #[test]
     fn an_unknown_plan_names_the_nearest() {
         let set = plans(&["free", "starter", "business"]);
-        assert_eq!(set.get("startr").unwrap_err().nearest.as_deref(), Some("starter"));
-        assert_eq!(set.get("enterprise").unwrap_err().nearest, None);
-        assert_eq!(set.get("x").unwrap_err().nearest, None);
+        let nearest = |name| set.suggest(set.get(name).unwrap_err()).nearest;
+        assert_eq!(nearest("startr").as_deref(), Some("starter"));
+        assert_eq!(nearest("sartter").as_deref(), Some("starter"));
+        assert_eq!(nearest("enterprise"), None);
+        assert_eq!(nearest("x"), None);
         assert!(set.get("free").is_ok());
+    }
+
+    /// Pairs of letters that a suggestion compares, and whether it found a name.
+    fn work(set: &PlanSet, name: &str) -> (usize, bool) {
+        let mut pairs = 0;
+        let nearest = set.nearest(name, |a, b| {
+            pairs += a.len() * b.len();
+            strsim::osa_distance(a, b)
+        });
+        (pairs, nearest.is_some())
+    }
+
+    #[test]
+    fn a_suggestion_compares_a_bounded_number_of_letters_whatever_the_plans_and_the_name() {
+        for (count, letters) in [(1, 64), (8, 64), (9, 64), (100, 20), (256, 11), (256, 64), (257, 4), (10_000, 8), (10_000, 64)]
+        {
+            let names: Vec<String> = (0..count).map(|index| format!("{index:0>letters$}")).collect();
+            let set = plans(&names.iter().map(String::as_str).collect::<Vec<_>>());
+            for name in ["x".repeat(letters), format!("{:x>letters$}", 0), "é".repeat(letters / 2), String::new()] {
+                let (pairs, _) = work(&set, &name);
+                assert!(pairs <= SUGGESTION_PAIRS_MAX, "{count} plans of {letters} letters, {name:?}: {pairs}");
+            }
+            // One letter is another.
+            let (pairs, found) = work(&set, &format!("x{}", &names[0][1..]));
+            let cheap = count <= SUGGESTION_PLANS_MAX && count * letters * letters <= SUGGESTION_PAIRS_MAX;
+            assert_eq!((found, pairs > 0), (cheap, cheap), "{count} plans of {letters} letters");
+        }
+    }
+
+    #[test]
+    fn to_find_no_plan_compares_no_names() {
+        assert_eq!(plans(&["free"]).find("fre").unwrap_err().nearest, None);
     }
 
     #[test]
