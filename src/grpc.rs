@@ -7,6 +7,7 @@
 
 mod acceptor;
 mod admin;
+mod authority;
 mod calls;
 mod client;
 mod code;

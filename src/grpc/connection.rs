@@ -102,7 +102,12 @@ async fn due(stopping: &mut watch::Receiver<bool>, age: Option<Duration>) {
 }
 
 async fn greet<F: Fn() -> bool + Unpin>(accepted: Accepted, busy: F) -> Option<Greeted<Socket, F>> {
-    let greeting = async { Greeted::greet(Socket::open(accepted, Protocol::H2).await?, busy).await };
+    let greeting = async {
+        let socket = Socket::open(accepted, Protocol::H2).await?;
+        let has_host = !matches!(socket, Socket::Unix(_));
+        let greeted = Greeted::greet(socket, busy).await?;
+        Some(if has_host { greeted } else { greeted.without_authority() })
+    };
     tokio::time::timeout(PREFACE_WITHIN, greeting).await.ok()?
 }
 

@@ -10,6 +10,8 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::authority::AuthorityBlank;
+
 /// What every HTTP/2 client says first. Source: RFC 9113, section 3.4.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -20,6 +22,8 @@ pub(super) struct Greeted<S, F> {
     again: &'static [u8],
     /// Whether too many calls have had no turn.
     busy: F,
+    /// Where requests name no host.
+    authority: Option<AuthorityBlank>,
 }
 
 impl<S: AsyncRead + Unpin, F: Fn() -> bool + Unpin> Greeted<S, F> {
@@ -35,7 +39,12 @@ impl<S: AsyncRead + Unpin, F: Fn() -> bool + Unpin> Greeted<S, F> {
                 return None;
             }
         }
-        Some(Self { socket, again: PREFACE, busy })
+        Some(Self { socket, again: PREFACE, busy, authority: None })
+    }
+
+    /// Has the authority of every request blanked.
+    pub(super) fn without_authority(self) -> Self {
+        Self { authority: Some(AuthorityBlank::default()), ..self }
     }
 }
 
@@ -47,7 +56,12 @@ impl<S: AsyncRead + Unpin, F: Fn() -> bool + Unpin> AsyncRead for Greeted<S, F> 
             return Poll::Pending;
         }
         if self.again.is_empty() {
-            return Pin::new(&mut self.socket).poll_read(context, into);
+            let before = into.filled().len();
+            let read = Pin::new(&mut self.socket).poll_read(context, into);
+            if let Some(authority) = &mut self.authority {
+                authority.pass(&mut into.filled_mut()[before..]);
+            }
+            return read;
         }
         let (now, later) = self.again.split_at(self.again.len().min(into.remaining()));
         into.put_slice(now);

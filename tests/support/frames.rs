@@ -2,6 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 use super::server::PATIENCE;
 
@@ -31,15 +33,14 @@ pub fn literal(name: &str, value: &str) -> Vec<u8> {
 
 /// The headers of a call of this method.
 pub fn headers(path: &str) -> Vec<u8> {
-    let fields = [
-        (":method", "POST"),
-        (":scheme", "http"),
-        (":path", path),
-        (":authority", "localhost"),
-        ("content-type", "application/grpc"),
-        ("te", "trailers"),
-    ];
-    fields.iter().flat_map(|(name, value)| literal(name, value)).collect()
+    headers_with(path, &[(":authority", "localhost"), ("content-type", "application/grpc")])
+}
+
+/// The headers of a call of this method, with these beside those that every call has.
+pub fn headers_with(path: &str, more: &[(&str, &str)]) -> Vec<u8> {
+    let fields = [(":method", "POST"), (":scheme", "http"), (":path", path)];
+    let last = [("te", "trailers")];
+    fields.iter().chain(more).chain(&last).flat_map(|(name, value)| literal(name, value)).collect()
 }
 
 pub const SHOULD_ALLOW: &str = "/tollgate.v1.RateLimitService/ShouldAllow";
@@ -54,7 +55,7 @@ pub fn half_a_call() -> Vec<u8> {
 }
 
 /// A connection that has said the preface and settings.
-pub struct Raw(pub TcpStream);
+pub struct Raw<S = TcpStream>(pub S);
 
 /// How a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,20 +79,6 @@ impl Raw {
         Self(stream)
     }
 
-    /// Sends bytes, as many of them as the peer takes; whether it took all.
-    pub fn send(&mut self, bytes: &[u8]) -> bool {
-        self.0.write_all(bytes).is_ok()
-    }
-
-    /// The next frame: kind, flags, stream, payload; `None` at the end, or when none comes.
-    pub fn next(&mut self) -> Option<(u8, u8, u32, Vec<u8>)> {
-        let mut head = [0; 9];
-        self.0.read_exact(&mut head).ok()?;
-        let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
-        self.0.read_exact(&mut payload).ok()?;
-        Some((head[3], head[4], u32::from_be_bytes([head[5] & 0x7f, head[6], head[7], head[8]]), payload))
-    }
-
     /// Reads until the connection ends, or nothing comes any more for `wait`.
     pub fn end(&mut self, wait: std::time::Duration) -> End {
         self.0.set_read_timeout(Some(wait)).unwrap();
@@ -105,5 +92,31 @@ impl Raw {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => End::Open,
             _ => End::Closed,
         })
+    }
+}
+
+impl Raw<UnixStream> {
+    pub fn connect_unix(path: &Path) -> Self {
+        let mut stream = UnixStream::connect(path).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()).unwrap();
+        Self(stream)
+    }
+}
+
+impl<S: Read + Write> Raw<S> {
+    /// Sends bytes, as many of them as the peer takes; whether it took all.
+    pub fn send(&mut self, bytes: &[u8]) -> bool {
+        self.0.write_all(bytes).is_ok()
+    }
+
+    /// The next frame: kind, flags, stream, payload; `None` at the end, or when none comes.
+    pub fn next(&mut self) -> Option<(u8, u8, u32, Vec<u8>)> {
+        let mut head = [0; 9];
+        self.0.read_exact(&mut head).ok()?;
+        let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+        self.0.read_exact(&mut payload).ok()?;
+        Some((head[3], head[4], u32::from_be_bytes([head[5] & 0x7f, head[6], head[7], head[8]]), payload))
     }
 }
