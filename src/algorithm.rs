@@ -14,6 +14,17 @@
 //!   it. In any window no more passes than the limit's promise and what was refunded within it.
 //! - An interval is half-open: what was taken at `t` is free again at `t + window`.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "a number that is encoded is converted by a check, so that it is never taken for another one"
+    )
+)]
+
 mod aging;
 #[cfg(test)]
 mod cases;

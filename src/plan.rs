@@ -2,6 +2,17 @@
 //!
 //! A value of these types is valid by construction; where the numbers come from (file, test) is not known here.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "a number that is encoded is converted by a check, so that it is never taken for another one"
+    )
+)]
+
 mod limit;
 mod set;
 mod shape;

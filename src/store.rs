@@ -1,5 +1,16 @@
 //! `trait Store`: decide a batch, each request atomically; and why a store could not.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "a number that is encoded is converted by a check, so that it is never taken for another one"
+    )
+)]
+
 mod memory;
 pub mod redis;
 mod replicas;

@@ -33,6 +33,7 @@ mod parity;
 mod promises;
 mod reload;
 mod replicas;
+mod script;
 mod secrets;
 mod sentinel;
 mod store_tls;

@@ -18,6 +18,7 @@ pub mod reflection;
 pub mod sentinel;
 pub mod server;
 pub mod shift;
+pub mod tap;
 pub mod tls;
 
 /// Sends a signal (a name such as `STOP`) to a child that this test started.

@@ -1,5 +1,16 @@
 //! Wire types to domain types and back; the only place that knows both.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "a number that is encoded is converted by a check, so that it is never taken for another one"
+    )
+)]
+
 use std::time::Duration;
 
 use hyper::header::HeaderName;
@@ -130,7 +141,8 @@ pub(super) fn reloaded(outcome: Option<ReloadOutcome>) -> Result<pb::ReloadConfi
     let Reloaded { config_hash, changes, restart_needed } = outcome.map_err(Status::failed_precondition)?;
     let restart_needed = restart_needed.into_iter().map(str::to_owned).collect();
     // A config has 10,000 plans at most.
-    let [added, removed, edited] = [changes.added, changes.removed, changes.edited].map(|plans| plans as u32);
+    let [added, removed, edited] =
+        [changes.added, changes.removed, changes.edited].map(|plans| u32::try_from(plans).unwrap_or(u32::MAX));
     Ok(pb::ReloadConfigResponse { config_hash, added, removed, edited, restart_needed })
 }
 
@@ -264,7 +276,8 @@ fn decided_by(by: DecidedBy) -> pb::DecidedBy {
 /// Microseconds as they are: the wire's duration is finer, so nothing needs rounding here.
 fn duration(us: u64) -> prost_types::Duration {
     // Both parts are far within their types: u64 microseconds are below 2^45 seconds.
-    prost_types::Duration { seconds: (us / 1_000_000) as i64, nanos: (us % 1_000_000 * 1_000) as i32 }
+    let (seconds, nanos) = (i64::try_from(us / 1_000_000), i32::try_from(us % 1_000_000 * 1_000));
+    prost_types::Duration { seconds: seconds.unwrap_or(i64::MAX), nanos: nanos.unwrap_or(i32::MAX) }
 }
 
 #[cfg(test)]

@@ -3,6 +3,17 @@
 //! Header fields are those of draft-ietf-httpapi-ratelimit-headers-11: whole seconds, rounded up, so that nobody is told to
 //! come back too early.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "a number that is encoded is converted by a check, so that it is never taken for another one"
+    )
+)]
+
 use std::fmt::Write as _;
 
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};

@@ -50,10 +50,10 @@ impl Shape {
             tag if tag < PRECISE => tag,
             tag => kind(Algorithm::SlidingWindow { precision: tag - PRECISE }),
         };
-        let place = COMMON_WINDOWS_MS.iter().position(|ms| window_code(*ms) == self.0 & u64::from(u32::MAX));
+        let mut windows = COMMON_WINDOWS_MS.iter().zip(0..NOT_COMMON);
+        let place = windows.find(|(ms, _)| window_code(**ms) == self.0 & u64::from(u32::MAX)).map(|(_, place)| place);
         let mut bytes = SmallVec::new();
-        // At most 31, by the length of the list.
-        bytes.push(kind | (place.unwrap_or(COMMON_WINDOWS_MS.len()) as u8) << 3);
+        bytes.push(kind | place.unwrap_or(NOT_COMMON) << 3);
         if kind == KIND_SLIDING_WINDOW_OTHER {
             bytes.push(tag - PRECISE);
         }
@@ -85,6 +85,9 @@ const KIND_SLIDING_WINDOW_OTHER: u8 = 5;
 
 /// In a shape's upper byte: what follows is a precision, which is below this.
 const PRECISE: u8 = 128;
+
+/// In the place of a window's place among [`COMMON_WINDOWS_MS`]: it has none. The largest number of five bits.
+const NOT_COMMON: u8 = 31;
 
 const SECOND_MS: u64 = 1_000;
 const MINUTE_MS: u64 = 60 * SECOND_MS;

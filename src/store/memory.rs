@@ -55,14 +55,15 @@ impl MemoryStore {
     /// Decides one ask at once.
     pub fn decide(&self, ask: &Ask) -> Result<Verdict, StoreError> {
         let now_us = self.clock.now_us();
-        let name = Name { group: ask.plan.counts_as.as_bytes(), key: ask.key.as_str().as_bytes() };
+        let name = Name::new(ask.plan.counts_as.as_bytes(), ask.key.as_str().as_bytes());
+        let name = name.ok_or_else(|| StoreError::Refused("the key and what its plan counts as are too long".to_owned()))?;
         let hash = shard::hash_of(&self.hasher, name);
         self.shard(hash).decide(name, hash, ask, now_us)
     }
 
     /// Forgets a key among the plans that count as this, at once; whether it was held.
     pub fn forget(&self, counts_as: &str, key: &Key) -> bool {
-        let name = Name { group: counts_as.as_bytes(), key: key.as_str().as_bytes() };
+        let Some(name) = Name::new(counts_as.as_bytes(), key.as_str().as_bytes()) else { return false };
         let hash = shard::hash_of(&self.hasher, name);
         self.shard(hash).remove(name, hash)
     }

@@ -245,12 +245,14 @@ impl Ingredients {
         matches!(self.target.topology, Topology::Cluster(_))
     }
 
-    /// What follows EVALSHA for a call.
-    fn command<T>(&self, call: &Call<T>) -> Vec<Value> {
+    /// What follows EVALSHA for a call. Errors: the call cannot be packed, see [`wire::pack_call`].
+    fn command<T>(&self, call: &Call<T>) -> Result<Vec<Value>, StoreError> {
         let keys = call.keys();
-        let packed = Value::Bytes(wire::pack_call(call).into());
+        let packed = Value::Bytes(wire::pack_call(call)?.into());
         let clock = self.injected.iter().map(|clock| Value::from(clock.now_us().to_string()));
-        let head = [Value::String(self.script.sha.clone()), Value::Integer(keys.len() as i64)];
-        head.into_iter().chain(keys.into_iter().map(Value::Bytes)).chain([packed]).chain(clock).collect()
+        // Redis refuses a number that is not that of the keys.
+        let keys_len = i64::try_from(keys.len()).unwrap_or(i64::MAX);
+        let head = [Value::String(self.script.sha.clone()), Value::Integer(keys_len)];
+        Ok(head.into_iter().chain(keys.into_iter().map(Value::Bytes)).chain([packed]).chain(clock).collect())
     }
 }

@@ -57,8 +57,7 @@ struct Class {
 
 impl Handle {
     fn new(page: u32, slot: usize) -> Self {
-        // A page has at most 256 slots.
-        Self(page << SLOT_BITS | slot as u32)
+        Self(page << SLOT_BITS | u32::from(u8::try_from(slot).expect("a page has at most 256 slots")))
     }
 
     fn page(self) -> usize {
@@ -164,11 +163,10 @@ impl Arena {
 
     fn add_page(&mut self, class: usize) -> u32 {
         self.bytes += page_bytes(class) + PAGE_OVERHEAD;
-        // Who adds keeps `bytes` within `ARENA_BYTES_MAX`, which bounds both numbers.
         let page = Page {
             bytes: vec![0; page_bytes(class)].into_boxed_slice(),
-            class: class as u32,
-            slot_bytes: slot_bytes(class) as u32,
+            class: number(class),
+            slot_bytes: number(slot_bytes(class)),
         };
         match self.vacant.pop() {
             Some(index) => {
@@ -177,7 +175,7 @@ impl Arena {
             }
             None => {
                 self.pages.push(page);
-                (self.pages.len() - 1) as u32
+                number(self.pages.len() - 1)
             }
         }
     }
@@ -187,6 +185,11 @@ impl Arena {
         self.bytes -= page_bytes(page.class as usize) + PAGE_OVERHEAD;
         self.vacant.push(index);
     }
+}
+
+/// A number of a page or of its bytes. Who adds keeps an arena within [`ARENA_BYTES_MAX`].
+fn number(number: usize) -> u32 {
+    u32::try_from(number).expect("an arena is bounded in bytes")
 }
 
 /// Slots are of one class when they are of one size: whole steps, then a seventh to the whole of a page, then pages.

@@ -29,10 +29,10 @@ const LOG: u8 = 4;
 /// Whom an entry is about: a key among the plans that count together.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Name<'a> {
-    /// At most 64 bytes.
     pub(super) group: &'a [u8],
-    /// At most 512 bytes.
     pub(super) key: &'a [u8],
+    pub(super) group_bytes: u8,
+    pub(super) key_bytes: u16,
 }
 
 /// What a record holds: a state, or where the shard keeps a log.
@@ -58,7 +58,8 @@ pub(super) struct Entry<'a>(pub(super) &'a [u8]);
 impl<'a> Entry<'a> {
     pub(super) fn name(self) -> Name<'a> {
         let group_end = NAME_AT + usize::from(self.0[GROUP_LENGTH_AT]);
-        Name { group: &self.0[NAME_AT..group_end], key: &self.0[group_end..self.records_at()] }
+        let (group, key) = (&self.0[NAME_AT..group_end], &self.0[group_end..self.records_at()]);
+        Name { group, key, group_bytes: self.0[GROUP_LENGTH_AT], key_bytes: u16::from_le_bytes(array(self.0, KEY_LENGTH_AT)) }
     }
 
     pub(super) fn is_of(self, name: Name<'_>) -> bool {
@@ -107,7 +108,12 @@ impl<'a> Entry<'a> {
     }
 }
 
-impl Name<'_> {
+impl<'a> Name<'a> {
+    /// `None` when the length of one of the two does not fit an entry; `check_name` and `Key` allow 64 and 512 bytes.
+    pub(super) fn new(group: &'a [u8], key: &'a [u8]) -> Option<Self> {
+        Some(Self { group, key, group_bytes: u8::try_from(group.len()).ok()?, key_bytes: u16::try_from(key.len()).ok()? })
+    }
+
     /// Bytes of an entry of this name before its records.
     pub(super) fn head_bytes(self) -> usize {
         NAME_AT + self.group.len() + self.key.len()
@@ -116,9 +122,8 @@ impl Name<'_> {
     /// Starts an entry that is in no list yet.
     pub(super) fn write_head(self, out: &mut Vec<u8>) {
         out.resize(LINKS_BYTES, 0);
-        // `check_name` and `Key` bound both lengths.
-        out.extend((self.key.len() as u16).to_le_bytes());
-        out.push(self.group.len() as u8);
+        out.extend(self.key_bytes.to_le_bytes());
+        out.push(self.group_bytes);
         out.extend(self.group);
         out.extend(self.key);
     }
@@ -203,7 +208,7 @@ mod tests {
     #[test]
     fn what_was_written_is_read() {
         let shape = |seconds| Limit::new("l", 5, Duration::from_secs(seconds), Algorithm::SlidingLog).unwrap().shape();
-        let name = Name { group: b"group", key: &[b'k'; 512] };
+        let name = Name::new(b"group", &[b'k'; 512]).unwrap();
         let states = [
             Stored::State(State::Window(Window { start_us: u64::MAX, count: 7 })),
             Stored::Log(u32::MAX),
@@ -222,7 +227,7 @@ mod tests {
             slot.resize(slot.len() + slack, 0);
             let entry = Entry(&slot);
             assert!(entry.is_of(name));
-            assert!(!entry.is_of(Name { group: b"groupk", key: &[b'k'; 511] }), "where the group ends does not count");
+            assert!(!entry.is_of(Name::new(b"groupk", &[b'k'; 511]).unwrap()), "where the group ends does not count");
             let records: Vec<Record> = entry.records().collect();
             assert_eq!(records.len(), states.len());
             for (index, (record, stored)) in records.iter().zip(&states).enumerate() {
@@ -233,12 +238,18 @@ mod tests {
     }
 
     #[test]
+    fn a_name_whose_length_fits_no_entry_is_none() {
+        assert!(Name::new(&[b'g'; 255], &[b'k'; 65_535]).is_some());
+        assert!(Name::new(&[b'g'; 256], b"k").is_none() && Name::new(b"g", &[b'k'; 65_536]).is_none());
+    }
+
+    #[test]
     fn a_record_is_overwritten_in_its_place() {
         let shape = Limit::new("l", 5, Duration::from_secs(1), Algorithm::SlidingCounter).unwrap().shape();
         let state = |tat_us| State::Bucket(Bucket { tat_us, at_us: 9 });
         let bucket = |tat_us| Stored::State(state(tat_us));
         let mut slot = Vec::new();
-        Name { group: b"g", key: b"k" }.write_head(&mut slot);
+        Name::new(b"g", b"k").unwrap().write_head(&mut slot);
         bucket(1).write(shape, &mut slot);
         bucket(2).write(shape, &mut slot);
         let first = Entry(&slot).records().next().unwrap().at;

@@ -59,8 +59,7 @@ impl Logs {
                 index
             }
             _ => {
-                // The capacity in bytes keeps the count far below 2^32.
-                let index = self.places.len() as u32;
+                let index = u32::try_from(self.places.len()).expect("the capacity in bytes bounds the number of logs");
                 self.places.push(Place::Held { runs: None, bytes: 0 });
                 self.give_back(index, runs);
                 index
@@ -81,7 +80,7 @@ impl Logs {
         let now = runs.heap_bytes() + LOG_OVERHEAD;
         if let Place::Held { runs: place, bytes } = &mut self.places[index as usize] {
             self.bytes = self.bytes - *bytes as usize + now;
-            *bytes = now as u32;
+            *bytes = u32::try_from(now).expect("a log's quota bounds its bytes");
             *place = Some(runs);
         }
     }

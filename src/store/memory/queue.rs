@@ -114,7 +114,7 @@ impl Queue {
         // A lower level's lists all come before the next list of a higher one.
         let Some(level) = self.occupied.iter().position(|lists| *lists != 0) else { return false };
         let slot = self.occupied[level].trailing_zeros();
-        let bits = level as u32 * LEVEL_BITS;
+        let bits = number(level) * LEVEL_BITS;
         // Above this level a list's time is the present.
         let above = self.tick & u64::MAX.checked_shl(bits + LEVEL_BITS).unwrap_or(0);
         let start = above | u64::from(slot) << bits;
@@ -125,13 +125,13 @@ impl Queue {
         self.occupied[level] ^= 1 << slot;
         let list = level << LEVEL_BITS | slot as usize;
         self.first[DUE] = std::mem::replace(&mut self.first[list], NONE);
-        set_previous(arena, Handle(self.first[DUE]), FIRST_OF | DUE as u32);
+        set_previous(arena, Handle(self.first[DUE]), FIRST_OF | number(DUE));
         true
     }
 
     fn prepend(&mut self, arena: &mut Arena, list: usize, handle: Handle) {
         let next = std::mem::replace(&mut self.first[list], handle.0);
-        set_previous(arena, handle, FIRST_OF | list as u32);
+        set_previous(arena, handle, FIRST_OF | number(list));
         set_next(arena, handle, next);
         if next != NONE {
             set_previous(arena, Handle(next), handle.0);
@@ -144,6 +144,11 @@ impl Queue {
         self.now_us = now_us;
         now_us.saturating_add(self.behind_us) >> TICK_BITS
     }
+}
+
+/// The number of a level or of a list.
+fn number(index: usize) -> u32 {
+    u32::try_from(index).expect("there are a few hundred lists")
 }
 
 fn previous(arena: &Arena, handle: Handle) -> u32 {

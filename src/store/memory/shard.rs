@@ -162,7 +162,7 @@ impl Shard {
     }
 
     fn find(&self, name: Name<'_>, hash: u64) -> Option<Handle> {
-        let hash = hash as u32;
+        let hash = short(hash);
         let place = self.by_name.find(spread(hash), |place| place.hash == hash && self.entry(place.handle).is_of(name));
         place.map(|place| place.handle)
     }
@@ -316,7 +316,7 @@ impl Shard {
         self.draft = draft;
         let fresh_at_us = self.fresh_at_us(handle);
         self.queue.push(&mut self.arena, handle, fresh_at_us, call.now_us);
-        let hash = hash as u32;
+        let hash = short(hash);
         self.by_name.insert_unique(spread(hash), Place { hash, handle }, |place| spread(place.hash));
     }
 
@@ -372,7 +372,7 @@ impl Shard {
 
     /// Lets the table follow an entry that was copied.
     fn repoint(&mut self, from: Handle, to: Handle) {
-        let hash = hash_of(&self.hasher, self.entry(to).name()) as u32;
+        let hash = short(hash_of(&self.hasher, self.entry(to).name()));
         if let Some(place) = self.by_name.find_mut(spread(hash), |place| place.handle == from) {
             place.handle = to;
         }
@@ -424,7 +424,7 @@ impl Shard {
     /// Drops an entry that is in the queue no more.
     fn forget(&mut self, handle: Handle, kept: &mut Option<Handle>) {
         let entry = Entry(self.arena.get(handle));
-        let hash = hash_of(&self.hasher, entry.name()) as u32;
+        let hash = short(hash_of(&self.hasher, entry.name()));
         if let Ok(place) = self.by_name.find_entry(spread(hash), |place| place.handle == handle) {
             place.remove();
         }
@@ -445,10 +445,16 @@ impl Shard {
 pub(super) fn hash_of(hasher: &RandomState, name: Name<'_>) -> u64 {
     let mut state = hasher.build_hasher();
     // With the group's length before it, no two names are one text.
-    state.write_u8(name.group.len() as u8);
+    state.write_u8(name.group_bytes);
     state.write(name.group);
     state.write(name.key);
     state.finish()
+}
+
+/// The lowest 32 bits of a hash.
+fn short(hash: u64) -> u32 {
+    let [b0, b1, b2, b3, ..] = hash.to_le_bytes();
+    u32::from_le_bytes([b0, b1, b2, b3])
 }
 
 /// A table goes by the lowest bits of a hash and by the highest, of which 32 alone have none.

@@ -43,8 +43,8 @@ pub(super) trait Carrier: Send + Sync + 'static {
     /// and is answered at its deadline.
     fn ready(&self) -> impl Future<Output = ()> + Send;
 
-    /// A call as it is carried.
-    fn command<T>(&self, call: &Call<T>) -> Vec<Value>;
+    /// A call as it is carried. Errors: it cannot be, and nothing is sent.
+    fn command<T>(&self, call: &Call<T>) -> Result<Vec<Value>, StoreError>;
 
     /// One script call, whose last caller waits until `until`; the reply. It ends, in an error when nothing else comes.
     fn carry(&self, command: Vec<Value>, until: Instant) -> impl Future<Output = Result<Value, StoreError>> + Send;
@@ -261,7 +261,13 @@ impl<C: Carrier> Driver<C> {
         let (carrier, command) = (self.carrier.clone(), self.carrier.command(&call));
         self.calls[place] = Some(call);
         self.free.pop();
-        Some(async move { (place, carrier.carry(command, until).await) })
+        Some(async move {
+            let reply = match command {
+                Ok(command) => carrier.carry(command, until).await,
+                Err(error) => Err(error),
+            };
+            (place, reply)
+        })
     }
 
     fn settle(&mut self, place: usize, reply: Result<Value, StoreError>) {

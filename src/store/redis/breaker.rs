@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 /// Calls in a row that must fail. One more than may be under way at once, so that a single stall of Redis, no longer than
 /// the deadline, opens nothing; a dead one costs its callers five deadlines at most.
+#[expect(clippy::cast_possible_truncation, reason = "a handful of calls")]
 pub(super) const FAILURES_MAX: u32 = super::batcher::CALLS_MAX as u32 + 1;
 /// Longest pause before the first probe. A connection that was cut is often all that was wrong, so it is short; it is not
 /// nothing, since many replicas may have lost theirs at one instant.
@@ -174,7 +175,8 @@ impl Breaker {
 /// Anything from nothing to a bound, four seconds at most, as chance has it ("full jitter").
 pub(super) fn within(bound: Duration, chance: u64) -> Duration {
     // Below 2^64: such a bound of nanoseconds takes 32 bits, the chance is cut to 32.
-    Duration::from_nanos((bound.as_nanos() as u64 * (chance >> 32)) >> 32)
+    let bound_ns = u32::try_from(bound.as_nanos()).unwrap_or(u32::MAX);
+    Duration::from_nanos((u64::from(bound_ns) * (chance >> 32)) >> 32)
 }
 
 #[cfg(test)]

@@ -17,8 +17,12 @@ use crate::plan::{Anchor, Limit, OnStoreFailure, Plan, Rule, WINDOW_MIN};
 use crate::store::{Ask, StoreError};
 
 /// Most requests in one call, of [`SCRIPT_NAMES_MAX`] names or fewer: one more for a name that is in the call already costs
-/// Redis a tenth of one more name, and a byte must number their plans.
+/// Redis a tenth of one more name.
 pub(super) const REQUESTS_MAX: usize = 256;
+/// Most plans in one call: their number is a byte of the packed call.
+pub(super) const PLANS_MAX: usize = 255;
+/// Most logs in one call: the number of one name's is a byte of the packed call, and to read each takes Redis two commands.
+pub(super) const LOGS_MAX: usize = 255;
 
 /// An ask as it goes to the script: its key and group have become a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +47,8 @@ pub(super) struct Call<T> {
     /// Of each group's name, to find it by.
     hashes: Vec<u64>,
     requests: usize,
+    /// Of all groups.
+    logs: usize,
 }
 
 /// The requests of a call for one name, in their order; at least one.
@@ -57,7 +63,7 @@ pub(super) struct Group<T> {
 
 pub(super) struct Member<T> {
     /// Index in the call's plans.
-    pub(super) plan: u8,
+    pub(super) plan: usize,
     pub(super) mode: Mode,
     pub(super) cost: u64,
     /// When the waiter stops waiting.
@@ -70,13 +76,18 @@ impl<T> Call<T> {
     /// With no requests yet, and place for so many.
     pub(super) fn new(expected: usize) -> Self {
         let names = expected.min(SCRIPT_NAMES_MAX);
-        Self { plans: Vec::new(), groups: Vec::with_capacity(names), hashes: Vec::with_capacity(names), requests: 0 }
+        Self { plans: Vec::new(), groups: Vec::with_capacity(names), hashes: Vec::with_capacity(names), requests: 0, logs: 0 }
     }
 
-    /// Whether a request for `name` has room.
-    pub(super) fn has_room_for(&self, name: &str) -> bool {
-        self.requests < REQUESTS_MAX
-            && (self.groups.len() < SCRIPT_NAMES_MAX || self.find(name, xxh3_64(name.as_bytes())).is_some())
+    /// Whether a request has room. Any has in an empty call.
+    pub(super) fn has_room_for(&self, request: &Request) -> bool {
+        let (name, plan) = (&request.name, &request.plan);
+        self.requests == 0
+            || (self.requests < REQUESTS_MAX
+                // As if all its limits were logs that the call does not have yet.
+                && self.logs + plan.limits().len() <= LOGS_MAX
+                && (self.plans.len() < PLANS_MAX || self.plan_of(plan).is_some())
+                && (self.groups.len() < SCRIPT_NAMES_MAX || self.find(name, xxh3_64(name.as_bytes())).is_some()))
     }
 
     /// Takes a request in, for which there is room, and who waits for its answer until then.
@@ -91,7 +102,9 @@ impl<T> Call<T> {
         let group = &mut self.groups[group];
         // Members of one plan have the keys of the first of them.
         if group.members.iter().all(|member| member.plan != plan) {
-            group.add_keys_of(self.plans[usize::from(plan)].limits());
+            let before = group.logs.len();
+            group.add_keys_of(self.plans[plan].limits());
+            self.logs += group.logs.len() - before;
         }
         group.members.push(Member { plan, mode: request.mode, cost: request.cost, until, waiter: Some(waiter) });
         self.requests += 1;
@@ -109,14 +122,15 @@ impl<T> Call<T> {
         candidates.find(|index| self.groups[*index].name == name)
     }
 
-    fn plan_index(&mut self, plan: Arc<Plan>) -> u8 {
-        let known = self.plans.iter().position(|other| Arc::ptr_eq(other, &plan));
-        let index = known.unwrap_or_else(|| {
+    fn plan_of(&self, plan: &Arc<Plan>) -> Option<usize> {
+        self.plans.iter().position(|other| Arc::ptr_eq(other, plan))
+    }
+
+    fn plan_index(&mut self, plan: Arc<Plan>) -> usize {
+        self.plan_of(&plan).unwrap_or_else(|| {
             self.plans.push(plan);
             self.plans.len() - 1
-        });
-        // There are at most as many plans as requests.
-        index as u8
+        })
     }
 
     /// Names of the keys in the order that the script takes them: packed states, then logs. They are parts of one text, so
@@ -197,7 +211,7 @@ impl<T> Group<T> {
     }
 
     /// What distinguishes one request from another but for its name: plan, mode and cost; `None` where it is not one alone.
-    pub(super) fn look(&self) -> Option<(u8, Mode, u64)> {
+    pub(super) fn look(&self) -> Option<(usize, Mode, u64)> {
         match &*self.members {
             [alone] => Some((alone.plan, alone.mode, alone.cost)),
             _ => None,
@@ -207,7 +221,7 @@ impl<T> Group<T> {
     /// Whether all members charge or peek by one plan that has one limit or no log: the script is quick about those.
     pub(super) fn is_alike(&self, plans: &[Arc<Plan>]) -> bool {
         let plan = self.members[0].plan;
-        let quick = plans[usize::from(plan)].limits().len() == 1 || self.logs.is_empty();
+        let quick = plans[plan].limits().len() == 1 || self.logs.is_empty();
         quick && self.members.iter().all(|member| member.plan == plan && member.mode != Mode::Refund)
     }
 }

@@ -265,7 +265,8 @@ impl Nodes {
         let lanes: Vec<_> = masters.iter().map(|master| ((*master).clone(), self.lane(master, trial(master)))).collect();
         let mut owners = vec![u16::MAX; usize::from(SLOTS)];
         for range in &ranges {
-            let owner = masters.binary_search(&&range.master).map_or(u16::MAX, |place| place as u16);
+            let owner =
+                masters.binary_search(&&range.master).ok().and_then(|place| u16::try_from(place).ok()).unwrap_or(u16::MAX);
             owners[usize::from(range.first)..=usize::from(range.last)].fill(owner);
         }
         self.forget_all_but(&lanes);

@@ -92,7 +92,7 @@ impl Connection {
     pub(super) async fn prove(&self, recipe: &Recipe) -> Result<(), StoreError> {
         let until = monotonic() + recipe.ingredients.deadline;
         let call = Call::trial(name::trial(recipe.trial), until);
-        let arguments = recipe.ingredients.command(&call);
+        let arguments = recipe.ingredients.command(&call)?;
         let reply = match self.call(Errand { verb: Verb::Script, arguments, until }, false).await {
             Err(Trouble::Error(error)) => return Err(error),
             Err(trouble) if recipe.ingredients.is_clustered() => {

@@ -222,7 +222,7 @@ impl Carrier for Keeper {
         let _ = self.state.standing.subscribe().wait_for(|standing| standing.ready().is_some()).await;
     }
 
-    fn command<T>(&self, call: &Call<T>) -> Vec<Value> {
+    fn command<T>(&self, call: &Call<T>) -> Result<Vec<Value>, StoreError> {
         self.state.recipe.ingredients.command(call)
     }
 
@@ -335,7 +335,7 @@ impl State {
         let undecided = self.undecided.load(Ordering::Relaxed) - before;
         // What came to nothing before is told; the next outage counts its own.
         self.undecided_before.store(before + undecided, Ordering::Relaxed);
-        tracing::info!(server, out_ms = out.as_millis() as u64, undecided, "store connected");
+        tracing::info!(server, out_ms = u64::try_from(out.as_millis()).unwrap_or(u64::MAX), undecided, "store connected");
     }
 
     /// Takes note of what the server says of itself.

@@ -50,7 +50,7 @@ impl<T: Waiter> Waiting<T> for Lines<T> {
         let mut call = Call::new(1);
         while let Some(slot) = self.next_slot() {
             let line = self.lines.entry(slot).or_default();
-            while line.front().is_some_and(|entry| call.has_room_for(&entry.request.name)) {
+            while line.front().is_some_and(|entry| call.has_room_for(&entry.request)) {
                 let Some(Entry { request, until, waiter }) = line.pop_front() else { break };
                 if !waiter.is_gone() {
                     call.take(request, waiter, until);

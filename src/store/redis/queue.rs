@@ -110,7 +110,7 @@ impl<T: Waiter> Queue<T> {
     fn next_for(&mut self, call: &Call<T>) -> Option<Entry<T>> {
         let from_batch = !self.batches.is_empty() && (self.batch_next || self.singles.is_empty());
         let first = if from_batch { self.batches.front()?.front() } else { self.singles.front() };
-        if !call.has_room_for(&first?.request.name) {
+        if !call.has_room_for(&first?.request) {
             return None;
         }
         self.len -= 1;

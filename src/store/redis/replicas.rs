@@ -32,7 +32,7 @@ impl RedisStore {
             Value::from(name::replicas()),
             Value::from(replica.as_str()),
             // A constant of seconds: its milliseconds fit.
-            number(lifetime.as_millis() as u64),
+            number(u64::try_from(lifetime.as_millis()).unwrap_or(u64::MAX)),
             number(REPLICAS_MAX),
         ];
         let errand = Errand { verb: Verb::Announce, arguments, until };

@@ -1,5 +1,7 @@
 //! Calls and readings as the packed strings that the script takes and gives; `script/request.lua` gives their layout.
 
+use std::fmt::Display;
+
 use smallvec::SmallVec;
 
 use super::call::{Call, Group};
@@ -9,49 +11,76 @@ use crate::store::StoreError;
 
 /// Bytes of a number in a reading, and of a limit's numbers.
 const NUMBER: usize = 7;
+/// Bytes of a cost.
+const COST: usize = 5;
 /// Bytes of a request: plan, mode, cost.
-const REQUEST: usize = 7;
+const REQUEST: usize = 2 + COST;
+/// Bytes of the number that says where plans end.
+const PLANS_END: usize = 4;
 
-/// A call as the script's one packed argument. Counts are within their bytes by the bounds of calls and plans; a cost fits
-/// its plan's capacities, which are below 2^40, and so is a refund's.
-pub(super) fn pack_call<T>(call: &Call<T>) -> Vec<u8> {
+/// A call as the script's one packed argument.
+///
+/// Errors: a number does not fit its bytes. A call is filled within the bounds of its counts, and plans and costs have theirs,
+/// so this is a defect of this program: the call is not sent, since the script would take it for another one.
+pub(super) fn pack_call<T>(call: &Call<T>) -> Result<Vec<u8>, StoreError> {
     let mut packed = Vec::with_capacity(64 * call.plans.len() + 16 * call.groups.len());
-    packed.push(call.plans.len() as u8);
+    packed.extend([0; PLANS_END]);
+    packed.push(byte(call.plans.len(), "plans")?);
     for plan in &call.plans {
-        packed.push(plan.limits().len() as u8);
-        plan.limits().iter().for_each(|limit| pack_limit(&mut packed, limit));
+        packed.push(byte(plan.limits().len(), "limits of a plan")?);
+        plan.limits().iter().try_for_each(|limit| pack_limit(&mut packed, limit))?;
     }
-    packed.push(call.groups.len() as u8);
-    packed.push(call.groups.iter().filter(|group| group.has_packed).count() as u8);
+    let plans_end = u32::try_from(packed.len()).map_err(|_| misfit(packed.len(), "bytes of plans"))?;
+    packed[..PLANS_END].copy_from_slice(&plans_end.to_le_bytes());
+    packed.push(byte(call.groups.len(), "names")?);
+    packed.push(byte(call.groups.iter().filter(|group| group.has_packed).count(), "packed states")?);
     for alike in call.groups.chunk_by(|group, next| group.look().is_some() && group.look() == next.look()) {
-        // There are at most as many as a call has names.
-        pack_group(&mut packed, &alike[0], alike[0].is_alike(&call.plans), alike.len() as u8);
+        pack_group(&mut packed, &alike[0], alike[0].is_alike(&call.plans), alike.len())?;
     }
-    packed
+    Ok(packed)
 }
 
-fn pack_limit(packed: &mut Vec<u8>, limit: &Limit) {
+fn pack_limit(packed: &mut Vec<u8>, limit: &Limit) -> Result<(), StoreError> {
     let precision = match limit.algorithm() {
         Algorithm::SlidingWindow { precision } => precision,
         _ => 0,
     };
     let shape = limit.shape().bytes();
-    packed.extend([limit.kind(), precision, shape.len() as u8]);
+    packed.extend([limit.kind(), precision, byte(shape.len(), "bytes of a shape")?]);
     packed.extend_from_slice(&shape);
-    for number in [limit.window_us(), limit.quota(), limit.capacity()] {
-        packed.extend_from_slice(&number.to_le_bytes()[..NUMBER]);
-    }
+    let numbers = [limit.window_us(), limit.quota(), limit.capacity()];
+    numbers.into_iter().try_for_each(|number| pack_number::<NUMBER>(packed, number))
 }
 
 /// A group, and how many in a row look just so: of one plan, they have logs and packed states alike.
-fn pack_group<T>(packed: &mut Vec<u8>, group: &Group<T>, alike: bool, repeats: u8) {
+fn pack_group<T>(packed: &mut Vec<u8>, group: &Group<T>, alike: bool, repeats: usize) -> Result<(), StoreError> {
     packed.reserve(6 + REQUEST * group.members.len());
-    packed.extend((group.members.len() as u16).to_le_bytes());
-    packed.extend([u8::from(group.has_packed), group.logs.len() as u8, u8::from(alike), repeats]);
+    let members = group.members.len();
+    packed.extend(u16::try_from(members).map_err(|_| misfit(members, "requests for a name"))?.to_le_bytes());
+    let logs = byte(group.logs.len(), "logs of a name")?;
+    packed.extend([u8::from(group.has_packed), logs, u8::from(alike), byte(repeats, "names that look alike")?]);
     for member in &group.members {
-        packed.extend([member.plan, code_of(member.mode)]);
-        packed.extend_from_slice(&member.cost.to_le_bytes()[..5]);
+        packed.extend([byte(member.plan, "plans")?, code_of(member.mode)]);
+        pack_number::<COST>(packed, member.cost)?;
     }
+    Ok(())
+}
+
+/// A number's lowest `N` bytes, when the others are zero.
+fn pack_number<const N: usize>(packed: &mut Vec<u8>, number: u64) -> Result<(), StoreError> {
+    let bytes = number.to_le_bytes();
+    let (low, high) = bytes.split_at(N);
+    packed.extend_from_slice(low);
+    if high.iter().all(|byte| *byte == 0) { Ok(()) } else { Err(misfit(number, "units or microseconds")) }
+}
+
+fn byte(count: usize, what: &str) -> Result<u8, StoreError> {
+    u8::try_from(count).map_err(|_| misfit(count, what))
+}
+
+#[cold]
+fn misfit(count: impl Display, what: &str) -> StoreError {
+    StoreError::Refused(format!("{count} {what} are more than a script call can say"))
 }
 
 fn code_of(mode: Mode) -> u8 {
@@ -66,7 +95,7 @@ fn code_of(mode: Mode) -> u8 {
 pub(super) fn parse_reply<T>(reply: &[u8], call: &Call<T>) -> Option<Vec<Result<Verdict, StoreError>>> {
     let mut rest = reply;
     let members = call.groups.iter().flat_map(|group| &group.members);
-    let limits = members.map(|member| (call.plans[usize::from(member.plan)].limits(), member.mode));
+    let limits = members.map(|member| (call.plans[member.plan].limits(), member.mode));
     let answers: Option<Vec<_>> = limits.map(|(limits, mode)| parse_answer(&mut rest, limits, mode)).collect();
     answers.filter(|_| rest.is_empty())
 }
@@ -115,3 +144,5 @@ fn parse_reading(rest: &mut &[u8], limit: &Limit) -> Option<Reading> {
 
 #[cfg(test)]
 mod fuzz;
+#[cfg(test)]
+mod tests;

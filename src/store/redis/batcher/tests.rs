@@ -22,8 +22,8 @@ impl Carrier for Panics {
 
     async fn ready(&self) {}
 
-    fn command<T>(&self, _call: &Call<T>) -> Vec<Value> {
-        Vec::new()
+    fn command<T>(&self, _call: &Call<T>) -> Result<Vec<Value>, StoreError> {
+        Ok(Vec::new())
     }
 
     async fn carry(&self, _command: Vec<Value>, _until: Instant) -> Result<Value, StoreError> {
@@ -88,8 +88,8 @@ impl Carrier for Silent {
         self.ready.acquire().await.unwrap().forget();
     }
 
-    fn command<T>(&self, _call: &Call<T>) -> Vec<Value> {
-        Vec::new()
+    fn command<T>(&self, _call: &Call<T>) -> Result<Vec<Value>, StoreError> {
+        Ok(Vec::new())
     }
 
     async fn carry(&self, _command: Vec<Value>, _until: Instant) -> Result<Value, StoreError> {

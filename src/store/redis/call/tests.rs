@@ -45,7 +45,7 @@ fn reply<T>(memory: &mut Memory, call: &Call<T>) -> Vec<u8> {
     let mut bytes = Vec::new();
     for group in &call.groups {
         for member in &group.members {
-            let plan = &call.plans[usize::from(member.plan)];
+            let plan = &call.plans[member.plan];
             let verdict = execute(memory, &group.name, plan, member.cost, member.mode);
             bytes.push(if verdict.fits { b'1' } else { b'0' });
             for reading in &verdict.readings {
@@ -95,7 +95,7 @@ fn check(history: u64, requests: u64, names: u64, plans: &[Arc<Plan>]) {
             _ => Mode::Charge,
         };
         let request = Request { name: random.below(names).to_string(), plan, cost: 1 + random.below(3), mode };
-        if !call.has_room_for(&request.name) {
+        if !call.has_room_for(&request) {
             let bound = call.groups.len() == SCRIPT_NAMES_MAX || expected.len() == REQUESTS_MAX;
             assert!(bound, "history {history}: a request was turned away from a call that is not full");
             continue;

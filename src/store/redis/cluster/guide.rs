@@ -39,7 +39,7 @@ impl Carrier for Guide {
         self.home.ready().await;
     }
 
-    fn command<T>(&self, call: &Call<T>) -> Vec<Value> {
+    fn command<T>(&self, call: &Call<T>) -> Result<Vec<Value>, StoreError> {
         self.home.command(call)
     }
 

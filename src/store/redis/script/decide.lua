@@ -19,11 +19,15 @@ while groups > 0 or repeats > 0 do
   if repeats == 0 then
     n, has_packed, logs, alike, repeats, first_at = unpack('<I2BBBB', request, next_at)
     groups, next_at, limits = groups - repeats, first_at + 7 * n, nil
+    if n == 0 or repeats == 0 or groups < 0 or next_at > #request + 1
+      or next_packed + has_packed * repeats > packed + 1 or next_log + logs * repeats > #keys + 1 then
+      return { err = MALFORMED }
+    end
     if n == 1 and alike == 1 and logs == 0 then
       local plan, mode
       plan, mode, cost = unpack('<BBI5', request, first_at)
       local place = plan_at[plan]
-      limits = mode == 1 and byte(request, place)
+      limits = mode == 1 and place and byte(request, place)
       several = limits and limits > 1 and {}
       for index = 1, limits or 0 do
         local size
@@ -126,5 +130,8 @@ while groups > 0 or repeats > 0 do
     end
     next_packed, next_log, repeats = next_packed + has_packed, next_log + logs, repeats - 1
   end
+end
+if next_at <= #request or next_packed <= packed or next_log <= #keys then
+  return { err = MALFORMED }
 end
 return table.concat(replies)

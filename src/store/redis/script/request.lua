@@ -4,12 +4,14 @@
 -- KEYS     the name of each group's packed state, for groups that have one, in their order; then, group by group, the
 --          names of logs. All keys of one group carry the same hash tag, and no two groups share a key.
 -- ARGV[1]  whole numbers, microseconds:
---            plans B, then per plan: limits B, then per limit: kind B, precision B (0 if it has none), length of shape B,
+--            where plans end I4, counted in bytes; plans B, then per plan: limits B, then per limit: kind B, precision B (0 if it has none), length of shape B,
 --            shape, window I7, quota I7, burst I7;
 --            groups B, names of packed states B, then per group: requests I2, has a packed state B, names of logs B,
 --            alike B (1 when all its requests are of one plan, which has one limit or no log), repeats B (how many groups
 --            in a row look just so, this one included), then per request: plan B, counted from 0, mode B (1 charge, 0 peek,
 --            2 refund, which is in no group that is alike), cost I5. Groups that repeat another are left out.
+--          Its counts must agree with one another, with its length and with the number of keys; if not, the reply is an
+--          error, and so it is, or an 'E' for that group, where a group speaks of what there is none of.
 -- Reply    one string, per request in this order: '1' or '0' (whether the cost fits), then for each limit its reading, one
 --          to three I7, see each algorithm, and of a refund another for each, from before it; or 'E' and an error as length
 --          I2 and text, when its state cannot be read: it is not ours, or a newer version's.
@@ -26,9 +28,11 @@
 -- few are made and none per name; all else, by functions that are made when a name needs them.
 
 local request, keys = ARGV[1], KEYS
+-- A request that contradicts itself was not made by this version: nothing that it says can be relied on.
+local MALFORMED = 'ERR tollgate: the request of this call is malformed'
 -- Where in the request each plan begins, from 0.
-local plan_at, after_plans = {}, 2
-for index = 0, byte(request) - 1 do
+local plan_at, after_plans, plans_end, plans = {}, 6, unpack('<I4B', request)
+for index = 0, plans - 1 do
   plan_at[index] = after_plans
   local limits = byte(request, after_plans)
   after_plans = after_plans + 1
@@ -36,7 +40,13 @@ for index = 0, byte(request) - 1 do
     after_plans = after_plans + 24 + byte(request, after_plans + 2)
   end
 end
+if after_plans ~= plans_end + 1 then
+  return { err = MALFORMED }
+end
 local groups, packed, groups_at = unpack('<BB', request, after_plans)
+if packed > #keys then
+  return { err = MALFORMED }
+end
 local values = packed > 0 and call('MGET', table_unpack(keys, 1, packed)) or {}
 -- In the order of the requests, one or several at a time, and how many of them stand whatever happens to the rest of its
 -- group.

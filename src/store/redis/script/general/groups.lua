@@ -24,6 +24,9 @@ local function limits_of(plan)
   if limits then
     return limits
   end
+  if not place then
+    error('tollgate: a request is of no plan of its call', 0)
+  end
   limits = {}
   plans[plan] = limits
   local n = byte(request, place)
@@ -42,6 +45,12 @@ local function limits_of(plan)
   return limits
 end
 
+local function check_mode(mode, most)
+  if mode > most then
+    error('tollgate: a request has an unknown mode', 0)
+  end
+end
+
 -- Whether a packed state is one record of this limit.
 local function is_alone(value, limit)
   local shape = limit.shape
@@ -58,6 +67,7 @@ local function decide_alike(key, value, limit, n)
   for index = settled + 1, settled + n do
     local _, mode, cost
     _, mode, cost, at = unpack('<BBI5', request, at)
+    check_mode(mode, 1)
     fits = rule.fits(limit, first, second, third, cost)
     local charged = fits and mode == 1
     if charged then
@@ -107,6 +117,7 @@ local function decide_several(key, value, limits, n)
   for row = settled + 1, settled + n do
     local _, mode, cost
     _, mode, cost, at = unpack('<BBI5', request, at)
+    check_mode(mode, 1)
     local fits, parts = true, {}
     for index, limit in ipairs(limits) do
       fits = fits and limit.rule.fits(limit, first[index], second[index], third[index], cost)
@@ -295,6 +306,7 @@ local function make_decide_mixed()
   local function decide_one(key, value, logs)
     local plan, mode, cost
     plan, mode, cost, at = unpack('<BBI5', request, at)
+    check_mode(mode, 2)
     if key and mode ~= 1 and not value then
       call('GET', key)
     end

@@ -1,0 +1,182 @@
+//! The script and what it is sent: any mixture of requests is decided as one after another, and a request that contradicts
+//! itself is refused at once.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::plan::{Algorithm, Plan};
+use tollgate::store::{Ask, MemoryStore, RedisStore, Store};
+
+use crate::support::clock::FakeClock;
+use crate::support::history::Random;
+use crate::support::plans::{BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, peek, plan, refund};
+use crate::support::redis::Redis;
+use crate::support::tap::Tap;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// More than a byte can count.
+const PLANS: u64 = 300;
+
+async fn decides_as_serially(plans: &[Arc<Plan>], keys: u64) {
+    let (redis, clock) = (Redis::start(), FakeClock::new());
+    let shared = RedisStore::with_injected_clock(&redis.url(), Arc::new(clock.clone())).unwrap();
+    let serial = MemoryStore::new(1 << 30, Arc::new(clock.clone()));
+    let mut random = Random(plans.len() as u64 + keys);
+    for batch in 0..20 {
+        clock.advance(random.below(3_000_000));
+        let one = |_| {
+            let (plan, key) = (random.pick(plans).clone(), format!("key {}", random.below(keys)));
+            let most = plan.limits().iter().map(tollgate::plan::Limit::capacity).min().unwrap();
+            let cost = 1 + random.below(most);
+            match random.below(8) {
+                0 => peek(&plan, &key, cost),
+                1 => refund(&plan, &key, cost),
+                _ => ask(&plan, &key, cost),
+            }
+        };
+        let mut asks: Vec<Ask> = (0..1_000).map(one).collect();
+        if batch % 2 == 0 {
+            // Each plan stands in a row of its own, all of one key.
+            asks.extend(plans.iter().map(|plan| ask(plan, "key 0", 1)));
+        }
+        let (from_redis, expected) = (shared.decide_batch(&asks, PATIENCE).await, serial.decide_batch(&asks, PATIENCE).await);
+        for (place, (found, expected)) in from_redis.iter().zip(&expected).enumerate() {
+            assert_eq!(found, expected, "batch {batch}, request {place}: {:?}", asks[place]);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_plans_of_one_key_than_a_byte_counts_are_decided_as_one_after_another() {
+    let kinds = [FIXED, BUCKET, COUNTER, WINDOW, Algorithm::SlidingWindow { precision: 5 }];
+    let of = |index: u64| limit(2 + index % 7, Duration::from_secs(1 + index % 3), kinds[(index % 5) as usize]);
+    let plans: Vec<_> = (0..PLANS).map(|index| plan(vec![of(index)])).collect();
+    for keys in [1, 3, 100] {
+        decides_as_serially(&plans, keys).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_logs_of_one_key_than_a_byte_counts_are_decided_as_one_after_another() {
+    let log = |index: u64| limit(3, Duration::from_millis(2_000 + index), LOG);
+    let plans: Vec<_> = (0..PLANS)
+        .map(|index| match index % 3 {
+            0 => plan(vec![log(index)]),
+            1 => plan(vec![log(index), limit(9, Duration::from_secs(1), FIXED), log(PLANS + index)]),
+            _ => plan((0..8).map(|other| log(8 * index + other)).collect()),
+        })
+        .collect();
+    for keys in [1, 40] {
+        decides_as_serially(&plans, keys).await;
+    }
+}
+
+/// Sends commands to a Redis as they are.
+struct Raw(TcpStream);
+
+impl Raw {
+    /// The first byte of the reply, which tells an error, and its first line or its contents.
+    fn call(&mut self, words: &[Vec<u8>]) -> (u8, Vec<u8>) {
+        let mut bytes = format!("*{}\r\n$7\r\nEVALSHA\r\n", words.len() + 1).into_bytes();
+        for word in words {
+            bytes.extend(format!("${}\r\n", word.len()).bytes());
+            bytes.extend(word);
+            bytes.extend(b"\r\n");
+        }
+        self.0.write_all(&bytes).unwrap();
+        let line = self.line();
+        let mut contents = line[1..].to_vec();
+        if line[0] == b'$' {
+            contents = vec![0; std::str::from_utf8(&contents).unwrap().trim().parse::<usize>().unwrap() + 2];
+            self.0.read_exact(&mut contents).unwrap();
+        }
+        (line[0], contents)
+    }
+
+    fn line(&mut self) -> Vec<u8> {
+        let mut line = Vec::new();
+        while !line.ends_with(b"\r\n") {
+            let mut byte = [0];
+            self.0.read_exact(&mut byte).unwrap();
+            line.push(byte[0]);
+        }
+        line
+    }
+}
+
+/// A call that the store made, and a connection to make others like it by.
+async fn captured(redis: &Redis, asks: &[Ask]) -> (Vec<Vec<u8>>, Raw) {
+    let tap = Tap::before(redis.port);
+    let store = RedisStore::connect(&tap.url(), Duration::from_secs(10)).unwrap();
+    assert!(store.connected(PATIENCE).await);
+    assert!(store.decide_batch(asks, PATIENCE).await.iter().all(Result::is_ok));
+    let call = tap.commands("EVALSHA").pop().unwrap();
+    let raw = Raw(TcpStream::connect(("127.0.0.1", redis.port)).unwrap());
+    raw.0.set_read_timeout(Some(PATIENCE)).unwrap();
+    (call, raw)
+}
+
+fn cpu_us(redis: &Redis) -> u64 {
+    let info = redis.cli(&["INFO", "cpu"]);
+    let seconds = |name: &str| -> f64 { info.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().parse().unwrap() };
+    ((seconds("used_cpu_sys:") + seconds("used_cpu_user:")) * 1e6) as u64
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_count_that_contradicts_the_request_is_refused() {
+    let redis = Redis::start();
+    let (mut call, mut raw) = captured(&redis, &[ask(&plan(vec![limit(1_000, Duration::from_secs(60), FIXED)]), "key", 1)]).await;
+    let request = call.pop().unwrap();
+    let plans_end = usize::try_from(u32::from_le_bytes(request[..4].try_into().unwrap())).unwrap();
+    assert_eq!(raw.call(&[call.clone(), vec![request.clone()]].concat()).0, b'$', "the call as it was made");
+    // Where plans end, and how many there are; limits of the one; groups, packed states; requests, logs, repeats.
+    let counts = (0..6).chain([plans_end, plans_end + 1, plans_end + 2, plans_end + 3, plans_end + 5, plans_end + 7]);
+    for place in counts {
+        for value in (0..=255).filter(|value| *value != request[place]) {
+            let mut wrong = request.clone();
+            wrong[place] = value;
+            let (kind, text) = raw.call(&[call.clone(), vec![wrong]].concat());
+            assert_eq!(kind, b'-', "byte {place} is {value}: {:?}", String::from_utf8_lossy(&text));
+        }
+    }
+    for length in 0..request.len() {
+        assert_eq!(raw.call(&[call.clone(), vec![request[..length].to_vec()]].concat()).0, b'-', "cut to {length} bytes");
+    }
+    assert_eq!(raw.call(&[call.clone(), vec![[request.as_slice(), &[0]].concat()]].concat()).0, b'-', "a byte too many");
+    let mut keys = call.clone();
+    keys[1] = b"2".to_vec();
+    keys.push(b"another".to_vec());
+    assert_eq!(raw.call(&[keys, vec![request]].concat()).0, b'-', "a key too many");
+}
+
+/// Each byte set to something else: whatever that makes of the call, Redis answers, and is not held.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_was_garbled_does_not_hold_redis() {
+    let redis = Redis::start();
+    let limits = [FIXED, BUCKET, COUNTER, WINDOW, Algorithm::SlidingWindow { precision: 5 }];
+    let limits: Vec<_> = limits.iter().map(|algorithm| limit(1_000, Duration::from_secs(60), *algorithm)).collect();
+    let plans: Vec<_> = limits.iter().map(|one| plan(vec![one.clone()])).chain([plan(limits.clone())]).collect();
+    let mut asks: Vec<Ask> = plans.iter().zip(1..).map(|(plan, key)| ask(plan, &format!("key {key}"), key)).collect();
+    asks.extend([ask(&plans[5], "key 1", 1), refund(&plans[1], "key 2", 1), ask(&plans[1], "key 7", 3)]);
+    let (mut call, mut raw) = captured(&redis, &asks).await;
+    let request = call.pop().unwrap();
+    let (before_us, mut calls, mut refused) = (cpu_us(&redis), 0, 0);
+    for place in 0..request.len() {
+        for value in [0, 1, 2, 6, 31, 127, 255, request[place].wrapping_add(1), request[place].wrapping_sub(1)] {
+            let mut garbled = request.clone();
+            garbled[place] = value;
+            let (kind, _) = raw.call(&[call.clone(), vec![garbled]].concat());
+            refused += usize::from(kind == b'-');
+            calls += 1;
+        }
+    }
+    let each_us = (cpu_us(&redis) - before_us) / calls;
+    println!("{calls} garbled calls, {refused} refused, {each_us} us of Redis's time each");
+    assert!(refused > 100, "{refused} of {calls}");
+    // A call as it should be takes a tenth of that; what runs away takes fifty times as much.
+    assert!(each_us < 2_000, "{each_us} us each");
+    // None of them may leave what has no expiry, nor more than a test's Redis checks when it ends.
+    redis.cli(&["FLUSHALL"]);
+}
