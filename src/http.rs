@@ -40,6 +40,8 @@ pub struct Told {
     pub stores: Roster,
     /// If anything is encrypted.
     pub tls: Option<Arc<Tls>>,
+    /// How many lines of the log were dropped, since nobody read it fast enough.
+    pub log_lines_dropped: Box<dyn Fn() -> u64 + Send + Sync>,
 }
 
 /// A running HTTP server. It ends when dropped, at once.

@@ -1,4 +1,10 @@
 //! Logs: events with fields, to standard output, for people or for machines. And where spans go, if anywhere.
+//!
+//! Logging never blocks: see [`LogQueue`].
+
+mod log_queue;
+
+use std::time::Duration;
 
 use clap::ValueEnum;
 use tracing_subscriber::Layer;
@@ -7,6 +13,10 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::trace;
+pub use log_queue::{LogQueue, QUEUE_BYTES_MAX};
+
+/// Longest that the end of the process waits for the last lines to be written.
+const FLUSH_WITHIN: Duration = Duration::from_secs(1);
 
 /// How log lines are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -18,11 +28,27 @@ pub enum LogFormat {
     Json,
 }
 
+/// What was started; see [`start`].
+pub struct Telemetry {
+    /// Sends spans, if they are sent anywhere; must be stopped at the end.
+    pub spans: Option<trace::Exporter>,
+    /// Where lines of the log wait.
+    pub log: LogQueue,
+}
+
+/// The last lines are written when this is dropped, or given up after a second.
+impl Drop for Telemetry {
+    fn drop(&mut self) {
+        self.log.flush(FLUSH_WITHIN);
+    }
+}
+
 /// Starts logging. `level` is a level, or levels per module, such as `info,fred=warn`. Spans are exported when the
-/// environment names where to: must be called within a tokio runtime for that. What is returned must be stopped at the end.
+/// environment names where to: must be called within a tokio runtime for that. Panics go to the log too, since standard
+/// error may be a pipe that nobody reads.
 ///
 /// Errors: a sentence, when the level or the environment cannot be understood.
-pub fn start(level: &str, format: LogFormat) -> Result<Option<trace::Exporter>, String> {
+pub fn start(level: &str, format: LogFormat) -> Result<Telemetry, String> {
     // A bare word that is no level would be taken for a module.
     let sound = level.split(',').all(|part| part.rsplit('=').next().is_some_and(|level| level.parse::<LevelFilter>().is_ok()));
     let filter = level.parse::<Targets>().ok().filter(|_| sound).ok_or_else(|| {
@@ -31,17 +57,20 @@ pub fn start(level: &str, format: LogFormat) -> Result<Option<trace::Exporter>, 
     // fred reports each attempt to connect; what matters of it is logged by the store itself.
     let filter = if level.contains("fred") { filter } else { filter.with_target("fred", LevelFilter::OFF) };
     let filter = filter.with_target(trace::TARGET, LevelFilter::OFF);
+    let log = LogQueue::to_standard_output().map_err(|error| format!("cannot start logging: {error}"))?;
+    // What the layer itself has to complain of would go to standard error, and block there.
+    let lines = tracing_subscriber::fmt::layer().with_writer(log.clone()).log_internal_errors(false);
     let lines = match format {
-        LogFormat::Human => tracing_subscriber::fmt::layer().with_ansi(stdout_is_terminal()).boxed(),
-        LogFormat::Json => tracing_subscriber::fmt::layer().json().flatten_event(true).boxed(),
+        LogFormat::Human => lines.with_ansi(stdout_is_terminal()).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
-    let exporter = trace::Exporter::from_environment()?;
-    let spans = exporter
-        .as_ref()
-        .map(|exporter| exporter.layer().with_filter(Targets::new().with_target(trace::TARGET, LevelFilter::INFO)));
-    let started = tracing_subscriber::registry().with(lines.with_filter(filter)).with(spans).try_init();
+    let spans = trace::Exporter::from_environment()?;
+    let exported =
+        spans.as_ref().map(|exporter| exporter.layer().with_filter(Targets::new().with_target(trace::TARGET, LevelFilter::INFO)));
+    let started = tracing_subscriber::registry().with(lines.with_filter(filter)).with(exported).try_init();
     started.map_err(|error| format!("cannot start logging: {error}"))?;
-    Ok(exporter)
+    std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "a thread panicked")));
+    Ok(Telemetry { spans, log })
 }
 
 fn stdout_is_terminal() -> bool {

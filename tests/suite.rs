@@ -24,6 +24,7 @@ mod fleet;
 mod flood;
 mod grpc;
 mod http;
+mod log_output;
 mod logs;
 mod memory;
 mod netlab;

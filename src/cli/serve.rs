@@ -19,6 +19,7 @@ use crate::grpc::{
 use crate::http;
 use crate::limiter::{Limiter, Settings};
 use crate::store::{ConfiguredStore, MemoryStore, RedisStore, RedisTarget, Roster};
+use crate::telemetry::LogQueue;
 use crate::tls::Tls;
 use crate::{shutdown, telemetry};
 
@@ -33,8 +34,8 @@ pub(super) fn run(arguments: ServeArguments) -> ExitCode {
         Err(error) => return fail(1, &format!("cannot start: {error}")),
     };
     let entered = runtime.enter();
-    let spans = match telemetry::start(&arguments.log_level, arguments.log_format) {
-        Ok(spans) => spans,
+    let mut telemetry = match telemetry::start(&arguments.log_level, arguments.log_format) {
+        Ok(telemetry) => telemetry,
         Err(message) => return fail(2, &message),
     };
     drop(entered);
@@ -43,8 +44,8 @@ pub(super) fn run(arguments: ServeArguments) -> ExitCode {
         Err(mistakes) => return fail(2, &mistakes.to_string()),
     };
     let code = runtime.block_on(async {
-        let code = serve(config, watch).await;
-        if let Some(spans) = spans {
+        let code = serve(config, watch, telemetry.log.clone()).await;
+        if let Some(spans) = telemetry.spans.take() {
             spans.stop().await;
         }
         code
@@ -54,7 +55,7 @@ pub(super) fn run(arguments: ServeArguments) -> ExitCode {
     code
 }
 
-async fn serve(mut config: Config, watch: Watch) -> ExitCode {
+async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
     // First of all, so that a signal that comes early is not lost.
     let (signal, hangup) = match shutdown::signals().and_then(|signal| Ok((signal, shutdown::hangup()?))) {
         Ok(signals) => signals,
@@ -98,7 +99,9 @@ async fn serve(mut config: Config, watch: Watch) -> ExitCode {
     let (reloader, asked) = grpc::reloader();
     let calls = listeners.admin.as_ref().map(|_| AdminCalls::default());
     let http = listeners.http.zip(main_store.clone()).map(|(listener, store)| {
-        let told = http::Told { grpc_connections: workers.connections(), admin_calls: calls.clone(), stores: roster, tls };
+        let log_lines_dropped = Box::new(move || log.dropped());
+        let grpc_connections = workers.connections();
+        let told = http::Told { grpc_connections, admin_calls: calls.clone(), stores: roster, tls, log_lines_dropped };
         http::Server::start(listener, limiter.beside(store), told)
     });
     let admin = match listeners.admin.zip(main_store) {

@@ -45,6 +45,12 @@ pub(super) fn write<S>(limiter: &Limiter<S>, told: &Told) -> String {
         "Calls refused since a worker held as many as it may.",
         connections.refused_calls(),
     );
+    text.single(
+        "tollgate_log_lines_dropped_total",
+        Kind::Counter,
+        "Lines of the log that were dropped since nobody read standard output fast enough.",
+        (told.log_lines_dropped)(),
+    );
     text.family("tollgate_build_info", Kind::Gauge, "The version that runs.");
     text.sample("tollgate_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     text.family("tollgate_config_info", Kind::Gauge, "The hash of the plans, equal on replicas that enforce the same.");
