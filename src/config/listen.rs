@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::tree::{Mistakes, Node, Table, wrong};
+use crate::duration;
 use crate::grpc::Address;
 use crate::tls;
 
@@ -180,7 +181,7 @@ fn lame_duck(node: Node, mistakes: &mut Mistakes) -> Option<Duration> {
     let path = node.path.clone();
     let pause = node.duration(mistakes)?;
     if pause > LAME_DUCK_MAX {
-        wrong(mistakes, &path, format!("is {}; it is 0s to 3s", humantime::format_duration(pause)));
+        wrong(mistakes, &path, format!("is {}; it is 0s to 3s", duration::Shown(pause)));
     }
     Some(pause)
 }
@@ -190,7 +191,7 @@ fn age(node: Node, mistakes: &mut Mistakes) -> Option<Option<Duration>> {
     let path = node.path.clone();
     let age = node.duration(mistakes)?;
     if !age.is_zero() && !(AGE_MIN..=AGE_MAX).contains(&age) {
-        wrong(mistakes, &path, format!("is {}; it is 0s (off), or 1s to 365d", humantime::format_duration(age)));
+        wrong(mistakes, &path, format!("is {}; it is 0s (off), or 1s to 365d", duration::Shown(age)));
     }
     Some(Some(age).filter(|age| !age.is_zero()))
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::store_url::StoreUrl;
 use super::tree::{Mistakes, Node, Table, wrong};
+use crate::duration;
 use crate::store::{REPLICAS_MAX, RedisTarget, Tls};
 
 const DEADLINE_DEFAULT: Duration = Duration::from_millis(25);
@@ -31,7 +32,7 @@ pub(super) fn check(root: &mut Table, mistakes: &mut Mistakes) -> Option<(StoreU
         let path = node.path.clone();
         let deadline = node.duration(mistakes)?;
         if !(DEADLINE_MIN..=DEADLINE_MAX).contains(&deadline) {
-            wrong(mistakes, &path, format!("is {}; a deadline is 1ms to 10s", humantime::format_duration(deadline)));
+            wrong(mistakes, &path, format!("is {}; a deadline is 1ms to 10s", duration::Shown(deadline)));
         }
         Some(deadline)
     });

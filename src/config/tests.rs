@@ -99,8 +99,14 @@ fn a_limit_s_mistakes_say_what_would_be_right() {
         ("{ window: 1m }", "plans.p.limits[0] has no quota"),
         ("{ quota: 1, window: 60 }", "window is 60; it must be a duration with its unit"),
         ("{ quota: 1, window: 1 fortnight }", "must be a duration"),
+        (
+            "{ quota: 1, window: 1M }",
+            "window is \"1M\"; it must be a duration: it has the unit M, which could be minutes or months",
+        ),
+        ("{ quota: 1, window: 1month }", "whose length is not always the same; write days"),
+        ("{ quota: 1, window: 1H }", "has a unit that is written h, such as 1h"),
         ("{ quota: 1, window: 400d }", "a window is 1ms to 366d"),
-        ("{ quota: 1, window: 1us }", "a window is 1ms to 366d"),
+        ("{ quota: 1, window: 1us }", "has a unit below a millisecond; the shortest is ms"),
         ("{ quota: 1, window: 1m, algorithm: leaky }", "one of sliding_window, sliding_log, fixed_window"),
         ("{ quota: 1, window: 1m, burst: 5 }", "burst belongs to token_bucket only"),
         ("{ quota: 1, window: 1m, algorithm: token_bucket, burst: 0 }", "burst is 0; a burst is 1 to"),
@@ -121,6 +127,23 @@ fn a_limit_s_mistakes_say_what_would_be_right() {
         let found = mistake_of(limit);
         assert!(found.contains(part), "{limit}: {found}");
     }
+}
+
+#[test]
+fn a_duration_is_read_alike_from_file_environment_and_flags() {
+    for text in ["1M", "1S", "1month", "1 hour", "1.5s", "60"] {
+        let file = mistakes(&format!("{PLANS}store: {{ deadline: {text} }}"));
+        let variable = load_with(PLANS, &[("TOLLGATE_STORE__DEADLINE", text)], &[]).unwrap_err().mistakes;
+        let flag = load_with(PLANS, &[], &[("store.deadline", text)]).unwrap_err().mistakes;
+        assert!(file.len() == 1 && file[0].contains("it must be a duration"), "{text}: {file:?}");
+        assert_eq!((variable.len(), flag.len()), (1, 1), "{text}");
+        assert!(
+            flag[0].message.contains("it must be a duration") && variable[0].message.contains("it must be a duration"),
+            "{text}"
+        );
+    }
+    let minute = load("plans: { p: { limits: [ { quota: 1, window: 60s }, { quota: 1, window: 1h30m } ] } }").unwrap();
+    assert_eq!(minute.plans.get("p").unwrap().limits()[1].window_us(), 5_400_000_000);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use config::{Map, Value, ValueKind};
 
 use super::Mistake;
+use crate::duration;
 
 /// Names further away than this many edits are no help to offer.
 const SUGGESTION_EDITS_MAX: usize = 3;
@@ -95,13 +96,11 @@ impl Node {
     }
 
     pub(super) fn duration(self, mistakes: &mut Mistakes) -> Option<Duration> {
-        let parsed = match &self.value {
-            ValueKind::String(text) => humantime::parse_duration(text).ok(),
-            _ => None,
+        let ValueKind::String(text) = &self.value else {
+            return self_wrong(mistakes, &self.path, &self.value, "a duration with its unit, such as 250ms, 10s, 1m, 1h or 1d");
         };
-        parsed.or_else(|| {
-            self_wrong(mistakes, &self.path, &self.value, "a duration with its unit, such as 250ms, 10s, 1m, 1h or 1d")
-        })
+        let parsed = duration::parse(text);
+        parsed.map_err(|why| self_wrong::<()>(mistakes, &self.path, &self.value, &format!("a duration: {why}"))).ok()
     }
 
     /// The value as one of `choices`.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::shape::{MILLISECOND_WINDOW_MAX, Shape};
+use crate::duration;
 
 /// Largest quota, in units per window. A byte quota of a terabyte fits; ten times as much no longer fits the five bytes
 /// that a count has in Redis.
@@ -171,7 +172,7 @@ pub enum LimitError {
 fn check_window(window: Duration) -> Result<u64, LimitError> {
     let error = |text: String| Err(LimitError::Window(text));
     if window < WINDOW_MIN || window > WINDOW_MAX {
-        return error(format!("is {}; a window is 1ms to 366d", humantime::format_duration(window)));
+        return error(format!("is {}; a window is 1ms to 366d", duration::Shown(window)));
     }
     if !window.as_nanos().is_multiple_of(1_000_000) {
         return error("has a part below a millisecond; give whole milliseconds".to_owned());
