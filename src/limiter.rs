@@ -5,6 +5,7 @@
 
 mod admin;
 mod books;
+mod caller_deadline;
 mod deny_cache;
 mod edition;
 mod failure_log;
@@ -19,9 +20,11 @@ use crate::clock::Clock;
 use crate::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use crate::key::{Cost, Key};
 use crate::plan::{OnStoreFailure, Plan, PlanSet, Rule, UnknownPlan};
-use crate::store::{Ask, CAPACITY_DEFAULT, MemoryStore, Store, StoreError, Verdict};
+use crate::store::{Ask, CAPACITY_DEFAULT, MemoryStore, Store, StoreDeadline, StoreError, Verdict};
 pub use admin::{AdminError, Refunded};
 use books::{Books, Desk};
+pub use caller_deadline::CallerDeadline;
+use caller_deadline::{CallerGone, in_time};
 use deny_cache::DenyCache;
 pub use deny_cache::{DENY_CACHE_DEFAULT, DENY_CACHE_MAX};
 pub use edition::{Changes, Edition};
@@ -54,6 +57,10 @@ pub enum Refusal {
     /// More is asked than the store decides in time while it is well: ask again in a moment, or add replicas.
     #[error("this server has more to decide than its store keeps up with; ask again in a moment")]
     Overloaded,
+    /// The caller's deadline is shorter than the store's and passed before the store answered. The charge may still take
+    /// effect. Nothing is known of the store, so no policy for its failure applies.
+    #[error("the caller's deadline passed before a decision; a charge that was sent may still count")]
+    CallerDeadline,
 }
 
 /// How a limiter treats its store.
@@ -152,26 +159,27 @@ impl<S: Store> Limiter<S> {
         Limiter::without_store(plans, settings, clock).beside(store)
     }
 
-    /// Decides one question within `patience`, if the caller has a deadline; see [`Self::decide_batch`].
+    /// Decides one question. The store is given its own deadline, and after that the plan's policy answers. A caller whose
+    /// deadline is shorter is refused at its own: [`Refusal::CallerDeadline`].
     ///
     /// By the plans that are in force when it is called, not when its future is first polled.
-    pub fn decide(&self, question: Question, patience: Option<Duration>) -> impl Future<Output = Result<Decision, Refusal>> {
+    pub fn decide(&self, question: Question, caller: Option<CallerDeadline>) -> impl Future<Output = Result<Decision, Refusal>> {
         let ledger = self.desk.ledger();
         let ask = self.ask_of(&ledger, question).map_err(|unknown| ledger.edition.plans().suggest(unknown));
-        self.decide_ask(ledger, ask, patience)
+        self.decide_ask(ledger, ask, caller)
     }
 
     /// As [`Self::decide`], with the plan that it was decided by.
     pub async fn decide_and_tell(
         &self,
         question: Question,
-        patience: Option<Duration>,
+        caller: Option<CallerDeadline>,
     ) -> Result<(Decision, Arc<Plan>), Refusal> {
         let ledger = self.desk.ledger();
         let ask = self.ask_of(&ledger, question).map_err(|unknown| ledger.edition.plans().suggest(unknown));
         let (place, ask) = ask?;
         let plan = ask.plan.clone();
-        Ok((self.decide_ask(ledger, Ok((place, ask)), patience).await?, plan))
+        Ok((self.decide_ask(ledger, Ok((place, ask)), caller).await?, plan))
     }
 
     /// A question as the store is asked it, and the place of its plan.
@@ -185,7 +193,7 @@ impl<S: Store> Limiter<S> {
         &self,
         ledger: Arc<Ledger>,
         ask: Result<(usize, Ask), UnknownPlan>,
-        patience: Option<Duration>,
+        caller: Option<CallerDeadline>,
     ) -> Result<Decision, Refusal> {
         let (place, ask) = ask.as_ref().map_err(Clone::clone)?;
         let asked = self.asked();
@@ -195,7 +203,10 @@ impl<S: Store> Limiter<S> {
             None => {
                 // Beside the call, not around it: a future that is handed to another is there twice.
                 let waiting = self.waiting(asked, 1);
-                let answer = self.store.decide_one(ask, self.deadline(patience)).await;
+                let answer = match self.caller_limit(caller) {
+                    None => self.store.decide_one(ask, self.store_deadline()).await,
+                    Some(limit) => Box::pin(self.decide_one_in_time(ask, limit)).await?,
+                };
                 let took = self.took(asked);
                 drop(waiting);
                 (self.answer(&ledger.edition, ask, asked, Some(answer))?, took)
@@ -205,11 +216,16 @@ impl<S: Store> Limiter<S> {
         Ok(decision)
     }
 
-    /// Decides questions in their order, one answer each, same order. The store is given the shorter of its deadline and
-    /// the caller's `patience`; after that, each question is answered by its plan's policy.
+    /// Decides questions in their order, one answer each, same order. The store is given its own deadline, and after that
+    /// each question is answered by its plan's policy.
     ///
-    /// Errors, per question: [`Refusal`]; no name is suggested for an unknown plan.
-    pub async fn decide_batch(&self, questions: Vec<Question>, patience: Option<Duration>) -> Vec<Result<Decision, Refusal>> {
+    /// Errors: [`Refusal`], per question, with no name suggested for an unknown plan; for all of them together, [`Refusal::CallerDeadline`], where a shorter deadline of the
+    /// caller passed before all were answered.
+    pub async fn decide_batch(
+        &self,
+        questions: Vec<Question>,
+        caller: Option<CallerDeadline>,
+    ) -> Result<Vec<Result<Decision, Refusal>>, Refusal> {
         let (ledger, asked) = (self.desk.ledger(), self.asked());
         // Of each question that has a plan: its place here, the plan's, and its mode.
         let mut known = Vec::with_capacity(questions.len());
@@ -234,7 +250,11 @@ impl<S: Store> Limiter<S> {
         let mut took = Duration::ZERO;
         if !asks.is_empty() {
             let waiting = self.waiting(asked, asks.len());
-            let mut answers = self.store.decide_batch(&asks, self.deadline(patience)).await.into_iter();
+            let answers = match self.caller_limit(caller) {
+                None => self.store.decide_batch(&asks, self.store_deadline()).await,
+                Some(limit) => Box::pin(self.decide_batch_in_time(&asks, limit)).await?,
+            };
+            let mut answers = answers.into_iter();
             took = self.took(asked);
             drop(waiting);
             for (place, ask) in places.into_iter().zip(&asks) {
@@ -246,7 +266,23 @@ impl<S: Store> Limiter<S> {
                 self.desk.tally.decided(ledger.page(plan), mode, decision, took);
             }
         }
-        decisions
+        Ok(decisions)
+    }
+
+    /// One answer of the store to a caller that waits for less than the store's deadline.
+    async fn decide_one_in_time(&self, ask: &Ask, limit: Duration) -> Result<Result<Verdict, StoreError>, CallerGone> {
+        let answer = in_time(limit, self.store.decide_one(ask, self.store_deadline())).await;
+        // A store that took all its time took more than the caller had, whichever timer was looked at first.
+        let answer = answer.and_then(|answer| if took_its_deadline(&answer) { Err(CallerGone) } else { Ok(answer) });
+        answer.inspect_err(|CallerGone| self.desk.tally.caller_gone(1))
+    }
+
+    /// The answers of the store, all of them or none, to such a caller.
+    async fn decide_batch_in_time(&self, asks: &[Ask], limit: Duration) -> Result<Vec<Result<Verdict, StoreError>>, CallerGone> {
+        let answers = in_time(limit, self.store.decide_batch(asks, self.store_deadline())).await;
+        let late = |answers: &[Result<Verdict, StoreError>]| answers.iter().any(took_its_deadline);
+        let answers = answers.and_then(|answers| if late(&answers) { Err(CallerGone) } else { Ok(answers) });
+        answers.inspect_err(|CallerGone| self.desk.tally.caller_gone(asks.len()))
     }
 
     fn find<'a>(&self, ledger: &'a Ledger, plan: &str) -> Result<(usize, &'a Arc<Plan>), UnknownPlan> {
@@ -272,8 +308,14 @@ impl<S: Store> Limiter<S> {
         took
     }
 
-    fn deadline(&self, patience: Option<Duration>) -> Duration {
-        patience.map_or(self.common.settings.deadline, |patience| patience.min(self.common.settings.deadline))
+    /// What every call to the store is given, whoever asks.
+    fn store_deadline(&self) -> StoreDeadline {
+        StoreDeadline(self.common.settings.deadline)
+    }
+
+    /// How long a question waits where its caller's deadline comes before the store's.
+    fn caller_limit(&self, caller: Option<CallerDeadline>) -> Option<Duration> {
+        caller?.before(self.store_deadline())
     }
 
     /// A point in time as the deny cache has it.
@@ -354,6 +396,10 @@ fn decide_by_plan(plan: &Plan, cost: Cost) -> Option<Decision> {
         }
     };
     Some(shadowed(plan, decision))
+}
+
+fn took_its_deadline(answer: &Result<Verdict, StoreError>) -> bool {
+    matches!(answer, Err(StoreError::Deadline(_)))
 }
 
 fn counted(ask: &Ask, verdict: &Verdict, by: DecidedBy) -> Decision {

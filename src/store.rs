@@ -53,6 +53,11 @@ pub struct Subject {
     pub logs_us: Vec<u64>,
 }
 
+/// The longest that a store may take for an answer. One that takes longer has failed, and the plan's policy answers. A type
+/// apart, so that the time that a caller happens to have is never taken for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StoreDeadline(pub Duration);
+
 /// Keeps the counters and decides by them.
 ///
 /// Contract, kept by every store and held to it by `tests/contract.rs`:
@@ -61,12 +66,12 @@ pub struct Subject {
 /// - Time is the store's own clock, read once per ask or batch, inside the store.
 /// - A refusal is a [`Verdict`]. An `Err` means that this ask was not decided, or that nobody knows whether it was
 ///   (a charge may still take effect after [`StoreError::Deadline`]); it is never retried by the store.
-/// - The answer comes within `deadline`, or is an error. A deadline of zero is answered at once with
-///   [`StoreError::Deadline`] where a network is involved.
+/// - The answer comes within `deadline`, or is an error: [`StoreError::Deadline`], and never before the deadline has passed. How
+///   long a caller waits is no business of the store's; one that waits for less drops the future.
 /// - A caller that drops the future loses its answers, nothing else: what was sent stays charged, other callers' asks go on.
 pub trait Store: Send + Sync + 'static {
     /// Decides one ask, as a batch of one would be; for stores that can do so with less.
-    fn decide_one(&self, ask: &Ask, deadline: Duration) -> impl Future<Output = Result<Verdict, StoreError>> + Send {
+    fn decide_one(&self, ask: &Ask, deadline: StoreDeadline) -> impl Future<Output = Result<Verdict, StoreError>> + Send {
         async move {
             let answer = self.decide_batch(std::slice::from_ref(ask), deadline).await.pop();
             answer.unwrap_or_else(|| Err(StoreError::Nonsense("the store left a question out".to_owned())))
@@ -74,12 +79,16 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Decides the asks in their order; one result each, same order.
-    fn decide_batch(&self, asks: &[Ask], deadline: Duration) -> impl Future<Output = Vec<Result<Verdict, StoreError>>> + Send;
+    fn decide_batch(
+        &self,
+        asks: &[Ask],
+        deadline: StoreDeadline,
+    ) -> impl Future<Output = Vec<Result<Verdict, StoreError>>> + Send;
 
     /// Forgets everything that is kept of a subject, so that what is decided on it from then on begins fresh; whether
     /// anything was kept, be it run out or not. Errors: nobody knows whether it was forgotten. A store that has no such
     /// thing refuses.
-    fn reset(&self, _subject: &Subject, _deadline: Duration) -> impl Future<Output = Result<bool, StoreError>> + Send {
+    fn reset(&self, _subject: &Subject, _deadline: StoreDeadline) -> impl Future<Output = Result<bool, StoreError>> + Send {
         async { Err(StoreError::Refused("this store cannot be told to forget".to_owned())) }
     }
 
@@ -91,15 +100,15 @@ pub trait Store: Send + Sync + 'static {
 
 /// A store that several share decides for each of them.
 impl<S: Store> Store for Arc<S> {
-    async fn decide_one(&self, ask: &Ask, deadline: Duration) -> Result<Verdict, StoreError> {
+    async fn decide_one(&self, ask: &Ask, deadline: StoreDeadline) -> Result<Verdict, StoreError> {
         self.as_ref().decide_one(ask, deadline).await
     }
 
-    async fn decide_batch(&self, asks: &[Ask], deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
+    async fn decide_batch(&self, asks: &[Ask], deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
         self.as_ref().decide_batch(asks, deadline).await
     }
 
-    async fn reset(&self, subject: &Subject, deadline: Duration) -> Result<bool, StoreError> {
+    async fn reset(&self, subject: &Subject, deadline: StoreDeadline) -> Result<bool, StoreError> {
         self.as_ref().reset(subject, deadline).await
     }
 
@@ -162,21 +171,21 @@ pub enum ConfiguredStore {
 }
 
 impl Store for ConfiguredStore {
-    async fn decide_one(&self, ask: &Ask, deadline: Duration) -> Result<Verdict, StoreError> {
+    async fn decide_one(&self, ask: &Ask, deadline: StoreDeadline) -> Result<Verdict, StoreError> {
         match self {
             Self::Memory(store) => store.decide_one(ask, deadline).await,
             Self::Redis(store) => store.decide_one(ask, deadline).await,
         }
     }
 
-    async fn decide_batch(&self, asks: &[Ask], deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
+    async fn decide_batch(&self, asks: &[Ask], deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
         match self {
             Self::Memory(store) => store.decide_batch(asks, deadline).await,
             Self::Redis(store) => store.decide_batch(asks, deadline).await,
         }
     }
 
-    async fn reset(&self, subject: &Subject, deadline: Duration) -> Result<bool, StoreError> {
+    async fn reset(&self, subject: &Subject, deadline: StoreDeadline) -> Result<bool, StoreError> {
         match self {
             Self::Memory(store) => store.reset(subject, deadline).await,
             Self::Redis(store) => store.reset(subject, deadline).await,

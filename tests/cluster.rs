@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tollgate::grpc::pb::{self, DecidedBy, should_allow_result};
-use tollgate::store::{BreakerState, RedisStore, Store, StoreError};
+use tollgate::store::{BreakerState, RedisStore, Store, StoreDeadline, StoreError};
 
 use crate::support::cluster::{Cluster, MASTERS};
 use crate::support::plans::{FIXED, ask, limit, plan};
@@ -283,7 +283,7 @@ async fn each_node_has_a_breaker_of_its_own() {
     // One batch, of which some are decided and some are not.
     let plan = plan(vec![limit(5, Duration::from_secs(3600), FIXED)]);
     let asks: Vec<_> = (0..60).map(|key| ask(&plan, &key.to_string(), 1)).collect();
-    let answers = store.decide_batch(&asks, Duration::from_secs(10)).await;
+    let answers = store.decide_batch(&asks, StoreDeadline(Duration::from_secs(10))).await;
     let decided = answers.iter().filter(|answer| answer.as_ref().is_ok_and(|verdict| verdict.fits)).count();
     let refused = answers.iter().filter(|answer| matches!(answer, Err(StoreError::Unreachable(_)))).count();
     assert!(decided > 10 && refused > 5 && decided + refused == 60, "{decided}, {refused}");

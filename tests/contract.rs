@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use tollgate::key::{Cost, Key};
 use tollgate::plan::{Algorithm, Plan};
-use tollgate::store::{Ask, ConfiguredStore, MemoryStore, RedisStore, Store, StoreError, Subject, Verdict};
+use tollgate::store::{Ask, ConfiguredStore, MemoryStore, RedisStore, Store, StoreDeadline, StoreError, Subject, Verdict};
 
 use crate::support::clock::FakeClock;
 use crate::support::cluster::Cluster;
 use crate::support::plans::{ANCHORED, BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, peek, plan, refund};
 use crate::support::redis::{Redis, cli, other_make};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: StoreDeadline = StoreDeadline(Duration::from_secs(60));
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 const ALL: [Algorithm; 6] = [FIXED, ANCHORED, LOG, WINDOW, COUNTER, BUCKET];

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::plan::SLIDING_LOG_QUOTA_MAX;
-use tollgate::store::{Ask, RedisStore, Store};
+use tollgate::store::{Ask, RedisStore, Store, StoreDeadline};
 
 use crate::support::clock::FakeClock;
 use crate::support::plans::{LOG, ask, limit, peek, plan, refund};
@@ -32,7 +32,7 @@ impl Lab {
 
     /// How many fit.
     async fn decide(&self, asks: &[Ask]) -> usize {
-        let answers = self.store.decide_batch(asks, PATIENCE).await;
+        let answers = self.store.decide_batch(asks, StoreDeadline(PATIENCE)).await;
         answers.into_iter().filter(|answer| answer.as_ref().unwrap().fits).count()
     }
 

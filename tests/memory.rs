@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::plan::{Algorithm, Limit, Plan};
-use tollgate::store::{Ask, RedisStore, Store};
+use tollgate::store::{Ask, RedisStore, Store, StoreDeadline};
 
 use crate::support::clock::FakeClock;
 use crate::support::plans::{ANCHORED, BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, plan};
 use crate::support::redis::Redis;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: StoreDeadline = StoreDeadline(Duration::from_secs(60));
 const HOUR: Duration = Duration::from_secs(3600);
 /// So many that the connection's buffers, which come and go, are a byte or two of each.
 const KEYS: u64 = 100_000;

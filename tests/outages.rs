@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tollgate::grpc::pb::DecidedBy;
 use tollgate::key::{Cost, Key};
 use tollgate::plan::{Algorithm, Limit, OnStoreFailure, Plan, Rule};
-use tollgate::store::{Ask, BreakerState, Mode, RedisStore, Store, StoreError};
+use tollgate::store::{Ask, BreakerState, Mode, RedisStore, Store, StoreDeadline, StoreError};
 
 use crate::support::outage::{Answer, DEADLINE, Load, PLANS, healthy, judge, pass};
 use crate::support::proxy::Proxy;
@@ -190,7 +190,7 @@ async fn a_store_s_status_tells_its_breaker_and_counts_what_it_owes() {
     let (rule, name) = (Rule::Limits(vec![limit]), Arc::from("plan"));
     let plan = Plan { counts_as: Arc::clone(&name), name, rule, shadow: false, on_store_failure: OnStoreFailure::Local };
     let ask = Ask { key: Key::new("k").unwrap(), plan: Arc::new(plan), cost: Cost::ONE, mode: Mode::Charge };
-    assert!(store.decide_one(&ask, DEADLINE * 400).await.unwrap().fits);
+    assert!(store.decide_one(&ask, StoreDeadline(DEADLINE * 400)).await.unwrap().fits);
     redis.kill();
     let killed = Instant::now();
     while store.status().breaker == BreakerState::Closed {
@@ -198,8 +198,8 @@ async fn a_store_s_status_tells_its_breaker_and_counts_what_it_owes() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     // Without a wait, though the deadline is long.
-    assert!(matches!(store.decide_one(&ask, DEADLINE * 400).await, Err(StoreError::Unreachable(_))));
-    for answer in store.decide_batch(&vec![ask; 3], DEADLINE * 400).await {
+    assert!(matches!(store.decide_one(&ask, StoreDeadline(DEADLINE * 400)).await, Err(StoreError::Unreachable(_))));
+    for answer in store.decide_batch(&vec![ask; 3], StoreDeadline(DEADLINE * 400)).await {
         assert!(matches!(answer, Err(StoreError::Unreachable(_))));
     }
     let out = store.status();

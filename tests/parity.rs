@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::key::Key;
 use tollgate::plan::{Algorithm, Limit, Plan, QUOTA_MAX};
-use tollgate::store::{Ask, MemoryStore, Mode, RedisStore, Store};
+use tollgate::store::{Ask, MemoryStore, Mode, RedisStore, Store, StoreDeadline};
 
 use crate::support::clock::{FakeClock, START_US};
 use crate::support::history::{Random, Times};
@@ -19,7 +19,7 @@ const BATCH: usize = 32;
 const KEYS: u64 = 6;
 const SEED: u64 = 0x7011_6a7e;
 /// Nothing here is about deadlines.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: StoreDeadline = StoreDeadline(Duration::from_secs(60));
 
 /// Quotas of one to five bytes, which is how Redis keeps counts. A bucket, which keeps a time for each unit, does without the
 /// large ones.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::plan::{Algorithm, Plan};
-use tollgate::store::{Ask, MemoryStore, RedisStore, Store};
+use tollgate::store::{Ask, MemoryStore, RedisStore, Store, StoreDeadline};
 
 use crate::support::clock::FakeClock;
 use crate::support::history::Random;
@@ -15,7 +15,7 @@ use crate::support::plans::{BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, pee
 use crate::support::redis::Redis;
 use crate::support::tap::Tap;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: StoreDeadline = StoreDeadline(Duration::from_secs(60));
 /// More than a byte can count.
 const PLANS: u64 = 300;
 
@@ -110,11 +110,11 @@ impl Raw {
 async fn captured(redis: &Redis, asks: &[Ask]) -> (Vec<Vec<u8>>, Raw) {
     let tap = Tap::before(redis.port);
     let store = RedisStore::connect(&tap.url(), Duration::from_secs(10)).unwrap();
-    assert!(store.connected(PATIENCE).await);
+    assert!(store.connected(PATIENCE.0).await);
     assert!(store.decide_batch(asks, PATIENCE).await.iter().all(Result::is_ok));
     let call = tap.commands("EVALSHA").pop().unwrap();
     let raw = Raw(TcpStream::connect(("127.0.0.1", redis.port)).unwrap());
-    raw.0.set_read_timeout(Some(PATIENCE)).unwrap();
+    raw.0.set_read_timeout(Some(PATIENCE.0)).unwrap();
     (call, raw)
 }
 

@@ -11,6 +11,7 @@ mod abuse;
 mod acl;
 mod admin;
 mod ailments;
+mod caller_deadlines;
 mod checker;
 mod clocks;
 mod cluster;

@@ -23,7 +23,7 @@ use super::pb;
 use crate::algorithm::Mode;
 use crate::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use crate::key::{Cost, Key};
-use crate::limiter::{AdminError, BATCH_MAX, Question, Refunded, Refusal};
+use crate::limiter::{AdminError, BATCH_MAX, CallerDeadline, Question, Refunded, Refusal};
 use crate::plan::{Algorithm, Anchor, Limit, NAME_BYTES_MAX, OnStoreFailure, Plan, Rule};
 use crate::store::StoreError;
 
@@ -107,6 +107,7 @@ pub(super) fn refusal(refusal: &Refusal) -> Status {
     match refusal {
         Refusal::UnknownPlan(unknown) => Status::not_found(unknown.to_string()),
         Refusal::Overloaded => overloaded(&refusal.to_string()),
+        Refusal::CallerDeadline => Status::deadline_exceeded(refusal.to_string()),
     }
 }
 
@@ -116,15 +117,17 @@ pub(super) fn overloaded(sentence: &str) -> Status {
     Status::with_error_details(Code::ResourceExhausted, sentence, details)
 }
 
+/// What is true of a command whose answer nobody waited for.
+const DOUBT: &str = "nobody knows whether it was done, and it may still be";
+
 /// The status of what was asked for by an operator and not done.
 pub(super) fn not_done(error: &AdminError) -> Status {
     match error {
         AdminError::UnknownPlan(unknown) => Status::not_found(unknown.to_string()),
         AdminError::NothingCounted(_) => Status::failed_precondition(error.to_string()),
+        AdminError::CallerDeadline => Status::deadline_exceeded(format!("{error}; {DOUBT}")),
         AdminError::Store(StoreError::Overloaded(_)) => refusal(&Refusal::Overloaded),
-        AdminError::Store(StoreError::Deadline(_)) => {
-            Status::unavailable(format!("{error}; nobody knows whether it was done, and it may still be"))
-        }
+        AdminError::Store(StoreError::Deadline(_)) => Status::unavailable(format!("{error}; {DOUBT}")),
         AdminError::Store(_) => Status::unavailable(format!("nothing was done: {error}")),
     }
 }
@@ -154,9 +157,9 @@ pub(super) fn batch_size(requests: usize) -> Status {
 /// Parsed once: a name that is a string is parsed anew for each look.
 static TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
-/// How long the caller still waits, less a quarter for the way back, so that its answer beats its own deadline; `None`
-/// without a deadline. Source: `grpc-timeout` of the gRPC wire protocol, at most eight digits and a unit.
-pub(super) fn patience(metadata: &MetadataMap) -> Option<Duration> {
+/// How long the caller waits; `None` without a deadline. Source: `grpc-timeout` of the gRPC wire protocol, at most eight digits
+/// and a unit.
+pub(super) fn caller_deadline(metadata: &MetadataMap) -> Option<CallerDeadline> {
     let text = metadata.as_ref().get(&TIMEOUT)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let amount: u64 = digits.parse().ok().filter(|_| digits.len() <= 8)?;
@@ -169,7 +172,7 @@ pub(super) fn patience(metadata: &MetadataMap) -> Option<Duration> {
         "n" => Duration::from_nanos(amount),
         _ => return None,
     };
-    Some(whole / 4 * 3)
+    Some(CallerDeadline::new(whole))
 }
 
 /// An answer on the wire.
@@ -284,19 +287,19 @@ fn duration(us: u64) -> prost_types::Duration {
 mod tests {
     use super::*;
 
-    fn patience_of(text: &str) -> Option<Duration> {
+    fn deadline_of(text: &str) -> Option<Duration> {
         let mut metadata = MetadataMap::new();
         metadata.insert("grpc-timeout", text.parse().unwrap());
-        patience(&metadata)
+        caller_deadline(&metadata).map(CallerDeadline::left)
     }
 
     #[test]
     fn a_callers_deadline_is_read_in_every_unit() {
-        assert_eq!(patience_of("100m"), Some(Duration::from_millis(75)));
-        assert_eq!(patience_of("4u"), Some(Duration::from_micros(3)));
-        assert_eq!(patience_of("99999999H"), Some(Duration::from_secs(99_999_999 * 3600) / 4 * 3));
+        assert_eq!(deadline_of("100m"), Some(Duration::from_millis(100)));
+        assert_eq!((deadline_of("4u"), deadline_of("0n")), (Some(Duration::from_micros(4)), Some(Duration::ZERO)));
+        assert_eq!(deadline_of("99999999H"), Some(Duration::from_secs(99_999_999 * 3600)));
         for bad in ["", "m", "100", "100x", "-1m", "123456789m"] {
-            assert_eq!(patience_of(bad), None, "{bad}");
+            assert_eq!(deadline_of(bad), None, "{bad}");
         }
     }
 

@@ -2,7 +2,6 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::Stream;
 use tonic::{Request, Response, Status, Streaming};
@@ -13,7 +12,7 @@ use super::pb;
 use super::pb::rate_limit_service_server::RateLimitService;
 use super::{span, stream};
 use crate::algorithm::Mode;
-use crate::limiter::{BATCH_MAX, Limiter};
+use crate::limiter::{BATCH_MAX, CallerDeadline, Limiter};
 use crate::store::Store;
 use crate::trace;
 
@@ -38,14 +37,15 @@ impl<S: Store> Service<S> {
     }
 }
 
-/// One result per request, same order.
+/// One result per request, same order. Errors: the caller's deadline passed, which ends the call as a whole.
 async fn decide_batch<S: Store>(
     limiter: &Limiter<S>,
     requests: Vec<pb::ShouldAllowRequest>,
-    patience: Option<Duration>,
-) -> Vec<pb::ShouldAllowResult> {
+    caller: Option<CallerDeadline>,
+) -> Result<Vec<pb::ShouldAllowResult>, Status> {
     let (parsed, questions) = convert::questions(requests);
-    convert::results(parsed, limiter.decide_batch(questions, patience).await)
+    let decisions = limiter.decide_batch(questions, caller).await;
+    Ok(convert::results(parsed, decisions.map_err(|refused| convert::refusal(&refused))?))
 }
 
 #[tonic::async_trait]
@@ -58,7 +58,7 @@ impl<S: Store> RateLimitService for Service<S> {
         Self: 'f,
     {
         let span = span::begin("tollgate.v1.RateLimitService/ShouldAllow", request.metadata());
-        let patience = convert::patience(request.metadata());
+        let caller = convert::caller_deadline(request.metadata());
         let detailed = request.get_ref().detailed;
         let question = match convert::question(request.into_inner()) {
             Ok(question) => question,
@@ -66,7 +66,7 @@ impl<S: Store> RateLimitService for Service<S> {
         };
         trace::plan(&span, &question.plan);
         Box::pin(async move {
-            let decision = self.limiter.decide(question, patience).await;
+            let decision = self.limiter.decide(question, caller).await;
             let decision = decision.map_err(|refused| span::failed(&span, convert::refusal(&refused)))?;
             span::answered(&span, &decision);
             Ok(Response::new(convert::response(decision, detailed)))
@@ -78,12 +78,12 @@ impl<S: Store> RateLimitService for Service<S> {
         request: Request<pb::ShouldAllowBatchRequest>,
     ) -> Result<Response<pb::ShouldAllowBatchResponse>, Status> {
         let span = span::begin("tollgate.v1.RateLimitService/ShouldAllowBatch", request.metadata());
-        let patience = convert::patience(request.metadata());
+        let caller = convert::caller_deadline(request.metadata());
         let requests = request.into_inner().requests;
         if !(1..=BATCH_MAX).contains(&requests.len()) {
             return Err(span::failed(&span, convert::batch_size(requests.len())));
         }
-        let results = decide_batch(&self.limiter, requests, patience).await;
+        let results = decide_batch(&self.limiter, requests, caller).await.map_err(|status| span::failed(&span, status))?;
         span::succeeded(&span);
         Ok(Response::new(pb::ShouldAllowBatchResponse { results }))
     }
@@ -95,23 +95,29 @@ impl<S: Store> RateLimitService for Service<S> {
         request: Request<Streaming<pb::ShouldAllowStreamRequest>>,
     ) -> Result<Response<Self::ShouldAllowStreamStream>, Status> {
         let (limiter, leaving) = (self.limiter.clone(), request.extensions().get::<Leaving>().cloned());
-        let decide = move |requests| {
+        let caller = convert::caller_deadline(request.metadata());
+        // Its deadline is the stream's, which ends with it; the requests in it have none of their own.
+        let decide = move |requests: Vec<pb::ShouldAllowRequest>| {
             let limiter = limiter.clone();
-            async move { decide_batch(&limiter, requests, None).await }
+            async move {
+                let count = requests.len();
+                let results = decide_batch(&limiter, requests, None).await;
+                results.unwrap_or_else(|status| vec![convert::error_result(&status); count])
+            }
         };
         let answers = leaving::until(leaving, request.into_inner(), |requests| stream::answers(requests, decide));
-        Ok(Response::new(Box::pin(answers)))
+        Ok(Response::new(Box::pin(stream::until(caller.map(CallerDeadline::left), answers))))
     }
 
     async fn peek(&self, request: Request<pb::PeekRequest>) -> Result<Response<pb::PeekResponse>, Status> {
         let span = span::begin("tollgate.v1.RateLimitService/Peek", request.metadata());
-        let patience = convert::patience(request.metadata());
+        let caller = convert::caller_deadline(request.metadata());
         let pb::PeekRequest { key, plan, cost } = request.into_inner();
         let question = convert::question(pb::ShouldAllowRequest { key, plan, cost, detailed: true });
         let mut question = question.map_err(|status| span::failed(&span, status))?;
         question.mode = Mode::Peek;
         trace::plan(&span, &question.plan);
-        let decision = self.limiter.decide(question, patience).await;
+        let decision = self.limiter.decide(question, caller).await;
         let decision = decision.map_err(|refused| span::failed(&span, convert::refusal(&refused)))?;
         span::answered(&span, &decision);
         Ok(Response::new(pb::PeekResponse { answer: Some(convert::response(decision, true)) }))

@@ -5,10 +5,13 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::stream::FuturesUnordered;
-use futures_util::{Stream, StreamExt};
+use futures_util::{Stream, StreamExt, stream};
 use tonic::Status;
 
 use super::pb::{ShouldAllowRequest, ShouldAllowResult, ShouldAllowStreamRequest, ShouldAllowStreamResponse};
@@ -114,6 +117,33 @@ where
     }
 }
 
+/// Passes answers on until the caller's deadline, which is `left` from now. They end as DEADLINE_EXCEEDED then, as the calls of a
+/// client do that is its own judge; what was asked and not answered by then may have been charged.
+pub(super) fn until<T>(
+    left: Option<Duration>,
+    answers: impl Stream<Item = Result<T, Status>>,
+) -> impl Stream<Item = Result<T, Status>> {
+    let passed = Arc::new(AtomicBool::new(false));
+    let deadline = {
+        let passed = passed.clone();
+        async move {
+            match left {
+                None => std::future::pending().await,
+                // A timer rounds up, and here is nothing to wait for.
+                Some(left) if left.is_zero() => {}
+                Some(left) => tokio::time::sleep(left).await,
+            }
+            passed.store(true, Ordering::Relaxed);
+        }
+    };
+    let end = stream::once(async move { passed.load(Ordering::Relaxed).then(|| Err(too_late())) });
+    answers.take_until(deadline).chain(end.filter_map(std::future::ready))
+}
+
+fn too_late() -> Status {
+    Status::deadline_exceeded("the deadline of this stream passed; what was not answered may have been charged")
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
@@ -204,5 +234,25 @@ mod tests {
         assert_eq!(ids, [1, 2]);
         assert_eq!(answers.next().await.unwrap().unwrap_err().code(), tonic::Code::InvalidArgument);
         assert!(answers.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_stream_ends_at_its_caller_s_deadline_and_one_without_time_asks_nothing() {
+        for left in [Duration::ZERO, Duration::from_millis(1)] {
+            let (ask, batches, answers) = exchange();
+            let mut answers = std::pin::pin!(until(Some(left), answers));
+            ask.send(asked(1)).unwrap();
+            assert_eq!(answers.next().await.unwrap().unwrap_err().code(), tonic::Code::DeadlineExceeded);
+            assert!(answers.next().await.is_none());
+            assert_eq!(sizes(&batches).len(), usize::from(!left.is_zero()));
+        }
+        let (ask, batches, answers) = exchange();
+        let mut answers = std::pin::pin!(until(Some(Duration::from_secs(3600)), answers));
+        ask.send(asked(1)).unwrap();
+        assert!(poll!(answers.next()).is_pending());
+        let_go(&batches, 0);
+        drop(ask);
+        assert_eq!(answers.next().await.unwrap().unwrap().id, 1);
+        assert!(answers.next().await.is_none(), "a stream that ends in time ends well");
     }
 }

@@ -73,6 +73,7 @@ pub(super) fn refusal(refusal: &Refusal) -> Response {
             response.headers_mut().insert(RETRY_AFTER, RETRY_OVERLOADED_AFTER_S.into());
             response
         }
+        Refusal::CallerDeadline => error(StatusCode::GATEWAY_TIMEOUT, "the caller's deadline passed", &refusal.to_string()),
     }
 }
 

@@ -24,6 +24,12 @@ pub(super) fn write<S>(limiter: &Limiter<S>, told: &Told) -> String {
         "Questions about a plan that is not in the config.",
         totals.unknown_plans,
     );
+    text.single(
+        "tollgate_caller_deadlines_total",
+        Kind::Counter,
+        "Questions whose caller's deadline, shorter than store.deadline, passed before the store answered.",
+        totals.callers_gone,
+    );
     timings(
         &mut text,
         "tollgate_decision_duration_seconds",

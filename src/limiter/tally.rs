@@ -28,6 +28,7 @@ pub(super) use ledger::{Ledger, Sums};
 pub(super) struct Tally {
     peeks: AtomicU64,
     unknown_plans: AtomicU64,
+    callers_gone: AtomicU64,
     durations: Histogram,
     store_durations: Histogram,
     store_errors: [AtomicU64; StoreError::KINDS.len()],
@@ -51,6 +52,11 @@ impl Tally {
     /// Notes a question about a plan that there is not.
     pub(super) fn unknown_plan(&self) {
         add(&self.unknown_plans, 1);
+    }
+
+    /// Notes questions whose caller's deadline passed before the store answered.
+    pub(super) fn caller_gone(&self, questions: usize) {
+        add(&self.callers_gone, questions as u64);
     }
 
     /// Notes a question that the store's failure left without its answer.
@@ -103,6 +109,8 @@ pub struct Totals {
     pub peeks: u64,
     /// Questions about a plan that is not in the config.
     pub unknown_plans: u64,
+    /// Questions whose caller's deadline passed before the store answered: no decisions, and no failures of the store.
+    pub callers_gone: u64,
     /// How long each decision waited for a store that is not embedded; of one in a batch, the batch. Zero without such a
     /// wait: then a decision takes less than the first bound, and the clock is not looked at.
     pub durations: Timings,
@@ -126,6 +134,7 @@ impl Totals {
             reloads,
             peeks: 0,
             unknown_plans: 0,
+            callers_gone: 0,
             durations: Timings::default(),
             store_durations: Timings::default(),
             store_errors: Default::default(),
@@ -141,6 +150,7 @@ impl Totals {
         let others = [
             (&mut self.peeks, &tally.peeks),
             (&mut self.unknown_plans, &tally.unknown_plans),
+            (&mut self.callers_gone, &tally.callers_gone),
             (&mut self.waiting, &tally.waiting),
         ];
         for (total, counter) in errors.chain(others) {

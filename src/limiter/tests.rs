@@ -19,18 +19,18 @@ impl Clock for Clock0 {
 pub(super) struct Broken(StoreError);
 
 impl Store for Broken {
-    async fn decide_batch(&self, asks: &[Ask], _deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
+    async fn decide_batch(&self, asks: &[Ask], _deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
         vec![Err(self.0.clone()); asks.len()]
     }
 }
 
 /// Remembers nothing and tells the deadline it was given.
-struct TellsDeadline(std::sync::Mutex<Option<Duration>>);
+struct TellsDeadline(std::sync::Mutex<Option<StoreDeadline>>);
 
 impl Store for TellsDeadline {
-    async fn decide_batch(&self, asks: &[Ask], deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
+    async fn decide_batch(&self, asks: &[Ask], deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
         *self.0.lock().unwrap() = Some(deadline);
-        vec![Err(StoreError::Deadline(deadline)); asks.len()]
+        vec![Err(StoreError::Deadline(deadline.0)); asks.len()]
     }
 }
 
@@ -181,18 +181,92 @@ async fn a_flood_on_a_healthy_store_is_refused_and_opens_no_limit() {
 #[tokio::test]
 async fn a_batch_is_answered_in_its_order() {
     let questions = ["ten", "unlimited", "no such", "ten", "blocked"].map(|plan| question(plan, 6)).to_vec();
-    let answers = healthy().decide_batch(questions, None).await;
+    let answers = healthy().decide_batch(questions, None).await.unwrap();
     let outcomes: Vec<Option<Outcome>> = answers.into_iter().map(|answer| answer.ok().map(|decision| decision.outcome)).collect();
     let expected = [Some(Outcome::Allowed), Some(Outcome::Allowed), None, Some(Outcome::Denied), Some(Outcome::Denied)];
     assert_eq!(outcomes, expected);
 }
 
+/// What a caller that waits for so long is told of a store that never answers within its own deadline.
+async fn told_by(store: impl Store, caller_us: u64, plan: &str) -> [Result<DecidedBy, Refusal>; 2] {
+    let limiter = limiter(store);
+    let caller = Some(CallerDeadline::new(Duration::from_micros(caller_us)));
+    let alone = limiter.decide(question(plan, 1), caller).await.map(|decision| decision.decided_by);
+    let batch = limiter.decide_batch(vec![question(plan, 1), question("unlimited", 1)], caller).await;
+    let totals = limiter.totals();
+    let blamed: u64 = totals.store_errors.iter().sum();
+    assert_eq!((totals.callers_gone + blamed, totals.waiting), (2, 0), "each is noted once, as one or as the other");
+    assert_eq!(totals.store_durations.count(), blamed, "what was given up tells nothing of how long the store takes");
+    [alone, batch.and_then(|answers| answers[0].clone()).map(|decision| decision.decided_by)]
+}
+
+const SILENCE: [(&str, DecidedBy); 3] =
+    [("allow", DecidedBy::FailOpen), ("deny", DecidedBy::FailClosed), ("ten", DecidedBy::LocalFallback)];
+
+/// Answers nothing before its deadline.
+struct Silent;
+
+impl Store for Silent {
+    async fn decide_batch(&self, asks: &[Ask], deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
+        tokio::time::sleep(deadline.0).await;
+        vec![Err(StoreError::Deadline(deadline.0)); asks.len()]
+    }
+}
+
 #[tokio::test]
-async fn the_store_is_given_the_shorter_of_both_deadlines() {
-    for (patience_ms, given_ms) in [(None, 25), (Some(7), 7), (Some(1000), 25), (Some(0), 0)] {
+async fn a_caller_s_deadline_below_the_store_s_gets_no_policy_and_blames_nobody() {
+    for (plan, by) in SILENCE {
+        for short_us in [0, 1, 24_999] {
+            assert_eq!(told_by(Silent, short_us, plan).await, [Err(Refusal::CallerDeadline), Err(Refusal::CallerDeadline)]);
+        }
+        // The store had all its time: it failed, whoever asked.
+        for long_us in [25_000, 1_000_000] {
+            assert_eq!(told_by(Silent, long_us, plan).await, [Ok(by), Ok(by)]);
+        }
+    }
+}
+
+/// Both timers may be due when they are looked at: then too, less was waited than the store may take.
+#[tokio::test]
+async fn a_store_s_deadline_that_is_told_first_is_still_later_than_a_shorter_caller_s() {
+    let early = || TellsDeadline(Default::default());
+    for (plan, by) in SILENCE {
+        assert_eq!(told_by(early(), 24_999, plan).await, [Err(Refusal::CallerDeadline), Err(Refusal::CallerDeadline)]);
+        assert_eq!(told_by(early(), 25_000, plan).await, [Ok(by), Ok(by)]);
+    }
+}
+
+/// As with an open breaker: what is known at once is told to those who have any time at all.
+#[tokio::test]
+async fn a_store_that_is_known_to_be_out_is_answered_for_by_policy_whatever_time_there_is() {
+    for (plan, by) in SILENCE {
+        let out = || Broken(StoreError::Unreachable("gone".to_owned()));
+        assert_eq!(told_by(out(), 1, plan).await, [Ok(by), Ok(by)]);
+        assert_eq!(told_by(out(), 0, plan).await, [Err(Refusal::CallerDeadline), Err(Refusal::CallerDeadline)]);
+    }
+}
+
+/// A full embedded store is a store that fails.
+#[tokio::test]
+async fn a_caller_without_time_gets_no_policy_of_the_embedded_store_either() {
+    let none = Some(CallerDeadline::new(Duration::ZERO));
+    for answer in [Ok(()), Err(StoreError::Full)] {
+        let told = match answer {
+            Ok(()) => healthy().decide(question("allow", 1), none).await,
+            Err(error) => limiter(Broken(error)).decide(question("allow", 1), none).await,
+        };
+        assert_eq!(told, Err(Refusal::CallerDeadline));
+    }
+    let decided = healthy().decide(question("unlimited", 1), none).await.unwrap();
+    assert_eq!(decided.decided_by, DecidedBy::Plan, "what needs no store needs no time");
+}
+
+#[tokio::test]
+async fn the_store_is_given_its_own_deadline_whoever_asks() {
+    for caller_ms in [None, Some(7), Some(1000)] {
         let limiter = limiter(TellsDeadline(Default::default()));
-        limiter.decide(question("ten", 1), patience_ms.map(Duration::from_millis)).await.unwrap();
-        assert_eq!(*limiter.store.0.lock().unwrap(), Some(Duration::from_millis(given_ms)));
+        let _ = limiter.decide(question("ten", 1), caller_ms.map(Duration::from_millis).map(CallerDeadline::new)).await;
+        assert_eq!(*limiter.store.0.lock().unwrap(), Some(StoreDeadline(SETTINGS.deadline)), "{caller_ms:?}");
     }
 }
 
@@ -203,7 +277,7 @@ async fn an_unknown_plan_is_an_error() {
     let told = healthy().decide_and_tell(question("tne", 1), None).await;
     assert!(matches!(told, Err(Refusal::UnknownPlan(UnknownPlan { nearest: Some(_), .. }))), "{told:?}");
     // A thousand names are not compared with all plans.
-    let batch = healthy().decide_batch(vec![question("tne", 1), question("ten", 1)], None).await;
+    let batch = healthy().decide_batch(vec![question("tne", 1), question("ten", 1)], None).await.unwrap();
     assert!(matches!(&batch[0], Err(Refusal::UnknownPlan(UnknownPlan { nearest: None, .. }))) && batch[1].is_ok(), "{batch:?}");
 }
 
@@ -228,7 +302,7 @@ struct Remembers {
 }
 
 impl Store for Remembers {
-    async fn decide_batch(&self, asks: &[Ask], _deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
+    async fn decide_batch(&self, asks: &[Ask], _deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
         let lost = || Err(StoreError::Unreachable("gone".to_owned()));
         let up = self.up.load(Ordering::SeqCst);
         asks.iter().map(|ask| if up { self.counters.decide(ask) } else { lost() }).collect()
@@ -292,7 +366,7 @@ async fn of_a_batch_every_decision_is_counted_and_nothing_else() {
     let limiter = healthy();
     let mut questions = ["ten", "unlimited", "no such", "ten", "blocked"].map(|plan| question(plan, 6)).to_vec();
     questions.push(Question { mode: Mode::Peek, ..question("ten", 1) });
-    limiter.decide_batch(questions, None).await;
+    limiter.decide_batch(questions, None).await.unwrap();
     assert_eq!(counted_for(&limiter, "ten", Outcome::Allowed, DecidedBy::Store), 1);
     assert_eq!(counted_for(&limiter, "ten", Outcome::Denied, DecidedBy::Store), 1);
     assert_eq!(counted_for(&limiter, "unlimited", Outcome::Allowed, DecidedBy::Plan), 1);
@@ -305,7 +379,7 @@ async fn of_a_batch_every_decision_is_counted_and_nothing_else() {
 async fn whoever_is_refused_got_no_decision() {
     let limiter = limiter(Broken(StoreError::Overloaded(1)));
     assert!(limiter.decide(question("ten", 1), None).await.is_err());
-    limiter.decide_batch(vec![question("ten", 1), question("allow", 1)], None).await;
+    limiter.decide_batch(vec![question("ten", 1), question("allow", 1)], None).await.unwrap();
     let totals = limiter.totals();
     let overloaded = totals.store_errors[StoreError::Overloaded(1).kind_index()];
     assert_eq!((totals.durations.count(), overloaded, totals.store_durations.count(), totals.waiting), (0, 3, 2, 0));
@@ -318,11 +392,11 @@ struct Large;
 const LARGE: usize = 8192;
 
 impl Store for Large {
-    async fn decide_one(&self, ask: &Ask, deadline: Duration) -> Result<Verdict, StoreError> {
+    async fn decide_one(&self, ask: &Ask, deadline: StoreDeadline) -> Result<Verdict, StoreError> {
         self.decide_batch(std::slice::from_ref(ask), deadline).await.remove(0)
     }
 
-    async fn decide_batch(&self, asks: &[Ask], _deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
+    async fn decide_batch(&self, asks: &[Ask], _deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
         let kept = [0_u8; LARGE];
         tokio::task::yield_now().await;
         vec![Err(StoreError::Refused(format!("{} bytes were kept", kept.len()))); asks.len()]
@@ -373,7 +447,7 @@ struct Remote {
 const ONE_WAY_US: u64 = 3_000;
 
 impl Store for Remote {
-    async fn decide_batch(&self, asks: &[Ask], _deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
+    async fn decide_batch(&self, asks: &[Ask], _deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
         self.asked.fetch_add(asks.len() as u64, Ordering::SeqCst);
         self.clock.pass(ONE_WAY_US);
         let answers = asks.iter().map(|ask| self.counters.decide(ask)).collect();
@@ -441,7 +515,7 @@ async fn of_a_batch_only_what_is_not_denied_already_is_asked_for() {
     let (limiter, _clock) = remote(100);
     ask(&limiter, "bucket", 1).await;
     assert_eq!(ask(&limiter, "bucket", 2).await, (Outcome::Denied, DecidedBy::Store));
-    let answers = limiter.decide_batch([1, 2, 1, 2].map(|cost| question("bucket", cost)).to_vec(), None).await;
+    let answers = limiter.decide_batch([1, 2, 1, 2].map(|cost| question("bucket", cost)).to_vec(), None).await.unwrap();
     let answers: Vec<_> = answers.into_iter().map(|answer| answer.map(|it| (it.outcome, it.decided_by)).unwrap()).collect();
     let recalled = (Outcome::Denied, DecidedBy::DenyCache);
     let expected = [(Outcome::Allowed, DecidedBy::Store), recalled, (Outcome::Denied, DecidedBy::Store), recalled];

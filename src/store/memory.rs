@@ -19,9 +19,8 @@ mod shard;
 
 use std::hash::RandomState;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use super::{Ask, Store, StoreError, Subject};
+use super::{Ask, Store, StoreDeadline, StoreError, Subject};
 use crate::algorithm::Verdict;
 use crate::clock::Clock;
 use crate::key::Key;
@@ -95,15 +94,15 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 }
 
 impl Store for MemoryStore {
-    async fn decide_one(&self, ask: &Ask, _deadline: Duration) -> Result<Verdict, StoreError> {
+    async fn decide_one(&self, ask: &Ask, _deadline: StoreDeadline) -> Result<Verdict, StoreError> {
         self.decide(ask)
     }
 
-    async fn decide_batch(&self, asks: &[Ask], _deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
+    async fn decide_batch(&self, asks: &[Ask], _deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
         asks.iter().map(|ask| self.decide(ask)).collect()
     }
 
-    async fn reset(&self, subject: &Subject, _deadline: Duration) -> Result<bool, StoreError> {
+    async fn reset(&self, subject: &Subject, _deadline: StoreDeadline) -> Result<bool, StoreError> {
         Ok(self.forget(&subject.counts_as, &subject.key))
     }
 

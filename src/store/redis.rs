@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use fred::types::Value;
 
-use super::{Ask, Store, StoreError, Subject};
+use super::{Ask, Store, StoreDeadline, StoreError, Subject};
 use crate::clock::Clock;
 use batcher::{Answer, Batcher};
 pub use breaker::BreakerState;
@@ -210,7 +210,7 @@ impl Lane {
 }
 
 impl Store for RedisStore {
-    async fn decide_one(&self, ask: &Ask, deadline: Duration) -> Answer {
+    async fn decide_one(&self, ask: &Ask, StoreDeadline(deadline): StoreDeadline) -> Answer {
         match &self.lanes {
             Lanes::One(lane) => lane.noted(1, lane.decide(|| Request::of(ask), deadline).await),
             // Apart, so that the other is no larger for it.
@@ -218,7 +218,7 @@ impl Store for RedisStore {
         }
     }
 
-    async fn decide_batch(&self, asks: &[Ask], deadline: Duration) -> Vec<Answer> {
+    async fn decide_batch(&self, asks: &[Ask], StoreDeadline(deadline): StoreDeadline) -> Vec<Answer> {
         let requests = asks.iter().map(Request::of).collect();
         match &self.lanes {
             Lanes::One(lane) => lane.decide_all(requests, deadline).await,
@@ -227,7 +227,7 @@ impl Store for RedisStore {
     }
 
     /// Beside the batcher: whoever has not been answered yet may be decided before it or after it.
-    async fn reset(&self, subject: &Subject, deadline: Duration) -> Result<bool, StoreError> {
+    async fn reset(&self, subject: &Subject, StoreDeadline(deadline): StoreDeadline) -> Result<bool, StoreError> {
         match &self.lanes {
             Lanes::One(lane) => lane.keeper.delete(name::all_of(subject), deadline).await,
             Lanes::Many(cluster) => Box::pin(cluster.delete(name::all_of(subject), deadline)).await,

@@ -62,24 +62,24 @@ impl<S: Store> Admin<S> {
 #[tonic::async_trait]
 impl<S: Store> AdminService for Admin<S> {
     async fn reset(&self, request: Request<pb::ResetRequest>) -> Result<Response<pb::ResetResponse>, Status> {
-        let patience = convert::patience(request.metadata());
+        let caller = convert::caller_deadline(request.metadata());
         let (metadata, _, pb::ResetRequest { key, plan }) = request.into_parts();
         let asked = self.admit(&metadata).await.and_then(|()| convert::subject(key, plan));
         let done = async {
             let (key, plan) = asked.clone()?;
-            let existed = self.0.limiter.reset(key, &plan, patience).await.map_err(|error| convert::not_done(&error))?;
+            let existed = self.0.limiter.reset(key, &plan, caller).await.map_err(|error| convert::not_done(&error))?;
             Ok((pb::ResetResponse { existed }, format!("existed: {existed}")))
         };
         self.tell(Method::Reset, asked.as_ref().ok(), done.await)
     }
 
     async fn refund(&self, request: Request<pb::RefundRequest>) -> Result<Response<pb::RefundResponse>, Status> {
-        let patience = convert::patience(request.metadata());
+        let caller = convert::caller_deadline(request.metadata());
         let (metadata, _, pb::RefundRequest { key, plan, cost }) = request.into_parts();
         let asked = self.admit(&metadata).await.and_then(|()| convert::subject(key, plan));
         let done = async {
             let ((key, plan), cost) = (asked.clone()?, convert::refund_cost(cost)?);
-            let refunded = self.0.limiter.refund(key, &plan, cost, patience).await.map_err(|error| convert::not_done(&error))?;
+            let refunded = self.0.limiter.refund(key, &plan, cost, caller).await.map_err(|error| convert::not_done(&error))?;
             Ok((convert::refunded(&refunded), format!("refunded: {} of {}", refunded.units(), cost.units())))
         };
         self.tell(Method::Refund, asked.as_ref().ok(), done.await)

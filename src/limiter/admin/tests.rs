@@ -71,13 +71,13 @@ struct Shaky {
 }
 
 impl Store for Shaky {
-    async fn decide_batch(&self, asks: &[Ask], _deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
+    async fn decide_batch(&self, asks: &[Ask], _deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
         let lost = || Err(StoreError::Unreachable("gone".to_owned()));
         let down = self.down.load(Ordering::SeqCst);
         asks.iter().map(|ask| if down { lost() } else { self.counters.decide(ask) }).collect()
     }
 
-    async fn reset(&self, subject: &Subject, deadline: Duration) -> Result<bool, StoreError> {
+    async fn reset(&self, subject: &Subject, deadline: StoreDeadline) -> Result<bool, StoreError> {
         self.counters.reset(subject, deadline).await
     }
 }
@@ -120,13 +120,13 @@ struct Slow {
 }
 
 impl Store for Slow {
-    async fn decide_batch(&self, asks: &[Ask], _deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
+    async fn decide_batch(&self, asks: &[Ask], _deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
         let answers = asks.iter().map(|ask| self.counters.decide(ask)).collect();
         self.go.acquire().await.unwrap().forget();
         answers
     }
 
-    async fn reset(&self, subject: &Subject, deadline: Duration) -> Result<bool, StoreError> {
+    async fn reset(&self, subject: &Subject, deadline: StoreDeadline) -> Result<bool, StoreError> {
         self.go.acquire().await.unwrap().forget();
         self.counters.reset(subject, deadline).await
     }
@@ -217,15 +217,15 @@ async fn a_denial_that_was_noted_while_the_store_had_not_forgotten_yet_is_droppe
 
 /// Tells what it was asked for.
 struct Tells {
-    subject: Mutex<Option<(Subject, Duration)>>,
+    subject: Mutex<Option<(Subject, StoreDeadline)>>,
 }
 
 impl Store for Tells {
-    async fn decide_batch(&self, asks: &[Ask], deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
-        vec![Err(StoreError::Deadline(deadline)); asks.len()]
+    async fn decide_batch(&self, asks: &[Ask], deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
+        vec![Err(StoreError::Deadline(deadline.0)); asks.len()]
     }
 
-    fn reset(&self, subject: &Subject, deadline: Duration) -> impl Future<Output = Result<bool, StoreError>> + Send {
+    fn reset(&self, subject: &Subject, deadline: StoreDeadline) -> impl Future<Output = Result<bool, StoreError>> + Send {
         *self.subject.lock().unwrap() = Some((subject.clone(), deadline));
         std::future::ready(Ok(true))
     }
@@ -241,9 +241,10 @@ async fn a_reset_names_the_logs_of_every_plan_that_counts_as_one_and_waits_a_sec
     };
     let plans = [of("a", "one", &[90]), of("b", "one", &[70, 90]), of("c", "other", &[80])].into_iter().collect();
     let limiter = Limiter::new(plans, Tells { subject: Mutex::default() }, SETTINGS, Arc::new(Clock0));
-    for (patience, waits) in [(None, DEADLINE), (Some(DEADLINE / 2), DEADLINE / 2), (Some(2 * DEADLINE), DEADLINE)] {
-        assert_eq!(limiter.reset(key(), "a", patience).await, Ok(true));
+    for caller in [None, Some(DEADLINE / 2), Some(2 * DEADLINE)] {
+        assert_eq!(limiter.reset(key(), "a", caller.map(CallerDeadline::new)).await, Ok(true));
         let (subject, deadline) = limiter.store.subject.lock().unwrap().take().unwrap();
-        assert_eq!((&*subject.counts_as, subject.logs_us, deadline), ("one", vec![70_000_000, 90_000_000], waits));
+        let expected = ("one", vec![70_000_000, 90_000_000], StoreDeadline(DEADLINE));
+        assert_eq!((&*subject.counts_as, subject.logs_us, deadline), expected);
     }
 }

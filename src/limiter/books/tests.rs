@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use futures_util::FutureExt;
 
@@ -12,7 +11,7 @@ use crate::decision::{DecidedBy, Decision, Outcome};
 use crate::key::Cost;
 use crate::limiter::{Limiter, Question, Refusal};
 use crate::plan::Plan;
-use crate::store::{Ask, CAPACITY_DEFAULT, MemoryStore, Store, StoreError, Verdict};
+use crate::store::{Ask, CAPACITY_DEFAULT, MemoryStore, Store, StoreDeadline, StoreError, Verdict};
 
 fn other_plans(edits: &[Plan]) -> PlanSet {
     let kept = plans().iter().filter(|plan| edits.iter().all(|edit| edit.name != plan.name)).cloned().collect::<Vec<_>>();
@@ -54,7 +53,7 @@ async fn the_local_share_is_that_of_the_plans_in_force_and_keeps_its_usage() {
 struct Denies;
 
 impl Store for Denies {
-    async fn decide_batch(&self, asks: &[Ask], _deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
+    async fn decide_batch(&self, asks: &[Ask], _deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
         let counters = MemoryStore::new(CAPACITY_DEFAULT, Arc::new(Clock0));
         let denied = |ask: &Ask| {
             let all = Ask { cost: Cost::new(ask.plan.limits()[0].quota()).unwrap(), ..ask.clone() };
@@ -86,7 +85,7 @@ struct Waits {
 }
 
 impl Store for Waits {
-    async fn decide_batch(&self, asks: &[Ask], _deadline: Duration) -> Vec<Result<Verdict, StoreError>> {
+    async fn decide_batch(&self, asks: &[Ask], _deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
         self.go.acquire().await.unwrap().forget();
         asks.iter().map(|ask| self.counters.decide(ask)).collect()
     }
@@ -130,7 +129,7 @@ fn a_batch_is_decided_by_one_edition_however_fast_they_change() {
 
 /// A store in memory keeps nobody waiting.
 fn decide_now(limiter: &Limiter<MemoryStore>, questions: Vec<Question>) -> Vec<Result<Decision, Refusal>> {
-    limiter.decide_batch(questions, None).now_or_never().expect("it does not wait")
+    limiter.decide_batch(questions, None).now_or_never().expect("it does not wait").unwrap()
 }
 
 /// Ends the other thread, also when this one panics.

@@ -1,0 +1,82 @@
+//! The caller's deadline: how long the answer to a question is wanted. It is a type apart from [`StoreDeadline`], and only
+//! this module compares the two.
+//!
+//! A store that needs longer than [`StoreDeadline`] has failed, and the plan's policy answers. A caller that waits less than
+//! that says nothing of the store: its question ends as [`Refusal::CallerDeadline`], which is no decision. So no caller can
+//! choose the policy's answer by a short deadline. Stores never see a caller's deadline.
+
+use std::future::Future;
+use std::time::Duration;
+
+use super::Refusal;
+use crate::store::StoreDeadline;
+
+/// How long a caller waits for its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallerDeadline(Duration);
+
+/// The caller's deadline passed before the store answered. No policy can be made of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct CallerGone;
+
+impl From<CallerGone> for Refusal {
+    fn from(_: CallerGone) -> Self {
+        Self::CallerDeadline
+    }
+}
+
+impl CallerDeadline {
+    /// A caller that waits for so long, from now on.
+    pub const fn new(left: Duration) -> Self {
+        Self(left)
+    }
+
+    /// How long in all the caller waits.
+    pub const fn left(self) -> Duration {
+        self.0
+    }
+
+    /// When its question is given up, where that is before the store's deadline; `None` where the store's deadline comes
+    /// first. A quarter of the time is left for the way back, so that the answer is there before the caller gives up itself.
+    pub(super) fn before(self, store: StoreDeadline) -> Option<Duration> {
+        (self.0 < store.0).then(|| self.0 - self.0 / 4)
+    }
+}
+
+/// What `answer` comes to, if that is before the caller's question is given up. A caller without any time is asked for
+/// nothing: `answer` is not even begun. Dropped half way, a store's answer is lost and nothing else, by its contract.
+pub(super) async fn in_time<T>(limit: Duration, answer: impl Future<Output = T>) -> Result<T, CallerGone> {
+    if limit.is_zero() {
+        return Err(CallerGone);
+    }
+    tokio::time::timeout(limit, answer).await.map_err(|_| CallerGone)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caller_s_deadline_counts_only_where_it_is_shorter_than_the_store_s() {
+        let before_us = |caller_us| {
+            let caller = CallerDeadline::new(Duration::from_micros(caller_us));
+            caller.before(StoreDeadline(Duration::from_micros(1_000))).map(|limit| limit.as_micros())
+        };
+        for longer in [1_000, 1_001, u64::MAX] {
+            assert_eq!(before_us(longer), None, "{longer}");
+        }
+        for (shorter, limit) in [(0, 0), (4, 3), (800, 600)] {
+            assert_eq!(before_us(shorter), Some(limit), "{shorter}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_caller_without_time_begins_nothing() {
+        let mut begun = false;
+        assert_eq!(in_time(Duration::ZERO, async { begun = true }).await, Err(CallerGone));
+        assert!(!begun);
+        assert_eq!(in_time(Duration::from_nanos(1), async { 7 }).await, Ok(7), "an answer that is there is given");
+        let never = std::future::pending::<()>();
+        assert_eq!(in_time(Duration::from_millis(1), never).await, Err(CallerGone));
+    }
+}
