@@ -68,7 +68,7 @@ fn short(state: &mut u64) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_short_deadlines_at_a_healthy_redis_get_no_answer_by_policy() {
+async fn fault_50_ten_thousand_short_deadlines_at_a_healthy_redis_get_no_answer_by_policy() {
     const CALLERS: usize = 8;
     let redis = Redis::start();
     let server = Server::start(PLANS, &["--store", &redis.url()]);

@@ -1,10 +1,11 @@
 //! TLS to Redis, both ways, and secrets that come from files: what is rotated is taken up by the next connection.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tollgate::grpc::pb::DecidedBy;
 
 use crate::support::authority::Authority;
+use crate::support::http::Scrape;
 use crate::support::outage::PLANS;
 use crate::support::redis::{Redis, free_port};
 use crate::support::server::{PATIENCE, Server, request, tollgate};
@@ -156,5 +157,70 @@ fn a_file_that_cannot_be_used_ends_the_start_and_its_setting_is_named() {
         assert!(words.iter().all(|word| told.contains(word)), "{words:?}: {told}");
         let folder = authority.text("").trim_end_matches('/').to_owned();
         assert!(!told.contains("canary") && !told.contains(&folder), "{told}");
+    }
+}
+
+/// A certificate of 4096 bits, as many authorities inside companies still give: each handshake costs Redis some milliseconds.
+fn sign_rsa_4096(authority: &Authority) {
+    let extensions = "[req]\ndistinguished_name=name\nx509_extensions=leaf\nprompt=no\n[name]\nCN=redis\n\
+                      [leaf]\nbasicConstraints=critical,CA:FALSE\nsubjectAltName=IP:127.0.0.1\n";
+    std::fs::write(authority.path("openssl.conf"), extensions).unwrap();
+    let (config, key, certificate) = (authority.text("openssl.conf"), authority.text("redis.key"), authority.text("redis.crt"));
+    let made = std::process::Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "rsa:4096", "-nodes", "-days", "3650", "-config", &config])
+        .args(["-keyout", &key, "-out", &certificate])
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{made:?}");
+    // It is its own authority.
+    std::fs::copy(authority.path("redis.crt"), authority.path("ca.crt")).unwrap();
+}
+
+/// Connections to Redis over which these servers ask it; each worker has one, and HTTP one more.
+fn connections(servers: &[Server]) -> usize {
+    let of = |server: &Server| {
+        let text = Scrape::of(&server.http()).text;
+        let closed = text.lines().find(|line| line.starts_with("tollgate_store_connections{") && line.contains("\"closed\""));
+        closed.and_then(|line| line.rsplit_once(' ')).map_or(0, |(_, count)| count.parse().unwrap())
+    };
+    servers.iter().map(of).sum()
+}
+
+/// Waits until all of them ask Redis; how long that took. The promise is ten seconds on a machine with nothing else to do.
+fn all_connected(servers: &[Server], count: usize) -> Duration {
+    let started = Instant::now();
+    loop {
+        let connected = connections(servers);
+        if connected == count {
+            return started.elapsed();
+        }
+        assert!(connected < count, "{connected} of {count}");
+        assert!(started.elapsed() < PATIENCE, "{connected} of {count} connected");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// More connections at once than a server of such a certificate makes in half a second.
+#[test]
+fn fault_51_a_crowd_connects_over_tls_to_a_redis_whose_handshakes_are_dear_also_when_it_comes_back() {
+    for (processes, workers) in [(1, 150), (20, 6)] {
+        let authority = Authority::new();
+        sign_rsa_4096(&authority);
+        let (mut redis, port) = redis_over_tls(&authority, &["--tls-auth-clients", "no", "--maxclients", "1000"]);
+        let url = format!("rediss://127.0.0.1:{port}");
+        let settings = [
+            set("store.tls.ca_file", &authority.text("ca.crt")),
+            set("workers", &workers.to_string()),
+            set("listen.http", "127.0.0.1:0"),
+        ];
+        let servers: Vec<Server> = (0..processes).map(|_| start(&url, &settings)).collect();
+        let count = processes * (workers + 1);
+        let first = all_connected(&servers, count);
+        redis.kill();
+        while connections(&servers) > 0 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        redis.restart();
+        println!("{processes} processes of {workers} workers: {first:?} at first, {:?} again", all_connected(&servers, count));
     }
 }

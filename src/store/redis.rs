@@ -13,6 +13,7 @@ mod keeper;
 mod lines;
 mod looks;
 mod name;
+mod pace;
 mod queue;
 mod replicas;
 mod script;

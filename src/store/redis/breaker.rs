@@ -6,6 +6,8 @@
 
 use std::time::{Duration, Instant};
 
+use super::pace::{Failure, Pace};
+
 /// Calls in a row that must fail. One more than may be under way at once, so that a single stall of Redis, no longer than
 /// the deadline, opens nothing; a dead one costs its callers five deadlines at most.
 #[expect(clippy::cast_possible_truncation, reason = "a handful of calls")]
@@ -13,7 +15,7 @@ pub(super) const FAILURES_MAX: u32 = super::batcher::CALLS_MAX as u32 + 1;
 /// Longest pause before the first probe. A connection that was cut is often all that was wrong, so it is short; it is not
 /// nothing, since many replicas may have lost theirs at one instant.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
-/// Longest pause before any probe. With a probe that is lost on the way just before Redis is back
+/// Longest pause before any probe, but for one after a TLS handshake that timed out ([`super::pace`]). With a probe that is lost on the way just before Redis is back
 /// ([`super::keeper::CONNECT_MAX`]) it leaves time for the next one within the second that is promised.
 const PAUSE_MAX: Duration = Duration::from_millis(300);
 /// A breaker that opens again this soon after it closed goes on pacing its probes where it had come to: a Redis that
@@ -49,6 +51,7 @@ pub(super) struct Breaker {
     connection: u64,
     /// Probes that failed since the store was last well.
     failed_probes: u32,
+    pace: Pace,
     crowded: bool,
 }
 
@@ -63,7 +66,7 @@ impl Breaker {
     /// Open, with a probe due at once: nothing is known of Redis yet. Where more calls are under way at once than
     /// [`FAILURES_MAX`], it is `crowded`: those that were when one failed count as that one.
     pub(super) fn new(now: Instant, crowded: bool) -> Self {
-        Self { phase: Phase::Open { since: now, probe_at: now }, connection: 0, failed_probes: 0, crowded }
+        Self { phase: Phase::Open { since: now, probe_at: now }, connection: 0, failed_probes: 0, pace: Pace::default(), crowded }
     }
 
     pub(super) fn state(&self) -> BreakerState {
@@ -107,6 +110,7 @@ impl Breaker {
         let Phase::Closed { since, .. } = self.phase else { return false };
         if now.saturating_duration_since(since) >= RELAPSE {
             self.failed_probes = 0;
+            self.pace.start_over();
         }
         self.phase = Phase::Open { since: now, probe_at: now + self.pause(chance) };
         true
@@ -116,6 +120,7 @@ impl Breaker {
     pub(super) fn hasten(&mut self, now: Instant, chance: u64) {
         if let Phase::Open { since, .. } = self.phase {
             self.failed_probes = 0;
+            self.pace.start_over();
             self.phase = Phase::Open { since, probe_at: now + self.pause(chance) };
         }
     }
@@ -127,7 +132,7 @@ impl Breaker {
             Phase::Open { since, .. } | Phase::HalfOpen { since } => since,
         };
         self.phase = Phase::HalfOpen { since };
-        self.probe_failed(now, chance);
+        self.probe_failed(Failure::Cheap, now, chance);
     }
 
     /// When the next probe is due; `None` when one is under way or none is needed.
@@ -153,22 +158,30 @@ impl Breaker {
     pub(super) fn probe_passed(&mut self, now: Instant) -> Option<Duration> {
         let Phase::HalfOpen { since } = self.phase else { return None };
         self.connection += 1;
+        self.pace.succeeded();
         self.phase = Phase::Closed { since: now, failures: 0, failed_at: now };
         Some(now.saturating_duration_since(since))
     }
 
     /// The probe under way failed: another is due after a pause.
-    pub(super) fn probe_failed(&mut self, now: Instant, chance: u64) {
+    pub(super) fn probe_failed(&mut self, failure: Failure, now: Instant, chance: u64) {
         if let Phase::HalfOpen { since } = self.phase {
+            self.pace.failed(failure);
             self.failed_probes = self.failed_probes.saturating_add(1);
             self.phase = Phase::Open { since, probe_at: now + self.pause(chance) };
         }
     }
 
+    /// Longest that the next probe may take to connect.
+    pub(super) fn patience(&self) -> Duration {
+        self.pace.patience()
+    }
+
     /// A bound that doubles with each failed probe: however many replicas lost Redis at one instant, they come back to it
     /// spread out. `chance` is any number, all equally likely.
     fn pause(&self, chance: u64) -> Duration {
-        within(PAUSE_FIRST.saturating_mul(1 << self.failed_probes.min(10)).min(PAUSE_MAX), chance)
+        let usual = PAUSE_FIRST.saturating_mul(1 << self.failed_probes.min(10)).min(PAUSE_MAX);
+        within(self.pace.pause_max(usual), chance)
     }
 }
 

@@ -26,6 +26,7 @@ use super::breaker::within;
 use super::call::Request;
 use super::connection::{Errand, Verb, deleted};
 use super::keeper::{CONNECT_MAX, Keeper, Lead, chance};
+use super::pace::Pace;
 use super::target::{Address, Peer};
 use super::{Ingredients, Lane, Recipe, Status, client, name};
 use crate::clock::monotonic;
@@ -55,6 +56,8 @@ struct Nodes {
     map: watch::Sender<Knowledge>,
     /// Told when the map is found to be old.
     outdated: Notify,
+    /// Of connecting to the nodes that the URL names.
+    pace: Mutex<Pace>,
     /// Counts of lanes that are gone.
     past: Mutex<Status>,
 }
@@ -79,7 +82,7 @@ impl Cluster {
     pub(super) fn start(ingredients: Ingredients, seeds: Vec<Address>) -> Self {
         let (map, lanes) = (watch::Sender::new(Knowledge::Starting), Mutex::default());
         let past = Mutex::new(Status::NONE);
-        let nodes = Arc::new(Nodes { ingredients, seeds, lanes, map, outdated: Notify::new(), past });
+        let nodes = Arc::new(Nodes { ingredients, seeds, lanes, map, outdated: Notify::new(), pace: Mutex::default(), past });
         let task = tokio::spawn(forever(nodes.clone())).abort_handle();
         Self { nodes, task }
     }
@@ -240,15 +243,19 @@ impl Nodes {
         if let Ok(ranges) = first(connected).await {
             return Ok(ranges);
         }
-        let until = monotonic() + CONNECT_MAX;
-        first(self.seeds.iter().map(|seed| async move {
-            let peer = Peer::Tcp(seed.clone());
-            let connecting = timeout_at(until.into(), client::connect(&self.ingredients.target, &peer)).await;
-            let silent = |_| Error::new(ErrorKind::Timeout, format!("no answer from {seed} within {CONNECT_MAX:?}"));
-            let (client, _wire) = connecting.map_err(silent)??;
-            slots::ask(&client, seed, until).await
-        }))
-        .await
+        let patience = lock(&self.pace).patience();
+        let ranges = first(self.seeds.iter().map(|seed| self.ask_seed(seed, patience))).await;
+        match &ranges {
+            Ok(_) => lock(&self.pace).succeeded(),
+            Err(error) => lock(&self.pace).failed(client::failure(&self.ingredients.target, error)),
+        }
+        ranges
+    }
+
+    /// Connects to a node that the URL names, and asks it.
+    async fn ask_seed(&self, seed: &Address, patience: Duration) -> Result<Vec<Range>, Error> {
+        let (client, wire) = client::connect(&self.ingredients.target, &Peer::Tcp(seed.clone()), patience).await?;
+        slots::ask(&client, seed, wire.up_by).await
     }
 
     fn adopt(self: &Arc<Self>, ranges: Vec<Range>) {
@@ -355,7 +362,8 @@ async fn forever(nodes: Arc<Nodes>) {
 async fn turn(nodes: &Arc<Nodes>) {
     let again = nodes.look_once().await;
     // Of many calls that are sent on at once, the first is reason enough.
-    sleep(within(LOOK_PAUSE_MAX, chance())).await;
+    let pause_max = lock(&nodes.pace).pause_max(LOOK_PAUSE_MAX);
+    sleep(within(pause_max, chance())).await;
     if !again {
         tokio::select! {
             () = nodes.outdated.notified() => {}

@@ -10,16 +10,22 @@ use fred::interfaces::ClientLike;
 use fred::types::config::Options;
 use fred::types::{ClusterHash, CustomCommand, Value};
 use tokio::sync::Mutex;
+use tokio::time::sleep;
 
 use super::batcher::REQUESTS_WAITING_MAX;
+use super::breaker::within;
 use super::call::Call;
 use super::client::{self, Wire};
-use super::keeper::CONNECT_MAX;
+use super::keeper::chance;
+use super::pace::Failure;
 use super::script::Script;
 use super::target::{Address, Peer};
 use super::{Recipe, name, replicas};
 use crate::clock::monotonic;
 use crate::store::StoreError;
+
+/// Longest pause between two proofs of one connection: as long as Redis needs for some handshakes.
+const PROOF_PAUSE_MAX: Duration = Duration::from_millis(50);
 
 pub(super) struct Connection {
     /// As the breaker counts them.
@@ -77,19 +83,42 @@ pub(super) enum Trouble {
 }
 
 impl Connection {
-    /// Connects and loads the script, so that no decision has to wait for that.
-    pub(super) async fn open(recipe: &Recipe, peer: Peer, number: u64) -> Result<(Self, Wire), StoreError> {
-        let failed = |error: Error| store_error(&error, CONNECT_MAX);
-        let (client, wire) = client::connect(&recipe.ingredients.target, &peer).await.map_err(failed)?;
+    /// Connects and loads the script, so that no decision has to wait for that, within `patience` from when its turn comes.
+    pub(super) async fn open(
+        recipe: &Recipe,
+        peer: Peer,
+        number: u64,
+        patience: Duration,
+    ) -> Result<(Self, Wire), (StoreError, Failure)> {
+        let target = &recipe.ingredients.target;
+        let failed = |error: Error| (store_error(&error, patience), client::failure(target, &error));
+        let (client, wire) = client::connect(target, &peer, patience).await.map_err(failed)?;
         let script = recipe.ingredients.script.clone();
         let connection = Self { number, peer, client, script, loading: Mutex::new(()), loads: AtomicU64::new(0) };
-        connection.load_script(0, monotonic() + CONNECT_MAX).await.map_err(failed)?;
+        connection.load_script(0, wire.up_by).await.map_err(failed)?;
         Ok((connection, wire))
+    }
+
+    /// As [`Self::prove`]. Where the handshake cost the server something, a decision that was late is made again until it is
+    /// in time, for as long as `patience`: a server that makes many handshakes is late, and would have to make one more.
+    pub(super) async fn prove_in(&self, recipe: &Recipe, patience: Duration) -> Result<(), (StoreError, Failure)> {
+        let until = monotonic() + patience;
+        let encrypted = recipe.ingredients.target.tls.is_some();
+        loop {
+            match self.prove(recipe).await {
+                Ok(()) => return Ok(()),
+                Err(StoreError::Deadline(_)) if encrypted && monotonic() < until => {
+                    sleep(within(PROOF_PAUSE_MAX, chance())).await;
+                }
+                Err(error @ StoreError::Deadline(_)) if encrypted => return Err((error, Failure::HandshakeTimedOut)),
+                Err(error) => return Err((error, Failure::Cheap)),
+            }
+        }
     }
 
     /// Has a decision made, charged to a key of its own, within the recipe's deadline: a Redis that is read-only, still
     /// loading or too slow answers a PING well enough and no decision. A node of a Cluster may say that the key is not its.
-    pub(super) async fn prove(&self, recipe: &Recipe) -> Result<(), StoreError> {
+    async fn prove(&self, recipe: &Recipe) -> Result<(), StoreError> {
         let until = monotonic() + recipe.ingredients.deadline;
         let call = Call::trial(name::trial(recipe.trial), until);
         let arguments = recipe.ingredients.command(&call)?;

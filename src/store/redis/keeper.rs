@@ -22,6 +22,7 @@ use super::call::Call;
 use super::client::Wire;
 use super::connection::{Connection, Errand, Trouble, Verb, deleted};
 use super::looks::Looks;
+use super::pace::Failure;
 use super::queue::{Queue, Waiter};
 use super::sentinel::Watch;
 use super::target::Peer;
@@ -29,8 +30,9 @@ use super::{Recipe, Status};
 use crate::clock::monotonic;
 use crate::store::StoreError;
 
-/// Longest that a probe may take to connect and to load the script; its decision has the store's own deadline on top. A
-/// probe that the network swallows ends in time for another one within the second that is promised.
+/// Longest that a probe may take to connect, and to load the script, where none timed out over TLS ([`super::pace`]); its
+/// decision has the store's own deadline on top. A probe that the network swallows ends in time for another one within the
+/// second that is promised.
 pub(super) const CONNECT_MAX: Duration = Duration::from_millis(500);
 
 /// Where a keeper's connections lead.
@@ -270,20 +272,36 @@ impl State {
     }
 
     /// Makes a connection to where it leads now, and has a decision made over it.
-    async fn probe(&self, number: u64, tried: &mut Option<Peer>) -> Result<(Connection, Wire), StoreError> {
+    async fn probe(&self, number: u64, tried: &mut Option<Peer>) -> Result<(Connection, Wire), (StoreError, Failure)> {
         self.probes.fetch_add(1, Ordering::Relaxed);
-        let lead = &self.recipe.lead;
-        let unnamed = |_| StoreError::Unreachable("no Sentinel has named a master yet".to_owned());
+        let (lead, patience) = (&self.recipe.lead, self.breaker().patience());
+        let unnamed = |_| (StoreError::Unreachable("no Sentinel has named a master yet".to_owned()), Failure::Cheap);
         let peer = tried.insert(timeout(CONNECT_MAX, lead.peer()).await.map_err(unnamed)?);
         let proven = async {
-            let ready = timeout(CONNECT_MAX, Connection::open(&self.recipe, peer.clone(), number)).await;
-            let (connection, wire) = ready.unwrap_or(Err(StoreError::Deadline(CONNECT_MAX)))?;
-            connection.prove(&self.recipe).await?;
+            let (connection, wire) = Connection::open(&self.recipe, peer.clone(), number, patience).await?;
+            connection.prove_in(&self.recipe, patience).await?;
             Ok((connection, wire))
         };
         tokio::select! {
             proven = proven => proven,
-            () = lead.turned_from(peer) => Err(turned()),
+            () = lead.turned_from(peer) => Err((turned(), Failure::Cheap)),
+            never = self.give_up_starting() => match never {},
+        }
+    }
+
+    /// Callers do not wait for the first probe longer than a probe usually takes: it may wait for its turn to shake hands.
+    async fn give_up_starting(&self) -> Infallible {
+        tokio::time::sleep(CONNECT_MAX).await;
+        self.down_from_the_start(&StoreError::Deadline(CONNECT_MAX));
+        std::future::pending().await
+    }
+
+    /// Puts it down if it was not up yet.
+    fn down_from_the_start(&self, error: &StoreError) {
+        let starting = self.standing.borrow().ready().is_none();
+        if starting {
+            say_out_of_reach(&self.recipe.lead, error);
+            self.put_down(error);
         }
     }
 
@@ -311,13 +329,10 @@ impl State {
                     self.closed(connection.clone());
                     return (connection, wire);
                 }
-                Err(error) => {
-                    self.breaker().probe_failed(monotonic(), chance());
+                Err((error, failure)) => {
+                    self.breaker().probe_failed(failure, monotonic(), chance());
                     tracing::debug!(%error, "the store did not pass a probe");
-                    let starting = self.standing.borrow().ready().is_none();
-                    if starting {
-                        say_out_of_reach(&self.recipe.lead, &error);
-                    }
+                    self.down_from_the_start(&error);
                     self.put_down(&error);
                 }
             }

@@ -18,11 +18,12 @@ use fred::types::{ClusterHash, CustomCommand, Value};
 use futures_util::FutureExt;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::breaker::within;
 use super::client;
 use super::keeper::{CONNECT_MAX, chance};
+use super::pace::Pace;
 use super::target::{Address, Peer, RedisTarget, Sentinels};
 
 const SWITCHED: &str = "+switch-master";
@@ -97,9 +98,9 @@ impl Drop for Watch {
 
 /// Keeps listening to one Sentinel, anew whenever that ends, in whatever way.
 async fn follow(council: Arc<Council>, sentinel: Address) {
-    let mut trouble = None;
+    let (mut trouble, mut pace) = (None, Pace::default());
     loop {
-        let listening = AssertUnwindSafe(council.listen(&sentinel, &mut trouble)).catch_unwind().await;
+        let listening = AssertUnwindSafe(council.listen(&sentinel, &mut trouble, &mut pace)).catch_unwind().await;
         let error = listening.unwrap_or_else(|_| Error::new(ErrorKind::Unknown, "the task that listens to it panicked"));
         council.heard(&sentinel, None);
         // One that stays out of reach is told of once.
@@ -107,19 +108,22 @@ async fn follow(council: Arc<Council>, sentinel: Address) {
             let service = council.sentinels.service.as_str();
             tracing::warn!(%sentinel, service, error = error.details(), "this Sentinel names no master");
         }
-        sleep(within(PAUSE_MAX, chance())).await;
+        sleep(within(pace.pause_max(PAUSE_MAX), chance())).await;
     }
 }
 
 impl Council {
     /// Returns when the Sentinel is lost, or makes no sense; `trouble` is forgotten when it is well.
-    async fn listen(&self, sentinel: &Address, trouble: &mut Option<String>) -> Error {
+    async fn listen(&self, sentinel: &Address, trouble: &mut Option<String>, pace: &mut Pace) -> Error {
         let peer = Peer::Tcp(sentinel.clone());
-        let (client, mut wire) = match timeout(CONNECT_MAX, client::connect_to_sentinel(&self.target, &peer)).await {
-            Ok(Ok(connected)) => connected,
-            Ok(Err(error)) => return error,
-            Err(_) => return Error::new(ErrorKind::Timeout, format!("no answer within {CONNECT_MAX:?}")),
+        let (client, mut wire) = match client::connect_to_sentinel(&self.target, &peer, pace.patience()).await {
+            Ok(connected) => connected,
+            Err(error) => {
+                pace.failed(client::failure(&self.target, &error));
+                return error;
+            }
         };
+        pace.succeeded();
         // Before the question, so that nothing is missed between its answer and what follows.
         let mut messages = client.message_rx();
         if let Err(error) = client.with_options(&options()).subscribe(SWITCHED).await {

@@ -86,7 +86,7 @@ fn it_tells_how_long_it_was_open_whatever_the_probes_between() {
     let (mut breaker, now) = closed();
     breaker.lost(1, now, 0);
     breaker.begin_probe(now).unwrap();
-    breaker.probe_failed(now + 100 * MS, 0);
+    breaker.probe_failed(Failure::Cheap, now + 100 * MS, 0);
     breaker.begin_probe(now + 100 * MS).unwrap();
     assert_eq!(breaker.probe_passed(now + 300 * MS), Some(300 * MS));
     assert_eq!(breaker.probe_passed(now + 300 * MS), None);
@@ -112,7 +112,7 @@ fn longest_pauses(breaker: &mut Breaker, mut now: Instant, probes: u32) -> Vec<u
         pauses.push((due - now).as_millis() + 1);
         now = due;
         breaker.begin_probe(now).unwrap();
-        breaker.probe_failed(now, u64::MAX);
+        breaker.probe_failed(Failure::Cheap, now, u64::MAX);
     }
     pauses
 }
@@ -148,7 +148,7 @@ enum Step {
     Lost(bool),
     Begin,
     Passed,
-    Failed,
+    Failed(Failure),
 }
 
 fn steps() -> impl Strategy<Value = Vec<(Step, u64, u64)>> {
@@ -158,13 +158,14 @@ fn steps() -> impl Strategy<Value = Vec<(Step, u64, u64)>> {
         1 => any::<bool>().prop_map(Step::Lost),
         2 => Just(Step::Begin),
         1 => Just(Step::Passed),
-        1 => Just(Step::Failed),
+        1 => Just(Step::Failed(Failure::Cheap)),
+        1 => Just(Step::Failed(Failure::HandshakeTimedOut)),
     ];
     prop::collection::vec((step, 0_u64..400, any::<u64>()), 0..200)
 }
 
 proptest! {
-    /// Whatever happens: open, it always has a probe due within [`PAUSE_MAX`]; it opens by failures in a row on this
+    /// Whatever happens: open, it always has a probe due within [`PAUSE_MAX`], and a little more after handshakes that timed out; it opens by failures in a row on this
     /// connection, or its loss, alone; it closes by a passed probe alone; and no connection's number is given twice.
     #[test]
     fn it_never_sticks_and_never_opens_or_closes_unfounded(steps in steps()) {
@@ -197,12 +198,13 @@ proptest! {
                     numbers.push(breaker.connection);
                     in_a_row = 0;
                 },
-                Step::Failed => breaker.probe_failed(now, chance),
+                Step::Failed(failure) => breaker.probe_failed(failure, now, chance),
             }
             let closed = breaker.state() == BreakerState::Closed && before != BreakerState::Closed;
             prop_assert!(!closed || matches!(step, Step::Passed));
             if breaker.state() == BreakerState::Open && before != BreakerState::Open {
-                prop_assert!(breaker.probe_at().unwrap() <= now + PAUSE_MAX);
+                prop_assert!(breaker.probe_at().unwrap() <= now + breaker.pace.pause_max(PAUSE_MAX));
+                prop_assert!(breaker.probe_at().unwrap() <= now + 4 * PAUSE_MAX);
             }
             prop_assert_eq!(breaker.state() == BreakerState::Open, breaker.probe_at().is_some());
         }
@@ -232,9 +234,30 @@ fn a_probe_that_has_somewhere_else_to_go_is_due_soon() {
     for _ in 0..10 {
         let due = breaker.probe_at().unwrap();
         breaker.begin_probe(due);
-        breaker.probe_failed(due, u64::MAX);
+        breaker.probe_failed(Failure::Cheap, due, u64::MAX);
     }
     assert!(breaker.probe_at().unwrap() > now + PAUSE_MAX);
     breaker.hasten(now, u64::MAX);
     assert!(breaker.probe_at().unwrap() <= now + PAUSE_FIRST);
+}
+
+#[test]
+fn handshakes_that_time_out_are_waited_for_longer_until_a_second_of_health() {
+    let (mut breaker, now) = closed();
+    breaker.lost(1, now, 0);
+    let mut patience = Vec::new();
+    for _ in 0..4 {
+        patience.push(breaker.patience().as_millis());
+        breaker.begin_probe(breaker.probe_at().unwrap()).unwrap();
+        breaker.probe_failed(Failure::HandshakeTimedOut, now, 0);
+    }
+    assert_eq!(patience, [500, 1_000, 2_000, 4_000]);
+    breaker.begin_probe(now).unwrap();
+    breaker.probe_passed(now).unwrap();
+    breaker.lost(2, now + RELAPSE - MS, 0);
+    assert_eq!(breaker.patience(), 2_000 * MS, "one step back, as it is lost again");
+    breaker.begin_probe(now + RELAPSE).unwrap();
+    breaker.probe_passed(now + RELAPSE).unwrap();
+    breaker.lost(3, now + RELAPSE * 2, 0);
+    assert_eq!(breaker.patience(), 500 * MS);
 }
