@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tollgate::grpc::pb;
 
-use crate::support::http::{Reply, Scrape, ask, get};
+use crate::support::http::{Reply, Scrape, ask, get, post, send};
 use crate::support::nginx::Nginx;
 use crate::support::redis::Redis;
 use crate::support::server::{PATIENCE, Server, decide, field, request, tollgate};
@@ -233,16 +233,67 @@ fn a_check_is_answered_by_status_and_header_fields() {
 }
 
 #[test]
-fn head_asks_without_charging() {
+fn head_charges_as_get_does() {
     let (_server, http) = serve(&[]);
-    for _ in 0..5 {
-        let peeked = ask(&http, "HEAD", "/v1/check?key=a&plan=two", &[]);
-        assert_eq!((peeked.status, peeked.header("ratelimit"), peeked.body.as_str()), (200, Some("\"day\";r=2"), ""));
+    for remaining in ["\"day\";r=1", "\"day\";r=0"] {
+        let charged = ask(&http, "HEAD", "/v1/check?key=a&plan=two", &[]);
+        assert_eq!((charged.status, charged.header("ratelimit"), charged.body.as_str()), (200, Some(remaining), ""));
     }
-    let statuses: Vec<u16> = (0..3).map(|_| check(&http, "key=a&plan=two").status).collect();
-    assert_eq!(statuses, [200, 200, 429]);
+    assert_eq!(check(&http, "key=a&plan=two").status, 429);
     let denied = ask(&http, "HEAD", "/v1/check?key=a&plan=two", &[]);
     assert_eq!((denied.status, denied.body.as_str()), (429, ""));
+}
+
+#[test]
+fn a_peek_asks_without_charging_by_every_method() {
+    let (_server, http) = serve(&[]);
+    for method in ["GET", "HEAD", "POST"] {
+        let peeked = ask(&http, method, "/v1/check?key=a&plan=two&peek=true", &["Content-Length: 0"]);
+        assert_eq!((peeked.status, peeked.header("ratelimit")), (200, Some("\"day\";r=2")), "{method}");
+    }
+    assert_eq!(check(&http, "key=a&plan=two&cost=2").status, 200);
+    assert_eq!(check(&http, "key=a&plan=two&peek=true").status, 429);
+    assert_eq!(check(&http, "key=a&plan=two&peek=false").status, 429);
+    assert_eq!(Scrape::of(&http).value("tollgate_peeks_total"), 4.0);
+}
+
+#[tokio::test]
+async fn a_post_says_it_in_json_or_as_a_form() {
+    let (server, http) = serve(&[]);
+    let mut client = server.client().await;
+    let json = |body: &str| post(&http, "/v1/check", "application/json; charset=utf-8", body);
+    let first = json(r#"{"key": "a+b c", "plan": "two"}"#);
+    assert_eq!((first.status, first.header("content-type")), (200, Some("application/json")), "{first:?}");
+    assert!(first.body.contains("\"remaining\":1"), "{first:?}");
+    let peeked = json(r#"{"key": "a+b c", "plan": "two", "peek": true, "cost": 1}"#);
+    assert!(peeked.status == 200 && peeked.body.contains("\"remaining\":1"), "{peeked:?}");
+    // The same key by every road: a plus in a query is a plus, in a form a space.
+    assert_eq!(decide(&mut client, "a+b c", "two").await.remaining(), 0);
+    let form = |body: &str| post(&http, "/v1/check", "application/x-www-form-urlencoded", body);
+    assert_eq!(form("key=a%2Bb+c&plan=two&deny_status=403").status, 403);
+    assert_eq!(check(&http, "key=a+b%20c&plan=two").status, 429);
+    assert_eq!(post(&http, "/v1/check?plan=two", "application/json", r#"{"key": "a+b c"}"#).status, 429);
+    assert_eq!(json(r#"{"key": "a+b c", "plan": "two", "deny_status": 403}"#).status, 403);
+
+    for (target, media, body, status, sentence) in [
+        ("/v1/check?key=x", "application/json", r#"{"key": "x", "plan": "two"}"#, 400, "key is there twice"),
+        ("/v1/check", "application/json", r#"{"key": "x", "plan": "two", "cost": "1"}"#, 400, "expected u64"),
+        ("/v1/check", "application/json", r#"{"key": "x", "key": "y", "plan": "two"}"#, 400, "duplicate field"),
+        ("/v1/check", "application/json", "{", 400, "not the JSON of a check"),
+        ("/v1/check", "application/x-www-form-urlencoded", "key=%zz&plan=two", 400, "hexadecimal"),
+        ("/v1/check?key=x&plan=two", "text/plain", "anything", 415, "application/json"),
+        ("/v1/check?key=x&plan=two", "application/json", &" ".repeat(5_000), 413, "4096 bytes"),
+    ] {
+        let reply = post(&http, target, media, body);
+        assert_eq!((reply.status, reply.header("content-type")), (status, Some("application/problem+json")), "{body}");
+        assert!(reply.body.contains(sentence), "{body}: {reply:?}");
+    }
+    // None of them was charged.
+    assert_eq!(decide(&mut client, "x", "two").await.remaining(), 1);
+    // A body in pieces is bounded too.
+    let pieces = "Transfer-Encoding: chunked\r\nContent-Type: application/json";
+    let chunk = format!("1000\r\n{0}\r\n1000\r\n{0}\r\n0\r\n\r\n", " ".repeat(0x1000));
+    assert_eq!(send(&http, "POST", "/v1/check?key=x&plan=two", &[pieces], &chunk).status, 413);
 }
 
 #[test]
@@ -256,9 +307,10 @@ fn whatever_is_wrong_is_said_and_charged_to_nobody() {
         ("key=a&plan=two&cost=0", 400, "cost is 0"),
         ("key=a&plan=two&cost=one", 400, "whole number"),
         ("key=a&plan=two&deny_status=200", 400, "400 to 599"),
-        ("key=a&plan=two&user=b", 400, "there are key, plan, cost, deny_status"),
+        ("key=a&plan=two&user=b", 400, "there are key, plan, cost, deny_status, peek"),
         ("key=a&key=b&plan=two", 400, "key is there twice"),
         ("key=%ff&plan=two", 400, "key is no UTF-8"),
+        ("key=%zz&plan=two", 400, "hexadecimal"),
         (&format!("key={}&plan=two", "x".repeat(513)), 400, "key has 513 bytes"),
     ] {
         let reply = check(&http, query);

@@ -65,7 +65,8 @@ fn each_package_has_its_one_place() {
     only("prost::", &["src/grpc"]);
     only("axum", &["src/http"]);
     only("hyper", &["src/grpc", "src/http"]);
-    only("serde_json", &["src/http/convert.rs"]);
+    only("serde_json", &["src/http/convert.rs", "src/http/parameters.rs"]);
+    only("serde::", &["src/http/parameters.rs"]);
     only("prost_types", &["src/grpc"]);
     only("rustls", &["src/tls", "src/store/redis/tls.rs"]);
     only("x509_cert", &["src/tls"]);

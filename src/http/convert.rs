@@ -59,9 +59,9 @@ pub(super) fn denied(decision: &Decision, plan: &Plan, status: StatusCode) -> Re
     (status, headers, body("application/problem+json", &problem)).into_response()
 }
 
-/// The answer to a request that is wrong.
-pub(super) fn bad_request(sentence: &str) -> Response {
-    error(StatusCode::BAD_REQUEST, "the request is wrong", sentence)
+/// The answer to a request that is wrong, with a status that says in which way.
+pub(super) fn bad_request(status: StatusCode, sentence: &str) -> Response {
+    error(status, "the request is wrong", sentence)
 }
 
 /// The answer to a question that got no decision.

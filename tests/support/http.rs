@@ -27,12 +27,22 @@ pub fn get(address: &str, target: &str) -> Reply {
 }
 
 pub fn ask(address: &str, method: &str, target: &str, headers: &[&str]) -> Reply {
+    send(address, method, target, headers, "")
+}
+
+pub fn post(address: &str, target: &str, media: &str, body: &str) -> Reply {
+    let headers = [format!("Content-Type: {media}"), format!("Content-Length: {}", body.len())];
+    send(address, "POST", target, &[&headers[0], &headers[1]], body)
+}
+
+/// With a body, which the headers tell of.
+pub fn send(address: &str, method: &str, target: &str, headers: &[&str], body: &str) -> Reply {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut request = format!("{method} {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n");
     headers.iter().for_each(|header| request.push_str(&format!("{header}\r\n")));
     // A server that has refused the head already may close before it has read all of it.
-    let _ = stream.write_all((request + "\r\n").as_bytes());
+    let _ = stream.write_all((request + "\r\n" + body).as_bytes());
     let mut bytes = Vec::new();
     let _ = stream.read_to_end(&mut bytes);
     let text = String::from_utf8(bytes).unwrap();
