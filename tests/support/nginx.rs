@@ -26,22 +26,21 @@ impl Nginx {
         })
     }
 
-    /// Before an application (here: a line of text) whose every request a check must allow first, as `X-User`.
+    /// Before an application (here: a line of text) whose every request a check must allow first, as `X-User`, by the recipe
+    /// of the README.
     pub fn asking(http: &str, plan: &str) -> Self {
-        Self::start(|address| {
-            format!(
-                "upstream tollgate {{ server {http}; keepalive 16; }}\n\
-                 server {{ listen {address};\n\
-                 add_header RateLimit $limit always; add_header Retry-After $wait always;\n\
-                 location / {{ auth_request /check; auth_request_set $wait $upstream_http_retry_after;\n\
-                 auth_request_set $limit $upstream_http_ratelimit; error_page 403 = @denied; try_files /none @application; }}\n\
-                 location @application {{ return 200 'the application'; }}\n\
-                 location @denied {{ return 429; }}\n\
-                 location = /check {{ internal; proxy_pass_request_body off; proxy_set_header Content-Length '';\n\
-                 proxy_http_version 1.1; proxy_set_header Connection '';\n\
-                 proxy_pass http://tollgate/v1/check?key=$http_x_user&plan={plan}&deny_status=403; }} }}"
-            )
-        })
+        let application = "location @application { return 200 'the application'; }";
+        Self::by_recipe(&recipe(http, plan), &[("/", "try_files /none @application;")], application)
+    }
+
+    /// The recipe with these locations, by their prefix and what they do when they may, and with more of the server.
+    pub fn by_recipe(recipe: &str, locations: &[(&str, &str)], more: &str) -> Self {
+        let guarded = recipe.lines().find(|line| line.starts_with("location / ")).unwrap();
+        let filled =
+            |(prefix, does): &(&str, &str)| guarded.replacen("location / ", &format!("location {prefix} "), 1).replace('…', does);
+        let locations: Vec<String> = locations.iter().map(filled).collect();
+        let server = recipe.replace(guarded, &locations.join("\n"));
+        Self::start(|address| format!("server {{ listen {address};\n{server}\n{more} }}"))
     }
 
     fn start(servers: impl FnOnce(&str) -> String) -> Self {
@@ -84,4 +83,17 @@ impl Drop for Nginx {
         super::signal(&self.child, "TERM");
         let _ = self.child.wait();
     }
+}
+
+/// What the README tells to write, asking this server about this plan, the key being `X-User`.
+pub fn recipe(http: &str, plan: &str) -> String {
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    let recipe = readme.split("```nginx\n").nth(1).unwrap().split("```").next().unwrap().to_owned();
+    [("127.0.0.1:8080", http), ("plan=free", &format!("plan={plan}")), ("key=$remote_addr", "key=$http_x_user")].iter().fold(
+        recipe,
+        |recipe, (written, meant)| {
+            assert!(recipe.contains(written), "the recipe says {written} no more");
+            recipe.replace(written, meant)
+        },
+    )
 }
