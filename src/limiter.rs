@@ -51,7 +51,7 @@ pub struct Question {
 /// Why a question got no decision.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The plan is not in the config: the caller's mistake.
+    /// The plan is not in the config, which has no default plan either: the caller's mistake.
     #[error(transparent)]
     UnknownPlan(#[from] UnknownPlan),
     /// More is asked than the store decides in time while it is well: ask again in a moment, or add replicas.
@@ -286,7 +286,12 @@ impl<S: Store> Limiter<S> {
     }
 
     fn find<'a>(&self, ledger: &'a Ledger, plan: &str) -> Result<(usize, &'a Arc<Plan>), UnknownPlan> {
-        ledger.edition.plans().find(plan).inspect_err(|_| self.desk.tally.unknown_plan())
+        let plans = ledger.edition.plans();
+        plans.find(plan).or_else(|unknown| {
+            let default = plans.default_plan();
+            self.desk.tally.unknown_plan(default.is_some());
+            default.ok_or(unknown)
+        })
     }
 
     /// Now, or nothing where nobody has to know: the embedded store keeps nobody waiting and its denials are not

@@ -30,8 +30,30 @@ enum Kind {
     TokenBucket,
 }
 
-/// Checks all plans; `None`, or a mistake noted, when something is wrong.
-pub(super) fn check(node: Option<Node>, mistakes: &mut Mistakes) -> Option<PlanSet> {
+/// Checks all plans, and that the default plan, if there is one, is one of them; `None`, or a mistake noted, when something is
+/// wrong.
+pub(super) fn check(node: Option<Node>, default_plan: Option<&str>, mistakes: &mut Mistakes) -> Option<PlanSet> {
+    let mistakes_before = mistakes.len();
+    let plans = check_plans(node, mistakes)?;
+    // Without a plan that has a mistake, the default may be missing.
+    if mistakes.len() > mistakes_before {
+        return None;
+    }
+    match plans.clone().with_default(default_plan) {
+        Ok(plans) => Some(plans),
+        Err(unknown) => {
+            let near = plans.suggest(unknown).nearest.map_or_else(String::new, |near| format!("; did you mean {near:?}?"));
+            wrong(
+                mistakes,
+                "default_plan",
+                format!("is {:?}, which is no plan of this config{near}", default_plan.unwrap_or("")),
+            );
+            None
+        }
+    }
+}
+
+fn check_plans(node: Option<Node>, mistakes: &mut Mistakes) -> Option<PlanSet> {
     let plans = match node {
         Some(node) => node.table(mistakes)?.take_all(),
         None => Vec::new(),

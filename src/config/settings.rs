@@ -21,7 +21,8 @@ pub(super) fn check(root: Value, mistakes: &mut Mistakes) -> Option<Config> {
     let store = store::check(&mut root, mistakes);
     let deny_cache_entries = deny_cache(&mut root, mistakes);
     let workers = workers(&mut root, mistakes);
-    let plans = plans::check(root.take("plans"), mistakes);
+    let default_plan = root.take("default_plan").and_then(|node| node.text(mistakes)).filter(|name| !name.is_empty());
+    let plans = plans::check(root.take("plans"), default_plan.as_deref(), mistakes);
     root.finish(mistakes);
     let listen = listen?;
     let (store_url, store_deadline, expected_replicas) = store?;

@@ -223,6 +223,22 @@ fn what_other_hosts_can_reach_is_encrypted_unless_it_is_said_that_it_need_not_be
 }
 
 #[test]
+fn a_default_plan_is_one_of_the_plans() {
+    let of = |name: &str| format!("{PLANS}default_plan: {name}\n");
+    let config = load(&of("p")).unwrap();
+    assert_eq!(config.plans.default_plan().unwrap().1.name.to_string(), "p");
+    assert!(load(PLANS).unwrap().plans.default_plan().is_none());
+    assert!(load(&of("''")).unwrap().plans.default_plan().is_none());
+    assert_eq!(load_with(PLANS, &[], &[("default_plan", "p")]).unwrap().plans.default_plan().unwrap().0, 0);
+    assert_eq!(mistakes(&of("pp")), ["default_plan is \"pp\", which is no plan of this config; did you mean \"p\"?"]);
+    assert_eq!(mistakes(&of("other")), ["default_plan is \"other\", which is no plan of this config"]);
+    assert!(mistakes(&of("[p]"))[0].starts_with("default_plan is a list"));
+    // A plan that has a mistake is not said to be missing.
+    let flawed = mistakes("plans: { p: {}, q: { unlimited: true } }\ndefault_plan: p\n");
+    assert!(flawed.len() == 1 && flawed[0].starts_with("plans.p says nothing"), "{flawed:?}");
+}
+
+#[test]
 fn tls_names_a_pair_and_whom_it_lets_in() {
     let of = |fields: &str| format!("{PLANS}listen: {{ tls: {{ {fields} }} }}");
     let tls = load(&of("cert_file: c, key_file: k, client_ca_file: a, client_names: [shop, 'spiffe://h/*']")).unwrap().listen_tls;

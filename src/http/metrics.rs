@@ -17,19 +17,7 @@ pub(super) fn write<S>(limiter: &Limiter<S>, told: &Told) -> String {
     let connections = &told.grpc_connections;
     let (totals, mut text) = (limiter.totals(), Exposition::default());
     decisions(&mut text, &totals);
-    text.single("tollgate_peeks_total", Kind::Counter, "Questions answered without charging.", totals.peeks);
-    text.single(
-        "tollgate_unknown_plans_total",
-        Kind::Counter,
-        "Questions about a plan that is not in the config.",
-        totals.unknown_plans,
-    );
-    text.single(
-        "tollgate_caller_deadlines_total",
-        Kind::Counter,
-        "Questions whose caller's deadline, shorter than store.deadline, passed before the store answered.",
-        totals.callers_gone,
-    );
+    no_decisions(&mut text, &totals);
     timings(
         &mut text,
         "tollgate_decision_duration_seconds",
@@ -69,6 +57,29 @@ pub(super) fn write<S>(limiter: &Limiter<S>, told: &Told) -> String {
         certificate(&mut text, &tls.status());
     }
     text.finish()
+}
+
+/// Questions that are no decision by the plan that they name.
+fn no_decisions(text: &mut Exposition, totals: &Totals) {
+    text.single("tollgate_peeks_total", Kind::Counter, "Questions answered without charging.", totals.peeks);
+    text.single(
+        "tollgate_unknown_plans_total",
+        Kind::Counter,
+        "Questions about a plan that is not in the config.",
+        totals.unknown_plans,
+    );
+    text.single(
+        "tollgate_default_plan_total",
+        Kind::Counter,
+        "Questions about a plan that is not in the config, decided by default_plan.",
+        totals.by_default_plan,
+    );
+    text.single(
+        "tollgate_caller_deadlines_total",
+        Kind::Counter,
+        "Questions whose caller's deadline, shorter than store.deadline, passed before the store answered.",
+        totals.callers_gone,
+    );
 }
 
 fn admin_calls(text: &mut Exposition, calls: &AdminCalls) {

@@ -74,7 +74,7 @@ impl Books {
         self.reloads.taken_up += 1;
         self.reloads.last_refused = false;
         let (edition, changes) = self.edition.next(plans, self.replicas);
-        if changes == Changes::default() {
+        if changes == Changes::default() && edition.has_default_of(&self.edition) {
             return changes;
         }
         self.edition = Arc::new(edition);

@@ -50,7 +50,12 @@ impl Edition {
                 plan.clone()
             }
         };
-        let plans: PlanSet = plans.iter().map(kept_or_new).collect();
+        let default = plans.default_plan().map(|(_, plan)| plan.name.clone());
+        let mut plans: PlanSet = plans.iter().map(kept_or_new).collect();
+        // The same names are there, so this one is.
+        if let Ok(with_default) = plans.clone().with_default(default.as_deref()) {
+            plans = with_default;
+        }
         changes.removed = self.plans.len() - (plans.len() - changes.added);
         (Self::new(plans, replicas), changes)
     }
@@ -58,6 +63,12 @@ impl Edition {
     /// Cuts the shares anew, for so many replicas. Takes a few milliseconds for thousands of plans.
     pub(super) fn share_among(&self, replicas: u64) {
         self.shares.store(Arc::new(self.plans.share(replicas)));
+    }
+
+    /// Whether questions about an unknown plan are decided alike.
+    pub(super) fn has_default_of(&self, other: &Self) -> bool {
+        let name = |edition: &Self| edition.plans.default_plan().map(|(_, plan)| plan.name.clone());
+        name(self) == name(other)
     }
 
     /// The plans that are enforced.

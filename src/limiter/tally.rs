@@ -28,6 +28,8 @@ pub(super) use ledger::{Ledger, Sums};
 pub(super) struct Tally {
     peeks: AtomicU64,
     unknown_plans: AtomicU64,
+    /// Of those, the ones that the default plan decided.
+    by_default_plan: AtomicU64,
     callers_gone: AtomicU64,
     durations: Histogram,
     store_durations: Histogram,
@@ -49,9 +51,10 @@ impl Tally {
         }
     }
 
-    /// Notes a question about a plan that there is not.
-    pub(super) fn unknown_plan(&self) {
+    /// Notes a question about a plan that there is not, and whether the default plan decides it.
+    pub(super) fn unknown_plan(&self, by_default_plan: bool) {
         add(&self.unknown_plans, 1);
+        add(&self.by_default_plan, u64::from(by_default_plan));
     }
 
     /// Notes questions whose caller's deadline passed before the store answered.
@@ -109,6 +112,8 @@ pub struct Totals {
     pub peeks: u64,
     /// Questions about a plan that is not in the config.
     pub unknown_plans: u64,
+    /// Of those, the ones that the default plan decided.
+    pub by_default_plan: u64,
     /// Questions whose caller's deadline passed before the store answered: no decisions, and no failures of the store.
     pub callers_gone: u64,
     /// How long each decision waited for a store that is not embedded; of one in a batch, the batch. Zero without such a
@@ -134,6 +139,7 @@ impl Totals {
             reloads,
             peeks: 0,
             unknown_plans: 0,
+            by_default_plan: 0,
             callers_gone: 0,
             durations: Timings::default(),
             store_durations: Timings::default(),
@@ -150,6 +156,7 @@ impl Totals {
         let others = [
             (&mut self.peeks, &tally.peeks),
             (&mut self.unknown_plans, &tally.unknown_plans),
+            (&mut self.by_default_plan, &tally.by_default_plan),
             (&mut self.callers_gone, &tally.callers_gone),
             (&mut self.waiting, &tally.waiting),
         ];

@@ -19,6 +19,8 @@ const SUGGESTION_PAIRS_MAX: usize = 32_768;
 pub struct PlanSet {
     /// Each with its place in the order of the names.
     plans: BTreeMap<Arc<str>, (usize, Arc<Plan>)>,
+    /// The name of the plan that questions about an unknown one are decided by.
+    default: Option<Arc<str>>,
 }
 
 impl PlanSet {
@@ -37,6 +39,17 @@ impl PlanSet {
     /// As [`Self::find`], where the name is no caller's.
     pub fn find_if_any(&self, name: &str) -> Option<(usize, &Arc<Plan>)> {
         self.plans.get(name).map(|(place, plan)| (*place, plan))
+    }
+
+    /// The set with another default plan, or none. Errors: [`UnknownPlan`], when there is no plan of this name.
+    pub fn with_default(self, name: Option<&str>) -> Result<Self, UnknownPlan> {
+        let default = name.map(|name| self.get(name).map(|plan| plan.name.clone())).transpose()?;
+        Ok(Self { default, ..self })
+    }
+
+    /// The plan that questions about an unknown one are decided by, and its place; `None`: those are errors.
+    pub fn default_plan(&self) -> Option<(usize, &Arc<Plan>)> {
+        self.find_if_any(self.default.as_deref()?)
     }
 
     /// All plans in the order of their names.
@@ -65,6 +78,9 @@ impl PlanSet {
         for plan in self.iter() {
             // Writing to a String cannot fail.
             let _ = writeln!(text, "{plan:?}");
+        }
+        if let Some(default) = &self.default {
+            let _ = writeln!(text, "default {default:?}");
         }
         text
     }
@@ -102,7 +118,7 @@ impl FromIterator<Arc<Plan>> for PlanSet {
         // In the order of their names, and of one name the last.
         let by_name: BTreeMap<_, _> = plans.into_iter().map(|plan| (plan.name.clone(), plan)).collect();
         let place = |(place, (name, plan))| (name, (place, plan));
-        Self { plans: by_name.into_iter().enumerate().map(place).collect() }
+        Self { plans: by_name.into_iter().enumerate().map(place).collect(), default: None }
     }
 }
 
@@ -179,6 +195,17 @@ mod tests {
             let cheap = count <= SUGGESTION_PLANS_MAX && count * letters * letters <= SUGGESTION_PAIRS_MAX;
             assert_eq!((found, pairs > 0), (cheap, cheap), "{count} plans of {letters} letters");
         }
+    }
+
+    #[test]
+    fn a_default_plan_is_one_of_the_set_and_part_of_what_it_says() {
+        let set = plans(&["a", "b"]);
+        assert!(set.default_plan().is_none());
+        let with = set.clone().with_default(Some("b")).unwrap();
+        assert_eq!(with.default_plan().map(|(place, plan)| (place, plan.name.to_string())), Some((1, "b".to_owned())));
+        assert_ne!(with.canonical(), set.canonical());
+        assert_eq!(with.with_default(None).unwrap().canonical(), set.canonical());
+        assert_eq!(set.with_default(Some("c")).unwrap_err().name, "c");
     }
 
     #[test]

@@ -140,3 +140,25 @@ impl Drop for Done<'_> {
         self.0.store(true, Ordering::Relaxed);
     }
 }
+
+#[tokio::test]
+async fn an_unknown_plan_is_decided_by_the_default_plan_where_there_is_one() {
+    let limiter = healthy();
+    let plans = limiter.edition().plans().clone();
+    limiter.reload(plans.clone().with_default(Some("ten")).unwrap());
+    let unknown = || question("no such plan", 4);
+    assert_eq!(limiter.decide(unknown(), None).await.unwrap().remaining(), Some(6));
+    // It counts as the default plan does, in a batch too.
+    let batch = limiter.decide_batch(vec![unknown(), question("ten", 1)], None).await.unwrap();
+    assert_eq!(batch.into_iter().map(|answer| answer.unwrap().remaining().unwrap()).collect::<Vec<_>>(), [2, 1]);
+    let (_, plan) = limiter.decide_and_tell(unknown(), None).await.unwrap();
+    assert_eq!(&*plan.name, "ten");
+    let totals = limiter.totals();
+    assert_eq!((totals.unknown_plans, totals.by_default_plan), (3, 3));
+    // A reload that changes nothing else takes it away again.
+    let hash = limiter.edition().config_hash().to_owned();
+    limiter.reload(plans);
+    assert!(matches!(limiter.decide(unknown(), None).await, Err(Refusal::UnknownPlan(_))));
+    assert_ne!(limiter.edition().config_hash(), hash);
+    assert_eq!((limiter.totals().unknown_plans, limiter.totals().by_default_plan), (4, 3));
+}
