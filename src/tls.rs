@@ -4,6 +4,7 @@
 //! path or content. Knows no protocol but its name.
 
 mod clients;
+mod names;
 mod watch;
 
 use std::fs::File;
@@ -22,6 +23,7 @@ use x509_cert::Certificate;
 use x509_cert::der::Decode;
 
 use crate::clock::{Clock, SystemClock};
+pub use names::ClientName;
 pub use watch::Watch;
 
 /// Largest of the files; a bundle of every public root is a fifth of it.
@@ -40,9 +42,8 @@ pub struct Settings {
     pub key_file: PathBuf,
     /// Who signs the certificates that callers must show, PEM; `None`: they need none.
     pub client_ca_file: Option<PathBuf>,
-    /// Names of which such a certificate must have one: DNS names, or URIs such as SPIFFE's, where a `*` at the end stands
-    /// for anything. Empty: any name will do.
-    pub client_names: Vec<String>,
+    /// Names of which such a certificate must have one. Empty: any name will do.
+    pub client_names: Vec<ClientName>,
 }
 
 /// What is spoken inside.

@@ -117,6 +117,10 @@ async fn of_those_it_signed_only_listed_names_are_let_in() {
         (&["other.house"], false),
         (&["spiffe://house/till/more"], false),
         (&["spiffe://elsewhere/ns/a"], false),
+        (&["spiffe://house/ns/../till"], false),
+        (&["spiffe://house/ns/%2e%2e/till"], false),
+        (&["spiffe://house/ns/a", "spiffe://house/other"], false),
+        (&["uri:shop.house"], false),
         (&[], false),
     ] {
         for versions in [&[&rustls::version::TLS12], &[&rustls::version::TLS13]] {

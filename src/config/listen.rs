@@ -162,17 +162,15 @@ fn tls(node: Node, mistakes: &mut Mistakes) -> Option<tls::Settings> {
     Some(tls::Settings { cert_file: cert_file?, key_file: key_file?, client_ca_file, client_names: client_names? })
 }
 
-fn names(node: Node, mistakes: &mut Mistakes) -> Option<Vec<String>> {
+fn names(node: Node, mistakes: &mut Mistakes) -> Option<Vec<tls::ClientName>> {
     let mut names = Vec::new();
     for node in node.list(mistakes)? {
         let path = node.path.clone();
         let name = node.text(mistakes)?;
-        let stars = name.matches('*').count();
-        let sound = stars == 0 || (stars == 1 && name.ends_with('*') && name.contains("://"));
-        if name.is_empty() || !sound {
-            wrong(mistakes, &path, format!("is {name:?}; write a DNS name, or a URI, which alone may end in *"));
+        match tls::ClientName::parse(&name) {
+            Ok(name) => names.push(name),
+            Err(right) => wrong(mistakes, &path, format!("is {name:?}; {right}")),
         }
-        names.push(name);
     }
     Some(names)
 }

@@ -14,10 +14,12 @@ use x509_cert::der::Decode;
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
+use super::names::{Borne, ClientName, any_matches};
+
 /// Lets in whoever `roots` signed and, unless `names` is empty, bears one of these. Errors: a sentence about the roots.
 pub(super) fn verifier(
     roots: Vec<CertificateDer<'static>>,
-    names: &[String],
+    names: &[ClientName],
     provider: Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ClientCertVerifier>, String> {
     let mut store = RootCertStore::empty();
@@ -33,7 +35,7 @@ pub(super) fn verifier(
 #[derive(Debug)]
 struct Named {
     signed: Arc<dyn ClientCertVerifier>,
-    names: Vec<String>,
+    names: Vec<ClientName>,
 }
 
 impl ClientCertVerifier for Named {
@@ -44,8 +46,11 @@ impl ClientCertVerifier for Named {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let verified = self.signed.verify_client_cert(end_entity, intermediates, now)?;
-        let named = names_of(end_entity).iter().any(|name| self.names.iter().any(|listed| matches(listed, name)));
-        if named { Ok(verified) } else { Err(CertificateError::ApplicationVerificationFailure.into()) }
+        if bears_one_of(&self.names, end_entity) {
+            Ok(verified)
+        } else {
+            Err(CertificateError::ApplicationVerificationFailure.into())
+        }
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
@@ -75,50 +80,21 @@ impl ClientCertVerifier for Named {
     }
 }
 
-/// DNS names and URIs of a certificate; none of one that cannot be read. Its common name is none: nobody checks those.
-fn names_of(certificate: &CertificateDer<'_>) -> Vec<String> {
-    let Ok(certificate) = Certificate::from_der(certificate) else { return Vec::new() };
+/// Whether a certificate bears one of these DNS names and URIs; none does that cannot be read. Its common name is no name:
+/// nobody checks those.
+fn bears_one_of(listed: &[ClientName], certificate: &CertificateDer<'_>) -> bool {
+    let Ok(certificate) = Certificate::from_der(certificate) else { return false };
     let Ok(Some((_, SubjectAltName(names)))) = certificate.tbs_certificate().get_extension::<SubjectAltName>() else {
-        return Vec::new();
+        return false;
     };
-    let name = |name: GeneralName| match name {
-        GeneralName::DnsName(name) => Some(name.as_str().to_owned()),
-        GeneralName::UniformResourceIdentifier(name) => Some(name.as_str().to_owned()),
+    let borne: Vec<Borne<'_>> = names.iter().filter_map(borne).collect();
+    any_matches(listed, &borne)
+}
+
+fn borne(name: &GeneralName) -> Option<Borne<'_>> {
+    match name {
+        GeneralName::DnsName(name) => Some(Borne::Dns(name.as_str())),
+        GeneralName::UniformResourceIdentifier(name) => Some(Borne::Uri(name.as_str())),
         _ => None,
-    };
-    names.into_iter().filter_map(name).collect()
-}
-
-/// URIs go letter by letter, and may begin as one that ends in `*` does; DNS names whatever their case.
-fn matches(listed: &str, name: &str) -> bool {
-    match (listed.contains("://"), listed.strip_suffix('*')) {
-        (true, Some(begin)) => name.starts_with(begin),
-        (true, None) => name == listed,
-        (false, _) => name.eq_ignore_ascii_case(listed),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_uri_matches_as_a_whole_or_by_its_beginning_and_a_dns_name_whatever_its_case() {
-        for (listed, name) in [
-            ("spiffe://house/shop", "spiffe://house/shop"),
-            ("spiffe://house/*", "spiffe://house/shop/till"),
-            ("shop.house", "Shop.House"),
-        ] {
-            assert!(matches(listed, name), "{listed} {name}");
-        }
-        for (listed, name) in [
-            ("spiffe://house/shop", "spiffe://house/shop/till"),
-            ("spiffe://house/*", "spiffe://other/shop"),
-            ("spiffe://house/shop", "spiffe://House/shop"),
-            ("shop.house", "till.shop.house"),
-            ("*", "shop.house"),
-        ] {
-            assert!(!matches(listed, name), "{listed} {name}");
-        }
     }
 }

@@ -38,7 +38,7 @@ impl Authority {
         Self { issuer: Issuer::new(parameters, key), pem }
     }
 
-    /// A certificate for these names, those with `://` being URIs, or addresses, that ends in this year.
+    /// A certificate for these names, those with `://` or after `uri:` being URIs, or addresses, that ends in this year.
     pub fn issue(&self, names: &[&str], year: i32) -> Pair {
         let key = KeyPair::generate().unwrap();
         // Else it would bear the authority's name, and be taken for one that signed itself.
@@ -46,6 +46,7 @@ impl Authority {
         parameters.not_after = rcgen::date_time_ymd(year, 1, 1);
         let name = |name: &&str| match name.parse() {
             Ok(address) => SanType::IpAddress(address),
+            Err(_) if name.starts_with("uri:") => SanType::URI(name["uri:".len()..].try_into().unwrap()),
             Err(_) if name.contains("://") => SanType::URI((*name).try_into().unwrap()),
             Err(_) => SanType::DnsName((*name).try_into().unwrap()),
         };

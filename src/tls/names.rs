@@ -1,0 +1,203 @@
+//! Names of callers: what a config lists, what a certificate bears, and when the one is the other. Pure.
+//!
+//! A name is compared with names of its own type only: a URI that reads like a DNS name is none. Rules for DNS names are
+//! those of RFC 6125 without wildcards; for URIs those of SPIFFE (SPIFFE-ID, section 2; X509-SVID, sections 2 and 5).
+
+use std::fmt;
+
+use rustls::pki_types::DnsName;
+
+/// What separates the scheme of a URI from its authority.
+const AUTHORITY: &str = "://";
+
+/// A name that a config lists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientName(Listed);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Listed {
+    /// Compared whatever its case.
+    Dns(String),
+    /// Compared letter by letter.
+    Uri(String),
+    /// All URIs below this one, which ends in a `/`.
+    Below(String),
+}
+
+/// A name that a certificate bears, with its type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Borne<'a> {
+    Dns(&'a str),
+    Uri(&'a str),
+}
+
+impl ClientName {
+    /// Reads a name: a URI if `://` is in it, else a DNS name. A URI may end in `/*`, which stands for everything below.
+    ///
+    /// Errors: what would be right, after the words "is … ;".
+    pub fn parse(text: &str) -> Result<Self, &'static str> {
+        let Some((scheme, rest)) = text.split_once(AUTHORITY) else {
+            return match DnsName::try_from(text) {
+                Ok(_) => Ok(Self(Listed::Dns(text.to_owned()))),
+                Err(_) => Err("write a DNS name without a wildcard, such as shop.house, or a URI, such as spiffe://house/shop"),
+            };
+        };
+        let (path_of, listed): (&str, fn(String) -> Listed) = match rest.strip_suffix('*') {
+            Some(begin) if begin.ends_with('/') => (begin.trim_end_matches('/'), Listed::Below),
+            Some(_) => return Err("a * stands for everything below a path, so a / must be before it: spiffe://house/*"),
+            None => (rest, Listed::Uri),
+        };
+        let whole = rest.strip_suffix('*').unwrap_or(rest);
+        if scheme.is_empty() || path_of.is_empty() || path_of.contains('*') || whole.contains("//") || !is_plain(path_of) {
+            return Err("write a URI with an authority, and a path of letters, digits and - _ . ~ : @ ! $ & ' ( ) + , ; = \
+                        without . or .. or an empty part");
+        }
+        Ok(Self(listed(format!("{scheme}{AUTHORITY}{whole}"))))
+    }
+
+    fn matches(&self, borne: Borne<'_>) -> bool {
+        match (&self.0, borne) {
+            (Listed::Dns(listed), Borne::Dns(name)) => name.eq_ignore_ascii_case(listed),
+            (Listed::Uri(listed), Borne::Uri(uri)) => uri == listed,
+            // What comes after has no way back up.
+            (Listed::Below(begin), Borne::Uri(uri)) => uri.strip_prefix(begin.as_str()).is_some_and(is_plain),
+            (Listed::Dns(_), Borne::Uri(_)) | (Listed::Uri(_) | Listed::Below(_), Borne::Dns(_)) => false,
+        }
+    }
+}
+
+impl fmt::Display for ClientName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Listed::Dns(name) | Listed::Uri(name) => out.write_str(name),
+            Listed::Below(begin) => write!(out, "{begin}*"),
+        }
+    }
+}
+
+/// Whether one of the listed names is one that a certificate bears.
+///
+/// A certificate with a SPIFFE ID has no other URI; with two it says nothing certain, and none of its URIs counts.
+pub(super) fn any_matches(listed: &[ClientName], borne: &[Borne<'_>]) -> bool {
+    let uris = || borne.iter().filter(|name| matches!(name, Borne::Uri(_)));
+    let spiffe = |name: &&Borne<'_>| matches!(name, Borne::Uri(uri) if has_scheme(uri, "spiffe"));
+    let uncertain = uris().count() > 1 && uris().any(|name| spiffe(&name));
+    let counts = |name: &&Borne<'_>| matches!(name, Borne::Dns(_)) || !uncertain;
+    borne.iter().filter(counts).any(|name| listed.iter().any(|listed| listed.matches(*name)))
+}
+
+fn has_scheme(uri: &str, scheme: &str) -> bool {
+    uri.split_once(':').is_some_and(|(found, _)| found.eq_ignore_ascii_case(scheme))
+}
+
+/// Whether all parts between slashes are there, none is a step to the same place or up, and no letter is of those by which
+/// such a step could be hidden or a path could end: `%`, `\`, `?`, `#`.
+fn is_plain(path: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~:@!$&'()+,;=".contains(&byte);
+    path.split('/').all(|part| !matches!(part, "" | "." | "..") && part.bytes().all(plain))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Borne::{Dns, Uri};
+
+    fn matches(listed: &str, borne: Borne<'_>) -> bool {
+        any_matches(&[ClientName::parse(listed).unwrap()], &[borne])
+    }
+
+    #[test]
+    fn a_name_is_compared_with_names_of_its_own_type_only() {
+        for (listed, borne, same) in [
+            ("shop.house", Dns("shop.house"), true),
+            ("shop.house", Dns("Shop.House"), true),
+            ("shop.house", Uri("shop.house"), false),
+            ("shop.house", Uri("URI:shop.house"), false),
+            ("shop.house", Uri("dns:shop.house"), false),
+            ("shop.house", Dns("till.shop.house"), false),
+            ("shop.house", Dns("*.house"), false),
+            ("shop.house", Dns("shop.house."), false),
+            ("spiffe://house/shop", Uri("spiffe://house/shop"), true),
+            ("spiffe://house/shop", Dns("spiffe://house/shop"), false),
+            ("spiffe://house/shop", Uri("spiffe://house/shop/till"), false),
+            ("spiffe://house/shop", Uri("spiffe://House/shop"), false),
+            ("spiffe://house/shop", Uri("spiffe://house/shop/"), false),
+        ] {
+            assert_eq!(matches(listed, borne), same, "{listed} {borne:?}");
+        }
+    }
+
+    #[test]
+    fn a_star_stands_for_what_is_below_and_for_nothing_else() {
+        for (listed, uri, same) in [
+            ("spiffe://house/*", "spiffe://house/shop", true),
+            ("spiffe://house/*", "spiffe://house/shop/till", true),
+            ("spiffe://house/ns/*", "spiffe://house/ns/a.b-c_d/sa/1", true),
+            ("spiffe://house/*", "spiffe://house", false),
+            ("spiffe://house/*", "spiffe://house/", false),
+            ("spiffe://house/*", "spiffe://house.evil/shop", false),
+            ("spiffe://house/*", "spiffe://house:1/shop", false),
+            ("spiffe://house/*", "spiffe://housemate/shop", false),
+            ("spiffe://house/*", "spiffe://evil@house/shop", false),
+            ("spiffe://house/ns/*", "spiffe://house/nsx/a", false),
+            ("spiffe://house/ns/*", "spiffe://house/ns", false),
+            ("spiffe://house/ns/*", "spiffe://house/ns/../admin", false),
+            ("spiffe://house/ns/*", "spiffe://house/ns/..", false),
+            ("spiffe://house/ns/*", "spiffe://house/ns/./a", false),
+            ("spiffe://house/ns/*", "spiffe://house/ns//a", false),
+            ("spiffe://house/ns/*", "spiffe://house/ns/a/", false),
+            ("spiffe://house/ns/*", "spiffe://house/ns/%2e%2e/admin", false),
+            ("spiffe://house/ns/*", "spiffe://house/ns/%2E./admin", false),
+            ("spiffe://house/ns/*", "spiffe://house/ns/..%2fadmin", false),
+            ("spiffe://house/ns/*", "spiffe://house/ns/a%2f..%2f..%2fadmin", false),
+            ("spiffe://house/ns/*", "spiffe://house/ns/..\\admin", false),
+            ("spiffe://house/ns/*", "spiffe://house/ns/a?b", false),
+            ("spiffe://house/ns/*", "spiffe://house/ns/a#b", false),
+        ] {
+            assert_eq!(matches(listed, Uri(uri)), same, "{listed} {uri}");
+        }
+    }
+
+    #[test]
+    fn of_two_uris_beside_a_spiffe_id_neither_counts() {
+        let listed = [ClientName::parse("spiffe://house/shop").unwrap(), ClientName::parse("shop.house").unwrap()];
+        assert!(any_matches(&listed, &[Uri("spiffe://house/shop"), Dns("other")]));
+        assert!(!any_matches(&listed, &[Uri("spiffe://house/shop"), Uri("spiffe://house/till")]));
+        assert!(!any_matches(&listed, &[Uri("https://house/"), Uri("SPIFFE://house/shop"), Uri("spiffe://house/shop")]));
+        assert!(any_matches(&listed, &[Uri("spiffe://house/shop"), Uri("spiffe://house/till"), Dns("shop.house")]));
+    }
+
+    #[test]
+    fn what_could_let_in_more_than_it_says_is_no_name() {
+        for text in ["shop", "shop.house", "spiffe://house", "spiffe://house/shop", "spiffe://house/*", "https://a:1/b/c/*"] {
+            assert_eq!(ClientName::parse(text).map(|name| name.to_string()).as_deref(), Ok(text));
+        }
+        for text in [
+            "",
+            "*",
+            "*.house",
+            "shop.*",
+            "URI:shop.house",
+            "shop house",
+            "spiffe:house/shop",
+            "://house/shop",
+            "spiffe://",
+            "spiffe:///shop",
+            "spiffe://*",
+            "spiffe:///*",
+            "spiffe://house*",
+            "spiffe://house/ns*",
+            "spiffe://house/*/shop",
+            "spiffe://house/**",
+            "spiffe://house/ns/../*",
+            "spiffe://house/./shop",
+            "spiffe://house//shop",
+            "spiffe://house//*",
+            "spiffe://house/shop/",
+            "spiffe://house/%2e%2e/shop",
+            "spiffe://house/shop?a",
+        ] {
+            assert!(ClientName::parse(text).is_err(), "{text}");
+        }
+    }
+}
