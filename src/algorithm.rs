@@ -8,10 +8,11 @@
 //!   request, a peek or a refund of what was never taken leaves no trace.
 //! - Clamp: a state ahead of `now` (the clock stepped back) is read as if it were written at `now`, and a charging call
 //!   writes that back even when it denies. Real time has passed since, so a clamp never frees a unit early.
-//! - A refund takes back the newest units first, and no more than still count. So one that follows its charge undoes it, as
-//!   though it had never been, whatever was taken before; taking the oldest would keep what was used before counting for
-//!   as long as others are charged and given back. The price: where it was an older unit that was meant, a newer one is taken for
-//!   it. In any window no more passes than the limit's promise and what was refunded within it.
+//! - A refund takes back the newest units first, and no more than still count. So one that follows its charge undoes it, whatever
+//!   was taken before, as though it had never been; only runs that the charge merged stay merged. To take the oldest first
+//!   would keep what was used before counting for as long as others are charged and given back. The price: where it was an
+//!   older unit that was meant, a newer one is taken for it. In any window no more passes than the limit's promise and what
+//!   was refunded within it.
 //! - An interval is half-open: what was taken at `t` is free again at `t + window`.
 
 #![cfg_attr(

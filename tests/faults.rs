@@ -154,7 +154,7 @@ async fn a_value_that_is_not_ours_is_an_error_of_its_key_alone() {
 
 /// Whatever of a state was lost, with the rest of one still behind it or not.
 #[tokio::test]
-async fn a_state_of_any_length_is_an_error_of_its_key_alone() {
+async fn fault_81_a_state_of_any_length_is_an_error_of_its_key_alone() {
     let redis = Redis::start();
     let store = RedisStore::connect(&redis.url(), PATIENCE).unwrap();
     assert!(store.connected(PATIENCE).await);

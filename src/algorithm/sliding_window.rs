@@ -2,7 +2,7 @@
 //!
 //! A `sliding_log` that keeps at most `precision + 1` runs. Time is cut into cells of `window / precision`; once more than
 //! `precision` runs are live, runs of one cell are merged at the newest one's time. So it never frees a unit early, frees
-//! it less than a cell late, and is exact while fewer than `precision` runs are live. A window overlaps at most
+//! it less than a cell late, and is exact as long as fewer than `precision` runs were live at once since the key was last empty. A window overlaps at most
 //! `precision + 1` cells, which bounds the runs. Lua twin: `sliding_window.lua`.
 
 use super::Runs;
