@@ -48,9 +48,6 @@ pub struct Subject {
     pub key: Key,
     /// Among the plans that count as this.
     pub counts_as: Arc<str>,
-    /// Windows of the sliding logs that these plans have, in microseconds: a store that keeps each log under a name of its own
-    /// finds them by these.
-    pub logs_us: Vec<u64>,
 }
 
 /// The longest that a store may take for an answer. One that takes longer has failed, and the plan's policy answers. A type
@@ -85,8 +82,8 @@ pub trait Store: Send + Sync + 'static {
         deadline: StoreDeadline,
     ) -> impl Future<Output = Vec<Result<Verdict, StoreError>>> + Send;
 
-    /// Forgets everything that is kept of a subject, so that what is decided on it from then on begins fresh; whether
-    /// anything was kept, be it run out or not. Errors: nobody knows whether it was forgotten. A store that has no such
+    /// Forgets everything that is kept of a subject, by whatever plan and limit it was counted, so that what is decided on it
+    /// from then on begins fresh; whether anything was kept, be it run out or not. Errors: nobody knows whether it was forgotten. A store that has no such
     /// thing refuses.
     fn reset(&self, _subject: &Subject, _deadline: StoreDeadline) -> impl Future<Output = Result<bool, StoreError>> + Send {
         async { Err(StoreError::Refused("this store cannot be told to forget".to_owned())) }

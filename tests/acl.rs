@@ -1,10 +1,15 @@
 //! Users who may do what the README says is needed, and nothing else, are enough.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tollgate::grpc::pb::DecidedBy;
+use tollgate::key::Key;
+use tollgate::plan::Plan;
+use tollgate::store::{RedisStore, Store, StoreDeadline, Subject};
 
 use crate::support::cluster::{Cluster, MASTERS};
+use crate::support::plans::{FIXED, LOG, ask, limit, plan};
 use crate::support::redis::Redis;
 use crate::support::sentinel::Watched;
 use crate::support::server::{PATIENCE, Server, request};
@@ -58,6 +63,20 @@ async fn the_readme_s_rules_are_enough_for_redis_and_its_scripts_may_be_lost() {
     redis.cli(&["SCRIPT", "FLUSH"]);
     everything_is_decided(&server).await;
     replicas_are_counted(&server, |arguments| redis.cli(&[&["-n", "1"], arguments].concat()));
+    a_key_is_reset(&(with_user(&redis.url()) + "/1"), "another").await;
+}
+
+/// With its log of an uncommon window; and a key of the server's, whose slot may be on its way.
+async fn a_key_is_reset(url: &str, key: &str) {
+    let store = RedisStore::connect(url, PATIENCE).unwrap();
+    assert!(store.connected(PATIENCE).await);
+    let logs = plan(vec![limit(5, PATIENCE, FIXED), limit(5, Duration::from_secs(5_000), LOG)]);
+    let logs = Arc::new(Plan { counts_as: "odd".into(), ..(*logs).clone() });
+    assert!(store.decide_one(&ask(&logs, key, 1), StoreDeadline(PATIENCE)).await.unwrap().fits);
+    for (group, existed) in [("odd", true), ("odd", false), ("packed", key == "0")] {
+        let subject = Subject { key: Key::new(key).unwrap(), counts_as: group.into() };
+        assert_eq!(store.reset(&subject, StoreDeadline(PATIENCE)).await, Ok(existed), "{group}");
+    }
 }
 
 /// What an older list of commands lacks. Nothing but the count of replicas suffers, and the log says so once.
@@ -91,6 +110,8 @@ async fn the_readme_s_rules_are_enough_for_a_cluster_whose_slots_move() {
     let slot = cluster.slot("packed", "0");
     let from = cluster.owner(slot);
     cluster.open(slot, from, (from + 1) % MASTERS);
+    a_key_is_reset(&with_user(&cluster.url()), "0").await;
+    everything_is_decided(&server).await;
     cluster.migrate(slot, from, (from + 1) % MASTERS);
     everything_is_decided(&server).await;
     cluster.close(slot, (from + 1) % MASTERS);

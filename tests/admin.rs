@@ -46,8 +46,12 @@ struct Lab {
 
 impl Lab {
     async fn start(flags: &[&str]) -> Self {
+        Self::start_with(PLANS, flags).await
+    }
+
+    async fn start_with(plans: &str, flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("config.yaml"), PLANS).unwrap();
+        std::fs::write(folder.path().join("config.yaml"), plans).unwrap();
         let socket = format!("listen.admin=unix:{}", folder.path().join("admin.sock").display());
         let config = folder.path().join("config.yaml");
         let server = Server::start_on(&config, &[&["--set", &socket, "--set", "listen.http=127.0.0.1:0"], flags].concat());
@@ -139,6 +143,43 @@ async fn a_reset_is_seen_at_once_in_redis() {
     let redis = Redis::start();
     a_reset_is_seen_at_once(&["--store", &redis.url(), "--set", "store.deadline=10s", "--set", "workers=3"]).await;
     assert!(!redis.cli(&["KEYS", "*"]).contains(KEY), "{}", redis.cli(&["KEYS", "*"]));
+}
+
+/// Also one that this replica never had in its plans, whose window is such that no other limit has it.
+#[tokio::test]
+async fn a_reset_forgets_logs_that_only_another_replica_has() {
+    let redis = Redis::start();
+    let flags = ["--store", &redis.url(), "--set", "store.deadline=10s", "--set", "deny_cache.entries=0"];
+    let of = |limits: &str| format!("plans:\n  paid: {{ limits: [ {limits} ], counts_as: customer }}\n");
+    let log = |window: &str| format!("{{ name: w{window}, quota: 5, window: {window}, algorithm: sliding_log }}");
+    let mut other = Lab::start_with(&of(&format!("{}, {}", log("1234s"), log("1h"))), &flags).await;
+    let mut here =
+        Lab::start_with(&of("{ quota: 100, window: 1m, algorithm: fixed_window, anchor: first_request }"), &flags).await;
+    for round in 0..2 {
+        assert_eq!(other.ask("paid", 5).await, (Outcome::Allowed, DecidedBy::Store), "round {round}");
+        assert_eq!(other.ask("paid", 1).await.0, Outcome::Denied);
+        assert!(here.admin.reset(reset(KEY, "paid")).await.unwrap().into_inner().existed);
+        assert!(!here.admin.reset(reset(KEY, "paid")).await.unwrap().into_inner().existed);
+    }
+    assert!(!redis.cli(&["KEYS", "*"]).contains(KEY), "{}", redis.cli(&["KEYS", "*"]));
+    assert_eq!(here.ask("paid", 1).await.0, Outcome::Allowed);
+}
+
+/// In a Cluster too: only while a slot moves is each key deleted by itself.
+#[tokio::test]
+async fn a_reset_is_one_reading_and_one_call_however_many_logs_there_are() {
+    let redis = Redis::start();
+    let mut lab = Lab::start(&["--store", &redis.url(), "--set", "store.deadline=10s"]).await;
+    lab.ask("several", 1).await;
+    // The script is loaded by the first.
+    lab.admin.reset(reset(KEY, "several")).await.unwrap();
+    lab.ask("several", 1).await;
+    let sent = || ["get", "del"].map(|command| redis.ran(command));
+    let before = sent();
+    assert!(lab.admin.reset(reset(KEY, "several")).await.unwrap().into_inner().existed);
+    let after = sent();
+    // The index is read, and read again by the script, which deletes it, and all else at once.
+    assert_eq!([0, 1].map(|place| after[place] - before[place]), [2, 2]);
 }
 
 #[tokio::test]

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tollgate::grpc::pb::{self, DecidedBy, should_allow_result};
-use tollgate::store::{BreakerState, RedisStore, Store, StoreDeadline, StoreError};
+use tollgate::key::Key;
+use tollgate::store::{BreakerState, RedisStore, Store, StoreDeadline, StoreError, Subject};
 
 use crate::support::cluster::{Cluster, MASTERS};
-use crate::support::plans::{FIXED, ask, limit, plan};
+use crate::support::plans::{FIXED, LOG, ask, limit, plan};
 use crate::support::server::{Client, PATIENCE, Server, channel_to, request};
 
 /// No denial is remembered, so that every call goes to Redis.
@@ -288,6 +289,38 @@ async fn each_node_has_a_breaker_of_its_own() {
     let refused = answers.iter().filter(|answer| matches!(answer, Err(StoreError::Unreachable(_)))).count();
     assert!(decided > 10 && refused > 5 && decided + refused == 60, "{decided}, {refused}");
     assert_eq!(store.status().undecided, refused as u64);
+}
+
+/// Before any key has gone, while some have, when all have, and of a key that was never seen.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_09_a_key_of_a_slot_that_moves_is_reset_whole() {
+    let cluster = Cluster::start_with(0, &["redis-server"], &[]);
+    let store = RedisStore::connect(&cluster.url(), Duration::from_secs(10)).unwrap();
+    assert!(store.connected(PATIENCE).await);
+    let patience = StoreDeadline(Duration::from_secs(10));
+    let (hour, odd) = (Duration::from_secs(3600), Duration::from_secs(5_000));
+    let four = plan(vec![limit(5, hour, FIXED), limit(5, hour, LOG), limit(5, odd, LOG), limit(5, 2 * odd, LOG)]);
+    for (key, moved) in [("none", 0), ("one", 1), ("two", 2), ("four", 4), ("all", 5)] {
+        let (slot, group) = (cluster.slot("group", key), format!("{{group:{key}}}"));
+        let from = cluster.owner(slot);
+        let to = (from + 1) % MASTERS;
+        assert!(store.decide_one(&ask(&four, key, 3), patience).await.unwrap().fits);
+        cluster.open(slot, from, to);
+        let names = ["log:5000000000", "logs", "", "log:3600000000", "log:10000000000"].map(|name| format!("{group}{name}"));
+        for name in &names[..moved] {
+            let port = cluster.nodes[to].port.to_string();
+            assert_eq!(cluster.nodes[from].cli(&["MIGRATE", "127.0.0.1", &port, name, "0", "5000"]), "OK", "{name}");
+        }
+        let subject = || Subject { key: Key::new(key).unwrap(), counts_as: "group".into() };
+        assert_eq!(store.reset(&subject(), patience).await, Ok(true), "{moved} moved");
+        for node in &cluster.nodes[..MASTERS] {
+            assert_eq!(node.cli(&["CLUSTER", "COUNTKEYSINSLOT", &slot.to_string()]), "0", "{moved} moved");
+        }
+        assert_eq!(store.reset(&subject(), patience).await, Ok(false), "{moved} moved");
+        cluster.close(slot, to);
+        assert!(store.decide_one(&ask(&four, key, 5), patience).await.unwrap().fits);
+        assert_eq!(store.reset(&subject(), patience).await, Ok(true), "{moved} moved");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -67,9 +67,8 @@ impl Lab {
         verdict.refunded(plan.limits()).to_vec()
     }
 
-    async fn reset(&self, group: &str, key: &str, logs: &[Duration]) -> bool {
-        let logs_us = logs.iter().map(|window| window.as_micros() as u64).collect();
-        let subject = Subject { key: Key::new(key).unwrap(), counts_as: group.into(), logs_us };
+    async fn reset(&self, group: &str, key: &str) -> bool {
+        let subject = Subject { key: Key::new(key).unwrap(), counts_as: group.into() };
         self.store.reset(&subject, PATIENCE).await.unwrap()
     }
 
@@ -301,6 +300,7 @@ async fn a_key_expires_once_it_is_fresh_and_not_long_after(lab: Lab) {
     let Some(redis) = lab.redis.as_ref() else { return };
     let mut plans: Vec<Arc<Plan>> = ALL.iter().map(|algorithm| plan(vec![limit(70, MINUTE, *algorithm)])).collect();
     plans.push(plan(vec![limit(90, HOUR, FIXED), limit(70, MINUTE, FIXED)]));
+    plans.push(plan(vec![limit(70, ODD, LOG)]));
     // An eighth of the window, two milliseconds for rounding.
     let slack_us = |plan: &Plan| plan.limits().iter().map(|limit| limit.window_us()).max().unwrap() / 8 + 2_000;
     for (index, plan) in plans.iter().enumerate() {
@@ -313,8 +313,11 @@ async fn a_key_expires_once_it_is_fresh_and_not_long_after(lab: Lab) {
             let statuses = verdict.statuses(plan.limits(), Cost::ONE);
             let fresh_us = now_us + statuses.iter().map(|status| status.reset_after_us).max().unwrap();
             let names = redis.cli(&["KEYS", &format!("*{key}*")]);
-            let expires_us: u64 = redis.cli(&["PEXPIRETIME", names.lines().next().unwrap()]).parse::<u64>().unwrap() * 1000;
-            assert!(expires_us > fresh_us && expires_us <= fresh_us + slack_us(plan), "{names}: {expires_us} {fresh_us}");
+            assert_ne!(names, "");
+            for name in names.lines() {
+                let expires_us: u64 = redis.cli(&["PEXPIRETIME", name]).parse::<u64>().unwrap() * 1000;
+                assert!(expires_us > fresh_us && expires_us <= fresh_us + slack_us(plan), "{name}: {expires_us} {fresh_us}");
+            }
         }
     }
 }
@@ -376,7 +379,11 @@ async fn what_is_given_back_whole_leaves_no_key_in_redis(lab: Lab) {
     }
     let several = plan(vec![limit(5, MINUTE, FIXED), limit(5, HOUR, LOG), limit(5, HOUR, BUCKET)]);
     let mut plans: Vec<Arc<Plan>> = ALL.iter().map(|algorithm| plan(vec![limit(5, MINUTE, *algorithm)])).collect();
-    plans.push(several);
+    plans.extend([
+        several,
+        plan(vec![limit(5, ODD, LOG)]),
+        plan(vec![limit(5, ODD, LOG), limit(5, HOUR, LOG), limit(5, ODD_TOO, LOG)]),
+    ]);
     for plan in &plans {
         lab.decide(ask(plan, "used", 3)).await;
         assert_ne!(lab.kept(), "");
@@ -428,22 +435,68 @@ async fn a_reset_key_is_as_fresh_and_no_other_is(lab: Lab) {
         for key in ["reset", "kept"] {
             assert!(lab.fits(&plan, key, 5).await);
         }
-        assert!(lab.reset("group", "reset", &[]).await, "{algorithm:?}");
-        assert!(!lab.reset("group", "reset", &[]).await && !lab.reset("other group", "kept", &[]).await);
+        assert!(lab.reset("group", "reset").await, "{algorithm:?}");
+        assert!(!lab.reset("group", "reset").await && !lab.reset("other group", "kept").await);
         assert!(!lab.fits(&plan, "kept", 1).await, "{algorithm:?}");
         assert!(lab.fits(&plan, "reset", 5).await && !lab.fits(&plan, "reset", 1).await, "{algorithm:?}");
-        assert!(lab.reset("group", "reset", &[]).await && lab.reset("group", "kept", &[]).await);
+        assert!(lab.reset("group", "reset").await && lab.reset("group", "kept").await);
         assert_eq!(lab.kept(), "", "{algorithm:?}");
     }
 }
 
-async fn a_reset_forgets_earlier_shapes_and_the_logs_that_it_names(lab: Lab) {
-    let odd = Duration::from_secs(97);
-    let plan = plan(vec![limit(5, MINUTE, FIXED), limit(5, HOUR, LOG), limit(5, odd, LOG), limit(5, HOUR, BUCKET)]);
-    assert!(lab.fits(&plan, "shapes", 4).await);
-    assert!(lab.reset("group", "shapes", &[odd]).await);
-    assert_eq!(lab.remaining(&plan, "shapes").await, [5, 5, 5, 5]);
+/// Windows that limits seldom have.
+const ODD: Duration = Duration::from_secs(97);
+const ODD_TOO: Duration = Duration::from_millis(4_321_000);
+
+async fn a_reset_forgets_every_shape_that_the_key_had(lab: Lab) {
+    let four = plan(vec![limit(5, MINUTE, FIXED), limit(5, HOUR, LOG), limit(5, ODD, LOG), limit(5, HOUR, BUCKET)]);
+    assert!(lab.fits(&four, "shapes", 4).await);
+    assert!(lab.reset("group", "shapes").await);
+    assert_eq!(lab.remaining(&four, "shapes").await, [5, 5, 5, 5]);
     assert_eq!(lab.kept(), "");
+}
+
+/// By plans that are edited, whose logs begin, run out, are given back and begin again at other times.
+async fn a_reset_forgets_every_log_whenever_it_began(lab: Lab) {
+    let plans = [vec![ODD], vec![ODD_TOO, HOUR], vec![ODD_TOO, ODD], vec![HOUR, Duration::from_millis(7)], vec![ODD_TOO]];
+    let plans = plans.map(|windows| plan(windows.into_iter().map(|window| limit(50, window, LOG)).collect()));
+    let mut random = crate::support::history::Random(11);
+    let mut forgotten = 0;
+    for round in 0..300 {
+        let plan = random.pick(&plans);
+        lab.clock.advance(random.below(40_000_000));
+        let cost = 1 + random.below(3);
+        let asked = if random.below(5) == 0 { refund(plan, "logs", 3 * cost) } else { ask(plan, "logs", cost) };
+        lab.decide(asked).await;
+        if round % 10 == 9 {
+            forgotten += usize::from(lab.reset("group", "logs").await);
+            for plan in &plans {
+                assert!(lab.remaining(plan, "logs").await.iter().all(|left| *left == 50), "round {round}, {plan:?}");
+            }
+        }
+    }
+    assert!(forgotten > 10, "{forgotten}");
+}
+
+/// The list by which a reset finds logs in Redis must be there for as long as they are.
+async fn the_index_of_logs_is_there_for_as_long_as_its_logs(lab: Lab) {
+    let Some(redis) = lab.redis.as_ref() else { return };
+    let plans = [vec![ODD], vec![ODD_TOO, HOUR], vec![ODD_TOO, ODD], vec![Duration::from_millis(1_234), MINUTE]];
+    let plans = plans.map(|windows| plan(windows.into_iter().map(|window| limit(50, window, LOG)).collect()));
+    let mut random = crate::support::history::Random(12);
+    let expires = |name: &str| redis.cli(&["PEXPIRETIME", name]).parse::<i64>().unwrap();
+    let mut seen = 0;
+    for round in 0..300 {
+        lab.clock.advance(random.below(30_000_000));
+        let (plan, cost) = (random.pick(&plans), 1 + random.below(3));
+        lab.decide(if random.below(6) == 0 { refund(plan, "i", 9) } else { ask(plan, "i", cost) }).await;
+        let now_ms = tollgate::clock::Clock::now_us(&lab.clock) as i64 / 1_000;
+        let logs = [97_000_000, 4_321_000_000, 1_234_000_u64].map(|window_us| expires(&format!("{{group:i}}log:{window_us}")));
+        let last = logs.into_iter().filter(|expires_ms| *expires_ms > now_ms).max();
+        seen += usize::from(last.is_some());
+        assert!(last.is_none_or(|last| expires("{group:i}logs") >= last), "round {round}: {logs:?}");
+    }
+    assert!(seen > 200, "{seen}");
 }
 
 /// Keys that come, go by a reset, and come again: what is kept is what was not reset, and no room is lost.
@@ -532,7 +585,9 @@ every_store_keeps! {
     refunds_among_charges_are_done_in_order,
     a_lowered_quota_is_refunded_from_where_it_stands,
     a_reset_key_is_as_fresh_and_no_other_is,
-    a_reset_forgets_earlier_shapes_and_the_logs_that_it_names,
+    a_reset_forgets_every_shape_that_the_key_had,
+    a_reset_forgets_every_log_whenever_it_began,
+    the_index_of_logs_is_there_for_as_long_as_its_logs,
 }
 
 mod bounds {

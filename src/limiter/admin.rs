@@ -11,7 +11,7 @@ use super::{Edition, Limiter};
 use crate::algorithm::Mode;
 use crate::decision::LimitStatus;
 use crate::key::{Cost, Key};
-use crate::plan::{Algorithm, Plan, QUOTA_MAX, Rule, UnknownPlan};
+use crate::plan::{Plan, QUOTA_MAX, Rule, UnknownPlan};
 use crate::store::{Ask, Store, StoreDeadline, StoreError, Subject};
 
 /// Longest that one of these waits for the store, unless decisions are given longer: nobody's request waits behind it, and
@@ -79,7 +79,7 @@ impl<S: Store> Limiter<S> {
     pub async fn reset(&self, key: Key, plan: &str, caller: Option<CallerDeadline>) -> Result<bool, AdminError> {
         let edition = self.edition();
         let counts_as = counted(&edition, plan)?.counts_as.clone();
-        let subject = Subject { logs_us: logs_us(&edition, &counts_as), counts_as, key };
+        let subject = Subject { counts_as, key };
         let deadline = self.admin_deadline();
         let existed = before(caller, deadline, self.store.reset(&subject, deadline)).await;
         self.forget_denials(&subject.counts_as, &subject.key);
@@ -121,16 +121,6 @@ fn counted<'a>(edition: &'a Edition, plan: &str) -> Result<&'a Arc<Plan>, AdminE
         Rule::Limits(_) => Ok(plan),
         Rule::Unlimited | Rule::Blocked => Err(AdminError::NothingCounted(plan.name.clone())),
     }
-}
-
-/// Windows of the logs that plans of this group have.
-fn logs_us(edition: &Edition, counts_as: &str) -> Vec<u64> {
-    let plans = edition.plans().iter().filter(|plan| *plan.counts_as == *counts_as);
-    let logs = plans.flat_map(|plan| plan.limits()).filter(|limit| limit.algorithm() == Algorithm::SlidingLog);
-    let mut windows_us: Vec<u64> = logs.map(|limit| limit.window_us()).collect();
-    windows_us.sort_unstable();
-    windows_us.dedup();
-    windows_us
 }
 
 #[cfg(test)]

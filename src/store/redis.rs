@@ -16,6 +16,7 @@ mod name;
 mod pace;
 mod queue;
 mod replicas;
+mod reset;
 mod script;
 mod sentinel;
 mod target;
@@ -28,12 +29,13 @@ use std::time::Duration;
 use fred::types::Value;
 
 use super::{Ask, Store, StoreDeadline, StoreError, Subject};
-use crate::clock::Clock;
+use crate::clock::{Clock, monotonic};
 use batcher::{Answer, Batcher};
 pub use breaker::BreakerState;
 use call::{Call, Request};
 use cluster::Cluster;
 use keeper::{Keeper, Lead};
+use reset::Reset;
 use script::Script;
 use sentinel::Watch;
 use target::Topology;
@@ -230,8 +232,12 @@ impl Store for RedisStore {
     /// Beside the batcher: whoever has not been answered yet may be decided before it or after it.
     async fn reset(&self, subject: &Subject, StoreDeadline(deadline): StoreDeadline) -> Result<bool, StoreError> {
         match &self.lanes {
-            Lanes::One(lane) => lane.keeper.delete(name::all_of(subject), deadline).await,
-            Lanes::Many(cluster) => Box::pin(cluster.delete(name::all_of(subject), deadline)).await,
+            Lanes::One(lane) => {
+                let until = monotonic() + deadline;
+                lane.keeper.usable(until, deadline).await?;
+                Reset::of(subject).carry_out(&*lane.keeper, until).await
+            }
+            Lanes::Many(cluster) => Box::pin(cluster.reset(&Reset::of(subject), deadline)).await,
         }
     }
 }

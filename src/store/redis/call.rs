@@ -21,8 +21,10 @@ use crate::store::{Ask, StoreError};
 pub(super) const REQUESTS_MAX: usize = 256;
 /// Most plans in one call: their number is a byte of the packed call.
 pub(super) const PLANS_MAX: usize = 255;
-/// Most logs in one call: the number of one name's is a byte of the packed call, and to read each takes Redis two commands.
-pub(super) const LOGS_MAX: usize = 255;
+/// Most searches of logs in one call: each looks at some thirty elements at worst, which holds Redis for up to 0.1 ms. A request
+/// searches each log of its plan, unless it is like the one before it of its name. Bounds the names of logs, too, of which one
+/// name's are counted in a byte of the packed call.
+pub(super) const SEARCHES_MAX: usize = 64;
 
 /// An ask as it goes to the script: its key and group have become a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,8 +49,8 @@ pub(super) struct Call<T> {
     /// Of each group's name, to find it by.
     hashes: Vec<u64>,
     requests: usize,
-    /// Of all groups.
-    logs: usize,
+    /// Of logs; at most [`SEARCHES_MAX`], or as many as one request has.
+    searches: usize,
 }
 
 /// The requests of a call for one name, in their order; at least one.
@@ -57,6 +59,8 @@ pub(super) struct Group<T> {
     pub(super) members: SmallVec<[Member<T>; 1]>,
     /// Windows of the logs that their plans have, in microseconds, each once.
     pub(super) logs: SmallVec<[u64; 1]>,
+    /// Whether one of those is in the index of logs, whose name goes with theirs.
+    pub(super) is_indexed: bool,
     /// Whether some of their limits keep their state under the name itself.
     pub(super) has_packed: bool,
 }
@@ -76,7 +80,7 @@ impl<T> Call<T> {
     /// With no requests yet, and place for so many.
     pub(super) fn new(expected: usize) -> Self {
         let names = expected.min(SCRIPT_NAMES_MAX);
-        Self { plans: Vec::new(), groups: Vec::with_capacity(names), hashes: Vec::with_capacity(names), requests: 0, logs: 0 }
+        Self { plans: Vec::new(), groups: Vec::with_capacity(names), hashes: Vec::with_capacity(names), requests: 0, searches: 0 }
     }
 
     /// Whether a request has room. Any has in an empty call.
@@ -84,8 +88,7 @@ impl<T> Call<T> {
         let (name, plan) = (&request.name, &request.plan);
         self.requests == 0
             || (self.requests < REQUESTS_MAX
-                // As if all its limits were logs that the call does not have yet.
-                && self.logs + plan.limits().len() <= LOGS_MAX
+                && self.searches + logs_of(plan) <= SEARCHES_MAX
                 && (self.plans.len() < PLANS_MAX || self.plan_of(plan).is_some())
                 && (self.groups.len() < SCRIPT_NAMES_MAX || self.find(name, xxh3_64(name.as_bytes())).is_some()))
     }
@@ -95,17 +98,25 @@ impl<T> Call<T> {
         let hash = xxh3_64(request.name.as_bytes());
         let group = self.find(&request.name, hash).unwrap_or_else(|| {
             self.hashes.push(hash);
-            self.groups.push(Group { name: request.name, members: SmallVec::new(), logs: SmallVec::new(), has_packed: false });
+            self.groups.push(Group {
+                name: request.name,
+                members: SmallVec::new(),
+                logs: SmallVec::new(),
+                is_indexed: false,
+                has_packed: false,
+            });
             self.groups.len() - 1
         });
         let plan = self.plan_index(request.plan);
         let group = &mut self.groups[group];
         // Members of one plan have the keys of the first of them.
         if group.members.iter().all(|member| member.plan != plan) {
-            let before = group.logs.len();
             group.add_keys_of(self.plans[plan].limits());
-            self.logs += group.logs.len() - before;
         }
+        // What one of them finds, the next that asks for the same finds again, unless the first gave units back.
+        let look = (plan, request.mode, request.cost);
+        let alike = request.mode != Mode::Refund && group.members.last().is_some_and(|last| last.look() == look);
+        self.searches += if alike { 0 } else { logs_of(&self.plans[plan]) };
         group.members.push(Member { plan, mode: request.mode, cost: request.cost, until, waiter: Some(waiter) });
         self.requests += 1;
     }
@@ -137,7 +148,7 @@ impl<T> Call<T> {
     /// that to send them again copies none.
     pub(super) fn keys(&self) -> Vec<Bytes> {
         let packed = || self.groups.iter().filter(|group| group.has_packed).map(|group| group.name.as_str());
-        let logs = self.groups.iter().flat_map(|group| group.logs.iter().map(|window_us| name::log(&group.name, *window_us)));
+        let logs = self.groups.iter().flat_map(Group::log_names);
         let mut text = String::with_capacity(packed().map(str::len).sum());
         let mut ends = Vec::with_capacity(self.groups.len());
         packed().for_each(|name| {
@@ -199,6 +210,17 @@ impl Call<()> {
     }
 }
 
+/// Logs that a request of this plan has.
+fn logs_of(plan: &Plan) -> usize {
+    plan.limits().iter().filter(|limit| limit.algorithm() == Algorithm::SlidingLog).count()
+}
+
+impl<T> Member<T> {
+    fn look(&self) -> (usize, Mode, u64) {
+        (self.plan, self.mode, self.cost)
+    }
+}
+
 impl<T> Group<T> {
     fn add_keys_of(&mut self, limits: &[Limit]) {
         for limit in limits {
@@ -206,14 +228,26 @@ impl<T> Group<T> {
                 self.has_packed = true;
             } else if !self.logs.contains(&limit.window_us()) {
                 self.logs.push(limit.window_us());
+                self.is_indexed |= name::is_indexed(limit.window_us());
             }
         }
+    }
+
+    /// Names of its logs, and of their index after them.
+    fn log_names(&self) -> impl Iterator<Item = String> {
+        let logs = self.logs.iter().map(|window_us| name::log(&self.name, *window_us));
+        logs.chain(self.is_indexed.then(|| name::log_index(&self.name)))
+    }
+
+    /// How many names [`Self::log_names`] has.
+    pub(super) fn log_name_count(&self) -> usize {
+        self.logs.len() + usize::from(self.is_indexed)
     }
 
     /// What distinguishes one request from another but for its name: plan, mode and cost; `None` where it is not one alone.
     pub(super) fn look(&self) -> Option<(usize, Mode, u64)> {
         match &*self.members {
-            [alone] => Some((alone.plan, alone.mode, alone.cost)),
+            [alone] => Some(alone.look()),
             _ => None,
         }
     }

@@ -14,19 +14,20 @@ use std::time::Duration;
 
 use fred::error::{Error, ErrorKind};
 use fred::types::Value;
-use futures_util::future::{join_all, select_all, try_join_all};
+use futures_util::future::{join_all, select_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use futures_util::{FutureExt, future};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
-use tokio::time::{sleep, timeout, timeout_at};
+use tokio::time::{sleep, timeout};
 
-use super::batcher::{Answer, Batcher, Carrier};
+use super::batcher::{Answer, Batcher};
 use super::breaker::within;
 use super::call::Request;
-use super::connection::{Errand, Verb, deleted};
+use super::connection::Errand;
 use super::keeper::{CONNECT_MAX, Keeper, Lead, chance};
 use super::pace::Pace;
+use super::reset::Reset;
 use super::target::{Address, Peer};
 use super::{Ingredients, Lane, Recipe, Status, client, name};
 use crate::clock::monotonic;
@@ -124,18 +125,13 @@ impl Cluster {
         answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(super::given_up()))).collect()
     }
 
-    /// Deletes what there is under these names, which share a slot; whether there was anything. One by one: of several that are
-    /// not there, Redis says nothing while their slot is on its way.
-    pub(super) async fn delete(&self, names: Vec<String>, deadline: Duration) -> Result<bool, StoreError> {
+    pub(super) async fn reset(&self, reset: &Reset, deadline: Duration) -> Result<bool, StoreError> {
         let until = monotonic() + deadline;
         let map = self.nodes.map(deadline).await?;
-        let lane = map.lane(names.first().map_or("", String::as_str))?;
-        lane.keeper.refusal().map_or(Ok(()), Err)?;
-        timeout_at(until.into(), lane.keeper.ready()).await.map_err(|_| StoreError::Deadline(deadline))?;
+        let lane = map.lane(reset.name())?;
+        lane.keeper.usable(until, deadline).await?;
         let guide = Guide { home: lane.keeper.clone(), nodes: Arc::downgrade(&self.nodes) };
-        let errand = |name: String| Errand { verb: Verb::Delete, arguments: vec![Value::String(name.into())], until };
-        let replies = try_join_all(names.into_iter().map(|name| guide.follow(errand(name)))).await?;
-        replies.iter().map(deleted).try_fold(false, |any, one| Ok(any | one?))
+        reset.carry_out(&guide, until).await
     }
 
     /// Asks the node that has this name, if it is connected to; see [`super::RedisStore::tell_of`].

@@ -20,7 +20,7 @@ use super::keeper::chance;
 use super::pace::Failure;
 use super::script::Script;
 use super::target::{Address, Peer};
-use super::{Recipe, name, replicas};
+use super::{Recipe, name, replicas, reset};
 use crate::clock::monotonic;
 use crate::store::StoreError;
 
@@ -50,23 +50,22 @@ pub(super) struct Errand {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verb {
     Script,
+    Read,
     Delete,
     /// A replica's sign of life; see [`replicas`].
     Announce,
+    /// A Reset's; see [`reset`].
+    Forget,
 }
 
 impl Verb {
     fn name(self) -> &'static str {
         match self {
-            Self::Script | Self::Announce => "EVALSHA",
+            Self::Script | Self::Announce | Self::Forget => "EVALSHA",
+            Self::Read => "GET",
             Self::Delete => "DEL",
         }
     }
-}
-
-/// Whether a reply to [`Verb::Delete`] says that there was anything.
-pub(super) fn deleted(reply: &Value) -> Result<bool, StoreError> {
-    reply.as_u64().map(|count| count > 0).ok_or_else(|| StoreError::Nonsense("DEL is answered by no number".to_owned()))
 }
 
 /// What a call brought instead of a reply.
@@ -154,7 +153,8 @@ impl Connection {
                 // Nothing was executed, so this is no repeated charge. It ends: each turn needs time, and `until` comes.
                 Err(error) if error.details().starts_with("NOSCRIPT") => match verb {
                     Verb::Announce => self.load(&replicas::SCRIPT, until).await,
-                    Verb::Script | Verb::Delete => self.load_script(loads, until).await,
+                    Verb::Forget => self.load(&reset::SCRIPT, until).await,
+                    Verb::Script | Verb::Read | Verb::Delete => self.load_script(loads, until).await,
                 },
                 Err(error) => Err(error),
                 Ok(reply) => return Ok(reply),
@@ -218,6 +218,12 @@ impl Connection {
             (host, _) => host,
         };
         Some(Address { host: host.to_owned(), port: port.parse().ok()? })
+    }
+}
+
+impl From<StoreError> for Trouble {
+    fn from(error: StoreError) -> Self {
+        Self::Error(error)
     }
 }
 

@@ -14,16 +14,17 @@ use futures_util::FutureExt;
 use futures_util::future::OptionFuture;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 
 use super::batcher::Carrier;
 use super::breaker::Breaker;
 use super::call::Call;
 use super::client::Wire;
-use super::connection::{Connection, Errand, Trouble, Verb, deleted};
+use super::connection::{Connection, Errand, Trouble, Verb};
 use super::looks::Looks;
 use super::pace::Failure;
 use super::queue::{Queue, Waiter};
+use super::reset::Commands;
 use super::sentinel::Watch;
 use super::target::Peer;
 use super::{Recipe, Status};
@@ -164,13 +165,10 @@ impl Keeper {
         self.state.recipe.ingredients.deadline
     }
 
-    /// Deletes what there is under these names within `deadline`; whether there was anything.
-    pub(super) async fn delete(&self, names: Vec<String>, deadline: Duration) -> Result<bool, StoreError> {
-        let until = monotonic() + deadline;
+    /// Waits until it is known whether commands can be sent, no longer than until `until`; `deadline` is how long that is in all.
+    pub(super) async fn usable(&self, until: Instant, deadline: Duration) -> Result<(), StoreError> {
         self.refusal().map_or(Ok(()), Err)?;
-        timeout(deadline, self.ready()).await.map_err(|_| StoreError::Deadline(deadline))?;
-        let names = names.into_iter().map(|name| Value::String(name.into())).collect();
-        deleted(&self.call(Errand { verb: Verb::Delete, arguments: names, until }, false).await.map_err(Trouble::alone)?)
+        timeout_at(until.into(), self.ready()).await.map_err(|_| StoreError::Deadline(deadline))
     }
 
     /// One call on the connection in use; `asking` as [`Connection::call`]. A decision's is watched for the store's whole deadline,
@@ -230,6 +228,12 @@ impl Carrier for Keeper {
 
     async fn carry(&self, command: Vec<Value>, until: Instant) -> Result<Value, StoreError> {
         self.call(Errand { verb: Verb::Script, arguments: command, until }, false).await.map_err(Trouble::alone)
+    }
+}
+
+impl Commands for Keeper {
+    async fn send(&self, errand: Errand) -> Result<Value, Trouble> {
+        self.call(errand, false).await
     }
 }
 

@@ -1,22 +1,29 @@
 //! Names of keys in Redis.
 //!
-//! A request's state lies under `{group:key}`, each log beside it under `{group:key}log:` and the log's window. The
+//! A request's state lies under `{group:key}`, each log beside it under `{group:key}log:` and the log's window, and the index
+//! of those logs that are not found by their names under `{group:key}logs`. The
 //! braces are the hash tag, so that all keys of one request share a Cluster slot. Names of groups hold no colon, so the
 //! name reads one way only; braces in a key are escaped, so that a caller cannot choose the tag, and so the slot.
 
 use fred::util::redis_keyslot;
 
 use crate::plan::COMMON_WINDOWS_MS;
-use crate::store::Subject;
 
-/// Every name that a subject's state may lie under: its packed state, its logs, and logs of every common window, which plans
-/// may have had before they were edited.
-pub(super) fn all_of(subject: &Subject) -> Vec<String> {
-    let tag = hash_tag(&subject.counts_as, subject.key.as_str());
-    let common_us = COMMON_WINDOWS_MS.iter().map(|ms| ms * 1_000);
-    let logs_us = common_us.chain(subject.logs_us.iter().copied());
-    let logs: Vec<String> = logs_us.map(|window_us| log(&tag, window_us)).collect();
-    std::iter::once(tag).chain(logs).collect()
+/// Names that a subject's state may lie under, whatever its plans are or were: its packed state, and its logs of common windows.
+pub(super) fn known_of(tag: &str) -> impl Iterator<Item = String> {
+    let logs = COMMON_WINDOWS_MS.iter().map(move |ms| log(tag, ms * 1_000));
+    std::iter::once(tag.to_owned()).chain(logs)
+}
+
+/// The name of the index of a subject's logs, from the subject's.
+pub(super) fn log_index(tag: &str) -> String {
+    format!("{tag}logs")
+}
+
+/// Whether a log of this window is found by the index, and not by its name alone. Windows that most limits have are not in it:
+/// a new log would cost Redis twice as much, and its name would need a second key.
+pub(super) fn is_indexed(window_us: u64) -> bool {
+    COMMON_WINDOWS_MS.binary_search(&(window_us / 1_000)).is_err()
 }
 
 /// The name of a log, from its subject's.
@@ -65,7 +72,10 @@ pub(super) fn slot(name: &str) -> u16 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::plan::{Algorithm, Limit};
 
     #[test]
     fn the_tag_is_the_whole_name_whatever_the_key_holds() {
@@ -74,11 +84,21 @@ mod tests {
     }
 
     #[test]
-    fn a_subject_lies_under_its_tag_its_logs_and_the_common_windows() {
-        let key = crate::key::Key::new("alice").unwrap();
-        let names = all_of(&Subject { key, counts_as: "free".into(), logs_us: vec![60_000_000, 90_000_000] });
-        assert_eq!((names[0].as_str(), names.len()), ("{free:alice}", 1 + COMMON_WINDOWS_MS.len() + 2));
-        assert!(names.contains(&"{free:alice}log:60000000".to_owned()) && names.contains(&"{free:alice}log:90000000".to_owned()));
+    fn a_subject_lies_under_its_tag_and_the_common_windows() {
+        let names: Vec<String> = known_of("{free:alice}").collect();
+        assert_eq!((names[0].as_str(), names.len()), ("{free:alice}", 1 + COMMON_WINDOWS_MS.len()));
+        assert!(names.contains(&"{free:alice}log:60000000".to_owned()) && !names.contains(&log_index("{free:alice}")));
+    }
+
+    /// By the length of its shape the script tells whether a log has to be listed.
+    #[test]
+    fn a_window_is_indexed_where_its_shape_says_that_it_is_not_common() {
+        let common = COMMON_WINDOWS_MS.into_iter();
+        let windows_ms: Vec<u64> = common.flat_map(|ms| [ms, ms + 1_000, ms - 500]).chain([1, 97_000, 31_622_400_000]).collect();
+        for ms in windows_ms.into_iter().filter(|ms| *ms < 1 << 31 || ms % 1_000 == 0) {
+            let limit = Limit::new("l", 1, Duration::from_millis(ms), Algorithm::SlidingLog).unwrap();
+            assert_eq!(is_indexed(limit.window_us()), limit.shape().bytes().len() > 1, "{ms}");
+        }
     }
 
     #[test]

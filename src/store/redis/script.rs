@@ -12,13 +12,14 @@ const WORDS: &str = include_str!("script/words.lua");
 /// In the order that Lua needs: what is used stands before its user.
 const HEAD: [&str; 3] = [include_str!("script/request.lua"), include_str!("script/expiry.lua"), include_str!("script/stamp.lua")];
 /// What is in one function, so that a call that needs none of it does not make it.
-const GENERAL: [&str; 9] = [
+const GENERAL: [&str; 10] = [
     include_str!("script/general/expiry.lua"),
     include_str!("script/general/stamp.lua"),
     include_str!("script/general/fixed_window.lua"),
     include_str!("script/general/gcra.lua"),
     include_str!("script/general/sliding_counter.lua"),
     include_str!("script/general/sliding_window.lua"),
+    include_str!("script/general/log_index.lua"),
     include_str!("script/general/sliding_log.lua"),
     include_str!("script/general/refund.lua"),
     include_str!("script/general/groups.lua"),

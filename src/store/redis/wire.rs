@@ -57,7 +57,7 @@ fn pack_group<T>(packed: &mut Vec<u8>, group: &Group<T>, alike: bool, repeats: u
     packed.reserve(6 + REQUEST * group.members.len());
     let members = group.members.len();
     packed.extend(u16::try_from(members).map_err(|_| misfit(members, "requests for a name"))?.to_le_bytes());
-    let logs = byte(group.logs.len(), "logs of a name")?;
+    let logs = byte(group.log_name_count(), "logs of a name")?;
     packed.extend([u8::from(group.has_packed), logs, u8::from(alike), byte(repeats, "names that look alike")?]);
     for member in &group.members {
         packed.extend([byte(member.plan, "plans")?, code_of(member.mode)]);

@@ -12,6 +12,7 @@ use super::super::connection::{Errand, Trouble, Verb};
 use super::super::keeper::Keeper;
 use super::super::lines::Lines;
 use super::super::queue::Waiter;
+use super::super::reset::Commands;
 use super::super::target::Address;
 use super::Nodes;
 use crate::clock::monotonic;
@@ -48,20 +49,34 @@ impl Carrier for Guide {
     }
 }
 
+impl Commands for Guide {
+    async fn send(&self, errand: Errand) -> Result<Value, Trouble> {
+        self.attempt(&errand).await
+    }
+}
+
 impl Guide {
-    /// Each time that it is sent on nothing was executed, so sending it anew repeats no charge; it is not done for callers who
-    /// wait no longer.
+    /// Until its keys are all in one place, or nobody waits any longer.
     pub(super) async fn follow(&self, errand: Errand) -> Result<Value, StoreError> {
+        loop {
+            match self.attempt(&errand).await {
+                Ok(reply) => return Ok(reply),
+                Err(Trouble::TryAgain) => sleep(PAUSE).await,
+                Err(trouble) => return Err(trouble.alone()),
+            }
+            if errand.until <= monotonic() {
+                return Err(StoreError::Deadline(self.home.deadline()));
+            }
+        }
+    }
+
+    /// Each time that it is sent on nothing was executed, so sending it anew repeats no charge; it is not done for callers who
+    /// wait no longer. Errors: no redirection, those are followed.
+    async fn attempt(&self, errand: &Errand) -> Result<Value, Trouble> {
         let until = errand.until;
         let (mut keeper, mut asking, mut redirections) = (self.home.clone(), false, 0);
         loop {
             match keeper.call(errand.clone(), asking).await {
-                Ok(reply) => return Ok(reply),
-                Err(Trouble::Error(error)) => return Err(error),
-                Err(Trouble::TryAgain) => {
-                    (keeper, asking) = (self.home.clone(), false);
-                    sleep(PAUSE).await;
-                }
                 Err(Trouble::Moved(address)) => {
                     redirections += 1;
                     (keeper, asking) = (self.at(&address, true, until).await?, false);
@@ -70,15 +85,17 @@ impl Guide {
                     redirections += 1;
                     (keeper, asking) = (self.at(&address, false, until).await?, true);
                 }
+                ended => return ended,
             }
             if redirections > REDIRECTIONS_MAX {
-                return Err(StoreError::Unreachable("the nodes of the Cluster send a call to each other".to_owned()));
+                let why = "the nodes of the Cluster send a call to each other".to_owned();
+                return Err(StoreError::Unreachable(why).into());
             }
             if redirections > 2 {
                 sleep(PAUSE).await;
             }
             if until <= monotonic() {
-                return Err(StoreError::Deadline(self.home.deadline()));
+                return Err(StoreError::Deadline(self.home.deadline()).into());
             }
         }
     }

@@ -2,11 +2,12 @@
 -- and are decided one after another in their order; the name's state is read once and, where it can be, written once.
 --
 -- KEYS     the name of each group's packed state, for groups that have one, in their order; then, group by group, the
---          names of logs. All keys of one group carry the same hash tag, and no two groups share a key.
+--          names of logs, and after them their index, if one of their windows is not common; see general/log_index.lua. All
+--          keys of one group carry the same hash tag, and no two groups share a key.
 -- ARGV[1]  whole numbers, microseconds:
 --            where plans end I4, counted in bytes; plans B, then per plan: limits B, then per limit: kind B, precision B (0 if it has none), length of shape B,
 --            shape, window I7, quota I7, burst I7;
---            groups B, names of packed states B, then per group: requests I2, has a packed state B, names of logs B,
+--            groups B, names of packed states B, then per group: requests I2, has a packed state B, names of logs and index B,
 --            alike B (1 when all its requests are of one plan, which has one limit or no log), repeats B (how many groups
 --            in a row look just so, this one included), then per request: plan B, counted from 0, mode B (1 charge, 0 peek,
 --            2 refund, which is in no group that is alike), cost I5. Groups that repeat another are left out.

@@ -9,7 +9,7 @@ use super::*;
 use crate::clock::monotonic;
 use crate::plan::{Anchor, OnStoreFailure, Plan, Rule};
 use crate::store::redis::SCRIPT_NAMES_MAX;
-use crate::store::redis::call::{LOGS_MAX, PLANS_MAX, REQUESTS_MAX, Request};
+use crate::store::redis::call::{PLANS_MAX, REQUESTS_MAX, Request, SEARCHES_MAX};
 
 /// What a packed call says of one name: its logs, whether it has a packed state, and its requests as plan, mode and cost.
 #[derive(Debug, PartialEq, Eq)]
@@ -114,7 +114,7 @@ fn check(plans: &[Arc<Plan>], requests: &[(prop::sample::Index, u64, u64, Mode)]
     let said = decoder.groups();
     assert!(decoder.0.is_empty(), "{} bytes more than are said", decoder.0.len());
     let meant = call.groups.iter().map(|group| Said {
-        logs: group.logs.len(),
+        logs: group.log_name_count(),
         has_packed: group.has_packed,
         requests: group.members.iter().map(|member| (member.plan, code_of(member.mode), member.cost)).collect(),
     });
@@ -162,7 +162,9 @@ fn a_call_is_full_before_a_count_has_no_byte() {
     let other_plans: Vec<_> = (0..300).map(|_| plan_of(fixed, 1_000)).collect();
     assert_eq!(filled(&other_plans, |_| 0), PLANS_MAX);
     let other_logs: Vec<_> = (0..300).map(|index| plan_of(Algorithm::SlidingLog, 1_000 + index)).collect();
-    assert_eq!(filled(&other_logs, |_| 0), LOGS_MAX);
+    assert_eq!(filled(&other_logs, |_| 0), SEARCHES_MAX);
+    let same_log = vec![plan_of(Algorithm::SlidingLog, 1_000); 300];
+    assert_eq!(filled(&same_log, |_| 0), REQUESTS_MAX, "what one finds, the others find again");
     let same_plan = vec![plan_of(fixed, 1_000); 300];
     assert_eq!(filled(&same_plan, |_| 0), REQUESTS_MAX);
     assert_eq!(filled(&same_plan, |index| index), SCRIPT_NAMES_MAX);

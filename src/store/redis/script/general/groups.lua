@@ -38,7 +38,7 @@ local function limits_of(plan)
     limits[index] = {
       rule = rule_of(kind), shape = shape, head = byte(shape), window = window, unit = expiry_unit(window), quota = quota,
       emission = emission, tolerance = burst * emission,
-      anchored = kind == ANCHORED, is_log = kind == LOG,
+      anchored = kind == ANCHORED, is_log = kind == LOG, is_indexed = kind == LOG and #shape > 1,
       precision = precision, cell = math.ceil(window / math.max(precision, 1)),
     }
   end
@@ -198,7 +198,7 @@ local function make_decide_mixed()
     local state = { limit = limit }
     local record = records[limit.shape]
     if limit.is_log then
-      limit.log = logs[limit.window]
+      limit.log, limit.index = logs[limit.window], limit.is_indexed and logs.index
     end
     state.first, state.second, state.third, state.clamped =
       limit.rule.view(record and value, record and record.at, limit)
@@ -338,11 +338,12 @@ end
 
 local decide_mixed
 
--- Names of logs by their window, which stands behind the hash tag.
+-- Names of logs by their window, which stands at their end, and of their index, which is the last if there is one.
 local function logs_by_window(first, last)
   local logs = {}
-  for index = first, last do
-    logs[tonumber(string.match(keys[index], '}log:(%d+)$'))] = keys[index]
+  for place = first, last do
+    local window = string.match(keys[place], '}log:(%d+)$')
+    logs[window and tonumber(window) or 'index'] = keys[place]
   end
   return logs
 end
@@ -357,7 +358,7 @@ return function(key, value, first_log, last_log, alike, place, n)
         return
       end
     elseif limit.is_log then
-      limit.log = keys[first_log]
+      limit.log, limit.index = keys[first_log], limit.is_indexed and keys[last_log]
       return decide_alike(nil, nil, limit, n)
     elseif not value or is_alone(value, limit) then
       return decide_alike(key, value, limit, n)

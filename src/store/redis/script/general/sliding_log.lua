@@ -165,6 +165,10 @@ local function sliding_log()
   end
 
   function rule.save(limit, log)
+    local expires = expiry(log.newest + limit.window, limit.unit)
+    if limit.index and expires ~= log.expires then
+      list_log(limit, expires, not log.expires)
+    end
     if log.pending > 0 and log.pending == log.used then
       begin(log, log.used)
     else
@@ -175,7 +179,6 @@ local function sliding_log()
       end
     end
     log.pending, log.asked = 0, nil
-    local expires = expiry(log.newest + limit.window, limit.unit)
     if expires ~= log.expires then
       call('PEXPIREAT', log.key, text_of(expires))
       log.expires = expires
@@ -201,6 +204,9 @@ local function sliding_log()
   -- Takes all units back.
   function rule.drop(limit, log)
     call('DEL', log.key)
+    if limit.index then
+      list_log(limit)
+    end
     logs[log.key] = empty(limit)
   end
 
