@@ -7,6 +7,7 @@
 
 mod acceptor;
 mod admin;
+mod answer;
 mod authority;
 mod calls;
 mod client;
@@ -20,6 +21,7 @@ mod fuzz;
 mod leaving;
 mod listener;
 mod preface;
+mod receive;
 mod service;
 mod services;
 mod side;

@@ -38,6 +38,7 @@ mod replicas;
 mod script;
 mod secrets;
 mod sentinel;
+mod shares;
 mod store_tls;
 mod tidy;
 mod tls;

@@ -297,7 +297,7 @@ fn what_a_connection_may_do_is_told_in_its_settings() {
     const INITIAL_WINDOW_SIZE: u16 = 4;
     const MAX_HEADER_LIST_SIZE: u16 = 6;
     assert_eq!(settings.get(&MAX_CONCURRENT_STREAMS), Some(&256), "{settings:?}");
-    assert_eq!(settings.get(&INITIAL_WINDOW_SIZE), Some(&(256 << 10)), "{settings:?}");
+    assert_eq!(settings.get(&INITIAL_WINDOW_SIZE), Some(&(64 << 10)), "{settings:?}");
     assert_eq!(settings.get(&MAX_HEADER_LIST_SIZE), Some(&(16 << 10)), "{settings:?}");
 }
 

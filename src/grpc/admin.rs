@@ -14,7 +14,7 @@ use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::health_reporter;
 
-use super::connection::Manners;
+use super::connection::{Manners, STREAM_WINDOW_BYTES};
 use super::pb;
 use super::pb::admin_service_server::{AdminServiceServer, SERVICE_NAME};
 use super::side::Side;
@@ -29,9 +29,10 @@ pub use token::{TOKEN_BYTES_MIN, TokenFile};
 /// Most open connections; more are closed as soon as they are accepted. Operators and their tools are few.
 const CONNECTIONS_MAX: usize = 64;
 /// Streams that one of them may have open at once.
-const STREAMS_MAX: u32 = 64;
-/// Largest request: the longest key and name are far below, and one that is too long is still told so.
-const REQUEST_BYTES_MAX: usize = 64 << 10;
+const STREAMS_MAX: u32 = 16;
+/// Largest request: the longest key and name take 600 bytes, and one three times as long is still told what is wrong with
+/// it. 64 connections of 16 calls each take 2 MiB of them.
+const REQUEST_BYTES_MAX: usize = 2 << 10;
 
 /// What the admin service works by.
 pub struct AdminParts<S> {
@@ -54,8 +55,8 @@ impl AdminServer {
         let routes = routes(parts).await;
         Self(Side::start(listener, CONNECTIONS_MAX, move |accepted, stopping| {
             let service = TowerToHyperService::new(routes.clone());
-            let (executor, leave) = (TokioExecutor::new(), watch::channel(false).0);
-            let manners = Manners { executor, streams: STREAMS_MAX, age: None, leave, busy: || false };
+            let (executor, leave, window) = (TokioExecutor::new(), watch::channel(false).0, STREAM_WINDOW_BYTES);
+            let manners = Manners { executor, streams: STREAMS_MAX, window, age: None, leave, busy: || false };
             connection::serve(accepted, service, manners, stopping)
         }))
     }

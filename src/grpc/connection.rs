@@ -6,7 +6,6 @@ use std::pin::pin;
 use std::time::Duration;
 
 use hyper::body::{Body, Incoming};
-use hyper::rt::Executor;
 use hyper::rt::bounds::Http2ServerConnExec;
 use hyper::server::conn::http2::Builder;
 use hyper::service::Service;
@@ -14,6 +13,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::sync::watch;
 
+use super::answer::CHUNK_BYTES;
 use super::crew::STREAMS_MAX;
 use super::preface::Greeted;
 use super::socket::{Accepted, Socket};
@@ -35,9 +35,13 @@ const KEEPALIVE_WITHIN: Duration = Duration::from_secs(10);
 /// Largest headers of a call. Ours need some 200 bytes; proxies add tokens and traces.
 const HEADER_BYTES_MAX: u32 = 16 << 10;
 /// What may be under way unread on one stream: a batch of 1,000 ordinary requests, so that it needs no second flight.
-const STREAM_WINDOW_BYTES: u32 = 256 << 10;
-/// The same of one connection: what one peer can make us hold, unless its calls take it in.
-const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
+pub(super) const STREAM_WINDOW_BYTES: u32 = 64 << 10;
+/// What is given away to be sent on one stream before the peer has taken it: two chunks, so that one is there when the other
+/// is taken.
+const UNSENT_BYTES_MAX: usize = 2 * CHUNK_BYTES;
+/// Longest from when a connection was told to go away, since it is old, to its end. A call that is received, decided and
+/// sent as slowly as may be takes 30 s with the longest `store.deadline`.
+const AGED_WITHIN: Duration = Duration::from_secs(30);
 
 /// How a connection is served.
 pub(super) struct Manners<E, F> {
@@ -45,6 +49,8 @@ pub(super) struct Manners<E, F> {
     pub executor: E,
     /// Streams that it may have open at once.
     pub streams: u32,
+    /// Bytes that may be under way unread.
+    pub window: u32,
     /// After how long it is told to go away, if it is.
     pub age: Option<Duration>,
     /// Is told true when it is.
@@ -63,7 +69,7 @@ where
     E: Http2ServerConnExec<S::Future, B> + Clone,
     F: Fn() -> bool + Unpin,
 {
-    let Manners { executor, streams, age, leave, busy } = manners;
+    let Manners { executor, streams, window, age, leave, busy } = manners;
     let mut greeting = pin!(greet(accepted, busy));
     let greeted = tokio::select! {
         biased;
@@ -71,14 +77,16 @@ where
         () = stopped(&mut stopping) => tokio::time::timeout(LAST_WORDS_WITHIN, greeting).await.ok().flatten(),
     };
     let Some(greeted) = greeted else { return };
-    let mut connection = pin!(builder(executor, streams).serve_connection(TokioIo::new(greeted), service));
+    let mut connection = pin!(builder(executor, streams, window).serve_connection(TokioIo::new(greeted), service));
     let ended = tokio::select! {
         biased;
         ended = connection.as_mut() => ended,
         () = due(&mut stopping, age) => {
             leave.send_replace(true);
             connection.as_mut().graceful_shutdown();
-            connection.await
+            // Beyond it, what is left is cut.
+            let Ok(ended) = tokio::time::timeout(AGED_WITHIN, connection).await else { return };
+            ended
         }
     };
     if let Err(error) = ended {
@@ -104,14 +112,14 @@ async fn due(stopping: &mut watch::Receiver<bool>, age: Option<Duration>) {
 async fn greet<F: Fn() -> bool + Unpin>(accepted: Accepted, busy: F) -> Option<Greeted<Socket, F>> {
     let greeting = async {
         let socket = Socket::open(accepted, Protocol::H2).await?;
-        let has_host = !matches!(socket, Socket::Unix(_));
+        let has_host = !socket.is_unix();
         let greeted = Greeted::greet(socket, busy).await?;
         Some(if has_host { greeted } else { greeted.without_authority() })
     };
     tokio::time::timeout(PREFACE_WITHIN, greeting).await.ok()?
 }
 
-fn builder<E: Clone>(executor: E, streams: u32) -> Builder<E> {
+fn builder<E: Clone>(executor: E, streams: u32, window: u32) -> Builder<E> {
     let mut builder = Builder::new(executor);
     builder
         .timer(TokioTimer::new())
@@ -122,21 +130,9 @@ fn builder<E: Clone>(executor: E, streams: u32) -> Builder<E> {
         .keep_alive_timeout(KEEPALIVE_WITHIN)
         .max_header_list_size(HEADER_BYTES_MAX)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .initial_connection_window_size(window)
+        .max_send_buf_size(UNSENT_BYTES_MAX)
         // No gRPC client looks at it.
         .auto_date_header(false);
     builder
-}
-
-/// Runs the streams of a connection on its own thread, each as a task of its own: a handler that panics ends its call only.
-#[derive(Clone, Copy)]
-pub(super) struct Local;
-
-impl<F> Executor<F> for Local
-where
-    F: Future<Output: 'static> + 'static,
-{
-    fn execute(&self, stream: F) {
-        tokio::task::spawn_local(stream);
-    }
 }

@@ -22,11 +22,20 @@ const STREAMS_MIN: usize = 16;
 /// each. So all of them together need 170 MiB at the very worst, where they would need 1 GiB if each might have the most.
 const STREAMS_SHARED: usize = 32 << 10;
 
+/// Bytes that may be under way unread on one connection, unless its calls take them in; less of every connection of a crowd,
+/// down to what each has by HTTP/2 itself.
+const WINDOW_BYTES_MAX: usize = 1 << 20;
+const WINDOW_BYTES_MIN: usize = 64 << 10;
+/// What connections share of it while there are few.
+const WINDOWS_SHARED: usize = 64 << 20;
+
 /// An accepted connection, and what it may.
 pub(super) struct Entry {
     pub accepted: Accepted,
     /// Streams that it may have open at once.
     pub streams: u32,
+    /// Bytes that may be under way unread.
+    pub window: u32,
     /// After how long it is told to go away, if it is.
     pub age: Option<Duration>,
 }
@@ -108,7 +117,7 @@ impl Crew {
         let idlest = self.mates.iter().map(|mate| (mate.open.load(Ordering::Relaxed), mate)).min_by_key(|(open, _)| *open);
         let Some((_, mate)) = idlest.filter(|(open, _)| *open < CONNECTIONS_MAX) else { return false };
         let open = 1 + mate.open.fetch_add(1, Ordering::Relaxed);
-        let entry = Entry { accepted, streams: streams(open), age: self.age.map(jittered) };
+        let entry = Entry { accepted, streams: streams(open), window: window(open), age: self.age.map(jittered) };
         mate.connections.send(Handed { entry, seat: Seat(mate.open.clone()) }).is_ok()
     }
 }
@@ -117,6 +126,12 @@ impl Crew {
 fn streams(open: usize) -> u32 {
     // At most 256.
     (STREAMS_SHARED / open).clamp(STREAMS_MIN, STREAMS_MAX) as u32
+}
+
+/// Bytes unread for a connection that is one of so many.
+fn window(open: usize) -> u32 {
+    // At most 1 MiB.
+    (WINDOWS_SHARED / open).clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX) as u32
 }
 
 fn jittered(age: Duration) -> Duration {
@@ -180,6 +195,11 @@ mod tests {
     fn the_more_connections_the_fewer_streams_each() {
         assert_eq!([1, 128, 129, 1024, 2048, CONNECTIONS_MAX].map(streams), [256, 256, 254, 32, 16, 16]);
         assert!((1..=CONNECTIONS_MAX).map(|open| streams(open) as usize).sum::<usize>() < 170 << 10);
+    }
+
+    #[test]
+    fn the_more_connections_the_fewer_bytes_unread_each() {
+        assert_eq!([1, 64, 128, 1024, CONNECTIONS_MAX].map(window), [1 << 20, 1 << 20, 512 << 10, 64 << 10, 64 << 10]);
     }
 
     #[test]

@@ -6,12 +6,18 @@ use std::net::TcpStream as StdTcpStream;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::Sleep;
 
 use crate::tls::{self, Protocol, Tls};
+
+/// Longest that a peer may take nothing of what is to be sent to it: as long as it may take for a sign of life. By then the
+/// system holds all that it will hold for it, and the rest takes memory here.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(10);
 
 /// A connection that belongs to no runtime: how it travels from the acceptor to a worker.
 pub(crate) enum Accepted {
@@ -24,7 +30,16 @@ pub(crate) enum Accepted {
 }
 
 /// A connection of the current runtime.
-pub(crate) enum Socket {
+pub(crate) struct Socket {
+    stream: Stream,
+    /// How long the peer may take nothing.
+    patience: Duration,
+    /// Since the peer takes nothing. Made when there is something to wait for, so that most writes need none.
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+/// What it is made of.
+enum Stream {
     /// TCP.
     Tcp(TcpStream),
     /// TCP, encrypted.
@@ -38,25 +53,82 @@ impl Socket {
     /// of it, which the log tells. Dropping the future closes the connection.
     pub(crate) async fn open(accepted: Accepted, protocol: Protocol) -> Option<Self> {
         let opened = match accepted {
-            Accepted::Tcp(stream) => TcpStream::from_std(stream).map(Self::Tcp),
-            Accepted::Unix(stream) => UnixStream::from_std(stream).map(Self::Unix),
+            Accepted::Tcp(stream) => TcpStream::from_std(stream).map(Stream::Tcp),
+            Accepted::Unix(stream) => UnixStream::from_std(stream).map(Stream::Unix),
             Accepted::Tls(stream, tls) => match TcpStream::from_std(stream) {
                 Ok(stream) => return shake(&tls, protocol, stream).await,
                 Err(error) => Err(error),
             },
         };
         // The system has no room to watch it.
-        opened.inspect_err(|error| tracing::warn!(%error, "cannot serve a connection")).ok()
+        opened.inspect_err(|error| tracing::warn!(%error, "cannot serve a connection")).ok().map(Self::new)
+    }
+
+    /// Whether the peer came by a path, which names no host.
+    pub(crate) fn is_unix(&self) -> bool {
+        matches!(self.stream, Stream::Unix(_))
+    }
+
+    fn new(stream: Stream) -> Self {
+        Self { stream, patience: WRITTEN_WITHIN, stalled: None }
+    }
+
+    /// What came of a write, or an error once none came to anything for too long.
+    fn in_time<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let patience = self.patience;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+        ready!(stalled.as_mut().poll(context));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
 async fn shake(tls: &Tls, protocol: Protocol, stream: TcpStream) -> Option<Socket> {
     let peer = stream.peer_addr().ok();
     let shaken = tls.accept(protocol, stream).await;
-    shaken.inspect_err(|error| tracing::debug!(?peer, %error, "TLS handshake failed")).ok().map(Socket::Tls)
+    shaken.inspect_err(|error| tracing::debug!(?peer, %error, "TLS handshake failed")).ok().map(Stream::Tls).map(Socket::new)
 }
 
 impl AsyncRead for Socket {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, into)
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.in_time(context, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, bytes);
+        self.in_time(context, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        self.in_time(context, flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let shut = Pin::new(&mut self.stream).poll_shutdown(context);
+        self.in_time(context, shut)
+    }
+}
+
+impl AsyncRead for Stream {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_read(context, into),
@@ -66,7 +138,7 @@ impl AsyncRead for Socket {
     }
 }
 
-impl AsyncWrite for Socket {
+impl AsyncWrite for Stream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
@@ -109,5 +181,35 @@ impl AsyncWrite for Socket {
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(context),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    async fn pair() -> (Socket, StdUnixStream) {
+        let (ours, theirs) = StdUnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        (Socket::open(Accepted::Unix(ours), Protocol::H2).await.unwrap(), theirs)
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_takes_nothing_is_cut() {
+        let (mut socket, _peer) = pair().await;
+        assert_eq!(socket.patience, WRITTEN_WITHIN);
+        socket.patience = Duration::from_millis(50);
+        let error = socket.write_all(&vec![0; 16 << 20]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test]
+    async fn what_a_peer_takes_gives_it_time_again() {
+        let (mut socket, _peer) = pair().await;
+        let context = &mut Context::from_waker(std::task::Waker::noop());
+        assert!(socket.in_time::<usize>(context, Poll::Pending).is_pending() && socket.stalled.is_some());
+        assert!(socket.in_time(context, Poll::Ready(Ok(1))).is_ready() && socket.stalled.is_none());
     }
 }

@@ -16,8 +16,9 @@ use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, health_reporter};
 
+use super::answer::Tasks;
 use super::calls::Calls;
-use super::connection::{self, Local, Manners};
+use super::connection::{self, Manners};
 use super::crew::{Connections, Crew, Entry, Handed, Post};
 use super::leaving::Leaving;
 use super::pb::{self, rate_limit_service_server::RateLimitService};
@@ -194,11 +195,13 @@ fn keep_heap() {
 }
 
 /// Serves one connection.
-async fn connect<T: RateLimitService>(entry: Entry, services: &Services<T>, stopping: watch::Receiver<bool>) {
-    let Entry { accepted, streams, age } = entry;
-    let ((leave, leaving), calls) = (watch::channel(false), services.calls());
-    let manners = Manners { executor: Local, streams, age, leave, busy: move || calls.are_enough() };
-    connection::serve(accepted, services.desk(Leaving(leaving)), manners, stopping).await;
+async fn connect<T: RateLimitService>(entry: Entry, services: &Rc<Services<T>>, stopping: watch::Receiver<bool>) {
+    let Entry { accepted, streams, window, age } = entry;
+    let ((leave, leaving), all) = (watch::channel(false), services.calls().clone());
+    let calls = all.connection();
+    let executor = Tasks(calls.clone());
+    let manners = Manners { executor, streams, window, age, leave, busy: move || all.are_enough() };
+    connection::serve(accepted, services.desk(calls, Leaving(leaving)), manners, stopping).await;
 }
 
 /// Serves what is handed over; when no more comes, drains.
