@@ -21,6 +21,7 @@ mod fuzz;
 mod leaving;
 mod listener;
 mod preface;
+mod protocol;
 mod receive;
 mod service;
 mod services;
@@ -41,7 +42,7 @@ pub use admin::{
 };
 pub use client::{Answer, ask};
 pub(crate) use connection::stopped;
-pub use crew::Connections;
+pub use crew::{CONNECTIONS_MAX, Connections};
 pub use listener::{Address, AddressError, BindError, Listener};
 pub use service::Service;
 pub(crate) use side::Side;

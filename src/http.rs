@@ -7,6 +7,7 @@
 mod connection;
 mod convert;
 mod exposition;
+mod host;
 mod metrics;
 mod parameters;
 mod routes;
@@ -21,7 +22,7 @@ use crate::tls::Tls;
 
 /// Most open connections; more are closed as soon as they are accepted. A proxy keeps some per worker process of its own,
 /// and each takes some 20 KiB at most.
-const CONNECTIONS_MAX: usize = 1024;
+pub const CONNECTIONS_MAX: usize = 1024;
 
 /// What the handlers answer from.
 struct Site<S> {
@@ -52,13 +53,14 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves on `listener`: decides by `limiter`, and tells of it, of those beside it and of `told`.
+    /// Serves on `listener`, at most so many connections at once: decides by `limiter`, and tells of it, of those beside it and
+    /// of `told`.
     ///
     /// Must be called within a tokio runtime, whose time it takes.
-    pub fn start<S: Store>(listener: Listener, limiter: Limiter<S>, told: Told) -> Self {
+    pub fn start<S: Store>(listener: Listener, limiter: Limiter<S>, told: Told, connections: usize) -> Self {
         let site = Arc::new(Site { limiter, told, ready: AtomicBool::new(true) });
-        let router = routes::router(site.clone());
-        let side = Side::start(listener, CONNECTIONS_MAX, move |accepted, stopping| {
+        let router = routes::router(site.clone()).layer(axum::middleware::from_fn(host::require));
+        let side = Side::start(listener, connections.min(CONNECTIONS_MAX), move |accepted, stopping| {
             connection::serve(accepted, router.clone(), stopping)
         });
         Self { unready: Box::new(move || site.ready.store(false, Ordering::Relaxed)), side }

@@ -15,7 +15,7 @@
 //! - [`http`]: check endpoint, health, metrics
 //! - [`config`]: settings, every mistake at once, and whether their file changed
 //! - [`tls`]: certificates of the listeners, and taking up new ones
-//! - [`cli`], [`telemetry`], [`trace`], [`shutdown`], [`clock`], [`duration`]: the rim
+//! - [`cli`], [`telemetry`], [`trace`], [`shutdown`], [`descriptors`], [`clock`], [`duration`]: the rim
 //!
 //! # Which way things depend
 //! `key, plan, decision` <- `algorithm` <- `store` <- `limiter` <- `grpc` <- `http` <- `cli` <- `main`; `config` builds plans
@@ -49,6 +49,7 @@ pub mod config;
 
 pub mod cli;
 pub mod clock;
+pub mod descriptors;
 pub mod duration;
 pub mod shutdown;
 pub mod telemetry;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tollgate::grpc::pb;
 
-use crate::support::http::{Reply, Scrape, ask, get, post, send};
+use crate::support::http::{Reply, Scrape, ask, ask_raw, get, post, send};
 use crate::support::nginx::{Nginx, recipe};
 use crate::support::redis::Redis;
 use crate::support::server::{PATIENCE, Server, decide, field, request, tollgate};
@@ -446,4 +446,14 @@ fn answer_all(application: &TcpListener) {
         let _ = stream.read(&mut [0; 4096]);
         let _ = stream.write_all(b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok");
     }
+}
+
+#[test]
+fn a_request_names_its_host_once() {
+    let (_server, http) = serve(&[]);
+    let ask = |version: &str, hosts: &str| {
+        ask_raw(&http, &format!("GET /v1/check?key=k&plan=free HTTP/{version}\r\n{hosts}Connection: close\r\n\r\n")).status
+    };
+    assert_eq!((ask("1.1", ""), ask("1.1", "Host: a\r\nHost: b\r\n")), (400, 400));
+    assert_eq!((ask("1.1", "Host: a\r\n"), ask("1.0", "")), (200, 200));
 }

@@ -75,6 +75,7 @@ fn each_package_has_its_one_place() {
     only("Instant::now", &["src/clock.rs"]);
     only("SystemTime::now", &["src/clock.rs"]);
     only("opentelemetry", &["src/trace.rs"]);
+    only("rustix", &["src/descriptors.rs"]);
     only("pb::", &["src/grpc"]);
 }
 

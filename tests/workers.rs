@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 use tollgate::grpc::pb::rate_limit_service_server::RateLimitService;
@@ -346,8 +347,7 @@ async fn workers_enforce_one_limit_in_redis_each_by_a_connection_of_its_own() {
 #[tokio::test]
 async fn out_of_descriptors_it_pauses_says_so_and_serves_again() {
     let address = format!("127.0.0.1:{}", free_port());
-    let mut command = Command::new("sh");
-    command.args(["-c", "ulimit -n 40 && exec \"$0\" \"$@\""]).arg(tollgate().get_program());
+    let mut command = Command::new(tollgate().get_program());
     command.args(["--listen", &address, "--set", "workers=1"]).env_clear().stdout(Stdio::piped());
     let mut server = Guarded(command.spawn().unwrap());
     let stdout = server.0.stdout.take().unwrap();
@@ -360,6 +360,9 @@ async fn out_of_descriptors_it_pauses_says_so_and_serves_again() {
     });
     let wait_for = |sentence: &str| while !saying.recv_timeout(PATIENCE).expect(sentence).contains(sentence) {};
     wait_for("tollgate is serving");
+    // Lowered only now: what it knew at its start would keep it from ever running out.
+    let limit = Rlimit { current: Some(40), maximum: Some(40) };
+    prlimit(Some(Pid::from_child(&server.0)), Resource::Nofile, limit).unwrap();
     let many: Vec<TcpStream> = (0..64).map(|_| TcpStream::connect(&address).unwrap()).collect();
     wait_for("cannot accept a connection");
     drop(many);

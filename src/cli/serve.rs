@@ -13,6 +13,7 @@ use super::replicas::{Announcing, Replicas};
 use super::{ServeArguments, fail};
 use crate::clock::SystemClock;
 use crate::config::{Config, Origin, StoreUrl, Watch};
+use crate::descriptors::{self, ConnectionCaps};
 use crate::grpc::{
     self, Address, AdminCalls, AdminParts, AdminServer, BindError, Drained, Listener, Service, StartError, TokenFile, Workers,
 };
@@ -74,14 +75,8 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
         return fail(2, &message);
     }
     let count = config.workers.unwrap_or_else(cores);
-    // Each limiter remembers its own denials, so that none waits for another.
-    let limiters = count.get() + usize::from(listeners.http.is_some());
-    let settings = Settings {
-        deadline: config.store_deadline,
-        // Until Redis says how many there are.
-        expected_replicas: config.expected_replicas.unwrap_or(1),
-        deny_cache_entries: config.deny_cache_entries.div_ceil(limiters),
-    };
+    let caps = connection_caps(count);
+    let settings = settings(&config, count.get() + usize::from(listeners.http.is_some()));
     let limiter = Arc::new(Limiter::without_store(std::mem::take(&mut config.plans), settings, Arc::new(SystemClock)));
     let stores = Stores::new(&config.store_url, config.store_deadline);
     let roster = stores.roster();
@@ -102,21 +97,49 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
         let log_lines_dropped = Box::new(move || log.dropped());
         let grpc_connections = workers.connections();
         let told = http::Told { grpc_connections, admin_calls: calls.clone(), stores: roster, tls, log_lines_dropped };
-        http::Server::start(listener, limiter.beside(store), told)
+        http::Server::start(listener, limiter.beside(store), told, caps.http)
     });
     let admin = match listeners.admin.zip(main_store) {
         Some((listener, store)) => {
-            let parts = AdminParts { limiter: limiter.beside(store), reloader, token, calls: calls.unwrap_or_default() };
+            let (limiter, calls) = (limiter.beside(store), calls.unwrap_or_default());
+            let parts = AdminParts { limiter, reloader, token, calls, connections: caps.admin };
             Some(AdminServer::start(listener, parts).await)
         }
         None => None,
     };
-    let workers = workers.retire_connections_after(config.listen_max_connection_age);
+    let workers = workers.retire_connections_after(config.listen_max_connection_age).with_connections_max(caps.worker);
     let signal = with_pause(signal, config.listen_lame_duck);
     let reloading = tokio::spawn(Reload { watch, certificates, limiter, start: config }.run(hangup, asked));
     let code = serve_until(signal, listeners.grpc, workers, Sides { http, admin }, announcing).await;
     reloading.abort();
     code
+}
+
+/// How so many limiters treat their store.
+fn settings(config: &Config, limiters: usize) -> Settings {
+    Settings {
+        deadline: config.store_deadline,
+        // Until Redis says how many there are.
+        expected_replicas: config.expected_replicas.unwrap_or(1),
+        // Each limiter remembers its own denials, so that none waits for another.
+        deny_cache_entries: config.deny_cache_entries.div_ceil(limiters),
+    }
+}
+
+/// Raises the limit of open files, and tells how many connections it leaves room for; warns where they are fewer than the
+/// servers would take.
+fn connection_caps(workers: NonZeroUsize) -> ConnectionCaps {
+    let limit = descriptors::raise_limit();
+    let caps = descriptors::caps(limit, workers);
+    if caps.worker < grpc::CONNECTIONS_MAX || caps.http < http::CONNECTIONS_MAX {
+        tracing::warn!(
+            open_files = limit,
+            connections_per_worker = caps.worker.min(grpc::CONNECTIONS_MAX),
+            http_connections = caps.http.min(http::CONNECTIONS_MAX),
+            "the hard limit of open files allows fewer connections than this server would take; raise it (ulimit -Hn, LimitNOFILE=)"
+        );
+    }
+    caps
 }
 
 /// Every socket that is listened at.

@@ -7,9 +7,14 @@ mod reload;
 mod service;
 mod token;
 
+use futures_util::future::Either;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
 use hyper_util::rt::TokioExecutor;
-use hyper_util::service::TowerToHyperService;
 use tokio::sync::watch;
+use tonic::codec::CompressionEncoding;
+use tonic::codegen::Service as _;
 use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::health_reporter;
@@ -18,7 +23,7 @@ use super::connection::{Manners, STREAM_WINDOW_BYTES};
 use super::pb;
 use super::pb::admin_service_server::{AdminServiceServer, SERVICE_NAME};
 use super::side::Side;
-use super::{Drained, Listener, connection, services};
+use super::{Drained, Listener, connection, protocol, services};
 use crate::limiter::Limiter;
 use crate::store::Store;
 pub use calls::AdminCalls;
@@ -44,6 +49,8 @@ pub struct AdminParts<S> {
     pub token: Option<TokenFile>,
     /// Where they are counted.
     pub calls: AdminCalls,
+    /// Connections at once, at most; 64 is a bound of its own.
+    pub connections: usize,
 }
 
 /// A running admin server. It ends when dropped, at once.
@@ -52,9 +59,15 @@ pub struct AdminServer(Side);
 impl AdminServer {
     /// Serves on `listener`. Must be called within a tokio runtime, whose time it takes.
     pub async fn start<S: Store>(listener: Listener, parts: AdminParts<S>) -> Self {
+        let connections = parts.connections.min(CONNECTIONS_MAX);
         let routes = routes(parts).await;
-        Self(Side::start(listener, CONNECTIONS_MAX, move |accepted, stopping| {
-            let service = TowerToHyperService::new(routes.clone());
+        Self(Side::start(listener, connections, move |accepted, stopping| {
+            let routes = routes.clone();
+            let service = service_fn(move |request: Request<Incoming>| match protocol::refuse(&request) {
+                Some(refused) => Either::Left(std::future::ready(Ok(refused))),
+                // Always ready, so it is not asked whether it is.
+                None => Either::Right(routes.clone().call(request)),
+            });
             let (executor, leave, window) = (TokioExecutor::new(), watch::channel(false).0, STREAM_WINDOW_BYTES);
             let manners = Manners { executor, streams: STREAMS_MAX, window, age: None, leave, busy: || false };
             connection::serve(accepted, service, manners, stopping)
@@ -76,6 +89,8 @@ async fn routes<S: Store>(parts: AdminParts<S>) -> Routes {
     let (health, health_service) = health_reporter();
     health.set_service_status("", ServingStatus::Serving).await;
     health.set_service_status(SERVICE_NAME, ServingStatus::Serving).await;
-    let admin = AdminServiceServer::new(Admin::new(parts)).max_decoding_message_size(REQUEST_BYTES_MAX);
+    let admin = AdminServiceServer::new(Admin::new(parts))
+        .accept_compressed(CompressionEncoding::Gzip)
+        .max_decoding_message_size(REQUEST_BYTES_MAX);
     services::others(health_service, pb::ADMIN_FILE_DESCRIPTOR_SET).add_service(admin).prepare()
 }

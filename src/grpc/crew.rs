@@ -11,7 +11,7 @@ use super::socket::Accepted;
 
 /// Most open connections of one worker; more are closed as soon as they are accepted. An idle one takes some 20 KiB, so
 /// these take 80 MiB, and a fleet of clients that needs more needs more workers or replicas.
-pub(super) const CONNECTIONS_MAX: usize = 4096;
+pub const CONNECTIONS_MAX: usize = 4096;
 
 /// Most streams that one connection may have open at once. More wait on the client's side: at a millisecond a call, these
 /// are 256,000 a second.
@@ -74,6 +74,8 @@ impl Connections {
 #[derive(Default)]
 pub(super) struct Crew {
     mates: Vec<Mate>,
+    /// Connections that each may have at most; `None`: [`CONNECTIONS_MAX`].
+    pub cap: Option<usize>,
     /// After how long connections are told to go away, give or take [`AGE_JITTER`].
     pub age: Option<Duration>,
 }
@@ -115,7 +117,8 @@ impl Crew {
     pub(super) fn hand(&self, accepted: Accepted) -> bool {
         // Only this adds to the numbers, so none grows between the look and the step.
         let idlest = self.mates.iter().map(|mate| (mate.open.load(Ordering::Relaxed), mate)).min_by_key(|(open, _)| *open);
-        let Some((_, mate)) = idlest.filter(|(open, _)| *open < CONNECTIONS_MAX) else { return false };
+        let cap = self.cap.unwrap_or(CONNECTIONS_MAX);
+        let Some((_, mate)) = idlest.filter(|(open, _)| *open < cap) else { return false };
         let open = 1 + mate.open.fetch_add(1, Ordering::Relaxed);
         let entry = Entry { accepted, streams: streams(open), window: window(open), age: self.age.map(jittered) };
         mate.connections.send(Handed { entry, seat: Seat(mate.open.clone()) }).is_ok()

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use hyper::body::Incoming;
 use hyper::{Request, Response};
 use tonic::Status;
+use tonic::codec::CompressionEncoding;
 use tonic::codegen::Service as _;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::{Health, HealthServer};
@@ -16,6 +17,7 @@ use super::calls::{Calls, ConnectionCalls, Kind};
 use super::convert;
 use super::leaving::Leaving;
 use super::pb::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
+use super::protocol;
 use super::receive::{Receiving, RequestBody, SMALL_BYTES_MAX, no_room};
 
 /// Largest request: a batch of 1,000 with the longest keys and names is below.
@@ -44,7 +46,8 @@ pub(super) struct Services<T> {
 impl<T: RateLimitService> Services<T> {
     /// Serves `service`, beside what [`others`] made, to as many calls as `calls` has seats.
     pub(super) fn new(service: T, others: Routes, calls: Calls) -> Self {
-        let decider = RateLimitServiceServer::new(service);
+        // What is inflated has the same bound as what is sent.
+        let decider = RateLimitServiceServer::new(service).accept_compressed(CompressionEncoding::Gzip);
         let large = decider.clone().max_decoding_message_size(REQUEST_BYTES_MAX);
         Self { decider: decider.max_decoding_message_size(DECISION_BYTES_MAX), large, others, calls }
     }
@@ -74,6 +77,9 @@ impl<T: RateLimitService> hyper::service::Service<Request<Incoming>> for Desk<T>
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         let calls = self.calls.clone();
+        if let Some(refused) = protocol::refuse(&request) {
+            return Answer::at_once(refused, calls);
+        }
         let kind = kind(request.uri().path());
         let Some(seat) = calls.seat(kind) else { return Answer::at_once(too_many_calls().into_http(), calls) };
         let handler = Handler { services: self.services.clone(), kind };
@@ -134,9 +140,10 @@ pub(super) fn others(health: HealthServer<impl Health>, descriptors: &[u8]) -> R
     };
     // Both generations: ghz and older grpcurl know only v1alpha.
     let (v1, v1alpha) = (reflection().build_v1(), reflection().build_v1alpha());
-    let v1 = v1.expect("descriptors that this build made decode");
-    let v1alpha = v1alpha.expect("descriptors that this build made decode");
-    Routes::new(health.max_decoding_message_size(DECISION_BYTES_MAX))
+    let v1 = v1.expect("descriptors that this build made decode").accept_compressed(CompressionEncoding::Gzip);
+    let v1alpha = v1alpha.expect("descriptors that this build made decode").accept_compressed(CompressionEncoding::Gzip);
+    // A client that compresses its calls compresses these too.
+    Routes::new(health.accept_compressed(CompressionEncoding::Gzip).max_decoding_message_size(DECISION_BYTES_MAX))
         .add_service(v1.max_decoding_message_size(DECISION_BYTES_MAX))
         .add_service(v1alpha.max_decoding_message_size(DECISION_BYTES_MAX))
         .prepare()

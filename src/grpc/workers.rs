@@ -19,7 +19,7 @@ use tonic_health::server::{HealthReporter, health_reporter};
 use super::answer::Tasks;
 use super::calls::Calls;
 use super::connection::{self, Manners};
-use super::crew::{Connections, Crew, Entry, Handed, Post};
+use super::crew::{CONNECTIONS_MAX, Connections, Crew, Entry, Handed, Post};
 use super::leaving::Leaving;
 use super::pb::{self, rate_limit_service_server::RateLimitService};
 use super::services::{self, Services};
@@ -97,6 +97,12 @@ impl Workers {
     /// Has connections told to go away when they are so old, give or take a tenth; `None`: never, which is the default.
     pub fn retire_connections_after(mut self, age: Option<Duration>) -> Self {
         self.crew.age = age;
+        self
+    }
+
+    /// Has each worker take at most so many connections, and never more than its own bound, 4,096.
+    pub fn with_connections_max(mut self, connections: usize) -> Self {
+        self.crew.cap = Some(connections.min(CONNECTIONS_MAX));
         self
     }
 

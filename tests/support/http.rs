@@ -37,16 +37,25 @@ pub fn post(address: &str, target: &str, media: &str, body: &str) -> Reply {
 
 /// With a body, which the headers tell of.
 pub fn send(address: &str, method: &str, target: &str, headers: &[&str], body: &str) -> Reply {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let stream = TcpStream::connect(address).unwrap();
     let mut request = format!("{method} {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n");
     headers.iter().for_each(|header| request.push_str(&format!("{header}\r\n")));
+    exchange(stream, &(request + "\r\n" + body))
+}
+
+/// The answer to a request as it stands, over a connection that it closes.
+pub fn ask_raw(address: &str, request: &str) -> Reply {
+    exchange(TcpStream::connect(address).unwrap(), request)
+}
+
+fn exchange(mut stream: TcpStream, request: &str) -> Reply {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     // A server that has refused the head already may close before it has read all of it.
-    let _ = stream.write_all((request + "\r\n" + body).as_bytes());
+    let _ = stream.write_all(request.as_bytes());
     let mut bytes = Vec::new();
     let _ = stream.read_to_end(&mut bytes);
     let text = String::from_utf8(bytes).unwrap();
-    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer to {method} {target}: {text:?}"));
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer to {request:?}: {text:?}"));
     let mut lines = head.lines();
     let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
     let header = |line: &str| line.split_once(": ").map(|(name, value)| (name.to_owned(), value.to_owned())).unwrap();

@@ -59,6 +59,15 @@ impl Server {
         server
     }
 
+    /// By another command, which becomes the server.
+    pub fn start_as(command: Command, config: &str, flags: &[&str]) -> Self {
+        let mut file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
+        file.write_all(config.as_bytes()).unwrap();
+        let mut server = Self::start_by(command, "127.0.0.1:0", file.path(), flags);
+        server.config = Some(file);
+        server
+    }
+
     fn start_at(address: &str, config: &Path, flags: &[&str]) -> Self {
         Self::start_by(tollgate(), address, config, flags)
     }

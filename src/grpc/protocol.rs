@@ -1,0 +1,61 @@
+//! Whether a request is a gRPC call at all. Source: gRPC over HTTP/2, "Requests".
+
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use tonic::body::Body;
+
+/// What every gRPC message is labelled as; `+proto` is the same, any other suffix another encoding.
+const CONTENT: &[u8] = b"application/grpc";
+const PROTO: &[u8] = b"+proto";
+
+/// The answer to a request that is no gRPC call: 405 to another method than POST, 415 to another content type. Such a request
+/// must not be decided: it would charge a key on behalf of a browser, a crawler or a client of another protocol.
+pub(super) fn refuse<B>(request: &Request<B>) -> Option<Response<Body>> {
+    if *request.method() != Method::POST {
+        let mut response = empty(StatusCode::METHOD_NOT_ALLOWED);
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
+        return Some(response);
+    }
+    let content = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    (!content.is_some_and(is_grpc)).then(|| empty(StatusCode::UNSUPPORTED_MEDIA_TYPE))
+}
+
+fn is_grpc(content: &[u8]) -> bool {
+    let Some((name, rest)) = content.split_at_checked(CONTENT.len()) else { return false };
+    let rest = match rest.split_at_checked(PROTO.len()) {
+        Some((suffix, rest)) if suffix.eq_ignore_ascii_case(PROTO) => rest,
+        _ => rest,
+    };
+    name.eq_ignore_ascii_case(CONTENT) && matches!(rest.trim_ascii_start().first(), None | Some(b';'))
+}
+
+fn empty(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = status;
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(method: Method, content: &str) -> Option<StatusCode> {
+        let request = Request::builder().method(method).header(CONTENT_TYPE, content).body(()).unwrap();
+        refuse(&request).map(|response| response.status())
+    }
+
+    #[test]
+    fn only_posts_of_protobuf_messages_are_calls() {
+        for content in ["application/grpc", "application/grpc+proto", "Application/gRPC", "application/grpc; charset=utf-8"] {
+            assert_eq!(status(Method::POST, content), None, "{content}");
+            assert_eq!(status(Method::GET, content), Some(StatusCode::METHOD_NOT_ALLOWED), "{content}");
+        }
+        for content in
+            ["", "application/grp", "application/grpc-web", "application/grpc+json", "application/grpc+protobuf", "text/plain"]
+        {
+            assert_eq!(status(Method::POST, content), Some(StatusCode::UNSUPPORTED_MEDIA_TYPE), "{content}");
+        }
+        let untyped = Request::builder().method(Method::POST).body(()).unwrap();
+        assert_eq!(refuse(&untyped).unwrap().status(), StatusCode::UNSUPPORTED_MEDIA_TYPE);
+    }
+}
