@@ -23,6 +23,7 @@ mod listener;
 mod preface;
 mod protocol;
 mod receive;
+mod salvage;
 mod service;
 mod services;
 mod side;

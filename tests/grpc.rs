@@ -143,6 +143,60 @@ async fn fault_27_a_key_that_is_no_utf8_is_an_invalid_argument() {
     assert!(status.message().contains("UTF-8"), "{status}");
 }
 
+#[derive(Clone, PartialEq, prost::Message)]
+struct RawBatch {
+    #[prost(message, repeated, tag = "1")]
+    requests: Vec<RawRequest>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct RawStreamed {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(message, optional, tag = "2")]
+    request: Option<RawRequest>,
+}
+
+/// What came of each: OK, or a status code.
+fn codes(results: impl IntoIterator<Item = pb::ShouldAllowResult>) -> Vec<Code> {
+    let code = |result: pb::ShouldAllowResult| match result.result.unwrap() {
+        pb::should_allow_result::Result::Response(_) => Code::Ok,
+        pb::should_allow_result::Result::Error(error) => Code::from(error.code),
+    };
+    results.into_iter().map(code).collect()
+}
+
+#[tokio::test]
+async fn of_many_requests_one_that_is_no_utf8_is_refused_alone() {
+    let (server, mut client) = start().await;
+    let mut grpc = tonic::client::Grpc::new(channel_to(&server.address).await);
+    let raw = |key: &[u8]| RawRequest { key: key.to_vec(), plan: b"free".to_vec() };
+    let requests = vec![raw(b"a"), raw(&[b'k', 0xff]), raw(b"b"), RawRequest { key: b"c".to_vec(), plan: vec![0xc0, 0x80] }];
+    let expected = [Code::Ok, Code::InvalidArgument, Code::Ok, Code::InvalidArgument];
+
+    grpc.ready().await.unwrap();
+    let path = "/tollgate.v1.RateLimitService/ShouldAllowBatch".parse().unwrap();
+    let codec = tonic_prost::ProstCodec::<RawBatch, pb::ShouldAllowBatchResponse>::default();
+    let batch = tonic::Request::new(RawBatch { requests: requests.clone() });
+    let answered = grpc.unary(batch, path, codec).await.unwrap().into_inner();
+    assert_eq!(codes(answered.results), expected);
+
+    grpc.ready().await.unwrap();
+    let path = "/tollgate.v1.RateLimitService/ShouldAllowStream".parse().unwrap();
+    let codec = tonic_prost::ProstCodec::<RawStreamed, pb::ShouldAllowStreamResponse>::default();
+    let streamed = (0..).zip(requests).map(|(id, request)| RawStreamed { id, request: Some(request) });
+    let streamed = tonic::Request::new(tokio_stream::iter(streamed.collect::<Vec<_>>()));
+    let mut answers = grpc.streaming(streamed, path, codec).await.unwrap().into_inner();
+    let mut by_id = std::collections::BTreeMap::new();
+    while let Some(answer) = answers.next().await {
+        let answer = answer.unwrap();
+        by_id.insert(answer.id, answer.result.unwrap());
+    }
+    assert_eq!(codes(by_id.into_values()), expected);
+    // The sound ones were charged, twice each.
+    assert_eq!(decide(&mut client, "a", "free").await.remaining(), 97);
+}
+
 #[tokio::test]
 async fn fault_26_a_message_of_more_than_a_mebibyte_is_refused() {
     let (_server, mut client) = start().await;

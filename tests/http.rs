@@ -296,6 +296,24 @@ async fn a_post_says_it_in_json_or_as_a_form() {
     assert_eq!(send(&http, "POST", "/v1/check?key=x&plan=two", &[pieces], &chunk).status, 413);
 }
 
+#[tokio::test]
+async fn a_misspelt_plan_is_decided_by_the_default_plan_and_counted() {
+    let (server, http) = serve(&["--set", "default_plan=two"]);
+    let mut client = server.client().await;
+    assert_eq!(check(&http, "key=a&plan=tow").status, 200);
+    assert_eq!(decide(&mut client, "a", "no such plan").await.remaining(), 0);
+    assert_eq!(check(&http, "key=a&plan=two").status, 429);
+    let batch = pb::ShouldAllowBatchRequest { requests: vec![request("a", "tow", None)] };
+    let answered = client.should_allow_batch(batch).await.unwrap().into_inner();
+    let pb::should_allow_result::Result::Response(denied) = answered.results[0].result.clone().unwrap() else {
+        panic!("it failed")
+    };
+    assert!(!denied.allowed && denied.limit_name == "day", "{denied:?}");
+    let scrape = Scrape::of(&http);
+    assert_eq!((scrape.value("tollgate_unknown_plans_total"), scrape.value("tollgate_default_plan_total")), (3.0, 3.0));
+    assert_eq!(scrape.decisions(), counts(&[("two allowed store", 2.0), ("two denied store", 2.0)]));
+}
+
 #[test]
 fn whatever_is_wrong_is_said_and_charged_to_nobody() {
     let (_server, http) = serve(&[]);

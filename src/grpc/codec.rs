@@ -11,6 +11,7 @@ use tonic_prost::ProstEncoder;
 
 use super::convert;
 use super::receive::SMALL_BYTES_MAX;
+use super::salvage::salvage;
 use crate::limiter::BATCH_MAX;
 
 /// What a call takes at once for a message that it has not received or written yet; a larger one takes what it needs. tonic's
@@ -64,7 +65,7 @@ where
 /// Decodes one message. Errors: INVALID_ARGUMENT, where tonic's own decoder would claim an error of the server.
 pub struct MessageDecoder<U>(PhantomData<U>);
 
-impl<U: Message + Default> Decoder for MessageDecoder<U> {
+impl<U: Message + Default + 'static> Decoder for MessageDecoder<U> {
     type Item = U;
     type Error = Status;
 
@@ -78,7 +79,11 @@ impl<U: Message + Default> Decoder for MessageDecoder<U> {
         {
             return Err(convert::batch_size(fields));
         }
-        U::decode(buffer).map(Some).map_err(|error| {
+        // tonic has the whole message in one piece.
+        let (message, bytes) = (buffer.chunk(), buffer.remaining());
+        let decoded = U::decode(message).or_else(|error| salvage(message).ok_or(error));
+        buffer.advance(bytes);
+        decoded.map(Some).map_err(|error| {
             Status::invalid_argument(format!("the message is no valid protobuf of this method: {error}; strings are UTF-8"))
         })
     }

@@ -19,7 +19,7 @@ use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
 use super::admin::{ReloadOutcome, Reloaded};
-use super::pb;
+use super::{pb, salvage};
 use crate::algorithm::Mode;
 use crate::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use crate::key::{Cost, Key};
@@ -67,6 +67,9 @@ pub(super) fn questions(requests: Vec<pb::ShouldAllowRequest>) -> (Parsed, Vec<Q
     let mut questions = Vec::with_capacity(requests.len());
     let parse = |request: pb::ShouldAllowRequest| {
         let detailed = request.detailed;
+        if salvage::is_unreadable(&request) {
+            return Err(Status::invalid_argument(salvage::SENTENCE));
+        }
         question(request).map(|question| {
             questions.push(question);
             detailed
