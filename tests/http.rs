@@ -296,6 +296,16 @@ async fn a_post_says_it_in_json_or_as_a_form() {
     assert_eq!(send(&http, "POST", "/v1/check?key=x&plan=two", &[pieces], &chunk).status, 413);
 }
 
+#[test]
+fn a_body_that_does_not_come_is_not_waited_for() {
+    let (_server, http) = serve(&[]);
+    let headers = ["Content-Type: application/json", "Content-Length: 10"];
+    let reply = send(&http, "POST", "/v1/check?key=x&plan=two", &headers, "{");
+    assert!(reply.status == 408 && reply.body.contains("within 5 s"), "{reply:?}");
+    // Who left before the end charged nothing.
+    assert_eq!(check(&http, "key=x&plan=two&cost=2").status, 200);
+}
+
 #[tokio::test]
 async fn a_misspelt_plan_is_decided_by_the_default_plan_and_counted() {
     let (server, http) = serve(&["--set", "default_plan=two"]);
