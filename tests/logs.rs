@@ -5,11 +5,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tollgate::key::{Cost, Key};
 use tollgate::plan::SLIDING_LOG_QUOTA_MAX;
-use tollgate::store::{Ask, RedisStore, Store, StoreDeadline};
+use tollgate::store::{Ask, RedisStore, Store, StoreDeadline, StoreError, Subject};
 
 use crate::support::clock::FakeClock;
-use crate::support::plans::{LOG, ask, limit, peek, plan, refund};
+use crate::support::plans::{FIXED, LOG, ask, limit, peek, plan, refund};
 use crate::support::redis::Redis;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -92,4 +93,24 @@ async fn a_full_log_is_searched_in_few_steps() {
         // Twice the halves for each request, and for where what counts begins in each of a few calls.
         assert!(looks > 10 && looks <= 110 * 2 * 14, "{what}: {looks} looks");
     }
+}
+
+/// By a config with as many windows: the work of one charge is bounded, and what is beyond it is charged nowhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_has_so_many_logs_of_uncommon_windows_and_one_more_is_refused_by_name() {
+    let lab = Lab::start();
+    let window = |number: u64| Duration::from_millis(100_007 + number);
+    let log_and_bucket = |number| plan(vec![limit(5, window(number), LOG), limit(2_000, HOUR, FIXED)]);
+    let asks: Vec<Ask> = (0..1_024).map(|number| ask(&log_and_bucket(number), "many", 1)).collect();
+    assert_eq!(lab.decide(&asks).await, 1_024);
+    let one_more = lab.store.decide_one(&ask(&log_and_bucket(1_024), "many", 1), StoreDeadline(PATIENCE)).await;
+    assert!(matches!(&one_more, Err(StoreError::Refused(why)) if why.contains("1024 uncommon windows")), "{one_more:?}");
+    let left = lab.store.decide_one(&peek(&log_and_bucket(0), "many", 1), StoreDeadline(PATIENCE)).await.unwrap();
+    let left = left.statuses(log_and_bucket(0).limits(), Cost::ONE).into_iter().map(|status| status.remaining);
+    assert_eq!(left.collect::<Vec<u64>>(), [4, 976]);
+    assert_eq!(lab.redis.cli(&["EXISTS", "{group:many}log:101031000"]), "0");
+    // A Reset finds them all.
+    let subject = Subject { key: Key::new("many").unwrap(), counts_as: "group".into() };
+    assert_eq!(lab.store.reset(&subject, StoreDeadline(PATIENCE)).await, Ok(true));
+    assert_eq!(lab.redis.cli(&["DBSIZE"]), "0");
 }

@@ -267,6 +267,9 @@ local function make_decide_mixed()
     for _, state in ipairs(states) do
       if state.limit.is_log then
         logs[#logs + 1] = state
+        if change == charge and (fits or state.clamped) then
+          state.limit.rule.list(state.limit, state.first, now)
+        end
       else
         change(state, fits, cost)
         dirty = dirty or state.dirty

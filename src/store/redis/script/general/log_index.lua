@@ -3,7 +3,10 @@
 --
 -- Invariant: a log that there is, and that has to be listed, is listed, and its index expires no sooner than it does. So the
 -- index is written when a log begins or ends, and when the log's expiry outgrows the one that is listed; it is written before
--- the log, since only the first write of a call can fail.
+-- anything else is, since only the first write of a call can fail.
+
+-- Most logs in an index: to read 14 KB takes some 0.2 ms. A config would need as many windows of logs that count as one.
+local LISTED_MAX = 1024
 
 -- Lists a log until it expires then; `began` where there was none before, so that an index that was read before is another one
 -- from then on. Takes it out where `expires` is nil.
@@ -20,7 +23,9 @@ local function list_log(limit, expires, began)
       return
     end
   end
-  if expires then
+  if expires and #logs >= LISTED_MAX then
+    error('tollgate: the key has logs of ' .. LISTED_MAX .. ' uncommon windows already', 0)
+  elseif expires then
     logs[#logs + 1] = pack('<I7I7', limit.window, expires)
   end
   if logs[1] then

@@ -164,11 +164,17 @@ local function sliding_log()
     call('LPUSH', log.key, pack_header(log))
   end
 
-  function rule.save(limit, log)
-    local expires = expiry(log.newest + limit.window, limit.unit)
-    if limit.index and expires ~= log.expires then
+  -- Lists the log, if it has to be, before it is saved with its newest charge at that time. Where this fails, nothing is written.
+  function rule.list(limit, log, newest)
+    local expires = expiry(newest + limit.window, limit.unit)
+    if limit.index and expires ~= log.expires and expires ~= log.listed then
       list_log(limit, expires, not log.expires)
+      log.listed = expires
     end
+  end
+
+  function rule.save(limit, log)
+    rule.list(limit, log, log.newest)
     if log.pending > 0 and log.pending == log.used then
       begin(log, log.used)
     else
@@ -179,6 +185,7 @@ local function sliding_log()
       end
     end
     log.pending, log.asked = 0, nil
+    local expires = expiry(log.newest + limit.window, limit.unit)
     if expires ~= log.expires then
       call('PEXPIREAT', log.key, text_of(expires))
       log.expires = expires
