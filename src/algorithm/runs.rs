@@ -5,12 +5,13 @@ use std::collections::VecDeque;
 use super::Reading;
 use crate::plan::Limit;
 
-/// Runs of units that were taken, or are held to have been taken, at one instant. Times rise strictly.
+/// Runs of units that were taken, or are held to have been taken, at one instant. Times and totals rise strictly. Totals let
+/// every look at a log be a search by halves, however many runs it has.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Runs {
     runs: VecDeque<Run>,
-    /// Units in all runs.
-    total: u64,
+    /// Units before the first run, in the count that runs go by.
+    before: u64,
 }
 
 /// Units of one instant.
@@ -18,31 +19,31 @@ pub struct Runs {
 pub(super) struct Run {
     /// When they count as taken, in microseconds since 1970.
     pub at_us: u64,
-    /// How many, at least 1.
-    pub units: u64,
+    /// Units up to this run, itself included; 2^64 are more than can be taken in a thousand years.
+    pub through: u64,
 }
 
 impl Runs {
     /// `cost` is the one that `frees_in_us` will speak of; it is at most the quota.
     pub(super) fn read(&self, limit: &Limit, now_us: u64, cost: u64) -> Reading {
         let live = self.first_live(limit.window_us(), now_us);
-        let used = self.total - self.runs.range(..live).map(|run| run.units).sum::<u64>();
+        let gone = self.through(live);
+        let used = self.through(self.runs.len()) - gone;
         let newest_us = self.runs.back().map_or(0, |run| run.at_us.min(now_us));
-        Reading::Log {
-            used,
-            frees_in_us: self.frees_in_us(limit, live, now_us, (used + cost).saturating_sub(limit.quota())),
-            fresh_in_us: if used == 0 { 0 } else { newest_us + limit.window_us() - now_us },
-        }
+        let frees_in_us = match (used + cost).saturating_sub(limit.quota()) {
+            0 => 0,
+            units => self.frees_in_us(limit, now_us, gone + units),
+        };
+        Reading::Log { used, frees_in_us, fresh_in_us: if used == 0 { 0 } else { newest_us + limit.window_us() - now_us } }
     }
 
     /// Moves runs that lie ahead of `now_us` to it.
     pub(super) fn clamp(&mut self, now_us: u64) {
-        let mut units = 0;
-        while let Some(&run) = self.runs.back().filter(|run| run.at_us > now_us) {
+        let through = self.through(self.runs.len());
+        while self.runs.back().is_some_and(|run| run.at_us > now_us) {
             self.runs.pop_back();
-            units += run.units;
         }
-        self.total -= units;
+        let units = through - self.through(self.runs.len());
         if units > 0 {
             self.push(now_us, units);
         }
@@ -55,32 +56,30 @@ impl Runs {
         }
         self.clamp(now_us);
         self.drop_expired(limit.window_us(), now_us);
-        let mut left = units.min(self.total);
-        self.total -= left;
-        while let Some(newest) = self.runs.back_mut().filter(|_| left > 0) {
-            let taken = left.min(newest.units);
-            left -= taken;
-            newest.units -= taken;
-            if newest.units == 0 {
-                self.runs.pop_back();
-            }
+        let kept = self.through(self.runs.len()).saturating_sub(units).max(self.before);
+        // The last of those that are touched keeps a part, unless what is kept ends with the run before it.
+        while self.runs.back().is_some() && self.through(self.runs.len() - 1) >= kept {
+            self.runs.pop_back();
         }
-        if self.runs.is_empty() {
+        if let Some(newest) = self.runs.back_mut() {
+            newest.through = kept;
+        } else {
             *self = Self::default();
         }
     }
 
     pub(super) fn drop_expired(&mut self, window_us: u64, now_us: u64) {
         let live = self.first_live(window_us, now_us);
-        self.total -= self.runs.drain(..live).map(|run| run.units).sum::<u64>();
+        self.before = self.through(live);
+        self.runs.drain(..live);
     }
 
     /// Adds units at `now_us`, which is not before the newest run.
     pub(super) fn push(&mut self, now_us: u64, units: u64) {
-        self.total += units;
+        let through = self.through(self.runs.len()) + units;
         match self.runs.back_mut() {
-            Some(newest) if newest.at_us == now_us => newest.units += units,
-            _ => self.runs.push_back(Run { at_us: now_us, units }),
+            Some(newest) if newest.at_us == now_us => newest.through = through,
+            _ => self.runs.push_back(Run { at_us: now_us, through }),
         }
     }
 
@@ -92,9 +91,8 @@ impl Runs {
     /// so units leave late, never early. For a store that has no memory left.
     pub(super) fn make_place(&mut self) {
         let gap = |index: &usize| self.runs[index + 1].at_us - self.runs[*index].at_us;
-        let Some(nearest) = (0..self.runs.len().saturating_sub(1)).min_by_key(gap) else { return };
-        if let Some(older) = self.runs.remove(nearest) {
-            self.runs[nearest].units += older.units;
+        if let Some(nearest) = (0..self.runs.len().saturating_sub(1)).min_by_key(gap) {
+            self.runs.remove(nearest);
         }
     }
 
@@ -106,7 +104,7 @@ impl Runs {
             return false;
         }
         self.runs.truncate(before);
-        self.runs.push_back(Run { at_us: newest.at_us, units: older.units + newest.units });
+        self.runs.push_back(newest);
         true
     }
 
@@ -115,7 +113,7 @@ impl Runs {
         let mut merged = VecDeque::<Run>::with_capacity(self.runs.len());
         for run in self.runs.drain(..) {
             match merged.back_mut() {
-                Some(last) if same(last.at_us, run.at_us) => *last = Run { units: last.units + run.units, ..run },
+                Some(last) if same(last.at_us, run.at_us) => *last = run,
                 _ => merged.push_back(run),
             }
         }
@@ -137,21 +135,19 @@ impl Runs {
         if self.runs.len() < self.runs.capacity() { 0 } else { self.runs.capacity().max(4) * size_of::<Run>() }
     }
 
+    /// Units of the runs before this index, and of all that were before them.
+    fn through(&self, index: usize) -> u64 {
+        index.checked_sub(1).and_then(|last| self.runs.get(last)).map_or(self.before, |run| run.through)
+    }
+
     /// Index of the oldest run that still counts. Runs ahead of `now_us` count, as of `now_us`.
     fn first_live(&self, window_us: u64, now_us: u64) -> usize {
         self.runs.partition_point(|run| run.at_us + window_us <= now_us)
     }
 
-    /// Time until `units` of those that count, from run `live` on, have left; at most as many as there are.
-    fn frees_in_us(&self, limit: &Limit, live: usize, now_us: u64, units: u64) -> u64 {
-        let mut freed = 0;
-        let frees = |run: &&Run| {
-            freed += run.units;
-            freed >= units
-        };
-        match self.runs.range(live..).find(frees) {
-            Some(run) if units > 0 => run.at_us.min(now_us) + limit.window_us() - now_us,
-            _ => 0,
-        }
+    /// Time until all units up to `through` have left; at most as many as there are.
+    fn frees_in_us(&self, limit: &Limit, now_us: u64, through: u64) -> u64 {
+        let run = self.runs.get(self.runs.partition_point(|run| run.through < through));
+        run.map_or(0, |run| run.at_us.min(now_us) + limit.window_us() - now_us)
     }
 }
