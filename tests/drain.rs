@@ -31,11 +31,7 @@ fn deciding() -> HealthCheckRequest {
 
 /// Waits until the log says this.
 async fn wait_for(server: &Server, sentence: &str) {
-    let started = Instant::now();
-    while !server.log().contains(sentence) {
-        assert!(started.elapsed() < PATIENCE, "{}", server.log());
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    server.wait_for_line(sentence).await;
 }
 
 async fn next(watched: &mut tonic::Streaming<HealthCheckResponse>) -> Option<Result<ServingStatus, Status>> {

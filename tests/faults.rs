@@ -65,7 +65,7 @@ async fn redis_absent_at_the_start_is_survived_and_used_when_it_comes() {
     redis.restart();
     println!("on Redis {:?} after it came up", wait_for_the_store(&mut client).await);
     assert_eq!(by(&mut client, "k", "local").await, (Outcome::Allowed, DecidedBy::Store));
-    assert!(server.log().contains("store connected"));
+    server.wait_for_line("store connected").await;
 }
 
 #[tokio::test]
@@ -149,7 +149,7 @@ async fn a_value_that_is_not_ours_is_an_error_of_its_key_alone() {
         let expected = if call % 4 < 2 { (Outcome::Denied, DecidedBy::FailClosed) } else { (Outcome::Allowed, DecidedBy::Store) };
         assert_eq!(answer, expected, "call {call}");
     }
-    assert!(server.log().contains("the store refused"), "{}", server.log());
+    server.wait_for_line("the store refused").await;
 }
 
 /// Whatever of a state was lost, with the rest of one still behind it or not.
@@ -266,7 +266,7 @@ async fn a_web_server_at_redis_s_address_is_survived() {
     let mut server = Server::start(PLANS, &["--store", &url]);
     let mut client = server.client().await;
     answers_by_policy(&mut client, "k").await;
-    assert!(server.log().contains("store out of reach"), "{}", server.log());
+    server.wait_for_line("store out of reach").await;
     server.signal("TERM");
     assert!(server.wait().0.success());
 }
@@ -277,7 +277,7 @@ async fn a_wrong_password_is_survived_and_said() {
     let url = format!("redis://:wrong-canary@127.0.0.1:{}", redis.port);
     let server = Server::start(PLANS, &["--store", &url]);
     answers_by_policy(&mut server.client().await, "k").await;
-    assert!(!server.log().contains("wrong-canary"));
+    assert!(!server.end_and_log().contains("wrong-canary"));
     redis.cli(&["-a", "right", "CONFIG", "SET", "requirepass", ""]);
 }
 

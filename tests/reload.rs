@@ -352,7 +352,7 @@ async fn a_setting_that_needs_a_restart_is_said_and_ignored() {
     live.replace(&plan("p", 7));
     live.wait_for("success", 2.0);
     assert_eq!(live.said("a restart takes them up").len(), 1);
-    assert!(!live.server.log().contains("canary-password"));
+    assert!(!live.server.end_and_log().contains("canary-password"));
 }
 
 /// A denial holds for a second in the cache; this reload takes less, unless the machine is so busy that it shows nothing.

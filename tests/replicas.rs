@@ -192,7 +192,8 @@ async fn a_number_in_the_config_is_what_counts_and_nothing_is_told() {
     assert_eq!((seen(&server), redis.cli(&["EXISTS", SET]).as_str()), (7, "0"));
     let embedded = Server::start(PLANS, &[]);
     assert_eq!(seen(&embedded), 1);
-    assert!(!embedded.log().contains("replicas"), "{}", embedded.log());
+    let log = embedded.end_and_log();
+    assert!(!log.contains("replicas"), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

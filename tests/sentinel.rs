@@ -130,8 +130,7 @@ async fn sentinels_may_be_absent_stopped_or_ignorant_as_long_as_one_knows() {
     // It took the silent one for lost, and the master for what it was.
     pass(Duration::from_secs(2)).await;
     decided(&server).await;
-    let log = server.log();
-    assert!(log.contains("this Sentinel names no master"), "{log}");
+    server.wait_for_line("this Sentinel names no master").await;
     watched.sentinels.iter().take(2).for_each(|sentinel| sentinel.signal("CONT"));
 }
 
@@ -143,5 +142,6 @@ async fn sentinels_and_servers_have_passwords_of_their_own() {
     let url = watched.url().replace("://", "://:canary-one@") + "&sentinelPassword=canary-two";
     let server = Server::start(PLANS, &["--store", &url]);
     decided(&server).await;
-    assert!(!server.log().contains("canary"), "{}", server.log());
+    let log = server.end_and_log();
+    assert!(!log.contains("canary"), "{log}");
 }

@@ -180,6 +180,19 @@ fn every_mutant_of_the_checker_still_changes_the_sources() {
     assert_eq!(told.matches(": changes ").count(), 17, "{told}");
 }
 
+/// A line is in the log some time after it was written, on a busy machine long after: `wait_for_line` waits for it. After a
+/// server's end, and to look for what must not be there (`end_and_log`), the log is whole.
+#[test]
+fn no_test_reads_a_log_before_its_line_may_be_there() {
+    for suite in sources("tests", &["rs"]) {
+        for (index, line) in suite.text.lines().enumerate() {
+            let line = line.trim_start();
+            let early = line.starts_with("assert!(") && !line.starts_with("assert!(!") && line.contains(".log().contains(");
+            assert!(!early, "{}:{}: wait for the line", suite.path, index + 1);
+        }
+    }
+}
+
 /// The rows of a document's table, each as its cells without the spaces around them.
 fn table(text: &str, section: &str) -> Vec<Vec<String>> {
     let text = text.split(&format!("\n## {section}\n")).nth(1).expect(section).split("\n## ").next().unwrap();

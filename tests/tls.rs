@@ -187,7 +187,7 @@ async fn fault_22_a_certificate_is_replaced_under_load_and_no_call_is_lost() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(metric("tollgate_tls_last_reload_successful"), 0.0);
-    assert!(server.log().contains("listen.tls.key_file is not the key of cert_file's certificate"), "{}", server.log());
+    server.wait_for_line("listen.tls.key_file is not the key of cert_file's certificate").await;
     assert!(shown(&trusting, &server.address).await == before);
     folder.install(&other);
     wait_for(&trusting, &server.address, &other).await;

@@ -125,7 +125,8 @@ async fn a_call_that_is_traced_is_a_span_of_its_caller_s_trace_and_others_are_no
     }
     let all = format!("{:?}", collector.requests.lock().unwrap());
     assert!(all.contains("\"tollgate\"") && !all.contains("canary-key"), "{all}");
-    assert!(!server.log().contains(TRACE), "spans are no log lines: {}", server.log());
+    let log = server.end_and_log();
+    assert!(!log.contains(TRACE), "spans are no log lines: {log}");
 }
 
 #[tokio::test]

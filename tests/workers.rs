@@ -302,15 +302,15 @@ fn what_a_connection_may_do_is_told_in_its_settings() {
     assert_eq!(settings.get(&MAX_HEADER_LIST_SIZE), Some(&(16 << 10)), "{settings:?}");
 }
 
-#[test]
-fn as_many_threads_serve_as_the_config_says() {
+#[tokio::test]
+async fn as_many_threads_serve_as_the_config_says() {
     let server = Server::start(PLANS, &["--set", "workers=3"]);
     let tasks = std::fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap();
     let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap());
     let mut workers: Vec<String> = names.filter(|name| name.starts_with("worker ")).collect();
     workers.sort();
     assert_eq!(workers, ["worker 0\n", "worker 1\n", "worker 2\n"]);
-    assert!(server.log().contains("\"workers\":3,"), "{}", server.log());
+    server.wait_for_line("\"workers\":3,").await;
 }
 
 /// Takes a quota of 5 over six connections, which three workers share.

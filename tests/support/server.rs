@@ -142,6 +142,13 @@ impl Server {
 }
 
 impl Server {
+    /// Ends it, and gives all that it ever logged: where nothing of some kind may be in the log.
+    pub fn end_and_log(mut self) -> String {
+        self.signal("INT");
+        self.wait();
+        self.log()
+    }
+
     /// As [`Self::wait`], by value, with the whole log.
     pub fn wait_and_log(mut self) -> ((ExitStatus, String), Duration) {
         let (status, took) = self.wait();
