@@ -26,6 +26,7 @@ mod fleet;
 mod flood;
 mod grpc;
 mod http;
+mod key_prefix;
 mod log_output;
 mod logs;
 mod memory;

@@ -64,6 +64,10 @@ fn beside(store: &mut Table, mut url: Option<&mut StoreUrl>, mistakes: &mut Mist
     let tls = store.take("tls").map(|node| (node.path.clone(), tls(node, mistakes)));
     let username = given(store, "username", mistakes)?;
     let password_file = given(store, "password_file", mistakes)?;
+    let key_prefix = match store.take("key_prefix") {
+        Some(node) => Some((node.path.clone(), node.text(mistakes)?)),
+        None => None,
+    };
     let mut give = |path: &str, set: &mut dyn FnMut(&mut RedisTarget) -> Result<(), String>| match url.as_deref_mut() {
         Some(StoreUrl::Redis(target)) => set(target).map_err(|message| wrong(mistakes, path, message)).ok(),
         Some(StoreUrl::Memory { .. }) => {
@@ -81,6 +85,9 @@ fn beside(store: &mut Table, mut url: Option<&mut StoreUrl>, mistakes: &mut Mist
     }
     if let Some((path, file)) = password_file {
         give(&path, &mut |target| target.set_password_file(PathBuf::from(&file)))?;
+    }
+    if let Some((path, prefix)) = key_prefix.filter(|(_, prefix)| !prefix.is_empty()) {
+        give(&path, &mut |target| target.set_key_prefix(&prefix))?;
     }
     if let Some(StoreUrl::Redis(target)) = url {
         target.check().map_err(|message| wrong(mistakes, "store.url", message)).ok()?;

@@ -405,7 +405,10 @@ fn what_stands_beside_a_redis_must_fit_it() {
     assert_eq!(mistakes("url: 'redis://u:p@h', username: u"), ["store.username"]);
     assert_eq!(mistakes("url: 'redis://u:p@h', password_file: /p"), ["store.password_file"]);
     assert_eq!(mistakes("url: 'redis://u@h', passwordfile: /p"), ["store.url", "store.passwordfile"]);
-    let whole = "url: 'rediss-cluster://h', username: u, password_file: /p, \
+    assert_eq!(mistakes("key_prefix: shop"), ["store.key_prefix"]);
+    assert_eq!(mistakes("url: 'redis://h', key_prefix: '{shop}'"), ["store.key_prefix"]);
+    assert!(load(&format!("{PLANS}store: {{ key_prefix: '' }}\n")).is_ok());
+    let whole = "url: 'rediss-cluster://h', username: u, password_file: /p, key_prefix: 'shop:', \
                  tls: { ca_file: /ca, cert_file: /c, key_file: /k, server_name: n }";
     let config = load(&format!("{PLANS}store: {{ {whole} }}\n")).unwrap();
     assert_eq!(config.store_url.to_string(), "rediss-cluster://h:6379");

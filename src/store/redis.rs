@@ -49,6 +49,8 @@ pub const SCRIPT_NAMES_MAX: usize = 32;
 #[derive(Clone)]
 pub struct RedisStore {
     lanes: Lanes,
+    /// What the name of every key begins with.
+    key_prefix: Arc<str>,
 }
 
 /// What leads to Redis.
@@ -125,6 +127,7 @@ impl RedisStore {
 
     fn start(target: RedisTarget, deadline: Duration, injected: Option<Arc<dyn Clock>>) -> Result<Self, String> {
         client::check_files(&target)?;
+        let key_prefix = target.key_prefix.clone();
         let script = Arc::new(Script::new(injected.is_some()));
         let ingredients = Ingredients { target: Arc::new(target), script, deadline, injected };
         let lead = match &ingredients.target.topology {
@@ -132,11 +135,11 @@ impl RedisStore {
             Topology::Sentinel(sentinels) => Lead::Named(Watch::start(&ingredients.target, sentinels)),
             Topology::Cluster(seeds) => {
                 let seeds = seeds.clone();
-                return Ok(Self { lanes: Lanes::Many(Arc::new(Cluster::start(ingredients, seeds))) });
+                return Ok(Self { lanes: Lanes::Many(Arc::new(Cluster::start(ingredients, seeds))), key_prefix });
             }
         };
         let keeper = Arc::new(Keeper::start(Recipe { ingredients, lead, trial: 0 }));
-        Ok(Self { lanes: Lanes::One(Lane { batcher: Batcher::start(keeper.clone()), keeper }) })
+        Ok(Self { lanes: Lanes::One(Lane { batcher: Batcher::start(keeper.clone()), keeper }), key_prefix })
     }
 
     /// Waits until the first connection is up, to each node of a Cluster, but no longer than `patience`; whether it is.
@@ -215,14 +218,14 @@ impl Lane {
 impl Store for RedisStore {
     async fn decide_one(&self, ask: &Ask, StoreDeadline(deadline): StoreDeadline) -> Answer {
         match &self.lanes {
-            Lanes::One(lane) => lane.noted(1, lane.decide(|| Request::of(ask), deadline).await),
+            Lanes::One(lane) => lane.noted(1, lane.decide(|| Request::of(ask, &self.key_prefix), deadline).await),
             // Apart, so that the other is no larger for it.
-            Lanes::Many(cluster) => Box::pin(cluster.decide_one(Request::of(ask), deadline)).await,
+            Lanes::Many(cluster) => Box::pin(cluster.decide_one(Request::of(ask, &self.key_prefix), deadline)).await,
         }
     }
 
     async fn decide_batch(&self, asks: &[Ask], StoreDeadline(deadline): StoreDeadline) -> Vec<Answer> {
-        let requests = asks.iter().map(Request::of).collect();
+        let requests = asks.iter().map(|ask| Request::of(ask, &self.key_prefix)).collect();
         match &self.lanes {
             Lanes::One(lane) => lane.decide_all(requests, deadline).await,
             Lanes::Many(cluster) => Box::pin(cluster.decide_batch(requests, deadline)).await,
@@ -235,9 +238,9 @@ impl Store for RedisStore {
             Lanes::One(lane) => {
                 let until = monotonic() + deadline;
                 lane.keeper.usable(until, deadline).await?;
-                Reset::of(subject).carry_out(&*lane.keeper, until).await
+                Reset::of(subject, &self.key_prefix).carry_out(&*lane.keeper, until).await
             }
-            Lanes::Many(cluster) => Box::pin(cluster.reset(&Reset::of(subject), deadline)).await,
+            Lanes::Many(cluster) => Box::pin(cluster.reset(&Reset::of(subject, &self.key_prefix), deadline)).await,
         }
     }
 }

@@ -36,8 +36,8 @@ pub(super) struct Request {
 }
 
 impl Request {
-    pub(super) fn of(ask: &Ask) -> Self {
-        let name = name::hash_tag(&ask.plan.counts_as, ask.key.as_str());
+    pub(super) fn of(ask: &Ask, prefix: &str) -> Self {
+        let name = name::hash_tag(prefix, &ask.plan.counts_as, ask.key.as_str());
         Self { name, plan: ask.plan.clone(), cost: ask.cost.units(), mode: ask.mode }
     }
 }

@@ -261,7 +261,7 @@ impl Nodes {
         let own = |master: &Address| {
             let has =
                 |slot: u16| ranges.iter().any(|range| range.master == *master && (range.first..=range.last).contains(&slot));
-            (0..TRIALS_MAX).find(|number| has(name::slot(&name::trial(*number)))).unwrap_or(0)
+            (0..TRIALS_MAX).find(|number| has(name::slot(&name::trial("", *number)))).unwrap_or(0)
         };
         let known: HashSet<Address> = self.lanes().keys().cloned().collect();
         let trial = |master: &Address| if known.contains(master) { 0 } else { own(master) };

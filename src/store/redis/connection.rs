@@ -119,7 +119,7 @@ impl Connection {
     /// loading or too slow answers a PING well enough and no decision. A node of a Cluster may say that the key is not its.
     async fn prove(&self, recipe: &Recipe) -> Result<(), StoreError> {
         let until = monotonic() + recipe.ingredients.deadline;
-        let call = Call::trial(name::trial(recipe.trial), until);
+        let call = Call::trial(name::trial(&recipe.ingredients.target.key_prefix, recipe.trial), until);
         let arguments = recipe.ingredients.command(&call)?;
         let reply = match self.call(Errand { verb: Verb::Script, arguments, until }, false).await {
             Err(Trouble::Error(error)) => return Err(error),

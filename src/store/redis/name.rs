@@ -1,9 +1,9 @@
 //! Names of keys in Redis.
 //!
-//! A request's state lies under `{group:key}`, each log beside it under `{group:key}log:` and the log's window, and the index
-//! of those logs that are not found by their names under `{group:key}logs`. The
-//! braces are the hash tag, so that all keys of one request share a Cluster slot. Names of groups hold no colon, so the
-//! name reads one way only; braces in a key are escaped, so that a caller cannot choose the tag, and so the slot.
+//! All begin with `store.key_prefix`, which is empty unless it is set. A request's state lies under `{group:key}`, each log
+//! beside it under `{group:key}log:` and the log's window, and the index of those logs that are not found by their names under
+//! `{group:key}logs`. The braces are the hash tag, so that all keys of one request share a Cluster slot. Names of groups hold no
+//! colon, so the name reads one way only; braces in a key are escaped, so that a caller cannot choose the tag, and so the slot.
 
 use fred::util::redis_keyslot;
 
@@ -32,8 +32,9 @@ pub(super) fn log(tag: &str, window_us: u64) -> String {
 }
 
 /// The name of a request's packed state, and the beginning of its logs' names.
-pub(super) fn hash_tag(group: &str, key: &str) -> String {
-    let mut tag = String::with_capacity(group.len() + key.len() + 3);
+pub(super) fn hash_tag(prefix: &str, group: &str, key: &str) -> String {
+    let mut tag = String::with_capacity(prefix.len() + group.len() + key.len() + 3);
+    tag.push_str(prefix);
     tag.push('{');
     tag.push_str(group);
     tag.push(':');
@@ -56,13 +57,13 @@ pub(super) fn hash_tag(group: &str, key: &str) -> String {
 
 /// A name that no request has, since no plan's name is empty; there are as many as numbers, so that every node of a Cluster
 /// has some.
-pub(super) fn trial(number: u32) -> String {
-    hash_tag("", &number.to_string())
+pub(super) fn trial(prefix: &str, number: u32) -> String {
+    hash_tag(prefix, "", &number.to_string())
 }
 
 /// The name of the set of replicas, which no request has and no trial: its group is empty, and it is no number.
-pub(super) fn replicas() -> String {
-    hash_tag("", "replicas")
+pub(super) fn replicas(prefix: &str) -> String {
+    hash_tag(prefix, "", "replicas")
 }
 
 /// Where a name is kept in a Cluster.
@@ -79,8 +80,8 @@ mod tests {
 
     #[test]
     fn the_tag_is_the_whole_name_whatever_the_key_holds() {
-        assert_eq!(hash_tag("free", "alice"), "{free:alice}");
-        assert_eq!(hash_tag("free", "a}b{c%7D:d"), "{free:a%7Db%7Bc%257D:d}");
+        assert_eq!(hash_tag("", "free", "alice"), "{free:alice}");
+        assert_eq!(hash_tag("", "free", "a}b{c%7D:d"), "{free:a%7Db%7Bc%257D:d}");
     }
 
     #[test]
@@ -101,11 +102,24 @@ mod tests {
         }
     }
 
+    /// A prefix has no braces, so it stands outside of the tag.
+    #[test]
+    fn a_prefix_begins_every_name_and_moves_none_to_another_slot() {
+        let names = |prefix| {
+            let tag = hash_tag(prefix, "free", "a}b");
+            let logs = [log(&tag, 90_000_000), log_index(&tag), trial(prefix, 7), replicas(prefix)];
+            known_of(&tag).chain(logs).collect::<Vec<_>>()
+        };
+        for (plain, prefixed) in names("").into_iter().zip(names("shop:")) {
+            assert_eq!((prefixed.strip_prefix("shop:"), slot(&prefixed)), (Some(plain.as_str()), slot(&plain)));
+        }
+    }
+
     #[test]
     fn composition_cannot_collide() {
-        assert_ne!(hash_tag("a_b", "c"), hash_tag("a", "b_c"));
-        assert_ne!(hash_tag("a", "b:c"), hash_tag("a", "b%3Ac"));
-        assert_ne!(hash_tag("a", "}"), hash_tag("a", "%7D"));
+        assert_ne!(hash_tag("", "a_b", "c"), hash_tag("", "a", "b_c"));
+        assert_ne!(hash_tag("", "a", "b:c"), hash_tag("", "a", "b%3Ac"));
+        assert_ne!(hash_tag("", "a", "}"), hash_tag("", "a", "%7D"));
     }
 
     /// The name as it was composed, taken apart.
@@ -121,7 +135,7 @@ mod tests {
         const LETTERS: [char; 12] = ['{', '}', '%', ':', '2', '5', '7', 'B', 'D', 'a', ' ', 'é'];
         bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
             let key: String = bytes.iter().map(|byte| LETTERS[usize::from(*byte) % LETTERS.len()]).collect();
-            assert_eq!(taken_apart(&hash_tag("group", &key)), Some(("group".to_owned(), key)));
+            assert_eq!(taken_apart(&hash_tag("", "group", &key)), Some(("group".to_owned(), key)));
         });
     }
 }

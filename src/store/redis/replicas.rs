@@ -25,11 +25,12 @@ impl RedisStore {
         lifetime: Duration,
         until: Instant,
     ) -> Result<u64, StoreError> {
+        let name = name::replicas(&self.key_prefix);
         let number = |number: u64| Value::from(number.to_string());
         let arguments = vec![
             Value::String(SCRIPT.sha.clone()),
             Value::Integer(1),
-            Value::from(name::replicas()),
+            Value::from(name.clone()),
             Value::from(replica.as_str()),
             // A constant of seconds: its milliseconds fit.
             number(u64::try_from(lifetime.as_millis()).unwrap_or(u64::MAX)),
@@ -38,7 +39,7 @@ impl RedisStore {
         let errand = Errand { verb: Verb::Announce, arguments, until };
         let reply = match &self.lanes {
             Lanes::One(lane) => lane.keeper.call(errand, false).await.map_err(Trouble::alone)?,
-            Lanes::Many(cluster) => Box::pin(cluster.announce(&name::replicas(), errand)).await?,
+            Lanes::Many(cluster) => Box::pin(cluster.announce(&name, errand)).await?,
         };
         reply.as_u64().ok_or_else(|| StoreError::Nonsense("the number of replicas is no number".to_owned()))
     }

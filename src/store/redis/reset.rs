@@ -40,8 +40,8 @@ pub(super) struct Reset {
 }
 
 impl Reset {
-    pub(super) fn of(subject: &Subject) -> Self {
-        Self { tag: name::hash_tag(&subject.counts_as, subject.key.as_str()) }
+    pub(super) fn of(subject: &Subject, prefix: &str) -> Self {
+        Self { tag: name::hash_tag(prefix, &subject.counts_as, subject.key.as_str()) }
     }
 
     /// A name that shares its slot with all keys of the subject.

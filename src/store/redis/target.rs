@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use percent_encoding::percent_decode_str;
 use url::Url;
@@ -16,6 +17,8 @@ const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 /// Most nodes that a URL may name: what answers at one tells of the others.
 const NODES_MAX: usize = 64;
+/// Longest prefix of names: it is sent and hashed with every key.
+const KEY_PREFIX_BYTES_MAX: usize = 64;
 /// Names further away than this many edits are no help to offer.
 const SUGGESTION_EDITS_MAX: usize = 3;
 
@@ -28,6 +31,8 @@ pub struct RedisTarget {
     pub(super) credentials: Credentials,
     /// How TLS is spoken; `None` where it is not.
     pub(super) tls: Option<Tls>,
+    /// What every name begins with; see [`Self::set_key_prefix`].
+    pub(super) key_prefix: Arc<str>,
 }
 
 /// What Redis is made of.
@@ -110,7 +115,7 @@ impl RedisTarget {
             }
             Form::Cluster => Topology::Cluster(parameters.nodes_after(host(&url, PORT)?)),
         };
-        Ok(Self { topology, database, credentials, tls: family.then(Tls::default) })
+        Ok(Self { topology, database, credentials, tls: family.then(Tls::default), key_prefix: Arc::default() })
     }
 
     /// Gives the settings for TLS. Errors: the URL does not ask for TLS.
@@ -138,6 +143,21 @@ impl RedisTarget {
         Ok(())
     }
 
+    /// What every name in Redis begins with, so that several deployments may share one: 0 to [`KEY_PREFIX_BYTES_MAX`] ASCII
+    /// letters, digits, `_`, `-`, `.`, `:` and `/`. No braces, since what stands in the first ones says in which slot of a Cluster
+    /// a name is kept; nothing that has a meaning in the pattern of an ACL rule. Errors: another character, or too many.
+    pub fn set_key_prefix(&mut self, prefix: &str) -> Result<(), String> {
+        if prefix.len() > KEY_PREFIX_BYTES_MAX {
+            return Err(format!("has {} bytes; a prefix has at most {KEY_PREFIX_BYTES_MAX}", prefix.len()));
+        }
+        let allowed = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':' | '/');
+        if let Some(found) = prefix.chars().find(|c| !allowed(c)) {
+            return Err(format!("holds {found:?}; a prefix has ASCII letters, digits, '_', '-', '.', ':' and '/'"));
+        }
+        self.key_prefix = prefix.into();
+        Ok(())
+    }
+
     /// Errors: a user that would never be logged in as.
     pub fn check(&self) -> Result<(), String> {
         let sentinels = match &self.topology {
@@ -153,11 +173,12 @@ impl RedisTarget {
 
     /// Which settings are not the same in both.
     pub fn unlike(&self, other: &Self) -> Vec<&'static str> {
-        let Self { topology, database, credentials, tls } = self;
+        let Self { topology, database, credentials, tls, key_prefix } = self;
         let unlike = [
             ("store.url", (topology, database) != (&other.topology, &other.database)),
             ("store.tls", *tls != other.tls),
             ("store.username or store.password_file", *credentials != other.credentials),
+            ("store.key_prefix", *key_prefix != other.key_prefix),
         ];
         unlike.into_iter().filter_map(|(path, unlike)| unlike.then_some(path)).collect()
     }

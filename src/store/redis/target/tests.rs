@@ -107,3 +107,18 @@ fn settings_beside_the_url_contradict_nothing_in_it() {
     assert_eq!(bare.unlike(&parse("rediss://h/1")), ["store.url", "store.tls", "store.username or store.password_file"]);
     assert!(parse("redis-sentinel://h?sentinelServiceName=m&sentinelUsername=u").check().is_err());
 }
+
+#[test]
+fn a_prefix_of_names_is_short_plain_and_no_pattern() {
+    let mut target = parse("redis://h");
+    for right in ["", "shop:", "team-a/Prod_2.", &"p".repeat(KEY_PREFIX_BYTES_MAX)] {
+        target.set_key_prefix(right).unwrap();
+        assert_eq!(&*target.key_prefix, right);
+    }
+    for wrong in
+        ["{", "a}", "a*", "a?", "[a]", "a\\", "a b", "a\n", "\0", "\u{7f}", "é", "%", "~", &"p".repeat(KEY_PREFIX_BYTES_MAX + 1)]
+    {
+        assert!(target.set_key_prefix(wrong).is_err(), "{wrong:?}");
+    }
+    assert_eq!(target.unlike(&parse("redis://h")), ["store.key_prefix"]);
+}

@@ -25,7 +25,7 @@ fn call() -> (Call<()>, Vec<Arc<Plan>>) {
     let mut call = Call::new(0);
     for (place, plan) in plans.iter().enumerate() {
         let (key, cost) = (Key::new(format!("k{place}")).unwrap(), Cost::new(3).unwrap());
-        let request = Request::of(&Ask { key, plan: plan.clone(), cost, mode: Mode::Charge });
+        let request = Request::of(&Ask { key, plan: plan.clone(), cost, mode: Mode::Charge }, "");
         call.take(request, (), monotonic());
     }
     (call, plans.into())
