@@ -1,6 +1,8 @@
 //! Policies, without a network: a store that fails on purpose, and the embedded one.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+mod shares;
+
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::*;
@@ -125,45 +127,6 @@ async fn a_store_that_cannot_decide_is_answered_for_by_the_plan() {
 }
 
 #[tokio::test]
-async fn local_counts_a_share_rounded_up() {
-    let limiter = broken();
-    for _ in 0..4 {
-        assert_eq!(ask(&limiter, "ten", 1).await, (Outcome::Allowed, DecidedBy::LocalFallback));
-    }
-    assert_eq!(ask(&limiter, "ten", 1).await, (Outcome::Denied, DecidedBy::LocalFallback));
-    assert_eq!(ask(&limiter, "ten", 5).await, (Outcome::Denied, DecidedBy::LocalFallback));
-}
-
-/// More replicas make the share smaller, fewer make it larger; what was granted before counts against either.
-#[tokio::test]
-async fn what_was_counted_locally_stays_counted_when_the_number_of_replicas_changes() {
-    let limiter = broken();
-    let take_all = async || {
-        let mut granted = 0;
-        while ask(&limiter, "ten", 1).await == (Outcome::Allowed, DecidedBy::LocalFallback) {
-            granted += 1;
-        }
-        granted
-    };
-    assert_eq!(take_all().await, 4, "a third of ten, rounded up");
-    limiter.share_among(5);
-    assert_eq!((take_all().await, limiter.totals().replicas), (0, 5));
-    limiter.share_among(2);
-    assert_eq!(take_all().await, 1);
-    limiter.share_among(1);
-    assert_eq!(take_all().await, 5);
-}
-
-#[tokio::test]
-async fn plans_that_come_later_are_shared_among_the_same_number_of_replicas() {
-    let limiter = broken();
-    limiter.share_among(10);
-    limiter.reload(plans());
-    assert_eq!(ask(&limiter, "ten", 1).await, (Outcome::Allowed, DecidedBy::LocalFallback));
-    assert_eq!(ask(&limiter, "ten", 1).await, (Outcome::Denied, DecidedBy::LocalFallback));
-}
-
-#[tokio::test]
 async fn a_full_embedded_store_allows_unless_the_plan_denies() {
     let limiter = limiter(Broken(StoreError::Full));
     assert_eq!(ask(&limiter, "ten", 1).await, (Outcome::Allowed, DecidedBy::FailOpen));
@@ -279,60 +242,6 @@ async fn an_unknown_plan_is_an_error() {
     // A thousand names are not compared with all plans.
     let batch = healthy().decide_batch(vec![question("tne", 1), question("ten", 1)], None).await.unwrap();
     assert!(matches!(&batch[0], Err(Refusal::UnknownPlan(UnknownPlan { nearest: None, .. }))) && batch[1].is_ok(), "{batch:?}");
-}
-
-#[tokio::test]
-async fn limiters_beside_each_other_count_one_share_when_their_stores_fail() {
-    let one = broken();
-    let other = one.beside(Broken(StoreError::Deadline(Duration::from_millis(25))));
-    // A third of ten, rounded up.
-    for limiter in [&one, &other, &one, &other] {
-        assert_eq!(ask(limiter, "ten", 1).await, (Outcome::Allowed, DecidedBy::LocalFallback));
-    }
-    for limiter in [&one, &other] {
-        assert_eq!(ask(limiter, "ten", 1).await, (Outcome::Denied, DecidedBy::LocalFallback));
-    }
-    assert_eq!(one.edition().config_hash(), other.edition().config_hash());
-}
-
-/// Exact counters that can be out of reach.
-struct Remembers {
-    counters: Arc<MemoryStore>,
-    up: Arc<AtomicBool>,
-}
-
-impl Store for Remembers {
-    async fn decide_batch(&self, asks: &[Ask], _deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
-        let lost = || Err(StoreError::Unreachable("gone".to_owned()));
-        let up = self.up.load(Ordering::SeqCst);
-        asks.iter().map(|ask| if up { self.counters.decide(ask) } else { lost() }).collect()
-    }
-}
-
-/// Of three replicas some lose the store and find it again, time and again in one window: the README's bound, reached and
-/// not passed.
-#[tokio::test]
-async fn a_store_that_goes_and_comes_grants_a_quota_and_a_share_for_each_replica_cut_off() {
-    for cut_off in 0..=3_u64 {
-        let counters = Arc::new(MemoryStore::new(CAPACITY_DEFAULT, Arc::new(Clock0)));
-        let ups: Vec<_> = (0..3).map(|_| Arc::new(AtomicBool::new(true))).collect();
-        // A denial that is remembered holds through an outage, and the bound would not be reached.
-        let settings = Settings { deny_cache_entries: 0, ..SETTINGS };
-        let replica = |up: &Arc<AtomicBool>| {
-            let store = Remembers { counters: counters.clone(), up: up.clone() };
-            Limiter::new(plans(), store, settings, Arc::new(Clock0))
-        };
-        let replicas: Vec<_> = ups.iter().map(replica).collect();
-        let mut granted = 0;
-        for round in 0..20 {
-            ups.iter().take(cut_off as usize).for_each(|up| up.store(round % 2 == 0, Ordering::SeqCst));
-            for replica in replicas.iter().cycle().take(9) {
-                granted += u64::from(ask(replica, "ten", 1).await.0 == Outcome::Allowed);
-            }
-        }
-        // A share is a third of ten, rounded up.
-        assert_eq!(granted, 10 + cut_off * 4, "{cut_off} cut off");
-    }
 }
 
 /// Decisions counted for a plan, all limiters together, that had this outcome from this decider.
