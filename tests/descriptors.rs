@@ -40,7 +40,7 @@ fn connect(address: &str) -> TcpStream {
 async fn fault_39_peers_that_take_all_descriptors_leave_redis_its_own() {
     let mut redis = Redis::start();
     let server = limited("-n 200", &["--store", &redis.url(), "--set", "workers=1"]);
-    assert!(server.log().contains("raise it (ulimit -Hn"), "{}", server.log());
+    server.wait_for_line("raise it (ulimit -Hn").await;
     let mut client = server.client().await;
     assert_eq!(decide(&mut client, "k", "p").await.decided_by(), DecidedBy::Store);
     // They speak HTTP/2, so that they are not closed for their silence.
