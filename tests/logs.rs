@@ -112,7 +112,7 @@ async fn a_key_has_so_many_logs_of_uncommon_windows_and_one_more_is_refused_by_n
     // A Reset finds them all.
     let subject = Subject { key: Key::new("many").unwrap(), counts_as: "group".into() };
     assert_eq!(lab.store.reset(&subject, StoreDeadline(PATIENCE)).await, Ok(true));
-    assert_eq!(lab.redis.cli(&["DBSIZE"]), "0");
+    assert_eq!(lab.redis.cli(&["KEYS", "{group:many}*"]), "");
 }
 
 /// In memory: the quickest of several rounds of decisions on a full log, by costs that are denied until nearly all of it has left.
