@@ -210,3 +210,30 @@ async fn a_store_s_status_tells_its_breaker_and_counts_what_it_owes() {
     assert_eq!((back.breaker, back.opened), (BreakerState::Closed, 1));
     assert!(back.probes > well.probes);
 }
+
+/// Redis answers everything in two thirds of its deadline. Whoever waited for the call under way and then for one more would
+/// wait longer than that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_far_redis_that_answers_in_time_decides_also_those_who_come_while_a_call_is_under_way() {
+    let redis = Redis::start();
+    let proxy = Proxy::before(redis.port);
+    let server = Server::start(PLANS, &["--store", &proxy.url(), "--set", "store.deadline=1200ms"]);
+    healthy(&server).await;
+    proxy.delay(Duration::from_millis(400));
+    let client = server.client().await;
+    let (mut calls, mut by_policy) = (Vec::new(), 0);
+    for call in 0..60 {
+        let mut client = client.clone();
+        calls.push(tokio::spawn(async move {
+            client.should_allow(request(&call.to_string(), "open", None)).await.unwrap().into_inner().decided_by()
+        }));
+        pass(Duration::from_millis(130)).await;
+    }
+    // The first of them find out how far it is.
+    for call in calls.into_iter().skip(10) {
+        by_policy += u32::from(call.await.unwrap() != DecidedBy::Store);
+    }
+    println!("{by_policy} of 50 by policy");
+    // Half of them without calls beside each other.
+    assert!(by_policy <= 8, "{by_policy} of 50");
+}

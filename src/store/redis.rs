@@ -19,6 +19,7 @@ mod replicas;
 mod reset;
 mod script;
 mod sentinel;
+mod spacing;
 mod target;
 mod tls;
 mod wire;

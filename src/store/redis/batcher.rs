@@ -1,6 +1,7 @@
 //! The batcher: what arrives while a call to Redis is under way goes with the next one.
 //!
-//! Nothing is ever held back to wait for more: an idle store is asked at once, a busy one with as much as a call may hold.
+//! Nothing is ever held back to wait for more: an idle store is asked at once, a busy one with as much as a call may hold, and
+//! one that is far away before its last answer is there (`spacing`).
 //! What a call is made of is `queue`'s and `call`'s; here is the one task that owns them, and the calls under way. It also
 //! answers those whose time is over, by one alarm for all of them: a timer of its own would cost a decision as much as its
 //! share of the call.
@@ -21,6 +22,7 @@ use tokio::time::Sleep;
 
 use super::call::{Call, Request};
 use super::queue::{Entry, Waiter, Waiting};
+use super::spacing::Spacing;
 use crate::algorithm::Verdict;
 use crate::clock::monotonic;
 use crate::store::StoreError;
@@ -38,6 +40,9 @@ pub(super) trait Carrier: Send + Sync + 'static {
     type Queue<T: Waiter + Send>: Waiting<T> + Send;
     /// Most calls under way.
     const CALLS: usize = CALLS_MAX;
+
+    /// What a healthy Redis answers within.
+    fn deadline(&self) -> Duration;
 
     /// Waits until it is known whether calls can be carried at all, which it soon is: what comes meanwhile keeps its order,
     /// and is answered at its deadline.
@@ -204,18 +209,24 @@ struct Driver<C: Carrier> {
     ready: bool,
     queue: C::Queue<Caller>,
     /// Calls under way, by their place; a place is free when its call has returned.
-    calls: Box<[Option<Call<Caller>>]>,
+    calls: Box<[Option<UnderWay>]>,
     free: Vec<usize>,
+    spacing: Spacing,
     alarm: Pin<Box<Sleep>>,
     /// Whether the alarm is to be heard. It is never later than the first deadline of all who wait.
     armed: bool,
 }
 
+struct UnderWay {
+    call: Call<Caller>,
+    sent: Instant,
+}
+
 impl<C: Carrier> Driver<C> {
     fn new(carrier: Arc<C>) -> Self {
-        let alarm = Box::pin(tokio::time::sleep(Duration::ZERO));
-        let calls = (0..C::CALLS).map(|_| None).collect();
-        Self { carrier, ready: false, queue: C::Queue::default(), calls, free: (0..C::CALLS).collect(), alarm, armed: false }
+        let (alarm, spacing) = (Box::pin(tokio::time::sleep(Duration::ZERO)), Spacing::new(carrier.deadline()));
+        let (calls, free) = ((0..C::CALLS).map(|_| None).collect(), (0..C::CALLS).collect());
+        Self { carrier, ready: false, queue: C::Queue::default(), calls, free, spacing, alarm, armed: false }
     }
 
     fn admit(&mut self, job: Job) {
@@ -232,8 +243,15 @@ impl<C: Carrier> Driver<C> {
                 until
             }
         };
-        if !self.armed || until < self.alarm.deadline().into_std() {
-            self.arm(until);
+        // One that is past is acted on as soon as all that came is admitted.
+        let due = self.spacing.due().filter(|due| *due > monotonic());
+        self.wake_by(due.map_or(until, |due| due.min(until)));
+    }
+
+    /// Sets the alarm, unless it rings before.
+    fn wake_by(&mut self, at: Instant) {
+        if !self.armed || at < self.alarm.deadline().into_std() {
+            self.arm(at);
         }
     }
 
@@ -248,10 +266,12 @@ impl<C: Carrier> Driver<C> {
             return None;
         }
         let place = *self.free.last()?;
-        if !self.queue.is_ready(self.free.len() == C::CALLS) {
+        let due = || self.spacing.due().is_some_and(|due| due <= monotonic());
+        if !self.queue.is_ready(self.free.len() == C::CALLS || due()) {
             return None;
         }
-        if self.armed && self.alarm.deadline().into_std() <= monotonic() {
+        let now = monotonic();
+        if self.armed && self.alarm.deadline().into_std() <= now {
             // Whoever has no time left is charged nothing more.
             self.expire();
         }
@@ -259,7 +279,8 @@ impl<C: Carrier> Driver<C> {
         let until = call.latest()?;
         call.arrange();
         let (carrier, command) = (self.carrier.clone(), self.carrier.command(&call));
-        self.calls[place] = Some(call);
+        self.spacing.sent(now);
+        self.calls[place] = Some(UnderWay { call, sent: now });
         self.free.pop();
         Some(async move {
             let reply = match command {
@@ -271,22 +292,28 @@ impl<C: Carrier> Driver<C> {
     }
 
     fn settle(&mut self, place: usize, reply: Result<Value, StoreError>) {
-        let Some(call) = self.calls[place].take() else { return };
+        let Some(UnderWay { call, sent }) = self.calls[place].take() else { return };
+        if reply.is_ok() {
+            self.spacing.answered(sent, monotonic());
+        }
         self.free.push(place);
         self.queue.returned(&call);
         let bytes = reply.as_ref().map(|reply| reply.as_bytes().unwrap_or_default());
         call.answers(bytes).for_each(|(caller, answer)| caller.reply.give(answer));
     }
 
-    /// Answers those whose time is over, and sets the alarm for the next.
+    /// Answers those whose time is over, and sets the alarm for the next, or for when those who wait may be sent.
     fn expire(&mut self) {
         let now = monotonic();
-        let calls = self.calls.iter_mut().flatten().flat_map(|call| call.expire(now));
+        let calls = self.calls.iter_mut().flatten().flat_map(|under_way| under_way.call.expire(now));
         let expired: Vec<Caller> = calls.chain(self.queue.expire(now)).collect();
         expired.into_iter().for_each(|caller| caller.reply.give(Err(StoreError::Deadline(caller.deadline))));
         self.armed = false;
-        let calls = self.calls.iter().flatten().filter_map(Call::earliest);
-        if let Some(next) = calls.chain(self.queue.earliest()).min() {
+        let (calls, waiting) = (self.calls.iter().flatten(), self.queue.earliest());
+        let deadlines = calls.filter_map(|under_way| under_way.call.earliest()).chain(waiting);
+        // One that is past has been acted on: with no place free, the next answer is what they wait for.
+        let due = self.spacing.due().filter(|due| waiting.is_some() && *due > now);
+        if let Some(next) = deadlines.chain(due).min() {
             self.arm(next);
         }
     }

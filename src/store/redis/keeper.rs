@@ -216,6 +216,10 @@ impl Drop for Keeper {
 impl Carrier for Keeper {
     type Queue<T: Waiter + Send> = Queue<T>;
 
+    fn deadline(&self) -> Duration {
+        self.state.recipe.ingredients.deadline
+    }
+
     /// The first probe ends by itself.
     async fn ready(&self) {
         // The sender lives as long as `self`.

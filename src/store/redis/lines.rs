@@ -42,7 +42,7 @@ impl<T: Waiter> Waiting<T> for Lines<T> {
         }
     }
 
-    fn is_ready(&self, _idle: bool) -> bool {
+    fn is_ready(&self, _small_is_fine: bool) -> bool {
         !(self.singles.is_empty() && self.batches.is_empty())
     }
 

@@ -22,8 +22,8 @@ pub(super) trait Waiting<T: Waiter>: Default {
 
     fn push_batch(&mut self, entries: VecDeque<Entry<T>>);
 
-    /// Whether there is a call to make that is worth it: `idle` when none is under way.
-    fn is_ready(&self, idle: bool) -> bool;
+    /// Whether there is a call to make. `small_is_fine` when one that is not full is worth it.
+    fn is_ready(&self, small_is_fine: bool) -> bool;
 
     /// The next call; empty when nobody waits. Whoever has gone is dropped on the way, and charged nothing.
     fn compose(&mut self) -> Call<T>;
@@ -70,9 +70,8 @@ impl<T: Waiter> Waiting<T> for Queue<T> {
         self.batches.push_back(entries);
     }
 
-    /// At once where none is under way, else when it would be a full one.
-    fn is_ready(&self, idle: bool) -> bool {
-        self.len >= if idle { 1 } else { SCRIPT_NAMES_MAX }
+    fn is_ready(&self, small_is_fine: bool) -> bool {
+        self.len >= if small_is_fine { 1 } else { SCRIPT_NAMES_MAX }
     }
 
     fn compose(&mut self) -> Call<T> {

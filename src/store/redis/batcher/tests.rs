@@ -20,6 +20,10 @@ const REFUSAL: &str = "a call that was carried";
 impl Carrier for Panics {
     type Queue<T: Waiter + Send> = Queue<T>;
 
+    fn deadline(&self) -> Duration {
+        LONG
+    }
+
     async fn ready(&self) {}
 
     fn command<T>(&self, _call: &Call<T>) -> Result<Vec<Value>, StoreError> {
@@ -83,6 +87,10 @@ impl Silent {
 
 impl Carrier for Silent {
     type Queue<T: Waiter + Send> = Queue<T>;
+
+    fn deadline(&self) -> Duration {
+        LONG
+    }
 
     async fn ready(&self) {
         self.ready.acquire().await.unwrap().forget();

@@ -36,6 +36,10 @@ impl Carrier for Guide {
     type Queue<T: Waiter + Send> = Lines<T>;
     const CALLS: usize = CALLS_MAX;
 
+    fn deadline(&self) -> Duration {
+        self.home.deadline()
+    }
+
     async fn ready(&self) {
         self.home.ready().await;
     }
