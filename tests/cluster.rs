@@ -337,3 +337,46 @@ async fn a_node_of_a_cluster_that_is_taken_for_all_of_redis_is_told_so() {
     let server = Server::start(PLANS, &["--store", &format!("redis-cluster://127.0.0.1:{}", alone.port)]);
     server.wait_for_line("store out of reach").await;
 }
+
+/// Redis refuses a call for several keys of a slot on its way when some of them have moved and some have not; each alone is
+/// decided where it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_of_a_slot_that_is_half_moved_are_decided_together() {
+    let cluster = Cluster::start_with(0, &["redis-server"], &[]);
+    let server = Server::start(PLANS, &["--store", &cluster.url()]);
+    decided(&server).await;
+    // Three keys of one slot: one that moves, one that stays, and one that is new.
+    let mut of_slot: std::collections::HashMap<u16, Vec<String>> = std::collections::HashMap::new();
+    let keys = (0..).find_map(|number| {
+        let key = format!("key {number}");
+        let keys = of_slot.entry(fred::util::redis_keyslot(format!("window:{key}").as_bytes())).or_default();
+        keys.push(key);
+        (keys.len() == 3).then(|| keys.clone())
+    });
+    let keys = keys.unwrap();
+    let slot = cluster.slot("window", &keys[0]);
+    assert!(keys.iter().all(|key| cluster.slot("window", key) == slot));
+    let mut client = server.client().await;
+    for key in &keys[..2] {
+        assert_eq!(client.should_allow(request(key, "window", None)).await.unwrap().into_inner().remaining, 299);
+    }
+    let from = cluster.owner(slot);
+    let to = (from + 1) % MASTERS;
+    cluster.open(slot, from, to);
+    let port = cluster.nodes[to].port.to_string();
+    let moved = cluster.nodes[from].cli(&["MIGRATE", "127.0.0.1", &port, &format!("{{window:{}}}", keys[0]), "0", "5000"]);
+    assert_eq!(moved, "OK");
+    for round in 1..=20 {
+        let requests: Vec<_> = [&keys[..], &keys[..]].concat().iter().map(|key| request(key, "window", None)).collect();
+        let batch = client.should_allow_batch(pb::ShouldAllowBatchRequest { requests }).await.unwrap().into_inner();
+        let answers = batch.results.into_iter().map(|result| match result.result {
+            Some(should_allow_result::Result::Response(answer)) => answer,
+            other => panic!("{other:?}"),
+        });
+        let told: Vec<_> = answers.map(|answer| (answer.decided_by(), answer.remaining)).collect();
+        let left = |before: u64, nth: u64| (DecidedBy::Store, before - 2 * (round - 1) - nth);
+        let expected = [left(299, 1), left(299, 1), left(300, 1), left(299, 2), left(299, 2), left(300, 2)];
+        assert_eq!(told, expected, "round {round}");
+    }
+    assert!(cluster.errors("TRYAGAIN") >= 20, "the calls were for several keys: {}", cluster.errors("TRYAGAIN"));
+}

@@ -51,8 +51,29 @@ pub(super) trait Carrier: Send + Sync + 'static {
     /// A call as it is carried. Errors: it cannot be, and nothing is sent.
     fn command<T>(&self, call: &Call<T>) -> Result<Vec<Value>, StoreError>;
 
-    /// One script call, whose last caller waits until `until`; the reply. It ends, in an error when nothing else comes.
-    fn carry(&self, command: Vec<Value>, until: Instant) -> impl Future<Output = Result<Value, StoreError>> + Send;
+    /// One script call for so many names, whose last caller waits until `until`; the reply. It ends, in an error when nothing
+    /// else comes.
+    fn carry(
+        &self,
+        command: Vec<Value>,
+        until: Instant,
+        names: usize,
+    ) -> impl Future<Output = Result<Value, Uncarried>> + Send;
+}
+
+/// Why a call brought no reply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Uncarried {
+    /// What its callers are told.
+    Error(StoreError),
+    /// Nothing was executed, and each of its names has to be asked for by itself. Only a call for several names ends so.
+    Apart,
+}
+
+impl From<StoreError> for Uncarried {
+    fn from(error: StoreError) -> Self {
+        Self::Error(error)
+    }
 }
 
 /// What became of one request.
@@ -183,15 +204,18 @@ async fn drive<C: Carrier>(carrier: &Arc<C>, received: &mut mpsc::UnboundedRecei
         while let Ok(job) = received.try_recv() {
             driver.admit(job);
         }
-        while let Some(reply) = driver.start_call() {
-            replies.push(reply);
+        while let Some(call) = driver.next_call() {
+            replies.push(driver.start(call, None));
         }
         tokio::select! {
             biased;
             () = &mut ready, if !driver.ready => driver.ready = true,
             Some((place, reply)) = replies.next() => {
                 answering.store(reply.is_ok(), Ordering::Relaxed);
-                driver.settle(place, reply);
+                let whole = Arc::new(());
+                for part in driver.settle(place, reply) {
+                    replies.push(driver.start(part, Some(whole.clone())));
+                }
             }
             job = received.recv() => match job {
                 Some(job) => driver.admit(job),
@@ -208,8 +232,10 @@ struct Driver<C: Carrier> {
     /// Whether calls can be made yet.
     ready: bool,
     queue: C::Queue<Caller>,
-    /// Calls under way, by their place; a place is free when its call has returned.
-    calls: Box<[Option<UnderWay>]>,
+    /// Calls under way, by their place; a place is free when its call has returned. Behind the places that whole calls have
+    /// come those of parts.
+    calls: Vec<Option<UnderWay>>,
+    /// Of whole calls.
     free: Vec<usize>,
     spacing: Spacing,
     alarm: Pin<Box<Sleep>>,
@@ -220,6 +246,8 @@ struct Driver<C: Carrier> {
 struct UnderWay {
     call: Call<Caller>,
     sent: Instant,
+    /// Of a part of a call: all parts hold it, so that the last one is known.
+    whole: Option<Arc<()>>,
 }
 
 impl<C: Carrier> Driver<C> {
@@ -260,46 +288,77 @@ impl<C: Carrier> Driver<C> {
         self.armed = true;
     }
 
-    /// Starts a call if there is one worth it, and a place for it.
-    fn start_call(&mut self) -> Option<impl Future<Output = (usize, Result<Value, StoreError>)> + use<C>> {
-        if !self.ready {
+    /// The next call, if there is one worth it, and a place for it.
+    fn next_call(&mut self) -> Option<Call<Caller>> {
+        if !self.ready || self.free.is_empty() {
             return None;
         }
-        let place = *self.free.last()?;
         let due = || self.spacing.due().is_some_and(|due| due <= monotonic());
         if !self.queue.is_ready(self.free.len() == C::CALLS || due()) {
             return None;
         }
-        let now = monotonic();
-        if self.armed && self.alarm.deadline().into_std() <= now {
+        if self.armed && self.alarm.deadline().into_std() <= monotonic() {
             // Whoever has no time left is charged nothing more.
             self.expire();
         }
         let mut call = self.queue.compose();
-        let until = call.latest()?;
+        call.latest()?;
         call.arrange();
-        let (carrier, command) = (self.carrier.clone(), self.carrier.command(&call));
-        self.spacing.sent(now);
-        self.calls[place] = Some(UnderWay { call, sent: now });
-        self.free.pop();
-        Some(async move {
-            let reply = match command {
-                Ok(command) => carrier.carry(command, until).await,
-                Err(error) => Err(error),
-            };
-            (place, reply)
-        })
+        Some(call)
     }
 
-    fn settle(&mut self, place: usize, reply: Result<Value, StoreError>) {
-        let Some(UnderWay { call, sent }) = self.calls[place].take() else { return };
+    /// Sends a call that is not empty, whole or a part of one, and keeps it until it returns.
+    fn start(
+        &mut self,
+        call: Call<Caller>,
+        whole: Option<Arc<()>>,
+    ) -> impl Future<Output = (usize, Result<Value, Uncarried>)> + use<C> {
+        let now = monotonic();
+        let (carrier, command) = (self.carrier.clone(), self.carrier.command(&call));
+        let (until, names) = (call.latest().unwrap_or(now), call.groups.len());
+        self.spacing.sent(now);
+        let free = if whole.is_none() { self.free.pop() } else { None };
+        let place = free.unwrap_or_else(|| {
+            self.calls.push(None);
+            self.calls.len() - 1
+        });
+        self.calls[place] = Some(UnderWay { call, sent: now, whole });
+        async move {
+            let reply = match command {
+                Ok(command) => carrier.carry(command, until, names).await,
+                Err(error) => Err(error.into()),
+            };
+            (place, reply)
+        }
+    }
+
+    /// Answers the callers of a call that returned; what has to be sent of it in parts instead.
+    fn settle(&mut self, place: usize, reply: Result<Value, Uncarried>) -> Vec<Call<Caller>> {
+        let Some(UnderWay { call, sent, whole }) = self.calls[place].take() else { return Vec::new() };
         if reply.is_ok() {
             self.spacing.answered(sent, monotonic());
         }
-        self.free.push(place);
-        self.queue.returned(&call);
-        let bytes = reply.as_ref().map(|reply| reply.as_bytes().unwrap_or_default());
-        call.answers(bytes).for_each(|(caller, answer)| caller.reply.give(answer));
+        self.give_back(place);
+        let reply = match &reply {
+            Ok(reply) => Ok(reply.as_bytes().unwrap_or_default()),
+            Err(Uncarried::Error(error)) => Err(error),
+            Err(Uncarried::Apart) => return call.split(),
+        };
+        // A call has returned when the last of its parts has.
+        if whole.is_none_or(|whole| Arc::into_inner(whole).is_some()) {
+            self.queue.returned(&call);
+        }
+        call.answers(reply).for_each(|(caller, answer)| caller.reply.give(answer));
+        Vec::new()
+    }
+
+    fn give_back(&mut self, place: usize) {
+        if place < C::CALLS {
+            self.free.push(place);
+        }
+        while self.calls.len() > C::CALLS && self.calls.last().is_some_and(Option::is_none) {
+            self.calls.pop();
+        }
     }
 
     /// Answers those whose time is over, and sets the alarm for the next, or for when those who wait may be sent.

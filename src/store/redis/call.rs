@@ -191,6 +191,16 @@ impl<T> Call<T> {
         self.groups.iter().flat_map(|group| &group.members).map(|member| member.until).max()
     }
 
+    /// A call for each of its names.
+    pub(super) fn split(self) -> Vec<Self> {
+        let plans = self.plans;
+        let alone = |group: Group<T>| {
+            let requests = group.members.len();
+            Self { plans: plans.clone(), groups: vec![group], hashes: Vec::new(), requests }
+        };
+        self.groups.into_iter().map(alone).collect()
+    }
+
     fn members(&mut self) -> impl Iterator<Item = &mut Member<T>> {
         self.groups.iter_mut().flat_map(|group| &mut group.members)
     }

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{timeout, timeout_at};
 
-use super::batcher::Carrier;
+use super::batcher::{Carrier, Uncarried};
 use super::breaker::Breaker;
 use super::call::Call;
 use super::client::Wire;
@@ -230,8 +230,9 @@ impl Carrier for Keeper {
         self.state.recipe.ingredients.command(call)
     }
 
-    async fn carry(&self, command: Vec<Value>, until: Instant) -> Result<Value, StoreError> {
-        self.call(Errand { verb: Verb::Script, arguments: command, until }, false).await.map_err(Trouble::alone)
+    async fn carry(&self, command: Vec<Value>, until: Instant, _names: usize) -> Result<Value, Uncarried> {
+        let errand = Errand { verb: Verb::Script, arguments: command, until };
+        self.call(errand, false).await.map_err(|trouble| trouble.alone().into())
     }
 }
 

@@ -30,11 +30,11 @@ impl Carrier for Panics {
         Ok(Vec::new())
     }
 
-    async fn carry(&self, _command: Vec<Value>, _until: Instant) -> Result<Value, StoreError> {
+    async fn carry(&self, _command: Vec<Value>, _until: Instant, _names: usize) -> Result<Value, Uncarried> {
         // So that more requests come while it is under way.
         tokio::task::yield_now().await;
         assert!(self.calls.fetch_add(1, Ordering::SeqCst) > 0, "as a test wants it");
-        Err(StoreError::Refused(REFUSAL.to_owned()))
+        Err(StoreError::Refused(REFUSAL.to_owned()).into())
     }
 }
 
@@ -100,11 +100,11 @@ impl Carrier for Silent {
         Ok(Vec::new())
     }
 
-    async fn carry(&self, _command: Vec<Value>, _until: Instant) -> Result<Value, StoreError> {
+    async fn carry(&self, _command: Vec<Value>, _until: Instant, _names: usize) -> Result<Value, Uncarried> {
         self.begun.fetch_add(1, Ordering::SeqCst);
         self.returns.acquire().await.unwrap().forget();
         self.returned.fetch_add(1, Ordering::SeqCst);
-        Err(StoreError::Refused(REFUSAL.to_owned()))
+        Err(StoreError::Refused(REFUSAL.to_owned()).into())
     }
 }
 
@@ -182,4 +182,48 @@ async fn whoever_comes_before_calls_can_be_made_is_answered_at_its_deadline_or_s
     silent.returns.add_permits(1);
     assert_eq!(patient.await.unwrap(), Err(StoreError::Refused(REFUSAL.to_owned())));
     assert_eq!(silent.calls(), (1, 1));
+}
+
+/// Carries calls for one name only.
+#[derive(Default)]
+struct OneByOne {
+    /// Names of each call.
+    names: Mutex<Vec<usize>>,
+}
+
+impl Carrier for OneByOne {
+    type Queue<T: Waiter + Send> = Queue<T>;
+
+    fn deadline(&self) -> Duration {
+        LONG
+    }
+
+    async fn ready(&self) {}
+
+    fn command<T>(&self, _call: &Call<T>) -> Result<Vec<Value>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn carry(&self, _command: Vec<Value>, _until: Instant, names: usize) -> Result<Value, Uncarried> {
+        lock(&self.names).push(names);
+        tokio::task::yield_now().await;
+        Err(if names > 1 { Uncarried::Apart } else { StoreError::Refused(REFUSAL.to_owned()).into() })
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_cannot_be_carried_whole_is_carried_name_by_name() {
+    let carrier = Arc::new(OneByOne::default());
+    let batcher = Batcher::start(carrier.clone());
+    for round in 1..=3 {
+        let requests = (0..100).map(|place| request(&(place % 40).to_string())).collect();
+        let answers = batcher.take_batch(requests, LONG).unwrap().await.unwrap();
+        assert_eq!(answers, vec![Err(StoreError::Refused(REFUSAL.to_owned())); 100]);
+        let names = lock(&carrier.names).clone();
+        let alone = names.iter().filter(|names| **names == 1).count();
+        let together: usize = names.iter().filter(|names| **names > 1).sum();
+        assert_eq!(alone, together, "each name of a call that came back went out once more: {names:?}");
+        assert!(together >= 40 * round, "{names:?}");
+        assert_eq!(batcher.waiting.load(Ordering::SeqCst), 0);
+    }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use fred::types::Value;
 use tokio::time::{sleep, timeout_at};
 
-use super::super::batcher::Carrier;
+use super::super::batcher::{Carrier, Uncarried};
 use super::super::call::Call;
 use super::super::connection::{Errand, Trouble, Verb};
 use super::super::keeper::Keeper;
@@ -48,8 +48,16 @@ impl Carrier for Guide {
         self.home.command(call)
     }
 
-    async fn carry(&self, command: Vec<Value>, until: Instant) -> Result<Value, StoreError> {
-        self.follow(Errand { verb: Verb::Script, arguments: command, until }).await
+    async fn carry(&self, command: Vec<Value>, until: Instant, names: usize) -> Result<Value, Uncarried> {
+        let errand = Errand { verb: Verb::Script, arguments: command, until };
+        if names == 1 {
+            return Ok(self.follow(errand).await?);
+        }
+        // Not waited with until all its names are at one node: its parts need not.
+        match self.attempt(&errand).await {
+            Err(Trouble::TryAgain) => Err(Uncarried::Apart),
+            ended => ended.map_err(|trouble| trouble.alone().into()),
+        }
     }
 }
 
