@@ -341,7 +341,7 @@ async fn a_node_of_a_cluster_that_is_taken_for_all_of_redis_is_told_so() {
 /// Redis refuses a call for several keys of a slot on its way when some of them have moved and some have not; each alone is
 /// decided where it is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_of_a_slot_that_is_half_moved_are_decided_together() {
+async fn fault_53_keys_of_a_slot_that_is_half_moved_are_decided_together() {
     let cluster = Cluster::start_with(0, &["redis-server"], &[]);
     let server = Server::start(PLANS, &["--store", &cluster.url()]);
     decided(&server).await;
@@ -358,7 +358,7 @@ async fn keys_of_a_slot_that_is_half_moved_are_decided_together() {
     assert!(keys.iter().all(|key| cluster.slot("window", key) == slot));
     let mut client = server.client().await;
     for key in &keys[..2] {
-        assert_eq!(client.should_allow(request(key, "window", None)).await.unwrap().into_inner().remaining, 299);
+        assert_eq!(client.should_allow(request(key, "window", None)).await.unwrap().into_inner().remaining, Some(299));
     }
     let from = cluster.owner(slot);
     let to = (from + 1) % MASTERS;
@@ -374,9 +374,40 @@ async fn keys_of_a_slot_that_is_half_moved_are_decided_together() {
             other => panic!("{other:?}"),
         });
         let told: Vec<_> = answers.map(|answer| (answer.decided_by(), answer.remaining)).collect();
-        let left = |before: u64, nth: u64| (DecidedBy::Store, before - 2 * (round - 1) - nth);
+        let left = |before: u64, nth: u64| (DecidedBy::Store, Some(before - 2 * (round - 1) - nth));
         let expected = [left(299, 1), left(299, 1), left(300, 1), left(299, 2), left(299, 2), left(300, 2)];
         assert_eq!(told, expected, "round {round}");
     }
     assert!(cluster.errors("TRYAGAIN") >= 20, "the calls were for several keys: {}", cluster.errors("TRYAGAIN"));
+    cluster.migrate(slot, from, to);
+    cluster.close(slot, to);
+}
+
+/// A node that another one points to is asked for something that it has itself, before it is asked for decisions.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_met_by_a_redirection_proves_itself_by_a_decision() {
+    let cluster = Cluster::start();
+    let server = Server::start(PLANS, &["--store", &cluster.url()]);
+    decided(&server).await;
+    // Its master does not have the name that nodes are tried by if nothing better is known.
+    let elsewhere = cluster.owner(fred::util::redis_keyslot(b":0"));
+    let key =
+        (0..).map(|number| format!("key {number}")).find(|key| cluster.owner(cluster.slot("open", key)) != elsewhere).unwrap();
+    let slot = cluster.slot("open", &key);
+    let master = cluster.nodes[cluster.owner(slot)].cli(&["CLUSTER", "MYID"]);
+    let heir =
+        cluster.nodes.iter().find(|node| node.cli(&["CLUSTER", "NODES"]).contains(&format!("myself,slave {master}"))).unwrap();
+    assert_eq!(heir.cli(&["CLUSTER", "FAILOVER"]), "OK");
+    let started = Instant::now();
+    while !heir.cli(&["ROLE"]).starts_with("master") {
+        assert!(started.elapsed() < PATIENCE, "the replica does not take over");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let mut client = server.client().await;
+    for _ in 0..10 {
+        let answer = client.should_allow(request(&key, "open", None)).await.unwrap().into_inner();
+        assert_eq!(answer.decided_by(), DecidedBy::Store);
+    }
+    let told = heir.cli(&["INFO", "errorstats"]);
+    assert!(!told.contains("errorstat_MOVED"), "it was tried by what another node has: {told}");
 }

@@ -10,6 +10,7 @@ use tollgate::plan::{Algorithm, Limit, OnStoreFailure, Plan, Rule};
 use tollgate::store::{Ask, BreakerState, Mode, RedisStore, Store, StoreDeadline, StoreError};
 
 use crate::support::outage::{Answer, DEADLINE, Load, PLANS, healthy, judge, pass};
+use crate::support::plans::{FIXED, ask, limit, plan, refund};
 use crate::support::proxy::Proxy;
 use crate::support::redis::Redis;
 use crate::support::server::{Server, request};
@@ -214,7 +215,7 @@ async fn a_store_s_status_tells_its_breaker_and_counts_what_it_owes() {
 /// Redis answers everything in two thirds of its deadline. Whoever waited for the call under way and then for one more would
 /// wait longer than that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_far_redis_that_answers_in_time_decides_also_those_who_come_while_a_call_is_under_way() {
+async fn fault_52_a_far_redis_that_answers_in_time_decides_also_those_who_come_while_a_call_is_under_way() {
     let redis = Redis::start();
     let proxy = Proxy::before(redis.port);
     let server = Server::start(PLANS, &["--store", &proxy.url(), "--set", "store.deadline=1200ms"]);
@@ -236,4 +237,40 @@ async fn a_far_redis_that_answers_in_time_decides_also_those_who_come_while_a_ca
     println!("{by_policy} of 50 by policy");
     // Half of them without calls beside each other.
     assert!(by_policy <= 8, "{by_policy} of 50");
+}
+
+/// A device on the way forgets a connection that is not used. That is found out before the next decision needs it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_15_an_idle_connection_that_was_forgotten_costs_no_decision() {
+    let redis = Redis::start();
+    let proxy = Proxy::before(redis.port);
+    let server = Server::start(PLANS, &["--store", &proxy.url(), "--set", "store.deadline=500ms"]);
+    healthy(&server).await;
+    let mut client = server.client().await;
+    proxy.swallow();
+    proxy.let_through();
+    logged(&server, "store connected", 2).await;
+    let answer = client.should_allow(request("k", "open", None)).await.unwrap().into_inner();
+    assert_eq!(answer.decided_by(), DecidedBy::Store);
+}
+
+/// A refund is given far longer than decisions are. It must not keep them from finding out that Redis is dead.
+#[tokio::test]
+async fn a_refund_under_way_holds_up_no_decision() {
+    let redis = Redis::start();
+    let store = RedisStore::connect(&redis.url(), DEADLINE).unwrap();
+    assert!(store.connected(Duration::from_secs(10)).await);
+    let plan = plan(vec![limit(10, Duration::from_secs(3600), FIXED)]);
+    let (charge, refund) = (ask(&plan, "k", 1), refund(&plan, "k", 1));
+    let (operator, started) = (store.clone(), Instant::now());
+    redis.signal("STOP");
+    let refund = tokio::spawn(async move { operator.decide_one(&refund, StoreDeadline(Duration::from_secs(60))).await });
+    while store.status().breaker == BreakerState::Closed {
+        assert!(started.elapsed() < Duration::from_secs(30), "the breaker does not open");
+        let _ = store.decide_one(&charge, StoreDeadline(DEADLINE)).await;
+    }
+    println!("the breaker opened after {:?}", started.elapsed());
+    redis.signal("CONT");
+    // Its connection is gone, and whether it was carried out nobody knows.
+    assert!(refund.await.unwrap().is_err());
 }

@@ -131,6 +131,9 @@ pub(super) fn not_done(error: &AdminError) -> Status {
         AdminError::CallerDeadline => Status::deadline_exceeded(format!("{error}; {DOUBT}")),
         AdminError::Store(StoreError::Overloaded(_)) => refusal(&Refusal::Overloaded),
         AdminError::Store(StoreError::Deadline(_)) => Status::unavailable(format!("{error}; {DOUBT}")),
+        AdminError::Store(StoreError::Unreachable(_)) => {
+            Status::unavailable(format!("nothing was done, unless it was under way when the connection ended: {error}"))
+        }
         AdminError::Store(_) => Status::unavailable(format!("nothing was done: {error}")),
     }
 }

@@ -24,17 +24,20 @@ mod target;
 mod tls;
 mod wire;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fred::types::Value;
+use tokio::time::timeout_at;
 
 use super::{Ask, Store, StoreDeadline, StoreError, Subject};
+use crate::algorithm::Mode;
 use crate::clock::{Clock, monotonic};
-use batcher::{Answer, Batcher};
+use batcher::{Answer, Batcher, Carrier};
 pub use breaker::BreakerState;
 use call::{Call, Request};
-use cluster::Cluster;
+use cluster::{Cluster, Guide};
+use connection::{Errand, Trouble, Verb};
 use keeper::{Keeper, Lead};
 use reset::Reset;
 use script::Script;
@@ -89,8 +92,34 @@ struct Lane {
 struct Recipe {
     ingredients: Ingredients,
     lead: Lead,
-    /// The name of nobody's that a connection proves itself by; see [`name::trial`].
-    trial: u32,
+    trial: Mutex<Trial>,
+}
+
+/// What a connection proves itself by: a charge under a name that no request has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Trial {
+    /// See [`name::trial`].
+    name: String,
+    /// Whether its slot is only on its way to the node, which decides it when asked to.
+    asking: bool,
+}
+
+impl Trial {
+    /// The one of this number.
+    fn numbered(prefix: &str, number: u32) -> Self {
+        Self { name: name::trial(prefix, number), asking: false }
+    }
+}
+
+impl Recipe {
+    fn new(ingredients: Ingredients, lead: Lead, trial: Trial) -> Self {
+        Self { ingredients, lead, trial: Mutex::new(trial) }
+    }
+
+    fn trial(&self) -> MutexGuard<'_, Trial> {
+        // A trial is put there whole.
+        self.trial.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What is the same in all lanes of a store.
@@ -139,7 +168,8 @@ impl RedisStore {
                 return Ok(Self { lanes: Lanes::Many(Arc::new(Cluster::start(ingredients, seeds))), key_prefix });
             }
         };
-        let keeper = Arc::new(Keeper::start(Recipe { ingredients, lead, trial: 0 }));
+        let trial = Trial::numbered(&key_prefix, 0);
+        let keeper = Arc::new(Keeper::start(Recipe::new(ingredients, lead, trial)));
         Ok(Self { lanes: Lanes::One(Lane { batcher: Batcher::start(keeper.clone()), keeper }), key_prefix })
     }
 
@@ -202,6 +232,21 @@ impl Lane {
         self.batcher.take(request(), deadline)?.await.unwrap_or_else(|_| Err(given_up()))
     }
 
+    /// Beside the batcher, so that others' decisions are not kept waiting: it may be given far longer than they are.
+    async fn decide_apart(&self, request: Request, deadline: Duration, guide: Option<Guide>) -> Answer {
+        self.keeper.refusal().map_or(Ok(()), Err)?;
+        let until = monotonic() + deadline;
+        timeout_at(until.into(), self.keeper.ready()).await.map_err(|_| StoreError::Deadline(deadline))?;
+        let call = Call::alone(request, until);
+        let errand = Errand { verb: Verb::Script, arguments: self.keeper.command(&call)?, until };
+        let reply = match guide {
+            Some(guide) => guide.follow(errand).await?,
+            None => self.keeper.call(errand, false).await.map_err(Trouble::alone)?,
+        };
+        let answer = call.answers(Ok(reply.as_bytes().unwrap_or_default())).next();
+        answer.map_or_else(|| Err(StoreError::Nonsense("the script's reply has another shape".to_owned())), |((), answer)| answer)
+    }
+
     async fn decide_all(&self, requests: Vec<Request>, deadline: Duration) -> Vec<Answer> {
         let count = requests.len();
         match self.decide_all_now(requests, deadline).await {
@@ -219,6 +264,12 @@ impl Lane {
 impl Store for RedisStore {
     async fn decide_one(&self, ask: &Ask, StoreDeadline(deadline): StoreDeadline) -> Answer {
         match &self.lanes {
+            Lanes::One(lane) if ask.mode == Mode::Refund => {
+                Box::pin(lane.decide_apart(Request::of(ask, &self.key_prefix), deadline, None)).await
+            }
+            Lanes::Many(cluster) if ask.mode == Mode::Refund => {
+                Box::pin(cluster.decide_apart(Request::of(ask, &self.key_prefix), deadline)).await
+            }
             Lanes::One(lane) => lane.noted(1, lane.decide(|| Request::of(ask, &self.key_prefix), deadline).await),
             // Apart, so that the other is no larger for it.
             Lanes::Many(cluster) => Box::pin(cluster.decide_one(Request::of(ask, &self.key_prefix), deadline)).await,

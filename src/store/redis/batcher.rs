@@ -53,12 +53,7 @@ pub(super) trait Carrier: Send + Sync + 'static {
 
     /// One script call for so many names, whose last caller waits until `until`; the reply. It ends, in an error when nothing
     /// else comes.
-    fn carry(
-        &self,
-        command: Vec<Value>,
-        until: Instant,
-        names: usize,
-    ) -> impl Future<Output = Result<Value, Uncarried>> + Send;
+    fn carry(&self, command: Vec<Value>, until: Instant, names: usize) -> impl Future<Output = Result<Value, Uncarried>> + Send;
 }
 
 /// Why a call brought no reply.

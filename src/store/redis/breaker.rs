@@ -1,7 +1,8 @@
 //! The circuit breaker: whether Redis is asked, and when it is tried again.
 //!
 //! Pure: time and chance are arguments. Closed, there is a connection and calls go out on it. Once it is lost, or
-//! [`FAILURES_MAX`] calls in a row went unanswered, the breaker is open and nobody is made to wait. Half-open is one probe
+//! [`FAILURES_MAX`] calls in a row went unanswered, or as many and half of all within [`WINDOW`], the breaker is open and nobody
+//! is made to wait. Half-open is one probe
 //! under way: a connection of its own, which becomes the one in use if a decision comes back over it in time.
 
 use std::time::{Duration, Instant};
@@ -12,6 +13,9 @@ use super::pace::{Failure, Pace};
 /// the deadline, opens nothing; a dead one costs its callers five deadlines at most.
 #[expect(clippy::cast_possible_truncation, reason = "a handful of calls")]
 pub(super) const FAILURES_MAX: u32 = super::batcher::CALLS_MAX as u32 + 1;
+/// Within this, half of the calls that go unanswered open it too: a server that answers every other call in time makes half of
+/// the callers wait for nothing.
+const WINDOW: Duration = Duration::from_secs(1);
 /// Longest pause before the first probe. A connection that was cut is often all that was wrong, so it is short; it is not
 /// nothing, since many replicas may have lost theirs at one instant.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
@@ -57,9 +61,52 @@ pub(super) struct Breaker {
 
 #[derive(Debug)]
 enum Phase {
-    Closed { since: Instant, failures: u32, failed_at: Instant },
+    Closed { since: Instant, failures: Failures },
     Open { since: Instant, probe_at: Instant },
     HalfOpen { since: Instant },
+}
+
+/// Calls on the connection in use that went unanswered.
+#[derive(Debug)]
+struct Failures {
+    in_a_row: u32,
+    last_at: Instant,
+    /// When the window began: at the first failure after the last window.
+    window_at: Instant,
+    /// In the window; of calls that were under way together where the breaker is crowded, one.
+    in_window: u32,
+    /// All unanswered and all answered calls of the window.
+    unanswered: u32,
+    answered: u32,
+}
+
+impl Failures {
+    fn none(now: Instant) -> Self {
+        Self { in_a_row: 0, last_at: now, window_at: now, in_window: 0, unanswered: 0, answered: 0 }
+    }
+
+    fn answered(&mut self) {
+        self.in_a_row = 0;
+        self.answered = self.answered.saturating_add(1);
+    }
+
+    /// Counts a call that went unanswered, which says something `new` or what others have said.
+    fn unanswered(&mut self, new: bool, now: Instant) {
+        if self.in_window == 0 || now.saturating_duration_since(self.window_at) > WINDOW {
+            *self = Self { in_a_row: self.in_a_row, last_at: self.last_at, ..Self::none(now) };
+        }
+        self.unanswered = self.unanswered.saturating_add(1);
+        if new {
+            self.in_a_row += 1;
+            self.in_window += 1;
+            self.last_at = now;
+        }
+    }
+
+    fn are_enough(&self) -> bool {
+        let half = self.unanswered >= self.answered;
+        self.in_a_row >= FAILURES_MAX || self.in_window >= FAILURES_MAX && half
+    }
 }
 
 impl Breaker {
@@ -82,20 +129,18 @@ impl Breaker {
         if let Phase::Closed { failures, .. } = &mut self.phase
             && connection == self.connection
         {
-            *failures = 0;
+            failures.answered();
         }
     }
 
     /// A call on `connection`, made at `sent`, was not answered in time, or could not be sent; whether that opened the
     /// breaker.
     pub(super) fn unanswered(&mut self, connection: u64, sent: Instant, now: Instant, chance: u64) -> bool {
-        if let Phase::Closed { failures, failed_at, .. } = &mut self.phase
+        if let Phase::Closed { failures, .. } = &mut self.phase
             && connection == self.connection
-            && !(self.crowded && sent < *failed_at)
         {
-            *failures += 1;
-            *failed_at = now;
-            return *failures >= FAILURES_MAX && self.open(now, chance);
+            failures.unanswered(!(self.crowded && sent < failures.last_at), now);
+            return failures.are_enough() && self.open(now, chance);
         }
         false
     }
@@ -159,7 +204,7 @@ impl Breaker {
         let Phase::HalfOpen { since } = self.phase else { return None };
         self.connection += 1;
         self.pace.succeeded();
-        self.phase = Phase::Closed { since: now, failures: 0, failed_at: now };
+        self.phase = Phase::Closed { since: now, failures: Failures::none(now) };
         Some(now.saturating_duration_since(since))
     }
 

@@ -193,10 +193,11 @@ impl<T> Call<T> {
 
     /// A call for each of its names.
     pub(super) fn split(self) -> Vec<Self> {
-        let plans = self.plans;
+        // No part takes a request in, so what bounds that may stay too high.
+        let (plans, searches) = (self.plans, self.searches);
         let alone = |group: Group<T>| {
             let requests = group.members.len();
-            Self { plans: plans.clone(), groups: vec![group], hashes: Vec::new(), requests }
+            Self { plans: plans.clone(), groups: vec![group], hashes: Vec::new(), requests, searches }
         };
         self.groups.into_iter().map(alone).collect()
     }
@@ -207,6 +208,13 @@ impl<T> Call<T> {
 }
 
 impl Call<()> {
+    /// A call of one request, waited for until then.
+    pub(super) fn alone(request: Request, until: Instant) -> Self {
+        let mut call = Self::new(1);
+        call.take(request, (), until);
+        call
+    }
+
     /// A call of one request, waited for until then, that charges what stands under a name of nobody's.
     pub(super) fn trial(name: String, until: Instant) -> Self {
         // The shortest window, so that what it leaves behind is gone at once.
@@ -214,9 +222,7 @@ impl Call<()> {
         let rule = Rule::Limits(limit.into_iter().collect());
         let (of, shadow, on_store_failure) = (Arc::from("trial"), false, OnStoreFailure::Allow);
         let plan = Arc::new(Plan { counts_as: Arc::clone(&of), name: of, rule, shadow, on_store_failure });
-        let mut call = Self::new(1);
-        call.take(Request { name, plan, cost: 1, mode: Mode::Charge }, (), until);
-        call
+        Self::alone(Request { name, plan, cost: 1, mode: Mode::Charge }, until)
     }
 }
 

@@ -29,10 +29,10 @@ use super::keeper::{CONNECT_MAX, Keeper, Lead, chance};
 use super::pace::Pace;
 use super::reset::Reset;
 use super::target::{Address, Peer};
-use super::{Ingredients, Lane, Recipe, Status, client, name};
+use super::{Ingredients, Lane, Recipe, Status, Trial, client, name};
 use crate::clock::monotonic;
 use crate::store::StoreError;
-use guide::Guide;
+pub(super) use guide::Guide;
 use slots::{Range, SLOTS};
 
 /// Longest pause from one look at the map to the next while there is a reason to look: whoever fails over takes a second or
@@ -123,6 +123,15 @@ impl Cluster {
             places.into_iter().zip(part).for_each(|(place, answer)| answers[place] = Some(answer));
         }
         answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(super::given_up()))).collect()
+    }
+
+    /// See [`Lane::decide_apart`].
+    pub(super) async fn decide_apart(&self, request: Request, deadline: Duration) -> Answer {
+        let until = monotonic() + deadline;
+        let map = self.nodes.map(deadline).await?;
+        let lane = map.lane(&request.name)?;
+        let guide = Guide { home: lane.keeper.clone(), nodes: Arc::downgrade(&self.nodes) };
+        lane.decide_apart(request, until.saturating_duration_since(monotonic()), Some(guide)).await
     }
 
     pub(super) async fn reset(&self, reset: &Reset, deadline: Duration) -> Result<bool, StoreError> {
@@ -216,11 +225,11 @@ impl Nodes {
         self.outdated.notify_one();
     }
 
-    /// The lane to a node, made if there is none; see [`name::trial`].
-    fn lane(self: &Arc<Self>, address: &Address, trial: u32) -> Arc<Lane> {
+    /// The lane to a node; if there is none it is made, and proves itself by this trial.
+    fn lane(self: &Arc<Self>, address: &Address, trial: impl FnOnce() -> Trial) -> Arc<Lane> {
         let make = || {
             let lead = Lead::Fixed(Peer::Tcp(address.clone()));
-            let keeper = Arc::new(Keeper::start(Recipe { ingredients: self.ingredients.clone(), lead, trial }));
+            let keeper = Arc::new(Keeper::start(Recipe::new(self.ingredients.clone(), lead, trial())));
             let guide = Guide { home: keeper.clone(), nodes: Arc::downgrade(self) };
             Arc::new(Lane { keeper, batcher: Batcher::start(Arc::new(guide)) })
         };
@@ -258,14 +267,21 @@ impl Nodes {
         let mut masters: Vec<&Address> = ranges.iter().map(|range| &range.master).collect();
         masters.sort();
         masters.dedup();
+        let has = |master: &Address, trial: &Trial| {
+            let slot = name::slot(&trial.name);
+            ranges.iter().any(|range| range.master == *master && (range.first..=range.last).contains(&slot))
+        };
         let own = |master: &Address| {
-            let has =
-                |slot: u16| ranges.iter().any(|range| range.master == *master && (range.first..=range.last).contains(&slot));
-            (0..TRIALS_MAX).find(|number| has(name::slot(&name::trial("", *number)))).unwrap_or(0)
+            let prefix = &self.ingredients.target.key_prefix;
+            let found = (0..TRIALS_MAX).map(|number| Trial::numbered(prefix, number)).find(|trial| has(master, trial));
+            found.unwrap_or_else(|| Trial::numbered(prefix, 0))
         };
         let known: HashSet<Address> = self.lanes().keys().cloned().collect();
-        let trial = |master: &Address| if known.contains(master) { 0 } else { own(master) };
-        let lanes: Vec<_> = masters.iter().map(|master| ((*master).clone(), self.lane(master, trial(master)))).collect();
+        let lanes: Vec<_> = masters.iter().map(|master| ((*master).clone(), self.lane(master, || own(master)))).collect();
+        // Slots move, and a node that was met on the way had none yet.
+        for (master, lane) in &lanes {
+            lane.keeper.try_by(|trial| !trial.asking && has(master, trial), || own(master));
+        }
         let mut owners = vec![u16::MAX; usize::from(SLOTS)];
         for range in &ranges {
             let owner =

@@ -20,10 +20,14 @@ use super::keeper::chance;
 use super::pace::Failure;
 use super::script::Script;
 use super::target::{Address, Peer};
-use super::{Recipe, name, replicas, reset};
+use super::{Recipe, replicas, reset};
 use crate::clock::monotonic;
 use crate::store::StoreError;
 
+/// How long a connection is not used until it is asked whether it is there, and from then on.
+const PING_EVERY: Duration = Duration::from_secs(1);
+/// How soon that is answered, unless decisions are given longer: a Redis that pauses for less must not lose its connections.
+const PING_MAX: Duration = Duration::from_millis(500);
 /// Longest pause between two proofs of one connection: as long as Redis needs for some handshakes.
 const PROOF_PAUSE_MAX: Duration = Duration::from_millis(50);
 
@@ -37,6 +41,18 @@ pub(super) struct Connection {
     loading: Mutex<()>,
     /// Times that the script was loaded.
     loads: AtomicU64,
+    /// Calls that were begun, and those of them that are over, in whatever way.
+    begun: AtomicU64,
+    over: AtomicU64,
+}
+
+/// A call that is over when this is dropped, also when its caller goes away.
+struct UnderWay<'a>(&'a Connection);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.over.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// What is asked of a server, to be answered by `until`.
@@ -56,6 +72,18 @@ pub(super) enum Verb {
     Announce,
     /// A Reset's; see [`reset`].
     Forget,
+}
+
+impl Errand {
+    /// The first key that it names.
+    pub(super) fn key(&self) -> Option<String> {
+        let place = match self.verb {
+            // Behind the script's own name and the number of keys.
+            Verb::Script | Verb::Announce | Verb::Forget => 2,
+            Verb::Read | Verb::Delete => 0,
+        };
+        self.arguments.get(place)?.as_string()
+    }
 }
 
 impl Verb {
@@ -93,7 +121,16 @@ impl Connection {
         let failed = |error: Error| (store_error(&error, patience), client::failure(target, &error));
         let (client, wire) = client::connect(target, &peer, patience).await.map_err(failed)?;
         let script = recipe.ingredients.script.clone();
-        let connection = Self { number, peer, client, script, loading: Mutex::new(()), loads: AtomicU64::new(0) };
+        let connection = Self {
+            number,
+            peer,
+            client,
+            script,
+            loading: Mutex::default(),
+            loads: AtomicU64::new(0),
+            begun: AtomicU64::new(0),
+            over: AtomicU64::new(0),
+        };
         connection.load_script(0, wire.up_by).await.map_err(failed)?;
         Ok((connection, wire))
     }
@@ -119,9 +156,10 @@ impl Connection {
     /// loading or too slow answers a PING well enough and no decision. A node of a Cluster may say that the key is not its.
     async fn prove(&self, recipe: &Recipe) -> Result<(), StoreError> {
         let until = monotonic() + recipe.ingredients.deadline;
-        let call = Call::trial(name::trial(&recipe.ingredients.target.key_prefix, recipe.trial), until);
+        let trial = recipe.trial().clone();
+        let call = Call::trial(trial.name, until);
         let arguments = recipe.ingredients.command(&call)?;
-        let reply = match self.call(Errand { verb: Verb::Script, arguments, until }, false).await {
+        let reply = match self.call(Errand { verb: Verb::Script, arguments, until }, trial.asking).await {
             Err(Trouble::Error(error)) => return Err(error),
             Err(trouble) if recipe.ingredients.is_clustered() => {
                 tracing::debug!(?trouble, peer = %self.peer, "a node that proves itself has another's keys");
@@ -142,6 +180,8 @@ impl Connection {
     /// send a command again on reconnect when its future was dropped.
     pub(super) async fn call(&self, errand: Errand, asking: bool) -> Result<Value, Trouble> {
         let Errand { verb, arguments, until } = errand;
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        let _under_way = UnderWay(self);
         let deadline = until.saturating_duration_since(monotonic());
         loop {
             let loads = self.loads.load(Ordering::Acquire);
@@ -177,6 +217,27 @@ impl Connection {
         queue.custom::<Value, Value>(command("ASKING"), Vec::new()).await?;
         queue.custom::<Value, Value>(command(name), arguments).await?;
         pipeline.last().await
+    }
+
+    /// Waits until the connection, while it is not used, proves to be gone; why. A device on the way may have forgotten it, which
+    /// nothing tells until something is sent: better this than the next decision.
+    pub(super) async fn lost_while_idle(&self, deadline: Duration) -> StoreError {
+        loop {
+            let begun = self.begun.load(Ordering::Relaxed);
+            sleep(PING_EVERY).await;
+            // What becomes of a call tells as much, and the breaker learns it.
+            if self.begun.load(Ordering::Relaxed) != begun || self.over.load(Ordering::Relaxed) != begun {
+                continue;
+            }
+            let patience = deadline.max(PING_MAX);
+            let pong = self.send("PING", Vec::new(), monotonic() + patience).await;
+            // Whatever else it says, it is there.
+            if let Err(error @ (StoreError::Deadline(_) | StoreError::Unreachable(_))) =
+                pong.map_err(|error| store_error(&error, patience))
+            {
+                return error;
+            }
+        }
     }
 
     /// What the server says of itself.
@@ -258,6 +319,8 @@ pub(super) fn store_error(error: &Error, deadline: Duration) -> StoreError {
         ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Routing | ErrorKind::Cluster | ErrorKind::Sentinel | ErrorKind::Tls => {
             StoreError::Unreachable(details())
         }
+        // A command whose connection was let go of.
+        ErrorKind::Unknown if error.details() == "channel closed" => StoreError::Unreachable(details()),
         ErrorKind::Protocol | ErrorKind::Parse => StoreError::Nonsense(details()),
         ErrorKind::Backpressure => StoreError::Overloaded(REQUESTS_WAITING_MAX),
         _ => StoreError::Refused(details()),

@@ -27,7 +27,7 @@ use super::queue::{Queue, Waiter};
 use super::reset::Commands;
 use super::sentinel::Watch;
 use super::target::Peer;
-use super::{Recipe, Status};
+use super::{Recipe, Status, Trial};
 use crate::clock::monotonic;
 use crate::store::StoreError;
 
@@ -186,6 +186,15 @@ impl Keeper {
         }
         self.state.note(connection.number, sent, result.as_ref().err());
         result
+    }
+
+    /// What the next connections prove themselves by, unless they do already by what this accepts.
+    pub(super) fn try_by(&self, accepts: impl FnOnce(&Trial) -> bool, other: impl FnOnce() -> Trial) {
+        let accepted = accepts(&self.state.recipe.trial());
+        if !accepted {
+            let other = other();
+            *self.state.recipe.trial() = other;
+        }
     }
 
     pub(super) fn status(&self) -> Status {
@@ -376,6 +385,7 @@ impl State {
         let mut standing = self.standing.subscribe();
         let error = tokio::select! {
             error = wire.ended() => StoreError::Unreachable(error.details().to_owned()),
+            error = connection.lost_while_idle(self.recipe.ingredients.deadline) => error,
             () = self.recipe.lead.turned_from(&connection.peer) => turned(),
             _ = standing.wait_for(|standing| matches!(standing, Standing::Down(_))) => return,
             never = self.look(connection) => match never {},

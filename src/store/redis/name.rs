@@ -66,6 +66,13 @@ pub(super) fn replicas(prefix: &str) -> String {
     hash_tag(prefix, "", "replicas")
 }
 
+/// A name that no request has, in the same slot as this name of one.
+pub(super) fn trial_beside(name: &str) -> String {
+    let tag = name.split_inclusive('}').next().unwrap_or_default();
+    // Behind a tag, requests have nothing, or `log:` and a window.
+    format!("{tag}trial")
+}
+
 /// Where a name is kept in a Cluster.
 pub(super) fn slot(name: &str) -> u16 {
     redis_keyslot(name.as_bytes())
@@ -112,6 +119,15 @@ mod tests {
         };
         for (plain, prefixed) in names("").into_iter().zip(names("shop:")) {
             assert_eq!((prefixed.strip_prefix("shop:"), slot(&prefixed)), (Some(plain.as_str()), slot(&plain)));
+        }
+    }
+
+    #[test]
+    fn a_trial_beside_a_name_shares_its_slot_and_is_no_request_s() {
+        for name in [hash_tag("", "free", "alice"), log(&hash_tag("shop:", "free", "a}b{c"), 60_000_000)] {
+            let trial = trial_beside(&name);
+            assert_eq!(slot(&trial), slot(&name));
+            assert!(trial.ends_with("}trial"), "{trial}");
         }
     }
 

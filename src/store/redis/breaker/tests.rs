@@ -37,13 +37,51 @@ fn it_opens_at_the_fifth_failure_in_a_row_and_once() {
 }
 
 #[test]
-fn an_answer_between_failures_keeps_it_closed() {
-    let (mut breaker, now) = closed();
+fn an_answer_ends_a_row_of_failures() {
+    let (mut breaker, mut now) = closed();
     for _ in 0..10 {
         assert_eq!(fail(&mut breaker, FAILURES_MAX - 1, now), 0);
         breaker.answered(1);
+        now += WINDOW + MS;
     }
     assert_eq!(breaker.state(), BreakerState::Closed);
+}
+
+/// How many failures open it that come so far apart, with so many answers after each.
+fn failures_to_open(crowded: bool, apart: Duration, answers: u32) -> Option<u32> {
+    let mut now = monotonic();
+    let mut breaker = Breaker::new(now, crowded);
+    breaker.begin_probe(now);
+    breaker.probe_passed(now);
+    (1..=100).find(|_| {
+        now += apart;
+        let opened = breaker.unanswered(1, now - MS, now, 0);
+        (0..answers).for_each(|_| breaker.answered(1));
+        opened
+    })
+}
+
+#[test]
+fn half_of_the_calls_of_a_second_open_it_in_whatever_order() {
+    for crowded in [false, true] {
+        assert_eq!(failures_to_open(crowded, 25 * MS, 1), Some(FAILURES_MAX), "one by one");
+        assert_eq!(failures_to_open(crowded, 250 * MS, 1), Some(FAILURES_MAX), "five in a second");
+        assert_eq!(failures_to_open(crowded, 251 * MS, 1), None, "fewer than five in a second");
+        assert_eq!(failures_to_open(crowded, 25 * MS, 3), None, "a quarter");
+    }
+}
+
+#[test]
+fn answers_of_a_second_that_is_over_do_not_hide_failures() {
+    let (mut breaker, now) = closed();
+    assert_eq!(fail(&mut breaker, 1, now), 0);
+    (0..1_000).for_each(|_| breaker.answered(1));
+    let later = now + WINDOW + MS;
+    for _ in 1..FAILURES_MAX {
+        assert_eq!(fail(&mut breaker, 1, later), 0);
+        breaker.answered(1);
+    }
+    assert_eq!(fail(&mut breaker, 1, later), 1);
 }
 
 #[test]
@@ -65,7 +103,7 @@ fn what_became_of_calls_on_an_earlier_connection_says_nothing_of_this_one() {
     }
     assert!(!breaker.lost(1, now, 0));
     assert_eq!(fail(&mut breaker, FAILURES_MAX - 1, now), 0);
-    breaker.answered(1);
+    (0..100).for_each(|_| breaker.answered(1));
     assert_eq!(fail(&mut breaker, 1, now), 1, "an old answer must not hide new failures");
 }
 
@@ -165,12 +203,13 @@ fn steps() -> impl Strategy<Value = Vec<(Step, u64, u64)>> {
 }
 
 proptest! {
-    /// Whatever happens: open, it always has a probe due within [`PAUSE_MAX`], and a little more after handshakes that timed out; it opens by failures in a row on this
-    /// connection, or its loss, alone; it closes by a passed probe alone; and no connection's number is given twice.
+    /// Whatever happens: open, it always has a probe due within [`PAUSE_MAX`], and a little more after handshakes that timed
+    /// out; it opens by failures in a row, or as many within a second, on this connection, or by its loss, alone; it closes by a passed probe alone; and no connection's number is given twice.
     #[test]
     fn it_never_sticks_and_never_opens_or_closes_unfounded(steps in steps()) {
         let mut now = monotonic();
         let (mut breaker, mut in_a_row, mut numbers) = (Breaker::new(now, false), 0, Vec::new());
+        let mut failures: Vec<Instant> = Vec::new();
         for (step, pass_ms, chance) in steps {
             now += Duration::from_millis(pass_ms);
             let before = breaker.state();
@@ -183,7 +222,11 @@ proptest! {
                 Step::Unanswered(current) => {
                     let opened = breaker.unanswered(connection(current), now, now, chance);
                     in_a_row += u32::from(current && before == BreakerState::Closed);
-                    prop_assert_eq!(opened, before == BreakerState::Closed && current && in_a_row >= FAILURES_MAX);
+                    let counts = before == BreakerState::Closed && current;
+                    failures.extend(counts.then_some(now));
+                    failures.retain(|at| now - *at <= WINDOW);
+                    prop_assert!(!opened || counts && (in_a_row >= FAILURES_MAX || failures.len() >= FAILURES_MAX as usize));
+                    prop_assert!(opened || !counts || in_a_row < FAILURES_MAX);
                 }
                 Step::Lost(current) => {
                     let opened = breaker.lost(connection(current), now, chance);
@@ -197,6 +240,7 @@ proptest! {
                     prop_assert!(!numbers.contains(&breaker.connection));
                     numbers.push(breaker.connection);
                     in_a_row = 0;
+                    failures.clear();
                 },
                 Step::Failed(failure) => breaker.probe_failed(failure, now, chance),
             }

@@ -14,6 +14,7 @@ use super::super::lines::Lines;
 use super::super::queue::Waiter;
 use super::super::reset::Commands;
 use super::super::target::Address;
+use super::super::{Trial, name};
 use super::Nodes;
 use crate::clock::monotonic;
 use crate::store::StoreError;
@@ -27,7 +28,7 @@ const REDIRECTIONS_MAX: usize = 16;
 /// way are left alone.
 const PAUSE: Duration = Duration::from_millis(2);
 
-pub(super) struct Guide {
+pub(in crate::store::redis) struct Guide {
     pub(super) home: Arc<Keeper>,
     pub(super) nodes: Weak<Nodes>,
 }
@@ -69,7 +70,7 @@ impl Commands for Guide {
 
 impl Guide {
     /// Until its keys are all in one place, or nobody waits any longer.
-    pub(super) async fn follow(&self, errand: Errand) -> Result<Value, StoreError> {
+    pub(in crate::store::redis) async fn follow(&self, errand: Errand) -> Result<Value, StoreError> {
         loop {
             match self.attempt(&errand).await {
                 Ok(reply) => return Ok(reply),
@@ -86,16 +87,17 @@ impl Guide {
     /// wait no longer. Errors: no redirection, those are followed.
     async fn attempt(&self, errand: &Errand) -> Result<Value, Trouble> {
         let until = errand.until;
+        let beside = |asking| Trial { name: name::trial_beside(&errand.key().unwrap_or_default()), asking };
         let (mut keeper, mut asking, mut redirections) = (self.home.clone(), false, 0);
         loop {
             match keeper.call(errand.clone(), asking).await {
                 Err(Trouble::Moved(address)) => {
                     redirections += 1;
-                    (keeper, asking) = (self.at(&address, true, until).await?, false);
+                    (keeper, asking) = (self.at(&address, beside(false), until).await?, false);
                 }
                 Err(Trouble::Ask(address)) => {
                     redirections += 1;
-                    (keeper, asking) = (self.at(&address, false, until).await?, true);
+                    (keeper, asking) = (self.at(&address, beside(true), until).await?, true);
                 }
                 ended => return ended,
             }
@@ -112,13 +114,14 @@ impl Guide {
         }
     }
 
-    /// The keeper of another node, once it is known whether that can be asked.
-    async fn at(&self, address: &Address, for_good: bool, until: Instant) -> Result<Arc<Keeper>, StoreError> {
+    /// The keeper of another node, once it is known whether that can be asked; by what it proves itself, if it is a new one.
+    async fn at(&self, address: &Address, trial: Trial, until: Instant) -> Result<Arc<Keeper>, StoreError> {
         let nodes = self.nodes.upgrade().ok_or_else(|| StoreError::Unreachable("the store is gone".to_owned()))?;
-        if for_good {
+        if !trial.asking {
+            // The slot is there for good.
             nodes.look_soon();
         }
-        let keeper = nodes.lane(address, 0).keeper.clone();
+        let keeper = nodes.lane(address, || trial).keeper.clone();
         let ready = timeout_at(until.into(), keeper.ready()).await;
         ready.map_err(|_| StoreError::Deadline(self.home.deadline()))?;
         Ok(keeper)
