@@ -7,8 +7,7 @@ mod clients;
 mod names;
 mod watch;
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,11 +22,12 @@ use x509_cert::Certificate;
 use x509_cert::der::Decode;
 
 use crate::clock::{Clock, SystemClock};
+use crate::small_file;
 pub use names::ClientName;
 pub use watch::Watch;
 
 /// Largest of the files; a bundle of every public root is a fifth of it.
-const FILE_BYTES_MAX: u64 = 1 << 20;
+const FILE_BYTES_MAX: usize = 1 << 20;
 const US_PER_SECOND: u64 = 1_000_000;
 
 /// A connection whose bytes are encrypted.
@@ -192,13 +192,8 @@ impl Files {
 }
 
 fn read(path: &Path, setting: &str) -> Result<Vec<u8>, String> {
-    let cannot = |error: io::Error| format!("listen.tls.{setting} cannot be read: {error}");
-    let mut bytes = Vec::new();
-    File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)).map_err(cannot)?;
-    if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(format!("listen.tls.{setting} has more than {FILE_BYTES_MAX} bytes; it is no such file"));
-    }
-    Ok(bytes)
+    let contents = small_file::read(path, FILE_BYTES_MAX).map_err(|error| format!("listen.tls.{setting} {error}"))?;
+    Ok(contents.bytes)
 }
 
 impl Pair {

@@ -1,16 +1,16 @@
 //! The token that admin calls carry. It is read from its file for each call, so that another one counts at once and none is
 //! kept in memory; and compared in constant time, so that answers do not tell how much of a guess was right.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use subtle::ConstantTimeEq;
 
+use crate::small_file::{self, ReadError};
+
 /// Fewest bytes of a token: 128 bits, if they are random.
 pub const TOKEN_BYTES_MIN: usize = 16;
 /// Most bytes of a token's file: a token travels in a header of every call.
-const FILE_BYTES_MAX: u64 = 4096;
+const FILE_BYTES_MAX: usize = 4096;
 
 /// Where the token is.
 #[derive(Debug, Clone)]
@@ -37,12 +37,14 @@ impl TokenFile {
 
     fn read(&self) -> Result<Token, String> {
         let wrong = |what: &str| format!("the file of listen.admin_token_file {what}");
-        let mut bytes = Vec::new();
-        let read = File::open(&self.0).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes));
-        read.map_err(|error| wrong(&format!("cannot be read: {error}")))?;
-        let token = bytes.trim_ascii();
-        if token.len() < TOKEN_BYTES_MIN || token.len() as u64 > FILE_BYTES_MAX {
-            return Err(wrong(&format!("must hold {TOKEN_BYTES_MIN} to {FILE_BYTES_MAX} bytes; try: openssl rand -hex 32")));
+        let length = || wrong(&format!("must hold {TOKEN_BYTES_MIN} to {FILE_BYTES_MAX} bytes; try: openssl rand -hex 32"));
+        let contents = small_file::read(&self.0, FILE_BYTES_MAX).map_err(|error| match error {
+            ReadError::TooLarge(_) => length(),
+            error => wrong(&error.to_string()),
+        })?;
+        let token = contents.bytes.trim_ascii();
+        if token.len() < TOKEN_BYTES_MIN {
+            return Err(length());
         }
         // A header could not carry it, and so nobody could ever be let in.
         if !token.iter().all(u8::is_ascii_graphic) {

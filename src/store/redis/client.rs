@@ -21,10 +21,13 @@ use super::pace::Failure;
 use super::target::{Credentials, Password, Peer, RedisTarget, Topology};
 use super::tls;
 use crate::clock::monotonic;
+use crate::small_file;
 
 /// Most TLS handshakes of this process with one server that are under way at once. A server makes one after another, so more
 /// of them are not over sooner: each only takes longer, and all of them may time out together.
 const HANDSHAKES_MAX: usize = 8;
+/// Largest file whose first line is a password; Redis takes none that is longer than a line of a few hundred bytes.
+const PASSWORD_FILE_BYTES_MAX: usize = 64 << 10;
 /// Longest that sent bytes may stay unacknowledged. A host that vanishes without a word would else be waited for until the
 /// kernel gives up, about a quarter of an hour.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(1);
@@ -120,7 +123,8 @@ fn password(credentials: &Credentials) -> Result<Option<String>, String> {
 /// Without its line end, which editors add.
 fn first_line(file: &Path) -> Result<String, String> {
     let unusable = |why: &str| format!("store.password_file cannot be used: {why}; its first line is the password");
-    let text = std::fs::read_to_string(file).map_err(|error| unusable(&error.to_string()))?;
+    let contents = small_file::read(file, PASSWORD_FILE_BYTES_MAX).map_err(|error| unusable(&format!("it {error}")))?;
+    let text = String::from_utf8(contents.bytes).map_err(|_| unusable("it is not UTF-8"))?;
     let line = text.lines().next().filter(|line| !line.is_empty());
     line.map(str::to_owned).ok_or_else(|| unusable("it is empty"))
 }

@@ -10,6 +10,10 @@ use fred::rustls_native_certs::load_native_certs;
 use fred::types::config::TlsConnector;
 
 use super::target::Tls;
+use crate::small_file;
+
+/// Largest of the files; a bundle of every public root is a fifth of it.
+const FILE_BYTES_MAX: usize = 1 << 20;
 
 /// Errors: a sentence that names the setting and the remedy.
 pub(super) fn connector(tls: &Tls) -> Result<TlsConnector, String> {
@@ -18,8 +22,9 @@ pub(super) fn connector(tls: &Tls) -> Result<TlsConnector, String> {
     let builder = builder.with_root_certificates(roots(tls.ca_file.as_deref())?);
     let Some((cert_file, key_file)) = &tls.identity else { return Ok(builder.with_no_client_auth().into()) };
     let chain = certificates("store.tls.cert_file", cert_file)?;
-    let key = PrivateKeyDer::from_pem_file(key_file);
-    let key = key.map_err(|error| unread("store.tls.key_file", &error, "a private key as PEM"))?;
+    let key = read("store.tls.key_file", key_file, "a private key as PEM")?;
+    let key =
+        PrivateKeyDer::from_pem_slice(&key).map_err(|error| garbled("store.tls.key_file", &error, "a private key as PEM"))?;
     let config = builder.with_client_auth_cert(chain, key).map_err(|error| {
         format!("store.tls.cert_file and store.tls.key_file do not go together ({error}); give a certificate and its own key")
     })?;
@@ -49,20 +54,26 @@ fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, String> {
 
 fn certificates(setting: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let wanted = "certificates as PEM";
-    let certificates = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let certificates = certificates.map_err(|error| unread(setting, &error, wanted))?;
+    let bytes = read(setting, file, wanted)?;
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    let certificates = certificates.map_err(|error| garbled(setting, &error, wanted))?;
     if certificates.is_empty() {
-        return Err(unread(setting, &PemError::NoItemsFound, wanted));
+        return Err(garbled(setting, &PemError::NoItemsFound, wanted));
     }
     Ok(certificates)
 }
 
+fn read(setting: &str, file: &Path, wanted: &str) -> Result<Vec<u8>, String> {
+    let contents = small_file::read(file, FILE_BYTES_MAX);
+    contents.map(|contents| contents.bytes).map_err(|error| unusable(setting, &format!("it {error}"), wanted))
+}
+
+fn garbled(setting: &str, error: &PemError, wanted: &str) -> String {
+    let why = if matches!(error, PemError::NoItemsFound) { "there is none in it" } else { "it is garbled" };
+    unusable(setting, why, wanted)
+}
+
 /// Does not repeat what is in the file, which may be a key, nor where it is.
-fn unread(setting: &str, error: &PemError, wanted: &str) -> String {
-    let why = match error {
-        PemError::Io(error) => error.to_string(),
-        PemError::NoItemsFound => "there is none in it".to_owned(),
-        _ => "it is garbled".to_owned(),
-    };
+fn unusable(setting: &str, why: &str, wanted: &str) -> String {
     format!("{setting} cannot be used: {why}; it must be {wanted} that this process may read")
 }

@@ -1,0 +1,250 @@
+//! Reading a small file that the config names: a config, a certificate, a key, a token, a password.
+//!
+//! Only regular files are read, up to a bound in bytes and in time, each on a thread of its own. So a pipe that nobody writes
+//! to, or a mount that hangs, costs the caller two seconds and the process one thread for each such file. Whoever reads from
+//! asynchronous code does so by `spawn_blocking`.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::fs::{Metadata, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+/// Longest that a caller waits. A local file takes some 50 microseconds, a slow network one some milliseconds.
+pub const READ_WITHIN: Duration = Duration::from_secs(2);
+
+/// What a file held.
+#[derive(Debug)]
+pub struct Contents {
+    /// All of it.
+    pub bytes: Vec<u8>,
+    /// When it was last changed, as of after it was read; `None` where the file system does not tell.
+    pub modified: Option<SystemTime>,
+}
+
+/// Why a file was not read. Told without its path and without anything that is in it.
+#[derive(Debug)]
+pub enum ReadError {
+    /// The system's reason.
+    System(io::Error),
+    /// It is something else than a regular file; what.
+    NotRegular(&'static str),
+    /// It has more bytes than are read; how many at most.
+    TooLarge(usize),
+    /// The file system did not answer, now or for an earlier read that still goes on.
+    Late,
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::System(error) => write!(out, "cannot be read: {error}"),
+            Self::NotRegular("a directory") => out.write_str("is a directory; name the file in it"),
+            Self::NotRegular(kind) => write!(out, "is {kind}; name a regular file"),
+            Self::TooLarge(bytes_max) => write!(out, "has more than {bytes_max} bytes"),
+            Self::Late => write!(out, "cannot be read: its file system did not answer within {} s", READ_WITHIN.as_secs()),
+        }
+    }
+}
+
+impl From<io::Error> for ReadError {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}
+
+/// Reads a regular file, or what a link leads to. Blocks for [`READ_WITHIN`] at most.
+pub fn read(path: &Path, bytes_max: usize) -> Result<Contents, ReadError> {
+    let file = path.to_owned();
+    within(READ_WITHIN, path, move || read_regular(&file, bytes_max))
+}
+
+fn read_regular(path: &Path, bytes_max: usize) -> Result<Contents, ReadError> {
+    // Looked at before it is opened, since to open some devices does something.
+    regular(&std::fs::metadata(path)?)?;
+    // And after, since it may be another by then; not to block is for a pipe.
+    let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let metadata = file.metadata()?;
+    regular(&metadata)?;
+    if metadata.len() > bytes_max as u64 {
+        return Err(ReadError::TooLarge(bytes_max));
+    }
+    let mut bytes = Vec::new();
+    // It may grow, or hold more than it says.
+    Read::by_ref(&mut file).take(bytes_max as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > bytes_max {
+        return Err(ReadError::TooLarge(bytes_max));
+    }
+    Ok(Contents { bytes, modified: file.metadata()?.modified().ok() })
+}
+
+fn regular(metadata: &Metadata) -> Result<(), ReadError> {
+    let kind = metadata.file_type();
+    let kinds = [
+        (kind.is_dir(), "a directory"),
+        (kind.is_fifo(), "a pipe"),
+        (kind.is_socket(), "a socket"),
+        (kind.is_char_device() || kind.is_block_device(), "a device"),
+        (!kind.is_file(), "no file of bytes"),
+    ];
+    match kinds.iter().find(|(is, _)| *is) {
+        Some((_, kind)) => Err(ReadError::NotRegular(kind)),
+        None => Ok(()),
+    }
+}
+
+/// Reads that go on, by path: one at a time for each, so that a file whose mount hangs holds one thread.
+static READS: LazyLock<Reads> = LazyLock::new(Reads::default);
+
+#[derive(Default)]
+struct Reads {
+    /// The value is true where a caller has given up.
+    running: Mutex<HashMap<PathBuf, bool>>,
+    ended: Condvar,
+}
+
+impl Reads {
+    fn running(&self) -> MutexGuard<'_, HashMap<PathBuf, bool>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a read once no other of this path goes on. Errors: one does, for too long.
+    fn begin(&self, path: &Path, within: Duration) -> Result<Running, ReadError> {
+        let waits = |running: &mut HashMap<PathBuf, bool>| running.get(path) == Some(&false);
+        let waited = self.ended.wait_timeout_while(self.running(), within, waits);
+        let (mut running, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if running.contains_key(path) {
+            return Err(ReadError::Late);
+        }
+        running.insert(path.to_owned(), false);
+        Ok(Running(path.to_owned()))
+    }
+
+    fn give_up(&self, path: &Path) {
+        if let Some(given_up) = self.running().get_mut(path) {
+            *given_up = true;
+        }
+        self.ended.notify_all();
+    }
+}
+
+/// A read that goes on for as long as this is there.
+struct Running(PathBuf);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        READS.running().remove(&self.0);
+        READS.ended.notify_all();
+    }
+}
+
+fn within<T: Send + 'static>(
+    within: Duration,
+    path: &Path,
+    read: impl FnOnce() -> Result<T, ReadError> + Send + 'static,
+) -> Result<T, ReadError> {
+    let running = READS.begin(path, within)?;
+    let (sender, receiver) = sync_channel(1);
+    std::thread::Builder::new().name("read file".to_owned()).spawn(move || {
+        let contents = read();
+        // Over before its caller hears of it, so that the next read need not wait.
+        drop(running);
+        let _ = sender.send(contents);
+    })?;
+    match receiver.recv_timeout(within) {
+        Ok(contents) => contents,
+        Err(RecvTimeoutError::Timeout) => {
+            READS.give_up(path);
+            Err(ReadError::Late)
+        }
+        Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("the thread that read it panicked").into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc::channel;
+
+    const SOON: Duration = Duration::from_millis(20);
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_regular_file_is_read_and_so_is_what_a_link_leads_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+        std::fs::write(&file, "twelve bytes").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        for path in [&file, &link] {
+            let contents = read(path, 12).unwrap();
+            assert_eq!(contents.bytes, b"twelve bytes");
+            assert_eq!(contents.modified, std::fs::metadata(&file).unwrap().modified().ok());
+        }
+        assert!(matches!(read(&file, 11), Err(ReadError::TooLarge(11))));
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_refused_at_once_and_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let (pipe, socket) = (folder.path().join("pipe"), folder.path().join("socket"));
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let _socket = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        for (path, sentence) in [
+            (pipe.as_path(), "is a pipe; name a regular file"),
+            (&socket, "is a socket; name a regular file"),
+            (Path::new("/dev/zero"), "is a device; name a regular file"),
+            (folder.path(), "is a directory; name the file in it"),
+            (Path::new("/nowhere/at/all"), "cannot be read: No such file or directory (os error 2)"),
+            // It says that it has no bytes, and has some.
+            (Path::new("/proc/self/status"), "has more than 16 bytes"),
+        ] {
+            assert_eq!(read(path, 16).unwrap_err().to_string(), sentence);
+        }
+    }
+
+    #[test]
+    fn a_read_that_hangs_holds_one_thread_and_its_file_is_read_again_once_it_is_over() {
+        let path = Path::new("a file of a mount that hangs");
+        let (answer, answers) = channel::<()>();
+        let hangs = move || {
+            let _ = answers.recv();
+            Ok(1)
+        };
+        assert!(matches!(within(SOON, path, hangs), Err(ReadError::Late)));
+        let begun = Arc::new(AtomicUsize::new(0));
+        for _ in 0..10 {
+            let begun = begun.clone();
+            let counts = move || Ok(begun.fetch_add(1, Ordering::Relaxed));
+            // Refused at once: whoever waited for it would wait for a minute.
+            assert!(matches!(within(LONG, path, counts), Err(ReadError::Late)));
+        }
+        assert_eq!(begun.load(Ordering::Relaxed), 0);
+        // Another file is nobody's hostage.
+        assert_eq!(within(LONG, Path::new("another"), || Ok(2)).unwrap(), 2);
+        drop(answer);
+        while READS.running().contains_key(path) {
+            std::thread::yield_now();
+        }
+        assert_eq!(within(LONG, path, || Ok(3)).unwrap(), 3);
+    }
+
+    #[test]
+    fn reads_of_one_file_wait_for_each_other_and_all_come_to_an_end() {
+        let path = Path::new("a file that many read");
+        let readers = (0..16).map(|_| std::thread::spawn(move || within(LONG, path, || Ok(())).is_ok()));
+        assert!(readers.collect::<Vec<_>>().into_iter().all(|reader| reader.join().unwrap()));
+    }
+
+    #[test]
+    fn a_read_that_panics_is_an_error_and_is_over() {
+        let path = Path::new("a file that panics");
+        assert!(matches!(within(LONG, path, || -> Result<(), _> { panic!("as it should") }), Err(ReadError::System(_))));
+        assert!(within(LONG, path, || Ok(())).is_ok());
+    }
+}
