@@ -6,14 +6,20 @@
 mod reload;
 mod replicas;
 mod serve;
+mod terminal;
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::config::{Config, Sources};
+use crate::config::{CONFIG_BYTES_MAX, CONFIG_YAML, Config, Flag, Origin, Sources};
 use crate::telemetry::LogFormat;
+use terminal::{fail, print, read_input, tell};
+
+/// In place of a file's name: standard input.
+const INPUT: &str = "-";
 
 /// A standalone rate-limit service: one exact limit over any number of replicas, asked over gRPC.
 ///
@@ -33,7 +39,7 @@ enum Command {
     Serve(ServeArguments),
     /// Validate a config file: prints every mistake with its path. Exits with 0 when it is valid, with 1 when not.
     Check {
-        /// The file.
+        /// The file; - for standard input.
         file: PathBuf,
     },
     /// Ask a running server one question and print its answer. Exits with 0 when allowed, 1 when denied, 2 on an error.
@@ -43,7 +49,8 @@ enum Command {
 /// What `serve` can be told; each flag beats the environment, which beats the file.
 #[derive(Debug, clap::Args)]
 pub struct ServeArguments {
-    /// Config file (YAML). Without one, example plans are served from memory.
+    /// Config file (YAML); - for standard input. TOLLGATE_CONFIG_YAML may hold a whole config instead. Without any, example
+    /// plans are served from memory.
     #[arg(short, long, env = "TOLLGATE_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     /// Where to serve gRPC: host:port or unix:/path; may be repeated. Same as --set listen.grpc=A,B.
@@ -56,8 +63,8 @@ pub struct ServeArguments {
     #[arg(short, long, value_name = "URL")]
     store: Option<String>,
     /// Any setting by its path, such as store.deadline=50ms; may be repeated.
-    #[arg(long, value_name = "PATH=VALUE", value_parser = parse_setting)]
-    set: Vec<(String, String)>,
+    #[arg(long, value_name = "PATH=VALUE")]
+    set: Vec<String>,
     /// How much to log: error, warn, info, debug or trace; or per module, such as info,tollgate=debug.
     #[arg(long, env = "TOLLGATE_LOG_LEVEL", default_value = "info", value_name = "LEVEL")]
     log_level: String,
@@ -90,22 +97,42 @@ pub fn run(arguments: Arguments) -> ExitCode {
     match arguments.command {
         None => serve::run(arguments.serve),
         Some(Command::Serve(serve)) => serve::run(serve),
-        Some(Command::Check { file }) => check(file),
+        Some(Command::Check { file }) => check(&file),
         Some(Command::Try(question)) => ask(question),
     }
 }
 
-fn check(file: PathBuf) -> ExitCode {
-    let name = file.display().to_string();
-    match Config::load(Sources { file: Some(file), ..Sources::default() }) {
+fn check(file: &Path) -> ExitCode {
+    let sources = match base(Some(file), None) {
+        Ok(sources) => sources,
+        Err(sentence) => return fail(1, &sentence),
+    };
+    let origin = sources.origin();
+    match Config::load(sources) {
         Ok(config) => {
-            println!("{name}: valid, {} plans", config.plans.len());
-            ExitCode::SUCCESS
+            let plural = if config.plans.len() == 1 { "" } else { "s" };
+            let valid = format!("{origin}: valid, {} plan{plural}", config.plans.len());
+            let told = config.warnings.iter().fold(valid, |told, warning| format!("{told}\n  warning: {warning}"));
+            print(&told).map_or_else(|code| code, |()| ExitCode::SUCCESS)
         }
         Err(mistakes) => {
-            eprintln!("{mistakes}");
+            tell(&mistakes.to_string());
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Where a config is read from: a file, standard input, or a variable, in this order. Errors: a sentence.
+fn base(file: Option<&Path>, variable: Option<String>) -> Result<Sources, String> {
+    match (file, variable) {
+        (Some(_), Some(_)) => Err(format!("two configs are named, --config (or TOLLGATE_CONFIG) and {CONFIG_YAML}; remove one")),
+        (Some(file), None) if file == Path::new(INPUT) => {
+            let text = read_input(CONFIG_BYTES_MAX)?;
+            Ok(Sources { text: Some((Origin::StandardInput, text)), ..Sources::default() })
+        }
+        (Some(file), None) => Ok(Sources { file: Some(file.to_owned()), ..Sources::default() }),
+        (None, Some(text)) => Ok(Sources { text: Some((Origin::Variable, text)), ..Sources::default() }),
+        (None, None) => Ok(Sources::default()),
     }
 }
 
@@ -116,38 +143,32 @@ fn ask(question: TryArguments) -> ExitCode {
     };
     let TryArguments { key, plan, cost, peek, address } = question;
     match runtime.block_on(crate::grpc::ask(&address, key, plan, cost, peek)) {
-        Ok(answer) => {
-            println!("{}", answer.text);
-            ExitCode::from(u8::from(!answer.allowed))
-        }
+        Ok(answer) => print(&answer.text).map_or_else(|_| ExitCode::from(2), |()| ExitCode::from(u8::from(!answer.allowed))),
         Err(message) => fail(2, &message),
     }
 }
 
-fn fail(code: u8, message: &str) -> ExitCode {
-    eprintln!("tollgate: {message}");
-    ExitCode::from(code)
-}
-
-fn parse_setting(text: &str) -> Result<(String, String), String> {
-    let (path, value) = text.split_once('=').ok_or("write PATH=VALUE, such as store.deadline=50ms")?;
-    Ok((path.to_owned(), value.to_owned()))
-}
-
 impl ServeArguments {
-    fn sources(&self) -> Sources {
-        let mut overrides = self.set.clone();
-        if !self.listen.is_empty() {
-            overrides.push(("listen.grpc".to_owned(), self.listen.join(",")));
-        }
-        if self.plaintext {
-            overrides.push(("listen.plaintext".to_owned(), "true".to_owned()));
-        }
-        overrides.extend(self.store.clone().map(|url| ("store.url".to_owned(), url)));
-        // Names and values that are no UTF-8 cannot be settings of ours.
+    /// Errors: a sentence, when it is not clear which config is meant or standard input cannot be read.
+    fn sources(&self) -> Result<Sources, String> {
+        // What is no UTF-8 is no setting; it is kept, so that it is refused and not ignored.
         let text =
-            |(name, value): (std::ffi::OsString, std::ffi::OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
-        Sources { file: self.config.clone(), environment: std::env::vars_os().filter_map(text).collect(), overrides }
+            |(name, value): (OsString, OsString)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned());
+        let environment: Vec<(String, String)> = std::env::vars_os().map(text).collect();
+        let variable = environment.iter().find(|(name, _)| name == CONFIG_YAML).map(|(_, text)| text.clone());
+        let sources = base(self.config.as_deref(), variable)?;
+        Ok(Sources { environment, flags: self.flags(), ..sources })
+    }
+
+    fn flags(&self) -> Vec<Flag> {
+        // One without a = has no path, which is refused with all other mistakes.
+        let set = self.set.iter().map(|text| text.split_once('=').unwrap_or_default());
+        let set = set.map(|(path, value)| Flag::set(path, value));
+        let own = |name: &str, path: &str, value: String| Flag { name: name.to_owned(), path: path.to_owned(), value };
+        let listen = (!self.listen.is_empty()).then(|| own("--listen", "listen.grpc", self.listen.join(",")));
+        let plaintext = self.plaintext.then(|| own("--plaintext", "listen.plaintext", "true".to_owned()));
+        let store = self.store.clone().map(|url| own("--store", "store.url", url));
+        set.chain(listen).chain(plaintext).chain(store).collect()
     }
 }
 
@@ -165,8 +186,8 @@ mod tests {
     fn serve_is_the_default_and_flags_become_settings() {
         let arguments = Arguments::parse_from(["tollgate", "-l", "a:1", "-l", "b:2", "--set", "store.deadline=1s"]);
         assert!(arguments.command.is_none());
-        let overrides = arguments.serve.sources().overrides;
-        assert!(overrides.contains(&("listen.grpc".to_owned(), "a:1,b:2".to_owned())), "{overrides:?}");
-        assert!(overrides.contains(&("store.deadline".to_owned(), "1s".to_owned())));
+        let flags = arguments.serve.flags();
+        let listen = Flag { name: "--listen".to_owned(), path: "listen.grpc".to_owned(), value: "a:1,b:2".to_owned() };
+        assert_eq!(flags, [Flag::set("store.deadline", "1s"), listen]);
     }
 }

@@ -3,6 +3,7 @@
 //! Every mistake is reported at once, each with its path and with what would be right. What comes out ([`Config`]) is
 //! valid; nothing after this module checks a setting again.
 
+mod environment;
 mod listen;
 mod plans;
 mod settings;
@@ -10,7 +11,9 @@ mod source;
 mod store;
 mod store_url;
 mod tree;
+mod warnings;
 mod watch;
+mod yaml;
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -21,7 +24,8 @@ use crate::grpc::Address;
 use crate::plan::PlanSet;
 use crate::tls;
 
-pub use source::{Origin, Sources};
+pub use environment::CONFIG_YAML;
+pub use source::{FILE_BYTES_MAX as CONFIG_BYTES_MAX, Flag, Origin, Sources};
 pub use store_url::StoreUrl;
 pub use watch::Watch;
 
@@ -65,6 +69,8 @@ pub struct Config {
     pub deny_cache_entries: usize,
     /// What is enforced; at least one plan.
     pub plans: PlanSet,
+    /// Sentences about what is valid, and most likely not what was meant.
+    pub warnings: Vec<String>,
 }
 
 impl Config {
@@ -72,19 +78,29 @@ impl Config {
     ///
     /// Errors: every mistake of file, environment and flags.
     pub fn load(sources: Sources) -> Result<Self, Mistakes> {
-        let text = source::text(&sources);
+        let text = source::text(&sources).map(|(text, _)| text);
         Self::of(&sources, text)
     }
 
     /// Checks everything, the file being what was read of it.
     fn of(sources: &Sources, text: Result<String, Mistake>) -> Result<Self, Mistakes> {
-        let whole = |mistake| Mistakes { origin: sources.origin(), mistakes: vec![mistake] };
-        let root = text.and_then(|text| source::merge(&text, sources)).map_err(whole)?;
+        let origin = sources.origin();
+        let text = text.map_err(|mistake| Mistakes { origin: origin.clone(), mistakes: vec![mistake] })?;
         let mut mistakes = Vec::new();
+        let root = match source::merge(&text, sources, &mut mistakes) {
+            Ok(root) => root,
+            Err(of_text) => {
+                mistakes.splice(0..0, of_text);
+                return Err(Mistakes { origin, mistakes });
+            }
+        };
         let config = settings::check(root, &mut mistakes);
         match config {
             Some(config) if mistakes.is_empty() => Ok(config),
-            _ => Err(Mistakes { origin: sources.origin(), mistakes }),
+            _ => {
+                locate(&mut mistakes, &text, sources);
+                Err(Mistakes { origin, mistakes })
+            }
         }
     }
 
@@ -105,6 +121,7 @@ impl Config {
             workers,
             deny_cache_entries,
             plans: _,
+            warnings: _,
         } = self;
         let unlike = [
             ("listen.grpc", *listen_grpc != other.listen_grpc),
@@ -124,6 +141,15 @@ impl Config {
     }
 }
 
+/// Notes of each mistake where it was read. The tree was used up by the check, so it is made once more: only a config that is
+/// wrong costs that.
+fn locate(mistakes: &mut [Mistake], text: &str, sources: &Sources) {
+    let Ok(root) = source::merge(text, sources, &mut Vec::new()) else { return };
+    for mistake in mistakes.iter_mut().filter(|mistake| mistake.place.is_none()) {
+        mistake.place = source::place_of(&root, &mistake.path).map(str::to_owned);
+    }
+}
+
 /// One mistake: where, what is wrong, what would be right.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistake {
@@ -131,6 +157,15 @@ pub struct Mistake {
     pub path: String,
     /// A sentence about it.
     pub message: String,
+    /// Where it was read, such as `line 3`, `flag --set store.url` or `variable TOLLGATE_STORE__URL`, where that is known.
+    pub place: Option<String>,
+}
+
+impl Mistake {
+    /// Whether it was read from a flag or a variable, and so is not one of the file.
+    fn is_elsewhere(&self) -> bool {
+        self.message.starts_with("the variable ") || self.place.as_ref().is_some_and(|place| !place.starts_with("line "))
+    }
 }
 
 impl fmt::Display for Mistake {
@@ -138,7 +173,8 @@ impl fmt::Display for Mistake {
         match self.path.as_str() {
             "" => out.write_str(&self.message),
             path => write!(out, "{path} {}", self.message),
-        }
+        }?;
+        self.place.iter().try_for_each(|place| write!(out, " ({place})"))
     }
 }
 
@@ -152,15 +188,23 @@ pub struct Mistakes {
 
 /// Most mistakes told in one line.
 const MISTAKES_IN_LINE_MAX: usize = 10;
+/// Longest such line, after its first mistake: it is also told in a header of an answer, of which clients take 8 KiB.
+const LINE_BYTES_MAX: usize = 4 << 10;
 
 impl Mistakes {
     /// The first ten, in a line for a log; `tollgate check` tells all.
     pub fn in_one_line(&self) -> String {
-        let told: Vec<String> = self.mistakes.iter().take(MISTAKES_IN_LINE_MAX).map(|mistake| mistake.to_string()).collect();
-        match self.mistakes.len() - told.len() {
-            0 => told.join("; "),
-            more => format!("{}; and {more} more", told.join("; ")),
+        let mut line = String::new();
+        for (index, mistake) in self.mistakes.iter().enumerate() {
+            let mistake = mistake.to_string();
+            let full = index >= MISTAKES_IN_LINE_MAX || line.len() + mistake.len() > LINE_BYTES_MAX;
+            if index > 0 && full {
+                return format!("{line}; and {} more", self.mistakes.len() - index);
+            }
+            line += if index > 0 { "; " } else { "" };
+            line += &mistake;
         }
+        line
     }
 }
 
@@ -169,7 +213,10 @@ impl std::error::Error for Mistakes {}
 impl fmt::Display for Mistakes {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = if self.mistakes.len() == 1 { "" } else { "s" };
-        write!(out, "{}: {} mistake{plural}", self.origin, self.mistakes.len())?;
+        match self.mistakes.iter().all(Mistake::is_elsewhere) {
+            true => write!(out, "flags and environment: {} mistake{plural}", self.mistakes.len())?,
+            false => write!(out, "{}: {} mistake{plural}", self.origin, self.mistakes.len())?,
+        }
         self.mistakes.iter().try_for_each(|mistake| write!(out, "\n  {mistake}"))
     }
 }

@@ -61,7 +61,7 @@ pub fn start(level: &str, format: LogFormat) -> Result<Telemetry, String> {
     // What the layer itself has to complain of would go to standard error, and block there.
     let lines = tracing_subscriber::fmt::layer().with_writer(log.clone()).log_internal_errors(false);
     let lines = match format {
-        LogFormat::Human => lines.with_ansi(stdout_is_terminal()).boxed(),
+        LogFormat::Human => lines.with_ansi(is_coloured()).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
     let spans = trace::Exporter::from_environment()?;
@@ -73,6 +73,8 @@ pub fn start(level: &str, format: LogFormat) -> Result<Telemetry, String> {
     Ok(Telemetry { spans, log })
 }
 
-fn stdout_is_terminal() -> bool {
-    std::io::IsTerminal::is_terminal(&std::io::stdout())
+fn is_coloured() -> bool {
+    // By the convention of no-color.org.
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    !plain && std::io::IsTerminal::is_terminal(&std::io::stdout())
 }

@@ -53,7 +53,7 @@ fn nonsense_on_the_command_line_ends_with_2_and_a_sentence() {
     fails(&["--log-level", "loud"], 2, "must be error, warn, info, debug or trace");
     fails(&["--set", "workers=1025"], 2, "workers is 1025; it is 0 to 1024");
     fails(&["--set", "store.deadline"], 2, "write PATH=VALUE");
-    fails(&["--set", "store.deadline=soon"], 2, "store.deadline is \"soon\"; it must be a duration");
+    fails(&["--set", "store.deadline=soon"], 2, "store.deadline is wrong; it must be a duration");
     fails(&["frobnicate"], 2, "frobnicate");
     // Flags before the command would be lost on it.
     fails(&["--store", "redis://localhost", "serve"], 2, "cannot be used with");
@@ -122,7 +122,7 @@ fn a_port_in_use_ends_with_1_and_names_it() {
 fn check_says_valid_or_every_mistake() {
     let good = file(PLANS.as_bytes());
     let output = run(&["check", good.path().to_str().unwrap()]);
-    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stdout).contains("valid, 1 plans")), (Some(0), true));
+    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stdout).contains("valid, 1 plan\n")), (Some(0), true));
     let bad = file(b"plans: { a: {}, b: {} }\nstore: { urll: x }\n");
     fails(&["check", bad.path().to_str().unwrap()], 1, "3 mistakes");
     fails(&["check", bad.path().to_str().unwrap()], 1, "store.urll is not a field; did you mean url?");

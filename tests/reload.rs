@@ -254,7 +254,7 @@ async fn fault_20_a_bad_file_keeps_the_old_plans_and_is_told_of_once() {
             config("  p: { limits: [ { quota: 0, window: 1m } ] }\n  q: {}\n"),
             "plans.p.limits[0].quota is 0; a quota is at least 1",
         ),
-        (format!("#{}\n", "x".repeat(17 << 20)), "a config has at most 16777216"),
+        (format!("#{}\n", "x".repeat(17 << 20)), "has more than 16777216 bytes"),
         (config(&plan("p", 6)) + "workers: many\n", "workers is \\\"many\\\"; it must be a whole number"),
     ];
     for (index, (content, sentence)) in bad.iter().enumerate() {

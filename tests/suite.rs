@@ -25,6 +25,7 @@ mod faults;
 mod fleet;
 mod flood;
 mod grpc;
+mod hostile_configs;
 mod http;
 mod key_prefix;
 mod log_output;

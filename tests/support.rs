@@ -7,6 +7,7 @@ pub mod cluster;
 pub mod frames;
 pub mod haproxy;
 pub mod history;
+pub mod hostile;
 pub mod http;
 pub mod netns;
 pub mod nginx;

@@ -19,6 +19,9 @@ use crate::tls;
 /// promised, also where reading takes its time. A look at a file of 10 KB takes some 20 us, at the largest some 10 ms.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
+/// Most warnings of one config that are logged.
+const WARNINGS_MAX: usize = 10;
+
 const NO_FILE: &str = "nothing to reload: no config file was named";
 
 /// What a reload needs to know.
@@ -58,8 +61,8 @@ impl Reload {
         }
         let origin = self.watch.origin();
         let judged = match (&origin, &asked) {
-            (Origin::Example, Asked::Nobody) => return,
-            (Origin::Example, _) => {
+            (Origin::Example | Origin::StandardInput | Origin::Variable, Asked::Nobody) => return,
+            (Origin::Example | Origin::StandardInput | Origin::Variable, _) => {
                 tracing::info!(config = %origin, "{NO_FILE}");
                 return asked.answer(Err(NO_FILE.to_owned()));
             }
@@ -79,6 +82,7 @@ impl Reload {
         let edition = self.limiter.edition();
         let (hash, plans) = (edition.config_hash(), edition.plans().len());
         tracing::info!(config = %origin, config_hash = hash, plans, added, removed, edited, "config reloaded");
+        warn_of(&config.warnings);
         let ignored = self.start.settings_unlike(&config);
         if !ignored.is_empty() {
             let settings = ignored.join(", ");
@@ -92,6 +96,16 @@ impl Reload {
         let mistakes = mistakes.in_one_line();
         tracing::error!(config = %origin, mistakes, "config not reloaded, the plans stay as they are");
         format!("the plans stay as they are: {mistakes}")
+    }
+}
+
+/// Logs what a config has that is valid, and most likely not what was meant.
+pub(super) fn warn_of(warnings: &[String]) {
+    for warning in warnings.iter().take(WARNINGS_MAX) {
+        tracing::warn!(warning, "the config is valid, and may not mean what it says");
+    }
+    if let Some(more) = warnings.len().checked_sub(WARNINGS_MAX).filter(|more| *more > 0) {
+        tracing::warn!(more, "there are more warnings of the config; tollgate check tells all");
     }
 }
 

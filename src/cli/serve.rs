@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use futures_util::future::OptionFuture;
 
+use super::ServeArguments;
 use super::reload::Reload;
 use super::replicas::{Announcing, Replicas};
-use super::{ServeArguments, fail};
+use super::terminal::fail;
 use crate::clock::SystemClock;
 use crate::config::{Config, Origin, StoreUrl, Watch};
 use crate::descriptors::{self, ConnectionCaps};
@@ -29,7 +30,10 @@ use crate::{shutdown, telemetry};
 const FIRST_CONNECTION: Duration = Duration::from_millis(500);
 
 pub(super) fn run(arguments: ServeArguments) -> ExitCode {
-    let mut watch = Watch::new(arguments.sources());
+    let mut watch = match arguments.sources() {
+        Ok(sources) => Watch::new(sources),
+        Err(sentence) => return fail(2, &sentence),
+    };
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(1, &format!("cannot start: {error}")),
@@ -90,6 +94,7 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
         Err(error) => return fail(1, &error.to_string()),
     };
     let announcing = OptionFuture::from(replicas.map(Replicas::start)).await;
+    super::reload::warn_of(&config.warnings);
     announce(&limiter, count, &config.store_url, &watch.origin(), &listeners);
     let (reloader, asked) = grpc::reloader();
     let calls = listeners.admin.as_ref().map(|_| AdminCalls::default());

@@ -2,6 +2,40 @@
 
 use super::*;
 
+#[path = "../../tests/support/hostile.rs"]
+#[allow(unreachable_pub, reason = "shared with the suites")]
+mod hostile;
+
+/// Whatever a seed makes is a config, or mistakes that each say where and repeat no secret.
+#[test]
+fn fuzz_hostile_configs() {
+    bolero::check!().with_type::<u64>().for_each(|seed| {
+        let hostile::Hostile { kind, bytes, set, environment } = hostile::hostile(*seed);
+        let flag = |text: &String| text.split_once('=').map_or(Flag::set("", ""), |(path, value)| Flag::set(path, value));
+        let text = (Origin::StandardInput, String::from_utf8_lossy(&bytes).into_owned());
+        let sources = Sources { text: Some(text), environment, flags: set.iter().map(flag).collect(), ..Sources::default() };
+        let loaded = Config::load(sources);
+        if let Err(mistakes) = &loaded {
+            for mistake in &mistakes.mistakes {
+                let told = mistake.to_string();
+                let placed = !mistake.path.is_empty() || mistake.place.is_some();
+                assert!(placed || is_of_the_whole(&mistake.message), "{kind}, seed {seed}: {told}");
+                assert!(!told.contains(char::is_control) && told.len() < 4_096, "{kind}, seed {seed}: {told:?}");
+                assert!(kind == "random signs" || !told.contains(hostile::SECRET), "{kind}, seed {seed}: {told}");
+            }
+            assert!(mistakes.in_one_line().len() < 10_000);
+        }
+        sound(loaded);
+    });
+}
+
+fn is_of_the_whole(message: &str) -> bool {
+    ["is empty; ", "is not UTF-8: line ", "has more than ", "the variable ", "a flag or variable ", "a path names "]
+        .iter()
+        .any(|begin| message.starts_with(begin))
+        || message.contains(" brackets, commas and colons; ")
+}
+
 fn load(text: String) -> Result<Config, Mistakes> {
     Config::of(&Sources::default(), Ok(text))
 }

@@ -18,6 +18,13 @@ const LAME_DUCK_MAX: Duration = Duration::from_secs(3);
 const AGE_MIN: Duration = Duration::from_secs(1);
 const AGE_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
+/// Most addresses for gRPC, each a socket; a host has a few networks, and a socket or two for its own processes.
+const ADDRESSES_MAX: usize = 64;
+/// Longest address: a name of 253 letters and a port, or a path of 108 bytes.
+const ADDRESS_BYTES_MAX: usize = 300;
+/// Most names of callers; all are looked at for each handshake.
+const CLIENT_NAMES_MAX: usize = 1_000;
+
 /// The checked section.
 pub(super) struct Listen {
     pub grpc: Vec<Address>,
@@ -110,8 +117,16 @@ fn address_or_off(node: Node, mistakes: &mut Mistakes) -> Option<Option<Address>
     let path = node.path.clone();
     match node.text(mistakes)?.as_str() {
         "" => Some(None),
-        text => text.parse().map(Some).map_err(|error| wrong(mistakes, &path, format!("is wrong: {error}"))).ok(),
+        text => address(text, &path, mistakes).map(Some),
     }
+}
+
+fn address(text: &str, path: &str, mistakes: &mut Mistakes) -> Option<Address> {
+    if text.len() > ADDRESS_BYTES_MAX {
+        wrong(mistakes, path, format!("has {} bytes; an address has at most {ADDRESS_BYTES_MAX}", text.len()));
+        return None;
+    }
+    text.parse().map_err(|error| wrong(mistakes, path, format!("is wrong: {error}"))).ok()
 }
 
 fn addresses(nodes: Vec<Node>, mistakes: &mut Mistakes) -> Option<Vec<Address>> {
@@ -119,13 +134,14 @@ fn addresses(nodes: Vec<Node>, mistakes: &mut Mistakes) -> Option<Vec<Address>> 
         wrong(mistakes, "listen.grpc", "is empty; name at least one address, such as 127.0.0.1:50051");
         return None;
     }
+    if nodes.len() > ADDRESSES_MAX {
+        wrong(mistakes, "listen.grpc", format!("has {} addresses; at most {ADDRESSES_MAX} are listened at", nodes.len()));
+        return None;
+    }
     let mut addresses = Vec::new();
     for node in nodes {
         let path = node.path.clone();
-        match node.text(mistakes)?.parse() {
-            Ok(address) => addresses.push(address),
-            Err(error) => wrong(mistakes, &path, format!("is wrong: {error}")),
-        }
+        addresses.extend(address(&node.text(mistakes)?, &path, mistakes));
     }
     Some(addresses)
 }
@@ -163,13 +179,18 @@ fn tls(node: Node, mistakes: &mut Mistakes) -> Option<tls::Settings> {
 }
 
 fn names(node: Node, mistakes: &mut Mistakes) -> Option<Vec<tls::ClientName>> {
+    let (list, nodes) = (node.path.clone(), node.list(mistakes)?);
+    if nodes.len() > CLIENT_NAMES_MAX {
+        wrong(mistakes, &list, format!("has {} names; at most {CLIENT_NAMES_MAX} are compared", nodes.len()));
+        return None;
+    }
     let mut names = Vec::new();
-    for node in node.list(mistakes)? {
+    for node in nodes {
         let path = node.path.clone();
         let name = node.text(mistakes)?;
         match tls::ClientName::parse(&name) {
             Ok(name) => names.push(name),
-            Err(right) => wrong(mistakes, &path, format!("is {name:?}; {right}")),
+            Err(right) => wrong(mistakes, &path, format!("is wrong; {right}")),
         }
     }
     Some(names)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::tree::{Mistakes, Node, Table, wrong};
+use super::tree::{Mistakes, Node, Shown, Table, wrong};
 use crate::plan::{
     Algorithm, Anchor, LIMITS_MAX, Limit, LimitError, OnStoreFailure, PLANS_MAX, PRECISION_DEFAULT, Plan, PlanSet, Rule,
     check_name,
@@ -46,7 +46,7 @@ pub(super) fn check(node: Option<Node>, default_plan: Option<&str>, mistakes: &m
             wrong(
                 mistakes,
                 "default_plan",
-                format!("is {:?}, which is no plan of this config{near}", default_plan.unwrap_or("")),
+                format!("is {}, which is no plan of this config{near}", Shown(default_plan.unwrap_or(""))),
             );
             None
         }
@@ -118,7 +118,11 @@ fn limits(node: Node, mistakes: &mut Mistakes) -> Option<Vec<Limit>> {
         let place = format!("{path}[{index}]");
         let before = &limits[..index];
         if before.iter().any(|other| other.name() == limit.name()) {
-            wrong(mistakes, &place, format!("is named {:?} like one before it; give each limit a name of its own", limit.name()));
+            wrong(
+                mistakes,
+                &place,
+                format!("is named {} like one before it; give each limit a name of its own", Shown(limit.name())),
+            );
         }
         if before.iter().any(|other| other.shape() == limit.shape()) {
             wrong(
@@ -145,7 +149,7 @@ fn limit(node: Node, mistakes: &mut Mistakes) -> Option<Limit> {
     let name: Arc<str> = match (name?, window_text) {
         (Some(name), _) => name.into(),
         // Two limits of one window and different algorithms are told apart by the algorithm.
-        (None, window) => format!("{}/{}", kind_name(kind?), window.unwrap_or_default().replace(' ', "")).into(),
+        (None, text) => format!("{}/{}", kind_name(kind?), text.unwrap_or_default().replace(' ', "")).into(),
     };
     let limit = Limit::new(name, quota?, window?, algorithm?);
     limit.map_err(|errors| errors.iter().for_each(|error| numbers(&path, error, mistakes))).ok()

@@ -9,6 +9,7 @@ use super::listen;
 use super::plans;
 use super::store;
 use super::tree::{Mistakes, Node, Table, wrong};
+use super::warnings;
 use crate::limiter::{DENY_CACHE_DEFAULT, DENY_CACHE_MAX};
 
 /// More than the largest hosts have cores; each worker has a thread and, with Redis, a connection to it.
@@ -26,6 +27,7 @@ pub(super) fn check(root: Value, mistakes: &mut Mistakes) -> Option<Config> {
     root.finish(mistakes);
     let listen = listen?;
     let (store_url, store_deadline, expected_replicas) = store?;
+    let plans = plans?;
     Some(Config {
         listen_grpc: listen.grpc,
         listen_http: listen.http,
@@ -39,7 +41,8 @@ pub(super) fn check(root: Value, mistakes: &mut Mistakes) -> Option<Config> {
         expected_replicas,
         deny_cache_entries: deny_cache_entries?,
         workers: workers?,
-        plans: plans?,
+        warnings: warnings::of(&plans),
+        plans,
     })
 }
 

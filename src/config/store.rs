@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::store_url::StoreUrl;
 use super::tree::{Mistakes, Node, Table, wrong};
-use crate::duration;
 use crate::store::{REPLICAS_MAX, RedisTarget, Tls};
 
 const DEADLINE_DEFAULT: Duration = Duration::from_millis(25);
@@ -32,7 +31,7 @@ pub(super) fn check(root: &mut Table, mistakes: &mut Mistakes) -> Option<(StoreU
         let path = node.path.clone();
         let deadline = node.duration(mistakes)?;
         if !(DEADLINE_MIN..=DEADLINE_MAX).contains(&deadline) {
-            wrong(mistakes, &path, format!("is {}; a deadline is 1ms to 10s", duration::Shown(deadline)));
+            wrong(mistakes, &path, "is out of range; a deadline is 1ms to 10s");
         }
         Some(deadline)
     });
@@ -48,13 +47,13 @@ fn replicas(node: Node, mistakes: &mut Mistakes) -> Option<Option<u64>> {
     if text.as_deref() == Some(AUTO) {
         return Some(None);
     }
-    if let Some(text) = text.filter(|text| !text.bytes().all(|byte| byte.is_ascii_digit())) {
-        wrong(mistakes, &path, format!("is {text:?}; it is {AUTO}, or 1 to {REPLICAS_MAX}"));
+    if text.is_some_and(|text| !text.bytes().all(|byte| byte.is_ascii_digit())) {
+        wrong(mistakes, &path, format!("is wrong; it is {AUTO}, or 1 to {REPLICAS_MAX}"));
         return None;
     }
     let replicas = node.number(mistakes)?;
     if !(1..=REPLICAS_MAX).contains(&replicas) {
-        wrong(mistakes, &path, format!("is {replicas}; it is {AUTO}, or 1 to {REPLICAS_MAX}"));
+        wrong(mistakes, &path, format!("is out of range; it is {AUTO}, or 1 to {REPLICAS_MAX}"));
     }
     Some(Some(replicas))
 }

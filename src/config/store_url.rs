@@ -66,11 +66,13 @@ fn memory(url: &Url) -> Result<StoreUrl, String> {
     let mut capacity = CAPACITY_DEFAULT;
     for (name, value) in url.query_pairs() {
         if name != "capacity" {
-            return Err(format!("has a parameter {name:?}; memory: knows capacity, such as memory:?capacity=64MiB"));
+            return Err(
+                "has a parameter that memory: does not know; it knows capacity, such as memory:?capacity=64MiB".to_owned()
+            );
         }
-        capacity = bytes(&value).filter(|bytes| *bytes >= CAPACITY_MIN).ok_or_else(|| {
-            format!("has the capacity {value:?}; write at least 1MiB, as a whole number of KiB, MiB or GiB, such as 64MiB")
-        })?;
+        capacity = bytes(&value)
+            .filter(|bytes| *bytes >= CAPACITY_MIN)
+            .ok_or("has a capacity that is none; write at least 1MiB, as a whole number of KiB, MiB or GiB, such as 64MiB")?;
     }
     if !url.path().is_empty() || url.has_host() {
         return Err("names more than memory: ; it is memory: or memory:?capacity=64MiB".to_owned());

@@ -16,11 +16,13 @@ fn load_bytes(bytes: &[u8], environment: &[(&str, &str)], overrides: &[(&str, &s
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(bytes).unwrap();
     let own = |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
-    Config::load(Sources { file: Some(file.path().into()), environment: own(environment), overrides: own(overrides) })
+    let flags = overrides.iter().map(|(path, value)| Flag::set(path, value)).collect();
+    Config::load(Sources { file: Some(file.path().into()), environment: own(environment), flags, ..Sources::default() })
 }
 
 fn mistakes(yaml: &str) -> Vec<String> {
-    load(yaml).unwrap_err().mistakes.iter().map(ToString::to_string).collect()
+    let mistakes = load(yaml).unwrap_err().mistakes;
+    mistakes.into_iter().map(|mistake| Mistake { place: None, ..mistake }.to_string()).collect()
 }
 
 /// The one mistake of a plan `p` with this limit.
@@ -68,7 +70,7 @@ fn every_mistake_is_reported_at_once_with_its_path() {
         "plans.a.limits[0].quota",
         "plans.a.limits[1].window",
         "plans.b",
-        "plans.c",
+        "plans.\"c",
     ];
     assert_eq!(paths, expected, "{found:#?}");
 }
@@ -97,7 +99,7 @@ fn a_limit_s_mistakes_say_what_would_be_right() {
         ("{ quota: 1e30, window: 1m }", "it must be a whole number"),
         ("{ quota: 1 }", "plans.p.limits[0] has no window"),
         ("{ window: 1m }", "plans.p.limits[0] has no quota"),
-        ("{ quota: 1, window: 60 }", "window is 60; it must be a duration with its unit"),
+        ("{ quota: 1, window: 60 }", "window is 60; it must be a duration: it has a number without a unit"),
         ("{ quota: 1, window: 1 fortnight }", "must be a duration"),
         (
             "{ quota: 1, window: 1M }",
@@ -250,10 +252,10 @@ fn tls_names_a_pair_and_whom_it_lets_in() {
         ("cert_file: [], key_file: k", vec!["listen.tls.cert_file is a list"]),
         ("cert_file: '', key_file: k", vec!["listen.tls.cert_file is empty"]),
         ("cert_file: c, key_file: k, client_names: [a]", vec!["listen.tls.client_names is of no use without client_ca_file"]),
-        ("cert_file: c, key_file: k, client_ca_file: a, client_names: ['*.a']", vec!["listen.tls.client_names[0] is \"*.a\""]),
+        ("cert_file: c, key_file: k, client_ca_file: a, client_names: ['*.a']", vec!["listen.tls.client_names[0] is wrong; "]),
         (
             "cert_file: c, key_file: k, client_ca_file: a, client_names: [a, 'spiffe://h*', 'spiffe://h/../*']",
-            vec!["listen.tls.client_names[1] is \"spiffe://h*\"; a *", "listen.tls.client_names[2] is \"spiffe://h/../*\""],
+            vec!["listen.tls.client_names[1] is wrong; a *", "listen.tls.client_names[2] is wrong; "],
         ),
         ("cert_file: c, key_file: k, ca_file: a", vec!["listen.tls.ca_file is not a field"]),
     ] {
@@ -311,15 +313,15 @@ fn a_file_that_cannot_be_read_as_a_config_says_why() {
         (b"\xff\xfe", "is not UTF-8: line 1"),
         (b"plans:\n  a: \xc3", "is not UTF-8: line 2"),
         (b"plans: [", "is not valid YAML"),
-        (b"plans: {a: {blocked: true}}\n---\nplans: {}", "is not valid YAML"),
-        (b"a: 1\na: 2", "is not valid YAML"),
-        (b"- 1", ""),
-        (b"42", ""),
-        (b"hello", ""),
+        (b"plans: {a: {blocked: true}}\n---\nplans: {}", "begins a second document (---); a config is one (line 2)"),
+        (b"a: 1\na: 2", "a is there twice, the first time at line 1; remove one of them (line 2)"),
+        (b"- 1", "the config is a list; it must be a table of fields (line 1)"),
+        (b"42", "the config is a text; it must be a table of fields (line 1)"),
+        (b"hello", "the config is a text; it must be a table of fields (line 1)"),
         (b"plans: {}", "plans has no plan"),
         (b"plans: []", "plans is a list; it must be a table"),
-        ("[".repeat(100_000).as_bytes(), "is nested more than 128 deep at line 1"),
-        ("- ".repeat(100_000).as_bytes(), "is nested more than 128 deep at line 1"),
+        ("[".repeat(100_000).as_bytes(), "is nested more than 32 deep (line 1)"),
+        ("- ".repeat(100_000).as_bytes(), "is nested more than 32 deep (line 1)"),
     ] {
         let message = load_bytes(bytes, &[], &[]).unwrap_err().to_string();
         assert!(message.contains(part), "{message}");
@@ -338,7 +340,7 @@ fn a_huge_file_is_refused_unread() {
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().set_len(1 << 40).unwrap();
     let error = Config::load(Sources { file: Some(file.path().into()), ..Sources::default() }).unwrap_err();
-    assert!(error.to_string().contains("a config has at most 16777216"), "{error}");
+    assert!(error.to_string().contains("has more than 16777216 bytes"), "{error}");
 }
 
 #[test]
@@ -360,12 +362,187 @@ fn environment_beats_file_and_flags_beat_both() {
     assert!(misspelt.to_string().contains("store.deadlin is not a field; did you mean deadline?"), "{misspelt}");
 }
 
+/// So that a name with single underscores is told the right one, of whatever setting.
+#[test]
+fn every_setting_is_in_the_list_of_those_that_variables_may_name() {
+    let mut listed: Vec<&str> = environment::SETTINGS.to_vec();
+    let tables = ["", "listen", "listen.tls", "store", "store.tls", "deny_cache"];
+    let mut checked = Vec::new();
+    for table in tables {
+        let field = if table.is_empty() { "zzzzzzzz".to_owned() } else { format!("{table}.zzzzzzzz") };
+        let found = load_with(PLANS, &[], &[("store.url", "rediss://h"), (&field, "1")]).unwrap_err().to_string();
+        let known = found.split_once("there are ").unwrap().1.split([' ', '\n']).take_while(|word| !word.starts_with('('));
+        let paths = known.map(|name| name.trim_end_matches(',').to_owned());
+        checked.extend(paths.map(|name| if table.is_empty() { name } else { format!("{table}.{name}") }));
+    }
+    checked.retain(|path| !tables.contains(&path.as_str()));
+    checked.sort();
+    listed.sort();
+    assert_eq!(checked, listed);
+}
+
+#[test]
+fn a_mistake_says_where_it_was_read() {
+    let found = load_with(
+        "plans:\n  p:\n    limits:\n      - quota: 0\n        window: 1m\nworkers: 2000\n",
+        &[("TOLLGATE_DENY_CACHE__ENTRIES", "-1")],
+        &[("listen.lame_duck", "9s"), ("plans.q.shadow", "maybe")],
+    );
+    let found = found.unwrap_err();
+    let mut places: Vec<String> = found.mistakes.iter().map(|mistake| mistake.place.clone().unwrap()).collect();
+    places.sort();
+    let expected =
+        ["flag --set listen.lame_duck", "flag --set plans.q.shadow", "line 4", "line 6", "variable TOLLGATE_DENY_CACHE__ENTRIES"];
+    assert!(expected.iter().all(|place| places.contains(&(*place).to_owned())), "{places:?}");
+    assert!(
+        found.to_string().contains(
+            "\n  plans.p.limits[0].quota is 0; a quota is at least 1 (to let nothing pass, use `blocked: true`) (line 4)"
+        )
+    );
+    let elsewhere =
+        Config::load(Sources { flags: vec![Flag::set("workers", "many")], ..Sources::default() }).unwrap_err().to_string();
+    assert_eq!(
+        elsewhere,
+        "flags and environment: 1 mistake\n  workers is \"many\"; it must be a whole number in digits alone, such as 1000 (flag --set workers)"
+    );
+}
+
+#[test]
+fn a_variable_that_would_be_ignored_is_a_mistake() {
+    for name in ["TOLLGATE_STORE_URL", "TOLLGATE_STOER__URL", "TOLLGATE_ANYTHING", "tollgate_store__url"] {
+        let found = load_with(PLANS, &[(name, "canary")], &[]).unwrap_err();
+        assert_eq!(found.mistakes.len(), 1, "{found}");
+        assert!(
+            found.to_string().contains(&format!("the variable {name} is no setting; ")) && !found.to_string().contains("canary")
+        );
+    }
+    let links = [
+        ("TOLLGATE_PORT", "tcp://10.0.0.1:50051"),
+        ("TOLLGATE_SERVICE_HOST", "10.0.0.1"),
+        ("TOLLGATE_PORT_50051_TCP_ADDR", "10.0.0.1"),
+        ("TOLLGATE_ADMIN_SERVICE_PORT_GRPC", "50051"),
+        ("TOLLGATE_CONFIG", "/etc/tollgate.yaml"),
+        ("TOLLGATE_LOG_LEVEL", "info"),
+    ];
+    assert!(load_with(PLANS, &links, &[]).is_ok());
+}
+
+#[test]
+fn numbers_are_written_in_one_way() {
+    for (number, right) in [
+        ("010", "a whole number without a 0 before it"),
+        ("00", "a whole number without a 0 before it"),
+        ("1e3", "a whole number in digits alone, such as 1000"),
+        ("1_000", "a whole number in digits alone"),
+        ("0x10", "a whole number in digits alone"),
+        ("+5", "a whole number in digits alone"),
+        ("5.0", "a whole number in digits alone"),
+        ("18446744073709551616", "a whole number of 19 digits at most"),
+    ] {
+        let limit = format!("{{ quota: {number}, window: 1m }}");
+        assert_eq!(
+            mistake_of(&limit).split_once("it must be ").unwrap().1.split(" (").next().unwrap().get(..right.len()),
+            Some(right),
+            "{number}"
+        );
+    }
+    assert_eq!(
+        load("plans: { p: { limits: [ { quota: '7', window: 1m } ] } }").unwrap().plans.get("p").unwrap().limits()[0].quota(),
+        7
+    );
+}
+
+#[test]
+fn names_are_written_once_however_they_are_spelt() {
+    for (plans, path) in [
+        ("{ 1: { blocked: true }, '1': { unlimited: true } }", "plans.1"),
+        ("{ a: { blocked: true }, \"\\x61\": { unlimited: true } }", "plans.a"),
+        ("{ a: { blocked: true, blocked: true } }", "plans.a.blocked"),
+        ("{ a: { limits: [ { quota: 1, quota: 2, window: 1s } ] } }", "plans.a.limits[0].quota"),
+    ] {
+        let found = mistakes(&format!("plans: {plans}"));
+        assert!(
+            found.len() == 1 && found[0].starts_with(&format!("{path} is there twice, the first time at line 1")),
+            "{found:?}"
+        );
+    }
+    // All of them at once.
+    assert_eq!(mistakes("plans: { a: { blocked: true }, a: {}, a: {} }\nplans: {}").len(), 3);
+}
+
+#[test]
+fn a_text_is_read_as_it_was_saved() {
+    for text in [
+        format!("\u{feff}{PLANS}"),
+        PLANS.replace('\n', "\r\n"),
+        format!("---\n{PLANS}...\n"),
+        format!("%YAML 1.2\n---\n{PLANS}"),
+    ] {
+        assert!(load(&text).is_ok(), "{text:?}");
+    }
+    let found = load_bytes(&[0xff, 0xfe, b'p', 0], &[], &[]).unwrap_err().to_string();
+    assert!(found.contains("it looks like UTF-16, so save it as UTF-8"), "{found}");
+    for (letter, told) in [('\0', "U+0000"), ('\u{1b}', "U+001B"), ('\u{85}', "U+0085"), ('\u{feff}', "U+FEFF")] {
+        let found = mistakes(&format!("{PLANS}{letter}nonsense: ["));
+        assert!(found.len() == 1 && found[0].contains(&format!("has the control character {told}")), "{found:?}");
+    }
+    let found = mistakes("plans: { \"a\\nb\": { blocked: true } }");
+    assert!(found[0].starts_with("plans.\"a\\nb\" is no name of a plan"), "{found:?}");
+}
+
+#[test]
+fn aliases_repeat_values_within_bounds() {
+    let shared = "plans:\n  a: &a { limits: [ { quota: 7, window: 1m } ] }\n  b: *a\n";
+    assert_eq!(load(shared).unwrap().plans.get("b").unwrap().limits()[0].quota(), 7);
+    let levels: String =
+        (1..12).map(|level| format!("a{level}: &a{level} [{}]\n", format!("*a{},", level - 1).repeat(9))).collect();
+    for (text, part) in [
+        (
+            format!("a0: &a0 [x]\n{levels}"),
+            "comes to more values than a config has, counting what its aliases (*…) repeat (line ",
+        ),
+        ("plans: &a { p: *a }".to_owned(), "has an alias (*…) of what it stands in itself (line 1)"),
+        ("plans: { <<: { a: {} } }".to_owned(), "has a merge key (<<)"),
+        ("plans: !!map {}".to_owned(), "has a tag (!…)"),
+        ("? [a]\n: b".to_owned(), "has a list or a table in place of a name"),
+    ] {
+        let found = load(&text).unwrap_err().to_string();
+        assert!(found.contains(part), "{text}: {found}");
+    }
+}
+
+#[test]
+fn what_may_be_a_secret_is_not_repeated() {
+    for text in [
+        "store: redis://:canary@h",
+        "store: { canary }",
+        "store: { deadline: canary, expected_replicas: canary, url: [canary], tls: canary }",
+        "store: { url: 'memory:?capacity=canary' }",
+        "store: { url: 'memory:?canary=1' }",
+        "listen: { tls: { client_names: ['*canary*'], canary: 1 }, admin_token_file: { canary: canary } }",
+        "canary",
+        "{ canary }",
+        "\"canary",
+        "@canary",
+    ] {
+        let found = load(text).unwrap_err().to_string();
+        let paths = found.lines().skip(1).collect::<String>();
+        assert!(!paths.contains("canary"), "{text}: {found}");
+    }
+    for path in ["store.redis://:canary@h", "store.canary@", "canary:canary"] {
+        let found = load_with(PLANS, &[], &[(path, "canary")]).unwrap_err().to_string();
+        assert!(!found.contains("canary"), "{path}: {found}");
+    }
+}
+
 #[test]
 fn the_number_of_replicas_is_a_number_or_left_to_them() {
     let load =
         |written: &str| load(&format!("{PLANS}store: {{ expected_replicas: {written} }}\n")).map(|it| it.expected_replicas);
     assert_eq!((load("auto").unwrap(), load("1").unwrap(), load("10000").unwrap()), (None, Some(1), Some(10_000)));
-    for (wrong, said) in [("0", "is 0"), ("10001", "is 10001"), ("atuo", "is \"atuo\""), ("-1", "-1")] {
+    for (wrong, said) in
+        [("0", "out of range"), ("10001", "out of range"), ("atuo", "is wrong; it is auto"), ("-1", "is wrong; it is auto")]
+    {
         let told = load(wrong).unwrap_err().to_string();
         assert!(told.contains("store.expected_replicas") && told.contains(said), "{told}");
     }
@@ -380,9 +557,9 @@ fn brackets_in_comments_nest_nothing() {
 }
 
 #[test]
-fn what_is_no_plain_file_is_read_to_a_bound() {
+fn what_is_no_regular_file_is_not_read() {
     let error = Config::load(Sources { file: Some("/dev/zero".into()), ..Sources::default() }).unwrap_err();
-    assert!(error.to_string().contains("no config does"), "{error}");
+    assert!(error.to_string().contains("is a device; name a regular file"), "{error}");
 }
 
 #[test]
@@ -400,7 +577,7 @@ fn what_stands_beside_a_redis_must_fit_it() {
     assert_eq!(mistakes("tls: { ca_file: /ca }"), ["store.tls"]);
     assert_eq!(mistakes("url: 'redis://h', tls: { ca_file: /ca }"), ["store.tls"]);
     assert_eq!(mistakes("url: 'rediss://h', tls: { cert_file: /c }"), ["store.tls"]);
-    assert_eq!(mistakes("url: 'rediss://h', tls: { ca_file: '', chain: x }"), ["store.tls.ca_file", "store.tls.chain"]);
+    assert_eq!(mistakes("url: 'rediss://h', tls: { ca_file: '', chain: x }"), ["store.tls.ca_file", "store.tls"]);
     assert_eq!(mistakes("url: 'redis://h', username: u"), ["store.url"]);
     assert_eq!(mistakes("url: 'redis://u:p@h', username: u"), ["store.username"]);
     assert_eq!(mistakes("url: 'redis://u:p@h', password_file: /p"), ["store.password_file"]);

@@ -1,5 +1,8 @@
 //! A walk over raw values that remembers where it is and collects every mistake instead of stopping at the first.
+//!
+//! What a value says is told only where it cannot be a secret, see [`is_secret`].
 
+use std::fmt;
 use std::time::Duration;
 
 use config::{Map, Value, ValueKind};
@@ -9,6 +12,12 @@ use crate::duration;
 
 /// Names further away than this many edits are no help to offer.
 const SUGGESTION_EDITS_MAX: usize = 3;
+/// Most letters of a name or value that a mistake repeats.
+const SHOWN_LETTERS_MAX: usize = 64;
+/// Most mistakes that are collected; a text of some megabytes can have hundreds of thousands.
+const MISTAKES_MAX: usize = 1_000;
+/// Digits of the largest number, 18,446,744,073,709,551,615.
+const NUMBER_DIGITS_MAX: usize = 20;
 
 /// A value and its path.
 pub(super) struct Node {
@@ -28,7 +37,14 @@ pub(super) type Mistakes = Vec<Mistake>;
 
 /// Notes a mistake at `path`.
 pub(super) fn wrong(mistakes: &mut Mistakes, path: &str, message: impl Into<String>) {
-    mistakes.push(Mistake { path: path.to_owned(), message: message.into() });
+    note(mistakes, Mistake { path: path.to_owned(), message: message.into(), place: None });
+}
+
+/// Notes a mistake, unless there are so many that nobody reads on.
+pub(super) fn note(mistakes: &mut Mistakes, mistake: Mistake) {
+    if mistakes.len() < MISTAKES_MAX {
+        mistakes.push(mistake);
+    }
 }
 
 impl Node {
@@ -70,20 +86,16 @@ impl Node {
     pub(super) fn text(self, mistakes: &mut Mistakes) -> Option<String> {
         match self.value {
             ValueKind::String(text) => Some(text),
-            // A name such as 2024 is written without quotes often enough.
-            ValueKind::I64(number) => Some(number.to_string()),
             other => self_wrong(mistakes, &self.path, &other, "a text"),
         }
     }
 
     pub(super) fn number(self, mistakes: &mut Mistakes) -> Option<u64> {
         let parsed = match &self.value {
-            ValueKind::I64(number) => u64::try_from(*number).ok(),
-            ValueKind::U64(number) => Some(*number),
-            ValueKind::String(text) => text.parse().ok(),
-            _ => None,
+            ValueKind::String(text) => number(text),
+            _ => Err("a whole number in digits alone, such as 1000"),
         };
-        parsed.or_else(|| self_wrong(mistakes, &self.path, &self.value, "a whole number, 0 or more"))
+        parsed.map_err(|right| self_wrong::<()>(mistakes, &self.path, &self.value, right)).ok()
     }
 
     pub(super) fn truth(self, mistakes: &mut Mistakes) -> Option<bool> {
@@ -116,6 +128,18 @@ impl Node {
     }
 }
 
+/// A whole number as people write it. Errors: what would be right. Other forms mean other things to other readers of YAML:
+/// `010` is 8 or 10, `1_000` is 1000 or a text.
+fn number(text: &str) -> Result<u64, &'static str> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    match text.as_bytes() {
+        [b'0', _, ..] if digits => Err("a whole number without a 0 before it"),
+        _ if digits && text.len() <= NUMBER_DIGITS_MAX => text.parse().map_err(|_| "a whole number of 19 digits at most"),
+        _ if digits => Err("a whole number of 19 digits at most"),
+        _ => Err("a whole number in digits alone, such as 1000"),
+    }
+}
+
 impl Table {
     /// Takes a field out, if it is there.
     pub(super) fn take(&mut self, name: &'static str) -> Option<Node> {
@@ -128,7 +152,7 @@ impl Table {
     pub(super) fn take_all(self) -> Vec<(String, Node)> {
         let path = self.path;
         let node = |(name, value): (String, Value)| {
-            let node = Node { path: join(&path, &name), value: value.kind };
+            let node = Node { path: join(&path, &shown_key(&name)), value: value.kind };
             (name, node)
         };
         let mut all: Vec<_> = self.fields.into_iter().map(node).collect();
@@ -139,23 +163,59 @@ impl Table {
 
     /// Complains of every field that nobody took.
     pub(super) fn finish(self, mistakes: &mut Mistakes) {
-        let mut left: Vec<&String> = self.fields.keys().collect();
-        left.sort();
-        for name in left {
-            let near = self.known.iter().map(|known| (strsim::damerau_levenshtein(known, name), known)).min();
-            let message = match near {
-                Some((edits, known)) if edits <= SUGGESTION_EDITS_MAX && edits < name.len() => {
-                    format!("is not a field; did you mean {known}?")
+        let mut left: Vec<(&String, &Value)> = self.fields.iter().collect();
+        left.sort_by_key(|(name, _)| *name);
+        for (name, value) in left {
+            let near = self.known.iter().map(|known| (strsim::damerau_levenshtein(known, &shown_key(name)), known)).min();
+            let near = near.filter(|(edits, _)| *edits <= SUGGESTION_EDITS_MAX && *edits < name.len());
+            let known = self.known.join(", ");
+            let (path, message) = match near {
+                Some((_, known)) => (join(&self.path, &shown_key(name)), format!("is not a field; did you mean {known}?")),
+                // A name that is like none of ours may be a value that stands in the wrong place.
+                None if self.path.is_empty() || is_secret(&self.path) => {
+                    (self.path.clone(), format!("has a field that is not known; there are {known}"))
                 }
-                _ => format!("is not a field; there are {}", self.known.join(", ")),
+                None => (join(&self.path, &shown_key(name)), format!("is not a field; there are {known}")),
             };
-            wrong(mistakes, &join(&self.path, name), message);
+            note(mistakes, Mistake { path, message, place: value.origin().map(str::to_owned) });
         }
     }
 }
 
-fn join(path: &str, name: &str) -> String {
+/// A path and a name below it.
+pub(super) fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+}
+
+/// A name of the user's as it stands in a path: on one line, and not too long.
+pub(super) fn shown_key(name: &str) -> String {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "_-./".contains(letter);
+    if !name.is_empty() && name.len() <= SHOWN_LETTERS_MAX && name.chars().all(plain) {
+        return name.to_owned();
+    }
+    Shown(name).to_string()
+}
+
+/// A text in quotes, escaped, and cut where it is long.
+pub(super) struct Shown<'a>(pub(super) &'a str);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.char_indices().nth(SHOWN_LETTERS_MAX) {
+            Some((end, _)) => write!(out, "{:?}…", &self.0[..end]),
+            None => write!(out, "{:?}", self.0),
+        }
+    }
+}
+
+/// Whether what stands at this path may be a secret, or be one by mistake: then no message repeats it.
+fn is_secret(path: &str) -> bool {
+    let mut parts = path.split(['.', '[']);
+    match parts.next() {
+        Some("store") => true,
+        Some("plans") => false,
+        first => first.into_iter().chain(parts).any(|part| ["tls", "token", "password"].iter().any(|word| part.contains(word))),
+    }
 }
 
 fn self_wrong<T>(mistakes: &mut Mistakes, path: &str, value: &ValueKind, right: &str) -> Option<T> {
@@ -163,10 +223,23 @@ fn self_wrong<T>(mistakes: &mut Mistakes, path: &str, value: &ValueKind, right: 
         ValueKind::Nil => "nothing".to_owned(),
         ValueKind::Table(_) => "a table".to_owned(),
         ValueKind::Array(_) => "a list".to_owned(),
-        ValueKind::String(text) => format!("{text:?}"),
+        // The whole of a file that is no config.
+        ValueKind::String(_) if path.is_empty() => "a text".to_owned(),
+        ValueKind::String(_) if is_secret(path) => {
+            wrong(mistakes, path, format!("is wrong; it must be {right}"));
+            return None;
+        }
+        ValueKind::String(text) if is_number_like(text) => text.clone(),
+        ValueKind::String(text) => Shown(text).to_string(),
         other => other.to_string(),
     };
     let place = if path.is_empty() { "the config " } else { "" };
     wrong(mistakes, path, format!("{place}is {found}; it must be {right}"));
     None
+}
+
+/// Whether it is told without quotes, as it was most likely written.
+fn is_number_like(text: &str) -> bool {
+    let letters = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'+' | b'-' | b'.' | b'_' | b'e' | b'E');
+    text.len() <= NUMBER_DIGITS_MAX && text.bytes().all(letters) && text.bytes().any(|byte| byte.is_ascii_digit())
 }

@@ -4,6 +4,7 @@
 //! `..data` link are all alike then, whatever they do to times and inodes, and whatever file system does not tell of them.
 
 use std::hash::Hasher;
+use std::time::SystemTime;
 
 use xxhash_rust::xxh3::Xxh3;
 
@@ -14,8 +15,8 @@ pub struct Watch {
     sources: Sources,
     /// What the file read when it was judged the last time.
     judged: Option<u64>,
-    /// What it read at the last look, when that was something else.
-    news: Option<u64>,
+    /// What it read at the last look, and when it had been changed, when that was something else.
+    news: Option<(u64, Option<SystemTime>)>,
 }
 
 impl Watch {
@@ -31,22 +32,25 @@ impl Watch {
 
     /// The config as the file is now. Errors: every mistake.
     pub fn load(&mut self) -> Result<Config, Mistakes> {
-        let text = source::text(&self.sources);
+        let text = source::text(&self.sources).map(|(text, _)| text);
         self.judge(text)
     }
 
-    /// The config, if the file reads otherwise than when it was last judged, and has read so twice: whoever writes it in
-    /// place is not done at the first look, and half a file can be a valid config that lacks plans. A file that cannot be
-    /// read is news too, once.
+    /// The config, if the file reads otherwise than when it was last judged, and two looks agree on its content and its time
+    /// of change: half a file can be a valid config that lacks plans, and whoever writes in place is not done at the first
+    /// look. A writer that pauses for longer than from one look to the next is taken for done. A file that cannot be read is
+    /// news too, once.
     pub fn look(&mut self) -> Option<Result<Config, Mistakes>> {
-        let text = source::text(&self.sources);
-        let found = Some(digest(&text));
-        if found == self.judged {
+        let (text, modified) = match source::text(&self.sources) {
+            Ok((text, modified)) => (Ok(text), modified),
+            Err(mistake) => (Err(mistake), None),
+        };
+        let found = digest(&text);
+        if Some(found) == self.judged {
             self.news = None;
             return None;
         }
-        if found != self.news {
-            self.news = found;
+        if self.news.replace((found, modified)) != Some((found, modified)) {
             return None;
         }
         Some(self.judge(text))
@@ -73,6 +77,7 @@ fn digest(text: &Result<String, Mistake>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Flag;
     use std::path::Path;
 
     const ONE: &str = "plans: { one: { unlimited: true } }";
@@ -97,6 +102,26 @@ mod tests {
         std::fs::write(&file, format!("{TWO} ")).unwrap();
         assert!(watch.look().is_none());
         assert_eq!(watch.look().unwrap().unwrap().plans.len(), 2);
+        assert!(watch.look().is_none() && watch.look().is_none());
+    }
+
+    #[test]
+    fn a_file_that_is_written_again_between_two_looks_is_looked_at_once_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config.yaml");
+        let mut watch = watch(&file);
+        let write_at = |seconds: u64| {
+            std::fs::write(&file, TWO).unwrap();
+            let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+            std::fs::File::options().write(true).open(&file).unwrap().set_modified(time).unwrap();
+        };
+        for seconds in 1..4 {
+            write_at(seconds);
+            assert!(watch.look().is_none(), "{seconds}");
+        }
+        assert_eq!(watch.look().unwrap().unwrap().plans.len(), 2);
+        // What was judged is no news, whenever it was written.
+        write_at(9);
         assert!(watch.look().is_none() && watch.look().is_none());
     }
 
@@ -143,8 +168,8 @@ mod tests {
         let file = folder.path().join("config.yaml");
         let pair = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
         let environment = pair("TOLLGATE_PLANS__ONE__SHADOW", "true");
-        let overrides = pair("plans.two.shadow", "true");
-        let mut watch = Watch::new(Sources { file: Some(file.clone()), environment, overrides });
+        let flags = vec![Flag::set("plans.two.shadow", "true")];
+        let mut watch = Watch::new(Sources { file: Some(file.clone()), environment, flags, ..Sources::default() });
         for text in [TWO, "plans: { one: { blocked: true }, two: { blocked: true } }"] {
             std::fs::write(&file, text).unwrap();
             let plans = watch.load().unwrap().plans;

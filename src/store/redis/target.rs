@@ -19,6 +19,8 @@ const SENTINEL_PORT: u16 = 26379;
 const NODES_MAX: usize = 64;
 /// Longest prefix of names: it is sent and hashed with every key.
 const KEY_PREFIX_BYTES_MAX: usize = 64;
+/// Longest name of a parameter that is compared with those that are known.
+const NAME_BYTES_MAX: usize = 64;
 /// Names further away than this many edits are no help to offer.
 const SUGGESTION_EDITS_MAX: usize = 3;
 
@@ -301,12 +303,17 @@ impl Parameters {
 
 /// Does not repeat the name: in a URL whose password has a question mark, that is what stands behind it.
 fn unknown(known: &[&str], name: &str) -> String {
-    let near = known.iter().map(|known| (strsim::damerau_levenshtein(known, name), known)).min();
+    // Comparing takes time and memory by the product of both lengths.
+    let near = known
+        .iter()
+        .filter(|_| name.len() <= NAME_BYTES_MAX)
+        .map(|known| (strsim::damerau_levenshtein(known, name), known))
+        .min();
     match near {
         Some((edits, known)) if edits <= SUGGESTION_EDITS_MAX => {
             format!("has a parameter that is not known here; did you mean {known}?")
         }
-        None => format!("has parameters, and none are known here (write %3F for a ? in a password); {RIGHT}"),
+        None if known.is_empty() => format!("has parameters, and none are known here (write %3F for a ? in a password); {RIGHT}"),
         _ => format!("has a parameter that is not known here (write %3F for a ? in a password); there are {}", known.join(", ")),
     }
 }

@@ -1,0 +1,292 @@
+//! A YAML text to a tree of values: from the parser's events, one by one, within a budget.
+//!
+//! The `config` crate's own reader recurses as deep as a text says, expands every alias, and forgets lines and duplicate
+//! keys. So a text of 8 KB could end the process. Here nothing recurses, and depth, values and bytes are counted before they
+//! are kept. Scalars stay as they are written: what is a number is decided where a number is wanted.
+
+use std::collections::HashMap;
+
+use config::{Map, Value, ValueKind};
+use yaml_rust2::parser::{Event, Parser};
+use yaml_rust2::scanner::{Marker, ScanError, TScalarStyle};
+
+use super::tree::{join, note, shown_key};
+use super::{Mistake, source::FILE_BYTES_MAX};
+
+/// Deepest nesting; a config needs six levels.
+const DEPTH_MAX: usize = 32;
+/// Most values. The largest config that is valid, 10,000 plans of eight limits with every field, has 530,000.
+const VALUES_MAX: usize = 600_000;
+/// Values that a text may come to by its aliases, beyond four for each of its bytes. So a short text stays small, and plans
+/// may still share a list of limits.
+const VALUES_FREE: usize = 10_000;
+/// The same in bytes of scalars and keys.
+const BYTES_FREE: usize = 64 << 10;
+/// Brackets, commas and colons of a text. The parser keeps the tokens of a whole `{…}` before it says what it is, at some 100
+/// bytes each. The largest valid config, written so, has 1.1 million.
+const SIGNS_MAX: usize = 1_500_000;
+/// The words of the parser for brackets that are nested more than 255 deep.
+const TOO_DEEP: &str = "recursion limit exceeded";
+
+/// Reads one document. Values know their lines, see [`Value::origin`].
+///
+/// Errors: what keeps the text from being read, or every key that is there twice.
+pub(super) fn parse(text: &str) -> Result<Value, Vec<Mistake>> {
+    check_characters(text).map_err(|mistake| vec![mistake])?;
+    // The parser is not ours: where it should panic, the text is refused like any other.
+    let parsed = std::panic::catch_unwind(|| Loader::new(text).load());
+    parsed.unwrap_or_else(|_| Err(vec![at(None, "is not valid YAML: its parser gave up")]))
+}
+
+/// Refuses what the parser would take for the end of the text, and what would come to take all memory as tokens.
+fn check_characters(text: &str) -> Result<(), Mistake> {
+    let forbidden = |letter: char| letter.is_control() && !matches!(letter, '\t' | '\n' | '\r') || letter == '\u{feff}';
+    if let Some((before, _)) = text.split_once(forbidden) {
+        let letter = text[before.len()..].chars().next().map_or(0, u32::from);
+        let line = 1 + before.bytes().filter(|byte| *byte == b'\n').count();
+        return Err(at(
+            Some(line),
+            &format!("has the control character U+{letter:04X}; a config has none but tabs and line ends"),
+        ));
+    }
+    let signs = text.bytes().filter(|byte| matches!(byte, b'[' | b']' | b'{' | b'}' | b',' | b':')).count();
+    if signs > SIGNS_MAX {
+        return Err(at(None, &format!("has {signs} brackets, commas and colons; a config has at most {SIGNS_MAX}")));
+    }
+    Ok(())
+}
+
+/// What a value takes.
+#[derive(Clone, Copy, Default)]
+struct Cost {
+    values: usize,
+    bytes: usize,
+}
+
+impl Cost {
+    fn of_scalar(text: &str) -> Self {
+        Self { values: 1, bytes: text.len() }
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self { values: self.values.saturating_add(other.values), bytes: self.bytes.saturating_add(other.bytes) }
+    }
+}
+
+/// A list or table that is not complete.
+struct Open {
+    kind: Kind,
+    line: usize,
+    /// The parser's number for its anchor; 0 for none.
+    anchor: usize,
+    cost: Cost,
+}
+
+enum Kind {
+    List(Vec<Value>),
+    /// With the key whose value comes next.
+    Table(Map<String, Value>, Option<String>),
+}
+
+struct Loader<'a> {
+    parser: Parser<std::str::Chars<'a>>,
+    open: Vec<Open>,
+    root: Option<Value>,
+    anchors: HashMap<usize, (Value, Cost)>,
+    /// All that was made, what aliases copy included.
+    spent: Cost,
+    most: Cost,
+    duplicates: Vec<Mistake>,
+}
+
+/// What ends the reading of a text.
+type Fatal = Box<Mistake>;
+
+impl<'a> Loader<'a> {
+    fn new(text: &'a str) -> Self {
+        let most = Cost {
+            values: text.len().saturating_mul(4).saturating_add(VALUES_FREE).min(VALUES_MAX),
+            bytes: text.len().saturating_mul(4).saturating_add(BYTES_FREE).min(2 * FILE_BYTES_MAX),
+        };
+        Self {
+            parser: Parser::new_from_str(text),
+            open: Vec::new(),
+            root: None,
+            anchors: HashMap::new(),
+            spent: Cost::default(),
+            most,
+            duplicates: Vec::new(),
+        }
+    }
+
+    fn load(mut self) -> Result<Value, Vec<Mistake>> {
+        loop {
+            let (event, mark) = self.parser.next_token().map_err(|error| vec![unreadable(&error)])?;
+            if event == Event::StreamEnd {
+                break;
+            }
+            self.take(event, &mark).map_err(|fatal| vec![*fatal])?;
+        }
+        match self.root {
+            Some(root) if self.duplicates.is_empty() => Ok(root),
+            Some(_) => Err(self.duplicates),
+            None => Ok(Value::new(None, ValueKind::Nil)),
+        }
+    }
+
+    fn take(&mut self, event: Event, mark: &Marker) -> Result<(), Fatal> {
+        let line = mark.line();
+        match event {
+            Event::Scalar(_, _, _, Some(_)) | Event::SequenceStart(_, Some(_)) | Event::MappingStart(_, Some(_)) => {
+                fatal(line, "has a tag (!…); a config has none")
+            }
+            Event::Scalar(text, style, anchor, None) => self.scalar(text, style, anchor, line),
+            Event::SequenceStart(anchor, None) => self.begin(Kind::List(Vec::new()), anchor, line),
+            Event::MappingStart(anchor, None) => self.begin(Kind::Table(Map::new(), None), anchor, line),
+            Event::SequenceEnd | Event::MappingEnd => self.end(),
+            Event::Alias(anchor) => self.alias(anchor, line),
+            Event::DocumentStart if self.root.is_some() => fatal(line, "begins a second document (---); a config is one"),
+            Event::DocumentStart | Event::DocumentEnd | Event::StreamStart | Event::StreamEnd | Event::Nothing => Ok(()),
+        }
+    }
+
+    fn begin(&mut self, kind: Kind, anchor: usize, line: usize) -> Result<(), Fatal> {
+        if self.wants_key() {
+            return fatal(line, "has a list or a table in place of a name; a name is a text");
+        }
+        if self.open.len() >= DEPTH_MAX {
+            return fatal(line, &format!("is nested more than {DEPTH_MAX} deep"));
+        }
+        let cost = Cost { values: 1, bytes: 0 };
+        self.spend(cost, line)?;
+        self.open.push(Open { kind, line, anchor, cost });
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Fatal> {
+        let Some(Open { kind, line, anchor, cost }) = self.open.pop() else { return Ok(()) };
+        let kind = match kind {
+            Kind::List(values) => ValueKind::Array(values),
+            Kind::Table(fields, _) => ValueKind::Table(fields),
+        };
+        self.complete(value(kind, line), anchor, cost, line)
+    }
+
+    fn scalar(&mut self, text: String, style: TScalarStyle, anchor: usize, line: usize) -> Result<(), Fatal> {
+        let cost = Cost::of_scalar(&text);
+        self.spend(cost, line)?;
+        if self.wants_key() {
+            return self.key(text, line);
+        }
+        let kind = match text.as_str() {
+            _ if style != TScalarStyle::Plain => ValueKind::String(text),
+            "" | "~" | "null" => ValueKind::Nil,
+            "true" => ValueKind::Boolean(true),
+            "false" => ValueKind::Boolean(false),
+            _ => ValueKind::String(text),
+        };
+        self.complete(value(kind, line), anchor, cost, line)
+    }
+
+    fn alias(&mut self, anchor: usize, line: usize) -> Result<(), Fatal> {
+        if self.wants_key() {
+            return fatal(line, "has an alias (*…) in place of a name; write the name");
+        }
+        let Some(cost) = self.anchors.get(&anchor).map(|(_, cost)| *cost) else {
+            return fatal(line, "has an alias (*…) of what it stands in itself");
+        };
+        self.spend(cost, line)?;
+        // It is there, and what it takes is paid for.
+        let Some((value, _)) = self.anchors.get(&anchor).cloned() else { return Ok(()) };
+        self.complete(value, 0, cost, line)
+    }
+
+    /// Puts a complete value where it belongs.
+    fn complete(&mut self, value: Value, anchor: usize, cost: Cost, line: usize) -> Result<(), Fatal> {
+        if anchor > 0 {
+            self.spend(cost, line)?;
+            self.anchors.insert(anchor, (value.clone(), cost));
+        }
+        let Some(open) = self.open.last_mut() else {
+            self.root = Some(value);
+            return Ok(());
+        };
+        open.cost = open.cost.and(cost);
+        match &mut open.kind {
+            Kind::List(values) => values.push(value),
+            Kind::Table(fields, key) => {
+                if let Some(key) = key.take() {
+                    // Of two values the first stays: that there are two was noted with the key.
+                    fields.entry(key).or_insert(value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn key(&mut self, name: String, line: usize) -> Result<(), Fatal> {
+        if name == "<<" {
+            return fatal(
+                line,
+                "has a merge key (<<), which is not known here; write the fields, or an alias for all of a value",
+            );
+        }
+        let path = self.path();
+        let Some(Open { kind: Kind::Table(fields, key), cost, .. }) = self.open.last_mut() else { return Ok(()) };
+        if let Some(first) = fields.get(&name) {
+            let first = first.origin().unwrap_or("before");
+            let message = format!("is there twice, the first time at {first}; remove one of them");
+            note(&mut self.duplicates, Mistake { path: join(&path, &shown_key(&name)), message, place: Some(place(line)) });
+        }
+        cost.bytes = cost.bytes.saturating_add(name.len());
+        *key = Some(name);
+        Ok(())
+    }
+
+    /// Where the innermost open table is.
+    fn path(&self) -> String {
+        let outer = &self.open[..self.open.len().saturating_sub(1)];
+        outer.iter().fold(String::new(), |path, open| match &open.kind {
+            Kind::List(values) => format!("{path}[{}]", values.len()),
+            Kind::Table(_, key) => join(&path, &shown_key(key.as_deref().unwrap_or_default())),
+        })
+    }
+
+    fn wants_key(&self) -> bool {
+        matches!(self.open.last(), Some(Open { kind: Kind::Table(_, None), .. }))
+    }
+
+    fn spend(&mut self, cost: Cost, line: usize) -> Result<(), Fatal> {
+        self.spent = self.spent.and(cost);
+        if self.spent.values > self.most.values || self.spent.bytes > self.most.bytes {
+            return fatal(line, "comes to more values than a config has, counting what its aliases (*…) repeat");
+        }
+        Ok(())
+    }
+}
+
+fn value(kind: ValueKind, line: usize) -> Value {
+    Value::new(Some(&place(line)), kind)
+}
+
+fn place(line: usize) -> String {
+    format!("line {line}")
+}
+
+fn fatal(line: usize, message: &str) -> Result<(), Fatal> {
+    Err(Box::new(at(Some(line), message)))
+}
+
+fn at(line: Option<usize>, message: &str) -> Mistake {
+    Mistake { path: String::new(), message: message.to_owned(), place: line.map(place) }
+}
+
+/// What the parser says of a text, without any of the text: it may be a file of passwords that was named by mistake.
+fn unreadable(error: &ScanError) -> Mistake {
+    let line = Some(error.marker().line());
+    match error.info() {
+        TOO_DEEP => at(line, &format!("is nested more than {DEPTH_MAX} deep")),
+        info if info.contains('`') => at(line, "is not valid YAML: a character that nothing begins with"),
+        info => at(line, &format!("is not valid YAML: {info}")),
+    }
+}

@@ -1,0 +1,560 @@
+//! Configs that are wrong in every way that is known to hurt what reads them, made up from a seed. Shared by the suites and,
+//! by path, by the config's own tests: names nothing of either.
+
+/// One of them.
+pub struct Hostile {
+    /// What kind it is, for messages.
+    pub kind: &'static str,
+    /// The file.
+    pub bytes: Vec<u8>,
+    /// What follows `--set`, and what is set in the environment.
+    pub set: Vec<String>,
+    pub environment: Vec<(String, String)>,
+}
+
+/// Stands where secrets stand: no message may have it.
+pub const SECRET: &str = "canary";
+
+/// A whole, valid config; most of the others begin as this.
+const VALID: &str = "# A comment.\nlisten:\n  grpc: [\"127.0.0.1:0\"]\nstore: { deadline: 25ms }\nplans:\n  free:\n    limits:\n      \
+                     - { quota: 100, window: 1m }\n      - quota: 1000\n        window: 1h\n        algorithm: token_bucket\n  \
+                     paid: { limits: [ { quota: 5, window: 1s, name: \"s\" } ], counts_as: free }\n  banned: { blocked: true }\n";
+
+/// Random numbers that a seed decides (splitmix64).
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.roll() % bound as u64).unwrap()
+    }
+
+    fn of<T: Copy>(&mut self, among: &[T]) -> T {
+        among[self.below(among.len())]
+    }
+}
+
+type Make = fn(&mut Dice) -> Vec<u8>;
+
+const KINDS: [(&str, Make); 21] = [
+    ("deep nesting", deep),
+    ("aliases of aliases", alias_bomb),
+    ("odd aliases", odd_aliases),
+    ("a huge scalar", huge_scalar),
+    ("a long or odd name", odd_name),
+    ("a control character", control),
+    ("byte order marks", marks),
+    ("line ends", line_ends),
+    ("a name twice", twice),
+    ("forms of numbers", numbers),
+    ("forms of durations", durations),
+    ("tags", tags),
+    ("documents and directives", documents),
+    ("bytes that are no UTF-8", no_utf8),
+    ("cut off", cut_off),
+    ("bytes exchanged", exchanged),
+    ("random signs", random_signs),
+    ("names that are paths", path_names),
+    ("very many values", many),
+    ("block scalars", block_scalars),
+    ("a secret in the wrong place", misplaced_secret),
+];
+
+/// The config of this seed; seeds that follow each other go through all kinds.
+pub fn hostile(seed: u64) -> Hostile {
+    let mut dice = Dice(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
+    let place = usize::try_from(seed % (KINDS.len() as u64 + 1)).unwrap();
+    let none = || (Vec::new(), Vec::new());
+    match KINDS.get(place) {
+        Some((kind, make)) => {
+            let (bytes, (set, environment)) = (make(&mut dice), none());
+            Hostile { kind, bytes, set, environment }
+        }
+        None => {
+            let (set, environment) = settings(&mut dice);
+            Hostile { kind: "paths of flags and variables", bytes: VALID.into(), set, environment }
+        }
+    }
+}
+
+fn deep(dice: &mut Dice) -> Vec<u8> {
+    let depth = dice.of(&[20, 31, 32, 33, 129, 255, 256, 4_000, 20_000, 200_000]);
+    let (opens, closes) = dice.of(&[
+        ("[", "]"),
+        ("{a: ", "}"),
+        ("- ", ""),
+        ("? ", ""),
+        ("? - ", ""),
+        ("- ? ", ""),
+        ("[{a: ", "}]"),
+        ("[? ", "]"),
+        ("{? ", "}"),
+        ("&a [", "]"),
+        ("'[", "'"),
+        ("a: [", "]"),
+    ]);
+    let tail = dice.of(&["a", "", "a: b", "*a", "\"", "- a", "? a"]);
+    let closed = if dice.below(2) == 0 { closes.repeat(depth) } else { String::new() };
+    let text = format!("{}{tail}{closed}", opens.repeat(depth));
+    match dice.below(4) {
+        0 => format!("{VALID}extra: {text}\n").into(),
+        1 => {
+            // A level a line, which takes spaces by the square of the depth.
+            let line = |level: usize| format!("{}a:\n", " ".repeat(level));
+            (0..depth.min(1_500)).map(line).collect::<String>().into()
+        }
+        _ => text.into(),
+    }
+}
+
+fn alias_bomb(dice: &mut Dice) -> Vec<u8> {
+    let (levels, width) = (2 + dice.below(30), 2 + dice.below(12));
+    let list = dice.below(2) == 0;
+    let mut text = "a0: &a0 [x, y, z]\n".to_owned();
+    for level in 1..levels {
+        let alias = format!("*a{}", level - 1);
+        let of = |index: usize| if list { alias.clone() } else { format!("k{index}: {alias}") };
+        let all: Vec<String> = (0..width).map(of).collect();
+        let (open, close) = if list { ("[", "]") } else { ("{ ", " }") };
+        text += &format!("a{level}: &a{level} {open}{}{close}\n", all.join(", "));
+    }
+    if dice.below(2) == 0 { text.into() } else { (text + VALID).into() }
+}
+
+fn odd_aliases(dice: &mut Dice) -> Vec<u8> {
+    let long = "b".repeat(100_000);
+    let many: String = (0..50_000).map(|index| format!("- &a{index} x\n- *a{index}\n")).collect();
+    let copies = format!("a: &a \"{}\"\nb: [{}]\n", "x".repeat(100_000), "*a, ".repeat(10_000));
+    let text = match dice.below(9) {
+        0 => "plans: &a { free: *a }\n".to_owned(),
+        1 => "plans: *nowhere\n".to_owned(),
+        2 => "a: &a b\n*a : c\n".to_owned(),
+        3 => "base: &base { a: 1 }\nplans: { <<: *base, free: { <<: [*base, *base] } }\n".to_owned(),
+        4 => format!("a: &{long} 1\nb: *{long}\n"),
+        5 => many,
+        6 => copies,
+        7 => "plans:\n  a: &l { limits: [ { quota: 1, window: 1s } ] }\n  b: *l\n".to_owned(),
+        _ => "&a &b c: &d\n? *a\n: &\n".to_owned(),
+    };
+    text.into()
+}
+
+fn huge_scalar(dice: &mut Dice) -> Vec<u8> {
+    let filling = dice.of(&["x", "1", " x", "é", "\\n", "''", "[", "0", "-", "e", "#"]).repeat(1 << dice.of(&[4, 12, 17, 20]));
+    let field = dice.of(&["name", "quota", "window", "algorithm", "anchor", "burst", "precision"]);
+    let quote = dice.of(&["", "'", "\""]);
+    match dice.below(3) {
+        0 => format!("plans: {{ p: {{ limits: [ {{ {field}: {quote}{filling}{quote} }} ] }} }}\n").into(),
+        1 => format!("workers: {quote}{filling}{quote}\n{VALID}").into(),
+        _ => format!("store: {{ url: {quote}{filling}{quote} }}\n").into(),
+    }
+}
+
+fn odd_name(dice: &mut Dice) -> Vec<u8> {
+    let long = "n".repeat(1 << (6 + dice.below(15)));
+    let odd = [
+        "\"a\\nb\"",
+        "\"\\e[31m\"",
+        "\"\\0\"",
+        "''",
+        "~",
+        "\"\\u202e\"",
+        "true",
+        "\" a\"",
+        "'a: b'",
+        "\"\\\"\"",
+        "é",
+        "<<",
+        "1.5",
+    ];
+    let name = if dice.below(3) == 0 { long } else { dice.of(&odd).to_owned() };
+    match dice.below(5) {
+        0 => format!("{name}: 1\n{VALID}").into(),
+        1 => format!("plans:\n  {name}: {{ blocked: true }}\n").into(),
+        2 => format!("plans: {{ p: {{ limits: [ {{ quota: 1, window: 1s, name: {name} }} ] }} }}\n").into(),
+        3 => format!("plans: {{ p: {{ {name}: 1 }} }}\n").into(),
+        _ => format!("store: {{ {name}: 1 }}\n{VALID}").into(),
+    }
+}
+
+fn control(dice: &mut Dice) -> Vec<u8> {
+    let code = dice.of(&[0, 0, 1, 7, 8, 0xb, 0xc, 0x1b, 0x7f, 0x80, 0x85, 0x9f, 0xa0, 0x2028, 0x2029, 0xfeff, 0xfffe]);
+    let letter = char::from_u32(code).unwrap();
+    let mut text = VALID.to_owned();
+    text.insert(dice.below(VALID.len()), letter);
+    if dice.below(3) == 0 {
+        text = format!("{VALID}{letter}plans: {{ hidden: {{ unlimited: true }} }}\nnonsense: [\n");
+    }
+    text.into()
+}
+
+fn marks(dice: &mut Dice) -> Vec<u8> {
+    match dice.below(5) {
+        0 => format!("\u{feff}{VALID}").into(),
+        1 => format!("\u{feff}\u{feff}{VALID}").into(),
+        2 => VALID.replacen("plans", "\u{feff}plans", 1).into(),
+        3 => [0xff, 0xfe].into_iter().chain(VALID.encode_utf16().flat_map(u16::to_le_bytes)).collect(),
+        _ => [0xfe, 0xff].into_iter().chain(VALID.encode_utf16().flat_map(u16::to_be_bytes)).collect(),
+    }
+}
+
+fn line_ends(dice: &mut Dice) -> Vec<u8> {
+    let end = dice.of(&["\r\n", "\r", "\n\r", "\u{85}", "\u{2028}", "\n\n", "\t\n", " \n", "\\\n"]);
+    let ends = |(index, line): (usize, &str)| format!("{line}{}", if index % 3 == 0 { "\n" } else { end });
+    match dice.below(2) {
+        0 => VALID.replace('\n', end).into(),
+        _ => VALID.lines().enumerate().map(ends).collect::<String>().into(),
+    }
+}
+
+fn twice(dice: &mut Dice) -> Vec<u8> {
+    let spelt =
+        [("1", "'1'"), ("1", "\"\\x31\""), ("a", "\"a\""), ("a", "? a\n  "), ("true", "'true'"), ("~", "'~'"), ("a", "a")];
+    let (first, second) = dice.of(&spelt);
+    match dice.below(3) {
+        0 => format!("plans:\n  {first}: {{ blocked: true }}\n  {second}: {{ unlimited: true }}\n").into(),
+        1 => format!("{VALID}plans: {{ other: {{ blocked: true }} }}\n").into(),
+        _ => (0..20_000).map(|_| "a: 1\n").collect::<String>().into(),
+    }
+}
+
+fn numbers(dice: &mut Dice) -> Vec<u8> {
+    let forms = [
+        "010",
+        "0x10",
+        "0o10",
+        "0b1",
+        "1e3",
+        "1E3",
+        "1_000",
+        "1,000",
+        "1.0",
+        "-0",
+        "-1",
+        "+5",
+        ".5",
+        "5.",
+        ".inf",
+        "-.inf",
+        ".nan",
+        "00",
+        "18446744073709551615",
+        "18446744073709551616",
+        "99999999999999999999999999999999999",
+        "\"5\"",
+        "' 5'",
+        "１",
+        "five",
+        "",
+        "true",
+        "null",
+        "[5]",
+        "{ a: 5 }",
+        "1 000",
+        "1e400",
+        "0.1e1",
+        "٣",
+        "½",
+        "1:30",
+        "2024-01-01",
+        "NaN",
+    ];
+    let (number, other) = (dice.of(&forms), dice.of(&forms));
+    match dice.below(4) {
+        0 => format!("plans: {{ p: {{ limits: [ {{ quota: {number}, window: 1m }} ] }} }}\nworkers: {other}\n").into(),
+        1 => format!("plans: {{ p: {{ limits: [ {{ quota: 1, window: 1m, precision: {number} }} ] }} }}\n").into(),
+        2 => format!("{VALID}deny_cache: {{ entries: {number} }}\nworkers: {other}\n").into(),
+        _ => format!(
+            "plans: {{ {number}: {{ limits: [ {{ quota: 1, window: 1m, algorithm: token_bucket, burst: {other} }} ] }} }}\n"
+        )
+        .into(),
+    }
+}
+
+fn durations(dice: &mut Dice) -> Vec<u8> {
+    let forms = [
+        "1M",
+        "1month",
+        "1y",
+        "1 minute",
+        "60",
+        "1.5h",
+        "-1s",
+        "1s1s",
+        "1m1h",
+        "P1D",
+        "1:00",
+        "99999999999999999999d",
+        "1w",
+        "1µs",
+        "1us",
+        "0s",
+        "0",
+        "",
+        "s",
+        "1S",
+        "\"1m\\n\"",
+        "\"1m \"",
+        "[1m]",
+        "true",
+        "1h 30m",
+        "1h  30m",
+        "010s",
+        "1e3s",
+        "∞",
+        "18446744073709551615ms",
+    ];
+    let (window, other) = (dice.of(&forms), dice.of(&forms));
+    match dice.below(2) {
+        0 => {
+            format!("plans: {{ p: {{ limits: [ {{ quota: 1, window: {window} }} ] }} }}\nstore: {{ deadline: {other} }}\n").into()
+        }
+        _ => format!("{VALID}listen: {{ lame_duck: {window}, max_connection_age: {other} }}\n").into(),
+    }
+}
+
+fn tags(dice: &mut Dice) -> Vec<u8> {
+    let tag = dice.of(&[
+        "!!int",
+        "!!str",
+        "!!binary",
+        "!",
+        "!x",
+        "!<tag:yaml.org,2002:str>",
+        "!!python/object/apply:os.system",
+        "!e!x",
+        "!!",
+    ]);
+    match dice.below(3) {
+        0 => format!("plans: {{ p: {{ limits: [ {{ quota: {tag} 5, window: 1m }} ] }} }}\n").into(),
+        1 => format!("{tag} {{ plans: {{ p: {{ blocked: true }} }} }}\n").into(),
+        _ => format!("%TAG !e! tag:example.com,2000:{}\n--- {tag} [ a ]\n", "x".repeat(dice.below(100_000))).into(),
+    }
+}
+
+fn documents(dice: &mut Dice) -> Vec<u8> {
+    match dice.below(8) {
+        0 => format!("{VALID}---\n{VALID}").into(),
+        1 => format!("%YAML 9.9\n---\n{VALID}").into(),
+        2 => format!("---\n{VALID}...\n").into(),
+        3 => format!("{VALID}...\nmore\n").into(),
+        4 => "---\n".repeat(100_000).into(),
+        5 => "%YAML 1.2\n".repeat(10_000).into(),
+        6 => "...\n".repeat(100_000).into(),
+        _ => dice
+            .of(&[
+                "# nothing\n",
+                "---",
+                "...",
+                "~",
+                "- a",
+                "text",
+                "42",
+                "[]",
+                "{}",
+                "\t",
+                "\"",
+                "'",
+                "|",
+                ">",
+                "&",
+                "*",
+                "!",
+                "%",
+                "@",
+                "`",
+            ])
+            .into(),
+    }
+}
+
+fn no_utf8(dice: &mut Dice) -> Vec<u8> {
+    let wrong: &[u8] = dice.of(&[
+        &[0xff][..],
+        &[0xc0, 0x80],
+        &[0xed, 0xa0, 0x80],
+        &[0xf4, 0x90, 0x80, 0x80],
+        &[0xe2, 0x82],
+        &[0x80],
+        &[0xf8, 0x88],
+    ]);
+    let mut bytes = VALID.as_bytes().to_vec();
+    let at = dice.below(bytes.len());
+    bytes.splice(at..at, wrong.iter().copied());
+    bytes
+}
+
+fn cut_off(dice: &mut Dice) -> Vec<u8> {
+    let whole: String =
+        (0..200).map(|plan| format!("  p{plan}: {{ limits: [ {{ quota: {plan}, window: \"1m\" }} ] }}\n")).collect();
+    let whole = format!("{VALID}{whole}");
+    whole.as_bytes()[..dice.below(whole.len())].to_vec()
+}
+
+fn exchanged(dice: &mut Dice) -> Vec<u8> {
+    const SIGNS: &[u8] = b"[]{},:?-&*!|>'\"%@`#~ \n\t\r\0\\\xff1e0_.<=+x";
+    let mut bytes = VALID.as_bytes().to_vec();
+    for _ in 0..1 + dice.below(20) {
+        let at = dice.below(bytes.len());
+        match dice.below(3) {
+            0 => bytes[at] = dice.of(SIGNS),
+            1 => bytes.insert(at, dice.of(SIGNS)),
+            _ => drop(bytes.remove(at)),
+        }
+    }
+    bytes
+}
+
+fn random_signs(dice: &mut Dice) -> Vec<u8> {
+    const SIGNS: &[u8] = b"[]{},:?-&*!|>'\"%@`#~ \n\n  \t\\a1";
+    let length = dice.of(&[5, 50, 500, 50_000]);
+    (0..length).map(|_| dice.of(SIGNS)).collect()
+}
+
+fn path_names(dice: &mut Dice) -> Vec<u8> {
+    let name = dice.of(&[
+        "plans.free.limits[300000000].quota",
+        "plans.free.limits[-300000000].quota",
+        "a[4000000000]",
+        "\"a[99999999999999999999]\"",
+        "plans.free.shadow",
+        "store.url",
+        "\"[0]\"",
+        "a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q.r.s.t",
+    ]);
+    match dice.below(2) {
+        0 => format!("{name}: 1\n{VALID}").into(),
+        _ => format!("plans: {{ {name}: {{ blocked: true }} }}\n").into(),
+    }
+}
+
+fn many(dice: &mut Dice) -> Vec<u8> {
+    let count = dice.of(&[1_000, 100_000, 700_000]);
+    let all = |each: fn(usize) -> String| (0..count).map(each).collect::<String>();
+    let text = match dice.below(8) {
+        0 => format!("listen: {{ grpc: [{}] }}\n{VALID}", all(|_| "x,".to_owned())),
+        1 => all(|index| format!("f{index}: 1\n")),
+        2 => format!("plans:\n{}", all(|index| format!("  p{index}: {{}}\n"))),
+        3 => format!("plans:\n  p:\n    limits:\n{}", all(|_| "      - {}\n".to_owned())),
+        4 => format!("listen: {{ grpc: \"{}\" }}\n{VALID}", ",".repeat(count)),
+        5 => "[,".repeat(count.min(200)) + &"a,".repeat(2 * count),
+        6 => ": ".repeat(count),
+        _ => format!("store: {{ url: \"redis-cluster://h?{}\" }}\n{VALID}", all(|_| "node=h:1&".to_owned())),
+    };
+    text.into()
+}
+
+fn block_scalars(dice: &mut Dice) -> Vec<u8> {
+    let head = dice.of(&["|", ">", "|9", ">-2", "|+", "|0", "|99", "|+-", ">\t", "| #", "|#", "|\\"]);
+    let body = dice.of(&["", "\n", "\n\n\n", "\n a\n  b\n", "\n\ta\n", "\n---\n", "\n  a", "\n% a\n", "\r\n a\r\n"]);
+    match dice.below(2) {
+        0 => format!("{VALID}workers: {head}{body}").into(),
+        _ => format!("{head}{}", body.repeat(10_000)).into(),
+    }
+}
+
+fn misplaced_secret(dice: &mut Dice) -> Vec<u8> {
+    let text = dice.of(&[
+        "store: redis://:canary@h\n",
+        "store: [ 'redis://:canary@h' ]\n",
+        "store: { 'redis://:canary@h' }\n",
+        "store: { canary }\n",
+        "store: { canary: canary }\n",
+        "store: { deadline: canary, expected_replicas: canary, url: { canary: canary } }\n",
+        "store: { url: 'redis://:canary@h?canary=canary', tls: canary }\n",
+        "store: { url: 'rediss://:canary@h', tls: { ca_file: { canary: 1 }, canary: canary } }\n",
+        "store: { password_file: [ canary ], username: { canary: canary } }\n",
+        "listen: { tls: canary }\n",
+        "listen: { tls: { cert_file: [canary], key_file: { canary: canary }, client_names: ['*canary*'], canary: 1 } }\n",
+        "listen: { admin_token_file: [ canary ] }\n",
+        "canary\n",
+        "canary:canary\n",
+        "{canary}\n",
+        "[canary]\n",
+        "\"canary\n",
+        "'canary': [\n",
+        "canary: canary\n",
+        "-----BEGIN PRIVATE KEY-----\ncanary\n-----END PRIVATE KEY-----\n",
+        "@canary\n",
+        "%canary\n",
+        "*canary\n",
+        "&canary canary\n",
+        "!canary canary\n",
+        "store: { url: \"redis://:canary\\q@h\" }\n",
+        "store:\n  url: redis://:canary@h\n url: canary\n",
+        "memory: { canary: canary }\nstore: 'memory:?canary=canary'\n",
+        "store: { url: 'memory:?capacity=canary' }\n",
+        "store: { url: 'memory:?canary=1' }\n",
+    ]);
+    if dice.below(2) == 0 { text.into() } else { format!("{VALID}{text}").into() }
+}
+
+fn settings(dice: &mut Dice) -> (Vec<String>, Vec<(String, String)>) {
+    let paths = [
+        "plans.free.limits[300000000].quota",
+        "plans.free.limits[255][255][255].quota",
+        "plans.free.limits[256].quota",
+        "plans.free.limits[-1].quota",
+        "plans.free.limits[99999999999999999999].quota",
+        "plans.free.limits[1].quota",
+        "plans.free.limits[].quota",
+        "plans.free.limits[0",
+        "plans..free",
+        ".",
+        "",
+        "store",
+        "store.url",
+        "store.canary",
+        "store.redis://:canary@h",
+        "plans.free",
+        "plans",
+        "workers",
+        "workers.a.b",
+        "listen.tls.canary",
+        "é",
+        "a b",
+    ];
+    let deep = "a.".repeat(50_000) + "a";
+    let path = if dice.below(12) == 0 { deep.as_str() } else { dice.of(&paths) };
+    let value = dice.of(&[
+        "1",
+        "0",
+        "-1",
+        "canary",
+        "redis://:canary@h",
+        "[1",
+        "{",
+        "a,b,,",
+        "\u{1b}[31m\n",
+        "1e9",
+        "999999999999999999999999",
+    ]);
+    // A path that may be shown must not have the secret in its value, and the other way round.
+    let value = if path.contains(SECRET) || path.starts_with("store") || path.contains("tls") {
+        value
+    } else {
+        value.split(SECRET).next().unwrap_or_default()
+    };
+    let name = format!("TOLLGATE_{}", path.to_ascii_uppercase().replace('.', "__").replace('\0', ""));
+    let names = [
+        "TOLLGATE_STORE_URL",
+        "TOLLGATE_",
+        "TOLLGATE___",
+        "TOLLGATE_STORE",
+        "tollgate_store__url",
+        "TOLLGATE_STORE__URL__X",
+        "TOLLGATE_X",
+    ];
+    match dice.below(4) {
+        0 => (Vec::new(), vec![(name, value.to_owned())]),
+        1 => (Vec::new(), vec![(dice.of(&names).to_owned(), SECRET.to_owned())]),
+        2 => (vec![path.split(SECRET).next().unwrap_or_default().to_owned()], Vec::new()),
+        _ => (vec![format!("{path}={value}")], Vec::new()),
+    }
+}
