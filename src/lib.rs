@@ -15,7 +15,7 @@
 //! - [`http`]: check endpoint, health, metrics
 //! - [`config`]: settings, every mistake at once, and whether their file changed
 //! - [`tls`]: certificates of the listeners, and taking up new ones
-//! - [`cli`], [`telemetry`], [`trace`], [`shutdown`], [`descriptors`], [`clock`], [`duration`], [`small_file`]: the rim
+//! - [`cli`], [`telemetry`], [`trace`], [`shutdown`], [`descriptors`], [`clock`], [`duration`], [`small_file`], [`log_throttle`]: the rim
 //!
 //! # Which way things depend
 //! `key, plan, decision` <- `algorithm` <- `store` <- `limiter` <- `grpc` <- `http` <- `cli` <- `main`; `config` builds plans
@@ -51,6 +51,7 @@ pub mod cli;
 pub mod clock;
 pub mod descriptors;
 pub mod duration;
+pub mod log_throttle;
 pub mod shutdown;
 pub mod small_file;
 pub mod telemetry;

@@ -1,30 +1,44 @@
 //! The handlers: who asks, what it is, do it, tell the log and the metrics, answer.
 
+use std::time::Duration;
+
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Response, Status};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::AdminParts;
 use super::calls::{Method, word};
+use crate::clock::monotonic;
 use crate::grpc::pb::admin_service_server::AdminService;
 use crate::grpc::{convert, pb};
 use crate::key::Key;
+use crate::log_throttle::LogThrottle;
 use crate::store::Store;
 
+/// Between two log lines about calls that were not let in: whoever makes them must not fill the log.
+const REFUSALS_EVERY: Duration = Duration::from_secs(10);
+
 /// `AdminService` over a limiter.
-pub(super) struct Admin<S>(AdminParts<S>);
+pub(super) struct Admin<S> {
+    parts: AdminParts<S>,
+    /// Calls that were not let in.
+    refused: LogThrottle,
+    /// Calls that found no token to be held against.
+    no_token: LogThrottle,
+}
 
 /// A key and the plan that it is asked about by.
 type Subject = (Key, String);
 
 impl<S: Store> Admin<S> {
     pub(super) fn new(parts: AdminParts<S>) -> Self {
-        Self(parts)
+        let throttle = || LogThrottle::new(REFUSALS_EVERY);
+        Self { parts, refused: throttle(), no_token: throttle() }
     }
 
     /// Whether the caller may. Errors: UNAUTHENTICATED, alike for every reason that lies with the caller.
     async fn admit(&self, metadata: &MetadataMap) -> Result<(), Status> {
-        let Some(file) = self.0.token.clone() else { return Ok(()) };
+        let Some(file) = self.parts.token.clone() else { return Ok(()) };
         let offered = metadata.get("authorization").map(|value| value.as_bytes().to_vec()).unwrap_or_default();
         // A file system may hang, and this thread takes in everybody's connections.
         let admitted = tokio::task::spawn_blocking(move || file.admits(bearer(&offered))).await;
@@ -32,7 +46,9 @@ impl<S: Store> Admin<S> {
             Ok(true) => Ok(()),
             Ok(false) => Err(Status::unauthenticated("send the admin token: authorization: Bearer TOKEN")),
             Err(sentence) => {
-                tracing::error!(error = sentence, "no admin call is let in");
+                if let Some(calls) = self.no_token.due(monotonic()) {
+                    tracing::error!(error = sentence, calls, "no admin call is let in");
+                }
                 Err(Status::unauthenticated("this server has no admin token at the moment; its log says why"))
             }
         }
@@ -50,7 +66,13 @@ impl<S: Store> Admin<S> {
             Ok((_, outcome)) => (Code::Ok, outcome.as_str()),
             Err(status) => (status.code(), status.message()),
         };
-        self.0.calls.note(method, code);
+        self.parts.calls.note(method, code);
+        if code == Code::Unauthenticated {
+            if let Some(calls) = self.refused.due(monotonic()) {
+                tracing::info!(method = method.name(), code = word(code), calls, outcome, "admin calls were not let in");
+            }
+            return done.map(|(answer, _)| Response::new(answer));
+        }
         // Keys are told apart by this and found by nobody who does not know them.
         let key = subject.map(|(key, _)| format!("{:016x}", xxh3_64(key.as_str().as_bytes())));
         let plan = subject.map(|(_, plan)| plan.as_str());
@@ -67,7 +89,7 @@ impl<S: Store> AdminService for Admin<S> {
         let asked = self.admit(&metadata).await.and_then(|()| convert::subject(key, plan));
         let done = async {
             let (key, plan) = asked.clone()?;
-            let existed = self.0.limiter.reset(key, &plan, caller).await.map_err(|error| convert::not_done(&error))?;
+            let existed = self.parts.limiter.reset(key, &plan, caller).await.map_err(|error| convert::not_done(&error))?;
             Ok((pb::ResetResponse { existed }, format!("existed: {existed}")))
         };
         self.tell(Method::Reset, asked.as_ref().ok(), done.await)
@@ -79,7 +101,8 @@ impl<S: Store> AdminService for Admin<S> {
         let asked = self.admit(&metadata).await.and_then(|()| convert::subject(key, plan));
         let done = async {
             let ((key, plan), cost) = (asked.clone()?, convert::refund_cost(cost)?);
-            let refunded = self.0.limiter.refund(key, &plan, cost, caller).await.map_err(|error| convert::not_done(&error))?;
+            let refunded =
+                self.parts.limiter.refund(key, &plan, cost, caller).await.map_err(|error| convert::not_done(&error))?;
             Ok((convert::refunded(&refunded), format!("refunded: {} of {}", refunded.units(), cost.units())))
         };
         self.tell(Method::Refund, asked.as_ref().ok(), done.await)
@@ -91,7 +114,7 @@ impl<S: Store> AdminService for Admin<S> {
     ) -> Result<Response<pb::ReloadConfigResponse>, Status> {
         let done = async {
             self.admit(request.metadata()).await?;
-            let answer = convert::reloaded(self.0.reloader.reload().await)?;
+            let answer = convert::reloaded(self.parts.reloader.reload().await)?;
             let outcome = format!("config_hash: {}", answer.config_hash);
             Ok((answer, outcome))
         };

@@ -312,8 +312,14 @@ pub(super) fn options(until: Instant) -> Result<Options, Error> {
     Ok(Options { timeout: Some(left), max_attempts: Some(1), ..Options::default() })
 }
 
+/// What the system says of an error. fred shows its parts: `Os { code: 111, kind: ConnectionRefused, message: "…" }`.
+fn in_words(details: &str) -> &str {
+    let message = details.strip_prefix("Os {").and_then(|parts| parts.split_once("message: \""));
+    message.and_then(|(_, message)| message.split_once('"')).map_or(details, |(message, _)| message)
+}
+
 pub(super) fn store_error(error: &Error, deadline: Duration) -> StoreError {
-    let details = || error.details().to_owned();
+    let details = || in_words(error.details()).to_owned();
     match error.kind() {
         ErrorKind::Timeout => StoreError::Deadline(deadline),
         ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Routing | ErrorKind::Cluster | ErrorKind::Sentinel | ErrorKind::Tls => {
@@ -324,5 +330,19 @@ pub(super) fn store_error(error: &Error, deadline: Duration) -> StoreError {
         ErrorKind::Protocol | ErrorKind::Parse => StoreError::Nonsense(details()),
         ErrorKind::Backpressure => StoreError::Overloaded(REQUESTS_WAITING_MAX),
         _ => StoreError::Refused(details()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_system_is_told_in_its_words() {
+        let refused = std::io::Error::from_raw_os_error(111);
+        assert_eq!(in_words(&format!("{refused:?}")), "Connection refused");
+        for other in ["WRONGPASS invalid username-password pair", "", "Os { code: 1", "message: \"x\""] {
+            assert_eq!(in_words(other), other);
+        }
     }
 }

@@ -419,7 +419,17 @@ async fn turn(state: &State) {
     state.watch(&connection, &mut wire).await;
 }
 
+/// Each worker finds out by itself; those that find the same within a second are told as one.
 fn say_out_of_reach(server: &Lead, error: &StoreError) {
+    const ALIKE_WITHIN: Duration = Duration::from_secs(1);
+    static LAST: Mutex<Option<(String, Instant)>> = Mutex::new(None);
+    let (told, now) = (format!("{server}: {error}"), monotonic());
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    if last.as_ref().is_some_and(|(last, when)| *last == told && now.saturating_duration_since(*when) < ALIKE_WITHIN) {
+        return;
+    }
+    *last = Some((told, now));
+    drop(last);
     tracing::warn!(%server, %error, "store out of reach; answering by each plan's on_store_failure until it is back");
 }
 
