@@ -73,10 +73,13 @@ pub enum Reading {
         /// Time to the end of the window, 1 to `window_us`.
         ends_in_us: u64,
     },
-    /// `token_bucket`: GCRA's `tat - now`, 0 when the bucket is full.
+    /// `token_bucket`: GCRA's `tat - now`, 0 when the bucket is full, and the rate that it drains at, which is not the limit's
+    /// when a limit of a faster rate was charged last.
     Bucket {
         /// Debt in microseconds.
         backlog_us: u64,
+        /// Microseconds of it that a unit is, at least 1.
+        emission_us: u64,
     },
     /// `sliding_counter`: both counts and how far the present window has gone.
     Counter {
@@ -162,8 +165,7 @@ impl Verdict {
     /// Units that each limit gave back, if this is of a refund.
     pub fn refunded(&self, limits: &[Limit]) -> SmallVec<[u64; 2]> {
         let (after, before) = self.readings.split_at(limits.len().min(self.readings.len()));
-        let used = before.iter().zip(after).zip(limits);
-        used.map(|((before, after), limit)| before.counted(limit).saturating_sub(after.counted(limit))).collect()
+        before.iter().zip(after).map(|(before, after)| before.counted().saturating_sub(after.counted())).collect()
     }
 
     /// Where the key stands in each limit, for an answer to `cost`.
@@ -195,7 +197,7 @@ impl Reading {
     pub fn wait_us(&self, limit: &Limit, cost: u64) -> u64 {
         match *self {
             Self::Window { count, ends_in_us } => fixed_window::wait_us(limit, count, ends_in_us, cost),
-            Self::Bucket { backlog_us } => gcra::wait_us(limit, backlog_us, cost),
+            Self::Bucket { backlog_us, emission_us } => gcra::wait_us(limit, backlog_us, emission_us, cost),
             Self::Counter { current, previous, elapsed_us } => {
                 sliding_counter::wait_us(limit, current, previous, elapsed_us, cost)
             }
@@ -205,10 +207,10 @@ impl Reading {
 
     /// Units that a refund could give back: a bucket's that are not wholly back yet, a counter's of both windows at their full
     /// number.
-    fn counted(&self, limit: &Limit) -> u64 {
+    fn counted(&self) -> u64 {
         match *self {
             Self::Window { count, .. } => count,
-            Self::Bucket { backlog_us } => backlog_us.div_ceil(limit.emission_us()),
+            Self::Bucket { backlog_us, emission_us } => backlog_us.div_ceil(emission_us),
             Self::Counter { current, previous, .. } => current + previous,
             Self::Log { used, .. } => used,
         }
@@ -218,7 +220,7 @@ impl Reading {
     pub fn remaining(&self, limit: &Limit) -> u64 {
         match *self {
             Self::Window { count, .. } => limit.quota().saturating_sub(count),
-            Self::Bucket { backlog_us } => gcra::remaining(limit, backlog_us),
+            Self::Bucket { backlog_us, emission_us } => gcra::remaining(limit, backlog_us, emission_us),
             Self::Counter { current, previous, elapsed_us } => {
                 limit.quota().saturating_sub(sliding_counter::used(limit, current, previous, elapsed_us))
             }
@@ -236,7 +238,7 @@ impl Reading {
                     ends_in_us
                 }
             }
-            Self::Bucket { backlog_us } => backlog_us,
+            Self::Bucket { backlog_us, .. } => backlog_us,
             Self::Counter { current, previous, elapsed_us } => sliding_counter::fresh_in_us(limit, current, previous, elapsed_us),
             Self::Log { fresh_in_us, .. } => fresh_in_us,
         }

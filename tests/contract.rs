@@ -158,8 +158,57 @@ async fn edits_keep_the_usage(lab: Lab) {
     }
     let bucket = |quota| plan(vec![limit(quota, MINUTE, Algorithm::TokenBucket { burst: quota })]);
     assert!(lab.fits(&bucket(100), "edited", 80).await);
-    assert_eq!(lab.remaining(&bucket(50), "edited").await, [10], "the used share stays used");
-    assert_eq!(lab.remaining(&bucket(200), "edited").await, [40]);
+    assert_eq!(lab.remaining(&bucket(50), "edited").await, [0], "units that are used stay used");
+    assert_eq!(lab.remaining(&bucket(90), "edited").await, [10]);
+    assert_eq!(lab.remaining(&bucket(200), "edited").await, [120]);
+}
+
+/// A bucket of ten units, at this quota a minute.
+fn of_ten(quota: u64) -> Arc<Plan> {
+    plan(vec![limit(quota, MINUTE, Algorithm::TokenBucket { burst: 10 })])
+}
+
+async fn a_bucket_that_is_used_up_stays_so_whatever_its_rate_becomes(lab: Lab) {
+    for (to, wait_us) in [(10, 600_000), (99, 600_000), (101, 594_060), (1_000, 60_000), (1, 600_000)] {
+        let key = format!("from 100 to {to}");
+        assert!(lab.fits(&of_ten(100), &key, 10).await);
+        assert_eq!(lab.remaining(&of_ten(to), &key).await, [0], "{key}");
+        let denied = lab.decide(ask(&of_ten(to), &key, 1)).await;
+        assert_eq!((denied.fits, denied.wait_us(of_ten(to).limits(), 1)), (false, wait_us), "{key}");
+        lab.clock.advance(wait_us - 1);
+        assert!(!lab.fits(&of_ten(to), &key, 1).await, "{key}: a microsecond early");
+        lab.clock.advance(1);
+        assert!(lab.fits(&of_ten(to), &key, 1).await, "{key}");
+        // What is left is of the new rate.
+        let next_us = MINUTE.as_micros() as u64 / to;
+        let denied = lab.decide(ask(&of_ten(to), &key, 1)).await;
+        let wait_us = denied.wait_us(of_ten(to).limits(), 1);
+        assert!(!denied.fits && wait_us.abs_diff(next_us) <= 9, "{key}: {wait_us} of {next_us}");
+    }
+}
+
+async fn buckets_of_one_count_grant_one_burst_at_one_instant(lab: Lab) {
+    for quotas in [[100, 10], [10, 100], [7, 1_000]] {
+        let (plans, key, mut granted) = (quotas.map(of_ten), format!("{quotas:?}"), 0);
+        for turn in 0..40 {
+            granted += usize::from(lab.fits(&plans[turn % 2], &key, 1).await);
+        }
+        assert_eq!(granted, 10, "{key}");
+        // And so in one batch.
+        let asks: Vec<Ask> = (0..40).map(|turn| ask(&plans[turn % 2], &format!("{key} at once"), 1)).collect();
+        let verdicts = lab.store.decide_batch(&asks, PATIENCE).await;
+        assert_eq!(verdicts.iter().filter(|verdict| verdict.as_ref().unwrap().fits).count(), 10, "{key}");
+    }
+}
+
+async fn what_is_given_back_to_a_bucket_is_units_whatever_its_rate_became(lab: Lab) {
+    for to in [10, 1_000] {
+        let key = format!("refunded at {to}");
+        assert!(lab.fits(&of_ten(100), &key, 10).await);
+        let verdict = lab.decide(refund(&of_ten(to), &key, 4)).await;
+        assert_eq!(verdict.refunded(of_ten(to).limits())[..], [4], "{key}");
+        assert_eq!(lab.remaining(&of_ten(to), &key).await, [4], "{key}");
+    }
 }
 
 async fn other_limits_of_a_plan_come_and_go_without_a_reset(lab: Lab) {
@@ -565,6 +614,9 @@ every_store_keeps! {
     all_limits_are_charged_or_none,
     a_peek_writes_nothing,
     edits_keep_the_usage,
+    a_bucket_that_is_used_up_stays_so_whatever_its_rate_becomes,
+    buckets_of_one_count_grant_one_burst_at_one_instant,
+    what_is_given_back_to_a_bucket_is_units_whatever_its_rate_became,
     other_limits_of_a_plan_come_and_go_without_a_reset,
     a_charge_under_one_limit_leaves_the_others_as_they_are,
     limits_of_other_shapes_count_apart,

@@ -38,7 +38,7 @@ fn a_live_key_costs_what_the_documents_say_at_the_dearest_moment() {
         ("token_bucket", vec![BUCKET], 90, 103),
         ("fixed_window", vec![FIXED], 90, 103),
         ("sliding_counter", vec![COUNTER], 98, 103),
-        ("two limits", vec![BUCKET, FIXED], 106, 103),
+        ("two limits", vec![BUCKET, FIXED], 112, 103),
         ("two limits, the largest", vec![FIXED, COUNTER], 116, 103),
         ("sliding_window of one run", vec![WINDOW], 244, 120),
     ] {

@@ -22,6 +22,8 @@ struct Model {
     start_us: u64,
     /// For the token bucket: debt and when it was that.
     debt: (u64, u64),
+    /// Of the debt: what a unit of it is.
+    unit_us: u64,
 }
 
 impl Model {
@@ -52,8 +54,10 @@ impl Model {
     fn fits(&self, limit: &Limit, now_us: u64, cost: u64) -> bool {
         match limit.algorithm() {
             Algorithm::TokenBucket { burst } => {
-                let emission_us = limit.window_us().div_ceil(limit.quota());
-                self.used(limit, now_us) + cost * emission_us <= burst * emission_us
+                let mut seen = self.clone();
+                seen.clamp(limit, now_us);
+                let unit_us = seen.unit_us;
+                seen.used(limit, now_us) + cost * unit_us <= burst * unit_us
             }
             _ => self.used(limit, now_us) + cost <= limit.quota(),
         }
@@ -69,9 +73,21 @@ impl Model {
         } else if debt <= limit.window_us() && debt + at_us > now_us + limit.window_us() {
             self.debt = (limit.window_us(), now_us);
         }
+        self.convert(limit, now_us, |own_us, unit_us| unit_us > own_us);
         let counter = limit.algorithm() == COUNTER;
         // A counter's charges carry the time of their window, which moves as a whole.
         self.charges.iter_mut().for_each(|charge| charge.0 = if counter { charge.0 - ahead_us } else { charge.0.min(now_us) });
+    }
+
+    /// The debt at the limit's own rate, where that is to be.
+    fn convert(&mut self, limit: &Limit, now_us: u64, wanted: impl Fn(u64, u64) -> bool) {
+        let own_us = limit.window_us().div_ceil(limit.quota());
+        let left_us = (self.debt.0 + self.debt.1).saturating_sub(now_us);
+        if left_us > 0 && wanted(own_us, self.unit_us) {
+            // Rounded up to a microsecond, so never in the caller's favour.
+            self.debt = ((left_us * own_us).div_ceil(self.unit_us), now_us);
+            self.unit_us = own_us;
+        }
     }
 
     fn charge(&mut self, limit: &Limit, now_us: u64, cost: u64) {
@@ -84,7 +100,9 @@ impl Model {
             }
             Algorithm::FixedWindow { .. } => {}
             Algorithm::TokenBucket { .. } => {
-                self.debt = (self.used(limit, now_us) + cost * window_us.div_ceil(limit.quota()), now_us);
+                self.convert(limit, now_us, |own_us, unit_us| unit_us != own_us);
+                self.unit_us = window_us.div_ceil(limit.quota());
+                self.debt = (self.used(limit, now_us) + cost * self.unit_us, now_us);
             }
             Algorithm::SlidingCounter => {
                 self.start_us = self.window_of(now_us, window_us);
@@ -102,7 +120,7 @@ impl Model {
     /// Takes units back, the newest first, of those that count; how many.
     fn refund(&mut self, limit: &Limit, now_us: u64, units: u64) -> u64 {
         if let Algorithm::TokenBucket { .. } = limit.algorithm() {
-            let emission_us = limit.window_us().div_ceil(limit.quota());
+            let emission_us = self.unit_us;
             let debt_us = self.used(limit, now_us);
             let left_us = debt_us - debt_us.min(units * emission_us);
             self.debt = if debt_us == 0 { self.debt } else { (left_us, if left_us == 0 { 0 } else { now_us }) };
@@ -198,7 +216,7 @@ fn check_history(algorithm: Algorithm, seed: u64) {
     let window = std::time::Duration::from_millis(1 + random.below(4));
     let mut limit = edited(&mut random, window, algorithm);
     let mut state = State::fresh(&limit);
-    let mut model = Model { charges: Vec::new(), start_us: 0, debt: (0, 0) };
+    let mut model = Model { charges: Vec::new(), start_us: 0, debt: (0, 0), unit_us: 1 };
     let mut times = Times::new(START_US, limit.window_us());
     for _ in 0..80 {
         if random.below(25) == 0 {

@@ -202,6 +202,33 @@ async fn a_log_decides_alike_where_its_times_wrap() {
     }
 }
 
+/// Of emission intervals from a microsecond to a year, so that conversions need all the digits that a script's numbers have not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_bucket_decides_alike_whatever_its_rate_becomes() {
+    let redis = Redis::start();
+    let clock = FakeClock::new();
+    let shared = RedisStore::with_injected_clock(&redis.url(), Arc::new(clock.clone())).unwrap();
+    let embedded = MemoryStore::new(1 << 30, Arc::new(clock.clone()));
+    let (mut random, mut now_us, mut allowed) = (Random(SEED), START_US, 0);
+    for window in [tollgate::plan::WINDOW_MAX, Duration::from_secs(86_400), Duration::from_secs(3_600)] {
+        let limits = std::iter::repeat_with(|| {
+            let (quota, burst) = (1 + (random.next() >> (24 + random.below(40))), 1 + random.below(20));
+            Limit::new("limit", quota, window, Algorithm::TokenBucket { burst })
+        });
+        let plans: Vec<Arc<Plan>> = limits.filter_map(|limit| limit.ok().map(|limit| plan(vec![limit]))).take(60).collect();
+        for decision in 0..10_000 {
+            now_us += random.next() >> (24 + random.below(40));
+            clock.set(now_us);
+            let plan = random.pick(&plans);
+            let asks = [Ask { key: Key::new("rates").unwrap(), ..random_ask(&mut random, plan, true) }];
+            let (lua, rust) = (shared.decide_batch(&asks, PATIENCE).await, embedded.decide_batch(&asks, PATIENCE).await);
+            assert_eq!(lua, rust, "decision {decision}, at {now_us}: {:?}", asks[0]);
+            allowed += usize::from(asks[0].mode == Mode::Charge && rust[0].as_ref().is_ok_and(|verdict| verdict.fits));
+        }
+    }
+    assert!(allowed > 2_000 && allowed < 20_000, "{allowed} allowed");
+}
+
 /// More charges in a window than it holds runs, so that neighbours are merged, and time and again a rest.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_sliding_window_decides_alike() {

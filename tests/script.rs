@@ -180,3 +180,84 @@ async fn a_request_that_was_garbled_does_not_hold_redis() {
     // None of them may leave what has no expiry, nor more than a test's Redis checks when it ends.
     redis.cli(&["FLUSHALL"]);
 }
+
+/// Whether Redis makes the functions of the general way for a call of these requests, after others.
+async fn needs_the_general_way(before: &[Ask], asks: &[Ask]) -> bool {
+    let redis = Redis::start();
+    let tap = Tap::before(redis.port);
+    let store = RedisStore::connect(&tap.url(), Duration::from_secs(10)).unwrap();
+    assert!(store.connected(PATIENCE.0).await);
+    for ask in before {
+        store.decide_one(ask, PATIENCE).await.unwrap();
+    }
+    store.decide_batch(asks, PATIENCE).await;
+    let text = String::from_utf8(tap.commands("SCRIPT").pop().unwrap().pop().unwrap()).unwrap();
+    const MADE: &str = "general = general or make_general()";
+    assert_eq!(text.matches(MADE).count(), 1);
+    let sha = redis.cli(&["SCRIPT", "LOAD", &text.replace(MADE, "error('made')")]);
+    let mut call = tap.commands("EVALSHA").pop().unwrap();
+    call[0] = sha.trim().as_bytes().to_vec();
+    let mut raw = Raw(TcpStream::connect(("127.0.0.1", redis.port)).unwrap());
+    raw.0.set_read_timeout(Some(PATIENCE.0)).unwrap();
+    let (kind, contents) = raw.call(&call);
+    assert!(kind == b'$' || contents.windows(4).any(|word| word == b"made"), "{:?}", String::from_utf8_lossy(&contents));
+    kind != b'$'
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_most_calls_are_made_of_needs_no_function_made() {
+    let hour = Duration::from_secs(3_600);
+    let of = |quota, algorithm| limit(quota, Duration::from_secs(60), algorithm);
+    let one = |algorithm| plan(vec![of(1_000, algorithm)]);
+    let (a, b, c) = (of(1_000, FIXED), limit(2_000, hour, FIXED), of(500, BUCKET));
+    let (two, reversed) = (plan(vec![a.clone(), b.clone()]), plan(vec![b.clone(), a.clone()]));
+    let one_denies = plan(vec![b.clone(), of(1, FIXED)]);
+    let uncommon = |algorithm| plan(vec![limit(1_000, Duration::from_millis(61_500), algorithm)]);
+    let charge = |plan: &Arc<Plan>| ask(plan, "key", 1);
+    let times = |plan: &Arc<Plan>, count| vec![charge(plan); count];
+    for algorithm in [FIXED, BUCKET, COUNTER, WINDOW, Algorithm::SlidingWindow { precision: 5 }] {
+        let plan = one(algorithm);
+        for before in 0..3 {
+            assert!(!needs_the_general_way(&times(&plan, before), &times(&plan, 1)).await, "{algorithm:?} after {before}");
+        }
+        assert!(!needs_the_general_way(&[], &times(&plan, 20)).await, "{algorithm:?}, a key several times");
+        let plan = uncommon(algorithm);
+        assert!(!needs_the_general_way(&times(&plan, 2), &times(&plan, 1)).await, "{algorithm:?} of an uncommon window");
+        assert!(!needs_the_general_way(&times(&plan, 2), &times(&plan, 5)).await, "{algorithm:?} of an uncommon window, several");
+    }
+    let denies = plan(vec![of(2, WINDOW)]);
+    assert!(!needs_the_general_way(&times(&denies, 2), &times(&denies, 3)).await, "a sliding_window that denies");
+    assert!(!needs_the_general_way(&times(&one_denies, 1), &times(&one_denies, 1)).await, "one of two limits denies");
+    assert!(!needs_the_general_way(&times(&one_denies, 1), &times(&one_denies, 4)).await, "one of two denies several");
+    assert!(!needs_the_general_way(&times(&two, 1), &times(&reversed, 1)).await, "limits in another order");
+    // A limit more, in front: the first charge makes its record, and those after it find all where they look.
+    let more = plan(vec![c, a, b]);
+    assert!(!needs_the_general_way(&[charge(&two), charge(&more)], &times(&more, 1)).await, "a limit more");
+    assert!(!needs_the_general_way(&[charge(&two), charge(&more)], &times(&more, 6)).await, "a limit more, several");
+    assert!(needs_the_general_way(&times(&two, 1), &[refund(&two, "key", 1)]).await, "a refund: else this shows nothing");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_have_one_order_whatever_the_order_of_limits() {
+    let (redis, clock) = (Redis::start(), FakeClock::new());
+    let store = RedisStore::with_injected_clock(&redis.url(), Arc::new(clock.clone())).unwrap();
+    let limits = [FIXED, BUCKET, WINDOW, COUNTER].map(|algorithm| limit(100, Duration::from_secs(60), algorithm));
+    let mut random = Random(7);
+    let mut seen = Vec::new();
+    for key in 0..40 {
+        let key = key.to_string();
+        // Some of the limits first, in any order, then the others, then all: each is charged twice.
+        let mut order = limits.to_vec();
+        order.sort_by_cached_key(|_| random.next());
+        let (some, others) = order.split_at(random.below(4) as usize);
+        let mut all = limits.to_vec();
+        all.sort_by_cached_key(|_| random.next());
+        for limits in [some.to_vec(), others.to_vec(), all] {
+            let fits = limits.is_empty() || store.decide_one(&ask(&plan(limits), &key, 1), PATIENCE).await.unwrap().fits;
+            assert!(fits);
+        }
+        seen.push(redis.cli(&["--no-raw", "GET", &format!("{{group:{key}}}")]));
+    }
+    seen.dedup();
+    assert_eq!(seen.len(), 1, "{seen:?}");
+}

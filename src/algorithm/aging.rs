@@ -4,7 +4,8 @@
 //! Exact to the microsecond for windows, buckets and counters, whose readings are their whole state. A log's reading tells
 //! of one cost alone ([`tells_one_cost`]), its wait and its freshness exactly; units that left the log meanwhile, too few to
 //! let that cost pass, are still counted as used. So `remaining` may be too small then, never too large, and is below the
-//! cost for as long as the cost is denied. Grants to others since the reading only lengthen waits and lower what remains.
+//! cost for as long as the cost is denied. Grants to others since the reading only lengthen waits and lower what remains,
+//! but those that another plan of the same count gives by a bucket of a faster rate, at which the whole debt drains from then on.
 
 use super::{Reading, Verdict};
 use crate::key::Cost;
@@ -36,7 +37,9 @@ impl Reading {
     fn aged(&self, limit: &Limit, cost: u64, elapsed_us: u64) -> Self {
         match *self {
             Self::Window { count, ends_in_us } => window(limit, count, ends_in_us, elapsed_us),
-            Self::Bucket { backlog_us } => Self::Bucket { backlog_us: backlog_us.saturating_sub(elapsed_us) },
+            Self::Bucket { backlog_us, emission_us } => {
+                Self::Bucket { backlog_us: backlog_us.saturating_sub(elapsed_us), emission_us }
+            }
             Self::Counter { current, previous, elapsed_us: before_us } => {
                 counter(limit, current, previous, before_us + elapsed_us)
             }

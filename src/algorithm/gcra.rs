@@ -2,9 +2,22 @@
 //!
 //! GCRA's words: the *emission interval* is the time that one unit takes to come back; the *tat* (theoretical arrival
 //! time) is when the bucket will be full again, so `tat - now` is the debt; the *tolerance* is the debt that a key may run
-//! up, `burst` emission intervals. A bucket is thus one number; only a debt above a window, which a burst above the quota
-//! can run up, keeps the time of its writing beside it. That tells a clock that stepped back from a debt that a limit of
-//! the same window with a larger burst ran up, so that neither blocks a key for long and none is forgiven.
+//! up, `burst` emission intervals.
+//!
+//! A debt is an amount of time, so it says how many units are used only together with the rate that it was charged at. A
+//! bucket therefore keeps that rate beside the tat, as the quota: the window is in the limit's shape. A limit of another
+//! rate reads the debt as units:
+//! - A limit of a slower rate decides by the debt as it stands. It drains at the rate that it has until something is charged.
+//! - A limit of a faster rate reads the debt converted to its own rate, so that an upgrade helps at once. A charging call
+//!   writes that also when it denies, as it writes a clamp.
+//! - A charge that fits leaves the whole debt at the charging limit's rate.
+//!
+//! A conversion is rounded up, by less than a microsecond of the new rate, so that no unit is free early. No conversion is
+//! undone but by a charge that fits, so roundings do not add up while requests are denied.
+//!
+//! Only a debt above a window, which a burst above the quota can run up, has the time of its writing beside it. That tells a
+//! clock that stepped back from a debt that a limit of the same window with a larger burst ran up, so that neither blocks a
+//! key for long and none is forgiven.
 //! Lua twin: `gcra.lua`.
 
 use super::Reading;
@@ -17,41 +30,64 @@ pub struct Bucket {
     pub tat_us: u64,
     /// When that was written, if the debt was above a window then; else 0.
     pub at_us: u64,
+    /// Quota of the limit at whose rate the debt drains; 0 in a bucket that was never charged.
+    pub quota: u64,
+}
+
+/// What a key owes at one instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Debt {
+    backlog_us: u64,
+    /// Of the rate that it drains at.
+    quota: u64,
+    emission_us: u64,
 }
 
 impl Bucket {
-    fn new(limit: &Limit, now_us: u64, backlog_us: u64) -> Self {
-        let at_us = if backlog_us > limit.window_us() { now_us } else { 0 };
-        Self { tat_us: now_us + backlog_us, at_us }
+    fn new(limit: &Limit, now_us: u64, debt: Debt) -> Self {
+        let at_us = if debt.backlog_us > limit.window_us() { now_us } else { 0 };
+        Self { tat_us: now_us + debt.backlog_us, at_us, quota: debt.quota }
     }
 
     pub(super) fn read(&self, limit: &Limit, now_us: u64) -> Reading {
-        Reading::Bucket { backlog_us: self.backlog_us(limit, now_us) }
+        let Debt { backlog_us, emission_us, .. } = self.debt(limit, now_us);
+        Reading::Bucket { backlog_us, emission_us }
     }
 
     pub(super) fn clamp(&mut self, limit: &Limit, now_us: u64) {
-        let backlog_us = self.backlog_us(limit, now_us);
-        if self.tat_us > now_us + backlog_us {
-            *self = Self::new(limit, now_us, backlog_us);
+        let debt = self.debt(limit, now_us);
+        if self.tat_us > now_us + debt.backlog_us {
+            *self = Self::new(limit, now_us, debt);
         }
     }
 
     pub(super) fn charge(&mut self, limit: &Limit, now_us: u64, cost: u64) {
-        *self = Self::new(limit, now_us, self.backlog_us(limit, now_us) + cost * limit.emission_us());
+        let debt = self.debt(limit, now_us).at_rate_of(limit);
+        *self = Self::new(limit, now_us, Debt { backlog_us: debt.backlog_us + cost * limit.emission_us(), ..debt });
     }
 
-    /// A unit that was not wholly back yet is.
+    /// A unit that was not wholly back yet is. The rate stays as it is.
     pub(super) fn refund(&mut self, limit: &Limit, now_us: u64, units: u64) {
-        let backlog_us = self.backlog_us(limit, now_us);
-        match backlog_us.saturating_sub(units.saturating_mul(limit.emission_us())) {
-            _ if backlog_us == 0 => {}
+        let debt = self.debt(limit, now_us);
+        match debt.backlog_us.saturating_sub(units.saturating_mul(debt.emission_us)) {
+            _ if debt.backlog_us == 0 => {}
             0 => *self = Self::default(),
-            left_us => *self = Self::new(limit, now_us, left_us),
+            backlog_us => *self = Self::new(limit, now_us, Debt { backlog_us, ..debt }),
         }
     }
 
     pub(super) fn fresh_at_us(&self) -> u64 {
         self.tat_us
+    }
+
+    /// What `limit` reads at `now_us`: at its own rate, or at the bucket's if that is faster.
+    fn debt(&self, limit: &Limit, now_us: u64) -> Debt {
+        let backlog_us = self.backlog_us(limit, now_us);
+        if self.quota == 0 || backlog_us == 0 {
+            return Debt { backlog_us, quota: limit.quota(), emission_us: limit.emission_us() };
+        }
+        let debt = Debt { backlog_us, quota: self.quota, emission_us: limit.window_us().div_ceil(self.quota) };
+        if debt.emission_us > limit.emission_us() { debt.at_rate_of(limit) } else { debt }
     }
 
     /// The debt at `now_us`. Where the clock stepped back, at most what it was when it was written, as far as is known.
@@ -63,19 +99,39 @@ impl Bucket {
     }
 }
 
-pub(super) fn wait_us(limit: &Limit, backlog_us: u64, cost: u64) -> u64 {
-    (backlog_us + cost * limit.emission_us()).saturating_sub(limit.tolerance_us())
+impl Debt {
+    /// As many units, at the rate of this limit.
+    fn at_rate_of(self, limit: &Limit) -> Self {
+        let (quota, emission_us) = (limit.quota(), limit.emission_us());
+        if emission_us == self.emission_us {
+            return Self { quota, ..self };
+        }
+        let converted = (u128::from(self.backlog_us) * u128::from(emission_us)).div_ceil(u128::from(self.emission_us));
+        // Where it is charged, a debt is within the limit's tolerance; where it is not, the new rate is the faster one.
+        Self { backlog_us: u64::try_from(converted).unwrap_or(u64::MAX), quota, emission_us }
+    }
 }
 
-pub(super) fn remaining(limit: &Limit, backlog_us: u64) -> u64 {
-    limit.tolerance_us().saturating_sub(backlog_us) / limit.emission_us()
+/// Time until what is owed, in units of `emission_us`, leaves room for `cost`.
+pub(super) fn wait_us(limit: &Limit, backlog_us: u64, emission_us: u64, cost: u64) -> u64 {
+    match limit.capacity().checked_sub(cost) {
+        Some(others) => backlog_us.saturating_sub(others.saturating_mul(emission_us)),
+        None => backlog_us.saturating_add((cost - limit.capacity()).saturating_mul(emission_us)),
+    }
+}
+
+pub(super) fn remaining(limit: &Limit, backlog_us: u64, emission_us: u64) -> u64 {
+    limit.capacity().saturating_sub(backlog_us.div_ceil(emission_us))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::algorithm::cases::{Case, check, limit};
+    use crate::algorithm::{Mode, State, Verdict, decide};
+    use crate::key::Cost;
     use crate::plan::Algorithm;
+    use proptest::prelude::*;
 
     #[test]
     fn a_burst_then_one_unit_per_emission_interval() {
@@ -127,8 +183,8 @@ mod tests {
         let mut bucket = Bucket::default();
         bucket.charge(&paid, 5_000_000, 100);
         bucket.clamp(&trial, 5_000_000);
-        assert_eq!(bucket.read(&trial, 5_000_000), Reading::Bucket { backlog_us: 10_000_000 });
-        assert_eq!((wait_us(&trial, 10_000_000, 1), remaining(&trial, 10_000_000)), (10_000_000, 0));
+        assert_eq!(bucket.read(&trial, 5_000_000), Reading::Bucket { backlog_us: 10_000_000, emission_us: 100_000 });
+        assert_eq!((wait_us(&trial, 10_000_000, 100_000, 1), remaining(&trial, 10_000_000, 100_000)), (10_000_000, 0));
     }
 
     #[test]
@@ -137,5 +193,134 @@ mod tests {
             &limit(10, Algorithm::TokenBucket { burst: 10 }),
             &[Case::allowed(3_600_000_000, 10, 0), Case::denied(1_000_000, 1, 0).after(100_000), Case::allowed(2_000_000, 10, 0)],
         );
+    }
+
+    /// A limit of ten units and this quota a minute, as a key sees it.
+    fn of_ten(quota: u64) -> Limit {
+        Limit::new("limit", quota, std::time::Duration::from_secs(60), Algorithm::TokenBucket { burst: 10 }).unwrap()
+    }
+
+    fn ask(limit: &Limit, bucket: &mut Bucket, now_us: u64, (cost, mode): (u64, Mode)) -> Verdict {
+        let mut states = [State::Bucket(*bucket)];
+        let verdict = decide(std::slice::from_ref(limit), &mut states, now_us, Cost::new(cost).unwrap(), mode);
+        if let [State::Bucket(after)] = states {
+            *bucket = after;
+        }
+        verdict
+    }
+
+    #[test]
+    fn a_lower_quota_frees_nothing_and_takes_hold_with_the_next_charge() {
+        let (before, after, mut bucket) = (of_ten(100), of_ten(10), Bucket::default());
+        assert!(ask(&before, &mut bucket, 5_000_000, (10, Mode::Charge)).fits);
+        let denied = ask(&after, &mut bucket, 5_000_000, (1, Mode::Charge));
+        assert_eq!((denied.fits, denied.readings[0].remaining(&after)), (false, 0));
+        // At the rate that it was charged at.
+        assert_eq!(denied.readings[0].wait_us(&after, 1), 600_000);
+        assert!(!ask(&after, &mut bucket, 5_599_999, (1, Mode::Charge)).fits);
+        assert!(ask(&after, &mut bucket, 5_600_000, (1, Mode::Charge)).fits);
+        assert_eq!(ask(&after, &mut bucket, 5_600_000, (1, Mode::Charge)).readings[0].wait_us(&after, 1), 6_000_000);
+    }
+
+    #[test]
+    fn a_higher_quota_shortens_the_wait_at_once() {
+        let (before, after, mut bucket) = (of_ten(100), of_ten(1_000), Bucket::default());
+        assert!(ask(&before, &mut bucket, 5_000_000, (10, Mode::Charge)).fits);
+        let peeked = ask(&after, &mut bucket, 5_000_000, (1, Mode::Peek));
+        let denied = ask(&after, &mut bucket, 5_000_000, (1, Mode::Charge));
+        assert_eq!((denied.fits, denied.readings[0].wait_us(&after, 1)), (false, 60_000));
+        assert_eq!(peeked, denied, "a peek says what a charge at that time would say");
+        assert!(!ask(&after, &mut bucket, 5_059_999, (1, Mode::Charge)).fits);
+        assert!(ask(&after, &mut bucket, 5_060_000, (1, Mode::Charge)).fits);
+    }
+
+    #[test]
+    fn two_limits_of_one_count_grant_one_burst_at_one_instant() {
+        for quotas in [[100, 10], [10, 100], [7, 11], [1, 60_000_000]] {
+            let (limits, mut bucket) = (quotas.map(of_ten), Bucket::default());
+            let granted = (0..100).filter(|turn| ask(&limits[turn % 2], &mut bucket, 5_000_000, (1, Mode::Charge)).fits).count();
+            assert_eq!(granted, 10, "{quotas:?}");
+        }
+    }
+
+    /// Denials under two rates in turn, a microsecond apart, which would each round the debt up if they wrote it.
+    #[test]
+    fn denials_by_turns_do_not_hold_the_debt_up() {
+        let (slow, fast, mut bucket) = (of_ten(1), of_ten(60_000_000), Bucket::default());
+        ask(&slow, &mut bucket, 5_000_000, (10, Mode::Charge));
+        for now_us in 5_000_000..5_000_009 {
+            assert!(!ask(&fast, &mut bucket, now_us, (10, Mode::Charge)).fits);
+            assert!(!ask(&slow, &mut bucket, now_us, (10, Mode::Charge)).fits);
+        }
+        assert!(ask(&slow, &mut bucket, 5_000_010, (10, Mode::Charge)).fits);
+    }
+
+    #[derive(Debug, Clone)]
+    struct Step {
+        after_us: u64,
+        quota: u64,
+        burst: u64,
+        cost: u64,
+        mode: Mode,
+    }
+
+    fn any_step() -> impl Strategy<Value = Step> {
+        let quota = prop_oneof![1..20_u64, 1..1_000_u64, Just(60_000), Just(60_000_000)];
+        let after_us = prop_oneof![3 => Just(0_u64), 2 => 0..1_000_000_u64, 1 => 0..70_000_000_u64];
+        let mode = prop_oneof![8 => Just(Mode::Charge), 1 => Just(Mode::Peek), 1 => Just(Mode::Refund)];
+        (after_us, quota, 1..20_u64, 1..20_u64, mode).prop_map(|(after_us, quota, burst, cost, mode)| Step {
+            after_us,
+            quota,
+            burst,
+            cost: cost.min(burst),
+            mode,
+        })
+    }
+
+    /// Units that a bucket owes, in 2^-32 of a unit, rounded down.
+    fn units(backlog_us: u64, emission_us: u64) -> u128 {
+        (u128::from(backlog_us) << 32) / u128::from(emission_us)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        /// Whatever the rates and bursts become: nothing but time and refunds gives a unit back, and no request waits longer
+        /// than the units that are in its way take at the slowest rate that was in use.
+        #[test]
+        fn what_is_used_stays_used_whatever_the_limit_becomes(steps in proptest::collection::vec(any_step(), 1..60)) {
+            let (mut bucket, mut now_us, mut slowest_us) = (Bucket::default(), 4_000_000_000_u64, 0);
+            // What is owed at least and at most, in 2^-32 of a unit: by the fastest and the slowest rate in use.
+            let mut least = 0_u128;
+            let mut fastest_us = u64::MAX;
+            for step in steps {
+                let window = std::time::Duration::from_secs(60);
+                let limit = Limit::new("l", step.quota, window, Algorithm::TokenBucket { burst: step.burst }).unwrap();
+                slowest_us = slowest_us.max(limit.emission_us());
+                fastest_us = fastest_us.min(limit.emission_us());
+                now_us += step.after_us;
+                // Rounded up, in what comes back.
+                least = least.saturating_sub(units(step.after_us, fastest_us) + 1);
+                let verdict = ask(&limit, &mut bucket, now_us, (step.cost, step.mode));
+                let cost = u128::from(step.cost) << 32;
+                let Reading::Bucket { backlog_us, emission_us } = verdict.readings[0] else { panic!("no bucket") };
+                match step.mode {
+                    Mode::Charge if verdict.fits => {
+                        prop_assert!(least + cost <= u128::from(step.burst) << 32, "{step:?} was granted too early");
+                        least += cost;
+                    }
+                    Mode::Refund => least = least.saturating_sub(cost + (1 << 32)),
+                    _ => {}
+                }
+                prop_assert!(units(backlog_us, emission_us) + 1 >= least, "units were forgotten by {step:?}");
+                if step.mode == Mode::Charge && !verdict.fits {
+                    let wait_us = verdict.readings[0].wait_us(&limit, step.cost);
+                    let before = |us: u64| ask(&limit, &mut bucket.clone(), now_us + us, (step.cost, Mode::Peek)).fits;
+                    prop_assert!(before(wait_us) && !before(wait_us - 1), "{step:?} told {wait_us}");
+                    let in_the_way = backlog_us.div_ceil(emission_us) + step.cost - step.burst;
+                    prop_assert!(wait_us <= in_the_way * slowest_us, "{step:?} waits {wait_us} for {in_the_way} units");
+                }
+            }
+        }
     }
 }

@@ -131,7 +131,7 @@ impl Limit {
         self.window_us.div_ceil(u64::from(precision))
     }
 
-    /// The number that Redis knows the way of counting by, 0 to 6; see `store/redis/script/request.lua`.
+    /// The number that Redis knows the way of counting by, 0 to 7; see `store/redis/script/request.lua`.
     pub fn kind(&self) -> u8 {
         super::shape::kind(self.algorithm)
     }

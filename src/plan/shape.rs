@@ -73,7 +73,8 @@ pub(super) fn kind(algorithm: Algorithm) -> u8 {
     match algorithm {
         Algorithm::FixedWindow { anchor: Anchor::Clock } => 0,
         Algorithm::FixedWindow { anchor: Anchor::FirstRequest } => 1,
-        Algorithm::TokenBucket { .. } => 2,
+        // Not 2, which was a bucket that did not know its rate.
+        Algorithm::TokenBucket { .. } => 7,
         Algorithm::SlidingCounter => 3,
         Algorithm::SlidingWindow { precision: PRECISION_DEFAULT } => 4,
         Algorithm::SlidingWindow { .. } => KIND_SLIDING_WINDOW_OTHER,

@@ -27,7 +27,12 @@ fn plan(limits: &[(Algorithm, u64)]) -> Arc<Plan> {
 
 fn plan_of(quota: u64, limits: &[(Algorithm, u64)]) -> Arc<Plan> {
     let limit = |(algorithm, window_ms): &(Algorithm, u64)| {
-        Limit::new("limit", quota, Duration::from_millis(*window_ms), *algorithm).unwrap()
+        // A bucket of a faster rate shortens what others wait for, so a larger one is one of a larger burst.
+        let (quota, algorithm) = match *algorithm {
+            Algorithm::TokenBucket { .. } => (4, Algorithm::TokenBucket { burst: quota }),
+            other => (quota, other),
+        };
+        Limit::new("limit", quota, Duration::from_millis(*window_ms), algorithm).unwrap()
     };
     Arc::new(Plan {
         name: "plan".into(),
@@ -44,8 +49,9 @@ fn ask(plan: &Arc<Plan>, key: &str, cost: u64) -> Ask {
 
 /// A denial of `cost` by a bucket that takes this long to give it.
 fn denied_for(wait_us: u64, limit: &Limit, cost: u64) -> Verdict {
-    let backlog_us = limit.tolerance_us() + wait_us - cost * limit.emission_us();
-    Verdict { fits: false, readings: [Reading::Bucket { backlog_us }].into_iter().collect() }
+    let emission_us = limit.emission_us();
+    let backlog_us = limit.tolerance_us() + wait_us - cost * emission_us;
+    Verdict { fits: false, readings: [Reading::Bucket { backlog_us, emission_us }].into_iter().collect() }
 }
 
 /// A cache that was told once, at time 0, that `plan` denies "key" a cost of 1 for so long.

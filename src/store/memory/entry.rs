@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! links 8 | length of key 2 | length of group 1 | group | key | records | zeros to the end of the slot
-//! record: kind 1 | shape 5 | numbers of 8 each, or the 4 of a log's place
+//! record: kind 1 | shape 5 | numbers of 8 each, a bucket's quota in 5, or the 4 of a log's place
 //! ```
 //! No kind is 0, so zeros end the records. Numbers are little-endian. Knows neither table, time nor accounts.
 
 use super::queue::LINKS_BYTES;
 use crate::algorithm::{Bucket, Counter, State, Window};
-use crate::plan::Shape;
+use crate::plan::{QUOTA_MAX, Shape};
 
 const KEY_LENGTH_AT: usize = LINKS_BYTES;
 const GROUP_LENGTH_AT: usize = KEY_LENGTH_AT + 2;
@@ -17,7 +17,12 @@ const SHAPE_BYTES: usize = 5;
 const NUMBERS_AT: usize = 1 + SHAPE_BYTES;
 const NUMBER_BYTES: usize = 8;
 const LOG_RECORD_BYTES: usize = NUMBERS_AT + size_of::<u32>();
-const TWO_NUMBERS_BYTES: usize = NUMBERS_AT + 2 * NUMBER_BYTES;
+const QUOTA_BYTES: usize = 5;
+const BUCKET_QUOTA_AT: usize = NUMBERS_AT + 2 * NUMBER_BYTES;
+const WINDOW_BYTES: usize = NUMBERS_AT + 2 * NUMBER_BYTES;
+const BUCKET_BYTES: usize = BUCKET_QUOTA_AT + QUOTA_BYTES;
+// A quota is never cut when it is written.
+const _: () = assert!(QUOTA_MAX >> (8 * QUOTA_BYTES) == 0);
 const THREE_NUMBERS_BYTES: usize = NUMBERS_AT + 3 * NUMBER_BYTES;
 const RECORD_BYTES_MAX: usize = THREE_NUMBERS_BYTES;
 
@@ -81,7 +86,8 @@ impl<'a> Entry<'a> {
         let (mut at, wanted) = (self.records_at(), shape.to_fixed_bytes());
         loop {
             let bytes = match *self.0.get(at)? {
-                WINDOW | BUCKET => TWO_NUMBERS_BYTES,
+                WINDOW => WINDOW_BYTES,
+                BUCKET => BUCKET_BYTES,
                 COUNTER => THREE_NUMBERS_BYTES,
                 LOG => LOG_RECORD_BYTES,
                 _ => return None,
@@ -163,7 +169,11 @@ pub(super) fn overwrite(slot: &mut [u8], at: usize, state: &State) {
     };
     match state {
         State::Window(window) => put(WINDOW, &[window.start_us, window.count]),
-        State::Bucket(bucket) => put(BUCKET, &[bucket.tat_us, bucket.at_us]),
+        State::Bucket(bucket) => {
+            put(BUCKET, &[bucket.tat_us, bucket.at_us]);
+            let quota = bucket.quota.min(QUOTA_MAX).to_le_bytes();
+            slot[at + BUCKET_QUOTA_AT..at + BUCKET_BYTES].copy_from_slice(&quota[..QUOTA_BYTES]);
+        }
         State::Counter(counter) => put(COUNTER, &[counter.start_us, counter.current, counter.previous]),
         // A record says only where a shard keeps these.
         State::Runs(_) => {}
@@ -173,7 +183,8 @@ pub(super) fn overwrite(slot: &mut [u8], at: usize, state: &State) {
 /// Bytes of a record of this state.
 pub(super) fn record_bytes(state: &State) -> usize {
     match state {
-        State::Window(_) | State::Bucket(_) => TWO_NUMBERS_BYTES,
+        State::Window(_) => WINDOW_BYTES,
+        State::Bucket(_) => BUCKET_BYTES,
         State::Counter(_) => THREE_NUMBERS_BYTES,
         State::Runs(_) => LOG_RECORD_BYTES,
     }
@@ -183,7 +194,11 @@ fn read(slot: &[u8], at: usize) -> Option<Record> {
     let number = |index: usize| u64::from_le_bytes(array(slot, at + NUMBERS_AT + index * NUMBER_BYTES));
     let stored = match *slot.get(at)? {
         WINDOW => Stored::State(State::Window(Window { start_us: number(0), count: number(1) })),
-        BUCKET => Stored::State(State::Bucket(Bucket { tat_us: number(0), at_us: number(1) })),
+        BUCKET => {
+            let [b0, b1, b2, b3, b4]: [u8; QUOTA_BYTES] = array(slot, at + BUCKET_QUOTA_AT);
+            let quota = u64::from_le_bytes([b0, b1, b2, b3, b4, 0, 0, 0]);
+            Stored::State(State::Bucket(Bucket { tat_us: number(0), at_us: number(1), quota }))
+        }
         COUNTER => Stored::State(State::Counter(Counter { start_us: number(0), current: number(1), previous: number(2) })),
         LOG => Stored::Log(u32::from_le_bytes(array(slot, at + NUMBERS_AT))),
         // Zero, after the last one; nothing else is ever written.
@@ -213,7 +228,7 @@ mod tests {
             Stored::State(State::Window(Window { start_us: u64::MAX, count: 7 })),
             Stored::Log(u32::MAX),
             Stored::State(State::Counter(Counter { start_us: 1, current: u64::MAX, previous: 3 })),
-            Stored::State(State::Bucket(Bucket { tat_us: 4, at_us: 0 })),
+            Stored::State(State::Bucket(Bucket { tat_us: 4, at_us: 0, quota: QUOTA_MAX })),
         ];
         for slack in [0, 1, 7] {
             let mut slot = Vec::new();
@@ -246,7 +261,7 @@ mod tests {
     #[test]
     fn a_record_is_overwritten_in_its_place() {
         let shape = Limit::new("l", 5, Duration::from_secs(1), Algorithm::SlidingCounter).unwrap().shape();
-        let state = |tat_us| State::Bucket(Bucket { tat_us, at_us: 9 });
+        let state = |tat_us| State::Bucket(Bucket { tat_us, at_us: 9, quota: 1 });
         let bucket = |tat_us| Stored::State(state(tat_us));
         let mut slot = Vec::new();
         Name::new(b"g", b"k").unwrap().write_head(&mut slot);

@@ -44,13 +44,22 @@ impl Request {
 
 /// Requests that go in one script call, and who waits for their answers.
 pub(super) struct Call<T> {
-    pub(super) plans: Vec<Arc<Plan>>,
+    pub(super) plans: Vec<CallPlan>,
     pub(super) groups: Vec<Group<T>>,
     /// Of each group's name, to find it by.
     hashes: Vec<u64>,
     requests: usize,
     /// Of logs; at most [`SEARCHES_MAX`], or as many as one request has.
     searches: usize,
+}
+
+/// A plan of a call.
+#[derive(Clone)]
+pub(super) struct CallPlan {
+    pub(super) plan: Arc<Plan>,
+    /// Places of its limits in the order that the script has them in: by the bytes of their shapes. So it is the same however a
+    /// plan is written, and plans that count as one find each other's records where they look first.
+    pub(super) order: SmallVec<[usize; 2]>,
 }
 
 /// The requests of a call for one name, in their order; at least one.
@@ -111,12 +120,12 @@ impl<T> Call<T> {
         let group = &mut self.groups[group];
         // Members of one plan have the keys of the first of them.
         if group.members.iter().all(|member| member.plan != plan) {
-            group.add_keys_of(self.plans[plan].limits());
+            group.add_keys_of(self.plans[plan].plan.limits());
         }
         // What one of them finds, the next that asks for the same finds again, unless the first gave units back.
         let look = (plan, request.mode, request.cost);
         let alike = request.mode != Mode::Refund && group.members.last().is_some_and(|last| last.look() == look);
-        self.searches += if alike { 0 } else { logs_of(&self.plans[plan]) };
+        self.searches += if alike { 0 } else { logs_of(&self.plans[plan].plan) };
         group.members.push(Member { plan, mode: request.mode, cost: request.cost, until, waiter: Some(waiter) });
         self.requests += 1;
     }
@@ -134,12 +143,12 @@ impl<T> Call<T> {
     }
 
     fn plan_of(&self, plan: &Arc<Plan>) -> Option<usize> {
-        self.plans.iter().position(|other| Arc::ptr_eq(other, plan))
+        self.plans.iter().position(|other| Arc::ptr_eq(&other.plan, plan))
     }
 
     fn plan_index(&mut self, plan: Arc<Plan>) -> usize {
         self.plan_of(&plan).unwrap_or_else(|| {
-            self.plans.push(plan);
+            self.plans.push(CallPlan::new(plan));
             self.plans.len() - 1
         })
     }
@@ -226,6 +235,22 @@ impl Call<()> {
     }
 }
 
+impl CallPlan {
+    fn new(plan: Arc<Plan>) -> Self {
+        let limits = plan.limits();
+        let mut order: SmallVec<[usize; 2]> = (0..limits.len()).collect();
+        if limits.len() > 1 {
+            order.sort_by_cached_key(|place| limits[*place].shape().bytes());
+        }
+        Self { plan, order }
+    }
+
+    /// Its limits in the script's order.
+    pub(super) fn ordered(&self) -> impl Iterator<Item = &Limit> {
+        self.order.iter().map(|place| &self.plan.limits()[*place])
+    }
+}
+
 /// Logs that a request of this plan has.
 fn logs_of(plan: &Plan) -> usize {
     plan.limits().iter().filter(|limit| limit.algorithm() == Algorithm::SlidingLog).count()
@@ -269,9 +294,9 @@ impl<T> Group<T> {
     }
 
     /// Whether all members charge or peek by one plan that has one limit or no log: the script is quick about those.
-    pub(super) fn is_alike(&self, plans: &[Arc<Plan>]) -> bool {
+    pub(super) fn is_alike(&self, plans: &[CallPlan]) -> bool {
         let plan = self.members[0].plan;
-        let quick = plans[plan].limits().len() == 1 || self.logs.is_empty();
+        let quick = plans[plan].plan.limits().len() == 1 || self.logs.is_empty();
         quick && self.members.iter().all(|member| member.plan == plan && member.mode != Mode::Refund)
     }
 }

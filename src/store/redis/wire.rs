@@ -4,13 +4,15 @@ use std::fmt::Display;
 
 use smallvec::SmallVec;
 
-use super::call::{Call, Group};
+use super::call::{Call, CallPlan, Group};
 use crate::algorithm::{Algorithm, Mode, Reading, Verdict};
 use crate::plan::Limit;
 use crate::store::StoreError;
 
 /// Bytes of a number in a reading, and of a limit's numbers.
 const NUMBER: usize = 7;
+/// The top bit of a bucket's first number: the emission interval follows, since it is not the limit's.
+const OTHER_RATE: u64 = 1 << (8 * NUMBER - 1);
 /// Bytes of a cost.
 const COST: usize = 5;
 /// Bytes of a request: plan, mode, cost.
@@ -27,8 +29,8 @@ pub(super) fn pack_call<T>(call: &Call<T>) -> Result<Vec<u8>, StoreError> {
     packed.extend([0; PLANS_END]);
     packed.push(byte(call.plans.len(), "plans")?);
     for plan in &call.plans {
-        packed.push(byte(plan.limits().len(), "limits of a plan")?);
-        plan.limits().iter().try_for_each(|limit| pack_limit(&mut packed, limit))?;
+        packed.push(byte(plan.order.len(), "limits of a plan")?);
+        plan.ordered().try_for_each(|limit| pack_limit(&mut packed, limit))?;
     }
     let plans_end = u32::try_from(packed.len()).map_err(|_| misfit(packed.len(), "bytes of plans"))?;
     packed[..PLANS_END].copy_from_slice(&plans_end.to_le_bytes());
@@ -45,11 +47,23 @@ fn pack_limit(packed: &mut Vec<u8>, limit: &Limit) -> Result<(), StoreError> {
         Algorithm::SlidingWindow { precision } => precision,
         _ => 0,
     };
-    let shape = limit.shape().bytes();
-    packed.extend([limit.kind(), precision, byte(shape.len(), "bytes of a shape")?]);
-    packed.extend_from_slice(&shape);
+    let prefix = record_prefix(limit)?;
+    packed.extend([limit.kind(), precision, byte(prefix.len(), "bytes of a prefix")?]);
+    packed.extend_from_slice(&prefix);
     let numbers = [limit.window_us(), limit.quota(), limit.capacity()];
     numbers.into_iter().try_for_each(|number| pack_number::<NUMBER>(packed, number))
+}
+
+/// What a record of this limit begins with: its shape, and of a bucket the rate, as the quota in as few bytes as it takes.
+fn record_prefix(limit: &Limit) -> Result<SmallVec<[u8; 12]>, StoreError> {
+    let mut prefix = SmallVec::from_slice(&limit.shape().bytes());
+    if let Algorithm::TokenBucket { .. } = limit.algorithm() {
+        let quota = limit.quota().to_le_bytes();
+        let width = quota.iter().rposition(|byte| *byte != 0).map_or(1, |last| last + 1);
+        prefix.push(byte(width, "bytes of a quota")?);
+        prefix.extend_from_slice(&quota[..width]);
+    }
+    Ok(prefix)
 }
 
 /// A group, and how many in a row look just so: of one plan, they have logs and packed states alike.
@@ -95,24 +109,36 @@ fn code_of(mode: Mode) -> u8 {
 pub(super) fn parse_reply<T>(reply: &[u8], call: &Call<T>) -> Option<Vec<Result<Verdict, StoreError>>> {
     let mut rest = reply;
     let members = call.groups.iter().flat_map(|group| &group.members);
-    let limits = members.map(|member| (call.plans[member.plan].limits(), member.mode));
-    let answers: Option<Vec<_>> = limits.map(|(limits, mode)| parse_answer(&mut rest, limits, mode)).collect();
+    let plans = members.map(|member| (&call.plans[member.plan], member.mode));
+    let answers: Option<Vec<_>> = plans.map(|(plan, mode)| parse_answer(&mut rest, plan, mode)).collect();
     answers.filter(|_| rest.is_empty())
 }
 
-fn parse_answer(rest: &mut &[u8], limits: &[Limit], mode: Mode) -> Option<Result<Verdict, StoreError>> {
+fn parse_answer(rest: &mut &[u8], plan: &CallPlan, mode: Mode) -> Option<Result<Verdict, StoreError>> {
     let fits = match rest.split_off_first()? {
         b'1' => true,
         b'0' => false,
         b'E' => return parse_refusal(rest).map(Err),
         _ => return None,
     };
-    let mut read = || limits.iter().map(|limit| parse_reading(rest, limit)).collect::<Option<SmallVec<[Reading; 2]>>>();
-    let mut readings = read()?;
+    let mut readings = parse_readings(rest, plan)?;
     if mode == Mode::Refund {
-        readings.extend(read()?);
+        readings.extend(parse_readings(rest, plan)?);
     }
     Some(Ok(Verdict { fits, readings }))
+}
+
+/// A reading per limit, in the plan's order.
+fn parse_readings(rest: &mut &[u8], plan: &CallPlan) -> Option<SmallVec<[Reading; 2]>> {
+    let limits = plan.plan.limits();
+    if let [alone] = limits {
+        return Some(SmallVec::from_iter([parse_reading(rest, alone)?]));
+    }
+    let mut readings = SmallVec::from_elem(Reading::Window { count: 0, ends_in_us: 0 }, limits.len());
+    for place in &plan.order {
+        readings[*place] = parse_reading(rest, &limits[*place])?;
+    }
+    Some(readings)
 }
 
 fn parse_refusal(rest: &mut &[u8]) -> Option<StoreError> {
@@ -129,7 +155,11 @@ fn parse_reading(rest: &mut &[u8], limit: &Limit) -> Option<Reading> {
     };
     Some(match limit.algorithm() {
         Algorithm::FixedWindow { .. } => Reading::Window { count: number()?, ends_in_us: number()? },
-        Algorithm::TokenBucket { .. } => Reading::Bucket { backlog_us: number()? },
+        Algorithm::TokenBucket { .. } => {
+            let told = number()?;
+            let emission_us = if told & OTHER_RATE == 0 { limit.emission_us() } else { number()? };
+            return (emission_us > 0).then_some(Reading::Bucket { backlog_us: told & !OTHER_RATE, emission_us });
+        }
         Algorithm::SlidingCounter => {
             let (current, previous, elapsed_us) = (number()?, number()?, number()?);
             // What the derivation of an answer relies on.

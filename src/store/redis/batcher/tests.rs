@@ -40,7 +40,7 @@ impl Carrier for Panics {
 
 fn request(name: &str) -> Request {
     let trial = Call::trial("{:0}".to_owned(), monotonic());
-    Request { name: name.to_owned(), plan: trial.plans[0].clone(), cost: 1, mode: Mode::Charge }
+    Request { name: name.to_owned(), plan: trial.plans[0].plan.clone(), cost: 1, mode: Mode::Charge }
 }
 
 #[tokio::test]

@@ -45,13 +45,16 @@ fn reply<T>(memory: &mut Memory, call: &Call<T>) -> Vec<u8> {
     let mut bytes = Vec::new();
     for group in &call.groups {
         for member in &group.members {
-            let plan = &call.plans[member.plan];
+            let CallPlan { plan, order } = &call.plans[member.plan];
             let verdict = execute(memory, &group.name, plan, member.cost, member.mode);
             bytes.push(if verdict.fits { b'1' } else { b'0' });
-            for reading in &verdict.readings {
-                let numbers = match *reading {
+            let limits = order.iter().map(|place| &plan.limits()[*place]).cycle();
+            let readings = verdict.readings.chunks(order.len()).flat_map(|all| order.iter().map(|place| all[*place]));
+            for (reading, limit) in readings.zip(limits) {
+                let numbers = match reading {
                     Reading::Window { count, ends_in_us } => vec![count, ends_in_us],
-                    Reading::Bucket { backlog_us } => vec![backlog_us],
+                    Reading::Bucket { backlog_us, emission_us } if emission_us == limit.emission_us() => vec![backlog_us],
+                    Reading::Bucket { backlog_us, emission_us } => vec![backlog_us | 1 << 55, emission_us],
                     Reading::Counter { current, previous, elapsed_us } => vec![current, previous, elapsed_us],
                     Reading::Log { used, frees_in_us, fresh_in_us } => vec![used, frees_in_us, fresh_in_us],
                 };

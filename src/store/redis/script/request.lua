@@ -5,8 +5,9 @@
 --          names of logs, and after them their index, if one of their windows is not common; see general/log_index.lua. All
 --          keys of one group carry the same hash tag, and no two groups share a key.
 -- ARGV[1]  whole numbers, microseconds:
---            where plans end I4, counted in bytes; plans B, then per plan: limits B, then per limit: kind B, precision B (0 if it has none), length of shape B,
---            shape, window I7, quota I7, burst I7;
+--            where plans end I4, counted in bytes; plans B, then per plan: limits B, then per limit: kind B, precision B (0 if it
+--            has none), length of prefix B, prefix (its shape, and of a token_bucket its rate, see there), window I7, quota I7,
+--            burst I7;
 --            groups B, names of packed states B, then per group: requests I2, has a packed state B, names of logs and index B,
 --            alike B (1 when all its requests are of one plan, which has one limit or no log), repeats B (how many groups
 --            in a row look just so, this one included), then per request: plan B, counted from 0, mode B (1 charge, 0 peek,
@@ -18,9 +19,10 @@
 --          I2 and text, when its state cannot be read: it is not ours, or a newer version's.
 --
 -- Packed state: records of shape and that algorithm's payload. A limit finds its record by its shape, so adding, removing
--- or reordering limits resets no other's usage. Records of other limits are kept until they are fresh. A shape is a head
--- B (kind, and eight times the window's place among common_windows(), or 31), for kind 5 the precision B, for a window that
--- is not common its milliseconds I4, or with the top bit set its seconds.
+-- or reordering limits resets no other's usage. Records of other limits are kept until they are fresh. Limits and records are
+-- in the order of their shapes, as bytes, so that what one plan wrote is where another one looks first. A shape is a head
+-- B (kind, of which 2 is an older version's token_bucket, and eight times the window's place among common_windows(), or 31),
+-- for kind 5 the precision B, for a window that is not common its milliseconds I4, or with the top bit set its seconds.
 -- Invariants: a peek writes nothing; a denial writes only a clamp; a refund of what was not used writes nothing; every key
 -- written gets an expiry, which only collects garbage: what counts is read from the value and the clock.
 --
@@ -36,6 +38,9 @@ local plan_at, after_plans, plans_end, plans = {}, 6, unpack('<I4B', request)
 for index = 0, plans - 1 do
   plan_at[index] = after_plans
   local limits = byte(request, after_plans)
+  if limits == 0 then
+    return { err = MALFORMED }
+  end
   after_plans = after_plans + 1
   for _ = 1, limits do
     after_plans = after_plans + 24 + byte(request, after_plans + 2)

@@ -19,7 +19,7 @@ struct Said {
     requests: Vec<(usize, u8, u64)>,
 }
 
-/// Kind, precision, shape; window, quota and capacity.
+/// Kind, precision, prefix; window, quota and capacity.
 type SaidLimit = (u64, u64, Vec<u8>, [u64; 3]);
 
 struct Decoder<'a>(&'a [u8]);
@@ -37,9 +37,9 @@ impl Decoder<'_> {
 
     fn plans(&mut self) -> Vec<Vec<SaidLimit>> {
         let limit = |decoder: &mut Self| {
-            let (kind, precision, shape) = (decoder.number(1), decoder.number(1), decoder.count());
-            let shape = (0..shape).map(|_| u8::try_from(decoder.number(1)).unwrap()).collect();
-            (kind, precision, shape, [decoder.number(7), decoder.number(7), decoder.number(7)])
+            let (kind, precision, prefix) = (decoder.number(1), decoder.number(1), decoder.count());
+            let prefix = (0..prefix).map(|_| u8::try_from(decoder.number(1)).unwrap()).collect();
+            (kind, precision, prefix, [decoder.number(7), decoder.number(7), decoder.number(7)])
         };
         (0..self.count()).map(|_| (0..self.count()).map(|_| limit(self)).collect()).collect()
     }
@@ -104,10 +104,18 @@ fn check(plans: &[Arc<Plan>], requests: &[(prop::sample::Index, u64, u64, Mode)]
     assert_eq!(packed.len() - decoder.0.len(), plans_end);
     assert_eq!(plans.len(), call.plans.len());
     for (said, plan) in plans.iter().zip(&call.plans) {
-        let meant = plan.limits().iter().map(|limit| {
+        let mut limits: Vec<&Limit> = plan.plan.limits().iter().collect();
+        limits.sort_by_key(|limit| limit.shape().bytes());
+        let meant = limits.into_iter().map(|limit| {
             let precision = if let Algorithm::SlidingWindow { precision } = limit.algorithm() { precision } else { 0 };
             let numbers = [limit.window_us(), limit.quota(), limit.capacity()];
-            (u64::from(limit.kind()), u64::from(precision), limit.shape().bytes().to_vec(), numbers)
+            let mut prefix = limit.shape().bytes().to_vec();
+            if let Algorithm::TokenBucket { .. } = limit.algorithm() {
+                // Quotas here are below 2^16.
+                let [low, high, ..] = limit.quota().to_le_bytes();
+                prefix.extend(if high == 0 { vec![1, low] } else { vec![2, low, high] });
+            }
+            (u64::from(limit.kind()), u64::from(precision), prefix, numbers)
         });
         assert!(said.iter().cloned().eq(meant));
     }

@@ -1,7 +1,9 @@
 -- Decides the group whose turn it is, whatever it holds. The last chunk of make_general(); its first are the rules.
 
-local ANCHORED, OTHER_PRECISION, LOG = 1, 5, 6
-local KINDS = { [0] = fixed_window, fixed_window, gcra, sliding_counter, sliding_window, sliding_window, sliding_log }
+local ANCHORED, OTHER_PRECISION, LOG, BUCKET = 1, 5, 6, 7
+local KINDS = {
+  [0] = fixed_window, fixed_window, gcra_old, sliding_counter, sliding_window, sliding_window, sliding_log, gcra,
+}
 local rules = {}
 -- Where in the request the next member of the group begins.
 local at
@@ -34,11 +36,16 @@ local function limits_of(plan)
   for index = 1, n do
     local kind, precision, shape, window, quota, burst
     kind, precision, shape, window, quota, burst, place = unpack('<BBBc0I7I7I7', request, place)
+    if kind == BUCKET then
+      -- The rest of the prefix is the rate.
+      shape = sub(shape, 1, byte(shape) >= 248 and 5 or 1)
+    end
     local emission = math.ceil(window / quota)
     limits[index] = {
       rule = rule_of(kind), shape = shape, head = byte(shape), window = window, unit = expiry_unit(window), quota = quota,
-      emission = emission, tolerance = burst * emission,
+      emission = emission, burst = burst,
       anchored = kind == ANCHORED, is_log = kind == LOG, is_indexed = kind == LOG and #shape > 1,
+      old_shape = kind == BUCKET and pack('<B', byte(shape) - 5) .. sub(shape, 2),
       precision = precision, cell = math.ceil(window / math.max(precision, 1)),
     }
   end
@@ -155,7 +162,7 @@ local function make_decide_mixed()
   local function shape_at(value, position)
     local head = byte(value, position)
     local kind, size = head % 8, 0
-    if kind >= LOG then
+    if kind == LOG then
       error('tollgate: state of an unknown shape, head ' .. head)
     elseif kind == OTHER_PRECISION then
       size = size + 1
@@ -197,12 +204,26 @@ local function make_decide_mixed()
   local function look(limit, value, records, logs)
     local state = { limit = limit }
     local record = records[limit.shape]
+    if not record and limit.old_shape and records[limit.old_shape] then
+      -- It is the limit's from now on, and saved as such when that is dirty.
+      record = records[limit.old_shape]
+      records[limit.shape] = record
+    end
     if limit.is_log then
       limit.log, limit.index = logs[limit.window], limit.is_indexed and logs.index
     end
     state.first, state.second, state.third, state.clamped =
-      limit.rule.view(record and value, record and record.at, limit)
+      (record and record.rule or limit.rule).view(record and value, record and record.at, limit)
     return state
+  end
+
+  -- Shapes have the order of these numbers.
+  local function order_of(shape)
+    return (unpack('>I6', shape .. '\0\0\0\0\0'))
+  end
+
+  local function in_order(a, b)
+    return order_of(a.shape) < order_of(b.shape)
   end
 
   -- The packed state anew: records of dirty states are saved, the others kept as they are; a charge drops those that are
@@ -221,10 +242,11 @@ local function make_decide_mixed()
         else
           local payload
           payload, record.fresh_at = limit.rule.save(limit, state.first, state.second, state.third)
-          record.text = limit.shape .. payload
+          record.shape, record.text = limit.shape, limit.shape .. payload
         end
       end
     end
+    table.sort(records, in_order)
     local parts, last = {}, 0
     for _, record in ipairs(records) do
       local window = window_of(record.shape)

@@ -9,9 +9,9 @@ local function make_refunds()
     return count > 0, count > cost, start, count - cost, 0
   end
 
-  local function bucket(limit, backlog, _, _, cost)
-    local left = backlog - cost * limit.emission
-    return backlog > 0, left > 0, left, 0, 0
+  local function bucket(_, backlog, emission, quota, cost)
+    local left = backlog - cost * emission
+    return backlog > 0, left > 0, left, emission, quota
   end
 
   local function counter(_, start, current, previous, cost)
@@ -48,5 +48,5 @@ local function make_refunds()
     return true, true, state, 0, 0
   end
 
-  return { [0] = fixed, fixed, bucket, counter, runs, runs, log }
+  return { [0] = fixed, fixed, bucket, counter, runs, runs, log, bucket }
 end

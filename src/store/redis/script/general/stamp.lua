@@ -5,9 +5,6 @@ local function stamp(time, tag)
   return time - top * STAMP_TOP, top + tag * 32
 end
 
--- The smallest stamp that has a tag; numbers below it are exact, and times.
-local TAGGED = 9007199254740992 -- 2^53
-
 -- The time of a stamp, and its tag.
 local function read_stamp(low, top)
   local tag = floor(top / 32)

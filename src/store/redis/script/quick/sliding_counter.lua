@@ -1,14 +1,15 @@
 -- sliding_counter; see general/sliding_counter.lua. A window that lies ahead is left to the rule.
 elseif kind == 3 then
-  counter = counter or { '<BI6BI1I1', '<BI6BI2I2', '<BI6BI3I3', '<BI6BI4I4', '<BI6BI5I5' }
+  counter = counter or { '<BI6I2I1', '<BI6I3I2', '<BI6I4I3', '<BI6I5I4', '<BI6I6I5' }
   local start, current, previous = now - now % window, 0, 0
   if value then
-    local top = byte(value, from + 7)
-    local width = top and floor(top / 32)
+    local top = byte(value, from + 7) or 0
+    local width = (top - top % 32) / 32
     if not counter[width] or #value - from < 7 + 2 * width then
       break
     end
-    local head, low, _, held, older = unpack(counter[width], value, from)
+    local head, low, held, older = unpack(counter[width], value, from)
+    held = (held - top) / 256
     local began = low + (top - width * 32) * STAMP_TOP
     if head ~= limit_head or began > now then
       break
@@ -23,9 +24,9 @@ elseif kind == 3 then
   end
   local charged, elapsed = current + cost, now - start
   fits = charged * window + previous * (window - elapsed) <= quota * window
-  if fits then
-    local width, top = bytes_of(max(charged, previous)), floor(start / STAMP_TOP)
-    record = pack(counter[width], limit_head, start - top * STAMP_TOP, top + width * 32, charged, previous)
+  if fits and charges then
+    local width, low = bytes_of(max(charged, previous)), start % STAMP_TOP
+    record = pack(counter[width], limit_head, low, (start - low) / STAMP_TOP + width * 32 + charged * 256, previous)
     fresh_at = start + 2 * window
     current = charged
   end
