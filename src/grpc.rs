@@ -7,6 +7,7 @@
 
 mod acceptor;
 mod admin;
+mod admission;
 mod answer;
 mod authority;
 mod calls;
@@ -41,6 +42,7 @@ use acceptor::accept;
 pub use admin::{
     AdminCalls, AdminParts, AdminServer, ReloadAsked, ReloadOutcome, Reloaded, Reloader, TOKEN_BYTES_MIN, TokenFile, reloader,
 };
+pub(crate) use admission::{Usage, Visit};
 pub use client::{Answer, ask};
 pub(crate) use connection::stopped;
 pub use crew::{CONNECTIONS_MAX, Connections};

@@ -10,17 +10,21 @@ mod exposition;
 mod host;
 mod metrics;
 mod parameters;
+mod progress;
+mod renderings;
 mod routes;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use renderings::Renderings;
 
 use crate::grpc::{AdminCalls, Connections, Drained, Listener, Side};
 use crate::limiter::Limiter;
 use crate::store::{Roster, Store};
 use crate::tls::Tls;
 
-/// Most open connections; more are closed as soon as they are accepted. A proxy keeps some per worker process of its own,
+/// Most open connections; beyond, the oldest that does nothing makes room. A proxy keeps some per worker process of its own,
 /// and each takes some 20 KiB at most.
 pub const CONNECTIONS_MAX: usize = 1024;
 
@@ -29,6 +33,8 @@ struct Site<S> {
     limiter: Limiter<S>,
     told: Told,
     ready: AtomicBool,
+    /// Of the metrics.
+    renderings: Renderings,
 }
 
 /// What the metrics tell of beside decisions.
@@ -58,10 +64,10 @@ impl Server {
     ///
     /// Must be called within a tokio runtime, whose time it takes.
     pub fn start<S: Store>(listener: Listener, limiter: Limiter<S>, told: Told, connections: usize) -> Self {
-        let site = Arc::new(Site { limiter, told, ready: AtomicBool::new(true) });
+        let site = Arc::new(Site { limiter, told, ready: AtomicBool::new(true), renderings: Renderings::default() });
         let router = routes::router(site.clone()).layer(axum::middleware::from_fn(host::require));
-        let side = Side::start(listener, connections.min(CONNECTIONS_MAX), move |accepted, stopping| {
-            connection::serve(accepted, router.clone(), stopping)
+        let side = Side::start(listener, connections.min(CONNECTIONS_MAX), move |accepted, visit, stopping| {
+            connection::serve(accepted, visit, router.clone(), stopping)
         });
         Self { unready: Box::new(move || site.ready.store(false, Ordering::Relaxed)), side }
     }

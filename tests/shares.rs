@@ -2,6 +2,8 @@
 //! read. Others are answered meanwhile.
 
 use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use tonic_health::pb::HealthCheckRequest;
@@ -10,7 +12,7 @@ use tonic_health::pb::health_client::HealthClient;
 use crate::support::frames::{
     self, ASK, DATA, END_HEADERS, END_STREAM, HEADERS, RST_STREAM, Raw, SETTINGS, SHOULD_ALLOW, WINDOW_UPDATE, frame,
 };
-use crate::support::http::Scrape;
+use crate::support::http::{Scrape, get};
 use crate::support::server::{PATIENCE, Server, channel_to, decide};
 
 const PLANS: &str = "plans: { p: { limits: [ { name: day, quota: 1000000000, window: 1d, algorithm: fixed_window } ] } }\n";
@@ -195,9 +197,103 @@ async fn answers_that_are_not_read_leave_seats_to_others_and_are_dropped_in_time
     let besiegers =
         tokio::task::spawn_blocking(move || besiege(&address, 40, SHOULD_ALLOW, &[(INITIAL_WINDOW_SIZE, 0)], Some(ASK)));
     let mut besiegers = besiegers.await.unwrap();
-    println!("{} calls are refused", refused(&server).await);
     all_is_well(&server).await;
+    assert!(rss_kb(&server) < RSS_MAX_KB, "{} KiB", rss_kb(&server));
     let took = tokio::task::spawn_blocking(move || besiegers.iter_mut().map(|raw| ended(raw, RST_STREAM, since)).max().unwrap());
     println!("the calls ended after {:?}", took.await.unwrap());
     all_is_well(&server).await;
+}
+
+/// What comes until the end, which must be within a time that only a busy machine needs.
+fn read_to_the_end(stream: &mut TcpStream) -> (String, Duration) {
+    let (begun, mut text) = (Instant::now(), Vec::new());
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    // A reset is an end, too.
+    let _ = stream.read_to_end(&mut text);
+    (String::from_utf8_lossy(&text).into_owned(), begun.elapsed())
+}
+
+/// The bound is 5 s.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+#[test]
+fn who_is_silent_over_http_or_says_half_a_head_is_gone_within_seconds() {
+    let server = start();
+    let http = server.http();
+    let asked = "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n";
+    let half = "GET /healthz HTTP/1.1\r\nHost";
+    for said in ["", half] {
+        let mut stream = TcpStream::connect(&http).unwrap();
+        stream.write_all(said.as_bytes()).unwrap();
+        let (_, took) = read_to_the_end(&mut stream);
+        assert!(took < SILENCE_MAX, "{said:?}: {took:?}");
+    }
+    // One that was answered may be silent for longer, but not within the next head.
+    let mut stream = TcpStream::connect(&http).unwrap();
+    stream.write_all(asked.as_bytes()).unwrap();
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200");
+    std::thread::sleep(Duration::from_secs(6));
+    stream.write_all(asked.as_bytes()).unwrap();
+    let mut answers = [0; 200];
+    assert!(stream.read(&mut answers).unwrap() > 0, "an idle connection was closed");
+    stream.write_all(half.as_bytes()).unwrap();
+    let (_, took) = read_to_the_end(&mut stream);
+    assert!(took < SILENCE_MAX, "{took:?}");
+}
+
+#[test]
+fn as_many_idle_connections_as_may_be_keep_no_probe_out() {
+    let server = start();
+    let half = |address: &str, said: &[u8]| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        // It may have been told to leave already.
+        let _ = stream.write_all(said);
+        stream
+    };
+    let http: Vec<TcpStream> = (0..1_100).map(|_| half(&server.http(), b"GET / HTTP/1.1\r\nHost")).collect();
+    let grpc: Vec<TcpStream> = (0..4_200).map(|_| half(&server.address, b"")).collect();
+    for _ in 0..20 {
+        assert_eq!(get(&server.http(), "/readyz").status, 200);
+        assert_eq!(get(&server.http(), "/metrics").status, 200);
+    }
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        for _ in 0..20 {
+            let mut health = HealthClient::new(channel_to(&server.address).await);
+            assert!(health.check(HealthCheckRequest::default()).await.is_ok());
+        }
+    });
+    drop((http, grpc));
+}
+
+#[test]
+fn metrics_that_nobody_reads_are_held_a_few_times_and_dropped_in_time() {
+    let mut plans = "plans:\n".to_owned();
+    for plan in 0..10_000 {
+        plans.push_str(&format!("  p{plan:05}: {{ limits: [ {{ quota: 5, window: 1m }} ] }}\n"));
+    }
+    let server = Server::start(&plans, &["--set", "workers=1", "--set", "listen.http=127.0.0.1:0"]);
+    let http = server.http();
+    let length = get(&http, "/metrics").body.len() as u64;
+    let before = rss_kb(&server);
+    let begin = |_| {
+        let mut stream = TcpStream::connect(&http).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        stream
+    };
+    let mut unread: Vec<TcpStream> = (0..40).map(begin).collect();
+    // So that all of them are answered as far as they will be.
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(get(&http, "/readyz").status, 200);
+    assert!(get(&http, "/metrics").body.len() as u64 >= length / 2);
+    let grown = rss_kb(&server).saturating_sub(before);
+    println!("{} KiB each, {grown} KiB more for 40 of them", length >> 10);
+    assert!(grown < 8 * (length >> 10), "{grown} KiB more");
+    let (text, took) = read_to_the_end(&mut {
+        std::thread::sleep(Duration::from_secs(20));
+        unread.remove(0)
+    });
+    assert!((text.len() as u64) < length && took < SILENCE_MAX, "{} bytes, {took:?}", text.len());
 }

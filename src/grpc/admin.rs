@@ -61,7 +61,9 @@ impl AdminServer {
     pub async fn start<S: Store>(listener: Listener, parts: AdminParts<S>) -> Self {
         let connections = parts.connections.min(CONNECTIONS_MAX);
         let routes = routes(parts).await;
-        Self(Side::start(listener, connections, move |accepted, stopping| {
+        Self(Side::start(listener, connections, move |accepted, visit, stopping| {
+            // Operators keep their places.
+            visit.usage().begin();
             let routes = routes.clone();
             let service = service_fn(move |request: Request<Incoming>| match protocol::refuse(&request) {
                 Some(refused) => Either::Left(std::future::ready(Ok(refused))),
@@ -69,7 +71,7 @@ impl AdminServer {
                 None => Either::Right(routes.clone().call(request)),
             });
             let (executor, leave, window) = (TokioExecutor::new(), watch::channel(false).0, STREAM_WINDOW_BYTES);
-            let manners = Manners { executor, streams: STREAMS_MAX, window, age: None, leave, busy: || false };
+            let manners = Manners { executor, streams: STREAMS_MAX, window, age: None, leave, visit, busy: || false };
             connection::serve(accepted, service, manners, stopping)
         }))
     }

@@ -36,7 +36,7 @@ pub(super) trait Handle {
 pub(super) struct Answer<H> {
     state: State<H>,
     calls: Rc<ConnectionCalls>,
-    /// `None` for one that was refused, and once the answer is there.
+    /// `None` for one that was refused, until the request is there, and once the answer is.
     seat: Option<CallSeat>,
     room: Option<Room>,
     fresh: Option<Fresh>,
@@ -52,12 +52,13 @@ enum State<H> {
 
 impl<H> Answer<H> {
     /// Answers by `handler` once the request is there.
-    pub(super) fn received(receiving: Receiving, handler: H, calls: Rc<ConnectionCalls>, seat: CallSeat) -> Self {
-        Self::new(State::Receiving(receiving, handler), calls, Some(seat), false)
+    pub(super) fn received(receiving: Receiving, handler: H, calls: Rc<ConnectionCalls>) -> Self {
+        Self::new(State::Receiving(receiving, handler), calls, None, false)
     }
 
     /// Answers messages as they come.
-    pub(super) fn stream(answering: Answering, calls: Rc<ConnectionCalls>, seat: CallSeat) -> Self {
+    pub(super) fn stream(answering: Answering, calls: Rc<ConnectionCalls>, mut seat: CallSeat) -> Self {
+        seat.begin();
         Self::new(State::Answering(answering), calls, Some(seat), true)
     }
 
@@ -80,8 +81,11 @@ impl<H: Handle + Unpin> Future for Answer<H> {
         let me = &mut *self;
         if let State::Receiving(receiving, handler) = &mut me.state {
             let answering = match ready!(receiving.poll(context)) {
-                Ok((request, room)) => {
-                    me.room = room;
+                Ok((request, (seat, room))) => {
+                    (me.seat, me.room) = (Some(seat), room);
+                    if let Some(seat) = &mut me.seat {
+                        seat.begin();
+                    }
                     handler.handle(request)
                 }
                 Err(status) => Box::pin(std::future::ready(Ok(status.into_http()))),
@@ -90,7 +94,8 @@ impl<H: Handle + Unpin> Future for Answer<H> {
         }
         let State::Answering(answering) = &mut me.state else { return Poll::Pending };
         let Ok(response) = ready!(answering.as_mut().poll(context));
-        let (calls, seat, room, is_stream) = (me.calls.clone(), me.seat.take(), me.room.take(), me.is_stream);
+        let seat = me.seat.take().filter(CallSeat::outlasts_answer);
+        let (calls, room, is_stream) = (me.calls.clone(), me.room.take(), me.is_stream);
         Poll::Ready(Ok(response.map(|body| SentBody { body, rest: Bytes::new(), calls, _seat: seat, room, is_stream })))
     }
 }

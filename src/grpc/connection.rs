@@ -13,6 +13,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::sync::watch;
 
+use super::admission::Visit;
 use super::answer::CHUNK_BYTES;
 use super::crew::STREAMS_MAX;
 use super::preface::Greeted;
@@ -42,6 +43,8 @@ const UNSENT_BYTES_MAX: usize = 2 * CHUNK_BYTES;
 /// Longest from when a connection was told to go away, since it is old, to its end. A call that is received, decided and
 /// sent as slowly as may be takes 30 s with the longest `store.deadline`.
 const AGED_WITHIN: Duration = Duration::from_secs(30);
+/// The same of one that makes room for another. It does nothing, so it has nothing to end but what is just coming.
+const LEFT_WITHIN: Duration = Duration::from_secs(1);
 
 /// How a connection is served.
 pub(super) struct Manners<E, F> {
@@ -55,6 +58,8 @@ pub(super) struct Manners<E, F> {
     pub age: Option<Duration>,
     /// Is told true when it is.
     pub leave: watch::Sender<bool>,
+    /// Its place, which it may have to give back.
+    pub visit: Visit,
     /// Whether it is better not to read on now.
     pub busy: F,
 }
@@ -69,11 +74,12 @@ where
     E: Http2ServerConnExec<S::Future, B> + Clone,
     F: Fn() -> bool + Unpin,
 {
-    let Manners { executor, streams, window, age, leave, busy } = manners;
+    let Manners { executor, streams, window, age, leave, visit, busy } = manners;
     let mut greeting = pin!(greet(accepted, busy));
     let greeted = tokio::select! {
         biased;
         greeted = greeting.as_mut() => greeted,
+        () = visit.must_leave() => None,
         () = stopped(&mut stopping) => tokio::time::timeout(LAST_WORDS_WITHIN, greeting).await.ok().flatten(),
     };
     let Some(greeted) = greeted else { return };
@@ -81,6 +87,12 @@ where
     let ended = tokio::select! {
         biased;
         ended = connection.as_mut() => ended,
+        () = visit.must_leave() => {
+            leave.send_replace(true);
+            connection.as_mut().graceful_shutdown();
+            let Ok(ended) = tokio::time::timeout(LEFT_WITHIN, connection).await else { return };
+            ended
+        }
         () = due(&mut stopping, age) => {
             leave.send_replace(true);
             connection.as_mut().graceful_shutdown();

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
+use super::admission::{Admission, Visit};
 use super::socket::Accepted;
 
-/// Most open connections of one worker; more are closed as soon as they are accepted. An idle one takes some 20 KiB, so
+/// Most open connections for each worker; see [`Admission`] for who is let in when there are as many. An idle one takes some 20 KiB, so
 /// these take 80 MiB, and a fleet of clients that needs more needs more workers or replicas.
 pub const CONNECTIONS_MAX: usize = 4096;
 
@@ -38,6 +39,8 @@ pub(super) struct Entry {
     pub window: u32,
     /// After how long it is told to go away, if it is.
     pub age: Option<Duration>,
+    /// Its place among those of all workers.
+    pub visit: Visit,
 }
 
 /// An accepted connection and the seat that was kept for it.
@@ -71,11 +74,9 @@ impl Connections {
 }
 
 /// Every worker, in order. Dropping it tells them that no more connections come.
-#[derive(Default)]
 pub(super) struct Crew {
     mates: Vec<Mate>,
-    /// Connections that each may have at most; `None`: [`CONNECTIONS_MAX`].
-    pub cap: Option<usize>,
+    admission: Admission,
     /// After how long connections are told to go away, give or take [`AGE_JITTER`].
     pub age: Option<Duration>,
 }
@@ -101,6 +102,16 @@ pub(super) struct Post {
 }
 
 impl Crew {
+    /// Nobody yet, who will have so many connections in all.
+    pub(super) fn new(connections_max: usize) -> Self {
+        Self { mates: Vec::new(), admission: Admission::new(connections_max), age: None }
+    }
+
+    /// Has so many connections for each worker at most.
+    pub(super) fn limit(&mut self, connections_max: usize) {
+        self.admission = Admission::new(connections_max.saturating_mul(self.mates.len()));
+    }
+
     /// Adds a worker.
     pub(super) fn join(&mut self) -> Post {
         let (connections, handed) = mpsc::unbounded_channel();
@@ -113,14 +124,15 @@ impl Crew {
         Connections(self.mates.iter().map(|mate| (mate.open.clone(), mate.refused.clone())).collect())
     }
 
-    /// Hands a connection to the worker with the fewest, of equals to the first; whether one took it. It is closed if not.
+    /// Hands a connection to the worker with the fewest, of equals to the first, if there is a place for it; whether one took
+    /// it. It is closed if not.
     pub(super) fn hand(&self, accepted: Accepted) -> bool {
         // Only this adds to the numbers, so none grows between the look and the step.
         let idlest = self.mates.iter().map(|mate| (mate.open.load(Ordering::Relaxed), mate)).min_by_key(|(open, _)| *open);
-        let cap = self.cap.unwrap_or(CONNECTIONS_MAX);
-        let Some((_, mate)) = idlest.filter(|(open, _)| *open < cap) else { return false };
+        let Some((_, mate)) = idlest else { return false };
+        let Some(visit) = self.admission.admit(accepted.peer()) else { return false };
         let open = 1 + mate.open.fetch_add(1, Ordering::Relaxed);
-        let entry = Entry { accepted, streams: streams(open), window: window(open), age: self.age.map(jittered) };
+        let entry = Entry { accepted, streams: streams(open), window: window(open), age: self.age.map(jittered), visit };
         mate.connections.send(Handed { entry, seat: Seat(mate.open.clone()) }).is_ok()
     }
 }
@@ -150,7 +162,7 @@ mod tests {
     use super::*;
 
     fn crew(workers: usize) -> (Crew, Vec<mpsc::UnboundedReceiver<Handed>>) {
-        let mut crew = Crew::default();
+        let mut crew = Crew::new(12);
         let received = (0..workers).map(|_| crew.join().handed).collect();
         (crew, received)
     }
@@ -183,15 +195,12 @@ mod tests {
     #[test]
     fn a_full_crew_takes_no_more_until_a_connection_closes() {
         let (crew, mut received) = crew(2);
-        for mate in &crew.mates {
-            mate.open.store(CONNECTIONS_MAX, Ordering::Relaxed);
-        }
+        assert!((0..12).all(|_| hand(&crew)));
+        let taken: Vec<Handed> = received.iter_mut().flat_map(|of| std::iter::from_fn(|| of.try_recv().ok())).collect();
+        taken.iter().for_each(|handed| handed.entry.visit.usage().begin());
         assert!(!hand(&crew));
-        crew.mates[1].open.store(CONNECTIONS_MAX - 1, Ordering::Relaxed);
-        assert!(hand(&crew) && !hand(&crew));
-        drop(received[1].try_recv().unwrap());
+        drop(taken);
         assert!(hand(&crew));
-        assert!(received[0].try_recv().is_err());
     }
 
     #[test]
@@ -215,7 +224,7 @@ mod tests {
 
     #[test]
     fn nobody_takes_what_no_worker_is_there_for() {
-        assert!(!hand(&Crew::default()));
+        assert!(!hand(&Crew::new(1)));
         let (crew, received) = crew(1);
         drop(received);
         assert!(!hand(&crew));

@@ -12,7 +12,7 @@ use hyper::body::{Body as HttpBody, Bytes, Frame, Incoming, SizeHint};
 use tokio::time::Sleep;
 use tonic::Status;
 
-use super::calls::{ConnectionCalls, Room};
+use super::calls::{CallSeat, ConnectionCalls, Granted, Room, Unfinished};
 use super::convert;
 
 /// Longest from the headers of a call to the end of its request. A client sends both at once; the largest batch takes this
@@ -35,24 +35,44 @@ pub(super) struct Receiving {
     /// What came first, which mostly is all of it, and what came after it.
     first: Bytes,
     rest: Vec<u8>,
-    /// For what is not small.
-    room: Option<Room>,
+    granted: Hold,
+    /// Whether its message is not small, and paid for.
+    has_room: bool,
     /// Made when there is something to wait for, so that most calls need none.
     late: Option<Pin<Box<Sleep>>>,
 }
 
-/// A request that was received, and the room that it takes.
-pub(super) type Received = (Request<RequestBody>, Option<Room>);
+/// What was granted to a request.
+enum Hold {
+    /// It has not waited yet; the room is for one that is not small.
+    Own(Option<Granted>),
+    /// It waits, and may have to give way.
+    Waiting(Rc<Unfinished>),
+}
+
+/// A request that was received, and what was granted to it.
+pub(super) type Received = (Request<RequestBody>, Granted);
 
 impl Receiving {
     /// Receives a request whose one message has no more than so many bytes.
-    pub(super) fn new(request: Request<Incoming>, message_bytes_max: usize, calls: Rc<ConnectionCalls>) -> Self {
-        Self { request: Some(request), calls, message_bytes_max, first: Bytes::new(), rest: Vec::new(), room: None, late: None }
+    pub(super) fn new(request: Request<Incoming>, message_bytes_max: usize, calls: Rc<ConnectionCalls>, seat: CallSeat) -> Self {
+        let (first, rest, granted) = (Bytes::new(), Vec::new(), Hold::Own(Some((seat, None))));
+        Self { request: Some(request), calls, message_bytes_max, first, rest, granted, has_room: false, late: None }
     }
 
     /// Has this room already.
-    pub(super) fn with_room(self, room: Room) -> Self {
-        Self { room: Some(room), ..self }
+    pub(super) fn with_room(mut self, room: Room) -> Self {
+        self.grant(room);
+        self.has_room = true;
+        self
+    }
+
+    fn grant(&mut self, room: Room) {
+        match &mut self.granted {
+            Hold::Own(Some((_, none))) => *none = Some(room),
+            Hold::Own(None) => {}
+            Hold::Waiting(unfinished) => unfinished.add(room),
+        }
     }
 
     /// The request, once it is whole. Errors: it is too large, there is no room for it, or it did not come in time.
@@ -68,8 +88,20 @@ impl Receiving {
                 None => {}
             }
             if ended && let Some(request) = self.request.take() {
-                return Poll::Ready(Ok(self.received(request)));
+                return Poll::Ready(self.received(request));
             }
+        }
+        let waiting = match &mut self.granted {
+            Hold::Waiting(unfinished) => unfinished,
+            Hold::Own(granted) => {
+                let Some((seat, room)) = granted.take() else { return Poll::Ready(Err(gave_way())) };
+                let unfinished = self.calls.wait(seat, room);
+                self.granted = Hold::Waiting(unfinished);
+                return self.poll(context);
+            }
+        };
+        if waiting.is_evicted(context.waker()) {
+            return Poll::Ready(Err(gave_way()));
         }
         let late = self.late.get_or_insert_with(|| Box::pin(tokio::time::sleep(RECEIVED_WITHIN)));
         ready!(late.as_mut().poll(context));
@@ -81,8 +113,10 @@ impl Receiving {
         let Ok(data) = frame.into_data() else { return Ok(()) };
         gather(&mut self.first, &mut self.rest, data, self.message_bytes_max)?;
         let bytes = room_needed(self.begin(), self.message_bytes_max);
-        if self.room.is_none() && bytes > SMALL_BYTES_MAX {
-            self.room = Some(self.calls.room(bytes).ok_or_else(no_room)?);
+        if !self.has_room && bytes > SMALL_BYTES_MAX {
+            let room = self.calls.room(bytes).ok_or_else(no_room)?;
+            self.has_room = true;
+            self.grant(room);
         }
         Ok(())
     }
@@ -91,10 +125,15 @@ impl Receiving {
         if self.rest.is_empty() { &self.first } else { &self.rest }
     }
 
-    fn received(&mut self, request: Request<Incoming>) -> Received {
+    fn received(&mut self, request: Request<Incoming>) -> Result<Received, Status> {
+        let granted = match &mut self.granted {
+            Hold::Own(granted) => granted.take(),
+            Hold::Waiting(unfinished) => unfinished.release(),
+        };
         let first = std::mem::take(&mut self.first);
         let whole = if self.rest.is_empty() { first } else { Bytes::from(std::mem::take(&mut self.rest)) };
-        (request.map(|_| RequestBody::Whole(Some(whole))), self.room.take())
+        let granted = granted.ok_or_else(gave_way)?;
+        Ok((request.map(|_| RequestBody::Whole(Some(whole))), granted))
     }
 }
 
@@ -133,6 +172,10 @@ fn room_needed(begin: &[u8], message_bytes_max: usize) -> usize {
 
 fn too_large(bytes: usize, most: usize) -> Status {
     Status::out_of_range(format!("the message has {bytes} bytes; this method takes {most} at most"))
+}
+
+fn gave_way() -> Status {
+    convert::overloaded("this server holds as many calls as it may, and this one has waited longest for its request; ask again")
 }
 
 /// There is no room for a large message.

@@ -84,18 +84,18 @@ impl<T: RateLimitService> hyper::service::Service<Request<Incoming>> for Desk<T>
         let Some(seat) = calls.seat(kind) else { return Answer::at_once(too_many_calls().into_http(), calls) };
         let handler = Handler { services: self.services.clone(), kind };
         let receiving = match kind {
-            Kind::Decision | Kind::Check => Receiving::new(request, DECISION_BYTES_MAX, calls.clone()),
+            Kind::Decision | Kind::Check => Receiving::new(request, DECISION_BYTES_MAX, calls.clone(), seat),
             Kind::Large if request.uri().path() == LIST => match calls.room(LIST_BYTES) {
-                Some(room) => Receiving::new(request, DECISION_BYTES_MAX, calls.clone()).with_room(room),
+                Some(room) => Receiving::new(request, DECISION_BYTES_MAX, calls.clone(), seat).with_room(room),
                 None => return Answer::at_once(no_room().into_http(), calls),
             },
-            Kind::Large => Receiving::new(request, REQUEST_BYTES_MAX, calls.clone()),
+            Kind::Large => Receiving::new(request, REQUEST_BYTES_MAX, calls.clone(), seat),
             Kind::Stream | Kind::Other => {
                 request.extensions_mut().insert(self.leaving.clone());
                 return Answer::stream(handler.handle(request.map(RequestBody::Stream)), calls, seat);
             }
         };
-        Answer::received(receiving, handler, calls, seat)
+        Answer::received(receiving, handler, calls)
     }
 }
 

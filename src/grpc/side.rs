@@ -3,12 +3,12 @@
 //! Runs on the runtime that starts it, so that it takes no worker's time, and has a bound and an end of its own. Knows no
 //! protocol.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use super::admission::{Admission, Visit};
 use super::socket::Accepted;
 use super::{Drained, Listener, ServeError, accept};
 
@@ -22,24 +22,20 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    /// Serves by `serve`, which ends a connection once it is told true; beyond `connections_max` open ones, more are closed
-    /// as soon as they are accepted.
+    /// Serves by `serve`, which ends a connection once it is told true; see [`Admission`] for who is let in when
+    /// `connections_max` are open.
     ///
     /// Must be called within a tokio runtime.
     pub(crate) fn start<F, C>(listener: Listener, connections_max: usize, serve: F) -> Self
     where
-        F: Fn(Accepted, watch::Receiver<bool>) -> C + Send + Sync + 'static,
+        F: Fn(Accepted, Visit, watch::Receiver<bool>) -> C + Send + Sync + 'static,
         C: Future<Output = ()> + Send + 'static,
     {
         let (stop, stopping) = watch::channel(false);
-        let seats = Arc::new(Semaphore::new(connections_max));
+        let admission = Admission::new(connections_max);
         let hand = move |accepted: Accepted| {
-            let Ok(seat) = seats.clone().try_acquire_owned() else { return false };
-            let served = serve(accepted, stopping.clone());
-            tokio::spawn(async move {
-                served.await;
-                drop(seat);
-            });
+            let Some(visit) = admission.admit(accepted.peer()) else { return false };
+            tokio::spawn(serve(accepted, visit, stopping.clone()));
             true
         };
         Self { stop, accepting: tokio::spawn(async move { accept(&[listener], hand).await }) }

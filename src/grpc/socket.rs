@@ -13,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Sleep;
 
+use super::admission::Peer;
 use crate::tls::{self, Protocol, Tls};
 
 /// Longest that a peer may take nothing of what is to be sent to it: as long as it may take for a sign of life. By then the
@@ -27,6 +28,17 @@ pub(crate) enum Accepted {
     Tls(StdTcpStream, Arc<Tls>),
     /// Unix domain, not blocking.
     Unix(StdUnixStream),
+}
+
+impl Accepted {
+    /// Who is at the other end.
+    pub(super) fn peer(&self) -> Peer {
+        match self {
+            // One that left again has no address, and soon no place.
+            Self::Tcp(stream) | Self::Tls(stream, _) => stream.peer_addr().map_or(Peer::V4([0; 4]), |peer| peer.ip().into()),
+            Self::Unix(_) => Peer::Local,
+        }
+    }
 }
 
 /// A connection of the current runtime.

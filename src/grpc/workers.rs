@@ -69,7 +69,8 @@ impl Workers {
         health.set_service_status("", ServingStatus::Serving).await;
         health.set_service_status(HEALTH_SERVICE, ServingStatus::Serving).await;
         let (others, factory) = (services::others(health_service, pb::FILE_DESCRIPTOR_SET), Arc::new(factory));
-        let (mut crew, ends) = (Crew::default(), FuturesUnordered::new());
+        let connections_max = CONNECTIONS_MAX.saturating_mul(count.get());
+        let (mut crew, ends) = (Crew::new(connections_max), FuturesUnordered::new());
         let mut starting = Vec::new();
         for index in 0..count.get() {
             let (ready, started) = oneshot::channel();
@@ -102,7 +103,7 @@ impl Workers {
 
     /// Has each worker take at most so many connections, and never more than its own bound, 4,096.
     pub fn with_connections_max(mut self, connections: usize) -> Self {
-        self.crew.cap = Some(connections.min(CONNECTIONS_MAX));
+        self.crew.limit(connections.min(CONNECTIONS_MAX));
         self
     }
 
@@ -202,11 +203,11 @@ fn keep_heap() {
 
 /// Serves one connection.
 async fn connect<T: RateLimitService>(entry: Entry, services: &Rc<Services<T>>, stopping: watch::Receiver<bool>) {
-    let Entry { accepted, streams, window, age } = entry;
+    let Entry { accepted, streams, window, age, visit } = entry;
     let ((leave, leaving), all) = (watch::channel(false), services.calls().clone());
-    let calls = all.connection();
+    let calls = all.connection(visit.usage());
     let executor = Tasks(calls.clone());
-    let manners = Manners { executor, streams, window, age, leave, busy: move || all.are_enough() };
+    let manners = Manners { executor, streams, window, age, leave, visit, busy: move || all.are_enough() };
     connection::serve(accepted, services.desk(calls, Leaving(leaving)), manners, stopping).await;
 }
 
@@ -239,7 +240,7 @@ mod tests {
         let ends = Ends { health: HealthReporter::new(), ends: [ended].into_iter().collect() };
         // What a panic does to it.
         drop(end);
-        let served = serve(Vec::new(), Workers { crew: Crew::default(), ends }, std::future::pending());
+        let served = serve(Vec::new(), Workers { crew: Crew::new(1), ends }, std::future::pending());
         let ended = tokio::time::timeout(Duration::from_secs(60), served).await;
         assert!(matches!(ended, Ok(Err(ServeError::Worker))), "{ended:?}");
     }

@@ -1,38 +1,53 @@
 //! One HTTP/1 connection: hyper, with every bound set.
 
+use std::convert::Infallible;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1::Builder;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::sync::watch;
 
-use crate::grpc::{Accepted, Socket, stopped};
+use super::progress::{IDLE_WITHIN, Progress, Sent, Step, Watched};
+use crate::grpc::{Accepted, Socket, Visit, stopped};
 use crate::tls::Protocol;
 
 /// Longest that a handshake may take, where there is one.
 const OPEN_WITHIN: Duration = Duration::from_secs(5);
-/// Longest from one answer, or from the start, to the end of the next request's head. A proxy keeps idle connections for a
-/// minute (nginx, by default) and should be the one that closes them, lest it sends a request into one that just closed.
-const HEAD_WITHIN: Duration = Duration::from_secs(65);
 /// Most bytes of a request's head: the longest key, each byte escaped, takes 1,536 of them; proxies add cookies and tokens.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
-/// Serves a connection until the peer leaves, or, once `stopping` is true, until what is under way is answered.
-pub(super) async fn serve(accepted: Accepted, router: Router, mut stopping: watch::Receiver<bool>) {
+/// Serves a connection until the peer leaves or takes too long, or, once `stopping` is true, until what is under way is
+/// answered.
+pub(super) async fn serve(accepted: Accepted, visit: Visit, router: Router, mut stopping: watch::Receiver<bool>) {
     let opened = tokio::select! {
         biased;
         opened = tokio::time::timeout(OPEN_WITHIN, Socket::open(accepted, Protocol::Http1)) => opened,
+        () = visit.must_leave() => Ok(None),
         () = stopped(&mut stopping) => Ok(None),
     };
     let Ok(Some(socket)) = opened else { return };
-    let service = TowerToHyperService::new(router);
-    let mut connection = pin!(builder().serve_connection(TokioIo::new(socket), service));
+    let progress = Arc::new(Progress::new(visit.usage()));
+    let (router, seen) = (TowerToHyperService::new(router), progress.clone());
+    let service = service_fn(move |request: Request<Incoming>| {
+        seen.note(Step::Answer);
+        let (answer, seen) = (router.call(request), seen.clone());
+        async move { Ok::<_, Infallible>(answer.await?.map(|body| Sent::new(body, seen))) }
+    });
+    let io = TokioIo::new(Watched::new(socket, progress.clone()));
+    let mut connection = pin!(builder().serve_connection(io, service));
     let ended = tokio::select! {
         biased;
         ended = connection.as_mut() => ended,
+        step = progress.overdue() => return tracing::debug!(?step, "HTTP connection took too long"),
+        // It waits for a request, so nothing is lost.
+        () = visit.must_leave() => return,
         () = stopped(&mut stopping) => {
             connection.as_mut().graceful_shutdown();
             connection.await
@@ -45,6 +60,7 @@ pub(super) async fn serve(accepted: Accepted, router: Router, mut stopping: watc
 
 fn builder() -> Builder {
     let mut builder = Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN).max_buf_size(HEAD_BYTES_MAX);
+    // What is shorter, `Progress` sees to.
+    builder.timer(TokioTimer::new()).header_read_timeout(IDLE_WITHIN).max_buf_size(HEAD_BYTES_MAX);
     builder
 }

@@ -15,6 +15,7 @@ use tracing::Span;
 
 use super::parameters::{Fields, Parameters};
 use super::{Site, convert, metrics};
+use crate::clock::monotonic;
 use crate::store::Store;
 use crate::trace;
 
@@ -136,7 +137,8 @@ async fn ready<S>(State(site): State<Arc<Site<S>>>) -> Response {
 }
 
 async fn tell<S>(State(site): State<Arc<Site<S>>>) -> Response {
-    ([(CONTENT_TYPE, METRICS_TYPE)], metrics::write(&site.limiter, &site.told)).into_response()
+    let text = site.renderings.text(monotonic(), || metrics::write(&site.limiter, &site.told));
+    ([(CONTENT_TYPE, METRICS_TYPE)], text).into_response()
 }
 
 fn plain(status: StatusCode, text: &'static str) -> Response {
