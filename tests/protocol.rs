@@ -75,7 +75,11 @@ async fn compressed_calls_are_served_and_none_inflates_beyond_the_bound() {
     let mut health = HealthClient::new(channel).send_compressed(CompressionEncoding::Gzip);
     assert!(health.check(HealthCheckRequest::default()).await.is_ok());
     // 64 MiB of one letter are sent as 64 KiB.
-    let huge = client.should_allow(request(&"a".repeat(64 << 20), "p", None)).await.unwrap_err();
+    let request = request(&"a".repeat(64 << 20), "p", None);
+    let huge = client.should_allow_batch(pb::ShouldAllowBatchRequest { requests: vec![request.clone()] }).await.unwrap_err();
     assert_eq!(huge.code(), Code::ResourceExhausted, "{huge:?}");
+    // Alone it is too large as it is.
+    let huge = client.should_allow(request).await.unwrap_err();
+    assert_eq!(huge.code(), Code::OutOfRange, "{huge:?}");
     assert_eq!(decide(&mut client, "k", "p").await.remaining, Some(4));
 }
