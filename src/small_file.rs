@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::fs::{Metadata, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -59,8 +59,13 @@ impl From<io::Error> for ReadError {
 
 /// Reads a regular file, or what a link leads to. Blocks for [`READ_WITHIN`] at most.
 pub fn read(path: &Path, bytes_max: usize) -> Result<Contents, ReadError> {
+    let link = path.to_owned();
+    let identity = within(READ_WITHIN, (path.to_owned(), None), move || {
+        let metadata = std::fs::symlink_metadata(link)?;
+        Ok((metadata.dev(), metadata.ino(), metadata.ctime_nsec() ^ metadata.ctime()))
+    });
     let file = path.to_owned();
-    within(READ_WITHIN, path, move || read_regular(&file, bytes_max))
+    within(READ_WITHIN, (path.to_owned(), Some(identity?)), move || read_regular(&file, bytes_max))
 }
 
 fn read_regular(path: &Path, bytes_max: usize) -> Result<Contents, ReadError> {
@@ -97,35 +102,43 @@ fn regular(metadata: &Metadata) -> Result<(), ReadError> {
     }
 }
 
-/// Reads that go on, by path: one at a time for each, so that a file whose mount hangs holds one thread.
+/// A path, and what stood there: its device, its inode and when that changed; `None` while that is asked for. So a file that
+/// is put in the place of one whose mount hangs is read.
+type Key = (PathBuf, Option<(u64, u64, i64)>);
+
+/// Most reads of one path that go on, or hang.
+const RUNNING_MAX: usize = 4;
+
+/// Reads that go on: one at a time for each file, so that one whose mount hangs holds one thread.
 static READS: LazyLock<Reads> = LazyLock::new(Reads::default);
 
 #[derive(Default)]
 struct Reads {
     /// The value is true where a caller has given up.
-    running: Mutex<HashMap<PathBuf, bool>>,
+    running: Mutex<HashMap<Key, bool>>,
     ended: Condvar,
 }
 
 impl Reads {
-    fn running(&self) -> MutexGuard<'_, HashMap<PathBuf, bool>> {
+    fn running(&self) -> MutexGuard<'_, HashMap<Key, bool>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a read once no other of this path goes on. Errors: one does, for too long.
-    fn begin(&self, path: &Path, within: Duration) -> Result<Running, ReadError> {
-        let waits = |running: &mut HashMap<PathBuf, bool>| running.get(path) == Some(&false);
+    /// Begins a read once no other of this file goes on. Errors: one does, for too long, or too many of its path hang.
+    fn begin(&self, key: &Key, within: Duration) -> Result<Running, ReadError> {
+        let waits = |running: &mut HashMap<Key, bool>| running.get(key) == Some(&false);
         let waited = self.ended.wait_timeout_while(self.running(), within, waits);
         let (mut running, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        if running.contains_key(path) {
+        let of_path = running.keys().filter(|(path, _)| *path == key.0).count();
+        if running.contains_key(key) || of_path >= RUNNING_MAX {
             return Err(ReadError::Late);
         }
-        running.insert(path.to_owned(), false);
-        Ok(Running(path.to_owned()))
+        running.insert(key.clone(), false);
+        Ok(Running(key.clone()))
     }
 
-    fn give_up(&self, path: &Path) {
-        if let Some(given_up) = self.running().get_mut(path) {
+    fn give_up(&self, key: &Key) {
+        if let Some(given_up) = self.running().get_mut(key) {
             *given_up = true;
         }
         self.ended.notify_all();
@@ -133,7 +146,7 @@ impl Reads {
 }
 
 /// A read that goes on for as long as this is there.
-struct Running(PathBuf);
+struct Running(Key);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -144,10 +157,10 @@ impl Drop for Running {
 
 fn within<T: Send + 'static>(
     within: Duration,
-    path: &Path,
+    key: Key,
     read: impl FnOnce() -> Result<T, ReadError> + Send + 'static,
 ) -> Result<T, ReadError> {
-    let running = READS.begin(path, within)?;
+    let running = READS.begin(&key, within)?;
     let (sender, receiver) = sync_channel(1);
     std::thread::Builder::new().name("read file".to_owned()).spawn(move || {
         let contents = read();
@@ -158,7 +171,7 @@ fn within<T: Send + 'static>(
     match receiver.recv_timeout(within) {
         Ok(contents) => contents,
         Err(RecvTimeoutError::Timeout) => {
-            READS.give_up(path);
+            READS.give_up(&key);
             Err(ReadError::Late)
         }
         Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("the thread that read it panicked").into()),
@@ -174,6 +187,10 @@ mod tests {
 
     const SOON: Duration = Duration::from_millis(20);
     const LONG: Duration = Duration::from_secs(60);
+
+    fn key(name: &str, file: i64) -> Key {
+        (PathBuf::from(name), Some((0, 0, file)))
+    }
 
     #[test]
     fn a_regular_file_is_read_and_so_is_what_a_link_leads_to() {
@@ -210,41 +227,58 @@ mod tests {
 
     #[test]
     fn a_read_that_hangs_holds_one_thread_and_its_file_is_read_again_once_it_is_over() {
-        let path = Path::new("a file of a mount that hangs");
+        let path = key("a file of a mount that hangs", 1);
         let (answer, answers) = channel::<()>();
         let hangs = move || {
             let _ = answers.recv();
             Ok(1)
         };
-        assert!(matches!(within(SOON, path, hangs), Err(ReadError::Late)));
+        assert!(matches!(within(SOON, path.clone(), hangs), Err(ReadError::Late)));
         let begun = Arc::new(AtomicUsize::new(0));
         for _ in 0..10 {
             let begun = begun.clone();
             let counts = move || Ok(begun.fetch_add(1, Ordering::Relaxed));
             // Refused at once: whoever waited for it would wait for a minute.
-            assert!(matches!(within(LONG, path, counts), Err(ReadError::Late)));
+            assert!(matches!(within(LONG, path.clone(), counts), Err(ReadError::Late)));
         }
         assert_eq!(begun.load(Ordering::Relaxed), 0);
         // Another file is nobody's hostage.
-        assert_eq!(within(LONG, Path::new("another"), || Ok(2)).unwrap(), 2);
+        assert_eq!(within(LONG, key("another", 1), || Ok(2)).unwrap(), 2);
+        // Nor is what was put in its place.
+        assert_eq!(within(LONG, key("a file of a mount that hangs", 2), || Ok(4)).unwrap(), 4);
         drop(answer);
-        while READS.running().contains_key(path) {
+        while READS.running().contains_key(&path) {
             std::thread::yield_now();
         }
-        assert_eq!(within(LONG, path, || Ok(3)).unwrap(), 3);
+        assert_eq!(within(LONG, path.clone(), || Ok(3)).unwrap(), 3);
+    }
+
+    #[test]
+    fn a_path_whose_files_hang_again_and_again_holds_few_threads() {
+        let name = "a path of many mounts that hang";
+        let begun = Arc::new(AtomicUsize::new(0));
+        for file in 0..100 {
+            let begun = begun.clone();
+            let hangs = move || {
+                begun.fetch_add(1, Ordering::Relaxed);
+                std::thread::park_timeout(LONG);
+                Ok(())
+            };
+            assert!(matches!(within(SOON, key(name, file), hangs), Err(ReadError::Late)));
+        }
+        assert_eq!(begun.load(Ordering::Relaxed), RUNNING_MAX);
     }
 
     #[test]
     fn reads_of_one_file_wait_for_each_other_and_all_come_to_an_end() {
-        let path = Path::new("a file that many read");
-        let readers = (0..16).map(|_| std::thread::spawn(move || within(LONG, path, || Ok(())).is_ok()));
+        let readers = (0..16).map(|_| std::thread::spawn(|| within(LONG, key("a file that many read", 1), || Ok(())).is_ok()));
         assert!(readers.collect::<Vec<_>>().into_iter().all(|reader| reader.join().unwrap()));
     }
 
     #[test]
     fn a_read_that_panics_is_an_error_and_is_over() {
-        let path = Path::new("a file that panics");
-        assert!(matches!(within(LONG, path, || -> Result<(), _> { panic!("as it should") }), Err(ReadError::System(_))));
+        let path = key("a file that panics", 1);
+        assert!(matches!(within(LONG, path.clone(), || -> Result<(), _> { panic!("as it should") }), Err(ReadError::System(_))));
         assert!(within(LONG, path, || Ok(())).is_ok());
     }
 }
