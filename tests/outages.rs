@@ -9,11 +9,12 @@ use tollgate::key::{Cost, Key};
 use tollgate::plan::{Algorithm, Limit, OnStoreFailure, Plan, Rule};
 use tollgate::store::{Ask, BreakerState, Mode, RedisStore, Store, StoreDeadline, StoreError};
 
+use crate::support::Guarded;
 use crate::support::outage::{Answer, DEADLINE, Load, PLANS, healthy, judge, pass};
 use crate::support::plans::{FIXED, ask, limit, plan, refund};
 use crate::support::proxy::Proxy;
-use crate::support::redis::Redis;
-use crate::support::server::{Server, request};
+use crate::support::redis::{Redis, free_port};
+use crate::support::server::{Client, Server, channel_to, request, tollgate};
 
 /// Waits until the log has so many lines with these words.
 async fn logged(server: &Server, words: &str, lines: usize) -> String {
@@ -273,4 +274,35 @@ async fn a_refund_under_way_holds_up_no_decision() {
     redis.signal("CONT");
     // Its connection is gone, and whether it was carried out nobody knows.
     assert!(refund.await.unwrap().is_err());
+}
+
+/// The listener is open before anything is known of Redis. Whoever calls then is answered within the deadline, and does not wait
+/// for the half second that the start line waits for a connection.
+#[tokio::test]
+async fn a_call_that_comes_while_a_server_starts_without_redis_does_not_wait_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("tollgate.yaml");
+    std::fs::write(&config, PLANS).unwrap();
+    let mut took = Vec::new();
+    // A busy machine may answer late: several starts are tried, of which one has to be in time, ten deadlines at most.
+    for _ in 0..20 {
+        let address = format!("127.0.0.1:{}", free_port());
+        let mut command = tollgate();
+        command.args(["--listen", &address, "--store", "redis://127.0.0.1:1", "--log-format", "json", "--config"]).arg(&config);
+        let mut server = Guarded(command.stdout(std::process::Stdio::null()).spawn().unwrap());
+        while std::net::TcpStream::connect(&address).is_err() {
+            assert!(server.0.try_wait().unwrap().is_none(), "the server does not start");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let open = Instant::now();
+        let mut client = Client::new(channel_to(&address).await);
+        let answer = client.should_allow(request("k", "open", None)).await.unwrap().into_inner();
+        assert_eq!(answer.decided_by(), DecidedBy::FailOpen);
+        took.push(open.elapsed());
+        if open.elapsed() < 10 * DEADLINE {
+            println!("answered after {took:?}");
+            return;
+        }
+    }
+    panic!("a call waits for a Redis that is not there: {took:?}");
 }

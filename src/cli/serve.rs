@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::OptionFuture;
+use tokio::task::JoinHandle;
 
 use super::ServeArguments;
 use super::reload::Reload;
@@ -25,8 +26,8 @@ use crate::telemetry::LogQueue;
 use crate::tls::Tls;
 use crate::{shutdown, telemetry};
 
-/// How long a start waits for a store that is there, so that the first calls are decided by it. One that is absent costs
-/// this much once, and then each plan's policy answers until it comes.
+/// How long the start line waits for a store that is there: whoever waits for that line finds the first calls decided by it. Calls
+/// that come before are taken as ever, and while the store is absent each plan's policy answers them.
 const FIRST_CONNECTION: Duration = Duration::from_millis(500);
 
 pub(super) fn run(arguments: ServeArguments) -> ExitCode {
@@ -93,9 +94,9 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
         Err(error @ StartError::Service(_)) => return fail(2, &error.to_string()),
         Err(error) => return fail(1, &error.to_string()),
     };
-    let announcing = OptionFuture::from(replicas.map(Replicas::start)).await;
     super::reload::warn_of(&config.warnings);
-    announce(&limiter, count, &config.store_url, &watch.origin(), &listeners);
+    let line = StartLine::new(&limiter, count, &config.store_url, watch.origin(), &listeners);
+    let announcing = tokio::spawn(greet(roster.clone(), replicas, line));
     let (reloader, asked) = grpc::reloader();
     let calls = listeners.admin.as_ref().map(|_| AdminCalls::default());
     let http = listeners.http.zip(main_store.clone()).map(|(listener, store)| {
@@ -237,7 +238,7 @@ async fn serve_until(
     grpc: Vec<Listener>,
     workers: Workers,
     mut sides: Sides,
-    announcing: Option<Announcing>,
+    announcing: JoinHandle<Option<Announcing>>,
 ) -> ExitCode {
     let mut failed = false;
     let stopping = async {
@@ -254,6 +255,7 @@ async fn serve_until(
         };
         sides.drain();
         // Now, since the connections of the workers end with them.
+        let announcing = announcing.await.ok().flatten();
         OptionFuture::from(announcing.map(Announcing::leave)).await;
         pause
     };
@@ -305,7 +307,6 @@ impl Stores {
             Self::Memory(memory) => Ok(memory.clone()),
             Self::Redis { target, deadline, made } => {
                 let store = RedisStore::to(RedisTarget::clone(target), *deadline)?;
-                store.connected(FIRST_CONNECTION).await;
                 let store = Arc::new(ConfiguredStore::Redis(store));
                 made.enter(store.clone());
                 Ok(store)
@@ -340,31 +341,66 @@ async fn start(count: NonZeroUsize, limiter: Arc<Limiter<()>>, stores: Stores, w
     tokio::try_join!(Workers::start(count, service), main)
 }
 
-/// The start line, and, on the example plans, what to paste next.
-fn announce(limiter: &Limiter<()>, workers: NonZeroUsize, store: &StoreUrl, origin: &Origin, listeners: &Listeners) {
-    let addresses: Vec<String> = listeners.grpc.iter().map(|listener| listener.address().to_string()).collect();
-    let edition = limiter.edition();
-    tracing::info!(
-        version = env!("CARGO_PKG_VERSION"),
-        config = %origin,
-        config_hash = edition.config_hash(),
-        plans = edition.plans().len(),
-        workers,
-        store = %store,
-        grpc = addresses.join(","),
-        http = listeners.http.as_ref().map(|listener| tracing::field::display(listener.address())),
-        admin = listeners.admin.as_ref().map(|listener| tracing::field::display(listener.address())),
-        tls = listeners.encrypted(),
-        "tollgate is serving"
-    );
-    if *origin == Origin::Example {
-        let target = match listeners.grpc.first().map(Listener::address) {
-            Some(Address::Unix { path, .. }) => format!("-unix {}", path.display()),
-            _ => addresses.first().cloned().unwrap_or_default(),
-        };
+/// Waits for the first connections, tells the other replicas of this one, and then whoever waits for the start.
+async fn greet(stores: Roster, replicas: Option<Replicas>, line: StartLine) -> Option<Announcing> {
+    stores.connected(FIRST_CONNECTION).await;
+    let announcing = OptionFuture::from(replicas.map(Replicas::start)).await;
+    line.log();
+    announcing
+}
+
+/// What the start line tells, and, on the example plans, what to paste next.
+struct StartLine {
+    limiter: Arc<Limiter<()>>,
+    workers: NonZeroUsize,
+    store: String,
+    origin: Origin,
+    grpc: Vec<Address>,
+    http: Option<Address>,
+    admin: Option<Address>,
+    tls: Option<String>,
+}
+
+impl StartLine {
+    fn new(limiter: &Arc<Limiter<()>>, workers: NonZeroUsize, store: &StoreUrl, origin: Origin, listeners: &Listeners) -> Self {
+        let address = |listener: &Listener| listener.address().clone();
+        Self {
+            limiter: limiter.clone(),
+            workers,
+            store: store.to_string(),
+            origin,
+            grpc: listeners.grpc.iter().map(address).collect(),
+            http: listeners.http.as_ref().map(address),
+            admin: listeners.admin.as_ref().map(address),
+            tls: listeners.encrypted(),
+        }
+    }
+
+    fn log(self) {
+        let addresses: Vec<String> = self.grpc.iter().map(ToString::to_string).collect();
+        let edition = self.limiter.edition();
         tracing::info!(
-            "no config was named, so these are example plans; try: grpcurl -plaintext -d '{{\"key\":\"alice\",\"plan\":\"free\"}}' \
-             {target} tollgate.v1.RateLimitService/ShouldAllow"
+            version = env!("CARGO_PKG_VERSION"),
+            config = %self.origin,
+            config_hash = edition.config_hash(),
+            plans = edition.plans().len(),
+            workers = self.workers,
+            store = %self.store,
+            grpc = addresses.join(","),
+            http = self.http.as_ref().map(tracing::field::display),
+            admin = self.admin.as_ref().map(tracing::field::display),
+            tls = self.tls,
+            "tollgate is serving"
         );
+        if self.origin == Origin::Example {
+            let target = match self.grpc.first() {
+                Some(Address::Unix { path, .. }) => format!("-unix {}", path.display()),
+                _ => addresses.first().cloned().unwrap_or_default(),
+            };
+            tracing::info!(
+                "no config was named, so these are example plans; try: grpcurl -plaintext -d '{{\"key\":\"alice\",\"plan\":\"free\"}}' \
+                 {target} tollgate.v1.RateLimitService/ShouldAllow"
+            );
+        }
     }
 }

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
 use super::{BreakerState, ConfiguredStore, REPLICA_LIFETIME, ReplicaId, Status, StoreError};
 use crate::clock::monotonic;
 
@@ -70,6 +72,17 @@ impl Roster {
             }
         }
         Err(failed)
+    }
+
+    /// Waits until all that are Redis are connected to, but no longer than `patience`.
+    pub async fn connected(&self, patience: Duration) {
+        let stores = self.stores();
+        let connected = stores.iter().map(|store| async move {
+            if let ConfiguredStore::Redis(store) = &**store {
+                store.connected(patience).await;
+            }
+        });
+        join_all(connected).await;
     }
 
     fn stores(&self) -> Vec<Arc<ConfiguredStore>> {
