@@ -66,7 +66,7 @@ mod tests {
                 assert!(all + kept <= limit || worker == 1, "{limit} for {workers}: {all} and {kept}");
             }
         }
-        assert_eq!(of(1024, 2), ConnectionCaps { worker: 379, http: 112, admin: 28 });
+        assert_eq!(of(1024, 2), ConnectionCaps { worker: 378, http: 112, admin: 28 });
     }
 
     #[test]
