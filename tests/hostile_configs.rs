@@ -184,11 +184,11 @@ fn a_pipe_in_the_place_of_any_file_ends_the_start_with_2_and_keeps_nothing_waiti
 
 #[test]
 fn a_config_that_becomes_a_pipe_keeps_the_plans_and_is_taken_up_when_it_is_a_file_again() {
-    let mut live = Live::start("");
+    let (mut live, runtime) = (Live::start(""), tokio::runtime::Runtime::new().unwrap());
     for round in 1..=2 {
         live.replace(pipe);
         live.wait_for("failure", f64::from(round));
-        assert!(live.server.log().contains("is a pipe; name a regular file"), "{}", live.server.log());
+        runtime.block_on(live.server.wait_for_line("is a pipe; name a regular file"));
         let plans = PLANS.replace("1d", &format!("{round}h"));
         live.replace(|new| std::fs::write(new, &plans).unwrap());
         live.wait_for("success", f64::from(round));
