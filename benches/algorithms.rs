@@ -25,13 +25,13 @@ fn main() {
 }
 
 /// A key's state under one limit.
-struct Lab {
+struct KeyState {
     limit: Limit,
     state: State,
     now_us: u64,
 }
 
-impl Lab {
+impl KeyState {
     fn new(name: &str) -> Self {
         let algorithm = match name {
             "token_bucket" => Algorithm::TokenBucket { burst: QUOTA },
@@ -55,26 +55,26 @@ impl Lab {
 
 #[divan::bench(args = NAMES)]
 fn allowed(bencher: Bencher<'_, '_>, name: &str) {
-    let mut lab = Lab::new(name);
+    let mut key = KeyState::new(name);
     for _ in 0..QUOTA {
-        lab.decide(STEP_US);
+        key.decide(STEP_US);
     }
-    bencher.bench_local(|| assert!(lab.decide(STEP_US).fits, "{name} denied what it must allow"));
+    bencher.bench_local(|| assert!(key.decide(STEP_US).fits, "{name} denied what it must allow"));
 }
 
 #[divan::bench(args = NAMES)]
 fn denied(bencher: Bencher<'_, '_>, name: &str) {
-    let mut lab = Lab::new(name);
+    let mut key = KeyState::new(name);
     // The whole quota, and what a bucket makes meanwhile; then time stands still.
-    while lab.decide(1).fits {}
-    bencher.bench_local(|| assert!(!lab.decide(0).fits, "{name} allowed what it must deny"));
+    while key.decide(1).fits {}
+    bencher.bench_local(|| assert!(!key.decide(0).fits, "{name} allowed what it must deny"));
 }
 
 /// The numbers of an answer, derived from the readings of a decision.
 #[divan::bench(args = NAMES)]
 fn answered(bencher: Bencher<'_, '_>, name: &str) {
-    let mut lab = Lab::new(name);
-    let verdict = lab.decide(0);
-    let limits = std::slice::from_ref(&lab.limit);
+    let mut key = KeyState::new(name);
+    let verdict = key.decide(0);
+    let limits = std::slice::from_ref(&key.limit);
     bencher.bench_local(|| black_box(&verdict).statuses(limits, Cost::ONE));
 }

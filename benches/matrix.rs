@@ -13,10 +13,10 @@
 #![allow(unreachable_pub, reason = "a program: pub is what its modules offer each other")]
 
 mod echo;
-mod lab;
+mod harness;
 mod load;
-mod modes;
 mod report;
+mod scenarios;
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use clap::Parser;
 
-use lab::{ECHO, Lab, WORKERS, serve_echo};
+use harness::{ECHO, Harness, WORKERS, serve_echo};
 use report::{Report, chart};
 
 /// What a decision costs, end to end. Without an option: every combination of store, RPC, keys, outcome and calls in flight.
@@ -88,24 +88,24 @@ fn fail(message: &str) -> ExitCode {
 
 /// Runs one mode; how many errors there were.
 async fn run(options: &Options) -> Result<u64, String> {
-    let mut lab = Lab::new(Duration::from_secs_f64(options.seconds), options.workers);
+    let mut harness = Harness::new(Duration::from_secs_f64(options.seconds), options.workers);
     match options.soak {
-        Some(minutes) => return modes::soak(&mut lab, minutes).await,
-        None if options.headline => return modes::headline(&mut lab).await,
-        None if options.growth => return modes::growth(&mut lab, &options.filter).await,
-        None if options.paced => return modes::paced(&mut lab).await,
+        Some(minutes) => return scenarios::soak(&mut harness, minutes).await,
+        None if options.headline => return scenarios::headline(&mut harness).await,
+        None if options.growth => return scenarios::growth(&mut harness, &options.filter).await,
+        None if options.paced => return scenarios::paced(&mut harness).await,
         None => {}
     }
-    let cells = match (options.quick, options.algorithms) {
-        (true, _) => modes::promises(),
-        (_, true) => modes::algorithms(),
-        _ => modes::combinations(),
+    let scenarios = match (options.quick, options.algorithms) {
+        (true, _) => scenarios::quick(),
+        (_, true) => scenarios::algorithms(),
+        _ => scenarios::combinations(),
     };
     let mut report = Report::default();
-    for cell in cells.iter().filter(|cell| cell.name().contains(&options.filter)) {
-        report.add(lab.measure(cell).await.map_err(|error| format!("{}: {error}", cell.name()))?);
+    for scenario in scenarios.iter().filter(|scenario| scenario.name().contains(&options.filter)) {
+        report.add(harness.measure(scenario).await.map_err(|error| format!("{}: {error}", scenario.name()))?);
     }
-    modes::beside(&mut lab);
+    scenarios::beside(&mut harness);
     if let Some(file) = &options.svg {
         std::fs::write(file, chart(&report.rows)).map_err(|error| format!("{}: {error}", file.display()))?;
     }

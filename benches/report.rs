@@ -2,7 +2,7 @@
 
 mod chart;
 
-use crate::lab::{Row, Server, thousands};
+use crate::harness::{Row, Server, thousands};
 pub use chart::chart;
 
 /// Rows in the order they were measured.

@@ -1,19 +1,20 @@
-//! The maths of limits: a limit, a state, the time and a cost in; readings and a new state out.
+//! The maths of limits. Input: a limit, a state, the time and a cost. Output: readings and a new state.
 //!
-//! Pure: no clock, log, lock, await or float in this module (`tests/tidy.rs` holds it to that). Time is microseconds since
-//! 1970 on the store's clock. Every algorithm has a twin in Lua under `store/redis/script`, tied to it by `tests/parity.rs`.
+//! This module is pure: it uses no clock, log, lock, await or float, which `tests/process/tidy.rs` checks. Time is in microseconds
+//! since 1970 on the store's clock. Every algorithm has a twin in Lua under `store/redis/script`; `tests/algorithms/parity.rs` compares
+//! the two.
 //!
 //! Rules that all algorithms keep, here and in Lua:
-//! - A state is written by a charge, by a refund that gives something back, or by a clamp, and by nothing else: a denied
-//!   request, a peek or a refund of what was never taken leaves no trace.
-//! - Clamp: a state ahead of `now` (the clock stepped back) is read as if it were written at `now`, and a charging call
-//!   writes that back even when it denies. Real time has passed since, so a clamp never frees a unit early.
-//! - A refund takes back the newest units first, and no more than still count. So one that follows its charge undoes it, whatever
-//!   was taken before, as though it had never been; only runs that the charge merged stay merged. To take the oldest first
-//!   would keep what was used before counting for as long as others are charged and given back. The price: where it was an
-//!   older unit that was meant, a newer one is taken for it. In any window no more passes than the limit's promise and what
-//!   was refunded within it.
-//! - An interval is half-open: what was taken at `t` is free again at `t + window`.
+//! - Writes: only a charge, a refund that gives something back, and a clamp write a state. A denied request, a peek, and a
+//!   refund of units that were never taken write nothing.
+//! - Clamp: a state ahead of `now` means that the clock stepped back. It is read as if it had been written at `now`. A charging
+//!   call writes the clamped state even when it denies. Real time has passed since, so a clamp never frees a unit early.
+//! - Refund: it takes back the newest units first, and at most those that still count. A refund right after its charge
+//!   therefore undoes that charge completely, except that runs which the charge merged stay merged. If the oldest units were
+//!   taken first, earlier use would keep counting for as long as others are charged and given back. The price: when an older
+//!   unit was meant, a newer one is taken for it. In any window, at most the limit's promise plus the units refunded within
+//!   that window pass.
+//! - An interval is half-open: a unit taken at `t` is free again at `t + window`.
 
 #![cfg_attr(
     not(test),
@@ -26,9 +27,9 @@
     )
 )]
 
-mod aging;
 #[cfg(test)]
 mod cases;
+mod denial_age;
 mod fixed_window;
 mod gcra;
 mod runs;
@@ -43,13 +44,13 @@ use crate::key::Cost;
 pub use crate::plan::Algorithm;
 use crate::plan::Limit;
 
-pub use aging::{denied_later, tells_one_cost};
+pub use denial_age::{denial_at, tells_one_cost};
 pub use fixed_window::Window;
 pub use gcra::Bucket;
 pub use runs::Runs;
 pub use sliding_counter::Counter;
 
-/// What is remembered of one key for one limit.
+/// The stored state of one key for one limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     /// Of a `fixed_window`.
@@ -58,12 +59,12 @@ pub enum State {
     Bucket(Bucket),
     /// Of a `sliding_counter`.
     Counter(Counter),
-    /// Of a `sliding_log` or a `sliding_window`; the only states that grow.
+    /// Of a `sliding_log` or a `sliding_window`. Only these states grow.
     Runs(Box<Runs>),
 }
 
-/// The smallest exact account of a state at one instant, from which every number of an answer is derived. Both stores
-/// give their answers in this form, so that one code derives both.
+/// The smallest exact account of a state at one instant. Every number of an answer is derived from it. Both stores reply in
+/// this form, so that the same code derives the numbers for both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
     /// `fixed_window`: units counted in the present window, and when it ends.
@@ -73,15 +74,15 @@ pub enum Reading {
         /// Time to the end of the window, 1 to `window_us`.
         ends_in_us: u64,
     },
-    /// `token_bucket`: GCRA's `tat - now`, 0 when the bucket is full, and the rate that it drains at, which is not the limit's
-    /// when a limit of a faster rate was charged last.
+    /// `token_bucket`: the debt and the rate at which it drains. That rate is not the limit's own when a limit with a faster
+    /// rate was charged last.
     Bucket {
-        /// Debt in microseconds.
+        /// Debt in microseconds: GCRA's `tat - now`; 0 when the bucket is full.
         backlog_us: u64,
-        /// Microseconds of it that a unit is, at least 1.
+        /// Microseconds of debt per unit, at least 1.
         emission_us: u64,
     },
-    /// `sliding_counter`: both counts and how far the present window has gone.
+    /// `sliding_counter`: the counts of two windows, and the time since the present one began.
     Counter {
         /// Units counted in the present window.
         current: u64,
@@ -101,13 +102,13 @@ pub enum Reading {
     },
 }
 
-/// What one key's limits said to one cost.
+/// The result of one cost against all limits of one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
     /// Whether every limit let the cost pass.
     pub fits: bool,
-    /// A reading per limit: after the charge if there was one, else as it stands. Of a refund, a reading per limit after it,
-    /// and then one per limit from before it; see [`Self::refunded`].
+    /// One reading per limit: after the charge if there was one, else the unchanged state. For a refund, one reading per limit
+    /// after it, followed by one per limit from before it; see [`Self::refunded`].
     pub readings: SmallVec<[Reading; 2]>,
 }
 
@@ -118,20 +119,20 @@ pub enum Mode {
     Charge,
     /// Answer only; write nothing.
     Peek,
-    /// Give the cost back to every limit, to each no more than it has counted. Always fits.
+    /// Give the cost back to every limit, at most as much as that limit has counted. Always fits.
     Refund,
 }
 
 /// Decides one cost against all limits of a plan, all or nothing.
 ///
-/// `states` are the key's, in the order of `limits`. `cost` fits every limit's capacity ([`crate::plan::Plan::never_fits`]
-/// says no to others before), unless it is refunded.
+/// `states` belong to the key, in the order of `limits`. A `cost` that is not refunded must fit every limit's capacity;
+/// [`crate::plan::Plan::never_fits`] rejects larger ones before.
 pub fn decide(limits: &[Limit], states: &mut [State], now_us: u64, cost: Cost, mode: Mode) -> Verdict {
     let cost = cost.units();
     if mode == Mode::Refund {
         return refund(limits, states, now_us, cost);
     }
-    // One by one: to collect one or two costs more than to make them.
+    // A loop, because collecting one or two readings costs more than making them.
     let (mut readings, mut fits) = (SmallVec::<[Reading; 2]>::new(), true);
     for (limit, state) in limits.iter().zip(&*states) {
         let reading = state.read(limit, now_us, cost);
@@ -150,7 +151,7 @@ pub fn decide(limits: &[Limit], states: &mut [State], now_us: u64, cost: Cost, m
     Verdict { fits, readings }
 }
 
-// Apart from the others, which are on the way of every request.
+// Kept out of line: every request runs through the code around it, and refunds are rare.
 #[cold]
 fn refund(limits: &[Limit], states: &mut [State], now_us: u64, cost: u64) -> Verdict {
     let before: SmallVec<[Reading; 2]> = limits.iter().zip(&*states).map(|(limit, state)| state.read(limit, now_us, 0)).collect();
@@ -162,13 +163,13 @@ fn refund(limits: &[Limit], states: &mut [State], now_us: u64, cost: u64) -> Ver
 }
 
 impl Verdict {
-    /// Units that each limit gave back, if this is of a refund.
+    /// Units that each limit gave back. Valid for a refund only.
     pub fn refunded(&self, limits: &[Limit]) -> SmallVec<[u64; 2]> {
         let (after, before) = self.readings.split_at(limits.len().min(self.readings.len()));
         before.iter().zip(after).map(|(before, after)| before.counted().saturating_sub(after.counted())).collect()
     }
 
-    /// Where the key stands in each limit, for an answer to `cost`.
+    /// The key's standing in each limit, as reported in the answer to `cost`.
     pub fn statuses(&self, limits: &[Limit], cost: Cost) -> SmallVec<[LimitStatus; 2]> {
         let mut statuses = SmallVec::new();
         for (limit, reading) in limits.iter().zip(&self.readings) {
@@ -193,7 +194,8 @@ impl Verdict {
 }
 
 impl Reading {
-    /// Time until `cost` could pass, nothing else happening; 0 when it can now. For a log, of the cost it was read for.
+    /// Time until `cost` could pass if nothing else happens; 0 when it can now. A log's reading answers only for the cost that
+    /// it was read for.
     pub fn wait_us(&self, limit: &Limit, cost: u64) -> u64 {
         match *self {
             Self::Window { count, ends_in_us } => fixed_window::wait_us(limit, count, ends_in_us, cost),
@@ -205,8 +207,8 @@ impl Reading {
         }
     }
 
-    /// Units that a refund could give back: a bucket's that are not wholly back yet, a counter's of both windows at their full
-    /// number.
+    /// Units that a refund could give back. A bucket's unit counts until it is wholly back. A counter's units count in full in
+    /// both windows.
     fn counted(&self) -> u64 {
         match *self {
             Self::Window { count, .. } => count,
@@ -228,7 +230,7 @@ impl Reading {
         }
     }
 
-    /// Time until the key is as fresh, nothing else happening; 0 when it is.
+    /// Time until the key is fresh again if nothing else happens; 0 when it is.
     pub fn fresh_in_us(&self, limit: &Limit) -> u64 {
         match *self {
             Self::Window { count, ends_in_us } => {
@@ -245,7 +247,7 @@ impl Reading {
     }
 }
 
-/// A placeholder for a state that was moved out.
+/// A placeholder left behind when a state is moved out.
 impl Default for State {
     fn default() -> Self {
         Self::Bucket(Bucket::default())
@@ -263,7 +265,7 @@ impl State {
         }
     }
 
-    /// When the state counts nothing any more, in microseconds since 1970.
+    /// When the state no longer counts anything, in microseconds since 1970.
     pub fn fresh_at_us(&self, window_us: u64) -> u64 {
         match self {
             Self::Window(window) => window.fresh_at_us(window_us),
@@ -273,7 +275,7 @@ impl State {
         }
     }
 
-    /// Bytes that the state holds beside its own size.
+    /// Bytes of heap memory that the state uses.
     pub fn heap_bytes(&self) -> usize {
         match self {
             Self::Runs(runs) => runs.heap_bytes(),
@@ -281,7 +283,7 @@ impl State {
         }
     }
 
-    /// Bytes more that [`Self::heap_bytes`] may say after one charge.
+    /// The most bytes by which one charge may increase [`Self::heap_bytes`].
     pub fn growth_bytes(&self) -> usize {
         match self {
             Self::Runs(runs) => runs.growth_bytes(),
@@ -289,7 +291,7 @@ impl State {
         }
     }
 
-    /// Gives up precision so that the next charge needs no more bytes: some units will leave later than they could.
+    /// Frees room for the next charge by giving up precision: some units will leave later than they could.
     pub fn make_place(&mut self) {
         if let Self::Runs(runs) = self {
             runs.make_place();
@@ -326,7 +328,7 @@ impl State {
         }
     }
 
-    /// Gives units back; a state that counts none is left as it is, and one that counts none any more is a fresh one.
+    /// Gives units back. A state without units stays as it is. A state that loses its last unit becomes a fresh one.
     fn refund(&mut self, limit: &Limit, now_us: u64, units: u64) {
         match self {
             Self::Window(window) => window.refund(limit, now_us, units),

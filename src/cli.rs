@@ -1,7 +1,9 @@
 //! The command line: `serve` (the default), `check`, `try`.
 //!
-//! Exit codes: 0 done; 1 `check` found mistakes, `try` was denied, or the server could not start or stop as it should;
-//! 2 the command line or a named config is wrong, or `try` got no answer.
+//! Exit codes:
+//! - 0: done.
+//! - 1: `check` found errors, `try` was denied, or the server could not start or stop properly.
+//! - 2: the command line or a named config is wrong, or `try` got no answer.
 
 mod reload;
 mod replicas;
@@ -18,12 +20,12 @@ use crate::config::{CONFIG_BYTES_MAX, CONFIG_YAML, Config, Flag, Origin, Sources
 use crate::telemetry::LogFormat;
 use terminal::{fail, print, read_input, tell};
 
-/// In place of a file's name: standard input.
+/// A file name that stands for standard input.
 const INPUT: &str = "-";
 
 /// A standalone rate-limit service: one exact limit over any number of replicas, asked over gRPC.
 ///
-/// Without a command, serves; without a config, serves example plans from memory.
+/// Without a command it serves. Without a config it serves example plans from memory.
 #[derive(Debug, Parser)]
 #[command(name = "tollgate", version, max_term_width = 100, args_conflicts_with_subcommands = true)]
 pub struct Arguments {
@@ -37,26 +39,26 @@ pub struct Arguments {
 enum Command {
     /// Serve decisions (the default).
     Serve(ServeArguments),
-    /// Validate a config file: prints every mistake with its path. Exits with 0 when it is valid, with 1 when not.
+    /// Validate a config file and print every mistake with its path. Exits with 0 when it is valid, with 1 when not.
     Check {
-        /// The file; - for standard input.
+        /// The config file; - is standard input.
         file: PathBuf,
     },
-    /// Ask a running server one question and print its answer. Exits with 0 when allowed, 1 when denied, 2 on an error.
+    /// Ask a running server one question and print the answer. Exits with 0 when allowed, 1 when denied, 2 on an error.
     Try(TryArguments),
 }
 
-/// What `serve` can be told; each flag beats the environment, which beats the file.
+/// The settings of `serve`. Each flag overrides the environment, which overrides the file.
 #[derive(Debug, clap::Args)]
 pub struct ServeArguments {
-    /// Config file (YAML); - for standard input. TOLLGATE_CONFIG_YAML may hold a whole config instead. Without any, example
-    /// plans are served from memory.
+    /// The config file (YAML); - is standard input. TOLLGATE_CONFIG_YAML may hold a whole config instead. Without a config,
+    /// example plans are served from memory.
     #[arg(short, long, env = "TOLLGATE_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     /// Where to serve gRPC: host:port or unix:/path; may be repeated. Same as --set listen.grpc=A,B.
     #[arg(short, long, value_name = "ADDRESS")]
     listen: Vec<String>,
-    /// Let gRPC and HTTP be reached unencrypted from other hosts. Same as --set listen.plaintext=true.
+    /// Allow other hosts to reach gRPC and HTTP unencrypted. Same as --set listen.plaintext=true.
     #[arg(long)]
     plaintext: bool,
     /// Where to keep the counters: memory: or redis://host:6379. Same as --set store.url=URL.
@@ -65,10 +67,10 @@ pub struct ServeArguments {
     /// Any setting by its path, such as store.deadline=50ms; may be repeated.
     #[arg(long, value_name = "PATH=VALUE")]
     set: Vec<String>,
-    /// How much to log: error, warn, info, debug or trace; or per module, such as info,tollgate=debug.
+    /// How much to log: error, warn, info, debug, trace or off; or a level per module, such as info,tollgate=debug.
     #[arg(long, env = "TOLLGATE_LOG_LEVEL", default_value = "info", value_name = "LEVEL")]
     log_level: String,
-    /// How to write logs: lines for people or for machines.
+    /// How to write logs: human lines, or json with an object per line.
     #[arg(long, env = "TOLLGATE_LOG_FORMAT", value_enum, default_value_t)]
     log_format: LogFormat,
 }
@@ -92,13 +94,13 @@ struct TryArguments {
     address: String,
 }
 
-/// Runs what the arguments ask for.
+/// Runs the command that the arguments name, and returns the exit code.
 pub fn run(arguments: Arguments) -> ExitCode {
     match arguments.command {
         None => serve::run(arguments.serve),
         Some(Command::Serve(serve)) => serve::run(serve),
         Some(Command::Check { file }) => check(&file),
-        Some(Command::Try(question)) => ask(question),
+        Some(Command::Try(arguments)) => try_once(arguments),
     }
 }
 
@@ -112,17 +114,17 @@ fn check(file: &Path) -> ExitCode {
         Ok(config) => {
             let plural = if config.plans.len() == 1 { "" } else { "s" };
             let valid = format!("{origin}: valid, {} plan{plural}", config.plans.len());
-            let told = config.warnings.iter().fold(valid, |told, warning| format!("{told}\n  warning: {warning}"));
-            print(&told).map_or_else(|code| code, |()| ExitCode::SUCCESS)
+            let report = config.warnings.iter().fold(valid, |report, warning| format!("{report}\n  warning: {warning}"));
+            print(&report).map_or_else(|code| code, |()| ExitCode::SUCCESS)
         }
-        Err(mistakes) => {
-            tell(&mistakes.to_string());
+        Err(errors) => {
+            tell(&errors.to_string());
             ExitCode::FAILURE
         }
     }
 }
 
-/// Where a config is read from: a file, standard input, or a variable, in this order. Errors: a sentence.
+/// The sources of a config: a file, standard input or a variable, in this order. Errors: a sentence, when two are named.
 fn base(file: Option<&Path>, variable: Option<String>) -> Result<Sources, String> {
     match (file, variable) {
         (Some(_), Some(_)) => Err(format!("two configs are named, --config (or TOLLGATE_CONFIG) and {CONFIG_YAML}; remove one")),
@@ -136,12 +138,12 @@ fn base(file: Option<&Path>, variable: Option<String>) -> Result<Sources, String
     }
 }
 
-fn ask(question: TryArguments) -> ExitCode {
+fn try_once(arguments: TryArguments) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(2, &format!("cannot start: {error}")),
     };
-    let TryArguments { key, plan, cost, peek, address } = question;
+    let TryArguments { key, plan, cost, peek, address } = arguments;
     match runtime.block_on(crate::grpc::ask(&address, key, plan, cost, peek)) {
         Ok(answer) => print(&answer.text).map_or_else(|_| ExitCode::from(2), |()| ExitCode::from(u8::from(!answer.allowed))),
         Err(message) => fail(2, &message),
@@ -149,9 +151,9 @@ fn ask(question: TryArguments) -> ExitCode {
 }
 
 impl ServeArguments {
-    /// Errors: a sentence, when it is not clear which config is meant or standard input cannot be read.
+    /// All sources of the config. Errors: a sentence, when two configs are named or standard input cannot be read.
     fn sources(&self) -> Result<Sources, String> {
-        // What is no UTF-8 is no setting; it is kept, so that it is refused and not ignored.
+        // A variable that is not UTF-8 is kept in a lossy form, so that it is refused and not ignored.
         let text =
             |(name, value): (OsString, OsString)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned());
         let environment: Vec<(String, String)> = std::env::vars_os().map(text).collect();
@@ -161,7 +163,7 @@ impl ServeArguments {
     }
 
     fn flags(&self) -> Vec<Flag> {
-        // One without a = has no path, which is refused with all other mistakes.
+        // A flag without = has an empty path, which the check refuses together with all other mistakes.
         let set = self.set.iter().map(|text| text.split_once('=').unwrap_or_default());
         let set = set.map(|(path, value)| Flag::set(path, value));
         let own = |name: &str, path: &str, value: String| Flag { name: name.to_owned(), path: path.to_owned(), value };

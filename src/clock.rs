@@ -1,11 +1,11 @@
 //! The only reader of time.
 //!
-//! Decisions take their time from here (memory store) or from Redis; nothing else in the crate may call
-//! `SystemTime::now` or `Instant::now`, which `.clippy.toml` refuses.
+//! Decisions take their time from here (memory store) or from Redis. Nothing else in the crate may call `SystemTime::now` or
+//! `Instant::now`; `.clippy.toml` forbids it.
 
 use std::time::{Duration, Instant, SystemTime};
 
-/// Tells the time that decisions of an embedded store are made by, and how long what another store said holds.
+/// Gives the wall time for decisions of an embedded store, and the monotonic time for deadlines and remembered denials.
 pub trait Clock: Send + Sync + 'static {
     /// Microseconds since 1970-01-01T00:00:00Z. May step back; algorithms clamp.
     fn now_us(&self) -> u64;
@@ -16,7 +16,7 @@ pub trait Clock: Send + Sync + 'static {
     }
 }
 
-/// The system's wall clock, so that windows aligned to the clock are aligned to the one that people read.
+/// The system's wall clock, so that clock-aligned windows match the time that people read.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 

@@ -1,7 +1,7 @@
-//! The config: file < environment < flags, read through the `config` crate, checked as a whole.
+//! The config: file < environment < flags, read through the `config` crate and checked as a whole.
 //!
-//! Every mistake is reported at once, each with its path and with what would be right. What comes out ([`Config`]) is
-//! valid; nothing after this module checks a setting again.
+//! All errors are reported at once, each with its path and the right form. The resulting [`Config`] is valid; no later module
+//! checks a setting again.
 
 mod environment;
 mod listen;
@@ -20,8 +20,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::grpc::Address;
 use crate::plan::PlanSet;
+use crate::server::Address;
 use crate::tls;
 
 pub use environment::CONFIG_YAML;
@@ -29,84 +29,83 @@ pub use source::{FILE_BYTES_MAX as CONFIG_BYTES_MAX, Flag, Origin, Sources};
 pub use store_url::StoreUrl;
 pub use watch::Watch;
 
-/// The plans that a server without a config enforces, as a config file.
+/// The plans of a server without a config, as a config file.
 pub const EXAMPLE: &str = include_str!("config/example.yaml");
 
 /// A whole, valid config.
 #[derive(Debug)]
 pub struct Config {
-    /// Where the gRPC services are served. Default: `127.0.0.1:50051`.
+    /// Addresses of the gRPC services. Default: `127.0.0.1:50051`.
     pub listen_grpc: Vec<Address>,
-    /// Where the check endpoint, health and metrics are served over HTTP; written as "", and `None` here: nowhere. Default:
-    /// nowhere, since whatever port it were, the application beside a sidecar, or a second replica on a host, may need it.
+    /// Address of the check endpoint, health and metrics over HTTP. `None`, written as "": no HTTP. Default: none, because any
+    /// fixed port may be taken by the application beside a sidecar, or by a second replica on the host.
     pub listen_http: Option<Address>,
-    /// Where the admin service is served: a Unix socket, which is its owner's alone, or loopback; written as "", and `None`
-    /// here: nowhere. Default: nowhere.
+    /// Address of the admin service: loopback, or a Unix socket that only its owner can use. `None`, written as "": no admin
+    /// service. Default: none.
     pub listen_admin: Option<Address>,
-    /// The file of the token that admin calls must carry, which loopback needs and a Unix socket may have. Default: none.
+    /// File of the token that admin calls must carry. Required on loopback, optional on a Unix socket. Default: none.
     pub admin_token_file: Option<PathBuf>,
-    /// What encrypts every TCP address that does not say `plaintext:`. Default: nothing does, and then only addresses of
-    /// loopback are valid, unless `listen.plaintext` is true.
+    /// TLS for every TCP address without `plaintext:`. Default: none. Then only loopback addresses are valid, unless
+    /// `listen.plaintext` is true.
     pub listen_tls: Option<tls::Settings>,
-    /// How long, from the signal to stop on, everything is served as before but health, so that whoever looks at it leaves,
-    /// 0 to 3 s. Default: 2 s.
+    /// Time from the stop signal during which everything is served, but health reports not ready, so that load balancers move
+    /// away. 0 to 3 s. Default: 2 s.
     pub listen_lame_duck: Duration,
-    /// After how long a gRPC connection is told to go away, give or take a tenth, 1 s to 365 days; written as 0s, and `None`
-    /// here: never. Default: never.
+    /// Age at which a gRPC connection is told to close, 1 s to 365 days, plus or minus a tenth. `None`, written as 0s: never.
+    /// Default: never.
     pub listen_max_connection_age: Option<Duration>,
-    /// Where the counters are kept. Default: `memory:`.
+    /// Store of the counters. Default: `memory:`.
     pub store_url: StoreUrl,
-    /// The longest that a decision waits for the store, 1 ms to 10 s. Default: 25 ms, which a healthy Redis nearby keeps
-    /// with room to spare and which is still little against the request that waits for it.
+    /// Longest that a decision waits for the store, 1 ms to 10 s. Default: 25 ms. A healthy Redis nearby needs far less, and
+    /// the request that waits loses little.
     pub store_deadline: Duration,
-    /// Replicas that share the quotas while the store cannot decide, 1 to 10,000; written as `auto`, and `None` here: as many as
-    /// tell each other through the store. Default: `auto`.
+    /// Replicas that share the quotas while the store cannot decide, 1 to 10,000. `None`, written as `auto`: as many as
+    /// announce themselves in the store. Default: `auto`.
     pub expected_replicas: Option<u64>,
-    /// Threads that serve connections, 1 to 1,024; written as 0, and `None` here: one per core that the process may use.
-    /// Default: 0.
+    /// Threads that serve connections, 1 to 1,024. `None`, written as 0: one per core that the process may use. Default: 0.
     pub workers: Option<NonZeroUsize>,
     /// Denials that a replica remembers, 0 (none) to 10,000,000. Default: 65,536; see [`crate::limiter::DENY_CACHE_DEFAULT`].
     pub deny_cache_entries: usize,
-    /// What is enforced; at least one plan.
+    /// The plans to enforce; at least one.
     pub plans: PlanSet,
-    /// Sentences about what is valid, and most likely not what was meant.
+    /// Warnings: sentences about settings that are valid but probably not intended.
     pub warnings: Vec<String>,
 }
 
 impl Config {
     /// Reads and checks everything.
     ///
-    /// Errors: every mistake of file, environment and flags.
-    pub fn load(sources: Sources) -> Result<Self, Mistakes> {
+    /// Errors: all errors in file, environment and flags.
+    pub fn load(sources: Sources) -> Result<Self, ConfigErrors> {
         let text = source::text(&sources).map(|(text, _)| text);
         Self::of(&sources, text)
     }
 
-    /// Checks everything, the file being what was read of it.
-    fn of(sources: &Sources, text: Result<String, Mistake>) -> Result<Self, Mistakes> {
+    /// Checks everything. `text` is the file's text, or the error of reading it.
+    fn of(sources: &Sources, text: Result<String, ConfigError>) -> Result<Self, ConfigErrors> {
         let origin = sources.origin();
-        let text = text.map_err(|mistake| Mistakes { origin: origin.clone(), mistakes: vec![mistake] })?;
-        let mut mistakes = Vec::new();
-        let root = match source::merge(&text, sources, &mut mistakes) {
+        let text = text.map_err(|error| ConfigErrors { origin: origin.clone(), errors: vec![error] })?;
+        let mut errors = Vec::new();
+        let root = match source::merge(&text, sources, &mut errors) {
             Ok(root) => root,
             Err(of_text) => {
-                mistakes.splice(0..0, of_text);
-                return Err(Mistakes { origin, mistakes });
+                errors.splice(0..0, of_text);
+                return Err(ConfigErrors { origin, errors });
             }
         };
-        let config = settings::check(root, &mut mistakes);
+        let config = settings::check(root, &mut errors);
         match config {
-            Some(config) if mistakes.is_empty() => Ok(config),
+            Some(config) if errors.is_empty() => Ok(config),
             _ => {
-                locate(&mut mistakes, &text, sources);
-                Err(Mistakes { origin, mistakes })
+                locate(&mut errors, &text, sources);
+                Err(ConfigErrors { origin, errors })
             }
         }
     }
 
-    /// Paths of the settings that are not the same in both, plans aside: what a process cannot change while it runs.
+    /// Paths of the settings that differ, except plans. A process cannot change these while it runs.
     pub fn settings_unlike(&self, other: &Self) -> Vec<&'static str> {
-        // Named one by one, so that a new field is not forgotten here.
+        // Destructured by name, so that the compiler rejects a new field that is missing here.
         let Self {
             listen_grpc,
             listen_http,
@@ -141,34 +140,33 @@ impl Config {
     }
 }
 
-/// Notes of each mistake where it was read. The tree was used up by the check, so it is made once more: only a config that is
-/// wrong costs that.
-fn locate(mistakes: &mut [Mistake], text: &str, sources: &Sources) {
+/// Sets the place of each error. The check consumed the tree, so it is built again; only a wrong config costs that.
+fn locate(errors: &mut [ConfigError], text: &str, sources: &Sources) {
     let Ok(root) = source::merge(text, sources, &mut Vec::new()) else { return };
-    for mistake in mistakes.iter_mut().filter(|mistake| mistake.place.is_none()) {
-        mistake.place = source::place_of(&root, &mistake.path).map(str::to_owned);
+    for error in errors.iter_mut().filter(|error| error.place.is_none()) {
+        error.place = source::place_of(&root, &error.path).map(str::to_owned);
     }
 }
 
-/// One mistake: where, what is wrong, what would be right.
+/// One error: its path, what is wrong, and the right form.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mistake {
-    /// Path of the field, such as `plans.free.limits[0].quota`; empty for the file as a whole.
+pub struct ConfigError {
+    /// Path of the field, such as `plans.free.limits[0].quota`; empty for the whole file.
     pub path: String,
-    /// A sentence about it.
+    /// A sentence about the error; it follows the path.
     pub message: String,
-    /// Where it was read, such as `line 3`, `flag --set store.url` or `variable TOLLGATE_STORE__URL`, where that is known.
+    /// Where the value was read, if known: `line 3`, `flag --set store.url` or `variable TOLLGATE_STORE__URL`.
     pub place: Option<String>,
 }
 
-impl Mistake {
-    /// Whether it was read from a flag or a variable, and so is not one of the file.
+impl ConfigError {
+    /// Whether the value came from a flag or a variable, and not from the file.
     fn is_elsewhere(&self) -> bool {
         self.message.starts_with("the variable ") || self.place.as_ref().is_some_and(|place| !place.starts_with("line "))
     }
 }
 
-impl fmt::Display for Mistake {
+impl fmt::Display for ConfigError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.path.as_str() {
             "" => out.write_str(&self.message),
@@ -178,46 +176,46 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// Every mistake of one config.
+/// All errors of one config.
 #[derive(Debug, Clone)]
-pub struct Mistakes {
+pub struct ConfigErrors {
     origin: Origin,
     /// At least one, in the order of the file.
-    pub mistakes: Vec<Mistake>,
+    pub errors: Vec<ConfigError>,
 }
 
-/// Most mistakes told in one line.
+/// Most errors in one line.
 const MISTAKES_IN_LINE_MAX: usize = 10;
-/// Longest such line, after its first mistake: it is also told in a header of an answer, of which clients take 8 KiB.
+/// Longest such line after its first error. It is also sent in a response header, and clients accept 8 KiB of headers.
 const LINE_BYTES_MAX: usize = 4 << 10;
 
-impl Mistakes {
-    /// The first ten, in a line for a log; `tollgate check` tells all.
+impl ConfigErrors {
+    /// The first ten errors in one line, for a log. `tollgate check` prints all.
     pub fn in_one_line(&self) -> String {
         let mut line = String::new();
-        for (index, mistake) in self.mistakes.iter().enumerate() {
-            let mistake = mistake.to_string();
-            let full = index >= MISTAKES_IN_LINE_MAX || line.len() + mistake.len() > LINE_BYTES_MAX;
+        for (index, error) in self.errors.iter().enumerate() {
+            let error = error.to_string();
+            let full = index >= MISTAKES_IN_LINE_MAX || line.len() + error.len() > LINE_BYTES_MAX;
             if index > 0 && full {
-                return format!("{line}; and {} more", self.mistakes.len() - index);
+                return format!("{line}; and {} more", self.errors.len() - index);
             }
             line += if index > 0 { "; " } else { "" };
-            line += &mistake;
+            line += &error;
         }
         line
     }
 }
 
-impl std::error::Error for Mistakes {}
+impl std::error::Error for ConfigErrors {}
 
-impl fmt::Display for Mistakes {
+impl fmt::Display for ConfigErrors {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plural = if self.mistakes.len() == 1 { "" } else { "s" };
-        match self.mistakes.iter().all(Mistake::is_elsewhere) {
-            true => write!(out, "flags and environment: {} mistake{plural}", self.mistakes.len())?,
-            false => write!(out, "{}: {} mistake{plural}", self.origin, self.mistakes.len())?,
+        let plural = if self.errors.len() == 1 { "" } else { "s" };
+        match self.errors.iter().all(ConfigError::is_elsewhere) {
+            true => write!(out, "flags and environment: {} mistake{plural}", self.errors.len())?,
+            false => write!(out, "{}: {} mistake{plural}", self.origin, self.errors.len())?,
         }
-        self.mistakes.iter().try_for_each(|mistake| write!(out, "\n  {mistake}"))
+        self.errors.iter().try_for_each(|error| write!(out, "\n  {error}"))
     }
 }
 

@@ -1,66 +1,65 @@
-//! `Decision`, `Outcome`, `LimitStatus`: what was decided and the numbers that go back.
+//! `Decision`, `Outcome`, `LimitStatus`: the result of a request and its numbers.
 //!
-//! "No" is a decision, never an error. Times are durations in microseconds, so nothing here needs a clock.
+//! A denial is a decision, never an error. Times are durations in microseconds, so this module needs no clock.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-/// What was decided, by whom, and where the key stands in each limit of its plan.
+/// The outcome of a request, who decided it, and the key's standing in each limit of its plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    /// The answer.
+    /// Whether the request may pass.
     pub outcome: Outcome,
-    /// Who gave it.
+    /// Who decided.
     pub decided_by: DecidedBy,
     statuses: SmallVec<[LimitStatus; 2]>,
-    /// Whether these are of a state that was read, and not only a limit's numbers.
+    /// Whether `statuses` come from a state that was read. If not, the status holds only a limit's own numbers.
     counted: bool,
-    /// Which of them binds, if there are any: there are no more than limits of a plan.
+    /// Index of the binding limit in `statuses`, if there are any. A plan has at most 8 limits, so it fits.
     binding: u8,
 }
 
 impl Decision {
-    /// A decision from the standing of every limit.
+    /// A decision based on the status of every limit.
     pub fn counted(outcome: Outcome, decided_by: DecidedBy, limits: SmallVec<[LimitStatus; 2]>) -> Self {
         let binding = (1..limits.len()).fold(0, |a, b| if limits[b].binds_more_than(&limits[a]) { b } else { a });
         Self { outcome, decided_by, statuses: limits, counted: true, binding: binding as u8 }
     }
 
-    /// A decision that looked at no state.
+    /// A decision for which no state was read.
     pub fn uncounted(outcome: Outcome, decided_by: DecidedBy, binding: Option<LimitStatus>) -> Self {
         Self { outcome, decided_by, statuses: binding.into_iter().collect(), counted: false, binding: 0 }
     }
 
-    /// Where the key stands after this decision, a row per limit in the plan's order. Empty when nobody counted: an
-    /// unlimited or blocked plan, a cost that never fits, a store that failed open or closed.
+    /// The key's standing after this decision, one status per limit in the plan's order. Empty when nothing was counted: an
+    /// unlimited or blocked plan, a cost that never fits, or a store failure answered by fail open or closed.
     pub fn limits(&self) -> &[LimitStatus] {
         if self.counted { &self.statuses } else { &[] }
     }
 
-    /// The limit that binds: the one that denies longest, else the one with the least remaining share.
+    /// The binding limit: the one that denies longest, or without a denial the one with the smallest remaining share.
     pub fn binding(&self) -> Option<&LimitStatus> {
         self.statuses.get(usize::from(self.binding))
     }
 
-    /// Units that a request with this key could take right now: the least that any limit would give. `None` where no state was
-    /// read.
+    /// Units that a request with this key could take right now: the least over all limits. `None` when no state was read.
     pub fn remaining(&self) -> Option<u64> {
         self.limits().iter().map(|status| status.remaining).min()
     }
 
-    /// Time until the same cost could pass, nothing else happening. `None` when the caller may go on, also where that is by a
-    /// plan in shadow mode, and when no wait is known to help.
+    /// Time until the same cost could pass if nothing else happens. `None` when the caller may go on, also under a plan in
+    /// shadow mode, and when no wait is known to help.
     pub fn retry_after_us(&self) -> Option<u64> {
         self.binding().filter(|_| !self.allowed())?.retry_after_us
     }
 
-    /// Time until the key is as fresh, nothing else happening. `None` where no state was read.
+    /// Time until the key is fresh again if nothing else happens. `None` when no state was read.
     pub fn reset_after_us(&self) -> Option<u64> {
         self.binding().filter(|_| self.counted).map(|status| status.reset_after_us)
     }
 
-    /// Time until more can be taken than now; see [`LimitStatus::more_after_us`]. `None` where no state was read.
+    /// Time until more units are free than now; see [`LimitStatus::more_after_us`]. `None` when no state was read.
     pub fn more_after_us(&self) -> Option<u64> {
         self.binding().filter(|_| self.counted)?.more_after_us()
     }
@@ -74,16 +73,16 @@ impl Decision {
     }
 }
 
-/// The answer to "may this request pass?".
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// Yes; the cost was charged to every limit of the plan.
+    /// The request may pass; the cost was charged to every limit of the plan.
     Allowed,
-    /// No; nothing was charged.
+    /// The request may not pass; nothing was charged.
     Denied,
-    /// No, and no wait will change it: the cost is above a limit's quota or burst. Nothing was charged.
+    /// The request can never pass, since the cost is above a limit's quota or burst. Nothing was charged.
     NeverFits,
-    /// A plan in shadow mode would have said no; the caller may go on, nothing was charged.
+    /// A plan in shadow mode would have denied. The caller may go on; nothing was charged.
     ShadowDenied,
 }
 
@@ -91,7 +90,7 @@ impl Outcome {
     /// Every outcome, in the order of their numbers.
     pub const ALL: [Self; 4] = [Self::Allowed, Self::Denied, Self::NeverFits, Self::ShadowDenied];
 
-    /// A word for metrics and texts.
+    /// The name used in metrics and texts.
     pub fn word(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",
@@ -102,28 +101,28 @@ impl Outcome {
     }
 }
 
-/// Who gave an answer.
+/// What decided a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DecidedBy {
     /// The store, exactly.
     Store,
-    /// This replica, which remembers a denial by the store that still holds.
+    /// This replica, by a remembered denial of the store that still holds.
     DenyCache,
     /// The plan alone: unlimited, blocked, or a cost that never fits.
     Plan,
-    /// Nobody could decide; the plan says to allow then.
+    /// The plan's policy, which allows when the store cannot decide.
     FailOpen,
-    /// Nobody could decide; the plan says to deny then.
+    /// The plan's policy, which denies when the store cannot decide.
     FailClosed,
     /// This replica's memory, at its share of the quota, because the store could not decide.
     LocalFallback,
 }
 
 impl DecidedBy {
-    /// Everybody, in the order of their numbers.
+    /// All variants, in the order of their numbers.
     pub const ALL: [Self; 6] = [Self::Store, Self::DenyCache, Self::Plan, Self::FailOpen, Self::FailClosed, Self::LocalFallback];
 
-    /// A word for metrics and texts.
+    /// The name used in metrics and texts.
     pub fn word(self) -> &'static str {
         match self {
             Self::Store => "store",
@@ -136,35 +135,35 @@ impl DecidedBy {
     }
 }
 
-/// Where a key stands in one limit after a decision.
+/// The standing of a key in one limit after a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitStatus {
     /// The limit's name.
     pub name: Arc<str>,
     /// The limit's quota, in units per window.
     pub limit: u64,
-    /// What the quota refers to, in microseconds.
+    /// The limit's window, in microseconds.
     pub window_us: u64,
-    /// Whether all units come back at one instant, the end of a fixed window.
+    /// Whether all units come back at once, at the end of a fixed window.
     pub frees_at_once: bool,
-    /// Most units that one request can ever get: the burst, or the quota.
+    /// Most units that one request can ever take: the burst of a `token_bucket`, else the quota.
     pub capacity: u64,
     /// Units that a request could take right now.
     pub remaining: u64,
-    /// Time until the same cost could pass, nothing else happening; `None` when this limit did not deny it.
+    /// Time until the same cost could pass if nothing else happens; `None` when this limit did not deny it.
     pub retry_after_us: Option<u64>,
-    /// Time until the key is as fresh, nothing else happening.
+    /// Time until the key is fresh again if nothing else happens.
     pub reset_after_us: u64,
 }
 
 impl LimitStatus {
-    /// Time until more units can be taken than now, as far as it is known: a denial tells when the same cost could pass, and
-    /// of a fixed window its end is the time.
+    /// Time until more units are free than now, if that is known. For a denial it is `retry_after_us`. A fixed window frees its
+    /// units at its end.
     pub fn more_after_us(&self) -> Option<u64> {
         self.retry_after_us.or(self.frees_at_once.then_some(self.reset_after_us))
     }
 
-    /// Denying beats not denying; then the longer wait, else the smaller share that remains.
+    /// A limit that denies binds more than one that does not. Then the longer wait decides, else the smaller remaining share.
     fn binds_more_than(&self, other: &Self) -> bool {
         match (self.retry_after_us, other.retry_after_us) {
             (Some(mine), Some(others)) => mine > others,
@@ -214,8 +213,8 @@ mod tests {
     }
 
     #[test]
-    fn what_remains_is_the_least_of_any_limit_and_not_the_binding_one_s() {
-        // The share of the second is smaller, its units are more.
+    fn remaining_is_the_least_of_all_limits_and_not_that_of_the_binding_one() {
+        // The second limit has the smaller share, but more units.
         let limits = smallvec![status("a", 5, 10, None), status("b", 395, 1000, None)];
         let decision = Decision::counted(Outcome::Allowed, DecidedBy::Store, limits);
         assert_eq!((&*decision.binding().unwrap().name, decision.remaining()), ("b", Some(5)));
@@ -224,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_lets_pass_tells_no_wait() {
+    fn an_allowing_answer_has_no_wait() {
         let of = |outcome| Decision::counted(outcome, DecidedBy::Store, smallvec![status("a", 0, 9, Some(7))]);
         assert_eq!(of(Outcome::Denied).retry_after_us(), Some(7));
         let shadow = of(Outcome::ShadowDenied);

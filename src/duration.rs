@@ -1,22 +1,22 @@
-//! Durations as people write them: `250ms`, `10s`, `1m`, `1h30m`, `1d`, `2w`. Used for whatever a config, a flag or an
-//! environment variable says, and for telling a duration back.
+//! Durations in written form: `250ms`, `10s`, `1m`, `1h30m`, `1d`, `2w`. Config, flags and environment variables use it, and so
+//! do messages.
 //!
-//! A unit is written in one way only. Libraries (`humantime`) take `M` for a month of 30.44 days, which in a rate limit is a
-//! typing error that multiplies a window by 43,830.
+//! Each unit has exactly one spelling. Libraries such as `humantime` read `M` as a month of 30.44 days. In a rate limit that is
+//! a typing error which multiplies a window by 43,830.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Units by their lengths in milliseconds, the longest first.
+/// Units and their lengths in milliseconds, the longest first.
 const UNITS: [(&str, u64); 6] =
     [("w", 7 * 24 * 60 * 60 * 1000), ("d", 24 * 60 * 60 * 1000), ("h", 60 * 60 * 1000), ("m", 60 * 1000), ("s", 1000), ("ms", 1)];
-/// Longest text that is looked at; the longest that means something has six parts of a few digits.
+/// Longest text that is parsed. The longest useful text has six parts of a few digits.
 const TEXT_BYTES_MAX: usize = 64;
 const RIGHT: &str = "write a whole number and its unit (ms, s, m, h, d or w), such as 250ms, 10s, 1m, 1h30m or 7d";
 
-/// Understands a duration: whole numbers with units, the longest unit first, each once.
+/// Parses a duration: whole numbers with units, the longest unit first, each unit once.
 ///
-/// Errors: a sentence that says what would be right, and repeats no more of the text than its unit.
+/// Errors: a sentence with the right form. It repeats nothing of the text but its unit.
 pub fn parse(text: &str) -> Result<Duration, String> {
     let mut rest = text;
     let (mut total_ms, mut longer) = (0_u64, u64::MAX);
@@ -39,7 +39,7 @@ pub fn parse(text: &str) -> Result<Duration, String> {
         let sum = part_ms.and_then(|part_ms| total_ms.checked_add(part_ms));
         total_ms = sum.ok_or("it is longer than any duration can be here")?;
         longer = unit_ms;
-        // One space between parts, as in 1h 30m; one at the end belongs to nothing.
+        // A space may stand between two parts, as in `1h 30m`, but not at the end.
         rest = after.strip_prefix(' ').filter(|rest| !rest.is_empty()).unwrap_or(after);
     }
     Ok(Duration::from_millis(total_ms))
@@ -68,7 +68,7 @@ fn unit_ms(unit: &str) -> Result<u64, String> {
     })
 }
 
-/// The unit that is meant by another spelling.
+/// The right spelling for a unit that is written differently.
 fn right_unit(lower: &str) -> Option<&'static str> {
     Some(match lower {
         "ms" | "msec" | "msecs" | "millis" | "millisecond" | "milliseconds" => "ms",
@@ -81,7 +81,7 @@ fn right_unit(lower: &str) -> Option<&'static str> {
     })
 }
 
-/// Shows a duration the way [`parse`] reads it; what is below a millisecond is left out.
+/// Shows a duration the way [`parse`] reads it. A part below a millisecond is left out.
 pub struct Shown(pub Duration);
 
 impl fmt::Display for Shown {
@@ -90,7 +90,7 @@ impl fmt::Display for Shown {
         if left_ms == 0 {
             return out.write_str("0s");
         }
-        // Weeks are read and not written: 14d says more than 2w to most.
+        // Weeks are parsed but not shown: 14d is clearer than 2w.
         for (unit, unit_ms) in &UNITS[1..] {
             let count = left_ms / u128::from(*unit_ms);
             left_ms %= u128::from(*unit_ms);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_duration_is_told_what_would_be_right() {
+    fn an_invalid_duration_gets_the_right_form() {
         for (text, part) in [
             ("1M", "minutes or months; write m for minutes, or days"),
             ("1month", "write days, such as 30d"),
@@ -173,13 +173,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_shown_reads_the_same(ms in 0_u64..=400 * 86_400_000) {
+        fn a_shown_duration_parses_to_itself(ms in 0_u64..=400 * 86_400_000) {
             let duration = Duration::from_millis(ms);
             prop_assert_eq!(parse(&Shown(duration).to_string()), Ok(duration));
         }
 
         #[test]
-        fn whatever_is_written_is_a_duration_or_a_sentence(text in ".{0,80}") {
+        fn any_text_is_a_duration_or_gives_a_sentence(text in ".{0,80}") {
             if let Err(sentence) = parse(&text) {
                 prop_assert!(sentence.len() > 20 && !sentence.contains('\n'));
             }

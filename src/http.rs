@@ -1,89 +1,90 @@
 //! The HTTP side, on a port of its own: a check endpoint for proxies, health for probes, metrics for Prometheus.
 //!
-//! Beside the workers, so that neither a scrape nor a proxy takes a worker's time.
+//! It runs beside the workers, so neither a scrape nor a proxy takes a worker's time.
 //!
-//! Only this module and those below it name axum; `convert` alone knows both wire and domain types.
+//! Only this module and those below it name axum. Only `convert` knows both wire and domain types.
 
 mod connection;
 mod convert;
 mod exposition;
 mod host;
 mod metrics;
+mod metrics_cache;
 mod parameters;
 mod progress;
-mod renderings;
 mod routes;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use renderings::Renderings;
+use metrics_cache::MetricsCache;
 
-use crate::grpc::{AdminCalls, Connections, Drained, Listener, Side};
+use crate::grpc::AdminCalls;
 use crate::limiter::Limiter;
-use crate::store::{Roster, Store};
+use crate::server::{AuxServer, Connections, Drained, Listener};
+use crate::store::{Store, StoreRegistry};
 use crate::tls::Tls;
 
-/// Most open connections; beyond, the oldest that does nothing makes room. A proxy keeps some per worker process of its own,
-/// and each takes some 20 KiB at most.
+/// Most open connections; a new one then replaces the oldest idle one. A proxy keeps some for each of its own worker
+/// processes. Each takes some 20 KiB at most.
 pub const CONNECTIONS_MAX: usize = 1024;
 
-/// What the handlers answer from.
-struct Site<S> {
+/// The state that the handlers share.
+struct AppState<S> {
     limiter: Limiter<S>,
-    told: Told,
+    sources: MetricSources,
     ready: AtomicBool,
-    /// Of the metrics.
-    renderings: Renderings,
+    /// Texts of `/metrics`.
+    metrics_cache: MetricsCache,
 }
 
-/// What the metrics tell of beside decisions.
-pub struct Told {
-    /// Those of gRPC.
+/// Sources of metrics other than the limiter.
+pub struct MetricSources {
+    /// Connections of gRPC.
     pub grpc_connections: Connections,
-    /// If there may be any.
+    /// Counts of admin calls; `None` without an admin listener.
     pub admin_calls: Option<AdminCalls>,
-    /// Of every worker, and of this server.
-    pub stores: Roster,
-    /// If anything is encrypted.
+    /// The stores of all workers and of this server.
+    pub stores: StoreRegistry,
+    /// TLS state; `None` when no listener uses TLS.
     pub tls: Option<Arc<Tls>>,
-    /// How many lines of the log were dropped, since nobody read it fast enough.
+    /// Returns how many log lines were dropped because standard output was not read fast enough.
     pub log_lines_dropped: Box<dyn Fn() -> u64 + Send + Sync>,
 }
 
-/// A running HTTP server. It ends when dropped, at once.
+/// A running HTTP server. Dropping it ends it at once.
 pub struct Server {
-    /// What [`Self::drain`] tells the handlers.
+    /// Makes the handlers report that this process is not ready.
     unready: Box<dyn Fn() + Send + Sync>,
-    side: Side,
+    aux_server: AuxServer,
 }
 
 impl Server {
-    /// Serves on `listener`, at most so many connections at once: decides by `limiter`, and tells of it, of those beside it and
-    /// of `told`.
+    /// Serves on `listener`, with at most `connections` at once. `limiter` decides; its metrics, those of the limiters
+    /// beside it and `sources` are reported.
     ///
-    /// Must be called within a tokio runtime, whose time it takes.
-    pub fn start<S: Store>(listener: Listener, limiter: Limiter<S>, told: Told, connections: usize) -> Self {
-        let site = Arc::new(Site { limiter, told, ready: AtomicBool::new(true), renderings: Renderings::default() });
-        let router = routes::router(site.clone()).layer(axum::middleware::from_fn(host::require));
-        let side = Side::start(listener, connections.min(CONNECTIONS_MAX), move |accepted, visit, stopping| {
-            connection::serve(accepted, visit, router.clone(), stopping)
+    /// Must be called within a tokio runtime, on which it runs.
+    pub fn start<S: Store>(listener: Listener, limiter: Limiter<S>, sources: MetricSources, connections: usize) -> Self {
+        let state = Arc::new(AppState { limiter, sources, ready: AtomicBool::new(true), metrics_cache: MetricsCache::default() });
+        let router = routes::router(state.clone()).layer(axum::middleware::from_fn(host::require));
+        let aux_server = AuxServer::start(listener, connections.min(CONNECTIONS_MAX), move |accepted, admission, stopping| {
+            connection::serve(accepted, admission, router.clone(), stopping)
         });
-        Self { unready: Box::new(move || site.ready.store(false, Ordering::Relaxed)), side }
+        Self { unready: Box::new(move || state.ready.store(false, Ordering::Relaxed)), aux_server }
     }
 
-    /// Waits for the end that nobody asked for: its listener fails for good.
+    /// Waits until the listener fails for good, and returns the reason.
     pub async fn lost(&mut self) -> String {
-        self.side.lost().await
+        self.aux_server.lost().await
     }
 
-    /// Says from now on that this process is not ready, and goes on.
+    /// Reports from now on that this process is not ready, and continues to serve.
     pub fn drain(&self) {
         (self.unready)();
     }
 
-    /// Takes no more connections in, answers what is under way, and ends.
+    /// Stops accepting, waits for unfinished answers, and ends.
     pub async fn stop(self) -> Drained {
-        self.side.stop().await
+        self.aux_server.stop().await
     }
 }

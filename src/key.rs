@@ -1,18 +1,18 @@
-//! `Key` and `Cost`: the checked subject and price of a request.
+//! `Key` and `Cost`: the checked subject and cost of a request.
 //!
-//! Holds what every later step may rely on: a key of 1 to [`KEY_BYTES_MAX`] bytes and a cost of at least 1. Knows nothing
-//! of plans, wire or stores.
+//! A [`Key`] has 1 to [`KEY_BYTES_MAX`] bytes, and a [`Cost`] is at least 1, so later steps need no checks. The module does not
+//! know plans, wire formats or stores.
 
 use std::fmt;
 use std::num::NonZeroU64;
 
-/// Longest key, in bytes. A key travels in every request and is kept in memory and in Redis for as long as it is live;
-/// 512 bytes hold a URL path or a composed identity and keep a batch of 1,000 within one message.
+/// Longest key, in bytes. A key is sent with every request, and is kept in memory and in Redis while it is live. 512 bytes hold
+/// a URL path or a composed identity, and a batch of 1,000 such keys fits one message.
 pub const KEY_BYTES_MAX: usize = 512;
 
 /// The subject that is counted: a user, a token, an address.
 ///
-/// Shape: 1 to 512 bytes of UTF-8, taken as it is; case and spaces count.
+/// Shape: 1 to 512 bytes of UTF-8, compared byte by byte; case and spaces count.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(Box<str>);
 
@@ -35,7 +35,7 @@ impl Key {
     }
 }
 
-/// Keys are personal data more often than not, so a `Debug` print never shows more than a key's length.
+/// A key often is personal data, so `Debug` shows only its length.
 impl fmt::Debug for Key {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Key({} bytes)", self.0.len())
@@ -45,20 +45,20 @@ impl fmt::Debug for Key {
 /// Why a text is not a [`Key`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// The caller sent no key, or an empty one: send the subject to be counted.
+    /// The key is missing or empty. Send the subject to count.
     #[error("key is empty: send the subject to count, 1 to {KEY_BYTES_MAX} bytes")]
     Empty,
-    /// The key is longer than [`KEY_BYTES_MAX`]: hash it on the caller's side.
+    /// The key is longer than [`KEY_BYTES_MAX`]. Send a hash of it instead.
     #[error("key has {bytes} bytes: at most {KEY_BYTES_MAX} are accepted; send a hash of a longer one")]
     TooLong {
-        /// Length that was sent, in bytes.
+        /// Length of the key that was sent, in bytes.
         bytes: usize,
     },
 }
 
 /// Units that a request asks for.
 ///
-/// Range: 1 to `u64::MAX`; default 1. A cost above what a plan can ever give is no error but the outcome "never fits".
+/// Range: 1 to `u64::MAX`; default 1. A cost above a plan's capacity is not an error; its outcome is "never fits".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cost(NonZeroU64);
 
@@ -83,7 +83,7 @@ impl Default for Cost {
     }
 }
 
-/// A cost of 0 was asked for, which would read as "always allowed".
+/// The cost is 0, which would always be allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("cost is 0: leave it out for 1, or call Peek to ask without charging")]
 pub struct CostError;

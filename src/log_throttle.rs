@@ -1,9 +1,9 @@
-//! One line of the log for many events alike, so that whoever causes them cannot flood it.
+//! One log line for many similar events, so that callers who cause them cannot flood the log.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Says when a line is due, and how many events it speaks of.
+/// Decides when a line is due, and counts the events since the last one.
 #[derive(Debug)]
 pub struct LogThrottle {
     every: Duration,
@@ -17,12 +17,13 @@ struct State {
 }
 
 impl LogThrottle {
-    /// At most one line in each such time.
+    /// At most one line within `every`.
     pub fn new(every: Duration) -> Self {
         Self { every, state: Mutex::default() }
     }
 
-    /// Notes an event. `Some` when a line is due now: the events since the last line, this one included.
+    /// Counts an event. Returns `Some` when a line is due now, with the number of events since the last line, this one
+    /// included.
     pub fn due(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.since += 1;
@@ -40,7 +41,7 @@ mod tests {
     use crate::clock::monotonic;
 
     #[test]
-    fn the_first_event_is_told_at_once_and_those_that_follow_together() {
+    fn the_first_event_is_logged_at_once_and_later_ones_together() {
         const EVERY: Duration = Duration::from_secs(10);
         let (throttle, start) = (LogThrottle::new(EVERY), monotonic());
         assert_eq!(throttle.due(start), Some(1));

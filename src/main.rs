@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// What musl brings takes one lock for every thread: decisions cost two and a half times as much with it.
+/// The allocator of musl has one lock for all threads. With it a decision costs two and a half times as much.
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -1,6 +1,6 @@
 //! `Plan`, `Limit`, `PlanSet`: what is allowed, looked up by name.
 //!
-//! A value of these types is valid by construction; where the numbers come from (file, test) is not known here.
+//! A value of these types is valid by construction. This module does not know where the numbers come from (file, test).
 
 #![cfg_attr(
     not(test),
@@ -13,36 +13,36 @@
     )
 )]
 
+mod fingerprint;
 mod limit;
 mod set;
-mod shape;
 
+pub use fingerprint::{COMMON_WINDOWS_MS, LimitFingerprint};
 pub use limit::{
     Algorithm, Anchor, BURST_MAX, Limit, LimitError, PRECISION_DEFAULT, PRECISION_MAX, PRECISION_MIN, QUOTA_MAX,
     SLIDING_LOG_QUOTA_MAX, WINDOW_MAX, WINDOW_MIN,
 };
 pub use set::{PlanSet, UnknownPlan};
-pub use shape::{COMMON_WINDOWS_MS, Shape};
 
 use std::sync::Arc;
 
 use crate::key::Cost;
 
-/// Most limits in one plan: each is one more state to read and write per decision, and nobody has shown a need for more.
+/// Most limits in one plan. Each adds one state to read and write per decision, and no known use needs more.
 pub const LIMITS_MAX: usize = 8;
 /// Most plans in one config.
 pub const PLANS_MAX: usize = 10_000;
 /// Longest name of a plan or of a limit, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 
-/// A named set of limits: what one kind of caller may do.
+/// A named set of limits for one kind of caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// Name that requests ask by. Shape: see [`check_name`].
+    /// Name of the plan in requests. Form: see [`check_name`].
     pub name: Arc<str>,
-    /// Plans with the same name here share one count per key. Default: the plan's own name.
+    /// Plans with the same `counts_as` share one count per key. Default: the plan's own name.
     pub counts_as: Arc<str>,
-    /// What the plan says.
+    /// Whether the plan has limits, allows everything or denies everything.
     pub rule: Rule,
     /// Decide and report, but always allow. Default: false.
     pub shadow: bool,
@@ -50,21 +50,21 @@ pub struct Plan {
     pub on_store_failure: OnStoreFailure,
 }
 
-/// What a plan says.
+/// What a plan does with requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rule {
-    /// Everything passes, nothing is counted.
+    /// Everything passes and nothing is counted.
     Unlimited,
-    /// Nothing passes, nothing is counted.
+    /// Nothing passes and nothing is counted.
     Blocked,
-    /// A request passes when all of these 1 to [`LIMITS_MAX`] limits let it; each shape stands once.
+    /// A request passes when each of these 1 to [`LIMITS_MAX`] limits allows it. Each limit has another fingerprint.
     Limits(Vec<Limit>),
 }
 
-/// What a plan's callers are answered when the store cannot decide.
+/// The policy of a plan for when the store cannot decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnStoreFailure {
-    /// Count in this replica's memory against its share, `ceil(quota / replicas)`.
+    /// Count against this replica's share in its own memory. The share is `ceil(quota / replicas)`.
     #[default]
     Local,
     /// Allow (fail open).
@@ -82,12 +82,12 @@ impl Plan {
         }
     }
 
-    /// The first limit that can never give this cost, however long the caller waits.
+    /// Index of the first limit that can never allow this cost, however long the caller waits.
     pub fn never_fits(&self, cost: Cost) -> Option<usize> {
         self.limits().iter().position(|limit| cost.units() > limit.capacity())
     }
 
-    /// The same plan with each limit cut to one replica's share, `ceil(quota / replicas)`.
+    /// The same plan with each limit reduced to one replica's share, `ceil(quota / replicas)`.
     pub fn share(&self, replicas: u64) -> Self {
         let rule = match &self.rule {
             Rule::Limits(limits) => Rule::Limits(limits.iter().map(|limit| limit.share(replicas)).collect()),
@@ -97,9 +97,9 @@ impl Plan {
     }
 }
 
-/// Checks the name of a plan, of a limit or of a `counts_as` group: 1 to 64 bytes of ASCII letters, digits, `_`, `-`,
-/// `.` and `/`. No colon, so that `group:key` reads one way only in Redis; no quotes or spaces, so that a name can stand
-/// in a URL and as a metric label as it is.
+/// Checks the name of a plan, of a limit or of a `counts_as` group: 1 to 64 bytes of ASCII letters, digits, `_`, `-`, `.` and
+/// `/`. A colon is not allowed, so that `group:key` is unambiguous in Redis. Quotes and spaces are not allowed, so that a name
+/// needs no escaping in a URL or a metric label.
 pub fn check_name(name: &str) -> Result<(), NameError> {
     if name.is_empty() {
         return Err(NameError::Empty);
@@ -125,7 +125,7 @@ pub enum NameError {
         /// Length that was given, in bytes.
         bytes: usize,
     },
-    /// The name holds a character that names do not have.
+    /// The name contains a character that is not allowed.
     #[error("holds {found:?}; a name has ASCII letters, digits, '_', '-', '.' and '/'")]
     Character {
         /// The first such character.

@@ -1,11 +1,11 @@
-//! When to stop: SIGTERM from whoever runs the process, SIGINT from a terminal. And SIGHUP, which stops nothing.
+//! Signals: SIGTERM from a service manager and SIGINT from a terminal stop the process. SIGHUP reloads and stops nothing.
 
 use std::future::Future;
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Begins to listen for the signals; the future resolves to the name of the first that comes.
+/// Starts to listen for SIGTERM and SIGINT. The future resolves to the name of the first that arrives.
 ///
 /// Errors: the system does not let this process handle them.
 pub fn signals() -> io::Result<impl Future<Output = &'static str>> {
@@ -18,7 +18,7 @@ pub fn signals() -> io::Result<impl Future<Output = &'static str>> {
     })
 }
 
-/// Begins to listen for SIGHUP, which from here on no longer ends the process, but asks it to look at its config.
+/// Starts to listen for SIGHUP. From now on SIGHUP does not end the process, but makes it reload its config.
 ///
 /// Errors: the system does not let this process handle it.
 pub fn hangup() -> io::Result<Signal> {

@@ -1,8 +1,8 @@
-//! Reading a small file that the config names: a config, a certificate, a key, a token, a password.
+//! Reads small files that the config names: a config, a certificate, a key, a token, a password.
 //!
-//! Only regular files are read, up to a bound in bytes and in time, each on a thread of its own. So a pipe that nobody writes
-//! to, or a mount that hangs, costs the caller two seconds and the process one thread for each such file. Whoever reads from
-//! asynchronous code does so by `spawn_blocking`.
+//! Only regular files are read, up to a bound in bytes and in time, each on its own thread. A pipe without a writer, or a mount
+//! that hangs, costs the caller two seconds and the process one thread per file. Asynchronous code must call this through
+//! `spawn_blocking`.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,28 +14,28 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// Longest that a caller waits. A local file takes some 50 microseconds, a slow network one some milliseconds.
+/// Longest that a caller waits. A local file takes about 50 microseconds, a slow network file system some milliseconds.
 pub const READ_WITHIN: Duration = Duration::from_secs(2);
 
-/// What a file held.
+/// The contents of a file.
 #[derive(Debug)]
 pub struct Contents {
-    /// All of it.
+    /// All bytes of the file.
     pub bytes: Vec<u8>,
-    /// When it was last changed, as of after it was read; `None` where the file system does not tell.
+    /// When the file was last changed, read after its contents; `None` if the file system does not say.
     pub modified: Option<SystemTime>,
 }
 
-/// Why a file was not read. Told without its path and without anything that is in it.
+/// Why a file was not read. The text contains neither its path nor its contents.
 #[derive(Debug)]
 pub enum ReadError {
-    /// The system's reason.
+    /// The system's error.
     System(io::Error),
-    /// It is something else than a regular file; what.
+    /// It is not a regular file, but this.
     NotRegular(&'static str),
-    /// It has more bytes than are read; how many at most.
+    /// It has more bytes than the given maximum.
     TooLarge(usize),
-    /// The file system did not answer, now or for an earlier read that still goes on.
+    /// The file system did not answer in time, now or for an earlier read that still runs.
     Late,
 }
 
@@ -57,7 +57,7 @@ impl From<io::Error> for ReadError {
     }
 }
 
-/// Reads a regular file, or what a link leads to. Blocks for [`READ_WITHIN`] at most.
+/// Reads a regular file, or the target of a link. Each step of it blocks for at most [`READ_WITHIN`].
 pub fn read(path: &Path, bytes_max: usize) -> Result<Contents, ReadError> {
     let link = path.to_owned();
     let identity = within(READ_WITHIN, (path.to_owned(), None), move || {
@@ -69,9 +69,9 @@ pub fn read(path: &Path, bytes_max: usize) -> Result<Contents, ReadError> {
 }
 
 fn read_regular(path: &Path, bytes_max: usize) -> Result<Contents, ReadError> {
-    // Looked at before it is opened, since to open some devices does something.
+    // Checked before opening, since opening some devices has side effects.
     regular(&std::fs::metadata(path)?)?;
-    // And after, since it may be another by then; not to block is for a pipe.
+    // Checked again after opening, since the file may have been replaced. O_NONBLOCK keeps a pipe from blocking.
     let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let metadata = file.metadata()?;
     regular(&metadata)?;
@@ -79,7 +79,7 @@ fn read_regular(path: &Path, bytes_max: usize) -> Result<Contents, ReadError> {
         return Err(ReadError::TooLarge(bytes_max));
     }
     let mut bytes = Vec::new();
-    // It may grow, or hold more than it says.
+    // The file may grow, or hold more than its metadata says.
     Read::by_ref(&mut file).take(bytes_max as u64 + 1).read_to_end(&mut bytes)?;
     if bytes.len() > bytes_max {
         return Err(ReadError::TooLarge(bytes_max));
@@ -102,19 +102,19 @@ fn regular(metadata: &Metadata) -> Result<(), ReadError> {
     }
 }
 
-/// A path, and what stood there: its device, its inode and when that changed; `None` while that is asked for. So a file that
-/// is put in the place of one whose mount hangs is read.
+/// A path and the identity of its file: device, inode and change time; `None` while the identity itself is read. So a file that
+/// replaces one on a mount that hangs can be read.
 type Key = (PathBuf, Option<(u64, u64, i64)>);
 
-/// Most reads of one path that go on, or hang.
+/// Most reads of one path that may run or hang at once.
 const RUNNING_MAX: usize = 4;
 
-/// Reads that go on: one at a time for each file, so that one whose mount hangs holds one thread.
+/// Reads that are running. One at a time per file, so that a file whose mount hangs holds one thread.
 static READS: LazyLock<Reads> = LazyLock::new(Reads::default);
 
 #[derive(Default)]
 struct Reads {
-    /// The value is true where a caller has given up.
+    /// The value is true after a caller has given up.
     running: Mutex<HashMap<Key, bool>>,
     ended: Condvar,
 }
@@ -124,7 +124,8 @@ impl Reads {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a read once no other of this file goes on. Errors: one does, for too long, or too many of its path hang.
+    /// Waits until no other read of this file runs, and registers one. Errors: another read runs for too long, or too many
+    /// reads of this path hang.
     fn begin(&self, key: &Key, within: Duration) -> Result<Running, ReadError> {
         let waits = |running: &mut HashMap<Key, bool>| running.get(key) == Some(&false);
         let waited = self.ended.wait_timeout_while(self.running(), within, waits);
@@ -145,7 +146,7 @@ impl Reads {
     }
 }
 
-/// A read that goes on for as long as this is there.
+/// A registered read; dropping it ends the registration.
 struct Running(Key);
 
 impl Drop for Running {
@@ -164,7 +165,7 @@ fn within<T: Send + 'static>(
     let (sender, receiver) = sync_channel(1);
     std::thread::Builder::new().name("read file".to_owned()).spawn(move || {
         let contents = read();
-        // Over before its caller hears of it, so that the next read need not wait.
+        // Ended before the caller gets the result, so that the next read need not wait.
         drop(running);
         let _ = sender.send(contents);
     })?;
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_regular_file_is_read_and_so_is_what_a_link_leads_to() {
+    fn a_regular_file_is_read_and_so_is_the_target_of_a_link() {
         let folder = tempfile::tempdir().unwrap();
         let (file, link) = (folder.path().join("file"), folder.path().join("link"));
         std::fs::write(&file, "twelve bytes").unwrap();
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_regular_file_is_refused_at_once_and_named() {
+    fn anything_but_a_regular_file_is_refused_at_once_and_named() {
         let folder = tempfile::tempdir().unwrap();
         let (pipe, socket) = (folder.path().join("pipe"), folder.path().join("socket"));
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -218,7 +219,7 @@ mod tests {
             (Path::new("/dev/zero"), "is a device; name a regular file"),
             (folder.path(), "is a directory; name the file in it"),
             (Path::new("/nowhere/at/all"), "cannot be read: No such file or directory (os error 2)"),
-            // It says that it has no bytes, and has some.
+            // Its metadata says 0 bytes, and it has some.
             (Path::new("/proc/self/status"), "has more than 16 bytes"),
         ] {
             assert_eq!(read(path, 16).unwrap_err().to_string(), sentence);
@@ -238,13 +239,13 @@ mod tests {
         for _ in 0..10 {
             let begun = begun.clone();
             let counts = move || Ok(begun.fetch_add(1, Ordering::Relaxed));
-            // Refused at once: whoever waited for it would wait for a minute.
+            // Refused at once: a wait would take a minute.
             assert!(matches!(within(LONG, path.clone(), counts), Err(ReadError::Late)));
         }
         assert_eq!(begun.load(Ordering::Relaxed), 0);
-        // Another file is nobody's hostage.
+        // A file elsewhere can be read.
         assert_eq!(within(LONG, key("another", 1), || Ok(2)).unwrap(), 2);
-        // Nor is what was put in its place.
+        // So can a file that replaces the one that hangs.
         assert_eq!(within(LONG, key("a file of a mount that hangs", 2), || Ok(4)).unwrap(), 4);
         drop(answer);
         while READS.running().contains_key(&path) {

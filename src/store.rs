@@ -1,4 +1,4 @@
-//! `trait Store`: decide a batch, each request atomically; and why a store could not.
+//! `trait Store` decides a batch of checks, each one atomically. [`StoreError`] says why it could not.
 
 #![cfg_attr(
     not(test),
@@ -7,14 +7,14 @@
         clippy::cast_possible_wrap,
         clippy::cast_precision_loss,
         clippy::cast_sign_loss,
-        reason = "a number that is encoded is converted by a check, so that it is never taken for another one"
+        reason = "encoded numbers are converted with a check, so that no conversion changes a value silently"
     )
 )]
 
 mod memory;
 pub mod redis;
+mod registry;
 mod replicas;
-mod roster;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -25,84 +25,85 @@ use crate::key::{Cost, Key};
 use crate::plan::Plan;
 pub use memory::{CAPACITY_DEFAULT, CAPACITY_MIN, MemoryStore};
 pub use redis::{BreakerState, RedisStore, RedisTarget, SCRIPT_NAMES_MAX, Status, Tls};
+pub use registry::{NodeHealth, StoreRegistry};
 pub use replicas::{ANNOUNCED_EVERY, REPLICA_LIFETIME, REPLICAS_MAX, ReplicaCount, ReplicaId};
-pub use roster::{NodeHealth, Roster};
 
-/// One request to a store.
+/// One request to a store: charge a key by its plan, or give units back.
 #[derive(Debug, Clone)]
-pub struct Ask {
+pub struct Check {
     /// The subject to count.
     pub key: Key,
-    /// Its plan, which has limits and whose every capacity the cost fits.
+    /// The plan of the key. It has at least one limit, and the cost fits the capacity of each.
     pub plan: Arc<Plan>,
-    /// What is asked for. Of a refund, at most [`crate::plan::QUOTA_MAX`] instead.
+    /// Units to charge or to give back. A refund may exceed the capacities, up to [`crate::plan::QUOTA_MAX`].
     pub cost: Cost,
-    /// Whether it is charged, or given back.
+    /// Whether the cost is charged, only tried, or given back.
     pub mode: Mode,
 }
 
-/// Of whom everything is to be forgotten.
+/// The subject of a reset: all its counters are to be deleted.
 #[derive(Debug, Clone)]
 pub struct Subject {
     /// The subject that was counted.
     pub key: Key,
-    /// Among the plans that count as this.
+    /// The group of plans that it was counted under, see [`Plan::counts_as`].
     pub counts_as: Arc<str>,
 }
 
-/// The longest that a store may take for an answer. One that takes longer has failed, and the plan's policy answers. A type
-/// apart, so that the time that a caller happens to have is never taken for it.
+/// The longest that a store may take for an answer. A store that takes longer has failed, and the plan's policy answers.
+/// It is a type of its own so that it cannot be confused with the deadline of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StoreDeadline(pub Duration);
 
 /// Keeps the counters and decides by them.
 ///
-/// Contract, kept by every store and held to it by `tests/contract.rs`:
-/// - Each ask is decided atomically over all limits of its plan: charged to all or to none. The asks of one batch are
-///   decided one after another in their order, so a key may stand in it several times; the batch as a whole is not atomic.
-/// - Time is the store's own clock, read once per ask or batch, inside the store.
-/// - A refusal is a [`Verdict`]. An `Err` means that this ask was not decided, or that nobody knows whether it was
-///   (a charge may still take effect after [`StoreError::Deadline`]); it is never retried by the store.
-/// - The answer comes within `deadline`, or is an error: [`StoreError::Deadline`], and never before the deadline has passed. How
-///   long a caller waits is no business of the store's; one that waits for less drops the future.
-/// - A caller that drops the future loses its answers, nothing else: what was sent stays charged, other callers' asks go on.
+/// Contract, kept by every store and held to it by `tests/store/contract.rs`:
+/// - Each check is decided atomically over all limits of its plan: it is charged to all of them or to none.
+/// - The checks of one batch are decided one after another in their order, so a key may occur in it several times. The batch
+///   as a whole is not atomic.
+/// - Time is the store's own clock. It is read inside the store, once per check or batch.
+/// - A denial is a [`Verdict`]. An `Err` means that the check was not decided, or that the result is unknown: a charge may
+///   still take effect after [`StoreError::Deadline`]. The store never retries it.
+/// - The store answers within `deadline`, or fails with [`StoreError::Deadline`] once the deadline has passed, never earlier.
+///   A caller that wants to wait for less drops the future.
+/// - A caller that drops the future loses only its own answers: what was sent stays charged, and other callers' checks go on.
 pub trait Store: Send + Sync + 'static {
-    /// Decides one ask, as a batch of one would be; for stores that can do so with less.
-    fn decide_one(&self, ask: &Ask, deadline: StoreDeadline) -> impl Future<Output = Result<Verdict, StoreError>> + Send {
+    /// Decides one check, as a batch of one. A store overrides it where one check can be decided at less cost.
+    fn decide_one(&self, check: &Check, deadline: StoreDeadline) -> impl Future<Output = Result<Verdict, StoreError>> + Send {
         async move {
-            let answer = self.decide_batch(std::slice::from_ref(ask), deadline).await.pop();
-            answer.unwrap_or_else(|| Err(StoreError::Nonsense("the store left a question out".to_owned())))
+            let answer = self.decide_batch(std::slice::from_ref(check), deadline).await.pop();
+            answer.unwrap_or_else(|| Err(StoreError::Nonsense("the store gave no answer to a check".to_owned())))
         }
     }
 
-    /// Decides the asks in their order; one result each, same order.
+    /// Decides the checks in their order. Returns one result for each, in the same order.
     fn decide_batch(
         &self,
-        asks: &[Ask],
+        checks: &[Check],
         deadline: StoreDeadline,
     ) -> impl Future<Output = Vec<Result<Verdict, StoreError>>> + Send;
 
-    /// Forgets everything that is kept of a subject, by whatever plan and limit it was counted, so that what is decided on it
-    /// from then on begins fresh; whether anything was kept, be it run out or not. Errors: nobody knows whether it was forgotten. A store that has no such
-    /// thing refuses.
+    /// Deletes all counters of a subject, under every plan and limit of its group, so that later decisions begin fresh. Returns
+    /// whether there were any, expired or not. Errors: the counters may or may not have been deleted. A store that does not
+    /// support resets answers [`StoreError::Refused`].
     fn reset(&self, _subject: &Subject, _deadline: StoreDeadline) -> impl Future<Output = Result<bool, StoreError>> + Send {
-        async { Err(StoreError::Refused("this store cannot be told to forget".to_owned())) }
+        async { Err(StoreError::Refused("this store does not support resets".to_owned())) }
     }
 
-    /// Whether the store is this process's own memory, so that asking it costs no more than remembering what it said.
+    /// Whether the store is this process's own memory, so that a decision costs no more than a look into a cache.
     fn is_embedded(&self) -> bool {
         false
     }
 }
 
-/// A store that several share decides for each of them.
+/// Lets several owners share one store.
 impl<S: Store> Store for Arc<S> {
-    async fn decide_one(&self, ask: &Ask, deadline: StoreDeadline) -> Result<Verdict, StoreError> {
-        self.as_ref().decide_one(ask, deadline).await
+    async fn decide_one(&self, check: &Check, deadline: StoreDeadline) -> Result<Verdict, StoreError> {
+        self.as_ref().decide_one(check, deadline).await
     }
 
-    async fn decide_batch(&self, asks: &[Ask], deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
-        self.as_ref().decide_batch(asks, deadline).await
+    async fn decide_batch(&self, checks: &[Check], deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
+        self.as_ref().decide_batch(checks, deadline).await
     }
 
     async fn reset(&self, subject: &Subject, deadline: StoreDeadline) -> Result<bool, StoreError> {
@@ -120,25 +121,25 @@ pub enum StoreError {
     /// No answer within the deadline: the store is slow, stopped or out of reach. The charge may still take effect.
     #[error("no answer from the store within {0:?}")]
     Deadline(Duration),
-    /// The store cannot be reached: look at its address and its health.
+    /// The store cannot be reached: check its address and its health.
     #[error("the store is out of reach: {0}")]
     Unreachable(String),
     /// The store answered with an error: it is read-only, out of memory, loading, or lacks a permission.
     #[error("the store refused: {0}")]
     Refused(String),
-    /// The store's answer makes no sense: look at what listens at its address.
+    /// The store's answer cannot be understood: check what listens at its address.
     #[error("the store's answer makes no sense: {0}")]
     Nonsense(String),
-    /// Too many requests wait for the store already; nothing was sent.
+    /// Too many requests wait for the store already. This one was not sent.
     #[error("{0} requests wait for the store already")]
     Overloaded(usize),
-    /// The embedded store is full of live keys and has no room for one more; keys that it holds are still decided.
+    /// The embedded store is full of live keys and cannot take a new one. Keys that it holds are still decided.
     #[error("the embedded store is full of live keys")]
     Full,
 }
 
 impl StoreError {
-    /// Every word that [`Self::kind`] says.
+    /// Every value that [`Self::kind`] can return.
     pub const KINDS: [&str; 6] = ["deadline", "unreachable", "refused", "nonsense", "overloaded", "full"];
 
     /// A word for logs and metrics.
@@ -146,7 +147,7 @@ impl StoreError {
         Self::KINDS[self.kind_index()]
     }
 
-    /// The word's place in [`Self::KINDS`].
+    /// The index of that word in [`Self::KINDS`].
     pub fn kind_index(&self) -> usize {
         match self {
             Self::Deadline(_) => 0,
@@ -163,22 +164,22 @@ impl StoreError {
 pub enum ConfiguredStore {
     /// `memory:`
     Memory(MemoryStore),
-    /// `redis://…` and all that are like it.
+    /// `redis://…` and the related schemes for TLS, Sentinel, Cluster and Unix sockets.
     Redis(RedisStore),
 }
 
 impl Store for ConfiguredStore {
-    async fn decide_one(&self, ask: &Ask, deadline: StoreDeadline) -> Result<Verdict, StoreError> {
+    async fn decide_one(&self, check: &Check, deadline: StoreDeadline) -> Result<Verdict, StoreError> {
         match self {
-            Self::Memory(store) => store.decide_one(ask, deadline).await,
-            Self::Redis(store) => store.decide_one(ask, deadline).await,
+            Self::Memory(store) => store.decide_one(check, deadline).await,
+            Self::Redis(store) => store.decide_one(check, deadline).await,
         }
     }
 
-    async fn decide_batch(&self, asks: &[Ask], deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
+    async fn decide_batch(&self, checks: &[Check], deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
         match self {
-            Self::Memory(store) => store.decide_batch(asks, deadline).await,
-            Self::Redis(store) => store.decide_batch(asks, deadline).await,
+            Self::Memory(store) => store.decide_batch(checks, deadline).await,
+            Self::Redis(store) => store.decide_batch(checks, deadline).await,
         }
     }
 

@@ -1,6 +1,7 @@
-//! Logs: events with fields, to standard output, for people or for machines. And where spans go, if anywhere.
+//! Logs: events with fields on standard output, as lines for people or as JSON. Starts the export of spans, if it is
+//! configured.
 //!
-//! Logging never blocks: see [`LogQueue`].
+//! Logging never blocks; see [`LogQueue`].
 
 mod log_queue;
 
@@ -28,37 +29,36 @@ pub enum LogFormat {
     Json,
 }
 
-/// What was started; see [`start`].
+/// The started logs and spans; see [`start`].
 pub struct Telemetry {
-    /// Sends spans, if they are sent anywhere; must be stopped at the end.
+    /// Sends spans, if an endpoint is set. Must be stopped at the end.
     pub spans: Option<trace::Exporter>,
-    /// Where lines of the log wait.
+    /// The queue of log lines.
     pub log: LogQueue,
 }
 
-/// The last lines are written when this is dropped, or given up after a second.
+/// Writes the last lines when dropped, for one second at most.
 impl Drop for Telemetry {
     fn drop(&mut self) {
         self.log.flush(FLUSH_WITHIN);
     }
 }
 
-/// Starts logging. `level` is a level, or levels per module, such as `info,fred=warn`. Spans are exported when the
-/// environment names where to: must be called within a tokio runtime for that. Panics go to the log too, since standard
-/// error may be a pipe that nobody reads.
+/// Starts logging. `level` is a level, or levels per module, such as `info,fred=warn`. Spans are exported when the environment
+/// names an endpoint; that needs a tokio runtime. Panics are logged too, since standard error may be a pipe without a reader.
 ///
-/// Errors: a sentence, when the level or the environment cannot be understood.
+/// Errors: a sentence, when the level or the environment is not valid.
 pub fn start(level: &str, format: LogFormat) -> Result<Telemetry, String> {
-    // A bare word that is no level would be taken for a module.
+    // Without this check, a word that is not a level would be taken for a module.
     let sound = level.split(',').all(|part| part.rsplit('=').next().is_some_and(|level| level.parse::<LevelFilter>().is_ok()));
     let filter = level.parse::<Targets>().ok().filter(|_| sound).ok_or_else(|| {
         format!("--log-level is {level:?}; it must be error, warn, info, debug or trace, or per module, such as info,fred=debug")
     })?;
-    // fred reports each attempt to connect; what matters of it is logged by the store itself.
+    // fred logs each attempt to connect. The store itself logs what operators need of it.
     let filter = if level.contains("fred") { filter } else { filter.with_target("fred", LevelFilter::OFF) };
     let filter = filter.with_target(trace::TARGET, LevelFilter::OFF);
     let log = LogQueue::to_standard_output().map_err(|error| format!("cannot start logging: {error}"))?;
-    // What the layer itself has to complain of would go to standard error, and block there.
+    // Errors of the layer itself would be written to standard error, and could block there.
     let lines = tracing_subscriber::fmt::layer().with_writer(log.clone()).log_internal_errors(false);
     let lines = match format {
         LogFormat::Human => lines.with_ansi(is_coloured()).boxed(),
@@ -74,7 +74,7 @@ pub fn start(level: &str, format: LogFormat) -> Result<Telemetry, String> {
 }
 
 fn is_coloured() -> bool {
-    // By the convention of no-color.org.
+    // The convention of no-color.org.
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     !plain && std::io::IsTerminal::is_terminal(&std::io::stdout())
 }

@@ -1,7 +1,7 @@
-//! TLS of the listeners: a certificate and its key from files, whom to let in, and taking up what changes in those files.
+//! TLS of the listeners: certificate and key files, the check of callers' certificates, and the reload of changed files.
 //!
-//! Only this module and those below it name rustls. What goes wrong is told by the setting that names a file, never by its
-//! path or content. Knows no protocol but its name.
+//! Only this module and its submodules use rustls. Error messages name the setting of a file, never its path or contents. Of
+//! protocols it knows only their names.
 
 mod clients;
 mod names;
@@ -26,36 +26,36 @@ use crate::small_file;
 pub use names::ClientName;
 pub use watch::Watch;
 
-/// Largest of the files; a bundle of every public root is a fifth of it.
+/// Largest file. A bundle of all public roots is a fifth of this.
 const FILE_BYTES_MAX: usize = 1 << 20;
 const US_PER_SECOND: u64 = 1_000_000;
 
 /// A connection whose bytes are encrypted.
 pub(crate) type Stream = tokio_rustls::server::TlsStream<TcpStream>;
 
-/// Which files, and whom to let in.
+/// The files, and which callers may connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The certificate and those that lead to its root, PEM.
+    /// The certificate and its chain, PEM.
     pub cert_file: PathBuf,
     /// Its private key, PEM.
     pub key_file: PathBuf,
-    /// Who signs the certificates that callers must show, PEM; `None`: they need none.
+    /// The authorities that sign callers' certificates, PEM; `None`: callers need no certificate.
     pub client_ca_file: Option<PathBuf>,
-    /// Names of which such a certificate must have one. Empty: any name will do.
+    /// A caller's certificate must have one of these names. Empty: every name is accepted.
     pub client_names: Vec<ClientName>,
 }
 
-/// What is spoken inside.
+/// The protocol inside TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
-    /// HTTP/2, which gRPC is carried by.
+    /// HTTP/2, which carries gRPC.
     H2,
     /// HTTP/1.1.
     Http1,
 }
 
-/// TLS as it is served now. What changes counts for handshakes that have not begun; no connection ends by it.
+/// The TLS settings in force. A change applies to handshakes that have not begun; it closes no connection.
 #[derive(Debug)]
 pub struct Tls {
     settings: Settings,
@@ -71,27 +71,27 @@ pub struct Tls {
 struct Pair {
     h2: Arc<ServerConfig>,
     http1: Arc<ServerConfig>,
-    /// When the certificate ends, in seconds since 1970.
+    /// When the certificate expires, in seconds since 1970.
     not_after: u64,
 }
 
-/// What is to be known of TLS from outside.
+/// State of TLS for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
-    /// When the certificate that is served ends, in seconds since 1970.
+    /// When the certificate in force expires, in seconds since 1970.
     pub not_after: u64,
-    /// Changes of the files that were taken up since the start.
+    /// Changed files that were taken up since the start.
     pub taken_up: u64,
-    /// Those that were not, since something is wrong with them.
+    /// Changed files that were rejected because of errors.
     pub refused: u64,
-    /// Whether the last was one of these.
+    /// Whether the last change was rejected.
     pub last_refused: bool,
-    /// Handshakes that failed: callers that speak something else, trust another root, or are not let in.
+    /// Failed handshakes: callers that use another protocol, do not trust the certificate, or are not accepted.
     pub failed_handshakes: u64,
 }
 
 impl Tls {
-    /// Reads the files. Errors: a sentence that begins with the setting which is wrong.
+    /// Reads the files. Errors: a sentence that begins with the wrong setting.
     pub fn load(settings: Settings) -> Result<(Arc<Self>, Watch), String> {
         let files = Files::read(&settings)?;
         let pair = Pair::new(&files, &settings)?;
@@ -112,8 +112,8 @@ impl Tls {
         Ok((tls.clone(), Watch::new(tls, &Ok(files))))
     }
 
-    /// Shakes hands as a server. Errors: the peer left, speaks something else, or is not let in. Dropping the future closes
-    /// the connection.
+    /// Does a handshake as the server. Errors: the peer left, uses another protocol, or is not accepted. Dropping the future
+    /// closes the connection.
     pub(crate) async fn accept(&self, protocol: Protocol, stream: TcpStream) -> io::Result<Box<Stream>> {
         let pair = self.pair();
         let config = match protocol {
@@ -123,11 +123,11 @@ impl Tls {
         let mut handshake = Handshake { failed: Some(&self.failed_handshakes) };
         let shaken = TlsAcceptor::from(config).accept(stream).await?;
         handshake.failed = None;
-        // On the heap, since it is a hundred times the size of a plain socket.
+        // Boxed, since it is a hundred times the size of a plain socket.
         Ok(Box::new(shaken))
     }
 
-    /// As of now.
+    /// The present state.
     pub fn status(&self) -> Status {
         Status {
             not_after: self.pair().not_after,
@@ -139,11 +139,11 @@ impl Tls {
     }
 
     fn pair(&self) -> Arc<Pair> {
-        // What is in it is replaced as a whole, so it is whole whatever panics.
+        // The pair is replaced as a whole, so a panic cannot leave a part of it.
         self.pair.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Serves by these files from now on, or goes on as before; when the new certificate ends. Errors: what is wrong.
+    /// Uses these files from now on, or keeps the old ones on an error. Returns when the new certificate expires.
     fn take_up(&self, files: Result<Files, String>) -> Result<u64, String> {
         let pair = files.and_then(|files| Pair::new(&files, &self.settings)).and_then(|pair| match pair.has_ended() {
             true => Err("listen.tls.cert_file has expired".to_owned()),
@@ -159,7 +159,7 @@ impl Tls {
     }
 }
 
-/// One that has not succeeded yet, and has failed if it is dropped so: also when its caller's patience ends.
+/// A handshake under way. Dropping it counts it as failed, unless it has succeeded; a caller's timeout drops it too.
 struct Handshake<'a> {
     failed: Option<&'a AtomicU64>,
 }
@@ -172,7 +172,7 @@ impl Drop for Handshake<'_> {
     }
 }
 
-/// What the files hold.
+/// The contents of the files.
 #[derive(Hash)]
 struct Files {
     cert: Vec<u8>,
@@ -216,7 +216,7 @@ impl Pair {
             rustls::Error::InconsistentKeys(_) => "listen.tls.key_file is not the key of cert_file's certificate".to_owned(),
             error => format!("listen.tls.cert_file or key_file cannot be used: {error}"),
         })?;
-        // A session that is resumed would not show its certificate again.
+        // A resumed session would not show the caller's certificate again.
         if files.client_ca.is_some() {
             h2.session_storage = Arc::new(NoServerSessionStorage {});
         }
@@ -230,7 +230,7 @@ impl Pair {
     }
 }
 
-/// At least one.
+/// Parses certificates in PEM; an empty list is an error.
 fn certificates(pem: &[u8], setting: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let all = all.ok().filter(|all| !all.is_empty());

@@ -1,7 +1,7 @@
-//! Spans: how long a call took and what came of it, as a part of its caller's trace, for whoever collects them by OTLP.
+//! Spans: the duration and result of a call, as a part of its caller's trace, exported by OTLP.
 //!
-//! Off unless an endpoint is set in the environment, as the OpenTelemetry specification says; then a call that its caller
-//! does not trace pays for a look at its headers. Never tells a key.
+//! Off unless the environment sets an endpoint, as the OpenTelemetry specification defines. A call that its caller does not
+//! trace then costs one look at its headers. Spans never contain a key.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -18,17 +18,17 @@ use tracing::field::Empty;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::registry::LookupSpan;
 
-/// What spans are made under; no log is.
+/// The `tracing` target of all spans. No log line has it.
 pub const TARGET: &str = "tollgate::trace";
 
-/// Longest that the end of the process waits for what was not sent yet.
+/// Longest that the end of the process waits until all spans are sent.
 const FLUSH_WITHIN: Duration = Duration::from_secs(1);
-/// Where spans are sent; the first that is set and not empty.
+/// Variables of the endpoint; the first that is set and not empty counts.
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
-/// What decides on calls that nobody traces; see [`Exporter::from_environment`].
+/// The variable that decides on calls without a caller's trace; see [`Exporter::from_environment`].
 const SAMPLER: &str = "OTEL_TRACES_SAMPLER";
 
-/// How calls are traced; nothing as long as none is.
+/// How calls are traced; empty while tracing is off.
 static TRACED: OnceLock<Traced> = OnceLock::new();
 
 struct Traced {
@@ -40,17 +40,17 @@ struct Traced {
 pub struct Exporter(SdkTracerProvider);
 
 impl Exporter {
-    /// Begins to export by OTLP over gRPC if the environment names an endpoint; the first ends with the process. Read are
-    /// `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_SERVICE_NAME` (`tollgate` by default), `OTEL_RESOURCE_ATTRIBUTES`,
-    /// `OTEL_TRACES_SAMPLER` (`parentbased_always_off` by default: only what callers trace) and what else the specification
-    /// has for exporters and batches.
+    /// Starts to export by OTLP over gRPC if the environment names an endpoint. It reads `OTEL_EXPORTER_OTLP_ENDPOINT`,
+    /// `OTEL_SERVICE_NAME` (default `tollgate`), `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_TRACES_SAMPLER`. The sampler's default is
+    /// `parentbased_always_off`: only calls that their callers trace. The specification's other variables for exporters and
+    /// batches work too.
     ///
-    /// Must be called within a tokio runtime, which must run for spans to be sent. Errors: a sentence, when the endpoint
-    /// cannot be used.
+    /// The first exporter decides how calls are traced until the process ends. Call this within a tokio runtime; spans are sent
+    /// only while that runs. Errors: a sentence, when the endpoint cannot be used.
     pub fn from_environment() -> Result<Option<Self>, String> {
         let set = |name: &&str| std::env::var(name).is_ok_and(|value| !value.is_empty());
         let Some(variable) = ENDPOINTS.iter().find(|name| set(name)) else { return Ok(None) };
-        // What is wrong may hold a password, so it is not repeated.
+        // The value may hold a password, so the message does not repeat it.
         let wrong =
             |_: ExporterBuildError| format!("{variable} cannot be used: write http://host:4317, the gRPC port of a collector");
         let exporter = SpanExporter::builder().with_tonic().build().map_err(wrong)?;
@@ -67,7 +67,7 @@ impl Exporter {
         Ok(Some(Self(provider.build())))
     }
 
-    /// What takes spans from `tracing` and hands them to this.
+    /// The layer that passes spans from `tracing` to this exporter.
     pub fn layer<S>(&self) -> impl tracing_subscriber::Layer<S> + use<S>
     where
         S: tracing::Subscriber + for<'a> LookupSpan<'a>,
@@ -76,9 +76,9 @@ impl Exporter {
         layer.with_location(false).with_threads(false).with_tracked_inactivity(false)
     }
 
-    /// Sends what is left, and ends. It takes a second at most.
+    /// Sends the remaining spans and stops, within one second.
     pub async fn stop(self) {
-        // It blocks, and what it waits for runs on this runtime.
+        // The shutdown blocks, and needs this runtime to go on.
         let stopped = tokio::task::spawn_blocking(move || self.0.shutdown_with_timeout(FLUSH_WITHIN));
         if !matches!(stopped.await, Ok(Ok(()))) {
             tracing::warn!("the last spans could not be sent");
@@ -86,7 +86,8 @@ impl Exporter {
     }
 }
 
-/// The span of a call of this name, a child of the one that its headers name (W3C Trace Context); none when it is not traced.
+/// The span of a call with this name, a child of the span in its headers (W3C Trace Context). Empty when the call is not
+/// traced.
 pub fn call<'a>(name: &'static str, header: impl Fn(&str) -> Option<&'a str>) -> Span {
     let Some(traced) = TRACED.get() else { return Span::none() };
     let parent = header("traceparent");
@@ -111,27 +112,27 @@ pub fn call<'a>(name: &'static str, header: impl Fn(&str) -> Option<&'a str>) ->
     if let Some(parent) = parent {
         let state = header("tracestate").unwrap_or_default();
         let carried = HashMap::from([("traceparent".to_owned(), parent.to_owned()), ("tracestate".to_owned(), state.to_owned())]);
-        // It fails where nobody collects, and then nobody misses it.
+        // It fails when no layer collects spans, and then it is not needed.
         let _ = span.set_parent(TraceContextPropagator::new().extract(&carried));
     }
     span
 }
 
-/// Notes which plan a call asks about.
+/// Records the plan that a call names.
 pub fn plan(span: &Span, plan: &str) {
     if !span.is_none() {
         span.record("tollgate.plan", plan);
     }
 }
 
-/// Notes what came of it, in the words of the metrics.
+/// Records the outcome and the decider, in the words of the metrics.
 pub fn decided(span: &Span, outcome: &str, decided_by: &str) {
     if !span.is_none() {
         span.record("tollgate.outcome", outcome).record("tollgate.decided_by", decided_by);
     }
 }
 
-/// Whether the caller keeps this trace: the last bit of `traceparent`. Source: W3C Trace Context, section 3.2.2.5.
+/// Whether the caller samples this trace: the last bit of `traceparent`. Source: W3C Trace Context, section 3.2.2.5.
 fn is_sampled(traceparent: &str) -> bool {
     let flags = traceparent.split('-').nth(3).and_then(|flags| u8::from_str_radix(flags, 16).ok());
     flags.is_some_and(|flags| flags & 1 == 1)
@@ -142,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trace_is_kept_when_its_last_bit_says_so() {
+    fn a_trace_is_sampled_when_its_last_bit_is_set() {
         let parent = |flags: &str| format!("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{flags}");
         assert!(is_sampled(&parent("01")) && is_sampled(&parent("03")));
         for not in [parent("00"), parent("02"), parent(""), parent("zz"), String::new(), "00-1".to_owned(), "----".to_owned()] {
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_traced_unless_it_is_asked_for() {
+    fn nothing_is_traced_by_default() {
         assert!(call("call", |_| Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")).is_none());
     }
 }

@@ -3,6 +3,7 @@
 
 pub mod authority;
 pub mod clock;
+pub mod clocked_store;
 pub mod cluster;
 pub mod frames;
 pub mod haproxy;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::lab::Row;
+use crate::harness::Row;
 
 const WIDTH: f64 = 960.0;
 /// Where bars begin, right of their names.

@@ -1,4 +1,4 @@
-//! The table that each algorithm's tests are written in: a fresh key, then one request per row.
+//! The table format of the algorithms' tests: a fresh key, then one request per row.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub(super) fn limit(quota: u64, algorithm: Algorithm) -> Limit {
     Limit::new("limit", quota, Duration::from_secs(1), algorithm).unwrap()
 }
 
-/// One request and what it must be answered.
+/// One request and its expected answer.
 pub(super) struct Case {
     now_us: u64,
     cost: u64,
@@ -32,7 +32,7 @@ impl Case {
         Self { allowed: false, ..Self::allowed(now_us, cost, remaining) }
     }
 
-    /// Of a refund: what remains after it.
+    /// A refund; `remaining` is the number after it.
     pub(super) fn refunded(now_us: u64, cost: u64, remaining: u64) -> Self {
         Self { mode: Mode::Refund, ..Self::allowed(now_us, cost, remaining) }
     }
@@ -46,7 +46,8 @@ impl Case {
     }
 }
 
-/// Runs the rows on one fresh key. Each is peeked at first, which must agree, unless it is a refund, and leave no trace.
+/// Runs the rows on one fresh key. Each row is first peeked at. The peek must leave no trace, and must agree unless the row is
+/// a refund.
 pub(super) fn check(limit: &Limit, cases: &[Case]) {
     let limits = std::slice::from_ref(limit);
     let mut states = [State::fresh(limit)];

@@ -1,15 +1,15 @@
-//! `fixed_window`: at most `quota` units per window, which is the clock's or starts at the key's first request.
+//! `fixed_window`: at most `quota` units per window. Windows are aligned to the clock, or start at the key's first request.
 //!
-//! Around the edge of two windows up to twice the quota passes within one window's length: that is what a fixed window
-//! is. `sliding_window` and `sliding_log` do not do that. Lua twin: `fixed_window.lua`.
+//! Around the edge of two windows, up to twice the quota passes within one window's length. This is a property of fixed
+//! windows; `sliding_window` and `sliding_log` do not have it. Lua twin: `fixed_window.lua`.
 
 use super::Reading;
 use crate::plan::{Algorithm, Anchor, Limit};
 
-/// The window that was charged last.
+/// The window of the last charge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Window {
-    /// When it began, in microseconds since 1970.
+    /// Start of the window, in microseconds since 1970.
     pub start_us: u64,
     /// Units counted in it; 0 only when nothing was ever counted.
     pub count: u64,
@@ -32,7 +32,7 @@ impl Window {
         self.count += cost;
     }
 
-    /// Only the present window's units come back.
+    /// Gives back units of the present window only.
     pub(super) fn refund(&mut self, limit: &Limit, now_us: u64, units: u64) {
         let window = self.at(limit, now_us);
         match window.count {
@@ -46,9 +46,9 @@ impl Window {
         self.start_us + window_us
     }
 
-    /// The window that `now_us` lies in, with the units that count in it. One that lies ahead is clamped: it begins now and
-    /// keeps its count for a whole window, wherever the clock's own windows end, so that a small step back across an edge
-    /// frees nothing.
+    /// The window that contains `now_us`, with its units. A window that lies ahead is clamped: it begins now and keeps its
+    /// count for a whole window. It ignores the clock's own window ends, so that a small step back across an edge frees
+    /// nothing.
     fn at(&self, limit: &Limit, now_us: u64) -> Self {
         if self.start_us > now_us && self.count > 0 {
             return Self { start_us: now_us, ..*self };
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_there_again_in_its_own_window_only() {
+    fn refunded_units_are_free_again_in_their_own_window_only() {
         for algorithm in [CLOCK, FIRST] {
             check(
                 &limit(3, algorithm),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_was_given_back_whole_had_no_first_request() {
+    fn a_window_that_was_refunded_whole_had_no_first_request() {
         check(
             &limit(3, FIRST),
             &[

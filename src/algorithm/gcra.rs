@@ -1,24 +1,24 @@
 //! `token_bucket`, by the generic cell rate algorithm (ITU-T I.371): at most `burst + rate * t` units in any interval `t`.
 //!
-//! GCRA's words: the *emission interval* is the time that one unit takes to come back; the *tat* (theoretical arrival
-//! time) is when the bucket will be full again, so `tat - now` is the debt; the *tolerance* is the debt that a key may run
-//! up, `burst` emission intervals.
+//! Terms of GCRA:
+//! - *emission interval*: the time in which one unit comes back;
+//! - *tat* (theoretical arrival time): when the bucket will be full again, so `tat - now` is the debt;
+//! - *tolerance*: the largest debt that a key may have, `burst` emission intervals.
 //!
-//! A debt is an amount of time, so it says how many units are used only together with the rate that it was charged at. A
-//! bucket therefore keeps that rate beside the tat, as the quota: the window is in the limit's shape. A limit of another
+//! A debt is an amount of time. It gives a number of units only together with the rate at which it was charged. A bucket
+//! therefore stores that rate beside the tat, as the quota; the window is part of the limit's fingerprint. A limit of another
 //! rate reads the debt as units:
-//! - A limit of a slower rate decides by the debt as it stands. It drains at the rate that it has until something is charged.
-//! - A limit of a faster rate reads the debt converted to its own rate, so that an upgrade helps at once. A charging call
-//!   writes that also when it denies, as it writes a clamp.
+//! - A limit of a slower rate decides by the debt as it stands. The debt drains at its present rate until something is charged.
+//! - A limit of a faster rate reads the debt converted to its own rate, so that an upgrade takes effect at once. A charging
+//!   call writes the converted debt even when it denies, as it does with a clamp.
 //! - A charge that fits leaves the whole debt at the charging limit's rate.
 //!
-//! A conversion is rounded up, by less than a microsecond of the new rate, so that no unit is free early. No conversion is
-//! undone but by a charge that fits, so roundings do not add up while requests are denied.
+//! A conversion is rounded up, by less than a microsecond of the new rate, so that no unit is free early. Only a charge that
+//! fits converts back to a slower rate, so roundings do not add up while requests are denied.
 //!
-//! Only a debt above a window, which a burst above the quota can run up, has the time of its writing beside it. That tells a
-//! clock that stepped back from a debt that a limit of the same window with a larger burst ran up, so that neither blocks a
-//! key for long and none is forgiven.
-//! Lua twin: `gcra.lua`.
+//! Only a debt above one window is stored with the time of its writing; a burst above the quota can cause such a debt. That
+//! time distinguishes two cases: the clock stepped back, or a limit of the same window with a larger burst caused the debt. So
+//! neither case blocks a key for long, and no debt is forgiven. Lua twin: `gcra.lua`.
 
 use super::Reading;
 use crate::plan::Limit;
@@ -28,17 +28,17 @@ use crate::plan::Limit;
 pub struct Bucket {
     /// When the bucket is full again, in microseconds since 1970.
     pub tat_us: u64,
-    /// When that was written, if the debt was above a window then; else 0.
+    /// When the tat was written, if the debt was above one window then; else 0.
     pub at_us: u64,
     /// Quota of the limit at whose rate the debt drains; 0 in a bucket that was never charged.
     pub quota: u64,
 }
 
-/// What a key owes at one instant.
+/// The debt of a key at one instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Debt {
     backlog_us: u64,
-    /// Of the rate that it drains at.
+    /// Gives the rate at which the debt drains.
     quota: u64,
     emission_us: u64,
 }
@@ -66,7 +66,7 @@ impl Bucket {
         *self = Self::new(limit, now_us, Debt { backlog_us: debt.backlog_us + cost * limit.emission_us(), ..debt });
     }
 
-    /// A unit that was not wholly back yet is. The rate stays as it is.
+    /// Gives units back; a unit that is only partly back counts as one. The rate stays as it is.
     pub(super) fn refund(&mut self, limit: &Limit, now_us: u64, units: u64) {
         let debt = self.debt(limit, now_us);
         match debt.backlog_us.saturating_sub(units.saturating_mul(debt.emission_us)) {
@@ -80,7 +80,7 @@ impl Bucket {
         self.tat_us
     }
 
-    /// What `limit` reads at `now_us`: at its own rate, or at the bucket's if that is faster.
+    /// The debt that `limit` reads at `now_us`: at its own rate, or at the bucket's rate if that one is faster.
     fn debt(&self, limit: &Limit, now_us: u64) -> Debt {
         let backlog_us = self.backlog_us(limit, now_us);
         if self.quota == 0 || backlog_us == 0 {
@@ -90,7 +90,7 @@ impl Bucket {
         if debt.emission_us > limit.emission_us() { debt.at_rate_of(limit) } else { debt }
     }
 
-    /// The debt at `now_us`. Where the clock stepped back, at most what it was when it was written, as far as is known.
+    /// The debt at `now_us`. When the clock stepped back, at most the debt at the time of writing, if that is known.
     fn backlog_us(&self, limit: &Limit, now_us: u64) -> u64 {
         match self.at_us {
             0 => self.tat_us.saturating_sub(now_us).min(limit.window_us()),
@@ -100,19 +100,20 @@ impl Bucket {
 }
 
 impl Debt {
-    /// As many units, at the rate of this limit.
+    /// The same number of units at the rate of `limit`.
     fn at_rate_of(self, limit: &Limit) -> Self {
         let (quota, emission_us) = (limit.quota(), limit.emission_us());
         if emission_us == self.emission_us {
             return Self { quota, ..self };
         }
         let converted = (u128::from(self.backlog_us) * u128::from(emission_us)).div_ceil(u128::from(self.emission_us));
-        // Where it is charged, a debt is within the limit's tolerance; where it is not, the new rate is the faster one.
+        // A charged debt is within the limit's tolerance. A debt that is not charged is converted to a faster rate only, which
+        // makes it smaller.
         Self { backlog_us: u64::try_from(converted).unwrap_or(u64::MAX), quota, emission_us }
     }
 }
 
-/// Time until what is owed, in units of `emission_us`, leaves room for `cost`.
+/// Time until a debt, at `emission_us` per unit, leaves room for `cost`.
 pub(super) fn wait_us(limit: &Limit, backlog_us: u64, emission_us: u64, cost: u64) -> u64 {
     match limit.capacity().checked_sub(cost) {
         Some(others) => backlog_us.saturating_sub(others.saturating_mul(emission_us)),
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_shortens_the_debt_to_nothing_at_most() {
+    fn a_refund_shortens_the_debt_to_nothing_at_most() {
         check(
             &limit(10, Algorithm::TokenBucket { burst: 4 }),
             &[
@@ -195,12 +196,12 @@ mod tests {
         );
     }
 
-    /// A limit of ten units and this quota a minute, as a key sees it.
+    /// A limit of this quota per minute with a burst of ten.
     fn of_ten(quota: u64) -> Limit {
         Limit::new("limit", quota, std::time::Duration::from_secs(60), Algorithm::TokenBucket { burst: 10 }).unwrap()
     }
 
-    fn ask(limit: &Limit, bucket: &mut Bucket, now_us: u64, (cost, mode): (u64, Mode)) -> Verdict {
+    fn decide_one(limit: &Limit, bucket: &mut Bucket, now_us: u64, (cost, mode): (u64, Mode)) -> Verdict {
         let mut states = [State::Bucket(*bucket)];
         let verdict = decide(std::slice::from_ref(limit), &mut states, now_us, Cost::new(cost).unwrap(), mode);
         if let [State::Bucket(after)] = states {
@@ -212,47 +213,48 @@ mod tests {
     #[test]
     fn a_lower_quota_frees_nothing_and_takes_hold_with_the_next_charge() {
         let (before, after, mut bucket) = (of_ten(100), of_ten(10), Bucket::default());
-        assert!(ask(&before, &mut bucket, 5_000_000, (10, Mode::Charge)).fits);
-        let denied = ask(&after, &mut bucket, 5_000_000, (1, Mode::Charge));
+        assert!(decide_one(&before, &mut bucket, 5_000_000, (10, Mode::Charge)).fits);
+        let denied = decide_one(&after, &mut bucket, 5_000_000, (1, Mode::Charge));
         assert_eq!((denied.fits, denied.readings[0].remaining(&after)), (false, 0));
-        // At the rate that it was charged at.
+        // At the rate of the charge.
         assert_eq!(denied.readings[0].wait_us(&after, 1), 600_000);
-        assert!(!ask(&after, &mut bucket, 5_599_999, (1, Mode::Charge)).fits);
-        assert!(ask(&after, &mut bucket, 5_600_000, (1, Mode::Charge)).fits);
-        assert_eq!(ask(&after, &mut bucket, 5_600_000, (1, Mode::Charge)).readings[0].wait_us(&after, 1), 6_000_000);
+        assert!(!decide_one(&after, &mut bucket, 5_599_999, (1, Mode::Charge)).fits);
+        assert!(decide_one(&after, &mut bucket, 5_600_000, (1, Mode::Charge)).fits);
+        assert_eq!(decide_one(&after, &mut bucket, 5_600_000, (1, Mode::Charge)).readings[0].wait_us(&after, 1), 6_000_000);
     }
 
     #[test]
     fn a_higher_quota_shortens_the_wait_at_once() {
         let (before, after, mut bucket) = (of_ten(100), of_ten(1_000), Bucket::default());
-        assert!(ask(&before, &mut bucket, 5_000_000, (10, Mode::Charge)).fits);
-        let peeked = ask(&after, &mut bucket, 5_000_000, (1, Mode::Peek));
-        let denied = ask(&after, &mut bucket, 5_000_000, (1, Mode::Charge));
+        assert!(decide_one(&before, &mut bucket, 5_000_000, (10, Mode::Charge)).fits);
+        let peeked = decide_one(&after, &mut bucket, 5_000_000, (1, Mode::Peek));
+        let denied = decide_one(&after, &mut bucket, 5_000_000, (1, Mode::Charge));
         assert_eq!((denied.fits, denied.readings[0].wait_us(&after, 1)), (false, 60_000));
         assert_eq!(peeked, denied, "a peek says what a charge at that time would say");
-        assert!(!ask(&after, &mut bucket, 5_059_999, (1, Mode::Charge)).fits);
-        assert!(ask(&after, &mut bucket, 5_060_000, (1, Mode::Charge)).fits);
+        assert!(!decide_one(&after, &mut bucket, 5_059_999, (1, Mode::Charge)).fits);
+        assert!(decide_one(&after, &mut bucket, 5_060_000, (1, Mode::Charge)).fits);
     }
 
     #[test]
     fn two_limits_of_one_count_grant_one_burst_at_one_instant() {
         for quotas in [[100, 10], [10, 100], [7, 11], [1, 60_000_000]] {
             let (limits, mut bucket) = (quotas.map(of_ten), Bucket::default());
-            let granted = (0..100).filter(|turn| ask(&limits[turn % 2], &mut bucket, 5_000_000, (1, Mode::Charge)).fits).count();
+            let granted =
+                (0..100).filter(|index| decide_one(&limits[index % 2], &mut bucket, 5_000_000, (1, Mode::Charge)).fits).count();
             assert_eq!(granted, 10, "{quotas:?}");
         }
     }
 
-    /// Denials under two rates in turn, a microsecond apart, which would each round the debt up if they wrote it.
+    /// Denials under two rates alternate, a microsecond apart. Each would round the debt up if it wrote the debt.
     #[test]
-    fn denials_by_turns_do_not_hold_the_debt_up() {
+    fn alternating_denials_do_not_raise_the_debt() {
         let (slow, fast, mut bucket) = (of_ten(1), of_ten(60_000_000), Bucket::default());
-        ask(&slow, &mut bucket, 5_000_000, (10, Mode::Charge));
+        decide_one(&slow, &mut bucket, 5_000_000, (10, Mode::Charge));
         for now_us in 5_000_000..5_000_009 {
-            assert!(!ask(&fast, &mut bucket, now_us, (10, Mode::Charge)).fits);
-            assert!(!ask(&slow, &mut bucket, now_us, (10, Mode::Charge)).fits);
+            assert!(!decide_one(&fast, &mut bucket, now_us, (10, Mode::Charge)).fits);
+            assert!(!decide_one(&slow, &mut bucket, now_us, (10, Mode::Charge)).fits);
         }
-        assert!(ask(&slow, &mut bucket, 5_000_010, (10, Mode::Charge)).fits);
+        assert!(decide_one(&slow, &mut bucket, 5_000_010, (10, Mode::Charge)).fits);
     }
 
     #[derive(Debug, Clone)]
@@ -285,12 +287,12 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
-        /// Whatever the rates and bursts become: nothing but time and refunds gives a unit back, and no request waits longer
-        /// than the units that are in its way take at the slowest rate that was in use.
+        /// Rates and bursts may change in any way: only time and refunds give a unit back. No request waits longer than the
+        /// units before it take at the slowest rate in use.
         #[test]
-        fn what_is_used_stays_used_whatever_the_limit_becomes(steps in proptest::collection::vec(any_step(), 1..60)) {
+        fn used_units_stay_used_however_the_limit_changes(steps in proptest::collection::vec(any_step(), 1..60)) {
             let (mut bucket, mut now_us, mut slowest_us) = (Bucket::default(), 4_000_000_000_u64, 0);
-            // What is owed at least and at most, in 2^-32 of a unit: by the fastest and the slowest rate in use.
+            // The least that can be owed, in 2^-32 of a unit: what the fastest rate in use would leave.
             let mut least = 0_u128;
             let mut fastest_us = u64::MAX;
             for step in steps {
@@ -299,9 +301,9 @@ mod tests {
                 slowest_us = slowest_us.max(limit.emission_us());
                 fastest_us = fastest_us.min(limit.emission_us());
                 now_us += step.after_us;
-                // Rounded up, in what comes back.
+                // The units that come back are rounded up.
                 least = least.saturating_sub(units(step.after_us, fastest_us) + 1);
-                let verdict = ask(&limit, &mut bucket, now_us, (step.cost, step.mode));
+                let verdict = decide_one(&limit, &mut bucket, now_us, (step.cost, step.mode));
                 let cost = u128::from(step.cost) << 32;
                 let Reading::Bucket { backlog_us, emission_us } = verdict.readings[0] else { panic!("no bucket") };
                 match step.mode {
@@ -315,8 +317,8 @@ mod tests {
                 prop_assert!(units(backlog_us, emission_us) + 1 >= least, "units were forgotten by {step:?}");
                 if step.mode == Mode::Charge && !verdict.fits {
                     let wait_us = verdict.readings[0].wait_us(&limit, step.cost);
-                    let before = |us: u64| ask(&limit, &mut bucket.clone(), now_us + us, (step.cost, Mode::Peek)).fits;
-                    prop_assert!(before(wait_us) && !before(wait_us - 1), "{step:?} told {wait_us}");
+                    let before = |us: u64| decide_one(&limit, &mut bucket.clone(), now_us + us, (step.cost, Mode::Peek)).fits;
+                    prop_assert!(before(wait_us) && !before(wait_us - 1), "{step:?} gave {wait_us}");
                     let in_the_way = backlog_us.div_ceil(emission_us) + step.cost - step.burst;
                     prop_assert!(wait_us <= in_the_way * slowest_us, "{step:?} waits {wait_us} for {in_the_way} units");
                 }

@@ -1,30 +1,31 @@
-//! Units by the time they were taken, oldest first: what `sliding_log` and `sliding_window` share.
+//! Units by the time at which they were taken, oldest first. `sliding_log` and `sliding_window` share this state.
 
 use std::collections::VecDeque;
 
 use super::Reading;
 use crate::plan::Limit;
 
-/// Runs of units that were taken, or are held to have been taken, at one instant. Times and totals rise strictly. Totals let
-/// every look at a log be a search by halves, however many runs it has.
+/// Runs of units that count as taken at one instant. Times and totals rise strictly. Because of the totals, every read is a
+/// binary search, however many runs there are.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Runs {
     runs: VecDeque<Run>,
-    /// Units before the first run, in the count that runs go by.
+    /// Units before the first run, in the same running total.
     before: u64,
 }
 
-/// Units of one instant.
+/// Units that count as taken at one instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Run {
     /// When they count as taken, in microseconds since 1970.
     pub at_us: u64,
-    /// Units up to this run, itself included; 2^64 are more than can be taken in a thousand years.
+    /// Running total of units up to and including this run. It does not overflow: 2^64 units cannot be taken in a thousand
+    /// years.
     pub through: u64,
 }
 
 impl Runs {
-    /// `cost` is the one that `frees_in_us` will speak of; it is at most the quota.
+    /// `frees_in_us` of the reading answers for `cost`, which is at most the quota.
     pub(super) fn read(&self, limit: &Limit, now_us: u64, cost: u64) -> Reading {
         let live = self.first_live(limit.window_us(), now_us);
         let gone = self.through(live);
@@ -37,7 +38,7 @@ impl Runs {
         Reading::Log { used, frees_in_us, fresh_in_us: if used == 0 { 0 } else { newest_us + limit.window_us() - now_us } }
     }
 
-    /// Moves runs that lie ahead of `now_us` to it.
+    /// Moves runs that lie ahead of `now_us` to `now_us`.
     pub(super) fn clamp(&mut self, now_us: u64) {
         let through = self.through(self.runs.len());
         while self.runs.back().is_some_and(|run| run.at_us > now_us) {
@@ -57,7 +58,7 @@ impl Runs {
         self.clamp(now_us);
         self.drop_expired(limit.window_us(), now_us);
         let kept = self.through(self.runs.len()).saturating_sub(units).max(self.before);
-        // The last of those that are touched keeps a part, unless what is kept ends with the run before it.
+        // The oldest run touched keeps the rest of its units. If the kept units end with the run before it, it goes too.
         while self.runs.back().is_some() && self.through(self.runs.len() - 1) >= kept {
             self.runs.pop_back();
         }
@@ -74,7 +75,7 @@ impl Runs {
         self.runs.drain(..live);
     }
 
-    /// Adds units at `now_us`, which is not before the newest run.
+    /// Adds units at `now_us`, which must not be before the newest run.
     pub(super) fn push(&mut self, now_us: u64, units: u64) {
         let through = self.through(self.runs.len()) + units;
         match self.runs.back_mut() {
@@ -87,8 +88,8 @@ impl Runs {
         self.runs.len()
     }
 
-    /// Makes place for one more run without growing: the two runs nearest to each other become one at the later one's time,
-    /// so units leave late, never early. For a store that has no memory left.
+    /// Makes room for one more run without growing, for a store that has no memory left. It merges the two runs nearest to each
+    /// other at the later one's time. So units leave late, never early.
     pub(super) fn make_place(&mut self) {
         let gap = |index: &usize| self.runs[index + 1].at_us - self.runs[*index].at_us;
         if let Some(nearest) = (0..self.runs.len().saturating_sub(1)).min_by_key(gap) {
@@ -96,7 +97,7 @@ impl Runs {
         }
     }
 
-    /// Merges the two newest runs at the later one's time if `same` says that it may; whether it did.
+    /// Merges the two newest runs at the later one's time if `same` allows it. Returns whether it did.
     pub(super) fn merge_newest(&mut self, same: impl Fn(u64, u64) -> bool) -> bool {
         let Some(before) = self.runs.len().checked_sub(2) else { return false };
         let (older, newest) = (self.runs[before], self.runs[before + 1]);
@@ -108,7 +109,7 @@ impl Runs {
         true
     }
 
-    /// Merges all neighbours for which `same` says that they may, each at the later one's time.
+    /// Merges all neighbours for which `same` allows it, each at the later one's time.
     pub(super) fn merge_all(&mut self, same: impl Fn(u64, u64) -> bool) {
         let mut merged = VecDeque::<Run>::with_capacity(self.runs.len());
         for run in self.runs.drain(..) {
@@ -125,27 +126,27 @@ impl Runs {
         self.runs.back().map_or(0, |run| run.at_us + window_us)
     }
 
-    /// Bytes that the runs take, themselves included.
+    /// Bytes that the runs use, including this struct.
     pub fn heap_bytes(&self) -> usize {
         size_of::<Self>() + self.runs.capacity() * size_of::<Run>()
     }
 
     pub(super) fn growth_bytes(&self) -> usize {
-        // A full deque doubles; an empty one starts with four places.
+        // A full deque doubles its capacity; an empty one starts with four entries.
         if self.runs.len() < self.runs.capacity() { 0 } else { self.runs.capacity().max(4) * size_of::<Run>() }
     }
 
-    /// Units of the runs before this index, and of all that were before them.
+    /// Running total of the units before this index.
     fn through(&self, index: usize) -> u64 {
         index.checked_sub(1).and_then(|last| self.runs.get(last)).map_or(self.before, |run| run.through)
     }
 
-    /// Index of the oldest run that still counts. Runs ahead of `now_us` count, as of `now_us`.
+    /// Index of the oldest run that still counts. Runs ahead of `now_us` count as taken at `now_us`.
     fn first_live(&self, window_us: u64, now_us: u64) -> usize {
         self.runs.partition_point(|run| run.at_us + window_us <= now_us)
     }
 
-    /// Time until all units up to `through` have left; at most as many as there are.
+    /// Time until all units up to `through` have left. `through` is at most the total.
     fn frees_in_us(&self, limit: &Limit, now_us: u64, through: u64) -> u64 {
         let run = self.runs.get(self.runs.partition_point(|run| run.through < through));
         run.map_or(0, |run| run.at_us.min(now_us) + limit.window_us() - now_us)

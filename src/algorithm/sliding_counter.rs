@@ -1,16 +1,17 @@
-//! `sliding_counter`: an estimate of the units in the last window from two counts, the present clock-aligned window's and
-//! a share of the one before: `current + previous * (window - elapsed) / window`, rounded up.
+//! `sliding_counter`: estimates the units of the last window from the counts of two clock-aligned windows. The estimate is
+//! `current + previous * (window - elapsed) / window`, rounded up.
 //!
-//! Approximate by nature: it takes the units of the window before as spread evenly. Bursts make it err both ways; the
-//! README gives the measured error. By its own rule it is exact, in integers. Lua twin: `sliding_counter.lua`.
+//! It is approximate: it assumes that the units of the previous window are spread evenly. Bursts make it err in both
+//! directions; docs/algorithms.md has the measured error. The estimate itself is exact, in integers. Lua twin:
+//! `sliding_counter.lua`.
 
 use super::Reading;
 use crate::plan::Limit;
 
-/// Two neighbouring windows of the clock.
+/// Counts of two neighbouring windows of the clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counter {
-    /// When the window charged last began, in microseconds since 1970.
+    /// Start of the window charged last, in microseconds since 1970.
     pub start_us: u64,
     /// Units counted in it.
     pub current: u64,
@@ -35,7 +36,8 @@ impl Counter {
         self.current += cost;
     }
 
-    /// The present window's units first, which weigh in full; then those of the one before, which free what they weigh.
+    /// Gives back units of the present window first, which weigh in full. Units of the previous window free only what they
+    /// weigh.
     pub(super) fn refund(&mut self, limit: &Limit, now_us: u64, units: u64) {
         let Self { start_us, current, previous } = self.at(limit, now_us);
         let of_current = units.min(current);
@@ -51,8 +53,8 @@ impl Counter {
         self.start_us + 2 * window_us
     }
 
-    /// The counts as they stand in the window of `now_us`. A window that lies ahead is clamped: it begins now, and those
-    /// after it follow it until the key is fresh again, so that a small step back across an edge frees nothing.
+    /// The counts in the window of `now_us`. A window that lies ahead is clamped: it begins now, and the windows after it
+    /// follow it until the key is fresh again. So a small step back across an edge frees nothing.
     fn at(&self, limit: &Limit, now_us: u64) -> Self {
         let window_us = limit.window_us();
         if self.start_us > now_us {
@@ -66,7 +68,7 @@ impl Counter {
     }
 }
 
-/// Units counted by the estimate, rounded up. The product fits: `Limit::new` bounds it by 2^53.
+/// Units in use by the estimate, rounded up. The product does not overflow: `Limit::new` bounds it by 2^53.
 pub(super) fn used(limit: &Limit, current: u64, previous: u64, elapsed_us: u64) -> u64 {
     let window_us = limit.window_us();
     current + (previous * (window_us - elapsed_us)).div_ceil(window_us)
@@ -83,8 +85,8 @@ pub(super) fn wait_us(limit: &Limit, current: u64, previous: u64, elapsed_us: u6
     }
 }
 
-/// The earliest moment of a window, counted from its start, at which `previous` units of the window before weigh no more
-/// than `room`; the window's length when they always weigh more.
+/// The earliest time within a window at which `previous` units of the window before weigh at most `room`. It is counted from
+/// the window's start; if they always weigh more, it is the window's length.
 fn room_at_us(limit: &Limit, previous: u64, room: u64) -> u64 {
     if previous <= room { 0 } else { limit.window_us() - room * limit.window_us() / previous }
 }
@@ -103,7 +105,7 @@ mod tests {
     use crate::plan::Algorithm;
 
     #[test]
-    fn the_window_before_weighs_by_what_is_left_of_it() {
+    fn the_previous_window_weighs_by_its_part_within_the_last_window() {
         check(
             &limit(10, Algorithm::SlidingCounter),
             &[
@@ -121,13 +123,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_the_present_window_s_first() {
+    fn a_refund_takes_units_of_the_present_window_first() {
         check(
             &limit(10, Algorithm::SlidingCounter),
             &[
                 Case::allowed(1_000_000, 8, 2),
                 Case::allowed(2_500_000, 4, 2),
-                // Of the 8, a half weigh.
+                // Half of the 8 weigh.
                 Case::refunded(2_500_000, 3, 5),
                 Case::refunded(2_500_000, 3, 7).fresh_in(500_000),
                 Case::refunded(2_500_000, 7, 10).fresh_in(0),

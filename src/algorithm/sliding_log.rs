@@ -1,7 +1,7 @@
-//! `sliding_log`: at most `quota` units in any interval of one window, exactly; every unit counts at its own time.
+//! `sliding_log`: at most `quota` units in any interval of one window, exactly. Every unit counts from its own time.
 //!
-//! The state grows with the instants at which units were taken, not with the units: a run per instant here, an element per
-//! charge in Redis. Lua twin: `sliding_log.lua`.
+//! The state grows with the number of instants at which units were taken, not with the number of units. The memory store keeps
+//! one run per instant, Redis one element per charge. Lua twin: `sliding_log.lua`.
 
 use super::Runs;
 use crate::plan::Limit;
@@ -33,7 +33,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_the_newest() {
+    fn a_refund_takes_the_newest_units() {
         check(
             &limit(3, Algorithm::SlidingLog),
             &[

@@ -1,9 +1,9 @@
 //! `sliding_window`: at most `quota` units in any interval of one window, in bounded memory.
 //!
-//! A `sliding_log` that keeps at most `precision + 1` runs. Time is cut into cells of `window / precision`; once more than
-//! `precision` runs are live, runs of one cell are merged at the newest one's time. So it never frees a unit early, frees
-//! it less than a cell late, and is exact as long as fewer than `precision` runs were live at once since the key was last empty. A window overlaps at most
-//! `precision + 1` cells, which bounds the runs. Lua twin: `sliding_window.lua`.
+//! It is a `sliding_log` that keeps at most `precision + 1` runs. Time is cut into cells of `window / precision`. Once more
+//! than `precision` runs are live, runs of one cell are merged at the newest one's time. So it never frees a unit early, and
+//! frees it less than a cell late. It is exact as long as fewer than `precision` runs were live at once since the key was last
+//! empty. A window overlaps at most `precision + 1` cells, which bounds the runs. Lua twin: `sliding_window.lua`.
 
 use super::Runs;
 use crate::plan::Limit;
@@ -13,7 +13,7 @@ pub(super) fn charge(runs: &mut Runs, limit: &Limit, precision: u8, now_us: u64,
     let same_cell = |a_us: u64, b_us: u64| a_us / cell_us == b_us / cell_us;
     runs.drop_expired(limit.window_us(), now_us);
     runs.push(now_us, cost);
-    // The two newest alone are tried first: under steady load that is all there is to merge.
+    // Only the two newest are tried first: under steady load there is nothing else to merge.
     if runs.len() > usize::from(precision) && !runs.merge_newest(same_cell) {
         runs.merge_all(same_cell);
     }
@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn above_that_a_unit_leaves_with_the_newest_of_its_cell() {
+    fn above_that_a_unit_leaves_with_the_newest_unit_of_its_cell() {
         check(
             &limit(5, PRECISION_4),
             &[
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_the_newest_run_s() {
+    fn a_refund_takes_units_of_the_newest_run() {
         check(
             &limit(5, PRECISION_4),
             &[
@@ -67,7 +67,7 @@ mod tests {
                 Case::allowed(1_040_000, 1, 1),
                 Case::allowed(1_260_000, 1, 0),
                 Case::refunded(1_270_000, 1, 1).fresh_in(770_000),
-                // The four are one run of 1.04 by now.
+                // By now the four units are one run at 1.04 s.
                 Case::refunded(1_270_000, 3, 4).fresh_in(770_000),
                 Case::refunded(1_270_000, 3, 5).fresh_in(0),
             ],

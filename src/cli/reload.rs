@@ -1,7 +1,7 @@
-//! Reload: takes up the plans of a config file that changed, and a certificate that did, or keeps the old ones, and says so.
+//! Reload: takes up a changed config file or certificate, or keeps the old one, and logs which.
 //!
-//! Looks at the files by itself, when the process is sent SIGHUP and when an operator calls for it. One log line for each change
-//! of the config, one for each of the certificate, and one of each for a signal or call.
+//! It looks at the files at intervals, on SIGHUP, and when an operator calls for a reload. It logs one line per change of the
+//! config and one per change of the certificate. A signal or a call logs one of each.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 use tokio::task::JoinError;
 
-use crate::config::{Config, Mistakes, Origin, Watch};
+use crate::config::{Config, ConfigErrors, Origin, Watch};
 use crate::grpc::{ReloadAsked, ReloadOutcome, Reloaded};
 use crate::limiter::{Changes, Limiter};
 use crate::tls;
 
-/// From one look at the file to the next. What changed is taken up at the second look that finds it, within 2 s, as is
-/// promised, also where reading takes its time. A look at a file of 10 KB takes some 20 us, at the largest some 10 ms.
+/// Time between two looks at the files. A change is taken up at the second look that finds it, so within the promised 2 s even
+/// when reading is slow. A look at a file of 10 KB takes about 20 us, at the largest file about 10 ms.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Most warnings of one config that are logged.
@@ -24,54 +24,54 @@ const WARNINGS_MAX: usize = 10;
 
 const NO_FILE: &str = "nothing to reload: no config file was named";
 
-/// What a reload needs to know.
+/// State of the task that reloads.
 pub(super) struct Reload {
     pub(super) watch: Watch,
-    /// Of the files of TLS, where there is any.
+    /// Watches the TLS files, if there are any.
     pub(super) certificates: Option<tls::Watch>,
     pub(super) limiter: Arc<Limiter<()>>,
-    /// The config of the start, whose settings last.
+    /// The config of the start. Its settings stay in force; a reload changes only the plans.
     pub(super) start: Config,
 }
 
 impl Reload {
-    /// Goes on for ever. Reads and checks on a thread of its own, so that nothing is kept waiting by a large file, or by a
-    /// file system that hangs.
+    /// Runs for ever. Reads and checks on a blocking thread, so that a large file or a file system that hangs delays nothing
+    /// else.
     pub(super) async fn run(mut self, mut hangup: Signal, mut calls: mpsc::Receiver<ReloadAsked>) {
         loop {
-            let asked = tokio::select! {
-                () = tokio::time::sleep(LOOK_EVERY) => Asked::Nobody,
-                _ = hangup.recv() => Asked::Hangup,
-                Some(call) = calls.recv() => Asked::Call(call),
+            let trigger = tokio::select! {
+                () = tokio::time::sleep(LOOK_EVERY) => Trigger::Timer,
+                _ = hangup.recv() => Trigger::Hangup,
+                Some(call) = calls.recv() => Trigger::Call(call),
             };
             let looked = tokio::task::spawn_blocking(move || {
-                self.look(asked);
+                self.look(trigger);
                 self
             });
             self = match looked.await {
                 Ok(same) => same,
-                Err(error) => return lost(&error),
+                Err(error) => return log_end(&error),
             };
         }
     }
 
-    fn look(&mut self, asked: Asked) {
+    fn look(&mut self, trigger: Trigger) {
         if let Some(certificates) = &mut self.certificates {
-            certificates.look(!matches!(asked, Asked::Nobody));
+            certificates.look(!matches!(trigger, Trigger::Timer));
         }
         let origin = self.watch.origin();
-        let judged = match (&origin, &asked) {
-            (Origin::Example | Origin::StandardInput | Origin::Variable, Asked::Nobody) => return,
+        let loaded = match (&origin, &trigger) {
+            (Origin::Example | Origin::StandardInput | Origin::Variable, Trigger::Timer) => return,
             (Origin::Example | Origin::StandardInput | Origin::Variable, _) => {
                 tracing::info!(config = %origin, "{NO_FILE}");
-                return asked.answer(Err(NO_FILE.to_owned()));
+                return trigger.answer(Err(NO_FILE.to_owned()));
             }
-            (Origin::File(_), Asked::Nobody) => self.watch.look(),
+            (Origin::File(_), Trigger::Timer) => self.watch.look(),
             (Origin::File(_), _) => Some(self.watch.load()),
         };
-        match judged {
-            Some(Ok(config)) => asked.answer(Ok(self.take_up(config, &origin))),
-            Some(Err(mistakes)) => asked.answer(Err(self.refuse(&mistakes, &origin))),
+        match loaded {
+            Some(Ok(config)) => trigger.answer(Ok(self.take_up(config, &origin))),
+            Some(Err(errors)) => trigger.answer(Err(self.refuse(&errors, &origin))),
             None => {}
         }
     }
@@ -79,46 +79,46 @@ impl Reload {
     fn take_up(&mut self, mut config: Config, origin: &Origin) -> Reloaded {
         let changes = self.limiter.reload(std::mem::take(&mut config.plans));
         let Changes { added, removed, edited } = changes;
-        let edition = self.limiter.edition();
-        let (hash, plans) = (edition.config_hash(), edition.plans().len());
+        let snapshot = self.limiter.snapshot();
+        let (hash, plans) = (snapshot.config_hash(), snapshot.plans().len());
         tracing::info!(config = %origin, config_hash = hash, plans, added, removed, edited, "config reloaded");
         warn_of(&config.warnings);
         let ignored = self.start.settings_unlike(&config);
         if !ignored.is_empty() {
             let settings = ignored.join(", ");
-            tracing::warn!(config = %origin, settings, "these settings differ from those that run; a restart takes them up");
+            tracing::warn!(config = %origin, settings, "these settings have changed; a restart takes them up");
         }
         Reloaded { config_hash: hash.to_owned(), changes, restart_needed: ignored }
     }
 
-    fn refuse(&mut self, mistakes: &Mistakes, origin: &Origin) -> String {
-        self.limiter.keep_plans();
-        let mistakes = mistakes.in_one_line();
-        tracing::error!(config = %origin, mistakes, "config not reloaded, the plans stay as they are");
-        format!("the plans stay as they are: {mistakes}")
+    fn refuse(&mut self, errors: &ConfigErrors, origin: &Origin) -> String {
+        self.limiter.record_reload_failure();
+        let errors = errors.in_one_line();
+        tracing::error!(config = %origin, errors, "config not reloaded, the plans stay as they are");
+        format!("the plans stay as they are: {errors}")
     }
 }
 
-/// Logs what a config has that is valid, and most likely not what was meant.
+/// Logs the warnings of a valid config, at most `WARNINGS_MAX`.
 pub(super) fn warn_of(warnings: &[String]) {
     for warning in warnings.iter().take(WARNINGS_MAX) {
-        tracing::warn!(warning, "the config is valid, and may not mean what it says");
+        tracing::warn!(warning, "the config is valid, but probably not what was meant");
     }
     if let Some(more) = warnings.len().checked_sub(WARNINGS_MAX).filter(|more| *more > 0) {
-        tracing::warn!(more, "there are more warnings of the config; tollgate check tells all");
+        tracing::warn!(more, "the config has more warnings; tollgate check prints all");
     }
 }
 
-/// What made for a look at the file.
-enum Asked {
-    /// It was time for one.
-    Nobody,
+/// Why the files are looked at.
+enum Trigger {
+    /// The interval passed.
+    Timer,
     Hangup,
     Call(ReloadAsked),
 }
 
-impl Asked {
-    /// Whoever asked by a call and has gone wants no answer.
+impl Trigger {
+    /// Answers the call, if it was one. A caller that has gone away misses the answer.
     fn answer(self, outcome: ReloadOutcome) {
         if let Self::Call(call) = self {
             let _ = call.send(outcome);
@@ -126,9 +126,9 @@ impl Asked {
     }
 }
 
-fn lost(error: &JoinError) {
-    // A runtime that ends cancels what has not begun.
+fn log_end(error: &JoinError) {
+    // A runtime that shuts down cancels tasks that have not begun.
     if error.is_panic() {
-        tracing::error!(%error, "the config file is no longer looked at; restart to take up what changes in it");
+        tracing::error!(%error, "the config file is no longer watched; restart to take up its changes");
     }
 }

@@ -1,7 +1,7 @@
-//! Tells the other replicas through Redis that this one is alive, and shares the quotas among as many as Redis knows.
+//! Announces this replica to the others through Redis, and divides the quotas by the number of replicas that Redis knows.
 //!
-//! One task of the main thread, whatever the number of workers, over a connection that a worker has. No decision waits for it.
-//! While Redis is out of reach the count that was seen last stays in force.
+//! It is one task on the main thread, whatever the number of workers, and uses a connection that a worker already has. No
+//! decision waits for it. While Redis is out of reach, the last count stays in force.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -11,35 +11,35 @@ use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::limiter::Limiter;
-use crate::store::{ANNOUNCED_EVERY, ReplicaCount, ReplicaId, Roster, StoreError};
+use crate::store::{ANNOUNCED_EVERY, ReplicaCount, ReplicaId, StoreError, StoreRegistry};
 
-/// Longest that a sign of life waits for Redis: far above `store.deadline`, since what comes late still counts.
+/// Longest that an announcement waits for Redis. Far above `store.deadline`, since a late one still counts.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
-/// The same of the first, which the start waits for, and of the last, which the stop waits for.
+/// The same for the first announcement, which the start waits for, and for the last, which the stop waits for.
 const EDGE_WITHIN: Duration = Duration::from_millis(100);
-/// Signs of life at the start that follow each other four times as fast: replicas that start together see each other sooner.
+/// Number of first announcements that come four times as fast, so that replicas that start together see each other sooner.
 const EAGER: u32 = 4;
-/// How much sooner or later than planned each comes, so that replicas that start together do not stay together.
+/// Random part of each pause, as a fraction, so that replicas that start together do not stay in step.
 const JITTER: f64 = 0.1;
 
-/// What is told, and what is made of the answers.
+/// State of the task that announces this replica and counts the others.
 pub(super) struct Replicas {
     presence: Presence,
     limiter: Arc<Limiter<()>>,
     count: ReplicaCount,
-    /// The count that the limiter has.
+    /// The number of replicas that the limiter divides by now.
     shared_among: u64,
-    told: u32,
-    /// Which store is asked first: another one after each failure.
+    announced: u32,
+    /// Index of the store that is asked first; it advances after each failure.
     first: usize,
-    /// Whether the present trouble is in the log.
+    /// Whether the present failure was logged.
     warned: bool,
 }
 
 #[derive(Clone)]
 struct Presence {
     id: ReplicaId,
-    stores: Roster,
+    stores: StoreRegistry,
 }
 
 /// The running task.
@@ -49,30 +49,30 @@ pub(super) struct Announcing {
 }
 
 impl Replicas {
-    /// Nothing is told yet.
-    pub(super) fn new(stores: Roster, limiter: Arc<Limiter<()>>) -> Self {
+    /// Creates the task. It announces nothing yet.
+    pub(super) fn new(stores: StoreRegistry, limiter: Arc<Limiter<()>>) -> Self {
         let presence = Presence { id: ReplicaId::random(), stores };
         let count = ReplicaCount::default();
-        Self { presence, limiter, count, shared_among: count.in_force(), told: 0, first: 0, warned: false }
+        Self { presence, limiter, count, shared_among: count.in_force(), announced: 0, first: 0, warned: false }
     }
 
-    /// Tells of this replica once, so that the first decision finds the others counted, and then goes on telling.
+    /// Announces this replica once, so that the first decision already divides by the right number. Then starts the task.
     pub(super) async fn start(mut self) -> Announcing {
         self.announce(EDGE_WITHIN).await;
         let presence = self.presence.clone();
-        Announcing { presence, task: tokio::spawn(self.go_on()).abort_handle() }
+        Announcing { presence, task: tokio::spawn(self.run()).abort_handle() }
     }
 
-    async fn go_on(mut self) {
+    async fn run(mut self) {
         loop {
-            sleep(pause(self.told, random())).await;
+            sleep(pause(self.announced, random())).await;
             self.announce(ANSWER_WITHIN).await;
         }
     }
 
     async fn announce(&mut self, within: Duration) {
-        self.told = self.told.saturating_add(1);
-        // Apart, since the future of a command is large.
+        self.announced = self.announced.saturating_add(1);
+        // Boxed, since the future of a command is large.
         match Box::pin(self.presence.stores.announce(&self.presence.id, self.first, within)).await {
             Ok(count) => {
                 self.warned = false;
@@ -86,19 +86,23 @@ impl Replicas {
         }
     }
 
-    /// On a thread that may take its time.
+    /// Runs on a blocking thread, since it may take milliseconds.
     async fn share_among(&mut self, replicas: u64) {
         if replicas == self.shared_among {
             return;
         }
-        tracing::info!(replicas, before = self.shared_among, "another number of replicas shares the quotas while Redis is away");
+        tracing::info!(
+            replicas,
+            before = self.shared_among,
+            "the number of replicas that share the quotas without Redis has changed"
+        );
         self.shared_among = replicas;
         let limiter = self.limiter.clone();
-        // It ends early only with the process.
+        // It fails only when the process ends.
         let _ = tokio::task::spawn_blocking(move || limiter.share_among(replicas)).await;
     }
 
-    /// A Redis that is out of reach is told of by the store. One that refuses this alone would be noticed by nobody.
+    /// Logs a failure. The store itself logs that Redis is out of reach, but not that Redis refuses only announcements.
     fn note(&mut self, error: &StoreError) {
         match error {
             StoreError::Refused(_) | StoreError::Nonsense(_) if !self.warned => {
@@ -106,31 +110,31 @@ impl Replicas {
                 tracing::warn!(
                     %error,
                     replicas = self.shared_among,
-                    "replicas cannot count each other; give the Redis user the commands that the README lists, or set store.expected_replicas"
+                    "replicas cannot count each other; give the Redis user the commands that docs/redis.md lists, or set store.expected_replicas"
                 );
             }
-            _ => tracing::debug!(%error, "Redis was not told that this replica is alive"),
+            _ => tracing::debug!(%error, "Redis did not take the announcement of this replica"),
         }
     }
 }
 
 impl Announcing {
-    /// Tells that this replica goes.
+    /// Tells the other replicas that this one stops.
     pub(super) async fn leave(self) {
         self.task.abort();
         let Presence { id, stores } = &self.presence;
-        // Without an answer it counts until the end of its lifetime.
+        // Without an answer, the replica counts until its announcement expires.
         let _ = timeout(EDGE_WITHIN, Box::pin(stores.leave(id, EDGE_WITHIN))).await;
     }
 }
 
-/// How long after so many signs of life the next one comes; `random` is 0 to 1.
-fn pause(told: u32, random: f64) -> Duration {
-    let planned = if told <= EAGER { ANNOUNCED_EVERY / 4 } else { ANNOUNCED_EVERY };
+/// The pause after this many announcements; `random` is 0 to 1.
+fn pause(announced: u32, random: f64) -> Duration {
+    let planned = if announced <= EAGER { ANNOUNCED_EVERY / 4 } else { ANNOUNCED_EVERY };
     planned.mul_f64(1.0 - JITTER + 2.0 * JITTER * random)
 }
 
-/// Between 0 and 1, other in each process and each time.
+/// A random number of 0 to 1, different in each process and at each call.
 fn random() -> f64 {
     RandomState::new().hash_one(0) as f64 / u64::MAX as f64
 }
@@ -140,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sign_of_life_comes_once_a_second_or_so_and_sooner_at_the_start() {
+    fn announcements_come_about_once_a_second_and_faster_at_the_start() {
         for (random, least, most) in [(0.0, 225, 900), (0.5, 250, 1_000), (1.0, 275, 1_100)] {
             assert_eq!(pause(1, random).as_millis(), least);
             assert_eq!(pause(EAGER + 1, random).as_millis(), most);

@@ -1,4 +1,4 @@
-//! `tollgate serve`: config, logs, store, listeners; then serve until told to stop.
+//! `tollgate serve`: reads the config, starts logs, store and listeners, and serves until told to stop.
 
 use std::future::Future;
 use std::num::NonZeroUsize;
@@ -16,18 +16,17 @@ use super::terminal::fail;
 use crate::clock::SystemClock;
 use crate::config::{Config, Origin, StoreUrl, Watch};
 use crate::descriptors::{self, ConnectionCaps};
-use crate::grpc::{
-    self, Address, AdminCalls, AdminParts, AdminServer, BindError, Drained, Listener, Service, StartError, TokenFile, Workers,
-};
+use crate::grpc::{self, AdminCalls, AdminParts, AdminServer, Service, StartError, TokenFile, Workers};
 use crate::http;
 use crate::limiter::{Limiter, Settings};
-use crate::store::{ConfiguredStore, MemoryStore, RedisStore, RedisTarget, Roster};
+use crate::server::{self, Address, BindError, Drained, Listener};
+use crate::store::{ConfiguredStore, MemoryStore, RedisStore, RedisTarget, StoreRegistry};
 use crate::telemetry::LogQueue;
 use crate::tls::Tls;
 use crate::{shutdown, telemetry};
 
-/// How long the start line waits for a store that is there: whoever waits for that line finds the first calls decided by it. Calls
-/// that come before are taken as ever, and while the store is absent each plan's policy answers them.
+/// Longest that the start line waits for a reachable store. A caller that waits for that line then finds its first calls
+/// decided by the store. Calls that come earlier are accepted; while the store is absent, each plan's policy answers them.
 const FIRST_CONNECTION: Duration = Duration::from_millis(500);
 
 pub(super) fn run(arguments: ServeArguments) -> ExitCode {
@@ -47,7 +46,7 @@ pub(super) fn run(arguments: ServeArguments) -> ExitCode {
     drop(entered);
     let config = match watch.load() {
         Ok(config) => config,
-        Err(mistakes) => return fail(2, &mistakes.to_string()),
+        Err(errors) => return fail(2, &errors.to_string()),
     };
     let code = runtime.block_on(async {
         let code = serve(config, watch, telemetry.log.clone()).await;
@@ -56,20 +55,20 @@ pub(super) fn run(arguments: ServeArguments) -> ExitCode {
         }
         code
     });
-    // What the drain had to cut is not waited for again.
+    // The drain already waited for what is left, so do not wait again.
     runtime.shutdown_background();
     code
 }
 
 async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
-    // First of all, so that a signal that comes early is not lost.
+    // Before anything else, so that an early signal is not lost.
     let (signal, hangup) = match shutdown::signals().and_then(|signal| Ok((signal, shutdown::hangup()?))) {
         Ok(signals) => signals,
         Err(error) => return fail(1, &format!("cannot listen for signals: {error}")),
     };
     let (tls, certificates) = match config.listen_tls.clone().map(Tls::load).transpose() {
         Ok(loaded) => loaded.unzip(),
-        Err(mistake) => return fail(2, &mistake),
+        Err(error) => return fail(2, &error),
     };
     let listeners = match Listeners::bind(&config, tls.as_ref()).await {
         Ok(listeners) => listeners,
@@ -84,63 +83,61 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
     let settings = settings(&config, count.get() + usize::from(listeners.http.is_some()));
     let limiter = Arc::new(Limiter::without_store(std::mem::take(&mut config.plans), settings, Arc::new(SystemClock)));
     let stores = Stores::new(&config.store_url, config.store_deadline);
-    let roster = stores.roster();
+    let registry = stores.registry();
     let seen = config.expected_replicas.is_none() && matches!(stores, Stores::Redis { .. });
-    let replicas = seen.then(|| Replicas::new(roster.clone(), limiter.clone()));
+    let replicas = seen.then(|| Replicas::new(registry.clone(), limiter.clone()));
     let with_main = listeners.http.is_some() || listeners.admin.is_some();
     let (workers, main_store) = match start(count, limiter.clone(), stores, with_main).await {
         Ok(started) => started,
-        // The one thing that a service is made of and that may be wrong are files that the config names.
+        // A service fails to start only because of files that the config names.
         Err(error @ StartError::Service(_)) => return fail(2, &error.to_string()),
         Err(error) => return fail(1, &error.to_string()),
     };
     super::reload::warn_of(&config.warnings);
     let line = StartLine::new(&limiter, count, &config.store_url, watch.origin(), &listeners);
-    let announcing = tokio::spawn(greet(roster.clone(), replicas, line));
+    let announcing = tokio::spawn(announce_start(registry.clone(), replicas, line));
     let (reloader, asked) = grpc::reloader();
     let calls = listeners.admin.as_ref().map(|_| AdminCalls::default());
     let http = listeners.http.zip(main_store.clone()).map(|(listener, store)| {
         let log_lines_dropped = Box::new(move || log.dropped());
         let grpc_connections = workers.connections();
-        let told = http::Told { grpc_connections, admin_calls: calls.clone(), stores: roster, tls, log_lines_dropped };
-        http::Server::start(listener, limiter.beside(store), told, caps.http)
+        let sources =
+            http::MetricSources { grpc_connections, admin_calls: calls.clone(), stores: registry, tls, log_lines_dropped };
+        http::Server::start(listener, limiter.beside(store), sources, caps.http)
     });
-    let admin = match listeners.admin.zip(main_store) {
-        Some((listener, store)) => {
-            let (limiter, calls) = (limiter.beside(store), calls.unwrap_or_default());
-            let parts = AdminParts { limiter, reloader, token, calls, connections: caps.admin };
-            Some(AdminServer::start(listener, parts).await)
-        }
-        None => None,
-    };
+    let admin = listeners.admin.zip(main_store).map(|(listener, store)| {
+        let (limiter, calls) = (limiter.beside(store), calls.unwrap_or_default());
+        AdminServer::start(listener, AdminParts { limiter, reloader, token, calls, connections: caps.admin })
+    });
+    let admin = OptionFuture::from(admin).await;
     let workers = workers.retire_connections_after(config.listen_max_connection_age).with_connections_max(caps.worker);
     let signal = with_pause(signal, config.listen_lame_duck);
     let reloading = tokio::spawn(Reload { watch, certificates, limiter, start: config }.run(hangup, asked));
-    let code = serve_until(signal, listeners.grpc, workers, Sides { http, admin }, announcing).await;
+    let code = serve_until(signal, listeners.grpc, workers, AuxServers { http, admin }, announcing).await;
     reloading.abort();
     code
 }
 
-/// How so many limiters treat their store.
+/// The store settings of each of `limiters` limiters.
 fn settings(config: &Config, limiters: usize) -> Settings {
     Settings {
         deadline: config.store_deadline,
-        // Until Redis says how many there are.
+        // 1 until Redis gives the number of replicas.
         expected_replicas: config.expected_replicas.unwrap_or(1),
-        // Each limiter remembers its own denials, so that none waits for another.
+        // The deny cache is divided among the limiters. Each has its own, so that none waits for another.
         deny_cache_entries: config.deny_cache_entries.div_ceil(limiters),
     }
 }
 
-/// Raises the limit of open files, and tells how many connections it leaves room for; warns where they are fewer than the
-/// servers would take.
+/// Raises the limit of open files, and returns how many connections it allows. Warns when that is less than the servers would
+/// take.
 fn connection_caps(workers: NonZeroUsize) -> ConnectionCaps {
     let limit = descriptors::raise_limit();
     let caps = descriptors::caps(limit, workers);
-    if caps.worker < grpc::CONNECTIONS_MAX || caps.http < http::CONNECTIONS_MAX {
+    if caps.worker < server::CONNECTIONS_MAX || caps.http < http::CONNECTIONS_MAX {
         tracing::warn!(
             open_files = limit,
-            connections_per_worker = caps.worker.min(grpc::CONNECTIONS_MAX),
+            connections_per_worker = caps.worker.min(server::CONNECTIONS_MAX),
             http_connections = caps.http.min(http::CONNECTIONS_MAX),
             "the hard limit of open files allows fewer connections than this server would take; raise it (ulimit -Hn, LimitNOFILE=)"
         );
@@ -148,7 +145,7 @@ fn connection_caps(workers: NonZeroUsize) -> ConnectionCaps {
     caps
 }
 
-/// Every socket that is listened at.
+/// Every socket that the process listens on.
 struct Listeners {
     grpc: Vec<Listener>,
     http: Option<Listener>,
@@ -176,7 +173,7 @@ impl Listeners {
         Ok(Self { grpc, http, admin })
     }
 
-    /// Those where callers shake hands, as text; `None` without any.
+    /// The addresses that use TLS, as text; `None` without any.
     fn encrypted(&self) -> Option<String> {
         let encrypted = self.grpc.iter().chain(&self.http).filter(|listener| listener.is_encrypted());
         let addresses: Vec<String> = encrypted.map(|listener| listener.address().to_string()).collect();
@@ -184,23 +181,23 @@ impl Listeners {
     }
 }
 
-/// A signal to stop, and for how long everything is served on after it.
+/// Waits for a stop signal. Returns it with the time for which everything is served on.
 async fn with_pause(signal: impl Future<Output = &'static str>, lame_duck: Duration) -> (&'static str, Duration) {
     match signal.await {
-        // Whoever types ^C waits for it, and nobody looks whether to leave.
+        // With ^C a person waits at a terminal, and no load balancer checks health: stop at once.
         "SIGINT" => ("SIGINT", Duration::ZERO),
         signal => (signal, lame_duck),
     }
 }
 
-/// What is served beside gRPC's decisions, on the main thread.
-struct Sides {
+/// The servers on the main thread, beside gRPC's decisions.
+struct AuxServers {
     http: Option<http::Server>,
     admin: Option<AdminServer>,
 }
 
-impl Sides {
-    /// Waits for the end of one that nobody asked for; which, and why.
+impl AuxServers {
+    /// Waits until one of the servers ends on its own. Returns which one and why.
     async fn lost(&mut self) -> String {
         tokio::select! {
             error = lost(&mut self.http, http::Server::lost) => format!("HTTP: {error}"),
@@ -223,21 +220,21 @@ impl Sides {
     }
 }
 
-/// Waits for the end of a side, which then is none any more.
-async fn lost<T>(side: &mut Option<T>, wait: impl AsyncFnOnce(&mut T) -> String) -> String {
-    let Some(running) = side else { return std::future::pending().await };
+/// Waits until the server ends, and then removes it.
+async fn lost<T>(aux_server: &mut Option<T>, wait: impl AsyncFnOnce(&mut T) -> String) -> String {
+    let Some(running) = aux_server else { return std::future::pending().await };
     let error = wait(running).await;
-    *side = None;
+    *aux_server = None;
     error
 }
 
-/// Serves until the signal, or until something that must not end does; then drains. HTTP says at once that it is not ready
-/// and goes on until gRPC is done, so that whoever looks meanwhile sees a process that is alive and on its way out.
+/// Serves until a signal comes or a server ends on its own, and then drains. HTTP reports at once that it is not ready. It
+/// serves on until gRPC is done, so that health checks see a process that is alive and stopping.
 async fn serve_until(
     signal: impl Future<Output = (&'static str, Duration)>,
     grpc: Vec<Listener>,
     workers: Workers,
-    mut sides: Sides,
+    mut aux_servers: AuxServers,
     announcing: JoinHandle<Option<Announcing>>,
 ) -> ExitCode {
     let mut failed = false;
@@ -247,14 +244,14 @@ async fn serve_until(
                 tracing::info!(signal, lame_duck = ?pause, "stopping: not ready from now on");
                 pause
             }
-            error = sides.lost() => {
-                tracing::error!(error, "stopping: it could not go on");
+            error = aux_servers.lost() => {
+                tracing::error!(error, "stopping: a server failed");
                 failed = true;
                 Duration::ZERO
             }
         };
-        sides.drain();
-        // Now, since the connections of the workers end with them.
+        aux_servers.drain();
+        // Announce the end now, since the connections of the workers close with them.
         let announcing = announcing.await.ok().flatten();
         OptionFuture::from(announcing.map(Announcing::leave)).await;
         pause
@@ -262,11 +259,11 @@ async fn serve_until(
     let drained = match grpc::serve(grpc, workers, stopping).await {
         Ok(drained) => drained,
         Err(error) => {
-            tracing::error!(%error, "stopped: it could not go on");
+            tracing::error!(%error, "stopped: a server failed");
             return ExitCode::FAILURE;
         }
     };
-    if (drained, sides.stop().await) == (Drained::Clean, Drained::Clean) {
+    if (drained, aux_servers.stop().await) == (Drained::Clean, Drained::Clean) {
         tracing::info!("stopped: every call was answered");
     } else {
         tracing::warn!("stopped: some connections did not close in time and were cut");
@@ -279,15 +276,16 @@ fn cores() -> NonZeroUsize {
     std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
-/// Where a worker's store comes from: with Redis each has a connection and a batcher of its own, else all share one memory.
+/// Makes the store of each worker. With Redis each worker has its own connection and batcher; an embedded store is shared by
+/// all.
 #[derive(Clone)]
 enum Stores {
     Memory(Arc<ConfiguredStore>),
     Redis {
         target: Box<RedisTarget>,
-        /// What it is given for an answer; an embedded store keeps nobody waiting.
+        /// Longest that a call to Redis may take. An embedded store does not wait.
         deadline: Duration,
-        made: Roster,
+        made: StoreRegistry,
     },
 }
 
@@ -297,7 +295,7 @@ impl Stores {
             StoreUrl::Memory { capacity } => {
                 Self::Memory(Arc::new(ConfiguredStore::Memory(MemoryStore::new(*capacity, Arc::new(SystemClock)))))
             }
-            StoreUrl::Redis(target) => Self::Redis { target: target.clone(), deadline, made: Roster::default() },
+            StoreUrl::Redis(target) => Self::Redis { target: target.clone(), deadline, made: StoreRegistry::default() },
         }
     }
 
@@ -314,10 +312,10 @@ impl Stores {
         }
     }
 
-    /// Those made so far, and what will be; an embedded one is not told of.
-    fn roster(&self) -> Roster {
+    /// The Redis stores made so far and later. An embedded store is not registered.
+    fn registry(&self) -> StoreRegistry {
         match self {
-            Self::Memory(_) => Roster::default(),
+            Self::Memory(_) => StoreRegistry::default(),
             Self::Redis { made, .. } => made.clone(),
         }
     }
@@ -325,7 +323,7 @@ impl Stores {
 
 type Started = (Workers, Option<Arc<ConfiguredStore>>);
 
-/// Starts the workers and, if something is served beside them, makes its store, all at the same time.
+/// Starts the workers and, if HTTP or admin is served, the main thread's store, all at the same time.
 async fn start(count: NonZeroUsize, limiter: Arc<Limiter<()>>, stores: Stores, with_main: bool) -> Result<Started, StartError> {
     let of_main = stores.clone();
     let service = move |_| {
@@ -341,15 +339,15 @@ async fn start(count: NonZeroUsize, limiter: Arc<Limiter<()>>, stores: Stores, w
     tokio::try_join!(Workers::start(count, service), main)
 }
 
-/// Waits for the first connections, tells the other replicas of this one, and then whoever waits for the start.
-async fn greet(stores: Roster, replicas: Option<Replicas>, line: StartLine) -> Option<Announcing> {
+/// Waits for the first connections, announces this replica, and then logs the start line.
+async fn announce_start(stores: StoreRegistry, replicas: Option<Replicas>, line: StartLine) -> Option<Announcing> {
     stores.connected(FIRST_CONNECTION).await;
     let announcing = OptionFuture::from(replicas.map(Replicas::start)).await;
     line.log();
     announcing
 }
 
-/// What the start line tells, and, on the example plans, what to paste next.
+/// The content of the start line and, with the example plans, a command to try next.
 struct StartLine {
     limiter: Arc<Limiter<()>>,
     workers: NonZeroUsize,
@@ -378,12 +376,12 @@ impl StartLine {
 
     fn log(self) {
         let addresses: Vec<String> = self.grpc.iter().map(ToString::to_string).collect();
-        let edition = self.limiter.edition();
+        let snapshot = self.limiter.snapshot();
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
             config = %self.origin,
-            config_hash = edition.config_hash(),
-            plans = edition.plans().len(),
+            config_hash = snapshot.config_hash(),
+            plans = snapshot.plans().len(),
             workers = self.workers,
             store = %self.store,
             grpc = addresses.join(","),

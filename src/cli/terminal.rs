@@ -1,5 +1,5 @@
-//! What the command line prints and reads. Nothing here waits for a reader or a writer for ever: a pipe may be one that nobody
-//! serves, and the process must still end.
+//! Output and input of the command line. Nothing here waits for ever: a pipe may have no reader or writer, and the process must
+//! still end.
 
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
@@ -8,23 +8,23 @@ use std::time::Duration;
 
 /// Longest that a message waits to be written to standard error.
 const ERROR_WITHIN: Duration = Duration::from_secs(1);
-/// Longest that a config may take to come by standard input.
+/// Longest that a config may take to arrive on standard input.
 const INPUT_WITHIN: Duration = Duration::from_secs(10);
 
-/// Prints a line to standard output. Errors: what to exit with; why was said.
+/// Prints a line to standard output. Errors: the exit code, after the reason was printed to standard error.
 pub(super) fn print(text: &str) -> Result<(), ExitCode> {
     let mut output = io::stdout();
     let printed = writeln!(output, "{text}").and_then(|()| output.flush());
     printed.map_err(|error| fail(1, &format!("standard output cannot be written to: {error}")))
 }
 
-/// Says a message on standard error; the exit code.
+/// Prints an error message to standard error, and returns the exit code.
 pub(super) fn fail(code: u8, message: &str) -> ExitCode {
     tell(&format!("tollgate: {message}"));
     ExitCode::from(code)
 }
 
-/// A line to standard error, if that takes it in time. Where it does not, there is nobody left to tell.
+/// Writes a line to standard error within `ERROR_WITHIN`. A line that cannot be written is lost.
 pub(super) fn tell(text: &str) {
     let (done, waited) = sync_channel(1);
     let line = format!("{text}\n");
@@ -37,12 +37,12 @@ pub(super) fn tell(text: &str) {
     }
 }
 
-/// All of standard input, if it is a text of at most `bytes_max` bytes. Errors: a sentence.
+/// Reads all of standard input, which must be UTF-8 of at most `bytes_max` bytes. Errors: a sentence.
 pub(super) fn read_input(bytes_max: usize) -> Result<String, String> {
     let (sender, receiver) = sync_channel(1);
     let reads = move || {
         let mut bytes = Vec::new();
-        // One more, so that what is too long is told from what is not.
+        // Reads one byte more, to recognise an input that is too long.
         let read = io::stdin().take(bytes_max as u64 + 1).read_to_end(&mut bytes);
         let _ = sender.send(read.map(|_| bytes));
     };

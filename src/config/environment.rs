@@ -1,18 +1,18 @@
-//! Settings from environment variables: `TOLLGATE_STORE__URL` is `store.url`. A name that begins with `TOLLGATE_` and is no
-//! setting is a mistake, since a setting that is ignored in silence is one that is thought to be in force.
+//! Settings from environment variables: `TOLLGATE_STORE__URL` is `store.url`. Any other name that begins with `TOLLGATE_` is an
+//! error, since users believe that an ignored setting is in force.
 
 use std::net::IpAddr;
 
-use super::Mistake;
+use super::ConfigError;
 use super::source::Setting;
-use super::tree::{Mistakes, note, shown_key};
+use super::tree::{ErrorList, is_full, note, shown_key};
 
 const PREFIX: &str = "TOLLGATE_";
-/// A whole config, in place of a file.
+/// The variable that holds a whole config, in place of a file.
 pub const CONFIG_YAML: &str = "TOLLGATE_CONFIG_YAML";
-/// Variables that belong to the command line.
+/// Variables that the command line reads.
 const OF_COMMAND_LINE: [&str; 4] = ["TOLLGATE_CONFIG", CONFIG_YAML, "TOLLGATE_LOG_LEVEL", "TOLLGATE_LOG_FORMAT"];
-/// Every setting that has a path of its own; plans have names of the user's. A test holds this to what is checked.
+/// All settings with a fixed path; names of plans are chosen by the user. A test compares the list with the check.
 pub(super) const SETTINGS: [&str; 25] = [
     "listen.grpc",
     "listen.http",
@@ -40,11 +40,11 @@ pub(super) const SETTINGS: [&str; 25] = [
     "default_plan",
     "plans",
 ];
-/// Names further away than this many edits are no help to offer.
+/// A name with more edits than this is not suggested.
 const SUGGESTION_EDITS_MAX: usize = 3;
 
-/// Settings of these variables, by their names' order; mistakes are noted.
-pub(super) fn settings(variables: &[(String, String)], mistakes: &mut Mistakes) -> Vec<Setting> {
+/// The settings of these variables, in the order of the variables' names. Errors are added to `errors`.
+pub(super) fn settings(variables: &[(String, String)], errors: &mut ErrorList) -> Vec<Setting> {
     let mut ours: Vec<&(String, String)> =
         variables.iter().filter(|(name, value)| is_ours(name) && !is_service_link(name, value)).collect();
     ours.sort();
@@ -52,9 +52,11 @@ pub(super) fn settings(variables: &[(String, String)], mistakes: &mut Mistakes) 
     for (name, value) in ours {
         match path_of(name) {
             Some(path) => settings.push(Setting { path, value: value.clone(), place: format!("variable {name}") }),
+            // Finding the nearest name takes about 100 us, so it is skipped when no error can be added.
+            None if is_full(errors) => {}
             None => {
-                let message = format!("the variable {} is no setting; {}", shown_key(name), right_for(name));
-                note(mistakes, Mistake { path: String::new(), message, place: None });
+                let message = format!("the variable {} is no setting; {}", shown_key(name), suggestion_for(name));
+                note(errors, ConfigError { path: String::new(), message, place: None });
             }
         }
     }
@@ -66,15 +68,15 @@ fn is_ours(name: &str) -> bool {
     begins && !OF_COMMAND_LINE.contains(&name)
 }
 
-/// Whether Kubernetes made this variable for a Service called `tollgate`, or `tollgate-` and more: it does so in every pod of
-/// the namespace. Both name and value must look like it, so that `TOLLGATE_LISTEN_PORT=8080` is none.
+/// Whether Kubernetes made this variable for a Service named `tollgate` or `tollgate-…`. Kubernetes sets these in every pod of
+/// the namespace. Name and value must both match, so that `TOLLGATE_LISTEN_PORT=8080` does not.
 fn is_service_link(name: &str, value: &str) -> bool {
     let Some(rest) = name.strip_prefix("TOLLGATE").filter(|rest| rest.starts_with('_')) else { return false };
     let is_port = |text: &str| text.parse::<u16>().is_ok();
     let is_protocol = |text: &str| ["tcp", "udp", "sctp"].contains(&text);
     let is_url = |text: &str| text.split_once("://").is_some_and(|(protocol, at)| is_protocol(protocol) && at.contains(':'));
     let end = |end: &str| rest.ends_with(end);
-    // _PORT_50051_TCP and what follows it.
+    // `_PORT_50051_TCP` and its variants.
     let (_, after) = rest.rsplit_once("_PORT_").unwrap_or_default();
     let parts: Vec<&str> = after.split('_').collect();
     let detail = match parts.as_slice() {
@@ -93,12 +95,12 @@ fn is_service_link(name: &str, value: &str) -> bool {
     }
 }
 
-/// The path that a name stands for: one with levels, or a setting at the top.
+/// The path for a variable's name: a path with levels, or a setting at the top.
 fn path_of(name: &str) -> Option<String> {
     let rest = name.strip_prefix(PREFIX).filter(|rest| !rest.bytes().any(|byte| byte.is_ascii_lowercase()))?;
     let path = rest.to_ascii_lowercase().replace("__", ".");
     let sound = path.split('.').all(|part| !part.is_empty() && !part.starts_with('_') && !part.ends_with('_'));
-    // A section alone, such as TOLLGATE_STORE, is no setting: it would put a text in the place of its table.
+    // A section alone, such as TOLLGATE_STORE, is not a setting: its text would replace the section's table.
     let known = match path.split_once('.') {
         Some((section, _)) => SETTINGS.iter().any(|setting| setting.split('.').next() == Some(section)),
         None => SETTINGS.contains(&path.as_str()) && path != "plans",
@@ -106,7 +108,7 @@ fn path_of(name: &str) -> Option<String> {
     (sound && known).then_some(path)
 }
 
-fn right_for(name: &str) -> String {
+fn suggestion_for(name: &str) -> String {
     let flat = |name: &str| name.to_ascii_uppercase().replace("__", "_");
     let wanted = flat(name);
     if let Some(right) = OF_COMMAND_LINE.iter().find(|right| **right == wanted) {
@@ -131,29 +133,29 @@ fn right_for(name: &str) -> String {
 mod tests {
     use super::*;
 
-    fn mistake_of(name: &str) -> String {
-        let (mut mistakes, variables) = (Vec::new(), [(name.to_owned(), "canary".to_owned())]);
-        assert!(settings(&variables, &mut mistakes).is_empty(), "{name}");
-        assert_eq!(mistakes.len(), 1, "{name}");
-        assert!(!mistakes[0].message.contains("canary"));
-        mistakes[0].message.clone()
+    fn error_of(name: &str) -> String {
+        let (mut errors, variables) = (Vec::new(), [(name.to_owned(), "canary".to_owned())]);
+        assert!(settings(&variables, &mut errors).is_empty(), "{name}");
+        assert_eq!(errors.len(), 1, "{name}");
+        assert!(!errors[0].message.contains("canary"));
+        errors[0].message.clone()
     }
 
     #[test]
-    fn every_setting_has_one_variable_and_a_name_with_single_underscores_is_told_which() {
+    fn every_setting_has_one_variable_and_a_name_with_single_underscores_gets_it_suggested() {
         for path in SETTINGS.iter().filter(|path| **path != "plans") {
             let right = format!("TOLLGATE_{}", path.to_ascii_uppercase().replace('.', "__"));
             assert_eq!(path_of(&right).as_deref(), Some(*path));
             let single = right.replace("__", "_");
             if single != right {
-                assert!(mistake_of(&single).contains(&format!("write {right}, with __")), "{}", mistake_of(&single));
+                assert!(error_of(&single).contains(&format!("write {right}, with __")), "{}", error_of(&single));
             }
-            assert!(mistake_of(&right.to_ascii_lowercase()).contains(&right), "{right}");
+            assert!(error_of(&right.to_ascii_lowercase()).contains(&right), "{right}");
         }
     }
 
     #[test]
-    fn other_names_are_mistakes_that_say_what_would_be_right() {
+    fn other_names_are_errors_that_give_the_right_form() {
         for (name, part) in [
             ("TOLLGATE_STORE_URI", "did you mean TOLLGATE_STORE__URL?"),
             ("TOLLGATE_WORKER", "did you mean TOLLGATE_WORKERS?"),
@@ -167,14 +169,14 @@ mod tests {
             ("TOLLGATE_STORE___URL", "such as TOLLGATE_STORE__URL"),
             ("TOLLGATE_ANYTHING_ELSE", "remove it"),
         ] {
-            let message = mistake_of(name);
+            let message = error_of(name);
             assert!(message.contains(&format!("the variable {name} is no setting; ")), "{message}");
             assert!(message.contains(part) || name == "TOLLGATE_PLANS" || name.contains("___"), "{message}");
         }
     }
 
     #[test]
-    fn what_kubernetes_sets_for_a_service_of_that_name_is_left_alone_and_nothing_else_is() {
+    fn variables_of_kubernetes_for_a_service_are_ignored_and_no_others() {
         for (name, value) in [
             ("TOLLGATE_SERVICE_HOST", "10.0.0.1"),
             ("TOLLGATE_SERVICE_HOST", "fd00::1"),

@@ -1,4 +1,4 @@
-//! Where settings come from, merged into one tree: a YAML text, then environment, then flags.
+//! Sources of settings, merged into one tree: a YAML text, then environment, then flags.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,45 +6,45 @@ use std::time::SystemTime;
 
 use config::{Map, Source, Value, ValueKind};
 
-use super::tree::{Mistakes, note};
-use super::{EXAMPLE, Mistake, environment, yaml};
+use super::tree::{ErrorList, is_secret, note};
+use super::{ConfigError, EXAMPLE, environment, yaml};
 use crate::small_file;
 
-/// Largest config. 10,000 plans with eight limits each are about 8 MB.
+/// Largest config. 10,000 plans with eight limits each take about 8 MB.
 pub const FILE_BYTES_MAX: usize = 16 << 20;
-/// Longest path of a setting that a flag or variable names: a plan's name has 64 letters at most.
+/// Longest path in a flag or variable. A plan's name, the longest part, has at most 64 letters.
 const PATH_BYTES_MAX: usize = 256;
 /// Most names in such a path.
 const PATH_NAMES_MAX: usize = 16;
-/// Highest place in a list that may be named. The longest lists, of addresses or names, are far shorter; what is missing
-/// before a place is made up as empty values.
+/// Highest list index in such a path. The longest lists, of addresses or names, are far shorter. Missing elements below an
+/// index are created as empty values.
 const INDEX_MAX: usize = 255;
 
-/// What a config is read from.
+/// The sources of a config.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
-    /// The file; without one, `text`.
+    /// The config file; without one, `text` is used.
     pub file: Option<PathBuf>,
-    /// A text that is there already, and where it came from; without one, the embedded example plans.
+    /// A text that was already read, and its origin. Without one, the embedded example plans are used.
     pub text: Option<(Origin, String)>,
-    /// Variables; those that begin with `TOLLGATE_` count, `__` between levels.
+    /// Environment variables. Those that begin with `TOLLGATE_` are read; `__` separates levels.
     pub environment: Vec<(String, String)>,
-    /// Flags, the last of which counts.
+    /// Flags; of several for one setting the last counts.
     pub flags: Vec<Flag>,
 }
 
-/// A setting that a flag gives.
+/// A setting given by a flag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flag {
-    /// The flag as it was written, without its value, for messages.
+    /// The flag as written, without its value, for messages.
     pub name: String,
     /// The path of the setting, such as `store.url`.
     pub path: String,
-    /// What it is set to.
+    /// The value.
     pub value: String,
 }
 
-/// What a config was read from, for messages.
+/// The source of a config's text, for messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// A file.
@@ -69,7 +69,7 @@ impl fmt::Display for Origin {
 }
 
 impl Sources {
-    /// Where the plans come from.
+    /// The origin of the plans.
     pub fn origin(&self) -> Origin {
         match (&self.file, &self.text) {
             (Some(path), _) => Origin::File(path.clone()),
@@ -80,15 +80,15 @@ impl Sources {
 }
 
 impl Flag {
-    /// `--set PATH=VALUE`.
+    /// The flag `--set PATH=VALUE`.
     pub fn set(path: &str, value: &str) -> Self {
         Self { name: "--set".to_owned(), path: path.to_owned(), value: value.to_owned() }
     }
 }
 
-/// What the file says. Errors: what keeps it from being read, or is wrong with it as a whole.
-/// With it, when it was last changed, if it is a file that tells.
-pub(super) fn text(sources: &Sources) -> Result<(String, Option<SystemTime>), Mistake> {
+/// The text of the config, and when its file was last changed, if known. Errors: the file cannot be read, or is wrong as a
+/// whole.
+pub(super) fn text(sources: &Sources) -> Result<(String, Option<SystemTime>), ConfigError> {
     let (bytes, modified) = match (&sources.file, &sources.text) {
         (Some(path), _) => {
             let contents = small_file::read(path, FILE_BYTES_MAX).map_err(|error| whole_file(error.to_string()))?;
@@ -103,8 +103,8 @@ pub(super) fn text(sources: &Sources) -> Result<(String, Option<SystemTime>), Mi
     Ok((decode(bytes)?, modified))
 }
 
-/// Bytes as a text that says something. A byte order mark at the beginning, which some editors write, is left out.
-fn decode(bytes: Vec<u8>) -> Result<String, Mistake> {
+/// Decodes a text and refuses an empty one. Removes a byte order mark at the beginning, which some editors write.
+fn decode(bytes: Vec<u8>) -> Result<String, ConfigError> {
     let text = String::from_utf8(bytes).map_err(|error| {
         let line = 1 + error.as_bytes()[..error.utf8_error().valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
         let hint = match error.as_bytes() {
@@ -120,23 +120,23 @@ fn decode(bytes: Vec<u8>) -> Result<String, Mistake> {
     Ok(text)
 }
 
-/// Merges what the text says with what goes on top; mistakes of names and paths are noted, and left out of the tree.
+/// Merges the text with environment and flags. Wrong names and paths are added to `errors`, and left out of the tree.
 ///
-/// Errors: what keeps the text from being read at all.
-pub(super) fn merge(text: &str, sources: &Sources, mistakes: &mut Mistakes) -> Result<Value, Vec<Mistake>> {
+/// Errors: the text cannot be parsed at all.
+pub(super) fn merge(text: &str, sources: &Sources, errors: &mut ErrorList) -> Result<Value, Vec<ConfigError>> {
     let mut root = yaml::parse(text)?;
     match root.kind {
         ValueKind::Table(_) => {}
-        // Comments alone.
+        // The text has only comments.
         ValueKind::Nil => root.kind = ValueKind::Table(Map::new()),
-        // There is nothing that it could be merged with.
+        // Not a table, so nothing can be merged into it; the check reports it.
         _ => return Ok(root),
     }
-    // Not by the package's builder, which reads the names of a text as paths too: `a[4000000000]` would take all memory.
-    for setting in environment::settings(&sources.environment, mistakes).into_iter().chain(sources.flags.iter().map(setting)) {
+    // Not by the crate's builder: it also parses the names in a text as paths, and `a[4000000000]` would take all memory.
+    for setting in environment::settings(&sources.environment, errors).into_iter().chain(sources.flags.iter().map(setting)) {
         match check_path(&setting) {
             Ok(()) => setting.collect_to(&mut root).map_err(|_| vec![whole_file("cannot be merged".to_owned())])?,
-            Err(mistake) => note(mistakes, mistake),
+            Err(error) => note(errors, error),
         }
     }
     Ok(root)
@@ -144,14 +144,21 @@ pub(super) fn merge(text: &str, sources: &Sources, mistakes: &mut Mistakes) -> R
 
 fn setting(flag: &Flag) -> Setting {
     let name = &flag.name;
-    let place = if name == "--set" { format!("flag --set {}", flag.path) } else { format!("flag {name}") };
+    let place =
+        if name == "--set" && may_be_shown(&flag.path) { format!("flag --set {}", flag.path) } else { format!("flag {name}") };
     Setting { path: flag.path.clone(), value: flag.value.clone(), place }
 }
 
-/// One setting that goes on top of the text.
+/// Whether a message may repeat this path. A path unlike all settings may be a value in the wrong place.
+fn may_be_shown(path: &str) -> bool {
+    let setting = path.split('[').next().unwrap_or_default();
+    environment::SETTINGS.contains(&setting) || path.contains('.') && !is_secret(path)
+}
+
+/// A setting that overrides the text.
 #[derive(Debug, Clone)]
 pub(super) struct Setting {
-    /// As `store.url` or `plans.free.limits[0].quota`.
+    /// Path, such as `store.url` or `plans.free.limits[0].quota`.
     pub path: String,
     pub value: String,
     /// Where it was read, for messages.
@@ -169,20 +176,20 @@ impl Source for Setting {
     }
 }
 
-/// Refuses what is no path, and a place in a list that would be made by as many empty values. No path is repeated that has
-/// other signs than paths have: it may be a URL, password and all.
-fn check_path(setting: &Setting) -> Result<(), Mistake> {
-    let wrong = |message: &str| {
+/// Refuses an invalid path, and an index that would create too many empty values. A path with characters that paths do not have
+/// is not repeated: it may be a URL with a password.
+fn check_path(setting: &Setting) -> Result<(), ConfigError> {
+    let report = |message: &str| {
         let place = Some(setting.place.clone()).filter(|_| has_signs_of_paths(&setting.path));
-        Err(Mistake { path: String::new(), message: message.to_owned(), place })
+        Err(ConfigError { path: String::new(), message: message.to_owned(), place })
     };
     let names: Vec<&str> = setting.path.split('.').collect();
     if setting.path.len() > PATH_BYTES_MAX || names.len() > PATH_NAMES_MAX || !names.iter().all(|name| is_name(name)) {
-        return wrong("a flag or variable names no path of a setting; write PATH=VALUE, such as --set store.deadline=50ms");
+        return report("a flag or variable names no path of a setting; write PATH=VALUE, such as --set store.deadline=50ms");
     }
     let indexes = setting.path.split('[').skip(1).filter_map(|rest| rest.split(']').next());
     if indexes.filter_map(|index| index.parse::<usize>().ok()).any(|index| index > INDEX_MAX) {
-        return wrong(&format!("a path names a place in a list above {INDEX_MAX}; no list is that long"));
+        return report(&format!("a path names a place in a list above {INDEX_MAX}; no list is that long"));
     }
     Ok(())
 }
@@ -191,7 +198,7 @@ fn has_signs_of_paths(path: &str) -> bool {
     path.len() <= PATH_BYTES_MAX && path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.[]".contains(&byte))
 }
 
-/// A name, with places in lists after it: `limits[0]`.
+/// Whether the text is a name, optionally with indexes: `limits[0]`.
 fn is_name(text: &str) -> bool {
     let (name, mut rest) = text.split_at(text.find('[').unwrap_or(text.len()));
     while let Some((index, after)) = rest.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
@@ -203,13 +210,13 @@ fn is_name(text: &str) -> bool {
     rest.is_empty() && !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
 }
 
-/// Where what stands at `path` was read, or what it stands in.
+/// Where the value at `path` was read, or else the innermost value around it.
 pub(super) fn place_of<'a>(mut value: &'a Value, path: &str) -> Option<&'a str> {
     let (mut rest, mut place) = (path, value.origin());
     'down: while !rest.is_empty() {
         match &value.kind {
             ValueKind::Table(fields) => {
-                // Names may have dots of their own, so the shortest that is there is the one that is meant.
+                // Names may contain dots, so the shortest prefix that exists is taken.
                 let ends = rest.match_indices(['.', '[']).map(|(end, _)| end).chain([rest.len()]);
                 for end in ends {
                     if let Some(found) = fields.get(&rest[..end]) {
@@ -232,6 +239,6 @@ pub(super) fn place_of<'a>(mut value: &'a Value, path: &str) -> Option<&'a str> 
     place
 }
 
-fn whole_file(message: String) -> Mistake {
-    Mistake { path: String::new(), message, place: None }
+fn whole_file(message: String) -> ConfigError {
+    ConfigError { path: String::new(), message, place: None }
 }

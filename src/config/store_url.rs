@@ -1,4 +1,4 @@
-//! `store.url`: which store, checked before anything connects.
+//! `store.url`: the choice of store, checked before anything connects.
 
 use std::fmt;
 
@@ -6,15 +6,15 @@ use url::Url;
 
 use crate::store::{CAPACITY_DEFAULT, CAPACITY_MIN, RedisTarget};
 
-/// Where the counters are kept.
+/// The store of the counters.
 #[derive(Clone, PartialEq, Eq)]
 pub enum StoreUrl {
-    /// `memory:` or `memory:?capacity=64MiB`: in this process, at most so many bytes.
+    /// `memory:` or `memory:?capacity=64MiB`: in this process, with at most this many bytes.
     Memory {
         /// Bytes, at least 1 MiB. Default: 64 MiB.
         capacity: u64,
     },
-    /// `redis://…` and all that are like it.
+    /// `redis://…` and its variants.
     Redis(Box<RedisTarget>),
 }
 
@@ -25,18 +25,18 @@ impl Default for StoreUrl {
 }
 
 impl StoreUrl {
-    /// Understands a URL. Errors: a sentence that does not repeat it, as it may hold a password.
+    /// Parses a URL. Errors: a sentence that does not repeat the URL, since it may hold a password.
     pub fn parse(text: &str) -> Result<Self, String> {
         match Url::parse(text) {
             Ok(url) if url.scheme() == "memory" => memory(&url),
-            // Of all that is no URL, what is right is told there; and `memory:`.
+            // The Redis parser also words the errors of texts that are not URLs; `memory:` is added to them.
             _ => RedisTarget::parse(text)
                 .map(|target| Self::Redis(Box::new(target)))
                 .map_err(|error| error.replace("write redis://", "write memory:, redis://")),
         }
     }
 
-    /// Which settings are not the same in both.
+    /// The settings that differ.
     pub(super) fn unlike(&self, other: &Self) -> Vec<&'static str> {
         match (self, other) {
             (Self::Redis(this), Self::Redis(other)) => this.unlike(other),
@@ -46,7 +46,7 @@ impl StoreUrl {
     }
 }
 
-/// Without users, passwords and parameters: fit for logs.
+/// Without user, password and parameters, so that logs can show it.
 impl fmt::Display for StoreUrl {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_right_is_told_of_both_kinds() {
+    fn an_error_gives_the_right_form_of_both_kinds() {
         for bad in ["", "redis", "redis://", "http://h", "localhost:6379", "\u{7f}"] {
             assert!(StoreUrl::parse(bad).unwrap_err().contains("write memory:, redis://"), "{bad}");
         }

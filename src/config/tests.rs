@@ -1,20 +1,21 @@
-//! Mistakes in a config: each is found, all at once, with its path.
+//! Errors in a config: each is found, all at once, with its path.
 
 use std::io::Write;
 
 use super::*;
 
+mod bounds;
 mod text;
 
-fn load(yaml: &str) -> Result<Config, Mistakes> {
+fn load(yaml: &str) -> Result<Config, ConfigErrors> {
     load_with(yaml, &[], &[])
 }
 
-fn load_with(yaml: &str, environment: &[(&str, &str)], overrides: &[(&str, &str)]) -> Result<Config, Mistakes> {
+fn load_with(yaml: &str, environment: &[(&str, &str)], overrides: &[(&str, &str)]) -> Result<Config, ConfigErrors> {
     load_bytes(yaml.as_bytes(), environment, overrides)
 }
 
-fn load_bytes(bytes: &[u8], environment: &[(&str, &str)], overrides: &[(&str, &str)]) -> Result<Config, Mistakes> {
+fn load_bytes(bytes: &[u8], environment: &[(&str, &str)], overrides: &[(&str, &str)]) -> Result<Config, ConfigErrors> {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(bytes).unwrap();
     let own = |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
@@ -22,14 +23,14 @@ fn load_bytes(bytes: &[u8], environment: &[(&str, &str)], overrides: &[(&str, &s
     Config::load(Sources { file: Some(file.path().into()), environment: own(environment), flags, ..Sources::default() })
 }
 
-fn mistakes(yaml: &str) -> Vec<String> {
-    let mistakes = load(yaml).unwrap_err().mistakes;
-    mistakes.into_iter().map(|mistake| Mistake { place: None, ..mistake }.to_string()).collect()
+fn errors(yaml: &str) -> Vec<String> {
+    let errors = load(yaml).unwrap_err().errors;
+    errors.into_iter().map(|error| ConfigError { place: None, ..error }.to_string()).collect()
 }
 
-/// The one mistake of a plan `p` with this limit.
+/// The one error of a plan `p` with this limit.
 fn mistake_of(limit: &str) -> String {
-    let found = mistakes(&format!("plans: {{ p: {{ limits: [ {limit} ] }} }}"));
+    let found = errors(&format!("plans: {{ p: {{ limits: [ {limit} ] }} }}"));
     assert_eq!(found.len(), 1, "{limit}: {found:?}");
     found[0].clone()
 }
@@ -37,7 +38,7 @@ fn mistake_of(limit: &str) -> String {
 const PLANS: &str = "plans: { p: { limits: [ { quota: 1, window: 1s } ] } }\n";
 
 #[test]
-fn the_example_is_valid_and_is_what_runs_without_a_file() {
+fn the_example_is_valid_and_runs_without_a_file() {
     let config = Config::load(Sources::default()).unwrap();
     assert_eq!(config.plans.len(), 7);
     assert_eq!(config.plans.get("free").unwrap().limits()[0].quota(), 100);
@@ -57,11 +58,11 @@ fn defaults_are_what_people_mean() {
 
 #[test]
 fn every_mistake_is_reported_at_once_with_its_path() {
-    let found = mistakes(
+    let found = errors(
         "listen: { grpc: [nowhere], htpp: x }\nstore: { url: 'http://h', deadline: 1h, expected_replicas: 0 }\n\
          plans:\n  a: { limits: [ { quota: 0, window: 1m }, { quota: 1, window: 0s } ], shadow: maybe }\n  b: {}\n  'c c': { unlimited: true }\n",
     );
-    let paths: Vec<&str> = found.iter().map(|mistake| mistake.split(' ').next().unwrap()).collect();
+    let paths: Vec<&str> = found.iter().map(|error| error.split(' ').next().unwrap()).collect();
     let expected = [
         "listen.grpc[0]",
         "listen.htpp",
@@ -78,7 +79,7 @@ fn every_mistake_is_reported_at_once_with_its_path() {
 }
 
 #[test]
-fn workers_are_as_many_as_told_and_0_is_for_the_machine_to_say() {
+fn workers_are_as_many_as_configured_and_0_means_one_per_core() {
     let workers = |text: &str| load(&format!("{PLANS}workers: {text}\n")).map(|config| config.workers);
     assert_eq!(load(PLANS).unwrap().workers, None);
     assert_eq!(workers("0").unwrap(), None);
@@ -92,7 +93,7 @@ fn workers_are_as_many_as_told_and_0_is_for_the_machine_to_say() {
 }
 
 #[test]
-fn a_limit_s_mistakes_say_what_would_be_right() {
+fn errors_of_a_limit_give_the_right_form() {
     for (limit, part) in [
         ("{ quota: 0, window: 1m }", "plans.p.limits[0].quota is 0; a quota is at least 1"),
         ("{ quota: -1, window: 1m }", "plans.p.limits[0].quota is -1; it must be a whole number"),
@@ -134,11 +135,11 @@ fn a_limit_s_mistakes_say_what_would_be_right() {
 }
 
 #[test]
-fn a_duration_is_read_alike_from_file_environment_and_flags() {
+fn a_duration_means_the_same_in_file_environment_and_flags() {
     for text in ["1M", "1S", "1month", "1 hour", "1.5s", "60"] {
-        let file = mistakes(&format!("{PLANS}store: {{ deadline: {text} }}"));
-        let variable = load_with(PLANS, &[("TOLLGATE_STORE__DEADLINE", text)], &[]).unwrap_err().mistakes;
-        let flag = load_with(PLANS, &[], &[("store.deadline", text)]).unwrap_err().mistakes;
+        let file = errors(&format!("{PLANS}store: {{ deadline: {text} }}"));
+        let variable = load_with(PLANS, &[("TOLLGATE_STORE__DEADLINE", text)], &[]).unwrap_err().errors;
+        let flag = load_with(PLANS, &[], &[("store.deadline", text)]).unwrap_err().errors;
         assert!(file.len() == 1 && file[0].contains("it must be a duration"), "{text}: {file:?}");
         assert_eq!((variable.len(), flag.len()), (1, 1), "{text}");
         assert!(
@@ -151,9 +152,9 @@ fn a_duration_is_read_alike_from_file_environment_and_flags() {
 }
 
 #[test]
-fn a_plan_says_one_thing() {
+fn a_plan_has_limits_or_is_unlimited_or_blocked() {
     for plan in ["{}", "{ unlimited: true, blocked: true }", "{ unlimited: true, limits: [ { quota: 1, window: 1s } ] }", "5"] {
-        assert_eq!(mistakes(&format!("plans: {{ p: {plan} }}")).len(), 1, "{plan}");
+        assert_eq!(errors(&format!("plans: {{ p: {plan} }}")).len(), 1, "{plan}");
     }
 }
 
@@ -163,7 +164,7 @@ fn nine_limits_and_ten_thousand_and_one_plans_are_too_many() {
     assert!(mistake_of(&nine.join(", ")).contains("has 9 limits; a plan has 1 to 8"));
     let plans = |count: u32| (0..count).map(|index| format!("  p{index}: {{ blocked: true }}\n")).collect::<String>();
     assert!(load(&format!("plans:\n{}", plans(10_000))).is_ok());
-    assert!(mistakes(&format!("plans:\n{}", plans(10_001)))[0].contains("has 10001 plans"));
+    assert!(errors(&format!("plans:\n{}", plans(10_001)))[0].contains("has 10001 plans"));
 }
 
 #[test]
@@ -184,10 +185,10 @@ fn admin_is_off_unless_it_has_an_address_that_strangers_cannot_use() {
         ("admin: 'localhost.example.com:1', admin_token_file: /t", "admin listens on loopback"),
         ("admin: 'nowhere'", "is wrong: \"nowhere\" is no address"),
     ] {
-        let found = mistakes(&format!("{PLANS}listen: {{ {yaml} }}"));
+        let found = errors(&format!("{PLANS}listen: {{ {yaml} }}"));
         assert!(found.len() == 1 && found[0].starts_with("listen.admin ") && found[0].contains(wrong), "{yaml}: {found:?}");
     }
-    assert_eq!(mistakes(&format!("{PLANS}listen: {{ admin: 'example.com:1' }}")).len(), 2);
+    assert_eq!(errors(&format!("{PLANS}listen: {{ admin: 'example.com:1' }}")).len(), 2);
 }
 
 #[test]
@@ -206,16 +207,16 @@ fn http_is_off_unless_it_has_an_address() {
     let from_environment = load_with(PLANS, &[("TOLLGATE_LISTEN__HTTP", "127.0.0.1:9090")], &[]).unwrap().listen_http;
     assert_eq!(from_environment.map(|address| address.to_string()).as_deref(), Some("127.0.0.1:9090"));
     for yaml in ["listen: { http: 8080 }", "listen: { http: ':8080' }", "listen: { http: ['127.0.0.1:1', '127.0.0.1:2'] }"] {
-        let found = mistakes(&format!("{PLANS}{yaml}"));
+        let found = errors(&format!("{PLANS}{yaml}"));
         assert!(found.len() == 1 && found[0].starts_with("listen.http is "), "{found:?}");
     }
 }
 
 #[test]
-fn what_other_hosts_can_reach_is_encrypted_unless_it_is_said_that_it_need_not_be() {
+fn an_address_for_other_hosts_needs_encryption_or_plaintext() {
     let open = "listen: { grpc: ['127.0.0.1:1', '0.0.0.0:2', 'tollgate.internal:3'], http: '[::]:4' }";
-    let found = mistakes(&format!("{PLANS}{open}"));
-    let paths: Vec<&str> = found.iter().map(|mistake| mistake.split(' ').next().unwrap()).collect();
+    let found = errors(&format!("{PLANS}{open}"));
+    let paths: Vec<&str> = found.iter().map(|error| error.split(' ').next().unwrap()).collect();
     assert_eq!(paths, ["listen.grpc[1]", "listen.grpc[2]", "listen.http"], "{found:?}");
     assert!(found[0].contains("listen.plaintext: true (--plaintext), or write plaintext:0.0.0.0:2"), "{found:?}");
     for also in ["plaintext: true", "tls: { cert_file: c, key_file: k }"] {
@@ -234,16 +235,16 @@ fn a_default_plan_is_one_of_the_plans() {
     assert!(load(PLANS).unwrap().plans.default_plan().is_none());
     assert!(load(&of("''")).unwrap().plans.default_plan().is_none());
     assert_eq!(load_with(PLANS, &[], &[("default_plan", "p")]).unwrap().plans.default_plan().unwrap().0, 0);
-    assert_eq!(mistakes(&of("pp")), ["default_plan is \"pp\", which is no plan of this config; did you mean \"p\"?"]);
-    assert_eq!(mistakes(&of("other")), ["default_plan is \"other\", which is no plan of this config"]);
-    assert!(mistakes(&of("[p]"))[0].starts_with("default_plan is a list"));
-    // A plan that has a mistake is not said to be missing.
-    let flawed = mistakes("plans: { p: {}, q: { unlimited: true } }\ndefault_plan: p\n");
+    assert_eq!(errors(&of("pp")), ["default_plan is \"pp\", which is no plan of this config; did you mean \"p\"?"]);
+    assert_eq!(errors(&of("other")), ["default_plan is \"other\", which is no plan of this config"]);
+    assert!(errors(&of("[p]"))[0].starts_with("default_plan is a list"));
+    // A plan with errors is not reported as missing.
+    let flawed = errors("plans: { p: {}, q: { unlimited: true } }\ndefault_plan: p\n");
     assert!(flawed.len() == 1 && flawed[0].starts_with("plans.p says nothing"), "{flawed:?}");
 }
 
 #[test]
-fn tls_names_a_pair_and_whom_it_lets_in() {
+fn tls_has_a_certificate_pair_and_names_of_callers() {
     let of = |fields: &str| format!("{PLANS}listen: {{ tls: {{ {fields} }} }}");
     let tls = load(&of("cert_file: c, key_file: k, client_ca_file: a, client_names: [shop, 'spiffe://h/*']")).unwrap().listen_tls;
     let names: Vec<String> = tls.unwrap().client_names.iter().map(ToString::to_string).collect();
@@ -261,13 +262,13 @@ fn tls_names_a_pair_and_whom_it_lets_in() {
         ),
         ("cert_file: c, key_file: k, ca_file: a", vec!["listen.tls.ca_file is not a field"]),
     ] {
-        let found = mistakes(&of(fields));
+        let found = errors(&of(fields));
         assert!(
             found.len() == expected.len() && found.iter().zip(&expected).all(|(f, e)| f.starts_with(e)),
             "{fields}: {found:?}"
         );
     }
-    let both = mistakes(&format!("{PLANS}listen: {{ plaintext: true, tls: {{ cert_file: c, key_file: k }} }}"));
+    let both = errors(&format!("{PLANS}listen: {{ plaintext: true, tls: {{ cert_file: c, key_file: k }} }}"));
     assert!(both.len() == 1 && both[0].starts_with("listen.plaintext is true, and listen.tls is set"), "{both:?}");
 }
 
@@ -282,7 +283,7 @@ fn connections_end_as_the_config_says() {
         ("lame_duck: 6s", "listen.lame_duck is 6s; it is 0s to 3s"),
         ("max_connection_age: 1ms", "listen.max_connection_age is 1ms; it is 0s (off), or 1s to 365d"),
     ] {
-        assert_eq!(mistakes(&format!("{PLANS}listen: {{ {yaml} }}")), [sentence]);
+        assert_eq!(errors(&format!("{PLANS}listen: {{ {yaml} }}")), [sentence]);
     }
 }
 
@@ -302,13 +303,13 @@ fn the_deny_cache_has_a_size() {
         ("deny_cache: { entires: 1 }", "deny_cache.entires is not a field; did you mean entries?"),
         ("deny_cache: 5", "deny_cache is 5; it must be a table"),
     ] {
-        let found = mistakes(&format!("{PLANS}{yaml}"));
+        let found = errors(&format!("{PLANS}{yaml}"));
         assert!(found.len() == 1 && found[0].starts_with(part), "{found:?}");
     }
 }
 
 #[test]
-fn a_file_that_cannot_be_read_as_a_config_says_why() {
+fn a_file_that_is_not_a_config_gives_the_reason() {
     for (bytes, part) in [
         (b"".as_slice(), "is empty"),
         (b" \n \n", "is empty"),
@@ -364,7 +365,7 @@ fn environment_beats_file_and_flags_beat_both() {
     assert!(misspelt.to_string().contains("store.deadlin is not a field; did you mean deadline?"), "{misspelt}");
 }
 
-/// So that a name with single underscores is told the right one, of whatever setting.
+/// A variable with single underscores gets the right name, for every setting.
 #[test]
 fn every_setting_is_in_the_list_of_those_that_variables_may_name() {
     let mut listed: Vec<&str> = environment::SETTINGS.to_vec();

@@ -1,24 +1,24 @@
-//! What a config says that is valid, and most likely not what was meant.
+//! Warnings about settings that are valid but probably not intended.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::plan::{Limit, Plan, PlanSet};
 
-/// Most forms of plans in one group that are compared with each other; two are usual.
+/// Most different plans of one group that are compared with each other; two are usual.
 const FORMS_MAX: usize = 64;
 
-/// Sentences, one for each `counts_as` at most.
+/// Warnings as sentences, at most one for each `counts_as`.
 pub(super) fn of(plans: &PlanSet) -> Vec<String> {
     let mut groups: BTreeMap<&str, Vec<&Plan>> = BTreeMap::new();
     for plan in plans.iter().filter(|plan| !plan.limits().is_empty()) {
         groups.entry(&plan.counts_as).or_default().push(plan);
     }
-    groups.into_iter().filter_map(|(group, plans)| counts_apart(group, &plans)).collect()
+    groups.into_iter().filter_map(|(group, plans)| group_warning(group, &plans)).collect()
 }
 
-/// Plans of one `counts_as` share what a key used, but only by limits that count alike. That one plan has a limit more than
-/// another is usual; that each has one which the other lacks is most likely a change of algorithm or window in one of them.
-fn counts_apart(group: &str, plans: &[&Plan]) -> Option<String> {
+/// Plans of one `counts_as` share the usage of a key, but only in limits with the same fingerprint. Often one plan has one more
+/// limit than another. When each has a limit that the other lacks, most likely the algorithm or window of one was changed.
+fn group_warning(group: &str, plans: &[&Plan]) -> Option<String> {
     let forms = forms(plans);
     let (first, second) = forms
         .iter()
@@ -36,16 +36,17 @@ fn counts_apart(group: &str, plans: &[&Plan]) -> Option<String> {
     ))
 }
 
-/// One plan for each set of limits that count alike.
+/// One plan for each set of fingerprints.
 fn forms<'a>(plans: &[&'a Plan]) -> Vec<&'a Plan> {
     let mut seen = BTreeSet::new();
-    let shapes = |plan: &Plan| plan.limits().iter().map(|limit| limit.shape().to_fixed_bytes()).collect::<BTreeSet<_>>();
-    plans.iter().copied().filter(|plan| seen.insert(shapes(plan))).take(FORMS_MAX).collect()
+    let fingerprints =
+        |plan: &Plan| plan.limits().iter().map(|limit| limit.fingerprint().to_fixed_bytes()).collect::<BTreeSet<_>>();
+    plans.iter().copied().filter(|plan| seen.insert(fingerprints(plan))).take(FORMS_MAX).collect()
 }
 
-/// A limit of the first plan that the second has none like.
+/// A limit of the first plan whose fingerprint the second plan lacks.
 fn only_in<'a>(first: &'a Plan, second: &Plan) -> Option<&'a Limit> {
-    first.limits().iter().find(|limit| !second.limits().iter().any(|other| other.shape() == limit.shape()))
+    first.limits().iter().find(|limit| !second.limits().iter().any(|other| other.fingerprint() == limit.fingerprint()))
 }
 
 #[cfg(test)]
@@ -63,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_one_group_that_count_apart_are_warned_of() {
+    fn limits_of_one_group_that_count_apart_give_a_warning() {
         for (a, b) in [
             ("window: 1m", "window: 1m, algorithm: sliding_log"),
             ("window: 1m", "window: 2m"),
@@ -72,13 +73,13 @@ mod tests {
         ] {
             let found = warnings(&[plan("a", "g", &[a]), plan("b", "g", &[b])].join(", "));
             assert!(found.len() == 1 && found[0].starts_with("plans a and b say counts_as g, and limits "), "{a} {b}: {found:?}");
-            // In a group each they have nothing to do with one another.
+            // In groups of their own they have nothing in common.
             assert!(warnings(&[plan("a", "g", &[a]), plan("b", "h", &[b])].join(", ")).is_empty());
         }
     }
 
     #[test]
-    fn what_counts_together_is_not_warned_of() {
+    fn limits_that_count_together_give_no_warning() {
         for (a, b) in [
             (vec!["window: 1m"], vec!["window: 60s, name: other"]),
             (vec!["window: 1m"], vec!["window: 1m", "window: 1h"]),
@@ -92,11 +93,11 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_warned_of_once_however_many_plans_it_has() {
+    fn a_group_gives_one_warning_however_many_plans_it_has() {
         let plans: Vec<String> =
             (1..1_000).map(|minutes| plan(&format!("p{minutes}"), "g", &[&format!("window: {minutes}m")])).collect();
         assert_eq!(warnings(&plans.join(", ")).len(), 1);
-        // The first two go together; the third goes with neither of them alone.
+        // The first two have a limit in common, and so have the first and third. The second and third have none.
         let three =
             [plan("a", "g", &["window: 1m", "window: 1h"]), plan("b", "g", &["window: 1m"]), plan("c", "g", &["window: 1h"])];
         assert!(warnings(&three.join(", "))[0].starts_with("plans b and c say"), "{:?}", warnings(&three.join(", ")));

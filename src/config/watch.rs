@@ -1,73 +1,72 @@
-//! A config file that is looked at again and again: whether it reads otherwise than when it was last judged.
+//! Watches a config file for changes since it was last judged.
 //!
-//! Goes by content, read by its path each time: an edit in place, a file renamed over it and the swap of a ConfigMap's
-//! `..data` link are all alike then, whatever they do to times and inodes, and whatever file system does not tell of them.
+//! It compares contents, which it reads by the path each time. So an edit in place, a file renamed over it, and the swap of a
+//! ConfigMap's `..data` link all work alike. Times, inodes and notifications of the file system do not matter.
 
 use std::hash::Hasher;
 use std::time::SystemTime;
 
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{Config, Mistake, Mistakes, Origin, Sources, source};
+use super::{Config, ConfigError, ConfigErrors, Origin, Sources, source};
 
-/// A file and what goes on top of it, and what was seen of it.
+/// A config's sources, and the contents last seen.
 pub struct Watch {
     sources: Sources,
-    /// What the file read when it was judged the last time.
+    /// Digest of the file when it was last judged.
     judged: Option<u64>,
-    /// What it read at the last look, and when it had been changed, when that was something else.
-    news: Option<(u64, Option<SystemTime>)>,
+    /// Digest and change time of the file at the last look, if the digest was another one.
+    changed: Option<(u64, Option<SystemTime>)>,
 }
 
 impl Watch {
-    /// Nothing is read yet. Environment and flags stay what they are here.
+    /// Reads nothing yet. Environment and flags never change after this.
     pub fn new(sources: Sources) -> Self {
-        Self { sources, judged: None, news: None }
+        Self { sources, judged: None, changed: None }
     }
 
-    /// Where the plans come from.
+    /// The origin of the plans.
     pub fn origin(&self) -> Origin {
         self.sources.origin()
     }
 
-    /// The config as the file is now. Errors: every mistake.
-    pub fn load(&mut self) -> Result<Config, Mistakes> {
+    /// Reads and checks the config now. Errors: all errors of the config.
+    pub fn load(&mut self) -> Result<Config, ConfigErrors> {
         let text = source::text(&self.sources).map(|(text, _)| text);
         self.judge(text)
     }
 
-    /// The config, if the file reads otherwise than when it was last judged, and two looks agree on its content and its time
-    /// of change: half a file can be a valid config that lacks plans, and whoever writes in place is not done at the first
-    /// look. A writer that pauses for longer than from one look to the next is taken for done. A file that cannot be read is
-    /// news too, once.
-    pub fn look(&mut self) -> Option<Result<Config, Mistakes>> {
+    /// Returns the config if the file has changed since it was last judged, and two looks found the same content and change
+    /// time. Half a file can be a valid config that lacks plans, and a writer in place is not done at the first look. A writer
+    /// that pauses for longer than the time between two looks counts as done. A file that cannot be read is reported once.
+    pub fn look(&mut self) -> Option<Result<Config, ConfigErrors>> {
         let (text, modified) = match source::text(&self.sources) {
             Ok((text, modified)) => (Ok(text), modified),
-            Err(mistake) => (Err(mistake), None),
+            Err(error) => (Err(error), None),
         };
         let found = digest(&text);
         if Some(found) == self.judged {
-            self.news = None;
+            self.changed = None;
             return None;
         }
-        if self.news.replace((found, modified)) != Some((found, modified)) {
+        if self.changed.replace((found, modified)) != Some((found, modified)) {
             return None;
         }
         Some(self.judge(text))
     }
 
-    fn judge(&mut self, text: Result<String, Mistake>) -> Result<Config, Mistakes> {
-        (self.judged, self.news) = (Some(digest(&text)), None);
+    fn judge(&mut self, text: Result<String, ConfigError>) -> Result<Config, ConfigErrors> {
+        (self.judged, self.changed) = (Some(digest(&text)), None);
         Config::of(&self.sources, text)
     }
 }
 
-/// Tells texts apart, and errors by what they say.
-fn digest(text: &Result<String, Mistake>) -> u64 {
+/// Digest of the text, or of the error text.
+fn digest(text: &Result<String, ConfigError>) -> u64 {
     let mut hasher = Xxh3::new();
     let (kind, bytes) = match text {
         Ok(text) => (0, text.as_bytes()),
-        Err(mistake) => (1, mistake.message.as_bytes()),
+        Err(error) => (1, error.message.as_bytes()),
     };
     hasher.write_u8(kind);
     hasher.write(bytes);
@@ -91,14 +90,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_judged_when_it_has_read_alike_twice_and_then_never_again() {
+    fn a_file_is_checked_once_when_two_looks_find_the_same_content() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config.yaml");
         let mut watch = watch(&file);
         assert!(watch.look().is_none());
         std::fs::write(&file, TWO).unwrap();
         assert!(watch.look().is_none());
-        // Somebody writes on.
+        // The writer goes on.
         std::fs::write(&file, format!("{TWO} ")).unwrap();
         assert!(watch.look().is_none());
         assert_eq!(watch.look().unwrap().unwrap().plans.len(), 2);
@@ -120,13 +119,13 @@ mod tests {
             assert!(watch.look().is_none(), "{seconds}");
         }
         assert_eq!(watch.look().unwrap().unwrap().plans.len(), 2);
-        // What was judged is no news, whenever it was written.
+        // A file that was judged has not changed, whenever it was written.
         write_at(9);
         assert!(watch.look().is_none() && watch.look().is_none());
     }
 
     #[test]
-    fn a_file_that_is_what_it_was_again_is_no_news() {
+    fn a_file_that_changes_back_is_not_reported() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config.yaml");
         let mut watch = watch(&file);
@@ -139,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_gone_is_news_once_and_so_is_its_return() {
+    fn a_missing_file_is_reported_once_and_so_is_its_return() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config.yaml");
         let mut watch = watch(&file);
@@ -153,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn to_load_is_to_judge_at_once() {
+    fn load_counts_as_the_last_check() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config.yaml");
         let mut watch = watch(&file);

@@ -1,8 +1,8 @@
-//! A YAML text to a tree of values: from the parser's events, one by one, within a budget.
+//! Parses a YAML text to a tree of values, from the parser's events, one by one, within a budget.
 //!
-//! The `config` crate's own reader recurses as deep as a text says, expands every alias, and forgets lines and duplicate
-//! keys. So a text of 8 KB could end the process. Here nothing recurses, and depth, values and bytes are counted before they
-//! are kept. Scalars stay as they are written: what is a number is decided where a number is wanted.
+//! The `config` crate's own reader recurses as deep as a text nests, expands every alias, and loses lines and duplicate keys.
+//! So a text of 8 KB could end the process. Here nothing recurses, and depth, values and bytes are counted before they are
+//! stored. Scalars stay texts; the check of a field decides whether one is a number.
 
 use std::collections::HashMap;
 
@@ -10,36 +10,41 @@ use config::{Map, Value, ValueKind};
 use yaml_rust2::parser::{Event, Parser};
 use yaml_rust2::scanner::{Marker, ScanError, TScalarStyle};
 
-use super::tree::{join, note, shown_key};
-use super::{Mistake, source::FILE_BYTES_MAX};
+use super::tree::{is_full, join, note, shown_key};
+use super::{ConfigError, source::FILE_BYTES_MAX};
 
 /// Deepest nesting; a config needs six levels.
 const DEPTH_MAX: usize = 32;
-/// Most values. The largest config that is valid, 10,000 plans of eight limits with every field, has 530,000.
-const VALUES_MAX: usize = 600_000;
-/// Values that a text may come to by its aliases, beyond four for each of its bytes. So a short text stays small, and plans
-/// may still share a list of limits.
+/// Most values, names included. The largest valid config has 1,020,000 in its plans: 10,000 plans of eight limits with all
+/// fields.
+const VALUES_MAX: usize = 1_100_000;
+/// Values that a text may have through its aliases, beyond four per byte. So a short text stays small, and plans can still
+/// share a list of limits.
 const VALUES_FREE: usize = 10_000;
 /// The same in bytes of scalars and keys.
 const BYTES_FREE: usize = 64 << 10;
-/// Brackets, commas and colons of a text. The parser keeps the tokens of a whole `{…}` before it says what it is, at some 100
-/// bytes each. The largest valid config, written so, has 1.1 million.
-const SIGNS_MAX: usize = 1_500_000;
-/// The words of the parser for brackets that are nested more than 255 deep.
+/// Most tokens of a text; see [`count_tokens`]. The parser keeps all tokens of a `{…}` until it is complete, about 100 bytes
+/// each. The largest valid config, written that way with everything quoted, has 3.7 million.
+const TOKENS_MAX: usize = 4_000_000;
+/// Most brackets that the parser allows to be open. At each token it checks every open bracket.
+const BRACKETS_MAX: usize = 255;
+/// Most checks of open brackets: as if [`DEPTH_MAX`] were open all the time. The largest valid config needs a sixth.
+const LOOKS_MAX: usize = TOKENS_MAX * DEPTH_MAX;
+/// The parser's error for brackets that are nested more than 255 deep.
 const TOO_DEEP: &str = "recursion limit exceeded";
 
-/// Reads one document. Values know their lines, see [`Value::origin`].
+/// Parses one document. Values know their lines; see [`Value::origin`].
 ///
-/// Errors: what keeps the text from being read, or every key that is there twice.
-pub(super) fn parse(text: &str) -> Result<Value, Vec<Mistake>> {
-    check_characters(text).map_err(|mistake| vec![mistake])?;
-    // The parser is not ours: where it should panic, the text is refused like any other.
+/// Errors: the text cannot be parsed, or all duplicate keys.
+pub(super) fn parse(text: &str) -> Result<Value, Vec<ConfigError>> {
+    check_characters(text).map_err(|error| vec![error])?;
+    // The parser is third-party code: if it panics, the text is refused like any other.
     let parsed = std::panic::catch_unwind(|| Loader::new(text).load());
     parsed.unwrap_or_else(|_| Err(vec![at(None, "is not valid YAML: its parser gave up")]))
 }
 
-/// Refuses what the parser would take for the end of the text, and what would come to take all memory as tokens.
-fn check_characters(text: &str) -> Result<(), Mistake> {
+/// Refuses characters that the parser takes for the end of the text, and texts whose tokens would take all memory.
+fn check_characters(text: &str) -> Result<(), ConfigError> {
     let forbidden = |letter: char| letter.is_control() && !matches!(letter, '\t' | '\n' | '\r') || letter == '\u{feff}';
     if let Some((before, _)) = text.split_once(forbidden) {
         let letter = text[before.len()..].chars().next().map_or(0, u32::from);
@@ -49,14 +54,57 @@ fn check_characters(text: &str) -> Result<(), Mistake> {
             &format!("has the control character U+{letter:04X}; a config has none but tabs and line ends"),
         ));
     }
-    let signs = text.bytes().filter(|byte| matches!(byte, b'[' | b']' | b'{' | b'}' | b',' | b':')).count();
-    if signs > SIGNS_MAX {
-        return Err(at(None, &format!("has {signs} brackets, commas and colons; a config has at most {SIGNS_MAX}")));
+    let (tokens, looks) = count_tokens(text);
+    if tokens > TOKENS_MAX {
+        return Err(at(None, &format!("has more than {TOKENS_MAX} names, values, brackets, commas and colons")));
+    }
+    if looks > LOOKS_MAX {
+        return Err(at(
+            None,
+            &format!("has more than {DEPTH_MAX} brackets open for most of its length; a config nests less deep"),
+        ));
     }
     Ok(())
 }
 
-/// What a value takes.
+/// An upper bound on the tokens that the parser makes, and the sum over all tokens of the brackets open before each.
+///
+/// Only bytes are counted, so quotes and comments count too: the result may be too high, never too low.
+fn count_tokens(text: &str) -> (usize, usize) {
+    let (mut tokens, mut looks, mut open, mut quotes) = (0_usize, 0_usize, 0_usize, 0_usize);
+    // Whether an unquoted value has begun since the last special character; its letters are one token.
+    let mut in_value = false;
+    for byte in text.bytes() {
+        let made = match byte {
+            b'[' | b']' | b'{' | b'}' | b',' | b'?' | b'*' | b'&' | b'!' | b'#' => 1,
+            // The name before it and the value after it are one token each. In a list, so are both ends of the table.
+            b':' => 4,
+            b'"' | b'\'' => {
+                quotes += 1;
+                // Both quotes together are one token; the text between them is none.
+                in_value &= quotes % 2 == 1;
+                quotes % 2
+            }
+            b' ' | b'\t' | b'\n' | b'\r' => continue,
+            _ => {
+                in_value = true;
+                continue;
+            }
+        };
+        match byte {
+            b'[' | b'{' => open = BRACKETS_MAX.min(open + 1),
+            b']' | b'}' => open = open.saturating_sub(1),
+            _ => {}
+        }
+        let made = made + usize::from(in_value);
+        in_value = false;
+        tokens += made;
+        looks = looks.saturating_add(made.saturating_mul(open));
+    }
+    (tokens, looks)
+}
+
+/// The values and bytes of a value.
 #[derive(Clone, Copy, Default)]
 struct Cost {
     values: usize,
@@ -93,14 +141,14 @@ struct Loader<'a> {
     open: Vec<Open>,
     root: Option<Value>,
     anchors: HashMap<usize, (Value, Cost)>,
-    /// All that was made, what aliases copy included.
+    /// The cost of everything made so far, including copies by aliases.
     spent: Cost,
     most: Cost,
-    duplicates: Vec<Mistake>,
+    duplicates: Vec<ConfigError>,
 }
 
-/// What ends the reading of a text.
-type Fatal = Box<Mistake>;
+/// An error that ends the parsing of a text.
+type Fatal = Box<ConfigError>;
 
 impl<'a> Loader<'a> {
     fn new(text: &'a str) -> Self {
@@ -119,7 +167,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    fn load(mut self) -> Result<Value, Vec<Mistake>> {
+    fn load(mut self) -> Result<Value, Vec<ConfigError>> {
         loop {
             let (event, mark) = self.parser.next_token().map_err(|error| vec![unreadable(&error)])?;
             if event == Event::StreamEnd {
@@ -196,12 +244,12 @@ impl<'a> Loader<'a> {
             return fatal(line, "has an alias (*…) of what it stands in itself");
         };
         self.spend(cost, line)?;
-        // It is there, and what it takes is paid for.
+        // It exists, and its cost was counted.
         let Some((value, _)) = self.anchors.get(&anchor).cloned() else { return Ok(()) };
         self.complete(value, 0, cost, line)
     }
 
-    /// Puts a complete value where it belongs.
+    /// Stores a complete value in its table or list.
     fn complete(&mut self, value: Value, anchor: usize, cost: Cost, line: usize) -> Result<(), Fatal> {
         if anchor > 0 {
             self.spend(cost, line)?;
@@ -216,7 +264,7 @@ impl<'a> Loader<'a> {
             Kind::List(values) => values.push(value),
             Kind::Table(fields, key) => {
                 if let Some(key) = key.take() {
-                    // Of two values the first stays: that there are two was noted with the key.
+                    // Of duplicate keys the first value stays. The key was already reported.
                     fields.entry(key).or_insert(value);
                 }
             }
@@ -231,19 +279,23 @@ impl<'a> Loader<'a> {
                 "has a merge key (<<), which is not known here; write the fields, or an alias for all of a value",
             );
         }
-        let path = self.path();
-        let Some(Open { kind: Kind::Table(fields, key), cost, .. }) = self.open.last_mut() else { return Ok(()) };
-        if let Some(first) = fields.get(&name) {
-            let first = first.origin().unwrap_or("before");
-            let message = format!("is there twice, the first time at {first}; remove one of them");
-            note(&mut self.duplicates, Mistake { path: join(&path, &shown_key(&name)), message, place: Some(place(line)) });
-        }
+        self.report_duplicate(&name, line);
+        let Some(Open { kind: Kind::Table(_, key), cost, .. }) = self.open.last_mut() else { return Ok(()) };
         cost.bytes = cost.bytes.saturating_add(name.len());
         *key = Some(name);
         Ok(())
     }
 
-    /// Where the innermost open table is.
+    fn report_duplicate(&mut self, name: &str, line: usize) {
+        let Some(Open { kind: Kind::Table(fields, _), .. }) = self.open.last() else { return };
+        let Some(first) = fields.get(name).filter(|_| !is_full(&self.duplicates)) else { return };
+        let first = first.origin().unwrap_or("before");
+        let message = format!("is there twice, the first time at {first}; remove one of them");
+        let error = ConfigError { path: join(&self.path(), &shown_key(name)), message, place: Some(place(line)) };
+        note(&mut self.duplicates, error);
+    }
+
+    /// Path of the innermost open table. It can be long, so it is made only for an error.
     fn path(&self) -> String {
         let outer = &self.open[..self.open.len().saturating_sub(1)];
         outer.iter().fold(String::new(), |path, open| match &open.kind {
@@ -277,12 +329,12 @@ fn fatal(line: usize, message: &str) -> Result<(), Fatal> {
     Err(Box::new(at(Some(line), message)))
 }
 
-fn at(line: Option<usize>, message: &str) -> Mistake {
-    Mistake { path: String::new(), message: message.to_owned(), place: line.map(place) }
+fn at(line: Option<usize>, message: &str) -> ConfigError {
+    ConfigError { path: String::new(), message: message.to_owned(), place: line.map(place) }
 }
 
-/// What the parser says of a text, without any of the text: it may be a file of passwords that was named by mistake.
-fn unreadable(error: &ScanError) -> Mistake {
+/// The parser's error, without any of the text: it may be a password file that was named by mistake.
+fn unreadable(error: &ScanError) -> ConfigError {
     let line = Some(error.marker().line());
     match error.info() {
         TOO_DEEP => at(line, &format!("is nested more than {DEPTH_MAX} deep")),

@@ -1,6 +1,6 @@
-//! The admin side, on a listener of its own: `tollgate.v1.AdminService`, with health and reflection.
+//! The admin side, on a listener of its own: `tollgate.v1.AdminService`, health and reflection.
 //!
-//! Nothing of it is served, or told of by reflection, on any other listener.
+//! Other listeners neither serve the admin service nor describe it by reflection.
 
 mod calls;
 mod reload;
@@ -19,69 +19,71 @@ use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::health_reporter;
 
-use super::connection::{Manners, STREAM_WINDOW_BYTES};
 use super::pb;
 use super::pb::admin_service_server::{AdminServiceServer, SERVICE_NAME};
-use super::side::Side;
-use super::{Drained, Listener, connection, protocol, services};
+use super::{protocol, services};
 use crate::limiter::Limiter;
+use crate::server::AuxServer;
+use crate::server::connection::{ConnectionOptions, STREAM_WINDOW_BYTES};
+use crate::server::{Drained, Listener, connection};
 use crate::store::Store;
 pub use calls::AdminCalls;
 pub use reload::{ReloadAsked, ReloadOutcome, Reloaded, Reloader, reloader};
 use service::Admin;
 pub use token::{TOKEN_BYTES_MIN, TokenFile};
 
-/// Most open connections; more are closed as soon as they are accepted. Operators and their tools are few.
+/// Most open connections; more are closed as soon as they are accepted. Operators and their tools need few.
 const CONNECTIONS_MAX: usize = 64;
-/// Streams that one of them may have open at once.
+/// Most streams that a connection may have open at once.
 const STREAMS_MAX: u32 = 16;
-/// Largest request: the longest key and name take 600 bytes, and one three times as long is still told what is wrong with
-/// it. 64 connections of 16 calls each take 2 MiB of them.
+/// Largest request, in bytes. The longest key and name take 600. A request three times as long still gets an error that
+/// names the fault. 64 connections of 16 calls each take 2 MiB.
 const REQUEST_BYTES_MAX: usize = 2 << 10;
 
-/// What the admin service works by.
+/// What the admin service needs.
 pub struct AdminParts<S> {
-    /// Whose store forgets and gives back, and the denials of it and of those beside it.
+    /// Resets and refunds. Its remembered denials, and those of the limiters beside it, are dropped.
     pub limiter: Limiter<S>,
-    /// Where to ask for the config file to be taken up.
+    /// Asks for a reload of the config file.
     pub reloader: Reloader,
-    /// What calls must carry; `None` lets in whoever can connect.
+    /// The token that calls must carry. `None` lets in every caller that can connect.
     pub token: Option<TokenFile>,
-    /// Where they are counted.
+    /// Counts the calls.
     pub calls: AdminCalls,
-    /// Connections at once, at most; 64 is a bound of its own.
+    /// Most open connections; 64 at most in any case.
     pub connections: usize,
 }
 
-/// A running admin server. It ends when dropped, at once.
-pub struct AdminServer(Side);
+/// A running admin server. Dropping it ends it at once.
+pub struct AdminServer(AuxServer);
 
 impl AdminServer {
-    /// Serves on `listener`. Must be called within a tokio runtime, whose time it takes.
+    /// Serves on `listener`. Must be called within a tokio runtime, on which it runs.
     pub async fn start<S: Store>(listener: Listener, parts: AdminParts<S>) -> Self {
         let connections = parts.connections.min(CONNECTIONS_MAX);
         let routes = routes(parts).await;
-        Self(Side::start(listener, connections, move |accepted, visit, stopping| {
-            // Operators keep their places.
-            visit.usage().begin();
+        Self(AuxServer::start(listener, connections, move |accepted, admission, stopping| {
+            // Marked as in use for good, so that connections of operators are never closed to make room.
+            admission.usage().begin();
             let routes = routes.clone();
             let service = service_fn(move |request: Request<Incoming>| match protocol::refuse(&request) {
                 Some(refused) => Either::Left(std::future::ready(Ok(refused))),
-                // Always ready, so it is not asked whether it is.
+                // The router is always ready, so `poll_ready` is not called.
                 None => Either::Right(routes.clone().call(request)),
             });
-            let (executor, leave, window) = (TokioExecutor::new(), watch::channel(false).0, STREAM_WINDOW_BYTES);
-            let manners = Manners { executor, streams: STREAMS_MAX, window, age: None, leave, visit, busy: || false };
-            connection::serve(accepted, service, manners, stopping)
+            let (executor, draining, window) = (TokioExecutor::new(), watch::channel(false).0, STREAM_WINDOW_BYTES);
+            let options =
+                ConnectionOptions { executor, streams: STREAMS_MAX, window, age: None, draining, admission, busy: || false };
+            connection::serve(accepted, service, options, stopping)
         }))
     }
 
-    /// Waits for the end that nobody asked for: its listener fails for good.
+    /// Waits until the listener fails for good, and returns the reason.
     pub async fn lost(&mut self) -> String {
         self.0.lost().await
     }
 
-    /// Takes no more connections in, answers what is under way, and ends.
+    /// Stops accepting, waits for unfinished answers, and ends.
     pub async fn stop(self) -> Drained {
         self.0.stop().await
     }
@@ -94,5 +96,5 @@ async fn routes<S: Store>(parts: AdminParts<S>) -> Routes {
     let admin = AdminServiceServer::new(Admin::new(parts))
         .accept_compressed(CompressionEncoding::Gzip)
         .max_decoding_message_size(REQUEST_BYTES_MAX);
-    services::others(health_service, pb::ADMIN_FILE_DESCRIPTOR_SET).add_service(admin).prepare()
+    services::health_and_reflection(health_service, pb::ADMIN_FILE_DESCRIPTOR_SET).add_service(admin).prepare()
 }

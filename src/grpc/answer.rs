@@ -1,4 +1,5 @@
-//! A call from its headers to the end of its answer: it is received, then answered, then sent, and holds its seat meanwhile.
+//! Runs a call from its headers to the end of its answer: it is received, handled, and sent, and holds its permit
+//! meanwhile.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -14,105 +15,111 @@ use tokio::time::Sleep;
 use tonic::Status;
 use tonic::body::Body;
 
-use super::calls::{CallSeat, ConnectionCalls, Fresh, Room, Sending};
-use super::receive::{Receiving, RequestBody};
+use super::calls::{ByteReservation, CallPermit, ConnectionCallLimits, Sending, UnpolledCall};
+use super::receive::{RequestBody, RequestReceiver};
+use crate::server::connection::CHUNK_BYTES;
 
-/// Longest that a peer may take to read an answer, or the next message of a stream: as long as it may take for a sign of
-/// life. Then the call ends, as its answer takes memory here.
+/// Longest time that a peer may take to read an answer, or the next message of a stream: as long as the limit for a missing
+/// keepalive answer. Then the call ends, since its answer takes memory here.
 const SENT_WITHIN: Duration = Duration::from_secs(10);
-/// What is given away at once of an answer, so that most of one that is not read stays where it is counted.
-pub(super) const CHUNK_BYTES: usize = 16 << 10;
 
-/// The answer of a service.
-pub(super) type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+/// The future of a service's response.
+pub(super) type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
-/// What answers requests that were received.
-pub(super) trait Handle {
-    /// Begins to answer.
-    fn handle(&self, request: Request<RequestBody>) -> Answering;
+/// Handles complete requests.
+pub(super) trait RequestHandler {
+    /// Returns the future of the response.
+    fn handle(&self, request: Request<RequestBody>) -> ResponseFuture;
 }
 
-/// An answer in the making.
-pub(super) struct Answer<H> {
+/// A call until its response headers are ready.
+pub(super) struct CallFuture<H> {
     state: State<H>,
-    calls: Rc<ConnectionCalls>,
-    /// `None` for one that was refused, until the request is there, and once the answer is.
-    seat: Option<CallSeat>,
-    room: Option<Room>,
-    fresh: Option<Fresh>,
+    calls: Rc<ConnectionCallLimits>,
+    /// `None` for a refused call, until the request is complete, and once the response is ready.
+    permit: Option<CallPermit>,
+    reservation: Option<ByteReservation>,
+    unpolled: Option<UnpolledCall>,
     is_stream: bool,
 }
 
 #[expect(clippy::large_enum_variant, reason = "nearly every call is received first, so a box would be an allocation for each")]
 enum State<H> {
-    /// And what is to be done with the request.
-    Receiving(Receiving, H),
-    Answering(Answering),
+    /// The request is incomplete. The handler gets it once it is complete.
+    Receiving(RequestReceiver, H),
+    Responding(ResponseFuture),
 }
 
-impl<H> Answer<H> {
-    /// Answers by `handler` once the request is there.
-    pub(super) fn received(receiving: Receiving, handler: H, calls: Rc<ConnectionCalls>) -> Self {
-        Self::new(State::Receiving(receiving, handler), calls, None, false)
+impl<H> CallFuture<H> {
+    /// A call that `handler` handles once the request is complete.
+    pub(super) fn after_request(receiver: RequestReceiver, handler: H, calls: Rc<ConnectionCallLimits>) -> Self {
+        Self::new(State::Receiving(receiver, handler), calls, None, false)
     }
 
-    /// Answers messages as they come.
-    pub(super) fn stream(answering: Answering, calls: Rc<ConnectionCalls>, mut seat: CallSeat) -> Self {
-        seat.begin();
-        Self::new(State::Answering(answering), calls, Some(seat), true)
+    /// A call that reads its request as a stream of messages.
+    pub(super) fn stream(responding: ResponseFuture, calls: Rc<ConnectionCallLimits>, mut permit: CallPermit) -> Self {
+        permit.begin();
+        Self::new(State::Responding(responding), calls, Some(permit), true)
     }
 
-    /// Answers without a look at the request.
-    pub(super) fn at_once(response: Response<Body>, calls: Rc<ConnectionCalls>) -> Self {
-        Self::new(State::Answering(Box::pin(std::future::ready(Ok(response)))), calls, None, false)
+    /// A call that gets `response` without its request being read.
+    pub(super) fn immediate(response: Response<Body>, calls: Rc<ConnectionCallLimits>) -> Self {
+        Self::new(State::Responding(Box::pin(std::future::ready(Ok(response)))), calls, None, false)
     }
 
-    fn new(state: State<H>, calls: Rc<ConnectionCalls>, seat: Option<CallSeat>, is_stream: bool) -> Self {
-        let fresh = Some(calls.fresh());
-        Self { state, calls, seat, room: None, fresh, is_stream }
+    fn new(state: State<H>, calls: Rc<ConnectionCallLimits>, permit: Option<CallPermit>, is_stream: bool) -> Self {
+        let unpolled = Some(calls.unpolled());
+        Self { state, calls, permit, reservation: None, unpolled, is_stream }
     }
 }
 
-impl<H: Handle + Unpin> Future for Answer<H> {
+impl<H: RequestHandler + Unpin> Future for CallFuture<H> {
     type Output = Result<Response<SentBody>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.fresh = None;
-        let me = &mut *self;
-        if let State::Receiving(receiving, handler) = &mut me.state {
-            let answering = match ready!(receiving.poll(context)) {
-                Ok((request, (seat, room))) => {
-                    (me.seat, me.room) = (Some(seat), room);
-                    if let Some(seat) = &mut me.seat {
-                        seat.begin();
+        self.unpolled = None;
+        let this = &mut *self;
+        if let State::Receiving(receiver, handler) = &mut this.state {
+            let responding = match ready!(receiver.poll(context)) {
+                Ok((request, (permit, reservation))) => {
+                    (this.permit, this.reservation) = (Some(permit), reservation);
+                    if let Some(permit) = &mut this.permit {
+                        permit.begin();
                     }
                     handler.handle(request)
                 }
                 Err(status) => Box::pin(std::future::ready(Ok(status.into_http()))),
             };
-            me.state = State::Answering(answering);
+            this.state = State::Responding(responding);
         }
-        let State::Answering(answering) = &mut me.state else { return Poll::Pending };
-        let Ok(response) = ready!(answering.as_mut().poll(context));
-        let seat = me.seat.take().filter(CallSeat::outlasts_answer);
-        let (calls, room, is_stream) = (me.calls.clone(), me.room.take(), me.is_stream);
-        Poll::Ready(Ok(response.map(|body| SentBody { body, rest: Bytes::new(), calls, _seat: seat, room, is_stream })))
+        let State::Responding(responding) = &mut this.state else { return Poll::Pending };
+        let Ok(response) = ready!(responding.as_mut().poll(context));
+        let permit = this.permit.take().filter(CallPermit::outlasts_answer);
+        let (calls, reservation, is_stream) = (this.calls.clone(), this.reservation.take(), this.is_stream);
+        Poll::Ready(Ok(response.map(|body| SentBody {
+            body,
+            rest: Bytes::new(),
+            calls,
+            _permit: permit,
+            reservation,
+            is_stream,
+        })))
     }
 }
 
-/// The body of an answer, whose call has its seat and its room until all of it has been given away to be sent.
+/// The body of an answer. It holds the call's permit and reservation until hyper has taken all of it.
 pub(super) struct SentBody {
     body: Body,
-    /// Of what is larger than a chunk.
+    /// The rest of a frame that is larger than a chunk.
     rest: Bytes,
-    calls: Rc<ConnectionCalls>,
-    _seat: Option<CallSeat>,
-    room: Option<Room>,
+    calls: Rc<ConnectionCallLimits>,
+    _permit: Option<CallPermit>,
+    reservation: Option<ByteReservation>,
     is_stream: bool,
 }
 
 impl SentBody {
-    /// The next chunk of what is there.
+    /// The next chunk of `rest`.
     fn chunk(&mut self) -> Frame<Bytes> {
         Frame::data(self.rest.split_to(self.rest.len().min(CHUNK_BYTES)))
     }
@@ -120,9 +127,9 @@ impl SentBody {
     fn cut(&mut self, frame: Frame<Bytes>) -> Frame<Bytes> {
         match frame.into_data() {
             Ok(data) if data.len() > CHUNK_BYTES => {
-                // In place of what the request took, which is no more.
-                self.room = None;
-                self.room = Some(self.calls.room_anyhow(data.len()));
+                // Replaces the reservation of the request, whose message is no longer held.
+                self.reservation = None;
+                self.reservation = Some(self.calls.reserve_unchecked(data.len()));
                 self.rest = data;
                 self.chunk()
             }
@@ -160,39 +167,40 @@ impl HttpBody for SentBody {
     }
 }
 
-/// Runs the calls of a connection on its own thread, each as a task of its own: a handler that panics ends its call only. And
-/// ends those whose answer is not read.
+/// Runs the calls of a connection on the thread of the worker. Each call is a task, so a handler that panics ends only its
+/// call. Ends calls whose answer the peer does not read.
 #[derive(Clone)]
-pub(super) struct Tasks(pub(super) Rc<ConnectionCalls>);
+pub(super) struct CallExecutor(pub(super) Rc<ConnectionCallLimits>);
 
-impl<F> Executor<F> for Tasks
+impl<F> Executor<F> for CallExecutor
 where
     F: Future<Output: 'static> + 'static,
 {
     fn execute(&self, call: F) {
-        tokio::task::spawn_local(sent_in_time(call, self.0.clone()));
+        tokio::task::spawn_local(run_with_send_timeout(call, self.0.clone()));
     }
 }
 
-/// Runs a call to its end, or until an answer that it gave away was not read for too long: then the stream is reset.
-async fn sent_in_time<F: Future>(call: F, calls: Rc<ConnectionCalls>) {
+/// Runs a call to its end. If the peer does not read what was passed to hyper within [`SENT_WITHIN`], the call is dropped,
+/// which resets the stream.
+async fn run_with_send_timeout<F: Future>(call: F, calls: Rc<ConnectionCallLimits>) {
     let mut call = pin!(call);
-    // Made when there is something to wait for, so that most calls need none.
-    let mut late: Option<Pin<Box<Sleep>>> = None;
+    // Created when there is something to wait for, so that most calls need none.
+    let mut timeout: Option<Pin<Box<Sleep>>> = None;
     poll_fn(|context| {
-        // Nothing else has a turn meanwhile, so what is noted is this call's.
+        // No other call is polled during this poll, so what is recorded belongs to this call.
         calls.note(Sending::Untouched);
         if call.as_mut().poll(context).is_ready() {
             return Poll::Ready(());
         }
-        let waits = late.is_some();
-        match calls.noted() {
-            Sending::Idle => late = None,
+        let waits = timeout.is_some();
+        match calls.take_noted() {
+            Sending::Idle => timeout = None,
             Sending::Part if waits => {}
-            Sending::Part | Sending::Message => late = Some(Box::pin(tokio::time::sleep(SENT_WITHIN))),
+            Sending::Part | Sending::Message => timeout = Some(Box::pin(tokio::time::sleep(SENT_WITHIN))),
             Sending::Untouched => {}
         }
-        late.as_mut().map_or(Poll::Pending, |late| late.as_mut().poll(context))
+        timeout.as_mut().map_or(Poll::Pending, |timeout| timeout.as_mut().poll(context))
     })
     .await;
 }

@@ -1,4 +1,4 @@
-//! The asking side, for `tollgate try`.
+//! The gRPC client of `tollgate try`.
 
 use std::time::Duration;
 
@@ -8,20 +8,20 @@ use tonic::transport::{Channel, Endpoint};
 use super::pb;
 use super::pb::rate_limit_service_client::RateLimitServiceClient;
 
-/// Longest that `try` waits for a connection, and then for an answer.
+/// Longest time that `try` waits for a connection, and again for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// An answer, as lines to print.
 pub struct Answer {
     /// Whether the request may pass.
     pub allowed: bool,
-    /// What the server said, a `name: value` line each.
+    /// The server's answer, one `name: value` per line.
     pub text: String,
 }
 
-/// Asks the server at `address` (`host:port`) one question; with `peek`, nothing is taken.
+/// Sends one request to the server at `address` (`host:port`). With `peek`, nothing is charged.
 ///
-/// Errors: a sentence that says what went wrong and what to look at.
+/// Errors: a sentence that says what went wrong and what to check.
 pub async fn ask(address: &str, key: String, plan: String, cost: Option<u64>, peek: bool) -> Result<Answer, String> {
     let mut client = RateLimitServiceClient::new(connect(address).await?);
     let answered = if peek {

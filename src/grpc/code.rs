@@ -1,8 +1,8 @@
-//! Status codes by their names.
+//! The names of gRPC's status codes.
 
 use tonic::Code;
 
-/// Every status code by its number, as gRPC's documents write them.
+/// All status codes by number, as gRPC's documents spell them.
 pub(super) const CODES: [&str; 17] = [
     "OK",
     "CANCELLED",
@@ -23,7 +23,7 @@ pub(super) const CODES: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
-/// A code as gRPC's documents write it.
+/// The name of a code, as gRPC's documents spell it.
 pub(super) fn name(code: Code) -> &'static str {
     CODES[code as usize]
 }
@@ -37,7 +37,7 @@ mod tests {
         for (number, code_name) in CODES.iter().enumerate() {
             let code = Code::from_i32(number as i32);
             assert_eq!((code as usize, name(code)), (number, *code_name));
-            // As tonic writes it: `DeadlineExceeded`.
+            // tonic writes `DeadlineExceeded`.
             assert_eq!(format!("{code:?}").to_uppercase(), code_name.replace('_', ""));
         }
         assert_eq!(Code::from_i32(CODES.len() as i32), Code::Unknown);

@@ -1,4 +1,4 @@
-//! Wire types to domain types and back; the only place that knows both.
+//! Converts wire types to domain types and back. Only this module knows both.
 
 #![cfg_attr(
     not(test),
@@ -19,36 +19,36 @@ use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
 use super::admin::{ReloadOutcome, Reloaded};
-use super::{pb, salvage};
+use super::{lenient_decode, pb};
 use crate::algorithm::Mode;
 use crate::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use crate::key::{Cost, Key};
-use crate::limiter::{AdminError, BATCH_MAX, CallerDeadline, Question, Refunded, Refusal};
+use crate::limiter::{AdminError, BATCH_MAX, CallerDeadline, CheckRequest, Refunded, Refusal};
 use crate::plan::{Algorithm, Anchor, Limit, NAME_BYTES_MAX, OnStoreFailure, Plan, Rule};
 use crate::store::StoreError;
 
-/// What a caller that was shed is told to wait: some times what the store needs for all that waits for it.
+/// Wait suggested to a caller refused because of overload: several times what the store needs for all waiting requests.
 const RETRY_OVERLOADED_AFTER: Duration = Duration::from_millis(100);
 
-/// Checks a request. Errors: INVALID_ARGUMENT, with what is wrong and what would be right.
-pub(super) fn question(request: pb::ShouldAllowRequest) -> Result<Question, Status> {
+/// Converts a request. Errors: INVALID_ARGUMENT, with what is wrong and what would be right.
+pub(super) fn check_request(request: pb::ShouldAllowRequest) -> Result<CheckRequest, Status> {
     let (key, plan) = subject(request.key, request.plan)?;
-    Ok(Question { key, plan, cost: cost(request.cost)?, mode: Mode::Charge })
+    Ok(CheckRequest { key, plan, cost: cost(request.cost)?, mode: Mode::Charge })
 }
 
 fn cost(units: Option<u64>) -> Result<Cost, Status> {
     units.map_or(Ok(Cost::ONE), |units| Cost::new(units).map_err(|error| Status::invalid_argument(error.to_string())))
 }
 
-/// Units to give back. Errors: INVALID_ARGUMENT.
+/// Converts the units to give back. Errors: INVALID_ARGUMENT.
 pub(super) fn refund_cost(units: Option<u64>) -> Result<Cost, Status> {
     match units {
-        Some(0) => Err(Status::invalid_argument("cost is 0: leave it out to give 1 back, or name more")),
+        Some(0) => Err(Status::invalid_argument("cost is 0: leave it out to give back 1 unit, or send 1 or more")),
         units => cost(units),
     }
 }
 
-/// Checks whom a request is about. Errors: as [`question`].
+/// Checks the key and plan name of a request. Errors: as [`check_request`].
 pub(super) fn subject(key: String, plan: String) -> Result<(Key, String), Status> {
     let key = Key::new(key).map_err(|error| Status::invalid_argument(error.to_string()))?;
     match plan.len() {
@@ -58,38 +58,37 @@ pub(super) fn subject(key: String, plan: String) -> Result<(Key, String), Status
     }
 }
 
-/// Of each request of a batch: whether it wants details, or what is wrong with it.
+/// For each request of a batch, whether it wants details, or its error.
 pub(super) type Parsed = Vec<Result<bool, Status>>;
 
-/// Checks the requests of a batch, each on its own. The first list tells per request whether it wants details or what is
-/// wrong with it; the second holds the questions of the sound ones.
-pub(super) fn questions(requests: Vec<pb::ShouldAllowRequest>) -> (Parsed, Vec<Question>) {
-    let mut questions = Vec::with_capacity(requests.len());
+/// Converts each request of a batch on its own. The second list holds the checks of the valid requests only.
+pub(super) fn check_requests(requests: Vec<pb::ShouldAllowRequest>) -> (Parsed, Vec<CheckRequest>) {
+    let mut checks = Vec::with_capacity(requests.len());
     let parse = |request: pb::ShouldAllowRequest| {
         let detailed = request.detailed;
-        if salvage::is_unreadable(&request) {
-            return Err(Status::invalid_argument(salvage::SENTENCE));
+        if lenient_decode::is_unreadable(&request) {
+            return Err(Status::invalid_argument(lenient_decode::ERROR_TEXT));
         }
-        question(request).map(|question| {
-            questions.push(question);
+        check_request(request).map(|check| {
+            checks.push(check);
             detailed
         })
     };
     let parsed = requests.into_iter().map(parse).collect();
-    (parsed, questions)
+    (parsed, checks)
 }
 
-/// One result per request, from the decisions on the sound ones.
+/// Returns one result per request, given the decisions on the valid ones.
 pub(super) fn results(parsed: Parsed, decisions: Vec<Result<Decision, Refusal>>) -> Vec<pb::ShouldAllowResult> {
     let mut decisions = decisions.into_iter();
     let mut next = |detailed| match decisions.next() {
         Some(decision) => result(decision, detailed),
-        None => error_result(&Status::internal("a question of the batch was left without an answer")),
+        None => error_result(&Status::internal("a request of the batch got no answer")),
     };
     parsed.into_iter().map(|parsed| parsed.map_or_else(|status| error_result(&status), &mut next)).collect()
 }
 
-/// One result of many.
+/// Converts one decision to a result of a batch or stream.
 pub(super) fn result(decision: Result<Decision, Refusal>, detailed: bool) -> pb::ShouldAllowResult {
     match decision {
         Ok(decision) => {
@@ -99,13 +98,13 @@ pub(super) fn result(decision: Result<Decision, Refusal>, detailed: bool) -> pb:
     }
 }
 
-/// A result that is an error.
+/// Converts a status to a result of a batch or stream.
 pub(super) fn error_result(status: &Status) -> pb::ShouldAllowResult {
     let error = pb::Error { code: i32::from(status.code()), message: status.message().to_owned() };
     pb::ShouldAllowResult { result: Some(pb::should_allow_result::Result::Error(error)) }
 }
 
-/// The status of a question that got no decision.
+/// The status of a request that got no decision.
 pub(super) fn refusal(refusal: &Refusal) -> Status {
     match refusal {
         Refusal::UnknownPlan(unknown) => Status::not_found(unknown.to_string()),
@@ -114,39 +113,39 @@ pub(super) fn refusal(refusal: &Refusal) -> Status {
     }
 }
 
-/// The status of a call that this server has no room for, and when to try again.
+/// The status of a call refused because of overload, with the time after which to retry.
 pub(super) fn overloaded(sentence: &str) -> Status {
     let details = ErrorDetails::with_retry_info(Some(RETRY_OVERLOADED_AFTER));
     Status::with_error_details(Code::ResourceExhausted, sentence, details)
 }
 
-/// What is true of a command whose answer nobody waited for.
-const DOUBT: &str = "nobody knows whether it was done, and it may still be";
+/// Added to the error of a command that timed out.
+const OUTCOME_UNKNOWN: &str = "it is not known whether it was done, and it may still happen";
 
-/// The status of what was asked for by an operator and not done.
+/// The status of an admin command that failed.
 pub(super) fn not_done(error: &AdminError) -> Status {
     match error {
         AdminError::UnknownPlan(unknown) => Status::not_found(unknown.to_string()),
         AdminError::NothingCounted(_) => Status::failed_precondition(error.to_string()),
-        AdminError::CallerDeadline => Status::deadline_exceeded(format!("{error}; {DOUBT}")),
+        AdminError::CallerDeadline => Status::deadline_exceeded(format!("{error}; {OUTCOME_UNKNOWN}")),
         AdminError::Store(StoreError::Overloaded(_)) => refusal(&Refusal::Overloaded),
-        AdminError::Store(StoreError::Deadline(_)) => Status::unavailable(format!("{error}; {DOUBT}")),
+        AdminError::Store(StoreError::Deadline(_)) => Status::unavailable(format!("{error}; {OUTCOME_UNKNOWN}")),
         AdminError::Store(StoreError::Unreachable(_)) => {
-            Status::unavailable(format!("nothing was done, unless it was under way when the connection ended: {error}"))
+            Status::unavailable(format!("nothing was done, unless it was in progress when the connection ended: {error}"))
         }
         AdminError::Store(_) => Status::unavailable(format!("nothing was done: {error}")),
     }
 }
 
-/// What a refund came to, on the wire.
+/// Converts the result of a refund.
 pub(super) fn refunded(refunded: &Refunded) -> pb::RefundResponse {
     let limit = |(status, units): &(LimitStatus, u64)| pb::LimitRefund { status: Some(limit_status(status)), refunded: *units };
     pb::RefundResponse { refunded: refunded.units(), limits: refunded.limits.iter().map(limit).collect() }
 }
 
-/// What became of a reload, on the wire.
+/// Converts the result of a reload.
 pub(super) fn reloaded(outcome: Option<ReloadOutcome>) -> Result<pb::ReloadConfigResponse, Status> {
-    let outcome = outcome.ok_or_else(|| Status::internal("nobody looks at the config file any more; restart to take it up"))?;
+    let outcome = outcome.ok_or_else(|| Status::internal("the config file is no longer watched; restart to apply it"))?;
     let Reloaded { config_hash, changes, restart_needed } = outcome.map_err(Status::failed_precondition)?;
     let restart_needed = restart_needed.into_iter().map(str::to_owned).collect();
     // A config has 10,000 plans at most.
@@ -160,11 +159,11 @@ pub(super) fn batch_size(requests: usize) -> Status {
     Status::invalid_argument(format!("the batch has {requests} requests: send 1 to {BATCH_MAX}"))
 }
 
-/// Parsed once: a name that is a string is parsed anew for each look.
+/// Parsed once, since a name given as a string would be parsed for each lookup.
 static TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
-/// How long the caller waits; `None` without a deadline. Source: `grpc-timeout` of the gRPC wire protocol, at most eight digits
-/// and a unit.
+/// The caller's deadline; `None` without one or if it is malformed. Source: `grpc-timeout` of the gRPC wire protocol: at
+/// most eight digits and a unit.
 pub(super) fn caller_deadline(metadata: &MetadataMap) -> Option<CallerDeadline> {
     let text = metadata.as_ref().get(&TIMEOUT)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -181,7 +180,7 @@ pub(super) fn caller_deadline(metadata: &MetadataMap) -> Option<CallerDeadline> 
     Some(CallerDeadline::new(whole))
 }
 
-/// An answer on the wire.
+/// Converts a decision.
 pub(super) fn response(decision: Decision, detailed: bool) -> pb::ShouldAllowResponse {
     let (allowed, outcome) = (decision.allowed(), outcome(decision.outcome));
     let binding = decision.binding();
@@ -212,7 +211,7 @@ fn limit_status(status: &LimitStatus) -> pb::LimitStatus {
     }
 }
 
-/// A plan on the wire.
+/// Converts a plan.
 pub(super) fn plan(plan: &Plan) -> pb::Plan {
     pb::Plan {
         name: plan.name.to_string(),
@@ -282,9 +281,9 @@ fn decided_by(by: DecidedBy) -> pb::DecidedBy {
     }
 }
 
-/// Microseconds as they are: the wire's duration is finer, so nothing needs rounding here.
+/// Converts microseconds. The wire's duration is finer, so nothing is rounded.
 fn duration(us: u64) -> prost_types::Duration {
-    // Both parts are far within their types: u64 microseconds are below 2^45 seconds.
+    // Both parts fit: u64 microseconds are below 2^45 seconds.
     let (seconds, nanos) = (i64::try_from(us / 1_000_000), i32::try_from(us % 1_000_000 * 1_000));
     prost_types::Duration { seconds: seconds.unwrap_or(i64::MAX), nanos: nanos.unwrap_or(i32::MAX) }
 }

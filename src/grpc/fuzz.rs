@@ -1,4 +1,5 @@
-//! Any HTTP/2 frames, against a live server in this process: it never panics, every connection ends, and others are served.
+//! Sends any HTTP/2 frames to a server in this process. It never panics, every connection ends, and other connections are
+//! served.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::clock::SystemClock;
+use crate::fuzz::fuzz;
 use crate::limiter::{Limiter, Settings};
 use crate::plan::{Algorithm, Anchor, Limit, OnStoreFailure, Plan, PlanSet, Rule};
 use crate::store::{CAPACITY_MIN, MemoryStore};
@@ -41,20 +43,19 @@ type Piece = (u8, u8, u8, Vec<u8>);
 
 #[test]
 fn fuzz_frames() {
-    let (address, mut connections) = (server(), 0);
-    bolero::check!().with_type::<Vec<Piece>>().for_each(|pieces| {
+    let (address, connections) = (server(), AtomicU64::new(0));
+    fuzz!("frames", Vec<Piece>, |pieces: &Vec<Piece>| {
         let sent: Vec<u8> = PREFACE.iter().copied().chain(pieces.iter().flat_map(bytes_of)).collect();
         exchange(address, &sent);
-        if connections % CHECK_EVERY == 0 {
+        if connections.fetch_add(1, Ordering::Relaxed) % CHECK_EVERY == 0 {
             assert_served(address);
         }
-        connections += 1;
         assert_eq!(PANICS.load(Ordering::SeqCst), 0, "a worker panicked");
     });
 }
 
-/// Half of the kinds are whole frames of any sort; the others are parts of a call, so that more than the first frame is
-/// understood, or bytes that are no frame.
+/// More than half of the kinds are whole frames of any type. The others are parts of a valid call, so that the server
+/// understands more than the first frame, or bytes that are no frame.
 fn bytes_of((kind, flags, stream, bytes): &Piece) -> Vec<u8> {
     let stream = u32::from(*stream);
     match kind % 16 {
@@ -67,7 +68,7 @@ fn bytes_of((kind, flags, stream, bytes): &Piece) -> Vec<u8> {
     }
 }
 
-/// Sends the bytes, closes its side and reads until the server has closed, too; what the server said.
+/// Sends the bytes, closes its side and reads until the server closes, too. Returns what the server sent.
 fn exchange(address: &str, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(END_WITHIN)).unwrap();
@@ -75,11 +76,11 @@ fn exchange(address: &str, bytes: &[u8]) -> Vec<u8> {
     // The server may have closed before all is sent.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(Shutdown::Write);
-    let mut said = Vec::new();
-    if let Err(error) = stream.read_to_end(&mut said) {
+    let mut received = Vec::new();
+    if let Err(error) = stream.read_to_end(&mut received) {
         assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock, "the server keeps a connection whose peer has closed");
     }
-    said
+    received
 }
 
 fn assert_served(address: &str) {
@@ -120,17 +121,17 @@ fn headers(path: &str) -> Vec<u8> {
     fields.into_iter().flat_map(literal).collect()
 }
 
-/// One server for all inputs, until the process ends; its address.
+/// Returns the address of one server for all inputs, which runs until the process ends.
 fn server() -> &'static str {
     static ADDRESS: OnceLock<String> = OnceLock::new();
     ADDRESS.get_or_init(|| {
         count_panics();
-        let (tell, address) = std::sync::mpsc::channel();
+        let (sender, address) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
-                tell.send(listener.address().to_string()).unwrap();
+                sender.send(listener.address().to_string()).unwrap();
                 let workers = Workers::start(NonZeroUsize::MIN, |_| async { Ok(service()) }).await.unwrap();
                 serve(vec![listener], workers, std::future::pending()).await.unwrap();
             });
@@ -140,12 +141,12 @@ fn server() -> &'static str {
 }
 
 fn count_panics() {
-    let tell = std::panic::take_hook();
+    let previous = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if std::thread::current().name().is_some_and(|name| name.starts_with("worker")) {
             PANICS.fetch_add(1, Ordering::SeqCst);
         }
-        tell(panic);
+        previous(panic);
     }));
 }
 

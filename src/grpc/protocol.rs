@@ -1,15 +1,16 @@
-//! Whether a request is a gRPC call at all. Source: gRPC over HTTP/2, "Requests".
+//! Checks that a request is a gRPC call. Source: gRPC over HTTP/2, "Requests".
 
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use tonic::body::Body;
 
-/// What every gRPC message is labelled as; `+proto` is the same, any other suffix another encoding.
+/// The content type of gRPC. `+proto` means the same; any other suffix is another encoding.
 const CONTENT: &[u8] = b"application/grpc";
 const PROTO: &[u8] = b"+proto";
 
-/// The answer to a request that is no gRPC call: 405 to another method than POST, 415 to another content type. Such a request
-/// must not be decided: it would charge a key on behalf of a browser, a crawler or a client of another protocol.
+/// Returns the answer to a request that is no gRPC call: 405 for a method other than POST, 415 for another content type.
+/// Such a request must not be decided. It would charge a key on behalf of a browser, a crawler or a client of another
+/// protocol.
 pub(super) fn refuse<B>(request: &Request<B>) -> Option<Response<Body>> {
     if *request.method() != Method::POST {
         let mut response = empty(StatusCode::METHOD_NOT_ALLOWED);

@@ -1,6 +1,6 @@
-//! How the request of a call is received: whole, before anything is done with it, within a bound in bytes and one in time.
+//! Receives the request of a call: completely, before the call is handled, with a limit in bytes and one in time.
 //!
-//! What is received is held here and nowhere else, so what unfinished requests take is what was counted for them.
+//! Received bytes are held only here. So incomplete requests take exactly what was reserved for them.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -12,79 +12,86 @@ use hyper::body::{Body as HttpBody, Bytes, Frame, Incoming, SizeHint};
 use tokio::time::Sleep;
 use tonic::Status;
 
-use super::calls::{CallSeat, ConnectionCalls, Granted, Room, Unfinished};
+use super::calls::{ByteReservation, CallGrants, CallPermit, ConnectionCallLimits, Unfinished};
 use super::convert;
 
-/// Longest from the headers of a call to the end of its request. A client sends both at once; the largest batch takes this
-/// long at 100 KiB a second.
+/// Longest time from the headers of a call to the end of its request. A client sends both at once. The largest batch takes
+/// this long at 100 KiB a second.
 const RECEIVED_WITHIN: Duration = Duration::from_secs(10);
-/// Before each message of gRPC: whether it is compressed, and its length. Source: gRPC over HTTP/2, "Length-Prefixed-Message".
+/// Bytes before each gRPC message: the compression flag and the length. Source: gRPC over HTTP/2,
+/// "Length-Prefixed-Message".
 const PREFIX_BYTES: usize = 5;
-/// What a compressed message is taken for: text of keys and plans seldom shrinks further. One that does is bounded as well,
-/// by the largest message and by the seats of large calls.
+/// Assumed growth of a compressed message. Keys and plan names seldom compress better. A message that does is bounded by
+/// the largest message and by the permits of large calls.
 const INFLATED_TIMES: usize = 16;
-/// Up to so many bytes are paid for by the seat of their call.
+/// Messages up to this size need no reservation: the permit of the call covers them.
 pub(super) const SMALL_BYTES_MAX: usize = 2 << 10;
 
 /// A request that is being received.
-pub(super) struct Receiving {
-    /// `None` once it was received.
+pub(super) struct RequestReceiver {
+    /// `None` once it was received completely.
     request: Option<Request<Incoming>>,
-    calls: Rc<ConnectionCalls>,
+    calls: Rc<ConnectionCallLimits>,
     message_bytes_max: usize,
-    /// What came first, which mostly is all of it, and what came after it.
+    /// The first piece, which mostly is the whole message. Later pieces are appended to a copy of it in `rest`.
     first: Bytes,
     rest: Vec<u8>,
-    granted: Hold,
-    /// Whether its message is not small, and paid for.
-    has_room: bool,
-    /// Made when there is something to wait for, so that most calls need none.
-    late: Option<Pin<Box<Sleep>>>,
+    granted: ReceiveGrants,
+    /// Whether bytes were reserved for a message that is not small.
+    is_reserved: bool,
+    /// Created when the call has to wait, so that most calls need none.
+    timeout: Option<Pin<Box<Sleep>>>,
 }
 
-/// What was granted to a request.
-enum Hold {
-    /// It has not waited yet; the room is for one that is not small.
-    Own(Option<Granted>),
-    /// It waits, and may have to give way.
+/// What a request holds.
+enum ReceiveGrants {
+    /// The request has not waited yet. The reservation is there if its message is not small.
+    Held(Option<CallGrants>),
+    /// The request waits, and may be evicted.
     Waiting(Rc<Unfinished>),
 }
 
-/// A request that was received, and what was granted to it.
-pub(super) type Received = (Request<RequestBody>, Granted);
+/// A complete request, and what its call holds.
+pub(super) type Received = (Request<RequestBody>, CallGrants);
 
-impl Receiving {
-    /// Receives a request whose one message has no more than so many bytes.
-    pub(super) fn new(request: Request<Incoming>, message_bytes_max: usize, calls: Rc<ConnectionCalls>, seat: CallSeat) -> Self {
-        let (first, rest, granted) = (Bytes::new(), Vec::new(), Hold::Own(Some((seat, None))));
-        Self { request: Some(request), calls, message_bytes_max, first, rest, granted, has_room: false, late: None }
+impl RequestReceiver {
+    /// Receives a request with one message of at most `message_bytes_max` bytes.
+    pub(super) fn new(
+        request: Request<Incoming>,
+        message_bytes_max: usize,
+        calls: Rc<ConnectionCallLimits>,
+        permit: CallPermit,
+    ) -> Self {
+        let (first, rest, granted) = (Bytes::new(), Vec::new(), ReceiveGrants::Held(Some((permit, None))));
+        Self { request: Some(request), calls, message_bytes_max, first, rest, granted, is_reserved: false, timeout: None }
     }
 
-    /// Has this room already.
-    pub(super) fn with_room(mut self, room: Room) -> Self {
-        self.grant(room);
-        self.has_room = true;
+    /// Adds a reservation that was made before.
+    pub(super) fn with_reservation(mut self, reservation: ByteReservation) -> Self {
+        self.grant(reservation);
+        self.is_reserved = true;
         self
     }
 
-    fn grant(&mut self, room: Room) {
+    fn grant(&mut self, reservation: ByteReservation) {
         match &mut self.granted {
-            Hold::Own(Some((_, none))) => *none = Some(room),
-            Hold::Own(None) => {}
-            Hold::Waiting(unfinished) => unfinished.add(room),
+            ReceiveGrants::Held(Some((_, none))) => *none = Some(reservation),
+            ReceiveGrants::Held(None) => {}
+            ReceiveGrants::Waiting(unfinished) => unfinished.add(reservation),
         }
     }
 
-    /// The request, once it is whole. Errors: it is too large, there is no room for it, or it did not come in time.
+    /// Returns the request when it is complete. Errors: it is too large, there are no bytes left for it, the call was
+    /// evicted, or it took too long.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Received, Status>> {
         while let Some(request) = &mut self.request {
             let body = request.body_mut();
             let Poll::Ready(frame) = Pin::new(&mut *body).poll_frame(context) else { break };
             let ended = frame.is_none() || body.is_end_stream();
             match frame {
-                Some(Ok(frame)) => self.take(frame)?,
-                // The peer took it back: nobody hears the answer.
-                Some(Err(_)) => return Poll::Ready(Err(Status::cancelled("the request was taken back"))),
+                Some(Ok(frame)) => self.add(frame)?,
+                // The peer reset the stream, so the answer is not sent.
+                Some(Err(_)) => return Poll::Ready(Err(Status::cancelled("the client cancelled the call"))),
                 None => {}
             }
             if ended && let Some(request) = self.request.take() {
@@ -92,52 +99,52 @@ impl Receiving {
             }
         }
         let waiting = match &mut self.granted {
-            Hold::Waiting(unfinished) => unfinished,
-            Hold::Own(granted) => {
-                let Some((seat, room)) = granted.take() else { return Poll::Ready(Err(gave_way())) };
-                let unfinished = self.calls.wait(seat, room);
-                self.granted = Hold::Waiting(unfinished);
+            ReceiveGrants::Waiting(unfinished) => unfinished,
+            ReceiveGrants::Held(granted) => {
+                let Some((permit, reservation)) = granted.take() else { return Poll::Ready(Err(evicted())) };
+                let unfinished = self.calls.wait(permit, reservation);
+                self.granted = ReceiveGrants::Waiting(unfinished);
                 return self.poll(context);
             }
         };
         if waiting.is_evicted(context.waker()) {
-            return Poll::Ready(Err(gave_way()));
+            return Poll::Ready(Err(evicted()));
         }
-        let late = self.late.get_or_insert_with(|| Box::pin(tokio::time::sleep(RECEIVED_WITHIN)));
-        ready!(late.as_mut().poll(context));
+        let timeout = self.timeout.get_or_insert_with(|| Box::pin(tokio::time::sleep(RECEIVED_WITHIN)));
+        ready!(timeout.as_mut().poll(context));
         Poll::Ready(Err(Status::deadline_exceeded(format!("the request did not arrive within {RECEIVED_WITHIN:?}"))))
     }
 
-    fn take(&mut self, frame: Frame<Bytes>) -> Result<(), Status> {
-        // Trailers of a request mean nothing.
+    fn add(&mut self, frame: Frame<Bytes>) -> Result<(), Status> {
+        // gRPC requests have no trailers; any are ignored.
         let Ok(data) = frame.into_data() else { return Ok(()) };
         gather(&mut self.first, &mut self.rest, data, self.message_bytes_max)?;
-        let bytes = room_needed(self.begin(), self.message_bytes_max);
-        if !self.has_room && bytes > SMALL_BYTES_MAX {
-            let room = self.calls.room(bytes).ok_or_else(no_room)?;
-            self.has_room = true;
-            self.grant(room);
+        let bytes = bytes_needed(self.gathered(), self.message_bytes_max);
+        if !self.is_reserved && bytes > SMALL_BYTES_MAX {
+            let reservation = self.calls.reserve(bytes).ok_or_else(no_bytes_left)?;
+            self.is_reserved = true;
+            self.grant(reservation);
         }
         Ok(())
     }
 
-    fn begin(&self) -> &[u8] {
+    fn gathered(&self) -> &[u8] {
         if self.rest.is_empty() { &self.first } else { &self.rest }
     }
 
     fn received(&mut self, request: Request<Incoming>) -> Result<Received, Status> {
         let granted = match &mut self.granted {
-            Hold::Own(granted) => granted.take(),
-            Hold::Waiting(unfinished) => unfinished.release(),
+            ReceiveGrants::Held(granted) => granted.take(),
+            ReceiveGrants::Waiting(unfinished) => unfinished.release(),
         };
         let first = std::mem::take(&mut self.first);
         let whole = if self.rest.is_empty() { first } else { Bytes::from(std::mem::take(&mut self.rest)) };
-        let granted = granted.ok_or_else(gave_way)?;
+        let granted = granted.ok_or_else(evicted)?;
         Ok((request.map(|_| RequestBody::Whole(Some(whole))), granted))
     }
 }
 
-/// Adds what came to what came before it.
+/// Appends `data` to what was received before. Errors: the message is too large, or there is more than one.
 fn gather(first: &mut Bytes, rest: &mut Vec<u8>, data: Bytes, message_bytes_max: usize) -> Result<(), Status> {
     if first.is_empty() {
         *first = data;
@@ -148,46 +155,48 @@ fn gather(first: &mut Bytes, rest: &mut Vec<u8>, data: Bytes, message_bytes_max:
         rest.extend_from_slice(&data);
     }
     let gathered = if rest.is_empty() { first.as_ref() } else { rest };
-    match announced(gathered) {
+    match announced_bytes(gathered) {
         Some(bytes) if bytes > message_bytes_max => Err(too_large(bytes, message_bytes_max)),
         Some(bytes) if gathered.len() > PREFIX_BYTES + bytes => {
-            Err(Status::invalid_argument("a call of this method has one message"))
+            Err(Status::invalid_argument("a call of this method takes one message only"))
         }
         _ => Ok(()),
     }
 }
 
-/// Bytes of the message that begins so, as its prefix says, once that is there.
-fn announced(begin: &[u8]) -> Option<usize> {
-    let length = begin.get(1..PREFIX_BYTES)?.try_into().ok()?;
+/// Length of a message, in bytes, as its prefix says; `None` until the prefix is complete.
+fn announced_bytes(prefix: &[u8]) -> Option<usize> {
+    let length = prefix.get(1..PREFIX_BYTES)?.try_into().ok()?;
     usize::try_from(u32::from_be_bytes(length)).ok()
 }
 
-/// What a message that begins so takes once it is read.
-fn room_needed(begin: &[u8], message_bytes_max: usize) -> usize {
-    let is_compressed = begin.first().is_some_and(|flag| *flag != 0);
+/// Bytes that the message takes once it is decompressed, judged by its prefix.
+fn bytes_needed(prefix: &[u8], message_bytes_max: usize) -> usize {
+    let is_compressed = prefix.first().is_some_and(|flag| *flag != 0);
     let growth = if is_compressed { INFLATED_TIMES } else { 1 };
-    announced(begin).map_or(0, |bytes| bytes.saturating_mul(growth).min(message_bytes_max))
+    announced_bytes(prefix).map_or(0, |bytes| bytes.saturating_mul(growth).min(message_bytes_max))
 }
 
 fn too_large(bytes: usize, most: usize) -> Status {
     Status::out_of_range(format!("the message has {bytes} bytes; this method takes {most} at most"))
 }
 
-fn gave_way() -> Status {
-    convert::overloaded("this server holds as many calls as it may, and this one has waited longest for its request; ask again")
+fn evicted() -> Status {
+    convert::overloaded(
+        "this server holds as many calls as it may, and this call waited longest for the rest of its request; try again",
+    )
 }
 
-/// There is no room for a large message.
-pub(super) fn no_room() -> Status {
-    convert::overloaded("this server holds as many bytes of large messages as it may; ask again in a moment")
+/// The status of a call for whose large message no bytes are left.
+pub(super) fn no_bytes_left() -> Status {
+    convert::overloaded("this server holds as many bytes of large messages as it may; try again in a moment")
 }
 
-/// A request as a service reads it.
+/// The body of a request, as a service reads it.
 pub(super) enum RequestBody {
-    /// All of it is there; `None` once it was read.
+    /// The complete message; `None` once it was read.
     Whole(Option<Bytes>),
-    /// Its messages come one after another.
+    /// Messages that arrive one after another.
     Stream(Incoming),
 }
 
@@ -230,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_gathered_however_it_is_cut_and_no_more_than_it_announced() {
+    fn a_message_is_gathered_however_it_is_split_and_only_up_to_its_announced_length() {
         let message = [0, 0, 0, 0, 3, 1, 2, 3];
         for cut in 0..message.len() {
             for other in cut..message.len() {
@@ -240,15 +249,15 @@ mod tests {
             }
         }
         assert_eq!(gathered(&[&message, &[0]], 3), Err(tonic::Code::InvalidArgument));
-        // What is too large is known by its first bytes.
+        // The prefix alone shows that a message is too large.
         assert_eq!(gathered(&[&[0, 0, 0x10], &[0, 1]], 1 << 20), Err(tonic::Code::OutOfRange));
     }
 
     #[test]
-    fn a_compressed_message_takes_room_for_what_it_may_become() {
-        assert_eq!(room_needed(&[0, 0, 0, 4, 0], 1 << 20), 1024);
-        assert_eq!(room_needed(&[1, 0, 0, 4, 0], 1 << 20), 16 << 10);
-        assert_eq!(room_needed(&[1, 0, 4, 0, 0], 1 << 20), 1 << 20);
-        assert_eq!(room_needed(&[0, 0, 0, 4], 1 << 20), 0);
+    fn a_compressed_message_reserves_bytes_for_what_it_may_become() {
+        assert_eq!(bytes_needed(&[0, 0, 0, 4, 0], 1 << 20), 1024);
+        assert_eq!(bytes_needed(&[1, 0, 0, 4, 0], 1 << 20), 16 << 10);
+        assert_eq!(bytes_needed(&[1, 0, 4, 0, 0], 1 << 20), 1 << 20);
+        assert_eq!(bytes_needed(&[0, 0, 0, 4], 1 << 20), 0);
     }
 }

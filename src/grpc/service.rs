@@ -7,7 +7,7 @@ use futures_util::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::convert;
-use super::leaving::{self, Leaving};
+use super::drain::{self, DrainSignal};
 use super::pb;
 use super::pb::rate_limit_service_server::RateLimitService;
 use super::{span, stream};
@@ -16,8 +16,8 @@ use crate::limiter::{BATCH_MAX, CallerDeadline, Limiter};
 use crate::store::Store;
 use crate::trace;
 
-/// What tonic's handlers return.
-type Answering<'f, T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send + 'f>>;
+/// The return type of tonic's handlers.
+type ResponseFuture<'f, T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send + 'f>>;
 
 /// `RateLimitService` over a limiter.
 pub struct Service<S> {
@@ -31,28 +31,28 @@ impl<S> Clone for Service<S> {
 }
 
 impl<S: Store> Service<S> {
-    /// Answers by `limiter`.
+    /// A service that asks `limiter`.
     pub fn new(limiter: Arc<Limiter<S>>) -> Self {
         Self { limiter }
     }
 }
 
-/// One result per request, same order. Errors: the caller's deadline passed, which ends the call as a whole.
+/// Returns one result per request, in the same order. Errors: the caller's deadline passed, which ends the whole call.
 async fn decide_batch<S: Store>(
     limiter: &Limiter<S>,
     requests: Vec<pb::ShouldAllowRequest>,
     caller: Option<CallerDeadline>,
 ) -> Result<Vec<pb::ShouldAllowResult>, Status> {
-    let (parsed, questions) = convert::questions(requests);
-    let decisions = limiter.decide_batch(questions, caller).await;
+    let (parsed, checks) = convert::check_requests(requests);
+    let decisions = limiter.decide_batch(checks, caller).await;
     Ok(convert::results(parsed, decisions.map_err(|refused| convert::refusal(&refused))?))
 }
 
 #[tonic::async_trait]
 impl<S: Store> RateLimitService for Service<S> {
-    /// Not async itself: what is done before the store is asked is no part of the future that waits for it, which is
-    /// allocated for each decision.
-    fn should_allow<'a, 'f>(&'a self, request: Request<pb::ShouldAllowRequest>) -> Answering<'f, pb::ShouldAllowResponse>
+    /// Not an async function: what is done before the store is asked thus stays out of the future, which is allocated for
+    /// each decision.
+    fn should_allow<'a, 'f>(&'a self, request: Request<pb::ShouldAllowRequest>) -> ResponseFuture<'f, pb::ShouldAllowResponse>
     where
         'a: 'f,
         Self: 'f,
@@ -60,13 +60,13 @@ impl<S: Store> RateLimitService for Service<S> {
         let span = span::begin("tollgate.v1.RateLimitService/ShouldAllow", request.metadata());
         let caller = convert::caller_deadline(request.metadata());
         let detailed = request.get_ref().detailed;
-        let question = match convert::question(request.into_inner()) {
-            Ok(question) => question,
+        let check = match convert::check_request(request.into_inner()) {
+            Ok(check) => check,
             Err(status) => return Box::pin(std::future::ready(Err(span::failed(&span, status)))),
         };
-        trace::plan(&span, &question.plan);
+        trace::plan(&span, &check.plan);
         Box::pin(async move {
-            let decision = self.limiter.decide(question, caller).await;
+            let decision = self.limiter.decide(check, caller).await;
             let decision = decision.map_err(|refused| span::failed(&span, convert::refusal(&refused)))?;
             span::answered(&span, &decision);
             Ok(Response::new(convert::response(decision, detailed)))
@@ -94,9 +94,9 @@ impl<S: Store> RateLimitService for Service<S> {
         &self,
         request: Request<Streaming<pb::ShouldAllowStreamRequest>>,
     ) -> Result<Response<Self::ShouldAllowStreamStream>, Status> {
-        let (limiter, leaving) = (self.limiter.clone(), request.extensions().get::<Leaving>().cloned());
+        let (limiter, drain) = (self.limiter.clone(), request.extensions().get::<DrainSignal>().cloned());
         let caller = convert::caller_deadline(request.metadata());
-        // Its deadline is the stream's, which ends with it; the requests in it have none of their own.
+        // The caller's deadline applies to the stream as a whole; the requests in it have none of their own.
         let decide = move |requests: Vec<pb::ShouldAllowRequest>| {
             let limiter = limiter.clone();
             async move {
@@ -105,27 +105,27 @@ impl<S: Store> RateLimitService for Service<S> {
                 results.unwrap_or_else(|status| vec![convert::error_result(&status); count])
             }
         };
-        let answers = leaving::until(leaving, request.into_inner(), |requests| stream::answers(requests, decide));
-        Ok(Response::new(Box::pin(stream::until(caller.map(CallerDeadline::left), answers))))
+        let answers = drain::until_drain(drain, request.into_inner(), |requests| stream::decide_in_batches(requests, decide));
+        Ok(Response::new(Box::pin(stream::until_deadline(caller.map(CallerDeadline::left), answers))))
     }
 
     async fn peek(&self, request: Request<pb::PeekRequest>) -> Result<Response<pb::PeekResponse>, Status> {
         let span = span::begin("tollgate.v1.RateLimitService/Peek", request.metadata());
         let caller = convert::caller_deadline(request.metadata());
         let pb::PeekRequest { key, plan, cost } = request.into_inner();
-        let question = convert::question(pb::ShouldAllowRequest { key, plan, cost, detailed: true });
-        let mut question = question.map_err(|status| span::failed(&span, status))?;
-        question.mode = Mode::Peek;
-        trace::plan(&span, &question.plan);
-        let decision = self.limiter.decide(question, caller).await;
+        let check = convert::check_request(pb::ShouldAllowRequest { key, plan, cost, detailed: true });
+        let mut check = check.map_err(|status| span::failed(&span, status))?;
+        check.mode = Mode::Peek;
+        trace::plan(&span, &check.plan);
+        let decision = self.limiter.decide(check, caller).await;
         let decision = decision.map_err(|refused| span::failed(&span, convert::refusal(&refused)))?;
         span::answered(&span, &decision);
         Ok(Response::new(pb::PeekResponse { answer: Some(convert::response(decision, true)) }))
     }
 
     async fn list_plans(&self, _: Request<pb::ListPlansRequest>) -> Result<Response<pb::ListPlansResponse>, Status> {
-        let edition = self.limiter.edition();
-        let plans = edition.plans().iter().map(|plan| convert::plan(plan)).collect();
-        Ok(Response::new(pb::ListPlansResponse { plans, config_hash: edition.config_hash().to_owned() }))
+        let snapshot = self.limiter.snapshot();
+        let plans = snapshot.plans().iter().map(|plan| convert::plan(plan)).collect();
+        Ok(Response::new(pb::ListPlansResponse { plans, config_hash: snapshot.config_hash().to_owned() }))
     }
 }

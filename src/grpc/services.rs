@@ -1,5 +1,5 @@
-//! What a connection is served: the decider directly, since each decision pays for what stands before it; health and
-//! reflection by way of tonic's router.
+//! The services of a connection. `RateLimitService` is called directly, since every layer before it costs each decision.
+//! Health and reflection go through tonic's router.
 
 use std::convert::Infallible;
 use std::rc::Rc;
@@ -12,107 +12,109 @@ use tonic::codegen::Service as _;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::{Health, HealthServer};
 
-use super::answer::{Answer, Answering, Handle, SentBody};
-use super::calls::{Calls, ConnectionCalls, Kind};
+use super::answer::{CallFuture, RequestHandler, ResponseFuture, SentBody};
+use super::calls::{CallLimits, ConnectionCallLimits, Kind};
 use super::convert;
-use super::leaving::Leaving;
+use super::drain::DrainSignal;
 use super::pb::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
 use super::protocol;
-use super::receive::{Receiving, RequestBody, SMALL_BYTES_MAX, no_room};
+use super::receive::{RequestBody, RequestReceiver, SMALL_BYTES_MAX, no_bytes_left};
 
-/// Largest request: a batch of 1,000 with the longest keys and names is below.
+/// Largest request, in bytes: more than a batch of 1,000 with the longest keys and names.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
-/// Largest request for one decision, and largest message of a stream: the longest key and name take 600 bytes, and one three
-/// times as long is still told what is wrong with it.
+/// Largest request for one decision, and largest message of a stream, in bytes. The longest key and name take 600 bytes. A
+/// message three times as long still gets an error that names the fault.
 const DECISION_BYTES_MAX: usize = SMALL_BYTES_MAX;
-/// What a list of plans is taken for until it is there: 10,000 plans of two limits.
+/// Bytes reserved for a list of plans before its size is known: 10,000 plans of two limits.
 const LIST_BYTES: usize = 1 << 20;
-/// Of the paths of the decider's methods.
+/// Prefix of the paths of `RateLimitService`.
 const DECIDER: &str = "/tollgate.v1.RateLimitService/";
-/// The one method whose answer is large and whose request is not.
+/// The only method with a small request and a large answer.
 const LIST: &str = "/tollgate.v1.RateLimitService/ListPlans";
-/// How a probe asks.
+/// The method that probes call.
 const CHECK: &str = "/grpc.health.v1.Health/Check";
 
-/// Every service of a worker.
+/// All services of a worker.
 pub(super) struct Services<T> {
-    decider: RateLimitServiceServer<T>,
-    /// The same for large messages.
-    large: RateLimitServiceServer<T>,
-    others: Routes,
-    calls: Calls,
+    rate_limit: RateLimitServiceServer<T>,
+    /// The same service with the limit for large messages.
+    rate_limit_large: RateLimitServiceServer<T>,
+    other_routes: Routes,
+    calls: CallLimits,
 }
 
 impl<T: RateLimitService> Services<T> {
-    /// Serves `service`, beside what [`others`] made, to as many calls as `calls` has seats.
-    pub(super) fn new(service: T, others: Routes, calls: Calls) -> Self {
-        // What is inflated has the same bound as what is sent.
-        let decider = RateLimitServiceServer::new(service).accept_compressed(CompressionEncoding::Gzip);
-        let large = decider.clone().max_decoding_message_size(REQUEST_BYTES_MAX);
-        Self { decider: decider.max_decoding_message_size(DECISION_BYTES_MAX), large, others, calls }
+    /// Serves `service` and the routes of [`health_and_reflection`], within the limits of `calls`.
+    pub(super) fn new(service: T, other_routes: Routes, calls: CallLimits) -> Self {
+        // The size limit holds before and after decompression.
+        let rate_limit = RateLimitServiceServer::new(service).accept_compressed(CompressionEncoding::Gzip);
+        let rate_limit_large = rate_limit.clone().max_decoding_message_size(REQUEST_BYTES_MAX);
+        Self { rate_limit: rate_limit.max_decoding_message_size(DECISION_BYTES_MAX), rate_limit_large, other_routes, calls }
     }
 
-    /// The calls of all connections.
-    pub(super) fn calls(&self) -> &Calls {
+    /// The call limits of all connections.
+    pub(super) fn calls(&self) -> &CallLimits {
         &self.calls
     }
 
-    /// For one more connection, which tells by `leaving` that it is to end.
-    pub(super) fn desk(self: &Rc<Self>, calls: Rc<ConnectionCalls>, leaving: Leaving) -> Desk<T> {
-        Desk { services: self.clone(), calls, leaving }
+    /// Returns the services of a new connection. `drain` tells its streams to end.
+    pub(super) fn for_connection(self: &Rc<Self>, calls: Rc<ConnectionCallLimits>, drain: DrainSignal) -> ConnectionServices<T> {
+        ConnectionServices { services: self.clone(), calls, drain }
     }
 }
 
-/// The services as one connection has them.
-pub(super) struct Desk<T> {
+/// The services of one connection.
+pub(super) struct ConnectionServices<T> {
     services: Rc<Services<T>>,
-    calls: Rc<ConnectionCalls>,
-    leaving: Leaving,
+    calls: Rc<ConnectionCallLimits>,
+    drain: DrainSignal,
 }
 
-impl<T: RateLimitService> hyper::service::Service<Request<Incoming>> for Desk<T> {
+impl<T: RateLimitService> hyper::service::Service<Request<Incoming>> for ConnectionServices<T> {
     type Response = Response<SentBody>;
     type Error = Infallible;
-    type Future = Answer<Handler<T>>;
+    type Future = CallFuture<Handler<T>>;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         let calls = self.calls.clone();
         if let Some(refused) = protocol::refuse(&request) {
-            return Answer::at_once(refused, calls);
+            return CallFuture::immediate(refused, calls);
         }
         let kind = kind(request.uri().path());
-        let Some(seat) = calls.seat(kind) else { return Answer::at_once(too_many_calls().into_http(), calls) };
+        let Some(permit) = calls.permit(kind) else { return CallFuture::immediate(too_many_calls().into_http(), calls) };
         let handler = Handler { services: self.services.clone(), kind };
-        let receiving = match kind {
-            Kind::Decision | Kind::Check => Receiving::new(request, DECISION_BYTES_MAX, calls.clone(), seat),
-            Kind::Large if request.uri().path() == LIST => match calls.room(LIST_BYTES) {
-                Some(room) => Receiving::new(request, DECISION_BYTES_MAX, calls.clone(), seat).with_room(room),
-                None => return Answer::at_once(no_room().into_http(), calls),
+        let receiver = match kind {
+            Kind::Decision | Kind::Check => RequestReceiver::new(request, DECISION_BYTES_MAX, calls.clone(), permit),
+            Kind::Large if request.uri().path() == LIST => match calls.reserve(LIST_BYTES) {
+                Some(reservation) => {
+                    RequestReceiver::new(request, DECISION_BYTES_MAX, calls.clone(), permit).with_reservation(reservation)
+                }
+                None => return CallFuture::immediate(no_bytes_left().into_http(), calls),
             },
-            Kind::Large => Receiving::new(request, REQUEST_BYTES_MAX, calls.clone(), seat),
+            Kind::Large => RequestReceiver::new(request, REQUEST_BYTES_MAX, calls.clone(), permit),
             Kind::Stream | Kind::Other => {
-                request.extensions_mut().insert(self.leaving.clone());
-                return Answer::stream(handler.handle(request.map(RequestBody::Stream)), calls, seat);
+                request.extensions_mut().insert(self.drain.clone());
+                return CallFuture::stream(handler.handle(request.map(RequestBody::Stream)), calls, permit);
             }
         };
-        Answer::received(receiving, handler, calls)
+        CallFuture::after_request(receiver, handler, calls)
     }
 }
 
-/// What answers a call of this kind.
+/// Handles a call of this kind.
 pub(super) struct Handler<T> {
     services: Rc<Services<T>>,
     kind: Kind,
 }
 
-impl<T: RateLimitService> Handle for Handler<T> {
-    fn handle(&self, request: Request<RequestBody>) -> Answering {
+impl<T: RateLimitService> RequestHandler for Handler<T> {
+    fn handle(&self, request: Request<RequestBody>) -> ResponseFuture {
         let services = &self.services;
-        // The services are always ready, so none is asked whether it is.
+        // These services are always ready, so `poll_ready` is not called.
         match self.kind {
-            Kind::Decision | Kind::Stream => services.decider.clone().call(request),
-            Kind::Large => services.large.clone().call(request),
-            Kind::Check | Kind::Other => Box::pin(services.others.clone().call(request)),
+            Kind::Decision | Kind::Stream => services.rate_limit.clone().call(request),
+            Kind::Large => services.rate_limit_large.clone().call(request),
+            Kind::Check | Kind::Other => Box::pin(services.other_routes.clone().call(request)),
         }
     }
 }
@@ -128,21 +130,21 @@ fn kind(path: &str) -> Kind {
 }
 
 fn too_many_calls() -> Status {
-    convert::overloaded("this server holds as many calls as it may; ask again in a moment")
+    convert::overloaded("this server holds as many calls as it may; try again in a moment")
 }
 
-/// Health and reflection, which tells of the services that these descriptors have.
-pub(super) fn others(health: HealthServer<impl Health>, descriptors: &[u8]) -> Routes {
+/// Health and reflection. Reflection describes the services of `descriptors` and health.
+pub(super) fn health_and_reflection(health: HealthServer<impl Health>, descriptors: &[u8]) -> Routes {
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(descriptors)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
-    // Both generations: ghz and older grpcurl know only v1alpha.
+    // Both versions of reflection: ghz and older grpcurl know only v1alpha.
     let (v1, v1alpha) = (reflection().build_v1(), reflection().build_v1alpha());
     let v1 = v1.expect("descriptors that this build made decode").accept_compressed(CompressionEncoding::Gzip);
     let v1alpha = v1alpha.expect("descriptors that this build made decode").accept_compressed(CompressionEncoding::Gzip);
-    // A client that compresses its calls compresses these too.
+    // A client that compresses its calls also compresses calls to these services.
     Routes::new(health.accept_compressed(CompressionEncoding::Gzip).max_decoding_message_size(DECISION_BYTES_MAX))
         .add_service(v1.max_decoding_message_size(DECISION_BYTES_MAX))
         .add_service(v1alpha.max_decoding_message_size(DECISION_BYTES_MAX))
@@ -156,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_method_of_the_decider_has_its_kind() {
+    fn every_method_of_the_rate_limit_service_has_its_kind() {
         assert_eq!(DECIDER, format!("/{}/", crate::grpc::pb::rate_limit_service_server::SERVICE_NAME));
         let file = prost_types::FileDescriptorSet::decode(crate::grpc::pb::FILE_DESCRIPTOR_SET).unwrap();
         let services = file.file.iter().flat_map(|file| &file.service);

@@ -1,4 +1,4 @@
-//! The span of a call, in gRPC's words. Names are those of OpenTelemetry's semantic conventions for RPC.
+//! The trace span of a gRPC call. Names are those of OpenTelemetry's semantic conventions for RPC.
 
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
@@ -8,8 +8,8 @@ use super::code::name;
 use crate::decision::Decision;
 use crate::trace;
 
-/// Begins the span of a call of this method, `package.Service/Method`, if it is traced. It ends when it is dropped, also when
-/// the caller goes away.
+/// Begins the span of a call of this method, `package.Service/Method`, if the call is traced. The span ends when it is
+/// dropped, also when the caller goes away.
 pub(super) fn begin(method: &'static str, metadata: &MetadataMap) -> Span {
     let span = trace::call(method, |name| metadata.get(name)?.to_str().ok());
     if !span.is_none() {
@@ -18,7 +18,7 @@ pub(super) fn begin(method: &'static str, metadata: &MetadataMap) -> Span {
     span
 }
 
-/// Notes a decision, with which its call succeeds.
+/// Records a decision and the success of the call.
 pub(super) fn answered(span: &Span, decision: &Decision) {
     if !span.is_none() {
         trace::decided(span, decision.outcome.word(), decision.decided_by.word());
@@ -26,18 +26,18 @@ pub(super) fn answered(span: &Span, decision: &Decision) {
     }
 }
 
-/// Notes that the call succeeds.
+/// Records that the call succeeded.
 pub(super) fn succeeded(span: &Span) {
     if !span.is_none() {
         span.record("rpc.response.status_code", name(Code::Ok));
     }
 }
 
-/// Notes the status that the call fails with, which is returned as it is.
+/// Records the status that the call failed with, and returns it.
 pub(super) fn failed(span: &Span, status: Status) -> Status {
     if !span.is_none() {
         span.record("rpc.response.status_code", name(status.code()));
-        // What the caller did wrong is no error of the server's.
+        // Errors of the caller do not mark the span as failed.
         if matches!(status.code(), Code::Unknown | Code::DeadlineExceeded | Code::Internal | Code::Unavailable) {
             span.record("otel.status_code", "ERROR");
         }

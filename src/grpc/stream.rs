@@ -1,7 +1,7 @@
-//! The answers of one stream: all requests that have come by the time it is looked at are decided as one batch.
+//! Answers one stream. All requests that have arrived when the stream is polled are decided as one batch.
 //!
-//! What comes at once costs one future, one place in the store's queue and one wait, not one of each per request; a request
-//! that comes alone waits for nobody.
+//! So requests that arrive together cost one future, one place in the store's queue and one wait. A request that arrives
+//! alone does not wait for others.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -16,42 +16,49 @@ use tonic::Status;
 
 use super::pb::{ShouldAllowRequest, ShouldAllowResult, ShouldAllowStreamRequest, ShouldAllowStreamResponse};
 
-/// Requests of one stream that are decided at once. Beyond, none is read until an answer has been taken, so neither a
-/// flood nor a slow reader costs memory.
+/// Most requests of one stream that are decided at once. At that number, none is read until an answer has been taken. So
+/// neither a flood nor a slow reader costs memory.
 const IN_FLIGHT: usize = 64;
 
-/// Answers to `requests`, each once: in any order, but those to what was read together come together. After a request that
-/// cannot be read come the answers to those before it, and then its error.
-pub(super) fn answers<R, D, F>(requests: R, decide: D) -> Answers<R, D, F>
+/// Answers each of `requests` once. Answers come in any order, but those to requests read together come together. An error
+/// of `requests` comes after the answers to all requests before it.
+pub(super) fn decide_in_batches<R, D, F>(requests: R, decide: D) -> BatchedAnswers<R, D, F>
 where
     R: Stream<Item = Result<ShouldAllowStreamRequest, Status>> + Unpin,
     D: Fn(Vec<ShouldAllowRequest>) -> F + Unpin,
     F: Future<Output = Vec<ShouldAllowResult>>,
 {
-    Answers { requests: Some(requests), decide, deciding: FuturesUnordered::new(), ready: VecDeque::new(), open: 0, error: None }
+    BatchedAnswers {
+        requests: Some(requests),
+        decide,
+        deciding: FuturesUnordered::new(),
+        ready: VecDeque::new(),
+        in_flight: 0,
+        error: None,
+    }
 }
 
-/// See [`answers`].
-pub(super) struct Answers<R, D, F> {
-    /// `None` when they have ended.
+/// See [`decide_in_batches`].
+pub(super) struct BatchedAnswers<R, D, F> {
+    /// `None` once they have ended.
     requests: Option<R>,
-    /// One result per request, same order.
+    /// Returns one result per request, in the same order.
     decide: D,
-    deciding: FuturesUnordered<Deciding<F>>,
+    deciding: FuturesUnordered<PendingBatch<F>>,
     ready: VecDeque<ShouldAllowStreamResponse>,
-    /// Requests that were read and whose answers were not taken.
-    open: usize,
-    /// What the requests ended with.
+    /// Requests that were read and whose answers were not yet taken.
+    in_flight: usize,
+    /// The error that the requests ended with.
     error: Option<Status>,
 }
 
-/// Requests that are decided together.
-struct Deciding<F> {
+/// A batch that is being decided.
+struct PendingBatch<F> {
     ids: Vec<u64>,
     results: Pin<Box<F>>,
 }
 
-impl<F: Future<Output = Vec<ShouldAllowResult>>> Future for Deciding<F> {
+impl<F: Future<Output = Vec<ShouldAllowResult>>> Future for PendingBatch<F> {
     type Output = (Vec<u64>, Vec<ShouldAllowResult>);
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -59,24 +66,24 @@ impl<F: Future<Output = Vec<ShouldAllowResult>>> Future for Deciding<F> {
     }
 }
 
-impl<R, D, F> Answers<R, D, F>
+impl<R, D, F> BatchedAnswers<R, D, F>
 where
     R: Stream<Item = Result<ShouldAllowStreamRequest, Status>> + Unpin,
     D: Fn(Vec<ShouldAllowRequest>) -> F,
     F: Future<Output = Vec<ShouldAllowResult>>,
 {
-    /// Reads what has come, as far as there is room for it, and begins to decide it.
+    /// Reads the requests that have arrived, up to [`IN_FLIGHT`], and begins to decide them.
     fn read(&mut self, context: &mut Context<'_>) {
-        let (mut ids, mut asked) = (Vec::new(), Vec::new());
-        while self.open < IN_FLIGHT
+        let (mut ids, mut batch) = (Vec::new(), Vec::new());
+        while self.in_flight < IN_FLIGHT
             && let Some(requests) = &mut self.requests
             && let Poll::Ready(next) = requests.poll_next_unpin(context)
         {
             match next {
                 Some(Ok(ShouldAllowStreamRequest { id, request })) => {
                     ids.push(id);
-                    asked.push(request.unwrap_or_default());
-                    self.open += 1;
+                    batch.push(request.unwrap_or_default());
+                    self.in_flight += 1;
                 }
                 end => {
                     self.error = end.and_then(Result::err);
@@ -85,12 +92,12 @@ where
             }
         }
         if !ids.is_empty() {
-            self.deciding.push(Deciding { ids, results: Box::pin((self.decide)(asked)) });
+            self.deciding.push(PendingBatch { ids, results: Box::pin((self.decide)(batch)) });
         }
     }
 }
 
-impl<R, D, F> Stream for Answers<R, D, F>
+impl<R, D, F> Stream for BatchedAnswers<R, D, F>
 where
     R: Stream<Item = Result<ShouldAllowStreamRequest, Status>> + Unpin,
     D: Fn(Vec<ShouldAllowRequest>) -> F + Unpin,
@@ -101,7 +108,7 @@ where
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
             if let Some(answer) = self.ready.pop_front() {
-                self.open -= 1;
+                self.in_flight -= 1;
                 return Poll::Ready(Some(Ok(answer)));
             }
             self.read(context);
@@ -117,9 +124,9 @@ where
     }
 }
 
-/// Passes answers on until the caller's deadline, which is `left` from now. They end as DEADLINE_EXCEEDED then, as the calls of a
-/// client do that is its own judge; what was asked and not answered by then may have been charged.
-pub(super) fn until<T>(
+/// Passes answers on until the caller's deadline, which is `left` from now. Then they end with DEADLINE_EXCEEDED, as the
+/// client's own timer would end the call. Requests without an answer by then may have been charged.
+pub(super) fn until_deadline<T>(
     left: Option<Duration>,
     answers: impl Stream<Item = Result<T, Status>>,
 ) -> impl Stream<Item = Result<T, Status>> {
@@ -129,7 +136,7 @@ pub(super) fn until<T>(
         async move {
             match left {
                 None => std::future::pending().await,
-                // A timer rounds up, and here is nothing to wait for.
+                // A timer would round up, and nothing is left to wait for.
                 Some(left) if left.is_zero() => {}
                 Some(left) => tokio::time::sleep(left).await,
             }
@@ -155,26 +162,26 @@ mod tests {
     use super::*;
 
     type Asked = Result<ShouldAllowStreamRequest, Status>;
-    /// Requests of each batch, and what lets its answers go.
+    /// For each batch, its number of requests and a sender that lets its answers go.
     type Batches = Rc<RefCell<Vec<(usize, oneshot::Sender<()>)>>>;
 
     fn asked(id: u64) -> Asked {
         Ok(ShouldAllowStreamRequest { id, request: None })
     }
 
-    /// What is sent is asked; each batch is noted, and answered when it is let go.
+    /// A stream whose requests come from the sender. Each batch is recorded, and answered when the test lets it go.
     fn exchange() -> (mpsc::UnboundedSender<Asked>, Batches, impl Stream<Item = Result<ShouldAllowStreamResponse, Status>>) {
         let ((ask, mut requests), batches) = (mpsc::unbounded_channel(), Batches::default());
-        let noted = batches.clone();
+        let recorded = batches.clone();
         let decide = move |requests: Vec<ShouldAllowRequest>| {
             let (go, gone) = oneshot::channel();
-            noted.borrow_mut().push((requests.len(), go));
+            recorded.borrow_mut().push((requests.len(), go));
             async move {
                 gone.await.unwrap();
                 vec![ShouldAllowResult::default(); requests.len()]
             }
         };
-        (ask, batches, answers(stream::poll_fn(move |context| requests.poll_recv(context)), decide))
+        (ask, batches, decide_in_batches(stream::poll_fn(move |context| requests.poll_recv(context)), decide))
     }
 
     fn let_go(batches: &Batches, batch: usize) {
@@ -190,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_has_come_is_one_batch_and_what_comes_later_does_not_wait_for_it() {
+    async fn requests_that_arrived_are_one_batch_and_later_ones_do_not_wait_for_it() {
         let (ask, batches, mut answers) = exchange();
         (0..3).for_each(|id| ask.send(asked(id)).unwrap());
         assert!(poll!(answers.next()).is_pending());
@@ -207,7 +214,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_more_is_read_than_has_room_until_answers_are_taken() {
+    async fn no_more_is_read_than_may_be_in_flight_until_answers_are_taken() {
         let (ask, batches, mut answers) = exchange();
         (0..100).for_each(|id| ask.send(asked(id)).unwrap());
         assert!(poll!(answers.next()).is_pending());
@@ -223,7 +230,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_error_comes_after_the_answers_to_what_was_read_before_it() {
+    async fn an_error_comes_after_the_answers_to_the_requests_before_it() {
         let (ask, batches, mut answers) = exchange();
         for request in [asked(1), asked(2), Err(Status::invalid_argument("no message")), asked(3)] {
             ask.send(request).unwrap();
@@ -240,14 +247,14 @@ mod tests {
     async fn a_stream_ends_at_its_caller_s_deadline_and_one_without_time_asks_nothing() {
         for left in [Duration::ZERO, Duration::from_millis(1)] {
             let (ask, batches, answers) = exchange();
-            let mut answers = std::pin::pin!(until(Some(left), answers));
+            let mut answers = std::pin::pin!(until_deadline(Some(left), answers));
             ask.send(asked(1)).unwrap();
             assert_eq!(answers.next().await.unwrap().unwrap_err().code(), tonic::Code::DeadlineExceeded);
             assert!(answers.next().await.is_none());
             assert_eq!(sizes(&batches).len(), usize::from(!left.is_zero()));
         }
         let (ask, batches, answers) = exchange();
-        let mut answers = std::pin::pin!(until(Some(Duration::from_secs(3600)), answers));
+        let mut answers = std::pin::pin!(until_deadline(Some(Duration::from_secs(3600)), answers));
         ask.send(asked(1)).unwrap();
         assert!(poll!(answers.next()).is_pending());
         let_go(&batches, 0);

@@ -1,7 +1,7 @@
-//! Domain types to answers on the wire; the only place that knows both.
+//! Converts domain types to HTTP responses. Only this module knows both.
 //!
-//! Header fields are those of draft-ietf-httpapi-ratelimit-headers-11: whole seconds, rounded up, so that nobody is told to
-//! come back too early.
+//! Header fields are those of draft-ietf-httpapi-ratelimit-headers-11: whole seconds, rounded up, so that no client returns
+//! too early.
 
 #![cfg_attr(
     not(test),
@@ -30,11 +30,11 @@ const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy"
 /// Problem types of the draft.
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
-/// What a caller that was shed is told to wait, in seconds: the least that the header can say.
+/// Wait suggested to a caller refused because of overload, in seconds: the least that the header can express.
 const RETRY_OVERLOADED_AFTER_S: u64 = 1;
 const SECOND_US: u64 = 1_000_000;
 
-/// The answer to a caller that may go on: nothing in it but header fields, unless it wants JSON.
+/// The response to an allowed request: only header fields, unless the caller wants JSON.
 pub(super) fn allowed(decision: &Decision, plan: &Plan, wants_json: bool) -> Response {
     let headers = headers(decision, plan);
     if wants_json {
@@ -43,14 +43,14 @@ pub(super) fn allowed(decision: &Decision, plan: &Plan, wants_json: bool) -> Res
     (StatusCode::OK, headers).into_response()
 }
 
-/// The answer to one that may not, with the status that it asked for.
+/// The response to a denied request, with the status that it asked for.
 pub(super) fn denied(decision: &Decision, plan: &Plan, status: StatusCode) -> Response {
     let mut headers = headers(decision, plan);
     if let Some(wait_us) = wait_us(decision) {
         headers.insert(RETRY_AFTER, wait_us.div_ceil(SECOND_US).max(1).into());
     }
     let (kind, title) = match decision.decided_by {
-        DecidedBy::FailClosed => (REDUCED_CAPACITY, "nobody could decide, and the plan says to deny then"),
+        DecidedBy::FailClosed => (REDUCED_CAPACITY, "the store could not decide, and the plan denies in that case"),
         _ => (QUOTA_EXCEEDED, "the quota is used up"),
     };
     let mut problem = problem(kind, title, status, &detail(decision, plan));
@@ -59,17 +59,17 @@ pub(super) fn denied(decision: &Decision, plan: &Plan, status: StatusCode) -> Re
     (status, headers, body("application/problem+json", &problem)).into_response()
 }
 
-/// The answer to a request that is wrong, with a status that says in which way.
+/// The response to an invalid request, with a status that says in which way.
 pub(super) fn bad_request(status: StatusCode, sentence: &str) -> Response {
-    error(status, "the request is wrong", sentence)
+    error(status, "the request is invalid", sentence)
 }
 
-/// The answer to a question that got no decision.
+/// The response to a request that got no decision.
 pub(super) fn refusal(refusal: &Refusal) -> Response {
     match refusal {
         Refusal::UnknownPlan(_) => error(StatusCode::NOT_FOUND, "there is no such plan", &refusal.to_string()),
         Refusal::Overloaded => {
-            let mut response = error(StatusCode::SERVICE_UNAVAILABLE, "too much is asked", &refusal.to_string());
+            let mut response = error(StatusCode::SERVICE_UNAVAILABLE, "the server is overloaded", &refusal.to_string());
             response.headers_mut().insert(RETRY_AFTER, RETRY_OVERLOADED_AFTER_S.into());
             response
         }
@@ -81,7 +81,7 @@ fn error(status: StatusCode, title: &str, detail: &str) -> Response {
     (status, no_store(), body("application/problem+json", &problem("about:blank", title, status, detail))).into_response()
 }
 
-/// RFC 9457.
+/// A problem object. Source: RFC 9457.
 fn problem(kind: &str, title: &str, status: StatusCode, detail: &str) -> Value {
     json!({ "type": kind, "title": title, "status": status.as_u16(), "detail": detail })
 }
@@ -99,7 +99,7 @@ fn detail(decision: &Decision, plan: &Plan) -> String {
     }
 }
 
-/// What was decided, in the words of the gRPC contract; times in microseconds.
+/// The decision in the words of the gRPC contract. Times are in microseconds.
 fn decided(decision: &Decision) -> Value {
     let mut value = json!({
         "allowed": decision.allowed(),
@@ -120,7 +120,7 @@ fn decided(decision: &Decision) -> Value {
     value
 }
 
-/// Those that are known.
+/// An object of the numbers that are known.
 fn numbers(fields: &[(&str, Option<u64>)]) -> Value {
     fields.iter().filter_map(|(name, number)| Some(((*name).to_owned(), Value::from((*number)?)))).collect()
 }
@@ -156,13 +156,13 @@ fn wait_us(decision: &Decision) -> Option<u64> {
     decision.retry_after_us()
 }
 
-/// What both outcomes tell: each limit's policy, and, when somebody counted, where the key stands.
+/// Headers of every decision: each limit's policy and, if the request was counted, the state of each limit.
 fn headers(decision: &Decision, plan: &Plan) -> HeaderMap {
     let mut headers = no_store();
     let policies: Vec<String> = plan.limits().iter().map(policy).collect();
-    let standings = decision.limits().iter().map(standing).collect();
-    for (name, items) in [(RATE_LIMIT_POLICY, policies), (RATE_LIMIT, standings)] {
-        // A name that no header can hold is never read from a config; it would cost the header, not the answer.
+    let states = decision.limits().iter().map(limit_state).collect();
+    for (name, items) in [(RATE_LIMIT_POLICY, policies), (RATE_LIMIT, states)] {
+        // The config refuses names that no header can hold. If one came nevertheless, only the header would be missing.
         if let Some(value) = HeaderValue::from_str(&items.join(", ")).ok().filter(|_| !items.is_empty()) {
             headers.insert(name, value);
         }
@@ -170,12 +170,12 @@ fn headers(decision: &Decision, plan: &Plan) -> HeaderMap {
     headers
 }
 
-/// An answer holds for the moment that it was given at. Source for denials: RFC 6585, section 4.
+/// An answer is valid only at the moment it was given. Source for denials: RFC 6585, section 4.
 fn no_store() -> HeaderMap {
     HeaderMap::from_iter([(CACHE_CONTROL, HeaderValue::from_static("no-store"))])
 }
 
-/// `"name";q=100;w=60`. A window that is no whole number of seconds is left out: the field has no fractions.
+/// `"name";q=100;w=60`. `w` is left out if the window is no whole number of seconds, since the field has no fractions.
 fn policy(limit: &Limit) -> String {
     let mut text = format!("{};q={}", quoted(limit.name()), limit.quota());
     // Writing to a String cannot fail.
@@ -188,9 +188,9 @@ fn policy(limit: &Limit) -> String {
     text
 }
 
-/// `"name";r=0;t=30`, where `t` is when there is more, so it is left out while that is not known: only a denial tells when
-/// it ends, and of a fixed window its end is the time.
-fn standing(status: &LimitStatus) -> String {
+/// `"name";r=0;t=30`. `t` is the time until there is more, and is left out while that is unknown. It is known for a denial,
+/// and for a fixed window, where it is the end of the window.
+fn limit_state(status: &LimitStatus) -> String {
     let mut text = format!("{};r={}", quoted(&status.name), status.remaining);
     if let Some(us) = status.more_after_us() {
         let _ = write!(text, ";t={}", us.div_ceil(SECOND_US));
@@ -198,7 +198,7 @@ fn standing(status: &LimitStatus) -> String {
     text
 }
 
-/// A String of structured fields. Source: RFC 9651, section 4.1.6.
+/// A string of structured fields. Source: RFC 9651, section 4.1.6.
 fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""))
 }
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn seconds_are_rounded_up_and_the_longest_wait_is_told() {
+    fn seconds_are_rounded_up_and_retry_after_is_the_longest_wait() {
         let plan = plan(&[("minute", 10, Duration::from_secs(60), FIXED), ("hour", 100, Duration::from_secs(3600), FIXED)]);
         let limits = smallvec![status("minute", 0, Some(1_000_001), 1_000_001), status("hour", 7, None, 1)];
         let decision = Decision::counted(Outcome::Denied, DecidedBy::Store, limits);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_not_said() {
+    fn unknown_values_are_left_out() {
         let bucket = Algorithm::TokenBucket { burst: 5 };
         let plan = plan(&[("a", 10, Duration::from_millis(1500), FIXED), ("b", 10, Duration::from_secs(1), bucket)]);
         let counted = Decision::counted(
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_a_header_cannot_hold_costs_no_answer() {
+    fn a_name_that_a_header_cannot_hold_still_gives_an_answer() {
         assert_eq!(quoted("a\"b\\c"), "\"a\\\"b\\\\c\"");
         let plan = plan(&[("line\nbreak", 10, Duration::from_secs(1), FIXED)]);
         let decision = Decision::uncounted(Outcome::Denied, DecidedBy::FailClosed, None);

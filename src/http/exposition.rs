@@ -1,22 +1,22 @@
-//! The Prometheus text format, version 0.0.4. Knows nothing of what is measured.
+//! Writes the Prometheus text format, version 0.0.4. Knows nothing of what is measured.
 //!
-//! The libraries for it (`prometheus`, `prometheus-client`, `metrics`) keep the counters as well, each shared by all threads
-//! or found by its labels on every use; ours are kept by worker and plan, and all that is left is to write them down.
+//! The libraries for it (`prometheus`, `prometheus-client`, `metrics`) also keep the counters, each shared by all threads
+//! or found by its labels on every use. Ours are kept by worker and plan, so only the writing is left.
 
 use std::fmt::{Display, Write as _};
 
-/// What a family of samples is.
+/// The type of a metric family.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
     /// Only grows.
     Counter,
     /// Goes up and down.
     Gauge,
-    /// Counts by bounds.
+    /// Counts observations in buckets.
     Histogram,
 }
 
-/// A text that grows family by family.
+/// The text, written family by family.
 #[derive(Default)]
 pub(super) struct Exposition(String);
 
@@ -32,7 +32,7 @@ impl Exposition {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    /// One sample.
+    /// Writes one sample.
     pub(super) fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         self.0.push_str(name);
         for (place, (label, text)) in labels.iter().enumerate() {
@@ -45,13 +45,13 @@ impl Exposition {
         let _ = writeln!(self.0, "{close} {value}");
     }
 
-    /// A family of one sample.
+    /// Writes a family of one sample.
     pub(super) fn single(&mut self, name: &str, kind: Kind, help: &str, value: impl Display) {
         self.family(name, kind, help);
         self.sample(name, &[], value);
     }
 
-    /// The text.
+    /// Returns the text.
     pub(super) fn finish(self) -> String {
         self.0
     }

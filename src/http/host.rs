@@ -1,4 +1,4 @@
-//! A request of HTTP/1.1 names its host, once; any other is refused. Source: RFC 9112, section 3.2.
+//! Requires one Host header of HTTP/1.1 requests. Source: RFC 9112, section 3.2.
 
 use axum::extract::Request;
 use axum::http::header::HOST;
@@ -6,11 +6,12 @@ use axum::http::{StatusCode, Version};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-const REFUSED: &str = "a request of HTTP/1.1 has one Host header; send one, such as Host: localhost\n";
+const REFUSED: &str = "an HTTP/1.1 request must have one Host header; send one, such as Host: localhost\n";
 
-/// Answers 400 to a request of HTTP/1.1 that has no Host header or several: proxies may each believe another one.
+/// Answers 400 to an HTTP/1.1 request with no Host header or several. With several, two proxies could each believe another
+/// one.
 pub(super) async fn require(request: Request, next: Next) -> Response {
     let hosts = request.headers().get_all(HOST).iter().count();
-    let sound = hosts == 1 || (hosts == 0 && request.version() < Version::HTTP_11);
-    if sound { next.run(request).await } else { (StatusCode::BAD_REQUEST, REFUSED).into_response() }
+    let valid = hosts == 1 || (hosts == 0 && request.version() < Version::HTTP_11);
+    if valid { next.run(request).await } else { (StatusCode::BAD_REQUEST, REFUSED).into_response() }
 }

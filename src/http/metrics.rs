@@ -1,83 +1,83 @@
-//! The metrics: what each is called, and where its figures come from. Labels come from the config and from our own words,
-//! never from a request, so their number is bounded and no key is ever told.
+//! The metrics: their names and sources. Labels come from the config and from our own words, never from a request. So their
+//! number is bounded and no key is revealed.
 
-use super::Told;
+use super::MetricSources;
 use super::exposition::{Exposition, Kind};
 use crate::decision::{DecidedBy, Outcome};
 use crate::grpc::AdminCalls;
 use crate::limiter::{BOUNDS_NS, Limiter, Reloads, Timings, Totals};
 use crate::plan::{Plan, Rule};
-use crate::store::{NodeHealth, Roster, StoreError};
+use crate::store::{NodeHealth, StoreError, StoreRegistry};
 use crate::tls;
 
 const NS_PER_SECOND: f64 = 1e9;
 
-/// Everything, as of now.
-pub(super) fn write<S>(limiter: &Limiter<S>, told: &Told) -> String {
-    let connections = &told.grpc_connections;
+/// Writes all metrics, as of now.
+pub(super) fn write<S>(limiter: &Limiter<S>, sources: &MetricSources) -> String {
+    let connections = &sources.grpc_connections;
     let (totals, mut text) = (limiter.totals(), Exposition::default());
     decisions(&mut text, &totals);
-    no_decisions(&mut text, &totals);
+    requests_outside_plans(&mut text, &totals);
     timings(
         &mut text,
         "tollgate_decision_duration_seconds",
-        "Time that a decision waited for Redis, none if it did not; in a batch, the whole batch's for each.",
+        "Time that a decision waited for Redis, 0 if it did not; each decision of a batch has the time of the batch.",
         &totals.durations,
     );
     store(&mut text, &totals);
-    nodes(&mut text, &told.stores);
+    nodes(&mut text, &sources.stores);
     text.single(
         "tollgate_replicas_seen",
         Kind::Gauge,
-        "Replicas that share each quota while Redis cannot decide: those seen last, or store.expected_replicas.",
+        "Replicas that share each quota while Redis cannot decide: the number seen last, or store.expected_replicas.",
         totals.replicas,
     );
     text.single("tollgate_connections", Kind::Gauge, "Open gRPC connections.", connections.open());
     text.single(
         "tollgate_refused_calls_total",
         Kind::Counter,
-        "Calls refused since a worker held as many as it may.",
+        "Calls refused because a worker held as many as it may.",
         connections.refused_calls(),
     );
     text.single(
         "tollgate_log_lines_dropped_total",
         Kind::Counter,
-        "Lines of the log that were dropped since nobody read standard output fast enough.",
-        (told.log_lines_dropped)(),
+        "Log lines dropped because standard output was not read fast enough.",
+        (sources.log_lines_dropped)(),
     );
     text.family("tollgate_build_info", Kind::Gauge, "The version that runs.");
     text.sample("tollgate_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
-    text.family("tollgate_config_info", Kind::Gauge, "The hash of the plans, equal on replicas that enforce the same.");
-    text.sample("tollgate_config_info", &[("hash", totals.edition().config_hash())], 1);
+    text.family("tollgate_config_info", Kind::Gauge, "The hash of the plans, equal on replicas that enforce the same plans.");
+    text.sample("tollgate_config_info", &[("hash", totals.snapshot().config_hash())], 1);
     reloads(&mut text, &totals.reloads);
-    if let Some(calls) = &told.admin_calls {
+    if let Some(calls) = &sources.admin_calls {
         admin_calls(&mut text, calls);
     }
-    if let Some(tls) = &told.tls {
+    if let Some(tls) = &sources.tls {
         certificate(&mut text, &tls.status());
     }
     text.finish()
 }
 
-/// Questions that are no decision by the plan that they name.
-fn no_decisions(text: &mut Exposition, totals: &Totals) {
-    text.single("tollgate_peeks_total", Kind::Counter, "Questions answered without charging.", totals.peeks);
+/// Writes counts of requests that are not decided by the plan that they name.
+fn requests_outside_plans(text: &mut Exposition, totals: &Totals) {
+    text.single("tollgate_peeks_total", Kind::Counter, "Requests answered without charging.", totals.peeks);
     text.single(
         "tollgate_unknown_plans_total",
         Kind::Counter,
-        "Questions about a plan that is not in the config.",
+        "Requests that name a plan that is not in the config.",
         totals.unknown_plans,
     );
     text.single(
         "tollgate_default_plan_total",
         Kind::Counter,
-        "Questions about a plan that is not in the config, decided by default_plan.",
+        "Requests that name a plan that is not in the config, decided by default_plan.",
         totals.by_default_plan,
     );
     text.single(
         "tollgate_caller_deadlines_total",
         Kind::Counter,
-        "Questions whose caller's deadline, shorter than store.deadline, passed before the store answered.",
+        "Requests whose caller's deadline, shorter than store.deadline, passed before the store answered.",
         totals.callers_gone,
     );
 }
@@ -92,7 +92,7 @@ fn admin_calls(text: &mut Exposition, calls: &AdminCalls) {
 
 fn certificate(text: &mut Exposition, status: &tls::Status) {
     const NAME: &str = "tollgate_tls_reloads_total";
-    text.family(NAME, Kind::Counter, "Certificates that came since the start; a failure leaves the old one in its place.");
+    text.family(NAME, Kind::Counter, "Certificate reloads since the start; after a failure the old certificate stays.");
     text.sample(NAME, &[("result", "success")], status.taken_up);
     text.sample(NAME, &[("result", "failure")], status.refused);
     text.single(
@@ -110,14 +110,14 @@ fn certificate(text: &mut Exposition, status: &tls::Status) {
     text.single(
         "tollgate_tls_failed_handshakes_total",
         Kind::Counter,
-        "Connections that were closed since their TLS handshake failed, or was not over in time.",
+        "Connections closed because their TLS handshake failed or took too long.",
         status.failed_handshakes,
     );
 }
 
 fn reloads(text: &mut Exposition, reloads: &Reloads) {
     const NAME: &str = "tollgate_config_reloads_total";
-    text.family(NAME, Kind::Counter, "Configs that came since the start; a failure leaves the plans as they were.");
+    text.family(NAME, Kind::Counter, "Config reloads since the start; after a failure the old plans stay.");
     text.sample(NAME, &[("result", "success")], reloads.taken_up);
     text.sample(NAME, &[("result", "failure")], reloads.refused);
     text.single(
@@ -130,8 +130,8 @@ fn reloads(text: &mut Exposition, reloads: &Reloads) {
 
 fn decisions(text: &mut Exposition, totals: &Totals) {
     const NAME: &str = "tollgate_decisions_total";
-    text.family(NAME, Kind::Counter, "Decisions by plan, outcome and who decided.");
-    for (place, plan) in totals.edition().plans().iter().enumerate() {
+    text.family(NAME, Kind::Counter, "Decisions by plan, outcome and decider.");
+    for (place, plan) in totals.snapshot().plans().iter().enumerate() {
         for (outcome, by) in Outcome::ALL.iter().flat_map(|outcome| DecidedBy::ALL.map(|by| (*outcome, by))) {
             let count = totals.decisions(place, outcome, by);
             if count > 0 || is_expected(plan, outcome, by) {
@@ -142,20 +142,20 @@ fn decisions(text: &mut Exposition, totals: &Totals) {
     }
 }
 
-/// Whether decisions like that are to be told although there was none: those that a plan may well come to, so that the
-/// first of them is an increase and not a beginning, and no more, as a config may have thousands of plans.
+/// Whether to write this combination although its count is 0. That is so for combinations that the plan may well reach, so
+/// that its first decision is seen as an increase. Others are left out, since a config may have thousands of plans.
 fn is_expected(plan: &Plan, outcome: Outcome, by: DecidedBy) -> bool {
-    let no = |no: Outcome| if plan.shadow { Outcome::ShadowDenied } else { no };
+    let denial = |outcome: Outcome| if plan.shadow { Outcome::ShadowDenied } else { outcome };
     match (&plan.rule, by) {
         (Rule::Unlimited, DecidedBy::Plan) => outcome == Outcome::Allowed,
-        (Rule::Blocked, DecidedBy::Plan) => outcome == no(Outcome::Denied),
+        (Rule::Blocked, DecidedBy::Plan) => outcome == denial(Outcome::Denied),
         (Rule::Unlimited | Rule::Blocked, _) => false,
         (Rule::Limits(_), DecidedBy::Store | DecidedBy::LocalFallback) => {
-            outcome == Outcome::Allowed || outcome == no(Outcome::Denied)
+            outcome == Outcome::Allowed || outcome == denial(Outcome::Denied)
         }
-        (Rule::Limits(_), DecidedBy::DenyCache | DecidedBy::FailClosed) => outcome == no(Outcome::Denied),
+        (Rule::Limits(_), DecidedBy::DenyCache | DecidedBy::FailClosed) => outcome == denial(Outcome::Denied),
         (Rule::Limits(_), DecidedBy::FailOpen) => outcome == Outcome::Allowed,
-        (Rule::Limits(_), DecidedBy::Plan) => outcome == no(Outcome::NeverFits),
+        (Rule::Limits(_), DecidedBy::Plan) => outcome == denial(Outcome::NeverFits),
     }
 }
 
@@ -163,31 +163,31 @@ fn store(text: &mut Exposition, totals: &Totals) {
     timings(
         text,
         "tollgate_store_duration_seconds",
-        "Time that a call to Redis took, answered or not, waiting for others included; a call is one decision or a batch.",
+        "Time that a call to Redis took, answered or not, including the wait behind other calls; a call is a decision or a batch.",
         &totals.store_durations,
     );
     const ERRORS: &str = "tollgate_store_errors_total";
-    text.family(ERRORS, Kind::Counter, "Questions that the store could not decide, by kind of failure.");
+    text.family(ERRORS, Kind::Counter, "Requests that the store could not decide, by kind of failure.");
     for (kind, count) in StoreError::KINDS.iter().zip(totals.store_errors) {
         text.sample(ERRORS, &[("kind", kind)], count);
     }
-    text.single("tollgate_inflight_requests", Kind::Gauge, "Questions that wait for Redis.", totals.waiting);
+    text.single("tollgate_inflight_requests", Kind::Gauge, "Requests that wait for Redis.", totals.waiting);
     text.single(
         "tollgate_deny_cache_hits_total",
         Kind::Counter,
-        "Questions denied by a denial that was remembered.",
+        "Requests denied by a remembered denial.",
         totals.decided_by(DecidedBy::DenyCache),
     );
     text.single(
         "tollgate_deny_cache_entries",
         Kind::Gauge,
-        "Denials remembered, those that are over and not replaced yet included.",
+        "Remembered denials, including those that are over and not yet replaced.",
         totals.deny_cache_entries,
     );
 }
 
-/// Nothing where there is no Redis.
-fn nodes(text: &mut Exposition, stores: &Roster) {
+/// Writes nothing if there is no Redis.
+fn nodes(text: &mut Exposition, stores: &StoreRegistry) {
     let nodes = stores.nodes();
     if nodes.is_empty() {
         return;
@@ -196,7 +196,7 @@ fn nodes(text: &mut Exposition, stores: &Roster) {
     text.family(
         CONNECTIONS,
         Kind::Gauge,
-        "Connections to each Redis server by the state of their breaker; Redis is asked by closed ones.",
+        "Connections to each Redis server by the state of their breaker; only those with a closed breaker are used.",
     );
     for (node, health) in &nodes {
         for ((_, state), count) in NodeHealth::STATES.iter().zip(health.connections) {
@@ -209,10 +209,10 @@ fn nodes(text: &mut Exposition, stores: &Roster) {
             "Times that a breaker opened.",
             (|health| health.opened) as fn(&NodeHealth) -> u64,
         ),
-        ("tollgate_store_probes_total", "Connections tried, the first ones included.", |health| health.probes),
+        ("tollgate_store_probes_total", "Connection attempts, including the first ones.", |health| health.probes),
         (
             "tollgate_store_replaced_total",
-            "Times that another Redis process answered than before, by a restart or a failover; what was not saved is forgotten.",
+            "Times that a new Redis process answered, after a restart or a failover; counts that were not saved are lost.",
             |health| health.replaced,
         ),
     ];
@@ -221,7 +221,12 @@ fn nodes(text: &mut Exposition, stores: &Roster) {
         nodes.iter().for_each(|(node, health)| text.sample(name, &[("node", node)], count(health)));
     }
     let degraded = nodes.values().any(|health| health.connections[1..].iter().any(|count| *count > 0));
-    text.single("tollgate_degraded", Kind::Gauge, "1 while some connection to Redis does not ask it.", u8::from(degraded));
+    text.single(
+        "tollgate_degraded",
+        Kind::Gauge,
+        "1 while the breaker of a connection to Redis is not closed.",
+        u8::from(degraded),
+    );
 }
 
 fn timings(text: &mut Exposition, name: &str, help: &str, timings: &Timings) {

@@ -1,5 +1,5 @@
-//! What a check asks for, from its query and its body, to a question: strictly, since a slip that were let pass would be
-//! charged as something else.
+//! Parses the parameters of a check, from its query and its body. Parsing is strict: a typing error that was ignored would
+//! be charged as something else.
 
 use axum::http::StatusCode;
 use percent_encoding::percent_decode_str;
@@ -7,19 +7,19 @@ use serde::Deserialize;
 
 use crate::algorithm::Mode;
 use crate::key::{Cost, Key};
-use crate::limiter::Question;
+use crate::limiter::CheckRequest;
 use crate::plan::NAME_BYTES_MAX;
 
-/// What a check asks for.
+/// The parameters of a check.
 #[derive(Debug)]
 pub(super) struct Parameters {
-    pub question: Question,
-    /// The status of a denial: an error of the client's or the server's, 400 to 599. Default: 429. nginx's `auth_request`
-    /// takes 401 and 403 for a denial, and any other for a fault of its own.
+    pub check: CheckRequest,
+    /// The status of a denial, 400 to 599. Default: 429. nginx's `auth_request` takes 401 and 403 for a denial, and any
+    /// other for a fault of its own.
     pub deny_status: StatusCode,
 }
 
-/// The parameters that were given, each of its type and not yet within its bounds.
+/// The given parameters. They have the right types; their bounds are not checked yet.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Fields {
@@ -32,20 +32,20 @@ pub(super) struct Fields {
 
 const NAMES: &str = "key, plan, cost, deny_status, peek";
 
-/// What a `+` is in a text of `name=value` pairs.
+/// The meaning of `+` in a text of `name=value` pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Plus {
-    /// Itself, as RFC 3986 has it of a query: a proxy puts what it knows of its caller there as it is, such as an address of
-    /// mail with a `+` in it.
-    Plus,
-    /// A space, as HTML's forms write it.
+    /// Itself, as RFC 3986 says for a query. A proxy copies data of its caller there unescaped, such as an e-mail address
+    /// with a `+`.
+    Literal,
+    /// A space, as HTML forms encode it.
     Space,
 }
 
 impl Fields {
-    /// Reads a query. Errors, here and below: a sentence with what is wrong and what would be right.
+    /// Reads a query. Errors, also of the functions below: a sentence that says what is wrong and what would be right.
     pub(super) fn of_query(query: &str) -> Result<Self, String> {
-        Self::of_pairs(query, Plus::Plus)
+        Self::of_pairs(query, Plus::Literal)
     }
 
     /// Reads a body of type `application/x-www-form-urlencoded`.
@@ -56,21 +56,21 @@ impl Fields {
 
     /// Reads a body of type `application/json`.
     pub(super) fn of_json(body: &[u8]) -> Result<Self, String> {
-        // serde would take a list for the fields in their order.
+        // serde would also accept a list of the fields in their order.
         if body.trim_ascii_start().first() != Some(&b'{') {
             return Err(format!("the body is not the JSON of a check: send an object with {NAMES}"));
         }
         serde_json::from_slice(body).map_err(|error| format!("the body is not the JSON of a check: {error}; there are {NAMES}"))
     }
 
-    /// These and those together.
-    pub(super) fn and(self, other: Self) -> Result<Self, String> {
+    /// Combines two sets of parameters. Errors: a parameter is in both.
+    pub(super) fn merged(self, other: Self) -> Result<Self, String> {
         Ok(Self {
-            key: either("key", self.key, other.key)?,
-            plan: either("plan", self.plan, other.plan)?,
-            cost: either("cost", self.cost, other.cost)?,
-            deny_status: either("deny_status", self.deny_status, other.deny_status)?,
-            peek: either("peek", self.peek, other.peek)?,
+            key: at_most_one("key", self.key, other.key)?,
+            plan: at_most_one("plan", self.plan, other.plan)?,
+            cost: at_most_one("cost", self.cost, other.cost)?,
+            deny_status: at_most_one("deny_status", self.deny_status, other.deny_status)?,
+            peek: at_most_one("peek", self.peek, other.peek)?,
         })
     }
 
@@ -85,14 +85,14 @@ impl Fields {
                 "cost" => Self { cost: Some(parse_cost(&value()?)?), ..Self::default() },
                 "deny_status" => Self { deny_status: Some(parse_status(&value()?)?), ..Self::default() },
                 "peek" => Self { peek: Some(parse_peek(&value()?)?), ..Self::default() },
-                _ => return Err(format!("the request names a parameter that there is not; there are {NAMES}")),
+                _ => return Err(format!("the request has an unknown parameter; there are {NAMES}")),
             };
-            fields = fields.and(found)?;
+            fields = fields.merged(found)?;
         }
         Ok(fields)
     }
 
-    /// Checks every bound.
+    /// Checks the bounds of all parameters.
     pub(super) fn check(self) -> Result<Parameters, String> {
         let key = Key::new(self.key.unwrap_or_default()).map_err(|error| error.to_string())?;
         let plan = self.plan.unwrap_or_default();
@@ -105,18 +105,18 @@ impl Fields {
         let cost = cost.map_err(|_| "cost is 0: leave it out for 1, or say peek=true to ask without charging".to_owned())?;
         let mode = if self.peek == Some(true) { Mode::Peek } else { Mode::Charge };
         let deny_status = self.deny_status.map_or(Ok(StatusCode::TOO_MANY_REQUESTS), deny_status)?;
-        Ok(Parameters { question: Question { key, plan, cost, mode }, deny_status })
+        Ok(Parameters { check: CheckRequest { key, plan, cost, mode }, deny_status })
     }
 }
 
-fn either<T>(name: &str, one: Option<T>, other: Option<T>) -> Result<Option<T>, String> {
+fn at_most_one<T>(name: &str, one: Option<T>, other: Option<T>) -> Result<Option<T>, String> {
     match (one, other) {
         (Some(_), Some(_)) => Err(format!("{name} is there twice")),
         (one, other) => Ok(one.or(other)),
     }
 }
 
-/// A `%` begins a byte. What comes out must be UTF-8: a key that were patched up would be counted with another.
+/// Decodes percent escapes. The result must be UTF-8: a key that was repaired would be counted together with another key.
 fn decode(name: &str, text: &str, plus: Plus) -> Result<String, String> {
     let escaped = |rest: &str| rest.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2;
     if !text.split('%').skip(1).all(escaped) {
@@ -146,7 +146,7 @@ fn deny_status(code: u16) -> Result<StatusCode, String> {
     status.ok_or_else(|| format!("deny_status is \"{code}\"; it must be 400 to 599"))
 }
 
-/// Digits alone: `parse` would take a sign too.
+/// Parses digits only; `parse` would also accept a sign.
 fn digits(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
@@ -160,27 +160,27 @@ mod tests {
     }
 
     #[test]
-    fn a_query_keeps_its_plus_and_a_form_writes_a_space_by_it() {
+    fn a_plus_is_itself_in_a_query_and_a_space_in_a_form() {
         let text = "plan=free&&key=a+b%2Bc%26%C3%A9%20d&cost=7&deny_status=403&";
         let found = of_query(text).unwrap();
-        assert_eq!((found.question.key.as_str(), &*found.question.plan), ("a+b+c&é d", "free"));
-        assert_eq!((found.question.cost.units(), found.deny_status.as_u16()), (7, 403));
+        assert_eq!((found.check.key.as_str(), &*found.check.plan), ("a+b+c&é d", "free"));
+        assert_eq!((found.check.cost.units(), found.deny_status.as_u16()), (7, 403));
         let form = Fields::of_form(text.as_bytes()).unwrap().check().unwrap();
-        assert_eq!(form.question.key.as_str(), "a b+c&é d");
+        assert_eq!(form.check.key.as_str(), "a b+c&é d");
         let defaults = of_query("key=%25&plan=p").unwrap();
-        assert_eq!((defaults.question.key.as_str(), defaults.question.cost), ("%", Cost::ONE));
-        assert_eq!((defaults.deny_status, defaults.question.mode), (StatusCode::TOO_MANY_REQUESTS, Mode::Charge));
-        assert_eq!(of_query("key=a&plan=p&peek=true").unwrap().question.mode, Mode::Peek);
-        assert_eq!(of_query("key=a&plan=p&peek=false").unwrap().question.mode, Mode::Charge);
+        assert_eq!((defaults.check.key.as_str(), defaults.check.cost), ("%", Cost::ONE));
+        assert_eq!((defaults.deny_status, defaults.check.mode), (StatusCode::TOO_MANY_REQUESTS, Mode::Charge));
+        assert_eq!(of_query("key=a&plan=p&peek=true").unwrap().check.mode, Mode::Peek);
+        assert_eq!(of_query("key=a&plan=p&peek=false").unwrap().check.mode, Mode::Charge);
     }
 
     #[test]
-    fn json_says_the_same_by_its_own_types() {
+    fn json_has_the_same_parameters_with_its_own_types() {
         let json = |text: &str| Fields::of_json(text.as_bytes()).and_then(Fields::check);
         let found = json(r#"{"key": "a+b %zz é", "plan": "free", "cost": 7, "deny_status": 403, "peek": true}"#).unwrap();
-        assert_eq!((found.question.key.as_str(), &*found.question.plan), ("a+b %zz é", "free"));
-        assert_eq!((found.question.cost.units(), found.deny_status.as_u16(), found.question.mode), (7, 403, Mode::Peek));
-        assert_eq!(json(r#"{"key":"a","plan":"p","cost":null}"#).unwrap().question.cost, Cost::ONE);
+        assert_eq!((found.check.key.as_str(), &*found.check.plan), ("a+b %zz é", "free"));
+        assert_eq!((found.check.cost.units(), found.deny_status.as_u16(), found.check.mode), (7, 403, Mode::Peek));
+        assert_eq!(json(r#"{"key":"a","plan":"p","cost":null}"#).unwrap().check.cost, Cost::ONE);
         for (text, sentence) in [
             ("", "the body is not the JSON of a check"),
             ("[]", "send an object"),
@@ -203,15 +203,15 @@ mod tests {
     }
 
     #[test]
-    fn what_the_query_and_the_body_both_say_is_there_twice() {
-        let of = |query, body: &str| Fields::of_query(query)?.and(Fields::of_json(body.as_bytes())?)?.check();
+    fn a_parameter_in_both_the_query_and_the_body_is_an_error() {
+        let of = |query, body: &str| Fields::of_query(query)?.merged(Fields::of_json(body.as_bytes())?)?.check();
         let found = of("plan=p&deny_status=403", r#"{"key":"a"}"#).unwrap();
-        assert_eq!((found.question.key.as_str(), &*found.question.plan, found.deny_status.as_u16()), ("a", "p", 403));
+        assert_eq!((found.check.key.as_str(), &*found.check.plan, found.deny_status.as_u16()), ("a", "p", 403));
         assert_eq!(of("plan=p&key=b", r#"{"key":"a"}"#).unwrap_err(), "key is there twice");
     }
 
     #[test]
-    fn every_slip_is_a_sentence() {
+    fn every_invalid_parameter_has_an_error_text() {
         let long = |bytes| "x".repeat(bytes);
         for (query, sentence) in [
             ("", "key is empty"),
@@ -253,12 +253,12 @@ mod tests {
     fn fuzz_queries() {
         const WORDS: [&str; 17] =
             ["key=", "plan=", "cost=", "deny_status=", "peek=", "&", "=", "+", "%", "%ff", "%41", "0", "9", "403", "a", "é", ";"];
-        bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
+        crate::fuzz::fuzz!("queries", Vec<u8>, |bytes: &Vec<u8>| {
             let query: String = bytes.iter().map(|byte| WORDS[usize::from(*byte) % WORDS.len()]).collect();
             let _ = Fields::of_json(bytes);
             for found in [of_query(&query), Fields::of_form(query.as_bytes()).and_then(Fields::check)] {
                 match found {
-                    Ok(found) => assert!((1..=NAME_BYTES_MAX).contains(&found.question.plan.len()), "{query}"),
+                    Ok(found) => assert!((1..=NAME_BYTES_MAX).contains(&found.check.plan.len()), "{query}"),
                     Err(sentence) => assert!(!sentence.is_empty(), "{query}"),
                 }
             }

@@ -1,5 +1,6 @@
-//! How far a connection's request and answer are, and how long that may take. And the answer's body, cut into pieces, so
-//! that little of one that is not read is copied.
+//! Tracks how far a connection is with its request and answer, and limits the time for each step.
+//!
+//! Also sends the answer's body in chunks, so that only a little is copied of an answer that the client does not read.
 
 use std::io;
 use std::pin::Pin;
@@ -14,33 +15,33 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 
 use crate::clock::monotonic;
-use crate::grpc::{Socket, Usage};
+use crate::server::{Socket, Usage};
 
-/// Longest from the start, or from the first byte of a later request, to the end of the request's head. Whoever has
-/// something to ask sends it at once.
+/// Longest time from the start of the connection, or from the first byte of a later request, to the end of the request's
+/// head. Clients send a head at once.
 const HEAD_WITHIN: Duration = Duration::from_secs(5);
-/// Longest from the end of a head to the end of the answer, the rest of the request included. `/metrics` of 10,000 plans, 7 MiB,
-/// takes this long at 500 KiB a second.
+/// Longest time from the end of a head to the end of the answer, including the rest of the request. `/metrics` of 10,000
+/// plans, 7 MiB, takes this long at 500 KiB a second.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
-/// Longest from an answer to the first byte of the next request. A proxy keeps idle connections for a minute (nginx, by
-/// default) and should be the one that closes them, lest it sends a request into one that just closed.
+/// Longest time from an answer to the first byte of the next request. nginx keeps idle connections for a minute by default.
+/// The proxy should close them first: otherwise it might send a request into a connection that was just closed.
 pub(super) const IDLE_WITHIN: Duration = Duration::from_secs(65);
-/// What is given away at once of an answer.
+/// Bytes of an answer that are passed to hyper at a time.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// What a connection does.
+/// The step that a connection is at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// It has a head to say.
+    /// The head of a request is awaited.
     Head,
-    /// It is answered.
+    /// The request is received and answered.
     Answer,
-    /// It was answered, and says nothing.
+    /// The last request was answered, and no byte of another has arrived.
     Idle,
 }
 
 impl Step {
-    fn within(self) -> Duration {
+    fn time_limit(self) -> Duration {
         match self {
             Self::Head => HEAD_WITHIN,
             Self::Answer => ANSWERED_WITHIN,
@@ -49,18 +50,18 @@ impl Step {
     }
 }
 
-/// Since when a connection does what it does.
+/// The current step of a connection, and since when.
 pub(super) struct Progress {
     step: Mutex<(Step, Instant)>,
     usage: Arc<Usage>,
-    /// Tells of what may end sooner than what was.
-    hurried: Notify,
+    /// Notified at each new step, whose time limit may end earlier.
+    changed: Notify,
 }
 
 impl Progress {
-    /// From the start of a connection, which says by `usage` whether it does something.
+    /// Starts at the start of a connection. Records in `usage` whether the connection is in use.
     pub(super) fn new(usage: Arc<Usage>) -> Self {
-        Self { step: Mutex::new((Step::Head, monotonic())), usage, hurried: Notify::new() }
+        Self { step: Mutex::new((Step::Head, monotonic())), usage, changed: Notify::new() }
     }
 
     pub(super) fn note(&self, step: Step) {
@@ -71,11 +72,11 @@ impl Progress {
             (true, false) => self.usage.end(),
             _ => {}
         }
-        self.hurried.notify_one();
+        self.changed.notify_one();
     }
 
-    /// Notes that some bytes were read.
-    fn read(&self) {
+    /// Records that bytes were read.
+    fn note_read(&self) {
         if self.current().0 == Step::Idle {
             self.note(Step::Head);
         }
@@ -85,44 +86,44 @@ impl Progress {
         *self.step.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until a step takes too long; which.
+    /// Waits until a step takes too long, and returns that step.
     pub(super) async fn overdue(&self) -> Step {
         loop {
             let (step, since) = self.current();
-            let left = step.within().saturating_sub(monotonic().saturating_duration_since(since));
+            let left = step.time_limit().saturating_sub(monotonic().saturating_duration_since(since));
             if left.is_zero() {
                 return step;
             }
-            // Either way, there is another look.
-            let _ = tokio::time::timeout(left, self.hurried.notified()).await;
+            // The loop checks again in both cases: after the time, and after a new step.
+            let _ = tokio::time::timeout(left, self.changed.notified()).await;
         }
     }
 }
 
-/// A socket that notes when something is read.
-pub(super) struct Watched {
+/// A socket that reports reads to [`Progress`].
+pub(super) struct TrackedSocket {
     socket: Socket,
     progress: Arc<Progress>,
 }
 
-impl Watched {
+impl TrackedSocket {
     pub(super) fn new(socket: Socket, progress: Arc<Progress>) -> Self {
         Self { socket, progress }
     }
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for TrackedSocket {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = into.filled().len();
         ready!(Pin::new(&mut self.socket).poll_read(context, into))?;
         if into.filled().len() > before {
-            self.progress.read();
+            self.progress.note_read();
         }
         Poll::Ready(Ok(()))
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for TrackedSocket {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.socket).poll_write(context, bytes)
     }
@@ -148,27 +149,27 @@ impl AsyncWrite for Watched {
     }
 }
 
-/// The body of an answer, which notes its end.
-pub(super) struct Sent {
+/// The body of an answer, which reports its end to [`Progress`].
+pub(super) struct TrackedBody {
     body: Body,
-    /// Of what is larger than a chunk.
+    /// The rest of a frame that is larger than a chunk.
     rest: Bytes,
     progress: Arc<Progress>,
 }
 
-impl Sent {
+impl TrackedBody {
     pub(super) fn new(body: Body, progress: Arc<Progress>) -> Self {
         Self { body, rest: Bytes::new(), progress }
     }
 }
 
-impl Drop for Sent {
+impl Drop for TrackedBody {
     fn drop(&mut self) {
         self.progress.note(Step::Idle);
     }
 }
 
-impl HttpBody for Sent {
+impl HttpBody for TrackedBody {
     type Data = Bytes;
     type Error = Error;
 

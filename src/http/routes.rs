@@ -1,4 +1,4 @@
-//! The handlers, and where each is found.
+//! The handlers and their paths.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,36 +14,36 @@ use axum::{RequestExt, Router};
 use tracing::Span;
 
 use super::parameters::{Fields, Parameters};
-use super::{Site, convert, metrics};
+use super::{AppState, convert, metrics};
 use crate::clock::monotonic;
 use crate::store::Store;
 use crate::trace;
 
-/// Of the Prometheus text format.
+/// The content type of the Prometheus text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// Most bytes of a body: the longest key and plan, each letter escaped as `\u0041`, take 3,456 of them.
+/// Most bytes of a body. The longest key and plan, with each letter escaped as `\u0041`, take 3,456.
 const BODY_BYTES_MAX: usize = 4 << 10;
-/// Longest that a body may take to come: it is sent at once, with the head.
+/// Longest time for the body to arrive. Clients send it at once, with the head.
 const BODY_WITHIN: Duration = Duration::from_secs(5);
 
-pub(super) fn router<S: Store>(site: Arc<Site<S>>) -> Router {
-    // HEAD charges as GET does, since proxies ask by the method of their caller.
+pub(super) fn router<S: Store>(state: Arc<AppState<S>>) -> Router {
+    // HEAD charges as GET does, since proxies check with the method of their caller's request.
     let check = get(check::<S>).post(check::<S>).layer(DefaultBodyLimit::max(BODY_BYTES_MAX));
     Router::new()
         .route("/v1/check", check)
         .route("/healthz", get(async || plain(StatusCode::OK, "alive\n")))
         .route("/readyz", get(ready::<S>))
-        .route("/metrics", get(tell::<S>))
-        .fallback(async || plain(StatusCode::NOT_FOUND, "there are /v1/check, /healthz, /readyz and /metrics\n"))
-        .with_state(site)
+        .route("/metrics", get(metrics_text::<S>))
+        .fallback(async || plain(StatusCode::NOT_FOUND, "not found: the paths are /v1/check, /healthz, /readyz and /metrics\n"))
+        .with_state(state)
 }
 
-async fn check<S: Store>(State(site): State<Arc<Site<S>>>, request: Request) -> Response {
+async fn check<S: Store>(State(state): State<Arc<AppState<S>>>, request: Request) -> Response {
     let span = trace::call("/v1/check", |name| request.headers().get(name)?.to_str().ok());
     let asks_in_json = request.method() == Method::POST && media_type(request.headers()) == Some(Media::Json);
     let wants_json = asks_in_json || wants_json(request.headers());
     let response = match parameters(request).await {
-        Ok(parameters) => answer(&site, parameters, wants_json, &span).await,
+        Ok(parameters) => answer(&state, parameters, wants_json, &span).await,
         Err(refused) => refused,
     };
     if !span.is_none() {
@@ -52,8 +52,8 @@ async fn check<S: Store>(State(site): State<Arc<Site<S>>>, request: Request) -> 
     response
 }
 
-async fn answer<S: Store>(site: &Site<S>, parameters: Parameters, wants_json: bool, span: &Span) -> Response {
-    let answer = site.limiter.decide_and_tell(parameters.question, None).await;
+async fn answer<S: Store>(state: &AppState<S>, parameters: Parameters, wants_json: bool, span: &Span) -> Response {
+    let answer = state.limiter.decide_with_plan(parameters.check, None).await;
     if let Ok((decision, plan)) = &answer {
         trace::plan(span, &plan.name);
         trace::decided(span, decision.outcome.word(), decision.decided_by.word());
@@ -65,29 +65,30 @@ async fn answer<S: Store>(site: &Site<S>, parameters: Parameters, wants_json: bo
     }
 }
 
-/// What is asked for: by the query, and of a POST by its body too. Errors: the answer to a request that is wrong.
+/// Reads the parameters from the query, and for a POST also from the body. Errors: the response to an invalid request.
 async fn parameters(request: Request) -> Result<Parameters, Response> {
-    let wrong = |sentence: String| convert::bad_request(StatusCode::BAD_REQUEST, &sentence);
+    let bad_request = |sentence: String| convert::bad_request(StatusCode::BAD_REQUEST, &sentence);
     let of_query = Fields::of_query(request.uri().query().unwrap_or_default());
     let of_body = match *request.method() {
         Method::POST => body(request).await?,
         _ => Ok(Fields::default()),
     };
-    of_query.and_then(|fields| fields.and(of_body?)).and_then(Fields::check).map_err(wrong)
+    of_query.and_then(|fields| fields.merged(of_body?)).and_then(Fields::check).map_err(bad_request)
 }
 
-/// What a body says, or what is wrong with it. Errors: the answer to one that is not to be read.
+/// Reads the parameters from the body; the inner error says what is wrong with them. Outer errors: the response to a body
+/// that cannot be read.
 async fn body(request: Request) -> Result<Result<Fields, String>, Response> {
     let media = media_type(request.headers());
     let bytes = match tokio::time::timeout(BODY_WITHIN, request.extract::<Bytes, _>()).await {
         Ok(Ok(bytes)) => bytes,
         Ok(Err(rejected)) if rejected.status() == StatusCode::PAYLOAD_TOO_LARGE => {
-            let sentence = format!("the body has more than {BODY_BYTES_MAX} bytes, which no check needs");
+            let sentence = format!("the body has more than {BODY_BYTES_MAX} bytes; a check needs fewer");
             return Err(convert::bad_request(StatusCode::PAYLOAD_TOO_LARGE, &sentence));
         }
         Ok(Err(_)) => return Err(convert::bad_request(StatusCode::BAD_REQUEST, "the body was cut off")),
         Err(_) => {
-            let sentence = format!("the body did not come within {} s", BODY_WITHIN.as_secs());
+            let sentence = format!("the body did not arrive within {} s", BODY_WITHIN.as_secs());
             return Err(convert::bad_request(StatusCode::REQUEST_TIMEOUT, &sentence));
         }
     };
@@ -102,14 +103,14 @@ async fn body(request: Request) -> Result<Result<Fields, String>, Response> {
     }
 }
 
-/// Types of a body that a check reads.
+/// Content types of a body that a check accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Media {
     Json,
     Form,
 }
 
-/// The type of the body, whatever its parameters, such as `charset=utf-8`.
+/// The content type of the body, without its parameters such as `charset=utf-8`.
 fn media_type(headers: &HeaderMap) -> Option<Media> {
     let media = headers.get(CONTENT_TYPE)?.to_str().ok()?.split(';').next()?.trim();
     let is = |known: &str| media.eq_ignore_ascii_case(known);
@@ -120,24 +121,25 @@ fn media_type(headers: &HeaderMap) -> Option<Media> {
     }
 }
 
-/// Whether the caller names JSON; `*/*`, which most say without meaning anything, does not.
+/// Whether the caller accepts JSON by name. `*/*` does not count, since most clients send it by default.
 fn wants_json(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let mut types = accepted.flat_map(|value| value.split(',')).filter_map(|range| range.split(';').next());
     types.any(|media| media.trim().eq_ignore_ascii_case("application/json"))
 }
 
-/// Follows no store: were one lost, every replica would be taken away at once, and all of them still answer by policy.
-async fn ready<S>(State(site): State<Arc<Site<S>>>) -> Response {
-    if site.ready.load(Ordering::Relaxed) {
+/// Does not depend on the store. If it did, the loss of a store would take all replicas out at once, although all still
+/// answer by policy.
+async fn ready<S>(State(state): State<Arc<AppState<S>>>) -> Response {
+    if state.ready.load(Ordering::Relaxed) {
         plain(StatusCode::OK, "ready\n")
     } else {
         plain(StatusCode::SERVICE_UNAVAILABLE, "stopping\n")
     }
 }
 
-async fn tell<S>(State(site): State<Arc<Site<S>>>) -> Response {
-    let text = site.renderings.text(monotonic(), || metrics::write(&site.limiter, &site.told));
+async fn metrics_text<S>(State(state): State<Arc<AppState<S>>>) -> Response {
+    let text = state.metrics_cache.text(monotonic(), || metrics::write(&state.limiter, &state.sources));
     ([(CONTENT_TYPE, METRICS_TYPE)], text).into_response()
 }
 

@@ -1,36 +1,36 @@
-//! What operators ask for: a key forgotten, units given back.
+//! Operations for operators: reset a key, and refund units.
 //!
-//! No decision, so no policy answers it: what the store did not do is an error, and nothing is pretended. A denial that this
-//! process remembers of the key is dropped before the answer, so that whoever was answered sees what was done.
+//! They are not decisions, so no plan's policy answers for a failing store: its error is returned. Denials of the key that this
+//! process remembers are dropped before the answer. So a caller that has the answer meets no denial from before.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::caller_deadline::{CallerDeadline, CallerGone, in_time};
-use super::{Edition, Limiter};
+use super::{Limiter, PlanSnapshot};
 use crate::algorithm::Mode;
 use crate::decision::LimitStatus;
 use crate::key::{Cost, Key};
 use crate::plan::{Plan, QUOTA_MAX, Rule, UnknownPlan};
-use crate::store::{Ask, Store, StoreDeadline, StoreError, Subject};
+use crate::store::{Check, Store, StoreDeadline, StoreError, Subject};
 
-/// Longest that one of these waits for the store, unless decisions are given longer: nobody's request waits behind it, and
-/// whether a call that went unanswered was carried out is not known.
+/// Longest that one of these waits for the store, unless decisions may wait longer. No request waits behind it. After a call
+/// without an answer it is unknown whether the call was carried out, so waiting longer is better.
 const DEADLINE: Duration = Duration::from_secs(1);
 
-/// Why something was not done.
+/// Why an operation was not done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AdminError {
-    /// The plan is not in the config: the caller's mistake.
+    /// The plan is not in the config. The caller must correct the name.
     #[error(transparent)]
     UnknownPlan(#[from] UnknownPlan),
     /// The plan is unlimited or blocked.
     #[error("plan {0:?} has no limits, so nothing is counted by it")]
     NothingCounted(Arc<str>),
-    /// The store did not do it; after [`StoreError::Deadline`] nobody knows.
+    /// The store failed; after [`StoreError::Deadline`] it may still have done the operation.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The caller's deadline passed before the store answered; it may still be done.
+    /// The caller's deadline passed before the store answered; the operation may still be done.
     #[error("the caller's deadline passed before the store answered")]
     CallerDeadline,
 }
@@ -41,10 +41,10 @@ impl From<CallerGone> for AdminError {
     }
 }
 
-/// What a refund came to.
+/// The result of a refund.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refunded {
-    /// Where the key stands now in each limit of the plan, and units that this limit gave back.
+    /// For each limit of the plan: the key's standing after the refund, and the units that this limit gave back.
     pub limits: Vec<(LimitStatus, u64)>,
 }
 
@@ -56,32 +56,32 @@ impl Refunded {
 }
 
 impl<S: Store> Limiter<S> {
-    /// Gives back to every limit of a plan what a key has used, the newest units first, `cost` of them or as many as there
-    /// are. What this process counted while the store could not decide stays: nobody knows which of the two had counted it,
-    /// and to give it back in both would be to give it twice.
+    /// Gives units that a key has used back to every limit of a plan, the newest first. It gives back `cost` units, or as many
+    /// as are counted. Units that this process counted while the store could not decide stay. It is unknown which of the two
+    /// counted a unit, and giving it back in both would give it back twice.
     pub async fn refund(&self, key: Key, plan: &str, cost: Cost, caller: Option<CallerDeadline>) -> Result<Refunded, AdminError> {
-        let edition = self.edition();
-        let plan = counted(&edition, plan)?.clone();
-        // No limit counts more.
+        let snapshot = self.snapshot();
+        let plan = plan_with_limits(&snapshot, plan)?.clone();
+        // No limit counts more than this.
         let cost = Cost::new(cost.units().min(QUOTA_MAX)).unwrap_or(cost);
-        let ask = Ask { key, plan, cost, mode: Mode::Refund };
+        let check = Check { key, plan, cost, mode: Mode::Refund };
         let deadline = self.admin_deadline();
-        let verdict = before(caller, deadline, self.store.decide_one(&ask, deadline)).await;
-        self.forget_denials(&ask.plan.counts_as, &ask.key);
-        let (verdict, limits) = (verdict??, ask.plan.limits());
+        let verdict = within(caller, deadline, self.store.decide_one(&check, deadline)).await;
+        self.forget_denials(&check.plan.counts_as, &check.key);
+        let (verdict, limits) = (verdict??, check.plan.limits());
         let limits = verdict.statuses(limits, Cost::ONE).into_iter().zip(verdict.refunded(limits)).collect();
         Ok(Refunded { limits })
     }
 
-    /// Forgets what a key has used by all plans that count as this one does, in the store, in what was counted while the
-    /// store could not decide, and among the denials that this process remembers; whether the store had kept anything. Other
-    /// processes may remember a denial for a second.
+    /// Forgets the usage of a key under all plans that share this plan's `counts_as`. That covers the store, the local fallback
+    /// and the denials that this process remembers. Returns whether the store held anything. Other processes may remember a
+    /// denial for up to a second.
     pub async fn reset(&self, key: Key, plan: &str, caller: Option<CallerDeadline>) -> Result<bool, AdminError> {
-        let edition = self.edition();
-        let counts_as = counted(&edition, plan)?.counts_as.clone();
+        let snapshot = self.snapshot();
+        let counts_as = plan_with_limits(&snapshot, plan)?.counts_as.clone();
         let subject = Subject { counts_as, key };
         let deadline = self.admin_deadline();
-        let existed = before(caller, deadline, self.store.reset(&subject, deadline)).await;
+        let existed = within(caller, deadline, self.store.reset(&subject, deadline)).await;
         self.forget_denials(&subject.counts_as, &subject.key);
         let existed = existed??;
         self.common.fallback.forget(&subject.counts_as, &subject.key);
@@ -92,18 +92,19 @@ impl<S: Store> Limiter<S> {
         StoreDeadline(self.common.settings.deadline.max(DEADLINE))
     }
 
-    /// Of every limiter of this process. Each is held up for as long as it takes to note a number.
+    /// Drops the denials of a key in every limiter of this process. Each is locked only as long as it takes to store one
+    /// number.
     fn forget_denials(&self, counts_as: &str, key: &Key) {
-        let desks = self.common.books().desks();
-        // What is asked for from here on is answered by a store that has done it.
+        let workers = self.common.registry().workers();
+        // Store calls that begin after this time meet a store that has done the operation.
         let now_us = self.monotonic_us(self.common.clock.monotonic());
-        let caches = desks.iter().filter_map(|desk| desk.denials.as_ref());
+        let caches = workers.iter().filter_map(|worker| worker.denials.as_ref());
         caches.for_each(|denials| denials.forget(counts_as, key, now_us));
     }
 }
 
-/// The store's answer, unless the caller's deadline comes first.
-async fn before<T>(
+/// The store's answer, or an error if the caller's deadline comes first.
+async fn within<T>(
     caller: Option<CallerDeadline>,
     store: StoreDeadline,
     answer: impl Future<Output = T>,
@@ -114,9 +115,9 @@ async fn before<T>(
     }
 }
 
-/// A plan that counts.
-fn counted<'a>(edition: &'a Edition, plan: &str) -> Result<&'a Arc<Plan>, AdminError> {
-    let plan = edition.plans().get(plan).map_err(|unknown| edition.plans().suggest(unknown))?;
+/// The plan of this name, if it has limits.
+fn plan_with_limits<'a>(snapshot: &'a PlanSnapshot, plan: &str) -> Result<&'a Arc<Plan>, AdminError> {
+    let plan = snapshot.plans().get(plan).map_err(|unknown| snapshot.plans().suggest(unknown))?;
     match plan.rule {
         Rule::Limits(_) => Ok(plan),
         Rule::Unlimited | Rule::Blocked => Err(AdminError::NothingCounted(plan.name.clone())),

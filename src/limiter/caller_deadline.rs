@@ -1,9 +1,9 @@
-//! The caller's deadline: how long the answer to a question is wanted. It is a type apart from [`StoreDeadline`], and only
-//! this module compares the two.
+//! The caller's deadline: how long a caller waits for the answer to a request. It is a type apart from [`StoreDeadline`], and
+//! only this module compares the two.
 //!
-//! A store that needs longer than [`StoreDeadline`] has failed, and the plan's policy answers. A caller that waits less than
-//! that says nothing of the store: its question ends as [`Refusal::CallerDeadline`], which is no decision. So no caller can
-//! choose the policy's answer by a short deadline. Stores never see a caller's deadline.
+//! A store that needs longer than [`StoreDeadline`] has failed, and the plan's policy answers. A caller with a shorter deadline
+//! proves nothing about the store. Its request ends as [`Refusal::CallerDeadline`], which is not a decision. So no caller can
+//! get the policy's answer by choosing a short deadline. Stores never see a caller's deadline.
 
 use std::future::Future;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::store::StoreDeadline;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallerDeadline(Duration);
 
-/// The caller's deadline passed before the store answered. No policy can be made of it.
+/// The caller's deadline passed before the store answered. No policy applies to this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CallerGone;
 
@@ -26,25 +26,25 @@ impl From<CallerGone> for Refusal {
 }
 
 impl CallerDeadline {
-    /// A caller that waits for so long, from now on.
+    /// A caller that waits this long from now on.
     pub const fn new(left: Duration) -> Self {
         Self(left)
     }
 
-    /// How long in all the caller waits.
+    /// The whole time that the caller waits.
     pub const fn left(self) -> Duration {
         self.0
     }
 
-    /// When its question is given up, where that is before the store's deadline; `None` where the store's deadline comes
-    /// first. A quarter of the time is left for the way back, so that the answer is there before the caller gives up itself.
+    /// How long to wait for the store, if the caller's deadline is shorter than the store's; `None` otherwise. A quarter of the
+    /// caller's time is kept for the way back, so that the answer arrives in time.
     pub(super) fn before(self, store: StoreDeadline) -> Option<Duration> {
         (self.0 < store.0).then(|| self.0 - self.0 / 4)
     }
 }
 
-/// What `answer` comes to, if that is before the caller's question is given up. A caller without any time is asked for
-/// nothing: `answer` is not even begun. Dropped half way, a store's answer is lost and nothing else, by its contract.
+/// Awaits `answer` for at most `limit`. With a limit of zero, `answer` is not even started. Dropping a store's future half-way
+/// loses only its answer, by the store's contract.
 pub(super) async fn in_time<T>(limit: Duration, answer: impl Future<Output = T>) -> Result<T, CallerGone> {
     if limit.is_zero() {
         return Err(CallerGone);

@@ -1,18 +1,21 @@
-//! The deny cache: a key that the store denied until T is denied by this replica until T, without a store call.
+//! The deny cache: when the store denied a key until T, this replica denies it until T without a store call.
 //!
-//! It stays true because a denial only lasts longer by what others do: usage grows by grants, falls by time alone, and a
-//! denied request takes nothing. T counts from the time at which the store was *asked*, which is before it decided, so the
-//! cache never denies at or after the true release, as long as both clocks run alike. The numbers are those of the denial,
-//! aged ([`crate::algorithm::denied_later`]) as if it had been decided when it was asked for: a wait is told at most the
-//! way to the store too short, and what was granted to others since is not in it, which [`HOLD_MAX_US`] bounds.
+//! A denial stays true, because other requests can only make it last longer. Grants raise usage, only time lowers it, and a
+//! denied request takes nothing. T counts from the time at which the store was *asked*, which is before it decided. So the
+//! cache never denies at or after the true release, as long as both clocks run at the same rate.
 //!
-//! It denies too long, at most [`HOLD_MAX_US`], where the store forgets: its data is lost, its clock steps forward.
+//! The numbers are those of the denial, aged by `denial_at` as if it had been decided when the store was asked. A wait is
+//! therefore too short by at most the time of the way to the store. Units granted to others since are missing from the numbers;
+//! [`HOLD_MAX_US`] bounds this.
 //!
-//! An entry belongs to one plan as it was when the store was asked: it holds the plan's `Arc`, so that an edited plan,
-//! which is another `Arc`, never meets it. Where usage falls by something else than time, by a reset or a refund, the key is
-//! to be forgotten ([`DenyCache::forget`]): no denial that was asked for until then holds, also one that is noted later.
+//! When the store forgets, because its data is lost or its clock stepped forward, the cache denies too long: at most
+//! [`HOLD_MAX_US`].
 //!
-//! Time is an argument: microseconds of monotonic time, from any beginning. Knows no wire and asks no store.
+//! An entry belongs to one plan as it was when the store was asked. It holds the plan's `Arc`; an edited plan is another `Arc`
+//! and never matches. A reset or refund lowers usage in another way than time, so the key must then be forgotten
+//! ([`DenyCache::forget`]). After that no denial that was asked for earlier holds, even one that is noted later.
+//!
+//! Time is an argument: microseconds of monotonic time, from any origin. The module knows no wire format and calls no store.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -21,35 +24,35 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashTable;
 
-use crate::algorithm::{Mode, Reading, Verdict, denied_later, tells_one_cost};
+use crate::algorithm::{Mode, Reading, Verdict, denial_at, tells_one_cost};
 use crate::key::{Cost, Key};
 use crate::plan::Plan;
-use crate::store::Ask;
+use crate::store::Check;
 
-/// Entries that a cache holds unless told otherwise: as many keys can be denied in one second without a store call each,
-/// in about 8 MB with keys of 20 bytes.
+/// Default number of entries. So many keys can be denied within one second without a store call for each. Takes about 8 MB with
+/// keys of 20 bytes.
 pub const DENY_CACHE_DEFAULT: usize = 65_536;
-/// Most entries that a cache may be given: above a gigabyte.
+/// Most entries that a cache may have; they take more than a gigabyte.
 pub const DENY_CACHE_MAX: usize = 10_000_000;
 
-/// Longest that one denial is held, in microseconds: a hot key then costs its store one call a second, and a store that
-/// lost its data, or whose clock stepped forward, is believed again within that time.
+/// Longest that one denial is held, in microseconds. A hot key then costs its store one call a second. After the store lost its
+/// data, or its clock stepped forward, its new answers count within that time.
 const HOLD_MAX_US: u64 = 1_000_000;
-/// Places looked at for one whose denial is over before the cache grows: more than one, so that what is over goes faster
-/// than what comes, and the memory follows the denials that hold.
+/// Entries checked for an expired denial before the cache grows. More than one, so that expired entries go faster than new ones
+/// come, and memory follows the denials that hold.
 const LOOKS_PER_ENTRY: usize = 4;
-/// Most keys that are remembered as forgotten; more at once and every denial until then is. More resets and refunds than
-/// that in a second leave no denial to be remembered anyway.
+/// Most keys remembered as forgotten. With more, every earlier denial is forgotten. That many resets and refunds in a second
+/// leave few denials worth remembering.
 const FORGOTTEN_MAX: usize = 4_096;
-/// The places grow by an eighth at a time, so that at most that part of them is empty.
+/// The table grows by an eighth at a time, so that at most an eighth of it is empty.
 const GROWTH_PART: usize = 8;
 
-/// Denials that hold, by plan and key.
+/// Denials that still hold, by plan and key.
 pub(super) struct DenyCache {
     entries_max: usize,
     hasher: RandomState,
-    /// When the last denial ends. Read without the lock, so that a cache in which none holds costs nothing else; a
-    /// reader that misses a denial just noted asks the store.
+    /// When the last denial ends. Read without the lock, so that a cache without denials in force costs nothing more. A reader
+    /// that misses a denial just noted asks the store.
     holds_until_us: AtomicU64,
     table: Mutex<Table>,
 }
@@ -57,22 +60,22 @@ pub(super) struct DenyCache {
 #[derive(Default)]
 struct Table {
     entries: Vec<Entry>,
-    /// Indices of `entries`, by their hash.
+    /// Indices into `entries`, by hash.
     by_name: HashTable<u32>,
-    /// Where to look next for an entry that may go.
+    /// Index of the next entry to check for reuse.
     hand: usize,
     forgotten: Forgotten,
 }
 
-/// Keys whose denials hold no longer, however they come to be noted. Each matters for as long as a denial can be held that
-/// was asked for before.
+/// Keys whose earlier denials no longer hold, even those noted later. Each is kept for as long as an earlier denial could be
+/// held.
 #[derive(Default)]
 struct Forgotten {
-    /// By [`DenyCache::subject`], when.
+    /// When each key was forgotten, by [`DenyCache::subject`].
     at_us: HashMap<u64, u64>,
-    /// From here on none matters.
+    /// After this time no element matters.
     until_us: u64,
-    /// Denials of every key that were asked for at this time or before are over.
+    /// Denials of every key that were asked for at or before this time no longer hold.
     all_at_us: Option<u64>,
 }
 
@@ -82,14 +85,14 @@ struct Entry {
     /// See [`cost_class`].
     cost_class: u64,
     asked_us: u64,
-    /// At most [`HOLD_MAX_US`].
+    /// How long the denial holds; at most [`HOLD_MAX_US`].
     holds_us: u32,
-    /// Kept, so that growing computes none anew.
+    /// Stored so that growing the table needs no hashing.
     hash: u32,
     readings: Readings,
 }
 
-/// A reading per limit; one alone, as most plans have, needs no allocation.
+/// One reading per limit. Most plans have one limit, which needs no allocation.
 enum Readings {
     One(Reading),
     Several(Box<[Reading]>),
@@ -106,62 +109,62 @@ impl DenyCache {
         }
     }
 
-    /// What the store would answer at `now_us`, if it is known to be a denial.
-    pub(super) fn recall(&self, ask: &Ask, now_us: u64) -> Option<Verdict> {
-        if now_us >= self.holds_until_us.load(Ordering::Relaxed) || ask.mode != Mode::Charge {
+    /// The store's answer at `now_us`, if it is known to be a denial.
+    pub(super) fn lookup(&self, check: &Check, now_us: u64) -> Option<Verdict> {
+        if now_us >= self.holds_until_us.load(Ordering::Relaxed) || check.mode != Mode::Charge {
             return None;
         }
-        let hash = self.hash(ask);
+        let hash = self.hash(check);
         let table = self.table();
-        let entry = table.find(hash, ask)?;
+        let entry = table.find(hash, check)?;
         if entry.is_over(now_us) || table.forgotten.matters(now_us) && self.is_forgotten(&table.forgotten, entry) {
             return None;
         }
-        // Another thread may have noted a denial that it asked for after this one read its time: none has aged then.
+        // Another thread may have noted a denial with a start time after `now_us`: then nothing is subtracted.
         let elapsed_us = now_us.saturating_sub(entry.asked_us);
-        denied_later(ask.plan.limits(), entry.readings.as_slice(), ask.cost, elapsed_us)
+        denial_at(check.plan.limits(), entry.readings.as_slice(), check.cost, elapsed_us)
     }
 
-    /// Notes what the store said to an ask that was sent at `asked_us`, if it was a denial.
-    pub(super) fn note(&self, ask: &Ask, verdict: &Verdict, asked_us: u64) {
-        if verdict.fits || ask.mode != Mode::Charge {
+    /// Stores the answer to a store call that began at `asked_us`, if it is a denial.
+    pub(super) fn note(&self, check: &Check, verdict: &Verdict, asked_us: u64) {
+        if verdict.fits || check.mode != Mode::Charge {
             return;
         }
-        let wait_us = verdict.wait_us(ask.plan.limits(), ask.cost.units());
+        let wait_us = verdict.wait_us(check.plan.limits(), check.cost.units());
         let entry = Entry {
-            plan: ask.plan.clone(),
-            key: ask.key.clone(),
-            cost_class: cost_class(&ask.plan, ask.cost),
+            plan: check.plan.clone(),
+            key: check.key.clone(),
+            cost_class: cost_class(&check.plan, check.cost),
             asked_us,
             holds_us: wait_us.min(HOLD_MAX_US) as u32,
-            hash: self.hash(ask),
+            hash: self.hash(check),
             readings: Readings::new(&verdict.readings),
         };
         let until_us = entry.until_us();
-        self.table().put(entry, ask, self.entries_max);
+        self.table().put(entry, check, self.entries_max);
         self.holds_until_us.fetch_max(until_us, Ordering::Relaxed);
     }
 
-    /// Forgets what denials a key has among the plans that count as this, those included that were asked for by now and are
-    /// not noted yet.
+    /// Forgets the denials of a key under all plans with this `counts_as`. This includes denials asked for by now that are not
+    /// noted yet.
     pub(super) fn forget(&self, counts_as: &str, key: &Key, now_us: u64) {
         let subject = self.subject(counts_as, key);
         self.table().forgotten.put(subject, now_us);
     }
 
-    /// Denials held, those that are over and whose place nobody took yet included.
+    /// Entries in use, including expired ones that were not replaced yet.
     pub(super) fn entries(&self) -> usize {
         self.table().entries.len()
     }
 
-    /// Keyed by this process's own secret, so that nobody can choose keys that meet.
-    fn hash(&self, ask: &Ask) -> u32 {
-        let name = (Arc::as_ptr(&ask.plan), &ask.key, cost_class(&ask.plan, ask.cost));
-        // Half of the bits are enough for ten million entries, and they fit where the entry has room.
+    /// Keyed by a secret of this process, so that callers cannot choose keys that collide.
+    fn hash(&self, check: &Check) -> u32 {
+        let name = (Arc::as_ptr(&check.plan), &check.key, cost_class(&check.plan, check.cost));
+        // 32 bits are enough for ten million entries, and the entry has room for them.
         self.hasher.hash_one(name) as u32
     }
 
-    /// Two that are alike forget each other's denials, which costs their store a call.
+    /// Two subjects that collide forget each other's denials, which costs one store call.
     fn subject(&self, counts_as: &str, key: &Key) -> u64 {
         self.hasher.hash_one((counts_as, key))
     }
@@ -172,25 +175,25 @@ impl DenyCache {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        // What a panic could leave behind is an entry that is not found: the store is asked.
+        // After a panic, at worst an entry is not found, and the store is asked.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What costs share an entry: all, or, where a reading tells of one cost alone, each has its own.
+/// Costs of one class share an entry: one class for all costs, or one per cost where a reading is valid for one cost only.
 fn cost_class(plan: &Plan, cost: Cost) -> u64 {
     if plan.limits().iter().any(tells_one_cost) { cost.units() } else { 0 }
 }
 
 impl Table {
-    fn find(&self, hash: u32, ask: &Ask) -> Option<&Entry> {
-        let index = self.by_name.find(spread(hash), |index| self.entries[*index as usize].is_of(ask))?;
+    fn find(&self, hash: u32, check: &Check) -> Option<&Entry> {
+        let index = self.by_name.find(spread(hash), |index| self.entries[*index as usize].is_of(check))?;
         self.entries.get(*index as usize)
     }
 
-    fn put(&mut self, entry: Entry, ask: &Ask, entries_max: usize) {
+    fn put(&mut self, entry: Entry, check: &Check, entries_max: usize) {
         let hash = spread(entry.hash);
-        let known = self.by_name.find(hash, |index| self.entries[*index as usize].is_of(ask)).copied();
+        let known = self.by_name.find(hash, |index| self.entries[*index as usize].is_of(check)).copied();
         if let Some(index) = known {
             self.entries[index as usize] = entry;
             return;
@@ -203,11 +206,11 @@ impl Table {
             }
             None => self.append(entry, entries_max),
         };
-        // An index is below DENY_CACHE_MAX.
+        // Indices are below DENY_CACHE_MAX.
         self.by_name.insert_unique(hash, index as u32, |index| spread(self.entries[*index as usize].hash));
     }
 
-    /// A place whose denial is over, or, in a full cache, any: a cache may forget.
+    /// An entry to replace: an expired one, or any entry of a full cache, since a cache may forget.
     fn place_to_reuse(&mut self, now_us: u64, entries_max: usize) -> Option<usize> {
         for _ in 0..LOOKS_PER_ENTRY.min(self.entries.len()) {
             let index = self.step();
@@ -255,21 +258,21 @@ impl Forgotten {
             self.at_us.clear();
             self.all_at_us = Some(now_us).max(self.all_at_us);
         }
-        // Calls that come at once may come here in any order.
+        // Concurrent calls may arrive here in any order.
         let at_us = self.at_us.entry(subject).or_default();
         *at_us = now_us.max(*at_us);
         self.until_us = self.until_us.max(now_us + HOLD_MAX_US);
     }
 }
 
-/// The table goes by the lowest bits and by the seven highest; both halves get all that there are.
+/// The hash table uses the lowest bits and the seven highest ones. Both halves get all 32 bits.
 fn spread(hash: u32) -> u64 {
     u64::from(hash) << 32 | u64::from(hash)
 }
 
 impl Entry {
-    fn is_of(&self, ask: &Ask) -> bool {
-        Arc::ptr_eq(&self.plan, &ask.plan) && self.key == ask.key && self.cost_class == cost_class(&ask.plan, ask.cost)
+    fn is_of(&self, check: &Check) -> bool {
+        Arc::ptr_eq(&self.plan, &check.plan) && self.key == check.key && self.cost_class == cost_class(&check.plan, check.cost)
     }
 
     fn until_us(&self) -> u64 {

@@ -1,44 +1,29 @@
-//! One log line for many failures: a store that is down fails every decision, and thousands of lines a second help nobody.
+//! One log line for many failures. A store that is down fails every decision, and thousands of lines a second would help no
+//! reader.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::log_throttle::LogThrottle;
 use crate::store::StoreError;
 
-/// Between two lines.
+/// Least time between two lines of one kind.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// Counts failures by kind and logs those of a kind together.
-#[derive(Default)]
-pub(super) struct FailureLog {
-    kinds: Mutex<HashMap<&'static str, State>>,
-}
+/// Counts failures by kind, and logs those of one kind together.
+pub(super) struct FailureLog([LogThrottle; StoreError::KINDS.len()]);
 
-#[derive(Default)]
-struct State {
-    last: Option<Instant>,
-    since: u64,
+impl Default for FailureLog {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| LogThrottle::new(EVERY)))
+    }
 }
 
 impl FailureLog {
-    /// Notes one failure; logs the first of its kind and then at most every ten seconds.
+    /// Counts one failure. Logs the first of its kind, and then one line per kind in ten seconds.
     pub(super) fn note(&self, error: &StoreError, now: Instant) {
-        if let Some(decisions) = self.due(error.kind(), now) {
+        if let Some(decisions) = self.0[error.kind_index()].due(now) {
             tracing::warn!(kind = error.kind(), %error, decisions, "the store could not decide; answered by the plan's on_store_failure");
         }
-    }
-
-    /// How many failures a line written now speaks of; `None` when it is not time for one.
-    fn due(&self, kind: &'static str, now: Instant) -> Option<u64> {
-        let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
-        let state = kinds.entry(kind).or_default();
-        state.since += 1;
-        if state.last.is_some_and(|last| now.saturating_duration_since(last) < EVERY) {
-            return None;
-        }
-        state.last = Some(now);
-        Some(std::mem::take(&mut state.since))
     }
 }
 
@@ -48,11 +33,11 @@ mod tests {
     use crate::clock::monotonic;
 
     #[test]
-    fn failures_between_two_lines_are_told_by_the_second() {
-        let (log, start) = (FailureLog::default(), monotonic());
-        assert_eq!(log.due("deadline", start), Some(1));
-        assert_eq!((0..99).filter_map(|_| log.due("deadline", start)).count(), 0);
-        assert_eq!(log.due("deadline", start + EVERY), Some(100));
-        assert_eq!(log.due("refused", start), Some(1));
+    fn each_kind_of_failure_has_lines_of_its_own() {
+        let (log, now) = (FailureLog::default(), monotonic());
+        let due = |error: StoreError| log.0[error.kind_index()].due(now);
+        assert_eq!(due(StoreError::Full), Some(1));
+        assert_eq!(due(StoreError::Full), None);
+        assert_eq!(due(StoreError::Refused(String::new())), Some(1));
     }
 }

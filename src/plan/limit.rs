@@ -1,46 +1,49 @@
-//! One rule of a plan: its numbers, its bounds and its shape.
+//! One limit of a plan: its numbers, its bounds and its fingerprint.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::shape::{MILLISECOND_WINDOW_MAX, Shape};
+use super::fingerprint::{LimitFingerprint, MILLISECOND_WINDOW_MAX};
 use crate::duration;
 
-/// Largest quota, in units per window. A byte quota of a terabyte fits; ten times as much no longer fits the five bytes
-/// that a count has in Redis.
+/// Largest quota, in units per window. A quota of one terabyte, in bytes, fits. Ten times as much would not fit the five bytes
+/// of a count in Redis.
 pub const QUOTA_MAX: u64 = 1_000_000_000_000;
-/// Largest quota of a `sliding_log`, whose state grows with its quota: about 10 bytes a charge in Redis, so 1 MB here where
-/// each unit is charged by itself. In Redis, totals of units are kept modulo 2^17.
+/// Largest quota of a `sliding_log`, whose state grows with its quota. A charge takes about 10 bytes in Redis, so a key takes
+/// up to 1 MB when each unit is charged alone. In Redis, totals of units are kept modulo 2^17.
 pub const SLIDING_LOG_QUOTA_MAX: u64 = 100_000;
 /// Largest burst of a `token_bucket`, in units.
 pub const BURST_MAX: u64 = QUOTA_MAX;
-/// Shortest window. Redis expires keys by the millisecond, and a network round trip is about as long.
+/// Shortest window. Redis expires keys by the millisecond, and a network round trip takes about as long.
 pub const WINDOW_MIN: Duration = Duration::from_millis(1);
 /// Longest window: a leap year.
 pub const WINDOW_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// Least precision of a `sliding_window`, in runs per window.
 pub const PRECISION_MIN: u8 = 2;
-/// Greatest and default precision of a `sliding_window`: 0.8 KB a key, a unit freed at most 1/64 of the window late.
+/// Greatest and default precision of a `sliding_window`: it takes 0.8 KB per key and frees a unit at most 1/64 of the window
+/// late.
 pub const PRECISION_MAX: u8 = 64;
 /// Default precision of a `sliding_window`, in runs per window.
 pub const PRECISION_DEFAULT: u8 = PRECISION_MAX;
 
 /// Integers up to here are exact in a Lua number (an IEEE 754 double).
 const LUA_INTEGER_MAX: u64 = 1 << 53;
-/// Longest time that an empty bucket may need to fill: keeps every instant in a double far beyond the year 2200.
+/// Longest time that an empty bucket may need to fill, ten years. It keeps every time exact in a double far beyond the year
+/// 2200.
 const DRAIN_MAX_US: u64 = 10 * 366 * 24 * 3600 * 1_000_000;
 
-/// How a limit counts. What each promises is in the README's table.
+/// How a limit counts. docs/algorithms.md describes what each algorithm guarantees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Algorithm {
-    /// At most `quota` per window of the clock or of the key's own.
+    /// At most `quota` per window. Windows are aligned to the clock, or start at the key's first request.
     FixedWindow {
         /// Where windows start.
         anchor: Anchor,
     },
-    /// At most `quota` in any interval of one window, every unit counted at its own time.
+    /// At most `quota` in any interval of one window. Every unit counts from its own time.
     SlidingLog,
-    /// At most `quota` in any interval of one window; units older than `precision` runs leave up to `window / precision` late.
+    /// At most `quota` in any interval of one window. With more than `precision` runs, a unit leaves up to `window / precision`
+    /// late.
     SlidingWindow {
         /// Runs kept per window, [`PRECISION_MIN`] to [`PRECISION_MAX`].
         precision: u8,
@@ -64,7 +67,7 @@ pub enum Anchor {
     FirstRequest,
 }
 
-/// One rule of a plan: `quota` units per `window`, counted by `algorithm`.
+/// One limit of a plan: `quota` units per `window`, counted by `algorithm`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limit {
     name: Arc<str>,
@@ -74,9 +77,9 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Checks the numbers of a limit; the name is taken as it is.
+    /// Checks the numbers of a limit. The name is not checked.
     ///
-    /// Errors: one [`LimitError`] per field that is wrong, at least one.
+    /// Errors: one [`LimitError`] per wrong field.
     pub fn new(name: impl Into<Arc<str>>, quota: u64, window: Duration, algorithm: Algorithm) -> Result<Self, Vec<LimitError>> {
         let mut errors = Vec::new();
         let window_us = check_window(window).map_err(|error| errors.push(error)).unwrap_or(0);
@@ -88,7 +91,7 @@ impl Limit {
         if errors.is_empty() { Ok(Self { name: name.into(), quota, window_us, algorithm }) } else { Err(errors) }
     }
 
-    /// Name that answers call this limit by, unique within its plan.
+    /// Name of the limit in answers, unique within its plan.
     pub fn name(&self) -> &Arc<str> {
         &self.name
     }
@@ -116,12 +119,12 @@ impl Limit {
         }
     }
 
-    /// GCRA's emission interval: microseconds that one unit takes to come back, rounded up, so never faster than the quota.
+    /// GCRA's emission interval: microseconds until one unit is back. It is rounded up, so the rate is never above the quota.
     pub fn emission_us(&self) -> u64 {
         self.window_us.div_ceil(self.quota)
     }
 
-    /// GCRA's tolerance: microseconds of debt that a key may run up, `burst * emission_us`.
+    /// GCRA's tolerance: the largest debt of a key in microseconds, `burst * emission_us`.
     pub fn tolerance_us(&self) -> u64 {
         self.capacity() * self.emission_us()
     }
@@ -131,14 +134,14 @@ impl Limit {
         self.window_us.div_ceil(u64::from(precision))
     }
 
-    /// The number that Redis knows the way of counting by, 0 to 7; see `store/redis/script/request.lua`.
+    /// The number of the algorithm in calls to Redis, 0 to 7; see `store/redis/script/request.lua`.
     pub fn kind(&self) -> u8 {
-        super::shape::kind(self.algorithm)
+        super::fingerprint::kind(self.algorithm)
     }
 
-    /// What a stored state must agree with to be this limit's.
-    pub fn shape(&self) -> Shape {
-        Shape::of(self.algorithm, self.window_us)
+    /// Identifies the states that belong to this limit; see [`LimitFingerprint`].
+    pub fn fingerprint(&self) -> LimitFingerprint {
+        LimitFingerprint::of(self.algorithm, self.window_us)
     }
 
     /// The same limit at one replica's share: quota and burst divided by `replicas`, rounded up.
@@ -152,7 +155,7 @@ impl Limit {
     }
 }
 
-/// What is wrong with a limit's numbers, by field.
+/// An error in a limit's numbers, by field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
     /// The quota is out of range.
@@ -180,7 +183,7 @@ fn check_window(window: Duration) -> Result<u64, LimitError> {
     if window.as_millis() > u128::from(MILLISECOND_WINDOW_MAX) && window.subsec_millis() != 0 {
         return error("is above 24 days and has milliseconds; give whole seconds".to_owned());
     }
-    // At most 366 days: far below the range of u64.
+    // At most 366 days, which fits u64 easily.
     Ok(window.as_secs() * 1_000_000 + u64::from(window.subsec_micros()))
 }
 
@@ -208,7 +211,7 @@ fn check_parameters(algorithm: Algorithm) -> Option<LimitError> {
     }
 }
 
-/// What is wrong only in combination; quota and window are in range on their own.
+/// Errors that show only in combination. Quota and window must be in range on their own.
 fn check_together(quota: u64, window_us: u64, algorithm: Algorithm) -> Option<LimitError> {
     match algorithm {
         Algorithm::SlidingCounter if quota.checked_mul(window_us).is_none_or(|product| product > LUA_INTEGER_MAX) => {
@@ -224,7 +227,7 @@ fn check_together(quota: u64, window_us: u64, algorithm: Algorithm) -> Option<Li
 
 fn check_bucket(quota: u64, window_us: u64, burst: u64) -> Option<LimitError> {
     let emission_us = window_us.div_ceil(quota);
-    // The rate that whole microseconds can hold must be within 1 % of the one that was asked for.
+    // The rate in whole microseconds must be within 1 % of the configured rate.
     if u128::from(emission_us) * u128::from(quota) * 100 > u128::from(window_us) * 101 {
         return Some(LimitError::Quota(format!(
             "is {quota}; a token_bucket gives a unit per whole microsecond, so it would hold only {} here; use sliding_window",
@@ -301,9 +304,9 @@ mod tests {
     }
 
     proptest! {
-        /// All shares together are the quota, and less than one unit a replica beyond it.
+        /// All shares together are at least the quota, and exceed it by less than one unit per replica.
         #[test]
-        fn shares_add_up_to_the_quota_and_less_than_a_unit_for_each_replica(
+        fn shares_add_up_to_the_quota_plus_less_than_one_unit_per_replica(
             quota in 1..=QUOTA_MAX, burst in 1..=10_u64, replicas in 1..=10_000_u64,
         ) {
             let windows = [FIXED, Algorithm::SlidingWindow { precision: 64 }];
@@ -315,7 +318,7 @@ mod tests {
                     prop_assert!(part >= 1 && part * replicas >= whole && part * replicas < whole + replicas);
                 }
                 prop_assert!(fewer.quota() <= share.quota() && fewer.capacity() <= share.capacity());
-                prop_assert_eq!((share.shape(), limit.share(1)), (limit.shape(), limit));
+                prop_assert_eq!((share.fingerprint(), limit.share(1)), (limit.fingerprint(), limit));
             }
         }
     }

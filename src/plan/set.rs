@@ -6,20 +6,20 @@ use std::sync::Arc;
 
 use super::Plan;
 
-/// Names further away than this many edits are no help to offer.
+/// A name with more edits than this is not suggested.
 const SUGGESTION_EDITS_MAX: usize = 3;
-/// With more plans than this no name is suggested: to look at the length of each takes some 10 ns, so 3 us at most.
+/// With more plans than this no name is suggested. Checking the length of one name takes about 10 ns, so all take 3 us at most.
 const SUGGESTION_PLANS_MAX: usize = 256;
-/// To compare two names takes some 1.5 ns for each pair of their letters, so all of a suggestion take 50 us at most. That is
-/// 8 plans with names of 64 letters, or all of them with names of 11.
+/// Most letter pairs that a suggestion compares. A pair takes about 1.5 ns, so a suggestion takes 50 us at most. That is enough
+/// for 8 plans with names of 64 letters, or for 256 with names of 11.
 const SUGGESTION_PAIRS_MAX: usize = 32_768;
 
-/// Every plan that this replica enforces.
+/// Every plan of one config.
 #[derive(Debug, Clone, Default)]
 pub struct PlanSet {
-    /// Each with its place in the order of the names.
+    /// Plans by name, each with its index in the order of the names.
     plans: BTreeMap<Arc<str>, (usize, Arc<Plan>)>,
-    /// The name of the plan that questions about an unknown one are decided by.
+    /// Name of the plan that decides requests for an unknown plan.
     default: Option<Arc<str>>,
 }
 
@@ -29,25 +29,27 @@ impl PlanSet {
         self.find(name).map(|(_, plan)| plan)
     }
 
-    /// The plan of this name and its place in [`Self::iter`], 0 to `len() - 1`, for tables kept by plan. Errors: as [`Self::get`].
+    /// The plan of this name and its index in [`Self::iter`], 0 to `len() - 1`, for tables kept by plan. Errors:
+    /// [`UnknownPlan`].
     ///
-    /// The error suggests no name: a batch of 1,000 unknown names would keep its thread for that long. See [`Self::suggest`].
+    /// The error has no suggestion, since 1,000 unknown names in a batch would occupy the thread too long. See
+    /// [`Self::suggest`].
     pub fn find(&self, name: &str) -> Result<(usize, &Arc<Plan>), UnknownPlan> {
         self.find_if_any(name).ok_or_else(|| UnknownPlan { name: name.to_owned(), nearest: None })
     }
 
-    /// As [`Self::find`], where the name is no caller's.
+    /// Like [`Self::find`], without an error that copies the name. For names that no caller sent.
     pub fn find_if_any(&self, name: &str) -> Option<(usize, &Arc<Plan>)> {
         self.plans.get(name).map(|(place, plan)| (*place, plan))
     }
 
-    /// The set with another default plan, or none. Errors: [`UnknownPlan`], when there is no plan of this name.
+    /// The same set with another default plan, or with none. Errors: [`UnknownPlan`] when there is no plan of this name.
     pub fn with_default(self, name: Option<&str>) -> Result<Self, UnknownPlan> {
         let default = name.map(|name| self.get(name).map(|plan| plan.name.clone())).transpose()?;
         Ok(Self { default, ..self })
     }
 
-    /// The plan that questions about an unknown one are decided by, and its place; `None`: those are errors.
+    /// The plan that decides requests for an unknown plan, and its index. `None`: such requests are errors.
     pub fn default_plan(&self) -> Option<(usize, &Arc<Plan>)> {
         self.find_if_any(self.default.as_deref()?)
     }
@@ -67,12 +69,12 @@ impl PlanSet {
         self.plans.is_empty()
     }
 
-    /// The set with every plan cut to one replica's share; see [`Plan::share`].
+    /// The set with every plan reduced to one replica's share; see [`Plan::share`].
     pub fn share(&self, replicas: u64) -> Self {
         self.iter().map(|plan| plan.share(replicas)).collect()
     }
 
-    /// A text that is equal for equal sets, whatever order their file had; what a config hash is taken of.
+    /// A text that is equal for equal sets, in any order of their file. The config hash is computed from it.
     pub fn canonical(&self) -> String {
         let mut text = String::new();
         for plan in self.iter() {
@@ -85,8 +87,8 @@ impl PlanSet {
         text
     }
 
-    /// Adds the nearest name, where one is close and to find it takes less than 100 us. For an answer to one question only:
-    /// this is done on the thread that decides.
+    /// Adds the nearest name, if one is close and finding it takes less than 100 us. For answers to single requests only, since
+    /// it runs on the thread that decides.
     pub fn suggest(&self, unknown: UnknownPlan) -> UnknownPlan {
         let nearest = self.nearest(&unknown.name, strsim::osa_distance);
         UnknownPlan { nearest, ..unknown }
@@ -96,7 +98,7 @@ impl PlanSet {
         if self.len() > SUGGESTION_PLANS_MAX {
             return None;
         }
-        // Names of other lengths are further away for sure.
+        // Names of other lengths need more edits.
         let candidates = || self.plans.keys().filter(|other| other.len().abs_diff(name.len()) <= SUGGESTION_EDITS_MAX);
         let pairs: usize = candidates().map(|other| other.len() * name.len()).sum();
         if pairs > SUGGESTION_PAIRS_MAX {
@@ -115,7 +117,7 @@ impl FromIterator<Plan> for PlanSet {
 
 impl FromIterator<Arc<Plan>> for PlanSet {
     fn from_iter<I: IntoIterator<Item = Arc<Plan>>>(plans: I) -> Self {
-        // In the order of their names, and of one name the last.
+        // In the order of their names; of plans with the same name the last is kept.
         let by_name: BTreeMap<_, _> = plans.into_iter().map(|plan| (plan.name.clone(), plan)).collect();
         let place = |(place, (name, plan))| (name, (place, plan));
         Self { plans: by_name.into_iter().enumerate().map(place).collect(), default: None }
@@ -125,9 +127,9 @@ impl FromIterator<Arc<Plan>> for PlanSet {
 /// A request named a plan that the config does not have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownPlan {
-    /// The name that was asked for.
+    /// The name in the request.
     pub name: String,
-    /// The plan whose name is nearest, when it is near enough to be a slip.
+    /// The plan with the nearest name, if it is near enough to be a typing error.
     pub nearest: Option<Arc<str>>,
 }
 
@@ -138,7 +140,7 @@ impl std::fmt::Display for UnknownPlan {
         write!(out, "plan {:?} is not in the config", self.name)?;
         match &self.nearest {
             Some(nearest) => write!(out, "; did you mean {nearest:?}?"),
-            None => write!(out, "; ListPlans tells which are"),
+            None => write!(out, "; ListPlans lists all plans"),
         }
     }
 }
@@ -170,7 +172,7 @@ mod tests {
         assert!(set.get("free").is_ok());
     }
 
-    /// Pairs of letters that a suggestion compares, and whether it found a name.
+    /// Letter pairs that a suggestion compares, and whether it found a name.
     fn work(set: &PlanSet, name: &str) -> (usize, bool) {
         let mut pairs = 0;
         let nearest = set.nearest(name, |a, b| {
@@ -190,7 +192,7 @@ mod tests {
                 let (pairs, _) = work(&set, &name);
                 assert!(pairs <= SUGGESTION_PAIRS_MAX, "{count} plans of {letters} letters, {name:?}: {pairs}");
             }
-            // One letter is another.
+            // A name with one wrong letter.
             let (pairs, found) = work(&set, &format!("x{}", &names[0][1..]));
             let cheap = count <= SUGGESTION_PLANS_MAX && count * letters * letters <= SUGGESTION_PAIRS_MAX;
             assert_eq!((found, pairs > 0), (cheap, cheap), "{count} plans of {letters} letters");
@@ -198,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_plan_is_one_of_the_set_and_part_of_what_it_says() {
+    fn a_default_plan_is_one_of_the_set_and_part_of_its_canonical_text() {
         let set = plans(&["a", "b"]);
         assert!(set.default_plan().is_none());
         let with = set.clone().with_default(Some("b")).unwrap();
@@ -209,12 +211,12 @@ mod tests {
     }
 
     #[test]
-    fn to_find_no_plan_compares_no_names() {
+    fn find_compares_no_names_for_an_unknown_plan() {
         assert_eq!(plans(&["free"]).find("fre").unwrap_err().nearest, None);
     }
 
     #[test]
-    fn a_plan_is_found_at_its_place_in_the_order_of_names() {
+    fn a_plan_is_found_at_its_index_in_the_order_of_names() {
         let set = plans(&["free", "starter", "business", "free"]);
         let places: Vec<usize> = set.iter().map(|plan| set.find(&plan.name).unwrap().0).collect();
         assert_eq!(places, [0, 1, 2]);

@@ -1,38 +1,41 @@
-//! The embedded store: exact, bounded, gone with the process.
+//! The embedded store. It counts exactly, its size is bounded in bytes, and its counters are lost with the process.
 //!
-//! Bounded in bytes. An entry leaves when it has nothing to tell any more (all its states are fresh again), and for no
-//! other reason: dropping a live one would hand its key a new quota, and a denied key could be freed by flooding the
-//! store with others. When it is full of live entries, keys that it holds are decided as ever, but a log that would have to
-//! grow merges its nearest units instead, which then leave late, never early. A key that it does not hold is answered
-//! [`StoreError::Full`], which the plan's policy turns into an answer. Only where a plan was edited can that befall a key
-//! that is held: one in twelve or so of them finds room for the records of further limits, which is kept free for them.
+//! An entry is dropped only when all its states are fresh again. Dropping a live entry would give its key a new quota: a
+//! denied client could free its key by flooding the store with other keys.
 //!
-//! A key's entry is bytes ([`entry`]) in a slot among others of its size ([`arena`]), with a log, if it has one, beside it
-//! ([`logs`]); the slots of what may be fresh are linked by time ([`queue`]); a table finds them by name ([`shard`]). On a
-//! key that is held, a decision allocates nothing.
+//! When the store is full of live entries, keys that it holds are still decided. A log that would have to grow merges its
+//! nearest units instead, which then expire late, never early. A key that it does not hold is answered
+//! [`StoreError::Full`], which the plan's policy turns into an answer. A held key gets that answer only after its plan was
+//! edited. Room for the records of further limits is kept free for about one key in twelve.
+//!
+//! The entry of a key is a string of bytes ([`entry`]) in a slot among others of the same size ([`arena`]). Its log, if it
+//! has one, is kept apart ([`logs`]). A timing wheel ([`timing_wheel`]) links the slots by the time at which they may be
+//! fresh, and a table finds them by name ([`shard`]). A decision on a held key allocates nothing.
 
 mod arena;
+mod checked_out;
 mod entry;
 mod logs;
-mod queue;
 mod shard;
+mod timing_wheel;
 
 use std::hash::RandomState;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Ask, Store, StoreDeadline, StoreError, Subject};
+use super::{Check, Store, StoreDeadline, StoreError, Subject};
 use crate::algorithm::Verdict;
 use crate::clock::Clock;
 use crate::key::Key;
 use entry::Name;
 use shard::Shard;
 
-/// Bytes that a store holds at most unless told otherwise: about 750,000 keys of one constant-size limit.
+/// Default capacity in bytes: about 750,000 keys of one constant-size limit.
 pub const CAPACITY_DEFAULT: u64 = 64 << 20;
-/// Fewest bytes that a store may be given: room for a few thousand keys.
+/// Smallest capacity in bytes: room for a few thousand keys.
 pub const CAPACITY_MIN: u64 = 1 << 20;
 
-/// Locks are held for well under a microsecond; this many keep a dozen cores from meeting at one.
+/// Number of shards, each with a lock that is held for well under a microsecond. With this many, a dozen cores rarely
+/// contend for one lock.
 const SHARDS: usize = 16;
 
 /// Counters in this process's memory, on an injected clock.
@@ -51,23 +54,23 @@ impl MemoryStore {
         Self { shards, hasher, clock }
     }
 
-    /// Decides one ask at once.
-    pub fn decide(&self, ask: &Ask) -> Result<Verdict, StoreError> {
+    /// Decides one check without waiting.
+    pub fn decide(&self, check: &Check) -> Result<Verdict, StoreError> {
         let now_us = self.clock.now_us();
-        let name = Name::new(ask.plan.counts_as.as_bytes(), ask.key.as_str().as_bytes());
-        let name = name.ok_or_else(|| StoreError::Refused("the key and what its plan counts as are too long".to_owned()))?;
+        let name = Name::new(check.plan.counts_as.as_bytes(), check.key.as_str().as_bytes());
+        let name = name.ok_or_else(|| StoreError::Refused("the key and the counts_as of its plan are too long".to_owned()))?;
         let hash = shard::hash_of(&self.hasher, name);
-        self.shard(hash).decide(name, hash, ask, now_us)
+        self.shard(hash).decide(name, hash, check, now_us)
     }
 
-    /// Forgets a key among the plans that count as this, at once; whether it was held.
+    /// Deletes the entry of a key in the group `counts_as`. Returns whether there was one.
     pub fn forget(&self, counts_as: &str, key: &Key) -> bool {
         let Some(name) = Name::new(counts_as.as_bytes(), key.as_str().as_bytes()) else { return false };
         let hash = shard::hash_of(&self.hasher, name);
         self.shard(hash).remove(name, hash)
     }
 
-    /// Keys held, live or not yet swept.
+    /// Number of keys held: live ones, and fresh ones that were not swept yet.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| lock(shard).len()).sum()
     }
@@ -77,29 +80,29 @@ impl MemoryStore {
         self.len() == 0
     }
 
-    /// Bytes held, by the store's own account; never above its capacity.
+    /// Bytes held, by the store's own accounting; never more than its capacity.
     pub fn bytes(&self) -> usize {
         self.shards.iter().map(|shard| lock(shard).bytes()).sum()
     }
 
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
-        // Bits that the table inside a shard does not go by.
+        // The table inside a shard uses other bits of the hash.
         lock(&self.shards[(hash >> 32) as usize % SHARDS])
     }
 }
 
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    // Arithmetic on checked numbers does not panic; if it ever did, the other keys of the shard are whole.
+    // Arithmetic on checked numbers does not panic. If it ever did, the other keys of the shard would still be consistent.
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Store for MemoryStore {
-    async fn decide_one(&self, ask: &Ask, _deadline: StoreDeadline) -> Result<Verdict, StoreError> {
-        self.decide(ask)
+    async fn decide_one(&self, check: &Check, _deadline: StoreDeadline) -> Result<Verdict, StoreError> {
+        self.decide(check)
     }
 
-    async fn decide_batch(&self, asks: &[Ask], _deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
-        asks.iter().map(|ask| self.decide(ask)).collect()
+    async fn decide_batch(&self, checks: &[Check], _deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
+        checks.iter().map(|check| self.decide(check)).collect()
     }
 
     async fn reset(&self, subject: &Subject, _deadline: StoreDeadline) -> Result<bool, StoreError> {

@@ -1,43 +1,44 @@
-//! How many replicas share the quotas, as they tell each other through Redis: who tells, and what is made of the counts.
+//! How many replicas share the quotas: the id that a replica registers in Redis, and how the counts of Redis are smoothed.
 //!
-//! A count that rises is in force at once, since more replicas mean smaller shares. One that falls is in force only when
-//! [`COUNTS_KEPT`] counts in a row are lower. A Redis that lost its data, was stopped for a while or whose clock stepped knows
-//! one replica at first, and the others only when they have told it again.
+//! A count that rises takes effect at once, since more replicas mean smaller shares. A count that falls takes effect only when
+//! [`COUNTS_KEPT`] counts in a row are lower. Redis may have lost its data, been stopped for a while, or had its clock stepped.
+//! Then it knows one replica at first, and the others only after they have announced themselves again.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// Most replicas that are counted. More would make shares so small that they say nothing.
+/// Most replicas that are counted. More of them would make the shares too small to be useful.
 pub const REPLICAS_MAX: u64 = 10_000;
 
-/// From one sign of life of a replica to the next.
+/// Interval between two announcements of a replica.
 pub const ANNOUNCED_EVERY: Duration = Duration::from_secs(1);
 
-/// How long a replica counts after its last sign of life: four may be lost, by a Redis that fails over or by a host without
-/// processor time.
+/// How long a replica counts after its last announcement. Four announcements may be lost, during a failover of Redis or on a
+/// host without processor time.
 pub const REPLICA_LIFETIME: Duration = Duration::from_secs(5);
 
-/// Counts of which the highest is in force: within so many seconds every replica that is connected has told at least twice.
+/// The highest of this many last counts is in force. In this many seconds every connected replica has announced itself at
+/// least twice.
 const COUNTS_KEPT: usize = 4;
 
-/// What tells one replica from another: random, so that a replica that starts again is another one.
+/// Identifies one run of a replica. It is random, so a replica that restarts is a new one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplicaId(String);
 
 impl ReplicaId {
-    /// 128 bits that nobody else has.
+    /// A new id of 128 random bits.
     pub fn random() -> Self {
         let random = || RandomState::new().hash_one(0);
         Self(format!("{:016x}{:016x}", random(), random()))
     }
 
-    /// As it stands in Redis.
+    /// The id as it is stored in Redis: 32 hexadecimal digits.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// The number of replicas that is in force, from the counts that Redis gave last.
+/// Holds the last counts that Redis gave, and derives the number of replicas in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplicaCount {
     counts: [u64; COUNTS_KEPT],
@@ -51,14 +52,14 @@ impl Default for ReplicaCount {
 }
 
 impl ReplicaCount {
-    /// Takes note of a count; what is in force then.
+    /// Records a count from Redis. Returns the number in force after it.
     pub fn note(&mut self, count: u64) -> u64 {
         self.counts[self.next] = count.clamp(1, REPLICAS_MAX);
         self.next = (self.next + 1) % COUNTS_KEPT;
         self.in_force()
     }
 
-    /// At least 1: a replica that has seen nobody, itself included, is alone as far as it can know.
+    /// The number of replicas in force, 1 to [`REPLICAS_MAX`]. Without any count from Redis a replica assumes to be the only one.
     pub fn in_force(&self) -> u64 {
         self.counts.iter().copied().fold(1, u64::max)
     }

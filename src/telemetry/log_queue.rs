@@ -1,9 +1,9 @@
-//! The queue between whoever logs and standard output, so that logging never waits for a reader.
+//! The queue between threads that log and standard output, so that logging never waits for a reader.
 //!
-//! A line that finds the queue full is dropped and counted. One thread writes; it alone blocks when nobody reads. Knows
-//! nothing of formats.
+//! A line that finds the queue full is dropped and counted. One thread writes, and only that thread blocks when the output has
+//! no reader. The module knows nothing of formats.
 //!
-//! `tracing-appender` was considered. It bounds lines and not bytes, cannot tell where lines are missing, and at its end
+//! `tracing-appender` was considered. It bounds lines and not bytes, and cannot say where lines are missing. At its end it
 //! prints to standard error, which blocks when that is the same full pipe.
 
 use std::cell::Cell;
@@ -17,27 +17,27 @@ use std::time::Duration;
 
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Most bytes of lines that wait. Some thousand lines: a pause of a log collector costs none, and a stuck one costs no
-/// more memory than this.
+/// Most bytes of waiting lines, some thousand lines. A log collector that pauses loses none, and one that hangs costs no more
+/// memory than this.
 pub const QUEUE_BYTES_MAX: usize = 1 << 20;
-/// Pause before an output that takes nothing at the moment is tried again. Only one that was made non-blocking says so.
+/// Pause before retrying an output that cannot take anything now. Only a non-blocking output reports that.
 const RETRY_AFTER: Duration = Duration::from_millis(10);
 
 thread_local! {
-    /// Whether this thread writes a queue's lines. Its own lines always find room, see [`LogQueue::run`].
+    /// Whether this thread writes a queue's lines. Its own lines are never dropped; see [`LogQueue::run`].
     static IS_WRITER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Lines on their way out; clones share them.
+/// Lines that wait to be written. Clones share one queue.
 #[derive(Debug, Clone, Default)]
 pub struct LogQueue(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// Told whenever `state` changes.
+    /// Notified whenever `state` changes.
     changed: Condvar,
-    /// Lines dropped, ever.
+    /// Lines dropped since the start.
     dropped: AtomicU64,
 }
 
@@ -48,16 +48,16 @@ struct State {
     bytes: usize,
     /// Whether the writer has taken lines that are not written yet.
     writing: bool,
-    /// Lines dropped that no line of the log tells of yet.
-    untold: u64,
+    /// Dropped lines that no log line has reported yet.
+    unreported: u64,
 }
 
 impl LogQueue {
-    /// Begins to write to standard output, on a thread of its own that lasts as long as the process.
+    /// Starts to write to standard output, on a thread that runs as long as the process.
     ///
-    /// Errors: the system gives no thread, or standard output is closed.
+    /// Errors: no thread can be started, or standard output is closed.
     pub fn to_standard_output() -> io::Result<Self> {
-        // Past the library's own buffer, whose lock a blocked write would hold.
+        // Bypasses the buffer of `std::io`, whose lock a blocked write would hold.
         let output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
         let queue = Self::default();
         let writer = queue.clone();
@@ -70,7 +70,7 @@ impl LogQueue {
         self.0.dropped.load(Ordering::Relaxed)
     }
 
-    /// Waits until everything is written, no longer than `within`; whether it is.
+    /// Waits until everything is written, for `within` at most. Returns whether it was.
     pub fn flush(&self, within: Duration) -> bool {
         let waiting = self.0.changed.wait_timeout_while(self.state(), within, |state| state.writing || !state.lines.is_empty());
         !waiting.unwrap_or_else(PoisonError::into_inner).1.timed_out()
@@ -79,7 +79,7 @@ impl LogQueue {
     fn push(&self, line: &[u8]) {
         let mut state = self.state();
         if state.bytes.saturating_add(line.len()) > QUEUE_BYTES_MAX && !IS_WRITER.get() {
-            state.untold += 1;
+            state.unreported += 1;
             self.0.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
@@ -89,7 +89,7 @@ impl LogQueue {
         self.0.changed.notify_all();
     }
 
-    /// Writes lines as they come, for ever; after a gap, tells how many are missing.
+    /// Writes lines for ever. After a gap, logs how many are missing.
     fn run(&self, mut output: impl Write) {
         IS_WRITER.set(true);
         loop {
@@ -98,18 +98,18 @@ impl LogQueue {
             let mut state = self.state();
             state.writing = false;
             self.0.dropped.fetch_add(failed, Ordering::Relaxed);
-            state.untold += failed;
-            // An output that fails is not told that it does: the line about it would fail too, for ever.
-            let told = if failed == 0 { std::mem::take(&mut state.untold) } else { 0 };
+            state.unreported += failed;
+            // A failing output gets no line about its failure, since that line would fail too, for ever.
+            let unreported = if failed == 0 { std::mem::take(&mut state.unreported) } else { 0 };
             drop(state);
-            if told > 0 {
-                tracing::warn!(lines = told, "lines of this log were dropped here: nobody read it fast enough");
+            if unreported > 0 {
+                tracing::warn!(lines = unreported, "lines of this log were dropped here: its reader was too slow");
             }
             self.0.changed.notify_all();
         }
     }
 
-    /// Waits for lines, and takes all there are.
+    /// Waits for lines, and takes all of them.
     fn take(&self) -> VecDeque<Vec<u8>> {
         let waited = self.0.changed.wait_while(self.state(), |state| state.lines.is_empty());
         let mut state = waited.unwrap_or_else(PoisonError::into_inner);
@@ -119,12 +119,12 @@ impl LogQueue {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each change of it is whole; a panic between two leaves it sound.
+        // Each change of the state is complete, so a panic between two leaves it valid.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// As [`Write::write_all`], also to an output that does not block.
+/// Like [`Write::write_all`], and also works with an output that does not block.
 fn write_all(output: &mut impl Write, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match output.write(bytes) {
@@ -138,7 +138,7 @@ fn write_all(output: &mut impl Write, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes what the subscriber formats: one whole line per write.
+/// Takes lines from the subscriber, one whole line per write.
 impl Write for LogQueue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.push(line);
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    /// Takes a line each time it is told to, and fails or shows it.
+    /// Takes a line each time a turn is sent, and fails or passes it on.
     struct Reader {
         turns: Receiver<io::Result<()>>,
         lines: Sender<Vec<u8>>,
@@ -171,7 +171,7 @@ mod tests {
 
     impl Write for Reader {
         fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-            // A test that is over reads no more, and so blocks no thread.
+            // After the test has ended, it returns at once, so that no thread blocks.
             self.turns.recv().unwrap_or(Ok(()))?;
             let _ = self.lines.send(line.to_vec());
             Ok(line.len())
@@ -208,21 +208,21 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_reader_and_what_is_dropped_is_counted_and_told_where_it_is_missing() {
+    fn logging_never_waits_and_dropped_lines_are_counted_and_reported_where_they_are_missing() {
         const LINE: [u8; 1 << 10] = [b'x'; 1 << 10];
         let (queue, turn, read) = queue();
         let logged = 3 * QUEUE_BYTES_MAX / LINE.len();
         (0..logged).for_each(|_| log(&queue, &LINE));
         let dropped = queue.dropped();
-        // What the writer has taken is written; as much as fits waits.
+        // The lines that the writer took are written, and the queue holds as many as fit.
         let kept = logged as u64 - dropped;
         let most = (2 * QUEUE_BYTES_MAX / LINE.len()) as u64;
         assert!((most / 2..=most).contains(&kept), "{kept} of {logged}");
         assert!(!queue.flush(Duration::from_millis(1)));
         (0..=kept).for_each(|_| turn.send(Ok(())).unwrap());
         (0..kept).for_each(|_| assert_eq!(read.recv().unwrap(), LINE));
-        let told = String::from_utf8(read.recv().unwrap()).unwrap();
-        assert!(told.contains("were dropped here") && told.contains(&format!("lines={dropped}")), "{told}");
+        let report = String::from_utf8(read.recv().unwrap()).unwrap();
+        assert!(report.contains("were dropped here") && report.contains(&format!("lines={dropped}")), "{report}");
         turn.send(Ok(())).unwrap();
         log(&queue, b"after");
         assert_eq!(read.recv().unwrap(), b"after");
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn an_output_that_fails_costs_its_lines_and_is_told_once_it_works_again() {
+    fn an_output_that_fails_loses_its_lines_and_gets_a_report_once_it_works_again() {
         let (queue, turn, read) = queue();
         for kind in [ErrorKind::BrokenPipe, ErrorKind::StorageFull] {
             turn.send(Err(kind.into())).unwrap();
@@ -239,7 +239,7 @@ mod tests {
             assert!(queue.flush(Duration::from_secs(60)));
         }
         assert_eq!(queue.dropped(), 2);
-        // Interrupted and would-block are no failures.
+        // Interrupted and would-block are not failures.
         for again in [Err(ErrorKind::Interrupted.into()), Err(ErrorKind::WouldBlock.into()), Ok(()), Ok(())] {
             turn.send(again).unwrap();
         }

@@ -1,5 +1,5 @@
-//! Whom mutual TLS lets in: callers whose certificate a given authority signed and, where names are listed, bears one of
-//! them. Whoever is not let in fails the handshake, so that no call of theirs is ever read.
+//! Mutual TLS. It accepts callers whose certificate is signed by a given authority and, if names are configured, has one of
+//! them. Any other caller fails the handshake, so none of its calls is read.
 
 use std::sync::Arc;
 
@@ -14,9 +14,10 @@ use x509_cert::der::Decode;
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
-use super::names::{Borne, ClientName, any_matches};
+use super::names::{CertificateName, ClientName, any_matches};
 
-/// Lets in whoever `roots` signed and, unless `names` is empty, bears one of these. Errors: a sentence about the roots.
+/// Accepts certificates that `roots` signed and that have one of `names`, unless that is empty. Errors: a sentence about the
+/// roots.
 pub(super) fn verifier(
     roots: Vec<CertificateDer<'static>>,
     names: &[ClientName],
@@ -31,7 +32,7 @@ pub(super) fn verifier(
     Ok(if names.is_empty() { signed } else { Arc::new(Named { signed, names: names.to_vec() }) })
 }
 
-/// A verifier that looks at names too.
+/// A verifier that also checks names.
 #[derive(Debug)]
 struct Named {
     signed: Arc<dyn ClientCertVerifier>,
@@ -46,7 +47,7 @@ impl ClientCertVerifier for Named {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let verified = self.signed.verify_client_cert(end_entity, intermediates, now)?;
-        if bears_one_of(&self.names, end_entity) {
+        if has_one_of(&self.names, end_entity) {
             Ok(verified)
         } else {
             Err(CertificateError::ApplicationVerificationFailure.into())
@@ -80,21 +81,21 @@ impl ClientCertVerifier for Named {
     }
 }
 
-/// Whether a certificate bears one of these DNS names and URIs; none does that cannot be read. Its common name is no name:
-/// nobody checks those.
-fn bears_one_of(listed: &[ClientName], certificate: &CertificateDer<'_>) -> bool {
+/// Whether a certificate has one of these DNS names or URIs. A certificate that cannot be parsed has none. The common name is
+/// ignored, since authorities do not check it.
+fn has_one_of(listed: &[ClientName], certificate: &CertificateDer<'_>) -> bool {
     let Ok(certificate) = Certificate::from_der(certificate) else { return false };
     let Ok(Some((_, SubjectAltName(names)))) = certificate.tbs_certificate().get_extension::<SubjectAltName>() else {
         return false;
     };
-    let borne: Vec<Borne<'_>> = names.iter().filter_map(borne).collect();
-    any_matches(listed, &borne)
+    let certificate_names: Vec<CertificateName<'_>> = names.iter().filter_map(certificate_name).collect();
+    any_matches(listed, &certificate_names)
 }
 
-fn borne(name: &GeneralName) -> Option<Borne<'_>> {
+fn certificate_name(name: &GeneralName) -> Option<CertificateName<'_>> {
     match name {
-        GeneralName::DnsName(name) => Some(Borne::Dns(name.as_str())),
-        GeneralName::UniformResourceIdentifier(name) => Some(Borne::Uri(name.as_str())),
+        GeneralName::DnsName(name) => Some(CertificateName::Dns(name.as_str())),
+        GeneralName::UniformResourceIdentifier(name) => Some(CertificateName::Uri(name.as_str())),
         _ => None,
     }
 }

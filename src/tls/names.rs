@@ -1,40 +1,40 @@
-//! Names of callers: what a config lists, what a certificate bears, and when the one is the other. Pure.
+//! Names of callers: names in a config, names in a certificate, and how they match. Pure.
 //!
-//! A name is compared with names of its own type only: a URI that reads like a DNS name is none. Rules for DNS names are
-//! those of RFC 6125 without wildcards; for URIs those of SPIFFE (SPIFFE-ID, section 2; X509-SVID, sections 2 and 5).
+//! A name is compared only with names of its own type: a URI that looks like a DNS name does not match one. DNS names follow
+//! RFC 6125 without wildcards. URIs follow SPIFFE (SPIFFE-ID, section 2; X509-SVID, sections 2 and 5).
 
 use std::fmt;
 
 use rustls::pki_types::DnsName;
 
-/// What separates the scheme of a URI from its authority.
+/// Separates the scheme of a URI from its authority.
 const AUTHORITY: &str = "://";
 
-/// A name that a config lists.
+/// A name from a config.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientName(Listed);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Listed {
-    /// Compared whatever its case.
+    /// Compared without regard to case.
     Dns(String),
-    /// Compared letter by letter.
+    /// Compared byte by byte.
     Uri(String),
     /// All URIs below this one, which ends in a `/`.
     Below(String),
 }
 
-/// A name that a certificate bears, with its type.
+/// A name from a certificate, with its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Borne<'a> {
+pub(super) enum CertificateName<'a> {
     Dns(&'a str),
     Uri(&'a str),
 }
 
 impl ClientName {
-    /// Reads a name: a URI if `://` is in it, else a DNS name. A URI may end in `/*`, which stands for everything below.
+    /// Parses a name: a URI if it contains `://`, else a DNS name. A URI may end in `/*`, which stands for everything below it.
     ///
-    /// Errors: what would be right, after the words "is … ;".
+    /// Errors: how to write it, as the continuation of "is … ;".
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         let Some((scheme, rest)) = text.split_once(AUTHORITY) else {
             return match DnsName::try_from(text) {
@@ -55,13 +55,13 @@ impl ClientName {
         Ok(Self(listed(format!("{scheme}{AUTHORITY}{whole}"))))
     }
 
-    fn matches(&self, borne: Borne<'_>) -> bool {
-        match (&self.0, borne) {
-            (Listed::Dns(listed), Borne::Dns(name)) => name.eq_ignore_ascii_case(listed),
-            (Listed::Uri(listed), Borne::Uri(uri)) => uri == listed,
-            // What comes after has no way back up.
-            (Listed::Below(begin), Borne::Uri(uri)) => uri.strip_prefix(begin.as_str()).is_some_and(is_plain),
-            (Listed::Dns(_), Borne::Uri(_)) | (Listed::Uri(_) | Listed::Below(_), Borne::Dns(_)) => false,
+    fn matches(&self, name: CertificateName<'_>) -> bool {
+        match (&self.0, name) {
+            (Listed::Dns(listed), CertificateName::Dns(name)) => name.eq_ignore_ascii_case(listed),
+            (Listed::Uri(listed), CertificateName::Uri(uri)) => uri == listed,
+            // The rest of the path is plain, so it cannot lead back up.
+            (Listed::Below(begin), CertificateName::Uri(uri)) => uri.strip_prefix(begin.as_str()).is_some_and(is_plain),
+            (Listed::Dns(_), CertificateName::Uri(_)) | (Listed::Uri(_) | Listed::Below(_), CertificateName::Dns(_)) => false,
         }
     }
 }
@@ -75,23 +75,23 @@ impl fmt::Display for ClientName {
     }
 }
 
-/// Whether one of the listed names is one that a certificate bears.
+/// Whether one of the configured names is in the certificate.
 ///
-/// A certificate with a SPIFFE ID has no other URI; with two it says nothing certain, and none of its URIs counts.
-pub(super) fn any_matches(listed: &[ClientName], borne: &[Borne<'_>]) -> bool {
-    let uris = || borne.iter().filter(|name| matches!(name, Borne::Uri(_)));
-    let spiffe = |name: &&Borne<'_>| matches!(name, Borne::Uri(uri) if has_scheme(uri, "spiffe"));
+/// A certificate with a SPIFFE ID must have no other URI. With two URIs it is ambiguous, and none of them counts.
+pub(super) fn any_matches(listed: &[ClientName], names: &[CertificateName<'_>]) -> bool {
+    let uris = || names.iter().filter(|name| matches!(name, CertificateName::Uri(_)));
+    let spiffe = |name: &&CertificateName<'_>| matches!(name, CertificateName::Uri(uri) if has_scheme(uri, "spiffe"));
     let uncertain = uris().count() > 1 && uris().any(|name| spiffe(&name));
-    let counts = |name: &&Borne<'_>| matches!(name, Borne::Dns(_)) || !uncertain;
-    borne.iter().filter(counts).any(|name| listed.iter().any(|listed| listed.matches(*name)))
+    let counts = |name: &&CertificateName<'_>| matches!(name, CertificateName::Dns(_)) || !uncertain;
+    names.iter().filter(counts).any(|name| listed.iter().any(|listed| listed.matches(*name)))
 }
 
 fn has_scheme(uri: &str, scheme: &str) -> bool {
     uri.split_once(':').is_some_and(|(found, _)| found.eq_ignore_ascii_case(scheme))
 }
 
-/// Whether all parts between slashes are there, none is a step to the same place or up, and no letter is of those by which
-/// such a step could be hidden or a path could end: `%`, `\`, `?`, `#`.
+/// Whether no part between slashes is empty, `.` or `..`, and every byte is allowed. `%`, `\`, `?` and `#` are not allowed,
+/// since they could hide such a part or end the path.
 fn is_plain(path: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~:@!$&'()+,;=".contains(&byte);
     path.split('/').all(|part| !matches!(part, "" | "." | "..") && part.bytes().all(plain))
@@ -100,15 +100,15 @@ fn is_plain(path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Borne::{Dns, Uri};
+    use CertificateName::{Dns, Uri};
 
-    fn matches(listed: &str, borne: Borne<'_>) -> bool {
-        any_matches(&[ClientName::parse(listed).unwrap()], &[borne])
+    fn matches(listed: &str, name: CertificateName<'_>) -> bool {
+        any_matches(&[ClientName::parse(listed).unwrap()], &[name])
     }
 
     #[test]
     fn a_name_is_compared_with_names_of_its_own_type_only() {
-        for (listed, borne, same) in [
+        for (listed, name, same) in [
             ("shop.house", Dns("shop.house"), true),
             ("shop.house", Dns("Shop.House"), true),
             ("shop.house", Uri("shop.house"), false),
@@ -123,12 +123,12 @@ mod tests {
             ("spiffe://house/shop", Uri("spiffe://House/shop"), false),
             ("spiffe://house/shop", Uri("spiffe://house/shop/"), false),
         ] {
-            assert_eq!(matches(listed, borne), same, "{listed} {borne:?}");
+            assert_eq!(matches(listed, name), same, "{listed} {name:?}");
         }
     }
 
     #[test]
-    fn a_star_stands_for_what_is_below_and_for_nothing_else() {
+    fn a_star_matches_paths_below_and_nothing_else() {
         for (listed, uri, same) in [
             ("spiffe://house/*", "spiffe://house/shop", true),
             ("spiffe://house/*", "spiffe://house/shop/till", true),
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_let_in_more_than_it_says_is_no_name() {
+    fn a_name_that_could_match_more_than_it_shows_is_refused() {
         for text in ["shop", "shop.house", "spiffe://house", "spiffe://house/shop", "spiffe://house/*", "https://a:1/b/c/*"] {
             assert_eq!(ClientName::parse(text).map(|name| name.to_string()).as_deref(), Ok(text));
         }

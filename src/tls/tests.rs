@@ -1,9 +1,9 @@
-//! What becomes of the files, without a connection.
+//! The handling of the files, without a connection.
 
 use super::*;
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 
-/// A folder with a certificate that ends in this year, and its key.
+/// A folder with a certificate and its key.
 struct Folder(tempfile::TempDir);
 
 impl Folder {
@@ -33,12 +33,12 @@ impl Folder {
     }
 }
 
-/// The beginning of 2100 and of 2101, in seconds since 1970.
+/// Start of the years 2100 and 2101, in seconds since 1970.
 const Y2100: u64 = 4_102_444_800;
 const Y2101: u64 = 4_133_980_800;
 
 #[test]
-fn a_new_pair_is_taken_up_when_it_has_read_alike_twice() {
+fn a_new_pair_is_taken_up_when_two_looks_find_the_same_content() {
     let folder = Folder::new();
     folder.issue(2100);
     let (tls, mut watch) = folder.load();
@@ -77,7 +77,7 @@ fn a_bad_pair_keeps_the_old_one_and_is_judged_once() {
 }
 
 #[test]
-fn asked_to_it_looks_once() {
+fn when_asked_it_takes_up_the_files_at_once() {
     let folder = Folder::new();
     folder.issue(2100);
     let (tls, mut watch) = folder.load();
@@ -87,7 +87,7 @@ fn asked_to_it_looks_once() {
 }
 
 #[test]
-fn what_is_wrong_is_told_by_its_setting_and_not_by_its_path() {
+fn an_error_names_its_setting_and_not_its_path() {
     let folder = Folder::new();
     let said = |settings: Settings| {
         let said = Tls::load(settings).map(|_| ()).unwrap_err();

@@ -49,10 +49,15 @@ pub const SHOULD_ALLOW: &str = "/tollgate.v1.RateLimitService/ShouldAllow";
 /// The message of `ShouldAllow{key: "k", plan: "p"}`, as it is framed by gRPC.
 pub const ASK: &[u8] = &[0, 0, 0, 0, 6, 0x0a, 1, b'k', 0x12, 1, b'p'];
 
+/// What a client sends first: the preface and empty settings.
+pub fn opening() -> Vec<u8> {
+    [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()
+}
+
 /// A connection with a call whose request does not end.
 pub fn half_a_call() -> Vec<u8> {
     let call = frame(HEADERS, END_HEADERS, 1, &headers(SHOULD_ALLOW));
-    [PREFACE, &frame(SETTINGS, 0, 0, &[]), &call, &frame(DATA, 0, 1, &ASK[..7])].concat()
+    [opening(), call, frame(DATA, 0, 1, &ASK[..7])].concat()
 }
 
 /// A connection that has said the preface and settings.
@@ -101,7 +106,7 @@ impl Raw<UnixStream> {
         let mut stream = UnixStream::connect(path).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
-        stream.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()).unwrap();
+        stream.write_all(&opening()).unwrap();
         Self(stream)
     }
 }

@@ -20,6 +20,9 @@ const VALID: &str = "# A comment.\nlisten:\n  grpc: [\"127.0.0.1:0\"]\nstore: { 
                      - { quota: 100, window: 1m }\n      - quota: 1000\n        window: 1h\n        algorithm: token_bucket\n  \
                      paid: { limits: [ { quota: 5, window: 1s, name: \"s\" } ], counts_as: free }\n  banned: { blocked: true }\n";
 
+/// A valid config that leaves all the other sections to a text beside it.
+const PLANS_ALONE: &str = "plans: { free: { limits: [ { quota: 100, window: 1m } ] } }\n";
+
 /// Random numbers that a seed decides (splitmix64).
 struct Dice(u64);
 
@@ -42,7 +45,7 @@ impl Dice {
 
 type Make = fn(&mut Dice) -> Vec<u8>;
 
-const KINDS: [(&str, Make); 21] = [
+const KINDS: [(&str, Make); 22] = [
     ("deep nesting", deep),
     ("aliases of aliases", alias_bomb),
     ("odd aliases", odd_aliases),
@@ -62,6 +65,7 @@ const KINDS: [(&str, Make); 21] = [
     ("random signs", random_signs),
     ("names that are paths", path_names),
     ("very many values", many),
+    ("very many tokens", tokens),
     ("block scalars", block_scalars),
     ("a secret in the wrong place", misplaced_secret),
 ];
@@ -179,7 +183,7 @@ fn odd_name(dice: &mut Dice) -> Vec<u8> {
         1 => format!("plans:\n  {name}: {{ blocked: true }}\n").into(),
         2 => format!("plans: {{ p: {{ limits: [ {{ quota: 1, window: 1s, name: {name} }} ] }} }}\n").into(),
         3 => format!("plans: {{ p: {{ {name}: 1 }} }}\n").into(),
-        _ => format!("store: {{ {name}: 1 }}\n{VALID}").into(),
+        _ => format!("store: {{ {name}: 1 }}\n{PLANS_ALONE}").into(),
     }
 }
 
@@ -315,7 +319,7 @@ fn durations(dice: &mut Dice) -> Vec<u8> {
         0 => {
             format!("plans: {{ p: {{ limits: [ {{ quota: 1, window: {window} }} ] }} }}\nstore: {{ deadline: {other} }}\n").into()
         }
-        _ => format!("{VALID}listen: {{ lame_duck: {window}, max_connection_age: {other} }}\n").into(),
+        _ => format!("{PLANS_ALONE}listen: {{ lame_duck: {window}, max_connection_age: {other} }}\n").into(),
     }
 }
 
@@ -437,17 +441,26 @@ fn path_names(dice: &mut Dice) -> Vec<u8> {
 fn many(dice: &mut Dice) -> Vec<u8> {
     let count = dice.of(&[1_000, 100_000, 700_000]);
     let all = |each: fn(usize) -> String| (0..count).map(each).collect::<String>();
-    let text = match dice.below(8) {
-        0 => format!("listen: {{ grpc: [{}] }}\n{VALID}", all(|_| "x,".to_owned())),
+    let limit = |index: usize| format!("{{ quota: 1, window: {}ms, name: n{index} }},", index + 1_000);
+    let text = match dice.below(9) {
+        0 => format!("listen: {{ grpc: [{}] }}\n{PLANS_ALONE}", all(|_| "x,".to_owned())),
         1 => all(|index| format!("f{index}: 1\n")),
         2 => format!("plans:\n{}", all(|index| format!("  p{index}: {{}}\n"))),
         3 => format!("plans:\n  p:\n    limits:\n{}", all(|_| "      - {}\n".to_owned())),
-        4 => format!("listen: {{ grpc: \"{}\" }}\n{VALID}", ",".repeat(count)),
+        4 => format!("listen: {{ grpc: \"{}\" }}\n{PLANS_ALONE}", ",".repeat(count)),
         5 => "[,".repeat(count.min(200)) + &"a,".repeat(2 * count),
         6 => ": ".repeat(count),
-        _ => format!("store: {{ url: \"redis-cluster://h?{}\" }}\n{VALID}", all(|_| "node=h:1&".to_owned())),
+        7 => format!("plans: {{ p: {{ limits: [ {} ] }} }}\n", (0..count.min(100_000)).map(limit).collect::<String>()),
+        _ => format!("store: {{ url: \"redis-cluster://h?{}\" }}\n{PLANS_ALONE}", all(|_| "node=h:1&".to_owned())),
     };
     text.into()
+}
+
+/// What the parser makes the most of, for a text of some megabytes, in brackets that it looks behind.
+fn tokens(dice: &mut Dice) -> Vec<u8> {
+    let token = dice.of(&["! ", "&a ", "*a ", "? ", "a #\n", "''\n", "\"\"\n", "[],", "{},", "a: ,", "? a,", "!a b "]);
+    let open = dice.of(&["[", "{"]).repeat(dice.of(&[1, 30, 250]));
+    (open + &token.repeat(dice.of(&[10_000, 1_000_000, 15_000_000 / token.len()]))).into()
 }
 
 fn block_scalars(dice: &mut Dice) -> Vec<u8> {
@@ -520,7 +533,8 @@ fn settings(dice: &mut Dice) -> (Vec<String>, Vec<(String, String)>) {
         "é",
         "a b",
     ];
-    let deep = "a.".repeat(50_000) + "a";
+    // As a variable, with __ for each dot, it stays below the 128 KiB that Linux takes.
+    let deep = "a.".repeat(40_000) + "a";
     let path = if dice.below(12) == 0 { deep.as_str() } else { dice.of(&paths) };
     let value = dice.of(&[
         "1",

@@ -27,7 +27,7 @@ impl Nginx {
     }
 
     /// Before an application (here: a line of text) whose every request a check must allow first, as `X-User`, by the recipe
-    /// of the README.
+    /// of docs/http-api.md.
     pub fn asking(http: &str, plan: &str) -> Self {
         let application = "location @application { return 200 'the application'; }";
         Self::by_recipe(&recipe(http, plan), &[("/", "try_files /none @application;")], application)
@@ -85,10 +85,10 @@ impl Drop for Nginx {
     }
 }
 
-/// What the README tells to write, asking this server about this plan, the key being `X-User`.
+/// What docs/http-api.md tells to write, asking this server about this plan, the key being `X-User`.
 pub fn recipe(http: &str, plan: &str) -> String {
-    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
-    let recipe = readme.split("```nginx\n").nth(1).unwrap().split("```").next().unwrap().to_owned();
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/http-api.md")).unwrap();
+    let recipe = page.split("```nginx\n").nth(1).unwrap().split("```").next().unwrap().to_owned();
     [("127.0.0.1:8080", http), ("plan=free", &format!("plan={plan}")), ("key=$remote_addr", "key=$http_x_user")].iter().fold(
         recipe,
         |recipe, (written, meant)| {

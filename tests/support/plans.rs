@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate::key::{Cost, Key};
 use tollgate::plan::{Algorithm, Anchor, Limit, OnStoreFailure, Plan, Rule};
-use tollgate::store::{Ask, Mode};
+use tollgate::store::{Check, Mode};
 
 pub const FIXED: Algorithm = Algorithm::FixedWindow { anchor: Anchor::Clock };
 pub const ANCHORED: Algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstRequest };
@@ -29,14 +29,14 @@ pub fn plan(limits: Vec<Limit>) -> Arc<Plan> {
     })
 }
 
-pub fn ask(plan: &Arc<Plan>, key: &str, cost: u64) -> Ask {
-    Ask { key: Key::new(key).unwrap(), plan: plan.clone(), cost: Cost::new(cost).unwrap(), mode: Mode::Charge }
+pub fn ask(plan: &Arc<Plan>, key: &str, cost: u64) -> Check {
+    Check { key: Key::new(key).unwrap(), plan: plan.clone(), cost: Cost::new(cost).unwrap(), mode: Mode::Charge }
 }
 
-pub fn peek(plan: &Arc<Plan>, key: &str, cost: u64) -> Ask {
-    Ask { mode: Mode::Peek, ..ask(plan, key, cost) }
+pub fn peek(plan: &Arc<Plan>, key: &str, cost: u64) -> Check {
+    Check { mode: Mode::Peek, ..ask(plan, key, cost) }
 }
 
-pub fn refund(plan: &Arc<Plan>, key: &str, cost: u64) -> Ask {
-    Ask { mode: Mode::Refund, ..ask(plan, key, cost) }
+pub fn refund(plan: &Arc<Plan>, key: &str, cost: u64) -> Check {
+    Check { mode: Mode::Refund, ..ask(plan, key, cost) }
 }

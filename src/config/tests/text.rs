@@ -1,16 +1,16 @@
-//! How a config is written: where a mistake stands, how names, numbers and texts are spelt, and what must not be repeated.
+//! How a config is written: places of errors, the form of names, numbers and texts, and values that must not be repeated.
 
 use super::*;
 
 #[test]
-fn a_mistake_says_where_it_was_read() {
+fn an_error_says_where_the_value_was_read() {
     let found = load_with(
         "plans:\n  p:\n    limits:\n      - quota: 0\n        window: 1m\nworkers: 2000\n",
         &[("TOLLGATE_DENY_CACHE__ENTRIES", "-1")],
         &[("listen.lame_duck", "9s"), ("plans.q.shadow", "maybe")],
     );
     let found = found.unwrap_err();
-    let mut places: Vec<String> = found.mistakes.iter().map(|mistake| mistake.place.clone().unwrap()).collect();
+    let mut places: Vec<String> = found.errors.iter().map(|error| error.place.clone().unwrap()).collect();
     places.sort();
     let expected =
         ["flag --set listen.lame_duck", "flag --set plans.q.shadow", "line 4", "line 6", "variable TOLLGATE_DENY_CACHE__ENTRIES"];
@@ -32,7 +32,7 @@ fn a_mistake_says_where_it_was_read() {
 fn a_variable_that_would_be_ignored_is_a_mistake() {
     for name in ["TOLLGATE_STORE_URL", "TOLLGATE_STOER__URL", "TOLLGATE_ANYTHING", "tollgate_store__url"] {
         let found = load_with(PLANS, &[(name, "canary")], &[]).unwrap_err();
-        assert_eq!(found.mistakes.len(), 1, "{found}");
+        assert_eq!(found.errors.len(), 1, "{found}");
         assert!(
             found.to_string().contains(&format!("the variable {name} is no setting; ")) && !found.to_string().contains("canary")
         );
@@ -81,14 +81,14 @@ fn names_are_written_once_however_they_are_spelt() {
         ("{ a: { blocked: true, blocked: true } }", "plans.a.blocked"),
         ("{ a: { limits: [ { quota: 1, quota: 2, window: 1s } ] } }", "plans.a.limits[0].quota"),
     ] {
-        let found = mistakes(&format!("plans: {plans}"));
+        let found = errors(&format!("plans: {plans}"));
         assert!(
             found.len() == 1 && found[0].starts_with(&format!("{path} is there twice, the first time at line 1")),
             "{found:?}"
         );
     }
     // All of them at once.
-    assert_eq!(mistakes("plans: { a: { blocked: true }, a: {}, a: {} }\nplans: {}").len(), 3);
+    assert_eq!(errors("plans: { a: { blocked: true }, a: {}, a: {} }\nplans: {}").len(), 3);
 }
 
 #[test]
@@ -103,11 +103,11 @@ fn a_text_is_read_as_it_was_saved() {
     }
     let found = load_bytes(&[0xff, 0xfe, b'p', 0], &[], &[]).unwrap_err().to_string();
     assert!(found.contains("it looks like UTF-16, so save it as UTF-8"), "{found}");
-    for (letter, told) in [('\0', "U+0000"), ('\u{1b}', "U+001B"), ('\u{85}', "U+0085"), ('\u{feff}', "U+FEFF")] {
-        let found = mistakes(&format!("{PLANS}{letter}nonsense: ["));
-        assert!(found.len() == 1 && found[0].contains(&format!("has the control character {told}")), "{found:?}");
+    for (letter, text) in [('\0', "U+0000"), ('\u{1b}', "U+001B"), ('\u{85}', "U+0085"), ('\u{feff}', "U+FEFF")] {
+        let found = errors(&format!("{PLANS}{letter}nonsense: ["));
+        assert!(found.len() == 1 && found[0].contains(&format!("has the control character {text}")), "{found:?}");
     }
-    let found = mistakes("plans: { \"a\\nb\": { blocked: true } }");
+    let found = errors("plans: { \"a\\nb\": { blocked: true } }");
     assert!(found[0].starts_with("plans.\"a\\nb\" is no name of a plan"), "{found:?}");
 }
 
@@ -133,7 +133,7 @@ fn aliases_repeat_values_within_bounds() {
 }
 
 #[test]
-fn what_may_be_a_secret_is_not_repeated() {
+fn a_possible_secret_is_not_repeated() {
     for text in [
         "store: redis://:canary@h",
         "store: { canary }",
@@ -150,7 +150,15 @@ fn what_may_be_a_secret_is_not_repeated() {
         let paths = found.lines().skip(1).collect::<String>();
         assert!(!paths.contains("canary"), "{text}: {found}");
     }
-    for path in ["store.redis://:canary@h", "store.canary@", "canary:canary"] {
+    for path in [
+        "store.redis://:canary@h",
+        "store.canary@",
+        "canary:canary",
+        "store.canary",
+        "listen.tls.canary",
+        "listen.tls[0].canary",
+        "canary",
+    ] {
         let found = load_with(PLANS, &[], &[(path, "canary")]).unwrap_err().to_string();
         assert!(!found.contains("canary"), "{path}: {found}");
     }
@@ -164,8 +172,8 @@ fn the_number_of_replicas_is_a_number_or_left_to_them() {
     for (wrong, said) in
         [("0", "out of range"), ("10001", "out of range"), ("atuo", "is wrong; it is auto"), ("-1", "is wrong; it is auto")]
     {
-        let told = load(wrong).unwrap_err().to_string();
-        assert!(told.contains("store.expected_replicas") && told.contains(said), "{told}");
+        let text = load(wrong).unwrap_err().to_string();
+        assert!(text.contains("store.expected_replicas") && text.contains(said), "{text}");
     }
     let variables = [("TOLLGATE_STORE__EXPECTED_REPLICAS", "auto")];
     let yaml = format!("{PLANS}store: {{ expected_replicas: 2 }}\n");
@@ -178,7 +186,7 @@ fn brackets_in_comments_nest_nothing() {
 }
 
 #[test]
-fn what_is_no_regular_file_is_not_read() {
+fn only_a_regular_file_is_read() {
     let error = Config::load(Sources { file: Some("/dev/zero".into()), ..Sources::default() }).unwrap_err();
     assert!(error.to_string().contains("is a device; name a regular file"), "{error}");
 }
@@ -190,21 +198,21 @@ fn plan_names_keep_their_case_and_dots() {
 }
 
 #[test]
-fn what_stands_beside_a_redis_must_fit_it() {
-    let mistakes = |store: &str| {
+fn settings_beside_the_url_must_fit_its_redis() {
+    let errors = |store: &str| {
         let error = load(&format!("{PLANS}store: {{ {store} }}\n")).unwrap_err();
-        error.mistakes.iter().map(|mistake| mistake.path.clone()).collect::<Vec<_>>()
+        error.errors.iter().map(|error| error.path.clone()).collect::<Vec<_>>()
     };
-    assert_eq!(mistakes("tls: { ca_file: /ca }"), ["store.tls"]);
-    assert_eq!(mistakes("url: 'redis://h', tls: { ca_file: /ca }"), ["store.tls"]);
-    assert_eq!(mistakes("url: 'rediss://h', tls: { cert_file: /c }"), ["store.tls"]);
-    assert_eq!(mistakes("url: 'rediss://h', tls: { ca_file: '', chain: x }"), ["store.tls.ca_file", "store.tls"]);
-    assert_eq!(mistakes("url: 'redis://h', username: u"), ["store.url"]);
-    assert_eq!(mistakes("url: 'redis://u:p@h', username: u"), ["store.username"]);
-    assert_eq!(mistakes("url: 'redis://u:p@h', password_file: /p"), ["store.password_file"]);
-    assert_eq!(mistakes("url: 'redis://u@h', passwordfile: /p"), ["store.url", "store.passwordfile"]);
-    assert_eq!(mistakes("key_prefix: shop"), ["store.key_prefix"]);
-    assert_eq!(mistakes("url: 'redis://h', key_prefix: '{shop}'"), ["store.key_prefix"]);
+    assert_eq!(errors("tls: { ca_file: /ca }"), ["store.tls"]);
+    assert_eq!(errors("url: 'redis://h', tls: { ca_file: /ca }"), ["store.tls"]);
+    assert_eq!(errors("url: 'rediss://h', tls: { cert_file: /c }"), ["store.tls"]);
+    assert_eq!(errors("url: 'rediss://h', tls: { ca_file: '', chain: x }"), ["store.tls.ca_file", "store.tls"]);
+    assert_eq!(errors("url: 'redis://h', username: u"), ["store.url"]);
+    assert_eq!(errors("url: 'redis://u:p@h', username: u"), ["store.username"]);
+    assert_eq!(errors("url: 'redis://u:p@h', password_file: /p"), ["store.password_file"]);
+    assert_eq!(errors("url: 'redis://u@h', passwordfile: /p"), ["store.url", "store.passwordfile"]);
+    assert_eq!(errors("key_prefix: shop"), ["store.key_prefix"]);
+    assert_eq!(errors("url: 'redis://h', key_prefix: '{shop}'"), ["store.key_prefix"]);
     assert!(load(&format!("{PLANS}store: {{ key_prefix: '' }}\n")).is_ok());
     let whole = "url: 'rediss-cluster://h', username: u, password_file: /p, key_prefix: 'shop:', \
                  tls: { ca_file: /ca, cert_file: /c, key_file: /k, server_name: n }";

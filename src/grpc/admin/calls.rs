@@ -1,4 +1,4 @@
-//! How many admin calls there were, by method and by the code that they were answered.
+//! Counts admin calls by method and by status code.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use tonic::Code;
 
 use super::super::code::CODES;
 
-/// What can be called.
+/// Methods of the admin service.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Method {
     Reset,
@@ -23,7 +23,7 @@ impl Method {
     }
 }
 
-/// Counts of admin calls since the start; clones count together.
+/// Numbers of admin calls since the start. Clones share them.
 #[derive(Clone, Default)]
 pub struct AdminCalls(Arc<[[AtomicU64; CODES.len()]; Method::NAMES.len()]>);
 
@@ -32,7 +32,7 @@ impl AdminCalls {
         self.0[method as usize][code as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Method, code and count, of each that there was, and of each method's `OK`.
+    /// Method, code and count of each combination that occurred, and of `OK` for each method.
     pub fn counts(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> + '_ {
         Method::NAMES.into_iter().zip(self.0.iter()).flat_map(|(method, counts)| {
             let counts = CODES.into_iter().zip(counts).map(move |(code, count)| (method, code, count.load(Ordering::Relaxed)));
@@ -41,7 +41,7 @@ impl AdminCalls {
     }
 }
 
-/// A code as gRPC's documents write it.
+/// The name of a code, as gRPC's documents spell it.
 pub(super) fn word(code: Code) -> &'static str {
     CODES[code as usize]
 }
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_counted_is_told() {
+    fn counts_are_listed_by_method_and_code() {
         let calls = AdminCalls::default();
         calls.note(Method::Refund, Code::NotFound);
         calls.note(Method::Refund, Code::NotFound);

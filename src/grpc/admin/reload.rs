@@ -1,38 +1,39 @@
-//! How a call asks for the config file to be taken up, and hears what came of it. Who does it is not known here.
+//! Passes reload requests from admin calls to the part that reloads the config file, and its results back. That part is not
+//! known here.
 
 use tokio::sync::{mpsc, oneshot};
 
 use crate::limiter::Changes;
 
-/// What a reload came to: the plans that are enforced now, or a sentence that says why they stay as they are.
+/// The result of a reload: the plans that are enforced now, or a sentence that says why the old ones stay.
 pub type ReloadOutcome = Result<Reloaded, String>;
 
-/// Plans were taken up.
+/// The new plans are in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reloaded {
-    /// Of what is enforced now.
+    /// The hash of the plans that are in force now.
     pub config_hash: String,
-    /// How that differs from what was.
+    /// How they differ from the plans before.
     pub changes: Changes,
-    /// Paths of other settings that differ from those that run.
+    /// Paths of other settings in the file that differ from the running ones.
     pub restart_needed: Vec<&'static str>,
 }
 
-/// Somebody waits for a reload; who does it says here what came of it.
+/// A reload request. The receiver of the request sends the result through it.
 pub type ReloadAsked = oneshot::Sender<ReloadOutcome>;
 
 /// Asks for reloads.
 #[derive(Clone)]
 pub struct Reloader(mpsc::Sender<ReloadAsked>);
 
-/// A reloader, and where its wishes come out, one after another.
+/// Returns a reloader and the receiver of its requests, which come one after another.
 pub fn reloader() -> (Reloader, mpsc::Receiver<ReloadAsked>) {
     let (sender, receiver) = mpsc::channel(1);
     (Reloader(sender), receiver)
 }
 
 impl Reloader {
-    /// Has the file taken up; `None` when nobody is left who would do that.
+    /// Requests a reload and waits for its result; `None` when no receiver is left.
     pub(super) async fn reload(&self) -> Option<ReloadOutcome> {
         let (asked, answered) = oneshot::channel();
         self.0.send(asked).await.ok()?;

@@ -1,4 +1,4 @@
-//! The handlers: who asks, what it is, do it, tell the log and the metrics, answer.
+//! The handlers: check the token, parse, act, write the log and the metrics, answer.
 
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ use crate::key::Key;
 use crate::log_throttle::LogThrottle;
 use crate::store::Store;
 
-/// Between two log lines about calls that were not let in: whoever makes them must not fill the log.
+/// Shortest time between two log lines about refused calls, so that their callers cannot fill the log.
 const REFUSALS_EVERY: Duration = Duration::from_secs(10);
 
 /// `AdminService` over a limiter.
 pub(super) struct Admin<S> {
     parts: AdminParts<S>,
-    /// Calls that were not let in.
+    /// Throttles the log of calls with a wrong token.
     refused: LogThrottle,
-    /// Calls that found no token to be held against.
+    /// Throttles the log of calls while the token file cannot be used.
     no_token: LogThrottle,
 }
 
-/// A key and the plan that it is asked about by.
+/// A key and a plan name.
 type Subject = (Key, String);
 
 impl<S: Store> Admin<S> {
@@ -36,27 +36,27 @@ impl<S: Store> Admin<S> {
         Self { parts, refused: throttle(), no_token: throttle() }
     }
 
-    /// Whether the caller may. Errors: UNAUTHENTICATED, alike for every reason that lies with the caller.
-    async fn admit(&self, metadata: &MetadataMap) -> Result<(), Status> {
+    /// Checks the caller's token. Errors: UNAUTHENTICATED, with the same text for every fault of the caller.
+    async fn authenticate(&self, metadata: &MetadataMap) -> Result<(), Status> {
         let Some(file) = self.parts.token.clone() else { return Ok(()) };
         let offered = metadata.get("authorization").map(|value| value.as_bytes().to_vec()).unwrap_or_default();
-        // A file system may hang, and this thread takes in everybody's connections.
+        // A file system may hang, and this thread accepts all connections.
         let admitted = tokio::task::spawn_blocking(move || file.admits(bearer(&offered))).await;
         match admitted.unwrap_or_else(|error| Err(error.to_string())) {
             Ok(true) => Ok(()),
             Ok(false) => Err(Status::unauthenticated("send the admin token: authorization: Bearer TOKEN")),
             Err(sentence) => {
                 if let Some(calls) = self.no_token.due(monotonic()) {
-                    tracing::error!(error = sentence, calls, "no admin call is let in");
+                    tracing::error!(error = sentence, calls, "admin calls are refused: the token file cannot be used");
                 }
                 Err(Status::unauthenticated("this server has no admin token at the moment; its log says why"))
             }
         }
     }
 
-    /// Tells what became of a call, and answers it. The subject is unknown where the caller was not let in, or asked for
-    /// something that cannot be.
-    fn tell<T>(
+    /// Logs and counts a call, and returns its answer. The subject is unknown when the token was wrong or the request
+    /// invalid.
+    fn finish<T>(
         &self,
         method: Method,
         subject: Option<&Subject>,
@@ -69,11 +69,11 @@ impl<S: Store> Admin<S> {
         self.parts.calls.note(method, code);
         if code == Code::Unauthenticated {
             if let Some(calls) = self.refused.due(monotonic()) {
-                tracing::info!(method = method.name(), code = word(code), calls, outcome, "admin calls were not let in");
+                tracing::info!(method = method.name(), code = word(code), calls, outcome, "admin calls were refused");
             }
             return done.map(|(answer, _)| Response::new(answer));
         }
-        // Keys are told apart by this and found by nobody who does not know them.
+        // The hash tells keys apart without revealing them to readers who do not know them.
         let key = subject.map(|(key, _)| format!("{:016x}", xxh3_64(key.as_str().as_bytes())));
         let plan = subject.map(|(_, plan)| plan.as_str());
         tracing::info!(method = method.name(), code = word(code), plan, key_hash = key, outcome, "admin call");
@@ -86,26 +86,26 @@ impl<S: Store> AdminService for Admin<S> {
     async fn reset(&self, request: Request<pb::ResetRequest>) -> Result<Response<pb::ResetResponse>, Status> {
         let caller = convert::caller_deadline(request.metadata());
         let (metadata, _, pb::ResetRequest { key, plan }) = request.into_parts();
-        let asked = self.admit(&metadata).await.and_then(|()| convert::subject(key, plan));
+        let subject = self.authenticate(&metadata).await.and_then(|()| convert::subject(key, plan));
         let done = async {
-            let (key, plan) = asked.clone()?;
+            let (key, plan) = subject.clone()?;
             let existed = self.parts.limiter.reset(key, &plan, caller).await.map_err(|error| convert::not_done(&error))?;
             Ok((pb::ResetResponse { existed }, format!("existed: {existed}")))
         };
-        self.tell(Method::Reset, asked.as_ref().ok(), done.await)
+        self.finish(Method::Reset, subject.as_ref().ok(), done.await)
     }
 
     async fn refund(&self, request: Request<pb::RefundRequest>) -> Result<Response<pb::RefundResponse>, Status> {
         let caller = convert::caller_deadline(request.metadata());
         let (metadata, _, pb::RefundRequest { key, plan, cost }) = request.into_parts();
-        let asked = self.admit(&metadata).await.and_then(|()| convert::subject(key, plan));
+        let subject = self.authenticate(&metadata).await.and_then(|()| convert::subject(key, plan));
         let done = async {
-            let ((key, plan), cost) = (asked.clone()?, convert::refund_cost(cost)?);
+            let ((key, plan), cost) = (subject.clone()?, convert::refund_cost(cost)?);
             let refunded =
                 self.parts.limiter.refund(key, &plan, cost, caller).await.map_err(|error| convert::not_done(&error))?;
             Ok((convert::refunded(&refunded), format!("refunded: {} of {}", refunded.units(), cost.units())))
         };
-        self.tell(Method::Refund, asked.as_ref().ok(), done.await)
+        self.finish(Method::Refund, subject.as_ref().ok(), done.await)
     }
 
     async fn reload_config(
@@ -113,16 +113,16 @@ impl<S: Store> AdminService for Admin<S> {
         request: Request<pb::ReloadConfigRequest>,
     ) -> Result<Response<pb::ReloadConfigResponse>, Status> {
         let done = async {
-            self.admit(request.metadata()).await?;
+            self.authenticate(request.metadata()).await?;
             let answer = convert::reloaded(self.parts.reloader.reload().await)?;
             let outcome = format!("config_hash: {}", answer.config_hash);
             Ok((answer, outcome))
         };
-        self.tell(Method::ReloadConfig, None, done.await)
+        self.finish(Method::ReloadConfig, None, done.await)
     }
 }
 
-/// What follows the word Bearer, however it is written; nothing where that is missing.
+/// Returns what follows the word Bearer, in any case; empty if the word is missing.
 fn bearer(authorization: &[u8]) -> &[u8] {
     const SCHEME: &[u8] = b"bearer ";
     match authorization.split_at_checked(SCHEME.len()) {

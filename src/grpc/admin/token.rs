@@ -1,5 +1,7 @@
-//! The token that admin calls carry. It is read from its file for each call, so that another one counts at once and none is
-//! kept in memory; and compared in constant time, so that answers do not tell how much of a guess was right.
+//! The token that admin calls carry.
+//!
+//! It is read from its file for each call, so a new token counts at once and none is kept in memory. It is compared in
+//! constant time, so answers do not reveal how much of a guess was right.
 
 use std::path::{Path, PathBuf};
 
@@ -9,46 +11,46 @@ use crate::small_file::{self, ReadError};
 
 /// Fewest bytes of a token: 128 bits, if they are random.
 pub const TOKEN_BYTES_MIN: usize = 16;
-/// Most bytes of a token's file: a token travels in a header of every call.
+/// Most bytes of a token's file. The token travels in a header of every call.
 const FILE_BYTES_MAX: usize = 4096;
 
-/// Where the token is.
+/// The path of the token's file.
 #[derive(Debug, Clone)]
 pub struct TokenFile(PathBuf);
 
-/// A token. Has no `Debug`, so that none gets into a log or a message by accident.
+/// A token. It has no `Debug`, so that it cannot get into a log or a message by accident.
 struct Token(Vec<u8>);
 
 impl TokenFile {
-    /// The token in this file, which may end in white space.
+    /// Uses the token in the file at `path`, which may end in white space.
     pub fn new(path: &Path) -> Self {
         Self(path.to_owned())
     }
 
-    /// Checks that there is a token. Errors: a sentence that says what is wrong with the file.
+    /// Checks that the file holds a valid token. Errors: a sentence that says what is wrong with the file.
     pub fn check(&self) -> Result<(), String> {
         self.read().map(drop)
     }
 
-    /// Whether `offered` is the token that the file holds now. Errors: see [`Self::check`]; then nobody is let in.
+    /// Whether `offered` is the token that the file holds now. Errors: see [`Self::check`]; the call must then be refused.
     pub(super) fn admits(&self, offered: &[u8]) -> Result<bool, String> {
         Ok(self.read()?.0.ct_eq(offered).into())
     }
 
     fn read(&self) -> Result<Token, String> {
-        let wrong = |what: &str| format!("the file of listen.admin_token_file {what}");
-        let length = || wrong(&format!("must hold {TOKEN_BYTES_MIN} to {FILE_BYTES_MAX} bytes; try: openssl rand -hex 32"));
+        let describe = |what: &str| format!("the file of listen.admin_token_file {what}");
+        let length = || describe(&format!("must hold {TOKEN_BYTES_MIN} to {FILE_BYTES_MAX} bytes; try: openssl rand -hex 32"));
         let contents = small_file::read(&self.0, FILE_BYTES_MAX).map_err(|error| match error {
             ReadError::TooLarge(_) => length(),
-            error => wrong(&error.to_string()),
+            error => describe(&error.to_string()),
         })?;
         let token = contents.bytes.trim_ascii();
         if token.len() < TOKEN_BYTES_MIN {
             return Err(length());
         }
-        // A header could not carry it, and so nobody could ever be let in.
+        // A header could not carry it, so no call could ever succeed.
         if !token.iter().all(u8::is_ascii_graphic) {
-            return Err(wrong("must hold letters, digits and signs of ASCII alone; try: openssl rand -hex 32"));
+            return Err(describe("must hold ASCII letters, digits and signs only; try: openssl rand -hex 32"));
         }
         Ok(Token(token.to_vec()))
     }
@@ -75,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_token_lets_nobody_in_and_is_not_quoted() {
+    fn a_file_without_a_valid_token_admits_no_call_and_is_not_quoted() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         let long = "x".repeat(5_000);

@@ -1,20 +1,21 @@
-//! Whatever bytes a caller sends as a message: a question within its bounds, or a sentence.
+//! Any bytes as a message give a valid check or an error with a text.
 
 use prost::Message;
 
 use super::*;
+use crate::fuzz::fuzz;
 use crate::key::KEY_BYTES_MAX;
 
 #[test]
 fn fuzz_requests() {
-    bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
+    fuzz!("requests", Vec<u8>, |bytes: &Vec<u8>| {
         if let Ok(request) = pb::ShouldAllowRequest::decode(bytes.as_slice()) {
-            asked(request);
+            assert_checked(request);
         }
         if let Ok(batch) = pb::ShouldAllowBatchRequest::decode(bytes.as_slice()) {
             let count = batch.requests.len();
-            let (parsed, questions) = questions(batch.requests);
-            assert_eq!((parsed.len(), parsed.iter().filter(|parsed| parsed.is_ok()).count()), (count, questions.len()));
+            let (parsed, checks) = check_requests(batch.requests);
+            assert_eq!((parsed.len(), parsed.iter().filter(|parsed| parsed.is_ok()).count()), (count, checks.len()));
         }
     });
 }
@@ -24,16 +25,16 @@ fn fuzz_fields_of_requests() {
     let sizes = [0, 1, 2, KEY_BYTES_MAX - 1, KEY_BYTES_MAX, KEY_BYTES_MAX + 1, NAME_BYTES_MAX, NAME_BYTES_MAX + 1];
     bolero::check!().with_type::<(u8, u8, Option<u64>, bool, char)>().for_each(|(key, plan, cost, detailed, letter)| {
         let text = |size: &u8| letter.to_string().repeat(sizes[usize::from(*size) % sizes.len()] / letter.len_utf8());
-        asked(pb::ShouldAllowRequest { key: text(key), plan: text(plan), cost: *cost, detailed: *detailed });
+        assert_checked(pb::ShouldAllowRequest { key: text(key), plan: text(plan), cost: *cost, detailed: *detailed });
     });
 }
 
-fn asked(request: pb::ShouldAllowRequest) {
+fn assert_checked(request: pb::ShouldAllowRequest) {
     let (key, plan, cost) = (request.key.clone(), request.plan.clone(), request.cost);
-    let sound = (1..=KEY_BYTES_MAX).contains(&key.len()) && (1..=NAME_BYTES_MAX).contains(&plan.len()) && cost != Some(0);
-    match question(request) {
-        Ok(question) => assert!(sound && question.key.as_str() == key && question.plan == plan, "{key:?} {plan:?} {cost:?}"),
-        Err(status) => assert!(!sound && status.code() == Code::InvalidArgument && !status.message().is_empty(), "{status:?}"),
+    let valid = (1..=KEY_BYTES_MAX).contains(&key.len()) && (1..=NAME_BYTES_MAX).contains(&plan.len()) && cost != Some(0);
+    match check_request(request) {
+        Ok(check) => assert!(valid && check.key.as_str() == key && check.plan == plan, "{key:?} {plan:?} {cost:?}"),
+        Err(status) => assert!(!valid && status.code() == Code::InvalidArgument && !status.message().is_empty(), "{status:?}"),
     }
 }
 
@@ -46,7 +47,7 @@ fn fuzz_deadlines() {
         if let Ok(value) = text.parse() {
             metadata.insert("grpc-timeout", value);
         }
-        // The longest that can be said.
+        // The longest deadline that `grpc-timeout` can express.
         let left = caller_deadline(&metadata).map(CallerDeadline::left);
         assert!(left.is_none_or(|left| left <= Duration::from_secs(99_999_999 * 3600)), "{text}");
     });

@@ -1,4 +1,4 @@
-//! Resets and refunds beside the policies: errors stay errors, and what this process remembers is dropped in time.
+//! Resets and refunds: store errors are returned, and remembered denials are dropped in time.
 
 use std::future::Future;
 use std::pin::pin;
@@ -11,35 +11,35 @@ use tokio::sync::Semaphore;
 use super::*;
 use crate::clock::{Clock, monotonic};
 use crate::decision::{DecidedBy, Outcome};
-use crate::limiter::Question;
-use crate::limiter::tests::{Clock0, SETTINGS, broken, healthy, plan, plans, question};
+use crate::limiter::CheckRequest;
+use crate::limiter::tests::{Clock0, SETTINGS, broken, healthy, plan, plans, request};
 use crate::store::{CAPACITY_DEFAULT, MemoryStore, Verdict};
 
 fn key() -> Key {
-    question("ten", 1).key
+    request("ten", 1).key
 }
 
-async fn decide(limiter: &Limiter<impl Store>, question: Question) -> (Outcome, DecidedBy) {
-    let decision = limiter.decide(question, None).await.unwrap();
+async fn decide(limiter: &Limiter<impl Store>, request: CheckRequest) -> (Outcome, DecidedBy) {
+    let decision = limiter.decide(request, None).await.unwrap();
     (decision.outcome, decision.decided_by)
 }
 
 #[tokio::test]
-async fn a_reset_and_a_refund_do_what_they_say() {
+async fn a_reset_forgets_usage_and_a_refund_gives_units_back() {
     let limiter = healthy();
     assert_eq!(limiter.reset(key(), "ten", None).await, Ok(false));
-    decide(&limiter, question("ten", 7)).await;
+    decide(&limiter, request("ten", 7)).await;
     let refunded = limiter.refund(key(), "ten", Cost::new(4).unwrap(), None).await.unwrap();
     assert_eq!((refunded.units(), refunded.limits[0].0.remaining, refunded.limits[0].1), (4, 7, 4));
     let refunded = limiter.refund(key(), "ten", Cost::new(u64::MAX).unwrap(), None).await.unwrap();
     assert_eq!((refunded.units(), refunded.limits[0].0.remaining), (3, 10));
-    decide(&limiter, question("ten", 10)).await;
+    decide(&limiter, request("ten", 10)).await;
     assert_eq!(limiter.reset(key(), "ten", None).await, Ok(true));
-    assert_eq!(decide(&limiter, question("ten", 10)).await.0, Outcome::Allowed);
+    assert_eq!(decide(&limiter, request("ten", 10)).await.0, Outcome::Allowed);
 }
 
 #[tokio::test]
-async fn a_plan_that_counts_nothing_or_is_none_is_an_error() {
+async fn a_plan_without_limits_and_an_unknown_plan_are_errors() {
     let limiter = healthy();
     for plan in ["unlimited", "blocked"] {
         let refused = AdminError::NothingCounted(plan.into());
@@ -50,30 +50,30 @@ async fn a_plan_that_counts_nothing_or_is_none_is_an_error() {
     assert!(matches!(limiter.refund(key(), "tem", Cost::ONE, None).await, Err(AdminError::UnknownPlan(_))));
 }
 
-/// Whatever the plan's policy is. And what was counted meanwhile stays, as nothing was done.
+/// This holds for every policy. Units counted locally meanwhile stay, since nothing was done.
 #[tokio::test]
 async fn a_store_that_fails_is_an_error() {
     let limiter = broken();
-    assert_eq!(decide(&limiter, question("ten", 4)).await, (Outcome::Allowed, DecidedBy::LocalFallback));
+    assert_eq!(decide(&limiter, request("ten", 4)).await, (Outcome::Allowed, DecidedBy::LocalFallback));
     for plan in ["ten", "allow", "deny"] {
         let refunded = limiter.refund(key(), plan, Cost::ONE, None).await;
         assert_eq!(refunded, Err(AdminError::Store(StoreError::Unreachable("gone".to_owned()))));
         assert!(matches!(limiter.reset(key(), plan, None).await, Err(AdminError::Store(StoreError::Refused(_)))));
     }
-    assert_eq!(decide(&limiter, question("ten", 1)).await, (Outcome::Denied, DecidedBy::LocalFallback));
+    assert_eq!(decide(&limiter, request("ten", 1)).await, (Outcome::Denied, DecidedBy::LocalFallback));
 }
 
-/// Decides and forgets as told, and can be out of reach.
+/// A store that decides and resets, and that can be made unreachable.
 struct Shaky {
     counters: MemoryStore,
     down: std::sync::atomic::AtomicBool,
 }
 
 impl Store for Shaky {
-    async fn decide_batch(&self, asks: &[Ask], _deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
+    async fn decide_batch(&self, checks: &[Check], _deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
         let lost = || Err(StoreError::Unreachable("gone".to_owned()));
         let down = self.down.load(Ordering::SeqCst);
-        asks.iter().map(|ask| if down { lost() } else { self.counters.decide(ask) }).collect()
+        checks.iter().map(|check| if down { lost() } else { self.counters.decide(check) }).collect()
     }
 
     async fn reset(&self, subject: &Subject, deadline: StoreDeadline) -> Result<bool, StoreError> {
@@ -82,21 +82,21 @@ impl Store for Shaky {
 }
 
 #[tokio::test]
-async fn a_reset_forgets_what_was_counted_here_and_a_refund_does_not() {
+async fn a_reset_forgets_local_counts_and_a_refund_does_not() {
     let counters = MemoryStore::new(CAPACITY_DEFAULT, Arc::new(Clock0));
     let limiter = Limiter::new(plans(), Shaky { counters, down: true.into() }, SETTINGS, Arc::new(Clock0));
     let down = |down| limiter.store.down.store(down, Ordering::SeqCst);
     // A third of ten, rounded up.
-    assert_eq!(decide(&limiter, question("ten", 4)).await, (Outcome::Allowed, DecidedBy::LocalFallback));
+    assert_eq!(decide(&limiter, request("ten", 4)).await, (Outcome::Allowed, DecidedBy::LocalFallback));
     down(false);
     assert_eq!(limiter.refund(key(), "ten", Cost::ONE, None).await.unwrap().units(), 0);
     down(true);
-    assert_eq!(decide(&limiter, question("ten", 1)).await, (Outcome::Denied, DecidedBy::LocalFallback));
+    assert_eq!(decide(&limiter, request("ten", 1)).await, (Outcome::Denied, DecidedBy::LocalFallback));
     assert_eq!(limiter.reset(key(), "ten", None).await, Ok(false));
-    assert_eq!(decide(&limiter, question("ten", 4)).await, (Outcome::Allowed, DecidedBy::LocalFallback));
+    assert_eq!(decide(&limiter, request("ten", 4)).await, (Outcome::Allowed, DecidedBy::LocalFallback));
 }
 
-/// A clock of which each look is a microsecond later than the one before.
+/// A clock that advances by one microsecond at each reading.
 struct Ticking {
     looks: AtomicU64,
     began: Instant,
@@ -112,15 +112,16 @@ impl Clock for Ticking {
     }
 }
 
-/// Counts in one place, as Redis does, and lets nobody have an answer until it is let to; a reset is not even done before.
+/// A store whose counters are shared, as in Redis. It holds every answer back until a permit comes; a reset is not even begun
+/// before.
 struct Slow {
     counters: Arc<MemoryStore>,
     go: Arc<Semaphore>,
 }
 
 impl Store for Slow {
-    async fn decide_batch(&self, asks: &[Ask], _deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
-        let answers = asks.iter().map(|ask| self.counters.decide(ask)).collect();
+    async fn decide_batch(&self, checks: &[Check], _deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
+        let answers = checks.iter().map(|check| self.counters.decide(check)).collect();
         self.go.acquire().await.unwrap().forget();
         answers
     }
@@ -131,11 +132,11 @@ impl Store for Slow {
     }
 }
 
-/// An operator and a worker, each with a store of its own to the same counters.
+/// An operator and a worker, each with its own store over the same counters.
 struct Lab {
     operator: Limiter<Slow>,
     worker: Limiter<Slow>,
-    /// What the worker's answers wait for.
+    /// Permits for the worker's answers.
     go: Arc<Semaphore>,
 }
 
@@ -150,10 +151,10 @@ impl Lab {
         Self { operator, worker, go }
     }
 
-    async fn ask(&self, cost: u64) -> (Outcome, DecidedBy) {
+    async fn check(&self, cost: u64) -> (Outcome, DecidedBy) {
         self.go.add_permits(1);
-        let answer = decide(&self.worker, question("ten", cost)).await;
-        // An answer that was remembered took none.
+        let answer = decide(&self.worker, request("ten", cost)).await;
+        // A remembered answer used no permit.
         let _ = self.go.try_acquire().map(tokio::sync::SemaphorePermit::forget);
         answer
     }
@@ -168,60 +169,60 @@ impl Lab {
 }
 
 #[tokio::test]
-async fn whoever_was_answered_is_denied_by_nobody_who_remembers() {
+async fn after_an_answered_reset_or_refund_no_remembered_denial_is_left() {
     for refund in [false, true] {
         let lab = Lab::new();
-        assert_eq!(lab.ask(10).await, (Outcome::Allowed, DecidedBy::Store));
-        assert_eq!(lab.ask(1).await, (Outcome::Denied, DecidedBy::Store));
-        assert_eq!(lab.ask(1).await, (Outcome::Denied, DecidedBy::DenyCache));
+        assert_eq!(lab.check(10).await, (Outcome::Allowed, DecidedBy::Store));
+        assert_eq!(lab.check(1).await, (Outcome::Denied, DecidedBy::Store));
+        assert_eq!(lab.check(1).await, (Outcome::Denied, DecidedBy::DenyCache));
         lab.undo(refund).await;
-        assert_eq!(lab.ask(1).await, (Outcome::Allowed, DecidedBy::Store), "refund: {refund}");
+        assert_eq!(lab.check(1).await, (Outcome::Allowed, DecidedBy::Store), "refund: {refund}");
     }
 }
 
-/// The store denied before it forgot; the worker hears so after.
+/// The store denied before the reset, and its answer reaches the worker after it.
 #[tokio::test]
-async fn a_denial_that_was_on_its_way_is_told_once_and_not_remembered() {
+async fn a_late_denial_is_answered_once_and_not_remembered() {
     for refund in [false, true] {
         let lab = Lab::new();
-        assert_eq!(lab.ask(10).await, (Outcome::Allowed, DecidedBy::Store));
+        assert_eq!(lab.check(10).await, (Outcome::Allowed, DecidedBy::Store));
         {
-            let mut waiting = pin!(decide(&lab.worker, question("ten", 1)));
+            let mut waiting = pin!(decide(&lab.worker, request("ten", 1)));
             assert!(futures_util::poll!(&mut waiting).is_pending());
             lab.undo(refund).await;
             lab.go.add_permits(1);
             assert_eq!(waiting.await, (Outcome::Denied, DecidedBy::Store));
         }
-        assert_eq!(lab.ask(1).await, (Outcome::Allowed, DecidedBy::Store), "refund: {refund}");
-        // And what is asked for from then on is remembered as ever.
-        while lab.ask(1).await.0 == Outcome::Allowed {}
-        assert_eq!(lab.ask(1).await, (Outcome::Denied, DecidedBy::DenyCache));
+        assert_eq!(lab.check(1).await, (Outcome::Allowed, DecidedBy::Store), "refund: {refund}");
+        // Denials of later calls are remembered as usual.
+        while lab.check(1).await.0 == Outcome::Allowed {}
+        assert_eq!(lab.check(1).await, (Outcome::Denied, DecidedBy::DenyCache));
     }
 }
 
-/// The worker hears of the denial before the store forgets, while the operator waits for that.
+/// The denial reaches the worker before the store carries out the reset, while the operator waits.
 #[tokio::test]
-async fn a_denial_that_was_noted_while_the_store_had_not_forgotten_yet_is_dropped() {
+async fn a_denial_noted_before_the_store_carried_out_the_reset_is_dropped() {
     let lab = Lab::new();
-    assert_eq!(lab.ask(10).await, (Outcome::Allowed, DecidedBy::Store));
+    assert_eq!(lab.check(10).await, (Outcome::Allowed, DecidedBy::Store));
     let permits = lab.operator.store.go.try_acquire_many(1_000).unwrap();
     let mut reset = pin!(lab.operator.reset(key(), "ten", None));
     assert!(futures_util::poll!(&mut reset).is_pending());
-    assert_eq!(lab.ask(1).await, (Outcome::Denied, DecidedBy::Store));
-    assert_eq!(lab.ask(1).await, (Outcome::Denied, DecidedBy::DenyCache));
+    assert_eq!(lab.check(1).await, (Outcome::Denied, DecidedBy::Store));
+    assert_eq!(lab.check(1).await, (Outcome::Denied, DecidedBy::DenyCache));
     drop(permits);
     assert_eq!(reset.await, Ok(true));
-    assert_eq!(lab.ask(1).await, (Outcome::Allowed, DecidedBy::Store));
+    assert_eq!(lab.check(1).await, (Outcome::Allowed, DecidedBy::Store));
 }
 
-/// Tells what it was asked for.
-struct Tells {
+/// A store that records what it was asked for.
+struct RecordsSubject {
     subject: Mutex<Option<(Subject, StoreDeadline)>>,
 }
 
-impl Store for Tells {
-    async fn decide_batch(&self, asks: &[Ask], deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
-        vec![Err(StoreError::Deadline(deadline.0)); asks.len()]
+impl Store for RecordsSubject {
+    async fn decide_batch(&self, checks: &[Check], deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
+        vec![Err(StoreError::Deadline(deadline.0)); checks.len()]
     }
 
     fn reset(&self, subject: &Subject, deadline: StoreDeadline) -> impl Future<Output = Result<bool, StoreError>> + Send {
@@ -231,9 +232,10 @@ impl Store for Tells {
 }
 
 #[tokio::test]
-async fn a_reset_is_of_all_plans_that_count_as_one_and_waits_a_second_at_most() {
+async fn a_reset_covers_all_plans_of_one_counts_as_and_waits_a_second_at_most() {
     let one = Plan { counts_as: "one".into(), ..plan("a", 5) };
-    let limiter = Limiter::new([one].into_iter().collect(), Tells { subject: Mutex::default() }, SETTINGS, Arc::new(Clock0));
+    let limiter =
+        Limiter::new([one].into_iter().collect(), RecordsSubject { subject: Mutex::default() }, SETTINGS, Arc::new(Clock0));
     for caller in [None, Some(DEADLINE / 2), Some(2 * DEADLINE)] {
         assert_eq!(limiter.reset(key(), "a", caller.map(CallerDeadline::new)).await, Ok(true));
         let (subject, deadline) = limiter.store.subject.lock().unwrap().take().unwrap();

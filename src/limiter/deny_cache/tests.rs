@@ -1,8 +1,9 @@
-//! The cache beside the algorithms that its store would decide by: what it answers, until when, and what it holds.
+//! The cache compared with the algorithms that its store would decide by: its answers, their end, and its memory.
 
 use std::time::Duration;
 
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use smallvec::SmallVec;
 
 use super::*;
@@ -27,7 +28,7 @@ fn plan(limits: &[(Algorithm, u64)]) -> Arc<Plan> {
 
 fn plan_of(quota: u64, limits: &[(Algorithm, u64)]) -> Arc<Plan> {
     let limit = |(algorithm, window_ms): &(Algorithm, u64)| {
-        // A bucket of a faster rate shortens what others wait for, so a larger one is one of a larger burst.
+        // A bucket of a faster rate shortens the waits of others, so the larger plan has a larger burst instead.
         let (quota, algorithm) = match *algorithm {
             Algorithm::TokenBucket { .. } => (4, Algorithm::TokenBucket { burst: quota }),
             other => (quota, other),
@@ -43,25 +44,25 @@ fn plan_of(quota: u64, limits: &[(Algorithm, u64)]) -> Arc<Plan> {
     })
 }
 
-fn ask(plan: &Arc<Plan>, key: &str, cost: u64) -> Ask {
-    Ask { key: Key::new(key).unwrap(), plan: plan.clone(), cost: Cost::new(cost).unwrap(), mode: Mode::Charge }
+fn check(plan: &Arc<Plan>, key: &str, cost: u64) -> Check {
+    Check { key: Key::new(key).unwrap(), plan: plan.clone(), cost: Cost::new(cost).unwrap(), mode: Mode::Charge }
 }
 
-/// A denial of `cost` by a bucket that takes this long to give it.
+/// A denial of `cost` by a bucket that needs this long until it fits.
 fn denied_for(wait_us: u64, limit: &Limit, cost: u64) -> Verdict {
     let emission_us = limit.emission_us();
     let backlog_us = limit.tolerance_us() + wait_us - cost * emission_us;
     Verdict { fits: false, readings: [Reading::Bucket { backlog_us, emission_us }].into_iter().collect() }
 }
 
-/// A cache that was told once, at time 0, that `plan` denies "key" a cost of 1 for so long.
-fn told(plan: &Arc<Plan>, wait_us: u64) -> DenyCache {
+/// A cache with one denial, noted at time 0: `plan` denies "key" a cost of 1 for this long.
+fn cache_with_denial(plan: &Arc<Plan>, wait_us: u64) -> DenyCache {
     let cache = DenyCache::new(10);
-    cache.note(&ask(plan, "key", 1), &denied_for(wait_us, &plan.limits()[0], 1), 0);
+    cache.note(&check(plan, "key", 1), &denied_for(wait_us, &plan.limits()[0], 1), 0);
     cache
 }
 
-/// One key's counters, as a store keeps them, and the time there.
+/// The counters of one key, as a store keeps them, and the store's time.
 struct Counters {
     states: SmallVec<[State; 4]>,
     now_us: u64,
@@ -72,12 +73,12 @@ impl Counters {
         Self { states: plan.limits().iter().map(State::fresh).collect(), now_us: 4_000_000_000_000_777 }
     }
 
-    fn charge(&mut self, ask: &Ask) -> Verdict {
-        decide(ask.plan.limits(), &mut self.states, self.now_us, ask.cost, Mode::Charge)
+    fn charge(&mut self, check: &Check) -> Verdict {
+        decide(check.plan.limits(), &mut self.states, self.now_us, check.cost, Mode::Charge)
     }
 
-    fn peek(&mut self, ask: &Ask) -> Verdict {
-        decide(ask.plan.limits(), &mut self.states, self.now_us, ask.cost, Mode::Peek)
+    fn peek(&mut self, check: &Check) -> Verdict {
+        decide(check.plan.limits(), &mut self.states, self.now_us, check.cost, Mode::Peek)
     }
 }
 
@@ -86,16 +87,16 @@ fn a_denial_holds_until_its_release_and_no_microsecond_longer() {
     for algorithm in ALL {
         let plan = plan(&[(algorithm, 1_000)]);
         let mut counters = Counters::of(&plan);
-        let one = ask(&plan, "key", 1);
+        let one = check(&plan, "key", 1);
         let denied = (0..5).map(|_| counters.charge(&one)).last().unwrap();
         let wait_us = denied.wait_us(plan.limits(), 1);
         assert!(!denied.fits && wait_us > 1, "{algorithm:?}");
         // Clock-aligned counters can deny for longer than the cache holds.
         let (cache, until_us) = (DenyCache::new(10), wait_us.min(SECOND_US));
         cache.note(&one, &denied, 7);
-        let last = cache.recall(&one, 7 + until_us - 1).unwrap();
+        let last = cache.lookup(&one, 7 + until_us - 1).unwrap();
         assert_eq!(last.wait_us(plan.limits(), 1), wait_us - until_us + 1, "{algorithm:?}");
-        assert_eq!(cache.recall(&one, 7 + until_us), None, "{algorithm:?}");
+        assert_eq!(cache.lookup(&one, 7 + until_us), None, "{algorithm:?}");
         counters.now_us += wait_us - 1;
         assert!(!counters.peek(&one).fits, "{algorithm:?}");
         counters.now_us += 1;
@@ -106,46 +107,46 @@ fn a_denial_holds_until_its_release_and_no_microsecond_longer() {
 #[test]
 fn a_denial_is_held_for_a_second_at_most() {
     let plan = plan(&[(BUCKET, 3_600_000)]);
-    let cache = told(&plan, 60 * SECOND_US);
-    let one = ask(&plan, "key", 1);
-    assert_eq!(cache.recall(&one, SECOND_US - 1).unwrap().wait_us(plan.limits(), 1), 59 * SECOND_US + 1);
-    assert_eq!(cache.recall(&one, SECOND_US), None);
+    let cache = cache_with_denial(&plan, 60 * SECOND_US);
+    let one = check(&plan, "key", 1);
+    assert_eq!(cache.lookup(&one, SECOND_US - 1).unwrap().wait_us(plan.limits(), 1), 59 * SECOND_US + 1);
+    assert_eq!(cache.lookup(&one, SECOND_US), None);
 }
 
 #[test]
 fn only_its_own_key_plan_and_mode_are_denied() {
     let limits = [(BUCKET, 1_000)];
     let (mine, other) = (plan(&limits), plan(&limits));
-    let cache = told(&mine, 1_000);
-    assert!(cache.recall(&ask(&mine, "key", 1), 0).is_some());
-    assert_eq!(cache.recall(&ask(&mine, "kez", 1), 0), None);
-    // Equal in everything but its Arc, as the same plan is after a reload.
-    assert_eq!(cache.recall(&ask(&other, "key", 1), 0), None);
-    let peek = Ask { mode: Mode::Peek, ..ask(&mine, "key", 1) };
-    assert_eq!(cache.recall(&peek, 0), None);
-    cache.note(&Ask { key: Key::new("peeked").unwrap(), ..peek }, &denied_for(1_000, &mine.limits()[0], 1), 0);
-    assert_eq!(cache.recall(&ask(&mine, "peeked", 1), 0), None);
+    let cache = cache_with_denial(&mine, 1_000);
+    assert!(cache.lookup(&check(&mine, "key", 1), 0).is_some());
+    assert_eq!(cache.lookup(&check(&mine, "kez", 1), 0), None);
+    // Equal in everything but its `Arc`, like an equal plan after a reload.
+    assert_eq!(cache.lookup(&check(&other, "key", 1), 0), None);
+    let peek = Check { mode: Mode::Peek, ..check(&mine, "key", 1) };
+    assert_eq!(cache.lookup(&peek, 0), None);
+    cache.note(&Check { key: Key::new("peeked").unwrap(), ..peek }, &denied_for(1_000, &mine.limits()[0], 1), 0);
+    assert_eq!(cache.lookup(&check(&mine, "peeked", 1), 0), None);
 }
 
 #[test]
-fn what_was_allowed_is_not_noted() {
+fn an_allowed_request_is_not_noted() {
     let plan = plan(&[(BUCKET, 1_000)]);
     let cache = DenyCache::new(10);
     let allowed = Verdict { fits: true, ..denied_for(1_000, &plan.limits()[0], 1) };
-    cache.note(&ask(&plan, "key", 1), &allowed, 0);
-    assert_eq!(cache.recall(&ask(&plan, "key", 1), 0), None);
+    cache.note(&check(&plan, "key", 1), &allowed, 0);
+    assert_eq!(cache.lookup(&check(&plan, "key", 1), 0), None);
 }
 
 #[test]
 fn a_smaller_cost_that_fits_reaches_the_store_and_a_larger_one_waits_longer() {
     let plan = plan(&[(BUCKET, 1_000)]);
     let (cache, mut counters) = (DenyCache::new(10), Counters::of(&plan));
-    counters.charge(&ask(&plan, "key", 2));
-    let three = ask(&plan, "key", 3);
+    counters.charge(&check(&plan, "key", 2));
+    let three = check(&plan, "key", 3);
     cache.note(&three, &counters.charge(&three), 0);
-    assert_eq!(cache.recall(&ask(&plan, "key", 2), 0), None);
-    assert_eq!(cache.recall(&three, 0).unwrap().wait_us(plan.limits(), 3), 250_000);
-    assert_eq!(cache.recall(&ask(&plan, "key", 4), 0).unwrap().wait_us(plan.limits(), 4), 500_000);
+    assert_eq!(cache.lookup(&check(&plan, "key", 2), 0), None);
+    assert_eq!(cache.lookup(&three, 0).unwrap().wait_us(plan.limits(), 3), 250_000);
+    assert_eq!(cache.lookup(&check(&plan, "key", 4), 0).unwrap().wait_us(plan.limits(), 4), 500_000);
 }
 
 #[test]
@@ -153,23 +154,23 @@ fn a_log_s_denial_answers_its_own_cost_and_each_cost_has_one() {
     let plan = plan(&[(Algorithm::SlidingLog, 1_000)]);
     let (cache, mut counters) = (DenyCache::new(10), Counters::of(&plan));
     for _ in 0..4 {
-        counters.charge(&ask(&plan, "key", 1));
+        counters.charge(&check(&plan, "key", 1));
         counters.now_us += 1_000;
     }
-    let (one, two) = (ask(&plan, "key", 1), ask(&plan, "key", 2));
+    let (one, two) = (check(&plan, "key", 1), check(&plan, "key", 2));
     cache.note(&one, &counters.charge(&one), 0);
-    assert_eq!(cache.recall(&two, 0), None);
+    assert_eq!(cache.lookup(&two, 0), None);
     cache.note(&two, &counters.charge(&two), 0);
-    assert_eq!(cache.recall(&one, 0).unwrap().wait_us(plan.limits(), 1), 996_000);
-    assert_eq!(cache.recall(&two, 0).unwrap().wait_us(plan.limits(), 2), 997_000);
+    assert_eq!(cache.lookup(&one, 0).unwrap().wait_us(plan.limits(), 1), 996_000);
+    assert_eq!(cache.lookup(&two, 0).unwrap().wait_us(plan.limits(), 2), 997_000);
 }
 
 #[test]
 fn a_newer_denial_takes_the_place_of_the_one_before() {
     let plan = plan(&[(BUCKET, 1_000)]);
-    let cache = told(&plan, 1_000);
-    cache.note(&ask(&plan, "key", 1), &denied_for(1_000, &plan.limits()[0], 1), 500);
-    assert!(cache.recall(&ask(&plan, "key", 1), 1_499).is_some());
+    let cache = cache_with_denial(&plan, 1_000);
+    cache.note(&check(&plan, "key", 1), &denied_for(1_000, &plan.limits()[0], 1), 500);
+    assert!(cache.lookup(&check(&plan, "key", 1), 1_499).is_some());
     assert_eq!(cache.table().entries.len(), 1);
 }
 
@@ -178,10 +179,10 @@ fn a_full_cache_forgets_one_that_is_over_before_one_that_holds() {
     let plan = plan(&[(BUCKET, 1_000)]);
     let cache = DenyCache::new(3);
     let note = |key: &str, wait_us, asked_us| {
-        cache.note(&ask(&plan, key, 1), &denied_for(wait_us, &plan.limits()[0], 1), asked_us);
+        cache.note(&check(&plan, key, 1), &denied_for(wait_us, &plan.limits()[0], 1), asked_us);
     };
     let held = |now_us: u64| -> Vec<&str> {
-        ["a", "b", "c", "d", "e"].into_iter().filter(|key| cache.recall(&ask(&plan, key, 1), now_us).is_some()).collect()
+        ["a", "b", "c", "d", "e"].into_iter().filter(|key| cache.lookup(&check(&plan, key, 1), now_us).is_some()).collect()
     };
     note("a", 1_000, 0);
     note("b", 10, 0);
@@ -200,7 +201,7 @@ fn denials_that_are_over_make_room_so_that_only_those_that_hold_take_memory() {
     let cache = DenyCache::new(1_000_000);
     // A new key is denied every 10 us for 10 ms: a thousand hold at any time.
     for index in 0..200_000_u64 {
-        cache.note(&ask(&plan, &index.to_string(), 1), &denied_for(10_000, &plan.limits()[0], 1), index * 10);
+        cache.note(&check(&plan, &index.to_string(), 1), &denied_for(10_000, &plan.limits()[0], 1), index * 10);
     }
     let table = cache.table();
     assert!((1_000..2_000).contains(&table.entries.len()), "{}", table.entries.len());
@@ -212,23 +213,23 @@ fn it_stays_within_its_entries_and_each_is_found() {
     let plan = plan(&[(BUCKET, 1_000)]);
     let cache = DenyCache::new(5_000);
     for index in 0..50_000 {
-        cache.note(&ask(&plan, &index.to_string(), 1), &denied_for(SECOND_US, &plan.limits()[0], 1), 0);
-        assert!(cache.recall(&ask(&plan, &index.to_string(), 1), 0).is_some());
+        cache.note(&check(&plan, &index.to_string(), 1), &denied_for(SECOND_US, &plan.limits()[0], 1), 0);
+        assert!(cache.lookup(&check(&plan, &index.to_string(), 1), 0).is_some());
     }
-    let held = (0..50_000).filter(|index| cache.recall(&ask(&plan, &index.to_string(), 1), 0).is_some()).count();
+    let held = (0..50_000).filter(|index| cache.lookup(&check(&plan, &index.to_string(), 1), 0).is_some()).count();
     let table = cache.table();
     assert_eq!((held, table.entries.len(), table.by_name.len()), (5_000, 5_000, 5_000));
     assert!(table.entries.capacity() <= 5_000);
 }
 
-/// The figure that the documents give; what the allocator adds to a key is not in it.
+/// The documented figure. The allocator's overhead per key is not included.
 #[test]
 fn an_entry_takes_about_a_hundred_bytes_beside_its_key() {
     let plan = plan(&[(BUCKET, 1_000)]);
     let cache = DenyCache::new(DENY_CACHE_DEFAULT);
     let (mut most, mut last) = (0, 0);
     for index in 0..DENY_CACHE_DEFAULT {
-        cache.note(&ask(&plan, &index.to_string(), 1), &denied_for(SECOND_US, &plan.limits()[0], 1), 0);
+        cache.note(&check(&plan, &index.to_string(), 1), &denied_for(SECOND_US, &plan.limits()[0], 1), 0);
         let table = cache.table();
         let bytes = table.entries.capacity() * size_of::<Entry>() + table.by_name.allocation_size();
         last = bytes / table.entries.len();
@@ -240,86 +241,89 @@ fn an_entry_takes_about_a_hundred_bytes_beside_its_key() {
     assert!(last <= 92 && most <= 104, "{last}, {most}");
 }
 
-/// Any limits, and costs that are asked for with the time before each.
+/// Any limits, for requests with any cost and time step.
 fn any_limits() -> impl Strategy<Value = Vec<(Algorithm, u64)>> {
     proptest::collection::vec((proptest::sample::select(&ALL), 1..5_u64), 1..4)
 }
 
 #[test]
-fn a_forgotten_key_is_denied_by_nothing_that_was_asked_until_then() {
+fn no_denial_from_before_a_key_was_forgotten_holds() {
     let plan = plan(&[(BUCKET, 3_600_000)]);
     let note = |cache: &DenyCache, key: &str, asked_us: u64| {
-        cache.note(&ask(&plan, key, 1), &denied_for(60 * SECOND_US, &plan.limits()[0], 1), asked_us);
+        cache.note(&check(&plan, key, 1), &denied_for(60 * SECOND_US, &plan.limits()[0], 1), asked_us);
     };
-    let holds = |cache: &DenyCache, key: &str, now_us: u64| cache.recall(&ask(&plan, key, 1), now_us).is_some();
+    let holds = |cache: &DenyCache, key: &str, now_us: u64| cache.lookup(&check(&plan, key, 1), now_us).is_some();
     let cache = DenyCache::new(10);
     note(&cache, "key", 100);
     note(&cache, "other", 100);
     cache.forget("plan", &Key::new("key").unwrap(), 200);
     assert!(!holds(&cache, "key", 201) && holds(&cache, "other", 201));
-    // Asked for before, and back only now.
+    // Asked for before the key was forgotten, and noted after.
     note(&cache, "key", 199);
     assert!(!holds(&cache, "key", 201));
     note(&cache, "key", 200);
     assert!(!holds(&cache, "key", 201));
     note(&cache, "key", 201);
     assert!(holds(&cache, "key", 201));
-    // A second later there is nothing left that it could matter for, and what was noted before is over.
+    // A second later no earlier denial could still hold, so the mark no longer matters.
     note(&cache, "late", 200 + SECOND_US);
     assert!(holds(&cache, "late", 200 + SECOND_US) && !holds(&cache, "other", 200 + SECOND_US));
 }
 
 #[test]
-fn only_plans_that_count_as_one_are_forgotten_together() {
+fn a_key_is_forgotten_for_all_plans_of_one_counts_as_only() {
     let limits = [(BUCKET, 3_600_000)];
     let (one, kin) = (plan(&limits), plan(&limits));
     let stranger = Arc::new(Plan { counts_as: "stranger".into(), ..(*one).clone() });
     let cache = DenyCache::new(10);
     let all = [&one, &kin, &stranger];
     for plan in all {
-        cache.note(&ask(plan, "key", 1), &denied_for(60 * SECOND_US, &plan.limits()[0], 1), 7);
+        cache.note(&check(plan, "key", 1), &denied_for(60 * SECOND_US, &plan.limits()[0], 1), 7);
     }
     cache.forget("plan", &Key::new("key").unwrap(), 8);
-    assert_eq!(all.map(|plan| cache.recall(&ask(plan, "key", 1), 9).is_some()), [false, false, true]);
+    assert_eq!(all.map(|plan| cache.lookup(&check(plan, "key", 1), 9).is_some()), [false, false, true]);
 }
 
 #[test]
 fn every_cost_of_a_log_is_forgotten() {
     let plan = plan(&[(Algorithm::SlidingLog, 3_600_000)]);
     let (cache, mut counters) = (DenyCache::new(10), Counters::of(&plan));
-    counters.charge(&ask(&plan, "key", 4));
+    counters.charge(&check(&plan, "key", 4));
     for cost in 1..=4 {
-        let ask = ask(&plan, "key", cost);
-        cache.note(&ask, &counters.charge(&ask), 7);
-        assert!(cache.recall(&ask, 8).is_some());
+        let check = check(&plan, "key", cost);
+        cache.note(&check, &counters.charge(&check), 7);
+        assert!(cache.lookup(&check, 8).is_some());
     }
     cache.forget("plan", &Key::new("key").unwrap(), 8);
-    assert!((1..=4).all(|cost| cache.recall(&ask(&plan, "key", cost), 9).is_none()));
+    assert!((1..=4).all(|cost| cache.lookup(&check(&plan, "key", cost), 9).is_none()));
 }
 
 #[test]
-fn too_many_forgotten_keys_are_all_keys_and_take_no_more_room() {
+fn too_many_forgotten_keys_forget_all_keys_and_take_no_more_room() {
     let plan = plan(&[(BUCKET, 3_600_000)]);
-    let cache = told(&plan, 60 * SECOND_US);
+    let cache = cache_with_denial(&plan, 60 * SECOND_US);
     for number in 0..FORGOTTEN_MAX as u64 {
         cache.forget("plan", &Key::new(format!("other {number}")).unwrap(), 10 + number);
-        assert!(cache.recall(&ask(&plan, "key", 1), 10 + number).is_some());
+        assert!(cache.lookup(&check(&plan, "key", 1), 10 + number).is_some());
     }
     let last_us = 10 + FORGOTTEN_MAX as u64;
     cache.forget("plan", &Key::new("one too many").unwrap(), last_us);
-    assert_eq!(cache.recall(&ask(&plan, "key", 1), last_us + 1), None);
+    assert_eq!(cache.lookup(&check(&plan, "key", 1), last_us + 1), None);
     assert!(cache.table().forgotten.at_us.len() <= FORGOTTEN_MAX);
-    cache.note(&ask(&plan, "key", 1), &denied_for(60 * SECOND_US, &plan.limits()[0], 1), last_us + 1);
-    assert!(cache.recall(&ask(&plan, "key", 1), last_us + 2).is_some());
+    cache.note(&check(&plan, "key", 1), &denied_for(60 * SECOND_US, &plan.limits()[0], 1), last_us + 1);
+    assert!(cache.lookup(&check(&plan, "key", 1), last_us + 2).is_some());
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3000))]
+    // Failures are kept beside this file, as those of tests/ are.
+    #![proptest_config(ProptestConfig {
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))),
+        ..ProptestConfig::with_cases(3000)
+    })]
 
-    /// As below, and now and then the store is told to forget the key or gives units back, while an answer to an earlier ask
-    /// is still on its way.
+    /// Like the test below, with resets and refunds in the store while the answer to an earlier call is still on its way.
     #[test]
-    fn what_was_forgotten_is_denied_by_the_store_alone(
+    fn a_forgotten_key_is_denied_by_the_store_alone(
         limits in any_limits(),
         requests in proptest::collection::vec((0..700_u64, 1..5_u64, 0..8_u64), 1..80),
     ) {
@@ -330,30 +334,30 @@ proptest! {
         for (step_us, cost, what) in requests {
             counters.now_us += step_us;
             let now_us = counters.now_us - start_us;
-            let ask = ask(&plan, "key", cost);
-            if cache.recall(&ask, now_us).is_some() {
-                prop_assert!(!counters.peek(&ask).fits);
+            let check = check(&plan, "key", cost);
+            if cache.lookup(&check, now_us).is_some() {
+                prop_assert!(!counters.peek(&check).fits);
             }
             match what {
                 0..=1 => {
                     if what == 0 {
                         counters = Counters { now_us: counters.now_us, ..Counters::of(&plan) };
                     } else {
-                        decide(plan.limits(), &mut counters.states, counters.now_us, ask.cost, Mode::Refund);
+                        decide(plan.limits(), &mut counters.states, counters.now_us, check.cost, Mode::Refund);
                     }
-                    cache.forget("plan", &ask.key, now_us);
+                    cache.forget("plan", &check.key, now_us);
                 }
-                2 => on_its_way = Some((counters.charge(&ask), ask, now_us)),
-                3 => if let Some((answer, ask, asked_us)) = on_its_way.take() {
-                    cache.note(&ask, &answer, asked_us);
+                2 => on_its_way = Some((counters.charge(&check), check, now_us)),
+                3 => if let Some((answer, check, asked_us)) = on_its_way.take() {
+                    cache.note(&check, &answer, asked_us);
                 },
-                _ => cache.note(&ask, &counters.charge(&ask), now_us),
+                _ => cache.note(&check, &counters.charge(&check), now_us),
             }
         }
     }
 
-    /// Whoever else is granted units meanwhile, by this plan or by a larger one that shares its count: while the cache
-    /// denies, so does the store, and for at least as long as the cache says.
+    /// Others are granted units meanwhile, by this plan or by a larger one that counts together with it. While the cache
+    /// denies, the store denies too, for at least as long as the cache says.
     #[test]
     fn the_cache_denies_only_what_the_store_denies(
         limits in any_limits(),
@@ -365,16 +369,16 @@ proptest! {
         for (step_us, cost, others_cost, elsewhere) in requests {
             counters.now_us += step_us;
             let now_us = counters.now_us - start_us;
-            let mine = ask(&mine, "key", cost);
-            let truth = counters.peek(&mine);
-            if let Some(told) = cache.recall(&mine, now_us) {
-                prop_assert!(!truth.fits);
-                prop_assert!(told.wait_us(mine.plan.limits(), cost) <= truth.wait_us(mine.plan.limits(), cost));
+            let mine = check(&mine, "key", cost);
+            let expected = counters.peek(&mine);
+            if let Some(remembered) = cache.lookup(&mine, now_us) {
+                prop_assert!(!expected.fits);
+                prop_assert!(remembered.wait_us(mine.plan.limits(), cost) <= expected.wait_us(mine.plan.limits(), cost));
             }
             if elsewhere {
-                counters.charge(&ask(&larger, "key", others_cost.min(larger.never_fits_above())));
+                counters.charge(&check(&larger, "key", others_cost.min(larger.never_fits_above())));
             } else {
-                // Asked a little before it is decided, as over a network.
+                // The store was asked a little before it decided, as over a network.
                 cache.note(&mine, &counters.charge(&mine), now_us.saturating_sub(step_us / 2));
             }
         }
@@ -382,7 +386,7 @@ proptest! {
 }
 
 impl Plan {
-    /// The largest cost that can ever pass.
+    /// The largest cost that fits.
     fn never_fits_above(&self) -> u64 {
         self.limits().iter().map(Limit::capacity).min().unwrap()
     }

@@ -1,30 +1,33 @@
-//! Slots of bytes, packed without holes: where a shard's entries live.
+//! Slots of bytes, packed without holes, which hold the entries of a shard.
 //!
-//! An allocation per entry would cost a header, rounding and a pointer of two words. Here slots of one size share pages,
-//! and a slot that is given up is filled with the last one of its size, so that whatever comes and goes, each size leaves
-//! at most one page part empty, a page that empties goes back to the allocator, and the account is exact. The price: a slot
-//! may move when another is given up, and who holds its handle must follow. Knows nothing of what the bytes mean.
+//! An allocation per entry would cost a header, rounding and a pointer of two words. Here slots of one size share pages.
+//! When a slot is removed, the last slot of its size is moved into it. So each size has at most one page that is partly
+//! empty, an empty page goes back to the allocator, and the byte accounting is exact. The price is that removing a slot may
+//! move another one, and the owner of its handle must update it. The arena does not interpret the bytes.
 
-/// Bytes of a page: what allocators hand out without rounding, and few enough that the part-empty ones do not count.
+/// Bytes of a page. Allocators hand out this size without rounding, and it is small enough that partly empty pages do not
+/// matter.
 pub(super) const PAGE_BYTES: usize = 4096;
-/// Slot sizes are multiples of this.
+/// Slot sizes are multiples of this many bytes.
 const STEP: usize = 8;
-/// Smallest slot: a page holds as many as [`SLOT_BITS`] can tell apart. No entry is as small.
+/// Smallest slot in bytes: [`SLOT_BITS`] can number all slots of this size in a page. No entry is this small.
 const SLOT_BYTES_MIN: usize = PAGE_BYTES >> SLOT_BITS;
-/// Largest slot that is rounded up to a whole step only; larger ones are a whole fraction, or a multiple, of a page.
+/// Largest slot, in bytes, that is rounded up to a multiple of [`STEP`]. Larger ones are a whole fraction or a multiple of a
+/// page.
 const STEPPED_BYTES_MAX: usize = PAGE_BYTES / 8;
 const STEPPED_MAX: usize = STEPPED_BYTES_MAX / STEP;
-/// What a page costs beside its bytes: its places in two lists that may just have doubled, and the allocator's header.
+/// Bytes that a page costs beside its contents: its elements in two vectors that may just have doubled, and the allocator's
+/// header.
 pub(super) const PAGE_OVERHEAD: usize = 2 * (size_of::<Page>() + 2 * size_of::<u32>()) + 16;
 
-/// Bits of a handle that tell the slots of a page apart.
+/// Bits of a handle that number the slot within its page.
 const SLOT_BITS: u32 = 8;
-/// Bits of a handle; the one that is left lets a queue tell handles from its own marks.
+/// Bits of a handle. The remaining bit of the 32 lets a timing wheel mark links that are not handles.
 const HANDLE_BITS: u32 = 31;
-/// Most bytes that handles can tell apart: 32 GiB.
+/// Most bytes of pages that handles can address: 32 GiB.
 pub(super) const ARENA_BYTES_MAX: usize = PAGE_BYTES << (HANDLE_BITS - SLOT_BITS);
 
-/// Names a slot until it is given up or moved; below 2^31.
+/// Identifies a slot until it is removed or moved. Below 2^31.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Handle(pub(super) u32);
 
@@ -32,9 +35,9 @@ pub(super) struct Handle(pub(super) u32);
 #[derive(Default)]
 pub(super) struct Arena {
     pages: Vec<Page>,
-    /// Pages that were given back; their places in `pages` are taken again first.
+    /// Indices in `pages` whose pages were given back. New pages take these first.
     vacant: Vec<u32>,
-    /// By [`class_of`].
+    /// Indexed by [`class_of`].
     classes: Vec<Class>,
     bytes: usize,
 }
@@ -49,9 +52,9 @@ struct Page {
 /// The slots of one size.
 #[derive(Default)]
 struct Class {
-    /// All full but the last.
+    /// Indices of its pages. All are full but the last.
     pages: Vec<u32>,
-    /// Slots of the last page that are taken; never 0 while there is a page.
+    /// Number of slots in use in the last page; never 0 while there is a page.
     taken: usize,
 }
 
@@ -75,7 +78,7 @@ impl Arena {
         self.bytes
     }
 
-    /// Bytes that a slot for `bytes` would take from the allocator.
+    /// Bytes that adding contents of `bytes` would take from the allocator.
     pub(super) fn growth_bytes(&self, bytes: usize) -> usize {
         let class = class_of(bytes);
         match self.classes.get(class) {
@@ -84,7 +87,7 @@ impl Arena {
         }
     }
 
-    /// Takes a slot for the contents; what it has beyond them is zero.
+    /// Copies the contents into a free slot. The rest of the slot is zero.
     pub(super) fn add(&mut self, contents: &[u8]) -> Handle {
         let index = class_of(contents.len());
         if self.classes.len() <= index {
@@ -102,19 +105,19 @@ impl Arena {
         handle
     }
 
-    /// Whether contents of `bytes` have the place that they would be given in this slot.
+    /// Whether this slot has the size that contents of `bytes` would be given.
     pub(super) fn suits(&self, handle: Handle, bytes: usize) -> bool {
         self.pages[handle.page()].class as usize == class_of(bytes)
     }
 
-    /// Replaces the contents of a slot that is large enough.
+    /// Replaces the contents of a slot, which must be large enough.
     pub(super) fn replace(&mut self, handle: Handle, contents: &[u8]) {
         let (used, rest) = self.get_mut(handle).split_at_mut(contents.len());
         used.copy_from_slice(contents);
         rest.fill(0);
     }
 
-    /// The whole slot, its contents first, then zeros.
+    /// The whole slot: its contents, then zeros.
     pub(super) fn get(&self, handle: Handle) -> &[u8] {
         let page = &self.pages[handle.page()];
         let start = handle.slot() * page.slot_bytes as usize;
@@ -128,7 +131,7 @@ impl Arena {
         &mut page.bytes[start..start + page.slot_bytes as usize]
     }
 
-    /// Gives a slot up. The slot of the handle that this returns, if any, has moved to `handle`.
+    /// Removes a slot. If another slot was moved to `handle` to fill it, returns the old handle of that slot.
     pub(super) fn remove(&mut self, handle: Handle) -> Option<Handle> {
         let index = self.pages[handle.page()].class as usize;
         let class = &mut self.classes[index];
@@ -149,7 +152,7 @@ impl Arena {
         moved
     }
 
-    /// Between slots of one size.
+    /// Copies the contents of a slot to another one of the same size.
     fn copy(&mut self, from: Handle, to: Handle) {
         let (size, start) = (self.get(from).len(), from.slot() * self.get(from).len());
         if from.page() == to.page() {
@@ -187,12 +190,13 @@ impl Arena {
     }
 }
 
-/// A number of a page or of its bytes. Who adds keeps an arena within [`ARENA_BYTES_MAX`].
+/// Converts the number of a page or of bytes. The shard keeps its arena within [`ARENA_BYTES_MAX`].
 fn number(number: usize) -> u32 {
     u32::try_from(number).expect("an arena is bounded in bytes")
 }
 
-/// Slots are of one class when they are of one size: whole steps, then a seventh to the whole of a page, then pages.
+/// The class of the slot for contents of `bytes`. Each slot size is a class: multiples of [`STEP`], then a seventh to the
+/// whole of a page, then multiples of a page.
 fn class_of(bytes: usize) -> usize {
     let rounded = bytes.max(SLOT_BYTES_MIN).next_multiple_of(STEP);
     if rounded <= STEPPED_BYTES_MAX {
@@ -230,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_holds_what_it_was_asked_for_and_wastes_little() {
+    fn a_slot_is_large_enough_and_wastes_little() {
         for bytes in 1..40_000 {
             let (class, slot) = (class_of(bytes), slot_bytes(class_of(bytes)));
             assert!(slot >= bytes && slot.is_multiple_of(STEP), "{bytes} bytes in {slot}");
@@ -242,7 +246,7 @@ mod tests {
         }
     }
 
-    /// Against a list of what should stand where, with sizes of every kind.
+    /// Compares the arena with a list of the expected contents, for slot sizes of every kind.
     #[test]
     fn contents_stay_as_slots_come_and_go_and_every_page_is_given_back() {
         let mut arena = Arena::default();

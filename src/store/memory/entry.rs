@@ -1,27 +1,27 @@
-//! What is remembered of one key, as bytes: links of the queue, the name, a record per shape of limit.
+//! The entry of one key as bytes: links of the timing wheel, the name, and one record per limit fingerprint.
 //!
 //! ```text
 //! links 8 | length of key 2 | length of group 1 | group | key | records | zeros to the end of the slot
-//! record: kind 1 | shape 5 | numbers of 8 each, a bucket's quota in 5, or the 4 of a log's place
+//! record: kind 1 | fingerprint 5 | numbers of 8 each, a bucket's quota in 5, or a log's index in 4
 //! ```
-//! No kind is 0, so zeros end the records. Numbers are little-endian. Knows neither table, time nor accounts.
+//! Lengths are in bytes. No kind is 0, so zeros end the records. Numbers are little-endian.
 
-use super::queue::LINKS_BYTES;
+use super::timing_wheel::LINKS_BYTES;
 use crate::algorithm::{Bucket, Counter, State, Window};
-use crate::plan::{QUOTA_MAX, Shape};
+use crate::plan::{LimitFingerprint, QUOTA_MAX};
 
 const KEY_LENGTH_AT: usize = LINKS_BYTES;
 const GROUP_LENGTH_AT: usize = KEY_LENGTH_AT + 2;
 const NAME_AT: usize = GROUP_LENGTH_AT + 1;
-const SHAPE_BYTES: usize = 5;
-const NUMBERS_AT: usize = 1 + SHAPE_BYTES;
+const FINGERPRINT_BYTES: usize = 5;
+const NUMBERS_AT: usize = 1 + FINGERPRINT_BYTES;
 const NUMBER_BYTES: usize = 8;
 const LOG_RECORD_BYTES: usize = NUMBERS_AT + size_of::<u32>();
 const QUOTA_BYTES: usize = 5;
 const BUCKET_QUOTA_AT: usize = NUMBERS_AT + 2 * NUMBER_BYTES;
 const WINDOW_BYTES: usize = NUMBERS_AT + 2 * NUMBER_BYTES;
 const BUCKET_BYTES: usize = BUCKET_QUOTA_AT + QUOTA_BYTES;
-// A quota is never cut when it is written.
+// Every quota fits its bytes.
 const _: () = assert!(QUOTA_MAX >> (8 * QUOTA_BYTES) == 0);
 const THREE_NUMBERS_BYTES: usize = NUMBERS_AT + 3 * NUMBER_BYTES;
 const RECORD_BYTES_MAX: usize = THREE_NUMBERS_BYTES;
@@ -31,7 +31,7 @@ const BUCKET: u8 = 2;
 const COUNTER: u8 = 3;
 const LOG: u8 = 4;
 
-/// Whom an entry is about: a key among the plans that count together.
+/// The name of an entry: a key within a group of plans that count together.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Name<'a> {
     pub(super) group: &'a [u8],
@@ -40,23 +40,23 @@ pub(super) struct Name<'a> {
     pub(super) key_bytes: u16,
 }
 
-/// What a record holds: a state, or where the shard keeps a log.
+/// What a record holds: a state, or the index of a log in the shard's [`Logs`](super::logs::Logs).
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Stored {
     State(State),
     Log(u32),
 }
 
-/// One shape's state, and where in the entry it stands.
+/// The state of one limit, and the offset of its record in the entry.
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) at: usize,
-    /// Of the limit that it is for.
-    pub(super) shape: Shape,
+    /// The fingerprint of the limit.
+    pub(super) fingerprint: LimitFingerprint,
     pub(super) stored: Stored,
 }
 
-/// An entry's slot, for reading.
+/// A read-only view of an entry's slot.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry<'a>(pub(super) &'a [u8]);
 
@@ -81,9 +81,9 @@ impl<'a> Entry<'a> {
         })
     }
 
-    /// The record of this shape.
-    pub(super) fn record(self, shape: Shape) -> Option<Record> {
-        let (mut at, wanted) = (self.records_at(), shape.to_fixed_bytes());
+    /// The record with this fingerprint, if the entry has one.
+    pub(super) fn record(self, fingerprint: LimitFingerprint) -> Option<Record> {
+        let (mut at, wanted) = (self.records_at(), fingerprint.to_fixed_bytes());
         loop {
             let bytes = match *self.0.get(at)? {
                 WINDOW => WINDOW_BYTES,
@@ -99,12 +99,12 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// All of it that is no record.
+    /// The bytes before the records.
     pub(super) fn head(self) -> &'a [u8] {
         &self.0[..self.records_at()]
     }
 
-    /// A record as it stands.
+    /// The bytes of a record.
     pub(super) fn record_bytes(self, record: &Record) -> &'a [u8] {
         &self.0[record.at..record.at + record.stored.bytes()]
     }
@@ -115,17 +115,17 @@ impl<'a> Entry<'a> {
 }
 
 impl<'a> Name<'a> {
-    /// `None` when the length of one of the two does not fit an entry; `check_name` and `Key` allow 64 and 512 bytes.
+    /// Returns `None` when a length does not fit its field. `check_name` and `Key` allow at most 64 and 512 bytes.
     pub(super) fn new(group: &'a [u8], key: &'a [u8]) -> Option<Self> {
         Some(Self { group, key, group_bytes: u8::try_from(group.len()).ok()?, key_bytes: u16::try_from(key.len()).ok()? })
     }
 
-    /// Bytes of an entry of this name before its records.
+    /// Number of bytes before the records in an entry of this name.
     pub(super) fn head_bytes(self) -> usize {
         NAME_AT + self.group.len() + self.key.len()
     }
 
-    /// Starts an entry that is in no list yet.
+    /// Writes the start of an entry, with empty links.
     pub(super) fn write_head(self, out: &mut Vec<u8>) {
         out.resize(LINKS_BYTES, 0);
         out.extend(self.key_bytes.to_le_bytes());
@@ -136,7 +136,7 @@ impl<'a> Name<'a> {
 }
 
 impl Stored {
-    /// Bytes of a record of this.
+    /// Number of bytes of its record.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::State(state) => record_bytes(state),
@@ -144,10 +144,10 @@ impl Stored {
         }
     }
 
-    /// Adds a record.
-    pub(super) fn write(&self, shape: Shape, out: &mut Vec<u8>) {
+    /// Appends it to an entry as a record.
+    pub(super) fn write(&self, fingerprint: LimitFingerprint, out: &mut Vec<u8>) {
         let mut record = [0; RECORD_BYTES_MAX];
-        record[1..NUMBERS_AT].copy_from_slice(&shape.to_fixed_bytes());
+        record[1..NUMBERS_AT].copy_from_slice(&fingerprint.to_fixed_bytes());
         match self {
             Self::State(state) => overwrite(&mut record, 0, state),
             Self::Log(index) => {
@@ -159,7 +159,7 @@ impl Stored {
     }
 }
 
-/// Puts a state in the place of a record of the same shape.
+/// Overwrites the state in the record at offset `at`. The record must be of the same limit.
 pub(super) fn overwrite(slot: &mut [u8], at: usize, state: &State) {
     let mut put = |kind: u8, numbers: &[u64]| {
         slot[at] = kind;
@@ -175,12 +175,12 @@ pub(super) fn overwrite(slot: &mut [u8], at: usize, state: &State) {
             slot[at + BUCKET_QUOTA_AT..at + BUCKET_BYTES].copy_from_slice(&quota[..QUOTA_BYTES]);
         }
         State::Counter(counter) => put(COUNTER, &[counter.start_us, counter.current, counter.previous]),
-        // A record says only where a shard keeps these.
+        // The record holds only the index of a log, which does not change.
         State::Runs(_) => {}
     }
 }
 
-/// Bytes of a record of this state.
+/// Number of bytes of the record of this state.
 pub(super) fn record_bytes(state: &State) -> usize {
     match state {
         State::Window(_) => WINDOW_BYTES,
@@ -201,10 +201,10 @@ fn read(slot: &[u8], at: usize) -> Option<Record> {
         }
         COUNTER => Stored::State(State::Counter(Counter { start_us: number(0), current: number(1), previous: number(2) })),
         LOG => Stored::Log(u32::from_le_bytes(array(slot, at + NUMBERS_AT))),
-        // Zero, after the last one; nothing else is ever written.
+        // Zero follows the last record. No other kind is ever written.
         _ => return None,
     };
-    Some(Record { at, shape: Shape::from_fixed_bytes(array(slot, at + 1)), stored })
+    Some(Record { at, fingerprint: LimitFingerprint::from_fixed_bytes(array(slot, at + 1)), stored })
 }
 
 fn array<const N: usize>(slot: &[u8], at: usize) -> [u8; N] {
@@ -221,8 +221,9 @@ mod tests {
     use crate::plan::{Algorithm, Limit};
 
     #[test]
-    fn what_was_written_is_read() {
-        let shape = |seconds| Limit::new("l", 5, Duration::from_secs(seconds), Algorithm::SlidingLog).unwrap().shape();
+    fn an_entry_reads_back_as_it_was_written() {
+        let fingerprint =
+            |seconds| Limit::new("l", 5, Duration::from_secs(seconds), Algorithm::SlidingLog).unwrap().fingerprint();
         let name = Name::new(b"group", &[b'k'; 512]).unwrap();
         let states = [
             Stored::State(State::Window(Window { start_us: u64::MAX, count: 7 })),
@@ -236,37 +237,40 @@ mod tests {
             assert_eq!(slot.len(), name.head_bytes());
             for (index, stored) in states.iter().enumerate() {
                 let before = slot.len();
-                stored.write(shape(1 + index as u64), &mut slot);
+                stored.write(fingerprint(1 + index as u64), &mut slot);
                 assert_eq!(slot.len() - before, stored.bytes());
             }
             slot.resize(slot.len() + slack, 0);
             let entry = Entry(&slot);
             assert!(entry.is_of(name));
-            assert!(!entry.is_of(Name::new(b"groupk", &[b'k'; 511]).unwrap()), "where the group ends does not count");
+            assert!(
+                !entry.is_of(Name::new(b"groupk", &[b'k'; 511]).unwrap()),
+                "the boundary between group and key is part of the name"
+            );
             let records: Vec<Record> = entry.records().collect();
             assert_eq!(records.len(), states.len());
             for (index, (record, stored)) in records.iter().zip(&states).enumerate() {
-                assert_eq!((record.shape, &record.stored), (shape(1 + index as u64), stored));
-                assert_eq!(entry.record(record.shape).unwrap().at, record.at);
+                assert_eq!((record.fingerprint, &record.stored), (fingerprint(1 + index as u64), stored));
+                assert_eq!(entry.record(record.fingerprint).unwrap().at, record.at);
             }
         }
     }
 
     #[test]
-    fn a_name_whose_length_fits_no_entry_is_none() {
+    fn a_name_that_is_too_long_for_an_entry_is_none() {
         assert!(Name::new(&[b'g'; 255], &[b'k'; 65_535]).is_some());
         assert!(Name::new(&[b'g'; 256], b"k").is_none() && Name::new(b"g", &[b'k'; 65_536]).is_none());
     }
 
     #[test]
     fn a_record_is_overwritten_in_its_place() {
-        let shape = Limit::new("l", 5, Duration::from_secs(1), Algorithm::SlidingCounter).unwrap().shape();
+        let fingerprint = Limit::new("l", 5, Duration::from_secs(1), Algorithm::SlidingCounter).unwrap().fingerprint();
         let state = |tat_us| State::Bucket(Bucket { tat_us, at_us: 9, quota: 1 });
         let bucket = |tat_us| Stored::State(state(tat_us));
         let mut slot = Vec::new();
         Name::new(b"g", b"k").unwrap().write_head(&mut slot);
-        bucket(1).write(shape, &mut slot);
-        bucket(2).write(shape, &mut slot);
+        bucket(1).write(fingerprint, &mut slot);
+        bucket(2).write(fingerprint, &mut slot);
         let first = Entry(&slot).records().next().unwrap().at;
         overwrite(&mut slot, first, &state(3));
         let stored: Vec<Stored> = Entry(&slot).records().map(|record| record.stored).collect();

@@ -1,10 +1,10 @@
-//! The states that grow, kept apart from the entries, whose bytes they would not fit: a place for each.
+//! The logs of a shard, kept apart from the entries because they grow. Each log has an index here.
 
 use crate::algorithm::Runs;
 
-/// What an allocator adds to the two allocations of a log: a header and rounding each.
+/// Bytes that an allocator adds to the two allocations of a log: a header and rounding for each.
 const LOG_OVERHEAD: usize = 2 * 16;
-/// Places that a list which grows from nothing starts with.
+/// Capacity of a vector after its first growth.
 const PLACES_MIN: usize = 4;
 /// Ends the chain of free places.
 const NONE: u32 = u32::MAX;
@@ -12,10 +12,10 @@ const NONE: u32 = u32::MAX;
 /// The logs of one shard.
 pub(super) struct Logs {
     places: Vec<Place>,
-    /// The first of a chain of free places.
+    /// Index of the first free place. Free places form a chain.
     free: u32,
     held: usize,
-    /// Of all logs, beside their places.
+    /// Bytes of all logs, without their places.
     bytes: usize,
 }
 
@@ -23,7 +23,7 @@ enum Place {
     Free {
         next: u32,
     },
-    /// `bytes` is on the account for it; the largest log has a few million.
+    /// `bytes` are accounted for the log; the largest log has a few million. `runs` is `None` while it is checked out.
     Held {
         runs: Option<Box<Runs>>,
         bytes: u32,
@@ -35,19 +35,19 @@ impl Logs {
         Self { places: Vec::new(), free: NONE, held: 0, bytes: 0 }
     }
 
-    /// Bytes held, those that are out on loan included.
+    /// Bytes held, including logs that are checked out.
     pub(super) fn bytes(&self) -> usize {
         self.bytes + self.places.capacity() * size_of::<Place>()
     }
 
-    /// Bytes that [`Self::add`] of so many new logs would add beside [`Runs::heap_bytes`].
+    /// Bytes that adding this many logs would take, beside their [`Runs::heap_bytes`].
     pub(super) fn growth_bytes(&self, logs: usize) -> usize {
         let capacity = self.places.capacity();
         let grown = if self.held + logs <= capacity { capacity } else { (2 * capacity).max(self.held + logs).max(PLACES_MIN) };
         (grown - capacity) * size_of::<Place>() + logs * LOG_OVERHEAD
     }
 
-    /// Takes a log in; its place.
+    /// Adds a log. Returns its index.
     pub(super) fn add(&mut self, runs: Box<Runs>) -> u32 {
         self.held += 1;
         let index = self.free;
@@ -55,28 +55,28 @@ impl Logs {
             Some(Place::Free { next }) => {
                 self.free = *next;
                 self.places[index as usize] = Place::Held { runs: None, bytes: 0 };
-                self.give_back(index, runs);
+                self.check_in(index, runs);
                 index
             }
             _ => {
                 let index = u32::try_from(self.places.len()).expect("the capacity in bytes bounds the number of logs");
                 self.places.push(Place::Held { runs: None, bytes: 0 });
-                self.give_back(index, runs);
+                self.check_in(index, runs);
                 index
             }
         }
     }
 
-    /// Lends a log out; its bytes stay on the account.
-    pub(super) fn lend(&mut self, index: u32) -> Option<Box<Runs>> {
+    /// Takes a log out to decide on it. Its bytes stay accounted for.
+    pub(super) fn check_out(&mut self, index: u32) -> Option<Box<Runs>> {
         match &mut self.places[index as usize] {
             Place::Held { runs, .. } => runs.take(),
             Place::Free { .. } => None,
         }
     }
 
-    /// Takes back a log that was lent out.
-    pub(super) fn give_back(&mut self, index: u32, runs: Box<Runs>) {
+    /// Puts back a log that was checked out, and accounts for its new size.
+    pub(super) fn check_in(&mut self, index: u32, runs: Box<Runs>) {
         let now = runs.heap_bytes() + LOG_OVERHEAD;
         if let Place::Held { runs: place, bytes } = &mut self.places[index as usize] {
             self.bytes = self.bytes - *bytes as usize + now;
@@ -85,7 +85,7 @@ impl Logs {
         }
     }
 
-    /// When the log counts nothing any more; 0 while it is lent out.
+    /// When the log will be empty, in microseconds; 0 while it is checked out.
     pub(super) fn fresh_at_us(&self, index: u32, window_us: u64) -> u64 {
         match &self.places[index as usize] {
             Place::Held { runs: Some(runs), .. } => runs.fresh_at_us(window_us),
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_taken_again_and_all_is_given_back() {
+    fn freed_places_are_used_again_and_all_bytes_are_given_back() {
         let mut logs = Logs::new();
         let mut most = 0;
         for round in 0..3 {
@@ -124,7 +124,7 @@ mod tests {
             assert!(round == 0 || most == logs.bytes());
             logs.remove(first);
             for index in rest {
-                assert!(logs.lend(index).is_some());
+                assert!(logs.check_out(index).is_some());
                 logs.remove(index);
             }
             assert_eq!(logs.bytes(), 0);

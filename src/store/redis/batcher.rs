@@ -1,10 +1,15 @@
-//! The batcher: what arrives while a call to Redis is under way goes with the next one.
+//! The batcher: requests that arrive while a call to Redis is in flight go with the next call.
 //!
-//! Nothing is ever held back to wait for more: an idle store is asked at once, a busy one with as much as a call may hold, and
-//! one that is far away before its last answer is there (`spacing`).
-//! What a call is made of is `queue`'s and `call`'s; here is the one task that owns them, and the calls under way. It also
-//! answers those whose time is over, by one alarm for all of them: a timer of its own would cost a decision as much as its
-//! share of the call.
+//! Requests are never delayed to wait for more of them. An idle Redis is asked at once, and a busy one with as many requests
+//! as a call may hold. A Redis that is far away is asked again before its last answer has come (`spacing`).
+//!
+//! `queue` and `call` decide which requests form a call. This module has the one task that owns the queue and the calls in
+//! flight. The task also answers requests whose deadline has passed, by one timer for all of them. A timer per request would
+//! cost as much as its share of the call.
+
+pub(super) mod call;
+pub(super) mod queue;
+pub(super) mod spacing;
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -20,155 +25,163 @@ use futures_util::{FutureExt, StreamExt};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Sleep;
 
-use super::call::{Call, Request};
-use super::queue::{Entry, Waiter, Waiting};
-use super::spacing::Spacing;
 use crate::algorithm::Verdict;
 use crate::clock::monotonic;
 use crate::store::StoreError;
+use call::{Call, ScriptRequest};
+use queue::{PendingQueue, QueuedRequest, Waiter};
+use spacing::Spacing;
 
-/// Most requests that wait or are under way; beyond, they are refused at once. A healthy Redis decides these within the
-/// default deadline, so whatever is taken in has a chance to be answered.
+/// Most requests that wait or are in flight; further ones are refused at once. A healthy Redis decides this many within the
+/// default deadline, so every accepted request can be answered.
 pub(super) const REQUESTS_WAITING_MAX: usize = 4096;
-/// Most calls under way. As many full calls as wait go out whenever one returns: where the round trip is short one at a
-/// time keeps up, where it is long up to this many share it.
+/// Most calls in flight. Full calls are sent whenever a place is free. Where the round trip is short, one call at a time is
+/// enough; where it is long, up to this many overlap.
 pub(super) const CALLS_MAX: usize = 4;
 
-/// What takes a call to Redis and brings the reply.
-pub(super) trait Carrier: Send + Sync + 'static {
-    /// In which order, and with what else, a request is sent.
-    type Queue<T: Waiter + Send>: Waiting<T> + Send;
-    /// Most calls under way.
+/// Sends a script call to Redis and returns the reply.
+pub(super) trait ScriptTransport: Send + Sync + 'static {
+    /// The queue, which decides in which order requests are sent, and which of them share a call.
+    type Queue<T: Waiter + Send>: PendingQueue<T> + Send;
+    /// Most calls in flight.
     const CALLS: usize = CALLS_MAX;
 
-    /// What a healthy Redis answers within.
+    /// The time within which a healthy Redis answers.
     fn deadline(&self) -> Duration;
 
-    /// Waits until it is known whether calls can be carried at all, which it soon is: what comes meanwhile keeps its order,
-    /// and is answered at its deadline.
+    /// Waits until it is known whether calls can be sent, which is soon. Requests that arrive meanwhile keep their order, and
+    /// are answered at their deadlines.
     fn ready(&self) -> impl Future<Output = ()> + Send;
 
-    /// A call as it is carried. Errors: it cannot be, and nothing is sent.
-    fn command<T>(&self, call: &Call<T>) -> Result<Vec<Value>, StoreError>;
+    /// The arguments that a call is sent with. Errors: the call cannot be encoded, and nothing is sent.
+    fn script_arguments<T>(&self, call: &Call<T>) -> Result<Vec<Value>, StoreError>;
 
-    /// One script call for so many names, whose last caller waits until `until`; the reply. It ends, in an error when nothing
-    /// else comes.
-    fn carry(&self, command: Vec<Value>, until: Instant, names: usize) -> impl Future<Output = Result<Value, Uncarried>> + Send;
+    /// Makes one script call for `names` names, whose last caller waits until `until`. Returns the reply. It always ends, with
+    /// an error if no reply comes.
+    fn call_script(
+        &self,
+        command: Vec<Value>,
+        until: Instant,
+        names: usize,
+    ) -> impl Future<Output = Result<Value, TransportError>> + Send;
 }
 
-/// Why a call brought no reply.
+/// Why a call has no reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Uncarried {
-    /// What its callers are told.
+pub(super) enum TransportError {
+    /// All its callers get this error.
     Error(StoreError),
-    /// Nothing was executed, and each of its names has to be asked for by itself. Only a call for several names ends so.
-    Apart,
+    /// Nothing was executed, and each name must be sent in a call of its own. Occurs only with calls for several names.
+    Split,
 }
 
-impl From<StoreError> for Uncarried {
+impl From<StoreError> for TransportError {
     fn from(error: StoreError) -> Self {
         Self::Error(error)
     }
 }
 
-/// What became of one request.
+/// The result of one request.
 pub(super) type Answer = Result<Verdict, StoreError>;
 
-/// Who waits for one answer. Has its share of [`REQUESTS_WAITING_MAX`] until it has it, or is given up.
+/// The caller of one request. It holds a place of [`REQUESTS_WAITING_MAX`] until it is answered or dropped.
 struct Caller {
     reply: Reply,
-    /// How long it waits in all, for what it is told then.
+    /// How long it waits in total, for the error that it gets at its deadline.
     deadline: Duration,
 }
 
+/// Where an answer is sent.
 enum Reply {
-    Alone {
+    Single {
         reply: oneshot::Sender<Answer>,
-        _room: Room,
+        _permit: QueuePermit,
     },
-    /// The answer's place in a batch.
-    Part(Arc<Mutex<Gathering>>, usize),
+    /// The batch of the request, and the index of the answer in it.
+    InBatch(Arc<Mutex<BatchReply>>, usize),
 }
 
-/// The answers of a batch, until all are there.
-struct Gathering {
+/// Collects the answers of a batch until it is complete.
+struct BatchReply {
     /// In the order of the batch; `None` until answered.
     answers: Vec<Option<Answer>>,
     missing: usize,
-    /// Taken by whoever brings the last one.
+    /// Taken when the last answer comes.
     all: Option<oneshot::Sender<Vec<Answer>>>,
-    _room: Room,
+    _permit: QueuePermit,
 }
 
-/// So many places of [`REQUESTS_WAITING_MAX`].
-struct Room {
+/// Holds `places` places of [`REQUESTS_WAITING_MAX`], and frees them when dropped.
+struct QueuePermit {
     waiting: Arc<AtomicUsize>,
     places: usize,
 }
 
-impl Drop for Room {
+impl Drop for QueuePermit {
     fn drop(&mut self) {
         self.waiting.fetch_sub(self.places, Ordering::Relaxed);
     }
 }
 
-/// Where requests are handed in. The batcher ends when all of these are dropped.
+/// Submits requests to the batcher's task. The task ends when all clones of this are dropped.
 #[derive(Clone)]
 pub(super) struct Batcher {
     queue: mpsc::UnboundedSender<Job>,
-    /// Requests that wait or are under way: what bounds the queue.
+    /// Number of requests that wait or are in flight. It bounds the queue.
     waiting: Arc<AtomicUsize>,
-    /// Whether the last call was answered: tells a queue that is full of callers from one that nobody empties.
+    /// Whether the last call was answered. When the queue is full, this tells an overload from a Redis that does not answer.
     answering: Arc<AtomicBool>,
 }
 
+/// What a caller submits to the task.
 enum Job {
-    Alone(Entry<Caller>),
-    Batch(VecDeque<Entry<Caller>>),
+    Single(QueuedRequest<Caller>),
+    Batch(VecDeque<QueuedRequest<Caller>>),
 }
 
 impl Batcher {
-    pub(super) fn start(carrier: Arc<impl Carrier>) -> Self {
+    pub(super) fn start(transport: Arc<impl ScriptTransport>) -> Self {
         let (queue, received) = mpsc::unbounded_channel();
         let answering = Arc::new(AtomicBool::new(false));
-        tokio::spawn(forever(carrier, received, answering.clone()));
+        tokio::spawn(run(transport, received, answering.clone()));
         Self { queue, waiting: Arc::default(), answering }
     }
 
-    /// Takes a request in, which is answered within `deadline`. Errors: there is no room for it, or the batcher has ended; nothing is sent then.
-    pub(super) fn take(&self, request: Request, deadline: Duration) -> Result<oneshot::Receiver<Answer>, StoreError> {
+    /// Submits a request, which is answered within `deadline`. Errors: the queue is full, or the batcher has ended. Nothing is
+    /// sent then.
+    pub(super) fn take(&self, request: ScriptRequest, deadline: Duration) -> Result<oneshot::Receiver<Answer>, StoreError> {
         let (reply, answered) = oneshot::channel();
-        let _room = self.reserve(1)?;
+        let _permit = self.reserve(1)?;
         let until = monotonic() + deadline;
-        let waiter = Caller { reply: Reply::Alone { reply, _room }, deadline };
-        self.send(Job::Alone(Entry { request, until, waiter }))?;
+        let waiter = Caller { reply: Reply::Single { reply, _permit }, deadline };
+        self.send(Job::Single(QueuedRequest { request, until, waiter }))?;
         Ok(answered)
     }
 
-    /// Takes several in, all or none, to be decided in their order. Errors: see [`Self::take`].
+    /// Submits several requests, all or none, which are decided in their order. Errors: see [`Self::take`].
     pub(super) fn take_batch(
         &self,
-        requests: Vec<Request>,
+        requests: Vec<ScriptRequest>,
         deadline: Duration,
     ) -> Result<oneshot::Receiver<Vec<Answer>>, StoreError> {
         let count = requests.len();
         let (all, answered) = oneshot::channel();
-        let _room = self.reserve(count)?;
+        let _permit = self.reserve(count)?;
         let answers = (0..count).map(|_| None).collect();
-        let gathering = Arc::new(Mutex::new(Gathering { answers, missing: count, all: Some(all), _room }));
+        let batch_reply = Arc::new(Mutex::new(BatchReply { answers, missing: count, all: Some(all), _permit }));
         let until = monotonic() + deadline;
         let entry = |(place, request)| {
-            let waiter = Caller { reply: Reply::Part(gathering.clone(), place), deadline };
-            Entry { request, until, waiter }
+            let waiter = Caller { reply: Reply::InBatch(batch_reply.clone(), place), deadline };
+            QueuedRequest { request, until, waiter }
         };
         self.send(Job::Batch(requests.into_iter().enumerate().map(entry).collect()))?;
         Ok(answered)
     }
 
-    fn reserve(&self, places: usize) -> Result<Room, StoreError> {
-        let room = Room { waiting: self.waiting.clone(), places };
+    fn reserve(&self, places: usize) -> Result<QueuePermit, StoreError> {
+        let permit = QueuePermit { waiting: self.waiting.clone(), places };
         if self.waiting.fetch_add(places, Ordering::Relaxed) + places <= REQUESTS_WAITING_MAX {
-            return Ok(room);
+            return Ok(permit);
         }
         Err(if self.answering.load(Ordering::Relaxed) {
             StoreError::Overloaded(REQUESTS_WAITING_MAX)
@@ -182,19 +195,19 @@ impl Batcher {
     }
 }
 
-/// Drives the queue, anew if that should panic. What the panic took with it is answered: its callers' senders are dropped;
-/// what was not yet received is still in the channel.
-async fn forever(carrier: Arc<impl Carrier>, mut received: mpsc::UnboundedReceiver<Job>, answering: Arc<AtomicBool>) {
-    while AssertUnwindSafe(drive(&carrier, &mut received, &answering)).catch_unwind().await.is_err() {
+/// Runs [`drive`], again after a panic. A panic drops the senders of the callers that it affects, which answers them. Requests
+/// that were not received yet are still in the channel.
+async fn run(transport: Arc<impl ScriptTransport>, mut received: mpsc::UnboundedReceiver<Job>, answering: Arc<AtomicBool>) {
+    while AssertUnwindSafe(drive(&transport, &mut received, &answering)).catch_unwind().await.is_err() {
         tracing::error!("the task that calls the store panicked; its calls are answered by policy, and it goes on");
     }
 }
 
-/// The one task that owns the queue and the calls under way; it returns when nobody is left to ask.
-async fn drive<C: Carrier>(carrier: &Arc<C>, received: &mut mpsc::UnboundedReceiver<Job>, answering: &AtomicBool) {
-    let mut ready = pin!(carrier.ready());
+/// The loop of the task that owns the queue and the calls in flight. Returns when all [`Batcher`]s are dropped.
+async fn drive<C: ScriptTransport>(transport: &Arc<C>, received: &mut mpsc::UnboundedReceiver<Job>, answering: &AtomicBool) {
+    let mut ready = pin!(transport.ready());
     let mut replies = FuturesUnordered::new();
-    let mut driver = Driver::new(carrier.clone());
+    let mut driver = Driver::new(transport.clone());
     loop {
         while let Ok(job) = received.try_recv() {
             driver.admit(job);
@@ -221,57 +234,58 @@ async fn drive<C: Carrier>(carrier: &Arc<C>, received: &mut mpsc::UnboundedRecei
     }
 }
 
-/// What the one task owns.
-struct Driver<C: Carrier> {
-    carrier: Arc<C>,
+/// The state of the batcher's task.
+struct Driver<C: ScriptTransport> {
+    transport: Arc<C>,
     /// Whether calls can be made yet.
     ready: bool,
     queue: C::Queue<Caller>,
-    /// Calls under way, by their place; a place is free when its call has returned. Behind the places that whole calls have
-    /// come those of parts.
-    calls: Vec<Option<UnderWay>>,
-    /// Of whole calls.
+    /// Calls in flight, by place; a place is `None` when its call has returned. The first [`ScriptTransport::CALLS`] places are
+    /// for whole calls, further ones for parts of calls.
+    calls: Vec<Option<InFlight>>,
+    /// Free places for whole calls.
     free: Vec<usize>,
     spacing: Spacing,
     alarm: Pin<Box<Sleep>>,
-    /// Whether the alarm is to be heard. It is never later than the first deadline of all who wait.
+    /// Whether the alarm is set. It is never later than the earliest deadline of all waiting requests.
     armed: bool,
 }
 
-struct UnderWay {
+/// A call that was sent and has not returned.
+struct InFlight {
     call: Call<Caller>,
     sent: Instant,
-    /// Of a part of a call: all parts hold it, so that the last one is known.
+    /// Shared by all parts of a split call, to recognise the last one that returns. `None` for a whole call.
     whole: Option<Arc<()>>,
 }
 
-impl<C: Carrier> Driver<C> {
-    fn new(carrier: Arc<C>) -> Self {
-        let (alarm, spacing) = (Box::pin(tokio::time::sleep(Duration::ZERO)), Spacing::new(carrier.deadline()));
+impl<C: ScriptTransport> Driver<C> {
+    fn new(transport: Arc<C>) -> Self {
+        let (alarm, spacing) = (Box::pin(tokio::time::sleep(Duration::ZERO)), Spacing::new(transport.deadline()));
         let (calls, free) = ((0..C::CALLS).map(|_| None).collect(), (0..C::CALLS).collect());
-        Self { carrier, ready: false, queue: C::Queue::default(), calls, free, spacing, alarm, armed: false }
+        Self { transport, ready: false, queue: C::Queue::default(), calls, free, spacing, alarm, armed: false }
     }
 
     fn admit(&mut self, job: Job) {
         let until = match job {
-            Job::Alone(entry) => {
+            Job::Single(entry) => {
                 let until = entry.until;
                 self.queue.push(entry);
                 until
             }
             Job::Batch(entries) => {
-                // All of a batch wait equally long.
+                // All requests of a batch have the same deadline.
                 let Some(until) = entries.front().map(|entry| entry.until) else { return };
                 self.queue.push_batch(entries);
                 until
             }
         };
-        // One that is past is acted on as soon as all that came is admitted.
+        // A time that has passed needs no alarm: the loop composes calls next.
         let due = self.spacing.due().filter(|due| *due > monotonic());
         self.wake_by(due.map_or(until, |due| due.min(until)));
     }
 
-    /// Sets the alarm, unless it rings before.
+    /// Sets the alarm to `at`, unless it is set to an earlier time.
     fn wake_by(&mut self, at: Instant) {
         if !self.armed || at < self.alarm.deadline().into_std() {
             self.arm(at);
@@ -283,7 +297,7 @@ impl<C: Carrier> Driver<C> {
         self.armed = true;
     }
 
-    /// The next call, if there is one worth it, and a place for it.
+    /// The next call, if there is one to send and a free place for it.
     fn next_call(&mut self) -> Option<Call<Caller>> {
         if !self.ready || self.free.is_empty() {
             return None;
@@ -293,7 +307,7 @@ impl<C: Carrier> Driver<C> {
             return None;
         }
         if self.armed && self.alarm.deadline().into_std() <= monotonic() {
-            // Whoever has no time left is charged nothing more.
+            // Requests whose deadline has passed must not be charged.
             self.expire();
         }
         let mut call = self.queue.compose();
@@ -302,14 +316,14 @@ impl<C: Carrier> Driver<C> {
         Some(call)
     }
 
-    /// Sends a call that is not empty, whole or a part of one, and keeps it until it returns.
+    /// Sends a call, or a part of a split one, and keeps it until it returns. The call must not be empty.
     fn start(
         &mut self,
         call: Call<Caller>,
         whole: Option<Arc<()>>,
-    ) -> impl Future<Output = (usize, Result<Value, Uncarried>)> + use<C> {
+    ) -> impl Future<Output = (usize, Result<Value, TransportError>)> + use<C> {
         let now = monotonic();
-        let (carrier, command) = (self.carrier.clone(), self.carrier.command(&call));
+        let (transport, command) = (self.transport.clone(), self.transport.script_arguments(&call));
         let (until, names) = (call.latest().unwrap_or(now), call.groups.len());
         self.spacing.sent(now);
         let free = if whole.is_none() { self.free.pop() } else { None };
@@ -317,29 +331,29 @@ impl<C: Carrier> Driver<C> {
             self.calls.push(None);
             self.calls.len() - 1
         });
-        self.calls[place] = Some(UnderWay { call, sent: now, whole });
+        self.calls[place] = Some(InFlight { call, sent: now, whole });
         async move {
             let reply = match command {
-                Ok(command) => carrier.carry(command, until, names).await,
+                Ok(command) => transport.call_script(command, until, names).await,
                 Err(error) => Err(error.into()),
             };
             (place, reply)
         }
     }
 
-    /// Answers the callers of a call that returned; what has to be sent of it in parts instead.
-    fn settle(&mut self, place: usize, reply: Result<Value, Uncarried>) -> Vec<Call<Caller>> {
-        let Some(UnderWay { call, sent, whole }) = self.calls[place].take() else { return Vec::new() };
+    /// Answers the callers of a call that returned. Returns the parts to send instead, if the call must be split.
+    fn settle(&mut self, place: usize, reply: Result<Value, TransportError>) -> Vec<Call<Caller>> {
+        let Some(InFlight { call, sent, whole }) = self.calls[place].take() else { return Vec::new() };
         if reply.is_ok() {
             self.spacing.answered(sent, monotonic());
         }
         self.give_back(place);
         let reply = match &reply {
             Ok(reply) => Ok(reply.as_bytes().unwrap_or_default()),
-            Err(Uncarried::Error(error)) => Err(error),
-            Err(Uncarried::Apart) => return call.split(),
+            Err(TransportError::Error(error)) => Err(error),
+            Err(TransportError::Split) => return call.split(),
         };
-        // A call has returned when the last of its parts has.
+        // A split call has returned when its last part has.
         if whole.is_none_or(|whole| Arc::into_inner(whole).is_some()) {
             self.queue.returned(&call);
         }
@@ -356,16 +370,17 @@ impl<C: Carrier> Driver<C> {
         }
     }
 
-    /// Answers those whose time is over, and sets the alarm for the next, or for when those who wait may be sent.
+    /// Answers the requests whose deadline has passed. Sets the alarm to the next deadline, or to when waiting requests may be
+    /// sent if that is earlier.
     fn expire(&mut self) {
         let now = monotonic();
-        let calls = self.calls.iter_mut().flatten().flat_map(|under_way| under_way.call.expire(now));
+        let calls = self.calls.iter_mut().flatten().flat_map(|in_flight| in_flight.call.expire(now));
         let expired: Vec<Caller> = calls.chain(self.queue.expire(now)).collect();
         expired.into_iter().for_each(|caller| caller.reply.give(Err(StoreError::Deadline(caller.deadline))));
         self.armed = false;
         let (calls, waiting) = (self.calls.iter().flatten(), self.queue.earliest());
-        let deadlines = calls.filter_map(|under_way| under_way.call.earliest()).chain(waiting);
-        // One that is past has been acted on: with no place free, the next answer is what they wait for.
+        let deadlines = calls.filter_map(|in_flight| in_flight.call.earliest()).chain(waiting);
+        // If that time has passed, no place is free, and the next reply wakes the task.
         let due = self.spacing.due().filter(|due| waiting.is_some() && *due > now);
         if let Some(next) = deadlines.chain(due).min() {
             self.arm(next);
@@ -376,23 +391,23 @@ impl<C: Carrier> Driver<C> {
 impl Waiter for Caller {
     fn is_gone(&self) -> bool {
         match &self.reply {
-            Reply::Alone { reply, .. } => reply.is_closed(),
-            Reply::Part(gathering, _) => lock(gathering).all.as_ref().is_none_or(oneshot::Sender::is_closed),
+            Reply::Single { reply, .. } => reply.is_closed(),
+            Reply::InBatch(batch_reply, _) => lock(batch_reply).all.as_ref().is_none_or(oneshot::Sender::is_closed),
         }
     }
 }
 
 impl Reply {
-    /// Whoever has gone meanwhile wants no answer.
+    /// Sends the answer. It is dropped if the caller has gone.
     fn give(self, answer: Answer) {
         match self {
-            Self::Alone { reply, .. } => drop(reply.send(answer)),
-            Self::Part(gathering, place) => lock(&gathering).give(place, answer),
+            Self::Single { reply, .. } => drop(reply.send(answer)),
+            Self::InBatch(batch_reply, place) => lock(&batch_reply).give(place, answer),
         }
     }
 }
 
-impl Gathering {
+impl BatchReply {
     fn give(&mut self, place: usize, answer: Answer) {
         self.answers[place] = Some(answer);
         self.missing -= 1;
@@ -405,7 +420,7 @@ impl Gathering {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // Nothing panics while one of these is held; if it did, what is in it is whole.
+    // No code panics while holding one of these locks. If it did, the contents would still be consistent.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,10 +1,11 @@
-//! A Redis Cluster: a lane to each node that has keys, and a map of which slots each has.
+//! A Redis Cluster: a connection to each node that has keys, and a map from slots to nodes.
 //!
-//! A node that fails is its own lane's trouble: its keys are answered for by policy, those of others are decided as ever.
-//! The map is made anew when a node sends a call on, and over and over while a node is down, so that its heir is found.
-//! fred's own client for Clusters is not used: it waits for all nodes together when one is lost, and retries by itself.
+//! The failure of a node affects only its own keys: they are answered by policy, and the keys of other nodes are still
+//! decided. The map is fetched again when a node redirects a call, and repeatedly while a node is down, to find its successor.
+//! fred's own Cluster client is not used: when one node is lost it waits for all nodes, and it retries by itself.
 
-mod guide;
+mod redirects;
+pub(super) mod slot_queues;
 mod slots;
 
 use std::collections::{HashMap, HashSet};
@@ -21,99 +22,103 @@ use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
+use super::batcher::call::ScriptRequest;
 use super::batcher::{Answer, Batcher};
-use super::breaker::within;
-use super::call::Request;
-use super::connection::Errand;
-use super::keeper::{CONNECT_MAX, Keeper, Lead, chance};
-use super::pace::Pace;
+use super::connection::breaker::within;
+use super::connection::endpoint::Endpoint;
+use super::connection::manager::{CONNECT_MAX, ConnectionManager, jitter};
+use super::connection::pace::Pace;
+use super::connection::{Command, client};
 use super::reset::Reset;
 use super::target::{Address, Peer};
-use super::{Ingredients, Lane, Recipe, Status, Trial, client, name};
+use super::{ConnectionSettings, Node, ProbeCall, Status, StoreSettings, name};
 use crate::clock::monotonic;
 use crate::store::StoreError;
-pub(super) use guide::Guide;
+pub(super) use redirects::RedirectFollower;
 use slots::{Range, SLOTS};
 
-/// Longest pause from one look at the map to the next while there is a reason to look: whoever fails over takes a second or
-/// more, and many replicas look.
+/// Longest pause between two fetches of the map while one is needed. A failover takes a second or more, and many replicas
+/// fetch.
 const LOOK_PAUSE_MAX: Duration = Duration::from_millis(200);
-/// Nodes that are asked for the map at once, the first answer counting: one may be silent without anybody knowing yet.
+/// Number of nodes that are asked for the map at once. The first answer counts, since one of them may have just gone silent.
 const ASKED_AT_ONCE: usize = 3;
-/// Most names tried to find one that a node has; of a thousand nodes each has one among so many.
+/// Most names tried to find one in a node's slots. With a thousand nodes, each has one among this many names.
 const TRIALS_MAX: u32 = 100_000;
 
-/// Who decides for which slot. Dropped, it lets go of all nodes.
+/// The nodes of a Cluster and the task that keeps the map. Dropping it closes the connections to all nodes.
 pub(super) struct Cluster {
-    nodes: Arc<Nodes>,
+    state: Arc<ClusterState>,
     task: AbortHandle,
 }
 
-struct Nodes {
-    ingredients: Ingredients,
+/// What the task of the map shares with the calls.
+struct ClusterState {
+    store_settings: StoreSettings,
     seeds: Vec<Address>,
-    /// Every node that there is a lane to, those that another one pointed to included.
-    lanes: Mutex<HashMap<Address, Arc<Lane>>>,
-    map: watch::Sender<Knowledge>,
-    /// Told when the map is found to be old.
+    /// Every node that has a connection manager, including those that are known only from a redirection.
+    nodes: Mutex<HashMap<Address, Arc<Node>>>,
+    map: watch::Sender<KnownTopology>,
+    /// Notified when the map turns out to be outdated.
     outdated: Notify,
-    /// Of connecting to the nodes that the URL names.
+    /// The pace of connecting to the nodes that the URL names.
     pace: Mutex<Pace>,
-    /// Counts of lanes that are gone.
+    /// Sums of the counts of nodes that were dropped.
     past: Mutex<Status>,
 }
 
 #[derive(Clone)]
-enum Knowledge {
-    /// Nobody has answered yet: whoever comes waits, no longer than its deadline.
+enum KnownTopology {
+    /// No node has answered yet. Callers wait for the map until their deadline.
     Starting,
     Map(Arc<Map>),
-    /// Why there is no map.
-    Nothing(String),
+    /// There is no map, for this reason.
+    Unavailable(String),
 }
 
 struct Map {
-    lanes: Vec<(Address, Arc<Lane>)>,
-    /// By slot, the place among the lanes; past their end where nobody has it.
+    nodes: Vec<(Address, Arc<Node>)>,
+    /// For each slot, the index of its node. A slot without a node has an index past the end.
     owners: Vec<u16>,
 }
 
 impl Cluster {
-    /// Begins to look for the nodes. Must be called within a tokio runtime.
-    pub(super) fn start(ingredients: Ingredients, seeds: Vec<Address>) -> Self {
-        let (map, lanes) = (watch::Sender::new(Knowledge::Starting), Mutex::default());
+    /// Starts to fetch the map. Must be called within a tokio runtime.
+    pub(super) fn start(store_settings: StoreSettings, seeds: Vec<Address>) -> Self {
+        let (map, nodes) = (watch::Sender::new(KnownTopology::Starting), Mutex::default());
         let past = Mutex::new(Status::NONE);
-        let nodes = Arc::new(Nodes { ingredients, seeds, lanes, map, outdated: Notify::new(), pace: Mutex::default(), past });
-        let task = tokio::spawn(forever(nodes.clone())).abort_handle();
-        Self { nodes, task }
+        let state =
+            Arc::new(ClusterState { store_settings, seeds, nodes, map, outdated: Notify::new(), pace: Mutex::default(), past });
+        let task = tokio::spawn(run(state.clone())).abort_handle();
+        Self { state, task }
     }
 
-    pub(super) async fn decide_one(&self, request: Request, deadline: Duration) -> Answer {
+    /// Decides one request on the node that has its name. Waiting for the map counts towards the deadline.
+    pub(super) async fn decide_one(&self, request: ScriptRequest, deadline: Duration) -> Answer {
         let until = monotonic() + deadline;
-        let map = self.nodes.map(deadline).await?;
-        let lane = map.lane(&request.name)?;
-        lane.noted(1, lane.decide(|| request, until.saturating_duration_since(monotonic())).await)
+        let map = self.state.map(deadline).await?;
+        let node = map.node(&request.name)?;
+        node.count_undecided(1, node.decide(|| request, until.saturating_duration_since(monotonic())).await)
     }
 
-    /// Requests of a name keep their order, since they take the same lane.
-    pub(super) async fn decide_batch(&self, requests: Vec<Request>, deadline: Duration) -> Vec<Answer> {
+    /// Decides the requests. Those of one name keep their order, since they go to the same node.
+    pub(super) async fn decide_batch(&self, requests: Vec<ScriptRequest>, deadline: Duration) -> Vec<Answer> {
         let (until, count) = (monotonic() + deadline, requests.len());
-        let map = match self.nodes.map(deadline).await {
+        let map = match self.state.map(deadline).await {
             Ok(map) => map,
             Err(error) => return vec![Err(error); count],
         };
         let mut answers: Vec<Option<Answer>> = vec![None; count];
-        let mut parts: HashMap<u16, (Vec<usize>, Vec<Request>)> = HashMap::new();
+        let mut parts: HashMap<u16, (Vec<usize>, Vec<ScriptRequest>)> = HashMap::new();
         for (place, request) in requests.into_iter().enumerate() {
             let part = parts.entry(map.owner(&request.name)).or_default();
             part.0.push(place);
             part.1.push(request);
         }
         let decided = parts.into_iter().map(|(owner, (places, requests))| {
-            let (lane, left) = (map.at(owner), until.saturating_duration_since(monotonic()));
+            let (node, left) = (map.node_at(owner), until.saturating_duration_since(monotonic()));
             async move {
-                let answers = match lane {
-                    Ok(lane) => lane.decide_all(requests, left).await,
+                let answers = match node {
+                    Ok(node) => node.decide_all(requests, left).await,
                     Err(error) => vec![Err(error); places.len()],
                 };
                 (places, answers)
@@ -122,41 +127,42 @@ impl Cluster {
         for (places, part) in join_all(decided).await {
             places.into_iter().zip(part).for_each(|(place, answer)| answers[place] = Some(answer));
         }
-        answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(super::given_up()))).collect()
+        answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(super::lost_call()))).collect()
     }
 
-    /// See [`Lane::decide_apart`].
-    pub(super) async fn decide_apart(&self, request: Request, deadline: Duration) -> Answer {
+    /// See [`Node::decide_unbatched`].
+    pub(super) async fn decide_unbatched(&self, request: ScriptRequest, deadline: Duration) -> Answer {
         let until = monotonic() + deadline;
-        let map = self.nodes.map(deadline).await?;
-        let lane = map.lane(&request.name)?;
-        let guide = Guide { home: lane.keeper.clone(), nodes: Arc::downgrade(&self.nodes) };
-        lane.decide_apart(request, until.saturating_duration_since(monotonic()), Some(guide)).await
+        let map = self.state.map(deadline).await?;
+        let node = map.node(&request.name)?;
+        let follower = RedirectFollower { home: node.manager.clone(), state: Arc::downgrade(&self.state) };
+        node.decide_unbatched(request, until.saturating_duration_since(monotonic()), Some(follower)).await
     }
 
+    /// Deletes all keys of a subject. Returns whether there were any.
     pub(super) async fn reset(&self, reset: &Reset, deadline: Duration) -> Result<bool, StoreError> {
         let until = monotonic() + deadline;
-        let map = self.nodes.map(deadline).await?;
-        let lane = map.lane(reset.name())?;
-        lane.keeper.usable(until, deadline).await?;
-        let guide = Guide { home: lane.keeper.clone(), nodes: Arc::downgrade(&self.nodes) };
-        reset.carry_out(&guide, until).await
+        let map = self.state.map(deadline).await?;
+        let node = map.node(reset.name())?;
+        node.manager.usable(until, deadline).await?;
+        let follower = RedirectFollower { home: node.manager.clone(), state: Arc::downgrade(&self.state) };
+        reset.execute(&follower, until).await
     }
 
-    /// Asks the node that has this name, if it is connected to; see [`super::RedisStore::tell_of`].
-    pub(super) async fn announce(&self, name: &str, errand: Errand) -> Result<Value, StoreError> {
-        let map = self.nodes.map(Duration::ZERO).await?;
-        let guide = Guide { home: map.lane(name)?.keeper.clone(), nodes: Arc::downgrade(&self.nodes) };
-        guide.follow(errand).await
+    /// Sends a command to the node that has this name, if it is connected; see [`super::RedisStore::announce_replica`].
+    pub(super) async fn announce(&self, name: &str, command: Command) -> Result<Value, StoreError> {
+        let map = self.state.map(Duration::ZERO).await?;
+        let follower = RedirectFollower { home: map.node(name)?.manager.clone(), state: Arc::downgrade(&self.state) };
+        follower.follow(command).await
     }
 
-    /// Waits until the map is known and all its nodes are connected to.
+    /// Waits until the map is known and all its nodes are connected.
     pub(super) async fn connected(&self) {
-        let mut known = self.nodes.map.subscribe();
+        let mut known = self.state.map.subscribe();
         loop {
-            let knowledge = known.borrow_and_update().clone();
-            if let Knowledge::Map(map) = knowledge {
-                join_all(map.lanes.iter().map(|(_, lane)| lane.keeper.connected())).await;
+            let topology = known.borrow_and_update().clone();
+            if let KnownTopology::Map(map) = topology {
+                join_all(map.nodes.iter().map(|(_, node)| node.manager.connected())).await;
                 return;
             }
             // The sender lives as long as `self`.
@@ -164,17 +170,17 @@ impl Cluster {
         }
     }
 
-    /// Of each node that there is a lane to, by its address.
+    /// The status of each node that has a connection manager, sorted by address.
     pub(super) fn status(&self) -> Vec<(String, Status)> {
-        let lanes = self.nodes.lanes();
-        let mut nodes: Vec<_> = lanes.iter().map(|(address, lane)| (address.to_string(), lane.keeper.status())).collect();
-        nodes.sort_by(|a, b| a.0.cmp(&b.0));
-        nodes
+        let nodes = self.state.nodes();
+        let mut statuses: Vec<_> = nodes.iter().map(|(address, node)| (address.to_string(), node.manager.status())).collect();
+        statuses.sort_by(|a, b| a.0.cmp(&b.0));
+        statuses
     }
 
-    /// What was counted for nodes that are gone.
+    /// Sums of the counts of nodes that were dropped.
     pub(super) fn past(&self) -> Status {
-        *lock(&self.nodes.past)
+        *lock(&self.state.past)
     }
 }
 
@@ -185,102 +191,106 @@ impl Drop for Cluster {
 }
 
 impl Map {
+    /// The index of the node that has the slot of this name.
     fn owner(&self, name: &str) -> u16 {
         self.owners[usize::from(name::slot(name))]
     }
 
-    fn at(&self, owner: u16) -> Result<&Arc<Lane>, StoreError> {
-        let lane = self.lanes.get(usize::from(owner)).map(|(_, lane)| lane);
-        lane.ok_or_else(|| StoreError::Unreachable("no node of the Cluster has its slot".to_owned()))
+    fn node_at(&self, owner: u16) -> Result<&Arc<Node>, StoreError> {
+        let node = self.nodes.get(usize::from(owner)).map(|(_, node)| node);
+        node.ok_or_else(|| StoreError::Unreachable("no node of the Cluster has its slot".to_owned()))
     }
 
-    fn lane(&self, name: &str) -> Result<&Arc<Lane>, StoreError> {
-        self.at(self.owner(name))
+    fn node(&self, name: &str) -> Result<&Arc<Node>, StoreError> {
+        self.node_at(self.owner(name))
     }
 }
 
-impl Nodes {
-    fn lanes(&self) -> MutexGuard<'_, HashMap<Address, Arc<Lane>>> {
-        lock(&self.lanes)
+impl ClusterState {
+    fn nodes(&self) -> MutexGuard<'_, HashMap<Address, Arc<Node>>> {
+        lock(&self.nodes)
     }
 
-    /// The map, once there is one.
-    async fn map(&self, patience: Duration) -> Result<Arc<Map>, StoreError> {
-        let known = |knowledge: &Knowledge| match knowledge {
-            Knowledge::Starting => None,
-            Knowledge::Map(map) => Some(Ok(map.clone())),
-            Knowledge::Nothing(why) => Some(Err(StoreError::Unreachable(why.clone()))),
+    /// The map. Waits for the first one for at most `time_limit`.
+    async fn map(&self, time_limit: Duration) -> Result<Arc<Map>, StoreError> {
+        let known = |topology: &KnownTopology| match topology {
+            KnownTopology::Starting => None,
+            KnownTopology::Map(map) => Some(Ok(map.clone())),
+            KnownTopology::Unavailable(why) => Some(Err(StoreError::Unreachable(why.clone()))),
         };
         if let Some(map) = known(&self.map.borrow()) {
             return map;
         }
         let mut changes = self.map.subscribe();
-        let waited = timeout(patience, changes.wait_for(|knowledge| known(knowledge).is_some())).await;
+        let waited = timeout(time_limit, changes.wait_for(|topology| known(topology).is_some())).await;
         // The sender lives as long as `self`.
-        let found = waited.ok().and_then(Result::ok).and_then(|knowledge| known(&knowledge));
-        found.unwrap_or(Err(StoreError::Deadline(patience)))
+        let found = waited.ok().and_then(Result::ok).and_then(|topology| known(&topology));
+        found.unwrap_or(Err(StoreError::Deadline(time_limit)))
     }
 
-    fn look_soon(&self) {
+    fn request_update(&self) {
         self.outdated.notify_one();
     }
 
-    /// The lane to a node; if there is none it is made, and proves itself by this trial.
-    fn lane(self: &Arc<Self>, address: &Address, trial: impl FnOnce() -> Trial) -> Arc<Lane> {
+    /// The node at an address. A new node starts connecting, with `probe_call` as its probe.
+    fn node(self: &Arc<Self>, address: &Address, probe_call: impl FnOnce() -> ProbeCall) -> Arc<Node> {
         let make = || {
-            let lead = Lead::Fixed(Peer::Tcp(address.clone()));
-            let keeper = Arc::new(Keeper::start(Recipe::new(self.ingredients.clone(), lead, trial())));
-            let guide = Guide { home: keeper.clone(), nodes: Arc::downgrade(self) };
-            Arc::new(Lane { keeper, batcher: Batcher::start(Arc::new(guide)) })
+            let endpoint = Endpoint::Fixed(Peer::Tcp(address.clone()));
+            let manager =
+                Arc::new(ConnectionManager::start(ConnectionSettings::new(self.store_settings.clone(), endpoint, probe_call())));
+            let follower = RedirectFollower { home: manager.clone(), state: Arc::downgrade(self) };
+            Arc::new(Node { manager, batcher: Batcher::start(Arc::new(follower)) })
         };
-        self.lanes().entry(address.clone()).or_insert_with(make).clone()
+        self.nodes().entry(address.clone()).or_insert_with(make).clone()
     }
 
-    /// Asks nodes for the map: some that are connected to, or if none of those knows, all that the URL names.
-    async fn look(&self) -> Result<Vec<Range>, Error> {
-        let mut connections: Vec<_> = self.lanes().values().filter_map(|lane| lane.keeper.connection()).collect();
-        connections.sort_by_cached_key(|_| chance());
+    /// Asks some connected nodes for the slots. If none of them answers, asks all nodes that the URL names.
+    async fn fetch_slots(&self) -> Result<Vec<Range>, Error> {
+        let mut connections: Vec<_> = self.nodes().values().filter_map(|node| node.manager.connection()).collect();
+        connections.sort_by_cached_key(|_| jitter());
         let until = monotonic() + CONNECT_MAX;
         let connected = connections.iter().take(ASKED_AT_ONCE).filter_map(|connection| match &connection.peer {
             Peer::Tcp(address) => Some(slots::ask(connection.client(), address, until)),
             Peer::Unix(_) => None,
         });
-        if let Ok(ranges) = first(connected).await {
+        if let Ok(ranges) = first_ok(connected).await {
             return Ok(ranges);
         }
-        let patience = lock(&self.pace).patience();
-        let ranges = first(self.seeds.iter().map(|seed| self.ask_seed(seed, patience))).await;
+        let time_limit = lock(&self.pace).time_limit();
+        let ranges = first_ok(self.seeds.iter().map(|seed| self.ask_seed(seed, time_limit))).await;
         match &ranges {
             Ok(_) => lock(&self.pace).succeeded(),
-            Err(error) => lock(&self.pace).failed(client::failure(&self.ingredients.target, error)),
+            Err(error) => lock(&self.pace).failed(client::failure(&self.store_settings.target, error)),
         }
         ranges
     }
 
-    /// Connects to a node that the URL names, and asks it.
-    async fn ask_seed(&self, seed: &Address, patience: Duration) -> Result<Vec<Range>, Error> {
-        let (client, wire) = client::connect(&self.ingredients.target, &Peer::Tcp(seed.clone()), patience).await?;
-        slots::ask(&client, seed, wire.up_by).await
+    /// Connects to a node that the URL names, and asks it for the slots.
+    async fn ask_seed(&self, seed: &Address, time_limit: Duration) -> Result<Vec<Range>, Error> {
+        let (client, task) = client::connect(&self.store_settings.target, &Peer::Tcp(seed.clone()), time_limit).await?;
+        slots::ask(&client, seed, task.up_by).await
     }
 
-    fn adopt(self: &Arc<Self>, ranges: Vec<Range>) {
+    /// Makes a map of the ranges, connects to new nodes, and drops nodes that are not needed.
+    fn set_map(self: &Arc<Self>, ranges: Vec<Range>) {
         let mut masters: Vec<&Address> = ranges.iter().map(|range| &range.master).collect();
         masters.sort();
         masters.dedup();
-        let has = |master: &Address, trial: &Trial| {
-            let slot = name::slot(&trial.name);
+        let owns = |master: &Address, probe_call: &ProbeCall| {
+            let slot = name::slot(&probe_call.name);
             ranges.iter().any(|range| range.master == *master && (range.first..=range.last).contains(&slot))
         };
-        let own = |master: &Address| {
-            let prefix = &self.ingredients.target.key_prefix;
-            let found = (0..TRIALS_MAX).map(|number| Trial::numbered(prefix, number)).find(|trial| has(master, trial));
-            found.unwrap_or_else(|| Trial::numbered(prefix, 0))
+        let probe_for = |master: &Address| {
+            let prefix = &self.store_settings.target.key_prefix;
+            let found =
+                (0..TRIALS_MAX).map(|number| ProbeCall::numbered(prefix, number)).find(|probe_call| owns(master, probe_call));
+            found.unwrap_or_else(|| ProbeCall::numbered(prefix, 0))
         };
-        let known: HashSet<Address> = self.lanes().keys().cloned().collect();
-        let lanes: Vec<_> = masters.iter().map(|master| ((*master).clone(), self.lane(master, || own(master)))).collect();
-        // Slots move, and a node that was met on the way had none yet.
-        for (master, lane) in &lanes {
-            lane.keeper.try_by(|trial| !trial.asking && has(master, trial), || own(master));
+        let known: HashSet<Address> = self.nodes().keys().cloned().collect();
+        let nodes: Vec<_> = masters.iter().map(|master| ((*master).clone(), self.node(master, || probe_for(master)))).collect();
+        // A node's probe call must be in one of its slots. Slots move, and a node known from a redirection had none yet.
+        for (master, node) in &nodes {
+            node.manager.set_probe_call_unless(|probe_call| !probe_call.asking && owns(master, probe_call), || probe_for(master));
         }
         let mut owners = vec![u16::MAX; usize::from(SLOTS)];
         for range in &ranges {
@@ -288,70 +298,74 @@ impl Nodes {
                 masters.binary_search(&&range.master).ok().and_then(|place| u16::try_from(place).ok()).unwrap_or(u16::MAX);
             owners[usize::from(range.first)..=usize::from(range.last)].fill(owner);
         }
-        self.forget_all_but(&lanes);
+        self.forget_nodes_except(&nodes);
         if masters.iter().any(|master| !known.contains(master)) {
-            let nodes = masters.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-            tracing::info!(nodes, "the Cluster's keys are on these nodes");
+            let masters = masters.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+            tracing::info!(masters, "the Cluster's keys are on these nodes");
         }
-        self.map.send_replace(Knowledge::Map(Arc::new(Map { lanes, owners })));
+        self.map.send_replace(KnownTopology::Map(Arc::new(Map { nodes, owners })));
     }
 
-    /// Nodes that have no slots are kept while they answer: slots may be on their way to them.
-    fn forget_all_but(&self, kept: &[(Address, Arc<Lane>)]) {
+    /// Drops nodes that are not in `kept` and do not answer. Nodes without slots that answer are kept, since slots may be moving
+    /// to them.
+    fn forget_nodes_except(&self, kept: &[(Address, Arc<Node>)]) {
         let mut past = lock(&self.past);
-        self.lanes().retain(|address, lane| {
-            let needed = lane.keeper.refusal().is_none() || kept.iter().any(|(other, _)| other == address);
+        self.nodes().retain(|address, node| {
+            let needed = node.manager.refusal().is_none() || kept.iter().any(|(other, _)| other == address);
             if !needed {
-                past.add(lane.keeper.status());
+                past.add(node.manager.status());
             }
             needed
         });
     }
 
-    /// Looks once; whether there is a reason to look again.
-    async fn look_once(self: &Arc<Self>) -> bool {
-        match self.look().await {
-            Ok(ranges) => self.adopt(ranges),
-            Err(error) => self.blind(&error),
+    /// Fetches the map once. Returns whether it must be fetched again soon.
+    async fn update_map(self: &Arc<Self>) -> bool {
+        match self.fetch_slots().await {
+            Ok(ranges) => self.set_map(ranges),
+            Err(error) => self.keep_old_map(&error),
         }
-        let knowledge = self.map.borrow().clone();
-        match knowledge {
-            Knowledge::Map(map) => map.lanes.iter().any(|(_, lane)| lane.keeper.refusal().is_some()),
-            Knowledge::Starting | Knowledge::Nothing(_) => true,
+        let topology = self.map.borrow().clone();
+        match topology {
+            KnownTopology::Map(map) => map.nodes.iter().any(|(_, node)| node.manager.refusal().is_some()),
+            KnownTopology::Starting | KnownTopology::Unavailable(_) => true,
         }
     }
 
-    /// Nobody tells; a map that was right once is still the best there is.
-    fn blind(&self, error: &Error) {
-        tracing::debug!(error = error.details(), "no node of the Cluster tells who has which keys");
-        self.map.send_if_modified(|knowledge| {
-            if matches!(knowledge, Knowledge::Map(_)) {
+    /// Handles a failed fetch. A map that is known already stays in use.
+    fn keep_old_map(&self, error: &Error) {
+        tracing::debug!(error = error.details(), "no node of the Cluster tells which node has which keys");
+        self.map.send_if_modified(|topology| {
+            if matches!(topology, KnownTopology::Map(_)) {
                 return false;
             }
-            if matches!(knowledge, Knowledge::Starting) {
-                tracing::warn!(error = error.details(), "store out of reach: no node of the Cluster tells who has which keys");
+            if matches!(topology, KnownTopology::Starting) {
+                tracing::warn!(
+                    error = error.details(),
+                    "store out of reach: no node of the Cluster tells which node has which keys"
+                );
             }
-            *knowledge = Knowledge::Nothing(error.details().to_owned());
+            *topology = KnownTopology::Unavailable(error.details().to_owned());
             true
         });
     }
 
     /// Waits until a node that has keys goes down.
-    async fn loss(&self) {
-        let knowledge = self.map.borrow().clone();
-        match knowledge {
-            Knowledge::Map(map) if !map.lanes.is_empty() => {
-                select_all(map.lanes.iter().map(|(_, lane)| Box::pin(lane.keeper.down()))).await;
+    async fn any_node_down(&self) {
+        let topology = self.map.borrow().clone();
+        match topology {
+            KnownTopology::Map(map) if !map.nodes.is_empty() => {
+                select_all(map.nodes.iter().map(|(_, node)| Box::pin(node.manager.down()))).await;
             }
             _ => future::pending().await,
         }
     }
 }
 
-/// The first that is no error, or the last error.
-async fn first<T>(questions: impl Iterator<Item = impl Future<Output = Result<T, Error>>>) -> Result<T, Error> {
-    let mut answers: FuturesUnordered<_> = questions.collect();
-    let mut failed = Error::new(ErrorKind::Cluster, "there is nobody to ask");
+/// The first success, or the last error if all fail.
+async fn first_ok<T>(attempts: impl Iterator<Item = impl Future<Output = Result<T, Error>>>) -> Result<T, Error> {
+    let mut answers: FuturesUnordered<_> = attempts.collect();
+    let mut failed = Error::new(ErrorKind::Cluster, "there is no node to ask");
     while let Some(answer) = answers.next().await {
         match answer {
             Ok(answer) => return Ok(answer),
@@ -361,30 +375,31 @@ async fn first<T>(questions: impl Iterator<Item = impl Future<Output = Result<T,
     Err(failed)
 }
 
-/// Keeps the map, whatever happens to a turn.
-async fn forever(nodes: Arc<Nodes>) {
+/// Keeps the map current for ever, also after a panic.
+async fn run(state: Arc<ClusterState>) {
     loop {
-        if AssertUnwindSafe(turn(&nodes)).catch_unwind().await.is_err() {
+        if AssertUnwindSafe(keep_current(&state)).catch_unwind().await.is_err() {
             tracing::error!("the task that keeps the map of the Cluster panicked; it goes on");
             sleep(LOOK_PAUSE_MAX).await;
         }
     }
 }
 
-async fn turn(nodes: &Arc<Nodes>) {
-    let again = nodes.look_once().await;
-    // Of many calls that are sent on at once, the first is reason enough.
-    let pause_max = lock(&nodes.pace).pause_max(LOOK_PAUSE_MAX);
-    sleep(within(pause_max, chance())).await;
-    if !again {
+/// Fetches the map once, and returns when it must be fetched again.
+async fn keep_current(state: &Arc<ClusterState>) {
+    let retry = state.update_map().await;
+    // Many calls may be redirected at once. After this pause, one fetch serves all of them.
+    let pause_max = lock(&state.pace).pause_max(LOOK_PAUSE_MAX);
+    sleep(within(pause_max, jitter())).await;
+    if !retry {
         tokio::select! {
-            () = nodes.outdated.notified() => {}
-            () = nodes.loss() => {}
+            () = state.outdated.notified() => {}
+            () = state.any_node_down() => {}
         }
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while one of these is held; if it did, what is in it is whole.
+    // No code panics while holding one of these locks. If it did, the contents would still be consistent.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

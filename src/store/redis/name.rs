@@ -98,14 +98,14 @@ mod tests {
         assert!(names.contains(&"{free:alice}log:60000000".to_owned()) && !names.contains(&log_index("{free:alice}")));
     }
 
-    /// By the length of its shape the script tells whether a log has to be listed.
+    /// By the length of its fingerprint the script tells whether a log has to be listed.
     #[test]
     fn a_window_is_indexed_where_its_shape_says_that_it_is_not_common() {
         let common = COMMON_WINDOWS_MS.into_iter();
         let windows_ms: Vec<u64> = common.flat_map(|ms| [ms, ms + 1_000, ms - 500]).chain([1, 97_000, 31_622_400_000]).collect();
         for ms in windows_ms.into_iter().filter(|ms| *ms < 1 << 31 || ms % 1_000 == 0) {
             let limit = Limit::new("l", 1, Duration::from_millis(ms), Algorithm::SlidingLog).unwrap();
-            assert_eq!(is_indexed(limit.window_us()), limit.shape().bytes().len() > 1, "{ms}");
+            assert_eq!(is_indexed(limit.window_us()), limit.fingerprint().bytes().len() > 1, "{ms}");
         }
     }
 

@@ -1,25 +1,25 @@
-//! How a replica tells Redis that it is alive, and how many Redis says there are: a small script of its own over one sorted
-//! set, which lies in one slot of a Cluster.
+//! Announces a replica to Redis and gets back the number of live replicas, by a small script over one sorted set. In a
+//! Cluster the set is in one slot.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use fred::types::Value;
 
-use super::connection::{Errand, Trouble, Verb};
+use super::connection::{CallError, Command, CommandKind};
 use super::script::Script;
-use super::{Lanes, RedisStore, name};
+use super::{RedisStore, Servers, name};
 use crate::store::{REPLICAS_MAX, ReplicaId, StoreError};
 
 /// See `script/replicas.lua`.
 pub(super) static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::of(include_str!("script/replicas.lua").to_owned()));
 
 impl RedisStore {
-    /// Tells that a replica is alive, for so long from now, or, when that is zero, that it goes; how many are alive. It waits
-    /// for no connection and tells the breaker nothing: a late answer is still one here.
+    /// Registers a replica for `lifetime` from now, or removes it when that is zero. Returns the number of live replicas. It
+    /// waits for no connection. It reports nothing to the breaker, since a late answer is still useful here.
     ///
-    /// Errors: there is no connection, or no answer came by `until`; Redis may have taken note all the same.
-    pub(in crate::store) async fn tell_of(
+    /// Errors: there is no connection, or no answer came by `until`. Redis may have registered the replica all the same.
+    pub(in crate::store) async fn announce_replica(
         &self,
         replica: &ReplicaId,
         lifetime: Duration,
@@ -32,15 +32,15 @@ impl RedisStore {
             Value::Integer(1),
             Value::from(name.clone()),
             Value::from(replica.as_str()),
-            // A constant of seconds: its milliseconds fit.
+            // A constant of a few seconds, so its milliseconds fit.
             number(u64::try_from(lifetime.as_millis()).unwrap_or(u64::MAX)),
             number(REPLICAS_MAX),
         ];
-        let errand = Errand { verb: Verb::Announce, arguments, until };
-        let reply = match &self.lanes {
-            Lanes::One(lane) => lane.keeper.call(errand, false).await.map_err(Trouble::alone)?,
-            Lanes::Many(cluster) => Box::pin(cluster.announce(&name, errand)).await?,
+        let command = Command { kind: CommandKind::Announce, arguments, until };
+        let reply = match &self.servers {
+            Servers::One(node) => node.manager.call(command, false).await.map_err(CallError::into_store_error)?,
+            Servers::Many(cluster) => Box::pin(cluster.announce(&name, command)).await?,
         };
-        reply.as_u64().ok_or_else(|| StoreError::Nonsense("the number of replicas is no number".to_owned()))
+        reply.as_u64().ok_or_else(|| StoreError::Nonsense("the reply to an announcement is not a number".to_owned()))
     }
 }

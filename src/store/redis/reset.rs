@@ -1,9 +1,9 @@
-//! A Reset: all that Redis keeps of a subject is deleted, whichever replica's plans, past ones included, it was counted by.
+//! A Reset deletes everything that Redis keeps of a subject, including states of past plans and of other replicas' plans.
 //!
-//! The subject's packed state and its logs of common windows have known names; other logs are listed in the subject's index
-//! (`script/general/log_index.lua`). The index is read, and then the script deletes everything in one step, if the index is
-//! still the one that was read. While a slot of a Cluster moves, a command of several keys may find none of its nodes in
-//! charge; then each key is deleted alone, and the index last, so that a log is never left without being listed.
+//! The subject's packed state and its logs of common windows have known names. Other logs are listed in the subject's index
+//! (`script/log_index.lua`). The index is read, and then the script deletes everything in one step, if the index is still the
+//! one that was read. While a slot of a Cluster moves, both nodes may refuse a command with several keys. Then each key is
+//! deleted by itself and the index last, so that every remaining log stays listed.
 
 use std::future::Future;
 use std::sync::LazyLock;
@@ -13,7 +13,7 @@ use fred::bytes::Bytes;
 use fred::types::Value;
 use futures_util::future::try_join_all;
 
-use super::connection::{Errand, Trouble, Verb};
+use super::connection::{CallError, Command, CommandKind};
 use super::name;
 use super::script::Script;
 use crate::store::{StoreError, Subject};
@@ -21,21 +21,21 @@ use crate::store::{StoreError, Subject};
 /// See `script/forget.lua`.
 pub(super) static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::of(include_str!("script/forget.lua").to_owned()));
 
-/// Most times that an index is read. It changes when a log of an uncommon window begins, or outlives what was written of it, so
-/// hardly twice within one round trip.
+/// Most times that an index is read. It changes when a log of an uncommon window begins, or outlives its listed expiry. That
+/// hardly happens twice within one round trip.
 const READS_MAX: usize = 8;
 /// Bytes of a number in an index.
 const NUMBER: usize = 7;
 
-/// Sends commands to where a subject's keys are.
-pub(super) trait Commands: Sync {
-    /// One command. Errors: no redirection to another node, where those are followed.
-    fn send(&self, errand: Errand) -> impl Future<Output = Result<Value, Trouble>> + Send;
+/// Sends commands to the server that has a subject's keys.
+pub(super) trait CommandSender: Sync {
+    /// Sends one command. Errors: never a redirection where the implementation follows them.
+    fn send(&self, command: Command) -> impl Future<Output = Result<Value, CallError>> + Send;
 }
 
 /// A Reset of one subject.
 pub(super) struct Reset {
-    /// The subject's name.
+    /// The subject's name, which all its keys begin with.
     tag: String,
 }
 
@@ -49,32 +49,32 @@ impl Reset {
         &self.tag
     }
 
-    /// Deletes all that is kept; whether there was anything.
-    pub(super) async fn carry_out(&self, commands: &impl Commands, until: Instant) -> Result<bool, StoreError> {
+    /// Deletes all keys of the subject. Returns whether there were any.
+    pub(super) async fn execute(&self, commands: &impl CommandSender, until: Instant) -> Result<bool, StoreError> {
         for _ in 0..READS_MAX {
             let index = self.read_index(commands, until).await?;
             let names: Vec<String> = name::known_of(&self.tag).chain(self.listed(&index)).collect();
             match self.forget(commands, &names, &index, until).await {
                 Ok(Some(existed)) => return Ok(existed),
                 Ok(None) => {}
-                Err(Trouble::TryAgain) => return self.forget_one_by_one(commands, names, &index, until).await,
-                Err(trouble) => return Err(trouble.alone()),
+                Err(CallError::TryAgain) => return self.forget_one_by_one(commands, names, &index, until).await,
+                Err(error) => return Err(error.into_store_error()),
             }
         }
-        Err(StoreError::Refused(format!("new logs of the key began between {READS_MAX} attempts to delete them")))
+        Err(StoreError::Refused(format!("new logs of the key began during each of {READS_MAX} attempts to delete them")))
     }
 
-    async fn read_index(&self, commands: &impl Commands, until: Instant) -> Result<Bytes, StoreError> {
+    async fn read_index(&self, commands: &impl CommandSender, until: Instant) -> Result<Bytes, StoreError> {
         let arguments = vec![Value::String(name::log_index(&self.tag).into())];
-        match commands.send(Errand { verb: Verb::Read, arguments, until }).await.map_err(Trouble::alone)? {
+        match commands.send(Command { kind: CommandKind::Read, arguments, until }).await.map_err(CallError::into_store_error)? {
             Value::Null => Ok(Bytes::new()),
             Value::Bytes(index) => Ok(index),
             Value::String(index) => Ok(index.into_inner()),
-            _ => Err(StoreError::Nonsense("GET is answered by no text".to_owned())),
+            _ => Err(StoreError::Nonsense("the reply to GET is not a string".to_owned())),
         }
     }
 
-    /// Names of the logs that an index lists: after when it was written, each log's window and when it expires.
+    /// Names of the logs that an index lists. An index holds when it was written, then the window and the expiry of each log.
     fn listed(&self, index: &[u8]) -> impl Iterator<Item = String> {
         let logs = index.get(NUMBER..).unwrap_or_default().chunks_exact(2 * NUMBER);
         logs.map(|log| {
@@ -84,44 +84,45 @@ impl Reset {
         })
     }
 
-    /// Deletes what there is under these names, and the index; whether there was anything but the index. `None`, and nothing is
-    /// deleted, when the index is another one by now.
+    /// Deletes the keys of these names and the index. Returns whether there were any keys beside the index. Returns `None`, and
+    /// deletes nothing, if the index has changed meanwhile.
     async fn forget(
         &self,
-        commands: &impl Commands,
+        commands: &impl CommandSender,
         names: &[String],
         index: &Bytes,
         until: Instant,
-    ) -> Result<Option<bool>, Trouble> {
+    ) -> Result<Option<bool>, CallError> {
         let keys = std::iter::once(name::log_index(&self.tag)).chain(names.iter().cloned());
-        // Redis refuses a number that is not that of the keys.
+        // Redis refuses a number that does not match the keys.
         let count = i64::try_from(1 + names.len()).unwrap_or(i64::MAX);
         let head = [Value::String(SCRIPT.sha.clone()), Value::Integer(count)];
         let keys = keys.map(|name| Value::String(name.into()));
         let arguments = head.into_iter().chain(keys).chain([Value::Bytes(index.clone())]).collect();
-        let reply = commands.send(Errand { verb: Verb::Forget, arguments, until }).await?;
+        let reply = commands.send(Command { kind: CommandKind::Forget, arguments, until }).await?;
         match reply.as_i64() {
             Some(-1) => Ok(None),
             Some(deleted) => Ok(Some(deleted > 0)),
-            None => Err(StoreError::Nonsense("a reset is answered by no number".to_owned()).into()),
+            None => Err(StoreError::Nonsense("the reply to a reset is not a number".to_owned()).into()),
         }
     }
 
-    /// The index goes last, and stays when it changed meanwhile: it lists a log that began after this.
+    /// Deletes each key by its own command, and the index last. An index that changed meanwhile stays, since it lists a new log.
     async fn forget_one_by_one(
         &self,
-        commands: &impl Commands,
+        commands: &impl CommandSender,
         names: Vec<String>,
         index: &Bytes,
         until: Instant,
     ) -> Result<bool, StoreError> {
-        let delete = |name: String| Errand { verb: Verb::Delete, arguments: vec![Value::String(name.into())], until };
-        let replies = try_join_all(names.into_iter().map(|name| commands.send(delete(name)))).await.map_err(Trouble::alone)?;
+        let delete = |name: String| Command { kind: CommandKind::Delete, arguments: vec![Value::String(name.into())], until };
+        let replies =
+            try_join_all(names.into_iter().map(|name| commands.send(delete(name)))).await.map_err(CallError::into_store_error)?;
         if !index.is_empty() {
-            self.forget(commands, &[], index, until).await.map_err(Trouble::alone)?;
+            self.forget(commands, &[], index, until).await.map_err(CallError::into_store_error)?;
         }
         let deleted =
-            |reply: &Value| reply.as_u64().ok_or_else(|| StoreError::Nonsense("DEL is answered by no number".to_owned()));
+            |reply: &Value| reply.as_u64().ok_or_else(|| StoreError::Nonsense("the reply to DEL is not a number".to_owned()));
         replies.iter().map(deleted).try_fold(false, |any, count| Ok(any | (count? > 0)))
     }
 }

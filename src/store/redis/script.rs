@@ -1,4 +1,6 @@
-//! The script's text: one chunk of Lua per algorithm, put together.
+//! The script's text, put together from files of Lua: one an algorithm, the short way, the general one.
+
+use std::collections::HashMap;
 
 use fred::bytes_utils::Str;
 use fred::util::sha1_hash;
@@ -8,32 +10,31 @@ use crate::plan::COMMON_WINDOWS_MS;
 const CLOCK: &str = include_str!("script/clock.lua");
 const CLOCK_INJECTED: &str = include_str!("script/clock_injected.lua");
 
+/// What every call runs, in the order that Lua needs. Lines [`PLACE`] in it stand for regions of [`PARTS`].
+const MAIN: [&str; 2] = [include_str!("script/request.lua"), include_str!("script/decide.lua")];
 const WORDS: &str = include_str!("script/words.lua");
-/// In the order that Lua needs: what is used stands before its user.
-const HEAD: [&str; 3] = [include_str!("script/request.lua"), include_str!("script/expiry.lua"), include_str!("script/stamp.lua")];
-/// What is in one function, so that a call that needs none of it does not make it.
-const GENERAL: [&str; 10] = [
-    include_str!("script/general/expiry.lua"),
-    include_str!("script/general/stamp.lua"),
-    include_str!("script/general/fixed_window.lua"),
-    include_str!("script/general/gcra.lua"),
-    include_str!("script/general/sliding_counter.lua"),
-    include_str!("script/general/sliding_window.lua"),
-    include_str!("script/general/log_index.lua"),
-    include_str!("script/general/sliding_log.lua"),
-    include_str!("script/general/refund.lua"),
-    include_str!("script/general/groups.lua"),
+/// Files of regions. Each is Lua by itself, so that editors and checkers understand it; what stands outside of its regions is
+/// there for that alone, and is no part of the script.
+const PARTS: [&str; 12] = [
+    include_str!("script/short/group.lua"),
+    include_str!("script/short/names.lua"),
+    include_str!("script/short/logs.lua"),
+    include_str!("script/short/requests.lua"),
+    include_str!("script/algorithm/fixed_window.lua"),
+    include_str!("script/algorithm/gcra.lua"),
+    include_str!("script/algorithm/sliding_counter.lua"),
+    include_str!("script/algorithm/sliding_window.lua"),
+    include_str!("script/algorithm/sliding_log.lua"),
+    include_str!("script/log_index.lua"),
+    include_str!("script/expiry.lua"),
+    include_str!("script/general.lua"),
 ];
-const DECIDE: &str = include_str!("script/decide.lua");
-/// The lines of [`DECIDE`] that [`QUICK`] stands for: in the loop over names that most calls are made of, and in the other.
-const QUICK_HERE: &str = "--> quick";
-/// Blocks of one statement, which is no function, so that it costs nothing to make.
-const QUICK: [&str; 4] = [
-    include_str!("script/quick/fixed_window.lua"),
-    include_str!("script/quick/gcra.lua"),
-    include_str!("script/quick/sliding_counter.lua"),
-    include_str!("script/quick/sliding_window.lua"),
-];
+/// Begins the line that a region stands for, whose name follows.
+const PLACE: &str = "--> ";
+/// Begins the line before a region, whose name follows, and is the line after it.
+const REGION: (&str, &str) = ("--{ ", "--}");
+/// The region that each algorithm has, an `if` without its `end`: together they are one.
+const CHOICE: &str = "decide";
 
 /// A script and the name that Redis knows it by.
 pub(super) struct Script {
@@ -50,30 +51,75 @@ impl Script {
     /// The deciding script, on Redis's clock or, for tests, on one sent as the last argument.
     pub(super) fn new(injected_clock: bool) -> Self {
         let clock = if injected_clock { CLOCK_INJECTED } else { CLOCK };
-        let windows = common_windows();
-        let general = [&["local function make_general()", &windows], GENERAL.as_slice(), &["end"]].concat();
-        let decide = DECIDE.replace(QUICK_HERE, &QUICK.join("\n"));
-        let text = [&[WORDS, clock], HEAD.as_slice(), &general, &[&decide]].concat().join("\n");
+        let mut text = [WORDS, clock].concat();
+        let regions = regions();
+        MAIN.iter().for_each(|part| put_together(&mut text, part, &regions));
         Self::of(text)
     }
 }
 
-/// The list that shapes refer to, in microseconds; as a function, since few calls need it.
+/// All regions by their names. Those of one name are one, in the order of [`PARTS`].
+fn regions() -> HashMap<&'static str, String> {
+    let mut regions = HashMap::from([("common_windows", common_windows())]);
+    for part in PARTS {
+        let mut region: Option<&mut String> = None;
+        for line in part.lines() {
+            if let Some(name) = line.strip_prefix(REGION.0) {
+                let text = regions.entry(name).or_default();
+                text.push_str(if name == CHOICE { "else" } else { "" });
+                region = Some(text);
+            } else if line == REGION.1 {
+                region = None;
+            } else if let Some(text) = &mut region {
+                text.push_str(line);
+                text.push('\n');
+            }
+        }
+    }
+    regions
+}
+
+/// Adds a part to a text, with regions where they belong. No region is in itself.
+fn put_together(text: &mut String, part: &str, regions: &HashMap<&str, String>) {
+    for line in part.lines() {
+        match line.strip_prefix(PLACE).and_then(|name| regions.get(name)) {
+            Some(region) => put_together(text, region, regions),
+            None => {
+                text.push_str(line);
+                text.push('\n');
+            }
+        }
+    }
+}
+
+/// The list that fingerprints refer to, in microseconds.
 fn common_windows() -> String {
     let windows: Vec<String> = COMMON_WINDOWS_MS.iter().map(|ms| (ms * 1_000).to_string()).collect();
-    format!("local function common_windows() return {{ {} }} end", windows.join(", "))
+    windows.join(", ") + "\n"
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// A name that is no region's would stay in the text as a comment.
+    #[test]
+    fn every_place_has_its_region_and_every_region_its_place() {
+        let script = Script::new(false);
+        let left = |line: &str| [PLACE, REGION.0, REGION.1].iter().any(|mark| line.starts_with(mark));
+        assert!(!script.text.lines().any(left));
+        for (name, text) in regions() {
+            let first = text.lines().find(|line| !line.starts_with(PLACE)).unwrap();
+            assert!(script.text.contains(first), "{name}");
+        }
+    }
+
     /// Without them all would be decided as well, and cost several times as much.
     #[test]
-    fn the_quick_ways_stand_where_they_are_meant_to() {
-        assert_eq!(DECIDE.matches(QUICK_HERE).count(), 2);
+    fn the_short_way_has_each_algorithm_in_both_of_its_loops_and_the_general_way_has_it_too() {
+        let choice = &regions()[CHOICE];
+        assert_eq!(choice.lines().filter(|line| line.starts_with("elseif kind")).count(), 4);
         let script = Script::new(false);
-        assert!(QUICK.iter().all(|block| script.text.matches(block).count() == 2));
-        assert!(!script.text.contains(QUICK_HERE));
+        assert!(choice.lines().filter(|line| line.starts_with("elseif kind")).all(|line| script.text.matches(line).count() == 3));
     }
 }

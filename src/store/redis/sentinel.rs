@@ -1,9 +1,8 @@
-//! Asks Sentinels who the master is, and hears from them when that changes.
+//! Asks Sentinels for the address of the master, and subscribes to its changes.
 //!
-//! Each Sentinel has a connection of its own: told of a switch by the first that knows, we let go of the old master before
-//! it can be written to for long. Their answers are weighed by the epoch of the failover that they come from, so that one
-//! that was cut off and is behind leads nobody back. That the named server is a master and may write is for the keeper's
-//! probe to find out.
+//! Each Sentinel has a connection of its own. The first one that reports a failover makes us leave the old master, so that it
+//! is not written to for long. The answer with the highest failover epoch wins, so that a Sentinel that was cut off and is
+//! behind cannot lead back to the old master. The probe of the connection manager checks that the named server accepts writes.
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -20,51 +19,52 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
-use super::breaker::within;
-use super::client;
-use super::keeper::{CONNECT_MAX, chance};
-use super::pace::Pace;
+use super::connection::breaker::within;
+use super::connection::client;
+use super::connection::manager::{CONNECT_MAX, jitter};
+use super::connection::pace::Pace;
 use super::target::{Address, Peer, RedisTarget, Sentinels};
 
 const SWITCHED: &str = "+switch-master";
-/// From one question to the next while nothing is heard; also how soon a Sentinel that went silent is found out.
+/// Interval between two queries while no event comes. It also bounds how late a silent Sentinel is detected.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// Longest pause before a Sentinel that was lost is tried again.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
-/// What the Sentinels say. Dropped, it lets go of them.
+/// Watches which server the Sentinels name as master. Dropping it closes the connections to them.
 pub(super) struct Watch {
     master: watch::Receiver<Option<Address>>,
     tasks: Vec<AbortHandle>,
 }
 
-/// What all of them have said.
-struct Council {
+/// State that the tasks of all Sentinels share.
+struct SentinelGroup {
     target: Arc<RedisTarget>,
     sentinels: Sentinels,
-    /// By the one who says so, while it is connected.
+    /// The last answer of each connected Sentinel, by its address.
     named: Mutex<HashMap<Address, Named>>,
     master: watch::Sender<Option<Address>>,
 }
 
+/// The answer of one Sentinel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Named {
-    /// Counts failovers.
+    /// The configuration epoch, which rises with each failover.
     epoch: u64,
     master: Address,
 }
 
 impl Watch {
-    /// Begins to ask. Must be called within a tokio runtime.
+    /// Starts asking. Must be called within a tokio runtime.
     pub(super) fn start(target: &Arc<RedisTarget>, sentinels: &Sentinels) -> Self {
         let (sender, master) = watch::channel(None);
         let (target, sentinels) = (target.clone(), sentinels.clone());
-        let council = Arc::new(Council { target, sentinels, named: Mutex::default(), master: sender });
-        let follow = |sentinel: &Address| tokio::spawn(follow(council.clone(), sentinel.clone())).abort_handle();
-        Self { tasks: council.sentinels.nodes.iter().map(follow).collect(), master }
+        let group = Arc::new(SentinelGroup { target, sentinels, named: Mutex::default(), master: sender });
+        let follow = |sentinel: &Address| tokio::spawn(follow_sentinel(group.clone(), sentinel.clone())).abort_handle();
+        Self { tasks: group.sentinels.nodes.iter().map(follow).collect(), master }
     }
 
-    /// Who the master is now, once anybody has said so.
+    /// The address of the master now. Waits until a Sentinel has named one.
     pub(super) async fn master(&self) -> Address {
         let mut master = self.master.clone();
         loop {
@@ -73,13 +73,13 @@ impl Watch {
                 return address;
             }
             if master.changed().await.is_err() {
-                // The tasks hold the sender, and end with `self`.
+                // Only when `self` is dropped, since its tasks hold the sender.
                 std::future::pending().await
             }
         }
     }
 
-    /// Waits until the master is another than this.
+    /// Waits until the Sentinels name a master other than `address`.
     pub(super) async fn master_other_than(&self, address: &Address) {
         let mut master = self.master.clone();
         while master.borrow_and_update().as_ref().is_none_or(|master| master == address) {
@@ -96,27 +96,27 @@ impl Drop for Watch {
     }
 }
 
-/// Keeps listening to one Sentinel, anew whenever that ends, in whatever way.
-async fn follow(council: Arc<Council>, sentinel: Address) {
-    let (mut trouble, mut pace) = (None, Pace::default());
+/// Listens to one Sentinel for ever, and reconnects whenever that ends for any reason.
+async fn follow_sentinel(group: Arc<SentinelGroup>, sentinel: Address) {
+    let (mut last_error, mut pace) = (None, Pace::default());
     loop {
-        let listening = AssertUnwindSafe(council.listen(&sentinel, &mut trouble, &mut pace)).catch_unwind().await;
+        let listening = AssertUnwindSafe(group.listen(&sentinel, &mut last_error, &mut pace)).catch_unwind().await;
         let error = listening.unwrap_or_else(|_| Error::new(ErrorKind::Unknown, "the task that listens to it panicked"));
-        council.heard(&sentinel, None);
-        // One that stays out of reach is told of once.
-        if trouble.replace(error.details().to_owned()).as_deref() != Some(error.details()) {
-            let service = council.sentinels.service.as_str();
+        group.record(&sentinel, None);
+        // A Sentinel that stays out of reach is logged once.
+        if last_error.replace(error.details().to_owned()).as_deref() != Some(error.details()) {
+            let service = group.sentinels.service.as_str();
             tracing::warn!(%sentinel, service, error = error.details(), "this Sentinel names no master");
         }
-        sleep(within(pace.pause_max(PAUSE_MAX), chance())).await;
+        sleep(within(pace.pause_max(PAUSE_MAX), jitter())).await;
     }
 }
 
-impl Council {
-    /// Returns when the Sentinel is lost, or makes no sense; `trouble` is forgotten when it is well.
-    async fn listen(&self, sentinel: &Address, trouble: &mut Option<String>, pace: &mut Pace) -> Error {
+impl SentinelGroup {
+    /// Listens to a Sentinel until it is lost or gives an invalid answer. Clears `last_error` when it has answered.
+    async fn listen(&self, sentinel: &Address, last_error: &mut Option<String>, pace: &mut Pace) -> Error {
         let peer = Peer::Tcp(sentinel.clone());
-        let (client, mut wire) = match client::connect_to_sentinel(&self.target, &peer, pace.patience()).await {
+        let (client, mut task) = match client::connect_to_sentinel(&self.target, &peer, pace.time_limit()).await {
             Ok(connected) => connected,
             Err(error) => {
                 pace.failed(client::failure(&self.target, &error));
@@ -124,7 +124,7 @@ impl Council {
             }
         };
         pace.succeeded();
-        // Before the question, so that nothing is missed between its answer and what follows.
+        // Subscribed before the query, so that no change after its answer is missed.
         let mut messages = client.message_rx();
         if let Err(error) = client.with_options(&options()).subscribe(SWITCHED).await {
             return error;
@@ -134,11 +134,11 @@ impl Council {
                 Ok(named) => named,
                 Err(error) => return error,
             };
-            self.heard(sentinel, Some(named));
-            trouble.take();
+            self.record(sentinel, Some(named));
+            last_error.take();
             tokio::select! {
-                error = wire.ended() => return error,
-                // Whatever was switched: the answer tells whether it was ours, and from which epoch on.
+                error = task.ended() => return error,
+                // The event may be of another master. The next answer tells whether ours changed, and its epoch.
                 _ = messages.recv() => {}
                 () = sleep(ASK_EVERY) => {}
             }
@@ -154,7 +154,10 @@ impl Council {
         };
         let (address, details) = tokio::try_join!(ask("GET-MASTER-ADDR-BY-NAME"), ask("MASTER"))?;
         if address.is_null() {
-            return Err(Error::new(ErrorKind::Sentinel, "it watches nothing of that name; see sentinelServiceName in store.url"));
+            return Err(Error::new(
+                ErrorKind::Sentinel,
+                "it watches no master of that name; see sentinelServiceName in store.url",
+            ));
         }
         let (host, port): (String, u16) = address.convert()?;
         let details: HashMap<String, String> = details.convert()?;
@@ -163,17 +166,17 @@ impl Council {
     }
 
     /// Weighs what one says, or that it has gone, with what the others said.
-    fn heard(&self, sentinel: &Address, named: Option<Named>) {
-        // Nothing panics while it is held.
+    fn record(&self, sentinel: &Address, named: Option<Named>) {
+        // No code panics while holding this lock.
         let mut all = self.named.lock().unwrap_or_else(PoisonError::into_inner);
         match named {
             Some(named) => all.insert(sentinel.clone(), named),
             None => all.remove(sentinel),
         };
         self.master.send_if_modified(|current| {
-            // Of two that contradict each other within an epoch, neither is a reason to change.
+            // If two contradict each other within an epoch, the present master stays.
             let best = all.values().max_by_key(|named| (named.epoch, current.as_ref() == Some(&named.master)));
-            // With all of them gone, what they said last is the best there is.
+            // If all of them are lost, the last master stays.
             let Some(Named { master, .. }) = best else { return false };
             let switched = current.as_ref() != Some(master);
             if switched {

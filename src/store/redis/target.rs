@@ -1,7 +1,7 @@
-//! Which Redis a store keeps its counters in and how it is reached: a URL in fred's forms and the settings beside it, checked.
+//! The address of a Redis and how to connect to it, checked. It comes from a URL in fred's forms and the settings beside it.
 //!
-//! Knows no fred. Passwords go from here to the client alone: no text that is made here repeats any part of a URL that may
-//! hold one.
+//! It does not use fred. Passwords go from here only to the client: no text that is made here repeats a part of a URL that
+//! may hold a password.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,50 +15,50 @@ const RIGHT: &str = "write redis://host:6379, redis://user:password@host:6379/0,
                      redis-cluster://host:6379?node=host2:6379; rediss… is the same over TLS";
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
-/// Most nodes that a URL may name: what answers at one tells of the others.
+/// Most nodes that a URL may name. One that answers knows the others, so more are not needed.
 const NODES_MAX: usize = 64;
-/// Longest prefix of names: it is sent and hashed with every key.
+/// Longest key prefix in bytes. It is sent and hashed with every key.
 const KEY_PREFIX_BYTES_MAX: usize = 64;
-/// Longest name of a parameter that is compared with those that are known.
+/// Longest parameter name, in bytes, that is compared with the known names.
 const NAME_BYTES_MAX: usize = 64;
-/// Names further away than this many edits are no help to offer.
+/// Names with more edits than this are too different to be suggested.
 const SUGGESTION_EDITS_MAX: usize = 3;
 
-/// One Redis, however many processes it is made of.
+/// One Redis deployment: its servers and how to connect to them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisTarget {
     pub(super) topology: Topology,
-    /// The number of the database; `None` is the first. A Cluster has no other.
+    /// The number of the database; `None` is the first. A Cluster has only the first.
     pub(super) database: Option<u8>,
     pub(super) credentials: Credentials,
-    /// How TLS is spoken; `None` where it is not.
+    /// The TLS settings; `None` for connections without TLS.
     pub(super) tls: Option<Tls>,
-    /// What every name begins with; see [`Self::set_key_prefix`].
+    /// The prefix of every key name; see [`Self::set_key_prefix`].
     pub(super) key_prefix: Arc<str>,
 }
 
-/// What Redis is made of.
+/// The servers of a Redis deployment.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Topology {
     /// One server.
     Alone(Peer),
-    /// A server that Sentinels name, anew whenever it fails.
+    /// The server that Sentinels name as master, which changes at a failover.
     Sentinel(Sentinels),
-    /// Servers that have a share of the keys each; these are some that may be asked which.
+    /// Servers that have a share of the keys each. These are some of them, which are asked for the others.
     Cluster(Vec<Address>),
 }
 
-/// Who names the server.
+/// The Sentinels that name the master.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Sentinels {
     pub(super) nodes: Vec<Address>,
-    /// What they call it.
+    /// The name of the master at the Sentinels.
     pub(super) service: String,
-    /// For the Sentinels themselves; they may have other passwords than what they watch.
+    /// Credentials for the Sentinels. They may differ from those of the servers that they watch.
     pub(super) credentials: Credentials,
 }
 
-/// What a connection leads to.
+/// The address of one server: TCP or a Unix socket.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Peer {
     Tcp(Address),
@@ -67,12 +67,12 @@ pub(super) enum Peer {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Address {
-    /// A name or an IP address, without brackets.
+    /// A host name or an IP address, without brackets.
     pub(super) host: String,
     pub(super) port: u16,
 }
 
-/// Who we are to a server. Nothing at all where it asks for nothing.
+/// The user and the password for a server. Both are `None` for a server without authentication.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub(super) struct Credentials {
     pub(super) username: Option<String>,
@@ -82,23 +82,23 @@ pub(super) struct Credentials {
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Password {
     Given(String),
-    /// Read at each connection, so that it may change.
+    /// Read for each connection, so that it may change.
     File(PathBuf),
 }
 
-/// How TLS is spoken. Files are PEM, and read at each connection.
+/// TLS settings of connections. Files are PEM, and are read for each connection.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tls {
-    /// Certificates of the authorities that are trusted. Default: the system's.
+    /// Certificates of the trusted authorities. Default: those of the system.
     pub ca_file: Option<PathBuf>,
-    /// Our certificate, with what leads to its authority, and its key: for a server that asks who we are.
+    /// Our certificate chain and our private key, for servers that require client certificates.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// The name that the server's certificate must be for. Default: the host that is connected to.
+    /// The name that the server's certificate must have. Default: the host of the connection.
     pub server_name: Option<String>,
 }
 
 impl RedisTarget {
-    /// Understands a URL. Errors: a sentence that repeats no part of it, as it may hold a password.
+    /// Parses a URL. Errors: a sentence that repeats no part of the URL, since it may hold a password.
     pub fn parse(text: &str) -> Result<Self, String> {
         let url = Url::parse(text).map_err(|error| format!("is no URL ({error}); {RIGHT}"))?;
         let (family, form) = scheme(&url)?;
@@ -120,34 +120,35 @@ impl RedisTarget {
         Ok(Self { topology, database, credentials, tls: family.then(Tls::default), key_prefix: Arc::default() })
     }
 
-    /// Gives the settings for TLS. Errors: the URL does not ask for TLS.
+    /// Sets the TLS settings. Errors: the URL does not ask for TLS.
     pub fn set_tls(&mut self, tls: Tls) -> Result<(), String> {
         if self.tls.is_none() {
-            return Err("is there, and store.url does not ask for TLS; write rediss… there, or remove this".to_owned());
+            return Err("is set, but store.url does not ask for TLS; write rediss… there, or remove this".to_owned());
         }
         self.tls = Some(tls);
         Ok(())
     }
 
-    /// Names the user to log in as. Errors: the URL names one.
+    /// Sets the user to log in as. Errors: the URL names a user.
     pub fn set_username(&mut self, username: String) -> Result<(), String> {
         if self.credentials.username.replace(username).is_some() {
-            return Err("is there, and store.url names a user too; remove one of them".to_owned());
+            return Err("is set, and store.url names a user too; remove one of them".to_owned());
         }
         Ok(())
     }
 
-    /// Names the file whose first line is the password, read at each connection. Errors: the URL holds one.
+    /// Sets the file whose first line is the password. It is read for each connection. Errors: the URL holds a password.
     pub fn set_password_file(&mut self, file: PathBuf) -> Result<(), String> {
         if self.credentials.password.replace(Password::File(file)).is_some() {
-            return Err("is there, and store.url holds a password too; remove one of them".to_owned());
+            return Err("is set, and store.url holds a password too; remove one of them".to_owned());
         }
         Ok(())
     }
 
-    /// What every name in Redis begins with, so that several deployments may share one: 0 to [`KEY_PREFIX_BYTES_MAX`] ASCII
-    /// letters, digits, `_`, `-`, `.`, `:` and `/`. No braces, since what stands in the first ones says in which slot of a Cluster
-    /// a name is kept; nothing that has a meaning in the pattern of an ACL rule. Errors: another character, or too many.
+    /// Sets the prefix of every key name, so that several deployments may share one Redis. It has 0 to [`KEY_PREFIX_BYTES_MAX`]
+    /// ASCII letters, digits, `_`, `-`, `.`, `:` and `/`. Braces are not allowed, since the first braces in a name select its
+    /// slot in a Cluster. Neither are characters with a meaning in the patterns of ACL rules. Errors: another character, or too
+    /// many.
     pub fn set_key_prefix(&mut self, prefix: &str) -> Result<(), String> {
         if prefix.len() > KEY_PREFIX_BYTES_MAX {
             return Err(format!("has {} bytes; a prefix has at most {KEY_PREFIX_BYTES_MAX}", prefix.len()));
@@ -160,7 +161,7 @@ impl RedisTarget {
         Ok(())
     }
 
-    /// Errors: a user that would never be logged in as.
+    /// Checks that all settings fit together. Errors: a user without a password, who would never be logged in.
     pub fn check(&self) -> Result<(), String> {
         let sentinels = match &self.topology {
             Topology::Sentinel(sentinels) => Some(&sentinels.credentials),
@@ -173,7 +174,7 @@ impl RedisTarget {
         Ok(())
     }
 
-    /// Which settings are not the same in both.
+    /// Names of the settings in which the two targets differ.
     pub fn unlike(&self, other: &Self) -> Vec<&'static str> {
         let Self { topology, database, credentials, tls, key_prefix } = self;
         let unlike = [
@@ -194,7 +195,7 @@ enum Form {
     Cluster,
 }
 
-/// Whether it is over TLS, and what follows.
+/// Splits the scheme of a URL: whether it uses TLS, and the form of the rest.
 fn scheme(url: &Url) -> Result<(bool, Form), String> {
     let forms = [("", Form::Alone), ("+unix", Form::Unix), ("-sentinel", Form::Sentinel), ("-cluster", Form::Cluster)];
     let families = [("rediss", true), ("valkeys", true), ("redis", false), ("valkey", false)];
@@ -225,7 +226,7 @@ fn socket(url: &Url) -> Result<PathBuf, String> {
 fn database(url: &Url) -> Result<Option<u8>, String> {
     match url.path().trim_start_matches('/') {
         "" => Ok(None),
-        number => number.parse().map(Some).map_err(|_| format!("has a path that is no number of a database, 0 to 255; {RIGHT}")),
+        number => number.parse().map(Some).map_err(|_| format!("has a path that is not a database number, 0 to 255; {RIGHT}")),
     }
 }
 
@@ -240,18 +241,18 @@ fn credentials(url: &Url) -> Result<Credentials, String> {
 
 fn decoded(text: &str) -> Result<String, String> {
     let decoded = percent_decode_str(text).decode_utf8();
-    decoded.map(String::from).map_err(|_| "holds bytes that are no UTF-8 behind its % signs".to_owned())
+    decoded.map(String::from).map_err(|_| "has percent-encoded bytes that are not UTF-8".to_owned())
 }
 
 fn sentinels(first: Address, mut parameters: Parameters) -> Result<Sentinels, String> {
     let (username, password) = (parameters.username.take(), parameters.password.take());
     let service = parameters.service.take().filter(|service| !service.is_empty());
-    let service = service.ok_or("does not say what the Sentinels call the server; add ?sentinelServiceName=NAME")?;
+    let service = service.ok_or("does not name the master that the Sentinels watch; add ?sentinelServiceName=NAME")?;
     let credentials = Credentials { username, password: password.map(Password::Given) };
     Ok(Sentinels { nodes: parameters.nodes_after(first), service, credentials })
 }
 
-/// What stands behind the question mark.
+/// The parameters of a URL, behind its question mark.
 #[derive(Default)]
 struct Parameters {
     nodes: Vec<Address>,
@@ -289,7 +290,7 @@ impl Parameters {
         Ok(parameters)
     }
 
-    /// All nodes, each once.
+    /// All nodes without duplicates, `first` before the others.
     fn nodes_after(&mut self, first: Address) -> Vec<Address> {
         let mut nodes = vec![first];
         for node in self.nodes.drain(..) {
@@ -301,9 +302,9 @@ impl Parameters {
     }
 }
 
-/// Does not repeat the name: in a URL whose password has a question mark, that is what stands behind it.
+/// The error for an unknown parameter. It does not repeat the name, which may be the end of a password with a question mark.
 fn unknown(known: &[&str], name: &str) -> String {
-    // Comparing takes time and memory by the product of both lengths.
+    // A comparison takes time and memory proportional to the product of both lengths.
     let near = known
         .iter()
         .filter(|_| name.len() <= NAME_BYTES_MAX)
@@ -345,7 +346,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Without users and passwords: fit for logs.
+/// Shows no users and passwords, so it may be logged.
 impl fmt::Display for RedisTarget {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let family = if self.tls.is_some() { "rediss" } else { "redis" };

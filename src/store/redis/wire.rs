@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use smallvec::SmallVec;
 
-use super::call::{Call, CallPlan, Group};
+use super::batcher::call::{Call, CallPlan, Group};
 use crate::algorithm::{Algorithm, Mode, Reading, Verdict};
 use crate::plan::Limit;
 use crate::store::StoreError;
@@ -54,9 +54,9 @@ fn pack_limit(packed: &mut Vec<u8>, limit: &Limit) -> Result<(), StoreError> {
     numbers.into_iter().try_for_each(|number| pack_number::<NUMBER>(packed, number))
 }
 
-/// What a record of this limit begins with: its shape, and of a bucket the rate, as the quota in as few bytes as it takes.
+/// What a record of this limit begins with: its fingerprint, and of a bucket the rate, as the quota in as few bytes as it takes.
 fn record_prefix(limit: &Limit) -> Result<SmallVec<[u8; 12]>, StoreError> {
-    let mut prefix = SmallVec::from_slice(&limit.shape().bytes());
+    let mut prefix = SmallVec::from_slice(&limit.fingerprint().bytes());
     if let Algorithm::TokenBucket { .. } = limit.algorithm() {
         let quota = limit.quota().to_le_bytes();
         let width = quota.iter().rposition(|byte| *byte != 0).map_or(1, |last| last + 1);
@@ -105,7 +105,7 @@ fn code_of(mode: Mode) -> u8 {
     }
 }
 
-/// The answers to a call's requests, group by group; `None` when the reply has another shape.
+/// The answers to a call's requests, group by group; `None` when the reply has another form.
 pub(super) fn parse_reply<T>(reply: &[u8], call: &Call<T>) -> Option<Vec<Result<Verdict, StoreError>>> {
     let mut rest = reply;
     let members = call.groups.iter().flat_map(|group| &group.members);

@@ -1,23 +1,23 @@
-//! The batcher before carriers that panic or keep silent: everybody is answered, in time, and it goes on.
+//! The batcher with transports that panic or do not answer: every request is answered in time, and the batcher goes on.
 
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use super::queue::Queue;
 use super::*;
 use crate::algorithm::Mode;
 use crate::store::redis::SCRIPT_NAMES_MAX;
-use crate::store::redis::queue::Queue;
 
-/// Panics on its first call, and refuses the others with this.
+/// A transport that panics on its first call and refuses the others with [`REFUSAL`].
 struct Panics {
     calls: AtomicUsize,
 }
 
-const REFUSAL: &str = "a call that was carried";
+const REFUSAL: &str = "a call that was sent";
 
-impl Carrier for Panics {
+impl ScriptTransport for Panics {
     type Queue<T: Waiter + Send> = Queue<T>;
 
     fn deadline(&self) -> Duration {
@@ -26,25 +26,25 @@ impl Carrier for Panics {
 
     async fn ready(&self) {}
 
-    fn command<T>(&self, _call: &Call<T>) -> Result<Vec<Value>, StoreError> {
+    fn script_arguments<T>(&self, _call: &Call<T>) -> Result<Vec<Value>, StoreError> {
         Ok(Vec::new())
     }
 
-    async fn carry(&self, _command: Vec<Value>, _until: Instant, _names: usize) -> Result<Value, Uncarried> {
-        // So that more requests come while it is under way.
+    async fn call_script(&self, _command: Vec<Value>, _until: Instant, _names: usize) -> Result<Value, TransportError> {
+        // So that more requests come while the call is in flight.
         tokio::task::yield_now().await;
         assert!(self.calls.fetch_add(1, Ordering::SeqCst) > 0, "as a test wants it");
         Err(StoreError::Refused(REFUSAL.to_owned()).into())
     }
 }
 
-fn request(name: &str) -> Request {
-    let trial = Call::trial("{:0}".to_owned(), monotonic());
-    Request { name: name.to_owned(), plan: trial.plans[0].plan.clone(), cost: 1, mode: Mode::Charge }
+fn request(name: &str) -> ScriptRequest {
+    let trial = Call::probe_call("{:0}".to_owned(), monotonic());
+    ScriptRequest { name: name.to_owned(), plan: trial.plans[0].plan.clone(), cost: 1, mode: Mode::Charge }
 }
 
 #[tokio::test]
-async fn a_panic_costs_the_calls_under_way_and_nobody_waits_for_ever() {
+async fn a_panic_ends_the_calls_in_flight_and_no_caller_waits_for_ever() {
     let batcher = Batcher::start(Arc::new(Panics { calls: AtomicUsize::new(0) }));
     let deadline = Duration::from_secs(60);
     let lost = batcher.take(request("lost"), deadline).unwrap();
@@ -54,10 +54,10 @@ async fn a_panic_costs_the_calls_under_way_and_nobody_waits_for_ever() {
         let answer = batcher.take(request("next"), deadline).unwrap().await.unwrap();
         assert_eq!(answer, Err(StoreError::Refused(REFUSAL.to_owned())));
     }
-    assert_eq!(batcher.waiting.load(Ordering::SeqCst), 0, "whoever is answered gives up its room");
+    assert_eq!(batcher.waiting.load(Ordering::SeqCst), 0, "an answered request frees its place");
 }
 
-/// Keeps every call until it is allowed to return, and then refuses it.
+/// A transport that holds every call until it is allowed to return, and then refuses it.
 struct Silent {
     ready: Semaphore,
     returns: Semaphore,
@@ -77,7 +77,7 @@ impl Silent {
         (self.begun.load(Ordering::SeqCst), self.returned.load(Ordering::SeqCst))
     }
 
-    /// Waits until a call is out.
+    /// Waits until a call was sent.
     async fn is_asked(&self) {
         while self.calls().0 == 0 {
             tokio::task::yield_now().await;
@@ -85,7 +85,7 @@ impl Silent {
     }
 }
 
-impl Carrier for Silent {
+impl ScriptTransport for Silent {
     type Queue<T: Waiter + Send> = Queue<T>;
 
     fn deadline(&self) -> Duration {
@@ -96,11 +96,11 @@ impl Carrier for Silent {
         self.ready.acquire().await.unwrap().forget();
     }
 
-    fn command<T>(&self, _call: &Call<T>) -> Result<Vec<Value>, StoreError> {
+    fn script_arguments<T>(&self, _call: &Call<T>) -> Result<Vec<Value>, StoreError> {
         Ok(Vec::new())
     }
 
-    async fn carry(&self, _command: Vec<Value>, _until: Instant, _names: usize) -> Result<Value, Uncarried> {
+    async fn call_script(&self, _command: Vec<Value>, _until: Instant, _names: usize) -> Result<Value, TransportError> {
         self.begun.fetch_add(1, Ordering::SeqCst);
         self.returns.acquire().await.unwrap().forget();
         self.returned.fetch_add(1, Ordering::SeqCst);
@@ -108,12 +108,13 @@ impl Carrier for Silent {
     }
 }
 
-/// So far apart that no pause of a busy machine takes one for another. Real time, as the batcher's clock is the system's.
+/// Deadlines so far apart that a pause of a busy machine does not confuse them. They are real time, since the batcher uses the
+/// system's clock.
 const SHORT: Duration = Duration::from_millis(250);
 const LONGER: Duration = Duration::from_millis(500);
 const LONG: Duration = Duration::from_secs(60);
 
-/// Waits for an answer, which must come `deadline` after it was asked for, and long before [`LONG`].
+/// Waits for an answer, which must come at least `deadline` after `taken`, and long before [`LONG`].
 async fn at_its_deadline<T>(taken: Instant, deadline: Duration, answered: oneshot::Receiver<T>) -> T {
     let answer = timeout(LONG / 6, answered).await.expect("an answer by the alarm").unwrap();
     assert!(taken.elapsed() >= deadline, "{:?} of {deadline:?}", taken.elapsed());
@@ -121,15 +122,15 @@ async fn at_its_deadline<T>(taken: Instant, deadline: Duration, answered: onesho
 }
 
 #[tokio::test]
-async fn a_request_under_way_is_answered_at_its_deadline_and_its_late_reply_is_nobodys() {
+async fn a_request_in_flight_is_answered_at_its_deadline_and_its_late_reply_is_dropped() {
     let (silent, batcher) = Silent::start(1);
     let taken = monotonic();
-    let answered = batcher.take(request("under way"), SHORT).unwrap();
+    let answered = batcher.take(request("in flight"), SHORT).unwrap();
     silent.is_asked().await;
     assert_eq!(at_its_deadline(taken, SHORT, answered).await, Err(StoreError::Deadline(SHORT)));
-    assert_eq!(silent.calls(), (1, 0), "the call is still out");
-    assert_eq!(batcher.waiting.load(Ordering::SeqCst), 0, "and keeps nobody's room");
-    // What comes now waits for that call, and gets the reply of its own.
+    assert_eq!(silent.calls(), (1, 0), "the call is still in flight");
+    assert_eq!(batcher.waiting.load(Ordering::SeqCst), 0, "and holds no place");
+    // The next request waits for that call, and gets the reply of its own call.
     let answered = batcher.take(request("next"), LONG).unwrap();
     silent.returns.add_permits(2);
     assert_eq!(answered.await.unwrap(), Err(StoreError::Refused(REFUSAL.to_owned())));
@@ -137,7 +138,7 @@ async fn a_request_under_way_is_answered_at_its_deadline_and_its_late_reply_is_n
 }
 
 #[tokio::test]
-async fn whoever_waits_behind_a_stuck_call_is_answered_at_its_own_deadline_the_shorter_one_first() {
+async fn requests_behind_a_stuck_call_are_answered_at_their_own_deadlines_the_shorter_one_first() {
     let (silent, batcher) = Silent::start(1);
     let mut stuck = batcher.take(request("stuck"), LONG).unwrap();
     silent.is_asked().await;
@@ -150,48 +151,48 @@ async fn whoever_waits_behind_a_stuck_call_is_answered_at_its_own_deadline_the_s
     assert_eq!(longer, Err(StoreError::Deadline(LONGER)));
     assert_eq!(batch, vec![Err(StoreError::Deadline(LONGER)); 2]);
     assert_eq!(silent.calls(), (1, 0), "none of them was sent");
-    assert!(stuck.try_recv().is_err(), "the one under way has time left");
+    assert!(stuck.try_recv().is_err(), "the one in flight has time left");
     silent.returns.add_permits(1);
     assert_eq!(stuck.await.unwrap(), Err(StoreError::Refused(REFUSAL.to_owned())));
     assert_eq!(batcher.waiting.load(Ordering::SeqCst), 0);
 }
 
 #[tokio::test]
-async fn a_batch_under_way_is_answered_whole_at_its_deadline() {
+async fn a_batch_in_flight_is_answered_whole_at_its_deadline() {
     let (silent, batcher) = Silent::start(1);
     let taken = monotonic();
-    // More than one call holds: the calls under way are full, and the rest of the batch waits behind them.
+    // More requests than the calls in flight hold, so that the rest of the batch waits behind them.
     let count = SCRIPT_NAMES_MAX * (CALLS_MAX + 1);
     let requests = (0..count).map(|place| request(&place.to_string())).collect();
     let answered = batcher.take_batch(requests, SHORT).unwrap();
     silent.is_asked().await;
     assert_eq!(at_its_deadline(taken, SHORT, answered).await, vec![Err(StoreError::Deadline(SHORT)); count]);
-    assert_eq!(silent.calls(), (CALLS_MAX, 0), "the calls are still out");
+    assert_eq!(silent.calls(), (CALLS_MAX, 0), "the calls are still in flight");
     assert_eq!(batcher.waiting.load(Ordering::SeqCst), 0);
 }
 
 #[tokio::test]
-async fn whoever_comes_before_calls_can_be_made_is_answered_at_its_deadline_or_sent_once_they_can() {
+async fn a_request_before_calls_can_be_made_is_answered_at_its_deadline_or_sent_once_they_can() {
     let (silent, batcher) = Silent::start(0);
-    let patient = batcher.take(request("patient"), LONG).unwrap();
+    let long = batcher.take(request("long"), LONG).unwrap();
     let taken = monotonic();
-    let hasty = batcher.take(request("hasty"), SHORT).unwrap();
-    assert_eq!(at_its_deadline(taken, SHORT, hasty).await, Err(StoreError::Deadline(SHORT)));
+    let short = batcher.take(request("short"), SHORT).unwrap();
+    assert_eq!(at_its_deadline(taken, SHORT, short).await, Err(StoreError::Deadline(SHORT)));
     assert_eq!(silent.calls(), (0, 0), "nothing was sent");
     silent.ready.add_permits(1);
     silent.returns.add_permits(1);
-    assert_eq!(patient.await.unwrap(), Err(StoreError::Refused(REFUSAL.to_owned())));
+    assert_eq!(long.await.unwrap(), Err(StoreError::Refused(REFUSAL.to_owned())));
     assert_eq!(silent.calls(), (1, 1));
 }
 
-/// Carries calls for one name only.
+/// A transport that takes calls for one name only.
 #[derive(Default)]
 struct OneByOne {
-    /// Names of each call.
+    /// The number of names of each call.
     names: Mutex<Vec<usize>>,
 }
 
-impl Carrier for OneByOne {
+impl ScriptTransport for OneByOne {
     type Queue<T: Waiter + Send> = Queue<T>;
 
     fn deadline(&self) -> Duration {
@@ -200,29 +201,29 @@ impl Carrier for OneByOne {
 
     async fn ready(&self) {}
 
-    fn command<T>(&self, _call: &Call<T>) -> Result<Vec<Value>, StoreError> {
+    fn script_arguments<T>(&self, _call: &Call<T>) -> Result<Vec<Value>, StoreError> {
         Ok(Vec::new())
     }
 
-    async fn carry(&self, _command: Vec<Value>, _until: Instant, names: usize) -> Result<Value, Uncarried> {
+    async fn call_script(&self, _command: Vec<Value>, _until: Instant, names: usize) -> Result<Value, TransportError> {
         lock(&self.names).push(names);
         tokio::task::yield_now().await;
-        Err(if names > 1 { Uncarried::Apart } else { StoreError::Refused(REFUSAL.to_owned()).into() })
+        Err(if names > 1 { TransportError::Split } else { StoreError::Refused(REFUSAL.to_owned()).into() })
     }
 }
 
 #[tokio::test]
-async fn a_call_that_cannot_be_carried_whole_is_carried_name_by_name() {
-    let carrier = Arc::new(OneByOne::default());
-    let batcher = Batcher::start(carrier.clone());
+async fn a_call_that_cannot_be_sent_whole_is_sent_name_by_name() {
+    let transport = Arc::new(OneByOne::default());
+    let batcher = Batcher::start(transport.clone());
     for round in 1..=3 {
         let requests = (0..100).map(|place| request(&(place % 40).to_string())).collect();
         let answers = batcher.take_batch(requests, LONG).unwrap().await.unwrap();
         assert_eq!(answers, vec![Err(StoreError::Refused(REFUSAL.to_owned())); 100]);
-        let names = lock(&carrier.names).clone();
+        let names = lock(&transport.names).clone();
         let alone = names.iter().filter(|names| **names == 1).count();
         let together: usize = names.iter().filter(|names| **names > 1).sum();
-        assert_eq!(alone, together, "each name of a call that came back went out once more: {names:?}");
+        assert_eq!(alone, together, "each name of a split call was sent once more: {names:?}");
         assert!(together >= 40 * round, "{names:?}");
         assert_eq!(batcher.waiting.load(Ordering::SeqCst), 0);
     }

@@ -1,4 +1,4 @@
-//! Which node of a Cluster has which slots, as one of them tells it.
+//! Asks a node of a Cluster which nodes have which slots.
 
 use std::time::Instant;
 
@@ -7,13 +7,13 @@ use fred::error::{Error, ErrorKind};
 use fred::interfaces::ClientLike;
 use fred::types::{ClusterHash, CustomCommand, Value};
 
-use super::super::connection::options;
-use super::super::target::Address;
+use crate::store::redis::connection::options;
+use crate::store::redis::target::Address;
 
-/// Slots of a Cluster.
+/// Number of slots of a Cluster.
 pub(super) const SLOTS: u16 = 16_384;
 
-/// Slots from one to another, both included, and who has them.
+/// The slots from `first` to `last`, both included, and the master that has them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Range {
     pub(super) first: u16,
@@ -21,15 +21,16 @@ pub(super) struct Range {
     pub(super) master: Address,
 }
 
-/// Asks a node. Errors: it does not answer by `until`, or it is cut off from the others, so that what it says is old.
+/// Asks a node for all ranges. Errors: it does not answer by `until`, or it reports that the Cluster is down. A node that is
+/// cut off from the others reports that, and its map may be old.
 pub(super) async fn ask(client: &Client, asked: &Address, until: Instant) -> Result<Vec<Range>, Error> {
     let options = options(until)?;
-    let question = |what| {
+    let query = |what| {
         let command = CustomCommand::new_static("CLUSTER", ClusterHash::FirstKey, false);
         let client = client.with_options(&options);
         async move { client.custom::<Value, Value>(command, vec![Value::from_static_str(what)]).await }
     };
-    let (info, slots) = tokio::try_join!(question("INFO"), question("SLOTS"))?;
+    let (info, slots) = tokio::try_join!(query("INFO"), query("SLOTS"))?;
     if !info.as_str().is_some_and(|info| info.contains("cluster_state:ok")) {
         return Err(Error::new(ErrorKind::Cluster, format!("{asked} says that the Cluster is down, or cannot see it")));
     }
@@ -37,7 +38,7 @@ pub(super) async fn ask(client: &Client, asked: &Address, until: Instant) -> Res
     ranges.ok_or_else(|| Error::new(ErrorKind::Cluster, format!("{asked} knows of no slots")))
 }
 
-/// What CLUSTER SLOTS replies; `None` when it has another shape.
+/// Parses the reply to CLUSTER SLOTS; `None` when it has another form.
 fn parse(slots: &Value, asked: &Address) -> Option<Vec<Range>> {
     let list = |value: &Value| match value {
         Value::Array(values) => Some(values.clone()),
@@ -48,7 +49,7 @@ fn parse(slots: &Value, asked: &Address) -> Option<Vec<Range>> {
         let [first, last, master, ..] = fields.as_slice() else { return None };
         let master = list(master)?;
         let [host, port, ..] = master.as_slice() else { return None };
-        // A node that does not know how it is reached leaves that out: as it was just now.
+        // A node that does not know its own address leaves it out. It is the one that was just asked.
         let host =
             host.as_str().filter(|host| !host.is_empty() && *host != "?").map_or(asked.host.clone(), |host| host.to_string());
         let slot = |value: &Value| value.as_u64().and_then(|slot| u16::try_from(slot).ok()).filter(|slot| *slot < SLOTS);
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn another_shape_is_none() {
+    fn a_reply_of_another_form_is_none() {
         let host = || Value::from_static_str("h");
         for slots in [
             Value::Null,

@@ -1,36 +1,41 @@
 -- Expiries collect garbage and nothing else, so they are coarse: a state that is fresh at fresh_at goes at the next multiple
--- of an eighth of its window, of a second at least. Most charges then leave the expiry as it was, and a write that leaves it
--- costs Redis a third of one that sets it.
-local function expiry_unit(window)
-  return math.max(math.floor(window / 8), 1000000)
-end
+-- of its unit, an eighth of its window, of a second at least. Most charges then leave the expiry as it was, and a write that
+-- leaves it costs Redis a third of one that sets it.
 
+--{ text_of
 -- An expiry as Redis takes it: whole milliseconds, and one more so that it never drops a key before its state says so.
 local function text_of(expires)
-  return string.format('%d', math.floor(expires / 1000) + 1)
+  return string.format('%d', floor(expires / 1000) + 1)
 end
+--}
 
--- The last expiry that was written: few stand in one call, and its text costs as much as a small command.
-local last_expires, last_text
-
--- Writes a packed state that expires then, where it stood in before, if anything did, which expired at expired. What Redis
--- says against it, if anything.
-local function write(key, before, value, expires, expired)
-  local reply
-  if expires == expired and #value == #before then
-    reply = try('SETRANGE', key, '0', value)
-  elseif expires == expired then
-    reply = try('SET', key, value, 'KEEPTTL')
-  else
-    if expires ~= last_expires then
-      last_expires, last_text = expires, text_of(expires)
-    end
-    if before then
-      reply = try('SET', key, value, 'PXAT', last_text)
+--{ write
+-- Sets write, which is made where a call first needs it; nearly all writes of most calls are the SETRANGE that stands where
+-- records are decided.
+if not write then
+--> text_of
+  -- The last expiry that was written: few stand in one call, and its text costs as much as a small command.
+  local last_expires, last_text
+  -- Writes a packed state that expires then, where it stood in before, if anything did, which expired at expired. What Redis
+  -- says against it, if anything.
+  write = function(key, before, value, expires, expired)
+    local reply
+    if expires == expired and #value == #before then
+      reply = try('SETRANGE', key, '0', value)
+    elseif expires == expired then
+      reply = try('SET', key, value, 'KEEPTTL')
     else
-      -- A key of another type was read as if it were not there; GET makes SET fail on it.
-      reply = try('SET', key, value, 'PXAT', last_text, 'GET')
+      if expires ~= last_expires then
+        last_expires, last_text = expires, text_of(expires)
+      end
+      if before then
+        reply = try('SET', key, value, 'PXAT', last_text)
+      else
+        -- A key of another type was read as if it were not there; GET makes SET fail on it.
+        reply = try('SET', key, value, 'PXAT', last_text, 'GET')
+      end
     end
+    return type(reply) == 'table' and reply.err
   end
-  return type(reply) == 'table' and reply.err
 end
+--}

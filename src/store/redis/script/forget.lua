@@ -1,6 +1,6 @@
 -- Deletes what is kept of a subject, for a Reset; a script of its own.
 --
--- KEYS     the index of the subject's logs, see general/log_index.lua; then every other key that it may have, if any is named.
+-- KEYS     the index of the subject's logs, see log_index.lua; then every other key that it may have, if any is named.
 -- ARGV[1]  the index as the caller read it, empty if there was none: the logs that it lists are among the keys.
 -- Reply    how many of the other keys there were; -1, and nothing is done, when the index is another one by now.
 if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then

@@ -2,7 +2,7 @@
 -- and are decided one after another in their order; the name's state is read once and, where it can be, written once.
 --
 -- KEYS     the name of each group's packed state, for groups that have one, in their order; then, group by group, the
---          names of logs, and after them their index, if one of their windows is not common; see general/log_index.lua. All
+--          names of logs, and after them their index, if one of their windows is not common; see log_index.lua. All
 --          keys of one group carry the same hash tag, and no two groups share a key.
 -- ARGV[1]  whole numbers, microseconds:
 --            where plans end I4, counted in bytes; plans B, then per plan: limits B, then per limit: kind B, precision B (0 if it
@@ -26,9 +26,14 @@
 -- Invariants: a peek writes nothing; a denial writes only a clamp; a refund of what was not used writes nothing; every key
 -- written gets an expiry, which only collects garbage: what counts is read from the value and the clock.
 --
--- Lua makes every function, and every variable that a function shares, anew in each call, which costs more than to decide.
--- So what most calls are made of, one charge each of names that have not been used otherwise, is decided in a loop in which
--- few are made and none per name; all else, by functions that are made when a name needs them.
+-- Lua makes every function, and every variable that a function shares, anew in each call, which costs more than to decide. So
+-- there are two ways to decide:
+--   the short way    for charges and peeks of one plan by names whose state is that plan's alone, in the order of its limits. It is
+--                    statements in loops (short/*.lua), and no functions are made but those that a call first needs.
+--   the general way  for all else: refunds, records of other plans beside the plan's own, several plans, logs beside records, and
+--                    whatever a clock that stepped back left (general.lua). It is functions, made where a call first needs them.
+-- Each algorithm has its rule in a file of its own, as statements that stand in both (the region `decide`). A token_bucket and a
+-- sliding_log have it a second time, for states that are rare and dear. script.rs puts the regions where they belong.
 
 local request, keys = ARGV[1], KEYS
 -- A request that contradicts itself was not made by this version: nothing that it says can be relied on.

@@ -1,4 +1,4 @@
-//! URLs that are understood, those that are refused, and what is never shown of any.
+//! URLs that are accepted, URLs that are refused, and passwords that are never shown.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn address(host: &str, port: u16) -> Address {
 }
 
 #[test]
-fn every_form_is_understood_and_shown_without_its_passwords() {
+fn every_form_is_accepted_and_shown_without_its_passwords() {
     for (url, shown) in [
         ("redis://localhost", "redis://localhost:6379"),
         ("redis://:canary@10.0.0.1:6380/3", "redis://10.0.0.1:6380/3"),
@@ -33,7 +33,7 @@ fn every_form_is_understood_and_shown_without_its_passwords() {
 }
 
 #[test]
-fn what_a_url_says_is_kept() {
+fn all_parts_of_a_url_are_kept() {
     let target =
         parse("rediss-sentinel://us%65r:p%40ss@a:1/2?sentinelServiceName=m&node=[::1]:8&sentinelUsername=u&sentinelPassword=p");
     assert_eq!((target.database, target.tls.is_some()), (Some(2), true));
@@ -46,7 +46,7 @@ fn what_a_url_says_is_kept() {
 }
 
 #[test]
-fn a_wrong_url_is_told_what_would_be_right() {
+fn the_error_for_a_wrong_url_says_what_would_be_right() {
     for (url, right) in [
         ("", "write redis://host:6379"),
         ("redis://", "names no host"),
@@ -74,7 +74,7 @@ fn a_wrong_url_is_told_what_would_be_right() {
 }
 
 #[test]
-fn a_mistake_repeats_no_password() {
+fn no_error_repeats_a_password() {
     for url in [
         "redis://canary:canary@h:bad",
         "redis://user:12?canary@h",
@@ -92,7 +92,7 @@ fn a_mistake_repeats_no_password() {
 }
 
 #[test]
-fn settings_beside_the_url_contradict_nothing_in_it() {
+fn settings_that_contradict_the_url_are_refused() {
     let mut plain = parse("redis://user:secret@h");
     assert!(plain.set_tls(Tls::default()).unwrap_err().contains("rediss"));
     assert!(plain.set_username("other".to_owned()).is_err());
@@ -109,7 +109,7 @@ fn settings_beside_the_url_contradict_nothing_in_it() {
 }
 
 #[test]
-fn a_prefix_of_names_is_short_plain_and_no_pattern() {
+fn a_key_prefix_is_short_and_has_no_special_characters() {
     let mut target = parse("redis://h");
     for right in ["", "shop:", "team-a/Prod_2.", &"p".repeat(KEY_PREFIX_BYTES_MAX)] {
         target.set_key_prefix(right).unwrap();

@@ -6,10 +6,11 @@ use std::time::Duration;
 use super::*;
 use crate::clock::monotonic;
 use crate::decision::{DecidedBy, Decision, Outcome};
+use crate::fuzz::fuzz;
 use crate::key::{Cost, Key};
 use crate::plan::{Anchor, OnStoreFailure, Plan, Rule};
-use crate::store::Ask;
-use crate::store::redis::call::Request;
+use crate::store::Check;
+use crate::store::redis::batcher::call::ScriptRequest;
 
 fn plan(algorithms: &[Algorithm]) -> Arc<Plan> {
     let limit = |algorithm: &Algorithm| Limit::new("limit", 1_000, Duration::from_secs(60), *algorithm).unwrap();
@@ -25,7 +26,7 @@ fn call() -> (Call<()>, Vec<Arc<Plan>>) {
     let mut call = Call::new(0);
     for (place, plan) in plans.iter().enumerate() {
         let (key, cost) = (Key::new(format!("k{place}")).unwrap(), Cost::new(3).unwrap());
-        let request = Request::of(&Ask { key, plan: plan.clone(), cost, mode: Mode::Charge }, "");
+        let request = ScriptRequest::of(&Check { key, plan: plan.clone(), cost, mode: Mode::Charge }, "");
         call.take(request, (), monotonic());
     }
     (call, plans.into())
@@ -34,12 +35,12 @@ fn call() -> (Call<()>, Vec<Arc<Plan>>) {
 #[test]
 fn fuzz_replies() {
     let (call, plans) = call();
-    bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
+    fuzz!("replies", Vec<u8>, |bytes: &Vec<u8>| {
         understood(bytes, &call, &plans);
     });
 }
 
-/// Replies of the right shape, with any numbers in it: else hardly one of a thousand would be understood.
+/// Replies of the right form, with any numbers in it: else hardly one of a thousand would be understood.
 #[test]
 fn fuzz_numbers_of_replies() {
     let (call, plans) = call();

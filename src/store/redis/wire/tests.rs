@@ -9,7 +9,7 @@ use super::*;
 use crate::clock::monotonic;
 use crate::plan::{Anchor, OnStoreFailure, Plan, Rule};
 use crate::store::redis::SCRIPT_NAMES_MAX;
-use crate::store::redis::call::{PLANS_MAX, REQUESTS_MAX, Request, SEARCHES_MAX};
+use crate::store::redis::batcher::call::{PLANS_MAX, REQUESTS_MAX, SEARCHES_MAX, ScriptRequest};
 
 /// What a packed call says of one name: its logs, whether it has a packed state, and its requests as plan, mode and cost.
 #[derive(Debug, PartialEq, Eq)]
@@ -91,7 +91,7 @@ fn check(plans: &[Arc<Plan>], requests: &[(prop::sample::Index, u64, u64, Mode)]
     let mut call = Call::new(requests.len());
     for (plan, name, cost, mode) in requests {
         let (plan, name) = (plan.get(plans).clone(), format!("{{plan:{}}}", name % names));
-        let request = Request { name, plan, cost: *cost, mode: *mode };
+        let request = ScriptRequest { name, plan, cost: *cost, mode: *mode };
         if call.has_room_for(&request) {
             call.take(request, (), monotonic());
         }
@@ -105,11 +105,11 @@ fn check(plans: &[Arc<Plan>], requests: &[(prop::sample::Index, u64, u64, Mode)]
     assert_eq!(plans.len(), call.plans.len());
     for (said, plan) in plans.iter().zip(&call.plans) {
         let mut limits: Vec<&Limit> = plan.plan.limits().iter().collect();
-        limits.sort_by_key(|limit| limit.shape().bytes());
+        limits.sort_by_key(|limit| limit.fingerprint().bytes());
         let meant = limits.into_iter().map(|limit| {
             let precision = if let Algorithm::SlidingWindow { precision } = limit.algorithm() { precision } else { 0 };
             let numbers = [limit.window_us(), limit.quota(), limit.capacity()];
-            let mut prefix = limit.shape().bytes().to_vec();
+            let mut prefix = limit.fingerprint().bytes().to_vec();
             if let Algorithm::TokenBucket { .. } = limit.algorithm() {
                 // Quotas here are below 2^16.
                 let [low, high, ..] = limit.quota().to_le_bytes();
@@ -154,7 +154,7 @@ fn plan_of(algorithm: Algorithm, window_ms: u64) -> Arc<Plan> {
 fn filled(plans: &[Arc<Plan>], name: impl Fn(usize) -> usize) -> usize {
     let mut call = Call::new(plans.len());
     for (index, plan) in plans.iter().enumerate() {
-        let request = Request { name: name(index).to_string(), plan: plan.clone(), cost: 1, mode: Mode::Charge };
+        let request = ScriptRequest { name: name(index).to_string(), plan: plan.clone(), cost: 1, mode: Mode::Charge };
         if call.has_room_for(&request) {
             call.take(request, (), monotonic());
         }
@@ -183,7 +183,7 @@ fn what_does_not_fit_its_bytes_is_refused() {
     let plan = plan_of(Algorithm::FixedWindow { anchor: Anchor::Clock }, 1_000);
     let packed = |cost| {
         let mut call = Call::new(1);
-        call.take(Request { name: "n".to_owned(), plan: plan.clone(), cost, mode: Mode::Charge }, (), monotonic());
+        call.take(ScriptRequest { name: "n".to_owned(), plan: plan.clone(), cost, mode: Mode::Charge }, (), monotonic());
         pack_call(&call)
     };
     assert!(packed((1 << 40) - 1).is_ok());
@@ -191,6 +191,6 @@ fn what_does_not_fit_its_bytes_is_refused() {
     let limits = vec![plan.limits()[0].clone(); 256];
     let plan = Arc::new(Plan { rule: Rule::Limits(limits), ..(*plan).clone() });
     let mut call = Call::new(1);
-    call.take(Request { name: "n".to_owned(), plan, cost: 1, mode: Mode::Charge }, (), monotonic());
+    call.take(ScriptRequest { name: "n".to_owned(), plan, cost: 1, mode: Mode::Charge }, (), monotonic());
     assert!(matches!(pack_call(&call), Err(StoreError::Refused(_))));
 }

@@ -1,0 +1,250 @@
+//! The harness: servers under test, the loads put on them, and what a decision then costs.
+
+mod process;
+mod redis;
+mod serve;
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::load::{self, Expect, Kind, Load, Shared};
+pub use process::{ECHO, Memory, Process, WORKERS};
+pub use redis::Redis;
+pub use serve::serve_echo;
+
+/// Before anything is counted: connections, allocators and the script's first load are over by then.
+pub const WARM_UP: Duration = Duration::from_secs(1);
+/// Requests in one call of a batch, and of the calls that touch every key before the run.
+pub const BATCH: usize = 100;
+/// Room for a million keys, eight limits each, in the embedded store.
+const MEMORY_STORE: &str = "memory:?capacity=2GiB";
+/// Length of a usual key: a number, a short UUID, an address.
+pub const KEY_BYTES: usize = 20;
+
+/// Plans that every run may ask by. Quotas are so large that nothing is denied, but for `denied`, where all is; that of a
+/// bucket makes a unit every 4 us.
+const PLANS: &str = "plans:
+  token_bucket: { limits: [ { quota: 900000000, window: 1h, algorithm: token_bucket } ] }
+  fixed_window: { limits: [ { quota: 1000000000, window: 1h, algorithm: fixed_window } ] }
+  first_request: { limits: [ { quota: 1000000000, window: 1h, algorithm: fixed_window, anchor: first_request } ] }
+  sliding_window: { limits: [ { quota: 1000000000, window: 1h } ] }
+  sliding_counter: { limits: [ { quota: 1000000, window: 1h, algorithm: sliding_counter } ] }
+  sliding_log: { limits: [ { quota: 1000, window: 1s, algorithm: sliding_log } ] }
+  two_limits: { limits: [ { quota: 1000000000, window: 1h, algorithm: fixed_window }, { quota: 1000000000, window: 1d } ] }
+  unlimited: { unlimited: true }
+  denied: { limits: [ { quota: 1, window: 1d, algorithm: token_bucket } ] }
+";
+
+/// What answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Server {
+    /// The same RPCs without a decision; see [`crate::echo`].
+    Echo,
+    /// tollgate on its embedded store.
+    Memory,
+    /// tollgate on Redis.
+    Redis,
+}
+
+/// How calls come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    pub kind: Kind,
+    pub connections: usize,
+    /// Calls in flight on each.
+    pub in_flight: usize,
+}
+
+/// One thing to measure.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    pub server: Server,
+    pub shape: Shape,
+    pub keys: usize,
+    pub key_bytes: usize,
+    pub plan: String,
+    pub expect: Expect,
+}
+
+/// What it cost.
+#[derive(Debug, Clone)]
+pub struct Row {
+    pub name: String,
+    pub shape: Shape,
+    pub server: Server,
+    /// CPU microseconds a decision.
+    pub server_us: f64,
+    pub redis_us: f64,
+    pub per_second: f64,
+    /// Of a call: p50, p99, p99.9, in microseconds.
+    pub latency_us: [f64; 3],
+    pub script_calls: f64,
+    /// Share of the decisions that the deny cache took, 0 to 1.
+    pub by_deny_cache: f64,
+    /// Of the server alone.
+    pub memory: Memory,
+    pub errors: u64,
+    /// What was wrong with the first of them.
+    pub complaint: Option<String>,
+}
+
+/// Everything that stays from one scenario to the next.
+pub struct Harness {
+    pub redis: Redis,
+    config: PathBuf,
+    pub measured: Duration,
+    workers: NonZeroUsize,
+    _directory: tempfile::TempDir,
+}
+
+impl Shape {
+    pub const fn new(kind: Kind, connections: usize, in_flight: usize) -> Self {
+        Self { kind, connections, in_flight }
+    }
+
+    /// Such as `unary 8x6`: calls of that kind over 8 connections, 6 in flight on each.
+    pub fn name(&self) -> String {
+        let kind = match self.kind {
+            Kind::Unary => "unary".to_owned(),
+            Kind::Batch(size) => format!("batch of {size}"),
+            Kind::Stream => "stream".to_owned(),
+        };
+        format!("{kind} {}x{}", self.connections, self.in_flight)
+    }
+}
+
+impl Scenario {
+    /// Usual keys under a plan: all denied under `denied`, else all allowed.
+    pub fn new(server: Server, shape: Shape, keys: usize, plan: &str) -> Self {
+        let expect = if plan == "denied" { Expect::Denied } else { Expect::Allowed };
+        Self { server, shape, keys, key_bytes: KEY_BYTES, plan: plan.to_owned(), expect }
+    }
+
+    pub fn name(&self) -> String {
+        let server = match self.server {
+            Server::Echo => return format!("echo, {}", self.shape.name()),
+            Server::Memory => "memory",
+            Server::Redis => "redis",
+        };
+        let keys = if self.keys == 1 { "one key".to_owned() } else { format!("{} keys", thousands(self.keys)) };
+        format!("{server}, {}, {keys}, {}", self.shape.name(), self.plan)
+    }
+
+    pub fn load(&self, address: &str) -> Load {
+        Load {
+            address: address.to_owned(),
+            kind: self.shape.kind,
+            plan: self.plan.clone(),
+            keys: self.keys,
+            key_bytes: self.key_bytes,
+            connections: self.shape.connections,
+            in_flight: self.shape.in_flight,
+            // An echo allows everything.
+            expect: if self.server == Server::Echo { Expect::Allowed } else { self.expect },
+            calls_max: None,
+        }
+    }
+}
+
+impl Row {
+    pub fn sum_us(&self) -> f64 {
+        self.server_us + self.redis_us
+    }
+}
+
+impl Harness {
+    /// A harness whose measurements last as long as `measured` each, of servers with so many workers.
+    pub fn new(measured: Duration, workers: NonZeroUsize) -> Self {
+        let directory = tempfile::tempdir().expect("there is room for a temporary folder");
+        let redis = Redis::start(directory.path());
+        let config = directory.path().join("tollgate.yaml");
+        let harness = Self { redis, config, measured, workers, _directory: directory };
+        harness.configure("");
+        harness
+    }
+
+    /// Adds plans (lines of YAML) to the usual ones, for servers started from now on.
+    pub fn configure(&self, plans: &str) {
+        std::fs::write(&self.config, format!("{PLANS}{plans}")).expect("there is room for a config file");
+    }
+
+    /// Starts a server on an empty store.
+    pub fn start(&mut self, server: Server) -> Process {
+        match server {
+            Server::Echo => Process::echo(self.workers),
+            Server::Memory => Process::tollgate(&self.config, MEMORY_STORE, self.workers),
+            Server::Redis => {
+                self.redis.flush();
+                Process::tollgate(&self.config, &self.redis.url(), self.workers)
+            }
+        }
+    }
+
+    /// Asks once for every key of a scenario, so that none is new in the run, and a key with a quota of 1 has used it.
+    pub async fn touch(&self, scenario: &Scenario, server: &Process) -> Result<(), String> {
+        let (connections, calls) = (1, scenario.keys.div_ceil(BATCH) as u64);
+        let load = Load {
+            kind: Kind::Batch(BATCH),
+            connections,
+            in_flight: 1,
+            expect: Expect::Decision,
+            calls_max: Some(calls),
+            ..scenario.load(&server.address)
+        };
+        match load::complete(&load).await?.complaint {
+            None => Ok(()),
+            Some(complaint) => Err(format!("while the keys were touched: {complaint}")),
+        }
+    }
+
+    /// Measures a scenario on a server of its own.
+    pub async fn measure(&mut self, scenario: &Scenario) -> Result<Row, String> {
+        let server = self.start(scenario.server);
+        self.touch(scenario, &server).await?;
+        let load = scenario.load(&server.address);
+        load::run(&load, async |shared| self.count(scenario, &server, shared).await).await
+    }
+
+    async fn count(&mut self, scenario: &Scenario, server: &Process, shared: &Shared) -> Row {
+        tokio::time::sleep(WARM_UP).await;
+        // Errors of the warm-up are errors too.
+        let early = shared.take();
+        let scripts = self.redis.script_calls();
+        let (server_us, redis_us, began) = (server.cpu_us(), self.redis.process.cpu_us(), Instant::now());
+        tokio::time::sleep(self.measured).await;
+        let tally = shared.take();
+        let (server_us, redis_us) = (server.cpu_us() - server_us, self.redis.process.cpu_us() - redis_us);
+        let (took, scripts) = (began.elapsed(), self.redis.script_calls() - scripts);
+        let decisions = tally.decisions as f64;
+        let on_redis = if scenario.server == Server::Redis { 1.0 } else { 0.0 };
+        Row {
+            name: scenario.name(),
+            shape: scenario.shape,
+            server: scenario.server,
+            server_us: server_us / decisions,
+            // An idle Redis ticks; that is no server's cost.
+            redis_us: redis_us / decisions * on_redis,
+            per_second: decisions / took.as_secs_f64(),
+            latency_us: [0.5, 0.99, 0.999].map(|quantile| tally.latency_us(quantile)),
+            script_calls: scripts as f64 / decisions,
+            by_deny_cache: tally.by_deny_cache as f64 / decisions,
+            memory: server.memory(),
+            errors: early.errors + tally.errors,
+            complaint: early.complaint.or(tally.complaint),
+        }
+    }
+}
+
+/// A number with a comma between its thousands.
+pub fn thousands(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}

@@ -1,0 +1,102 @@
+//! What can be run: which scenarios, in which order, and what is said about them.
+
+mod growth;
+mod headline;
+mod paced;
+mod soak;
+
+use crate::harness::{BATCH, Harness, Scenario, Server, Shape};
+use crate::load::Kind;
+
+pub use growth::growth;
+pub use headline::headline;
+pub use paced::paced;
+pub use soak::soak;
+
+/// Keys where many are asked for: more than any cache line, batch or script call holds, and each is asked often.
+pub const MANY: usize = 10_000;
+/// The usual load: 48 unary calls in flight over 8 connections.
+pub const USUAL: Shape = Shape::new(Kind::Unary, 8, 6);
+/// An idle server: one call after another.
+const IDLE: Shape = Shape::new(Kind::Unary, 1, 1);
+const BATCHES: Shape = Shape::new(Kind::Batch(BATCH), 8, 1);
+const STREAMS: Shape = Shape::new(Kind::Stream, 8, 16);
+
+/// Every shape: 1, 8, 48 and 256 unary calls in flight. At most 32 batches, because 4,096 requests may wait for the store
+/// and more are refused by design; streams as they are meant, with 16 in flight on each.
+const SHAPES: [Shape; 9] = [
+    IDLE,
+    Shape::new(Kind::Unary, 8, 1),
+    USUAL,
+    Shape::new(Kind::Unary, 8, 32),
+    Shape::new(Kind::Batch(BATCH), 1, 1),
+    BATCHES,
+    Shape::new(Kind::Batch(BATCH), 8, 4),
+    Shape::new(Kind::Stream, 1, 16),
+    STREAMS,
+];
+
+/// Plans that the algorithms are measured by.
+const ALGORITHMS: [&str; 8] = [
+    "unlimited",
+    "token_bucket",
+    "fixed_window",
+    "first_request",
+    "sliding_window",
+    "sliding_counter",
+    "sliding_log",
+    "two_limits",
+];
+
+pub fn echo(shape: Shape) -> Scenario {
+    Scenario::new(Server::Echo, shape, MANY, "token_bucket")
+}
+
+/// Store x keys x outcome in every shape, each shape after its echo.
+pub fn combinations() -> Vec<Scenario> {
+    let mut scenarios = Vec::new();
+    for shape in SHAPES {
+        scenarios.push(echo(shape));
+        for server in [Server::Memory, Server::Redis] {
+            for keys in [1, MANY] {
+                scenarios.extend(["token_bucket", "denied"].map(|plan| Scenario::new(server, shape, keys, plan)));
+            }
+        }
+    }
+    scenarios
+}
+
+/// The rows that docs/benchmarks.md quotes.
+pub fn quick() -> Vec<Scenario> {
+    vec![
+        echo(USUAL),
+        Scenario::new(Server::Memory, USUAL, MANY, "token_bucket"),
+        Scenario::new(Server::Redis, USUAL, MANY, "token_bucket"),
+        Scenario::new(Server::Redis, USUAL, 1, "token_bucket"),
+        Scenario::new(Server::Redis, USUAL, 1, "denied"),
+        Scenario::new(Server::Redis, USUAL, MANY, "denied"),
+        echo(BATCHES),
+        Scenario::new(Server::Redis, BATCHES, MANY, "token_bucket"),
+        echo(STREAMS),
+        Scenario::new(Server::Redis, STREAMS, MANY, "token_bucket"),
+        echo(IDLE),
+        Scenario::new(Server::Redis, IDLE, 1, "token_bucket"),
+    ]
+}
+
+pub fn algorithms() -> Vec<Scenario> {
+    let stores = [Server::Memory, Server::Redis];
+    let rows = stores.into_iter().flat_map(|server| ALGORITHMS.map(|plan| Scenario::new(server, USUAL, MANY, plan)));
+    [echo(USUAL)].into_iter().chain(rows).collect()
+}
+
+/// What is printed beside a table: what Redis itself needs, and what a server takes that does nothing.
+pub fn beside(harness: &mut Harness) {
+    let round_trip_us = harness.redis.round_trip_us();
+    let (increment_us, per_second) = harness.redis.increment();
+    let idle = |harness: &mut Harness, server| harness.start(server).memory().now_kib as f64 / 1024.0;
+    let (memory, redis) = (idle(harness, Server::Memory), idle(harness, Server::Redis));
+    println!("\nRedis, native INCR pipelined by 32: {increment_us:.2} us of its CPU each, {per_second:.0} a second.");
+    println!("Redis, round trip of a PING: {round_trip_us:.0} us at p50.");
+    println!("tollgate, resident when idle: {memory:.1} MiB on memory, {redis:.1} MiB on Redis.");
+}

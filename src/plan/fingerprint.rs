@@ -1,0 +1,184 @@
+//! A limit's fingerprint, and its encoding in Redis.
+
+use smallvec::SmallVec;
+
+use super::limit::{Algorithm, Anchor, PRECISION_DEFAULT};
+
+/// The longest window with millisecond resolution (24.8 days); longer ones have a resolution of a second. See
+/// [`LimitFingerprint`].
+pub(super) const MILLISECOND_WINDOW_MAX: u64 = (1 << 31) - 1;
+
+/// A limit's fingerprint: algorithm, anchor, precision and window, but not quota and burst. So an edit of quota or burst keeps
+/// the key's usage, and any other edit starts the limit fresh.
+///
+/// It has 40 bits and no collisions. The upper byte is the kind, or 128 plus the precision of a `sliding_window`. The lower 32
+/// bits hold the window: in milliseconds up to 2^31 - 1, or in seconds with the top bit set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LimitFingerprint(u64);
+
+impl LimitFingerprint {
+    pub(super) fn of(algorithm: Algorithm, window_us: u64) -> Self {
+        let tag = match algorithm {
+            Algorithm::SlidingWindow { precision } => PRECISE | precision,
+            other => kind(other),
+        };
+        Self(u64::from(tag) << 32 | window_code(window_us / 1_000))
+    }
+
+    /// Encodes the fingerprint in five bytes, for use in memory.
+    pub fn to_fixed_bytes(self) -> [u8; 5] {
+        let [b0, b1, b2, b3, b4, ..] = self.0.to_le_bytes();
+        [b0, b1, b2, b3, b4]
+    }
+
+    /// Decodes the result of [`Self::to_fixed_bytes`].
+    pub fn from_fixed_bytes([b0, b1, b2, b3, b4]: [u8; 5]) -> Self {
+        Self(u64::from_le_bytes([b0, b1, b2, b3, b4, 0, 0, 0]))
+    }
+
+    /// The window, in microseconds.
+    pub fn window_us(self) -> u64 {
+        let window = self.0 & u64::from(u32::MAX);
+        if window <= MILLISECOND_WINDOW_MAX { window * 1_000 } else { (window - MILLISECOND_WINDOW_MAX - 1) * 1_000_000 }
+    }
+
+    /// Encodes the fingerprint for Redis in 1 to 6 bytes. No encoding is a prefix of another.
+    /// - A head: the kind, and in five bits the window's index in [`COMMON_WINDOWS_MS`], or 31 for no common window.
+    /// - The precision, unless it is the default.
+    /// - The window, least significant byte first, unless it is common.
+    pub fn bytes(self) -> SmallVec<[u8; 6]> {
+        let [w0, w1, w2, w3, tag, ..] = self.0.to_le_bytes();
+        let kind = match tag {
+            tag if tag < PRECISE => tag,
+            tag => kind(Algorithm::SlidingWindow { precision: tag - PRECISE }),
+        };
+        let mut windows = COMMON_WINDOWS_MS.iter().zip(0..NOT_COMMON);
+        let place = windows.find(|(ms, _)| window_code(**ms) == self.0 & u64::from(u32::MAX)).map(|(_, place)| place);
+        let mut bytes = SmallVec::new();
+        bytes.push(kind | place.unwrap_or(NOT_COMMON) << 3);
+        if kind == KIND_SLIDING_WINDOW_OTHER {
+            bytes.push(tag - PRECISE);
+        }
+        if place.is_none() {
+            bytes.extend([w0, w1, w2, w3]);
+        }
+        bytes
+    }
+}
+
+fn window_code(milliseconds: u64) -> u64 {
+    if milliseconds <= MILLISECOND_WINDOW_MAX { milliseconds } else { 1 << 31 | (milliseconds / 1_000) }
+}
+
+/// Three bits that identify the algorithm, its anchor, and whether the precision is the default.
+pub(super) fn kind(algorithm: Algorithm) -> u8 {
+    match algorithm {
+        Algorithm::FixedWindow { anchor: Anchor::Clock } => 0,
+        Algorithm::FixedWindow { anchor: Anchor::FirstRequest } => 1,
+        // Not 2: earlier versions stored buckets without their rate under that number.
+        Algorithm::TokenBucket { .. } => 7,
+        Algorithm::SlidingCounter => 3,
+        Algorithm::SlidingWindow { precision: PRECISION_DEFAULT } => 4,
+        Algorithm::SlidingWindow { .. } => KIND_SLIDING_WINDOW_OTHER,
+        Algorithm::SlidingLog => 6,
+    }
+}
+
+const KIND_SLIDING_WINDOW_OTHER: u8 = 5;
+
+/// Flag in a fingerprint's upper byte: the other seven bits are a precision, which is below this number.
+const PRECISE: u8 = 128;
+
+/// In place of an index into [`COMMON_WINDOWS_MS`]: the window is not common. The largest number of five bits.
+const NOT_COMMON: u8 = 31;
+
+const SECOND_MS: u64 = 1_000;
+const MINUTE_MS: u64 = 60 * SECOND_MS;
+const HOUR_MS: u64 = 60 * MINUTE_MS;
+const DAY_MS: u64 = 24 * HOUR_MS;
+
+/// Common windows, in milliseconds. In Redis they cost no extra byte. Other windows cost four, which moves a key into the
+/// allocator's next size. The order is part of the stored format and must never change.
+pub const COMMON_WINDOWS_MS: [u64; 31] = [
+    SECOND_MS,
+    2 * SECOND_MS,
+    5 * SECOND_MS,
+    10 * SECOND_MS,
+    15 * SECOND_MS,
+    20 * SECOND_MS,
+    30 * SECOND_MS,
+    MINUTE_MS,
+    2 * MINUTE_MS,
+    5 * MINUTE_MS,
+    10 * MINUTE_MS,
+    15 * MINUTE_MS,
+    20 * MINUTE_MS,
+    30 * MINUTE_MS,
+    HOUR_MS,
+    2 * HOUR_MS,
+    3 * HOUR_MS,
+    4 * HOUR_MS,
+    6 * HOUR_MS,
+    8 * HOUR_MS,
+    12 * HOUR_MS,
+    DAY_MS,
+    2 * DAY_MS,
+    3 * DAY_MS,
+    7 * DAY_MS,
+    14 * DAY_MS,
+    28 * DAY_MS,
+    30 * DAY_MS,
+    31 * DAY_MS,
+    90 * DAY_MS,
+    365 * DAY_MS,
+];
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::plan::{Limit, WINDOW_MAX, WINDOW_MIN};
+
+    const MINUTE: Duration = Duration::from_secs(60);
+    const FIXED: Algorithm = Algorithm::FixedWindow { anchor: Anchor::Clock };
+
+    #[test]
+    fn fingerprints_differ_by_all_but_quota_and_burst_and_hold_their_window() {
+        let fingerprint = |quota, window, algorithm| Limit::new("l", quota, window, algorithm).unwrap().fingerprint();
+        let fingerprints = [
+            fingerprint(1, MINUTE, FIXED),
+            fingerprint(1, MINUTE, Algorithm::FixedWindow { anchor: Anchor::FirstRequest }),
+            fingerprint(1, MINUTE, Algorithm::SlidingLog),
+            fingerprint(1, MINUTE, Algorithm::SlidingCounter),
+            fingerprint(1, MINUTE, Algorithm::TokenBucket { burst: 1 }),
+            fingerprint(1, MINUTE, Algorithm::SlidingWindow { precision: 2 }),
+            fingerprint(1, MINUTE, Algorithm::SlidingWindow { precision: 64 }),
+            fingerprint(1, MINUTE * 2, FIXED),
+            fingerprint(1, Duration::from_secs(60 * 24 * 3600), FIXED),
+            fingerprint(1, Duration::from_millis(60 * 24 * 3600), FIXED),
+        ];
+        for (i, a) in fingerprints.iter().enumerate() {
+            assert!(fingerprints[i + 1..].iter().all(|b| a != b && a.bytes() != b.bytes()), "{a:?}");
+        }
+        for window in [MINUTE, MINUTE * 2, Duration::from_secs(60 * 24 * 3600), WINDOW_MIN, WINDOW_MAX] {
+            let fingerprint = fingerprint(1, window, FIXED);
+            let read = LimitFingerprint::from_fixed_bytes(fingerprint.to_fixed_bytes());
+            assert_eq!((read, u128::from(fingerprint.window_us())), (fingerprint, window.as_micros()));
+        }
+        // One byte for a common window, and no encoding is a prefix of another.
+        assert_eq!((fingerprints[0].bytes().len(), fingerprints[5].bytes().len(), fingerprints[8].bytes().len()), (1, 2, 5));
+        assert_eq!(
+            fingerprint(1, MINUTE, Algorithm::TokenBucket { burst: 1 }),
+            fingerprint(9, MINUTE, Algorithm::TokenBucket { burst: 5 })
+        );
+    }
+
+    #[test]
+    fn a_common_window_above_24_days_is_encoded_by_its_index() {
+        let fingerprint = |days: u64| LimitFingerprint::of(FIXED, days * 24 * 3_600 * 1_000_000).bytes();
+        assert_eq!(fingerprint(28)[..], [26 << 3]);
+        assert_eq!(fingerprint(365)[..], [30 << 3]);
+        assert_eq!(fingerprint(29)[..], [&[31 << 3][..], &((1 << 31) | (29 * 24 * 3_600_u32)).to_le_bytes()].concat());
+    }
+}

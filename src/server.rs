@@ -1,0 +1,45 @@
+//! What gRPC and HTTP both use: addresses, listeners, sockets, admission of connections, the worker pool, and HTTP/2
+//! connections.
+//!
+//! Knows no protocol above HTTP/2 and no limits. The callers pass in the services to serve.
+
+mod acceptor;
+mod admission;
+mod authority;
+mod aux_server;
+pub(crate) mod connection;
+mod listener;
+pub(crate) mod pool;
+mod preface;
+mod socket;
+
+use std::io;
+
+pub(crate) use acceptor::accept;
+pub(crate) use admission::{AdmissionPermit, Usage};
+pub(crate) use aux_server::AuxServer;
+pub(crate) use connection::stopped;
+pub use listener::{Address, AddressError, BindError, Listener};
+pub use pool::{CONNECTIONS_MAX, Connections};
+pub(crate) use socket::{Accepted, Socket};
+
+/// How a server ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drained {
+    /// Every call was answered and every connection closed.
+    Clean,
+    /// Some connection did not close in time and was cut.
+    Cut,
+}
+
+/// Why a server ended without being asked to. A server that cannot be reached, or only in part, ends so that it is
+/// replaced.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// A listener failed for good.
+    #[error("the listener at {0} failed: {1}")]
+    Listener(Address, io::Error),
+    /// The thread of a worker panicked. Standard error has the panic message.
+    #[error("a worker ended")]
+    Worker,
+}

@@ -1,0 +1,277 @@
+//! Decides which connections are let in when the maximum is open.
+//!
+//! A new connection replaces idle ones, taken from the peer that has most. So a peer that opens connections and leaves them
+//! idle keeps no other peer out.
+//!
+//! A connection that was used since the last search is spared while others are idle. If none is idle, new connections are
+//! refused.
+//!
+//! No network address gets the last eighth of all places. Probes come from another address, so they find a place.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+/// One address may not take the last 1/`KEPT` of all places.
+const KEPT: usize = 8;
+/// When the places are full, up to 1/`FREED` of them are freed at once, since finding idle connections takes a search of
+/// all.
+const FREED: usize = 64;
+/// Bytes of an IPv6 address that identify a peer; a host has all addresses below that prefix. Source: RFC 6177.
+const NETWORK_BYTES: usize = 8;
+
+/// The peer that a connection is counted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Peer {
+    /// A process on this host, through a Unix socket.
+    Local,
+    /// An IPv4 address.
+    V4([u8; 4]),
+    /// The first 64 bits of an IPv6 address.
+    V6([u8; NETWORK_BYTES]),
+}
+
+impl From<IpAddr> for Peer {
+    fn from(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Self::V4(address.octets()),
+            IpAddr::V6(address) => {
+                let [a, b, c, d, e, f, g, h, ..] = address.octets();
+                Self::V6([a, b, c, d, e, f, g, h])
+            }
+        }
+    }
+}
+
+/// Gives out places for connections. Clones share them.
+#[derive(Clone)]
+pub(crate) struct Admission(Arc<AdmissionState>);
+
+struct AdmissionState {
+    capacity: usize,
+    occupancy: Mutex<Occupancy>,
+}
+
+#[derive(Default)]
+struct Occupancy {
+    /// All admitted connections in order of arrival, including those asked to close.
+    admissions: BTreeMap<u64, (Peer, Arc<Usage>)>,
+    /// How many of them were asked to close.
+    closing: usize,
+    /// Connections of each peer, without those asked to close.
+    by_peer: HashMap<Peer, usize>,
+    next: u64,
+}
+
+impl Admission {
+    /// Allows `capacity` connections.
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self(Arc::new(AdmissionState { capacity, occupancy: Mutex::default() }))
+    }
+
+    /// Returns a place for a connection of `peer`, if one is free or can be freed.
+    pub(crate) fn admit(&self, peer: Peer) -> Option<AdmissionPermit> {
+        let mut occupancy = self.0.lock();
+        let share = self.0.capacity - self.0.capacity / KEPT;
+        let has_share = peer != Peer::Local && occupancy.by_peer.get(&peer).is_some_and(|count| *count >= share);
+        if has_share || occupancy.not_closing() >= self.0.capacity {
+            let freed = (self.0.capacity / FREED).max(1);
+            let freed_some = occupancy.closing < freed * 2 && occupancy.close_idle(has_share.then_some(peer), freed);
+            if !freed_some {
+                return None;
+            }
+        }
+        let (id, usage) = (occupancy.next, Arc::<Usage>::default());
+        occupancy.next += 1;
+        *occupancy.by_peer.entry(peer).or_default() += 1;
+        occupancy.admissions.insert(id, (peer, usage.clone()));
+        Some(AdmissionPermit { places: self.0.clone(), id, usage })
+    }
+}
+
+impl AdmissionState {
+    fn lock(&self) -> MutexGuard<'_, Occupancy> {
+        self.occupancy.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Occupancy {
+    fn not_closing(&self) -> usize {
+        self.admissions.len() - self.closing
+    }
+
+    /// Asks up to `most` idle connections of one peer to close. That is `peer`, or else the peer with most connections
+    /// among those with an idle one. Returns whether there was any.
+    fn close_idle(&mut self, peer: Option<Peer>, most: usize) -> bool {
+        let idle: Vec<(Peer, Arc<Usage>)> = self.admissions.values().filter(|(_, usage)| usage.is_idle()).cloned().collect();
+        let count = |peer: &Peer| self.by_peer.get(peer).copied().unwrap_or_default();
+        let Some(peer) = peer.or_else(|| idle.iter().map(|(peer, _)| *peer).max_by_key(count)) else { return false };
+        let (used, unused): (Vec<_>, Vec<_>) =
+            idle.into_iter().filter(|(of, _)| *of == peer).map(|(_, usage)| usage).partition(|usage| usage.was_used());
+        let chosen: Vec<_> = if unused.is_empty() { used } else { unused }.into_iter().take(most).collect();
+        for usage in &chosen {
+            self.closing += 1;
+            self.forget(peer);
+            usage.closing.store(true, Ordering::Relaxed);
+            usage.close.notify_one();
+        }
+        !chosen.is_empty()
+    }
+
+    fn forget(&mut self, peer: Peer) {
+        if let Some(count) = self.by_peer.get_mut(&peer) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_peer.remove(&peer);
+            }
+        }
+    }
+}
+
+/// Whether a connection is in use, as recorded by the connection itself.
+#[derive(Default)]
+pub(crate) struct Usage {
+    /// Calls in progress. Only one thread writes it.
+    busy: AtomicUsize,
+    /// Whether a call began since the last search for idle connections.
+    used: AtomicBool,
+    closing: AtomicBool,
+    close: Notify,
+}
+
+impl Usage {
+    /// Records the begin of a call.
+    pub(crate) fn begin(&self) {
+        self.busy.store(self.busy.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.used.store(true, Ordering::Relaxed);
+    }
+
+    /// Records the end of a call.
+    pub(crate) fn end(&self) {
+        self.busy.store(self.busy.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.busy.load(Ordering::Relaxed) == 0 && !self.closing.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether a call began since this was last asked. Called once per search.
+    fn was_used(&self) -> bool {
+        self.used.swap(false, Ordering::Relaxed)
+    }
+}
+
+/// A connection's place. Dropping it gives the place back.
+pub(crate) struct AdmissionPermit {
+    places: Arc<AdmissionState>,
+    id: u64,
+    usage: Arc<Usage>,
+}
+
+impl AdmissionPermit {
+    /// The record of use, which the connection writes.
+    pub(crate) fn usage(&self) -> Arc<Usage> {
+        self.usage.clone()
+    }
+
+    /// Waits until the connection is asked to close to make room.
+    pub(crate) async fn close_requested(&self) {
+        self.usage.close.notified().await;
+    }
+}
+
+impl Drop for AdmissionPermit {
+    fn drop(&mut self) {
+        let mut occupancy = self.places.lock();
+        let Some((peer, usage)) = occupancy.admissions.remove(&self.id) else { return };
+        if usage.closing.load(Ordering::Relaxed) {
+            occupancy.closing -= 1;
+        } else {
+            occupancy.forget(peer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(number: u8) -> Peer {
+        Peer::V4([10, 0, 0, number])
+    }
+
+    fn is_closing(admission: &AdmissionPermit) -> bool {
+        admission.usage.closing.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn no_address_takes_the_last_places_and_processes_of_this_host_may() {
+        let admission = Admission::new(64);
+        let crowd: Vec<AdmissionPermit> = (0..56).filter_map(|_| admission.admit(peer(1))).collect();
+        crowd.iter().for_each(|admission| admission.usage.begin());
+        assert!(admission.admit(peer(1)).is_none());
+        let others: Vec<AdmissionPermit> = (0..8).filter_map(|_| admission.admit(peer(2))).collect();
+        assert_eq!((crowd.len(), others.len()), (56, 8));
+        let local = Admission::new(64);
+        let all: Vec<AdmissionPermit> = (0..64).filter_map(|_| local.admit(Peer::Local)).collect();
+        assert_eq!(all.len(), 64);
+    }
+
+    #[test]
+    fn when_full_the_oldest_idle_connection_of_the_peer_with_most_is_closed() {
+        let admission = Admission::new(16);
+        let few: Vec<AdmissionPermit> = (0..3).filter_map(|_| admission.admit(peer(1))).collect();
+        let many: Vec<AdmissionPermit> = (0..13).filter_map(|_| admission.admit(peer(2))).collect();
+        many[0].usage.begin();
+        many[1].usage.begin();
+        many[1].usage.end();
+        let newcomer = admission.admit(peer(3)).unwrap();
+        assert!(is_closing(&many[2]) && many.iter().filter(|admission| is_closing(admission)).count() == 1);
+        assert!(!few.iter().any(is_closing) && !is_closing(&newcomer));
+    }
+
+    #[test]
+    fn busy_connections_keep_their_places_and_recently_used_ones_are_spared_while_others_are_idle() {
+        let admission = Admission::new(4);
+        let all: Vec<AdmissionPermit> = (0..4).filter_map(|_| admission.admit(Peer::Local)).collect();
+        all.iter().for_each(|admission| admission.usage.begin());
+        assert!(admission.admit(Peer::Local).is_none());
+        all.iter().for_each(|admission| admission.usage.end());
+        // All were used, so the oldest is closed. The next search finds that none was used since.
+        let first = admission.admit(Peer::Local).unwrap();
+        assert!(is_closing(&all[0]));
+        all[1].usage.begin();
+        all[1].usage.end();
+        let _second = admission.admit(Peer::Local).unwrap();
+        assert!(!is_closing(&all[1]) && is_closing(&all[2]) && !is_closing(&first));
+    }
+
+    #[test]
+    fn every_place_is_given_back_whether_its_connection_was_asked_to_close_or_not() {
+        let admission = Admission::new(2);
+        for _ in 0..100 {
+            let _permits: Vec<AdmissionPermit> = (0..3).filter_map(|number| admission.admit(peer(number))).collect();
+        }
+        let occupancy = admission.0.lock();
+        assert_eq!((occupancy.admissions.len(), occupancy.closing, occupancy.by_peer.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn few_connections_may_stay_open_after_they_were_asked_to_close() {
+        let admission = Admission::new(64);
+        let all: Vec<AdmissionPermit> = std::iter::from_fn(|| admission.admit(Peer::Local)).collect();
+        assert_eq!(all.len(), 66);
+    }
+
+    #[test]
+    fn addresses_of_one_network_are_one_peer() {
+        let peer = |text: &str| Peer::from(text.parse::<IpAddr>().unwrap());
+        assert_eq!(peer("2001:db8::1"), peer("2001:db8::ffff:2"));
+        assert_ne!(peer("2001:db8::1"), peer("2001:db8:0:1::1"));
+        assert_eq!(peer("::ffff:10.0.0.1"), peer("10.0.0.1"));
+        assert_ne!(peer("10.0.0.2"), peer("10.0.0.1"));
+    }
+}

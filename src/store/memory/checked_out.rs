@@ -1,0 +1,45 @@
+//! The states of one check, while a decision is made on them outside the shard.
+
+use smallvec::SmallVec;
+
+use crate::algorithm::State;
+
+/// States that a decision holds without an allocation. Few plans have more limits.
+pub(super) const STATES: usize = 4;
+
+/// The states of one check's limits, taken out of the shard while they are decided on.
+pub(super) struct CheckedOut {
+    pub(super) states: SmallVec<[State; STATES]>,
+    pub(super) locations: SmallVec<[StateLocation; STATES]>,
+    /// Whether the entry also has records of other limits.
+    pub(super) has_other_records: bool,
+}
+
+/// Where a state is stored.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum StateLocation {
+    /// Not stored yet: the state is fresh.
+    New,
+    /// In the record at this offset of the entry.
+    Record(usize),
+    /// In the log of this index.
+    Log(u32),
+}
+
+impl CheckedOut {
+    /// Whether every state is stored already, in a record or a log.
+    pub(super) fn is_known(&self) -> bool {
+        !self.locations.contains(&StateLocation::New)
+    }
+
+    /// Whether a charge would make no state grow.
+    pub(super) fn is_steady(&self) -> bool {
+        self.states.iter().all(|state| state.growth_bytes() == 0)
+    }
+
+    /// The states that have no record yet, each with the index of its limit.
+    pub(super) fn into_new(self) -> impl Iterator<Item = (usize, State)> {
+        let states = self.states.into_iter().zip(self.locations).enumerate();
+        states.filter(|(_, (_, location))| *location == StateLocation::New).map(|(index, (state, _))| (index, state))
+    }
+}

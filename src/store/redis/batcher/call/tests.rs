@@ -1,0 +1,162 @@
+//! Merging requests into a call changes no answer. Random histories are decided as one call and one by one.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::*;
+use crate::algorithm::{Reading, State, decide};
+use crate::clock::monotonic;
+use crate::key::Cost;
+use crate::plan::{Anchor, LimitFingerprint, OnStoreFailure, Rule};
+
+/// Number of histories with a few requests for few names, and of those that fill a call to its bounds.
+const HISTORIES: u64 = 1_000_000;
+const LARGE_HISTORIES: u64 = 500;
+const NOW_US: u64 = 1_700_000_000_000_000;
+
+/// SplitMix64 (Steele, Lea, Flood 2014).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % bound
+    }
+}
+
+/// The states of a store, by name and fingerprint.
+type Memory = HashMap<(String, LimitFingerprint), State>;
+
+fn execute(memory: &mut Memory, name: &str, plan: &Plan, cost: u64, mode: Mode) -> Verdict {
+    let limits = plan.limits();
+    let key = |limit: &Limit| (name.to_owned(), limit.fingerprint());
+    let mut states: Vec<State> =
+        limits.iter().map(|limit| memory.remove(&key(limit)).unwrap_or_else(|| State::fresh(limit))).collect();
+    let verdict = decide(limits, &mut states, NOW_US, Cost::new(cost).unwrap(), mode);
+    memory.extend(limits.iter().map(key).zip(states));
+    verdict
+}
+
+/// The script's reply to a call, computed by the Rust twins of its algorithms.
+fn reply<T>(memory: &mut Memory, call: &Call<T>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for group in &call.groups {
+        for member in &group.members {
+            let CallPlan { plan, order } = &call.plans[member.plan];
+            let verdict = execute(memory, &group.name, plan, member.cost, member.mode);
+            bytes.push(if verdict.fits { b'1' } else { b'0' });
+            let limits = order.iter().map(|place| &plan.limits()[*place]).cycle();
+            let readings = verdict.readings.chunks(order.len()).flat_map(|all| order.iter().map(|place| all[*place]));
+            for (reading, limit) in readings.zip(limits) {
+                let numbers = match reading {
+                    Reading::Window { count, ends_in_us } => vec![count, ends_in_us],
+                    Reading::Bucket { backlog_us, emission_us } if emission_us == limit.emission_us() => vec![backlog_us],
+                    Reading::Bucket { backlog_us, emission_us } => vec![backlog_us | 1 << 55, emission_us],
+                    Reading::Counter { current, previous, elapsed_us } => vec![current, previous, elapsed_us],
+                    Reading::Log { used, frees_in_us, fresh_in_us } => vec![used, frees_in_us, fresh_in_us],
+                };
+                numbers.iter().for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()[..7]));
+            }
+        }
+    }
+    bytes
+}
+
+/// Plans of one group, with different quotas and fingerprints, and with one or two limits.
+fn plans() -> Vec<Arc<Plan>> {
+    let limit = |quota, seconds, algorithm| Limit::new("l", quota, Duration::from_secs(seconds), algorithm).unwrap();
+    let fixed = Algorithm::FixedWindow { anchor: Anchor::Clock };
+    let of = |limits| {
+        Arc::new(Plan {
+            name: "plan".into(),
+            counts_as: "group".into(),
+            rule: Rule::Limits(limits),
+            shadow: false,
+            on_store_failure: OnStoreFailure::Local,
+        })
+    };
+    vec![
+        of(vec![limit(5, 60, Algorithm::TokenBucket { burst: 4 })]),
+        of(vec![limit(3, 60, Algorithm::TokenBucket { burst: 7 })]),
+        of(vec![limit(4, 60, fixed), limit(6, 3600, fixed)]),
+        of(vec![limit(5, 60, fixed)]),
+        of(vec![limit(4, 60, Algorithm::SlidingLog), limit(5, 60, Algorithm::TokenBucket { burst: 4 })]),
+    ]
+}
+
+fn check(history: u64, requests: u64, names: u64, plans: &[Arc<Plan>]) {
+    let mut random = Random(history);
+    let (mut call, mut serial, mut expected) = (Call::new(0), Memory::new(), Vec::new());
+    for waiter in 0..requests {
+        let plan = plans[random.below(plans.len() as u64) as usize].clone();
+        let mode = match random.below(8) {
+            0 => Mode::Peek,
+            1 => Mode::Refund,
+            _ => Mode::Charge,
+        };
+        let request = ScriptRequest { name: random.below(names).to_string(), plan, cost: 1 + random.below(3), mode };
+        if !call.has_room_for(&request) {
+            let bound = call.groups.len() == SCRIPT_NAMES_MAX || expected.len() == REQUESTS_MAX;
+            assert!(
+                bound || call.searches + logs_of(&request.plan) > SEARCHES_MAX,
+                "history {history}: a request was turned away from a call that is not full"
+            );
+            continue;
+        }
+        expected.push((waiter, execute(&mut serial, &request.name, &request.plan, request.cost, mode)));
+        call.take(request, waiter, monotonic());
+    }
+    if history.is_multiple_of(2) {
+        call.arrange();
+    }
+    let mut merged = Memory::new();
+    let reply = reply(&mut merged, &call);
+    let mut answers: Vec<(u64, Verdict)> = call.answers(Ok(&reply)).map(|(waiter, answer)| (waiter, answer.unwrap())).collect();
+    answers.sort_by_key(|(waiter, _)| *waiter);
+    assert_eq!(answers, expected, "history {history}");
+    assert_eq!(merged, serial, "history {history}");
+}
+
+#[test]
+fn a_merged_call_gives_the_same_answers_as_single_requests() {
+    let plans = plans();
+    for history in 0..HISTORIES {
+        check(history, 2 + history % 5, 1 + history % 3, &plans);
+    }
+    for history in 0..LARGE_HISTORIES {
+        check(history, 400, 1 + history % 50, &plans);
+    }
+}
+
+#[test]
+fn a_call_names_each_key_once_and_packed_states_first() {
+    let plans = plans();
+    let mut call = Call::new(0);
+    for (name, plan) in [("{group:a}", 4), ("{group:b}", 0), ("{group:a}", 0), ("{group:a}", 4)] {
+        call.take(
+            ScriptRequest { name: name.to_owned(), plan: plans[plan].clone(), cost: 1, mode: Mode::Charge },
+            (),
+            monotonic(),
+        );
+    }
+    assert_eq!(call.keys(), ["{group:a}", "{group:b}", "{group:a}log:60000000"]);
+    let alike = |call: &Call<()>| call.groups.iter().map(|group| group.is_alike(&call.plans)).collect::<Vec<bool>>();
+    assert_eq!(alike(&call), [false, true]);
+    call.take(
+        ScriptRequest { name: "{group:b}".to_owned(), plan: plans[0].clone(), cost: 1, mode: Mode::Refund },
+        (),
+        monotonic(),
+    );
+    assert_eq!(alike(&call), [false, false]);
+}
+
+#[test]
+fn a_reply_of_an_unknown_form_is_an_error() {
+    let mut call = Call::new(0);
+    call.take(ScriptRequest { name: "n".to_owned(), plan: plans()[0].clone(), cost: 1, mode: Mode::Charge }, (), monotonic());
+    let answers: Vec<_> = call.answers(Ok(b"1")).collect();
+    assert!(matches!(answers[0].1, Err(StoreError::Nonsense(_))), "{answers:?}");
+}

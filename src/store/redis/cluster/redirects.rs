@@ -1,0 +1,135 @@
+//! Sends the calls of a Cluster node, and follows its redirections to other nodes.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use fred::types::Value;
+use tokio::time::{sleep, timeout_at};
+
+use super::ClusterState;
+use super::slot_queues::SlotQueues;
+use crate::clock::monotonic;
+use crate::store::StoreError;
+use crate::store::redis::batcher::call::Call;
+use crate::store::redis::batcher::queue::Waiter;
+use crate::store::redis::batcher::{ScriptTransport, TransportError};
+use crate::store::redis::connection::manager::ConnectionManager;
+use crate::store::redis::connection::{CallError, Command, CommandKind};
+use crate::store::redis::reset::CommandSender;
+use crate::store::redis::target::Address;
+use crate::store::redis::{ProbeCall, name};
+
+/// Most calls in flight to one node, each for the keys of one slot. It is the depth of pipelining, and equals a third of a
+/// millisecond of Redis's time.
+pub(super) const CALLS_MAX: usize = 64;
+/// Most redirections of one call. A node that just took over may redirect it back once or twice.
+const REDIRECTIONS_MAX: usize = 16;
+/// Pause before a further attempt, from the third redirection on: two nodes that point at each other need a moment to agree.
+/// Also the pause while the keys of a call are being moved.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Sends commands to the node `home`, and to the nodes that it redirects to.
+pub(in crate::store::redis) struct RedirectFollower {
+    pub(super) home: Arc<ConnectionManager>,
+    pub(super) state: Weak<ClusterState>,
+}
+
+impl ScriptTransport for RedirectFollower {
+    type Queue<T: Waiter + Send> = SlotQueues<T>;
+    const CALLS: usize = CALLS_MAX;
+
+    fn deadline(&self) -> Duration {
+        self.home.deadline()
+    }
+
+    async fn ready(&self) {
+        self.home.ready().await;
+    }
+
+    fn script_arguments<T>(&self, call: &Call<T>) -> Result<Vec<Value>, StoreError> {
+        self.home.script_arguments(call)
+    }
+
+    async fn call_script(&self, command: Vec<Value>, until: Instant, names: usize) -> Result<Value, TransportError> {
+        let command = Command { kind: CommandKind::Script, arguments: command, until };
+        if names == 1 {
+            return Ok(self.follow(command).await?);
+        }
+        // It does not wait until all names are on one node: calls for single names need not wait.
+        match self.attempt(&command).await {
+            Err(CallError::TryAgain) => Err(TransportError::Split),
+            ended => ended.map_err(|error| error.into_store_error().into()),
+        }
+    }
+}
+
+impl CommandSender for RedirectFollower {
+    async fn send(&self, command: Command) -> Result<Value, CallError> {
+        self.attempt(&command).await
+    }
+}
+
+impl RedirectFollower {
+    /// Sends a command, and repeats it until its keys are all on one node, or until its deadline.
+    pub(in crate::store::redis) async fn follow(&self, command: Command) -> Result<Value, StoreError> {
+        loop {
+            match self.attempt(&command).await {
+                Ok(reply) => return Ok(reply),
+                Err(CallError::TryAgain) => sleep(PAUSE).await,
+                Err(error) => return Err(error.into_store_error()),
+            }
+            if command.until <= monotonic() {
+                return Err(StoreError::Deadline(self.home.deadline()));
+            }
+        }
+    }
+
+    /// Sends a command and follows redirections until its deadline. A redirected command was not executed, so sending it again
+    /// does not charge twice. Errors: never [`CallError::Moved`] or [`CallError::Ask`], which are followed.
+    async fn attempt(&self, command: &Command) -> Result<Value, CallError> {
+        let until = command.until;
+        let probe_in_slot = |asking| ProbeCall { name: name::trial_beside(&command.key().unwrap_or_default()), asking };
+        let (mut manager, mut asking, mut redirections) = (self.home.clone(), false, 0);
+        loop {
+            match manager.call(command.clone(), asking).await {
+                Err(CallError::Moved(address)) => {
+                    redirections += 1;
+                    (manager, asking) = (self.manager_at(&address, probe_in_slot(false), until).await?, false);
+                }
+                Err(CallError::Ask(address)) => {
+                    redirections += 1;
+                    (manager, asking) = (self.manager_at(&address, probe_in_slot(true), until).await?, true);
+                }
+                ended => return ended,
+            }
+            if redirections > REDIRECTIONS_MAX {
+                let why = "the nodes of the Cluster redirect a call to each other".to_owned();
+                return Err(StoreError::Unreachable(why).into());
+            }
+            if redirections > 2 {
+                sleep(PAUSE).await;
+            }
+            if until <= monotonic() {
+                return Err(StoreError::Deadline(self.home.deadline()).into());
+            }
+        }
+    }
+
+    /// The connection manager of another node, once its first probe is over. A new node is probed with `probe_call`.
+    async fn manager_at(
+        &self,
+        address: &Address,
+        probe_call: ProbeCall,
+        until: Instant,
+    ) -> Result<Arc<ConnectionManager>, StoreError> {
+        let state = self.state.upgrade().ok_or_else(|| StoreError::Unreachable("the store is gone".to_owned()))?;
+        if !probe_call.asking {
+            // The slot has moved, so the map is outdated.
+            state.request_update();
+        }
+        let manager = state.node(address, || probe_call).manager.clone();
+        let ready = timeout_at(until.into(), manager.ready()).await;
+        ready.map_err(|_| StoreError::Deadline(self.home.deadline()))?;
+        Ok(manager)
+    }
+}

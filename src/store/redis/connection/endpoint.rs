@@ -1,0 +1,59 @@
+//! The server that a connection manager connects to, and the log line for its loss.
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::clock::monotonic;
+use crate::store::StoreError;
+use crate::store::redis::sentinel::Watch;
+use crate::store::redis::target::Peer;
+
+/// The server that a connection manager connects to.
+pub(in crate::store::redis) enum Endpoint {
+    Fixed(Peer),
+    /// The master that the Sentinels name.
+    Named(Watch),
+}
+
+impl Endpoint {
+    /// The server to connect to now. Waits until the Sentinels have named one.
+    pub(super) async fn peer(&self) -> Peer {
+        match self {
+            Self::Fixed(peer) => peer.clone(),
+            Self::Named(watch) => Peer::Tcp(watch.master().await),
+        }
+    }
+
+    /// Waits until the server to connect to is not `peer` any more.
+    pub(super) async fn peer_changed(&self, peer: &Peer) {
+        match (self, peer) {
+            (Self::Named(watch), Peer::Tcp(address)) => watch.master_other_than(address).await,
+            _ => std::future::pending().await,
+        }
+    }
+}
+
+/// For logs.
+impl fmt::Display for Endpoint {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(peer) => write!(out, "{peer}"),
+            Self::Named(_) => out.write_str("the master that Sentinels name"),
+        }
+    }
+}
+
+/// Logs that the store is out of reach. Each worker finds that out by itself, so equal lines within a second are logged once.
+pub(super) fn log_out_of_reach(server: &Endpoint, error: &StoreError) {
+    const ALIKE_WITHIN: Duration = Duration::from_secs(1);
+    static LAST: Mutex<Option<(String, Instant)>> = Mutex::new(None);
+    let (line, now) = (format!("{server}: {error}"), monotonic());
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    if last.as_ref().is_some_and(|(last, when)| *last == line && now.saturating_duration_since(*when) < ALIKE_WITHIN) {
+        return;
+    }
+    *last = Some((line, now));
+    drop(last);
+    tracing::warn!(%server, %error, "store out of reach; answering by each plan's on_store_failure until it is back");
+}

@@ -1,0 +1,410 @@
+//! Keeps a store connected. One task probes until a connection passes its test, hands it to callers, and notices its loss.
+//!
+//! The `breaker` decides when to probe and when to stop asking. This module has the clock, the random numbers, the task and
+//! the log lines.
+
+use std::convert::Infallible;
+use std::hash::{BuildHasher, RandomState};
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use fred::types::Value;
+use futures_util::FutureExt;
+use futures_util::future::OptionFuture;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::{timeout, timeout_at};
+
+use super::breaker::Breaker;
+use super::client::ConnectionTask;
+use super::endpoint::{Endpoint, log_out_of_reach};
+use super::pace::Failure;
+use super::server_info::ServerInfo;
+use super::{CallError, Command, CommandKind, Connection};
+use crate::clock::monotonic;
+use crate::store::StoreError;
+use crate::store::redis::batcher::call::Call;
+use crate::store::redis::batcher::queue::{Queue, Waiter};
+use crate::store::redis::batcher::{ScriptTransport, TransportError};
+use crate::store::redis::reset::CommandSender;
+use crate::store::redis::target::Peer;
+use crate::store::redis::{ConnectionSettings, ProbeCall, Status};
+
+/// Longest that a probe may take to connect and to load the script, unless one timed out over TLS ([`super::pace`]). Its
+/// decision then has the store's own deadline. A probe that is lost in the network ends early enough for another one within
+/// the promised second.
+pub(in crate::store::redis) const CONNECT_MAX: Duration = Duration::from_millis(500);
+
+/// Maintains one connection, and sends calls over it. Dropping the manager closes the connection.
+pub(in crate::store::redis) struct ConnectionManager {
+    state: Arc<State>,
+    task: AbortHandle,
+}
+
+/// What the manager shares with its task. Counts begin at its start.
+struct State {
+    settings: ConnectionSettings,
+    breaker: Mutex<Breaker>,
+    connection_state: watch::Sender<ConnectionState>,
+    /// Whether `connection_state` is `Down`. A decision reads only this while the store is well.
+    down: AtomicBool,
+    /// Decisions that Redis did not make, since the start; see [`Status::undecided`].
+    undecided: AtomicU64,
+    /// The value of `undecided` when the breaker last opened.
+    undecided_before: AtomicU64,
+    opened: AtomicU64,
+    probes: AtomicU64,
+    server_info: ServerInfo,
+    replaced: AtomicU64,
+}
+
+/// The connection as callers see it.
+enum ConnectionState {
+    /// The first probe is not over. Callers wait for it until their deadline.
+    Starting,
+    Up(Arc<Connection>),
+    /// Redis is not asked, for this reason.
+    Down(String),
+}
+
+impl ConnectionState {
+    /// The connection for a call, or why there is none; `None` while the first probe is not over.
+    fn ready(&self) -> Option<Result<Arc<Connection>, StoreError>> {
+        match self {
+            Self::Starting => None,
+            Self::Up(connection) => Some(Ok(connection.clone())),
+            Self::Down(why) => Some(Err(StoreError::Unreachable(why.clone()))),
+        }
+    }
+}
+
+impl ConnectionManager {
+    /// Starts connecting. Must be called within a tokio runtime.
+    pub(in crate::store::redis) fn start(settings: ConnectionSettings) -> Self {
+        let state = Arc::new(State {
+            breaker: Mutex::new(Breaker::new(monotonic(), settings.store_settings.is_clustered())),
+            settings,
+            connection_state: watch::Sender::new(ConnectionState::Starting),
+            down: AtomicBool::new(false),
+            undecided: AtomicU64::new(0),
+            undecided_before: AtomicU64::new(0),
+            opened: AtomicU64::new(0),
+            probes: AtomicU64::new(0),
+            server_info: ServerInfo::default(),
+            replaced: AtomicU64::new(0),
+        });
+        let task = tokio::spawn(run(state.clone())).abort_handle();
+        Self { state, task }
+    }
+
+    /// The error to answer with at once, because Redis is down; `None` when it is asked.
+    pub(in crate::store::redis) fn refusal(&self) -> Option<StoreError> {
+        if !self.state.down.load(Ordering::Acquire) {
+            return None;
+        }
+        self.state.connection_state.borrow().ready().and_then(Result::err)
+    }
+
+    /// Counts decisions that Redis did not make.
+    pub(in crate::store::redis) fn add_undecided(&self, decisions: usize) {
+        self.state.undecided.fetch_add(decisions as u64, Ordering::Relaxed);
+    }
+
+    /// Waits until a connection is up.
+    pub(in crate::store::redis) async fn connected(&self) {
+        // The sender lives as long as `self`.
+        let _ = self
+            .state
+            .connection_state
+            .subscribe()
+            .wait_for(|connection_state| matches!(connection_state, ConnectionState::Up(_)))
+            .await;
+    }
+
+    /// The connection in use, if there is one.
+    pub(in crate::store::redis) fn connection(&self) -> Option<Arc<Connection>> {
+        self.state.connection_state.borrow().ready()?.ok()
+    }
+
+    /// Waits until Redis is down, see [`ConnectionState::Down`].
+    pub(in crate::store::redis) async fn down(&self) {
+        let _ = self
+            .state
+            .connection_state
+            .subscribe()
+            .wait_for(|connection_state| matches!(connection_state, ConnectionState::Down(_)))
+            .await;
+    }
+
+    /// The time within which a healthy server answers.
+    pub(in crate::store::redis) fn deadline(&self) -> Duration {
+        self.state.settings.store_settings.deadline
+    }
+
+    /// Waits until `until` for the first probe to be over. Errors: Redis is down, or [`StoreError::Deadline`] with `deadline`.
+    pub(in crate::store::redis) async fn usable(&self, until: Instant, deadline: Duration) -> Result<(), StoreError> {
+        self.refusal().map_or(Ok(()), Err)?;
+        timeout_at(until.into(), self.ready()).await.map_err(|_| StoreError::Deadline(deadline))
+    }
+
+    /// Makes one call on the connection in use; `asking` as in [`Connection::call`]. The call of a decision has the store's whole
+    /// deadline, even if its callers have less time left. They stop waiting at their own deadlines, and a caller's short deadline
+    /// must not count as a failure of Redis.
+    pub(in crate::store::redis) async fn call(&self, mut command: Command, asking: bool) -> Result<Value, CallError> {
+        let (connection, sent) = (self.state.connection().map_err(CallError::Error)?, monotonic());
+        if command.kind == CommandKind::Script {
+            command.until = command.until.max(sent + self.deadline());
+        }
+        let kind = command.kind;
+        let result = connection.call(command, asking).await;
+        // An announcement may take longer than a decision, so the breaker does not count it.
+        if kind == CommandKind::Announce {
+            return result;
+        }
+        self.state.note(connection.number, sent, result.as_ref().err());
+        result
+    }
+
+    /// Replaces the probe call of later connections by `other`, unless `accepts` is true for the present one.
+    pub(in crate::store::redis) fn set_probe_call_unless(
+        &self,
+        accepts: impl FnOnce(&ProbeCall) -> bool,
+        other: impl FnOnce() -> ProbeCall,
+    ) {
+        let accepted = accepts(&self.state.settings.probe_call());
+        if !accepted {
+            let other = other();
+            *self.state.settings.probe_call() = other;
+        }
+    }
+
+    pub(in crate::store::redis) fn status(&self) -> Status {
+        Status {
+            breaker: self.state.breaker().state(),
+            opened: self.state.opened.load(Ordering::Relaxed),
+            probes: self.state.probes.load(Ordering::Relaxed),
+            undecided: self.state.undecided.load(Ordering::Relaxed),
+            replaced: self.state.replaced.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The server's name in metrics. It does not depend on whether the server is up.
+    pub(in crate::store::redis) fn label(&self) -> String {
+        match &self.state.settings.endpoint {
+            Endpoint::Fixed(peer) => peer.to_string(),
+            Endpoint::Named(_) => "master".to_owned(),
+        }
+    }
+}
+
+impl Drop for ConnectionManager {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl ScriptTransport for ConnectionManager {
+    type Queue<T: Waiter + Send> = Queue<T>;
+
+    fn deadline(&self) -> Duration {
+        self.state.settings.store_settings.deadline
+    }
+
+    /// Waits until the first probe is over. A probe always ends.
+    async fn ready(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.state.connection_state.subscribe().wait_for(|connection_state| connection_state.ready().is_some()).await;
+    }
+
+    fn script_arguments<T>(&self, call: &Call<T>) -> Result<Vec<Value>, StoreError> {
+        self.state.settings.store_settings.script_arguments(call)
+    }
+
+    async fn call_script(&self, command: Vec<Value>, until: Instant, _names: usize) -> Result<Value, TransportError> {
+        let command = Command { kind: CommandKind::Script, arguments: command, until };
+        self.call(command, false).await.map_err(|error| error.into_store_error().into())
+    }
+}
+
+impl CommandSender for ConnectionManager {
+    async fn send(&self, command: Command) -> Result<Value, CallError> {
+        self.call(command, false).await
+    }
+}
+
+impl State {
+    fn breaker(&self) -> MutexGuard<'_, Breaker> {
+        // Each step of the breaker is complete, so a panic between two steps leaves it valid.
+        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn connection(&self) -> Result<Arc<Connection>, StoreError> {
+        let untried = || Err(StoreError::Unreachable("no connection was tried yet".to_owned()));
+        self.connection_state.borrow().ready().unwrap_or_else(untried)
+    }
+
+    /// Reports the result of a call to the breaker. Any answer counts as success, whatever it says.
+    fn note(&self, connection: u64, sent: Instant, error: Option<&CallError>) {
+        let mut breaker = self.breaker();
+        match error {
+            Some(CallError::Error(error @ (StoreError::Deadline(_) | StoreError::Unreachable(_)))) => {
+                if breaker.unanswered(connection, sent, monotonic(), jitter()) {
+                    self.on_opened(error);
+                }
+            }
+            _ => breaker.answered(connection),
+        }
+    }
+
+    /// Tells callers that the breaker has opened. The breaker is locked meanwhile, as in [`Self::on_closed`], so that its state
+    /// and the state that callers see change together.
+    fn on_opened(&self, error: &StoreError) {
+        self.opened.fetch_add(1, Ordering::Relaxed);
+        self.undecided_before.store(self.undecided.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.set_down(error);
+        log_out_of_reach(&self.settings.endpoint, error);
+    }
+
+    fn set_down(&self, error: &StoreError) {
+        self.connection_state.send_replace(ConnectionState::Down(format!("not asked until it answers a probe: {error}")));
+        self.down.store(true, Ordering::Release);
+    }
+
+    /// Connects to the present server and tests the connection with a decision. Stores the server in `tried`.
+    async fn probe(&self, number: u64, tried: &mut Option<Peer>) -> Result<(Connection, ConnectionTask), (StoreError, Failure)> {
+        self.probes.fetch_add(1, Ordering::Relaxed);
+        let (endpoint, time_limit) = (&self.settings.endpoint, self.breaker().time_limit());
+        let unnamed = |_| (StoreError::Unreachable("no Sentinel has named a master yet".to_owned()), Failure::Cheap);
+        let peer = tried.insert(timeout(CONNECT_MAX, endpoint.peer()).await.map_err(unnamed)?);
+        let proven = async {
+            let (connection, task) = Connection::open(&self.settings, peer.clone(), number, time_limit).await?;
+            connection.prove_with_retries(&self.settings, time_limit).await?;
+            Ok((connection, task))
+        };
+        tokio::select! {
+            proven = proven => proven,
+            () = endpoint.peer_changed(peer) => Err((master_changed(), Failure::Cheap)),
+            never = self.give_up_starting() => match never {},
+        }
+    }
+
+    /// Stops callers from waiting for the first probe after [`CONNECT_MAX`]. The probe itself may wait longer for its TLS
+    /// handshake.
+    async fn give_up_starting(&self) -> Infallible {
+        tokio::time::sleep(CONNECT_MAX).await;
+        self.set_down_if_starting(&StoreError::Deadline(CONNECT_MAX));
+        std::future::pending().await
+    }
+
+    /// Changes the state from `Starting` to `Down`. Does nothing in other states.
+    fn set_down_if_starting(&self, error: &StoreError) {
+        let starting = self.connection_state.borrow().ready().is_none();
+        if starting {
+            log_out_of_reach(&self.settings.endpoint, error);
+            self.set_down(error);
+        }
+    }
+
+    /// Waits until a probe is due. When the Sentinels name another server than `tried`, it does not wait out the pause that
+    /// the failures of `tried` earned.
+    async fn wait_until_due(&self, tried: Option<&Peer>) {
+        let due = || self.breaker().probe_at().unwrap_or_else(monotonic).into();
+        let changed = tried.map(|peer| self.settings.endpoint.peer_changed(peer));
+        tokio::select! {
+            () = tokio::time::sleep_until(due()) => return,
+            Some(()) = OptionFuture::from(changed) => {}
+        }
+        self.breaker().probe_soon(monotonic(), jitter());
+        tokio::time::sleep_until(due()).await;
+    }
+
+    /// Probes when the breaker says so, until a connection passes. That connection is then the one in use.
+    async fn reconnect(&self) -> (Arc<Connection>, ConnectionTask) {
+        let mut tried = None;
+        loop {
+            self.wait_until_due(tried.as_ref()).await;
+            let Some(number) = self.breaker().begin_probe(monotonic()) else { continue };
+            match self.probe(number, &mut tried).await {
+                Ok((connection, task)) => {
+                    let connection = Arc::new(connection);
+                    self.on_closed(connection.clone());
+                    return (connection, task);
+                }
+                Err((error, failure)) => {
+                    self.breaker().probe_failed(failure, monotonic(), jitter());
+                    tracing::debug!(%error, "the store did not pass a probe");
+                    self.set_down_if_starting(&error);
+                    self.set_down(&error);
+                }
+            }
+        }
+    }
+
+    /// Puts the connection of a passed probe into use, and logs the outage that it ends.
+    fn on_closed(&self, connection: Arc<Connection>) {
+        let server = connection.peer.to_string();
+        let mut breaker = self.breaker();
+        let out = breaker.probe_passed(monotonic()).unwrap_or_default();
+        self.connection_state.send_replace(ConnectionState::Up(connection));
+        self.down.store(false, Ordering::Release);
+        drop(breaker);
+        let before = self.undecided_before.load(Ordering::Relaxed);
+        let undecided = self.undecided.load(Ordering::Relaxed) - before;
+        // These are reported now. The next outage counts its own.
+        self.undecided_before.store(before + undecided, Ordering::Relaxed);
+        tracing::info!(server, out_ms = u64::try_from(out.as_millis()).unwrap_or(u64::MAX), undecided, "store connected");
+    }
+
+    /// Reads the server's INFO once, and counts if it is another process than before.
+    async fn check_server(&self, connection: &Connection) -> Infallible {
+        if self.server_info.check(connection).await {
+            self.replaced.fetch_add(1, Ordering::Relaxed);
+        }
+        std::future::pending().await
+    }
+
+    /// Waits until the breaker opens: the connection ends, calls on it go unanswered, or its server is no longer the master.
+    async fn watch(&self, connection: &Connection, task: &mut ConnectionTask) {
+        let mut connection_state = self.connection_state.subscribe();
+        let error = tokio::select! {
+            error = task.ended() => StoreError::Unreachable(error.details().to_owned()),
+            error = connection.lost_while_idle(self.settings.store_settings.deadline) => error,
+            () = self.settings.endpoint.peer_changed(&connection.peer) => master_changed(),
+            _ = connection_state.wait_for(|connection_state| matches!(connection_state, ConnectionState::Down(_))) => return,
+            never = self.check_server(connection) => match never {},
+        };
+        let mut breaker = self.breaker();
+        if breaker.lost(connection.number, monotonic(), jitter()) {
+            self.on_opened(&error);
+        }
+    }
+}
+
+fn master_changed() -> StoreError {
+    StoreError::Unreachable("the Sentinels named a different master".to_owned())
+}
+
+/// Keeps the store connected for ever, also after a panic.
+async fn run(state: Arc<State>) {
+    loop {
+        if AssertUnwindSafe(connect_and_watch(&state)).catch_unwind().await.is_err() {
+            tracing::error!("the task that keeps the store connected panicked; it goes on");
+            // The panic has dropped the connection or the probe.
+            state.breaker().start_over(monotonic(), jitter());
+            state.set_down(&StoreError::Unreachable("the task that keeps it connected panicked".to_owned()));
+        }
+    }
+}
+
+/// Connects, and returns when the breaker opens again.
+async fn connect_and_watch(state: &State) {
+    let (connection, mut task) = state.reconnect().await;
+    state.watch(&connection, &mut task).await;
+}
+
+/// A random number, all values equally likely. The keys of each hasher are random.
+pub(in crate::store::redis) fn jitter() -> u64 {
+    RandomState::new().hash_one(0)
+}

@@ -1,0 +1,69 @@
+//! Reads INFO of a server on a new connection. It warns if the server may evict counters, or if it is a different process
+//! than before.
+//!
+//! A different process has lost whatever was not saved or replicated. Decisions do not wait for this, and do not fail by it.
+
+use std::sync::{Mutex, PoisonError};
+
+use super::Connection;
+use super::manager::CONNECT_MAX;
+use crate::clock::monotonic;
+
+/// Holds what the last server of one connection manager reported.
+#[derive(Default)]
+pub(in crate::store::redis) struct ServerInfo {
+    last: Mutex<Option<Seen>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Seen {
+    /// The server's `run_id`, which is new at each start.
+    run: String,
+    /// Its eviction policy; `None` when it never evicts or has no memory limit.
+    evicts: Option<String>,
+}
+
+impl ServerInfo {
+    /// Reads the server's INFO and logs warnings for changes. Returns whether it is another process than the one before. Returns
+    /// false if the server does not answer, or does not allow this user to ask.
+    pub(in crate::store::redis) async fn check(&self, connection: &Connection) -> bool {
+        let Ok(info) = connection.info(monotonic() + CONNECT_MAX).await else { return false };
+        let Some(seen) = parse(&info) else { return false };
+        let before = self.last.lock().unwrap_or_else(PoisonError::into_inner).replace(seen.clone());
+        let (server, evicts) = (&connection.peer, seen.evicts.as_deref());
+        if let Some(policy) = evicts.filter(|_| before.as_ref().is_none_or(|before| before.evicts != seen.evicts)) {
+            tracing::warn!(%server, policy, "this Redis may drop counters when it is full, and a dropped one is a fresh quota; set maxmemory-policy noeviction");
+        }
+        let replaced = before.is_some_and(|before| before.run != seen.run);
+        if replaced {
+            tracing::warn!(%server, "another Redis process than before: what the other had not saved or replicated is forgotten");
+        }
+        replaced
+    }
+}
+
+/// Reads the answer to INFO.
+fn parse(info: &str) -> Option<Seen> {
+    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+    let bounded = field("maxmemory").is_some_and(|bytes| bytes != "0");
+    let evicts = field("maxmemory_policy").filter(|policy| bounded && *policy != "noeviction");
+    Some(Seen { run: field("run_id")?.to_owned(), evicts: evicts.map(str::to_owned) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_evicts_when_it_has_a_bound_and_a_policy_to() {
+        let info = |bound: &str, policy: &str| {
+            parse(&format!("# Server\r\nrun_id:abc\r\n\r\n# Memory\r\nmaxmemory:{bound}\r\nmaxmemory_policy:{policy}\r\n"))
+                .unwrap()
+                .evicts
+        };
+        assert_eq!(info("100", "allkeys-lru"), Some("allkeys-lru".to_owned()));
+        assert_eq!(info("100", "volatile-ttl"), Some("volatile-ttl".to_owned()), "each of our keys has an expiry");
+        assert_eq!((info("0", "allkeys-lru"), info("100", "noeviction")), (None, None));
+        assert_eq!(parse("maxmemory:1\r\n"), None);
+    }
+}

@@ -1,0 +1,169 @@
+-- token_bucket, by GCRA. Twin of src/algorithm/gcra.rs, whose head explains tat, emission interval and tolerance, and how a
+-- limit reads a debt that another rate ran up.
+-- Payload: the rate that the debt drains at, as a quota: in how many bytes it follows B, and the quota; then the tat I7. When the
+-- debt was above a window, eight is added to the first byte and the time of the writing follows, I7.
+-- Reading: backlog, with another rate's emission after it, where it is that: then 128 is added to the last byte of the backlog.
+--
+-- The one algorithm whose rule is written twice: a debt of the limit's own rate and of a window at most, which nearly all are,
+-- needs a fraction of the arithmetic.
+
+repeat
+--{ decide
+if kind == 7 then
+  -- The prefix, which holds the rate, is compared as a number.
+  local backlog = 0
+  if value then
+    if #value - from < least then
+      break
+    end
+    local head, after
+    head, before, after = unpack(bucket, value, from)
+    if head ~= limit_head then
+      break
+    end
+    from = after
+    if before > now then
+      backlog = before - now
+    end
+  end
+  local debt = backlog + cost * step
+  if backlog > window then
+    break
+  elseif debt > burst * step or not charges then
+    fits = debt <= burst * step
+    place = place + 1
+    numbers[place] = backlog
+  elseif debt <= window then
+    fits = true
+    place = place + 1
+    numbers[place] = debt
+    fresh_at = now + debt
+    record = pack(bucket, limit_head, fresh_at)
+  end
+--}
+end
+until true
+
+--{ records
+local function gcra()
+  local rule = {}
+  -- By how many bytes a quota takes.
+  local RATES = { '<BI1I7', '<BI2I7', '<BI3I7', '<BI4I7', '<BI5I7' }
+
+  function rule.size(value, at)
+    local tag = byte(value, at)
+    return tag and 8 + tag % 8 + (tag >= 8 and 7 or 0)
+  end
+
+  -- The tat, the quota, and the time of the writing where it is known.
+  local function load(payload)
+    local tag, quota, tat, after = unpack(RATES[byte(payload) % 8], payload)
+    return tat, quota, tag >= 8 and unpack('<I7', payload, after) or nil
+  end
+
+  function rule.fresh_at(value, at)
+    return (load(sub(value, at)))
+  end
+
+  local function save(backlog, quota, window)
+    local tat = now + backlog
+    local width = quota < 256 and 1 or quota < 65536 and 2 or quota < 16777216 and 3 or quota < 4294967296 and 4 or 5
+    if backlog > window then
+      return pack(RATES[width], width + 8, quota, tat) .. pack('<I7', now)
+    end
+    return pack(RATES[width], width, quota, tat)
+  end
+
+  -- A debt at another rate, as many units, rounded up. Products are too large for a number, so those of the part of a unit are
+  -- made seven bits at a time: every number stays below 2^53, since both intervals are below 2^45.
+  local function convert(backlog, from, to)
+    local units, rest = floor(backlog / from), backlog % from
+    local quotient, remainder, digit = 0, 0, 4398046511104 -- 2^42
+    while digit >= 1 do
+      local sum = remainder * 128 + rest * (floor(to / digit) % 128)
+      quotient = quotient * 128 + floor(sum / from)
+      remainder, digit = sum % from, digit / 128
+    end
+    return units * to + quotient + (remainder > 0 and 1 or 0)
+  end
+
+  -- A debt as a limit reads it: the debt, the interval and the quota of its rate, and whether a charging call writes it also when
+  -- it denies. Where the clock stepped back, the debt is at most what it was when it was written, as far as is known.
+  local function read(limit, payload)
+    if not payload then
+      return 0, limit.step, limit.quota, false
+    end
+    local tat, quota, written = load(payload)
+    local backlog = tat - now
+    if written then
+      backlog = tat - max(now, written)
+    elseif backlog > limit.window then
+      backlog = limit.window
+    end
+    if backlog <= 0 then
+      return 0, limit.step, limit.quota, false
+    end
+    local emission = ceil(limit.window / quota)
+    if emission > limit.step then
+      backlog, emission, quota = convert(backlog, emission, limit.step), limit.step, limit.quota
+    end
+    return backlog, emission, quota, tat > now + backlog
+  end
+
+  local function reading(limit, backlog, emission)
+    local low = backlog % STAMP_TOP
+    local top = (backlog - low) / STAMP_TOP
+    if emission == limit.step then
+      return pack('<I6B', low, top)
+    end
+    return pack('<I6BI7', low, top + 128, emission)
+  end
+
+  -- As the short way decides, whatever the debt is.
+  function rule.decide(limit, payload, charges, cost)
+    local backlog, emission, quota, clamped = read(limit, payload)
+    local fits = backlog <= (limit.burst - cost) * emission
+    if fits and charges then
+      if emission ~= limit.step then
+        backlog = convert(backlog, emission, limit.step)
+      end
+      backlog, emission, quota = backlog + cost * limit.step, limit.step, limit.quota
+    end
+    local after = charges ~= nil and save(backlog, quota, limit.window)
+    return fits, reading(limit, backlog, emission), after, clamped
+  end
+
+  -- A unit that was not wholly back yet is. The rate stays as it is.
+  function rule.refund(payload, cost, limit)
+    local tat, quota = load(payload)
+    local backlog = tat - now
+    local left = backlog - cost * ceil(limit.window / quota)
+    return backlog > 0, left > 0 and save(left, quota, limit.window)
+  end
+
+  return rule
+end
+
+-- As versions before this one kept it: a stamp, the tat; its tag is 1 when the time of the writing follows, I7.
+local function gcra_old()
+  local rule = {}
+
+  function rule.size(value, at)
+    local top = byte(value, at + 6)
+    return top and (top >= 32 and 14 or 7)
+  end
+
+  function rule.fresh_at(value, at)
+    return (read_time(value, at))
+  end
+
+  -- As it is kept now. It had no rate: that is the limit's.
+  function rule.as_new(payload, quota)
+    local tat, tag = read_time(payload, 1)
+    local width = quota < 256 and 1 or quota < 65536 and 2 or quota < 16777216 and 3 or quota < 4294967296 and 4 or 5
+    return pack('<BI' .. width .. 'I7', width + 8 * tag, quota, tat) .. sub(payload, 8)
+  end
+
+  return rule
+end
+--}

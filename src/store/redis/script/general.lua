@@ -1,0 +1,360 @@
+-- The general way: decides any group, whatever its state holds. It is made where a call needs it.
+
+--{ general
+-- Sets general, which decides the group whose turn it is.
+general = general or (function()
+--> general_functions
+end)()
+--}
+
+--{ undecided
+-- Decides the group whose turn it is the general way, or says to its callers why it cannot be decided.
+local last = settled + n
+if not problem then
+--> general
+  local key = has_packed == 1 and keys[next_packed]
+  local decided, why = pcall(general, key, key and values[next_packed], next_log, next_log + logs - 1, first_at, n)
+  problem = not decided and (type(why) == 'table' and why.err or tostring(why))
+end
+if problem then
+  for _, word in ipairs({ 'READONLY', 'NOREPLICAS' }) do
+    if string.find(problem, word, 1, true) then
+      -- Nobody can be charged here, and nobody was: the client must look for the node that may write.
+      return { err = word .. ' this node may not write' }
+    end
+  end
+  -- Requests of many callers share this call: a group that cannot be decided must not fail those after it.
+  local text = sub(problem, 1, 200)
+  for index = settled + 1, last do
+    replies[index] = 'E' .. pack('<I2', #text) .. text
+  end
+  settled = last
+end
+--}
+
+--{ limits
+local plans = {}
+
+-- The limits of a plan.
+local function limits_of(plan)
+  local limits, place = plans[plan], plan_at[plan]
+  if limits then
+    return limits
+  elseif not place then
+    error('tollgate: a request is of no plan of its call', 0)
+  end
+  limits = {}
+  plans[plan] = limits
+  local count = byte(request, place)
+  place = place + 1
+  for index = 1, count do
+    local kind, precision, shape, window, quota, burst
+    kind, precision, shape, window, quota, burst, place = unpack('<BBBc0I7I7I7', request, place)
+    if kind == BUCKET then
+      -- The rest of the prefix is the rate.
+      shape = sub(shape, 1, byte(shape) >= 248 and 5 or 1)
+    end
+    limits[index] = {
+      kind = kind, shape = shape, window = window, unit = unit_of(window), quota = quota, burst = burst, precision = precision,
+      step = ceil(window / ((kind == 4 or kind == 5) and precision or quota)), is_indexed = #shape > 1,
+      old_shape = kind == BUCKET and pack('<B', byte(shape) - BUCKET + OLD_BUCKET) .. sub(shape, 2),
+    }
+  end
+  return limits
+end
+
+-- Names of logs by their window, which stands at their end, and of their index, which is the last if there is one.
+local function logs_by_window(first, last)
+  local logs = {}
+  for place = first, last do
+    local window = string.match(keys[place], '}log:(%d+)$')
+    logs[window and tonumber(window) or 'index'] = keys[place]
+  end
+  return logs
+end
+--}
+
+--{ stored
+local common_windows
+
+local function window_of(shape)
+  local place = floor(byte(shape) / 8)
+  if place < 31 then
+    common_windows = common_windows or {
+--> common_windows
+    }
+    return common_windows[place + 1]
+  end
+  local code = unpack('<I4', shape, #shape - 3)
+  if code >= 2147483648 then
+    return (code - 2147483648) * 1000000
+  end
+  return code * 1000
+end
+
+-- The records of a packed state in their order, and by shape.
+local function parse_records(value)
+  local records, position = {}, 1
+  while position <= #value do
+    local head, size = byte(value, position), 1
+    if head % 8 == LOG then
+      error('tollgate: state of an unknown shape, head ' .. head)
+    elseif head % 8 == OTHER_PRECISION then
+      size = size + 1
+    end
+    if head >= 248 then
+      size = size + 4
+    end
+    local shape = sub(value, position, position + size - 1)
+    local next_position = position + size + rule_of(head % 8).size(value, position + size)
+    local record = { shape = shape, text = sub(value, position, next_position - 1), window = false }
+    records[#records + 1] = record
+    records[shape] = record
+    position = next_position
+  end
+  return records
+end
+
+-- Shapes have the order of these numbers.
+local function order_of(shape)
+  return (unpack('>I6', shape .. '\0\0\0\0\0'))
+end
+
+local function in_order(a, b)
+  return order_of(a.shape) < order_of(b.shape)
+end
+
+-- A limit's record from now on, or that nothing is left of it.
+local function set_record(records, limit, text)
+  local record = records[limit.shape] or records[limit.old_shape]
+  if not record then
+    record = {}
+    records[#records + 1] = record
+  end
+  record.shape, record.window, record.text = limit.shape, limit.window, text
+  records[limit.shape] = record
+end
+--}
+
+--{ evaluate
+local READINGS = { '<I7', '<I7I7', '<I7I7I7' }
+
+-- Decides a request by one record of the limit's, or none, with the rules of the short way. Returns whether it fits, the reading,
+-- and the record as it is after it, where it is charged, else as it is now, which is not told where charges is nil; and whether
+-- a clock that stepped back changed it.
+local function evaluate_record(limit, value, charges, cost)
+  local kind, precision, window, quota, burst = limit.kind, limit.precision, limit.window, limit.quota, limit.burst
+  local shape, unit, step, in_general = limit.shape, limit.unit, limit.step, true
+  local from, place, limit_head, prefix = #shape, 0, byte(shape, #shape), sub(shape, 1, #shape - 1)
+  local numbers, fits, record, fresh_at, before, clamped, bucket, least = {}, nil, nil, nil, nil, nil, nil, nil
+  repeat
+    if kind > BUCKET then
+      break
+--> decide
+    end
+  until true
+  if not record then
+    error('tollgate: a record that cannot be read', 0)
+  end
+  return fits, pack(READINGS[place], table_unpack(numbers, 1, place)), prefix .. record, clamped
+end
+
+local function evaluate_bucket(limit, value, charges, cost)
+  local shape = limit.shape
+  local fits, reading, after, clamped = rule_of(BUCKET).decide(limit, value and sub(value, #shape + 1), charges, cost)
+  return fits, reading, after and shape .. after, clamped
+end
+
+-- A limit's state, and what a request would make of it.
+local function evaluate(limit, records, logs, charges, cost)
+  if limit.kind == LOG then
+    limit.log, limit.index = logs[limit.window], limit.is_indexed and logs.index
+    local found = log.view(limit)
+    return { limit = limit, log = found, clamped = found.ahead ~= nil }, found.used + cost <= limit.quota
+  end
+  local record = records[limit.shape]
+  local value = record and record.text or nil
+  if limit.kind == BUCKET then
+    local old = not record and records[limit.old_shape]
+    if old then
+      value = limit.shape .. rule_of(OLD_BUCKET).as_new(sub(old.text, #limit.shape + 1), limit.quota)
+    end
+  end
+  local fits, reading, after, clamped = (limit.kind == BUCKET and evaluate_bucket or evaluate_record)(limit, value, charges, cost)
+  return { limit = limit, reading = reading, after = after, clamped = clamped }, fits
+end
+
+-- The states of all limits, and whether a request fits all of them.
+local function evaluate_all(limits, records, logs, charges, cost)
+  local states, all_fit, fits = {}, true, nil
+  for index, limit in ipairs(limits) do
+    states[index], fits = evaluate(limit, records, logs, charges, cost)
+    all_fit = fits and all_fit
+  end
+  return states, all_fit
+end
+
+-- A reading per limit, packed.
+local function readings_of(states, cost, charged)
+  if #states == 1 and states[1].reading then
+    return states[1].reading
+  end
+  local parts = {}
+  for index, state in ipairs(states) do
+    parts[index] = state.reading or pack('<I7I7I7', log.reading(state.limit, state.log, cost, charged))
+  end
+  return table.concat(parts)
+end
+--}
+
+--{ changes
+-- The state of a name anew, of records that are sorted by their shapes: of a charge without those that are fresh.
+local function join(records, charged)
+  table.sort(records, in_order)
+  local parts, last = {}, 0
+  for _, record in ipairs(records) do
+    local shape = record.shape
+    local window = record.window or window_of(shape)
+    local fresh_at = record.text and rule_of(byte(shape) % 8).fresh_at(record.text, #shape + 1, window)
+    if fresh_at and (fresh_at > now or not charged) then
+      parts[#parts + 1] = record.text
+      local unit = unit_of(window)
+      last = max(last, fresh_at - fresh_at % unit + unit)
+    end
+  end
+  return table.concat(parts), last
+end
+
+-- Writes the state as its records are now, and returns it; nothing is left of it where all were refunded.
+local function write_records(key, value, records, charged)
+  local after, expires = join(records, charged)
+  if after == '' then
+    call('DEL', key)
+    return false
+  end
+--> write
+  local problem = write(key, value, after, expires)
+  if problem then
+    error(problem, 0)
+  end
+  return after
+end
+
+-- Charges every state where all fit, and else saves those that a clock that stepped back changed. The packed state goes first,
+-- since only its writing, and that of the index of logs before it, can fail. Returns the packed state after it.
+local function charge(key, value, records, states, fits, cost)
+  local dirty = false
+  for _, state in ipairs(states) do
+    if state.log and (fits or state.clamped) then
+      log.list(state.limit, state.log, now)
+    elseif not state.log and (fits or state.clamped) then
+      set_record(records, state.limit, state.after)
+      dirty = true
+    end
+  end
+  if dirty then
+    value = write_records(key, value, records, fits)
+  end
+  for _, state in ipairs(states) do
+    if state.log and fits then
+      log.charge(state.log, cost)
+    end
+    if state.log and (fits or state.clamped) then
+      log.save(state.limit, state.log)
+    end
+  end
+  return value
+end
+
+-- Takes the newest units back from every state that has any.
+local function refund(key, value, records, states, cost)
+  local dirty = false
+  for _, state in ipairs(states) do
+    if not state.log then
+      local limit = state.limit
+      local taken, left = rule_of(limit.kind).refund(sub(state.after, #limit.shape + 1), cost, limit)
+      if taken then
+        set_record(records, limit, left and limit.shape .. left)
+        dirty = true
+      end
+    end
+  end
+  if dirty then
+    value = write_records(key, value, records, false)
+  end
+  for _, state in ipairs(states) do
+    if state.log then
+      log.refund(state.limit, state.log, cost)
+    end
+  end
+  return value
+end
+--}
+
+--{ general_functions
+local OLD_BUCKET, OTHER_PRECISION, LOG, BUCKET = 2, 5, 6, 7
+
+-- The time of a stamp, and its tag.
+local function read_time(value, at)
+  local low, top = unpack('<I6B', value, at)
+  local tag = floor(top / 32)
+  return low + (top - tag * 32) * STAMP_TOP, tag
+end
+
+--> records
+local KINDS = {
+  [0] = fixed_window, fixed_window, gcra_old, sliding_counter, sliding_window, sliding_window, false, gcra,
+}
+-- Of packed states, by kind: the length of a record, when it is fresh, and what a refund leaves of it, all of its payload.
+local rules = {}
+
+local function rule_of(kind)
+  rules[kind] = rules[kind] or KINDS[kind]()
+  return rules[kind]
+end
+
+local function unit_of(window)
+  return max(floor(window / 8), 1000000)
+end
+
+--> limits
+--> stored
+--> evaluate
+--> changes
+
+-- Decides one request; its state after it.
+local function decide(key, value, logs, plan, mode, cost)
+  if mode > 2 then
+    error('tollgate: a request has an unknown mode', 0)
+  elseif key and mode ~= 1 and not value then
+    -- MGET reads a key of another type as if it were not there.
+    call('GET', key)
+  end
+  local records, limits = parse_records(value or ''), limits_of(plan)
+  if mode == 2 then
+    local states = evaluate_all(limits, records, logs, false, 0)
+    local before = readings_of(states, 0, false)
+    value = refund(key, value, records, states, cost)
+    states = evaluate_all(limits, records, logs, nil, 0)
+    return value, '1' .. readings_of(states, 0, false) .. before
+  end
+  local states, fits = evaluate_all(limits, records, logs, mode == 1, cost)
+  if mode == 1 then
+    if not fits then
+      states = evaluate_all(limits, records, logs, false, cost)
+    end
+    value = charge(key, value, records, states, fits, cost)
+  end
+  return value, (fits and '1' or '0') .. readings_of(states, cost, fits and mode == 1)
+end
+
+return function(key, value, first_log, last_log, at, count)
+  local logs = logs_by_window(first_log, last_log)
+  for _ = 1, count do
+    local plan, mode, cost
+    plan, mode, cost, at = unpack('<BBI5', request, at)
+    value, replies[settled + 1] = decide(key, value, logs, plan, mode, cost)
+    settled = settled + 1
+  end
+end
+--}

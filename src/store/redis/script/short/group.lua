@@ -1,0 +1,49 @@
+-- Reads the head of the next groups, which look alike, and their plan, where the short way may take them.
+
+--{ group
+n, has_packed, logs, alike, repeats, first_at = unpack('<I2BBBB', request, next_at)
+groups, next_at, limits, plain, log_limit = groups - repeats, first_at + 7 * n, nil, nil, nil
+if n == 0 or repeats == 0 or groups < 0 or next_at > #request + 1
+  or next_packed + has_packed * repeats > packed + 1 or next_log + logs * repeats > #keys + 1 then
+  return { err = MALFORMED }
+end
+if alike == 1 then
+  local plan
+  plan, mode, cost = unpack('<BBI5', request, first_at)
+  local place = plan_at[plan]
+  limits = mode <= 1 and place and byte(request, place)
+  several, place = limits and limits > 1 and {}, limits and place + 1
+  plain = limits and n == 1 and (mode == 1 or not several)
+  for index = 1, limits or 0 do
+    local size
+    kind, precision, size = byte(request, place, place + 2)
+    -- The last bytes of the prefix are read as one number, which is exact up to six.
+    local last, numbers_of = 1, '<BI7I7I7'
+    if kind == 7 then
+      if size == 3 then
+        last, bucket, numbers_of = 3, '<I3I7', '<I3I7I7I7'
+      elseif size == 4 then
+        last, bucket, numbers_of = 4, '<I4I7', '<I4I7I7I7'
+      elseif size == 5 then
+        last, bucket, numbers_of = 5, '<I5I7', '<I5I7I7I7'
+      else
+        last, bucket, numbers_of = 6, '<I6I7', '<I6I7I7I7'
+      end
+      least = last + 6
+    end
+    prefix, place = size > last and sub(request, place + 3, place + 2 + size - last), place + 3 + size
+    limit_head, window, quota, burst, place = unpack(numbers_of, request, place - last)
+    plain = plain and not prefix
+    unit, step = max(floor(window / 8), 1000000), ceil(window / ((kind == 4 or kind == 5) and precision or quota))
+    if several then
+      several[index] = { kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket or false, least or 0 }
+    end
+  end
+  if logs > 0 then
+    if limits == 1 and kind == 6 and has_packed == 0 then
+      log_limit = { window = window, unit = unit, quota = quota, is_indexed = prefix ~= false }
+    end
+    limits, plain = nil, nil
+  end
+end
+--}

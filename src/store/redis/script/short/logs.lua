@@ -1,0 +1,33 @@
+-- Decides names that have one log and nothing else.
+
+while repeats > 0 do
+--{ log_names
+  -- Whether the request fits, and what is answered; nothing is done where the log is one that needs more than this.
+  local key, problem_of, fits, used, frees_in, fresh_in = keys[next_log], nil, nil, nil, nil, nil
+  repeat
+--> log_decide
+  until true
+  problem = problem_of
+  if problem or fits == nil then
+    break
+  end
+  numbers[filled + 1] = fits and 49 or 48
+  numbers[filled + 2], numbers[filled + 3], numbers[filled + 4] = used, frees_in, fresh_in
+  filled, answers = filled + 4, answers + 1
+  next_log = next_log + logs
+  repeats = repeats - 1
+--}
+end
+
+--{ log_requests
+-- Whatever the log is, and however many requests.
+log_limit.log, log_limit.index = keys[next_log], log_limit.is_indexed and keys[next_log + logs - 1]
+local decided, last = pcall(log.decide, log_limit, first_at, n)
+if decided then
+  filled, answers = last, answers + n
+  next_log = next_log + logs
+  repeats = repeats - 1
+else
+  problem = type(last) == 'table' and last.err or tostring(last)
+end
+--}

@@ -1,0 +1,67 @@
+-- Decides the names that most calls are made of: one request each, under limits whose prefixes are one byte, or of a bucket a
+-- few. Where there are several limits, it is a charge that fits.
+
+while plain and repeats > 0 do
+--{ names
+  -- From where in the state the next record is, and the place of the last number of this reply; its first tells whether it
+  -- fits.
+  local value, from, place, index = values[next_packed], 1, filled + 1, 1
+  local fits, record, fresh_at, before, after, expires, expired
+  repeat
+    if several then
+      kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket, least = table_unpack(several[index])
+      fits, index = nil, index + 1
+    end
+    if kind > 7 then
+      break
+--> decide
+    end
+    if fits and charges then
+      fresh_at = fresh_at - fresh_at % unit + unit
+      if before then
+        before = before - before % unit + unit
+      end
+      if several then
+        after, expires, expired = (after or '') .. record, max(expires or 0, fresh_at), before and max(expired or 0, before)
+      end
+    end
+  until not several or not fits or index > limits
+  if fits and several then
+    record, fresh_at, before = after, expires, expired
+  end
+  if fits and charges and not (value and from <= #value) then
+    numbers[filled + 1] = 49
+    if fresh_at == before and #record == #value then
+      -- As write() does it: most charges come here.
+      local length = try('SETRANGE', keys[next_packed], '0', record)
+      if length ~= #record then
+        problem = length.err
+      end
+    else
+--> write
+      problem = write(keys[next_packed], value, record, fresh_at, before)
+    end
+  elseif fits ~= nil and not several and not (fits and charges) then
+    numbers[filled + 1] = fits and 49 or 48
+    if not (charges or value) then
+--> check_type
+    end
+  else
+    denied = fits == false
+    break
+  end
+  if problem then
+    break
+  end
+  filled = place
+  next_packed = next_packed + 1
+  repeats = repeats - 1
+  answers = answers + 1
+--}
+end
+
+--{ check_type
+-- MGET reads a key of another type as if it were not there. A charge finds out when it writes, a peek here.
+local reply = try('GET', keys[next_packed])
+problem = type(reply) == 'table' and reply.err
+--}

@@ -1,0 +1,96 @@
+-- Decides names that are left: several requests, one after another, of which those that fit are written in one go;
+-- other prefixes; and of several limits what is no charge or does not fit, which tells all limits as they stand.
+
+while limits and undecided and not problem do
+--{ requests
+  -- The state, in Redis and after the requests until now; when it goes, where it was charged, and when the one in Redis does.
+  local stored, expires, expired = values[next_packed], nil, nil
+  -- The place of the last number of this reply, and how many of the name's requests are left.
+  local value, place, left, request_at, fits = stored, filled, n, first_at, nil
+  repeat
+    if n > 1 then
+      fits, mode, cost, request_at = unpack('<BBI5', request, request_at)
+      fits = nil
+      if mode > 1 then
+        break
+      end
+    end
+    -- From where in the state the next record is, and the place of this reply's first number, which tells whether it fits.
+    local from, first, index, all_fit = 1, place + 1, 1, true
+    local record, fresh_at, before, after, goes, went
+    place, charges = first, mode == 1 and not denied
+    if mode == 0 and not value then
+--> check_type
+      if problem then
+        break
+      end
+    end
+--> request
+    if fits == nil then
+      break
+    elseif not (fits and charges) then
+      numbers[first], fits = all_fit and 49 or 48, false
+    elseif value and from <= #value then
+      fits = nil
+      break
+    else
+      if several then
+        record, fresh_at, before = after, goes, went
+      end
+      if not expires then
+        expired = before
+      end
+      numbers[first], value, expires = 49, record, fresh_at
+    end
+    left = left - 1
+  until left == 0
+  if fits == nil then
+    break
+  elseif expires then
+--> write
+    problem = write(keys[next_packed], stored, value, expires, expired)
+    if problem then
+      break
+    end
+  end
+  filled, answers, denied = place, answers + n, false
+  next_packed = next_packed + 1
+  repeats = repeats - 1
+  undecided = repeats > 0 and not plain
+--}
+end
+
+--{ request
+-- One request under all limits of its plan. Where one of several denies, once more from the first, only to tell how they stand.
+repeat
+  if several then
+    kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket, least = table_unpack(several[index])
+    fits, index = nil, index + 1
+  end
+  if prefix then
+    if value and sub(value, from, from + #prefix - 1) ~= prefix then
+      break
+    end
+    from = from + #prefix
+  end
+  if kind > 7 then
+    break
+--> decide
+  end
+  all_fit = all_fit and fits
+  if fits == false and several and charges then
+    from, place, index, charges = 1, first, 1, false
+  elseif fits and charges then
+    fresh_at = fresh_at - fresh_at % unit + unit
+    if before then
+      before = before - before % unit + unit
+    end
+    if prefix then
+      record = prefix .. record
+    end
+    if several then
+      after, goes, went = (after or '') .. record, max(goes or 0, fresh_at), before and max(went or 0, before)
+    end
+  end
+until not several or fits == nil or index > limits
+--}

@@ -1,0 +1,104 @@
+//! The stores of a process and their combined health. With Redis each worker has a store of its own.
+//!
+//! It serves metrics and the announcements of this replica. Decisions do not use it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::{BreakerState, ConfiguredStore, REPLICA_LIFETIME, ReplicaId, Status, StoreError};
+use crate::clock::monotonic;
+
+/// Holds every store of this process.
+#[derive(Clone, Default)]
+pub struct StoreRegistry(Arc<Mutex<Vec<Arc<ConfiguredStore>>>>);
+
+/// Health of all workers' connections to one server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NodeHealth {
+    /// Number of connections by the state of their breaker, in the order of [`Self::STATES`].
+    pub connections: [u64; 3],
+    /// Times that a breaker opened.
+    pub opened: u64,
+    /// Connection attempts.
+    pub probes: u64,
+    /// Times that a different Redis process answered than before. It is the maximum over the workers, since each sees a restart.
+    pub replaced: u64,
+}
+
+impl NodeHealth {
+    /// The breaker states that [`Self::connections`] counts, and their names in metrics.
+    pub const STATES: [(BreakerState, &str); 3] =
+        [(BreakerState::Closed, "closed"), (BreakerState::Open, "open"), (BreakerState::HalfOpen, "half_open")];
+
+    fn add(&mut self, status: Status) {
+        for ((state, _), count) in Self::STATES.iter().zip(&mut self.connections) {
+            *count += u64::from(*state == status.breaker);
+        }
+        self.opened += status.opened;
+        self.probes += status.probes;
+        // Every connection sees the same restart, so the counts are not added.
+        self.replaced = self.replaced.max(status.replaced);
+    }
+}
+
+impl StoreRegistry {
+    /// Adds a store.
+    pub fn enter(&self, store: Arc<ConfiguredStore>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(store);
+    }
+
+    /// Announces to Redis that this replica is alive, through the first store that can, beginning at index `first`. Returns the
+    /// number of live replicas. Errors: the last store's error, when none could within `deadline`; or there is no Redis store.
+    pub async fn announce(&self, replica: &ReplicaId, first: usize, deadline: Duration) -> Result<u64, StoreError> {
+        self.announce_for((replica, REPLICA_LIFETIME), first, deadline).await
+    }
+
+    /// Tells Redis that this replica stops. Errors: as [`Self::announce`]; Redis then drops it when its lifetime ends.
+    pub async fn leave(&self, replica: &ReplicaId, deadline: Duration) -> Result<(), StoreError> {
+        self.announce_for((replica, Duration::ZERO), 0, deadline).await.map(drop)
+    }
+
+    async fn announce_for(&self, sign: (&ReplicaId, Duration), first: usize, deadline: Duration) -> Result<u64, StoreError> {
+        let (stores, until) = (self.stores(), monotonic() + deadline);
+        let mut failed = StoreError::Unreachable("there is no store that replicas share".to_owned());
+        for place in 0..stores.len() {
+            if let ConfiguredStore::Redis(store) = &*stores[first.wrapping_add(place) % stores.len()] {
+                match store.announce_replica(sign.0, sign.1, until).await {
+                    Ok(replicas) => return Ok(replicas),
+                    Err(error) => failed = error,
+                }
+            }
+        }
+        Err(failed)
+    }
+
+    /// Waits until every Redis store is connected, for at most `time_limit`.
+    pub async fn connected(&self, time_limit: Duration) {
+        let stores = self.stores();
+        let connected = stores.iter().map(|store| async move {
+            if let ConfiguredStore::Redis(store) = &**store {
+                store.connected(time_limit).await;
+            }
+        });
+        join_all(connected).await;
+    }
+
+    fn stores(&self) -> Vec<Arc<ConfiguredStore>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Health of every Redis server, by its address. Empty for an embedded store.
+    pub fn nodes(&self) -> BTreeMap<String, NodeHealth> {
+        let stores = self.stores();
+        let mut nodes = BTreeMap::<String, NodeHealth>::new();
+        for store in stores.iter() {
+            if let ConfiguredStore::Redis(store) = &**store {
+                store.nodes().into_iter().for_each(|(node, status)| nodes.entry(node).or_default().add(status));
+            }
+        }
+        nodes
+    }
+}

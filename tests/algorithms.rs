@@ -1,0 +1,6 @@
+//! The algorithms: against models and bounds, the same in both stores, and on clocks that are set.
+
+mod algorithm_bounds;
+mod clocks;
+mod oracle;
+mod parity;

@@ -1,0 +1,372 @@
+//! The algorithms against brute force: a model that remembers every charge and counts anew each time.
+//!
+//! Each history has edge times, steps of the clock both ways, costs up to the capacity, and edits of the quota on the
+//! live key, and refunds of up to three times the capacity. After each request the number of units left, the wait and the time to freshness are held against the model,
+//! the wait and the freshness to the microsecond.
+
+use proptest::prelude::*;
+use tollgate::algorithm::{State, decide};
+use tollgate::key::Cost;
+use tollgate::plan::{Algorithm, Anchor, Limit};
+use tollgate::store::Mode;
+
+use crate::support::clock::START_US;
+use crate::support::history::{Random, Times};
+use crate::support::plans::{ANCHORED, COUNTER, FIXED, LOG};
+
+/// Everything that was charged and has not been forgotten by a later charge: (time, units).
+#[derive(Clone)]
+struct Model {
+    charges: Vec<(u64, u64)>,
+    /// For windows: when the one charged last began.
+    start_us: u64,
+    /// For the token bucket: debt and when it was that.
+    debt: (u64, u64),
+    /// Of the debt: what a unit of it is.
+    unit_us: u64,
+}
+
+impl Model {
+    /// Units (for a token bucket: microseconds of debt) that count at `now_us`.
+    fn used(&self, limit: &Limit, now_us: u64) -> u64 {
+        let mut seen = self.clone();
+        seen.clamp(limit, now_us);
+        let window_us = limit.window_us();
+        let sum = |keep: &dyn Fn(u64) -> bool| seen.charges.iter().filter(|charge| keep(charge.0)).map(|charge| charge.1).sum();
+        match limit.algorithm() {
+            Algorithm::FixedWindow { .. } => sum(&|_| now_us < seen.start_us + window_us),
+            Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => sum(&|at| at + window_us > now_us),
+            Algorithm::SlidingCounter => {
+                let start_us = seen.window_of(now_us, window_us);
+                let (current, previous) = (sum(&|at| at == start_us), sum(&|at| at + window_us == start_us));
+                current + (previous * (window_us - (now_us - start_us))).div_ceil(window_us)
+            }
+            Algorithm::TokenBucket { .. } => (seen.debt.0 + seen.debt.1).saturating_sub(now_us),
+        }
+    }
+
+    /// Where a counter's window began: windows follow the last one that was charged, and the clock after a pause of two.
+    fn window_of(&self, now_us: u64, window_us: u64) -> u64 {
+        let passed = (now_us - self.start_us) / window_us;
+        if passed < 2 { self.start_us + passed * window_us } else { now_us - now_us % window_us }
+    }
+
+    fn fits(&self, limit: &Limit, now_us: u64, cost: u64) -> bool {
+        match limit.algorithm() {
+            Algorithm::TokenBucket { burst } => {
+                let mut seen = self.clone();
+                seen.clamp(limit, now_us);
+                let unit_us = seen.unit_us;
+                seen.used(limit, now_us) + cost * unit_us <= burst * unit_us
+            }
+            _ => self.used(limit, now_us) + cost <= limit.quota(),
+        }
+    }
+
+    fn clamp(&mut self, limit: &Limit, now_us: u64) {
+        let ahead_us = self.start_us.saturating_sub(now_us);
+        self.start_us -= ahead_us;
+        // A debt above a window is known for what it was; a lesser one is believed up to a window.
+        let (debt, at_us) = self.debt;
+        if at_us > now_us && debt > limit.window_us() {
+            self.debt = (debt, now_us);
+        } else if debt <= limit.window_us() && debt + at_us > now_us + limit.window_us() {
+            self.debt = (limit.window_us(), now_us);
+        }
+        self.convert(limit, now_us, |own_us, unit_us| unit_us > own_us);
+        let counter = limit.algorithm() == COUNTER;
+        // A counter's charges carry the time of their window, which moves as a whole.
+        self.charges.iter_mut().for_each(|charge| charge.0 = if counter { charge.0 - ahead_us } else { charge.0.min(now_us) });
+    }
+
+    /// The debt at the limit's own rate, where that is to be.
+    fn convert(&mut self, limit: &Limit, now_us: u64, wanted: impl Fn(u64, u64) -> bool) {
+        let own_us = limit.window_us().div_ceil(limit.quota());
+        let left_us = (self.debt.0 + self.debt.1).saturating_sub(now_us);
+        if left_us > 0 && wanted(own_us, self.unit_us) {
+            // Rounded up to a microsecond, so never in the caller's favour. A debt of few microseconds may stay as it is. Then
+            // nothing is written, and the rate stays too, which matters when the clock steps back.
+            let converted_us = (left_us * own_us).div_ceil(self.unit_us);
+            if converted_us != left_us {
+                self.debt = (converted_us, now_us);
+                self.unit_us = own_us;
+            }
+        }
+    }
+
+    fn charge(&mut self, limit: &Limit, now_us: u64, cost: u64) {
+        let window_us = limit.window_us();
+        let mut at_us = now_us;
+        match limit.algorithm() {
+            Algorithm::FixedWindow { anchor } if self.used(limit, now_us) == 0 => {
+                self.charges.clear();
+                self.start_us = if anchor == Anchor::Clock { now_us - now_us % window_us } else { now_us };
+            }
+            Algorithm::FixedWindow { .. } => {}
+            Algorithm::TokenBucket { .. } => {
+                self.convert(limit, now_us, |own_us, unit_us| unit_us != own_us);
+                self.unit_us = window_us.div_ceil(limit.quota());
+                self.debt = (self.used(limit, now_us) + cost * self.unit_us, now_us);
+            }
+            Algorithm::SlidingCounter => {
+                self.start_us = self.window_of(now_us, window_us);
+                at_us = self.start_us;
+                self.charges.retain(|charge| charge.0 + window_us >= at_us);
+            }
+            _ => self.charges.retain(|charge| charge.0 + window_us > now_us),
+        }
+        self.charges.push((at_us, cost));
+        if let Algorithm::SlidingWindow { precision } = limit.algorithm() {
+            self.merge(window_us.div_ceil(u64::from(precision)), precision);
+        }
+    }
+
+    /// Takes units back, the newest first, of those that count; how many.
+    fn refund(&mut self, limit: &Limit, now_us: u64, units: u64) -> u64 {
+        if let Algorithm::TokenBucket { .. } = limit.algorithm() {
+            let emission_us = self.unit_us;
+            let debt_us = self.used(limit, now_us);
+            let left_us = debt_us - debt_us.min(units * emission_us);
+            self.debt = if debt_us == 0 { self.debt } else { (left_us, if left_us == 0 { 0 } else { now_us }) };
+            return (debt_us - left_us).div_ceil(emission_us);
+        }
+        let window_us = limit.window_us();
+        let begin_us = match limit.algorithm() {
+            Algorithm::FixedWindow { .. } if now_us < self.start_us + window_us => 0,
+            Algorithm::FixedWindow { .. } => u64::MAX,
+            Algorithm::SlidingCounter => self.window_of(now_us, window_us) - window_us,
+            _ => now_us - window_us + 1,
+        };
+        let mut left = units;
+        for charge in self.charges.iter_mut().rev().filter(|charge| charge.0 >= begin_us) {
+            let taken = left.min(charge.1);
+            (charge.1, left) = (charge.1 - taken, left - taken);
+        }
+        if left < units {
+            // Written anew, as by a charge; and when nothing is left, as if nothing had ever been charged.
+            self.start_us = if limit.algorithm() == COUNTER { begin_us + window_us } else { self.start_us };
+            self.charges.retain(|charge| charge.1 > 0 && charge.0 >= begin_us);
+            self.start_us = if self.charges.is_empty() { 0 } else { self.start_us };
+        }
+        units - left
+    }
+
+    /// Above `precision` instants, those of one cell count as the cell's latest; at first only the newest two are tried.
+    fn merge(&mut self, cell_us: u64, precision: u8) {
+        let mut instants: Vec<u64> = self.charges.iter().map(|charge| charge.0).collect();
+        instants.dedup();
+        if instants.len() <= usize::from(precision) {
+            return;
+        }
+        let newest = instants[instants.len() - 1];
+        let second = instants[instants.len() - 2];
+        let only_newest = second / cell_us == newest / cell_us;
+        for index in 0..self.charges.len() {
+            let at = self.charges[index].0;
+            if !only_newest || at == second {
+                self.charges[index].0 = instants.iter().filter(|other| *other / cell_us == at / cell_us).max().copied().unwrap();
+            }
+        }
+    }
+}
+
+/// The first moment from `now_us` on at which `holds`, if the implementation says that it is `wait_us` away.
+fn assert_first(now_us: u64, wait_us: u64, what: &str, holds: impl Fn(u64) -> bool) {
+    assert!(holds(now_us + wait_us), "{what} {wait_us}: not yet");
+    assert!(wait_us == 0 || !holds(now_us + wait_us - 1), "{what} {wait_us}: a microsecond earlier already");
+}
+
+fn check_request(limit: &Limit, state: &mut State, model: &mut Model, request: (u64, u64, Mode)) -> bool {
+    let (now_us, cost, mode) = request;
+    let (limits, states) = (std::slice::from_ref(limit), std::slice::from_mut(state));
+    let expected = model.fits(limit, now_us, cost);
+    let cost = Cost::new(cost).unwrap();
+    let verdict = decide(limits, states, now_us, cost, mode);
+    if mode == Mode::Refund {
+        model.clamp(limit, now_us);
+        assert_eq!(verdict.refunded(limits)[0], model.refund(limit, now_us, cost.units()), "refunded, {:?}", model.charges);
+    }
+    let expected = expected || mode == Mode::Refund;
+    assert_eq!(verdict.fits, expected, "cost {cost:?} at {now_us}, model holds {:?}", model.charges);
+    if mode == Mode::Charge {
+        model.clamp(limit, now_us);
+        if verdict.fits {
+            model.charge(limit, now_us, cost.units());
+        }
+    }
+    // A peek reads a state that lies ahead as clamped, but does not write that; its times speak of the clamped one.
+    let model = &mut model.clone();
+    model.clamp(limit, now_us);
+    let status = verdict.statuses(limits, cost)[0].clone();
+    let most = (1..=limit.capacity()).rev().find(|units| model.fits(limit, now_us, *units)).unwrap_or(0);
+    assert_eq!(status.remaining, most, "remaining");
+    assert_first(now_us, status.reset_after_us, "reset_after", |at_us| model.used(limit, at_us) == 0);
+    assert_eq!(status.retry_after_us.is_some(), !verdict.fits);
+    let wait_us = status.retry_after_us.unwrap_or(0);
+    if wait_us > 0 {
+        assert_first(now_us, wait_us, "retry_after", |at_us| model.fits(limit, at_us, cost.units()));
+        if mode == Mode::Peek {
+            return verdict.fits;
+        }
+        assert_first(now_us, wait_us, "retry_after of the state", |at_us| {
+            decide(limits, &mut [states[0].clone()], at_us, cost, Mode::Peek).fits
+        });
+    }
+    verdict.fits
+}
+
+fn check_history(algorithm: Algorithm, seed: u64) {
+    let mut random = Random(seed);
+    let window = std::time::Duration::from_millis(1 + random.below(4));
+    let mut limit = edited(&mut random, window, algorithm);
+    let mut state = State::fresh(&limit);
+    let mut model = Model { charges: Vec::new(), start_us: 0, debt: (0, 0), unit_us: 1 };
+    let mut times = Times::new(START_US, limit.window_us());
+    for _ in 0..80 {
+        if random.below(25) == 0 {
+            limit = edited(&mut random, window, algorithm);
+        }
+        let now_us = times.next(&mut random);
+        let cost = match random.below(6) {
+            0 => limit.capacity(),
+            1 => 1 + random.below(limit.capacity()),
+            _ => 1,
+        };
+        let mode =
+            *random.pick(&[Mode::Peek, Mode::Refund, Mode::Charge, Mode::Charge, Mode::Charge, Mode::Charge, Mode::Charge]);
+        let cost = if mode == Mode::Refund && random.below(4) == 0 { 3 * cost } else { cost };
+        if check_request(&limit, &mut state, &mut model, (now_us, cost, mode)) {
+            times.mark(now_us);
+        }
+    }
+}
+
+fn edited(random: &mut Random, window: std::time::Duration, algorithm: Algorithm) -> Limit {
+    // Divisors of a millisecond, so that a token bucket's interval is exact.
+    let quota = *random.pick(&[1, 2, 4, 5, 8, 10, 20]);
+    let algorithm = match algorithm {
+        Algorithm::TokenBucket { .. } => Algorithm::TokenBucket { burst: 1 + random.below(2 * quota) },
+        other => other,
+    };
+    Limit::new("limit", quota, window, algorithm).unwrap()
+}
+
+macro_rules! equals_brute_force {
+    ($($name:ident: $algorithm:expr,)*) => {$(
+        proptest! {
+            #![proptest_config(ProptestConfig::with_cases(1500))]
+            #[test]
+            fn $name(seed in any::<u64>()) {
+                check_history($algorithm, seed);
+            }
+        }
+    )*};
+}
+
+equals_brute_force! {
+    fixed_window_on_the_clock_equals_brute_force: FIXED,
+    fixed_window_from_the_first_request_equals_brute_force: ANCHORED,
+    sliding_log_equals_brute_force: LOG,
+    sliding_window_of_precision_2_equals_brute_force: Algorithm::SlidingWindow { precision: 2 },
+    sliding_window_of_precision_5_equals_brute_force: Algorithm::SlidingWindow { precision: 5 },
+    sliding_window_of_precision_64_equals_brute_force: Algorithm::SlidingWindow { precision: 64 },
+    sliding_counter_equals_brute_force: COUNTER,
+    token_bucket_equals_brute_force: Algorithm::TokenBucket { burst: 1 },
+}
+
+/// What a key that was left alone says from here on.
+fn future(limit: &Limit, state: &State, now_us: u64) -> Vec<u64> {
+    let window_us = limit.window_us();
+    let at = [0, 1, window_us / 3, window_us / 2, window_us - 1, window_us, window_us + 1, 2 * window_us - 1, 2 * window_us];
+    let left = |after_us| {
+        let mut states = [state.clone()];
+        let verdict = decide(std::slice::from_ref(limit), &mut states, now_us + after_us, Cost::ONE, Mode::Peek);
+        verdict.statuses(std::slice::from_ref(limit), Cost::ONE)[0].remaining
+    };
+    at.map(left).to_vec()
+}
+
+fn take(limit: &Limit, state: &mut State, request: (u64, u64, Mode)) -> bool {
+    let (now_us, cost, mode) = request;
+    decide(std::slice::from_ref(limit), std::slice::from_mut(state), now_us, Cost::new(cost).unwrap(), mode).fits
+}
+
+/// A charge that is given back at its instant was never made, as far as anybody can tell later. A merged run keeps the time
+/// that it was merged at, so a unit may leave late, within a cell, and none early.
+fn check_undo(algorithm: Algorithm, seed: u64) {
+    let mut random = Random(seed);
+    let limit = edited(&mut random, std::time::Duration::from_millis(2), algorithm);
+    let (mut state, mut now_us) = (State::fresh(&limit), START_US);
+    for _ in 0..60 {
+        now_us += random.below(limit.window_us() / 2);
+        let cost = 1 + random.below(limit.capacity());
+        let before = future(&limit, &state, now_us);
+        if take(&limit, &mut state, (now_us, cost, Mode::Charge)) {
+            take(&limit, &mut state, (now_us, cost, Mode::Refund));
+            let after = future(&limit, &state, now_us);
+            let merges = matches!(algorithm, Algorithm::SlidingWindow { precision } if precision < 64);
+            assert!(after == before || merges && after[0] == before[0] && after.iter().zip(&before).all(|(a, b)| a <= b));
+        }
+        take(&limit, &mut state, (now_us, 1 + random.below(limit.capacity()), Mode::Charge));
+    }
+}
+
+/// In any interval of one window no more passes than the promise and what was given back within it.
+fn check_bound(algorithm: Algorithm, seed: u64) {
+    let mut random = Random(seed);
+    let limit = edited(&mut random, std::time::Duration::from_millis(2), algorithm);
+    let (mut state, mut now_us) = (State::fresh(&limit), START_US);
+    // When, units that passed, units that came back.
+    let mut events = Vec::new();
+    for _ in 0..150 {
+        now_us += random.below(limit.window_us() / 6);
+        let cost = 1 + random.below(limit.capacity());
+        if random.below(3) == 0 {
+            let units = Cost::new(cost).unwrap();
+            let verdict = decide(std::slice::from_ref(&limit), std::slice::from_mut(&mut state), now_us, units, Mode::Refund);
+            let refunded = verdict.refunded(std::slice::from_ref(&limit))[0];
+            let left = verdict.statuses(std::slice::from_ref(&limit), Cost::ONE)[0].remaining;
+            assert!(refunded <= cost && left <= limit.capacity(), "{refunded} of {cost}, {left} left");
+            events.push((now_us, 0, refunded));
+        } else if take(&limit, &mut state, (now_us, cost, Mode::Charge)) {
+            events.push((now_us, cost, 0));
+        }
+    }
+    for (first, (begin_us, _, _)) in events.iter().enumerate() {
+        let within = events[first..].iter().take_while(|event| event.0 < begin_us + limit.window_us());
+        let (passed, refunded) = within.fold((0, 0), |sum, event| (sum.0 + event.1, sum.1 + event.2));
+        let promise = match algorithm {
+            Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => limit.quota(),
+            // What a window gives comes back while it lasts.
+            Algorithm::TokenBucket { .. } => limit.capacity() + limit.quota(),
+            _ => 2 * limit.quota(),
+        };
+        assert!(passed <= promise + refunded, "{passed} passed and {refunded} came back, of {promise}");
+    }
+}
+
+macro_rules! refunds_keep_their_bounds {
+    ($($name:ident: $algorithm:expr,)*) => {
+        mod refunds {
+            use super::*;
+            $(proptest! {
+                #![proptest_config(ProptestConfig::with_cases(500))]
+                #[test]
+                fn $name(seed in any::<u64>()) {
+                    check_undo($algorithm, seed);
+                    check_bound($algorithm, seed);
+                }
+            })*
+        }
+    };
+}
+
+refunds_keep_their_bounds! {
+    of_a_fixed_window_on_the_clock_keep_their_bounds: FIXED,
+    of_a_fixed_window_from_the_first_request_keep_their_bounds: ANCHORED,
+    of_a_sliding_log_keep_their_bounds: LOG,
+    of_a_sliding_window_of_precision_2_keep_their_bounds: Algorithm::SlidingWindow { precision: 2 },
+    of_a_sliding_window_of_precision_64_keep_their_bounds: Algorithm::SlidingWindow { precision: 64 },
+    of_a_sliding_counter_keep_their_bounds: COUNTER,
+    of_a_token_bucket_keep_their_bounds: Algorithm::TokenBucket { burst: 1 },
+}

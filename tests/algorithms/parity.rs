@@ -1,0 +1,256 @@
+//! Rust and Lua decide alike: the embedded store and Redis, on one injected clock, over random histories with edge times,
+//! steps of the clock, edits of limits, refunds and several limits to a plan. Every reading must be equal, not only the answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::key::Key;
+use tollgate::plan::{Algorithm, Limit, Plan, QUOTA_MAX};
+use tollgate::store::{Check, MemoryStore, Mode, Store, StoreDeadline};
+
+use crate::support::clock::{FakeClock, START_US};
+use crate::support::clocked_store::store_on;
+use crate::support::history::{Random, Times};
+use crate::support::plans::{ANCHORED, BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, plan};
+use crate::support::redis::Redis;
+
+/// Decisions compared per algorithm; with the batches' rounding a few more are made.
+const DECISIONS: usize = 100_000;
+const BATCH: usize = 32;
+const KEYS: u64 = 6;
+const SEED: u64 = 0x7011_6a7e;
+/// Nothing here is about deadlines.
+const PATIENCE: StoreDeadline = StoreDeadline(Duration::from_secs(60));
+
+/// Quotas of one to five bytes, which is how Redis keeps counts. A bucket, which keeps a time for each unit, does without the
+/// large ones.
+const SCALES: [u64; 5] = [1, 1 << 6, 1 << 14, 1 << 22, 1 << 30];
+
+/// A log's largest quota is 100,000: more than half of the totals that it tells apart in Redis.
+const LOG_SCALES: [u64; 2] = [1, 2_500];
+
+/// What a history is made of.
+struct Course {
+    shapes: Vec<(Algorithm, u64)>,
+    start_us: u64,
+    decisions: usize,
+    seed: u64,
+}
+
+impl Course {
+    fn of(shapes: &[(Algorithm, u64)]) -> Self {
+        Self { shapes: shapes.to_vec(), start_us: START_US, decisions: DECISIONS, seed: SEED }
+    }
+}
+
+/// Twenty plans of the same shapes and other numbers, so that taking another one is an edit.
+fn plans(random: &mut Random, shapes: &[(Algorithm, u64)]) -> Vec<Arc<Plan>> {
+    let edited = |random: &mut Random, (algorithm, window_ms): (Algorithm, u64)| {
+        let scale = match algorithm {
+            Algorithm::TokenBucket { .. } => 1,
+            LOG if shapes.len() == 1 => *random.pick(&LOG_SCALES),
+            _ if shapes.len() > 1 => 1,
+            // More would be refused: window and quota are multiplied.
+            COUNTER if window_ms > 100 => *random.pick(&SCALES[..3]),
+            _ => *random.pick(&SCALES),
+        };
+        let quota = scale * *random.pick(&[2, 3, 5, 8, 13, 20, 40]);
+        let algorithm = match algorithm {
+            Algorithm::TokenBucket { .. } => Algorithm::TokenBucket { burst: 1 + random.below(2 * quota) },
+            other => other,
+        };
+        limit(quota, Duration::from_millis(window_ms), algorithm)
+    };
+    let subset = |random: &mut Random| -> Vec<Limit> {
+        let mut limits: Vec<Limit> = shapes.iter().map(|shape| edited(random, *shape)).collect();
+        while limits.len() > 1 && random.below(3) > 0 {
+            let index = random.below(limits.len() as u64) as usize;
+            // A log that no plan names any more is collected at another moment (there by its expiry), which shows only
+            // when the clock then steps back to before its end.
+            if limits[index].algorithm() != LOG {
+                limits.remove(index);
+            }
+        }
+        if random.below(2) == 0 {
+            limits.reverse();
+        }
+        limits
+    };
+    (0..20).map(|_| plan(subset(random))).collect()
+}
+
+fn random_ask(random: &mut Random, plan: &Arc<Plan>, refunds: bool) -> Check {
+    let most = plan.limits().iter().map(Limit::capacity).min().unwrap();
+    let cost = match random.below(6) {
+        0 => most,
+        1 => 1 + random.below(most),
+        _ => most.div_ceil(8),
+    };
+    let (mode, cost) = match random.below(20) {
+        0..=1 => (Mode::Peek, cost),
+        // Of what a charge took; at times of more than there can be.
+        2..=6 if refunds => (Mode::Refund, cost),
+        7 if refunds => (Mode::Refund, *random.pick(&[2 * most, QUOTA_MAX])),
+        _ => (Mode::Charge, cost),
+    };
+    Check { mode, ..ask(plan, &format!("key {}", random.below(KEYS)), cost) }
+}
+
+async fn check(name: &str, course: Course) {
+    let redis = Redis::start();
+    let clock = FakeClock::new();
+    let Course { shapes, start_us, decisions: enough, seed } = course;
+    let shared = store_on(&redis, &clock);
+    let embedded = MemoryStore::new(1 << 30, Arc::new(clock.clone()));
+    let mut random = Random(seed);
+    let plans = plans(&mut random, &shapes);
+    let mut plan = &plans[0];
+    let mut times = Times::new(start_us, 1_000 * shapes[0].1);
+    let (mut decisions, mut allowed) = (0, 0);
+    while decisions < enough {
+        if random.below(4) == 0 {
+            plan = random.pick(&plans);
+        }
+        let now_us = times.next(&mut random);
+        clock.set(now_us);
+        let count = 1 + random.below(BATCH as u64) as usize;
+        // Mostly of one plan; sometimes of several, which count as one, so that a key is asked for under both.
+        let mixed = random.below(4) == 0;
+        // Requests for one name take another way through the script when a refund is among them.
+        let refunds = random.below(2) == 0;
+        let mut asks: Vec<Check> = (0..count)
+            .map(|_| {
+                let plan = if mixed { random.pick(&plans) } else { plan };
+                random_ask(&mut random, plan, refunds)
+            })
+            .collect();
+        // Single requests that look alike but for their keys go to the script as one, which is quick about them.
+        if random.below(3) == 0 {
+            let first = asks[0].clone();
+            asks = (0..count).map(|key| Check { key: Key::new(format!("key {key}")).unwrap(), ..first.clone() }).collect();
+        }
+        let before = allowed;
+        let from_redis = shared.decide_batch(&asks, PATIENCE).await;
+        let from_memory = embedded.decide_batch(&asks, PATIENCE).await;
+        for (index, (lua, rust)) in from_redis.iter().zip(&from_memory).enumerate() {
+            assert_eq!(lua, rust, "{name}, seed {seed:#x}, decision {}, at {now_us}: {:?}", decisions + index, asks[index]);
+            let charged = asks[index].mode != Mode::Refund;
+            allowed += usize::from(charged && rust.as_ref().is_ok_and(|verdict| verdict.fits));
+        }
+        if allowed > before {
+            times.mark(now_us);
+        }
+        decisions += count;
+    }
+    println!("{name}: {decisions} decisions equal, {allowed} of them allowed");
+    assert!(allowed > decisions / 50 && allowed < decisions * 49 / 50, "the histories are one-sided: {allowed} of {decisions}");
+}
+
+macro_rules! decides_alike {
+    ($($name:ident: $shapes:expr,)*) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            check(stringify!($name), Course::of(&$shapes)).await;
+        }
+    )*};
+}
+
+decides_alike! {
+    fixed_window_on_the_clock_decides_alike: [(FIXED, 3)],
+    fixed_window_from_the_first_request_decides_alike: [(ANCHORED, 3)],
+    sliding_log_decides_alike: [(LOG, 3)],
+    sliding_window_of_precision_2_decides_alike: [(Algorithm::SlidingWindow { precision: 2 }, 3)],
+    sliding_window_of_precision_7_decides_alike: [(Algorithm::SlidingWindow { precision: 7 }, 3)],
+    sliding_counter_decides_alike: [(COUNTER, 3)],
+    token_bucket_decides_alike: [(BUCKET, 3)],
+    fixed_window_of_a_common_window_decides_alike: [(FIXED, 60_000)],
+    fixed_window_from_the_first_request_of_a_common_window_decides_alike: [(ANCHORED, 60_000)],
+    sliding_window_of_a_common_window_decides_alike: [(WINDOW, 60_000)],
+    sliding_counter_of_a_common_window_decides_alike: [(COUNTER, 60_000)],
+    token_bucket_of_a_common_window_decides_alike: [(BUCKET, 60_000)],
+    plans_of_several_limits_in_one_value_decide_alike: [
+        (FIXED, 3),
+        (BUCKET, 7),
+        (COUNTER, 6),
+        (Algorithm::SlidingWindow { precision: 3 }, 4),
+        (ANCHORED, 2),
+    ],
+    plans_of_several_limits_decide_alike: [
+        (FIXED, 3),
+        (LOG, 5),
+        (Algorithm::SlidingWindow { precision: 3 }, 4),
+        (BUCKET, 7),
+        (COUNTER, 6),
+        (ANCHORED, 2),
+        (LOG, 2),
+        (Algorithm::SlidingWindow { precision: 64 }, 8),
+    ],
+}
+
+const DAY_MS: u64 = 24 * 3_600_000;
+
+/// In Redis, a log's times are kept modulo 2^47 microseconds: a history from just before a multiple of that goes to and fro
+/// over it, one with windows of a year comes past several.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_decides_alike_where_its_times_wrap() {
+    let wrap_us = ((START_US >> 47) + 1) << 47;
+    for (seed, window_ms, windows, decisions) in (0..4).flat_map(|seed| {
+        [(seed, 3, 20, DECISIONS / 20), (seed, DAY_MS, 3, DECISIONS / 20), (seed, 366 * DAY_MS, 0, DECISIONS / 50)]
+    }) {
+        let start_us = wrap_us - windows * window_ms * 1_000;
+        let course = Course { start_us, decisions, seed, ..Course::of(&[(LOG, window_ms)]) };
+        check("times that wrap", course).await;
+    }
+}
+
+/// Of emission intervals from a microsecond to a year, so that conversions need all the digits that a script's numbers have not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_stores_decide_alike_after_a_change_of_a_bucket_s_rate() {
+    let redis = Redis::start();
+    let clock = FakeClock::new();
+    let shared = store_on(&redis, &clock);
+    let embedded = MemoryStore::new(1 << 30, Arc::new(clock.clone()));
+    let (mut random, mut now_us, mut allowed) = (Random(SEED), START_US, 0);
+    for window in [tollgate::plan::WINDOW_MAX, Duration::from_secs(86_400), Duration::from_secs(3_600)] {
+        let limits = std::iter::repeat_with(|| {
+            let (quota, burst) = (1 + (random.next() >> (24 + random.below(40))), 1 + random.below(20));
+            Limit::new("limit", quota, window, Algorithm::TokenBucket { burst })
+        });
+        let plans: Vec<Arc<Plan>> = limits.filter_map(|limit| limit.ok().map(|limit| plan(vec![limit]))).take(60).collect();
+        for decision in 0..10_000 {
+            now_us += random.next() >> (24 + random.below(40));
+            clock.set(now_us);
+            let plan = random.pick(&plans);
+            let asks = [Check { key: Key::new("rates").unwrap(), ..random_ask(&mut random, plan, true) }];
+            let (lua, rust) = (shared.decide_batch(&asks, PATIENCE).await, embedded.decide_batch(&asks, PATIENCE).await);
+            assert_eq!(lua, rust, "decision {decision}, at {now_us}: {:?}", asks[0]);
+            allowed += usize::from(asks[0].mode == Mode::Charge && rust[0].as_ref().is_ok_and(|verdict| verdict.fits));
+        }
+    }
+    assert!(allowed > 2_000 && allowed < 20_000, "{allowed} allowed");
+}
+
+/// More charges in a window than it holds runs, so that neighbours are merged, and time and again a rest.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_sliding_window_decides_alike() {
+    let redis = Redis::start();
+    let clock = FakeClock::new();
+    let shared = store_on(&redis, &clock);
+    let embedded = MemoryStore::new(1 << 30, Arc::new(clock.clone()));
+    let plan = plan(vec![limit(150, Duration::from_secs(60), WINDOW)]);
+    let mut random = Random(SEED);
+    let (mut now_us, mut allowed) = (START_US, 0);
+    for decision in 0..30_000 {
+        now_us += match random.below(400) {
+            0 => 60_000_000,
+            // Less than a cell of the window, and often nothing.
+            _ => random.below(6) * 150_000,
+        };
+        clock.set(now_us);
+        let asks = [ask(&plan, "key", 1 + random.below(2))];
+        let (lua, rust) = (shared.decide_batch(&asks, PATIENCE).await, embedded.decide_batch(&asks, PATIENCE).await);
+        assert_eq!(lua, rust, "decision {decision}, at {now_us}");
+        allowed += usize::from(rust[0].as_ref().is_ok_and(|verdict| verdict.fits));
+    }
+    assert!(allowed > 10_000 && allowed < 29_000, "{allowed} allowed");
+}

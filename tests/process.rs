@@ -1,0 +1,11 @@
+//! The program around the server: command line, configs, logs, spans, documents and the rules of the source.
+
+mod command_line;
+mod descriptors;
+pub mod docs;
+mod hostile_configs;
+mod log_output;
+mod reload;
+mod secrets;
+mod tidy;
+mod trace;

@@ -1,0 +1,248 @@
+//! The command line and the process: exit codes, what is printed, how it starts and stops.
+
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::process::Output;
+use std::time::Duration;
+
+use crate::support::Guarded;
+use crate::support::redis::Redis;
+use crate::support::server::{Server, decide, field, tollgate};
+
+const PLANS: &str = "plans: { p: { limits: [ { name: day, quota: 2, window: 1d } ] } }\n";
+
+fn file(content: &[u8]) -> tempfile::NamedTempFile {
+    let mut file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
+    file.write_all(content).unwrap();
+    file
+}
+
+fn run(arguments: &[&str]) -> Output {
+    tollgate().args(arguments).output().unwrap()
+}
+
+fn fails(arguments: &[&str], code: i32, sentence: &str) {
+    let output = run(arguments);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+    assert!(said.contains(sentence), "{arguments:?}: {said}");
+    assert!(!said.contains("panicked"), "{said}");
+}
+
+#[test]
+fn a_config_that_is_named_and_wrong_ends_the_start_with_2() {
+    fails(&["--config", "/nowhere.yaml"], 2, "/nowhere.yaml: 1 mistake\n  cannot be read: No such file");
+    for (content, sentence) in [
+        (b"".as_slice(), "is empty"),
+        (b"plans: [", "is not valid YAML"),
+        (b"\xff", "is not UTF-8"),
+        (b"plans: { p: { limits: [ { quota: 0, window: 1m } ] } }", "plans.p.limits[0].quota is 0; a quota is at least 1"),
+    ] {
+        let file = file(content);
+        fails(&["--config", file.path().to_str().unwrap()], 2, sentence);
+    }
+}
+
+#[test]
+fn nonsense_on_the_command_line_ends_with_2_and_a_sentence() {
+    fails(&["--store", "nonsense"], 2, "store.url is no URL");
+    fails(&["--store", "redis://"], 2, "names no host");
+    fails(&["--store", "http://localhost"], 2, "has a scheme that is no store's; write memory:, redis://");
+    fails(&["--store", "redis-sentinel://localhost"], 2, "sentinelServiceName");
+    fails(&["--listen", "50051"], 2, "is no address; write host:port");
+    fails(&["--log-level", "loud"], 2, "must be error, warn, info, debug or trace");
+    fails(&["--set", "workers=1025"], 2, "workers is 1025; it is 0 to 1024");
+    fails(&["--set", "store.deadline"], 2, "write PATH=VALUE");
+    fails(&["--set", "store.deadline=soon"], 2, "store.deadline is wrong; it must be a duration");
+    fails(&["frobnicate"], 2, "frobnicate");
+    // Flags before the command would be lost on it.
+    fails(&["--store", "redis://localhost", "serve"], 2, "cannot be used with");
+}
+
+#[test]
+fn plaintext_to_other_hosts_must_be_asked_for() {
+    fails(&["--listen", "0.0.0.0:0"], 2, "listen.grpc[0] is 0.0.0.0:0, which other hosts can reach, and nothing encrypts it");
+    fails(&["--set", "listen.http=[::]:0"], 2, "listen.http is [::]:0, which other hosts can reach");
+    let open = ["--listen", "0.0.0.0:0", "--set", "listen.http=0.0.0.0:0"];
+    let server = Server::start(PLANS, &[&open[..], &["--plaintext"]].concat());
+    assert!(field(&server.log(), "grpc").contains("0.0.0.0:"), "{}", server.log());
+    let server = Server::start(PLANS, &["--listen", "plaintext:0.0.0.0:0"]);
+    assert!(field(&server.log(), "grpc").contains(",0.0.0.0:"), "{}", server.log());
+}
+
+/// Row 30: whoever chooses keys and plans writes no line of the log, and no colour into a terminal.
+#[tokio::test]
+async fn fault_30_nothing_that_a_caller_sends_begins_a_line_of_the_log() {
+    const FORGED: &str = "k\nINFO forged-canary\x1b[31m\r\n{\"level\":\"forged-canary\"}";
+    for format in ["human", "json"] {
+        let redis = Redis::start();
+        // Everything is logged, and the store is lost on the way, so that there is something to say.
+        let flags = ["--log-level", "trace", "--store", &redis.url(), "--log-format", format, "--set", "listen.http=127.0.0.1:0"];
+        let mut command = tollgate();
+        let file = file(PLANS.as_bytes());
+        let at = format!("127.0.0.1:{}", crate::support::redis::free_port());
+        command.arg("--config").arg(file.path()).args(["--listen", &at]).args(flags);
+        // Into a file, which takes however much is said.
+        let said = tempfile::NamedTempFile::new().unwrap();
+        let mut server = Guarded(command.stdout(said.reopen().unwrap()).spawn().unwrap());
+        let started = std::time::Instant::now();
+        while TcpStream::connect(&at).is_err() {
+            assert!(started.elapsed() < crate::support::server::PATIENCE, "it does not start");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let mut client = crate::support::server::Client::new(crate::support::server::channel_to(&at).await);
+        let ask = |key: &str, plan: &str| crate::support::server::request(key, plan, None);
+        assert!(client.should_allow(ask(FORGED, "p")).await.is_ok());
+        assert!(client.should_allow(ask("k", "p\nforged-canary")).await.is_err());
+        redis.cli(&["SET", &format!("{{p:{FORGED}}}"), "no state of ours", "EX", "1000"]);
+        assert!(client.should_allow(ask(FORGED, "p")).await.is_ok());
+        drop(redis);
+        assert!(client.should_allow(ask(FORGED, "p")).await.is_ok());
+        server.0.kill().unwrap();
+        server.0.wait().unwrap();
+        let log = std::fs::read_to_string(said.path()).unwrap();
+        assert!(log.lines().count() > 3 && log.contains("tollgate is serving"), "{log}");
+        assert!(!log.contains('\x1b'), "{log}");
+        let begins = |line: &str| line.trim_start().starts_with("INFO forged") || line.starts_with("{\"level\":\"forged");
+        assert!(!log.lines().any(begins), "{log}");
+        let canaries = log.lines().filter(|line| line.contains("forged-canary")).count();
+        println!("{format}: {} lines, {canaries} of which tell of it", log.lines().count());
+    }
+}
+
+#[test]
+fn a_port_in_use_ends_with_1_and_names_it() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    fails(&["--listen", &address], 1, &format!("cannot listen at {address}"));
+    fails(&["--listen", &address], 1, "another process listens there");
+}
+
+#[test]
+fn check_says_valid_or_every_mistake() {
+    let good = file(PLANS.as_bytes());
+    let output = run(&["check", good.path().to_str().unwrap()]);
+    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stdout).contains("valid, 1 plan\n")), (Some(0), true));
+    let bad = file(b"plans: { a: {}, b: {} }\nstore: { urll: x }\n");
+    fails(&["check", bad.path().to_str().unwrap()], 1, "3 mistakes");
+    fails(&["check", bad.path().to_str().unwrap()], 1, "store.urll is not a field; did you mean url?");
+    fails(&["check", "/nowhere.yaml"], 1, "cannot be read");
+}
+
+#[test]
+fn an_output_that_cannot_be_written_is_an_error_and_no_panic() {
+    let config = file(PLANS.as_bytes());
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = tollgate().arg("check").arg(config.path()).stdout(full).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("standard output cannot be written to") && !said.contains("panicked"), "{said}");
+}
+
+#[test]
+fn the_example_config_that_ships_is_valid() {
+    fails(&["check"], 2, "<FILE>");
+    assert!(run(&["check", concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/example.yaml")]).status.success());
+}
+
+#[test]
+fn try_exits_with_the_answer() {
+    let server = Server::start(PLANS, &[]);
+    let ask = |arguments: &[&str]| run(&[&["try", "--address", &server.address], arguments].concat());
+    let peeked = ask(&["--key", "k", "--plan", "p", "--peek"]);
+    assert!(String::from_utf8_lossy(&peeked.stdout).contains("limit day: 2 of 2 remaining"), "{peeked:?}");
+    assert_eq!(ask(&["--key", "k", "--plan", "p", "--cost", "2"]).status.code(), Some(0));
+    let denied = ask(&["--key", "k", "--plan", "p"]);
+    assert_eq!(denied.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&denied.stdout).into_owned();
+    assert!(text.starts_with("outcome: OUTCOME_DENIED\ndecided_by: DECIDED_BY_STORE\nlimit day: 0 of 2 remaining, retry after "));
+    fails(&["try", "--address", &server.address, "--key", "k", "--plan", "q"], 2, "NotFound: plan \"q\" is not in the config");
+    fails(&["try", "--address", "127.0.0.1:1", "--key", "k", "--plan", "p"], 2, "nothing answers at 127.0.0.1:1");
+}
+
+#[tokio::test]
+async fn without_a_config_the_example_plans_are_served_and_said_to_be() {
+    let server = Server::start(tollgate::config::EXAMPLE, &[]);
+    let mut client = server.client().await;
+    assert!(decide(&mut client, "alice", "free").await.allowed);
+    let mut bare = Guarded(tollgate().args(["--listen", "127.0.0.1:0"]).stdout(std::process::Stdio::piped()).spawn().unwrap());
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(bare.0.stdout.take().unwrap())).map_while(Result::ok);
+    let said: Vec<String> = lines.by_ref().take(2).collect();
+    assert!(said[0].contains("config=the embedded example plans") && said[0].contains("store=memory:"), "{said:?}");
+    assert!(said[1].contains("grpcurl -plaintext -d '{\"key\":\"alice\",\"plan\":\"free\"}' 127.0.0.1:"), "{said:?}");
+}
+
+#[tokio::test]
+async fn the_start_line_tells_all_but_the_password() {
+    let redis = Redis::start_with(&["--requirepass", "canary-password"]);
+    let url = format!("redis://:canary-password@127.0.0.1:{}/0", redis.port);
+    let server = Server::start(PLANS, &["--store", &url, "--log-level", "trace,fred=trace"]);
+    let mut client = server.client().await;
+    assert!(decide(&mut client, "k", "p").await.allowed);
+    let log = server.log();
+    let start = log.lines().find(|line| line.contains("tollgate is serving")).unwrap();
+    assert_eq!(field(start, "version"), env!("CARGO_PKG_VERSION"));
+    assert_eq!(field(start, "store"), format!("redis://127.0.0.1:{}/0", redis.port));
+    assert_eq!(field(start, "config_hash").len(), 16);
+    redis_auth_off(&redis);
+    assert!(!server.end_and_log().contains("canary-password"), "the password is in the log");
+}
+
+/// So that the check for expiries at the end can log in.
+fn redis_auth_off(redis: &Redis) {
+    redis.cli(&["-a", "canary-password", "CONFIG", "SET", "requirepass", ""]);
+}
+
+/// A server that says nothing serves as one that does.
+#[tokio::test]
+async fn every_log_level_serves() {
+    for level in ["error", "trace", "off"] {
+        let address = format!("127.0.0.1:{}", crate::support::redis::free_port());
+        let mut quiet = tollgate();
+        quiet.args(["--listen", &address, "--log-level", level]).stdout(std::process::Stdio::null());
+        let _quiet = Guarded(quiet.spawn().unwrap());
+        let up = || TcpStream::connect(&address).is_ok();
+        let started = std::time::Instant::now();
+        while !up() && started.elapsed() < crate::support::server::PATIENCE {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let mut client = crate::support::server::Client::new(crate::support::server::channel_to(&address).await);
+        assert!(decide(&mut client, "k", "free").await.allowed, "{level}");
+    }
+}
+
+fn stops_at_once(signal: &str) {
+    let mut server = Server::start(PLANS, &[]);
+    // Connections that never speak: a port scan, a health check of a load balancer.
+    let silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(&server.address).unwrap()).collect();
+    server.signal(signal);
+    let (status, took) = server.wait();
+    assert!(status.success(), "{status}");
+    println!("{signal}: ended after {took:?} with {} silent connections", silent.len());
+    // Well below the 8 s of a drain that waits for something, and room for a machine that is busy with other tests.
+    assert!(took < Duration::from_secs(5), "it took {took:?}");
+    let log = server.log();
+    assert!(log.contains("stopped: every call was answered"), "{log}");
+}
+
+#[test]
+fn sigterm_ends_it_at_once_in_spite_of_silent_connections() {
+    stops_at_once("TERM");
+}
+
+#[test]
+fn sigint_ends_it_at_once_in_spite_of_silent_connections() {
+    stops_at_once("INT");
+}
+
+#[tokio::test]
+async fn environment_sets_what_the_file_does_not() {
+    let config = file(PLANS.as_bytes());
+    let output = tollgate()
+        .args(["--config", config.path().to_str().unwrap()])
+        .env("TOLLGATE_STORE__URL", "redis-sentinel://h")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("sentinelServiceName=NAME"));
+}

@@ -1,0 +1,314 @@
+//! Reference tables, compared with the program: every field of the config, every flag, every metric.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use clap::CommandFactory;
+use tollgate::cli::Arguments;
+use tollgate::config::{Config, Flag};
+use tollgate::duration;
+
+use super::examples::load;
+use super::markdown::{page, root};
+use crate::support::http::get;
+use crate::support::server::Server;
+
+/// A name that is like no field's, so that the program lists those that there are.
+const NOT_A_FIELD: &str = "zzzzzzzzzzzzzzzzzzzzzzzz";
+const PLAN: &str = "plans: { NAME: { limits: [ { quota: 10, window: 1m } ] } }";
+
+/// Fields of the table that `within` puts a text into; `None` where there is no table.
+fn fields_within(within: &dyn Fn(&str) -> String) -> Option<Vec<String>> {
+    let errors = load(&within(&format!("{{ {NOT_A_FIELD}: 1 }}")), Vec::new()).err()?;
+    let list = errors.lines().find_map(|line| line.split_once("there are ")).map(|(_, list)| list)?;
+    Some(list.split(" (line").next().unwrap().split(", ").map(str::to_owned).collect())
+}
+
+/// Adds every field that is no table itself.
+fn walk(path: &str, within: &dyn Fn(&str) -> String, found: &mut BTreeSet<String>) {
+    let Some(names) = fields_within(within) else {
+        found.insert(path.to_owned());
+        return;
+    };
+    for name in names {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        walk(&path, &|inner| within(&format!("{{ {name}: {inner} }}")), found);
+    }
+}
+
+/// Paths of all fields, as the program tells them when it meets one that it does not know.
+pub(super) fn known_fields() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    walk("", &|inner| inner.to_owned(), &mut found);
+    walk("plans.NAME", &|inner| format!("plans: {{ NAME: {inner} }}"), &mut found);
+    walk("plans.NAME.limits[]", &|inner| format!("plans: {{ NAME: {{ limits: [ {inner} ] }} }}"), &mut found);
+    found
+}
+
+/// A row of the tables of fields.
+struct Row {
+    field: String,
+    kind: String,
+    range: String,
+    default: String,
+}
+
+fn rows() -> Vec<Row> {
+    let bare = |cell: &str| cell.trim_matches('`').to_owned();
+    let row = |cells: Vec<String>| {
+        assert_eq!(cells.len(), 5, "{cells:?}");
+        assert!(!cells[4].is_empty(), "{cells:?}");
+        Row { field: bare(&cells[0]), kind: cells[1].clone(), range: cells[2].clone(), default: cells[3].clone() }
+    };
+    page("docs/configuration.md").rows("field").into_iter().map(row).collect()
+}
+
+#[test]
+fn every_field_of_the_config_has_a_row_and_every_row_a_field() {
+    let known = known_fields();
+    assert!(
+        known.len() > 30 && known.contains("store.tls.server_name") && known.contains("plans.NAME.limits[].burst"),
+        "{known:?}"
+    );
+    let rows = rows();
+    let documented: BTreeSet<String> = rows.iter().map(|row| row.field.clone()).collect();
+    assert_eq!(documented, known);
+    assert_eq!(rows.len(), documented.len(), "a field has two rows");
+}
+
+/// A config in which this field may be set.
+fn base(field: &str) -> String {
+    let limit = |limit: &str| format!("plans: {{ NAME: {{ limits: [ {{ {limit} }} ] }} }}");
+    match field.rsplit('.').next().unwrap() {
+        "burst" => limit("quota: 1000000, window: 1s, algorithm: token_bucket"),
+        "anchor" => limit("quota: 10, window: 1m, algorithm: fixed_window"),
+        "key_prefix" => format!("store: {{ url: 'redis://h' }}\n{PLAN}"),
+        _ => PLAN.to_owned(),
+    }
+}
+
+/// The config with this field set.
+fn with(field: &str, value: &str) -> Result<Config, String> {
+    load(&base(field), vec![Flag::set(&field.replace("[]", "[0]"), value)])
+}
+
+#[test]
+fn every_default_is_the_one_that_is_documented() {
+    let mut compared = 0;
+    for Row { field, default, .. } in rows() {
+        let value = match default.trim_matches('`') {
+            "required" | "none" => continue,
+            "\"\"" => "",
+            "ALGORITHM/WINDOW" => "sliding_window/1m",
+            "QUOTA" => "1000000",
+            value => value,
+        };
+        let (left_out, set) = (load(&base(&field), Vec::new()).unwrap(), with(&field, value));
+        let set = set.unwrap_or_else(|errors| panic!("{field}: {errors}"));
+        assert_eq!(format!("{left_out:?}"), format!("{set:?}"), "{field} is not {default} by default");
+        assert!(left_out.settings_unlike(&set).is_empty(), "{field} is not {default} by default");
+        compared += 1;
+    }
+    assert!(compared >= 20, "only {compared} defaults were compared");
+}
+
+#[test]
+fn a_missing_field_is_an_error_only_if_it_is_required() {
+    let required: BTreeSet<String> = rows().into_iter().filter(|row| row.default == "required").map(|row| row.field).collect();
+    let limit = "plans.NAME.limits[]";
+    for (config, field, error) in [
+        ("workers: 0".to_owned(), "plans".to_owned(), "plans has no plan"),
+        ("plans: { NAME: { limits: [ { window: 1m } ] } }".to_owned(), format!("{limit}.quota"), "has no quota"),
+        ("plans: { NAME: { limits: [ { quota: 1 } ] } }".to_owned(), format!("{limit}.window"), "has no window"),
+        (format!("listen: {{ tls: {{ key_file: k }} }}\n{PLAN}"), "listen.tls.cert_file".to_owned(), "cert_file is missing"),
+        (format!("listen: {{ tls: {{ cert_file: c }} }}\n{PLAN}"), "listen.tls.key_file".to_owned(), "key_file is missing"),
+    ] {
+        assert!(required.contains(&field), "{field} is required");
+        let errors = load(&config, Vec::new()).unwrap_err();
+        assert!(errors.contains(error), "{errors}");
+    }
+    assert_eq!(required.len(), 5, "{required:?}");
+}
+
+/// The first and the last value of a range such as `1ms to 10s, or 0s`.
+fn ends(range: &str) -> Option<(String, String)> {
+    let words: Vec<String> = range.split_whitespace().map(|word| word.trim_end_matches(',').replace(',', "")).collect();
+    let to = words.iter().position(|word| word == "to")?;
+    Some((words[to - 1].clone(), words[to + 1].clone()))
+}
+
+fn takes(field: &str, value: &str, expected: bool) {
+    let config = with(field, value);
+    assert_eq!(config.is_ok(), expected, "{field} = {value}: {:?}", config.err());
+}
+
+#[test]
+fn every_range_of_a_number_or_duration_ends_where_it_is_documented() {
+    let mut ranges = 0;
+    for Row { field, kind, range, .. } in rows() {
+        let Some((first, last)) = ends(&range) else { continue };
+        let (below, above) = match kind.as_str() {
+            "number" => {
+                let (first, last): (u64, u64) = (first.parse().unwrap(), last.parse().unwrap());
+                (first.checked_sub(1).map(|value| value.to_string()), (last + 1).to_string())
+            }
+            "duration" => {
+                let step = Duration::from_millis(1);
+                let (first, last) = (duration::parse(&first).unwrap(), duration::parse(&last).unwrap());
+                let below = first.checked_sub(step).map(|value| duration::Shown(value).to_string());
+                let above = duration::Shown(last + step).to_string();
+                // What the range names beside is no value below it.
+                (below.filter(|below| !range.ends_with(&format!("or {below}"))), above)
+            }
+            _ => continue,
+        };
+        takes(&field, &first, true);
+        takes(&field, &last, true);
+        takes(&field, &above, false);
+        below.iter().for_each(|below| takes(&field, below, false));
+        if let Some((_, beside)) = range.split_once("or ") {
+            takes(&field, beside.trim_matches('`'), true);
+        }
+        ranges += 1;
+    }
+    assert!(ranges >= 9, "only {ranges} ranges were tried");
+}
+
+fn choices(cell: &str) -> Vec<String> {
+    cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// What the program tells when it meets another value.
+fn choices_of(field: &str) -> BTreeSet<String> {
+    let errors = with(field, "nothing").unwrap_err();
+    let known = errors.split_once("must be one of ").map(|(_, list)| list.lines().next().unwrap()).unwrap();
+    known.split(" (").next().unwrap().split(", ").map(str::to_owned).collect()
+}
+
+/// Names of all algorithms.
+pub fn algorithms() -> BTreeSet<String> {
+    choices_of("plans.NAME.limits[].algorithm")
+}
+
+#[test]
+fn every_choice_of_a_field_is_documented() {
+    let mut fields = 0;
+    for Row { field, kind, range, .. } in rows().into_iter().filter(|row| row.kind == "choice") {
+        let known = choices_of(&field);
+        let mut documented = choices(&range);
+        if field.ends_with(".algorithm") {
+            documented = page("docs/algorithms.md").rows("algorithm").into_iter().flat_map(|cells| choices(&cells[0])).collect();
+        }
+        assert_eq!(documented.into_iter().collect::<BTreeSet<_>>(), known, "{field}, a {kind}");
+        fields += 1;
+    }
+    assert_eq!(fields, 3);
+}
+
+#[test]
+fn every_address_of_a_store_that_is_shown_is_one() {
+    let rows = page("docs/redis.md").rows("`store.url`");
+    assert!(rows.len() >= 4);
+    for url in rows.iter().map(|cells| cells[0].trim_matches('`')).chain(["memory:", "memory:?capacity=64MiB"]) {
+        for url in [url.to_owned(), url.replacen("redis", "valkey", 1)] {
+            takes("store.url", &url, true);
+        }
+    }
+    let pages = page("docs/configuration.md").text + &page("docs/concepts.md").text;
+    assert!(pages.contains("memory:?capacity=64MiB"));
+}
+
+/// A flag as its row begins: `` `-c`, `--config FILE` ``.
+fn cell_of(argument: &clap::Arg) -> String {
+    let value = argument.get_action().takes_values().then(|| {
+        let names = argument.get_value_names().map(|names| names[0].to_string());
+        names.unwrap_or_else(|| argument.get_id().as_str().to_ascii_uppercase())
+    });
+    let Some(long) = argument.get_long() else { return format!("`{}`", value.unwrap()) };
+    let short = argument.get_short().map_or_else(String::new, |short| format!("`-{short}`, "));
+    let value = value.map_or_else(String::new, |value| format!(" {value}"));
+    format!("{short}`--{long}{value}`")
+}
+
+#[test]
+fn every_command_and_flag_has_its_row() {
+    let cli = page("docs/cli.md");
+    let mut command = Arguments::command();
+    command.build();
+    let mut documented = cli.rows("flag").into_iter();
+    let listed: Vec<String> = cli.rows("command").iter().map(|cells| cells[0].trim_matches('`').to_owned()).collect();
+    let mut names = vec!["tollgate".to_owned()];
+    for command in command.get_subcommands().filter(|command| command.get_name() != "help") {
+        let own = |argument: &&clap::Arg| !["help", "version"].contains(&argument.get_id().as_str());
+        let positional = command.get_positionals().map(|argument| format!(" {}", cell_of(argument).trim_matches('`')));
+        names.push(format!("tollgate {}{}", command.get_name(), positional.collect::<String>()));
+        for argument in command.get_arguments().filter(own) {
+            let cells = documented.next().unwrap_or_else(|| panic!("docs/cli.md has no row for {}", cell_of(argument)));
+            let [flag, variable, default, what] = cells.as_slice() else { panic!("{cells:?}") };
+            assert_eq!(*flag, cell_of(argument), "tollgate {}", command.get_name());
+            let expected = argument.get_env().map_or_else(String::new, |name| format!("`{}`", name.to_str().unwrap()));
+            assert_eq!(*variable, expected, "{flag}");
+            let defaults = argument.get_default_values().first().filter(|_| argument.get_action().takes_values());
+            match defaults.map(|value| value.to_str().unwrap()) {
+                Some(value) => assert_eq!(*default, format!("`{value}`"), "{flag}"),
+                None => assert!(!default.contains('`'), "{flag} has no default"),
+            }
+            assert_eq!(default == "required", argument.is_required_set(), "{flag}");
+            assert!(!what.is_empty(), "{flag}");
+        }
+    }
+    assert_eq!(documented.next(), None, "docs/cli.md has a row for a flag that is not there");
+    assert_eq!(listed, names);
+}
+
+/// The name and the labels of a metric's row.
+fn metric(cell: &str) -> (String, Vec<String>) {
+    let (name, labels) = cell.trim_matches('`').split_once('{').unwrap_or((cell.trim_matches('`'), ""));
+    let labels = labels.trim_end_matches('}').split(", ").filter(|label| !label.is_empty());
+    (name.to_owned(), labels.map(str::to_owned).collect())
+}
+
+pub(super) fn documented_metrics() -> Vec<(String, Vec<String>)> {
+    page("docs/operations.md").rows("metric").iter().map(|cells| metric(&cells[0])).collect()
+}
+
+#[test]
+fn every_metric_has_its_row_and_every_row_its_metric() {
+    let (mut names, mut folders) = (BTreeSet::new(), vec![root().join("src/http")]);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let source = std::fs::read_to_string(&path).unwrap();
+            let code = source.split("#[cfg(test)]").next().unwrap();
+            let found = code.split("\"tollgate_").skip(1).filter_map(|rest| rest.split('"').next());
+            names.extend(found.map(|name| format!("tollgate_{name}")));
+        }
+    }
+    assert!(names.len() > 20, "{names:?}");
+    let documented: BTreeSet<String> = documented_metrics().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(documented, names);
+}
+
+#[test]
+fn metrics_have_the_labels_of_their_rows() {
+    let server = Server::start(PLAN, &["--set", "listen.http=127.0.0.1:0", "--store", "redis://127.0.0.1:1"]);
+    let scraped = get(&server.http(), "/metrics").body;
+    let mut compared = BTreeSet::new();
+    for line in scraped.lines().filter(|line| !line.starts_with('#')) {
+        let sample = line.rsplit_once(' ').unwrap().0;
+        let (name, labels) = sample.split_once('{').unwrap_or((sample, ""));
+        let suffixes = ["_bucket", "_sum", "_count"];
+        let name = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name);
+        let found: Vec<&str> = labels.split("=\"").filter_map(|part| part.rsplit(['"', ',']).next()).collect();
+        let found: Vec<&str> = found.into_iter().filter(|label| !label.is_empty() && *label != "le" && *label != "}").collect();
+        let documented = documented_metrics().into_iter().find(|(known, _)| known == name);
+        let (_, labels) = documented.unwrap_or_else(|| panic!("{name} has no row"));
+        assert_eq!(found, labels, "{line}");
+        compared.insert(name.to_owned());
+    }
+    assert!(compared.len() > 15, "{compared:?}");
+}

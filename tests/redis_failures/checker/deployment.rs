@@ -1,0 +1,220 @@
+//! Three replicas on one Redis, each by a way of its own, and what is done to them, in an order that a seed decides.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Runtime;
+use tollgate::config::{Config, Sources};
+use tollgate::plan::Plan;
+
+use super::history::{History, Loss};
+use super::load::{self, Seat, Shared, now_us};
+use crate::support::history::Random;
+use crate::support::proxy::Proxy;
+use crate::support::redis::Redis;
+use crate::support::server::{Client, PATIENCE, Server, channel_to};
+
+const REPLICAS: usize = 3;
+const WORKERS: usize = 2;
+
+/// Every algorithm alone and, but for the one that needs none, beside a witness (see `serial`), and several together. The
+/// windows are short, so that each passes several times between two faults.
+const PLANS: &str = "
+workers: 2
+store: { deadline: 50ms, expected_replicas: 3 }
+plans:
+  clock:    { limits: [ { quota: 9, window: 400ms, algorithm: fixed_window } ] }
+  anchored: { limits: [ { quota: 9, window: 400ms, algorithm: fixed_window, anchor: first_request } ] }
+  log:      { limits: [ { quota: 12, window: 500ms, algorithm: sliding_log } ], on_store_failure: allow }
+  window:   { limits: [ { quota: 9, window: 400ms } ] }
+  counter:  { limits: [ { quota: 9, window: 400ms, algorithm: sliding_counter } ], on_store_failure: deny }
+  bucket:   { limits: [ { quota: 20, window: 1s, algorithm: token_bucket, burst: 7 } ] }
+  seen/anchored: { limits: [ { quota: 9, window: 400ms, algorithm: fixed_window, anchor: first_request }, WITNESS ] }
+  seen/log:      { limits: [ { quota: 9, window: 400ms, algorithm: sliding_log }, WITNESS ] }
+  seen/window:   { limits: [ { quota: 12, window: 500ms }, WITNESS ] }
+  seen/coarse:   { limits: [ { quota: 15, window: 400ms, precision: 4 }, WITNESS ], on_store_failure: deny }
+  seen/counter:  { limits: [ { quota: 9, window: 400ms, algorithm: sliding_counter }, WITNESS ] }
+  seen/bucket:   { limits: [ { quota: 20, window: 1s, algorithm: token_bucket, burst: 7 }, WITNESS ] }
+  seen/several:  { limits: [ { quota: 9, window: 300ms }, { quota: 15, window: 600ms, algorithm: sliding_log },
+                             { quota: 20, window: 1s, algorithm: token_bucket, burst: 8 }, WITNESS ] }
+";
+/// Never reached; of a year, so that no run goes across the edge of one.
+const WITNESS: &str = "{ name: witness, quota: 1000000000000, window: 366d, algorithm: fixed_window }";
+
+/// Trouble that comes and goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    RedisStopped,
+    RedisKilled,
+    RedisPaused,
+    RedisDemoted,
+    ScriptsFlushed,
+    ConnectionsKilled,
+    ReplicaKilled,
+    ReplicaLags,
+    ReplicaCutOff,
+}
+
+const FAULTS: [Fault; 9] = [
+    Fault::RedisStopped,
+    Fault::RedisKilled,
+    Fault::RedisPaused,
+    Fault::RedisDemoted,
+    Fault::ScriptsFlushed,
+    Fault::ConnectionsKilled,
+    Fault::ReplicaKilled,
+    Fault::ReplicaLags,
+    Fault::ReplicaCutOff,
+];
+/// Those that can befall one replica while the others, or Redis, have a trouble of their own.
+const BESIDE: [Fault; 3] = [Fault::ReplicaKilled, Fault::ReplicaLags, Fault::ReplicaCutOff];
+
+/// Runs all faults in this seed's order and brings the history home; the schedule, in words, comes with it.
+pub fn run(seed: u64) -> (History, Vec<String>) {
+    let mut random = Random(seed);
+    let mut deployment = Deployment::start();
+    let callers: Vec<_> = (0..load::CALLERS as u64)
+        .map(|caller| deployment.runtime.spawn(load::call(deployment.shared.clone(), Random(seed << 8 | caller))))
+        .collect();
+    deployment.wait_until_well();
+    let mut schedule = Vec::new();
+    let mut faults = FAULTS;
+    for index in (1..faults.len()).rev() {
+        faults.swap(index, random.below(index as u64 + 1) as usize);
+    }
+    for fault in faults {
+        let mut together = vec![fault];
+        together.extend(Some(*random.pick(&BESIDE)).filter(|other| *other != fault && random.below(3) == 0));
+        schedule.push(deployment.go_through(&together, &mut random));
+    }
+    deployment.shared.over.store(true, Ordering::SeqCst);
+    for caller in callers {
+        deployment.history.calls.extend(deployment.runtime.block_on(caller).unwrap());
+    }
+    (deployment.history, schedule)
+}
+
+struct Deployment {
+    history: History,
+    shared: Arc<Shared>,
+    /// By their place; empty while killed. Ahead of what they need, since fields end in their order.
+    servers: Vec<Option<Server>>,
+    lives: usize,
+    proxies: Vec<Proxy>,
+    redis: Redis,
+    runtime: Runtime,
+}
+
+impl Deployment {
+    fn start() -> Self {
+        let redis = Redis::start();
+        let proxies: Vec<Proxy> = (0..REPLICAS).map(|_| Proxy::before(redis.port)).collect();
+        let plans = plans();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let shared = Arc::new(Shared::new(plans.keys().cloned().collect(), vec![None; REPLICAS]));
+        let history = History { plans, replicas: REPLICAS as u64, ..History::default() };
+        let servers = (0..REPLICAS).map(|_| None).collect();
+        let mut deployment = Self { history, shared, servers, lives: 0, proxies, redis, runtime };
+        (0..REPLICAS).for_each(|place| deployment.start_replica(place));
+        deployment
+    }
+
+    /// On a port of its own, so that nobody who spoke to the one before it speaks to this one unawares.
+    fn start_replica(&mut self, place: usize) {
+        let server = Server::start(&config(), &["--store", &self.proxies[place].url()]);
+        let clients = (0..WORKERS).map(|_| Client::new(self.runtime.block_on(channel_to(&server.address)))).collect();
+        self.lives += 1;
+        self.servers[place] = Some(server);
+        self.shared.seats.lock().unwrap()[place] = Some(Seat { life: self.lives, clients });
+    }
+
+    /// One trouble, or two, and the way out of it; in words.
+    fn go_through(&mut self, faults: &[Fault], random: &mut Random) -> String {
+        self.shared.generation.fetch_add(1, Ordering::SeqCst);
+        pass(random.below(400));
+        let (place, lasts_ms, lag_ms) = (random.below(REPLICAS as u64) as usize, 50 + random.below(450), 5 + random.below(40));
+        faults.iter().for_each(|fault| self.strike(*fault, place, lag_ms));
+        pass(lasts_ms);
+        faults.iter().for_each(|fault| self.heal(*fault, place));
+        self.wait_until_well();
+        pass(random.below(400));
+        format!("{faults:?} for {lasts_ms} ms, replica {place}, lag {lag_ms} ms")
+    }
+
+    fn strike(&mut self, fault: Fault, place: usize, lag_ms: u64) {
+        match fault {
+            Fault::RedisStopped => self.redis.signal("STOP"),
+            Fault::RedisKilled => {
+                let from_us = now_us();
+                self.redis.kill();
+                self.history.losses.push(Loss { from_us, to_us: now_us() });
+            }
+            Fault::RedisPaused => self.tell(&["CLIENT", "PAUSE", &(10 * lag_ms).to_string()]),
+            Fault::RedisDemoted => self.tell(&["REPLICAOF", "127.0.0.1", "1"]),
+            Fault::ScriptsFlushed => self.tell(&["SCRIPT", "FLUSH"]),
+            Fault::ConnectionsKilled => {
+                self.redis.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+            }
+            Fault::ReplicaKilled => self.kill_replica(place),
+            Fault::ReplicaLags => self.proxies[place].delay(Duration::from_millis(lag_ms)),
+            Fault::ReplicaCutOff => self.proxies[place].swallow(),
+        }
+    }
+
+    fn heal(&mut self, fault: Fault, place: usize) {
+        match fault {
+            Fault::RedisStopped => self.redis.signal("CONT"),
+            Fault::RedisKilled => self.redis.restart(),
+            Fault::RedisDemoted => self.tell(&["REPLICAOF", "NO", "ONE"]),
+            Fault::RedisPaused | Fault::ScriptsFlushed | Fault::ConnectionsKilled => {}
+            Fault::ReplicaKilled => self.start_replica(place),
+            Fault::ReplicaLags => self.proxies[place].delay(Duration::ZERO),
+            Fault::ReplicaCutOff => self.proxies[place].let_through(),
+        }
+    }
+
+    fn tell(&self, command: &[&str]) {
+        let answer = self.redis.cli(command);
+        assert_eq!(answer, "OK", "{command:?}");
+    }
+
+    fn kill_replica(&mut self, place: usize) {
+        let seat = self.shared.seats.lock().unwrap()[place].take().unwrap();
+        self.history.ends_us.insert(seat.life, now_us());
+        let mut server = self.servers[place].take().unwrap();
+        server.child.kill().unwrap();
+        server.wait();
+    }
+
+    /// Until the store decides for each replica.
+    fn wait_until_well(&self) {
+        let lives: Vec<usize> = self.shared.seats.lock().unwrap().iter().map(|seat| seat.as_ref().unwrap().life).collect();
+        for (life, before) in lives.into_iter().map(|life| (life, self.shared.stored_by(life))) {
+            let since = Instant::now();
+            while self.shared.stored_by(life) < before + 5 {
+                assert!(since.elapsed() < PATIENCE, "the store does not decide for the replica of life {life}");
+                pass(5);
+            }
+        }
+    }
+}
+
+fn config() -> String {
+    PLANS.replace("WITNESS", WITNESS)
+}
+
+/// What the replicas enforce, as they read it.
+pub fn plans() -> BTreeMap<String, Plan> {
+    let mut file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
+    file.write_all(config().as_bytes()).unwrap();
+    let sources = Sources { file: Some(file.path().to_owned()), ..Sources::default() };
+    let plans = Config::load(sources).unwrap_or_else(|mistakes| panic!("{mistakes:?}")).plans;
+    plans.iter().map(|plan| (plan.name.to_string(), plan.as_ref().clone())).collect()
+}
+
+fn pass(ms: u64) {
+    std::thread::sleep(Duration::from_millis(ms));
+}

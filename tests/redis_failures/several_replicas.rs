@@ -1,0 +1,141 @@
+//! Several replicas on one Redis, behind nginx as people run them: one exact limit, and nothing lost with a replica.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tonic::Status;
+
+use crate::support::nginx::Nginx;
+use crate::support::redis::Redis;
+use crate::support::server::{Client, Server, channel_to, request};
+
+/// A thousand a day by every algorithm whose promise is exact. Clock-aligned windows of a year, so that no test runs
+/// across the edge of one.
+const PLANS: &str = "
+store: { deadline: 10s }
+plans:
+  clock: { limits: [ { quota: 1000, window: 365d, algorithm: fixed_window } ] }
+  anchored: { limits: [ { quota: 1000, window: 1d, algorithm: fixed_window, anchor: first_request } ] }
+  log: { limits: [ { quota: 1000, window: 1d, algorithm: sliding_log } ] }
+  window: { limits: [ { quota: 1000, window: 1d, algorithm: sliding_window } ] }
+  bucket: { limits: [ { quota: 1000, window: 365d, algorithm: token_bucket } ] }
+  five: { limits: [ { quota: 5, window: 1d } ] }
+  two: { limits: [ { quota: 1000, window: 1d, algorithm: sliding_window }, { quota: 1000, window: 7d, algorithm: sliding_log } ] }
+";
+const EXACT: [&str; 6] = ["clock", "anchored", "log", "window", "bucket", "two"];
+const CALLS: u64 = 6_000;
+const CONNECTIONS: usize = 8;
+const IN_FLIGHT: usize = 200;
+
+struct Deployment {
+    replicas: Vec<Server>,
+    nginx: Nginx,
+    redis: Redis,
+}
+
+impl Deployment {
+    fn start() -> Self {
+        let redis = Redis::start();
+        let replicas: Vec<Server> = (0..3).map(|_| Server::start(PLANS, &["--store", &redis.url()])).collect();
+        let addresses: Vec<&str> = replicas.iter().map(|replica| replica.address.as_str()).collect();
+        let nginx = Nginx::before(&addresses);
+        Self { replicas, nginx, redis }
+    }
+
+    async fn clients(&self) -> Vec<Client> {
+        let mut clients = Vec::new();
+        for _ in 0..CONNECTIONS {
+            clients.push(Client::new(channel_to(&self.nginx.address).await));
+        }
+        clients
+    }
+}
+
+/// Makes `CALLS` calls, 200 in flight, and counts `done` ones up as they come back.
+async fn storm(clients: &[Client], key: &str, plan: &str, done: Arc<AtomicU64>) -> (u64, Vec<Status>) {
+    let left = Arc::new(AtomicU64::new(CALLS));
+    let callers: Vec<_> = (0..IN_FLIGHT)
+        .map(|caller| {
+            let (mut client, left, done) = (clients[caller % CONNECTIONS].clone(), left.clone(), done.clone());
+            let request = request(key, plan, None);
+            tokio::spawn(async move {
+                let (mut allowed, mut errors) = (0, Vec::new());
+                while left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
+                    match client.should_allow(request.clone()).await {
+                        Ok(answer) => allowed += u64::from(answer.into_inner().allowed),
+                        Err(status) => errors.push(status),
+                    }
+                    done.fetch_add(1, Ordering::SeqCst);
+                }
+                (allowed, errors)
+            })
+        })
+        .collect();
+    let (mut allowed, mut errors) = (0, Vec::new());
+    for caller in callers {
+        let (more, failed) = caller.await.unwrap();
+        allowed += more;
+        errors.extend(failed);
+    }
+    (allowed, errors)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_replicas_behind_nginx_enforce_one_exact_limit() {
+    let deployment = Deployment::start();
+    let clients = deployment.clients().await;
+    for plan in EXACT {
+        let (allowed, errors) = storm(&clients, "one key", plan, Arc::default()).await;
+        println!("{plan}: {allowed} of {CALLS} allowed, {} errors", errors.len());
+        assert_eq!((allowed, errors.len()), (1000, 0), "{plan}: {errors:?}");
+    }
+    assert_eq!(deployment.redis.keys_without_expiry(), "");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_19_a_replica_killed_midway_loses_its_calls_in_flight_and_nothing_else() {
+    let mut deployment = Deployment::start();
+    let url = deployment.redis.url();
+    for plan in EXACT {
+        let clients = deployment.clients().await;
+        let done = Arc::new(AtomicU64::new(0));
+        let storm = {
+            let (clients, done) = (clients.clone(), done.clone());
+            tokio::spawn(async move { storm(&clients, "one key", plan, done).await })
+        };
+        // Midway of what is allowed, so that what a kill could lose or give twice shows.
+        while done.load(Ordering::SeqCst) < 400 {
+            tokio::task::yield_now().await;
+        }
+        let mut killed = deployment.replicas.remove(0);
+        killed.child.kill().unwrap();
+        killed.wait();
+        deployment.replicas.push(killed.again(&["--store", &url]));
+        let (allowed, errors) = storm.await.unwrap();
+        println!("{plan}: {allowed} of {CALLS} allowed, {} calls lost with the replica", errors.len());
+        assert!(allowed <= 1000, "{plan}: {allowed} were allowed");
+        assert!(errors.len() <= IN_FLIGHT, "{plan}: {} calls failed: {:?}", errors.len(), errors[0]);
+        assert!(allowed + errors.len() as u64 >= 1000, "{plan}: {allowed} and {} lost", errors.len());
+    }
+}
+
+/// The race of read-then-increment, as an attack: limitador admits 1,029 to 1,124 of 1,000 to 50 to 200 callers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_at_once_over_three_replicas_on_a_limit_of_five_let_five_pass_a_hundred_times_in_a_row() {
+    let deployment = Deployment::start();
+    let clients = deployment.clients().await;
+    for round in 0..100 {
+        let calls: Vec<_> = (0..10)
+            .map(|caller| {
+                let (mut client, request) =
+                    (clients[caller % CONNECTIONS].clone(), request(&format!("raced {round}"), "five", None));
+                tokio::spawn(async move { client.should_allow(request).await.unwrap().into_inner().allowed })
+            })
+            .collect();
+        let mut passed = 0;
+        for call in calls {
+            passed += u32::from(call.await.unwrap());
+        }
+        assert_eq!(passed, 5, "round {round}");
+    }
+}

@@ -1,0 +1,12 @@
+//! The listeners of a running server: gRPC, HTTP, the admin service, TLS, hostile peers, and how it stops.
+
+mod abuse;
+mod admin;
+mod caller_deadlines;
+mod drain;
+mod grpc;
+mod http;
+mod protocol;
+mod shares;
+mod tls;
+mod workers;

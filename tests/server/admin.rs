@@ -1,0 +1,478 @@
+//! The admin service, black box: who may ask for what and where, and that what was done is seen at once.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio_stream::StreamExt;
+use tollgate::grpc::pb::admin_service_client::AdminServiceClient;
+use tollgate::grpc::pb::{self, DecidedBy, Outcome};
+use tonic::metadata::MetadataValue;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_reflection::pb::v1;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+
+use crate::support::http::Scrape;
+use crate::support::redis::Redis;
+use crate::support::reflection::services;
+use crate::support::server::{Client, PATIENCE, Server, channel_to, decide, field, request, tollgate};
+
+const TOKEN: &str = "canary-token-0123456789abcdef";
+const KEY: &str = "canary-key-alice";
+
+const PLANS: &str = "
+plans:
+  trial: { limits: [ { name: day, quota: 5, window: 1d } ], counts_as: customer }
+  paid: { limits: [ { name: day, quota: 50, window: 1d } ], counts_as: customer }
+  several: { limits: [ { name: fixed, quota: 4, window: 30d, algorithm: fixed_window, anchor: first_request },
+                       { name: log, quota: 6, window: 97s, algorithm: sliding_log },
+                       { name: bucket, quota: 8, window: 30d, algorithm: token_bucket } ] }
+  internal: { unlimited: true }
+  banned: { blocked: true }
+";
+
+type Admin = AdminServiceClient<Channel>;
+
+/// A server with an admin socket in a folder of its own.
+struct Lab {
+    folder: tempfile::TempDir,
+    server: Server,
+    client: Client,
+    admin: Admin,
+}
+
+impl Lab {
+    async fn start(flags: &[&str]) -> Self {
+        Self::start_with(PLANS, flags).await
+    }
+
+    async fn start_with(plans: &str, flags: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("config.yaml"), plans).unwrap();
+        let socket = format!("listen.admin=unix:{}", folder.path().join("admin.sock").display());
+        let config = folder.path().join("config.yaml");
+        let server = Server::start_on(&config, &[&["--set", &socket, "--set", "listen.http=127.0.0.1:0"], flags].concat());
+        let endpoint = Endpoint::from_shared(format!("unix://{}", folder.path().join("admin.sock").display())).unwrap();
+        let (client, admin) = (server.client().await, Admin::new(endpoint.connect().await.unwrap()));
+        Self { folder, server, client, admin }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    async fn ask(&mut self, plan: &str, cost: u64) -> (Outcome, DecidedBy) {
+        let answer = self.client.should_allow(request(KEY, plan, Some(cost))).await.unwrap().into_inner();
+        (answer.outcome(), answer.decided_by())
+    }
+
+    async fn refund(&mut self, plan: &str, cost: u64) -> pb::RefundResponse {
+        self.admin.refund(refund(KEY, plan, Some(cost))).await.unwrap().into_inner()
+    }
+}
+
+fn reset(key: &str, plan: &str) -> pb::ResetRequest {
+    pb::ResetRequest { key: key.to_owned(), plan: plan.to_owned() }
+}
+
+fn refund(key: &str, plan: &str, cost: Option<u64>) -> pb::RefundRequest {
+    pb::RefundRequest { key: key.to_owned(), plan: plan.to_owned(), cost }
+}
+
+fn with_token<T>(message: T, authorization: &str) -> Request<T> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert("authorization", MetadataValue::try_from(authorization).unwrap());
+    request
+}
+
+/// Lines of the log with these words, once there are so many.
+fn said(server: &Server, words: &str, count: usize) -> Vec<String> {
+    let started = std::time::Instant::now();
+    loop {
+        let lines: Vec<String> = server.log().lines().filter(|line| line.contains(words)).map(str::to_owned).collect();
+        if lines.len() >= count {
+            return lines;
+        }
+        assert!(started.elapsed() < PATIENCE, "never {words:?}: {}", server.log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether a listener's reflection knows a symbol.
+async fn knows(channel: Channel, symbol: &str) -> bool {
+    let find = v1::server_reflection_request::MessageRequest::FileContainingSymbol(symbol.to_owned());
+    let ask = v1::ServerReflectionRequest { host: String::new(), message_request: Some(find) };
+    let answers = ServerReflectionClient::new(channel).server_reflection_info(tokio_stream::once(ask)).await;
+    let answer = answers.unwrap().into_inner().next().await.unwrap();
+    answer.is_ok_and(|answer| {
+        use v1::server_reflection_response::MessageResponse;
+        matches!(answer.message_response, Some(MessageResponse::FileDescriptorResponse(_)))
+    })
+}
+
+async fn a_reset_is_seen_at_once(flags: &[&str]) {
+    let mut lab = Lab::start(flags).await;
+    for round in 0..3 {
+        assert_eq!(lab.ask("trial", 5).await, (Outcome::Allowed, DecidedBy::Store), "round {round}");
+        assert_eq!(lab.ask("trial", 1).await.0, Outcome::Denied);
+        assert_eq!(lab.ask("trial", 1).await.0, Outcome::Denied);
+        // By the name of another plan that counts as the same.
+        let answer = lab.admin.reset(reset(KEY, "paid")).await.unwrap().into_inner();
+        assert!(answer.existed);
+    }
+    let again = lab.admin.reset(reset(KEY, "paid")).await.unwrap().into_inner();
+    assert!(!again.existed);
+    for _ in 0..2 {
+        assert_eq!(lab.ask("several", 4).await.0, Outcome::Allowed);
+        assert_eq!(lab.ask("several", 1).await.0, Outcome::Denied);
+        assert!(lab.admin.reset(reset(KEY, "several")).await.unwrap().into_inner().existed);
+    }
+}
+
+#[tokio::test]
+async fn a_reset_is_seen_at_once_in_memory() {
+    a_reset_is_seen_at_once(&[]).await;
+}
+
+/// Also where this replica's workers remember that the key is denied.
+#[tokio::test]
+async fn a_reset_is_seen_at_once_in_redis() {
+    let redis = Redis::start();
+    a_reset_is_seen_at_once(&["--store", &redis.url(), "--set", "store.deadline=10s", "--set", "workers=3"]).await;
+    assert!(!redis.cli(&["KEYS", "*"]).contains(KEY), "{}", redis.cli(&["KEYS", "*"]));
+}
+
+/// Also one that this replica never had in its plans, whose window is such that no other limit has it.
+#[tokio::test]
+async fn a_reset_forgets_logs_that_only_another_replica_has() {
+    let redis = Redis::start();
+    let flags = ["--store", &redis.url(), "--set", "store.deadline=10s", "--set", "deny_cache.entries=0"];
+    let of = |limits: &str| format!("plans:\n  paid: {{ limits: [ {limits} ], counts_as: customer }}\n");
+    let log = |window: &str| format!("{{ name: w{window}, quota: 5, window: {window}, algorithm: sliding_log }}");
+    let mut other = Lab::start_with(&of(&format!("{}, {}", log("1234s"), log("1h"))), &flags).await;
+    let mut here =
+        Lab::start_with(&of("{ quota: 100, window: 1m, algorithm: fixed_window, anchor: first_request }"), &flags).await;
+    for round in 0..2 {
+        assert_eq!(other.ask("paid", 5).await, (Outcome::Allowed, DecidedBy::Store), "round {round}");
+        assert_eq!(other.ask("paid", 1).await.0, Outcome::Denied);
+        assert!(here.admin.reset(reset(KEY, "paid")).await.unwrap().into_inner().existed);
+        assert!(!here.admin.reset(reset(KEY, "paid")).await.unwrap().into_inner().existed);
+    }
+    assert!(!redis.cli(&["KEYS", "*"]).contains(KEY), "{}", redis.cli(&["KEYS", "*"]));
+    assert_eq!(here.ask("paid", 1).await.0, Outcome::Allowed);
+}
+
+/// In a Cluster too: only while a slot moves is each key deleted by itself.
+#[tokio::test]
+async fn a_reset_is_one_reading_and_one_call_however_many_logs_there_are() {
+    let redis = Redis::start();
+    let mut lab = Lab::start(&["--store", &redis.url(), "--set", "store.deadline=10s"]).await;
+    lab.ask("several", 1).await;
+    // The script is loaded by the first.
+    lab.admin.reset(reset(KEY, "several")).await.unwrap();
+    lab.ask("several", 1).await;
+    let sent = || ["get", "del"].map(|command| redis.ran(command));
+    let before = sent();
+    assert!(lab.admin.reset(reset(KEY, "several")).await.unwrap().into_inner().existed);
+    let after = sent();
+    // The index is read, and read again by the script, which deletes it, and all else at once.
+    assert_eq!([0, 1].map(|place| after[place] - before[place]), [2, 2]);
+}
+
+#[tokio::test]
+async fn a_reset_clears_the_deny_cache_of_every_worker_before_it_answers() {
+    let redis = Redis::start();
+    let mut lab = Lab::start(&["--store", &redis.url(), "--set", "store.deadline=10s", "--set", "workers=4"]).await;
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        clients.push(lab.server.client().await);
+    }
+    for refunds in [false, true, false, true] {
+        lab.ask("trial", 5).await;
+        for client in &mut clients {
+            decide(client, KEY, "trial").await;
+            let recalled = decide(client, KEY, "trial").await;
+            // A second may have passed on a busy machine.
+            assert!(!recalled.allowed && matches!(recalled.decided_by(), DecidedBy::DenyCache | DecidedBy::Store));
+        }
+        if refunds {
+            assert_eq!(lab.refund("trial", 4).await.refunded, 4);
+        } else {
+            lab.admin.reset(reset(KEY, "trial")).await.unwrap();
+        }
+        for client in &mut clients {
+            let answer = decide(client, KEY, "trial").await;
+            assert_eq!((answer.allowed, answer.decided_by()), (true, DecidedBy::Store), "refunds: {refunds}");
+        }
+        lab.admin.reset(reset(KEY, "trial")).await.unwrap();
+    }
+}
+
+async fn a_refund_gives_back_and_never_more_than_was_used(flags: &[&str]) {
+    let mut lab = Lab::start(flags).await;
+    assert_eq!(lab.ask("several", 3).await.0, Outcome::Allowed);
+    assert_eq!(lab.ask("several", 2).await.0, Outcome::Denied);
+    let left = |answer: &pb::RefundResponse| {
+        let limit = |limit: &pb::LimitRefund| {
+            let status = limit.status.clone().unwrap();
+            assert!(status.retry_after.is_none() && status.reset_after.is_some());
+            (status.name, status.limit, status.remaining, limit.refunded)
+        };
+        answer.limits.iter().map(limit).collect::<Vec<_>>()
+    };
+    let row = |name: &str, limit, remaining, refunded| (name.to_owned(), limit, remaining, refunded);
+    let answer = lab.refund("several", 1).await;
+    let rows = [row("fixed", 4, 2, 1), row("log", 6, 4, 1), row("bucket", 8, 6, 1)];
+    assert_eq!((answer.refunded, left(&answer)), (1, rows.to_vec()));
+    assert_eq!(lab.ask("several", 2).await, (Outcome::Allowed, DecidedBy::Store));
+    let answer = lab.refund("several", u64::MAX).await;
+    let rows = [row("fixed", 4, 4, 4), row("log", 6, 6, 4), row("bucket", 8, 8, 4)];
+    assert_eq!((answer.refunded, left(&answer)), (4, rows.to_vec()));
+    assert_eq!(lab.refund("several", 1).await.refunded, 0);
+    assert_eq!(lab.ask("several", 4).await.0, Outcome::Allowed);
+    assert_eq!(lab.ask("several", 1).await.0, Outcome::Denied);
+    // One unit unless more are named.
+    let one = lab.admin.refund(refund(KEY, "several", None)).await.unwrap().into_inner();
+    assert_eq!(one.refunded, 1);
+}
+
+#[tokio::test]
+async fn a_refund_gives_back_and_never_more_than_was_used_in_memory() {
+    a_refund_gives_back_and_never_more_than_was_used(&[]).await;
+}
+
+#[tokio::test]
+async fn a_refund_gives_back_and_never_more_than_was_used_in_redis() {
+    let redis = Redis::start();
+    a_refund_gives_back_and_never_more_than_was_used(&["--store", &redis.url(), "--set", "store.deadline=10s"]).await;
+}
+
+#[tokio::test]
+async fn an_admin_call_that_cannot_be_done_says_why() {
+    let mut lab = Lab::start(&[]).await;
+    let long = "k".repeat(513);
+    for (key, plan, code, words) in [
+        ("", "trial", Code::InvalidArgument, "key is empty"),
+        (&*long, "trial", Code::InvalidArgument, "key has 513 bytes"),
+        (KEY, "", Code::InvalidArgument, "plan is empty"),
+        (KEY, &long, Code::InvalidArgument, "plan has 513 bytes"),
+        (KEY, "trail", Code::NotFound, "did you mean \"trial\"?"),
+        (KEY, "internal", Code::FailedPrecondition, "has no limits"),
+        (KEY, "banned", Code::FailedPrecondition, "has no limits"),
+    ] {
+        for status in
+            [lab.admin.reset(reset(key, plan)).await.unwrap_err(), lab.admin.refund(refund(key, plan, None)).await.unwrap_err()]
+        {
+            assert!(status.code() == code && status.message().contains(words), "{plan}: {status:?}");
+        }
+    }
+    let zero = lab.admin.refund(refund(KEY, "trial", Some(0))).await.unwrap_err();
+    assert!(zero.code() == Code::InvalidArgument && zero.message().contains("cost is 0"), "{zero:?}");
+}
+
+/// Whatever the plan says of a store that fails.
+#[tokio::test]
+async fn a_store_that_fails_is_unavailable_and_nothing_is_pretended() {
+    let mut redis = Redis::start();
+    let mut lab = Lab::start(&["--store", &redis.url(), "--set", "store.deadline=2s"]).await;
+    assert_eq!(lab.ask("trial", 5).await, (Outcome::Allowed, DecidedBy::Store));
+    redis.signal("STOP");
+    for status in
+        [lab.admin.reset(reset(KEY, "trial")).await.unwrap_err(), lab.admin.refund(refund(KEY, "trial", None)).await.unwrap_err()]
+    {
+        assert!(status.code() == Code::Unavailable && status.message().contains("it is not known whether"), "{status:?}");
+    }
+    redis.signal("CONT");
+    redis.kill();
+    for status in
+        [lab.admin.reset(reset(KEY, "trial")).await.unwrap_err(), lab.admin.refund(refund(KEY, "trial", None)).await.unwrap_err()]
+    {
+        assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+    }
+}
+
+#[tokio::test]
+async fn admin_is_served_and_listed_only_on_its_own_listener() {
+    let lab = Lab::start(&[]).await;
+    let main = channel_to(&lab.server.address).await;
+    let endpoint = Endpoint::from_shared(format!("unix://{}", lab.path("admin.sock").display())).unwrap();
+    let admin = endpoint.connect().await.unwrap();
+    let refused = Admin::new(main.clone()).reset(reset(KEY, "trial")).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unimplemented);
+    let refused = Client::new(admin.clone()).should_allow(request(KEY, "trial", None)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unimplemented);
+    let with = |service: &str| ["grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", service].map(str::to_owned);
+    assert_eq!(services(main.clone()).await, with("tollgate.v1.RateLimitService"));
+    assert_eq!(services(admin.clone()).await, with("tollgate.v1.AdminService"));
+    for symbol in ["tollgate.v1.AdminService", "tollgate.v1.ResetRequest"] {
+        assert!(!knows(main.clone(), symbol).await && knows(admin.clone(), symbol).await, "{symbol}");
+    }
+    for service in ["", "tollgate.v1.AdminService"] {
+        let check = HealthCheckRequest { service: service.to_owned() };
+        let health = HealthClient::new(admin.clone()).check(check).await.unwrap().into_inner();
+        assert_eq!(health.status(), tonic_health::pb::health_check_response::ServingStatus::Serving);
+    }
+    let mode = std::fs::metadata(lab.path("admin.sock")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[tokio::test]
+async fn only_the_token_that_the_file_holds_now_is_accepted() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    std::fs::write(&file, format!("{TOKEN}\n")).unwrap();
+    let token_file = format!("listen.admin_token_file={}", file.display());
+    let server = Server::start(PLANS, &["--set", "listen.admin=127.0.0.1:0", "--set", &token_file, "--log-level", "trace"]);
+    let line = server.log().lines().find(|line| line.contains("tollgate is serving")).unwrap().to_owned();
+    let mut admin = Admin::new(channel_to(&field(&line, "admin")).await);
+    let bearer = format!("Bearer {TOKEN}");
+    let none = admin.reset(reset(KEY, "trial")).await.unwrap_err();
+    assert!(none.code() == Code::Unauthenticated && none.message().contains("authorization: Bearer"), "{none:?}");
+    let (short, long, upper) = (&bearer[..bearer.len() - 1], format!("{bearer}0"), bearer.to_uppercase());
+    for wrong in ["", "Bearer", "Bearer ", TOKEN, short, &long, &upper, &format!("Basic {TOKEN}")] {
+        for status in [
+            admin.reset(with_token(reset(KEY, "trial"), wrong)).await.unwrap_err(),
+            admin.refund(with_token(refund(KEY, "trial", None), wrong)).await.unwrap_err(),
+            admin.reload_config(with_token(pb::ReloadConfigRequest {}, wrong)).await.unwrap_err(),
+        ] {
+            assert!(status.code() == Code::Unauthenticated && status.message() == none.message(), "{wrong:?}: {status:?}");
+        }
+    }
+    for right in [&bearer, &format!("bearer {TOKEN}")] {
+        assert!(!admin.reset(with_token(reset(KEY, "trial"), right)).await.unwrap().into_inner().existed);
+    }
+    // Another token counts at once, and a file without one lets nobody in.
+    std::fs::write(&file, "another-canary-token").unwrap();
+    let old = admin.reset(with_token(reset(KEY, "trial"), &bearer)).await.unwrap_err();
+    assert_eq!(old.code(), Code::Unauthenticated);
+    admin.reset(with_token(reset(KEY, "trial"), "Bearer another-canary-token")).await.unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let gone = admin.reset(with_token(reset(KEY, "trial"), "Bearer another-canary-token")).await.unwrap_err();
+    assert_eq!(gone.code(), Code::Unauthenticated);
+    said(&server, "cannot be read", 1);
+    let log = server.end_and_log();
+    // Each is counted, and a line speaks of many: they were made within seconds.
+    let lines = log.lines().filter(|line| line.contains("UNAUTHENTICATED")).count();
+    assert!((1..10).contains(&lines), "{lines} lines of 27 calls: {log}");
+    assert!(!log.contains("canary-token"), "a token was logged");
+}
+
+#[test]
+fn a_start_without_a_sound_token_is_refused_by_a_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, token) = (folder.path().join("config.yaml"), folder.path().join("token"));
+    std::fs::write(&config, PLANS).unwrap();
+    std::fs::write(&token, "too-short-canary").unwrap();
+    let named = format!("listen.admin_token_file={}", token.display());
+    let absent = format!("listen.admin_token_file={}", folder.path().join("absent").display());
+    let refused = |flags: &[&str], words: &str| {
+        let mut command = tollgate();
+        command.arg("--config").arg(&config).args(["--listen", "127.0.0.1:0"]);
+        command.args(flags.iter().flat_map(|flag| ["--set", flag]));
+        let output = command.output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap() + &String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.code() == Some(2) && said.contains(words) && !said.contains("canary"), "{said}");
+    };
+    refused(&["listen.admin=127.0.0.1:0"], "listen.admin_token_file");
+    refused(&["listen.admin=0.0.0.0:0", &named], "admin listens on loopback");
+    refused(&["listen.admin=127.0.0.1:0", &absent], "cannot be read: No such file");
+    std::fs::write(&token, "too-short-canar").unwrap();
+    refused(&["listen.admin=127.0.0.1:0", &named], "must hold 16 to 4096 bytes");
+}
+
+#[tokio::test]
+async fn every_admin_call_is_logged_and_counted_without_its_key() {
+    let mut lab = Lab::start(&[]).await;
+    lab.ask("trial", 3).await;
+    lab.refund("trial", 2).await;
+    lab.admin.reset(reset(KEY, "trial")).await.unwrap();
+    lab.admin.reset(reset(KEY, "internal")).await.unwrap_err();
+    lab.admin.reset(reset("", "trial")).await.unwrap_err();
+    let (lines, log) = (said(&lab.server, "admin call", 4), lab.server.log());
+    assert_eq!(lines.len(), 4, "{lines:?}");
+    let said = |line: &str, words: &[&str]| words.iter().all(|words| line.contains(words));
+    assert!(said(&lines[0], &["\"method\":\"Refund\"", "\"code\":\"OK\"", "\"plan\":\"trial\"", "refunded: 2 of 2"]), "{log}");
+    assert!(said(&lines[1], &["\"method\":\"Reset\"", "\"code\":\"OK\"", "existed: true"]), "{log}");
+    assert!(said(&lines[2], &["FAILED_PRECONDITION", "\"plan\":\"internal\"", "has no limits"]), "{log}");
+    assert!(said(&lines[3], &["INVALID_ARGUMENT", "key is empty"]), "{log}");
+    assert_eq!(field(&lines[0], "key_hash"), field(&lines[1], "key_hash"));
+    assert!(!log.contains("canary"), "a key was logged");
+    let scrape = Scrape::of(&lab.server.http());
+    let count =
+        |method: &str, code: &str| scrape.value(&format!("tollgate_admin_calls_total{{method=\"{method}\",code=\"{code}\"}}"));
+    assert_eq!(
+        (count("Reset", "OK"), count("Reset", "FAILED_PRECONDITION"), count("Reset", "INVALID_ARGUMENT")),
+        (1.0, 1.0, 1.0)
+    );
+    assert_eq!((count("Refund", "OK"), count("ReloadConfig", "OK")), (1.0, 0.0));
+}
+
+#[tokio::test]
+async fn a_reload_applies_the_file_or_reports_its_errors() {
+    let mut lab = Lab::start(&[]).await;
+    let before = lab.client.list_plans(pb::ListPlansRequest {}).await.unwrap().into_inner().config_hash;
+    let reload = || pb::ReloadConfigRequest {};
+    let same = lab.admin.reload_config(reload()).await.unwrap().into_inner();
+    assert_eq!((same.config_hash, same.added, same.removed, same.edited), (before.clone(), 0, 0, 0));
+    let edited = PLANS.replace("quota: 50,", "quota: 60,").replace("  banned: { blocked: true }", "  new: { blocked: true }");
+    std::fs::write(lab.path("config.yaml"), format!("{edited}workers: 7\nstore: {{ expected_replicas: 3 }}\n")).unwrap();
+    let answer = lab.admin.reload_config(reload()).await.unwrap().into_inner();
+    // The file may have been found changed by itself, a moment before.
+    let changes = (answer.added, answer.removed, answer.edited);
+    assert!(changes == (1, 1, 1) || changes == (0, 0, 0), "{changes:?}");
+    assert_eq!(answer.restart_needed, ["store.expected_replicas", "workers"]);
+    let listed = lab.client.list_plans(pb::ListPlansRequest {}).await.unwrap().into_inner();
+    assert!(listed.config_hash == answer.config_hash && answer.config_hash != before);
+    assert!(listed.plans.iter().any(|plan| plan.name == "paid" && plan.limits[0].quota == 60));
+    std::fs::write(
+        lab.path("config.yaml"),
+        edited.replace("quota: 60,", "quota: 0,").replace("unlimited: true", "limitless: true"),
+    )
+    .unwrap();
+    let status = lab.admin.reload_config(reload()).await.unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    for words in ["the plans stay as they are", "plans.paid.limits[0].quota is 0", "plans.internal.limitless is not a field"] {
+        assert!(status.message().contains(words), "{status:?}");
+    }
+    let kept = lab.client.list_plans(pb::ListPlansRequest {}).await.unwrap().into_inner();
+    assert_eq!(kept.config_hash, answer.config_hash);
+}
+
+#[tokio::test]
+async fn without_a_file_there_is_nothing_to_reload() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("admin.sock");
+    let mut command = tollgate();
+    command.args(["--listen", "127.0.0.1:0", "--set", &format!("listen.admin=unix:{}", socket.display())]);
+    let _server = crate::support::Guarded(command.stdout(std::process::Stdio::null()).spawn().unwrap());
+    let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).unwrap();
+    let started = std::time::Instant::now();
+    let channel = loop {
+        match endpoint.connect().await {
+            Ok(channel) => break channel,
+            Err(error) => assert!(started.elapsed() < PATIENCE, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    let status = Admin::new(channel).reload_config(pb::ReloadConfigRequest {}).await.unwrap_err();
+    assert!(status.code() == Code::FailedPrecondition && status.message().contains("no config file was named"), "{status:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_admin_listener_bounds_its_connections_and_ends_with_the_server() {
+    let lab = Lab::start(&[]).await;
+    let Lab { server, admin, folder, .. } = lab;
+    // One is the lab's own.
+    let open: Vec<_> =
+        (0..63).map(|_| std::os::unix::net::UnixStream::connect(folder.path().join("admin.sock")).unwrap()).collect();
+    let more = std::os::unix::net::UnixStream::connect(folder.path().join("admin.sock")).unwrap();
+    more.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!(std::io::Read::read(&mut &more, &mut [0]).unwrap(), 0, "it was not closed");
+    server.signal("TERM");
+    let ((status, log), _) = server.wait_and_log();
+    assert!(status.success() && log.contains("stopped: every call was answered"), "{log}");
+    drop((open, admin));
+}

@@ -1,0 +1,487 @@
+//! The HTTP side from outside: the check endpoint, health, and metrics that count exactly and tell nothing of anybody.
+
+use std::collections::BTreeMap;
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use tollgate::grpc::pb;
+
+use crate::support::http::{Reply, Scrape, ask, ask_raw, get, post, send};
+use crate::support::nginx::{Nginx, recipe};
+use crate::support::redis::Redis;
+use crate::support::server::{PATIENCE, Server, decide, field, request, tollgate};
+
+const PLANS: &str = "listen: { http: '127.0.0.1:0' }\n\
+    plans:\n\
+    \x20 two: { limits: [ { name: day, quota: 2, window: 1d } ] }\n\
+    \x20 both:\n\
+    \x20   limits:\n\
+    \x20     - { name: hour, quota: 5, window: 1h, algorithm: fixed_window, anchor: first_request }\n\
+    \x20     - { name: bucket, quota: 60, window: 1m, algorithm: token_bucket, burst: 3 }\n\
+    \x20 shadow: { limits: [ { name: day, quota: 1, window: 1d } ], shadow: true }\n\
+    \x20 closed: { limits: [ { name: day, quota: 1000, window: 1d } ], on_store_failure: deny }\n\
+    \x20 open: { limits: [ { name: day, quota: 1000, window: 1d } ], on_store_failure: allow }\n\
+    \x20 free: { unlimited: true }\n\
+    \x20 banned: { blocked: true }\n";
+
+/// A server, and where it serves HTTP.
+fn serve(flags: &[&str]) -> (Server, String) {
+    let server = Server::start(PLANS, flags);
+    let http = server.http();
+    (server, http)
+}
+
+fn counts(expected: &[(&str, f64)]) -> BTreeMap<String, f64> {
+    expected.iter().map(|(labels, count)| ((*labels).to_owned(), *count)).collect()
+}
+
+fn check(http: &str, query: &str) -> Reply {
+    get(http, &format!("/v1/check?{query}"))
+}
+
+#[tokio::test]
+async fn decisions_are_counted_exactly_by_plan_outcome_and_decider() {
+    let (server, http) = serve(&["--set", "workers=2"]);
+    // One connection on each worker, and HTTP's own.
+    let mut clients = [server.client().await, server.client().await];
+    for turn in 0..10 {
+        decide(&mut clients[turn % 2], "alice@example.com", "two").await;
+        decide(&mut clients[turn % 2], "alice@example.com", "free").await;
+        decide(&mut clients[turn % 2], "alice@example.com", "banned").await;
+        decide(&mut clients[turn % 2], "alice@example.com", "shadow").await;
+    }
+    let mut batch: Vec<pb::ShouldAllowRequest> = (0..4).map(|_| request("bob@example.com", "both", None)).collect();
+    batch.push(request("bob@example.com", "both", Some(4)));
+    batch.push(request("bob@example.com", "nowhere", None));
+    batch.push(request("", "both", None));
+    clients[0].should_allow_batch(pb::ShouldAllowBatchRequest { requests: batch }).await.unwrap();
+    let peek = pb::PeekRequest { key: "carol@example.com".to_owned(), plan: "two".to_owned(), cost: None };
+    clients[1].peek(peek).await.unwrap();
+    let answers: Vec<u16> = (0..3).map(|_| check(&http, "key=dave@example.com&plan=two").status).collect();
+    assert_eq!(answers, [200, 200, 429]);
+    assert_eq!(check(&http, "key=dave@example.com&plan=nowhere").status, 404);
+
+    let scrape = Scrape::of(&http);
+    let expected = counts(&[
+        ("two allowed store", 4.0),
+        ("two denied store", 9.0),
+        ("free allowed plan", 10.0),
+        ("banned denied plan", 10.0),
+        ("shadow allowed store", 1.0),
+        ("shadow shadow_denied store", 9.0),
+        ("both allowed store", 3.0),
+        ("both denied store", 1.0),
+        ("both never_fits plan", 1.0),
+    ]);
+    assert_eq!(scrape.decisions(), expected);
+    let decided: f64 = expected.values().sum();
+    assert_eq!(scrape.value("tollgate_decision_duration_seconds_count"), decided);
+    // None of them waited: the embedded store is not timed, and has no cache before it.
+    assert_eq!(scrape.value("tollgate_decision_duration_seconds_bucket{le=\"0.00005\"}"), decided);
+    assert_eq!(scrape.value("tollgate_decision_duration_seconds_sum"), 0.0);
+    assert_eq!(scrape.value("tollgate_peeks_total"), 1.0);
+    assert_eq!(scrape.value("tollgate_unknown_plans_total"), 2.0);
+    assert_eq!(scrape.value("tollgate_connections"), 2.0);
+    assert_eq!(scrape.value("tollgate_store_duration_seconds_count"), 0.0);
+    assert_eq!(scrape.value("tollgate_deny_cache_hits_total"), 0.0);
+    assert_eq!(scrape.value(&format!("tollgate_build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION"))), 1.0);
+    let log = server.log();
+    let hash = field(log.lines().find(|line| line.contains("tollgate is serving")).unwrap(), "config_hash");
+    assert_eq!(scrape.value(&format!("tollgate_config_info{{hash=\"{hash}\"}}")), 1.0);
+    assert!(!scrape.text.contains("example.com"), "a key is told: {}", scrape.text);
+}
+
+#[test]
+fn decision_counters_of_a_plan_exist_from_the_start() {
+    let (_server, http) = serve(&[]);
+    let scrape = Scrape::of(&http);
+    assert!(scrape.decisions().is_empty());
+    for labels in [
+        "plan=\"two\",outcome=\"allowed\",decided_by=\"store\"",
+        "plan=\"two\",outcome=\"denied\",decided_by=\"local_fallback\"",
+        "plan=\"two\",outcome=\"allowed\",decided_by=\"fail_open\"",
+        "plan=\"shadow\",outcome=\"shadow_denied\",decided_by=\"deny_cache\"",
+        "plan=\"free\",outcome=\"allowed\",decided_by=\"plan\"",
+        "plan=\"banned\",outcome=\"denied\",decided_by=\"plan\"",
+    ] {
+        assert_eq!(scrape.value(&format!("tollgate_decisions_total{{{labels}}}")), 0.0);
+    }
+    let told = |plan: &str| scrape.text.matches(&format!("plan=\"{plan}\"")).count();
+    assert_eq!((told("two"), told("free"), told("banned")), (8, 1, 1));
+}
+
+#[tokio::test]
+async fn metrics_count_calls_to_redis_and_never_show_its_password() {
+    let mut redis = Redis::start_with(&["--requirepass", "canary-password"]);
+    let url = format!("redis://:canary-password@127.0.0.1:{}/0", redis.port);
+    let (server, http) = serve(&["--store", &url, "--set", "workers=1", "--set", "store.deadline=5s"]);
+    let mut client = server.client().await;
+    // HTTP has a connection of its own, and the count is one.
+    assert!(decide(&mut client, "k", "two").await.allowed);
+    assert_eq!(check(&http, "key=k&plan=two").status, 200);
+    for _ in 0..3 {
+        assert!(!decide(&mut client, "k", "two").await.allowed);
+    }
+    let scrape = Scrape::of(&http);
+    let found = scrape.decisions();
+    assert_eq!((found["two allowed store"], found["two denied store"] + found["two denied deny_cache"]), (2.0, 3.0), "{found:?}");
+    // At least, in case this took longer than a denial is remembered for.
+    let hits = scrape.value("tollgate_deny_cache_hits_total");
+    assert!(hits >= 1.0, "{found:?}");
+    assert_eq!(scrape.value("tollgate_deny_cache_entries"), 1.0);
+    assert_eq!(scrape.value("tollgate_store_duration_seconds_count"), 5.0 - hits);
+    assert_eq!(scrape.value("tollgate_decision_duration_seconds_count"), 5.0);
+    // Alone in their calls, the decisions waited as long as those took, and what was remembered did not.
+    let waited = scrape.value("tollgate_decision_duration_seconds_sum");
+    assert!(waited > 0.0 && waited < 10.0, "{waited} s");
+    assert!((waited - scrape.value("tollgate_store_duration_seconds_sum")).abs() < 1e-6);
+    assert_eq!(scrape.value("tollgate_inflight_requests"), 0.0);
+
+    drop(server);
+    redis.kill();
+    let (server, http) = serve(&["--store", &url, "--set", "workers=1"]);
+    let mut client = server.client().await;
+    for plan in ["open", "open", "closed", "two"] {
+        decide(&mut client, "k", plan).await;
+    }
+    let denied = check(&http, "key=k&plan=closed");
+    assert_eq!(denied.status, 429);
+    assert!(denied.body.contains("#temporary-reduced-capacity") && denied.header("retry-after").is_none(), "{denied:?}");
+    let scrape = Scrape::of(&http);
+    let expected =
+        counts(&[("open allowed fail_open", 2.0), ("closed denied fail_closed", 2.0), ("two allowed local_fallback", 1.0)]);
+    assert_eq!(scrape.decisions(), expected);
+    let errors: f64 = ["deadline", "unreachable", "refused", "nonsense", "overloaded", "full"]
+        .map(|kind| scrape.value(&format!("tollgate_store_errors_total{{kind=\"{kind}\"}}")))
+        .iter()
+        .sum();
+    assert_eq!(errors, 5.0);
+    // Readiness does not follow Redis.
+    assert_eq!(get(&http, "/readyz").status, 200);
+    let all = [scrape.text.as_str(), &denied.body, &server.log()].concat();
+    assert!(!all.contains("canary-password"), "{all}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn questions_that_wait_for_redis_are_in_flight_until_they_are_given_up() {
+    let redis = Redis::start();
+    let (server, http) = serve(&["--store", &redis.url(), "--set", "store.deadline=10s", "--set", "workers=1"]);
+    let mut client = server.client().await;
+    assert!(decide(&mut client, "k", "two").await.allowed);
+    redis.signal("STOP");
+    let mut waiting = client.clone();
+    let call = tokio::spawn(async move { waiting.should_allow(request("k", "two", None)).await });
+    let until = |count: f64| {
+        let started = Instant::now();
+        while Scrape::of(&http).value("tollgate_inflight_requests") != count {
+            assert!(started.elapsed() < PATIENCE, "never {count} in flight");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    until(1.0);
+    // Its caller goes away, long before the deadline.
+    call.abort();
+    let _ = call.await;
+    until(0.0);
+    redis.signal("CONT");
+}
+
+#[test]
+fn a_check_is_answered_by_status_and_header_fields() {
+    let (_server, http) = serve(&[]);
+    let first = check(&http, "key=a&plan=both&cost=2");
+    assert_eq!((first.status, first.body.as_str(), first.header("retry-after")), (200, "", None));
+    assert_eq!(first.header("ratelimit-policy"), Some("\"hour\";q=5;w=3600, \"bucket\";q=60;w=60;tollgate-burst=3"));
+    let standing = first.header("ratelimit").unwrap();
+    // The hour began with this request.
+    assert_eq!(standing, "\"hour\";r=3;t=3600, \"bucket\";r=1");
+    assert_eq!(first.header("cache-control"), Some("no-store"));
+
+    let denied = ask(&http, "POST", "/v1/check?key=a&plan=both&cost=3", &["Content-Length: 0"]);
+    assert_eq!((denied.status, denied.header("content-type")), (429, Some("application/problem+json")));
+    // The bucket gives a unit a second and lacks two; at most one came back meanwhile.
+    let wait: u64 = denied.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=2).contains(&wait), "{denied:?}");
+    let standing = denied.header("ratelimit").unwrap();
+    assert!(standing.ends_with(&format!("\"bucket\";r=1;t={wait}")) || standing.contains("\"bucket\";r=2;"), "{standing}");
+    for part in [
+        "\"type\":\"https://iana.org/assignments/http-problem-types#quota-exceeded\"",
+        "\"status\":429",
+        "\"violated-policies\":[\"bucket\"]",
+        "\"allowed\":false",
+        "\"outcome\":\"denied\"",
+        "\"decided_by\":\"store\"",
+        "\"limit_name\":\"bucket\"",
+        "\"retry_after_us\":",
+    ] {
+        assert!(denied.body.contains(part), "no {part} in {}", denied.body);
+    }
+    assert_eq!(check(&http, "key=a&plan=both&cost=3&deny_status=403").status, 403);
+    let never = check(&http, "key=a&plan=both&cost=4");
+    assert_eq!((never.status, never.header("retry-after")), (429, None));
+    assert!(never.body.contains("\"outcome\":\"never_fits\"") && never.body.contains("[\"bucket\"]"), "{never:?}");
+
+    let json = ask(&http, "GET", "/v1/check?key=b&plan=two", &["Accept: text/html, application/json;q=0.9"]);
+    assert_eq!((json.status, json.header("content-type")), (200, Some("application/json")));
+    assert!(json.body.contains("\"allowed\":true") && json.body.contains("\"remaining\":1"), "{json:?}");
+    let free = check(&http, "key=b&plan=free");
+    assert_eq!((free.status, free.header("ratelimit"), free.header("ratelimit-policy")), (200, None, None));
+    assert_eq!(check(&http, "key=b&plan=banned").status, 429);
+    // A plan in shadow mode says no to nobody.
+    let shadow: Vec<u16> = (0..3).map(|_| check(&http, "key=b&plan=shadow").status).collect();
+    assert_eq!(shadow, [200, 200, 200]);
+}
+
+#[test]
+fn head_charges_as_get_does() {
+    let (_server, http) = serve(&[]);
+    for remaining in ["\"day\";r=1", "\"day\";r=0"] {
+        let charged = ask(&http, "HEAD", "/v1/check?key=a&plan=two", &[]);
+        assert_eq!((charged.status, charged.header("ratelimit"), charged.body.as_str()), (200, Some(remaining), ""));
+    }
+    assert_eq!(check(&http, "key=a&plan=two").status, 429);
+    let denied = ask(&http, "HEAD", "/v1/check?key=a&plan=two", &[]);
+    assert_eq!((denied.status, denied.body.as_str()), (429, ""));
+}
+
+#[test]
+fn a_peek_asks_without_charging_by_every_method() {
+    let (_server, http) = serve(&[]);
+    for method in ["GET", "HEAD", "POST"] {
+        let peeked = ask(&http, method, "/v1/check?key=a&plan=two&peek=true", &["Content-Length: 0"]);
+        assert_eq!((peeked.status, peeked.header("ratelimit")), (200, Some("\"day\";r=2")), "{method}");
+    }
+    assert_eq!(check(&http, "key=a&plan=two&cost=2").status, 200);
+    assert_eq!(check(&http, "key=a&plan=two&peek=true").status, 429);
+    assert_eq!(check(&http, "key=a&plan=two&peek=false").status, 429);
+    assert_eq!(Scrape::of(&http).value("tollgate_peeks_total"), 4.0);
+}
+
+#[tokio::test]
+async fn a_post_says_it_in_json_or_as_a_form() {
+    let (server, http) = serve(&[]);
+    let mut client = server.client().await;
+    let json = |body: &str| post(&http, "/v1/check", "application/json; charset=utf-8", body);
+    let first = json(r#"{"key": "a+b c", "plan": "two"}"#);
+    assert_eq!((first.status, first.header("content-type")), (200, Some("application/json")), "{first:?}");
+    assert!(first.body.contains("\"remaining\":1"), "{first:?}");
+    let peeked = json(r#"{"key": "a+b c", "plan": "two", "peek": true, "cost": 1}"#);
+    assert!(peeked.status == 200 && peeked.body.contains("\"remaining\":1"), "{peeked:?}");
+    // The same key by every road: a plus in a query is a plus, in a form a space.
+    assert_eq!(decide(&mut client, "a+b c", "two").await.remaining(), 0);
+    let form = |body: &str| post(&http, "/v1/check", "application/x-www-form-urlencoded", body);
+    assert_eq!(form("key=a%2Bb+c&plan=two&deny_status=403").status, 403);
+    assert_eq!(check(&http, "key=a+b%20c&plan=two").status, 429);
+    assert_eq!(post(&http, "/v1/check?plan=two", "application/json", r#"{"key": "a+b c"}"#).status, 429);
+    assert_eq!(json(r#"{"key": "a+b c", "plan": "two", "deny_status": 403}"#).status, 403);
+
+    for (target, media, body, status, sentence) in [
+        ("/v1/check?key=x", "application/json", r#"{"key": "x", "plan": "two"}"#, 400, "key is there twice"),
+        ("/v1/check", "application/json", r#"{"key": "x", "plan": "two", "cost": "1"}"#, 400, "expected u64"),
+        ("/v1/check", "application/json", r#"{"key": "x", "key": "y", "plan": "two"}"#, 400, "duplicate field"),
+        ("/v1/check", "application/json", "{", 400, "not the JSON of a check"),
+        ("/v1/check", "application/x-www-form-urlencoded", "key=%zz&plan=two", 400, "hexadecimal"),
+        ("/v1/check?key=x&plan=two", "text/plain", "anything", 415, "application/json"),
+        ("/v1/check?key=x&plan=two", "application/json", &" ".repeat(5_000), 413, "4096 bytes"),
+    ] {
+        let reply = post(&http, target, media, body);
+        assert_eq!((reply.status, reply.header("content-type")), (status, Some("application/problem+json")), "{body}");
+        assert!(reply.body.contains(sentence), "{body}: {reply:?}");
+    }
+    // None of them was charged.
+    assert_eq!(decide(&mut client, "x", "two").await.remaining(), 1);
+    // A body in pieces is bounded too.
+    let pieces = "Transfer-Encoding: chunked\r\nContent-Type: application/json";
+    let chunk = format!("1000\r\n{0}\r\n1000\r\n{0}\r\n0\r\n\r\n", " ".repeat(0x1000));
+    assert_eq!(send(&http, "POST", "/v1/check?key=x&plan=two", &[pieces], &chunk).status, 413);
+}
+
+#[test]
+fn a_body_that_does_not_come_is_not_waited_for() {
+    let (_server, http) = serve(&[]);
+    let headers = ["Content-Type: application/json", "Content-Length: 10"];
+    let reply = send(&http, "POST", "/v1/check?key=x&plan=two", &headers, "{");
+    assert!(reply.status == 408 && reply.body.contains("within 5 s"), "{reply:?}");
+    // Who left before the end charged nothing.
+    assert_eq!(check(&http, "key=x&plan=two&cost=2").status, 200);
+}
+
+#[tokio::test]
+async fn a_misspelt_plan_is_decided_by_the_default_plan_and_counted() {
+    let (server, http) = serve(&["--set", "default_plan=two"]);
+    let mut client = server.client().await;
+    assert_eq!(check(&http, "key=a&plan=tow").status, 200);
+    assert_eq!(decide(&mut client, "a", "no such plan").await.remaining(), 0);
+    assert_eq!(check(&http, "key=a&plan=two").status, 429);
+    let batch = pb::ShouldAllowBatchRequest { requests: vec![request("a", "tow", None)] };
+    let answered = client.should_allow_batch(batch).await.unwrap().into_inner();
+    let pb::should_allow_result::Result::Response(denied) = answered.results[0].result.clone().unwrap() else {
+        panic!("it failed")
+    };
+    assert!(!denied.allowed && denied.limit_name == "day", "{denied:?}");
+    let scrape = Scrape::of(&http);
+    assert_eq!((scrape.value("tollgate_unknown_plans_total"), scrape.value("tollgate_default_plan_total")), (3.0, 3.0));
+    assert_eq!(scrape.decisions(), counts(&[("two allowed store", 2.0), ("two denied store", 2.0)]));
+}
+
+#[test]
+fn an_invalid_request_gets_its_error_and_charges_nothing() {
+    let (_server, http) = serve(&[]);
+    for (query, status, sentence) in [
+        ("", 400, "key is empty"),
+        ("plan=two", 400, "key is empty"),
+        ("key=a", 400, "plan is empty"),
+        ("key=a&plan=tow", 404, "did you mean \\\"two\\\"?"),
+        ("key=a&plan=two&cost=0", 400, "cost is 0"),
+        ("key=a&plan=two&cost=one", 400, "whole number"),
+        ("key=a&plan=two&deny_status=200", 400, "400 to 599"),
+        ("key=a&plan=two&user=b", 400, "there are key, plan, cost, deny_status, peek"),
+        ("key=a&key=b&plan=two", 400, "key is there twice"),
+        ("key=%ff&plan=two", 400, "key is no UTF-8"),
+        ("key=%zz&plan=two", 400, "hexadecimal"),
+        (&format!("key={}&plan=two", "x".repeat(513)), 400, "key has 513 bytes"),
+    ] {
+        let reply = check(&http, query);
+        assert_eq!((reply.status, reply.header("content-type")), (status, Some("application/problem+json")), "{query}");
+        assert!(reply.body.contains(sentence), "{query}: {}", reply.body);
+    }
+    for (method, target, status) in [
+        ("GET", "/", 404),
+        ("GET", "/v1/check/", 404),
+        ("GET", "/metrics/x", 404),
+        ("DELETE", "/v1/check?key=a&plan=two", 405),
+        ("PUT", "/v1/check?key=a&plan=two", 405),
+        ("POST", "/metrics", 405),
+        ("HEAD", "/healthz", 200),
+        ("HEAD", "/metrics", 200),
+    ] {
+        let reply = ask(&http, method, target, &["Content-Length: 0"]);
+        assert_eq!(reply.status, status, "{method} {target}: {reply:?}");
+    }
+    let oversized = check(&http, &format!("plan=two&key={}", "x".repeat(20_000)));
+    assert!([414, 431].contains(&oversized.status), "{oversized:?}");
+    let cookies = format!("Cookie: {}", "x".repeat(20_000));
+    assert_eq!(ask(&http, "GET", "/v1/check?key=a&plan=two", &[&cookies]).status, 431);
+    assert!(Scrape::of(&http).decisions().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_changes_readiness_only_and_ends() {
+    let (server, http) = serve(&[]);
+    assert_eq!((get(&http, "/readyz").status, get(&http, "/healthz").status), (200, 200));
+    // Keeps gRPC from being done.
+    let mut client = server.client().await;
+    let (asking, asked) = tokio::sync::mpsc::channel(1);
+    let stream = client.should_allow_stream(tokio_stream::wrappers::ReceiverStream::new(asked)).await.unwrap();
+    // These say nothing and must not keep HTTP.
+    let _silent: Vec<TcpStream> = (0..5).map(|_| TcpStream::connect(&http).unwrap()).collect();
+    server.signal("TERM");
+    let started = Instant::now();
+    while get(&http, "/readyz").status != 503 {
+        assert!(started.elapsed() < PATIENCE, "still ready");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!((get(&http, "/healthz").status, get(&http, "/metrics").status), (200, 200));
+    assert_eq!(check(&http, "key=a&plan=two").status, 200);
+    drop((asking, stream, client));
+    let ((status, log), _) = server.wait_and_log();
+    assert!(status.success() && log.contains("stopped: every call was answered"), "{status} {log}");
+    assert!(TcpStream::connect(&http).is_err(), "something listens at {http} still");
+}
+
+#[test]
+fn no_port_is_opened_unless_configured() {
+    let off = Server::start(&PLANS.replace("127.0.0.1:0", ""), &[]);
+    let start = off.log();
+    assert!(start.contains("tollgate is serving") && !start.contains("\"http\""), "{start}");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("listen.http={}", taken.local_addr().unwrap());
+    let output = tollgate().args(["--listen", "127.0.0.1:0", "--set", &address]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("another process listens there"), "{output:?}");
+}
+
+#[test]
+fn nginx_forwards_a_request_only_when_it_is_allowed() {
+    let (_server, http) = serve(&[]);
+    let nginx = Nginx::asking(&http, "two");
+    let ask_as = |user: &str| ask(&nginx.address, "GET", "/page", &[&format!("X-User: {user}")]);
+    for remaining in [1, 0] {
+        let reply = ask_as("alice");
+        assert_eq!((reply.status, reply.body.as_str()), (200, "the application"));
+        assert_eq!(reply.header("ratelimit"), Some(&*format!("\"day\";r={remaining}")));
+    }
+    let denied = ask_as("alice");
+    assert_eq!(denied.status, 429, "{denied:?}");
+    assert_eq!(ask_as("bob").status, 200);
+    // Whoever smuggles a parameter into an nginx that does not escape it gets nowhere.
+    assert_eq!(ask_as("alice&plan=free").status, 500);
+    let expected = counts(&[("two allowed store", 3.0), ("two denied store", 1.0)]);
+    assert_eq!(Scrape::of(&http).decisions(), expected);
+}
+
+fn decided(http: &str) -> f64 {
+    Scrape::of(http).decisions().values().sum()
+}
+
+#[test]
+fn nginx_charges_a_request_once_wherever_it_sends_it_on_to() {
+    let (_server, http) = serve(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    for page in ["page.html", "folder/index.html", "spa/index.html"] {
+        let path = folder.path().join(page);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, page).unwrap();
+    }
+    // nginx's workers may be another user's.
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let root = format!("root {};", folder.path().display());
+    let application = TcpListener::bind("127.0.0.1:0").unwrap();
+    let proxied = format!("proxy_pass http://{};", application.local_addr().unwrap());
+    std::thread::spawn(move || answer_all(&application));
+    let files = format!("{root} index index.html;");
+    let spa = format!("{files} try_files $uri $uri/ /spa/index.html;");
+    let locations = [("/", files.as_str()), ("/spa/", &spa), ("/application/", &proxied)];
+    let targets = ["/page.html", "/folder/", "/spa/", "/spa/no/such/page", "/application/"];
+    let recipe = recipe(&http, "closed");
+    let nginx = Nginx::by_recipe(&recipe, &locations, "");
+    let charged: Vec<f64> = targets.iter().map(|target| charged_thrice(&nginx, &http, target)).collect();
+    assert_eq!(charged, [3.0; 5]);
+    // The client is told where it stands, also by what was sent on.
+    for target in targets {
+        let reply = ask(&nginx.address, "GET", target, &["X-User: alice"]);
+        assert!(reply.header("ratelimit").is_some_and(|limit| limit.starts_with("\"day\";r=")), "{target}: {reply:?}");
+    }
+    // What the recipe is for: without its memory, whatever is sent on is charged again.
+    let forgetful = Nginx::by_recipe(&recipe.replace("if ($charged) { return 204; }", ""), &locations, "");
+    let charged: Vec<f64> = targets.iter().map(|target| charged_thrice(&forgetful, &http, target)).collect();
+    assert!(charged[0] == 3.0 && charged[1] == 6.0 && charged[3] == 6.0 && charged[4] == 3.0, "{charged:?}");
+}
+
+/// Decisions that three requests for this come to.
+fn charged_thrice(nginx: &Nginx, http: &str, target: &str) -> f64 {
+    let before = decided(http);
+    (0..3).for_each(|_| assert_eq!(ask(&nginx.address, "GET", target, &["X-User: bob"]).status, 200));
+    decided(http) - before
+}
+
+/// An application that says the same to everybody.
+fn answer_all(application: &TcpListener) {
+    use std::io::{Read, Write};
+    for stream in application.incoming() {
+        let mut stream = stream.unwrap();
+        let _ = stream.read(&mut [0; 4096]);
+        let _ = stream.write_all(b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    }
+}
+
+#[test]
+fn a_request_names_its_host_once() {
+    let (_server, http) = serve(&[]);
+    let ask = |version: &str, hosts: &str| {
+        ask_raw(&http, &format!("GET /v1/check?key=k&plan=free HTTP/{version}\r\n{hosts}Connection: close\r\n\r\n")).status
+    };
+    assert_eq!((ask("1.1", ""), ask("1.1", "Host: a\r\nHost: b\r\n")), (400, 400));
+    assert_eq!((ask("1.1", "Host: a\r\n"), ask("1.0", "")), (200, 200));
+}

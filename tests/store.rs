@@ -1,0 +1,15 @@
+//! Both stores while nothing fails: the contract, the script, what a key costs, and each way to reach Redis.
+
+mod acl;
+mod cluster;
+mod contract;
+mod deny_cache;
+mod embedded;
+mod flood;
+mod key_prefix;
+mod logs;
+mod memory;
+mod script;
+mod sentinel;
+mod store_tls;
+mod stored_states;

@@ -1,0 +1,35 @@
+//! A store on a Redis of the test's own, which decides by a clock that the test sets.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::store::{Check, RedisStore, Store, StoreDeadline};
+
+use super::clock::FakeClock;
+use super::redis::Redis;
+
+const PATIENCE: StoreDeadline = StoreDeadline(Duration::from_secs(60));
+
+/// A store on this Redis that decides by this clock.
+pub fn store_on(redis: &Redis, clock: &FakeClock) -> RedisStore {
+    RedisStore::with_injected_clock(&redis.url(), Arc::new(clock.clone())).unwrap()
+}
+
+pub struct ClockedStore {
+    pub redis: Redis,
+    pub store: RedisStore,
+    pub clock: FakeClock,
+}
+
+impl ClockedStore {
+    pub fn start() -> Self {
+        let (redis, clock) = (Redis::start(), FakeClock::new());
+        Self { store: store_on(&redis, &clock), redis, clock }
+    }
+
+    /// How many of these checks fit; each of them must be decided.
+    pub async fn decide(&self, checks: &[Check]) -> usize {
+        let verdicts = self.store.decide_batch(checks, PATIENCE).await;
+        verdicts.into_iter().filter(|verdict| verdict.as_ref().unwrap().fits).count()
+    }
+}
