@@ -23,6 +23,7 @@ fn answer() -> pb::ShouldAllowResponse {
         reset_after: Some(prost_types::Duration { seconds: 0, nanos: 4_000 }),
         decided_by: pb::DecidedBy::Store.into(),
         limits: Vec::new(),
+        http_headers: Default::default(),
         window: Some(prost_types::Duration { seconds: 3_600, nanos: 0 }),
         more_after: None,
     }

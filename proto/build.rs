@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut of_admin = descriptors.clone();
     of_admin.file.iter_mut().filter(|file| file.name() != ADMIN).for_each(|file| file.service.clear());
     keep("admin.binpb", &of_admin)?;
-    tonic_prost_build::configure().codec_path("crate::grpc::codec::Codec").compile_fds(descriptors)?;
+    tonic_prost_build::configure().codec_path("crate::grpc::codec::Codec").btree_map(".").compile_fds(descriptors)?;
     Ok(())
 }
 

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use metrics_cache::MetricsCache;
 
 use crate::grpc::AdminCalls;
+use crate::headers::HeaderForm;
 use crate::limiter::Limiter;
 use crate::server::{AuxServer, Connections, Drained, Listener};
 use crate::store::{Store, StoreRegistry};
@@ -34,6 +35,7 @@ struct AppState<S> {
     limiter: Limiter<S>,
     sources: MetricSources,
     ready: AtomicBool,
+    header_form: HeaderForm,
     /// Texts of `/metrics`.
     metrics_cache: MetricsCache,
 }
@@ -65,7 +67,8 @@ impl Server {
     ///
     /// Must be called within a tokio runtime, on which it runs.
     pub fn start<S: Store>(listener: Listener, limiter: Limiter<S>, sources: MetricSources, connections: usize) -> Self {
-        let state = Arc::new(AppState { limiter, sources, ready: AtomicBool::new(true), metrics_cache: MetricsCache::default() });
+        let (ready, header_form, metrics_cache) = (AtomicBool::new(true), HeaderForm::default(), MetricsCache::default());
+        let state = Arc::new(AppState { limiter, sources, ready, header_form, metrics_cache });
         let router = routes::router(state.clone()).layer(axum::middleware::from_fn(host::require));
         let aux_server = AuxServer::start(listener, connections.min(CONNECTIONS_MAX), move |accepted, admission, stopping| {
             connection::serve(accepted, admission, router.clone(), stopping)

@@ -8,6 +8,7 @@
 //! - [`key`]: `Key`, `Cost`: checked subject and cost of a request
 //! - [`plan`]: `Plan`, `Limit`, `PlanSet`: what is allowed, looked up by name
 //! - [`decision`]: `Decision`, `Outcome`, `LimitStatus`: the result of a request and its numbers
+//! - [`headers`]: the result as header fields for HTTP clients, pure
 //! - [`algorithm`]: the maths of each kind of limit, pure
 //! - [`store`]: `trait Store`: decide a batch, each request atomically; embedded or in Redis
 //! - [`limiter`]: plan look-up and reload, deny cache, deadline, and what to answer when the store cannot
@@ -19,7 +20,7 @@
 //! - [`cli`], [`telemetry`], [`trace`], [`shutdown`], [`descriptors`], [`clock`], [`duration`], [`small_file`], [`log_throttle`]: small modules at the edge
 //!
 //! # Which way things depend
-//! `key, plan, decision` <- `algorithm` <- `store` <- `limiter` <- `grpc` <- `http` <- `cli` <- `main`; `server` knows none of these; `config` builds plans
+//! `key, plan, decision, headers` <- `algorithm` <- `store` <- `limiter` <- `grpc` <- `http` <- `cli` <- `main`; `server` knows none of these; `config` builds plans
 //! and is used only by `cli`. `tests/process/tidy.rs` checks this:
 //! 1. [`algorithm`] is pure: no await, clock, log, lock or float. State, time and cost in; readings and new state out.
 //! 2. Only `store/redis*` names fred. Only `grpc*` names tonic and prost, only `http*` axum, only these two and `server*` hyper. Only
@@ -35,6 +36,8 @@ pub mod key;
 pub mod plan;
 
 pub mod decision;
+
+pub mod headers;
 
 pub mod algorithm;
 

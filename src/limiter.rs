@@ -230,6 +230,15 @@ impl<S: Store> Limiter<S> {
         requests: Vec<CheckRequest>,
         caller: Option<CallerDeadline>,
     ) -> Result<Vec<Result<Decision, Refusal>>, Refusal> {
+        self.decide_batch_with_plans(requests, caller).await.map(|(decisions, _)| decisions)
+    }
+
+    /// Like [`Self::decide_batch`], and also returns the plans that decided.
+    pub async fn decide_batch_with_plans(
+        &self,
+        requests: Vec<CheckRequest>,
+        caller: Option<CallerDeadline>,
+    ) -> Result<(Vec<Result<Decision, Refusal>>, Arc<PlanSnapshot>), Refusal> {
         let (worker_plans, started_at) = (self.worker.worker_plans(), self.call_start());
         // For each request with a plan: its index here, the index of its plan, and its mode.
         let mut known = Vec::with_capacity(requests.len());
@@ -270,7 +279,7 @@ impl<S: Store> Limiter<S> {
                 self.worker.metrics.decided(worker_plans.counters(plan), mode, decision, took);
             }
         }
-        Ok(decisions)
+        Ok((decisions, worker_plans.snapshot.clone()))
     }
 
     /// The store's answer to a caller that waits for less than the store's deadline.

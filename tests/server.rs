@@ -7,6 +7,7 @@ mod drain;
 mod grpc;
 mod http;
 mod protocol;
+mod ready_headers;
 mod shares;
 mod tls;
 mod workers;

@@ -20,7 +20,7 @@ impl Requests {
             key: format!("{:0>width$}", key % load.keys, width = load.key_bytes),
             plan: load.plan.clone(),
             cost: None,
-            detailed: false,
+            ..Default::default()
         };
         match load.kind {
             Kind::Unary => (0..load.keys).for_each(|key| requests.add(&framed(&request(key)))),

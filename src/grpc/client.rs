@@ -28,7 +28,7 @@ pub async fn ask(address: &str, key: String, plan: String, cost: Option<u64>, pe
         let answer = client.peek(pb::PeekRequest { key, plan, cost }).await;
         answer.map(|answer| answer.into_inner().answer.unwrap_or_default())
     } else {
-        let request = pb::ShouldAllowRequest { key, plan, cost, detailed: true };
+        let request = pb::ShouldAllowRequest { key, plan, cost, detailed: true, http_headers: false };
         client.should_allow(request).await.map(tonic::Response::into_inner)
     };
     answered.map(|answer| Answer { allowed: answer.allowed, text: print(&answer) }).map_err(|status| describe(&status))

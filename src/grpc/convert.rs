@@ -11,6 +11,7 @@
     )
 )]
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hyper::header::HeaderName;
@@ -22,9 +23,10 @@ use super::admin::{ReloadOutcome, Reloaded};
 use super::{lenient_decode, pb};
 use crate::algorithm::Mode;
 use crate::decision::{DecidedBy, Decision, LimitStatus, Outcome};
+use crate::headers::{HeaderForm, headers};
 use crate::key::{Cost, Key};
 use crate::limiter::{AdminError, BATCH_MAX, CallerDeadline, CheckRequest, Refunded, Refusal};
-use crate::plan::{Algorithm, Anchor, Limit, NAME_BYTES_MAX, OnStoreFailure, Plan, Rule};
+use crate::plan::{Algorithm, Anchor, Limit, NAME_BYTES_MAX, OnStoreFailure, Plan, PlanSet, Rule};
 use crate::store::StoreError;
 
 /// Wait suggested to a caller refused because of overload: several times what the store needs for all waiting requests.
@@ -58,41 +60,63 @@ pub(super) fn subject(key: String, plan: String) -> Result<(Key, String), Status
     }
 }
 
-/// For each request of a batch, whether it wants details, or its error.
-pub(super) type Parsed = Vec<Result<bool, Status>>;
+/// What a request wants in its answer beside the decision.
+pub(super) struct Wanted {
+    /// Every limit of the plan.
+    pub detailed: bool,
+    /// The plan that it named, if it wants header fields.
+    pub headers_of: Option<String>,
+}
+
+impl Wanted {
+    pub(super) fn of(request: &pb::ShouldAllowRequest) -> Self {
+        Self { detailed: request.detailed, headers_of: request.http_headers.then(|| request.plan.clone()) }
+    }
+}
+
+/// For each request of a batch, what it wants, or its error.
+pub(super) type Parsed = Vec<Result<Wanted, Status>>;
 
 /// Converts each request of a batch on its own. The second list holds the checks of the valid requests only.
 pub(super) fn check_requests(requests: Vec<pb::ShouldAllowRequest>) -> (Parsed, Vec<CheckRequest>) {
     let mut checks = Vec::with_capacity(requests.len());
     let parse = |request: pb::ShouldAllowRequest| {
-        let detailed = request.detailed;
+        let wanted = Wanted::of(&request);
         if lenient_decode::is_unreadable(&request) {
             return Err(Status::invalid_argument(lenient_decode::ERROR_TEXT));
         }
         check_request(request).map(|check| {
             checks.push(check);
-            detailed
+            wanted
         })
     };
     let parsed = requests.into_iter().map(parse).collect();
     (parsed, checks)
 }
 
-/// Returns one result per request, given the decisions on the valid ones.
-pub(super) fn results(parsed: Parsed, decisions: Vec<Result<Decision, Refusal>>) -> Vec<pb::ShouldAllowResult> {
+/// Returns one result per request, given the decisions on the valid ones, by these plans.
+pub(super) fn results(
+    parsed: Parsed,
+    decisions: Vec<Result<Decision, Refusal>>,
+    plans: &PlanSet,
+    form: HeaderForm,
+) -> Vec<pb::ShouldAllowResult> {
     let mut decisions = decisions.into_iter();
-    let mut next = |detailed| match decisions.next() {
-        Some(decision) => result(decision, detailed),
+    let mut next = |wanted| match decisions.next() {
+        Some(decision) => result(decision, &wanted, plans, form),
         None => error_result(&Status::internal("a request of the batch got no answer")),
     };
     parsed.into_iter().map(|parsed| parsed.map_or_else(|status| error_result(&status), &mut next)).collect()
 }
 
 /// Converts one decision to a result of a batch or stream.
-pub(super) fn result(decision: Result<Decision, Refusal>, detailed: bool) -> pb::ShouldAllowResult {
+fn result(decision: Result<Decision, Refusal>, wanted: &Wanted, plans: &PlanSet, form: HeaderForm) -> pb::ShouldAllowResult {
     match decision {
         Ok(decision) => {
-            pb::ShouldAllowResult { result: Some(pb::should_allow_result::Result::Response(response(decision, detailed))) }
+            let plan = wanted.headers_of.as_deref().and_then(|name| plans.find_or_default(name));
+            let http_headers = plan.map(|(_, plan)| http_headers(&decision, plan, form)).unwrap_or_default();
+            let response = pb::ShouldAllowResponse { http_headers, ..response(decision, wanted.detailed) };
+            pb::ShouldAllowResult { result: Some(pb::should_allow_result::Result::Response(response)) }
         }
         Err(refused) => error_result(&refusal(&refused)),
     }
@@ -180,7 +204,12 @@ pub(super) fn caller_deadline(metadata: &MetadataMap) -> Option<CallerDeadline> 
     Some(CallerDeadline::new(whole))
 }
 
-/// Converts a decision.
+/// The header fields of a decision by `plan`.
+pub(super) fn http_headers(decision: &Decision, plan: &Plan, form: HeaderForm) -> BTreeMap<String, String> {
+    headers(decision, plan, form).into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// Converts a decision, without header fields.
 pub(super) fn response(decision: Decision, detailed: bool) -> pb::ShouldAllowResponse {
     let (allowed, outcome) = (decision.allowed(), outcome(decision.outcome));
     let binding = decision.binding();
@@ -194,6 +223,7 @@ pub(super) fn response(decision: Decision, detailed: bool) -> pb::ShouldAllowRes
         reset_after: decision.reset_after_us().map(duration),
         decided_by: decided_by(decision.decided_by).into(),
         limits: if detailed { decision.limits().iter().map(limit_status).collect() } else { Vec::new() },
+        http_headers: BTreeMap::new(),
         window: binding.map(|status| duration(status.window_us)),
         more_after: decision.more_after_us().map(duration),
     }

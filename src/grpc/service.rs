@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use futures_util::Stream;
 use tonic::{Request, Response, Status, Streaming};
+use tracing::Span;
 
 use super::convert;
 use super::drain::{self, DrainSignal};
@@ -12,7 +13,8 @@ use super::pb;
 use super::pb::rate_limit_service_server::RateLimitService;
 use super::{span, stream};
 use crate::algorithm::Mode;
-use crate::limiter::{BATCH_MAX, CallerDeadline, Limiter};
+use crate::headers::HeaderForm;
+use crate::limiter::{BATCH_MAX, CallerDeadline, CheckRequest, Limiter};
 use crate::store::Store;
 use crate::trace;
 
@@ -22,18 +24,39 @@ type ResponseFuture<'f, T> = Pin<Box<dyn Future<Output = Result<Response<T>, Sta
 /// `RateLimitService` over a limiter.
 pub struct Service<S> {
     limiter: Arc<Limiter<S>>,
+    header_form: HeaderForm,
 }
 
 impl<S> Clone for Service<S> {
     fn clone(&self) -> Self {
-        Self { limiter: self.limiter.clone() }
+        Self { limiter: self.limiter.clone(), header_form: self.header_form }
     }
 }
 
 impl<S: Store> Service<S> {
-    /// A service that asks `limiter`.
+    /// A service that asks `limiter`. Callers that ask for header fields get those of the default form.
     pub fn new(limiter: Arc<Limiter<S>>) -> Self {
-        Self { limiter }
+        Self { limiter, header_form: HeaderForm::default() }
+    }
+
+    /// Gives header fields of this form.
+    pub fn with_header_form(self, header_form: HeaderForm) -> Self {
+        Self { header_form, ..self }
+    }
+
+    /// The answer with header fields. A future of its own, so that other decisions do not allocate its state.
+    async fn answer_with_headers(
+        &self,
+        check: CheckRequest,
+        caller: Option<CallerDeadline>,
+        detailed: bool,
+        span: Span,
+    ) -> Result<Response<pb::ShouldAllowResponse>, Status> {
+        let decided = self.limiter.decide_with_plan(check, caller).await;
+        let (decision, plan) = decided.map_err(|refused| span::failed(&span, convert::refusal(&refused)))?;
+        span::answered(&span, &decision);
+        let http_headers = convert::http_headers(&decision, &plan, self.header_form);
+        Ok(Response::new(pb::ShouldAllowResponse { http_headers, ..convert::response(decision, detailed) }))
     }
 }
 
@@ -42,10 +65,12 @@ async fn decide_batch<S: Store>(
     limiter: &Limiter<S>,
     requests: Vec<pb::ShouldAllowRequest>,
     caller: Option<CallerDeadline>,
+    form: HeaderForm,
 ) -> Result<Vec<pb::ShouldAllowResult>, Status> {
     let (parsed, checks) = convert::check_requests(requests);
-    let decisions = limiter.decide_batch(checks, caller).await;
-    Ok(convert::results(parsed, decisions.map_err(|refused| convert::refusal(&refused))?))
+    let decided = limiter.decide_batch_with_plans(checks, caller).await;
+    let (decisions, snapshot) = decided.map_err(|refused| convert::refusal(&refused))?;
+    Ok(convert::results(parsed, decisions, snapshot.plans(), form))
 }
 
 #[tonic::async_trait]
@@ -59,12 +84,15 @@ impl<S: Store> RateLimitService for Service<S> {
     {
         let span = span::begin("tollgate.v1.RateLimitService/ShouldAllow", request.metadata());
         let caller = convert::caller_deadline(request.metadata());
-        let detailed = request.get_ref().detailed;
+        let pb::ShouldAllowRequest { detailed, http_headers, .. } = *request.get_ref();
         let check = match convert::check_request(request.into_inner()) {
             Ok(check) => check,
             Err(status) => return Box::pin(std::future::ready(Err(span::failed(&span, status)))),
         };
         trace::plan(&span, &check.plan);
+        if http_headers {
+            return Box::pin(self.answer_with_headers(check, caller, detailed, span));
+        }
         Box::pin(async move {
             let decision = self.limiter.decide(check, caller).await;
             let decision = decision.map_err(|refused| span::failed(&span, convert::refusal(&refused)))?;
@@ -83,7 +111,9 @@ impl<S: Store> RateLimitService for Service<S> {
         if !(1..=BATCH_MAX).contains(&requests.len()) {
             return Err(span::failed(&span, convert::batch_size(requests.len())));
         }
-        let results = decide_batch(&self.limiter, requests, caller).await.map_err(|status| span::failed(&span, status))?;
+        let results = decide_batch(&self.limiter, requests, caller, self.header_form)
+            .await
+            .map_err(|status| span::failed(&span, status))?;
         span::succeeded(&span);
         Ok(Response::new(pb::ShouldAllowBatchResponse { results }))
     }
@@ -95,13 +125,14 @@ impl<S: Store> RateLimitService for Service<S> {
         request: Request<Streaming<pb::ShouldAllowStreamRequest>>,
     ) -> Result<Response<Self::ShouldAllowStreamStream>, Status> {
         let (limiter, drain) = (self.limiter.clone(), request.extensions().get::<DrainSignal>().cloned());
+        let form = self.header_form;
         let caller = convert::caller_deadline(request.metadata());
         // The caller's deadline applies to the stream as a whole; the requests in it have none of their own.
         let decide = move |requests: Vec<pb::ShouldAllowRequest>| {
             let limiter = limiter.clone();
             async move {
                 let count = requests.len();
-                let results = decide_batch(&limiter, requests, None).await;
+                let results = decide_batch(&limiter, requests, None, form).await;
                 results.unwrap_or_else(|status| vec![convert::error_result(&status); count])
             }
         };
@@ -113,7 +144,7 @@ impl<S: Store> RateLimitService for Service<S> {
         let span = span::begin("tollgate.v1.RateLimitService/Peek", request.metadata());
         let caller = convert::caller_deadline(request.metadata());
         let pb::PeekRequest { key, plan, cost } = request.into_inner();
-        let check = convert::check_request(pb::ShouldAllowRequest { key, plan, cost, detailed: true });
+        let check = convert::check_request(pb::ShouldAllowRequest { key, plan, cost, detailed: true, http_headers: false });
         let mut check = check.map_err(|status| span::failed(&span, status))?;
         check.mode = Mode::Peek;
         trace::plan(&span, &check.plan);

@@ -59,8 +59,8 @@ async fn answer<S: Store>(state: &AppState<S>, parameters: Parameters, wants_jso
         trace::decided(span, decision.outcome.word(), decision.decided_by.word());
     }
     match answer {
-        Ok((decision, plan)) if decision.allowed() => convert::allowed(&decision, &plan, wants_json),
-        Ok((decision, plan)) => convert::denied(&decision, &plan, parameters.deny_status),
+        Ok((decision, plan)) if decision.allowed() => convert::allowed(&decision, &plan, wants_json, state.header_form),
+        Ok((decision, plan)) => convert::denied(&decision, &plan, parameters.deny_status, state.header_form),
         Err(refusal) => convert::refusal(&refusal),
     }
 }

@@ -54,6 +54,11 @@ impl PlanSet {
         self.find_if_any(self.default.as_deref()?)
     }
 
+    /// The plan that decides requests that name this plan: the plan itself, or else the default plan.
+    pub fn find_or_default(&self, name: &str) -> Option<(usize, &Arc<Plan>)> {
+        self.find_if_any(name).or_else(|| self.default_plan())
+    }
+
     /// All plans in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Plan>> {
         self.plans.values().map(|(_, plan)| plan)

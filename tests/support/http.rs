@@ -14,6 +14,11 @@ pub struct Reply {
 }
 
 impl Reply {
+    /// Names, in lower case, and values.
+    pub fn headers(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut found = self.headers.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name));
         let value = found.next().map(|(_, value)| value.as_str());

@@ -194,7 +194,7 @@ pub async fn channel_to(address: &str) -> Channel {
 }
 
 pub fn request(key: &str, plan: &str, cost: Option<u64>) -> pb::ShouldAllowRequest {
-    pb::ShouldAllowRequest { key: key.to_owned(), plan: plan.to_owned(), cost, detailed: false }
+    pb::ShouldAllowRequest { key: key.to_owned(), plan: plan.to_owned(), cost, ..Default::default() }
 }
 
 /// One decision on cost 1, which must be no error.

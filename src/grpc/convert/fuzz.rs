@@ -25,7 +25,13 @@ fn fuzz_fields_of_requests() {
     let sizes = [0, 1, 2, KEY_BYTES_MAX - 1, KEY_BYTES_MAX, KEY_BYTES_MAX + 1, NAME_BYTES_MAX, NAME_BYTES_MAX + 1];
     bolero::check!().with_type::<(u8, u8, Option<u64>, bool, char)>().for_each(|(key, plan, cost, detailed, letter)| {
         let text = |size: &u8| letter.to_string().repeat(sizes[usize::from(*size) % sizes.len()] / letter.len_utf8());
-        assert_checked(pb::ShouldAllowRequest { key: text(key), plan: text(plan), cost: *cost, detailed: *detailed });
+        assert_checked(pb::ShouldAllowRequest {
+            key: text(key),
+            plan: text(plan),
+            cost: *cost,
+            detailed: *detailed,
+            http_headers: *detailed,
+        });
     });
 }
 

@@ -115,7 +115,7 @@ async fn the_first_call_of_the_readme_and_its_denial_are_what_a_server_answers()
     let (words, printed) = calls.iter().find(|(words, _)| words[0] == "grpcurl").unwrap();
     let data: Value = serde_json::from_str(&words[words.iter().position(|word| word == "-d").unwrap() + 1]).unwrap();
     let text = |name: &str| data[name].as_str().unwrap().to_owned();
-    let request = || pb::ShouldAllowRequest { key: text("key"), plan: text("plan"), cost: None, detailed: false };
+    let request = || pb::ShouldAllowRequest { key: text("key"), plan: text("plan"), cost: None, ..Default::default() };
     let server = Server::start(EXAMPLE, &[]);
     let mut client = server.client().await;
     let first = client.should_allow(request()).await.unwrap().into_inner();

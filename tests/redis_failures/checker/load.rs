@@ -92,6 +92,7 @@ fn questions(shared: &Shared, plan: &str, random: &mut Random) -> Vec<pb::Should
         // Now and then more than there will ever be.
         cost: Some(if random.below(100) == 0 { 99 } else { 1 + random.below(3) }),
         detailed: true,
+        http_headers: false,
     };
     (0..count).map(question).collect()
 }
