@@ -1,10 +1,12 @@
-//! The command line: `serve` (the default), `check`, `try`.
+//! The command line: `serve` (the default), `check`, and the commands that ask a running server.
 //!
 //! Exit codes:
 //! - 0: done.
-//! - 1: `check` found errors, `try` was denied, or the server could not start or stop properly.
-//! - 2: the command line or a named config is wrong, or `try` got no answer.
+//! - 1: `check` found errors, the answer of `try` or `health` is no, or the server could not start or stop properly.
+//! - 2: the command line or a named config is wrong, or a running server did not answer.
 
+mod ask;
+mod connect;
 mod reload;
 mod replicas;
 mod serve;
@@ -44,8 +46,11 @@ enum Command {
         /// The config file; - is standard input.
         file: PathBuf,
     },
-    /// Ask a running server one question and print the answer. Exits with 0 when allowed, 1 when denied, 2 on an error.
-    Try(TryArguments),
+    /// Ask a running server and print the answer. Exits with 0 when all is allowed, 1 when something is denied, 2 on an error.
+    Try(ask::TryArguments),
+    /// Ask a running server for its health, as probes of containers do. Exits with 0 when it serves, 1 when not, 2 without an
+    /// answer.
+    Health(ask::HealthArguments),
 }
 
 /// The settings of `serve`. Each flag overrides the environment, which overrides the file.
@@ -75,32 +80,14 @@ pub struct ServeArguments {
     log_format: LogFormat,
 }
 
-#[derive(Debug, clap::Args)]
-struct TryArguments {
-    /// The subject to count.
-    #[arg(short, long)]
-    key: String,
-    /// The plan to decide by.
-    #[arg(short, long)]
-    plan: String,
-    /// Units to ask for [default: 1].
-    #[arg(short, long)]
-    cost: Option<u64>,
-    /// Ask without taking anything.
-    #[arg(long)]
-    peek: bool,
-    /// The server, host:port.
-    #[arg(short, long, default_value = "127.0.0.1:50051")]
-    address: String,
-}
-
 /// Runs the command that the arguments name, and returns the exit code.
 pub fn run(arguments: Arguments) -> ExitCode {
     match arguments.command {
         None => serve::run(arguments.serve),
         Some(Command::Serve(serve)) => serve::run(serve),
         Some(Command::Check { file }) => check(&file),
-        Some(Command::Try(arguments)) => try_once(arguments),
+        Some(Command::Try(arguments)) => ask::try_decisions(arguments),
+        Some(Command::Health(arguments)) => ask::health(arguments),
     }
 }
 
@@ -135,18 +122,6 @@ fn base(file: Option<&Path>, variable: Option<String>) -> Result<Sources, String
         (Some(file), None) => Ok(Sources { file: Some(file.to_owned()), ..Sources::default() }),
         (None, Some(text)) => Ok(Sources { text: Some((Origin::Variable, text)), ..Sources::default() }),
         (None, None) => Ok(Sources::default()),
-    }
-}
-
-fn try_once(arguments: TryArguments) -> ExitCode {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return fail(2, &format!("cannot start: {error}")),
-    };
-    let TryArguments { key, plan, cost, peek, address } = arguments;
-    match runtime.block_on(crate::grpc::ask(&address, key, plan, cost, peek)) {
-        Ok(answer) => print(&answer.text).map_or_else(|_| ExitCode::from(2), |()| ExitCode::from(u8::from(!answer.allowed))),
-        Err(message) => fail(2, &message),
     }
 }
 

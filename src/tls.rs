@@ -1,8 +1,10 @@
-//! TLS of the listeners: certificate and key files, the check of callers' certificates, and the reload of changed files.
+//! TLS of the listeners: certificate and key files, the check of callers' certificates, and the reload of changed files. Its
+//! `client` is TLS of the commands that ask a server.
 //!
 //! Only this module and its submodules use rustls. Error messages name the setting of a file, never its path or contents. Of
 //! protocols it knows only their names.
 
+mod client;
 mod clients;
 mod names;
 mod watch;
@@ -23,6 +25,8 @@ use x509_cert::der::Decode;
 
 use crate::clock::{Clock, SystemClock};
 use crate::small_file;
+pub use client::ClientSettings;
+pub(crate) use client::Stream as ClientStream;
 pub use names::ClientName;
 pub use watch::Watch;
 

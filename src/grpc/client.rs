@@ -1,63 +1,53 @@
-//! The gRPC client of `tollgate try`.
+//! The gRPC client of the commands that ask a running server. It returns text to print; `cli` decides on the exit code.
 
+mod connection;
+mod decisions;
+mod health;
+mod report;
+
+use std::future::Future;
 use std::time::Duration;
 
-use tonic::Status;
-use tonic::transport::{Channel, Endpoint};
+use tonic::{Response, Status};
 
-use super::pb;
-use super::pb::rate_limit_service_client::RateLimitServiceClient;
+pub use connection::{Connection, Target};
+pub use decisions::{Answer, Question};
+pub use health::Health;
 
-/// Longest time that `try` waits for a connection, and again for an answer.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// An answer, as lines to print.
-pub struct Answer {
-    /// Whether the request may pass.
-    pub allowed: bool,
-    /// The server's answer, one `name: value` per line.
-    pub text: String,
+/// How an answer is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// Lines for people.
+    Human,
+    /// One JSON object, in the words of the check endpoint: times are whole microseconds.
+    Json,
 }
 
-/// Sends one request to the server at `address` (`host:port`). With `peek`, nothing is charged.
-///
-/// Errors: a sentence that says what went wrong and what to check.
-pub async fn ask(address: &str, key: String, plan: String, cost: Option<u64>, peek: bool) -> Result<Answer, String> {
-    let mut client = RateLimitServiceClient::new(connect(address).await?);
-    let answered = if peek {
-        let answer = client.peek(pb::PeekRequest { key, plan, cost }).await;
-        answer.map(|answer| answer.into_inner().answer.unwrap_or_default())
-    } else {
-        let request = pb::ShouldAllowRequest { key, plan, cost, detailed: true, http_headers: false };
-        client.should_allow(request).await.map(tonic::Response::into_inner)
-    };
-    answered.map(|answer| Answer { allowed: answer.allowed, text: print(&answer) }).map_err(|status| describe(&status))
-}
-
-async fn connect(address: &str) -> Result<Channel, String> {
-    let endpoint = Endpoint::from_shared(format!("http://{address}"));
-    let endpoint = endpoint.map_err(|_| format!("{address:?} is no address; write host:port"))?;
-    let connected = endpoint.connect_timeout(PATIENCE).timeout(PATIENCE).connect().await;
-    connected.map_err(|_| format!("nothing answers at {address}; is `tollgate serve` running there?"))
-}
-
-fn describe(status: &Status) -> String {
-    format!("{:?}: {}", status.code(), status.message())
-}
-
-fn print(answer: &pb::ShouldAllowResponse) -> String {
-    let mut lines = vec![
-        format!("outcome: {}", answer.outcome().as_str_name()),
-        format!("decided_by: {}", answer.decided_by().as_str_name()),
-    ];
-    for limit in &answer.limits {
-        let retry = limit.retry_after.map_or_else(String::new, |wait| format!(", retry after {}", seconds(wait)));
-        let reset = seconds(limit.reset_after.unwrap_or_default());
-        lines.push(format!("limit {}: {} of {} remaining{retry}, fresh in {reset}", limit.name, limit.remaining, limit.limit));
+impl Connection {
+    /// The answer to a call. Errors: a sentence. Dropping the future cancels the call; the server may have done it.
+    async fn answer<T>(&self, call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, String> {
+        let answered = tokio::time::timeout(self.timeout, call).await;
+        let answered = answered.map_err(|_| format!("no answer from {} within {}", self.address, seconds(self.timeout)))?;
+        answered.map(Response::into_inner).map_err(|status| self.describe(&status))
     }
-    lines.join("\n")
+
+    fn describe(&self, status: &Status) -> String {
+        // The server sends no error source, so this one comes from the connection.
+        let mut cause = std::error::Error::source(status);
+        while let Some(inner) = cause.and_then(std::error::Error::source) {
+            cause = Some(inner);
+        }
+        match cause {
+            None => format!("{:?}: {}", status.code(), status.message()),
+            Some(cause) => format!(
+                "the connection to {} ended without an answer ({cause}); does tollgate serve gRPC there, {}?",
+                self.address,
+                if self.encrypted { "with TLS" } else { "without TLS" }
+            ),
+        }
+    }
 }
 
-fn seconds(duration: prost_types::Duration) -> String {
-    format!("{}.{:06}s", duration.seconds, duration.nanos / 1_000)
+fn seconds(duration: Duration) -> String {
+    format!("{}s", duration.as_secs_f64())
 }

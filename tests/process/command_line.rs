@@ -145,21 +145,6 @@ fn the_example_config_that_ships_is_valid() {
     assert!(run(&["check", concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/example.yaml")]).status.success());
 }
 
-#[test]
-fn try_exits_with_the_answer() {
-    let server = Server::start(PLANS, &[]);
-    let ask = |arguments: &[&str]| run(&[&["try", "--address", &server.address], arguments].concat());
-    let peeked = ask(&["--key", "k", "--plan", "p", "--peek"]);
-    assert!(String::from_utf8_lossy(&peeked.stdout).contains("limit day: 2 of 2 remaining"), "{peeked:?}");
-    assert_eq!(ask(&["--key", "k", "--plan", "p", "--cost", "2"]).status.code(), Some(0));
-    let denied = ask(&["--key", "k", "--plan", "p"]);
-    assert_eq!(denied.status.code(), Some(1));
-    let text = String::from_utf8_lossy(&denied.stdout).into_owned();
-    assert!(text.starts_with("outcome: OUTCOME_DENIED\ndecided_by: DECIDED_BY_STORE\nlimit day: 0 of 2 remaining, retry after "));
-    fails(&["try", "--address", &server.address, "--key", "k", "--plan", "q"], 2, "NotFound: plan \"q\" is not in the config");
-    fails(&["try", "--address", "127.0.0.1:1", "--key", "k", "--plan", "p"], 2, "nothing answers at 127.0.0.1:1");
-}
-
 #[tokio::test]
 async fn without_a_config_the_example_plans_are_served_and_said_to_be() {
     let server = Server::start(tollgate::config::EXAMPLE, &[]);

@@ -67,7 +67,7 @@ fn each_package_has_its_one_place() {
     only("prost::", &["src/grpc"]);
     only("axum", &["src/http"]);
     only("hyper", &["src/server", "src/grpc", "src/http"]);
-    only("serde_json", &["src/http/convert.rs", "src/http/parameters.rs"]);
+    only("serde_json", &["src/http/convert.rs", "src/http/parameters.rs", "src/grpc/client"]);
     only("serde::", &["src/http/parameters.rs"]);
     only("prost_types", &["src/grpc"]);
     only("rustls", &["src/tls", "src/store/redis/connection/tls.rs"]);
