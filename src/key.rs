@@ -1,7 +1,5 @@
-//! `Key` and `Cost`: the checked subject and cost of a request.
-//!
-//! A [`Key`] has 1 to [`KEY_BYTES_MAX`] bytes, and a [`Cost`] is at least 1, so later steps need no checks. The module does not
-//! know plans, wire formats or stores.
+//! The key and the cost of a request, checked when they are made. So later steps need no checks. The module does not know plans,
+//! wire formats or stores.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -10,7 +8,7 @@ use std::num::NonZeroU64;
 /// a URL path or a composed identity, and a batch of 1,000 such keys fits one message.
 pub const KEY_BYTES_MAX: usize = 512;
 
-/// The subject that is counted: a user, a token, an address.
+/// Identifies who or what is counted: a user, a token, an address.
 ///
 /// Shape: 1 to 512 bytes of UTF-8, compared byte by byte; case and spaces count.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,7 +1,7 @@
-//! What gRPC and HTTP both use: addresses, listeners, sockets, admission of connections, the worker pool, and HTTP/2
-//! connections.
+//! Parts of the server that gRPC and HTTP share: addresses, listeners, sockets, admission of connections, the worker pool, and
+//! HTTP/2 connections.
 //!
-//! Knows no protocol above HTTP/2 and no limits. The callers pass in the services to serve.
+//! This module knows no protocol above HTTP/2 and no rate limits. Its users pass in the services to serve.
 
 mod acceptor;
 mod admission;
@@ -32,8 +32,8 @@ pub enum Drained {
     Cut,
 }
 
-/// Why a server ended without being asked to. A server that cannot be reached, or only in part, ends so that it is
-/// replaced.
+/// Why a server ended without a signal to stop. If a listener or a worker is lost, the process ends, so that an orchestrator
+/// replaces it.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// A listener failed for good.

@@ -1,8 +1,8 @@
 //! TLS of the listeners: certificate and key files, the check of callers' certificates, and the reload of changed files. Its
 //! `client` is TLS of the commands that ask a server.
 //!
-//! Only this module and its submodules use rustls. Error messages name the setting of a file, never its path or contents. Of
-//! protocols it knows only their names.
+//! Only this module and its submodules use rustls for listeners. Error messages name the setting of a file, never its path or
+//! contents. Of the protocols inside TLS it knows only the names.
 
 mod client;
 mod clients;
@@ -30,14 +30,14 @@ pub(crate) use client::Stream as ClientStream;
 pub use names::ClientName;
 pub use watch::Watch;
 
-/// Largest file. A bundle of all public roots is a fifth of this.
+/// Largest file in bytes. A bundle of all public root certificates has a fifth of this.
 const FILE_BYTES_MAX: usize = 1 << 20;
 const US_PER_SECOND: u64 = 1_000_000;
 
 /// A connection whose bytes are encrypted.
 pub(crate) type Stream = tokio_rustls::server::TlsStream<TcpStream>;
 
-/// The files, and which callers may connect.
+/// The TLS settings of the listeners: their files, and which callers may connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The certificate and its chain, PEM.
@@ -70,7 +70,7 @@ pub struct Tls {
     failed_handshakes: AtomicU64,
 }
 
-/// A certificate and its key, ready for handshakes.
+/// A certificate and its key, ready for handshakes: one rustls config for each protocol.
 #[derive(Debug)]
 struct Pair {
     h2: Arc<ServerConfig>,
@@ -99,7 +99,7 @@ impl Tls {
     pub fn load(settings: Settings) -> Result<(Arc<Self>, Watch), String> {
         let files = Files::read(&settings)?;
         let pair = Pair::new(&files, &settings)?;
-        if pair.has_ended() {
+        if pair.has_expired() {
             tracing::warn!(
                 not_after = pair.not_after,
                 "the certificate of listen.tls.cert_file has expired: callers will not trust it"
@@ -149,7 +149,7 @@ impl Tls {
 
     /// Uses these files from now on, or keeps the old ones on an error. Returns when the new certificate expires.
     fn take_up(&self, files: Result<Files, String>) -> Result<u64, String> {
-        let pair = files.and_then(|files| Pair::new(&files, &self.settings)).and_then(|pair| match pair.has_ended() {
+        let pair = files.and_then(|files| Pair::new(&files, &self.settings)).and_then(|pair| match pair.has_expired() {
             true => Err("listen.tls.cert_file has expired".to_owned()),
             false => Ok(pair),
         });
@@ -229,7 +229,7 @@ impl Pair {
         Ok(Self { h2: Arc::new(h2), http1: Arc::new(http1), not_after })
     }
 
-    fn has_ended(&self) -> bool {
+    fn has_expired(&self) -> bool {
         self.not_after < SystemClock.now_us() / US_PER_SECOND
     }
 }

@@ -1,13 +1,13 @@
-//! Computes a denial's numbers some time after its reading was taken, if nothing else happened. So a remembered denial can be
-//! answered again with the numbers that the store would give then, without a store call.
+//! Computes the numbers of a denial some time after its readings were taken, if the key was not used since. So a remembered
+//! denial can be answered again with the numbers that the store would give then, without a store call.
 //!
-//! Windows, buckets and counters are exact to the microsecond, because their readings are their whole state. A log's reading is
-//! valid for one cost only ([`tells_one_cost`]); its wait and its freshness are exact. Units that left the log meanwhile, too
-//! few to let that cost pass, are still counted as used. So `remaining` may then be too small, never too large, and it stays
-//! below the cost while the cost is denied.
+//! The numbers of windows, buckets and counters are exact to the microsecond, because their readings are their whole state. A
+//! log's reading is valid for one cost only ([`tells_one_cost`]); its wait and its time until it is empty are exact. Units that
+//! left the log meanwhile, too few to let that cost pass, are still counted as used. So `remaining` may be too small, never too
+//! large, and it stays below the cost while the cost is denied.
 //!
-//! Grants to others since the reading only lengthen waits and lower `remaining`. One exception: another plan that counts
-//! together with this one, by a bucket of a faster rate. After its grant the whole debt drains at that faster rate.
+//! If the key was charged since, the true waits are longer and the true `remaining` is smaller. There is one exception: another
+//! plan with the same `counts_as` has a bucket of a faster rate. After its charge the whole debt drains at that faster rate.
 
 use super::{Reading, Verdict};
 use crate::key::Cost;
@@ -37,6 +37,7 @@ impl Verdict {
 }
 
 impl Reading {
+    /// The reading `elapsed_us` later, if the key was not used since. `cost` is the denied one.
     fn aged(&self, limit: &Limit, cost: u64, elapsed_us: u64) -> Self {
         match *self {
             Self::Window { count, ends_in_us } => window(limit, count, ends_in_us, elapsed_us),
@@ -127,24 +128,24 @@ mod tests {
     /// Compares every denial of the history with the algorithm, at every edge and for every cost that its readings are valid
     /// for.
     fn check(limits: &[Limit], history: Vec<(i64, u64)>, random_us: u64) {
-        let most = limits.iter().map(Limit::capacity).min().unwrap();
+        let cost_max = limits.iter().map(Limit::capacity).min().unwrap();
         let one_cost = limits.iter().any(tells_one_cost);
         let mut states: SmallVec<[State; 4]> = limits.iter().map(State::fresh).collect();
         let mut now_us = START_US;
         for (step_us, cost) in history {
             now_us = now_us.saturating_add_signed(step_us);
-            let cost = Cost::new(cost.min(most)).unwrap();
+            let cost = Cost::new(cost.min(cost_max)).unwrap();
             let verdict = decide(limits, &mut states, now_us, cost, Mode::Charge);
-            let costs = if one_cost { cost.units()..=cost.units() } else { 1..=most };
+            let costs = if one_cost { cost.units()..=cost.units() } else { 1..=cost_max };
             for elapsed_us in edges(limits, &verdict, random_us).into_iter().filter(|_| !verdict.fits) {
-                let agrees = |cost| agrees(limits, &mut states, (now_us, elapsed_us), &verdict, Cost::new(cost).unwrap());
-                costs.clone().for_each(agrees);
+                let compare = |cost| compare(limits, &mut states, (now_us, elapsed_us), &verdict, Cost::new(cost).unwrap());
+                costs.clone().for_each(compare);
             }
         }
     }
 
     /// Compares the denial of `now_us`, aged by `elapsed_us`, with the algorithm's own answer at that time.
-    fn agrees(limits: &[Limit], states: &mut [State], (now_us, elapsed_us): (u64, u64), denied: &Verdict, cost: Cost) {
+    fn compare(limits: &[Limit], states: &mut [State], (now_us, elapsed_us): (u64, u64), denied: &Verdict, cost: Cost) {
         let expected = decide(limits, states, now_us + elapsed_us, cost, Mode::Peek);
         let aged = denial_at(limits, &denied.readings, cost, elapsed_us);
         assert_eq!(aged.is_none(), expected.fits, "{cost:?} {elapsed_us} us after {denied:?}");

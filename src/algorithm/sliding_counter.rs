@@ -36,8 +36,8 @@ impl Counter {
         self.current += cost;
     }
 
-    /// Gives back units of the present window first, which weigh in full. Units of the previous window free only what they
-    /// weigh.
+    /// Gives back units of the present window first, because each of them counts in full. A unit of the previous window counts
+    /// only in part, so giving it back frees only that part.
     pub(super) fn refund(&mut self, limit: &Limit, now_us: u64, units: u64) {
         let Self { start_us, current, previous } = self.at(limit, now_us);
         let of_current = units.min(current);
@@ -49,12 +49,14 @@ impl Counter {
         }
     }
 
+    /// When the state counts no units any more, in microseconds since 1970.
     pub(super) fn fresh_at_us(&self, window_us: u64) -> u64 {
         self.start_us + 2 * window_us
     }
 
-    /// The counts in the window of `now_us`. A window that lies ahead is clamped: it begins now, and the windows after it
-    /// follow it until the key is fresh again. So a small step back across an edge frees nothing.
+    /// The counts in the window of `now_us`. If the window charged last starts after `now_us`, the clock stepped back. That
+    /// window then begins now, and the next windows follow on it instead of the clock, until the key is fresh again. So a small
+    /// step back across the edge of a window frees nothing.
     fn at(&self, limit: &Limit, now_us: u64) -> Self {
         let window_us = limit.window_us();
         if self.start_us > now_us {
@@ -85,8 +87,8 @@ pub(super) fn wait_us(limit: &Limit, current: u64, previous: u64, elapsed_us: u6
     }
 }
 
-/// The earliest time within a window at which `previous` units of the window before weigh at most `room`. It is counted from
-/// the window's start; if they always weigh more, it is the window's length.
+/// The earliest time, from a window's start, at which `previous` units of the window before count as at most `room` units. At
+/// the end of the window they count as none, so the result is at most the window's length.
 fn room_at_us(limit: &Limit, previous: u64, room: u64) -> u64 {
     if previous <= room { 0 } else { limit.window_us() - room * limit.window_us() / previous }
 }

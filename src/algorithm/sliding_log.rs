@@ -1,7 +1,8 @@
 //! `sliding_log`: at most `quota` units in any interval of one window, exactly. Every unit counts from its own time.
 //!
-//! The state grows with the number of instants at which units were taken, not with the number of units. The memory store keeps
-//! one run per instant, Redis one element per charge. Lua twin: `sliding_log.lua`.
+//! The state is a list of [`Runs`], which also has the reading and the refund. It grows with the number of charges, not with
+//! their units. The memory store keeps one run for all charges of one instant, Redis one element per charge. Lua twin:
+//! `sliding_log.lua`.
 
 use super::Runs;
 use crate::plan::Limit;

@@ -13,12 +13,13 @@ use tokio::time::{sleep, timeout};
 use crate::limiter::Limiter;
 use crate::store::{ANNOUNCED_EVERY, ReplicaCount, ReplicaId, StoreError, StoreRegistry};
 
-/// Longest that an announcement waits for Redis. Far above `store.deadline`, since a late one still counts.
+/// Longest that an announcement waits for Redis. It is far above the default of `store.deadline`, because a late announcement
+/// still counts.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
-/// The same for the first announcement, which the start waits for, and for the last, which the stop waits for.
+/// The same for the first announcement, which the start of the process waits for, and the last, which the stop waits for.
 const EDGE_WITHIN: Duration = Duration::from_millis(100);
 /// Number of first announcements that come four times as fast, so that replicas that start together see each other sooner.
-const EAGER: u32 = 4;
+const FAST_ANNOUNCEMENTS: u32 = 4;
 /// Random part of each pause, as a fraction, so that replicas that start together do not stay in step.
 const JITTER: f64 = 0.1;
 
@@ -29,6 +30,7 @@ pub(super) struct Replicas {
     count: ReplicaCount,
     /// The number of replicas that the limiter divides by now.
     shared_among: u64,
+    /// Number of announcements so far.
     announced: u32,
     /// Index of the store that is asked first; it advances after each failure.
     first: usize,
@@ -36,13 +38,14 @@ pub(super) struct Replicas {
     warned: bool,
 }
 
+/// The id of this replica, and the stores through which it is announced.
 #[derive(Clone)]
 struct Presence {
     id: ReplicaId,
     stores: StoreRegistry,
 }
 
-/// The running task.
+/// The running task of [`Replicas`].
 pub(super) struct Announcing {
     presence: Presence,
     task: AbortHandle,
@@ -86,7 +89,8 @@ impl Replicas {
         }
     }
 
-    /// Runs on a blocking thread, since it may take milliseconds.
+    /// Makes the limiter divide the quotas by this number. The limiter does so on a blocking thread, since it may take
+    /// milliseconds.
     async fn share_among(&mut self, replicas: u64) {
         if replicas == self.shared_among {
             return;
@@ -130,7 +134,7 @@ impl Announcing {
 
 /// The pause after this many announcements; `random` is 0 to 1.
 fn pause(announced: u32, random: f64) -> Duration {
-    let planned = if announced <= EAGER { ANNOUNCED_EVERY / 4 } else { ANNOUNCED_EVERY };
+    let planned = if announced <= FAST_ANNOUNCEMENTS { ANNOUNCED_EVERY / 4 } else { ANNOUNCED_EVERY };
     planned.mul_f64(1.0 - JITTER + 2.0 * JITTER * random)
 }
 
@@ -147,7 +151,7 @@ mod tests {
     fn announcements_come_about_once_a_second_and_faster_at_the_start() {
         for (random, least, most) in [(0.0, 225, 900), (0.5, 250, 1_000), (1.0, 275, 1_100)] {
             assert_eq!(pause(1, random).as_millis(), least);
-            assert_eq!(pause(EAGER + 1, random).as_millis(), most);
+            assert_eq!(pause(FAST_ANNOUNCEMENTS + 1, random).as_millis(), most);
         }
         assert!((0..1_000).all(|_| (0.0..=1.0).contains(&random())));
     }

@@ -25,8 +25,9 @@ use crate::telemetry::LogQueue;
 use crate::tls::Tls;
 use crate::{shutdown, telemetry};
 
-/// Longest that the start line waits for a reachable store. A caller that waits for that line then finds its first calls
-/// decided by the store. Calls that come earlier are accepted; while the store is absent, each plan's policy answers them.
+/// Longest that the log line "tollgate is serving" waits for the first connections to the store. A caller that waits for that
+/// line then gets its first calls decided by the store. Earlier calls are accepted, too; while the store is absent, each plan's
+/// policy answers them.
 const FIRST_CONNECTION: Duration = Duration::from_millis(500);
 
 pub(super) fn run(arguments: ServeArguments) -> ExitCode {
@@ -55,7 +56,7 @@ pub(super) fn run(arguments: ServeArguments) -> ExitCode {
         }
         code
     });
-    // The drain already waited for what is left, so do not wait again.
+    // The drain already waited for open connections, so do not wait again.
     runtime.shutdown_background();
     code
 }
@@ -84,8 +85,8 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
     let limiter = Arc::new(Limiter::without_store(std::mem::take(&mut config.plans), settings, Arc::new(SystemClock)));
     let stores = Stores::new(&config.store_url, config.store_deadline);
     let registry = stores.registry();
-    let seen = config.expected_replicas.is_none() && matches!(stores, Stores::Redis { .. });
-    let replicas = seen.then(|| Replicas::new(registry.clone(), limiter.clone()));
+    let counts_replicas = config.expected_replicas.is_none() && matches!(stores, Stores::Redis { .. });
+    let replicas = counts_replicas.then(|| Replicas::new(registry.clone(), limiter.clone()));
     let with_main = listeners.http.is_some() || listeners.admin.is_some();
     let (workers, main_store) = match start(count, limiter.clone(), stores, with_main).await {
         Ok(started) => started,
@@ -111,7 +112,7 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
     });
     let admin = OptionFuture::from(admin).await;
     let workers = workers.retire_connections_after(config.listen_max_connection_age).with_connections_max(caps.worker);
-    let signal = with_pause(signal, config.listen_lame_duck);
+    let signal = with_lame_duck(signal, config.listen_lame_duck);
     let reloading = tokio::spawn(Reload { watch, certificates, limiter, start: config }.run(hangup, asked));
     let code = serve_until(signal, listeners.grpc, workers, AuxServers { http, admin }, announcing).await;
     reloading.abort();
@@ -181,8 +182,8 @@ impl Listeners {
     }
 }
 
-/// Waits for a stop signal. Returns it with the time for which everything is served on.
-async fn with_pause(signal: impl Future<Output = &'static str>, lame_duck: Duration) -> (&'static str, Duration) {
+/// Waits for a stop signal. Returns it with the lame duck: how long everything is still served before the drain.
+async fn with_lame_duck(signal: impl Future<Output = &'static str>, lame_duck: Duration) -> (&'static str, Duration) {
     match signal.await {
         // With ^C a person waits at a terminal, and no load balancer checks health: stop at once.
         "SIGINT" => ("SIGINT", Duration::ZERO),
@@ -306,7 +307,7 @@ impl Stores {
             Self::Redis { target, deadline, made } => {
                 let store = RedisStore::to(RedisTarget::clone(target), *deadline)?;
                 let store = Arc::new(ConfiguredStore::Redis(store));
-                made.enter(store.clone());
+                made.add(store.clone());
                 Ok(store)
             }
         }
@@ -323,16 +324,17 @@ impl Stores {
 
 type Started = (Workers, Option<Arc<ConfiguredStore>>);
 
-/// Starts the workers and, if HTTP or admin is served, the main thread's store, all at the same time.
+/// Starts the workers, each with a store, all at the same time. `with_main` also makes a store for the main thread, which serves
+/// HTTP and admin.
 async fn start(count: NonZeroUsize, limiter: Arc<Limiter<()>>, stores: Stores, with_main: bool) -> Result<Started, StartError> {
-    let of_main = stores.clone();
+    let main_stores = stores.clone();
     let service = move |_| {
         let (limiter, stores) = (limiter.clone(), stores.clone());
         async move { Ok(Service::new(Arc::new(limiter.beside(stores.store().await?)))) }
     };
     let main = async {
         match with_main {
-            true => of_main.store().await.map(Some).map_err(StartError::Service),
+            true => main_stores.store().await.map(Some).map_err(StartError::Service),
             false => Ok(None),
         }
     };

@@ -1,5 +1,5 @@
-//! Output and input of the command line. Nothing here waits for ever: a pipe may have no reader or writer, and the process must
-//! still end.
+//! Output and input of the command line. Error messages and input wait for a limited time: a pipe may have no reader or writer,
+//! and the process must still end.
 
 use std::io::{self, Read, Write};
 use std::process::ExitCode;

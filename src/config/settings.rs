@@ -15,7 +15,8 @@ use crate::limiter::{DENY_CACHE_DEFAULT, DENY_CACHE_MAX};
 /// Most workers, more than the largest hosts have cores. Each worker has a thread and, with Redis, a connection.
 const WORKERS_MAX: u64 = 1024;
 
-/// Checks everything. Returns `None` after adding at least one error.
+/// Checks all fields. Returns `None` after adding at least one error. It may also return a config after adding errors; the
+/// caller then drops the config.
 pub(super) fn check(root: Value, errors: &mut ErrorList) -> Option<Config> {
     let mut root = Node::root(root).table(errors)?;
     let listen = listen::check(&mut root, errors);
@@ -46,7 +47,7 @@ pub(super) fn check(root: Value, errors: &mut ErrorList) -> Option<Config> {
     })
 }
 
-/// The number of workers; 0 means one per core.
+/// The number of workers: `Some(None)` is one per core, written as 0. `None` after adding an error.
 fn workers(root: &mut Table, errors: &mut ErrorList) -> Option<Option<NonZeroUsize>> {
     let Some(node) = root.take("workers") else { return Some(None) };
     let path = node.path.clone();
@@ -57,6 +58,7 @@ fn workers(root: &mut Table, errors: &mut ErrorList) -> Option<Option<NonZeroUsi
     Some(usize::try_from(workers).ok().and_then(NonZeroUsize::new))
 }
 
+/// The entries of the deny cache; 0 turns it off. `None` after adding an error.
 fn deny_cache(root: &mut Table, errors: &mut ErrorList) -> Option<usize> {
     let Some(deny_cache) = root.take("deny_cache") else { return Some(DENY_CACHE_DEFAULT) };
     let mut deny_cache = deny_cache.table(errors)?;

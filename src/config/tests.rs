@@ -1,4 +1,4 @@
-//! Errors in a config: each is found, all at once, with its path.
+//! Checks of whole configs. All errors of a config are reported at once, each with its path.
 
 use std::io::Write;
 
@@ -168,7 +168,7 @@ fn nine_limits_and_ten_thousand_and_one_plans_are_too_many() {
 }
 
 #[test]
-fn admin_is_off_unless_it_has_an_address_that_strangers_cannot_use() {
+fn admin_is_off_unless_it_has_an_address_that_other_hosts_and_users_cannot_use() {
     let admin = |yaml: &str| load(&format!("{PLANS}listen: {{ {yaml} }}")).unwrap();
     assert_eq!((admin("").listen_admin, admin("admin: ''").listen_admin), (None, None));
     for address in ["127.0.0.1:50052", "[::1]:0", "localhost:1", "unix:/run/tollgate/admin.sock"] {

@@ -1,4 +1,5 @@
-//! Walks over raw values, knows the path of each, and collects all errors instead of stopping at the first.
+//! The tree of raw values of a config. Reads each value as the type that its field needs, and collects all errors with their
+//! paths instead of stopping at the first.
 //!
 //! A message repeats a value only if it cannot be a secret; see [`is_secret`].
 
@@ -12,11 +13,11 @@ use crate::duration;
 
 /// A name with more edits than this is not suggested.
 const SUGGESTION_EDITS_MAX: usize = 3;
-/// Most letters of a name or value in a message.
+/// Most letters of a name or value that a message repeats.
 const SHOWN_LETTERS_MAX: usize = 64;
-/// Most errors that are collected. A text of some megabytes can have hundreds of thousands.
+/// Most errors that are collected. A config of some megabytes can have hundreds of thousands.
 const MISTAKES_MAX: usize = 1_000;
-/// Digits of the largest number, 18,446,744,073,709,551,615.
+/// Digits of the largest `u64`, 18,446,744,073,709,551,615. Only some numbers of so many digits fit, so messages say 19.
 const NUMBER_DIGITS_MAX: usize = 20;
 
 /// A value and its path.
@@ -35,7 +36,7 @@ pub(super) struct Table {
 /// The list of errors found so far.
 pub(super) type ErrorList = Vec<ConfigError>;
 
-/// Adds an error at `path`.
+/// Adds an error with this path and message, by [`note`].
 pub(super) fn report(errors: &mut ErrorList, path: &str, message: impl Into<String>) {
     note(errors, ConfigError { path: path.to_owned(), message: message.into(), place: None });
 }
@@ -257,7 +258,8 @@ fn report_wrong<T>(errors: &mut ErrorList, path: &str, value: &ValueKind, right:
     None
 }
 
-/// Whether a message shows the value without quotes, as it was most likely written.
+/// Whether a message shows the value without quotes. The reader gives every value as a text, also a number written without
+/// quotes.
 fn is_number_like(text: &str) -> bool {
     let letters = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'+' | b'-' | b'.' | b'_' | b'e' | b'E');
     text.len() <= NUMBER_DIGITS_MAX && text.bytes().all(letters) && text.bytes().any(|byte| byte.is_ascii_digit())

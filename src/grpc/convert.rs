@@ -1,4 +1,4 @@
-//! Converts wire types to domain types and back. Only this module knows both.
+//! Converts gRPC messages to domain types and back. Only this module knows both.
 
 #![cfg_attr(
     not(test),
@@ -74,10 +74,11 @@ impl Wanted {
     }
 }
 
-/// For each request of a batch, what it wants, or its error.
+/// For each request of a batch, in its order: what a valid request wants, or the error of an invalid one.
 pub(super) type Parsed = Vec<Result<Wanted, Status>>;
 
-/// Converts each request of a batch on its own. The second list holds the checks of the valid requests only.
+/// Converts each request of a batch on its own, so that an invalid one does not fail the others. The second list holds the
+/// checks of the valid requests only.
 pub(super) fn check_requests(requests: Vec<pb::ShouldAllowRequest>) -> (Parsed, Vec<CheckRequest>) {
     let mut checks = Vec::with_capacity(requests.len());
     let parse = |request: pb::ShouldAllowRequest| {
@@ -143,10 +144,10 @@ pub(super) fn overloaded(sentence: &str) -> Status {
     Status::with_error_details(Code::ResourceExhausted, sentence, details)
 }
 
-/// Added to the error of a command that timed out.
+/// Added to the error of an admin call that timed out.
 const OUTCOME_UNKNOWN: &str = "it is not known whether it was done, and it may still happen";
 
-/// The status of an admin command that failed.
+/// The status of an admin call that failed.
 pub(super) fn not_done(error: &AdminError) -> Status {
     match error {
         AdminError::UnknownPlan(unknown) => Status::not_found(unknown.to_string()),
@@ -167,7 +168,7 @@ pub(super) fn refunded(refunded: &Refunded) -> pb::RefundResponse {
     pb::RefundResponse { refunded: refunded.units(), limits: refunded.limits.iter().map(limit).collect() }
 }
 
-/// Converts the result of a reload.
+/// Converts the result of a reload; `None` when the task that reloads has ended.
 pub(super) fn reloaded(outcome: Option<ReloadOutcome>) -> Result<pb::ReloadConfigResponse, Status> {
     let outcome = outcome.ok_or_else(|| Status::internal("the config file is no longer watched; restart to apply it"))?;
     let Reloaded { config_hash, changes, restart_needed } = outcome.map_err(Status::failed_precondition)?;

@@ -1,6 +1,6 @@
-//! Receives the request of a call: completely, before the call is handled, with a limit in bytes and one in time.
+//! Receives the whole request of a call before the call is handled, within a limit of bytes and a limit of time.
 //!
-//! Received bytes are held only here. So incomplete requests take exactly what was reserved for them.
+//! Bytes of incomplete requests are held only here, so they take no more memory than was reserved for them.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -23,7 +23,7 @@ const RECEIVED_WITHIN: Duration = Duration::from_secs(10);
 const PREFIX_BYTES: usize = 5;
 /// Assumed growth of a compressed message. Keys and plan names seldom compress better. A message that does is bounded by
 /// the largest message and by the permits of large calls.
-const INFLATED_TIMES: usize = 16;
+const DECOMPRESSED_GROWTH: usize = 16;
 /// Messages up to this size need no reservation: the permit of the call covers them.
 pub(super) const SMALL_BYTES_MAX: usize = 2 << 10;
 
@@ -33,8 +33,9 @@ pub(super) struct RequestReceiver {
     request: Option<Request<Incoming>>,
     calls: Rc<ConnectionCallLimits>,
     message_bytes_max: usize,
-    /// The first piece, which mostly is the whole message. Later pieces are appended to a copy of it in `rest`.
+    /// The first piece, which mostly is the whole message. When a second piece comes, both are copied to `rest`.
     first: Bytes,
+    /// Empty, or all pieces so far, the first included.
     rest: Vec<u8>,
     granted: ReceiveGrants,
     /// Whether bytes were reserved for a message that is not small.
@@ -43,15 +44,15 @@ pub(super) struct RequestReceiver {
     timeout: Option<Pin<Box<Sleep>>>,
 }
 
-/// What a request holds.
+/// The permit and the reserved bytes of a request that is being received.
 enum ReceiveGrants {
-    /// The request has not waited yet. The reservation is there if its message is not small.
+    /// The request has not waited yet. It has reserved bytes if its message is not small.
     Held(Option<CallGrants>),
-    /// The request waits, and may be evicted.
+    /// The request waits for more of its bytes. Another call may evict it and take its permit.
     Waiting(Rc<Unfinished>),
 }
 
-/// A complete request, and what its call holds.
+/// A complete request, with the permit and the reserved bytes of its call.
 pub(super) type Received = (Request<RequestBody>, CallGrants);
 
 impl RequestReceiver {
@@ -73,9 +74,10 @@ impl RequestReceiver {
         self
     }
 
+    /// Keeps a reservation together with the call's permit.
     fn grant(&mut self, reservation: ByteReservation) {
         match &mut self.granted {
-            ReceiveGrants::Held(Some((_, none))) => *none = Some(reservation),
+            ReceiveGrants::Held(Some((_, reserved))) => *reserved = Some(reservation),
             ReceiveGrants::Held(None) => {}
             ReceiveGrants::Waiting(unfinished) => unfinished.add(reservation),
         }
@@ -173,7 +175,7 @@ fn announced_bytes(prefix: &[u8]) -> Option<usize> {
 /// Bytes that the message takes once it is decompressed, judged by its prefix.
 fn bytes_needed(prefix: &[u8], message_bytes_max: usize) -> usize {
     let is_compressed = prefix.first().is_some_and(|flag| *flag != 0);
-    let growth = if is_compressed { INFLATED_TIMES } else { 1 };
+    let growth = if is_compressed { DECOMPRESSED_GROWTH } else { 1 };
     announced_bytes(prefix).map_or(0, |bytes| bytes.saturating_mul(growth).min(message_bytes_max))
 }
 

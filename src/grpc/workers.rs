@@ -1,5 +1,5 @@
-//! The workers: threads that serve connections, each on its own single-threaded runtime, so that no decision crosses from
-//! one core to another.
+//! The workers: threads that serve connections, each on its own single-threaded runtime. So a decision never moves from one
+//! core to another.
 
 use std::future::Future;
 use std::io;
@@ -26,10 +26,10 @@ use crate::server::Drained;
 use crate::server::connection::{self, ConnectionOptions};
 use crate::server::pool::{AcceptedConnection, CONNECTIONS_MAX, Connections, QueuedConnection, WorkerInbox, WorkerPool};
 
-/// Longest time that open calls and connections may delay the end, after a lame duck of at most 3 s. Kubernetes kills after
-/// 30 s; we promise 10 s.
+/// Longest time that open calls and connections may delay the end of the process. A lame duck of at most 3 s comes before it.
+/// The documents promise an end within 10 s; Kubernetes kills a process after 30 s.
 const DRAIN_WITHIN: Duration = Duration::from_secs(5);
-/// How much longer a worker is waited for that should have cut its connections by then.
+/// How much longer than [`DRAIN_WITHIN`] the end of a worker is waited for. By then it should have cut its connections.
 const CUT_WITHIN: Duration = Duration::from_millis(500);
 /// See [`keep_heap`].
 const HEAP_KEPT_BYTES: usize = 2 << 20;
@@ -130,7 +130,7 @@ impl WorkerEnds {
         }
     }
 
-    /// Sets the health of the service to NOT_SERVING, also for clients that watch it.
+    /// Sets the health of the service to NOT_SERVING. Clients that watch its health are told.
     pub(super) fn unready(&self) -> impl Future<Output = ()> + use<> {
         let health = self.health.clone();
         async move { health.set_service_status(HEALTH_SERVICE, ServingStatus::NotServing).await }
@@ -154,7 +154,7 @@ impl WorkerEnds {
     }
 }
 
-/// What a worker's thread starts with.
+/// The parts that a worker's thread starts with.
 struct Worker {
     other_routes: Routes,
     inbox: WorkerInbox,
@@ -194,12 +194,12 @@ fn runtime() -> io::Result<LocalRuntime> {
     Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
 }
 
-/// Lets glibc keep [`HEAP_KEPT_BYTES`] at the end of a heap instead of 128 KiB. 48 concurrent calls need more than 128 KiB
-/// for a moment. A busy worker would otherwise return pages and fault them in again all the time, which took 7 % of its
-/// time.
+/// Makes glibc keep [`HEAP_KEPT_BYTES`] of free memory at the end of a heap instead of 128 KiB. 48 concurrent calls need more
+/// than 128 KiB for a moment. With the default, a busy worker returns pages to the system and takes them back all the time,
+/// which took 7 % of its time.
 ///
-/// glibc adapts its thresholds to the largest mapped block that was freed, and keeps twice its size. Other allocators just
-/// allocate and free a block. Source: mallopt(3), M_MMAP_THRESHOLD.
+/// This works by allocating and freeing one large block: glibc then keeps twice the size of the largest mapped block that was
+/// freed. With another allocator it has no effect. Source: mallopt(3), M_MMAP_THRESHOLD.
 fn keep_heap() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(HEAP_KEPT_BYTES / 2)));
 }

@@ -88,7 +88,7 @@ fn detail(decision: &Decision, plan: &Plan) -> String {
     }
 }
 
-/// The decision in the words of the gRPC contract. Times are in microseconds.
+/// The decision as JSON fields, named as in the gRPC contract. Times are in microseconds.
 fn decided(decision: &Decision) -> Value {
     let mut value = json!({
         "allowed": decision.allowed(),
@@ -109,7 +109,7 @@ fn decided(decision: &Decision) -> Value {
     value
 }
 
-/// An object of the numbers that are known.
+/// A JSON object with those of the fields whose number is known.
 fn numbers(fields: &[(&str, Option<u64>)]) -> Value {
     fields.iter().filter_map(|(name, number)| Some(((*name).to_owned(), Value::from((*number)?)))).collect()
 }
@@ -132,6 +132,7 @@ fn merge(into: &mut Value, from: Value) {
     }
 }
 
+/// Names of the limits that denied the request.
 fn violated(decision: &Decision) -> Vec<&str> {
     let denying = decision.limits().iter().filter(|status| status.retry_after_us.is_some());
     let mut names: Vec<&str> = denying.map(|status| &*status.name).collect();

@@ -1,17 +1,17 @@
-//! Caches the text of `/metrics` for concurrent readers. So slow readers hold only a few texts in memory, however many
-//! readers there are.
+//! Caches the text of `/metrics`. So few texts are in memory at once, however many readers there are and however slow they are.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 
-/// Most texts that are held at once. 10,000 plans take 7 MiB each. While all are being read, a new reader gets the
-/// youngest. That text is at most as old as the time limit of [`super::progress`] for a reader.
+/// Most texts that are held at once. The text of 10,000 plans takes 7 MiB. While so many texts are being read, a new reader gets
+/// the youngest of them. It is at most as old as the time that [`super::progress`] gives a reader.
 const RENDERINGS_MAX: usize = 4;
-/// How long a text larger than [`LARGE_BYTES`] is given out again. Writing it takes milliseconds on the thread that answers
-/// probes.
+/// How long a text larger than [`LARGE_BYTES`] is given to further readers. Writing it takes milliseconds on the thread that
+/// answers probes.
 const FRESH_FOR: Duration = Duration::from_secs(1);
+/// Texts of more bytes than this are kept for [`FRESH_FOR`].
 const LARGE_BYTES: usize = 256 << 10;
 
 /// Texts with the moment when each was written, the youngest last.

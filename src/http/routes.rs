@@ -121,15 +121,15 @@ fn media_type(headers: &HeaderMap) -> Option<Media> {
     }
 }
 
-/// Whether the caller accepts JSON by name. `*/*` does not count, since most clients send it by default.
+/// Whether `Accept` names JSON. `*/*` does not count, since most clients send it by default.
 fn wants_json(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let mut types = accepted.flat_map(|value| value.split(',')).filter_map(|range| range.split(';').next());
     types.any(|media| media.trim().eq_ignore_ascii_case("application/json"))
 }
 
-/// Does not depend on the store. If it did, the loss of a store would take all replicas out at once, although all still
-/// answer by policy.
+/// Answers `/readyz`. It does not depend on the store. If it did, the loss of a store would take all replicas out of service at
+/// once, although each still answers by policy.
 async fn ready<S>(State(state): State<Arc<AppState<S>>>) -> Response {
     if state.ready.load(Ordering::Relaxed) {
         plain(StatusCode::OK, "ready\n")

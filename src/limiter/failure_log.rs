@@ -1,12 +1,12 @@
-//! One log line for many failures. A store that is down fails every decision, and thousands of lines a second would help no
-//! reader.
+//! Logs failures of the store, many of them in one line. A store that is down fails every decision, and a line for each would
+//! fill the log.
 
 use std::time::{Duration, Instant};
 
 use crate::log_throttle::LogThrottle;
 use crate::store::StoreError;
 
-/// Least time between two lines of one kind.
+/// Least time between two lines about failures of one kind.
 const EVERY: Duration = Duration::from_secs(10);
 
 /// Counts failures by kind, and logs those of one kind together.

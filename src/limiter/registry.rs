@@ -1,4 +1,4 @@
-//! All limiters of a process: what each decides by and counts in, and the change from one snapshot of plans to the next.
+//! All limiters of a process: the plans and counters of each, and the replacement of the plans by a reload.
 //!
 //! A limiter decides by the plans in its own [`WorkerState`]. A reload replaces them in every worker. A decision under way keeps
 //! the plans that it began with, so each decision is made by one snapshot as a whole. Counts of a replaced snapshot are added to
@@ -16,8 +16,8 @@ pub(super) struct WorkerState {
     pub(super) metrics: Metrics,
     /// Denials by this limiter's store; `None` when the deny cache is off.
     pub(super) denials: Option<DenyCache>,
-    /// The plans to decide by. Their limiter reads them on its one thread, and a reload replaces them. The lock is held only to
-    /// copy a pointer, and only a reload contends for it.
+    /// The plans to decide by, with this limiter's counters for them. The limiter reads them on its one thread, and a reload
+    /// replaces them. The lock is held only to copy a pointer, and only a reload contends for it.
     worker_plans: Mutex<Arc<WorkerPlans>>,
 }
 
@@ -32,6 +32,7 @@ impl WorkerState {
         self.worker_plans.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Decides by `snapshot` from now on, with new counters. Returns the replaced plans and their counters.
     fn open(&self, snapshot: Arc<PlanSnapshot>) -> Arc<WorkerPlans> {
         let new = Arc::new(WorkerPlans::new(snapshot));
         std::mem::replace(&mut self.worker_plans.lock().unwrap_or_else(PoisonError::into_inner), new)
@@ -43,9 +44,9 @@ pub(super) struct LimiterRegistry {
     snapshot: Arc<PlanSnapshot>,
     replicas: u64,
     workers: Vec<Arc<WorkerState>>,
-    /// Replaced plans, in which a decision under way may still count.
+    /// Replaced plans. A decision under way may still count in their counters.
     closing: Vec<Arc<WorkerPlans>>,
-    /// Sums of the replaced plans that no decision holds any more.
+    /// Sums of the counters of replaced plans that no decision holds any more.
     closed: CounterTotals,
     reloads: Reloads,
 }
@@ -94,12 +95,13 @@ impl LimiterRegistry {
         }
     }
 
-    /// Counts a reload that was rejected.
+    /// Counts a reload whose config was rejected. The plans stay.
     pub(super) fn refused(&mut self) {
         self.reloads.refused += 1;
         self.reloads.last_refused = true;
     }
 
+    /// The counts of all limiters since the start, for the metrics.
     pub(super) fn totals(&mut self) -> Totals {
         self.close();
         let mut decisions = self.closed.clone();
@@ -114,7 +116,8 @@ impl LimiterRegistry {
         totals
     }
 
-    /// Adds up replaced plans that no decision holds any more. No new decision can take them, since no worker has them.
+    /// Adds the counters of replaced plans to `closed`, once no decision holds them. No new decision can take such plans, since
+    /// no worker has them.
     fn close(&mut self) {
         for worker_plans in std::mem::take(&mut self.closing) {
             match Arc::try_unwrap(worker_plans) {

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::limit::{Algorithm, Anchor, PRECISION_DEFAULT};
 
-/// The longest window with millisecond resolution (24.8 days); longer ones have a resolution of a second. See
+/// The longest window with millisecond resolution, in milliseconds (24.8 days). Longer ones have a resolution of a second. See
 /// [`LimitFingerprint`].
 pub(super) const MILLISECOND_WINDOW_MAX: u64 = (1 << 31) - 1;
 
@@ -19,7 +19,7 @@ pub struct LimitFingerprint(u64);
 impl LimitFingerprint {
     pub(super) fn of(algorithm: Algorithm, window_us: u64) -> Self {
         let tag = match algorithm {
-            Algorithm::SlidingWindow { precision } => PRECISE | precision,
+            Algorithm::SlidingWindow { precision } => PRECISION_FLAG | precision,
             other => kind(other),
         };
         Self(u64::from(tag) << 32 | window_code(window_us / 1_000))
@@ -49,23 +49,24 @@ impl LimitFingerprint {
     pub fn bytes(self) -> SmallVec<[u8; 6]> {
         let [w0, w1, w2, w3, tag, ..] = self.0.to_le_bytes();
         let kind = match tag {
-            tag if tag < PRECISE => tag,
-            tag => kind(Algorithm::SlidingWindow { precision: tag - PRECISE }),
+            tag if tag < PRECISION_FLAG => tag,
+            tag => kind(Algorithm::SlidingWindow { precision: tag - PRECISION_FLAG }),
         };
         let mut windows = COMMON_WINDOWS_MS.iter().zip(0..NOT_COMMON);
-        let place = windows.find(|(ms, _)| window_code(**ms) == self.0 & u64::from(u32::MAX)).map(|(_, place)| place);
+        let common = windows.find(|(ms, _)| window_code(**ms) == self.0 & u64::from(u32::MAX)).map(|(_, index)| index);
         let mut bytes = SmallVec::new();
-        bytes.push(kind | place.unwrap_or(NOT_COMMON) << 3);
+        bytes.push(kind | common.unwrap_or(NOT_COMMON) << 3);
         if kind == KIND_SLIDING_WINDOW_OTHER {
-            bytes.push(tag - PRECISE);
+            bytes.push(tag - PRECISION_FLAG);
         }
-        if place.is_none() {
+        if common.is_none() {
             bytes.extend([w0, w1, w2, w3]);
         }
         bytes
     }
 }
 
+/// The window in the lower 32 bits of a fingerprint; see [`LimitFingerprint`].
 fn window_code(milliseconds: u64) -> u64 {
     if milliseconds <= MILLISECOND_WINDOW_MAX { milliseconds } else { 1 << 31 | (milliseconds / 1_000) }
 }
@@ -87,7 +88,7 @@ pub(super) fn kind(algorithm: Algorithm) -> u8 {
 const KIND_SLIDING_WINDOW_OTHER: u8 = 5;
 
 /// Flag in a fingerprint's upper byte: the other seven bits are a precision, which is below this number.
-const PRECISE: u8 = 128;
+const PRECISION_FLAG: u8 = 128;
 
 /// In place of an index into [`COMMON_WINDOWS_MS`]: the window is not common. The largest number of five bits.
 const NOT_COMMON: u8 = 31;

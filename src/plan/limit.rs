@@ -6,11 +6,11 @@ use std::time::Duration;
 use super::fingerprint::{LimitFingerprint, MILLISECOND_WINDOW_MAX};
 use crate::duration;
 
-/// Largest quota, in units per window. A quota of one terabyte, in bytes, fits. Ten times as much would not fit the five bytes
-/// of a count in Redis.
+/// Largest quota, in units per window. It fits the five bytes that a count has in Redis (2^40 is 1.1 times as much), and allows
+/// a terabyte counted in bytes.
 pub const QUOTA_MAX: u64 = 1_000_000_000_000;
 /// Largest quota of a `sliding_log`, whose state grows with its quota. A charge takes about 10 bytes in Redis, so a key takes
-/// up to 1 MB when each unit is charged alone. In Redis, totals of units are kept modulo 2^17.
+/// up to 1 MB when each unit is charged alone. It must be below 2^17, because Redis keeps running totals of units modulo 2^17.
 pub const SLIDING_LOG_QUOTA_MAX: u64 = 100_000;
 /// Largest burst of a `token_bucket`, in units.
 pub const BURST_MAX: u64 = QUOTA_MAX;
@@ -18,7 +18,7 @@ pub const BURST_MAX: u64 = QUOTA_MAX;
 pub const WINDOW_MIN: Duration = Duration::from_millis(1);
 /// Longest window: a leap year.
 pub const WINDOW_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
-/// Least precision of a `sliding_window`, in runs per window.
+/// Least precision of a `sliding_window`, in runs per window. A run is a number of units that count as taken at one instant.
 pub const PRECISION_MIN: u8 = 2;
 /// Greatest and default precision of a `sliding_window`: it takes 0.8 KB per key and frees a unit at most 1/64 of the window
 /// late.
@@ -28,9 +28,9 @@ pub const PRECISION_DEFAULT: u8 = PRECISION_MAX;
 
 /// Integers up to here are exact in a Lua number (an IEEE 754 double).
 const LUA_INTEGER_MAX: u64 = 1 << 53;
-/// Longest time that an empty bucket may need to fill, ten years. It keeps every time exact in a double far beyond the year
-/// 2200.
-const DRAIN_MAX_US: u64 = 10 * 366 * 24 * 3600 * 1_000_000;
+/// Longest time that an empty bucket may need to fill, ten years. With it, every time stays exact in a double until far beyond
+/// the year 2200.
+const FILL_MAX_US: u64 = 10 * 366 * 24 * 3600 * 1_000_000;
 
 /// How a limit counts. docs/algorithms.md describes what each algorithm guarantees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,7 +134,8 @@ impl Limit {
         self.window_us.div_ceil(u64::from(precision))
     }
 
-    /// The number of the algorithm in calls to Redis, 0 to 7; see `store/redis/script/request.lua`.
+    /// The number that stands for the algorithm in calls to Redis, 0 to 7. A `fixed_window` has one for each anchor, and a
+    /// `sliding_window` one for the default precision and one for all others. See `store/redis/script/request.lua`.
     pub fn kind(&self) -> u8 {
         super::fingerprint::kind(self.algorithm)
     }
@@ -211,7 +212,7 @@ fn check_parameters(algorithm: Algorithm) -> Option<LimitError> {
     }
 }
 
-/// Errors that show only in combination. Quota and window must be in range on their own.
+/// Checks that the numbers fit each other. Quota and window must be in range on their own.
 fn check_together(quota: u64, window_us: u64, algorithm: Algorithm) -> Option<LimitError> {
     match algorithm {
         Algorithm::SlidingCounter if quota.checked_mul(window_us).is_none_or(|product| product > LUA_INTEGER_MAX) => {
@@ -234,10 +235,10 @@ fn check_bucket(quota: u64, window_us: u64, burst: u64) -> Option<LimitError> {
             window_us / emission_us
         )));
     }
-    if burst.checked_mul(emission_us).is_none_or(|drain_us| drain_us > DRAIN_MAX_US) {
+    if burst.checked_mul(emission_us).is_none_or(|fill_us| fill_us > FILL_MAX_US) {
         return Some(LimitError::Burst(format!(
             "is {burst}; it would take more than ten years to fill; at most {} here",
-            DRAIN_MAX_US / emission_us
+            FILL_MAX_US / emission_us
         )));
     }
     None

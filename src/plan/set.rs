@@ -38,9 +38,10 @@ impl PlanSet {
         self.find_if_any(name).ok_or_else(|| UnknownPlan { name: name.to_owned(), nearest: None })
     }
 
-    /// Like [`Self::find`], without an error that copies the name. For names that no caller sent.
+    /// Like [`Self::find`], but `None` in place of an error, which would copy the name. For names from another config, which a
+    /// caller did not send.
     pub fn find_if_any(&self, name: &str) -> Option<(usize, &Arc<Plan>)> {
-        self.plans.get(name).map(|(place, plan)| (*place, plan))
+        self.plans.get(name).map(|(index, plan)| (*index, plan))
     }
 
     /// The same set with another default plan, or with none. Errors: [`UnknownPlan`] when there is no plan of this name.
@@ -92,8 +93,8 @@ impl PlanSet {
         text
     }
 
-    /// Adds the nearest name, if one is close and finding it takes less than 100 us. For answers to single requests only, since
-    /// it runs on the thread that decides.
+    /// Adds the plan name nearest to the unknown one, if one is close and finding it takes less than 100 us. For single requests
+    /// only: it runs on the thread that decides, and a batch may name 1,000 unknown plans.
     pub fn suggest(&self, unknown: UnknownPlan) -> UnknownPlan {
         let nearest = self.nearest(&unknown.name, strsim::osa_distance);
         UnknownPlan { nearest, ..unknown }
@@ -103,7 +104,7 @@ impl PlanSet {
         if self.len() > SUGGESTION_PLANS_MAX {
             return None;
         }
-        // Names of other lengths need more edits.
+        // A name whose length differs by more needs more edits than are allowed.
         let candidates = || self.plans.keys().filter(|other| other.len().abs_diff(name.len()) <= SUGGESTION_EDITS_MAX);
         let pairs: usize = candidates().map(|other| other.len() * name.len()).sum();
         if pairs > SUGGESTION_PAIRS_MAX {
@@ -124,8 +125,8 @@ impl FromIterator<Arc<Plan>> for PlanSet {
     fn from_iter<I: IntoIterator<Item = Arc<Plan>>>(plans: I) -> Self {
         // In the order of their names; of plans with the same name the last is kept.
         let by_name: BTreeMap<_, _> = plans.into_iter().map(|plan| (plan.name.clone(), plan)).collect();
-        let place = |(place, (name, plan))| (name, (place, plan));
-        Self { plans: by_name.into_iter().enumerate().map(place).collect(), default: None }
+        let indexed = |(index, (name, plan))| (name, (index, plan));
+        Self { plans: by_name.into_iter().enumerate().map(indexed).collect(), default: None }
     }
 }
 

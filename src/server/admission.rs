@@ -1,12 +1,10 @@
-//! Decides which connections are let in when the maximum is open.
+//! Decides which connections are let in when as many are open as may be.
 //!
-//! A new connection replaces idle ones, taken from the peer that has most. So a peer that opens connections and leaves them
-//! idle keeps no other peer out.
+//! A new connection then replaces idle ones of the peer that has most. So a peer that opens connections and leaves them idle
+//! keeps no other peer out. Among idle connections, those without a call since the last search are closed first. If no
+//! connection is idle, the new one is refused.
 //!
-//! A connection that was used since the last search is spared while others are idle. If none is idle, new connections are
-//! refused.
-//!
-//! No network address gets the last eighth of all places. Probes come from another address, so they find a place.
+//! One network address gets at most seven eighths of the places. The rest stays for other addresses, such as that of probes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -15,11 +13,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// One address may not take the last 1/`KEPT` of all places.
-const KEPT: usize = 8;
-/// When the places are full, up to 1/`FREED` of them are freed at once, since finding idle connections takes a search of
-/// all.
-const FREED: usize = 64;
+/// One part in this many of all places is never given to a single address.
+const RESERVED_PART: usize = 8;
+/// When the places are full, up to one part in this many is freed at once, because a search for idle connections looks at all.
+const FREED_PART: usize = 64;
 /// Bytes of an IPv6 address that identify a peer; a host has all addresses below that prefix. Source: RFC 6177.
 const NETWORK_BYTES: usize = 8;
 
@@ -75,11 +72,12 @@ impl Admission {
     /// Returns a place for a connection of `peer`, if one is free or can be freed.
     pub(crate) fn admit(&self, peer: Peer) -> Option<AdmissionPermit> {
         let mut occupancy = self.0.lock();
-        let share = self.0.capacity - self.0.capacity / KEPT;
-        let has_share = peer != Peer::Local && occupancy.by_peer.get(&peer).is_some_and(|count| *count >= share);
-        if has_share || occupancy.not_closing() >= self.0.capacity {
-            let freed = (self.0.capacity / FREED).max(1);
-            let freed_some = occupancy.closing < freed * 2 && occupancy.close_idle(has_share.then_some(peer), freed);
+        let peer_max = self.0.capacity - self.0.capacity / RESERVED_PART;
+        let has_max = peer != Peer::Local && occupancy.by_peer.get(&peer).is_some_and(|count| *count >= peer_max);
+        if has_max || occupancy.not_closing() >= self.0.capacity {
+            let freed = (self.0.capacity / FREED_PART).max(1);
+            // Connections that were asked to close may stay open for a while, beside those that replace them.
+            let freed_some = occupancy.closing < freed * 2 && occupancy.close_idle(has_max.then_some(peer), freed);
             if !freed_some {
                 return None;
             }
@@ -110,7 +108,7 @@ impl Occupancy {
         let count = |peer: &Peer| self.by_peer.get(peer).copied().unwrap_or_default();
         let Some(peer) = peer.or_else(|| idle.iter().map(|(peer, _)| *peer).max_by_key(count)) else { return false };
         let (used, unused): (Vec<_>, Vec<_>) =
-            idle.into_iter().filter(|(of, _)| *of == peer).map(|(_, usage)| usage).partition(|usage| usage.was_used());
+            idle.into_iter().filter(|(of, _)| *of == peer).map(|(_, usage)| usage).partition(|usage| usage.take_used());
         let chosen: Vec<_> = if unused.is_empty() { used } else { unused }.into_iter().take(most).collect();
         for usage in &chosen {
             self.closing += 1;
@@ -121,6 +119,7 @@ impl Occupancy {
         !chosen.is_empty()
     }
 
+    /// Subtracts a connection from those of its peer.
     fn forget(&mut self, peer: Peer) {
         if let Some(count) = self.by_peer.get_mut(&peer) {
             *count -= 1;
@@ -158,8 +157,8 @@ impl Usage {
         self.busy.load(Ordering::Relaxed) == 0 && !self.closing.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a call began since this was last asked. Called once per search.
-    fn was_used(&self) -> bool {
+    /// Returns whether a call began since the last search that looked at this connection, and clears the mark.
+    fn take_used(&self) -> bool {
         self.used.swap(false, Ordering::Relaxed)
     }
 }
@@ -262,6 +261,7 @@ mod tests {
     #[test]
     fn few_connections_may_stay_open_after_they_were_asked_to_close() {
         let admission = Admission::new(64);
+        // Two connections are admitted beyond the capacity, because two idle ones were asked to close and have not yet.
         let all: Vec<AdmissionPermit> = std::iter::from_fn(|| admission.admit(Peer::Local)).collect();
         assert_eq!(all.len(), 66);
     }

@@ -282,7 +282,7 @@ fn hint(cause: &io::Error) -> &'static str {
     match cause.kind() {
         io::ErrorKind::AddrInUse => "; another process listens there: stop it, or choose another with --listen",
         io::ErrorKind::AddrNotAvailable => "; this host does not have that address",
-        io::ErrorKind::PermissionDenied => "; ports below 1024 and foreign directories need a permission",
+        io::ErrorKind::PermissionDenied => "; ports below 1024 and directories of other users need a permission",
         _ => "",
     }
 }

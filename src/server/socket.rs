@@ -1,5 +1,5 @@
 //! An accepted connection as a stream of bytes: TCP with or without TLS, or a Unix socket. It can move from one runtime to
-//! another. Knows no HTTP.
+//! another. This module knows nothing of HTTP.
 
 use std::io;
 use std::net::TcpStream as StdTcpStream;
@@ -16,10 +16,9 @@ use tokio::time::Sleep;
 use super::admission::Peer;
 use crate::tls::{self, Protocol, Tls};
 
-/// Longest time that a peer may accept no bytes while some wait to be sent: as long as the limit for a missing keepalive
-/// answer.
+/// Longest time that a peer may accept no bytes while some wait to be sent. It equals the limit for a missing keepalive answer.
 ///
-/// By then the system's send buffer is full, and what is still to be sent occupies our memory.
+/// Bytes wait only when the system's send buffer is full. They then occupy the memory of this process.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(10);
 
 /// A connection that is not bound to a runtime, so that it can go from the acceptor to a worker.
@@ -36,7 +35,7 @@ impl Accepted {
     /// The peer, as [`super::admission`] counts it.
     pub(super) fn peer(&self) -> Peer {
         match self {
-            // A connection that the peer has closed has no address. It gives its place back soon.
+            // A connection that the peer has closed has no address. It is counted for 0.0.0.0 until it ends, which is soon.
             Self::Tcp(stream) | Self::Tls(stream, _) => stream.peer_addr().map_or(Peer::V4([0; 4]), |peer| peer.ip().into()),
             Self::Unix(_) => Peer::Local,
         }

@@ -36,8 +36,8 @@ use sentinel::Watch;
 use target::Topology;
 pub use target::{RedisTarget, Tls};
 
-/// Most names in one script call. It gives three quarters of what batching can save, and occupies Redis for at most a tenth
-/// of a millisecond.
+/// Most names in one script call. A call of 32 names has three quarters of the saving that larger calls would have. It
+/// occupies Redis for at most a tenth of a millisecond.
 pub const SCRIPT_NAMES_MAX: usize = 32;
 
 /// Keeps the counters in one Redis: a server, a master named by Sentinels, or a Cluster.
@@ -60,7 +60,7 @@ enum Servers {
 /// Health of a store's connection, for metrics. Counts begin at the start of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
-    /// Whether Redis is asked. Also open until the first connection is up.
+    /// State of the circuit breaker. While it is open, Redis is not asked. It is also open until the first connection is up.
     pub breaker: BreakerState,
     /// Times that the breaker opened.
     pub opened: u64,
@@ -79,7 +79,7 @@ struct Node {
     batcher: Batcher,
 }
 
-/// Settings that all connections to one node are made with.
+/// Settings of every connection to one node.
 struct ConnectionSettings {
     store_settings: StoreSettings,
     endpoint: Endpoint,
@@ -120,7 +120,7 @@ struct StoreSettings {
     script: Arc<Script>,
     /// The time within which a healthy Redis answers.
     deadline: Duration,
-    /// Tests only; see [`RedisStore::with_injected_clock`].
+    /// The clock to decide by, in tests only; see [`RedisStore::with_injected_clock`].
     injected: Option<Arc<dyn Clock>>,
 }
 
@@ -210,7 +210,7 @@ impl Status {
 }
 
 impl Node {
-    /// Counts so many decisions as undecided if Redis did not answer. Otherwise it costs only the comparison.
+    /// Adds `decisions` to the undecided ones if Redis did not answer. Passes the answer on.
     fn count_undecided<T>(&self, decisions: usize, answer: Result<T, StoreError>) -> Result<T, StoreError> {
         if let Err(StoreError::Deadline(_) | StoreError::Unreachable(_)) = answer {
             self.manager.add_undecided(decisions);

@@ -1,6 +1,6 @@
-//! The stores of a process and their combined health. With Redis each worker has a store of its own.
+//! The Redis stores of a process, one for each worker, and their combined health.
 //!
-//! It serves metrics and the announcements of this replica. Decisions do not use it.
+//! The registry serves metrics and the announcements of this replica. Decisions do not use it. An embedded store is not in it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use super::{BreakerState, ConfiguredStore, REPLICA_LIFETIME, ReplicaId, Status, StoreError};
 use crate::clock::monotonic;
 
-/// Holds every store of this process.
+/// Holds every Redis store of this process.
 #[derive(Clone, Default)]
 pub struct StoreRegistry(Arc<Mutex<Vec<Arc<ConfiguredStore>>>>);
 
@@ -46,7 +46,7 @@ impl NodeHealth {
 
 impl StoreRegistry {
     /// Adds a store.
-    pub fn enter(&self, store: Arc<ConfiguredStore>) {
+    pub fn add(&self, store: Arc<ConfiguredStore>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(store);
     }
 
@@ -61,12 +61,18 @@ impl StoreRegistry {
         self.announce_for((replica, Duration::ZERO), 0, deadline).await.map(drop)
     }
 
-    async fn announce_for(&self, sign: (&ReplicaId, Duration), first: usize, deadline: Duration) -> Result<u64, StoreError> {
+    /// Announces a replica for a lifetime, which is zero when it stops. Otherwise as [`Self::announce`].
+    async fn announce_for(
+        &self,
+        (replica, lifetime): (&ReplicaId, Duration),
+        first: usize,
+        deadline: Duration,
+    ) -> Result<u64, StoreError> {
         let (stores, until) = (self.stores(), monotonic() + deadline);
         let mut failed = StoreError::Unreachable("there is no store that replicas share".to_owned());
-        for place in 0..stores.len() {
-            if let ConfiguredStore::Redis(store) = &*stores[first.wrapping_add(place) % stores.len()] {
-                match store.announce_replica(sign.0, sign.1, until).await {
+        for offset in 0..stores.len() {
+            if let ConfiguredStore::Redis(store) = &*stores[first.wrapping_add(offset) % stores.len()] {
+                match store.announce_replica(replica, lifetime, until).await {
                     Ok(replicas) => return Ok(replicas),
                     Err(error) => failed = error,
                 }

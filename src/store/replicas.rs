@@ -1,4 +1,4 @@
-//! How many replicas share the quotas: the id that a replica registers in Redis, and how the counts of Redis are smoothed.
+//! How many replicas share the quotas: the id that a replica announces in Redis, and the number derived from the counts of Redis.
 //!
 //! A count that rises takes effect at once, since more replicas mean smaller shares. A count that falls takes effect only when
 //! [`COUNTS_KEPT`] counts in a row are lower. Redis may have lost its data, been stopped for a while, or had its clock stepped.
@@ -17,8 +17,8 @@ pub const ANNOUNCED_EVERY: Duration = Duration::from_secs(1);
 /// host without processor time.
 pub const REPLICA_LIFETIME: Duration = Duration::from_secs(5);
 
-/// The highest of this many last counts is in force. In this many seconds every connected replica has announced itself at
-/// least twice.
+/// The number in force is the highest of this many last counts. They come once a second, so within them every connected replica
+/// has announced itself at least twice.
 const COUNTS_KEPT: usize = 4;
 
 /// Identifies one run of a replica. It is random, so a replica that restarts is a new one.
@@ -92,8 +92,8 @@ mod tests {
         #[test]
         fn what_is_in_force_is_the_highest_of_the_last_counts_within_bounds(seen in prop::collection::vec(any::<u64>(), 0..20)) {
             let mut count = ReplicaCount::default();
-            for (place, last) in seen.iter().enumerate() {
-                let recent = seen[..=place].iter().rev().take(COUNTS_KEPT);
+            for (index, last) in seen.iter().enumerate() {
+                let recent = seen[..=index].iter().rev().take(COUNTS_KEPT);
                 let highest = recent.map(|count| (*count).clamp(1, REPLICAS_MAX)).max().unwrap();
                 prop_assert_eq!(count.note(*last), highest);
             }

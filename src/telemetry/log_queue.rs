@@ -1,10 +1,10 @@
 //! The queue between threads that log and standard output, so that logging never waits for a reader.
 //!
-//! A line that finds the queue full is dropped and counted. One thread writes, and only that thread blocks when the output has
-//! no reader. The module knows nothing of formats.
+//! A line that finds the queue full is dropped and counted. One thread writes, and only that thread blocks when the output is
+//! not read. The module does not know the format of lines.
 //!
-//! `tracing-appender` was considered. It bounds lines and not bytes, and cannot say where lines are missing. At its end it
-//! prints to standard error, which blocks when that is the same full pipe.
+//! `tracing-appender` was considered. It bounds the number of lines and not their bytes, and cannot say where lines are missing.
+//! When it ends, it prints to standard error, which blocks if that is the same full pipe.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ pub const QUEUE_BYTES_MAX: usize = 1 << 20;
 const RETRY_AFTER: Duration = Duration::from_millis(10);
 
 thread_local! {
-    /// Whether this thread writes a queue's lines. Its own lines are never dropped; see [`LogQueue::run`].
+    /// Whether this thread is the one that writes. Lines that it logs itself are never dropped; see [`LogQueue::run`].
     static IS_WRITER: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    /// Takes a line each time a turn is sent, and fails or passes it on.
+    /// An output that waits for a turn before each line. The turn says whether the write fails, or passes the line to the test.
     struct Reader {
         turns: Receiver<io::Result<()>>,
         lines: Sender<Vec<u8>>,

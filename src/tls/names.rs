@@ -1,4 +1,4 @@
-//! Names of callers: names in a config, names in a certificate, and how they match. Pure.
+//! Compares the names in a caller's certificate with the names that the config accepts. Pure.
 //!
 //! A name is compared only with names of its own type: a URI that looks like a DNS name does not match one. DNS names follow
 //! RFC 6125 without wildcards. URIs follow SPIFFE (SPIFFE-ID, section 2; X509-SVID, sections 2 and 5).
@@ -14,6 +14,7 @@ const AUTHORITY: &str = "://";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientName(Listed);
 
+/// A name in `listen.tls.client_names`, by its type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Listed {
     /// Compared without regard to case.
@@ -34,7 +35,7 @@ pub(super) enum CertificateName<'a> {
 impl ClientName {
     /// Parses a name: a URI if it contains `://`, else a DNS name. A URI may end in `/*`, which stands for everything below it.
     ///
-    /// Errors: how to write it, as the continuation of "is … ;".
+    /// Errors: how to write a name. The text continues a sentence such as "client_names[0] is wrong; ".
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         let Some((scheme, rest)) = text.split_once(AUTHORITY) else {
             return match DnsName::try_from(text) {
@@ -77,12 +78,12 @@ impl fmt::Display for ClientName {
 
 /// Whether one of the configured names is in the certificate.
 ///
-/// A certificate with a SPIFFE ID must have no other URI. With two URIs it is ambiguous, and none of them counts.
+/// A certificate with a SPIFFE ID must have no other URI. If it has one, it is ambiguous, and none of its URIs counts.
 pub(super) fn any_matches(listed: &[ClientName], names: &[CertificateName<'_>]) -> bool {
     let uris = || names.iter().filter(|name| matches!(name, CertificateName::Uri(_)));
     let spiffe = |name: &&CertificateName<'_>| matches!(name, CertificateName::Uri(uri) if has_scheme(uri, "spiffe"));
-    let uncertain = uris().count() > 1 && uris().any(|name| spiffe(&name));
-    let counts = |name: &&CertificateName<'_>| matches!(name, CertificateName::Dns(_)) || !uncertain;
+    let ambiguous = uris().count() > 1 && uris().any(|name| spiffe(&name));
+    let counts = |name: &&CertificateName<'_>| matches!(name, CertificateName::Dns(_)) || !ambiguous;
     names.iter().filter(counts).any(|name| listed.iter().any(|listed| listed.matches(*name)))
 }
 

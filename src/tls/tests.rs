@@ -1,4 +1,4 @@
-//! The handling of the files, without a connection.
+//! Loading and reloading the TLS files, without a connection.
 
 use super::*;
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
@@ -38,7 +38,7 @@ const Y2100: u64 = 4_102_444_800;
 const Y2101: u64 = 4_133_980_800;
 
 #[test]
-fn a_new_pair_is_taken_up_when_two_looks_find_the_same_content() {
+fn a_new_pair_is_used_when_two_looks_find_the_same_content() {
     let folder = Folder::new();
     folder.issue(2100);
     let (tls, mut watch) = folder.load();
@@ -53,7 +53,7 @@ fn a_new_pair_is_taken_up_when_two_looks_find_the_same_content() {
 }
 
 #[test]
-fn a_bad_pair_keeps_the_old_one_and_is_judged_once() {
+fn a_bad_pair_leaves_the_old_one_in_use_and_is_rejected_once() {
     let folder = Folder::new();
     folder.issue(2100);
     let (tls, mut watch) = folder.load();
@@ -77,7 +77,7 @@ fn a_bad_pair_keeps_the_old_one_and_is_judged_once() {
 }
 
 #[test]
-fn when_asked_it_takes_up_the_files_at_once() {
+fn a_look_on_request_uses_the_new_files_at_once() {
     let folder = Folder::new();
     folder.issue(2100);
     let (tls, mut watch) = folder.load();

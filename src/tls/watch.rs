@@ -1,5 +1,5 @@
-//! Watches the TLS files for changes. Like the config file, they are compared by content, so it does not matter how they are
-//! replaced.
+//! Finds changes of the TLS files. Their contents are compared, as those of the config file are. So it does not matter how files
+//! are replaced.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -11,20 +11,20 @@ use super::{Files, Tls};
 /// The files as they were last seen.
 pub struct Watch {
     tls: Arc<Tls>,
-    /// Digest of the files when they were last judged.
+    /// Digest of the files that were last used or rejected.
     judged: u64,
-    /// Digest of the files at the last look, if it was another one.
+    /// Digest of the files at the last look, if it differed from `judged`.
     changed: Option<u64>,
 }
 
 impl Watch {
-    /// Starts with files that were judged just now.
+    /// Starts with files that were used or rejected just now.
     pub(super) fn new(tls: Arc<Tls>, files: &Result<Files, String>) -> Self {
         Self { tls, judged: digest(files), changed: None }
     }
 
-    /// Takes up changed files once two looks find the same content, since certificate and key are not replaced in one step.
-    /// When `asked`, takes up the present files at once. Files with errors are logged and not used.
+    /// Looks at the files. Changed files are used once two looks find the same content, because certificate and key are not
+    /// replaced in one step. With `asked`, the present files are used at once. Files with errors are logged and not used.
     pub fn look(&mut self, asked: bool) {
         let files = Files::read(&self.tls.settings);
         let found = digest(&files);

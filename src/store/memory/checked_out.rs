@@ -1,15 +1,17 @@
-//! The states of one check, while a decision is made on them outside the shard.
+//! The states that belong to one check, taken out of the shard while a decision is made on them.
 
 use smallvec::SmallVec;
 
 use crate::algorithm::State;
 
-/// States that a decision holds without an allocation. Few plans have more limits.
+/// Most states that a decision holds without an allocation. Few plans have more limits.
 pub(super) const STATES: usize = 4;
 
-/// The states of one check's limits, taken out of the shard while they are decided on.
+/// The states of one check, and where each is stored.
 pub(super) struct CheckedOut {
+    /// One state for each limit, in the order of the limits.
     pub(super) states: SmallVec<[State; STATES]>,
+    /// Where each of `states` is stored.
     pub(super) locations: SmallVec<[StateLocation; STATES]>,
     /// Whether the entry also has records of other limits.
     pub(super) has_other_records: bool,
@@ -32,7 +34,7 @@ impl CheckedOut {
         !self.locations.contains(&StateLocation::New)
     }
 
-    /// Whether a charge would make no state grow.
+    /// Whether a charge would need no more memory for any state.
     pub(super) fn is_steady(&self) -> bool {
         self.states.iter().all(|state| state.growth_bytes() == 0)
     }

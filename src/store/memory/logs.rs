@@ -1,4 +1,5 @@
-//! The logs of a shard, kept apart from the entries because they grow. Each log has an index here.
+//! The logs of a shard: the states of limits of `sliding_log` and `sliding_window`. They grow, so they are kept apart from the
+//! entries, which hold the index of each of their logs.
 
 use crate::algorithm::Runs;
 
@@ -6,14 +7,15 @@ use crate::algorithm::Runs;
 const LOG_OVERHEAD: usize = 2 * 16;
 /// Capacity of a vector after its first growth.
 const PLACES_MIN: usize = 4;
-/// Ends the chain of free places.
+/// In place of the index of a free place: there is none.
 const NONE: u32 = u32::MAX;
 
 /// The logs of one shard.
 pub(super) struct Logs {
     places: Vec<Place>,
-    /// Index of the first free place. Free places form a chain.
+    /// Index of the first free place. Each free place has the index of the next one.
     free: u32,
+    /// Number of logs, including those that are checked out.
     held: usize,
     /// Bytes of all logs, without their places.
     bytes: usize,

@@ -1,5 +1,5 @@
-//! When to examine which entry again: a hierarchical timing wheel (Varghese and Lauck 1987). Its lists are linked through
-//! the entries themselves.
+//! Decides when each entry is examined again: a hierarchical timing wheel (Varghese and Lauck 1987). Its lists are linked
+//! through the entries themselves.
 //!
 //! It takes eight bytes per entry, no allocation, and a constant number of steps to queue an entry and to reach it. A heap
 //! would take 16 bytes per entry in a vector that doubles. Each level has 64 lists. A list of the lowest level holds the
@@ -9,9 +9,9 @@
 
 use super::arena::{Arena, Handle};
 
-/// Bytes of one link. A slot begins with the link to the previous entry, or to the list, followed by that to the next entry.
+/// Bytes of one link. An entry's slot of the arena begins with two: to the previous entry, or to the list, and to the next entry.
 const LINK_BYTES: usize = 4;
-/// Bytes at the start of a slot that belong to the timing wheel.
+/// Bytes at the start of an entry's slot that belong to the timing wheel.
 pub(super) const LINKS_BYTES: usize = 2 * LINK_BYTES;
 
 /// A tick is 2^10 microseconds, about the shortest window. An entry is examined at most one tick late.
@@ -26,16 +26,18 @@ const DUE: usize = LISTS;
 
 /// The link that ends a list. It is not a handle, as those have 31 bits.
 const NONE: u32 = u32::MAX;
-/// Bit of a link to the previous entry. It is set in the first entry of a list; the other bits are the list's index.
+/// Flag in a link to the previous entry. It is set in the first entry of a list, whose other bits are the index of the list.
 const FIRST_OF: u32 = 1 << 31;
 
 /// Holds each entry once, by the time at which to examine it.
 pub(super) struct TimingWheel {
+    /// The first entry of each list, or [`NONE`].
     first: Box<[u32]>,
     /// For each level, one bit per list, set when the list is not empty.
     occupied: [u64; LEVELS],
     /// All lists of earlier ticks are empty. Counted in ticks of `now_us + behind_us`, which never goes back.
     tick: u64,
+    /// The clock at the last call.
     now_us: u64,
     /// Sum of all steps that the clock has made back, in microseconds.
     behind_us: u64,
@@ -111,6 +113,8 @@ impl TimingWheel {
     }
 
     /// Makes the earliest list the list of due entries, if its time has come. Returns whether it did.
+    ///
+    /// `now` is in ticks.
     fn advance(&mut self, arena: &mut Arena, now: u64) -> bool {
         // All lists of a lower level come before the next list of a higher level.
         let Some(level) = self.occupied.iter().position(|lists| *lists != 0) else { return false };

@@ -37,12 +37,13 @@ use crate::store::StoreError;
 pub(super) use redirects::RedirectFollower;
 use slots::{Range, SLOTS};
 
-/// Longest pause between two fetches of the map while one is needed. A failover takes a second or more, and many replicas
-/// fetch.
+/// Longest pause between two fetches of the map while one is needed. A failover takes a second or more. A shorter pause would
+/// not find its end much sooner, and all replicas fetch.
 const LOOK_PAUSE_MAX: Duration = Duration::from_millis(200);
 /// Number of nodes that are asked for the map at once. The first answer counts, since one of them may have just gone silent.
 const ASKED_AT_ONCE: usize = 3;
-/// Most names tried to find one in a node's slots. With a thousand nodes, each has one among this many names.
+/// Most names tried to find one that lies in a node's slots. With a thousand nodes of equal shares, 100,000 names are enough
+/// for each.
 const TRIALS_MAX: u32 = 100_000;
 
 /// The nodes of a Cluster and the task that keeps the map. Dropping it closes the connections to all nodes.
@@ -51,7 +52,7 @@ pub(super) struct Cluster {
     task: AbortHandle,
 }
 
-/// What the task of the map shares with the calls.
+/// State that the task which keeps the map shares with the calls.
 struct ClusterState {
     store_settings: StoreSettings,
     seeds: Vec<Address>,
@@ -130,7 +131,7 @@ impl Cluster {
         answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(super::lost_call()))).collect()
     }
 
-    /// See [`Node::decide_unbatched`].
+    /// Decides one request without the batcher, as [`Node::decide_unbatched`], on the node that has its name.
     pub(super) async fn decide_unbatched(&self, request: ScriptRequest, deadline: Duration) -> Answer {
         let until = monotonic() + deadline;
         let map = self.state.map(deadline).await?;

@@ -1,9 +1,11 @@
 //! A Reset deletes everything that Redis keeps of a subject, including states of past plans and of other replicas' plans.
 //!
-//! The subject's packed state and its logs of common windows have known names. Other logs are listed in the subject's index
-//! (`script/log_index.lua`). The index is read, and then the script deletes everything in one step, if the index is still the
-//! one that was read. While a slot of a Cluster moves, both nodes may refuse a command with several keys. Then each key is
-//! deleted by itself and the index last, so that every remaining log stays listed.
+//! A subject is a key under one `counts_as`. Its packed state and its logs of common windows have names that follow from it
+//! (`name.rs`). Other logs are listed in the subject's index (`script/log_index.lua`). A Reset reads the index. Then a script
+//! deletes everything in one step, if the index has not changed since.
+//!
+//! While a slot of a Cluster moves, both nodes may refuse a command with several keys. Then each key is deleted by itself, and
+//! the index last, so that every remaining log stays listed.
 
 use std::future::Future;
 use std::sync::LazyLock;
@@ -18,7 +20,7 @@ use super::name;
 use super::script::Script;
 use crate::store::{StoreError, Subject};
 
-/// See `script/forget.lua`.
+/// The script that deletes a subject's keys.
 pub(super) static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::of(include_str!("script/forget.lua").to_owned()));
 
 /// Most times that an index is read. It changes when a log of an uncommon window begins, or outlives its listed expiry. That
@@ -35,7 +37,7 @@ pub(super) trait CommandSender: Sync {
 
 /// A Reset of one subject.
 pub(super) struct Reset {
-    /// The subject's name, which all its keys begin with.
+    /// The subject's name, such as `{counts_as:key}`. All names of its keys in Redis begin with it.
     tag: String,
 }
 

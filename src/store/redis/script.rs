@@ -1,4 +1,5 @@
-//! The script's text, put together from files of Lua: one an algorithm, the short way, the general one.
+//! Puts the script's text together from files of Lua: one for each algorithm, some for the short way, one for the general way.
+//! `script/request.lua` describes the two ways.
 
 use std::collections::HashMap;
 
@@ -10,11 +11,12 @@ use crate::plan::COMMON_WINDOWS_MS;
 const CLOCK: &str = include_str!("script/clock.lua");
 const CLOCK_INJECTED: &str = include_str!("script/clock_injected.lua");
 
-/// What every call runs, in the order that Lua needs. Lines [`PLACE`] in it stand for regions of [`PARTS`].
+/// The statements that every call runs, in the order that Lua needs. A line that begins with [`PLACE`] stands for a region of
+/// [`PARTS`].
 const MAIN: [&str; 2] = [include_str!("script/request.lua"), include_str!("script/decide.lua")];
 const WORDS: &str = include_str!("script/words.lua");
-/// Files of regions. Each is Lua by itself, so that editors and checkers understand it; what stands outside of its regions is
-/// there for that alone, and is no part of the script.
+/// Files of regions. Each file is valid Lua, so that editors and checkers can parse it. Lines outside of its regions serve only
+/// that purpose and are no part of the script.
 const PARTS: [&str; 12] = [
     include_str!("script/short/group.lua"),
     include_str!("script/short/names.lua"),
@@ -29,11 +31,11 @@ const PARTS: [&str; 12] = [
     include_str!("script/expiry.lua"),
     include_str!("script/general.lua"),
 ];
-/// Begins the line that a region stands for, whose name follows.
+/// Begins a line that is replaced by a region; the region's name follows.
 const PLACE: &str = "--> ";
-/// Begins the line before a region, whose name follows, and is the line after it.
+/// The line before a region begins with the first, and the region's name follows. The line after it is the second.
 const REGION: (&str, &str) = ("--{ ", "--}");
-/// The region that each algorithm has, an `if` without its `end`: together they are one.
+/// The region that each algorithm's file has: an `if` without its `end`. Together these regions are one chain of `elseif`.
 const CHOICE: &str = "decide";
 
 /// A script and the name that Redis knows it by.
@@ -43,7 +45,7 @@ pub(super) struct Script {
 }
 
 impl Script {
-    /// Of this text.
+    /// The script with this text.
     pub(super) fn of(text: String) -> Self {
         Self { sha: sha1_hash(&text).into(), text: text.into() }
     }
@@ -58,7 +60,7 @@ impl Script {
     }
 }
 
-/// All regions by their names. Those of one name are one, in the order of [`PARTS`].
+/// All regions by their names. Regions of one name are joined, in the order of [`PARTS`].
 fn regions() -> HashMap<&'static str, String> {
     let mut regions = HashMap::from([("common_windows", common_windows())]);
     for part in PARTS {
@@ -79,7 +81,7 @@ fn regions() -> HashMap<&'static str, String> {
     regions
 }
 
-/// Adds a part to a text, with regions where they belong. No region is in itself.
+/// Adds a part to a text, with its [`PLACE`] lines replaced by their regions. No region contains itself.
 fn put_together(text: &mut String, part: &str, regions: &HashMap<&str, String>) {
     for line in part.lines() {
         match line.strip_prefix(PLACE).and_then(|name| regions.get(name)) {
@@ -102,7 +104,7 @@ fn common_windows() -> String {
 mod tests {
     use super::*;
 
-    /// A name that is no region's would stay in the text as a comment.
+    /// A [`PLACE`] line whose name is no region's would stay in the text as a comment.
     #[test]
     fn every_place_has_its_region_and_every_region_its_place() {
         let script = Script::new(false);
@@ -114,7 +116,7 @@ mod tests {
         }
     }
 
-    /// Without them all would be decided as well, and cost several times as much.
+    /// A loop without an algorithm would leave it to the general way, which decides alike and costs several times as much.
     #[test]
     fn the_short_way_has_each_algorithm_in_both_of_its_loops_and_the_general_way_has_it_too() {
         let choice = &regions()[CHOICE];

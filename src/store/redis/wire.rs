@@ -1,4 +1,4 @@
-//! Calls and readings as the packed strings that the script takes and gives; `script/request.lua` gives their layout.
+//! Packs a call into the script's argument, and parses the script's reply. `script/request.lua` describes both layouts.
 
 use std::fmt::Display;
 
@@ -11,19 +11,20 @@ use crate::store::StoreError;
 
 /// Bytes of a number in a reading, and of a limit's numbers.
 const NUMBER: usize = 7;
-/// The top bit of a bucket's first number: the emission interval follows, since it is not the limit's.
+/// The top bit of the first number of a bucket's reading. When it is set, the emission interval follows, because it differs
+/// from the limit's.
 const OTHER_RATE: u64 = 1 << (8 * NUMBER - 1);
 /// Bytes of a cost.
 const COST: usize = 5;
 /// Bytes of a request: plan, mode, cost.
 const REQUEST: usize = 2 + COST;
-/// Bytes of the number that says where plans end.
+/// Bytes of the number that gives the end of the plans in a packed call.
 const PLANS_END: usize = 4;
 
-/// A call as the script's one packed argument.
+/// Packs a call into the script's one argument.
 ///
-/// Errors: a number does not fit its bytes. A call is filled within the bounds of its counts, and plans and costs have theirs,
-/// so this is a defect of this program: the call is not sent, since the script would take it for another one.
+/// Errors: a number does not fit its bytes. Calls, plans and costs are bounded so that every number fits, so the error is a
+/// defect of this program. The call is then not sent, since the script would read other numbers.
 pub(super) fn pack_call<T>(call: &Call<T>) -> Result<Vec<u8>, StoreError> {
     let mut packed = Vec::with_capacity(64 * call.plans.len() + 16 * call.groups.len());
     packed.extend([0; PLANS_END]);
@@ -54,7 +55,8 @@ fn pack_limit(packed: &mut Vec<u8>, limit: &Limit) -> Result<(), StoreError> {
     numbers.into_iter().try_for_each(|number| pack_number::<NUMBER>(packed, number))
 }
 
-/// What a record of this limit begins with: its fingerprint, and of a bucket the rate, as the quota in as few bytes as it takes.
+/// The bytes that a record of this limit begins with: the fingerprint. For a `token_bucket` the quota follows: its length, then
+/// as few bytes as it needs. So a bucket's record is known by its rate, too.
 fn record_prefix(limit: &Limit) -> Result<SmallVec<[u8; 12]>, StoreError> {
     let mut prefix = SmallVec::from_slice(&limit.fingerprint().bytes());
     if let Algorithm::TokenBucket { .. } = limit.algorithm() {
@@ -66,7 +68,7 @@ fn record_prefix(limit: &Limit) -> Result<SmallVec<[u8; 12]>, StoreError> {
     Ok(prefix)
 }
 
-/// A group, and how many in a row look just so: of one plan, they have logs and packed states alike.
+/// Packs one group for `repeats` groups in a row that pack to the same bytes. For `alike` see [`Group::is_alike`].
 fn pack_group<T>(packed: &mut Vec<u8>, group: &Group<T>, alike: bool, repeats: usize) -> Result<(), StoreError> {
     packed.reserve(6 + REQUEST * group.members.len());
     let members = group.members.len();
@@ -80,7 +82,7 @@ fn pack_group<T>(packed: &mut Vec<u8>, group: &Group<T>, alike: bool, repeats: u
     Ok(())
 }
 
-/// A number's lowest `N` bytes, when the others are zero.
+/// Packs the lowest `N` bytes of a number. Errors: another byte is not zero.
 fn pack_number<const N: usize>(packed: &mut Vec<u8>, number: u64) -> Result<(), StoreError> {
     let bytes = number.to_le_bytes();
     let (low, high) = bytes.split_at(N);
@@ -94,7 +96,7 @@ fn byte(count: usize, what: &str) -> Result<u8, StoreError> {
 
 #[cold]
 fn misfit(count: impl Display, what: &str) -> StoreError {
-    StoreError::Refused(format!("{count} {what} are more than a script call can say"))
+    StoreError::Refused(format!("{count} {what} are more than a script call can hold"))
 }
 
 fn code_of(mode: Mode) -> u8 {
@@ -105,7 +107,7 @@ fn code_of(mode: Mode) -> u8 {
     }
 }
 
-/// The answers to a call's requests, group by group; `None` when the reply has another form.
+/// Parses the answers to a call's requests, group by group; `None` when the reply has another form.
 pub(super) fn parse_reply<T>(reply: &[u8], call: &Call<T>) -> Option<Vec<Result<Verdict, StoreError>>> {
     let mut rest = reply;
     let members = call.groups.iter().flat_map(|group| &group.members);
@@ -128,7 +130,7 @@ fn parse_answer(rest: &mut &[u8], plan: &CallPlan, mode: Mode) -> Option<Result<
     Some(Ok(Verdict { fits, readings }))
 }
 
-/// A reading per limit, in the plan's order.
+/// Parses one reading for each limit. The script sends them in its own order of limits; the result is in the plan's order.
 fn parse_readings(rest: &mut &[u8], plan: &CallPlan) -> Option<SmallVec<[Reading; 2]>> {
     let limits = plan.plan.limits();
     if let [alone] = limits {
@@ -162,7 +164,7 @@ fn parse_reading(rest: &mut &[u8], limit: &Limit) -> Option<Reading> {
         }
         Algorithm::SlidingCounter => {
             let (current, previous, elapsed_us) = (number()?, number()?, number()?);
-            // What the derivation of an answer relies on.
+            // The code that computes an answer from the reading relies on both, or would overflow.
             let sound = elapsed_us < limit.window_us() && current.max(previous).checked_mul(limit.window_us()).is_some();
             return sound.then_some(Reading::Counter { current, previous, elapsed_us });
         }

@@ -22,13 +22,13 @@ pub(in crate::store::redis) trait PendingQueue<T: Waiter>: Default {
 
     fn push_batch(&mut self, entries: VecDeque<QueuedRequest<T>>);
 
-    /// Whether there is a call to send. With `small_is_fine` it need not be full.
+    /// Whether there is a call to send. With `small_is_fine`, one request is enough; otherwise the call must be full.
     fn is_ready(&self, small_is_fine: bool) -> bool;
 
     /// Takes out the next call; empty when no request waits. Requests whose waiter is gone are dropped and not charged.
     fn compose(&mut self) -> Call<T>;
 
-    /// Reports that a call has returned.
+    /// Reports that a call has returned, so that requests that had to wait for it may be sent.
     fn returned(&mut self, call: &Call<T>);
 
     /// Takes out the requests whose deadline is not after `now`. They are never sent. Returns their waiters.

@@ -1,15 +1,15 @@
-//! When a call that is not full may be sent while others are in flight.
+//! Decides when a call that is not full may be sent while others are in flight.
 //!
-//! Pure: time is an argument. Where Redis is near, new requests wait for the call in flight and go with the next one, which
-//! makes calls few and full. Where it is far, that wait adds a whole round trip, and callers would run out of time while
-//! Redis is well. So the calls that may be in flight at once are then spread over one round trip.
+//! Pure: time is an argument. Redis is near or far, by the round trip to it. Near: new requests wait for the call in flight and
+//! go with the next one, which makes calls few and full. Far: that wait would add a whole round trip, and requests would miss
+//! their deadlines although Redis is well. So the calls that may be in flight at once are then spread over one round trip.
 
 use std::time::{Duration, Instant};
 
 /// Redis is far from this round trip on. Tokio's timers are too coarse to spread calls over a shorter one.
 const FAR: Duration = Duration::from_millis(2);
-/// With a short deadline, Redis is far from this part of the deadline on. To wait for one shorter round trip and then take
-/// one stays well within the deadline.
+/// With a short deadline, Redis is far from a round trip of one part in this many of the deadline on. A request that waits for
+/// a shorter round trip and then takes one stays well within the deadline.
 const FAR_PART_OF_DEADLINE: u32 = 4;
 /// Number of calls that are spread over a round trip: as many as may be in flight to one server.
 const SPREAD_OVER: u32 = 4;

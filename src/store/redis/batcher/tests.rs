@@ -1,4 +1,4 @@
-//! The batcher with transports that panic or do not answer: every request is answered in time, and the batcher goes on.
+//! The batcher over transports that panic or do not answer. It answers every request in time and goes on.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ impl ScriptTransport for Panics {
     async fn call_script(&self, _command: Vec<Value>, _until: Instant, _names: usize) -> Result<Value, TransportError> {
         // So that more requests come while the call is in flight.
         tokio::task::yield_now().await;
-        assert!(self.calls.fetch_add(1, Ordering::SeqCst) > 0, "as a test wants it");
+        assert!(self.calls.fetch_add(1, Ordering::SeqCst) > 0, "this test makes the first call panic");
         Err(StoreError::Refused(REFUSAL.to_owned()).into())
     }
 }

@@ -19,8 +19,8 @@ use crate::store::redis::reset::CommandSender;
 use crate::store::redis::target::Address;
 use crate::store::redis::{ProbeCall, name};
 
-/// Most calls in flight to one node, each for the keys of one slot. It is the depth of pipelining, and equals a third of a
-/// millisecond of Redis's time.
+/// Most calls in flight to one node, each for the keys of one slot. It bounds how many calls are pipelined. So many calls take
+/// about a third of a millisecond of Redis's time.
 pub(super) const CALLS_MAX: usize = 64;
 /// Most redirections of one call. A node that just took over may redirect it back once or twice.
 const REDIRECTIONS_MAX: usize = 16;

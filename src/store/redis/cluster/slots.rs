@@ -22,7 +22,7 @@ pub(super) struct Range {
 }
 
 /// Asks a node for all ranges. Errors: it does not answer by `until`, or it reports that the Cluster is down. A node that is
-/// cut off from the others reports that, and its map may be old.
+/// cut off from the others reports so, too; its map may be old, so it is not used.
 pub(super) async fn ask(client: &Client, asked: &Address, until: Instant) -> Result<Vec<Range>, Error> {
     let options = options(until)?;
     let query = |what| {

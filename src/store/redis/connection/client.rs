@@ -59,8 +59,9 @@ impl Drop for ConnectionTask {
     }
 }
 
-/// Opens one connection to a server that keeps counters, and waits until it is up. `time_limit` begins when it has a handshake
-/// permit. Dropping the future drops the connection. Errors: [`ErrorKind::Timeout`] when it is not up by then.
+/// Opens one connection to a server that keeps counters, and waits until it is up, for at most `time_limit`. With TLS it first
+/// waits for a handshake permit, for which no time is counted. Dropping the future drops the connection. Errors:
+/// [`ErrorKind::Timeout`] when it is not up in time.
 pub(in crate::store::redis) async fn connect(
     target: &Arc<RedisTarget>,
     peer: &Peer,
@@ -93,7 +94,7 @@ pub(in crate::store::redis) fn check_files(target: &RedisTarget) -> Result<(), S
     target.tls.as_ref().map_or(Ok(()), |tls| tls::connector(tls).map(drop))
 }
 
-/// Reads the files on a blocking thread, and stops waiting for it after `time_limit`.
+/// Makes the settings of a connection on a blocking thread, since it reads files. Stops waiting after `time_limit`.
 async fn read(make: impl FnOnce() -> Result<Config, String> + Send + 'static, time_limit: Duration) -> Result<Config, Error> {
     let made = timeout(time_limit, tokio::task::spawn_blocking(make)).await;
     let made = made
@@ -152,7 +153,7 @@ async fn open(config: Config, peer: &Peer, time_limit: Duration) -> Result<(Clie
     let mut task = ConnectionTask { task: client.connect(), up_by: monotonic() + time_limit };
     let up = async {
         tokio::select! {
-            // May miss a failure that comes very early. A failure also ends the task of the connection.
+            // This may miss a failure that comes very early. Such a failure ends the connection's task; see the next branch.
             up = client.wait_for_connect() => up,
             error = task.ended() => Err(error),
         }

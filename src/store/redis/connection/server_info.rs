@@ -1,7 +1,7 @@
 //! Reads INFO of a server on a new connection. It warns if the server may evict counters, or if it is a different process
 //! than before.
 //!
-//! A different process has lost whatever was not saved or replicated. Decisions do not wait for this, and do not fail by it.
+//! A different process has lost the counters that were not saved or replicated. Decisions neither wait for INFO nor depend on it.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -16,10 +16,11 @@ pub(in crate::store::redis) struct ServerInfo {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
+/// What INFO says of a server.
 struct Seen {
     /// The server's `run_id`, which is new at each start.
     run: String,
-    /// Its eviction policy; `None` when it never evicts or has no memory limit.
+    /// Its eviction policy (`maxmemory-policy`); `None` when it never evicts keys or has no memory limit.
     evicts: Option<String>,
 }
 

@@ -15,7 +15,7 @@ use crate::store::redis::target::Tls;
 /// Largest file in bytes. A bundle of all public root certificates has a fifth of this.
 const FILE_BYTES_MAX: usize = 1 << 20;
 
-/// Builds the connector from the files. Errors: a sentence that names the setting and the remedy.
+/// Builds fred's TLS connector from the files. Errors: a sentence that names the setting and the remedy.
 pub(in crate::store::redis) fn connector(tls: &Tls) -> Result<TlsConnector, String> {
     let builder = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()));
     let builder = builder.with_safe_default_protocol_versions().map_err(|error| format!("TLS cannot be set up: {error}"))?;
@@ -73,7 +73,7 @@ fn garbled(setting: &str, error: &PemError, wanted: &str) -> String {
     unusable(setting, why, wanted)
 }
 
-/// The text does not repeat the contents of the file, which may be a key, nor its path.
+/// The error for a file that cannot be used. It repeats neither the contents of the file, which may be a key, nor its path.
 fn unusable(setting: &str, why: &str, wanted: &str) -> String {
     format!("{setting} cannot be used: {why}; it must be {wanted} that this process may read")
 }

@@ -1,36 +1,37 @@
--- The groups in their order, and the reply. A line `--> name` stands for the region of that name, which script.rs puts there.
+-- Decides the groups in their order and returns the reply. script.rs replaces each line `--> name` by the region of that name.
 
 -- A stamp is a time I7 of which the upper three bits are free, because microseconds since 1970 stay below 2^53 until the year
 -- 2255. They hold a tag, 0 to 7. In Lua a stamp is two numbers: its lower six bytes, and its last.
 local STAMP_TOP = 281474976710656 -- 2^48
--- Of a sliding_log. Times are kept modulo TIMES, 4.4 years: the header's time tells which multiple is meant, whatever the clock has
--- done since. Totals are kept modulo TOTALS: a list never holds more units than the largest quota of a sliding_log, 100,000.
+-- In a sliding_log, times are kept modulo TIMES, 4.4 years. The header's full time tells which multiple is meant, whatever the
+-- clock has done since. Totals are kept modulo TOTALS. A list never holds more units than the largest quota of a sliding_log,
+-- 100,000.
 local TIMES, TOTALS = 140737488355328, 131072 -- 2^47, 2^17
 
--- Of the group whose turn it is: its keys, how many that look like it follow, itself included, where its requests begin and
--- where the next group does.
+-- Of the present group: the indices of its next keys, and how many equal groups in a row are left, this one included. Then
+-- where its requests begin and where the next group does.
 local next_packed, next_log, repeats, first_at, next_at = 1, packed + 1, 0, nil, groups_at
 local n, has_packed, logs, alike
--- How many limits its plan has, if the short way may be tried with them, and whether names.lua may; what a plan that is one log
--- limits; what its first request asks for.
+-- `limits` is the number of the plan's limits if the short way may be tried, and `plain` whether names.lua may be. `log_limit` is
+-- the limit of a plan that is one log. `mode` and `cost` are those of the first request.
 local limits, plain, log_limit, mode, cost
--- The limit whose turn it is: its prefix, as all but the last byte, if there are more, and the last (of a token_bucket, more of
--- the last), its emission interval or the length of its cells, and the format of a bucket's records and one less than their
--- length, among others. All limits, where there are several.
+-- The present limit. The last bytes of its prefix are the number `limit_head`, and those before them, if any, are `prefix`.
+-- `step` is the emission interval, or the length of a cell. `bucket` is the format of a bucket's records, and `least` one less
+-- than their length. `several` is the list of all limits, if there are several.
 local kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket, least
 local several
--- Whether a request that fits is charged, and not only told.
+-- Whether a request that fits is charged. If not, it is only answered.
 local charges
--- Replies of names that look alike, as numbers, which are packed in one go: to how many requests, and numbers in all.
+-- Replies to equal groups, as numbers that are packed together. `answers` counts the requests, `filled` the numbers.
 local numbers, answers, filled = {}, 0, 0
--- The last expiry of a log that was written, and as Redis takes it.
+-- The expiry of the log that was written last, as a number and as the text that Redis takes.
 local log_expires, log_expires_text
 -- Formats of records by how many bytes a count takes, made when they are needed.
 local fixed, counter
 -- Functions that are made when they are needed; see the regions of these names.
 local write, read_element, pack_element, log, general
--- Set where the general way decides a record, by the regions that it shares with the short way: whether it does, and whether the
--- record was changed by a clock that stepped back.
+-- For the regions `decide`, which both ways share: whether the general way runs them, and whether a clock that stepped back
+-- changed the record.
 local in_general, clamped
 
 while groups > 0 or repeats > 0 do
@@ -38,10 +39,10 @@ while groups > 0 or repeats > 0 do
 --> group
   end
 
-  -- The short way. Each algorithm's region `decide` says of one limit, whose record must begin where the one before it ended,
-  -- whether a request fits, what is answered, and where it is charged, the record after it, when that is fresh, and when the one
-  -- before it was. It says neither and nothing is done where the state is another one, and where what it needs is rare: then
-  -- the general way decides.
+  -- The short way. Each algorithm's region `decide` decides a request under one limit. The limit's record must begin where the
+  -- record before it ended. The region sets `fits` and the numbers of the reply; for a charge, it also sets the new record, when
+  -- that is fresh, and when the old record was. It leaves `fits` nil if it finds another state, or a rare case. The general way
+  -- then decides, since nothing was written.
   local problem, denied
   charges = mode == 1
   while plain and repeats > 0 do

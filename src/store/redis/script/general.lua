@@ -1,14 +1,15 @@
--- The general way: decides any group, whatever its state holds. It is made where a call needs it.
+-- The general way: functions that decide any group, whatever its state holds. Lua makes them only in a call that needs them.
+-- request.lua describes the two ways, and the words used here: group, shape, record, stamp.
 
 --{ general
--- Sets general, which decides the group whose turn it is.
+-- Sets `general` to the function that decides the present group.
 general = general or (function()
 --> general_functions
 end)()
 --}
 
 --{ undecided
--- Decides the group whose turn it is the general way, or says to its callers why it cannot be decided.
+-- Decides the present group the general way. If that fails, the reply to each of its requests is the error.
 local last = settled + n
 if not problem then
 --> general
@@ -19,7 +20,7 @@ end
 if problem then
   for _, word in ipairs({ 'READONLY', 'NOREPLICAS' }) do
     if string.find(problem, word, 1, true) then
-      -- Nobody can be charged here, and nobody was: the client must look for the node that may write.
+      -- This node may not write, so no request of the call was charged. The error makes the client look for the node that may.
       return { err = word .. ' this node may not write' }
     end
   end
@@ -35,7 +36,7 @@ end
 --{ limits
 local plans = {}
 
--- The limits of a plan.
+-- Parses the limits of a plan from the request, once in a call.
 local function limits_of(plan)
   local limits, place = plans[plan], plan_at[plan]
   if limits then
@@ -51,7 +52,7 @@ local function limits_of(plan)
     local kind, precision, shape, window, quota, burst
     kind, precision, shape, window, quota, burst, place = unpack('<BBBc0I7I7I7', request, place)
     if kind == BUCKET then
-      -- The rest of the prefix is the rate.
+      -- A bucket's prefix is its shape and its rate; here only the shape is kept.
       shape = sub(shape, 1, byte(shape) >= 248 and 5 or 1)
     end
     limits[index] = {
@@ -63,7 +64,8 @@ local function limits_of(plan)
   return limits
 end
 
--- Names of logs by their window, which stands at their end, and of their index, which is the last if there is one.
+-- Returns the names of a group's logs by their window, with which each name ends. The name of the log index, which has no
+-- window, is found as `index`.
 local function logs_by_window(first, last)
   local logs = {}
   for place = first, last do
@@ -77,6 +79,7 @@ end
 --{ stored
 local common_windows
 
+-- The window of a shape, in microseconds.
 local function window_of(shape)
   local place = floor(byte(shape) / 8)
   if place < 31 then
@@ -92,7 +95,7 @@ local function window_of(shape)
   return code * 1000
 end
 
--- The records of a packed state in their order, and by shape.
+-- Splits a packed state into its records. The result is a list in their order, in which each is also found by its shape.
 local function parse_records(value)
   local records, position = {}, 1
   while position <= #value do
@@ -115,7 +118,7 @@ local function parse_records(value)
   return records
 end
 
--- Shapes have the order of these numbers.
+-- A number for each shape, by which shapes are sorted as by their bytes.
 local function order_of(shape)
   return (unpack('>I6', shape .. '\0\0\0\0\0'))
 end
@@ -124,7 +127,7 @@ local function in_order(a, b)
   return order_of(a.shape) < order_of(b.shape)
 end
 
--- A limit's record from now on, or that nothing is left of it.
+-- Replaces the record of a limit by this text. Without a text, join() leaves the record out.
 local function set_record(records, limit, text)
   local record = records[limit.shape] or records[limit.old_shape]
   if not record then
@@ -139,9 +142,9 @@ end
 --{ evaluate
 local READINGS = { '<I7', '<I7I7', '<I7I7I7' }
 
--- Decides a request by one record of the limit's, or none, with the rules of the short way. Returns whether it fits, the reading,
--- and the record as it is after it, where it is charged, else as it is now, which is not told where charges is nil; and whether
--- a clock that stepped back changed it.
+-- Decides a request under one limit, by the limit's record or by none, with the region `decide` that the short way uses too.
+-- Returns whether the cost fits, the reading, the record, and whether a clock that stepped back changed the record. If `charges`
+-- is true and the cost fits, the record is the one after the charge, else the present one. Callers that pass nil do not use it.
 local function evaluate_record(limit, value, charges, cost)
   local kind, precision, window, quota, burst = limit.kind, limit.precision, limit.window, limit.quota, limit.burst
   local shape, unit, step, in_general = limit.shape, limit.unit, limit.step, true
@@ -165,7 +168,8 @@ local function evaluate_bucket(limit, value, charges, cost)
   return fits, reading, after and shape .. after, clamped
 end
 
--- A limit's state, and what a request would make of it.
+-- Decides a request under one limit. Returns the limit's state (its log, or its reading and its record), and whether the cost
+-- fits.
 local function evaluate(limit, records, logs, charges, cost)
   if limit.kind == LOG then
     limit.log, limit.index = logs[limit.window], limit.is_indexed and logs.index
@@ -184,7 +188,7 @@ local function evaluate(limit, records, logs, charges, cost)
   return { limit = limit, reading = reading, after = after, clamped = clamped }, fits
 end
 
--- The states of all limits, and whether a request fits all of them.
+-- Decides a request under each limit. Returns all states, and whether the cost fits every limit.
 local function evaluate_all(limits, records, logs, charges, cost)
   local states, all_fit, fits = {}, true, nil
   for index, limit in ipairs(limits) do
@@ -208,7 +212,7 @@ end
 --}
 
 --{ changes
--- The state of a name anew, of records that are sorted by their shapes: of a charge without those that are fresh.
+-- Sorts the records by shape and joins them to a packed state; after a charge, without fresh records. Returns it and its expiry.
 local function join(records, charged)
   table.sort(records, in_order)
   local parts, last = {}, 0
@@ -225,7 +229,7 @@ local function join(records, charged)
   return table.concat(parts), last
 end
 
--- Writes the state as its records are now, and returns it; nothing is left of it where all were refunded.
+-- Writes the packed state that these records make, and returns it. If none is left after a refund, deletes the key.
 local function write_records(key, value, records, charged)
   local after, expires = join(records, charged)
   if after == '' then
@@ -240,8 +244,9 @@ local function write_records(key, value, records, charged)
   return after
 end
 
--- Charges every state where all fit, and else saves those that a clock that stepped back changed. The packed state goes first,
--- since only its writing, and that of the index of logs before it, can fail. Returns the packed state after it.
+-- Charges every limit if the cost fits all. Otherwise writes only the states that a clock that stepped back changed. Only two
+-- writes can fail: those of the log index and of the packed state. So they come before any log is charged. Returns the packed
+-- state after it.
 local function charge(key, value, records, states, fits, cost)
   local dirty = false
   for _, state in ipairs(states) do
@@ -266,7 +271,7 @@ local function charge(key, value, records, states, fits, cost)
   return value
 end
 
--- Takes the newest units back from every state that has any.
+-- Gives units back to every limit that has counted some, the newest first. Returns the packed state after it.
 local function refund(key, value, records, states, cost)
   local dirty = false
   for _, state in ipairs(states) do
@@ -294,7 +299,7 @@ end
 --{ general_functions
 local OLD_BUCKET, OTHER_PRECISION, LOG, BUCKET = 2, 5, 6, 7
 
--- The time of a stamp, and its tag.
+-- Splits a stamp into its time and its tag; see decide.lua.
 local function read_time(value, at)
   local low, top = unpack('<I6B', value, at)
   local tag = floor(top / 32)
@@ -305,7 +310,8 @@ end
 local KINDS = {
   [0] = fixed_window, fixed_window, gcra_old, sliding_counter, sliding_window, sliding_window, false, gcra,
 }
--- Of packed states, by kind: the length of a record, when it is fresh, and what a refund leaves of it, all of its payload.
+-- By kind, the functions for records of a packed state: size() is the length of a payload, fresh_at() is when it counts nothing
+-- any more, and refund() is what a refund leaves of it.
 local rules = {}
 
 local function rule_of(kind)
@@ -322,7 +328,7 @@ end
 --> evaluate
 --> changes
 
--- Decides one request; its state after it.
+-- Decides one request. Returns the packed state after it, and the reply.
 local function decide(key, value, logs, plan, mode, cost)
   if mode > 2 then
     error('tollgate: a request has an unknown mode', 0)

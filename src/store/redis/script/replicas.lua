@@ -1,11 +1,11 @@
--- Notes that a replica is alive, or that it goes, and counts those that are alive.
+-- Records that a replica is alive, or that it stops, and counts the replicas that are alive.
 --
--- KEYS[1]: a sorted set of replicas by the time of their last sign of life, in milliseconds.
--- ARGV: the replica; how long it counts from now, in milliseconds, or 0 when it goes; the most replicas that are kept.
+-- KEYS[1]: a sorted set of replicas by the time of their last announcement, in milliseconds.
+-- ARGV: the id of the replica; how long it counts from now, in milliseconds, or 0 when it stops; the most replicas to keep.
 -- Reply: the number of replicas that are alive.
 --
--- Invariants: the set has an expiry, and holds nobody whose lifetime is over. Whoever stands in it with a time to come was
--- noted before the clock stepped back; it is taken out, and is back with its next sign of life.
+-- Invariants: the set has an expiry, and holds no replica whose lifetime is over. A replica with a time in the future was
+-- recorded before the clock stepped back. It is removed, and comes back with its next announcement.
 local lifetime, most = tonumber(ARGV[2]), tonumber(ARGV[3])
 if lifetime == 0 then
   redis.call('ZREM', KEYS[1], ARGV[1])

@@ -1,5 +1,5 @@
--- Decides requests, each over all limits of its plan, all or nothing. Requests for one name stand together, as a group,
--- and are decided one after another in their order; the name's state is read once and, where it can be, written once.
+-- Decides requests, each under all limits of its plan, all or nothing. The requests for one name are a group. They are decided
+-- one after another in their order. The name's state is read once and, where possible, written once.
 --
 -- KEYS     the name of each group's packed state, for groups that have one, in their order; then, group by group, the
 --          names of logs, and after them their index, if one of their windows is not common; see log_index.lua. All
@@ -26,14 +26,14 @@
 -- Invariants: a peek writes nothing; a denial writes only a clamp; a refund of what was not used writes nothing; every key
 -- written gets an expiry, which only collects garbage: what counts is read from the value and the clock.
 --
--- Lua makes every function, and every variable that a function shares, anew in each call, which costs more than to decide. So
+-- In each call Lua makes every function anew, and every variable that a function shares. That costs more than the decision. So
 -- there are two ways to decide:
---   the short way    for charges and peeks of one plan by names whose state is that plan's alone, in the order of its limits. It is
---                    statements in loops (short/*.lua), and no functions are made but those that a call first needs.
---   the general way  for all else: refunds, records of other plans beside the plan's own, several plans, logs beside records, and
---                    whatever a clock that stepped back left (general.lua). It is functions, made where a call first needs them.
--- Each algorithm has its rule in a file of its own, as statements that stand in both (the region `decide`). A token_bucket and a
--- sliding_log have it a second time, for states that are rare and dear. script.rs puts the regions where they belong.
+--   the short way    for charges and peeks by one plan, if the name's state has only that plan's records, in the order of its
+--                    limits. It is statements in loops (short/*.lua). It makes only the functions that a call needs.
+--   the general way  for all other cases: refunds, several plans, records of other plans, logs beside records, and states ahead
+--                    of a clock that stepped back. It is functions (general.lua), made by a call that needs them.
+-- Each algorithm has its rule in a file of its own, as statements that both ways contain (the region `decide`). A token_bucket
+-- and a sliding_log have further code for states that are rare and costly. script.rs puts the regions in their places.
 
 local request, keys = ARGV[1], KEYS
 -- A request that contradicts itself was not made by this version: nothing that it says can be relied on.

@@ -1,4 +1,5 @@
-//! URLs that are accepted, URLs that are refused, and passwords that are never shown.
+//! URLs that are accepted, URLs that are refused, and passwords that are never shown. The password of most URLs is `canary`, so
+//! that a message that repeats it is found.
 
 use super::*;
 

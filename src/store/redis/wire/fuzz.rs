@@ -1,4 +1,4 @@
-//! Whatever Redis, or who stands at its address, replies: it is understood or refused, and what is understood can be told.
+//! Fuzzes the parser of replies. It refuses a reply, or returns verdicts from which an answer can be computed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,14 +40,14 @@ fn fuzz_replies() {
     });
 }
 
-/// Replies of the right form, with any numbers in it: else hardly one of a thousand would be understood.
+/// Replies of the right form with any numbers. Of random bytes, hardly one reply in a thousand has the right form.
 #[test]
 fn fuzz_numbers_of_replies() {
     let (call, plans) = call();
     let mut most = 0;
     bolero::check!().with_type::<([u64; 13], [bool; 3], [u8; 13])>().for_each(|(numbers, fits, bits)| {
         let mut bytes = Vec::new();
-        // Of any size, not only huge.
+        // Numbers of all sizes: random 64 bits alone are nearly always huge.
         let mut numbers = numbers.iter().zip(bits).map(|(number, bits)| number >> (bits % 64));
         for (count, fits) in [1, 5, 7].into_iter().zip(fits) {
             bytes.push(if *fits { b'1' } else { b'0' });

@@ -1,4 +1,4 @@
-//! Whatever a call is filled with: what is packed says it, read by a decoder that knows the layout alone.
+//! Packed calls hold the requests that the call was filled with. The tests read them by a decoder that knows only the layout.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::plan::{Anchor, OnStoreFailure, Plan, Rule};
 use crate::store::redis::SCRIPT_NAMES_MAX;
 use crate::store::redis::batcher::call::{PLANS_MAX, REQUESTS_MAX, SEARCHES_MAX, ScriptRequest};
 
-/// What a packed call says of one name: its logs, whether it has a packed state, and its requests as plan, mode and cost.
+/// One group as read from a packed call: number of logs, whether it has a packed state, and its requests as plan, mode and cost.
 #[derive(Debug, PartialEq, Eq)]
 struct Said {
     logs: usize,
@@ -19,7 +19,7 @@ struct Said {
     requests: Vec<(usize, u8, u64)>,
 }
 
-/// Kind, precision, prefix; window, quota and capacity.
+/// One limit as read from a packed call: kind, precision, prefix; window, quota and capacity.
 type SaidLimit = (u64, u64, Vec<u8>, [u64; 3]);
 
 struct Decoder<'a>(&'a [u8]);
@@ -86,7 +86,8 @@ fn any_request() -> impl Strategy<Value = (prop::sample::Index, u64, u64, Mode)>
     (any::<prop::sample::Index>(), any::<u64>(), 1..crate::plan::QUOTA_MAX, mode)
 }
 
-/// Fills a call with as many as it takes, and holds the packed bytes against it.
+/// Fills a call with as many requests as it takes, packs it, and compares the packed bytes with it. Returns how many
+/// requests it took.
 fn check(plans: &[Arc<Plan>], requests: &[(prop::sample::Index, u64, u64, Mode)], names: u64) -> usize {
     let mut call = Call::new(requests.len());
     for (plan, name, cost, mode) in requests {
@@ -128,7 +129,7 @@ fn check(plans: &[Arc<Plan>], requests: &[(prop::sample::Index, u64, u64, Mode)]
     });
     assert!(said.iter().eq(&meant.collect::<Vec<_>>()));
     let keys: usize = said.iter().map(|group| group.logs + usize::from(group.has_packed)).sum();
-    assert_eq!(call.keys().len(), keys, "every key is somebody's");
+    assert_eq!(call.keys().len(), keys, "every key belongs to a group");
     said.iter().map(|group| group.requests.len()).sum()
 }
 
@@ -163,7 +164,7 @@ fn filled(plans: &[Arc<Plan>], name: impl Fn(usize) -> usize) -> usize {
     call.groups.iter().map(|group| group.members.len()).sum()
 }
 
-/// One more of anything and a count would begin at 0 again.
+/// A call has no room for a further request before one of its counts would exceed the bytes that hold it.
 #[test]
 fn a_call_is_full_before_a_count_has_no_byte() {
     let fixed = Algorithm::FixedWindow { anchor: Anchor::Clock };
@@ -172,7 +173,7 @@ fn a_call_is_full_before_a_count_has_no_byte() {
     let other_logs: Vec<_> = (0..300).map(|index| plan_of(Algorithm::SlidingLog, 1_000 + index)).collect();
     assert_eq!(filled(&other_logs, |_| 0), SEARCHES_MAX);
     let same_log = vec![plan_of(Algorithm::SlidingLog, 1_000); 300];
-    assert_eq!(filled(&same_log, |_| 0), REQUESTS_MAX, "what one finds, the others find again");
+    assert_eq!(filled(&same_log, |_| 0), REQUESTS_MAX, "equal requests share one search");
     let same_plan = vec![plan_of(fixed, 1_000); 300];
     assert_eq!(filled(&same_plan, |_| 0), REQUESTS_MAX);
     assert_eq!(filled(&same_plan, |index| index), SCRIPT_NAMES_MAX);

@@ -1,4 +1,4 @@
--- Reads the head of the next groups, which look alike, and their plan, where the short way may take them.
+-- Reads the head of the next groups, which are equal but for their names, and their plan if the short way may decide them.
 
 --{ group
 n, has_packed, logs, alike, repeats, first_at = unpack('<I2BBBB', request, next_at)

@@ -1,10 +1,10 @@
--- Decides the names that most calls are made of: one request each, under limits whose prefixes are one byte, or of a bucket a
--- few. Where there are several limits, it is a charge that fits.
+-- Decides the most common groups: one request for a name, under limits whose prefix is one number (group.lua). Under several
+-- limits, only a charge that fits is decided here.
 
 while plain and repeats > 0 do
 --{ names
-  -- From where in the state the next record is, and the place of the last number of this reply; its first tells whether it
-  -- fits.
+  -- `from` is where the next record begins in the state. `place` is the index of this reply's last number so far in `numbers`.
+  -- The reply's first number tells whether the cost fits.
   local value, from, place, index = values[next_packed], 1, filled + 1, 1
   local fits, record, fresh_at, before, after, expires, expired
   repeat
@@ -32,7 +32,7 @@ while plain and repeats > 0 do
   if fits and charges and not (value and from <= #value) then
     numbers[filled + 1] = 49
     if fresh_at == before and #record == #value then
-      -- As write() does it: most charges come here.
+      -- Most charges come here, so this does by itself what write() would do.
       local length = try('SETRANGE', keys[next_packed], '0', record)
       if length ~= #record then
         problem = length.err
@@ -61,7 +61,7 @@ while plain and repeats > 0 do
 end
 
 --{ check_type
--- MGET reads a key of another type as if it were not there. A charge finds out when it writes, a peek here.
+-- MGET reads a key of another type as if it were absent. A charge of such a key fails when it writes; a peek fails here.
 local reply = try('GET', keys[next_packed])
 problem = type(reply) == 'table' and reply.err
 --}

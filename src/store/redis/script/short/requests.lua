@@ -1,11 +1,13 @@
--- Decides names that are left: several requests, one after another, of which those that fit are written in one go;
--- other prefixes; and of several limits what is no charge or does not fit, which tells all limits as they stand.
+-- Decides the groups that names.lua leaves, still the short way. These have several requests for a name, longer prefixes, or,
+-- under several limits, a peek or a denial. Requests of one group are decided one after another, and the state is written once.
 
 while limits and undecided and not problem do
 --{ requests
-  -- The state, in Redis and after the requests until now; when it goes, where it was charged, and when the one in Redis does.
+  -- `stored` is the state in Redis. `expires` is when the state after the requests so far expires, nil without a charge;
+  -- `expired` is when the one in Redis does.
   local stored, expires, expired = values[next_packed], nil, nil
-  -- The place of the last number of this reply, and how many of the name's requests are left.
+  -- `value` is the state after the requests so far. `place` is the index of this reply's last number so far in `numbers`. `left`
+  -- is how many of the name's requests are left.
   local value, place, left, request_at, fits = stored, filled, n, first_at, nil
   repeat
     if n > 1 then
@@ -15,7 +17,8 @@ while limits and undecided and not problem do
         break
       end
     end
-    -- From where in the state the next record is, and the place of this reply's first number, which tells whether it fits.
+    -- `from` is where the next record begins in the state. `first` is the index of this reply's first number, which tells
+    -- whether the cost fits.
     local from, first, index, all_fit = 1, place + 1, 1, true
     local record, fresh_at, before, after, goes, went
     place, charges = first, mode == 1 and not denied
@@ -61,7 +64,8 @@ while limits and undecided and not problem do
 end
 
 --{ request
--- One request under all limits of its plan. Where one of several denies, once more from the first, only to tell how they stand.
+-- One request under all limits of its plan. If one of several limits denies a charge, all limits are read once more, without a
+-- charge, for the readings of the reply.
 repeat
   if several then
     kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket, least = table_unpack(several[index])
