@@ -8,7 +8,7 @@
 //! compiler or a library changes changes the echo as well: so ratios are compared. Needs valgrind.
 
 #![allow(clippy::panic, reason = "a benchmark that cannot run ends by saying so")]
-#![allow(clippy::disallowed_methods, reason = "the load client takes latencies, which nobody reads here")]
+#![allow(clippy::disallowed_methods, reason = "the load client measures latencies, which this benchmark does not use")]
 #![allow(unreachable_pub, reason = "a program: pub is what its modules offer each other")]
 
 #[path = "instructions/callgrind.rs"]

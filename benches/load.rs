@@ -1,8 +1,8 @@
 //! The load client of the benchmarks: raw HTTP/2 on one thread, so cheap that it leaves the machine to the servers.
 //!
-//! [`caller`] speaks gRPC over bytes in and bytes out and knows no socket. Here is what drives it in a closed loop (each
-//! answer is followed by the next request) over anything that reads and writes; [`paced`] drives it in an open loop.
-//! Latency is of one call: a unary call, a whole batch, or one message of a stream.
+//! [`caller`] speaks gRPC over bytes in and bytes out and knows no socket. This module drives it in a closed loop, in which each
+//! answer is followed by the next request, over any stream of bytes. [`paced`] drives it in an open loop. A latency is that of
+//! one call: a unary call, a whole batch, or one message of a stream.
 
 #![allow(dead_code, reason = "each benchmark uses its part of the client")]
 
@@ -27,21 +27,21 @@ pub use tally::{Expect, Tally};
 
 /// Bytes of one read: the answers to several batches.
 const READ_BYTES: usize = 64 << 10;
-/// Longest that calls under way may take to be answered once no more are made; beyond, they are lost.
+/// Longest time from the last call to the last answer. Calls that are not answered by then are lost.
 const DRAIN_WITHIN: Duration = Duration::from_secs(10);
 
 /// Which RPC is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// `ShouldAllow`, an HTTP/2 stream a call.
+    /// `ShouldAllow`, with an HTTP/2 stream for each call.
     Unary,
     /// `ShouldAllowBatch` of so many requests.
     Batch(usize),
-    /// `ShouldAllowStream`: one stream a connection, open for the whole run.
+    /// `ShouldAllowStream`, with one stream for each connection, open for the whole run.
     Stream,
 }
 
-/// What is asked, and how much of it at once.
+/// The calls to make, and how many at once.
 #[derive(Debug, Clone)]
 pub struct Load {
     /// `host:port`.
@@ -55,13 +55,13 @@ pub struct Load {
     pub connections: usize,
     /// Calls that a connection has in flight.
     pub in_flight: usize,
-    /// What every answer should be; any other is an error.
+    /// The answer that every call should get; any other counts as an error.
     pub expect: Expect,
     /// Calls that a connection makes at most; `None`: until told to stop.
     pub calls_max: Option<u64>,
 }
 
-/// What the connections of one load share.
+/// State that the connections of one load share.
 pub struct Shared {
     stopping: Cell<bool>,
     tally: RefCell<Tally>,
@@ -72,15 +72,15 @@ impl Shared {
         Rc::new(Self { stopping: Cell::new(false), tally: RefCell::new(Tally::new(expect)) })
     }
 
-    /// What was counted since the last time, and begins anew.
+    /// Returns the counts since it was last called, and starts again at 0.
     pub fn take(&self) -> Tally {
         let fresh = self.tally.borrow().fresh();
         self.tally.replace(fresh)
     }
 }
 
-/// Calls in a closed loop while `steer` runs, then waits for the answers that are missing. Errors: a sentence, when a
-/// connection fails or an answer never comes.
+/// Makes calls in a closed loop while `steer` runs, then waits for the missing answers. Errors: a sentence, when a connection
+/// fails or an answer never comes.
 pub async fn run<T>(load: &Load, steer: impl AsyncFnOnce(&Shared) -> T) -> Result<T, String> {
     let run = async {
         let (shared, mut connections) = start(load).await?;
@@ -134,7 +134,7 @@ fn why(ended: Option<Result<Result<(), String>, tokio::task::JoinError>>) -> Str
     }
 }
 
-/// Calls over one connection until its calls are made, or it is told to stop, and all are answered.
+/// Makes calls over one connection until all are made, or it is told to stop. Returns when all are answered.
 pub async fn drive(io: impl AsyncRead + AsyncWrite + Unpin, mut caller: Caller) -> Result<(), String> {
     let (mut reader, mut writer) = tokio::io::split(io);
     let mut input = vec![0; READ_BYTES];

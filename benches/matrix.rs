@@ -105,7 +105,7 @@ async fn run(options: &Options) -> Result<u64, String> {
     for scenario in scenarios.iter().filter(|scenario| scenario.name().contains(&options.filter)) {
         report.add(harness.measure(scenario).await.map_err(|error| format!("{}: {error}", scenario.name()))?);
     }
-    scenarios::beside(&mut harness);
+    scenarios::print_context(&mut harness);
     if let Some(file) = &options.svg {
         std::fs::write(file, chart(&report.rows)).map_err(|error| format!("{}: {error}", file.display()))?;
     }

@@ -1,4 +1,4 @@
-//! What can be run: which scenarios, in which order, and what is said about them.
+//! The scenarios that each mode of the benchmark runs, in their order.
 
 mod growth;
 mod headline;
@@ -13,7 +13,7 @@ pub use headline::headline;
 pub use paced::paced;
 pub use soak::soak;
 
-/// Keys where many are asked for: more than any cache line, batch or script call holds, and each is asked often.
+/// Number of keys in a scenario with many keys. It is more than a batch or a script call holds, yet each key is asked for often.
 pub const MANY: usize = 10_000;
 /// The usual load: 48 unary calls in flight over 8 connections.
 pub const USUAL: Shape = Shape::new(Kind::Unary, 8, 6);
@@ -48,6 +48,7 @@ const ALGORITHMS: [&str; 8] = [
     "two_limits",
 ];
 
+/// The bare echo in this shape, with which other rows are compared.
 pub fn echo(shape: Shape) -> Scenario {
     Scenario::new(Server::Echo, shape, MANY, "token_bucket")
 }
@@ -90,8 +91,8 @@ pub fn algorithms() -> Vec<Scenario> {
     [echo(USUAL)].into_iter().chain(rows).collect()
 }
 
-/// What is printed beside a table: what Redis itself needs, and what a server takes that does nothing.
-pub fn beside(harness: &mut Harness) {
+/// Prints figures below a table: the cost of Redis alone, and the memory of an idle server.
+pub fn print_context(harness: &mut Harness) {
     let round_trip_us = harness.redis.round_trip_us();
     let (increment_us, per_second) = harness.redis.increment();
     let idle = |harness: &mut Harness, server| harness.start(server).memory().now_kib as f64 / 1024.0;

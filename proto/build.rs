@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use prost::Message;
 use prost_types::FileDescriptorSet;
 
-/// What every caller may know of, and what operators may.
+/// The contract for callers, and the one for operators.
 const PUBLIC: &str = "tollgate/v1/tollgate.proto";
 const ADMIN: &str = "tollgate/v1/admin.proto";
 
@@ -14,7 +14,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
     keep("tollgate.binpb", &protox::compile([PUBLIC], ["proto"])?)?;
     let descriptors = protox::compile([PUBLIC, ADMIN], ["proto"])?;
-    // The messages of one are the other's, too; its services are served elsewhere.
+    // The admin file uses messages of the public one. The public services are not served on the admin listener, so reflection
+    // there must not list them.
     let mut of_admin = descriptors.clone();
     of_admin.file.iter_mut().filter(|file| file.name() != ADMIN).for_each(|file| file.service.clear());
     keep("admin.binpb", &of_admin)?;
@@ -22,6 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// Writes a set of descriptors to the build's output folder.
 fn keep(name: &str, descriptors: &FileDescriptorSet) -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     Ok(std::fs::write(out.join(name), descriptors.encode_to_vec())?)

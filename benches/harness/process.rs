@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The role of this program as the echo server, and the address to serve at.
+/// Environment variable that makes this program the echo server. Its value is the address to listen at.
 pub const ECHO: &str = "TOLLGATE_BENCH_ECHO";
-/// Workers of the echo server.
+/// Environment variable with the number of the echo server's workers.
 pub const WORKERS: &str = "TOLLGATE_BENCH_WORKERS";
 /// Longest that a server may take to listen.
 const START_WITHIN: Duration = Duration::from_secs(10);
@@ -23,7 +23,7 @@ pub struct Process {
 #[derive(Debug, Clone, Copy)]
 pub struct Memory {
     pub now_kib: u64,
-    /// The most that there ever was.
+    /// The highest value since the start.
     pub peak_kib: u64,
 }
 
@@ -37,8 +37,8 @@ impl Process {
         })
     }
 
-    /// A store that is slow because the machine is busy must show as latency, not as answers by policy, so the deadline is
-    /// far away.
+    /// Starts tollgate with a deadline of 5 s. A store that is slow because the machine is busy must show as latency, not as
+    /// answers by policy.
     pub fn tollgate(config: &Path, store: &str, workers: NonZeroUsize) -> Self {
         Self::start(|address| {
             let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
@@ -57,7 +57,7 @@ impl Process {
         })
     }
 
-    /// Starts what `command` says, untouched by this process's own settings, and waits until it listens.
+    /// Starts a command, without settings of tollgate from the environment of this process, and waits until it listens.
     fn start(command: impl Fn(&str) -> Command) -> Self {
         let address = format!("127.0.0.1:{}", free_port());
         let mut command = command(&address);
@@ -91,7 +91,7 @@ impl Process {
     pub fn cpu_us(&self) -> f64 {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("a child has threads in /proc");
         let nanoseconds = |thread: std::io::Result<std::fs::DirEntry>| -> Option<u64> {
-            // A thread may end between the listing and the look.
+            // A thread may end after the folder was listed.
             let text = std::fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
             text.split_whitespace().next()?.parse().ok()
         };
@@ -115,7 +115,7 @@ impl Drop for Process {
     }
 }
 
-/// A port that nobody listens at now.
+/// A port at which no process listens now.
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
     listener.local_addr().expect("a bound socket has an address").port()

@@ -1,4 +1,4 @@
-//! A Redis of the benchmark's own, and the questions that are asked of it beside the server under test.
+//! The benchmark's own Redis server, and the figures that the benchmark measures on it without tollgate.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -8,8 +8,9 @@ use std::time::Instant;
 
 use super::process::Process;
 
-/// What a native command costs: INCR, pipelined, which no limiter can beat.
+/// Number of INCR commands whose cost is measured. No limiter can cost Redis less than this native command.
 const INCREMENTS: u64 = 2_000_000;
+/// Number of them that are pipelined.
 const PIPELINED: &str = "32";
 /// Round trips of which the median is taken.
 const PINGS: usize = 2_000;
@@ -47,7 +48,7 @@ impl Redis {
         statistics.lines().filter_map(calls).sum()
     }
 
-    /// The median of a PING's round trip, in microseconds: what any decision through Redis takes at least.
+    /// The median of a PING's round trip, in microseconds. No decision through Redis is faster.
     pub fn round_trip_us(&mut self) -> f64 {
         let mut times: Vec<f64> = (0..PINGS)
             .map(|_| {

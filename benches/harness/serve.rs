@@ -1,4 +1,4 @@
-//! How the echo is served: as tollgate serves itself, so that the difference is tollgate's work and nothing else.
+//! Serves the echo with the server that tollgate uses, so that the difference in cost is that of the decisions alone.
 
 use std::num::NonZeroUsize;
 

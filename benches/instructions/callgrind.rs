@@ -1,27 +1,29 @@
-//! Counts the instructions of a case: this program again, under callgrind.
+//! Counts the instructions and the allocations of a case. It runs this program again as a child process, under callgrind.
 
 use std::collections::HashSet;
 use std::process::{Command, Stdio};
 
 use crate::cases::{CASES, CONNECTIONS, Case};
 
-/// What a child of this program is to run: a case's name and a number of calls.
+/// Environment variable that tells a child process what to run: the name of a case and a number of calls.
 const TASK: &str = "TOLLGATE_BENCH_TASK";
 
-/// The task that this process was given; `None` when it is the one that gives them.
+/// The task of a child process; `None` in the parent.
 pub fn task() -> Option<(&'static Case, u64)> {
     let task = std::env::var(TASK).ok()?;
     let (name, calls) = task.split_once(' ')?;
     Some((CASES.iter().find(|case| case.name == name)?, calls.parse().ok()?))
 }
 
-/// What a decision takes once everything has settled.
+/// The cost of one decision, without the cost of the start.
 pub struct Cost {
     pub instructions: f64,
     /// Blocks taken from the allocator, by server and load alike.
     pub allocations: f64,
 }
 
+/// Runs the case twice, the second time with twice as many calls. The difference is the cost of the further decisions alone,
+/// because both runs have the same start.
 pub fn per_decision(case: &Case) -> Result<Cost, String> {
     let (short, long) = (count(case, case.calls)?, count(case, 2 * case.calls)?);
     let decisions = (CONNECTIONS * case.calls * case.decisions_per_call()) as f64;
@@ -56,9 +58,9 @@ fn count(case: &Case, calls: u64) -> Result<Counted, String> {
     Ok(Counted { instructions, allocations: calls_of_the_allocator(&counted) })
 }
 
-/// Calls of those functions of the C library that take a block. In the profile a call is a line that names the function,
-/// `cfn=(12) malloc`, by its number alone from the second time on, and after it `calls=` with how often.
-/// Source: the Callgrind format specification of valgrind's manual.
+/// Counts the calls of the C library's functions that allocate a block. In the profile, a call is a line that names the function,
+/// `cfn=(12) malloc`, and a line `calls=` with the number of calls. From the second time on, the first line has the function's
+/// number only. Source: the Callgrind format specification of valgrind's manual.
 fn calls_of_the_allocator(profile: &str) -> u64 {
     const TAKING: [&str; 5] = ["malloc", "calloc", "realloc", "posix_memalign", "aligned_alloc"];
     let mut taking = HashSet::new();

@@ -1,8 +1,7 @@
-//! The cases: connections in memory, server and client on one thread, time that steps with each reading.
+//! The cases that are counted. Connections are in memory, server and client share a thread, and the clock steps at each reading.
 //!
-//! Hash tables are seeded at random, those of the store among them, and how full a small one gets to be in one place depends
-//! on its seed. So each case goes over several connections, one after another, each with a store of its own, and what is
-//! counted is the mean over their seeds.
+//! Hash tables are seeded at random, also those of the store, and the cost of a look-up depends on the seed. So each case runs
+//! over several connections, one after another, each with a store of its own. The result is the mean over their seeds.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -28,7 +27,7 @@ use crate::load::{self, Caller, Expect, Kind, Load, Requests, Shared};
 pub struct Case {
     pub name: &'static str,
     kind: Kind,
-    /// The plan to ask by; `None`: of the echo.
+    /// The plan of the requests; `None` for the echo.
     plan: Option<&'static str>,
     in_flight: usize,
     keys: usize,
@@ -37,7 +36,7 @@ pub struct Case {
     pub calls: u64,
 }
 
-/// The echo comes first: the others are measured by it.
+/// The echo comes first: the cost of the others is given as a multiple of it.
 pub const CASES: [Case; 6] = [
     Case { name: "echo", kind: Kind::Unary, plan: None, in_flight: 8, keys: 10, calls: 120 },
     Case { name: "unlimited", kind: Kind::Unary, plan: Some("unlimited"), in_flight: 8, keys: 10, calls: 120 },
@@ -47,18 +46,18 @@ pub const CASES: [Case; 6] = [
     Case { name: "stream", kind: Kind::Stream, plan: Some("token_bucket"), in_flight: 16, keys: 10, calls: 200 },
 ];
 const BATCH: usize = 100;
-/// Of one case.
+/// Connections of one case, one after another.
 pub const CONNECTIONS: u64 = 32;
 /// Bytes that either side may be ahead of the other.
 const PIPE_BYTES: usize = 64 << 10;
-/// Time from one reading to the next, and where it begins. A window of a second then holds a hundred decisions, which are
-/// ten runs of each key where there are ten.
+/// Step of the clock at each reading, and its first reading. A window of a second then holds a hundred decisions. With ten keys,
+/// these are ten runs for each.
 const STEP_US: u64 = 10_000;
 const START_US: u64 = 1_700_000_000_000_000;
 /// Far above what comes in a window, so that none is denied.
 const QUOTA: u64 = 10_000;
-/// Of the bucket: fills more slowly than any key is asked for, so that no key is ever fresh again and dropped by the store,
-/// at a time that would depend on which keys share a shard. Its burst outlasts the run.
+/// Quota of the bucket. It fills more slowly than a key is asked for, so no key becomes fresh and is dropped by the store. The
+/// time of that would depend on which keys share a shard. The burst outlasts the run.
 const SLOW_QUOTA: u64 = 1;
 const WINDOW: Duration = Duration::from_secs(1);
 
@@ -113,7 +112,7 @@ async fn serve(connection: DuplexStream, service: impl RateLimitService) {
     let call = service_fn(move |request| decider.clone().call(request));
     let mut server = Builder::new(TokioExecutor::new());
     server.auto_date_header(false);
-    // The client hangs up when it has its answers, which is an error to some layers and an end to us.
+    // The client closes the connection when it has all answers. Some layers report that as an error.
     let _ = server.serve_connection(TokioIo::new(connection), call).await;
 }
 

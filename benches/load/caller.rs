@@ -193,7 +193,8 @@ impl Calls {
         while let Some(message) = take_message(&mut rest) {
             let answer = pb::ShouldAllowStreamResponse::decode(message).map_err(|error| error.to_string())?;
             let id = u32::try_from(answer.id).unwrap_or(0);
-            let call = self.waiting.remove(&id).ok_or_else(|| format!("nobody asked under the id {}", answer.id))?;
+            let call =
+                self.waiting.remove(&id).ok_or_else(|| format!("an answer has the id {}, which no request had", answer.id))?;
             tally.took(now - call.due);
             tally.result(answer.result.as_ref());
         }

@@ -1,12 +1,13 @@
-//! One HTTP/2 connection, client side, over bytes in and bytes out: settings, windows, pings, and streams as events.
+//! The client side of one HTTP/2 connection. It takes the bytes that were read, gives the bytes to write, and reports what comes
+//! on each stream. It handles settings, windows and pings itself.
 
 use super::frame::{self, Frame};
 
-/// Our receive window, of each stream and of the connection: the most there is, so that no answer ever waits for us.
+/// The client's receive window, of each stream and of the connection. It is the largest allowed, so that no answer waits for it.
 const WINDOW: u32 = (1 << 31) - 1;
 /// Windows begin at this size (RFC 9113, 6.9.2).
 const WINDOW_DEFAULT: u32 = 65_535;
-/// What was received is given back in steps of this size.
+/// After so many received bytes, the client opens its receive windows by as many.
 const REPLENISH: u32 = 1 << 30;
 /// The last stream that a client may open.
 const STREAM_LAST: u32 = (1 << 31) - 1;
@@ -41,7 +42,7 @@ pub(super) struct Connection {
     open_window: i64,
     /// Bytes that the server takes on a fresh stream.
     stream_window: i64,
-    /// Bytes received since they were given back.
+    /// Bytes received since the receive windows were last opened.
     received: u32,
     /// The stream opened by [`Connection::open`]; 0 when there is none.
     open: u32,
@@ -70,7 +71,7 @@ impl Connection {
         }
     }
 
-    /// What is to be written to the server; taken off by the writer.
+    /// The bytes to write to the server. The writer removes those that it wrote.
     pub(super) fn output(&mut self) -> &mut Vec<u8> {
         &mut self.output
     }
@@ -81,7 +82,7 @@ impl Connection {
         self.ready && calls < self.streams_max as usize && bytes <= self.send_window && bytes <= self.stream_window
     }
 
-    /// Opens a stream with this message and ends our side of it; the stream's number.
+    /// Opens a stream, sends this message, and ends the client's side of it. Returns the stream's number.
     pub(super) fn call(&mut self, message: &[u8]) -> Result<u32, String> {
         let stream = self.begin()?;
         frame::write_data(&mut self.output, stream, message, true);
@@ -101,13 +102,14 @@ impl Connection {
         Ok(())
     }
 
+    /// Sends a message on the open stream.
     pub(super) fn push(&mut self, message: &[u8]) {
         frame::write_data(&mut self.output, self.open, message, false);
         self.send_window -= message.len() as i64;
         self.open_window -= message.len() as i64;
     }
 
-    /// Ends our side of the open stream.
+    /// Ends the client's side of the open stream.
     pub(super) fn close(&mut self) {
         frame::write(&mut self.output, frame::DATA, frame::END_STREAM, self.open, &[]);
     }
@@ -146,7 +148,7 @@ impl Connection {
             }
             frame::HEADERS if frame.has(frame::END_STREAM) => on(Event::Ended(frame.stream)),
             frame::RST_STREAM => on(Event::Ended(frame.stream)),
-            frame::SETTINGS if !frame.has(frame::ACK) => self.settle(frame),
+            frame::SETTINGS if !frame.has(frame::ACK) => self.apply_settings(frame),
             frame::PING if !frame.has(frame::ACK) => {
                 frame::write(&mut self.output, frame::PING, frame::ACK, 0, frame.payload);
                 Ok(())
@@ -168,7 +170,8 @@ impl Connection {
         }
     }
 
-    fn settle(&mut self, frame: &Frame<'_>) -> Result<(), String> {
+    /// Applies the server's settings and acknowledges them.
+    fn apply_settings(&mut self, frame: &Frame<'_>) -> Result<(), String> {
         for (setting, value) in frame.settings() {
             match setting {
                 SETTINGS_HEADER_TABLE_SIZE if value < HEADER_TABLE => {
@@ -188,6 +191,7 @@ impl Connection {
         Ok(())
     }
 
+    /// Opens the receive windows by the bytes that were received, once they are [`REPLENISH`].
     fn give_back(&mut self, bytes: u32) {
         self.received += bytes;
         if self.received < REPLENISH {
@@ -196,7 +200,7 @@ impl Connection {
         let bytes = std::mem::take(&mut self.received).to_be_bytes();
         frame::write(&mut self.output, frame::WINDOW_UPDATE, 0, 0, &bytes);
         if self.open != 0 {
-            // With an open stream, all that comes is its.
+            // With an open stream, all data comes on it.
             frame::write(&mut self.output, frame::WINDOW_UPDATE, 0, self.open, &bytes);
         }
     }

@@ -1,8 +1,8 @@
 //! The open loop: calls at a fixed rate, whatever the answers do.
 //!
-//! Latency counts from when a call was due, so a server that stalls pays for every call that should have been made
-//! meanwhile (no coordinated omission). The thread spins on sockets that never block, because timers wake tens of
-//! microseconds late and that would be counted as the server's; so one core belongs to the client.
+//! Latency counts from when a call was due. So a stall of the server shows in every call that should have been made meanwhile
+//! (no coordinated omission). The thread spins on non-blocking sockets and takes one core. Timers would wake it tens of
+//! microseconds late, which would count as the server's latency.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::{Caller, DRAIN_WITHIN, Load, READ_BYTES, Requests, Shared, Tally};
 
-/// Calls at `rate` a second, evenly over the connections; what came between `warm_up` and the end of `measured`.
+/// Makes calls at `rate` a second, evenly over the connections. Returns the counts after `warm_up`, to the end of `measured`.
 /// Errors: a sentence, when a connection fails or an answer never comes.
 pub fn run(load: &Load, rate: u32, warm_up: Duration, measured: Duration) -> Result<Tally, String> {
     let mut client = Client::connect(load)?;
@@ -56,6 +56,7 @@ impl Client {
         Ok(Self { connections, shared, input: vec![0; READ_BYTES] })
     }
 
+    /// Makes a call that is due. Returns whether the server takes it now.
     fn start(&mut self, call: u32, due: Instant) -> Result<bool, String> {
         let connections = self.connections.len();
         self.connections[call as usize % connections].1.start(due)
@@ -94,7 +95,7 @@ impl Client {
     }
 }
 
-/// What came of an attempt; `None` when the socket is not ready.
+/// The bytes that were read or written; `None` when the socket is not ready.
 fn ready(attempt: std::io::Result<usize>) -> Result<Option<usize>, String> {
     match attempt {
         Ok(bytes) => Ok(Some(bytes)),

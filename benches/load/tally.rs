@@ -1,4 +1,4 @@
-//! What was answered, and how fast.
+//! Counts the answers, the errors and the latencies of a load.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tollgate::grpc::pb::should_allow_result::Result as Answer;
 /// Shortest and longest latency told apart, in nanoseconds, and the digits kept of it.
 const LATENCY: (u64, u64, u8) = (1_000, 60_000_000_000, 3);
 
-/// What every answer should be.
+/// The answer that every call should get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expect {
     /// Allowed, by the store or the plan.
@@ -29,10 +29,10 @@ pub struct Tally {
     pub decisions: u64,
     /// Of these, by the deny cache.
     pub by_deny_cache: u64,
-    /// Calls without an answer, answers that cannot be read, refusals within a batch, and decisions that should have been
-    /// another: the wrong outcome, or one by a policy for when the store cannot.
+    /// Calls without an answer, answers that cannot be read, refusals within a batch, and wrong decisions. A decision is wrong by
+    /// its outcome, or because the store's failure policy made it.
     pub errors: u64,
-    /// What was wrong with the first of them.
+    /// Describes the first error.
     pub complaint: Option<String>,
     latency: Histogram<u64>,
 }
@@ -44,7 +44,7 @@ impl Tally {
         Self { expect, decisions: 0, by_deny_cache: 0, errors: 0, complaint: None, latency }
     }
 
-    /// One that has counted nothing.
+    /// A tally that has counted nothing.
     pub(super) fn fresh(&self) -> Self {
         Self::new(self.expect)
     }
@@ -54,16 +54,19 @@ impl Tally {
         self.latency.value_at_quantile(quantile) as f64 / 1e3
     }
 
+    /// Records the latency of a call.
     pub(super) fn took(&mut self, latency: Duration) {
         // A minute is longer than any answer is waited for.
         self.latency.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
     }
 
+    /// Records an error.
     pub(super) fn failed(&mut self, complaint: impl FnOnce() -> String) {
         self.errors += 1;
         self.complaint.get_or_insert_with(complaint);
     }
 
+    /// Records a result of a batch or stream.
     pub(super) fn result(&mut self, result: Option<&pb::ShouldAllowResult>) {
         match result.and_then(|result| result.result.as_ref()) {
             Some(Answer::Response(response)) => self.response(response),
@@ -72,6 +75,7 @@ impl Tally {
         }
     }
 
+    /// Records a decision, and an error if it is not as expected.
     pub(super) fn response(&mut self, response: &pb::ShouldAllowResponse) {
         self.decisions += 1;
         let outcome_fits = match self.expect {

@@ -1,4 +1,4 @@
-//! The chart: a bar of CPU per decision a row, the server's part and Redis's, as SVG text.
+//! Draws the chart as SVG text: for each row a bar of CPU time per decision, split into the server's part and Redis's.
 
 use std::fmt::Write as _;
 
@@ -9,11 +9,14 @@ const WIDTH: f64 = 960.0;
 const LEFT: f64 = 400.0;
 /// Room for the figure behind the longest bar.
 const RIGHT: f64 = 120.0;
+/// Room for the title and the legend.
 const TOP: f64 = 56.0;
+/// Distance from one row to the next.
 const LINE: f64 = 24.0;
+/// Height of a bar.
 const BAR: f64 = 14.0;
 
-/// Colours that hold against a white and a black page; text takes the page's own scheme.
+/// The colours of bars can be seen on a white and on a black page. The colour of text follows the colour scheme of the page.
 const STYLE: &str = "text { font: 13px system-ui, sans-serif; fill: #1f2328 } .server { fill: #2f81f7 } .redis { fill: #d9534f } \
                      @media (prefers-color-scheme: dark) { text { fill: #e6edf3 } }";
 
@@ -56,6 +59,6 @@ fn rectangle(svg: &mut String, class: &str, x: f64, y: f64, width: f64) {
 }
 
 fn text(svg: &mut String, x: f64, y: f64, anchor: &str, content: &str) {
-    // Names of rows hold nothing that XML would read.
+    // Names of rows have no characters with a meaning in XML.
     let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{content}</text>");
 }

@@ -1,12 +1,12 @@
-//! The figures to quote: alternating runs, so that what the machine does meanwhile falls on all alike; medians of them.
+//! The figures to quote: medians of alternating runs, so that other work of the machine affects all scenarios alike.
 
-use super::{MANY, USUAL, beside, echo};
+use super::{MANY, USUAL, echo, print_context};
 use crate::harness::{Harness, Row, Scenario, Server};
 use crate::report::{Report, median};
 
 const ROUNDS: usize = 5;
 
-/// Runs the rounds; how many errors there were.
+/// Runs the rounds. Returns the number of errors.
 pub async fn headline(harness: &mut Harness) -> Result<u64, String> {
     let scenarios = [
         echo(USUAL),
@@ -15,7 +15,7 @@ pub async fn headline(harness: &mut Harness) -> Result<u64, String> {
         Scenario::new(Server::Redis, USUAL, 1, "denied"),
     ];
     let mut report = Report::default();
-    // Of each round the cost of its scenarios as multiples of its own echo.
+    // For each scenario, its cost in each round as a multiple of that round's echo.
     let mut ratios: Vec<Vec<f64>> = vec![Vec::new(); scenarios.len()];
     for _ in 0..ROUNDS {
         for (scenario, ratios) in scenarios.iter().zip(&mut ratios) {
@@ -44,6 +44,6 @@ pub async fn headline(harness: &mut Harness) -> Result<u64, String> {
             of(|row| row.latency_us[2]),
         );
     }
-    beside(harness);
+    print_context(harness);
     Ok(report.errors())
 }

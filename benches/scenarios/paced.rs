@@ -1,4 +1,4 @@
-//! Latency at fixed rates, far below what the server can take: what a caller waits who shares it with few others.
+//! Latency at fixed rates, far below the most that the server can take: how long a caller waits if the server is not busy.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::load;
 
 const RATES: [u32; 3] = [1_000, 5_000, 10_000];
 
-/// Runs every rate on an echo and on both stores; how many errors there were.
+/// Runs every rate on an echo and on both stores. Returns the number of errors.
 pub async fn paced(harness: &mut Harness) -> Result<u64, String> {
     println!("Redis, round trip of a PING: {:.0} us at p50.\n", harness.redis.round_trip_us());
     println!("| what | calls a second | answered | p50 us | p99 us | p99.9 us | errors |\n|---|---:|---:|---:|---:|---:|---:|");

@@ -6,14 +6,16 @@ use super::{MANY, USUAL};
 use crate::harness::{Harness, Process, Scenario, Server, thousands};
 use crate::load::{self, Shared};
 
+/// Time between two rows of the table.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// Connections, caches and the allocator have taken what they keep by then.
+/// By then, connections, caches and the allocator have taken the memory that they keep.
 const SETTLED_AFTER: Duration = Duration::from_secs(60);
-/// What an allocator's pages and a kernel's accounting move by without any leak, in KiB; a leak of one byte a decision is
-/// thirty times as much within ten minutes.
+/// Growth that needs no leak, in KiB: the allocator's pages and the kernel's accounting vary by less. A leak of one byte per
+/// decision is thirty times as much within ten minutes.
 const GROWTH_MAX_KIB: u64 = 1024;
 
-/// Runs; how many errors there were. Errors: memory grew, or an answer was wrong or missing.
+/// Runs the load for so many minutes. Returns 0, the number of errors, because the first error ends the run. Errors: memory grew,
+/// or an answer was wrong or missing.
 pub async fn soak(harness: &mut Harness, minutes: u64) -> Result<u64, String> {
     let scenario = Scenario::new(Server::Redis, USUAL, MANY, "token_bucket");
     let server = harness.start(scenario.server);

@@ -317,7 +317,7 @@ fn a_file_that_is_not_a_config_gives_the_reason() {
         (b"plans:\n  a: \xc3", "is not UTF-8: line 2"),
         (b"plans: [", "is not valid YAML"),
         (b"plans: {a: {blocked: true}}\n---\nplans: {}", "begins a second document (---); a config is one (line 2)"),
-        (b"a: 1\na: 2", "a is there twice, the first time at line 1; remove one of them (line 2)"),
+        (b"a: 1\na: 2", "a occurs twice, the first time at line 1; remove one of them (line 2)"),
         (b"- 1", "the config is a list; it must be a table of fields (line 1)"),
         (b"42", "the config is a text; it must be a table of fields (line 1)"),
         (b"hello", "the config is a text; it must be a table of fields (line 1)"),

@@ -290,7 +290,7 @@ impl<'a> Loader<'a> {
         let Some(Open { kind: Kind::Table(fields, _), .. }) = self.open.last() else { return };
         let Some(first) = fields.get(name).filter(|_| !is_full(&self.duplicates)) else { return };
         let first = first.origin().unwrap_or("before");
-        let message = format!("is there twice, the first time at {first}; remove one of them");
+        let message = format!("occurs twice, the first time at {first}; remove one of them");
         let error = ConfigError { path: join(&self.path(), &shown_key(name)), message, place: Some(place(line)) };
         note(&mut self.duplicates, error);
     }

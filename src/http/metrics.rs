@@ -98,7 +98,7 @@ fn certificate(text: &mut Exposition, status: &tls::Status) {
     text.single(
         "tollgate_tls_last_reload_successful",
         Kind::Gauge,
-        "0 while the files of TLS say something that cannot be served.",
+        "0 while the changed TLS files cannot be used.",
         u8::from(!status.last_refused),
     );
     text.single(
@@ -123,7 +123,7 @@ fn reloads(text: &mut Exposition, reloads: &Reloads) {
     text.single(
         "tollgate_config_last_reload_successful",
         Kind::Gauge,
-        "0 while the config file says something that cannot be enforced.",
+        "0 while the config file has a mistake.",
         u8::from(!reloads.last_refused),
     );
 }

@@ -111,7 +111,7 @@ impl Fields {
 
 fn at_most_one<T>(name: &str, one: Option<T>, other: Option<T>) -> Result<Option<T>, String> {
     match (one, other) {
-        (Some(_), Some(_)) => Err(format!("{name} is there twice")),
+        (Some(_), Some(_)) => Err(format!("{name} is given twice")),
         (one, other) => Ok(one.or(other)),
     }
 }
@@ -207,7 +207,7 @@ mod tests {
         let of = |query, body: &str| Fields::of_query(query)?.merged(Fields::of_json(body.as_bytes())?)?.check();
         let found = of("plan=p&deny_status=403", r#"{"key":"a"}"#).unwrap();
         assert_eq!((found.check.key.as_str(), &*found.check.plan, found.deny_status.as_u16()), ("a", "p", 403));
-        assert_eq!(of("plan=p&key=b", r#"{"key":"a"}"#).unwrap_err(), "key is there twice");
+        assert_eq!(of("plan=p&key=b", r#"{"key":"a"}"#).unwrap_err(), "key is given twice");
     }
 
     #[test]
@@ -241,7 +241,7 @@ mod tests {
             ("key=a&plan=p&peek=yes", "peek is \"yes\"; it must be true or false"),
             ("key=a&plan=p&peek", "peek is \"\""),
             ("key=a&plan=p&costs=5", "there are key, plan, cost, deny_status, peek"),
-            ("key=a&key=b&plan=p", "key is there twice"),
+            ("key=a&key=b&plan=p", "key is given twice"),
         ] {
             let found = of_query(query).unwrap_err();
             assert!(found.contains(sentence), "{query}: {found}");

@@ -1,4 +1,4 @@
-//! Clocks that are set while everything runs: Redis's, by which it is decided, and a replica's, by which nothing is.
+//! Clocks that are set while the server runs. Decisions follow Redis's clock; a replica's clock has no effect.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn plans() -> String {
     format!("deny_cache: {{ entries: 0 }}\nstore: {{ deadline: 10s }}\nplans:\n{}", ALGORITHMS.map(plan).concat())
 }
 
-/// Asks until denied; how often it was granted, and the wait that the denial told.
+/// Asks until a request is denied. Returns how many were allowed, and the wait of the denial.
 async fn take_all(client: &mut Client, key: &str, plan: &str) -> (u64, Duration) {
     let mut granted = 0;
     loop {
@@ -40,32 +40,33 @@ async fn take_all(client: &mut Client, key: &str, plan: &str) -> (u64, Duration)
     }
 }
 
-/// Back, nobody is let in early and nobody waits longer than a window; forward, at most one more quota passes.
+/// A clock that is set back lets no request pass early, and blocks a key for at most one window. A clock that is set forward lets
+/// at most one more quota pass.
 #[tokio::test]
 async fn fault_16_the_clock_of_redis_may_be_set_back_and_forward() {
     let shift = Shift::none();
     let redis = Redis::start_shifted(&shift);
     let server = Server::start(&plans(), &["--store", &redis.url()]);
     let mut client = server.client().await;
-    // By an hour and by a week, so that nothing but the state itself can know.
+    // An hour and a week are far longer than the window, so only the stored state can limit the effect of the step.
     for (set_ms, most) in [(0, QUOTA), (-3_600_000, 0), (-604_800_000, 0), (0, QUOTA), (604_800_000, QUOTA), (-1, 0)] {
         shift.by_ms(set_ms);
         for (plan, _) in ALGORITHMS {
             let (granted, wait) = take_all(&mut client, "k", plan).await;
-            // A week later everything is fresh: the clock does move.
+            // A week later every key is fresh. A full quota then shows that the clock was set.
             let least = if set_ms > 0 { QUOTA } else { 0 };
             assert!(
                 (least..=most).contains(&granted),
                 "{plan}: {granted} granted once the clock was set {set_ms} ms from the true time"
             );
-            // A counter weighs the window before the present one, too.
+            // A counter also counts the window before the present one.
             let longest = if plan == "counter" { 2 * WINDOW } else { WINDOW };
             assert!(wait <= longest, "{plan}: blocked for {wait:?} once the clock was set {set_ms} ms from the true time");
         }
     }
 }
 
-/// Five minutes ahead, five behind, and moving: what replicas think the time is changes nothing.
+/// One replica's clock is five minutes ahead, another's five behind, and all are set again and again.
 #[tokio::test]
 async fn fault_17_replicas_whose_clocks_differ_enforce_one_exact_limit() {
     let redis = Redis::start();
@@ -91,7 +92,7 @@ async fn fault_17_replicas_whose_clocks_differ_enforce_one_exact_limit() {
             }
             shifts[(round % 3) as usize].by_ms([600_000, -600_000, 0][(round % 3) as usize] + round as i64);
         }
-        // An aligned window of Redis may end meanwhile; what replicas think would end many.
+        // One clock-aligned window of Redis's clock may end meanwhile. By the replicas' clocks, many would end.
         assert!(granted == QUOTA || (granted == 2 * QUOTA && matches!(plan, "fixed" | "counter")), "{plan}: {granted}");
     }
 }

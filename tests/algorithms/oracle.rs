@@ -1,8 +1,8 @@
-//! The algorithms against brute force: a model that remembers every charge and counts anew each time.
+//! Compares the algorithms with a model that keeps every charge and counts all of them anew each time.
 //!
-//! Each history has edge times, steps of the clock both ways, costs up to the capacity, and edits of the quota on the
-//! live key, and refunds of up to three times the capacity. After each request the number of units left, the wait and the time to freshness are held against the model,
-//! the wait and the freshness to the microsecond.
+//! Each history has times at the edges of windows, steps of the clock in both directions, costs up to the capacity, edits of the
+//! quota, and refunds of up to three times the capacity. After each request the test compares the remaining units, the wait and
+//! the time until the key is fresh. Both times must be equal to the microsecond.
 
 use proptest::prelude::*;
 use tollgate::algorithm::{State, decide};
@@ -14,15 +14,16 @@ use crate::support::clock::START_US;
 use crate::support::history::{Random, Times};
 use crate::support::plans::{ANCHORED, COUNTER, FIXED, LOG};
 
-/// Everything that was charged and has not been forgotten by a later charge: (time, units).
+/// The state of one key for one limit.
 #[derive(Clone)]
 struct Model {
+    /// Time and units of every charge that may still count.
     charges: Vec<(u64, u64)>,
-    /// For windows: when the one charged last began.
+    /// Start of the window that was charged last, for algorithms with windows.
     start_us: u64,
-    /// For the token bucket: debt and when it was that.
+    /// For a token bucket: the debt in microseconds, and the time at which it was that.
     debt: (u64, u64),
-    /// Of the debt: what a unit of it is.
+    /// For a token bucket: microseconds of debt per unit, at the rate of the last charge.
     unit_us: u64,
 }
 
@@ -45,7 +46,8 @@ impl Model {
         }
     }
 
-    /// Where a counter's window began: windows follow the last one that was charged, and the clock after a pause of two.
+    /// Start of a counter's window at `now_us`. Windows follow on the one that was charged last. Two windows after its start,
+    /// they are aligned to the clock again.
     fn window_of(&self, now_us: u64, window_us: u64) -> u64 {
         let passed = (now_us - self.start_us) / window_us;
         if passed < 2 { self.start_us + passed * window_us } else { now_us - now_us % window_us }
@@ -66,7 +68,7 @@ impl Model {
     fn clamp(&mut self, limit: &Limit, now_us: u64) {
         let ahead_us = self.start_us.saturating_sub(now_us);
         self.start_us -= ahead_us;
-        // A debt above a window is known for what it was; a lesser one is believed up to a window.
+        // If the clock stepped back, a debt above one window is kept as it was. A smaller debt is limited to one window.
         let (debt, at_us) = self.debt;
         if at_us > now_us && debt > limit.window_us() {
             self.debt = (debt, now_us);
@@ -79,7 +81,7 @@ impl Model {
         self.charges.iter_mut().for_each(|charge| charge.0 = if counter { charge.0 - ahead_us } else { charge.0.min(now_us) });
     }
 
-    /// The debt at the limit's own rate, where that is to be.
+    /// Converts the debt to the limit's own rate if `wanted` says so, given the unit at that rate and the debt's present unit.
     fn convert(&mut self, limit: &Limit, now_us: u64, wanted: impl Fn(u64, u64) -> bool) {
         let own_us = limit.window_us().div_ceil(limit.quota());
         let left_us = (self.debt.0 + self.debt.1).saturating_sub(now_us);
@@ -121,7 +123,7 @@ impl Model {
         }
     }
 
-    /// Takes units back, the newest first, of those that count; how many.
+    /// Gives units back, the newest that count first. Returns how many.
     fn refund(&mut self, limit: &Limit, now_us: u64, units: u64) -> u64 {
         if let Algorithm::TokenBucket { .. } = limit.algorithm() {
             let emission_us = self.unit_us;
@@ -143,7 +145,7 @@ impl Model {
             (charge.1, left) = (charge.1 - taken, left - taken);
         }
         if left < units {
-            // Written anew, as by a charge; and when nothing is left, as if nothing had ever been charged.
+            // A refund writes the state as a charge does. If no unit is left, the state is a fresh one.
             self.start_us = if limit.algorithm() == COUNTER { begin_us + window_us } else { self.start_us };
             self.charges.retain(|charge| charge.1 > 0 && charge.0 >= begin_us);
             self.start_us = if self.charges.is_empty() { 0 } else { self.start_us };
@@ -151,7 +153,8 @@ impl Model {
         units - left
     }
 
-    /// Above `precision` instants, those of one cell count as the cell's latest; at first only the newest two are tried.
+    /// With more than `precision` instants, merges those of each cell into the cell's latest. If the newest two share a cell,
+    /// only these two are merged.
     fn merge(&mut self, cell_us: u64, precision: u8) {
         let mut instants: Vec<u64> = self.charges.iter().map(|charge| charge.0).collect();
         instants.dedup();
@@ -170,7 +173,7 @@ impl Model {
     }
 }
 
-/// The first moment from `now_us` on at which `holds`, if the implementation says that it is `wait_us` away.
+/// Asserts that `holds` is true `wait_us` after `now_us`, and was false a microsecond before.
 fn assert_first(now_us: u64, wait_us: u64, what: &str, holds: impl Fn(u64) -> bool) {
     assert!(holds(now_us + wait_us), "{what} {wait_us}: not yet");
     assert!(wait_us == 0 || !holds(now_us + wait_us - 1), "{what} {wait_us}: a microsecond earlier already");
@@ -194,7 +197,7 @@ fn check_request(limit: &Limit, state: &mut State, model: &mut Model, request: (
             model.charge(limit, now_us, cost.units());
         }
     }
-    // A peek reads a state that lies ahead as clamped, but does not write that; its times speak of the clamped one.
+    // A peek reads a state ahead of the clock as clamped, and does not write it. Its times are those of the clamped state.
     let model = &mut model.clone();
     model.clamp(limit, now_us);
     let status = verdict.statuses(limits, cost)[0].clone();
@@ -241,6 +244,7 @@ fn check_history(algorithm: Algorithm, seed: u64) {
     }
 }
 
+/// A limit of this algorithm and window with a random quota and burst, as after an edit of the config.
 fn edited(random: &mut Random, window: std::time::Duration, algorithm: Algorithm) -> Limit {
     // Divisors of a millisecond, so that a token bucket's interval is exact.
     let quota = *random.pick(&[1, 2, 4, 5, 8, 10, 20]);
@@ -274,7 +278,7 @@ equals_brute_force! {
     token_bucket_equals_brute_force: Algorithm::TokenBucket { burst: 1 },
 }
 
-/// What a key that was left alone says from here on.
+/// The remaining units of a key at several later times, if the key is not used.
 fn future(limit: &Limit, state: &State, now_us: u64) -> Vec<u64> {
     let window_us = limit.window_us();
     let at = [0, 1, window_us / 3, window_us / 2, window_us - 1, window_us, window_us + 1, 2 * window_us - 1, 2 * window_us];
@@ -291,8 +295,8 @@ fn take(limit: &Limit, state: &mut State, request: (u64, u64, Mode)) -> bool {
     decide(std::slice::from_ref(limit), std::slice::from_mut(state), now_us, Cost::new(cost).unwrap(), mode).fits
 }
 
-/// A charge that is given back at its instant was never made, as far as anybody can tell later. A merged run keeps the time
-/// that it was merged at, so a unit may leave late, within a cell, and none early.
+/// A charge that is refunded at the same instant leaves no trace in later answers. There is one exception: runs that the charge
+/// merged stay merged. So units may leave late, by up to a cell, and never early.
 fn check_undo(algorithm: Algorithm, seed: u64) {
     let mut random = Random(seed);
     let limit = edited(&mut random, std::time::Duration::from_millis(2), algorithm);
@@ -311,12 +315,12 @@ fn check_undo(algorithm: Algorithm, seed: u64) {
     }
 }
 
-/// In any interval of one window no more passes than the promise and what was given back within it.
+/// In any interval of one window, at most the limit's promise passes, plus the units refunded within the interval.
 fn check_bound(algorithm: Algorithm, seed: u64) {
     let mut random = Random(seed);
     let limit = edited(&mut random, std::time::Duration::from_millis(2), algorithm);
     let (mut state, mut now_us) = (State::fresh(&limit), START_US);
-    // When, units that passed, units that came back.
+    // Time, units that passed, units that were refunded.
     let mut events = Vec::new();
     for _ in 0..150 {
         now_us += random.below(limit.window_us() / 6);
@@ -337,7 +341,7 @@ fn check_bound(algorithm: Algorithm, seed: u64) {
         let (passed, refunded) = within.fold((0, 0), |sum, event| (sum.0 + event.1, sum.1 + event.2));
         let promise = match algorithm {
             Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => limit.quota(),
-            // What a window gives comes back while it lasts.
+            // Beside its burst, a bucket refills by the quota within a window.
             Algorithm::TokenBucket { .. } => limit.capacity() + limit.quota(),
             _ => 2 * limit.quota(),
         };

@@ -1,5 +1,5 @@
-//! Rust and Lua decide alike: the embedded store and Redis, on one injected clock, over random histories with edge times,
-//! steps of the clock, edits of limits, refunds and several limits to a plan. Every reading must be equal, not only the answers.
+//! Rust and Lua decide alike. The tests compare the embedded store with Redis on one injected clock, over random histories. These
+//! have times at edges, steps of the clock, edits of limits, refunds, and several limits to a plan. All readings must be equal.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,43 +14,44 @@ use crate::support::history::{Random, Times};
 use crate::support::plans::{ANCHORED, BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, plan};
 use crate::support::redis::Redis;
 
-/// Decisions compared per algorithm; with the batches' rounding a few more are made.
+/// Least number of decisions compared per algorithm; the last batch may exceed it.
 const DECISIONS: usize = 100_000;
 const BATCH: usize = 32;
 const KEYS: u64 = 6;
 const SEED: u64 = 0x7011_6a7e;
-/// Nothing here is about deadlines.
+/// A deadline that no call here reaches.
 const PATIENCE: StoreDeadline = StoreDeadline(Duration::from_secs(60));
 
-/// Quotas of one to five bytes, which is how Redis keeps counts. A bucket, which keeps a time for each unit, does without the
-/// large ones.
+/// Factors of quotas, so that counts have one to five bytes in Redis. Buckets get none, because a unit of a large quota would
+/// take less than a microsecond.
 const SCALES: [u64; 5] = [1, 1 << 6, 1 << 14, 1 << 22, 1 << 30];
 
-/// A log's largest quota is 100,000: more than half of the totals that it tells apart in Redis.
+/// Factors of a log's quotas, up to the largest, 100,000. That is more than half of 2^17, the modulus of a log's totals in Redis.
 const LOG_SCALES: [u64; 2] = [1, 2_500];
 
-/// What a history is made of.
-struct Course {
+/// The parameters of a random history.
+struct HistoryParameters {
+    /// Algorithm and window, in milliseconds, of each limit.
     shapes: Vec<(Algorithm, u64)>,
     start_us: u64,
     decisions: usize,
     seed: u64,
 }
 
-impl Course {
+impl HistoryParameters {
     fn of(shapes: &[(Algorithm, u64)]) -> Self {
         Self { shapes: shapes.to_vec(), start_us: START_US, decisions: DECISIONS, seed: SEED }
     }
 }
 
-/// Twenty plans of the same shapes and other numbers, so that taking another one is an edit.
+/// Twenty plans with these algorithms and windows, and different quotas. To change from one to another is like an edit of a plan.
 fn plans(random: &mut Random, shapes: &[(Algorithm, u64)]) -> Vec<Arc<Plan>> {
     let edited = |random: &mut Random, (algorithm, window_ms): (Algorithm, u64)| {
         let scale = match algorithm {
             Algorithm::TokenBucket { .. } => 1,
             LOG if shapes.len() == 1 => *random.pick(&LOG_SCALES),
             _ if shapes.len() > 1 => 1,
-            // More would be refused: window and quota are multiplied.
+            // A larger quota would be refused, because its product with the window has a bound.
             COUNTER if window_ms > 100 => *random.pick(&SCALES[..3]),
             _ => *random.pick(&SCALES),
         };
@@ -65,8 +66,8 @@ fn plans(random: &mut Random, shapes: &[(Algorithm, u64)]) -> Vec<Arc<Plan>> {
         let mut limits: Vec<Limit> = shapes.iter().map(|shape| edited(random, *shape)).collect();
         while limits.len() > 1 && random.below(3) > 0 {
             let index = random.below(limits.len() as u64) as usize;
-            // A log that no plan names any more is collected at another moment (there by its expiry), which shows only
-            // when the clock then steps back to before its end.
+            // Each store drops a log that no plan has any more, but at different times: Redis by its expiry. The difference
+            // shows if the clock then steps back. So logs are never left out here.
             if limits[index].algorithm() != LOG {
                 limits.remove(index);
             }
@@ -88,7 +89,7 @@ fn random_ask(random: &mut Random, plan: &Arc<Plan>, refunds: bool) -> Check {
     };
     let (mode, cost) = match random.below(20) {
         0..=1 => (Mode::Peek, cost),
-        // Of what a charge took; at times of more than there can be.
+        // Most refunds are of what a charge took, and some of more than can have been used.
         2..=6 if refunds => (Mode::Refund, cost),
         7 if refunds => (Mode::Refund, *random.pick(&[2 * most, QUOTA_MAX])),
         _ => (Mode::Charge, cost),
@@ -96,10 +97,10 @@ fn random_ask(random: &mut Random, plan: &Arc<Plan>, refunds: bool) -> Check {
     Check { mode, ..ask(plan, &format!("key {}", random.below(KEYS)), cost) }
 }
 
-async fn check(name: &str, course: Course) {
+async fn check(name: &str, parameters: HistoryParameters) {
     let redis = Redis::start();
     let clock = FakeClock::new();
-    let Course { shapes, start_us, decisions: enough, seed } = course;
+    let HistoryParameters { shapes, start_us, decisions: enough, seed } = parameters;
     let shared = store_on(&redis, &clock);
     let embedded = MemoryStore::new(1 << 30, Arc::new(clock.clone()));
     let mut random = Random(seed);
@@ -114,9 +115,9 @@ async fn check(name: &str, course: Course) {
         let now_us = times.next(&mut random);
         clock.set(now_us);
         let count = 1 + random.below(BATCH as u64) as usize;
-        // Mostly of one plan; sometimes of several, which count as one, so that a key is asked for under both.
+        // Mostly requests of one plan. Sometimes of several plans with one `counts_as`, so that they share each key's usage.
         let mixed = random.below(4) == 0;
-        // Requests for one name take another way through the script when a refund is among them.
+        // The script decides the requests for one name by other code when a refund is among them.
         let refunds = random.below(2) == 0;
         let mut asks: Vec<Check> = (0..count)
             .map(|_| {
@@ -124,7 +125,7 @@ async fn check(name: &str, course: Course) {
                 random_ask(&mut random, plan, refunds)
             })
             .collect();
-        // Single requests that look alike but for their keys go to the script as one, which is quick about them.
+        // The script has a faster path for requests that differ only in their keys.
         if random.below(3) == 0 {
             let first = asks[0].clone();
             asks = (0..count).map(|key| Check { key: Key::new(format!("key {key}")).unwrap(), ..first.clone() }).collect();
@@ -150,7 +151,7 @@ macro_rules! decides_alike {
     ($($name:ident: $shapes:expr,)*) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $name() {
-            check(stringify!($name), Course::of(&$shapes)).await;
+            check(stringify!($name), HistoryParameters::of(&$shapes)).await;
         }
     )*};
 }
@@ -189,8 +190,8 @@ decides_alike! {
 
 const DAY_MS: u64 = 24 * 3_600_000;
 
-/// In Redis, a log's times are kept modulo 2^47 microseconds: a history from just before a multiple of that goes to and fro
-/// over it, one with windows of a year comes past several.
+/// Redis keeps a log's times modulo 2^47 microseconds. These histories begin just before a multiple of that and cross it in both
+/// directions. Those with windows of a year cross several multiples.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_log_decides_alike_where_its_times_wrap() {
     let wrap_us = ((START_US >> 47) + 1) << 47;
@@ -198,12 +199,12 @@ async fn a_log_decides_alike_where_its_times_wrap() {
         [(seed, 3, 20, DECISIONS / 20), (seed, DAY_MS, 3, DECISIONS / 20), (seed, 366 * DAY_MS, 0, DECISIONS / 50)]
     }) {
         let start_us = wrap_us - windows * window_ms * 1_000;
-        let course = Course { start_us, decisions, seed, ..Course::of(&[(LOG, window_ms)]) };
-        check("times that wrap", course).await;
+        let parameters = HistoryParameters { start_us, decisions, seed, ..HistoryParameters::of(&[(LOG, window_ms)]) };
+        check("times that wrap", parameters).await;
     }
 }
 
-/// Of emission intervals from a microsecond to a year, so that conversions need all the digits that a script's numbers have not.
+/// The emission intervals go from a microsecond to a year, so their conversions need more digits than a Lua number has.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_stores_decide_alike_after_a_change_of_a_bucket_s_rate() {
     let redis = Redis::start();
@@ -230,7 +231,7 @@ async fn both_stores_decide_alike_after_a_change_of_a_bucket_s_rate() {
     assert!(allowed > 2_000 && allowed < 20_000, "{allowed} allowed");
 }
 
-/// More charges in a window than it holds runs, so that neighbours are merged, and time and again a rest.
+/// A window gets more charges than it keeps runs, so that neighbouring runs are merged. Sometimes a pause of a window follows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_sliding_window_decides_alike() {
     let redis = Redis::start();

@@ -70,7 +70,7 @@ fn plaintext_to_other_hosts_must_be_asked_for() {
     assert!(field(&server.log(), "grpc").contains(",0.0.0.0:"), "{}", server.log());
 }
 
-/// Row 30: whoever chooses keys and plans writes no line of the log, and no colour into a terminal.
+/// Row 30: a caller cannot forge a log line, or colours of a terminal, by its choice of key and plan.
 #[tokio::test]
 async fn fault_30_nothing_that_a_caller_sends_begins_a_line_of_the_log() {
     const FORGED: &str = "k\nINFO forged-canary\x1b[31m\r\n{\"level\":\"forged-canary\"}";

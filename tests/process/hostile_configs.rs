@@ -1,5 +1,5 @@
-//! Nothing that a file, a flag or a variable holds ends a process, and no file that is no file keeps one waiting. The configs
-//! are made up by `support/hostile.rs`.
+//! No content of a config file, a flag or a variable makes a process panic, and a pipe in place of a file keeps none waiting.
+//! `support/hostile.rs` makes the configs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -17,16 +17,16 @@ use crate::support::server::{PATIENCE, Server, decide, tollgate};
 
 /// Seeds of each test, twelve of each kind.
 const SEEDS: u64 = 276;
-/// Address space of a `check`, in KiB: what a text may make it take is bounded, whatever the text. Threads take some of it.
+/// Address space of `tollgate check`, in KiB. No text may make it take more. Threads take a part of this.
 const MEMORY_KIB: u64 = 1 << 20;
 const PLANS: &str = "plans: { p: { limits: [ { quota: 1000000, window: 1d } ] } }\n";
 
-/// The program, with no more memory than that.
+/// A command that runs the program with at most [`MEMORY_KIB`] of address space.
 fn bounded(arguments: &[&str]) -> Command {
     let mut command = Command::new("sh");
     let plain = tollgate();
     let program = plain.get_program().to_owned();
-    // As that one, without settings of this process.
+    // As `tollgate()` does, this removes settings of tollgate in the environment of the test.
     for (name, _) in plain.get_envs() {
         command.env_remove(name);
     }
@@ -34,7 +34,7 @@ fn bounded(arguments: &[&str]) -> Command {
     command
 }
 
-/// Judges one of them: by `check`, or, what is for flags and variables, by a start that cannot listen.
+/// Has the program check a config: by `tollgate check`, or, with flags or variables, by a start at an address that is taken.
 fn judged(hostile: &Hostile, file: &Path, taken: &str) -> Output {
     std::fs::write(file, &hostile.bytes).unwrap();
     let file = file.to_str().unwrap();
@@ -61,7 +61,7 @@ fn hostile_configs_end_no_check_and_each_mistake_says_where_it_is() {
         slowest = slowest.max((started.elapsed(), hostile.kind));
         let (kind, said) = (hostile.kind, String::from_utf8_lossy(&output.stderr).into_owned());
         let begin: String = said.chars().take(2_000).collect();
-        // A signal has no code; 101 is a panic.
+        // A process that a signal ended has no code. One that panicked has 101.
         assert!([Some(0), Some(1), Some(2)].contains(&output.status.code()), "{kind}, seed {seed}: {} {begin}", output.status);
         assert!(!said.contains("panicked") && said.len() < 1 << 20, "{kind}, seed {seed}: {begin}");
         if output.status.success() || said.contains("cannot listen at") {

@@ -1,4 +1,4 @@
-//! The log and who reads it: a reader that stops reading stops nothing, and what is missing afterwards is told.
+//! The log and its reader: a reader that stops reading blocks nothing, and a log line tells how many lines are missing.
 
 use std::io::{BufRead, BufReader, PipeReader};
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ impl Unread {
         command.args(["--set", "listen.http=127.0.0.1:0", "--set", "listen.lame_duck=0s"]).args(flags);
         command.stdout(output.try_clone().unwrap()).stderr(output);
         let server = Guarded(command.spawn().unwrap());
-        // Else the pipe would have a writer for as long as the test has the command.
+        // The command holds the writing end of the pipe. Without this, the pipe would not end with the server.
         drop(command);
         let mut log = BufReader::new(log);
         let mut line = String::new();
@@ -57,7 +57,7 @@ impl Unread {
         Scrape::of(&self.http).value(DROPPED)
     }
 
-    /// Has it log until lines are dropped, since the pipe is full and so is the queue behind it.
+    /// Makes the server log until the pipe and its queue are full and lines are dropped.
     async fn overflow(&self) {
         let (mut client, started) = (self.client().await, Instant::now());
         while self.dropped() == 0.0 {
@@ -68,6 +68,7 @@ impl Unread {
         }
     }
 
+    /// Stops the server. Returns how long that took.
     fn ends(&mut self) -> Duration {
         let started = Instant::now();
         signal(&self.server.0, "TERM");
@@ -94,7 +95,7 @@ async fn an_unread_log_blocks_neither_decisions_nor_http_nor_the_shutdown() {
     }
     took.sort();
     println!("without a reader and without Redis: median {:?}, p99 {:?}, slowest {:?}", took[150], took[297], took[299]);
-    // 30 ms are promised; what is blocked by the log takes for ever.
+    // The promise is 30 ms. A decision that the log blocked would never be answered.
     assert!(took[297] < Duration::from_secs(3), "{took:?}");
     assert_eq!((get(&unread.http, "/healthz").status, get(&unread.http, "/readyz").status), (200, 200));
     let ended = unread.ends();
@@ -116,7 +117,7 @@ async fn a_log_that_is_read_again_tells_how_much_is_missing_and_how_it_ended() {
         lines
     });
     let (before, started) = (unread.dropped(), Instant::now());
-    // Until it is told, which takes a moment: what had piled up comes first.
+    // Goes on until the report is logged, which takes a moment: the waiting lines come first.
     let mut client = unread.client().await;
     while started.elapsed() < Duration::from_secs(1) {
         decide(&mut client, "k", "p").await;

@@ -296,7 +296,7 @@ async fn a_file_that_is_gone_for_a_while_changes_nothing() {
 #[tokio::test]
 async fn sighup_reloads_at_once_also_what_did_not_change() {
     let mut live = Live::start(&plan("p", 5), &[]).await;
-    // Nobody else would: the file is what it was.
+    // Only the signal makes the server do so: the file is unchanged.
     live.server.signal("HUP");
     live.wait_for("success", 1.0);
     assert_eq!(live.reloads("success"), 1.0);

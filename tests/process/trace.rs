@@ -165,7 +165,7 @@ async fn pending_spans_are_sent_at_the_end() {
     collector.wait_for(1).await;
 }
 
-/// A collector that is not there is nobody's trouble: calls are answered, and the end comes in time.
+/// Without a collector, calls are answered all the same, and the server ends in time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_collector_that_is_absent_delays_nothing() {
     let mut server = server(&format!("http://127.0.0.1:{}", free_port()), &[]);

@@ -1,5 +1,5 @@
-//! Redis in trouble: every call is answered, by the plan's policy where nobody can decide, and the store is used again
-//! when it is back. Also what a store's client must survive: lost scripts, foreign values, a stranger at its address.
+//! Faults of Redis: every call is answered, by the plan's policy if Redis cannot decide, and Redis is used again once it is back.
+//! Also lost scripts, values of other programs, and another server at the address of Redis.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -13,9 +13,9 @@ use crate::support::redis::{Redis, free_port};
 use crate::support::server::{Client, Server, decide};
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// Nothing ends in it while a test runs, nor does an eighth of it.
+/// No window of a year ends while a test runs, nor an eighth of one, to which expiries are rounded.
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
-/// Nothing is waited for that long unless it hangs.
+/// Longest wait. Only a call that hangs takes so long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const PLANS: &str = "
@@ -27,15 +27,16 @@ plans:
   log: { limits: [ { name: day, quota: 1000000, window: 1d, algorithm: fixed_window } ] }
 ";
 
+/// The outcome of one request, and its decider.
 async fn by(client: &mut Client, key: &str, plan: &str) -> (Outcome, DecidedBy) {
     let answer = decide(client, key, plan).await;
     (answer.outcome(), answer.decided_by())
 }
 
-/// The promise is a second; this leaves room for a machine that is busy with other tests.
+/// Longest time until the store decides again. The promise is one second; a machine that is busy with other tests takes longer.
 const BACK_WITHIN: Duration = Duration::from_secs(10);
 
-/// Asks until the store decides; how long that took.
+/// Asks until the store decides. Returns how long that took.
 async fn wait_for_the_store(client: &mut Client) -> Duration {
     let started = Instant::now();
     while by(client, "probe", "log").await.1 != DecidedBy::Store {
@@ -152,7 +153,7 @@ async fn a_value_that_is_not_ours_is_an_error_of_its_key_alone() {
     server.wait_for_line("the store refused").await;
 }
 
-/// Whatever of a state was lost, with the rest of one still behind it or not.
+/// A state of one or two records is cut to every length.
 #[tokio::test]
 async fn fault_81_a_state_of_any_length_is_an_error_of_its_key_alone() {
     let redis = Redis::start();
@@ -172,7 +173,7 @@ async fn fault_81_a_state_of_any_length_is_an_error_of_its_key_alone() {
                 let asks =
                     [ask(&plan, &format!("cut {bytes}"), 1), ask(&plan, "whole", 20), ask(&plan, &format!("good {bytes}"), 1)];
                 let answers = store.decide_batch(&asks, StoreDeadline(PATIENCE)).await;
-                // A record fewer is a state of its own.
+                // A cut between two records leaves a valid state with fewer records.
                 let whole_records = (bytes * plan.limits().len()).is_multiple_of(length);
                 assert_eq!(answers[0].is_err(), !whole_records, "{bytes} bytes of {plan:?}: {:?}", answers[0]);
                 assert!(answers[1].as_ref().is_ok_and(|verdict| !verdict.fits), "{bytes} bytes of {plan:?}: {:?}", answers[1]);
@@ -183,14 +184,14 @@ async fn fault_81_a_state_of_any_length_is_an_error_of_its_key_alone() {
     }
 }
 
-/// Most charges write over what stands there, which costs Redis least; where it does not let them, they are not granted.
+/// Most charges overwrite the state with SETRANGE, which costs Redis least. If Redis refuses that command, they are not granted.
 #[tokio::test]
 async fn a_charge_that_redis_does_not_write_is_an_error_of_its_key_alone() {
     let redis = Redis::start();
     let store = RedisStore::connect(&redis.url(), PATIENCE).unwrap();
     assert!(store.connected(PATIENCE).await);
-    // Five at once, each; a unit of the bucket is half a minute, which is little beside an eighth of its window and much
-    // beside this test.
+    // Each lets five pass at once. A unit of the bucket takes half a minute: far less than an eighth of the window, and far more
+    // than this test.
     for (quota, algorithm) in [(5, FIXED), (5, COUNTER), (1_000_000, BUCKET)] {
         let (whole, half) = (limit(quota, YEAR, algorithm), limit(quota, YEAR / 2, algorithm));
         for plan in [plan(vec![whole.clone()]), plan(vec![whole, half])] {
@@ -201,7 +202,7 @@ async fn a_charge_that_redis_does_not_write_is_an_error_of_its_key_alone() {
             }
             assert_eq!(redis.ran("setrange") - before, 3, "{plan:?}");
             redis.cli(&["ACL", "SETUSER", "default", "-setrange"]);
-            // Twice in one call is decided another way than once.
+            // The script decides two requests for one name in a call by other code than one.
             let asks = [ask(&plan, "k", 1), ask(&plan, "new", 1), ask(&plan, "k", 1)];
             for asks in [&asks[..2], &asks] {
                 let answers = store.decide_batch(asks, StoreDeadline(PATIENCE)).await;
@@ -218,7 +219,8 @@ async fn a_charge_that_redis_does_not_write_is_an_error_of_its_key_alone() {
     }
 }
 
-/// More than the store keeps up with is refused as such; no policy for a failing store opens the limit.
+/// Requests beyond what the store can decide in time are refused as overload. They are not answered by `on_store_failure`, which
+/// would let them pass.
 #[tokio::test]
 async fn a_flood_of_batches_on_a_healthy_redis_opens_no_limit() {
     let redis = Redis::start();
@@ -272,7 +274,7 @@ async fn a_web_server_at_redis_s_address_is_survived() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_survived_and_said() {
+async fn a_wrong_password_is_survived_and_never_logged() {
     let redis = Redis::start_with(&["--requirepass", "right"]);
     let url = format!("redis://:wrong-canary@127.0.0.1:{}", redis.port);
     let server = Server::start(PLANS, &["--store", &url]);

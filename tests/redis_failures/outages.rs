@@ -1,5 +1,5 @@
-//! A store that goes and comes back under load, each row of it: no call fails, nobody waits for a store that is known to
-//! be out, and it is used again soon after its return. What needs a network of its own is in `netlab.rs`.
+//! Outages of the store under load. No call fails, no call waits for a store that is known to be out, and the store is used again
+//! soon after its return. Tests that need a network of their own are in `netlab.rs`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -62,7 +62,7 @@ async fn fault_01_redis_killed_under_load_is_used_again_without_its_scripts() {
     let began = Instant::now();
     redis.kill();
     pass(Duration::from_secs(2)).await;
-    // Its return is when it answers; from the start of its process until then, nobody could have been decided for.
+    // Redis is back once it answers. Calls between the start of its process and that moment are left out.
     let early = Instant::now();
     redis.restart();
     let ended = Instant::now();
@@ -71,7 +71,7 @@ async fn fault_01_redis_killed_under_load_is_used_again_without_its_scripts() {
     judge("Redis killed", &answers, began, ended);
 }
 
-/// What connecting itself can meet: nobody listens, and later somebody does.
+/// Failures of the connection attempt: no process listens, and later one does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_absent_at_the_start_slows_no_call_and_is_used_when_it_comes() {
     let mut redis = Redis::start();
@@ -213,8 +213,8 @@ async fn a_store_s_status_tells_its_breaker_and_counts_what_it_owes() {
     assert!(back.probes > well.probes);
 }
 
-/// Redis answers everything in two thirds of its deadline. Whoever waited for the call under way and then for one more would
-/// wait longer than that.
+/// Redis answers every call in two thirds of the deadline. A request that waited for the call in flight, and then for the next
+/// one, would miss the deadline.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_52_a_distant_redis_also_decides_requests_that_come_during_a_call() {
     let redis = Redis::start();
@@ -272,12 +272,12 @@ async fn a_refund_under_way_holds_up_no_decision() {
     }
     println!("the breaker opened after {:?}", started.elapsed());
     redis.signal("CONT");
-    // Its connection is gone, and whether it was carried out nobody knows.
+    // Its connection is gone, and it is not known whether the command was carried out.
     assert!(refund.await.unwrap().is_err());
 }
 
-/// The listener is open before anything is known of Redis. Whoever calls then is answered within the deadline, and does not wait
-/// for the half second that the start line waits for a connection.
+/// The listener is open before the first connection to Redis is tried. A call that comes then is answered within the deadline. It
+/// does not wait for the half second that the start line waits for a connection.
 #[tokio::test]
 async fn a_call_that_comes_while_a_server_starts_without_redis_does_not_wait_for_it() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Replicas that see each other through Redis, and share each quota when it cannot decide: never more than the quota together,
-//! rounded up in each of them, unless the set of replicas changes just then.
+//! Replicas count each other through Redis. When Redis cannot decide, each grants its share of a quota, rounded up. So together
+//! they exceed the quota by less than one unit each, unless the number of replicas changes just then.
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,8 @@ use crate::support::redis::Redis;
 use crate::support::sentinel::Watched;
 use crate::support::server::{PATIENCE, Server, decide};
 
-/// A quota that no number of replicas here divides, in a window that does not end. A call waits long enough for a Redis that
-/// is well, on a machine that is busy.
+/// The quota of the plan. Its window does not end during a test, and its deadline is long enough for a healthy Redis on a busy
+/// machine.
 const QUOTA: u64 = 100;
 const PLANS: &str = "
 listen: { http: '127.0.0.1:0' }
@@ -23,20 +23,21 @@ store: { deadline: 1s }
 plans:
   day: { limits: [ { quota: 100, window: 300d, algorithm: fixed_window } ] }
 ";
-/// The set that replicas stand in.
+/// Name in Redis of the set of replicas.
 const SET: &str = "{:replicas}";
 
 fn start_replicas(count: usize, url: &str) -> Vec<Server> {
     (0..count).map(|_| Server::start(PLANS, &["--store", url])).collect()
 }
 
+/// The number of replicas that this server counts.
 fn seen(server: &Server) -> u64 {
     let seen = Scrape::of(&server.http()).value("tollgate_replicas_seen");
     assert!(seen >= 1.0, "{seen} replicas");
     seen as u64
 }
 
-/// Waits until each of them sees so many.
+/// Waits until each server counts so many replicas.
 async fn all_see(servers: &[Server], count: u64) {
     let started = Instant::now();
     while servers.iter().any(|server| seen(server) != count) {
@@ -46,7 +47,7 @@ async fn all_see(servers: &[Server], count: u64) {
     }
 }
 
-/// Waits until its answers come from there.
+/// Waits until the server's decisions are made `by` this decider.
 async fn decided_by(server: &Server, by: DecidedBy) {
     let (mut client, started) = (server.client().await, Instant::now());
     for probe in 0.. {
@@ -58,7 +59,7 @@ async fn decided_by(server: &Server, by: DecidedBy) {
     }
 }
 
-/// Asks each of them for one key until it denies; how often each granted without the store.
+/// Asks each server for one key until it denies. Returns how many requests each allowed without the store.
 async fn granted_locally(servers: &[Server], key: &str) -> Vec<u64> {
     let mut granted = Vec::new();
     for server in servers {
@@ -93,7 +94,7 @@ async fn fault_60_replicas_that_lose_redis_grant_the_quota_together_and_share_it
         let granted = granted_locally(&replicas, "k").await;
         println!("granted by each of {count} replicas without Redis, of a quota of {QUOTA}: {granted:?}");
         assert_eq!(granted, shares(count));
-        // For as long as Redis is away, and beyond every lifetime.
+        // The number stays as long as Redis is away, also beyond the lifetime of every announcement.
         tokio::time::sleep(REPLICA_LIFETIME + ANNOUNCED_EVERY).await;
         assert_eq!(replicas.iter().map(seen).collect::<Vec<_>>(), vec![count as u64; count]);
         redis.restart();
@@ -104,7 +105,7 @@ async fn fault_60_replicas_that_lose_redis_grant_the_quota_together_and_share_it
     }
 }
 
-/// Redis is well, and so is what replicas tell each other; only decisions come too late.
+/// Redis and the announcements of replicas work. Only the answers to decisions come after the deadline.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_60_answers_that_come_late_are_shared_as_in_an_outage() {
     const COUNT: usize = 2;
@@ -150,12 +151,12 @@ async fn a_replica_that_stops_leaves_at_once_and_one_that_is_killed_within_secon
     killed.child.kill().unwrap();
     killed.wait();
     all_see(&replicas, 2).await;
-    // One that starts again is another one, and the old one does not count any more.
+    // A replica that starts again counts as a new one, and the killed one no longer counts.
     replicas.push(killed.again(&["--store", &redis.url()]));
     all_see(&replicas, 3).await;
 }
 
-/// Each of these makes Redis know nobody for a moment.
+/// Each of three events makes Redis forget all replicas for a moment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_that_forgets_the_replicas_makes_no_share_larger() {
     let mut redis = Redis::start();
@@ -203,16 +204,16 @@ async fn replicas_cost_redis_about_a_command_a_second_each() {
     all_see(&replicas, 3).await;
     let (started, before) = (Instant::now(), redis.ran("zadd"));
     tokio::time::sleep(5 * ANNOUNCED_EVERY).await;
-    let (told, seconds) = (redis.ran("zadd") - before, started.elapsed().as_secs_f64());
-    println!("3 replicas told that they are alive {told} times in {seconds:.1} s");
-    // A few more at the start, and a tenth sooner.
-    assert!(told as f64 <= 3.0 * (seconds * 1.2 + 6.0), "{told} times in {seconds} s");
+    let (announced, seconds) = (redis.ran("zadd") - before, started.elapsed().as_secs_f64());
+    println!("3 replicas announced themselves {announced} times in {seconds:.1} s");
+    // The first announcements come faster, and every pause may be a tenth shorter.
+    assert!(announced as f64 <= 3.0 * (seconds * 1.2 + 6.0), "{announced} times in {seconds} s");
     assert_eq!(redis.cli(&["DBSIZE"]), "1", "nothing but the set: {}", redis.cli(&["KEYS", "*"]));
 }
 
-/// Those of a replica that was gone for longer than its lifetime, and of a clock that stepped back.
+/// An old entry is of a replica whose lifetime is over. An entry in the future was written before the clock stepped back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn entries_that_are_old_or_of_a_time_to_come_are_not_counted() {
+async fn entries_that_are_old_or_in_the_future_are_not_counted() {
     let redis = Redis::start();
     redis.cli(&["ZADD", SET, "1", "old", "9999999999999", "to come"]);
     let replicas = start_replicas(1, &redis.url());

@@ -1,4 +1,4 @@
-//! Several replicas on one Redis, behind nginx as people run them: one exact limit, and nothing lost with a replica.
+//! Several replicas on one Redis, behind nginx. They enforce one exact limit. A killed replica loses only its calls in flight.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,8 +9,8 @@ use crate::support::nginx::Nginx;
 use crate::support::redis::Redis;
 use crate::support::server::{Client, Server, channel_to, request};
 
-/// A thousand a day by every algorithm whose promise is exact. Clock-aligned windows of a year, so that no test runs
-/// across the edge of one.
+/// A quota of 1,000 by every algorithm whose promise is exact. Clock-aligned windows have a year, so that no test crosses the
+/// edge of one.
 const PLANS: &str = "
 store: { deadline: 10s }
 plans:
@@ -51,7 +51,7 @@ impl Deployment {
     }
 }
 
-/// Makes `CALLS` calls, 200 in flight, and counts `done` ones up as they come back.
+/// Makes `CALLS` calls, 200 in flight, and counts answered ones in `done`. Returns the number allowed, and the errors.
 async fn storm(clients: &[Client], key: &str, plan: &str, done: Arc<AtomicU64>) -> (u64, Vec<Status>) {
     let left = Arc::new(AtomicU64::new(CALLS));
     let callers: Vec<_> = (0..IN_FLIGHT)
@@ -103,7 +103,7 @@ async fn fault_19_a_replica_killed_midway_loses_its_calls_in_flight_and_nothing_
             let (clients, done) = (clients.clone(), done.clone());
             tokio::spawn(async move { storm(&clients, "one key", plan, done).await })
         };
-        // Midway of what is allowed, so that what a kill could lose or give twice shows.
+        // The replica is killed before the quota is used up. A unit that the kill lost or granted twice then shows in the total.
         while done.load(Ordering::SeqCst) < 400 {
             tokio::task::yield_now().await;
         }
@@ -119,7 +119,8 @@ async fn fault_19_a_replica_killed_midway_loses_its_calls_in_flight_and_nothing_
     }
 }
 
-/// The race of read-then-increment, as an attack: limitador admits 1,029 to 1,124 of 1,000 to 50 to 200 callers.
+/// A limiter that reads a count and then increments it lets too many pass here. limitador, for one, let 1,029 to 1,124 of a quota
+/// of 1,000 pass to 50 to 200 callers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_at_once_over_three_replicas_on_a_limit_of_five_let_five_pass_a_hundred_times_in_a_row() {
     let deployment = Deployment::start();

@@ -20,7 +20,7 @@ use crate::support::server::{Client, PATIENCE, Server, channel_to, decide, reque
 const PLANS: &str = "plans: { p: { limits: [ { name: day, quota: 1000000000, window: 1d, algorithm: fixed_window } ] } }\n";
 /// What a server that is attacked over one connection may take more: connections and their buffers take some of it.
 const GROWTH_MAX_KB: u64 = 48 << 10;
-/// What the server promises to stay within, whoever comes.
+/// The bound that the server promises, whatever its peers do.
 const RSS_MAX_KB: u64 = 256 << 10;
 /// What an attack that is not stopped waits for.
 const QUIET: Duration = Duration::from_secs(2);
@@ -209,7 +209,7 @@ async fn fault_23_a_flood_of_connections_and_calls_stays_within_256_mib_and_is_r
     let rss = rss_kb(&server);
     println!("{} connections of 256 calls each: {refused} refused, {} MiB, {} before", besiegers.len(), rss >> 10, before >> 10);
     assert!(rss < RSS_MAX_KB, "{rss} KiB");
-    // Their requests are not there, so they give way to whoever asks.
+    // Their requests have not arrived, so any other call may take their permits.
     let mut latecomer = Client::new(channel_to(&server.address).await);
     for client in [&mut early, &mut latecomer] {
         assert!(decide(client, "k", "p").await.allowed);
@@ -232,7 +232,7 @@ async fn fault_23_a_flood_of_connections_and_calls_stays_within_256_mib_and_is_r
     // And when they are gone, all is as before.
     let started = Instant::now();
     while latecomer.should_allow(request("k", "p", None)).await.is_err() {
-        assert!(started.elapsed() < PATIENCE, "seats are not given back");
+        assert!(started.elapsed() < PATIENCE, "permits are not given back");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

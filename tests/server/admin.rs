@@ -1,4 +1,4 @@
-//! The admin service, black box: who may ask for what and where, and that what was done is seen at once.
+//! The admin service from outside: where it is served, who may call it, and that the effect of a call shows at once.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -88,7 +88,7 @@ fn with_token<T>(message: T, authorization: &str) -> Request<T> {
     request
 }
 
-/// Lines of the log with these words, once there are so many.
+/// Waits until the log has `count` lines with these words. Returns them.
 fn said(server: &Server, words: &str, count: usize) -> Vec<String> {
     let started = std::time::Instant::now();
     loop {
@@ -119,7 +119,7 @@ async fn a_reset_is_seen_at_once(flags: &[&str]) {
         assert_eq!(lab.ask("trial", 5).await, (Outcome::Allowed, DecidedBy::Store), "round {round}");
         assert_eq!(lab.ask("trial", 1).await.0, Outcome::Denied);
         assert_eq!(lab.ask("trial", 1).await.0, Outcome::Denied);
-        // By the name of another plan that counts as the same.
+        // By another plan with the same `counts_as`.
         let answer = lab.admin.reset(reset(KEY, "paid")).await.unwrap().into_inner();
         assert!(answer.existed);
     }
@@ -137,7 +137,7 @@ async fn a_reset_is_seen_at_once_in_memory() {
     a_reset_is_seen_at_once(&[]).await;
 }
 
-/// Also where this replica's workers remember that the key is denied.
+/// Also if this replica's workers remember that the key is denied.
 #[tokio::test]
 async fn a_reset_is_seen_at_once_in_redis() {
     let redis = Redis::start();
@@ -145,7 +145,7 @@ async fn a_reset_is_seen_at_once_in_redis() {
     assert!(!redis.cli(&["KEYS", "*"]).contains(KEY), "{}", redis.cli(&["KEYS", "*"]));
 }
 
-/// Also one that this replica never had in its plans, whose window is such that no other limit has it.
+/// Also a log of a limit that this replica never had in its plans, with an uncommon window.
 #[tokio::test]
 async fn a_reset_forgets_logs_that_only_another_replica_has() {
     let redis = Redis::start();
@@ -165,20 +165,20 @@ async fn a_reset_forgets_logs_that_only_another_replica_has() {
     assert_eq!(here.ask("paid", 1).await.0, Outcome::Allowed);
 }
 
-/// In a Cluster too: only while a slot moves is each key deleted by itself.
+/// In a Cluster too, except while a slot moves: then each key is deleted by itself.
 #[tokio::test]
 async fn a_reset_is_one_reading_and_one_call_however_many_logs_there_are() {
     let redis = Redis::start();
     let mut lab = Lab::start(&["--store", &redis.url(), "--set", "store.deadline=10s"]).await;
     lab.ask("several", 1).await;
-    // The script is loaded by the first.
+    // The first reset loads the script.
     lab.admin.reset(reset(KEY, "several")).await.unwrap();
     lab.ask("several", 1).await;
     let sent = || ["get", "del"].map(|command| redis.ran(command));
     let before = sent();
     assert!(lab.admin.reset(reset(KEY, "several")).await.unwrap().into_inner().existed);
     let after = sent();
-    // The index is read, and read again by the script, which deletes it, and all else at once.
+    // Two GET: the store reads the index, and the script reads it again. Two DEL: of the index, and of all other keys.
     assert_eq!([0, 1].map(|place| after[place] - before[place]), [2, 2]);
 }
 
@@ -195,7 +195,7 @@ async fn a_reset_clears_the_deny_cache_of_every_worker_before_it_answers() {
         for client in &mut clients {
             decide(client, KEY, "trial").await;
             let recalled = decide(client, KEY, "trial").await;
-            // A second may have passed on a busy machine.
+            // A denial is remembered for a second, which may have passed on a busy machine.
             assert!(!recalled.allowed && matches!(recalled.decided_by(), DecidedBy::DenyCache | DecidedBy::Store));
         }
         if refunds {
@@ -234,7 +234,7 @@ async fn a_refund_gives_back_and_never_more_than_was_used(flags: &[&str]) {
     assert_eq!(lab.refund("several", 1).await.refunded, 0);
     assert_eq!(lab.ask("several", 4).await.0, Outcome::Allowed);
     assert_eq!(lab.ask("several", 1).await.0, Outcome::Denied);
-    // One unit unless more are named.
+    // The default is one unit.
     let one = lab.admin.refund(refund(KEY, "several", None)).await.unwrap().into_inner();
     assert_eq!(one.refunded, 1);
 }
@@ -273,9 +273,9 @@ async fn an_admin_call_that_cannot_be_done_says_why() {
     assert!(zero.code() == Code::InvalidArgument && zero.message().contains("cost is 0"), "{zero:?}");
 }
 
-/// Whatever the plan says of a store that fails.
+/// `on_store_failure` does not apply to admin calls.
 #[tokio::test]
-async fn a_store_that_fails_is_unavailable_and_nothing_is_pretended() {
+async fn an_admin_call_that_the_store_does_not_answer_is_unavailable() {
     let mut redis = Redis::start();
     let mut lab = Lab::start(&["--store", &redis.url(), "--set", "store.deadline=2s"]).await;
     assert_eq!(lab.ask("trial", 5).await, (Outcome::Allowed, DecidedBy::Store));
@@ -344,7 +344,7 @@ async fn only_the_token_that_the_file_holds_now_is_accepted() {
     for right in [&bearer, &format!("bearer {TOKEN}")] {
         assert!(!admin.reset(with_token(reset(KEY, "trial"), right)).await.unwrap().into_inner().existed);
     }
-    // Another token counts at once, and a file without one lets nobody in.
+    // A new token is accepted at once. Without a token file, no call is accepted.
     std::fs::write(&file, "another-canary-token").unwrap();
     let old = admin.reset(with_token(reset(KEY, "trial"), &bearer)).await.unwrap_err();
     assert_eq!(old.code(), Code::Unauthenticated);
@@ -354,7 +354,7 @@ async fn only_the_token_that_the_file_holds_now_is_accepted() {
     assert_eq!(gone.code(), Code::Unauthenticated);
     said(&server, "cannot be read", 1);
     let log = server.end_and_log();
-    // Each is counted, and a line speaks of many: they were made within seconds.
+    // The calls were made within seconds, so one log line reports many of them.
     let lines = log.lines().filter(|line| line.contains("UNAUTHENTICATED")).count();
     assert!((1..10).contains(&lines), "{lines} lines of 27 calls: {log}");
     assert!(!log.contains("canary-token"), "a token was logged");
@@ -420,7 +420,7 @@ async fn a_reload_applies_the_file_or_reports_its_errors() {
     let edited = PLANS.replace("quota: 50,", "quota: 60,").replace("  banned: { blocked: true }", "  new: { blocked: true }");
     std::fs::write(lab.path("config.yaml"), format!("{edited}workers: 7\nstore: {{ expected_replicas: 3 }}\n")).unwrap();
     let answer = lab.admin.reload_config(reload()).await.unwrap().into_inner();
-    // The file may have been found changed by itself, a moment before.
+    // The server may have reloaded the changed file by itself a moment before.
     let changes = (answer.added, answer.removed, answer.edited);
     assert!(changes == (1, 1, 1) || changes == (0, 0, 0), "{changes:?}");
     assert_eq!(answer.restart_needed, ["store.expected_replicas", "workers"]);
@@ -465,7 +465,7 @@ async fn without_a_file_there_is_nothing_to_reload() {
 async fn the_admin_listener_bounds_its_connections_and_ends_with_the_server() {
     let lab = Lab::start(&[]).await;
     let Lab { server, admin, folder, .. } = lab;
-    // One is the lab's own.
+    // One more connection is open: that of `admin`.
     let open: Vec<_> =
         (0..63).map(|_| std::os::unix::net::UnixStream::connect(folder.path().join("admin.sock")).unwrap()).collect();
     let more = std::os::unix::net::UnixStream::connect(folder.path().join("admin.sock")).unwrap();

@@ -1,4 +1,4 @@
-//! How a server ends: told so first, with every call answered, and in time, whoever holds on to it.
+//! How a server ends: it tells its clients first, answers every call, and ends in time even if a peer does not let go.
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ async fn fault_18_health_says_so_first_and_everything_is_served_meanwhile() {
     let status = health.check(deciding()).await.unwrap().into_inner().status();
     assert!(!server.log().contains("stopping: no new calls"), "nothing was shown: this machine is too slow");
     assert_eq!(status, ServingStatus::NotServing);
-    // Whoever watches is not left waiting, and so does not keep the server waiting.
+    // A client that watches the health gets an end of its stream, so it does not delay the end of the server.
     assert!(next(&mut watched).await.is_none());
     println!("lame for {:?}", told.elapsed());
     let ((status, log), _) = tokio::task::spawn_blocking(move || server.wait_and_log()).await.unwrap();

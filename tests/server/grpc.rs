@@ -414,7 +414,7 @@ async fn calls_over_a_unix_socket_are_answered_with_any_authority() {
     let grpc = ("content-type", "application/grpc");
     let answered = tokio::task::spawn_blocking(move || {
         let mut raw = Raw::connect_unix(&path);
-        // What gRPC's core (Python, Ruby, C++, PHP), Java, Go and others say, and what nobody should.
+        // The values that gRPC's core (Python, Ruby, C++, PHP), Java, Go and others send, and wrong ones.
         let authorities = ["tmp%2Fx.sock", "%2Ftmp%2Fx.sock", "/tmp/x.sock", "localhost", "a:b:c", "[", "@", "\u{7f}", "x"];
         let literal = authorities.map(|authority| frames::headers_with(frames::SHOULD_ALLOW, &[(":authority", authority), grpc]));
         // By its place in the table, and remembered; then what was remembered.

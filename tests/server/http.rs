@@ -1,4 +1,4 @@
-//! The HTTP side from outside: the check endpoint, health, and metrics that count exactly and tell nothing of anybody.
+//! The HTTP side from outside: the check endpoint, health, and metrics, which count exactly and contain no key.
 
 use std::collections::BTreeMap;
 use std::net::{TcpListener, TcpStream};
@@ -42,7 +42,7 @@ fn check(http: &str, query: &str) -> Reply {
 #[tokio::test]
 async fn decisions_are_counted_exactly_by_plan_outcome_and_decider() {
     let (server, http) = serve(&["--set", "workers=2"]);
-    // One connection on each worker, and HTTP's own.
+    // One connection on each of the two workers.
     let mut clients = [server.client().await, server.client().await];
     for turn in 0..10 {
         decide(&mut clients[turn % 2], "alice@example.com", "two").await;
@@ -116,7 +116,7 @@ async fn metrics_count_calls_to_redis_and_never_show_its_password() {
     let url = format!("redis://:canary-password@127.0.0.1:{}/0", redis.port);
     let (server, http) = serve(&["--store", &url, "--set", "workers=1", "--set", "store.deadline=5s"]);
     let mut client = server.client().await;
-    // HTTP has a connection of its own, and the count is one.
+    // HTTP has its own connection to Redis, and counts the same units.
     assert!(decide(&mut client, "k", "two").await.allowed);
     assert_eq!(check(&http, "key=k&plan=two").status, 200);
     for _ in 0..3 {
@@ -125,13 +125,13 @@ async fn metrics_count_calls_to_redis_and_never_show_its_password() {
     let scrape = Scrape::of(&http);
     let found = scrape.decisions();
     assert_eq!((found["two allowed store"], found["two denied store"] + found["two denied deny_cache"]), (2.0, 3.0), "{found:?}");
-    // At least, in case this took longer than a denial is remembered for.
+    // One hit at least: on a busy machine, the remembered denial may have expired before the others.
     let hits = scrape.value("tollgate_deny_cache_hits_total");
     assert!(hits >= 1.0, "{found:?}");
     assert_eq!(scrape.value("tollgate_deny_cache_entries"), 1.0);
     assert_eq!(scrape.value("tollgate_store_duration_seconds_count"), 5.0 - hits);
     assert_eq!(scrape.value("tollgate_decision_duration_seconds_count"), 5.0);
-    // Alone in their calls, the decisions waited as long as those took, and what was remembered did not.
+    // Each decision was alone in its call to Redis, so it waited as long as the call. A remembered denial did not wait.
     let waited = scrape.value("tollgate_decision_duration_seconds_sum");
     assert!(waited > 0.0 && waited < 10.0, "{waited} s");
     assert!((waited - scrape.value("tollgate_store_duration_seconds_sum")).abs() < 1e-6);
@@ -163,7 +163,7 @@ async fn metrics_count_calls_to_redis_and_never_show_its_password() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn questions_that_wait_for_redis_are_in_flight_until_they_are_given_up() {
+async fn requests_that_wait_for_redis_are_in_flight_until_their_callers_leave() {
     let redis = Redis::start();
     let (server, http) = serve(&["--store", &redis.url(), "--set", "store.deadline=10s", "--set", "workers=1"]);
     let mut client = server.client().await;
@@ -227,7 +227,7 @@ fn a_check_is_answered_by_status_and_header_fields() {
     let free = check(&http, "key=b&plan=free");
     assert_eq!((free.status, free.header("ratelimit"), free.header("ratelimit-policy")), (200, None, None));
     assert_eq!(check(&http, "key=b&plan=banned").status, 429);
-    // A plan in shadow mode says no to nobody.
+    // A plan in shadow mode denies no request.
     let shadow: Vec<u16> = (0..3).map(|_| check(&http, "key=b&plan=shadow").status).collect();
     assert_eq!(shadow, [200, 200, 200]);
 }
@@ -258,7 +258,7 @@ fn a_peek_asks_without_charging_by_every_method() {
 }
 
 #[tokio::test]
-async fn a_post_says_it_in_json_or_as_a_form() {
+async fn a_post_has_its_parameters_in_json_or_in_a_form() {
     let (server, http) = serve(&[]);
     let mut client = server.client().await;
     let json = |body: &str| post(&http, "/v1/check", "application/json; charset=utf-8", body);
@@ -267,7 +267,7 @@ async fn a_post_says_it_in_json_or_as_a_form() {
     assert!(first.body.contains("\"remaining\":1"), "{first:?}");
     let peeked = json(r#"{"key": "a+b c", "plan": "two", "peek": true, "cost": 1}"#);
     assert!(peeked.status == 200 && peeked.body.contains("\"remaining\":1"), "{peeked:?}");
-    // The same key by every road: a plus in a query is a plus, in a form a space.
+    // The same key by gRPC, in a form and in a query. In a query `+` is a plus, in a form it is a space.
     assert_eq!(decide(&mut client, "a+b c", "two").await.remaining(), 0);
     let form = |body: &str| post(&http, "/v1/check", "application/x-www-form-urlencoded", body);
     assert_eq!(form("key=a%2Bb+c&plan=two&deny_status=403").status, 403);
@@ -276,7 +276,7 @@ async fn a_post_says_it_in_json_or_as_a_form() {
     assert_eq!(json(r#"{"key": "a+b c", "plan": "two", "deny_status": 403}"#).status, 403);
 
     for (target, media, body, status, sentence) in [
-        ("/v1/check?key=x", "application/json", r#"{"key": "x", "plan": "two"}"#, 400, "key is there twice"),
+        ("/v1/check?key=x", "application/json", r#"{"key": "x", "plan": "two"}"#, 400, "key is given twice"),
         ("/v1/check", "application/json", r#"{"key": "x", "plan": "two", "cost": "1"}"#, 400, "expected u64"),
         ("/v1/check", "application/json", r#"{"key": "x", "key": "y", "plan": "two"}"#, 400, "duplicate field"),
         ("/v1/check", "application/json", "{", 400, "not the JSON of a check"),
@@ -302,7 +302,7 @@ fn a_body_that_does_not_come_is_not_waited_for() {
     let headers = ["Content-Type: application/json", "Content-Length: 10"];
     let reply = send(&http, "POST", "/v1/check?key=x&plan=two", &headers, "{");
     assert!(reply.status == 408 && reply.body.contains("within 5 s"), "{reply:?}");
-    // Who left before the end charged nothing.
+    // A request whose body did not arrive charged nothing.
     assert_eq!(check(&http, "key=x&plan=two&cost=2").status, 200);
 }
 
@@ -336,7 +336,7 @@ fn an_invalid_request_gets_its_error_and_charges_nothing() {
         ("key=a&plan=two&cost=one", 400, "whole number"),
         ("key=a&plan=two&deny_status=200", 400, "400 to 599"),
         ("key=a&plan=two&user=b", 400, "there are key, plan, cost, deny_status, peek"),
-        ("key=a&key=b&plan=two", 400, "key is there twice"),
+        ("key=a&key=b&plan=two", 400, "key is given twice"),
         ("key=%ff&plan=two", 400, "key is no UTF-8"),
         ("key=%zz&plan=two", 400, "hexadecimal"),
         (&format!("key={}&plan=two", "x".repeat(513)), 400, "key has 513 bytes"),
@@ -369,11 +369,11 @@ fn an_invalid_request_gets_its_error_and_charges_nothing() {
 async fn a_drain_changes_readiness_only_and_ends() {
     let (server, http) = serve(&[]);
     assert_eq!((get(&http, "/readyz").status, get(&http, "/healthz").status), (200, 200));
-    // Keeps gRPC from being done.
+    // An open stream keeps the drain of gRPC from ending.
     let mut client = server.client().await;
     let (asking, asked) = tokio::sync::mpsc::channel(1);
     let stream = client.should_allow_stream(tokio_stream::wrappers::ReceiverStream::new(asked)).await.unwrap();
-    // These say nothing and must not keep HTTP.
+    // Connections that send nothing must not delay the end of HTTP.
     let _silent: Vec<TcpStream> = (0..5).map(|_| TcpStream::connect(&http).unwrap()).collect();
     server.signal("TERM");
     let started = Instant::now();
@@ -414,7 +414,7 @@ fn nginx_forwards_a_request_only_when_it_is_allowed() {
     let denied = ask_as("alice");
     assert_eq!(denied.status, 429, "{denied:?}");
     assert_eq!(ask_as("bob").status, 200);
-    // Whoever smuggles a parameter into an nginx that does not escape it gets nowhere.
+    // This nginx does not escape the user's name, so a second `plan` can be smuggled in. The server refuses the request.
     assert_eq!(ask_as("alice&plan=free").status, 500);
     let expected = counts(&[("two allowed store", 3.0), ("two denied store", 1.0)]);
     assert_eq!(Scrape::of(&http).decisions(), expected);
@@ -433,7 +433,7 @@ fn nginx_charges_a_request_once_wherever_it_sends_it_on_to() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, page).unwrap();
     }
-    // nginx's workers may be another user's.
+    // nginx's workers may run as another user.
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let root = format!("root {};", folder.path().display());
@@ -448,25 +448,25 @@ fn nginx_charges_a_request_once_wherever_it_sends_it_on_to() {
     let nginx = Nginx::by_recipe(&recipe, &locations, "");
     let charged: Vec<f64> = targets.iter().map(|target| charged_thrice(&nginx, &http, target)).collect();
     assert_eq!(charged, [3.0; 5]);
-    // The client is told where it stands, also by what was sent on.
+    // The answer has the header fields, also after an internal redirect of nginx.
     for target in targets {
         let reply = ask(&nginx.address, "GET", target, &["X-User: alice"]);
         assert!(reply.header("ratelimit").is_some_and(|limit| limit.starts_with("\"day\";r=")), "{target}: {reply:?}");
     }
-    // What the recipe is for: without its memory, whatever is sent on is charged again.
+    // Without `$charged`, an internal redirect of nginx is charged again.
     let forgetful = Nginx::by_recipe(&recipe.replace("if ($charged) { return 204; }", ""), &locations, "");
     let charged: Vec<f64> = targets.iter().map(|target| charged_thrice(&forgetful, &http, target)).collect();
     assert!(charged[0] == 3.0 && charged[1] == 6.0 && charged[3] == 6.0 && charged[4] == 3.0, "{charged:?}");
 }
 
-/// Decisions that three requests for this come to.
+/// Makes three requests for this target. Returns how many decisions they caused.
 fn charged_thrice(nginx: &Nginx, http: &str, target: &str) -> f64 {
     let before = decided(http);
     (0..3).for_each(|_| assert_eq!(ask(&nginx.address, "GET", target, &["X-User: bob"]).status, 200));
     decided(http) - before
 }
 
-/// An application that says the same to everybody.
+/// An application that gives every request the same answer.
 fn answer_all(application: &TcpListener) {
     use std::io::{Read, Write};
     for stream in application.incoming() {

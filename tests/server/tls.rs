@@ -184,7 +184,7 @@ async fn fault_22_a_certificate_is_replaced_under_load_and_no_call_is_lost() {
     folder.write("key.pem", &other.key);
     let started = Instant::now();
     while metric("tollgate_tls_reloads_total{result=\"failure\"}") < 1.0 {
-        assert!(started.elapsed() < PATIENCE, "nobody noticed");
+        assert!(started.elapsed() < PATIENCE, "the change was not found");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(metric("tollgate_tls_last_reload_successful"), 0.0);

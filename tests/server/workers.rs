@@ -1,4 +1,4 @@
-//! The accept loop and its workers: who serves which connection, what a connection may not do, and how all of it ends.
+//! The accept loop and the workers: which worker serves a connection, the limits of a connection, and the drain.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -24,7 +24,8 @@ use crate::support::server::{Client, PATIENCE, Server, channel_to, decide, reque
 
 const PLANS: &str = "plans: { p: { limits: [ { name: day, quota: 1000, window: 1d } ] } }\n";
 
-/// Answers with the index of its worker as the limit's name; a key says what else it does.
+/// A service that answers with the index of its worker as the limit's name. With the key `panic` it panics; with `wait` it first
+/// waits for `go`.
 struct Marked {
     worker: usize,
     asked: Arc<Notify>,
@@ -171,7 +172,7 @@ async fn a_handler_that_panics_costs_its_call_and_nothing_else() {
     for _ in 0..3 {
         assert!(client.should_allow(request("panic", "p", None)).await.is_err());
     }
-    // Neither another connection of the worker, nor another call of the same connection.
+    // Another connection of the worker, and another call of the same connection, are still served.
     assert_eq!((worker_of(&mut other).await, worker_of(&mut client).await), (0, 0));
     lab.go.notify_one();
     assert_eq!(waiting.await.unwrap().unwrap().into_inner().limit_name, "0");
@@ -223,7 +224,7 @@ async fn a_listener_that_listens_no_more_ends_the_server() {
     assert_eq!(named, address);
 }
 
-/// The most that a connection which stays silent may wait for its end; the promise is 5 s.
+/// Longest time until a silent connection is closed. The promise is 5 s; a busy machine may take longer.
 const SILENT_WITHIN: Duration = Duration::from_secs(20);
 
 #[tokio::test]
@@ -233,7 +234,7 @@ async fn fault_25_five_hundred_silent_connections_are_gone_within_seconds_and_ot
     let mut silent: Vec<TcpStream> = (0..500).map(|_| TcpStream::connect(&server.address).unwrap()).collect();
     println!("500 connections were made within {:?}", started.elapsed());
     let started = Instant::now();
-    // Half of a preface is silence too.
+    // A connection that sends half of a preface counts as silent, too.
     for stream in silent.iter_mut().step_by(2) {
         stream.write_all(b"PRI * HTTP/2").unwrap();
     }
@@ -257,7 +258,7 @@ async fn a_connection_that_has_spoken_is_not_taken_for_silent() {
     let server = Server::start(PLANS, &[]);
     let mut client = server.client().await;
     tokio::time::sleep(Duration::from_secs(6)).await;
-    // A channel would connect again without a word; the raw one shows that this connection is the old one.
+    // A channel reconnects by itself, so it cannot show that its connection stayed open. A raw connection shows that.
     assert!(decide(&mut client, "k", "p").await.allowed);
     let mut raw = greeted(&server.address);
     raw.set_read_timeout(Some(Duration::from_secs(6))).unwrap();
@@ -269,7 +270,7 @@ async fn a_connection_that_has_spoken_is_not_taken_for_silent() {
     assert_eq!(error, Some(ErrorKind::WouldBlock), "it was closed");
 }
 
-/// A connection that has said the preface and empty settings.
+/// Opens a connection and sends the preface and empty settings.
 fn greeted(address: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(&opening()).unwrap();
@@ -362,7 +363,7 @@ async fn out_of_descriptors_it_pauses_says_so_and_serves_again() {
     });
     let wait_for = |sentence: &str| while !saying.recv_timeout(PATIENCE).expect(sentence).contains(sentence) {};
     wait_for("tollgate is serving");
-    // Lowered only now: what it knew at its start would keep it from ever running out.
+    // Lowered only now: a server that starts with this limit takes fewer connections and never runs out.
     let limit = Rlimit { current: Some(40), maximum: Some(40) };
     prlimit(Some(Pid::from_child(&server.0)), Resource::Nofile, limit).unwrap();
     let many: Vec<TcpStream> = (0..64).map(|_| TcpStream::connect(&address).unwrap()).collect();

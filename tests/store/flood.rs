@@ -1,4 +1,4 @@
-//! The embedded store of a running server under an attack by keys: every request a new one, ten million in all.
+//! The embedded store of a running server under a flood of ten million random keys, one request for each.
 
 use tokio::task::JoinSet;
 use tollgate::grpc::pb::{self, DecidedBy};
@@ -9,15 +9,16 @@ use crate::support::server::{Client, Server, channel_to, decide, request};
 const KEYS: u64 = 10_000_000;
 const CONNECTIONS: u64 = 4;
 const BATCH: u64 = 1_000;
-/// Windows that outlast the test, so that nothing expires and the bound alone keeps memory flat.
+/// The window outlasts the test, so that no key expires and only the bound of the store keeps memory flat.
 const PLANS: &str = "
 store: { url: 'memory:?capacity=64MiB' }
 plans:
   day: { limits: [ { quota: 1, window: 300d, algorithm: token_bucket } ] }
 ";
-/// The store's 64 MiB and what a server is without them, several times over.
+/// The store's 64 MiB, and several times the memory of a server without them.
 const RESIDENT_MAX_KIB: u64 = 100 << 10;
 
+/// Requests one part of the keys. Returns how many were allowed by policy because the store was full.
 async fn flood(address: String, seed: u64) -> u64 {
     let (mut client, mut random, mut open) = (Client::new(channel_to(&address).await), Random(seed), 0);
     for _ in 0..KEYS / CONNECTIONS / BATCH {

@@ -1,5 +1,4 @@
-//! The script and what it is sent: any mixture of requests is decided as one after another, and a request that contradicts
-//! itself is refused at once.
+//! The Redis script: it decides any mixture of requests as if they came one after another, and refuses a malformed call.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -18,7 +17,7 @@ use crate::support::redis::Redis;
 use crate::support::tap::Tap;
 
 const PATIENCE: StoreDeadline = StoreDeadline(Duration::from_secs(60));
-/// More than a byte can count.
+/// More plans than a byte can count.
 const PLANS: u64 = 300;
 
 async fn decides_as_serially(plans: &[Arc<Plan>], keys: u64) {
@@ -75,11 +74,11 @@ async fn more_logs_of_one_key_than_a_byte_counts_are_decided_as_one_after_anothe
     }
 }
 
-/// Sends commands to a Redis as they are.
+/// A connection to Redis that sends EVALSHA with any arguments.
 struct Raw(TcpStream);
 
 impl Raw {
-    /// The first byte of the reply, which tells an error, and its first line or its contents.
+    /// Sends EVALSHA. Returns the first byte of the reply, which is `-` for an error, and the reply's text.
     fn call(&mut self, words: &[Vec<u8>]) -> (u8, Vec<u8>) {
         let mut bytes = format!("*{}\r\n$7\r\nEVALSHA\r\n", words.len() + 1).into_bytes();
         for word in words {
@@ -108,7 +107,7 @@ impl Raw {
     }
 }
 
-/// A call that the store made, and a connection to make others like it by.
+/// Has a store decide `asks`. Returns the arguments of the store's call, and a connection on which to send variants of it.
 async fn captured(redis: &Redis, asks: &[Check]) -> (Vec<Vec<u8>>, Raw) {
     let tap = Tap::before(redis.port);
     let store = RedisStore::connect(&tap.url(), Duration::from_secs(10)).unwrap();
@@ -127,13 +126,13 @@ fn cpu_us(redis: &Redis) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_count_that_contradicts_the_request_is_refused() {
+async fn a_call_with_a_wrong_count_is_refused() {
     let redis = Redis::start();
     let (mut call, mut raw) = captured(&redis, &[ask(&plan(vec![limit(1_000, Duration::from_secs(60), FIXED)]), "key", 1)]).await;
     let request = call.pop().unwrap();
     let plans_end = usize::try_from(u32::from_le_bytes(request[..4].try_into().unwrap())).unwrap();
     assert_eq!(raw.call(&[call.clone(), vec![request.clone()]].concat()).0, b'$', "the call as it was made");
-    // Where plans end, and how many there are; limits of the one; groups, packed states; requests, logs, repeats.
+    // The bytes that hold counts: end of the plans, plans, limits of the plan; groups, packed states; requests, logs, repeats.
     let counts = (0..6).chain([plans_end, plans_end + 1, plans_end + 2, plans_end + 3, plans_end + 5, plans_end + 7]);
     for place in counts {
         for value in (0..=255).filter(|value| *value != request[place]) {
@@ -153,7 +152,7 @@ async fn a_count_that_contradicts_the_request_is_refused() {
     assert_eq!(raw.call(&[keys, vec![request]].concat()).0, b'-', "a key too many");
 }
 
-/// Each byte set to something else: whatever that makes of the call, Redis answers, and is not held.
+/// Sets each byte of a call to other values. Redis answers every such call, and soon.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_was_garbled_does_not_hold_redis() {
     let redis = Redis::start();
@@ -177,13 +176,13 @@ async fn a_request_that_was_garbled_does_not_hold_redis() {
     let each_us = (cpu_us(&redis) - before_us) / calls;
     println!("{calls} garbled calls, {refused} refused, {each_us} us of Redis's time each");
     assert!(refused > 100, "{refused} of {calls}");
-    // A call as it should be takes a tenth of that; what runs away takes fifty times as much.
+    // A sound call takes a tenth of that. A loop over a wrong count would take fifty times as much.
     assert!(each_us < 2_000, "{each_us} us each");
-    // None of them may leave what has no expiry, nor more than a test's Redis checks when it ends.
+    // At its end, the test's Redis checks that every key has an expiry. Garbled calls may have written others.
     redis.cli(&["FLUSHALL"]);
 }
 
-/// Where the script makes functions that few calls need.
+/// Text of the script that makes functions which few calls need.
 const GENERAL_WAY: &str = "general = general or (function()";
 const LOG_FUNCTIONS: &str = "log = log or (function()";
 
@@ -191,7 +190,8 @@ async fn needs_the_general_way(before: &[Check], asks: &[Check]) -> bool {
     needs(GENERAL_WAY, before, asks).await
 }
 
-/// Whether Redis makes these functions for a call of these requests, after others.
+/// Whether the call of `asks`, after `before`, makes the functions that this text of the script makes. To find out, the test
+/// replaces the text by an error.
 async fn needs(made: &str, before: &[Check], asks: &[Check]) -> bool {
     let redis = Redis::start();
     let tap = Tap::before(redis.port);
@@ -249,14 +249,17 @@ async fn common_requests_take_the_short_path() {
     assert!(!needs_the_general_way(&times(&one_denies, 1), &times(&one_denies, 1)).await, "one of two limits denies");
     assert!(!needs_the_general_way(&times(&one_denies, 1), &times(&one_denies, 4)).await, "one of two denies several");
     assert!(!needs_the_general_way(&times(&two, 1), &times(&reversed, 1)).await, "limits in another order");
-    // A limit more, in front: the first charge makes its record, and those after it find all where they look.
+    // A plan with one more limit, in front. Its first charge adds a record; later charges find all records in their order.
     let more = plan(vec![c, a, b]);
     assert!(!needs_the_general_way(&[charge(&two), charge(&more)], &times(&more, 1)).await, "a limit more");
     assert!(!needs_the_general_way(&[charge(&two), charge(&more)], &times(&more, 6)).await, "a limit more, several");
-    assert!(needs_the_general_way(&times(&two, 1), &[refund(&two, "key", 1)]).await, "a refund: else this shows nothing");
+    assert!(
+        needs_the_general_way(&times(&two, 1), &[refund(&two, "key", 1)]).await,
+        "a refund needs it; otherwise the test proves nothing"
+    );
 }
 
-/// Those that search a log cost a name alone as much again as all else.
+/// To make the functions that search a log would double the cost of a call for one name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn common_calls_of_a_log_create_no_function() {
     let of = |quota, window| plan(vec![limit(quota, window, LOG)]);
@@ -268,9 +271,12 @@ async fn common_calls_of_a_log_create_no_function() {
         assert!(!needs(LOG_FUNCTIONS, &before, &[peek(&wide, "key", 1)]).await, "a peek after {}", before.len());
     }
     assert!(!needs(LOG_FUNCTIONS, &[charge(&full), charge(&full)], &[charge(&full)]).await, "a denial");
-    // Another cost is freed by a later charge, which is searched for.
+    // Another cost waits for a later charge to leave, which must be searched for.
     let two = ask(&full, "key", 2);
-    assert!(needs(LOG_FUNCTIONS, &[charge(&full), charge(&full)], &[two]).await, "a search: else this shows nothing");
+    assert!(
+        needs(LOG_FUNCTIONS, &[charge(&full), charge(&full)], &[two]).await,
+        "a search needs them; otherwise the test proves nothing"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -298,7 +304,7 @@ async fn records_have_one_order_whatever_the_order_of_limits() {
     assert_eq!(seen.len(), 1, "{seen:?}");
 }
 
-/// Redis compiles each file by itself. Each is read by people and by tools alone, before it is part of the script.
+/// Redis compiles each file of the script alone. So editors and checkers can parse each one.
 #[test]
 fn every_file_of_the_script_is_lua_by_itself() {
     let redis = Redis::start();

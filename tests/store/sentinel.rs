@@ -1,4 +1,4 @@
-//! Redis Sentinel: the master is found, lost and found again; an old one is let go of.
+//! Redis Sentinel: the server finds the master, follows a failover, and drops the old master.
 
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
@@ -10,14 +10,14 @@ use crate::support::redis::Redis;
 use crate::support::sentinel::{SERVICE, Watched};
 use crate::support::server::{PATIENCE, Server, request};
 
-/// When the first of all Sentinels said that the master is another.
+/// Waits until some Sentinel announces another master. Returns when the first one did.
 async fn first_switch(switches: &[Receiver<Instant>]) -> Instant {
     let started = Instant::now();
     loop {
         if let Some(at) = switches.iter().filter_map(|switched| switched.try_recv().ok()).min() {
             return at;
         }
-        assert!(started.elapsed() < PATIENCE, "no Sentinel says that it is another");
+        assert!(started.elapsed() < PATIENCE, "no Sentinel announced another master");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
@@ -32,7 +32,7 @@ async fn decided(server: &Server) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fault_07_a_killed_master_s_heir_is_used_soon_after_the_switch() {
+async fn fault_07_after_the_master_is_killed_the_new_one_is_used_soon() {
     let mut watched = Watched::start();
     let server = Server::start(PLANS, &["--store", &watched.url()]);
     healthy(&server).await;
@@ -49,15 +49,15 @@ async fn fault_07_a_killed_master_s_heir_is_used_soon_after_the_switch() {
     let worst = during.map(|answer| answer.took).max().unwrap();
     let back = answers.iter().find(|answer| answer.at > killed + Duration::from_millis(300) && answer.by == DecidedBy::Store);
     let back = back.map(|answer| (answer.at + answer.took).saturating_duration_since(switched)).unwrap();
-    println!("switched {:?} after the kill; on the heir {back:?} after that; slowest answer {worst:?}", switched - killed);
+    println!("switched {:?} after the kill; on the new master {back:?} later; slowest answer {worst:?}", switched - killed);
     assert!(back < Duration::from_secs(4), "{back:?}");
     assert!(worst < Duration::from_secs(2), "{worst:?}");
     assert_ne!(watched.sentinels[0].master(), watched.servers[0].port);
 }
 
-/// A failover by hand leaves the old master up, and willing, for seconds.
+/// After a failover by command, the old master stays up and accepts writes for seconds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fault_08_an_old_master_that_still_accepts_writes_is_let_go_of_at_the_switch() {
+async fn fault_08_an_old_master_that_still_accepts_writes_is_dropped_at_the_switch() {
     let watched = Watched::start();
     let server = Server::start(PLANS, &["--store", &watched.url()]);
     healthy(&server).await;
@@ -90,7 +90,7 @@ async fn fault_08_an_old_master_that_still_accepts_writes_is_let_go_of_at_the_sw
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fault_08_a_master_that_wakes_after_its_deposition_is_not_asked() {
+async fn fault_08_a_stopped_master_that_continues_after_the_failover_is_not_asked() {
     let watched = Watched::start();
     let server = Server::start(PLANS, &["--store", &watched.url()]);
     healthy(&server).await;
@@ -104,14 +104,14 @@ async fn fault_08_a_master_that_wakes_after_its_deposition_is_not_asked() {
     decided(&server).await;
     let back = switched.elapsed();
     old.signal("CONT");
-    // What was in its sockets before they were cut is executed now.
+    // The old master now executes the commands that arrived while it was stopped.
     pass(Duration::from_millis(200)).await;
     let woken = old.ran("evalsha");
     pass(Duration::from_secs(1)).await;
     let later = old.ran("evalsha");
     load.stop().await;
     println!(
-        "switched {:?} after the stop, on the heir {back:?} after that; {woken} calls before, {later} after",
+        "switched {:?} after the stop, on the new master {back:?} later; {woken} calls before, {later} after",
         switched - stopped
     );
     assert_eq!(woken, later, "the old master is asked");
@@ -119,15 +119,16 @@ async fn fault_08_a_master_that_wakes_after_its_deposition_is_not_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sentinels_may_be_absent_stopped_or_ignorant_as_long_as_one_knows() {
+async fn sentinels_may_be_absent_stopped_or_ignorant_as_long_as_one_knows_the_master() {
     let watched = Watched::start();
     watched.sentinels[0].signal("STOP");
+    // A Redis that is no Sentinel, and a port at which no process listens.
     let ignorant = Redis::start();
-    let stranger = format!("&node=127.0.0.1:{}&node=127.0.0.1:1", ignorant.port);
-    let server = Server::start(PLANS, &["--store", &format!("{}{stranger}", watched.url())]);
+    let others = format!("&node=127.0.0.1:{}&node=127.0.0.1:1", ignorant.port);
+    let server = Server::start(PLANS, &["--store", &format!("{}{others}", watched.url())]);
     decided(&server).await;
     watched.sentinels[1].signal("STOP");
-    // It took the silent one for lost, and the master for what it was.
+    // By then the server has dropped the silent Sentinel, and keeps the master.
     pass(Duration::from_secs(2)).await;
     decided(&server).await;
     server.wait_for_line("this Sentinel names no master").await;

@@ -47,7 +47,7 @@ impl Cluster {
         }
     }
 
-    /// Naming one node, behind one where nobody is.
+    /// A URL that names an address without a server, and then one node.
     pub fn url(&self) -> String {
         format!("redis-cluster://127.0.0.1:1?node=127.0.0.1:{}", self.nodes[1].port)
     }

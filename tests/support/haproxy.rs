@@ -22,7 +22,7 @@ impl Haproxy {
             format!("  server r{index} {grpc} proto h2 check check-proto h1 port {port} inter 200ms fall 1 rise 1\n")
         };
         let servers: String = replicas.iter().enumerate().map(server).collect();
-        // A call whose request was sent is never sent again: it may have been charged. One that found nobody is.
+        // A call whose request was sent is never sent again: it may have been charged. One that found no server is sent again.
         let config = format!(
             "global\n  maxconn 2000\n\
              defaults\n  mode http\n  timeout connect 1s\n  timeout client 60s\n  timeout server 60s\n  retries 3\n\

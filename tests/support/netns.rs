@@ -70,7 +70,7 @@ impl Island {
 
 impl Drop for Island {
     fn drop(&mut self) {
-        // Takes the cable with it, once nobody runs there.
+        // Removes the virtual cable too, once no process runs in the namespace.
         let _ = ip(&["netns", "del", &self.name]);
     }
 }

@@ -1,5 +1,5 @@
-//! nginx as people put it before several replicas (`grpc_pass` to all of them, calls spread evenly), and before an
-//! application that it asks the check endpoint for (`auth_request`).
+//! nginx in two places: before several replicas (`grpc_pass`, calls spread evenly), and before an application, where it asks the
+//! check endpoint about each request (`auth_request`).
 
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
@@ -14,6 +14,7 @@ pub struct Nginx {
 }
 
 impl Nginx {
+    /// Starts nginx before these replicas.
     pub fn before(replicas: &[&str]) -> Self {
         let servers: String = replicas.iter().map(|replica| format!("server {replica} max_fails=0; ")).collect();
         // A call whose request was sent is never sent again: it may have been charged.
@@ -26,14 +27,15 @@ impl Nginx {
         })
     }
 
-    /// Before an application (here: a line of text) whose every request a check must allow first, as `X-User`, by the recipe
-    /// of docs/http-api.md.
+    /// Starts nginx with the recipe of docs/http-api.md before an application that answers with a line of text. Each request is
+    /// checked first; its key is `X-User`.
     pub fn asking(http: &str, plan: &str) -> Self {
         let application = "location @application { return 200 'the application'; }";
         Self::by_recipe(&recipe(http, plan), &[("/", "try_files /none @application;")], application)
     }
 
-    /// The recipe with these locations, by their prefix and what they do when they may, and with more of the server.
+    /// Starts nginx with a recipe for these locations: the prefix of each, and what it does with an allowed request. `more` is
+    /// added to the server's block.
     pub fn by_recipe(recipe: &str, locations: &[(&str, &str)], more: &str) -> Self {
         let guarded = recipe.lines().find(|line| line.starts_with("location / ")).unwrap();
         let filled =
@@ -79,13 +81,13 @@ impl Nginx {
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        // The master ends its workers when told to; killed, it would leave them behind.
+        // SIGTERM makes the master end its workers. If it were killed, they would stay.
         super::signal(&self.child, "TERM");
         let _ = self.child.wait();
     }
 }
 
-/// What docs/http-api.md tells to write, asking this server about this plan, the key being `X-User`.
+/// The nginx configuration of docs/http-api.md, changed to ask this server by this plan, with `X-User` as the key.
 pub fn recipe(http: &str, plan: &str) -> String {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/http-api.md")).unwrap();
     let recipe = page.split("```nginx\n").nth(1).unwrap().split("```").next().unwrap().to_owned();

@@ -92,7 +92,7 @@ pub fn judge(row: &str, answers: &[Answer], began: Instant, ended: Instant) {
     assert!(open.len() > 100, "{row}: {} calls tell nothing", open.len());
     assert!(during(began + OPEN_AFTER).all(|answer| answer.by != DecidedBy::Store), "{row}: decided by a store that is out");
     for policy in [DecidedBy::FailOpen, DecidedBy::LocalFallback] {
-        assert!(during(began + OPEN_AFTER).any(|answer| answer.by == policy), "{row}: nobody was answered by {policy:?}");
+        assert!(during(began + OPEN_AFTER).any(|answer| answer.by == policy), "{row}: no call was answered by {policy:?}");
     }
     open.sort();
     let rank = |share: f64| open[((open.len() - 1) as f64 * share) as usize];

@@ -153,7 +153,7 @@ pub fn other_make(name: &str, version: &str) -> String {
     path
 }
 
-/// A port that nobody listens on at the moment.
+/// A port at which no process listens at the moment.
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

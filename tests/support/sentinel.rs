@@ -1,4 +1,4 @@
-//! Redis as Sentinels watch it: a master, two replicas, three Sentinels, each a process of its own.
+//! A Redis that Sentinels watch: a master, two replicas and three Sentinels, each a process of its own.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -9,7 +9,7 @@ use super::Guarded;
 use super::redis::{Redis, free_port};
 use super::server::PATIENCE;
 
-/// What the Sentinels call the master.
+/// Name of the master in the configuration of the Sentinels.
 pub const SERVICE: &str = "counters";
 const SERVERS: usize = 3;
 const SENTINELS: usize = 3;
@@ -27,12 +27,12 @@ pub struct Sentinel {
 }
 
 impl Watched {
-    /// One that takes a second's silence of the master for its end.
+    /// Starts all servers and Sentinels. After a second of silence, the Sentinels take the master for lost.
     pub fn start() -> Self {
         Self::start_with(&[], "")
     }
 
-    /// With options for the servers, and lines for the Sentinels' configuration.
+    /// As [`Self::start`], with options for the servers, and lines for the configuration of the Sentinels.
     pub fn start_with(options: &[&str], lines: &str) -> Self {
         let options = [&["--repl-diskless-sync-delay", "0"], options].concat();
         let master = Redis::start_with(&options);
@@ -111,13 +111,13 @@ impl Sentinel {
         super::signal(&self.child.0, signal);
     }
 
-    /// Tells when this one says that the master is another.
+    /// Receives the moments at which this Sentinel announces another master.
     pub fn switches(&self) -> (Guarded, Receiver<Instant>) {
         let mut command = Command::new("redis-cli");
         command.args(["-p", &self.port.to_string(), "SUBSCRIBE", "+switch-master"]).stdout(Stdio::piped());
         let mut child: Child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        // Three lines say that it listens.
+        // The first three lines confirm the subscription.
         (0..3).for_each(|_| drop(lines.next().unwrap().unwrap()));
         let (sender, switched) = channel();
         std::thread::spawn(move || {

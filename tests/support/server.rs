@@ -129,7 +129,7 @@ impl Server {
         while started.elapsed() < PATIENCE {
             if let Some(status) = self.child.try_wait().unwrap() {
                 let took = started.elapsed();
-                // Whoever reads the log shares it until its end.
+                // A thread that reads the server's output shares the log until the output ends.
                 while Arc::strong_count(&self.log) > 1 && started.elapsed() < PATIENCE {
                     std::thread::sleep(Duration::from_millis(1));
                 }

@@ -1,4 +1,4 @@
-//! An authority of a test's own, the certificates that it signs, and clients that trust it.
+//! A certificate authority for tests, the certificates that it signs, and clients that trust it.
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -38,11 +38,12 @@ impl Authority {
         Self { issuer: Issuer::new(parameters, key), pem }
     }
 
-    /// A certificate for these names, those with `://` or after `uri:` being URIs, or addresses, that ends in this year.
+    /// Issues a certificate for these names, which expires at the start of this year. A name with `://` or after `uri:` is a URI.
+    /// An IP address is an address. Any other name is a DNS name.
     pub fn issue(&self, names: &[&str], year: i32) -> Pair {
         let key = KeyPair::generate().unwrap();
-        // Else it would bear the authority's name, and be taken for one that signed itself.
-        let mut parameters = of("whom an authority of tests knows");
+        // With the authority's own subject, the certificate would be taken for a self-signed one.
+        let mut parameters = of("a certificate of tests");
         parameters.not_after = rcgen::date_time_ymd(year, 1, 1);
         let name = |name: &&str| match name.parse() {
             Ok(address) => SanType::IpAddress(address),
@@ -55,7 +56,7 @@ impl Authority {
         Pair { cert, key: key.serialize_pem() }
     }
 
-    /// Trusts this authority alone, and shows a pair where it has one.
+    /// A client that trusts only this authority, and presents this pair if there is one.
     pub fn client(&self, shown: Option<&Pair>) -> TlsClient {
         self.client_of(shown, rustls::ALL_VERSIONS, b"h2")
     }
@@ -84,7 +85,7 @@ fn of(subject: &str) -> CertificateParams {
     parameters
 }
 
-/// Where a server finds its files, and a test changes them.
+/// A folder with the TLS files of a server, which a test changes.
 pub struct Folder(tempfile::TempDir);
 
 impl Folder {
@@ -117,13 +118,13 @@ impl Folder {
 pub struct TlsClient(Arc<ClientConfig>);
 
 impl TlsClient {
-    /// Shakes hands; an error of TLS 1.3 may come with the first read only.
+    /// Does the TLS handshake. In TLS 1.3, the server's refusal of a client's certificate may come only with the first read.
     pub async fn shake(&self, address: &str) -> std::io::Result<TlsStream<TcpStream>> {
         let stream = TcpStream::connect(address).await?;
         TlsConnector::from(self.0.clone()).connect(ServerName::try_from("localhost").unwrap(), stream).await
     }
 
-    /// A client over one connection, which is not made again.
+    /// A client over one connection, which does not reconnect.
     pub async fn connect(&self, address: &str) -> Result<Client, tonic::transport::Error> {
         let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
         let channel: Channel =

@@ -79,7 +79,7 @@ fn a_deeply_nested_name_costs_no_more() {
     assert!(deep <= flat + 2, "{flat} and {deep} allocations a name");
     // Of duplicate names, a thousand are reported.
     let (flat, deep) = (at(1, same), at(30, same));
-    assert!(deep <= flat + 1_000 * 128 / 5_000, "{flat} and {deep} allocations a name that is there twice");
+    assert!(deep <= flat + 1_000 * 128 / 5_000, "{flat} and {deep} allocations a name that occurs twice");
 }
 
 #[test]

@@ -82,10 +82,7 @@ fn names_are_written_once_however_they_are_spelt() {
         ("{ a: { limits: [ { quota: 1, quota: 2, window: 1s } ] } }", "plans.a.limits[0].quota"),
     ] {
         let found = errors(&format!("plans: {plans}"));
-        assert!(
-            found.len() == 1 && found[0].starts_with(&format!("{path} is there twice, the first time at line 1")),
-            "{found:?}"
-        );
+        assert!(found.len() == 1 && found[0].starts_with(&format!("{path} occurs twice, the first time at line 1")), "{found:?}");
     }
     // All of them at once.
     assert_eq!(errors("plans: { a: { blocked: true }, a: {}, a: {} }\nplans: {}").len(), 3);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 /// One document.
 pub(super) struct Page {
-    /// Below the repository, such as `docs/redis.md`.
+    /// Path from the root of the repository, such as `docs/redis.md`.
     pub path: String,
     pub text: String,
 }
@@ -36,7 +36,7 @@ pub(super) fn pages() -> Vec<Page> {
 }
 
 impl Page {
-    /// Lines with whether each belongs to a block of code; the fences do.
+    /// Each line, and whether it belongs to a block of code. Fences do.
     fn lines(&self) -> impl Iterator<Item = (&str, bool)> {
         let mut within = false;
         self.text.lines().map(move |line| {

@@ -195,7 +195,7 @@ fn a_replica_may_remember_a_denial_for_a_second_after_redis_lost_it() {
 fn units_that_are_counted_twice_or_not_at_all_are_caught() {
     // Two that were told the same place.
     clock().allowed(30, 3, &[(3, 0, 370)]).breaks(Rule::Order);
-    // Three units that nobody was granted.
+    // Three units that were charged and granted to no call.
     clock().allowed(30, 1, &[(0, 0, 370)]).breaks(Rule::Order);
     // The second was not charged.
     Case::of("window").allowed(10, 3, &[(6, 0, 400)]).allowed(20, 3, &[(6, 0, 400)]).breaks(Rule::Reading);

@@ -1,4 +1,5 @@
-//! Three replicas on one Redis, each by a way of its own, and what is done to them, in an order that a seed decides.
+//! Three replicas on one Redis, each behind a proxy of its own, and the faults that are applied to them. A seed decides their
+//! order.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -11,7 +12,7 @@ use tollgate::config::{Config, Sources};
 use tollgate::plan::Plan;
 
 use super::history::{History, Loss};
-use super::load::{self, Seat, Shared, now_us};
+use super::load::{self, LiveReplica, Shared, now_us};
 use crate::support::history::Random;
 use crate::support::proxy::Proxy;
 use crate::support::redis::Redis;
@@ -20,8 +21,8 @@ use crate::support::server::{Client, PATIENCE, Server, channel_to};
 const REPLICAS: usize = 3;
 const WORKERS: usize = 2;
 
-/// Every algorithm alone and, but for the one that needs none, beside a witness (see `serial`), and several together. The
-/// windows are short, so that each passes several times between two faults.
+/// Every algorithm alone, most of them also beside a witness limit (see `serial`), and several together. The windows are short,
+/// so that each ends several times between two faults.
 const PLANS: &str = "
 workers: 2
 store: { deadline: 50ms, expected_replicas: 3 }
@@ -41,10 +42,10 @@ plans:
   seen/several:  { limits: [ { quota: 9, window: 300ms }, { quota: 15, window: 600ms, algorithm: sliding_log },
                              { quota: 20, window: 1s, algorithm: token_bucket, burst: 8 }, WITNESS ] }
 ";
-/// Never reached; of a year, so that no run goes across the edge of one.
+/// A limit that is never reached. Its window is a year, so that no run crosses the edge of one.
 const WITNESS: &str = "{ name: witness, quota: 1000000000000, window: 366d, algorithm: fixed_window }";
 
-/// Trouble that comes and goes.
+/// A fault that is applied for a while and then removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     RedisStopped,
@@ -69,10 +70,10 @@ const FAULTS: [Fault; 9] = [
     Fault::ReplicaLags,
     Fault::ReplicaCutOff,
 ];
-/// Those that can befall one replica while the others, or Redis, have a trouble of their own.
+/// Faults of one replica. They may be applied at the same time as another fault.
 const BESIDE: [Fault; 3] = [Fault::ReplicaKilled, Fault::ReplicaLags, Fault::ReplicaCutOff];
 
-/// Runs all faults in this seed's order and brings the history home; the schedule, in words, comes with it.
+/// Applies all faults in the order of this seed. Returns the history of all calls, and the schedule in words.
 pub fn run(seed: u64) -> (History, Vec<String>) {
     let mut random = Random(seed);
     let mut deployment = Deployment::start();
@@ -100,8 +101,10 @@ pub fn run(seed: u64) -> (History, Vec<String>) {
 struct Deployment {
     history: History,
     shared: Arc<Shared>,
-    /// By their place; empty while killed. Ahead of what they need, since fields end in their order.
+    /// The server at each index; `None` while it is killed. It stands before the proxies and Redis, which it uses, because fields
+    /// are dropped in their order.
     servers: Vec<Option<Server>>,
+    /// Number of servers started so far. It gives each its `life`.
     lives: usize,
     proxies: Vec<Proxy>,
     redis: Redis,
@@ -122,16 +125,16 @@ impl Deployment {
         deployment
     }
 
-    /// On a port of its own, so that nobody who spoke to the one before it speaks to this one unawares.
+    /// Starts a replica on a new port, so that a client of the one before it cannot reach it by mistake.
     fn start_replica(&mut self, place: usize) {
         let server = Server::start(&config(), &["--store", &self.proxies[place].url()]);
         let clients = (0..WORKERS).map(|_| Client::new(self.runtime.block_on(channel_to(&server.address)))).collect();
         self.lives += 1;
         self.servers[place] = Some(server);
-        self.shared.seats.lock().unwrap()[place] = Some(Seat { life: self.lives, clients });
+        self.shared.replicas.lock().unwrap()[place] = Some(LiveReplica { life: self.lives, clients });
     }
 
-    /// One trouble, or two, and the way out of it; in words.
+    /// Applies one or two faults, removes them, and waits until the store decides again. Returns what was done, in words.
     fn go_through(&mut self, faults: &[Fault], random: &mut Random) -> String {
         self.shared.generation.fetch_add(1, Ordering::SeqCst);
         pass(random.below(400));
@@ -182,16 +185,17 @@ impl Deployment {
     }
 
     fn kill_replica(&mut self, place: usize) {
-        let seat = self.shared.seats.lock().unwrap()[place].take().unwrap();
-        self.history.ends_us.insert(seat.life, now_us());
+        let replica = self.shared.replicas.lock().unwrap()[place].take().unwrap();
+        self.history.ends_us.insert(replica.life, now_us());
         let mut server = self.servers[place].take().unwrap();
         server.child.kill().unwrap();
         server.wait();
     }
 
-    /// Until the store decides for each replica.
+    /// Waits until the store decides for each replica.
     fn wait_until_well(&self) {
-        let lives: Vec<usize> = self.shared.seats.lock().unwrap().iter().map(|seat| seat.as_ref().unwrap().life).collect();
+        let lives: Vec<usize> =
+            self.shared.replicas.lock().unwrap().iter().map(|replica| replica.as_ref().unwrap().life).collect();
         for (life, before) in lives.into_iter().map(|life| (life, self.shared.stored_by(life))) {
             let since = Instant::now();
             while self.shared.stored_by(life) < before + 5 {
@@ -206,7 +210,7 @@ fn config() -> String {
     PLANS.replace("WITNESS", WITNESS)
 }
 
-/// What the replicas enforce, as they read it.
+/// The plans that the replicas enforce, read by the same code.
 pub fn plans() -> BTreeMap<String, Plan> {
     let mut file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
     file.write_all(config().as_bytes()).unwrap();

@@ -26,13 +26,13 @@ pub struct Call {
     pub key: String,
     pub plan: String,
     pub cost: u64,
-    /// The life of a replica that was asked: from its start to its end, its memory is one.
+    /// Number of the server process that was asked. A replica that is started again has another, and no memory of the one before.
     pub life: usize,
     pub batch: usize,
     pub place: usize,
     pub sent_us: u64,
     pub answered_us: u64,
-    /// `Err`: no answer; what the client was told instead.
+    /// The answer; `Err` has the client's error if there was none.
     pub fate: Result<Answer, String>,
 }
 
@@ -102,7 +102,7 @@ pub enum Rule {
     OverLimit,
     /// A denial of what would have fitted.
     NoCause,
-    /// Two decisions that cannot both stand where they say they do, or units charged that nobody asked for.
+    /// Two decisions whose places in the order contradict each other, or units charged that no call asked for.
     Order,
     /// A decision made before its question was sent, or after its answer came.
     Time,

@@ -1,4 +1,4 @@
-//! Callers of several replicas who write down all that they see.
+//! Callers of several replicas. They record every call and its answer.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,30 +15,32 @@ use crate::support::history::Random;
 use crate::support::server::{Client, PATIENCE};
 
 pub const CALLERS: usize = 10;
-/// Keys of each plan that are asked about at a time: few, so that each is asked for more than its quota.
+/// Keys of each plan in use at a time. They are few, so that each is asked for more than its quota.
 const KEYS: u64 = 2;
-/// On average; a caller pauses up to twice as long.
+/// Average pause of a caller between calls. A pause is random, up to twice as long.
 const PAUSE: Duration = Duration::from_millis(8);
-/// Questions of one burst, sent side by side: what the batcher puts together.
+/// Calls that a caller sometimes makes at the same time, so that the batcher puts them into one script call.
 const BURST: usize = 4;
 
-/// A replica that can be asked.
+/// A replica that runs.
 #[derive(Clone)]
-pub struct Seat {
+pub struct LiveReplica {
+    /// Number of its server process; a replica that is started again has another.
     pub life: usize,
     /// A connection for each of its workers.
     pub clients: Vec<Client>,
 }
 
-/// What callers and those who make trouble share.
+/// State that the callers share with the code that applies faults.
 pub struct Shared {
+    /// Set when the run ends.
     pub over: AtomicBool,
-    /// Keys change with it, so that an answer lost to one fault leaves no doubt about keys after it.
+    /// A part of every key. It changes with each fault, so that an answer lost to one fault leaves no doubt about later keys.
     pub generation: AtomicU64,
-    pub seats: Mutex<Vec<Option<Seat>>>,
-    /// Questions that the store has decided, by the life of the replica.
+    pub replicas: Mutex<Vec<Option<LiveReplica>>>,
+    /// Requests that the store has decided, by the `life` of the replica.
     pub stored: Mutex<BTreeMap<usize, u64>>,
-    /// Batches so far, of which each has a number.
+    /// Calls so far, from which each gets its number.
     batches: AtomicU64,
     plans: Vec<String>,
 }
@@ -48,11 +50,11 @@ pub fn now_us() -> u64 {
 }
 
 impl Shared {
-    pub fn new(plans: Vec<String>, seats: Vec<Option<Seat>>) -> Self {
+    pub fn new(plans: Vec<String>, replicas: Vec<Option<LiveReplica>>) -> Self {
         Self {
             over: AtomicBool::new(false),
             generation: AtomicU64::new(0),
-            seats: Mutex::new(seats),
+            replicas: Mutex::new(replicas),
             stored: Mutex::default(),
             batches: AtomicU64::new(0),
             plans,
@@ -64,47 +66,47 @@ impl Shared {
     }
 }
 
-/// Asks until told to stop; every call, in no order.
+/// Makes calls until the run is over. Returns all of them, in no order.
 pub async fn call(shared: Arc<Shared>, mut random: Random) -> Vec<Call> {
     let mut calls = Vec::new();
     while !shared.over.load(Ordering::SeqCst) {
         tokio::time::sleep(Duration::from_micros(random.below(2 * PAUSE.as_micros() as u64))).await;
-        let seat = random.pick(&shared.seats.lock().unwrap()).clone();
-        let Some(seat) = seat else { continue };
+        let replica = random.pick(&shared.replicas.lock().unwrap()).clone();
+        let Some(replica) = replica else { continue };
         let plan = random.pick(&shared.plans).clone();
         let several = if random.below(6) == 0 { BURST } else { 1 };
-        let questions = (0..several).map(|_| ask(&shared, &seat, questions(&shared, &plan, &mut random), &mut random));
-        let questions: Vec<_> = questions.map(tokio::spawn).collect();
-        for answered in questions {
+        let asked = (0..several).map(|_| ask(&shared, &replica, requests(&shared, &plan, &mut random), &mut random));
+        let asked: Vec<_> = asked.map(tokio::spawn).collect();
+        for answered in asked {
             calls.extend(tokio::time::timeout(PATIENCE, answered).await.expect("every call is answered").unwrap());
         }
     }
     calls
 }
 
-/// One to three questions about one plan.
-fn questions(shared: &Shared, plan: &str, random: &mut Random) -> Vec<pb::ShouldAllowRequest> {
+/// One to three requests by one plan.
+fn requests(shared: &Shared, plan: &str, random: &mut Random) -> Vec<pb::ShouldAllowRequest> {
     let generation = shared.generation.load(Ordering::SeqCst);
     let count = [1, 1, 1, 2, 3][random.below(5) as usize];
-    let question = |_| pb::ShouldAllowRequest {
+    let request = |_| pb::ShouldAllowRequest {
         key: format!("{generation} {}", random.below(KEYS)),
         plan: plan.to_owned(),
-        // Now and then more than there will ever be.
+        // Sometimes a cost above every capacity.
         cost: Some(if random.below(100) == 0 { 99 } else { 1 + random.below(3) }),
         detailed: true,
         http_headers: false,
     };
-    (0..count).map(question).collect()
+    (0..count).map(request).collect()
 }
 
-/// Asks them together.
+/// Sends the requests in one call, and records them with their answers.
 fn ask(
     shared: &Arc<Shared>,
-    seat: &Seat,
+    replica: &LiveReplica,
     requests: Vec<pb::ShouldAllowRequest>,
     random: &mut Random,
 ) -> impl Future<Output = Vec<Call>> + use<> {
-    let (shared, life, mut client) = (shared.clone(), seat.life, random.pick(&seat.clients).clone());
+    let (shared, life, mut client) = (shared.clone(), replica.life, random.pick(&replica.clients).clone());
     let batch = shared.batches.fetch_add(1, Ordering::SeqCst) as usize;
     async move {
         let sent_us = now_us();
@@ -121,32 +123,33 @@ fn ask(
     }
 }
 
+/// The answer to each request, or its error.
 async fn fates(client: &mut Client, requests: &[pb::ShouldAllowRequest]) -> Vec<Result<Answer, String>> {
     let told = |refused: Refused| format!("{:?} {}", refused.code(), refused.message());
     if let [one] = requests {
-        return vec![client.should_allow(one.clone()).await.map(|answer| understood(&answer.into_inner())).map_err(told)];
+        return vec![client.should_allow(one.clone()).await.map(|answer| answer_of(&answer.into_inner())).map_err(told)];
     }
     let batch = pb::ShouldAllowBatchRequest { requests: requests.to_vec() };
     match client.should_allow_batch(batch).await {
-        Ok(answers) => answers.into_inner().results.into_iter().map(|result| each(result.result.unwrap())).collect(),
+        Ok(answers) => answers.into_inner().results.into_iter().map(|result| result_of(result.result.unwrap())).collect(),
         Err(refused) => vec![Err(told(refused)); requests.len()],
     }
 }
 
-fn each(result: Inner) -> Result<Answer, String> {
+fn result_of(result: Inner) -> Result<Answer, String> {
     match result {
-        Inner::Response(answer) => Ok(understood(&answer)),
+        Inner::Response(answer) => Ok(answer_of(&answer)),
         Inner::Error(error) => Err(format!("{} {}", error.code, error.message)),
     }
 }
 
-fn understood(answer: &pb::ShouldAllowResponse) -> Answer {
+fn answer_of(answer: &pb::ShouldAllowResponse) -> Answer {
     let status = |status: &pb::LimitStatus| Status {
         remaining: status.remaining,
         retry_us: status.retry_after.as_ref().map(microseconds),
         reset_us: status.reset_after.as_ref().map_or(0, microseconds),
     };
-    // Numbers of the wire, less the unspecified one.
+    // On the wire, 0 is "unspecified", so each number is one more than the index.
     let outcome = Outcome::ALL[answer.outcome as usize - 1];
     let by = DecidedBy::ALL[answer.decided_by as usize - 1];
     Answer { allowed: answer.allowed, outcome, by, limits: answer.limits.iter().map(status).collect() }

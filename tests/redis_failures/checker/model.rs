@@ -1,14 +1,14 @@
-//! What the key must have counted, by the plainest means: every charge is kept and counted anew each time. Independent of
-//! the algorithms' own code, which it only asks for a limit's numbers.
+//! A model of what a key has used. It keeps every charge and counts all of them anew each time. It shares no code with the
+//! algorithms, except the numbers of a limit.
 //!
-//! A charge whose answer was lost is known to lie between two times; so usage is a range, and a single number where every
-//! charge is known.
+//! Of a charge whose answer was lost, only the earliest and the latest time are known. So usage is a range; it is a single number
+//! if the times of all charges are known.
 
 use tollgate::plan::{Algorithm, Anchor, Limit};
 
 use super::history::Status;
 
-/// Least and most.
+/// The least and the most that a number may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
     pub low: u64,
@@ -20,20 +20,21 @@ pub struct Model {
     limit: Limit,
     /// Charges, in their order, with the earliest and the latest time of each.
     charges: Vec<(Range, u64)>,
-    /// Of a `token_bucket`: when it is full again.
+    /// For a `token_bucket`: when it is full again.
     full_at_us: Range,
-    /// Of a window that starts at the first request.
-    own: Own,
+    /// For a `fixed_window` that starts at the first request.
+    anchored: AnchoredWindow,
 }
 
 #[derive(Clone, Copy)]
-enum Own {
+enum AnchoredWindow {
+    /// No window has begun.
     Fresh,
     Known {
         start_us: Range,
         count: u64,
     },
-    /// A charge of which it is not known whether it began a window; the next reading tells.
+    /// It is not known whether the last charge began a window. The next reading tells.
     Lost,
 }
 
@@ -45,14 +46,14 @@ impl Range {
 
 impl Model {
     pub fn new(limit: &Limit) -> Self {
-        Self { limit: limit.clone(), charges: Vec::new(), full_at_us: Range::exactly(0), own: Own::Fresh }
+        Self { limit: limit.clone(), charges: Vec::new(), full_at_us: Range::exactly(0), anchored: AnchoredWindow::Fresh }
     }
 
     pub fn capacity(&self) -> u64 {
         self.limit.capacity()
     }
 
-    /// Units that cannot be taken at that time, not before the latest charge.
+    /// Units in use at `now_us`, which must not be before the latest charge.
     pub fn used(&self, now_us: u64) -> Range {
         let window_us = self.limit.window_us();
         let sum = |since: &dyn Fn(u64) -> bool, late_us: u64| Range {
@@ -61,7 +62,7 @@ impl Model {
         };
         match self.limit.algorithm() {
             Algorithm::FixedWindow { anchor: Anchor::Clock } => sum(&|at_us| at_us / window_us == now_us / window_us, 0),
-            Algorithm::FixedWindow { anchor: Anchor::FirstRequest } => self.used_of_own(now_us),
+            Algorithm::FixedWindow { anchor: Anchor::FirstRequest } => self.used_of_anchored(now_us),
             Algorithm::SlidingLog => sum(&|at_us| at_us + window_us > now_us, 0),
             Algorithm::SlidingWindow { .. } => sum(&|at_us| at_us + window_us > now_us, self.late_us()),
             Algorithm::SlidingCounter => {
@@ -75,7 +76,7 @@ impl Model {
         }
     }
 
-    /// How much later than it could a unit may be freed: nothing while every unit has a run of its own.
+    /// How late a unit may be freed: 0 while every unit has a run of its own.
     pub fn late_us(&self) -> u64 {
         match self.limit.algorithm() {
             Algorithm::SlidingWindow { precision } if u64::from(precision) < self.limit.quota() => self.limit.cell_us(precision),
@@ -83,24 +84,25 @@ impl Model {
         }
     }
 
-    /// Whether the cost may be denied, and whether it may pass.
+    /// Whether a denial of the cost agrees with the charges.
     pub fn may_deny(&self, now_us: u64, cost: u64) -> bool {
         self.used(now_us).high + cost > self.capacity()
     }
 
+    /// Whether it agrees with the charges that the cost passes.
     pub fn may_pass(&self, now_us: u64, cost: u64) -> bool {
         self.used(now_us).low + cost <= self.capacity()
     }
 
     pub fn charge(&mut self, at_us: Range, cost: u64) {
-        self.charge_own(at_us, cost);
+        self.charge_anchored(at_us, cost);
         self.charges.push((at_us, cost));
         let debt_us = cost * self.limit.emission_us();
         let full = |before_us: u64, at_us: u64| before_us.max(at_us) + debt_us;
         self.full_at_us = Range { low: full(self.full_at_us.low, at_us.low), high: full(self.full_at_us.high, at_us.high) };
     }
 
-    /// When the key is as fresh, where that is known exactly.
+    /// Time until the key is fresh; `None` if it is not known exactly.
     pub fn fresh_in_us(&self, now_us: u64) -> Option<u64> {
         let used = self.used(now_us);
         if used.low != used.high {
@@ -113,8 +115,10 @@ impl Model {
             Algorithm::TokenBucket { .. } => self.full_at_us,
             _ if used.high == 0 => return Some(0),
             Algorithm::FixedWindow { anchor: Anchor::Clock } => Range::exactly((now_us / window_us + 1) * window_us),
-            Algorithm::FixedWindow { .. } => match self.own {
-                Own::Known { start_us, .. } => Range { low: start_us.low + window_us, high: start_us.high + window_us },
+            Algorithm::FixedWindow { .. } => match self.anchored {
+                AnchoredWindow::Known { start_us, .. } => {
+                    Range { low: start_us.low + window_us, high: start_us.high + window_us }
+                }
                 _ => return None,
             },
             _ => newest_us.map(|at_us| Range { low: at_us.low + window_us, high: at_us.high + window_us })?,
@@ -122,7 +126,7 @@ impl Model {
         (until_us.low == until_us.high).then(|| until_us.low.saturating_sub(now_us))
     }
 
-    /// Whether denying the cost now and letting it pass after exactly this wait agrees with what was counted.
+    /// Whether this wait for the cost agrees with the charges. `None` is no wait: the cost passes now.
     pub fn waits(&self, now_us: u64, cost: u64, wait_us: Option<u64>) -> bool {
         match wait_us {
             None => self.may_pass(now_us, cost),
@@ -131,34 +135,36 @@ impl Model {
         }
     }
 
-    /// Takes from a reading what an answer that was lost left open.
+    /// Sets the anchored window to that of a reading, after an answer was lost.
     pub fn learn(&mut self, now_us: u64, reading: &Status) {
         if reading.reset_us > 0 {
             let start_us = Range::exactly((now_us + reading.reset_us).saturating_sub(self.limit.window_us()));
-            self.own = Own::Known { start_us, count: self.capacity().saturating_sub(reading.remaining) };
+            self.anchored = AnchoredWindow::Known { start_us, count: self.capacity().saturating_sub(reading.remaining) };
         }
     }
 
-    fn used_of_own(&self, now_us: u64) -> Range {
+    fn used_of_anchored(&self, now_us: u64) -> Range {
         let window_us = self.limit.window_us();
-        match self.own {
-            Own::Fresh => Range::exactly(0),
-            Own::Known { start_us, count } if now_us < start_us.low + window_us => Range::exactly(count),
-            Own::Known { start_us, .. } if now_us >= start_us.high + window_us => Range::exactly(0),
-            Own::Known { count, .. } => Range { low: 0, high: count },
-            Own::Lost => Range { low: 0, high: self.capacity() },
+        match self.anchored {
+            AnchoredWindow::Fresh => Range::exactly(0),
+            AnchoredWindow::Known { start_us, count } if now_us < start_us.low + window_us => Range::exactly(count),
+            AnchoredWindow::Known { start_us, .. } if now_us >= start_us.high + window_us => Range::exactly(0),
+            AnchoredWindow::Known { count, .. } => Range { low: 0, high: count },
+            AnchoredWindow::Lost => Range { low: 0, high: self.capacity() },
         }
     }
 
-    fn charge_own(&mut self, at_us: Range, cost: u64) {
+    fn charge_anchored(&mut self, at_us: Range, cost: u64) {
         let window_us = self.limit.window_us();
-        self.own = match self.own {
-            Own::Fresh => Own::Known { start_us: at_us, count: cost },
-            Own::Known { start_us, count } if at_us.high < start_us.low + window_us => {
-                Own::Known { start_us, count: count + cost }
+        self.anchored = match self.anchored {
+            AnchoredWindow::Fresh => AnchoredWindow::Known { start_us: at_us, count: cost },
+            AnchoredWindow::Known { start_us, count } if at_us.high < start_us.low + window_us => {
+                AnchoredWindow::Known { start_us, count: count + cost }
             }
-            Own::Known { start_us, .. } if at_us.low >= start_us.high + window_us => Own::Known { start_us: at_us, count: cost },
-            _ => Own::Lost,
+            AnchoredWindow::Known { start_us, .. } if at_us.low >= start_us.high + window_us => {
+                AnchoredWindow::Known { start_us: at_us, count: cost }
+            }
+            _ => AnchoredWindow::Lost,
         };
     }
 

@@ -3,7 +3,7 @@
 //! Nothing in the server tells that order; a limit does. A `fixed_window` of the clock answers with its count and with the
 //! time to its end, hence with how many units were charged before this decision and, to the microsecond, when it was made.
 //! As a plan's limits are decided together, one such limit witnesses for all of them, if need be one whose quota is never
-//! reached. Units in that count that nobody was granted must have been charged by calls whose answers were lost.
+//! reached. Units in that count that no answer granted must have been charged by calls whose answers were lost.
 
 use tollgate::decision::DecidedBy;
 use tollgate::plan::{Algorithm, Anchor, Limit, Plan};
@@ -150,7 +150,7 @@ impl<'a> Replay<'a> {
         let gap = place.before - self.charged;
         self.excuse(place.at_us, gap > 0);
         if gap > 0 && !self.charge_gap(event, gap) {
-            violations.push(Violation::new(Rule::Order, event.call, format!("{gap} units were charged for nobody")));
+            violations.push(Violation::new(Rule::Order, event.call, format!("{gap} units were charged for no known call")));
             return false;
         }
         self.judge(event, violations);
@@ -236,7 +236,7 @@ impl<'a> Replay<'a> {
         self.excuse(u64::MAX, false);
         let all: u64 = self.unknown.iter().map(|call| call.cost).sum();
         for call in &self.cached {
-            // Charged after the last decision that the store was asked for, which nobody saw.
+            // Charged after the last decision of the store that a caller received.
             let unseen = all > self.unexplained && self.unknown.iter().any(|other| other.sent_us <= call.answered_us);
             if !unseen {
                 violations.push(Violation::new(Rule::NoCause, call, "remembered, and would fit at any time of the call"));
