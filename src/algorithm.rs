@@ -32,6 +32,7 @@ mod cases;
 mod denial_age;
 mod fixed_window;
 mod gcra;
+mod releases;
 mod runs;
 mod sliding_counter;
 mod sliding_log;
@@ -47,6 +48,7 @@ use crate::plan::Limit;
 pub use denial_age::{denial_at, tells_one_cost};
 pub use fixed_window::Window;
 pub use gcra::Bucket;
+pub use releases::{RELEASES_MAX, Release, release_costs, releases};
 pub use runs::Runs;
 pub use sliding_counter::Counter;
 
@@ -215,6 +217,14 @@ impl Reading {
             Self::Bucket { backlog_us, emission_us } => backlog_us.div_ceil(emission_us),
             Self::Counter { current, previous, .. } => current + previous,
             Self::Log { used, .. } => used,
+        }
+    }
+
+    /// Units in use, for people. A counter's is its estimate. A bucket's units are those that are not wholly back.
+    pub fn used(&self, limit: &Limit) -> u64 {
+        match *self {
+            Self::Counter { current, previous, elapsed_us } => sliding_counter::used(limit, current, previous, elapsed_us),
+            Self::Window { .. } | Self::Bucket { .. } | Self::Log { .. } => self.counted(),
         }
     }
 

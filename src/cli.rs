@@ -2,9 +2,10 @@
 //!
 //! Exit codes:
 //! - 0: done.
-//! - 1: `check` found errors, the answer of `try` or `health` is no, or the server could not start or stop properly.
+//! - 1: `check` found errors, the answer of a running server is no, or the server could not start or stop properly.
 //! - 2: the command line or a named config is wrong, or a running server did not answer.
 
+mod admin;
 mod ask;
 mod connect;
 mod reload;
@@ -51,6 +52,15 @@ enum Command {
     /// Ask a running server for its health, as probes of containers do. Exits with 0 when it serves, 1 when not, 2 without an
     /// answer.
     Health(ask::HealthArguments),
+    /// Tell where a key stands in every limit of a plan, by the admin service. Exits with 0 when its next request would be
+    /// allowed, 1 when denied, 2 on an error.
+    Explain(admin::AdminArguments),
+    /// Forget everything that a key has used, by the admin service. Exits with 0 when there was something, 1 when not, 2 on an
+    /// error.
+    Reset(admin::AdminArguments),
+    /// Give units back to a key, by the admin service. Exits with 0 when some were given back, 1 when there were none, 2 on an
+    /// error.
+    Refund(admin::RefundArguments),
 }
 
 /// The settings of `serve`. Each flag overrides the environment, which overrides the file.
@@ -88,6 +98,9 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Some(Command::Check { file }) => check(&file),
         Some(Command::Try(arguments)) => ask::try_decisions(arguments),
         Some(Command::Health(arguments)) => ask::health(arguments),
+        Some(Command::Explain(arguments)) => admin::explain(&arguments),
+        Some(Command::Reset(arguments)) => admin::reset(&arguments),
+        Some(Command::Refund(arguments)) => admin::refund(&arguments),
     }
 }
 

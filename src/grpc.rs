@@ -33,7 +33,7 @@ use crate::server::{Drained, Listener, ServeError, accept};
 pub use admin::{
     AdminCalls, AdminParts, AdminServer, ReloadAsked, ReloadOutcome, Reloaded, Reloader, TOKEN_BYTES_MIN, TokenFile, reloader,
 };
-pub use client::{Answer, Connection, Form, Health, Question, Target};
+pub use client::{AdminAnswer, AdminQuestion, AdminToken, Answer, Connection, Form, Health, Question, Target};
 pub use service::Service;
 pub use workers::{StartError, Workers};
 

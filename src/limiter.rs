@@ -6,6 +6,7 @@
 mod admin;
 mod caller_deadline;
 mod deny_cache;
+mod explain;
 mod failure_log;
 mod metrics;
 mod registry;
@@ -26,6 +27,7 @@ pub use caller_deadline::CallerDeadline;
 use caller_deadline::{CallerGone, in_time};
 use deny_cache::DenyCache;
 pub use deny_cache::{DENY_CACHE_DEFAULT, DENY_CACHE_MAX};
+pub use explain::{Explanation, LimitExplanation};
 use failure_log::FailureLog;
 use metrics::WorkerPlans;
 pub use metrics::{BOUNDS_NS, Reloads, Timings, Totals};

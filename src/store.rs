@@ -94,6 +94,11 @@ pub trait Store: Send + Sync + 'static {
     fn is_embedded(&self) -> bool {
         false
     }
+
+    /// Names of the keys in Redis that hold the state of this key under this plan, for operators. Empty for an embedded store.
+    fn names(&self, _key: &Key, _plan: &Plan) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// Lets several owners share one store.
@@ -112,6 +117,10 @@ impl<S: Store> Store for Arc<S> {
 
     fn is_embedded(&self) -> bool {
         self.as_ref().is_embedded()
+    }
+
+    fn names(&self, key: &Key, plan: &Plan) -> Vec<String> {
+        self.as_ref().names(key, plan)
     }
 }
 
@@ -194,6 +203,13 @@ impl Store for ConfiguredStore {
         match self {
             Self::Memory(store) => store.is_embedded(),
             Self::Redis(store) => store.is_embedded(),
+        }
+    }
+
+    fn names(&self, key: &Key, plan: &Plan) -> Vec<String> {
+        match self {
+            Self::Memory(store) => store.names(key, plan),
+            Self::Redis(store) => store.names(key, plan),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The program around the server: command line, configs, logs, spans, documents and the rules of the source.
 
+mod admin_commands;
 mod ask_commands;
 mod command_line;
 mod descriptors;

@@ -4,6 +4,7 @@ mod abuse;
 mod admin;
 mod caller_deadlines;
 mod drain;
+mod explain;
 mod grpc;
 mod http;
 mod protocol;

@@ -76,6 +76,6 @@ pub(super) fn health(arguments: HealthArguments) -> ExitCode {
 }
 
 /// Prints the answer. Returns 0 for yes, 1 for no, 2 when the answer could not be printed.
-fn finish(text: &str, yes: bool) -> ExitCode {
+pub(super) fn finish(text: &str, yes: bool) -> ExitCode {
     print(text).map_or_else(|_| ExitCode::from(NO_ANSWER), |()| ExitCode::from(u8::from(!yes)))
 }

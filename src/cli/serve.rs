@@ -99,6 +99,7 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
     let announcing = tokio::spawn(announce_start(registry.clone(), replicas, line));
     let (reloader, asked) = grpc::reloader();
     let calls = listeners.admin.as_ref().map(|_| AdminCalls::default());
+    let seen_stores = registry.clone();
     let http = listeners.http.zip(main_store.clone()).map(|(listener, store)| {
         let log_lines_dropped = Box::new(move || log.dropped());
         let grpc_connections = workers.connections();
@@ -108,7 +109,7 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
     });
     let admin = listeners.admin.zip(main_store).map(|(listener, store)| {
         let (limiter, calls) = (limiter.beside(store), calls.unwrap_or_default());
-        AdminServer::start(listener, AdminParts { limiter, reloader, token, calls, connections: caps.admin })
+        AdminServer::start(listener, AdminParts { limiter, stores: seen_stores, reloader, token, calls, connections: caps.admin })
     });
     let admin = OptionFuture::from(admin).await;
     let workers = workers.retire_connections_after(config.listen_max_connection_age).with_connections_max(caps.worker);

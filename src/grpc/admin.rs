@@ -26,7 +26,7 @@ use crate::limiter::Limiter;
 use crate::server::AuxServer;
 use crate::server::connection::{ConnectionOptions, STREAM_WINDOW_BYTES};
 use crate::server::{Drained, Listener, connection};
-use crate::store::Store;
+use crate::store::{Store, StoreRegistry};
 pub use calls::AdminCalls;
 pub use reload::{ReloadAsked, ReloadOutcome, Reloaded, Reloader, reloader};
 use service::Admin;
@@ -42,8 +42,10 @@ const REQUEST_BYTES_MAX: usize = 2 << 10;
 
 /// What the admin service needs.
 pub struct AdminParts<S> {
-    /// Resets and refunds. Its remembered denials, and those of the limiters beside it, are dropped.
+    /// Resets, refunds and explains. Its remembered denials, and those of the limiters beside it, are dropped.
     pub limiter: Limiter<S>,
+    /// The connections to Redis, whose breakers are told.
+    pub stores: StoreRegistry,
     /// Asks for a reload of the config file.
     pub reloader: Reloader,
     /// The token that calls must carry. `None` lets in every caller that can connect.

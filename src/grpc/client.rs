@@ -1,5 +1,6 @@
 //! The gRPC client of the commands that ask a running server. It returns text to print; `cli` decides on the exit code.
 
+mod admin;
 mod connection;
 mod decisions;
 mod health;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use tonic::{Response, Status};
 
+pub use admin::{AdminAnswer, AdminQuestion, AdminToken};
 pub use connection::{Connection, Target};
 pub use decisions::{Answer, Question};
 pub use health::Health;

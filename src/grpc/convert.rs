@@ -12,6 +12,8 @@
 )]
 
 use std::collections::BTreeMap;
+mod explanation;
+
 use std::time::Duration;
 
 use hyper::header::HeaderName;
@@ -28,6 +30,7 @@ use crate::key::{Cost, Key};
 use crate::limiter::{AdminError, BATCH_MAX, CallerDeadline, CheckRequest, Refunded, Refusal};
 use crate::plan::{Algorithm, Anchor, Limit, NAME_BYTES_MAX, OnStoreFailure, Plan, PlanSet, Rule};
 use crate::store::StoreError;
+pub(super) use explanation::explained;
 
 /// Wait suggested to a caller refused because of overload: several times what the store needs for all waiting requests.
 const RETRY_OVERLOADED_AFTER: Duration = Duration::from_millis(100);

@@ -88,7 +88,7 @@ impl<S: Store> Limiter<S> {
         Ok(existed)
     }
 
-    fn admin_deadline(&self) -> StoreDeadline {
+    pub(super) fn admin_deadline(&self) -> StoreDeadline {
         StoreDeadline(self.common.settings.deadline.max(DEADLINE))
     }
 
@@ -104,7 +104,7 @@ impl<S: Store> Limiter<S> {
 }
 
 /// The store's answer, or an error if the caller's deadline comes first.
-async fn within<T>(
+pub(super) async fn within<T>(
     caller: Option<CallerDeadline>,
     store: StoreDeadline,
     answer: impl Future<Output = T>,

@@ -23,6 +23,8 @@ use tokio::time::timeout_at;
 use super::{Check, Store, StoreDeadline, StoreError, Subject};
 use crate::algorithm::Mode;
 use crate::clock::{Clock, monotonic};
+use crate::key::Key;
+use crate::plan::Plan;
 use batcher::call::{Call, ScriptRequest};
 use batcher::{Answer, Batcher, ScriptTransport};
 use cluster::{Cluster, RedirectFollower};
@@ -289,6 +291,10 @@ impl Store for RedisStore {
             }
             Servers::Many(cluster) => Box::pin(cluster.reset(&Reset::of(subject, &self.key_prefix), deadline)).await,
         }
+    }
+
+    fn names(&self, key: &Key, plan: &Plan) -> Vec<String> {
+        name::all_of(&self.key_prefix, key, plan)
     }
 }
 

@@ -13,10 +13,11 @@ pub(super) enum Method {
     Reset,
     Refund,
     ReloadConfig,
+    Explain,
 }
 
 impl Method {
-    const NAMES: [&str; 3] = ["Reset", "Refund", "ReloadConfig"];
+    const NAMES: [&str; 4] = ["Reset", "Refund", "ReloadConfig", "Explain"];
 
     pub(super) fn name(self) -> &'static str {
         Self::NAMES[self as usize]
@@ -66,6 +67,13 @@ mod tests {
         calls.note(Method::Refund, Code::NotFound);
         calls.note(Method::Refund, Code::NotFound);
         let counts: Vec<_> = calls.counts().collect();
-        assert_eq!(counts, [("Reset", "OK", 0), ("Refund", "OK", 0), ("Refund", "NOT_FOUND", 2), ("ReloadConfig", "OK", 0)]);
+        let expected = [
+            ("Reset", "OK", 0),
+            ("Refund", "OK", 0),
+            ("Refund", "NOT_FOUND", 2),
+            ("ReloadConfig", "OK", 0),
+            ("Explain", "OK", 0),
+        ];
+        assert_eq!(counts, expected);
     }
 }

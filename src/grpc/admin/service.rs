@@ -108,6 +108,19 @@ impl<S: Store> AdminService for Admin<S> {
         self.finish(Method::Refund, subject.as_ref().ok(), done.await)
     }
 
+    async fn explain(&self, request: Request<pb::ExplainRequest>) -> Result<Response<pb::ExplainResponse>, Status> {
+        let caller = convert::caller_deadline(request.metadata());
+        let (metadata, _, pb::ExplainRequest { key, plan }) = request.into_parts();
+        let subject = self.authenticate(&metadata).await.and_then(|()| convert::subject(key, plan));
+        let done = async {
+            let (key, plan) = subject.clone()?;
+            let explained = self.parts.limiter.explain(key, &plan, caller).await.map_err(|error| convert::not_done(&error))?;
+            let outcome = format!("next: {}", explained.next.outcome.word());
+            Ok((convert::explained(&explained, &self.parts.stores), outcome))
+        };
+        self.finish(Method::Explain, subject.as_ref().ok(), done.await)
+    }
+
     async fn reload_config(
         &self,
         request: Request<pb::ReloadConfigRequest>,

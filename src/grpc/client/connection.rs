@@ -49,6 +49,11 @@ impl Target {
         }
     }
 
+    /// Whether what is sent cannot be read on the way: the connection is encrypted, or does not leave this host.
+    pub fn is_private(&self) -> bool {
+        self.tls.is_some() || self.address.is_local()
+    }
+
     /// Opens the connection. Errors: a sentence that says what went wrong and what to check.
     pub async fn connect(&self) -> Result<Connection, String> {
         let late = |_| format!("{} does not answer within {}", self.address, super::seconds(self.timeout));

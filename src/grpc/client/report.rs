@@ -60,7 +60,7 @@ fn limit_line(limit: &pb::LimitStatus) -> String {
     format!("limit {}: {} of {} remaining{retry}, fresh in {reset}", limit.name, limit.remaining, limit.limit)
 }
 
-fn limit_json(limit: &pb::LimitStatus) -> Value {
+pub(super) fn limit_json(limit: &pb::LimitStatus) -> Value {
     let mut json = json!({ "limit_name": limit.name, "limit": limit.limit, "remaining": limit.remaining });
     let times = [&limit.window, &limit.retry_after, &limit.reset_after, &limit.more_after];
     let [window, retry_after, reset_after, more_after] = times.map(|time| time.map(us));

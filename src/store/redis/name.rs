@@ -7,7 +7,8 @@
 
 use fred::util::redis_keyslot;
 
-use crate::plan::COMMON_WINDOWS_MS;
+use crate::key::Key;
+use crate::plan::{Algorithm, COMMON_WINDOWS_MS, Limit, Plan};
 
 /// Names that a subject's state may lie under, whatever its plans are or were: its packed state, and its logs of common windows.
 pub(super) fn known_of(tag: &str) -> impl Iterator<Item = String> {
@@ -55,6 +56,15 @@ pub(super) fn hash_tag(prefix: &str, group: &str, key: &str) -> String {
     tag
 }
 
+/// Names of the keys that hold a key's state under this plan: one for all its limits of constant size, and one for each log.
+pub(super) fn all_of(prefix: &str, key: &Key, plan: &Plan) -> Vec<String> {
+    let tag = hash_tag(prefix, &plan.counts_as, key.as_str());
+    let is_log = |limit: &&Limit| limit.algorithm() == Algorithm::SlidingLog;
+    let logs: Vec<String> = plan.limits().iter().filter(is_log).map(|limit| log(&tag, limit.window_us())).collect();
+    let packed = (logs.len() < plan.limits().len()).then_some(tag);
+    packed.into_iter().chain(logs).collect()
+}
+
 /// A name that no request has, since no plan's name is empty; there are as many as numbers, so that every node of a Cluster
 /// has some.
 pub(super) fn trial(prefix: &str, number: u32) -> String {
@@ -83,7 +93,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::plan::{Algorithm, Limit};
 
     #[test]
     fn the_tag_is_the_whole_name_whatever_the_key_holds() {

@@ -1,0 +1,171 @@
+//! `tollgate reset`, `refund` and `explain`: calls of the admin service.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tonic::Request;
+use tonic::metadata::{Ascii, MetadataValue};
+
+use super::report::{self, Report, limit_json, us};
+use super::{Connection, Form};
+use crate::duration::Shown;
+use crate::grpc::pb;
+use crate::grpc::pb::admin_service_client::AdminServiceClient;
+
+/// What an admin command is about.
+#[derive(Debug, Clone)]
+pub struct AdminQuestion {
+    /// The subject that was counted.
+    pub key: String,
+    /// The plan that it was counted by.
+    pub plan: String,
+    /// How the answer is written.
+    pub form: Form,
+}
+
+/// The answer to an admin command.
+pub struct AdminAnswer {
+    /// Whether there was something to forget or to give back, or the next request would be allowed.
+    pub yes: bool,
+    /// The text to print.
+    pub text: String,
+}
+
+/// The token that admin calls carry. It has no `Debug`, so that it cannot get into a message by accident.
+pub struct AdminToken(MetadataValue<Ascii>);
+
+impl AdminToken {
+    /// Uses the contents of a token's file. Errors: a sentence that does not repeat them.
+    pub fn new(contents: &[u8]) -> Result<Self, String> {
+        let mut bearer = b"Bearer ".to_vec();
+        bearer.extend_from_slice(contents.trim_ascii());
+        let value = MetadataValue::try_from(bearer.as_slice());
+        let value =
+            value.map_err(|_| "the file of --token-file holds what no header can carry; it is one line of ASCII".to_owned());
+        value.map(|mut value| {
+            value.set_sensitive(true);
+            Self(value)
+        })
+    }
+}
+
+impl Connection {
+    /// Makes a key as fresh. Errors: a sentence.
+    pub async fn reset(&self, question: &AdminQuestion, token: Option<&AdminToken>) -> Result<AdminAnswer, String> {
+        let AdminQuestion { key, plan, form } = question.clone();
+        let request = signed(pb::ResetRequest { key, plan }, token);
+        let existed = self.answer(self.admin().reset(request)).await?.existed;
+        let report = Report { lines: vec![format!("existed: {existed}")], json: json!({ "existed": existed }) };
+        Ok(AdminAnswer { yes: existed, text: report.text(form) })
+    }
+
+    /// Gives units back. Errors: a sentence.
+    pub async fn refund(
+        &self,
+        question: &AdminQuestion,
+        cost: Option<u64>,
+        token: Option<&AdminToken>,
+    ) -> Result<AdminAnswer, String> {
+        let AdminQuestion { key, plan, form } = question.clone();
+        let request = signed(pb::RefundRequest { key, plan, cost }, token);
+        let answer = self.answer(self.admin().refund(request)).await?;
+        Ok(AdminAnswer { yes: answer.refunded > 0, text: refunded(&answer).text(form) })
+    }
+
+    /// Explains where a key stands. Errors: a sentence.
+    pub async fn explain(&self, question: &AdminQuestion, token: Option<&AdminToken>) -> Result<AdminAnswer, String> {
+        let AdminQuestion { key, plan, form } = question.clone();
+        let request = signed(pb::ExplainRequest { key, plan }, token);
+        let answer = self.answer(self.admin().explain(request)).await?;
+        let yes = answer.next.as_ref().is_some_and(|next| next.allowed);
+        Ok(AdminAnswer { yes, text: explained(&answer).text(form) })
+    }
+
+    fn admin(&self) -> AdminServiceClient<tonic::transport::Channel> {
+        AdminServiceClient::new(self.channel.clone())
+    }
+}
+
+fn signed<T>(message: T, token: Option<&AdminToken>) -> Request<T> {
+    let mut request = Request::new(message);
+    if let Some(AdminToken(value)) = token {
+        request.metadata_mut().insert("authorization", value.clone());
+    }
+    request
+}
+
+fn refunded(answer: &pb::RefundResponse) -> Report {
+    let mut lines = vec![format!("refunded: {}", answer.refunded)];
+    let mut limits = Vec::new();
+    for limit in &answer.limits {
+        let status = limit.status.clone().unwrap_or_default();
+        lines.push(format!(
+            "limit {}: {} refunded, {} of {} remaining",
+            status.name, limit.refunded, status.remaining, status.limit
+        ));
+        let mut json = limit_json(&status);
+        json["refunded"] = limit.refunded.into();
+        limits.push(json);
+    }
+    Report { lines, json: json!({ "refunded": answer.refunded, "limits": limits }) }
+}
+
+fn explained(answer: &pb::ExplainResponse) -> Report {
+    let mut lines = vec![answer.sentence.clone(), format!("plan {}, counted as {}", answer.plan, answer.counts_as)];
+    lines.extend(answer.redis_names.iter().map(|name| format!("in Redis: {name}")));
+    if answer.redis_connections > 0 {
+        let (open, all) = (answer.redis_connections_open, answer.redis_connections);
+        lines.push(format!("connections to Redis: {all}, of which {open} do not ask it now"));
+    }
+    if answer.workers_denying > 0 {
+        lines.push(format!("workers that deny from memory: {}", answer.workers_denying));
+    }
+    lines.extend(answer.limits.iter().flat_map(limit_lines));
+    let next = answer.next.as_ref().map(|next| report::answer(next).json);
+    let json = json!({
+        "sentence": answer.sentence,
+        "next": next,
+        "limits": answer.limits.iter().map(limit_explanation).collect::<Vec<_>>(),
+        "plan": answer.plan,
+        "counts_as": answer.counts_as,
+        "redis_names": answer.redis_names,
+        "workers_denying": answer.workers_denying,
+        "redis_connections": answer.redis_connections,
+        "redis_connections_open": answer.redis_connections_open,
+    });
+    Report { lines, json }
+}
+
+fn limit_lines(explained: &pb::LimitExplanation) -> Vec<String> {
+    let (status, limit) = (explained.status.clone().unwrap_or_default(), explained.limit.clone().unwrap_or_default());
+    let window = shown(status.window.map_or(0, us));
+    let algorithm = algorithm(&limit);
+    let head = format!(
+        "limit {}: {} of {} used, {} remaining ({algorithm}, {window})",
+        status.name, explained.used, status.limit, status.remaining
+    );
+    let release = |release: &pb::Release| {
+        let plural = if release.units == 1 { "" } else { "s" };
+        format!("  {} unit{plural} can be taken in {}", release.units, shown(release.after.map_or(0, us)))
+    };
+    std::iter::once(head).chain(explained.releases.iter().map(release)).collect()
+}
+
+fn limit_explanation(explained: &pb::LimitExplanation) -> Value {
+    let mut json = limit_json(&explained.status.clone().unwrap_or_default());
+    json["used"] = explained.used.into();
+    json["algorithm"] = algorithm(&explained.limit.clone().unwrap_or_default()).into();
+    let release = |release: &pb::Release| json!({ "units": release.units, "after_us": release.after.map_or(0, us) });
+    json["releases"] = explained.releases.iter().map(release).collect();
+    json
+}
+
+/// The name of a limit's algorithm in the config.
+fn algorithm(limit: &pb::Limit) -> String {
+    limit.algorithm().as_str_name().trim_start_matches("ALGORITHM_").to_ascii_lowercase()
+}
+
+/// A duration for people, rounded up to a millisecond.
+fn shown(us: u64) -> Shown {
+    Shown(Duration::from_millis(us.div_ceil(1_000)))
+}

@@ -1,0 +1,49 @@
+//! Converts the explanation of a key.
+
+use crate::grpc::pb;
+use crate::limiter::{Explanation, LimitExplanation};
+use crate::plan::Limit;
+use crate::store::{BreakerState, NodeHealth, StoreRegistry};
+
+/// Converts an explanation, with the breakers of this process.
+pub(in crate::grpc) fn explained(explained: &Explanation, stores: &StoreRegistry) -> pb::ExplainResponse {
+    let limits = explained.plan.limits().iter().zip(&explained.limits);
+    let (connections, open) = connections(stores);
+    pb::ExplainResponse {
+        sentence: explained.sentence(),
+        next: Some(super::response(explained.next.clone(), true)),
+        limits: limits.map(|(limit, explained)| limit_explanation(limit, explained)).collect(),
+        plan: explained.plan.name.to_string(),
+        counts_as: explained.plan.counts_as.to_string(),
+        redis_names: explained.redis_names.clone(),
+        workers_denying: u32::try_from(explained.workers_denying).unwrap_or(u32::MAX),
+        redis_connections: u32::try_from(connections).unwrap_or(u32::MAX),
+        redis_connections_open: u32::try_from(open).unwrap_or(u32::MAX),
+    }
+}
+
+fn limit_explanation(limit: &Limit, explained: &LimitExplanation) -> pb::LimitExplanation {
+    let releases = explained.releases.iter();
+    let release = |release: &crate::algorithm::Release| pb::Release {
+        units: release.units,
+        after: Some(super::duration(release.after_us)),
+    };
+    pb::LimitExplanation {
+        limit: Some(super::limit(limit)),
+        status: Some(super::limit_status(&explained.status)),
+        used: explained.used,
+        releases: releases.map(release).collect(),
+    }
+}
+
+/// Connections to Redis, and those whose breaker is not closed.
+fn connections(stores: &StoreRegistry) -> (u64, u64) {
+    let (mut all, mut open) = (0, 0);
+    for node in stores.nodes().values() {
+        for ((state, _), count) in NodeHealth::STATES.iter().zip(node.connections) {
+            all += count;
+            open += if *state == BreakerState::Closed { 0 } else { count };
+        }
+    }
+    (all, open)
+}

@@ -1,0 +1,163 @@
+//! `AdminService.Explain`, black box: what it tells of keys in both stores, and that it leaves no trace.
+
+use std::time::Duration;
+
+use tollgate::grpc::pb::admin_service_client::AdminServiceClient;
+use tollgate::grpc::pb::{self, DecidedBy, Outcome};
+use tonic::Code;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::support::redis::Redis;
+use crate::support::server::{Client, PATIENCE, Server, decide, request};
+
+const PLANS: &str = "
+plans:
+  all: { limits: [ { name: fixed, quota: 8, window: 1d, algorithm: fixed_window, anchor: first_request },
+                   { name: log, quota: 10, window: 1d, algorithm: sliding_log },
+                   { name: window, quota: 12, window: 1d },
+                   { name: counter, quota: 1000, window: 1d, algorithm: sliding_counter },
+                   { name: bucket, quota: 100, window: 100d, algorithm: token_bucket, burst: 20 } ] }
+  one: { limits: [ { name: day, quota: 2, window: 1d } ] }
+  open: { limits: [ { name: day, quota: 2, window: 1d } ], on_store_failure: allow }
+";
+
+struct Lab {
+    _folder: tempfile::TempDir,
+    server: Server,
+    client: Client,
+    admin: AdminServiceClient<Channel>,
+}
+
+impl Lab {
+    async fn start(flags: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("admin.sock").display().to_string();
+        let server = Server::start(PLANS, &[&["--set", &format!("listen.admin=unix:{socket}")], flags].concat());
+        let channel = Endpoint::from_shared(format!("unix://{socket}")).unwrap().connect().await.unwrap();
+        Self { _folder: folder, client: server.client().await, admin: AdminServiceClient::new(channel), server }
+    }
+
+    async fn explain(&mut self, plan: &str) -> pb::ExplainResponse {
+        let request = pb::ExplainRequest { key: "k".to_owned(), plan: plan.to_owned() };
+        self.admin.explain(request).await.unwrap().into_inner()
+    }
+
+    async fn take(&mut self, plan: &str, cost: u64) -> Outcome {
+        self.client.should_allow(request("k", plan, Some(cost))).await.unwrap().into_inner().outcome()
+    }
+}
+
+fn seconds(release: &pb::Release) -> f64 {
+    let after = release.after.unwrap();
+    after.seconds as f64 + f64::from(after.nanos) / 1e9
+}
+
+async fn every_limit_is_told_and_nothing_is_charged(flags: &[&str]) -> Vec<String> {
+    let mut lab = Lab::start(flags).await;
+    let fresh = lab.explain("all").await;
+    assert!(fresh.limits.iter().all(|limit| limit.used == 0 && limit.releases.is_empty()), "{fresh:?}");
+    assert_eq!(fresh.next.as_ref().unwrap().outcome(), Outcome::Allowed);
+    assert_eq!(lab.take("all", 6).await, Outcome::Allowed);
+    let told = lab.explain("all").await;
+    assert_eq!(told, lab.explain("all").await.with_times_of(&told));
+    let rows: Vec<_> = told.limits.iter().map(|limit| (limit.status.as_ref().unwrap().remaining, limit.used)).collect();
+    assert_eq!(rows, [(2, 6), (4, 6), (6, 6), (994, 6), (14, 6)]);
+    for (limit, (most, points)) in told.limits.iter().zip([(8, 1), (10, 1), (12, 1), (1_000, 5), (20, 5)]) {
+        let name = &limit.limit.as_ref().unwrap().name;
+        let units: Vec<u64> = limit.releases.iter().map(|release| release.units).collect();
+        assert!(units.last() == Some(&most) && units.len() <= points, "{name}: {units:?}");
+        let (first, last) = (seconds(&limit.releases[0]), seconds(limit.releases.last().unwrap()));
+        assert!(0.0 < first && first <= last, "{name}: {first} {last}");
+    }
+    // Five tokens come back in as many days.
+    assert!((seconds(&told.limits[4].releases[0]) - 86_400.0).abs() < 600.0, "{:?}", told.limits[4]);
+    assert_eq!(lab.take("all", 2).await, Outcome::Allowed);
+    let denied = lab.explain("all").await;
+    let next = denied.next.unwrap();
+    assert_eq!((next.outcome(), next.decided_by(), next.limit_name.as_str()), (Outcome::Denied, DecidedBy::Store, "fixed"));
+    assert!(denied.sentence.starts_with("The next request of cost 1 is denied by limit fixed: 8 of 8 units are used"));
+    for (key, plan, code) in [("", "all", Code::InvalidArgument), ("k", "al", Code::NotFound)] {
+        let status = lab.admin.explain(pb::ExplainRequest { key: key.to_owned(), plan: plan.to_owned() }).await.unwrap_err();
+        assert_eq!(status.code(), code, "{status:?}");
+    }
+    denied.redis_names
+}
+
+trait WithTimesOf {
+    fn with_times_of(self, other: &Self) -> Self;
+}
+
+/// Time goes on between two calls: all but the times are compared.
+impl WithTimesOf for pb::ExplainResponse {
+    fn with_times_of(mut self, other: &Self) -> Self {
+        self.next = other.next.clone();
+        for (own, other) in self.limits.iter_mut().zip(&other.limits) {
+            let remaining = own.status.as_ref().unwrap().remaining;
+            own.status = other.status.clone();
+            own.status.as_mut().unwrap().remaining = remaining;
+            let units = |limit: &pb::LimitExplanation| limit.releases.iter().map(|release| release.units).collect::<Vec<_>>();
+            assert_eq!(units(own).last(), units(other).last());
+            own.releases = other.releases.clone();
+        }
+        self.sentence = other.sentence.clone();
+        self
+    }
+}
+
+#[tokio::test]
+async fn every_limit_is_told_and_nothing_is_charged_in_memory() {
+    assert!(every_limit_is_told_and_nothing_is_charged(&[]).await.is_empty());
+}
+
+#[tokio::test]
+async fn every_limit_is_told_and_nothing_is_charged_in_redis() {
+    let redis = Redis::start();
+    let flags = ["--store", &redis.url(), "--set", "store.deadline=10s", "--set", "store.key_prefix=shop:"];
+    let names = every_limit_is_told_and_nothing_is_charged(&flags).await;
+    assert_eq!(names, ["shop:{all:k}", "shop:{all:k}log:86400000000"]);
+    for name in names {
+        assert_eq!(redis.cli(&["EXISTS", &name]).trim(), "1", "{name}");
+    }
+    // Of a key that was only explained, Redis has nothing.
+    let mut lab = Lab::start(&["--store", &redis.url(), "--set", "store.deadline=10s"]).await;
+    lab.explain("one").await;
+    assert!(!redis.cli(&["KEYS", "*"]).contains("one:k"), "{}", redis.cli(&["KEYS", "*"]));
+}
+
+#[tokio::test]
+async fn remembered_denials_and_a_store_that_is_away_are_told() {
+    let mut redis = Redis::start();
+    let mut lab = Lab::start(&["--store", &redis.url(), "--set", "store.deadline=1s", "--set", "workers=1"]).await;
+    assert_eq!(lab.take("one", 2).await, Outcome::Allowed);
+    let started = std::time::Instant::now();
+    loop {
+        // A remembered denial holds for a second, which a busy machine may miss.
+        lab.take("one", 1).await;
+        let told = lab.explain("one").await;
+        if told.workers_denying == 1 {
+            assert!(told.sentence.contains("; 1 worker of this replica remembers a denial"), "{}", told.sentence);
+            break;
+        }
+        assert!(started.elapsed() < PATIENCE, "{told:?}");
+    }
+    let told = lab.explain("one").await;
+    assert!(told.redis_connections >= 1 && told.redis_connections_open <= told.redis_connections, "{told:?}");
+    redis.kill();
+    let started = std::time::Instant::now();
+    loop {
+        decide(&mut lab.client, "other", "one").await;
+        let told = lab.explain("open").await;
+        if told.redis_connections_open == told.redis_connections {
+            let next = told.next.unwrap();
+            assert_eq!((next.outcome(), next.decided_by()), (Outcome::Allowed, DecidedBy::FailOpen));
+            assert!(told.sentence.ends_with("so the next request is allowed, because the plan says on_store_failure: allow."));
+            break;
+        }
+        assert!(started.elapsed() < PATIENCE, "{told:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let local = lab.explain("one").await;
+    assert_eq!(local.next.unwrap().decided_by(), DecidedBy::LocalFallback);
+    assert!(local.sentence.contains("this replica counts in its own memory"), "{}", local.sentence);
+    drop(lab.server);
+}
