@@ -1,4 +1,4 @@
-//! The harness: servers under test, the loads put on them, and what a decision then costs.
+//! The harness: it starts servers, puts a load on them, and measures the cost of a decision.
 
 mod process;
 mod redis;
@@ -13,7 +13,7 @@ pub use process::{ECHO, Memory, Process, WORKERS};
 pub use redis::Redis;
 pub use serve::serve_echo;
 
-/// Before anything is counted: connections, allocators and the script's first load are over by then.
+/// Time under load before the measurement. By then, connections are open, allocators have grown, and the script is loaded.
 pub const WARM_UP: Duration = Duration::from_secs(1);
 /// Requests in one call of a batch, and of the calls that touch every key before the run.
 pub const BATCH: usize = 100;
@@ -36,7 +36,7 @@ const PLANS: &str = "plans:
   denied: { limits: [ { quota: 1, window: 1d, algorithm: token_bucket } ] }
 ";
 
-/// What answers.
+/// The server under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Server {
     /// The same RPCs without a decision; see [`crate::echo`].
@@ -47,7 +47,7 @@ pub enum Server {
     Redis,
 }
 
-/// How calls come.
+/// The kind of calls, and how many at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     pub kind: Kind,
@@ -67,13 +67,13 @@ pub struct Scenario {
     pub expect: Expect,
 }
 
-/// What it cost.
+/// The measured cost of a scenario.
 #[derive(Debug, Clone)]
 pub struct Row {
     pub name: String,
     pub shape: Shape,
     pub server: Server,
-    /// CPU microseconds a decision.
+    /// CPU microseconds per decision.
     pub server_us: f64,
     pub redis_us: f64,
     pub per_second: f64,
@@ -85,11 +85,11 @@ pub struct Row {
     /// Of the server alone.
     pub memory: Memory,
     pub errors: u64,
-    /// What was wrong with the first of them.
+    /// Describes the first error.
     pub complaint: Option<String>,
 }
 
-/// Everything that stays from one scenario to the next.
+/// State that all scenarios share: Redis, the config, and the settings of the measurement.
 pub struct Harness {
     pub redis: Redis,
     config: PathBuf,

@@ -73,7 +73,7 @@ fn measure() -> Result<Vec<Figure>, String> {
     Ok(figures)
 }
 
-/// Writes the median of some rounds, so that no chance of one is in it.
+/// Writes the medians of several rounds to the baseline, so that one unusual round has no effect.
 fn write_baseline() -> Result<(), String> {
     let rounds: Vec<Vec<Figure>> = (0..BASELINE_ROUNDS).map(|_| measure()).collect::<Result<_, _>>()?;
     let mut text = HEAD.to_owned();

@@ -1,5 +1,4 @@
-//! What the suites share: a fake clock, plans, a Redis of one's own, a running server, a proxy before several, a plain
-//! HTTP client that reads metrics.
+//! Tools that the suites share: a fake clock, plans, servers of Redis, nginx, HAProxy and tollgate, and plain clients.
 
 pub mod authority;
 pub mod clock;

@@ -77,7 +77,7 @@ impl Caller {
         }
     }
 
-    /// What is to be written; taken off by the writer.
+    /// The bytes to write. The writer removes those that it wrote.
     pub fn output(&mut self) -> &mut Vec<u8> {
         self.connection.output()
     }
@@ -128,7 +128,7 @@ impl Caller {
         Ok(true)
     }
 
-    /// Takes in what was read at `now`. Errors: the connection cannot go on.
+    /// Handles the bytes that were read at `now`. Errors: the connection cannot be used any more.
     pub fn receive(&mut self, bytes: &[u8], now: Instant) -> Result<(), String> {
         let Self { connection, calls, shared, .. } = self;
         let mut tally = shared.tally.borrow_mut();

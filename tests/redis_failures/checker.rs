@@ -1,9 +1,9 @@
-//! The checker: three replicas on one Redis go through every fault in an order that a seed decides, and each single
-//! decision that their callers saw is held against what it must have been.
+//! The checker: three replicas on one Redis go through every fault, in an order that a seed decides. Every decision that a caller
+//! received is then compared with what it must have been.
 //!
-//! `deployment` and `load` make a history, `judge` tells what is wrong with it: decision by decision where the store's order is
-//! known (`serial`, against `model`), else by what question and answer times prove (`interval`). `cases` are histories made
-//! by hand that show that it can tell. More seeds, and a soak: see CONTRIBUTING.md.
+//! `deployment` and `load` make a history, and `judge` finds its violations. Where the order of the store's decisions is known,
+//! `serial` compares each with `model`. Elsewhere `interval` checks what the times of calls prove. `cases` are histories made by
+//! hand; they show that violations are found. CONTRIBUTING.md tells how to run more seeds, and a soak.
 
 mod cases;
 mod deployment;
@@ -49,7 +49,7 @@ fn more_seeds_break_no_promise() {
 }
 
 fn run(seed: u64) {
-    // The schedule is repeated so; how processes interleave is not, so a rare violation may take several tries.
+    // The same seed repeats the schedule, but not the interleaving of processes. A rare violation may need several runs.
     println!("seed {seed}; again: TOLLGATE_CHECKER_SEED={seed} cargo test --locked checker::more -- --ignored --nocapture");
     let (history, schedule) = deployment::run(seed);
     let violations = judge::check(&history);
@@ -78,7 +78,7 @@ fn summary(history: &History) -> String {
     format!("{} calls, {failed} lost; granted + denied by {}", history.calls.len(), by.join(", "))
 }
 
-/// Writes everything down; where.
+/// Writes the history, the schedule and the violations to a file. Returns its path.
 fn keep(seed: u64, history: &History, schedule: &[String], violations: &[Violation]) -> String {
     let path = format!("{}/checker-seed-{seed}.txt", env!("CARGO_TARGET_TMPDIR"));
     let mut calls = history.calls.clone();

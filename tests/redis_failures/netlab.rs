@@ -28,13 +28,13 @@ async fn outage(row: &str, break_it: impl Fn(&Island, &str), mend: impl Fn(&Isla
     judge(row, &load.stop().await, began, ended);
 }
 
-/// Linux would send the same bytes again for a quarter of an hour before it told anybody.
+/// Linux would retransmit for a quarter of an hour before it reported an error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_14_a_network_that_swallows_everything_costs_no_call() {
     outage("Redis partitioned", Island::cut, Island::heal).await;
 }
 
-/// Redis hears everything, charges it too, and is never heard.
+/// Redis receives all calls and charges them, but its replies are lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_15_a_redis_that_hears_and_is_not_heard_costs_no_call() {
     outage("Redis not heard", Island::silence, Island::unsilence).await;
@@ -85,7 +85,7 @@ fn shared_plan() -> String {
     )
 }
 
-/// Waits until a replica's answers come from there.
+/// Waits until a replica's decisions are made `by` this decider.
 async fn decided_by(replica: &Server, by: DecidedBy) {
     let (mut client, started) = (replica.client().await, Instant::now());
     for probe in 0.. {

@@ -17,7 +17,7 @@ plans:
   day: { limits: [ { quota: 10, window: 300d, algorithm: fixed_window } ], on_store_failure: deny }
 ";
 
-/// Asks, each time for another key, until the answer comes from there.
+/// Asks for a new key each time, until the decision is made `by` this decider.
 async fn decided_by(client: &mut Client, by: DecidedBy) -> Duration {
     let started = Instant::now();
     for probe in 0.. {
@@ -83,7 +83,7 @@ async fn fault_04_a_redis_that_lost_its_data_passes_one_quota_more_at_each_loss(
     assert_eq!(of_node("tollgate_store_breaker_opened_total"), 2.0);
 }
 
-/// Redis tells a client that there is no room for it, and hangs up.
+/// Redis has as many clients as it may, so it sends a new one an error and closes the connection.
 #[tokio::test]
 async fn fault_12_a_redis_without_room_for_one_more_client_is_used_once_there_is() {
     let redis = Redis::start_with(&["--maxclients", "4"]);
@@ -98,7 +98,7 @@ async fn fault_12_a_redis_without_room_for_one_more_client_is_used_once_there_is
     assert_eq!(granted(&mut client).await, QUOTA);
 }
 
-/// Somebody else's script runs and runs. tollgate waits for its end and kills nothing.
+/// A script of another program runs for a long time. tollgate does not kill it, and answers by policy until it ends.
 #[tokio::test]
 async fn fault_13_a_redis_that_is_busy_with_another_s_script_is_answered_for() {
     let redis = Redis::start_with(&["--busy-reply-threshold", "20"]);

@@ -1,4 +1,4 @@
-//! Users who may do what docs/redis.md says is needed, and nothing else, are enough.
+//! Redis users with the permissions that docs/redis.md lists, and no others, are enough.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ fn with_user(url: &str) -> String {
     url.replacen("://", "://tollgate:canary@", 1)
 }
 
-/// Whatever a script may do: new keys, charges, denials, logs that are cut.
+/// Requests that make the script use all its commands: new keys, charges, denials, logs that are cut.
 async fn everything_is_decided(server: &Server) {
     let (mut client, started) = (server.client().await, Instant::now());
     for round in 0..60 {
@@ -93,7 +93,7 @@ async fn without_the_right_to_count_replicas_decisions_go_on_and_the_log_says_so
     assert_eq!(server.log().matches(warning).count(), 1, "{}", server.log());
 }
 
-/// The set of replicas is there, and the server has no complaint.
+/// The set of replicas exists, and the server logs no warning.
 fn replicas_are_counted(server: &Server, cli: impl Fn(&[&str]) -> String) {
     assert_eq!(cli(&["ZCARD", "{:replicas}"]), "1", "{}", server.log());
     assert!(!server.log().contains("cannot count each other"), "{}", server.log());

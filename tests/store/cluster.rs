@@ -1,4 +1,4 @@
-//! Redis Cluster: keys are decided where they are and where they go, and a node that fails is the trouble of its keys alone.
+//! Redis Cluster: keys are decided on their node, also while they move, and the failure of a node affects only its own keys.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use crate::support::cluster::{Cluster, MASTERS};
 use crate::support::plans::{FIXED, LOG, ask, limit, plan};
 use crate::support::server::{Client, PATIENCE, Server, channel_to, request};
 
-/// No denial is remembered, so that every call goes to Redis.
+/// Plans without a deny cache, so that every call goes to Redis.
 const PLANS: &str = "
 workers: 1
 store: { deadline: 10s }
@@ -281,7 +281,7 @@ async fn each_node_has_a_breaker_of_its_own() {
     }
     assert!(store.nodes().iter().all(|node| (node.1.breaker == BreakerState::Closed) == (node.0 != dead)));
     assert_ne!(store.status().breaker, BreakerState::Closed);
-    // One batch, of which some are decided and some are not.
+    // One batch, in which some requests are decided and some are not.
     let plan = plan(vec![limit(5, Duration::from_secs(3600), FIXED)]);
     let asks: Vec<_> = (0..60).map(|key| ask(&plan, &key.to_string(), 1)).collect();
     let answers = store.decide_batch(&asks, StoreDeadline(Duration::from_secs(10))).await;

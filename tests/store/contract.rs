@@ -17,12 +17,12 @@ const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 const ALL: [Algorithm; 6] = [FIXED, ANCHORED, LOG, WINDOW, COUNTER, BUCKET];
 
-/// A store, its clock, and what it stands on.
+/// A store, its clock, and the servers that it uses.
 struct Lab {
     store: Arc<ConfiguredStore>,
     clock: FakeClock,
     redis: Option<Redis>,
-    /// Where to look at what is kept in Redis.
+    /// The servers whose keys the tests read.
     ports: Vec<u16>,
 }
 
@@ -37,7 +37,7 @@ impl Lab {
         Self::by("redis-server")
     }
 
-    /// A server of another make.
+    /// A store on another version or fork of Redis.
     fn by(program: &str) -> Self {
         let redis = Redis::start_by("127.0.0.1", &[program], &[]);
         let lab = Self::at(&redis.url(), std::slice::from_ref(&redis));
@@ -75,7 +75,7 @@ impl Lab {
     /// Keys that are kept, with all that they hold.
     fn kept(&self) -> String {
         let dump = "local all = redis.call('KEYS', '*group:*') table.sort(all) local out = '' for _, k in ipairs(all) do out = out .. k .. redis.sha1hex(redis.call('DUMP', k)) .. expires(k) end return out";
-        // Redis 6.2 does not tell that.
+        // Redis 6.2 does not report that.
         let expires = "local function expires(k) local ok, at = pcall(redis.call, 'PEXPIRETIME', k) return type(at) == 'number' and at or '' end ";
         match &*self.store {
             ConfiguredStore::Redis(_) => {
@@ -224,7 +224,7 @@ async fn other_limits_of_a_plan_come_and_go_without_a_reset(lab: Lab) {
     assert_eq!(lab.remaining(&changed, "shaped").await, [10, 6]);
 }
 
-/// Of whatever algorithm the limits are, and whichever stands first in the state.
+/// For limits of every pair of algorithms, and with either record first in the state.
 async fn a_charge_under_one_limit_leaves_the_others_as_they_are(lab: Lab) {
     for (first, second) in ALL.into_iter().flat_map(|first| ALL.map(|second| (first, second))) {
         let (minute, hour) = (limit(10, MINUTE, first), limit(20, HOUR, second));
@@ -265,7 +265,7 @@ async fn a_batch_larger_than_a_script_call_is_decided_in_order(lab: Lab) {
     assert_eq!((verdicts.len(), first_denied), (1000, Some(500)));
 }
 
-/// The race of read-then-increment: limitador admits 1029 to 1124 of 1000 at 50 to 200 callers.
+/// A limiter that reads a count and then increments it lets too many pass here: limitador let 1,029 to 1,124 of 1,000 pass.
 async fn ten_at_once_on_a_limit_of_five_let_five_pass(lab: Lab) {
     for algorithm in ALL {
         let plan = plan(vec![limit(5, HOUR, algorithm)]);
@@ -493,7 +493,7 @@ async fn a_reset_key_is_as_fresh_and_no_other_is(lab: Lab) {
     }
 }
 
-/// Windows that limits seldom have.
+/// Uncommon windows, whose logs are listed in the index.
 const ODD: Duration = Duration::from_secs(97);
 const ODD_TOO: Duration = Duration::from_millis(4_321_000);
 
@@ -650,7 +650,7 @@ mod bounds {
         (MemoryStore::new(tollgate::store::CAPACITY_MIN, Arc::new(clock.clone())), clock)
     }
 
-    /// gubernator lets 60,000 junk keys push out the attacker's own block.
+    /// In gubernator, 60,000 other keys evict the state of a denied key, so an attacker can free itself.
     #[test]
     fn a_flood_of_keys_frees_no_denied_one_and_stays_within_the_capacity() {
         let (store, _clock) = small();

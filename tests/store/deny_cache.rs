@@ -1,4 +1,4 @@
-//! The deny cache over a real Redis, whose own count of script calls tells who answered.
+//! The deny cache over a real Redis. Its count of script calls shows whether the store or the cache answered.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ plans:
   shadow: { limits: [ { quota: 1, window: 1d } ], shadow: true }
 ";
 
-/// Longest that a denial is held.
+/// Longest time that a denial is remembered.
 const HELD: Duration = Duration::from_secs(1);
 
 async fn start() -> (Redis, Server, Client) {

@@ -229,7 +229,7 @@ fn an_entry_that_counts_for_one_more_microsecond_is_kept() {
     assert_eq!((left(&short, "charged twice"), left(&both, "another plan's")), (1, 1));
 }
 
-/// A store that packs nothing, moves nothing and forgets nothing.
+/// A plain store to compare with. It packs no entries, moves none and drops none.
 #[derive(Default)]
 struct Model(HashMap<(String, String), Vec<(LimitFingerprint, State)>>);
 

@@ -1,4 +1,4 @@
-//! Several deployments on one Redis, told apart by `store.key_prefix`: neither knows of the other's counts, replicas or resets.
+//! Two deployments on one Redis with different `store.key_prefix`. They share neither counts nor replicas nor resets.
 
 use tollgate::grpc::pb::admin_service_client::AdminServiceClient;
 use tollgate::grpc::pb::{DecidedBy, Outcome, ResetRequest};
@@ -9,7 +9,7 @@ use crate::support::http::Scrape;
 use crate::support::redis::Redis;
 use crate::support::server::{Server, decide, request};
 
-/// Every place where something is kept: packed states and logs of a common and an uncommon window.
+/// Plans with every kind of key in Redis: packed states, and logs of a common and an uncommon window.
 const PLANS: &str = "
 listen: { http: '127.0.0.1:0' }
 workers: 1
@@ -27,7 +27,7 @@ fn start(url: &str, prefix: &str, flags: &[&str]) -> Server {
     Server::start(PLANS, &[&["--store", url, "--set", &prefix], flags].concat())
 }
 
-/// Charges a unit of each plan; what remains of each.
+/// Charges a unit by each plan. Returns how much of each remains.
 async fn charge(server: &Server, key: &str) -> Vec<u64> {
     let (mut client, mut remaining) = (server.client().await, Vec::new());
     for plan in NAMES {

@@ -1,6 +1,6 @@
-//! Logs take a bounded time to decide, whatever their quotas, what they are charged and how full they are.
+//! A decision on a log takes a bounded time, whatever the quota, the costs, and the number of elements.
 //!
-//! What a call to Redis does is counted, not timed: elements kept, and commands that the script ran.
+//! The tests count the work of a call to Redis instead of its time: the elements kept, and the commands that the script ran.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -91,7 +91,7 @@ async fn a_key_has_a_bounded_number_of_logs_of_uncommon_windows() {
     let left = left.statuses(log_and_bucket(0).limits(), Cost::ONE).into_iter().map(|status| status.remaining);
     assert_eq!(left.collect::<Vec<u64>>(), [4, 976]);
     assert_eq!(lab.redis.cli(&["EXISTS", "{group:many}log:101031000"]), "0");
-    // A Reset finds them all.
+    // A Reset finds all logs.
     let subject = Subject { key: Key::new("many").unwrap(), counts_as: "group".into() };
     assert_eq!(lab.store.reset(&subject, StoreDeadline(PATIENCE)).await, Ok(true));
     assert_eq!(lab.redis.cli(&["KEYS", "{group:many}*"]), "");

@@ -1,4 +1,4 @@
-//! What a key costs in Redis, by Redis's own account of its memory: growth over many keys, tables and expiries included.
+//! The memory of a key in Redis, by Redis's own figures: the growth over many keys, with tables and expiries.
 
 use std::sync::Arc;
 use std::time::Duration;

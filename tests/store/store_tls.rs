@@ -1,4 +1,4 @@
-//! TLS to Redis, both ways, and secrets that come from files: what is rotated is taken up by the next connection.
+//! TLS to Redis, with and without a client certificate, and secrets in files. The next connection uses a replaced file.
 
 use std::time::{Duration, Instant};
 
@@ -187,7 +187,7 @@ fn connections(servers: &[Server]) -> usize {
     servers.iter().map(of).sum()
 }
 
-/// Waits until all of them ask Redis; how long that took. The promise is ten seconds on a machine with nothing else to do.
+/// Waits until all servers are connected to Redis. Returns how long that took. The promise is ten seconds on an idle machine.
 fn all_connected(servers: &[Server], count: usize) -> Duration {
     let started = Instant::now();
     loop {

@@ -1,7 +1,7 @@
-//! What stands in Redis: each algorithm's state as literal bytes, which other versions of the program wrote and will read.
+//! The format of states in Redis: each algorithm's state as literal bytes, which other versions of tollgate wrote or will read.
 //!
-//! Where a test here fails, the format has changed: then a rolling update resets or refuses what keys have used, unless the new
-//! version reads the old format as well.
+//! If a test here fails, the format has changed. A rolling update then loses or refuses the usage of keys, unless the new version
+//! also reads the old format.
 
 use std::time::Duration;
 
@@ -125,7 +125,7 @@ fn runs_and_logs() -> Vec<Stored> {
     ]
 }
 
-/// What stands under a key, as hexadecimal digits.
+/// The value of a key, as hexadecimal digits.
 fn dump(redis: &Redis, key: &str) -> String {
     let script = "local hex = function(text) return (text:gsub('.', function(c) return ('%02x'):format(c:byte()) end)) end \
                   local held, all = redis.call('TYPE', KEYS[1]).ok, {} \
@@ -178,7 +178,7 @@ async fn each_state_is_written_as_these_bytes_and_read_from_them() {
     }
 }
 
-/// As buckets were kept before they knew their rate.
+/// The earlier format of buckets, without their rate.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bucket_of_an_older_version_is_read_and_written_as_a_new_one() {
     let (redis, clock) = (Redis::start(), FakeClock::new());

@@ -1,4 +1,4 @@
-//! A folder with the certificate of an authority of the test's own, and what it signs.
+//! A folder with the certificate of a test's own authority, and the certificates that it signs.
 
 use std::path::PathBuf;
 

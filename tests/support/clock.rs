@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate::clock::Clock;
 
-/// Where fake time begins: in the year 2096, so that no expiry set by it is reached by a real Redis.
+/// Start of fake time, in the year 2096. So a real Redis, with its real clock, reaches no expiry that is set by fake time.
 pub const START_US: u64 = 4_000_000_000_000_000;
 
 #[derive(Clone)]

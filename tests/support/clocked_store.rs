@@ -27,7 +27,7 @@ impl ClockedStore {
         Self { store: store_on(&redis, &clock), redis, clock }
     }
 
-    /// How many of these checks fit; each of them must be decided.
+    /// Decides the checks, all of which must be decided. Returns how many fit.
     pub async fn decide(&self, checks: &[Check]) -> usize {
         let verdicts = self.store.decide_batch(checks, PATIENCE).await;
         verdicts.into_iter().filter(|verdict| verdict.as_ref().unwrap().fits).count()

@@ -1,4 +1,4 @@
-//! A Redis Cluster of one's own: three masters, and a replica of each where that is wanted.
+//! A Redis Cluster for one test: three masters and, if the test wants them, a replica of each.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use super::server::PATIENCE;
 pub const MASTERS: usize = 3;
 
 pub struct Cluster {
-    /// Masters first, at the start.
+    /// All nodes. At the start, the masters are the first ones.
     pub nodes: Vec<Redis>,
 }
 
@@ -32,13 +32,13 @@ impl Cluster {
             let in_sync = replication.contains("role:master") || replication.contains("master_link_status:up");
             info.contains("cluster_state:ok") && info.contains("cluster_slots_ok:16384") && in_sync
         });
-        // The tool does not promise which are masters.
+        // redis-cli does not promise which nodes become masters.
         let mut cluster = cluster;
         cluster.nodes.sort_by_key(|node| !node.cli(&["ROLE"]).starts_with("master"));
         cluster
     }
 
-    /// Waits until all that are alive say so.
+    /// Waits until `ready` is true of every live node.
     pub fn wait_until(&self, ready: impl Fn(&Redis) -> bool) {
         let started = Instant::now();
         while !self.nodes.iter().all(&ready) {
@@ -57,7 +57,7 @@ impl Cluster {
         self.nodes[MASTERS - 1].cli(&["CLUSTER", "KEYSLOT", &format!("{{{group}:{key}}}")]).parse().unwrap()
     }
 
-    /// Which of the nodes has a slot now, as one that is alive says.
+    /// Index of the node that has a slot now, by the report of a live node.
     pub fn owner(&self, slot: u16) -> usize {
         let asked = self.nodes.iter().map(|node| node.cli(&["CLUSTER", "SLOTS"])).find(|answer| !answer.is_empty()).unwrap();
         let lines: Vec<&str> = asked.lines().collect();
@@ -70,7 +70,7 @@ impl Cluster {
         self.nodes.iter().position(|node| node.port == port).unwrap()
     }
 
-    /// Opens a slot for its way from one node to another; what is new is asked for at the other from now on.
+    /// Begins to move a slot from one node to another. From now on, new keys of the slot belong to the other node.
     pub fn open(&self, slot: u16, from: usize, to: usize) {
         let (slot, from, to) = (slot.to_string(), &self.nodes[from], &self.nodes[to]);
         assert_eq!(to.cli(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from.cli(&["CLUSTER", "MYID"])]), "OK");
@@ -90,7 +90,7 @@ impl Cluster {
         }
     }
 
-    /// Tells all masters that it has arrived.
+    /// Ends the move: tells all masters that this node has the slot.
     pub fn close(&self, slot: u16, to: usize) {
         let id = self.nodes[to].cli(&["CLUSTER", "MYID"]);
         let masters = [&self.nodes[to]].into_iter().chain(self.nodes[..MASTERS].iter());

@@ -1,4 +1,4 @@
-//! HTTP/2 frame by frame, for what no well-behaved client would say. Source: RFC 9113 and, for headers, RFC 7541.
+//! HTTP/2 frames written one by one, for tests of clients that break the rules. Source: RFC 9113 and, for headers, RFC 7541.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -26,7 +26,7 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// A header that is not remembered, name and value as they are.
+/// A header field as a literal without indexing.
 pub fn literal(name: &str, value: &str) -> Vec<u8> {
     let length = |text: &str| u8::try_from(text.len()).ok().filter(|length| *length < 127).unwrap();
     [&[0, length(name)], name.as_bytes(), &[length(value)], value.as_bytes()].concat()
@@ -37,7 +37,7 @@ pub fn headers(path: &str) -> Vec<u8> {
     headers_with(path, &[(":authority", "localhost"), ("content-type", "application/grpc")])
 }
 
-/// The headers of a call of this method, with these beside those that every call has.
+/// The headers of a call of this method, with further ones.
 pub fn headers_with(path: &str, more: &[(&str, &str)]) -> Vec<u8> {
     let fields = [(":method", "POST"), (":scheme", "http"), (":path", path)];
     let last = [("te", "trailers")];
@@ -49,7 +49,7 @@ pub const SHOULD_ALLOW: &str = "/tollgate.v1.RateLimitService/ShouldAllow";
 /// The message of `ShouldAllow{key: "k", plan: "p"}`, as it is framed by gRPC.
 pub const ASK: &[u8] = &[0, 0, 0, 0, 6, 0x0a, 1, b'k', 0x12, 1, b'p'];
 
-/// What a client sends first: the preface and empty settings.
+/// The first bytes of a client: the preface and empty settings.
 pub fn opening() -> Vec<u8> {
     [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()
 }
@@ -60,7 +60,7 @@ pub fn half_a_call() -> Vec<u8> {
     [opening(), call, frame(DATA, 0, 1, &ASK[..7])].concat()
 }
 
-/// A connection that has said the preface and settings.
+/// A connection on which the preface and settings were sent.
 pub struct Raw<S = TcpStream>(pub S);
 
 /// How a connection ended.
@@ -68,9 +68,9 @@ pub struct Raw<S = TcpStream>(pub S);
 pub enum End {
     /// With a GOAWAY of this error code.
     GoAway(u32),
-    /// Without a word, or by a reset.
+    /// Closed without GOAWAY, or reset.
     Closed,
-    /// Not, for as long as was waited.
+    /// Still open at the end of the wait.
     Open,
 }
 
@@ -112,7 +112,7 @@ impl Raw<UnixStream> {
 }
 
 impl<S: Read + Write> Raw<S> {
-    /// Sends bytes, as many of them as the peer takes; whether it took all.
+    /// Sends as many of the bytes as the peer takes. Returns whether it took all.
     pub fn send(&mut self, bytes: &[u8]) -> bool {
         self.0.write_all(bytes).is_ok()
     }

@@ -1,4 +1,4 @@
-//! Random histories that dwell on the edges: times a microsecond around each event's and window's end, steps back.
+//! Random times for histories. Many lie a microsecond around the ends of events and windows, and some step back.
 
 /// SplitMix64 (Steele, Lea, Flood 2014): small, seeded, good enough to choose cases by.
 pub struct Random(pub u64);
@@ -26,7 +26,7 @@ impl Random {
 pub struct Times {
     window_us: u64,
     now_us: u64,
-    /// Times worth coming back to: of charges, and when a denial said that it would end.
+    /// Times near which later ones are chosen: those of charges, and the ends that denials gave.
     marks: Vec<u64>,
 }
 

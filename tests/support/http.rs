@@ -1,4 +1,4 @@
-//! A plain HTTP client: one request, one connection. And a strict reader of what Prometheus scrapes.
+//! A plain HTTP client with one connection for each request, and a strict parser of the Prometheus text format.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -40,7 +40,7 @@ pub fn post(address: &str, target: &str, media: &str, body: &str) -> Reply {
     send(address, "POST", target, &[&headers[0], &headers[1]], body)
 }
 
-/// With a body, which the headers tell of.
+/// Sends a request with a body, which the headers must describe.
 pub fn send(address: &str, method: &str, target: &str, headers: &[&str], body: &str) -> Reply {
     let stream = TcpStream::connect(address).unwrap();
     let mut request = format!("{method} {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n");
@@ -48,7 +48,7 @@ pub fn send(address: &str, method: &str, target: &str, headers: &[&str], body: &
     exchange(stream, &(request + "\r\n" + body))
 }
 
-/// The answer to a request as it stands, over a connection that it closes.
+/// Sends these bytes as a request, and reads the answer until the server closes the connection.
 pub fn ask_raw(address: &str, request: &str) -> Reply {
     exchange(TcpStream::connect(address).unwrap(), request)
 }
@@ -67,7 +67,7 @@ fn exchange(mut stream: TcpStream, request: &str) -> Reply {
     Reply { status, headers: lines.map(header).collect(), body: body.to_owned() }
 }
 
-/// What `/metrics` said, by sample: name and labels as they are written.
+/// The values of `/metrics` by sample, which is name and labels as written.
 pub struct Scrape {
     samples: BTreeMap<String, f64>,
     pub text: String,
@@ -128,7 +128,7 @@ impl Scrape {
         assert_eq!((last.0, last.1), (f64::INFINITY, self.value(&format!("{name}_count"))), "{name}");
     }
 
-    /// Of a sample that must be there.
+    /// The value of a sample, which must exist.
     pub fn value(&self, sample: &str) -> f64 {
         *self.samples.get(sample).unwrap_or_else(|| panic!("no {sample} in {}", self.text))
     }

@@ -1,10 +1,10 @@
-//! A network of one's own, for what only a network can do to a connection: swallow it without a word, in one direction or in
-//! both. An island is a network namespace, joined to this one by a cable; needs root and iproute2.
+//! A network for one test, which can drop all packets of a connection silently, in one direction or in both. An island is a
+//! network namespace that a virtual cable joins to this one. It needs root and iproute2.
 
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Of this process, so that each island has a name and a subnet of its own.
+/// Number of islands of this process, so that each has a name and a subnet of its own.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 pub struct Island {
@@ -31,19 +31,20 @@ impl Island {
             must(island.ip(&["address", "add", &format!("{address}/29"), "dev", &far]));
         }
         must(island.ip(&["link", "set", &far, "up"]));
-        // What is for an address of one's own is looked up first of all, and would be let in whatever rules say.
+        // By default the table of local addresses comes first, so packets to them would pass whatever other rules say. Move it
+        // behind those rules.
         must(island.ip(&["rule", "add", "pref", "100", "lookup", "local"]));
         must(island.ip(&["rule", "del", "pref", "0"]));
         island
     }
 
-    /// Swallows what goes to and comes from this address of the island.
+    /// Drops all packets to and from this address of the island.
     pub fn cut(&self, address: &str) {
         self.rule("add", "to", address);
         self.silence(address);
     }
 
-    /// Swallows what comes from it, and lets in what goes there.
+    /// Drops all packets from this address, and lets those to it pass.
     pub fn silence(&self, address: &str) {
         self.rule("add", "from", address);
     }

@@ -1,6 +1,6 @@
-//! Load through an outage of the store, and what its callers saw of it, held to the promises: 30 ms an answer, 1 ms once the
-//! breaker is open, one second until Redis decides again. What is printed is to be read against those; what is asserted leaves
-//! room for a machine that is busy with other tests, and is far below what a client without a breaker would show.
+//! Load through an outage of the store, compared with the promises: an answer takes 30 ms, with an open breaker 1 ms, and Redis
+//! decides again within a second of its return. The tests print the figures to compare. They assert wider bounds, for busy
+//! machines. A client without a breaker would be far beyond these.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use tollgate::grpc::pb::DecidedBy;
 
 use super::server::{Client, Server, channel_to, request};
 
-/// A window so long that nothing but the store's trouble changes an answer.
+/// The window is so long that only the outage changes an answer.
 pub const PLANS: &str = "
 workers: 1
 plans:
@@ -18,10 +18,10 @@ plans:
   local: { limits: [ { quota: 1000000000, window: 1d, algorithm: fixed_window } ], on_store_failure: local }
 ";
 pub const DEADLINE: Duration = Duration::from_millis(25);
-/// Four times the promise.
+/// Bound that is asserted: four times the promise.
 const BACK_WITHIN: Duration = Duration::from_secs(4);
-/// Twice as long as the breaker takes to open when calls of one deadline each follow each other, so that what is measured
-/// after it is the open breaker.
+/// By this time after the begin of an outage the breaker is open: twice the time that it takes to open when calls that miss
+/// their deadline follow one another.
 const OPEN_AFTER: Duration = Duration::from_millis(500);
 
 /// One call: when it was made, how long it took, who decided.
@@ -32,7 +32,7 @@ pub struct Answer {
     pub by: DecidedBy,
 }
 
-/// About 2,000 calls a second on 4 connections, of keys that change, until told to stop.
+/// A load of about 2,000 calls a second on 4 connections, with changing keys, until it is stopped.
 pub struct Load {
     over: Arc<AtomicBool>,
     callers: Vec<tokio::task::JoinHandle<Vec<Answer>>>,
@@ -85,7 +85,7 @@ async fn call_until(over: Arc<AtomicBool>, mut client: Client, caller: u32) -> V
     answers
 }
 
-/// What callers saw of an outage that began and ended at these instants; prints it and holds it to the promises.
+/// Prints what callers saw of an outage between these instants, and asserts the bounds.
 pub fn judge(row: &str, answers: &[Answer], began: Instant, ended: Instant) {
     let during = |from: Instant| answers.iter().filter(move |answer| answer.at >= from && answer.at < ended);
     let mut open: Vec<Duration> = during(began + OPEN_AFTER).map(|answer| answer.took).collect();
@@ -117,7 +117,7 @@ pub fn judge(row: &str, answers: &[Answer], began: Instant, ended: Instant) {
     assert!(back < BACK_WITHIN, "{row}: back after {back:?}");
 }
 
-/// Waits, under load, until the store decides for a while, so that every outage begins in health.
+/// Waits, under load, until the store has decided for a while, so that every outage begins with a healthy store.
 pub async fn healthy(server: &Server) {
     let mut client = server.client().await;
     let (started, mut in_a_row) = (Instant::now(), 0);

@@ -18,7 +18,7 @@ pub fn limit(quota: u64, window: Duration, algorithm: Algorithm) -> Limit {
     Limit::new(format!("{algorithm:?}"), quota, window, algorithm).unwrap()
 }
 
-/// A plan that counts with all others made here.
+/// A plan with these limits. All plans made here have one `counts_as`.
 pub fn plan(limits: Vec<Limit>) -> Arc<Plan> {
     Arc::new(Plan {
         name: "plan".into(),

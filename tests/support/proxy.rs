@@ -1,5 +1,4 @@
-//! A TCP proxy that a test turns bad: it passes bytes on, late if told so, or accepts and acknowledges everything and
-//! passes nothing on.
+//! A TCP proxy that a test can make fail: it forwards bytes, delays them, or accepts all bytes and forwards none.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -8,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Between two looks at whether the test is over.
+/// Interval at which the proxy's threads check whether the test is over.
 const TICK: Duration = Duration::from_millis(20);
 
 pub struct Proxy {
@@ -18,19 +17,19 @@ pub struct Proxy {
 
 #[derive(Default)]
 struct Rules {
-    /// Connections that were made before this, or while it is set, never see another byte pass.
+    /// Connections that were open when this was set, or are opened while it is set, forward no further byte.
     swallow: AtomicBool,
-    /// Added each way.
+    /// Delay of each byte in each direction.
     latency_us: AtomicU64,
     accepted: AtomicUsize,
     open: AtomicUsize,
     over: AtomicBool,
-    /// Whether each connection was swallowed; once it was, it stays so.
+    /// For each connection, whether it was swallowed. A swallowed connection stays so.
     swallowed: Mutex<Vec<Arc<AtomicBool>>>,
 }
 
 impl Proxy {
-    /// Before what listens on this port of the loopback address.
+    /// Starts a proxy before the server at this port of the loopback address.
     pub fn before(port: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let (own, rules) = (listener.local_addr().unwrap().port(), Arc::new(Rules::default()));
@@ -50,7 +49,7 @@ impl Proxy {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// From now on nothing passes, on connections old and new; all of it is accepted and acknowledged.
+    /// From now on, no connection forwards bytes. All bytes are still accepted and acknowledged.
     pub fn swallow(&self) {
         self.rules.swallow.store(true, Ordering::SeqCst);
         for swallowed in self.rules.swallowed.lock().unwrap().iter() {
@@ -58,7 +57,7 @@ impl Proxy {
         }
     }
 
-    /// New connections pass again. Those that were swallowed stay dead, as behind a device that forgot them.
+    /// New connections forward bytes again. Swallowed ones stay dead, as behind a firewall that has forgotten them.
     pub fn let_through(&self) {
         self.rules.swallow.store(false, Ordering::SeqCst);
     }
@@ -120,7 +119,7 @@ fn serve(near: TcpStream, port: u16, rules: &Arc<Rules>) {
     }
 }
 
-/// Reads to the end and hands on what may pass, with the time at which it may.
+/// Reads to the end. Sends what may be forwarded to the writer, with the time at which to write it.
 fn read(mut from: TcpStream, to: &std::sync::mpsc::Sender<(Instant, Vec<u8>)>, swallowed: &AtomicBool, rules: &Rules) {
     from.set_read_timeout(Some(TICK)).unwrap();
     let mut buffer = [0; 64 * 1024];

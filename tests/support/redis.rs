@@ -1,4 +1,4 @@
-//! A Redis of one's own, stopped when dropped. When it is, every key it holds must have an expiry.
+//! A Redis for one test. It is stopped when it is dropped; every key that it then holds must have an expiry.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,7 +14,7 @@ pub struct Redis {
     child: Child,
     host: String,
     pub port: u16,
-    /// What it is started by: itself, or what puts it elsewhere and then becomes it.
+    /// The command that starts it: the server, or a program that first changes the environment and then becomes the server.
     program: Vec<String>,
     directory: tempfile::TempDir,
     options: Vec<String>,
@@ -29,13 +29,13 @@ impl Redis {
         Self::start_by("127.0.0.1", &["redis-server"], extra)
     }
 
-    /// On an island, at both of its addresses.
+    /// Starts it on an island, at both addresses of that.
     pub fn start_on(island: &Island) -> Self {
         let program = ["ip", "netns", "exec", &island.name, "redis-server"];
         Self::start_by(&island.addresses[0], &program, &["--protected-mode", "no", "--bind", "0.0.0.0"])
     }
 
-    /// With a clock that the test sets.
+    /// Starts it with a clock that the test sets.
     pub fn start_shifted(shift: &Shift) -> Self {
         let variables = shift.environment().map(|(name, value)| format!("{name}={value}"));
         Self::start_by("127.0.0.1", &["env", &variables[0], &variables[1], "redis-server"], &[])
@@ -45,7 +45,7 @@ impl Redis {
         let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
         let (program, own) = (owned(program), ["--save", "", "--appendonly", "no", "--bind", "127.0.0.1"]);
         let options = owned(&[&own, extra].concat());
-        // Another process may take the port between the look and the start; then the next is tried.
+        // Another process may take the port before the server binds it. Another port is tried then.
         for _ in 0..20 {
             let (directory, port) = (tempfile::tempdir().unwrap(), free_port());
             let child = spawn(&program, port, directory.path(), &options);
@@ -127,7 +127,7 @@ impl Redis {
 
 impl Drop for Redis {
     fn drop(&mut self) {
-        // In a Cluster, only where they are can keys be looked at; see there.
+        // A node of a Cluster has only a part of the keys; `cluster.rs` checks them.
         let alone = !self.options.iter().any(|option| option == "--cluster-enabled");
         let looked_at = alone && self.is_alive() && !std::thread::panicking();
         let without = if looked_at { self.keys_without_expiry() } else { String::new() };
@@ -143,7 +143,7 @@ pub fn cli(port: u16, arguments: &[&str]) -> String {
     String::from_utf8(output.unwrap_or_else(|_| panic!("redis-cli {MISSING}")).stdout).unwrap().trim().to_owned()
 }
 
-/// The program of a server of another make, which `tests/run` fetches; it must say this of itself.
+/// The program of another version or fork of Redis, which `tests/run` fetches. `--version` must begin with this text.
 pub fn other_make(name: &str, version: &str) -> String {
     let path = format!("{}/target/servers/{name}", env!("CARGO_MANIFEST_DIR"));
     let output = Command::new(&path).arg("--version").output();

@@ -1,11 +1,11 @@
-//! What a listener tells of itself.
+//! A client of gRPC reflection.
 
 use tokio_stream::StreamExt;
 use tonic::transport::Channel;
 use tonic_reflection::pb::v1;
 use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 
-/// Names of the services that a listener tells of.
+/// Names of the services that a listener's reflection lists.
 pub async fn services(channel: Channel) -> Vec<String> {
     let list = v1::server_reflection_request::MessageRequest::ListServices(String::new());
     let ask = v1::ServerReflectionRequest { host: String::new(), message_request: Some(list) };

@@ -11,7 +11,7 @@ use tollgate::grpc::pb;
 use tollgate::grpc::pb::rate_limit_service_client::RateLimitServiceClient;
 use tonic::transport::{Channel, Endpoint};
 
-/// Far longer than anything takes, so that a busy machine fails no test.
+/// Longest wait of a test, far longer than anything takes, so that no test fails on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub type Client = RateLimitServiceClient<Channel>;
@@ -20,24 +20,24 @@ pub struct Server {
     pub child: Child,
     pub address: String,
     log: Arc<Mutex<Vec<String>>>,
-    /// Kept for as long as it is needed; none when the test keeps it.
+    /// The config file, kept while the server runs; `None` if the test keeps it.
     config: Option<tempfile::NamedTempFile>,
 }
 
 impl Server {
-    /// Serves this config, with `flags` on top.
+    /// Starts a server with this config and further `flags`.
     pub fn start(config: &str, flags: &[&str]) -> Self {
         let mut file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
         file.write_all(config.as_bytes()).unwrap();
         Self::start_from("127.0.0.1:0", file, flags)
     }
 
-    /// Serves the config at this path, which the test may change.
+    /// Starts a server with the config file at this path, which the test may change.
     pub fn start_on(config: &Path, flags: &[&str]) -> Self {
         Self::start_at("127.0.0.1:0", config, flags)
     }
 
-    /// The same, in this environment.
+    /// As [`Self::start_on`], with these environment variables.
     pub fn start_on_in(config: &Path, flags: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = tollgate();
         command.envs(variables.iter().copied());
@@ -50,7 +50,7 @@ impl Server {
         server
     }
 
-    /// In this environment.
+    /// As [`Self::start`], with these environment variables.
     pub fn start_in(config: &str, flags: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
         file.write_all(config.as_bytes()).unwrap();
@@ -59,7 +59,7 @@ impl Server {
         server
     }
 
-    /// By another command, which becomes the server.
+    /// Starts a server by another command, which becomes the server.
     pub fn start_as(command: Command, config: &str, flags: &[&str]) -> Self {
         let mut file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
         file.write_all(config.as_bytes()).unwrap();
@@ -83,7 +83,7 @@ impl Server {
         Self { child, address: field(&line, "grpc"), log, config: None }
     }
 
-    /// The same server again, on its old port, after it ended.
+    /// Starts a server again on its old port, after it has ended.
     pub fn again(self, flags: &[&str]) -> Self {
         let config = self.config.as_ref().expect("only where the server has its own file").reopen_path();
         let address = self.address.clone();
@@ -123,7 +123,7 @@ impl Server {
         super::signal(&self.child, signal);
     }
 
-    /// Waits for the end, and until all that was logged is there; how it ended and how long that took.
+    /// Waits until the process has ended and its whole log was read. Returns the exit status and how long that took.
     pub fn wait(&mut self) -> (ExitStatus, Duration) {
         let started = Instant::now();
         while started.elapsed() < PATIENCE {
@@ -142,7 +142,7 @@ impl Server {
 }
 
 impl Server {
-    /// Ends it, and gives all that it ever logged: where nothing of some kind may be in the log.
+    /// Ends the server and returns its whole log, for tests that the log does not contain something.
     pub fn end_and_log(mut self) -> String {
         self.signal("INT");
         self.wait();
@@ -176,7 +176,7 @@ impl Reopen for tempfile::NamedTempFile {
     }
 }
 
-/// The binary, untouched by this process's own settings.
+/// A command that runs the binary without settings of tollgate from the environment of this process.
 pub fn tollgate() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     for (name, _) in std::env::vars_os().filter(|(name, _)| is_ours(&name.to_string_lossy())) {
@@ -197,7 +197,7 @@ pub fn request(key: &str, plan: &str, cost: Option<u64>) -> pb::ShouldAllowReque
     pb::ShouldAllowRequest { key: key.to_owned(), plan: plan.to_owned(), cost, ..Default::default() }
 }
 
-/// One decision on cost 1, which must be no error.
+/// One decision on a cost of 1. An error fails the test.
 pub async fn decide(client: &mut Client, key: &str, plan: &str) -> pb::ShouldAllowResponse {
     client.should_allow(request(key, plan, None)).await.unwrap().into_inner()
 }

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The time of day of the processes that were started with it.
+/// The offset of the clock of the processes that were started with it.
 pub struct Shift {
     file: tempfile::NamedTempFile,
 }
@@ -15,12 +15,12 @@ impl Shift {
         shift
     }
 
-    /// Sets the clock so far ahead, or, below zero, behind.
+    /// Sets the clock so many milliseconds ahead, or behind if negative.
     pub fn by_ms(&self, ms: i64) {
         std::fs::write(self.file.path(), (ms * 1_000).to_ne_bytes()).unwrap();
     }
 
-    /// What a process must have in its environment.
+    /// The environment variables that a process needs.
     pub fn environment(&self) -> [(&'static str, String); 2] {
         [("LD_PRELOAD", library().to_owned()), ("CLOCK_SHIFT", self.file.path().to_str().unwrap().to_owned())]
     }

@@ -1,4 +1,4 @@
-//! A tap before a Redis: it passes everything on and keeps what clients sent.
+//! A proxy before Redis that records the commands of clients.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Before what listens on this port of the loopback address.
+    /// Starts a tap before the server at this port of the loopback address.
     pub fn before(port: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let (own, sent) = (listener.local_addr().unwrap().port(), Arc::new(Mutex::new(Vec::new())));

@@ -1,5 +1,5 @@
-//! A client that sends a deadline and keeps no time itself, so that a test sees what the server makes of it. Tonic's own
-//! channel would give up at the deadline, and tell of itself.
+//! A client that sends a deadline and does not enforce it, so that a test sees the server's answer. Tonic's own channel would end
+//! the call at the deadline with an error of its own.
 
 use std::future::Future;
 use std::pin::Pin;

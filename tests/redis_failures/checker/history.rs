@@ -1,4 +1,4 @@
-//! What a run leaves behind: every call with its times, who was asked, and what came back; and what befell the store.
+//! The record of a run: every call with its times, the replica that was asked, and the answer; and the faults of the store.
 //!
 //! All times are microseconds since 1970 on one clock, which is also Redis's, as everything runs on one machine.
 
@@ -9,18 +9,18 @@ use tollgate::plan::Plan;
 
 #[derive(Debug, Clone, Default)]
 pub struct History {
-    /// What was enforced, by name.
+    /// The plans that were enforced, by name.
     pub plans: BTreeMap<String, Plan>,
-    /// Replicas that a plan's local share is reckoned for.
+    /// Number of replicas by which local shares are computed.
     pub replicas: u64,
     pub calls: Vec<Call>,
     /// When Redis lost its data.
     pub losses: Vec<Loss>,
-    /// When lives of replicas were ended.
+    /// When replicas were killed, by their `life`.
     pub ends_us: BTreeMap<usize, u64>,
 }
 
-/// One question. Those of one batch share everything but what is asked, and are decided in the order of `place`.
+/// One request. Requests of one batch have the same `life`, `batch` and times. They are decided in the order of `place`.
 #[derive(Debug, Clone)]
 pub struct Call {
     pub key: String,
@@ -41,7 +41,7 @@ pub struct Answer {
     pub allowed: bool,
     pub outcome: Outcome,
     pub by: DecidedBy,
-    /// One for each limit of the plan, in its order; none where no state was looked at.
+    /// One for each limit of the plan, in its order; empty if no state was read.
     pub limits: Vec<Status>,
 }
 
@@ -52,7 +52,7 @@ pub struct Status {
     pub reset_us: u64,
 }
 
-/// Redis was killed between these times and lost all; whatever it decides after `to_us`, it decides empty.
+/// Redis was killed between these times and lost its data. After `to_us` it begins empty.
 #[derive(Debug, Clone, Copy)]
 pub struct Loss {
     pub from_us: u64,
@@ -73,8 +73,8 @@ impl Call {
         self.fate.as_ref().is_ok_and(|answer| answer.by == by && answer.outcome == Outcome::Denied)
     }
 
-    /// Whether the store may have charged it although it was not the store's answer that came back: the question may have
-    /// reached it and only its answer was lost.
+    /// Whether the store may have charged the call although the caller got another answer. The request may have reached the
+    /// store, and only the store's answer may be lost.
     pub fn may_be_charged(&self) -> bool {
         self.fate
             .as_ref()
@@ -89,7 +89,7 @@ impl History {
     }
 }
 
-/// What is wrong with a history.
+/// A rule that a history violates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     pub rule: Rule,
@@ -100,17 +100,17 @@ pub struct Violation {
 pub enum Rule {
     /// More was granted than the limit allows.
     OverLimit,
-    /// A denial of what would have fitted.
+    /// A call was denied although its cost fitted.
     NoCause,
     /// Two decisions whose places in the order contradict each other, or units charged that no call asked for.
     Order,
     /// A decision made before its question was sent, or after its answer came.
     Time,
-    /// Numbers of an answer that are not the key's.
+    /// The numbers of an answer do not agree with what was charged.
     Reading,
-    /// An answer by somebody who had no business to give it, or other than the policy says.
+    /// A decider that may not answer in this case, or an answer that contradicts the policy.
     Policy,
-    /// A call that failed although the replica it was sent to lived on.
+    /// A call failed although its replica was not killed.
     Failed,
 }
 

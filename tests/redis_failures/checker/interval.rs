@@ -1,5 +1,5 @@
-//! Where the store's order is not known: what question and answer times prove. A decision was made somewhere between its
-//! question and its answer, so this gives no false alarm, whatever the order was; and it needs nothing of the server.
+//! Checks without the store's order, by the times at which calls were sent and answered. A decision was made at some time between
+//! the two. So a violation that is found is real, whatever the order was. The check needs no information from the server.
 
 use tollgate::plan::{Algorithm, Anchor, Limit};
 
@@ -12,7 +12,8 @@ pub struct Charge<'a> {
     pub sure: bool,
 }
 
-/// More than the limit granted within one interval, if that is proved; `charges` by the time they were sent.
+/// Whether provably more than the limit was granted within some interval; if so, why. `charges` are sorted by the time they were
+/// sent.
 pub fn over(history: &History, limit: &Limit, charges: &[Charge<'_>]) -> Option<String> {
     for (index, first) in charges.iter().enumerate().filter(|(_, charge)| charge.sure) {
         let from_us = first.call.sent_us;
@@ -32,7 +33,7 @@ pub fn over(history: &History, limit: &Limit, charges: &[Charge<'_>]) -> Option<
     None
 }
 
-/// Most units in an interval of this length that begins then; `None` where it is too long to tell.
+/// Most units that may pass in an interval of this begin and length; `None` if it is too long to have a bound.
 fn most(limit: &Limit, from_us: u64, took_us: u64) -> Option<u64> {
     let (quota, window_us) = (limit.quota(), limit.window_us());
     match limit.algorithm() {
@@ -45,7 +46,7 @@ fn most(limit: &Limit, from_us: u64, took_us: u64) -> Option<u64> {
     }
 }
 
-/// Whether the limit may have denied this call, everything that may have been charged counted as late as it may have been.
+/// Whether the limit may have denied this call. Each possible charge is taken to have happened as late as it can have.
 pub fn may_deny(limit: &Limit, charges: &[Charge<'_>], denied: &Call) -> bool {
     let before = || charges.iter().filter(|charge| charge.call.sent_us <= denied.answered_us);
     let latest_us = |charge: &Charge<'_>| {
@@ -67,12 +68,12 @@ pub fn may_deny(limit: &Limit, charges: &[Charge<'_>], denied: &Call) -> bool {
     used + denied.cost > limit.quota()
 }
 
-/// What a decision of the store says is used, if it is less than was surely charged before it and still counts.
+/// Describes a reading that shows fewer used units than were surely charged before it and still counted.
 pub fn forgotten(history: &History, limit: &Limit, charges: &[Charge<'_>], call: &Call) -> Option<String> {
     let status = call.stored()?.limits.first()?;
     let since_us = match limit.algorithm() {
         Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => (call.answered_us + 1).saturating_sub(limit.window_us()),
-        // Its window began a window before its end, which is told.
+        // The answer gives the end of the window, and so its start.
         Algorithm::FixedWindow { .. } => (call.answered_us + status.reset_us).saturating_sub(limit.window_us()),
         Algorithm::SlidingCounter | Algorithm::TokenBucket { .. } => return None,
     };

@@ -1,4 +1,4 @@
-//! Takes a history and tells what is wrong with it. Pure: no process, no clock.
+//! Finds the violations of a history. Pure: no process, no clock.
 
 use std::collections::BTreeMap;
 
@@ -30,11 +30,11 @@ pub fn check(history: &History) -> Vec<Violation> {
     violations
 }
 
-/// Who may answer what, whatever was counted.
+/// Checks who answered a call, and by what outcome, without the counts.
 fn policy(history: &History, plan: &Plan, call: &Call) -> Option<Violation> {
     let answer = match &call.fate {
         Ok(answer) => answer,
-        // Cut off with its replica.
+        // The call was lost with its replica.
         Err(_) if history.ends_us.get(&call.life).is_some_and(|end_us| *end_us <= call.answered_us) => return None,
         Err(_) => return Some(Violation::new(Rule::Failed, call, "its replica lived on")),
     };
@@ -56,14 +56,14 @@ fn may_answer(on_store_failure: OnStoreFailure, answer: &Answer) -> bool {
     }
 }
 
-/// The store's decisions on a key of a plan without a witness, and those that replicas remembered of it.
+/// Checks the store's decisions on a key of a plan without a witness, and the remembered denials of that key.
 fn stored(history: &History, plan: &Plan, calls: &[&Call]) -> Vec<Violation> {
     let sure = |call: &Call| call.granted_by(DecidedBy::Store);
     let charges: Vec<Charge<'_>> =
         calls.iter().filter(|call| sure(call) || call.may_be_charged()).map(|call| Charge { call, sure: sure(call) }).collect();
     let denied = |call: &Call| call.denied_by(DecidedBy::Store) || call.denied_by(DecidedBy::DenyCache);
     let mut violations = bounds(history, plan, &charges, calls, denied);
-    // A reading is told apart from its neighbours where there is one.
+    // Readings are checked so only for plans of one limit.
     if let [limit] = plan.limits() {
         violations.extend(calls.iter().filter_map(|call| {
             let why = interval::forgotten(history, limit, &charges, call)?;
@@ -73,7 +73,8 @@ fn stored(history: &History, plan: &Plan, calls: &[&Call]) -> Vec<Violation> {
     violations
 }
 
-/// What replicas granted on their own: each in its life at most its share, and at least that.
+/// Checks the decisions that replicas made on their own. From its start to its end, each grants at most its share, and denies
+/// only once that is used up.
 fn local(share: &Plan, calls: &[&Call]) -> Vec<Violation> {
     let mut by_life: BTreeMap<usize, Vec<&Call>> = BTreeMap::new();
     for call in calls {
@@ -83,7 +84,7 @@ fn local(share: &Plan, calls: &[&Call]) -> Vec<Violation> {
         let sure = |call: &Call| call.granted_by(DecidedBy::LocalFallback);
         let charges: Vec<Charge<'_>> =
             calls.iter().filter(|call| sure(call) || call.fate.is_err()).map(|call| Charge { call, sure: sure(call) }).collect();
-        // Its memory is not Redis's, and is not lost with it.
+        // A replica's own counts are not lost when Redis loses its data.
         let alone = History::default();
         let fits = |call: &Call| share.limits().iter().all(|limit| call.cost <= limit.capacity());
         bounds(&alone, share, &charges, &calls, |call| call.denied_by(DecidedBy::LocalFallback) && fits(call))

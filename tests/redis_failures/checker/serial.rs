@@ -1,9 +1,9 @@
-//! Decision by decision: the store's own order is known, so each decision is held against what was counted before it.
+//! Checks the store's decisions one after another, in the store's own order. Each is compared with what was charged before it.
 //!
-//! Nothing in the server tells that order; a limit does. A `fixed_window` of the clock answers with its count and with the
-//! time to its end, hence with how many units were charged before this decision and, to the microsecond, when it was made.
-//! As a plan's limits are decided together, one such limit witnesses for all of them, if need be one whose quota is never
-//! reached. Units in that count that no answer granted must have been charged by calls whose answers were lost.
+//! The order follows from the answers of one limit, the witness: a clock-aligned `fixed_window`. Its answer has the count and the
+//! time to the end of its window. These give the units that were charged before this decision and, to the microsecond, when it
+//! was made. A plan's limits are decided together, so one witness is enough. Its quota may be one that is never reached. Units in
+//! its count that no answer granted must have been charged by calls whose answers were lost.
 
 use tollgate::decision::DecidedBy;
 use tollgate::plan::{Algorithm, Anchor, Limit, Plan};
@@ -11,21 +11,21 @@ use tollgate::plan::{Algorithm, Anchor, Limit, Plan};
 use super::history::{Answer, Call, History, Rule, Violation};
 use super::model::{Model, Range};
 
-/// Longest that a replica remembers a denial, and so longest that it denies on after the store lost its data.
+/// Longest that a replica remembers a denial. So long it may still deny after the store has lost its data.
 const HOLD_US: u64 = 1_000_000;
 
-/// The plan's limit that tells the order, if it has one.
+/// Index of the plan's witness, if it has one.
 pub fn witness(plan: &Plan) -> Option<usize> {
     let clock = Algorithm::FixedWindow { anchor: Anchor::Clock };
     plan.limits().iter().position(|limit| limit.algorithm() == clock)
 }
 
-/// A decision of the store in the store's order, which is that of the first five fields.
+/// The place of a decision in the store's order, which is that of these fields.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     /// How often Redis had lost its data.
     epoch: usize,
-    /// The witness's window, by its number.
+    /// Number of the witness's window since 1970.
     window: u64,
     /// Units charged in it before this decision.
     before: u64,
@@ -73,7 +73,7 @@ pub fn check(history: &History, plan: &Plan, witness: usize, calls: &[&Call]) ->
 enum Places {
     None,
     One(Place),
-    /// The call took so long that the witness's window cannot be told.
+    /// The call took longer than the witness's window, so several places are possible.
     Several,
 }
 
@@ -83,7 +83,7 @@ fn place(history: &History, limit: &Limit, witness: usize, call: &Call, answer: 
         return Places::None;
     };
     let into_us = window_us - status.reset_us;
-    // The first such time that is not before the question.
+    // The first time with this distance to the end of a window that is not before the call was sent.
     let at_us = call.sent_us + (window_us + into_us - call.sent_us % window_us) % window_us;
     if at_us > call.answered_us {
         return Places::None;
@@ -96,7 +96,7 @@ fn place(history: &History, limit: &Limit, witness: usize, call: &Call, answer: 
     Places::One(Place { epoch, window: at_us / window_us, before, granted, at_us })
 }
 
-/// What stands in one batch is decided in its order.
+/// Checks that the requests of each batch were decided in their order.
 fn check_batches(events: &[Event<'_>], violations: &mut Vec<Violation>) {
     let mut in_order: Vec<&Event<'_>> = events.iter().collect();
     in_order.sort_by_key(|event| (event.call.batch, event.call.place));
@@ -107,7 +107,7 @@ fn check_batches(events: &[Event<'_>], violations: &mut Vec<Violation>) {
     }
 }
 
-/// The key as it must be, decision after decision.
+/// The state that the key must have, updated by each decision.
 struct Replay<'a> {
     history: &'a History,
     plan: &'a Plan,
@@ -115,10 +115,10 @@ struct Replay<'a> {
     last: Place,
     /// Units charged in the witness's window so far.
     charged: u64,
-    /// Units charged, in all, by calls whose answers were lost.
+    /// Total of units that calls whose answers were lost must have charged.
     unexplained: u64,
     unknown: Vec<&'a Call>,
-    /// Denials by a replica's memory for which no cause was found yet.
+    /// Remembered denials of replicas for which no cause was found yet.
     cached: Vec<&'a Call>,
 }
 
@@ -129,7 +129,7 @@ impl<'a> Replay<'a> {
         Self { history, plan, models, last, charged: 0, unexplained: 0, unknown, cached }
     }
 
-    /// Goes on by one decision; false when the order is broken and nothing more can be said.
+    /// Checks the next decision. Returns false if the order is violated, so that later decisions cannot be checked.
     fn step(&mut self, event: &Event<'_>, violations: &mut Vec<Violation>) -> bool {
         let place = event.place;
         while self.last.epoch < place.epoch {
@@ -159,7 +159,8 @@ impl<'a> Replay<'a> {
         true
     }
 
-    /// Charges what calls whose answers were lost must have been charged since the last decision; whether they can have been.
+    /// Charges the units that calls whose answers were lost must have charged since the last decision. Returns whether such calls
+    /// add up to them.
     fn charge_gap(&mut self, event: &Event<'_>, gap: u64) -> bool {
         let at_us = event.place.at_us;
         let costs = self.unknown.iter().filter(|call| call.sent_us <= at_us).map(|call| call.cost);
@@ -168,7 +169,7 @@ impl<'a> Replay<'a> {
         if self.unexplained > all || !adds_up(costs, gap) {
             return false;
         }
-        // Not before the window that counts it began.
+        // They were charged in the witness's window, since its count contains them.
         let window_us = self.plan.limits()[witness(self.plan).unwrap()].window_us();
         let began_us = event.place.window * window_us;
         let range = Range { low: self.last.at_us.max(began_us), high: at_us };
@@ -194,7 +195,7 @@ impl<'a> Replay<'a> {
         }
         for (model, reading) in self.models.iter_mut().zip(&event.answer.limits) {
             let used = model.used(now_us);
-            // Whatever is above the capacity, nothing remains.
+            // Usage above the capacity cannot be read from a reading: 0 remain.
             let told = model.capacity().saturating_sub(reading.remaining);
             if told < used.low.min(model.capacity()) || told > used.high {
                 add(Rule::Reading, format!("{} remain of {}, used are {used:?}", reading.remaining, model.capacity()));
@@ -209,8 +210,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Strikes out the remembered denials that the state from the last decision to this time is a cause for. Usage only
-    /// falls meanwhile, so they are held against its begin; where something was charged unseen, that is a cause.
+    /// Removes the remembered denials that have a cause in the state between the last decision and this time. Usage only falls in
+    /// that time, so its begin is compared. An unseen charge is a cause, too.
     fn excuse(&mut self, until_us: u64, unseen: bool) {
         let (models, from_us) = (&self.models, self.last.at_us);
         self.cached.retain(|call| {
@@ -220,7 +221,7 @@ impl<'a> Replay<'a> {
         });
     }
 
-    /// Redis lost its data; replicas remember denials a little longer.
+    /// Starts a new epoch after Redis lost its data. Replicas still remember denials for up to [`HOLD_US`].
     fn forget(&mut self) {
         self.excuse(self.history.losses[self.last.epoch].to_us + HOLD_US, false);
         let window = self.last.window;
