@@ -1,4 +1,4 @@
-//! The command line: `serve` (the default), `check`, and the commands that ask a running server.
+//! The command line: `serve` (the default), `check`, `simulate`, and the commands that ask a running server.
 //!
 //! Exit codes:
 //! - 0: done.
@@ -11,6 +11,7 @@ mod connect;
 mod reload;
 mod replicas;
 mod serve;
+mod simulate;
 mod terminal;
 
 use std::ffi::OsString;
@@ -47,6 +48,8 @@ enum Command {
         /// The config file; - is standard input.
         file: PathBuf,
     },
+    /// Replay an access log and print what the limits of a plan would have done to it; no server is needed.
+    Simulate(simulate::SimulateArguments),
     /// Ask a running server and print the answer. Exits with 0 when all is allowed, 1 when something is denied, 2 on an error.
     Try(ask::TryArguments),
     /// Ask a running server for its health, as probes of containers do. Exits with 0 when it serves, 1 when not, 2 without an
@@ -96,6 +99,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         None => serve::run(arguments.serve),
         Some(Command::Serve(serve)) => serve::run(serve),
         Some(Command::Check { file }) => check(&file),
+        Some(Command::Simulate(arguments)) => simulate::run(arguments),
         Some(Command::Try(arguments)) => ask::try_decisions(arguments),
         Some(Command::Health(arguments)) => ask::health(arguments),
         Some(Command::Explain(arguments)) => admin::explain(&arguments),

@@ -10,6 +10,7 @@
 //! - [`decision`]: `Decision`, `Outcome`, `LimitStatus`: the result of a request and its numbers
 //! - [`headers`]: the result as header fields for HTTP clients, pure
 //! - [`algorithm`]: the maths of each kind of limit, pure
+//! - [`simulate`]: what limits would have done to the requests of a log, pure
 //! - [`store`]: `trait Store`: decide a batch, each request atomically; embedded or in Redis
 //! - [`limiter`]: plan look-up and reload, deny cache, deadline, and what to answer when the store cannot
 //! - [`server`]: listeners, connections and the pool of workers, for gRPC and HTTP alike
@@ -40,6 +41,8 @@ pub mod decision;
 pub mod headers;
 
 pub mod algorithm;
+
+pub mod simulate;
 
 pub mod store;
 

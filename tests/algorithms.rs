@@ -4,3 +4,4 @@ mod algorithm_bounds;
 mod clocks;
 mod oracle;
 mod parity;
+mod simulate;

@@ -9,5 +9,6 @@ mod hostile_configs;
 mod log_output;
 mod reload;
 mod secrets;
+mod simulate;
 mod tidy;
 mod trace;

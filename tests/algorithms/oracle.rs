@@ -16,7 +16,7 @@ use crate::support::plans::{ANCHORED, COUNTER, FIXED, LOG};
 
 /// The state of one key for one limit.
 #[derive(Clone)]
-struct Model {
+pub(super) struct Model {
     /// Time and units of every charge that may still count.
     charges: Vec<(u64, u64)>,
     /// Start of the window that was charged last, for algorithms with windows.
@@ -28,6 +28,10 @@ struct Model {
 }
 
 impl Model {
+    pub(super) fn new() -> Self {
+        Self { charges: Vec::new(), start_us: 0, debt: (0, 0), unit_us: 1 }
+    }
+
     /// Units (for a token bucket: microseconds of debt) that count at `now_us`.
     fn used(&self, limit: &Limit, now_us: u64) -> u64 {
         let mut seen = self.clone();
@@ -53,7 +57,7 @@ impl Model {
         if passed < 2 { self.start_us + passed * window_us } else { now_us - now_us % window_us }
     }
 
-    fn fits(&self, limit: &Limit, now_us: u64, cost: u64) -> bool {
+    pub(super) fn fits(&self, limit: &Limit, now_us: u64, cost: u64) -> bool {
         match limit.algorithm() {
             Algorithm::TokenBucket { burst } => {
                 let mut seen = self.clone();
@@ -65,7 +69,7 @@ impl Model {
         }
     }
 
-    fn clamp(&mut self, limit: &Limit, now_us: u64) {
+    pub(super) fn clamp(&mut self, limit: &Limit, now_us: u64) {
         let ahead_us = self.start_us.saturating_sub(now_us);
         self.start_us -= ahead_us;
         // If the clock stepped back, a debt above one window is kept as it was. A smaller debt is limited to one window.
@@ -96,7 +100,7 @@ impl Model {
         }
     }
 
-    fn charge(&mut self, limit: &Limit, now_us: u64, cost: u64) {
+    pub(super) fn charge(&mut self, limit: &Limit, now_us: u64, cost: u64) {
         let window_us = limit.window_us();
         let mut at_us = now_us;
         match limit.algorithm() {
@@ -223,7 +227,7 @@ fn check_history(algorithm: Algorithm, seed: u64) {
     let window = std::time::Duration::from_millis(1 + random.below(4));
     let mut limit = edited(&mut random, window, algorithm);
     let mut state = State::fresh(&limit);
-    let mut model = Model { charges: Vec::new(), start_us: 0, debt: (0, 0), unit_us: 1 };
+    let mut model = Model::new();
     let mut times = Times::new(START_US, limit.window_us());
     for _ in 0..80 {
         if random.below(25) == 0 {

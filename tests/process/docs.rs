@@ -8,3 +8,8 @@ mod reference;
 mod style;
 
 pub use reference::algorithms;
+
+/// The blocks of code of a document, each with its info and its text.
+pub fn page_blocks(path: &str) -> Vec<(String, String)> {
+    markdown::page(path).blocks().into_iter().map(|block| (block.info, block.text)).collect()
+}

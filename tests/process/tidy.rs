@@ -67,8 +67,19 @@ fn each_package_has_its_one_place() {
     only("prost::", &["src/grpc"]);
     only("axum", &["src/http"]);
     only("hyper", &["src/server", "src/grpc", "src/http"]);
-    only("serde_json", &["src/http/convert.rs", "src/http/parameters.rs", "src/grpc/client"]);
-    only("serde::", &["src/http/parameters.rs"]);
+    only(
+        "serde_json",
+        &[
+            "src/http/convert.rs",
+            "src/http/parameters.rs",
+            "src/grpc/client",
+            "src/simulate/fields/json.rs",
+            "src/simulate/report/json.rs",
+        ],
+    );
+    only("serde::", &["src/http/parameters.rs", "src/simulate/fields/json.rs"]);
+    only("csv_core", &["src/simulate/fields/csv.rs"]);
+    only("flate2", &["src/cli/simulate/input.rs"]);
     only("prost_types", &["src/grpc"]);
     only("rustls", &["src/tls", "src/store/redis/connection/tls.rs"]);
     only("x509_cert", &["src/tls"]);
@@ -83,7 +94,7 @@ fn each_package_has_its_one_place() {
 
 #[test]
 fn modules_depend_one_way() {
-    let order = ["key", "plan", "decision", "headers", "algorithm", "store", "limiter", "grpc", "http", "cli"];
+    let order = ["key", "plan", "decision", "headers", "algorithm", "store", "limiter", "grpc", "http", "simulate", "cli"];
     let beside = ["clock", "config", "shutdown", "telemetry"];
     for source in sources("src", &["rs"]) {
         let module = source.path["src/".len()..].split(['/', '.']).next().unwrap().to_owned();
@@ -108,6 +119,22 @@ fn the_server_knows_neither_limits_nor_services() {
     {
         for module in ["key", "plan", "decision", "algorithm", "store", "limiter", "grpc", "http", "config", "cli"] {
             assert!(!source.code().contains(&format!("crate::{module}")), "{} uses {module}", source.path);
+        }
+    }
+}
+
+/// It takes lines and plans and gives a report: no file, thread or clock.
+#[test]
+fn the_simulation_is_pure_and_knows_plans_and_algorithms_alone() {
+    for source in sources("src", &["rs"]).into_iter().filter(|source| source.path.starts_with("src/simulate")) {
+        let code = source.code();
+        for module in ["decision", "store", "limiter", "server", "grpc", "http", "config", "cli", "clock", "telemetry"] {
+            assert!(!code.contains(&format!("crate::{module}")), "{} uses {module}", source.path);
+        }
+        for word in
+            ["std::fs", "std::io", "std::net", "thread", "Instant", "SystemTime", "println", "Mutex", "Atomic", "tokio", "async"]
+        {
+            assert!(!code.contains(word), "{} names {word}", source.path);
         }
     }
 }

@@ -1,0 +1,188 @@
+//! The replay over threads: this one reads lines and puts them in order; each of the others decides for its part of the keys.
+//!
+//! All requests of a key go to one thread, in order of time. So the result does not depend on the number of threads.
+
+use std::collections::HashMap;
+use std::hash::BuildHasher;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{Scope, ScopedJoinHandle};
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::Setup;
+use super::input::{Line, Log};
+use super::progress::Progress;
+use crate::simulate::line::{LineReader, LineRequest, Skipped};
+use crate::simulate::order::{Event, Order};
+use crate::simulate::replay::{Replay, TooMuchMemory};
+use crate::simulate::report::LogSummary;
+
+/// Most threads that decide. One thread reads about as many lines as four decide.
+const THREADS_MAX: usize = 4;
+/// Requests that go to a thread at once, and how many such batches wait for it.
+const BATCH_EVENTS: usize = 2_048;
+const BATCHES_WAITING: usize = 4;
+/// Unreadable lines that are reported with their reasons.
+const UNREADABLE_SHOWN: usize = 5;
+/// Memory for counters that grow with the requests, over all threads: those of `sliding_log` and `sliding_window`.
+const COUNTER_BYTES_MAX: usize = 1 << 30;
+/// Lines between two looks at the clock.
+const PROGRESS_LINES: u64 = 1 << 14;
+
+/// Requests on their way to a thread.
+#[derive(Debug, Default)]
+struct Batch {
+    /// Each with the end of its key in `keys`.
+    events: Vec<(Event, usize)>,
+    keys: Vec<u8>,
+}
+
+/// The plans by name; a log may name one in each line.
+struct Names {
+    indexes: HashMap<Vec<u8>, usize>,
+    default: Option<usize>,
+}
+
+/// Where requests go.
+struct Threads {
+    batches: Vec<(SyncSender<Batch>, Batch)>,
+    /// A thread has ended before its time.
+    is_broken: bool,
+}
+
+/// Replays a log. Errors: a sentence that follows the name of the log.
+pub(super) fn replay(log: Log, reader: LineReader, setup: &Setup) -> Result<(LogSummary, Vec<Replay>), String> {
+    let count = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+    std::thread::scope(|scope| {
+        let (threads, handles) = start(scope, setup, count)?;
+        let summary = read(log, reader, setup, threads);
+        let mut parts = Vec::new();
+        for handle in handles {
+            let part = handle.join().map_err(|_| "cannot be replayed: a thread failed".to_owned())?;
+            parts.push(part.map_err(|TooMuchMemory| too_much_memory())?);
+        }
+        Ok((summary?, parts))
+    })
+}
+
+fn too_much_memory() -> String {
+    let mebibytes = COUNTER_BYTES_MAX >> 20;
+    format!(
+        "needs counters of more than {mebibytes} MiB by these limits; use sliding_window instead of sliding_log, or a part of the log"
+    )
+}
+
+type Handles<'scope> = Vec<ScopedJoinHandle<'scope, Result<Replay, TooMuchMemory>>>;
+
+fn start<'scope>(scope: &'scope Scope<'scope, '_>, setup: &Setup, count: usize) -> Result<(Threads, Handles<'scope>), String> {
+    let (mut batches, mut handles) = (Vec::new(), Vec::new());
+    for _ in 0..count {
+        let replay = Replay::new(&setup.plans, setup.keys_max.div_ceil(count), COUNTER_BYTES_MAX / count);
+        let (sender, receiver) = sync_channel(BATCHES_WAITING);
+        let thread = std::thread::Builder::new().spawn_scoped(scope, move || decide(replay, &receiver));
+        handles.push(thread.map_err(|error| format!("cannot be replayed: no thread can be started: {error}"))?);
+        batches.push((sender, Batch::default()));
+    }
+    Ok((Threads { batches, is_broken: false }, handles))
+}
+
+fn decide(mut replay: Replay, batches: &Receiver<Batch>) -> Result<Replay, TooMuchMemory> {
+    for batch in batches {
+        let mut start = 0;
+        for (event, end) in &batch.events {
+            replay.record(event, &batch.keys[start..*end])?;
+            start = *end;
+        }
+    }
+    Ok(replay)
+}
+
+impl Threads {
+    fn send(&mut self, event: Event, key: &[u8]) {
+        // Not the lowest bits, which choose the place in a thread's table.
+        let thread = usize::try_from(event.hash >> 40).unwrap_or(0) % self.batches.len();
+        let (sender, batch) = &mut self.batches[thread];
+        batch.keys.extend_from_slice(key);
+        batch.events.push((event, batch.keys.len()));
+        if batch.events.len() >= BATCH_EVENTS {
+            let next = Batch { events: Vec::with_capacity(BATCH_EVENTS), keys: Vec::with_capacity(batch.keys.len()) };
+            self.is_broken |= sender.send(std::mem::replace(batch, next)).is_err();
+        }
+    }
+
+    fn finish(self) {
+        for (sender, batch) in self.batches {
+            // A thread that ended says why.
+            let _ = sender.send(batch);
+        }
+    }
+}
+
+impl Names {
+    fn new(setup: &Setup) -> Self {
+        let names = setup.names.iter().map(|name| name.clone().into_bytes());
+        Self { indexes: names.zip(0..).collect(), default: setup.default }
+    }
+
+    fn find(&self, name: &[u8]) -> Option<usize> {
+        self.indexes.get(name).copied().or(self.default)
+    }
+}
+
+fn read(mut log: Log, mut reader: LineReader, setup: &Setup, mut threads: Threads) -> Result<LogSummary, String> {
+    let mut progress = Progress::new(log.bytes);
+    // A seed that the writer of a log cannot know, so that no keys can be made to share a hash.
+    let seed = std::hash::RandomState::new().hash_one(0);
+    let (names, mut order) = (Names::new(setup), Order::default());
+    let mut summary = LogSummary { name: log.name.clone(), keys_max: setup.keys_max, ..LogSummary::default() };
+    let (mut request, mut number) = (LineRequest::default(), 0);
+    while let Some(line) = log.lines.next().map_err(|error| format!("cannot be read after line {number}: {error}"))? {
+        number += 1;
+        if number % PROGRESS_LINES == 0 {
+            progress.at(number, log.read.load(Ordering::Relaxed));
+        }
+        let read = match line {
+            Line::Text([]) => continue,
+            Line::Text(_) if number == 1 && reader.has_header() => continue,
+            Line::Text(line) => reader.read(line, &mut request),
+            Line::TooLong => Err(Skipped::Unreadable("it is longer than 64 KiB")),
+        };
+        summary.lines += 1;
+        if let Err(skipped) = read {
+            skip(&mut summary, number, skipped);
+            continue;
+        }
+        let Some(plan) = names.find(&request.plan) else {
+            summary.without_plan += 1;
+            summary.first_without_plan.get_or_insert_with(|| String::from_utf8_lossy(&request.plan).into_owned());
+            continue;
+        };
+        let (at_us, cost) = (request.at_us, request.cost);
+        let (first, last) = summary.times_us.unwrap_or((at_us, at_us));
+        summary.times_us = Some((first.min(at_us), last.max(at_us)));
+        let hash = xxh3_64_with_seed(&request.key, seed.wrapping_add(plan as u64));
+        order.push(Event { hash, at_us, even_us: at_us, cost, plan }, &request.key);
+        order.release(&mut |event, key| threads.send(event, key));
+        if threads.is_broken {
+            break;
+        }
+    }
+    order.finish(&mut |event, key| threads.send(event, key));
+    threads.finish();
+    summary.late = order.late();
+    Ok(summary)
+}
+
+fn skip(summary: &mut LogSummary, number: u64, skipped: Skipped) {
+    match skipped {
+        Skipped::NoKey => summary.without_key += 1,
+        Skipped::NoCost => summary.without_cost += 1,
+        Skipped::Unreadable(reason) => {
+            summary.unreadable += 1;
+            if summary.first_unreadable.len() < UNREADABLE_SHOWN {
+                summary.first_unreadable.push((number, reason.to_owned()));
+            }
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The replay itself: requests in order of time, decided by the plans of each lane.
+//!
+//! A lane is one config at one spacing of time. Keys are known by a hash of 64 bits: of a million keys, two share a hash in one of
+//! 37 million logs. A replay holds about 30 bytes for each key, and 50 more for each lane and limit.
+
+mod lane;
+mod worst;
+
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+
+pub use lane::{Lane, NEED_UNKNOWN};
+pub use worst::WORST_MAX;
+
+use super::order::Event;
+use crate::plan::Plan;
+
+/// Microseconds of an hour.
+pub const HOUR_US: u64 = 3_600_000_000;
+/// Most rows by hour, more than a year. Above it, hours are added up to days, of which there are less than 90,000 up to 2200.
+const HOURS_MAX: usize = 10_000;
+/// Growth of the counters between two sweeps. It takes the counters of some 100,000 keys, so that a sweep is paid by them.
+const GARBAGE_BYTES: usize = 8 << 20;
+
+/// Which time of a request counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spacing {
+    /// The one in the log. For a log of whole seconds, each second is a burst.
+    AsStamped,
+    /// Requests of a second are spread evenly over it.
+    Evenly,
+}
+
+/// Requests of one part of the keys, and what became of them.
+#[derive(Debug)]
+pub struct Replay {
+    pub(super) plans: Vec<PlanReplay>,
+    pub(super) hours: Hours,
+    /// Most keys that are held.
+    keys_max: usize,
+    keys: usize,
+    /// Requests of keys beyond `keys_max`.
+    pub(super) beyond: u64,
+    /// Heap memory of all counters.
+    bytes: usize,
+    /// Memory at which counters that count nothing any more are looked for.
+    sweep_at: usize,
+    bytes_max: usize,
+}
+
+/// The keys of one plan.
+#[derive(Debug)]
+pub(super) struct PlanReplay {
+    table: HashTable<u32>,
+    hashes: Vec<u64>,
+    pub(super) requests: Vec<u32>,
+    pub(super) lanes: Vec<Lane>,
+}
+
+/// One row of the table by hour.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hour {
+    /// When it begins, in microseconds since 1970.
+    pub start_us: u64,
+    /// Requests in it.
+    pub requests: u64,
+    /// Of these, requests that each lane denied.
+    pub denied: Vec<u64>,
+}
+
+/// Requests by hour, or by day.
+#[derive(Debug, Clone)]
+pub(super) struct Hours {
+    pub(super) rows: Vec<Hour>,
+    pub(super) step_us: u64,
+    lanes: usize,
+}
+
+/// The counters of a plan's limits take more memory than is allowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooMuchMemory;
+
+impl Replay {
+    /// Nothing replayed yet. `plans` has each plan as every lane has it; all have the same number of lanes. `bytes_max` bounds the
+    /// memory of counters that grow, which are those of `sliding_log` and `sliding_window`.
+    pub fn new(plans: &[Vec<(Arc<Plan>, Spacing)>], keys_max: usize, bytes_max: usize) -> Self {
+        let lanes = plans.first().map_or(0, Vec::len);
+        let lane = |(plan, spacing): &(Arc<Plan>, Spacing)| Lane::new(plan.clone(), *spacing);
+        let of_plan = |of: &Vec<(Arc<Plan>, Spacing)>| PlanReplay::new(of.iter().map(lane).collect());
+        let plans = plans.iter().map(of_plan).collect();
+        let hours = Hours { rows: Vec::new(), step_us: HOUR_US, lanes };
+        Self { plans, hours, keys_max, keys: 0, beyond: 0, bytes: 0, sweep_at: GARBAGE_BYTES, bytes_max }
+    }
+
+    /// Decides one request in all lanes. Times must not step back. The text of the key is kept only when it is among the worst.
+    pub fn record(&mut self, event: &Event, key: &[u8]) -> Result<(), TooMuchMemory> {
+        let Some(plan) = self.plans.get_mut(event.plan) else { return Ok(()) };
+        let may_add = self.keys < self.keys_max;
+        let known = plan.requests.len();
+        let Some(index) = plan.index(event.hash, may_add) else {
+            self.beyond += 1;
+            return Ok(());
+        };
+        self.keys += plan.requests.len() - known;
+        plan.requests[index] = plan.requests[index].saturating_add(1);
+        let hour = self.hours.row(event.at_us);
+        hour.requests += 1;
+        for (lane, denied) in plan.lanes.iter_mut().zip(&mut hour.denied) {
+            let before = lane.bytes;
+            *denied += u64::from(lane.denies(index, event, key));
+            self.bytes = (self.bytes + lane.bytes).saturating_sub(before);
+        }
+        if self.bytes > self.sweep_at { self.sweep(event.at_us) } else { Ok(()) }
+    }
+
+    /// Errors: the counters that still count take too much memory.
+    fn sweep(&mut self, now_us: u64) -> Result<(), TooMuchMemory> {
+        let lanes = self.plans.iter_mut().flat_map(|plan| &mut plan.lanes);
+        self.bytes = lanes.map(|lane| lane.sweep(now_us)).sum();
+        self.sweep_at = (2 * self.bytes).min(self.bytes_max) + GARBAGE_BYTES;
+        if self.bytes > self.bytes_max { Err(TooMuchMemory) } else { Ok(()) }
+    }
+}
+
+impl PlanReplay {
+    fn new(lanes: Vec<Lane>) -> Self {
+        Self { table: HashTable::new(), hashes: Vec::new(), requests: Vec::new(), lanes }
+    }
+
+    /// The index of a key; a new one when there is none yet and one may be added.
+    fn index(&mut self, hash: u64, may_add: bool) -> Option<usize> {
+        let hashes = &self.hashes;
+        let (is_same, hash_of) = (|index: &u32| hashes[*index as usize] == hash, |index: &u32| hashes[*index as usize]);
+        if !may_add {
+            return self.table.find(hash, is_same).map(|index| *index as usize);
+        }
+        match self.table.entry(hash, is_same, hash_of) {
+            Entry::Occupied(known) => Some(*known.get() as usize),
+            Entry::Vacant(place) => {
+                let index = u32::try_from(self.requests.len()).ok()?;
+                place.insert(index);
+                self.hashes.push(hash);
+                self.requests.push(0);
+                self.lanes.iter_mut().for_each(Lane::add_key);
+                Some(index as usize)
+            }
+        }
+    }
+}
+
+impl Hours {
+    /// The row of a time, which is the last one or a new one.
+    fn row(&mut self, at_us: u64) -> &mut Hour {
+        let start_us = at_us - at_us % self.step_us;
+        if self.rows.last().is_none_or(|last| last.start_us < start_us) {
+            if self.rows.len() >= HOURS_MAX && self.step_us == HOUR_US {
+                self.widen();
+                return self.row(at_us);
+            }
+            self.rows.push(Hour { start_us, requests: 0, denied: vec![0; self.lanes] });
+        }
+        let last = self.rows.len() - 1;
+        &mut self.rows[last]
+    }
+
+    /// Adds hours up to days.
+    pub(super) fn widen(&mut self) {
+        self.step_us = 24 * HOUR_US;
+        let rows = std::mem::take(&mut self.rows);
+        rows.iter().for_each(|row| self.row(row.start_us).add(row));
+    }
+}
+
+impl Hour {
+    /// Adds the counts of another row.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.denied.iter_mut().zip(&other.denied).for_each(|(sum, denied)| *sum += denied);
+    }
+}

@@ -1,0 +1,273 @@
+//! What a replay found, added up over all keys.
+
+mod chart;
+mod json;
+mod page;
+mod text;
+
+use super::replay::{HOUR_US, Hour, Hours, Lane, NEED_UNKNOWN, Replay, Spacing, WORST_MAX};
+use crate::plan::{Algorithm, Limit};
+
+pub use chart::svg;
+pub use json::json;
+pub use page::html;
+pub use text::text;
+
+/// Of a thousand keys, how many the suggested quota may deny something: 0.1 %.
+pub const KEYS_DENIED_PER_MILLE: usize = 1;
+
+/// What was replayed, in which lanes.
+#[derive(Debug, Clone, Default)]
+pub struct LogSummary {
+    /// The log's name.
+    pub name: String,
+    /// All its lines but empty ones, and the first of a CSV.
+    pub lines: u64,
+    /// Lines that are no requests.
+    pub unreadable: u64,
+    /// The first of these: line number and reason.
+    pub first_unreadable: Vec<(u64, String)>,
+    /// Lines whose key is empty.
+    pub without_key: u64,
+    /// Lines whose cost is 0.
+    pub without_cost: u64,
+    /// Lines whose plan is not in the config.
+    pub without_plan: u64,
+    /// The first such plan.
+    pub first_without_plan: Option<String>,
+    /// Lines that came so late that they were moved in time.
+    pub late: u64,
+    /// The earliest and the latest time, in microseconds since 1970.
+    pub times_us: Option<(u64, u64)>,
+    /// Most keys that were held.
+    pub keys_max: usize,
+}
+
+/// One column of the report.
+#[derive(Debug, Clone)]
+pub struct LaneName {
+    /// The config's name.
+    pub config: String,
+    /// How requests of one second were spaced; `None` for a log with finer times.
+    pub spacing: Option<Spacing>,
+}
+
+/// All that is reported.
+#[derive(Debug)]
+pub struct Report {
+    /// What was read.
+    pub log: LogSummary,
+    /// The columns; the lists of counts below have a number for each.
+    pub lanes: Vec<LaneName>,
+    /// Requests that were replayed.
+    pub requests: u64,
+    /// Requests of keys that were one too many to hold.
+    pub beyond: u64,
+    /// Of the requests, those that were denied.
+    pub denied: Vec<u64>,
+    /// Keys, counted for each plan.
+    pub keys: u64,
+    /// Keys of which at least one request was denied.
+    pub keys_denied: Vec<u64>,
+    /// The plans that decided requests.
+    pub plans: Vec<PlanReport>,
+    /// The keys with the most denials.
+    pub worst: Vec<WorstKey>,
+    /// Requests by hour, or by day when there are too many hours.
+    pub hours: Vec<Hour>,
+    /// Length of these rows.
+    pub hour_us: u64,
+}
+
+/// One plan of the report.
+#[derive(Debug)]
+pub struct PlanReport {
+    /// Its name.
+    pub name: String,
+    /// Keys that it decided for.
+    pub keys: u64,
+    /// Its limits in each lane.
+    pub lanes: Vec<Vec<LimitReport>>,
+}
+
+/// One limit in one lane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitReport {
+    /// Its name.
+    pub name: String,
+    /// `burst` for a `token_bucket`, else `quota`: what was searched for.
+    pub field: &'static str,
+    /// What the config has.
+    pub now: u64,
+    /// Requests that it denied.
+    pub denied: u64,
+    /// The smallest quota, or burst at the same rate, at which this limit alone would have denied requests of at most 0.1 % of
+    /// the keys. `None`: larger than a limit of this kind can be.
+    pub smallest: Option<u64>,
+    /// Keys that it would have denied something then.
+    pub keys_denied_then: u64,
+}
+
+/// One of the keys with the most denials.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorstKey {
+    /// Its plan.
+    pub plan: String,
+    /// The key, with what is no UTF-8 replaced.
+    pub key: String,
+    /// All its requests.
+    pub requests: u64,
+    /// How many of them each lane denied.
+    pub denied: Vec<u64>,
+}
+
+impl Report {
+    /// Adds up the parts of a replay. `names` has the plans in the order in which the parts have them.
+    pub fn new(log: LogSummary, lanes: Vec<LaneName>, names: &[String], parts: &[Replay]) -> Self {
+        let (hours, hour_us) = hours(parts);
+        let sum = |row: &dyn Fn(&Hour) -> u64| hours.iter().map(row).sum::<u64>();
+        let plans: Vec<PlanReport> = names.iter().enumerate().filter_map(|(plan, name)| plan_report(parts, plan, name)).collect();
+        let keys_denied = |lane: usize| {
+            let lanes = parts.iter().flat_map(|part| &part.plans).filter_map(|plan| plan.lanes.get(lane));
+            lanes.map(|lane| lane.denied.iter().filter(|denied| **denied > 0).count() as u64).sum()
+        };
+        Self {
+            requests: sum(&|row| row.requests),
+            beyond: parts.iter().map(|part| part.beyond).sum(),
+            denied: (0..lanes.len()).map(|lane| sum(&|row| row.denied[lane])).collect(),
+            keys: plans.iter().map(|plan| plan.keys).sum(),
+            keys_denied: (0..lanes.len()).map(keys_denied).collect(),
+            worst: worst(parts, names),
+            plans,
+            hours,
+            hour_us,
+            log,
+            lanes,
+        }
+    }
+
+    /// The heading of a column.
+    pub fn heading(&self, lane: usize) -> String {
+        let LaneName { config, spacing } = &self.lanes[lane];
+        let several = self.lanes.iter().any(|other| other.config != *config);
+        let spacing = match spacing {
+            Some(Spacing::AsStamped) => Some("in bursts"),
+            Some(Spacing::Evenly) => Some("evenly"),
+            None => None,
+        };
+        match (several, spacing) {
+            (true, Some(spacing)) => format!("{config}, {spacing}"),
+            (false, Some(spacing)) => spacing.to_owned(),
+            (_, None) => config.clone(),
+        }
+    }
+}
+
+/// A part of a whole in percent.
+fn percent(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
+}
+
+fn hours(parts: &[Replay]) -> (Vec<Hour>, u64) {
+    let step_us = parts.iter().map(|part| part.hours.step_us).max().unwrap_or(HOUR_US);
+    let mut rows: Vec<Hour> = Vec::new();
+    for part in parts {
+        let mut part: Hours = part.hours.clone();
+        if part.step_us < step_us {
+            part.widen();
+        }
+        rows.append(&mut part.rows);
+    }
+    rows.sort_by_key(|row| row.start_us);
+    let mut sums: Vec<Hour> = Vec::new();
+    for row in rows {
+        match sums.last_mut() {
+            Some(sum) if sum.start_us == row.start_us => sum.add(&row),
+            _ => sums.push(row),
+        }
+    }
+    (sums, step_us)
+}
+
+fn plan_report(parts: &[Replay], plan: usize, name: &str) -> Option<PlanReport> {
+    let parts: Vec<_> = parts.iter().filter_map(|part| part.plans.get(plan)).collect();
+    let keys = parts.iter().map(|part| part.requests.len() as u64).sum();
+    let lanes = parts.first()?.lanes.len();
+    let of_lane = |lane: usize| limits(&parts.iter().map(|part| &part.lanes[lane]).collect::<Vec<_>>());
+    (keys > 0).then(|| PlanReport { name: name.to_owned(), keys, lanes: (0..lanes).map(of_lane).collect() })
+}
+
+fn limits(lanes: &[&Lane]) -> Vec<LimitReport> {
+    let Some(plan) = lanes.first().map(|lane| lane.plan.clone()) else { return Vec::new() };
+    let count = plan.limits().len();
+    let report = |(index, limit): (usize, &Limit)| {
+        let needs = lanes.iter().flat_map(|lane| lane.needs.iter().skip(index).step_by(count)).copied();
+        let (smallest, keys_denied_then) = smallest(needs.collect());
+        LimitReport {
+            name: limit.name().to_string(),
+            field: if matches!(limit.algorithm(), Algorithm::TokenBucket { .. }) { "burst" } else { "quota" },
+            now: limit.capacity(),
+            denied: lanes.iter().map(|lane| lane.denied_by[index]).sum(),
+            smallest,
+            keys_denied_then,
+        }
+    };
+    plan.limits().iter().enumerate().map(report).collect()
+}
+
+/// The smallest quota at which at most 0.1 % of keys need more, and how many do.
+fn smallest(mut needs: Vec<u64>) -> (Option<u64>, u64) {
+    let allowed = needs.len() * KEYS_DENIED_PER_MILLE / 1_000;
+    if needs.is_empty() {
+        return (None, 0);
+    }
+    let (more, quota, _) = needs.select_nth_unstable_by(allowed, |a, b| b.cmp(a));
+    let quota = *quota;
+    let denied = more.iter().filter(|need| **need > quota).count() as u64;
+    (Some(quota).filter(|quota| *quota != NEED_UNKNOWN), denied)
+}
+
+/// The worst keys over all lanes. A key that is among the first by its greatest count in any lane is among the first of that
+/// lane, so the lists of the lanes hold them all.
+fn worst(parts: &[Replay], names: &[String]) -> Vec<WorstKey> {
+    let mut keys = Vec::new();
+    for part in parts {
+        for (plan, name) in part.plans.iter().zip(names) {
+            let mut listed: Vec<_> = plan.lanes.iter().flat_map(|lane| lane.worst.keys()).collect();
+            listed.sort();
+            listed.dedup();
+            keys.extend(listed.into_iter().map(|(index, key)| WorstKey {
+                plan: name.clone(),
+                key: String::from_utf8_lossy(key).into_owned(),
+                requests: plan.requests[*index].into(),
+                denied: plan.lanes.iter().map(|lane| lane.denied[*index].into()).collect(),
+            }));
+        }
+    }
+    let most = |key: &WorstKey| key.denied.iter().max().copied();
+    keys.sort_by(|a, b| (most(b), &a.key, &a.plan).cmp(&(most(a), &b.key, &b.plan)));
+    keys.truncate(WORST_MAX);
+    keys
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_smallest_quota_leaves_at_most_one_key_in_a_thousand(needs in proptest::collection::vec(1..50_u64, 1..4000)) {
+            let over = |quota: u64| needs.iter().filter(|need| **need > quota).count();
+            let expected = (1..50).find(|quota| over(*quota) * 1_000 <= needs.len());
+            let found = smallest(needs.clone());
+            prop_assert_eq!(found, (expected, over(expected.unwrap()) as u64));
+        }
+    }
+
+    #[test]
+    fn a_need_that_no_limit_can_have_is_none() {
+        assert_eq!(smallest(vec![NEED_UNKNOWN, 1]), (None, 0));
+        assert_eq!(smallest(vec![]), (None, 0));
+    }
+}

@@ -1,0 +1,77 @@
+//! The report as JSON. docs/simulate.md has its fields.
+
+use serde_json::{Value, json as value};
+
+use super::{LimitReport, Report};
+use crate::simulate::replay::{HOUR_US, Spacing};
+use crate::simulate::stamp::Utc;
+
+/// The report as one object, over several lines.
+pub fn json(report: &Report) -> String {
+    let lanes: Vec<Value> = (0..report.lanes.len()).map(|lane| of_lane(report, lane)).collect();
+    let worst = report
+        .worst
+        .iter()
+        .map(|worst| value!({ "plan": worst.plan, "key": worst.key, "requests": worst.requests, "denied": worst.denied }));
+    let hours = report
+        .hours
+        .iter()
+        .map(|hour| value!({ "start": Utc(hour.start_us).to_string(), "requests": hour.requests, "denied": hour.denied }));
+    let report = value!({
+        "log": log(report),
+        "requests": report.requests,
+        "keys": report.keys,
+        "results": lanes,
+        "worst_keys": worst.collect::<Vec<_>>(),
+        "step": if report.hour_us == HOUR_US { "hour" } else { "day" },
+        "hours": hours.collect::<Vec<_>>(),
+    });
+    format!("{report:#}")
+}
+
+fn log(report: &Report) -> Value {
+    let log = &report.log;
+    let first = log.first_unreadable.iter().map(|(line, reason)| value!({ "line": line, "reason": reason }));
+    value!({
+        "name": log.name,
+        "lines": log.lines,
+        "unreadable": log.unreadable,
+        "first_unreadable": first.collect::<Vec<_>>(),
+        "without_key": log.without_key,
+        "without_cost": log.without_cost,
+        "without_plan": log.without_plan,
+        "first_without_plan": log.first_without_plan,
+        "late": log.late,
+        "beyond_keys_max": report.beyond,
+        "first": log.times_us.map(|(first, _)| Utc(first).to_string()),
+        "last": log.times_us.map(|(_, last)| Utc(last).to_string()),
+    })
+}
+
+fn of_lane(report: &Report, lane: usize) -> Value {
+    let spacing = match report.lanes[lane].spacing {
+        None => "as_stamped",
+        Some(Spacing::AsStamped) => "bursts",
+        Some(Spacing::Evenly) => "evenly",
+    };
+    let limit = |limit: &LimitReport| {
+        value!({
+            "limit": limit.name,
+            "field": limit.field,
+            "now": limit.now,
+            "denied": limit.denied,
+            "smallest": limit.smallest,
+            "keys_denied_then": limit.keys_denied_then,
+        })
+    };
+    let plans = report.plans.iter().map(
+        |plan| value!({ "plan": plan.name, "keys": plan.keys, "limits": plan.lanes[lane].iter().map(limit).collect::<Vec<_>>() }),
+    );
+    value!({
+        "config": report.lanes[lane].config,
+        "spacing": spacing,
+        "denied": report.denied[lane],
+        "keys_denied": report.keys_denied[lane],
+        "plans": plans.collect::<Vec<_>>(),
+    })
+}

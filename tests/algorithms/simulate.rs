@@ -1,0 +1,202 @@
+//! `tollgate simulate` against brute force: a model that remembers every charge decides the same requests, and every quota is
+//! tried to find the smallest.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tollgate::plan::{Algorithm, Limit, Plan};
+use tollgate::simulate::order::{Event, Order};
+use tollgate::simulate::replay::{Replay, Spacing};
+use tollgate::simulate::report::{LaneName, LogSummary, Report};
+
+use super::oracle::Model;
+use crate::support::clock::START_US;
+use crate::support::history::Random;
+use crate::support::plans::{ANCHORED, COUNTER, FIXED, LOG, plan};
+
+const WINDOW: Duration = Duration::from_secs(2);
+const KEYS: u64 = 6;
+
+/// One request: time, key and cost.
+type Request = (u64, u64, u64);
+
+/// Requests in order of time, with pauses, bursts and many at one instant.
+fn requests(random: &mut Random) -> Vec<Request> {
+    let mut at_us = START_US;
+    let busy = 1 + random.below(4);
+    let mut next = |_| {
+        at_us += match random.below(12) {
+            0 => random.below(5_000_000),
+            1..=3 => 0,
+            4..=6 => random.below(1_000),
+            _ => random.below(400_000 / busy),
+        };
+        // The first keys make most of the requests.
+        let key = random.below(KEYS).min(random.below(KEYS));
+        (at_us, key, if random.below(6) == 0 { 1 + random.below(4) } else { 1 })
+    };
+    (0..160).map(&mut next).collect()
+}
+
+/// What each key is denied by these limits, of which every one is brute force.
+fn denied_by_model(limits: &[Limit], requests: &[Request]) -> BTreeMap<u64, u64> {
+    let mut models: BTreeMap<u64, Vec<Model>> = BTreeMap::new();
+    let mut denied = BTreeMap::new();
+    for (at_us, key, cost) in requests {
+        let models = models.entry(*key).or_insert_with(|| limits.iter().map(|_| Model::new()).collect());
+        let fits = |(limit, model): (&Limit, &Model)| *cost <= limit.capacity() && model.fits(limit, *at_us, *cost);
+        let fits = limits.iter().zip(&*models).all(fits);
+        *denied.entry(*key).or_default() += u64::from(!fits);
+        for (limit, model) in limits.iter().zip(models) {
+            model.clamp(limit, *at_us);
+            if fits {
+                model.charge(limit, *at_us, *cost);
+            }
+        }
+    }
+    denied
+}
+
+fn keys_denied(denied: &BTreeMap<u64, u64>) -> u64 {
+    denied.values().filter(|denied| **denied > 0).count() as u64
+}
+
+fn replayed(limits: Vec<Limit>, requests: &[Request], spacing: Spacing) -> Report {
+    let lanes = [vec![(plan(limits), spacing)]];
+    // Two parts, as by two threads.
+    let mut parts = [Replay::new(&lanes, 100, usize::MAX), Replay::new(&lanes, 100, usize::MAX)];
+    let mut order = Order::default();
+    let mut record = |event: Event, key: &[u8]| parts[usize::try_from(event.hash % 2).unwrap()].record(&event, key).unwrap();
+    for (at_us, key, cost) in requests {
+        let event = Event { hash: *key, at_us: *at_us, even_us: 0, cost: *cost, plan: 0 };
+        order.push(event, format!("k{key}").as_bytes());
+        order.release(&mut record);
+    }
+    order.finish(&mut record);
+    let lane = LaneName { config: "plans.yaml".to_owned(), spacing: None };
+    Report::new(LogSummary::default(), vec![lane], &["plan".to_owned()], &parts)
+}
+
+/// The limit with this quota, and a `token_bucket` with this burst.
+fn with(limit: &Limit, most: u64) -> Limit {
+    let (quota, algorithm) = match limit.algorithm() {
+        Algorithm::TokenBucket { .. } => (limit.quota(), Algorithm::TokenBucket { burst: most }),
+        other => (most, other),
+    };
+    Limit::new("limit", quota, WINDOW, algorithm).unwrap()
+}
+
+fn check(algorithm: Algorithm, seed: u64) {
+    let mut random = Random(seed);
+    let requests = requests(&mut random);
+    let mut limits = vec![Limit::new("limit", 1 + random.below(12), WINDOW, algorithm).unwrap()];
+    if let Algorithm::TokenBucket { .. } = algorithm {
+        limits = vec![Limit::new("limit", 4, WINDOW, Algorithm::TokenBucket { burst: 1 + random.below(9) }).unwrap()];
+    }
+    let denied = denied_by_model(&limits, &requests);
+    let report = replayed(limits.clone(), &requests, Spacing::AsStamped);
+    assert_eq!(report.denied, [denied.values().sum::<u64>()]);
+    assert_eq!((report.keys, report.keys_denied.as_slice()), (denied.len() as u64, [keys_denied(&denied)].as_slice()));
+    let mut worst: Vec<(u64, String)> =
+        denied.iter().filter(|key| *key.1 > 0).map(|(key, n)| (u64::MAX - n, format!("k{key}"))).collect();
+    worst.sort();
+    let found: Vec<(u64, String)> = report.worst.iter().map(|worst| (u64::MAX - worst.denied[0], worst.key.clone())).collect();
+    assert_eq!(found, worst);
+    // Of so few keys none may be denied anything.
+    let of = |most: u64| keys_denied(&denied_by_model(&[with(&limits[0], most)], &requests));
+    let smallest = (1..).find(|most| of(*most) == 0);
+    assert_eq!(report.plans[0].lanes[0][0].smallest, smallest);
+}
+
+macro_rules! equals_brute_force {
+    ($($name:ident: $algorithm:expr,)*) => {$(
+        proptest! {
+            #![proptest_config(ProptestConfig::with_cases(60))]
+            #[test]
+            fn $name(seed in any::<u64>()) {
+                check($algorithm, seed);
+            }
+        }
+    )*};
+}
+
+equals_brute_force! {
+    a_replay_of_fixed_window_equals_brute_force: FIXED,
+    a_replay_of_fixed_window_from_the_first_request_equals_brute_force: ANCHORED,
+    a_replay_of_sliding_log_equals_brute_force: LOG,
+    a_replay_of_sliding_window_equals_brute_force: Algorithm::SlidingWindow { precision: 64 },
+    a_replay_of_sliding_window_that_merges_equals_brute_force: Algorithm::SlidingWindow { precision: 3 },
+    a_replay_of_sliding_counter_equals_brute_force: COUNTER,
+    a_replay_of_token_bucket_equals_brute_force: Algorithm::TokenBucket { burst: 1 },
+}
+
+/// A denial by one limit charges nothing to the others; each limit's smallest quota is found as if it were alone.
+#[test]
+fn a_plan_of_several_limits_equals_brute_force() {
+    for seed in 0..40 {
+        let mut random = Random(seed);
+        let requests = requests(&mut random);
+        let limit = |random: &mut Random, seconds, algorithm| {
+            Limit::new(format!("{seconds}"), 2 + random.below(12), Duration::from_secs(seconds), algorithm).unwrap()
+        };
+        let limits = vec![limit(&mut random, 2, LOG), limit(&mut random, 7, FIXED), limit(&mut random, 3, COUNTER)];
+        let denied = denied_by_model(&limits, &requests);
+        let report = replayed(limits.clone(), &requests, Spacing::AsStamped);
+        assert_eq!(report.denied, [denied.values().sum::<u64>()]);
+        for (limit, found) in limits.iter().zip(&report.plans[0].lanes[0]) {
+            let window = Duration::from_micros(limit.window_us());
+            let of = |quota| denied_by_model(&[Limit::new("limit", quota, window, limit.algorithm()).unwrap()], &requests);
+            assert_eq!(found.smallest, (1..).find(|quota| keys_denied(&of(*quota)) == 0), "{limit:?}");
+        }
+    }
+}
+
+/// Counters that are fresh again are dropped, and must not be missed.
+#[test]
+fn a_sweep_changes_nothing() {
+    let limit = Limit::new("limit", 3, Duration::from_secs(1), LOG).unwrap();
+    let lanes = [vec![(plan(vec![limit]), Spacing::AsStamped)]];
+    let mut replay = Replay::new(&lanes, 1_000_000, usize::MAX);
+    let mut denied = 0;
+    // Two hundred thousand keys of four requests each, of which every fourth is one too many.
+    for round in 0..200_u64 {
+        for request in 0..4_000 {
+            let event = Event {
+                hash: round * 1_000 + request % 1_000,
+                at_us: START_US + round * 500_000 + request,
+                even_us: 0,
+                cost: 1,
+                plan: 0,
+            };
+            replay.record(&event, b"key").unwrap();
+            denied += u64::from(request >= 3_000);
+        }
+    }
+    let lane = LaneName { config: "plans.yaml".to_owned(), spacing: None };
+    let report = Report::new(LogSummary::default(), vec![lane], &["plan".to_owned()], &[replay]);
+    assert_eq!((report.denied[0], report.keys, report.keys_denied[0]), (denied, 200_000, 200_000));
+    assert_eq!(report.plans[0].lanes[0][0].smallest, Some(4));
+}
+
+#[test]
+fn memory_is_bounded_and_a_log_that_needs_more_is_refused() {
+    let limit = Limit::new("limit", 100_000, Duration::from_secs(1_000), LOG).unwrap();
+    let lanes = [vec![(plan(vec![limit]), Spacing::AsStamped)]];
+    let mut replay = Replay::new(&lanes, 1_000, 4 << 20);
+    let result = (0..2_000_000).try_for_each(|index| {
+        replay.record(&Event { hash: index % 100, at_us: START_US + index, even_us: 0, cost: 1, plan: 0 }, b"key")
+    });
+    assert!(result.is_err());
+    // Keys beyond the bound are counted and left out.
+    let lanes: [Vec<(Arc<Plan>, Spacing)>; 1] =
+        [vec![(plan(vec![Limit::new("l", 1, WINDOW, FIXED).unwrap()]), Spacing::AsStamped)]];
+    let mut replay = Replay::new(&lanes, 10, 4 << 20);
+    for index in 0..30 {
+        replay.record(&Event { hash: index % 15, at_us: START_US, even_us: 0, cost: 1, plan: 0 }, b"key").unwrap();
+    }
+    let lane = LaneName { config: "plans.yaml".to_owned(), spacing: None };
+    let report = Report::new(LogSummary::default(), vec![lane], &["plan".to_owned()], &[replay]);
+    assert_eq!((report.keys, report.requests, report.beyond, report.denied[0]), (10, 20, 10, 10));
+}
