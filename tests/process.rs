@@ -5,6 +5,7 @@ mod ask_commands;
 mod command_line;
 mod descriptors;
 pub mod docs;
+mod examples;
 mod hostile_configs;
 mod log_output;
 mod reload;

@@ -7,6 +7,7 @@ mod names;
 mod reference;
 mod style;
 
+pub use markdown::console_commands;
 pub use reference::algorithms;
 
 /// The blocks of code of a document, each with its info and its text.

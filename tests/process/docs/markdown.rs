@@ -27,7 +27,8 @@ pub(super) fn page(path: &str) -> Page {
 
 /// Every document.
 pub(super) fn pages() -> Vec<Page> {
-    let mut paths: Vec<String> = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"].map(str::to_owned).to_vec();
+    let mut paths: Vec<String> =
+        ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "examples/README.md"].map(str::to_owned).to_vec();
     for entry in std::fs::read_dir(root().join("docs")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         paths.extend(name.ends_with(".md").then(|| format!("docs/{name}")));
@@ -166,8 +167,8 @@ pub(super) fn shell_words(command: &str) -> Vec<String> {
     words
 }
 
-/// Commands of a console block, each with what it printed. A comment after a command is left out.
-pub(super) fn commands(block: &Block) -> Vec<(Vec<String>, String)> {
+/// Commands of a console block as they are written, each with what it printed. A comment after a command is left out.
+fn written_commands(block: &Block) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = Vec::new();
     for line in block.text.lines() {
         match (line.strip_prefix("$ "), found.last_mut()) {
@@ -177,6 +178,15 @@ pub(super) fn commands(block: &Block) -> Vec<(Vec<String>, String)> {
             (None, None) => panic!("a console block begins without a command: {line}"),
         }
     }
-    let words = |command: &str| shell_words(command.split(" # ").next().unwrap());
-    found.into_iter().map(|(command, output)| (words(&command), output)).collect()
+    found.into_iter().map(|(command, output)| (command.split(" # ").next().unwrap().to_owned(), output)).collect()
+}
+
+/// The same as words.
+pub(super) fn commands(block: &Block) -> Vec<(Vec<String>, String)> {
+    written_commands(block).into_iter().map(|(command, output)| (shell_words(&command), output)).collect()
+}
+
+/// All commands of a document, for a shell.
+pub fn console_commands(path: &str) -> Vec<String> {
+    page(path).blocks_of("console").iter().flat_map(written_commands).map(|(command, _)| command).collect()
 }
