@@ -56,6 +56,11 @@ impl<H> CallFuture<H> {
         Self::new(State::Receiving(receiver, handler), calls, None, false)
     }
 
+    /// The same call, if its answer is a stream, which lasts as long as the client likes.
+    pub(super) fn answered_by_stream(self) -> Self {
+        Self { is_stream: true, ..self }
+    }
+
     /// A call that reads its request as a stream of messages.
     pub(super) fn stream(responding: ResponseFuture, calls: Rc<ConnectionCallLimits>, mut permit: CallPermit) -> Self {
         permit.begin();

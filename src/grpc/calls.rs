@@ -29,7 +29,10 @@ const STREAM_CALLS_MAX: usize = 1024;
 /// The same for health checks. They share permits with nothing else. If a probe were refused because of other calls, an
 /// orchestrator could take this process for dead and restart it.
 const CHECKS_MAX: usize = 1024;
-/// The same for all other calls: health watches, reflection, and unknown methods.
+/// The same for health watches: one for each connection that a worker takes, since clients that balance by health hold one on
+/// each. A watch takes some 4 KiB.
+const WATCHES_MAX: usize = 4096;
+/// The same for all other calls: reflection, and unknown methods.
 const OTHER_CALLS_MAX: usize = 256;
 /// Most bytes of all large requests and answers together: sixteen of the largest.
 const LARGE_BYTES_MAX: usize = 16 << 20;
@@ -50,12 +53,14 @@ pub(super) enum Kind {
     Stream,
     /// A health check.
     Check,
+    /// A watch of the server's health.
+    Watch,
     /// Anything else.
     Other,
 }
 
 impl Kind {
-    const COUNT: usize = 5;
+    const COUNT: usize = 6;
 
     fn calls_max(self) -> usize {
         match self {
@@ -63,6 +68,7 @@ impl Kind {
             Self::Large => LARGE_CALLS_MAX,
             Self::Stream => STREAM_CALLS_MAX,
             Self::Check => CHECKS_MAX,
+            Self::Watch => WATCHES_MAX,
             Self::Other => OTHER_CALLS_MAX,
         }
     }
@@ -354,7 +360,7 @@ impl Drop for ByteReservation {
 mod tests {
     use super::*;
 
-    const KINDS: [Kind; Kind::COUNT] = [Kind::Decision, Kind::Large, Kind::Stream, Kind::Check, Kind::Other];
+    const KINDS: [Kind; Kind::COUNT] = [Kind::Decision, Kind::Large, Kind::Stream, Kind::Check, Kind::Watch, Kind::Other];
 
     fn all_of(connection: &Rc<ConnectionCallLimits>, kind: Kind) -> Vec<CallPermit> {
         std::iter::from_fn(|| connection.permit(kind)).collect()
@@ -399,7 +405,7 @@ mod tests {
 
     #[test]
     fn calls_that_wait_for_their_request_are_evicted_the_oldest_first() {
-        for kind in [Kind::Decision, Kind::Large, Kind::Check] {
+        for kind in [Kind::Decision, Kind::Large, Kind::Check, Kind::Watch] {
             let calls = CallLimits::new(Arc::default());
             let hogs: Vec<_> = (0..500).map(|_| calls.connection(Arc::default())).collect();
             // Each connection takes all it can.

@@ -33,6 +33,8 @@ const DECIDER: &str = "/tollgate.v1.RateLimitService/";
 const LIST: &str = "/tollgate.v1.RateLimitService/ListPlans";
 /// The method that probes call.
 const CHECK: &str = "/grpc.health.v1.Health/Check";
+/// The method of clients that watch the health of their connection: one message, answered by a stream.
+const WATCH: &str = "/grpc.health.v1.Health/Watch";
 
 /// All services of a worker.
 pub(super) struct Services<T> {
@@ -92,6 +94,11 @@ impl<T: RateLimitService> hyper::service::Service<Request<Incoming>> for Connect
                 None => return CallFuture::immediate(no_bytes_left().into_http(), calls),
             },
             Kind::Large => RequestReceiver::new(request, REQUEST_BYTES_MAX, calls.clone(), permit),
+            Kind::Watch => {
+                request.extensions_mut().insert(self.drain.clone());
+                let receiver = RequestReceiver::new(request, DECISION_BYTES_MAX, calls.clone(), permit);
+                return CallFuture::after_request(receiver, handler, calls).answered_by_stream();
+            }
             Kind::Stream | Kind::Other => {
                 request.extensions_mut().insert(self.drain.clone());
                 return CallFuture::stream(handler.handle(request.map(RequestBody::Stream)), calls, permit);
@@ -114,7 +121,7 @@ impl<T: RateLimitService> RequestHandler for Handler<T> {
         match self.kind {
             Kind::Decision | Kind::Stream => services.rate_limit.clone().call(request),
             Kind::Large => services.rate_limit_large.clone().call(request),
-            Kind::Check | Kind::Other => Box::pin(services.other_routes.clone().call(request)),
+            Kind::Check | Kind::Watch | Kind::Other => Box::pin(services.other_routes.clone().call(request)),
         }
     }
 }
@@ -125,6 +132,7 @@ fn kind(path: &str) -> Kind {
         Some("ShouldAllowBatch" | "ListPlans") => Kind::Large,
         Some("ShouldAllowStream") => Kind::Stream,
         None if path == CHECK => Kind::Check,
+        None if path == WATCH => Kind::Watch,
         Some(_) | None => Kind::Other,
     }
 }
@@ -169,6 +177,6 @@ mod tests {
         }
         assert_eq!(kind(LIST), Kind::Large);
         assert_eq!(kind(CHECK), Kind::Check);
-        assert_eq!(kind("/grpc.health.v1.Health/Watch"), Kind::Other);
+        assert_eq!(kind(WATCH), Kind::Watch);
     }
 }

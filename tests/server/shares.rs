@@ -178,15 +178,15 @@ async fn calls_whose_request_does_not_end_leave_seats_to_others_and_end_in_time(
         let watching = besiege(&address, 4, WATCH, &[], Some(&[0; 5]));
         (half, bare, watching)
     });
-    let (mut half, mut bare, watching) = besiegers.await.unwrap();
+    let (mut half, mut bare, mut watching) = besiegers.await.unwrap();
     println!("{} calls are refused", refused(&server).await);
     all_is_well(&server).await;
     let took = tokio::task::spawn_blocking(move || {
-        [&mut half, &mut bare].map(|besiegers| besiegers.iter_mut().map(|raw| ended(raw, HEADERS, since)).max().unwrap())
+        [&mut half, &mut bare, &mut watching]
+            .map(|besiegers| besiegers.iter_mut().map(|raw| ended(raw, HEADERS, since)).max().unwrap())
     });
     println!("the calls ended after {:?}", took.await.unwrap());
     all_is_well(&server).await;
-    drop(watching);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
