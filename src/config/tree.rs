@@ -221,6 +221,13 @@ pub(super) struct Quoted<'a>(pub(super) &'a str);
 
 impl fmt::Display for Quoted<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A URL with a user may hold a password, wherever it was put by mistake.
+        if let Some((scheme, rest)) = self.0.split_once("://")
+            && rest.contains('@')
+        {
+            let end = scheme.char_indices().nth(SHOWN_LETTERS_MAX).map_or(scheme.len(), |(end, _)| end);
+            return write!(out, "{:?}", format!("{}://…", &scheme[..end]));
+        }
         match self.0.char_indices().nth(SHOWN_LETTERS_MAX) {
             Some((end, _)) => write!(out, "{:?}…", &self.0[..end]),
             None => write!(out, "{:?}", self.0),

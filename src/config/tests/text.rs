@@ -133,6 +133,9 @@ fn aliases_repeat_values_within_bounds() {
 fn a_possible_secret_is_not_repeated() {
     for text in [
         "store: redis://:canary@h",
+        "listen: { plaintext: 'redis://u:canary@h' }",
+        "plans: { p: { limits: [ { quota: 1, window: 1m, algorithm: 'rediss://:canary@h:1' } ] } }",
+        "plans: { 'redis://:canary@h': { unlimited: true } }",
         "store: { canary }",
         "store: { deadline: canary, expected_replicas: canary, url: [canary], tls: canary }",
         "store: { url: 'memory:?capacity=canary' }",
