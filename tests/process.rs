@@ -7,6 +7,7 @@ mod descriptors;
 pub mod docs;
 mod examples;
 mod hostile_configs;
+mod kept_configs;
 mod log_output;
 mod reload;
 mod secrets;
