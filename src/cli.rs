@@ -8,6 +8,7 @@
 mod admin;
 mod ask;
 mod connect;
+mod listeners;
 mod reload;
 mod replicas;
 mod serve;

@@ -65,7 +65,9 @@ pub async fn serve(
     workers: Workers,
     shutdown: impl Future<Output = Duration>,
 ) -> Result<Drained, ServeError> {
-    let Workers { pool, mut ends } = workers;
+    let Workers { pool, mut ends, handles } = workers;
+    // No other server took them.
+    drop(handles);
     let (take, unready) = (|accepted| pool.assign(accepted), ends.unready());
     let failed = {
         let serving = async {

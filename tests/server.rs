@@ -3,10 +3,13 @@
 mod abuse;
 mod admin;
 mod caller_deadlines;
+mod check_sources;
 mod drain;
 mod explain;
+mod gateways;
 mod grpc;
 mod http;
+mod openapi;
 mod protocol;
 mod ready_headers;
 mod shares;

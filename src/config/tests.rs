@@ -5,6 +5,7 @@ use std::io::Write;
 use super::*;
 
 mod bounds;
+mod check;
 mod text;
 
 fn load(yaml: &str) -> Result<Config, ConfigErrors> {
@@ -369,7 +370,7 @@ fn environment_beats_file_and_flags_beat_both() {
 #[test]
 fn every_setting_is_in_the_list_of_those_that_variables_may_name() {
     let mut listed: Vec<&str> = environment::SETTINGS.to_vec();
-    let tables = ["", "listen", "listen.tls", "store", "store.tls", "deny_cache"];
+    let tables = ["", "listen", "listen.tls", "store", "store.tls", "deny_cache", "check"];
     let mut checked = Vec::new();
     for table in tables {
         let field = if table.is_empty() { "zzzzzzzz".to_owned() } else { format!("{table}.zzzzzzzz") };
