@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use crate::server::{Drained, Listener, ServeError, accept};
 pub use admin::{
-    AdminCalls, AdminParts, AdminServer, ReloadAsked, ReloadOutcome, Reloaded, Reloader, TOKEN_BYTES_MIN, TokenFile, reloader,
+    AdminCalls, AdminParts, AdminServer, ReloadOutcome, ReloadRequest, Reloaded, Reloader, TOKEN_BYTES_MIN, TokenFile, reloader,
 };
 pub use client::{AdminAnswer, AdminQuestion, AdminToken, Answer, Connection, Form, Health, Question, Target};
 pub use service::Service;

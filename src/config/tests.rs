@@ -241,7 +241,7 @@ fn a_default_plan_is_one_of_the_plans() {
     assert!(errors(&of("[p]"))[0].starts_with("default_plan is a list"));
     // A plan with errors is not reported as missing.
     let flawed = errors("plans: { p: {}, q: { unlimited: true } }\ndefault_plan: p\n");
-    assert!(flawed.len() == 1 && flawed[0].starts_with("plans.p says nothing"), "{flawed:?}");
+    assert!(flawed.len() == 1 && flawed[0].starts_with("plans.p has no rule"), "{flawed:?}");
 }
 
 #[test]

@@ -28,7 +28,7 @@ use crate::server::connection::{ConnectionOptions, STREAM_WINDOW_BYTES};
 use crate::server::{Drained, Listener, connection};
 use crate::store::{Store, StoreRegistry};
 pub use calls::AdminCalls;
-pub use reload::{ReloadAsked, ReloadOutcome, Reloaded, Reloader, reloader};
+pub use reload::{ReloadOutcome, ReloadRequest, Reloaded, Reloader, reloader};
 use service::Admin;
 pub use token::{TOKEN_BYTES_MIN, TokenFile};
 

@@ -14,8 +14,8 @@ use super::pb::rate_limit_service_server::RateLimitService;
 use super::{span, stream};
 use crate::algorithm::Mode;
 use crate::headers::HeaderForm;
-use crate::limiter::{BATCH_MAX, CallerDeadline, CheckRequest, Limiter};
-use crate::store::Store;
+use crate::limiter::{BATCH_MAX, CallerDeadline, Limiter};
+use crate::store::{Check, Store};
 use crate::trace;
 
 /// The return type of tonic's handlers.
@@ -47,7 +47,7 @@ impl<S: Store> Service<S> {
     /// The answer with header fields. A future of its own, so that other decisions do not allocate its state.
     async fn answer_with_headers(
         &self,
-        check: CheckRequest,
+        check: Check<String>,
         caller: Option<CallerDeadline>,
         detailed: bool,
         span: Span,

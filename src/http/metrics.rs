@@ -79,7 +79,7 @@ fn requests_outside_plans(text: &mut Exposition, totals: &Totals) {
         "tollgate_caller_deadlines_total",
         Kind::Counter,
         "Requests whose caller's deadline, shorter than store.deadline, passed before the store answered.",
-        totals.callers_gone,
+        totals.caller_deadlines_passed,
     );
 }
 

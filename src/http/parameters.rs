@@ -10,13 +10,13 @@ use serde::Deserialize;
 use super::subject::{Asked, CheckSettings};
 use crate::algorithm::Mode;
 use crate::key::{Cost, Key};
-use crate::limiter::CheckRequest;
 use crate::plan::NAME_BYTES_MAX;
+use crate::store::Check;
 
 /// The parameters of a check.
 #[derive(Debug)]
 pub(super) struct Parameters {
-    pub check: CheckRequest,
+    pub check: Check<String>,
     /// The status of a denial, 400 to 599. Default: 429. nginx's `auth_request` takes 401 and 403 for a denial, and any
     /// other for a fault of its own.
     pub deny_status: StatusCode,
@@ -109,7 +109,7 @@ impl Fields {
         let cost = cost.map_err(|_| "cost is 0: leave it out for 1, or say peek=true to ask without charging".to_owned())?;
         let mode = if self.peek == Some(true) { Mode::Peek } else { Mode::Charge };
         let deny_status = self.deny_status.map_or(Ok(StatusCode::TOO_MANY_REQUESTS), deny_status)?;
-        Ok(Parameters { check: CheckRequest { key, plan, cost, mode }, deny_status })
+        Ok(Parameters { check: Check { key, plan, cost, mode }, deny_status })
     }
 }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::caller_deadline::{CallerDeadline, CallerGone, in_time};
+use super::caller_deadline::{CallerDeadline, CallerDeadlinePassed, in_time};
 use super::{Limiter, PlanSnapshot};
 use crate::algorithm::Mode;
 use crate::decision::LimitStatus;
@@ -35,8 +35,8 @@ pub enum AdminError {
     CallerDeadline,
 }
 
-impl From<CallerGone> for AdminError {
-    fn from(_: CallerGone) -> Self {
+impl From<CallerDeadlinePassed> for AdminError {
+    fn from(_: CallerDeadlinePassed) -> Self {
         Self::CallerDeadline
     }
 }
@@ -108,7 +108,7 @@ pub(super) async fn within<T>(
     caller: Option<CallerDeadline>,
     store: StoreDeadline,
     answer: impl Future<Output = T>,
-) -> Result<T, CallerGone> {
+) -> Result<T, CallerDeadlinePassed> {
     match caller.and_then(|caller| caller.before(store)) {
         None => Ok(answer.await),
         Some(limit) => in_time(limit, answer).await,

@@ -17,10 +17,10 @@ pub struct CallerDeadline(Duration);
 
 /// The caller's deadline passed before the store answered. No policy applies to this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct CallerGone;
+pub(super) struct CallerDeadlinePassed;
 
-impl From<CallerGone> for Refusal {
-    fn from(_: CallerGone) -> Self {
+impl From<CallerDeadlinePassed> for Refusal {
+    fn from(_: CallerDeadlinePassed) -> Self {
         Self::CallerDeadline
     }
 }
@@ -45,11 +45,11 @@ impl CallerDeadline {
 
 /// Awaits `answer` for at most `limit`. With a limit of zero, `answer` is not even started. Dropping a store's future half-way
 /// loses only its answer, by the store's contract.
-pub(super) async fn in_time<T>(limit: Duration, answer: impl Future<Output = T>) -> Result<T, CallerGone> {
+pub(super) async fn in_time<T>(limit: Duration, answer: impl Future<Output = T>) -> Result<T, CallerDeadlinePassed> {
     if limit.is_zero() {
-        return Err(CallerGone);
+        return Err(CallerDeadlinePassed);
     }
-    tokio::time::timeout(limit, answer).await.map_err(|_| CallerGone)
+    tokio::time::timeout(limit, answer).await.map_err(|_| CallerDeadlinePassed)
 }
 
 #[cfg(test)]
@@ -73,10 +73,10 @@ mod tests {
     #[tokio::test]
     async fn a_caller_without_time_begins_nothing() {
         let mut begun = false;
-        assert_eq!(in_time(Duration::ZERO, async { begun = true }).await, Err(CallerGone));
+        assert_eq!(in_time(Duration::ZERO, async { begun = true }).await, Err(CallerDeadlinePassed));
         assert!(!begun);
         assert_eq!(in_time(Duration::from_nanos(1), async { 7 }).await, Ok(7), "an answer that is there is given");
         let never = std::future::pending::<()>();
-        assert_eq!(in_time(Duration::from_millis(1), never).await, Err(CallerGone));
+        assert_eq!(in_time(Duration::from_millis(1), never).await, Err(CallerDeadlinePassed));
     }
 }

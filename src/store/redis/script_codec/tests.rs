@@ -48,14 +48,22 @@ impl Decoder<'_> {
         let (groups, packed) = (self.count(), self.count());
         let mut said = Vec::new();
         while said.len() < groups {
-            let members = usize::try_from(self.number(2)).unwrap();
-            let (has_packed, logs, _alike, repeats) = (self.number(1) == 1, self.count(), self.count(), self.count());
-            let requests: Vec<_> = (0..members).map(|_| (self.count(), self.number(1) as u8, self.number(5))).collect();
-            assert!(members > 0 && repeats > 0, "a group of nothing");
+            let requests = usize::try_from(self.number(2)).unwrap();
+            let (has_packed, logs, _uniform, repeats) = (self.number(1) == 1, self.count(), self.count(), self.count());
+            let requests: Vec<_> = (0..requests).map(|_| (self.count(), self.number(1) as u8, self.number(5))).collect();
+            assert!(!requests.is_empty() && repeats > 0, "a group of nothing");
             said.extend((0..repeats).map(|_| Said { logs, has_packed, requests: requests.clone() }));
         }
         assert_eq!(said.iter().filter(|group| group.has_packed).count(), packed);
         said
+    }
+}
+
+fn mode_byte(mode: Mode) -> u8 {
+    match mode {
+        Mode::Peek => 0,
+        Mode::Charge => 1,
+        Mode::Refund => 2,
     }
 }
 
@@ -92,9 +100,9 @@ fn check(plans: &[Arc<Plan>], requests: &[(prop::sample::Index, u64, u64, Mode)]
     let mut call = Call::new(requests.len());
     for (plan, name, cost, mode) in requests {
         let (plan, name) = (plan.get(plans).clone(), format!("{{plan:{}}}", name % names));
-        let request = ScriptRequest { name, plan, cost: *cost, mode: *mode };
+        let request = ScriptRequest::named(name, plan, *cost, *mode, monotonic());
         if call.has_room_for(&request) {
-            call.take(request, (), monotonic());
+            call.add(request);
         }
     }
     call.arrange();
@@ -125,7 +133,7 @@ fn check(plans: &[Arc<Plan>], requests: &[(prop::sample::Index, u64, u64, Mode)]
     let meant = call.groups.iter().map(|group| Said {
         logs: group.log_name_count(),
         has_packed: group.has_packed,
-        requests: group.members.iter().map(|member| (member.plan, code_of(member.mode), member.cost)).collect(),
+        requests: group.requests.iter().map(|request| (request.plan_index, mode_byte(request.mode), request.cost)).collect(),
     });
     assert!(said.iter().eq(&meant.collect::<Vec<_>>()));
     let keys: usize = said.iter().map(|group| group.logs + usize::from(group.has_packed)).sum();
@@ -155,13 +163,13 @@ fn plan_of(algorithm: Algorithm, window_ms: u64) -> Arc<Plan> {
 fn filled(plans: &[Arc<Plan>], name: impl Fn(usize) -> usize) -> usize {
     let mut call = Call::new(plans.len());
     for (index, plan) in plans.iter().enumerate() {
-        let request = ScriptRequest { name: name(index).to_string(), plan: plan.clone(), cost: 1, mode: Mode::Charge };
+        let request = ScriptRequest::named(name(index).to_string(), plan.clone(), 1, Mode::Charge, monotonic());
         if call.has_room_for(&request) {
-            call.take(request, (), monotonic());
+            call.add(request);
         }
     }
     assert!(pack_call(&call).is_ok());
-    call.groups.iter().map(|group| group.members.len()).sum()
+    call.requests().count()
 }
 
 /// A call has no room for a further request before one of its counts would exceed the bytes that hold it.
@@ -182,16 +190,12 @@ fn a_call_is_full_before_a_count_has_no_byte() {
 #[test]
 fn what_does_not_fit_its_bytes_is_refused() {
     let plan = plan_of(Algorithm::FixedWindow { anchor: Anchor::Clock }, 1_000);
-    let packed = |cost| {
-        let mut call = Call::new(1);
-        call.take(ScriptRequest { name: "n".to_owned(), plan: plan.clone(), cost, mode: Mode::Charge }, (), monotonic());
-        pack_call(&call)
+    let packed = |plan: &Arc<Plan>, cost| {
+        pack_call(&Call::of_one(ScriptRequest::named("n".to_owned(), plan.clone(), cost, Mode::Charge, monotonic())))
     };
-    assert!(packed((1 << 40) - 1).is_ok());
-    assert!(matches!(packed(1 << 40), Err(StoreError::Refused(_))));
+    assert!(packed(&plan, (1 << 40) - 1).is_ok());
+    assert!(matches!(packed(&plan, 1 << 40), Err(StoreError::Refused(_))));
     let limits = vec![plan.limits()[0].clone(); 256];
     let plan = Arc::new(Plan { rule: Rule::Limits(limits), ..(*plan).clone() });
-    let mut call = Call::new(1);
-    call.take(ScriptRequest { name: "n".to_owned(), plan, cost: 1, mode: Mode::Charge }, (), monotonic());
-    assert!(matches!(pack_call(&call), Err(StoreError::Refused(_))));
+    assert!(matches!(packed(&plan, 1), Err(StoreError::Refused(_))));
 }

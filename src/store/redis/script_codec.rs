@@ -25,7 +25,7 @@ const PLANS_END: usize = 4;
 ///
 /// Errors: a number does not fit its bytes. Calls, plans and costs are bounded so that every number fits, so the error is a
 /// defect of this program. The call is then not sent, since the script would read other numbers.
-pub(super) fn pack_call<T>(call: &Call<T>) -> Result<Vec<u8>, StoreError> {
+pub(super) fn pack_call(call: &Call) -> Result<Vec<u8>, StoreError> {
     let mut packed = Vec::with_capacity(64 * call.plans.len() + 16 * call.groups.len());
     packed.extend([0; PLANS_END]);
     packed.push(byte(call.plans.len(), "plans")?);
@@ -37,8 +37,9 @@ pub(super) fn pack_call<T>(call: &Call<T>) -> Result<Vec<u8>, StoreError> {
     packed[..PLANS_END].copy_from_slice(&plans_end.to_le_bytes());
     packed.push(byte(call.groups.len(), "names")?);
     packed.push(byte(call.groups.iter().filter(|group| group.has_packed).count(), "packed states")?);
-    for alike in call.groups.chunk_by(|group, next| group.look().is_some() && group.look() == next.look()) {
-        pack_group(&mut packed, &alike[0], alike[0].is_alike(&call.plans), alike.len())?;
+    let are_equal = |group: &Group, next: &Group| group.single_terms().is_some() && group.single_terms() == next.single_terms();
+    for equal in call.groups.chunk_by(are_equal) {
+        pack_group(&mut packed, &equal[0], equal.len())?;
     }
     Ok(packed)
 }
@@ -68,16 +69,22 @@ fn record_prefix(limit: &Limit) -> Result<SmallVec<[u8; 12]>, StoreError> {
     Ok(prefix)
 }
 
-/// Packs one group for `repeats` groups in a row that pack to the same bytes. For `alike` see [`Group::is_alike`].
-fn pack_group<T>(packed: &mut Vec<u8>, group: &Group<T>, alike: bool, repeats: usize) -> Result<(), StoreError> {
-    packed.reserve(6 + REQUEST * group.members.len());
-    let members = group.members.len();
-    packed.extend(u16::try_from(members).map_err(|_| misfit(members, "requests for a name"))?.to_le_bytes());
+/// Packs one group for `repeats` groups in a row that pack to the same bytes. They differ only in their names, which are keys of
+/// the call.
+fn pack_group(packed: &mut Vec<u8>, group: &Group, repeats: usize) -> Result<(), StoreError> {
+    let requests = group.requests.len();
+    packed.reserve(6 + REQUEST * requests);
+    packed.extend(u16::try_from(requests).map_err(|_| misfit(requests, "requests for a name"))?.to_le_bytes());
     let logs = byte(group.log_name_count(), "logs of a name")?;
-    packed.extend([u8::from(group.has_packed), logs, u8::from(alike), byte(repeats, "names that look alike")?]);
-    for member in &group.members {
-        packed.extend([byte(member.plan, "plans")?, code_of(member.mode)]);
-        pack_number::<COST>(packed, member.cost)?;
+    packed.extend([u8::from(group.has_packed), logs, u8::from(group.is_uniform()), byte(repeats, "equal groups")?]);
+    for request in &group.requests {
+        let mode = match request.mode {
+            Mode::Peek => 0,
+            Mode::Charge => 1,
+            Mode::Refund => 2,
+        };
+        packed.extend([byte(request.plan_index, "plans")?, mode]);
+        pack_number::<COST>(packed, request.cost)?;
     }
     Ok(())
 }
@@ -99,20 +106,11 @@ fn misfit(count: impl Display, what: &str) -> StoreError {
     StoreError::Refused(format!("{count} {what} are more than a script call can hold"))
 }
 
-fn code_of(mode: Mode) -> u8 {
-    match mode {
-        Mode::Peek => 0,
-        Mode::Charge => 1,
-        Mode::Refund => 2,
-    }
-}
-
-/// Parses the answers to a call's requests, group by group; `None` when the reply has another form.
-pub(super) fn parse_reply<T>(reply: &[u8], call: &Call<T>) -> Option<Vec<Result<Verdict, StoreError>>> {
+/// Parses the answers to a call's requests, in the order of [`Call::requests`]; `None` when the reply has another form.
+pub(super) fn parse_reply(reply: &[u8], call: &Call) -> Option<Vec<Result<Verdict, StoreError>>> {
     let mut rest = reply;
-    let members = call.groups.iter().flat_map(|group| &group.members);
-    let plans = members.map(|member| (&call.plans[member.plan], member.mode));
-    let answers: Option<Vec<_>> = plans.map(|(plan, mode)| parse_answer(&mut rest, plan, mode)).collect();
+    let answers = call.requests().map(|request| parse_answer(&mut rest, &call.plans[request.plan_index], request.mode));
+    let answers: Option<Vec<_>> = answers.collect();
     answers.filter(|_| rest.is_empty())
 }
 

@@ -8,56 +8,50 @@ use std::collections::hash_map::Entry as Place;
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
-use crate::store::redis::batcher::call::Call;
-use crate::store::redis::batcher::queue::{PendingQueue, QueuedRequest, Waiter};
+use super::call::{Call, ScriptRequest};
 use crate::store::redis::name;
 
 /// Holds the waiting requests by slot, and the order in which the slots are served.
-pub(in crate::store::redis) struct SlotQueues<T> {
+#[derive(Default)]
+pub(in crate::store::redis) struct SlotQueues {
     /// By slot. Each slot here is in `singles` or `batches`, or has a call in flight.
-    queues: HashMap<u16, VecDeque<QueuedRequest<T>>>,
+    queues: HashMap<u16, VecDeque<ScriptRequest>>,
     singles: VecDeque<u16>,
     batches: VecDeque<u16>,
     /// Whether `batches` is served next.
     batch_next: bool,
 }
 
-impl<T> Default for SlotQueues<T> {
-    fn default() -> Self {
-        Self { queues: HashMap::new(), singles: VecDeque::new(), batches: VecDeque::new(), batch_next: false }
-    }
-}
-
-impl<T: Waiter> PendingQueue<T> for SlotQueues<T> {
-    fn push(&mut self, entry: QueuedRequest<T>) {
-        if let Some(slot) = self.enqueue(entry) {
+impl SlotQueues {
+    pub(super) fn push(&mut self, request: ScriptRequest) {
+        if let Some(slot) = self.enqueue(request) {
             self.singles.push_back(slot);
         }
     }
 
-    fn push_batch(&mut self, entries: VecDeque<QueuedRequest<T>>) {
-        for entry in entries {
-            if let Some(slot) = self.enqueue(entry) {
+    pub(super) fn push_batch(&mut self, requests: VecDeque<ScriptRequest>) {
+        for request in requests {
+            if let Some(slot) = self.enqueue(request) {
                 self.batches.push_back(slot);
             }
         }
     }
 
-    fn is_ready(&self, _small_is_fine: bool) -> bool {
+    pub(super) fn is_ready(&self) -> bool {
         !(self.singles.is_empty() && self.batches.is_empty())
     }
 
-    fn compose(&mut self) -> Call<T> {
+    pub(super) fn compose(&mut self) -> Call {
         let mut call = Call::new(1);
         while let Some(slot) = self.next_slot() {
             let queue = self.queues.entry(slot).or_default();
-            while queue.front().is_some_and(|entry| call.has_room_for(&entry.request)) {
-                let Some(QueuedRequest { request, until, waiter }) = queue.pop_front() else { break };
-                if !waiter.is_gone() {
-                    call.take(request, waiter, until);
+            while queue.front().is_some_and(|request| call.has_room_for(request)) {
+                let Some(request) = queue.pop_front() else { break };
+                if !request.is_abandoned() {
+                    call.add(request);
                 }
             }
-            if call.latest().is_some() {
+            if !call.groups.is_empty() {
                 break;
             }
             // All callers of this slot have gone.
@@ -66,9 +60,9 @@ impl<T: Waiter> PendingQueue<T> for SlotQueues<T> {
         call
     }
 
-    fn returned(&mut self, call: &Call<T>) {
+    pub(super) fn returned(&mut self, call: &Call) {
         let Some(group) = call.groups.first() else { return };
-        if let Place::Occupied(queue) = self.queues.entry(name::slot(&group.name)) {
+        if let Place::Occupied(queue) = self.queues.entry(name::slot(group.name())) {
             if queue.get().is_empty() {
                 queue.remove();
             } else {
@@ -77,33 +71,31 @@ impl<T: Waiter> PendingQueue<T> for SlotQueues<T> {
         }
     }
 
-    fn expire(&mut self, now: Instant) -> Vec<T> {
+    pub(super) fn expire(&mut self, now: Instant) -> Vec<ScriptRequest> {
         let (mut expired, mut kept) = (Vec::new(), VecDeque::new());
         for queue in self.queues.values_mut() {
             kept.extend(queue.drain(..));
-            for entry in kept.drain(..) {
-                if entry.until <= now { expired.push(entry.waiter) } else { queue.push_back(entry) }
+            for request in kept.drain(..) {
+                if request.until <= now { expired.push(request) } else { queue.push_back(request) }
             }
         }
         expired
     }
 
-    fn earliest(&self) -> Option<Instant> {
-        self.queues.values().flatten().map(|entry| entry.until).min()
+    pub(super) fn earliest(&self) -> Option<Instant> {
+        self.queues.values().flatten().map(|request| request.until).min()
     }
-}
 
-impl<T: Waiter> SlotQueues<T> {
     /// Appends the request to the queue of its slot. Returns the slot if it had no queue before.
-    fn enqueue(&mut self, entry: QueuedRequest<T>) -> Option<u16> {
-        match self.queues.entry(name::slot(&entry.request.name)) {
+    fn enqueue(&mut self, request: ScriptRequest) -> Option<u16> {
+        match self.queues.entry(name::slot(&request.name)) {
             Place::Occupied(mut queue) => {
-                queue.get_mut().push_back(entry);
+                queue.get_mut().push_back(request);
                 None
             }
             Place::Vacant(place) => {
                 let slot = *place.key();
-                place.insert(VecDeque::from([entry]));
+                place.insert(VecDeque::from([request]));
                 Some(slot)
             }
         }
