@@ -7,6 +7,7 @@ use futures_util::Stream;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::Span;
 
+use super::WorkerService;
 use super::convert;
 use super::drain::{self, DrainSignal};
 use super::pb;
@@ -14,17 +15,17 @@ use super::pb::rate_limit_service_server::RateLimitService;
 use super::{span, stream};
 use crate::algorithm::Mode;
 use crate::headers::HeaderForm;
-use crate::limiter::{BATCH_MAX, CallerDeadline, Limiter};
-use crate::store::{Check, Store};
+use crate::limiter::{BATCH_MAX, CallerDeadline, CheckRequest, Limiter};
+use crate::store::Store;
 use crate::trace;
 
 /// The return type of tonic's handlers.
-type ResponseFuture<'f, T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send + 'f>>;
+pub(super) type ResponseFuture<'f, T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send + 'f>>;
 
 /// `RateLimitService` over a limiter.
 pub struct Service<S> {
-    limiter: Arc<Limiter<S>>,
-    header_form: HeaderForm,
+    pub(super) limiter: Arc<Limiter<S>>,
+    pub(super) header_form: HeaderForm,
 }
 
 impl<S> Clone for Service<S> {
@@ -47,7 +48,7 @@ impl<S: Store> Service<S> {
     /// The answer with header fields. A future of its own, so that other decisions do not allocate its state.
     async fn answer_with_headers(
         &self,
-        check: Check<String>,
+        check: CheckRequest,
         caller: Option<CallerDeadline>,
         detailed: bool,
         span: Span,
@@ -57,6 +58,12 @@ impl<S: Store> Service<S> {
         span::answered(&span, &decision);
         let http_headers = convert::http_headers(&decision, &plan, self.header_form);
         Ok(Response::new(pb::ShouldAllowResponse { http_headers, ..convert::response(decision, detailed) }))
+    }
+}
+
+impl<S: Store> WorkerService for Service<S> {
+    fn serves_envoy(&self) -> bool {
+        self.limiter.serves_envoy()
     }
 }
 
