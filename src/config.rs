@@ -3,8 +3,8 @@
 //! All errors are reported at once, each with its path and the right form. The resulting [`Config`] is valid; no later module
 //! checks a setting again.
 
+mod check;
 mod environment;
-mod envoy;
 mod listen;
 mod plans;
 mod settings;
@@ -21,6 +21,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::http::CheckSettings;
 use crate::plan::PlanSet;
 use crate::server::Address;
 use crate::tls;
@@ -67,7 +68,9 @@ pub struct Config {
     pub workers: Option<NonZeroUsize>,
     /// Denials that a replica remembers, 0 (none) to 10,000,000. Default: 65,536; see [`crate::limiter::DENY_CACHE_DEFAULT`].
     pub deny_cache_entries: usize,
-    /// The plans to enforce; at least one. With them the rules for Envoy's descriptors, by which plans are found too.
+    /// How checks over HTTP are read and answered. Default: key and plan are parameters.
+    pub check: CheckSettings,
+    /// The plans to enforce; at least one.
     pub plans: PlanSet,
     /// Warnings: sentences about settings that are valid but probably not intended.
     pub warnings: Vec<String>,
@@ -120,6 +123,7 @@ impl Config {
             expected_replicas,
             workers,
             deny_cache_entries,
+            check,
             plans: _,
             warnings: _,
         } = self;
@@ -135,6 +139,11 @@ impl Config {
             ("store.expected_replicas", *expected_replicas != other.expected_replicas),
             ("workers", *workers != other.workers),
             ("deny_cache.entries", *deny_cache_entries != other.deny_cache_entries),
+            ("check.key", check.key != other.check.key),
+            ("check.plan", check.plan != other.check.plan),
+            ("check.trusted_proxies", check.trusted_proxies != other.check.trusted_proxies),
+            ("check.ipv6_prefix", check.ipv6_prefix != other.check.ipv6_prefix),
+            ("check.headers", check.headers != other.check.headers),
         ];
         let unlike = unlike.into_iter().filter_map(|(path, unlike)| unlike.then_some(path));
         store_url.unlike(&other.store_url).into_iter().chain(unlike).collect()

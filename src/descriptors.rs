@@ -8,10 +8,10 @@ use std::num::NonZeroUsize;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Kept from peers: listeners, standard streams, runtimes, config and certificate files, the trace exporter; about 40 in all.
-const KEPT: usize = 64;
+const RESERVED: usize = 64;
 /// Kept for one worker's connections to Redis: one to each master of a Cluster of this size, or to Sentinels and a server.
 /// While a connection is replaced, it takes one more.
-const KEPT_PER_WORKER: usize = 32;
+const RESERVED_PER_WORKER: usize = 32;
 /// HTTP gets one part in eight of the descriptors that peers share, admin one in 32.
 const HTTP_PART: usize = 8;
 const ADMIN_PART: usize = 32;
@@ -41,7 +41,7 @@ pub fn raise_limit() -> usize {
 /// connection is useless.
 pub fn caps(limit: usize, workers: NonZeroUsize) -> ConnectionCaps {
     // When the limit is too low for both, peers get half.
-    let kept = (KEPT + KEPT_PER_WORKER * workers.get()).min(limit / 2);
+    let kept = (RESERVED + RESERVED_PER_WORKER * workers.get()).min(limit / 2);
     let shared = limit - kept;
     let (http, admin) = (shared / HTTP_PART, shared / ADMIN_PART);
     let worker = (shared - http - admin) / workers.get();
@@ -62,7 +62,7 @@ mod tests {
             for limit in [1024, 4096, 65_536, 1 << 20] {
                 let ConnectionCaps { worker, http, admin } = of(limit, workers);
                 let all = worker * workers + http + admin;
-                let kept = (KEPT + KEPT_PER_WORKER * workers).min(limit / 2);
+                let kept = (RESERVED + RESERVED_PER_WORKER * workers).min(limit / 2);
                 assert!(all + kept <= limit || worker == 1, "{limit} for {workers}: {all} and {kept}");
             }
         }

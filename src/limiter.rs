@@ -6,7 +6,6 @@
 mod admin;
 mod caller_deadline;
 mod deny_cache;
-mod envoy;
 mod explain;
 mod failure_log;
 mod metrics;
@@ -17,18 +16,16 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::algorithm::Mode;
 use crate::clock::Clock;
 use crate::decision::{DecidedBy, Decision, LimitStatus, Outcome};
-use crate::key::{Cost, Key};
+use crate::key::Cost;
 use crate::plan::{OnStoreFailure, Plan, PlanSet, Rule, UnknownPlan};
 use crate::store::{CAPACITY_DEFAULT, Check, MemoryStore, Store, StoreDeadline, StoreError, Verdict};
 pub use admin::{AdminError, Refunded};
 pub use caller_deadline::CallerDeadline;
-use caller_deadline::{CallerGone, in_time};
+use caller_deadline::{CallerDeadlinePassed, in_time};
 use deny_cache::DenyCache;
 pub use deny_cache::{DENY_CACHE_DEFAULT, DENY_CACHE_MAX};
-pub use envoy::{Descriptor, DescriptorDecision, EnvoyDecisions, EnvoyRefusal};
 pub use explain::{Explanation, LimitExplanation};
 use failure_log::FailureLog;
 use metrics::WorkerPlans;
@@ -38,19 +35,6 @@ pub use snapshot::{Changes, PlanSnapshot};
 
 /// Most requests in one batch. Its answer stays well below a megabyte, and one caller cannot occupy the store for long.
 pub const BATCH_MAX: usize = 1_000;
-
-/// A caller's request: may this key take this cost under this plan?
-#[derive(Debug, Clone)]
-pub struct CheckRequest {
-    /// The subject to count.
-    pub key: Key,
-    /// Name of the plan to decide by.
-    pub plan: String,
-    /// Units asked for.
-    pub cost: Cost,
-    /// Whether the units are taken. A refund is not a request; see [`Limiter::refund`].
-    pub mode: Mode,
-}
 
 /// Why a request got no decision.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -163,37 +147,43 @@ impl<S: Store> Limiter<S> {
         Limiter::without_store(plans, settings, clock).beside(store)
     }
 
-    /// Decides one request. The store gets its own deadline, and after that the plan's policy answers. A caller with a shorter
-    /// deadline is refused when that passes: [`Refusal::CallerDeadline`].
+    /// Decides one check. The store gets its own deadline, and after that the plan's policy answers. A caller with a shorter
+    /// deadline is refused when that passes: [`Refusal::CallerDeadline`]. A refund is not a check; see [`Self::refund`].
     ///
     /// Uses the plans in force at the time of the call, not at the first poll of the future.
     pub fn decide(
         &self,
-        request: CheckRequest,
+        check: Check<String>,
         caller: Option<CallerDeadline>,
     ) -> impl Future<Output = Result<Decision, Refusal>> {
         let worker_plans = self.worker.worker_plans();
-        let check = self.to_check(&worker_plans, request).map_err(|unknown| worker_plans.snapshot.plans().suggest(unknown));
+        let check = self.find_plan(&worker_plans, check).map_err(|unknown| worker_plans.snapshot.plans().suggest(unknown));
         self.decide_check(worker_plans, check, caller)
     }
 
     /// Like [`Self::decide`], and also returns the plan that decided.
     pub async fn decide_with_plan(
         &self,
-        request: CheckRequest,
+        check: Check<String>,
         caller: Option<CallerDeadline>,
     ) -> Result<(Decision, Arc<Plan>), Refusal> {
         let worker_plans = self.worker.worker_plans();
-        let check = self.to_check(&worker_plans, request).map_err(|unknown| worker_plans.snapshot.plans().suggest(unknown));
-        let (place, check) = check?;
+        let found = self.find_plan(&worker_plans, check).map_err(|unknown| worker_plans.snapshot.plans().suggest(unknown));
+        let (place, check) = found?;
         let plan = check.plan.clone();
         Ok((self.decide_check(worker_plans, Ok((place, check)), caller).await?, plan))
     }
 
-    /// Makes the store's check from a request, with the index of its plan.
-    fn to_check(&self, worker_plans: &WorkerPlans, request: CheckRequest) -> Result<(usize, Check), UnknownPlan> {
-        let (place, plan) = self.find(worker_plans, &request.plan)?;
-        Ok((place, Check { key: request.key, plan: plan.clone(), cost: request.cost, mode: request.mode }))
+    /// Replaces the name of a check's plan by the plan, or by the default plan if the name is unknown. Returns also the index of
+    /// that plan.
+    fn find_plan(&self, worker_plans: &WorkerPlans, check: Check<String>) -> Result<(usize, Check), UnknownPlan> {
+        let plans = worker_plans.snapshot.plans();
+        let (place, plan) = plans.find(&check.plan).or_else(|unknown| {
+            let default = plans.default_plan();
+            self.worker.metrics.unknown_plan(default.is_some());
+            default.ok_or(unknown)
+        })?;
+        Ok((place, Check { key: check.key, plan: plan.clone(), cost: check.cost, mode: check.mode }))
     }
 
     /// Moves no large value, and awaits no future but the store's: its state is allocated for each decision.
@@ -205,8 +195,7 @@ impl<S: Store> Limiter<S> {
     ) -> Result<Decision, Refusal> {
         let (place, check) = check.as_ref().map_err(Clone::clone)?;
         let started_at = self.call_start();
-        let known = decide_by_plan(&check.plan, check.cost).or_else(|| self.remembered_denial(check, started_at));
-        let (decision, took) = match known {
+        let (decision, took) = match self.decide_without_store(check, started_at) {
             Some(decision) => (decision, Duration::ZERO),
             None => {
                 // A guard beside the call, not a future around it: a wrapped future would be stored twice.
@@ -224,23 +213,23 @@ impl<S: Store> Limiter<S> {
         Ok(decision)
     }
 
-    /// Decides requests in their order, with one answer each in the same order. The store gets its own deadline, and after that
+    /// Decides checks in their order, with one answer each in the same order. The store gets its own deadline, and after that
     /// each request is answered by its plan's policy.
     ///
     /// Errors: [`Refusal`] per request, without a suggested name for an unknown plan. [`Refusal::CallerDeadline`] for all of
     /// them together, when a shorter deadline of the caller passed before all were answered.
     pub async fn decide_batch(
         &self,
-        requests: Vec<CheckRequest>,
+        checks: Vec<Check<String>>,
         caller: Option<CallerDeadline>,
     ) -> Result<Vec<Result<Decision, Refusal>>, Refusal> {
-        self.decide_batch_with_plans(requests, caller).await.map(|(decisions, _)| decisions)
+        self.decide_batch_with_plans(checks, caller).await.map(|(decisions, _)| decisions)
     }
 
     /// Like [`Self::decide_batch`], and also returns the plans that decided.
     pub async fn decide_batch_with_plans(
         &self,
-        requests: Vec<CheckRequest>,
+        requests: Vec<Check<String>>,
         caller: Option<CallerDeadline>,
     ) -> Result<(Vec<Result<Decision, Refusal>>, Arc<PlanSnapshot>), Refusal> {
         let (worker_plans, started_at) = (self.worker.worker_plans(), self.call_start());
@@ -249,13 +238,12 @@ impl<S: Store> Limiter<S> {
         let mut decisions = Vec::with_capacity(requests.len());
         let (mut places, mut checks) = (Vec::with_capacity(requests.len()), Vec::with_capacity(requests.len()));
         for (place, request) in requests.into_iter().enumerate() {
-            decisions.push(match self.to_check(&worker_plans, request) {
+            decisions.push(match self.find_plan(&worker_plans, request) {
                 Err(unknown) => Err(unknown.into()),
                 Ok((plan, check)) => {
                     known.push((place, plan, check.mode));
                     // A denial that holds stays true, whatever the requests before this one are granted.
-                    let decision = decide_by_plan(&check.plan, check.cost).or_else(|| self.remembered_denial(&check, started_at));
-                    decision.ok_or_else(|| {
+                    self.decide_without_store(&check, started_at).ok_or_else(|| {
                         places.push(place);
                         checks.push(check);
                         // A placeholder: the store's answer replaces it below.
@@ -287,11 +275,15 @@ impl<S: Store> Limiter<S> {
     }
 
     /// The store's answer to a caller that waits for less than the store's deadline.
-    async fn decide_one_in_time(&self, check: &Check, limit: Duration) -> Result<Result<Verdict, StoreError>, CallerGone> {
+    async fn decide_one_in_time(
+        &self,
+        check: &Check,
+        limit: Duration,
+    ) -> Result<Result<Verdict, StoreError>, CallerDeadlinePassed> {
         let answer = in_time(limit, self.store.decide_one(check, self.store_deadline())).await;
         // A store that used up its deadline took longer than the caller had, whichever timer fired first.
-        let answer = answer.and_then(|answer| if took_its_deadline(&answer) { Err(CallerGone) } else { Ok(answer) });
-        answer.inspect_err(|CallerGone| self.worker.metrics.caller_gone(1))
+        let answer = answer.and_then(|answer| if took_its_deadline(&answer) { Err(CallerDeadlinePassed) } else { Ok(answer) });
+        answer.inspect_err(|CallerDeadlinePassed| self.worker.metrics.caller_deadline_passed(1))
     }
 
     /// The store's answers, all or none, to a caller that waits for less than the store's deadline.
@@ -299,20 +291,11 @@ impl<S: Store> Limiter<S> {
         &self,
         checks: &[Check],
         limit: Duration,
-    ) -> Result<Vec<Result<Verdict, StoreError>>, CallerGone> {
+    ) -> Result<Vec<Result<Verdict, StoreError>>, CallerDeadlinePassed> {
         let answers = in_time(limit, self.store.decide_batch(checks, self.store_deadline())).await;
         let late = |answers: &[Result<Verdict, StoreError>]| answers.iter().any(took_its_deadline);
-        let answers = answers.and_then(|answers| if late(&answers) { Err(CallerGone) } else { Ok(answers) });
-        answers.inspect_err(|CallerGone| self.worker.metrics.caller_gone(checks.len()))
-    }
-
-    fn find<'a>(&self, worker_plans: &'a WorkerPlans, plan: &str) -> Result<(usize, &'a Arc<Plan>), UnknownPlan> {
-        let plans = worker_plans.snapshot.plans();
-        plans.find(plan).or_else(|unknown| {
-            let default = plans.default_plan();
-            self.worker.metrics.unknown_plan(default.is_some());
-            default.ok_or(unknown)
-        })
+        let answers = answers.and_then(|answers| if late(&answers) { Err(CallerDeadlinePassed) } else { Ok(answers) });
+        answers.inspect_err(|CallerDeadlinePassed| self.worker.metrics.caller_deadline_passed(checks.len()))
     }
 
     /// The start time of a store call. `None` with an embedded store: it does not wait, and its denials are not remembered.
@@ -350,10 +333,12 @@ impl<S: Store> Limiter<S> {
         at.saturating_duration_since(self.common.started).as_micros() as u64
     }
 
-    /// The decision by a remembered denial that still holds, if there is one.
-    fn remembered_denial(&self, check: &Check, now: Option<Instant>) -> Option<Decision> {
-        let verdict = self.worker.denials.as_ref()?.lookup(check, self.monotonic_us(now?))?;
-        Some(counted(check, &verdict, DecidedBy::DenyCache))
+    /// Decides what needs no store: what the plan alone decides, and a remembered denial that still holds.
+    fn decide_without_store(&self, check: &Check, now: Option<Instant>) -> Option<Decision> {
+        decide_by_plan(&check.plan, check.cost).or_else(|| {
+            let verdict = self.worker.denials.as_ref()?.lookup(check, self.monotonic_us(now?))?;
+            Some(counted(check, &verdict, DecidedBy::DenyCache))
+        })
     }
 
     /// The decision for a store call that began at `started_at`. A store error is answered by the plan's policy.
@@ -384,10 +369,6 @@ impl<S: Store> Limiter<S> {
     }
 
     fn answer_without_store(&self, snapshot: &PlanSnapshot, check: &Check, error: &StoreError) -> Decision {
-        // It takes nothing, so there is nothing to enforce.
-        if check.mode == Mode::Refund {
-            return fail_open();
-        }
         match check.plan.on_store_failure {
             OnStoreFailure::Allow => fail_open(),
             OnStoreFailure::Deny => fail_closed(&check.plan),
@@ -400,13 +381,14 @@ impl<S: Store> Limiter<S> {
     /// Counts against this replica's share. When the fallback is full of live keys too, it allows a key that it does not know.
     /// A flood of keys must not shut out all other keys.
     fn answer_locally(&self, snapshot: &PlanSnapshot, check: &Check) -> Decision {
-        let share = snapshot.share_of(&check.plan);
+        let shares = snapshot.shares();
+        let Ok(share) = shares.get(&check.plan.name) else { return fail_open() };
         if let Some(limit) = share.never_fits(check.cost) {
             // It could pass once the store is back, so the outcome is denied, not never fits.
-            let status = untouched(&share, limit);
-            return shadowed(&share, Decision::uncounted(Outcome::Denied, DecidedBy::LocalFallback, Some(status)));
+            let status = untouched(share, limit);
+            return shadowed(share, Decision::uncounted(Outcome::Denied, DecidedBy::LocalFallback, Some(status)));
         }
-        let local = Check { plan: share, ..check.clone() };
+        let local = Check { plan: share.clone(), ..check.clone() };
         match self.common.fallback.decide(&local) {
             Ok(verdict) => counted(&local, &verdict, DecidedBy::LocalFallback),
             Err(_) => fail_open(),

@@ -13,7 +13,6 @@
     )
 )]
 
-pub mod envoy;
 mod fingerprint;
 mod limit;
 mod set;

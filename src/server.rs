@@ -12,6 +12,7 @@ mod listener;
 pub(crate) mod pool;
 mod preface;
 mod socket;
+mod worker_handles;
 
 use std::io;
 
@@ -22,6 +23,7 @@ pub(crate) use connection::stopped;
 pub use listener::{Address, AddressError, BindError, Listener};
 pub use pool::{CONNECTIONS_MAX, Connections};
 pub(crate) use socket::{Accepted, Socket};
+pub use worker_handles::WorkerHandles;
 
 /// How a server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

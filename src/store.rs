@@ -28,13 +28,14 @@ pub use redis::{BreakerState, RedisStore, RedisTarget, SCRIPT_NAMES_MAX, Status,
 pub use registry::{NodeHealth, StoreRegistry};
 pub use replicas::{ANNOUNCED_EVERY, REPLICA_LIFETIME, REPLICAS_MAX, ReplicaCount, ReplicaId};
 
-/// One request to a store: charge a key by its plan, or give units back.
+/// One request: charge a key by a plan, or give units back. `P` is the plan. A caller names it, as in `Check<String>`, and the
+/// limiter replaces the name by the plan before it asks a store.
 #[derive(Debug, Clone)]
-pub struct Check {
+pub struct Check<P = Arc<Plan>> {
     /// The subject to count.
     pub key: Key,
-    /// The plan of the key. It has at least one limit, and the cost fits the capacity of each.
-    pub plan: Arc<Plan>,
+    /// The plan of the key. For a store it has at least one limit, and the cost fits the capacity of each.
+    pub plan: P,
     /// Units to charge or to give back. A refund may exceed the capacities, up to [`crate::plan::QUOTA_MAX`].
     pub cost: Cost,
     /// Whether the cost is charged, only tried, or given back.

@@ -3,12 +3,13 @@
 mod abuse;
 mod admin;
 mod caller_deadlines;
+mod check_sources;
 mod drain;
-mod envoy_proxy;
-mod envoy_rls;
 mod explain;
+mod gateways;
 mod grpc;
 mod http;
+mod openapi;
 mod protocol;
 mod ready_headers;
 mod shares;

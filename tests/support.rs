@@ -1,10 +1,10 @@
 //! Tools that the suites share: a fake clock, plans, servers of Redis, nginx, HAProxy and tollgate, and plain clients.
 
 pub mod authority;
+pub mod caddy;
 pub mod clock;
 pub mod clocked_store;
 pub mod cluster;
-pub mod envoy;
 pub mod frames;
 pub mod haproxy;
 pub mod history;
@@ -39,4 +39,13 @@ impl Drop for Guarded {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// A recipe of the repository with these texts replaced, each of which it must have.
+pub fn recipe(path: &str, changes: &[(&str, String)]) -> String {
+    let text = std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+    changes.iter().fold(text, |text, (written, meant)| {
+        assert!(text.contains(written), "{path} says {written} no more");
+        text.replace(written, meant)
+    })
 }

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinError;
 
 use crate::config::{Config, ConfigErrors, Origin, Watch};
-use crate::grpc::{ReloadAsked, ReloadOutcome, Reloaded};
+use crate::grpc::{ReloadOutcome, ReloadRequest, Reloaded};
 use crate::limiter::{Changes, Limiter};
 use crate::tls;
 
@@ -37,7 +37,7 @@ pub(super) struct Reload {
 impl Reload {
     /// Runs for ever. Reads and checks on a blocking thread, so that a large file or a file system that hangs delays nothing
     /// else.
-    pub(super) async fn run(mut self, mut hangup: Signal, mut calls: mpsc::Receiver<ReloadAsked>) {
+    pub(super) async fn run(mut self, mut hangup: Signal, mut calls: mpsc::Receiver<ReloadRequest>) {
         loop {
             let trigger = tokio::select! {
                 () = tokio::time::sleep(LOOK_EVERY) => Trigger::Timer,
@@ -114,7 +114,7 @@ enum Trigger {
     /// The interval passed.
     Timer,
     Hangup,
-    Call(ReloadAsked),
+    Call(ReloadRequest),
 }
 
 impl Trigger {

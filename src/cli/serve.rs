@@ -1,15 +1,17 @@
 //! `tollgate serve`: reads the config, starts logs, store and listeners, and serves until told to stop.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::OptionFuture;
 use tokio::task::JoinHandle;
 
 use super::ServeArguments;
+use super::listeners::Listeners;
 use super::reload::Reload;
 use super::replicas::{Announcing, Replicas};
 use super::terminal::fail;
@@ -17,9 +19,10 @@ use crate::clock::SystemClock;
 use crate::config::{Config, Origin, StoreUrl, Watch};
 use crate::descriptors::{self, ConnectionCaps};
 use crate::grpc::{self, AdminCalls, AdminParts, AdminServer, Service, StartError, TokenFile, Workers};
+use crate::headers::HeaderForm;
 use crate::http;
 use crate::limiter::{Limiter, Settings};
-use crate::server::{self, Address, BindError, Drained, Listener};
+use crate::server::{self, Address, Drained, Listener};
 use crate::store::{ConfiguredStore, MemoryStore, RedisStore, RedisTarget, StoreRegistry};
 use crate::telemetry::LogQueue;
 use crate::tls::Tls;
@@ -81,14 +84,14 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
     }
     let count = config.workers.unwrap_or_else(cores);
     let caps = connection_caps(count);
-    let settings = settings(&config, count.get() + usize::from(listeners.http.is_some()));
+    let settings = settings(&config, count.get());
     let limiter = Arc::new(Limiter::without_store(std::mem::take(&mut config.plans), settings, Arc::new(SystemClock)));
     let stores = Stores::new(&config.store_url, config.store_deadline);
     let registry = stores.registry();
     let counts_replicas = config.expected_replicas.is_none() && matches!(stores, Stores::Redis { .. });
     let replicas = counts_replicas.then(|| Replicas::new(registry.clone(), limiter.clone()));
-    let with_main = listeners.http.is_some() || listeners.admin.is_some();
-    let (workers, main_store) = match start(count, limiter.clone(), stores, with_main).await {
+    let (form, with_admin) = (config.check.headers, listeners.admin.is_some());
+    let (mut workers, limiters, admin_store) = match start(count, limiter.clone(), stores, form, with_admin).await {
         Ok(started) => started,
         // A service fails to start only because of files that the config names.
         Err(error @ StartError::Service(_)) => return fail(2, &error.to_string()),
@@ -100,14 +103,15 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
     let (reloader, asked) = grpc::reloader();
     let calls = listeners.admin.as_ref().map(|_| AdminCalls::default());
     let seen_stores = registry.clone();
-    let http = listeners.http.zip(main_store.clone()).map(|(listener, store)| {
+    let http = listeners.http.map(|listener| {
         let log_lines_dropped = Box::new(move || log.dropped());
         let grpc_connections = workers.connections();
-        let sources =
-            http::MetricSources { grpc_connections, admin_calls: calls.clone(), stores: registry, tls, log_lines_dropped };
-        http::Server::start(listener, limiter.beside(store), sources, caps.http)
+        let (limiter, admin_calls) = (limiter.clone(), calls.clone());
+        let sources = http::MetricSources { limiter, grpc_connections, admin_calls, stores: registry, tls, log_lines_dropped };
+        let serving = http::ServingWorkers { handles: workers.take_handles(), limiters };
+        http::Server::start(listener, serving, config.check.clone(), sources, caps.http)
     });
-    let admin = listeners.admin.zip(main_store).map(|(listener, store)| {
+    let admin = listeners.admin.zip(admin_store).map(|(listener, store)| {
         let (limiter, calls) = (limiter.beside(store), calls.unwrap_or_default());
         AdminServer::start(listener, AdminParts { limiter, stores: seen_stores, reloader, token, calls, connections: caps.admin })
     });
@@ -145,42 +149,6 @@ fn connection_caps(workers: NonZeroUsize) -> ConnectionCaps {
         );
     }
     caps
-}
-
-/// Every socket that the process listens on.
-struct Listeners {
-    grpc: Vec<Listener>,
-    http: Option<Listener>,
-    admin: Option<Listener>,
-}
-
-impl Listeners {
-    async fn bind(config: &Config, tls: Option<&Arc<Tls>>) -> Result<Self, BindError> {
-        let secured = |listener: Listener| match tls {
-            Some(tls) => listener.with_tls(tls.clone()),
-            None => listener,
-        };
-        let mut grpc = Vec::new();
-        for address in &config.listen_grpc {
-            grpc.push(secured(Listener::bind(address).await?));
-        }
-        let http = match &config.listen_http {
-            Some(address) => Some(secured(Listener::bind(address).await?)),
-            None => None,
-        };
-        let admin = match &config.listen_admin {
-            Some(address) => Some(Listener::bind(address).await?),
-            None => None,
-        };
-        Ok(Self { grpc, http, admin })
-    }
-
-    /// The addresses that use TLS, as text; `None` without any.
-    fn encrypted(&self) -> Option<String> {
-        let encrypted = self.grpc.iter().chain(&self.http).filter(|listener| listener.is_encrypted());
-        let addresses: Vec<String> = encrypted.map(|listener| listener.address().to_string()).collect();
-        (!addresses.is_empty()).then(|| addresses.join(","))
-    }
 }
 
 /// Waits for a stop signal. Returns it with the lame duck: how long everything is still served before the drain.
@@ -323,23 +291,36 @@ impl Stores {
     }
 }
 
-type Started = (Workers, Option<Arc<ConfiguredStore>>);
+/// The workers, the limiter of each in their order, and the store of the admin service.
+type Started = (Workers, Vec<Arc<Limiter<Arc<ConfiguredStore>>>>, Option<Arc<ConfiguredStore>>);
 
-/// Starts the workers, each with a store, all at the same time. `with_main` also makes a store for the main thread, which serves
-/// HTTP and admin.
-async fn start(count: NonZeroUsize, limiter: Arc<Limiter<()>>, stores: Stores, with_main: bool) -> Result<Started, StartError> {
-    let main_stores = stores.clone();
-    let service = move |_| {
-        let (limiter, stores) = (limiter.clone(), stores.clone());
-        async move { Ok(Service::new(Arc::new(limiter.beside(stores.store().await?)))) }
+/// Starts the workers and, if admin is served, its store, all at the same time.
+async fn start(
+    count: NonZeroUsize,
+    limiter: Arc<Limiter<()>>,
+    stores: Stores,
+    form: HeaderForm,
+    with_admin: bool,
+) -> Result<Started, StartError> {
+    let (of_admin, made) = (stores.clone(), Arc::new(Mutex::new(BTreeMap::new())));
+    let limiters = made.clone();
+    let service = move |worker| {
+        let (limiter, stores, made) = (limiter.clone(), stores.clone(), made.clone());
+        async move {
+            let limiter = Arc::new(limiter.beside(stores.store().await?));
+            made.lock().unwrap_or_else(PoisonError::into_inner).insert(worker, limiter.clone());
+            Ok(Service::new(limiter).with_header_form(form))
+        }
     };
-    let main = async {
-        match with_main {
-            true => main_stores.store().await.map(Some).map_err(StartError::Service),
+    let admin = async {
+        match with_admin {
+            true => of_admin.store().await.map(Some).map_err(StartError::Service),
             false => Ok(None),
         }
     };
-    tokio::try_join!(Workers::start(count, service), main)
+    let (workers, admin_store) = tokio::try_join!(Workers::start(count, service), admin)?;
+    let limiters = std::mem::take(&mut *limiters.lock().unwrap_or_else(PoisonError::into_inner));
+    Ok((workers, limiters.into_values().collect(), admin_store))
 }
 
 /// Waits for the first connections, announces this replica, and then logs the start line.

@@ -85,11 +85,11 @@ fn plan(name: &str, node: Node, errors: &mut ErrorList) -> Option<Plan> {
         (true, false, None) => Rule::Unlimited,
         (false, true, None) => Rule::Blocked,
         (false, false, None) => {
-            report(errors, &path, "says nothing; give it limits, or unlimited: true, or blocked: true");
+            report(errors, &path, "has no rule; write one of limits, unlimited: true, blocked: true");
             return None;
         }
         _ => {
-            report(errors, &path, "says several things; give it either limits, or unlimited: true, or blocked: true");
+            report(errors, &path, "has several rules; write only one of limits, unlimited: true, blocked: true");
             return None;
         }
     };

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use config::Value;
 
 use super::Config;
-use super::envoy;
+use super::check as check_endpoint;
 use super::listen;
 use super::plans;
 use super::store;
@@ -25,12 +25,13 @@ pub(super) fn check(root: Value, errors: &mut ErrorList) -> Option<Config> {
     let deny_cache_entries = deny_cache(&mut root, errors);
     let workers = workers(&mut root, errors);
     let default_plan = root.take("default_plan").and_then(|node| node.text(errors)).filter(|name| !name.is_empty());
+    let check = check_endpoint::check(&mut root, errors);
     let plans = plans::check(root.take("plans"), default_plan.as_deref(), errors);
-    let envoy = envoy::check(root.take("envoy"), plans.as_ref(), errors);
     root.finish(errors);
     let listen = listen?;
     let (store_url, store_deadline, expected_replicas) = store?;
-    let plans = plans?.with_envoy(envoy?);
+    let (check, plans) = (check?, plans?);
+    check_endpoint::check_plans(&check, &plans, errors);
     Some(Config {
         listen_grpc: listen.grpc,
         listen_http: listen.http,
@@ -44,6 +45,7 @@ pub(super) fn check(root: Value, errors: &mut ErrorList) -> Option<Config> {
         expected_replicas,
         deny_cache_entries: deny_cache_entries?,
         workers: workers?,
+        check,
         warnings: warnings::of(&plans),
         plans,
     })

@@ -70,7 +70,7 @@ fn apply_settings(store: &mut Table, mut url: Option<&mut StoreUrl>, errors: &mu
     let mut give = |path: &str, set: &mut dyn FnMut(&mut RedisTarget) -> Result<(), String>| match url.as_deref_mut() {
         Some(StoreUrl::Redis(target)) => set(target).map_err(|message| report(errors, path, message)).ok(),
         Some(StoreUrl::Memory { .. }) => {
-            report(errors, path, "is there, and store.url names no Redis; remove this or name one");
+            report(errors, path, "is set, but store.url names no Redis; remove this, or write redis://… there");
             None
         }
         None => None,

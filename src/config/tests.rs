@@ -5,7 +5,7 @@ use std::io::Write;
 use super::*;
 
 mod bounds;
-mod envoy;
+mod check;
 mod text;
 
 fn load(yaml: &str) -> Result<Config, ConfigErrors> {
@@ -241,7 +241,7 @@ fn a_default_plan_is_one_of_the_plans() {
     assert!(errors(&of("[p]"))[0].starts_with("default_plan is a list"));
     // A plan with errors is not reported as missing.
     let flawed = errors("plans: { p: {}, q: { unlimited: true } }\ndefault_plan: p\n");
-    assert!(flawed.len() == 1 && flawed[0].starts_with("plans.p says nothing"), "{flawed:?}");
+    assert!(flawed.len() == 1 && flawed[0].starts_with("plans.p has no rule"), "{flawed:?}");
 }
 
 #[test]
@@ -370,7 +370,7 @@ fn environment_beats_file_and_flags_beat_both() {
 #[test]
 fn every_setting_is_in_the_list_of_those_that_variables_may_name() {
     let mut listed: Vec<&str> = environment::SETTINGS.to_vec();
-    let tables = ["", "listen", "listen.tls", "store", "store.tls", "deny_cache", "envoy"];
+    let tables = ["", "listen", "listen.tls", "store", "store.tls", "deny_cache", "check"];
     let mut checked = Vec::new();
     for table in tables {
         let field = if table.is_empty() { "zzzzzzzz".to_owned() } else { format!("{table}.zzzzzzzz") };

@@ -28,7 +28,7 @@ use crate::server::connection::{ConnectionOptions, STREAM_WINDOW_BYTES};
 use crate::server::{Drained, Listener, connection};
 use crate::store::{Store, StoreRegistry};
 pub use calls::AdminCalls;
-pub use reload::{ReloadAsked, ReloadOutcome, Reloaded, Reloader, reloader};
+pub use reload::{ReloadOutcome, ReloadRequest, Reloaded, Reloader, reloader};
 use service::Admin;
 pub use token::{TOKEN_BYTES_MIN, TokenFile};
 
@@ -98,5 +98,5 @@ async fn routes<S: Store>(parts: AdminParts<S>) -> Routes {
     let admin = AdminServiceServer::new(Admin::new(parts))
         .accept_compressed(CompressionEncoding::Gzip)
         .max_decoding_message_size(REQUEST_BYTES_MAX);
-    services::health_and_reflection(health_service, &[pb::ADMIN_FILE_DESCRIPTOR_SET]).add_service(admin).prepare()
+    services::health_and_reflection(health_service, pb::ADMIN_FILE_DESCRIPTOR_SET).add_service(admin).prepare()
 }

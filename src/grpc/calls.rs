@@ -40,7 +40,7 @@ const LARGE_BYTES_MAX: usize = 16 << 20;
 const SHARE: usize = 2;
 /// Most calls that were read and not yet polled, give or take one turn of reading. Without the limit, all that clients send
 /// at once would become calls in memory.
-const FRESH_MAX: usize = 1024;
+const UNPOLLED_MAX: usize = 1024;
 
 /// Kinds of calls, by the resources that they may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,7 +138,7 @@ impl CallLimits {
 
     /// Whether so many calls wait for their first poll that no more should be read.
     pub(super) fn is_backlogged(&self) -> bool {
-        self.0.unpolled.get() >= FRESH_MAX
+        self.0.unpolled.get() >= UNPOLLED_MAX
     }
 
     /// Returns the limits of a new connection.

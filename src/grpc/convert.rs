@@ -27,18 +27,18 @@ use crate::algorithm::Mode;
 use crate::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use crate::headers::{HeaderForm, headers};
 use crate::key::{Cost, Key};
-use crate::limiter::{AdminError, BATCH_MAX, CallerDeadline, CheckRequest, Refunded, Refusal};
+use crate::limiter::{AdminError, BATCH_MAX, CallerDeadline, Refunded, Refusal};
 use crate::plan::{Algorithm, Anchor, Limit, NAME_BYTES_MAX, OnStoreFailure, Plan, PlanSet, Rule};
-use crate::store::StoreError;
+use crate::store::{Check, StoreError};
 pub(super) use explanation::explained;
 
 /// Wait suggested to a caller refused because of overload: several times what the store needs for all waiting requests.
 const RETRY_OVERLOADED_AFTER: Duration = Duration::from_millis(100);
 
 /// Converts a request. Errors: INVALID_ARGUMENT, with what is wrong and what would be right.
-pub(super) fn check_request(request: pb::ShouldAllowRequest) -> Result<CheckRequest, Status> {
+pub(super) fn check_request(request: pb::ShouldAllowRequest) -> Result<Check<String>, Status> {
     let (key, plan) = subject(request.key, request.plan)?;
-    Ok(CheckRequest { key, plan, cost: cost(request.cost)?, mode: Mode::Charge })
+    Ok(Check { key, plan, cost: cost(request.cost)?, mode: Mode::Charge })
 }
 
 fn cost(units: Option<u64>) -> Result<Cost, Status> {
@@ -82,7 +82,7 @@ pub(super) type Parsed = Vec<Result<Wanted, Status>>;
 
 /// Converts each request of a batch on its own, so that an invalid one does not fail the others. The second list holds the
 /// checks of the valid requests only.
-pub(super) fn check_requests(requests: Vec<pb::ShouldAllowRequest>) -> (Parsed, Vec<CheckRequest>) {
+pub(super) fn check_requests(requests: Vec<pb::ShouldAllowRequest>) -> (Parsed, Vec<Check<String>>) {
     let mut checks = Vec::with_capacity(requests.len());
     let parse = |request: pb::ShouldAllowRequest| {
         let wanted = Wanted::of(&request);
@@ -316,7 +316,7 @@ fn decided_by(by: DecidedBy) -> pb::DecidedBy {
 }
 
 /// Converts microseconds. The wire's duration is finer, so nothing is rounded.
-pub(super) fn duration(us: u64) -> prost_types::Duration {
+fn duration(us: u64) -> prost_types::Duration {
     // Both parts fit: u64 microseconds are below 2^45 seconds.
     let (seconds, nanos) = (i64::try_from(us / 1_000_000), i32::try_from(us % 1_000_000 * 1_000));
     prost_types::Duration { seconds: seconds.unwrap_or(i64::MAX), nanos: nanos.unwrap_or(i32::MAX) }

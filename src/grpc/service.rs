@@ -7,7 +7,6 @@ use futures_util::Stream;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::Span;
 
-use super::WorkerService;
 use super::convert;
 use super::drain::{self, DrainSignal};
 use super::pb;
@@ -15,17 +14,17 @@ use super::pb::rate_limit_service_server::RateLimitService;
 use super::{span, stream};
 use crate::algorithm::Mode;
 use crate::headers::HeaderForm;
-use crate::limiter::{BATCH_MAX, CallerDeadline, CheckRequest, Limiter};
-use crate::store::Store;
+use crate::limiter::{BATCH_MAX, CallerDeadline, Limiter};
+use crate::store::{Check, Store};
 use crate::trace;
 
 /// The return type of tonic's handlers.
-pub(super) type ResponseFuture<'f, T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send + 'f>>;
+type ResponseFuture<'f, T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send + 'f>>;
 
 /// `RateLimitService` over a limiter.
 pub struct Service<S> {
-    pub(super) limiter: Arc<Limiter<S>>,
-    pub(super) header_form: HeaderForm,
+    limiter: Arc<Limiter<S>>,
+    header_form: HeaderForm,
 }
 
 impl<S> Clone for Service<S> {
@@ -48,7 +47,7 @@ impl<S: Store> Service<S> {
     /// The answer with header fields. A future of its own, so that other decisions do not allocate its state.
     async fn answer_with_headers(
         &self,
-        check: CheckRequest,
+        check: Check<String>,
         caller: Option<CallerDeadline>,
         detailed: bool,
         span: Span,
@@ -58,12 +57,6 @@ impl<S: Store> Service<S> {
         span::answered(&span, &decision);
         let http_headers = convert::http_headers(&decision, &plan, self.header_form);
         Ok(Response::new(pb::ShouldAllowResponse { http_headers, ..convert::response(decision, detailed) }))
-    }
-}
-
-impl<S: Store> WorkerService for Service<S> {
-    fn serves_envoy(&self) -> bool {
-        self.limiter.serves_envoy()
     }
 }
 

@@ -1,6 +1,7 @@
 //! The workers: threads that serve connections, each on its own single-threaded runtime. So a decision never moves from one
 //! core to another.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::num::NonZeroUsize;
@@ -10,19 +11,21 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
+use tokio::runtime::{Builder, Handle, LocalOptions, LocalRuntime};
 use tokio::sync::{mpsc, oneshot, watch};
+use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, health_reporter};
 
+use super::HEALTH_SERVICE;
 use super::answer::CallExecutor;
 use super::calls::CallLimits;
 use super::drain::DrainSignal;
-use super::services::{OtherRoutes, Services};
-use super::{HEALTH_SERVICE, WorkerService};
-use crate::server::Drained;
+use super::pb::{self, rate_limit_service_server::RateLimitService};
+use super::services::{self, Services};
 use crate::server::connection::{self, ConnectionOptions};
 use crate::server::pool::{AcceptedConnection, CONNECTIONS_MAX, Connections, QueuedConnection, WorkerInbox, WorkerPool};
+use crate::server::{Drained, WorkerHandles};
 
 /// Longest time that open calls and connections may delay the end of the process. A lame duck of at most 3 s comes before it.
 /// The documents promise an end within 10 s; Kubernetes kills a process after 30 s.
@@ -36,6 +39,8 @@ const HEAP_KEPT_BYTES: usize = 2 << 20;
 pub struct Workers {
     pub(super) pool: WorkerPool,
     pub(super) ends: WorkerEnds,
+    /// Of another server whose connections they serve, too, until it takes them.
+    pub(super) handles: WorkerHandles,
 }
 
 /// Why workers could not be started.
@@ -60,38 +65,36 @@ impl Workers {
     /// Errors: [`StartError`]; workers that did start end then.
     pub async fn start<T, F, M>(count: NonZeroUsize, factory: F) -> Result<Self, StartError>
     where
-        T: WorkerService,
+        T: RateLimitService,
         F: Fn(usize) -> M + Send + Sync + 'static,
         M: Future<Output = Result<T, String>>,
     {
         let (health, health_service) = health_reporter();
         health.set_service_status("", ServingStatus::Serving).await;
         health.set_service_status(HEALTH_SERVICE, ServingStatus::Serving).await;
-        let (other_routes, factory) = (OtherRoutes::new(&health_service), Arc::new(factory));
+        let (other_routes, factory) =
+            (services::health_and_reflection(health_service, pb::FILE_DESCRIPTOR_SET), Arc::new(factory));
         let connections_max = CONNECTIONS_MAX.saturating_mul(count.get());
         let (mut pool, ends) = (WorkerPool::new(connections_max), FuturesUnordered::new());
         let mut starting = Vec::new();
         for index in 0..count.get() {
             let (ready, started) = oneshot::channel();
             let (end, ended) = oneshot::channel();
-            let worker = Worker { other_routes: other_routes.clone(), inbox: pool.add_worker(), ready };
+            let (running, others) = mpsc::channel(1);
+            let worker = Worker { other_routes: other_routes.clone(), inbox: pool.add_worker(), ready, end, others };
             let factory = factory.clone();
             let thread = std::thread::Builder::new().name(format!("worker {index}"));
             // The thread's handle is dropped: `ended` reports its end, also after a panic. A thread that hangs must not be
             // joined.
-            thread.spawn(move || {
-                if let Some(drained) = worker.run(|| factory(index)) {
-                    // The receiver is gone when the server is gone; then the result does not matter.
-                    let _ = end.send(drained);
-                }
-            })?;
-            starting.push(started);
+            thread.spawn(move || worker.run(|| factory(index)))?;
+            starting.push((started, running));
             ends.push(ended);
         }
-        for started in starting {
-            started.await.map_err(|_| StartError::Lost)??;
+        let mut runtimes = Vec::new();
+        for (started, running) in starting {
+            runtimes.push((started.await.map_err(|_| StartError::Lost)??, running));
         }
-        Ok(Self { pool, ends: WorkerEnds { health, ends } })
+        Ok(Self { pool, ends: WorkerEnds { health, ends }, handles: WorkerHandles::new(runtimes) })
     }
 
     /// Sends connections GOAWAY at this age, varied by a tenth. `None`: never, which is the default.
@@ -104,6 +107,11 @@ impl Workers {
     pub fn with_connections_max(mut self, connections: usize) -> Self {
         self.pool.limit(connections.min(CONNECTIONS_MAX));
         self
+    }
+
+    /// Returns handles for a server whose connections the workers serve, too. They run until the handles are dropped.
+    pub fn take_handles(&mut self) -> WorkerHandles {
+        std::mem::replace(&mut self.handles, WorkerHandles::new([]))
     }
 
     /// Returns a reader of the number of connections, which also works while they serve.
@@ -153,36 +161,41 @@ impl WorkerEnds {
 
 /// The parts that a worker's thread starts with.
 struct Worker {
-    other_routes: OtherRoutes,
+    other_routes: Routes,
     inbox: WorkerInbox,
-    ready: oneshot::Sender<Result<(), StartError>>,
+    ready: oneshot::Sender<Result<Handle, StartError>>,
+    /// Told how the connections of gRPC ended.
+    end: oneshot::Sender<Drained>,
+    /// Ends when no other server needs the worker.
+    others: mpsc::Receiver<Infallible>,
 }
 
 impl Worker {
-    /// Runs the thread. Returns `None` if it did not get as far as serving; `ready` has the reason then.
-    fn run<T, M>(self, make: impl FnOnce() -> M) -> Option<Drained>
+    /// Runs the thread. If it does not get as far as serving, `ready` has the reason.
+    fn run<T, M>(self, make: impl FnOnce() -> M)
     where
-        T: WorkerService,
+        T: RateLimitService,
         M: Future<Output = Result<T, String>>,
     {
-        let Self { other_routes, inbox: WorkerInbox { connections, refused }, ready } = self;
-        // Sends to `ready` may fail: its receiver is gone when another worker has failed before.
+        let Self { other_routes, inbox: WorkerInbox { connections, refused }, ready, end, mut others } = self;
+        // Sends fail when their receiver is gone: another worker has failed before, or the server is gone.
         let runtime = match runtime() {
             Ok(runtime) => runtime,
-            Err(error) => return ready.send(Err(error.into())).err().and(None),
+            Err(error) => return drop(ready.send(Err(error.into()))),
         };
-        let drained = runtime.block_on(async {
+        runtime.block_on(async {
             match make().await {
                 Ok(service) => {
-                    let _ = ready.send(Ok(()));
-                    Some(serve(Services::new(service, other_routes, CallLimits::new(refused)), connections).await)
+                    let _ = ready.send(Ok(Handle::current()));
+                    let drained = serve(Services::new(service, other_routes, CallLimits::new(refused)), connections).await;
+                    let _ = end.send(drained);
+                    others.recv().await;
                 }
-                Err(sentence) => ready.send(Err(StartError::Service(sentence))).err().and(None),
+                Err(sentence) => drop(ready.send(Err(StartError::Service(sentence)))),
             }
         });
         // Closes the connections that were cut. Does not wait for DNS lookups in progress.
         runtime.shutdown_background();
-        drained
     }
 }
 
@@ -202,7 +215,11 @@ fn keep_heap() {
 }
 
 /// Serves one connection.
-async fn connect<T: WorkerService>(connection: AcceptedConnection, services: &Rc<Services<T>>, stopping: watch::Receiver<bool>) {
+async fn connect<T: RateLimitService>(
+    connection: AcceptedConnection,
+    services: &Rc<Services<T>>,
+    stopping: watch::Receiver<bool>,
+) {
     let AcceptedConnection { accepted, streams, window, age, admission } = connection;
     let ((draining, drain), limits) = (watch::channel(false), services.calls().clone());
     let calls = limits.connection(admission.usage());
@@ -212,7 +229,10 @@ async fn connect<T: WorkerService>(connection: AcceptedConnection, services: &Rc
 }
 
 /// Serves the connections that arrive. Drains when no more can come.
-async fn serve<T: WorkerService>(services: Services<T>, mut connections: mpsc::UnboundedReceiver<QueuedConnection>) -> Drained {
+async fn serve<T: RateLimitService>(
+    services: Services<T>,
+    mut connections: mpsc::UnboundedReceiver<QueuedConnection>,
+) -> Drained {
     let (services, (stop, stopping)) = (Rc::new(services), watch::channel(false));
     while let Some(QueuedConnection { connection, permit }) = connections.recv().await {
         let (services, stopping) = (services.clone(), stopping.clone());
@@ -241,7 +261,11 @@ mod tests {
         let ends = WorkerEnds { health: HealthReporter::new(), ends: [ended].into_iter().collect() };
         // A panic drops the sender.
         drop(end);
-        let served = serve(Vec::new(), Workers { pool: WorkerPool::new(1), ends }, std::future::pending());
+        let served = serve(
+            Vec::new(),
+            Workers { pool: WorkerPool::new(1), ends, handles: WorkerHandles::new([]) },
+            std::future::pending(),
+        );
         let ended = tokio::time::timeout(Duration::from_secs(60), served).await;
         assert!(matches!(ended, Ok(Err(ServeError::Worker))), "{ended:?}");
     }

@@ -1,21 +1,29 @@
 //! Serves one HTTP/1 connection through hyper, with every bound set.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::Request;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1::Builder;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use super::progress::{IDLE_WITHIN, Progress, Step, TrackedBody, TrackedSocket};
+use super::check::{self, CheckEndpoint};
+use super::host;
+use super::progress::{Progress, Step, TrackedBody, TrackedSocket};
 use crate::server::{Accepted, AdmissionPermit, Socket, stopped};
+use crate::store::Store;
 use crate::tls::Protocol;
 
 /// Longest time for the TLS handshake, if there is one.
@@ -23,9 +31,40 @@ const OPEN_WITHIN: Duration = Duration::from_secs(5);
 /// Most bytes of a request's head. The longest key, with each byte escaped, takes 1,536; proxies add cookies and tokens.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
-/// Serves a connection until the peer closes it or takes too long. Once `stopping` is true, it ends after the current
-/// answer.
-pub(super) async fn serve(accepted: Accepted, admission: AdmissionPermit, router: Router, mut stopping: watch::Receiver<bool>) {
+/// What connections of one worker are answered by.
+pub(super) struct Endpoint<S> {
+    pub check: CheckEndpoint<S>,
+    /// All other paths.
+    pub router: Router,
+    /// The runtime of those paths. They may take milliseconds, and would hold up the decisions of the worker.
+    pub main: Handle,
+}
+
+impl<S: Store> Endpoint<S> {
+    async fn answer(&self, request: Request, peer: Option<IpAddr>) -> Response {
+        if let Some(refused) = host::refuse(&request) {
+            return refused;
+        }
+        if request.uri().path() == check::PATH {
+            return self.check.serve(request, peer).await;
+        }
+        let answering = self.main.spawn(TowerToHyperService::new(self.router.clone()).call(request));
+        match answering.await {
+            Ok(Ok(response)) => response,
+            Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        }
+    }
+}
+
+/// Serves a connection on the current runtime until the peer closes it or takes too long. Once `stopping` is true, it ends after
+/// the current answer.
+pub(super) async fn serve<S: Store>(
+    accepted: Accepted,
+    admission: AdmissionPermit,
+    endpoint: Arc<Endpoint<S>>,
+    mut stopping: watch::Receiver<bool>,
+) {
+    let peer = accepted.peer_address();
     let opened = tokio::select! {
         biased;
         opened = tokio::time::timeout(OPEN_WITHIN, Socket::open(accepted, Protocol::Http1)) => opened,
@@ -34,11 +73,14 @@ pub(super) async fn serve(accepted: Accepted, admission: AdmissionPermit, router
     };
     let Ok(Some(socket)) = opened else { return };
     let progress = Arc::new(Progress::new(admission.usage()));
-    let (router, seen) = (TowerToHyperService::new(router), progress.clone());
-    let service = service_fn(move |request: Request<Incoming>| {
+    let seen = progress.clone();
+    let service = service_fn(move |request: axum::http::Request<Incoming>| {
         seen.note(Step::Answer);
-        let (answer, seen) = (router.call(request), seen.clone());
-        async move { Ok::<_, Infallible>(answer.await?.map(|body| TrackedBody::new(body, seen))) }
+        let (endpoint, seen) = (endpoint.clone(), seen.clone());
+        async move {
+            let response = endpoint.answer(request.map(Body::new), peer).await;
+            Ok::<_, Infallible>(response.map(|body| TrackedBody::new(body, seen)))
+        }
     });
     let io = TokioIo::new(TrackedSocket::new(socket, progress.clone()));
     let mut connection = pin!(builder().serve_connection(io, service));
@@ -60,7 +102,7 @@ pub(super) async fn serve(accepted: Accepted, admission: AdmissionPermit, router
 
 fn builder() -> Builder {
     let mut builder = Builder::new();
-    // [`Progress`] enforces the shorter limits.
-    builder.timer(TokioTimer::new()).header_read_timeout(IDLE_WITHIN).max_buf_size(HEAD_BYTES_MAX);
+    // [`Progress`] limits the time of every step, so that no request needs a timer of its own.
+    builder.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(HEAD_BYTES_MAX);
     builder
 }

@@ -5,7 +5,7 @@ use super::MetricSources;
 use super::exposition::{Exposition, Kind};
 use crate::decision::{DecidedBy, Outcome};
 use crate::grpc::AdminCalls;
-use crate::limiter::{BOUNDS_NS, Limiter, Reloads, Timings, Totals};
+use crate::limiter::{BOUNDS_NS, Reloads, Timings, Totals};
 use crate::plan::{Plan, Rule};
 use crate::store::{NodeHealth, StoreError, StoreRegistry};
 use crate::tls;
@@ -13,7 +13,8 @@ use crate::tls;
 const NS_PER_SECOND: f64 = 1e9;
 
 /// Writes all metrics, as of now.
-pub(super) fn write<S>(limiter: &Limiter<S>, sources: &MetricSources) -> String {
+pub(super) fn write(sources: &MetricSources) -> String {
+    let limiter = &sources.limiter;
     let connections = &sources.grpc_connections;
     let (totals, mut text) = (limiter.totals(), Exposition::default());
     decisions(&mut text, &totals);
@@ -78,13 +79,8 @@ fn requests_outside_plans(text: &mut Exposition, totals: &Totals) {
         "tollgate_caller_deadlines_total",
         Kind::Counter,
         "Requests whose caller's deadline, shorter than store.deadline, passed before the store answered.",
-        totals.callers_gone,
+        totals.caller_deadlines_passed,
     );
-    const UNMATCHED: &str = "tollgate_envoy_unmatched_total";
-    text.family(UNMATCHED, Kind::Counter, "Descriptors of Envoy that no rule matches, by what they got.");
-    for (outcome, count) in [Outcome::Allowed, Outcome::Denied].iter().zip(totals.unmatched) {
-        text.sample(UNMATCHED, &[("outcome", outcome.word())], count);
-    }
 }
 
 fn admin_calls(text: &mut Exposition, calls: &AdminCalls) {

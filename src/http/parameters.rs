@@ -1,19 +1,22 @@
 //! Parses the parameters of a check, from its query and its body. Parsing is strict: a typing error that was ignored would
 //! be charged as something else.
 
-use axum::http::StatusCode;
+use std::net::IpAddr;
+
+use axum::http::{HeaderMap, StatusCode};
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 
+use super::subject::{Asked, CheckSettings};
 use crate::algorithm::Mode;
 use crate::key::{Cost, Key};
-use crate::limiter::CheckRequest;
 use crate::plan::NAME_BYTES_MAX;
+use crate::store::Check;
 
 /// The parameters of a check.
 #[derive(Debug)]
 pub(super) struct Parameters {
-    pub check: CheckRequest,
+    pub check: Check<String>,
     /// The status of a denial, 400 to 599. Default: 429. nginx's `auth_request` takes 401 and 403 for a denial, and any
     /// other for a fault of its own.
     pub deny_status: StatusCode,
@@ -92,10 +95,11 @@ impl Fields {
         Ok(fields)
     }
 
-    /// Checks the bounds of all parameters.
-    pub(super) fn check(self) -> Result<Parameters, String> {
-        let key = Key::new(self.key.unwrap_or_default()).map_err(|error| error.to_string())?;
-        let plan = self.plan.unwrap_or_default();
+    /// Finds key and plan as `settings` say, and checks the bounds of everything. `peer` is the address of the peer; `None` on a
+    /// Unix socket.
+    pub(super) fn check(self, settings: &CheckSettings, headers: &HeaderMap, peer: Option<IpAddr>) -> Result<Parameters, String> {
+        let (key, plan) = settings.subject(Asked { key: self.key, plan: self.plan, headers, peer })?;
+        let key = Key::new(key).map_err(|error| error.to_string())?;
         match plan.len() {
             0 => return Err("plan is empty: name a plan of the config".to_owned()),
             1..=NAME_BYTES_MAX => {}
@@ -105,7 +109,7 @@ impl Fields {
         let cost = cost.map_err(|_| "cost is 0: leave it out for 1, or say peek=true to ask without charging".to_owned())?;
         let mode = if self.peek == Some(true) { Mode::Peek } else { Mode::Charge };
         let deny_status = self.deny_status.map_or(Ok(StatusCode::TOO_MANY_REQUESTS), deny_status)?;
-        Ok(Parameters { check: CheckRequest { key, plan, cost, mode }, deny_status })
+        Ok(Parameters { check: Check { key, plan, cost, mode }, deny_status })
     }
 }
 
@@ -155,8 +159,13 @@ fn digits(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
+    /// By the default settings.
+    fn check(fields: Fields) -> Result<Parameters, String> {
+        fields.check(&CheckSettings::default(), &HeaderMap::new(), None)
+    }
+
     fn of_query(query: &str) -> Result<Parameters, String> {
-        Fields::of_query(query)?.check()
+        check(Fields::of_query(query)?)
     }
 
     #[test]
@@ -165,7 +174,7 @@ mod tests {
         let found = of_query(text).unwrap();
         assert_eq!((found.check.key.as_str(), &*found.check.plan), ("a+b+c&é d", "free"));
         assert_eq!((found.check.cost.units(), found.deny_status.as_u16()), (7, 403));
-        let form = Fields::of_form(text.as_bytes()).unwrap().check().unwrap();
+        let form = check(Fields::of_form(text.as_bytes()).unwrap()).unwrap();
         assert_eq!(form.check.key.as_str(), "a b+c&é d");
         let defaults = of_query("key=%25&plan=p").unwrap();
         assert_eq!((defaults.check.key.as_str(), defaults.check.cost), ("%", Cost::ONE));
@@ -176,7 +185,7 @@ mod tests {
 
     #[test]
     fn json_has_the_same_parameters_with_its_own_types() {
-        let json = |text: &str| Fields::of_json(text.as_bytes()).and_then(Fields::check);
+        let json = |text: &str| Fields::of_json(text.as_bytes()).and_then(check);
         let found = json(r#"{"key": "a+b %zz é", "plan": "free", "cost": 7, "deny_status": 403, "peek": true}"#).unwrap();
         assert_eq!((found.check.key.as_str(), &*found.check.plan), ("a+b %zz é", "free"));
         assert_eq!((found.check.cost.units(), found.deny_status.as_u16(), found.check.mode), (7, 403, Mode::Peek));
@@ -204,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_parameter_in_both_the_query_and_the_body_is_an_error() {
-        let of = |query, body: &str| Fields::of_query(query)?.merged(Fields::of_json(body.as_bytes())?)?.check();
+        let of = |query, body: &str| Fields::of_query(query)?.merged(Fields::of_json(body.as_bytes())?).and_then(check);
         let found = of("plan=p&deny_status=403", r#"{"key":"a"}"#).unwrap();
         assert_eq!((found.check.key.as_str(), &*found.check.plan, found.deny_status.as_u16()), ("a", "p", 403));
         assert_eq!(of("plan=p&key=b", r#"{"key":"a"}"#).unwrap_err(), "key is given twice");
@@ -256,7 +265,7 @@ mod tests {
         crate::fuzz::fuzz!("queries", Vec<u8>, |bytes: &Vec<u8>| {
             let query: String = bytes.iter().map(|byte| WORDS[usize::from(*byte) % WORDS.len()]).collect();
             let _ = Fields::of_json(bytes);
-            for found in [of_query(&query), Fields::of_form(query.as_bytes()).and_then(Fields::check)] {
+            for found in [of_query(&query), Fields::of_form(query.as_bytes()).and_then(check)] {
                 match found {
                     Ok(found) => assert!((1..=NAME_BYTES_MAX).contains(&found.check.plan.len()), "{query}"),
                     Err(sentence) => assert!(!sentence.is_empty(), "{query}"),

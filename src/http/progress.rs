@@ -4,7 +4,7 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ const HEAD_WITHIN: Duration = Duration::from_secs(5);
 const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
 /// Longest time from an answer to the first byte of the next request. nginx keeps idle connections for a minute by default.
 /// The proxy should close them first: otherwise it might send a request into a connection that was just closed.
-pub(super) const IDLE_WITHIN: Duration = Duration::from_secs(65);
+const IDLE_WITHIN: Duration = Duration::from_secs(65);
 /// Bytes of an answer that are passed to hyper at a time.
 const CHUNK_BYTES: usize = 64 << 10;
 
@@ -52,45 +52,74 @@ impl Step {
 
 /// The current step of a connection, and since when.
 pub(super) struct Progress {
-    step: Mutex<(Step, Instant)>,
+    current: Mutex<Current>,
     usage: Arc<Usage>,
-    /// Notified at each new step, whose time limit may end earlier.
+    /// Notified when a new step may end before the timer does. Most do not, so a busy connection rarely sets its timer.
     changed: Notify,
+}
+
+#[derive(Clone, Copy)]
+struct Current {
+    step: Step,
+    since: Instant,
+    /// When the timer of [`Progress::overdue`] looks next.
+    looks_at: Instant,
+}
+
+impl Current {
+    fn due_at(&self) -> Instant {
+        self.since + self.step.time_limit()
+    }
 }
 
 impl Progress {
     /// Starts at the start of a connection. Records in `usage` whether the connection is in use.
     pub(super) fn new(usage: Arc<Usage>) -> Self {
-        Self { step: Mutex::new((Step::Head, monotonic())), usage, changed: Notify::new() }
+        let now = monotonic();
+        let current = Current { step: Step::Head, since: now, looks_at: now };
+        Self { current: Mutex::new(current), usage, changed: Notify::new() }
     }
 
     pub(super) fn note(&self, step: Step) {
         let now = monotonic();
-        let (before, _) = std::mem::replace(&mut *self.step.lock().unwrap_or_else(PoisonError::into_inner), (step, now));
+        let (before, is_earlier) = {
+            let mut current = self.lock();
+            let before = std::mem::replace(&mut current.step, step);
+            current.since = now;
+            (before, current.due_at() < current.looks_at)
+        };
         match (before == Step::Answer, step == Step::Answer) {
             (false, true) => self.usage.begin(),
             (true, false) => self.usage.end(),
             _ => {}
         }
-        self.changed.notify_one();
+        if is_earlier {
+            self.changed.notify_one();
+        }
     }
 
     /// Records that bytes were read.
     fn note_read(&self) {
-        if self.current().0 == Step::Idle {
+        if self.lock().step == Step::Idle {
             self.note(Step::Head);
         }
     }
 
-    fn current(&self) -> (Step, Instant) {
-        *self.step.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The time that is left for the current step, and the step. Records that the timer is set to its end.
+    fn set_timer(&self) -> (Duration, Step) {
+        let mut current = self.lock();
+        current.looks_at = current.due_at();
+        (current.looks_at.saturating_duration_since(monotonic()), current.step)
     }
 
     /// Waits until a step takes too long, and returns that step.
     pub(super) async fn overdue(&self) -> Step {
         loop {
-            let (step, since) = self.current();
-            let left = step.time_limit().saturating_sub(monotonic().saturating_duration_since(since));
+            let (left, step) = self.set_timer();
             if left.is_zero() {
                 return step;
             }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::caller_deadline::{CallerDeadline, CallerGone, in_time};
+use super::caller_deadline::{CallerDeadline, CallerDeadlinePassed, in_time};
 use super::{Limiter, PlanSnapshot};
 use crate::algorithm::Mode;
 use crate::decision::LimitStatus;
@@ -35,8 +35,8 @@ pub enum AdminError {
     CallerDeadline,
 }
 
-impl From<CallerGone> for AdminError {
-    fn from(_: CallerGone) -> Self {
+impl From<CallerDeadlinePassed> for AdminError {
+    fn from(_: CallerDeadlinePassed) -> Self {
         Self::CallerDeadline
     }
 }
@@ -94,7 +94,7 @@ impl<S: Store> Limiter<S> {
 
     /// Drops the denials of a key in every limiter of this process. Each is locked only as long as it takes to store one
     /// number.
-    pub(super) fn forget_denials(&self, counts_as: &str, key: &Key) {
+    fn forget_denials(&self, counts_as: &str, key: &Key) {
         let workers = self.common.registry().workers();
         // Store calls that begin after this time meet a store that has done the operation.
         let now_us = self.monotonic_us(self.common.clock.monotonic());
@@ -108,7 +108,7 @@ pub(super) async fn within<T>(
     caller: Option<CallerDeadline>,
     store: StoreDeadline,
     answer: impl Future<Output = T>,
-) -> Result<T, CallerGone> {
+) -> Result<T, CallerDeadlinePassed> {
     match caller.and_then(|caller| caller.before(store)) {
         None => Ok(answer.await),
         Some(limit) => in_time(limit, answer).await,

@@ -17,17 +17,13 @@ pub struct CallerDeadline(Duration);
 
 /// The caller's deadline passed before the store answered. No policy applies to this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct CallerGone;
+pub(super) struct CallerDeadlinePassed;
 
-impl From<CallerGone> for Refusal {
-    fn from(_: CallerGone) -> Self {
+impl From<CallerDeadlinePassed> for Refusal {
+    fn from(_: CallerDeadlinePassed) -> Self {
         Self::CallerDeadline
     }
 }
-
-/// Time that is left to a proxy when it is answered by policy: 2 ms for the way, and 1 ms by which a timer may be late. A proxy
-/// with less than twice that has half of its time left.
-const ANSWERED_BEFORE: Duration = Duration::from_millis(3);
 
 impl CallerDeadline {
     /// A caller that waits this long from now on.
@@ -45,22 +41,15 @@ impl CallerDeadline {
     pub(super) fn before(self, store: StoreDeadline) -> Option<Duration> {
         (self.0 < store.0).then(|| self.0 - self.0 / 4)
     }
-
-    /// How long to wait for the store, so that the caller gets the policy's answer before its deadline; `None` if the store's
-    /// deadline comes first. For callers that must have an answer, such as a proxy.
-    pub(super) fn answered_before(self, store: StoreDeadline) -> Option<Duration> {
-        let limit = self.0.saturating_sub(ANSWERED_BEFORE).max(self.0 / 2);
-        (limit < store.0).then_some(limit)
-    }
 }
 
 /// Awaits `answer` for at most `limit`. With a limit of zero, `answer` is not even started. Dropping a store's future half-way
 /// loses only its answer, by the store's contract.
-pub(super) async fn in_time<T>(limit: Duration, answer: impl Future<Output = T>) -> Result<T, CallerGone> {
+pub(super) async fn in_time<T>(limit: Duration, answer: impl Future<Output = T>) -> Result<T, CallerDeadlinePassed> {
     if limit.is_zero() {
-        return Err(CallerGone);
+        return Err(CallerDeadlinePassed);
     }
-    tokio::time::timeout(limit, answer).await.map_err(|_| CallerGone)
+    tokio::time::timeout(limit, answer).await.map_err(|_| CallerDeadlinePassed)
 }
 
 #[cfg(test)]
@@ -81,25 +70,13 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_proxy_is_answered_two_milliseconds_before_its_deadline_or_at_half_of_it() {
-        let before_us = |caller_us| {
-            let caller = CallerDeadline::new(Duration::from_micros(caller_us));
-            caller.answered_before(StoreDeadline(Duration::from_millis(25))).map(|limit| limit.as_micros())
-        };
-        for (caller, limit) in [(20_000, Some(17_000)), (27_999, Some(24_999)), (28_000, None), (u64::MAX, None)] {
-            assert_eq!(before_us(caller), limit, "{caller}");
-        }
-        assert_eq!((before_us(6_000), before_us(1_000), before_us(0)), (Some(3_000), Some(500), Some(0)));
-    }
-
     #[tokio::test]
     async fn a_caller_without_time_begins_nothing() {
         let mut begun = false;
-        assert_eq!(in_time(Duration::ZERO, async { begun = true }).await, Err(CallerGone));
+        assert_eq!(in_time(Duration::ZERO, async { begun = true }).await, Err(CallerDeadlinePassed));
         assert!(!begun);
         assert_eq!(in_time(Duration::from_nanos(1), async { 7 }).await, Ok(7), "an answer that is there is given");
         let never = std::future::pending::<()>();
-        assert_eq!(in_time(Duration::from_millis(1), never).await, Err(CallerGone));
+        assert_eq!(in_time(Duration::from_millis(1), never).await, Err(CallerDeadlinePassed));
     }
 }

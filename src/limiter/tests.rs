@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::*;
+use crate::algorithm::Mode;
 use crate::clock::monotonic;
+use crate::key::Key;
 use crate::plan::{Algorithm, Anchor, Limit};
 
 pub(super) struct Clock0;
@@ -80,9 +82,9 @@ pub(super) fn broken() -> Limiter<Broken> {
     limiter(Broken(StoreError::Unreachable("gone".to_owned())))
 }
 
-pub(super) fn request(plan: &str, cost: u64) -> CheckRequest {
+pub(super) fn request(plan: &str, cost: u64) -> Check<String> {
     let (key, cost) = (Key::new("alice").unwrap(), Cost::new(cost).unwrap());
-    CheckRequest { key, plan: plan.to_owned(), cost, mode: Mode::Charge }
+    Check { key, plan: plan.to_owned(), cost, mode: Mode::Charge }
 }
 
 pub(super) async fn check<S: Store>(limiter: &Limiter<S>, plan: &str, cost: u64) -> (Outcome, DecidedBy) {
@@ -158,7 +160,7 @@ async fn decided_by_silent(store: impl Store, caller_us: u64, plan: &str) -> [Re
     let batch = limiter.decide_batch(vec![request(plan, 1), request("unlimited", 1)], caller).await;
     let totals = limiter.totals();
     let blamed: u64 = totals.store_errors.iter().sum();
-    assert_eq!((totals.callers_gone + blamed, totals.waiting), (2, 0), "each is counted once, as one or as the other");
+    assert_eq!((totals.caller_deadlines_passed + blamed, totals.waiting), (2, 0), "each is counted once, as one or as the other");
     assert_eq!(totals.store_durations.count(), blamed, "an abandoned call does not show how long the store takes");
     [alone, batch.and_then(|answers| answers[0].clone()).map(|decision| decision.decided_by)]
 }
@@ -277,7 +279,7 @@ async fn totals_cover_all_limiters_including_dropped_ones() {
 async fn every_decision_of_a_batch_is_counted_and_nothing_else() {
     let limiter = healthy();
     let mut requests = ["ten", "unlimited", "no such", "ten", "blocked"].map(|plan| request(plan, 6)).to_vec();
-    requests.push(CheckRequest { mode: Mode::Peek, ..request("ten", 1) });
+    requests.push(Check { mode: Mode::Peek, ..request("ten", 1) });
     limiter.decide_batch(requests, None).await.unwrap();
     assert_eq!(counted_for(&limiter, "ten", Outcome::Allowed, DecidedBy::Store), 1);
     assert_eq!(counted_for(&limiter, "ten", Outcome::Denied, DecidedBy::Store), 1);
@@ -415,7 +417,7 @@ async fn a_peek_asks_the_store_and_a_shadow_plan_remembers_a_shadow_denial() {
     for plan in ["bucket", "bucket", "bucket", "shadow bucket"] {
         check(&limiter, plan, 1).await;
     }
-    let peek = CheckRequest { mode: Mode::Peek, ..request("bucket", 1) };
+    let peek = Check { mode: Mode::Peek, ..request("bucket", 1) };
     assert_eq!(limiter.decide(peek, None).await.unwrap().decided_by, DecidedBy::Store);
     assert_eq!(check(&limiter, "bucket", 1).await, (Outcome::Denied, DecidedBy::DenyCache));
     assert_eq!(check(&limiter, "shadow bucket", 1).await, (Outcome::ShadowDenied, DecidedBy::DenyCache));

@@ -1,7 +1,6 @@
 //! A server with a listener of its own, for few connections: the HTTP server and the admin service.
 //!
-//! It runs on the runtime that starts it, so it uses no worker's time. It has its own connection limit and its own drain.
-//! Knows no protocol.
+//! It accepts on the runtime that starts it. It has its own connection limit and its own drain. Knows no protocol.
 
 use std::time::Duration;
 
@@ -23,20 +22,30 @@ pub(crate) struct AuxServer {
 }
 
 impl AuxServer {
-    /// Serves each connection with `serve`, which must end once its receiver holds true. [`Admission`] decides which
-    /// connections are let in when `connections_max` are open.
-    ///
-    /// Must be called within a tokio runtime.
+    /// Serves each connection with `serve` on the current runtime, and else as [`Self::start_elsewhere`].
     pub(crate) fn start<F, C>(listener: Listener, connections_max: usize, serve: F) -> Self
     where
         F: Fn(Accepted, AdmissionPermit, watch::Receiver<bool>) -> C + Send + Sync + 'static,
         C: Future<Output = ()> + Send + 'static,
     {
+        Self::start_elsewhere(listener, connections_max, move |accepted, admission, stopping| {
+            tokio::spawn(serve(accepted, admission, stopping));
+        })
+    }
+
+    /// Passes each connection to `begin`, which starts to serve it somewhere. That must end once the receiver holds true.
+    /// [`Admission`] decides which connections are let in when `connections_max` are open.
+    ///
+    /// Must be called within a tokio runtime.
+    pub(crate) fn start_elsewhere<F>(listener: Listener, connections_max: usize, begin: F) -> Self
+    where
+        F: Fn(Accepted, AdmissionPermit, watch::Receiver<bool>) + Send + Sync + 'static,
+    {
         let (stop, stopping) = watch::channel(false);
         let admission = Admission::new(connections_max);
         let take = move |accepted: Accepted| {
             let Some(admission) = admission.admit(accepted.peer()) else { return false };
-            tokio::spawn(serve(accepted, admission, stopping.clone()));
+            begin(accepted, admission, stopping.clone());
             true
         };
         Self { stop, accepting: tokio::spawn(async move { accept(&[listener], take).await }) }

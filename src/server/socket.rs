@@ -2,7 +2,7 @@
 //! another. This module knows nothing of HTTP.
 
 use std::io;
-use std::net::TcpStream as StdTcpStream;
+use std::net::{IpAddr, TcpStream as StdTcpStream};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -36,8 +36,16 @@ impl Accepted {
     pub(super) fn peer(&self) -> Peer {
         match self {
             // A connection that the peer has closed has no address. It is counted for 0.0.0.0 until it ends, which is soon.
-            Self::Tcp(stream) | Self::Tls(stream, _) => stream.peer_addr().map_or(Peer::V4([0; 4]), |peer| peer.ip().into()),
+            Self::Tcp(_) | Self::Tls(..) => self.peer_address().map_or(Peer::V4([0; 4]), Peer::from),
             Self::Unix(_) => Peer::Local,
+        }
+    }
+
+    /// The address of the peer. `None` on a Unix socket, and when the peer has closed the connection.
+    pub(crate) fn peer_address(&self) -> Option<IpAddr> {
+        match self {
+            Self::Tcp(stream) | Self::Tls(stream, _) => stream.peer_addr().ok().map(|peer| peer.ip()),
+            Self::Unix(_) => None,
         }
     }
 }

@@ -10,9 +10,9 @@ mod name;
 mod replicas;
 mod reset;
 mod script;
+mod script_codec;
 mod sentinel;
 mod target;
-mod wire;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -91,7 +91,7 @@ struct ConnectionSettings {
 /// The decision that a new connection is tested with: a charge under a name that no request uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ProbeCall {
-    /// See [`name::trial`].
+    /// See [`name::probe`].
     name: String,
     /// Whether ASKING must precede it, because its slot is still being moved to the node.
     asking: bool,
@@ -100,7 +100,7 @@ struct ProbeCall {
 impl ProbeCall {
     /// The probe call of this number. Different numbers have different slots in a Cluster.
     fn numbered(prefix: &str, number: u32) -> Self {
-        Self { name: name::trial(prefix, number), asking: false }
+        Self { name: name::probe(prefix, number), asking: false }
     }
 }
 
@@ -225,21 +225,20 @@ impl Node {
         self.batcher.take(request(), deadline)?.await.unwrap_or_else(|_| Err(lost_call()))
     }
 
-    /// Decides a request without the batcher. Its deadline may be far longer than that of others, whose decisions must not wait
-    /// for it.
+    /// Decides a request without the batcher, by its own deadline; `deadline` is how long that is. It may be far longer than that
+    /// of others, whose decisions must not wait for it.
     async fn decide_unbatched(&self, request: ScriptRequest, deadline: Duration, follower: Option<RedirectFollower>) -> Answer {
         self.manager.refusal().map_or(Ok(()), Err)?;
-        let until = monotonic() + deadline;
-        timeout_at(until.into(), self.manager.ready()).await.map_err(|_| StoreError::Deadline(deadline))?;
-        let call = Call::of_one(request, until);
-        let command = Command { kind: CommandKind::Script, arguments: self.manager.script_arguments(&call)?, until };
+        let ready = timeout_at(request.until.into(), self.manager.ready()).await;
+        ready.map_err(|_| StoreError::Deadline(deadline))?;
+        let call = Call::of_one(request);
+        let command = self.manager.script_command(&call)?;
         let reply = match follower {
             Some(follower) => follower.follow(command).await?,
             None => self.manager.call(command, false).await.map_err(CallError::into_store_error)?,
         };
-        let answer = call.answers(Ok(reply.as_bytes().unwrap_or_default())).next();
-        answer
-            .map_or_else(|| Err(StoreError::Nonsense("the script's reply has an unknown form".to_owned())), |((), answer)| answer)
+        let no_answer = || Err(StoreError::Nonsense("the script's reply has an unknown form".to_owned()));
+        call.answers(reply.as_bytes().unwrap_or_default()).pop().unwrap_or_else(no_answer)
     }
 
     async fn decide_all(&self, requests: Vec<ScriptRequest>, deadline: Duration) -> Vec<Answer> {
@@ -258,26 +257,22 @@ impl Node {
 
 impl Store for RedisStore {
     async fn decide_one(&self, check: &Check, StoreDeadline(deadline): StoreDeadline) -> Answer {
+        let request = || ScriptRequest::new(check, &self.key_prefix, monotonic() + deadline);
         match &self.servers {
-            Servers::One(node) if check.mode == Mode::Refund => {
-                Box::pin(node.decide_unbatched(ScriptRequest::of(check, &self.key_prefix), deadline, None)).await
-            }
-            Servers::Many(cluster) if check.mode == Mode::Refund => {
-                Box::pin(cluster.decide_unbatched(ScriptRequest::of(check, &self.key_prefix), deadline)).await
-            }
-            Servers::One(node) => {
-                node.count_undecided(1, node.decide(|| ScriptRequest::of(check, &self.key_prefix), deadline).await)
-            }
+            Servers::One(node) if check.mode == Mode::Refund => Box::pin(node.decide_unbatched(request(), deadline, None)).await,
+            Servers::Many(cluster) if check.mode == Mode::Refund => Box::pin(cluster.decide_unbatched(request(), deadline)).await,
+            Servers::One(node) => node.count_undecided(1, node.decide(request, deadline).await),
             // Boxed, so that the future for one server stays small.
-            Servers::Many(cluster) => Box::pin(cluster.decide_one(ScriptRequest::of(check, &self.key_prefix), deadline)).await,
+            Servers::Many(cluster) => Box::pin(cluster.decide_one(request(), deadline)).await,
         }
     }
 
     async fn decide_batch(&self, checks: &[Check], StoreDeadline(deadline): StoreDeadline) -> Vec<Answer> {
-        let requests = checks.iter().map(|check| ScriptRequest::of(check, &self.key_prefix)).collect();
+        let until = monotonic() + deadline;
+        let requests = checks.iter().map(|check| ScriptRequest::new(check, &self.key_prefix, until)).collect();
         match &self.servers {
             Servers::One(node) => node.decide_all(requests, deadline).await,
-            Servers::Many(cluster) => Box::pin(cluster.decide_batch(requests, deadline)).await,
+            Servers::Many(cluster) => Box::pin(cluster.decide_batch(requests, until, deadline)).await,
         }
     }
 
@@ -308,14 +303,15 @@ impl StoreSettings {
         matches!(self.target.topology, Topology::Cluster(_))
     }
 
-    /// The arguments of EVALSHA for a call. Errors: the call cannot be packed, see [`wire::pack_call`].
-    fn script_arguments<T>(&self, call: &Call<T>) -> Result<Vec<Value>, StoreError> {
+    /// The command that makes a call. Errors: the call cannot be packed, see [`script_codec::pack_call`].
+    fn script_command(&self, call: &Call) -> Result<Command, StoreError> {
         let keys = call.keys();
-        let packed = Value::Bytes(wire::pack_call(call)?.into());
+        let packed = Value::Bytes(script_codec::pack_call(call)?.into());
         let clock = self.injected.iter().map(|clock| Value::from(clock.now_us().to_string()));
         // Redis refuses a number that does not match the keys.
         let keys_len = i64::try_from(keys.len()).unwrap_or(i64::MAX);
         let head = [Value::String(self.script.sha.clone()), Value::Integer(keys_len)];
-        Ok(head.into_iter().chain(keys.into_iter().map(Value::Bytes)).chain([packed]).chain(clock).collect())
+        let arguments = head.into_iter().chain(keys.into_iter().map(Value::Bytes)).chain([packed]).chain(clock).collect();
+        Ok(Command { kind: CommandKind::Script, arguments, until: call.latest().unwrap_or_else(monotonic) })
     }
 }

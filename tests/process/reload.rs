@@ -271,7 +271,7 @@ async fn fault_20_a_bad_file_keeps_the_old_plans_and_is_reported_once() {
     assert_eq!(live.said("config not reloaded").len(), bad.len(), "{}", live.server.log());
     // All mistakes of a file at once, those that `check` tells.
     let both = live.said("plans.p.limits[0].quota").concat();
-    assert!(both.contains("plans.q says nothing; give it limits"), "{both}");
+    assert!(both.contains("plans.q has no rule; write one of limits"), "{both}");
 
     live.replace(&plan("p", 6));
     live.wait_for("success", 1.0);

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use tollgate::grpc::pb;
 
 use crate::support::http::{Reply, Scrape, ask, ask_raw, get, post, send};
-use crate::support::nginx::{Nginx, recipe};
 use crate::support::redis::Redis;
 use crate::support::server::{PATIENCE, Server, decide, field, request, tollgate};
 
@@ -399,81 +398,6 @@ fn no_port_is_opened_unless_configured() {
     let output = tollgate().args(["--listen", "127.0.0.1:0", "--set", &address]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("another process listens there"), "{output:?}");
-}
-
-#[test]
-fn nginx_forwards_a_request_only_when_it_is_allowed() {
-    let (_server, http) = serve(&[]);
-    let nginx = Nginx::asking(&http, "two");
-    let ask_as = |user: &str| ask(&nginx.address, "GET", "/page", &[&format!("X-User: {user}")]);
-    for remaining in [1, 0] {
-        let reply = ask_as("alice");
-        assert_eq!((reply.status, reply.body.as_str()), (200, "the application"));
-        assert_eq!(reply.header("ratelimit"), Some(&*format!("\"day\";r={remaining}")));
-    }
-    let denied = ask_as("alice");
-    assert_eq!(denied.status, 429, "{denied:?}");
-    assert_eq!(ask_as("bob").status, 200);
-    // This nginx does not escape the user's name, so a second `plan` can be smuggled in. The server refuses the request.
-    assert_eq!(ask_as("alice&plan=free").status, 500);
-    let expected = counts(&[("two allowed store", 3.0), ("two denied store", 1.0)]);
-    assert_eq!(Scrape::of(&http).decisions(), expected);
-}
-
-fn decided(http: &str) -> f64 {
-    Scrape::of(http).decisions().values().sum()
-}
-
-#[test]
-fn nginx_charges_a_request_once_wherever_it_sends_it_on_to() {
-    let (_server, http) = serve(&[]);
-    let folder = tempfile::tempdir().unwrap();
-    for page in ["page.html", "folder/index.html", "spa/index.html"] {
-        let path = folder.path().join(page);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, page).unwrap();
-    }
-    // nginx's workers may run as another user.
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    let root = format!("root {};", folder.path().display());
-    let application = TcpListener::bind("127.0.0.1:0").unwrap();
-    let proxied = format!("proxy_pass http://{};", application.local_addr().unwrap());
-    std::thread::spawn(move || answer_all(&application));
-    let files = format!("{root} index index.html;");
-    let spa = format!("{files} try_files $uri $uri/ /spa/index.html;");
-    let locations = [("/", files.as_str()), ("/spa/", &spa), ("/application/", &proxied)];
-    let targets = ["/page.html", "/folder/", "/spa/", "/spa/no/such/page", "/application/"];
-    let recipe = recipe(&http, "closed");
-    let nginx = Nginx::by_recipe(&recipe, &locations, "");
-    let charged: Vec<f64> = targets.iter().map(|target| charged_thrice(&nginx, &http, target)).collect();
-    assert_eq!(charged, [3.0; 5]);
-    // The answer has the header fields, also after an internal redirect of nginx.
-    for target in targets {
-        let reply = ask(&nginx.address, "GET", target, &["X-User: alice"]);
-        assert!(reply.header("ratelimit").is_some_and(|limit| limit.starts_with("\"day\";r=")), "{target}: {reply:?}");
-    }
-    // Without `$charged`, an internal redirect of nginx is charged again.
-    let forgetful = Nginx::by_recipe(&recipe.replace("if ($charged) { return 204; }", ""), &locations, "");
-    let charged: Vec<f64> = targets.iter().map(|target| charged_thrice(&forgetful, &http, target)).collect();
-    assert!(charged[0] == 3.0 && charged[1] == 6.0 && charged[3] == 6.0 && charged[4] == 3.0, "{charged:?}");
-}
-
-/// Makes three requests for this target. Returns how many decisions they caused.
-fn charged_thrice(nginx: &Nginx, http: &str, target: &str) -> f64 {
-    let before = decided(http);
-    (0..3).for_each(|_| assert_eq!(ask(&nginx.address, "GET", target, &["X-User: bob"]).status, 200));
-    decided(http) - before
-}
-
-/// An application that gives every request the same answer.
-fn answer_all(application: &TcpListener) {
-    use std::io::{Read, Write};
-    for stream in application.incoming() {
-        let mut stream = stream.unwrap();
-        let _ = stream.read(&mut [0; 4096]);
-        let _ = stream.write_all(b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok");
-    }
 }
 
 #[test]

@@ -219,7 +219,7 @@ async fn other_limits_of_a_plan_come_and_go_without_a_reset(lab: Lab) {
     let alone = plan(vec![hour]);
     assert!(lab.fits(&alone, "shaped", 1).await);
     assert_eq!(lab.remaining(&both, "shaped").await, [6, 15, 26]);
-    // Another window is another shape: it starts fresh and leaves the first alone.
+    // Another window is another fingerprint: it starts fresh and leaves the first alone.
     let changed = plan(vec![limit(10, MINUTE * 2, FIXED), minute]);
     assert_eq!(lab.remaining(&changed, "shaped").await, [10, 6]);
 }
@@ -237,7 +237,7 @@ async fn a_charge_under_one_limit_leaves_the_others_as_they_are(lab: Lab) {
 }
 
 /// Whatever stands in the state already: one limit alone must not take the record of another for its own.
-async fn limits_of_other_shapes_count_apart(lab: Lab) {
+async fn limits_of_other_fingerprints_count_apart(lab: Lab) {
     for (first, second) in ALL.into_iter().flat_map(|first| ALL.map(|second| (first, second))) {
         let (short, long) = (limit(5, HOUR, first), limit(5, 2 * HOUR, second));
         let key = format!("{first:?} {second:?} apart");
@@ -497,7 +497,7 @@ async fn a_reset_key_is_as_fresh_and_no_other_is(lab: Lab) {
 const ODD: Duration = Duration::from_secs(97);
 const ODD_TOO: Duration = Duration::from_millis(4_321_000);
 
-async fn a_reset_forgets_every_shape_that_the_key_had(lab: Lab) {
+async fn a_reset_forgets_every_fingerprint_that_the_key_had(lab: Lab) {
     let four = plan(vec![limit(5, MINUTE, FIXED), limit(5, HOUR, LOG), limit(5, ODD, LOG), limit(5, HOUR, BUCKET)]);
     assert!(lab.fits(&four, "shapes", 4).await);
     assert!(lab.reset("group", "shapes").await);
@@ -619,7 +619,7 @@ every_store_keeps! {
     a_refund_to_a_bucket_is_in_units_after_a_change_of_its_rate,
     other_limits_of_a_plan_come_and_go_without_a_reset,
     a_charge_under_one_limit_leaves_the_others_as_they_are,
-    limits_of_other_shapes_count_apart,
+    limits_of_other_fingerprints_count_apart,
     one_key_several_times_in_a_batch_is_decided_in_order,
     a_batch_larger_than_a_script_call_is_decided_in_order,
     ten_at_once_on_a_limit_of_five_let_five_pass,
@@ -637,7 +637,7 @@ every_store_keeps! {
     refunds_among_charges_are_done_in_order,
     a_lowered_quota_is_refunded_from_where_it_stands,
     a_reset_key_is_as_fresh_and_no_other_is,
-    a_reset_forgets_every_shape_that_the_key_had,
+    a_reset_forgets_every_fingerprint_that_the_key_had,
     a_reset_forgets_every_log_whenever_it_began,
     the_index_of_logs_is_there_for_as_long_as_its_logs,
 }

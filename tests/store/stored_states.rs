@@ -16,7 +16,7 @@ use crate::support::redis::Redis;
 
 const PATIENCE: StoreDeadline = StoreDeadline(Duration::from_secs(60));
 const MINUTE: Duration = Duration::from_secs(60);
-/// Not one of the common windows, so that shapes hold it, and a log is in the index.
+/// Not one of the common windows, so that fingerprints hold it, and a log is in the index.
 const OTHER_WINDOW: Duration = Duration::from_millis(61_500);
 const FULL_BUCKET: Algorithm = Algorithm::TokenBucket { burst: 100 };
 const PRECISE: Algorithm = Algorithm::SlidingWindow { precision: 5 };

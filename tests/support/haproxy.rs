@@ -1,4 +1,5 @@
-//! HAProxy as people put it before several replicas: HTTP/2 on both sides, calls spread evenly, replicas probed.
+//! HAProxy as people put it before several replicas (HTTP/2 on both sides, calls spread evenly, replicas probed), and before an
+//! application that it asks the check endpoint for (a Lua action).
 
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
@@ -15,7 +16,6 @@ pub struct Haproxy {
 impl Haproxy {
     /// Before replicas that are gRPC addresses, each with that of its HTTP, which is asked whether it is ready.
     pub fn before(replicas: &[(String, String)]) -> Self {
-        let directory = tempfile::tempdir().unwrap();
         let address = format!("127.0.0.1:{}", free_port());
         let server = |(index, (grpc, http)): (usize, &(String, String))| {
             let port = http.rsplit(':').next().unwrap();
@@ -30,6 +30,28 @@ impl Haproxy {
              frontend grpc\n  bind {address} proto h2\n  default_backend replicas\n\
              backend replicas\n  balance roundrobin\n  option httpchk GET /readyz\n{servers}"
         );
+        Self::start(address, &config, tempfile::tempdir().unwrap())
+    }
+
+    /// Before `application`, asking `http` about this plan by the recipe, the key being `X-User`.
+    pub fn asking(http: &str, plan: &str, application: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let lua = super::recipe("deploy/haproxy/tollgate.lua", &[("TIMEOUT = 0.25", "TIMEOUT = 60".to_owned())]);
+        let script = directory.path().join("tollgate.lua");
+        std::fs::write(&script, lua).unwrap();
+        let address = format!("127.0.0.1:{}", free_port());
+        let changes = [
+            ("lua-load-per-thread tollgate.lua", format!("lua-load-per-thread {}", script.display())),
+            ("bind :8000", format!("bind {address}")),
+            ("127.0.0.1 8080 free", format!("{} {plan}", http.replace(':', " "))),
+            ("127.0.0.1:3000", application.to_owned()),
+            ("txn.tollgate_key) src", "txn.tollgate_key) req.hdr(X-User)".to_owned()),
+        ];
+        let config = super::recipe("deploy/haproxy/haproxy.cfg", &changes);
+        Self::start(address, &config, directory)
+    }
+
+    fn start(address: String, config: &str, directory: tempfile::TempDir) -> Self {
         let file = directory.path().join("haproxy.cfg");
         std::fs::write(&file, config).unwrap();
         let mut command = Command::new("haproxy");

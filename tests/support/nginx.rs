@@ -27,8 +27,8 @@ impl Nginx {
         })
     }
 
-    /// Starts nginx with the recipe of docs/http-api.md before an application that answers with a line of text. Each request is
-    /// checked first; its key is `X-User`.
+    /// Starts nginx with [`recipe`] before an application that answers with a line of text. Each request is checked first; its
+    /// key is `X-User`.
     pub fn asking(http: &str, plan: &str) -> Self {
         let application = "location @application { return 200 'the application'; }";
         Self::by_recipe(&recipe(http, plan), &[("/", "try_files /none @application;")], application)
@@ -37,12 +37,17 @@ impl Nginx {
     /// Starts nginx with a recipe for these locations: the prefix of each, and what it does with an allowed request. `more` is
     /// added to the server's block.
     pub fn by_recipe(recipe: &str, locations: &[(&str, &str)], more: &str) -> Self {
-        let guarded = recipe.lines().find(|line| line.starts_with("location / ")).unwrap();
-        let filled =
-            |(prefix, does): &(&str, &str)| guarded.replacen("location / ", &format!("location {prefix} "), 1).replace('…', does);
-        let locations: Vec<String> = locations.iter().map(filled).collect();
-        let server = recipe.replace(guarded, &locations.join("\n"));
-        Self::start(|address| format!("server {{ listen {address};\n{server}\n{more} }}"))
+        let begin = recipe.find("    location / {").unwrap();
+        let end = begin + recipe[begin..].find("\n    }\n").unwrap() + "\n    }\n".len();
+        let guarded = &recipe[begin..end];
+        assert!(guarded.contains(APPLICATION), "{guarded}");
+        let filled = |(prefix, does): &(&str, &str)| {
+            guarded.replacen("location / ", &format!("location {prefix} "), 1).replace(APPLICATION, does)
+        };
+        let locations: String = locations.iter().map(filled).collect();
+        let servers = recipe.replace(guarded, &(locations + more));
+        assert!(servers.contains(LISTEN), "{servers}");
+        Self::start(|address| servers.replace(LISTEN, &format!("listen {address};")))
     }
 
     fn start(servers: impl FnOnce(&str) -> String) -> Self {
@@ -87,15 +92,18 @@ impl Drop for Nginx {
     }
 }
 
-/// The nginx configuration of docs/http-api.md, changed to ask this server by this plan, with `X-User` as the key.
+/// What the recipe has in the place of the application, and of the address.
+const APPLICATION: &str = "proxy_pass http://127.0.0.1:3000;";
+const LISTEN: &str = "listen 8000;";
+
+/// The recipe, asking this server about this plan, the key being `X-User`. nginx waits as long as a busy machine needs.
 pub fn recipe(http: &str, plan: &str) -> String {
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/http-api.md")).unwrap();
-    let recipe = page.split("```nginx\n").nth(1).unwrap().split("```").next().unwrap().to_owned();
-    [("127.0.0.1:8080", http), ("plan=free", &format!("plan={plan}")), ("key=$remote_addr", "key=$http_x_user")].iter().fold(
-        recipe,
-        |recipe, (written, meant)| {
-            assert!(recipe.contains(written), "the recipe says {written} no more");
-            recipe.replace(written, meant)
-        },
-    )
+    let changes = [
+        ("server 127.0.0.1:8080;", format!("server {http};")),
+        ("plan=free", format!("plan={plan}")),
+        ("key=$remote_addr", "key=$http_x_user".to_owned()),
+        ("proxy_connect_timeout 100ms", "proxy_connect_timeout 60s".to_owned()),
+        ("proxy_read_timeout 250ms", "proxy_read_timeout 60s".to_owned()),
+    ];
+    super::recipe("deploy/nginx/tollgate.conf", &changes)
 }

@@ -20,14 +20,14 @@ pub struct Reloaded {
 }
 
 /// A reload request. The receiver of the request sends the result through it.
-pub type ReloadAsked = oneshot::Sender<ReloadOutcome>;
+pub type ReloadRequest = oneshot::Sender<ReloadOutcome>;
 
 /// Asks for reloads.
 #[derive(Clone)]
-pub struct Reloader(mpsc::Sender<ReloadAsked>);
+pub struct Reloader(mpsc::Sender<ReloadRequest>);
 
 /// Returns a reloader and the receiver of its requests, which come one after another.
-pub fn reloader() -> (Reloader, mpsc::Receiver<ReloadAsked>) {
+pub fn reloader() -> (Reloader, mpsc::Receiver<ReloadRequest>) {
     let (sender, receiver) = mpsc::channel(1);
     (Reloader(sender), receiver)
 }

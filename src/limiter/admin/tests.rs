@@ -11,7 +11,6 @@ use tokio::sync::Semaphore;
 use super::*;
 use crate::clock::{Clock, monotonic};
 use crate::decision::{DecidedBy, Outcome};
-use crate::limiter::CheckRequest;
 use crate::limiter::tests::{Clock0, SETTINGS, broken, healthy, plan, plans, request};
 use crate::store::{CAPACITY_DEFAULT, MemoryStore, Verdict};
 
@@ -19,7 +18,7 @@ fn key() -> Key {
     request("ten", 1).key
 }
 
-async fn decide(limiter: &Limiter<impl Store>, request: CheckRequest) -> (Outcome, DecidedBy) {
+async fn decide(limiter: &Limiter<impl Store>, request: Check<String>) -> (Outcome, DecidedBy) {
     let decision = limiter.decide(request, None).await.unwrap();
     (decision.outcome, decision.decided_by)
 }

@@ -9,7 +9,7 @@ use super::super::tests::{Clock0, broken, check, counted_for, healthy, limiter, 
 use super::*;
 use crate::decision::{DecidedBy, Decision, Outcome};
 use crate::key::Cost;
-use crate::limiter::{CheckRequest, Limiter, Refusal};
+use crate::limiter::{Limiter, Refusal};
 use crate::plan::Plan;
 use crate::store::{CAPACITY_DEFAULT, Check, MemoryStore, Store, StoreDeadline, StoreError, Verdict};
 
@@ -128,7 +128,7 @@ fn a_batch_is_decided_by_one_snapshot_however_fast_they_change() {
 }
 
 /// Decides with a store in memory, which never waits.
-fn decide_now(limiter: &Limiter<MemoryStore>, requests: Vec<CheckRequest>) -> Vec<Result<Decision, Refusal>> {
+fn decide_now(limiter: &Limiter<MemoryStore>, requests: Vec<Check<String>>) -> Vec<Result<Decision, Refusal>> {
     limiter.decide_batch(requests, None).now_or_never().expect("it does not wait").unwrap()
 }
 

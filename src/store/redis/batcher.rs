@@ -8,15 +8,17 @@
 //! cost as much as its share of the call.
 
 pub(super) mod call;
+mod caller;
 pub(super) mod queue;
-pub(super) mod spacing;
+mod slot_queues;
+mod spacing;
 
 use std::collections::VecDeque;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use fred::types::Value;
@@ -29,7 +31,8 @@ use crate::algorithm::Verdict;
 use crate::clock::monotonic;
 use crate::store::StoreError;
 use call::{Call, ScriptRequest};
-use queue::{PendingQueue, QueuedRequest, Waiter};
+use caller::{BatchReply, Caller, QueuePermit};
+use queue::PendingQueue;
 use spacing::Spacing;
 
 /// Most requests that wait or are in flight; further ones are refused at once. A healthy Redis decides this many within the
@@ -39,12 +42,15 @@ pub(super) const REQUESTS_WAITING_MAX: usize = 4096;
 /// enough; where it is long, up to this many overlap.
 pub(super) const CALLS_MAX: usize = 4;
 
-/// Sends a script call to Redis and returns the reply.
+/// Sends script calls to Redis and returns the replies.
 pub(super) trait ScriptTransport: Send + Sync + 'static {
-    /// The queue, which decides in which order requests are sent, and which of them share a call.
-    type Queue<T: Waiter + Send>: PendingQueue<T> + Send;
     /// Most calls in flight.
     const CALLS: usize = CALLS_MAX;
+
+    /// An empty queue, which decides in which order requests are sent, and which of them share a call.
+    fn queue(&self) -> PendingQueue {
+        PendingQueue::Whole(queue::Queue::default())
+    }
 
     /// The time within which a healthy Redis answers.
     fn deadline(&self) -> Duration;
@@ -53,17 +59,8 @@ pub(super) trait ScriptTransport: Send + Sync + 'static {
     /// are answered at their deadlines.
     fn ready(&self) -> impl Future<Output = ()> + Send;
 
-    /// The arguments that a call is sent with. Errors: the call cannot be encoded, and nothing is sent.
-    fn script_arguments<T>(&self, call: &Call<T>) -> Result<Vec<Value>, StoreError>;
-
-    /// Makes one script call for `names` names, whose last caller waits until `until`. Returns the reply. It always ends, with
-    /// an error if no reply comes.
-    fn call_script(
-        &self,
-        command: Vec<Value>,
-        until: Instant,
-        names: usize,
-    ) -> impl Future<Output = Result<Value, TransportError>> + Send;
+    /// Encodes a call at once, and makes it when the future is polled. The future always ends with the reply or an error.
+    fn call_script(self: Arc<Self>, call: &Call) -> impl Future<Output = Result<Value, TransportError>> + Send + use<Self>;
 }
 
 /// Why a call has no reply.
@@ -84,45 +81,6 @@ impl From<StoreError> for TransportError {
 /// The result of one request.
 pub(super) type Answer = Result<Verdict, StoreError>;
 
-/// The caller of one request. It holds a place of [`REQUESTS_WAITING_MAX`] until it is answered or dropped.
-struct Caller {
-    reply: Reply,
-    /// How long it waits in total, for the error that it gets at its deadline.
-    deadline: Duration,
-}
-
-/// Where an answer is sent.
-enum Reply {
-    Single {
-        reply: oneshot::Sender<Answer>,
-        _permit: QueuePermit,
-    },
-    /// The batch of the request, and the index of the answer in it.
-    InBatch(Arc<Mutex<BatchReply>>, usize),
-}
-
-/// Collects the answers of a batch until it is complete.
-struct BatchReply {
-    /// In the order of the batch; `None` until answered.
-    answers: Vec<Option<Answer>>,
-    missing: usize,
-    /// Taken when the last answer comes.
-    all: Option<oneshot::Sender<Vec<Answer>>>,
-    _permit: QueuePermit,
-}
-
-/// Holds `places` places of [`REQUESTS_WAITING_MAX`], and frees them when dropped.
-struct QueuePermit {
-    waiting: Arc<AtomicUsize>,
-    places: usize,
-}
-
-impl Drop for QueuePermit {
-    fn drop(&mut self) {
-        self.waiting.fetch_sub(self.places, Ordering::Relaxed);
-    }
-}
-
 /// Submits requests to the batcher's task. The task ends when all clones of this are dropped.
 #[derive(Clone)]
 pub(super) struct Batcher {
@@ -135,8 +93,8 @@ pub(super) struct Batcher {
 
 /// What a caller submits to the task.
 enum Job {
-    Single(QueuedRequest<Caller>),
-    Batch(VecDeque<QueuedRequest<Caller>>),
+    Single(ScriptRequest),
+    Batch(VecDeque<ScriptRequest>),
 }
 
 impl Batcher {
@@ -149,32 +107,24 @@ impl Batcher {
 
     /// Submits a request, which is answered within `deadline`. Errors: the queue is full, or the batcher has ended. Nothing is
     /// sent then.
-    pub(super) fn take(&self, request: ScriptRequest, deadline: Duration) -> Result<oneshot::Receiver<Answer>, StoreError> {
-        let (reply, answered) = oneshot::channel();
-        let _permit = self.reserve(1)?;
-        let until = monotonic() + deadline;
-        let waiter = Caller { reply: Reply::Single { reply, _permit }, deadline };
-        self.send(Job::Single(QueuedRequest { request, until, waiter }))?;
+    pub(super) fn take(&self, mut request: ScriptRequest, deadline: Duration) -> Result<oneshot::Receiver<Answer>, StoreError> {
+        let (caller, answered) = Caller::alone(self.reserve(1)?, deadline);
+        request.caller = Some(caller);
+        self.queue.send(Job::Single(request)).map_err(|_| ended())?;
         Ok(answered)
     }
 
     /// Submits several requests, all or none, which are decided in their order. Errors: see [`Self::take`].
     pub(super) fn take_batch(
         &self,
-        requests: Vec<ScriptRequest>,
+        mut requests: Vec<ScriptRequest>,
         deadline: Duration,
     ) -> Result<oneshot::Receiver<Vec<Answer>>, StoreError> {
-        let count = requests.len();
-        let (all, answered) = oneshot::channel();
-        let _permit = self.reserve(count)?;
-        let answers = (0..count).map(|_| None).collect();
-        let batch_reply = Arc::new(Mutex::new(BatchReply { answers, missing: count, all: Some(all), _permit }));
-        let until = monotonic() + deadline;
-        let entry = |(place, request)| {
-            let waiter = Caller { reply: Reply::InBatch(batch_reply.clone(), place), deadline };
-            QueuedRequest { request, until, waiter }
-        };
-        self.send(Job::Batch(requests.into_iter().enumerate().map(entry).collect()))?;
+        let (batch, answered) = BatchReply::new(self.reserve(requests.len())?, requests.len());
+        for (index, request) in requests.iter_mut().enumerate() {
+            request.caller = Some(Caller::in_batch(batch.clone(), index, deadline));
+        }
+        self.queue.send(Job::Batch(requests.into())).map_err(|_| ended())?;
         Ok(answered)
     }
 
@@ -189,10 +139,10 @@ impl Batcher {
             StoreError::Unreachable(format!("{REQUESTS_WAITING_MAX} requests wait for it already"))
         })
     }
+}
 
-    fn send(&self, job: Job) -> Result<(), StoreError> {
-        self.queue.send(job).map_err(|_| StoreError::Unreachable("its batcher has ended".to_owned()))
-    }
+fn ended() -> StoreError {
+    StoreError::Unreachable("its batcher has ended".to_owned())
 }
 
 /// Runs [`drive`], again after a panic. A panic drops the senders of the callers that it affects, which answers them. Requests
@@ -239,7 +189,7 @@ struct Driver<C: ScriptTransport> {
     transport: Arc<C>,
     /// Whether calls can be made yet.
     ready: bool,
-    queue: C::Queue<Caller>,
+    queue: PendingQueue,
     /// Calls in flight, by place; a place is `None` when its call has returned. The first [`ScriptTransport::CALLS`] places are
     /// for whole calls, further ones for parts of calls.
     calls: Vec<Option<InFlight>>,
@@ -253,7 +203,7 @@ struct Driver<C: ScriptTransport> {
 
 /// A call that was sent and has not returned.
 struct InFlight {
-    call: Call<Caller>,
+    call: Call,
     sent: Instant,
     /// Shared by all parts of a split call, to recognise the last one that returns. `None` for a whole call.
     whole: Option<Arc<()>>,
@@ -263,20 +213,21 @@ impl<C: ScriptTransport> Driver<C> {
     fn new(transport: Arc<C>) -> Self {
         let (alarm, spacing) = (Box::pin(tokio::time::sleep(Duration::ZERO)), Spacing::new(transport.deadline()));
         let (calls, free) = ((0..C::CALLS).map(|_| None).collect(), (0..C::CALLS).collect());
-        Self { transport, ready: false, queue: C::Queue::default(), calls, free, spacing, alarm, armed: false }
+        let queue = transport.queue();
+        Self { transport, ready: false, queue, calls, free, spacing, alarm, armed: false }
     }
 
     fn admit(&mut self, job: Job) {
         let until = match job {
-            Job::Single(entry) => {
-                let until = entry.until;
-                self.queue.push(entry);
+            Job::Single(request) => {
+                let until = request.until;
+                self.queue.push(request);
                 until
             }
-            Job::Batch(entries) => {
+            Job::Batch(requests) => {
                 // All requests of a batch have the same deadline.
-                let Some(until) = entries.front().map(|entry| entry.until) else { return };
-                self.queue.push_batch(entries);
+                let Some(until) = requests.front().map(|request| request.until) else { return };
+                self.queue.push_batch(requests);
                 until
             }
         };
@@ -298,7 +249,7 @@ impl<C: ScriptTransport> Driver<C> {
     }
 
     /// The next call, if there is one to send and a free place for it.
-    fn next_call(&mut self) -> Option<Call<Caller>> {
+    fn next_call(&mut self) -> Option<Call> {
         if !self.ready || self.free.is_empty() {
             return None;
         }
@@ -311,20 +262,17 @@ impl<C: ScriptTransport> Driver<C> {
             self.expire();
         }
         let mut call = self.queue.compose();
-        call.latest()?;
         call.arrange();
-        Some(call)
+        (!call.groups.is_empty()).then_some(call)
     }
 
     /// Sends a call, or a part of a split one, and keeps it until it returns. The call must not be empty.
     fn start(
         &mut self,
-        call: Call<Caller>,
+        call: Call,
         whole: Option<Arc<()>>,
     ) -> impl Future<Output = (usize, Result<Value, TransportError>)> + use<C> {
-        let now = monotonic();
-        let (transport, command) = (self.transport.clone(), self.transport.script_arguments(&call));
-        let (until, names) = (call.latest().unwrap_or(now), call.groups.len());
+        let (now, reply) = (monotonic(), self.transport.clone().call_script(&call));
         self.spacing.sent(now);
         let free = if whole.is_none() { self.free.pop() } else { None };
         let place = free.unwrap_or_else(|| {
@@ -332,24 +280,23 @@ impl<C: ScriptTransport> Driver<C> {
             self.calls.len() - 1
         });
         self.calls[place] = Some(InFlight { call, sent: now, whole });
-        async move {
-            let reply = match command {
-                Ok(command) => transport.call_script(command, until, names).await,
-                Err(error) => Err(error.into()),
-            };
-            (place, reply)
-        }
+        reply.map(move |reply| (place, reply))
     }
 
     /// Answers the callers of a call that returned. Returns the parts to send instead, if the call must be split.
-    fn settle(&mut self, place: usize, reply: Result<Value, TransportError>) -> Vec<Call<Caller>> {
+    fn settle(&mut self, place: usize, reply: Result<Value, TransportError>) -> Vec<Call> {
         let Some(InFlight { call, sent, whole }) = self.calls[place].take() else { return Vec::new() };
-        if reply.is_ok() {
-            self.spacing.answered(sent, monotonic());
+        if place < C::CALLS {
+            self.free.push(place);
         }
-        self.give_back(place);
+        while self.calls.len() > C::CALLS && self.calls.last().is_some_and(Option::is_none) {
+            self.calls.pop();
+        }
         let reply = match &reply {
-            Ok(reply) => Ok(reply.as_bytes().unwrap_or_default()),
+            Ok(reply) => {
+                self.spacing.answered(sent, monotonic());
+                Ok(reply.as_bytes().unwrap_or_default())
+            }
             Err(TransportError::Error(error)) => Err(error),
             Err(TransportError::Split) => return call.split(),
         };
@@ -357,17 +304,8 @@ impl<C: ScriptTransport> Driver<C> {
         if whole.is_none_or(|whole| Arc::into_inner(whole).is_some()) {
             self.queue.returned(&call);
         }
-        call.answers(reply).for_each(|(caller, answer)| caller.reply.give(answer));
+        call.answer(reply);
         Vec::new()
-    }
-
-    fn give_back(&mut self, place: usize) {
-        if place < C::CALLS {
-            self.free.push(place);
-        }
-        while self.calls.len() > C::CALLS && self.calls.last().is_some_and(Option::is_none) {
-            self.calls.pop();
-        }
     }
 
     /// Answers the requests whose deadline has passed. Sets the alarm to the next deadline, or to when waiting requests may be
@@ -375,8 +313,12 @@ impl<C: ScriptTransport> Driver<C> {
     fn expire(&mut self) {
         let now = monotonic();
         let calls = self.calls.iter_mut().flatten().flat_map(|in_flight| in_flight.call.expire(now));
-        let expired: Vec<Caller> = calls.chain(self.queue.expire(now)).collect();
-        expired.into_iter().for_each(|caller| caller.reply.give(Err(StoreError::Deadline(caller.deadline))));
+        let waiting = self.queue.expire(now).into_iter().filter_map(|request| request.caller);
+        let expired: Vec<Caller> = calls.chain(waiting).collect();
+        for caller in expired {
+            let error = StoreError::Deadline(caller.deadline);
+            caller.answer(Err(error));
+        }
         self.armed = false;
         let (calls, waiting) = (self.calls.iter().flatten(), self.queue.earliest());
         let deadlines = calls.filter_map(|in_flight| in_flight.call.earliest()).chain(waiting);
@@ -386,42 +328,6 @@ impl<C: ScriptTransport> Driver<C> {
             self.arm(next);
         }
     }
-}
-
-impl Waiter for Caller {
-    fn is_gone(&self) -> bool {
-        match &self.reply {
-            Reply::Single { reply, .. } => reply.is_closed(),
-            Reply::InBatch(batch_reply, _) => lock(batch_reply).all.as_ref().is_none_or(oneshot::Sender::is_closed),
-        }
-    }
-}
-
-impl Reply {
-    /// Sends the answer. It is dropped if the caller has gone.
-    fn give(self, answer: Answer) {
-        match self {
-            Self::Single { reply, .. } => drop(reply.send(answer)),
-            Self::InBatch(batch_reply, place) => lock(&batch_reply).give(place, answer),
-        }
-    }
-}
-
-impl BatchReply {
-    fn give(&mut self, place: usize, answer: Answer) {
-        self.answers[place] = Some(answer);
-        self.missing -= 1;
-        if self.missing == 0
-            && let Some(all) = self.all.take()
-        {
-            drop(all.send(std::mem::take(&mut self.answers).into_iter().flatten().collect()));
-        }
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // No code panics while holding one of these locks. If it did, the contents would still be consistent.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -5,13 +5,12 @@
 //! fred's own Cluster client is not used: when one node is lost it waits for all nodes, and it retries by itself.
 
 mod redirects;
-pub(super) mod slot_queues;
 mod slots;
 
 use std::collections::{HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fred::error::{Error, ErrorKind};
 use fred::types::Value;
@@ -44,7 +43,7 @@ const LOOK_PAUSE_MAX: Duration = Duration::from_millis(200);
 const ASKED_AT_ONCE: usize = 3;
 /// Most names tried to find one that lies in a node's slots. With a thousand nodes of equal shares, 100,000 names are enough
 /// for each.
-const TRIALS_MAX: u32 = 100_000;
+const PROBE_NAMES_MAX: u32 = 100_000;
 
 /// The nodes of a Cluster and the task that keeps the map. Dropping it closes the connections to all nodes.
 pub(super) struct Cluster {
@@ -95,15 +94,16 @@ impl Cluster {
 
     /// Decides one request on the node that has its name. Waiting for the map counts towards the deadline.
     pub(super) async fn decide_one(&self, request: ScriptRequest, deadline: Duration) -> Answer {
-        let until = monotonic() + deadline;
         let map = self.state.map(deadline).await?;
         let node = map.node(&request.name)?;
-        node.count_undecided(1, node.decide(|| request, until.saturating_duration_since(monotonic())).await)
+        let left = request.until.saturating_duration_since(monotonic());
+        node.count_undecided(1, node.decide(|| request, left).await)
     }
 
-    /// Decides the requests. Those of one name keep their order, since they go to the same node.
-    pub(super) async fn decide_batch(&self, requests: Vec<ScriptRequest>, deadline: Duration) -> Vec<Answer> {
-        let (until, count) = (monotonic() + deadline, requests.len());
+    /// Decides the requests, which all wait until `until`, for `deadline` in total. Those of one name keep their order, since
+    /// they go to the same node.
+    pub(super) async fn decide_batch(&self, requests: Vec<ScriptRequest>, until: Instant, deadline: Duration) -> Vec<Answer> {
+        let count = requests.len();
         let map = match self.state.map(deadline).await {
             Ok(map) => map,
             Err(error) => return vec![Err(error); count],
@@ -133,11 +133,11 @@ impl Cluster {
 
     /// Decides one request without the batcher, as [`Node::decide_unbatched`], on the node that has its name.
     pub(super) async fn decide_unbatched(&self, request: ScriptRequest, deadline: Duration) -> Answer {
-        let until = monotonic() + deadline;
         let map = self.state.map(deadline).await?;
         let node = map.node(&request.name)?;
         let follower = RedirectFollower { home: node.manager.clone(), state: Arc::downgrade(&self.state) };
-        node.decide_unbatched(request, until.saturating_duration_since(monotonic()), Some(follower)).await
+        let left = request.until.saturating_duration_since(monotonic());
+        node.decide_unbatched(request, left, Some(follower)).await
     }
 
     /// Deletes all keys of a subject. Returns whether there were any.
@@ -283,8 +283,9 @@ impl ClusterState {
         };
         let probe_for = |master: &Address| {
             let prefix = &self.store_settings.target.key_prefix;
-            let found =
-                (0..TRIALS_MAX).map(|number| ProbeCall::numbered(prefix, number)).find(|probe_call| owns(master, probe_call));
+            let found = (0..PROBE_NAMES_MAX)
+                .map(|number| ProbeCall::numbered(prefix, number))
+                .find(|probe_call| owns(master, probe_call));
             found.unwrap_or_else(|| ProbeCall::numbered(prefix, 0))
         };
         let known: HashSet<Address> = self.nodes().keys().cloned().collect();

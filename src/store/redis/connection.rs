@@ -171,8 +171,8 @@ impl Connection {
         let until = monotonic() + settings.store_settings.deadline;
         let probe_call = settings.probe_call().clone();
         let call = Call::probe_call(probe_call.name, until);
-        let arguments = settings.store_settings.script_arguments(&call)?;
-        let reply = match self.call(Command { kind: CommandKind::Script, arguments, until }, probe_call.asking).await {
+        let command = settings.store_settings.script_command(&call)?;
+        let reply = match self.call(command, probe_call.asking).await {
             Err(CallError::Error(error)) => return Err(error),
             Err(error) if settings.store_settings.is_clustered() => {
                 tracing::debug!(?error, peer = %self.peer, "the node answered the probe with a redirection");
@@ -181,7 +181,7 @@ impl Connection {
             Err(error) => return Err(error.into_store_error()),
             Ok(reply) => reply,
         };
-        call.answers(Ok(reply.as_bytes().unwrap_or_default())).try_for_each(|((), answer)| answer.map(drop))
+        call.answers(reply.as_bytes().unwrap_or_default()).into_iter().try_for_each(|answer| answer.map(drop))
     }
 
     /// The fred client, for commands that are not of a [`CommandKind`].

@@ -65,19 +65,19 @@ pub(super) fn all_of(prefix: &str, key: &Key, plan: &Plan) -> Vec<String> {
     packed.into_iter().chain(logs).collect()
 }
 
-/// A name that no request has, since no plan's name is empty; there are as many as numbers, so that every node of a Cluster
-/// has some.
-pub(super) fn trial(prefix: &str, number: u32) -> String {
+/// The name that the probe of this number counts under. No request has it, since no plan's name is empty. Every node of a
+/// Cluster has some of these names.
+pub(super) fn probe(prefix: &str, number: u32) -> String {
     hash_tag(prefix, "", &number.to_string())
 }
 
-/// The name of the set of replicas, which no request has and no trial: its group is empty, and it is no number.
+/// The name of the set of replicas, which is no request's and no probe's: its group is empty, and its key is not a number.
 pub(super) fn replicas(prefix: &str) -> String {
     hash_tag(prefix, "", "replicas")
 }
 
-/// A name that no request has, in the same slot as this name of one.
-pub(super) fn trial_beside(name: &str) -> String {
+/// The name that a probe counts under in the slot of a request's name. No request has it.
+pub(super) fn probe_beside(name: &str) -> String {
     let tag = name.split_inclusive('}').next().unwrap_or_default();
     // Behind a tag, requests have nothing, or `log:` and a window.
     format!("{tag}trial")
@@ -109,7 +109,7 @@ mod tests {
 
     /// By the length of its fingerprint the script tells whether a log has to be listed.
     #[test]
-    fn a_window_is_indexed_where_its_shape_says_that_it_is_not_common() {
+    fn a_window_is_indexed_where_its_fingerprint_says_that_it_is_not_common() {
         let common = COMMON_WINDOWS_MS.into_iter();
         let windows_ms: Vec<u64> = common.flat_map(|ms| [ms, ms + 1_000, ms - 500]).chain([1, 97_000, 31_622_400_000]).collect();
         for ms in windows_ms.into_iter().filter(|ms| *ms < 1 << 31 || ms % 1_000 == 0) {
@@ -123,7 +123,7 @@ mod tests {
     fn a_prefix_begins_every_name_and_moves_none_to_another_slot() {
         let names = |prefix| {
             let tag = hash_tag(prefix, "free", "a}b");
-            let logs = [log(&tag, 90_000_000), log_index(&tag), trial(prefix, 7), replicas(prefix)];
+            let logs = [log(&tag, 90_000_000), log_index(&tag), probe(prefix, 7), replicas(prefix)];
             known_of(&tag).chain(logs).collect::<Vec<_>>()
         };
         for (plain, prefixed) in names("").into_iter().zip(names("shop:")) {
@@ -132,11 +132,11 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_beside_a_name_shares_its_slot_and_is_no_request_s() {
+    fn a_probe_beside_a_name_shares_its_slot_and_is_no_request_s() {
         for name in [hash_tag("", "free", "alice"), log(&hash_tag("shop:", "free", "a}b{c"), 60_000_000)] {
-            let trial = trial_beside(&name);
-            assert_eq!(slot(&trial), slot(&name));
-            assert!(trial.ends_with("}trial"), "{trial}");
+            let probe = probe_beside(&name);
+            assert_eq!(slot(&probe), slot(&name));
+            assert!(probe.ends_with("}trial"), "{probe}");
         }
     }
 

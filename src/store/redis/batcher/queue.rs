@@ -7,91 +7,121 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::call::{Call, ScriptRequest};
+pub(in crate::store::redis) use super::slot_queues::SlotQueues;
 use crate::store::redis::SCRIPT_NAMES_MAX;
 
-/// A request that waits to be sent, with its deadline and its waiter.
-pub(in crate::store::redis) struct QueuedRequest<T> {
-    pub request: ScriptRequest,
-    pub until: Instant,
-    pub waiter: T,
+/// The requests that wait to be sent to one server.
+pub(in crate::store::redis) enum PendingQueue {
+    /// The server has all keys.
+    Whole(Queue),
+    /// The server is a node of a Cluster.
+    BySlot(SlotQueues),
 }
 
-/// A queue of requests that wait to be sent. Implementations differ in the order, and in which requests may share a call.
-pub(in crate::store::redis) trait PendingQueue<T: Waiter>: Default {
-    fn push(&mut self, entry: QueuedRequest<T>);
+impl PendingQueue {
+    pub(super) fn push(&mut self, request: ScriptRequest) {
+        match self {
+            Self::Whole(queue) => queue.push(request),
+            Self::BySlot(queues) => queues.push(request),
+        }
+    }
 
-    fn push_batch(&mut self, entries: VecDeque<QueuedRequest<T>>);
+    pub(super) fn push_batch(&mut self, requests: VecDeque<ScriptRequest>) {
+        match self {
+            Self::Whole(queue) => queue.push_batch(requests),
+            Self::BySlot(queues) => queues.push_batch(requests),
+        }
+    }
 
     /// Whether there is a call to send. With `small_is_fine`, one request is enough; otherwise the call must be full.
-    fn is_ready(&self, small_is_fine: bool) -> bool;
+    pub(super) fn is_ready(&self, small_is_fine: bool) -> bool {
+        match self {
+            Self::Whole(queue) => queue.len >= if small_is_fine { 1 } else { SCRIPT_NAMES_MAX },
+            Self::BySlot(queues) => queues.is_ready(),
+        }
+    }
 
-    /// Takes out the next call; empty when no request waits. Requests whose waiter is gone are dropped and not charged.
-    fn compose(&mut self) -> Call<T>;
+    /// Takes out the next call; empty when no request waits. Requests whose caller is gone are dropped and not charged.
+    pub(super) fn compose(&mut self) -> Call {
+        match self {
+            Self::Whole(queue) => queue.compose(),
+            Self::BySlot(queues) => queues.compose(),
+        }
+    }
 
     /// Reports that a call has returned, so that requests that had to wait for it may be sent.
-    fn returned(&mut self, call: &Call<T>);
+    pub(super) fn returned(&mut self, call: &Call) {
+        match self {
+            Self::Whole(_) => {}
+            Self::BySlot(queues) => queues.returned(call),
+        }
+    }
 
-    /// Takes out the requests whose deadline is not after `now`. They are never sent. Returns their waiters.
-    fn expire(&mut self, now: Instant) -> Vec<T>;
+    /// Takes out the requests whose deadline is not after `now`. They are never sent.
+    pub(super) fn expire(&mut self, now: Instant) -> Vec<ScriptRequest> {
+        match self {
+            Self::Whole(queue) => queue.expire(now),
+            Self::BySlot(queues) => queues.expire(now),
+        }
+    }
 
     /// The earliest deadline of all waiting requests.
-    fn earliest(&self) -> Option<Instant>;
-}
-
-/// The receiver of an answer.
-pub(in crate::store::redis) trait Waiter {
-    /// Whether the caller has stopped waiting. Its request is then not sent.
-    fn is_gone(&self) -> bool;
+    pub(super) fn earliest(&self) -> Option<Instant> {
+        match self {
+            Self::Whole(queue) => queue.earliest(),
+            Self::BySlot(queues) => queues.earliest(),
+        }
+    }
 }
 
 /// The queue for one Redis that has all keys.
-pub(in crate::store::redis) struct Queue<T> {
-    singles: VecDeque<QueuedRequest<T>>,
-    batches: VecDeque<VecDeque<QueuedRequest<T>>>,
+#[derive(Default)]
+pub(in crate::store::redis) struct Queue {
+    singles: VecDeque<ScriptRequest>,
+    batches: VecDeque<VecDeque<ScriptRequest>>,
     len: usize,
     /// Whether a batch is served next.
     batch_next: bool,
 }
 
-impl<T> Default for Queue<T> {
-    fn default() -> Self {
-        Self { singles: VecDeque::new(), batches: VecDeque::new(), len: 0, batch_next: false }
-    }
-}
-
-impl<T: Waiter> PendingQueue<T> for Queue<T> {
-    fn push(&mut self, entry: QueuedRequest<T>) {
+impl Queue {
+    fn push(&mut self, request: ScriptRequest) {
         self.len += 1;
-        self.singles.push_back(entry);
+        self.singles.push_back(request);
     }
 
-    fn push_batch(&mut self, entries: VecDeque<QueuedRequest<T>>) {
-        self.len += entries.len();
-        self.batches.push_back(entries);
+    fn push_batch(&mut self, requests: VecDeque<ScriptRequest>) {
+        self.len += requests.len();
+        self.batches.push_back(requests);
     }
 
-    fn is_ready(&self, small_is_fine: bool) -> bool {
-        self.len >= if small_is_fine { 1 } else { SCRIPT_NAMES_MAX }
-    }
-
-    fn compose(&mut self) -> Call<T> {
+    fn compose(&mut self) -> Call {
         let mut call = Call::new(self.len);
-        while let Some(QueuedRequest { request, until, waiter }) = self.next_for(&call) {
-            if !waiter.is_gone() {
-                call.take(request, waiter, until);
+        loop {
+            let from_batch = !self.batches.is_empty() && (self.batch_next || self.singles.is_empty());
+            let queue = if from_batch { self.batches.front_mut() } else { Some(&mut self.singles) };
+            let Some(queue) = queue.filter(|queue| queue.front().is_some_and(|first| call.has_room_for(first))) else {
+                return call;
+            };
+            let next = queue.pop_front();
+            self.len -= 1;
+            self.batch_next = !from_batch;
+            // The batches take turns.
+            if from_batch && let Some(batch) = self.batches.pop_front().filter(|batch| !batch.is_empty()) {
+                self.batches.push_back(batch);
+            }
+            if let Some(request) = next.filter(|request| !request.is_abandoned()) {
+                call.add(request);
             }
         }
-        call
     }
 
-    fn returned(&mut self, _call: &Call<T>) {}
-
-    fn expire(&mut self, now: Instant) -> Vec<T> {
+    fn expire(&mut self, now: Instant) -> Vec<ScriptRequest> {
         let (mut expired, mut kept) = (Vec::new(), VecDeque::new());
-        for entries in self.batches.iter_mut().chain([&mut self.singles]) {
-            kept.extend(std::mem::take(entries));
-            for entry in kept.drain(..) {
-                if entry.until <= now { expired.push(entry.waiter) } else { entries.push_back(entry) }
+        for requests in self.batches.iter_mut().chain([&mut self.singles]) {
+            kept.extend(std::mem::take(requests));
+            for request in kept.drain(..) {
+                if request.until <= now { expired.push(request) } else { requests.push_back(request) }
             }
         }
         self.batches.retain(|batch| !batch.is_empty());
@@ -100,29 +130,7 @@ impl<T: Waiter> PendingQueue<T> for Queue<T> {
     }
 
     fn earliest(&self) -> Option<Instant> {
-        self.batches.iter().chain([&self.singles]).flatten().map(|entry| entry.until).min()
-    }
-}
-
-impl<T: Waiter> Queue<T> {
-    /// Takes out the next request; `None` when there is none, or the call has no room for it.
-    fn next_for(&mut self, call: &Call<T>) -> Option<QueuedRequest<T>> {
-        let from_batch = !self.batches.is_empty() && (self.batch_next || self.singles.is_empty());
-        let first = if from_batch { self.batches.front()?.front() } else { self.singles.front() };
-        if !call.has_room_for(&first?.request) {
-            return None;
-        }
-        self.len -= 1;
-        self.batch_next = !from_batch;
-        if !from_batch {
-            return self.singles.pop_front();
-        }
-        let mut batch = self.batches.pop_front()?;
-        let entry = batch.pop_front();
-        if !batch.is_empty() {
-            self.batches.push_back(batch);
-        }
-        entry
+        self.batches.iter().chain([&self.singles]).flatten().map(|request| request.until).min()
     }
 }
 

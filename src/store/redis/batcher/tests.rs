@@ -1,11 +1,11 @@
 //! The batcher over transports that panic or do not answer. It answers every request in time and goes on.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::queue::Queue;
 use super::*;
 use crate::algorithm::Mode;
 use crate::store::redis::SCRIPT_NAMES_MAX;
@@ -18,40 +18,36 @@ struct Panics {
 const REFUSAL: &str = "a call that was sent";
 
 impl ScriptTransport for Panics {
-    type Queue<T: Waiter + Send> = Queue<T>;
-
     fn deadline(&self) -> Duration {
         LONG
     }
 
     async fn ready(&self) {}
 
-    fn script_arguments<T>(&self, _call: &Call<T>) -> Result<Vec<Value>, StoreError> {
-        Ok(Vec::new())
-    }
-
-    async fn call_script(&self, _command: Vec<Value>, _until: Instant, _names: usize) -> Result<Value, TransportError> {
-        // So that more requests come while the call is in flight.
-        tokio::task::yield_now().await;
-        assert!(self.calls.fetch_add(1, Ordering::SeqCst) > 0, "this test makes the first call panic");
-        Err(StoreError::Refused(REFUSAL.to_owned()).into())
+    fn call_script(self: Arc<Self>, _call: &Call) -> impl Future<Output = Result<Value, TransportError>> + Send + use<> {
+        async move {
+            // So that more requests come while the call is in flight.
+            tokio::task::yield_now().await;
+            assert!(self.calls.fetch_add(1, Ordering::SeqCst) > 0, "this test makes the first call panic");
+            Err(StoreError::Refused(REFUSAL.to_owned()).into())
+        }
     }
 }
 
-fn request(name: &str) -> ScriptRequest {
-    let trial = Call::probe_call("{:0}".to_owned(), monotonic());
-    ScriptRequest { name: name.to_owned(), plan: trial.plans[0].plan.clone(), cost: 1, mode: Mode::Charge }
+fn request(name: &str, deadline: Duration) -> ScriptRequest {
+    let probe = Call::probe_call("{:0}".to_owned(), monotonic());
+    ScriptRequest::named(name.to_owned(), probe.plans[0].plan.clone(), 1, Mode::Charge, monotonic() + deadline)
 }
 
 #[tokio::test]
 async fn a_panic_ends_the_calls_in_flight_and_no_caller_waits_for_ever() {
     let batcher = Batcher::start(Arc::new(Panics { calls: AtomicUsize::new(0) }));
     let deadline = Duration::from_secs(60);
-    let lost = batcher.take(request("lost"), deadline).unwrap();
-    let part = batcher.take_batch(vec![request("a"), request("b")], deadline).unwrap();
+    let lost = batcher.take(request("lost", deadline), deadline).unwrap();
+    let part = batcher.take_batch(vec![request("a", deadline), request("b", deadline)], deadline).unwrap();
     assert!(lost.await.is_err() && part.await.is_err(), "its sender is dropped, which ends the wait");
     for _ in 0..3 {
-        let answer = batcher.take(request("next"), deadline).unwrap().await.unwrap();
+        let answer = batcher.take(request("next", deadline), deadline).unwrap().await.unwrap();
         assert_eq!(answer, Err(StoreError::Refused(REFUSAL.to_owned())));
     }
     assert_eq!(batcher.waiting.load(Ordering::SeqCst), 0, "an answered request frees its place");
@@ -86,8 +82,6 @@ impl Silent {
 }
 
 impl ScriptTransport for Silent {
-    type Queue<T: Waiter + Send> = Queue<T>;
-
     fn deadline(&self) -> Duration {
         LONG
     }
@@ -96,15 +90,13 @@ impl ScriptTransport for Silent {
         self.ready.acquire().await.unwrap().forget();
     }
 
-    fn script_arguments<T>(&self, _call: &Call<T>) -> Result<Vec<Value>, StoreError> {
-        Ok(Vec::new())
-    }
-
-    async fn call_script(&self, _command: Vec<Value>, _until: Instant, _names: usize) -> Result<Value, TransportError> {
-        self.begun.fetch_add(1, Ordering::SeqCst);
-        self.returns.acquire().await.unwrap().forget();
-        self.returned.fetch_add(1, Ordering::SeqCst);
-        Err(StoreError::Refused(REFUSAL.to_owned()).into())
+    fn call_script(self: Arc<Self>, _call: &Call) -> impl Future<Output = Result<Value, TransportError>> + Send + use<> {
+        async move {
+            self.begun.fetch_add(1, Ordering::SeqCst);
+            self.returns.acquire().await.unwrap().forget();
+            self.returned.fetch_add(1, Ordering::SeqCst);
+            Err(StoreError::Refused(REFUSAL.to_owned()).into())
+        }
     }
 }
 
@@ -125,13 +117,13 @@ async fn at_its_deadline<T>(taken: Instant, deadline: Duration, answered: onesho
 async fn a_request_in_flight_is_answered_at_its_deadline_and_its_late_reply_is_dropped() {
     let (silent, batcher) = Silent::start(1);
     let taken = monotonic();
-    let answered = batcher.take(request("in flight"), SHORT).unwrap();
+    let answered = batcher.take(request("in flight", SHORT), SHORT).unwrap();
     silent.is_asked().await;
     assert_eq!(at_its_deadline(taken, SHORT, answered).await, Err(StoreError::Deadline(SHORT)));
     assert_eq!(silent.calls(), (1, 0), "the call is still in flight");
     assert_eq!(batcher.waiting.load(Ordering::SeqCst), 0, "and holds no place");
     // The next request waits for that call, and gets the reply of its own call.
-    let answered = batcher.take(request("next"), LONG).unwrap();
+    let answered = batcher.take(request("next", LONG), LONG).unwrap();
     silent.returns.add_permits(2);
     assert_eq!(answered.await.unwrap(), Err(StoreError::Refused(REFUSAL.to_owned())));
     assert_eq!(silent.calls(), (2, 2));
@@ -140,12 +132,12 @@ async fn a_request_in_flight_is_answered_at_its_deadline_and_its_late_reply_is_d
 #[tokio::test]
 async fn requests_behind_a_stuck_call_are_answered_at_their_own_deadlines_the_shorter_one_first() {
     let (silent, batcher) = Silent::start(1);
-    let mut stuck = batcher.take(request("stuck"), LONG).unwrap();
+    let mut stuck = batcher.take(request("stuck", LONG), LONG).unwrap();
     silent.is_asked().await;
     let taken = monotonic();
-    let longer = batcher.take(request("longer"), LONGER).unwrap();
-    let batch = batcher.take_batch(vec![request("a"), request("b")], LONGER).unwrap();
-    let short = batcher.take(request("short"), SHORT).unwrap();
+    let longer = batcher.take(request("longer", LONGER), LONGER).unwrap();
+    let batch = batcher.take_batch(vec![request("a", LONGER), request("b", LONGER)], LONGER).unwrap();
+    let short = batcher.take(request("short", SHORT), SHORT).unwrap();
     assert_eq!(at_its_deadline(taken, SHORT, short).await, Err(StoreError::Deadline(SHORT)));
     let (longer, batch) = tokio::join!(at_its_deadline(taken, LONGER, longer), at_its_deadline(taken, LONGER, batch));
     assert_eq!(longer, Err(StoreError::Deadline(LONGER)));
@@ -163,7 +155,7 @@ async fn a_batch_in_flight_is_answered_whole_at_its_deadline() {
     let taken = monotonic();
     // More requests than the calls in flight hold, so that the rest of the batch waits behind them.
     let count = SCRIPT_NAMES_MAX * (CALLS_MAX + 1);
-    let requests = (0..count).map(|place| request(&place.to_string())).collect();
+    let requests = (0..count).map(|place| request(&place.to_string(), SHORT)).collect();
     let answered = batcher.take_batch(requests, SHORT).unwrap();
     silent.is_asked().await;
     assert_eq!(at_its_deadline(taken, SHORT, answered).await, vec![Err(StoreError::Deadline(SHORT)); count]);
@@ -174,9 +166,9 @@ async fn a_batch_in_flight_is_answered_whole_at_its_deadline() {
 #[tokio::test]
 async fn a_request_before_calls_can_be_made_is_answered_at_its_deadline_or_sent_once_they_can() {
     let (silent, batcher) = Silent::start(0);
-    let long = batcher.take(request("long"), LONG).unwrap();
+    let long = batcher.take(request("long", LONG), LONG).unwrap();
     let taken = monotonic();
-    let short = batcher.take(request("short"), SHORT).unwrap();
+    let short = batcher.take(request("short", SHORT), SHORT).unwrap();
     assert_eq!(at_its_deadline(taken, SHORT, short).await, Err(StoreError::Deadline(SHORT)));
     assert_eq!(silent.calls(), (0, 0), "nothing was sent");
     silent.ready.add_permits(1);
@@ -192,23 +184,26 @@ struct OneByOne {
     names: Mutex<Vec<usize>>,
 }
 
-impl ScriptTransport for OneByOne {
-    type Queue<T: Waiter + Send> = Queue<T>;
+impl OneByOne {
+    fn names(&self) -> std::sync::MutexGuard<'_, Vec<usize>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
+impl ScriptTransport for OneByOne {
     fn deadline(&self) -> Duration {
         LONG
     }
 
     async fn ready(&self) {}
 
-    fn script_arguments<T>(&self, _call: &Call<T>) -> Result<Vec<Value>, StoreError> {
-        Ok(Vec::new())
-    }
-
-    async fn call_script(&self, _command: Vec<Value>, _until: Instant, names: usize) -> Result<Value, TransportError> {
-        lock(&self.names).push(names);
-        tokio::task::yield_now().await;
-        Err(if names > 1 { TransportError::Split } else { StoreError::Refused(REFUSAL.to_owned()).into() })
+    fn call_script(self: Arc<Self>, call: &Call) -> impl Future<Output = Result<Value, TransportError>> + Send + use<> {
+        let names = call.groups.len();
+        self.names().push(names);
+        async move {
+            tokio::task::yield_now().await;
+            Err(if names > 1 { TransportError::Split } else { StoreError::Refused(REFUSAL.to_owned()).into() })
+        }
     }
 }
 
@@ -217,10 +212,10 @@ async fn a_call_that_cannot_be_sent_whole_is_sent_name_by_name() {
     let transport = Arc::new(OneByOne::default());
     let batcher = Batcher::start(transport.clone());
     for round in 1..=3 {
-        let requests = (0..100).map(|place| request(&(place % 40).to_string())).collect();
+        let requests = (0..100).map(|place| request(&(place % 40).to_string(), LONG)).collect();
         let answers = batcher.take_batch(requests, LONG).unwrap().await.unwrap();
         assert_eq!(answers, vec![Err(StoreError::Refused(REFUSAL.to_owned())); 100]);
-        let names = lock(&transport.names).clone();
+        let names = transport.names().clone();
         let alone = names.iter().filter(|names| **names == 1).count();
         let together: usize = names.iter().filter(|names| **names > 1).sum();
         assert_eq!(alone, together, "each name of a split call was sent once more: {names:?}");

@@ -7,14 +7,13 @@ use fred::types::Value;
 use tokio::time::{sleep, timeout_at};
 
 use super::ClusterState;
-use super::slot_queues::SlotQueues;
 use crate::clock::monotonic;
 use crate::store::StoreError;
 use crate::store::redis::batcher::call::Call;
-use crate::store::redis::batcher::queue::Waiter;
+use crate::store::redis::batcher::queue::{PendingQueue, SlotQueues};
 use crate::store::redis::batcher::{ScriptTransport, TransportError};
 use crate::store::redis::connection::manager::ConnectionManager;
-use crate::store::redis::connection::{CallError, Command, CommandKind};
+use crate::store::redis::connection::{CallError, Command};
 use crate::store::redis::reset::CommandSender;
 use crate::store::redis::target::Address;
 use crate::store::redis::{ProbeCall, name};
@@ -35,8 +34,11 @@ pub(in crate::store::redis) struct RedirectFollower {
 }
 
 impl ScriptTransport for RedirectFollower {
-    type Queue<T: Waiter + Send> = SlotQueues<T>;
     const CALLS: usize = CALLS_MAX;
+
+    fn queue(&self) -> PendingQueue {
+        PendingQueue::BySlot(SlotQueues::default())
+    }
 
     fn deadline(&self) -> Duration {
         self.home.deadline()
@@ -46,19 +48,17 @@ impl ScriptTransport for RedirectFollower {
         self.home.ready().await;
     }
 
-    fn script_arguments<T>(&self, call: &Call<T>) -> Result<Vec<Value>, StoreError> {
-        self.home.script_arguments(call)
-    }
-
-    async fn call_script(&self, command: Vec<Value>, until: Instant, names: usize) -> Result<Value, TransportError> {
-        let command = Command { kind: CommandKind::Script, arguments: command, until };
-        if names == 1 {
-            return Ok(self.follow(command).await?);
-        }
-        // It does not wait until all names are on one node: calls for single names need not wait.
-        match self.attempt(&command).await {
-            Err(CallError::TryAgain) => Err(TransportError::Split),
-            ended => ended.map_err(|error| error.into_store_error().into()),
+    fn call_script(self: Arc<Self>, call: &Call) -> impl Future<Output = Result<Value, TransportError>> + Send + use<> {
+        let (command, names) = (self.home.script_command(call), call.groups.len());
+        async move {
+            if names == 1 {
+                return Ok(self.follow(command?).await?);
+            }
+            // It does not wait until all names are on one node: calls for single names need not wait.
+            match self.attempt(&command?).await {
+                Err(CallError::TryAgain) => Err(TransportError::Split),
+                ended => ended.map_err(|error| error.into_store_error().into()),
+            }
         }
     }
 }
@@ -88,7 +88,7 @@ impl RedirectFollower {
     /// does not charge twice. Errors: never [`CallError::Moved`] or [`CallError::Ask`], which are followed.
     async fn attempt(&self, command: &Command) -> Result<Value, CallError> {
         let until = command.until;
-        let probe_in_slot = |asking| ProbeCall { name: name::trial_beside(&command.key().unwrap_or_default()), asking };
+        let probe_in_slot = |asking| ProbeCall { name: name::probe_beside(&command.key().unwrap_or_default()), asking };
         let (mut manager, mut asking, mut redirections) = (self.home.clone(), false, 0);
         loop {
             match manager.call(command.clone(), asking).await {

@@ -26,7 +26,6 @@ use super::{CallError, Command, CommandKind, Connection};
 use crate::clock::monotonic;
 use crate::store::StoreError;
 use crate::store::redis::batcher::call::Call;
-use crate::store::redis::batcher::queue::{Queue, Waiter};
 use crate::store::redis::batcher::{ScriptTransport, TransportError};
 use crate::store::redis::reset::CommandSender;
 use crate::store::redis::target::Peer;
@@ -138,9 +137,9 @@ impl ConnectionManager {
             .await;
     }
 
-    /// The time within which a healthy server answers.
-    pub(in crate::store::redis) fn deadline(&self) -> Duration {
-        self.state.settings.store_settings.deadline
+    /// See [`crate::store::redis::StoreSettings::script_command`].
+    pub(in crate::store::redis) fn script_command(&self, call: &Call) -> Result<Command, StoreError> {
+        self.state.settings.store_settings.script_command(call)
     }
 
     /// Waits until `until` for the first probe to be over. Errors: Redis is down, or [`StoreError::Deadline`] with `deadline`.
@@ -153,7 +152,9 @@ impl ConnectionManager {
     /// deadline, even if its callers have less time left. They stop waiting at their own deadlines, and a caller's short deadline
     /// must not count as a failure of Redis.
     pub(in crate::store::redis) async fn call(&self, mut command: Command, asking: bool) -> Result<Value, CallError> {
-        let (connection, sent) = (self.state.connection().map_err(CallError::Error)?, monotonic());
+        let untried = || Err(StoreError::Unreachable("no connection was tried yet".to_owned()));
+        let connection = self.state.connection_state.borrow().ready().unwrap_or_else(untried)?;
+        let sent = monotonic();
         if command.kind == CommandKind::Script {
             command.until = command.until.max(sent + self.deadline());
         }
@@ -206,8 +207,6 @@ impl Drop for ConnectionManager {
 }
 
 impl ScriptTransport for ConnectionManager {
-    type Queue<T: Waiter + Send> = Queue<T>;
-
     fn deadline(&self) -> Duration {
         self.state.settings.store_settings.deadline
     }
@@ -218,13 +217,9 @@ impl ScriptTransport for ConnectionManager {
         let _ = self.state.connection_state.subscribe().wait_for(|connection_state| connection_state.ready().is_some()).await;
     }
 
-    fn script_arguments<T>(&self, call: &Call<T>) -> Result<Vec<Value>, StoreError> {
-        self.state.settings.store_settings.script_arguments(call)
-    }
-
-    async fn call_script(&self, command: Vec<Value>, until: Instant, _names: usize) -> Result<Value, TransportError> {
-        let command = Command { kind: CommandKind::Script, arguments: command, until };
-        self.call(command, false).await.map_err(|error| error.into_store_error().into())
+    fn call_script(self: Arc<Self>, call: &Call) -> impl Future<Output = Result<Value, TransportError>> + Send + use<> {
+        let command = self.script_command(call);
+        async move { self.call(command?, false).await.map_err(|error| error.into_store_error().into()) }
     }
 }
 
@@ -238,11 +233,6 @@ impl State {
     fn breaker(&self) -> MutexGuard<'_, Breaker> {
         // Each step of the breaker is complete, so a panic between two steps leaves it valid.
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn connection(&self) -> Result<Arc<Connection>, StoreError> {
-        let untried = || Err(StoreError::Unreachable("no connection was tried yet".to_owned()));
-        self.connection_state.borrow().ready().unwrap_or_else(untried)
     }
 
     /// Reports the result of a call to the breaker. Any answer counts as success, whatever it says.

@@ -1,5 +1,5 @@
 -- The general way: functions that decide any group, whatever its state holds. Lua makes them only in a call that needs them.
--- request.lua describes the two ways, and the words used here: group, shape, record, stamp.
+-- request.lua describes the two ways, and the words used here: group, fingerprint, record, stamp.
 
 --{ general
 -- Sets `general` to the function that decides the present group.
@@ -49,16 +49,17 @@ local function limits_of(plan)
   local count = byte(request, place)
   place = place + 1
   for index = 1, count do
-    local kind, precision, shape, window, quota, burst
-    kind, precision, shape, window, quota, burst, place = unpack('<BBBc0I7I7I7', request, place)
+    local kind, precision, fingerprint, window, quota, burst
+    kind, precision, fingerprint, window, quota, burst, place = unpack('<BBBc0I7I7I7', request, place)
     if kind == BUCKET then
-      -- A bucket's prefix is its shape and its rate; here only the shape is kept.
-      shape = sub(shape, 1, byte(shape) >= 248 and 5 or 1)
+      -- A bucket's prefix is its fingerprint and its rate; here only the fingerprint is kept.
+      fingerprint = sub(fingerprint, 1, byte(fingerprint) >= 248 and 5 or 1)
     end
     limits[index] = {
-      kind = kind, shape = shape, window = window, unit = unit_of(window), quota = quota, burst = burst, precision = precision,
-      step = ceil(window / ((kind == 4 or kind == 5) and precision or quota)), is_indexed = #shape > 1,
-      old_shape = kind == BUCKET and pack('<B', byte(shape) - BUCKET + OLD_BUCKET) .. sub(shape, 2),
+      kind = kind, fingerprint = fingerprint, window = window, unit = unit_of(window), quota = quota, burst = burst,
+      precision = precision,
+      step = ceil(window / ((kind == 4 or kind == 5) and precision or quota)), is_indexed = #fingerprint > 1,
+      old_fingerprint = kind == BUCKET and pack('<B', byte(fingerprint) - BUCKET + OLD_BUCKET) .. sub(fingerprint, 2),
     }
   end
   return limits
@@ -79,63 +80,63 @@ end
 --{ stored
 local common_windows
 
--- The window of a shape, in microseconds.
-local function window_of(shape)
-  local place = floor(byte(shape) / 8)
+-- The window of a fingerprint, in microseconds.
+local function window_of(fingerprint)
+  local place = floor(byte(fingerprint) / 8)
   if place < 31 then
     common_windows = common_windows or {
 --> common_windows
     }
     return common_windows[place + 1]
   end
-  local code = unpack('<I4', shape, #shape - 3)
+  local code = unpack('<I4', fingerprint, #fingerprint - 3)
   if code >= 2147483648 then
     return (code - 2147483648) * 1000000
   end
   return code * 1000
 end
 
--- Splits a packed state into its records. The result is a list in their order, in which each is also found by its shape.
+-- Splits a packed state into its records. The result is a list in their order, in which each is also found by its fingerprint.
 local function parse_records(value)
   local records, position = {}, 1
   while position <= #value do
     local head, size = byte(value, position), 1
     if head % 8 == LOG then
-      error('tollgate: state of an unknown shape, head ' .. head)
+      error('tollgate: state of an unknown fingerprint, head ' .. head)
     elseif head % 8 == OTHER_PRECISION then
       size = size + 1
     end
     if head >= 248 then
       size = size + 4
     end
-    local shape = sub(value, position, position + size - 1)
+    local fingerprint = sub(value, position, position + size - 1)
     local next_position = position + size + rule_of(head % 8).size(value, position + size)
-    local record = { shape = shape, text = sub(value, position, next_position - 1), window = false }
+    local record = { fingerprint = fingerprint, text = sub(value, position, next_position - 1), window = false }
     records[#records + 1] = record
-    records[shape] = record
+    records[fingerprint] = record
     position = next_position
   end
   return records
 end
 
--- A number for each shape, by which shapes are sorted as by their bytes.
-local function order_of(shape)
-  return (unpack('>I6', shape .. '\0\0\0\0\0'))
+-- A number for each fingerprint, by which fingerprints are sorted as by their bytes.
+local function order_of(fingerprint)
+  return (unpack('>I6', fingerprint .. '\0\0\0\0\0'))
 end
 
 local function in_order(a, b)
-  return order_of(a.shape) < order_of(b.shape)
+  return order_of(a.fingerprint) < order_of(b.fingerprint)
 end
 
 -- Replaces the record of a limit by this text. Without a text, join() leaves the record out.
 local function set_record(records, limit, text)
-  local record = records[limit.shape] or records[limit.old_shape]
+  local record = records[limit.fingerprint] or records[limit.old_fingerprint]
   if not record then
     record = {}
     records[#records + 1] = record
   end
-  record.shape, record.window, record.text = limit.shape, limit.window, text
-  records[limit.shape] = record
+  record.fingerprint, record.window, record.text = limit.fingerprint, limit.window, text
+  records[limit.fingerprint] = record
 end
 --}
 
@@ -147,8 +148,8 @@ local READINGS = { '<I7', '<I7I7', '<I7I7I7' }
 -- is true and the cost fits, the record is the one after the charge, else the present one. Callers that pass nil do not use it.
 local function evaluate_record(limit, value, charges, cost)
   local kind, precision, window, quota, burst = limit.kind, limit.precision, limit.window, limit.quota, limit.burst
-  local shape, unit, step, in_general = limit.shape, limit.unit, limit.step, true
-  local from, place, limit_head, prefix = #shape, 0, byte(shape, #shape), sub(shape, 1, #shape - 1)
+  local fingerprint, unit, step, in_general = limit.fingerprint, limit.unit, limit.step, true
+  local from, place, limit_head, prefix = #fingerprint, 0, byte(fingerprint, #fingerprint), sub(fingerprint, 1, #fingerprint - 1)
   local numbers, fits, record, fresh_at, before, clamped, bucket, least = {}, nil, nil, nil, nil, nil, nil, nil
   repeat
     if kind > BUCKET then
@@ -163,9 +164,9 @@ local function evaluate_record(limit, value, charges, cost)
 end
 
 local function evaluate_bucket(limit, value, charges, cost)
-  local shape = limit.shape
-  local fits, reading, after, clamped = rule_of(BUCKET).decide(limit, value and sub(value, #shape + 1), charges, cost)
-  return fits, reading, after and shape .. after, clamped
+  local fingerprint = limit.fingerprint
+  local fits, reading, after, clamped = rule_of(BUCKET).decide(limit, value and sub(value, #fingerprint + 1), charges, cost)
+  return fits, reading, after and fingerprint .. after, clamped
 end
 
 -- Decides a request under one limit. Returns the limit's state (its log, or its reading and its record), and whether the cost
@@ -176,12 +177,12 @@ local function evaluate(limit, records, logs, charges, cost)
     local found = log.view(limit)
     return { limit = limit, log = found, clamped = found.ahead ~= nil }, found.used + cost <= limit.quota
   end
-  local record = records[limit.shape]
+  local record = records[limit.fingerprint]
   local value = record and record.text or nil
   if limit.kind == BUCKET then
-    local old = not record and records[limit.old_shape]
+    local old = not record and records[limit.old_fingerprint]
     if old then
-      value = limit.shape .. rule_of(OLD_BUCKET).as_new(sub(old.text, #limit.shape + 1), limit.quota)
+      value = limit.fingerprint .. rule_of(OLD_BUCKET).as_new(sub(old.text, #limit.fingerprint + 1), limit.quota)
     end
   end
   local fits, reading, after, clamped = (limit.kind == BUCKET and evaluate_bucket or evaluate_record)(limit, value, charges, cost)
@@ -212,14 +213,15 @@ end
 --}
 
 --{ changes
--- Sorts the records by shape and joins them to a packed state; after a charge, without fresh records. Returns it and its expiry.
+-- Sorts the records by fingerprint and joins them to a packed state; after a charge, without fresh records. Returns it and its
+-- expiry.
 local function join(records, charged)
   table.sort(records, in_order)
   local parts, last = {}, 0
   for _, record in ipairs(records) do
-    local shape = record.shape
-    local window = record.window or window_of(shape)
-    local fresh_at = record.text and rule_of(byte(shape) % 8).fresh_at(record.text, #shape + 1, window)
+    local fingerprint = record.fingerprint
+    local window = record.window or window_of(fingerprint)
+    local fresh_at = record.text and rule_of(byte(fingerprint) % 8).fresh_at(record.text, #fingerprint + 1, window)
     if fresh_at and (fresh_at > now or not charged) then
       parts[#parts + 1] = record.text
       local unit = unit_of(window)
@@ -277,9 +279,9 @@ local function refund(key, value, records, states, cost)
   for _, state in ipairs(states) do
     if not state.log then
       local limit = state.limit
-      local taken, left = rule_of(limit.kind).refund(sub(state.after, #limit.shape + 1), cost, limit)
+      local taken, left = rule_of(limit.kind).refund(sub(state.after, #limit.fingerprint + 1), cost, limit)
       if taken then
-        set_record(records, limit, left and limit.shape .. left)
+        set_record(records, limit, left and limit.fingerprint .. left)
         dirty = true
       end
     end

@@ -6,8 +6,8 @@
 --          keys of one group carry the same hash tag, and no two groups share a key.
 -- ARGV[1]  whole numbers, microseconds:
 --            where plans end I4, counted in bytes; plans B, then per plan: limits B, then per limit: kind B, precision B (0 if it
---            has none), length of prefix B, prefix (its shape, and of a token_bucket its rate, see there), window I7, quota I7,
---            burst I7;
+--            has none), length of prefix B, prefix (its fingerprint, and of a token_bucket its rate, see there), window I7,
+--            quota I7, burst I7;
 --            groups B, names of packed states B, then per group: requests I2, has a packed state B, names of logs and index B,
 --            alike B (1 when all its requests are of one plan, which has one limit or no log), repeats B (how many groups
 --            in a row look just so, this one included), then per request: plan B, counted from 0, mode B (1 charge, 0 peek,
@@ -18,11 +18,12 @@
 --          to three I7, see each algorithm, and of a refund another for each, from before it; or 'E' and an error as length
 --          I2 and text, when its state cannot be read: it is not ours, or a newer version's.
 --
--- Packed state: records of shape and that algorithm's payload. A limit finds its record by its shape, so adding, removing
--- or reordering limits resets no other's usage. Records of other limits are kept until they are fresh. Limits and records are
--- in the order of their shapes, as bytes, so that what one plan wrote is where another one looks first. A shape is a head
--- B (kind, of which 2 is an older version's token_bucket, and eight times the window's place among common_windows(), or 31),
--- for kind 5 the precision B, for a window that is not common its milliseconds I4, or with the top bit set its seconds.
+-- Packed state: records, each a fingerprint and that algorithm's payload. A limit finds its record by its fingerprint, so adding,
+-- removing or reordering limits resets no other's usage. Records of other limits are kept until they are fresh. Limits and
+-- records are in the order of their fingerprints, as bytes, so that what one plan wrote is where another one looks first.
+-- A fingerprint is a head B (kind, of which 2 is an older version's token_bucket, and eight times the window's place among
+-- common_windows(), or 31), for kind 5 the precision B, for a window that is not common its milliseconds I4, or with the top
+-- bit set its seconds.
 -- Invariants: a peek writes nothing; a denial writes only a clamp; a refund of what was not used writes nothing; every key
 -- written gets an expiry, which only collects garbage: what counts is read from the value and the clock.
 --

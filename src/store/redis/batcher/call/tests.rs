@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::*;
-use crate::algorithm::{Reading, State, decide};
+use crate::algorithm::{Reading, State, Verdict, decide};
 use crate::clock::monotonic;
 use crate::key::Cost;
 use crate::plan::{Anchor, LimitFingerprint, OnStoreFailure, Rule};
@@ -41,12 +41,12 @@ fn execute(memory: &mut Memory, name: &str, plan: &Plan, cost: u64, mode: Mode) 
 }
 
 /// The script's reply to a call, computed by the Rust twins of its algorithms.
-fn reply<T>(memory: &mut Memory, call: &Call<T>) -> Vec<u8> {
+fn reply(memory: &mut Memory, call: &Call) -> Vec<u8> {
     let mut bytes = Vec::new();
     for group in &call.groups {
-        for member in &group.members {
-            let CallPlan { plan, order } = &call.plans[member.plan];
-            let verdict = execute(memory, &group.name, plan, member.cost, member.mode);
+        for request in &group.requests {
+            let CallPlan { plan, order } = &call.plans[request.plan_index];
+            let verdict = execute(memory, group.name(), plan, request.cost, request.mode);
             bytes.push(if verdict.fits { b'1' } else { b'0' });
             let limits = order.iter().map(|place| &plan.limits()[*place]).cycle();
             let readings = verdict.readings.chunks(order.len()).flat_map(|all| order.iter().map(|place| all[*place]));
@@ -90,14 +90,17 @@ fn plans() -> Vec<Arc<Plan>> {
 fn check(history: u64, requests: u64, names: u64, plans: &[Arc<Plan>]) {
     let mut random = Random(history);
     let (mut call, mut serial, mut expected) = (Call::new(0), Memory::new(), Vec::new());
-    for waiter in 0..requests {
+    let begun = monotonic();
+    for number in 0..requests {
         let plan = plans[random.below(plans.len() as u64) as usize].clone();
         let mode = match random.below(8) {
             0 => Mode::Peek,
             1 => Mode::Refund,
             _ => Mode::Charge,
         };
-        let request = ScriptRequest { name: random.below(names).to_string(), plan, cost: 1 + random.below(3), mode };
+        // Its deadline tells the request from others; a call does not order by it.
+        let until = begun + Duration::from_nanos(number);
+        let request = ScriptRequest::named(random.below(names).to_string(), plan, 1 + random.below(3), mode, until);
         if !call.has_room_for(&request) {
             let bound = call.groups.len() == SCRIPT_NAMES_MAX || expected.len() == REQUESTS_MAX;
             assert!(
@@ -106,16 +109,17 @@ fn check(history: u64, requests: u64, names: u64, plans: &[Arc<Plan>]) {
             );
             continue;
         }
-        expected.push((waiter, execute(&mut serial, &request.name, &request.plan, request.cost, mode)));
-        call.take(request, waiter, monotonic());
+        expected.push((until, execute(&mut serial, &request.name, &request.plan, request.cost, mode)));
+        call.add(request);
     }
     if history.is_multiple_of(2) {
         call.arrange();
     }
     let mut merged = Memory::new();
     let reply = reply(&mut merged, &call);
-    let mut answers: Vec<(u64, Verdict)> = call.answers(Ok(&reply)).map(|(waiter, answer)| (waiter, answer.unwrap())).collect();
-    answers.sort_by_key(|(waiter, _)| *waiter);
+    let answers = call.answers(&reply).into_iter().map(Result::unwrap);
+    let mut answers: Vec<(Instant, Verdict)> = call.requests().map(|request| request.until).zip(answers).collect();
+    answers.sort_by_key(|(until, _)| *until);
     assert_eq!(answers, expected, "history {history}");
     assert_eq!(merged, serial, "history {history}");
 }
@@ -135,28 +139,21 @@ fn a_merged_call_gives_the_same_answers_as_single_requests() {
 fn a_call_names_each_key_once_and_packed_states_first() {
     let plans = plans();
     let mut call = Call::new(0);
-    for (name, plan) in [("{group:a}", 4), ("{group:b}", 0), ("{group:a}", 0), ("{group:a}", 4)] {
-        call.take(
-            ScriptRequest { name: name.to_owned(), plan: plans[plan].clone(), cost: 1, mode: Mode::Charge },
-            (),
-            monotonic(),
-        );
+    let mut add = |name: &str, plan: usize, mode| {
+        call.add(ScriptRequest::named(name.to_owned(), plans[plan].clone(), 1, mode, monotonic()));
+        call.groups.iter().map(Group::is_uniform).collect::<Vec<bool>>()
+    };
+    for (name, plan) in [("{group:a}", 4), ("{group:b}", 0), ("{group:a}", 0)] {
+        add(name, plan, Mode::Charge);
     }
+    assert_eq!(add("{group:a}", 4, Mode::Charge), [false, true]);
+    assert_eq!(add("{group:b}", 0, Mode::Refund), [false, false]);
     assert_eq!(call.keys(), ["{group:a}", "{group:b}", "{group:a}log:60000000"]);
-    let alike = |call: &Call<()>| call.groups.iter().map(|group| group.is_alike(&call.plans)).collect::<Vec<bool>>();
-    assert_eq!(alike(&call), [false, true]);
-    call.take(
-        ScriptRequest { name: "{group:b}".to_owned(), plan: plans[0].clone(), cost: 1, mode: Mode::Refund },
-        (),
-        monotonic(),
-    );
-    assert_eq!(alike(&call), [false, false]);
 }
 
 #[test]
 fn a_reply_of_an_unknown_form_is_an_error() {
-    let mut call = Call::new(0);
-    call.take(ScriptRequest { name: "n".to_owned(), plan: plans()[0].clone(), cost: 1, mode: Mode::Charge }, (), monotonic());
-    let answers: Vec<_> = call.answers(Ok(b"1")).collect();
-    assert!(matches!(answers[0].1, Err(StoreError::Nonsense(_))), "{answers:?}");
+    let call = Call::of_one(ScriptRequest::named("n".to_owned(), plans()[0].clone(), 1, Mode::Charge, monotonic()));
+    let answers = call.answers(b"1");
+    assert!(matches!(answers[..], [Err(StoreError::Nonsense(_))]), "{answers:?}");
 }

@@ -4,41 +4,54 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use tokio::sync::oneshot;
 
 use super::*;
 use crate::algorithm::Mode;
 use crate::clock::monotonic;
 use crate::plan::{OnStoreFailure, Plan, Rule};
+use crate::store::redis::batcher::Answer;
 use crate::store::redis::batcher::call::REQUESTS_MAX;
+use crate::store::redis::batcher::caller::Caller;
 
-/// A waiter: the job that it came with, its place in the job, and whether it has gone.
+/// Identifies a request: the job that it came with, and its place in the job. It is the request's cost, which a queue ignores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Tag {
-    job: usize,
-    place: usize,
-    gone: bool,
+    job: u64,
+    place: u64,
 }
 
-impl Waiter for Tag {
-    fn is_gone(&self) -> bool {
-        self.gone
-    }
+const PLACES: u64 = 1 << 20;
+
+fn tag(request: &ScriptRequest) -> Tag {
+    Tag { job: request.cost / PLACES, place: request.cost % PLACES }
+}
+
+fn request(tag: Tag, name: String, until: Instant) -> ScriptRequest {
+    ScriptRequest::named(name, plan(), tag.job * PLACES + tag.place, Mode::Charge, until)
+}
+
+/// Gives the request a caller, which waits as long as the receiver is kept.
+fn with_caller(mut request: ScriptRequest) -> (ScriptRequest, oneshot::Receiver<Answer>) {
+    let (caller, answered) = Caller::of_a_test();
+    request.caller = Some(caller);
+    (request, answered)
 }
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// A job of `requests` requests for `names` names arrives. Some waiters have gone, and some requests have expired.
+    /// A job of `requests` requests for `names` names arrives. Some callers have gone, and some requests have expired.
     Arrive {
-        requests: usize,
-        names: usize,
+        requests: u64,
+        names: u64,
     },
     Compose,
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        4 => (1..8_usize, 1..60_usize).prop_map(|(requests, names)| Step::Arrive { requests, names }),
-        1 => (200..400_usize, 1..60_usize).prop_map(|(requests, names)| Step::Arrive { requests, names }),
+        4 => (1..8_u64, 1..60_u64).prop_map(|(requests, names)| Step::Arrive { requests, names }),
+        1 => (200..400_u64, 1..60_u64).prop_map(|(requests, names)| Step::Arrive { requests, names }),
         4 => Just(Step::Compose),
     ]
 }
@@ -48,50 +61,47 @@ fn plan() -> Arc<Plan> {
     Arc::new(Plan { name: "p".into(), counts_as: "g".into(), rule, shadow: false, on_store_failure: OnStoreFailure::Allow })
 }
 
-/// The tags of a call in the order that its requests were taken: by the name's first, then each name's order. Of one job
-/// and one name this is the job's order.
-fn tags(call: Call<Tag>) -> Vec<(String, Tag)> {
-    let names: Vec<String> =
-        call.groups.iter().flat_map(|group| group.members.iter().map(|_| group.name.clone()).collect::<Vec<_>>()).collect();
-    let error = crate::store::StoreError::Full;
-    names.into_iter().zip(call.answers(Err(&error)).map(|(tag, _)| tag)).collect()
+/// The name and the tag of each request of a call, in the script's order. Of one job and one name this is the job's order.
+fn tags(call: &Call) -> Vec<(String, Tag)> {
+    call.requests().map(|request| (request.name.clone(), tag(request))).collect()
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_request_is_sent_once_in_its_jobs_order_unless_its_waiter_is_gone(steps in prop::collection::vec(step(), 1..40)) {
+    fn every_request_is_sent_once_in_its_jobs_order_unless_its_caller_is_gone(steps in prop::collection::vec(step(), 1..40)) {
         let (mut queue, now) = (Queue::default(), monotonic());
-        let (mut expected, mut sent): (Vec<Tag>, Vec<Tag>) = (Vec::new(), Vec::new());
+        let (mut expected, mut sent, mut waiting): (Vec<Tag>, Vec<Tag>, Vec<_>) = (Vec::new(), Vec::new(), Vec::new());
         let mut drained = steps.clone();
         drained.extend(std::iter::repeat_n(Step::Compose, 10_000 / SCRIPT_NAMES_MAX));
-        for (job, step) in drained.into_iter().enumerate() {
+        for (job, step) in (0..).zip(drained) {
             match step {
                 Step::Arrive { requests, names } => {
-                    let entries: VecDeque<QueuedRequest<Tag>> = (0..requests).map(|place| {
-                        let tag = Tag { job, place, gone: place % 11 == 10 };
+                    let arriving: VecDeque<ScriptRequest> = (0..requests).map(|place| {
+                        let (tag, is_gone) = (Tag { job, place }, place % 11 == 10);
                         let until = if place % 13 == 12 { now } else { now + Duration::from_secs(1) };
-                        if !tag.gone && until > now {
+                        if !is_gone && until > now {
                             expected.push(tag);
                         }
-                        let request = ScriptRequest { name: (place * 7 % names).to_string(), plan: plan(), cost: 1, mode: Mode::Charge };
-                        QueuedRequest { request, until, waiter: tag }
+                        let (request, answered) = with_caller(request(tag, (place * 7 % names).to_string(), until));
+                        waiting.extend((!is_gone).then_some(answered));
+                        request
                     }).collect();
                     if requests == 1 {
-                        entries.into_iter().for_each(|entry| queue.push(entry));
+                        arriving.into_iter().for_each(|request| queue.push(request));
                     } else {
-                        queue.push_batch(entries);
+                        queue.push_batch(arriving);
                     }
                 }
                 Step::Compose => {
                     let expired = queue.expire(now);
-                    prop_assert!(expired.iter().all(|tag| tag.place % 13 == 12));
+                    prop_assert!(expired.iter().all(|request| tag(request).place % 13 == 12));
                     let before = queue.len;
                     let call = queue.compose();
                     let until = call.latest();
                     prop_assert!(call.groups.len() <= SCRIPT_NAMES_MAX);
-                    let tags = tags(call);
+                    let tags = tags(&call);
                     prop_assert!(tags.len() <= REQUESTS_MAX);
                     prop_assert_eq!(until.is_none(), tags.is_empty());
                     prop_assert!(queue.len + tags.len() <= before);
@@ -112,16 +122,12 @@ proptest! {
 #[test]
 fn a_large_batch_does_not_delay_others() {
     let (mut queue, now) = (Queue::default(), monotonic());
-    let entry = |job: usize, place: usize| {
-        let request = ScriptRequest { name: format!("{job}.{place}"), plan: plan(), cost: 1, mode: Mode::Charge };
-        QueuedRequest { request, until: now + Duration::from_secs(1), waiter: Tag { job, place, gone: false } }
-    };
-    queue.push_batch((0..1000).map(|place| entry(0, place)).collect());
-    queue.push_batch((0..1000).map(|place| entry(1, place)).collect());
-    (2..30).for_each(|job| queue.push(entry(job, 0)));
-    let call = queue.compose();
+    let request = |job, place| request(Tag { job, place }, format!("{job}.{place}"), now + Duration::from_secs(1));
+    queue.push_batch((0..1000).map(|place| request(0, place)).collect());
+    queue.push_batch((0..1000).map(|place| request(1, place)).collect());
+    (2..30).for_each(|job| queue.push(request(job, 0)));
     let mut shares = [0; 3];
-    tags(call).iter().for_each(|(_, tag)| shares[tag.job.min(2)] += 1);
+    tags(&queue.compose()).iter().for_each(|(_, tag)| shares[usize::try_from(tag.job.min(2)).unwrap()] += 1);
     assert_eq!(shares, [8, 8, 16]);
 }
 
@@ -129,21 +135,27 @@ fn a_large_batch_does_not_delay_others() {
 fn expired_requests_are_taken_out_of_queue_and_call_once() {
     let (mut queue, now) = (Queue::default(), monotonic());
     let after = |ms| now + Duration::from_millis(ms);
-    let entry = |place: usize, ms| {
-        let request = ScriptRequest { name: place.to_string(), plan: plan(), cost: 1, mode: Mode::Charge };
-        QueuedRequest { request, until: after(ms), waiter: Tag { job: 0, place, gone: false } }
+    let mut waiting = Vec::new();
+    let mut request = |place: u64, ms| {
+        let (request, answered) = with_caller(request(Tag { job: 0, place }, place.to_string(), after(ms)));
+        waiting.push(answered);
+        request
     };
-    queue.push(entry(0, 2));
-    queue.push(entry(1, 5));
+    queue.push(request(0, 2));
+    queue.push(request(1, 5));
     let mut call = queue.compose();
-    queue.push(entry(2, 3));
-    queue.push_batch([entry(3, 1), entry(4, 9)].into());
+    queue.push(request(2, 3));
+    queue.push_batch([request(3, 1), request(4, 9)].into());
     assert_eq!((call.earliest(), call.latest(), queue.earliest()), (Some(after(2)), Some(after(5)), Some(after(1))));
     assert!(call.expire(after(1)).is_empty());
-    let places = |tags: Vec<Tag>| tags.into_iter().map(|tag| tag.place).collect::<Vec<_>>();
-    assert_eq!(places(queue.expire(after(3))), [3, 2]);
+    assert_eq!(queue.expire(after(3)).iter().map(|request| tag(request).place).collect::<Vec<_>>(), [3, 2]);
     assert_eq!((queue.len, queue.earliest()), (1, Some(after(9))));
-    assert_eq!(places(call.expire(after(2))), [0]);
+    assert_eq!(call.expire(after(2)).len(), 1);
+    let still_waiting = |call: &Call| {
+        let requests = call.requests().filter(|request| request.caller.is_some());
+        requests.map(|request| tag(request).place).collect::<Vec<_>>()
+    };
     assert_eq!(call.earliest(), Some(after(5)));
-    assert_eq!(tags(call).into_iter().map(|(_, tag)| tag.place).collect::<Vec<_>>(), [1]);
+    assert_eq!(still_waiting(&call), [1]);
+    assert!(call.expire(after(2)).is_empty(), "it was taken out before");
 }

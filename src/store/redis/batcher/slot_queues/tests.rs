@@ -1,0 +1,135 @@
+//! The queues as a state machine under random arrivals, calls and returns. No request is lost, sent twice or overtaken, and
+//! no call has two slots.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tokio::sync::oneshot;
+
+use super::*;
+use crate::algorithm::Mode;
+use crate::clock::monotonic;
+use crate::plan::{OnStoreFailure, Plan, Rule};
+use crate::store::redis::batcher::Answer;
+use crate::store::redis::batcher::caller::Caller;
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// `requests` requests arrive, alone or as a batch, for names of a few slots.
+    Arrive {
+        requests: u64,
+        alone: bool,
+    },
+    Compose,
+    Return,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (1..20_u64, any::<bool>()).prop_map(|(requests, alone)| Step::Arrive { requests, alone }),
+        1 => (300..600_u64).prop_map(|requests| Step::Arrive { requests, alone: false }),
+        6 => Just(Step::Compose),
+        6 => Just(Step::Return),
+    ]
+}
+
+/// The request of this number in the order of arrival. The number is its cost, which a queue ignores.
+fn request(number: u64, name: &str, until: Instant) -> ScriptRequest {
+    let (rule, on_store_failure) = (Rule::Limits(Vec::new()), OnStoreFailure::Allow);
+    let plan = Arc::new(Plan { name: "p".into(), counts_as: "g".into(), rule, shadow: false, on_store_failure });
+    ScriptRequest::named(name.to_owned(), plan, number, Mode::Charge, until)
+}
+
+/// Gives the request a caller, which waits as long as the receiver is kept.
+fn with_caller(mut request: ScriptRequest) -> (ScriptRequest, oneshot::Receiver<Answer>) {
+    let (caller, answered) = Caller::of_a_test();
+    request.caller = Some(caller);
+    (request, answered)
+}
+
+/// A name of which some share a slot. The slot depends on the text in braces.
+fn name(number: u64) -> String {
+    format!("{{{}}}{}", number % 5, number % 3)
+}
+
+/// The name and the number of each request of a call, in the order of decision. All names must have one slot.
+fn contents(call: &Call) -> Vec<(String, u64)> {
+    let slots: BTreeSet<u16> = call.requests().map(|request| name::slot(&request.name)).collect();
+    assert!(slots.len() <= 1, "keys of several slots");
+    call.requests().map(|request| (request.name.clone(), request.cost)).collect()
+}
+
+proptest! {
+    #[test]
+    fn every_request_goes_out_once_in_its_name_s_order_one_call_a_slot(steps in prop::collection::vec(step(), 1..80)) {
+        let (now, mut queues, mut came) = (monotonic(), SlotQueues::default(), 0);
+        let (mut in_flight, mut waiting): (VecDeque<Call>, Vec<_>) = (VecDeque::new(), Vec::new());
+        let (mut sent, mut last) = (BTreeSet::new(), BTreeMap::new());
+        // As many rounds as there can be calls.
+        let drain = (0..400).flat_map(|_| [Step::Compose, Step::Return]);
+        for step in steps.into_iter().chain(drain) {
+            match step {
+                Step::Arrive { requests, alone } => {
+                    let arriving: VecDeque<ScriptRequest> = (came..came + requests).map(|number| {
+                        let (request, answered) = with_caller(request(number, &name(number), now));
+                        waiting.extend((number % 7 != 0).then_some(answered));
+                        request
+                    }).collect();
+                    if alone { arriving.into_iter().for_each(|request| queues.push(request)) } else { queues.push_batch(arriving) }
+                    came += requests;
+                }
+                Step::Compose => {
+                    let call = queues.compose();
+                    if call.groups.is_empty() {
+                        continue;
+                    }
+                    let slot = name::slot(call.groups[0].name());
+                    prop_assert!(in_flight.iter().all(|other| name::slot(other.groups[0].name()) != slot), "two calls of a slot");
+                    in_flight.push_back(call);
+                }
+                Step::Return => {
+                    let Some(call) = in_flight.pop_front() else { continue };
+                    queues.returned(&call);
+                    for (name, number) in contents(&call) {
+                        prop_assert!(number % 7 != 0, "sent although its caller had gone");
+                        prop_assert!(sent.insert(number), "sent twice");
+                        prop_assert!(last.insert(name, number).is_none_or(|before| before < number), "overtaken");
+                    }
+                }
+            }
+        }
+        let stayed: BTreeSet<u64> = (0..came).filter(|number| number % 7 != 0).collect();
+        prop_assert_eq!(sent, stayed);
+        prop_assert!(queues.queues.is_empty());
+    }
+}
+
+#[test]
+fn a_batch_of_many_slots_does_not_delay_others() {
+    let (now, mut queues) = (monotonic(), SlotQueues::default());
+    queues.push_batch((0..1_000).map(|number| request(number, &format!("{{{number}}}"), now)).collect());
+    queues.push(request(1_000, "{alone}", now));
+    let firsts: Vec<u64> = (0..2).flat_map(|_| contents(&queues.compose())).map(|(_, number)| number).collect();
+    assert!(firsts.contains(&1_000), "{firsts:?}");
+}
+
+#[test]
+fn expired_requests_are_taken_out_and_their_slot_goes_on() {
+    let (now, mut queues) = (monotonic(), SlotQueues::default());
+    let later = now + Duration::from_secs(1);
+    queues.push(request(0, "{a}", now));
+    queues.push(request(1, "{b}", now));
+    queues.push(request(2, "{b}", later));
+    assert_eq!(queues.earliest(), Some(now));
+    let mut expired: Vec<u64> = queues.expire(now).iter().map(|request| request.cost).collect();
+    expired.sort_unstable();
+    assert_eq!(expired, [0, 1]);
+    assert_eq!(queues.earliest(), Some(later));
+    queues.push(request(3, "{a}", later));
+    let mut sent: Vec<u64> = (0..2).flat_map(|_| contents(&queues.compose())).map(|(_, number)| number).collect();
+    sent.sort_unstable();
+    assert_eq!(sent, [2, 3]);
+    assert!(queues.compose().groups.is_empty());
+}

@@ -1,0 +1,178 @@
+//! Packs a call into the script's argument, and parses the script's reply. `script/request.lua` describes both layouts.
+
+use std::fmt::Display;
+
+use smallvec::SmallVec;
+
+use super::batcher::call::{Call, CallPlan, Group};
+use crate::algorithm::{Algorithm, Mode, Reading, Verdict};
+use crate::plan::Limit;
+use crate::store::StoreError;
+
+/// Bytes of a number in a reading, and of a limit's numbers.
+const NUMBER: usize = 7;
+/// The top bit of the first number of a bucket's reading. When it is set, the emission interval follows, because it differs
+/// from the limit's.
+const OTHER_RATE: u64 = 1 << (8 * NUMBER - 1);
+/// Bytes of a cost.
+const COST: usize = 5;
+/// Bytes of a request: plan, mode, cost.
+const REQUEST: usize = 2 + COST;
+/// Bytes of the number that gives the end of the plans in a packed call.
+const PLANS_END: usize = 4;
+
+/// Packs a call into the script's one argument.
+///
+/// Errors: a number does not fit its bytes. Calls, plans and costs are bounded so that every number fits, so the error is a
+/// defect of this program. The call is then not sent, since the script would read other numbers.
+pub(super) fn pack_call(call: &Call) -> Result<Vec<u8>, StoreError> {
+    let mut packed = Vec::with_capacity(64 * call.plans.len() + 16 * call.groups.len());
+    packed.extend([0; PLANS_END]);
+    packed.push(byte(call.plans.len(), "plans")?);
+    for plan in &call.plans {
+        packed.push(byte(plan.order.len(), "limits of a plan")?);
+        plan.ordered().try_for_each(|limit| pack_limit(&mut packed, limit))?;
+    }
+    let plans_end = u32::try_from(packed.len()).map_err(|_| misfit(packed.len(), "bytes of plans"))?;
+    packed[..PLANS_END].copy_from_slice(&plans_end.to_le_bytes());
+    packed.push(byte(call.groups.len(), "names")?);
+    packed.push(byte(call.groups.iter().filter(|group| group.has_packed).count(), "packed states")?);
+    let are_equal = |group: &Group, next: &Group| group.single_terms().is_some() && group.single_terms() == next.single_terms();
+    for equal in call.groups.chunk_by(are_equal) {
+        pack_group(&mut packed, &equal[0], equal.len())?;
+    }
+    Ok(packed)
+}
+
+fn pack_limit(packed: &mut Vec<u8>, limit: &Limit) -> Result<(), StoreError> {
+    let precision = match limit.algorithm() {
+        Algorithm::SlidingWindow { precision } => precision,
+        _ => 0,
+    };
+    let prefix = record_prefix(limit)?;
+    packed.extend([limit.kind(), precision, byte(prefix.len(), "bytes of a prefix")?]);
+    packed.extend_from_slice(&prefix);
+    let numbers = [limit.window_us(), limit.quota(), limit.capacity()];
+    numbers.into_iter().try_for_each(|number| pack_number::<NUMBER>(packed, number))
+}
+
+/// The bytes that a record of this limit begins with: the fingerprint. For a `token_bucket` the quota follows: its length, then
+/// as few bytes as it needs. So a bucket's record is known by its rate, too.
+fn record_prefix(limit: &Limit) -> Result<SmallVec<[u8; 12]>, StoreError> {
+    let mut prefix = SmallVec::from_slice(&limit.fingerprint().bytes());
+    if let Algorithm::TokenBucket { .. } = limit.algorithm() {
+        let quota = limit.quota().to_le_bytes();
+        let width = quota.iter().rposition(|byte| *byte != 0).map_or(1, |last| last + 1);
+        prefix.push(byte(width, "bytes of a quota")?);
+        prefix.extend_from_slice(&quota[..width]);
+    }
+    Ok(prefix)
+}
+
+/// Packs one group for `repeats` groups in a row that pack to the same bytes. They differ only in their names, which are keys of
+/// the call.
+fn pack_group(packed: &mut Vec<u8>, group: &Group, repeats: usize) -> Result<(), StoreError> {
+    let requests = group.requests.len();
+    packed.reserve(6 + REQUEST * requests);
+    packed.extend(u16::try_from(requests).map_err(|_| misfit(requests, "requests for a name"))?.to_le_bytes());
+    let logs = byte(group.log_name_count(), "logs of a name")?;
+    packed.extend([u8::from(group.has_packed), logs, u8::from(group.is_uniform()), byte(repeats, "equal groups")?]);
+    for request in &group.requests {
+        let mode = match request.mode {
+            Mode::Peek => 0,
+            Mode::Charge => 1,
+            Mode::Refund => 2,
+        };
+        packed.extend([byte(request.plan_index, "plans")?, mode]);
+        pack_number::<COST>(packed, request.cost)?;
+    }
+    Ok(())
+}
+
+/// Packs the lowest `N` bytes of a number. Errors: another byte is not zero.
+fn pack_number<const N: usize>(packed: &mut Vec<u8>, number: u64) -> Result<(), StoreError> {
+    let bytes = number.to_le_bytes();
+    let (low, high) = bytes.split_at(N);
+    packed.extend_from_slice(low);
+    if high.iter().all(|byte| *byte == 0) { Ok(()) } else { Err(misfit(number, "units or microseconds")) }
+}
+
+fn byte(count: usize, what: &str) -> Result<u8, StoreError> {
+    u8::try_from(count).map_err(|_| misfit(count, what))
+}
+
+#[cold]
+fn misfit(count: impl Display, what: &str) -> StoreError {
+    StoreError::Refused(format!("{count} {what} are more than a script call can hold"))
+}
+
+/// Parses the answers to a call's requests, in the order of [`Call::requests`]; `None` when the reply has another form.
+pub(super) fn parse_reply(reply: &[u8], call: &Call) -> Option<Vec<Result<Verdict, StoreError>>> {
+    let mut rest = reply;
+    let answers = call.requests().map(|request| parse_answer(&mut rest, &call.plans[request.plan_index], request.mode));
+    let answers: Option<Vec<_>> = answers.collect();
+    answers.filter(|_| rest.is_empty())
+}
+
+fn parse_answer(rest: &mut &[u8], plan: &CallPlan, mode: Mode) -> Option<Result<Verdict, StoreError>> {
+    let fits = match rest.split_off_first()? {
+        b'1' => true,
+        b'0' => false,
+        b'E' => return parse_refusal(rest).map(Err),
+        _ => return None,
+    };
+    let mut readings = parse_readings(rest, plan)?;
+    if mode == Mode::Refund {
+        readings.extend(parse_readings(rest, plan)?);
+    }
+    Some(Ok(Verdict { fits, readings }))
+}
+
+/// Parses one reading for each limit. The script sends them in its own order of limits; the result is in the plan's order.
+fn parse_readings(rest: &mut &[u8], plan: &CallPlan) -> Option<SmallVec<[Reading; 2]>> {
+    let limits = plan.plan.limits();
+    if let [alone] = limits {
+        return Some(SmallVec::from_iter([parse_reading(rest, alone)?]));
+    }
+    let mut readings = SmallVec::from_elem(Reading::Window { count: 0, ends_in_us: 0 }, limits.len());
+    for place in &plan.order {
+        readings[*place] = parse_reading(rest, &limits[*place])?;
+    }
+    Some(readings)
+}
+
+fn parse_refusal(rest: &mut &[u8]) -> Option<StoreError> {
+    let length = u16::from_le_bytes(rest.split_off(..2)?.try_into().ok()?);
+    let text = rest.split_off(..usize::from(length))?;
+    Some(StoreError::Refused(String::from_utf8_lossy(text).into_owned()))
+}
+
+fn parse_reading(rest: &mut &[u8], limit: &Limit) -> Option<Reading> {
+    let mut number = || {
+        let mut padded = [0; 8];
+        padded[..NUMBER].copy_from_slice(rest.split_off(..NUMBER)?);
+        Some(u64::from_le_bytes(padded))
+    };
+    Some(match limit.algorithm() {
+        Algorithm::FixedWindow { .. } => Reading::Window { count: number()?, ends_in_us: number()? },
+        Algorithm::TokenBucket { .. } => {
+            let told = number()?;
+            let emission_us = if told & OTHER_RATE == 0 { limit.emission_us() } else { number()? };
+            return (emission_us > 0).then_some(Reading::Bucket { backlog_us: told & !OTHER_RATE, emission_us });
+        }
+        Algorithm::SlidingCounter => {
+            let (current, previous, elapsed_us) = (number()?, number()?, number()?);
+            // The code that computes an answer from the reading relies on both, or would overflow.
+            let sound = elapsed_us < limit.window_us() && current.max(previous).checked_mul(limit.window_us()).is_some();
+            return sound.then_some(Reading::Counter { current, previous, elapsed_us });
+        }
+        Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => {
+            Reading::Log { used: number()?, frees_in_us: number()?, fresh_in_us: number()? }
+        }
+    })
+}
+
+#[cfg(test)]
+mod fuzz;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,192 @@
+//! Gateways that ask the check endpoint before each request, by the recipes in `deploy`: nginx, Caddy and HAProxy.
+
+use std::net::TcpListener;
+
+use crate::support::caddy::Caddy;
+use crate::support::haproxy::Haproxy;
+use crate::support::http::{Reply, Scrape, ask};
+use crate::support::nginx::{Nginx, recipe};
+use crate::support::server::Server;
+
+const PLANS: &str = "listen: { http: '127.0.0.1:0' }
+plans:
+  two: { limits: [ { name: day, quota: 2, window: 1d } ] }
+  thousand: { limits: [ { name: day, quota: 1000, window: 1d } ] }
+";
+
+/// A server, and where it serves HTTP.
+fn serve() -> (Server, String) {
+    let server = Server::start(PLANS, &[]);
+    let http = server.http();
+    (server, http)
+}
+
+/// An application; its address.
+fn application() -> String {
+    let application = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = application.local_addr().unwrap().to_string();
+    std::thread::spawn(move || answer_all(&application));
+    address
+}
+
+fn ask_as(gateway: &str, user: &str) -> Reply {
+    // What a client says about its own limits must not come back as ours.
+    ask(gateway, "GET", "/page", &[&format!("X-User: {user}"), "RateLimit: \"day\";r=99"])
+}
+
+/// Two of three requests are let through, and the client is told each time where it stands. Without tollgate, all are let
+/// through, at once.
+fn limits_exactly_and_fails_open(mut server: Server, http: &str, gateway: &str) {
+    for remaining in [1, 0] {
+        let allowed = ask_as(gateway, "alice");
+        assert_eq!((allowed.status, allowed.body.as_str()), (200, "ok"), "{allowed:?}");
+        assert_eq!(allowed.header("ratelimit"), Some(&*format!("\"day\";r={remaining}")));
+        assert_eq!(allowed.header("ratelimit-policy"), Some("\"day\";q=2;w=86400"));
+        assert_eq!(allowed.header("retry-after"), None);
+    }
+    let denied = ask_as(gateway, "alice");
+    let wait: u64 = denied.header("retry-after").unwrap().parse().unwrap();
+    assert_eq!((denied.status, denied.header("ratelimit")), (429, Some(&*format!("\"day\";r=0;t={wait}"))), "{denied:?}");
+    assert_eq!(denied.header("ratelimit-policy"), Some("\"day\";q=2;w=86400"));
+    assert!((86_000..=86_400).contains(&wait), "{wait}");
+    assert_eq!(ask_as(gateway, "bob").status, 200);
+    let decisions = Scrape::of(http).decisions();
+    assert_eq!((decisions["two allowed store"], decisions["two denied store"]), (3.0, 1.0));
+
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    for _ in 0..3 {
+        let open = ask_as(gateway, "alice");
+        assert_eq!((open.status, open.body.as_str(), open.header("retry-after")), (200, "ok", None), "{open:?}");
+        assert!(open.header("ratelimit").is_none_or(|limit| !limit.contains("day")), "{open:?}");
+    }
+}
+
+#[test]
+fn haproxy_limits_exactly_and_lets_all_pass_without_tollgate() {
+    let (server, http) = serve();
+    let haproxy = Haproxy::asking(&http, "two", &application());
+    limits_exactly_and_fails_open(server, &http, &haproxy.address);
+}
+
+#[test]
+fn caddy_limits_exactly_and_lets_all_pass_without_tollgate() {
+    let (server, http) = serve();
+    let caddy = Caddy::asking(&http, "two", &application());
+    limits_exactly_and_fails_open(server, &http, &caddy.address);
+}
+
+#[test]
+fn caddy_sends_no_request_to_an_application_that_is_gone_twice() {
+    let (_server, http) = serve();
+    let application = TcpListener::bind("127.0.0.1:0").unwrap();
+    let caddy = Caddy::asking(&http, "thousand", &application.local_addr().unwrap().to_string());
+    let accepted = std::thread::spawn(move || {
+        // Takes a request and hangs up, so that Caddy answers 502. The next connection is the test's own.
+        (0..).find(|_| {
+            let (mut stream, _) = application.accept().unwrap();
+            let mut head = [0; 4096];
+            let read = std::io::Read::read(&mut stream, &mut head).unwrap();
+            head[..read].starts_with(b"GET /end")
+        })
+    });
+    assert_eq!(ask_as(&caddy.address, "alice").status, 502);
+    let _ = ask(&caddy.address, "GET", "/end", &["X-User: alice"]);
+    assert_eq!(accepted.join().unwrap(), Some(1));
+}
+
+#[test]
+fn nginx_limits_exactly_and_lets_all_pass_without_tollgate() {
+    let (server, http) = serve();
+    let proxied = format!("proxy_pass http://{};", application());
+    let nginx = Nginx::by_recipe(&recipe(&http, "two"), &[("/", &proxied)], "");
+    limits_exactly_and_fails_open(server, &http, &nginx.address);
+}
+
+#[test]
+fn no_gateway_lets_a_client_smuggle_a_parameter() {
+    let (_server, http) = serve();
+    let smuggled = "alice&plan=thousand";
+    let haproxy = Haproxy::asking(&http, "two", &application());
+    let found: Vec<u16> = (0..3).map(|_| ask_as(&haproxy.address, smuggled).status).collect();
+    assert_eq!(found, [200, 200, 429], "it is a key like any other");
+    let caddy = Caddy::asking(&http, "two", &application());
+    assert_eq!(ask_as(&caddy.address, smuggled).status, 429, "it is the same key");
+    // nginx does not escape it. The plan is given twice then, which is an error.
+    let nginx = Nginx::asking(&http, "two");
+    assert_eq!(ask_as(&nginx.address, smuggled).status, 500);
+    assert!(!Scrape::of(&http).decisions().keys().any(|labels| labels.starts_with("thousand")));
+}
+
+#[test]
+fn nginx_forwards_a_request_only_when_it_is_allowed() {
+    let (_server, http) = serve();
+    let nginx = Nginx::asking(&http, "two");
+    let ask_as = |user: &str| ask(&nginx.address, "GET", "/page", &[&format!("X-User: {user}")]);
+    for remaining in [1, 0] {
+        let reply = ask_as("alice");
+        assert_eq!((reply.status, reply.body.as_str()), (200, "the application"));
+        assert_eq!(reply.header("ratelimit"), Some(&*format!("\"day\";r={remaining}")));
+    }
+    let denied = ask_as("alice");
+    assert_eq!(denied.status, 429, "{denied:?}");
+    assert_eq!(ask_as("bob").status, 200);
+    let decisions = Scrape::of(&http).decisions();
+    assert_eq!((decisions["two allowed store"], decisions["two denied store"]), (3.0, 1.0));
+}
+
+fn decided(http: &str) -> f64 {
+    Scrape::of(http).decisions().values().sum()
+}
+
+#[test]
+fn nginx_charges_a_request_once_wherever_it_sends_it_on_to() {
+    let (_server, http) = serve();
+    let folder = tempfile::tempdir().unwrap();
+    for page in ["page.html", "folder/index.html", "spa/index.html"] {
+        let path = folder.path().join(page);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, page).unwrap();
+    }
+    // nginx's workers may run as another user.
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let root = format!("root {};", folder.path().display());
+    let application = TcpListener::bind("127.0.0.1:0").unwrap();
+    let proxied = format!("proxy_pass http://{};", application.local_addr().unwrap());
+    std::thread::spawn(move || answer_all(&application));
+    let files = format!("{root} index index.html;");
+    let spa = format!("{files} try_files $uri $uri/ /spa/index.html;");
+    let locations = [("/", files.as_str()), ("/spa/", &spa), ("/application/", &proxied)];
+    let targets = ["/page.html", "/folder/", "/spa/", "/spa/no/such/page", "/application/"];
+    let recipe = recipe(&http, "thousand");
+    let nginx = Nginx::by_recipe(&recipe, &locations, "");
+    let charged: Vec<f64> = targets.iter().map(|target| charged_thrice(&nginx, &http, target)).collect();
+    assert_eq!(charged, [3.0; 5]);
+    // The answer has the header fields, also after an internal redirect of nginx.
+    for target in targets {
+        let reply = ask(&nginx.address, "GET", target, &["X-User: alice"]);
+        assert!(reply.header("ratelimit").is_some_and(|limit| limit.starts_with("\"day\";r=")), "{target}: {reply:?}");
+    }
+    // Without `$charged`, an internal redirect of nginx is charged again.
+    let forgetful = Nginx::by_recipe(&recipe.replace("if ($charged) { return 204; }", ""), &locations, "");
+    let charged: Vec<f64> = targets.iter().map(|target| charged_thrice(&forgetful, &http, target)).collect();
+    assert!(charged[0] == 3.0 && charged[1] == 6.0 && charged[3] == 6.0 && charged[4] == 3.0, "{charged:?}");
+}
+
+/// Makes three requests for this target. Returns how many decisions they caused.
+fn charged_thrice(nginx: &Nginx, http: &str, target: &str) -> f64 {
+    let before = decided(http);
+    (0..3).for_each(|_| assert_eq!(ask(&nginx.address, "GET", target, &["X-User: bob"]).status, 200));
+    decided(http) - before
+}
+
+/// An application that gives every request the same answer.
+fn answer_all(application: &TcpListener) {
+    use std::io::{Read, Write};
+    for stream in application.incoming() {
+        let mut stream = stream.unwrap();
+        let _ = stream.read(&mut [0; 4096]);
+        let _ = stream.write_all(b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    }
+}

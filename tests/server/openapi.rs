@@ -1,0 +1,201 @@
+//! `docs/openapi.json` against what a server answers: everything that it answers is described, and everything that is described
+//! is answered.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::support::http::{Reply, get, send};
+use crate::support::server::{PATIENCE, Server};
+
+const DOCUMENT: &str = include_str!("../../docs/openapi.json");
+const PLANS: &str = "listen: { http: '127.0.0.1:0', lame_duck: 3s }
+plans:
+  two: { limits: [ { name: day, quota: 2, window: 1d }, { name: bucket, quota: 9, window: 1m, algorithm: token_bucket } ] }
+  free: { unlimited: true }
+";
+/// Set by the server of HTTP itself, so they are not described.
+const OF_EVERY_ANSWER: [&str; 5] = ["date", "connection", "content-type", "content-length", "transfer-encoding"];
+
+/// The description, and which of its answers were seen.
+struct Description {
+    document: Value,
+    seen: BTreeSet<String>,
+}
+
+impl Description {
+    /// Follows `$ref`.
+    fn resolve<'a>(&'a self, value: &'a Value) -> &'a Value {
+        match value.get("$ref").and_then(Value::as_str) {
+            Some(reference) => {
+                self.document.pointer(reference.strip_prefix('#').unwrap()).unwrap_or_else(|| panic!("{reference}"))
+            }
+            None => value,
+        }
+    }
+
+    /// What does not fit the schema, if anything. Knows the words that the document uses, and panics at others.
+    fn misfit(&self, schema: &Value, value: &Value) -> Option<String> {
+        let schema = self.resolve(schema).as_object().unwrap();
+        for (word, rule) in schema {
+            let fits = match word.as_str() {
+                "type" => match rule.as_str().unwrap() {
+                    "object" => value.is_object(),
+                    "array" => value.is_array(),
+                    "string" => value.is_string(),
+                    "boolean" => value.is_boolean(),
+                    "integer" => value.is_u64() || value.is_i64(),
+                    other => panic!("the type {other}"),
+                },
+                "enum" => rule.as_array().unwrap().contains(value),
+                "minimum" => value.as_u64().unwrap() >= rule.as_u64().unwrap(),
+                "maximum" => value.as_u64().unwrap() <= rule.as_u64().unwrap(),
+                "required" => rule.as_array().unwrap().iter().all(|name| value.get(name.as_str().unwrap()).is_some()),
+                "additionalProperties" => value.as_object().unwrap().keys().all(|name| schema["properties"].get(name).is_some()),
+                "properties" => {
+                    let mut given = rule.as_object().unwrap().iter().filter_map(|(name, rule)| Some((rule, value.get(name)?)));
+                    if let Some(misfit) = given.find_map(|(rule, value)| self.misfit(rule, value)) {
+                        return Some(misfit);
+                    }
+                    true
+                }
+                "items" => {
+                    if let Some(misfit) = value.as_array().unwrap().iter().find_map(|value| self.misfit(rule, value)) {
+                        return Some(misfit);
+                    }
+                    true
+                }
+                "description" | "default" => true,
+                other => panic!("the word {other}"),
+            };
+            if !fits {
+                return Some(format!("{value} does not fit {word}: {rule}"));
+            }
+        }
+        None
+    }
+
+    /// Panics when the answer to a request for this path by this method is not as described.
+    fn check(&mut self, method: &str, path: &str, reply: &Reply) {
+        let responses = &self.document["paths"][path][method.to_lowercase()]["responses"];
+        let status = reply.status.to_string();
+        let of_class = format!("{}XX", &status[..1]);
+        // A denial with a status of the caller's choice tells the limits, an error does not.
+        let tells_limits = reply.headers().any(|(header, _)| header.contains("ratelimit"));
+        let is_denial = tells_limits && reply.status != 200 && reply.status != 429;
+        let name = if is_denial { &of_class } else { &status };
+        let response = self.resolve(&responses[name]);
+        assert!(response.is_object(), "{method} {path}: {name} is not described: {reply:?}");
+        for (header, value) in reply.headers().filter(|(header, _)| !OF_EVERY_ANSWER.contains(header)) {
+            let described = self.resolve(&response["headers"][header]);
+            assert!(described.is_object(), "{method} {path}: {header} is not described: {reply:?}");
+            let typed = match described["schema"]["type"].as_str() {
+                Some("integer") => Value::from(value.parse::<u64>().unwrap()),
+                _ => Value::from(value),
+            };
+            assert_eq!(self.misfit(&described["schema"], &typed), None, "{header}");
+        }
+        if !reply.body.is_empty() {
+            let media = reply.header("content-type").unwrap().split(';').next().unwrap();
+            let schema = &response["content"][media]["schema"];
+            assert!(schema.is_object(), "{method} {path}: {media} is not described: {reply:?}");
+            let body = if media.ends_with("json") {
+                serde_json::from_str(&reply.body).unwrap()
+            } else {
+                Value::from(reply.body.as_str())
+            };
+            assert_eq!(self.misfit(schema, &body), None, "{method} {path}: {reply:?}");
+            self.seen.insert(format!("{} {path} {name} {media}", method.to_lowercase()));
+        }
+        self.seen.insert(format!("{} {path} {name}", method.to_lowercase()));
+        for header in reply.headers().map(|(header, _)| header).filter(|header| !OF_EVERY_ANSWER.contains(header)) {
+            self.seen.insert(format!("{} {path} {name} {header}", method.to_lowercase()));
+        }
+    }
+
+    /// Everything that the document describes, in the words of `seen`. HEAD has no bodies.
+    fn described(&self) -> BTreeSet<String> {
+        let mut all = BTreeSet::new();
+        let operations = |(path, operations): (&String, &Value)| {
+            let operations = operations.as_object().unwrap().clone();
+            let path = path.clone();
+            operations.into_iter().map(move |(method, operation)| (method, path.clone(), operation))
+        };
+        for (method, path, operation) in self.document["paths"].as_object().unwrap().iter().flat_map(operations) {
+            for (status, response) in operation["responses"].as_object().unwrap() {
+                let response = self.resolve(response);
+                let names = |field: &str| response[field].as_object().map(|object| object.keys().cloned().collect::<Vec<_>>());
+                let media = names("content").filter(|_| method != "head");
+                let named = names("headers").into_iter().chain(media).flatten();
+                all.extend(named.map(|name| format!("{method} {path} {status} {name}")));
+                all.insert(format!("{method} {path} {status}"));
+            }
+        }
+        all
+    }
+}
+
+/// Asks in every way that a request can go, except those that need a server in trouble.
+fn ask_everything(description: &mut Description, http: &str) {
+    for (method, path) in [("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/metrics"), ("GET", "/openapi.json")] {
+        description.check(method, path, &get(http, path));
+    }
+    let mut check = |method: &str, query: &str, headers: &[&str], body: &str| {
+        let length = format!("Content-Length: {}", body.len());
+        let with_length: Vec<&str> = headers.iter().copied().chain((method == "POST").then_some(length.as_str())).collect();
+        let reply = send(http, method, &format!("/v1/check?{query}"), &with_length, body);
+        description.check(method, "/v1/check", &reply);
+    };
+    for method in ["GET", "HEAD", "POST"] {
+        for query in [
+            "key=a&plan=free",
+            "key=a&plan=two&cost=2",
+            "key=a&plan=two",
+            "key=a",
+            "key=a&plan=nowhere",
+            "key=b&plan=two&cost=99",
+        ] {
+            check(method, &query.replace("key=", &format!("key={method}-")), &[], "");
+        }
+        for status in [403, 500] {
+            check(method, &format!("key={method}-a&plan=two&deny_status={status}"), &[], "");
+        }
+        check(method, &format!("key={method}-c&plan=two"), &["Accept: application/json"], "");
+    }
+    check("POST", "", &["Content-Type: application/json"], r#"{"key":"d","plan":"two"}"#);
+    check("POST", "key=a&plan=two", &["Content-Type: text/plain"], "text");
+    check("POST", "key=a&plan=two", &["Content-Type: application/json"], &" ".repeat(5_000));
+}
+
+#[test]
+fn everything_that_is_answered_is_described_and_everything_that_is_described_is_answered() {
+    let document: Value = serde_json::from_str(DOCUMENT).unwrap();
+    assert_eq!(document["openapi"], "3.1.0");
+    let mut description = Description { document, seen: BTreeSet::new() };
+    for headers in ["ietf", "x-ratelimit"] {
+        let server = Server::start(PLANS, &["--set", &format!("check.headers={headers}")]);
+        let http = server.http();
+        assert_eq!(serde_json::from_str::<Value>(&get(&http, "/openapi.json").body).unwrap(), description.document);
+        ask_everything(&mut description, &http);
+        if headers == "ietf" {
+            let unfinished =
+                send(&http, "POST", "/v1/check?key=a&plan=two", &["Content-Type: application/json", "Content-Length: 9"], "{");
+            description.check("POST", "/v1/check", &unfinished);
+            server.signal("TERM");
+            let started = std::time::Instant::now();
+            let stopping = loop {
+                let reply = get(&http, "/readyz");
+                assert!(started.elapsed() < PATIENCE);
+                if reply.status != 200 {
+                    break reply;
+                }
+            };
+            description.check("GET", "/readyz", &stopping);
+        }
+    }
+    let (described, seen) = (description.described(), &description.seen);
+    assert!(described.len() > 80, "{described:?}");
+    // A server sheds load only in a flood, which is tested elsewhere.
+    let missing: Vec<_> = described.difference(seen).filter(|answer| !answer.contains("/v1/check 503")).collect();
+    assert!(missing.is_empty(), "described, and never answered: {missing:#?}");
+}
