@@ -5,6 +5,12 @@
 use std::pin::Pin;
 
 use tokio_stream::{Stream, StreamExt};
+use tollgate::grpc::WorkerService;
+use tollgate::grpc::envoy::pb::config::core::v3::HeaderValue;
+use tollgate::grpc::envoy::pb::service::ratelimit::v3 as rls;
+use tollgate::grpc::envoy::pb::service::ratelimit::v3::rate_limit_response::{
+    Code, DescriptorStatus, RateLimit, rate_limit::Unit,
+};
 use tollgate::grpc::pb;
 use tollgate::grpc::pb::rate_limit_service_server::RateLimitService;
 use tonic::{Request, Response, Status, Streaming};
@@ -65,5 +71,34 @@ impl RateLimitService for Echo {
 
     async fn list_plans(&self, _: Request<pb::ListPlansRequest>) -> Result<Response<pb::ListPlansResponse>, Status> {
         Ok(Response::new(pb::ListPlansResponse::default()))
+    }
+}
+
+impl WorkerService for Echo {}
+
+#[tonic::async_trait]
+impl rls::rate_limit_service_server::RateLimitService for Echo {
+    async fn should_rate_limit(
+        &self,
+        request: Request<rls::RateLimitRequest>,
+    ) -> Result<Response<rls::RateLimitResponse>, Status> {
+        let field = |key: &str, value: &str| HeaderValue { key: key.to_owned(), value: value.to_owned() };
+        let limit = RateLimit { requests_per_unit: 900_000_000, unit: Unit::Hour.into(), name: "token_bucket/1h".to_owned() };
+        let status = DescriptorStatus {
+            code: Code::Ok.into(),
+            current_limit: Some(limit),
+            limit_remaining: 899_999_999,
+            duration_until_reset: Some(prost_types::Duration { seconds: 0, nanos: 4_000 }),
+        };
+        let fields = [
+            field("ratelimit-policy", "\"token_bucket/1h\";q=900000000;w=3600;tollgate-burst=900000000"),
+            field("ratelimit", "\"token_bucket/1h\";r=899999999"),
+        ];
+        Ok(Response::new(rls::RateLimitResponse {
+            overall_code: Code::Ok.into(),
+            statuses: vec![status; request.get_ref().descriptors.len()],
+            response_headers_to_add: fields.into(),
+            raw_body: Vec::new(),
+        }))
     }
 }

@@ -8,6 +8,7 @@
 mod admin;
 mod ask;
 mod connect;
+mod descriptor;
 mod listeners;
 mod reload;
 mod replicas;
@@ -48,6 +49,12 @@ enum Command {
     Check {
         /// The config file; - is standard input.
         file: PathBuf,
+        /// Tell which rule of envoy.domains decides a descriptor with these entries, such as path=/login user=alice.
+        #[arg(long, value_name = "NAME=VALUE", num_args = 1..)]
+        explain_descriptor: Vec<String>,
+        /// The domain of that descriptor, where the config has several.
+        #[arg(long, value_name = "DOMAIN", requires = "explain_descriptor")]
+        domain: Option<String>,
     },
     /// Replay an access log and print what the limits of a plan would have done to it; no server is needed.
     Simulate(simulate::SimulateArguments),
@@ -99,7 +106,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
     match arguments.command {
         None => serve::run(arguments.serve),
         Some(Command::Serve(serve)) => serve::run(serve),
-        Some(Command::Check { file }) => check(&file),
+        Some(Command::Check { file, explain_descriptor, domain }) => check(&file, &explain_descriptor, domain.as_deref()),
         Some(Command::Simulate(arguments)) => simulate::run(arguments),
         Some(Command::Try(arguments)) => ask::try_decisions(arguments),
         Some(Command::Health(arguments)) => ask::health(arguments),
@@ -109,7 +116,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
     }
 }
 
-fn check(file: &Path) -> ExitCode {
+fn check(file: &Path, descriptor: &[String], domain: Option<&str>) -> ExitCode {
     let sources = match base(Some(file), None) {
         Ok(sources) => sources,
         Err(sentence) => return fail(1, &sentence),
@@ -119,6 +126,13 @@ fn check(file: &Path) -> ExitCode {
         Ok(config) => {
             let plural = if config.plans.len() == 1 { "" } else { "s" };
             let valid = format!("{origin}: valid, {} plan{plural}", config.plans.len());
+            if !descriptor.is_empty() {
+                let explained = descriptor::explain(config.plans.envoy(), domain, descriptor);
+                return explained.map_or_else(
+                    |sentence| fail(1, &sentence),
+                    |explained| print(&explained).map_or_else(|code| code, |()| ExitCode::SUCCESS),
+                );
+            }
             let report = config.warnings.iter().fold(valid, |report, warning| format!("{report}\n  warning: {warning}"));
             print(&report).map_or_else(|code| code, |()| ExitCode::SUCCESS)
         }

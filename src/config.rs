@@ -5,6 +5,7 @@
 
 mod check;
 mod environment;
+mod envoy;
 mod listen;
 mod plans;
 mod settings;
@@ -70,7 +71,7 @@ pub struct Config {
     pub deny_cache_entries: usize,
     /// How checks over HTTP are read and answered. Default: key and plan are parameters.
     pub check: CheckSettings,
-    /// The plans to enforce; at least one.
+    /// The plans to enforce; at least one. With them the rules for Envoy's descriptors, by which plans are found too.
     pub plans: PlanSet,
     /// Warnings: sentences about settings that are valid but probably not intended.
     pub warnings: Vec<String>,

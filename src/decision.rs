@@ -164,7 +164,7 @@ impl LimitStatus {
     }
 
     /// A limit that denies binds more than one that does not. Then the longer wait decides, else the smaller remaining share.
-    fn binds_more_than(&self, other: &Self) -> bool {
+    pub(crate) fn binds_more_than(&self, other: &Self) -> bool {
         match (self.retry_after_us, other.retry_after_us) {
             (Some(mine), Some(others)) => mine > others,
             (Some(_), None) => true,

@@ -1,4 +1,4 @@
-//! The gRPC side: `tollgate.v1.RateLimitService`, health and reflection on every gRPC listener, and `admin` on a listener
+//! The gRPC side: `tollgate.v1.RateLimitService`, Envoy's Rate Limit Service, health and reflection on every gRPC listener, and `admin` on a listener
 //! of its own.
 //!
 //! `server` accepts connections and assigns each to a worker. A worker is a thread with its own runtime. It serves a
@@ -14,6 +14,7 @@ mod code;
 pub mod codec;
 mod convert;
 mod drain;
+pub mod envoy;
 #[cfg(test)]
 mod fuzz;
 mod lenient_decode;
@@ -34,6 +35,8 @@ pub use admin::{
     AdminCalls, AdminParts, AdminServer, ReloadOutcome, ReloadRequest, Reloaded, Reloader, TOKEN_BYTES_MIN, TokenFile, reloader,
 };
 pub use client::{AdminAnswer, AdminQuestion, AdminToken, Answer, Connection, Form, Health, Question, Target};
+use envoy::pb::service::ratelimit::v3::rate_limit_service_server::RateLimitService as EnvoyService;
+use pb::rate_limit_service_server::RateLimitService;
 pub use service::Service;
 pub use workers::{StartError, Workers};
 
@@ -46,6 +49,14 @@ pub mod pb {
     /// Descriptors of the admin service and of the messages that it shares with the contract, for reflection on the admin
     /// listener.
     pub const ADMIN_FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/admin.binpb"));
+}
+
+/// What workers serve on the listeners of callers.
+pub trait WorkerService: RateLimitService + EnvoyService {
+    /// Whether reflection lists Envoy's service now.
+    fn serves_envoy(&self) -> bool {
+        false
+    }
 }
 
 /// Service name whose health says whether this server takes calls. The health of "" says whether it is alive.

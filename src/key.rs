@@ -4,9 +4,14 @@
 use std::fmt;
 use std::num::NonZeroU64;
 
+use xxhash_rust::xxh3::xxh3_128;
+
 /// Longest key, in bytes. A key is sent with every request, and is kept in memory and in Redis while it is live. 512 bytes hold
 /// a URL path or a composed identity, and a batch of 1,000 such keys fits one message.
 pub const KEY_BYTES_MAX: usize = 512;
+
+/// Bytes that are kept of a text that is too long for a key, so that people recognise it.
+const BEGINNING_BYTES: usize = 64;
 
 /// Identifies who or what is counted: a user, a token, an address.
 ///
@@ -24,6 +29,19 @@ impl Key {
             0 => Err(KeyError::Empty),
             1..=KEY_BYTES_MAX => Ok(Self(text)),
             bytes => Err(KeyError::TooLong { bytes }),
+        }
+    }
+
+    /// A key for any text, where an error would let the request pass uncounted. An empty text is counted as `-`. A text above
+    /// [`KEY_BYTES_MAX`] is counted as its beginning and a hash of 128 bits, so different texts have different keys.
+    pub fn of_any(text: String) -> Self {
+        match text.len() {
+            0 => Self("-".into()),
+            1..=KEY_BYTES_MAX => Self(text.into()),
+            _ => {
+                let end = (0..=BEGINNING_BYTES).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+                Self(format!("{}#{:032x}", &text[..end], xxh3_128(text.as_bytes())).into())
+            }
         }
     }
 
@@ -96,6 +114,17 @@ mod tests {
         assert!(Key::new("k").is_ok());
         assert!(Key::new("k".repeat(512)).is_ok());
         assert_eq!(Key::new("k".repeat(513)), Err(KeyError::TooLong { bytes: 513 }));
+    }
+
+    #[test]
+    fn any_text_is_a_key_and_long_ones_keep_their_beginning() {
+        assert_eq!(Key::of_any(String::new()).as_str(), "-");
+        for text in ["a".to_owned(), "k".repeat(512)] {
+            assert_eq!(Key::of_any(text.clone()).as_str(), text);
+        }
+        let (one, other) = (Key::of_any("é".repeat(257)), Key::of_any("é".repeat(258)));
+        assert!(one.as_str().starts_with(&"é".repeat(32)) && one.as_str().len() == 64 + 33 && one != other, "{}", one.as_str());
+        assert_eq!(Key::of_any(format!("a{}", "é".repeat(300))).as_str().chars().position(|letter| letter == '#'), Some(32));
     }
 
     #[test]

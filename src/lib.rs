@@ -6,7 +6,7 @@
 //!
 //! # The map, in reading order
 //! - [`key`]: `Key`, `Cost`: checked subject and cost of a request
-//! - [`plan`]: `Plan`, `Limit`, `PlanSet`: what is allowed, looked up by name
+//! - [`plan`]: `Plan`, `Limit`, `PlanSet`: what is allowed, looked up by name; `plan::envoy`: which plan decides a descriptor of Envoy
 //! - [`decision`]: `Decision`, `Outcome`, `LimitStatus`: the result of a request and its numbers
 //! - [`headers`]: the result as header fields for HTTP clients, pure
 //! - [`algorithm`]: the maths of each kind of limit, pure

@@ -6,6 +6,7 @@
 mod admin;
 mod caller_deadline;
 mod deny_cache;
+mod envoy;
 mod explain;
 mod failure_log;
 mod metrics;
@@ -16,6 +17,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::algorithm::Mode;
 use crate::clock::Clock;
 use crate::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use crate::key::Cost;
@@ -26,6 +28,7 @@ pub use caller_deadline::CallerDeadline;
 use caller_deadline::{CallerDeadlinePassed, in_time};
 use deny_cache::DenyCache;
 pub use deny_cache::{DENY_CACHE_DEFAULT, DENY_CACHE_MAX};
+pub use envoy::{Descriptor, DescriptorDecision, EnvoyDecisions, EnvoyRefusal};
 pub use explain::{Explanation, LimitExplanation};
 use failure_log::FailureLog;
 use metrics::WorkerPlans;
@@ -369,6 +372,10 @@ impl<S: Store> Limiter<S> {
     }
 
     fn answer_without_store(&self, snapshot: &PlanSnapshot, check: &Check, error: &StoreError) -> Decision {
+        // It takes nothing, so there is nothing to enforce.
+        if check.mode == Mode::Refund {
+            return fail_open();
+        }
         match check.plan.on_store_failure {
             OnStoreFailure::Allow => fail_open(),
             OnStoreFailure::Deny => fail_closed(&check.plan),
@@ -381,14 +388,13 @@ impl<S: Store> Limiter<S> {
     /// Counts against this replica's share. When the fallback is full of live keys too, it allows a key that it does not know.
     /// A flood of keys must not shut out all other keys.
     fn answer_locally(&self, snapshot: &PlanSnapshot, check: &Check) -> Decision {
-        let shares = snapshot.shares();
-        let Ok(share) = shares.get(&check.plan.name) else { return fail_open() };
+        let share = snapshot.share_of(&check.plan);
         if let Some(limit) = share.never_fits(check.cost) {
             // It could pass once the store is back, so the outcome is denied, not never fits.
-            let status = untouched(share, limit);
-            return shadowed(share, Decision::uncounted(Outcome::Denied, DecidedBy::LocalFallback, Some(status)));
+            let status = untouched(&share, limit);
+            return shadowed(&share, Decision::uncounted(Outcome::Denied, DecidedBy::LocalFallback, Some(status)));
         }
-        let local = Check { plan: share.clone(), ..check.clone() };
+        let local = Check { plan: share, ..check.clone() };
         match self.common.fallback.decide(&local) {
             Ok(verdict) => counted(&local, &verdict, DecidedBy::LocalFallback),
             Err(_) => fail_open(),

@@ -13,6 +13,7 @@
     )
 )]
 
+pub mod envoy;
 mod fingerprint;
 mod limit;
 mod set;

@@ -5,6 +5,8 @@ mod admin;
 mod caller_deadlines;
 mod check_sources;
 mod drain;
+mod envoy_proxy;
+mod envoy_rls;
 mod explain;
 mod gateways;
 mod grpc;

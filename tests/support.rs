@@ -5,6 +5,7 @@ pub mod caddy;
 pub mod clock;
 pub mod clocked_store;
 pub mod cluster;
+pub mod envoy;
 pub mod frames;
 pub mod haproxy;
 pub mod history;

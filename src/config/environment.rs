@@ -13,7 +13,7 @@ pub const CONFIG_YAML: &str = "TOLLGATE_CONFIG_YAML";
 /// Variables that the command line reads.
 const OF_COMMAND_LINE: [&str; 4] = ["TOLLGATE_CONFIG", CONFIG_YAML, "TOLLGATE_LOG_LEVEL", "TOLLGATE_LOG_FORMAT"];
 /// All settings with a fixed path; names of plans are chosen by the user. A test compares the list with the check.
-pub(super) const SETTINGS: [&str; 30] = [
+pub(super) const SETTINGS: [&str; 32] = [
     "listen.grpc",
     "listen.http",
     "listen.admin",
@@ -43,6 +43,8 @@ pub(super) const SETTINGS: [&str; 30] = [
     "check.ipv6_prefix",
     "check.headers",
     "default_plan",
+    "envoy.body",
+    "envoy.domains",
     "plans",
 ];
 /// A name with more edits than this is not suggested.

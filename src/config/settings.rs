@@ -6,6 +6,7 @@ use config::Value;
 
 use super::Config;
 use super::check as check_endpoint;
+use super::envoy;
 use super::listen;
 use super::plans;
 use super::store;
@@ -27,10 +28,11 @@ pub(super) fn check(root: Value, errors: &mut ErrorList) -> Option<Config> {
     let default_plan = root.take("default_plan").and_then(|node| node.text(errors)).filter(|name| !name.is_empty());
     let check = check_endpoint::check(&mut root, errors);
     let plans = plans::check(root.take("plans"), default_plan.as_deref(), errors);
+    let envoy = envoy::check(root.take("envoy"), plans.as_ref(), errors);
     root.finish(errors);
     let listen = listen?;
     let (store_url, store_deadline, expected_replicas) = store?;
-    let (check, plans) = (check?, plans?);
+    let (check, plans) = (check?, plans?.with_envoy(envoy?));
     check_endpoint::check_plans(&check, &plans, errors);
     Some(Config {
         listen_grpc: listen.grpc,

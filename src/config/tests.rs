@@ -6,6 +6,7 @@ use super::*;
 
 mod bounds;
 mod check;
+mod envoy;
 mod text;
 
 fn load(yaml: &str) -> Result<Config, ConfigErrors> {
@@ -370,7 +371,7 @@ fn environment_beats_file_and_flags_beat_both() {
 #[test]
 fn every_setting_is_in_the_list_of_those_that_variables_may_name() {
     let mut listed: Vec<&str> = environment::SETTINGS.to_vec();
-    let tables = ["", "listen", "listen.tls", "store", "store.tls", "deny_cache", "check"];
+    let tables = ["", "listen", "listen.tls", "store", "store.tls", "deny_cache", "check", "envoy"];
     let mut checked = Vec::new();
     for table in tables {
         let field = if table.is_empty() { "zzzzzzzz".to_owned() } else { format!("{table}.zzzzzzzz") };

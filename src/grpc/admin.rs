@@ -98,5 +98,5 @@ async fn routes<S: Store>(parts: AdminParts<S>) -> Routes {
     let admin = AdminServiceServer::new(Admin::new(parts))
         .accept_compressed(CompressionEncoding::Gzip)
         .max_decoding_message_size(REQUEST_BYTES_MAX);
-    services::health_and_reflection(health_service, pb::ADMIN_FILE_DESCRIPTOR_SET).add_service(admin).prepare()
+    services::health_and_reflection(health_service, &[pb::ADMIN_FILE_DESCRIPTOR_SET]).add_service(admin).prepare()
 }

@@ -55,11 +55,11 @@ where
     type Decoder = MessageDecoder<U>;
 
     fn encoder(&mut self) -> Self::Encoder {
-        MessageEncoder { encoded: Vec::new(), message: PhantomData }
+        MessageEncoder::default()
     }
 
     fn decoder(&mut self) -> Self::Decoder {
-        MessageDecoder(PhantomData)
+        MessageDecoder::default()
     }
 }
 
@@ -69,6 +69,12 @@ pub struct MessageEncoder<T> {
     /// Buffer for one message, reused for the next message of a stream.
     encoded: Vec<u8>,
     message: PhantomData<T>,
+}
+
+impl<T> Default for MessageEncoder<T> {
+    fn default() -> Self {
+        Self { encoded: Vec::new(), message: PhantomData }
+    }
 }
 
 impl<T: Message + 'static> Encoder for MessageEncoder<T> {
@@ -102,6 +108,12 @@ impl<T: Message> MessageEncoder<T> {
 /// Decodes one message. Errors: INVALID_ARGUMENT, where tonic's own decoder would report an internal error.
 pub struct MessageDecoder<U>(PhantomData<U>);
 
+impl<U> Default for MessageDecoder<U> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
 impl<U: Message + Default + 'static> Decoder for MessageDecoder<U> {
     type Item = U;
     type Error = Status;
@@ -116,6 +128,13 @@ impl<U: Message + Default + 'static> Decoder for MessageDecoder<U> {
         {
             return Err(convert::batch_size(fields));
         }
+        self.decode_counted(buffer)
+    }
+}
+
+impl<U: Message + Default + 'static> MessageDecoder<U> {
+    /// Decodes a message whose parts are few enough.
+    pub(super) fn decode_counted(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
         // tonic passes the whole message in one piece.
         let (message, bytes) = (buffer.chunk(), buffer.remaining());
         let decoded = U::decode(message).or_else(|error| decode_leniently(message).ok_or(error));

@@ -316,7 +316,7 @@ fn decided_by(by: DecidedBy) -> pb::DecidedBy {
 }
 
 /// Converts microseconds. The wire's duration is finer, so nothing is rounded.
-fn duration(us: u64) -> prost_types::Duration {
+pub(super) fn duration(us: u64) -> prost_types::Duration {
     // Both parts fit: u64 microseconds are below 2^45 seconds.
     let (seconds, nanos) = (i64::try_from(us / 1_000_000), i32::try_from(us % 1_000_000 * 1_000));
     prost_types::Duration { seconds: seconds.unwrap_or(i64::MAX), nanos: nanos.unwrap_or(i32::MAX) }

@@ -7,6 +7,7 @@ use futures_util::Stream;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::Span;
 
+use super::WorkerService;
 use super::convert;
 use super::drain::{self, DrainSignal};
 use super::pb;
@@ -19,12 +20,12 @@ use crate::store::{Check, Store};
 use crate::trace;
 
 /// The return type of tonic's handlers.
-type ResponseFuture<'f, T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send + 'f>>;
+pub(super) type ResponseFuture<'f, T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send + 'f>>;
 
 /// `RateLimitService` over a limiter.
 pub struct Service<S> {
-    limiter: Arc<Limiter<S>>,
-    header_form: HeaderForm,
+    pub(super) limiter: Arc<Limiter<S>>,
+    pub(super) header_form: HeaderForm,
 }
 
 impl<S> Clone for Service<S> {
@@ -57,6 +58,12 @@ impl<S: Store> Service<S> {
         span::answered(&span, &decision);
         let http_headers = convert::http_headers(&decision, &plan, self.header_form);
         Ok(Response::new(pb::ShouldAllowResponse { http_headers, ..convert::response(decision, detailed) }))
+    }
+}
+
+impl<S: Store> WorkerService for Service<S> {
+    fn serves_envoy(&self) -> bool {
+        self.limiter.serves_envoy()
     }
 }
 

@@ -1,8 +1,9 @@
-//! The services of a connection. `RateLimitService` is called directly, since every layer before it costs each decision.
+//! The services of a connection. Those that decide are called directly, since every layer before them costs each decision.
 //! Health and reflection go through tonic's router.
 
 use std::convert::Infallible;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use hyper::body::Incoming;
 use hyper::{Request, Response};
@@ -16,9 +17,10 @@ use super::answer::{CallFuture, RequestHandler, ResponseFuture, SentBody};
 use super::calls::{CallLimits, ConnectionCallLimits, Kind};
 use super::convert;
 use super::drain::DrainSignal;
-use super::pb::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
-use super::protocol;
+use super::envoy::{self, pb::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer as EnvoyServer};
+use super::pb::rate_limit_service_server::RateLimitServiceServer;
 use super::receive::{RequestBody, RequestReceiver, SMALL_BYTES_MAX, no_bytes_left};
+use super::{WorkerService, pb, protocol};
 
 /// Largest request, in bytes: more than a batch of 1,000 with the longest keys and names.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
@@ -29,8 +31,6 @@ const DECISION_BYTES_MAX: usize = SMALL_BYTES_MAX;
 const LIST_BYTES: usize = 1 << 20;
 /// Prefix of the paths of `RateLimitService`.
 const DECIDER: &str = "/tollgate.v1.RateLimitService/";
-/// The only method with a small request and a large answer.
-const LIST: &str = "/tollgate.v1.RateLimitService/ListPlans";
 /// The method that probes call.
 const CHECK: &str = "/grpc.health.v1.Health/Check";
 /// The method of clients that watch the health of their connection: one message, answered by a stream.
@@ -38,20 +38,39 @@ const WATCH: &str = "/grpc.health.v1.Health/Watch";
 
 /// All services of a worker.
 pub(super) struct Services<T> {
+    service: Arc<T>,
     rate_limit: RateLimitServiceServer<T>,
     /// The same service with the limit for large messages.
     rate_limit_large: RateLimitServiceServer<T>,
-    other_routes: Routes,
+    envoy: EnvoyServer<T>,
+    other_routes: OtherRoutes,
     calls: CallLimits,
 }
 
-impl<T: RateLimitService> Services<T> {
-    /// Serves `service` and the routes of [`health_and_reflection`], within the limits of `calls`.
-    pub(super) fn new(service: T, other_routes: Routes, calls: CallLimits) -> Self {
+/// Health and reflection.
+#[derive(Clone)]
+pub(super) struct OtherRoutes {
+    usual: Routes,
+    /// The same, and reflection also describes Envoy's service.
+    with_envoy: Routes,
+}
+
+impl<T: WorkerService> Services<T> {
+    /// Serves `service` and the other routes, within the limits of `calls`.
+    pub(super) fn new(service: T, other_routes: OtherRoutes, calls: CallLimits) -> Self {
         // The size limit holds before and after decompression.
-        let rate_limit = RateLimitServiceServer::new(service).accept_compressed(CompressionEncoding::Gzip);
+        let service = Arc::new(service);
+        let rate_limit = RateLimitServiceServer::from_arc(service.clone()).accept_compressed(CompressionEncoding::Gzip);
         let rate_limit_large = rate_limit.clone().max_decoding_message_size(REQUEST_BYTES_MAX);
-        Self { rate_limit: rate_limit.max_decoding_message_size(DECISION_BYTES_MAX), rate_limit_large, other_routes, calls }
+        let rate_limit = rate_limit.max_decoding_message_size(DECISION_BYTES_MAX);
+        let envoy = EnvoyServer::from_arc(service.clone()).accept_compressed(CompressionEncoding::Gzip);
+        let envoy = envoy.max_decoding_message_size(REQUEST_BYTES_MAX);
+        Self { service, rate_limit, rate_limit_large, envoy, other_routes, calls }
+    }
+
+    /// Health and reflection, as the config in force has them.
+    fn other_routes(&self) -> &Routes {
+        if self.service.serves_envoy() { &self.other_routes.with_envoy } else { &self.other_routes.usual }
     }
 
     /// The call limits of all connections.
@@ -72,7 +91,7 @@ pub(super) struct ConnectionServices<T> {
     drain: DrainSignal,
 }
 
-impl<T: RateLimitService> hyper::service::Service<Request<Incoming>> for ConnectionServices<T> {
+impl<T: WorkerService> hyper::service::Service<Request<Incoming>> for ConnectionServices<T> {
     type Response = Response<SentBody>;
     type Error = Infallible;
     type Future = CallFuture<Handler<T>>;
@@ -82,24 +101,26 @@ impl<T: RateLimitService> hyper::service::Service<Request<Incoming>> for Connect
         if let Some(refused) = protocol::refuse(&request) {
             return CallFuture::immediate(refused, calls);
         }
-        let kind = kind(request.uri().path());
-        let Some(permit) = calls.permit(kind) else { return CallFuture::immediate(too_many_calls().into_http(), calls) };
-        let handler = Handler { services: self.services.clone(), kind };
-        let receiver = match kind {
-            Kind::Decision | Kind::Check => RequestReceiver::new(request, DECISION_BYTES_MAX, calls.clone(), permit),
-            Kind::Large if request.uri().path() == LIST => match calls.reserve(LIST_BYTES) {
+        let method = Method::of(request.uri().path());
+        let Some(permit) = calls.permit(method.kind()) else { return CallFuture::immediate(too_many_calls().into_http(), calls) };
+        let handler = Handler { services: self.services.clone(), method };
+        let bytes_max = method.bytes_max();
+        let receiver = match method {
+            Method::List => match calls.reserve(LIST_BYTES) {
                 Some(reservation) => {
-                    RequestReceiver::new(request, DECISION_BYTES_MAX, calls.clone(), permit).with_reservation(reservation)
+                    RequestReceiver::new(request, bytes_max, calls.clone(), permit).with_reservation(reservation)
                 }
                 None => return CallFuture::immediate(no_bytes_left().into_http(), calls),
             },
-            Kind::Large => RequestReceiver::new(request, REQUEST_BYTES_MAX, calls.clone(), permit),
-            Kind::Watch => {
+            Method::Decision | Method::Batch | Method::Envoy | Method::Check => {
+                RequestReceiver::new(request, bytes_max, calls.clone(), permit)
+            }
+            Method::Watch => {
                 request.extensions_mut().insert(self.drain.clone());
-                let receiver = RequestReceiver::new(request, DECISION_BYTES_MAX, calls.clone(), permit);
+                let receiver = RequestReceiver::new(request, bytes_max, calls.clone(), permit);
                 return CallFuture::after_request(receiver, handler, calls).answered_by_stream();
             }
-            Kind::Stream | Kind::Other => {
+            Method::Stream | Method::Other => {
                 request.extensions_mut().insert(self.drain.clone());
                 return CallFuture::stream(handler.handle(request.map(RequestBody::Stream)), calls, permit);
             }
@@ -108,32 +129,75 @@ impl<T: RateLimitService> hyper::service::Service<Request<Incoming>> for Connect
     }
 }
 
-/// Handles a call of this kind.
+/// Handles a call of this method.
 pub(super) struct Handler<T> {
     services: Rc<Services<T>>,
-    kind: Kind,
+    method: Method,
 }
 
-impl<T: RateLimitService> RequestHandler for Handler<T> {
+impl<T: WorkerService> RequestHandler for Handler<T> {
     fn handle(&self, request: Request<RequestBody>) -> ResponseFuture {
         let services = &self.services;
         // These services are always ready, so `poll_ready` is not called.
-        match self.kind {
-            Kind::Decision | Kind::Stream => services.rate_limit.clone().call(request),
-            Kind::Large => services.rate_limit_large.clone().call(request),
-            Kind::Check | Kind::Watch | Kind::Other => Box::pin(services.other_routes.clone().call(request)),
+        match self.method {
+            Method::Decision | Method::Stream => services.rate_limit.clone().call(request),
+            Method::Batch | Method::List => services.rate_limit_large.clone().call(request),
+            Method::Envoy => services.envoy.clone().call(request),
+            Method::Check | Method::Watch | Method::Other => Box::pin(services.other_routes().clone().call(request)),
         }
     }
 }
 
-fn kind(path: &str) -> Kind {
-    match path.strip_prefix(DECIDER) {
-        Some("ShouldAllow" | "Peek") => Kind::Decision,
-        Some("ShouldAllowBatch" | "ListPlans") => Kind::Large,
-        Some("ShouldAllowStream") => Kind::Stream,
-        None if path == CHECK => Kind::Check,
-        None if path == WATCH => Kind::Watch,
-        Some(_) | None => Kind::Other,
+/// Methods, as far as they are treated alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Method {
+    /// One decision.
+    Decision,
+    Batch,
+    List,
+    Stream,
+    /// Decisions for a proxy: mostly one or two, of whose values each may be as long as a header field.
+    Envoy,
+    /// A health check.
+    Check,
+    /// A watch of health.
+    Watch,
+    Other,
+}
+
+impl Method {
+    fn of(path: &str) -> Self {
+        match path.strip_prefix(DECIDER) {
+            Some("ShouldAllow" | "Peek") => Self::Decision,
+            Some("ShouldAllowBatch") => Self::Batch,
+            Some("ListPlans") => Self::List,
+            Some("ShouldAllowStream") => Self::Stream,
+            None if path == envoy::PATH => Self::Envoy,
+            None if path == CHECK => Self::Check,
+            None if path == WATCH => Self::Watch,
+            Some(_) | None => Self::Other,
+        }
+    }
+
+    /// The permit that a call needs. A proxy has one call open for each request that it holds, so its calls are as many as those
+    /// for one decision. The bytes of large ones are reserved like those of batches.
+    fn kind(self) -> Kind {
+        match self {
+            Self::Decision | Self::Envoy => Kind::Decision,
+            Self::Batch | Self::List => Kind::Large,
+            Self::Stream => Kind::Stream,
+            Self::Check => Kind::Check,
+            Self::Watch => Kind::Watch,
+            Self::Other => Kind::Other,
+        }
+    }
+
+    /// Most bytes of a request that is received as a whole.
+    fn bytes_max(self) -> usize {
+        match self {
+            Self::Batch | Self::Envoy => REQUEST_BYTES_MAX,
+            Self::Decision | Self::List | Self::Check | Self::Watch | Self::Stream | Self::Other => DECISION_BYTES_MAX,
+        }
     }
 }
 
@@ -141,12 +205,21 @@ fn too_many_calls() -> Status {
     convert::overloaded("this server holds as many calls as it may; try again in a moment")
 }
 
+impl OtherRoutes {
+    /// The routes beside services that decide.
+    pub(super) fn new(health: &HealthServer<impl Health>) -> Self {
+        let routes = |descriptors: &[&'static [u8]]| health_and_reflection(health.clone(), descriptors);
+        let usual = routes(&[pb::FILE_DESCRIPTOR_SET]);
+        Self { usual, with_envoy: routes(&[pb::FILE_DESCRIPTOR_SET, envoy::pb::FILE_DESCRIPTOR_SET]) }
+    }
+}
+
 /// Health and reflection. Reflection describes the services of `descriptors` and health.
-pub(super) fn health_and_reflection(health: HealthServer<impl Health>, descriptors: &[u8]) -> Routes {
+pub(super) fn health_and_reflection(health: HealthServer<impl Health>, descriptors: &[&'static [u8]]) -> Routes {
     let reflection = || {
-        tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(descriptors)
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        let builder = tonic_reflection::server::Builder::configure();
+        let all = descriptors.iter().chain([&tonic_health::pb::FILE_DESCRIPTOR_SET]);
+        all.fold(builder, |builder, descriptors| builder.register_encoded_file_descriptor_set(descriptors))
     };
     // Both versions of reflection: ghz and older grpcurl know only v1alpha.
     let (v1, v1alpha) = (reflection().build_v1(), reflection().build_v1alpha());
@@ -173,10 +246,12 @@ mod tests {
         let methods: Vec<_> = services.flat_map(|service| &service.method).map(|method| method.name()).collect();
         assert!(methods.len() >= 5);
         for method in methods {
-            assert_ne!(kind(&format!("{DECIDER}{method}")), Kind::Other, "{method}");
+            assert_ne!(Method::of(&format!("{DECIDER}{method}")), Method::Other, "{method}");
         }
-        assert_eq!(kind(LIST), Kind::Large);
-        assert_eq!(kind(CHECK), Kind::Check);
-        assert_eq!(kind(WATCH), Kind::Watch);
+        assert_eq!(Method::of("/tollgate.v1.RateLimitService/ListPlans"), Method::List);
+        assert_eq!(Method::of(CHECK), Method::Check);
+        assert_eq!(Method::of(WATCH), Method::Watch);
+        let name = envoy::pb::service::ratelimit::v3::rate_limit_service_server::SERVICE_NAME;
+        assert_eq!(Method::of(&format!("/{name}/ShouldRateLimit")), Method::Envoy);
     }
 }

@@ -13,16 +13,14 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::runtime::{Builder, Handle, LocalOptions, LocalRuntime};
 use tokio::sync::{mpsc, oneshot, watch};
-use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, health_reporter};
 
-use super::HEALTH_SERVICE;
 use super::answer::CallExecutor;
 use super::calls::CallLimits;
 use super::drain::DrainSignal;
-use super::pb::{self, rate_limit_service_server::RateLimitService};
-use super::services::{self, Services};
+use super::services::{OtherRoutes, Services};
+use super::{HEALTH_SERVICE, WorkerService};
 use crate::server::connection::{self, ConnectionOptions};
 use crate::server::pool::{AcceptedConnection, CONNECTIONS_MAX, Connections, QueuedConnection, WorkerInbox, WorkerPool};
 use crate::server::{Drained, WorkerHandles};
@@ -65,15 +63,14 @@ impl Workers {
     /// Errors: [`StartError`]; workers that did start end then.
     pub async fn start<T, F, M>(count: NonZeroUsize, factory: F) -> Result<Self, StartError>
     where
-        T: RateLimitService,
+        T: WorkerService,
         F: Fn(usize) -> M + Send + Sync + 'static,
         M: Future<Output = Result<T, String>>,
     {
         let (health, health_service) = health_reporter();
         health.set_service_status("", ServingStatus::Serving).await;
         health.set_service_status(HEALTH_SERVICE, ServingStatus::Serving).await;
-        let (other_routes, factory) =
-            (services::health_and_reflection(health_service, pb::FILE_DESCRIPTOR_SET), Arc::new(factory));
+        let (other_routes, factory) = (OtherRoutes::new(&health_service), Arc::new(factory));
         let connections_max = CONNECTIONS_MAX.saturating_mul(count.get());
         let (mut pool, ends) = (WorkerPool::new(connections_max), FuturesUnordered::new());
         let mut starting = Vec::new();
@@ -161,7 +158,7 @@ impl WorkerEnds {
 
 /// The parts that a worker's thread starts with.
 struct Worker {
-    other_routes: Routes,
+    other_routes: OtherRoutes,
     inbox: WorkerInbox,
     ready: oneshot::Sender<Result<Handle, StartError>>,
     /// Told how the connections of gRPC ended.
@@ -174,7 +171,7 @@ impl Worker {
     /// Runs the thread. If it does not get as far as serving, `ready` has the reason.
     fn run<T, M>(self, make: impl FnOnce() -> M)
     where
-        T: RateLimitService,
+        T: WorkerService,
         M: Future<Output = Result<T, String>>,
     {
         let Self { other_routes, inbox: WorkerInbox { connections, refused }, ready, end, mut others } = self;
@@ -215,11 +212,7 @@ fn keep_heap() {
 }
 
 /// Serves one connection.
-async fn connect<T: RateLimitService>(
-    connection: AcceptedConnection,
-    services: &Rc<Services<T>>,
-    stopping: watch::Receiver<bool>,
-) {
+async fn connect<T: WorkerService>(connection: AcceptedConnection, services: &Rc<Services<T>>, stopping: watch::Receiver<bool>) {
     let AcceptedConnection { accepted, streams, window, age, admission } = connection;
     let ((draining, drain), limits) = (watch::channel(false), services.calls().clone());
     let calls = limits.connection(admission.usage());
@@ -229,10 +222,7 @@ async fn connect<T: RateLimitService>(
 }
 
 /// Serves the connections that arrive. Drains when no more can come.
-async fn serve<T: RateLimitService>(
-    services: Services<T>,
-    mut connections: mpsc::UnboundedReceiver<QueuedConnection>,
-) -> Drained {
+async fn serve<T: WorkerService>(services: Services<T>, mut connections: mpsc::UnboundedReceiver<QueuedConnection>) -> Drained {
     let (services, (stop, stopping)) = (Rc::new(services), watch::channel(false));
     while let Some(QueuedConnection { connection, permit }) = connections.recv().await {
         let (services, stopping) = (services.clone(), stopping.clone());

@@ -81,6 +81,11 @@ fn requests_outside_plans(text: &mut Exposition, totals: &Totals) {
         "Requests whose caller's deadline, shorter than store.deadline, passed before the store answered.",
         totals.caller_deadlines_passed,
     );
+    const UNMATCHED: &str = "tollgate_envoy_unmatched_total";
+    text.family(UNMATCHED, Kind::Counter, "Descriptors of Envoy that no rule matches, by what they got.");
+    for (outcome, count) in [Outcome::Allowed, Outcome::Denied].iter().zip(totals.unmatched) {
+        text.sample(UNMATCHED, &[("outcome", outcome.word())], count);
+    }
 }
 
 fn admin_calls(text: &mut Exposition, calls: &AdminCalls) {

@@ -94,7 +94,7 @@ impl<S: Store> Limiter<S> {
 
     /// Drops the denials of a key in every limiter of this process. Each is locked only as long as it takes to store one
     /// number.
-    fn forget_denials(&self, counts_as: &str, key: &Key) {
+    pub(super) fn forget_denials(&self, counts_as: &str, key: &Key) {
         let workers = self.common.registry().workers();
         // Store calls that begin after this time meet a store that has done the operation.
         let now_us = self.monotonic_us(self.common.clock.monotonic());

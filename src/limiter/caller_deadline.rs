@@ -25,6 +25,10 @@ impl From<CallerDeadlinePassed> for Refusal {
     }
 }
 
+/// Time that is left to a proxy when it is answered by policy: 2 ms for the way, and 1 ms by which a timer may be late. A proxy
+/// with less than twice that has half of its time left.
+const ANSWERED_BEFORE: Duration = Duration::from_millis(3);
+
 impl CallerDeadline {
     /// A caller that waits this long from now on.
     pub const fn new(left: Duration) -> Self {
@@ -40,6 +44,13 @@ impl CallerDeadline {
     /// caller's time is kept for the way back, so that the answer arrives in time.
     pub(super) fn before(self, store: StoreDeadline) -> Option<Duration> {
         (self.0 < store.0).then(|| self.0 - self.0 / 4)
+    }
+
+    /// How long to wait for the store, so that the caller gets the policy's answer before its deadline; `None` if the store's
+    /// deadline comes first. For callers that must have an answer, such as a proxy.
+    pub(super) fn answered_before(self, store: StoreDeadline) -> Option<Duration> {
+        let limit = self.0.saturating_sub(ANSWERED_BEFORE).max(self.0 / 2);
+        (limit < store.0).then_some(limit)
     }
 }
 
@@ -68,6 +79,18 @@ mod tests {
         for (shorter, limit) in [(0, 0), (4, 3), (800, 600)] {
             assert_eq!(before_us(shorter), Some(limit), "{shorter}");
         }
+    }
+
+    #[test]
+    fn a_proxy_is_answered_two_milliseconds_before_its_deadline_or_at_half_of_it() {
+        let before_us = |caller_us| {
+            let caller = CallerDeadline::new(Duration::from_micros(caller_us));
+            caller.answered_before(StoreDeadline(Duration::from_millis(25))).map(|limit| limit.as_micros())
+        };
+        for (caller, limit) in [(20_000, Some(17_000)), (27_999, Some(24_999)), (28_000, None), (u64::MAX, None)] {
+            assert_eq!(before_us(caller), limit, "{caller}");
+        }
+        assert_eq!((before_us(6_000), before_us(1_000), before_us(0)), (Some(3_000), Some(500), Some(0)));
     }
 
     #[tokio::test]

@@ -32,6 +32,8 @@ pub(super) struct Metrics {
     /// Requests with an unknown plan that the default plan decided.
     by_default_plan: AtomicU64,
     caller_deadlines_passed: AtomicU64,
+    /// Descriptors that no rule matches: those that passed, and those that did not.
+    unmatched: [AtomicU64; 2],
     durations: Histogram,
     store_durations: Histogram,
     store_errors: [AtomicU64; StoreError::KINDS.len()],
@@ -62,6 +64,11 @@ impl Metrics {
     /// Counts requests whose caller's deadline passed before the store answered.
     pub(super) fn caller_deadline_passed(&self, requests: usize) {
         add(&self.caller_deadlines_passed, requests as u64);
+    }
+
+    /// Counts a descriptor that no rule matches.
+    pub(super) fn unmatched(&self, allowed: bool) {
+        add(&self.unmatched[usize::from(!allowed)], 1);
     }
 
     /// Counts a request that the store failed to decide.
@@ -118,6 +125,8 @@ pub struct Totals {
     pub by_default_plan: u64,
     /// Requests whose caller's deadline passed before the store answered. They are neither decisions nor failures of the store.
     pub caller_deadlines_passed: u64,
+    /// Descriptors of Envoy that no rule matches: those that passed, and those that did not.
+    pub unmatched: [u64; 2],
     /// How long each decision waited for a store that is not embedded. A decision in a batch counts the wait of the batch. A
     /// decision without such a wait counts as zero: it takes less than the first bound, and the clock is not read.
     pub durations: Timings,
@@ -143,6 +152,7 @@ impl Totals {
             unknown_plans: 0,
             by_default_plan: 0,
             caller_deadlines_passed: 0,
+            unmatched: [0; 2],
             durations: Timings::default(),
             store_durations: Timings::default(),
             store_errors: Default::default(),
@@ -155,6 +165,7 @@ impl Totals {
     /// Adds the counts of a limiter, except its decisions.
     pub(super) fn add(&mut self, metrics: &Metrics) {
         let errors = self.store_errors.iter_mut().zip(&metrics.store_errors);
+        let counts = errors.chain(self.unmatched.iter_mut().zip(&metrics.unmatched));
         let others = [
             (&mut self.peeks, &metrics.peeks),
             (&mut self.unknown_plans, &metrics.unknown_plans),
@@ -162,7 +173,7 @@ impl Totals {
             (&mut self.caller_deadlines_passed, &metrics.caller_deadlines_passed),
             (&mut self.waiting, &metrics.waiting),
         ];
-        for (total, counter) in errors.chain(others) {
+        for (total, counter) in counts.chain(others) {
             *total += counter.load(Ordering::Relaxed);
         }
         self.durations.add(&metrics.durations);

@@ -75,7 +75,7 @@ impl LimiterRegistry {
         self.reloads.taken_up += 1;
         self.reloads.last_refused = false;
         let (snapshot, changes) = self.snapshot.next(plans, self.replicas);
-        if changes == Changes::default() && snapshot.has_default_of(&self.snapshot) {
+        if changes == Changes::default() && snapshot.finds_as(&self.snapshot) {
             return changes;
         }
         self.snapshot = Arc::new(snapshot);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::ArcSwap;
 
 use crate::plan::{Plan, PlanSet};
 
@@ -14,7 +14,20 @@ pub struct PlanSnapshot {
     config_hash: String,
     /// Each plan at this replica's share. A decision reads it without a lock, since during an outage every decision may need
     /// it.
-    shares: ArcSwap<PlanSet>,
+    shares: ArcSwap<Shares>,
+}
+
+/// The plans as one of several replicas enforces them alone.
+#[derive(Debug, Default)]
+struct Shares {
+    plans: PlanSet,
+    replicas: u64,
+}
+
+impl Shares {
+    fn new(plans: &PlanSet, replicas: u64) -> Self {
+        Self { plans: plans.share(replicas), replicas }
+    }
 }
 
 /// How the plans of one snapshot differ from those of the one before it.
@@ -32,7 +45,7 @@ impl PlanSnapshot {
     /// A snapshot of plans that this many replicas share.
     pub(super) fn new(plans: PlanSet, replicas: u64) -> Self {
         let config_hash = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(plans.canonical().as_bytes()));
-        let shares = ArcSwap::from_pointee(plans.share(replicas));
+        let shares = ArcSwap::from_pointee(Shares::new(&plans, replicas));
         Self { plans, config_hash, shares }
     }
 
@@ -51,25 +64,27 @@ impl PlanSnapshot {
                 plan.clone()
             }
         };
+        let envoy = plans.envoy().clone();
         let default = plans.default_plan().map(|(_, plan)| plan.name.clone());
         let mut plans: PlanSet = plans.iter().map(kept_or_new).collect();
         // The names are the same, so the default plan is among them.
         if let Ok(with_default) = plans.clone().with_default(default.as_deref()) {
             plans = with_default;
         }
+        let plans = plans.with_envoy(envoy);
         changes.removed = self.plans.len() - (plans.len() - changes.added);
         (Self::new(plans, replicas), changes)
     }
 
     /// Recomputes the shares for this many replicas. Takes a few milliseconds for thousands of plans.
     pub(super) fn share_among(&self, replicas: u64) {
-        self.shares.store(Arc::new(self.plans.share(replicas)));
+        self.shares.store(Arc::new(Shares::new(&self.plans, replicas)));
     }
 
-    /// Whether both decide requests for unknown plans by a default plan of the same name.
-    pub(super) fn has_default_of(&self, other: &Self) -> bool {
+    /// Whether both find the same plans: by a default plan of the same name, and by the same rules for descriptors.
+    pub(super) fn finds_as(&self, other: &Self) -> bool {
         let name = |snapshot: &Self| snapshot.plans.default_plan().map(|(_, plan)| plan.name.clone());
-        name(self) == name(other)
+        name(self) == name(other) && self.plans.envoy() == other.plans.envoy()
     }
 
     /// The plans that are enforced.
@@ -82,7 +97,11 @@ impl PlanSnapshot {
         &self.config_hash
     }
 
-    pub(super) fn shares(&self) -> Guard<Arc<PlanSet>> {
-        self.shares.load()
+    /// This replica's share of a plan. A plan that is none of this snapshot, as one that a caller brings along, is divided here.
+    pub(super) fn share_of(&self, plan: &Arc<Plan>) -> Arc<Plan> {
+        let shares = self.shares.load();
+        let known = self.plans.find_if_any(&plan.name).filter(|(_, known)| Arc::ptr_eq(known, plan));
+        let share = known.and_then(|_| shares.plans.find_if_any(&plan.name));
+        share.map_or_else(|| Arc::new(plan.share(shares.replicas)), |(_, share)| share.clone())
     }
 }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use super::Plan;
+use super::envoy::EnvoyRules;
 
 /// A name with more edits than this is not suggested.
 const SUGGESTION_EDITS_MAX: usize = 3;
@@ -21,6 +22,8 @@ pub struct PlanSet {
     plans: BTreeMap<Arc<str>, (usize, Arc<Plan>)>,
     /// Name of the plan that decides requests for an unknown plan.
     default: Option<Arc<str>>,
+    /// The rules for Envoy's descriptors, whose plans are in this set.
+    envoy: Arc<EnvoyRules>,
 }
 
 impl PlanSet {
@@ -48,6 +51,16 @@ impl PlanSet {
     pub fn with_default(self, name: Option<&str>) -> Result<Self, UnknownPlan> {
         let default = name.map(|name| self.get(name).map(|plan| plan.name.clone())).transpose()?;
         Ok(Self { default, ..self })
+    }
+
+    /// The same set with other rules for Envoy's descriptors. Their plans must be in this set.
+    pub fn with_envoy(self, envoy: impl Into<Arc<EnvoyRules>>) -> Self {
+        Self { envoy: envoy.into(), ..self }
+    }
+
+    /// The rules for Envoy's descriptors.
+    pub fn envoy(&self) -> &Arc<EnvoyRules> {
+        &self.envoy
     }
 
     /// The plan that decides requests for an unknown plan, and its index. `None`: such requests are errors.
@@ -90,6 +103,9 @@ impl PlanSet {
         if let Some(default) = &self.default {
             let _ = writeln!(text, "default {default:?}");
         }
+        if !self.envoy.is_empty() {
+            let _ = writeln!(text, "{:?}", self.envoy);
+        }
         text
     }
 
@@ -126,7 +142,7 @@ impl FromIterator<Arc<Plan>> for PlanSet {
         // In the order of their names; of plans with the same name the last is kept.
         let by_name: BTreeMap<_, _> = plans.into_iter().map(|plan| (plan.name.clone(), plan)).collect();
         let indexed = |(index, (name, plan))| (name, (index, plan));
-        Self { plans: by_name.into_iter().enumerate().map(indexed).collect(), default: None }
+        Self { plans: by_name.into_iter().enumerate().map(indexed).collect(), default: None, envoy: Arc::default() }
     }
 }
 

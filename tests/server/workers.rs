@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
+use tollgate::grpc::envoy::pb::service::ratelimit::v3::rate_limit_service_server::RateLimitService as EnvoyService;
+use tollgate::grpc::envoy::pb::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tollgate::grpc::pb::rate_limit_service_server::RateLimitService;
-use tollgate::grpc::{self, StartError, Workers, pb};
+use tollgate::grpc::{self, StartError, WorkerService, Workers, pb};
 use tollgate::server::{Drained, Listener, ServeError};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status, Streaming};
@@ -67,6 +69,15 @@ impl RateLimitService for Marked {
     }
 
     async fn list_plans(&self, _: Request<pb::ListPlansRequest>) -> Result<Response<pb::ListPlansResponse>, Status> {
+        Err(Status::unimplemented("not asked for here"))
+    }
+}
+
+impl WorkerService for Marked {}
+
+#[tonic::async_trait]
+impl EnvoyService for Marked {
+    async fn should_rate_limit(&self, _: Request<RateLimitRequest>) -> Result<Response<RateLimitResponse>, Status> {
         Err(Status::unimplemented("not asked for here"))
     }
 }

@@ -18,11 +18,17 @@ pub type UntimedClient = RateLimitServiceClient<Untimed>;
 
 /// One connection of its own.
 pub async fn untimed(address: &str) -> UntimedClient {
+    let (connection, origin) = connect(address).await;
+    RateLimitServiceClient::with_origin(connection, origin)
+}
+
+/// A connection, and the origin that its requests name.
+pub async fn connect(address: &str) -> (Untimed, Uri) {
     let stream = TcpStream::connect(address).await.unwrap();
     stream.set_nodelay(true).unwrap();
     let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
-    RateLimitServiceClient::with_origin(Untimed(sender), Uri::try_from(format!("http://{address}")).unwrap())
+    (Untimed(sender), Uri::try_from(format!("http://{address}")).unwrap())
 }
 
 /// A request with this `grpc-timeout`.

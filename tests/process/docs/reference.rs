@@ -42,6 +42,9 @@ pub(super) fn known_fields() -> BTreeSet<String> {
     walk("", &|inner| inner.to_owned(), &mut found);
     walk("plans.NAME", &|inner| format!("plans: {{ NAME: {inner} }}"), &mut found);
     walk("plans.NAME.limits[]", &|inner| format!("plans: {{ NAME: {{ limits: [ {inner} ] }} }}"), &mut found);
+    let in_domain = |inner: &str| format!("envoy: {{ domains: {{ NAME: {inner} }} }}");
+    walk("envoy.domains.NAME", &in_domain, &mut found);
+    walk("envoy.domains.NAME.rules[]", &|inner| in_domain(&format!("{{ rules: [ {inner} ] }}")), &mut found);
     found
 }
 
@@ -82,6 +85,7 @@ fn base(field: &str) -> String {
     match field.rsplit('.').next().unwrap() {
         "burst" => limit("quota: 1000000, window: 1s, algorithm: token_bucket"),
         "anchor" => limit("quota: 10, window: 1m, algorithm: fixed_window"),
+        "unmatched" => format!("{PLAN}\nenvoy: {{ domains: {{ NAME: {{}} }} }}"),
         "key_prefix" => format!("store: {{ url: 'redis://h' }}\n{PLAN}"),
         _ => PLAN.to_owned(),
     }
@@ -115,11 +119,14 @@ fn every_default_is_the_one_that_is_documented() {
 #[test]
 fn a_missing_field_is_an_error_only_if_it_is_required() {
     let required: BTreeSet<String> = rows().into_iter().filter(|row| row.default == "required").map(|row| row.field).collect();
-    let limit = "plans.NAME.limits[]";
+    let (limit, rule) = ("plans.NAME.limits[]", "envoy.domains.NAME.rules[]");
+    let with_rule = |rule: &str| format!("{PLAN}\nenvoy: {{ domains: {{ d: {{ rules: [ {rule} ] }} }} }}");
     for (config, field, error) in [
         ("workers: 0".to_owned(), "plans".to_owned(), "plans has no plan"),
         ("plans: { NAME: { limits: [ { window: 1m } ] } }".to_owned(), format!("{limit}.quota"), "has no quota"),
         ("plans: { NAME: { limits: [ { quota: 1 } ] } }".to_owned(), format!("{limit}.window"), "has no window"),
+        (with_rule("{ plan: NAME }"), format!("{rule}.descriptor"), "has no descriptor"),
+        (with_rule("{ descriptor: [a] }"), format!("{rule}.plan"), "has no plan"),
         (format!("listen: {{ tls: {{ key_file: k }} }}\n{PLAN}"), "listen.tls.cert_file".to_owned(), "cert_file is missing"),
         (format!("listen: {{ tls: {{ cert_file: c }} }}\n{PLAN}"), "listen.tls.key_file".to_owned(), "key_file is missing"),
     ] {
@@ -127,7 +134,7 @@ fn a_missing_field_is_an_error_only_if_it_is_required() {
         let errors = load(&config, Vec::new()).unwrap_err();
         assert!(errors.contains(error), "{errors}");
     }
-    assert_eq!(required.len(), 5, "{required:?}");
+    assert_eq!(required.len(), 7, "{required:?}");
 }
 
 /// The first and the last value of a range such as `1ms to 10s, or 0s`.
@@ -202,7 +209,7 @@ fn every_choice_of_a_field_is_documented() {
         assert_eq!(documented.into_iter().collect::<BTreeSet<_>>(), known, "{field}, a {kind}");
         fields += 1;
     }
-    assert_eq!(fields, 4);
+    assert_eq!(fields, 5);
 }
 
 #[test]

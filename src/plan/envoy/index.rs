@@ -1,0 +1,202 @@
+//! The search for the rule of a descriptor, in a time that does not grow with the number of rules.
+//!
+//! Rules with the same names of entries are one shape. Within a shape, rules that give the same part of each value are one form:
+//! nothing, all of it, or so many bytes from its beginning. A descriptor has one text for each form: the parts of its values
+//! that the form gives. So a look-up in the form's hash table finds the rule, if there is one. Forms are tried from the most
+//! specific on, and there are at most [`FORMS_MAX`] in a shape.
+
+use hashbrown::HashTable;
+use smallvec::SmallVec;
+use xxhash_rust::xxh3::Xxh3Default;
+
+use super::pattern::ValuePattern;
+use super::{DescriptorRule, Entry};
+
+/// Most forms of one shape. A look-up takes about 50 ns, so 64 of them take 3 us.
+pub const FORMS_MAX: usize = 64;
+
+/// Why a rule cannot be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RuleError {
+    /// The rule at this index comes before it and has the same descriptor.
+    SameAs(usize),
+    /// There are [`FORMS_MAX`] other forms of the same entries.
+    TooManyForms,
+}
+
+#[derive(Clone)]
+pub(super) struct Index {
+    shapes: Vec<Shape>,
+    /// Indices of shapes, by the hash of their names.
+    by_names: HashTable<usize>,
+}
+
+/// Rules with the same names of entries.
+#[derive(Clone)]
+struct Shape {
+    /// Index of its first rule.
+    first: usize,
+    /// The most specific ones first.
+    forms: Vec<Form>,
+}
+
+/// Rules of a shape that give the same parts of the values.
+#[derive(Clone)]
+struct Form {
+    parts: SmallVec<[Part; 4]>,
+    specificity: Specificity,
+    /// Indices of rules, by the hash of the parts.
+    rules: HashTable<usize>,
+}
+
+/// The part of a value that a rule gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Nothing,
+    All,
+    /// So many bytes from the beginning.
+    Prefix(usize),
+}
+
+/// Values given, values given in full, and bytes of prefixes. A rule that is greater decides before others.
+type Specificity = (usize, usize, usize);
+
+impl Index {
+    pub(super) fn new(rules: &[DescriptorRule]) -> Result<Self, Vec<(usize, RuleError)>> {
+        let (mut index, mut errors) = (Self { shapes: Vec::new(), by_names: HashTable::new() }, Vec::new());
+        for place in 0..rules.len() {
+            if let Err(error) = index.add(rules, place) {
+                errors.push((place, error));
+            }
+        }
+        let forms = index.shapes.iter_mut().map(|shape| &mut shape.forms);
+        forms.for_each(|forms| forms.sort_by_key(|form| std::cmp::Reverse(form.specificity)));
+        if errors.is_empty() { Ok(index) } else { Err(errors) }
+    }
+
+    fn add(&mut self, rules: &[DescriptorRule], place: usize) -> Result<(), RuleError> {
+        let rule = &rules[place];
+        let names = |rule: &DescriptorRule| hash(rule.patterns.iter().map(|pattern| pattern.name.as_bytes()));
+        let names_hash = names(rule);
+        let shapes = &self.shapes;
+        let known = self.by_names.find(names_hash, |shape| have_same_names(&rules[shapes[*shape].first], rule)).copied();
+        let shape = known.unwrap_or_else(|| {
+            self.shapes.push(Shape { first: place, forms: Vec::new() });
+            let (shapes, new) = (&self.shapes, self.shapes.len() - 1);
+            self.by_names.insert_unique(names_hash, new, |shape| names(&rules[shapes[*shape].first]));
+            new
+        });
+        self.shapes[shape].add(rules, place)
+    }
+
+    /// The index of the rule that decides.
+    pub(super) fn find(&self, rules: &[DescriptorRule], entries: &[Entry]) -> Option<usize> {
+        let names_hash = hash(entries.iter().map(|entry| entry.name.as_bytes()));
+        let shape = self.by_names.find(names_hash, |shape| rules[self.shapes[*shape].first].has_names(entries))?;
+        let mut best: Option<(Specificity, usize)> = None;
+        for form in &self.shapes[*shape].forms {
+            if best.is_some_and(|(specificity, _)| specificity > form.specificity) {
+                break;
+            }
+            if let Some(place) = form.find(rules, entries) {
+                let first = best.map_or(place, |(_, before)| before.min(place));
+                best = Some((form.specificity, first));
+            }
+        }
+        best.map(|(_, place)| place)
+    }
+}
+
+impl Shape {
+    fn add(&mut self, rules: &[DescriptorRule], place: usize) -> Result<(), RuleError> {
+        let parts: SmallVec<[Part; 4]> = rules[place].patterns.iter().map(|pattern| Part::of(&pattern.value)).collect();
+        let form = match self.forms.iter().position(|form| form.parts == parts) {
+            Some(form) => form,
+            None if self.forms.len() >= FORMS_MAX => return Err(RuleError::TooManyForms),
+            None => {
+                let specificity = specificity(&rules[place]);
+                self.forms.push(Form { parts, specificity, rules: HashTable::new() });
+                self.forms.len() - 1
+            }
+        };
+        self.forms[form].add(rules, place)
+    }
+}
+
+impl Form {
+    fn add(&mut self, rules: &[DescriptorRule], place: usize) -> Result<(), RuleError> {
+        let given = |place: usize| hash(rules[place].patterns.iter().map(|pattern| given(&pattern.value)));
+        let hash = given(place);
+        match self.rules.find(hash, |other| rules[*other].patterns == rules[place].patterns) {
+            Some(other) => Err(RuleError::SameAs(*other)),
+            None => {
+                self.rules.insert_unique(hash, place, |other| given(*other));
+                Ok(())
+            }
+        }
+    }
+
+    fn find(&self, rules: &[DescriptorRule], entries: &[Entry]) -> Option<usize> {
+        let mut values: SmallVec<[&[u8]; 4]> = SmallVec::new();
+        for (part, entry) in self.parts.iter().zip(entries) {
+            values.push(part.within(entry.value.as_bytes())?);
+        }
+        self.rules.find(hash(values.into_iter()), |place| rules[*place].matches(entries)).copied()
+    }
+}
+
+impl Part {
+    fn of(value: &ValuePattern) -> Self {
+        match value {
+            ValuePattern::Any => Self::Nothing,
+            ValuePattern::Exact(_) => Self::All,
+            ValuePattern::Prefix(prefix) => Self::Prefix(prefix.len()),
+        }
+    }
+
+    /// This part of a value; `None` when the value is shorter.
+    fn within(self, value: &[u8]) -> Option<&[u8]> {
+        match self {
+            Self::Nothing => Some(&[]),
+            Self::All => Some(value),
+            Self::Prefix(bytes) => value.get(..bytes),
+        }
+    }
+}
+
+/// What a pattern gives of its value.
+fn given(value: &ValuePattern) -> &[u8] {
+    match value {
+        ValuePattern::Any => &[],
+        ValuePattern::Exact(value) | ValuePattern::Prefix(value) => value.as_bytes(),
+    }
+}
+
+pub(super) fn specificity(rule: &DescriptorRule) -> Specificity {
+    let parts: SmallVec<[Part; 4]> = rule.patterns.iter().map(|pattern| Part::of(&pattern.value)).collect();
+    let count = |wanted: fn(&Part) -> bool| parts.iter().filter(|part| wanted(part)).count();
+    let prefixes = parts.iter().map(|part| if let Part::Prefix(bytes) = part { *bytes } else { 0 });
+    (count(|part| *part != Part::Nothing), count(|part| *part == Part::All), prefixes.sum())
+}
+
+/// A hash of texts. It needs no secret: tables hold only rules of the config, so a caller cannot make them slow.
+fn hash<'a>(texts: impl Iterator<Item = &'a [u8]>) -> u64 {
+    let mut hasher = Xxh3Default::new();
+    for text in texts {
+        hasher.update(&text.len().to_le_bytes());
+        hasher.update(text);
+    }
+    hasher.digest()
+}
+
+fn have_same_names(rule: &DescriptorRule, other: &DescriptorRule) -> bool {
+    rule.patterns.iter().map(|pattern| &pattern.name).eq(other.patterns.iter().map(|pattern| &pattern.name))
+}
+
+#[cfg(test)]
+impl Index {
+    /// The number of forms of each shape.
+    pub(super) fn forms(&self) -> Vec<usize> {
+        self.shapes.iter().map(|shape| shape.forms.len()).collect()
+    }
+}

@@ -1,0 +1,129 @@
+//! The key of a descriptor: a template of a rule, filled with values of the entries.
+//!
+//! Different values give different keys, whatever the values hold. With several values in a template, every letter that its texts
+//! have, and `\`, gets a `\` before it within a value. So no value can look like the end of one and the beginning of another.
+
+use super::{Entry, EntryPattern};
+use crate::key::{KEY_BYTES_MAX, Key};
+
+/// Whom a plan counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyTemplate {
+    parts: Vec<Part>,
+    /// Letters that get a `\` before them within a value; none where there is no second value.
+    escaped: Box<str>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    Text(Box<str>),
+    /// The value of the entry at this index.
+    Value(usize),
+}
+
+impl KeyTemplate {
+    /// Parses a template such as `{user}:{path}`, for a rule with these patterns. Errors: what is wrong, and what is right.
+    pub fn parse(text: &str, patterns: &[EntryPattern]) -> Result<Self, String> {
+        if text.is_empty() {
+            return Err("is empty; leave it out for all values that the descriptor leaves open".to_owned());
+        }
+        if text.len() > KEY_BYTES_MAX {
+            return Err(format!("has {} bytes; at most {KEY_BYTES_MAX} are a key", text.len()));
+        }
+        if text.contains('\\') {
+            return Err("has a \\, which marks letters of values; write another letter".to_owned());
+        }
+        let (mut parts, mut rest) = (Vec::new(), text);
+        while let Some((before, after)) = rest.split_once('{') {
+            let (name, after) = after.split_once('}').ok_or("has a { without a }; write {name} for the value of an entry")?;
+            push_text(&mut parts, before)?;
+            if before.is_empty() && matches!(parts.last(), Some(Part::Value(_))) {
+                return Err("has two values side by side; write a letter between them, such as {a}:{b}".to_owned());
+            }
+            parts.push(Part::Value(place_of(name, patterns)?));
+            rest = after;
+        }
+        push_text(&mut parts, rest)?;
+        Ok(Self::of(parts))
+    }
+
+    /// All values that the patterns leave open; where there is none, the descriptor itself.
+    pub fn of_open_values(patterns: &[EntryPattern]) -> Self {
+        let open = patterns.iter().enumerate().filter(|(_, pattern)| pattern.is_open());
+        let mut parts: Vec<Part> = open.flat_map(|(place, _)| [Part::Text("|".into()), Part::Value(place)]).collect();
+        if parts.is_empty() {
+            let patterns: Vec<String> = patterns.iter().map(ToString::to_string).collect();
+            return Self::of(vec![Part::Text(patterns.join("|").into())]);
+        }
+        parts.remove(0);
+        Self::of(parts)
+    }
+
+    fn of(parts: Vec<Part>) -> Self {
+        let values = parts.iter().filter(|part| matches!(part, Part::Value(_))).count();
+        let texts = parts.iter().map(|part| if let Part::Text(text) = part { &**text } else { "" });
+        let escaped: String = if values > 1 { texts.chain(["\\"]).collect() } else { String::new() };
+        Self { parts, escaped: escaped.into() }
+    }
+
+    /// The key of a descriptor with these entries, which the rule matches.
+    pub fn key(&self, entries: &[Entry]) -> Key {
+        let mut key = String::new();
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => key.push_str(text),
+                Part::Value(place) => push_escaped(&mut key, entries.get(*place).map_or("", |entry| &entry.value), &self.escaped),
+            }
+        }
+        Key::of_any(key)
+    }
+}
+
+/// The key of a descriptor by all its entries, with their names. Different descriptors have different keys.
+pub fn key_of_all(before: &str, entries: &[Entry]) -> Key {
+    let mut key = String::new();
+    push_escaped(&mut key, before, "|=\\");
+    for entry in entries {
+        if !key.is_empty() {
+            key.push('|');
+        }
+        push_escaped(&mut key, &entry.name, "|=\\");
+        key.push('=');
+        push_escaped(&mut key, &entry.value, "|=\\");
+    }
+    Key::of_any(key)
+}
+
+fn push_escaped(key: &mut String, value: &str, escaped: &str) {
+    if escaped.is_empty() || !value.contains(|letter| escaped.contains(letter)) {
+        return key.push_str(value);
+    }
+    for letter in value.chars() {
+        if escaped.contains(letter) {
+            key.push('\\');
+        }
+        key.push(letter);
+    }
+}
+
+fn push_text(parts: &mut Vec<Part>, text: &str) -> Result<(), String> {
+    if text.contains('}') {
+        return Err("has a } without a {; write {name} for the value of an entry".to_owned());
+    }
+    if !text.is_empty() {
+        parts.push(Part::Text(text.into()));
+    }
+    Ok(())
+}
+
+fn place_of(name: &str, patterns: &[EntryPattern]) -> Result<usize, String> {
+    let mut places = patterns.iter().enumerate().filter(|(_, pattern)| *pattern.name == *name).map(|(place, _)| place);
+    match (places.next(), places.next()) {
+        (Some(place), None) => Ok(place),
+        (Some(_), Some(_)) => Err(format!("has {{{name}}}, and two entries have this name; leave key out, which takes both")),
+        (None, _) => {
+            let names: Vec<String> = patterns.iter().map(|pattern| format!("{{{}}}", pattern.name)).collect();
+            Err(format!("has {{{name}}}, which no entry fills; there are {}", names.join(", ")))
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Which rule decides, and the keys that it gives, by tables and against a search through all rules.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn rule(patterns: &[&str]) -> DescriptorRule {
+    let patterns: Vec<EntryPattern> = patterns.iter().map(|text| EntryPattern::parse(text).unwrap()).collect();
+    DescriptorRule { key: KeyTemplate::of_open_values(&patterns), patterns, plan: "p".into() }
+}
+
+fn domain(rules: &[&[&str]]) -> Domain {
+    Domain::new(Unmatched::Allow, rules.iter().map(|patterns| rule(patterns)).collect()).unwrap()
+}
+
+fn entries(texts: &[&str]) -> Vec<Entry> {
+    let entry = |text: &&str| {
+        let (name, value) = text.split_once('=').unwrap();
+        Entry { name: name.to_owned(), value: value.to_owned() }
+    };
+    texts.iter().map(entry).collect()
+}
+
+#[test]
+fn the_most_specific_rule_decides_and_of_equals_the_first() {
+    let rules: [&[&str]; 9] = [
+        &["path"],
+        &["path=/api*"],
+        &["path=/api/v1*"],
+        &["path=/api/v1/login"],
+        &["path", "user"],
+        &["path=/api*", "user"],
+        &["path", "user=bob"],
+        &["path=/api/v1/login", "user"],
+        &["path=/*", "user=b*"],
+    ];
+    let domain = domain(&rules);
+    for (descriptor, decides) in [
+        (&["path=/"][..], Some(0)),
+        (&["path=/api"], Some(1)),
+        (&["path=/api/v1"], Some(2)),
+        (&["path=/api/v1/login"], Some(3)),
+        (&["path=/api/v1/login/"], Some(2)),
+        (&["path="], Some(0)),
+        (&["path=/", "user=al"], Some(4)),
+        (&["path=/api", "user=al"], Some(5)),
+        // Given in full beats a prefix, and two prefixes beat one value that is given in full.
+        (&["path=x/api", "user=bob"], Some(6)),
+        (&["path=/api", "user=bob"], Some(8)),
+        (&["path=/api/v1/login", "user=al"], Some(7)),
+        // Another number, another order, another name.
+        (&["path=/api", "user=bob", "more=1"], None),
+        (&["user=bob", "path=/api"], None),
+        (&["Path=/api"], None),
+        (&[], None),
+    ] {
+        assert_eq!(domain.find(&entries(descriptor)).map(|(place, _)| place), decides, "{descriptor:?}");
+    }
+    // Both give one value in full: the first decides, whichever is first.
+    let tied: [&[&str]; 2] = [&["a", "b=1"], &["a=1", "b"]];
+    for rules in [tied, [tied[1], tied[0]]] {
+        assert_eq!(self::domain(&rules).find(&entries(&["a=1", "b=1"])).unwrap().0, 0, "{rules:?}");
+    }
+}
+
+#[test]
+fn a_rule_that_is_never_reached_and_too_many_forms_are_errors() {
+    let rules = |patterns: &[&[&str]]| patterns.iter().map(|patterns| rule(patterns)).collect::<Vec<_>>();
+    let errors = Domain::new(Unmatched::Deny, rules(&[&["a=1"], &["a"], &["a=1"], &["a=1*"], &["a"]])).unwrap_err();
+    assert_eq!(errors, [(2, RuleError::SameAs(0)), (4, RuleError::SameAs(1))]);
+    let prefixes: Vec<DescriptorRule> = (1..=65).map(|bytes| rule(&[&format!("a={}*", "x".repeat(bytes))])).collect();
+    assert!(Domain::new(Unmatched::Allow, prefixes[..FORMS_MAX].to_vec()).is_ok());
+    assert_eq!(Domain::new(Unmatched::Allow, prefixes).unwrap_err(), [(64, RuleError::TooManyForms)]);
+}
+
+#[test]
+fn the_work_of_a_search_does_not_grow_with_the_rules() {
+    let exact = (0..RULES_MAX - 1).map(|user| rule(&[&format!("user={user}"), "path"]));
+    let domain = Domain::new(Unmatched::Allow, exact.chain([rule(&["user", "path"])]).collect()).unwrap();
+    let shape = entries(&["user=77", "path=/"]);
+    assert_eq!(domain.find(&shape).unwrap().0, 77);
+    assert_eq!(domain.find(&entries(&["user=none", "path=/"])).unwrap().0, RULES_MAX - 1);
+    // Two forms, whatever the number of rules.
+    assert!(format!("{:?}", domain.index.forms()) == "[2]", "{:?}", domain.index.forms());
+}
+
+#[test]
+fn a_pattern_says_what_is_wrong_with_it() {
+    for (text, wrong) in [
+        ("", "has no name"),
+        ("=x", "has no name"),
+        ("a=", "gives no value after its ="),
+        ("a=*", "gives no value after its ="),
+        ("a=x*y", "has a * before its end"),
+        ("a=**", "has a * before its end"),
+        ("a*", "has a name with *"),
+        ("{a}", "has a name with *, { or }"),
+    ] {
+        let found = EntryPattern::parse(text).unwrap_err();
+        assert!(found.starts_with(wrong) && found.ends_with("write name for any value, name=value, or name=prefix*"), "{found}");
+    }
+    assert!(EntryPattern::parse(&"a".repeat(513)).unwrap_err().contains("has 513 bytes; an entry has at most 512"));
+    for text in ["a", "a=x", "a=x*", "a=x=y", "remote_address=10.0.0.*", "a b=é"] {
+        assert_eq!(EntryPattern::parse(text).unwrap().to_string(), text);
+    }
+}
+
+fn key_of(patterns: &[&str], template: Option<&str>, descriptor: &[&str]) -> String {
+    let patterns: Vec<EntryPattern> = patterns.iter().map(|text| EntryPattern::parse(text).unwrap()).collect();
+    let template = template.map_or_else(
+        || KeyTemplate::of_open_values(&patterns),
+        |text| KeyTemplate::parse(text, &patterns).unwrap_or_else(|error| panic!("{text}: {error}")),
+    );
+    template.key(&entries(descriptor)).as_str().to_owned()
+}
+
+#[test]
+fn a_key_is_the_template_filled_or_all_open_values() {
+    for (patterns, template, descriptor, key) in [
+        (&["user"][..], None, &["user=al|ice"][..], "al|ice"),
+        (&["user"], Some("user/{user}"), &["user=a/b"], "user/a/b"),
+        (&["path=/login", "user"], None, &["path=/login", "user=al"], "al"),
+        (&["path=/a*", "user"], None, &["path=/ab", "user=al"], "/ab|al"),
+        (&["path=/a*", "user"], Some("{user}"), &["path=/ab", "user=al"], "al"),
+        (&["a", "b"], None, &["a=x|y", "b=z\\"], "x\\|y|z\\\\"),
+        (&["a", "b"], Some("{b}:{a}!"), &["a=1!", "b=2:"], "2\\::1\\!!"),
+        (&["path=/login"], None, &["path=/login"], "path=/login"),
+        (&["path=/login"], Some("{path}"), &["path=/login"], "/login"),
+        (&["a"], Some("everyone"), &["a=1"], "everyone"),
+        (&["user"], None, &["user="], "-"),
+    ] {
+        assert_eq!(key_of(patterns, template, descriptor), key, "{patterns:?} {template:?}");
+    }
+    assert_eq!(key_of_all("", &entries(&["a=x|b=y"])).as_str(), "a=x\\|b\\=y");
+    assert_eq!(key_of_all("edge", &entries(&["a=x", "b=y"])).as_str(), "edge|a=x|b=y");
+    let long = key_of(&["user"], None, &[&format!("user={}", "x".repeat(8_000))]);
+    assert!(long.starts_with(&format!("{}#", "x".repeat(64))) && long.len() < 100, "{long}");
+}
+
+#[test]
+fn a_template_says_what_is_wrong_with_it() {
+    let patterns: Vec<EntryPattern> =
+        ["user", "path=/a*", "twice", "twice"].map(|text| EntryPattern::parse(text).unwrap()).into();
+    for (text, wrong) in [
+        ("", "is empty; leave it out"),
+        ("{use}", "has {use}, which no entry fills; there are {user}, {path}, {twice}, {twice}"),
+        ("{twice}", "two entries have this name; leave key out"),
+        ("{user", "has a { without a }"),
+        ("user}", "has a } without a {"),
+        ("{user}{path}", "has two values side by side; write a letter between them"),
+        ("\\{user}", "has a \\"),
+        (&"x".repeat(513), "has 513 bytes"),
+    ] {
+        let found = KeyTemplate::parse(text, &patterns).unwrap_err();
+        assert!(found.contains(wrong), "{text}: {found}");
+    }
+}
+
+#[test]
+fn an_unknown_domain_names_the_nearest_where_that_is_cheap() {
+    let of = |count: usize| EnvoyRules::new(DenialBody::None, (0..count).map(|index| (format!("edge{index}"), domain(&[]))));
+    assert_eq!(of(3).domain("edeg1").unwrap_err().to_string(), "domain \"edeg1\" is not in the config; did you mean \"edge1\"?");
+    for (rules, name) in [(of(3), "something"), (of(17), "edeg1"), (of(3), &"e".repeat(65))] {
+        assert!(rules.domain(name).unwrap_err().to_string().ends_with("is not in the config; name one of envoy.domains"));
+    }
+}
+
+#[test]
+fn a_quota_is_told_in_the_unit_of_its_window_or_the_next_longer_one() {
+    const S: u64 = 1_000_000;
+    const DAY_US: u64 = 24 * 3_600 * S;
+    for (quota, window_us, told) in [
+        (100, 60 * S, (100, RateUnit::Minute)),
+        (100, 10 * S, (600, RateUnit::Minute)),
+        (1, 90 * S, (40, RateUnit::Hour)),
+        (10, 7 * S, (85, RateUnit::Minute)),
+        (5, S / 1_000, (5_000, RateUnit::Second)),
+        (5, 7 * DAY_US, (5, RateUnit::Week)),
+        (5, 8 * DAY_US, (18, RateUnit::Month)),
+        (5, 31 * DAY_US, (58, RateUnit::Year)),
+        (366, 366 * DAY_US, (365, RateUnit::Year)),
+        (1, 366 * DAY_US, (1, RateUnit::Year)),
+        (1_000_000_000_000, S / 1_000, (1_000_000_000_000_000, RateUnit::Second)),
+    ] {
+        assert_eq!(RateUnit::of_quota(quota, window_us), told, "{quota} per {window_us}");
+    }
+}
+
+#[test]
+fn an_override_is_counted_apart_for_each_unit_and_not_for_each_quota() {
+    let group = |quota, unit| LimitOverride { quota, unit }.plan(None).counts_as.to_string();
+    let groups: Vec<String> = RateUnit::ALL.into_iter().map(|unit| group(1, unit)).collect();
+    assert_eq!(groups, ["+second", "+minute", "+hour", "+day", "+week", "+month", "+year"]);
+    let limit = |quota, unit| LimitOverride { quota, unit }.plan(None).limits().first().cloned();
+    for unit in RateUnit::ALL {
+        let (small, large) = (limit(1, unit).unwrap(), limit(u32::MAX, unit).unwrap());
+        assert_eq!((small.fingerprint(), small.window_us()), (large.fingerprint(), large.window_us()));
+        assert_eq!(u128::from(small.window_us()), unit.window().as_micros());
+    }
+    assert_eq!(LimitOverride { quota: 0, unit: RateUnit::Day }.plan(None).rule, crate::plan::Rule::Blocked);
+}
+
+/// What decides, by looking at every rule.
+fn by_search(rules: &[DescriptorRule], entries: &[Entry]) -> Option<usize> {
+    let specificity = |rule: &DescriptorRule| {
+        let texts: Vec<String> = rule.patterns.iter().map(ToString::to_string).collect();
+        let given = texts.iter().filter(|text| text.contains('=')).count();
+        let prefixes: Vec<&String> = texts.iter().filter(|text| text.ends_with('*')).collect();
+        let bytes: usize = prefixes.iter().map(|text| text.split_once('=').unwrap().1.len() - 1).sum();
+        (given, given - prefixes.len(), bytes)
+    };
+    let matching = rules.iter().enumerate().filter(|(_, rule)| rule.matches(entries));
+    matching.max_by_key(|(place, rule)| (specificity(rule), std::cmp::Reverse(*place))).map(|(place, _)| place)
+}
+
+fn pattern() -> impl Strategy<Value = String> {
+    let name = prop_oneof![Just("a"), Just("b")];
+    let value = prop_oneof![Just(String::new()), "=[xy]{1,3}", "=[xy]{1,3}\\*"];
+    (name, value).prop_map(|(name, value)| format!("{name}{value}"))
+}
+
+proptest! {
+    #[test]
+    fn the_index_finds_what_a_search_through_all_rules_finds(
+        rules in prop::collection::vec(prop::collection::vec(pattern(), 1..4), 1..30),
+        descriptors in prop::collection::vec(prop::collection::vec(("[ab]", "[xy]{0,4}"), 0..4), 20),
+    ) {
+        let mut rules: Vec<DescriptorRule> =
+            rules.iter().map(|patterns| rule(&patterns.iter().map(String::as_str).collect::<Vec<_>>())).collect();
+        let mut seen = Vec::new();
+        rules.retain(|rule| {
+            let is_new = !seen.contains(&rule.patterns);
+            seen.push(rule.patterns.clone());
+            is_new
+        });
+        let domain = Domain::new(Unmatched::Allow, rules.clone()).unwrap();
+        for descriptor in descriptors {
+            let entries: Vec<Entry> = descriptor.into_iter().map(|(name, value)| Entry { name, value }).collect();
+            prop_assert_eq!(domain.find(&entries).map(|(place, _)| place), by_search(&rules, &entries), "{:?}", entries);
+        }
+    }
+
+    #[test]
+    fn different_values_have_different_keys(values in prop::collection::vec(("[a|:\\\\=]{0,3}", "[a|:\\\\=]{0,3}"), 60)) {
+        for template in [None, Some("{x}:{y}"), Some("a{x}a|{y}|"), Some("{x}aa{y}")] {
+            let mut keys: HashMap<String, (String, String)> = HashMap::new();
+            for (x, y) in &values {
+                let descriptor = [format!("x={x}"), format!("y={y}")];
+                let key = key_of(&["x", "y"], template, &[&descriptor[0], &descriptor[1]]);
+                let before = keys.insert(key, (x.clone(), y.clone()));
+                prop_assert!(before.is_none_or(|before| before == (x.clone(), y.clone())), "{:?} {} {}", template, x, y);
+            }
+        }
+    }
+}
