@@ -8,6 +8,7 @@
 mod admin;
 mod ask;
 mod connect;
+mod convert;
 mod descriptor;
 mod listeners;
 mod reload;
@@ -58,6 +59,15 @@ enum Command {
     },
     /// Replay an access log and print what the limits of a plan would have done to it; no server is needed.
     Simulate(simulate::SimulateArguments),
+    /// Convert a config of another rate limiter, and print it. What has no counterpart is a warning. Exits with 0 when it is
+    /// converted, with 1 on mistakes.
+    Convert {
+        /// What it is a config of.
+        #[arg(value_enum)]
+        from: convert::From,
+        /// The config file; - is standard input.
+        file: PathBuf,
+    },
     /// Ask a running server and print the answer. Exits with 0 when all is allowed, 1 when something is denied, 2 on an error.
     Try(ask::TryArguments),
     /// Ask a running server for its health, as probes of containers do. Exits with 0 when it serves, 1 when not, 2 without an
@@ -108,6 +118,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Some(Command::Serve(serve)) => serve::run(serve),
         Some(Command::Check { file, explain_descriptor, domain }) => check(&file, &explain_descriptor, domain.as_deref()),
         Some(Command::Simulate(arguments)) => simulate::run(arguments),
+        Some(Command::Convert { from, file }) => convert::convert(from, &file),
         Some(Command::Try(arguments)) => ask::try_decisions(arguments),
         Some(Command::Health(arguments)) => ask::health(arguments),
         Some(Command::Explain(arguments)) => admin::explain(&arguments),

@@ -8,6 +8,7 @@ mod environment;
 mod envoy;
 mod listen;
 mod plans;
+pub mod ratelimit;
 mod settings;
 mod source;
 mod store;

@@ -9,6 +9,7 @@ mod examples;
 mod hostile_configs;
 mod kept_configs;
 mod log_output;
+mod migrate;
 mod reload;
 mod secrets;
 mod simulate;

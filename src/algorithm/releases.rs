@@ -10,6 +10,8 @@ use crate::plan::Limit;
 
 /// Most points of one limit: the next unit, three quarters in between, and everything.
 pub const RELEASES_MAX: usize = 5;
+/// With so few missing units, each has a point of its own.
+const ONE_BY_ONE_MAX: u64 = 5;
 
 /// A point in the future at which more units can be taken at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,18 +27,13 @@ pub fn release_costs(limit: &Limit, reading: &Reading) -> SmallVec<[u64; RELEASE
     let capacity = limit.capacity();
     let free = reading.remaining(limit).min(capacity);
     let missing = capacity - free;
-    let mut costs = SmallVec::new();
-    if missing == 0 {
-        return costs;
+    if missing <= ONE_BY_ONE_MAX {
+        return (1..=missing).map(|part| free + part).collect();
     }
-    // The first quarter of few units is the next unit, so the costs are deduplicated.
-    let parts = [1, missing / 4, missing / 2, missing - missing / 4, missing];
-    for cost in parts.into_iter().map(|part| free + part.max(1)) {
-        if costs.last().is_none_or(|last| cost > *last) {
-            costs.push(cost);
-        }
-    }
-    costs
+    let mut parts: SmallVec<[u64; RELEASES_MAX]> = SmallVec::from([1, missing / 4, missing / 2, missing - missing / 4, missing]);
+    // The first quarter of few units is the next unit.
+    parts.dedup();
+    parts.into_iter().map(|part| free + part).collect()
 }
 
 /// The points of these costs and their waits, in ascending order of costs. Costs that pass at the same time are one point.

@@ -98,11 +98,12 @@ impl<S: Store> Limiter<S> {
         let waits: Vec<(usize, u64, u64)> = points
             .into_iter()
             .filter_map(|(place, cost)| {
-                let reading = match is_log(place) {
-                    true => answers.next()?.ok()?.readings.first().copied()?,
-                    false => *verdict.readings.get(place)?,
-                };
-                Some((place, cost, reading.wait_us(limits.get(place)?, cost)))
+                let (limit, first) = (limits.get(place)?, *verdict.readings.get(place)?);
+                let reading = if is_log(place) { answers.next()?.ok()?.readings.first().copied()? } else { first };
+                // An embedded store reads its clock for each. What has passed since the first reading is added, so that all
+                // points are told from one instant.
+                let passed_us = first.fresh_in_us(limit).saturating_sub(reading.fresh_in_us(limit));
+                Some((place, cost, reading.wait_us(limit, cost) + passed_us))
             })
             .collect();
         let statuses = verdict.statuses(limits, check.cost).into_iter();

@@ -50,6 +50,17 @@ impl Nginx {
         Self::start(|address| servers.replace(LISTEN, &format!("listen {address};")))
     }
 
+    /// Answers every request, as far as `limit_req` lets it at this rate, with these parameters beside the zone.
+    pub fn limiting(rate: &str, parameters: &str) -> Self {
+        Self::start(|address| {
+            format!(
+                "limit_req_zone $binary_remote_addr zone=all:1m rate={rate};\n\
+                 server {{ listen {address}; location / {{ limit_req zone=all {parameters}; try_files /none @application; }}\n\
+                 location @application {{ return 200 'the application'; }} }}"
+            )
+        })
+    }
+
     fn start(servers: impl FnOnce(&str) -> String) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let address = format!("127.0.0.1:{}", free_port());

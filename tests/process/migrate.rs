@@ -1,0 +1,108 @@
+//! Configs of other rate limiters: what is converted passes `check`, and what the manual maps behaves alike.
+
+use std::io::Write;
+use std::process::{Output, Stdio};
+
+use crate::support::http::get;
+use crate::support::nginx::Nginx;
+use crate::support::server::{Server, tollgate};
+
+/// As the examples of ratelimit's README have it, in shape: siblings, nesting, a forbidden value, an unlimited one, shadow mode,
+/// replacement, metrics of values, wildcards, with the number of rules that each needs.
+const EXAMPLES: [(&str, usize); 9] = [
+    (
+        "domain: database\ndescriptors:\n  - { key: table, value: users, rate_limit: { unit: second, requests_per_unit: 40 } }\n  \
+         - { key: table, value: default, rate_limit: { unit: second, requests_per_unit: 50 } }\n",
+        2,
+    ),
+    (
+        "domain: mail\ndescriptors:\n  - key: kind\n    value: advert\n    descriptors:\n      - key: to\n        rate_limit: { unit: day, \
+         requests_per_unit: 3 }\n  - key: to\n    rate_limit: { unit: day, requests_per_unit: 70 }\n",
+        2,
+    ),
+    (
+        "domain: edge\ndescriptors:\n  - { key: remote_address, rate_limit: { unit: second, requests_per_unit: 10 } }\n  \
+         - { key: remote_address, value: 192.0.2.5, rate_limit: { unit: second, requests_per_unit: 0 } }\n",
+        2,
+    ),
+    (
+        "domain: levels\ndescriptors:\n  - key: a\n    value: one\n    descriptors:\n      - key: b\n        rate_limit: { requests_per_unit: 300, \
+         unit: second }\n",
+        1,
+    ),
+    (
+        "domain: internal\ndescriptors:\n  - { key: directory, rate_limit: { unlimited: true } }\n  - { key: cloud, rate_limit: { unit: minute, \
+         requests_per_unit: 100 } }\n",
+        2,
+    ),
+    (
+        "domain: soft\ndescriptors:\n  - key: service\n    descriptors:\n      - key: user\n        value: first\n        rate_limit: { \
+         requests_per_unit: 10, unit: second }\n        shadow_mode: true\n      - key: user\n        value: second\n        rate_limit: { \
+         requests_per_unit: 20, unit: second }\n",
+        2,
+    ),
+    (
+        "domain: replaced\ndescriptors:\n  - key: a\n    value: x\n    descriptors:\n      - key: user\n        value: u\n        rate_limit: { \
+         name: strict, requests_per_unit: 5, unit: second }\n  - key: b\n    value: y\n    descriptors:\n      - key: user\n        value: u\n        \
+         rate_limit: { replaces: [ { name: strict } ], requests_per_unit: 10, unit: second }\n",
+        2,
+    ),
+    (
+        "domain: detailed\ndescriptors:\n  - key: a\n    detailed_metric: true\n    rate_limit: { unit: minute, requests_per_unit: 10 }\n  \
+         - { key: a, value: one, rate_limit: { unit: minute, requests_per_unit: 20 } }\n",
+        2,
+    ),
+    ("domain: wild\ndescriptors:\n  - { key: path, value: /static*, rate_limit: { unit: minute, requests_per_unit: 20 } }\n", 1),
+];
+
+fn run(arguments: &[&str], input: &str) -> Output {
+    let mut command = tollgate();
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn convert(text: &str) -> (Option<i32>, String, String) {
+    let output = run(&["convert", "ratelimit", "-"], text);
+    (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn every_example_of_ratelimit_is_converted_to_a_valid_config() {
+    for (text, rules) in EXAMPLES {
+        let (code, yaml, said) = convert(text);
+        assert_eq!(code, Some(0), "{said}");
+        assert_eq!(yaml.matches("- { descriptor: [").count(), rules, "{yaml}");
+        let warned = text.contains("replaces") || text.contains("detailed");
+        assert_eq!(!said.is_empty(), warned, "{said}");
+        assert!(!warned || said.contains("is left out") && said.contains("(line "), "{said}");
+        let checked = run(&["check", "-"], &yaml);
+        assert!(checked.status.success(), "{yaml}{}", String::from_utf8_lossy(&checked.stderr));
+    }
+}
+
+#[test]
+fn a_file_with_mistakes_is_not_converted() {
+    let (code, yaml, said) =
+        convert("domain: a\ndescriptors:\n  - key: b\n    rate_limit: { unit: age, requests_per_unit: 1 }\n");
+    assert_eq!((code, yaml.as_str()), (Some(1), ""));
+    assert!(said.contains("descriptors[0].rate_limit.unit is no unit") && said.contains("(line 4)"), "{said}");
+    assert_eq!(run(&["convert", "ratelimit", "/nowhere.yaml"], "").status.code(), Some(1));
+    assert_eq!(run(&["convert", "another", "-"], "").status.code(), Some(2));
+}
+
+/// What docs/migrate/nginx-limit-req.md maps: `burst=3 nodelay` is a burst of 4.
+#[test]
+fn nginx_and_a_token_bucket_let_as_many_requests_pass() {
+    for (nginx, burst) in [("", 1), ("burst=3 nodelay", 4)] {
+        let limited = Nginx::limiting("1r/m", nginx);
+        let passed = (0..8).filter(|_| get(&limited.address, "/").status == 200).count();
+        let plan =
+            format!("plans: {{ p: {{ limits: [ {{ quota: 1, window: 1m, algorithm: token_bucket, burst: {burst} }} ] }} }}\n");
+        let server = Server::start(&plan, &[]);
+        let asked = run(&["try", "--address", &server.address, "--key", "k", "--plan", "p", "--repeat", "8"], "");
+        let told = String::from_utf8(asked.stdout).unwrap();
+        assert!(passed == burst && told.contains(&format!("allowed: {passed}\n")), "{passed} of 8 passed nginx: {told}");
+    }
+}
