@@ -25,7 +25,7 @@ use crate::limiter::{Limiter, Settings};
 use crate::server::{self, Address, Drained, Listener};
 use crate::store::{ConfiguredStore, MemoryStore, RedisStore, RedisTarget, StoreRegistry};
 use crate::telemetry::LogQueue;
-use crate::tls::Tls;
+use crate::tls::{self, Tls};
 use crate::{shutdown, telemetry};
 
 /// Longest that the log line "tollgate is serving" waits for the first connections to the store. A caller that waits for that
@@ -70,18 +70,14 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
         Ok(signals) => signals,
         Err(error) => return fail(1, &format!("cannot listen for signals: {error}")),
     };
-    let (tls, certificates) = match config.listen_tls.clone().map(Tls::load).transpose() {
-        Ok(loaded) => loaded.unzip(),
+    let (tls, certificates, token) = match load_files(&config) {
+        Ok(loaded) => loaded,
         Err(error) => return fail(2, &error),
     };
     let listeners = match Listeners::bind(&config, tls.as_ref()).await {
         Ok(listeners) => listeners,
         Err(error) => return fail(1, &error.to_string()),
     };
-    let token = config.admin_token_file.as_deref().filter(|_| listeners.admin.is_some()).map(TokenFile::new);
-    if let Some(Err(message)) = token.as_ref().map(TokenFile::check) {
-        return fail(2, &message);
-    }
     let count = config.workers.unwrap_or_else(cores);
     let caps = connection_caps(count);
     let settings = settings(&config, count.get());
@@ -122,6 +118,14 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
     let code = serve_until(signal, listeners.grpc, workers, AuxServers { http, admin }, announcing).await;
     reloading.abort();
     code
+}
+
+/// The files that serving needs: the certificate with its key, and the token of admin calls. Errors: a file that cannot be used.
+fn load_files(config: &Config) -> Result<(Option<Arc<Tls>>, Option<tls::Watch>, Option<TokenFile>), String> {
+    let (tls, certificates) = config.listen_tls.clone().map(Tls::load).transpose()?.unzip();
+    let token = config.admin_token_file.as_deref().filter(|_| config.listen_admin.is_some()).map(TokenFile::new);
+    token.as_ref().map(TokenFile::check).transpose()?;
+    Ok((tls, certificates, token))
 }
 
 /// The store settings of each of `limiters` limiters.
