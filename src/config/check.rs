@@ -54,8 +54,12 @@ fn sources<T>(
     let Some(node) = node else { return Some(default) };
     let path = node.path.clone();
     let too_many = |count| format!("has {count} sources; it has 1 to {SOURCES_MAX}");
+    let nodes = node.list(SOURCES_MAX, too_many, errors)?;
+    if nodes.is_empty() {
+        report(errors, &path, format!("names no source; it has 1 to {SOURCES_MAX}"));
+    }
     let mut sources: Vec<T> = Vec::new();
-    for node in node.list(SOURCES_MAX, too_many, errors)? {
+    for node in nodes {
         let path = node.path.clone();
         match parse(&node.text(errors)?) {
             Ok(_) if sources.last().is_some_and(&always) => {
@@ -64,9 +68,6 @@ fn sources<T>(
             Ok(source) => sources.push(source),
             Err(right) => report(errors, &path, right),
         }
-    }
-    if sources.is_empty() {
-        report(errors, &path, format!("names no source; it has 1 to {SOURCES_MAX}"));
     }
     Some(sources)
 }
