@@ -70,8 +70,8 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
         Ok(signals) => signals,
         Err(error) => return fail(1, &format!("cannot listen for signals: {error}")),
     };
-    let (tls, certificates, token) = match load_files(&config) {
-        Ok(loaded) => loaded,
+    let ServingFiles { tls, certificates, token } = match ServingFiles::load(&config) {
+        Ok(files) => files,
         Err(error) => return fail(2, &error),
     };
     let listeners = match Listeners::bind(&config, tls.as_ref()).await {
@@ -120,12 +120,23 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
     code
 }
 
-/// The files that serving needs: the certificate with its key, and the token of admin calls. Errors: a file that cannot be used.
-fn load_files(config: &Config) -> Result<(Option<Arc<Tls>>, Option<tls::Watch>, Option<TokenFile>), String> {
-    let (tls, certificates) = config.listen_tls.clone().map(Tls::load).transpose()?.unzip();
-    let token = config.admin_token_file.as_deref().filter(|_| config.listen_admin.is_some()).map(TokenFile::new);
-    token.as_ref().map(TokenFile::check).transpose()?;
-    Ok((tls, certificates, token))
+/// What serving needs from files that the config names.
+struct ServingFiles {
+    tls: Option<Arc<Tls>>,
+    /// Takes up new certificates.
+    certificates: Option<tls::Watch>,
+    /// The token of admin calls.
+    token: Option<TokenFile>,
+}
+
+impl ServingFiles {
+    /// Errors: a file that cannot be used.
+    fn load(config: &Config) -> Result<Self, String> {
+        let (tls, certificates) = config.listen_tls.clone().map(Tls::load).transpose()?.unzip();
+        let token = config.admin_token_file.as_deref().filter(|_| config.listen_admin.is_some()).map(TokenFile::new);
+        token.as_ref().map(TokenFile::check).transpose()?;
+        Ok(Self { tls, certificates, token })
+    }
 }
 
 /// The store settings of each of `limiters` limiters.
