@@ -77,10 +77,10 @@ async fn fault_04_a_redis_that_lost_its_data_passes_one_quota_more_at_each_loss(
     while of_node("tollgate_store_replaced_total") != 1.0 || Scrape::of(&server.http()).value("tollgate_degraded") != 0.0 {
         assert!(started.elapsed() < PATIENCE, "the loss is not told: {}", Scrape::of(&server.http()).text);
     }
-    // The worker's connection and that of HTTP.
+    // The connection of the only worker.
     let closed = format!("tollgate_store_connections{{node=\"127.0.0.1:{}\",breaker=\"closed\"}}", redis.port);
-    assert_eq!(Scrape::of(&server.http()).value(&closed), 2.0);
-    assert_eq!(of_node("tollgate_store_breaker_opened_total"), 2.0);
+    assert_eq!(Scrape::of(&server.http()).value(&closed), 1.0);
+    assert_eq!(of_node("tollgate_store_breaker_opened_total"), 1.0);
 }
 
 /// Redis has as many clients as it may, so it sends a new one an error and closes the connection.

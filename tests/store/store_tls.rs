@@ -177,7 +177,7 @@ fn sign_rsa_4096(authority: &Authority) {
     std::fs::copy(authority.path("redis.crt"), authority.path("ca.crt")).unwrap();
 }
 
-/// Connections to Redis over which these servers ask it; each worker has one, and HTTP one more.
+/// Connections to Redis over which these servers ask it; each worker has one.
 fn connections(servers: &[Server]) -> usize {
     let of = |server: &Server| {
         let text = Scrape::of(&server.http()).text;
@@ -215,7 +215,7 @@ fn fault_51_many_connections_reach_a_redis_with_slow_tls_handshakes_also_after_i
             set("listen.http", "127.0.0.1:0"),
         ];
         let servers: Vec<Server> = (0..processes).map(|_| start(&url, &settings)).collect();
-        let count = processes * (workers + 1);
+        let count = processes * workers;
         let first = all_connected(&servers, count);
         redis.kill();
         while connections(&servers) > 0 {
