@@ -9,12 +9,14 @@ use tokio::task::JoinHandle;
 use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_types::StatusExt;
 
 use crate::support::frames::{
     self, ASK, CONTINUATION, DATA, END_HEADERS, END_STREAM, End, HEADERS, PING, RST_STREAM, Raw, SETTINGS, SHOULD_ALLOW, frame,
 };
 use crate::support::http::Scrape;
+use crate::support::reflection::services;
 use crate::support::server::{Client, PATIENCE, Server, channel_to, decide, request};
 
 const PLANS: &str = "plans: { p: { limits: [ { name: day, quota: 1000000000, window: 1d, algorithm: fixed_window } ] } }\n";
@@ -200,8 +202,9 @@ async fn fault_23_a_flood_of_connections_and_calls_stays_within_256_mib_and_is_r
     let server = Server::start(PLANS, &["--set", "workers=1", "--set", "listen.http=127.0.0.1:0"]);
     let mut early = server.client().await;
     // Before there is a crowd, so that it may have many streams.
-    let mut watcher = HealthClient::new(channel_to(&server.address).await);
-    assert!(watcher.check(HealthCheckRequest::default()).await.is_ok());
+    let channel = channel_to(&server.address).await;
+    assert!(!services(channel.clone()).await.is_empty());
+    let mut reflection = ServerReflectionClient::new(channel);
     assert!(decide(&mut early, "k", "p").await.allowed);
     let (address, before) = (server.address.clone(), rss_kb(&server));
     let besiegers = tokio::task::spawn_blocking(move || besiege(&address, 500, 256)).await.unwrap();
@@ -217,17 +220,17 @@ async fn fault_23_a_flood_of_connections_and_calls_stays_within_256_mib_and_is_r
     let mut health = HealthClient::new(channel_to(&server.address).await);
     assert!(health.check(HealthCheckRequest::default()).await.is_ok());
     // Who takes more than a share itself is refused, at once, and told when to come again.
-    let (mut watched, mut refused) = (Vec::new(), None);
+    let (mut open, mut refused) = (Vec::new(), None);
     while refused.is_none() {
-        match watcher.watch(HealthCheckRequest::default()).await {
-            Ok(watching) => watched.push(watching),
+        match reflection.server_reflection_info(tokio_stream::pending()).await {
+            Ok(answers) => open.push(answers),
             Err(status) => refused = Some(status),
         }
     }
     let status = refused.unwrap();
     assert_eq!(status.code(), Code::ResourceExhausted);
     assert!(status.get_details_retry_info().unwrap().retry_delay.is_some());
-    println!("refused after {} others", watched.len());
+    println!("refused after {} others", open.len());
     drop(besiegers);
     // And when they are gone, all is as before.
     let started = Instant::now();
