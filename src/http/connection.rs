@@ -21,7 +21,7 @@ use tokio::sync::watch;
 
 use super::check::{self, CheckEndpoint};
 use super::host;
-use super::progress::{Progress, Step, TrackedBody, TrackedSocket};
+use super::progress::{Progress, Step, TrackedBody, tracked};
 use crate::server::{Accepted, AdmissionPermit, Socket, stopped};
 use crate::store::Store;
 use crate::tls::Protocol;
@@ -75,14 +75,14 @@ pub(super) async fn serve<S: Store>(
     let progress = Arc::new(Progress::new(admission.usage()));
     let seen = progress.clone();
     let service = service_fn(move |request: axum::http::Request<Incoming>| {
-        seen.note(Step::Answer);
+        seen.set_step(Step::Answer);
         let (endpoint, seen) = (endpoint.clone(), seen.clone());
         async move {
             let response = endpoint.answer(request.map(Body::new), peer).await;
             Ok::<_, Infallible>(response.map(|body| TrackedBody::new(body, seen)))
         }
     });
-    let io = TokioIo::new(TrackedSocket::new(socket, progress.clone()));
+    let io = TokioIo::new(tracked(socket, progress.clone()));
     let mut connection = pin!(builder().serve_connection(io, service));
     let ended = tokio::select! {
         biased;

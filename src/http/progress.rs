@@ -2,7 +2,6 @@
 //!
 //! Also sends the answer's body in chunks, so that only a little is copied of an answer that the client does not read.
 
-use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -11,8 +10,8 @@ use std::time::{Duration, Instant};
 use axum::Error;
 use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
+use tokio_util::io::InspectReader;
 
 use crate::clock::monotonic;
 use crate::server::{Socket, Usage};
@@ -62,8 +61,8 @@ pub(super) struct Progress {
 struct Current {
     step: Step,
     since: Instant,
-    /// When the timer of [`Progress::overdue`] looks next.
-    looks_at: Instant,
+    /// When the timer of [`Progress::overdue`] ends.
+    timer_at: Instant,
 }
 
 impl Current {
@@ -76,17 +75,18 @@ impl Progress {
     /// Starts at the start of a connection. Records in `usage` whether the connection is in use.
     pub(super) fn new(usage: Arc<Usage>) -> Self {
         let now = monotonic();
-        let current = Current { step: Step::Head, since: now, looks_at: now };
+        let current = Current { step: Step::Head, since: now, timer_at: now };
         Self { current: Mutex::new(current), usage, changed: Notify::new() }
     }
 
-    pub(super) fn note(&self, step: Step) {
+    /// Records that the next step begins now.
+    pub(super) fn set_step(&self, step: Step) {
         let now = monotonic();
         let (before, is_earlier) = {
             let mut current = self.lock();
             let before = std::mem::replace(&mut current.step, step);
             current.since = now;
-            (before, current.due_at() < current.looks_at)
+            (before, current.due_at() < current.timer_at)
         };
         match (before == Step::Answer, step == Step::Answer) {
             (false, true) => self.usage.begin(),
@@ -99,9 +99,9 @@ impl Progress {
     }
 
     /// Records that bytes were read.
-    fn note_read(&self) {
+    fn record_read(&self) {
         if self.lock().step == Step::Idle {
-            self.note(Step::Head);
+            self.set_step(Step::Head);
         }
     }
 
@@ -112,8 +112,8 @@ impl Progress {
     /// The time that is left for the current step, and the step. Records that the timer is set to its end.
     fn set_timer(&self) -> (Duration, Step) {
         let mut current = self.lock();
-        current.looks_at = current.due_at();
-        (current.looks_at.saturating_duration_since(monotonic()), current.step)
+        current.timer_at = current.due_at();
+        (current.timer_at.saturating_duration_since(monotonic()), current.step)
     }
 
     /// Waits until a step takes too long, and returns that step.
@@ -129,53 +129,14 @@ impl Progress {
     }
 }
 
-/// A socket that reports reads to [`Progress`].
-pub(super) struct TrackedSocket {
-    socket: Socket,
-    progress: Arc<Progress>,
-}
-
-impl TrackedSocket {
-    pub(super) fn new(socket: Socket, progress: Arc<Progress>) -> Self {
-        Self { socket, progress }
-    }
-}
-
-impl AsyncRead for TrackedSocket {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = into.filled().len();
-        ready!(Pin::new(&mut self.socket).poll_read(context, into))?;
-        if into.filled().len() > before {
-            self.progress.note_read();
+/// The socket, whose reads are reported to [`Progress`]. Writes are passed on.
+pub(super) fn tracked(socket: Socket, progress: Arc<Progress>) -> InspectReader<Socket, impl FnMut(&[u8])> {
+    InspectReader::new(socket, move |read| {
+        // Nothing is read at the end of the stream.
+        if !read.is_empty() {
+            progress.record_read();
         }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for TrackedSocket {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write_vectored(context, bytes)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.socket.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(context)
-    }
+    })
 }
 
 /// The body of an answer, which reports its end to [`Progress`].
@@ -194,7 +155,7 @@ impl TrackedBody {
 
 impl Drop for TrackedBody {
     fn drop(&mut self) {
-        self.progress.note(Step::Idle);
+        self.progress.set_step(Step::Idle);
     }
 }
 
