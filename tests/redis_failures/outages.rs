@@ -31,6 +31,26 @@ async fn logged(server: &Server, words: &str, lines: usize) -> String {
     }
 }
 
+/// A server that decides by this store, and a load on it that has begun.
+async fn server_under_load(store: &str) -> (Server, Load) {
+    let server = Server::start(PLANS, &["--store", store]);
+    healthy(&server).await;
+    let load = Load::start(&server).await;
+    pass(Duration::from_millis(500)).await;
+    (server, load)
+}
+
+/// Restarts Redis and, five seconds later, ends the load. Returns its answers, and when Redis was back: once it answered. Calls
+/// between the start of its process and that moment are left out.
+async fn answers_around_restart(redis: &mut Redis, load: Load) -> (Vec<Answer>, Instant) {
+    let restarting = Instant::now();
+    redis.restart();
+    let back = Instant::now();
+    pass(Duration::from_secs(5)).await;
+    let answers = load.stop().await.into_iter().filter(|answer| answer.at < restarting || answer.at >= back);
+    (answers.collect(), back)
+}
+
 /// A number of a JSON log line.
 fn number(line: &str, name: &str) -> u64 {
     let rest = line.split(&format!("\"{name}\":")).nth(1).unwrap_or_else(|| panic!("no {name} in {line}"));
@@ -40,10 +60,7 @@ fn number(line: &str, name: &str) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_02_redis_stopped_for_five_seconds_fails_no_call_and_slows_few() {
     let redis = Redis::start();
-    let server = Server::start(PLANS, &["--store", &redis.url()]);
-    healthy(&server).await;
-    let load = Load::start(&server).await;
-    pass(Duration::from_millis(500)).await;
+    let (_server, load) = server_under_load(&redis.url()).await;
     let began = Instant::now();
     redis.signal("STOP");
     let ended = pass(Duration::from_secs(5)).await;
@@ -55,19 +72,11 @@ async fn fault_02_redis_stopped_for_five_seconds_fails_no_call_and_slows_few() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_01_redis_killed_under_load_is_used_again_without_its_scripts() {
     let mut redis = Redis::start();
-    let server = Server::start(PLANS, &["--store", &redis.url()]);
-    healthy(&server).await;
-    let load = Load::start(&server).await;
-    pass(Duration::from_millis(500)).await;
+    let (_server, load) = server_under_load(&redis.url()).await;
     let began = Instant::now();
     redis.kill();
     pass(Duration::from_secs(2)).await;
-    // Redis is back once it answers. Calls between the start of its process and that moment are left out.
-    let early = Instant::now();
-    redis.restart();
-    let ended = Instant::now();
-    pass(Duration::from_secs(5)).await;
-    let answers: Vec<Answer> = load.stop().await.into_iter().filter(|it| it.at < early || it.at >= ended).collect();
+    let (answers, ended) = answers_around_restart(&mut redis, load).await;
     judge("Redis killed", &answers, began, ended);
 }
 
@@ -82,11 +91,7 @@ async fn redis_absent_at_the_start_slows_no_call_and_is_used_when_it_comes() {
     pass(Duration::from_secs(2)).await;
     // Later a busy machine may keep callers waiting beyond a deadline, which is another outage.
     logged(&server, "store out of reach", 1).await;
-    let early = Instant::now();
-    redis.restart();
-    let ended = Instant::now();
-    pass(Duration::from_secs(5)).await;
-    let answers: Vec<Answer> = load.stop().await.into_iter().filter(|it| it.at < early || it.at >= ended).collect();
+    let (answers, ended) = answers_around_restart(&mut redis, load).await;
     judge("Redis absent at the start", &answers, began, ended);
 }
 
@@ -95,10 +100,7 @@ async fn redis_absent_at_the_start_slows_no_call_and_is_used_when_it_comes() {
 async fn fault_15_a_swallowed_connection_is_replaced_and_none_is_left_behind() {
     let redis = Redis::start();
     let proxy = Proxy::before(redis.port);
-    let server = Server::start(PLANS, &["--store", &proxy.url()]);
-    healthy(&server).await;
-    let load = Load::start(&server).await;
-    pass(Duration::from_millis(500)).await;
+    let (_server, load) = server_under_load(&proxy.url()).await;
     let (began, before) = (Instant::now(), proxy.accepted());
     proxy.swallow();
     let ended = pass(Duration::from_secs(3)).await;
@@ -119,10 +121,7 @@ async fn fault_15_a_swallowed_connection_is_replaced_and_none_is_left_behind() {
 async fn fault_03_redis_slower_than_the_deadline_is_not_waited_for() {
     let redis = Redis::start();
     let proxy = Proxy::before(redis.port);
-    let server = Server::start(PLANS, &["--store", &proxy.url()]);
-    healthy(&server).await;
-    let load = Load::start(&server).await;
-    pass(Duration::from_millis(500)).await;
+    let (server, load) = server_under_load(&proxy.url()).await;
     let opened = |server: &Server| server.log().matches("store out of reach").count();
     let (began, before) = (Instant::now(), opened(&server));
     // Connecting takes some round trips: all of them fit into what a probe is given, and its decision is late.
