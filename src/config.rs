@@ -161,7 +161,7 @@ fn locate(errors: &mut [ConfigError], text: &str, sources: &Sources) {
 }
 
 /// One error: its path, what is wrong, and the right form.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ConfigError {
     /// Path of the field, such as `plans.free.limits[0].quota`; empty for the whole file.
     pub path: String,

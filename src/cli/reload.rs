@@ -1,6 +1,6 @@
 //! Reload: takes up a changed config file or certificate, or keeps the old one, and logs which.
 //!
-//! It looks at the files at intervals, on SIGHUP, and when an operator calls for a reload. It logs one line per change of the
+//! It polls the files at intervals, on SIGHUP, and when an operator calls for a reload. It logs one line per change of the
 //! config and one per change of the certificate. A signal or a call logs one of each.
 
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use crate::grpc::{ReloadOutcome, ReloadRequest, Reloaded};
 use crate::limiter::{Changes, Limiter};
 use crate::tls;
 
-/// Time between two looks at the files. A change is taken up at the second look that finds it, so within the promised 2 s even
-/// when reading is slow. A look at a file of 10 KB takes about 20 us, at the largest file about 10 ms.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Time between two polls of the files. A change is taken up at the second poll that finds it, so within the promised 2 s even
+/// when reading is slow. A poll of a file of 10 KB takes about 20 us, of the largest file about 10 ms.
+const POLL_EVERY: Duration = Duration::from_millis(500);
 
 /// Most warnings of one config that are logged.
 const WARNINGS_MAX: usize = 10;
@@ -40,24 +40,26 @@ impl Reload {
     pub(super) async fn run(mut self, mut hangup: Signal, mut calls: mpsc::Receiver<ReloadRequest>) {
         loop {
             let trigger = tokio::select! {
-                () = tokio::time::sleep(LOOK_EVERY) => Trigger::Timer,
+                () = tokio::time::sleep(POLL_EVERY) => Trigger::Timer,
                 _ = hangup.recv() => Trigger::Hangup,
                 Some(call) = calls.recv() => Trigger::Call(call),
             };
-            let looked = tokio::task::spawn_blocking(move || {
-                self.look(trigger);
+            let reloading = tokio::task::spawn_blocking(move || {
+                self.reload(trigger);
                 self
             });
-            self = match looked.await {
+            self = match reloading.await {
                 Ok(same) => same,
                 Err(error) => return log_end(&error),
             };
         }
     }
 
-    fn look(&mut self, trigger: Trigger) {
-        if let Some(certificates) = &mut self.certificates {
-            certificates.look(!matches!(trigger, Trigger::Timer));
+    fn reload(&mut self, trigger: Trigger) {
+        match (&mut self.certificates, &trigger) {
+            (Some(certificates), Trigger::Timer) => certificates.poll(),
+            (Some(certificates), _) => certificates.load(),
+            (None, _) => {}
         }
         let origin = self.watch.origin();
         let loaded = match (&origin, &trigger) {
@@ -66,7 +68,7 @@ impl Reload {
                 tracing::info!(config = %origin, "{NO_FILE}");
                 return trigger.answer(Err(NO_FILE.to_owned()));
             }
-            (Origin::File(_), Trigger::Timer) => self.watch.look(),
+            (Origin::File(_), Trigger::Timer) => self.watch.poll(),
             (Origin::File(_), _) => Some(self.watch.load()),
         };
         match loaded {
@@ -109,7 +111,7 @@ pub(super) fn warn_of(warnings: &[String]) {
     }
 }
 
-/// Why the files are looked at.
+/// Why the files are read.
 enum Trigger {
     /// The interval passed.
     Timer,

@@ -1,28 +1,18 @@
-//! Watches a config file for changes since it was last judged.
-//!
-//! It compares contents, which it reads by the path each time. So an edit in place, a file renamed over it, and the swap of a
-//! ConfigMap's `..data` link all work alike. Times, inodes and notifications of the file system do not matter.
-
-use std::hash::Hasher;
-use std::time::SystemTime;
-
-use xxhash_rust::xxh3::Xxh3;
+//! Polls a config file for changes since it was last judged.
 
 use super::{Config, ConfigError, ConfigErrors, Origin, Sources, source};
+use crate::file_watch::FileWatch;
 
-/// A config's sources, and the contents last seen.
+/// A config's sources, and what its file held last.
 pub struct Watch {
     sources: Sources,
-    /// Digest of the file when it was last judged.
-    judged: Option<u64>,
-    /// Digest and change time of the file at the last look, if the digest was another one.
-    changed: Option<(u64, Option<SystemTime>)>,
+    file: FileWatch,
 }
 
 impl Watch {
     /// Reads nothing yet. Environment and flags never change after this.
     pub fn new(sources: Sources) -> Self {
-        Self { sources, judged: None, changed: None }
+        Self { sources, file: FileWatch::default() }
     }
 
     /// The origin of the plans.
@@ -36,41 +26,20 @@ impl Watch {
         self.judge(text)
     }
 
-    /// Returns the config if the file has changed since it was last judged, and two looks found the same content and change
-    /// time. Half a file can be a valid config that lacks plans, and a writer in place is not done at the first look. A writer
-    /// that pauses for longer than the time between two looks counts as done. A file that cannot be read is reported once.
-    pub fn look(&mut self) -> Option<Result<Config, ConfigErrors>> {
+    /// Returns the config if the file has changed since it was last judged, and two polls found the same content and change
+    /// time. A file that cannot be read is reported once.
+    pub fn poll(&mut self) -> Option<Result<Config, ConfigErrors>> {
         let (text, modified) = match source::text(&self.sources) {
             Ok((text, modified)) => (Ok(text), modified),
             Err(error) => (Err(error), None),
         };
-        let found = digest(&text);
-        if Some(found) == self.judged {
-            self.changed = None;
-            return None;
-        }
-        if self.changed.replace((found, modified)) != Some((found, modified)) {
-            return None;
-        }
-        Some(self.judge(text))
+        self.file.has_settled(&text, modified).then(|| self.judge(text))
     }
 
     fn judge(&mut self, text: Result<String, ConfigError>) -> Result<Config, ConfigErrors> {
-        (self.judged, self.changed) = (Some(digest(&text)), None);
+        self.file.record_judged(&text);
         Config::of(&self.sources, text)
     }
-}
-
-/// Digest of the text, or of the error text.
-fn digest(text: &Result<String, ConfigError>) -> u64 {
-    let mut hasher = Xxh3::new();
-    let (kind, bytes) = match text {
-        Ok(text) => (0, text.as_bytes()),
-        Err(error) => (1, error.message.as_bytes()),
-    };
-    hasher.write_u8(kind);
-    hasher.write(bytes);
-    hasher.finish()
 }
 
 #[cfg(test)]
@@ -78,6 +47,7 @@ mod tests {
     use super::*;
     use crate::config::Flag;
     use std::path::Path;
+    use std::time::SystemTime;
 
     const ONE: &str = "plans: { one: { unlimited: true } }";
     const TWO: &str = "plans: { one: { unlimited: true }, two: { unlimited: true } }";
@@ -90,22 +60,22 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_checked_once_when_two_looks_find_the_same_content() {
+    fn a_file_is_checked_once_when_two_polls_find_the_same_content() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config.yaml");
         let mut watch = watch(&file);
-        assert!(watch.look().is_none());
+        assert!(watch.poll().is_none());
         std::fs::write(&file, TWO).unwrap();
-        assert!(watch.look().is_none());
+        assert!(watch.poll().is_none());
         // The writer goes on.
         std::fs::write(&file, format!("{TWO} ")).unwrap();
-        assert!(watch.look().is_none());
-        assert_eq!(watch.look().unwrap().unwrap().plans.len(), 2);
-        assert!(watch.look().is_none() && watch.look().is_none());
+        assert!(watch.poll().is_none());
+        assert_eq!(watch.poll().unwrap().unwrap().plans.len(), 2);
+        assert!(watch.poll().is_none() && watch.poll().is_none());
     }
 
     #[test]
-    fn a_file_that_is_written_again_between_two_looks_is_looked_at_once_more() {
+    fn a_file_that_is_written_again_between_two_polls_waits_for_one_more() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config.yaml");
         let mut watch = watch(&file);
@@ -116,25 +86,12 @@ mod tests {
         };
         for seconds in 1..4 {
             write_at(seconds);
-            assert!(watch.look().is_none(), "{seconds}");
+            assert!(watch.poll().is_none(), "{seconds}");
         }
-        assert_eq!(watch.look().unwrap().unwrap().plans.len(), 2);
+        assert_eq!(watch.poll().unwrap().unwrap().plans.len(), 2);
         // A file that was judged has not changed, whenever it was written.
         write_at(9);
-        assert!(watch.look().is_none() && watch.look().is_none());
-    }
-
-    #[test]
-    fn a_file_that_changes_back_is_not_reported() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("config.yaml");
-        let mut watch = watch(&file);
-        for _ in 0..3 {
-            std::fs::write(&file, TWO).unwrap();
-            assert!(watch.look().is_none());
-            std::fs::write(&file, ONE).unwrap();
-            assert!(watch.look().is_none());
-        }
+        assert!(watch.poll().is_none() && watch.poll().is_none());
     }
 
     #[test]
@@ -143,12 +100,12 @@ mod tests {
         let file = folder.path().join("config.yaml");
         let mut watch = watch(&file);
         std::fs::remove_file(&file).unwrap();
-        assert!(watch.look().is_none());
-        assert!(watch.look().unwrap().unwrap_err().to_string().contains("cannot be read: No such file"));
-        assert!(watch.look().is_none() && watch.look().is_none());
+        assert!(watch.poll().is_none());
+        assert!(watch.poll().unwrap().unwrap_err().to_string().contains("cannot be read: No such file"));
+        assert!(watch.poll().is_none() && watch.poll().is_none());
         std::fs::write(&file, ONE).unwrap();
-        assert!(watch.look().is_none());
-        assert!(watch.look().unwrap().is_ok());
+        assert!(watch.poll().is_none());
+        assert!(watch.poll().unwrap().is_ok());
     }
 
     #[test]
@@ -158,7 +115,7 @@ mod tests {
         let mut watch = watch(&file);
         std::fs::write(&file, TWO).unwrap();
         assert_eq!(watch.load().unwrap().plans.len(), 2);
-        assert!(watch.look().is_none() && watch.look().is_none());
+        assert!(watch.poll().is_none() && watch.poll().is_none());
     }
 
     #[test]

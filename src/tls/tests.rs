@@ -38,17 +38,17 @@ const Y2100: u64 = 4_102_444_800;
 const Y2101: u64 = 4_133_980_800;
 
 #[test]
-fn a_new_pair_is_used_when_two_looks_find_the_same_content() {
+fn a_new_pair_is_used_when_two_polls_find_the_same_content() {
     let folder = Folder::new();
     folder.issue(2100);
     let (tls, mut watch) = folder.load();
-    watch.look(false);
+    watch.poll();
     assert_eq!((tls.status().not_after, tls.status().taken_up), (Y2100, 0));
     folder.issue(2101);
-    watch.look(false);
+    watch.poll();
     assert_eq!(tls.status().not_after, Y2100);
-    watch.look(false);
-    watch.look(false);
+    watch.poll();
+    watch.poll();
     assert_eq!((tls.status().not_after, tls.status().taken_up, tls.status().refused), (Y2101, 1, 0));
 }
 
@@ -60,7 +60,7 @@ fn a_bad_pair_leaves_the_old_one_in_use_and_is_rejected_once() {
     let mut refused = 0;
     let mut refuse = |change: &dyn Fn()| {
         change();
-        (0..4).for_each(|_| watch.look(false));
+        (0..4).for_each(|_| watch.poll());
         refused += 1;
         let status = tls.status();
         assert_eq!((status.not_after, status.taken_up, status.refused, status.last_refused), (Y2100, 0, refused, true));
@@ -71,18 +71,18 @@ fn a_bad_pair_leaves_the_old_one_in_use_and_is_rejected_once() {
     refuse(&|| std::fs::remove_file(folder.0.path().join("key")).unwrap());
     refuse(&|| folder.issue(2000));
     folder.issue(2101);
-    (0..2).for_each(|_| watch.look(false));
+    (0..2).for_each(|_| watch.poll());
     let status = tls.status();
     assert_eq!((status.not_after, status.taken_up, status.last_refused), (Y2101, 1, false));
 }
 
 #[test]
-fn a_look_on_request_uses_the_new_files_at_once() {
+fn a_reload_on_request_uses_the_new_files_at_once() {
     let folder = Folder::new();
     folder.issue(2100);
     let (tls, mut watch) = folder.load();
     folder.issue(2101);
-    watch.look(true);
+    watch.load();
     assert_eq!(tls.status().not_after, Y2101);
 }
 

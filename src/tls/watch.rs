@@ -1,52 +1,44 @@
-//! Finds changes of the TLS files. Their contents are compared, as those of the config file are. So it does not matter how files
-//! are replaced.
+//! Polls the TLS files for changes.
 
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use xxhash_rust::xxh3::Xxh3;
-
 use super::{Files, Tls};
+use crate::file_watch::FileWatch;
 
-/// The files as they were last seen.
+/// TLS in force, and what its files held last.
 pub struct Watch {
     tls: Arc<Tls>,
-    /// Digest of the files that were last used or rejected.
-    judged: u64,
-    /// Digest of the files at the last look, if it differed from `judged`.
-    changed: Option<u64>,
+    files: FileWatch,
 }
 
 impl Watch {
     /// Starts with files that were used or rejected just now.
-    pub(super) fn new(tls: Arc<Tls>, files: &Result<Files, String>) -> Self {
-        Self { tls, judged: digest(files), changed: None }
+    pub(super) fn new(tls: Arc<Tls>, found: &Result<Files, String>) -> Self {
+        let mut files = FileWatch::default();
+        files.record_judged(found);
+        Self { tls, files }
     }
 
-    /// Looks at the files. Changed files are used once two looks find the same content, because certificate and key are not
-    /// replaced in one step. With `asked`, the present files are used at once. Files with errors are logged and not used.
-    pub fn look(&mut self, asked: bool) {
-        let files = Files::read(&self.tls.settings);
-        let found = digest(&files);
-        if !asked && found == self.judged {
-            self.changed = None;
-            return;
+    /// Uses the files if they have changed and two polls found the same contents, because certificate and key are not replaced
+    /// in one step.
+    pub fn poll(&mut self) {
+        let found = Files::read(&self.tls.settings);
+        if self.files.has_settled(&found, None) {
+            self.judge(found);
         }
-        if !asked && self.changed != Some(found) {
-            self.changed = Some(found);
-            return;
-        }
-        (self.judged, self.changed) = (found, None);
-        match self.tls.take_up(files) {
+    }
+
+    /// Uses the present files at once, as an operator asked.
+    pub fn load(&mut self) {
+        self.judge(Files::read(&self.tls.settings));
+    }
+
+    /// Files with errors are logged and not used.
+    fn judge(&mut self, found: Result<Files, String>) {
+        self.files.record_judged(&found);
+        match self.tls.take_up(found) {
             Ok(not_after) => tracing::info!(not_after, "certificate reloaded"),
-            Err(mistake) => tracing::error!(mistake, "certificate not reloaded, the old one stays"),
+            Err(error) => tracing::error!(error, "certificate not reloaded, the old one stays"),
         }
     }
-}
-
-/// Digest of the contents, or of the error text.
-fn digest(files: &Result<Files, String>) -> u64 {
-    let mut hasher = Xxh3::new();
-    files.hash(&mut hasher);
-    hasher.finish()
 }
