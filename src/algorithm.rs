@@ -16,17 +16,6 @@
 //!   that window pass.
 //! - An interval is half-open: a unit taken at `t` is free again at `t + window`.
 
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::cast_possible_truncation,
-        clippy::cast_possible_wrap,
-        clippy::cast_precision_loss,
-        clippy::cast_sign_loss,
-        reason = "a number that is encoded is converted by a check, so that it is never taken for another one"
-    )
-)]
-
 #[cfg(test)]
 mod cases;
 mod denial_age;

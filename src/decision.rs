@@ -16,12 +16,13 @@ pub struct Decision {
     statuses: SmallVec<[LimitStatus; 2]>,
     /// Whether `statuses` come from a state that was read. If not, the status holds only a limit's own numbers.
     counted: bool,
-    /// Index of the binding limit in `statuses`, if there are any. A plan has at most 8 limits, so it fits.
+    /// Index of the binding limit in `statuses`, if there are any.
     binding: u8,
 }
 
 impl Decision {
     /// A decision based on the status of every limit.
+    #[expect(clippy::cast_possible_truncation, reason = "a plan has at most 8 limits")]
     pub fn counted(outcome: Outcome, decided_by: DecidedBy, limits: SmallVec<[LimitStatus; 2]>) -> Self {
         let binding = (1..limits.len()).fold(0, |a, b| if limits[b].binds_more_than(&limits[a]) { b } else { a });
         Self { outcome, decided_by, statuses: limits, counted: true, binding: binding as u8 }

@@ -4,17 +4,6 @@
 //! Pure: knows decisions and plans, and no wire format. All times are whole seconds, rounded up, so that no client returns too
 //! early.
 
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::cast_possible_truncation,
-        clippy::cast_possible_wrap,
-        clippy::cast_precision_loss,
-        clippy::cast_sign_loss,
-        reason = "a number that is encoded is converted by a check, so that it is never taken for another one"
-    )
-)]
-
 use std::fmt::Write as _;
 
 use smallvec::SmallVec;

@@ -18,7 +18,7 @@
 //! - [`http`]: check endpoint, health, metrics
 //! - [`config`]: settings, checked with all errors at once, and the watch of their file
 //! - [`tls`]: certificates of the listeners and their reload
-//! - [`cli`], [`telemetry`], [`trace`], [`shutdown`], [`descriptors`], [`clock`], [`duration`], [`small_file`], `file_watch`, [`log_throttle`]: small modules at the edge
+//! - [`cli`], [`telemetry`], [`trace`], [`shutdown`], [`descriptors`], [`clock`], [`duration`], [`small_file`], `file_watch`, `random`, [`log_throttle`]: small modules at the edge
 //!
 //! # Which way things depend
 //! `key, plan, decision, headers` <- `algorithm` <- `store` <- `limiter` <- `grpc` <- `http` <- `cli` <- `main`; `server` knows none of these; `config` builds plans
@@ -31,6 +31,17 @@
 //! 4. "No" is a [`decision::Decision`], never an error. An error means "could not decide"; only [`limiter`] turns it into an answer.
 //! 5. Decisions use the store's clock: Redis `TIME` inside the script, the injected clock for memory.
 //! 6. Everything has a bound: a named constant or a config field, with its reason.
+
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "a number that is encoded is converted by a check, so that it is never taken for another one"
+    )
+)]
 
 pub mod key;
 
@@ -65,6 +76,7 @@ pub mod descriptors;
 pub mod duration;
 mod file_watch;
 pub mod log_throttle;
+mod random;
 pub mod shutdown;
 pub mod small_file;
 pub mod telemetry;

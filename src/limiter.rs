@@ -331,8 +331,8 @@ impl<S: Store> Limiter<S> {
     }
 
     /// A point in time in the deny cache's unit.
+    #[expect(clippy::cast_possible_truncation, reason = "microseconds of more than half a million years fit")]
     fn monotonic_us(&self, at: Instant) -> u64 {
-        // Microseconds of more than half a million years fit.
         at.saturating_duration_since(self.common.started).as_micros() as u64
     }
 

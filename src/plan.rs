@@ -2,17 +2,6 @@
 //!
 //! A value of these types is valid by construction. This module does not know where the numbers come from (file, test).
 
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::cast_possible_truncation,
-        clippy::cast_possible_wrap,
-        clippy::cast_precision_loss,
-        clippy::cast_sign_loss,
-        reason = "a number that is encoded is converted by a check, so that it is never taken for another one"
-    )
-)]
-
 pub mod envoy;
 mod fingerprint;
 mod limit;

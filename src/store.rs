@@ -1,16 +1,5 @@
 //! `trait Store` decides a batch of checks, each one atomically. [`StoreError`] says why it could not.
 
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::cast_possible_truncation,
-        clippy::cast_possible_wrap,
-        clippy::cast_precision_loss,
-        clippy::cast_sign_loss,
-        reason = "encoded numbers are converted with a check, so that no conversion changes a value silently"
-    )
-)]
-
 mod memory;
 pub mod redis;
 mod registry;

@@ -3,7 +3,6 @@
 //! It is one task on the main thread, whatever the number of workers, and uses a connection that a worker already has. No
 //! decision waits for it. While Redis is out of reach, the last count stays in force.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::limiter::Limiter;
+use crate::random::{self, jittered};
 use crate::store::{ANNOUNCED_EVERY, ReplicaCount, ReplicaId, StoreError, StoreRegistry};
 
 /// Longest that an announcement waits for Redis. It is far above the default of `store.deadline`, because a late announcement
@@ -68,7 +68,7 @@ impl Replicas {
 
     async fn run(mut self) {
         loop {
-            sleep(pause(self.announced, random())).await;
+            sleep(pause(self.announced, random::bits())).await;
             self.announce(ANSWER_WITHIN).await;
         }
     }
@@ -132,15 +132,10 @@ impl Announcing {
     }
 }
 
-/// The pause after this many announcements; `random` is 0 to 1.
-fn pause(announced: u32, random: f64) -> Duration {
+/// The pause after this many announcements; `random` is any number.
+fn pause(announced: u32, random: u64) -> Duration {
     let planned = if announced <= FAST_ANNOUNCEMENTS { ANNOUNCED_EVERY / 4 } else { ANNOUNCED_EVERY };
-    planned.mul_f64(1.0 - JITTER + 2.0 * JITTER * random)
-}
-
-/// A random number of 0 to 1, different in each process and at each call.
-fn random() -> f64 {
-    RandomState::new().hash_one(0) as f64 / u64::MAX as f64
+    jittered(planned, JITTER, random)
 }
 
 #[cfg(test)]
@@ -149,10 +144,9 @@ mod tests {
 
     #[test]
     fn announcements_come_about_once_a_second_and_faster_at_the_start() {
-        for (random, least, most) in [(0.0, 225, 900), (0.5, 250, 1_000), (1.0, 275, 1_100)] {
+        for (random, least, most) in [(0, 225, 900), (u64::MAX / 2, 250, 1_000), (u64::MAX, 275, 1_100)] {
             assert_eq!(pause(1, random).as_millis(), least);
             assert_eq!(pause(FAST_ANNOUNCEMENTS + 1, random).as_millis(), most);
         }
-        assert!((0..1_000).all(|_| (0.0..=1.0).contains(&random())));
     }
 }

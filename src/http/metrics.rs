@@ -247,6 +247,7 @@ fn timings(text: &mut Exposition, name: &str, help: &str, timings: &Timings) {
     text.sample(&format!("{name}_count"), &[], timings.count());
 }
 
+#[expect(clippy::cast_precision_loss, reason = "a sample is a float")]
 fn seconds(ns: u64) -> f64 {
     ns as f64 / NS_PER_SECOND
 }

@@ -158,9 +158,12 @@ impl DenyCache {
     }
 
     /// Keyed by a secret of this process, so that callers cannot choose keys that collide.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "32 bits are enough for ten million entries, and the entry has room for them"
+    )]
     fn hash(&self, check: &Check) -> u32 {
         let name = (Arc::as_ptr(&check.plan), &check.key, cost_class(&check.plan, check.cost));
-        // 32 bits are enough for ten million entries, and the entry has room for them.
         self.hasher.hash_one(name) as u32
     }
 
@@ -191,6 +194,7 @@ impl Table {
         self.entries.get(*index as usize)
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "indices are below DENY_CACHE_MAX")]
     fn put(&mut self, entry: Entry, check: &Check, entries_max: usize) {
         let hash = spread(entry.hash);
         let known = self.by_name.find(hash, |index| self.entries[*index as usize].is_of(check)).copied();
@@ -206,7 +210,6 @@ impl Table {
             }
             None => self.append(entry, entries_max),
         };
-        // Indices are below DENY_CACHE_MAX.
         self.by_name.insert_unique(hash, index as u32, |index| spread(self.entries[*index as usize].hash));
     }
 

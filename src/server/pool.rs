@@ -1,6 +1,5 @@
 //! The worker pool as the acceptor sees it: how many connections each worker has, and how to assign a new one.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -9,6 +8,7 @@ use tokio::sync::mpsc;
 
 use super::admission::{Admission, AdmissionPermit};
 use super::socket::Accepted;
+use crate::random::{self, jittered};
 
 /// Most open connections for each worker; see [`Admission`] for which are let in beyond it. An idle connection takes some
 /// 20 KiB, so these take 80 MiB. More clients than that need more workers or replicas.
@@ -134,28 +134,27 @@ impl WorkerPool {
         let Some((_, worker)) = idlest else { return false };
         let Some(admission) = self.admission.admit(accepted.peer()) else { return false };
         let open = 1 + worker.open.fetch_add(1, Ordering::Relaxed);
-        let connection =
-            AcceptedConnection { accepted, streams: streams(open), window: window(open), age: self.age.map(jittered), admission };
+        let connection = AcceptedConnection {
+            accepted,
+            streams: streams(open),
+            window: window(open),
+            age: self.age.map(|age| jittered(age, AGE_JITTER, random::bits())),
+            admission,
+        };
         worker.connections.send(QueuedConnection { connection, permit: ConnectionPermit(worker.open.clone()) }).is_ok()
     }
 }
 
 /// Most streams for a connection of a worker that has `open`.
+#[expect(clippy::cast_possible_truncation, reason = "at most 256")]
 fn streams(open: usize) -> u32 {
-    // At most 256, so the cast is exact.
     (STREAMS_SHARED / open).clamp(STREAMS_MIN, STREAMS_MAX) as u32
 }
 
 /// Flow control window, in bytes, for a connection of a worker that has `open`.
+#[expect(clippy::cast_possible_truncation, reason = "at most 1 MiB")]
 fn window(open: usize) -> u32 {
-    // At most 1 MiB, so the cast is exact.
     (WINDOWS_SHARED / open).clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX) as u32
-}
-
-fn jittered(age: Duration) -> Duration {
-    // The keys of `RandomState` are the standard library's source of randomness.
-    let jitter = RandomState::new().hash_one(()) as f64 / u64::MAX as f64;
-    age.mul_f64(1.0 - AGE_JITTER + 2.0 * AGE_JITTER * jitter)
 }
 
 #[cfg(test)]
@@ -220,7 +219,7 @@ mod tests {
     #[test]
     fn connections_made_together_reach_their_age_at_different_times() {
         let hour = Duration::from_secs(3600);
-        let ages: Vec<Duration> = (0..1_000).map(|_| jittered(hour)).collect();
+        let ages: Vec<Duration> = (0..1_000).map(|_| jittered(hour, AGE_JITTER, random::bits())).collect();
         assert!(ages.iter().all(|age| *age >= hour.mul_f64(0.9) && *age <= hour.mul_f64(1.1)));
         assert!(ages.iter().max().unwrap().saturating_sub(*ages.iter().min().unwrap()) > hour.mul_f64(0.15));
     }

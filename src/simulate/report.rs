@@ -164,6 +164,7 @@ impl Report {
 }
 
 /// A part of a whole in percent.
+#[expect(clippy::cast_precision_loss, reason = "shown with few digits")]
 fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
 }

@@ -4,8 +4,9 @@
 //! [`COUNTS_KEPT`] counts in a row are lower. Redis may have lost its data, been stopped for a while, or had its clock stepped.
 //! Then it knows one replica at first, and the others only after they have announced themselves again.
 
-use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
+
+use crate::random;
 
 /// Most replicas that are counted. More of them would make the shares too small to be useful.
 pub const REPLICAS_MAX: u64 = 10_000;
@@ -28,8 +29,7 @@ pub struct ReplicaId(String);
 impl ReplicaId {
     /// A new id of 128 random bits.
     pub fn random() -> Self {
-        let random = || RandomState::new().hash_one(0);
-        Self(format!("{:016x}{:016x}", random(), random()))
+        Self(format!("{:016x}{:016x}", random::bits(), random::bits()))
     }
 
     /// The id as it is stored in Redis: 32 hexadecimal digits.

@@ -40,6 +40,7 @@ impl Drop for Progress {
     }
 }
 
+#[expect(clippy::cast_precision_loss, reason = "shown with one decimal at most")]
 fn bar(lines: u64, read: u64, bytes: Option<u64>, elapsed: Duration) -> String {
     let millions = lines as f64 / 1e6;
     let rate = millions / elapsed.as_secs_f64().max(0.001);

@@ -1,16 +1,5 @@
 //! Converts the messages of Envoy's callers to domain types and back. Only this module knows both.
 
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::cast_possible_truncation,
-        clippy::cast_possible_wrap,
-        clippy::cast_precision_loss,
-        clippy::cast_sign_loss,
-        reason = "a number that is encoded is converted by a check, so that it is never taken for another one"
-    )
-)]
-
 use tonic::Status;
 
 use super::codec::REQUEST_ENTRIES_MAX;

@@ -35,8 +35,8 @@ pub(super) struct Histogram {
 }
 
 impl Histogram {
+    #[expect(clippy::cast_possible_truncation, reason = "584 years of nanoseconds fit, and so does the sum of all waits")]
     pub(super) fn note(&self, took: Duration) {
-        // 584 years of nanoseconds fit, and so does the sum of all waits.
         let ns = took.as_nanos() as u64;
         if ns == 0 {
             // A decision that did not wait adds nothing to the sum.

@@ -29,6 +29,7 @@ pub fn svg(report: &Report) -> String {
     out
 }
 
+#[expect(clippy::cast_precision_loss, reason = "a picture has far fewer points than a float has values")]
 fn draw(report: &Report, out: &mut String) -> std::fmt::Result {
     let (rows, step_us) = grouped(&report.hours, report.hour_us, BARS_MAX);
     let rows = &rows[rows.len().saturating_sub(DAYS_MAX)..];

@@ -25,13 +25,14 @@ use super::batcher::call::ScriptRequest;
 use super::batcher::{Answer, Batcher};
 use super::connection::breaker::within;
 use super::connection::endpoint::Endpoint;
-use super::connection::manager::{CONNECT_MAX, ConnectionManager, jitter};
+use super::connection::manager::{CONNECT_MAX, ConnectionManager};
 use super::connection::pace::Pace;
 use super::connection::{Command, client};
 use super::reset::Reset;
 use super::target::{Address, Peer};
 use super::{ConnectionSettings, Node, ProbeCall, Status, StoreSettings, name};
 use crate::clock::monotonic;
+use crate::random;
 use crate::store::StoreError;
 pub(super) use redirects::RedirectFollower;
 use slots::{Range, SLOTS};
@@ -248,7 +249,7 @@ impl ClusterState {
     /// Asks some connected nodes for the slots. If none of them answers, asks all nodes that the URL names.
     async fn fetch_slots(&self) -> Result<Vec<Range>, Error> {
         let mut connections: Vec<_> = self.nodes().values().filter_map(|node| node.manager.connection()).collect();
-        connections.sort_by_cached_key(|_| jitter());
+        connections.sort_by_cached_key(|_| random::bits());
         let until = monotonic() + CONNECT_MAX;
         let connected = connections.iter().take(ASKED_AT_ONCE).filter_map(|connection| match &connection.peer {
             Peer::Tcp(address) => Some(slots::ask(connection.client(), address, until)),
@@ -392,7 +393,7 @@ async fn keep_current(state: &Arc<ClusterState>) {
     let retry = state.update_map().await;
     // Many calls may be redirected at once. After this pause, one fetch serves all of them.
     let pause_max = lock(&state.pace).pause_max(LOOK_PAUSE_MAX);
-    sleep(within(pause_max, jitter())).await;
+    sleep(within(pause_max, random::bits())).await;
     if !retry {
         tokio::select! {
             () = state.outdated.notified() => {}

@@ -26,10 +26,10 @@ use super::script::Script;
 use super::target::{Address, Peer};
 use super::{ConnectionSettings, replicas, reset};
 use crate::clock::monotonic;
+use crate::random;
 use crate::store::StoreError;
 use breaker::within;
 use client::ConnectionTask;
-use manager::jitter;
 use pace::Failure;
 
 /// A connection that was idle for this long is pinged, and again after each such interval.
@@ -157,7 +157,7 @@ impl Connection {
             match self.prove(settings).await {
                 Ok(()) => return Ok(()),
                 Err(StoreError::Deadline(_)) if encrypted && monotonic() < until => {
-                    sleep(within(PROOF_PAUSE_MAX, jitter())).await;
+                    sleep(within(PROOF_PAUSE_MAX, random::bits())).await;
                 }
                 Err(error @ StoreError::Deadline(_)) if encrypted => return Err((error, Failure::HandshakeTimedOut)),
                 Err(error) => return Err((error, Failure::Cheap)),

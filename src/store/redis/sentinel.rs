@@ -21,9 +21,10 @@ use tokio::time::sleep;
 
 use super::connection::breaker::within;
 use super::connection::client;
-use super::connection::manager::{CONNECT_MAX, jitter};
+use super::connection::manager::CONNECT_MAX;
 use super::connection::pace::Pace;
 use super::target::{Address, Peer, RedisTarget, Sentinels};
+use crate::random;
 
 const SWITCHED: &str = "+switch-master";
 /// Interval between two queries while no event comes. It also bounds how late a silent Sentinel is detected.
@@ -108,7 +109,7 @@ async fn follow_sentinel(group: Arc<SentinelGroup>, sentinel: Address) {
             let service = group.sentinels.service.as_str();
             tracing::warn!(%sentinel, service, error = error.details(), "this Sentinel names no master");
         }
-        sleep(within(pace.pause_max(PAUSE_MAX), jitter())).await;
+        sleep(within(pace.pause_max(PAUSE_MAX), random::bits())).await;
     }
 }
 

@@ -4,7 +4,6 @@
 //! the log lines.
 
 use std::convert::Infallible;
-use std::hash::{BuildHasher, RandomState};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,6 +23,7 @@ use super::pace::Failure;
 use super::server_info::ServerInfo;
 use super::{CallError, Command, CommandKind, Connection};
 use crate::clock::monotonic;
+use crate::random;
 use crate::store::StoreError;
 use crate::store::redis::batcher::call::Call;
 use crate::store::redis::batcher::{ScriptTransport, TransportError};
@@ -240,7 +240,7 @@ impl State {
         let mut breaker = self.breaker();
         match error {
             Some(CallError::Error(error @ (StoreError::Deadline(_) | StoreError::Unreachable(_)))) => {
-                if breaker.unanswered(connection, sent, monotonic(), jitter()) {
+                if breaker.unanswered(connection, sent, monotonic(), random::bits()) {
                     self.on_opened(error);
                 }
             }
@@ -306,7 +306,7 @@ impl State {
             () = tokio::time::sleep_until(due()) => return,
             Some(()) = OptionFuture::from(changed) => {}
         }
-        self.breaker().probe_soon(monotonic(), jitter());
+        self.breaker().probe_soon(monotonic(), random::bits());
         tokio::time::sleep_until(due()).await;
     }
 
@@ -323,7 +323,7 @@ impl State {
                     return (connection, task);
                 }
                 Err((error, failure)) => {
-                    self.breaker().probe_failed(failure, monotonic(), jitter());
+                    self.breaker().probe_failed(failure, monotonic(), random::bits());
                     tracing::debug!(%error, "the store did not pass a probe");
                     self.set_down_if_starting(&error);
                     self.set_down(&error);
@@ -366,7 +366,7 @@ impl State {
             never = self.check_server(connection) => match never {},
         };
         let mut breaker = self.breaker();
-        if breaker.lost(connection.number, monotonic(), jitter()) {
+        if breaker.lost(connection.number, monotonic(), random::bits()) {
             self.on_opened(&error);
         }
     }
@@ -382,7 +382,7 @@ async fn run(state: Arc<State>) {
         if AssertUnwindSafe(connect_and_watch(&state)).catch_unwind().await.is_err() {
             tracing::error!("the task that keeps the store connected panicked; it goes on");
             // The panic has dropped the connection or the probe.
-            state.breaker().start_over(monotonic(), jitter());
+            state.breaker().start_over(monotonic(), random::bits());
             state.set_down(&StoreError::Unreachable("the task that keeps it connected panicked".to_owned()));
         }
     }
@@ -392,9 +392,4 @@ async fn run(state: Arc<State>) {
 async fn connect_and_watch(state: &State) {
     let (connection, mut task) = state.reconnect().await;
     state.watch(&connection, &mut task).await;
-}
-
-/// A random number, all values equally likely. The keys of each hasher are random.
-pub(in crate::store::redis) fn jitter() -> u64 {
-    RandomState::new().hash_one(0)
 }
