@@ -158,10 +158,7 @@ impl DenyCache {
     }
 
     /// Keyed by a secret of this process, so that callers cannot choose keys that collide.
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "32 bits are enough for ten million entries, and the entry has room for them"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "32 bits are enough for ten million entries")]
     fn hash(&self, check: &Check) -> u32 {
         let name = (Arc::as_ptr(&check.plan), &check.key, cost_class(&check.plan, check.cost));
         self.hasher.hash_one(name) as u32
