@@ -44,6 +44,9 @@ pub struct Config {
     /// Address of the check endpoint, health and metrics over HTTP. `None`, written as "": no HTTP. Default: none, because any
     /// fixed port may be taken by the application beside a sidecar, or by a second replica on the host.
     pub listen_http: Option<Address>,
+    /// Address of metrics and health alone, over HTTP, so that whoever may scrape cannot ask for decisions. HTTP then has no
+    /// metrics. `None`, written as "": HTTP has them, where it is served. Default: none.
+    pub listen_metrics: Option<Address>,
     /// Address of the admin service: loopback, or a Unix socket that only its owner can use. `None`, written as "": no admin
     /// service. Default: none.
     pub listen_admin: Option<Address>,
@@ -115,6 +118,7 @@ impl Config {
         let Self {
             listen_grpc,
             listen_http,
+            listen_metrics,
             listen_admin,
             admin_token_file,
             listen_tls,
@@ -132,6 +136,7 @@ impl Config {
         let unlike = [
             ("listen.grpc", *listen_grpc != other.listen_grpc),
             ("listen.http", *listen_http != other.listen_http),
+            ("listen.metrics", *listen_metrics != other.listen_metrics),
             ("listen.admin", *listen_admin != other.listen_admin),
             ("listen.admin_token_file", *admin_token_file != other.admin_token_file),
             ("listen.tls", *listen_tls != other.listen_tls),

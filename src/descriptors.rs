@@ -12,9 +12,10 @@ const RESERVED: usize = 64;
 /// Kept for one worker's connections to Redis: one to each master of a Cluster of this size, or to Sentinels and a server.
 /// While a connection is replaced, it takes one more.
 const RESERVED_PER_WORKER: usize = 32;
-/// HTTP gets one part in eight of the descriptors that peers share, admin one in 32.
+/// HTTP gets one part in eight of the descriptors that peers share, admin and metrics one in 32 each.
 const HTTP_PART: usize = 8;
 const ADMIN_PART: usize = 32;
+const METRICS_PART: usize = 32;
 
 /// Most connections that peers may have, apart from the servers' own bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub struct ConnectionCaps {
     pub http: usize,
     /// On the admin listener.
     pub admin: usize,
+    /// On the listener of metrics alone.
+    pub metrics: usize,
 }
 
 /// Raises the process's soft limit of open files to its hard limit, and returns the limit now in force. If it cannot be raised,
@@ -43,9 +46,9 @@ pub fn caps(limit: usize, workers: NonZeroUsize) -> ConnectionCaps {
     // When the limit is too low for both, peers get half.
     let kept = (RESERVED + RESERVED_PER_WORKER * workers.get()).min(limit / 2);
     let shared = limit - kept;
-    let (http, admin) = (shared / HTTP_PART, shared / ADMIN_PART);
-    let worker = (shared - http - admin) / workers.get();
-    ConnectionCaps { worker: worker.max(1), http: http.max(1), admin: admin.max(1) }
+    let (http, admin, metrics) = (shared / HTTP_PART, shared / ADMIN_PART, shared / METRICS_PART);
+    let worker = (shared - http - admin - metrics) / workers.get();
+    ConnectionCaps { worker: worker.max(1), http: http.max(1), admin: admin.max(1), metrics: metrics.max(1) }
 }
 
 #[cfg(test)]
@@ -60,19 +63,19 @@ mod tests {
     fn caps_of_peers_leave_the_descriptors_that_the_process_needs() {
         for workers in [1, 2, 8, 64, 1024] {
             for limit in [1024, 4096, 65_536, 1 << 20] {
-                let ConnectionCaps { worker, http, admin } = of(limit, workers);
-                let all = worker * workers + http + admin;
+                let ConnectionCaps { worker, http, admin, metrics } = of(limit, workers);
+                let all = worker * workers + http + admin + metrics;
                 let kept = (RESERVED + RESERVED_PER_WORKER * workers).min(limit / 2);
                 assert!(all + kept <= limit || worker == 1, "{limit} for {workers}: {all} and {kept}");
             }
         }
-        assert_eq!(of(1024, 2), ConnectionCaps { worker: 378, http: 112, admin: 28 });
+        assert_eq!(of(1024, 2), ConnectionCaps { worker: 364, http: 112, admin: 28, metrics: 28 });
     }
 
     #[test]
     fn a_hopeless_limit_still_allows_a_connection() {
-        assert_eq!(of(10, 8), ConnectionCaps { worker: 1, http: 1, admin: 1 });
-        assert_eq!(of(40, 1), ConnectionCaps { worker: 18, http: 2, admin: 1 });
+        assert_eq!(of(10, 8), ConnectionCaps { worker: 1, http: 1, admin: 1, metrics: 1 });
+        assert_eq!(of(40, 1), ConnectionCaps { worker: 18, http: 2, admin: 1, metrics: 1 });
     }
 
     #[test]

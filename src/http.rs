@@ -1,4 +1,5 @@
-//! The HTTP side, on a port of its own: a check endpoint for proxies, health for probes, metrics for Prometheus.
+//! The HTTP side, on a port of its own: a check endpoint for proxies, health for probes, metrics for Prometheus. Metrics may
+//! have a listener of their own, whose peers cannot ask for decisions.
 //!
 //! Its connections are served by the workers, beside those of gRPC, so that checks use all of them. All other paths are answered by
 //! the main thread, so that no scrape takes a worker's time.
@@ -21,13 +22,16 @@ mod subject;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use axum::Router;
 use futures_util::FutureExt;
 use futures_util::future::OptionFuture;
+use tokio::runtime::Handle;
 
 use check::CheckEndpoint;
 pub use client_address::{PROXIES_MAX, Proxies};
 use connection::Endpoint;
 use metrics_cache::MetricsCache;
+use routes::Paths;
 pub use subject::{CheckSettings, KeyPart, PlanSource, SOURCES_MAX};
 
 use crate::grpc::AdminCalls;
@@ -39,6 +43,8 @@ use crate::tls::Tls;
 /// Most open connections; a new one then replaces the oldest idle one. A proxy keeps some for each of its own worker
 /// processes. Each takes some 20 KiB at most.
 pub const CONNECTIONS_MAX: usize = 1024;
+/// Most open connections of the listener of metrics, by the same rule. A few scrapers and probes have one each.
+const METRICS_CONNECTIONS_MAX: usize = 64;
 
 /// The state that the handlers share, except that of checks.
 struct AppState {
@@ -72,48 +78,58 @@ pub struct ServingWorkers<S> {
     pub limiters: Vec<Arc<Limiter<S>>>,
 }
 
+/// The sockets of the HTTP side; at least one of them.
+pub struct Listeners {
+    /// For everything; for everything but metrics, when those have their own.
+    pub http: Option<Listener>,
+    /// For metrics and probes alone.
+    pub metrics: Option<Listener>,
+}
+
+/// Most connections of each listener that the limit of open files allows.
+pub struct Caps {
+    /// Of `Listeners::http`.
+    pub http: usize,
+    /// Of `Listeners::metrics`.
+    pub metrics: usize,
+}
+
 /// A running HTTP server. Dropping it ends it at once.
 pub struct Server {
     /// Makes the handlers report that this process is not ready.
     unready: Box<dyn Fn() + Send + Sync>,
-    aux_server: AuxServer,
+    http: Option<AuxServer>,
+    metrics: Option<AuxServer>,
 }
 
 impl Server {
-    /// Serves on `listener`, with at most `connections` at once. `workers` decide checks as `settings` say. The metrics
-    /// of `sources` are reported.
+    /// Serves on `listeners`, with at most as many connections as `caps` and this module allow. `workers` decide checks as
+    /// `settings` say. The metrics of `sources` are reported.
     ///
     /// Must be called within a tokio runtime, which accepts connections and answers what is no check.
     pub fn start<S: Store>(
-        listener: Listener,
+        listeners: Listeners,
         workers: ServingWorkers<S>,
         settings: CheckSettings,
         sources: MetricSources,
-        connections: usize,
+        caps: Caps,
     ) -> Self {
         let (ready, metrics_cache) = (AtomicBool::new(true), MetricsCache::default());
         let state = Arc::new(AppState { sources, ready, metrics_cache });
-        let (router, settings, main) = (routes::router(state.clone()), Arc::new(settings), tokio::runtime::Handle::current());
-        let endpoint = |limiter| {
-            let check = CheckEndpoint { limiter, settings: settings.clone() };
-            Arc::new(Endpoint { check, router: router.clone(), main: main.clone() })
-        };
-        let endpoints: Vec<_> = workers.limiters.into_iter().map(endpoint).collect();
-        let handles = workers.handles;
-        let begin = move |accepted, admission, stopping| {
-            handles.spawn(|worker| {
-                let endpoint = endpoints.get(worker).cloned();
-                // There is one for each worker.
-                OptionFuture::from(endpoint.map(|endpoint| connection::serve(accepted, admission, endpoint, stopping))).map(drop)
-            });
-        };
-        let aux_server = AuxServer::start_elsewhere(listener, connections.min(CONNECTIONS_MAX), begin);
-        Self { unready: Box::new(move || state.ready.store(false, Ordering::Relaxed)), aux_server }
+        let paths = if listeners.metrics.is_some() { Paths::NoMetrics } else { Paths::All };
+        let metrics = listeners.metrics.map(|listener| serve_metrics::<S>(listener, &state, caps.metrics));
+        let http = listeners
+            .http
+            .map(|listener| serve_all(listener, workers, settings, routes::router(state.clone(), paths), caps.http));
+        Self { unready: Box::new(move || state.ready.store(false, Ordering::Relaxed)), http, metrics }
     }
 
-    /// Waits until the listener fails for good, and returns the reason.
+    /// Waits until a listener fails for good, and returns the reason.
     pub async fn lost(&mut self) -> String {
-        self.aux_server.lost().await
+        tokio::select! {
+            error = lost(&mut self.http) => error,
+            error = lost(&mut self.metrics) => error,
+        }
     }
 
     /// Reports from now on that this process is not ready, and continues to serve.
@@ -123,6 +139,52 @@ impl Server {
 
     /// Stops accepting, waits for unfinished answers, and ends.
     pub async fn stop(self) -> Drained {
-        self.aux_server.stop().await
+        let (http, metrics) = (self.http.map(AuxServer::stop), self.metrics.map(AuxServer::stop));
+        match tokio::join!(OptionFuture::from(http), OptionFuture::from(metrics)) {
+            (None | Some(Drained::Clean), None | Some(Drained::Clean)) => Drained::Clean,
+            _ => Drained::Cut,
+        }
     }
+}
+
+/// Waits until the server's listener fails. Never ends without a server.
+async fn lost(server: &mut Option<AuxServer>) -> String {
+    match server {
+        Some(server) => server.lost().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Serves checks and the paths of `router` by the workers.
+fn serve_all<S: Store>(
+    listener: Listener,
+    workers: ServingWorkers<S>,
+    settings: CheckSettings,
+    router: Router,
+    connections: usize,
+) -> AuxServer {
+    let (settings, main) = (Arc::new(settings), Handle::current());
+    let endpoint = |limiter| {
+        let check = Some(CheckEndpoint { limiter, settings: settings.clone() });
+        Arc::new(Endpoint { check, router: router.clone(), main: main.clone() })
+    };
+    let endpoints: Vec<_> = workers.limiters.into_iter().map(endpoint).collect();
+    let handles = workers.handles;
+    let begin = move |accepted, admission, stopping| {
+        handles.spawn(|worker| {
+            let endpoint = endpoints.get(worker).cloned();
+            // There is one for each worker.
+            OptionFuture::from(endpoint.map(|endpoint| connection::serve(accepted, admission, endpoint, stopping))).map(drop)
+        });
+    };
+    AuxServer::start_elsewhere(listener, connections.min(CONNECTIONS_MAX), begin)
+}
+
+/// Serves metrics and probes by the current runtime.
+fn serve_metrics<S: Store>(listener: Listener, state: &Arc<AppState>, connections: usize) -> AuxServer {
+    let router = routes::router(state.clone(), Paths::Metrics);
+    let endpoint = Arc::new(Endpoint::<S> { check: None, router, main: Handle::current() });
+    AuxServer::start(listener, connections.min(METRICS_CONNECTIONS_MAX), move |accepted, admission, stopping| {
+        connection::serve(accepted, admission, endpoint.clone(), stopping)
+    })
 }

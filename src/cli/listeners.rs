@@ -10,6 +10,7 @@ use crate::tls::Tls;
 pub(super) struct Listeners {
     pub grpc: Vec<Listener>,
     pub http: Option<Listener>,
+    pub metrics: Option<Listener>,
     pub admin: Option<Listener>,
 }
 
@@ -27,16 +28,20 @@ impl Listeners {
             Some(address) => Some(secured(Listener::bind(address).await?)),
             None => None,
         };
+        let metrics = match &config.listen_metrics {
+            Some(address) => Some(secured(Listener::bind(address).await?)),
+            None => None,
+        };
         let admin = match &config.listen_admin {
             Some(address) => Some(Listener::bind(address).await?),
             None => None,
         };
-        Ok(Self { grpc, http, admin })
+        Ok(Self { grpc, http, metrics, admin })
     }
 
     /// The addresses that use TLS, as text; `None` without any.
     pub(super) fn encrypted(&self) -> Option<String> {
-        let encrypted = self.grpc.iter().chain(&self.http).filter(|listener| listener.is_encrypted());
+        let encrypted = self.grpc.iter().chain(&self.http).chain(&self.metrics).filter(|listener| listener.is_encrypted());
         let addresses: Vec<String> = encrypted.map(|listener| listener.address().to_string()).collect();
         (!addresses.is_empty()).then(|| addresses.join(","))
     }

@@ -99,13 +99,15 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
     let (reloader, asked) = grpc::reloader();
     let calls = listeners.admin.as_ref().map(|_| AdminCalls::default());
     let seen_stores = registry.clone();
-    let http = listeners.http.map(|listener| {
+    let sockets = http::Listeners { http: listeners.http, metrics: listeners.metrics };
+    let http = (sockets.http.is_some() || sockets.metrics.is_some()).then(|| {
         let log_lines_dropped = Box::new(move || log.dropped());
         let grpc_connections = workers.connections();
         let (limiter, admin_calls) = (limiter.clone(), calls.clone());
         let sources = http::MetricSources { limiter, grpc_connections, admin_calls, stores: registry, tls, log_lines_dropped };
         let serving = http::ServingWorkers { handles: workers.take_handles(), limiters };
-        http::Server::start(listener, serving, config.check.clone(), sources, caps.http)
+        let caps = http::Caps { http: caps.http, metrics: caps.metrics };
+        http::Server::start(sockets, serving, config.check.clone(), sources, caps)
     });
     let admin = listeners.admin.zip(admin_store).map(|(listener, store)| {
         let (limiter, calls) = (limiter.beside(store), calls.unwrap_or_default());
@@ -356,6 +358,7 @@ struct StartLine {
     http: Option<Address>,
     admin: Option<Address>,
     tls: Option<String>,
+    metrics: Option<Address>,
 }
 
 impl StartLine {
@@ -370,6 +373,7 @@ impl StartLine {
             http: listeners.http.as_ref().map(address),
             admin: listeners.admin.as_ref().map(address),
             tls: listeners.encrypted(),
+            metrics: listeners.metrics.as_ref().map(address),
         }
     }
 
@@ -387,6 +391,7 @@ impl StartLine {
             http = self.http.as_ref().map(tracing::field::display),
             admin = self.admin.as_ref().map(tracing::field::display),
             tls = self.tls,
+            metrics = self.metrics.as_ref().map(tracing::field::display),
             "tollgate is serving"
         );
         if self.origin == Origin::Example {

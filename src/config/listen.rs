@@ -29,6 +29,7 @@ const CLIENT_NAMES_MAX: usize = 1_000;
 pub(super) struct Listen {
     pub grpc: Vec<Address>,
     pub http: Option<Address>,
+    pub metrics: Option<Address>,
     pub admin: Option<Address>,
     pub admin_token_file: Option<PathBuf>,
     pub tls: Option<tls::Settings>,
@@ -42,6 +43,7 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<Listen> 
         return Some(Listen {
             grpc: default()?,
             http: None,
+            metrics: None,
             admin: None,
             admin_token_file: None,
             tls: None,
@@ -58,6 +60,7 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<Listen> 
         None => default(),
     };
     let http = listen.take("http").map_or(Some(None), |node| address_or_off(node, errors));
+    let metrics = listen.take("metrics").map_or(Some(None), |node| address_or_off(node, errors));
     let tls_node = listen.take("tls");
     let encrypted = tls_node.is_some();
     let tls = tls_node.map_or(Some(None), |node| tls(node, errors).map(Some));
@@ -67,7 +70,7 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<Listen> 
     let token_file = listen.take("admin_token_file").map_or(Some(None), |node| path_or_none(node, errors));
     let admin = listen.take("admin").map_or(Some(None), |node| address_or_off(node, errors));
     listen.finish(errors);
-    let (grpc, http) = (grpc?, http?);
+    let (grpc, http, metrics) = (grpc?, http?, metrics?);
     let (admin, admin_token_file) = (admin?, token_file?);
     if let Some(address @ Address::Tcp { .. }) = &admin {
         check_admin(address, admin_token_file.is_some(), errors);
@@ -81,10 +84,11 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<Listen> 
         (false, encrypted) => {
             let grpc = grpc.iter().enumerate().map(|(index, address)| (format!("listen.grpc[{index}]"), address));
             let http = http.iter().map(|address| ("listen.http".to_owned(), address));
-            grpc.chain(http).for_each(|(path, address)| refuse_plaintext(&path, address, encrypted, errors));
+            let metrics = metrics.iter().map(|address| ("listen.metrics".to_owned(), address));
+            grpc.chain(http).chain(metrics).for_each(|(path, address)| refuse_plaintext(&path, address, encrypted, errors));
         }
     }
-    Some(Listen { grpc, http, admin, admin_token_file, tls: tls?, lame_duck: lame_duck?, max_connection_age: age? })
+    Some(Listen { grpc, http, metrics, admin, admin_token_file, tls: tls?, lame_duck: lame_duck?, max_connection_age: age? })
 }
 
 /// Refuses an address that other hosts can reach without encryption, unless the config allows plaintext.

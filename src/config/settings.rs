@@ -37,6 +37,7 @@ pub(super) fn check(root: Value, errors: &mut ErrorList) -> Option<Config> {
     Some(Config {
         listen_grpc: listen.grpc,
         listen_http: listen.http,
+        listen_metrics: listen.metrics,
         listen_admin: listen.admin,
         admin_token_file: listen.admin_token_file,
         listen_tls: listen.tls,

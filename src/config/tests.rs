@@ -216,15 +216,15 @@ fn http_is_off_unless_it_has_an_address() {
 
 #[test]
 fn an_address_for_other_hosts_needs_encryption_or_plaintext() {
-    let open = "listen: { grpc: ['127.0.0.1:1', '0.0.0.0:2', 'tollgate.internal:3'], http: '[::]:4' }";
+    let open = "listen: { grpc: ['127.0.0.1:1', '0.0.0.0:2', 'tollgate.internal:3'], http: '[::]:4', metrics: '[::]:5' }";
     let found = errors(&format!("{PLANS}{open}"));
     let paths: Vec<&str> = found.iter().map(|error| error.split(' ').next().unwrap()).collect();
-    assert_eq!(paths, ["listen.grpc[1]", "listen.grpc[2]", "listen.http"], "{found:?}");
+    assert_eq!(paths, ["listen.grpc[1]", "listen.grpc[2]", "listen.http", "listen.metrics"], "{found:?}");
     assert!(found[0].contains("listen.plaintext: true (--plaintext), or write plaintext:0.0.0.0:2"), "{found:?}");
     for also in ["plaintext: true", "tls: { cert_file: c, key_file: k }"] {
         assert!(load(&format!("{PLANS}{}", open.replace(" }", &format!(", {also} }}")))).is_ok(), "{also}");
     }
-    let each = "listen: { grpc: ['plaintext:0.0.0.0:2', 'unix:/s'], http: 'plaintext:[::]:4' }";
+    let each = "listen: { grpc: ['plaintext:0.0.0.0:2', 'unix:/s'], http: 'plaintext:[::]:4', metrics: 'plaintext:[::]:5' }";
     assert!(load(&format!("{PLANS}{each}")).is_ok());
     assert!(load_with(PLANS, &[], &[("listen.grpc", "0.0.0.0:1"), ("listen.plaintext", "true")]).is_ok());
 }

@@ -31,9 +31,10 @@ const OPEN_WITHIN: Duration = Duration::from_secs(5);
 /// Most bytes of a request's head. The longest key, with each byte escaped, takes 1,536; proxies add cookies and tokens.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
-/// What connections of one worker are answered by.
+/// What connections of one worker, or of the listener of metrics, are answered by.
 pub(super) struct Endpoint<S> {
-    pub check: CheckEndpoint<S>,
+    /// `None` on the listener of metrics alone, where its path is unknown.
+    pub check: Option<CheckEndpoint<S>>,
     /// All other paths.
     pub router: Router,
     /// The runtime of those paths. They may take milliseconds, and would hold up the decisions of the worker.
@@ -45,8 +46,8 @@ impl<S: Store> Endpoint<S> {
         if let Some(refused) = host::refuse(&request) {
             return refused;
         }
-        if request.uri().path() == check::PATH {
-            return self.check.serve(request, peer).await;
+        if let Some(check) = self.check.as_ref().filter(|_| request.uri().path() == check::PATH) {
+            return check.serve(request, peer).await;
         }
         let answering = self.main.spawn(TowerToHyperService::new(self.router.clone()).call(request));
         match answering.await {

@@ -19,16 +19,38 @@ const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// The description of all paths, for people and generators of clients.
 const OPENAPI: &str = include_str!("../../docs/openapi.json");
 
-pub(super) fn router(state: Arc<AppState>) -> Router {
-    Router::new()
-        .route("/healthz", get(async || plain(StatusCode::OK, "alive\n")))
-        .route("/readyz", get(ready))
-        .route("/metrics", get(metrics_text))
-        .route("/openapi.json", get(async || ([(CONTENT_TYPE, "application/json")], OPENAPI)))
-        .fallback(async || {
-            plain(StatusCode::NOT_FOUND, "not found: the paths are /v1/check, /healthz, /readyz, /metrics and /openapi.json\n")
-        })
-        .with_state(state)
+/// What a listener serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Paths {
+    /// Everything: there is no listener of metrics.
+    All,
+    /// Everything but metrics, which have a listener of their own.
+    NoMetrics,
+    /// Metrics and probes.
+    Metrics,
+}
+
+impl Paths {
+    /// What a request for any other path is told.
+    fn not_found(self) -> &'static str {
+        match self {
+            Self::All => "not found: the paths are /v1/check, /healthz, /readyz, /metrics and /openapi.json\n",
+            Self::NoMetrics => "not found: the paths are /v1/check, /healthz, /readyz and /openapi.json\n",
+            Self::Metrics => "not found: the paths are /metrics, /healthz and /readyz\n",
+        }
+    }
+}
+
+/// Every path of `paths` except `/v1/check`.
+pub(super) fn router(state: Arc<AppState>, paths: Paths) -> Router {
+    let mut router = Router::new().route("/healthz", get(async || plain(StatusCode::OK, "alive\n"))).route("/readyz", get(ready));
+    if paths != Paths::NoMetrics {
+        router = router.route("/metrics", get(metrics_text));
+    }
+    if paths != Paths::Metrics {
+        router = router.route("/openapi.json", get(async || ([(CONTENT_TYPE, "application/json")], OPENAPI)));
+    }
+    router.fallback(async move || plain(StatusCode::NOT_FOUND, paths.not_found())).with_state(state)
 }
 
 /// Does not depend on the store. If it did, the loss of a store would take all replicas out at once, although all still

@@ -388,6 +388,44 @@ async fn a_drain_changes_readiness_only_and_ends() {
     assert!(TcpStream::connect(&http).is_err(), "something listens at {http} still");
 }
 
+/// Whoever may scrape gets figures and health, and can ask for no decision; whoever may ask gets no figures.
+#[tokio::test]
+async fn metrics_at_an_address_of_their_own_are_apart_from_checks() {
+    let (mut server, http) = serve(&["--set", "listen.metrics=127.0.0.1:0"]);
+    let metrics = field(&server.wait_for_line("tollgate is serving").await, "metrics");
+    assert_eq!(check(&http, "key=a&plan=two").status, 200);
+    for (path, by_http, by_metrics) in [
+        ("/metrics", 404, 200),
+        ("/v1/check?key=a&plan=two", 200, 404),
+        ("/openapi.json", 200, 404),
+        ("/healthz", 200, 200),
+        ("/readyz", 200, 200),
+        ("/", 404, 404),
+    ] {
+        assert_eq!((get(&http, path).status, get(&metrics, path).status), (by_http, by_metrics), "{path}");
+    }
+    assert_eq!(get(&metrics, "/").body, "not found: the paths are /metrics, /healthz and /readyz\n");
+    assert_eq!(Scrape::of(&metrics).decisions(), counts(&[("two allowed store", 2.0)]));
+    server.signal("TERM");
+    let started = Instant::now();
+    while get(&metrics, "/readyz").status != 503 {
+        assert!(started.elapsed() < PATIENCE, "still ready");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(get(&metrics, "/metrics").status, 200);
+    assert!(server.wait().0.success());
+}
+
+/// No check endpoint is served then.
+#[test]
+fn metrics_need_no_other_http() {
+    let server = Server::start(&PLANS.replace("127.0.0.1:0", ""), &["--set", "listen.metrics=127.0.0.1:0"]);
+    let start = server.log();
+    assert!(!start.contains("\"http\""), "{start}");
+    let line = start.lines().find(|line| line.contains("tollgate is serving")).unwrap();
+    assert_eq!(get(&field(line, "metrics"), "/metrics").status, 200);
+}
+
 #[test]
 fn no_port_is_opened_unless_configured() {
     let off = Server::start(&PLANS.replace("127.0.0.1:0", ""), &[]);
