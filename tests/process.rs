@@ -12,6 +12,7 @@ mod log_output;
 mod migrate;
 mod reload;
 mod secrets;
+mod service_manager;
 mod simulate;
 mod tidy;
 mod trace;

@@ -13,7 +13,7 @@ use tokio::task::JoinError;
 use crate::config::{Config, ConfigErrors, Origin, Watch};
 use crate::grpc::{ReloadOutcome, ReloadRequest, Reloaded};
 use crate::limiter::{Changes, Limiter};
-use crate::tls;
+use crate::{service_manager, tls};
 
 /// Time between two polls of the files. A change is taken up at the second poll that finds it, so within the promised 2 s even
 /// when reading is slow. A poll of a file of 10 KB takes about 20 us, of the largest file about 10 ms.
@@ -45,7 +45,14 @@ impl Reload {
                 Some(call) = calls.recv() => Trigger::Call(call),
             };
             let reloading = tokio::task::spawn_blocking(move || {
+                let by_hand = !matches!(trigger, Trigger::Timer);
+                if by_hand {
+                    service_manager::reloading();
+                }
                 self.reload(trigger);
+                if by_hand {
+                    service_manager::ready();
+                }
                 self
             });
             self = match reloading.await {

@@ -26,7 +26,7 @@ use crate::server::{self, Address, Drained, Listener};
 use crate::store::{ConfiguredStore, MemoryStore, RedisStore, RedisTarget, StoreRegistry};
 use crate::telemetry::LogQueue;
 use crate::tls::{self, Tls};
-use crate::{shutdown, telemetry};
+use crate::{service_manager, shutdown, telemetry};
 
 /// Longest that the log line "tollgate is serving" waits for the first connections to the store. A caller that waits for that
 /// line then gets its first calls decided by the store. Earlier calls are accepted, too; while the store is absent, each plan's
@@ -237,6 +237,7 @@ async fn serve_until(
                 Duration::ZERO
             }
         };
+        service_manager::stopping();
         aux_servers.drain();
         // Announce the end now, since the connections of the workers close with them.
         let announcing = announcing.await.ok().flatten();
@@ -340,11 +341,12 @@ async fn start(
     Ok((workers, limiters.into_values().collect(), admin_store))
 }
 
-/// Waits for the first connections, announces this replica, and then logs the start line.
+/// Waits for the first connections, announces this replica, logs the start line, and tells the service manager.
 async fn announce_start(stores: StoreRegistry, replicas: Option<Replicas>, line: StartLine) -> Option<Announcing> {
     stores.connected(FIRST_CONNECTION).await;
     let announcing = OptionFuture::from(replicas.map(Replicas::start)).await;
     line.log();
+    service_manager::ready();
     announcing
 }
 
@@ -356,9 +358,9 @@ struct StartLine {
     origin: Origin,
     grpc: Vec<Address>,
     http: Option<Address>,
+    metrics: Option<Address>,
     admin: Option<Address>,
     tls: Option<String>,
-    metrics: Option<Address>,
 }
 
 impl StartLine {
@@ -371,9 +373,9 @@ impl StartLine {
             origin,
             grpc: listeners.grpc.iter().map(address).collect(),
             http: listeners.http.as_ref().map(address),
+            metrics: listeners.metrics.as_ref().map(address),
             admin: listeners.admin.as_ref().map(address),
             tls: listeners.encrypted(),
-            metrics: listeners.metrics.as_ref().map(address),
         }
     }
 
@@ -389,9 +391,9 @@ impl StartLine {
             store = %self.store,
             grpc = addresses.join(","),
             http = self.http.as_ref().map(tracing::field::display),
+            metrics = self.metrics.as_ref().map(tracing::field::display),
             admin = self.admin.as_ref().map(tracing::field::display),
             tls = self.tls,
-            metrics = self.metrics.as_ref().map(tracing::field::display),
             "tollgate is serving"
         );
         if self.origin == Origin::Example {
