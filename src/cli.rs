@@ -1,4 +1,4 @@
-//! The command line: `serve` (the default), `check`, `simulate`, and the commands that ask a running server.
+//! The command line: `serve` (the default), `check`, `simulate`, the commands that ask a running server, and its own manual.
 //!
 //! Exit codes:
 //! - 0: done.
@@ -11,6 +11,7 @@ mod connect;
 mod convert;
 mod descriptor;
 mod listeners;
+mod manual;
 mod reload;
 mod replicas;
 mod serve;
@@ -82,6 +83,17 @@ enum Command {
     /// Give units back to a key, by the admin service. Exits with 0 when some were given back, 1 when there were none, 2 on an
     /// error.
     Refund(admin::RefundArguments),
+    /// Print the script that completes commands and flags in a shell.
+    Completions {
+        /// The shell.
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page of tollgate, or of one of its commands, for man.
+    Man {
+        /// The command, such as check [default: tollgate itself].
+        command: Option<String>,
+    },
 }
 
 /// The settings of `serve`. Each flag overrides the environment, which overrides the file.
@@ -124,6 +136,8 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Some(Command::Explain(arguments)) => admin::explain(&arguments),
         Some(Command::Reset(arguments)) => admin::reset(&arguments),
         Some(Command::Refund(arguments)) => admin::refund(&arguments),
+        Some(Command::Completions { shell }) => manual::completions(shell),
+        Some(Command::Man { command }) => manual::page(command.as_deref()),
     }
 }
 

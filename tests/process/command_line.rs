@@ -5,6 +5,9 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Output;
 use std::time::Duration;
 
+use clap::CommandFactory;
+use tollgate::cli::Arguments;
+
 use crate::support::Guarded;
 use crate::support::redis::Redis;
 use crate::support::server::{Server, decide, field, tollgate};
@@ -230,4 +233,40 @@ async fn environment_sets_what_the_file_does_not() {
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("sentinelServiceName=NAME"));
+}
+
+#[test]
+fn completions_are_scripts_that_their_shells_accept() {
+    for (shell, words) in [("bash", "complete -F"), ("zsh", "#compdef tollgate"), ("fish", "complete -c tollgate")] {
+        let output = run(&["completions", shell]);
+        let script = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && script.contains(words), "{shell}: {script}");
+        assert!(script.contains("simulate") && script.contains("log-format"), "{shell}: {script}");
+    }
+    let mut bash = std::process::Command::new("bash").arg("-n").stdin(std::process::Stdio::piped()).spawn().unwrap();
+    bash.stdin.take().unwrap().write_all(&run(&["completions", "bash"]).stdout).unwrap();
+    assert!(bash.wait().unwrap().success());
+    fails(&["completions", "cmd"], 2, "possible values: bash");
+}
+
+#[test]
+fn every_command_has_a_manual_page() {
+    let page = |arguments: &[&str]| {
+        let output = run(&[&["man"], arguments].concat());
+        assert!(output.status.success(), "{arguments:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let whole = page(&[]);
+    assert!(whole.contains(".TH tollgate 1") && whole.contains("log\\-format"), "{whole}");
+    let mut command = Arguments::command();
+    command.build();
+    for command in command.get_subcommands().map(clap::Command::get_name) {
+        let page = page(&[command]);
+        assert!(
+            page.contains(&format!(".TH tollgate\\-{command} 1")) || page.contains(&format!(".TH tollgate-{command} 1")),
+            "{page}"
+        );
+        assert!(whole.contains(&format!("tollgate\\-{command}(1)")), "{command}: {whole}");
+    }
+    fails(&["man", "frobnicate"], 2, "there is no command frobnicate");
 }
