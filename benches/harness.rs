@@ -22,9 +22,11 @@ const MEMORY_STORE: &str = "memory:?capacity=2GiB";
 /// Length of a usual key: a number, a short UUID, an address.
 pub const KEY_BYTES: usize = 20;
 
-/// Plans that every run may ask by. Quotas are so large that nothing is denied, but for `denied`, where all is; that of a
+/// Envoy's domain, and plans that every run may ask by. Quotas are so large that nothing is denied, but for `denied`, where all is; that of a
 /// bucket makes a unit every 4 us.
-const PLANS: &str = "plans:
+const PLANS: &str = "envoy:
+  domains: { bench: { rules: [ { descriptor: [token_bucket], plan: token_bucket } ] } }
+plans:
   token_bucket: { limits: [ { quota: 900000000, window: 1h, algorithm: token_bucket } ] }
   fixed_window: { limits: [ { quota: 1000000000, window: 1h, algorithm: fixed_window } ] }
   first_request: { limits: [ { quota: 1000000000, window: 1h, algorithm: fixed_window, anchor: first_request } ] }
@@ -109,6 +111,8 @@ impl Shape {
             Kind::Unary => "unary".to_owned(),
             Kind::Batch(size) => format!("batch of {size}"),
             Kind::Stream => "stream".to_owned(),
+            Kind::Envoy => "ShouldRateLimit".to_owned(),
+            Kind::Http => "/v1/check".to_owned(),
         };
         format!("{kind} {}x{}", self.connections, self.in_flight)
     }
@@ -131,10 +135,11 @@ impl Scenario {
         format!("{server}, {}, {keys}, {}", self.shape.name(), self.plan)
     }
 
-    pub fn load(&self, address: &str) -> Load {
+    pub fn load(&self, server: &Process) -> Load {
+        let kind = self.shape.kind;
         Load {
-            address: address.to_owned(),
-            kind: self.shape.kind,
+            address: if kind == Kind::Http { server.http.clone() } else { server.address.clone() },
+            kind,
             plan: self.plan.clone(),
             keys: self.keys,
             key_bytes: self.key_bytes,
@@ -185,12 +190,13 @@ impl Harness {
     pub async fn touch(&self, scenario: &Scenario, server: &Process) -> Result<(), String> {
         let (connections, calls) = (1, scenario.keys.div_ceil(BATCH) as u64);
         let load = Load {
+            address: server.address.clone(),
             kind: Kind::Batch(BATCH),
             connections,
             in_flight: 1,
             expect: Expect::Decision,
             calls_max: Some(calls),
-            ..scenario.load(&server.address)
+            ..scenario.load(server)
         };
         match load::complete(&load).await?.complaint {
             None => Ok(()),
@@ -202,7 +208,7 @@ impl Harness {
     pub async fn measure(&mut self, scenario: &Scenario) -> Result<Row, String> {
         let server = self.start(scenario.server);
         self.touch(scenario, &server).await?;
-        let load = scenario.load(&server.address);
+        let load = scenario.load(&server);
         load::run(&load, async |shared| self.count(scenario, &server, shared).await).await
     }
 

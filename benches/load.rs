@@ -1,6 +1,6 @@
-//! The load client of the benchmarks: raw HTTP/2 on one thread, so cheap that it leaves the machine to the servers.
+//! The load client of the benchmarks: raw HTTP on one thread, so cheap that it leaves the machine to the servers.
 //!
-//! [`caller`] speaks gRPC over bytes in and bytes out and knows no socket. This module drives it in a closed loop, in which each
+//! [`http`] speaks HTTP/1.1. [`caller`] speaks gRPC over bytes in and bytes out and knows no socket. This module drives it in a closed loop, in which each
 //! answer is followed by the next request, over any stream of bytes. [`paced`] drives it in an open loop. A latency is that of
 //! one call: a unary call, a whole batch, or one message of a stream.
 
@@ -9,6 +9,7 @@
 mod caller;
 mod connection;
 mod frame;
+mod http;
 pub mod paced;
 mod requests;
 mod tally;
@@ -27,6 +28,11 @@ pub use tally::{Expect, Tally};
 
 /// Bytes of one read: the answers to several batches.
 const READ_BYTES: usize = 64 << 10;
+/// Envoy's domain, in which an entry's name is that of its plan.
+pub const ENVOY_DOMAIN: &str = "bench";
+/// Keys are taken in steps of this prime, so that those asked for one after another are no neighbours, and a count of
+/// keys that is no multiple of it is gone through whole.
+const STRIDE: usize = 7919;
 /// Longest time from the last call to the last answer. Calls that are not answered by then are lost.
 const DRAIN_WITHIN: Duration = Duration::from_secs(10);
 
@@ -39,6 +45,22 @@ pub enum Kind {
     Batch(usize),
     /// `ShouldAllowStream`, with one stream for each connection, open for the whole run.
     Stream,
+    /// Envoy's `ShouldRateLimit` of one descriptor, with an HTTP/2 stream for each call.
+    Envoy,
+    /// `GET /v1/check` over HTTP/1.1, one call after another on each connection.
+    Http,
+}
+
+impl Kind {
+    fn path(self) -> &'static str {
+        match self {
+            Self::Unary => "/tollgate.v1.RateLimitService/ShouldAllow",
+            Self::Batch(_) => "/tollgate.v1.RateLimitService/ShouldAllowBatch",
+            Self::Stream => "/tollgate.v1.RateLimitService/ShouldAllowStream",
+            Self::Envoy => "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+            Self::Http => "/v1/check",
+        }
+    }
 }
 
 /// The calls to make, and how many at once.
@@ -53,7 +75,7 @@ pub struct Load {
     /// Length of each, in bytes.
     pub key_bytes: usize,
     pub connections: usize,
-    /// Calls that a connection has in flight.
+    /// Calls that a connection has in flight; over HTTP/1.1 it is 1.
     pub in_flight: usize,
     /// The answer that every call should get; any other counts as an error.
     pub expect: Expect,
@@ -114,7 +136,11 @@ async fn start(load: &Load) -> Result<(Rc<Shared>, Connections), String> {
     for index in 0..load.connections {
         let stream = TcpStream::connect(&load.address).await.map_err(|error| format!("{}: {error}", load.address))?;
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
-        connections.spawn_local(drive(stream, Caller::new(load, index, requests.clone(), shared.clone())));
+        let (requests, shared) = (requests.clone(), shared.clone());
+        match load.kind {
+            Kind::Http => connections.spawn_local(http::drive(stream, load.clone(), index, requests, shared)),
+            _ => connections.spawn_local(drive(stream, Caller::new(load, index, requests, shared))),
+        };
     }
     Ok((shared, connections))
 }

@@ -40,6 +40,9 @@ struct Options {
     /// Five alternating runs of echo, memory, redis and denied; medians and ratios.
     #[arg(long)]
     headline: bool,
+    /// Five alternating runs of `ShouldAllow`, Envoy's `ShouldRateLimit` and `/v1/check` through Redis; medians and ratios.
+    #[arg(long)]
+    protocols: bool,
     /// Latency at fixed rates, 1,000 to 10,000 a second, counted from when a call was due.
     #[arg(long)]
     paced: bool,
@@ -92,6 +95,7 @@ async fn run(options: &Options) -> Result<u64, String> {
     match options.soak {
         Some(minutes) => return scenarios::soak(&mut harness, minutes).await,
         None if options.headline => return scenarios::headline(&mut harness).await,
+        None if options.protocols => return scenarios::protocols(&mut harness).await,
         None if options.growth => return scenarios::growth(&mut harness, &options.filter).await,
         None if options.paced => return scenarios::paced(&mut harness).await,
         None => {}

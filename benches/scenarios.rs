@@ -1,16 +1,16 @@
 //! The scenarios that each mode of the benchmark runs, in their order.
 
 mod growth;
-mod headline;
 mod paced;
+mod rounds;
 mod soak;
 
 use crate::harness::{BATCH, Harness, Scenario, Server, Shape};
 use crate::load::Kind;
 
 pub use growth::growth;
-pub use headline::headline;
 pub use paced::paced;
+pub use rounds::{headline, protocols};
 pub use soak::soak;
 
 /// Number of keys in a scenario with many keys. It is more than a batch or a script call holds, yet each key is asked for often.

@@ -17,6 +17,8 @@ const START_WITHIN: Duration = Duration::from_secs(10);
 pub struct Process {
     child: Child,
     pub address: String,
+    /// Where tollgate listens for HTTP/1.1; unused by other programs.
+    pub http: String,
 }
 
 /// Resident memory, in KiB.
@@ -30,7 +32,7 @@ pub struct Memory {
 impl Process {
     pub fn echo(workers: NonZeroUsize) -> Self {
         let program = std::env::current_exe().expect("a running program has a path");
-        Self::start(|address| {
+        Self::start(|address, _| {
             let mut command = Command::new(&program);
             command.env(ECHO, address).env(WORKERS, workers.to_string());
             command
@@ -40,16 +42,17 @@ impl Process {
     /// Starts tollgate with a deadline of 5 s. A store that is slow because the machine is busy must show as latency, not as
     /// answers by policy.
     pub fn tollgate(config: &Path, store: &str, workers: NonZeroUsize) -> Self {
-        Self::start(|address| {
+        Self::start(|address, http| {
             let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
             command.arg("--config").arg(config).args(["--listen", address, "--store", store, "--log-level", "warn"]);
             command.args(["--set", "store.deadline=5s", "--set", &format!("workers={workers}")]);
+            command.args(["--set", &format!("listen.http={http}")]);
             command
         })
     }
 
     pub fn redis(directory: &Path) -> Self {
-        Self::start(|address| {
+        Self::start(|address, _| {
             let port = address.rsplit(':').next().expect("an address ends in its port");
             let mut command = Command::new("redis-server");
             command.args(["--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no", "--dir"]).arg(directory);
@@ -58,9 +61,9 @@ impl Process {
     }
 
     /// Starts a command, without settings of tollgate from the environment of this process, and waits until it listens.
-    fn start(command: impl Fn(&str) -> Command) -> Self {
-        let address = format!("127.0.0.1:{}", free_port());
-        let mut command = command(&address);
+    fn start(command: impl Fn(&str, &str) -> Command) -> Self {
+        let [address, http] = [free_port(), free_port()].map(|port| format!("127.0.0.1:{port}"));
+        let mut command = command(&address, &http);
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TOLLGATE_")) {
             if name != ECHO && name != WORKERS {
                 command.env_remove(name);
@@ -69,7 +72,7 @@ impl Process {
         let program = command.get_program().to_string_lossy().into_owned();
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let child = child.unwrap_or_else(|error| panic!("cannot start {program}: {error}; is it installed?"));
-        let mut process = Self { child, address };
+        let mut process = Self { child, address, http };
         process.wait_until_it_listens(&program);
         process
     }

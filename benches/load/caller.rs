@@ -5,15 +5,13 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use prost::Message;
+use tollgate::grpc::envoy::pb::service::ratelimit::v3::RateLimitResponse;
 use tollgate::grpc::pb;
 
 use super::connection::{Connection, Event};
 use super::requests::{Requests, stream_head};
-use super::{Kind, Load, Shared, Tally};
+use super::{Kind, Load, STRIDE, Shared, Tally};
 
-/// Keys are taken in steps of this prime, so that those asked for one after another are no neighbours, and a count of
-/// keys that is no multiple of it is gone through whole.
-const STRIDE: usize = 7919;
 /// Bytes of a gRPC message's head: whether it is compressed, and its length.
 const GRPC_HEAD: usize = 5;
 
@@ -59,14 +57,9 @@ struct Call {
 impl Caller {
     /// The `index`th connection of a load.
     pub fn new(load: &Load, index: usize, requests: Rc<Requests>, shared: Rc<Shared>) -> Self {
-        let method = match load.kind {
-            Kind::Unary => "ShouldAllow",
-            Kind::Batch(_) => "ShouldAllowBatch",
-            Kind::Stream => "ShouldAllowStream",
-        };
         let calls = Calls { kind: load.kind, waiting: HashMap::new(), last_id: 0, body: Vec::new(), stream: Stream::NotOpen };
         Self {
-            connection: Connection::new(&load.address, method),
+            connection: Connection::new(&load.address, load.kind.path()),
             // Connections begin far from each other.
             turn: index * requests.len() / load.connections,
             requests,
@@ -100,7 +93,7 @@ impl Caller {
         let request = self.requests.get(self.turn % self.requests.len());
         let id = match self.calls.kind {
             _ if self.left == 0 => return Ok(false),
-            Kind::Unary | Kind::Batch(_) => {
+            Kind::Unary | Kind::Batch(_) | Kind::Envoy | Kind::Http => {
                 if !self.connection.takes_call(self.calls.waiting.len(), request.len()) {
                     return Ok(false);
                 }
@@ -176,7 +169,11 @@ impl Calls {
                 Ok(batch) => tally.failed(|| format!("{} results to a batch of {size}", batch.results.len())),
                 Err(error) => tally.failed(|| error.to_string()),
             },
-            Kind::Unary | Kind::Stream => match pb::ShouldAllowResponse::decode(message) {
+            Kind::Envoy => match RateLimitResponse::decode(message) {
+                Ok(response) => tally.envoy(&response),
+                Err(error) => tally.failed(|| error.to_string()),
+            },
+            Kind::Unary | Kind::Stream | Kind::Http => match pb::ShouldAllowResponse::decode(message) {
                 Ok(response) => tally.response(&response),
                 Err(error) => tally.failed(|| error.to_string()),
             },

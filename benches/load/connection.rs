@@ -49,7 +49,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(authority: &str, method: &str) -> Self {
+    pub(super) fn new(authority: &str, path: &str) -> Self {
         let mut output = frame::PREFACE.to_vec();
         let mut window = SETTINGS_INITIAL_WINDOW_SIZE.to_be_bytes().to_vec();
         window.extend_from_slice(&WINDOW.to_be_bytes());
@@ -58,7 +58,7 @@ impl Connection {
         Self {
             output,
             partial: Vec::new(),
-            first_block: frame::first_block(authority, method),
+            first_block: frame::first_block(authority, path),
             later_block: frame::later_block(),
             next_stream: 1,
             ready: false,

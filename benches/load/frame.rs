@@ -90,10 +90,10 @@ pub(super) fn write_headers(out: &mut Vec<u8>, stream: u32, block: &[u8]) {
 
 /// The header block of a connection's first request: the method's path and what every gRPC client sends, entered into the
 /// dynamic table.
-pub(super) fn first_block(authority: &str, method: &str) -> Vec<u8> {
+pub(super) fn first_block(authority: &str, path: &str) -> Vec<u8> {
     // Indices of the static table: RFC 7541, appendix A.
     let mut block = vec![indexed(3), indexed(6)];
-    literal(&mut block, Some(4), "", &format!("/tollgate.v1.RateLimitService/{method}"));
+    literal(&mut block, Some(4), "", path);
     literal(&mut block, Some(1), "", authority);
     literal(&mut block, None, "te", "trailers");
     literal(&mut block, Some(31), "", "application/grpc");

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use tollgate::grpc::envoy::pb::service::ratelimit::v3::RateLimitResponse;
+use tollgate::grpc::envoy::pb::service::ratelimit::v3::rate_limit_response::Code;
 use tollgate::grpc::pb;
 use tollgate::grpc::pb::DecidedBy;
 use tollgate::grpc::pb::should_allow_result::Result as Answer;
@@ -75,14 +77,20 @@ impl Tally {
         }
     }
 
+    /// Records the decision on the one descriptor of a call. Only a store that answered tells when the limit resets.
+    pub(super) fn envoy(&mut self, response: &RateLimitResponse) {
+        let counted = matches!(&response.statuses[..], [status] if status.duration_until_reset.is_some());
+        self.decision(response.overall_code() == Code::Ok, counted, || format!("not as expected: {response:?}"));
+    }
+
+    /// Records the response of `/v1/check` with this head. Only a store that answered tells what remains.
+    pub(super) fn http(&mut self, head: &str) {
+        let allowed = head.starts_with("HTTP/1.1 200 ");
+        self.decision(allowed, head.contains("\r\nratelimit: "), || format!("not as expected: {head}"));
+    }
+
     /// Records a decision, and an error if it is not as expected.
     pub(super) fn response(&mut self, response: &pb::ShouldAllowResponse) {
-        self.decisions += 1;
-        let outcome_fits = match self.expect {
-            Expect::Allowed => response.allowed,
-            Expect::Denied => !response.allowed,
-            Expect::Decision => true,
-        };
         let decided = match response.decided_by() {
             DecidedBy::Store | DecidedBy::Plan => true,
             DecidedBy::DenyCache => {
@@ -91,8 +99,20 @@ impl Tally {
             }
             DecidedBy::Unspecified | DecidedBy::FailOpen | DecidedBy::FailClosed | DecidedBy::LocalFallback => false,
         };
+        let complaint = || format!("not as expected: {:?} by {:?}", response.outcome(), response.decided_by());
+        self.decision(response.allowed, decided, complaint);
+    }
+
+    /// Records a decision, which no failure policy should have made.
+    fn decision(&mut self, allowed: bool, decided: bool, complaint: impl FnOnce() -> String) {
+        self.decisions += 1;
+        let outcome_fits = match self.expect {
+            Expect::Allowed => allowed,
+            Expect::Denied => !allowed,
+            Expect::Decision => true,
+        };
         if !(outcome_fits && decided) {
-            self.failed(|| format!("not as expected: {:?} by {:?}", response.outcome(), response.decided_by()));
+            self.failed(complaint);
         }
     }
 }

@@ -18,7 +18,7 @@ pub async fn paced(harness: &mut Harness) -> Result<u64, String> {
         for rate in RATES {
             let running = harness.start(server);
             harness.touch(&scenario, &running).await?;
-            let tally = load::paced::run(&scenario.load(&running.address), rate, WARM_UP, harness.measured)?;
+            let tally = load::paced::run(&scenario.load(&running), rate, WARM_UP, harness.measured)?;
             let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|quantile| tally.latency_us(quantile));
             let (rate, answered) = (thousands(rate as usize), per_second(tally.decisions, harness.measured));
             let name = scenario.name();

@@ -22,7 +22,7 @@ pub async fn soak(harness: &mut Harness, minutes: u64) -> Result<u64, String> {
     harness.touch(&scenario, &server).await?;
     println!("| seconds | decisions/s | server RSS KiB | Redis RSS KiB | errors |\n|---:|---:|---:|---:|---:|");
     let until = Duration::from_secs(60 * minutes);
-    load::run(&scenario.load(&server.address), async |shared| watch(harness, &server, shared, until).await).await??;
+    load::run(&scenario.load(&server), async |shared| watch(harness, &server, shared, until).await).await??;
     // The first error ends the run.
     Ok(0)
 }
