@@ -14,3 +14,8 @@ pub use reference::algorithms;
 pub fn page_blocks(path: &str) -> Vec<(String, String)> {
     markdown::page(path).blocks().into_iter().map(|block| (block.info, block.text)).collect()
 }
+
+/// The rows of a document's tables whose first heading is this, as their cells.
+pub fn table(path: &str, heading: &str) -> Vec<Vec<String>> {
+    markdown::page(path).rows(heading)
+}

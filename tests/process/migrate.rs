@@ -3,57 +3,14 @@
 use std::io::Write;
 use std::process::{Output, Stdio};
 
+mod ratelimit_answers;
+mod ratelimit_examples;
+
+use ratelimit_examples::EXAMPLES;
+
 use crate::support::http::get;
 use crate::support::nginx::Nginx;
 use crate::support::server::{Server, tollgate};
-
-/// As the examples of ratelimit's README have it, in shape: siblings, nesting, a forbidden value, an unlimited one, shadow mode,
-/// replacement, metrics of values, wildcards, with the number of rules that each needs.
-const EXAMPLES: [(&str, usize); 9] = [
-    (
-        "domain: database\ndescriptors:\n  - { key: table, value: users, rate_limit: { unit: second, requests_per_unit: 40 } }\n  \
-         - { key: table, value: default, rate_limit: { unit: second, requests_per_unit: 50 } }\n",
-        2,
-    ),
-    (
-        "domain: mail\ndescriptors:\n  - key: kind\n    value: advert\n    descriptors:\n      - key: to\n        rate_limit: { unit: day, \
-         requests_per_unit: 3 }\n  - key: to\n    rate_limit: { unit: day, requests_per_unit: 70 }\n",
-        2,
-    ),
-    (
-        "domain: edge\ndescriptors:\n  - { key: remote_address, rate_limit: { unit: second, requests_per_unit: 10 } }\n  \
-         - { key: remote_address, value: 192.0.2.5, rate_limit: { unit: second, requests_per_unit: 0 } }\n",
-        2,
-    ),
-    (
-        "domain: levels\ndescriptors:\n  - key: a\n    value: one\n    descriptors:\n      - key: b\n        rate_limit: { requests_per_unit: 300, \
-         unit: second }\n",
-        1,
-    ),
-    (
-        "domain: internal\ndescriptors:\n  - { key: directory, rate_limit: { unlimited: true } }\n  - { key: cloud, rate_limit: { unit: minute, \
-         requests_per_unit: 100 } }\n",
-        2,
-    ),
-    (
-        "domain: soft\ndescriptors:\n  - key: service\n    descriptors:\n      - key: user\n        value: first\n        rate_limit: { \
-         requests_per_unit: 10, unit: second }\n        shadow_mode: true\n      - key: user\n        value: second\n        rate_limit: { \
-         requests_per_unit: 20, unit: second }\n",
-        2,
-    ),
-    (
-        "domain: replaced\ndescriptors:\n  - key: a\n    value: x\n    descriptors:\n      - key: user\n        value: u\n        rate_limit: { \
-         name: strict, requests_per_unit: 5, unit: second }\n  - key: b\n    value: y\n    descriptors:\n      - key: user\n        value: u\n        \
-         rate_limit: { replaces: [ { name: strict } ], requests_per_unit: 10, unit: second }\n",
-        2,
-    ),
-    (
-        "domain: detailed\ndescriptors:\n  - key: a\n    detailed_metric: true\n    rate_limit: { unit: minute, requests_per_unit: 10 }\n  \
-         - { key: a, value: one, rate_limit: { unit: minute, requests_per_unit: 20 } }\n",
-        2,
-    ),
-    ("domain: wild\ndescriptors:\n  - { key: path, value: /static*, rate_limit: { unit: minute, requests_per_unit: 20 } }\n", 1),
-];
 
 fn run(arguments: &[&str], input: &str) -> Output {
     let mut command = tollgate();
@@ -70,9 +27,9 @@ fn convert(text: &str) -> (Option<i32>, String, String) {
 
 #[test]
 fn every_example_of_ratelimit_is_converted_to_a_valid_config() {
-    for (text, rules) in EXAMPLES {
+    for (name, rules, text) in EXAMPLES {
         let (code, yaml, said) = convert(text);
-        assert_eq!(code, Some(0), "{said}");
+        assert_eq!(code, Some(0), "{name}: {said}");
         assert_eq!(yaml.matches("- { descriptor: [").count(), rules, "{yaml}");
         let warned = text.contains("replaces") || text.contains("detailed");
         assert_eq!(!said.is_empty(), warned, "{said}");
