@@ -10,6 +10,7 @@ mod hostile_configs;
 mod kept_configs;
 mod log_output;
 mod migrate;
+mod recipes;
 mod reload;
 mod secrets;
 mod service_manager;
