@@ -12,6 +12,7 @@ mod log_output;
 mod migrate;
 mod recipes;
 mod reload;
+mod monitoring;
 mod secrets;
 mod service_manager;
 mod simulate;

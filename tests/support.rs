@@ -11,6 +11,7 @@ pub mod haproxy;
 pub mod history;
 pub mod hostile;
 pub mod http;
+pub mod manifests;
 pub mod netns;
 pub mod nginx;
 pub mod outage;

@@ -29,7 +29,7 @@ pub(super) fn page(path: &str) -> Page {
 pub(super) fn pages() -> Vec<Page> {
     let mut paths: Vec<String> =
         ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "examples/README.md"].map(str::to_owned).to_vec();
-    for folder in ["docs", "docs/migrate"] {
+    for folder in ["docs", "docs/migrate", "docs/operations"] {
         for entry in std::fs::read_dir(root().join(folder)).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
             paths.extend(name.ends_with(".md").then(|| format!("{folder}/{name}")));

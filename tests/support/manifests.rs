@@ -1,0 +1,54 @@
+//! Runs tests/manifests, which renders and checks manifests as helm, kustomize, Docker Compose and Kubernetes do.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+const MISSING: &str =
+    "manifests are rendered and checked by tests/manifests, which tests/run builds as target/tools/bin/manifests";
+
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
+}
+
+pub fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// What it prints, given this input. Errors: what it says against the input.
+pub fn manifests(arguments: &[&str], input: &str) -> Result<String, String> {
+    let mut command = Command::new(root().join("target/tools/bin/manifests"));
+    command.args(arguments).current_dir(root()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap_or_else(|error| panic!("{MISSING}: {error}"));
+    let (mut stdin, input) = (child.stdin.take().unwrap(), input.to_owned());
+    let writing = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
+    let output = child.wait_with_output().unwrap();
+    // A command that takes no input may end before it is written.
+    let _ = writing.join();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
+}
+
+/// The chart with these values, in YAML.
+pub fn render(values: &str) -> Result<String, String> {
+    manifests(&["render", "deploy/helm/tollgate"], values)
+}
+
+/// Each document of a text.
+pub fn documents(text: &str) -> Vec<Value> {
+    serde_json::from_str(&manifests(&["json"], text).unwrap()).unwrap()
+}
+
+/// The one document of this kind.
+pub fn of_kind(text: &str, kind: &str) -> Value {
+    let found: Vec<Value> = documents(text).into_iter().filter(|document| document["kind"] == kind).collect();
+    assert_eq!(found.len(), 1, "{kind}: {text}");
+    found[0].clone()
+}
+
+/// The config of tollgate that a ConfigMap holds.
+pub fn config_of(text: &str) -> String {
+    of_kind(text, "ConfigMap")["data"]["tollgate.yaml"].as_str().unwrap().to_owned()
+}
