@@ -1,7 +1,7 @@
 # Build: a static binary. Run: that binary and nothing else, as nobody in particular.
 #   docker build -t tollgate .
 #   docker run --rm -p 127.0.0.1:50051:50051 tollgate --listen 0.0.0.0:50051 --plaintext
-FROM rust:1.95-alpine AS build
+FROM docker.io/library/rust:1.95-alpine AS build
 # The image's tag fixes what its package index offers.
 # hadolint ignore=DL3018
 RUN apk add --no-cache musl-dev

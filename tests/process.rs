@@ -3,6 +3,7 @@
 mod admin_commands;
 mod ask_commands;
 mod command_line;
+mod deploy;
 mod descriptors;
 pub mod docs;
 mod examples;
@@ -10,9 +11,9 @@ mod hostile_configs;
 mod kept_configs;
 mod log_output;
 mod migrate;
+mod monitoring;
 mod recipes;
 mod reload;
-mod monitoring;
 mod secrets;
 mod service_manager;
 mod simulate;

@@ -73,7 +73,17 @@ impl Server {
     }
 
     fn start_by(mut command: Command, address: &str, config: &Path, flags: &[&str]) -> Self {
-        command.arg("--config").arg(config).args(["--listen", address, "--log-format", "json"]).args(flags);
+        command.args(["--listen", address]).args(flags);
+        Self::spawn(command, config)
+    }
+
+    /// Starts a server at the addresses of its config.
+    pub fn start_configured(config: &Path) -> Self {
+        Self::spawn(tollgate(), config)
+    }
+
+    fn spawn(mut command: Command, config: &Path) -> Self {
+        command.arg("--config").arg(config).args(["--log-format", "json"]);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (log, started) = read_log(&mut child);
         let Ok(line) = started.recv_timeout(PATIENCE) else {
