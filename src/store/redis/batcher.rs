@@ -30,7 +30,7 @@ use tokio::time::Sleep;
 use crate::algorithm::Verdict;
 use crate::clock::monotonic;
 use crate::store::StoreError;
-use call::{Call, ScriptRequest};
+use call::{Call, ScriptRequest, searches_in_flight_max};
 use caller::{BatchReply, Caller, QueuePermit};
 use queue::PendingQueue;
 use spacing::Spacing;
@@ -195,6 +195,9 @@ struct Driver<C: ScriptTransport> {
     calls: Vec<Option<InFlight>>,
     /// Free places for whole calls.
     free: Vec<usize>,
+    /// Searches of logs in flight, and most of them.
+    searches: usize,
+    searches_max: usize,
     spacing: Spacing,
     alarm: Pin<Box<Sleep>>,
     /// Whether the alarm is set. It is never later than the earliest deadline of all waiting requests.
@@ -213,8 +216,8 @@ impl<C: ScriptTransport> Driver<C> {
     fn new(transport: Arc<C>) -> Self {
         let (alarm, spacing) = (Box::pin(tokio::time::sleep(Duration::ZERO)), Spacing::new(transport.deadline()));
         let (calls, free) = ((0..C::CALLS).map(|_| None).collect(), (0..C::CALLS).collect());
-        let queue = transport.queue();
-        Self { transport, ready: false, queue, calls, free, spacing, alarm, armed: false }
+        let (queue, searches_max) = (transport.queue(), searches_in_flight_max(transport.deadline()));
+        Self { transport, ready: false, queue, calls, free, searches: 0, searches_max, spacing, alarm, armed: false }
     }
 
     fn admit(&mut self, job: Job) {
@@ -261,7 +264,7 @@ impl<C: ScriptTransport> Driver<C> {
             // Requests whose deadline has passed must not be charged.
             self.expire();
         }
-        let mut call = self.queue.compose();
+        let mut call = self.queue.compose(self.searches_max.saturating_sub(self.searches));
         call.arrange();
         (!call.groups.is_empty()).then_some(call)
     }
@@ -274,6 +277,7 @@ impl<C: ScriptTransport> Driver<C> {
     ) -> impl Future<Output = (usize, Result<Value, TransportError>)> + use<C> {
         let (now, reply) = (monotonic(), self.transport.clone().call_script(&call));
         self.spacing.sent(now);
+        self.searches += call.searches;
         let free = if whole.is_none() { self.free.pop() } else { None };
         let place = free.unwrap_or_else(|| {
             self.calls.push(None);
@@ -286,6 +290,7 @@ impl<C: ScriptTransport> Driver<C> {
     /// Answers the callers of a call that returned. Returns the parts to send instead, if the call must be split.
     fn settle(&mut self, place: usize, reply: Result<Value, TransportError>) -> Vec<Call> {
         let Some(InFlight { call, sent, whole }) = self.calls[place].take() else { return Vec::new() };
+        self.searches -= call.searches;
         if place < C::CALLS {
             self.free.push(place);
         }

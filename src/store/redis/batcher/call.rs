@@ -5,7 +5,7 @@
 //! every answer is the same as if the requests were decided in the order of [`Call::add`].
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fred::bytes::Bytes;
 use smallvec::SmallVec;
@@ -23,10 +23,20 @@ use crate::store::{Check, StoreError};
 pub(in crate::store::redis) const REQUESTS_MAX: usize = 256;
 /// Most plans in one call. Their number is one byte in the packed call.
 pub(in crate::store::redis) const PLANS_MAX: usize = 255;
-/// Most searches of logs in one call. Each reads some thirty elements at worst, which occupies Redis for up to 0.1
-/// ms. A request searches each log of its plan, unless it equals the request before it of the same name. It also bounds the
-/// logs of a name, whose number is one byte in the packed call.
-pub(in crate::store::redis) const SEARCHES_MAX: usize = 64;
+/// Most searches of logs in one call, which is above the limits of a plan. A request searches each log of its plan, unless it
+/// equals the request before it of the same name. It also bounds the logs of a name, whose number is one byte in the packed call.
+pub(in crate::store::redis) const SEARCHES_MAX: usize = 32;
+/// Longest that a search of a log occupies Redis. It reads some thirty elements at worst.
+const SEARCH: Duration = Duration::from_micros(100);
+/// The searches in flight on one connection occupy Redis for one part in this many of the deadline, at most. All other requests
+/// wait behind them, also those of other connections.
+const SEARCHES_PART_OF_DEADLINE: u32 = 8;
+
+/// Most searches in flight on one connection to a Redis that has `deadline` to answer: 32 with the default of 25 ms.
+pub(super) fn searches_in_flight_max(deadline: Duration) -> usize {
+    let fitting = (deadline / SEARCHES_PART_OF_DEADLINE).as_micros() / SEARCH.as_micros();
+    usize::try_from(fitting).unwrap_or(usize::MAX).max(SEARCHES_MAX)
+}
 
 /// A request to the script. It keeps this form in the queue and in its call, until it is answered.
 pub(in crate::store::redis) struct ScriptRequest {
@@ -72,8 +82,10 @@ pub(in crate::store::redis) struct Call {
     /// The hash of each group's name, to find a group by name.
     hashes: Vec<u64>,
     requests: usize,
-    /// Searches of logs. At most [`SEARCHES_MAX`], unless a single request has more.
-    searches: usize,
+    /// Searches of logs.
+    pub(super) searches: usize,
+    /// Most of them: [`SEARCHES_MAX`], or fewer while other calls search.
+    searches_max: usize,
 }
 
 /// A plan of a call, with the order of its limits.
@@ -98,15 +110,22 @@ pub(in crate::store::redis) struct Group {
 }
 
 impl Call {
-    /// A call without requests, with capacity for `expected` ones.
-    pub(in crate::store::redis) fn new(expected: usize) -> Self {
+    /// A call without requests, with capacity for `expected` ones. It has room for as many searches as are left to it.
+    pub(in crate::store::redis) fn new(expected: usize, searches_left: usize) -> Self {
         let names = expected.min(SCRIPT_NAMES_MAX);
-        Self { plans: Vec::new(), groups: Vec::with_capacity(names), hashes: Vec::with_capacity(names), requests: 0, searches: 0 }
+        Self {
+            plans: Vec::new(),
+            groups: Vec::with_capacity(names),
+            hashes: Vec::with_capacity(names),
+            requests: 0,
+            searches: 0,
+            searches_max: searches_left.min(SEARCHES_MAX),
+        }
     }
 
     /// A call of one request.
     pub(in crate::store::redis) fn of_one(request: ScriptRequest) -> Self {
-        let mut call = Self::new(1);
+        let mut call = Self::new(1, SEARCHES_MAX);
         call.add(request);
         call
     }
@@ -121,14 +140,18 @@ impl Call {
         Self::of_one(ScriptRequest::named(name, plan, 1, Mode::Charge, until))
     }
 
-    /// Whether the call has room for a request. An empty call has room for any.
+    /// Whether a request can be added without too many searches.
+    pub(super) fn may_search(&self, request: &ScriptRequest) -> bool {
+        self.searches + logs_of(&request.plan) <= self.searches_max
+    }
+
+    /// Whether the call has room for a request.
     pub(in crate::store::redis) fn has_room_for(&self, request: &ScriptRequest) -> bool {
         let (name, plan) = (&request.name, &request.plan);
-        self.requests == 0
-            || (self.requests < REQUESTS_MAX
-                && self.searches + logs_of(plan) <= SEARCHES_MAX
-                && (self.plans.len() < PLANS_MAX || self.plan_of(plan).is_some())
-                && (self.groups.len() < SCRIPT_NAMES_MAX || self.find(name, xxh3_64(name.as_bytes())).is_some()))
+        self.may_search(request)
+            && self.requests < REQUESTS_MAX
+            && (self.plans.len() < PLANS_MAX || self.plan_of(plan).is_some())
+            && (self.groups.len() < SCRIPT_NAMES_MAX || self.find(name, xxh3_64(name.as_bytes())).is_some())
     }
 
     /// Adds a request, for which there must be room.
@@ -236,10 +259,10 @@ impl Call {
     /// Splits it into one call for each name.
     pub(super) fn split(self) -> Vec<Self> {
         // No request is added to a part, so its count of searches may stay too high.
-        let (plans, searches) = (self.plans, self.searches);
+        let (plans, searches, searches_max) = (self.plans, self.searches, self.searches_max);
         let part = |group: Group| {
             let requests = group.requests.len();
-            Self { plans: plans.clone(), groups: vec![group], hashes: Vec::new(), requests, searches }
+            Self { plans: plans.clone(), groups: vec![group], hashes: Vec::new(), requests, searches, searches_max }
         };
         self.groups.into_iter().map(part).collect()
     }
@@ -262,7 +285,7 @@ impl CallPlan {
 }
 
 /// Number of logs that a request of this plan has.
-fn logs_of(plan: &Plan) -> usize {
+pub(super) fn logs_of(plan: &Plan) -> usize {
     plan.limits().iter().filter(|limit| limit.algorithm() == Algorithm::SlidingLog).count()
 }
 

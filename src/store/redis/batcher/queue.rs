@@ -1,12 +1,13 @@
 //! The requests that wait to be sent, and the choice of those that go with the next call.
 //!
 //! Pure: it uses no clock, no task and no Redis. Single requests and batches take turns, and so do the batches, so that a
-//! large batch does not delay others. Requests of one batch go in their order.
+//! large batch does not delay others. Requests of one batch go in their order. Requests that search logs wait while enough of
+//! them are in flight, and delay no others.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::call::{Call, ScriptRequest};
+use super::call::{Call, ScriptRequest, logs_of};
 pub(in crate::store::redis) use super::slot_queues::SlotQueues;
 use crate::store::redis::SCRIPT_NAMES_MAX;
 
@@ -41,11 +42,12 @@ impl PendingQueue {
         }
     }
 
-    /// Takes out the next call; empty when no request waits. Requests whose caller is gone are dropped and not charged.
-    pub(super) fn compose(&mut self) -> Call {
+    /// Takes out the next call, with at most so many searches of logs; empty when no request may be sent. Requests whose caller is
+    /// gone are dropped and not charged.
+    pub(super) fn compose(&mut self, searches_left: usize) -> Call {
         match self {
-            Self::Whole(queue) => queue.compose(),
-            Self::BySlot(queues) => queues.compose(),
+            Self::Whole(queue) => queue.compose(searches_left),
+            Self::BySlot(queues) => queues.compose(searches_left),
         }
     }
 
@@ -77,7 +79,9 @@ impl PendingQueue {
 /// The queue for one Redis that has all keys.
 #[derive(Default)]
 pub(in crate::store::redis) struct Queue {
+    /// Single requests that search no log.
     singles: VecDeque<ScriptRequest>,
+    /// Batches, and single requests that search logs, each as a batch of one: a batch may have to wait, and then is passed by.
     batches: VecDeque<VecDeque<ScriptRequest>>,
     len: usize,
     /// Whether a batch is served next.
@@ -86,6 +90,9 @@ pub(in crate::store::redis) struct Queue {
 
 impl Queue {
     fn push(&mut self, request: ScriptRequest) {
+        if logs_of(&request.plan) > 0 {
+            return self.push_batch([request].into());
+        }
         self.len += 1;
         self.singles.push_back(request);
     }
@@ -95,14 +102,17 @@ impl Queue {
         self.batches.push_back(requests);
     }
 
-    fn compose(&mut self) -> Call {
-        let mut call = Call::new(self.len);
+    fn compose(&mut self, searches_left: usize) -> Call {
+        let (mut call, mut held) = (Call::new(self.len, searches_left), VecDeque::new());
         loop {
             let from_batch = !self.batches.is_empty() && (self.batch_next || self.singles.is_empty());
             let queue = if from_batch { self.batches.front_mut() } else { Some(&mut self.singles) };
-            let Some(queue) = queue.filter(|queue| queue.front().is_some_and(|first| call.has_room_for(first))) else {
-                return call;
-            };
+            let Some(first) = queue.as_ref().and_then(|queue| queue.front()) else { break };
+            if from_batch && !call.may_search(first) {
+                held.extend(self.batches.pop_front());
+                continue;
+            }
+            let Some(queue) = queue.filter(|queue| queue.front().is_some_and(|first| call.has_room_for(first))) else { break };
             let next = queue.pop_front();
             self.len -= 1;
             self.batch_next = !from_batch;
@@ -114,6 +124,10 @@ impl Queue {
                 call.add(request);
             }
         }
+        // They keep their turns.
+        held.append(&mut self.batches);
+        self.batches = held;
+        call
     }
 
     fn expire(&mut self, now: Instant) -> Vec<ScriptRequest> {

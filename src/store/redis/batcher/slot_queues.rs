@@ -2,7 +2,8 @@
 //!
 //! Pure. A slot has one call in flight at a time, and requests that arrive meanwhile go with the next one. So requests of a
 //! name keep their order even when a call is redirected to another node. Slots whose queue began with a single request take
-//! turns with slots whose queue began with a batch. So a large batch does not delay others.
+//! turns with slots whose queue began with a batch. So a large batch does not delay others. A slot whose first request searches
+//! logs is passed by while enough searches are in flight.
 
 use std::collections::hash_map::Entry as Place;
 use std::collections::{HashMap, VecDeque};
@@ -41,8 +42,8 @@ impl SlotQueues {
         !(self.singles.is_empty() && self.batches.is_empty())
     }
 
-    pub(super) fn compose(&mut self) -> Call {
-        let mut call = Call::new(1);
+    pub(super) fn compose(&mut self, searches_left: usize) -> Call {
+        let (mut call, mut held) = (Call::new(1, searches_left), VecDeque::new());
         while let Some(slot) = self.next_slot() {
             let queue = self.queues.entry(slot).or_default();
             while queue.front().is_some_and(|request| call.has_room_for(request)) {
@@ -54,9 +55,16 @@ impl SlotQueues {
             if !call.groups.is_empty() {
                 break;
             }
-            // All callers of this slot have gone.
-            self.queues.remove(&slot);
+            if queue.is_empty() {
+                // All callers of this slot have gone.
+                self.queues.remove(&slot);
+            } else {
+                held.push_back(slot);
+            }
         }
+        // They keep their turns, as batches.
+        held.append(&mut self.batches);
+        self.batches = held;
         call
     }
 

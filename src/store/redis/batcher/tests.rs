@@ -8,6 +8,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::algorithm::Mode;
+use crate::plan::{Algorithm, Limit, Plan, Rule};
 use crate::store::redis::SCRIPT_NAMES_MAX;
 
 /// A transport that panics on its first call and refuses the others with [`REFUSAL`].
@@ -55,6 +56,7 @@ async fn a_panic_ends_the_calls_in_flight_and_no_caller_waits_for_ever() {
 
 /// A transport that holds every call until it is allowed to return, and then refuses it.
 struct Silent {
+    deadline: Duration,
     ready: Semaphore,
     returns: Semaphore,
     begun: AtomicUsize,
@@ -63,8 +65,12 @@ struct Silent {
 
 impl Silent {
     fn start(ready: usize) -> (Arc<Self>, Batcher) {
+        Self::start_with(ready, LONG)
+    }
+
+    fn start_with(ready: usize, deadline: Duration) -> (Arc<Self>, Batcher) {
         let (ready, returns) = (Semaphore::new(ready), Semaphore::new(0));
-        let silent = Arc::new(Self { ready, returns, begun: AtomicUsize::new(0), returned: AtomicUsize::new(0) });
+        let silent = Arc::new(Self { deadline, ready, returns, begun: AtomicUsize::new(0), returned: AtomicUsize::new(0) });
         (silent.clone(), Batcher::start(silent))
     }
 
@@ -83,7 +89,7 @@ impl Silent {
 
 impl ScriptTransport for Silent {
     fn deadline(&self) -> Duration {
-        LONG
+        self.deadline
     }
 
     async fn ready(&self) {
@@ -161,6 +167,32 @@ async fn a_batch_in_flight_is_answered_whole_at_its_deadline() {
     assert_eq!(at_its_deadline(taken, SHORT, answered).await, vec![Err(StoreError::Deadline(SHORT)); count]);
     assert_eq!(silent.calls(), (CALLS_MAX, 0), "the calls are still in flight");
     assert_eq!(batcher.waiting.load(Ordering::SeqCst), 0);
+}
+
+/// A request that searches one log.
+fn searching(name: usize) -> ScriptRequest {
+    let mut request = request(&name.to_string(), LONG);
+    let limit = Limit::new("log", 9, Duration::from_secs(1), Algorithm::SlidingLog).unwrap();
+    request.plan = Arc::new(Plan { rule: Rule::Limits(vec![limit]), ..(*request.plan).clone() });
+    request
+}
+
+#[tokio::test]
+async fn searches_of_logs_in_flight_take_a_part_of_the_deadline_however_many_calls_there_could_be() {
+    // The default deadline, and one that leaves time for as many calls as there may be.
+    for (deadline_ms, calls) in [(25, 1), (200, CALLS_MAX)] {
+        let (silent, batcher) = Silent::start_with(1, Duration::from_millis(deadline_ms));
+        let count = SCRIPT_NAMES_MAX * (CALLS_MAX + 1);
+        let answered = batcher.take_batch((0..count).map(searching).collect(), LONG).unwrap();
+        silent.is_asked().await;
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(silent.calls(), (calls, 0), "{deadline_ms} ms");
+        silent.returns.add_permits(CALLS_MAX + 1);
+        assert_eq!(answered.await.unwrap(), vec![Err(StoreError::Refused(REFUSAL.to_owned())); count]);
+        assert_eq!(silent.calls(), (CALLS_MAX + 1, CALLS_MAX + 1));
+    }
 }
 
 #[tokio::test]

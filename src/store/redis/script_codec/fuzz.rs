@@ -11,7 +11,7 @@ use crate::fuzz::fuzz;
 use crate::key::{Cost, Key};
 use crate::plan::{Anchor, OnStoreFailure, Plan, Rule};
 use crate::store::Check;
-use crate::store::redis::batcher::call::ScriptRequest;
+use crate::store::redis::batcher::call::{SEARCHES_MAX, ScriptRequest};
 
 fn plan(algorithms: &[Algorithm]) -> Arc<Plan> {
     let limit = |algorithm: &Algorithm| Limit::new("limit", 1_000, Duration::from_secs(60), *algorithm).unwrap();
@@ -24,7 +24,7 @@ fn call() -> (AssertUnwindSafe<Call>, Vec<Arc<Plan>>) {
     let bucket = Algorithm::TokenBucket { burst: 7 };
     let (fixed, window) = (Algorithm::FixedWindow { anchor: Anchor::Clock }, Algorithm::SlidingWindow { precision: 64 });
     let plans = [plan(&[bucket]), plan(&[fixed, Algorithm::SlidingCounter]), plan(&[window, Algorithm::SlidingLog, bucket])];
-    let mut call = Call::new(0);
+    let mut call = Call::new(0, SEARCHES_MAX);
     for (place, plan) in plans.iter().enumerate() {
         let (key, cost) = (Key::new(format!("k{place}")).unwrap(), Cost::new(3).unwrap());
         let check = Check { key, plan: plan.clone(), cost, mode: Mode::Charge };

@@ -97,7 +97,7 @@ fn any_request() -> impl Strategy<Value = (prop::sample::Index, u64, u64, Mode)>
 /// Fills a call with as many requests as it takes, packs it, and compares the packed bytes with it. Returns how many
 /// requests it took.
 fn check(plans: &[Arc<Plan>], requests: &[(prop::sample::Index, u64, u64, Mode)], names: u64) -> usize {
-    let mut call = Call::new(requests.len());
+    let mut call = Call::new(requests.len(), SEARCHES_MAX);
     for (plan, name, cost, mode) in requests {
         let (plan, name) = (plan.get(plans).clone(), format!("{{plan:{}}}", name % names));
         let request = ScriptRequest::named(name, plan, *cost, *mode, monotonic());
@@ -161,7 +161,7 @@ fn plan_of(algorithm: Algorithm, window_ms: u64) -> Arc<Plan> {
 }
 
 fn filled(plans: &[Arc<Plan>], name: impl Fn(usize) -> usize) -> usize {
-    let mut call = Call::new(plans.len());
+    let mut call = Call::new(plans.len(), SEARCHES_MAX);
     for (index, plan) in plans.iter().enumerate() {
         let request = ScriptRequest::named(name(index).to_string(), plan.clone(), 1, Mode::Charge, monotonic());
         if call.has_room_for(&request) {

@@ -89,7 +89,7 @@ fn plans() -> Vec<Arc<Plan>> {
 
 fn check(history: u64, requests: u64, names: u64, plans: &[Arc<Plan>]) {
     let mut random = Random(history);
-    let (mut call, mut serial, mut expected) = (Call::new(0), Memory::new(), Vec::new());
+    let (mut call, mut serial, mut expected) = (Call::new(0, SEARCHES_MAX), Memory::new(), Vec::new());
     let begun = monotonic();
     for number in 0..requests {
         let plan = plans[random.below(plans.len() as u64) as usize].clone();
@@ -138,7 +138,7 @@ fn a_merged_call_gives_the_same_answers_as_single_requests() {
 #[test]
 fn a_call_names_each_key_once_and_packed_states_first() {
     let plans = plans();
-    let mut call = Call::new(0);
+    let mut call = Call::new(0, SEARCHES_MAX);
     let mut add = |name: &str, plan: usize, mode| {
         call.add(ScriptRequest::named(name.to_owned(), plans[plan].clone(), 1, mode, monotonic()));
         call.groups.iter().map(Group::is_uniform).collect::<Vec<bool>>()

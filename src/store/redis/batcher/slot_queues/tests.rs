@@ -11,8 +11,9 @@ use tokio::sync::oneshot;
 use super::*;
 use crate::algorithm::Mode;
 use crate::clock::monotonic;
-use crate::plan::{OnStoreFailure, Plan, Rule};
+use crate::plan::{Algorithm, Limit, OnStoreFailure, Plan, Rule};
 use crate::store::redis::batcher::Answer;
+use crate::store::redis::batcher::call::SEARCHES_MAX;
 use crate::store::redis::batcher::caller::Caller;
 
 #[derive(Debug, Clone)]
@@ -22,7 +23,8 @@ enum Step {
         requests: u64,
         alone: bool,
     },
-    Compose,
+    /// A call that may search so many logs.
+    Compose(usize),
     Return,
 }
 
@@ -30,14 +32,17 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => (1..20_u64, any::<bool>()).prop_map(|(requests, alone)| Step::Arrive { requests, alone }),
         1 => (300..600_u64).prop_map(|requests| Step::Arrive { requests, alone: false }),
-        6 => Just(Step::Compose),
+        4 => Just(Step::Compose(SEARCHES_MAX)),
+        2 => (0..3_usize).prop_map(Step::Compose),
         6 => Just(Step::Return),
     ]
 }
 
 /// The request of this number in the order of arrival. The number is its cost, which a queue ignores.
 fn request(number: u64, name: &str, until: Instant) -> ScriptRequest {
-    let (rule, on_store_failure) = (Rule::Limits(Vec::new()), OnStoreFailure::Allow);
+    // Every third searches a log.
+    let limits = number.is_multiple_of(3).then(|| Limit::new("log", 9, Duration::from_secs(1), Algorithm::SlidingLog).unwrap());
+    let (rule, on_store_failure) = (Rule::Limits(limits.into_iter().collect()), OnStoreFailure::Allow);
     let plan = Arc::new(Plan { name: "p".into(), counts_as: "g".into(), rule, shadow: false, on_store_failure });
     ScriptRequest::named(name.to_owned(), plan, number, Mode::Charge, until)
 }
@@ -68,7 +73,7 @@ proptest! {
         let (mut in_flight, mut waiting): (VecDeque<Call>, Vec<_>) = (VecDeque::new(), Vec::new());
         let (mut sent, mut last) = (BTreeSet::new(), BTreeMap::new());
         // As many rounds as there can be calls.
-        let drain = (0..400).flat_map(|_| [Step::Compose, Step::Return]);
+        let drain = (0..2_000).flat_map(|_| [Step::Compose(SEARCHES_MAX), Step::Return]);
         for step in steps.into_iter().chain(drain) {
             match step {
                 Step::Arrive { requests, alone } => {
@@ -80,8 +85,9 @@ proptest! {
                     if alone { arriving.into_iter().for_each(|request| queues.push(request)) } else { queues.push_batch(arriving) }
                     came += requests;
                 }
-                Step::Compose => {
-                    let call = queues.compose();
+                Step::Compose(searches_left) => {
+                    let call = queues.compose(searches_left);
+                    prop_assert!(call.searches <= searches_left);
                     if call.groups.is_empty() {
                         continue;
                     }
@@ -111,7 +117,7 @@ fn a_batch_of_many_slots_does_not_delay_others() {
     let (now, mut queues) = (monotonic(), SlotQueues::default());
     queues.push_batch((0..1_000).map(|number| request(number, &format!("{{{number}}}"), now)).collect());
     queues.push(request(1_000, "{alone}", now));
-    let firsts: Vec<u64> = (0..2).flat_map(|_| contents(&queues.compose())).map(|(_, number)| number).collect();
+    let firsts: Vec<u64> = (0..2).flat_map(|_| contents(&queues.compose(SEARCHES_MAX))).map(|(_, number)| number).collect();
     assert!(firsts.contains(&1_000), "{firsts:?}");
 }
 
@@ -128,8 +134,8 @@ fn expired_requests_are_taken_out_and_their_slot_goes_on() {
     assert_eq!(expired, [0, 1]);
     assert_eq!(queues.earliest(), Some(later));
     queues.push(request(3, "{a}", later));
-    let mut sent: Vec<u64> = (0..2).flat_map(|_| contents(&queues.compose())).map(|(_, number)| number).collect();
+    let mut sent: Vec<u64> = (0..2).flat_map(|_| contents(&queues.compose(SEARCHES_MAX))).map(|(_, number)| number).collect();
     sent.sort_unstable();
     assert_eq!(sent, [2, 3]);
-    assert!(queues.compose().groups.is_empty());
+    assert!(queues.compose(SEARCHES_MAX).groups.is_empty());
 }
