@@ -30,9 +30,9 @@ pub(in crate::store::redis) const SEARCHES_MAX: usize = 32;
 const SEARCH: Duration = Duration::from_micros(100);
 /// The searches in flight on one connection occupy Redis for one part in this many of the deadline, at most. All other requests
 /// wait behind them, also those of other connections.
-const SEARCHES_PART_OF_DEADLINE: u32 = 8;
+const SEARCHES_PART_OF_DEADLINE: u32 = 4;
 
-/// Most searches in flight on one connection to a Redis that has `deadline` to answer: 32 with the default of 25 ms.
+/// Most searches in flight on one connection to a Redis that has `deadline` to answer: 62 with the default of 25 ms.
 pub(super) fn searches_in_flight_max(deadline: Duration) -> usize {
     let fitting = (deadline / SEARCHES_PART_OF_DEADLINE).as_micros() / SEARCH.as_micros();
     usize::try_from(fitting).unwrap_or(usize::MAX).max(SEARCHES_MAX)
