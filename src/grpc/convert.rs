@@ -1,6 +1,5 @@
 //! Converts gRPC messages to domain types and back. Only this module knows both.
 
-use std::collections::BTreeMap;
 mod explanation;
 
 use std::time::Duration;
@@ -11,6 +10,7 @@ use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
 use super::admin::{ReloadOutcome, Reloaded};
+use super::pb::should_allow_response::HttpHeadersEntry;
 use super::{lenient_decode, pb};
 use crate::algorithm::Mode;
 use crate::decision::{DecidedBy, Decision, LimitStatus, Outcome};
@@ -107,8 +107,10 @@ fn result(decision: Result<Decision, Refusal>, wanted: &Wanted, plans: &PlanSet,
     match decision {
         Ok(decision) => {
             let plan = wanted.headers_of.as_deref().and_then(|name| plans.find_or_default(name));
-            let http_headers = plan.map(|(_, plan)| http_headers(&decision, plan, form)).unwrap_or_default();
-            let response = pb::ShouldAllowResponse { http_headers, ..response(decision, wanted.detailed) };
+            let mut response = response(&decision, wanted.detailed);
+            if let Some((_, plan)) = plan {
+                response.http_headers = http_headers(&decision, plan, form);
+            }
             pb::ShouldAllowResult { result: Some(pb::should_allow_result::Result::Response(response)) }
         }
         Err(refused) => error_result(&refusal(&refused)),
@@ -198,12 +200,13 @@ pub(super) fn caller_deadline(metadata: &MetadataMap) -> Option<CallerDeadline> 
 }
 
 /// The header fields of a decision by `plan`.
-pub(super) fn http_headers(decision: &Decision, plan: &Plan, form: HeaderForm) -> BTreeMap<String, String> {
-    headers(decision, plan, form).into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+pub(super) fn http_headers(decision: &Decision, plan: &Plan, form: HeaderForm) -> Vec<HttpHeadersEntry> {
+    let entry = |(name, value): (&str, String)| HttpHeadersEntry { key: name.to_owned(), value };
+    headers(decision, plan, form).into_iter().map(entry).collect()
 }
 
 /// Converts a decision, without header fields.
-pub(super) fn response(decision: Decision, detailed: bool) -> pb::ShouldAllowResponse {
+pub(super) fn response(decision: &Decision, detailed: bool) -> pb::ShouldAllowResponse {
     let (allowed, outcome) = (decision.allowed(), outcome(decision.outcome));
     let binding = decision.binding();
     pb::ShouldAllowResponse {
@@ -216,7 +219,7 @@ pub(super) fn response(decision: Decision, detailed: bool) -> pb::ShouldAllowRes
         reset_after: decision.reset_after_us().map(duration),
         decided_by: decided_by(decision.decided_by).into(),
         limits: if detailed { decision.limits().iter().map(limit_status).collect() } else { Vec::new() },
-        http_headers: BTreeMap::new(),
+        http_headers: Vec::new(),
         window: binding.map(|status| duration(status.window_us)),
         more_after: decision.more_after_us().map(duration),
     }

@@ -57,7 +57,7 @@ impl<S: Store> Service<S> {
         let (decision, plan) = decided.map_err(|refused| span::failed(&span, convert::refusal(&refused)))?;
         span::answered(&span, &decision);
         let http_headers = convert::http_headers(&decision, &plan, self.header_form);
-        Ok(Response::new(pb::ShouldAllowResponse { http_headers, ..convert::response(decision, detailed) }))
+        Ok(Response::new(pb::ShouldAllowResponse { http_headers, ..convert::response(&decision, detailed) }))
     }
 }
 
@@ -104,7 +104,7 @@ impl<S: Store> RateLimitService for Service<S> {
             let decision = self.limiter.decide(check, caller).await;
             let decision = decision.map_err(|refused| span::failed(&span, convert::refusal(&refused)))?;
             span::answered(&span, &decision);
-            Ok(Response::new(convert::response(decision, detailed)))
+            Ok(Response::new(convert::response(&decision, detailed)))
         })
     }
 
@@ -158,7 +158,7 @@ impl<S: Store> RateLimitService for Service<S> {
         let decision = self.limiter.decide(check, caller).await;
         let decision = decision.map_err(|refused| span::failed(&span, convert::refusal(&refused)))?;
         span::answered(&span, &decision);
-        Ok(Response::new(pb::PeekResponse { answer: Some(convert::response(decision, true)) }))
+        Ok(Response::new(pb::PeekResponse { answer: Some(convert::response(&decision, true)) }))
     }
 
     async fn list_plans(&self, _: Request<pb::ListPlansRequest>) -> Result<Response<pb::ListPlansResponse>, Status> {

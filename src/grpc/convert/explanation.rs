@@ -11,7 +11,7 @@ pub(in crate::grpc) fn explained(explained: &Explanation, stores: &StoreRegistry
     let (connections, open) = connections(stores);
     pb::ExplainResponse {
         sentence: explained.sentence(),
-        next: Some(super::response(explained.next.clone(), true)),
+        next: Some(super::response(&explained.next, true)),
         limits: limits.map(|(limit, explained)| limit_explanation(limit, explained)).collect(),
         plan: explained.plan.name.to_string(),
         counts_as: explained.plan.counts_as.to_string(),
