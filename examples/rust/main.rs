@@ -84,7 +84,7 @@ async fn limit(State(mut tollgate): State<Tollgate>, peer: ConnectInfo<SocketAdd
         true => next.run(request).await,
         false => (StatusCode::TOO_MANY_REQUESTS, "too many requests\n").into_response(),
     };
-    let headers: HashMap<String, String> = answer.http_headers.into_iter().collect();
+    let headers: HashMap<String, String> = answer.http_headers.into_iter().map(|field| (field.key, field.value)).collect();
     response.headers_mut().extend(HeaderMap::try_from(&headers).unwrap_or_default());
     response
 }
