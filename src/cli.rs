@@ -47,7 +47,7 @@ pub struct Arguments {
 enum Command {
     /// Serve decisions (the default).
     Serve(ServeArguments),
-    /// Validate a config file and print every mistake with its path. Exits with 0 when it is valid, with 1 when not.
+    /// Validate a config file and print every error with its path. Exits with 0 when it is valid, with 1 when not.
     Check {
         /// The config file; - is standard input.
         file: PathBuf,
@@ -61,7 +61,7 @@ enum Command {
     /// Replay an access log and print what the limits of a plan would have done to it; no server is needed.
     Simulate(simulate::SimulateArguments),
     /// Convert a config of another rate limiter, and print it. What has no counterpart is a warning. Exits with 0 when it is
-    /// converted, with 1 on mistakes.
+    /// converted, with 1 on errors.
     Convert {
         /// What it is a config of.
         #[arg(value_enum)]
@@ -195,7 +195,7 @@ impl ServeArguments {
     }
 
     fn flags(&self) -> Vec<Flag> {
-        // A flag without = has an empty path, which the check refuses together with all other mistakes.
+        // A flag without = has an empty path, which the check refuses together with all other errors.
         let set = self.set.iter().map(|text| text.split_once('=').unwrap_or_default());
         let set = set.map(|(path, value)| Flag::set(path, value));
         let own = |name: &str, path: &str, value: String| Flag { name: name.to_owned(), path: path.to_owned(), value };

@@ -4,6 +4,7 @@
 //! checks a setting again.
 
 mod check;
+mod deny_cache;
 mod environment;
 mod envoy;
 mod listen;
@@ -20,16 +21,15 @@ mod yaml;
 
 use std::fmt;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
-use std::time::Duration;
 
 use crate::http::CheckSettings;
 use crate::plan::PlanSet;
-use crate::server::Address;
-use crate::tls;
 
+pub use deny_cache::DenyCacheSection;
 pub use environment::CONFIG_YAML;
+pub use listen::ListenSection;
 pub use source::{FILE_BYTES_MAX as CONFIG_BYTES_MAX, Flag, Origin, Sources};
+pub use store::StoreSection;
 pub use store_url::StoreUrl;
 pub use watch::Watch;
 
@@ -39,40 +39,14 @@ pub const EXAMPLE: &str = include_str!("config/example.yaml");
 /// A whole, valid config.
 #[derive(Debug)]
 pub struct Config {
-    /// Addresses of the gRPC services. Default: `127.0.0.1:50051`.
-    pub listen_grpc: Vec<Address>,
-    /// Address of the check endpoint, health and metrics over HTTP. `None`, written as "": no HTTP. Default: none, because any
-    /// fixed port may be taken by the application beside a sidecar, or by a second replica on the host.
-    pub listen_http: Option<Address>,
-    /// Address of metrics and health alone, over HTTP, so that whoever may scrape cannot ask for decisions. HTTP then has no
-    /// metrics. `None`, written as "": HTTP has them, where it is served. Default: none.
-    pub listen_metrics: Option<Address>,
-    /// Address of the admin service: loopback, or a Unix socket that only its owner can use. `None`, written as "": no admin
-    /// service. Default: none.
-    pub listen_admin: Option<Address>,
-    /// File of the token that admin calls must carry. Required on loopback, optional on a Unix socket. Default: none.
-    pub admin_token_file: Option<PathBuf>,
-    /// TLS for every TCP address without `plaintext:`. Default: none. Then only loopback addresses are valid, unless
-    /// `listen.plaintext` is true.
-    pub listen_tls: Option<tls::Settings>,
-    /// Time from the stop signal during which everything is served, but health reports not ready, so that load balancers move
-    /// away. 0 to 3 s. Default: 2 s.
-    pub listen_lame_duck: Duration,
-    /// Age at which a gRPC connection is told to close, 1 s to 365 days, plus or minus a tenth. `None`, written as 0s: never.
-    /// Default: never.
-    pub listen_max_connection_age: Option<Duration>,
-    /// Store of the counters. Default: `memory:`.
-    pub store_url: StoreUrl,
-    /// Longest that a decision waits for the store, 1 ms to 10 s. Default: 25 ms. A healthy Redis nearby needs far less, and
-    /// the request that waits loses little.
-    pub store_deadline: Duration,
-    /// Replicas that share the quotas while the store cannot decide, 1 to 10,000. `None`, written as `auto`: as many as
-    /// announce themselves in the store. Default: `auto`.
-    pub expected_replicas: Option<u64>,
+    /// `listen`: where calls are received, and how connections end.
+    pub listen: ListenSection,
+    /// `store`: where usage is counted.
+    pub store: StoreSection,
+    /// `deny_cache`: denials that a replica remembers.
+    pub deny_cache: DenyCacheSection,
     /// Threads that serve connections, 1 to 1,024. `None`, written as 0: one per core that the process may use. Default: 0.
     pub workers: Option<NonZeroUsize>,
-    /// Denials that a replica remembers, 0 (none) to 10,000,000. Default: 65,536; see [`crate::limiter::DENY_CACHE_DEFAULT`].
-    pub deny_cache_entries: usize,
     /// How checks over HTTP are read and answered. Default: key and plan are parameters.
     pub check: CheckSettings,
     /// The plans to enforce; at least one. With them the rules for Envoy's descriptors, by which plans are found too.
@@ -115,46 +89,19 @@ impl Config {
     /// Paths of the settings that differ, except plans. A process cannot change these while it runs.
     pub fn settings_unlike(&self, other: &Self) -> Vec<&'static str> {
         // Destructured by name, so that the compiler rejects a new field that is missing here.
-        let Self {
-            listen_grpc,
-            listen_http,
-            listen_metrics,
-            listen_admin,
-            admin_token_file,
-            listen_tls,
-            listen_lame_duck,
-            listen_max_connection_age,
-            store_url,
-            store_deadline,
-            expected_replicas,
-            workers,
-            deny_cache_entries,
-            check,
-            plans: _,
-            warnings: _,
-        } = self;
-        let unlike = [
-            ("listen.grpc", *listen_grpc != other.listen_grpc),
-            ("listen.http", *listen_http != other.listen_http),
-            ("listen.metrics", *listen_metrics != other.listen_metrics),
-            ("listen.admin", *listen_admin != other.listen_admin),
-            ("listen.admin_token_file", *admin_token_file != other.admin_token_file),
-            ("listen.tls", *listen_tls != other.listen_tls),
-            ("listen.lame_duck", *listen_lame_duck != other.listen_lame_duck),
-            ("listen.max_connection_age", *listen_max_connection_age != other.listen_max_connection_age),
-            ("store.deadline", *store_deadline != other.store_deadline),
-            ("store.expected_replicas", *expected_replicas != other.expected_replicas),
-            ("workers", *workers != other.workers),
-            ("deny_cache.entries", *deny_cache_entries != other.deny_cache_entries),
-            ("check.key", check.key != other.check.key),
-            ("check.plan", check.plan != other.check.plan),
-            ("check.trusted_proxies", check.trusted_proxies != other.check.trusted_proxies),
-            ("check.ipv6_prefix", check.ipv6_prefix != other.check.ipv6_prefix),
-            ("check.headers", check.headers != other.check.headers),
-        ];
-        let unlike = unlike.into_iter().filter_map(|(path, unlike)| unlike.then_some(path));
-        store_url.unlike(&other.store_url).into_iter().chain(unlike).collect()
+        let Self { listen, store, deny_cache, workers, check, plans: _, warnings: _ } = self;
+        let mut unlike = listen.unlike(&other.listen);
+        unlike.extend(store.unlike(&other.store));
+        unlike.extend((*workers != other.workers).then_some("workers"));
+        unlike.extend(deny_cache.unlike(&other.deny_cache));
+        unlike.extend(check::unlike(check, &other.check));
+        unlike
     }
+}
+
+/// The paths of the settings that differ.
+fn paths_of<const N: usize>(settings: [(&'static str, bool); N]) -> Vec<&'static str> {
+    settings.into_iter().filter_map(|(path, differs)| differs.then_some(path)).collect()
 }
 
 /// Sets the place of each error. The check consumed the tree, so it is built again; only a wrong config costs that.
@@ -202,7 +149,7 @@ pub struct ConfigErrors {
 }
 
 /// Most errors in one line.
-const MISTAKES_IN_LINE_MAX: usize = 10;
+const ERRORS_IN_LINE_MAX: usize = 10;
 /// Longest such line after its first error. It is also sent in a response header, and clients accept 8 KiB of headers.
 const LINE_BYTES_MAX: usize = 4 << 10;
 
@@ -212,7 +159,7 @@ impl ConfigErrors {
         let mut line = String::new();
         for (index, error) in self.errors.iter().enumerate() {
             let error = error.to_string();
-            let full = index >= MISTAKES_IN_LINE_MAX || line.len() + error.len() > LINE_BYTES_MAX;
+            let full = index >= ERRORS_IN_LINE_MAX || line.len() + error.len() > LINE_BYTES_MAX;
             if index > 0 && full {
                 return format!("{line}; and {} more", self.errors.len() - index);
             }
@@ -229,8 +176,8 @@ impl fmt::Display for ConfigErrors {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = if self.errors.len() == 1 { "" } else { "s" };
         match self.errors.iter().all(ConfigError::is_elsewhere) {
-            true => write!(out, "flags and environment: {} mistake{plural}", self.errors.len())?,
-            false => write!(out, "{}: {} mistake{plural}", self.origin, self.errors.len())?,
+            true => write!(out, "flags and environment: {} error{plural}", self.errors.len())?,
+            false => write!(out, "{}: {} error{plural}", self.origin, self.errors.len())?,
         }
         self.errors.iter().try_for_each(|error| write!(out, "\n  {error}"))
     }

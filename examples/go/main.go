@@ -61,7 +61,7 @@ func connect(address string) *limiter {
 	return l
 }
 
-// Whether no tollgate decided in time. Any other error is a mistake, such as a misspelt plan, and must be seen.
+// Whether no tollgate decided in time. Any other error means a wrong call, such as a misspelt plan, and must be seen.
 func undecided(err error) bool {
 	return status.Code(err) == codes.Unavailable || status.Code(err) == codes.DeadlineExceeded
 }

@@ -10,7 +10,7 @@ const DEFAULT_PLAN = "free";
 const DEADLINE_MS = 50;
 // The start waits so long for tollgate: a request that has to connect first would miss its deadline.
 const START_WAIT_MS = 10_000;
-// No tollgate decided in time. Any other error is a mistake, such as a misspelt plan, and must be seen.
+// No tollgate decided in time. Any other error means a wrong call, such as a misspelt plan, and must be seen.
 const UNDECIDED = [grpc.status.UNAVAILABLE, grpc.status.DEADLINE_EXCEEDED];
 
 const proto = fileURLToPath(new URL("../../proto/tollgate/v1/tollgate.proto", import.meta.url));

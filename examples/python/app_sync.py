@@ -27,7 +27,7 @@ CHANNEL = [
     ("grpc.keepalive_time_ms", 10000),
     ("grpc.keepalive_timeout_ms", 2000),
 ]
-# No tollgate decided in time. Any other error is a mistake, such as a misspelt plan, and must be seen.
+# No tollgate decided in time. Any other error means a wrong call, such as a misspelt plan, and must be seen.
 UNDECIDED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 FAIL_OPEN = Counter("rate_limit_fail_open", "Requests let through because tollgate did not decide in time.")
 log = logging.getLogger("uvicorn.error")

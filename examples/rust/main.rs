@@ -57,7 +57,7 @@ async fn in_time<T>(deadline: Duration, call: impl Future<Output = Result<T, Sta
     tokio::time::timeout(deadline, call).await.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer in time")))
 }
 
-/// Whether no tollgate decided in time. Any other error is a mistake, such as a misspelt plan, and must be seen. A call whose
+/// Whether no tollgate decided in time. Any other error means a wrong call, such as a misspelt plan, and must be seen. A call whose
 /// connection ends is UNAVAILABLE elsewhere. tonic gives it another code, and the error of the connection as its source.
 fn is_undecided(status: &Status) -> bool {
     matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded) || status.source().is_some()

@@ -21,18 +21,18 @@ impl Listeners {
             None => listener,
         };
         let mut grpc = Vec::new();
-        for address in &config.listen_grpc {
+        for address in &config.listen.grpc {
             grpc.push(secured(Listener::bind(address).await?));
         }
-        let http = match &config.listen_http {
+        let http = match &config.listen.http {
             Some(address) => Some(secured(Listener::bind(address).await?)),
             None => None,
         };
-        let metrics = match &config.listen_metrics {
+        let metrics = match &config.listen.metrics {
             Some(address) => Some(secured(Listener::bind(address).await?)),
             None => None,
         };
-        let admin = match &config.listen_admin {
+        let admin = match &config.listen.admin {
             Some(address) => Some(Listener::bind(address).await?),
             None => None,
         };

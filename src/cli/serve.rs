@@ -82,9 +82,9 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
     let caps = connection_caps(count);
     let settings = settings(&config, count.get());
     let limiter = Arc::new(Limiter::without_store(std::mem::take(&mut config.plans), settings, Arc::new(SystemClock)));
-    let stores = Stores::new(&config.store_url, config.store_deadline);
+    let stores = Stores::new(&config.store.url, config.store.deadline);
     let registry = stores.registry();
-    let counts_replicas = config.expected_replicas.is_none() && matches!(stores, Stores::Redis { .. });
+    let counts_replicas = config.store.expected_replicas.is_none() && matches!(stores, Stores::Redis { .. });
     let replicas = counts_replicas.then(|| Replicas::new(registry.clone(), limiter.clone()));
     let (form, with_admin) = (config.check.headers, listeners.admin.is_some());
     let (mut workers, limiters, admin_store) = match start(count, limiter.clone(), stores, form, with_admin).await {
@@ -94,7 +94,7 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
         Err(error) => return fail(1, &error.to_string()),
     };
     super::reload::warn_of(&config.warnings);
-    let line = StartLine::new(&limiter, count, &config.store_url, watch.origin(), &listeners);
+    let line = StartLine::new(&limiter, count, &config.store.url, watch.origin(), &listeners);
     let announcing = tokio::spawn(announce_start(registry.clone(), replicas, line));
     let (reloader, asked) = grpc::reloader();
     let calls = listeners.admin.as_ref().map(|_| AdminCalls::default());
@@ -114,8 +114,8 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
         AdminServer::start(listener, AdminParts { limiter, stores: seen_stores, reloader, token, calls, connections: caps.admin })
     });
     let admin = OptionFuture::from(admin).await;
-    let workers = workers.retire_connections_after(config.listen_max_connection_age).with_connections_max(caps.worker);
-    let signal = with_lame_duck(signal, config.listen_lame_duck);
+    let workers = workers.retire_connections_after(config.listen.max_connection_age).with_connections_max(caps.worker);
+    let signal = with_lame_duck(signal, config.listen.lame_duck);
     let reloading = tokio::spawn(Reload { watch, certificates, limiter, start: config }.run(hangup, asked));
     let code = serve_until(signal, listeners.grpc, workers, AuxServers { http, admin }, announcing).await;
     reloading.abort();
@@ -134,8 +134,8 @@ struct ServingFiles {
 impl ServingFiles {
     /// Errors: a file that cannot be used.
     fn load(config: &Config) -> Result<Self, String> {
-        let (tls, certificates) = config.listen_tls.clone().map(Tls::load).transpose()?.unzip();
-        let token = config.admin_token_file.as_deref().filter(|_| config.listen_admin.is_some()).map(TokenFile::new);
+        let (tls, certificates) = config.listen.tls.clone().map(Tls::load).transpose()?.unzip();
+        let token = config.listen.admin_token_file.as_deref().filter(|_| config.listen.admin.is_some()).map(TokenFile::new);
         token.as_ref().map(TokenFile::check).transpose()?;
         Ok(Self { tls, certificates, token })
     }
@@ -144,11 +144,11 @@ impl ServingFiles {
 /// The store settings of each of `limiters` limiters.
 fn settings(config: &Config, limiters: usize) -> Settings {
     Settings {
-        deadline: config.store_deadline,
+        deadline: config.store.deadline,
         // 1 until Redis gives the number of replicas.
-        expected_replicas: config.expected_replicas.unwrap_or(1),
+        expected_replicas: config.store.expected_replicas.unwrap_or(1),
         // The deny cache is divided among the limiters. Each has its own, so that none waits for another.
-        deny_cache_entries: config.deny_cache_entries.div_ceil(limiters),
+        deny_cache_entries: config.deny_cache.entries.div_ceil(limiters),
     }
 }
 

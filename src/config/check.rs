@@ -1,6 +1,7 @@
 //! Checks the `check` table: where key and plan of a check come from, whose word about a client's address is believed, and
 //! which header fields answers carry.
 
+use super::paths_of;
 use super::tree::{ErrorList, Node, Quoted, Table, report};
 use crate::headers::HeaderForm;
 use crate::http::{CheckSettings, KeyPart, PROXIES_MAX, PlanSource, Proxies, SOURCES_MAX};
@@ -23,6 +24,18 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<CheckSet
     check.finish(errors);
     let (key, plan, headers) = (key?, plan?, headers?);
     Some(CheckSettings { key, plan, trusted_proxies: trusted_proxies?, ipv6_prefix: ipv6_prefix?, headers })
+}
+
+/// Paths of the settings that differ.
+pub(super) fn unlike(this: &CheckSettings, other: &CheckSettings) -> Vec<&'static str> {
+    let CheckSettings { key, plan, trusted_proxies, ipv6_prefix, headers } = this;
+    paths_of([
+        ("check.key", *key != other.key),
+        ("check.plan", *plan != other.plan),
+        ("check.trusted_proxies", *trusted_proxies != other.trusted_proxies),
+        ("check.ipv6_prefix", *ipv6_prefix != other.ipv6_prefix),
+        ("check.headers", *headers != other.headers),
+    ])
 }
 
 /// Checks that the plan that decides checks by default is one of these.

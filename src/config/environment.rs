@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::ConfigError;
 use super::source::Setting;
-use super::tree::{ErrorList, is_full, note, shown_key};
+use super::tree::{ErrorList, add, is_full, shown_key};
 
 const PREFIX: &str = "TOLLGATE_";
 /// The variable that holds a whole config, in place of a file.
@@ -64,7 +64,7 @@ pub(super) fn settings(variables: &[(String, String)], errors: &mut ErrorList) -
             None if is_full(errors) => {}
             None => {
                 let message = format!("the variable {} is no setting; {}", shown_key(name), suggestion_for(name));
-                note(errors, ConfigError { path: String::new(), message, place: None });
+                add(errors, ConfigError { path: String::new(), message, place: None });
             }
         }
     }

@@ -49,25 +49,25 @@ fn domain(name: &str, node: Node, plans: Option<&PlanSet>, errors: &mut ErrorLis
     let rules = table.take("rules").map_or(Some(Vec::new()), |node| rules(node, plans, errors));
     table.finish(errors);
     let (unmatched, rules) = (unmatched?, rules?);
-    let places: Vec<usize> = rules.iter().map(|(place, _)| *place).collect();
+    let indexes: Vec<usize> = rules.iter().map(|(rule_index, _)| *rule_index).collect();
     let count = rules.len();
     let checked = Domain::new(unmatched, rules.into_iter().filter_map(|(_, rule)| rule).collect());
     match checked {
         Ok(domain) if domain.rules().len() == count => Some(domain),
         Ok(_) => None,
         Err(unreachable) => {
-            for (place, error) in unreachable {
-                report(errors, &format!("{path}.rules[{}]", places[place]), sentence(error, &places));
+            for (rule_index, error) in unreachable {
+                report(errors, &format!("{path}.rules[{}]", indexes[rule_index]), sentence(error, &indexes));
             }
             None
         }
     }
 }
 
-fn sentence(error: RuleError, places: &[usize]) -> String {
+fn sentence(error: RuleError, indexes: &[usize]) -> String {
     match error {
         RuleError::SameAs(other) => {
-            format!("is never reached: rules[{}] has the same descriptor; remove one of them", places[other])
+            format!("is never reached: rules[{}] has the same descriptor; remove one of them", indexes[other])
         }
         RuleError::TooManyForms => format!(
             "is one form too many of these entries: at most {FORMS_MAX} combinations of lengths of prefixes are searched; make \
@@ -89,7 +89,8 @@ fn unmatched(node: Node, plans: Option<&PlanSet>, errors: &mut ErrorList) -> Opt
 fn rules(node: Node, plans: Option<&PlanSet>, errors: &mut ErrorList) -> Option<Vec<(usize, Option<DescriptorRule>)>> {
     let too_many = |count| format!("has {count} rules; at most {RULES_MAX} are served, over all domains");
     let nodes = node.list(RULES_MAX, too_many, errors)?;
-    let checked: Vec<_> = nodes.into_iter().enumerate().map(|(place, node)| (place, rule(node, plans, errors))).collect();
+    let checked: Vec<_> =
+        nodes.into_iter().enumerate().map(|(rule_index, node)| (rule_index, rule(node, plans, errors))).collect();
     // What is compared are the sound ones, by their indices among themselves.
     let (sound, broken): (Vec<_>, Vec<_>) = checked.into_iter().partition(|(_, rule)| rule.is_some());
     Some(sound.into_iter().chain(broken).collect())

@@ -107,7 +107,7 @@ fn fuzz_edits_of_the_example() {
 
 fn check_result(loaded: Result<Config, ConfigErrors>) {
     match loaded {
-        Ok(config) => assert!((1..=10_000).contains(&config.plans.len()) && !config.listen_grpc.is_empty()),
+        Ok(config) => assert!((1..=10_000).contains(&config.plans.len()) && !config.listen.grpc.is_empty()),
         Err(errors) => {
             assert!(!errors.errors.is_empty() && errors.errors.iter().all(|error| !error.message.is_empty()));
             assert!(!errors.in_one_line().contains('\n'), "{}", errors.in_one_line());

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::paths_of;
 use super::tree::{ErrorList, Node, Table, report};
 use crate::duration;
 use crate::server::Address;
@@ -26,38 +27,58 @@ const ADDRESS_BYTES_MAX: usize = 300;
 const CLIENT_NAMES_MAX: usize = 1_000;
 
 /// The checked section.
-pub(super) struct Listen {
+#[derive(Debug)]
+pub struct ListenSection {
+    /// Addresses of the gRPC services. Default: `127.0.0.1:50051`.
     pub grpc: Vec<Address>,
+    /// Address of the check endpoint, health and metrics over HTTP. `None`, written as "": no HTTP. Default: none, because any
+    /// fixed port may be taken by the application beside a sidecar, or by a second replica on the host.
     pub http: Option<Address>,
+    /// Address of metrics and health alone, over HTTP, so that whoever may scrape cannot ask for decisions. HTTP then has no
+    /// metrics. `None`, written as "": HTTP has them, where it is served. Default: none.
     pub metrics: Option<Address>,
+    /// Address of the admin service: loopback, or a Unix socket that only its owner can use. `None`, written as "": no admin
+    /// service. Default: none.
     pub admin: Option<Address>,
+    /// File of the token that admin calls must carry. Required on loopback, optional on a Unix socket. Default: none.
     pub admin_token_file: Option<PathBuf>,
+    /// TLS for every TCP address without `plaintext:`. Default: none. Then only loopback addresses are valid, unless
+    /// `listen.plaintext` is true.
     pub tls: Option<tls::Settings>,
+    /// Time from the stop signal during which everything is served, but health reports not ready, so that load balancers move
+    /// away. 0 to 3 s. Default: 2 s.
     pub lame_duck: Duration,
+    /// Age at which a gRPC connection is told to close, 1 s to 365 days, plus or minus a tenth. `None`, written as 0s: never.
+    /// Default: never.
     pub max_connection_age: Option<Duration>,
 }
 
-pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<Listen> {
-    let default = || GRPC_DEFAULT.parse().ok().map(|address| vec![address]);
-    let Some(node) = root.take("listen") else {
-        return Some(Listen {
-            grpc: default()?,
-            http: None,
-            metrics: None,
-            admin: None,
-            admin_token_file: None,
-            tls: None,
-            lame_duck: LAME_DUCK_DEFAULT,
-            max_connection_age: None,
-        });
-    };
+impl ListenSection {
+    /// Paths of the settings that differ.
+    pub(super) fn unlike(&self, other: &Self) -> Vec<&'static str> {
+        let Self { grpc, http, metrics, admin, admin_token_file, tls, lame_duck, max_connection_age } = self;
+        paths_of([
+            ("listen.grpc", *grpc != other.grpc),
+            ("listen.http", *http != other.http),
+            ("listen.metrics", *metrics != other.metrics),
+            ("listen.admin", *admin != other.admin),
+            ("listen.admin_token_file", *admin_token_file != other.admin_token_file),
+            ("listen.tls", *tls != other.tls),
+            ("listen.lame_duck", *lame_duck != other.lame_duck),
+            ("listen.max_connection_age", *max_connection_age != other.max_connection_age),
+        ])
+    }
+}
+
+pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<ListenSection> {
+    let Some(node) = root.take("listen") else { return defaults() };
     let mut listen = node.table(errors)?;
     let grpc = match listen.take("grpc") {
         Some(grpc) => {
             let too_long = |count| format!("has {count} addresses; at most {ADDRESSES_MAX} are listened at");
             grpc.list(ADDRESSES_MAX, too_long, errors).and_then(|nodes| addresses(nodes, errors))
         }
-        None => default(),
+        None => defaults().map(|section| section.grpc),
     };
     let http = listen.take("http").map_or(Some(None), |node| address_or_off(node, errors));
     let metrics = listen.take("metrics").map_or(Some(None), |node| address_or_off(node, errors));
@@ -88,7 +109,30 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<Listen> 
             grpc.chain(http).chain(metrics).for_each(|(path, address)| refuse_plaintext(&path, address, encrypted, errors));
         }
     }
-    Some(Listen { grpc, http, metrics, admin, admin_token_file, tls: tls?, lame_duck: lame_duck?, max_connection_age: age? })
+    Some(ListenSection {
+        grpc,
+        http,
+        metrics,
+        admin,
+        admin_token_file,
+        tls: tls?,
+        lame_duck: lame_duck?,
+        max_connection_age: age?,
+    })
+}
+
+/// The section when it is missing.
+fn defaults() -> Option<ListenSection> {
+    Some(ListenSection {
+        grpc: vec![GRPC_DEFAULT.parse().ok()?],
+        http: None,
+        metrics: None,
+        admin: None,
+        admin_token_file: None,
+        tls: None,
+        lame_duck: LAME_DUCK_DEFAULT,
+        max_connection_age: None,
+    })
 }
 
 /// Refuses an address that other hosts can reach without encryption, unless the config allows plaintext.

@@ -23,7 +23,7 @@ pub struct Converted {
     pub warnings: Vec<String>,
 }
 
-/// Converts the file or text of `sources`. Errors: every mistake, with its line.
+/// Converts the file or text of `sources`. Errors: every error, with its line.
 pub fn convert(sources: &Sources) -> Result<Converted, ConfigErrors> {
     let failed = |errors| ConfigErrors { origin: sources.origin(), errors };
     let text = source::text(sources).map(|(text, _)| text).map_err(|error| failed(vec![error]))?;

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use config::{Map, Source, Value, ValueKind};
 
-use super::tree::{ErrorList, is_secret, note};
+use super::tree::{ErrorList, add, is_secret};
 use super::{ConfigError, EXAMPLE, environment, yaml};
 use crate::small_file;
 
@@ -136,7 +136,7 @@ pub(super) fn merge(text: &str, sources: &Sources, errors: &mut ErrorList) -> Re
     for setting in environment::settings(&sources.environment, errors).into_iter().chain(sources.flags.iter().map(setting)) {
         match check_path(&setting) {
             Ok(()) => setting.collect_to(&mut root).map_err(|_| vec![whole_file("cannot be merged".to_owned())])?,
-            Err(error) => note(errors, error),
+            Err(error) => add(errors, error),
         }
     }
     Ok(root)

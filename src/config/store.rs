@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::paths_of;
 use super::store_url::StoreUrl;
 use super::tree::{ErrorList, Node, Table, report};
 use crate::store::{REPLICAS_MAX, RedisTarget, Tls};
@@ -14,9 +15,40 @@ const DEADLINE_MAX: Duration = Duration::from_secs(10);
 /// The value that makes the replicas count each other.
 const AUTO: &str = "auto";
 
-/// The store, its deadline, and the number of replicas that share it.
-pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<(StoreUrl, Duration, Option<u64>)> {
-    let Some(store) = root.take("store") else { return Some((StoreUrl::default(), DEADLINE_DEFAULT, None)) };
+/// The checked section.
+#[derive(Debug)]
+pub struct StoreSection {
+    /// Store of the counters. Default: `memory:`.
+    pub url: StoreUrl,
+    /// Longest that a decision waits for the store, 1 ms to 10 s. Default: 25 ms. A healthy Redis nearby needs far less, and
+    /// the request that waits loses little.
+    pub deadline: Duration,
+    /// Replicas that share the quotas while the store cannot decide, 1 to 10,000. `None`, written as `auto`: as many as
+    /// announce themselves in the store. Default: `auto`.
+    pub expected_replicas: Option<u64>,
+}
+
+impl Default for StoreSection {
+    fn default() -> Self {
+        Self { url: StoreUrl::default(), deadline: DEADLINE_DEFAULT, expected_replicas: None }
+    }
+}
+
+impl StoreSection {
+    /// Paths of the settings that differ.
+    pub(super) fn unlike(&self, other: &Self) -> Vec<&'static str> {
+        let Self { url, deadline, expected_replicas } = self;
+        let mut unlike = url.unlike(&other.url);
+        unlike.extend(paths_of([
+            ("store.deadline", *deadline != other.deadline),
+            ("store.expected_replicas", *expected_replicas != other.expected_replicas),
+        ]));
+        unlike
+    }
+}
+
+pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<StoreSection> {
+    let Some(store) = root.take("store") else { return Some(StoreSection::default()) };
     let mut store = store.table(errors)?;
     let mut url = match store.take("url") {
         None => Some(StoreUrl::default()),
@@ -38,7 +70,7 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<(StoreUr
     let replicas = store.take("expected_replicas").map_or(Some(None), |node| replicas(node, errors));
     store.finish(errors);
     read?;
-    Some((url?, deadline?, replicas?))
+    Some(StoreSection { url: url?, deadline: deadline?, expected_replicas: replicas? })
 }
 
 /// The number of replicas; the inner value is `None` for `auto`.

@@ -1,6 +1,7 @@
 //! Checks of whole configs. All errors of a config are reported at once, each with its path.
 
 use std::io::Write;
+use std::time::Duration;
 
 use super::*;
 
@@ -31,7 +32,7 @@ fn errors(yaml: &str) -> Vec<String> {
 }
 
 /// The one error of a plan `p` with this limit.
-fn mistake_of(limit: &str) -> String {
+fn error_of(limit: &str) -> String {
     let found = errors(&format!("plans: {{ p: {{ limits: [ {limit} ] }} }}"));
     assert_eq!(found.len(), 1, "{limit}: {found:?}");
     found[0].clone()
@@ -44,8 +45,8 @@ fn the_example_is_valid_and_runs_without_a_file() {
     let config = Config::load(Sources::default()).unwrap();
     assert_eq!(config.plans.len(), 7);
     assert_eq!(config.plans.get("free").unwrap().limits()[0].quota(), 100);
-    assert_eq!(config.listen_grpc[0].to_string(), "127.0.0.1:50051");
-    assert_eq!((config.store_deadline, config.expected_replicas), (Duration::from_millis(25), None));
+    assert_eq!(config.listen.grpc[0].to_string(), "127.0.0.1:50051");
+    assert_eq!((config.store.deadline, config.store.expected_replicas), (Duration::from_millis(25), None));
 }
 
 #[test]
@@ -59,7 +60,7 @@ fn defaults_are_what_people_mean() {
 }
 
 #[test]
-fn every_mistake_is_reported_at_once_with_its_path() {
+fn every_error_is_reported_at_once_with_its_path() {
     let found = errors(
         "listen: { grpc: [nowhere], htpp: x }\nstore: { url: 'http://h', deadline: 1h, expected_replicas: 0 }\n\
          plans:\n  a: { limits: [ { quota: 0, window: 1m }, { quota: 1, window: 0s } ], shadow: maybe }\n  b: {}\n  'c c': { unlimited: true }\n",
@@ -131,7 +132,7 @@ fn errors_of_a_limit_give_the_right_form() {
         ("{ quota: 1, window: 1m, name: a }, { quota: 1, window: 1h, name: a }", "limits[1] is named \"a\" like one before it"),
         ("", "plans.p.limits has 0 limits; a plan has 1 to 8"),
     ] {
-        let found = mistake_of(limit);
+        let found = error_of(limit);
         assert!(found.contains(part), "{limit}: {found}");
     }
 }
@@ -163,7 +164,7 @@ fn a_plan_has_limits_or_is_unlimited_or_blocked() {
 #[test]
 fn nine_limits_and_ten_thousand_and_one_plans_are_too_many() {
     let nine: Vec<String> = (1..10).map(|hours| format!("{{ quota: 1, window: {hours}h }}")).collect();
-    assert!(mistake_of(&nine.join(", ")).contains("has 9 limits; a plan has 1 to 8"));
+    assert!(error_of(&nine.join(", ")).contains("has 9 limits; a plan has 1 to 8"));
     let plans = |count: u32| (0..count).map(|index| format!("  p{index}: {{ blocked: true }}\n")).collect::<String>();
     assert!(load(&format!("plans:\n{}", plans(10_000))).is_ok());
     assert!(errors(&format!("plans:\n{}", plans(10_001)))[0].contains("has 10001 plans"));
@@ -172,13 +173,13 @@ fn nine_limits_and_ten_thousand_and_one_plans_are_too_many() {
 #[test]
 fn admin_is_off_unless_it_has_an_address_that_other_hosts_and_users_cannot_use() {
     let admin = |yaml: &str| load(&format!("{PLANS}listen: {{ {yaml} }}")).unwrap();
-    assert_eq!((admin("").listen_admin, admin("admin: ''").listen_admin), (None, None));
+    assert_eq!((admin("").listen.admin, admin("admin: ''").listen.admin), (None, None));
     for address in ["127.0.0.1:50052", "[::1]:0", "localhost:1", "unix:/run/tollgate/admin.sock"] {
         let config = admin(&format!("admin: '{address}', admin_token_file: /run/secrets/admin"));
-        assert_eq!(config.listen_admin.map(|address| address.to_string()).as_deref(), Some(address));
-        assert_eq!(config.admin_token_file, Some("/run/secrets/admin".into()));
+        assert_eq!(config.listen.admin.map(|address| address.to_string()).as_deref(), Some(address));
+        assert_eq!(config.listen.admin_token_file, Some("/run/secrets/admin".into()));
     }
-    assert_eq!(admin("admin: 'unix:/run/tollgate/admin.sock'").admin_token_file, None);
+    assert_eq!(admin("admin: 'unix:/run/tollgate/admin.sock'").listen.admin_token_file, None);
     for (yaml, wrong) in [
         ("admin: '127.0.0.1:1'", "is 127.0.0.1:1, where every process of this host can connect; name listen.admin_token_file"),
         ("admin: '127.0.0.1:1', admin_token_file: ''", "name listen.admin_token_file"),
@@ -203,10 +204,10 @@ fn http_is_off_unless_it_has_an_address() {
         ("listen: { http: 'plaintext:10.0.0.1:8080' }", Some("10.0.0.1:8080")),
         ("listen: { http: 'unix:/run/tollgate/http.sock' }", Some("unix:/run/tollgate/http.sock")),
     ] {
-        let found = load(&format!("{PLANS}{yaml}")).unwrap().listen_http.map(|address| address.to_string());
+        let found = load(&format!("{PLANS}{yaml}")).unwrap().listen.http.map(|address| address.to_string());
         assert_eq!(found.as_deref(), address, "{yaml}");
     }
-    let from_environment = load_with(PLANS, &[("TOLLGATE_LISTEN__HTTP", "127.0.0.1:9090")], &[]).unwrap().listen_http;
+    let from_environment = load_with(PLANS, &[("TOLLGATE_LISTEN__HTTP", "127.0.0.1:9090")], &[]).unwrap().listen.http;
     assert_eq!(from_environment.map(|address| address.to_string()).as_deref(), Some("127.0.0.1:9090"));
     for yaml in ["listen: { http: 8080 }", "listen: { http: ':8080' }", "listen: { http: ['127.0.0.1:1', '127.0.0.1:2'] }"] {
         let found = errors(&format!("{PLANS}{yaml}"));
@@ -248,7 +249,7 @@ fn a_default_plan_is_one_of_the_plans() {
 #[test]
 fn tls_has_a_certificate_pair_and_names_of_callers() {
     let of = |fields: &str| format!("{PLANS}listen: {{ tls: {{ {fields} }} }}");
-    let tls = load(&of("cert_file: c, key_file: k, client_ca_file: a, client_names: [shop, 'spiffe://h/*']")).unwrap().listen_tls;
+    let tls = load(&of("cert_file: c, key_file: k, client_ca_file: a, client_names: [shop, 'spiffe://h/*']")).unwrap().listen.tls;
     let names: Vec<String> = tls.unwrap().client_names.iter().map(ToString::to_string).collect();
     assert_eq!(names, ["shop", "spiffe://h/*"]);
     for (fields, expected) in [
@@ -277,10 +278,10 @@ fn tls_has_a_certificate_pair_and_names_of_callers() {
 #[test]
 fn connections_end_as_the_config_says() {
     let config = load(PLANS).unwrap();
-    assert_eq!((config.listen_lame_duck, config.listen_max_connection_age), (Duration::from_secs(2), None));
+    assert_eq!((config.listen.lame_duck, config.listen.max_connection_age), (Duration::from_secs(2), None));
     let config = load(&format!("{PLANS}listen: {{ lame_duck: 0s, max_connection_age: 1h }}")).unwrap();
-    assert_eq!((config.listen_lame_duck, config.listen_max_connection_age), (Duration::ZERO, Some(Duration::from_secs(3600))));
-    assert_eq!(load(&format!("{PLANS}listen: {{ max_connection_age: 0s }}")).unwrap().listen_max_connection_age, None);
+    assert_eq!((config.listen.lame_duck, config.listen.max_connection_age), (Duration::ZERO, Some(Duration::from_secs(3600))));
+    assert_eq!(load(&format!("{PLANS}listen: {{ max_connection_age: 0s }}")).unwrap().listen.max_connection_age, None);
     for (yaml, sentence) in [
         ("lame_duck: 6s", "listen.lame_duck is 6s; it is 0s to 3s"),
         ("max_connection_age: 1ms", "listen.max_connection_age is 1ms; it is 0s (off), or 1s to 365d"),
@@ -297,7 +298,7 @@ fn the_deny_cache_has_a_size() {
         ("deny_cache: { entries: 0 }", 0),
         ("deny_cache: { entries: 10000000 }", 10_000_000),
     ] {
-        assert_eq!(load(&format!("{PLANS}{yaml}")).unwrap().deny_cache_entries, entries, "{yaml}");
+        assert_eq!(load(&format!("{PLANS}{yaml}")).unwrap().deny_cache.entries, entries, "{yaml}");
     }
     for (yaml, part) in [
         ("deny_cache: { entries: 10000001 }", "deny_cache.entries is 10000001; it is 0 (off) to 10000000"),
@@ -332,11 +333,11 @@ fn a_file_that_is_not_a_config_gives_the_reason() {
         assert!(message.contains(part), "{message}");
     }
     let none = Config::load(Sources { file: Some("/nowhere/tollgate.yaml".into()), ..Sources::default() }).unwrap_err();
-    assert!(none.to_string().starts_with("/nowhere/tollgate.yaml: 1 mistake\n  cannot be read: No such file"), "{none}");
+    assert!(none.to_string().starts_with("/nowhere/tollgate.yaml: 1 error\n  cannot be read: No such file"), "{none}");
 }
 
 #[test]
-fn a_duplicate_plan_is_a_mistake() {
+fn a_duplicate_plan_is_an_error() {
     assert!(load("plans:\n  a: { blocked: true }\n  a: { unlimited: true }\n").is_err());
 }
 
@@ -361,8 +362,8 @@ fn environment_beats_file_and_flags_beat_both() {
         ("PATH", "/bin"),
     ];
     let config = load_with(&yaml, &environment, &[("store.deadline", "30ms")]).unwrap();
-    assert_eq!((config.store_deadline, config.expected_replicas), (Duration::from_millis(30), Some(3)));
-    assert_eq!(config.listen_grpc.iter().map(ToString::to_string).collect::<Vec<_>>(), ["127.0.0.1:1", "unix:/s"]);
+    assert_eq!((config.store.deadline, config.store.expected_replicas), (Duration::from_millis(30), Some(3)));
+    assert_eq!(config.listen.grpc.iter().map(ToString::to_string).collect::<Vec<_>>(), ["127.0.0.1:1", "unix:/s"]);
     let misspelt = load_with(&yaml, &[("TOLLGATE_STORE__DEADLIN", "1s")], &[]).unwrap_err();
     assert!(misspelt.to_string().contains("store.deadlin is not a field; did you mean deadline?"), "{misspelt}");
 }

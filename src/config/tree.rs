@@ -16,7 +16,7 @@ const SUGGESTION_EDITS_MAX: usize = 3;
 /// Most letters of a name or value that a message repeats.
 const SHOWN_LETTERS_MAX: usize = 64;
 /// Most errors that are collected. A config of some megabytes can have hundreds of thousands.
-const MISTAKES_MAX: usize = 1_000;
+const ERRORS_MAX: usize = 1_000;
 /// Digits of the largest `u64`, 18,446,744,073,709,551,615. Only some numbers of so many digits fit, so messages say 19.
 const NUMBER_DIGITS_MAX: usize = 20;
 
@@ -36,13 +36,13 @@ pub(super) struct Table {
 /// The list of errors found so far.
 pub(super) type ErrorList = Vec<ConfigError>;
 
-/// Adds an error with this path and message, by [`note`].
+/// Adds an error with this path and message, by [`add`].
 pub(super) fn report(errors: &mut ErrorList, path: &str, message: impl Into<String>) {
-    note(errors, ConfigError { path: path.to_owned(), message: message.into(), place: None });
+    add(errors, ConfigError { path: path.to_owned(), message: message.into(), place: None });
 }
 
-/// Adds an error, unless there are already `MISTAKES_MAX`.
-pub(super) fn note(errors: &mut ErrorList, error: ConfigError) {
+/// Adds an error, unless there are already `ERRORS_MAX`.
+pub(super) fn add(errors: &mut ErrorList, error: ConfigError) {
     if !is_full(errors) {
         errors.push(error);
     }
@@ -50,7 +50,7 @@ pub(super) fn note(errors: &mut ErrorList, error: ConfigError) {
 
 /// Whether no more errors are kept, so that their messages need not be made.
 pub(super) fn is_full(errors: &ErrorList) -> bool {
-    errors.len() >= MISTAKES_MAX
+    errors.len() >= ERRORS_MAX
 }
 
 impl Node {
@@ -197,7 +197,7 @@ impl Table {
                 }
                 None => (join(&self.path, &shown_key(name)), format!("is not a field; there are {known}")),
             };
-            note(errors, ConfigError { path, message, place: value.origin().map(str::to_owned) });
+            add(errors, ConfigError { path, message, place: value.origin().map(str::to_owned) });
         }
     }
 }

@@ -23,7 +23,7 @@ fn group_warning(group: &str, plans: &[&Plan]) -> Option<String> {
     let (first, second) = forms
         .iter()
         .enumerate()
-        .flat_map(|(place, first)| forms[place + 1..].iter().map(move |second| (*first, *second)))
+        .flat_map(|(index, first)| forms[index + 1..].iter().map(move |second| (*first, *second)))
         .find(|(first, second)| only_in(first, second).is_some() && only_in(second, first).is_some())?;
     let (of_first, of_second) = (only_in(first, second)?, only_in(second, first)?);
     Some(format!(

@@ -10,7 +10,7 @@ use config::{Map, Value, ValueKind};
 use yaml_rust2::parser::{Event, Parser};
 use yaml_rust2::scanner::{Marker, ScanError, TScalarStyle};
 
-use super::tree::{is_full, join, note, shown_key};
+use super::tree::{add, is_full, join, shown_key};
 use super::{ConfigError, source::FILE_BYTES_MAX};
 
 /// Deepest nesting; a config needs six levels.
@@ -292,7 +292,7 @@ impl<'a> Loader<'a> {
         let first = first.origin().unwrap_or("before");
         let message = format!("occurs twice, the first time at {first}; remove one of them");
         let error = ConfigError { path: join(&self.path(), &shown_key(name)), message, place: Some(place(line)) };
-        note(&mut self.duplicates, error);
+        add(&mut self.duplicates, error);
     }
 
     /// Path of the innermost open table. It can be long, so it is made only for an error.

@@ -129,7 +129,7 @@ fn reloads(text: &mut Exposition, reloads: &Reloads) {
     text.single(
         "tollgate_config_last_reload_successful",
         Kind::Gauge,
-        "0 while the config file has a mistake.",
+        "0 while the config file has an error.",
         u8::from(!reloads.last_refused),
     );
 }
@@ -137,9 +137,9 @@ fn reloads(text: &mut Exposition, reloads: &Reloads) {
 fn decisions(text: &mut Exposition, totals: &Totals) {
     const NAME: &str = "tollgate_decisions_total";
     text.family(NAME, Kind::Counter, "Decisions by plan, outcome and decider.");
-    for (place, plan) in totals.snapshot().plans().iter().enumerate() {
+    for (plan_index, plan) in totals.snapshot().plans().iter().enumerate() {
         for (outcome, by) in Outcome::ALL.iter().flat_map(|outcome| DecidedBy::ALL.map(|by| (*outcome, by))) {
-            let count = totals.decisions(place, outcome, by);
+            let count = totals.decisions(plan_index, outcome, by);
             if count > 0 || is_expected(plan, outcome, by) {
                 let labels = [("plan", &*plan.name), ("outcome", outcome.word()), ("decided_by", by.word())];
                 text.sample(NAME, &labels, count);

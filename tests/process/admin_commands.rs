@@ -27,12 +27,12 @@ plans:
 ";
 
 /// A server with an admin socket in a folder of its own.
-struct Lab {
+struct Fixture {
     folder: tempfile::TempDir,
     server: Server,
 }
 
-impl Lab {
+impl Fixture {
     fn start(flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let socket = format!("listen.admin=unix:{}", folder.path().join("admin.sock").display());
@@ -71,23 +71,23 @@ fn asked(command: &str, admin: &str, arguments: &[&str]) -> (i32, String) {
 
 #[test]
 fn reset_and_refund_exit_with_whether_there_was_something() {
-    let lab = Lab::start(&[]);
-    assert_eq!(lab.ask("reset", "p", &[]), (1, "existed: false\n".to_owned()));
-    assert_eq!(lab.ask("refund", "p", &[]).0, 1);
-    lab.take("p", "4");
-    assert_eq!(lab.ask("refund", "p", &[]), (0, "refunded: 1\nlimit day: 1 refunded, 2 of 5 remaining\n".to_owned()));
-    let (code, refunded) = lab.json("refund", "p", &["--cost", "10"]);
+    let fixture = Fixture::start(&[]);
+    assert_eq!(fixture.ask("reset", "p", &[]), (1, "existed: false\n".to_owned()));
+    assert_eq!(fixture.ask("refund", "p", &[]).0, 1);
+    fixture.take("p", "4");
+    assert_eq!(fixture.ask("refund", "p", &[]), (0, "refunded: 1\nlimit day: 1 refunded, 2 of 5 remaining\n".to_owned()));
+    let (code, refunded) = fixture.json("refund", "p", &["--cost", "10"]);
     assert_eq!((code, &refunded["refunded"], &refunded["limits"][0]["remaining"]), (0, &3.into(), &5.into()));
-    lab.take("p", "5");
-    assert_eq!((lab.take("p", "1"), lab.json("reset", "p", &[])), (1, (0, serde_json::json!({ "existed": true }))));
-    assert_eq!(lab.take("p", "5"), 0);
+    fixture.take("p", "5");
+    assert_eq!((fixture.take("p", "1"), fixture.json("reset", "p", &[])), (1, (0, serde_json::json!({ "existed": true }))));
+    assert_eq!(fixture.take("p", "5"), 0);
     for (command, plan, more, sentence) in [
         ("reset", "q", &[][..], "NotFound: plan \"q\" is not in the config"),
         ("refund", "internal", &[], "FailedPrecondition: plan \"internal\" has no limits"),
         ("refund", "p", &["--cost", "0"], "InvalidArgument: cost is 0"),
         ("explain", "q", &[], "NotFound"),
     ] {
-        let (code, printed) = lab.ask(command, plan, more);
+        let (code, printed) = fixture.ask(command, plan, more);
         assert!(code == 2 && printed.contains(sentence), "{command}: {code} {printed}");
     }
 }
@@ -95,22 +95,22 @@ fn reset_and_refund_exit_with_whether_there_was_something() {
 #[test]
 fn explain_prints_a_sentence_and_every_limit() {
     let redis = Redis::start();
-    let lab = Lab::start(&["--store", &redis.url(), "--set", "store.deadline=10s"]);
-    let (code, fresh) = lab.ask("explain", "p", &[]);
+    let fixture = Fixture::start(&["--store", &redis.url(), "--set", "store.deadline=10s"]);
+    let (code, fresh) = fixture.ask("explain", "p", &[]);
     let sentence =
         "The next request of cost 1 is allowed: in limit day, which binds, 0 of 5 units are used and 5 can be taken now.\n";
     assert!(code == 0 && fresh.starts_with(sentence), "{fresh}");
     assert!(fresh.contains("plan p, counted as customer\nin Redis: {customer:k}\nconnections to Redis: "), "{fresh}");
     assert!(fresh.ends_with("limit day: 0 of 5 used, 5 remaining (sliding_window, 1d)\n"), "{fresh}");
-    lab.take("p", "5");
-    let (code, denied) = lab.ask("explain", "p", &[]);
+    fixture.take("p", "5");
+    let (code, denied) = fixture.ask("explain", "p", &[]);
     assert!(
         code == 1 && denied.starts_with("The next request of cost 1 is denied by limit day: 5 of 5 units are used"),
         "{denied}"
     );
     assert!(denied.contains("  5 units can be taken in 23h59m"), "{denied}");
-    lab.take("several", "3");
-    let (code, several) = lab.json("explain", "several", &[]);
+    fixture.take("several", "3");
+    let (code, several) = fixture.json("explain", "several", &[]);
     assert_eq!((code, &several["next"]["decided_by"]), (0, &"store".into()));
     assert_eq!(several["redis_names"], serde_json::json!(["{several:k}", "{several:k}log:97000000"]));
     let limits = &several["limits"];
@@ -122,9 +122,9 @@ fn explain_prints_a_sentence_and_every_limit() {
     assert_eq!(limits[0]["releases"][0]["units"], Value::from(4));
     let bucket: Vec<u64> = limits[1]["releases"].as_array().unwrap().iter().map(|at| at["units"].as_u64().unwrap()).collect();
     assert_eq!(bucket, [4, 5, 6]);
-    let (code, banned) = lab.ask("explain", "banned", &[]);
+    let (code, banned) = fixture.ask("explain", "banned", &[]);
     assert!(code == 1 && banned.starts_with("Plan banned is blocked, so every request is denied"), "{banned}");
-    assert_eq!(lab.ask("explain", "internal", &[]).0, 0);
+    assert_eq!(fixture.ask("explain", "internal", &[]).0, 0);
 }
 
 #[test]
@@ -190,11 +190,11 @@ async fn proxy(authority: &Authority, admin: PathBuf, mutual: bool) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_three_ask_over_tls_and_mutual_tls() {
-    let lab = Lab::start(&[]);
+    let fixture = Fixture::start(&[]);
     let authority = Authority::new();
     authority.sign("server", "127.0.0.1");
     authority.sign("client", "client.test");
-    let socket = lab.folder.path().join("admin.sock");
+    let socket = fixture.folder.path().join("admin.sock");
     let (tls, mtls) = (proxy(&authority, socket.clone(), false).await, proxy(&authority, socket, true).await);
     let (ca, cert, key) = (authority.text("ca.crt"), authority.text("client.crt"), authority.text("client.key"));
     let asks = move || {
@@ -209,5 +209,5 @@ async fn all_three_ask_over_tls_and_mutual_tls() {
         }
     };
     tokio::task::spawn_blocking(asks).await.unwrap();
-    drop(lab);
+    drop(fixture);
 }

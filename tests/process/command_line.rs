@@ -34,7 +34,7 @@ fn fails(arguments: &[&str], code: i32, sentence: &str) {
 
 #[test]
 fn a_config_that_is_named_and_wrong_ends_the_start_with_2() {
-    fails(&["--config", "/nowhere.yaml"], 2, "/nowhere.yaml: 1 mistake\n  cannot be read: No such file");
+    fails(&["--config", "/nowhere.yaml"], 2, "/nowhere.yaml: 1 error\n  cannot be read: No such file");
     for (content, sentence) in [
         (b"".as_slice(), "is empty"),
         (b"plans: [", "is not valid YAML"),
@@ -122,12 +122,12 @@ fn a_port_in_use_ends_with_1_and_names_it() {
 }
 
 #[test]
-fn check_says_valid_or_every_mistake() {
+fn check_says_valid_or_every_error() {
     let good = file(PLANS.as_bytes());
     let output = run(&["check", good.path().to_str().unwrap()]);
     assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stdout).contains("valid, 1 plan\n")), (Some(0), true));
     let bad = file(b"plans: { a: {}, b: {} }\nstore: { urll: x }\n");
-    fails(&["check", bad.path().to_str().unwrap()], 1, "3 mistakes");
+    fails(&["check", bad.path().to_str().unwrap()], 1, "3 errors");
     fails(&["check", bad.path().to_str().unwrap()], 1, "store.urll is not a field; did you mean url?");
     fails(&["check", "/nowhere.yaml"], 1, "cannot be read");
 }

@@ -198,7 +198,7 @@ fn every_image_that_is_fetched_has_its_full_name() {
 fn the_compose_file_has_a_valid_config_and_mounts_what_is_there() {
     let folder = root().join("deploy/compose");
     let config = load(&read("deploy/compose/config/tollgate.yaml"));
-    assert!(config.listen_metrics.is_some() && config.plans.len() == 3);
+    assert!(config.listen.metrics.is_some() && config.plans.len() == 3);
     let compose = manifests(&["json"], &format!("kind: Compose\n{}", read("deploy/compose/compose.yaml"))).unwrap();
     let compose: Value = serde_json::from_str(&compose).unwrap();
     let services = compose[0]["services"].as_object().unwrap();

@@ -121,7 +121,7 @@ impl Client {
             let before = self.fail_opens();
             let replies: Vec<Reply> = (0..=QUOTA).map(|_| self.hello(&format!("X-Api-Key: {name}-{attempt}"))).collect();
             if self.fail_opens() == before {
-                return replies.iter().enumerate().for_each(|(place, reply)| check_reply(place as u64, reply));
+                return replies.iter().enumerate().for_each(|(index, reply)| check_reply(index as u64, reply));
             }
             let undecided = replies.iter().filter(|reply| reply.header("ratelimit").is_none());
             assert!(undecided.clone().count() > 0 && undecided.clone().all(|reply| reply.status == 200), "{replies:?}");
@@ -184,13 +184,13 @@ impl Drop for Client {
 }
 
 /// The answer to the request that comes after so many others.
-fn check_reply(place: u64, reply: &Reply) {
-    assert_eq!(reply.status, if place < QUOTA { 200 } else { 429 }, "request {place}: {reply:?}");
-    let field = |name: &str| reply.header(name).unwrap_or_else(|| panic!("request {place} has no {name}: {reply:?}"));
+fn check_reply(index: u64, reply: &Reply) {
+    assert_eq!(reply.status, if index < QUOTA { 200 } else { 429 }, "request {index}: {reply:?}");
+    let field = |name: &str| reply.header(name).unwrap_or_else(|| panic!("request {index} has no {name}: {reply:?}"));
     assert_eq!(field("ratelimit-policy"), "\"few\";q=3;w=3600");
-    let remaining = format!("\"few\";r={}", QUOTA.saturating_sub(place + 1));
-    assert!(field("ratelimit").starts_with(&remaining), "request {place}: {reply:?}");
-    match place < QUOTA {
+    let remaining = format!("\"few\";r={}", QUOTA.saturating_sub(index + 1));
+    assert!(field("ratelimit").starts_with(&remaining), "request {index}: {reply:?}");
+    match index < QUOTA {
         true => assert_eq!(reply.header("retry-after"), None),
         false => assert!((1..=3600).contains(&field("retry-after").parse::<u32>().unwrap()), "{reply:?}"),
     }

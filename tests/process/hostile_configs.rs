@@ -49,7 +49,7 @@ fn judged(hostile: &Hostile, file: &Path, taken: &str) -> Output {
 }
 
 #[test]
-fn hostile_configs_end_no_check_and_each_mistake_says_where_it_is() {
+fn hostile_configs_end_no_check_and_each_error_says_where_it_is() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();
     let folder = tempfile::tempdir().unwrap();
@@ -69,7 +69,7 @@ fn hostile_configs_end_no_check_and_each_mistake_says_where_it_is() {
             continue;
         }
         let errors: Vec<&str> = said.lines().skip(1).collect();
-        assert!(said.lines().next().unwrap().contains(" mistake") && !errors.is_empty(), "{kind}, seed {seed}: {begin}");
+        assert!(said.lines().next().unwrap().contains(" error") && !errors.is_empty(), "{kind}, seed {seed}: {begin}");
         for error in errors {
             assert!(error.starts_with("  ") && !error.contains(char::is_control), "{kind}, seed {seed}: {error:?}");
             assert!(kind == "random signs" || !error.contains(SECRET), "{kind}, seed {seed}: {error}");
@@ -214,7 +214,7 @@ fn a_config_comes_from_a_variable_or_by_standard_input() {
     );
     let wrong = check(b"plans: { p: { limits: [ { quota: 0, window: 1s } ] } }");
     assert_eq!(wrong.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&wrong.stderr).starts_with("standard input: 1 mistake\n  plans.p.limits[0].quota is 0; "));
+    assert!(String::from_utf8_lossy(&wrong.stderr).starts_with("standard input: 1 error\n  plans.p.limits[0].quota is 0; "));
 
     let serve = |arguments: &[&str], variable: Option<&str>, input: &str| {
         let mut command = tollgate();
@@ -242,5 +242,5 @@ fn a_config_comes_from_a_variable_or_by_standard_input() {
     let both = serve(&["--config", "-"], Some(PLANS), PLANS);
     assert!(both.contains("two configs are named"), "{both}");
     let broken = serve(&[], Some("plans: { p: { quota: 1 } }"), "");
-    assert!(broken.contains("the variable TOLLGATE_CONFIG_YAML: 2 mistakes"), "{broken}");
+    assert!(broken.contains("the variable TOLLGATE_CONFIG_YAML: 2 errors"), "{broken}");
 }

@@ -40,7 +40,7 @@ fn every_example_of_ratelimit_is_converted_to_a_valid_config() {
 }
 
 #[test]
-fn a_file_with_mistakes_is_not_converted() {
+fn a_file_with_errors_is_not_converted() {
     let (code, yaml, said) =
         convert("domain: a\ndescriptors:\n  - key: b\n    rate_limit: { unit: age, requests_per_unit: 1 }\n");
     assert_eq!((code, yaml.as_str()), (Some(1), ""));

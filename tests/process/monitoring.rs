@@ -80,7 +80,7 @@ fn every_alert_has_its_runbook_and_every_runbook_an_alert() {
     }
 }
 
-/// Grafana does not say of a query with a mistake more than that there is no data.
+/// Grafana does not say of a query with an error more than that there is no data.
 #[test]
 fn every_query_of_the_dashboard_is_promql() {
     let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();

@@ -269,7 +269,7 @@ async fn fault_20_a_bad_file_keeps_the_old_plans_and_is_reported_once() {
     // Some looks later. A slow machine only makes this say less.
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(live.said("config not reloaded").len(), bad.len(), "{}", live.server.log());
-    // All mistakes of a file at once, those that `check` tells.
+    // All errors of a file at once, those that `check` tells.
     let both = live.said("plans.p.limits[0].quota").concat();
     assert!(both.contains("plans.q has no rule; write one of limits"), "{both}");
 

@@ -12,12 +12,12 @@ fn converted(text: &str) -> Result<Converted, String> {
 }
 
 #[test]
-fn every_mistake_is_reported_with_its_line() {
+fn every_error_is_reported_with_its_line() {
     let text = "domain: edge\ndescriptors:\n  - key: a\n    rate_limit:\n      unit: fortnight\n      requests_per_unit: 1\n  - value: b\n  - \
                 key: c\n    valeu: d\n  - key: c\n    value: a*b\n  - key: d=e\n  - key: f\n    rate_limit: { unlimited: true, unit: day }\n";
     let said = converted(text).unwrap_err();
     for words in [
-        "standard input: 6 mistakes",
+        "standard input: 6 errors",
         "descriptors[0].rate_limit.unit is no unit; write second, minute, hour, day, week, month or year (line 5)",
         "descriptors[1] has no key (line 7)",
         "descriptors[2].valeu is not a field; did you mean value? (line 9)",
@@ -142,14 +142,14 @@ fn matches(pattern: &Pattern, (key, value): (&str, &str)) -> bool {
 /// As ratelimit searches: the whole value, else the first wildcard, else the key alone; then only below that.
 fn reference<'a>(mut level: &'a [Descriptor], entries: &[(&str, &str)]) -> Option<&'a RateLimit> {
     let mut found = None;
-    for (place, entry) in entries.iter().enumerate() {
+    for (index, entry) in entries.iter().enumerate() {
         let rank = |one: &&Descriptor| match one.pattern.value {
             Value::Exact(_) => 0,
             Value::Prefix(_) => 1,
             Value::Any => 2,
         };
         let next = level.iter().filter(|one| matches(&one.pattern, *entry)).min_by_key(rank)?;
-        found = next.limit.as_ref().filter(|_| place == entries.len() - 1);
+        found = next.limit.as_ref().filter(|_| index == entries.len() - 1);
         level = &next.nested;
     }
     found

@@ -1,4 +1,4 @@
-//! The `check` section: its forms, its defaults, and every mistake in it.
+//! The `check` section: its forms, its defaults, and every error in it.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn sources_of_checks_are_read_and_have_defaults() {
 }
 
 #[test]
-fn mistakes_in_checks_give_the_right_form() {
+fn errors_in_checks_give_the_right_form() {
     for (text, sentence) in [
         ("{ key: [] }", "check.key names no source; it has 1 to 8"),
         (

@@ -1,4 +1,4 @@
-//! The `envoy` table: each mistake is found, all at once, with its path and the right form.
+//! The `envoy` table: each error is found, all at once, with its path and the right form.
 
 use super::*;
 use crate::plan::envoy::{DenialBody, ENTRIES_MAX, Entry, RULES_MAX, Unmatched};
@@ -9,8 +9,8 @@ fn domains(domains: &str) -> String {
     format!("{FREE}envoy: {{ domains: {{ {domains} }} }}")
 }
 
-/// The one mistake of a domain `d` with these fields.
-fn mistake_in(domain: &str) -> String {
+/// The one error of a domain `d` with these fields.
+fn error_in(domain: &str) -> String {
     let found = errors(&domains(&format!("d: {{ {domain} }}")));
     assert_eq!(found.len(), 1, "{domain}: {found:?}");
     found[0].clone()
@@ -47,7 +47,7 @@ fn rules_are_read_as_they_are_meant() {
 }
 
 #[test]
-fn every_mistake_of_rules_is_reported_with_its_path_and_the_right_form() {
+fn every_error_of_rules_is_reported_with_its_path_and_the_right_form() {
     for (domain, wrong) in [
         ("unmatched: fre", "envoy.domains.d.unmatched is \"fre\", which is no plan of this config; did you mean \"free\"?"),
         ("unmatched: block", "is \"block\", which is no plan of this config; write allow, deny or the name of a plan"),
@@ -71,7 +71,7 @@ fn every_mistake_of_rules_is_reported_with_its_path_and_the_right_form() {
             "envoy.domains.d.rules[2] is never reached: rules[0] has the same descriptor; remove one of them",
         ),
     ] {
-        let found = mistake_in(domain);
+        let found = error_in(domain);
         assert!(found.contains(wrong), "{domain}: {found}");
     }
     let body = errors(&format!("{FREE}envoy: {{ body: html }}"));
@@ -80,13 +80,13 @@ fn every_mistake_of_rules_is_reported_with_its_path_and_the_right_form() {
 }
 
 #[test]
-fn mistakes_of_rules_stand_beside_all_others() {
+fn errors_of_rules_stand_beside_all_others() {
     let found = errors(
         "plans: { free: { limits: [ { quota: 0, window: 1s } ] } }\nworkers: x\nenvoy: { domains: { d: { unmatched: other, rules: [\n\
          { descriptor: [a], plan: free }, { descriptor: ['='], plan: free }, { descriptor: [a], plan: any, key: '{' } ] } } }",
     );
     let paths: Vec<&str> = found.iter().map(|error| error.split(' ').next().unwrap()).collect();
-    // Whether a plan is there is not said while plans have mistakes of their own.
+    // Whether a plan is there is not said while plans have errors of their own.
     let rules = "envoy.domains.d.rules";
     let expected = ["workers", "plans.free.limits[0].quota", &format!("{rules}[1].descriptor[0]"), &format!("{rules}[2].key")];
     assert_eq!(paths, expected, "{found:#?}");

@@ -24,12 +24,12 @@ fn an_error_says_where_the_value_was_read() {
         Config::load(Sources { flags: vec![Flag::set("workers", "many")], ..Sources::default() }).unwrap_err().to_string();
     assert_eq!(
         elsewhere,
-        "flags and environment: 1 mistake\n  workers is \"many\"; it must be a whole number in digits alone, such as 1000 (flag --set workers)"
+        "flags and environment: 1 error\n  workers is \"many\"; it must be a whole number in digits alone, such as 1000 (flag --set workers)"
     );
 }
 
 #[test]
-fn a_variable_that_would_be_ignored_is_a_mistake() {
+fn a_variable_that_would_be_ignored_is_an_error() {
     for name in ["TOLLGATE_STORE_URL", "TOLLGATE_STOER__URL", "TOLLGATE_ANYTHING", "tollgate_store__url"] {
         let found = load_with(PLANS, &[(name, "canary")], &[]).unwrap_err();
         assert_eq!(found.errors.len(), 1, "{found}");
@@ -62,7 +62,7 @@ fn numbers_are_written_in_one_way() {
     ] {
         let limit = format!("{{ quota: {number}, window: 1m }}");
         assert_eq!(
-            mistake_of(&limit).split_once("it must be ").unwrap().1.split(" (").next().unwrap().get(..right.len()),
+            error_of(&limit).split_once("it must be ").unwrap().1.split(" (").next().unwrap().get(..right.len()),
             Some(right),
             "{number}"
         );
@@ -167,7 +167,7 @@ fn a_possible_secret_is_not_repeated() {
 #[test]
 fn the_number_of_replicas_is_a_number_or_left_to_them() {
     let load =
-        |written: &str| load(&format!("{PLANS}store: {{ expected_replicas: {written} }}\n")).map(|it| it.expected_replicas);
+        |written: &str| load(&format!("{PLANS}store: {{ expected_replicas: {written} }}\n")).map(|it| it.store.expected_replicas);
     assert_eq!((load("auto").unwrap(), load("1").unwrap(), load("10000").unwrap()), (None, Some(1), Some(10_000)));
     for (wrong, said) in
         [("0", "out of range"), ("10001", "out of range"), ("atuo", "is wrong; it is auto"), ("-1", "is wrong; it is auto")]
@@ -177,7 +177,7 @@ fn the_number_of_replicas_is_a_number_or_left_to_them() {
     }
     let variables = [("TOLLGATE_STORE__EXPECTED_REPLICAS", "auto")];
     let yaml = format!("{PLANS}store: {{ expected_replicas: 2 }}\n");
-    assert_eq!(load_with(&yaml, &variables, &[]).unwrap().expected_replicas, None);
+    assert_eq!(load_with(&yaml, &variables, &[]).unwrap().store.expected_replicas, None);
 }
 
 #[test]
@@ -217,5 +217,5 @@ fn settings_beside_the_url_must_fit_its_redis() {
     let whole = "url: 'rediss-cluster://h', username: u, password_file: /p, key_prefix: 'shop:', \
                  tls: { ca_file: /ca, cert_file: /c, key_file: /k, server_name: n }";
     let config = load(&format!("{PLANS}store: {{ {whole} }}\n")).unwrap();
-    assert_eq!(config.store_url.to_string(), "rediss-cluster://h:6379");
+    assert_eq!(config.store.url.to_string(), "rediss-cluster://h:6379");
 }

@@ -9,7 +9,7 @@ const NO_PATTERN: &str = " !";
 
 struct Broken {
     values: Value,
-    /// Where the mistake is, as the schema's check names it.
+    /// Where the error is, as the schema's check names it.
     place: String,
     /// A part of what it says.
     said: &'static str,

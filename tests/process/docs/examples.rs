@@ -14,7 +14,7 @@ use crate::support::server::{Client, Server, request, tollgate};
 /// Stands for the plans that a fragment leaves out.
 const PLANS: &str = "\nplans: { any: { unlimited: true } }\n";
 
-/// A config. Errors: its mistakes.
+/// A config. Errors: its errors.
 pub(super) fn load(text: &str, flags: Vec<Flag>) -> Result<Config, String> {
     let text = Some((Origin::StandardInput, text.to_owned()));
     Config::load(Sources { text, flags, ..Sources::default() }).map_err(|errors| errors.to_string())

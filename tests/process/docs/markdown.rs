@@ -125,7 +125,7 @@ fn anchor(heading: &str) -> String {
 
 /// Code as one word, and links without their targets.
 fn words_of(paragraph: &str) -> String {
-    let coded = paragraph.split('`').enumerate().map(|(place, part)| if place % 2 == 1 { "code" } else { part });
+    let coded = paragraph.split('`').enumerate().map(|(index, part)| if index % 2 == 1 { "code" } else { part });
     let mut text = coded.collect::<String>();
     while let Some((before, rest)) = text.split_once("](") {
         let after = rest.split_once(')').map_or("", |(_, after)| after);

@@ -114,8 +114,8 @@ fn every_benchmark_and_test_that_is_to_be_run_is_there() {
     let (mut benchmarks, mut tests) = (0, 0);
     let (bench_sources, sources) = (sources(&["benches"]), sources(&["src", "tests"]));
     for (words, _) in pages().iter().flat_map(|page| page.blocks_of("console")).flat_map(|block| commands(&block)) {
-        if let Some(place) = words.iter().position(|word| word == "--bench") {
-            let name = &words[place + 1];
+        if let Some(index) = words.iter().position(|word| word == "--bench") {
+            let name = &words[index + 1];
             assert!(root().join(format!("benches/{name}.rs")).exists(), "there is no benchmark {name}");
             let flags = words.iter().skip_while(|word| *word != "--").skip(1).filter_map(|word| word.strip_prefix("--"));
             flags.for_each(|flag| assert!(bench_sources.contains(flag), "no benchmark knows --{flag}: {words:?}"));

@@ -121,33 +121,33 @@ impl Deployment {
         let history = History { plans, replicas: REPLICAS as u64, ..History::default() };
         let servers = (0..REPLICAS).map(|_| None).collect();
         let mut deployment = Self { history, shared, servers, lives: 0, proxies, redis, runtime };
-        (0..REPLICAS).for_each(|place| deployment.start_replica(place));
+        (0..REPLICAS).for_each(|replica| deployment.start_replica(replica));
         deployment
     }
 
     /// Starts a replica on a new port, so that a client of the one before it cannot reach it by mistake.
-    fn start_replica(&mut self, place: usize) {
-        let server = Server::start(&config(), &["--store", &self.proxies[place].url()]);
+    fn start_replica(&mut self, replica: usize) {
+        let server = Server::start(&config(), &["--store", &self.proxies[replica].url()]);
         let clients = (0..WORKERS).map(|_| Client::new(self.runtime.block_on(channel_to(&server.address)))).collect();
         self.lives += 1;
-        self.servers[place] = Some(server);
-        self.shared.replicas.lock().unwrap()[place] = Some(LiveReplica { life: self.lives, clients });
+        self.servers[replica] = Some(server);
+        self.shared.replicas.lock().unwrap()[replica] = Some(LiveReplica { life: self.lives, clients });
     }
 
     /// Applies one or two faults, removes them, and waits until the store decides again. Returns what was done, in words.
     fn go_through(&mut self, faults: &[Fault], random: &mut Random) -> String {
         self.shared.generation.fetch_add(1, Ordering::SeqCst);
         pass(random.below(400));
-        let (place, lasts_ms, lag_ms) = (random.below(REPLICAS as u64) as usize, 50 + random.below(450), 5 + random.below(40));
-        faults.iter().for_each(|fault| self.strike(*fault, place, lag_ms));
+        let (replica, lasts_ms, lag_ms) = (random.below(REPLICAS as u64) as usize, 50 + random.below(450), 5 + random.below(40));
+        faults.iter().for_each(|fault| self.strike(*fault, replica, lag_ms));
         pass(lasts_ms);
-        faults.iter().for_each(|fault| self.heal(*fault, place));
+        faults.iter().for_each(|fault| self.heal(*fault, replica));
         self.wait_until_well();
         pass(random.below(400));
-        format!("{faults:?} for {lasts_ms} ms, replica {place}, lag {lag_ms} ms")
+        format!("{faults:?} for {lasts_ms} ms, replica {replica}, lag {lag_ms} ms")
     }
 
-    fn strike(&mut self, fault: Fault, place: usize, lag_ms: u64) {
+    fn strike(&mut self, fault: Fault, replica: usize, lag_ms: u64) {
         match fault {
             Fault::RedisStopped => self.redis.signal("STOP"),
             Fault::RedisKilled => {
@@ -161,21 +161,21 @@ impl Deployment {
             Fault::ConnectionsKilled => {
                 self.redis.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
             }
-            Fault::ReplicaKilled => self.kill_replica(place),
-            Fault::ReplicaLags => self.proxies[place].delay(Duration::from_millis(lag_ms)),
-            Fault::ReplicaCutOff => self.proxies[place].swallow(),
+            Fault::ReplicaKilled => self.kill_replica(replica),
+            Fault::ReplicaLags => self.proxies[replica].delay(Duration::from_millis(lag_ms)),
+            Fault::ReplicaCutOff => self.proxies[replica].swallow(),
         }
     }
 
-    fn heal(&mut self, fault: Fault, place: usize) {
+    fn heal(&mut self, fault: Fault, replica: usize) {
         match fault {
             Fault::RedisStopped => self.redis.signal("CONT"),
             Fault::RedisKilled => self.redis.restart(),
             Fault::RedisDemoted => self.tell(&["REPLICAOF", "NO", "ONE"]),
             Fault::RedisPaused | Fault::ScriptsFlushed | Fault::ConnectionsKilled => {}
-            Fault::ReplicaKilled => self.start_replica(place),
-            Fault::ReplicaLags => self.proxies[place].delay(Duration::ZERO),
-            Fault::ReplicaCutOff => self.proxies[place].let_through(),
+            Fault::ReplicaKilled => self.start_replica(replica),
+            Fault::ReplicaLags => self.proxies[replica].delay(Duration::ZERO),
+            Fault::ReplicaCutOff => self.proxies[replica].let_through(),
         }
     }
 
@@ -184,10 +184,10 @@ impl Deployment {
         assert_eq!(answer, "OK", "{command:?}");
     }
 
-    fn kill_replica(&mut self, place: usize) {
-        let replica = self.shared.replicas.lock().unwrap()[place].take().unwrap();
-        self.history.ends_us.insert(replica.life, now_us());
-        let mut server = self.servers[place].take().unwrap();
+    fn kill_replica(&mut self, replica: usize) {
+        let killed = self.shared.replicas.lock().unwrap()[replica].take().unwrap();
+        self.history.ends_us.insert(killed.life, now_us());
+        let mut server = self.servers[replica].take().unwrap();
         server.child.kill().unwrap();
         server.wait();
     }
@@ -215,7 +215,7 @@ pub fn plans() -> BTreeMap<String, Plan> {
     let mut file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
     file.write_all(config().as_bytes()).unwrap();
     let sources = Sources { file: Some(file.path().to_owned()), ..Sources::default() };
-    let plans = Config::load(sources).unwrap_or_else(|mistakes| panic!("{mistakes:?}")).plans;
+    let plans = Config::load(sources).unwrap_or_else(|errors| panic!("{errors:?}")).plans;
     plans.iter().map(|plan| (plan.name.to_string(), plan.as_ref().clone())).collect()
 }
 

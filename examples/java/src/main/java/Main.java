@@ -37,7 +37,7 @@ public final class Main extends HttpFilter {
   private static final long DEADLINE_MS = 50;
   // The start waits so long for tollgate: a request that has to connect first would miss its deadline.
   private static final long START_WAIT_S = 10;
-  // No tollgate decided in time. Any other error is a mistake, such as a misspelt plan, and must be seen.
+  // No tollgate decided in time. Any other error means a wrong call, such as a misspelt plan, and must be seen.
   private static final Set<Code> UNDECIDED = EnumSet.of(Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED);
 
   private final AtomicLong failOpen = new AtomicLong(), loggedAt = new AtomicLong();
