@@ -352,15 +352,15 @@ impl<S: Store> Limiter<S> {
         started_at: Option<Instant>,
         answer: Option<Result<Verdict, StoreError>>,
     ) -> Result<Decision, Refusal> {
-        match answer.unwrap_or_else(|| Err(StoreError::Nonsense("the reply of the store lacks a decision".to_owned()))) {
+        match answer.unwrap_or_else(|| Err(StoreError::InvalidReply("the reply of the store lacks a decision".to_owned()))) {
             Ok(verdict) => {
                 if let (Some(denials), Some(started_at)) = (&self.worker.denials, started_at) {
-                    denials.note(check, &verdict, self.monotonic_us(started_at));
+                    denials.remember(check, &verdict, self.monotonic_us(started_at));
                 }
                 Ok(counted(check, &verdict, DecidedBy::Store))
             }
             Err(error) => {
-                self.common.failures.note(&error, self.common.clock.monotonic());
+                self.common.failures.log(&error, self.common.clock.monotonic());
                 self.worker.metrics.failed(&error);
                 match error {
                     // The store is healthy, so the policy for its failure does not apply: a flood must not open the limits.

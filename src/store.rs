@@ -62,7 +62,7 @@ pub trait Store: Send + Sync + 'static {
     fn decide_one(&self, check: &Check, deadline: StoreDeadline) -> impl Future<Output = Result<Verdict, StoreError>> + Send {
         async move {
             let answer = self.decide_batch(std::slice::from_ref(check), deadline).await.pop();
-            answer.unwrap_or_else(|| Err(StoreError::Nonsense("the store gave no answer to a check".to_owned())))
+            answer.unwrap_or_else(|| Err(StoreError::InvalidReply("the store gave no answer to a check".to_owned())))
         }
     }
 
@@ -128,7 +128,7 @@ pub enum StoreError {
     Refused(String),
     /// The store's answer cannot be understood: check what listens at its address.
     #[error("the store's answer makes no sense: {0}")]
-    Nonsense(String),
+    InvalidReply(String),
     /// Too many requests wait for the store already. This one was not sent.
     #[error("{0} requests wait for the store already")]
     Overloaded(usize),
@@ -138,7 +138,8 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Every value that [`Self::kind`] can return.
+    /// Every value that [`Self::kind`] can return. They are values of a metric's label, so they stay as they are; `nonsense` is an
+    /// invalid reply.
     pub const KINDS: [&str; 6] = ["deadline", "unreachable", "refused", "nonsense", "overloaded", "full"];
 
     /// A word for logs and metrics.
@@ -152,7 +153,7 @@ impl StoreError {
             Self::Deadline(_) => 0,
             Self::Unreachable(_) => 1,
             Self::Refused(_) => 2,
-            Self::Nonsense(_) => 3,
+            Self::InvalidReply(_) => 3,
             Self::Overloaded(_) => 4,
             Self::Full => 5,
         }

@@ -2,7 +2,7 @@
 
 mod checker;
 mod faults;
-mod netlab;
+mod network;
 mod outages;
 mod redis_degraded;
 mod replica_count;

@@ -11,7 +11,7 @@ pub(super) fn explain(rules: &EnvoyRules, domain: Option<&str>, entries: &[Strin
     let shown: Vec<String> = entries.iter().map(|entry| format!("{}={}", entry.name, entry.value)).collect();
     let mut text = format!("domain {name}, descriptor [{}]\n", shown.join(", "));
     match domain.find(&entries) {
-        Some((place, rule)) => explain_match(&mut text, domain, &entries, place, rule),
+        Some((rule_index, rule)) => explain_match(&mut text, domain, &entries, rule_index, rule),
         None => explain_unmatched(&mut text, domain, &entries),
     }
     Ok(text.trim_end().to_owned())
@@ -41,10 +41,10 @@ fn entry(text: &str) -> Result<Entry, String> {
 }
 
 // Writing to a String cannot fail.
-fn explain_match(text: &mut String, domain: &Domain, entries: &[Entry], place: usize, rule: &DescriptorRule) {
+fn explain_match(text: &mut String, domain: &Domain, entries: &[Entry], rule_index: usize, rule: &DescriptorRule) {
     let key = rule.key.key(entries);
-    let _ = writeln!(text, "  rules[{place}] {rule} decides: plan {}, key {:?}", rule.plan, key.as_str());
-    for (other, less) in domain.rules().iter().enumerate().filter(|(other, less)| *other != place && less.matches(entries)) {
+    let _ = writeln!(text, "  rules[{rule_index}] {rule} decides: plan {}, key {:?}", rule.plan, key.as_str());
+    for (other, less) in domain.rules().iter().enumerate().filter(|(other, less)| *other != rule_index && less.matches(entries)) {
         let _ = writeln!(text, "  rules[{other}] {less} matches too, and {}", reason(less, rule));
     }
 }
@@ -71,8 +71,8 @@ fn explain_unmatched(text: &mut String, domain: &Domain, entries: &[Entry]) {
             writeln!(text, "  no rule matches; unmatched is plan {plan}, key {:?}", key_of_all("", entries).as_str())
         }
     };
-    for (place, rule) in domain.rules().iter().enumerate().filter(|(_, rule)| rule.has_names(entries)).take(NEAR_MAX) {
-        let _ = writeln!(text, "  rules[{place}] {rule} has the same names, and other values");
+    for (rule_index, rule) in domain.rules().iter().enumerate().filter(|(_, rule)| rule.has_names(entries)).take(NEAR_MAX) {
+        let _ = writeln!(text, "  rules[{rule_index}] {rule} has the same names, and other values");
     }
 }
 

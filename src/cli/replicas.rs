@@ -79,12 +79,12 @@ impl Replicas {
         match Box::pin(self.presence.stores.announce(&self.presence.id, self.first, within)).await {
             Ok(count) => {
                 self.warned = false;
-                let replicas = self.count.note(count);
+                let replicas = self.count.record(count);
                 self.share_among(replicas).await;
             }
             Err(error) => {
                 self.first = self.first.wrapping_add(1);
-                self.note(&error);
+                self.log_failure(&error);
             }
         }
     }
@@ -107,9 +107,9 @@ impl Replicas {
     }
 
     /// Logs a failure. The store itself logs that Redis is out of reach, but not that Redis refuses only announcements.
-    fn note(&mut self, error: &StoreError) {
+    fn log_failure(&mut self, error: &StoreError) {
         match error {
-            StoreError::Refused(_) | StoreError::Nonsense(_) if !self.warned => {
+            StoreError::Refused(_) | StoreError::InvalidReply(_) if !self.warned => {
                 self.warned = true;
                 tracing::warn!(
                     %error,

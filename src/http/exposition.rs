@@ -35,8 +35,8 @@ impl Exposition {
     /// Writes one sample.
     pub(super) fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         self.0.push_str(name);
-        for (place, (label, text)) in labels.iter().enumerate() {
-            let open = if place == 0 { '{' } else { ',' };
+        for (index, (label, text)) in labels.iter().enumerate() {
+            let open = if index == 0 { '{' } else { ',' };
             let _ = write!(self.0, "{open}{label}=\"");
             self.0.extend(text.chars().flat_map(escaped));
             self.0.push('"');

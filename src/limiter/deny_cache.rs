@@ -13,7 +13,7 @@
 //!
 //! An entry belongs to one plan as it was when the store was asked. It holds the plan's `Arc`; an edited plan is another `Arc`
 //! and never matches. A reset or refund lowers usage in another way than time, so the key must then be forgotten
-//! ([`DenyCache::forget`]). After that no denial that was asked for earlier holds, even one that is noted later.
+//! ([`DenyCache::forget`]). After that no denial that was asked for earlier holds, even one that is remembered later.
 //!
 //! Time is an argument: microseconds of monotonic time, from any origin. The module knows no wire format and calls no store.
 
@@ -52,7 +52,7 @@ pub(super) struct DenyCache {
     entries_max: usize,
     hasher: RandomState,
     /// When the last denial ends. Read without the lock, so that a cache without denials in force costs nothing more. A reader
-    /// that misses a denial just noted asks the store.
+    /// that misses a denial just remembered asks the store.
     holds_until_us: AtomicU64,
     table: Mutex<Table>,
 }
@@ -67,7 +67,7 @@ struct Table {
     forgotten: Forgotten,
 }
 
-/// Keys whose earlier denials no longer hold, even those noted later. Each is kept for as long as an earlier denial could be
+/// Keys whose earlier denials no longer hold, even those remembered later. Each is kept for as long as an earlier denial could be
 /// held.
 #[derive(Default)]
 struct Forgotten {
@@ -120,13 +120,13 @@ impl DenyCache {
         if entry.is_over(now_us) || table.forgotten.matters(now_us) && self.is_forgotten(&table.forgotten, entry) {
             return None;
         }
-        // Another thread may have noted a denial with a start time after `now_us`: then nothing is subtracted.
+        // Another thread may have remembered a denial with a start time after `now_us`: then nothing is subtracted.
         let elapsed_us = now_us.saturating_sub(entry.asked_us);
         denial_at(check.plan.limits(), entry.readings.as_slice(), check.cost, elapsed_us)
     }
 
     /// Stores the answer to a store call that began at `asked_us`, if it is a denial.
-    pub(super) fn note(&self, check: &Check, verdict: &Verdict, asked_us: u64) {
+    pub(super) fn remember(&self, check: &Check, verdict: &Verdict, asked_us: u64) {
         if verdict.fits || check.mode != Mode::Charge {
             return;
         }
@@ -146,7 +146,7 @@ impl DenyCache {
     }
 
     /// Forgets the denials of a key under all plans with this `counts_as`. This includes denials asked for by now that are not
-    /// noted yet.
+    /// remembered yet.
     pub(super) fn forget(&self, counts_as: &str, key: &Key, now_us: u64) {
         let subject = self.subject(counts_as, key);
         self.table().forgotten.put(subject, now_us);

@@ -98,7 +98,7 @@ pub enum EnvoyRefusal {
 /// A descriptor with its rule found.
 struct Resolved {
     /// Index of the plan that counts it in the metrics.
-    place: Option<usize>,
+    plan_index: Option<usize>,
     is_unmatched: bool,
     mode: Mode,
     plan: Option<Arc<Plan>>,
@@ -140,9 +140,9 @@ impl<S: Store> Limiter<S> {
             for resolved in &mut resolved {
                 let Err(check) = &resolved.known else { continue };
                 // The deny cache knows a plan by its address, and that of an override is made for one call.
-                let noted_at = started_at.filter(|_| resolved.limit.is_none());
+                let remembered_at = started_at.filter(|_| resolved.limit.is_none());
                 let decision = match &mut answers {
-                    Some(answers) => self.answer(&worker_plans.snapshot, check, noted_at, answers.next())?,
+                    Some(answers) => self.answer(&worker_plans.snapshot, check, remembered_at, answers.next())?,
                     None => self.answer_without_store(&worker_plans.snapshot, check, &TOO_LATE),
                 };
                 if check.mode == Mode::Refund {
@@ -189,7 +189,7 @@ impl<S: Store> Limiter<S> {
             (None, Unmatched::Plan(plan)) => Some(plan),
             (None, Unmatched::Allow | Unmatched::Deny) => None,
         };
-        let (place, of_config) = plan.and_then(|plan| worker_plans.snapshot.plans().find_if_any(plan)).unzip();
+        let (plan_index, of_config) = plan.and_then(|plan| worker_plans.snapshot.plans().find_if_any(plan)).unzip();
         let plan = limit.map(|limit| Arc::new(limit.plan(of_config.map(AsRef::as_ref)))).or_else(|| of_config.cloned());
         let mode = match units {
             0 => Mode::Peek,
@@ -209,7 +209,7 @@ impl<S: Store> Limiter<S> {
             None if *domain.unmatched() == Unmatched::Deny => Ok(by_plan(Outcome::Denied)),
             None => Ok(by_plan(Outcome::Allowed)),
         };
-        Resolved { place, is_unmatched: rule.is_none(), mode, plan, limit, refunds, known }
+        Resolved { plan_index, is_unmatched: rule.is_none(), mode, plan, limit, refunds, known }
     }
 
     /// The decision of a check, if it takes no store.
@@ -224,7 +224,7 @@ impl<S: Store> Limiter<S> {
 
     /// Counts the decision in the metrics.
     fn finish(&self, worker_plans: &WorkerPlans, resolved: Resolved, took: Duration) -> Option<DescriptorDecision> {
-        let Resolved { place, is_unmatched, mode, plan, limit, refunds, known } = resolved;
+        let Resolved { plan_index, is_unmatched, mode, plan, limit, refunds, known } = resolved;
         let mut decision = known.ok()?;
         if refunds {
             decision.outcome = Outcome::Allowed;
@@ -232,8 +232,8 @@ impl<S: Store> Limiter<S> {
         if is_unmatched {
             self.worker.metrics.unmatched(decision.allowed());
         }
-        if let Some(place) = place {
-            self.worker.metrics.decided(worker_plans.counters(place), mode, &decision, took);
+        if let Some(plan_index) = plan_index {
+            self.worker.metrics.decided(worker_plans.counters(plan_index), mode, &decision, took);
         }
         Some(DescriptorDecision { decision, plan, limit, refunds })
     }

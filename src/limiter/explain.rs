@@ -88,29 +88,32 @@ impl<S: Store> Limiter<S> {
             .iter()
             .zip(&verdict.readings)
             .enumerate()
-            .flat_map(|(place, (limit, reading))| release_costs(limit, reading).into_iter().map(move |cost| (place, cost)))
+            .flat_map(|(limit_index, (limit, reading))| {
+                release_costs(limit, reading).into_iter().map(move |cost| (limit_index, cost))
+            })
             .collect();
-        let is_log = |place: usize| matches!(verdict.readings.get(place), Some(Reading::Log { .. }));
-        let of_logs = points.iter().filter(|(place, _)| is_log(*place));
-        let peeks: Vec<Check> = of_logs.filter_map(|(place, cost)| peek_at(check, *place, *cost)).collect();
+        let is_log = |limit_index: usize| matches!(verdict.readings.get(limit_index), Some(Reading::Log { .. }));
+        let of_logs = points.iter().filter(|(limit_index, _)| is_log(*limit_index));
+        let peeks: Vec<Check> = of_logs.filter_map(|(limit_index, cost)| peek_at(check, *limit_index, *cost)).collect();
         let answers = if peeks.is_empty() { Vec::new() } else { self.store.decide_batch(&peeks, deadline).await };
         let mut answers = answers.into_iter();
         let waits: Vec<(usize, u64, u64)> = points
             .into_iter()
-            .filter_map(|(place, cost)| {
-                let (limit, first) = (limits.get(place)?, *verdict.readings.get(place)?);
-                let reading = if is_log(place) { answers.next()?.ok()?.readings.first().copied()? } else { first };
+            .filter_map(|(limit_index, cost)| {
+                let (limit, first) = (limits.get(limit_index)?, *verdict.readings.get(limit_index)?);
+                let reading = if is_log(limit_index) { answers.next()?.ok()?.readings.first().copied()? } else { first };
                 // An embedded store reads its clock for each. What has passed since the first reading is added, so that all
                 // points are told from one instant.
                 let passed_us = first.fresh_in_us(limit).saturating_sub(reading.fresh_in_us(limit));
-                Some((place, cost, reading.wait_us(limit, cost) + passed_us))
+                Some((limit_index, cost, reading.wait_us(limit, cost) + passed_us))
             })
             .collect();
         let statuses = verdict.statuses(limits, check.cost).into_iter();
-        let explained = statuses.zip(limits).zip(&verdict.readings).enumerate().map(|(place, ((status, limit), reading))| {
-            let own = waits.iter().filter(|(of, ..)| *of == place).map(|(_, cost, wait_us)| (*cost, *wait_us));
-            LimitExplanation { status, used: reading.used(limit), releases: releases(own) }
-        });
+        let explained =
+            statuses.zip(limits).zip(&verdict.readings).enumerate().map(|(limit_index, ((status, limit), reading))| {
+                let own = waits.iter().filter(|(of, ..)| *of == limit_index).map(|(_, cost, wait_us)| (*cost, *wait_us));
+                LimitExplanation { status, used: reading.used(limit), releases: releases(own) }
+            });
         explained.collect()
     }
 

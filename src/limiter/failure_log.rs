@@ -20,7 +20,7 @@ impl Default for FailureLog {
 
 impl FailureLog {
     /// Counts one failure. Logs the first of its kind, and then one line per kind in ten seconds.
-    pub(super) fn note(&self, error: &StoreError, now: Instant) {
+    pub(super) fn log(&self, error: &StoreError, now: Instant) {
         if let Some(decisions) = self.0[error.kind_index()].due(now) {
             tracing::warn!(kind = error.kind(), %error, decisions, "the store could not decide; answered by the plan's on_store_failure");
         }

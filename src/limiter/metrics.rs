@@ -47,8 +47,8 @@ impl Metrics {
     pub(super) fn decided(&self, counters: PlanCounters<'_>, mode: Mode, decision: &Decision, took: Duration) {
         match mode {
             Mode::Charge => {
-                counters.note(decision.outcome, decision.decided_by);
-                self.durations.note(took);
+                counters.record(decision.outcome, decision.decided_by);
+                self.durations.record(took);
             }
             Mode::Peek => add(&self.peeks, 1),
             Mode::Refund => {}
@@ -78,7 +78,7 @@ impl Metrics {
 
     /// Records the duration of a store call, answered or not.
     pub(super) fn store_took(&self, took: Duration) {
-        self.store_durations.note(took);
+        self.store_durations.record(took);
     }
 
     /// Counts requests as waiting for the store until the returned guard is dropped.

@@ -252,8 +252,8 @@ async fn an_unknown_plan_is_an_error() {
 /// Decisions with this outcome by this decider, counted for a plan over all limiters.
 pub(super) fn counted_for(limiter: &Limiter<impl Store>, plan: &str, outcome: Outcome, by: DecidedBy) -> u64 {
     let totals = limiter.totals();
-    let (place, _) = totals.snapshot().plans().find(plan).unwrap();
-    totals.decisions(place, outcome, by)
+    let (plan_index, _) = totals.snapshot().plans().find(plan).unwrap();
+    totals.decisions(plan_index, outcome, by)
 }
 
 #[tokio::test]

@@ -157,8 +157,8 @@ impl Domain {
     ///
     /// The work does not depend on the number of rules: at most [`FORMS_MAX`] look-ups in hash tables.
     pub fn find(&self, entries: &[Entry]) -> Option<(usize, &DescriptorRule)> {
-        let place = self.index.find(&self.rules, entries)?;
-        Some((place, &self.rules[place]))
+        let rule_index = self.index.find(&self.rules, entries)?;
+        Some((rule_index, &self.rules[rule_index]))
     }
 }
 

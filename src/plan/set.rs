@@ -226,7 +226,7 @@ mod tests {
         let set = plans(&["a", "b"]);
         assert!(set.default_plan().is_none());
         let with = set.clone().with_default(Some("b")).unwrap();
-        assert_eq!(with.default_plan().map(|(place, plan)| (place, plan.name.to_string())), Some((1, "b".to_owned())));
+        assert_eq!(with.default_plan().map(|(index, plan)| (index, plan.name.to_string())), Some((1, "b".to_owned())));
         assert_ne!(with.canonical(), set.canonical());
         assert_eq!(with.with_default(None).unwrap().canonical(), set.canonical());
         assert_eq!(set.with_default(Some("c")).unwrap_err().name, "c");
@@ -240,8 +240,8 @@ mod tests {
     #[test]
     fn a_plan_is_found_at_its_index_in_the_order_of_names() {
         let set = plans(&["free", "starter", "business", "free"]);
-        let places: Vec<usize> = set.iter().map(|plan| set.find(&plan.name).unwrap().0).collect();
-        assert_eq!(places, [0, 1, 2]);
+        let indexes: Vec<usize> = set.iter().map(|plan| set.find(&plan.name).unwrap().0).collect();
+        assert_eq!(indexes, [0, 1, 2]);
         assert_eq!(set.find("business").unwrap().0, 0);
     }
 

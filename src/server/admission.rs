@@ -49,13 +49,13 @@ pub(crate) struct Admission(Arc<AdmissionState>);
 
 struct AdmissionState {
     capacity: usize,
-    occupancy: Mutex<Occupancy>,
+    admitted: Mutex<AdmittedConnections>,
 }
 
 #[derive(Default)]
-struct Occupancy {
+struct AdmittedConnections {
     /// All admitted connections in order of arrival, including those asked to close.
-    admissions: BTreeMap<u64, (Peer, Arc<Usage>)>,
+    connections: BTreeMap<u64, (Peer, Arc<Usage>)>,
     /// How many of them were asked to close.
     closing: usize,
     /// Connections of each peer, without those asked to close.
@@ -66,45 +66,45 @@ struct Occupancy {
 impl Admission {
     /// Allows `capacity` connections.
     pub(crate) fn new(capacity: usize) -> Self {
-        Self(Arc::new(AdmissionState { capacity, occupancy: Mutex::default() }))
+        Self(Arc::new(AdmissionState { capacity, admitted: Mutex::default() }))
     }
 
     /// Returns a place for a connection of `peer`, if one is free or can be freed.
     pub(crate) fn admit(&self, peer: Peer) -> Option<AdmissionPermit> {
-        let mut occupancy = self.0.lock();
+        let mut admitted = self.0.lock();
         let peer_max = self.0.capacity - self.0.capacity / RESERVED_PART;
-        let has_max = peer != Peer::Local && occupancy.by_peer.get(&peer).is_some_and(|count| *count >= peer_max);
-        if has_max || occupancy.not_closing() >= self.0.capacity {
+        let has_max = peer != Peer::Local && admitted.by_peer.get(&peer).is_some_and(|count| *count >= peer_max);
+        if has_max || admitted.not_closing() >= self.0.capacity {
             let freed = (self.0.capacity / FREED_PART).max(1);
             // Connections that were asked to close may stay open for a while, beside those that replace them.
-            let freed_some = occupancy.closing < freed * 2 && occupancy.close_idle(has_max.then_some(peer), freed);
+            let freed_some = admitted.closing < freed * 2 && admitted.close_idle(has_max.then_some(peer), freed);
             if !freed_some {
                 return None;
             }
         }
-        let (id, usage) = (occupancy.next, Arc::<Usage>::default());
-        occupancy.next += 1;
-        *occupancy.by_peer.entry(peer).or_default() += 1;
-        occupancy.admissions.insert(id, (peer, usage.clone()));
-        Some(AdmissionPermit { places: self.0.clone(), id, usage })
+        let (id, usage) = (admitted.next, Arc::<Usage>::default());
+        admitted.next += 1;
+        *admitted.by_peer.entry(peer).or_default() += 1;
+        admitted.connections.insert(id, (peer, usage.clone()));
+        Some(AdmissionPermit { state: self.0.clone(), id, usage })
     }
 }
 
 impl AdmissionState {
-    fn lock(&self) -> MutexGuard<'_, Occupancy> {
-        self.occupancy.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, AdmittedConnections> {
+        self.admitted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Occupancy {
+impl AdmittedConnections {
     fn not_closing(&self) -> usize {
-        self.admissions.len() - self.closing
+        self.connections.len() - self.closing
     }
 
     /// Asks up to `most` idle connections of one peer to close. That is `peer`, or else the peer with most connections
     /// among those with an idle one. Returns whether there was any.
     fn close_idle(&mut self, peer: Option<Peer>, most: usize) -> bool {
-        let idle: Vec<(Peer, Arc<Usage>)> = self.admissions.values().filter(|(_, usage)| usage.is_idle()).cloned().collect();
+        let idle: Vec<(Peer, Arc<Usage>)> = self.connections.values().filter(|(_, usage)| usage.is_idle()).cloned().collect();
         let count = |peer: &Peer| self.by_peer.get(peer).copied().unwrap_or_default();
         let Some(peer) = peer.or_else(|| idle.iter().map(|(peer, _)| *peer).max_by_key(count)) else { return false };
         let (used, unused): (Vec<_>, Vec<_>) =
@@ -165,7 +165,7 @@ impl Usage {
 
 /// A connection's place. Dropping it gives the place back.
 pub(crate) struct AdmissionPermit {
-    places: Arc<AdmissionState>,
+    state: Arc<AdmissionState>,
     id: u64,
     usage: Arc<Usage>,
 }
@@ -184,12 +184,12 @@ impl AdmissionPermit {
 
 impl Drop for AdmissionPermit {
     fn drop(&mut self) {
-        let mut occupancy = self.places.lock();
-        let Some((peer, usage)) = occupancy.admissions.remove(&self.id) else { return };
+        let mut admitted = self.state.lock();
+        let Some((peer, usage)) = admitted.connections.remove(&self.id) else { return };
         if usage.closing.load(Ordering::Relaxed) {
-            occupancy.closing -= 1;
+            admitted.closing -= 1;
         } else {
-            occupancy.forget(peer);
+            admitted.forget(peer);
         }
     }
 }
@@ -254,8 +254,8 @@ mod tests {
         for _ in 0..100 {
             let _permits: Vec<AdmissionPermit> = (0..3).filter_map(|number| admission.admit(peer(number))).collect();
         }
-        let occupancy = admission.0.lock();
-        assert_eq!((occupancy.admissions.len(), occupancy.closing, occupancy.by_peer.len()), (0, 0, 0));
+        let admitted = admission.0.lock();
+        assert_eq!((admitted.connections.len(), admitted.closing, admitted.by_peer.len()), (0, 0, 0));
     }
 
     #[test]

@@ -237,7 +237,7 @@ impl Node {
             Some(follower) => follower.follow(command).await?,
             None => self.manager.call(command, false).await.map_err(CallError::into_store_error)?,
         };
-        let no_answer = || Err(StoreError::Nonsense("the script's reply has an unknown form".to_owned()));
+        let no_answer = || Err(StoreError::InvalidReply("the script's reply has an unknown form".to_owned()));
         call.answers(reply.as_bytes().unwrap_or_default()).pop().unwrap_or_else(no_answer)
     }
 

@@ -53,7 +53,7 @@ impl Default for ReplicaCount {
 
 impl ReplicaCount {
     /// Records a count from Redis. Returns the number in force after it.
-    pub fn note(&mut self, count: u64) -> u64 {
+    pub fn record(&mut self, count: u64) -> u64 {
         self.counts[self.next] = count.clamp(1, REPLICAS_MAX);
         self.next = (self.next + 1) % COUNTS_KEPT;
         self.in_force()
@@ -75,11 +75,11 @@ mod tests {
     fn a_rise_counts_at_once_and_a_fall_when_it_lasts() {
         let mut count = ReplicaCount::default();
         assert_eq!(count.in_force(), 1);
-        assert_eq!(count.note(3), 3);
+        assert_eq!(count.record(3), 3);
         for seen in [1, 1, 2] {
-            assert_eq!(count.note(seen), 3);
+            assert_eq!(count.record(seen), 3);
         }
-        assert_eq!((count.note(2), count.note(2), count.note(2)), (2, 2, 2));
+        assert_eq!((count.record(2), count.record(2), count.record(2)), (2, 2, 2));
     }
 
     #[test]
@@ -95,7 +95,7 @@ mod tests {
             for (index, last) in seen.iter().enumerate() {
                 let recent = seen[..=index].iter().rev().take(COUNTS_KEPT);
                 let highest = recent.map(|count| (*count).clamp(1, REPLICAS_MAX)).max().unwrap();
-                prop_assert_eq!(count.note(*last), highest);
+                prop_assert_eq!(count.record(*last), highest);
             }
         }
     }

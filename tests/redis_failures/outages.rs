@@ -1,5 +1,5 @@
 //! Outages of the store under load. No call fails, no call waits for a store that is known to be out, and the store is used again
-//! soon after its return. Tests that need a network of their own are in `netlab.rs`.
+//! soon after its return. Tests that need a network of their own are in `network.rs`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -37,14 +37,14 @@ plans:
 type Admin = AdminServiceClient<Channel>;
 
 /// A server with an admin socket in a folder of its own.
-struct Lab {
+struct Fixture {
     folder: tempfile::TempDir,
     server: Server,
     client: Client,
     admin: Admin,
 }
 
-impl Lab {
+impl Fixture {
     async fn start(flags: &[&str]) -> Self {
         Self::start_with(PLANS, flags).await
     }
@@ -114,21 +114,21 @@ async fn knows(channel: Channel, symbol: &str) -> bool {
 }
 
 async fn a_reset_is_seen_at_once(flags: &[&str]) {
-    let mut lab = Lab::start(flags).await;
+    let mut fixture = Fixture::start(flags).await;
     for round in 0..3 {
-        assert_eq!(lab.ask("trial", 5).await, (Outcome::Allowed, DecidedBy::Store), "round {round}");
-        assert_eq!(lab.ask("trial", 1).await.0, Outcome::Denied);
-        assert_eq!(lab.ask("trial", 1).await.0, Outcome::Denied);
+        assert_eq!(fixture.ask("trial", 5).await, (Outcome::Allowed, DecidedBy::Store), "round {round}");
+        assert_eq!(fixture.ask("trial", 1).await.0, Outcome::Denied);
+        assert_eq!(fixture.ask("trial", 1).await.0, Outcome::Denied);
         // By another plan with the same `counts_as`.
-        let answer = lab.admin.reset(reset(KEY, "paid")).await.unwrap().into_inner();
+        let answer = fixture.admin.reset(reset(KEY, "paid")).await.unwrap().into_inner();
         assert!(answer.existed);
     }
-    let again = lab.admin.reset(reset(KEY, "paid")).await.unwrap().into_inner();
+    let again = fixture.admin.reset(reset(KEY, "paid")).await.unwrap().into_inner();
     assert!(!again.existed);
     for _ in 0..2 {
-        assert_eq!(lab.ask("several", 4).await.0, Outcome::Allowed);
-        assert_eq!(lab.ask("several", 1).await.0, Outcome::Denied);
-        assert!(lab.admin.reset(reset(KEY, "several")).await.unwrap().into_inner().existed);
+        assert_eq!(fixture.ask("several", 4).await.0, Outcome::Allowed);
+        assert_eq!(fixture.ask("several", 1).await.0, Outcome::Denied);
+        assert!(fixture.admin.reset(reset(KEY, "several")).await.unwrap().into_inner().existed);
     }
 }
 
@@ -152,9 +152,9 @@ async fn a_reset_forgets_logs_that_only_another_replica_has() {
     let flags = ["--store", &redis.url(), "--set", "store.deadline=10s", "--set", "deny_cache.entries=0"];
     let of = |limits: &str| format!("plans:\n  paid: {{ limits: [ {limits} ], counts_as: customer }}\n");
     let log = |window: &str| format!("{{ name: w{window}, quota: 5, window: {window}, algorithm: sliding_log }}");
-    let mut other = Lab::start_with(&of(&format!("{}, {}", log("1234s"), log("1h"))), &flags).await;
+    let mut other = Fixture::start_with(&of(&format!("{}, {}", log("1234s"), log("1h"))), &flags).await;
     let mut here =
-        Lab::start_with(&of("{ quota: 100, window: 1m, algorithm: fixed_window, anchor: first_request }"), &flags).await;
+        Fixture::start_with(&of("{ quota: 100, window: 1m, algorithm: fixed_window, anchor: first_request }"), &flags).await;
     for round in 0..2 {
         assert_eq!(other.ask("paid", 5).await, (Outcome::Allowed, DecidedBy::Store), "round {round}");
         assert_eq!(other.ask("paid", 1).await.0, Outcome::Denied);
@@ -169,29 +169,29 @@ async fn a_reset_forgets_logs_that_only_another_replica_has() {
 #[tokio::test]
 async fn a_reset_is_one_reading_and_one_call_however_many_logs_there_are() {
     let redis = Redis::start();
-    let mut lab = Lab::start(&["--store", &redis.url(), "--set", "store.deadline=10s"]).await;
-    lab.ask("several", 1).await;
+    let mut fixture = Fixture::start(&["--store", &redis.url(), "--set", "store.deadline=10s"]).await;
+    fixture.ask("several", 1).await;
     // The first reset loads the script.
-    lab.admin.reset(reset(KEY, "several")).await.unwrap();
-    lab.ask("several", 1).await;
+    fixture.admin.reset(reset(KEY, "several")).await.unwrap();
+    fixture.ask("several", 1).await;
     let sent = || ["get", "del"].map(|command| redis.ran(command));
     let before = sent();
-    assert!(lab.admin.reset(reset(KEY, "several")).await.unwrap().into_inner().existed);
+    assert!(fixture.admin.reset(reset(KEY, "several")).await.unwrap().into_inner().existed);
     let after = sent();
     // Two GET: the store reads the index, and the script reads it again. Two DEL: of the index, and of all other keys.
-    assert_eq!([0, 1].map(|place| after[place] - before[place]), [2, 2]);
+    assert_eq!([0, 1].map(|index| after[index] - before[index]), [2, 2]);
 }
 
 #[tokio::test]
 async fn a_reset_clears_the_deny_cache_of_every_worker_before_it_answers() {
     let redis = Redis::start();
-    let mut lab = Lab::start(&["--store", &redis.url(), "--set", "store.deadline=10s", "--set", "workers=4"]).await;
+    let mut fixture = Fixture::start(&["--store", &redis.url(), "--set", "store.deadline=10s", "--set", "workers=4"]).await;
     let mut clients = Vec::new();
     for _ in 0..4 {
-        clients.push(lab.server.client().await);
+        clients.push(fixture.server.client().await);
     }
     for refunds in [false, true, false, true] {
-        lab.ask("trial", 5).await;
+        fixture.ask("trial", 5).await;
         for client in &mut clients {
             decide(client, KEY, "trial").await;
             let recalled = decide(client, KEY, "trial").await;
@@ -199,22 +199,22 @@ async fn a_reset_clears_the_deny_cache_of_every_worker_before_it_answers() {
             assert!(!recalled.allowed && matches!(recalled.decided_by(), DecidedBy::DenyCache | DecidedBy::Store));
         }
         if refunds {
-            assert_eq!(lab.refund("trial", 4).await.refunded, 4);
+            assert_eq!(fixture.refund("trial", 4).await.refunded, 4);
         } else {
-            lab.admin.reset(reset(KEY, "trial")).await.unwrap();
+            fixture.admin.reset(reset(KEY, "trial")).await.unwrap();
         }
         for client in &mut clients {
             let answer = decide(client, KEY, "trial").await;
             assert_eq!((answer.allowed, answer.decided_by()), (true, DecidedBy::Store), "refunds: {refunds}");
         }
-        lab.admin.reset(reset(KEY, "trial")).await.unwrap();
+        fixture.admin.reset(reset(KEY, "trial")).await.unwrap();
     }
 }
 
 async fn a_refund_gives_back_and_never_more_than_was_used(flags: &[&str]) {
-    let mut lab = Lab::start(flags).await;
-    assert_eq!(lab.ask("several", 3).await.0, Outcome::Allowed);
-    assert_eq!(lab.ask("several", 2).await.0, Outcome::Denied);
+    let mut fixture = Fixture::start(flags).await;
+    assert_eq!(fixture.ask("several", 3).await.0, Outcome::Allowed);
+    assert_eq!(fixture.ask("several", 2).await.0, Outcome::Denied);
     let left = |answer: &pb::RefundResponse| {
         let limit = |limit: &pb::LimitRefund| {
             let status = limit.status.clone().unwrap();
@@ -224,18 +224,18 @@ async fn a_refund_gives_back_and_never_more_than_was_used(flags: &[&str]) {
         answer.limits.iter().map(limit).collect::<Vec<_>>()
     };
     let row = |name: &str, limit, remaining, refunded| (name.to_owned(), limit, remaining, refunded);
-    let answer = lab.refund("several", 1).await;
+    let answer = fixture.refund("several", 1).await;
     let rows = [row("fixed", 4, 2, 1), row("log", 6, 4, 1), row("bucket", 8, 6, 1)];
     assert_eq!((answer.refunded, left(&answer)), (1, rows.to_vec()));
-    assert_eq!(lab.ask("several", 2).await, (Outcome::Allowed, DecidedBy::Store));
-    let answer = lab.refund("several", u64::MAX).await;
+    assert_eq!(fixture.ask("several", 2).await, (Outcome::Allowed, DecidedBy::Store));
+    let answer = fixture.refund("several", u64::MAX).await;
     let rows = [row("fixed", 4, 4, 4), row("log", 6, 6, 4), row("bucket", 8, 8, 4)];
     assert_eq!((answer.refunded, left(&answer)), (4, rows.to_vec()));
-    assert_eq!(lab.refund("several", 1).await.refunded, 0);
-    assert_eq!(lab.ask("several", 4).await.0, Outcome::Allowed);
-    assert_eq!(lab.ask("several", 1).await.0, Outcome::Denied);
+    assert_eq!(fixture.refund("several", 1).await.refunded, 0);
+    assert_eq!(fixture.ask("several", 4).await.0, Outcome::Allowed);
+    assert_eq!(fixture.ask("several", 1).await.0, Outcome::Denied);
     // The default is one unit.
-    let one = lab.admin.refund(refund(KEY, "several", None)).await.unwrap().into_inner();
+    let one = fixture.admin.refund(refund(KEY, "several", None)).await.unwrap().into_inner();
     assert_eq!(one.refunded, 1);
 }
 
@@ -252,7 +252,7 @@ async fn a_refund_gives_back_and_never_more_than_was_used_in_redis() {
 
 #[tokio::test]
 async fn an_admin_call_that_cannot_be_done_says_why() {
-    let mut lab = Lab::start(&[]).await;
+    let mut fixture = Fixture::start(&[]).await;
     let long = "k".repeat(513);
     for (key, plan, code, words) in [
         ("", "trial", Code::InvalidArgument, "key is empty"),
@@ -263,13 +263,14 @@ async fn an_admin_call_that_cannot_be_done_says_why() {
         (KEY, "internal", Code::FailedPrecondition, "has no limits"),
         (KEY, "banned", Code::FailedPrecondition, "has no limits"),
     ] {
-        for status in
-            [lab.admin.reset(reset(key, plan)).await.unwrap_err(), lab.admin.refund(refund(key, plan, None)).await.unwrap_err()]
-        {
+        for status in [
+            fixture.admin.reset(reset(key, plan)).await.unwrap_err(),
+            fixture.admin.refund(refund(key, plan, None)).await.unwrap_err(),
+        ] {
             assert!(status.code() == code && status.message().contains(words), "{plan}: {status:?}");
         }
     }
-    let zero = lab.admin.refund(refund(KEY, "trial", Some(0))).await.unwrap_err();
+    let zero = fixture.admin.refund(refund(KEY, "trial", Some(0))).await.unwrap_err();
     assert!(zero.code() == Code::InvalidArgument && zero.message().contains("cost is 0"), "{zero:?}");
 }
 
@@ -277,28 +278,30 @@ async fn an_admin_call_that_cannot_be_done_says_why() {
 #[tokio::test]
 async fn an_admin_call_that_the_store_does_not_answer_is_unavailable() {
     let mut redis = Redis::start();
-    let mut lab = Lab::start(&["--store", &redis.url(), "--set", "store.deadline=2s"]).await;
-    assert_eq!(lab.ask("trial", 5).await, (Outcome::Allowed, DecidedBy::Store));
+    let mut fixture = Fixture::start(&["--store", &redis.url(), "--set", "store.deadline=2s"]).await;
+    assert_eq!(fixture.ask("trial", 5).await, (Outcome::Allowed, DecidedBy::Store));
     redis.signal("STOP");
-    for status in
-        [lab.admin.reset(reset(KEY, "trial")).await.unwrap_err(), lab.admin.refund(refund(KEY, "trial", None)).await.unwrap_err()]
-    {
+    for status in [
+        fixture.admin.reset(reset(KEY, "trial")).await.unwrap_err(),
+        fixture.admin.refund(refund(KEY, "trial", None)).await.unwrap_err(),
+    ] {
         assert!(status.code() == Code::Unavailable && status.message().contains("it is not known whether"), "{status:?}");
     }
     redis.signal("CONT");
     redis.kill();
-    for status in
-        [lab.admin.reset(reset(KEY, "trial")).await.unwrap_err(), lab.admin.refund(refund(KEY, "trial", None)).await.unwrap_err()]
-    {
+    for status in [
+        fixture.admin.reset(reset(KEY, "trial")).await.unwrap_err(),
+        fixture.admin.refund(refund(KEY, "trial", None)).await.unwrap_err(),
+    ] {
         assert_eq!(status.code(), Code::Unavailable, "{status:?}");
     }
 }
 
 #[tokio::test]
 async fn admin_is_served_and_listed_only_on_its_own_listener() {
-    let lab = Lab::start(&[]).await;
-    let main = channel_to(&lab.server.address).await;
-    let endpoint = Endpoint::from_shared(format!("unix://{}", lab.path("admin.sock").display())).unwrap();
+    let fixture = Fixture::start(&[]).await;
+    let main = channel_to(&fixture.server.address).await;
+    let endpoint = Endpoint::from_shared(format!("unix://{}", fixture.path("admin.sock").display())).unwrap();
     let admin = endpoint.connect().await.unwrap();
     let refused = Admin::new(main.clone()).reset(reset(KEY, "trial")).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unimplemented);
@@ -315,7 +318,7 @@ async fn admin_is_served_and_listed_only_on_its_own_listener() {
         let health = HealthClient::new(admin.clone()).check(check).await.unwrap().into_inner();
         assert_eq!(health.status(), tonic_health::pb::health_check_response::ServingStatus::Serving);
     }
-    let mode = std::fs::metadata(lab.path("admin.sock")).unwrap().permissions().mode();
+    let mode = std::fs::metadata(fixture.path("admin.sock")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 }
 
@@ -385,13 +388,13 @@ fn a_start_without_a_sound_token_is_refused_by_a_sentence() {
 
 #[tokio::test]
 async fn every_admin_call_is_logged_and_counted_without_its_key() {
-    let mut lab = Lab::start(&[]).await;
-    lab.ask("trial", 3).await;
-    lab.refund("trial", 2).await;
-    lab.admin.reset(reset(KEY, "trial")).await.unwrap();
-    lab.admin.reset(reset(KEY, "internal")).await.unwrap_err();
-    lab.admin.reset(reset("", "trial")).await.unwrap_err();
-    let (lines, log) = (said(&lab.server, "admin call", 4), lab.server.log());
+    let mut fixture = Fixture::start(&[]).await;
+    fixture.ask("trial", 3).await;
+    fixture.refund("trial", 2).await;
+    fixture.admin.reset(reset(KEY, "trial")).await.unwrap();
+    fixture.admin.reset(reset(KEY, "internal")).await.unwrap_err();
+    fixture.admin.reset(reset("", "trial")).await.unwrap_err();
+    let (lines, log) = (said(&fixture.server, "admin call", 4), fixture.server.log());
     assert_eq!(lines.len(), 4, "{lines:?}");
     let said = |line: &str, words: &[&str]| words.iter().all(|words| line.contains(words));
     assert!(said(&lines[0], &["\"method\":\"Refund\"", "\"code\":\"OK\"", "\"plan\":\"trial\"", "refunded: 2 of 2"]), "{log}");
@@ -400,7 +403,7 @@ async fn every_admin_call_is_logged_and_counted_without_its_key() {
     assert!(said(&lines[3], &["INVALID_ARGUMENT", "key is empty"]), "{log}");
     assert_eq!(field(&lines[0], "key_hash"), field(&lines[1], "key_hash"));
     assert!(!log.contains("canary"), "a key was logged");
-    let scrape = Scrape::of(&lab.server.http());
+    let scrape = Scrape::of(&fixture.server.http());
     let count =
         |method: &str, code: &str| scrape.value(&format!("tollgate_admin_calls_total{{method=\"{method}\",code=\"{code}\"}}"));
     assert_eq!(
@@ -412,32 +415,32 @@ async fn every_admin_call_is_logged_and_counted_without_its_key() {
 
 #[tokio::test]
 async fn a_reload_applies_the_file_or_reports_its_errors() {
-    let mut lab = Lab::start(&[]).await;
-    let before = lab.client.list_plans(pb::ListPlansRequest {}).await.unwrap().into_inner().config_hash;
+    let mut fixture = Fixture::start(&[]).await;
+    let before = fixture.client.list_plans(pb::ListPlansRequest {}).await.unwrap().into_inner().config_hash;
     let reload = || pb::ReloadConfigRequest {};
-    let same = lab.admin.reload_config(reload()).await.unwrap().into_inner();
+    let same = fixture.admin.reload_config(reload()).await.unwrap().into_inner();
     assert_eq!((same.config_hash, same.added, same.removed, same.edited), (before.clone(), 0, 0, 0));
     let edited = PLANS.replace("quota: 50,", "quota: 60,").replace("  banned: { blocked: true }", "  new: { blocked: true }");
-    std::fs::write(lab.path("config.yaml"), format!("{edited}workers: 7\nstore: {{ expected_replicas: 3 }}\n")).unwrap();
-    let answer = lab.admin.reload_config(reload()).await.unwrap().into_inner();
+    std::fs::write(fixture.path("config.yaml"), format!("{edited}workers: 7\nstore: {{ expected_replicas: 3 }}\n")).unwrap();
+    let answer = fixture.admin.reload_config(reload()).await.unwrap().into_inner();
     // The server may have reloaded the changed file by itself a moment before.
     let changes = (answer.added, answer.removed, answer.edited);
     assert!(changes == (1, 1, 1) || changes == (0, 0, 0), "{changes:?}");
     assert_eq!(answer.restart_needed, ["store.expected_replicas", "workers"]);
-    let listed = lab.client.list_plans(pb::ListPlansRequest {}).await.unwrap().into_inner();
+    let listed = fixture.client.list_plans(pb::ListPlansRequest {}).await.unwrap().into_inner();
     assert!(listed.config_hash == answer.config_hash && answer.config_hash != before);
     assert!(listed.plans.iter().any(|plan| plan.name == "paid" && plan.limits[0].quota == 60));
     std::fs::write(
-        lab.path("config.yaml"),
+        fixture.path("config.yaml"),
         edited.replace("quota: 60,", "quota: 0,").replace("unlimited: true", "limitless: true"),
     )
     .unwrap();
-    let status = lab.admin.reload_config(reload()).await.unwrap_err();
+    let status = fixture.admin.reload_config(reload()).await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition);
     for words in ["the plans stay as they are", "plans.paid.limits[0].quota is 0", "plans.internal.limitless is not a field"] {
         assert!(status.message().contains(words), "{status:?}");
     }
-    let kept = lab.client.list_plans(pb::ListPlansRequest {}).await.unwrap().into_inner();
+    let kept = fixture.client.list_plans(pb::ListPlansRequest {}).await.unwrap().into_inner();
     assert_eq!(kept.config_hash, answer.config_hash);
 }
 
@@ -463,8 +466,8 @@ async fn without_a_file_there_is_nothing_to_reload() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_admin_listener_bounds_its_connections_and_ends_with_the_server() {
-    let lab = Lab::start(&[]).await;
-    let Lab { server, admin, folder, .. } = lab;
+    let fixture = Fixture::start(&[]).await;
+    let Fixture { server, admin, folder, .. } = fixture;
     // One more connection is open: that of `admin`.
     let open: Vec<_> =
         (0..63).map(|_| std::os::unix::net::UnixStream::connect(folder.path().join("admin.sock")).unwrap()).collect();

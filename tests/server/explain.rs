@@ -21,14 +21,14 @@ plans:
   open: { limits: [ { name: day, quota: 2, window: 1d } ], on_store_failure: allow }
 ";
 
-struct Lab {
+struct Fixture {
     _folder: tempfile::TempDir,
     server: Server,
     client: Client,
     admin: AdminServiceClient<Channel>,
 }
 
-impl Lab {
+impl Fixture {
     async fn start(flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("admin.sock").display().to_string();
@@ -53,13 +53,13 @@ fn seconds(release: &pb::Release) -> f64 {
 }
 
 async fn every_limit_is_told_and_nothing_is_charged(flags: &[&str]) -> Vec<String> {
-    let mut lab = Lab::start(flags).await;
-    let fresh = lab.explain("all").await;
+    let mut fixture = Fixture::start(flags).await;
+    let fresh = fixture.explain("all").await;
     assert!(fresh.limits.iter().all(|limit| limit.used == 0 && limit.releases.is_empty()), "{fresh:?}");
     assert_eq!(fresh.next.as_ref().unwrap().outcome(), Outcome::Allowed);
-    assert_eq!(lab.take("all", 6).await, Outcome::Allowed);
-    let told = lab.explain("all").await;
-    assert_eq!(told, lab.explain("all").await.with_times_of(&told));
+    assert_eq!(fixture.take("all", 6).await, Outcome::Allowed);
+    let told = fixture.explain("all").await;
+    assert_eq!(told, fixture.explain("all").await.with_times_of(&told));
     let rows: Vec<_> = told.limits.iter().map(|limit| (limit.status.as_ref().unwrap().remaining, limit.used)).collect();
     assert_eq!(rows, [(2, 6), (4, 6), (6, 6), (994, 6), (14, 6)]);
     for (limit, (most, points)) in told.limits.iter().zip([(8, 1), (10, 1), (12, 1), (1_000, 5), (20, 5)]) {
@@ -71,13 +71,13 @@ async fn every_limit_is_told_and_nothing_is_charged(flags: &[&str]) -> Vec<Strin
     }
     // Five tokens come back in as many days.
     assert!((seconds(&told.limits[4].releases[0]) - 86_400.0).abs() < 600.0, "{:?}", told.limits[4]);
-    assert_eq!(lab.take("all", 2).await, Outcome::Allowed);
-    let denied = lab.explain("all").await;
+    assert_eq!(fixture.take("all", 2).await, Outcome::Allowed);
+    let denied = fixture.explain("all").await;
     let next = denied.next.unwrap();
     assert_eq!((next.outcome(), next.decided_by(), next.limit_name.as_str()), (Outcome::Denied, DecidedBy::Store, "fixed"));
     assert!(denied.sentence.starts_with("The next request of cost 1 is denied by limit fixed: 8 of 8 units are used"));
     for (key, plan, code) in [("", "all", Code::InvalidArgument), ("k", "al", Code::NotFound)] {
-        let status = lab.admin.explain(pb::ExplainRequest { key: key.to_owned(), plan: plan.to_owned() }).await.unwrap_err();
+        let status = fixture.admin.explain(pb::ExplainRequest { key: key.to_owned(), plan: plan.to_owned() }).await.unwrap_err();
         assert_eq!(status.code(), code, "{status:?}");
     }
     denied.redis_names
@@ -119,34 +119,34 @@ async fn every_limit_is_told_and_nothing_is_charged_in_redis() {
         assert_eq!(redis.cli(&["EXISTS", &name]).trim(), "1", "{name}");
     }
     // Of a key that was only explained, Redis has nothing.
-    let mut lab = Lab::start(&["--store", &redis.url(), "--set", "store.deadline=10s"]).await;
-    lab.explain("one").await;
+    let mut fixture = Fixture::start(&["--store", &redis.url(), "--set", "store.deadline=10s"]).await;
+    fixture.explain("one").await;
     assert!(!redis.cli(&["KEYS", "*"]).contains("one:k"), "{}", redis.cli(&["KEYS", "*"]));
 }
 
 #[tokio::test]
 async fn remembered_denials_and_a_store_that_is_away_are_told() {
     let mut redis = Redis::start();
-    let mut lab = Lab::start(&["--store", &redis.url(), "--set", "store.deadline=1s", "--set", "workers=1"]).await;
-    assert_eq!(lab.take("one", 2).await, Outcome::Allowed);
+    let mut fixture = Fixture::start(&["--store", &redis.url(), "--set", "store.deadline=1s", "--set", "workers=1"]).await;
+    assert_eq!(fixture.take("one", 2).await, Outcome::Allowed);
     let started = std::time::Instant::now();
     loop {
         // A remembered denial holds for a second, which a busy machine may miss.
-        lab.take("one", 1).await;
-        let told = lab.explain("one").await;
+        fixture.take("one", 1).await;
+        let told = fixture.explain("one").await;
         if told.workers_denying == 1 {
             assert!(told.sentence.contains("; 1 worker of this replica remembers a denial"), "{}", told.sentence);
             break;
         }
         assert!(started.elapsed() < PATIENCE, "{told:?}");
     }
-    let told = lab.explain("one").await;
+    let told = fixture.explain("one").await;
     assert!(told.redis_connections >= 1 && told.redis_connections_open <= told.redis_connections, "{told:?}");
     redis.kill();
     let started = std::time::Instant::now();
     loop {
-        decide(&mut lab.client, "other", "one").await;
-        let told = lab.explain("open").await;
+        decide(&mut fixture.client, "other", "one").await;
+        let told = fixture.explain("open").await;
         if told.redis_connections_open == told.redis_connections {
             let next = told.next.unwrap();
             assert_eq!((next.outcome(), next.decided_by()), (Outcome::Allowed, DecidedBy::FailOpen));
@@ -156,8 +156,8 @@ async fn remembered_denials_and_a_store_that_is_away_are_told() {
         assert!(started.elapsed() < PATIENCE, "{told:?}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let local = lab.explain("one").await;
+    let local = fixture.explain("one").await;
     assert_eq!(local.next.unwrap().decided_by(), DecidedBy::LocalFallback);
     assert!(local.sentence.contains("this replica counts in its own memory"), "{}", local.sentence);
-    drop(lab.server);
+    drop(fixture.server);
 }

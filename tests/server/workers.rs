@@ -83,7 +83,7 @@ impl EnvoyService for Marked {
 }
 
 /// A server of `Marked` in this process.
-struct Lab {
+struct Fixture {
     address: String,
     asked: Arc<Notify>,
     go: Arc<Notify>,
@@ -91,7 +91,7 @@ struct Lab {
     served: JoinHandle<Result<Drained, ServeError>>,
 }
 
-impl Lab {
+impl Fixture {
     async fn start(workers: usize, address: &str) -> Self {
         Self::over(workers, Listener::bind(&address.parse().unwrap()).await.unwrap()).await
     }
@@ -145,60 +145,60 @@ async fn over_unix(path: &std::path::Path) -> Client {
 
 #[tokio::test]
 async fn no_worker_gets_a_second_connection_while_another_has_none() {
-    let lab = Lab::start(4, "127.0.0.1:0").await;
+    let fixture = Fixture::start(4, "127.0.0.1:0").await;
     let mut clients = Vec::new();
     for connections in 1..=12 {
-        clients.push(lab.client().await);
+        clients.push(fixture.client().await);
         let spread = spread(&mut clients).await;
         assert_eq!(spread.len(), connections.min(4), "{spread:?}");
         assert!(spread.values().all(|served| *served <= connections.div_ceil(4)), "{spread:?}");
     }
     drop(clients);
-    assert_eq!(lab.stop().await, Drained::Clean);
+    assert_eq!(fixture.stop().await, Drained::Clean);
 }
 
 #[tokio::test]
 async fn connections_to_a_unix_socket_are_spread_alike() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tollgate.sock");
-    let lab = Lab::start(3, &format!("unix:{}", path.display())).await;
+    let fixture = Fixture::start(3, &format!("unix:{}", path.display())).await;
     let mut clients = Vec::new();
     for _ in 0..6 {
         clients.push(over_unix(&path).await);
     }
     assert_eq!(spread(&mut clients).await, BTreeMap::from([(0, 2), (1, 2), (2, 2)]));
     drop(clients);
-    assert_eq!(lab.stop().await, Drained::Clean);
+    assert_eq!(fixture.stop().await, Drained::Clean);
 }
 
 #[tokio::test]
 async fn a_handler_that_panics_costs_its_call_and_nothing_else() {
-    let lab = Lab::start(1, "127.0.0.1:0").await;
-    let (mut client, mut other) = (lab.client().await, lab.client().await);
+    let fixture = Fixture::start(1, "127.0.0.1:0").await;
+    let (mut client, mut other) = (fixture.client().await, fixture.client().await);
     let waiting = {
         let mut client = client.clone();
         tokio::spawn(async move { client.should_allow(request("wait", "p", None)).await })
     };
-    lab.asked.notified().await;
+    fixture.asked.notified().await;
     for _ in 0..3 {
         assert!(client.should_allow(request("panic", "p", None)).await.is_err());
     }
     // Another connection of the worker, and another call of the same connection, are still served.
     assert_eq!((worker_of(&mut other).await, worker_of(&mut client).await), (0, 0));
-    lab.go.notify_one();
+    fixture.go.notify_one();
     assert_eq!(waiting.await.unwrap().unwrap().into_inner().limit_name, "0");
     drop((client, other));
-    assert_eq!(lab.stop().await, Drained::Clean);
+    assert_eq!(fixture.stop().await, Drained::Clean);
 }
 
 #[tokio::test]
 async fn calls_under_way_are_answered_before_the_end_and_no_new_ones_taken() {
-    let lab = Lab::start(2, "127.0.0.1:0").await;
-    let (address, asked, go) = (lab.address.clone(), lab.asked.clone(), lab.go.clone());
-    let mut client = lab.client().await;
+    let fixture = Fixture::start(2, "127.0.0.1:0").await;
+    let (address, asked, go) = (fixture.address.clone(), fixture.asked.clone(), fixture.go.clone());
+    let mut client = fixture.client().await;
     let waiting = tokio::spawn(async move { client.should_allow(request("wait", "p", None)).await });
     asked.notified().await;
-    let stopped = tokio::spawn(lab.stop());
+    let stopped = tokio::spawn(fixture.stop());
     while TcpStream::connect(&address).is_ok() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -227,10 +227,10 @@ fn unmarked() -> Marked {
 async fn a_listener_that_listens_no_more_ends_the_server() {
     let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
     let (socket, address) = (socket2::SockRef::from(&listener).try_clone().unwrap(), listener.address().clone());
-    let lab = Lab::over(1, listener).await;
-    assert_eq!(worker_of(&mut lab.client().await).await, 0);
+    let fixture = Fixture::over(1, listener).await;
+    assert_eq!(worker_of(&mut fixture.client().await).await, 0);
     socket.shutdown(std::net::Shutdown::Both).unwrap();
-    let ended = tokio::time::timeout(PATIENCE, lab.served).await.unwrap().unwrap();
+    let ended = tokio::time::timeout(PATIENCE, fixture.served).await.unwrap().unwrap();
     let Err(ServeError::Listener(named, _)) = ended else { panic!("{ended:?}") };
     assert_eq!(named, address);
 }

@@ -18,7 +18,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 const ALL: [Algorithm; 6] = [FIXED, ANCHORED, LOG, WINDOW, COUNTER, BUCKET];
 
 /// A store, its clock, and the servers that it uses.
-struct Lab {
+struct Fixture {
     store: Arc<ConfiguredStore>,
     clock: FakeClock,
     redis: Option<Redis>,
@@ -26,7 +26,7 @@ struct Lab {
     ports: Vec<u16>,
 }
 
-impl Lab {
+impl Fixture {
     fn memory() -> Self {
         let clock = FakeClock::new();
         let store = MemoryStore::new(64 << 20, Arc::new(clock.clone()));
@@ -40,8 +40,8 @@ impl Lab {
     /// A store on another version or fork of Redis.
     fn by(program: &str) -> Self {
         let redis = Redis::start_by("127.0.0.1", &[program], &[]);
-        let lab = Self::at(&redis.url(), std::slice::from_ref(&redis));
-        Self { redis: Some(redis), ..lab }
+        let fixture = Self::at(&redis.url(), std::slice::from_ref(&redis));
+        Self { redis: Some(redis), ..fixture }
     }
 
     /// On what others stand on too: servers that all together have what is kept.
@@ -92,30 +92,30 @@ impl Lab {
     }
 }
 
-async fn a_limit_is_reached_exactly(lab: Lab) {
+async fn a_limit_is_reached_exactly(fixture: Fixture) {
     for algorithm in ALL {
         let plan = plan(vec![limit(5, MINUTE, algorithm)]);
         for _ in 0..5 {
-            assert!(lab.fits(&plan, "reached", 1).await, "{algorithm:?}");
+            assert!(fixture.fits(&plan, "reached", 1).await, "{algorithm:?}");
         }
-        assert!(!lab.fits(&plan, "reached", 1).await, "{algorithm:?}");
-        assert_eq!(lab.remaining(&plan, "reached").await, [0], "{algorithm:?}");
-        assert_eq!(lab.remaining(&plan, "another").await, [5], "{algorithm:?}");
+        assert!(!fixture.fits(&plan, "reached", 1).await, "{algorithm:?}");
+        assert_eq!(fixture.remaining(&plan, "reached").await, [0], "{algorithm:?}");
+        assert_eq!(fixture.remaining(&plan, "another").await, [5], "{algorithm:?}");
     }
 }
 
 /// envoyproxy/ratelimit charges what it denies: of a limit of 100, 60 pass, 60 more are denied, and then 10 are too.
-async fn denied_requests_never_consume(lab: Lab) {
+async fn denied_requests_never_consume(fixture: Fixture) {
     for algorithm in [FIXED, ANCHORED, LOG, WINDOW, COUNTER] {
         let plan = plan(vec![limit(100, MINUTE, algorithm)]);
-        assert!(lab.fits(&plan, "consume", 60).await);
-        assert!(!lab.fits(&plan, "consume", 60).await);
-        assert!(lab.fits(&plan, "consume", 40).await, "{algorithm:?}");
-        assert!(!lab.fits(&plan, "consume", 1).await);
+        assert!(fixture.fits(&plan, "consume", 60).await);
+        assert!(!fixture.fits(&plan, "consume", 60).await);
+        assert!(fixture.fits(&plan, "consume", 40).await, "{algorithm:?}");
+        assert!(!fixture.fits(&plan, "consume", 1).await);
     }
 }
 
-async fn all_limits_are_charged_or_none(lab: Lab) {
+async fn all_limits_are_charged_or_none(fixture: Fixture) {
     let two = vec![limit(33, MINUTE, FIXED), limit(2000, HOUR, FIXED)];
     let with_a_log = [&two[..], &[limit(50, MINUTE, LOG)]].concat();
     let the_last_denies = two.iter().cloned().rev().collect();
@@ -124,43 +124,43 @@ async fn all_limits_are_charged_or_none(lab: Lab) {
     for (key, limits, remaining) in cases {
         let browse = plan(limits);
         for _ in 0..33 {
-            assert!(lab.fits(&browse, key, 1).await);
+            assert!(fixture.fits(&browse, key, 1).await);
         }
         for _ in 0..20 {
-            assert!(!lab.fits(&browse, key, 1).await);
+            assert!(!fixture.fits(&browse, key, 1).await);
         }
-        assert_eq!(lab.remaining(&browse, key).await, remaining);
+        assert_eq!(fixture.remaining(&browse, key).await, remaining);
     }
 }
 
-async fn a_peek_writes_nothing(lab: Lab) {
+async fn a_peek_writes_nothing(fixture: Fixture) {
     for algorithm in ALL {
         let plan = plan(vec![limit(5, MINUTE, algorithm)]);
-        lab.decide(ask(&plan, "peeked", 2)).await;
-        lab.clock.set(crate::support::clock::START_US - 1_000_000);
+        fixture.decide(ask(&plan, "peeked", 2)).await;
+        fixture.clock.set(crate::support::clock::START_US - 1_000_000);
         // A bucket's debt is a point in time: a second more of it is not yet paid when the clock steps back by one.
         let remaining = if algorithm == BUCKET { 2 } else { 3 };
         for _ in 0..10 {
-            assert_eq!(lab.remaining(&plan, "peeked").await, [remaining], "{algorithm:?}");
-            assert_eq!(lab.remaining(&plan, "never seen").await, [5]);
+            assert_eq!(fixture.remaining(&plan, "peeked").await, [remaining], "{algorithm:?}");
+            assert_eq!(fixture.remaining(&plan, "never seen").await, [5]);
         }
-        lab.clock.set(crate::support::clock::START_US);
+        fixture.clock.set(crate::support::clock::START_US);
     }
 }
 
-async fn edits_keep_the_usage(lab: Lab) {
+async fn edits_keep_the_usage(fixture: Fixture) {
     for algorithm in [FIXED, ANCHORED, LOG, WINDOW, COUNTER] {
         let of = |quota| plan(vec![limit(quota, MINUTE, algorithm)]);
-        assert!(lab.fits(&of(100), "edited", 80).await);
-        assert_eq!(lab.remaining(&of(50), "edited").await, [0], "{algorithm:?}");
-        assert!(!lab.fits(&of(50), "edited", 1).await);
-        assert_eq!(lab.remaining(&of(200), "edited").await, [120], "{algorithm:?}");
+        assert!(fixture.fits(&of(100), "edited", 80).await);
+        assert_eq!(fixture.remaining(&of(50), "edited").await, [0], "{algorithm:?}");
+        assert!(!fixture.fits(&of(50), "edited", 1).await);
+        assert_eq!(fixture.remaining(&of(200), "edited").await, [120], "{algorithm:?}");
     }
     let bucket = |quota| plan(vec![limit(quota, MINUTE, Algorithm::TokenBucket { burst: quota })]);
-    assert!(lab.fits(&bucket(100), "edited", 80).await);
-    assert_eq!(lab.remaining(&bucket(50), "edited").await, [0], "units that are used stay used");
-    assert_eq!(lab.remaining(&bucket(90), "edited").await, [10]);
-    assert_eq!(lab.remaining(&bucket(200), "edited").await, [120]);
+    assert!(fixture.fits(&bucket(100), "edited", 80).await);
+    assert_eq!(fixture.remaining(&bucket(50), "edited").await, [0], "units that are used stay used");
+    assert_eq!(fixture.remaining(&bucket(90), "edited").await, [10]);
+    assert_eq!(fixture.remaining(&bucket(200), "edited").await, [120]);
 }
 
 /// A bucket of ten units, at this quota a minute.
@@ -168,110 +168,110 @@ fn of_ten(quota: u64) -> Arc<Plan> {
     plan(vec![limit(quota, MINUTE, Algorithm::TokenBucket { burst: 10 })])
 }
 
-async fn an_empty_bucket_stays_empty_after_a_change_of_its_rate(lab: Lab) {
+async fn an_empty_bucket_stays_empty_after_a_change_of_its_rate(fixture: Fixture) {
     for (to, wait_us) in [(10, 600_000), (99, 600_000), (101, 594_060), (1_000, 60_000), (1, 600_000)] {
         let key = format!("from 100 to {to}");
-        assert!(lab.fits(&of_ten(100), &key, 10).await);
-        assert_eq!(lab.remaining(&of_ten(to), &key).await, [0], "{key}");
-        let denied = lab.decide(ask(&of_ten(to), &key, 1)).await;
+        assert!(fixture.fits(&of_ten(100), &key, 10).await);
+        assert_eq!(fixture.remaining(&of_ten(to), &key).await, [0], "{key}");
+        let denied = fixture.decide(ask(&of_ten(to), &key, 1)).await;
         assert_eq!((denied.fits, denied.wait_us(of_ten(to).limits(), 1)), (false, wait_us), "{key}");
-        lab.clock.advance(wait_us - 1);
-        assert!(!lab.fits(&of_ten(to), &key, 1).await, "{key}: a microsecond early");
-        lab.clock.advance(1);
-        assert!(lab.fits(&of_ten(to), &key, 1).await, "{key}");
+        fixture.clock.advance(wait_us - 1);
+        assert!(!fixture.fits(&of_ten(to), &key, 1).await, "{key}: a microsecond early");
+        fixture.clock.advance(1);
+        assert!(fixture.fits(&of_ten(to), &key, 1).await, "{key}");
         // What is left is of the new rate.
         let next_us = MINUTE.as_micros() as u64 / to;
-        let denied = lab.decide(ask(&of_ten(to), &key, 1)).await;
+        let denied = fixture.decide(ask(&of_ten(to), &key, 1)).await;
         let wait_us = denied.wait_us(of_ten(to).limits(), 1);
         assert!(!denied.fits && wait_us.abs_diff(next_us) <= 9, "{key}: {wait_us} of {next_us}");
     }
 }
 
-async fn buckets_of_one_count_grant_one_burst_at_one_instant(lab: Lab) {
+async fn buckets_of_one_count_grant_one_burst_at_one_instant(fixture: Fixture) {
     for quotas in [[100, 10], [10, 100], [7, 1_000]] {
         let (plans, key, mut granted) = (quotas.map(of_ten), format!("{quotas:?}"), 0);
         for turn in 0..40 {
-            granted += usize::from(lab.fits(&plans[turn % 2], &key, 1).await);
+            granted += usize::from(fixture.fits(&plans[turn % 2], &key, 1).await);
         }
         assert_eq!(granted, 10, "{key}");
         // And so in one batch.
         let asks: Vec<Check> = (0..40).map(|turn| ask(&plans[turn % 2], &format!("{key} at once"), 1)).collect();
-        let verdicts = lab.store.decide_batch(&asks, PATIENCE).await;
+        let verdicts = fixture.store.decide_batch(&asks, PATIENCE).await;
         assert_eq!(verdicts.iter().filter(|verdict| verdict.as_ref().unwrap().fits).count(), 10, "{key}");
     }
 }
 
-async fn a_refund_to_a_bucket_is_in_units_after_a_change_of_its_rate(lab: Lab) {
+async fn a_refund_to_a_bucket_is_in_units_after_a_change_of_its_rate(fixture: Fixture) {
     for to in [10, 1_000] {
         let key = format!("refunded at {to}");
-        assert!(lab.fits(&of_ten(100), &key, 10).await);
-        let verdict = lab.decide(refund(&of_ten(to), &key, 4)).await;
+        assert!(fixture.fits(&of_ten(100), &key, 10).await);
+        let verdict = fixture.decide(refund(&of_ten(to), &key, 4)).await;
         assert_eq!(verdict.refunded(of_ten(to).limits())[..], [4], "{key}");
-        assert_eq!(lab.remaining(&of_ten(to), &key).await, [4], "{key}");
+        assert_eq!(fixture.remaining(&of_ten(to), &key).await, [4], "{key}");
     }
 }
 
-async fn other_limits_of_a_plan_come_and_go_without_a_reset(lab: Lab) {
+async fn other_limits_of_a_plan_come_and_go_without_a_reset(fixture: Fixture) {
     let (minute, hour, log) = (limit(10, MINUTE, FIXED), limit(20, HOUR, WINDOW), limit(30, HOUR, LOG));
     let both = plan(vec![minute.clone(), hour.clone(), log.clone()]);
-    assert!(lab.fits(&both, "shaped", 4).await);
-    assert_eq!(lab.remaining(&plan(vec![log, hour.clone(), minute.clone()]), "shaped").await, [26, 16, 6]);
+    assert!(fixture.fits(&both, "shaped", 4).await);
+    assert_eq!(fixture.remaining(&plan(vec![log, hour.clone(), minute.clone()]), "shaped").await, [26, 16, 6]);
     let alone = plan(vec![hour]);
-    assert!(lab.fits(&alone, "shaped", 1).await);
-    assert_eq!(lab.remaining(&both, "shaped").await, [6, 15, 26]);
+    assert!(fixture.fits(&alone, "shaped", 1).await);
+    assert_eq!(fixture.remaining(&both, "shaped").await, [6, 15, 26]);
     // Another window is another fingerprint: it starts fresh and leaves the first alone.
     let changed = plan(vec![limit(10, MINUTE * 2, FIXED), minute]);
-    assert_eq!(lab.remaining(&changed, "shaped").await, [10, 6]);
+    assert_eq!(fixture.remaining(&changed, "shaped").await, [10, 6]);
 }
 
 /// For limits of every pair of algorithms, and with either record first in the state.
-async fn a_charge_under_one_limit_leaves_the_others_as_they_are(lab: Lab) {
+async fn a_charge_under_one_limit_leaves_the_others_as_they_are(fixture: Fixture) {
     for (first, second) in ALL.into_iter().flat_map(|first| ALL.map(|second| (first, second))) {
         let (minute, hour) = (limit(10, MINUTE, first), limit(20, HOUR, second));
         let (both, key) = (plan(vec![minute.clone(), hour]), format!("{first:?} {second:?}"));
-        assert!(lab.fits(&both, &key, 4).await);
-        let before = lab.remaining(&both, &key).await;
-        assert!(lab.fits(&plan(vec![minute]), &key, 1).await);
-        assert_eq!(lab.remaining(&both, &key).await, [before[0] - 1, before[1]], "{key}");
+        assert!(fixture.fits(&both, &key, 4).await);
+        let before = fixture.remaining(&both, &key).await;
+        assert!(fixture.fits(&plan(vec![minute]), &key, 1).await);
+        assert_eq!(fixture.remaining(&both, &key).await, [before[0] - 1, before[1]], "{key}");
     }
 }
 
 /// Whatever stands in the state already: one limit alone must not take the record of another for its own.
-async fn limits_of_other_fingerprints_count_apart(lab: Lab) {
+async fn limits_of_other_fingerprints_count_apart(fixture: Fixture) {
     for (first, second) in ALL.into_iter().flat_map(|first| ALL.map(|second| (first, second))) {
         let (short, long) = (limit(5, HOUR, first), limit(5, 2 * HOUR, second));
         let key = format!("{first:?} {second:?} apart");
-        assert!(lab.fits(&plan(vec![short.clone()]), &key, 3).await);
-        assert!(lab.fits(&plan(vec![long.clone()]), &key, 1).await, "{key}");
-        assert_eq!(lab.remaining(&plan(vec![short, long]), &key).await, [2, 4], "{key}");
+        assert!(fixture.fits(&plan(vec![short.clone()]), &key, 3).await);
+        assert!(fixture.fits(&plan(vec![long.clone()]), &key, 1).await, "{key}");
+        assert_eq!(fixture.remaining(&plan(vec![short, long]), &key).await, [2, 4], "{key}");
     }
 }
 
-async fn one_key_several_times_in_a_batch_is_decided_in_order(lab: Lab) {
+async fn one_key_several_times_in_a_batch_is_decided_in_order(fixture: Fixture) {
     for algorithm in ALL {
         let plan = plan(vec![limit(5, MINUTE, algorithm)]);
         let asks: Vec<Check> = [3, 4, 1, 1, 1].into_iter().map(|cost| ask(&plan, "batched", cost)).collect();
-        let verdicts = lab.store.decide_batch(&asks, PATIENCE).await;
+        let verdicts = fixture.store.decide_batch(&asks, PATIENCE).await;
         let fits: Vec<bool> = verdicts.into_iter().map(|verdict| verdict.unwrap().fits).collect();
         assert_eq!(fits, [true, false, true, true, false], "{algorithm:?}");
     }
 }
 
-async fn a_batch_larger_than_a_script_call_is_decided_in_order(lab: Lab) {
+async fn a_batch_larger_than_a_script_call_is_decided_in_order(fixture: Fixture) {
     let plan = plan(vec![limit(500, MINUTE, LOG)]);
     let asks: Vec<Check> = (0..1000).map(|_| ask(&plan, "large", 1)).collect();
-    let verdicts = lab.store.decide_batch(&asks, PATIENCE).await;
+    let verdicts = fixture.store.decide_batch(&asks, PATIENCE).await;
     let first_denied = verdicts.iter().position(|verdict| !verdict.as_ref().unwrap().fits);
     assert_eq!((verdicts.len(), first_denied), (1000, Some(500)));
 }
 
 /// A limiter that reads a count and then increments it lets too many pass here: limitador let 1,029 to 1,124 of 1,000 pass.
-async fn ten_at_once_on_a_limit_of_five_let_five_pass(lab: Lab) {
+async fn ten_at_once_on_a_limit_of_five_let_five_pass(fixture: Fixture) {
     for algorithm in ALL {
         let plan = plan(vec![limit(5, HOUR, algorithm)]);
         for round in 0..100 {
             let calls = (0..10).map(|_| {
-                let (store, ask) = (lab.store.clone(), ask(&plan, &format!("raced {round}"), 1));
+                let (store, ask) = (fixture.store.clone(), ask(&plan, &format!("raced {round}"), 1));
                 tokio::spawn(async move { store.decide_one(&ask, PATIENCE).await.unwrap().fits })
             });
             let mut passed = 0;
@@ -283,70 +283,70 @@ async fn ten_at_once_on_a_limit_of_five_let_five_pass(lab: Lab) {
     }
 }
 
-async fn groups_and_keys_do_not_collide(lab: Lab) {
+async fn groups_and_keys_do_not_collide(fixture: Fixture) {
     let of = |group: &str| Arc::new(Plan { counts_as: group.into(), ..(*plan(vec![limit(1, MINUTE, FIXED)])).clone() });
     for (group, key) in
         [("a_b", "c"), ("a", "b_c"), ("a", "b}c"), ("a", "b%7Dc"), ("a", "{b"), ("a", "é\n\0"), ("a", ":"), ("a", "::")]
     {
-        assert!(lab.fits(&of(group), key, 1).await, "{group} {key:?} shares a counter");
-        assert!(!lab.fits(&of(group), key, 1).await, "{group} {key:?}");
+        assert!(fixture.fits(&of(group), key, 1).await, "{group} {key:?} shares a counter");
+        assert!(!fixture.fits(&of(group), key, 1).await, "{group} {key:?}");
     }
 }
 
-async fn the_largest_numbers_are_exact(lab: Lab) {
+async fn the_largest_numbers_are_exact(fixture: Fixture) {
     let year = tollgate::plan::WINDOW_MAX;
     let quota = tollgate::plan::QUOTA_MAX;
     for algorithm in [FIXED, ANCHORED, WINDOW] {
         let plan = plan(vec![limit(quota, year, algorithm)]);
-        assert!(lab.fits(&plan, "large", quota - 1).await);
-        assert_eq!(lab.remaining(&plan, "large").await, [1], "{algorithm:?}");
-        assert!(!lab.fits(&plan, "large", 2).await);
-        assert!(lab.fits(&plan, "large", 1).await, "{algorithm:?}");
+        assert!(fixture.fits(&plan, "large", quota - 1).await);
+        assert_eq!(fixture.remaining(&plan, "large").await, [1], "{algorithm:?}");
+        assert!(!fixture.fits(&plan, "large", 2).await);
+        assert!(fixture.fits(&plan, "large", 1).await, "{algorithm:?}");
     }
     let log = plan(vec![limit(tollgate::plan::SLIDING_LOG_QUOTA_MAX, year, LOG)]);
-    assert!(lab.fits(&log, "large", tollgate::plan::SLIDING_LOG_QUOTA_MAX).await);
-    assert!(!lab.fits(&log, "large", 1).await);
-    lab.clock.advance(366 * 24 * 3600 * 1_000_000);
-    assert!(lab.fits(&log, "large", tollgate::plan::SLIDING_LOG_QUOTA_MAX).await);
+    assert!(fixture.fits(&log, "large", tollgate::plan::SLIDING_LOG_QUOTA_MAX).await);
+    assert!(!fixture.fits(&log, "large", 1).await);
+    fixture.clock.advance(366 * 24 * 3600 * 1_000_000);
+    assert!(fixture.fits(&log, "large", tollgate::plan::SLIDING_LOG_QUOTA_MAX).await);
 }
 
-async fn full_at_the_end_of_a_minute_leaves_nothing_right_after_it(lab: Lab) {
+async fn full_at_the_end_of_a_minute_leaves_nothing_right_after_it(fixture: Fixture) {
     let end_us = crate::support::clock::START_US.next_multiple_of(60_000_000);
     for (algorithm, admitted) in [(LOG, 0), (WINDOW, 0), (FIXED, 100)] {
         let plan = plan(vec![limit(100, MINUTE, algorithm)]);
         let mut passed = [0, 0];
         for (half, at_us) in [end_us - 1, end_us].into_iter().enumerate() {
-            lab.clock.set(at_us);
+            fixture.clock.set(at_us);
             for _ in 0..100 {
-                passed[half] += u64::from(lab.fits(&plan, "minute", 1).await);
+                passed[half] += u64::from(fixture.fits(&plan, "minute", 1).await);
             }
         }
         assert_eq!(passed, [100, admitted], "{algorithm:?}");
     }
 }
 
-async fn a_counter_of_another_plan_weighs_on(lab: Lab) {
+async fn a_counter_of_another_plan_weighs_on(fixture: Fixture) {
     let (counter, hour) = (limit(10, MINUTE, COUNTER), limit(20, HOUR, FIXED));
     let both = plan(vec![counter, hour.clone()]);
     let end_us = crate::support::clock::START_US.next_multiple_of(60_000_000);
-    lab.clock.set(end_us - 1);
-    assert!(lab.fits(&both, "weighs", 10).await);
-    lab.clock.set(end_us + 1);
-    assert!(lab.fits(&plan(vec![hour]), "weighs", 1).await);
-    assert_eq!(lab.remaining(&both, "weighs").await[0], 0);
+    fixture.clock.set(end_us - 1);
+    assert!(fixture.fits(&both, "weighs", 10).await);
+    fixture.clock.set(end_us + 1);
+    assert!(fixture.fits(&plan(vec![hour]), "weighs", 1).await);
+    assert_eq!(fixture.remaining(&both, "weighs").await[0], 0);
 }
 
-async fn a_long_window_of_another_plan_stays(lab: Lab) {
+async fn a_long_window_of_another_plan_stays(fixture: Fixture) {
     let (month, minute) = (limit(10, MINUTE * 60 * 24 * 30, ANCHORED), limit(20, MINUTE, FIXED));
     let both = plan(vec![month, minute.clone()]);
-    assert!(lab.fits(&both, "month", 10).await);
-    lab.clock.advance(29 * 24 * 3600 * 1_000_000);
-    assert!(lab.fits(&plan(vec![minute]), "month", 1).await);
-    assert_eq!(lab.remaining(&both, "month").await[0], 0);
+    assert!(fixture.fits(&both, "month", 10).await);
+    fixture.clock.advance(29 * 24 * 3600 * 1_000_000);
+    assert!(fixture.fits(&plan(vec![minute]), "month", 1).await);
+    assert_eq!(fixture.remaining(&both, "month").await[0], 0);
 }
 
-async fn a_key_expires_once_it_is_fresh_and_not_long_after(lab: Lab) {
-    let Some(redis) = lab.redis.as_ref() else { return };
+async fn a_key_expires_once_it_is_fresh_and_not_long_after(fixture: Fixture) {
+    let Some(redis) = fixture.redis.as_ref() else { return };
     let mut plans: Vec<Arc<Plan>> = ALL.iter().map(|algorithm| plan(vec![limit(70, MINUTE, *algorithm)])).collect();
     plans.push(plan(vec![limit(90, HOUR, FIXED), limit(70, MINUTE, FIXED)]));
     plans.push(plan(vec![limit(70, ODD, LOG)]));
@@ -356,9 +356,9 @@ async fn a_key_expires_once_it_is_fresh_and_not_long_after(lab: Lab) {
         let key = format!("k{index}");
         // Charges of which some leave the expiry as it was and some do not.
         for step_us in [1_234_567, 0, 1, 2_500_000, 7_500_000, 7_499_999, 40_000_000, 200_000_000, 5] {
-            lab.clock.advance(step_us);
-            let now_us = tollgate::clock::Clock::now_us(&lab.clock);
-            let verdict = lab.decide(ask(plan, &key, 1)).await;
+            fixture.clock.advance(step_us);
+            let now_us = tollgate::clock::Clock::now_us(&fixture.clock);
+            let verdict = fixture.decide(ask(plan, &key, 1)).await;
             let statuses = verdict.statuses(plan.limits(), Cost::ONE);
             let fresh_us = now_us + statuses.iter().map(|status| status.reset_after_us).max().unwrap();
             let names = redis.cli(&["KEYS", &format!("*{key}*")]);
@@ -371,59 +371,59 @@ async fn a_key_expires_once_it_is_fresh_and_not_long_after(lab: Lab) {
     }
 }
 
-async fn a_peek_changes_no_byte(lab: Lab) {
+async fn a_peek_changes_no_byte(fixture: Fixture) {
     for algorithm in ALL {
         let plan = plan(vec![limit(5, MINUTE, algorithm)]);
-        lab.decide(ask(&plan, &format!("{algorithm:?}"), 2)).await;
+        fixture.decide(ask(&plan, &format!("{algorithm:?}"), 2)).await;
     }
-    let before = lab.kept();
-    assert!(lab.ports.is_empty() || before.contains("group"), "{before}");
-    lab.clock.set(crate::support::clock::START_US - 120_000_000);
+    let before = fixture.kept();
+    assert!(fixture.ports.is_empty() || before.contains("group"), "{before}");
+    fixture.clock.set(crate::support::clock::START_US - 120_000_000);
     for algorithm in ALL {
         let plan = plan(vec![limit(5, MINUTE, algorithm)]);
-        lab.decide(peek(&plan, &format!("{algorithm:?}"), 1)).await;
-        assert_eq!(lab.kept(), before, "{algorithm:?}");
+        fixture.decide(peek(&plan, &format!("{algorithm:?}"), 1)).await;
+        assert_eq!(fixture.kept(), before, "{algorithm:?}");
     }
 }
 
-async fn a_refund_gives_back_what_was_taken_and_no_more(lab: Lab) {
+async fn a_refund_gives_back_what_was_taken_and_no_more(fixture: Fixture) {
     for algorithm in ALL {
         let plan = plan(vec![limit(5, MINUTE, algorithm)]);
-        assert!(lab.fits(&plan, "refunded", 3).await);
-        assert_eq!(lab.refund(&plan, "refunded", 2).await, [2], "{algorithm:?}");
-        assert_eq!(lab.remaining(&plan, "refunded").await, [4], "{algorithm:?}");
+        assert!(fixture.fits(&plan, "refunded", 3).await);
+        assert_eq!(fixture.refund(&plan, "refunded", 2).await, [2], "{algorithm:?}");
+        assert_eq!(fixture.remaining(&plan, "refunded").await, [4], "{algorithm:?}");
         for (given, cost) in [(1, 9), (0, 1), (0, 1_000_000_000_000)] {
-            assert_eq!(lab.refund(&plan, "refunded", cost).await, [given], "{algorithm:?}");
-            assert_eq!(lab.remaining(&plan, "refunded").await, [5], "{algorithm:?}");
+            assert_eq!(fixture.refund(&plan, "refunded", cost).await, [given], "{algorithm:?}");
+            assert_eq!(fixture.remaining(&plan, "refunded").await, [5], "{algorithm:?}");
         }
         // What came back can be taken once.
-        assert!(lab.fits(&plan, "refunded", 5).await && !lab.fits(&plan, "refunded", 1).await, "{algorithm:?}");
-        assert_eq!(lab.refund(&plan, "refunded", 2).await, [2], "{algorithm:?}");
-        assert!(lab.fits(&plan, "refunded", 2).await && !lab.fits(&plan, "refunded", 1).await, "{algorithm:?}");
+        assert!(fixture.fits(&plan, "refunded", 5).await && !fixture.fits(&plan, "refunded", 1).await, "{algorithm:?}");
+        assert_eq!(fixture.refund(&plan, "refunded", 2).await, [2], "{algorithm:?}");
+        assert!(fixture.fits(&plan, "refunded", 2).await && !fixture.fits(&plan, "refunded", 1).await, "{algorithm:?}");
     }
 }
 
-async fn a_refund_of_nothing_leaves_nothing_and_changes_nothing(lab: Lab) {
+async fn a_refund_of_nothing_leaves_nothing_and_changes_nothing(fixture: Fixture) {
     let several = plan(vec![limit(5, MINUTE, FIXED), limit(5, HOUR, LOG), limit(5, HOUR, BUCKET)]);
     let mut plans: Vec<Arc<Plan>> = ALL.iter().map(|algorithm| plan(vec![limit(5, MINUTE, *algorithm)])).collect();
     plans.push(several);
     for plan in &plans {
-        assert!(lab.refund(plan, "never seen", 3).await.iter().all(|given| *given == 0));
-        assert_eq!(lab.kept(), "");
+        assert!(fixture.refund(plan, "never seen", 3).await.iter().all(|given| *given == 0));
+        assert_eq!(fixture.kept(), "");
     }
     for plan in &plans {
-        lab.decide(ask(plan, "was used", 3)).await;
+        fixture.decide(ask(plan, "was used", 3)).await;
     }
-    let before = lab.kept();
-    lab.clock.advance(3 * 3_600_000_000);
+    let before = fixture.kept();
+    fixture.clock.advance(3 * 3_600_000_000);
     for plan in &plans {
-        assert!(lab.refund(plan, "was used", 3).await.iter().all(|given| *given == 0), "{plan:?}");
+        assert!(fixture.refund(plan, "was used", 3).await.iter().all(|given| *given == 0), "{plan:?}");
     }
-    assert_eq!(lab.kept(), before);
+    assert_eq!(fixture.kept(), before);
 }
 
-async fn a_full_refund_leaves_no_key_in_redis(lab: Lab) {
-    if lab.ports.is_empty() {
+async fn a_full_refund_leaves_no_key_in_redis(fixture: Fixture) {
+    if fixture.ports.is_empty() {
         return;
     }
     let several = plan(vec![limit(5, MINUTE, FIXED), limit(5, HOUR, LOG), limit(5, HOUR, BUCKET)]);
@@ -434,62 +434,62 @@ async fn a_full_refund_leaves_no_key_in_redis(lab: Lab) {
         plan(vec![limit(5, ODD, LOG), limit(5, HOUR, LOG), limit(5, ODD_TOO, LOG)]),
     ]);
     for plan in &plans {
-        lab.decide(ask(plan, "used", 3)).await;
-        assert_ne!(lab.kept(), "");
-        lab.refund(plan, "used", 3).await;
-        assert_eq!(lab.kept(), "", "{plan:?}");
+        fixture.decide(ask(plan, "used", 3)).await;
+        assert_ne!(fixture.kept(), "");
+        fixture.refund(plan, "used", 3).await;
+        assert_eq!(fixture.kept(), "", "{plan:?}");
     }
 }
 
-async fn a_refund_reaches_each_limit_by_what_it_counted(lab: Lab) {
+async fn a_refund_reaches_each_limit_by_what_it_counted(fixture: Fixture) {
     let three = plan(vec![limit(10, MINUTE, FIXED), limit(20, HOUR, FIXED), limit(30, HOUR, LOG)]);
     let hour_us = crate::support::clock::START_US.next_multiple_of(3_600_000_000);
-    lab.clock.set(hour_us + 59_900_000);
-    assert!(lab.fits(&three, "each", 4).await);
-    lab.clock.advance(200_000);
-    assert!(lab.fits(&three, "each", 1).await);
-    assert_eq!(lab.refund(&three, "each", 3).await, [1, 3, 3]);
-    assert_eq!(lab.remaining(&three, "each").await, [10, 18, 28]);
+    fixture.clock.set(hour_us + 59_900_000);
+    assert!(fixture.fits(&three, "each", 4).await);
+    fixture.clock.advance(200_000);
+    assert!(fixture.fits(&three, "each", 1).await);
+    assert_eq!(fixture.refund(&three, "each", 3).await, [1, 3, 3]);
+    assert_eq!(fixture.remaining(&three, "each").await, [10, 18, 28]);
     // Of a limit that this plan does not have, nothing is taken.
-    assert_eq!(lab.refund(&plan(vec![limit(20, HOUR, FIXED)]), "each", 9).await, [2]);
-    assert_eq!(lab.remaining(&three, "each").await, [10, 20, 28]);
+    assert_eq!(fixture.refund(&plan(vec![limit(20, HOUR, FIXED)]), "each", 9).await, [2]);
+    assert_eq!(fixture.remaining(&three, "each").await, [10, 20, 28]);
 }
 
-async fn refunds_among_charges_are_done_in_order(lab: Lab) {
+async fn refunds_among_charges_are_done_in_order(fixture: Fixture) {
     for algorithm in ALL {
         let plan = plan(vec![limit(5, MINUTE, algorithm)]);
         let asks = [(5, false), (1, false), (2, true), (2, false), (1, false), (1, true), (1, false)];
         let asks = asks.map(|(cost, back)| if back { refund(&plan, "ordered", cost) } else { ask(&plan, "ordered", cost) });
-        let verdicts = lab.store.decide_batch(&asks, PATIENCE).await;
+        let verdicts = fixture.store.decide_batch(&asks, PATIENCE).await;
         let fits: Vec<bool> = verdicts.into_iter().map(|verdict| verdict.unwrap().fits).collect();
         assert_eq!(fits, [true, false, true, true, false, true, true], "{algorithm:?}");
     }
 }
 
-async fn a_lowered_quota_is_refunded_from_where_it_stands(lab: Lab) {
+async fn a_lowered_quota_is_refunded_from_where_it_stands(fixture: Fixture) {
     for algorithm in [FIXED, ANCHORED, LOG, WINDOW, COUNTER] {
         let of = |quota| plan(vec![limit(quota, MINUTE, algorithm)]);
-        assert!(lab.fits(&of(100), "lowered", 80).await);
-        assert_eq!(lab.refund(&of(10), "lowered", 60).await, [60], "{algorithm:?}");
-        assert_eq!(lab.remaining(&of(10), "lowered").await, [0], "{algorithm:?}");
-        assert_eq!(lab.refund(&of(10), "lowered", 15).await, [15], "{algorithm:?}");
-        assert_eq!(lab.remaining(&of(10), "lowered").await, [5], "{algorithm:?}");
-        lab.refund(&of(10), "lowered", 100).await;
+        assert!(fixture.fits(&of(100), "lowered", 80).await);
+        assert_eq!(fixture.refund(&of(10), "lowered", 60).await, [60], "{algorithm:?}");
+        assert_eq!(fixture.remaining(&of(10), "lowered").await, [0], "{algorithm:?}");
+        assert_eq!(fixture.refund(&of(10), "lowered", 15).await, [15], "{algorithm:?}");
+        assert_eq!(fixture.remaining(&of(10), "lowered").await, [5], "{algorithm:?}");
+        fixture.refund(&of(10), "lowered", 100).await;
     }
 }
 
-async fn a_reset_key_is_as_fresh_and_no_other_is(lab: Lab) {
+async fn a_reset_key_is_as_fresh_and_no_other_is(fixture: Fixture) {
     for algorithm in ALL {
         let plan = plan(vec![limit(5, MINUTE, algorithm)]);
         for key in ["reset", "kept"] {
-            assert!(lab.fits(&plan, key, 5).await);
+            assert!(fixture.fits(&plan, key, 5).await);
         }
-        assert!(lab.reset("group", "reset").await, "{algorithm:?}");
-        assert!(!lab.reset("group", "reset").await && !lab.reset("other group", "kept").await);
-        assert!(!lab.fits(&plan, "kept", 1).await, "{algorithm:?}");
-        assert!(lab.fits(&plan, "reset", 5).await && !lab.fits(&plan, "reset", 1).await, "{algorithm:?}");
-        assert!(lab.reset("group", "reset").await && lab.reset("group", "kept").await);
-        assert_eq!(lab.kept(), "", "{algorithm:?}");
+        assert!(fixture.reset("group", "reset").await, "{algorithm:?}");
+        assert!(!fixture.reset("group", "reset").await && !fixture.reset("other group", "kept").await);
+        assert!(!fixture.fits(&plan, "kept", 1).await, "{algorithm:?}");
+        assert!(fixture.fits(&plan, "reset", 5).await && !fixture.fits(&plan, "reset", 1).await, "{algorithm:?}");
+        assert!(fixture.reset("group", "reset").await && fixture.reset("group", "kept").await);
+        assert_eq!(fixture.kept(), "", "{algorithm:?}");
     }
 }
 
@@ -497,30 +497,30 @@ async fn a_reset_key_is_as_fresh_and_no_other_is(lab: Lab) {
 const ODD: Duration = Duration::from_secs(97);
 const ODD_TOO: Duration = Duration::from_millis(4_321_000);
 
-async fn a_reset_forgets_every_fingerprint_that_the_key_had(lab: Lab) {
+async fn a_reset_forgets_every_fingerprint_that_the_key_had(fixture: Fixture) {
     let four = plan(vec![limit(5, MINUTE, FIXED), limit(5, HOUR, LOG), limit(5, ODD, LOG), limit(5, HOUR, BUCKET)]);
-    assert!(lab.fits(&four, "shapes", 4).await);
-    assert!(lab.reset("group", "shapes").await);
-    assert_eq!(lab.remaining(&four, "shapes").await, [5, 5, 5, 5]);
-    assert_eq!(lab.kept(), "");
+    assert!(fixture.fits(&four, "shapes", 4).await);
+    assert!(fixture.reset("group", "shapes").await);
+    assert_eq!(fixture.remaining(&four, "shapes").await, [5, 5, 5, 5]);
+    assert_eq!(fixture.kept(), "");
 }
 
 /// By plans that are edited, whose logs begin, run out, are given back and begin again at other times.
-async fn a_reset_forgets_every_log_whenever_it_began(lab: Lab) {
+async fn a_reset_forgets_every_log_whenever_it_began(fixture: Fixture) {
     let plans = [vec![ODD], vec![ODD_TOO, HOUR], vec![ODD_TOO, ODD], vec![HOUR, Duration::from_millis(7)], vec![ODD_TOO]];
     let plans = plans.map(|windows| plan(windows.into_iter().map(|window| limit(50, window, LOG)).collect()));
     let mut random = crate::support::history::Random(11);
     let mut forgotten = 0;
     for round in 0..300 {
         let plan = random.pick(&plans);
-        lab.clock.advance(random.below(40_000_000));
+        fixture.clock.advance(random.below(40_000_000));
         let cost = 1 + random.below(3);
         let asked = if random.below(5) == 0 { refund(plan, "logs", 3 * cost) } else { ask(plan, "logs", cost) };
-        lab.decide(asked).await;
+        fixture.decide(asked).await;
         if round % 10 == 9 {
-            forgotten += usize::from(lab.reset("group", "logs").await);
+            forgotten += usize::from(fixture.reset("group", "logs").await);
             for plan in &plans {
-                assert!(lab.remaining(plan, "logs").await.iter().all(|left| *left == 50), "round {round}, {plan:?}");
+                assert!(fixture.remaining(plan, "logs").await.iter().all(|left| *left == 50), "round {round}, {plan:?}");
             }
         }
     }
@@ -528,18 +528,18 @@ async fn a_reset_forgets_every_log_whenever_it_began(lab: Lab) {
 }
 
 /// The list by which a reset finds logs in Redis must be there for as long as they are.
-async fn the_index_of_logs_is_there_for_as_long_as_its_logs(lab: Lab) {
-    let Some(redis) = lab.redis.as_ref() else { return };
+async fn the_index_of_logs_is_there_for_as_long_as_its_logs(fixture: Fixture) {
+    let Some(redis) = fixture.redis.as_ref() else { return };
     let plans = [vec![ODD], vec![ODD_TOO, HOUR], vec![ODD_TOO, ODD], vec![Duration::from_millis(1_234), MINUTE]];
     let plans = plans.map(|windows| plan(windows.into_iter().map(|window| limit(50, window, LOG)).collect()));
     let mut random = crate::support::history::Random(12);
     let expires = |name: &str| redis.cli(&["PEXPIRETIME", name]).parse::<i64>().unwrap();
     let mut seen = 0;
     for round in 0..300 {
-        lab.clock.advance(random.below(30_000_000));
+        fixture.clock.advance(random.below(30_000_000));
         let (plan, cost) = (random.pick(&plans), 1 + random.below(3));
-        lab.decide(if random.below(6) == 0 { refund(plan, "i", 9) } else { ask(plan, "i", cost) }).await;
-        let now_ms = tollgate::clock::Clock::now_us(&lab.clock) as i64 / 1_000;
+        fixture.decide(if random.below(6) == 0 { refund(plan, "i", 9) } else { ask(plan, "i", cost) }).await;
+        let now_ms = tollgate::clock::Clock::now_us(&fixture.clock) as i64 / 1_000;
         let logs = [97_000_000, 4_321_000_000, 1_234_000_u64].map(|window_us| expires(&format!("{{group:i}}log:{window_us}")));
         let last = logs.into_iter().filter(|expires_ms| *expires_ms > now_ms).max();
         seen += usize::from(last.is_some());
@@ -575,20 +575,20 @@ macro_rules! every_store_keeps {
         mod memory {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $claim() {
-                super::$claim(super::Lab::memory()).await;
+                super::$claim(super::Fixture::memory()).await;
             })*
         }
         mod redis {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $claim() {
-                super::$claim(super::Lab::redis()).await;
+                super::$claim(super::Fixture::redis()).await;
             })*
         }
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn a_cluster_keeps_it_too() {
             let cluster = Cluster::start_with(0, &["redis-server"], &[]);
             $(
-                $claim(Lab::at(&cluster.url(), &cluster.nodes)).await;
+                $claim(Fixture::at(&cluster.url(), &cluster.nodes)).await;
                 cluster.nodes.iter().for_each(|node| drop(node.cli(&["FLUSHALL"])));
             )*
         }
@@ -597,13 +597,13 @@ macro_rules! every_store_keeps {
             // Which knows no PEXPIRETIME, so when a key expires is not looked at here.
             let redis = Redis::start_by("127.0.0.1", &[&other_make("redis-6.2", "Redis server v=6.2.")], &[]);
             $(
-                $claim(Lab::at(&redis.url(), std::slice::from_ref(&redis))).await;
+                $claim(Fixture::at(&redis.url(), std::slice::from_ref(&redis))).await;
                 redis.cli(&["FLUSHALL"]);
             )*
         }
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn valkey_keeps_it_too() {
-            $($claim(Lab::by(&other_make("valkey", "Valkey server v="))).await;)*
+            $($claim(Fixture::by(&other_make("valkey", "Valkey server v="))).await;)*
         }
     };
 }

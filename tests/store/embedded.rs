@@ -109,9 +109,9 @@ fn a_flood_of_random_keys_stays_flat_at_the_capacity_and_frees_no_denied_key() {
     let of = |window, algorithms: &[Algorithm]| plan(algorithms.iter().map(|algorithm| limit(3, window, *algorithm)).collect());
     let plans = [of(MINUTE, &[BUCKET]), of(MINUTE, &[FIXED, COUNTER]), of(MINUTE / 4, &[WINDOW]), of(HOUR, &[BUCKET])];
     let mut random = Random(11);
-    let (mut lab, mut held) = (None, 0);
-    held += measure(|| lab = Some(store(capacity as u64))).bytes_current;
-    let (store, clock) = lab.unwrap();
+    let (mut fixture, mut held) = (None, 0);
+    held += measure(|| fixture = Some(store(capacity as u64))).bytes_current;
+    let (store, clock) = fixture.unwrap();
     assert!(store.decide(&ask(&hour, "blocked", 3)).unwrap().fits);
     for round in 0..ROUNDS {
         let (mut refused, mut allowed) = (0, 0);

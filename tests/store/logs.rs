@@ -26,38 +26,38 @@ fn length(redis: &Redis, key: &str) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_charge_takes_one_element_whatever_it_costs() {
-    let lab = ClockedStore::start();
+    let fixture = ClockedStore::start();
     let plan = plan(vec![limit(SLIDING_LOG_QUOTA_MAX, HOUR, LOG)]);
     let keys: Vec<String> = (0..200).map(|key| key.to_string()).collect();
     let all = |cost| keys.iter().map(|key| ask(&plan, key, cost)).collect::<Vec<Check>>();
-    assert_eq!(lab.decide(&all(SLIDING_LOG_QUOTA_MAX)).await, 200);
-    assert_eq!(lab.decide(&all(1)).await, 0);
-    assert!(keys.iter().all(|key| length(&lab.redis, key) == 2), "a header and a charge");
+    assert_eq!(fixture.decide(&all(SLIDING_LOG_QUOTA_MAX)).await, 200);
+    assert_eq!(fixture.decide(&all(1)).await, 0);
+    assert!(keys.iter().all(|key| length(&fixture.redis, key) == 2), "a header and a charge");
     // As many elements as charges, also after a part of one was given back, and where the clock stepped back before all of them.
-    lab.decide(&keys.iter().map(|key| refund(&plan, key, 70_000)).collect::<Vec<Check>>()).await;
-    lab.clock.advance(1);
-    assert_eq!(lab.decide(&all(50_000)).await, 200);
-    assert!(keys.iter().all(|key| length(&lab.redis, key) == 3));
-    lab.clock.set(crate::support::clock::START_US - 1_000_000);
-    assert_eq!(lab.decide(&all(20_001)).await, 0);
-    assert!(keys.iter().all(|key| length(&lab.redis, key) == 2));
-    assert_eq!(lab.decide(&all(20_000)).await, 200);
-    assert!(keys.iter().all(|key| length(&lab.redis, key) == 3));
+    fixture.decide(&keys.iter().map(|key| refund(&plan, key, 70_000)).collect::<Vec<Check>>()).await;
+    fixture.clock.advance(1);
+    assert_eq!(fixture.decide(&all(50_000)).await, 200);
+    assert!(keys.iter().all(|key| length(&fixture.redis, key) == 3));
+    fixture.clock.set(crate::support::clock::START_US - 1_000_000);
+    assert_eq!(fixture.decide(&all(20_001)).await, 0);
+    assert!(keys.iter().all(|key| length(&fixture.redis, key) == 2));
+    assert_eq!(fixture.decide(&all(20_000)).await, 200);
+    assert!(keys.iter().all(|key| length(&fixture.redis, key) == 3));
 }
 
 /// Of a log that has many charges, where half of them no longer count: by costs that differ, so that none is answered by
 /// what another one found, by peeks, refunds, and with the clock set back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_log_is_searched_in_few_steps() {
-    let lab = ClockedStore::start();
+    let fixture = ClockedStore::start();
     let plan = plan(vec![limit(DEPTH, HOUR, LOG)]);
     for charge in 0..DEPTH {
         // Uneven, so that where a charge stands cannot be guessed.
-        lab.clock.advance(if charge % 7 == 0 { 400_000 + charge } else { charge % 5 });
-        assert_eq!(lab.decide(&[ask(&plan, "deep", 1)]).await, 1);
+        fixture.clock.advance(if charge % 7 == 0 { 400_000 + charge } else { charge % 5 });
+        assert_eq!(fixture.decide(&[ask(&plan, "deep", 1)]).await, 1);
     }
     let after = DEPTH * 400_000 / 7;
-    lab.clock.advance(3_600_000_000 - after / 2);
+    fixture.clock.advance(3_600_000_000 - after / 2);
     let used = DEPTH / 2;
     let costs = |make: &dyn Fn(u64) -> Check| (0..100).map(|step| make(used + 3_000 + step * 17)).collect::<Vec<Check>>();
     let denied = costs(&|cost| ask(&plan, "deep", cost));
@@ -66,11 +66,11 @@ async fn a_full_log_is_searched_in_few_steps() {
     for (what, asks) in [("denied", &denied), ("peeked", &peeked), ("refunded", &given_back), ("denied, clock set back", &denied)]
     {
         if what.ends_with("back") {
-            lab.clock.set(tollgate::clock::Clock::now_us(&lab.clock) - 3_600_000_000);
+            fixture.clock.set(tollgate::clock::Clock::now_us(&fixture.clock) - 3_600_000_000);
         }
-        let before = lab.redis.ran("lindex") + lab.redis.ran("lrange");
-        lab.decide(asks).await;
-        let looks = lab.redis.ran("lindex") + lab.redis.ran("lrange") - before;
+        let before = fixture.redis.ran("lindex") + fixture.redis.ran("lrange");
+        fixture.decide(asks).await;
+        let looks = fixture.redis.ran("lindex") + fixture.redis.ran("lrange") - before;
         println!("{what}: {looks} looks for 100 requests");
         // Twice the halves for each request, and for where what counts begins in each of a few calls.
         assert!(looks > 10 && looks <= 110 * 2 * 14, "{what}: {looks} looks");
@@ -80,21 +80,21 @@ async fn a_full_log_is_searched_in_few_steps() {
 /// By a config with as many windows: the work of one charge is bounded, and what is beyond it is charged nowhere.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_has_a_bounded_number_of_logs_of_uncommon_windows() {
-    let lab = ClockedStore::start();
+    let fixture = ClockedStore::start();
     let window = |number: u64| Duration::from_millis(100_007 + number);
     let log_and_bucket = |number| plan(vec![limit(5, window(number), LOG), limit(2_000, HOUR, FIXED)]);
     let asks: Vec<Check> = (0..1_024).map(|number| ask(&log_and_bucket(number), "many", 1)).collect();
-    assert_eq!(lab.decide(&asks).await, 1_024);
-    let one_more = lab.store.decide_one(&ask(&log_and_bucket(1_024), "many", 1), StoreDeadline(PATIENCE)).await;
+    assert_eq!(fixture.decide(&asks).await, 1_024);
+    let one_more = fixture.store.decide_one(&ask(&log_and_bucket(1_024), "many", 1), StoreDeadline(PATIENCE)).await;
     assert!(matches!(&one_more, Err(StoreError::Refused(why)) if why.contains("1024 uncommon windows")), "{one_more:?}");
-    let left = lab.store.decide_one(&peek(&log_and_bucket(0), "many", 1), StoreDeadline(PATIENCE)).await.unwrap();
+    let left = fixture.store.decide_one(&peek(&log_and_bucket(0), "many", 1), StoreDeadline(PATIENCE)).await.unwrap();
     let left = left.statuses(log_and_bucket(0).limits(), Cost::ONE).into_iter().map(|status| status.remaining);
     assert_eq!(left.collect::<Vec<u64>>(), [4, 976]);
-    assert_eq!(lab.redis.cli(&["EXISTS", "{group:many}log:101031000"]), "0");
+    assert_eq!(fixture.redis.cli(&["EXISTS", "{group:many}log:101031000"]), "0");
     // A Reset finds all logs.
     let subject = Subject { key: Key::new("many").unwrap(), counts_as: "group".into() };
-    assert_eq!(lab.store.reset(&subject, StoreDeadline(PATIENCE)).await, Ok(true));
-    assert_eq!(lab.redis.cli(&["KEYS", "{group:many}*"]), "");
+    assert_eq!(fixture.store.reset(&subject, StoreDeadline(PATIENCE)).await, Ok(true));
+    assert_eq!(fixture.redis.cli(&["KEYS", "{group:many}*"]), "");
 }
 
 /// In memory: the quickest of several rounds of decisions on a full log, by costs that are denied until nearly all of it has left.

@@ -43,8 +43,8 @@ async fn decides_as_serially(plans: &[Arc<Plan>], keys: u64) {
             asks.extend(plans.iter().map(|plan| ask(plan, "key 0", 1)));
         }
         let (from_redis, expected) = (shared.decide_batch(&asks, PATIENCE).await, serial.decide_batch(&asks, PATIENCE).await);
-        for (place, (found, expected)) in from_redis.iter().zip(&expected).enumerate() {
-            assert_eq!(found, expected, "batch {batch}, request {place}: {:?}", asks[place]);
+        for (index, (found, expected)) in from_redis.iter().zip(&expected).enumerate() {
+            assert_eq!(found, expected, "batch {batch}, request {index}: {:?}", asks[index]);
         }
     }
 }
@@ -134,12 +134,12 @@ async fn a_call_with_a_wrong_count_is_refused() {
     assert_eq!(raw.call(&[call.clone(), vec![request.clone()]].concat()).0, b'$', "the call as it was made");
     // The bytes that hold counts: end of the plans, plans, limits of the plan; groups, packed states; requests, logs, repeats.
     let counts = (0..6).chain([plans_end, plans_end + 1, plans_end + 2, plans_end + 3, plans_end + 5, plans_end + 7]);
-    for place in counts {
-        for value in (0..=255).filter(|value| *value != request[place]) {
+    for index in counts {
+        for value in (0..=255).filter(|value| *value != request[index]) {
             let mut wrong = request.clone();
-            wrong[place] = value;
+            wrong[index] = value;
             let (kind, text) = raw.call(&[call.clone(), vec![wrong]].concat());
-            assert_eq!(kind, b'-', "byte {place} is {value}: {:?}", String::from_utf8_lossy(&text));
+            assert_eq!(kind, b'-', "byte {index} is {value}: {:?}", String::from_utf8_lossy(&text));
         }
     }
     for length in 0..request.len() {
@@ -164,10 +164,10 @@ async fn a_request_that_was_garbled_does_not_hold_redis() {
     let (mut call, mut raw) = captured(&redis, &asks).await;
     let request = call.pop().unwrap();
     let (before_us, mut calls, mut refused) = (cpu_us(&redis), 0, 0);
-    for place in 0..request.len() {
-        for value in [0, 1, 2, 6, 31, 127, 255, request[place].wrapping_add(1), request[place].wrapping_sub(1)] {
+    for index in 0..request.len() {
+        for value in [0, 1, 2, 6, 31, 127, 255, request[index].wrapping_add(1), request[index].wrapping_sub(1)] {
             let mut garbled = request.clone();
-            garbled[place] = value;
+            garbled[index] = value;
             let (kind, _) = raw.call(&[call.clone(), vec![garbled]].concat());
             refused += usize::from(kind == b'-');
             calls += 1;

@@ -49,7 +49,7 @@ fn bar(lines: u64, read: u64, bytes: Option<u64>, elapsed: Duration) -> String {
     };
     let read = read.clamp(1, bytes);
     let filled = read.saturating_mul(BAR_WIDTH) / bytes;
-    let marks: String = (0..BAR_WIDTH).map(|place| if place < filled { '#' } else { '.' }).collect();
+    let marks: String = (0..BAR_WIDTH).map(|index| if index < filled { '#' } else { '.' }).collect();
     let left = elapsed.as_secs_f64() * (bytes - read) as f64 / read as f64;
     format!(
         "[{marks}] {:3} %  {millions:.1} million lines, {rate:.1} million a second, {left:.0} s left",

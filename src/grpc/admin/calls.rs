@@ -29,7 +29,7 @@ impl Method {
 pub struct AdminCalls(Arc<[[AtomicU64; CODES.len()]; Method::NAMES.len()]>);
 
 impl AdminCalls {
-    pub(super) fn note(&self, method: Method, code: Code) {
+    pub(super) fn count(&self, method: Method, code: Code) {
         self.0[method as usize][code as usize].fetch_add(1, Ordering::Relaxed);
     }
 
@@ -64,8 +64,8 @@ mod tests {
     #[test]
     fn counts_are_listed_by_method_and_code() {
         let calls = AdminCalls::default();
-        calls.note(Method::Refund, Code::NotFound);
-        calls.note(Method::Refund, Code::NotFound);
+        calls.count(Method::Refund, Code::NotFound);
+        calls.count(Method::Refund, Code::NotFound);
         let counts: Vec<_> = calls.counts().collect();
         let expected = [
             ("Reset", "OK", 0),

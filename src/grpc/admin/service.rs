@@ -66,7 +66,7 @@ impl<S: Store> Admin<S> {
             Ok((_, outcome)) => (Code::Ok, outcome.as_str()),
             Err(status) => (status.code(), status.message()),
         };
-        self.parts.calls.note(method, code);
+        self.parts.calls.count(method, code);
         if code == Code::Unauthenticated {
             if let Some(calls) = self.refused.due(monotonic()) {
                 tracing::info!(method = method.name(), code = word(code), calls, outcome, "admin calls were refused");

@@ -24,8 +24,8 @@ pub(super) fn descriptors(request: RateLimitRequest) -> Result<(String, Vec<Desc
     check_counts(descriptors.len(), 0)?;
     // 0 is the value of a field that was not set.
     let units = u64::from(hits_addend.max(1));
-    let converted = descriptors.into_iter().enumerate().map(|(place, of)| {
-        let wrong = |sentence: String| Status::invalid_argument(format!("descriptors[{place}]{sentence}"));
+    let converted = descriptors.into_iter().enumerate().map(|(index, of)| {
+        let wrong = |sentence: String| Status::invalid_argument(format!("descriptors[{index}]{sentence}"));
         descriptor(of, units).map_err(wrong)
     });
     Ok((domain, converted.collect::<Result<_, _>>()?))
@@ -49,8 +49,8 @@ fn descriptor(descriptor: RateLimitDescriptor, units: u64) -> Result<Descriptor,
         return Err(" has no entries: send at least one".to_owned());
     }
     let entries: Vec<Entry> = entries.into_iter().map(entry).collect();
-    if let Some(place) = entries.iter().position(|entry| entry.name.is_empty()) {
-        return Err(format!(".entries[{place}].key is empty: send what the value is, such as remote_address"));
+    if let Some(index) = entries.iter().position(|entry| entry.name.is_empty()) {
+        return Err(format!(".entries[{index}].key is empty: send what the value is, such as remote_address"));
     }
     let limit = limit.map(limit_override).transpose()?;
     Ok(Descriptor { entries, units: hits_addend.unwrap_or(units), refunds: is_negative_hits, limit })

@@ -55,10 +55,10 @@ fn denied_for(wait_us: u64, limit: &Limit, cost: u64) -> Verdict {
     Verdict { fits: false, readings: [Reading::Bucket { backlog_us, emission_us }].into_iter().collect() }
 }
 
-/// A cache with one denial, noted at time 0: `plan` denies "key" a cost of 1 for this long.
+/// A cache with one denial, remembered at time 0: `plan` denies "key" a cost of 1 for this long.
 fn cache_with_denial(plan: &Arc<Plan>, wait_us: u64) -> DenyCache {
     let cache = DenyCache::new(10);
-    cache.note(&check(plan, "key", 1), &denied_for(wait_us, &plan.limits()[0], 1), 0);
+    cache.remember(&check(plan, "key", 1), &denied_for(wait_us, &plan.limits()[0], 1), 0);
     cache
 }
 
@@ -93,7 +93,7 @@ fn a_denial_holds_until_its_release_and_no_microsecond_longer() {
         assert!(!denied.fits && wait_us > 1, "{algorithm:?}");
         // Clock-aligned counters can deny for longer than the cache holds.
         let (cache, until_us) = (DenyCache::new(10), wait_us.min(SECOND_US));
-        cache.note(&one, &denied, 7);
+        cache.remember(&one, &denied, 7);
         let last = cache.lookup(&one, 7 + until_us - 1).unwrap();
         assert_eq!(last.wait_us(plan.limits(), 1), wait_us - until_us + 1, "{algorithm:?}");
         assert_eq!(cache.lookup(&one, 7 + until_us), None, "{algorithm:?}");
@@ -124,7 +124,7 @@ fn only_its_own_key_plan_and_mode_are_denied() {
     assert_eq!(cache.lookup(&check(&other, "key", 1), 0), None);
     let peek = Check { mode: Mode::Peek, ..check(&mine, "key", 1) };
     assert_eq!(cache.lookup(&peek, 0), None);
-    cache.note(&Check { key: Key::new("peeked").unwrap(), ..peek }, &denied_for(1_000, &mine.limits()[0], 1), 0);
+    cache.remember(&Check { key: Key::new("peeked").unwrap(), ..peek }, &denied_for(1_000, &mine.limits()[0], 1), 0);
     assert_eq!(cache.lookup(&check(&mine, "peeked", 1), 0), None);
 }
 
@@ -133,7 +133,7 @@ fn an_allowed_request_is_not_noted() {
     let plan = plan(&[(BUCKET, 1_000)]);
     let cache = DenyCache::new(10);
     let allowed = Verdict { fits: true, ..denied_for(1_000, &plan.limits()[0], 1) };
-    cache.note(&check(&plan, "key", 1), &allowed, 0);
+    cache.remember(&check(&plan, "key", 1), &allowed, 0);
     assert_eq!(cache.lookup(&check(&plan, "key", 1), 0), None);
 }
 
@@ -143,7 +143,7 @@ fn a_smaller_cost_that_fits_reaches_the_store_and_a_larger_one_waits_longer() {
     let (cache, mut counters) = (DenyCache::new(10), Counters::of(&plan));
     counters.charge(&check(&plan, "key", 2));
     let three = check(&plan, "key", 3);
-    cache.note(&three, &counters.charge(&three), 0);
+    cache.remember(&three, &counters.charge(&three), 0);
     assert_eq!(cache.lookup(&check(&plan, "key", 2), 0), None);
     assert_eq!(cache.lookup(&three, 0).unwrap().wait_us(plan.limits(), 3), 250_000);
     assert_eq!(cache.lookup(&check(&plan, "key", 4), 0).unwrap().wait_us(plan.limits(), 4), 500_000);
@@ -158,9 +158,9 @@ fn a_log_s_denial_answers_its_own_cost_and_each_cost_has_one() {
         counters.now_us += 1_000;
     }
     let (one, two) = (check(&plan, "key", 1), check(&plan, "key", 2));
-    cache.note(&one, &counters.charge(&one), 0);
+    cache.remember(&one, &counters.charge(&one), 0);
     assert_eq!(cache.lookup(&two, 0), None);
-    cache.note(&two, &counters.charge(&two), 0);
+    cache.remember(&two, &counters.charge(&two), 0);
     assert_eq!(cache.lookup(&one, 0).unwrap().wait_us(plan.limits(), 1), 996_000);
     assert_eq!(cache.lookup(&two, 0).unwrap().wait_us(plan.limits(), 2), 997_000);
 }
@@ -169,7 +169,7 @@ fn a_log_s_denial_answers_its_own_cost_and_each_cost_has_one() {
 fn a_newer_denial_takes_the_place_of_the_one_before() {
     let plan = plan(&[(BUCKET, 1_000)]);
     let cache = cache_with_denial(&plan, 1_000);
-    cache.note(&check(&plan, "key", 1), &denied_for(1_000, &plan.limits()[0], 1), 500);
+    cache.remember(&check(&plan, "key", 1), &denied_for(1_000, &plan.limits()[0], 1), 500);
     assert!(cache.lookup(&check(&plan, "key", 1), 1_499).is_some());
     assert_eq!(cache.table().entries.len(), 1);
 }
@@ -178,19 +178,19 @@ fn a_newer_denial_takes_the_place_of_the_one_before() {
 fn a_full_cache_forgets_one_that_is_over_before_one_that_holds() {
     let plan = plan(&[(BUCKET, 1_000)]);
     let cache = DenyCache::new(3);
-    let note = |key: &str, wait_us, asked_us| {
-        cache.note(&check(&plan, key, 1), &denied_for(wait_us, &plan.limits()[0], 1), asked_us);
+    let remember = |key: &str, wait_us, asked_us| {
+        cache.remember(&check(&plan, key, 1), &denied_for(wait_us, &plan.limits()[0], 1), asked_us);
     };
     let held = |now_us: u64| -> Vec<&str> {
         ["a", "b", "c", "d", "e"].into_iter().filter(|key| cache.lookup(&check(&plan, key, 1), now_us).is_some()).collect()
     };
-    note("a", 1_000, 0);
-    note("b", 10, 0);
-    note("c", 1_000, 0);
+    remember("a", 1_000, 0);
+    remember("b", 10, 0);
+    remember("c", 1_000, 0);
     assert_eq!(held(9), ["a", "b", "c"]);
-    note("d", 1_000, 10);
+    remember("d", 1_000, 10);
     assert_eq!(held(10), ["a", "c", "d"]);
-    note("e", 1_000, 10);
+    remember("e", 1_000, 10);
     let left = held(10);
     assert!(left.len() == 3 && left.contains(&"e"), "{left:?}");
 }
@@ -201,7 +201,7 @@ fn denials_that_are_over_make_room_so_that_only_those_that_hold_take_memory() {
     let cache = DenyCache::new(1_000_000);
     // A new key is denied every 10 us for 10 ms: a thousand hold at any time.
     for index in 0..200_000_u64 {
-        cache.note(&check(&plan, &index.to_string(), 1), &denied_for(10_000, &plan.limits()[0], 1), index * 10);
+        cache.remember(&check(&plan, &index.to_string(), 1), &denied_for(10_000, &plan.limits()[0], 1), index * 10);
     }
     let table = cache.table();
     assert!((1_000..2_000).contains(&table.entries.len()), "{}", table.entries.len());
@@ -213,7 +213,7 @@ fn it_stays_within_its_entries_and_each_is_found() {
     let plan = plan(&[(BUCKET, 1_000)]);
     let cache = DenyCache::new(5_000);
     for index in 0..50_000 {
-        cache.note(&check(&plan, &index.to_string(), 1), &denied_for(SECOND_US, &plan.limits()[0], 1), 0);
+        cache.remember(&check(&plan, &index.to_string(), 1), &denied_for(SECOND_US, &plan.limits()[0], 1), 0);
         assert!(cache.lookup(&check(&plan, &index.to_string(), 1), 0).is_some());
     }
     let held = (0..50_000).filter(|index| cache.lookup(&check(&plan, &index.to_string(), 1), 0).is_some()).count();
@@ -229,7 +229,7 @@ fn an_entry_takes_about_a_hundred_bytes_beside_its_key() {
     let cache = DenyCache::new(DENY_CACHE_DEFAULT);
     let (mut most, mut last) = (0, 0);
     for index in 0..DENY_CACHE_DEFAULT {
-        cache.note(&check(&plan, &index.to_string(), 1), &denied_for(SECOND_US, &plan.limits()[0], 1), 0);
+        cache.remember(&check(&plan, &index.to_string(), 1), &denied_for(SECOND_US, &plan.limits()[0], 1), 0);
         let table = cache.table();
         let bytes = table.entries.capacity() * size_of::<Entry>() + table.by_name.allocation_size();
         last = bytes / table.entries.len();
@@ -249,24 +249,24 @@ fn any_limits() -> impl Strategy<Value = Vec<(Algorithm, u64)>> {
 #[test]
 fn no_denial_from_before_a_key_was_forgotten_holds() {
     let plan = plan(&[(BUCKET, 3_600_000)]);
-    let note = |cache: &DenyCache, key: &str, asked_us: u64| {
-        cache.note(&check(&plan, key, 1), &denied_for(60 * SECOND_US, &plan.limits()[0], 1), asked_us);
+    let remember = |cache: &DenyCache, key: &str, asked_us: u64| {
+        cache.remember(&check(&plan, key, 1), &denied_for(60 * SECOND_US, &plan.limits()[0], 1), asked_us);
     };
     let holds = |cache: &DenyCache, key: &str, now_us: u64| cache.lookup(&check(&plan, key, 1), now_us).is_some();
     let cache = DenyCache::new(10);
-    note(&cache, "key", 100);
-    note(&cache, "other", 100);
+    remember(&cache, "key", 100);
+    remember(&cache, "other", 100);
     cache.forget("plan", &Key::new("key").unwrap(), 200);
     assert!(!holds(&cache, "key", 201) && holds(&cache, "other", 201));
-    // Asked for before the key was forgotten, and noted after.
-    note(&cache, "key", 199);
+    // Asked for before the key was forgotten, and remembered after.
+    remember(&cache, "key", 199);
     assert!(!holds(&cache, "key", 201));
-    note(&cache, "key", 200);
+    remember(&cache, "key", 200);
     assert!(!holds(&cache, "key", 201));
-    note(&cache, "key", 201);
+    remember(&cache, "key", 201);
     assert!(holds(&cache, "key", 201));
     // A second later no earlier denial could still hold, so the mark no longer matters.
-    note(&cache, "late", 200 + SECOND_US);
+    remember(&cache, "late", 200 + SECOND_US);
     assert!(holds(&cache, "late", 200 + SECOND_US) && !holds(&cache, "other", 200 + SECOND_US));
 }
 
@@ -278,7 +278,7 @@ fn a_key_is_forgotten_for_all_plans_of_one_counts_as_only() {
     let cache = DenyCache::new(10);
     let all = [&one, &kin, &stranger];
     for plan in all {
-        cache.note(&check(plan, "key", 1), &denied_for(60 * SECOND_US, &plan.limits()[0], 1), 7);
+        cache.remember(&check(plan, "key", 1), &denied_for(60 * SECOND_US, &plan.limits()[0], 1), 7);
     }
     cache.forget("plan", &Key::new("key").unwrap(), 8);
     assert_eq!(all.map(|plan| cache.lookup(&check(plan, "key", 1), 9).is_some()), [false, false, true]);
@@ -291,7 +291,7 @@ fn every_cost_of_a_log_is_forgotten() {
     counters.charge(&check(&plan, "key", 4));
     for cost in 1..=4 {
         let check = check(&plan, "key", cost);
-        cache.note(&check, &counters.charge(&check), 7);
+        cache.remember(&check, &counters.charge(&check), 7);
         assert!(cache.lookup(&check, 8).is_some());
     }
     cache.forget("plan", &Key::new("key").unwrap(), 8);
@@ -310,7 +310,7 @@ fn too_many_forgotten_keys_forget_all_keys_and_take_no_more_room() {
     cache.forget("plan", &Key::new("one too many").unwrap(), last_us);
     assert_eq!(cache.lookup(&check(&plan, "key", 1), last_us + 1), None);
     assert!(cache.table().forgotten.at_us.len() <= FORGOTTEN_MAX);
-    cache.note(&check(&plan, "key", 1), &denied_for(60 * SECOND_US, &plan.limits()[0], 1), last_us + 1);
+    cache.remember(&check(&plan, "key", 1), &denied_for(60 * SECOND_US, &plan.limits()[0], 1), last_us + 1);
     assert!(cache.lookup(&check(&plan, "key", 1), last_us + 2).is_some());
 }
 
@@ -349,9 +349,9 @@ proptest! {
                 }
                 2 => on_its_way = Some((counters.charge(&check), check, now_us)),
                 3 => if let Some((answer, check, asked_us)) = on_its_way.take() {
-                    cache.note(&check, &answer, asked_us);
+                    cache.remember(&check, &answer, asked_us);
                 },
-                _ => cache.note(&check, &counters.charge(&check), now_us),
+                _ => cache.remember(&check, &counters.charge(&check), now_us),
             }
         }
     }
@@ -379,7 +379,7 @@ proptest! {
                 counters.charge(&check(&larger, "key", others_cost.min(larger.never_fits_above())));
             } else {
                 // The store was asked a little before it decided, as over a network.
-                cache.note(&mine, &counters.charge(&mine), now_us.saturating_sub(step_us / 2));
+                cache.remember(&mine, &counters.charge(&mine), now_us.saturating_sub(step_us / 2));
             }
         }
     }

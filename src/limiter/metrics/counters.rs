@@ -36,7 +36,7 @@ impl WorkerPlans {
 pub(in crate::limiter) struct PlanCounters<'a>(&'a [AtomicU64]);
 
 impl PlanCounters<'_> {
-    pub(super) fn note(self, outcome: Outcome, by: DecidedBy) {
+    pub(super) fn record(self, outcome: Outcome, by: DecidedBy) {
         self.0[index(outcome, by)].fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -74,7 +74,7 @@ impl CounterTotals {
     fn add_counts(&mut self, snapshot: &PlanSnapshot, mut counts: impl Iterator<Item = u64>) {
         for plan in snapshot.plans().iter() {
             let counter_totals = match self.snapshot.plans().find_if_any(&plan.name) {
-                Some((place, _)) => &mut self.of_plans[place * PER_PLAN..][..PER_PLAN],
+                Some((plan_index, _)) => &mut self.of_plans[plan_index * PER_PLAN..][..PER_PLAN],
                 None => &mut self.of_others,
             };
             counter_totals.iter_mut().zip(counts.by_ref()).for_each(|(sum, count)| *sum += count);
@@ -132,7 +132,7 @@ mod tests {
         for plan in 0..3 {
             for (outcome, by) in Outcome::ALL.iter().flat_map(|outcome| DecidedBy::ALL.map(|by| (*outcome, by))) {
                 let times = expected.len() + 1;
-                (0..times).for_each(|index| worker_plans[index % 2].counters(plan).note(outcome, by));
+                (0..times).for_each(|index| worker_plans[index % 2].counters(plan).record(outcome, by));
                 expected.push((plan, outcome, by, times as u64));
             }
         }
@@ -151,15 +151,15 @@ mod tests {
     fn counts_follow_their_plan_s_name_from_snapshot_to_snapshot() {
         let (allowed, by) = (Outcome::Allowed, DecidedBy::Store);
         let before = WorkerPlans::new(snapshot(&["b", "c"]));
-        before.counters(0).note(allowed, by);
-        (0..5).for_each(|_| before.counters(1).note(allowed, by));
+        before.counters(0).record(allowed, by);
+        (0..5).for_each(|_| before.counters(1).record(allowed, by));
         let mut counter_totals = CounterTotals::new(before.snapshot.clone());
         counter_totals.add(&before);
         // b is removed, and c is now the first plan.
         let mut counter_totals = counter_totals.under(snapshot(&["c", "d"]));
         assert_eq!((counter_totals.of(0, allowed, by), counter_totals.of(1, allowed, by), counter_totals.by(by)), (5, 0, 6));
         // A request that began before the reload ends after it.
-        before.counters(1).note(allowed, by);
+        before.counters(1).record(allowed, by);
         counter_totals.add(&before);
         assert_eq!((counter_totals.of(0, allowed, by), counter_totals.by(by)), (11, 13));
         let counter_totals = counter_totals.under(snapshot(&["b"]));

@@ -36,7 +36,7 @@ pub(super) struct Histogram {
 
 impl Histogram {
     #[expect(clippy::cast_possible_truncation, reason = "584 years of nanoseconds fit, and so does the sum of all waits")]
-    pub(super) fn note(&self, took: Duration) {
+    pub(super) fn record(&self, took: Duration) {
         let ns = took.as_nanos() as u64;
         if ns == 0 {
             // A decision that did not wait adds nothing to the sum.
@@ -80,13 +80,13 @@ mod tests {
     #[test]
     fn bounds_rise_and_each_is_within_its_own_bucket() {
         assert!(BOUNDS_NS.is_sorted_by(|a, b| a < b));
-        for (place, bound) in BOUNDS_NS.iter().enumerate() {
+        for (index, bound) in BOUNDS_NS.iter().enumerate() {
             let histogram = Histogram::default();
-            histogram.note(Duration::from_nanos(*bound));
-            histogram.note(Duration::from_nanos(bound + 1));
+            histogram.record(Duration::from_nanos(*bound));
+            histogram.record(Duration::from_nanos(bound + 1));
             let mut timings = Timings::default();
             timings.add(&histogram);
-            assert_eq!((timings.buckets[place], timings.buckets[place + 1], timings.count()), (1, 1, 2), "{bound}");
+            assert_eq!((timings.buckets[index], timings.buckets[index + 1], timings.count()), (1, 1, 2), "{bound}");
             assert_eq!(timings.sum_ns, 2 * bound + 1);
         }
     }

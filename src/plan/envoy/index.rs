@@ -64,9 +64,9 @@ type Specificity = (usize, usize, usize);
 impl Index {
     pub(super) fn new(rules: &[DescriptorRule]) -> Result<Self, Vec<(usize, RuleError)>> {
         let (mut index, mut errors) = (Self { shapes: Vec::new(), by_names: HashTable::new() }, Vec::new());
-        for place in 0..rules.len() {
-            if let Err(error) = index.add(rules, place) {
-                errors.push((place, error));
+        for rule_index in 0..rules.len() {
+            if let Err(error) = index.add(rules, rule_index) {
+                errors.push((rule_index, error));
             }
         }
         let forms = index.shapes.iter_mut().map(|shape| &mut shape.forms);
@@ -74,19 +74,19 @@ impl Index {
         if errors.is_empty() { Ok(index) } else { Err(errors) }
     }
 
-    fn add(&mut self, rules: &[DescriptorRule], place: usize) -> Result<(), RuleError> {
-        let rule = &rules[place];
+    fn add(&mut self, rules: &[DescriptorRule], rule_index: usize) -> Result<(), RuleError> {
+        let rule = &rules[rule_index];
         let names = |rule: &DescriptorRule| hash(rule.patterns.iter().map(|pattern| pattern.name.as_bytes()));
         let names_hash = names(rule);
         let shapes = &self.shapes;
         let known = self.by_names.find(names_hash, |shape| have_same_names(&rules[shapes[*shape].first], rule)).copied();
         let shape = known.unwrap_or_else(|| {
-            self.shapes.push(Shape { first: place, forms: Vec::new() });
+            self.shapes.push(Shape { first: rule_index, forms: Vec::new() });
             let (shapes, new) = (&self.shapes, self.shapes.len() - 1);
             self.by_names.insert_unique(names_hash, new, |shape| names(&rules[shapes[*shape].first]));
             new
         });
-        self.shapes[shape].add(rules, place)
+        self.shapes[shape].add(rules, rule_index)
     }
 
     /// The index of the rule that decides.
@@ -98,39 +98,39 @@ impl Index {
             if best.is_some_and(|(specificity, _)| specificity > form.specificity) {
                 break;
             }
-            if let Some(place) = form.find(rules, entries) {
-                let first = best.map_or(place, |(_, before)| before.min(place));
+            if let Some(rule_index) = form.find(rules, entries) {
+                let first = best.map_or(rule_index, |(_, before)| before.min(rule_index));
                 best = Some((form.specificity, first));
             }
         }
-        best.map(|(_, place)| place)
+        best.map(|(_, rule_index)| rule_index)
     }
 }
 
 impl Shape {
-    fn add(&mut self, rules: &[DescriptorRule], place: usize) -> Result<(), RuleError> {
-        let parts: SmallVec<[Part; 4]> = rules[place].patterns.iter().map(|pattern| Part::of(&pattern.value)).collect();
+    fn add(&mut self, rules: &[DescriptorRule], rule_index: usize) -> Result<(), RuleError> {
+        let parts: SmallVec<[Part; 4]> = rules[rule_index].patterns.iter().map(|pattern| Part::of(&pattern.value)).collect();
         let form = match self.forms.iter().position(|form| form.parts == parts) {
             Some(form) => form,
             None if self.forms.len() >= FORMS_MAX => return Err(RuleError::TooManyForms),
             None => {
-                let specificity = specificity(&rules[place]);
+                let specificity = specificity(&rules[rule_index]);
                 self.forms.push(Form { parts, specificity, rules: HashTable::new() });
                 self.forms.len() - 1
             }
         };
-        self.forms[form].add(rules, place)
+        self.forms[form].add(rules, rule_index)
     }
 }
 
 impl Form {
-    fn add(&mut self, rules: &[DescriptorRule], place: usize) -> Result<(), RuleError> {
-        let given = |place: usize| hash(rules[place].patterns.iter().map(|pattern| given(&pattern.value)));
-        let hash = given(place);
-        match self.rules.find(hash, |other| rules[*other].patterns == rules[place].patterns) {
+    fn add(&mut self, rules: &[DescriptorRule], rule_index: usize) -> Result<(), RuleError> {
+        let given = |rule_index: usize| hash(rules[rule_index].patterns.iter().map(|pattern| given(&pattern.value)));
+        let hash = given(rule_index);
+        match self.rules.find(hash, |other| rules[*other].patterns == rules[rule_index].patterns) {
             Some(other) => Err(RuleError::SameAs(*other)),
             None => {
-                self.rules.insert_unique(hash, place, |other| given(*other));
+                self.rules.insert_unique(hash, rule_index, |other| given(*other));
                 Ok(())
             }
         }
@@ -141,7 +141,7 @@ impl Form {
         for (part, entry) in self.parts.iter().zip(entries) {
             values.push(part.within(entry.value.as_bytes())?);
         }
-        self.rules.find(hash(values.into_iter()), |place| rules[*place].matches(entries)).copied()
+        self.rules.find(hash(values.into_iter()), |rule_index| rules[*rule_index].matches(entries)).copied()
     }
 }
 

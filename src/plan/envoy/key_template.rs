@@ -40,7 +40,7 @@ impl KeyTemplate {
             if before.is_empty() && matches!(parts.last(), Some(Part::Value(_))) {
                 return Err("has two values side by side; write a letter between them, such as {a}:{b}".to_owned());
             }
-            parts.push(Part::Value(place_of(name, patterns)?));
+            parts.push(Part::Value(index_of(name, patterns)?));
             rest = after;
         }
         push_text(&mut parts, rest)?;
@@ -50,7 +50,7 @@ impl KeyTemplate {
     /// All values that the patterns leave open; where there is none, the descriptor itself.
     pub fn of_open_values(patterns: &[EntryPattern]) -> Self {
         let open = patterns.iter().enumerate().filter(|(_, pattern)| pattern.is_open());
-        let mut parts: Vec<Part> = open.flat_map(|(place, _)| [Part::Text("|".into()), Part::Value(place)]).collect();
+        let mut parts: Vec<Part> = open.flat_map(|(entry_index, _)| [Part::Text("|".into()), Part::Value(entry_index)]).collect();
         if parts.is_empty() {
             let patterns: Vec<String> = patterns.iter().map(ToString::to_string).collect();
             return Self::of(vec![Part::Text(patterns.join("|").into())]);
@@ -72,7 +72,9 @@ impl KeyTemplate {
         for part in &self.parts {
             match part {
                 Part::Text(text) => key.push_str(text),
-                Part::Value(place) => push_escaped(&mut key, entries.get(*place).map_or("", |entry| &entry.value), &self.escaped),
+                Part::Value(entry_index) => {
+                    push_escaped(&mut key, entries.get(*entry_index).map_or("", |entry| &entry.value), &self.escaped)
+                }
             }
         }
         Key::of_any(key)
@@ -116,10 +118,11 @@ fn push_text(parts: &mut Vec<Part>, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn place_of(name: &str, patterns: &[EntryPattern]) -> Result<usize, String> {
-    let mut places = patterns.iter().enumerate().filter(|(_, pattern)| *pattern.name == *name).map(|(place, _)| place);
-    match (places.next(), places.next()) {
-        (Some(place), None) => Ok(place),
+fn index_of(name: &str, patterns: &[EntryPattern]) -> Result<usize, String> {
+    let mut indexes =
+        patterns.iter().enumerate().filter(|(_, pattern)| *pattern.name == *name).map(|(entry_index, _)| entry_index);
+    match (indexes.next(), indexes.next()) {
+        (Some(entry_index), None) => Ok(entry_index),
         (Some(_), Some(_)) => Err(format!("has {{{name}}}, and two entries have this name; leave key out, which takes both")),
         (None, _) => {
             let names: Vec<String> = patterns.iter().map(|pattern| format!("{{{}}}", pattern.name)).collect();

@@ -56,7 +56,7 @@ fn the_most_specific_rule_decides_and_of_equals_the_first() {
         (&["Path=/api"], None),
         (&[], None),
     ] {
-        assert_eq!(domain.find(&entries(descriptor)).map(|(place, _)| place), decides, "{descriptor:?}");
+        assert_eq!(domain.find(&entries(descriptor)).map(|(rule_index, _)| rule_index), decides, "{descriptor:?}");
     }
     // Both give one value in full: the first decides, whichever is first.
     let tied: [&[&str]; 2] = [&["a", "b=1"], &["a=1", "b"]];
@@ -212,7 +212,9 @@ fn by_search(rules: &[DescriptorRule], entries: &[Entry]) -> Option<usize> {
         (given, given - prefixes.len(), bytes)
     };
     let matching = rules.iter().enumerate().filter(|(_, rule)| rule.matches(entries));
-    matching.max_by_key(|(place, rule)| (specificity(rule), std::cmp::Reverse(*place))).map(|(place, _)| place)
+    matching
+        .max_by_key(|(rule_index, rule)| (specificity(rule), std::cmp::Reverse(*rule_index)))
+        .map(|(rule_index, _)| rule_index)
 }
 
 fn pattern() -> impl Strategy<Value = String> {
@@ -238,7 +240,7 @@ proptest! {
         let domain = Domain::new(Unmatched::Allow, rules.clone()).unwrap();
         for descriptor in descriptors {
             let entries: Vec<Entry> = descriptor.into_iter().map(|(name, value)| Entry { name, value }).collect();
-            prop_assert_eq!(domain.find(&entries).map(|(place, _)| place), by_search(&rules, &entries), "{:?}", entries);
+            prop_assert_eq!(domain.find(&entries).map(|(rule_index, _)| rule_index), by_search(&rules, &entries), "{:?}", entries);
         }
     }
 

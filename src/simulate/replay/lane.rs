@@ -79,7 +79,7 @@ impl Lane {
         };
         if denied {
             self.denied[index] = self.denied[index].saturating_add(1);
-            self.worst.note(index, key, &self.denied);
+            self.worst.record(index, key, &self.denied);
         }
         denied
     }

@@ -17,9 +17,9 @@ pub(in crate::simulate) struct Worst {
 }
 
 impl Worst {
-    /// Takes note of a denial. `denied` has the counts of all keys, this denial included. Of keys with equal counts, the first in
+    /// Records a denial. `denied` has the counts of all keys, this denial included. Of keys with equal counts, the first in
     /// the order of the alphabet are listed.
-    pub(super) fn note(&mut self, index: usize, key: &[u8], denied: &[u32]) {
+    pub(super) fn record(&mut self, index: usize, key: &[u8], denied: &[u32]) {
         if denied[index] < self.least || self.keys.iter().any(|(listed, _)| *listed == index) {
             return;
         }
@@ -28,11 +28,11 @@ impl Worst {
             return;
         }
         let rank = |listed: &(usize, Box<[u8]>)| (denied[listed.0], Reverse(listed.1.clone()));
-        let Some((place, least)) = self.keys.iter().map(rank).enumerate().min_by(|a, b| a.1.cmp(&b.1)) else { return };
+        let Some((least_at, least)) = self.keys.iter().map(rank).enumerate().min_by(|a, b| a.1.cmp(&b.1)) else { return };
         self.least = least.0;
         let own = (denied[index], Reverse(Box::from(key)));
         if own > least {
-            self.keys[place] = (index, own.1.0);
+            self.keys[least_at] = (index, own.1.0);
         }
     }
 
@@ -53,7 +53,7 @@ mod tests {
             let text = |index: usize| format!("k{}", index * 7 % 60);
             for index in denials {
                 denied[index] += 1;
-                worst.note(index, text(index).as_bytes(), &denied);
+                worst.record(index, text(index).as_bytes(), &denied);
             }
             let mut all: Vec<usize> = (0..60).filter(|index| denied[*index] > 0).collect();
             all.sort_by_key(|index| (Reverse(denied[*index]), text(*index)));

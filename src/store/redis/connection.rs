@@ -341,7 +341,7 @@ pub(super) fn store_error(error: &Error, deadline: Duration) -> StoreError {
         }
         // The error of a command whose connection was dropped.
         ErrorKind::Unknown if error.details() == "channel closed" => StoreError::Unreachable(details()),
-        ErrorKind::Protocol | ErrorKind::Parse => StoreError::Nonsense(details()),
+        ErrorKind::Protocol | ErrorKind::Parse => StoreError::InvalidReply(details()),
         ErrorKind::Backpressure => StoreError::Overloaded(REQUESTS_WAITING_MAX),
         _ => StoreError::Refused(details()),
     }

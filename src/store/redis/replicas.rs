@@ -41,6 +41,6 @@ impl RedisStore {
             Servers::One(node) => node.manager.call(command, false).await.map_err(CallError::into_store_error)?,
             Servers::Many(cluster) => Box::pin(cluster.announce(&name, command)).await?,
         };
-        reply.as_u64().ok_or_else(|| StoreError::Nonsense("the reply to an announcement is not a number".to_owned()))
+        reply.as_u64().ok_or_else(|| StoreError::InvalidReply("the reply to an announcement is not a number".to_owned()))
     }
 }

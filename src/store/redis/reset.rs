@@ -72,7 +72,7 @@ impl Reset {
             Value::Null => Ok(Bytes::new()),
             Value::Bytes(index) => Ok(index),
             Value::String(index) => Ok(index.into_inner()),
-            _ => Err(StoreError::Nonsense("the reply to GET is not a string".to_owned())),
+            _ => Err(StoreError::InvalidReply("the reply to GET is not a string".to_owned())),
         }
     }
 
@@ -105,7 +105,7 @@ impl Reset {
         match reply.as_i64() {
             Some(-1) => Ok(None),
             Some(deleted) => Ok(Some(deleted > 0)),
-            None => Err(StoreError::Nonsense("the reply to a reset is not a number".to_owned()).into()),
+            None => Err(StoreError::InvalidReply("the reply to a reset is not a number".to_owned()).into()),
         }
     }
 
@@ -124,7 +124,7 @@ impl Reset {
             self.forget(commands, &[], index, until).await.map_err(CallError::into_store_error)?;
         }
         let deleted =
-            |reply: &Value| reply.as_u64().ok_or_else(|| StoreError::Nonsense("the reply to DEL is not a number".to_owned()));
+            |reply: &Value| reply.as_u64().ok_or_else(|| StoreError::InvalidReply("the reply to DEL is not a number".to_owned()));
         replies.iter().map(deleted).try_fold(false, |any, count| Ok(any | (count? > 0)))
     }
 }

@@ -222,7 +222,7 @@ impl Call {
 
     /// The answers to its requests, in the order of [`Self::requests`], from the script's reply.
     pub(in crate::store::redis) fn answers(&self, reply: &[u8]) -> Vec<Answer> {
-        let unknown = || StoreError::Nonsense("the script's reply has an unknown form".to_owned());
+        let unknown = || StoreError::InvalidReply("the script's reply has an unknown form".to_owned());
         script_codec::parse_reply(reply, self).unwrap_or_else(|| vec![Err(unknown()); self.requests])
     }
 

@@ -164,7 +164,7 @@ impl ConnectionManager {
         if kind == CommandKind::Announce {
             return result;
         }
-        self.state.note(connection.number, sent, result.as_ref().err());
+        self.state.record_outcome(connection.number, sent, result.as_ref().err());
         result
     }
 
@@ -236,7 +236,7 @@ impl State {
     }
 
     /// Reports the result of a call to the breaker. Any answer counts as success, whatever it says.
-    fn note(&self, connection: u64, sent: Instant, error: Option<&CallError>) {
+    fn record_outcome(&self, connection: u64, sent: Instant, error: Option<&CallError>) {
         let mut breaker = self.breaker();
         match error {
             Some(CallError::Error(error @ (StoreError::Deadline(_) | StoreError::Unreachable(_)))) => {

@@ -16,9 +16,9 @@ local n, has_packed, logs, alike
 -- the limit of a plan that is one log. `mode` and `cost` are those of the first request.
 local limits, plain, log_limit, mode, cost
 -- The present limit. The last bytes of its prefix are the number `limit_head`, and those before them, if any, are `prefix`.
--- `step` is the emission interval, or the length of a cell. `bucket` is the format of a bucket's records, and `least` one less
--- than their length. `several` is the list of all limits, if there are several.
-local kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket, least
+-- `step` is the emission interval, or the length of a cell. `bucket` is the format of a bucket's records, and `bucket_end` the
+-- offset of their last byte from their first. `several` is the list of all limits, if there are several.
+local kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket, bucket_end
 local several
 -- Whether a request that fits is charged. If not, it is only answered.
 local charges
@@ -65,8 +65,8 @@ while groups > 0 or repeats > 0 do
 --> requests
   end
   if answers > 0 and (undecided or repeats == 0) then
-    settled = settled + 1
-    replies[settled] = pack('<' .. rep('B' .. rep('I7', filled / answers - 1), answers), table_unpack(numbers, 1, filled))
+    final = final + 1
+    replies[final] = pack('<' .. rep('B' .. rep('I7', filled / answers - 1), answers), table_unpack(numbers, 1, filled))
     answers, filled = 0, 0
   end
 

@@ -10,7 +10,7 @@ end)()
 
 --{ undecided
 -- Decides the present group the general way. If that fails, the reply to each of its requests is the error.
-local last = settled + n
+local last = final + n
 if not problem then
 --> general
   local key = has_packed == 1 and keys[next_packed]
@@ -26,10 +26,10 @@ if problem then
   end
   -- Requests of many callers share this call: a group that cannot be decided must not fail those after it.
   local text = sub(problem, 1, 200)
-  for index = settled + 1, last do
+  for index = final + 1, last do
     replies[index] = 'E' .. pack('<I2', #text) .. text
   end
-  settled = last
+  final = last
 end
 --}
 
@@ -38,19 +38,19 @@ local plans = {}
 
 -- Parses the limits of a plan from the request, once in a call.
 local function limits_of(plan)
-  local limits, place = plans[plan], plan_at[plan]
+  local limits, at = plans[plan], plan_at[plan]
   if limits then
     return limits
-  elseif not place then
+  elseif not at then
     error('tollgate: a request is of no plan of its call', 0)
   end
   limits = {}
   plans[plan] = limits
-  local count = byte(request, place)
-  place = place + 1
+  local count = byte(request, at)
+  at = at + 1
   for index = 1, count do
     local kind, precision, fingerprint, window, quota, burst
-    kind, precision, fingerprint, window, quota, burst, place = unpack('<BBBc0I7I7I7', request, place)
+    kind, precision, fingerprint, window, quota, burst, at = unpack('<BBBc0I7I7I7', request, at)
     if kind == BUCKET then
       -- A bucket's prefix is its fingerprint and its rate; here only the fingerprint is kept.
       fingerprint = sub(fingerprint, 1, byte(fingerprint) >= 248 and 5 or 1)
@@ -69,9 +69,9 @@ end
 -- window, is found as `index`.
 local function logs_by_window(first, last)
   local logs = {}
-  for place = first, last do
-    local window = string.match(keys[place], '}log:(%d+)$')
-    logs[window and tonumber(window) or 'index'] = keys[place]
+  for index = first, last do
+    local window = string.match(keys[index], '}log:(%d+)$')
+    logs[window and tonumber(window) or 'index'] = keys[index]
   end
   return logs
 end
@@ -82,12 +82,12 @@ local common_windows
 
 -- The window of a fingerprint, in microseconds.
 local function window_of(fingerprint)
-  local place = floor(byte(fingerprint) / 8)
-  if place < 31 then
+  local common = floor(byte(fingerprint) / 8)
+  if common < 31 then
     common_windows = common_windows or {
 --> common_windows
     }
-    return common_windows[place + 1]
+    return common_windows[common + 1]
   end
   local code = unpack('<I4', fingerprint, #fingerprint - 3)
   if code >= 2147483648 then
@@ -149,8 +149,9 @@ local READINGS = { '<I7', '<I7I7', '<I7I7I7' }
 local function evaluate_record(limit, value, charges, cost)
   local kind, precision, window, quota, burst = limit.kind, limit.precision, limit.window, limit.quota, limit.burst
   local fingerprint, unit, step, in_general = limit.fingerprint, limit.unit, limit.step, true
-  local from, place, limit_head, prefix = #fingerprint, 0, byte(fingerprint, #fingerprint), sub(fingerprint, 1, #fingerprint - 1)
-  local numbers, fits, record, fresh_at, before, clamped, bucket, least = {}, nil, nil, nil, nil, nil, nil, nil
+  local from, last_number = #fingerprint, 0
+  local limit_head, prefix = byte(fingerprint, from), sub(fingerprint, 1, from - 1)
+  local numbers, fits, record, fresh_at, before, clamped, bucket, bucket_end = {}, nil, nil, nil, nil, nil, nil, nil
   repeat
     if kind > BUCKET then
       break
@@ -160,7 +161,7 @@ local function evaluate_record(limit, value, charges, cost)
   if not record then
     error('tollgate: a record that cannot be read', 0)
   end
-  return fits, pack(READINGS[place], table_unpack(numbers, 1, place)), prefix .. record, clamped
+  return fits, pack(READINGS[last_number], table_unpack(numbers, 1, last_number)), prefix .. record, clamped
 end
 
 local function evaluate_bucket(limit, value, charges, cost)
@@ -361,8 +362,8 @@ return function(key, value, first_log, last_log, at, count)
   for _ = 1, count do
     local plan, mode, cost
     plan, mode, cost, at = unpack('<BBI5', request, at)
-    value, replies[settled + 1] = decide(key, value, logs, plan, mode, cost)
-    settled = settled + 1
+    value, replies[final + 1] = decide(key, value, logs, plan, mode, cost)
+    final = final + 1
   end
 end
 --}

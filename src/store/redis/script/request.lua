@@ -60,6 +60,6 @@ if packed > #keys then
   return { err = MALFORMED }
 end
 local values = packed > 0 and call('MGET', table_unpack(keys, 1, packed)) or {}
--- In the order of the requests, one or several at a time, and how many of them stand whatever happens to the rest of its
+-- In the order of the requests, one or several at a time, and how many of them are final, whatever happens to the rest of a
 -- group.
-local replies, settled = {}, 0
+local replies, final = {}, 0

@@ -155,5 +155,5 @@ fn a_call_names_each_key_once_and_packed_states_first() {
 fn a_reply_of_an_unknown_form_is_an_error() {
     let call = Call::of_one(ScriptRequest::named("n".to_owned(), plans()[0].clone(), 1, Mode::Charge, monotonic()));
     let answers = call.answers(b"1");
-    assert!(matches!(answers[..], [Err(StoreError::Nonsense(_))]), "{answers:?}");
+    assert!(matches!(answers[..], [Err(StoreError::InvalidReply(_))]), "{answers:?}");
 }

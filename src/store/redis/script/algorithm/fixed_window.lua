@@ -40,9 +40,9 @@ if kind <= 1 then
     local low = start % STAMP_TOP
     record = pack(fixed[width], limit_head, low, (start - low) / STAMP_TOP + width * 32 + count * 256)
   end
-  numbers[place + 1] = count
-  numbers[place + 2] = fresh_at - now
-  place = place + 2
+  numbers[last_number + 1] = count
+  numbers[last_number + 2] = fresh_at - now
+  last_number = last_number + 2
 --}
 end
 until true

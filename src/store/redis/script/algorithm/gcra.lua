@@ -13,7 +13,7 @@ if kind == 7 then
   -- The prefix, which holds the rate, is compared as a number.
   local backlog = 0
   if value then
-    if #value - from < least then
+    if #value - from < bucket_end then
       break
     end
     local head, after
@@ -31,12 +31,12 @@ if kind == 7 then
     break
   elseif debt > burst * step or not charges then
     fits = debt <= burst * step
-    place = place + 1
-    numbers[place] = backlog
+    last_number = last_number + 1
+    numbers[last_number] = backlog
   elseif debt <= window then
     fits = true
-    place = place + 1
-    numbers[place] = debt
+    last_number = last_number + 1
+    numbers[last_number] = debt
     fresh_at = now + debt
     record = pack(bucket, limit_head, fresh_at)
   end

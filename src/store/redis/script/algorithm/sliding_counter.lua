@@ -43,10 +43,10 @@ if kind == 3 then
     record = pack(counter[width], limit_head, low, (start - low) / STAMP_TOP + width * 32 + current * 256, previous)
     fresh_at = start + 2 * window
   end
-  numbers[place + 1] = current
-  numbers[place + 2] = previous
-  numbers[place + 3] = elapsed
-  place = place + 3
+  numbers[last_number + 1] = current
+  numbers[last_number + 2] = previous
+  numbers[last_number + 3] = elapsed
+  last_number = last_number + 3
 --}
 end
 until true

@@ -353,7 +353,7 @@ end
 
 -- Decides requests of one log, one after another. Returns the place of their last number.
 function log.decide(limit, request_at, count)
-  local state, place, dirty = log.view(limit), filled, false
+  local state, last_number, dirty = log.view(limit), filled, false
   for _ = 1, count do
     if count > 1 then
       local _
@@ -368,14 +368,14 @@ function log.decide(limit, request_at, count)
       log.charge(state, cost)
     end
     dirty = dirty or charged or mode == 1 and state.ahead ~= nil
-    numbers[place + 1] = fits and 49 or 48
-    numbers[place + 2], numbers[place + 3], numbers[place + 4] = log.reading(limit, state, cost, charged)
-    place = place + 4
+    numbers[last_number + 1] = fits and 49 or 48
+    numbers[last_number + 2], numbers[last_number + 3], numbers[last_number + 4] = log.reading(limit, state, cost, charged)
+    last_number = last_number + 4
   end
   if dirty then
     log.save(limit, state)
   end
-  return place
+  return last_number
 end
 
 return log

@@ -44,16 +44,16 @@ if kind == 4 or kind == 5 then
       over, place_of = over - more, place_of + RUN
       frees_in = taken + window - now
     end
-    numbers[place + 1] = used
-    numbers[place + 2] = frees_in
-    numbers[place + 3] = used > 0 and newest + window - now or 0
+    numbers[last_number + 1] = used
+    numbers[last_number + 2] = frees_in
+    numbers[last_number + 3] = used > 0 and newest + window - now or 0
     if in_general then
       record, fresh_at = pack('<BI6B', limit_head, used, runs) .. sub(value or '', first, last), (newest or now) + window
     end
   else
 --> charge_run
   end
-  place = place + 3
+  last_number = last_number + 3
 --}
 end
 until true
@@ -88,9 +88,9 @@ if full then
 end
 fresh_at = now + window
 record = pack('<BI6B', limit_head, used, runs) .. kept .. newest_run
-numbers[place + 1] = used
-numbers[place + 2] = 0
-numbers[place + 3] = window
+numbers[last_number + 1] = used
+numbers[last_number + 2] = 0
+numbers[last_number + 3] = window
 --}
 
 --{ merge

@@ -10,13 +10,13 @@ end
 if alike == 1 then
   local plan
   plan, mode, cost = unpack('<BBI5', request, first_at)
-  local place = plan_at[plan]
-  limits = mode <= 1 and place and byte(request, place)
-  several, place = limits and limits > 1 and {}, limits and place + 1
+  local at = plan_at[plan]
+  limits = mode <= 1 and at and byte(request, at)
+  several, at = limits and limits > 1 and {}, limits and at + 1
   plain = limits and n == 1 and (mode == 1 or not several)
   for index = 1, limits or 0 do
     local size
-    kind, precision, size = byte(request, place, place + 2)
+    kind, precision, size = byte(request, at, at + 2)
     -- The last bytes of the prefix are read as one number, which is exact up to six.
     local last, numbers_of = 1, '<BI7I7I7'
     if kind == 7 then
@@ -29,14 +29,14 @@ if alike == 1 then
       else
         last, bucket, numbers_of = 6, '<I6I7', '<I6I7I7I7'
       end
-      least = last + 6
+      bucket_end = last + 6
     end
-    prefix, place = size > last and sub(request, place + 3, place + 2 + size - last), place + 3 + size
-    limit_head, window, quota, burst, place = unpack(numbers_of, request, place - last)
+    prefix, at = size > last and sub(request, at + 3, at + 2 + size - last), at + 3 + size
+    limit_head, window, quota, burst, at = unpack(numbers_of, request, at - last)
     plain = plain and not prefix
     unit, step = max(floor(window / 8), 1000000), ceil(window / ((kind == 4 or kind == 5) and precision or quota))
     if several then
-      several[index] = { kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket or false, least or 0 }
+      several[index] = { kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket or false, bucket_end or 0 }
     end
   end
   if logs > 0 then

@@ -3,13 +3,13 @@
 
 while plain and repeats > 0 do
 --{ names
-  -- `from` is where the next record begins in the state. `place` is the index of this reply's last number so far in `numbers`.
+  -- `from` is where the next record begins in the state. `last_number` is the index in `numbers` of this reply's last so far.
   -- The reply's first number tells whether the cost fits.
-  local value, from, place, index = values[next_packed], 1, filled + 1, 1
+  local value, from, last_number, index = values[next_packed], 1, filled + 1, 1
   local fits, record, fresh_at, before, after, expires, expired
   repeat
     if several then
-      kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket, least = table_unpack(several[index])
+      kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket, bucket_end = table_unpack(several[index])
       fits, index = nil, index + 1
     end
     if kind > 7 then
@@ -53,7 +53,7 @@ while plain and repeats > 0 do
   if problem then
     break
   end
-  filled = place
+  filled = last_number
   next_packed = next_packed + 1
   repeats = repeats - 1
   answers = answers + 1

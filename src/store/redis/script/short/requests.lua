@@ -6,9 +6,9 @@ while limits and undecided and not problem do
   -- `stored` is the state in Redis. `expires` is when the state after the requests so far expires, nil without a charge;
   -- `expired` is when the one in Redis does.
   local stored, expires, expired = values[next_packed], nil, nil
-  -- `value` is the state after the requests so far. `place` is the index of this reply's last number so far in `numbers`. `left`
-  -- is how many of the name's requests are left.
-  local value, place, left, request_at, fits = stored, filled, n, first_at, nil
+  -- `value` is the state after the requests so far. `last_number` is the index in `numbers` of this reply's last so far.
+  -- `left` is how many of the name's requests are left.
+  local value, last_number, left, request_at, fits = stored, filled, n, first_at, nil
   repeat
     if n > 1 then
       fits, mode, cost, request_at = unpack('<BBI5', request, request_at)
@@ -19,9 +19,9 @@ while limits and undecided and not problem do
     end
     -- `from` is where the next record begins in the state. `first` is the index of this reply's first number, which tells
     -- whether the cost fits.
-    local from, first, index, all_fit = 1, place + 1, 1, true
+    local from, first, index, all_fit = 1, last_number + 1, 1, true
     local record, fresh_at, before, after, goes, went
-    place, charges = first, mode == 1 and not denied
+    last_number, charges = first, mode == 1 and not denied
     if mode == 0 and not value then
 --> check_type
       if problem then
@@ -56,7 +56,7 @@ while limits and undecided and not problem do
       break
     end
   end
-  filled, answers, denied = place, answers + n, false
+  filled, answers, denied = last_number, answers + n, false
   next_packed = next_packed + 1
   repeats = repeats - 1
   undecided = repeats > 0 and not plain
@@ -68,7 +68,7 @@ end
 -- charge, for the readings of the reply.
 repeat
   if several then
-    kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket, least = table_unpack(several[index])
+    kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket, bucket_end = table_unpack(several[index])
     fits, index = nil, index + 1
   end
   if prefix then
@@ -83,7 +83,7 @@ repeat
   end
   all_fit = all_fit and fits
   if fits == false and several and charges then
-    from, place, index, charges = 1, first, 1, false
+    from, last_number, index, charges = 1, first, 1, false
   elseif fits and charges then
     fresh_at = fresh_at - fresh_at % unit + unit
     if before then
