@@ -9,10 +9,8 @@ use std::time::Duration;
 use divan::{Bencher, black_box};
 use tollgate::algorithm::{Algorithm, Mode, State, Verdict, decide};
 use tollgate::key::Cost;
-use tollgate::plan::{Anchor, Limit};
+use tollgate::plan::Limit;
 
-const NAMES: [&str; 6] =
-    ["token_bucket", "fixed_window", "fixed_window_first_request", "sliding_window", "sliding_counter", "sliding_log"];
 const QUOTA: u64 = 1_000;
 const WINDOW: Duration = Duration::from_secs(1);
 /// Between two allowed decisions: half the quota, so that windows slide and logs stay half full.
@@ -32,16 +30,12 @@ struct KeyState {
 }
 
 impl KeyState {
-    fn new(name: &str) -> Self {
-        let algorithm = match name {
-            "token_bucket" => Algorithm::TokenBucket { burst: QUOTA },
-            "fixed_window" => Algorithm::FixedWindow { anchor: Anchor::Clock },
-            "fixed_window_first_request" => Algorithm::FixedWindow { anchor: Anchor::FirstRequest },
-            "sliding_window" => Algorithm::SlidingWindow { precision: 64 },
-            "sliding_counter" => Algorithm::SlidingCounter,
-            _ => Algorithm::SlidingLog,
+    fn new(algorithm: Algorithm) -> Self {
+        let algorithm = match algorithm {
+            Algorithm::TokenBucket { .. } => Algorithm::TokenBucket { burst: QUOTA },
+            other => other,
         };
-        let limit = Limit::new(name, QUOTA, WINDOW, algorithm).expect("these numbers are within their bounds");
+        let limit = Limit::new("limit", QUOTA, WINDOW, algorithm).expect("these numbers are within their bounds");
         Self { state: State::fresh(&limit), limit, now_us: START_US }
     }
 
@@ -53,27 +47,27 @@ impl KeyState {
     }
 }
 
-#[divan::bench(args = NAMES)]
-fn allowed(bencher: Bencher<'_, '_>, name: &str) {
-    let mut key = KeyState::new(name);
+#[divan::bench(args = Algorithm::EVERY)]
+fn allowed(bencher: Bencher<'_, '_>, algorithm: Algorithm) {
+    let mut key = KeyState::new(algorithm);
     for _ in 0..QUOTA {
         key.decide(STEP_US);
     }
-    bencher.bench_local(|| assert!(key.decide(STEP_US).fits, "{name} denied what it must allow"));
+    bencher.bench_local(|| assert!(key.decide(STEP_US).fits, "{algorithm:?} denied what it must allow"));
 }
 
-#[divan::bench(args = NAMES)]
-fn denied(bencher: Bencher<'_, '_>, name: &str) {
-    let mut key = KeyState::new(name);
+#[divan::bench(args = Algorithm::EVERY)]
+fn denied(bencher: Bencher<'_, '_>, algorithm: Algorithm) {
+    let mut key = KeyState::new(algorithm);
     // The whole quota, and what a bucket makes meanwhile; then time stands still.
     while key.decide(1).fits {}
-    bencher.bench_local(|| assert!(!key.decide(0).fits, "{name} allowed what it must deny"));
+    bencher.bench_local(|| assert!(!key.decide(0).fits, "{algorithm:?} allowed what it must deny"));
 }
 
 /// The numbers of an answer, derived from the readings of a decision.
-#[divan::bench(args = NAMES)]
-fn answered(bencher: Bencher<'_, '_>, name: &str) {
-    let mut key = KeyState::new(name);
+#[divan::bench(args = Algorithm::EVERY)]
+fn answered(bencher: Bencher<'_, '_>, algorithm: Algorithm) {
+    let mut key = KeyState::new(algorithm);
     let verdict = key.decide(0);
     let limits = std::slice::from_ref(&key.limit);
     bencher.bench_local(|| black_box(&verdict).statuses(limits, Cost::ONE));

@@ -175,7 +175,7 @@ impl Verdict {
             name: limit.name().clone(),
             limit: limit.quota(),
             window_us: limit.window_us(),
-            frees_at_once: matches!(limit.algorithm(), Algorithm::FixedWindow { .. }),
+            frees_at_once: limit.algorithm().frees_at_once(),
             capacity: limit.capacity(),
             remaining: reading.remaining(limit),
             retry_after_us: (wait_us > 0).then_some(wait_us),

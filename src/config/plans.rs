@@ -3,31 +3,17 @@
 use std::sync::Arc;
 
 use super::tree::{ErrorList, Node, Quoted, Table, report};
-use crate::plan::{
-    Algorithm, Anchor, LIMITS_MAX, Limit, LimitError, OnStoreFailure, PLANS_MAX, PRECISION_DEFAULT, Plan, PlanSet, Rule,
-    check_name,
-};
+use crate::plan::{Algorithm, Anchor, LIMITS_MAX, Limit, LimitError, OnStoreFailure, PLANS_MAX, Plan, PlanSet, Rule, check_name};
 
 const ANCHORS: [(&str, Anchor); 2] = [("clock", Anchor::Clock), ("first_request", Anchor::FirstRequest)];
 const POLICIES: [(&str, OnStoreFailure); 3] =
     [("local", OnStoreFailure::Local), ("allow", OnStoreFailure::Allow), ("deny", OnStoreFailure::Deny)];
 
-/// Algorithms by their names in the config.
-const ALGORITHMS: [(&str, Kind); 5] = [
-    ("sliding_window", Kind::SlidingWindow),
-    ("sliding_log", Kind::SlidingLog),
-    ("fixed_window", Kind::FixedWindow),
-    ("sliding_counter", Kind::SlidingCounter),
-    ("token_bucket", Kind::TokenBucket),
-];
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    SlidingWindow,
-    SlidingLog,
-    FixedWindow,
-    SlidingCounter,
-    TokenBucket,
+/// Algorithms by their names in the config, with the values of fields that may be left out. The first is the default.
+fn algorithms() -> Vec<(&'static str, Algorithm)> {
+    let mut named: Vec<_> = Algorithm::EVERY.iter().map(|algorithm| (algorithm.name(), *algorithm)).collect();
+    named.dedup_by_key(|(name, _)| *name);
+    named
 }
 
 /// Checks all plans, and that the default plan is one of them. Returns `None` after adding at least one error.
@@ -139,7 +125,8 @@ fn limits(node: Node, errors: &mut ErrorList) -> Option<Vec<Limit>> {
 fn limit(node: Node, errors: &mut ErrorList) -> Option<Limit> {
     let path = node.path.clone();
     let mut table = node.table(errors)?;
-    let kind = table.take("algorithm").map_or(Some(Kind::SlidingWindow), |node| node.choice(&ALGORITHMS, errors));
+    let named = algorithms();
+    let kind = table.take("algorithm").map_or(Some(named[0].1), |node| node.choice(&named, errors));
     let quota = required(&mut table, "quota", errors).and_then(|node| node.number(errors));
     let window_node = required(&mut table, "window", errors);
     let window_text = window_node.as_ref().and_then(Node::plain_text);
@@ -150,35 +137,35 @@ fn limit(node: Node, errors: &mut ErrorList) -> Option<Limit> {
     let name: Arc<str> = match (name?, window_text) {
         (Some(name), _) => name.into(),
         // Limits of the same window have different algorithms, so the default name contains the algorithm.
-        (None, text) => format!("{}/{}", kind_name(kind?), text.unwrap_or_default().replace(' ', "")).into(),
+        (None, text) => format!("{}/{}", kind?.name(), text.unwrap_or_default().replace(' ', "")).into(),
     };
     let limit = Limit::new(name, quota?, window?, algorithm?);
     limit.map_err(|refused| refused.iter().for_each(|error| report_limit(&path, error, errors))).ok()
 }
 
-fn algorithm(kind: Kind, table: &mut Table, quota: Option<u64>, errors: &mut ErrorList) -> Option<Algorithm> {
-    let anchor = field_of(table, kind == Kind::FixedWindow, "anchor", "fixed_window", errors);
-    let precision = field_of(table, kind == Kind::SlidingWindow, "precision", "sliding_window", errors);
-    let burst = field_of(table, kind == Kind::TokenBucket, "burst", "token_bucket", errors);
+/// The algorithm with its own fields.
+fn algorithm(kind: Algorithm, table: &mut Table, quota: Option<u64>, errors: &mut ErrorList) -> Option<Algorithm> {
+    let anchor_node = field_of(table, kind, "anchor", "fixed_window", errors);
+    let precision_node = field_of(table, kind, "precision", "sliding_window", errors);
+    let burst_node = field_of(table, kind, "burst", "token_bucket", errors);
     Some(match kind {
-        Kind::SlidingLog => Algorithm::SlidingLog,
-        Kind::SlidingCounter => Algorithm::SlidingCounter,
-        Kind::FixedWindow => {
-            Algorithm::FixedWindow { anchor: anchor.map_or(Some(Anchor::default()), |node| node.choice(&ANCHORS, errors))? }
+        Algorithm::FixedWindow { anchor } => {
+            Algorithm::FixedWindow { anchor: anchor_node.map_or(Some(anchor), |node| node.choice(&ANCHORS, errors))? }
         }
-        Kind::SlidingWindow => {
-            let precision = precision.map_or(Some(u64::from(PRECISION_DEFAULT)), |node| node.number(errors))?;
+        Algorithm::SlidingWindow { precision } => {
+            let precision = precision_node.map_or(Some(u64::from(precision)), |node| node.number(errors))?;
             // A number above u8 is out of range in any case; `Limit::new` reports it.
             Algorithm::SlidingWindow { precision: u8::try_from(precision).unwrap_or(u8::MAX) }
         }
-        Kind::TokenBucket => Algorithm::TokenBucket { burst: burst.map_or(quota, |node| node.number(errors))? },
+        Algorithm::TokenBucket { .. } => Algorithm::TokenBucket { burst: burst_node.map_or(quota, |node| node.number(errors))? },
+        Algorithm::SlidingLog | Algorithm::SlidingCounter => kind,
     })
 }
 
 /// A field of one algorithm only. With any other algorithm it is an error.
-fn field_of(table: &mut Table, fits: bool, field: &'static str, of: &str, errors: &mut ErrorList) -> Option<Node> {
+fn field_of(table: &mut Table, kind: Algorithm, field: &'static str, of: &str, errors: &mut ErrorList) -> Option<Node> {
     let node = table.take(field)?;
-    if !fits {
+    if kind.name() != of {
         report(errors, &node.path, format!("belongs to {of} only; remove it or change the algorithm"));
         return None;
     }
@@ -205,8 +192,4 @@ fn report_limit(path: &str, error: &LimitError, errors: &mut ErrorList) {
         LimitError::Burst(_) => "burst",
     };
     report(errors, &format!("{path}.{field}"), error.to_string());
-}
-
-fn kind_name(kind: Kind) -> &'static str {
-    ALGORITHMS.iter().find(|entry| entry.1 == kind).map_or("", |entry| entry.0)
 }

@@ -175,6 +175,14 @@ mod tests {
         );
     }
 
+    /// A number above 7 would be read as another algorithm's common window. Number 2 is never used again.
+    #[test]
+    fn every_algorithm_has_a_number_of_three_bits_for_itself() {
+        let mut kinds = Algorithm::EVERY.map(kind);
+        kinds.sort_unstable();
+        assert_eq!(kinds, [0, 1, 3, 4, 5, 6, 7]);
+    }
+
     #[test]
     fn a_common_window_above_24_days_is_encoded_by_its_index() {
         let fingerprint = |days: u64| LimitFingerprint::of(FIXED, days * 24 * 3_600 * 1_000_000).bytes();

@@ -57,6 +57,38 @@ pub enum Algorithm {
     },
 }
 
+impl Algorithm {
+    /// Every algorithm, in each form whose states are stored apart. What must hold for all of them is tested with this list.
+    pub const EVERY: [Self; 7] = [
+        Self::SlidingWindow { precision: PRECISION_DEFAULT },
+        Self::SlidingWindow { precision: PRECISION_MIN },
+        Self::SlidingLog,
+        Self::FixedWindow { anchor: Anchor::Clock },
+        Self::FixedWindow { anchor: Anchor::FirstRequest },
+        Self::SlidingCounter,
+        Self::TokenBucket { burst: 5 },
+    ];
+
+    /// Its name in the config and in documents.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::FixedWindow { .. } => "fixed_window",
+            Self::SlidingLog => "sliding_log",
+            Self::SlidingWindow { .. } => "sliding_window",
+            Self::SlidingCounter => "sliding_counter",
+            Self::TokenBucket { .. } => "token_bucket",
+        }
+    }
+
+    /// Whether all units come back together, when the window ends. Else they come back one after another.
+    pub fn frees_at_once(self) -> bool {
+        match self {
+            Self::FixedWindow { .. } => true,
+            Self::SlidingLog | Self::SlidingWindow { .. } | Self::SlidingCounter | Self::TokenBucket { .. } => false,
+        }
+    }
+}
+
 /// Where the windows of a `fixed_window` start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Anchor {

@@ -3,27 +3,27 @@
 use std::time::Duration;
 
 use tollgate::grpc::pb::{DecidedBy, Outcome};
+use tollgate::plan::Algorithm;
 
+use crate::support::plans::{COUNTER, FIXED, algorithm_fields};
 use crate::support::redis::Redis;
 use crate::support::server::{Client, Server, decide, field};
 use crate::support::shift::Shift;
 
 const QUOTA: u64 = 20;
 const WINDOW: Duration = Duration::from_secs(600);
-const ALGORITHMS: [(&str, &str); 6] = [
-    ("log", "algorithm: sliding_log"),
-    ("window", "algorithm: sliding_window"),
-    ("fixed", "algorithm: fixed_window"),
-    ("anchored", "algorithm: fixed_window, anchor: first_request"),
-    ("counter", "algorithm: sliding_counter"),
-    ("bucket", "algorithm: token_bucket"),
-];
 
+/// A plan for each algorithm.
 fn plans() -> String {
-    let plan = |(name, algorithm)| {
-        format!("  {name}: {{ limits: [ {{ quota: {QUOTA}, window: {}s, {algorithm} }} ] }}\n", WINDOW.as_secs())
+    let plan = |algorithm| {
+        let (name, fields) = (plan_of(algorithm), algorithm_fields(algorithm));
+        format!("  {name}: {{ limits: [ {{ quota: {QUOTA}, window: {}s, {fields} }} ] }}\n", WINDOW.as_secs())
     };
-    format!("deny_cache: {{ entries: 0 }}\nstore: {{ deadline: 10s }}\nplans:\n{}", ALGORITHMS.map(plan).concat())
+    format!("deny_cache: {{ entries: 0 }}\nstore: {{ deadline: 10s }}\nplans:\n{}", Algorithm::EVERY.map(plan).concat())
+}
+
+fn plan_of(algorithm: Algorithm) -> String {
+    format!("{algorithm:?}").replace(|letter: char| !letter.is_alphanumeric(), "")
 }
 
 /// Asks until a request is denied. Returns how many were allowed, and the wait of the denial.
@@ -51,8 +51,9 @@ async fn fault_16_the_clock_of_redis_may_be_set_back_and_forward() {
     // An hour and a week are far longer than the window, so only the stored state can limit the effect of the step.
     for (set_ms, most) in [(0, QUOTA), (-3_600_000, 0), (-604_800_000, 0), (0, QUOTA), (604_800_000, QUOTA), (-1, 0)] {
         shift.by_ms(set_ms);
-        for (plan, _) in ALGORITHMS {
-            let (granted, wait) = take_all(&mut client, "k", plan).await;
+        for algorithm in Algorithm::EVERY {
+            let plan = plan_of(algorithm);
+            let (granted, wait) = take_all(&mut client, "k", &plan).await;
             // A week later every key is fresh. A full quota then shows that the clock was set.
             let least = if set_ms > 0 { QUOTA } else { 0 };
             assert!(
@@ -60,7 +61,7 @@ async fn fault_16_the_clock_of_redis_may_be_set_back_and_forward() {
                 "{plan}: {granted} granted once the clock was set {set_ms} ms from the true time"
             );
             // A counter also counts the window before the present one.
-            let longest = if plan == "counter" { 2 * WINDOW } else { WINDOW };
+            let longest = if algorithm == COUNTER { 2 * WINDOW } else { WINDOW };
             assert!(wait <= longest, "{plan}: blocked for {wait:?} once the clock was set {set_ms} ms from the true time");
         }
     }
@@ -84,15 +85,15 @@ async fn fault_17_replicas_whose_clocks_differ_enforce_one_exact_limit() {
     }
     let started: Vec<String> = replicas.iter().map(|replica| field(&replica.log(), "timestamp")[..16].to_owned()).collect();
     assert!(started[0] != started[1] && started[1] != started[2] && started[0] != started[2], "no clock was set: {started:?}");
-    for (plan, _) in ALGORITHMS {
-        let mut granted = 0;
+    for algorithm in Algorithm::EVERY {
+        let (plan, mut granted) = (plan_of(algorithm), 0);
         for round in 0..2 * QUOTA {
             for client in &mut clients {
-                granted += u64::from(decide(client, &format!("{} k", redis.port), plan).await.allowed);
+                granted += u64::from(decide(client, &format!("{} k", redis.port), &plan).await.allowed);
             }
             shifts[(round % 3) as usize].by_ms([600_000, -600_000, 0][(round % 3) as usize] + round as i64);
         }
         // One clock-aligned window of Redis's clock may end meanwhile. By the replicas' clocks, many would end.
-        assert!(granted == QUOTA || (granted == 2 * QUOTA && matches!(plan, "fixed" | "counter")), "{plan}: {granted}");
+        assert!(granted == QUOTA || (granted == 2 * QUOTA && matches!(algorithm, FIXED | COUNTER)), "{plan}: {granted}");
     }
 }

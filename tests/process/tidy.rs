@@ -236,6 +236,19 @@ fn every_algorithm_has_its_twin_and_its_row_in_the_parity_test() {
     }
 }
 
+/// The list that tests go through, so that a new algorithm meets them.
+#[test]
+fn every_algorithm_is_in_the_list_of_all() {
+    let limit = sources("src/plan", &["rs"]).into_iter().find(|source| source.path == "src/plan/limit.rs").unwrap();
+    let body = limit.text.split("pub enum Algorithm {").nth(1).unwrap().split("\n}").next().unwrap();
+    let word = |text: &str| text.split(|letter: char| !letter.is_alphanumeric()).next().unwrap().to_owned();
+    let is_variant = |line: &&str| line.starts_with("    ") && line[4..].starts_with(char::is_uppercase);
+    let variants: std::collections::BTreeSet<String> = body.lines().filter(is_variant).map(|line| word(&line[4..])).collect();
+    let listed = tollgate::plan::Algorithm::EVERY.map(|algorithm| word(&format!("{algorithm:?}")));
+    assert!(variants.len() >= 5);
+    assert_eq!(listed.into_iter().collect::<std::collections::BTreeSet<_>>(), variants);
+}
+
 /// A mutant that changes nothing any more shows nothing. They are built and run by hand.
 #[test]
 fn every_mutant_of_the_checker_still_changes_the_sources() {

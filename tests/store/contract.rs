@@ -15,7 +15,7 @@ use crate::support::redis::{Redis, cli, other_make};
 const PATIENCE: StoreDeadline = StoreDeadline(Duration::from_secs(60));
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
-const ALL: [Algorithm; 6] = [FIXED, ANCHORED, LOG, WINDOW, COUNTER, BUCKET];
+const ALL: [Algorithm; 7] = Algorithm::EVERY;
 
 /// A store, its clock, and the servers that it uses.
 struct Fixture {

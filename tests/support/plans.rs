@@ -14,6 +14,16 @@ pub const WINDOW: Algorithm = Algorithm::SlidingWindow { precision: 64 };
 pub const COUNTER: Algorithm = Algorithm::SlidingCounter;
 pub const BUCKET: Algorithm = Algorithm::TokenBucket { burst: 5 };
 
+/// The fields of a limit in a config that choose this algorithm.
+pub fn algorithm_fields(algorithm: Algorithm) -> String {
+    let name = algorithm.name();
+    match algorithm {
+        ANCHORED => format!("algorithm: {name}, anchor: first_request"),
+        Algorithm::SlidingWindow { precision } => format!("algorithm: {name}, precision: {precision}"),
+        _ => format!("algorithm: {name}"),
+    }
+}
+
 pub fn limit(quota: u64, window: Duration, algorithm: Algorithm) -> Limit {
     Limit::new(format!("{algorithm:?}"), quota, window, algorithm).unwrap()
 }

@@ -8,18 +8,10 @@ use smallvec::SmallVec;
 
 use super::*;
 use crate::algorithm::{State, decide};
-use crate::plan::{Algorithm, Anchor, Limit, OnStoreFailure, Rule};
+use crate::plan::{Algorithm, Limit, OnStoreFailure, Rule};
 
 const SECOND_US: u64 = 1_000_000;
 const BUCKET: Algorithm = Algorithm::TokenBucket { burst: 4 };
-const ALL: [Algorithm; 6] = [
-    Algorithm::FixedWindow { anchor: Anchor::Clock },
-    Algorithm::FixedWindow { anchor: Anchor::FirstRequest },
-    Algorithm::SlidingLog,
-    Algorithm::SlidingWindow { precision: 2 },
-    Algorithm::SlidingCounter,
-    BUCKET,
-];
 
 /// A plan of four units per window and limit.
 fn plan(limits: &[(Algorithm, u64)]) -> Arc<Plan> {
@@ -84,7 +76,7 @@ impl Counters {
 
 #[test]
 fn a_denial_holds_until_its_release_and_no_microsecond_longer() {
-    for algorithm in ALL {
+    for algorithm in Algorithm::EVERY {
         let plan = plan(&[(algorithm, 1_000)]);
         let mut counters = Counters::of(&plan);
         let one = check(&plan, "key", 1);
@@ -243,7 +235,7 @@ fn an_entry_takes_about_a_hundred_bytes_beside_its_key() {
 
 /// Any limits, for requests with any cost and time step.
 fn any_limits() -> impl Strategy<Value = Vec<(Algorithm, u64)>> {
-    proptest::collection::vec((proptest::sample::select(&ALL), 1..5_u64), 1..4)
+    proptest::collection::vec((proptest::sample::select(&Algorithm::EVERY[..]), 1..5_u64), 1..4)
 }
 
 #[test]
