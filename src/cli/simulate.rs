@@ -23,7 +23,7 @@ use crate::plan::{Plan, PlanSet};
 use crate::simulate::fields::Format;
 use crate::simulate::line::{LineOptions, LineReader};
 use crate::simulate::replay::Spacing;
-use crate::simulate::report::{LaneName, Report, html, json, svg, text};
+use crate::simulate::report::{Report, VariantName, html, json, svg, text};
 use input::Log;
 
 /// Most plans that are listed in a message.
@@ -84,9 +84,9 @@ enum Output {
 struct Setup {
     /// Names of plans, in the order of `plans`.
     names: Vec<String>,
-    /// Each plan as every lane has it.
+    /// Each plan as every variant has it.
     plans: Vec<Vec<(Arc<Plan>, Spacing)>>,
-    lanes: Vec<LaneName>,
+    variants: Vec<VariantName>,
     /// Index of the plan for names that are not in `names`.
     default: Option<usize>,
     keys_max: usize,
@@ -121,7 +121,7 @@ fn simulate(arguments: &SimulateArguments) -> Result<String, Failure> {
     let reader = LineReader::new(&options, &sample).map_err(|error| wrong(format!("{name}: {error}")))?;
     let setup = setup(&configs, arguments, &reader).map_err(wrong)?;
     let (summary, parts) = pipeline::replay(log, reader, &setup).map_err(|error| (1, format!("{name} {error}")))?;
-    let report = Report::new(summary, setup.lanes, &setup.names, &parts);
+    let report = Report::new(summary, setup.variants, &setup.names, &parts);
     if report.requests == 0 {
         return Err((
             1,
@@ -148,12 +148,12 @@ fn setup(configs: &[(String, PlanSet)], arguments: &SimulateArguments, reader: &
         true => &[(Spacing::AsStamped, Some(Spacing::AsStamped)), (Spacing::Evenly, Some(Spacing::Evenly))],
         false => &[(Spacing::AsStamped, None)],
     };
-    let mut setup = Setup { names: Vec::new(), plans: Vec::new(), lanes: Vec::new(), default: None, keys_max: 0 };
+    let mut setup = Setup { names: Vec::new(), plans: Vec::new(), variants: Vec::new(), default: None, keys_max: 0 };
     setup.keys_max = arguments.keys_max.try_into().unwrap_or(usize::MAX);
-    let lanes = |(config, _): &(String, PlanSet)| {
-        spacings.iter().map(|(_, spacing)| LaneName { config: config.clone(), spacing: *spacing }).collect::<Vec<_>>()
+    let variants = |(config, _): &(String, PlanSet)| {
+        spacings.iter().map(|(_, spacing)| VariantName { config: config.clone(), spacing: *spacing }).collect::<Vec<_>>()
     };
-    setup.lanes = configs.iter().flat_map(lanes).collect();
+    setup.variants = configs.iter().flat_map(variants).collect();
     let names = match reader.reads_plans() {
         true => configs.iter().flat_map(|(_, plans)| plans.iter().map(|plan| plan.name.to_string())).collect(),
         false => std::collections::BTreeSet::from([arguments.plan.clone()]),
@@ -161,8 +161,8 @@ fn setup(configs: &[(String, PlanSet)], arguments: &SimulateArguments, reader: &
     for name in names {
         let plans: Vec<Arc<Plan>> =
             configs.iter().map(|(config, plans)| plan_of(config, plans, &name)).collect::<Result<_, _>>()?;
-        let lanes = plans.iter().flat_map(|plan| spacings.iter().map(|(spacing, _)| (plan.clone(), *spacing)));
-        setup.plans.push(lanes.collect());
+        let variants = plans.iter().flat_map(|plan| spacings.iter().map(|(spacing, _)| (plan.clone(), *spacing)));
+        setup.plans.push(variants.collect());
         setup.names.push(name);
     }
     let default = configs.first().and_then(|(_, plans)| plans.default_plan()).map(|(_, plan)| plan.name.to_string());

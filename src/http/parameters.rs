@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, StatusCode};
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 
-use super::subject::{Asked, CheckSettings};
+use super::subject::{CheckSettings, RequestParts};
 use crate::algorithm::Mode;
 use crate::key::{Cost, Key};
 use crate::plan::NAME_BYTES_MAX;
@@ -98,7 +98,7 @@ impl Fields {
     /// Finds key and plan as `settings` say, and checks the bounds of everything. `peer` is the address of the peer; `None` on a
     /// Unix socket.
     pub(super) fn check(self, settings: &CheckSettings, headers: &HeaderMap, peer: Option<IpAddr>) -> Result<Parameters, String> {
-        let (key, plan) = settings.subject(Asked { key: self.key, plan: self.plan, headers, peer })?;
+        let (key, plan) = settings.subject(RequestParts { key: self.key, plan: self.plan, headers, peer })?;
         let key = Key::new(key).map_err(|error| error.to_string())?;
         match plan.len() {
             0 => return Err("plan is empty: name a plan of the config".to_owned()),

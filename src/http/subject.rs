@@ -115,8 +115,8 @@ fn header_name(name: &str) -> Result<HeaderName, String> {
     })
 }
 
-/// A request as far as key and plan are concerned.
-pub(super) struct Asked<'a> {
+/// The parts of a request that key and plan are read from.
+pub(super) struct RequestParts<'a> {
     /// The parameter `key`, if it was sent.
     pub key: Option<String>,
     /// The parameter `plan`, if it was sent.
@@ -129,23 +129,23 @@ pub(super) struct Asked<'a> {
 impl CheckSettings {
     /// The key and the plan's name, not yet checked for their bounds. Errors: a sentence that says what is wrong and what would
     /// be right.
-    pub(super) fn subject(&self, mut asked: Asked<'_>) -> Result<(String, String), String> {
+    pub(super) fn subject(&self, mut request: RequestParts<'_>) -> Result<(String, String), String> {
         let takes_key = self.key.iter().flatten().any(|part| *part == KeyPart::Parameter);
         let takes_plan = self.plan.contains(&PlanSource::Parameter);
-        for (name, sent, taken) in [("key", asked.key.is_some(), takes_key), ("plan", asked.plan.is_some(), takes_plan)] {
+        for (name, sent, taken) in [("key", request.key.is_some(), takes_key), ("plan", request.plan.is_some(), takes_plan)] {
             if sent && !taken {
                 return Err(format!(
                     "check.{name} of the config has no param:{name}, so this server takes no {name} as a parameter"
                 ));
             }
         }
-        Ok((self.key(&mut asked)?, self.plan(&mut asked)?))
+        Ok((self.key(&mut request)?, self.plan(&mut request)?))
     }
 
-    fn key(&self, asked: &mut Asked<'_>) -> Result<String, String> {
+    fn key(&self, request: &mut RequestParts<'_>) -> Result<String, String> {
         for source in &self.key {
             // An error of a part comes before the absence of another.
-            let found: Vec<Option<String>> = source.iter().map(|part| self.part(part, asked)).collect::<Result<_, _>>()?;
+            let found: Vec<Option<String>> = source.iter().map(|part| self.part(part, request)).collect::<Result<_, _>>()?;
             if let Some(parts) = found.into_iter().collect::<Option<Vec<String>>>() {
                 return Ok(joined(parts));
             }
@@ -160,22 +160,22 @@ impl CheckSettings {
         ))
     }
 
-    fn part(&self, part: &KeyPart, asked: &mut Asked<'_>) -> Result<Option<String>, String> {
+    fn part(&self, part: &KeyPart, request: &mut RequestParts<'_>) -> Result<Option<String>, String> {
         match part {
-            KeyPart::Parameter => Ok(asked.key.clone()),
-            KeyPart::Header(name) => header(asked.headers, name),
+            KeyPart::Parameter => Ok(request.key.clone()),
+            KeyPart::Header(name) => header(request.headers, name),
             KeyPart::ClientAddress => {
-                let client = self.trusted_proxies.client(asked.peer, asked.headers)?;
+                let client = self.trusted_proxies.client(request.peer, request.headers)?;
                 Ok(client.map(|client| shown(client, self.ipv6_prefix)))
             }
         }
     }
 
-    fn plan(&self, asked: &mut Asked<'_>) -> Result<String, String> {
+    fn plan(&self, request: &mut RequestParts<'_>) -> Result<String, String> {
         for source in &self.plan {
             let found = match source {
-                PlanSource::Parameter => asked.plan.take(),
-                PlanSource::Header(name) => header(asked.headers, name)?,
+                PlanSource::Parameter => request.plan.take(),
+                PlanSource::Header(name) => header(request.headers, name)?,
                 PlanSource::Default(name) => Some(String::from(&**name)),
             };
             if let Some(plan) = found {
@@ -239,7 +239,7 @@ mod tests {
             headers.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), axum::http::HeaderValue::from_bytes(value).unwrap());
         }
         let peer = Some("192.0.2.1".parse().unwrap());
-        settings.subject(Asked { key: key.map(str::to_owned), plan: None, headers: &headers, peer })
+        settings.subject(RequestParts { key: key.map(str::to_owned), plan: None, headers: &headers, peer })
     }
 
     fn header_or_address() -> CheckSettings {

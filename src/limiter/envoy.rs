@@ -21,14 +21,14 @@ use crate::store::{Check, Store, StoreError, Verdict};
 /// One descriptor to decide.
 #[derive(Debug, Clone)]
 pub struct Descriptor {
-    /// What is known of the request.
+    /// Names and values that describe the request.
     pub entries: Vec<Entry>,
     /// Units to take; 0 asks without taking any.
     pub units: u64,
     /// Whether the units are given back instead. Never denied.
     pub refunds: bool,
     /// A limit to decide by in place of the plan.
-    pub limit: Option<LimitOverride>,
+    pub limit_override: Option<LimitOverride>,
 }
 
 /// The decision on one descriptor.
@@ -39,7 +39,7 @@ pub struct DescriptorDecision {
     /// The plan that decided; `None` where no rule matched and nothing was counted.
     pub plan: Option<Arc<Plan>>,
     /// The limit that the descriptor brought along.
-    pub limit: Option<LimitOverride>,
+    pub limit_override: Option<LimitOverride>,
     /// Whether units were given back, so that the decision says nothing of the request.
     pub refunds: bool,
 }
@@ -102,9 +102,9 @@ struct Resolved {
     is_unmatched: bool,
     mode: Mode,
     plan: Option<Arc<Plan>>,
-    limit: Option<LimitOverride>,
+    limit_override: Option<LimitOverride>,
     refunds: bool,
-    /// The decision, or what the store is asked.
+    /// The decision, or the check that the store has to decide.
     known: Result<Decision, Check>,
 }
 
@@ -140,7 +140,7 @@ impl<S: Store> Limiter<S> {
             for resolved in &mut resolved {
                 let Err(check) = &resolved.known else { continue };
                 // The deny cache knows a plan by its address, and that of an override is made for one call.
-                let remembered_at = started_at.filter(|_| resolved.limit.is_none());
+                let remembered_at = started_at.filter(|_| resolved.limit_override.is_none());
                 let decision = match &mut answers {
                     Some(answers) => self.answer(&worker_plans.snapshot, check, remembered_at, answers.next())?,
                     None => self.answer_without_store(&worker_plans.snapshot, check, &TOO_LATE),
@@ -182,7 +182,7 @@ impl<S: Store> Limiter<S> {
         descriptor: Descriptor,
         now: Option<Instant>,
     ) -> Resolved {
-        let Descriptor { entries, units, refunds, limit } = descriptor;
+        let Descriptor { entries, units, refunds, limit_override } = descriptor;
         let rule = domain.find(&entries).map(|(_, rule)| rule);
         let plan = match (rule, domain.unmatched()) {
             (Some(rule), _) => Some(&rule.plan),
@@ -190,7 +190,7 @@ impl<S: Store> Limiter<S> {
             (None, Unmatched::Allow | Unmatched::Deny) => None,
         };
         let (plan_index, of_config) = plan.and_then(|plan| worker_plans.snapshot.plans().find_if_any(plan)).unzip();
-        let plan = limit.map(|limit| Arc::new(limit.plan(of_config.map(AsRef::as_ref)))).or_else(|| of_config.cloned());
+        let plan = limit_override.map(|limit| Arc::new(limit.plan(of_config.map(AsRef::as_ref)))).or_else(|| of_config.cloned());
         let mode = match units {
             0 => Mode::Peek,
             _ if refunds => Mode::Refund,
@@ -209,7 +209,7 @@ impl<S: Store> Limiter<S> {
             None if *domain.unmatched() == Unmatched::Deny => Ok(by_plan(Outcome::Denied)),
             None => Ok(by_plan(Outcome::Allowed)),
         };
-        Resolved { plan_index, is_unmatched: rule.is_none(), mode, plan, limit, refunds, known }
+        Resolved { plan_index, is_unmatched: rule.is_none(), mode, plan, limit_override, refunds, known }
     }
 
     /// The decision of a check, if it takes no store.
@@ -224,7 +224,7 @@ impl<S: Store> Limiter<S> {
 
     /// Counts the decision in the metrics.
     fn finish(&self, worker_plans: &WorkerPlans, resolved: Resolved, took: Duration) -> Option<DescriptorDecision> {
-        let Resolved { plan_index, is_unmatched, mode, plan, limit, refunds, known } = resolved;
+        let Resolved { plan_index, is_unmatched, mode, plan, limit_override, refunds, known } = resolved;
         let mut decision = known.ok()?;
         if refunds {
             decision.outcome = Outcome::Allowed;
@@ -235,7 +235,7 @@ impl<S: Store> Limiter<S> {
         if let Some(plan_index) = plan_index {
             self.worker.metrics.decided(worker_plans.counters(plan_index), mode, &decision, took);
         }
-        Some(DescriptorDecision { decision, plan, limit, refunds })
+        Some(DescriptorDecision { decision, plan, limit_override, refunds })
     }
 }
 

@@ -13,7 +13,7 @@ pub const ORDER_SECONDS: u64 = 10;
 const HELD_MAX: usize = 1 << 18;
 const HELD_BYTES_MAX: usize = 16 << 20;
 
-/// A request with its place in time.
+/// A request with its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
     /// Hash of key and plan.
@@ -28,32 +28,35 @@ pub struct Event {
     pub plan: usize,
 }
 
-/// Requests of the newest seconds.
+/// Holds the requests of the newest seconds, and gives them out in order of time.
 #[derive(Debug, Default)]
-pub struct Order {
+pub struct ReorderBuffer {
     seconds: BTreeMap<u64, Second>,
     held: usize,
     held_bytes: usize,
     newest: u64,
     /// The first second that was not given out yet.
-    open: u64,
+    first_held: u64,
     late: u64,
+    /// Empty ones, whose memory is used again.
     spare: Vec<Second>,
 }
 
 #[derive(Debug, Default)]
 struct Second {
+    /// Each with the end of its key in `keys`.
     events: Vec<(Event, usize)>,
+    /// The keys of all events, one after another.
     keys: Vec<u8>,
     is_sorted: bool,
 }
 
-impl Order {
+impl ReorderBuffer {
     /// Takes a request; `even_us` is set when it is given out.
     pub fn push(&mut self, mut event: Event, key: &[u8]) {
         let mut second = event.at_us / SECOND_US;
-        if second < self.open {
-            (second, event.at_us) = (self.open, self.open * SECOND_US);
+        if second < self.first_held {
+            (second, event.at_us) = (self.first_held, self.first_held * SECOND_US);
             self.late += 1;
         }
         self.newest = self.newest.max(second);
@@ -92,10 +95,10 @@ impl Order {
 
     fn release_first(&mut self, give: &mut impl FnMut(Event, &[u8])) {
         let Some((second, mut held)) = self.seconds.pop_first() else { return };
-        self.open = second + 1;
+        self.first_held = second + 1;
         self.held -= held.events.len();
         self.held_bytes -= held.keys.len();
-        // A key begins where the one before it ends, so this is needed before the order changes.
+        // A key begins where the one before it ends. `even_us` holds that until it is computed, since sorting loses it.
         let mut start = 0;
         for (event, end) in &mut held.events {
             event.even_us = start as u64;
@@ -105,9 +108,9 @@ impl Order {
             held.events.sort_by_key(|(event, _)| event.at_us);
         }
         let count = held.events.len() as u64;
-        for ((event, end), place) in held.events.iter().zip(0..) {
+        for ((event, end), index) in held.events.iter().zip(0..) {
             let start = usize::try_from(event.even_us).unwrap_or(*end);
-            let even_us = second * SECOND_US + place * SECOND_US / count;
+            let even_us = second * SECOND_US + index * SECOND_US / count;
             give(Event { even_us, ..*event }, &held.keys[start..*end]);
         }
         held.events.clear();
@@ -126,7 +129,7 @@ mod tests {
     }
 
     fn ordered(times: &[u64]) -> (Vec<(u64, u64, String)>, u64) {
-        let (mut order, mut given) = (Order::default(), Vec::new());
+        let (mut order, mut given) = (ReorderBuffer::default(), Vec::new());
         let mut give =
             |event: Event, key: &[u8]| given.push((event.at_us, event.even_us, String::from_utf8_lossy(key).into_owned()));
         for (index, at_us) in times.iter().enumerate() {
@@ -161,7 +164,7 @@ mod tests {
 
     #[test]
     fn what_is_held_is_bounded() {
-        let mut order = Order::default();
+        let mut order = ReorderBuffer::default();
         for index in 0..HELD_MAX as u64 + 100 {
             order.push(event(index), b"key");
             order.release(&mut |_, _| ());

@@ -1,9 +1,9 @@
-//! The replay itself: requests in order of time, decided by the plans of each lane.
+//! The replay itself: requests in order of time, decided by the plans of each variant.
 //!
-//! A lane is one config at one spacing of time. Keys are known by a hash of 64 bits: of a million keys, two share a hash in one of
-//! 37 million logs. A replay holds about 30 bytes for each key, and 50 more for each lane and limit.
+//! A variant is one config at one spacing of time. Keys are known by a hash of 64 bits: of a million keys, two share a hash in one of
+//! 37 million logs. A replay holds about 30 bytes for each key, and 50 more for each variant and limit.
 
-mod lane;
+mod variant;
 mod worst;
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
-pub use lane::{Lane, NEED_UNKNOWN};
+pub use variant::{NEED_UNKNOWN, Variant};
 pub use worst::WORST_MAX;
 
 use super::order::Event;
@@ -56,7 +56,7 @@ pub(super) struct PlanReplay {
     table: HashTable<u32>,
     hashes: Vec<u64>,
     pub(super) requests: Vec<u32>,
-    pub(super) lanes: Vec<Lane>,
+    pub(super) variants: Vec<Variant>,
 }
 
 /// One row of the table by hour.
@@ -66,7 +66,7 @@ pub struct Hour {
     pub start_us: u64,
     /// Requests in it.
     pub requests: u64,
-    /// Of these, requests that each lane denied.
+    /// Of these, requests that each variant denied.
     pub denied: Vec<u64>,
 }
 
@@ -75,7 +75,7 @@ pub struct Hour {
 pub(super) struct Hours {
     pub(super) rows: Vec<Hour>,
     pub(super) step_us: u64,
-    lanes: usize,
+    variants: usize,
 }
 
 /// The counters of a plan's limits take more memory than is allowed.
@@ -83,18 +83,18 @@ pub(super) struct Hours {
 pub struct TooMuchMemory;
 
 impl Replay {
-    /// Nothing replayed yet. `plans` has each plan as every lane has it; all have the same number of lanes. `bytes_max` bounds the
+    /// Nothing replayed yet. `plans` has each plan as every variant has it; all have the same number of variants. `bytes_max` bounds the
     /// memory of counters that grow, which are those of `sliding_log` and `sliding_window`.
     pub fn new(plans: &[Vec<(Arc<Plan>, Spacing)>], keys_max: usize, bytes_max: usize) -> Self {
-        let lanes = plans.first().map_or(0, Vec::len);
-        let lane = |(plan, spacing): &(Arc<Plan>, Spacing)| Lane::new(plan.clone(), *spacing);
-        let of_plan = |of: &Vec<(Arc<Plan>, Spacing)>| PlanReplay::new(of.iter().map(lane).collect());
+        let variants = plans.first().map_or(0, Vec::len);
+        let variant = |(plan, spacing): &(Arc<Plan>, Spacing)| Variant::new(plan.clone(), *spacing);
+        let of_plan = |of: &Vec<(Arc<Plan>, Spacing)>| PlanReplay::new(of.iter().map(variant).collect());
         let plans = plans.iter().map(of_plan).collect();
-        let hours = Hours { rows: Vec::new(), step_us: HOUR_US, lanes };
+        let hours = Hours { rows: Vec::new(), step_us: HOUR_US, variants };
         Self { plans, hours, keys_max, keys: 0, beyond: 0, bytes: 0, sweep_at: GARBAGE_BYTES, bytes_max }
     }
 
-    /// Decides one request in all lanes. Times must not step back. The text of the key is kept only when it is among the worst.
+    /// Decides one request in all variants. Times must not step back. The text of the key is kept only when it is among the worst.
     pub fn record(&mut self, event: &Event, key: &[u8]) -> Result<(), TooMuchMemory> {
         let Some(plan) = self.plans.get_mut(event.plan) else { return Ok(()) };
         let may_add = self.keys < self.keys_max;
@@ -107,26 +107,26 @@ impl Replay {
         plan.requests[index] = plan.requests[index].saturating_add(1);
         let hour = self.hours.row(event.at_us);
         hour.requests += 1;
-        for (lane, denied) in plan.lanes.iter_mut().zip(&mut hour.denied) {
-            let before = lane.bytes;
-            *denied += u64::from(lane.denies(index, event, key));
-            self.bytes = (self.bytes + lane.bytes).saturating_sub(before);
+        for (variant, denied) in plan.variants.iter_mut().zip(&mut hour.denied) {
+            let before = variant.bytes;
+            *denied += u64::from(variant.denies(index, event, key));
+            self.bytes = (self.bytes + variant.bytes).saturating_sub(before);
         }
         if self.bytes > self.sweep_at { self.sweep(event.at_us) } else { Ok(()) }
     }
 
     /// Errors: the counters that still count take too much memory.
     fn sweep(&mut self, now_us: u64) -> Result<(), TooMuchMemory> {
-        let lanes = self.plans.iter_mut().flat_map(|plan| &mut plan.lanes);
-        self.bytes = lanes.map(|lane| lane.sweep(now_us)).sum();
+        let variants = self.plans.iter_mut().flat_map(|plan| &mut plan.variants);
+        self.bytes = variants.map(|variant| variant.sweep(now_us)).sum();
         self.sweep_at = (2 * self.bytes).min(self.bytes_max) + GARBAGE_BYTES;
         if self.bytes > self.bytes_max { Err(TooMuchMemory) } else { Ok(()) }
     }
 }
 
 impl PlanReplay {
-    fn new(lanes: Vec<Lane>) -> Self {
-        Self { table: HashTable::new(), hashes: Vec::new(), requests: Vec::new(), lanes }
+    fn new(variants: Vec<Variant>) -> Self {
+        Self { table: HashTable::new(), hashes: Vec::new(), requests: Vec::new(), variants }
     }
 
     /// The index of a key; a new one when there is none yet and one may be added.
@@ -143,7 +143,7 @@ impl PlanReplay {
                 place.insert(index);
                 self.hashes.push(hash);
                 self.requests.push(0);
-                self.lanes.iter_mut().for_each(Lane::add_key);
+                self.variants.iter_mut().for_each(Variant::add_key);
                 Some(index as usize)
             }
         }
@@ -159,7 +159,7 @@ impl Hours {
                 self.widen();
                 return self.row(at_us);
             }
-            self.rows.push(Hour { start_us, requests: 0, denied: vec![0; self.lanes] });
+            self.rows.push(Hour { start_us, requests: 0, denied: vec![0; self.variants] });
         }
         let last = self.rows.len() - 1;
         &mut self.rows[last]

@@ -5,7 +5,7 @@ mod json;
 mod page;
 mod text;
 
-use super::replay::{HOUR_US, Hour, Hours, Lane, NEED_UNKNOWN, Replay, Spacing, WORST_MAX};
+use super::replay::{HOUR_US, Hour, Hours, NEED_UNKNOWN, Replay, Spacing, Variant, WORST_MAX};
 use crate::plan::{Algorithm, Limit};
 
 pub use chart::svg;
@@ -16,7 +16,7 @@ pub use text::text;
 /// Of a thousand keys, how many the suggested quota may deny something: 0.1 %.
 pub const KEYS_DENIED_PER_MILLE: usize = 1;
 
-/// What was replayed, in which lanes.
+/// What was replayed, in which variants.
 #[derive(Debug, Clone, Default)]
 pub struct LogSummary {
     /// The log's name.
@@ -45,7 +45,7 @@ pub struct LogSummary {
 
 /// One column of the report.
 #[derive(Debug, Clone)]
-pub struct LaneName {
+pub struct VariantName {
     /// The config's name.
     pub config: String,
     /// How requests of one second were spaced; `None` for a log with finer times.
@@ -58,7 +58,7 @@ pub struct Report {
     /// What was read.
     pub log: LogSummary,
     /// The columns; the lists of counts below have a number for each.
-    pub lanes: Vec<LaneName>,
+    pub variants: Vec<VariantName>,
     /// Requests that were replayed.
     pub requests: u64,
     /// Requests of keys that were one too many to hold.
@@ -86,11 +86,11 @@ pub struct PlanReport {
     pub name: String,
     /// Keys that it decided for.
     pub keys: u64,
-    /// Its limits in each lane.
-    pub lanes: Vec<Vec<LimitReport>>,
+    /// Its limits in each variant.
+    pub variants: Vec<Vec<LimitReport>>,
 }
 
-/// One limit in one lane.
+/// One limit in one variant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitReport {
     /// Its name.
@@ -117,39 +117,39 @@ pub struct WorstKey {
     pub key: String,
     /// All its requests.
     pub requests: u64,
-    /// How many of them each lane denied.
+    /// How many of them each variant denied.
     pub denied: Vec<u64>,
 }
 
 impl Report {
     /// Adds up the parts of a replay. `names` has the plans in the order in which the parts have them.
-    pub fn new(log: LogSummary, lanes: Vec<LaneName>, names: &[String], parts: &[Replay]) -> Self {
+    pub fn new(log: LogSummary, variants: Vec<VariantName>, names: &[String], parts: &[Replay]) -> Self {
         let (hours, hour_us) = hours(parts);
         let sum = |row: &dyn Fn(&Hour) -> u64| hours.iter().map(row).sum::<u64>();
         let plans: Vec<PlanReport> = names.iter().enumerate().filter_map(|(plan, name)| plan_report(parts, plan, name)).collect();
-        let keys_denied = |lane: usize| {
-            let lanes = parts.iter().flat_map(|part| &part.plans).filter_map(|plan| plan.lanes.get(lane));
-            lanes.map(|lane| lane.denied.iter().filter(|denied| **denied > 0).count() as u64).sum()
+        let keys_denied = |variant: usize| {
+            let variants = parts.iter().flat_map(|part| &part.plans).filter_map(|plan| plan.variants.get(variant));
+            variants.map(|variant| variant.denied.iter().filter(|denied| **denied > 0).count() as u64).sum()
         };
         Self {
             requests: sum(&|row| row.requests),
             beyond: parts.iter().map(|part| part.beyond).sum(),
-            denied: (0..lanes.len()).map(|lane| sum(&|row| row.denied[lane])).collect(),
+            denied: (0..variants.len()).map(|variant| sum(&|row| row.denied[variant])).collect(),
             keys: plans.iter().map(|plan| plan.keys).sum(),
-            keys_denied: (0..lanes.len()).map(keys_denied).collect(),
+            keys_denied: (0..variants.len()).map(keys_denied).collect(),
             worst: worst(parts, names),
             plans,
             hours,
             hour_us,
             log,
-            lanes,
+            variants,
         }
     }
 
     /// The heading of a column.
-    pub fn heading(&self, lane: usize) -> String {
-        let LaneName { config, spacing } = &self.lanes[lane];
-        let several = self.lanes.iter().any(|other| other.config != *config);
+    pub fn heading(&self, variant: usize) -> String {
+        let VariantName { config, spacing } = &self.variants[variant];
+        let several = self.variants.iter().any(|other| other.config != *config);
         let spacing = match spacing {
             Some(Spacing::AsStamped) => Some("in bursts"),
             Some(Spacing::Evenly) => Some("evenly"),
@@ -193,22 +193,22 @@ fn hours(parts: &[Replay]) -> (Vec<Hour>, u64) {
 fn plan_report(parts: &[Replay], plan: usize, name: &str) -> Option<PlanReport> {
     let parts: Vec<_> = parts.iter().filter_map(|part| part.plans.get(plan)).collect();
     let keys = parts.iter().map(|part| part.requests.len() as u64).sum();
-    let lanes = parts.first()?.lanes.len();
-    let of_lane = |lane: usize| limits(&parts.iter().map(|part| &part.lanes[lane]).collect::<Vec<_>>());
-    (keys > 0).then(|| PlanReport { name: name.to_owned(), keys, lanes: (0..lanes).map(of_lane).collect() })
+    let variants = parts.first()?.variants.len();
+    let of_variant = |variant: usize| limits(&parts.iter().map(|part| &part.variants[variant]).collect::<Vec<_>>());
+    (keys > 0).then(|| PlanReport { name: name.to_owned(), keys, variants: (0..variants).map(of_variant).collect() })
 }
 
-fn limits(lanes: &[&Lane]) -> Vec<LimitReport> {
-    let Some(plan) = lanes.first().map(|lane| lane.plan.clone()) else { return Vec::new() };
+fn limits(variants: &[&Variant]) -> Vec<LimitReport> {
+    let Some(plan) = variants.first().map(|variant| variant.plan.clone()) else { return Vec::new() };
     let count = plan.limits().len();
     let report = |(index, limit): (usize, &Limit)| {
-        let needs = lanes.iter().flat_map(|lane| lane.needs.iter().skip(index).step_by(count)).copied();
+        let needs = variants.iter().flat_map(|variant| variant.needs.iter().skip(index).step_by(count)).copied();
         let (smallest, keys_denied_then) = smallest(needs.collect());
         LimitReport {
             name: limit.name().to_string(),
             field: if matches!(limit.algorithm(), Algorithm::TokenBucket { .. }) { "burst" } else { "quota" },
             now: limit.capacity(),
-            denied: lanes.iter().map(|lane| lane.denied_by[index]).sum(),
+            denied: variants.iter().map(|variant| variant.denied_by[index]).sum(),
             smallest,
             keys_denied_then,
         }
@@ -228,20 +228,20 @@ fn smallest(mut needs: Vec<u64>) -> (Option<u64>, u64) {
     (Some(quota).filter(|quota| *quota != NEED_UNKNOWN), denied)
 }
 
-/// The worst keys over all lanes. A key that is among the first by its greatest count in any lane is among the first of that
-/// lane, so the lists of the lanes hold them all.
+/// The worst keys over all variants. A key that is among the first by its greatest count in any variant is among the first of that
+/// variant, so the lists of the variants hold them all.
 fn worst(parts: &[Replay], names: &[String]) -> Vec<WorstKey> {
     let mut keys = Vec::new();
     for part in parts {
         for (plan, name) in part.plans.iter().zip(names) {
-            let mut listed: Vec<_> = plan.lanes.iter().flat_map(|lane| lane.worst.keys()).collect();
+            let mut listed: Vec<_> = plan.variants.iter().flat_map(|variant| variant.worst.keys()).collect();
             listed.sort();
             listed.dedup();
             keys.extend(listed.into_iter().map(|(index, key)| WorstKey {
                 plan: name.clone(),
                 key: String::from_utf8_lossy(key).into_owned(),
                 requests: plan.requests[*index].into(),
-                denied: plan.lanes.iter().map(|lane| lane.denied[*index].into()).collect(),
+                denied: plan.variants.iter().map(|variant| variant.denied[*index].into()).collect(),
             }));
         }
     }

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate::plan::{Algorithm, Limit, Plan};
-use tollgate::simulate::order::{Event, Order};
+use tollgate::simulate::order::{Event, ReorderBuffer};
 use tollgate::simulate::replay::{Replay, Spacing};
-use tollgate::simulate::report::{LaneName, LogSummary, Report};
+use tollgate::simulate::report::{LogSummary, Report, VariantName};
 
 use super::oracle::Model;
 use crate::support::clock::START_US;
@@ -64,10 +64,10 @@ fn keys_denied(denied: &BTreeMap<u64, u64>) -> u64 {
 }
 
 fn replayed(limits: Vec<Limit>, requests: &[Request], spacing: Spacing) -> Report {
-    let lanes = [vec![(plan(limits), spacing)]];
+    let variants = [vec![(plan(limits), spacing)]];
     // Two parts, as by two threads.
-    let mut parts = [Replay::new(&lanes, 100, usize::MAX), Replay::new(&lanes, 100, usize::MAX)];
-    let mut order = Order::default();
+    let mut parts = [Replay::new(&variants, 100, usize::MAX), Replay::new(&variants, 100, usize::MAX)];
+    let mut order = ReorderBuffer::default();
     let mut record = |event: Event, key: &[u8]| parts[usize::try_from(event.hash % 2).unwrap()].record(&event, key).unwrap();
     for (at_us, key, cost) in requests {
         let event = Event { hash: *key, at_us: *at_us, even_us: 0, cost: *cost, plan: 0 };
@@ -75,8 +75,8 @@ fn replayed(limits: Vec<Limit>, requests: &[Request], spacing: Spacing) -> Repor
         order.release(&mut record);
     }
     order.finish(&mut record);
-    let lane = LaneName { config: "plans.yaml".to_owned(), spacing: None };
-    Report::new(LogSummary::default(), vec![lane], &["plan".to_owned()], &parts)
+    let variant = VariantName { config: "plans.yaml".to_owned(), spacing: None };
+    Report::new(LogSummary::default(), vec![variant], &["plan".to_owned()], &parts)
 }
 
 /// The limit with this quota, and a `token_bucket` with this burst.
@@ -107,7 +107,7 @@ fn check(algorithm: Algorithm, seed: u64) {
     // Of so few keys none may be denied anything.
     let of = |most: u64| keys_denied(&denied_by_model(&[with(&limits[0], most)], &requests));
     let smallest = (1..).find(|most| of(*most) == 0);
-    assert_eq!(report.plans[0].lanes[0][0].smallest, smallest);
+    assert_eq!(report.plans[0].variants[0][0].smallest, smallest);
 }
 
 macro_rules! equals_brute_force {
@@ -145,7 +145,7 @@ fn a_plan_of_several_limits_equals_brute_force() {
         let denied = denied_by_model(&limits, &requests);
         let report = replayed(limits.clone(), &requests, Spacing::AsStamped);
         assert_eq!(report.denied, [denied.values().sum::<u64>()]);
-        for (limit, found) in limits.iter().zip(&report.plans[0].lanes[0]) {
+        for (limit, found) in limits.iter().zip(&report.plans[0].variants[0]) {
             let window = Duration::from_micros(limit.window_us());
             let of = |quota| denied_by_model(&[Limit::new("limit", quota, window, limit.algorithm()).unwrap()], &requests);
             assert_eq!(found.smallest, (1..).find(|quota| keys_denied(&of(*quota)) == 0), "{limit:?}");
@@ -157,8 +157,8 @@ fn a_plan_of_several_limits_equals_brute_force() {
 #[test]
 fn a_sweep_changes_nothing() {
     let limit = Limit::new("limit", 3, Duration::from_secs(1), LOG).unwrap();
-    let lanes = [vec![(plan(vec![limit]), Spacing::AsStamped)]];
-    let mut replay = Replay::new(&lanes, 1_000_000, usize::MAX);
+    let variants = [vec![(plan(vec![limit]), Spacing::AsStamped)]];
+    let mut replay = Replay::new(&variants, 1_000_000, usize::MAX);
     let mut denied = 0;
     // Two hundred thousand keys of four requests each, of which every fourth is one too many.
     for round in 0..200_u64 {
@@ -174,29 +174,29 @@ fn a_sweep_changes_nothing() {
             denied += u64::from(request >= 3_000);
         }
     }
-    let lane = LaneName { config: "plans.yaml".to_owned(), spacing: None };
-    let report = Report::new(LogSummary::default(), vec![lane], &["plan".to_owned()], &[replay]);
+    let variant = VariantName { config: "plans.yaml".to_owned(), spacing: None };
+    let report = Report::new(LogSummary::default(), vec![variant], &["plan".to_owned()], &[replay]);
     assert_eq!((report.denied[0], report.keys, report.keys_denied[0]), (denied, 200_000, 200_000));
-    assert_eq!(report.plans[0].lanes[0][0].smallest, Some(4));
+    assert_eq!(report.plans[0].variants[0][0].smallest, Some(4));
 }
 
 #[test]
 fn memory_is_bounded_and_a_log_that_needs_more_is_refused() {
     let limit = Limit::new("limit", 100_000, Duration::from_secs(1_000), LOG).unwrap();
-    let lanes = [vec![(plan(vec![limit]), Spacing::AsStamped)]];
-    let mut replay = Replay::new(&lanes, 1_000, 4 << 20);
+    let variants = [vec![(plan(vec![limit]), Spacing::AsStamped)]];
+    let mut replay = Replay::new(&variants, 1_000, 4 << 20);
     let result = (0..2_000_000).try_for_each(|index| {
         replay.record(&Event { hash: index % 100, at_us: START_US + index, even_us: 0, cost: 1, plan: 0 }, b"key")
     });
     assert!(result.is_err());
     // Keys beyond the bound are counted and left out.
-    let lanes: [Vec<(Arc<Plan>, Spacing)>; 1] =
+    let variants: [Vec<(Arc<Plan>, Spacing)>; 1] =
         [vec![(plan(vec![Limit::new("l", 1, WINDOW, FIXED).unwrap()]), Spacing::AsStamped)]];
-    let mut replay = Replay::new(&lanes, 10, 4 << 20);
+    let mut replay = Replay::new(&variants, 10, 4 << 20);
     for index in 0..30 {
         replay.record(&Event { hash: index % 15, at_us: START_US, even_us: 0, cost: 1, plan: 0 }, b"key").unwrap();
     }
-    let lane = LaneName { config: "plans.yaml".to_owned(), spacing: None };
-    let report = Report::new(LogSummary::default(), vec![lane], &["plan".to_owned()], &[replay]);
+    let variant = VariantName { config: "plans.yaml".to_owned(), spacing: None };
+    let report = Report::new(LogSummary::default(), vec![variant], &["plan".to_owned()], &[replay]);
     assert_eq!((report.keys, report.requests, report.beyond, report.denied[0]), (10, 20, 10, 10));
 }

@@ -14,7 +14,7 @@ use super::Setup;
 use super::input::{Line, Log};
 use super::progress::Progress;
 use crate::simulate::line::{LineReader, LineRequest, Skipped};
-use crate::simulate::order::{Event, Order};
+use crate::simulate::order::{Event, ReorderBuffer};
 use crate::simulate::replay::{Replay, TooMuchMemory};
 use crate::simulate::report::LogSummary;
 
@@ -134,7 +134,7 @@ fn read(mut log: Log, mut reader: LineReader, setup: &Setup, mut threads: Thread
     let mut progress = Progress::new(log.bytes);
     // A seed that the writer of a log cannot know, so that no keys can be made to share a hash.
     let seed = std::hash::RandomState::new().hash_one(0);
-    let (names, mut order) = (Names::new(setup), Order::default());
+    let (names, mut order) = (Names::new(setup), ReorderBuffer::default());
     let mut summary = LogSummary { name: log.name.clone(), keys_max: setup.keys_max, ..LogSummary::default() };
     let (mut request, mut number) = (LineRequest::default(), 0);
     while let Some(line) = log.lines.next().map_err(|error| format!("cannot be read after line {number}: {error}"))? {

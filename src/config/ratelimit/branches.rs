@@ -30,7 +30,7 @@ struct Branch {
     nested: Vec<Branch>,
 }
 
-/// Errors: there would be too many rules.
+/// The rules of all descriptors. Errors: there would be too many rules.
 pub(super) fn rules(descriptors: Vec<Descriptor>, warnings: &mut ErrorList) -> Result<Vec<Rule>, ConfigError> {
     let mut budget = RULES_MAX;
     let mut rules = Vec::new();
@@ -74,7 +74,7 @@ impl Pattern {
     }
 }
 
-/// Adds the rules of siblings below the entries of `above`.
+/// Adds the rules of descriptors in one list. `above` are those that the list is nested in, the outermost first.
 fn add_rules(
     siblings: Vec<Branch>,
     above: &mut Vec<Branch>,
@@ -106,12 +106,12 @@ fn add_rules(
     Ok(())
 }
 
-/// Gives every descriptor of `hidden` a place among `own`, with what ratelimit would find for it there. Descriptors without a limit are
+/// Gives every descriptor of `hidden` an equal among `own`, with what ratelimit would find for it there. Descriptors without a limit are
 /// included, since they hide others in turn.
 fn hide(own: &mut Vec<Branch>, hidden: &[Branch], budget: &mut usize) -> Result<(), TooMany> {
     for hidden in hidden {
-        let place = match own.iter().position(|branch| branch.pattern == hidden.pattern) {
-            Some(place) => place,
+        let index = match own.iter().position(|branch| branch.pattern == hidden.pattern) {
+            Some(index) => index,
             None => {
                 let wider = own.iter().filter(|branch| branch.pattern.is_wider_than(&hidden.pattern));
                 let found = wider.max_by_key(|branch| branch.pattern.prefix_bytes());
@@ -122,7 +122,7 @@ fn hide(own: &mut Vec<Branch>, hidden: &[Branch], budget: &mut usize) -> Result<
                 own.len() - 1
             }
         };
-        let found = &mut own[place];
+        let found = &mut own[index];
         found.hides |= found.limit.is_none() && (hidden.limit.is_some() || hidden.hides);
         hide(&mut found.nested, &hidden.nested, budget)?;
     }
@@ -141,8 +141,8 @@ fn found_for(found: Option<&Branch>, hidden: &Branch) -> Branch {
 /// Of several wildcards that match, ratelimit takes the first and tollgate the longest.
 fn warn_of_order(siblings: &[Branch], warnings: &mut ErrorList) {
     let wildcards: Vec<&Branch> = siblings.iter().filter(|branch| branch.pattern.prefix_bytes() > 0).collect();
-    for (place, own) in wildcards.iter().enumerate() {
-        if wildcards[..place].iter().any(|other| other.pattern.is_wider_than(&own.pattern)) {
+    for (index, own) in wildcards.iter().enumerate() {
+        if wildcards[..index].iter().any(|other| other.pattern.is_wider_than(&own.pattern)) {
             let why = "is matched by a shorter wildcard before it, which ratelimit takes; here the longer one decides";
             report(warnings, &format!("{}.value", own.path), why);
         }

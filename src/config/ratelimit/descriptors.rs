@@ -45,10 +45,10 @@ pub(super) enum Value {
     Exact(String),
 }
 
-/// What a descriptor gets.
+/// `rate_limit` of a descriptor: how much passes, and whether it only reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RateLimit {
-    pub(super) rule: Amount,
+    pub(super) amount: Amount,
     pub(super) shadow: bool,
 }
 
@@ -64,7 +64,7 @@ pub(super) enum Amount {
     },
 }
 
-/// What has no counterpart, collected while the file is read.
+/// Warnings about settings that have no counterpart in tollgate, collected while the file is read.
 type Warnings = ErrorList;
 
 /// Reads the file. Returns `None` after adding at least one error.
@@ -178,7 +178,7 @@ fn rate_limit(node: Node, shadow: bool, errors: &mut ErrorList, warnings: &mut W
     let unit = table.take("unit").map(|node| (node.path.clone(), node.text(errors)));
     let units = table.take("requests_per_unit").map(|node| (node.path.clone(), node.number(errors)));
     table.finish(errors);
-    let rule = match (unlimited, unit) {
+    let amount = match (unlimited, unit) {
         (true, None) => Amount::Unlimited,
         (true, Some((path, _))) => {
             report(errors, &path, "is set beside unlimited; remove one of them");
@@ -190,7 +190,7 @@ fn rate_limit(node: Node, shadow: bool, errors: &mut ErrorList, warnings: &mut W
         }
         (false, Some((unit_path, unit))) => quota((&path, &unit_path), (&unit?, units), name, errors, warnings)?,
     };
-    Some(RateLimit { rule, shadow })
+    Some(RateLimit { amount, shadow })
 }
 
 fn quota(

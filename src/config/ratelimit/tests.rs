@@ -93,7 +93,7 @@ fn a_file_that_needs_too_many_rules_is_refused_before_they_are_made() {
 /// Numbers tell limits apart, so that the model's choice can be compared.
 fn limit(number: u64) -> RateLimit {
     let window = std::time::Duration::from_secs(60);
-    RateLimit { rule: Amount::Quota { name: "minute".to_owned(), quota: number, window }, shadow: false }
+    RateLimit { amount: Amount::Quota { name: "minute".to_owned(), quota: number, window }, shadow: false }
 }
 
 const KEYS: [&str; 2] = ["a", "b"];

@@ -23,7 +23,7 @@ pub(super) fn config(domain: &str, rules: &[Rule], source: &str, warnings: &[Str
             Some(limit) => {
                 let name = names.name(domain, &rule.patterns);
                 let shadow = if limit.shadow { ", shadow: true" } else { "" };
-                let body = match &limit.rule {
+                let body = match &limit.amount {
                     Amount::Unlimited => "unlimited: true".to_owned(),
                     Amount::Nothing => "blocked: true".to_owned(),
                     Amount::Quota { name, quota, window } => {

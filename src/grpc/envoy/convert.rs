@@ -52,8 +52,8 @@ fn descriptor(descriptor: RateLimitDescriptor, units: u64) -> Result<Descriptor,
     if let Some(index) = entries.iter().position(|entry| entry.name.is_empty()) {
         return Err(format!(".entries[{index}].key is empty: send what the value is, such as remote_address"));
     }
-    let limit = limit.map(limit_override).transpose()?;
-    Ok(Descriptor { entries, units: hits_addend.unwrap_or(units), refunds: is_negative_hits, limit })
+    let limit_override = limit.map(limit_override).transpose()?;
+    Ok(Descriptor { entries, units: hits_addend.unwrap_or(units), refunds: is_negative_hits, limit_override })
 }
 
 /// Every value is taken, also one that is empty or no UTF-8: a client chooses it, and an error would let its request pass.
@@ -121,7 +121,7 @@ fn status(decided: &DescriptorDecision) -> DescriptorStatus {
 
 /// The limit that binds. Of an override, it is told as it was sent, also where it denies everything.
 fn current_limit(decided: &DescriptorDecision) -> Option<RateLimit> {
-    let (name, (quota, unit)) = match (decided.limit, decided.decision.binding()) {
+    let (name, (quota, unit)) = match (decided.limit_override, decided.decision.binding()) {
         (Some(limit), _) => (LimitOverride::NAME, (u64::from(limit.quota), limit.unit)),
         (None, Some(status)) => (&*status.name, RateUnit::of_quota(status.limit, status.window_us)),
         (None, None) => return None,

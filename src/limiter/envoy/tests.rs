@@ -61,7 +61,7 @@ fn limiter() -> Limiter<Recorder> {
 
 fn of(plan: &str, user: &str, units: u64) -> Descriptor {
     let entry = |name: &str, value: &str| Entry { name: name.to_owned(), value: value.to_owned() };
-    Descriptor { entries: vec![entry("plan", plan), entry("user", user)], units, refunds: false, limit: None }
+    Descriptor { entries: vec![entry("plan", plan), entry("user", user)], units, refunds: false, limit_override: None }
 }
 
 fn refund(plan: &str, units: u64) -> Descriptor {
@@ -69,7 +69,7 @@ fn refund(plan: &str, units: u64) -> Descriptor {
 }
 
 fn with_limit(descriptor: Descriptor, quota: u32, unit: RateUnit) -> Descriptor {
-    Descriptor { limit: Some(LimitOverride { quota, unit }), ..descriptor }
+    Descriptor { limit_override: Some(LimitOverride { quota, unit }), ..descriptor }
 }
 
 /// For each descriptor: what it got, by whom, and what remains.

@@ -6,7 +6,7 @@
 use super::{Entry, EntryPattern};
 use crate::key::{KEY_BYTES_MAX, Key};
 
-/// Whom a plan counts.
+/// The key that a plan counts a descriptor under.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyTemplate {
     parts: Vec<Part>,

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 /// Keys that are listed.
 pub const WORST_MAX: usize = 20;
 
-/// The list of one lane.
+/// The list of one variant.
 #[derive(Debug, Default)]
 pub(in crate::simulate) struct Worst {
     keys: Vec<(usize, Box<[u8]>)>,

@@ -63,10 +63,10 @@ fn draw(report: &Report, out: &mut String) -> std::fmt::Result {
         bar(out, "d0", index, denied)?;
         writeln!(out, "</g>")?;
     }
-    for lane in 1..report.lanes.len() {
-        let points = rows.iter().enumerate().map(|(index, row)| (x(index) + step * 0.43, base - height(row.denied[lane])));
+    for variant in 1..report.variants.len() {
+        let points = rows.iter().enumerate().map(|(index, row)| (x(index) + step * 0.43, base - height(row.denied[variant])));
         let points: Vec<String> = points.map(|(x, y)| format!("{x:.2},{y:.2}")).collect();
-        writeln!(out, "<polyline class=\"d{lane}\" points=\"{}\"/>", points.join(" "))?;
+        writeln!(out, "<polyline class=\"d{variant}\" points=\"{}\"/>", points.join(" "))?;
     }
     let right = WIDTH - 16;
     writeln!(out, "<line class=\"axis\" x1=\"{LEFT}\" y1=\"{base}\" x2=\"{right}\" y2=\"{base}\"/>")?;
@@ -86,13 +86,13 @@ fn legend(report: &Report, out: &mut String) -> std::fmt::Result {
         "<rect class=\"all\" x=\"{LEFT}\" y=\"10\" width=\"12\" height=\"12\"/><text x=\"{}\" y=\"21\">requests</text>",
         LEFT + 18
     )?;
-    for lane in 0..report.lanes.len() {
-        let (x, y) = (LEFT + 110 + lane % 2 * 380, 10 + lane / 2 * 20);
-        match lane {
+    for variant in 0..report.variants.len() {
+        let (x, y) = (LEFT + 110 + variant % 2 * 380, 10 + variant / 2 * 20);
+        match variant {
             0 => writeln!(out, "<rect class=\"d0\" x=\"{x}\" y=\"{y}\" width=\"12\" height=\"12\"/>")?,
-            _ => writeln!(out, "<polyline class=\"d{lane}\" points=\"{x},{0} {1},{0}\"/>", y + 6, x + 12)?,
+            _ => writeln!(out, "<polyline class=\"d{variant}\" points=\"{x},{0} {1},{0}\"/>", y + 6, x + 12)?,
         }
-        writeln!(out, "<text x=\"{}\" y=\"{}\">denied {}</text>", x + 18, y + 11, escape(&report.heading(lane)))?;
+        writeln!(out, "<text x=\"{}\" y=\"{}\">denied {}</text>", x + 18, y + 11, escape(&report.heading(variant)))?;
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use crate::simulate::stamp::Utc;
 
 /// The report as one object, over several lines.
 pub fn json(report: &Report) -> String {
-    let lanes: Vec<Value> = (0..report.lanes.len()).map(|lane| of_lane(report, lane)).collect();
+    let variants: Vec<Value> = (0..report.variants.len()).map(|variant| of_variant(report, variant)).collect();
     let worst = report
         .worst
         .iter()
@@ -21,7 +21,7 @@ pub fn json(report: &Report) -> String {
         "log": log(report),
         "requests": report.requests,
         "keys": report.keys,
-        "results": lanes,
+        "results": variants,
         "worst_keys": worst.collect::<Vec<_>>(),
         "step": if report.hour_us == HOUR_US { "hour" } else { "day" },
         "hours": hours.collect::<Vec<_>>(),
@@ -48,8 +48,8 @@ fn log(report: &Report) -> Value {
     })
 }
 
-fn of_lane(report: &Report, lane: usize) -> Value {
-    let spacing = match report.lanes[lane].spacing {
+fn of_variant(report: &Report, variant: usize) -> Value {
+    let spacing = match report.variants[variant].spacing {
         None => "as_stamped",
         Some(Spacing::AsStamped) => "bursts",
         Some(Spacing::Evenly) => "evenly",
@@ -65,13 +65,13 @@ fn of_lane(report: &Report, lane: usize) -> Value {
         })
     };
     let plans = report.plans.iter().map(
-        |plan| value!({ "plan": plan.name, "keys": plan.keys, "limits": plan.lanes[lane].iter().map(limit).collect::<Vec<_>>() }),
+        |plan| value!({ "plan": plan.name, "keys": plan.keys, "limits": plan.variants[variant].iter().map(limit).collect::<Vec<_>>() }),
     );
     value!({
-        "config": report.lanes[lane].config,
+        "config": report.variants[variant].config,
         "spacing": spacing,
-        "denied": report.denied[lane],
-        "keys_denied": report.keys_denied[lane],
+        "denied": report.denied[variant],
+        "keys_denied": report.keys_denied[variant],
         "plans": plans.collect::<Vec<_>>(),
     })
 }

@@ -29,7 +29,7 @@ fn page(report: &Report, out: &mut String) -> std::fmt::Result {
     writeln!(out, "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">")?;
     writeln!(out, "<title>tollgate simulate: {name}</title><style>{STYLE}</style></head><body>\n<h1>{name}</h1>")?;
     writeln!(out, "<p>{} lines, {} requests replayed.</p>", count(report.log.lines), count(report.requests))?;
-    if report.lanes.iter().any(|lane| lane.spacing.is_some()) {
+    if report.variants.iter().any(|variant| variant.spacing.is_some()) {
         writeln!(
             out,
             "<p>Times are whole seconds. Each second is replayed twice: all at its start (in bursts), and spread over it (evenly).</p>"
@@ -50,12 +50,12 @@ fn page(report: &Report, out: &mut String) -> std::fmt::Result {
 }
 
 fn totals(report: &Report, out: &mut String) -> std::fmt::Result {
-    let row = |lane: usize| {
-        let (denied, keys) = (report.denied[lane], report.keys_denied[lane]);
+    let row = |variant: usize| {
+        let (denied, keys) = (report.denied[variant], report.keys_denied[variant]);
         let share = |part, whole| format!("{:.3} %", percent(part, whole));
-        vec![report.heading(lane), count(denied), share(denied, report.requests), count(keys), share(keys, report.keys)]
+        vec![report.heading(variant), count(denied), share(denied, report.requests), count(keys), share(keys, report.keys)]
     };
-    let rows = (0..report.lanes.len()).map(row).collect();
+    let rows = (0..report.variants.len()).map(row).collect();
     let headings = ["", "requests denied", "share", "keys denied something", "share"].map(str::to_owned);
     table(out, &format!("Requests {}, keys {}", count(report.requests), count(report.keys)), &headings, rows)
 }
@@ -63,14 +63,14 @@ fn totals(report: &Report, out: &mut String) -> std::fmt::Result {
 fn limits(report: &Report, out: &mut String) -> std::fmt::Result {
     let mut rows = Vec::new();
     for plan in &report.plans {
-        for (lane, limit) in
-            plan.lanes.iter().enumerate().flat_map(|(lane, limits)| limits.iter().map(move |limit| (lane, limit)))
+        for (variant, limit) in
+            plan.variants.iter().enumerate().flat_map(|(variant, limits)| limits.iter().map(move |limit| (variant, limit)))
         {
             let smallest = limit.smallest.map_or_else(|| "larger than can be".to_owned(), count);
             let name = format!("{} {}", plan.name, limit.name);
             rows.push(vec![
                 name,
-                report.heading(lane),
+                report.heading(variant),
                 format!("{} {}", limit.field, count(limit.now)),
                 count(limit.denied),
                 smallest,
@@ -99,8 +99,8 @@ fn hours(report: &Report, out: &mut String) -> std::fmt::Result {
 }
 
 fn headings(report: &Report, first: &[&str]) -> Vec<String> {
-    let lanes = (0..report.lanes.len()).map(|lane| format!("denied {}", report.heading(lane)));
-    first.iter().map(|text| (*text).to_owned()).chain(lanes).collect()
+    let variants = (0..report.variants.len()).map(|variant| format!("denied {}", report.heading(variant)));
+    first.iter().map(|text| (*text).to_owned()).chain(variants).collect()
 }
 
 fn table(out: &mut String, title: &str, headings: &[String], rows: Vec<Vec<String>>) -> std::fmt::Result {

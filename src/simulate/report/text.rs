@@ -39,7 +39,7 @@ fn log(report: &Report, out: &mut String) -> std::fmt::Result {
     for (number, reason) in &log.first_unreadable {
         writeln!(out, "  line {number}: {reason}")?;
     }
-    if report.lanes.iter().any(|lane| lane.spacing.is_some()) {
+    if report.variants.iter().any(|variant| variant.spacing.is_some()) {
         writeln!(
             out,
             "Times are whole seconds. Each second is replayed twice: all at its start (in bursts), and spread over it (evenly)."
@@ -69,7 +69,7 @@ pub(super) fn notes(report: &Report) -> Vec<(u64, String)> {
 fn totals(report: &Report, out: &mut String) -> std::fmt::Result {
     let share = |part: &[u64], whole: u64| part.iter().map(|part| format!("{:.3} %", percent(*part, whole))).collect::<Vec<_>>();
     let counts = |counts: &[u64]| counts.iter().copied().map(count).collect::<Vec<_>>();
-    let all = |number: u64| vec![count(number); report.lanes.len()];
+    let all = |number: u64| vec![count(number); report.variants.len()];
     let rows = [
         ("requests", all(report.requests)),
         ("denied", counts(&report.denied)),
@@ -85,11 +85,11 @@ fn totals(report: &Report, out: &mut String) -> std::fmt::Result {
 fn limits(report: &Report, out: &mut String) -> std::fmt::Result {
     let mut rows = Vec::new();
     for plan in &report.plans {
-        for (lane, limits) in plan.lanes.iter().enumerate() {
+        for (variant, limits) in plan.variants.iter().enumerate() {
             let row = |limit: &LimitReport| {
                 let smallest = limit.smallest.map_or_else(|| "larger than can be".to_owned(), count);
                 let now = format!("{} {}", limit.field, count(limit.now));
-                vec![format!("{} {}", plan.name, limit.name), report.heading(lane), now, count(limit.denied), smallest]
+                vec![format!("{} {}", plan.name, limit.name), report.heading(variant), now, count(limit.denied), smallest]
             };
             rows.extend(limits.iter().map(row));
         }
@@ -99,7 +99,7 @@ fn limits(report: &Report, out: &mut String) -> std::fmt::Result {
     }
     table(out, ["limit", "replayed", "is", "denied", "would do"].map(str::to_owned).to_vec(), rows)?;
     let keys = "would do: the smallest quota at which this limit alone denies something to at most 0.1 % of the keys";
-    let has_burst = report.plans.iter().flat_map(|plan| plan.lanes.iter().flatten()).any(|limit| limit.field == "burst");
+    let has_burst = report.plans.iter().flat_map(|plan| plan.variants.iter().flatten()).any(|limit| limit.field == "burst");
     writeln!(out, "{keys}{}", if has_burst { " (of a token_bucket the burst, at the same rate)" } else { "" })
 }
 
@@ -152,11 +152,11 @@ pub(super) fn grouped(hours: &[Hour], step_us: u64, rows_max: usize) -> (Vec<Hou
 }
 
 fn headings(report: &Report, first: &[&str]) -> Vec<String> {
-    let lane = |lane| match first {
-        [_, ..] if first.len() > 1 => format!("denied {}", report.heading(lane)),
-        _ => report.heading(lane),
+    let variant = |variant| match first {
+        [_, ..] if first.len() > 1 => format!("denied {}", report.heading(variant)),
+        _ => report.heading(variant),
     };
-    first.iter().map(|text| (*text).to_owned()).chain((0..report.lanes.len()).map(lane)).collect()
+    first.iter().map(|text| (*text).to_owned()).chain((0..report.variants.len()).map(variant)).collect()
 }
 
 /// A table after an empty line. The first column is aligned to the left, the others to the right.

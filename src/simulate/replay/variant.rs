@@ -21,9 +21,9 @@ pub const NEED_UNKNOWN: u64 = u64::MAX;
 
 type States = SmallVec<[State; 1]>;
 
-/// The keys of one plan in one lane. Vectors are by key, those of limits by key and limit.
+/// The keys of one plan in one variant. Vectors are by key, those of limits by key and limit.
 #[derive(Debug)]
-pub struct Lane {
+pub struct Variant {
     pub(in crate::simulate) plan: Arc<Plan>,
     spacing: Spacing,
     /// Each limit with a quota that denies nothing; see `largest`.
@@ -43,7 +43,7 @@ pub struct Lane {
     pub(super) bytes: usize,
 }
 
-impl Lane {
+impl Variant {
     pub(super) fn new(plan: Arc<Plan>, spacing: Spacing) -> Self {
         Self {
             spacing,
