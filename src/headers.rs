@@ -138,7 +138,7 @@ fn quoted(text: &mut String, name: &str) {
 mod tests {
     use super::*;
     use crate::decision::{DecidedBy, Outcome};
-    use crate::plan::{Anchor, OnStoreFailure, Rule};
+    use crate::plan::{Anchor, Rule};
     use smallvec::smallvec;
     use std::time::Duration;
 
@@ -147,13 +147,7 @@ mod tests {
     fn plan(limits: &[(&str, u64, Duration, Algorithm)]) -> Plan {
         let limits =
             limits.iter().map(|(name, quota, window, algorithm)| Limit::new(*name, *quota, *window, *algorithm).unwrap());
-        Plan {
-            name: "p".into(),
-            counts_as: "p".into(),
-            rule: Rule::Limits(limits.collect()),
-            shadow: false,
-            on_store_failure: OnStoreFailure::Local,
-        }
+        Plan::new("p", Rule::Limits(limits.collect()))
     }
 
     fn status(name: &str, remaining: u64, retry_after_us: Option<u64>, reset_after_us: u64) -> LimitStatus {

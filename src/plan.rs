@@ -40,6 +40,14 @@ pub struct Plan {
     pub on_store_failure: OnStoreFailure,
 }
 
+impl Plan {
+    /// A plan with this rule and the defaults of all other fields.
+    pub fn new(name: impl Into<Arc<str>>, rule: Rule) -> Self {
+        let name = name.into();
+        Self { counts_as: name.clone(), name, rule, shadow: false, on_store_failure: OnStoreFailure::Local }
+    }
+}
+
 /// What a plan does with requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rule {

@@ -16,7 +16,7 @@ use tollgate::clock::Clock;
 use tollgate::grpc::Service;
 use tollgate::grpc::pb::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
 use tollgate::limiter::{Limiter, Settings};
-use tollgate::plan::{Algorithm, Limit, OnStoreFailure, Plan, PlanSet, Rule};
+use tollgate::plan::{Algorithm, Limit, Plan, PlanSet, Rule};
 use tollgate::store::{CAPACITY_DEFAULT, MemoryStore};
 use tonic::codegen::Service as _;
 
@@ -121,13 +121,7 @@ fn tollgate() -> Service<MemoryStore> {
         let limit = Limit::new("limit", quota, WINDOW, algorithm).expect("these numbers are within their bounds");
         Rule::Limits(vec![limit])
     };
-    let plan = |(name, rule): (&str, Rule)| Plan {
-        name: name.into(),
-        counts_as: name.into(),
-        rule,
-        shadow: false,
-        on_store_failure: OnStoreFailure::Local,
-    };
+    let plan = |(name, rule): (&str, Rule)| Plan::new(name, rule);
     let plans: PlanSet = [
         ("unlimited", Rule::Unlimited),
         ("token_bucket", limits(SLOW_QUOTA, Algorithm::TokenBucket { burst: QUOTA })),

@@ -12,7 +12,7 @@ use super::*;
 use crate::clock::SystemClock;
 use crate::fuzz::fuzz;
 use crate::limiter::{Limiter, Settings};
-use crate::plan::{Algorithm, Anchor, Limit, OnStoreFailure, Plan, PlanSet, Rule};
+use crate::plan::{Algorithm, Anchor, Limit, Plan, PlanSet, Rule};
 use crate::store::{CAPACITY_MIN, MemoryStore};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -152,9 +152,7 @@ fn count_panics() {
 
 fn service() -> Service<MemoryStore> {
     let limit = Limit::new("limit", 1_000_000_000, Duration::from_secs(60), Algorithm::FixedWindow { anchor: Anchor::Clock });
-    let (name, rule): (Arc<str>, _) = (Arc::from("p"), Rule::Limits(vec![limit.unwrap()]));
-    let plan = Plan { counts_as: Arc::clone(&name), name, rule, shadow: false, on_store_failure: OnStoreFailure::Local };
-    let plans: PlanSet = std::iter::once(plan).collect();
+    let plans: PlanSet = std::iter::once(Plan::new("p", Rule::Limits(vec![limit.unwrap()]))).collect();
     let settings = Settings { deadline: Duration::from_secs(1), expected_replicas: 1, deny_cache_entries: 0 };
     let (clock, store) = (Arc::new(SystemClock), MemoryStore::new(CAPACITY_MIN, Arc::new(SystemClock)));
     Service::new(Arc::new(Limiter::new(plans, store, settings, clock)))

@@ -150,7 +150,7 @@ fn no_store() -> HeaderMap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Anchor, Limit, OnStoreFailure, Rule};
+    use crate::plan::{Anchor, Limit, Rule};
     use smallvec::smallvec;
     use std::time::Duration;
 
@@ -158,13 +158,7 @@ mod tests {
     fn a_denial_names_what_it_violates_and_carries_the_ready_headers() {
         let algorithm = crate::plan::Algorithm::FixedWindow { anchor: Anchor::Clock };
         let limit = |name: &str| Limit::new(name, 10, Duration::from_secs(60), algorithm).unwrap();
-        let plan = Plan {
-            name: "p".into(),
-            counts_as: "p".into(),
-            rule: Rule::Limits(vec![limit("a"), limit("b")]),
-            shadow: false,
-            on_store_failure: OnStoreFailure::Local,
-        };
+        let plan = Plan::new("p", Rule::Limits(vec![limit("a"), limit("b")]));
         let status = |name: &str, retry_after_us| LimitStatus {
             name: name.into(),
             limit: 10,

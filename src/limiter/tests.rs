@@ -44,13 +44,7 @@ pub(super) const SETTINGS: Settings =
 pub(super) fn plan(name: &str, quota: u64) -> Plan {
     let fixed = Algorithm::FixedWindow { anchor: Anchor::Clock };
     let limit = Limit::new("minute", quota, Duration::from_secs(60), fixed).unwrap();
-    Plan {
-        name: name.into(),
-        counts_as: name.into(),
-        rule: Rule::Limits(vec![limit]),
-        shadow: false,
-        on_store_failure: OnStoreFailure::Local,
-    }
+    Plan::new(name, Rule::Limits(vec![limit]))
 }
 
 pub(super) fn plans() -> PlanSet {

@@ -170,16 +170,10 @@ impl std::fmt::Display for UnknownPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{OnStoreFailure, Rule};
+    use crate::plan::Rule;
 
     fn plans(names: &[&str]) -> PlanSet {
-        let plan = |name: &&str| Plan {
-            name: (*name).into(),
-            counts_as: (*name).into(),
-            rule: Rule::Unlimited,
-            shadow: false,
-            on_store_failure: OnStoreFailure::Local,
-        };
+        let plan = |name: &&str| Plan::new(*name, Rule::Unlimited);
         names.iter().map(plan).collect()
     }
 

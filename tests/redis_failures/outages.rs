@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tollgate::grpc::pb::DecidedBy;
 use tollgate::key::{Cost, Key};
-use tollgate::plan::{Algorithm, Limit, OnStoreFailure, Plan, Rule};
+use tollgate::plan::{Algorithm, Limit, Plan, Rule};
 use tollgate::store::{BreakerState, Check, Mode, RedisStore, Store, StoreDeadline, StoreError};
 
 use crate::support::Guarded;
@@ -188,8 +188,7 @@ async fn a_store_s_status_tells_its_breaker_and_counts_what_it_owes() {
     let well = store.status();
     assert_eq!((well.breaker, well.opened, well.undecided), (BreakerState::Closed, 0, 0));
     let limit = Limit::new("all", 10, Duration::from_secs(3600), Algorithm::SlidingLog).unwrap();
-    let (rule, name) = (Rule::Limits(vec![limit]), Arc::from("plan"));
-    let plan = Plan { counts_as: Arc::clone(&name), name, rule, shadow: false, on_store_failure: OnStoreFailure::Local };
+    let plan = Plan::new("plan", Rule::Limits(vec![limit]));
     let ask = Check { key: Key::new("k").unwrap(), plan: Arc::new(plan), cost: Cost::ONE, mode: Mode::Charge };
     assert!(store.decide_one(&ask, StoreDeadline(DEADLINE * 400)).await.unwrap().fits);
     redis.kill();

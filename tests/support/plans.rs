@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::key::{Cost, Key};
-use tollgate::plan::{Algorithm, Anchor, Limit, OnStoreFailure, Plan, Rule};
+use tollgate::plan::{Algorithm, Anchor, Limit, Plan, Rule};
 use tollgate::store::{Check, Mode};
 
 pub const FIXED: Algorithm = Algorithm::FixedWindow { anchor: Anchor::Clock };
@@ -30,13 +30,7 @@ pub fn limit(quota: u64, window: Duration, algorithm: Algorithm) -> Limit {
 
 /// A plan with these limits. All plans made here have one `counts_as`.
 pub fn plan(limits: Vec<Limit>) -> Arc<Plan> {
-    Arc::new(Plan {
-        name: "plan".into(),
-        counts_as: "group".into(),
-        rule: Rule::Limits(limits),
-        shadow: false,
-        on_store_failure: OnStoreFailure::Local,
-    })
+    Arc::new(Plan { counts_as: "group".into(), ..Plan::new("plan", Rule::Limits(limits)) })
 }
 
 pub fn ask(plan: &Arc<Plan>, key: &str, cost: u64) -> Check {

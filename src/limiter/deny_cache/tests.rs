@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::*;
 use crate::algorithm::{State, decide};
-use crate::plan::{Algorithm, Limit, OnStoreFailure, Rule};
+use crate::plan::{Algorithm, Limit, Rule};
 
 const SECOND_US: u64 = 1_000_000;
 const BUCKET: Algorithm = Algorithm::TokenBucket { burst: 4 };
@@ -27,13 +27,7 @@ fn plan_of(quota: u64, limits: &[(Algorithm, u64)]) -> Arc<Plan> {
         };
         Limit::new("limit", quota, Duration::from_millis(*window_ms), algorithm).unwrap()
     };
-    Arc::new(Plan {
-        name: "plan".into(),
-        counts_as: "plan".into(),
-        rule: Rule::Limits(limits.iter().map(limit).collect()),
-        shadow: false,
-        on_store_failure: OnStoreFailure::Local,
-    })
+    Arc::new(Plan::new("plan", Rule::Limits(limits.iter().map(limit).collect())))
 }
 
 fn check(plan: &Arc<Plan>, key: &str, cost: u64) -> Check {

@@ -103,16 +103,10 @@ fn index(outcome: Outcome, by: DecidedBy) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{OnStoreFailure, Plan, Rule};
+    use crate::plan::{Plan, Rule};
 
     fn snapshot(names: &[&str]) -> Arc<PlanSnapshot> {
-        let plan = |name: &&str| Plan {
-            name: (*name).into(),
-            counts_as: (*name).into(),
-            rule: Rule::Unlimited,
-            shadow: false,
-            on_store_failure: OnStoreFailure::Local,
-        };
+        let plan = |name: &&str| Plan::new(*name, Rule::Unlimited);
         Arc::new(PlanSnapshot::new(names.iter().map(plan).collect(), 1))
     }
 
