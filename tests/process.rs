@@ -8,6 +8,7 @@ mod descriptors;
 pub mod docs;
 mod examples;
 mod hostile_configs;
+mod image;
 mod kept_configs;
 mod log_output;
 mod migrate;
