@@ -43,4 +43,6 @@ pub fn convert(sources: &Sources) -> Result<Converted, ConfigErrors> {
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests;

@@ -45,3 +45,6 @@ impl<S: Store> RateLimitService for Service<S> {
         })
     }
 }
+
+#[cfg(test)]
+mod fuzz;

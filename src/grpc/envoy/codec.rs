@@ -72,7 +72,7 @@ impl<U: Message + Default + 'static> Decoder for CountingDecoder<U> {
 
 /// The numbers of descriptors and of all their entries; `None` for bytes that are no message. Of a response, it is the number of
 /// statuses, which is as small.
-fn count(message: &[u8]) -> Option<(usize, usize)> {
+pub(super) fn count(message: &[u8]) -> Option<(usize, usize)> {
     let (mut descriptors, mut entries) = (0, 0);
     for_each(message, DESCRIPTORS, |descriptor| {
         descriptors += 1;
