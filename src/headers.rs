@@ -21,6 +21,8 @@ const X_RESET: &str = "x-ratelimit-reset";
 /// Source: RFC 9110, section 10.2.3.
 const RETRY_AFTER: &str = "retry-after";
 const SECOND_US: u64 = 1_000_000;
+/// Room for an item of a list, so that writing it seldom allocates again.
+const ITEM_BYTES: usize = 64;
 
 /// Which rate limit fields answers carry. `Retry-After` is in every form, since it belongs to a denial, not to rate limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -89,7 +91,7 @@ pub fn retry_after_s(decision: &Decision) -> Option<u64> {
 
 /// A list of structured fields. Source: RFC 9651, section 4.1.1.
 fn list<T>(items: &[T], write: impl Fn(&mut String, &T)) -> String {
-    let mut text = String::new();
+    let mut text = String::with_capacity(ITEM_BYTES * items.len());
     for item in items {
         if !text.is_empty() {
             text.push_str(", ");

@@ -3,25 +3,30 @@
 //! Hash tables are seeded at random, also those of the store, and the cost of a look-up depends on the seed. So each case runs
 //! over several connections, one after another, each with a store of its own. The result is the mean over their seeds.
 
+use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use hyper::body::Incoming;
 use hyper::server::conn::http2::Builder;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::DuplexStream;
 use tollgate::clock::Clock;
 use tollgate::grpc::Service;
-use tollgate::grpc::pb::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
+use tollgate::grpc::envoy::pb::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer as EnvoyServiceServer;
+use tollgate::grpc::pb::rate_limit_service_server::RateLimitServiceServer;
 use tollgate::limiter::{Limiter, Settings};
+use tollgate::plan::envoy::{DenialBody, DescriptorRule, Domain, EntryPattern, EnvoyRules, KeyTemplate, Unmatched};
 use tollgate::plan::{Algorithm, Limit, Plan, PlanSet, Rule};
 use tollgate::store::{CAPACITY_DEFAULT, MemoryStore};
-use tonic::codegen::Service as _;
+use tonic::body::Body;
+use tonic::codegen::http::{Request, Response};
 
 use crate::echo::Echo;
-use crate::load::{self, Caller, Expect, Kind, Load, Requests, Shared};
+use crate::load::{self, Caller, ENVOY_DOMAIN, Expect, Kind, Load, Requests, Shared};
 
 /// One thing to count.
 pub struct Case {
@@ -37,13 +42,14 @@ pub struct Case {
 }
 
 /// The echo comes first: the cost of the others is given as a multiple of it.
-pub const CASES: [Case; 6] = [
+pub const CASES: [Case; 7] = [
     Case { name: "echo", kind: Kind::Unary, plan: None, in_flight: 8, keys: 10, calls: 120 },
     Case { name: "unlimited", kind: Kind::Unary, plan: Some("unlimited"), in_flight: 8, keys: 10, calls: 120 },
     Case { name: "token_bucket", kind: Kind::Unary, plan: Some("token_bucket"), in_flight: 8, keys: 10, calls: 120 },
     Case { name: "sliding_window", kind: Kind::Unary, plan: Some("sliding_window"), in_flight: 8, keys: 10, calls: 120 },
     Case { name: "batch_of_100", kind: Kind::Batch(BATCH), plan: Some("token_bucket"), in_flight: 1, keys: 100, calls: 3 },
     Case { name: "stream", kind: Kind::Stream, plan: Some("token_bucket"), in_flight: 16, keys: 10, calls: 200 },
+    Case { name: "should_rate_limit", kind: Kind::Envoy, plan: Some("token_bucket"), in_flight: 8, keys: 10, calls: 120 },
 ];
 const BATCH: usize = 100;
 /// Connections of one case, one after another.
@@ -97,9 +103,10 @@ async fn connection(case: &Case, calls: u64) {
     let shared = Shared::new(load.expect);
     let caller = Caller::new(&load, 0, Rc::new(Requests::of(&load)), shared.clone());
     let (client, server) = tokio::io::duplex(PIPE_BYTES);
-    match case.plan {
-        None => drop(tokio::spawn(serve(server, Echo))),
-        Some(_) => drop(tokio::spawn(serve(server, tollgate()))),
+    match (case.plan, case.kind) {
+        (None, _) => drop(tokio::spawn(serve(server, RateLimitServiceServer::new(Echo)))),
+        (Some(_), Kind::Envoy) => drop(tokio::spawn(serve(server, EnvoyServiceServer::new(tollgate())))),
+        (Some(_), _) => drop(tokio::spawn(serve(server, RateLimitServiceServer::new(tollgate())))),
     }
     load::drive(client, caller).await.unwrap_or_else(|error| panic!("{}: {error}", case.name));
     let tally = shared.take();
@@ -107,9 +114,12 @@ async fn connection(case: &Case, calls: u64) {
 }
 
 /// Serves one connection as tollgate's workers do: hyper, and the service without a router before it.
-async fn serve(connection: DuplexStream, service: impl RateLimitService) {
-    let decider = RateLimitServiceServer::new(service);
-    let call = service_fn(move |request| decider.clone().call(request));
+async fn serve<S>(connection: DuplexStream, service: S)
+where
+    S: tonic::codegen::Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + 'static,
+    S::Future: Send + 'static,
+{
+    let call = service_fn(move |request| service.clone().call(request));
     let mut server = Builder::new(TokioExecutor::new());
     server.auto_date_header(false);
     // The client closes the connection when it has all answers. Some layers report that as an error.
@@ -122,6 +132,9 @@ fn tollgate() -> Service<MemoryStore> {
         Rule::Limits(vec![limit])
     };
     let plan = |(name, rule): (&str, Rule)| Plan::new(name, rule);
+    let by_key = vec![EntryPattern::parse("token_bucket").expect("a name is a pattern")];
+    let rule = DescriptorRule { key: KeyTemplate::of_open_values(&by_key), patterns: by_key, plan: "token_bucket".into() };
+    let domain = Domain::new(Unmatched::Allow, vec![rule]).expect("one rule is reachable");
     let plans: PlanSet = [
         ("unlimited", Rule::Unlimited),
         ("token_bucket", limits(SLOW_QUOTA, Algorithm::TokenBucket { burst: QUOTA })),
@@ -130,6 +143,7 @@ fn tollgate() -> Service<MemoryStore> {
     .map(plan)
     .into_iter()
     .collect();
+    let plans = plans.with_envoy(EnvoyRules::new(DenialBody::None, [(ENVOY_DOMAIN.to_owned(), domain)]));
     let clock = Arc::new(SteppingClock(AtomicU64::new(START_US)));
     let settings = Settings { deadline: Duration::from_secs(1), expected_replicas: 1, deny_cache_entries: 0 };
     let store = MemoryStore::new(CAPACITY_DEFAULT, clock.clone());

@@ -104,8 +104,8 @@ struct Resolved {
     plan: Option<Arc<Plan>>,
     limit_override: Option<LimitOverride>,
     refunds: bool,
-    /// The decision, or the check that the store has to decide.
-    known: Result<Decision, Check>,
+    /// The decision, or the index of the check that the store has to decide.
+    known: Result<Decision, usize>,
 }
 
 impl<S: Store> Limiter<S> {
@@ -128,9 +128,9 @@ impl<S: Store> Limiter<S> {
             return Err(Refusal::CallerDeadline.into());
         }
         let of_domain = rules.domain(domain)?;
-        let resolve = |descriptor| self.resolve(&worker_plans, (domain, of_domain), descriptor, started_at);
+        let mut checks = Vec::with_capacity(descriptors.len());
+        let resolve = |descriptor| self.resolve(&worker_plans, (domain, of_domain), descriptor, (started_at, &mut checks));
         let mut resolved: Vec<Resolved> = descriptors.into_iter().map(resolve).collect();
-        let checks: Vec<Check> = resolved.iter().filter_map(|resolved| resolved.known.as_ref().err().cloned()).collect();
         let mut took = Duration::ZERO;
         if !checks.is_empty() {
             let waiting = self.count_waiting(started_at, checks.len());
@@ -138,7 +138,8 @@ impl<S: Store> Limiter<S> {
             took = self.record_call_time(started_at);
             drop(waiting);
             for resolved in &mut resolved {
-                let Err(check) = &resolved.known else { continue };
+                let Err(check_index) = resolved.known else { continue };
+                let check = &checks[check_index];
                 // The deny cache knows a plan by its address, and that of an override is made for one call.
                 let remembered_at = started_at.filter(|_| resolved.limit_override.is_none());
                 let decision = match &mut answers {
@@ -174,13 +175,13 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Finds what decides a descriptor, and decides it if that takes no store.
+    /// Finds what decides a descriptor, and decides it if that takes no store. Else adds to the checks that the store is asked.
     fn resolve(
         &self,
         worker_plans: &WorkerPlans,
         (name, domain): (&str, &Domain),
         descriptor: Descriptor,
-        now: Option<Instant>,
+        (now, checks): (Option<Instant>, &mut Vec<Check>),
     ) -> Resolved {
         let Descriptor { entries, units, refunds, limit_override } = descriptor;
         let rule = domain.find(&entries).map(|(_, rule)| rule);
@@ -204,7 +205,11 @@ impl<S: Store> Limiter<S> {
                     // Counted by no plan of the config, in a group that all domains share.
                     (None, None) => key_of_all(name, &entries),
                 };
-                self.known_or_check(Check { key, plan: plan.clone(), cost: cost(units, mode), mode }, now)
+                let check = Check { key, plan: plan.clone(), cost: cost(units, mode), mode };
+                self.known_or_check(check, now).map_err(|check| {
+                    checks.push(check);
+                    checks.len() - 1
+                })
             }
             None if *domain.unmatched() == Unmatched::Deny => Ok(by_plan(Outcome::Denied)),
             None => Ok(by_plan(Outcome::Allowed)),

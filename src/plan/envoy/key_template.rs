@@ -68,13 +68,17 @@ impl KeyTemplate {
 
     /// The key of a descriptor with these entries, which the rule matches.
     pub fn key(&self, entries: &[Entry]) -> Key {
-        let mut key = String::new();
+        let value = |entry_index: usize| entries.get(entry_index).map_or("", |entry| &entry.value);
+        let bytes = |part: &Part| match part {
+            Part::Text(text) => text.len(),
+            Part::Value(entry_index) => value(*entry_index).len(),
+        };
+        // Exact where nothing is escaped.
+        let mut key = String::with_capacity(self.parts.iter().map(bytes).sum());
         for part in &self.parts {
             match part {
                 Part::Text(text) => key.push_str(text),
-                Part::Value(entry_index) => {
-                    push_escaped(&mut key, entries.get(*entry_index).map_or("", |entry| &entry.value), &self.escaped)
-                }
+                Part::Value(entry_index) => push_escaped(&mut key, value(*entry_index), &self.escaped),
             }
         }
         Key::of_any(key)
