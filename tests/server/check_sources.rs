@@ -97,6 +97,8 @@ fn every_bad_input_has_its_answer_and_charges_nothing() {
     let (_server, http) = serve("{ key: ['header:x-key'], plan: ['default:two'] }");
     let missing = ask_raw(&http, "GET /v1/check HTTP/1.0\r\nX-Key: \r\n\r\n");
     assert!(missing.status == 400 && missing.body.contains("key is empty: send the header x-key"), "{missing:?}");
+    let latin = ask_raw(&http, b"GET /v1/check HTTP/1.0\r\nX-Key: \xe9\r\n\r\n");
+    assert!(latin.status == 400 && latin.body.contains("the header x-key is no UTF-8"), "{latin:?}");
 }
 
 #[tokio::test]

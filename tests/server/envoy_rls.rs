@@ -9,7 +9,7 @@ use tollgate::grpc::envoy::pb::service::ratelimit::v3::rate_limit_response::{Cod
 use tollgate::grpc::envoy::pb::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use tollgate::grpc::envoy::pb::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tollgate::grpc::envoy::pb::r#type::v3::RateLimitUnit;
-use tollgate::grpc::pb::DecidedBy;
+use tollgate::grpc::pb::{DecidedBy, PeekRequest};
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
@@ -219,7 +219,7 @@ async fn a_limit_of_the_callers_own_decides_in_place_of_the_plan_by_every_unit()
 
 #[tokio::test]
 async fn bad_input_gets_an_error_that_says_what_is_right_and_no_client_can_cause_one() {
-    let (_server, mut client) = started(&[]).await;
+    let (server, mut client) = started(&[]).await;
     for (request, code, part) in [
         (request("", vec![address("a")]), Code::InvalidArgument, "domain is empty: name a domain of envoy.domains"),
         (request("egde", vec![address("a")]), Code::NotFound, "domain \"egde\" is not in the config; did you mean \"edge\"?"),
@@ -255,6 +255,9 @@ async fn bad_input_gets_an_error_that_says_what_is_right_and_no_client_can_cause
             assert_eq!((answer.overall_code(), answer.statuses[0].limit_remaining), (Limited::Ok, rest));
         }
     }
+    // The key of an empty value.
+    let empty = server.client().await.peek(PeekRequest { key: "-".to_owned(), plan: "free".to_owned(), cost: None }).await;
+    assert_eq!(empty.unwrap().into_inner().answer.unwrap().remaining, Some(8));
     let mut other = [b'x'; 60_000];
     other[59_999] = b'y';
     assert_eq!(ask(&mut client, vec![raw(&other)]).await.statuses[0].limit_remaining, 9, "another long value is another key");

@@ -442,7 +442,7 @@ fn no_port_is_opened_unless_configured() {
 fn a_request_names_its_host_once() {
     let (_server, http) = serve(&[]);
     let ask = |version: &str, hosts: &str| {
-        ask_raw(&http, &format!("GET /v1/check?key=k&plan=free HTTP/{version}\r\n{hosts}Connection: close\r\n\r\n")).status
+        ask_raw(&http, format!("GET /v1/check?key=k&plan=free HTTP/{version}\r\n{hosts}Connection: close\r\n\r\n")).status
     };
     assert_eq!((ask("1.1", ""), ask("1.1", "Host: a\r\nHost: b\r\n")), (400, 400));
     assert_eq!((ask("1.1", "Host: a\r\n"), ask("1.0", "")), (200, 200));

@@ -45,22 +45,22 @@ pub fn send(address: &str, method: &str, target: &str, headers: &[&str], body: &
     let stream = TcpStream::connect(address).unwrap();
     let mut request = format!("{method} {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n");
     headers.iter().for_each(|header| request.push_str(&format!("{header}\r\n")));
-    exchange(stream, &(request + "\r\n" + body))
+    exchange(stream, (request + "\r\n" + body).as_bytes())
 }
 
 /// Sends these bytes as a request, and reads the answer until the server closes the connection.
-pub fn ask_raw(address: &str, request: &str) -> Reply {
-    exchange(TcpStream::connect(address).unwrap(), request)
+pub fn ask_raw(address: &str, request: impl AsRef<[u8]>) -> Reply {
+    exchange(TcpStream::connect(address).unwrap(), request.as_ref())
 }
 
-fn exchange(mut stream: TcpStream, request: &str) -> Reply {
+fn exchange(mut stream: TcpStream, request: &[u8]) -> Reply {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     // A server that has refused the head already may close before it has read all of it.
-    let _ = stream.write_all(request.as_bytes());
+    let _ = stream.write_all(request);
     let mut bytes = Vec::new();
     let _ = stream.read_to_end(&mut bytes);
     let text = String::from_utf8(bytes).unwrap();
-    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer to {request:?}: {text:?}"));
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer to {}: {text:?}", request.escape_ascii()));
     let mut lines = head.lines();
     let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
     let header = |line: &str| line.split_once(": ").map(|(name, value)| (name.to_owned(), value.to_owned())).unwrap();
