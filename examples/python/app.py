@@ -1,52 +1,28 @@
 """A FastAPI application that asks tollgate about each request under /api/, by the asyncio client. README.md has the commands."""
 
 import contextlib
-import logging
 import os
-import time
 
 import grpc
+import limit
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import PlainTextResponse
-from prometheus_client import Counter, generate_latest
-from tollgate.v1.tollgate_pb2 import PeekRequest, ShouldAllowRequest
+from prometheus_client import generate_latest
 from tollgate.v1.tollgate_pb2_grpc import RateLimitServiceStub
 
-ADDRESS = os.environ.get("TOLLGATE_ADDRESS", "127.0.0.1:50051")
-DEFAULT_PLAN = "free"
-# Above tollgate's store.deadline (25 ms), so that the plan's policy answers when Redis fails.
-DEADLINE_S = 0.05
-# The start waits so long for tollgate: a request that has to connect first would miss its deadline.
-START_WAIT_S = 10
-CHANNEL = [
-    ("grpc.enable_retries", 0),  # ShouldAllow charges: what is sent again may be charged twice.
-    ("grpc.client_idle_timeout_ms", 2**31 - 1),  # The connection is kept while there are no requests.
-    # Finds a tollgate that is back within a second, and one that is gone without a word within 12.
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.keepalive_time_ms", 10000),
-    ("grpc.keepalive_timeout_ms", 2000),
-]
-# No tollgate decided in time. Any other error means a wrong call, such as a misspelt plan, and must be seen.
-UNDECIDED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
-FAIL_OPEN = Counter("rate_limit_fail_open", "Requests let through because tollgate did not decide in time.")
-log = logging.getLogger("uvicorn.error")
 tollgate: RateLimitServiceStub
-logged_at = 0
 
 
 @contextlib.asynccontextmanager
 async def connected(_: FastAPI):
     global tollgate
-    async with grpc.aio.insecure_channel(ADDRESS, options=CHANNEL) as channel:
+    async with grpc.aio.insecure_channel(limit.ADDRESS, options=limit.CHANNEL) as channel:
         tollgate = RateLimitServiceStub(channel)
         try:
-            # Peek charges nothing. It also finds a default plan that is misspelt.
-            await tollgate.Peek(PeekRequest(key="start", plan=DEFAULT_PLAN), timeout=START_WAIT_S, wait_for_ready=True)
+            await tollgate.Peek(limit.START, timeout=limit.START_WAIT_S, wait_for_ready=True)
         except grpc.aio.AioRpcError as error:
-            if error.code() not in UNDECIDED:
-                raise
-            log.warning("tollgate at %s does not answer, starting without: %s", ADDRESS, error.details())
+            limit.starts_without(error)
         yield
 
 
@@ -54,37 +30,19 @@ app = FastAPI(lifespan=connected)
 
 
 @app.middleware("http")
-async def limit(request: Request, call_next):
+async def ask(request: Request, call_next):
     if not request.url.path.startswith("/api/"):
         return await call_next(request)
-    plan = request.headers.get("x-plan", DEFAULT_PLAN)
-    question = ShouldAllowRequest(key=key(request), plan=plan, http_headers=True)
+    question = limit.question(request)
     try:
-        answer = await tollgate.ShouldAllow(question, timeout=DEADLINE_S)
+        answer = await tollgate.ShouldAllow(question, timeout=limit.DEADLINE_S)
     except grpc.aio.AioRpcError as error:
-        if error.code() not in UNDECIDED:
-            log.error("rate limit of plan %s: %s: %s", plan, error.code(), error.details())
-            return PlainTextResponse("the rate limit could not be checked\n", 503)
-        let_through(error)
-        return await call_next(request)
+        if limit.lets_through(error, question):
+            return await call_next(request)
+        return PlainTextResponse("the rate limit could not be checked\n", 503)
     response = await call_next(request) if answer.allowed else PlainTextResponse("too many requests\n", 429)
     response.headers.update(answer.http_headers)
     return response
-
-
-def key(request: Request) -> str:
-    """Who is counted. Check the API key before this: each one that is made up has a quota of its own."""
-    api_key = request.headers.get("x-api-key")
-    return f"api-key:{api_key}" if api_key else f"address:{request.client.host}"
-
-
-def let_through(error: grpc.RpcError) -> None:
-    """Counts each request, and logs one a second at most."""
-    global logged_at
-    FAIL_OPEN.inc()
-    if (now := int(time.monotonic())) != logged_at:
-        logged_at = now
-        log.warning("tollgate did not decide, request let through: %s: %s", error.code(), error.details())
 
 
 @app.get("/api/hello")
