@@ -17,7 +17,7 @@ use crate::fuzz::fuzz;
 use crate::headers::HeaderForm;
 use crate::limiter::{Descriptor, EnvoyRefusal, Limiter, Settings};
 use crate::plan::envoy::{DenialBody, DescriptorRule, Domain, EntryPattern, EnvoyRules, KeyTemplate, Unmatched};
-use crate::plan::{Algorithm, Anchor, Limit, OnStoreFailure, Plan, PlanSet, Rule};
+use crate::plan::{Algorithm, Anchor, Limit, Plan, PlanSet, Rule};
 use crate::store::{CAPACITY_MIN, MemoryStore};
 
 const NAMES: [&str; 4] = ["a", "b", "c", ""];
@@ -31,13 +31,7 @@ fn plans() -> PlanSet {
     let window = Algorithm::FixedWindow { anchor: Anchor::FirstRequest };
     let two = vec![limit("a", 9, Algorithm::SlidingWindow { precision: 8 }), limit("b", 20, window)];
     let rules = [("few", Rule::Limits(few)), ("two", Rule::Limits(two)), ("all", Rule::Unlimited), ("none", Rule::Blocked)];
-    let plan = |(name, rule): (&str, Rule)| Plan {
-        name: name.into(),
-        counts_as: name.into(),
-        rule,
-        shadow: name == "two",
-        on_store_failure: OnStoreFailure::Local,
-    };
+    let plan = |(name, rule): (&str, Rule)| Plan { shadow: name == "two", ..Plan::new(name, rule) };
     let rule = |(entries, plan, key): (&[&str], &str, Option<&str>)| {
         let patterns: Vec<EntryPattern> = entries.iter().map(|entry| EntryPattern::parse(entry).unwrap()).collect();
         let open = || KeyTemplate::of_open_values(&patterns);
