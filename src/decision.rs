@@ -44,25 +44,15 @@ impl Decision {
         self.statuses.get(usize::from(self.binding))
     }
 
-    /// Units that a request with this key could take right now: the least over all limits. `None` when no state was read.
-    pub fn remaining(&self) -> Option<u64> {
-        self.limits().iter().map(|status| status.remaining).min()
-    }
-
-    /// Time until the same cost could pass if nothing else happens. `None` when the caller may go on, also under a plan in
-    /// shadow mode, and when no wait is known to help.
-    pub fn retry_after_us(&self) -> Option<u64> {
-        self.binding().filter(|_| !self.allowed())?.retry_after_us
-    }
-
-    /// Time until the key is fresh again if nothing else happens. `None` when no state was read.
-    pub fn reset_after_us(&self) -> Option<u64> {
-        self.binding().filter(|_| self.counted).map(|status| status.reset_after_us)
-    }
-
-    /// Time until more units are free than now; see [`LimitStatus::more_after_us`]. `None` when no state was read.
-    pub fn more_after_us(&self) -> Option<u64> {
-        self.binding().filter(|_| self.counted)?.more_after_us()
+    /// The numbers of the answer.
+    pub fn key_status(&self) -> KeyStatus {
+        let read = self.binding().filter(|_| self.counted);
+        KeyStatus {
+            remaining: self.limits().iter().map(|status| status.remaining).min(),
+            retry_after_us: self.binding().filter(|_| !self.allowed()).and_then(|status| status.retry_after_us),
+            reset_after_us: read.map(|status| status.reset_after_us),
+            more_after_us: read.and_then(LimitStatus::more_after_us),
+        }
     }
 
     /// Whether the caller may go on.
@@ -134,6 +124,20 @@ impl DecidedBy {
             Self::LocalFallback => "local_fallback",
         }
     }
+}
+
+/// The standing of a key over all limits of its plan, after a decision. Times are in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyStatus {
+    /// Units that a request with this key could take right now: the least over all limits. `None` when no state was read.
+    pub remaining: Option<u64>,
+    /// Time until the same cost could pass if nothing else happens. `None` when the caller may go on, also under a plan in
+    /// shadow mode, and when no wait is known to help.
+    pub retry_after_us: Option<u64>,
+    /// Time until the key is fresh again if nothing else happens. `None` when no state was read.
+    pub reset_after_us: Option<u64>,
+    /// Time until more units are free than now; see [`LimitStatus::more_after_us`]. `None` when no state was read.
+    pub more_after_us: Option<u64>,
 }
 
 /// The standing of a key in one limit after a decision.
@@ -218,16 +222,16 @@ mod tests {
         // The second limit has the smaller share, but more units.
         let limits = smallvec![status("a", 5, 10, None), status("b", 395, 1000, None)];
         let decision = Decision::counted(Outcome::Allowed, DecidedBy::Store, limits);
-        assert_eq!((&*decision.binding().unwrap().name, decision.remaining()), ("b", Some(5)));
-        let uncounted = Decision::uncounted(Outcome::NeverFits, DecidedBy::Plan, Some(status("a", 0, 9, None)));
-        assert_eq!((uncounted.remaining(), uncounted.reset_after_us(), uncounted.more_after_us()), (None, None, None));
+        assert_eq!((&*decision.binding().unwrap().name, decision.key_status().remaining), ("b", Some(5)));
+        let uncounted = Decision::uncounted(Outcome::NeverFits, DecidedBy::Plan, Some(status("a", 0, 9, None))).key_status();
+        assert_eq!((uncounted.remaining, uncounted.reset_after_us, uncounted.more_after_us), (None, None, None));
     }
 
     #[test]
     fn an_allowing_answer_has_no_wait() {
         let of = |outcome| Decision::counted(outcome, DecidedBy::Store, smallvec![status("a", 0, 9, Some(7))]);
-        assert_eq!(of(Outcome::Denied).retry_after_us(), Some(7));
+        assert_eq!(of(Outcome::Denied).key_status().retry_after_us, Some(7));
         let shadow = of(Outcome::ShadowDenied);
-        assert_eq!((shadow.retry_after_us(), shadow.limits()[0].retry_after_us), (None, Some(7)));
+        assert_eq!((shadow.key_status().retry_after_us, shadow.limits()[0].retry_after_us), (None, Some(7)));
     }
 }

@@ -73,7 +73,7 @@ pub fn headers(decision: &Decision, plan: &Plan, form: HeaderForm) -> Headers {
     {
         add(X_LIMIT, binding.limit.to_string());
         // Without a state that was read, the other two are unknown.
-        if let Some(reset_after_us) = decision.reset_after_us() {
+        if let Some(reset_after_us) = decision.key_status().reset_after_us {
             add(X_REMAINING, binding.remaining.to_string());
             add(X_RESET, reset_after_us.div_ceil(SECOND_US).to_string());
         }
@@ -86,7 +86,7 @@ pub fn headers(decision: &Decision, plan: &Plan, form: HeaderForm) -> Headers {
 
 /// Seconds to wait after a denial, at least 1. `None` when the request may pass, and when no wait is known to help.
 pub fn retry_after_s(decision: &Decision) -> Option<u64> {
-    decision.retry_after_us().map(|us| us.div_ceil(SECOND_US).max(1))
+    decision.key_status().retry_after_us.map(|us| us.div_ceil(SECOND_US).max(1))
 }
 
 /// A list of structured fields. Source: RFC 9651, section 4.1.1.

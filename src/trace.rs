@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use hyper::HeaderMap;
 use opentelemetry::propagation::TextMapPropagator;
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_otlp::{ExporterBuildError, SpanExporter};
@@ -86,10 +87,24 @@ impl Exporter {
     }
 }
 
-/// The span of a call with this name, a child of the span in its headers (W3C Trace Context). Empty when the call is not
-/// traced.
-pub fn call<'a>(name: &'static str, header: impl Fn(&str) -> Option<&'a str>) -> Span {
+/// The span of a gRPC call of this method, `package.Service/Method`; see [`http_call`].
+pub fn grpc_call(method: &'static str, headers: &HeaderMap) -> Span {
     let Some(traced) = TRACED.get() else { return Span::none() };
+    let span = call(traced, method, headers);
+    if !span.is_none() {
+        span.record("rpc.system.name", "grpc").record("rpc.method", method);
+    }
+    span
+}
+
+/// The span of a request for this path, a child of the span in its headers (W3C Trace Context). Empty when the caller does not
+/// trace it. The span ends when it is dropped, also when the caller goes away.
+pub fn http_call(path: &'static str, headers: &HeaderMap) -> Span {
+    TRACED.get().map_or_else(Span::none, |traced| call(traced, path, headers))
+}
+
+fn call(traced: &Traced, name: &'static str, headers: &HeaderMap) -> Span {
+    let header = |name| headers.get(name)?.to_str().ok();
     let parent = header("traceparent");
     if !traced.begins && !parent.is_some_and(is_sampled) {
         return Span::none();
@@ -140,6 +155,8 @@ fn is_sampled(traceparent: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use hyper::header::{HeaderName, HeaderValue};
+
     use super::*;
 
     #[test]
@@ -153,6 +170,8 @@ mod tests {
 
     #[test]
     fn nothing_is_traced_by_default() {
-        assert!(call("call", |_| Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")).is_none());
+        let traceparent = HeaderValue::from_static("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+        let headers = HeaderMap::from_iter([(HeaderName::from_static("traceparent"), traceparent)]);
+        assert!(grpc_call("call", &headers).is_none() && http_call("call", &headers).is_none());
     }
 }

@@ -27,18 +27,16 @@ const RETRY_OVERLOADED_AFTER: Duration = Duration::from_millis(100);
 /// Converts a request. Errors: INVALID_ARGUMENT, with what is wrong and what would be right.
 pub(super) fn check_request(request: pb::ShouldAllowRequest) -> Result<Check<String>, Status> {
     let (key, plan) = subject(request.key, request.plan)?;
-    Ok(Check { key, plan, cost: cost(request.cost)?, mode: Mode::Charge })
-}
-
-fn cost(units: Option<u64>) -> Result<Cost, Status> {
-    units.map_or(Ok(Cost::ONE), |units| Cost::new(units).map_err(|error| Status::invalid_argument(error.to_string())))
+    let cost = request.cost.map_or(Ok(Cost::ONE), Cost::new).map_err(|error| Status::invalid_argument(error.to_string()))?;
+    Ok(Check { key, plan, cost, mode: Mode::Charge })
 }
 
 /// Converts the units to give back. Errors: INVALID_ARGUMENT.
 pub(super) fn refund_cost(units: Option<u64>) -> Result<Cost, Status> {
     match units {
         Some(0) => Err(Status::invalid_argument("cost is 0: leave it out to give back 1 unit, or send 1 or more")),
-        units => cost(units),
+        Some(units) => Cost::new(units).map_err(|error| Status::invalid_argument(error.to_string())),
+        None => Ok(Cost::ONE),
     }
 }
 
@@ -208,20 +206,20 @@ pub(super) fn http_headers(decision: &Decision, plan: &Plan, form: HeaderForm) -
 /// Converts a decision, without header fields.
 pub(super) fn response(decision: &Decision, detailed: bool) -> pb::ShouldAllowResponse {
     let (allowed, outcome) = (decision.allowed(), outcome(decision.outcome));
-    let binding = decision.binding();
+    let (binding, key) = (decision.binding(), decision.key_status());
     pb::ShouldAllowResponse {
         allowed,
         outcome: outcome.into(),
         limit_name: binding.map_or_else(String::new, |status| String::from(&*status.name)),
         limit: binding.map(|status| status.limit),
-        remaining: decision.remaining(),
-        retry_after: decision.retry_after_us().map(duration),
-        reset_after: decision.reset_after_us().map(duration),
+        remaining: key.remaining,
+        retry_after: key.retry_after_us.map(duration),
+        reset_after: key.reset_after_us.map(duration),
         decided_by: decided_by(decision.decided_by).into(),
         limits: if detailed { decision.limits().iter().map(limit_status).collect() } else { Vec::new() },
         http_headers: Vec::new(),
         window: binding.map(|status| duration(status.window_us)),
-        more_after: decision.more_after_us().map(duration),
+        more_after: key.more_after_us.map(duration),
     }
 }
 

@@ -28,7 +28,7 @@ impl<S: Store> RateLimitService for Service<S> {
         'a: 'f,
         Self: 'f,
     {
-        let span = span::begin(METHOD, request.metadata());
+        let span = trace::grpc_call(METHOD, request.metadata().as_ref());
         let caller = common::caller_deadline(request.metadata());
         let (domain, descriptors) = match convert::descriptors(request.into_inner()) {
             Ok(parsed) => parsed,

@@ -17,17 +17,14 @@ pub(super) fn refuse<B>(request: &Request<B>) -> Option<Response<Body>> {
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
         return Some(response);
     }
-    let content = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-    (!content.is_some_and(is_grpc)).then(|| empty(StatusCode::UNSUPPORTED_MEDIA_TYPE))
-}
-
-fn is_grpc(content: &[u8]) -> bool {
-    let Some((name, rest)) = content.split_at_checked(CONTENT.len()) else { return false };
+    let content = request.headers().get(CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
+    let (name, rest) = content.split_at_checked(CONTENT.len()).unwrap_or((content, &[]));
     let rest = match rest.split_at_checked(PROTO.len()) {
         Some((suffix, rest)) if suffix.eq_ignore_ascii_case(PROTO) => rest,
         _ => rest,
     };
-    name.eq_ignore_ascii_case(CONTENT) && matches!(rest.trim_ascii_start().first(), None | Some(b';'))
+    let is_grpc = name.eq_ignore_ascii_case(CONTENT) && matches!(rest.trim_ascii_start().first(), None | Some(b';'));
+    (!is_grpc).then(|| empty(StatusCode::UNSUPPORTED_MEDIA_TYPE))
 }
 
 fn empty(status: StatusCode) -> Response<Body> {

@@ -89,7 +89,7 @@ impl<S: Store> RateLimitService for Service<S> {
         'a: 'f,
         Self: 'f,
     {
-        let span = span::begin("tollgate.v1.RateLimitService/ShouldAllow", request.metadata());
+        let span = trace::grpc_call("tollgate.v1.RateLimitService/ShouldAllow", request.metadata().as_ref());
         let caller = convert::caller_deadline(request.metadata());
         let pb::ShouldAllowRequest { detailed, http_headers, .. } = *request.get_ref();
         let check = match convert::check_request(request.into_inner()) {
@@ -112,7 +112,7 @@ impl<S: Store> RateLimitService for Service<S> {
         &self,
         request: Request<pb::ShouldAllowBatchRequest>,
     ) -> Result<Response<pb::ShouldAllowBatchResponse>, Status> {
-        let span = span::begin("tollgate.v1.RateLimitService/ShouldAllowBatch", request.metadata());
+        let span = trace::grpc_call("tollgate.v1.RateLimitService/ShouldAllowBatch", request.metadata().as_ref());
         let caller = convert::caller_deadline(request.metadata());
         let requests = request.into_inner().requests;
         if !(1..=BATCH_MAX).contains(&requests.len()) {
@@ -148,7 +148,7 @@ impl<S: Store> RateLimitService for Service<S> {
     }
 
     async fn peek(&self, request: Request<pb::PeekRequest>) -> Result<Response<pb::PeekResponse>, Status> {
-        let span = span::begin("tollgate.v1.RateLimitService/Peek", request.metadata());
+        let span = trace::grpc_call("tollgate.v1.RateLimitService/Peek", request.metadata().as_ref());
         let caller = convert::caller_deadline(request.metadata());
         let pb::PeekRequest { key, plan, cost } = request.into_inner();
         let check = convert::check_request(pb::ShouldAllowRequest { key, plan, cost, detailed: true, http_headers: false });

@@ -1,22 +1,11 @@
-//! The trace span of a gRPC call. Names are those of OpenTelemetry's semantic conventions for RPC.
+//! Records the end of a gRPC call in its trace span. Names are those of OpenTelemetry's semantic conventions for RPC.
 
-use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 use tracing::Span;
 
 use super::code::name;
 use crate::decision::Decision;
 use crate::trace;
-
-/// Begins the span of a call of this method, `package.Service/Method`, if the call is traced. The span ends when it is
-/// dropped, also when the caller goes away.
-pub(super) fn begin(method: &'static str, metadata: &MetadataMap) -> Span {
-    let span = trace::call(method, |name| metadata.get(name)?.to_str().ok());
-    if !span.is_none() {
-        span.record("rpc.system.name", "grpc").record("rpc.method", method);
-    }
-    span
-}
 
 /// Records a decision and the success of the call.
 pub(super) fn answered(span: &Span, decision: &Decision) {

@@ -40,7 +40,7 @@ impl<S: Store> CheckEndpoint<S> {
             response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET,HEAD,POST"));
             return response;
         }
-        let span = trace::call(PATH, |name| request.headers().get(name)?.to_str().ok());
+        let span = trace::http_call(PATH, request.headers());
         let asks_in_json = request.method() == Method::POST && media_type(request.headers()) == Some(Media::Json);
         let wants_json = asks_in_json || wants_json(request.headers());
         let response = match parameters(request, &self.settings, peer).await {

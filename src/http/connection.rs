@@ -70,7 +70,7 @@ pub(super) async fn serve<S: Store>(
         biased;
         opened = tokio::time::timeout(OPEN_WITHIN, Socket::open(accepted, Protocol::Http1)) => opened,
         () = admission.close_requested() => Ok(None),
-        () = stopped(&mut stopping) => Ok(None),
+        () = stopped(&mut stopping, None) => Ok(None),
     };
     let Ok(Some(socket)) = opened else { return };
     let progress = Arc::new(Progress::new(admission.usage()));
@@ -91,7 +91,7 @@ pub(super) async fn serve<S: Store>(
         step = progress.overdue() => return tracing::debug!(?step, "HTTP connection took too long"),
         // Only idle connections are asked to close, so nothing is lost.
         () = admission.close_requested() => return,
-        () = stopped(&mut stopping) => {
+        () = stopped(&mut stopping, None) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

@@ -88,11 +88,12 @@ fn decided(decision: &Decision) -> Value {
     if let Some(binding) = decision.binding() {
         merge(&mut value, json!({ "limit_name": &*binding.name, "limit": binding.limit, "window_us": binding.window_us }));
     }
+    let key = decision.key_status();
     let state = [
-        ("remaining", decision.remaining()),
-        ("retry_after_us", decision.retry_after_us()),
-        ("reset_after_us", decision.reset_after_us()),
-        ("more_after_us", decision.more_after_us()),
+        ("remaining", key.remaining),
+        ("retry_after_us", key.retry_after_us),
+        ("reset_after_us", key.reset_after_us),
+        ("more_after_us", key.more_after_us),
     ];
     merge(&mut value, numbers(&state));
     value

@@ -70,7 +70,8 @@ impl EnvoyDecisions {
 impl DescriptorDecision {
     fn binds_more_than(&self, other: &Self) -> bool {
         // A denial without a known wait is the longest.
-        let wait_us = |decision: &Decision| (!decision.allowed()).then(|| decision.retry_after_us().unwrap_or(u64::MAX));
+        let wait_us =
+            |decision: &Decision| (!decision.allowed()).then(|| decision.key_status().retry_after_us.unwrap_or(u64::MAX));
         match (wait_us(&self.decision), wait_us(&other.decision)) {
             (None, None) => match (self.decision.binding(), other.decision.binding()) {
                 (Some(mine), Some(others)) => mine.binds_more_than(others),

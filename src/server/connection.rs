@@ -91,7 +91,7 @@ pub(crate) async fn serve<S, B, E, F>(
         biased;
         prefaced = reading_preface.as_mut() => prefaced,
         () = admission.close_requested() => None,
-        () = stopped(&mut stopping) => tokio::time::timeout(LAST_WORDS_WITHIN, reading_preface).await.ok().flatten(),
+        () = stopped(&mut stopping, None) => tokio::time::timeout(LAST_WORDS_WITHIN, reading_preface).await.ok().flatten(),
     };
     let Some(prefaced) = prefaced else { return };
     let mut connection = pin!(builder(executor, streams, window).serve_connection(TokioIo::new(prefaced), service));
@@ -104,7 +104,7 @@ pub(crate) async fn serve<S, B, E, F>(
             let Ok(ended) = tokio::time::timeout(LEFT_WITHIN, connection).await else { return };
             ended
         }
-        () = due(&mut stopping, age) => {
+        () = stopped(&mut stopping, age) => {
             draining.send_replace(true);
             connection.as_mut().graceful_shutdown();
             // What is unfinished after that is cut.
@@ -117,18 +117,13 @@ pub(crate) async fn serve<S, B, E, F>(
     }
 }
 
-/// Waits until `stopping` is true or its sender is gone.
-pub(crate) async fn stopped(stopping: &mut watch::Receiver<bool>) {
-    // An error means that the sender is gone, which also means stop.
-    let _ = stopping.wait_for(|stopping| *stopping).await;
-}
-
-async fn due(stopping: &mut watch::Receiver<bool>, age: Option<Duration>) {
-    match age {
-        None => stopped(stopping).await,
-        Some(age) => {
-            let _ = tokio::time::timeout(age, stopped(stopping)).await;
-        }
+/// Waits until `stopping` is true or its sender is gone, or for `time_limit` if there is one.
+pub(crate) async fn stopped(stopping: &mut watch::Receiver<bool>, time_limit: Option<Duration>) {
+    let stopped = stopping.wait_for(|stopping| *stopping);
+    // An error means that the time is over, or that the sender is gone, which also means stop.
+    match time_limit {
+        None => drop(stopped.await),
+        Some(time_limit) => drop(tokio::time::timeout(time_limit, stopped).await),
     }
 }
 

@@ -15,7 +15,7 @@ mod sentinel;
 mod target;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fred::types::Value;
 use tokio::time::timeout_at;
@@ -229,10 +229,11 @@ impl Node {
     /// of others, whose decisions must not wait for it.
     async fn decide_unbatched(&self, request: ScriptRequest, deadline: Duration, follower: Option<RedirectFollower>) -> Answer {
         self.manager.refusal().map_or(Ok(()), Err)?;
-        let ready = timeout_at(request.until.into(), self.manager.ready()).await;
+        let until = request.until;
+        let ready = timeout_at(until.into(), self.manager.ready()).await;
         ready.map_err(|_| StoreError::Deadline(deadline))?;
         let call = Call::of_one(request);
-        let command = self.manager.script_command(&call)?;
+        let command = self.manager.script_command(&call, until)?;
         let reply = match follower {
             Some(follower) => follower.follow(command).await?,
             None => self.manager.call(command, false).await.map_err(CallError::into_store_error)?,
@@ -303,8 +304,9 @@ impl StoreSettings {
         matches!(self.target.topology, Topology::Cluster(_))
     }
 
-    /// The command that makes a call. Errors: the call cannot be packed, see [`script_codec::pack_call`].
-    fn script_command(&self, call: &Call) -> Result<Command, StoreError> {
+    /// The command that makes a call, to be answered by `until`. Errors: the call cannot be packed, see
+    /// [`script_codec::pack_call`].
+    fn script_command(&self, call: &Call, until: Instant) -> Result<Command, StoreError> {
         let keys = call.keys();
         let packed = Value::Bytes(script_codec::pack_call(call)?.into());
         let clock = self.injected.iter().map(|clock| Value::from(clock.now_us().to_string()));
@@ -312,6 +314,6 @@ impl StoreSettings {
         let keys_len = i64::try_from(keys.len()).unwrap_or(i64::MAX);
         let head = [Value::String(self.script.sha.clone()), Value::Integer(keys_len)];
         let arguments = head.into_iter().chain(keys.into_iter().map(Value::Bytes)).chain([packed]).chain(clock).collect();
-        Ok(Command { kind: CommandKind::Script, arguments, until: call.latest().unwrap_or_else(monotonic) })
+        Ok(Command { kind: CommandKind::Script, arguments, until })
     }
 }

@@ -110,12 +110,13 @@ fn code(allowed: bool) -> Code {
 fn status(decided: &DescriptorDecision) -> DescriptorStatus {
     let decision = &decided.decision;
     let is_unlimited = decided.plan.as_ref().is_none_or(|plan| plan.rule == Rule::Unlimited) && decision.allowed();
-    let remaining = decision.remaining().unwrap_or(if is_unlimited { u64::MAX } else { 0 });
+    let key = decision.key_status();
+    let remaining = key.remaining.unwrap_or(if is_unlimited { u64::MAX } else { 0 });
     DescriptorStatus {
         code: code(decision.allowed()).into(),
         current_limit: current_limit(decided),
         limit_remaining: saturating(remaining),
-        duration_until_reset: decision.reset_after_us().map(common::duration),
+        duration_until_reset: key.reset_after_us.map(common::duration),
     }
 }
 

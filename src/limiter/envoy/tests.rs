@@ -77,7 +77,11 @@ type Told = (Outcome, DecidedBy, Option<u64>);
 
 async fn ask_in<S: Store>(limiter: &Limiter<S>, domain: &str, descriptors: Vec<Descriptor>) -> Vec<Told> {
     let decided = limiter.decide_descriptors(domain, descriptors, None).await.unwrap();
-    decided.decisions.iter().map(|DescriptorDecision { decision: it, .. }| (it.outcome, it.decided_by, it.remaining())).collect()
+    decided
+        .decisions
+        .iter()
+        .map(|DescriptorDecision { decision: it, .. }| (it.outcome, it.decided_by, it.key_status().remaining))
+        .collect()
 }
 
 async fn ask<S: Store>(limiter: &Limiter<S>, descriptor: Descriptor) -> Told {

@@ -147,10 +147,10 @@ async fn an_unknown_plan_is_decided_by_the_default_plan_where_there_is_one() {
     let plans = limiter.snapshot().plans().clone();
     limiter.reload(plans.clone().with_default(Some("ten")).unwrap());
     let unknown = || request("no such plan", 4);
-    assert_eq!(limiter.decide(unknown(), None).await.unwrap().remaining(), Some(6));
+    assert_eq!(limiter.decide(unknown(), None).await.unwrap().key_status().remaining, Some(6));
     // An unknown plan counts as the default plan, in a batch too.
     let batch = limiter.decide_batch(vec![unknown(), request("ten", 1)], None).await.unwrap();
-    assert_eq!(batch.into_iter().map(|answer| answer.unwrap().remaining().unwrap()).collect::<Vec<_>>(), [2, 1]);
+    assert_eq!(batch.into_iter().map(|answer| answer.unwrap().key_status().remaining.unwrap()).collect::<Vec<_>>(), [2, 1]);
     let (_, plan) = limiter.decide_with_plan(unknown(), None).await.unwrap();
     assert_eq!(&*plan.name, "ten");
     let totals = limiter.totals();

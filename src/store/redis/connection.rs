@@ -171,7 +171,7 @@ impl Connection {
         let until = monotonic() + settings.store_settings.deadline;
         let probe_call = settings.probe_call().clone();
         let call = Call::probe_call(probe_call.name, until);
-        let command = settings.store_settings.script_command(&call)?;
+        let command = settings.store_settings.script_command(&call, until)?;
         let reply = match self.call(command, probe_call.asking).await {
             Err(CallError::Error(error)) => return Err(error),
             Err(error) if settings.store_settings.is_clustered() => {

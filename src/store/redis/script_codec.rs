@@ -76,7 +76,7 @@ fn pack_group(packed: &mut Vec<u8>, group: &Group, repeats: usize) -> Result<(),
     packed.reserve(6 + REQUEST * requests);
     packed.extend(u16::try_from(requests).map_err(|_| misfit(requests, "requests for a name"))?.to_le_bytes());
     let logs = byte(group.log_name_count(), "logs of a name")?;
-    packed.extend([u8::from(group.has_packed), logs, u8::from(group.is_uniform()), byte(repeats, "equal groups")?]);
+    packed.extend([u8::from(group.has_packed), logs, u8::from(group.is_uniform), byte(repeats, "equal groups")?]);
     for request in &group.requests {
         let mode = match request.mode {
             Mode::Peek => 0,

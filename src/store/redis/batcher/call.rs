@@ -107,6 +107,9 @@ pub(in crate::store::redis) struct Group {
     is_indexed: bool,
     /// Whether some of their limits keep their state in the key of the name itself.
     pub(in crate::store::redis) has_packed: bool,
+    /// Whether no request is a refund, and all have one plan that has one limit or no log. The script decides such groups
+    /// faster.
+    pub(in crate::store::redis) is_uniform: bool,
 }
 
 impl Call {
@@ -126,7 +129,9 @@ impl Call {
     /// A call of one request.
     pub(in crate::store::redis) fn of_one(request: ScriptRequest) -> Self {
         let mut call = Self::new(1, SEARCHES_MAX);
-        call.add(request);
+        // An empty call has room for any request.
+        let left = call.add(request);
+        debug_assert!(left.is_none(), "a request has fewer logs than a call may search");
         call
     }
 
@@ -145,37 +150,30 @@ impl Call {
         self.searches + logs_of(&request.plan) <= self.searches_max
     }
 
-    /// Whether the call has room for a request.
-    pub(in crate::store::redis) fn has_room_for(&self, request: &ScriptRequest) -> bool {
-        let (name, plan) = (&request.name, &request.plan);
-        self.may_search(request)
+    /// Adds a request. Returns it if the call has no room for it.
+    #[must_use = "a request without room must wait for another call"]
+    pub(in crate::store::redis) fn add(&mut self, mut request: ScriptRequest) -> Option<ScriptRequest> {
+        let hash = xxh3_64(request.name.as_bytes());
+        let (plan, group) = (self.plan_of(&request.plan), self.find(&request.name, hash));
+        let has_room = self.may_search(&request)
             && self.requests < REQUESTS_MAX
-            && (self.plans.len() < PLANS_MAX || self.plan_of(plan).is_some())
-            && (self.groups.len() < SCRIPT_NAMES_MAX || self.find(name, xxh3_64(name.as_bytes())).is_some())
-    }
-
-    /// Adds a request, for which there must be room.
-    pub(in crate::store::redis) fn add(&mut self, mut request: ScriptRequest) {
-        request.plan_index = self.plan_of(&request.plan).unwrap_or_else(|| {
+            && (self.plans.len() < PLANS_MAX || plan.is_some())
+            && (self.groups.len() < SCRIPT_NAMES_MAX || group.is_some());
+        if !has_room {
+            return Some(request);
+        }
+        request.plan_index = plan.unwrap_or_else(|| {
             self.plans.push(CallPlan::new(request.plan.clone()));
             self.plans.len() - 1
         });
-        let hash = xxh3_64(request.name.as_bytes());
-        let group = self.find(&request.name, hash).unwrap_or_else(|| {
+        let group = group.unwrap_or_else(|| {
             self.hashes.push(hash);
             self.groups.push(Group::default());
             self.groups.len() - 1
         });
-        let group = &mut self.groups[group];
-        // All requests of one plan have the same keys.
-        if group.requests.iter().all(|other| other.plan_index != request.plan_index) {
-            group.add_keys_of(request.plan.limits());
-        }
-        // The script uses the result of a search again for an equal request, but not after a refund.
-        let equal = request.mode != Mode::Refund && group.requests.last().is_some_and(|last| last.terms() == request.terms());
-        self.searches += if equal { 0 } else { logs_of(&request.plan) };
-        group.requests.push(request);
+        self.searches += self.groups[group].add(request);
         self.requests += 1;
+        None
     }
 
     /// Sorts groups with equal requests together, which the script decides faster. No request may be added after this.
@@ -251,11 +249,6 @@ impl Call {
         self.requests().filter(|request| request.caller.is_some()).map(|request| request.until).min()
     }
 
-    /// The latest deadline of all its requests; `None` for an empty call.
-    pub(in crate::store::redis) fn latest(&self) -> Option<Instant> {
-        self.requests().map(|request| request.until).max()
-    }
-
     /// Splits it into one call for each name.
     pub(super) fn split(self) -> Vec<Self> {
         // No request is added to a part, so its count of searches may stay too high.
@@ -295,6 +288,22 @@ impl Group {
         &self.requests[0].name
     }
 
+    /// Adds a request. Returns the searches of logs that it adds.
+    fn add(&mut self, request: ScriptRequest) -> usize {
+        // All requests of one plan have the same keys.
+        if self.requests.iter().all(|other| other.plan_index != request.plan_index) {
+            self.is_uniform = self.requests.is_empty();
+            self.add_keys_of(request.plan.limits());
+        }
+        let is_refund = request.mode == Mode::Refund;
+        self.is_uniform &= !is_refund && (request.plan.limits().len() == 1 || self.logs.is_empty());
+        // The script uses the result of a search again for an equal request, but not after a refund.
+        let is_repeated = !is_refund && self.requests.last().is_some_and(|last| last.terms() == request.terms());
+        let searches = if is_repeated { 0 } else { logs_of(&request.plan) };
+        self.requests.push(request);
+        searches
+    }
+
     fn add_keys_of(&mut self, limits: &[Limit]) {
         for limit in limits {
             if limit.algorithm() != Algorithm::SlidingLog {
@@ -317,14 +326,6 @@ impl Group {
             [single] => Some(single.terms()),
             _ => None,
         }
-    }
-
-    /// Whether no request is a refund, and all have one plan that has one limit or no log. The script decides such groups
-    /// faster.
-    pub(in crate::store::redis) fn is_uniform(&self) -> bool {
-        let first = &self.requests[0];
-        let short = first.plan.limits().len() == 1 || self.logs.is_empty();
-        short && self.requests.iter().all(|request| request.plan_index == first.plan_index && request.mode != Mode::Refund)
     }
 }
 

@@ -112,16 +112,18 @@ impl Queue {
                 held.extend(self.batches.pop_front());
                 continue;
             }
-            let Some(queue) = queue.filter(|queue| queue.front().is_some_and(|first| call.has_room_for(first))) else { break };
-            let next = queue.pop_front();
+            let Some((queue, request)) = queue.and_then(|queue| queue.pop_front().map(|request| (queue, request))) else { break };
+            if !request.is_abandoned()
+                && let Some(request) = call.add(request)
+            {
+                queue.push_front(request);
+                break;
+            }
             self.len -= 1;
             self.batch_next = !from_batch;
             // The batches take turns.
             if from_batch && let Some(batch) = self.batches.pop_front().filter(|batch| !batch.is_empty()) {
                 self.batches.push_back(batch);
-            }
-            if let Some(request) = next.filter(|request| !request.is_abandoned()) {
-                call.add(request);
             }
         }
         // They keep their turns.

@@ -46,10 +46,12 @@ impl SlotQueues {
         let (mut call, mut held) = (Call::new(1, searches_left), VecDeque::new());
         while let Some(slot) = self.next_slot() {
             let queue = self.queues.entry(slot).or_default();
-            while queue.front().is_some_and(|request| call.has_room_for(request)) {
-                let Some(request) = queue.pop_front() else { break };
-                if !request.is_abandoned() {
-                    call.add(request);
+            while let Some(request) = queue.pop_front() {
+                if !request.is_abandoned()
+                    && let Some(request) = call.add(request)
+                {
+                    queue.push_front(request);
+                    break;
                 }
             }
             if !call.groups.is_empty() {

@@ -49,7 +49,7 @@ impl ScriptTransport for RedirectFollower {
     }
 
     fn call_script(self: Arc<Self>, call: &Call) -> impl Future<Output = Result<Value, TransportError>> + Send + use<> {
-        let (command, names) = (self.home.script_command(call), call.groups.len());
+        let (command, names) = (self.home.script_command(call, monotonic() + self.deadline()), call.groups.len());
         async move {
             if names == 1 {
                 return Ok(self.follow(command?).await?);

@@ -138,8 +138,8 @@ impl ConnectionManager {
     }
 
     /// See [`crate::store::redis::StoreSettings::script_command`].
-    pub(in crate::store::redis) fn script_command(&self, call: &Call) -> Result<Command, StoreError> {
-        self.state.settings.store_settings.script_command(call)
+    pub(in crate::store::redis) fn script_command(&self, call: &Call, until: Instant) -> Result<Command, StoreError> {
+        self.state.settings.store_settings.script_command(call, until)
     }
 
     /// Waits until `until` for the first probe to be over. Errors: Redis is down, or [`StoreError::Deadline`] with `deadline`.
@@ -218,7 +218,7 @@ impl ScriptTransport for ConnectionManager {
     }
 
     fn call_script(self: Arc<Self>, call: &Call) -> impl Future<Output = Result<Value, TransportError>> + Send + use<> {
-        let command = self.script_command(call);
+        let command = self.script_command(call, monotonic() + self.deadline());
         async move { self.call(command?, false).await.map_err(|error| error.into_store_error().into()) }
     }
 }

@@ -28,7 +28,7 @@ fn call() -> (AssertUnwindSafe<Call>, Vec<Arc<Plan>>) {
     for (place, plan) in plans.iter().enumerate() {
         let (key, cost) = (Key::new(format!("k{place}")).unwrap(), Cost::new(3).unwrap());
         let check = Check { key, plan: plan.clone(), cost, mode: Mode::Charge };
-        call.add(ScriptRequest::new(&check, "", monotonic()));
+        assert!(call.add(ScriptRequest::new(&check, "", monotonic())).is_none());
     }
     // A reply is only read beside it, so a panic leaves it valid.
     (AssertUnwindSafe(call), plans.into())

@@ -101,9 +101,7 @@ fn check(plans: &[Arc<Plan>], requests: &[(prop::sample::Index, u64, u64, Mode)]
     for (plan, name, cost, mode) in requests {
         let (plan, name) = (plan.get(plans).clone(), format!("{{plan:{}}}", name % names));
         let request = ScriptRequest::named(name, plan, *cost, *mode, monotonic());
-        if call.has_room_for(&request) {
-            call.add(request);
-        }
+        drop(call.add(request));
     }
     call.arrange();
     let packed = pack_call(&call).expect("what a call has room for can be packed");
@@ -164,9 +162,7 @@ fn filled(plans: &[Arc<Plan>], name: impl Fn(usize) -> usize) -> usize {
     let mut call = Call::new(plans.len(), SEARCHES_MAX);
     for (index, plan) in plans.iter().enumerate() {
         let request = ScriptRequest::named(name(index).to_string(), plan.clone(), 1, Mode::Charge, monotonic());
-        if call.has_room_for(&request) {
-            call.add(request);
-        }
+        drop(call.add(request));
     }
     assert!(pack_call(&call).is_ok());
     call.requests().count()

@@ -101,7 +101,8 @@ fn check(history: u64, requests: u64, names: u64, plans: &[Arc<Plan>]) {
         // Its deadline tells the request from others; a call does not order by it.
         let until = begun + Duration::from_nanos(number);
         let request = ScriptRequest::named(random.below(names).to_string(), plan, 1 + random.below(3), mode, until);
-        if !call.has_room_for(&request) {
+        let (name, plan, cost) = (request.name.clone(), request.plan.clone(), request.cost);
+        if let Some(request) = call.add(request) {
             let bound = call.groups.len() == SCRIPT_NAMES_MAX || expected.len() == REQUESTS_MAX;
             assert!(
                 bound || call.searches + logs_of(&request.plan) > SEARCHES_MAX,
@@ -109,8 +110,7 @@ fn check(history: u64, requests: u64, names: u64, plans: &[Arc<Plan>]) {
             );
             continue;
         }
-        expected.push((until, execute(&mut serial, &request.name, &request.plan, request.cost, mode)));
-        call.add(request);
+        expected.push((until, execute(&mut serial, &name, &plan, cost, mode)));
     }
     if history.is_multiple_of(2) {
         call.arrange();
@@ -140,8 +140,8 @@ fn a_call_names_each_key_once_and_packed_states_first() {
     let plans = plans();
     let mut call = Call::new(0, SEARCHES_MAX);
     let mut add = |name: &str, plan: usize, mode| {
-        call.add(ScriptRequest::named(name.to_owned(), plans[plan].clone(), 1, mode, monotonic()));
-        call.groups.iter().map(Group::is_uniform).collect::<Vec<bool>>()
+        assert!(call.add(ScriptRequest::named(name.to_owned(), plans[plan].clone(), 1, mode, monotonic())).is_none());
+        call.groups.iter().map(|group| group.is_uniform).collect::<Vec<bool>>()
     };
     for (name, plan) in [("{group:a}", 4), ("{group:b}", 0), ("{group:a}", 0)] {
         add(name, plan, Mode::Charge);
