@@ -17,6 +17,7 @@ mod replicas;
 mod serve;
 mod simulate;
 mod terminal;
+mod top_keys;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

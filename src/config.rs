@@ -12,6 +12,7 @@ mod plans;
 pub mod ratelimit;
 mod settings;
 mod source;
+mod status;
 mod store;
 mod store_url;
 mod tree;
@@ -29,6 +30,7 @@ pub use deny_cache::DenyCacheSection;
 pub use environment::CONFIG_YAML;
 pub use listen::ListenSection;
 pub use source::{FILE_BYTES_MAX as CONFIG_BYTES_MAX, Flag, Origin, Sources};
+pub use status::{ShownKeys, StatusSection};
 pub use store::StoreSection;
 pub use store_url::StoreUrl;
 pub use watch::Watch;
@@ -45,6 +47,8 @@ pub struct Config {
     pub store: StoreSection,
     /// `deny_cache`: denials that a replica remembers.
     pub deny_cache: DenyCacheSection,
+    /// `status`: what operators see of keys.
+    pub status: StatusSection,
     /// Threads that serve connections, 1 to 1,024. `None`, written as 0: one per core that the process may use. Default: 0.
     pub workers: Option<NonZeroUsize>,
     /// How checks over HTTP are read and answered. Default: key and plan are parameters.
@@ -89,11 +93,12 @@ impl Config {
     /// Paths of the settings that differ, except plans. A process cannot change these while it runs.
     pub fn settings_unlike(&self, other: &Self) -> Vec<&'static str> {
         // Destructured by name, so that the compiler rejects a new field that is missing here.
-        let Self { listen, store, deny_cache, workers, check, plans: _, warnings: _ } = self;
+        let Self { listen, store, deny_cache, status, workers, check, plans: _, warnings: _ } = self;
         let mut unlike = listen.unlike(&other.listen);
         unlike.extend(store.unlike(&other.store));
         unlike.extend((*workers != other.workers).then_some("workers"));
         unlike.extend(deny_cache.unlike(&other.deny_cache));
+        unlike.extend(status.unlike(&other.status));
         unlike.extend(check::unlike(check, &other.check));
         unlike
     }

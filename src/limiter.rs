@@ -12,6 +12,7 @@ mod failure_log;
 mod metrics;
 mod registry;
 mod snapshot;
+mod top;
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,6 +36,7 @@ use metrics::WorkerPlans;
 pub use metrics::{BOUNDS_NS, Reloads, Timings, Totals};
 use registry::{LimiterRegistry, WorkerState};
 pub use snapshot::{Changes, PlanSnapshot};
+pub use top::{TOP_DEFAULT, TOP_MAX, TOP_MIN, TopAnswer, TopBy, TopError, TopKey, TopKeys, TopQuery, TopSettings};
 
 /// Most requests in one batch. Its answer stays well below a megabyte, and one caller cannot occupy the store for long.
 pub const BATCH_MAX: usize = 1_000;
@@ -106,6 +108,11 @@ impl<S> Limiter<S> {
         let entries = self.common.settings.deny_cache_entries;
         let denials = (entries > 0 && !store.is_embedded()).then(|| DenyCache::new(entries));
         Limiter { common: self.common.clone(), store, worker: self.common.registry().add_worker(denials) }
+    }
+
+    /// Counts the keys that are limited, and that use most, in every limiter made from now on. See [`TopKeys`].
+    pub fn count_keys(&self, settings: TopSettings) {
+        self.common.registry().count_keys(settings);
     }
 
     /// Replaces the plans of this limiter and of all beside it, for decisions that have not begun. Usage of keys stays counted,
@@ -213,6 +220,7 @@ impl<S: Store> Limiter<S> {
             }
         };
         self.worker.metrics.decided(worker_plans.counters(*place), check.mode, &decision, took);
+        self.worker.count_key(&worker_plans, *place, check, &decision);
         Ok(decision)
     }
 
@@ -246,8 +254,10 @@ impl<S: Store> Limiter<S> {
                 Ok((plan, check)) => {
                     known.push((place, plan, check.mode));
                     // A denial that holds stays true, whatever the requests before this one are granted.
-                    self.decide_without_store(&check, started_at).ok_or_else(|| {
-                        places.push(place);
+                    let decision = self.decide_without_store(&check, started_at);
+                    let counted = decision.inspect(|decision| self.worker.count_key(&worker_plans, plan, &check, decision));
+                    counted.ok_or_else(|| {
+                        places.push((place, plan));
                         checks.push(check);
                         // A placeholder: the store's answer replaces it below.
                         Refusal::Overloaded
@@ -265,8 +275,11 @@ impl<S: Store> Limiter<S> {
             let mut answers = answers.into_iter();
             took = self.record_call_time(started_at);
             drop(waiting);
-            for (place, check) in places.into_iter().zip(&checks) {
+            for ((place, plan), check) in places.into_iter().zip(&checks) {
                 decisions[place] = self.answer(&worker_plans.snapshot, check, started_at, answers.next());
+                if let Ok(decision) = &decisions[place] {
+                    self.worker.count_key(&worker_plans, plan, check, decision);
+                }
             }
         }
         for (place, plan, mode) in known {

@@ -82,6 +82,7 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
     let caps = connection_caps(count);
     let settings = settings(&config, count.get());
     let limiter = Arc::new(Limiter::without_store(std::mem::take(&mut config.plans), settings, Arc::new(SystemClock)));
+    super::top_keys::count(&limiter, &config.status);
     let stores = Stores::new(&config.store.url, config.store.deadline);
     let registry = stores.registry();
     let counts_replicas = config.store.expected_replicas.is_none() && matches!(stores, Stores::Redis { .. });
@@ -98,7 +99,7 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
     let announcing = tokio::spawn(announce_start(registry.clone(), replicas, line));
     let (reloader, asked) = grpc::reloader();
     let calls = listeners.admin.as_ref().map(|_| AdminCalls::default());
-    let seen_stores = registry.clone();
+    let (seen_stores, top) = (registry.clone(), super::top_keys::start(&limiter));
     let sockets = http::Listeners { http: listeners.http, metrics: listeners.metrics };
     let http = (sockets.http.is_some() || sockets.metrics.is_some()).then(|| {
         let log_lines_dropped = Box::new(move || log.dropped());
@@ -111,7 +112,8 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
     });
     let admin = listeners.admin.zip(admin_store).map(|(listener, store)| {
         let (limiter, calls) = (limiter.beside(store), calls.unwrap_or_default());
-        AdminServer::start(listener, AdminParts { limiter, stores: seen_stores, reloader, token, calls, connections: caps.admin })
+        let connections = caps.admin;
+        AdminServer::start(listener, AdminParts { limiter, top, stores: seen_stores, reloader, token, calls, connections })
     });
     let admin = OptionFuture::from(admin).await;
     let workers = workers.retire_connections_after(config.listen.max_connection_age).with_connections_max(caps.worker);

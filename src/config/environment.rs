@@ -13,7 +13,7 @@ pub const CONFIG_YAML: &str = "TOLLGATE_CONFIG_YAML";
 /// Variables that the command line reads.
 const OF_COMMAND_LINE: [&str; 4] = ["TOLLGATE_CONFIG", CONFIG_YAML, "TOLLGATE_LOG_LEVEL", "TOLLGATE_LOG_FORMAT"];
 /// All settings with a fixed path; names of plans are chosen by the user. A test compares the list with the check.
-pub(super) const SETTINGS: [&str; 33] = [
+pub(super) const SETTINGS: [&str; 36] = [
     "listen.grpc",
     "listen.http",
     "listen.metrics",
@@ -37,6 +37,9 @@ pub(super) const SETTINGS: [&str; 33] = [
     "store.tls.key_file",
     "store.tls.server_name",
     "deny_cache.entries",
+    "status.page",
+    "status.keys",
+    "status.top",
     "workers",
     "check.key",
     "check.plan",

@@ -10,6 +10,7 @@ use super::deny_cache;
 use super::envoy;
 use super::listen;
 use super::plans;
+use super::status;
 use super::store;
 use super::tree::{ErrorList, Node, Table, report};
 use super::warnings;
@@ -24,6 +25,7 @@ pub(super) fn check(root: Value, errors: &mut ErrorList) -> Option<Config> {
     let listen = listen::check(&mut root, errors);
     let store = store::check(&mut root, errors);
     let deny_cache = deny_cache::check(&mut root, errors);
+    let status = status::check(&mut root, errors);
     let workers = workers(&mut root, errors);
     let default_plan = root.take("default_plan").and_then(|node| node.text(errors)).filter(|name| !name.is_empty());
     let check = check_endpoint::check(&mut root, errors);
@@ -36,6 +38,7 @@ pub(super) fn check(root: Value, errors: &mut ErrorList) -> Option<Config> {
         listen: listen?,
         store: store?,
         deny_cache: deny_cache?,
+        status: status?,
         workers: workers?,
         check,
         warnings: warnings::of(&plans),

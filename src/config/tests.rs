@@ -291,6 +291,27 @@ fn connections_end_as_the_config_says() {
 }
 
 #[test]
+fn keys_are_shown_as_a_hash_unless_the_config_says_otherwise() {
+    for (yaml, expected) in [
+        ("", (false, ShownKeys::Hash, 1_000)),
+        ("status: { page: true, keys: clear, top: 10 }", (true, ShownKeys::Clear, 10)),
+        ("status: { keys: off }", (false, ShownKeys::Off, 1_000)),
+    ] {
+        let status = load(&format!("{PLANS}{yaml}")).unwrap().status;
+        assert_eq!((status.page, status.keys, status.top), expected, "{yaml}");
+    }
+    for (yaml, message) in [
+        ("status: { top: 9 }", "status.top is 9; it is 10 to 1000"),
+        ("status: { top: 1001 }", "status.top is 1001; it is 10 to 1000"),
+        ("status: { keys: plain }", "status.keys is \"plain\"; it must be one of hash, clear, off"),
+        ("status: { page: 1 }", "status.page is 1; it must be true or false"),
+    ] {
+        let errors = load(&format!("{PLANS}{yaml}")).unwrap_err().to_string();
+        assert!(errors.contains(message), "{errors}");
+    }
+}
+
+#[test]
 fn the_deny_cache_has_a_size() {
     for (yaml, entries) in [
         ("", 65_536),
@@ -372,7 +393,7 @@ fn environment_beats_file_and_flags_beat_both() {
 #[test]
 fn every_setting_is_in_the_list_of_those_that_variables_may_name() {
     let mut listed: Vec<&str> = environment::SETTINGS.to_vec();
-    let tables = ["", "listen", "listen.tls", "store", "store.tls", "deny_cache", "check", "envoy"];
+    let tables = ["", "listen", "listen.tls", "store", "store.tls", "deny_cache", "status", "check", "envoy"];
     let mut checked = Vec::new();
     for table in tables {
         let field = if table.is_empty() { "zzzzzzzz".to_owned() } else { format!("{table}.zzzzzzzz") };

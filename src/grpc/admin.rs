@@ -22,7 +22,7 @@ use tonic_health::server::health_reporter;
 use super::pb;
 use super::pb::admin_service_server::{AdminServiceServer, SERVICE_NAME};
 use super::{protocol, services};
-use crate::limiter::Limiter;
+use crate::limiter::{Limiter, TopKeys};
 use crate::server::AuxServer;
 use crate::server::connection::{ConnectionOptions, STREAM_WINDOW_BYTES};
 use crate::server::{Drained, Listener, connection};
@@ -44,6 +44,8 @@ const REQUEST_BYTES_MAX: usize = 2 << 10;
 pub struct AdminParts<S> {
     /// Resets, refunds and explains. Its remembered denials, and those of the limiters beside it, are dropped.
     pub limiter: Limiter<S>,
+    /// The heaviest keys.
+    pub top: TopKeys,
     /// The connections to Redis, whose breakers are told.
     pub stores: StoreRegistry,
     /// Asks for a reload of the config file.

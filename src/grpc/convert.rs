@@ -1,6 +1,7 @@
 //! Converts gRPC messages to domain types and back. Only this module knows both.
 
 mod explanation;
+mod top;
 
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use crate::limiter::{AdminError, BATCH_MAX, CallerDeadline, Refunded, Refusal};
 use crate::plan::{Algorithm, Anchor, Limit, NAME_BYTES_MAX, OnStoreFailure, Plan, PlanSet, Rule};
 use crate::store::{Check, StoreError};
 pub(super) use explanation::explained;
+pub(super) use top::{no_top, top, top_query};
 
 /// Wait suggested to a caller refused because of overload: several times what the store needs for all waiting requests.
 const RETRY_OVERLOADED_AFTER: Duration = Duration::from_millis(100);

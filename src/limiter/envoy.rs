@@ -147,6 +147,7 @@ impl<S: Store> Limiter<S> {
                     Some(answers) => self.answer(&worker_plans.snapshot, check, remembered_at, answers.next())?,
                     None => self.answer_without_store(&worker_plans.snapshot, check, &TOO_LATE),
                 };
+                self.count_key(&worker_plans, resolved.plan_index, check, &decision);
                 if check.mode == Mode::Refund {
                     self.forget_denials(&check.plan.counts_as, &check.key);
                 }
@@ -207,10 +208,16 @@ impl<S: Store> Limiter<S> {
                     (None, None) => key_of_all(name, &entries),
                 };
                 let check = Check { key, plan: plan.clone(), cost: cost(units, mode), mode };
-                self.known_or_check(check, now).map_err(|check| {
-                    checks.push(check);
-                    checks.len() - 1
-                })
+                match self.known(&check, now) {
+                    Some(decision) => {
+                        self.count_key(worker_plans, plan_index, &check, &decision);
+                        Ok(decision)
+                    }
+                    None => {
+                        checks.push(check);
+                        Err(checks.len() - 1)
+                    }
+                }
             }
             None if *domain.unmatched() == Unmatched::Deny => Ok(by_plan(Outcome::Denied)),
             None => Ok(by_plan(Outcome::Allowed)),
@@ -219,13 +226,19 @@ impl<S: Store> Limiter<S> {
     }
 
     /// The decision of a check, if it takes no store.
-    fn known_or_check(&self, check: Check, now: Option<Instant>) -> Result<Decision, Check> {
-        let known = match (check.mode, &check.plan.rule) {
+    fn known(&self, check: &Check, now: Option<Instant>) -> Option<Decision> {
+        match (check.mode, &check.plan.rule) {
             (Mode::Refund, Rule::Limits(_)) => None,
             (Mode::Refund, _) => Some(by_plan(Outcome::Allowed)),
-            (Mode::Charge | Mode::Peek, _) => self.decide_without_store(&check, now),
-        };
-        known.ok_or(check)
+            (Mode::Charge | Mode::Peek, _) => self.decide_without_store(check, now),
+        }
+    }
+
+    /// Counts a decision by its key, if a plan of the config counts it.
+    fn count_key(&self, worker_plans: &WorkerPlans, plan: Option<usize>, check: &Check, decision: &Decision) {
+        if let Some(plan) = plan {
+            self.worker.count_key(worker_plans, plan, check, decision);
+        }
     }
 
     /// Counts the decision in the metrics.

@@ -8,22 +8,35 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::deny_cache::DenyCache;
 use super::metrics::{CounterTotals, Metrics, Reloads, Totals, WorkerPlans};
-use super::{Changes, PlanSnapshot};
+use super::top::{TopSource, WorkerTop};
+use super::{Changes, PlanSnapshot, TopSettings};
+use crate::algorithm::Mode;
+use crate::decision::Decision;
 use crate::plan::PlanSet;
+use crate::store::Check;
 
 /// State of one limiter.
 pub(super) struct WorkerState {
     pub(super) metrics: Metrics,
     /// Denials by this limiter's store; `None` when the deny cache is off.
     pub(super) denials: Option<DenyCache>,
+    /// The heaviest keys; `None` when keys are not counted.
+    pub(super) top: Option<Arc<WorkerTop>>,
     /// The plans to decide by, with this limiter's counters for them. The limiter reads them on its one thread, and a reload
     /// replaces them. The lock is held only to copy a pointer, and only a reload contends for it.
     worker_plans: Mutex<Arc<WorkerPlans>>,
 }
 
 impl WorkerState {
-    fn new(snapshot: Arc<PlanSnapshot>, denials: Option<DenyCache>) -> Self {
-        Self { metrics: Metrics::default(), denials, worker_plans: Mutex::new(Arc::new(WorkerPlans::new(snapshot))) }
+    fn new(snapshot: Arc<PlanSnapshot>, denials: Option<DenyCache>, top: Option<Arc<WorkerTop>>) -> Self {
+        Self { metrics: Metrics::default(), denials, top, worker_plans: Mutex::new(Arc::new(WorkerPlans::new(snapshot))) }
+    }
+
+    /// Counts a decision by its key. Peeks and refunds are none.
+    pub(super) fn count_key(&self, worker_plans: &WorkerPlans, plan: usize, check: &Check, decision: &Decision) {
+        if let (Some(top), Mode::Charge) = (&self.top, check.mode) {
+            top.record(worker_plans.snapshot.plan_id(plan), &check.key, check.cost, decision);
+        }
     }
 
     /// The plans for decisions that begin now.
@@ -49,20 +62,33 @@ pub(super) struct LimiterRegistry {
     /// Sums of the counters of replaced plans that no decision holds any more.
     closed: CounterTotals,
     reloads: Reloads,
+    /// How workers count keys, if they do.
+    top: Option<TopSource>,
 }
 
 impl LimiterRegistry {
     pub(super) fn new(plans: PlanSet, replicas: u64) -> Self {
         let snapshot = Arc::new(PlanSnapshot::new(plans, replicas));
         let closed = CounterTotals::new(snapshot.clone());
-        Self { snapshot, replicas, workers: Vec::new(), closing: Vec::new(), closed, reloads: Reloads::default() }
+        Self { snapshot, replicas, workers: Vec::new(), closing: Vec::new(), closed, reloads: Reloads::default(), top: None }
     }
 
     /// Creates the state of one more limiter.
     pub(super) fn add_worker(&mut self, denials: Option<DenyCache>) -> Arc<WorkerState> {
-        let worker = Arc::new(WorkerState::new(self.snapshot.clone(), denials));
+        let top = self.top.as_ref().map(|top| Arc::new(top.worker()));
+        let worker = Arc::new(WorkerState::new(self.snapshot.clone(), denials, top));
         self.workers.push(worker.clone());
         worker
+    }
+
+    /// Makes limiters that are added from now on count keys.
+    pub(super) fn count_keys(&mut self, settings: TopSettings) {
+        self.top = Some(TopSource::new(settings));
+    }
+
+    /// How limiters count keys, if they do.
+    pub(super) fn counts_keys(&self) -> Option<TopSettings> {
+        self.top.as_ref().map(TopSource::settings)
     }
 
     /// The state of every limiter.

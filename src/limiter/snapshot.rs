@@ -1,6 +1,7 @@
 //! The plans of one config, and the shares derived from them. A snapshot never changes, except that its shares follow the
 //! number of replicas. Another config makes another snapshot.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -12,6 +13,8 @@ use crate::plan::{Plan, PlanSet};
 pub struct PlanSnapshot {
     plans: PlanSet,
     config_hash: String,
+    /// See [`Self::plan_id`].
+    plan_ids: Box<[u64]>,
     /// Each plan at this replica's share. A decision reads it without a lock, since during an outage every decision may need
     /// it.
     shares: ArcSwap<Shares>,
@@ -46,7 +49,8 @@ impl PlanSnapshot {
     pub(super) fn new(plans: PlanSet, replicas: u64) -> Self {
         let config_hash = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(plans.canonical().as_bytes()));
         let shares = ArcSwap::from_pointee(Shares::new(&plans, replicas));
-        Self { plans, config_hash, shares }
+        let plan_ids = plans.iter().map(|plan| xxhash_rust::xxh3::xxh3_64(plan.name.as_bytes())).collect();
+        Self { plans, config_hash, plan_ids, shares }
     }
 
     /// The snapshot of `plans` that follows this one, and its changes. An unchanged plan stays the same `Arc`, so that state
@@ -95,6 +99,16 @@ impl PlanSnapshot {
     /// A hash of the plans as 16 hexadecimal digits, equal on replicas that enforce the same plans.
     pub fn config_hash(&self) -> &str {
         &self.config_hash
+    }
+
+    /// A number for the plan at this index, the same in all replicas and after a reload.
+    pub(super) fn plan_id(&self, plan: usize) -> u64 {
+        self.plan_ids[plan]
+    }
+
+    /// The names of all plans by their ids.
+    pub(super) fn plan_names(&self) -> HashMap<u64, Arc<str>> {
+        self.plan_ids.iter().copied().zip(self.plans.iter().map(|plan| plan.name.clone())).collect()
     }
 
     /// This replica's share of a plan. A plan that is none of this snapshot, as one that a caller brings along, is divided here.

@@ -14,10 +14,11 @@ pub(super) enum Method {
     Refund,
     ReloadConfig,
     Explain,
+    Top,
 }
 
 impl Method {
-    const NAMES: [&str; 4] = ["Reset", "Refund", "ReloadConfig", "Explain"];
+    const NAMES: [&str; 5] = ["Reset", "Refund", "ReloadConfig", "Explain", "Top"];
 
     pub(super) fn name(self) -> &'static str {
         Self::NAMES[self as usize]
@@ -73,6 +74,7 @@ mod tests {
             ("Refund", "NOT_FOUND", 2),
             ("ReloadConfig", "OK", 0),
             ("Explain", "OK", 0),
+            ("Top", "OK", 0),
         ];
         assert_eq!(counts, expected);
     }

@@ -121,6 +121,17 @@ impl<S: Store> AdminService for Admin<S> {
         self.finish(Method::Explain, subject.as_ref().ok(), done.await)
     }
 
+    async fn top(&self, request: Request<pb::TopRequest>) -> Result<Response<pb::TopResponse>, Status> {
+        let done = async {
+            self.authenticate(request.metadata()).await?;
+            let query = convert::top_query(request.into_inner())?;
+            let answer = self.parts.top.top(&query).await.map_err(|error| convert::no_top(&error))?;
+            let outcome = format!("keys: {}", answer.keys.len());
+            Ok((convert::top(answer), outcome))
+        };
+        self.finish(Method::Top, None, done.await)
+    }
+
     async fn reload_config(
         &self,
         request: Request<pb::ReloadConfigRequest>,

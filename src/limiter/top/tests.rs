@@ -1,0 +1,138 @@
+//! The heaviest keys of a limiter's decisions, and the bound on their memory.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::*;
+use crate::algorithm::Mode;
+use crate::clock::{Clock, monotonic};
+use crate::decision::{DecidedBy, Decision, Outcome};
+use crate::key::{Cost, Key};
+use crate::limiter::tests::{SETTINGS, plans};
+use crate::plan::{Plan, PlanSet, Rule};
+use crate::store::{CAPACITY_DEFAULT, Check, MemoryStore, Store, StoreDeadline, StoreError, Verdict};
+
+/// Time stands still until it is moved.
+struct StillClock(AtomicU64, Instant);
+
+impl Clock for StillClock {
+    fn now_us(&self) -> u64 {
+        1_000_000_000_000_000
+    }
+
+    fn monotonic(&self) -> Instant {
+        self.1 + Duration::from_secs(self.0.load(Ordering::SeqCst))
+    }
+}
+
+/// A store that is not embedded, so that its denials are remembered.
+struct Remote(MemoryStore);
+
+impl Store for Remote {
+    async fn decide_batch(&self, checks: &[Check], _: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
+        checks.iter().map(|check| self.0.decide(check)).collect()
+    }
+}
+
+/// Two workers, their keys, and the clock.
+fn workers(plans: PlanSet) -> ([Limiter<Remote>; 2], TopKeys, Arc<StillClock>) {
+    let clock = Arc::new(StillClock(AtomicU64::new(0), monotonic()));
+    let limiter = Arc::new(Limiter::without_store(plans, SETTINGS, clock.clone()));
+    limiter.count_keys(TopSettings { keys_max: 100 });
+    let worker = || limiter.beside(Remote(MemoryStore::new(CAPACITY_DEFAULT, clock.clone())));
+    let workers = [worker(), worker()];
+    (workers, TopKeys::new(limiter), clock)
+}
+
+fn check(key: &str, plan: &str, cost: u64) -> Check<String> {
+    let (key, cost) = (Key::new(key).unwrap(), Cost::new(cost).unwrap());
+    Check { key, plan: plan.to_owned(), cost, mode: Mode::Charge }
+}
+
+/// The counts of the heaviest keys, with the plan of each.
+async fn counts(top: &TopKeys, plan: Option<&str>, by: TopBy) -> Vec<(String, u64)> {
+    let answer = top.top(&TopQuery { plan: plan.map(str::to_owned), by, limit: 100 }).await.unwrap();
+    assert!(answer.keys.iter().all(|key| key.error == 0) && answer.unlisted_max == 0);
+    answer.keys.iter().map(|key| (key.plan.to_string(), key.count)).collect()
+}
+
+#[tokio::test]
+async fn denials_and_cost_of_all_workers_are_counted_for_a_minute() {
+    let ([one, two], top, clock) = workers(plans());
+    for worker in [&one, &two] {
+        // Seven of ten are taken, so the next four are denied: by the store, and then from memory.
+        for cost in [7, 4, 4, 4, 4] {
+            worker.decide(check("alice", "ten", cost), None).await.unwrap();
+        }
+        worker
+            .decide_batch(vec![check("bob", "ten", 2), check("bob", "ten", 99), check("al", "blocked", 1)], None)
+            .await
+            .unwrap();
+    }
+    assert!(one.totals().decided_by(DecidedBy::DenyCache) >= 4);
+    let owned = |counts: &[(&str, u64)]| counts.iter().map(|(plan, count)| ((*plan).to_owned(), *count)).collect::<Vec<_>>();
+    let mut denials = counts(&top, None, TopBy::Denials).await;
+    denials[1..].sort();
+    assert_eq!(denials, owned(&[("ten", 8), ("blocked", 2), ("ten", 2)]));
+    assert_eq!(counts(&top, Some("ten"), TopBy::Cost).await, owned(&[("ten", 14), ("ten", 4)]));
+    for _ in 0..6 {
+        clock.0.fetch_add(10, Ordering::SeqCst);
+        assert!(!counts(&top, None, TopBy::Cost).await.is_empty());
+        top.advance();
+    }
+    assert_eq!(counts(&top, None, TopBy::Cost).await, []);
+}
+
+#[tokio::test]
+async fn peeks_and_refunds_do_not_count() {
+    let ([worker, _], top, _) = workers(plans());
+    worker.decide(check("alice", "ten", 10), None).await.unwrap();
+    worker.decide(Check { mode: Mode::Peek, ..check("alice", "ten", 1) }, None).await.unwrap();
+    worker.refund(Key::new("alice").unwrap(), "ten", Cost::ONE, None).await.unwrap();
+    assert_eq!(counts(&top, None, TopBy::Denials).await, []);
+    assert_eq!(counts(&top, None, TopBy::Cost).await, [("ten".to_owned(), 10)]);
+}
+
+#[tokio::test]
+async fn a_reload_that_moves_plans_keeps_their_keys() {
+    let ([worker, _], top, _) = workers(plans());
+    worker.decide(check("alice", "ten", 3), None).await.unwrap();
+    let first = Plan::new("a", Rule::Unlimited);
+    worker.reload(plans().iter().map(|plan| Plan::clone(plan)).chain([first]).collect());
+    worker.decide(check("alice", "ten", 4), None).await.unwrap();
+    assert_eq!(counts(&top, Some("ten"), TopBy::Cost).await, [("ten".to_owned(), 7)]);
+    worker.reload([Plan::new("a", Rule::Unlimited)].into_iter().collect());
+    assert_eq!(counts(&top, None, TopBy::Cost).await, []);
+}
+
+#[tokio::test]
+async fn nothing_is_counted_unless_it_is_asked_for_and_an_unknown_plan_is_an_error() {
+    let limiter = Arc::new(Limiter::without_store(plans(), SETTINGS, Arc::new(StillClock(AtomicU64::new(0), monotonic()))));
+    let off = TopKeys::new(limiter.clone());
+    assert_eq!(off.top(&TopQuery::default()).await, Err(TopError::Off));
+    limiter.count_keys(TopSettings { keys_max: 100 });
+    let unknown =
+        TopKeys::new(limiter).top(&TopQuery { plan: Some("tenn".to_owned()), ..TopQuery::default() }).await.unwrap_err();
+    assert!(unknown.to_string().contains("ten"), "{unknown}");
+}
+
+/// Six slots of denials and of cost, with as many plans, and keys as long, as there may be. Copies for an answer are apart.
+#[test]
+fn a_worker_takes_less_than_a_mebibyte() {
+    let (allowed, denied) = [Outcome::Allowed, Outcome::Denied].map(|it| Decision::uncounted(it, DecidedBy::Store, None)).into();
+    let keys: Vec<Key> = (0..9_000u32).map(|number| Key::new(format!("{number:0512}")).unwrap()).collect();
+    let measured = allocation_counter::measure(|| {
+        let top = WorkerTop::new(TOP_MAX, Secret::random());
+        for slot in 0..2 * SLOTS as u64 {
+            for (number, key) in (0u64..).zip(&keys).cycle().take(30_000) {
+                // Heavy and light keys, so that some stay when a slot is over.
+                let key = if number % 3 == 0 { &keys[number as usize % 1_000] } else { key };
+                for decision in [&allowed, &denied] {
+                    top.record(number * slot % 10_000, key, Cost::ONE, decision);
+                }
+            }
+            top.begin_slot();
+        }
+    });
+    println!("a worker takes {} bytes at most", measured.bytes_max);
+    assert!(measured.bytes_max < 1 << 20, "{} bytes", measured.bytes_max);
+}
