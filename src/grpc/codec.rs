@@ -21,10 +21,23 @@ const MESSAGE_BYTES: usize = 512;
 /// Bytes of answers that are sent together: tonic's default.
 const SENT_BYTES_MAX: usize = 32 << 10;
 
+/// Refuses messages of too many parts before they are decoded: an empty part has two bytes on the wire and some 70 once decoded.
+pub(super) trait CheckParts {
+    /// Counts the parts of an encoded message. Errors: INVALID_ARGUMENT, when they are too many. Bytes that are no message pass;
+    /// decoding refuses them.
+    fn check_parts(message: &[u8]) -> Result<(), Status>;
+}
+
+/// For methods of which only a batch is large, and its fields are its requests.
+pub struct BatchParts;
+
+impl CheckParts for BatchParts {
+    fn check_parts(message: &[u8]) -> Result<(), Status> {
+        count_fields(message).filter(|fields| *fields > BATCH_MAX).map_or(Ok(()), |fields| Err(convert::batch_size(fields)))
+    }
+}
+
 /// Number of top-level fields of a message; `None` for bytes that are no message.
-///
-/// Only a batch is large, and its fields are its requests. An empty request has two bytes on the wire and 72 once decoded.
-/// So requests are counted before they are decoded.
 fn count_fields(mut message: &[u8]) -> Option<usize> {
     let mut fields = 0;
     while !message.is_empty() {
@@ -35,31 +48,35 @@ fn count_fields(mut message: &[u8]) -> Option<usize> {
     Some(fields)
 }
 
-/// The codec of every method.
-pub struct Codec<T, U>(PhantomData<(T, U)>);
+/// The codec of every method of tollgate's own services.
+pub type Codec<T, U> = CheckedCodec<T, U, BatchParts>;
 
-impl<T, U> Default for Codec<T, U> {
+/// A codec whose decoder checks the parts of messages.
+pub struct CheckedCodec<T, U, C>(PhantomData<(T, U, C)>);
+
+impl<T, U, C> Default for CheckedCodec<T, U, C> {
     fn default() -> Self {
         Self(PhantomData)
     }
 }
 
-impl<T, U> tonic::codec::Codec for Codec<T, U>
+impl<T, U, C> tonic::codec::Codec for CheckedCodec<T, U, C>
 where
     T: Message + Send + 'static,
     U: Message + Default + Send + 'static,
+    C: CheckParts + Send + 'static,
 {
     type Encode = T;
     type Decode = U;
     type Encoder = MessageEncoder<T>;
-    type Decoder = MessageDecoder<U>;
+    type Decoder = MessageDecoder<U, C>;
 
     fn encoder(&mut self) -> Self::Encoder {
-        MessageEncoder::default()
+        MessageEncoder { encoded: Vec::new(), message: PhantomData }
     }
 
     fn decoder(&mut self) -> Self::Decoder {
-        MessageDecoder::default()
+        MessageDecoder(PhantomData)
     }
 }
 
@@ -69,12 +86,6 @@ pub struct MessageEncoder<T> {
     /// Buffer for one message, reused for the next message of a stream.
     encoded: Vec<u8>,
     message: PhantomData<T>,
-}
-
-impl<T> Default for MessageEncoder<T> {
-    fn default() -> Self {
-        Self { encoded: Vec::new(), message: PhantomData }
-    }
 }
 
 impl<T: Message + 'static> Encoder for MessageEncoder<T> {
@@ -106,15 +117,9 @@ impl<T: Message> MessageEncoder<T> {
 }
 
 /// Decodes one message. Errors: INVALID_ARGUMENT, where tonic's own decoder would report an internal error.
-pub struct MessageDecoder<U>(PhantomData<U>);
+pub struct MessageDecoder<U, C>(PhantomData<(U, C)>);
 
-impl<U> Default for MessageDecoder<U> {
-    fn default() -> Self {
-        Self(PhantomData)
-    }
-}
-
-impl<U: Message + Default + 'static> Decoder for MessageDecoder<U> {
+impl<U: Message + Default + 'static, C: CheckParts> Decoder for MessageDecoder<U, C> {
     type Item = U;
     type Error = Status;
 
@@ -123,20 +128,11 @@ impl<U: Message + Default + 'static> Decoder for MessageDecoder<U> {
     }
 
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
-        if buffer.remaining() > SMALL_BYTES_MAX
-            && let Some(fields) = count_fields(buffer.chunk()).filter(|fields| *fields > BATCH_MAX)
-        {
-            return Err(convert::batch_size(fields));
-        }
-        self.decode_counted(buffer)
-    }
-}
-
-impl<U: Message + Default + 'static> MessageDecoder<U> {
-    /// Decodes a message whose parts are few enough.
-    pub(super) fn decode_counted(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
         // tonic passes the whole message in one piece.
         let (message, bytes) = (buffer.chunk(), buffer.remaining());
+        if bytes > SMALL_BYTES_MAX {
+            C::check_parts(message)?;
+        }
         let decoded = U::decode(message).or_else(|error| decode_leniently(message).ok_or(error));
         buffer.advance(bytes);
         decoded.map(Some).map_err(|error| {

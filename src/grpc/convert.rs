@@ -28,9 +28,22 @@ const RETRY_OVERLOADED_AFTER: Duration = Duration::from_millis(100);
 
 /// Converts a request. Errors: INVALID_ARGUMENT, with what is wrong and what would be right.
 pub(super) fn check_request(request: pb::ShouldAllowRequest) -> Result<Check<String>, Status> {
-    let (key, plan) = subject(request.key, request.plan)?;
-    let cost = request.cost.map_or(Ok(Cost::ONE), Cost::new).map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let pb::ShouldAllowRequest { key, plan, cost, .. } = request;
+    let key = Key::new(key).map_err(|error| Status::invalid_argument(error.to_string()))?;
+    if plan.is_empty() {
+        return Err(Status::invalid_argument("plan is empty: name a plan of the config; ListPlans tells which there are"));
+    }
+    if plan.len() > NAME_BYTES_MAX {
+        let (bytes, most) = (plan.len(), NAME_BYTES_MAX);
+        return Err(Status::invalid_argument(format!("plan has {bytes} bytes: a plan's name has at most {most}")));
+    }
+    let cost = cost.map_or(Ok(Cost::ONE), Cost::new).map_err(|error| Status::invalid_argument(error.to_string()))?;
     Ok(Check { key, plan, cost, mode: Mode::Charge })
+}
+
+/// Checks the key and the plan's name of an admin request. Errors: as [`check_request`].
+pub(super) fn subject(key: String, plan: String) -> Result<(Key, String), Status> {
+    check_request(pb::ShouldAllowRequest { key, plan, ..Default::default() }).map(|check| (check.key, check.plan))
 }
 
 /// Converts the units to give back. Errors: INVALID_ARGUMENT.
@@ -39,16 +52,6 @@ pub(super) fn refund_cost(units: Option<u64>) -> Result<Cost, Status> {
         Some(0) => Err(Status::invalid_argument("cost is 0: leave it out to give back 1 unit, or send 1 or more")),
         Some(units) => Cost::new(units).map_err(|error| Status::invalid_argument(error.to_string())),
         None => Ok(Cost::ONE),
-    }
-}
-
-/// Checks the key and plan name of a request. Errors: as [`check_request`].
-pub(super) fn subject(key: String, plan: String) -> Result<(Key, String), Status> {
-    let key = Key::new(key).map_err(|error| Status::invalid_argument(error.to_string()))?;
-    match plan.len() {
-        0 => Err(Status::invalid_argument("plan is empty: name a plan of the config; ListPlans tells which there are")),
-        1..=NAME_BYTES_MAX => Ok((key, plan)),
-        bytes => Err(Status::invalid_argument(format!("plan has {bytes} bytes: a plan's name has at most {NAME_BYTES_MAX}"))),
     }
 }
 

@@ -66,7 +66,7 @@ fn each_package_has_its_one_place() {
     only("tonic::", &["src/grpc"]);
     only("prost::", &["src/grpc"]);
     only("axum", &["src/http"]);
-    only("hyper", &["src/server", "src/grpc", "src/http"]);
+    only("hyper", &["src/server", "src/grpc", "src/http", "src/trace.rs"]);
     only(
         "serde_json",
         &[

@@ -1,17 +1,10 @@
-//! Decodes the requests of Envoy's callers, whose parts are counted before they are decoded: an empty entry has two bytes on the
-//! wire and 48 once decoded.
+//! Counts the parts of the requests of Envoy's callers before they are decoded.
 
-use std::marker::PhantomData;
-
-use hyper::body::Buf;
-use prost::Message;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use tonic::Status;
-use tonic::codec::{BufferSettings, DecodeBuf, Decoder};
 
 use super::convert;
-use crate::grpc::codec::{MessageDecoder, MessageEncoder};
-use crate::grpc::receive::SMALL_BYTES_MAX;
+use crate::grpc::codec::{CheckParts, CheckedCodec};
 use crate::limiter::BATCH_MAX;
 use crate::plan::envoy::ENTRIES_MAX;
 
@@ -22,51 +15,14 @@ const DESCRIPTORS: u32 = 2;
 const ENTRIES: u32 = 1;
 
 /// The codec of the service's method.
-pub(crate) struct Codec<T, U>(PhantomData<(T, U)>);
+pub(crate) type Codec<T, U> = CheckedCodec<T, U, DescriptorParts>;
 
-impl<T, U> Default for Codec<T, U> {
-    fn default() -> Self {
-        Self(PhantomData)
-    }
-}
+/// For messages whose parts are descriptors and their entries.
+pub(crate) struct DescriptorParts;
 
-impl<T, U> tonic::codec::Codec for Codec<T, U>
-where
-    T: Message + Send + 'static,
-    U: Message + Default + Send + 'static,
-{
-    type Encode = T;
-    type Decode = U;
-    type Encoder = MessageEncoder<T>;
-    type Decoder = CountingDecoder<U>;
-
-    fn encoder(&mut self) -> Self::Encoder {
-        MessageEncoder::default()
-    }
-
-    fn decoder(&mut self) -> Self::Decoder {
-        CountingDecoder(MessageDecoder::default())
-    }
-}
-
-/// Decodes one message. Errors: INVALID_ARGUMENT.
-pub(crate) struct CountingDecoder<U>(MessageDecoder<U>);
-
-impl<U: Message + Default + 'static> Decoder for CountingDecoder<U> {
-    type Item = U;
-    type Error = Status;
-
-    fn buffer_settings(&self) -> BufferSettings {
-        self.0.buffer_settings()
-    }
-
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
-        if buffer.remaining() > SMALL_BYTES_MAX
-            && let Some((descriptors, entries)) = count(buffer.chunk())
-        {
-            convert::check_counts(descriptors, entries)?;
-        }
-        self.0.decode_counted(buffer)
+impl CheckParts for DescriptorParts {
+    fn check_parts(message: &[u8]) -> Result<(), Status> {
+        count(message).map_or(Ok(()), |(descriptors, entries)| convert::check_counts(descriptors, entries))
     }
 }
 
@@ -100,6 +56,8 @@ fn for_each(mut message: &[u8], field: u32, mut visit: impl FnMut(&[u8]) -> Opti
 
 #[cfg(test)]
 mod tests {
+    use prost::Message;
+
     use super::*;
     use crate::grpc::envoy::pb::extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry};
     use crate::grpc::envoy::pb::service::ratelimit::v3::RateLimitRequest;

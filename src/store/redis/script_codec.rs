@@ -121,24 +121,16 @@ fn parse_answer(rest: &mut &[u8], plan: &CallPlan, mode: Mode) -> Option<Result<
         b'E' => return parse_refusal(rest).map(Err),
         _ => return None,
     };
-    let mut readings = parse_readings(rest, plan)?;
-    if mode == Mode::Refund {
-        readings.extend(parse_readings(rest, plan)?);
+    let limits = plan.plan.limits();
+    let sets = if mode == Mode::Refund { 2 } else { 1 };
+    let mut readings = SmallVec::from_elem(Reading::Window { count: 0, ends_in_us: 0 }, sets * limits.len());
+    for set in 0..sets {
+        // The script sends them in its own order of limits; the result is in the plan's order.
+        for index in &plan.order {
+            readings[set * limits.len() + index] = parse_reading(rest, &limits[*index])?;
+        }
     }
     Some(Ok(Verdict { fits, readings }))
-}
-
-/// Parses one reading for each limit. The script sends them in its own order of limits; the result is in the plan's order.
-fn parse_readings(rest: &mut &[u8], plan: &CallPlan) -> Option<SmallVec<[Reading; 2]>> {
-    let limits = plan.plan.limits();
-    if let [alone] = limits {
-        return Some(SmallVec::from_iter([parse_reading(rest, alone)?]));
-    }
-    let mut readings = SmallVec::from_elem(Reading::Window { count: 0, ends_in_us: 0 }, limits.len());
-    for place in &plan.order {
-        readings[*place] = parse_reading(rest, &limits[*place])?;
-    }
-    Some(readings)
 }
 
 fn parse_refusal(rest: &mut &[u8]) -> Option<StoreError> {

@@ -100,9 +100,11 @@ impl ConnectionManager {
 
     /// The error to answer with at once, because Redis is down; `None` when it is asked.
     pub(in crate::store::redis) fn refusal(&self) -> Option<StoreError> {
-        if !self.state.down.load(Ordering::Acquire) {
-            return None;
-        }
+        if self.state.down.load(Ordering::Acquire) { self.why_down() } else { None }
+    }
+
+    #[cold]
+    fn why_down(&self) -> Option<StoreError> {
         self.state.connection_state.borrow().ready().and_then(Result::err)
     }
 
