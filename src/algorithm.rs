@@ -101,6 +101,8 @@ pub struct Verdict {
     /// One reading per limit: after the charge if there was one, else the unchanged state. For a refund, one reading per limit
     /// after it, followed by one per limit from before it; see [`Self::refunded`].
     pub readings: SmallVec<[Reading; 2]>,
+    /// Whether every limit of the plan's candidate let the cost pass. `None` if there is none, or it was not decided.
+    pub candidate_fits: Option<bool>,
 }
 
 /// Whether a call may take what it asks for.
@@ -139,7 +141,7 @@ pub fn decide(limits: &[Limit], states: &mut [State], now_us: u64, cost: Cost, m
             }
         }
     }
-    Verdict { fits, readings }
+    Verdict { fits, readings, candidate_fits: None }
 }
 
 // Kept out of line: every request runs through the code around it, and refunds are rare.
@@ -150,7 +152,7 @@ fn refund(limits: &[Limit], states: &mut [State], now_us: u64, cost: u64) -> Ver
         state.refund(limit, now_us, cost);
         state.read(limit, now_us, 0)
     });
-    Verdict { fits: true, readings: after.chain(before).collect() }
+    Verdict { fits: true, readings: after.chain(before).collect(), candidate_fits: None }
 }
 
 impl Verdict {

@@ -6,6 +6,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+/// A key is near its limit when less than one of this many parts of the capacity is left.
+pub const NEAR_LIMIT: u64 = 5;
+
 /// The outcome of a request, who decided it, and the key's standing in each limit of its plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
@@ -13,6 +16,8 @@ pub struct Decision {
     pub outcome: Outcome,
     /// Who decided.
     pub decided_by: DecidedBy,
+    /// Whether the plan's candidate would have let the charge pass. `None` if there is none, or it did not decide.
+    pub candidate_allowed: Option<bool>,
     statuses: SmallVec<[LimitStatus; 2]>,
     /// Whether `statuses` come from a state that was read. If not, the status holds only a limit's own numbers.
     counted: bool,
@@ -25,12 +30,13 @@ impl Decision {
     #[expect(clippy::cast_possible_truncation, reason = "a plan has at most 8 limits")]
     pub fn counted(outcome: Outcome, decided_by: DecidedBy, limits: SmallVec<[LimitStatus; 2]>) -> Self {
         let binding = (1..limits.len()).fold(0, |a, b| if limits[b].binds_more_than(&limits[a]) { b } else { a });
-        Self { outcome, decided_by, statuses: limits, counted: true, binding: binding as u8 }
+        Self { outcome, decided_by, candidate_allowed: None, statuses: limits, counted: true, binding: binding as u8 }
     }
 
     /// A decision for which no state was read.
     pub fn uncounted(outcome: Outcome, decided_by: DecidedBy, binding: Option<LimitStatus>) -> Self {
-        Self { outcome, decided_by, statuses: binding.into_iter().collect(), counted: false, binding: 0 }
+        let statuses = binding.into_iter().collect();
+        Self { outcome, decided_by, candidate_allowed: None, statuses, counted: false, binding: 0 }
     }
 
     /// The key's standing after this decision, one status per limit in the plan's order. Empty when nothing was counted: an
@@ -53,6 +59,11 @@ impl Decision {
             reset_after_us: read.map(|status| status.reset_after_us),
             more_after_us: read.and_then(LimitStatus::more_after_us),
         }
+    }
+
+    /// Whether some limit has less than [`NEAR_LIMIT`] of its capacity left. False where no state was read.
+    pub fn is_near_limit(&self) -> bool {
+        self.limits().iter().any(|status| status.remaining < status.capacity.div_ceil(NEAR_LIMIT))
     }
 
     /// Whether the caller may go on.

@@ -352,9 +352,15 @@ impl<S: Store> Limiter<S> {
     /// Decides what needs no store: what the plan alone decides, and a remembered denial that still holds.
     fn decide_without_store(&self, check: &Check, now: Option<Instant>) -> Option<Decision> {
         decide_by_plan(&check.plan, check.cost).or_else(|| {
-            let verdict = self.worker.denials.as_ref()?.lookup(check, self.monotonic_us(now?))?;
+            let verdict = self.denials_of(&check.plan)?.lookup(check, self.monotonic_us(now?))?;
             Some(counted(check, &verdict, DecidedBy::DenyCache))
         })
+    }
+
+    /// Where denials by this plan are remembered. Those of a plan with a candidate are not: the store must see each request, or
+    /// the candidate's counts would be wrong.
+    fn denials_of(&self, plan: &Plan) -> Option<&DenyCache> {
+        self.worker.denials.as_ref().filter(|_| plan.candidate.is_none())
     }
 
     /// The decision for a store call that began at `started_at`. A store error is answered by the plan's policy.
@@ -367,10 +373,12 @@ impl<S: Store> Limiter<S> {
     ) -> Result<Decision, Refusal> {
         match answer.unwrap_or_else(|| Err(StoreError::InvalidReply("the reply of the store lacks a decision".to_owned()))) {
             Ok(verdict) => {
-                if let (Some(denials), Some(started_at)) = (&self.worker.denials, started_at) {
+                if let (Some(denials), Some(started_at)) = (self.denials_of(&check.plan), started_at) {
                     denials.remember(check, &verdict, self.monotonic_us(started_at));
                 }
-                Ok(counted(check, &verdict, DecidedBy::Store))
+                let mut decision = counted(check, &verdict, DecidedBy::Store);
+                decision.candidate_allowed = candidate_allowed(check, &verdict);
+                Ok(decision)
             }
             Err(error) => {
                 self.common.failures.log(&error, self.common.clock.monotonic());
@@ -435,6 +443,13 @@ fn took_its_deadline(answer: &Result<Verdict, StoreError>) -> bool {
 fn counted(check: &Check, verdict: &Verdict, by: DecidedBy) -> Decision {
     let outcome = if verdict.fits { Outcome::Allowed } else { Outcome::Denied };
     shadowed(&check.plan, Decision::counted(outcome, by, verdict.statuses(check.plan.limits(), check.cost)))
+}
+
+/// Whether the plan's candidate would have let a charge pass that the store decided.
+fn candidate_allowed(check: &Check, verdict: &Verdict) -> Option<bool> {
+    let candidate = check.plan.candidate.as_ref().filter(|_| check.mode == Mode::Charge)?;
+    // The store is not asked about a cost that never fits.
+    verdict.candidate_fits.or_else(|| candidate.never_fits(check.cost).map(|_| false))
 }
 
 fn fail_open() -> Decision {

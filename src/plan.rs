@@ -24,6 +24,8 @@ pub const LIMITS_MAX: usize = 8;
 pub const PLANS_MAX: usize = 10_000;
 /// Longest name of a plan or of a limit, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
+/// Stands between the group of a live plan and the name of its candidate, in the group that the candidate counts in.
+pub const CANDIDATE_SEPARATOR: char = ':';
 
 /// A named set of limits for one kind of caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,13 +40,23 @@ pub struct Plan {
     pub shadow: bool,
     /// What to answer when the store cannot decide. Default: [`OnStoreFailure::Local`].
     pub on_store_failure: OnStoreFailure,
+    /// Limits to try out: decided beside this plan's for each charge, counted apart, and never enforced. It has limits and no
+    /// candidate of its own; see [`Self::as_candidate_of`]. Default: none.
+    pub candidate: Option<Arc<Plan>>,
 }
 
 impl Plan {
     /// A plan with this rule and the defaults of all other fields.
     pub fn new(name: impl Into<Arc<str>>, rule: Rule) -> Self {
         let name = name.into();
-        Self { counts_as: name.clone(), name, rule, shadow: false, on_store_failure: OnStoreFailure::Local }
+        Self { counts_as: name.clone(), name, rule, shadow: false, on_store_failure: OnStoreFailure::Local, candidate: None }
+    }
+
+    /// This plan as the candidate of another. It counts in a group of its own, `group:name`, where `group` is that of the live
+    /// plan. No other plan counts there, since names hold no colon.
+    pub fn as_candidate_of(&self, live: &Self) -> Self {
+        let counts_as = format!("{}{CANDIDATE_SEPARATOR}{}", live.counts_as, self.name).into();
+        Self { counts_as, candidate: None, ..self.clone() }
     }
 }
 
@@ -85,13 +97,13 @@ impl Plan {
         self.limits().iter().position(|limit| cost.units() > limit.capacity())
     }
 
-    /// The same plan with each limit reduced to one replica's share, `ceil(quota / replicas)`.
+    /// The same plan with each limit reduced to one replica's share, `ceil(quota / replicas)`, and without its candidate.
     pub fn share(&self, replicas: u64) -> Self {
         let rule = match &self.rule {
             Rule::Limits(limits) => Rule::Limits(limits.iter().map(|limit| limit.share(replicas)).collect()),
             other => other.clone(),
         };
-        Self { rule, ..self.clone() }
+        Self { rule, candidate: None, ..self.clone() }
     }
 }
 

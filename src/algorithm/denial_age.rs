@@ -28,7 +28,7 @@ pub fn tells_one_cost(limit: &Limit) -> bool {
 pub fn denial_at(limits: &[Limit], readings: &[Reading], cost: Cost, elapsed_us: u64) -> Option<Verdict> {
     let cost = cost.units();
     let aged = limits.iter().zip(readings).map(|(limit, reading)| reading.aged(limit, cost, elapsed_us)).collect();
-    let verdict = Verdict { fits: false, readings: aged };
+    let verdict = Verdict { fits: false, readings: aged, candidate_fits: None };
     (verdict.wait_us(limits, cost) > 0).then_some(verdict)
 }
 

@@ -1,5 +1,6 @@
 //! Checks the `plans` table and builds a `PlanSet`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::tree::{ErrorList, Node, Quoted, Table, report};
@@ -50,11 +51,54 @@ fn check_plans(node: Option<Node>, errors: &mut ErrorList) -> Option<PlanSet> {
         report(errors, "plans", format!("has {} plans; at most {PLANS_MAX} are enforced by one server", plans.len()));
         return None;
     }
-    let checked: Vec<Option<Plan>> = plans.into_iter().map(|(name, node)| plan(&name, node, errors)).collect();
-    Some(checked.into_iter().flatten().collect())
+    let mut candidates = Vec::new();
+    let checked: Vec<Option<Plan>> = plans.into_iter().map(|(name, node)| plan(&name, node, &mut candidates, errors)).collect();
+    let mut plans: BTreeMap<Arc<str>, Plan> = checked.into_iter().flatten().map(|plan| (plan.name.clone(), plan)).collect();
+    let found: Vec<_> = candidates.iter().map(|candidate| candidate.plan(&plans, &candidates, errors)).collect();
+    for (Candidate { live, .. }, candidate) in candidates.iter().zip(found) {
+        if let Some(live) = plans.get_mut(live.as_str()) {
+            live.candidate = candidate.map(|candidate| Arc::new(candidate.as_candidate_of(live)));
+        }
+    }
+    Some(plans.into_values().collect())
 }
 
-fn plan(name: &str, node: Node, errors: &mut ErrorList) -> Option<Plan> {
+/// A field `candidate`, whose plan is looked up when all plans are known.
+struct Candidate {
+    /// Name of the plan that has the field.
+    live: String,
+    path: String,
+    name: String,
+}
+
+impl Candidate {
+    /// The plan to try out. Plans with errors are not among `plans`.
+    fn plan(&self, plans: &BTreeMap<Arc<str>, Plan>, others: &[Self], errors: &mut ErrorList) -> Option<Plan> {
+        let problem = match (plans.get(self.live.as_str()), plans.get(self.name.as_str())) {
+            _ if self.name == self.live => "is the plan itself; name another plan, whose limits are tried out".to_owned(),
+            (None, _) => return None,
+            (_, None) if !errors.is_empty() => return None,
+            (_, None) => format!("is {}, which is no plan of this config", Quoted(&self.name)),
+            (Some(live), _) if live.limits().is_empty() => {
+                "needs a plan with limits; to try out limits where there are none, write limits and shadow: true".to_owned()
+            }
+            (_, Some(plan)) if plan.limits().is_empty() => {
+                format!("is {}, which has no limits to try out", Quoted(&self.name))
+            }
+            _ if others.iter().any(|other| other.live == self.name) => {
+                format!(
+                    "is {}, which has a candidate of its own; a candidate is tried out beside a live plan only",
+                    Quoted(&self.name)
+                )
+            }
+            (Some(_), Some(plan)) => return Some(plan.clone()),
+        };
+        report(errors, &self.path, problem);
+        None
+    }
+}
+
+fn plan(name: &str, node: Node, candidates: &mut Vec<Candidate>, errors: &mut ErrorList) -> Option<Plan> {
     let path = node.path.clone();
     if let Err(error) = check_name(name) {
         report(errors, &path, format!("is no name of a plan: it {error}"));
@@ -65,6 +109,7 @@ fn plan(name: &str, node: Node, errors: &mut ErrorList) -> Option<Plan> {
     let policy = table.take("on_store_failure").map_or(Some(OnStoreFailure::default()), |node| node.choice(&POLICIES, errors));
     let counts_as = table.take("counts_as").map_or(Some(name.to_owned()), |node| group(node, errors));
     let limits = table.take("limits").map(|node| limits(node, errors));
+    candidates.extend(table.take("candidate").and_then(|node| candidate(name, node, errors)));
     table.finish(errors);
     let rule = match (unlimited?, blocked?, limits) {
         (false, false, Some(limits)) => Rule::Limits(limits?),
@@ -79,7 +124,13 @@ fn plan(name: &str, node: Node, errors: &mut ErrorList) -> Option<Plan> {
             return None;
         }
     };
-    Some(Plan { name: name.into(), counts_as: counts_as?.into(), rule, shadow: shadow?, on_store_failure: policy? })
+    let (counts_as, on_store_failure) = (counts_as?.into(), policy?);
+    Some(Plan { name: name.into(), counts_as, rule, shadow: shadow?, on_store_failure, candidate: None })
+}
+
+fn candidate(live: &str, node: Node, errors: &mut ErrorList) -> Option<Candidate> {
+    let path = node.path.clone();
+    Some(Candidate { live: live.to_owned(), path, name: node.text(errors)? })
 }
 
 fn group(node: Node, errors: &mut ErrorList) -> Option<String> {

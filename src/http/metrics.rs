@@ -1,6 +1,8 @@
 //! The metrics: their names and sources. Labels come from the config and from our own words, never from a request. So their
 //! number is bounded and no key is revealed.
 
+mod plans;
+
 use super::MetricSources;
 use super::exposition::{Exposition, Kind};
 use crate::decision::{DecidedBy, Outcome};
@@ -18,6 +20,7 @@ pub(super) fn write(sources: &MetricSources) -> String {
     let connections = &sources.grpc_connections;
     let (totals, mut text) = (limiter.totals(), Exposition::default());
     decisions(&mut text, &totals);
+    plans::write(&mut text, &totals);
     requests_outside_plans(&mut text, &totals);
     timings(
         &mut text,

@@ -3,6 +3,7 @@
 //! They are not decisions, so no plan's policy answers for a failing store: its error is returned. Denials of the key that this
 //! process remembers are dropped before the answer. So a caller that has the answer meets no denial from before.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,18 +74,23 @@ impl<S: Store> Limiter<S> {
         Ok(Refunded { limits })
     }
 
-    /// Forgets the usage of a key under all plans that share this plan's `counts_as`. That covers the store, the local fallback
-    /// and the denials that this process remembers. Returns whether the store held anything. Other processes may remember a
+    /// Forgets the usage of a key under all plans that share this plan's `counts_as`, and under their candidates. That covers the
+    /// store, the local fallback and the denials that this process remembers. Returns whether the store held anything. Other processes may remember a
     /// denial for up to a second.
     pub async fn reset(&self, key: Key, plan: &str, caller: Option<CallerDeadline>) -> Result<bool, AdminError> {
         let snapshot = self.snapshot();
         let counts_as = plan_with_limits(&snapshot, plan)?.counts_as.clone();
+        let candidates = candidates_beside(&snapshot, &counts_as);
         let subject = Subject { counts_as, key };
         let deadline = self.admin_deadline();
         let existed = within(caller, deadline, self.store.reset(&subject, deadline)).await;
         self.forget_denials(&subject.counts_as, &subject.key);
         let existed = existed??;
         self.common.fallback.forget(&subject.counts_as, &subject.key);
+        for counts_as in candidates {
+            let subject = Subject { counts_as, key: subject.key.clone() };
+            within(caller, deadline, self.store.reset(&subject, deadline)).await??;
+        }
         Ok(existed)
     }
 
@@ -113,6 +119,12 @@ pub(super) async fn within<T>(
         None => Ok(answer.await),
         Some(limit) => in_time(limit, answer).await,
     }
+}
+
+/// The groups that the candidates of a group's plans count in.
+fn candidates_beside(snapshot: &PlanSnapshot, counts_as: &str) -> BTreeSet<Arc<str>> {
+    let live = snapshot.plans().iter().filter(|plan| *plan.counts_as == *counts_as);
+    live.filter_map(|plan| Some(plan.candidate.as_ref()?.counts_as.clone())).collect()
 }
 
 /// The plan of this name, if it has limits.

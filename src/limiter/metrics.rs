@@ -48,6 +48,13 @@ impl Metrics {
         match mode {
             Mode::Charge => {
                 counters.record(decision.outcome, decision.decided_by);
+                let allowed = decision.outcome == Outcome::Allowed;
+                if allowed && decision.is_near_limit() {
+                    counters.record_near_limit();
+                }
+                if let Some(candidate_allowed) = decision.candidate_allowed {
+                    counters.record_candidate(allowed, candidate_allowed);
+                }
                 self.durations.record(took);
             }
             Mode::Peek => add(&self.peeks, 1),
@@ -189,6 +196,16 @@ impl Totals {
     /// are included.
     pub fn decisions(&self, plan: usize, outcome: Outcome, decided_by: DecidedBy) -> u64 {
         self.decisions.of(plan, outcome, decided_by)
+    }
+
+    /// Allowed requests of the plan at this index that left their key near a limit; see [`Decision::is_near_limit`].
+    pub fn near_limit(&self, plan: usize) -> u64 {
+        self.decisions.near_limit(plan)
+    }
+
+    /// Requests that the plan at this index decided so, and its candidate so. A denial in shadow mode counts as a denial.
+    pub fn candidate_decisions(&self, plan: usize, allowed: bool, candidate_allowed: bool) -> u64 {
+        self.decisions.of_candidate(plan, allowed, candidate_allowed)
     }
 
     /// Decisions by this decider, for all plans and outcomes, including plans that were removed.

@@ -57,6 +57,22 @@ impl MemoryStore {
     /// Decides one check without waiting.
     pub fn decide(&self, check: &Check) -> Result<Verdict, StoreError> {
         let now_us = self.clock.now_us();
+        let verdict = self.decide_alone(check, now_us);
+        match &check.plan.candidate {
+            None => verdict,
+            Some(_) => self.with_candidate(check, now_us, verdict),
+        }
+    }
+
+    /// The verdict, after the plan's candidate decided too.
+    fn with_candidate(&self, check: &Check, now_us: u64, verdict: Result<Verdict, StoreError>) -> Result<Verdict, StoreError> {
+        let candidate = check.candidate().and_then(|candidate| self.decide_alone(&candidate, now_us).ok());
+        let mut verdict = verdict?;
+        verdict.candidate_fits = candidate.map(|candidate| candidate.fits);
+        Ok(verdict)
+    }
+
+    fn decide_alone(&self, check: &Check, now_us: u64) -> Result<Verdict, StoreError> {
         let name = Name::new(check.plan.counts_as.as_bytes(), check.key.as_str().as_bytes());
         let name = name.ok_or_else(|| StoreError::Refused("the key and the counts_as of its plan are too long".to_owned()))?;
         let hash = shard::hash_of(&self.hasher, name);

@@ -239,7 +239,8 @@ impl Node {
             None => self.manager.call(command, false).await.map_err(CallError::into_store_error)?,
         };
         let no_answer = || Err(StoreError::InvalidReply("the script's reply has an unknown form".to_owned()));
-        call.answers(reply.as_bytes().unwrap_or_default()).pop().unwrap_or_else(no_answer)
+        // The candidate's answer, if there is one, is the second.
+        call.answers(reply.as_bytes().unwrap_or_default()).into_iter().next().unwrap_or_else(no_answer)
     }
 
     async fn decide_all(&self, requests: Vec<ScriptRequest>, deadline: Duration) -> Vec<Answer> {

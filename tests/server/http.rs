@@ -105,7 +105,7 @@ fn decision_counters_of_a_plan_exist_from_the_start() {
     ] {
         assert_eq!(scrape.value(&format!("tollgate_decisions_total{{{labels}}}")), 0.0);
     }
-    let told = |plan: &str| scrape.text.matches(&format!("plan=\"{plan}\"")).count();
+    let told = |plan: &str| scrape.text.matches(&format!("tollgate_decisions_total{{plan=\"{plan}\"")).count();
     assert_eq!((told("two"), told("free"), told("banned")), (8, 1, 1));
 }
 

@@ -19,8 +19,10 @@ fn largest_plan(name: usize) -> String {
         format!(r#"{{"quota":"5","window":"{minutes}m","algorithm":"token_bucket","burst":"5","name":"minutes_{minutes}"}}"#)
     };
     let limits: Vec<String> = (1..=LIMITS_MAX).map(limit).collect();
+    // A candidate has none itself.
+    let candidate = if name == 0 { "" } else { r#""candidate":"p0","# };
     format!(
-        r#""p{name}":{{"unlimited":"false","blocked":"false","shadow":"true","counts_as":"g{name}","on_store_failure":"deny","limits":[{}]}}"#,
+        r#""p{name}":{{"unlimited":"false","blocked":"false","shadow":"true","counts_as":"g{name}","on_store_failure":"deny",{candidate}"limits":[{}]}}"#,
         limits.join(",")
     )
 }
@@ -30,6 +32,7 @@ fn the_largest_config_is_valid_in_its_longest_form() {
     let plans: Vec<String> = (0..PLANS_MAX).map(largest_plan).collect();
     let config = load(&format!(r#"{{"plans":{{{}}}}}"#, plans.join(","))).unwrap();
     assert!(config.plans.len() == PLANS_MAX && config.plans.iter().all(|plan| plan.limits().len() == LIMITS_MAX));
+    assert_eq!(config.plans.iter().filter(|plan| plan.candidate.is_some()).count(), PLANS_MAX - 1);
 }
 
 #[test]

@@ -38,7 +38,8 @@ fn check(plan: &Arc<Plan>, key: &str, cost: u64) -> Check {
 fn denied_for(wait_us: u64, limit: &Limit, cost: u64) -> Verdict {
     let emission_us = limit.emission_us();
     let backlog_us = limit.tolerance_us() + wait_us - cost * emission_us;
-    Verdict { fits: false, readings: [Reading::Bucket { backlog_us, emission_us }].into_iter().collect() }
+    let readings = [Reading::Bucket { backlog_us, emission_us }].into_iter().collect();
+    Verdict { fits: false, readings, candidate_fits: None }
 }
 
 /// A cache with one denial, remembered at time 0: `plan` denies "key" a cost of 1 for this long.

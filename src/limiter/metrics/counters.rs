@@ -5,16 +5,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::decision::{DecidedBy, Outcome};
 use crate::limiter::PlanSnapshot;
+use crate::plan::Plan;
 
-/// Counters per plan; they take 192 bytes.
-const PER_PLAN: usize = Outcome::ALL.len() * DecidedBy::ALL.len();
+/// Counters of decisions per plan.
+const DECISIONS: usize = Outcome::ALL.len() * DecidedBy::ALL.len();
+/// Index of the counter of allowed requests that left a key near its limit.
+const NEAR_LIMIT: usize = DECISIONS;
+/// Index of the first counter of a candidate; see [`candidate_index`].
+const CANDIDATE: usize = NEAR_LIMIT + 1;
+/// Counters per plan; they take 232 bytes.
+const PER_PLAN: usize = CANDIDATE + 4;
 
 /// The plans that one limiter decides by, and the counts of its decisions. Aligned like [`super::Metrics`]: each decision
 /// changes the reference count beside it, and no other limiter may share that cache line.
 #[repr(align(128))]
 pub(in crate::limiter) struct WorkerPlans {
     pub(in crate::limiter) snapshot: Arc<PlanSnapshot>,
-    /// [`PER_PLAN`] counters for each plan, in the order of the plans; see [`index`].
+    /// [`PER_PLAN`] counters for each plan, in the order of the plans.
     counters: Box<[AtomicU64]>,
 }
 
@@ -38,6 +45,16 @@ pub(in crate::limiter) struct PlanCounters<'a>(&'a [AtomicU64]);
 impl PlanCounters<'_> {
     pub(super) fn record(self, outcome: Outcome, by: DecidedBy) {
         self.0[index(outcome, by)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts an allowed request that left the key near a limit.
+    pub(super) fn record_near_limit(self) {
+        self.0[NEAR_LIMIT].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts what the plan and its candidate decided on one request.
+    pub(super) fn record_candidate(self, allowed: bool, candidate_allowed: bool) {
+        self.0[candidate_index(allowed, candidate_allowed)].fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -73,11 +90,17 @@ impl CounterTotals {
 
     fn add_counts(&mut self, snapshot: &PlanSnapshot, mut counts: impl Iterator<Item = u64>) {
         for plan in snapshot.plans().iter() {
-            let counter_totals = match self.snapshot.plans().find_if_any(&plan.name) {
-                Some((plan_index, _)) => &mut self.of_plans[plan_index * PER_PLAN..][..PER_PLAN],
-                None => &mut self.of_others,
+            let name_of_candidate = |plan: &Plan| plan.candidate.as_ref().map(|candidate| candidate.name.clone());
+            let (counter_totals, same_candidate) = match self.snapshot.plans().find_if_any(&plan.name) {
+                Some((plan_index, own)) => {
+                    (&mut self.of_plans[plan_index * PER_PLAN..][..PER_PLAN], name_of_candidate(own) == name_of_candidate(plan))
+                }
+                None => (&mut self.of_others[..], false),
             };
-            counter_totals.iter_mut().zip(counts.by_ref()).for_each(|(sum, count)| *sum += count);
+            for (index, (sum, count)) in counter_totals.iter_mut().zip(counts.by_ref()).enumerate() {
+                // The counts of another candidate are not this one's.
+                *sum += if index < CANDIDATE || same_candidate { count } else { 0 };
+            }
         }
     }
 
@@ -90,8 +113,16 @@ impl CounterTotals {
     }
 
     pub(super) fn by(&self, by: DecidedBy) -> u64 {
-        let of_it = |counter_totals: &[u64]| counter_totals.iter().skip(by as usize).step_by(DecidedBy::ALL.len()).sum::<u64>();
-        of_it(&self.of_plans) + of_it(&self.of_others)
+        let of_plan = |counters: &[u64]| Outcome::ALL.iter().map(|outcome| counters[index(*outcome, by)]).sum::<u64>();
+        self.of_plans.chunks_exact(PER_PLAN).map(of_plan).sum::<u64>() + of_plan(&self.of_others)
+    }
+
+    pub(super) fn near_limit(&self, plan: usize) -> u64 {
+        self.of_plans[plan * PER_PLAN + NEAR_LIMIT]
+    }
+
+    pub(super) fn of_candidate(&self, plan: usize, allowed: bool, candidate_allowed: bool) -> u64 {
+        self.of_plans[plan * PER_PLAN + candidate_index(allowed, candidate_allowed)]
     }
 }
 
@@ -100,10 +131,15 @@ fn index(outcome: Outcome, by: DecidedBy) -> usize {
     outcome as usize * DecidedBy::ALL.len() + by as usize
 }
 
+/// Index of a counter of the candidate among those of its plan.
+fn candidate_index(allowed: bool, candidate_allowed: bool) -> usize {
+    CANDIDATE + 2 * usize::from(allowed) + usize::from(candidate_allowed)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Plan, Rule};
+    use crate::plan::Rule;
 
     fn snapshot(names: &[&str]) -> Arc<PlanSnapshot> {
         let plan = |name: &&str| Plan::new(*name, Rule::Unlimited);
@@ -158,5 +194,22 @@ mod tests {
         assert_eq!((counter_totals.of(0, allowed, by), counter_totals.by(by)), (11, 13));
         let counter_totals = counter_totals.under(snapshot(&["b"]));
         assert_eq!((counter_totals.of(0, allowed, by), counter_totals.by(by)), (0, 13));
+    }
+
+    #[test]
+    fn counts_of_a_candidate_end_with_it() {
+        let with = |candidate: &str| {
+            let candidate = Some(Arc::new(Plan::new(candidate, Rule::Blocked)));
+            Arc::new(PlanSnapshot::new([Plan { candidate, ..Plan::new("a", Rule::Unlimited) }].into_iter().collect(), 1))
+        };
+        let before = WorkerPlans::new(with("b"));
+        before.counters(0).record_candidate(true, false);
+        before.counters(0).record_near_limit();
+        let mut counter_totals = CounterTotals::new(before.snapshot.clone());
+        counter_totals.add(&before);
+        let kept = counter_totals.clone().under(with("b"));
+        assert_eq!((kept.of_candidate(0, true, false), kept.of_candidate(0, false, true)), (1, 0));
+        let other = kept.under(with("c"));
+        assert_eq!((other.of_candidate(0, true, false), other.near_limit(0)), (0, 1));
     }
 }

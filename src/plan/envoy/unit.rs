@@ -94,6 +94,7 @@ impl LimitOverride {
             rule: limit.map_or(Rule::Blocked, |limit| Rule::Limits(vec![limit])),
             shadow: plan.is_some_and(|plan| plan.shadow),
             on_store_failure: plan.map_or(OnStoreFailure::default(), |plan| plan.on_store_failure),
+            candidate: None,
         }
     }
 }

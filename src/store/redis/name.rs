@@ -4,11 +4,14 @@
 //! beside it under `{group:key}log:` and the log's window, and the index of those logs that are not found by their names under
 //! `{group:key}logs`. The braces are the hash tag, so that all keys of one request share a Cluster slot. Names of groups hold no
 //! colon, so the name reads one way only; braces in a key are escaped, so that a caller cannot choose the tag, and so the slot.
+//!
+//! The state under a candidate plan lies beside that under its live plan: `candidate:NAME:` follows the tag, and then the same as
+//! above. So both are decided by one script call, in a Cluster too.
 
 use fred::util::redis_keyslot;
 
 use crate::key::Key;
-use crate::plan::{Algorithm, COMMON_WINDOWS_MS, Limit, Plan};
+use crate::plan::{Algorithm, CANDIDATE_SEPARATOR, COMMON_WINDOWS_MS, Limit, Plan};
 
 /// Names that a subject's state may lie under, whatever its plans are or were: its packed state, and its logs of common windows.
 pub(super) fn known_of(tag: &str) -> impl Iterator<Item = String> {
@@ -32,8 +35,15 @@ pub(super) fn log(tag: &str, window_us: u64) -> String {
     format!("{tag}log:{window_us}")
 }
 
-/// The name of a request's packed state, and the beginning of its logs' names.
-pub(super) fn hash_tag(prefix: &str, group: &str, key: &str) -> String {
+/// The name of a request's packed state, and the beginning of its logs' names. `group` is [`Plan::counts_as`].
+pub(super) fn of_state(prefix: &str, group: &str, key: &str) -> String {
+    match group.split_once(CANDIDATE_SEPARATOR) {
+        None => hash_tag(prefix, group, key),
+        Some((live, candidate)) => format!("{}candidate:{candidate}:", hash_tag(prefix, live, key)),
+    }
+}
+
+fn hash_tag(prefix: &str, group: &str, key: &str) -> String {
     let mut tag = String::with_capacity(prefix.len() + group.len() + key.len() + 3);
     tag.push_str(prefix);
     tag.push('{');
@@ -58,7 +68,7 @@ pub(super) fn hash_tag(prefix: &str, group: &str, key: &str) -> String {
 
 /// Names of the keys that hold a key's state under this plan: one for all its limits of constant size, and one for each log.
 pub(super) fn all_of(prefix: &str, key: &Key, plan: &Plan) -> Vec<String> {
-    let tag = hash_tag(prefix, &plan.counts_as, key.as_str());
+    let tag = of_state(prefix, &plan.counts_as, key.as_str());
     let is_log = |limit: &&Limit| limit.algorithm() == Algorithm::SlidingLog;
     let logs: Vec<String> = plan.limits().iter().filter(is_log).map(|limit| log(&tag, limit.window_us())).collect();
     let packed = (logs.len() < plan.limits().len()).then_some(tag);
@@ -79,7 +89,7 @@ pub(super) fn replicas(prefix: &str) -> String {
 /// The name that a probe counts under in the slot of a request's name. No request has it.
 pub(super) fn probe_beside(name: &str) -> String {
     let tag = name.split_inclusive('}').next().unwrap_or_default();
-    // Behind a tag, requests have nothing, or `log:` and a window.
+    // Behind a tag, requests have nothing, `candidate:`, or `log:` and a window.
     format!("{tag}trial")
 }
 

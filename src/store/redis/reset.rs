@@ -37,13 +37,13 @@ pub(super) trait CommandSender: Sync {
 
 /// A Reset of one subject.
 pub(super) struct Reset {
-    /// The subject's name, such as `{counts_as:key}`. All names of its keys in Redis begin with it.
+    /// The subject's name, see [`name::of_state`]. All names of its keys in Redis begin with it.
     tag: String,
 }
 
 impl Reset {
     pub(super) fn of(subject: &Subject, prefix: &str) -> Self {
-        Self { tag: name::hash_tag(prefix, &subject.counts_as, subject.key.as_str()) }
+        Self { tag: name::of_state(prefix, &subject.counts_as, subject.key.as_str()) }
     }
 
     /// A name that shares its slot with all keys of the subject.

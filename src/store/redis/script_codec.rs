@@ -130,7 +130,7 @@ fn parse_answer(rest: &mut &[u8], plan: &CallPlan, mode: Mode) -> Option<Result<
             readings[set * limits.len() + index] = parse_reading(rest, &limits[*index])?;
         }
     }
-    Some(Ok(Verdict { fits, readings }))
+    Some(Ok(Verdict { fits, readings, candidate_fits: None }))
 }
 
 fn parse_refusal(rest: &mut &[u8]) -> Option<StoreError> {

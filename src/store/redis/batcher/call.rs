@@ -40,7 +40,7 @@ pub(super) fn searches_in_flight_max(deadline: Duration) -> usize {
 
 /// A request to the script. It keeps this form in the queue and in its call, until it is answered.
 pub(in crate::store::redis) struct ScriptRequest {
-    /// The key and the plan's group, joined by [`name::hash_tag`].
+    /// The key and the plan's group, joined by [`name::of_state`].
     pub(in crate::store::redis) name: String,
     pub(in crate::store::redis) plan: Arc<Plan>,
     pub(in crate::store::redis) cost: u64,
@@ -51,17 +51,37 @@ pub(in crate::store::redis) struct ScriptRequest {
     pub(super) caller: Option<Caller>,
     /// Index of `plan` in the plans of its call; set by [`Call::add`].
     pub(in crate::store::redis) plan_index: usize,
+    /// The request by the plan's candidate, until [`Call::add`] makes it a request of the call like any other.
+    candidate: Option<Box<ScriptRequest>>,
+    pairing: Pairing,
+}
+
+/// How a request of a call belongs to another one of that call. The number is the same for both.
+#[derive(Clone, Copy)]
+enum Pairing {
+    Alone,
+    /// By the live plan. Its verdict also tells whether the candidate let the cost pass.
+    Live(usize),
+    /// By the candidate. It has no caller.
+    Candidate(usize),
 }
 
 impl ScriptRequest {
     /// The request for a check, under a name that begins with `prefix`.
     pub(in crate::store::redis) fn new(check: &Check, prefix: &str, until: Instant) -> Self {
-        let name = name::hash_tag(prefix, &check.plan.counts_as, check.key.as_str());
-        Self::named(name, check.plan.clone(), check.cost.units(), check.mode, until)
+        let name = name::of_state(prefix, &check.plan.counts_as, check.key.as_str());
+        let candidate = check.candidate().map(|candidate| Box::new(Self::new(&candidate, prefix, until)));
+        Self { candidate, ..Self::named(name, check.plan.clone(), check.cost.units(), check.mode, until) }
     }
 
     pub(in crate::store::redis) fn named(name: String, plan: Arc<Plan>, cost: u64, mode: Mode, until: Instant) -> Self {
-        Self { name, plan, cost, mode, until, caller: None, plan_index: 0 }
+        let (candidate, pairing) = (None, Pairing::Alone);
+        Self { name, plan, cost, mode, until, caller: None, plan_index: 0, candidate, pairing }
+    }
+
+    /// Number of logs that it has, with those of its candidate.
+    pub(super) fn logs(&self) -> usize {
+        logs_of(&self.plan) + self.candidate.as_ref().map_or(0, |candidate| candidate.logs())
     }
 
     /// Whether its caller no longer waits. It is then not sent.
@@ -82,6 +102,8 @@ pub(in crate::store::redis) struct Call {
     /// The hash of each group's name, to find a group by name.
     hashes: Vec<u64>,
     requests: usize,
+    /// Requests that have a candidate.
+    pairs: usize,
     /// Searches of logs.
     pub(super) searches: usize,
     /// Most of them: [`SEARCHES_MAX`], or fewer while other calls search.
@@ -121,6 +143,7 @@ impl Call {
             groups: Vec::with_capacity(names),
             hashes: Vec::with_capacity(names),
             requests: 0,
+            pairs: 0,
             searches: 0,
             searches_max: searches_left.min(SEARCHES_MAX),
         }
@@ -141,26 +164,33 @@ impl Call {
         let limit = Limit::new("probe", 1, WINDOW_MIN, Algorithm::FixedWindow { anchor: Anchor::Clock });
         let rule = Rule::Limits(limit.into_iter().collect());
         let (of, shadow, on_store_failure) = (Arc::from("probe"), false, OnStoreFailure::Allow);
-        let plan = Arc::new(Plan { counts_as: Arc::clone(&of), name: of, rule, shadow, on_store_failure });
+        let plan = Arc::new(Plan { counts_as: Arc::clone(&of), name: of, rule, shadow, on_store_failure, candidate: None });
         Self::of_one(ScriptRequest::named(name, plan, 1, Mode::Charge, until))
     }
 
     /// Whether a request can be added without too many searches.
     pub(super) fn may_search(&self, request: &ScriptRequest) -> bool {
-        self.searches + logs_of(&request.plan) <= self.searches_max
+        self.searches + request.logs() <= self.searches_max
     }
 
-    /// Adds a request. Returns it if the call has no room for it.
+    /// Adds a request, and that of its candidate. Returns it if the call has no room for them.
     #[must_use = "a request without room must wait for another call"]
     pub(in crate::store::redis) fn add(&mut self, mut request: ScriptRequest) -> Option<ScriptRequest> {
+        // Its candidate may need another place each.
+        let more = usize::from(request.candidate.is_some());
         let hash = xxh3_64(request.name.as_bytes());
         let (plan, group) = (self.plan_of(&request.plan), self.find(&request.name, hash));
         let has_room = self.may_search(&request)
-            && self.requests < REQUESTS_MAX
-            && (self.plans.len() < PLANS_MAX || plan.is_some())
-            && (self.groups.len() < SCRIPT_NAMES_MAX || group.is_some());
+            && self.requests + more < REQUESTS_MAX
+            && (self.plans.len() + more < PLANS_MAX || more == 0 && plan.is_some())
+            && (self.groups.len() + more < SCRIPT_NAMES_MAX || more == 0 && group.is_some());
         if !has_room {
             return Some(request);
+        }
+        let mut candidate = request.candidate.take();
+        if let Some(candidate) = &mut candidate {
+            (request.pairing, candidate.pairing) = (Pairing::Live(self.pairs), Pairing::Candidate(self.pairs));
+            self.pairs += 1;
         }
         request.plan_index = plan.unwrap_or_else(|| {
             self.plans.push(CallPlan::new(request.plan.clone()));
@@ -173,7 +203,7 @@ impl Call {
         });
         self.searches += self.groups[group].add(request);
         self.requests += 1;
-        None
+        candidate.and_then(|candidate| self.add(*candidate))
     }
 
     /// Sorts groups with equal requests together, which the script decides faster. No request may be added after this.
@@ -221,7 +251,26 @@ impl Call {
     /// The answers to its requests, in the order of [`Self::requests`], from the script's reply.
     pub(in crate::store::redis) fn answers(&self, reply: &[u8]) -> Vec<Answer> {
         let unknown = || StoreError::InvalidReply("the script's reply has an unknown form".to_owned());
-        script_codec::parse_reply(reply, self).unwrap_or_else(|| vec![Err(unknown()); self.requests])
+        let mut answers = script_codec::parse_reply(reply, self).unwrap_or_else(|| vec![Err(unknown()); self.requests]);
+        if self.pairs > 0 {
+            self.tell_candidates(&mut answers);
+        }
+        answers
+    }
+
+    /// Adds to the verdicts by live plans what their candidates decided. A part of a split call may lack the candidate.
+    fn tell_candidates(&self, answers: &mut [Answer]) {
+        let mut candidates = vec![None; self.pairs];
+        for (request, answer) in self.requests().zip(&*answers) {
+            if let (Pairing::Candidate(pair), Ok(verdict)) = (request.pairing, answer) {
+                candidates[pair] = Some(verdict.fits);
+            }
+        }
+        for (request, answer) in self.requests().zip(answers) {
+            if let (Pairing::Live(pair), Ok(verdict)) = (request.pairing, answer) {
+                verdict.candidate_fits = candidates[pair];
+            }
+        }
     }
 
     /// Gives each caller that has no answer yet its answer from the script's reply, or the error in its place.
@@ -252,10 +301,10 @@ impl Call {
     /// Splits it into one call for each name.
     pub(super) fn split(self) -> Vec<Self> {
         // No request is added to a part, so its count of searches may stay too high.
-        let (plans, searches, searches_max) = (self.plans, self.searches, self.searches_max);
+        let (plans, pairs, searches, searches_max) = (self.plans, self.pairs, self.searches, self.searches_max);
         let part = |group: Group| {
             let requests = group.requests.len();
-            Self { plans: plans.clone(), groups: vec![group], hashes: Vec::new(), requests, searches, searches_max }
+            Self { plans: plans.clone(), groups: vec![group], hashes: Vec::new(), requests, pairs, searches, searches_max }
         };
         self.groups.into_iter().map(part).collect()
     }
@@ -278,7 +327,7 @@ impl CallPlan {
 }
 
 /// Number of logs that a request of this plan has.
-pub(super) fn logs_of(plan: &Plan) -> usize {
+fn logs_of(plan: &Plan) -> usize {
     plan.limits().iter().filter(|limit| limit.algorithm() == Algorithm::SlidingLog).count()
 }
 

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::call::{Call, ScriptRequest, logs_of};
+use super::call::{Call, ScriptRequest};
 pub(in crate::store::redis) use super::slot_queues::SlotQueues;
 use crate::store::redis::SCRIPT_NAMES_MAX;
 
@@ -90,7 +90,7 @@ pub(in crate::store::redis) struct Queue {
 
 impl Queue {
     fn push(&mut self, request: ScriptRequest) {
-        if logs_of(&request.plan) > 0 {
+        if request.logs() > 0 {
             return self.push_batch([request].into());
         }
         self.len += 1;

@@ -70,7 +70,7 @@ end
 local function logs_by_window(first, last)
   local logs = {}
   for index = first, last do
-    local window = string.match(keys[index], '}log:(%d+)$')
+    local window = string.match(keys[index], 'log:(%d+)$')
     logs[window and tonumber(window) or 'index'] = keys[index]
   end
   return logs

@@ -16,7 +16,14 @@ use crate::store::redis::batcher::call::{SEARCHES_MAX, ScriptRequest};
 fn plan(algorithms: &[Algorithm]) -> Arc<Plan> {
     let limit = |algorithm: &Algorithm| Limit::new("limit", 1_000, Duration::from_secs(60), *algorithm).unwrap();
     let (rule, name) = (Rule::Limits(algorithms.iter().map(limit).collect()), Arc::from("plan"));
-    Arc::new(Plan { counts_as: Arc::clone(&name), name, rule, shadow: false, on_store_failure: OnStoreFailure::Local })
+    Arc::new(Plan {
+        counts_as: Arc::clone(&name),
+        name,
+        rule,
+        shadow: false,
+        on_store_failure: OnStoreFailure::Local,
+        candidate: None,
+    })
 }
 
 /// A call of requests for every kind of state, alone and together.

@@ -85,7 +85,14 @@ fn any_plan() -> impl Strategy<Value = Arc<Plan>> {
     proptest::collection::vec(any_limit(), 1..9).prop_map(|limits| {
         let of: Arc<str> = Arc::from("plan");
         let rule = Rule::Limits(limits);
-        Arc::new(Plan { name: of.clone(), counts_as: of, rule, shadow: false, on_store_failure: OnStoreFailure::Local })
+        Arc::new(Plan {
+            name: of.clone(),
+            counts_as: of,
+            rule,
+            shadow: false,
+            on_store_failure: OnStoreFailure::Local,
+            candidate: None,
+        })
     })
 }
 
@@ -155,7 +162,14 @@ proptest! {
 fn plan_of(algorithm: Algorithm, window_ms: u64) -> Arc<Plan> {
     let limit = Limit::new("limit", 5, Duration::from_millis(window_ms), algorithm).unwrap();
     let (rule, of) = (Rule::Limits(vec![limit]), Arc::<str>::from("plan"));
-    Arc::new(Plan { name: of.clone(), counts_as: of, rule, shadow: false, on_store_failure: OnStoreFailure::Local })
+    Arc::new(Plan {
+        name: of.clone(),
+        counts_as: of,
+        rule,
+        shadow: false,
+        on_store_failure: OnStoreFailure::Local,
+        candidate: None,
+    })
 }
 
 fn filled(plans: &[Arc<Plan>], name: impl Fn(usize) -> usize) -> usize {

@@ -76,6 +76,7 @@ fn plans() -> Vec<Arc<Plan>> {
             rule: Rule::Limits(limits),
             shadow: false,
             on_store_failure: OnStoreFailure::Local,
+            candidate: None,
         })
     };
     vec![
@@ -105,7 +106,7 @@ fn check(history: u64, requests: u64, names: u64, plans: &[Arc<Plan>]) {
         if let Some(request) = call.add(request) {
             let bound = call.groups.len() == SCRIPT_NAMES_MAX || expected.len() == REQUESTS_MAX;
             assert!(
-                bound || call.searches + logs_of(&request.plan) > SEARCHES_MAX,
+                bound || call.searches + request.logs() > SEARCHES_MAX,
                 "history {history}: a request was turned away from a call that is not full"
             );
             continue;

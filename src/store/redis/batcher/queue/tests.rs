@@ -32,9 +32,10 @@ fn request(tag: Tag, name: String, until: Instant) -> ScriptRequest {
 }
 
 /// The same request, which searches so many logs.
-fn searching(request: ScriptRequest, logs: usize) -> ScriptRequest {
+fn searching(mut request: ScriptRequest, logs: usize) -> ScriptRequest {
     let limit = |window: u64| Limit::new("log", 9, Duration::from_secs(1 + window), Algorithm::SlidingLog).unwrap();
-    ScriptRequest { plan: plan((0_u64..).take(logs).map(limit).collect()), ..request }
+    request.plan = plan((0_u64..).take(logs).map(limit).collect());
+    request
 }
 
 /// Gives the request a caller, which waits as long as the receiver is kept.
@@ -63,7 +64,14 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn plan(limits: Vec<Limit>) -> Arc<Plan> {
     let rule = Rule::Limits(limits);
-    Arc::new(Plan { name: "p".into(), counts_as: "g".into(), rule, shadow: false, on_store_failure: OnStoreFailure::Allow })
+    Arc::new(Plan {
+        name: "p".into(),
+        counts_as: "g".into(),
+        rule,
+        shadow: false,
+        on_store_failure: OnStoreFailure::Allow,
+        candidate: None,
+    })
 }
 
 /// The name and the tag of each request of a call, in the script's order. Of one job and one name this is the job's order.

@@ -43,7 +43,7 @@ fn request(number: u64, name: &str, until: Instant) -> ScriptRequest {
     // Every third searches a log.
     let limits = number.is_multiple_of(3).then(|| Limit::new("log", 9, Duration::from_secs(1), Algorithm::SlidingLog).unwrap());
     let (rule, on_store_failure) = (Rule::Limits(limits.into_iter().collect()), OnStoreFailure::Allow);
-    let plan = Arc::new(Plan { name: "p".into(), counts_as: "g".into(), rule, shadow: false, on_store_failure });
+    let plan = Arc::new(Plan { name: "p".into(), counts_as: "g".into(), rule, shadow: false, on_store_failure, candidate: None });
     ScriptRequest::named(name.to_owned(), plan, number, Mode::Charge, until)
 }
 
