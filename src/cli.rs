@@ -16,6 +16,8 @@ mod reload;
 mod replicas;
 mod serve;
 mod simulate;
+mod start_line;
+mod status_page;
 mod terminal;
 mod top_keys;
 

@@ -13,14 +13,16 @@ mod convert;
 mod exposition;
 mod host;
 mod metrics;
-mod metrics_cache;
 mod parameters;
 mod progress;
+mod rendering_cache;
 mod routes;
+mod status;
 mod subject;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use axum::Router;
 use futures_util::FutureExt;
@@ -30,8 +32,10 @@ use tokio::runtime::Handle;
 use check::CheckEndpoint;
 pub use client_address::{PROXIES_MAX, Proxies};
 use connection::Endpoint;
-use metrics_cache::MetricsCache;
+use rendering_cache::RenderingCache;
 use routes::Paths;
+use status::Status;
+pub use status::{ConfigChanges, ConfigOutcome, ExplainKey, StatusSources};
 pub use subject::{CheckSettings, KeyPart, PlanSource, SOURCES_MAX};
 
 use crate::grpc::AdminCalls;
@@ -45,16 +49,23 @@ use crate::tls::Tls;
 pub const CONNECTIONS_MAX: usize = 1024;
 /// Most open connections of the listener of metrics, by the same rule. A few scrapers and probes have one each.
 const METRICS_CONNECTIONS_MAX: usize = 64;
+/// How long a large text of `/metrics` is given to further readers. Writing it takes milliseconds on the thread that answers
+/// probes.
+const METRICS_FRESH_FOR: Duration = Duration::from_secs(1);
+/// Texts of `/metrics` of more bytes than this are large.
+const METRICS_SMALL_BYTES: usize = 256 << 10;
 
 /// The state that the handlers share, except that of checks.
 struct AppState {
     sources: MetricSources,
     ready: AtomicBool,
     /// Texts of `/metrics`.
-    metrics_cache: MetricsCache,
+    metrics_cache: RenderingCache,
+    /// The status page, if it is served.
+    status: Option<Status>,
 }
 
-/// Sources of metrics.
+/// Sources of metrics and of the status page.
 pub struct MetricSources {
     /// The limiter whose decisions are reported, with those of all limiters beside it.
     pub limiter: Arc<Limiter<()>>,
@@ -68,6 +79,8 @@ pub struct MetricSources {
     pub tls: Option<Arc<Tls>>,
     /// Returns how many log lines were dropped because standard output was not read fast enough.
     pub log_lines_dropped: Box<dyn Fn() -> u64 + Send + Sync>,
+    /// What the status page needs beside these; `None` when it is off.
+    pub status: Option<StatusSources>,
 }
 
 /// The workers that serve the connections.
@@ -111,11 +124,12 @@ impl Server {
         listeners: Listeners,
         workers: ServingWorkers<S>,
         settings: CheckSettings,
-        sources: MetricSources,
+        mut sources: MetricSources,
         caps: Caps,
     ) -> Self {
-        let (ready, metrics_cache) = (AtomicBool::new(true), MetricsCache::default());
-        let state = Arc::new(AppState { sources, ready, metrics_cache });
+        let metrics_cache = RenderingCache::new(METRICS_FRESH_FOR, METRICS_SMALL_BYTES);
+        let status = sources.status.take().map(Status::new);
+        let state = Arc::new(AppState { sources, ready: AtomicBool::new(true), metrics_cache, status });
         let paths = if listeners.metrics.is_some() { Paths::NoMetrics } else { Paths::All };
         let metrics = listeners.metrics.map(|listener| serve_metrics::<S>(listener, &state, caps.metrics));
         let http = listeners

@@ -15,5 +15,6 @@ mod openapi;
 mod protocol;
 mod ready_headers;
 mod shares;
+mod status_page;
 mod tls;
 mod workers;

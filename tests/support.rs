@@ -2,6 +2,7 @@
 
 pub mod authority;
 pub mod caddy;
+pub mod chromium;
 pub mod clock;
 pub mod clocked_store;
 pub mod cluster;

@@ -10,8 +10,10 @@ use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 use tokio::task::JoinError;
 
+use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, ConfigErrors, Origin, Watch};
 use crate::grpc::{ReloadOutcome, ReloadRequest, Reloaded};
+use crate::http::{ConfigChanges, ConfigOutcome};
 use crate::limiter::{Changes, Limiter};
 use crate::{service_manager, tls};
 
@@ -32,6 +34,8 @@ pub(super) struct Reload {
     pub(super) limiter: Arc<Limiter<()>>,
     /// The config of the start. Its settings stay in force; a reload changes only the plans.
     pub(super) start: Config,
+    /// Keeps what became of the last configs, for the status page.
+    pub(super) changes: ConfigChanges,
 }
 
 impl Reload {
@@ -93,6 +97,8 @@ impl Reload {
         tracing::info!(config = %origin, config_hash = hash, plans, added, removed, edited, "config reloaded");
         warn_of(&config.warnings);
         let ignored = self.start.settings_unlike(&config);
+        let text = format!("{plans} plans: {added} added, {removed} removed, {edited} edited; config {hash}");
+        self.changes.record(SystemClock.now_us(), ConfigOutcome::Reloaded, &text);
         if !ignored.is_empty() {
             let settings = ignored.join(", ");
             tracing::warn!(config = %origin, settings, "these settings have changed; a restart takes them up");
@@ -103,6 +109,7 @@ impl Reload {
     fn refuse(&mut self, errors: &ConfigErrors, origin: &Origin) -> String {
         self.limiter.record_reload_failure();
         let errors = errors.in_one_line();
+        self.changes.record(SystemClock.now_us(), ConfigOutcome::Refused, &errors);
         tracing::error!(config = %origin, errors, "config not reloaded, the plans stay as they are");
         format!("the plans stay as they are: {errors}")
     }

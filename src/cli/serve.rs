@@ -14,15 +14,17 @@ use super::ServeArguments;
 use super::listeners::Listeners;
 use super::reload::Reload;
 use super::replicas::{Announcing, Replicas};
+use super::start_line::StartLine;
+use super::status_page;
 use super::terminal::fail;
 use crate::clock::SystemClock;
-use crate::config::{Config, Origin, StoreUrl, Watch};
+use crate::config::{Config, StoreUrl, Watch};
 use crate::descriptors::{self, ConnectionCaps};
 use crate::grpc::{self, AdminCalls, AdminParts, AdminServer, Service, StartError, TokenFile, Workers};
 use crate::headers::HeaderForm;
 use crate::http;
 use crate::limiter::{Limiter, Settings};
-use crate::server::{self, Address, Drained, Listener};
+use crate::server::{self, Drained, Listener};
 use crate::store::{ConfiguredStore, MemoryStore, RedisStore, RedisTarget, StoreRegistry};
 use crate::telemetry::LogQueue;
 use crate::tls::{self, Tls};
@@ -80,15 +82,12 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
     };
     let count = config.workers.unwrap_or_else(cores);
     let caps = connection_caps(count);
-    let settings = settings(&config, count.get());
-    let limiter = Arc::new(Limiter::without_store(std::mem::take(&mut config.plans), settings, Arc::new(SystemClock)));
-    super::top_keys::count(&limiter, &config.status);
+    let limiter = shared_limiter(&mut config, count.get());
     let stores = Stores::new(&config.store.url, config.store.deadline);
     let registry = stores.registry();
-    let counts_replicas = config.store.expected_replicas.is_none() && matches!(stores, Stores::Redis { .. });
-    let replicas = counts_replicas.then(|| Replicas::new(registry.clone(), limiter.clone()));
-    let (form, with_admin) = (config.check.headers, listeners.admin.is_some());
-    let (mut workers, limiters, admin_store) = match start(count, limiter.clone(), stores, form, with_admin).await {
+    let replicas = stores.counts_replicas(&config).then(|| Replicas::new(registry.clone(), limiter.clone()));
+    let (form, with_store) = (config.check.headers, listeners.admin.is_some() || status_page::is_served(&config));
+    let (mut workers, limiters, operators) = match start(count, limiter.clone(), stores, form, with_store).await {
         Ok(started) => started,
         // A service fails to start only because of files that the config names.
         Err(error @ StartError::Service(_)) => return fail(2, &error.to_string()),
@@ -100,25 +99,25 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
     let (reloader, asked) = grpc::reloader();
     let calls = listeners.admin.as_ref().map(|_| AdminCalls::default());
     let (seen_stores, top) = (registry.clone(), super::top_keys::start(&limiter));
+    let (status, changes) = status_page::sources(&config, &limiter, operators.clone(), top.clone());
     let sockets = http::Listeners { http: listeners.http, metrics: listeners.metrics };
     let http = (sockets.http.is_some() || sockets.metrics.is_some()).then(|| {
         let log_lines_dropped = Box::new(move || log.dropped());
-        let grpc_connections = workers.connections();
-        let (limiter, admin_calls) = (limiter.clone(), calls.clone());
-        let sources = http::MetricSources { limiter, grpc_connections, admin_calls, stores: registry, tls, log_lines_dropped };
+        let (limiter, admin_calls, grpc_connections) = (limiter.clone(), calls.clone(), workers.connections());
+        let sources =
+            http::MetricSources { limiter, grpc_connections, admin_calls, stores: registry, tls, log_lines_dropped, status };
         let serving = http::ServingWorkers { handles: workers.take_handles(), limiters };
         let caps = http::Caps { http: caps.http, metrics: caps.metrics };
         http::Server::start(sockets, serving, config.check.clone(), sources, caps)
     });
-    let admin = listeners.admin.zip(admin_store).map(|(listener, store)| {
-        let (limiter, calls) = (limiter.beside(store), calls.unwrap_or_default());
-        let connections = caps.admin;
+    let admin = listeners.admin.zip(operators).map(|(listener, limiter)| {
+        let (calls, connections) = (calls.unwrap_or_default(), caps.admin);
         AdminServer::start(listener, AdminParts { limiter, top, stores: seen_stores, reloader, token, calls, connections })
     });
     let admin = OptionFuture::from(admin).await;
     let workers = workers.retire_connections_after(config.listen.max_connection_age).with_connections_max(caps.worker);
     let signal = with_lame_duck(signal, config.listen.lame_duck);
-    let reloading = tokio::spawn(Reload { watch, certificates, limiter, start: config }.run(hangup, asked));
+    let reloading = tokio::spawn(Reload { watch, certificates, limiter, start: config, changes }.run(hangup, asked));
     let code = serve_until(signal, listeners.grpc, workers, AuxServers { http, admin }, announcing).await;
     reloading.abort();
     code
@@ -141,6 +140,14 @@ impl ServingFiles {
         token.as_ref().map(TokenFile::check).transpose()?;
         Ok(Self { tls, certificates, token })
     }
+}
+
+/// What `limiters` limiters share: the plans of the config, which are taken out of it, and the counts of keys.
+fn shared_limiter(config: &mut Config, limiters: usize) -> Arc<Limiter<()>> {
+    let settings = settings(config, limiters);
+    let limiter = Arc::new(Limiter::without_store(std::mem::take(&mut config.plans), settings, Arc::new(SystemClock)));
+    super::top_keys::count(&limiter, &config.status);
+    limiter
 }
 
 /// The store settings of each of `limiters` limiters.
@@ -289,6 +296,11 @@ impl Stores {
         }
     }
 
+    /// Whether replicas count each other, through a store that they share.
+    fn counts_replicas(&self, config: &Config) -> bool {
+        config.store.expected_replicas.is_none() && matches!(self, Self::Redis { .. })
+    }
+
     /// A store for the current runtime.
     async fn store(&self) -> Result<Arc<ConfiguredStore>, String> {
         match self {
@@ -311,18 +323,21 @@ impl Stores {
     }
 }
 
-/// The workers, the limiter of each in their order, and the store of the admin service.
-type Started = (Workers, Vec<Arc<Limiter<Arc<ConfiguredStore>>>>, Option<Arc<ConfiguredStore>>);
+/// A limiter over the configured store.
+pub(super) type StoreLimiter = Arc<Limiter<Arc<ConfiguredStore>>>;
 
-/// Starts the workers and, if admin is served, its store, all at the same time.
+/// The workers, the limiter of each in their order, and that of operators: of the admin service and the status page.
+type Started = (Workers, Vec<StoreLimiter>, Option<StoreLimiter>);
+
+/// Starts the workers and, if operators are served, the store of theirs, all at the same time.
 async fn start(
     count: NonZeroUsize,
     limiter: Arc<Limiter<()>>,
     stores: Stores,
     form: HeaderForm,
-    with_admin: bool,
+    with_operators: bool,
 ) -> Result<Started, StartError> {
-    let (of_admin, made) = (stores.clone(), Arc::new(Mutex::new(BTreeMap::new())));
+    let (of_operators, made) = ((limiter.clone(), stores.clone()), Arc::new(Mutex::new(BTreeMap::new())));
     let limiters = made.clone();
     let service = move |worker| {
         let (limiter, stores, made) = (limiter.clone(), stores.clone(), made.clone());
@@ -332,15 +347,16 @@ async fn start(
             Ok(Service::new(limiter).with_header_form(form))
         }
     };
-    let admin = async {
-        match with_admin {
-            true => of_admin.store().await.map(Some).map_err(StartError::Service),
+    let operators = async {
+        let (limiter, stores) = of_operators;
+        match with_operators {
+            true => Ok(Some(Arc::new(limiter.beside(stores.store().await.map_err(StartError::Service)?)))),
             false => Ok(None),
         }
     };
-    let (workers, admin_store) = tokio::try_join!(Workers::start(count, service), admin)?;
+    let (workers, operators) = tokio::try_join!(Workers::start(count, service), operators)?;
     let limiters = std::mem::take(&mut *limiters.lock().unwrap_or_else(PoisonError::into_inner));
-    Ok((workers, limiters.into_values().collect(), admin_store))
+    Ok((workers, limiters.into_values().collect(), operators))
 }
 
 /// Waits for the first connections, announces this replica, logs the start line, and tells the service manager.
@@ -350,63 +366,4 @@ async fn announce_start(stores: StoreRegistry, replicas: Option<Replicas>, line:
     line.log();
     service_manager::ready();
     announcing
-}
-
-/// The content of the start line and, with the example plans, a command to try next.
-struct StartLine {
-    limiter: Arc<Limiter<()>>,
-    workers: NonZeroUsize,
-    store: String,
-    origin: Origin,
-    grpc: Vec<Address>,
-    http: Option<Address>,
-    metrics: Option<Address>,
-    admin: Option<Address>,
-    tls: Option<String>,
-}
-
-impl StartLine {
-    fn new(limiter: &Arc<Limiter<()>>, workers: NonZeroUsize, store: &StoreUrl, origin: Origin, listeners: &Listeners) -> Self {
-        let address = |listener: &Listener| listener.address().clone();
-        Self {
-            limiter: limiter.clone(),
-            workers,
-            store: store.to_string(),
-            origin,
-            grpc: listeners.grpc.iter().map(address).collect(),
-            http: listeners.http.as_ref().map(address),
-            metrics: listeners.metrics.as_ref().map(address),
-            admin: listeners.admin.as_ref().map(address),
-            tls: listeners.encrypted(),
-        }
-    }
-
-    fn log(self) {
-        let addresses: Vec<String> = self.grpc.iter().map(ToString::to_string).collect();
-        let snapshot = self.limiter.snapshot();
-        tracing::info!(
-            version = env!("CARGO_PKG_VERSION"),
-            config = %self.origin,
-            config_hash = snapshot.config_hash(),
-            plans = snapshot.plans().len(),
-            workers = self.workers,
-            store = %self.store,
-            grpc = addresses.join(","),
-            http = self.http.as_ref().map(tracing::field::display),
-            metrics = self.metrics.as_ref().map(tracing::field::display),
-            admin = self.admin.as_ref().map(tracing::field::display),
-            tls = self.tls,
-            "tollgate is serving"
-        );
-        if self.origin == Origin::Example {
-            let target = match self.grpc.first() {
-                Some(Address::Unix { path, .. }) => format!("-unix {}", path.display()),
-                _ => addresses.first().cloned().unwrap_or_default(),
-            };
-            tracing::info!(
-                "no config was named, so these are example plans; try: grpcurl -plaintext -d '{{\"key\":\"alice\",\"plan\":\"free\"}}' \
-                 {target} tollgate.v1.RateLimitService/ShouldAllow"
-            );
-        }
-    }
 }

@@ -34,16 +34,12 @@ pub(super) fn check(root: Value, errors: &mut ErrorList) -> Option<Config> {
     root.finish(errors);
     let (check, plans) = (check?, plans?.with_envoy(envoy?));
     check_endpoint::check_plans(&check, &plans, errors);
-    Some(Config {
-        listen: listen?,
-        store: store?,
-        deny_cache: deny_cache?,
-        status: status?,
-        workers: workers?,
-        check,
-        warnings: warnings::of(&plans),
-        plans,
-    })
+    let (listen, status) = (listen?, status?);
+    let mut warnings = warnings::of(&plans);
+    if status.page && listen.http.is_none() {
+        warnings.push("status.page is true, but nothing serves the page; set listen.http, such as 127.0.0.1:8080".to_owned());
+    }
+    Some(Config { listen, store: store?, deny_cache: deny_cache?, status, workers: workers?, check, warnings, plans })
 }
 
 /// The number of workers: `Some(None)` is one per core, written as 0. `None` after adding an error.

@@ -7,6 +7,8 @@ mod reload;
 mod service;
 mod token;
 
+use std::sync::Arc;
+
 use futures_util::future::Either;
 use hyper::Request;
 use hyper::body::Incoming;
@@ -43,7 +45,7 @@ const REQUEST_BYTES_MAX: usize = 2 << 10;
 /// What the admin service needs.
 pub struct AdminParts<S> {
     /// Resets, refunds and explains. Its remembered denials, and those of the limiters beside it, are dropped.
-    pub limiter: Limiter<S>,
+    pub limiter: Arc<Limiter<S>>,
     /// The heaviest keys.
     pub top: TopKeys,
     /// The connections to Redis, whose breakers are told.

@@ -1,4 +1,4 @@
-//! The paths beside `/v1/check`: probes and metrics.
+//! The paths beside `/v1/check`: probes, metrics and the status page.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
-use super::{AppState, metrics};
+use super::{AppState, metrics, status};
 use crate::clock::monotonic;
 
 /// The content type of the Prometheus text format.
@@ -32,11 +32,13 @@ pub(super) enum Paths {
 
 impl Paths {
     /// What a request for any other path is told.
-    fn not_found(self) -> &'static str {
-        match self {
-            Self::All => "not found: the paths are /v1/check, /healthz, /readyz, /metrics and /openapi.json\n",
-            Self::NoMetrics => "not found: the paths are /v1/check, /healthz, /readyz and /openapi.json\n",
-            Self::Metrics => "not found: the paths are /metrics, /healthz and /readyz\n",
+    fn not_found(self, with_status: bool) -> &'static str {
+        match (self, with_status) {
+            (Self::All, false) => "not found: the paths are /v1/check, /healthz, /readyz, /metrics and /openapi.json\n",
+            (Self::All, true) => "not found: the paths are /v1/check, /healthz, /readyz, /metrics, /openapi.json and /status\n",
+            (Self::NoMetrics, false) => "not found: the paths are /v1/check, /healthz, /readyz and /openapi.json\n",
+            (Self::NoMetrics, true) => "not found: the paths are /v1/check, /healthz, /readyz, /openapi.json and /status\n",
+            (Self::Metrics, _) => "not found: the paths are /metrics, /healthz and /readyz\n",
         }
     }
 }
@@ -50,7 +52,11 @@ pub(super) fn router(state: Arc<AppState>, paths: Paths) -> Router {
     if paths != Paths::Metrics {
         router = router.route("/openapi.json", get(async || ([(CONTENT_TYPE, "application/json")], OPENAPI)));
     }
-    router.fallback(async move || plain(StatusCode::NOT_FOUND, paths.not_found())).with_state(state)
+    let with_status = state.status.is_some();
+    if with_status && paths != Paths::Metrics {
+        router = router.merge(status::routes());
+    }
+    router.fallback(async move || plain(StatusCode::NOT_FOUND, paths.not_found(with_status))).with_state(state)
 }
 
 /// Does not depend on the store. If it did, the loss of a store would take all replicas out at once, although all still

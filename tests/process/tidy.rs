@@ -72,12 +72,15 @@ fn each_package_has_its_one_place() {
         &[
             "src/http/convert.rs",
             "src/http/parameters.rs",
+            "src/http/status",
             "src/grpc/client",
             "src/simulate/fields/json.rs",
             "src/simulate/report/json.rs",
         ],
     );
-    only("serde::", &["src/http/parameters.rs", "src/simulate/fields/json.rs"]);
+    only("serde::", &["src/http/parameters.rs", "src/http/status/explain.rs", "src/simulate/fields/json.rs"]);
+    only("ring::digest", &["src/http/status/page.rs"]);
+    only("base64::", &["src/http/status/page.rs"]);
     only("csv_core", &["src/simulate/fields/csv.rs"]);
     only("flate2", &["src/cli/simulate/input.rs"]);
     only("prost_types", &["src/grpc"]);

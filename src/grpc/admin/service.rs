@@ -38,11 +38,9 @@ impl<S: Store> Admin<S> {
 
     /// Checks the caller's token. Errors: UNAUTHENTICATED, with the same text for every fault of the caller.
     async fn authenticate(&self, metadata: &MetadataMap) -> Result<(), Status> {
-        let Some(file) = self.parts.token.clone() else { return Ok(()) };
-        let offered = metadata.get("authorization").map(|value| value.as_bytes().to_vec()).unwrap_or_default();
-        // A file system may hang, and this thread accepts all connections.
-        let admitted = tokio::task::spawn_blocking(move || file.admits(bearer(&offered))).await;
-        match admitted.unwrap_or_else(|error| Err(error.to_string())) {
+        let Some(file) = &self.parts.token else { return Ok(()) };
+        let offered = metadata.get("authorization").map(|value| value.as_bytes()).unwrap_or_default();
+        match file.admits_bearer(offered).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(Status::unauthenticated("send the admin token: authorization: Bearer TOKEN")),
             Err(sentence) => {
@@ -143,14 +141,5 @@ impl<S: Store> AdminService for Admin<S> {
             Ok((answer, outcome))
         };
         self.finish(Method::ReloadConfig, None, done.await)
-    }
-}
-
-/// Returns what follows the word Bearer, in any case; empty if the word is missing.
-fn bearer(authorization: &[u8]) -> &[u8] {
-    const SCHEME: &[u8] = b"bearer ";
-    match authorization.split_at_checked(SCHEME.len()) {
-        Some((scheme, token)) if scheme.eq_ignore_ascii_case(SCHEME) => token,
-        _ => b"",
     }
 }

@@ -32,8 +32,16 @@ impl TokenFile {
         self.read().map(drop)
     }
 
+    /// Whether the value of an `authorization` field has the word Bearer and the token that the file holds now. The file is read
+    /// on another thread, since a file system may hang. Errors: see [`Self::check`]; the call must then be refused.
+    pub(super) async fn admits_bearer(&self, authorization: &[u8]) -> Result<bool, String> {
+        let (file, offered) = (self.clone(), bearer(authorization).to_vec());
+        let admitted = tokio::task::spawn_blocking(move || file.admits(&offered)).await;
+        admitted.unwrap_or_else(|error| Err(error.to_string()))
+    }
+
     /// Whether `offered` is the token that the file holds now. Errors: see [`Self::check`]; the call must then be refused.
-    pub(super) fn admits(&self, offered: &[u8]) -> Result<bool, String> {
+    fn admits(&self, offered: &[u8]) -> Result<bool, String> {
         Ok(self.read()?.0.ct_eq(offered).into())
     }
 
@@ -53,6 +61,15 @@ impl TokenFile {
             return Err(describe("must hold ASCII letters, digits and signs only; try: openssl rand -hex 32"));
         }
         Ok(Token(token.to_vec()))
+    }
+}
+
+/// Returns what follows the word Bearer, in any case; empty if the word is missing.
+fn bearer(authorization: &[u8]) -> &[u8] {
+    const SCHEME: &[u8] = b"bearer ";
+    match authorization.split_at_checked(SCHEME.len()) {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case(SCHEME) => token,
+        _ => b"",
     }
 }
 

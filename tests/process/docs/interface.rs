@@ -50,7 +50,7 @@ fn every_kind_of_failure_is_named() {
 
 #[test]
 fn every_path_and_parameter_of_http_has_its_row() {
-    let server = Server::start(EXAMPLE, &["--set", "listen.http=127.0.0.1:0"]);
+    let server = Server::start(EXAMPLE, &["--set", "listen.http=127.0.0.1:0", "--set", "status.page=true"]);
     let http = server.http();
     let listed = |target: &str, before: &str| get(&http, target).body.split(before).nth(1).unwrap().to_owned();
     let paths = listed("/nowhere", "the paths are ").trim().replace(" and ", ", ").split(", ").map(str::to_owned).collect();

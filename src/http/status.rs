@@ -1,0 +1,118 @@
+//! The status page: what this replica enforces, who is limited, whether the store answers, and where a key stands.
+//!
+//! The page is one file. Its script asks for the figures once a second. They are rendered at most twice a second, however many
+//! viewers there are, on the thread that answers probes. So viewers cost the workers, which decide, nothing.
+
+mod config_changes;
+mod explain;
+mod figures;
+mod page;
+mod samples;
+mod top;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use tokio::sync::Mutex;
+
+pub use config_changes::{ConfigChanges, ConfigOutcome};
+pub use explain::ExplainKey;
+use samples::Samples;
+
+use super::rendering_cache::RenderingCache;
+use super::{AppState, MetricSources};
+use crate::clock::monotonic;
+use crate::limiter::TopKeys;
+
+/// How long figures are given to further viewers. Each asks once a second.
+const FRESH_FOR: Duration = Duration::from_millis(500);
+
+/// What the page needs beside the metrics.
+pub struct StatusSources {
+    /// The store's URL, without passwords.
+    pub store: String,
+    /// Explains a key.
+    pub explain: ExplainKey,
+    /// The heaviest keys.
+    pub top: TopKeys,
+    /// The last changes of the config.
+    pub config_changes: ConfigChanges,
+}
+
+/// The state of the page.
+pub(super) struct Status {
+    sources: StatusSources,
+    started_at: Instant,
+    /// The headers and the text of the page.
+    page: page::Page,
+    /// Locked while figures are written.
+    samples: Mutex<Samples>,
+    figures: RenderingCache,
+    explains: explain::Bounds,
+}
+
+impl Status {
+    pub(super) fn new(sources: StatusSources) -> Self {
+        Self {
+            sources,
+            started_at: monotonic(),
+            page: page::Page::new(),
+            samples: Mutex::default(),
+            figures: RenderingCache::new(FRESH_FOR, 0),
+            explains: explain::Bounds::default(),
+        }
+    }
+}
+
+/// The paths of the page. Each handler needs [`AppState::status`].
+pub(super) fn routes() -> Router<Arc<AppState>> {
+    Router::new()
+        .route("/status", get(show_page))
+        .route("/status/data", get(show_figures))
+        .route("/status/explain", post(explain::answer))
+}
+
+async fn show_page(State(state): State<Arc<AppState>>) -> Response {
+    let Some(status) = &state.status else { return StatusCode::NOT_FOUND.into_response() };
+    let policy = [
+        (CONTENT_SECURITY_POLICY, status.page.policy.clone()),
+        (X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
+        (REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+    ];
+    (guarded("text/html; charset=utf-8"), policy, page::TEXT).into_response()
+}
+
+async fn show_figures(State(state): State<Arc<AppState>>) -> Response {
+    let Some(status) = &state.status else { return StatusCode::NOT_FOUND.into_response() };
+    (guarded("application/json"), figures(&state.sources, status).await).into_response()
+}
+
+/// The figures, written anew or by another viewer a moment ago.
+async fn figures(sources: &MetricSources, status: &Status) -> Bytes {
+    // One viewer writes, and the others wait for that.
+    let mut samples = status.samples.lock().await;
+    if let Some(text) = status.figures.fresh(monotonic()) {
+        return text;
+    }
+    let top = top::of(&status.sources.top).await;
+    status.figures.text(monotonic(), || figures::write(sources, status, &mut samples, top))
+}
+
+/// Headers of every answer: no other site reads or embeds it, and no cache keeps it.
+fn guarded(media: &'static str) -> [(HeaderName, &'static str); 4] {
+    [
+        (CONTENT_TYPE, media),
+        (CACHE_CONTROL, "no-store"),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    ]
+}

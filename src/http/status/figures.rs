@@ -1,0 +1,161 @@
+//! Renders the figures of the page as JSON. Their size is bounded, whatever the config holds.
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::Status;
+use super::samples::{PlanCounts, Recent, Sample, Samples, percentile_us};
+use crate::clock::{Clock, SystemClock, monotonic};
+use crate::duration::Shown;
+use crate::http::MetricSources;
+use crate::limiter::{Timings, Totals};
+use crate::plan::{Limit, Plan, Rule};
+use crate::store::{NodeHealth, StoreRegistry};
+
+/// Most plans that are listed: those with the most decisions lately. A config may have 10,000.
+const PLANS_MAX: usize = 50;
+/// Most servers of Redis that are listed: those with a breaker that is not closed come first.
+const NODES_MAX: usize = 50;
+
+/// Writes the figures as of now, with those of the heaviest keys.
+pub(super) fn write(sources: &MetricSources, status: &Status, samples: &mut Samples, top: Value) -> String {
+    let (totals, now) = (sources.limiter.totals(), monotonic());
+    let sample = Sample::new(now, &totals);
+    let recent = samples.add(&sample);
+    let figures = json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "now_ms": SystemClock.now_us() / 1_000,
+        "uptime_s": uptime_s(status, now),
+        "config_hash": totals.snapshot().config_hash(),
+        "span_ms": recent.as_ref().map(|recent| saturated(recent.span.as_millis())),
+        "replicas": totals.replicas,
+        "connections": sources.grpc_connections.open(),
+        "all": counts(sum(&sample.plans), recent.as_ref().map(|recent| sum(&recent.plans))),
+        "plans": plans(&sample, recent.as_ref()),
+        "store": store(&status.sources.store, &sources.stores, &totals, recent.as_ref()),
+        "top": top,
+        "latency": latency(&totals, recent.as_ref()),
+        "config_changes": config_changes(status),
+    });
+    format!("{figures}\n")
+}
+
+fn uptime_s(status: &Status, now: Instant) -> u64 {
+    now.saturating_duration_since(status.started_at).as_secs()
+}
+
+fn saturated(number: u128) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+fn sum(plans: &[PlanCounts]) -> PlanCounts {
+    plans.iter().fold(PlanCounts::default(), |sum, plan| sum.plus(*plan))
+}
+
+/// Counts since the start, and of the last seconds if they are known.
+fn counts(total: PlanCounts, recent: Option<PlanCounts>) -> Value {
+    let fields = |counts: PlanCounts| {
+        let PlanCounts { allowed, denied, shadow_denied, by_policy } = counts;
+        json!({ "allowed": allowed, "denied": denied, "shadow_denied": shadow_denied, "by_policy": by_policy })
+    };
+    json!({ "total": fields(total), "recent": recent.map(fields) })
+}
+
+/// The busiest plans in the order of the config, and the sum of the others.
+fn plans(sample: &Sample, recent: Option<&Recent>) -> Value {
+    let recent_of = |plan: usize| recent.and_then(|recent| recent.plans.get(plan)).copied();
+    let activity = |plan: usize| {
+        let total = sample.plans.get(plan).map_or(0, |counts| counts.decisions());
+        (recent_of(plan).map_or(0, PlanCounts::decisions), total)
+    };
+    let mut busiest: Vec<usize> = (0..sample.plans.len()).collect();
+    busiest.sort_by_key(|plan| std::cmp::Reverse(activity(*plan)));
+    let others = busiest.split_off(busiest.len().min(PLANS_MAX));
+    busiest.sort_unstable();
+    let all: Vec<_> = sample.snapshot.plans().iter().zip(&sample.plans).collect();
+    let shown = busiest.iter().filter_map(|index| {
+        let (plan, total) = all.get(*index)?;
+        Some(json!({ "name": &*plan.name, "rule": rule(plan), "shadow": plan.shadow, "counts": counts(**total, recent_of(*index)) }))
+    });
+    let others_sum = |of: &dyn Fn(usize) -> Option<PlanCounts>| {
+        others.iter().filter_map(|plan| of(*plan)).fold(PlanCounts::default(), PlanCounts::plus)
+    };
+    json!({
+        "total": sample.plans.len(),
+        "shown": shown.collect::<Vec<_>>(),
+        "others": others.len(),
+        "others_counts": counts(
+            others_sum(&|plan| sample.plans.get(plan).copied()),
+            recent.map(|_| others_sum(&recent_of)),
+        ),
+    })
+}
+
+/// The rule of a plan, for people.
+fn rule(plan: &Plan) -> String {
+    match &plan.rule {
+        Rule::Unlimited => "unlimited".to_owned(),
+        Rule::Blocked => "blocked".to_owned(),
+        Rule::Limits(limits) => limits.iter().map(limit).collect::<Vec<_>>().join("; "),
+    }
+}
+
+fn limit(limit: &Limit) -> String {
+    let window = Shown(std::time::Duration::from_micros(limit.window_us()));
+    let burst = match limit.capacity() {
+        capacity if capacity == limit.quota() => String::new(),
+        capacity => format!(", burst {capacity}"),
+    };
+    format!("{} in {window}{burst} ({})", limit.quota(), limit.algorithm().name())
+}
+
+fn store(url: &str, stores: &StoreRegistry, totals: &Totals, recent: Option<&Recent>) -> Value {
+    let all = stores.nodes();
+    let is_degraded = |health: &NodeHealth| health.connections[1..].iter().any(|count| *count > 0);
+    let mut nodes: Vec<_> = all.iter().collect();
+    nodes.sort_by_key(|(_, health)| !is_degraded(health));
+    let shown = nodes.iter().take(NODES_MAX).map(|(address, health)| {
+        let [closed, open, half_open] = health.connections;
+        json!({
+            "address": address, "closed": closed, "open": open, "half_open": half_open,
+            "opened": health.opened, "replaced": health.replaced,
+        })
+    });
+    json!({
+        "url": url,
+        "embedded": all.is_empty(),
+        "degraded": all.values().any(is_degraded),
+        "nodes": shown.collect::<Vec<_>>(),
+        "others": all.len().saturating_sub(NODES_MAX),
+        "waiting": totals.waiting,
+        "errors": totals.store_errors.iter().sum::<u64>(),
+        "recent_errors": recent.map(|recent| recent.store_errors),
+    })
+}
+
+/// Of the last seconds, or since the start while those are not known or were quiet.
+fn latency(totals: &Totals, recent: Option<&Recent>) -> Value {
+    let is_lively = |recent: &&Recent| recent.durations.count() > 0;
+    match recent.filter(is_lively) {
+        Some(recent) => json!({
+            "recent": true, "decisions": percentiles(&recent.durations), "store": percentiles(&recent.store_durations),
+        }),
+        None => json!({
+            "recent": false, "decisions": percentiles(&totals.durations), "store": percentiles(&totals.store_durations),
+        }),
+    }
+}
+
+/// Upper bounds; `null` is above the last bound, a second.
+fn percentiles(timings: &Timings) -> Value {
+    let of = |permille| percentile_us(timings, permille);
+    json!({ "count": timings.count(), "p50_us": of(500), "p95_us": of(950), "p99_us": of(990) })
+}
+
+fn config_changes(status: &Status) -> Vec<Value> {
+    let changes = status.sources.config_changes.list().into_iter();
+    changes
+        .map(|change| json!({ "at_ms": change.at_us / 1_000, "outcome": change.outcome.word(), "text": change.text }))
+        .collect()
+}

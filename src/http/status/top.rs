@@ -1,0 +1,30 @@
+//! The heaviest keys, as figures of the page.
+
+use serde_json::{Value, json};
+
+use crate::limiter::{TopAnswer, TopBy, TopKey, TopKeys, TopQuery};
+
+/// Keys of each list.
+const KEYS_MAX: usize = 20;
+
+/// The keys that were denied most and those that used most; `null` when keys are not counted.
+pub(super) async fn of(top: &TopKeys) -> Value {
+    let query = |by| TopQuery { plan: None, by, limit: KEYS_MAX };
+    // The question names no plan, so the one error is that keys are not counted.
+    let (Ok(denials), Ok(cost)) = (top.top(&query(TopBy::Denials)).await, top.top(&query(TopBy::Cost)).await) else {
+        return Value::Null;
+    };
+    let TopAnswer { window, replicas, this_replica_alone, .. } = denials;
+    json!({
+        "window_ms": u64::try_from(window.as_millis()).unwrap_or(u64::MAX),
+        "replicas": replicas,
+        "alone": this_replica_alone,
+        "denials": list(denials.keys),
+        "cost": list(cost.keys),
+    })
+}
+
+fn list(found: Vec<TopKey>) -> Vec<Value> {
+    let shown = |key: &TopKey| json!({ "hash": format!("{:016x}", key.hash), "plan": &*key.plan, "count": key.count, "error": key.error });
+    found.iter().map(shown).collect()
+}
