@@ -19,6 +19,7 @@ mod simulate;
 mod start_line;
 mod status_page;
 mod terminal;
+mod top;
 mod top_keys;
 
 use std::ffi::OsString;
@@ -80,6 +81,9 @@ enum Command {
     /// Tell where a key stands in every limit of a plan, by the admin service. Exits with 0 when its next request would be
     /// allowed, 1 when denied, 2 on an error.
     Explain(admin::AdminArguments),
+    /// Show which keys were denied most, or used most, in the last minute, by the admin service. Without a terminal it prints a
+    /// table once.
+    Top(top::TopArguments),
     /// Forget everything that a key has used, by the admin service. Exits with 0 when there was something, 1 when not, 2 on an
     /// error.
     Reset(admin::AdminArguments),
@@ -139,6 +143,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Some(Command::Explain(arguments)) => admin::explain(&arguments),
         Some(Command::Reset(arguments)) => admin::reset(&arguments),
         Some(Command::Refund(arguments)) => admin::refund(&arguments),
+        Some(Command::Top(arguments)) => top::top(&arguments),
         Some(Command::Completions { shell }) => manual::completions(shell),
         Some(Command::Man { command }) => manual::page(command.as_deref()),
     }

@@ -34,7 +34,9 @@ use crate::server::{Drained, Listener, ServeError, accept};
 pub use admin::{
     AdminCalls, AdminParts, AdminServer, ReloadOutcome, ReloadRequest, Reloaded, Reloader, TOKEN_BYTES_MIN, TokenFile, reloader,
 };
-pub use client::{AdminAnswer, AdminQuestion, AdminToken, Answer, Connection, Form, Health, Question, Target};
+pub use client::{
+    AdminAnswer, AdminQuestion, AdminToken, Answer, Connection, Form, Health, Question, Target, TopQuestion, TopRow, TopTable,
+};
 use envoy::pb::service::ratelimit::v3::rate_limit_service_server::RateLimitService as EnvoyService;
 use pb::rate_limit_service_server::RateLimitService;
 pub use service::Service;

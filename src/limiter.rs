@@ -36,7 +36,7 @@ use metrics::WorkerPlans;
 pub use metrics::{BOUNDS_NS, Reloads, Timings, Totals};
 use registry::{LimiterRegistry, WorkerState};
 pub use snapshot::{Changes, PlanSnapshot};
-pub use top::{TOP_DEFAULT, TOP_MAX, TOP_MIN, TopAnswer, TopBy, TopError, TopKey, TopKeys, TopQuery, TopSettings};
+pub use top::{TOP_DEFAULT, TOP_MAX, TOP_MIN, TopAnswer, TopBy, TopError, TopKey, TopKeys, TopQuery, TopSettings, TopStores};
 
 /// Most requests in one batch. Its answer stays well below a megabyte, and one caller cannot occupy the store for long.
 pub const BATCH_MAX: usize = 1_000;
@@ -108,11 +108,6 @@ impl<S> Limiter<S> {
         let entries = self.common.settings.deny_cache_entries;
         let denials = (entries > 0 && !store.is_embedded()).then(|| DenyCache::new(entries));
         Limiter { common: self.common.clone(), store, worker: self.common.registry().add_worker(denials) }
-    }
-
-    /// Counts the keys that are limited, and that use most, in every limiter made from now on. See [`TopKeys`].
-    pub fn count_keys(&self, settings: TopSettings) {
-        self.common.registry().count_keys(settings);
     }
 
     /// Replaces the plans of this limiter and of all beside it, for decisions that have not begun. Usage of keys stays counted,

@@ -14,7 +14,7 @@ use crate::key::{Cost, Key};
 use crate::plan::Plan;
 pub use memory::{CAPACITY_DEFAULT, CAPACITY_MIN, MemoryStore};
 pub use redis::{BreakerState, RedisStore, RedisTarget, SCRIPT_NAMES_MAX, Status, Tls};
-pub use registry::{NodeHealth, StoreRegistry};
+pub use registry::{NodeHealth, StoreRegistry, TopLists};
 pub use replicas::{ANNOUNCED_EVERY, REPLICA_LIFETIME, REPLICAS_MAX, ReplicaCount, ReplicaId};
 
 /// One request: charge a key by a plan, or give units back. `P` is the plan. A caller names it, as in `Check<String>`, and the

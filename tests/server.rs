@@ -17,4 +17,5 @@ mod ready_headers;
 mod shares;
 mod status_page;
 mod tls;
+mod top;
 mod workers;

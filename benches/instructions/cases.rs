@@ -18,7 +18,7 @@ use tollgate::clock::Clock;
 use tollgate::grpc::Service;
 use tollgate::grpc::envoy::pb::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer as EnvoyServiceServer;
 use tollgate::grpc::pb::rate_limit_service_server::RateLimitServiceServer;
-use tollgate::limiter::{Limiter, Settings};
+use tollgate::limiter::{Limiter, Settings, TOP_DEFAULT, TopSettings};
 use tollgate::plan::envoy::{DenialBody, DescriptorRule, Domain, EntryPattern, EnvoyRules, KeyTemplate, Unmatched};
 use tollgate::plan::{Algorithm, Limit, Plan, PlanSet, Rule};
 use tollgate::store::{CAPACITY_DEFAULT, MemoryStore};
@@ -147,7 +147,9 @@ fn tollgate() -> Service<MemoryStore> {
     let clock = Arc::new(SteppingClock(AtomicU64::new(START_US)));
     let settings = Settings { deadline: Duration::from_secs(1), expected_replicas: 1, deny_cache_entries: 0 };
     let store = MemoryStore::new(CAPACITY_DEFAULT, clock.clone());
-    Service::new(Arc::new(Limiter::new(plans, store, settings, clock)))
+    let limiter = Limiter::without_store(plans, settings, clock);
+    limiter.count_keys(TopSettings { keys_max: TOP_DEFAULT, in_clear: false });
+    Service::new(Arc::new(limiter.beside(store)))
 }
 
 /// Moves on by [`STEP_US`] whenever it is read, so that windows slide by decisions and not by the speed of a machine.

@@ -1,11 +1,11 @@
-//! `tollgate reset`, `refund` and `explain`: ask the admin service of a running server.
+//! `tollgate reset`, `refund` and `explain`, and how commands reach the admin service: ask the admin service of a running server.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::ask::finish;
 use super::connect::{ConnectArguments, run};
-use crate::grpc::{AdminAnswer, AdminQuestion, AdminToken, Connection};
+use crate::grpc::{AdminAnswer, AdminQuestion, AdminToken, Connection, Form};
 use crate::small_file;
 
 /// Largest file of a token, in bytes. The server reads no larger one.
@@ -20,6 +20,13 @@ pub(super) struct AdminArguments {
     /// The plan that counts it.
     #[arg(short, long)]
     plan: String,
+    #[command(flatten)]
+    server: AdminServer,
+}
+
+/// The server of an admin command.
+#[derive(Debug, clap::Args)]
+pub(super) struct AdminServer {
     /// The admin listener of the server, unix:/path or host:port.
     #[arg(short, long, value_name = "ADDRESS", default_value = "unix:/run/tollgate/admin.sock")]
     admin: String,
@@ -59,18 +66,30 @@ impl AdminArguments {
         command: impl AsyncFnOnce(Connection, AdminQuestion, Option<AdminToken>) -> Result<AdminAnswer, String>,
     ) -> ExitCode {
         run(async {
-            let target = self.connect.target(&self.admin)?;
-            let token = self.token()?;
-            if token.is_some() && !target.is_private() {
-                return Err(format!(
-                    "the token would travel to {} unencrypted; encrypt the connection by --tls or --tls-ca, or use a tunnel to loopback",
-                    self.admin
-                ));
-            }
-            let question = AdminQuestion { key: self.key.clone(), plan: self.plan.clone(), form: self.connect.form() };
-            let answer = command(target.connect().await?, question, token).await?;
+            let (connection, token) = self.server.connect().await?;
+            let question = AdminQuestion { key: self.key.clone(), plan: self.plan.clone(), form: self.server.form() };
+            let answer = command(connection, question, token).await?;
             Ok(finish(&answer.text, answer.yes))
         })
+    }
+}
+
+impl AdminServer {
+    /// Connects, and reads the token. Errors: a sentence.
+    pub(super) async fn connect(&self) -> Result<(Connection, Option<AdminToken>), String> {
+        let target = self.connect.target(&self.admin)?;
+        let token = self.token()?;
+        if token.is_some() && !target.is_private() {
+            return Err(format!(
+                "the token would travel to {} unencrypted; encrypt the connection by --tls or --tls-ca, or use a tunnel to loopback",
+                self.admin
+            ));
+        }
+        Ok((target.connect().await?, token))
+    }
+
+    pub(super) fn form(&self) -> Form {
+        self.connect.form()
     }
 
     fn token(&self) -> Result<Option<AdminToken>, String> {

@@ -98,7 +98,7 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
     let announcing = tokio::spawn(announce_start(registry.clone(), replicas, line));
     let (reloader, asked) = grpc::reloader();
     let calls = listeners.admin.as_ref().map(|_| AdminCalls::default());
-    let (seen_stores, top) = (registry.clone(), super::top_keys::start(&limiter));
+    let (seen_stores, top) = (registry.clone(), super::top_keys::start(&limiter, &registry, operators.as_ref()));
     let (status, changes) = status_page::sources(&config, &limiter, operators.clone(), top.clone());
     let sockets = http::Listeners { http: listeners.http, metrics: listeners.metrics };
     let http = (sockets.http.is_some() || sockets.metrics.is_some()).then(|| {

@@ -1,27 +1,42 @@
-//! Starts the count of the heaviest keys, and the task that moves it on.
+//! Starts the count of the heaviest keys, and the task that moves it on and publishes it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
 
+use super::serve::StoreLimiter;
 use crate::config::{ShownKeys, StatusSection};
-use crate::limiter::{Limiter, TopKeys, TopSettings};
+use crate::limiter::{Limiter, TopKeys, TopSettings, TopStores};
+use crate::random::{self, jittered};
+use crate::store::{StoreError, StoreRegistry};
 
-/// How often the task looks whether it is time for a new slot.
+/// How often counts are published, and about how often replicas look whether it is time for a new slot.
 const EVERY: Duration = Duration::from_secs(1);
+/// Random part of each pause, as a fraction, so that replicas do not stay in step.
+const JITTER: f64 = 0.1;
 
 /// Makes the limiters that are made from now on count keys, unless that is off.
 pub(super) fn count(limiter: &Limiter<()>, status: &StatusSection) {
     match status.keys {
         ShownKeys::Off => {}
-        ShownKeys::Hash | ShownKeys::Clear => limiter.count_keys(TopSettings { keys_max: status.top }),
+        shown => limiter.count_keys(TopSettings { keys_max: status.top, in_clear: shown == ShownKeys::Clear }),
     }
 }
 
-/// Starts the task for the keys of all limiters beside this one.
-pub(super) fn start(limiter: &Arc<Limiter<()>>) -> TopKeys {
-    let top = TopKeys::new(limiter.clone());
+/// Starts the task for the keys of all limiters beside this one. Lists of other replicas are read by the operators' store, if
+/// there is one, since decisions do not use it.
+pub(super) fn start(limiter: &Arc<Limiter<()>>, stores: &StoreRegistry, of_operators: Option<&StoreLimiter>) -> TopKeys {
+    let publish = stores.clone();
+    let read = match of_operators {
+        Some(operators) if !publish.is_empty() => {
+            let read = StoreRegistry::default();
+            read.add(operators.store().clone());
+            read
+        }
+        _ => publish.clone(),
+    };
+    let top = TopKeys::new(limiter.clone(), TopStores { publish, read });
     if top.is_on() {
         tokio::spawn(run(top.clone()));
     }
@@ -29,8 +44,17 @@ pub(super) fn start(limiter: &Arc<Limiter<()>>) -> TopKeys {
 }
 
 async fn run(top: TopKeys) {
+    let mut warned = false;
     loop {
-        sleep(EVERY).await;
-        top.advance();
+        sleep(jittered(EVERY, JITTER, random::bits())).await;
+        match top.advance().await {
+            Ok(()) => warned = false,
+            Err(error @ (StoreError::Refused(_) | StoreError::InvalidReply(_))) if !warned => {
+                warned = true;
+                tracing::warn!(%error, "replicas cannot tell each other their heaviest keys; give the Redis user the commands that docs/redis.md lists");
+            }
+            // The store itself logs that Redis is out of reach.
+            Err(error) => tracing::debug!(%error, "Redis did not take the list of heaviest keys"),
+        }
     }
 }

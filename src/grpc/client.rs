@@ -5,6 +5,7 @@ mod connection;
 mod decisions;
 mod health;
 mod report;
+mod top;
 
 use std::future::Future;
 use std::time::Duration;
@@ -15,6 +16,7 @@ pub use admin::{AdminAnswer, AdminQuestion, AdminToken};
 pub use connection::{Connection, Target};
 pub use decisions::{Answer, Question};
 pub use health::Health;
+pub use top::{TopQuestion, TopRow, TopTable};
 
 /// How an answer is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -87,8 +87,8 @@ impl LimiterRegistry {
     }
 
     /// How limiters count keys, if they do.
-    pub(super) fn counts_keys(&self) -> Option<TopSettings> {
-        self.top.as_ref().map(TopSource::settings)
+    pub(super) fn top(&mut self) -> Option<&mut TopSource> {
+        self.top.as_mut()
     }
 
     /// The state of every limiter.

@@ -13,6 +13,7 @@ mod script;
 mod script_codec;
 mod sentinel;
 mod target;
+mod top;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

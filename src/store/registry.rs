@@ -15,6 +15,15 @@ use crate::clock::monotonic;
 #[derive(Clone, Default)]
 pub struct StoreRegistry(Arc<Mutex<Vec<Arc<ConfiguredStore>>>>);
 
+/// Lists of heaviest keys that other replicas published.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TopLists {
+    /// The other replicas that published a list.
+    pub replicas: u64,
+    /// Their lists, or as many as may be read at once.
+    pub lists: Vec<Vec<u8>>,
+}
+
 /// Health of all workers' connections to one server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NodeHealth {
@@ -68,10 +77,9 @@ impl StoreRegistry {
         first: usize,
         deadline: Duration,
     ) -> Result<u64, StoreError> {
-        let (stores, until) = (self.stores(), monotonic() + deadline);
-        let mut failed = StoreError::Unreachable("there is no store that replicas share".to_owned());
-        for offset in 0..stores.len() {
-            if let ConfiguredStore::Redis(store) = &*stores[first.wrapping_add(offset) % stores.len()] {
+        let (until, mut failed) = (monotonic() + deadline, no_store());
+        for store in self.in_turn(first) {
+            if let ConfiguredStore::Redis(store) = &*store {
                 match store.announce_replica(replica, lifetime, until).await {
                     Ok(replicas) => return Ok(replicas),
                     Err(error) => failed = error,
@@ -79,6 +87,54 @@ impl StoreRegistry {
             }
         }
         Err(failed)
+    }
+
+    /// Gives this replica's list of heaviest keys to the others. Returns the secret that all replicas use: `secret`, if there was
+    /// none. Stores and errors: as [`Self::announce`].
+    pub async fn publish_top(
+        &self,
+        replica: &ReplicaId,
+        list: &[u8],
+        secret: [u8; 16],
+        deadline: Duration,
+    ) -> Result<[u8; 16], StoreError> {
+        let (until, mut failed) = (monotonic() + deadline, no_store());
+        for store in self.in_turn(0) {
+            if let ConfiguredStore::Redis(store) = &*store {
+                match store.publish_top(replica, list, secret, until).await {
+                    Ok(secret) => return Ok(secret),
+                    Err(error) => failed = error,
+                }
+            }
+        }
+        Err(failed)
+    }
+
+    /// The lists that other replicas gave. Stores and errors: as [`Self::announce`].
+    pub async fn read_top(&self, replica: &ReplicaId, deadline: Duration) -> Result<TopLists, StoreError> {
+        let (until, mut failed) = (monotonic() + deadline, no_store());
+        for store in self.in_turn(0) {
+            if let ConfiguredStore::Redis(store) = &*store {
+                match store.read_top(replica, until).await {
+                    Ok(lists) => return Ok(lists),
+                    Err(error) => failed = error,
+                }
+            }
+        }
+        Err(failed)
+    }
+
+    /// All stores, beginning at this index.
+    fn in_turn(&self, first: usize) -> Vec<Arc<ConfiguredStore>> {
+        let mut stores = self.stores();
+        let first = first.checked_rem(stores.len()).unwrap_or(0);
+        stores.rotate_left(first);
+        stores
+    }
+
+    /// Whether there is no Redis store, as with an embedded one.
+    pub fn is_empty(&self) -> bool {
+        self.stores().is_empty()
     }
 
     /// Waits until every Redis store is connected, for at most `time_limit`.
@@ -107,4 +163,8 @@ impl StoreRegistry {
         }
         nodes
     }
+}
+
+fn no_store() -> StoreError {
+    StoreError::Unreachable("there is no store that replicas share".to_owned())
 }

@@ -82,6 +82,7 @@ fn each_package_has_its_one_place() {
     only("ring::digest", &["src/http/status/page.rs"]);
     only("base64::", &["src/http/status/page.rs"]);
     only("csv_core", &["src/simulate/fields/csv.rs"]);
+    only("ratatui", &["src/cli/top"]);
     only("flate2", &["src/cli/simulate/input.rs"]);
     only("prost_types", &["src/grpc"]);
     only("rustls", &["src/tls", "src/store/redis/connection/tls.rs"]);

@@ -63,6 +63,12 @@ async fn the_documented_acl_is_enough_for_redis_also_after_scripts_are_lost() {
     redis.cli(&["SCRIPT", "FLUSH"]);
     everything_is_decided(&server).await;
     replicas_are_counted(&server, |arguments| redis.cli(&[&["-n", "1"], arguments].concat()));
+    // The list of heaviest keys is published about a second after the start.
+    let started = Instant::now();
+    while redis.cli(&["-n", "1", "EXISTS", "{:replicas}top"]) != "1" {
+        assert!(started.elapsed() < PATIENCE, "{}", server.log());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     a_key_is_reset(&(with_user(&redis.url()) + "/1"), "another").await;
 }
 

@@ -81,12 +81,12 @@ impl Connection {
         Ok(AdminAnswer { yes, text: explained(&answer).text(form) })
     }
 
-    fn admin(&self) -> AdminServiceClient<tonic::transport::Channel> {
+    pub(super) fn admin(&self) -> AdminServiceClient<tonic::transport::Channel> {
         AdminServiceClient::new(self.channel.clone())
     }
 }
 
-fn signed<T>(message: T, token: Option<&AdminToken>) -> Request<T> {
+pub(super) fn signed<T>(message: T, token: Option<&AdminToken>) -> Request<T> {
     let mut request = Request::new(message);
     if let Some(AdminToken(value)) = token {
         request.metadata_mut().insert("authorization", value.clone());

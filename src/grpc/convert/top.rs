@@ -8,8 +8,8 @@ use crate::limiter::{TopAnswer, TopBy, TopError, TopKey, TopQuery};
 
 /// Keys that are listed unless the caller says how many.
 const LIMIT_DEFAULT: usize = 20;
-/// Most keys that are listed. Their answer takes 100 kB, or half a megabyte with the longest keys in clear.
-const LIMIT_MAX: usize = 1_000;
+/// Most keys that are listed. Their answer takes 40 kB, or 300 kB with the longest keys in clear.
+const LIMIT_MAX: usize = 500;
 
 /// Converts a question. Errors: INVALID_ARGUMENT for a limit or an order that there is not.
 pub(in crate::grpc) fn top_query(request: pb::TopRequest) -> Result<TopQuery, Status> {
@@ -28,9 +28,9 @@ pub(in crate::grpc) fn top_query(request: pb::TopRequest) -> Result<TopQuery, St
 
 /// Converts an answer.
 pub(in crate::grpc) fn top(answer: TopAnswer) -> pb::TopResponse {
-    let TopAnswer { keys, unlisted_max, total, window, replicas, this_replica_alone } = answer;
-    let key = |TopKey { hash, plan, count, error }: TopKey| pb::TopKey {
-        key: String::new(),
+    let TopAnswer { keys, unlisted_max, total, window, replicas, replicas_missing, this_replica_alone } = answer;
+    let key = |TopKey { key, hash, plan, count, error }: TopKey| pb::TopKey {
+        key: key.unwrap_or_default(),
         key_hash: format!("{hash:016x}"),
         plan: plan.to_string(),
         count,
@@ -43,6 +43,7 @@ pub(in crate::grpc) fn top(answer: TopAnswer) -> pb::TopResponse {
         window: Some(duration(u64::try_from(window.as_micros()).unwrap_or(u64::MAX))),
         replicas: u32::try_from(replicas).unwrap_or(u32::MAX),
         this_replica_alone,
+        replicas_missing: u32::try_from(replicas_missing).unwrap_or(u32::MAX),
     }
 }
 

@@ -4,7 +4,13 @@
 //! that count, which is then the most that the new key's count may be too high by. Of `k` entries with a total weight of `N`, the
 //! least is at most `N / k`. The caller decides when entries are added, so that several sketches can share one bound on memory.
 //!
+//! To count a key is to look it up and to add. The least entry is found by a heap that is built when it is first needed, and put
+//! right when it is needed again: a count only grows, so one that the heap has from before is too low, and never too high.
+//!
 //! Pure: keys are hashes, and nothing here knows what they stand for.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 use hashbrown::HashTable;
 
@@ -18,10 +24,10 @@ const GROWTH_PART: usize = 4;
 pub(super) struct Sketch {
     /// An entry keeps its place for as long as the sketch lives.
     entries: Vec<Entry>,
-    /// Places of entries as a binary heap, the least count first.
-    heap: Vec<u16>,
     /// Places of entries by hash.
     index: HashTable<u16>,
+    /// Empty, or all places, each with a count that its entry has or had, the least first.
+    heap: BinaryHeap<Reverse<(u64, u16)>>,
 }
 
 /// The count of one key.
@@ -33,48 +39,38 @@ pub(super) struct Entry {
     pub(super) count: u64,
     /// Most that `count` may be too high by.
     pub(super) error: u64,
-    /// Index in the heap.
-    heap_index: u16,
 }
 
 impl Sketch {
-    /// Adds to the count of a key that has an entry. Returns the entry's place; `None` if there is no entry.
-    pub(super) fn add(&mut self, hash: u64, weight: u64) -> Option<usize> {
-        let place = usize::from(*self.index.find(hash, |place| self.entries[usize::from(*place)].hash == hash)?);
-        let entry = &mut self.entries[place];
+    /// Adds to the count of a key that has an entry. Returns whether it has one.
+    pub(super) fn add(&mut self, hash: u64, weight: u64) -> bool {
+        let Some(place) = self.index.find(hash, |place| self.entries[usize::from(*place)].hash == hash) else { return false };
+        let entry = &mut self.entries[usize::from(*place)];
         entry.count = entry.count.saturating_add(weight);
-        let heap_index = usize::from(entry.heap_index);
-        self.sink(heap_index);
-        Some(place)
+        true
     }
 
-    /// Adds an entry for a key that has none. The sketch must hold fewer than [`ENTRIES_MAX`]. Returns its place.
-    pub(super) fn insert(&mut self, hash: u64, weight: u64) -> usize {
+    /// Adds an entry for a key that has none. The sketch must hold fewer than [`ENTRIES_MAX`], and none was taken over.
+    pub(super) fn insert(&mut self, hash: u64, weight: u64) {
         let place = self.entries.len();
         if place == self.entries.capacity() {
-            let more = (place / GROWTH_PART).max(8).min(ENTRIES_MAX.saturating_sub(place).max(1));
-            self.entries.reserve_exact(more);
-            self.heap.reserve_exact(more);
+            self.entries.reserve_exact((place / GROWTH_PART).max(8).min(ENTRIES_MAX.saturating_sub(place).max(1)));
         }
-        self.entries.push(Entry { hash, count: weight, error: 0, heap_index: small(place) });
-        self.heap.push(small(place));
-        self.rise(place);
+        self.entries.push(Entry { hash, count: weight, error: 0 });
         self.index.insert_unique(hash, small(place), |place| self.entries[usize::from(*place)].hash);
-        place
     }
 
     /// Gives the entry with the least count to a key that has none. The sketch must hold one. Returns the entry's place.
     pub(super) fn take_over(&mut self, hash: u64, weight: u64) -> usize {
-        let place = usize::from(self.heap[0]);
-        let former = self.entries[place].hash;
-        if let Ok(name) = self.index.find_entry(former, |other| usize::from(*other) == place) {
+        let place = self.least_place();
+        let former = self.entries[usize::from(place)];
+        if let Ok(name) = self.index.find_entry(former.hash, |other| *other == place) {
             name.remove();
         }
-        self.index.insert_unique(hash, small(place), |place| self.entries[usize::from(*place)].hash);
-        let entry = &mut self.entries[place];
-        *entry = Entry { hash, count: entry.count.saturating_add(weight), error: entry.count, heap_index: 0 };
-        self.sink(0);
-        place
+        self.index.insert_unique(hash, place, |place| self.entries[usize::from(*place)].hash);
+        let count = former.count.saturating_add(weight);
+        self.entries[usize::from(place)] = Entry { hash, count, error: former.count };
+        usize::from(place)
     }
 
     /// Number of entries.
@@ -84,7 +80,7 @@ impl Sketch {
 
     /// The least count, 0 without entries.
     pub(super) fn least(&self) -> u64 {
-        self.heap.first().map_or(0, |place| self.entries[usize::from(*place)].count)
+        self.entries.iter().map(|entry| entry.count).min().unwrap_or(0)
     }
 
     /// All entries, each at its place.
@@ -92,43 +88,21 @@ impl Sketch {
         &self.entries
     }
 
-    fn count_at(&self, heap_index: usize) -> u64 {
-        self.entries[usize::from(self.heap[heap_index])].count
-    }
-
-    /// Moves an entry whose count has grown away from the top of the heap.
-    fn sink(&mut self, mut heap_index: usize) {
+    /// The place of the entry with the least count.
+    fn least_place(&mut self) -> u16 {
+        if self.heap.is_empty() {
+            let places = self.entries.iter().enumerate().map(|(place, entry)| Reverse((entry.count, small(place))));
+            self.heap = places.collect::<Vec<_>>().into();
+        }
         loop {
-            let left = 2 * heap_index + 1;
-            if left >= self.heap.len() {
-                return;
+            let mut least = self.heap.peek_mut().expect("a sketch that is taken from has entries");
+            let Reverse((known, place)) = *least;
+            let count = self.entries[usize::from(place)].count;
+            if known == count {
+                return place;
             }
-            let right = left + 1;
-            let lesser = if right < self.heap.len() && self.count_at(right) < self.count_at(left) { right } else { left };
-            if self.count_at(lesser) >= self.count_at(heap_index) {
-                return;
-            }
-            self.swap(heap_index, lesser);
-            heap_index = lesser;
+            *least = Reverse((count, place));
         }
-    }
-
-    /// Moves a new entry towards the top of the heap.
-    fn rise(&mut self, mut heap_index: usize) {
-        while heap_index > 0 {
-            let parent = (heap_index - 1) / 2;
-            if self.count_at(parent) <= self.count_at(heap_index) {
-                return;
-            }
-            self.swap(heap_index, parent);
-            heap_index = parent;
-        }
-    }
-
-    fn swap(&mut self, one: usize, other: usize) {
-        self.heap.swap(one, other);
-        self.entries[usize::from(self.heap[one])].heap_index = small(one);
-        self.entries[usize::from(self.heap[other])].heap_index = small(other);
     }
 }
 
@@ -149,10 +123,13 @@ mod tests {
     fn sketch_of(stream: &[(u64, u64)], k: usize) -> Sketch {
         let mut sketch = Sketch::default();
         for (hash, weight) in stream {
-            match sketch.add(*hash, *weight) {
-                Some(_) => {}
-                None if sketch.len() < k => drop(sketch.insert(*hash, *weight)),
-                None => drop(sketch.take_over(*hash, *weight)),
+            if sketch.add(*hash, *weight) {
+                continue;
+            }
+            if sketch.len() < k {
+                sketch.insert(*hash, *weight);
+            } else {
+                sketch.take_over(*hash, *weight);
             }
         }
         sketch

@@ -94,7 +94,7 @@ impl Slot {
         };
         if let Some(OwnSketch { total, sketch }) = own {
             *total = total.saturating_add(weight);
-            if sketch.add(hash, weight).is_some() {
+            if sketch.add(hash, weight) {
                 return true;
             }
             if sketch.len() == self.k {
@@ -111,7 +111,7 @@ impl Slot {
     }
 
     fn count_shared(&mut self, plan: u64, hash: u64, weight: u64) -> bool {
-        if self.shared.add(hash, weight).is_some() {
+        if self.shared.add(hash, weight) {
             return true;
         }
         if self.shared.len() < self.k {

@@ -3,14 +3,12 @@
 //! Each worker has its own, under a lock that only the task which reads it contends for. It copies what was counted, a hundred
 //! kilobytes at most, and does all else without the lock. No clock is read on the way of a decision: that task also begins slots.
 
-use std::collections::VecDeque;
-use std::hash::Hasher;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use siphasher::sip::SipHasher13;
-
+use super::names::Names;
 use super::slot::{SealedSlot, Slot};
-use super::{Secret, TopBy};
+use super::{Secret, TopBy, TopSettings};
 use crate::decision::{Decision, Outcome};
 use crate::key::{Cost, Key};
 
@@ -26,6 +24,8 @@ struct Counts {
     secret: Secret,
     denials: Window,
     cost: Window,
+    /// Keys in clear, if operators asked for them.
+    names: Option<Names>,
 }
 
 /// The slots of the last minute.
@@ -38,19 +38,36 @@ struct Window {
 }
 
 impl WorkerTop {
-    /// Counts up to `k` keys in a list. Keys are known by their hash with `secret`.
-    pub(super) fn new(k: usize, secret: Secret) -> Self {
-        Self(Mutex::new(Counts { secret, denials: Window::new(k), cost: Window::new(k) }))
+    /// Counts nothing yet. Keys are known by their hash with `secret`.
+    pub(super) fn new(settings: TopSettings, secret: Secret) -> Self {
+        Self(Mutex::new(Counts::new(settings, secret)))
     }
 
     /// Counts a decision: a denial as one, and of others the cost. `plan` is the plan's id.
     pub(in crate::limiter) fn record(&self, plan: u64, key: &Key, cost: Cost, decision: &Decision) {
         let mut counts = self.counts();
-        let hash = counts.secret.hash(key.as_str()) ^ plan;
-        match decision.outcome {
+        let hash = counts.secret.hash(key.as_str(), plan);
+        let again = match decision.outcome {
             Outcome::Allowed => counts.cost.live.count(plan, hash, cost.units()),
             Outcome::Denied | Outcome::NeverFits | Outcome::ShadowDenied => counts.denials.live.count(plan, hash, 1),
         };
+        if let Some(names) = &mut counts.names {
+            names.note(hash, key.as_str(), again);
+        }
+    }
+
+    /// Begins anew with another secret, under which all keys have other numbers.
+    pub(super) fn begin_with(&self, settings: TopSettings, secret: Secret) {
+        *self.counts() = Counts::new(settings, secret);
+    }
+
+    /// Adds the keys in clear to these.
+    pub(super) fn add_names(&self, names: &mut HashMap<u64, String>) {
+        let counts = self.counts();
+        let known = counts.names.iter().flat_map(Names::iter);
+        for (hash, key) in known {
+            names.entry(hash).or_insert_with(|| key.to_owned());
+        }
     }
 
     /// Begins the next slot.
@@ -58,6 +75,9 @@ impl WorkerTop {
         let mut counts = self.counts();
         counts.denials.begin_slot();
         counts.cost.begin_slot();
+        if let Some(names) = &mut counts.names {
+            names.begin_slot();
+        }
     }
 
     /// What was counted in the last minute, a list for each slot.
@@ -72,6 +92,13 @@ impl WorkerTop {
     fn counts(&self) -> MutexGuard<'_, Counts> {
         // After a panic, at worst a count is wrong.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Counts {
+    fn new(settings: TopSettings, secret: Secret) -> Self {
+        let window = || Window::new(settings.keys_max);
+        Self { secret, denials: window(), cost: window(), names: settings.in_clear.then(Names::default) }
     }
 }
 
@@ -90,14 +117,5 @@ impl Window {
 
     fn slots(&self) -> Vec<Arc<SealedSlot>> {
         self.over.iter().cloned().chain([Arc::new(self.live.sealed())]).collect()
-    }
-}
-
-impl Secret {
-    /// The hash of a key.
-    fn hash(&self, key: &str) -> u64 {
-        let mut hasher = SipHasher13::new_with_keys(self.0, self.1);
-        hasher.write(key.as_bytes());
-        hasher.finish()
     }
 }

@@ -24,7 +24,7 @@ use super::batcher::REQUESTS_WAITING_MAX;
 use super::batcher::call::Call;
 use super::script::Script;
 use super::target::{Address, Peer};
-use super::{ConnectionSettings, replicas, reset};
+use super::{ConnectionSettings, replicas, reset, top};
 use crate::clock::monotonic;
 use crate::random;
 use crate::store::StoreError;
@@ -78,6 +78,8 @@ pub(super) enum CommandKind {
     Delete,
     /// The announcement of a replica; see [`replicas`].
     Announce,
+    /// The exchange of lists of heaviest keys; see [`top`].
+    Top,
     /// The deletion of a subject's counters; see [`reset`].
     Forget,
 }
@@ -87,7 +89,7 @@ impl Command {
     pub(super) fn key(&self) -> Option<String> {
         let place = match self.kind {
             // After the script's hash and the number of keys.
-            CommandKind::Script | CommandKind::Announce | CommandKind::Forget => 2,
+            CommandKind::Script | CommandKind::Announce | CommandKind::Top | CommandKind::Forget => 2,
             CommandKind::Read | CommandKind::Delete => 0,
         };
         self.arguments.get(place)?.as_string()
@@ -97,7 +99,7 @@ impl Command {
 impl CommandKind {
     fn name(self) -> &'static str {
         match self {
-            Self::Script | Self::Announce | Self::Forget => "EVALSHA",
+            Self::Script | Self::Announce | Self::Top | Self::Forget => "EVALSHA",
             Self::Read => "GET",
             Self::Delete => "DEL",
         }
@@ -206,6 +208,7 @@ impl Connection {
                 // Nothing was executed, so sending again charges once. The loop ends, since each round takes time.
                 Err(error) if error.details().starts_with("NOSCRIPT") => match kind {
                     CommandKind::Announce => self.load(&replicas::SCRIPT, until).await,
+                    CommandKind::Top => self.load(&top::SCRIPT, until).await,
                     CommandKind::Forget => self.load(&reset::SCRIPT, until).await,
                     CommandKind::Script | CommandKind::Read | CommandKind::Delete => self.load_script(loads, until).await,
                 },

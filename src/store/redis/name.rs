@@ -86,6 +86,12 @@ pub(super) fn replicas(prefix: &str) -> String {
     hash_tag(prefix, "", "replicas")
 }
 
+/// The name of the directory of lists of heaviest keys. It shares the slot of the set of replicas. The lists, and the secret that
+/// hashes of keys are made with, lie under this name, a colon, and more.
+pub(super) fn top(prefix: &str) -> String {
+    replicas(prefix) + "top"
+}
+
 /// The name that a probe counts under in the slot of a request's name. No request has it.
 pub(super) fn probe_beside(name: &str) -> String {
     let tag = name.split_inclusive('}').next().unwrap_or_default();
@@ -133,7 +139,7 @@ mod tests {
     fn a_prefix_begins_every_name_and_moves_none_to_another_slot() {
         let names = |prefix| {
             let tag = hash_tag(prefix, "free", "a}b");
-            let logs = [log(&tag, 90_000_000), log_index(&tag), probe(prefix, 7), replicas(prefix)];
+            let logs = [log(&tag, 90_000_000), log_index(&tag), probe(prefix, 7), replicas(prefix), top(prefix)];
             known_of(&tag).chain(logs).collect::<Vec<_>>()
         };
         for (plain, prefixed) in names("").into_iter().zip(names("shop:")) {

@@ -1,3 +1,5 @@
+//! Sums of lists against brute force.
+
 use std::collections::HashMap;
 
 use proptest::prelude::*;

@@ -162,8 +162,8 @@ impl ConnectionManager {
         }
         let kind = command.kind;
         let result = connection.call(command, asking).await;
-        // An announcement may take longer than a decision, so the breaker does not count it.
-        if kind == CommandKind::Announce {
+        // These may take longer than a decision, so the breaker does not count them.
+        if matches!(kind, CommandKind::Announce | CommandKind::Top) {
             return result;
         }
         self.state.record_outcome(connection.number, sent, result.as_ref().err());

@@ -1,0 +1,82 @@
+//! Exchanges lists of heaviest keys with other replicas, by a small script over names in one slot of a Cluster.
+
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use fred::types::Value;
+
+use super::connection::{CallError, Command, CommandKind};
+use super::script::Script;
+use super::{RedisStore, Servers, name};
+use crate::store::{ReplicaId, StoreError, TopLists};
+
+/// See `script/top.lua`.
+pub(super) static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::of(include_str!("script/top.lua").to_owned()));
+
+/// How long a list counts after it was published. Four may be lost.
+const LIFETIME: Duration = Duration::from_secs(5);
+/// How long a secret stays when no replica publishes.
+const SECRET_LIFETIME: Duration = Duration::from_secs(24 * 3600);
+/// Most replicas whose lists are kept. A directory entry takes 48 bytes.
+const REPLICAS_MAX: u64 = 1_000;
+/// Most bytes of lists that are read at once. Redis and the connection are busy with them for a millisecond or two.
+const READ_BYTES_MAX: u64 = 2 << 20;
+
+impl RedisStore {
+    /// Publishes the list of a replica. Returns the secret that all replicas use: `secret`, if there was none.
+    ///
+    /// Errors: as for [`Self::announce_replica`].
+    pub(in crate::store) async fn publish_top(
+        &self,
+        replica: &ReplicaId,
+        list: &[u8],
+        secret: [u8; 16],
+        until: Instant,
+    ) -> Result<[u8; 16], StoreError> {
+        let secret = Value::Bytes(secret.to_vec().into());
+        let list = Value::Bytes(list.to_vec().into());
+        let arguments = [number(REPLICAS_MAX), secret, millis(SECRET_LIFETIME), list];
+        let reply = self.exchange_top("publish", replica, arguments, until).await?;
+        let unreadable = || StoreError::InvalidReply("the reply to a list is not a secret".to_owned());
+        reply.as_bytes().and_then(|bytes| bytes.try_into().ok()).ok_or_else(unreadable)
+    }
+
+    /// The lists of the other replicas. Errors: as for [`Self::announce_replica`].
+    pub(in crate::store) async fn read_top(&self, replica: &ReplicaId, until: Instant) -> Result<TopLists, StoreError> {
+        let reply = self.exchange_top("read", replica, [number(READ_BYTES_MAX)], until).await?;
+        let unreadable = || StoreError::InvalidReply("the reply to a question for lists has an unknown form".to_owned());
+        let Value::Array(values) = reply else { return Err(unreadable()) };
+        let (replicas, lists) = values.split_first().ok_or_else(unreadable)?;
+        let replicas = replicas.as_u64().ok_or_else(unreadable)?;
+        let lists =
+            lists.iter().map(|list| list.as_bytes().map(<[u8]>::to_vec).ok_or_else(unreadable)).collect::<Result<_, _>>()?;
+        Ok(TopLists { replicas, lists })
+    }
+
+    async fn exchange_top<const N: usize>(
+        &self,
+        what: &str,
+        replica: &ReplicaId,
+        rest: [Value; N],
+        until: Instant,
+    ) -> Result<Value, StoreError> {
+        let name = name::top(&self.key_prefix);
+        let head = [Value::String(SCRIPT.sha.clone()), Value::Integer(1), Value::from(name.clone()), Value::from(what)];
+        let subject = [Value::from(replica.as_str()), millis(LIFETIME)];
+        let arguments = head.into_iter().chain(subject).chain(rest).collect();
+        let command = Command { kind: CommandKind::Top, arguments, until };
+        match &self.servers {
+            Servers::One(node) => node.manager.call(command, false).await.map_err(CallError::into_store_error),
+            Servers::Many(cluster) => Box::pin(cluster.announce(&name, command)).await,
+        }
+    }
+}
+
+fn number(number: u64) -> Value {
+    Value::from(number.to_string())
+}
+
+fn millis(duration: Duration) -> Value {
+    // A constant of a day at most, so its milliseconds fit.
+    number(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+}
