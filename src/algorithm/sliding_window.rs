@@ -1,9 +1,10 @@
 //! `sliding_window`: at most `quota` units in any interval of one window, in bounded memory.
 //!
 //! It is a `sliding_log` that keeps at most `precision + 1` runs. Time is cut into cells of `window / precision`. Once more
-//! than `precision` runs are live, runs of one cell are merged at the newest one's time. So it never frees a unit early, and
-//! frees it less than a cell late. It is exact as long as fewer than `precision` runs were live at once since the key was last
-//! empty. A window overlaps at most `precision + 1` cells, which bounds the runs. Lua twin: `sliding_window.lua`.
+//! than `precision` runs are live, a charge joins the newest run if that is of the same cell. Once more than `precision + 1` are
+//! live, all runs of one cell are merged. Runs are merged at the newest one's time. So no unit is freed early, and each less than
+//! a cell late. It is exact as long as fewer than `precision` runs were live at once since the key was last empty. A window
+//! overlaps at most `precision + 1` cells, which bounds the runs. Lua twin: `sliding_window.lua`.
 
 use super::Runs;
 use crate::plan::Limit;
@@ -13,8 +14,9 @@ pub(super) fn charge(runs: &mut Runs, limit: &Limit, precision: u8, now_us: u64,
     let same_cell = |a_us: u64, b_us: u64| a_us / cell_us == b_us / cell_us;
     runs.drop_expired(limit.window_us(), now_us);
     runs.push(now_us, cost);
-    // Only the two newest are tried first: under steady load there is nothing else to merge.
-    if runs.len() > usize::from(precision) && !runs.merge_newest(same_cell) {
+    // Of a key that takes one unit in each cell, as many runs stay as a window overlaps cells, and nothing is merged.
+    let precision = usize::from(precision);
+    if runs.len() > precision && !runs.merge_newest(same_cell) && runs.len() > precision + 1 {
         runs.merge_all(same_cell);
     }
 }
@@ -43,13 +45,14 @@ mod tests {
     #[test]
     fn above_that_a_unit_leaves_with_the_newest_unit_of_its_cell() {
         check(
-            &limit(5, PRECISION_4),
+            &limit(6, PRECISION_4),
             &[
-                Case::allowed(1_010_000, 1, 4),
-                Case::allowed(1_020_000, 1, 3),
-                Case::allowed(1_030_000, 1, 2),
-                Case::allowed(1_040_000, 1, 1),
-                Case::allowed(1_260_000, 1, 0),
+                Case::allowed(1_010_000, 1, 5),
+                Case::allowed(1_020_000, 1, 4),
+                Case::allowed(1_030_000, 1, 3),
+                Case::allowed(1_040_000, 1, 2),
+                Case::allowed(1_260_000, 1, 1),
+                Case::allowed(1_510_000, 1, 0),
                 Case::denied(2_010_000, 1, 0).after(30_000),
                 Case::allowed(2_040_000, 4, 0),
             ],
@@ -59,17 +62,18 @@ mod tests {
     #[test]
     fn a_refund_takes_units_of_the_newest_run() {
         check(
-            &limit(5, PRECISION_4),
+            &limit(6, PRECISION_4),
             &[
-                Case::allowed(1_010_000, 1, 4),
-                Case::allowed(1_020_000, 1, 3),
-                Case::allowed(1_030_000, 1, 2),
-                Case::allowed(1_040_000, 1, 1),
-                Case::allowed(1_260_000, 1, 0),
-                Case::refunded(1_270_000, 1, 1).fresh_in(770_000),
-                // By now the four units are one run at 1.04 s.
-                Case::refunded(1_270_000, 3, 4).fresh_in(770_000),
-                Case::refunded(1_270_000, 3, 5).fresh_in(0),
+                Case::allowed(1_010_000, 1, 5),
+                Case::allowed(1_020_000, 1, 4),
+                Case::allowed(1_030_000, 1, 3),
+                Case::allowed(1_040_000, 1, 2),
+                Case::allowed(1_260_000, 1, 1),
+                Case::allowed(1_510_000, 1, 0),
+                Case::refunded(1_520_000, 1, 1).fresh_in(740_000),
+                // By now the four oldest units are one run at 1.04 s.
+                Case::refunded(1_520_000, 2, 3).fresh_in(520_000),
+                Case::refunded(1_520_000, 3, 6).fresh_in(0),
             ],
         );
     }

@@ -157,8 +157,8 @@ impl Model {
         units - left
     }
 
-    /// With more than `precision` instants, merges those of each cell into the cell's latest. If the newest two share a cell,
-    /// only these two are merged.
+    /// With more than `precision` instants, merges the newest two if they share a cell. Else, with more than `precision + 1`,
+    /// merges those of each cell into the cell's latest.
     fn merge(&mut self, cell_us: u64, precision: u8) {
         let mut instants: Vec<u64> = self.charges.iter().map(|charge| charge.0).collect();
         instants.dedup();
@@ -168,6 +168,9 @@ impl Model {
         let newest = instants[instants.len() - 1];
         let second = instants[instants.len() - 2];
         let only_newest = second / cell_us == newest / cell_us;
+        if !only_newest && instants.len() == usize::from(precision) + 1 {
+            return;
+        }
         for index in 0..self.charges.len() {
             let at = self.charges[index].0;
             if !only_newest || at == second {

@@ -74,16 +74,17 @@ last, newest, units, clamped = last + RUN, now, moved, true
 
 --{ charge_run
 -- A charge is a run of its own, unless it joins the newest one, which it then makes one of now.
-local full = runs >= precision
-if runs > 0 and (newest == now or full and newest < now and newest >= now - now % step) then
-  full = newest == now and runs > precision
+local merges
+if runs > 0 and (newest == now or runs >= precision and newest < now and newest >= now - now % step) then
+  merges = newest == now and runs > precision
   last, units = last - RUN, units + cost
 else
+  merges = runs > precision
   runs, units = runs + 1, cost
 end
 used = used + cost
 local kept, newest_run = sub(value or '', first, last), pack('<I7I5', now, units)
-if full then
+if merges then
 --> merge
 end
 fresh_at = now + window
@@ -94,11 +95,11 @@ numbers[last_number + 3] = window
 --}
 
 --{ merge
--- Runs of one cell become one, of the newest one's time: the two newest if they are of one cell, else all.
+-- Runs of one cell become one, of the newest one's time: the two newest if they are of one cell, else all if there are too many.
 local all, merged, taken, more = kept .. newest_run, {}, nil, nil
 local at = #all - 2 * RUN + 1
 if unpack('<I7', all, at) < now - now % step then
-  at = 1
+  at = runs > precision + 1 and 1 or at + RUN
 end
 kept = sub(all, 1, at - 1)
 for place_of = at, #all, RUN do
