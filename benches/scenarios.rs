@@ -37,7 +37,7 @@ const SHAPES: [Shape; 9] = [
 ];
 
 /// Plans that the algorithms are measured by.
-const ALGORITHMS: [&str; 8] = [
+const ALGORITHMS: [&str; 9] = [
     "unlimited",
     "token_bucket",
     "fixed_window",
@@ -46,6 +46,7 @@ const ALGORITHMS: [&str; 8] = [
     "sliding_counter",
     "sliding_log",
     "two_limits",
+    "with_candidate",
 ];
 
 /// The bare echo in this shape, with which other rows are compared.

@@ -13,6 +13,7 @@ mod metrics;
 mod registry;
 mod snapshot;
 mod top;
+mod uncounted;
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use crate::algorithm::Mode;
 use crate::clock::Clock;
-use crate::decision::{DecidedBy, Decision, LimitStatus, Outcome};
+use crate::decision::{DecidedBy, Decision, Outcome};
 use crate::key::Cost;
 use crate::plan::{OnStoreFailure, Plan, PlanSet, Rule, UnknownPlan};
 use crate::store::{CAPACITY_DEFAULT, Check, MemoryStore, Store, StoreDeadline, StoreError, Verdict};
@@ -37,6 +38,7 @@ pub use metrics::{BOUNDS_NS, Reloads, Timings, Totals};
 use registry::{LimiterRegistry, WorkerState};
 pub use snapshot::{Changes, PlanSnapshot};
 pub use top::{TOP_DEFAULT, TOP_MAX, TOP_MIN, TopAnswer, TopBy, TopError, TopKey, TopKeys, TopQuery, TopSettings, TopStores};
+use uncounted::{fail_closed, fail_open, shadowed, untouched};
 
 /// Most requests in one batch. Its answer stays well below a megabyte, and one caller cannot occupy the store for long.
 pub const BATCH_MAX: usize = 1_000;
@@ -445,37 +447,6 @@ fn candidate_allowed(check: &Check, verdict: &Verdict) -> Option<bool> {
     let candidate = check.plan.candidate.as_ref().filter(|_| check.mode == Mode::Charge)?;
     // The store is not asked about a cost that never fits.
     verdict.candidate_fits.or_else(|| candidate.never_fits(check.cost).map(|_| false))
-}
-
-fn fail_open() -> Decision {
-    Decision::uncounted(Outcome::Allowed, DecidedBy::FailOpen, None)
-}
-
-fn fail_closed(plan: &Plan) -> Decision {
-    shadowed(plan, Decision::uncounted(Outcome::Denied, DecidedBy::FailClosed, None))
-}
-
-/// A plan in shadow mode reports its denial and allows the request.
-fn shadowed(plan: &Plan, mut decision: Decision) -> Decision {
-    if plan.shadow && !decision.allowed() {
-        decision.outcome = Outcome::ShadowDenied;
-    }
-    decision
-}
-
-/// The status of a limit that was not read: its own numbers, with nothing remaining for such a cost.
-fn untouched(plan: &Plan, limit: usize) -> LimitStatus {
-    let limit = &plan.limits()[limit];
-    LimitStatus {
-        name: limit.name().clone(),
-        limit: limit.quota(),
-        window_us: limit.window_us(),
-        frees_at_once: false,
-        capacity: limit.capacity(),
-        remaining: 0,
-        retry_after_us: None,
-        reset_after_us: 0,
-    }
 }
 
 #[cfg(test)]

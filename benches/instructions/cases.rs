@@ -42,11 +42,12 @@ pub struct Case {
 }
 
 /// The echo comes first: the cost of the others is given as a multiple of it.
-pub const CASES: [Case; 7] = [
+pub const CASES: [Case; 8] = [
     Case { name: "echo", kind: Kind::Unary, plan: None, in_flight: 8, keys: 10, calls: 120 },
     Case { name: "unlimited", kind: Kind::Unary, plan: Some("unlimited"), in_flight: 8, keys: 10, calls: 120 },
     Case { name: "token_bucket", kind: Kind::Unary, plan: Some("token_bucket"), in_flight: 8, keys: 10, calls: 120 },
     Case { name: "sliding_window", kind: Kind::Unary, plan: Some("sliding_window"), in_flight: 8, keys: 10, calls: 120 },
+    Case { name: "candidate", kind: Kind::Unary, plan: Some("candidate"), in_flight: 8, keys: 10, calls: 120 },
     Case { name: "batch_of_100", kind: Kind::Batch(BATCH), plan: Some("token_bucket"), in_flight: 1, keys: 100, calls: 3 },
     Case { name: "stream", kind: Kind::Stream, plan: Some("token_bucket"), in_flight: 16, keys: 10, calls: 200 },
     Case { name: "should_rate_limit", kind: Kind::Envoy, plan: Some("token_bucket"), in_flight: 8, keys: 10, calls: 120 },
@@ -135,14 +136,16 @@ fn tollgate() -> Service<MemoryStore> {
     let by_key = vec![EntryPattern::parse("token_bucket").expect("a name is a pattern")];
     let rule = DescriptorRule { key: KeyTemplate::of_open_values(&by_key), patterns: by_key, plan: "token_bucket".into() };
     let domain = Domain::new(Unmatched::Allow, vec![rule]).expect("one rule is reachable");
-    let plans: PlanSet = [
+    let bucket = || limits(SLOW_QUOTA, Algorithm::TokenBucket { burst: QUOTA });
+    let candidate = plan(("strict", bucket()));
+    let live = plan(("candidate", bucket()));
+    let with_candidate = Plan { candidate: Some(Arc::new(candidate.as_candidate_of(&live))), ..live };
+    let alone = [
         ("unlimited", Rule::Unlimited),
-        ("token_bucket", limits(SLOW_QUOTA, Algorithm::TokenBucket { burst: QUOTA })),
+        ("token_bucket", bucket()),
         ("sliding_window", limits(QUOTA, Algorithm::SlidingWindow { precision: 64 })),
-    ]
-    .map(plan)
-    .into_iter()
-    .collect();
+    ];
+    let plans: PlanSet = alone.map(plan).into_iter().chain([with_candidate]).collect();
     let plans = plans.with_envoy(EnvoyRules::new(DenialBody::None, [(ENVOY_DOMAIN.to_owned(), domain)]));
     let clock = Arc::new(SteppingClock(AtomicU64::new(START_US)));
     let settings = Settings { deadline: Duration::from_secs(1), expected_replicas: 1, deny_cache_entries: 0 };

@@ -2,6 +2,7 @@
 //! number is bounded and no key is revealed.
 
 mod plans;
+mod process;
 
 use super::MetricSources;
 use super::exposition::{Exposition, Kind};
@@ -49,6 +50,7 @@ pub(super) fn write(sources: &MetricSources) -> String {
         "Log lines dropped because standard output was not read fast enough.",
         (sources.log_lines_dropped)(),
     );
+    process::write(&mut text);
     text.family("tollgate_build_info", Kind::Gauge, "The version that runs.");
     text.sample("tollgate_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     text.family("tollgate_config_info", Kind::Gauge, "The hash of the plans, equal on replicas that enforce the same plans.");

@@ -16,7 +16,7 @@ const HELD_BYTES_MAX: usize = 16 << 20;
 /// A request with its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
-    /// Hash of key and plan.
+    /// Hash of the key, and of the plan unless it counts together with others.
     pub hash: u64,
     /// The time in the log, in microseconds since 1970.
     pub at_us: u64,

@@ -3,9 +3,12 @@
 //! A variant is one config at one spacing of time. Keys are known by a hash of 64 bits: of a million keys, two share a hash in one of
 //! 37 million logs. A replay holds about 30 bytes for each key, and 50 more for each variant and limit.
 
+mod bucket_need;
+mod shared;
 mod variant;
 mod worst;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use hashbrown::HashTable;
@@ -16,6 +19,7 @@ pub use worst::WORST_MAX;
 
 use super::order::Event;
 use crate::plan::Plan;
+use shared::SharedCounters;
 
 /// Microseconds of an hour.
 pub const HOUR_US: u64 = 3_600_000_000;
@@ -37,6 +41,8 @@ pub enum Spacing {
 #[derive(Debug)]
 pub struct Replay {
     pub(super) plans: Vec<PlanReplay>,
+    /// For each variant, counters of keys that several plans count together.
+    shared: Vec<SharedCounters>,
     pub(super) hours: Hours,
     /// Most keys that are held.
     keys_max: usize,
@@ -87,11 +93,16 @@ impl Replay {
     /// memory of counters that grow, which are those of `sliding_log` and `sliding_window`.
     pub fn new(plans: &[Vec<(Arc<Plan>, Spacing)>], keys_max: usize, bytes_max: usize) -> Self {
         let variants = plans.first().map_or(0, Vec::len);
-        let variant = |(plan, spacing): &(Arc<Plan>, Spacing)| Variant::new(plan.clone(), *spacing);
-        let of_plan = |of: &Vec<(Arc<Plan>, Spacing)>| PlanReplay::new(of.iter().map(variant).collect());
+        let groups = groups(plans);
+        let variant = |(index, (plan, spacing)): (usize, &(Arc<Plan>, Spacing))| {
+            let group = groups.get(&(index, &*plan.counts_as)).filter(|(_, several)| *several).map(|(first, _)| *first);
+            Variant::new(plan.clone(), *spacing, group)
+        };
+        let of_plan = |of: &Vec<(Arc<Plan>, Spacing)>| PlanReplay::new(of.iter().enumerate().map(variant).collect());
+        let shared = (0..variants).map(|_| SharedCounters::default()).collect();
         let plans = plans.iter().map(of_plan).collect();
         let hours = Hours { rows: Vec::new(), step_us: HOUR_US, variants };
-        Self { plans, hours, keys_max, keys: 0, beyond: 0, bytes: 0, sweep_at: GARBAGE_BYTES, bytes_max }
+        Self { plans, shared, hours, keys_max, keys: 0, beyond: 0, bytes: 0, sweep_at: GARBAGE_BYTES, bytes_max }
     }
 
     /// Decides one request in all variants. Times must not step back. The text of the key is kept only when it is among the worst.
@@ -107,10 +118,10 @@ impl Replay {
         plan.requests[index] = plan.requests[index].saturating_add(1);
         let hour = self.hours.row(event.at_us);
         hour.requests += 1;
-        for (variant, denied) in plan.variants.iter_mut().zip(&mut hour.denied) {
-            let before = variant.bytes;
-            *denied += u64::from(variant.denies(index, event, key));
-            self.bytes = (self.bytes + variant.bytes).saturating_sub(before);
+        for ((variant, denied), shared) in plan.variants.iter_mut().zip(&mut hour.denied).zip(&mut self.shared) {
+            let before = variant.bytes + shared.bytes;
+            *denied += u64::from(variant.denies(index, event, key, shared));
+            self.bytes = (self.bytes + variant.bytes + shared.bytes).saturating_sub(before);
         }
         if self.bytes > self.sweep_at { self.sweep(event.at_us) } else { Ok(()) }
     }
@@ -119,9 +130,38 @@ impl Replay {
     fn sweep(&mut self, now_us: u64) -> Result<(), TooMuchMemory> {
         let variants = self.plans.iter_mut().flat_map(|plan| &mut plan.variants);
         self.bytes = variants.map(|variant| variant.sweep(now_us)).sum();
+        self.bytes += self.shared.iter_mut().map(|shared| shared.sweep(now_us)).sum::<usize>();
         self.sweep_at = (2 * self.bytes).min(self.bytes_max) + GARBAGE_BYTES;
         if self.bytes > self.bytes_max { Err(TooMuchMemory) } else { Ok(()) }
     }
+}
+
+/// For each variant and `counts_as`, the first plan that has it, and whether there are more.
+fn groups(plans: &[Vec<(Arc<Plan>, Spacing)>]) -> HashMap<(usize, &str), (usize, bool)> {
+    let mut groups = HashMap::new();
+    for (index, of) in plans.iter().enumerate() {
+        for (variant, (plan, _)) in of.iter().enumerate() {
+            let known = groups.entry((variant, &*plan.counts_as)).and_modify(|(_, several)| *several = true);
+            known.or_insert((index, false));
+        }
+    }
+    groups
+}
+
+/// For each plan, a number that it shares with all plans whose requests for a key may count together in some variant.
+pub fn components(plans: &[Vec<(Arc<Plan>, Spacing)>]) -> Vec<usize> {
+    let mut components: Vec<usize> = (0..plans.len()).collect();
+    let groups = groups(plans);
+    for (index, of) in plans.iter().enumerate() {
+        for (variant, (plan, _)) in of.iter().enumerate() {
+            let first = groups.get(&(variant, &*plan.counts_as)).map_or(index, |(first, _)| *first);
+            let (from, to) = (components[index], components[first]);
+            if from != to {
+                components.iter_mut().filter(|component| **component == from).for_each(|component| *component = to);
+            }
+        }
+    }
+    components
 }
 
 impl PlanReplay {

@@ -5,6 +5,8 @@ mod json;
 mod page;
 mod text;
 
+use std::time::Duration;
+
 use super::replay::{HOUR_US, Hour, Hours, NEED_UNKNOWN, Replay, Spacing, Variant, WORST_MAX};
 use crate::plan::{Algorithm, Limit};
 
@@ -95,14 +97,14 @@ pub struct PlanReport {
 pub struct LimitReport {
     /// Its name.
     pub name: String,
-    /// `burst` for a `token_bucket`, else `quota`: what was searched for.
-    pub field: &'static str,
-    /// What the config has.
-    pub now: u64,
+    /// The quota of the config.
+    pub quota: u64,
+    /// The burst of a `token_bucket` whose burst is not its quota. The suggested quota is at this burst.
+    pub burst: Option<u64>,
     /// Requests that it denied.
     pub denied: u64,
-    /// The smallest quota, or burst at the same rate, at which this limit alone would have denied requests of at most 0.1 % of
-    /// the keys. `None`: larger than a limit of this kind can be.
+    /// The smallest quota at which this limit alone would have denied requests of at most 0.1 % of the keys. `None`: larger than a
+    /// limit of this kind can be, or the burst is too small at any quota.
     pub smallest: Option<u64>,
     /// Keys that it would have denied something then.
     pub keys_denied_then: u64,
@@ -204,16 +206,35 @@ fn limits(variants: &[&Variant]) -> Vec<LimitReport> {
     let report = |(index, limit): (usize, &Limit)| {
         let needs = variants.iter().flat_map(|variant| variant.needs.iter().skip(index).step_by(count)).copied();
         let (smallest, keys_denied_then) = smallest(needs.collect());
+        let burst = match limit.algorithm() {
+            Algorithm::TokenBucket { burst } => Some(burst).filter(|burst| *burst != limit.quota()),
+            _ => None,
+        };
         LimitReport {
             name: limit.name().to_string(),
-            field: if matches!(limit.algorithm(), Algorithm::TokenBucket { .. }) { "burst" } else { "quota" },
-            now: limit.capacity(),
+            quota: limit.quota(),
+            burst,
             denied: variants.iter().map(|variant| variant.denied_by[index]).sum(),
-            smallest,
+            smallest: smallest.and_then(|quota| valid_from(limit, quota)),
             keys_denied_then,
         }
     };
     plan.limits().iter().enumerate().map(report).collect()
+}
+
+/// The smallest quota from this one on that a limit of this kind can have. A `token_bucket` gives a unit per whole microsecond,
+/// so it cannot have each.
+fn valid_from(limit: &Limit, quota: u64) -> Option<u64> {
+    let Algorithm::TokenBucket { burst } = limit.algorithm() else { return Some(quota) };
+    let is_valid = |quota: u64| {
+        let burst = if burst == limit.quota() { quota } else { burst };
+        Limit::new(limit.name().clone(), quota, Duration::from_micros(limit.window_us()), Algorithm::TokenBucket { burst })
+            .is_ok()
+    };
+    // The next larger rate in whole microseconds.
+    let next = limit.window_us().div_ceil(quota).checked_sub(1).filter(|emission_us| *emission_us > 0);
+    let next = next.map(|emission_us| limit.window_us().div_ceil(emission_us));
+    std::iter::once(quota).chain(next).find(|quota| is_valid(*quota))
 }
 
 /// The smallest quota at which at most 0.1 % of keys need more, and how many do.

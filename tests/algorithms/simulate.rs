@@ -8,13 +8,14 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tollgate::plan::{Algorithm, Limit, Plan};
 use tollgate::simulate::order::{Event, ReorderBuffer};
-use tollgate::simulate::replay::{Replay, Spacing};
+use tollgate::simulate::replay::{Replay, Spacing, components};
 use tollgate::simulate::report::{LogSummary, Report, VariantName};
+use tollgate::store::MemoryStore;
 
 use super::oracle::Model;
-use crate::support::clock::START_US;
+use crate::support::clock::{FakeClock, START_US};
 use crate::support::history::Random;
-use crate::support::plans::{ANCHORED, COUNTER, FIXED, LOG, plan};
+use crate::support::plans::{ANCHORED, COUNTER, FIXED, LOG, ask, plan};
 
 const WINDOW: Duration = Duration::from_secs(2);
 const KEYS: u64 = 6;
@@ -79,13 +80,32 @@ fn replayed(limits: Vec<Limit>, requests: &[Request], spacing: Spacing) -> Repor
     Report::new(LogSummary::default(), vec![variant], &["plan".to_owned()], &parts)
 }
 
-/// The limit with this quota, and a `token_bucket` with this burst.
-fn with(limit: &Limit, most: u64) -> Limit {
-    let (quota, algorithm) = match limit.algorithm() {
-        Algorithm::TokenBucket { .. } => (limit.quota(), Algorithm::TokenBucket { burst: most }),
-        other => (most, other),
+/// The limit with this quota. The burst of a `token_bucket` follows it unless it was another.
+fn with(limit: &Limit, quota: u64) -> Option<Limit> {
+    let algorithm = match limit.algorithm() {
+        Algorithm::TokenBucket { burst } if burst == limit.quota() => Algorithm::TokenBucket { burst: quota },
+        other => other,
     };
-    Limit::new("limit", quota, WINDOW, algorithm).unwrap()
+    Limit::new("limit", quota, Duration::from_micros(limit.window_us()), algorithm).ok()
+}
+
+/// The smallest quota from 1 on that denies no key anything, if one up to a million does. A larger quota denies no more, so halving
+/// finds it; a quota that a limit cannot have does what the next one does that it can have.
+fn smallest_by_model(limit: &Limit, requests: &[Request]) -> Option<u64> {
+    let valid = |quota: u64| (quota..).find_map(|quota| with(limit, quota));
+    let does = |quota: u64| keys_denied(&denied_by_model(&[valid(quota).unwrap()], requests)) == 0;
+    let (mut denying, mut doing) = (0, 1);
+    while !does(doing) {
+        if doing > 1_000_000 {
+            return None;
+        }
+        (denying, doing) = (doing, 2 * doing);
+    }
+    while doing - denying > 1 {
+        let middle = u64::midpoint(denying, doing);
+        if does(middle) { doing = middle } else { denying = middle }
+    }
+    valid(doing).map(|limit| limit.quota())
 }
 
 fn check(algorithm: Algorithm, seed: u64) {
@@ -93,7 +113,9 @@ fn check(algorithm: Algorithm, seed: u64) {
     let requests = requests(&mut random);
     let mut limits = vec![Limit::new("limit", 1 + random.below(12), WINDOW, algorithm).unwrap()];
     if let Algorithm::TokenBucket { .. } = algorithm {
-        limits = vec![Limit::new("limit", 4, WINDOW, Algorithm::TokenBucket { burst: 1 + random.below(9) }).unwrap()];
+        // As often as not with a burst that is the quota.
+        let burst = if random.below(2) == 0 { 4 } else { 1 + random.below(19) };
+        limits = vec![Limit::new("limit", 4, WINDOW, Algorithm::TokenBucket { burst }).unwrap()];
     }
     let denied = denied_by_model(&limits, &requests);
     let report = replayed(limits.clone(), &requests, Spacing::AsStamped);
@@ -105,9 +127,8 @@ fn check(algorithm: Algorithm, seed: u64) {
     let found: Vec<(u64, String)> = report.worst.iter().map(|worst| (u64::MAX - worst.denied[0], worst.key.clone())).collect();
     assert_eq!(found, worst);
     // Of so few keys none may be denied anything.
-    let of = |most: u64| keys_denied(&denied_by_model(&[with(&limits[0], most)], &requests));
-    let smallest = (1..).find(|most| of(*most) == 0);
-    assert_eq!(report.plans[0].variants[0][0].smallest, smallest);
+    let smallest = smallest_by_model(&limits[0], &requests);
+    assert_eq!(report.plans[0].variants[0][0].smallest, smallest, "{:?}", limits[0]);
 }
 
 macro_rules! equals_brute_force {
@@ -150,6 +171,42 @@ fn a_plan_of_several_limits_equals_brute_force() {
             let of = |quota| denied_by_model(&[Limit::new("limit", quota, window, limit.algorithm()).unwrap()], &requests);
             assert_eq!(found.smallest, (1..).find(|quota| keys_denied(&of(*quota)) == 0), "{limit:?}");
         }
+    }
+}
+
+/// Plans of one `counts_as` are decided as a store decides them, where a limit of one finds what the other counted.
+#[test]
+fn plans_that_share_one_count_are_decided_as_by_a_store() {
+    for seed in 0..60 {
+        let mut random = Random(seed);
+        let algorithm = *random.pick(&Algorithm::EVERY);
+        let limit = |random: &mut Random, seconds, algorithm| {
+            let (quota, window) = (2 + random.below(12), Duration::from_secs(seconds));
+            let algorithm =
+                if let Algorithm::TokenBucket { .. } = algorithm { Algorithm::TokenBucket { burst: quota } } else { algorithm };
+            Limit::new(format!("{seconds}"), quota, window, algorithm).unwrap()
+        };
+        let first = vec![limit(&mut random, 2, algorithm), limit(&mut random, 7, FIXED)];
+        let second = vec![limit(&mut random, 3, COUNTER), limit(&mut random, 2, algorithm)];
+        let alone = Arc::new(Plan { counts_as: "alone".into(), ..(*plan(vec![limit(&mut random, 2, LOG)])).clone() });
+        let plans = [plan(first), plan(second), alone];
+        let clock = FakeClock::new();
+        let store = MemoryStore::new(64 << 20, Arc::new(clock.clone()));
+        let variants = plans.clone().map(|plan| vec![(plan, Spacing::AsStamped)]);
+        assert_eq!(components(&variants), [0, 0, 2]);
+        let (mut replay, mut expected) = (Replay::new(&variants, 100, usize::MAX), 0);
+        for (at_us, key, cost) in requests(&mut random) {
+            let plan = usize::try_from(random.below(3)).unwrap();
+            clock.set(at_us);
+            let check = ask(&plans[plan], &format!("k{key}"), cost);
+            let denies = plans[plan].never_fits(check.cost).is_some() || !store.decide(&check).unwrap().fits;
+            expected += u64::from(denies);
+            replay.record(&Event { hash: key, at_us, even_us: 0, cost, plan }, b"key").unwrap();
+        }
+        let names = ["a", "b", "c"].map(str::to_owned);
+        let variant = VariantName { config: "plans.yaml".to_owned(), spacing: None };
+        let report = Report::new(LogSummary::default(), vec![variant], &names, &[replay]);
+        assert_eq!(report.denied, [expected], "seed {seed}");
     }
 }
 

@@ -6,11 +6,11 @@
 //	manifests compose FILE              a file of Docker Compose
 //	manifests values CHART              what the chart's schema says against each of the values in a JSON array
 //	manifests json                      standard input as a JSON array
-//	manifests validate SCHEMAS          standard input against the schemas; an unknown field is a mistake
+//	manifests validate SCHEMAS          standard input against the schemas; an unknown field is an error
 //	manifests restricted                the pods of standard input against the level "restricted" of Pod Security
 //	manifests schemas SWAGGER CRD DIR   makes the schemas from Kubernetes' OpenAPI and a CustomResourceDefinition
 //
-// Exits with 0 when all is well, with 1 on mistakes, which it prints to standard error.
+// Exits with 0 when all is well, with 1 on errors, which it prints to standard error.
 package main
 
 import (
@@ -52,7 +52,7 @@ func run(arguments []string) (string, error) {
 	case command == "build" && len(rest) == 1:
 		return build(rest[0])
 	case command == "values" && len(rest) == 1:
-		return mistakes(rest[0])
+		return schemaErrors(rest[0])
 	case command == "json" && len(rest) == 0:
 		return asJSON()
 	case command == "compose" && len(rest) == 1:

@@ -12,7 +12,7 @@ import (
 
 type object = map[string]interface{}
 
-// schemas writes a file for each kind, with all that it refers to. A field that the schema does not name is a mistake.
+// schemas writes a file for each kind, with all that it refers to. A field that the schema does not name is an error.
 func schemas(swagger, resource, folder string) error {
 	text, err := os.ReadFile(swagger)
 	if err != nil {

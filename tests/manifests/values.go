@@ -8,9 +8,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// mistakes tells for each of the values in the JSON array of standard input what the schema of the chart says against it, as a
+// schemaErrors tells for each of the values in the JSON array of standard input what the schema of the chart says against it, as a
 // JSON array of texts, empty where it says nothing.
-func mistakes(path string) (string, error) {
+func schemaErrors(path string) (string, error) {
 	text, err := input()
 	if err != nil {
 		return "", err

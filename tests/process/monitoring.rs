@@ -13,7 +13,9 @@ use crate::support::server::{Server, field};
 
 const RULES: &str = "deploy/prometheus/alerts.yaml";
 const TESTS: &str = "deploy/prometheus/alerts.test.yaml";
-const PLANS: &str = "plans: { free: { limits: [ { quota: 1, window: 1d } ] } }";
+const PLANS: &str = "plans: { free: { limits: [ { quota: 2, window: 1d } ], candidate: strict }, strict: { limits: [ { quota: 1, window: 1d } ] } }";
+/// What names of metrics begin with.
+const OURS: [&str; 2] = ["tollgate_", "process_"];
 /// Labels that Prometheus adds, and the one of its histograms.
 const OF_PROMETHEUS: [&str; 3] = ["job", "instance", "le"];
 
@@ -127,7 +129,7 @@ fn labels(within: &str) -> BTreeSet<String> {
 /// What a query says of metrics that are not there. `None` when all is well.
 fn wrong_with(query: &str, samples: &[String]) -> Option<String> {
     let mut known: BTreeSet<String> = OF_PROMETHEUS.map(str::to_owned).into();
-    for (place, _) in query.match_indices("tollgate_") {
+    for (place, _) in OURS.iter().flat_map(|prefix| query.match_indices(prefix)) {
         let rest = &query[place..];
         let name: String = rest.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect();
         let mut of_name = samples.iter().filter_map(|sample| sample.strip_prefix(name.as_str()));
@@ -155,7 +157,7 @@ fn every_query_of_dashboard_and_rules_names_metrics_and_labels_that_a_server_has
     let queries: Vec<String> = rules().iter().map(|rule| text(&rule["expr"])).chain(dashboard_queries()).collect();
     for query in &queries {
         assert_eq!(wrong_with(query, &samples), None, "{query}");
-        assert!(query.contains("tollgate_") || query.contains("up{"), "{query}");
+        assert!(OURS.iter().any(|prefix| query.contains(prefix)) || query.contains("up{"), "{query}");
     }
     for (query, wrong) in [
         ("rate(tollgate_denials_total[1m])", "there is no tollgate_denials_total"),

@@ -98,7 +98,8 @@ impl Scrape {
                 assert_eq!(name, helped, "a type without its help");
                 assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
                 assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
-                assert!(name.starts_with("tollgate_") && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{line}");
+                let is_ours = name.starts_with("tollgate_") || name.starts_with("process_");
+                assert!(is_ours && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{line}");
                 assert!(types.insert(name.to_owned(), kind.to_owned()).is_none(), "{name} begins twice");
                 family = name.to_owned();
             } else {

@@ -15,7 +15,7 @@ use super::input::{Line, Log};
 use super::progress::Progress;
 use crate::simulate::line::{LineReader, LineRequest, Skipped};
 use crate::simulate::order::{Event, ReorderBuffer};
-use crate::simulate::replay::{Replay, TooMuchMemory};
+use crate::simulate::replay::{Replay, TooMuchMemory, components};
 use crate::simulate::report::LogSummary;
 
 /// Most threads that decide. One thread reads about as many lines as four decide.
@@ -42,6 +42,8 @@ struct Batch {
 struct Names {
     indexes: HashMap<Vec<u8>, usize>,
     default: Option<usize>,
+    /// For each plan, what is equal for plans that count together; see [`components`].
+    components: Vec<usize>,
 }
 
 /// Where requests go.
@@ -122,7 +124,7 @@ impl Threads {
 impl Names {
     fn new(setup: &Setup) -> Self {
         let names = setup.names.iter().map(|name| name.clone().into_bytes());
-        Self { indexes: names.zip(0..).collect(), default: setup.default }
+        Self { indexes: names.zip(0..).collect(), default: setup.default, components: components(&setup.plans) }
     }
 
     fn find(&self, name: &[u8]) -> Option<usize> {
@@ -161,7 +163,7 @@ fn read(mut log: Log, mut reader: LineReader, setup: &Setup, mut threads: Thread
         let (at_us, cost) = (request.at_us, request.cost);
         let (first, last) = summary.times_us.unwrap_or((at_us, at_us));
         summary.times_us = Some((first.min(at_us), last.max(at_us)));
-        let hash = xxh3_64_with_seed(&request.key, seed.wrapping_add(plan as u64));
+        let hash = xxh3_64_with_seed(&request.key, seed.wrapping_add(names.components[plan] as u64));
         order.push(Event { hash, at_us, even_us: at_us, cost, plan }, &request.key);
         order.release(&mut |event, key| threads.send(event, key));
         if threads.is_broken {

@@ -1,4 +1,4 @@
-//! Any text as a config of ratelimit becomes a valid config, or gives mistakes with sentences.
+//! Any text as a config of ratelimit becomes a valid config, or gives errors with sentences.
 
 use super::*;
 use crate::config::{Config, Origin};

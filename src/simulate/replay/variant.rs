@@ -2,7 +2,8 @@
 //!
 //! The need of a key is the smallest quota at which nothing of it would have been denied. As long as nothing is denied, every
 //! request is charged, whatever the quota. So a key's need is the highest count that it reaches when everything is charged. Until
-//! its first denial that is its own count. From then on a second count runs beside it, which denies nothing.
+//! its first denial that is its own count. From then on a second count runs beside it, which denies nothing. A `token_bucket` of
+//! another quota counts otherwise, so its need is found apart; see [`super::bucket_need`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,6 +11,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Spacing;
+use super::bucket_need::{BucketNeed, BucketRule};
+use super::shared::SharedCounters;
 use super::worst::Worst;
 use crate::algorithm::{Mode, State, decide};
 use crate::key::Cost;
@@ -26,15 +29,22 @@ type States = SmallVec<[State; 1]>;
 pub struct Variant {
     pub(in crate::simulate) plan: Arc<Plan>,
     spacing: Spacing,
+    /// The group of plans that count together with this one, if there are others.
+    group: Option<usize>,
     /// Each limit with a quota that denies nothing; see `largest`.
     largest: Vec<Limit>,
+    /// Of each limit, what it would be at another quota, if it is a `token_bucket`.
+    buckets: Vec<Option<BucketRule>>,
+    /// What the needs of buckets are found by; `None` while nothing of a key matters, and for other limits.
+    bucket_needs: Vec<Option<Box<BucketNeed>>>,
     /// Requests that were denied.
     pub(in crate::simulate) denied: Vec<u32>,
     /// What each key needs of each limit.
     pub(in crate::simulate) needs: Vec<u64>,
     /// Counters; `None` for a fresh one.
     states: Vec<Option<State>>,
-    /// Counters that deny nothing, of keys that were denied.
+    /// Counters that deny nothing, of keys that were denied. Where plans count together, they count this plan's requests alone, and
+    /// are there from the first request on.
     unlimited: HashMap<usize, States>,
     /// Denials by limit; several limits may deny one request.
     pub(in crate::simulate) denied_by: Vec<u64>,
@@ -44,10 +54,13 @@ pub struct Variant {
 }
 
 impl Variant {
-    pub(super) fn new(plan: Arc<Plan>, spacing: Spacing) -> Self {
+    pub(super) fn new(plan: Arc<Plan>, spacing: Spacing, group: Option<usize>) -> Self {
         Self {
             spacing,
+            group,
             largest: plan.limits().iter().map(largest).collect(),
+            buckets: plan.limits().iter().map(BucketRule::of).collect(),
+            bucket_needs: Vec::new(),
             denied: Vec::new(),
             needs: Vec::new(),
             states: Vec::new(),
@@ -64,10 +77,17 @@ impl Variant {
         self.denied.push(0);
         self.needs.resize(self.needs.len() + limits, 0);
         self.states.resize(self.states.len() + limits, None);
+        if self.has_buckets() {
+            self.bucket_needs.resize(self.bucket_needs.len() + limits, None);
+        }
+    }
+
+    fn has_buckets(&self) -> bool {
+        self.buckets.iter().any(Option::is_some)
     }
 
     /// Decides a request of the key with this index. Whether it is denied.
-    pub(super) fn denies(&mut self, index: usize, event: &Event, key: &[u8]) -> bool {
+    pub(super) fn denies(&mut self, index: usize, event: &Event, key: &[u8], shared: &mut SharedCounters) -> bool {
         let now_us = match self.spacing {
             Spacing::AsStamped => event.at_us,
             Spacing::Evenly => event.even_us,
@@ -75,7 +95,7 @@ impl Variant {
         let denied = match self.plan.rule {
             Rule::Unlimited => false,
             Rule::Blocked => true,
-            Rule::Limits(_) => self.decide(index, now_us, event.cost),
+            Rule::Limits(_) => self.decide(index, (event.hash, shared), now_us, event.cost),
         };
         if denied {
             self.denied[index] = self.denied[index].saturating_add(1);
@@ -84,28 +104,44 @@ impl Variant {
         denied
     }
 
-    fn decide(&mut self, index: usize, now_us: u64, units: u64) -> bool {
+    fn decide(&mut self, index: usize, (hash, shared): (u64, &mut SharedCounters), now_us: u64, units: u64) -> bool {
         let Ok(cost) = Cost::new(units) else { return false };
+        if self.has_buckets() {
+            self.add_to_buckets(index, now_us, units);
+        }
         let plan = self.plan.clone();
         let limits = plan.limits();
         let own = index * limits.len()..(index + 1) * limits.len();
-        let before: usize = self.states[own.clone()].iter().flatten().map(State::heap_bytes).sum();
-        let taken = self.states[own.clone()].iter_mut().zip(limits);
-        let mut states: States = taken.map(|(state, limit)| state.take().unwrap_or_else(|| State::fresh(limit))).collect();
+        let shared_key = self.group.map(|group| (group, hash));
+        let mut states: States = match shared_key {
+            Some(key) => shared.take(key, limits),
+            None => {
+                let own = self.states[own.clone()].iter_mut().zip(limits);
+                own.map(|(state, limit)| state.take().unwrap_or_else(|| State::fresh(limit))).collect()
+            }
+        };
+        let before = heap_bytes(&states);
         let mut fits = false;
         if plan.never_fits(cost).is_none() {
             let verdict = decide(limits, &mut states, now_us, cost, Mode::Charge);
             fits = verdict.fits;
             let each = verdict.readings.iter().zip(limits).zip(&mut self.denied_by);
             each.for_each(|((reading, limit), denied_by)| *denied_by += u64::from(!fits && reading.wait_us(limit, units) > 0));
-            if fits && !self.unlimited.contains_key(&index) {
+            if fits && shared_key.is_none() && !self.unlimited.contains_key(&index) {
                 let used =
                     verdict.readings.iter().zip(limits).map(|(reading, limit)| limit.capacity() - reading.remaining(limit));
-                self.needs[own.clone()].iter_mut().zip(used).for_each(|(need, used)| *need = (*need).max(used));
+                let needs = self.needs[own.clone()].iter_mut().zip(used).zip(&self.buckets);
+                needs.filter(|(_, bucket)| bucket.is_none()).for_each(|((need, used), _)| *need = (*need).max(used));
             }
         } else {
             let over = limits.iter().zip(&mut self.denied_by);
             over.for_each(|(limit, denied_by)| *denied_by += u64::from(units > limit.capacity()));
+        }
+        if let Some(key) = shared_key {
+            let fresh: States = limits.iter().map(State::fresh).collect();
+            self.charge_unlimited(index, &fresh, now_us, cost);
+            shared.put(key, limits, states);
+            return !fits;
         }
         if !fits || self.unlimited.contains_key(&index) {
             self.charge_unlimited(index, &states, now_us, cost);
@@ -113,6 +149,31 @@ impl Variant {
         self.bytes = (self.bytes + heap_bytes(&states)).saturating_sub(before);
         self.states[own].iter_mut().zip(states).for_each(|(place, state)| *place = Some(state));
         !fits
+    }
+
+    /// Takes a request into the needs of the key's buckets, whatever is decided on it.
+    fn add_to_buckets(&mut self, index: usize, now_us: u64, units: u64) {
+        let first = index * self.buckets.len();
+        let places = self.bucket_needs[first..].iter_mut().zip(&mut self.needs[first..]);
+        for ((place, need), rule) in places.zip(&self.buckets) {
+            let Some(rule) = rule else { continue };
+            let bucket = place.get_or_insert_default();
+            let before = bucket.heap_bytes();
+            *need = bucket.add(*rule, now_us, units, *need);
+            self.bytes = (self.bytes + bucket.heap_bytes()).saturating_sub(before);
+        }
+    }
+
+    /// Drops what no later request can need of buckets. Returns the heap memory of the rest.
+    fn sweep_buckets(&mut self, now_us: u64) -> usize {
+        let rules = self.buckets.iter().cycle();
+        let mut bytes = 0;
+        for ((place, need), rule) in self.bucket_needs.iter_mut().zip(&self.needs).zip(rules) {
+            let matters = |bucket: &BucketNeed| rule.is_some_and(|rule| bucket.matters_at(rule, now_us, *need));
+            *place = place.take().filter(|bucket| matters(bucket));
+            bytes += place.as_ref().map_or(0, |bucket| bucket.heap_bytes());
+        }
+        bytes
     }
 
     /// Charges a request to the counters that deny nothing. They begin as a copy of `states`, which a denial did not change.
@@ -123,7 +184,8 @@ impl Variant {
         });
         let before = heap_bytes(unlimited);
         let needs = &mut self.needs[index * self.largest.len()..];
-        for ((limit, state), need) in self.largest.iter().zip(unlimited.iter_mut()).zip(needs) {
+        let counted = self.largest.iter().zip(unlimited.iter_mut()).zip(needs).zip(&self.buckets);
+        for (((limit, state), need), _) in counted.filter(|(_, bucket)| bucket.is_none()) {
             if cost.units() > limit.capacity() {
                 *need = NEED_UNKNOWN;
                 continue;
@@ -156,7 +218,7 @@ impl Variant {
                 self.unlimited.remove(&index);
             }
         }
-        self.bytes += self.unlimited.values().map(heap_bytes).sum::<usize>();
+        self.bytes += self.unlimited.values().map(heap_bytes).sum::<usize>() + self.sweep_buckets(now_us);
         self.bytes
     }
 }
@@ -165,8 +227,7 @@ fn heap_bytes(states: &States) -> usize {
     states.iter().map(State::heap_bytes).sum()
 }
 
-/// The same limit with a quota that is at least half of the largest that it may have; for a `token_bucket`, with such a burst at
-/// the same rate.
+/// The same limit with a quota that is at least half of the largest that it may have. A `token_bucket` is not asked.
 fn largest(limit: &Limit) -> Limit {
     let window = std::time::Duration::from_micros(limit.window_us());
     let with = |quota, algorithm| Limit::new(limit.name().clone(), quota, window, algorithm);
@@ -175,12 +236,8 @@ fn largest(limit: &Limit) -> Limit {
         _ => QUOTA_MAX,
     };
     // The bounds depend on the window; the limit's own check tells which quota is within them.
-    while most > limit.capacity() {
-        let larger = match limit.algorithm() {
-            Algorithm::TokenBucket { .. } => with(limit.quota(), Algorithm::TokenBucket { burst: most }),
-            other => with(most, other),
-        };
-        match larger {
+    while most > limit.capacity() && !matches!(limit.algorithm(), Algorithm::TokenBucket { .. }) {
+        match with(most, limit.algorithm()) {
             Ok(larger) => return larger,
             Err(_) => most /= 2,
         }

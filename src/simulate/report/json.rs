@@ -57,8 +57,8 @@ fn of_variant(report: &Report, variant: usize) -> Value {
     let limit = |limit: &LimitReport| {
         value!({
             "limit": limit.name,
-            "field": limit.field,
-            "now": limit.now,
+            "quota": limit.quota,
+            "burst": limit.burst,
             "denied": limit.denied,
             "smallest": limit.smallest,
             "keys_denied_then": limit.keys_denied_then,

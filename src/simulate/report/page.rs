@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::chart::{escape, svg};
-use super::text::{count, grouped, label, notes};
+use super::text::{count, grouped, label, notes, shown, suggested};
 use super::{Report, percent};
 
 /// Most rows by hour; with more, days are shown.
@@ -66,19 +66,12 @@ fn limits(report: &Report, out: &mut String) -> std::fmt::Result {
         for (variant, limit) in
             plan.variants.iter().enumerate().flat_map(|(variant, limits)| limits.iter().map(move |limit| (variant, limit)))
         {
-            let smallest = limit.smallest.map_or_else(|| "larger than can be".to_owned(), count);
             let name = format!("{} {}", plan.name, limit.name);
-            rows.push(vec![
-                name,
-                report.heading(variant),
-                format!("{} {}", limit.field, count(limit.now)),
-                count(limit.denied),
-                smallest,
-            ]);
+            rows.push(vec![name, report.heading(variant), shown(limit), count(limit.denied), suggested(limit)]);
         }
     }
     let headings = ["limit", "replayed", "is", "denied", "would do"].map(str::to_owned);
-    table(out, "The smallest quota (or burst) that denies something to at most 0.1 % of the keys", &headings, rows)
+    table(out, "The smallest quota that denies something to at most 0.1 % of the keys", &headings, rows)
 }
 
 fn worst(report: &Report, out: &mut String) -> std::fmt::Result {

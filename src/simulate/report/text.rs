@@ -87,9 +87,8 @@ fn limits(report: &Report, out: &mut String) -> std::fmt::Result {
     for plan in &report.plans {
         for (variant, limits) in plan.variants.iter().enumerate() {
             let row = |limit: &LimitReport| {
-                let smallest = limit.smallest.map_or_else(|| "larger than can be".to_owned(), count);
-                let now = format!("{} {}", limit.field, count(limit.now));
-                vec![format!("{} {}", plan.name, limit.name), report.heading(variant), now, count(limit.denied), smallest]
+                let name = format!("{} {}", plan.name, limit.name);
+                vec![name, report.heading(variant), shown(limit), count(limit.denied), suggested(limit)]
             };
             rows.extend(limits.iter().map(row));
         }
@@ -99,8 +98,20 @@ fn limits(report: &Report, out: &mut String) -> std::fmt::Result {
     }
     table(out, ["limit", "replayed", "is", "denied", "would do"].map(str::to_owned).to_vec(), rows)?;
     let keys = "would do: the smallest quota at which this limit alone denies something to at most 0.1 % of the keys";
-    let has_burst = report.plans.iter().flat_map(|plan| plan.variants.iter().flatten()).any(|limit| limit.field == "burst");
-    writeln!(out, "{keys}{}", if has_burst { " (of a token_bucket the burst, at the same rate)" } else { "" })
+    let has_burst = report.plans.iter().flat_map(|plan| plan.variants.iter().flatten()).any(|limit| limit.burst.is_some());
+    writeln!(out, "{keys}{}", if has_burst { " (of a token_bucket with a burst of its own, at that burst)" } else { "" })
+}
+
+/// The quota that would do.
+pub(super) fn suggested(limit: &LimitReport) -> String {
+    let none = if limit.burst.is_some() { "none at this burst" } else { "larger than can be" };
+    limit.smallest.map_or_else(|| none.to_owned(), count)
+}
+
+/// What a limit is in the config.
+pub(super) fn shown(limit: &LimitReport) -> String {
+    let burst = limit.burst.map_or_else(String::new, |burst| format!(", burst {}", count(burst)));
+    format!("quota {}{burst}", count(limit.quota))
 }
 
 fn worst(report: &Report, out: &mut String) -> std::fmt::Result {

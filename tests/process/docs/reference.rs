@@ -291,8 +291,10 @@ fn every_metric_has_its_row_and_every_row_its_metric() {
             }
             let source = std::fs::read_to_string(&path).unwrap();
             let code = source.split("#[cfg(test)]").next().unwrap();
-            let found = code.split("\"tollgate_").skip(1).filter_map(|rest| rest.split('"').next());
-            names.extend(found.map(|name| format!("tollgate_{name}")));
+            for (prefix, quoted) in [("tollgate_", "\"tollgate_"), ("process_", "\"process_")] {
+                let found = code.split(quoted).skip(1).filter_map(|rest| rest.split('"').next());
+                names.extend(found.map(|name| format!("{prefix}{name}")));
+            }
         }
     }
     assert!(names.len() > 20, "{names:?}");
