@@ -27,7 +27,6 @@ use crate::plan::{OnStoreFailure, Plan, PlanSet, Rule, UnknownPlan};
 use crate::store::{CAPACITY_DEFAULT, Check, MemoryStore, Store, StoreDeadline, StoreError, Verdict};
 pub use admin::{AdminError, Refunded};
 pub use caller_deadline::CallerDeadline;
-use caller_deadline::{CallerDeadlinePassed, in_time};
 use deny_cache::DenyCache;
 pub use deny_cache::{DENY_CACHE_DEFAULT, DENY_CACHE_MAX};
 pub use envoy::{Descriptor, DescriptorDecision, EnvoyDecisions, EnvoyRefusal};
@@ -287,30 +286,6 @@ impl<S: Store> Limiter<S> {
         Ok((decisions, worker_plans.snapshot.clone()))
     }
 
-    /// The store's answer to a caller that waits for less than the store's deadline.
-    async fn decide_one_in_time(
-        &self,
-        check: &Check,
-        limit: Duration,
-    ) -> Result<Result<Verdict, StoreError>, CallerDeadlinePassed> {
-        let answer = in_time(limit, self.store.decide_one(check, self.store_deadline())).await;
-        // A store that used up its deadline took longer than the caller had, whichever timer fired first.
-        let answer = answer.and_then(|answer| if took_its_deadline(&answer) { Err(CallerDeadlinePassed) } else { Ok(answer) });
-        answer.inspect_err(|CallerDeadlinePassed| self.worker.metrics.caller_deadline_passed(1))
-    }
-
-    /// The store's answers, all or none, to a caller that waits for less than the store's deadline.
-    async fn decide_batch_in_time(
-        &self,
-        checks: &[Check],
-        limit: Duration,
-    ) -> Result<Vec<Result<Verdict, StoreError>>, CallerDeadlinePassed> {
-        let answers = in_time(limit, self.store.decide_batch(checks, self.store_deadline())).await;
-        let late = |answers: &[Result<Verdict, StoreError>]| answers.iter().any(took_its_deadline);
-        let answers = answers.and_then(|answers| if late(&answers) { Err(CallerDeadlinePassed) } else { Ok(answers) });
-        answers.inspect_err(|CallerDeadlinePassed| self.worker.metrics.caller_deadline_passed(checks.len()))
-    }
-
     /// The start time of a store call. `None` with an embedded store: it does not wait, and its denials are not remembered.
     /// That saves reading the clock, about 50 ns.
     fn call_start(&self) -> Option<Instant> {
@@ -431,10 +406,6 @@ fn decide_by_plan(plan: &Plan, cost: Cost) -> Option<Decision> {
         }
     };
     Some(shadowed(plan, decision))
-}
-
-fn took_its_deadline(answer: &Result<Verdict, StoreError>) -> bool {
-    matches!(answer, Err(StoreError::Deadline(_)))
 }
 
 fn counted(check: &Check, verdict: &Verdict, by: DecidedBy) -> Decision {

@@ -9,6 +9,7 @@ mod bounds;
 mod candidate;
 mod check;
 mod envoy;
+mod status;
 mod text;
 
 fn load(yaml: &str) -> Result<Config, ConfigErrors> {
@@ -288,27 +289,6 @@ fn connections_end_as_the_config_says() {
         ("max_connection_age: 1ms", "listen.max_connection_age is 1ms; it is 0s (off), or 1s to 365d"),
     ] {
         assert_eq!(errors(&format!("{PLANS}listen: {{ {yaml} }}")), [sentence]);
-    }
-}
-
-#[test]
-fn keys_are_shown_as_a_hash_unless_the_config_says_otherwise() {
-    for (yaml, expected) in [
-        ("", (false, ShownKeys::Hash, 1_000)),
-        ("status: { page: true, keys: clear, top: 10 }", (true, ShownKeys::Clear, 10)),
-        ("status: { keys: off }", (false, ShownKeys::Off, 1_000)),
-    ] {
-        let status = load(&format!("{PLANS}{yaml}")).unwrap().status;
-        assert_eq!((status.page, status.keys, status.top), expected, "{yaml}");
-    }
-    for (yaml, message) in [
-        ("status: { top: 9 }", "status.top is 9; it is 10 to 1000"),
-        ("status: { top: 1001 }", "status.top is 1001; it is 10 to 1000"),
-        ("status: { keys: plain }", "status.keys is \"plain\"; it must be one of hash, clear, off"),
-        ("status: { page: 1 }", "status.page is 1; it must be true or false"),
-    ] {
-        let errors = load(&format!("{PLANS}{yaml}")).unwrap_err().to_string();
-        assert!(errors.contains(message), "{errors}");
     }
 }
 

@@ -40,7 +40,7 @@ struct Parts {
 /// The stores through which replicas exchange lists. Both are empty with an embedded store.
 #[derive(Clone, Default)]
 pub struct TopStores {
-    /// For what is published: a hundred kilobytes a second at most.
+    /// For what is published: 300 kB a second at most.
     pub publish: StoreRegistry,
     /// For what is read: up to two megabytes a second, and only while someone asks. If possible a connection that no decision uses.
     pub read: StoreRegistry,
