@@ -24,13 +24,7 @@ pub fn parse(text: &str) -> Result<Duration, String> {
         return Err(RIGHT.to_owned());
     }
     while !rest.is_empty() {
-        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-        let (number, after) = rest.split_at(digits);
-        if number.is_empty() || (number.len() > 1 && number.starts_with('0')) {
-            return Err(RIGHT.to_owned());
-        }
-        let letters = after.find(|letter: char| letter.is_ascii_digit() || letter == ' ').unwrap_or(after.len());
-        let (unit, after) = after.split_at(letters);
+        let (number, unit, after) = split_part(rest)?;
         let unit_ms = unit_ms(unit)?;
         if unit_ms >= longer {
             return Err("it has a unit twice, or a shorter one before a longer; write 1h30m, the longest first".to_owned());
@@ -45,11 +39,28 @@ pub fn parse(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_millis(total_ms))
 }
 
+/// Splits off the first part: its number, its unit, and what follows.
+fn split_part(text: &str) -> Result<(&str, &str, &str), String> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, after) = text.split_at(digits);
+    if number.is_empty() || (number.len() > 1 && number.starts_with('0')) {
+        return Err(RIGHT.to_owned());
+    }
+    let letters = after.find(|letter: char| letter.is_ascii_digit() || letter == ' ').unwrap_or(after.len());
+    let (unit, after) = after.split_at(letters);
+    Ok((number, unit, after))
+}
+
 fn unit_ms(unit: &str) -> Result<u64, String> {
     if let Some((_, unit_ms)) = UNITS.iter().find(|(known, _)| *known == unit) {
         return Ok(*unit_ms);
     }
-    Err(match unit {
+    Err(wrong_unit(unit))
+}
+
+/// The sentence for a unit that is not known.
+fn wrong_unit(unit: &str) -> String {
+    match unit {
         "" => format!("it has a number without a unit; {RIGHT}"),
         "M" => "it has the unit M, which could be minutes or months; write m for minutes, or days, such as 30d".to_owned(),
         _ if unit.starts_with('.') || unit.starts_with(',') => {
@@ -65,7 +76,7 @@ fn unit_ms(unit: &str) -> Result<u64, String> {
                 None => format!("it has no unit that is known; {RIGHT}"),
             },
         },
-    })
+    }
 }
 
 /// The right spelling for a unit that is written differently.

@@ -16,3 +16,19 @@ macro_rules! fuzz {
 }
 
 pub(crate) use fuzz;
+
+/// One edit: where it begins, which word it puts there, and how many bytes it replaces, each modulo what there is.
+pub(crate) type Edit = (u16, u8, u8);
+
+/// The text with parts replaced by words. An edit within a character of several bytes is left out.
+pub(crate) fn edited(text: &str, edits: &[Edit], words: &[&str]) -> String {
+    let mut text = text.to_owned();
+    for (start, word, cut) in edits {
+        let start = usize::from(*start) % (text.len() + 1);
+        let end = (start + usize::from(*cut % 16)).min(text.len());
+        if text.is_char_boundary(start) && text.is_char_boundary(end) {
+            text.replace_range(start..end, words[usize::from(*word) % words.len()]);
+        }
+    }
+    text
+}

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::config::Config;
-use crate::server::{BindError, Listener};
+use crate::server::{Address, BindError, Listener};
 use crate::tls::Tls;
 
 /// Every socket that the process listens on.
@@ -24,18 +24,9 @@ impl Listeners {
         for address in &config.listen.grpc {
             grpc.push(secured(Listener::bind(address).await?));
         }
-        let http = match &config.listen.http {
-            Some(address) => Some(secured(Listener::bind(address).await?)),
-            None => None,
-        };
-        let metrics = match &config.listen.metrics {
-            Some(address) => Some(secured(Listener::bind(address).await?)),
-            None => None,
-        };
-        let admin = match &config.listen.admin {
-            Some(address) => Some(Listener::bind(address).await?),
-            None => None,
-        };
+        let http = bind_if_set(config.listen.http.as_ref()).await?.map(secured);
+        let metrics = bind_if_set(config.listen.metrics.as_ref()).await?.map(secured);
+        let admin = bind_if_set(config.listen.admin.as_ref()).await?;
         Ok(Self { grpc, http, metrics, admin })
     }
 
@@ -44,5 +35,12 @@ impl Listeners {
         let encrypted = self.grpc.iter().chain(&self.http).chain(&self.metrics).filter(|listener| listener.is_encrypted());
         let addresses: Vec<String> = encrypted.map(|listener| listener.address().to_string()).collect();
         (!addresses.is_empty()).then(|| addresses.join(","))
+    }
+}
+
+async fn bind_if_set(address: Option<&Address>) -> Result<Option<Listener>, BindError> {
+    match address {
+        Some(address) => Listener::bind(address).await.map(Some),
+        None => Ok(None),
     }
 }

@@ -83,18 +83,9 @@ fn is_ours(name: &str) -> bool {
 /// the namespace. Name and value must both match, so that `TOLLGATE_LISTEN_PORT=8080` does not.
 fn is_service_link(name: &str, value: &str) -> bool {
     let Some(rest) = name.strip_prefix("TOLLGATE").filter(|rest| rest.starts_with('_')) else { return false };
-    let is_port = |text: &str| text.parse::<u16>().is_ok();
-    let is_protocol = |text: &str| ["tcp", "udp", "sctp"].contains(&text);
     let is_url = |text: &str| text.split_once("://").is_some_and(|(protocol, at)| is_protocol(protocol) && at.contains(':'));
     let end = |end: &str| rest.ends_with(end);
-    // `_PORT_50051_TCP` and its variants.
-    let (_, after) = rest.rsplit_once("_PORT_").unwrap_or_default();
-    let parts: Vec<&str> = after.split('_').collect();
-    let detail = match parts.as_slice() {
-        [port, protocol, detail @ ..] if is_port(port) && is_protocol(&protocol.to_ascii_lowercase()) => Some(detail),
-        _ => None,
-    };
-    match detail {
+    match port_detail(rest).as_deref() {
         Some([]) => is_url(value),
         Some(["PROTO"]) => is_protocol(value),
         Some(["PORT"]) => is_port(value),
@@ -104,6 +95,23 @@ fn is_service_link(name: &str, value: &str) -> bool {
         None if end("_SERVICE_PORT") || rest.contains("_SERVICE_PORT_") => is_port(value),
         None => end("_PORT") && is_url(value),
     }
+}
+
+/// What follows `_PORT_50051_TCP` in the name of a variable of a port, split at `_`.
+fn port_detail(rest: &str) -> Option<Vec<&str>> {
+    let (_, after) = rest.rsplit_once("_PORT_")?;
+    match after.split('_').collect::<Vec<_>>().as_slice() {
+        [port, protocol, detail @ ..] if is_port(port) && is_protocol(&protocol.to_ascii_lowercase()) => Some(detail.to_vec()),
+        _ => None,
+    }
+}
+
+fn is_port(text: &str) -> bool {
+    text.parse::<u16>().is_ok()
+}
+
+fn is_protocol(text: &str) -> bool {
+    ["tcp", "udp", "sctp"].contains(&text)
 }
 
 /// The path for a variable's name: a path with levels, or a setting at the top.

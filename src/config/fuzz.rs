@@ -1,7 +1,7 @@
 //! Fuzz targets: any text is a valid config, or gives errors with sentences.
 
 use super::*;
-use crate::fuzz::fuzz;
+use crate::fuzz::{Edit, edited, fuzz};
 
 #[path = "../../tests/support/hostile.rs"]
 #[allow(unreachable_pub, reason = "shared with the suites")]
@@ -92,17 +92,7 @@ fn fuzz_edits_of_the_example() {
         ", ",
         "null",
     ];
-    fuzz!("config_edits", Vec<(u16, u8, u8)>, |edits: &Vec<(u16, u8, u8)>| {
-        let mut text = EXAMPLE.to_owned();
-        for (place, word, cut) in edits {
-            let at = usize::from(*place) % (text.len() + 1);
-            let end = (at + usize::from(*cut % 16)).min(text.len());
-            if text.is_char_boundary(at) && text.is_char_boundary(end) {
-                text.replace_range(at..end, WORDS[usize::from(*word) % WORDS.len()]);
-            }
-        }
-        check_result(load(text));
-    });
+    fuzz!("config_edits", Vec<Edit>, |edits: &Vec<Edit>| check_result(load(edited(EXAMPLE, edits, &WORDS))));
 }
 
 fn check_result(loaded: Result<Config, ConfigErrors>) {

@@ -196,17 +196,9 @@ fn addresses(nodes: Vec<Node>, errors: &mut ErrorList) -> Option<Vec<Address>> {
 /// The files are read at the start of serving, not here. A config may be checked on a machine without its keys.
 fn tls(node: Node, errors: &mut ErrorList) -> Option<tls::Settings> {
     let mut table = node.table(errors)?;
-    let mut file = |table: &mut Table, name| {
-        let node = table.take(name)?;
-        let path = node.path.clone();
-        let file = node.text(errors)?;
-        if file.is_empty() {
-            report(errors, &path, "is empty; name a file in PEM");
-        }
-        Some(PathBuf::from(file))
-    };
-    let (cert_file, key_file) = (file(&mut table, "cert_file"), file(&mut table, "key_file"));
-    let client_ca_file = file(&mut table, "client_ca_file");
+    let cert_file = pem_file(&mut table, "cert_file", errors);
+    let key_file = pem_file(&mut table, "key_file", errors);
+    let client_ca_file = pem_file(&mut table, "client_ca_file", errors);
     for (name, found) in [("cert_file", &cert_file), ("key_file", &key_file)] {
         // A value that is not a text already has an error.
         if found.is_none() && !errors.iter().any(|error| error.path == format!("listen.tls.{name}")) {
@@ -223,6 +215,16 @@ fn tls(node: Node, errors: &mut ErrorList) -> Option<tls::Settings> {
     }
     table.finish(errors);
     Some(tls::Settings { cert_file: cert_file?, key_file: key_file?, client_ca_file, client_names: client_names? })
+}
+
+fn pem_file(table: &mut Table, name: &'static str, errors: &mut ErrorList) -> Option<PathBuf> {
+    let node = table.take(name)?;
+    let path = node.path.clone();
+    let file = node.text(errors)?;
+    if file.is_empty() {
+        report(errors, &path, "is empty; name a file in PEM");
+    }
+    Some(PathBuf::from(file))
 }
 
 fn names(node: Node, errors: &mut ErrorList) -> Option<Vec<tls::ClientName>> {

@@ -152,25 +152,30 @@ fn limits(node: Node, errors: &mut ErrorList) -> Option<Vec<Limit>> {
     }
     let checked: Vec<Option<Limit>> = nodes.into_iter().map(|node| limit(node, errors)).collect();
     let limits: Vec<Limit> = checked.into_iter().collect::<Option<_>>()?;
+    report_duplicates(&path, &limits, errors);
+    Some(limits)
+}
+
+/// Reports limits with the name, or with the count, of one before them.
+fn report_duplicates(path: &str, limits: &[Limit], errors: &mut ErrorList) {
     for (index, limit) in limits.iter().enumerate() {
-        let place = format!("{path}[{index}]");
+        let limit_path = format!("{path}[{index}]");
         let before = &limits[..index];
         if before.iter().any(|other| other.name() == limit.name()) {
             report(
                 errors,
-                &place,
+                &limit_path,
                 format!("is named {} like one before it; give each limit a name of its own", Quoted(limit.name())),
             );
         }
         if before.iter().any(|other| other.fingerprint() == limit.fingerprint()) {
             report(
                 errors,
-                &place,
+                &limit_path,
                 "has the algorithm and window of one before it, so both would be one count; keep the stricter, or change a window",
             );
         }
     }
-    Some(limits)
 }
 
 fn limit(node: Node, errors: &mut ErrorList) -> Option<Limit> {

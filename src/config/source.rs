@@ -213,30 +213,30 @@ fn is_name(text: &str) -> bool {
 /// Where the value at `path` was read, or else the innermost value around it.
 pub(super) fn place_of<'a>(mut value: &'a Value, path: &str) -> Option<&'a str> {
     let (mut rest, mut place) = (path, value.origin());
-    'down: while !rest.is_empty() {
-        match &value.kind {
-            ValueKind::Table(fields) => {
-                // Names may contain dots, so the shortest prefix that exists is taken.
-                let ends = rest.match_indices(['.', '[']).map(|(end, _)| end).chain([rest.len()]);
-                for end in ends {
-                    if let Some(found) = fields.get(&rest[..end]) {
-                        (value, rest) = (found, rest[end..].strip_prefix('.').unwrap_or(&rest[end..]));
-                        place = found.origin().or(place);
-                        continue 'down;
-                    }
-                }
-                break;
-            }
-            ValueKind::Array(values) => {
-                let Some((index, after)) = rest.strip_prefix('[').and_then(|rest| rest.split_once(']')) else { break };
-                let Some(found) = index.parse::<usize>().ok().and_then(|index| values.get(index)) else { break };
-                (value, rest) = (found, after.strip_prefix('.').unwrap_or(after));
-                place = found.origin().or(place);
-            }
-            _ => break,
-        }
+    while !rest.is_empty() {
+        let found = match &value.kind {
+            ValueKind::Table(fields) => field_at(fields, rest),
+            ValueKind::Array(values) => element_at(values, rest),
+            _ => None,
+        };
+        let Some((inner, after)) = found else { break };
+        (value, rest) = (inner, after.strip_prefix('.').unwrap_or(after));
+        place = inner.origin().or(place);
     }
     place
+}
+
+/// The field that a path begins with, and the rest of the path. Names may contain dots, so the shortest prefix that exists is
+/// taken.
+fn field_at<'a, 'p>(fields: &'a Map<String, Value>, path: &'p str) -> Option<(&'a Value, &'p str)> {
+    let mut ends = path.match_indices(['.', '[']).map(|(end, _)| end).chain([path.len()]);
+    ends.find_map(|end| Some((fields.get(&path[..end])?, &path[end..])))
+}
+
+/// The element that a path begins with, such as `[3]`, and the rest of the path.
+fn element_at<'a, 'p>(values: &'a [Value], path: &'p str) -> Option<(&'a Value, &'p str)> {
+    let (index, after) = path.strip_prefix('[')?.split_once(']')?;
+    Some((values.get(index.parse::<usize>().ok()?)?, after))
 }
 
 fn whole_file(message: String) -> ConfigError {

@@ -59,18 +59,20 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<StoreSec
         }
     };
     let read = apply_settings(&mut store, url.as_mut(), errors);
-    let deadline = store.take("deadline").map_or(Some(DEADLINE_DEFAULT), |node| {
-        let path = node.path.clone();
-        let deadline = node.duration(errors)?;
-        if !(DEADLINE_MIN..=DEADLINE_MAX).contains(&deadline) {
-            report(errors, &path, "is out of range; a deadline is 1ms to 10s");
-        }
-        Some(deadline)
-    });
+    let deadline = store.take("deadline").map_or(Some(DEADLINE_DEFAULT), |node| deadline(node, errors));
     let replicas = store.take("expected_replicas").map_or(Some(None), |node| replicas(node, errors));
     store.finish(errors);
     read?;
     Some(StoreSection { url: url?, deadline: deadline?, expected_replicas: replicas? })
+}
+
+fn deadline(node: Node, errors: &mut ErrorList) -> Option<Duration> {
+    let path = node.path.clone();
+    let deadline = node.duration(errors)?;
+    if !(DEADLINE_MIN..=DEADLINE_MAX).contains(&deadline) {
+        report(errors, &path, "is out of range; a deadline is 1ms to 10s");
+    }
+    Some(deadline)
 }
 
 /// The number of replicas; the inner value is `None` for `auto`.

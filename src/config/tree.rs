@@ -71,11 +71,7 @@ impl Node {
     /// a longer list only the length is read, for the message of `too_long`.
     pub(super) fn list(self, most: usize, too_long: impl Fn(usize) -> String, errors: &mut ErrorList) -> Option<Vec<Self>> {
         let path = self.path;
-        let length = match &self.value {
-            ValueKind::Array(values) => values.len(),
-            ValueKind::String(text) => text.split(',').count(),
-            _ => 0,
-        };
+        let length = list_length(&self.value);
         if length > most {
             report(errors, &path, too_long(length));
             return None;
@@ -242,6 +238,15 @@ pub(super) fn is_secret(path: &str) -> bool {
         Some("store") => true,
         Some("plans") => false,
         first => first.into_iter().chain(parts).any(|part| ["tls", "token", "password"].iter().any(|word| part.contains(word))),
+    }
+}
+
+/// The number of elements of a list, or of a text that is split at commas.
+fn list_length(value: &ValueKind) -> usize {
+    match value {
+        ValueKind::Array(values) => values.len(),
+        ValueKind::String(text) => text.split(',').count(),
+        _ => 0,
     }
 }
 

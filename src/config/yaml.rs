@@ -29,7 +29,7 @@ const TOKENS_MAX: usize = 4_000_000;
 /// Most brackets that the parser allows to be open. At each token it checks every open bracket.
 const BRACKETS_MAX: usize = 255;
 /// Most checks of open brackets: as if [`DEPTH_MAX`] were open all the time. The largest valid config needs a sixth.
-const LOOKS_MAX: usize = TOKENS_MAX * DEPTH_MAX;
+const BRACKET_CHECKS_MAX: usize = TOKENS_MAX * DEPTH_MAX;
 /// The parser's error for brackets that are nested more than 255 deep.
 const TOO_DEEP: &str = "recursion limit exceeded";
 
@@ -43,7 +43,7 @@ pub(super) fn parse(text: &str) -> Result<Value, Vec<ConfigError>> {
     parsed.unwrap_or_else(|_| Err(vec![at(None, "is not valid YAML: its parser gave up")]))
 }
 
-/// Refuses characters that the parser takes for the end of the text, and texts whose tokens would take all memory.
+/// Refuses characters that the parser takes for the end of the text, then texts with too many tokens.
 fn check_characters(text: &str) -> Result<(), ConfigError> {
     let forbidden = |letter: char| letter.is_control() && !matches!(letter, '\t' | '\n' | '\r') || letter == '\u{feff}';
     if let Some((before, _)) = text.split_once(forbidden) {
@@ -54,11 +54,16 @@ fn check_characters(text: &str) -> Result<(), ConfigError> {
             &format!("has the control character U+{letter:04X}; a config has none but tabs and line ends"),
         ));
     }
-    let (tokens, looks) = count_tokens(text);
+    check_tokens(text)
+}
+
+/// Refuses texts whose tokens would take all memory, or whose open brackets would take all time.
+fn check_tokens(text: &str) -> Result<(), ConfigError> {
+    let (tokens, bracket_checks) = count_tokens(text);
     if tokens > TOKENS_MAX {
         return Err(at(None, &format!("has more than {TOKENS_MAX} names, values, brackets, commas and colons")));
     }
-    if looks > LOOKS_MAX {
+    if bracket_checks > BRACKET_CHECKS_MAX {
         return Err(at(
             None,
             &format!("has more than {DEPTH_MAX} brackets open for most of its length; a config nests less deep"),
@@ -71,7 +76,7 @@ fn check_characters(text: &str) -> Result<(), ConfigError> {
 ///
 /// Only bytes are counted, so quotes and comments count too: the result may be too high, never too low.
 fn count_tokens(text: &str) -> (usize, usize) {
-    let (mut tokens, mut looks, mut open, mut quotes) = (0_usize, 0_usize, 0_usize, 0_usize);
+    let (mut tokens, mut bracket_checks, mut open, mut quotes) = (0_usize, 0_usize, 0_usize, 0_usize);
     // Whether an unquoted value has begun since the last special character; its letters are one token.
     let mut in_value = false;
     for byte in text.bytes() {
@@ -99,9 +104,9 @@ fn count_tokens(text: &str) -> (usize, usize) {
         let made = made + usize::from(in_value);
         in_value = false;
         tokens += made;
-        looks = looks.saturating_add(made.saturating_mul(open));
+        bracket_checks = bracket_checks.saturating_add(made.saturating_mul(open));
     }
-    (tokens, looks)
+    (tokens, bracket_checks)
 }
 
 /// The values and bytes of a value.

@@ -259,25 +259,12 @@ pub(super) fn plan(plan: &Plan) -> pb::Plan {
 }
 
 fn limit(limit: &Limit) -> pb::Limit {
-    let (mut burst, mut precision, mut anchor) = (None, None, None);
-    let algorithm = match limit.algorithm() {
-        Algorithm::FixedWindow { anchor: at } => {
-            anchor = Some(match at {
-                Anchor::Clock => pb::Anchor::Clock.into(),
-                Anchor::FirstRequest => pb::Anchor::FirstRequest.into(),
-            });
-            pb::Algorithm::FixedWindow
-        }
-        Algorithm::SlidingLog => pb::Algorithm::SlidingLog,
-        Algorithm::SlidingWindow { precision: runs } => {
-            precision = Some(u32::from(runs));
-            pb::Algorithm::SlidingWindow
-        }
-        Algorithm::SlidingCounter => pb::Algorithm::SlidingCounter,
-        Algorithm::TokenBucket { burst: units } => {
-            burst = Some(units);
-            pb::Algorithm::TokenBucket
-        }
+    let (algorithm, burst, precision, anchor) = match limit.algorithm() {
+        Algorithm::FixedWindow { anchor } => (pb::Algorithm::FixedWindow, None, None, Some(pb_anchor(anchor).into())),
+        Algorithm::SlidingLog => (pb::Algorithm::SlidingLog, None, None, None),
+        Algorithm::SlidingWindow { precision } => (pb::Algorithm::SlidingWindow, None, Some(u32::from(precision)), None),
+        Algorithm::SlidingCounter => (pb::Algorithm::SlidingCounter, None, None, None),
+        Algorithm::TokenBucket { burst } => (pb::Algorithm::TokenBucket, Some(burst), None, None),
     };
     pb::Limit {
         name: limit.name().to_string(),
@@ -287,6 +274,13 @@ fn limit(limit: &Limit) -> pb::Limit {
         burst,
         precision,
         anchor,
+    }
+}
+
+fn pb_anchor(anchor: Anchor) -> pb::Anchor {
+    match anchor {
+        Anchor::Clock => pb::Anchor::Clock,
+        Anchor::FirstRequest => pb::Anchor::FirstRequest,
     }
 }
 

@@ -4,6 +4,8 @@
 mod plans;
 mod process;
 
+use std::collections::BTreeMap;
+
 use super::MetricSources;
 use super::exposition::{Exposition, Kind};
 use crate::decision::{DecidedBy, Outcome};
@@ -17,26 +19,48 @@ const NS_PER_SECOND: f64 = 1e9;
 
 /// Writes all metrics, as of now.
 pub(super) fn write(sources: &MetricSources) -> String {
-    let limiter = &sources.limiter;
-    let connections = &sources.grpc_connections;
-    let (totals, mut text) = (limiter.totals(), Exposition::default());
+    let (totals, mut text) = (sources.limiter.totals(), Exposition::default());
     decisions(&mut text, &totals);
     plans::write(&mut text, &totals);
     requests_outside_plans(&mut text, &totals);
+    decision_durations(&mut text, &totals);
+    store(&mut text, &totals);
+    deny_cache(&mut text, &totals);
+    nodes(&mut text, &sources.stores);
+    replicas(&mut text, &totals);
+    connections_and_log(&mut text, sources);
+    process::write(&mut text);
+    versions(&mut text, &totals);
+    reloads(&mut text, &totals.reloads);
+    if let Some(calls) = &sources.admin_calls {
+        admin_calls(&mut text, calls);
+    }
+    if let Some(tls) = &sources.tls {
+        certificate(&mut text, &tls.status());
+    }
+    text.finish()
+}
+
+fn decision_durations(text: &mut Exposition, totals: &Totals) {
     timings(
-        &mut text,
+        text,
         "tollgate_decision_duration_seconds",
         "Time that a decision waited for Redis, 0 if it did not; each decision of a batch has the time of the batch.",
         &totals.durations,
     );
-    store(&mut text, &totals);
-    nodes(&mut text, &sources.stores);
+}
+
+fn replicas(text: &mut Exposition, totals: &Totals) {
     text.single(
         "tollgate_replicas_seen",
         Kind::Gauge,
         "Replicas that share each quota while Redis cannot decide: the number seen last, or store.expected_replicas.",
         totals.replicas,
     );
+}
+
+fn connections_and_log(text: &mut Exposition, sources: &MetricSources) {
+    let connections = &sources.grpc_connections;
     text.single("tollgate_connections", Kind::Gauge, "Open gRPC connections.", connections.open());
     text.single(
         "tollgate_refused_calls_total",
@@ -50,19 +74,13 @@ pub(super) fn write(sources: &MetricSources) -> String {
         "Log lines dropped because standard output was not read fast enough.",
         (sources.log_lines_dropped)(),
     );
-    process::write(&mut text);
+}
+
+fn versions(text: &mut Exposition, totals: &Totals) {
     text.family("tollgate_build_info", Kind::Gauge, "The version that runs.");
     text.sample("tollgate_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     text.family("tollgate_config_info", Kind::Gauge, "The hash of the plans, equal on replicas that enforce the same plans.");
     text.sample("tollgate_config_info", &[("hash", totals.snapshot().config_hash())], 1);
-    reloads(&mut text, &totals.reloads);
-    if let Some(calls) = &sources.admin_calls {
-        admin_calls(&mut text, calls);
-    }
-    if let Some(tls) = &sources.tls {
-        certificate(&mut text, &tls.status());
-    }
-    text.finish()
 }
 
 /// Writes counts of requests that are not decided by the plan that they name.
@@ -102,16 +120,7 @@ fn admin_calls(text: &mut Exposition, calls: &AdminCalls) {
 }
 
 fn certificate(text: &mut Exposition, status: &tls::Status) {
-    const NAME: &str = "tollgate_tls_reloads_total";
-    text.family(NAME, Kind::Counter, "Certificate reloads since the start; after a failure the old certificate stays.");
-    text.sample(NAME, &[("result", "success")], status.taken_up);
-    text.sample(NAME, &[("result", "failure")], status.refused);
-    text.single(
-        "tollgate_tls_last_reload_successful",
-        Kind::Gauge,
-        "0 while the changed TLS files cannot be used.",
-        u8::from(!status.last_refused),
-    );
+    certificate_reloads(text, status);
     text.single(
         "tollgate_tls_not_after_timestamp_seconds",
         Kind::Gauge,
@@ -123,6 +132,19 @@ fn certificate(text: &mut Exposition, status: &tls::Status) {
         Kind::Counter,
         "Connections closed because their TLS handshake failed or took too long.",
         status.failed_handshakes,
+    );
+}
+
+fn certificate_reloads(text: &mut Exposition, status: &tls::Status) {
+    const NAME: &str = "tollgate_tls_reloads_total";
+    text.family(NAME, Kind::Counter, "Certificate reloads since the start; after a failure the old certificate stays.");
+    text.sample(NAME, &[("result", "success")], status.taken_up);
+    text.sample(NAME, &[("result", "failure")], status.refused);
+    text.single(
+        "tollgate_tls_last_reload_successful",
+        Kind::Gauge,
+        "0 while the changed TLS files cannot be used.",
+        u8::from(!status.last_refused),
     );
 }
 
@@ -183,6 +205,9 @@ fn store(text: &mut Exposition, totals: &Totals) {
         text.sample(ERRORS, &[("kind", kind)], count);
     }
     text.single("tollgate_inflight_requests", Kind::Gauge, "Requests that wait for Redis.", totals.waiting);
+}
+
+fn deny_cache(text: &mut Exposition, totals: &Totals) {
     text.single(
         "tollgate_deny_cache_hits_total",
         Kind::Counter,
@@ -203,17 +228,32 @@ fn nodes(text: &mut Exposition, stores: &StoreRegistry) {
     if nodes.is_empty() {
         return;
     }
+    node_connections(text, &nodes);
+    node_counters(text, &nodes);
+    let degraded = nodes.values().any(|health| health.connections[1..].iter().any(|count| *count > 0));
+    text.single(
+        "tollgate_degraded",
+        Kind::Gauge,
+        "1 while the breaker of a connection to Redis is not closed.",
+        u8::from(degraded),
+    );
+}
+
+fn node_connections(text: &mut Exposition, nodes: &BTreeMap<String, NodeHealth>) {
     const CONNECTIONS: &str = "tollgate_store_connections";
     text.family(
         CONNECTIONS,
         Kind::Gauge,
         "Connections to each Redis server by the state of their breaker; only those with a closed breaker are used.",
     );
-    for (node, health) in &nodes {
+    for (node, health) in nodes {
         for ((_, state), count) in NodeHealth::STATES.iter().zip(health.connections) {
             text.sample(CONNECTIONS, &[("node", node), ("breaker", state)], count);
         }
     }
+}
+
+fn node_counters(text: &mut Exposition, nodes: &BTreeMap<String, NodeHealth>) {
     let counters = [
         (
             "tollgate_store_breaker_opened_total",
@@ -231,13 +271,6 @@ fn nodes(text: &mut Exposition, stores: &StoreRegistry) {
         text.family(name, Kind::Counter, help);
         nodes.iter().for_each(|(node, health)| text.sample(name, &[("node", node)], count(health)));
     }
-    let degraded = nodes.values().any(|health| health.connections[1..].iter().any(|count| *count > 0));
-    text.single(
-        "tollgate_degraded",
-        Kind::Gauge,
-        "1 while the breaker of a connection to Redis is not closed.",
-        u8::from(degraded),
-    );
 }
 
 fn timings(text: &mut Exposition, name: &str, help: &str, timings: &Timings) {

@@ -40,7 +40,7 @@ pub const DENY_CACHE_MAX: usize = 10_000_000;
 const HOLD_MAX_US: u64 = 1_000_000;
 /// Entries checked for an expired denial before the cache grows. More than one, so that expired entries go faster than new ones
 /// come, and memory follows the denials that hold.
-const LOOKS_PER_ENTRY: usize = 4;
+const EXAMINED_PER_ENTRY: usize = 4;
 /// Most keys remembered as forgotten. With more, every earlier denial is forgotten. That many resets and refunds in a second
 /// leave few denials worth remembering.
 const FORGOTTEN_MAX: usize = 4_096;
@@ -212,7 +212,7 @@ impl Table {
 
     /// An entry to replace: an expired one, or any entry of a full cache, since a cache may forget.
     fn place_to_reuse(&mut self, now_us: u64, entries_max: usize) -> Option<usize> {
-        for _ in 0..LOOKS_PER_ENTRY.min(self.entries.len()) {
+        for _ in 0..EXAMINED_PER_ENTRY.min(self.entries.len()) {
             let index = self.step();
             if self.entries[index].is_over(now_us) {
                 return Some(index);

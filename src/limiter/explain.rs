@@ -152,7 +152,22 @@ fn unread(status: &LimitStatus) -> LimitExplanation {
 impl Explanation {
     /// One sentence for people.
     pub fn sentence(&self) -> String {
-        let decided = match (&self.store_error, &self.plan.rule) {
+        let decided = self.decided();
+        let shadow = match (self.plan.shadow, self.next.outcome) {
+            (true, Outcome::ShadowDenied) => "; it passes all the same, because the plan is in shadow mode",
+            _ => "",
+        };
+        let denying = self.denying();
+        let mut sentence = format!("{decided}{shadow}{denying}.");
+        // The first letter is ASCII in every form above.
+        if let Some(first) = sentence.get_mut(..1) {
+            first.make_ascii_uppercase();
+        }
+        sentence
+    }
+
+    fn decided(&self) -> String {
+        match (&self.store_error, &self.plan.rule) {
             (_, Rule::Unlimited) => {
                 format!("plan {} is unlimited, so every request is allowed and nothing is counted", self.plan.name)
             }
@@ -161,12 +176,11 @@ impl Explanation {
             }
             (Some(error), Rule::Limits(_)) => format!("the store did not decide ({error}), so {}", self.policy()),
             (None, Rule::Limits(_)) => format!("the next request of cost 1 {}", self.outcome()),
-        };
-        let shadow = match (self.plan.shadow, self.next.outcome) {
-            (true, Outcome::ShadowDenied) => "; it passes all the same, because the plan is in shadow mode",
-            _ => "",
-        };
-        let denying = match self.workers_denying {
+        }
+    }
+
+    fn denying(&self) -> String {
+        match self.workers_denying {
             0 => String::new(),
             1 => "; 1 worker of this replica remembers a denial, and denies without asking the store for a second at most"
                 .to_owned(),
@@ -175,13 +189,7 @@ impl Explanation {
                     "; {workers} workers of this replica remember a denial, and deny without asking the store for a second at most"
                 )
             }
-        };
-        let mut sentence = format!("{decided}{shadow}{denying}.");
-        // The first letter is ASCII in every form above.
-        if let Some(first) = sentence.get_mut(..1) {
-            first.make_ascii_uppercase();
         }
-        sentence
     }
 
     /// What the plan's policy does without the store.

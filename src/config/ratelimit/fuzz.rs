@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::{Config, Origin};
-use crate::fuzz::fuzz;
+use crate::fuzz::{Edit, edited, fuzz};
 
 /// Siblings, nesting, wildcards and every field.
 const EXAMPLE: &str = "domain: d
@@ -82,15 +82,5 @@ fn fuzz_edits_of_a_ratelimit_file() {
         ", ",
         "\n  ",
     ];
-    fuzz!("ratelimit_edits", Vec<(u16, u8, u8)>, |edits: &Vec<(u16, u8, u8)>| {
-        let mut text = EXAMPLE.to_owned();
-        for (place, word, cut) in edits {
-            let at = usize::from(*place) % (text.len() + 1);
-            let end = (at + usize::from(*cut % 16)).min(text.len());
-            if text.is_char_boundary(at) && text.is_char_boundary(end) {
-                text.replace_range(at..end, WORDS[usize::from(*word) % WORDS.len()]);
-            }
-        }
-        assert_converted(text);
-    });
+    fuzz!("ratelimit_edits", Vec<Edit>, |edits: &Vec<Edit>| assert_converted(edited(EXAMPLE, edits, &WORDS)));
 }

@@ -121,8 +121,12 @@ fn explained(answer: &pb::ExplainResponse) -> Report {
         lines.push(format!("workers that deny from memory: {}", answer.workers_denying));
     }
     lines.extend(answer.limits.iter().flat_map(limit_lines));
+    Report { lines, json: explained_json(answer) }
+}
+
+fn explained_json(answer: &pb::ExplainResponse) -> Value {
     let next = answer.next.as_ref().map(|next| report::answer(next).json);
-    let json = json!({
+    json!({
         "sentence": answer.sentence,
         "next": next,
         "limits": answer.limits.iter().map(limit_explanation).collect::<Vec<_>>(),
@@ -132,8 +136,7 @@ fn explained(answer: &pb::ExplainResponse) -> Report {
         "workers_denying": answer.workers_denying,
         "redis_connections": answer.redis_connections,
         "redis_connections_open": answer.redis_connections_open,
-    });
-    Report { lines, json }
+    })
 }
 
 fn limit_lines(explained: &pb::LimitExplanation) -> Vec<String> {

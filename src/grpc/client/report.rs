@@ -27,6 +27,10 @@ pub(super) fn answer(answer: &pb::ShouldAllowResponse) -> Report {
         format!("decided_by: {}", answer.decided_by().as_str_name()),
     ];
     lines.extend(answer.limits.iter().map(limit_line));
+    Report { lines, json: answer_json(answer) }
+}
+
+fn answer_json(answer: &pb::ShouldAllowResponse) -> Value {
     let mut json = json!({
         "allowed": answer.allowed,
         "outcome": outcome(answer.outcome()),
@@ -41,7 +45,7 @@ pub(super) fn answer(answer: &pb::ShouldAllowResponse) -> Report {
     let numbers = [("limit", answer.limit), ("window_us", window), ("remaining", answer.remaining)];
     add_numbers(&mut json, &numbers);
     add_numbers(&mut json, &[("retry_after_us", retry_after), ("reset_after_us", reset_after), ("more_after_us", more_after)]);
-    Report { lines, json }
+    json
 }
 
 /// The word of an outcome, as the check endpoint writes it.

@@ -97,7 +97,7 @@ async fn a_reset_forgets_local_counts_and_a_refund_does_not() {
 
 /// A clock that advances by one microsecond at each reading.
 struct Ticking {
-    looks: AtomicU64,
+    readings: AtomicU64,
     began: Instant,
 }
 
@@ -107,7 +107,7 @@ impl Clock for Ticking {
     }
 
     fn monotonic(&self) -> Instant {
-        self.began + Duration::from_micros(self.looks.fetch_add(1, Ordering::SeqCst))
+        self.began + Duration::from_micros(self.readings.fetch_add(1, Ordering::SeqCst))
     }
 }
 
@@ -141,7 +141,7 @@ struct Lab {
 
 impl Lab {
     fn new() -> Self {
-        let clock = Arc::new(Ticking { looks: AtomicU64::new(0), began: monotonic() });
+        let clock = Arc::new(Ticking { readings: AtomicU64::new(0), began: monotonic() });
         let counters = Arc::new(MemoryStore::new(CAPACITY_DEFAULT, Arc::new(Clock0)));
         let store = |permits| Slow { counters: counters.clone(), go: Arc::new(Semaphore::new(permits)) };
         let operator = Limiter::new(plans(), store(1_000), SETTINGS, clock);

@@ -24,15 +24,7 @@ enum Part {
 impl KeyTemplate {
     /// Parses a template such as `{user}:{path}`, for a rule with these patterns. Errors: what is wrong, and what is right.
     pub fn parse(text: &str, patterns: &[EntryPattern]) -> Result<Self, String> {
-        if text.is_empty() {
-            return Err("is empty; leave it out for all values that the descriptor leaves open".to_owned());
-        }
-        if text.len() > KEY_BYTES_MAX {
-            return Err(format!("has {} bytes; at most {KEY_BYTES_MAX} are a key", text.len()));
-        }
-        if text.contains('\\') {
-            return Err("has a \\, which marks letters of values; write another letter".to_owned());
-        }
+        check_text(text)?;
         let (mut parts, mut rest) = (Vec::new(), text);
         while let Some((before, after)) = rest.split_once('{') {
             let (name, after) = after.split_once('}').ok_or("has a { without a }; write {name} for the value of an entry")?;
@@ -83,6 +75,19 @@ impl KeyTemplate {
         }
         Key::of_any(key)
     }
+}
+
+fn check_text(text: &str) -> Result<(), String> {
+    if text.is_empty() {
+        return Err("is empty; leave it out for all values that the descriptor leaves open".to_owned());
+    }
+    if text.len() > KEY_BYTES_MAX {
+        return Err(format!("has {} bytes; at most {KEY_BYTES_MAX} are a key", text.len()));
+    }
+    if text.contains('\\') {
+        return Err("has a \\, which marks letters of values; write another letter".to_owned());
+    }
+    Ok(())
 }
 
 /// The key of a descriptor by all its entries, with their names. Different descriptors have different keys.

@@ -38,16 +38,7 @@ impl EntryPattern {
         if name.contains(['*', '{', '}']) {
             return Err(format!("has a name with *, {{ or }}; a name is written as it is sent; {RIGHT}"));
         }
-        let value = match value {
-            None => ValuePattern::Any,
-            Some("" | "*") => return Err(format!("gives no value after its =; {RIGHT}")),
-            Some(value) => match value.strip_suffix('*').unwrap_or(value) {
-                begin if begin.contains('*') => return Err(format!("has a * before its end; {RIGHT}")),
-                begin if begin.len() < value.len() => ValuePattern::Prefix(begin.into()),
-                exact => ValuePattern::Exact(exact.into()),
-            },
-        };
-        Ok(Self { name: name.into(), value })
+        Ok(Self { name: name.into(), value: value_pattern(value)? })
     }
 
     /// Whether the pattern leaves the value open, in whole or in part.
@@ -62,6 +53,20 @@ impl EntryPattern {
                 ValuePattern::Exact(value) => **value == *entry.value,
                 ValuePattern::Prefix(prefix) => entry.value.starts_with(&**prefix),
             }
+    }
+}
+
+/// Parses what follows the `=`.
+fn value_pattern(text: Option<&str>) -> Result<ValuePattern, String> {
+    let value = match text {
+        None => return Ok(ValuePattern::Any),
+        Some("" | "*") => return Err(format!("gives no value after its =; {RIGHT}")),
+        Some(value) => value,
+    };
+    match value.strip_suffix('*').unwrap_or(value) {
+        begin if begin.contains('*') => Err(format!("has a * before its end; {RIGHT}")),
+        begin if begin.len() < value.len() => Ok(ValuePattern::Prefix(begin.into())),
+        exact => Ok(ValuePattern::Exact(exact.into())),
     }
 }
 

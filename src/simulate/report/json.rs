@@ -2,29 +2,21 @@
 
 use serde_json::{Value, json as value};
 
-use super::{LimitReport, Report};
-use crate::simulate::replay::{HOUR_US, Spacing};
+use super::{LimitReport, Report, WorstKey};
+use crate::simulate::replay::{HOUR_US, Hour, Spacing};
 use crate::simulate::stamp::Utc;
 
 /// The report as one object, over several lines.
 pub fn json(report: &Report) -> String {
     let variants: Vec<Value> = (0..report.variants.len()).map(|variant| of_variant(report, variant)).collect();
-    let worst = report
-        .worst
-        .iter()
-        .map(|worst| value!({ "plan": worst.plan, "key": worst.key, "requests": worst.requests, "denied": worst.denied }));
-    let hours = report
-        .hours
-        .iter()
-        .map(|hour| value!({ "start": Utc(hour.start_us).to_string(), "requests": hour.requests, "denied": hour.denied }));
     let report = value!({
         "log": log(report),
         "requests": report.requests,
         "keys": report.keys,
         "results": variants,
-        "worst_keys": worst.collect::<Vec<_>>(),
+        "worst_keys": report.worst.iter().map(worst_key).collect::<Vec<_>>(),
         "step": if report.hour_us == HOUR_US { "hour" } else { "day" },
-        "hours": hours.collect::<Vec<_>>(),
+        "hours": report.hours.iter().map(hour).collect::<Vec<_>>(),
     });
     format!("{report:#}")
 }
@@ -48,21 +40,30 @@ fn log(report: &Report) -> Value {
     })
 }
 
+fn worst_key(worst: &WorstKey) -> Value {
+    value!({ "plan": worst.plan, "key": worst.key, "requests": worst.requests, "denied": worst.denied })
+}
+
+fn hour(hour: &Hour) -> Value {
+    value!({ "start": Utc(hour.start_us).to_string(), "requests": hour.requests, "denied": hour.denied })
+}
+
+fn limit(limit: &LimitReport) -> Value {
+    value!({
+        "limit": limit.name,
+        "quota": limit.quota,
+        "burst": limit.burst,
+        "denied": limit.denied,
+        "smallest": limit.smallest,
+        "keys_denied_then": limit.keys_denied_then,
+    })
+}
+
 fn of_variant(report: &Report, variant: usize) -> Value {
     let spacing = match report.variants[variant].spacing {
         None => "as_stamped",
         Some(Spacing::AsStamped) => "bursts",
         Some(Spacing::Evenly) => "evenly",
-    };
-    let limit = |limit: &LimitReport| {
-        value!({
-            "limit": limit.name,
-            "quota": limit.quota,
-            "burst": limit.burst,
-            "denied": limit.denied,
-            "smallest": limit.smallest,
-            "keys_denied_then": limit.keys_denied_then,
-        })
     };
     let plans = report.plans.iter().map(
         |plan| value!({ "plan": plan.name, "keys": plan.keys, "limits": plan.variants[variant].iter().map(limit).collect::<Vec<_>>() }),

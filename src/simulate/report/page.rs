@@ -28,6 +28,17 @@ fn page(report: &Report, out: &mut String) -> std::fmt::Result {
     writeln!(out, "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">")?;
     writeln!(out, "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">")?;
     writeln!(out, "<title>tollgate simulate: {name}</title><style>{STYLE}</style></head><body>\n<h1>{name}</h1>")?;
+    remarks(report, out)?;
+    writeln!(out, "{}", svg(report))?;
+    totals(report, out)?;
+    limits(report, out)?;
+    worst(report, out)?;
+    hours(report, out)?;
+    writeln!(out, "</body></html>")
+}
+
+/// What was read and replayed, and what was not.
+fn remarks(report: &Report, out: &mut String) -> std::fmt::Result {
     writeln!(out, "<p>{} lines, {} requests replayed.</p>", count(report.log.lines), count(report.requests))?;
     if report.variants.iter().any(|variant| variant.spacing.is_some()) {
         writeln!(
@@ -41,12 +52,7 @@ fn page(report: &Report, out: &mut String) -> std::fmt::Result {
     for (number, reason) in &report.log.first_unreadable {
         writeln!(out, "<p>line {number}: {}</p>", escape(reason))?;
     }
-    writeln!(out, "{}", svg(report))?;
-    totals(report, out)?;
-    limits(report, out)?;
-    worst(report, out)?;
-    hours(report, out)?;
-    writeln!(out, "</body></html>")
+    Ok(())
 }
 
 fn totals(report: &Report, out: &mut String) -> std::fmt::Result {

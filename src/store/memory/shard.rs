@@ -15,8 +15,8 @@ use crate::plan::Limit;
 use crate::store::{Check, StoreError};
 
 /// Entries examined for each new one. One entry passes through at most seven lists of the wheel, for the longest debt. With
-/// more looks than that, fresh entries are dropped faster than new ones come.
-const LOOKS_PER_INSERT: usize = 8;
+/// more than that, fresh entries are dropped faster than new ones come.
+const EXAMINED_PER_INSERT: usize = 8;
 /// How long a fresh entry is kept while no room is needed. Dropping it and making it again for the next call of its key
 /// costs more than keeping it this long.
 const LINGER_US: u64 = 1_000_000;
@@ -373,7 +373,7 @@ impl Shard {
     /// Drops a few entries that have been fresh for a while. Memory thus shrinks again after a rush, and no single call pays for
     /// all of it.
     fn sweep(&mut self, now_us: u64) {
-        for _ in 0..LOOKS_PER_INSERT {
+        for _ in 0..EXAMINED_PER_INSERT {
             if matches!(self.sweep_next(&mut None, now_us, LINGER_US), SweepOutcome::NoneDue) {
                 return;
             }

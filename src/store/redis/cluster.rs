@@ -39,7 +39,7 @@ use slots::{Range, SLOTS};
 
 /// Longest pause between two fetches of the map while one is needed. A failover takes a second or more. A shorter pause would
 /// not find its end much sooner, and all replicas fetch.
-const LOOK_PAUSE_MAX: Duration = Duration::from_millis(200);
+const FETCH_PAUSE_MAX: Duration = Duration::from_millis(200);
 /// Number of nodes that are asked for the map at once. The first answer counts, since one of them may have just gone silent.
 const ASKED_AT_ONCE: usize = 3;
 /// Most names tried to find one that lies in a node's slots. With a thousand nodes of equal shares, 100,000 names are enough
@@ -383,7 +383,7 @@ async fn run(state: Arc<ClusterState>) {
     loop {
         if AssertUnwindSafe(keep_current(&state)).catch_unwind().await.is_err() {
             tracing::error!("the task that keeps the map of the Cluster panicked; it goes on");
-            sleep(LOOK_PAUSE_MAX).await;
+            sleep(FETCH_PAUSE_MAX).await;
         }
     }
 }
@@ -392,7 +392,7 @@ async fn run(state: Arc<ClusterState>) {
 async fn keep_current(state: &Arc<ClusterState>) {
     let retry = state.update_map().await;
     // Many calls may be redirected at once. After this pause, one fetch serves all of them.
-    let pause_max = lock(&state.pace).pause_max(LOOK_PAUSE_MAX);
+    let pause_max = lock(&state.pace).pause_max(FETCH_PAUSE_MAX);
     sleep(within(pause_max, random::bits())).await;
     if !retry {
         tokio::select! {
