@@ -177,6 +177,53 @@ fn files_and_functions_stay_short() {
     }
 }
 
+#[test]
+fn files_of_tests_stay_short() {
+    for source in sources("tests", &["rs"]) {
+        let is_code = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with("//");
+        let lines = source.text.lines().filter(is_code).count();
+        assert!(lines <= TEST_FILE_LINES_MAX, "{} has {lines} code lines", source.path);
+    }
+}
+
+/// Metaphors that once stood for a thing which has a usual name.
+const METAPHORS: &str = "aging ailments council crew desk dice edition errand fleet gathering greeted guide \
+    ingredients keeper knowledge lane ledger loan look looks manners mate mates mistake \
+    mistakes patience promises recipe recipes roster seat standing tally trouble wrongs";
+
+/// The words of a name: of `SlotQueues` and `slot_queues` these are `slot` and `queues`.
+fn words(name: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut after_lowercase = false;
+    for letter in name.chars() {
+        if letter == '_' || (letter.is_uppercase() && after_lowercase) {
+            words.push(String::new());
+        }
+        words.last_mut().unwrap().extend(letter.to_lowercase().filter(|letter| *letter != '_'));
+        after_lowercase = letter.is_lowercase();
+    }
+    words
+}
+
+/// Comments are left out, also at the end of a line, and so are quoted texts: the odd parts between quotes.
+fn names(line: &str) -> Vec<String> {
+    let quoted = line.replace("\\\"", "");
+    let unquoted: Vec<&str> = quoted.split('"').step_by(2).collect();
+    let line = unquoted.join(" ");
+    let code = line.split("//").next().unwrap().split("--").next().unwrap();
+    code.split(|letter: char| !letter.is_alphanumeric() && letter != '_').map(str::to_owned).collect()
+}
+
+#[test]
+fn names_use_the_usual_word_for_a_thing_and_no_metaphor() {
+    for source in ["src", "proto"].into_iter().flat_map(|folder| sources(folder, &["rs", "lua", "proto"])) {
+        for name in source.text.lines().flat_map(names) {
+            let metaphor = words(&name).into_iter().find(|word| METAPHORS.split(' ').any(|metaphor| metaphor == word));
+            assert_eq!(metaphor, None, "{} has the name {name}", source.path);
+        }
+    }
+}
+
 /// Functions without those in them, and regions without functions: what is read as one.
 #[test]
 fn lua_files_functions_and_regions_stay_short() {

@@ -1,21 +1,32 @@
 //! The contract on `trait Store`, run against every store.
 
+mod bounds;
+mod edits;
+mod refunds;
+mod resets;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::key::{Cost, Key};
 use tollgate::plan::{Algorithm, Plan};
-use tollgate::store::{Check, ConfiguredStore, MemoryStore, RedisStore, Store, StoreDeadline, StoreError, Subject, Verdict};
+use tollgate::store::{Check, ConfiguredStore, MemoryStore, RedisStore, Store, StoreDeadline, Subject, Verdict};
 
 use crate::support::clock::FakeClock;
 use crate::support::cluster::Cluster;
 use crate::support::plans::{ANCHORED, BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, peek, plan, refund};
 use crate::support::redis::{Redis, cli, other_make};
+use edits::*;
+use refunds::*;
+use resets::*;
 
 const PATIENCE: StoreDeadline = StoreDeadline(Duration::from_secs(60));
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 const ALL: [Algorithm; 7] = Algorithm::EVERY;
+/// Uncommon windows, whose logs are listed in the index.
+const ODD: Duration = Duration::from_secs(97);
+const ODD_TOO: Duration = Duration::from_millis(4_321_000);
 
 /// A store, its clock, and the servers that it uses.
 struct Fixture {
@@ -146,82 +157,6 @@ async fn a_peek_writes_nothing(fixture: Fixture) {
         }
         fixture.clock.set(crate::support::clock::START_US);
     }
-}
-
-async fn edits_keep_the_usage(fixture: Fixture) {
-    for algorithm in [FIXED, ANCHORED, LOG, WINDOW, COUNTER] {
-        let of = |quota| plan(vec![limit(quota, MINUTE, algorithm)]);
-        assert!(fixture.fits(&of(100), "edited", 80).await);
-        assert_eq!(fixture.remaining(&of(50), "edited").await, [0], "{algorithm:?}");
-        assert!(!fixture.fits(&of(50), "edited", 1).await);
-        assert_eq!(fixture.remaining(&of(200), "edited").await, [120], "{algorithm:?}");
-    }
-    let bucket = |quota| plan(vec![limit(quota, MINUTE, Algorithm::TokenBucket { burst: quota })]);
-    assert!(fixture.fits(&bucket(100), "edited", 80).await);
-    assert_eq!(fixture.remaining(&bucket(50), "edited").await, [0], "units that are used stay used");
-    assert_eq!(fixture.remaining(&bucket(90), "edited").await, [10]);
-    assert_eq!(fixture.remaining(&bucket(200), "edited").await, [120]);
-}
-
-/// A bucket of ten units, at this quota a minute.
-fn of_ten(quota: u64) -> Arc<Plan> {
-    plan(vec![limit(quota, MINUTE, Algorithm::TokenBucket { burst: 10 })])
-}
-
-async fn an_empty_bucket_stays_empty_after_a_change_of_its_rate(fixture: Fixture) {
-    for (to, wait_us) in [(10, 600_000), (99, 600_000), (101, 594_060), (1_000, 60_000), (1, 600_000)] {
-        let key = format!("from 100 to {to}");
-        assert!(fixture.fits(&of_ten(100), &key, 10).await);
-        assert_eq!(fixture.remaining(&of_ten(to), &key).await, [0], "{key}");
-        let denied = fixture.decide(ask(&of_ten(to), &key, 1)).await;
-        assert_eq!((denied.fits, denied.wait_us(of_ten(to).limits(), 1)), (false, wait_us), "{key}");
-        fixture.clock.advance(wait_us - 1);
-        assert!(!fixture.fits(&of_ten(to), &key, 1).await, "{key}: a microsecond early");
-        fixture.clock.advance(1);
-        assert!(fixture.fits(&of_ten(to), &key, 1).await, "{key}");
-        // What is left is of the new rate.
-        let next_us = MINUTE.as_micros() as u64 / to;
-        let denied = fixture.decide(ask(&of_ten(to), &key, 1)).await;
-        let wait_us = denied.wait_us(of_ten(to).limits(), 1);
-        assert!(!denied.fits && wait_us.abs_diff(next_us) <= 9, "{key}: {wait_us} of {next_us}");
-    }
-}
-
-async fn buckets_of_one_count_grant_one_burst_at_one_instant(fixture: Fixture) {
-    for quotas in [[100, 10], [10, 100], [7, 1_000]] {
-        let (plans, key, mut granted) = (quotas.map(of_ten), format!("{quotas:?}"), 0);
-        for turn in 0..40 {
-            granted += usize::from(fixture.fits(&plans[turn % 2], &key, 1).await);
-        }
-        assert_eq!(granted, 10, "{key}");
-        // And so in one batch.
-        let asks: Vec<Check> = (0..40).map(|turn| ask(&plans[turn % 2], &format!("{key} at once"), 1)).collect();
-        let verdicts = fixture.store.decide_batch(&asks, PATIENCE).await;
-        assert_eq!(verdicts.iter().filter(|verdict| verdict.as_ref().unwrap().fits).count(), 10, "{key}");
-    }
-}
-
-async fn a_refund_to_a_bucket_is_in_units_after_a_change_of_its_rate(fixture: Fixture) {
-    for to in [10, 1_000] {
-        let key = format!("refunded at {to}");
-        assert!(fixture.fits(&of_ten(100), &key, 10).await);
-        let verdict = fixture.decide(refund(&of_ten(to), &key, 4)).await;
-        assert_eq!(verdict.refunded(of_ten(to).limits())[..], [4], "{key}");
-        assert_eq!(fixture.remaining(&of_ten(to), &key).await, [4], "{key}");
-    }
-}
-
-async fn other_limits_of_a_plan_come_and_go_without_a_reset(fixture: Fixture) {
-    let (minute, hour, log) = (limit(10, MINUTE, FIXED), limit(20, HOUR, WINDOW), limit(30, HOUR, LOG));
-    let both = plan(vec![minute.clone(), hour.clone(), log.clone()]);
-    assert!(fixture.fits(&both, "shaped", 4).await);
-    assert_eq!(fixture.remaining(&plan(vec![log, hour.clone(), minute.clone()]), "shaped").await, [26, 16, 6]);
-    let alone = plan(vec![hour]);
-    assert!(fixture.fits(&alone, "shaped", 1).await);
-    assert_eq!(fixture.remaining(&both, "shaped").await, [6, 15, 26]);
-    // Another window is another fingerprint: it starts fresh and leaves the first alone.
-    let changed = plan(vec![limit(10, MINUTE * 2, FIXED), minute]);
-    assert_eq!(fixture.remaining(&changed, "shaped").await, [10, 6]);
 }
 
 /// For limits of every pair of algorithms, and with either record first in the state.
@@ -386,190 +321,6 @@ async fn a_peek_changes_no_byte(fixture: Fixture) {
     }
 }
 
-async fn a_refund_gives_back_what_was_taken_and_no_more(fixture: Fixture) {
-    for algorithm in ALL {
-        let plan = plan(vec![limit(5, MINUTE, algorithm)]);
-        assert!(fixture.fits(&plan, "refunded", 3).await);
-        assert_eq!(fixture.refund(&plan, "refunded", 2).await, [2], "{algorithm:?}");
-        assert_eq!(fixture.remaining(&plan, "refunded").await, [4], "{algorithm:?}");
-        for (given, cost) in [(1, 9), (0, 1), (0, 1_000_000_000_000)] {
-            assert_eq!(fixture.refund(&plan, "refunded", cost).await, [given], "{algorithm:?}");
-            assert_eq!(fixture.remaining(&plan, "refunded").await, [5], "{algorithm:?}");
-        }
-        // What came back can be taken once.
-        assert!(fixture.fits(&plan, "refunded", 5).await && !fixture.fits(&plan, "refunded", 1).await, "{algorithm:?}");
-        assert_eq!(fixture.refund(&plan, "refunded", 2).await, [2], "{algorithm:?}");
-        assert!(fixture.fits(&plan, "refunded", 2).await && !fixture.fits(&plan, "refunded", 1).await, "{algorithm:?}");
-    }
-}
-
-async fn a_refund_of_nothing_leaves_nothing_and_changes_nothing(fixture: Fixture) {
-    let several = plan(vec![limit(5, MINUTE, FIXED), limit(5, HOUR, LOG), limit(5, HOUR, BUCKET)]);
-    let mut plans: Vec<Arc<Plan>> = ALL.iter().map(|algorithm| plan(vec![limit(5, MINUTE, *algorithm)])).collect();
-    plans.push(several);
-    for plan in &plans {
-        assert!(fixture.refund(plan, "never seen", 3).await.iter().all(|given| *given == 0));
-        assert_eq!(fixture.kept(), "");
-    }
-    for plan in &plans {
-        fixture.decide(ask(plan, "was used", 3)).await;
-    }
-    let before = fixture.kept();
-    fixture.clock.advance(3 * 3_600_000_000);
-    for plan in &plans {
-        assert!(fixture.refund(plan, "was used", 3).await.iter().all(|given| *given == 0), "{plan:?}");
-    }
-    assert_eq!(fixture.kept(), before);
-}
-
-async fn a_full_refund_leaves_no_key_in_redis(fixture: Fixture) {
-    if fixture.ports.is_empty() {
-        return;
-    }
-    let several = plan(vec![limit(5, MINUTE, FIXED), limit(5, HOUR, LOG), limit(5, HOUR, BUCKET)]);
-    let mut plans: Vec<Arc<Plan>> = ALL.iter().map(|algorithm| plan(vec![limit(5, MINUTE, *algorithm)])).collect();
-    plans.extend([
-        several,
-        plan(vec![limit(5, ODD, LOG)]),
-        plan(vec![limit(5, ODD, LOG), limit(5, HOUR, LOG), limit(5, ODD_TOO, LOG)]),
-    ]);
-    for plan in &plans {
-        fixture.decide(ask(plan, "used", 3)).await;
-        assert_ne!(fixture.kept(), "");
-        fixture.refund(plan, "used", 3).await;
-        assert_eq!(fixture.kept(), "", "{plan:?}");
-    }
-}
-
-async fn a_refund_reaches_each_limit_by_what_it_counted(fixture: Fixture) {
-    let three = plan(vec![limit(10, MINUTE, FIXED), limit(20, HOUR, FIXED), limit(30, HOUR, LOG)]);
-    let hour_us = crate::support::clock::START_US.next_multiple_of(3_600_000_000);
-    fixture.clock.set(hour_us + 59_900_000);
-    assert!(fixture.fits(&three, "each", 4).await);
-    fixture.clock.advance(200_000);
-    assert!(fixture.fits(&three, "each", 1).await);
-    assert_eq!(fixture.refund(&three, "each", 3).await, [1, 3, 3]);
-    assert_eq!(fixture.remaining(&three, "each").await, [10, 18, 28]);
-    // Of a limit that this plan does not have, nothing is taken.
-    assert_eq!(fixture.refund(&plan(vec![limit(20, HOUR, FIXED)]), "each", 9).await, [2]);
-    assert_eq!(fixture.remaining(&three, "each").await, [10, 20, 28]);
-}
-
-async fn refunds_among_charges_are_done_in_order(fixture: Fixture) {
-    for algorithm in ALL {
-        let plan = plan(vec![limit(5, MINUTE, algorithm)]);
-        let asks = [(5, false), (1, false), (2, true), (2, false), (1, false), (1, true), (1, false)];
-        let asks = asks.map(|(cost, back)| if back { refund(&plan, "ordered", cost) } else { ask(&plan, "ordered", cost) });
-        let verdicts = fixture.store.decide_batch(&asks, PATIENCE).await;
-        let fits: Vec<bool> = verdicts.into_iter().map(|verdict| verdict.unwrap().fits).collect();
-        assert_eq!(fits, [true, false, true, true, false, true, true], "{algorithm:?}");
-    }
-}
-
-async fn a_lowered_quota_is_refunded_from_where_it_stands(fixture: Fixture) {
-    for algorithm in [FIXED, ANCHORED, LOG, WINDOW, COUNTER] {
-        let of = |quota| plan(vec![limit(quota, MINUTE, algorithm)]);
-        assert!(fixture.fits(&of(100), "lowered", 80).await);
-        assert_eq!(fixture.refund(&of(10), "lowered", 60).await, [60], "{algorithm:?}");
-        assert_eq!(fixture.remaining(&of(10), "lowered").await, [0], "{algorithm:?}");
-        assert_eq!(fixture.refund(&of(10), "lowered", 15).await, [15], "{algorithm:?}");
-        assert_eq!(fixture.remaining(&of(10), "lowered").await, [5], "{algorithm:?}");
-        fixture.refund(&of(10), "lowered", 100).await;
-    }
-}
-
-async fn a_reset_key_is_as_fresh_and_no_other_is(fixture: Fixture) {
-    for algorithm in ALL {
-        let plan = plan(vec![limit(5, MINUTE, algorithm)]);
-        for key in ["reset", "kept"] {
-            assert!(fixture.fits(&plan, key, 5).await);
-        }
-        assert!(fixture.reset("group", "reset").await, "{algorithm:?}");
-        assert!(!fixture.reset("group", "reset").await && !fixture.reset("other group", "kept").await);
-        assert!(!fixture.fits(&plan, "kept", 1).await, "{algorithm:?}");
-        assert!(fixture.fits(&plan, "reset", 5).await && !fixture.fits(&plan, "reset", 1).await, "{algorithm:?}");
-        assert!(fixture.reset("group", "reset").await && fixture.reset("group", "kept").await);
-        assert_eq!(fixture.kept(), "", "{algorithm:?}");
-    }
-}
-
-/// Uncommon windows, whose logs are listed in the index.
-const ODD: Duration = Duration::from_secs(97);
-const ODD_TOO: Duration = Duration::from_millis(4_321_000);
-
-async fn a_reset_forgets_every_fingerprint_that_the_key_had(fixture: Fixture) {
-    let four = plan(vec![limit(5, MINUTE, FIXED), limit(5, HOUR, LOG), limit(5, ODD, LOG), limit(5, HOUR, BUCKET)]);
-    assert!(fixture.fits(&four, "shapes", 4).await);
-    assert!(fixture.reset("group", "shapes").await);
-    assert_eq!(fixture.remaining(&four, "shapes").await, [5, 5, 5, 5]);
-    assert_eq!(fixture.kept(), "");
-}
-
-/// By plans that are edited, whose logs begin, run out, are given back and begin again at other times.
-async fn a_reset_forgets_every_log_whenever_it_began(fixture: Fixture) {
-    let plans = [vec![ODD], vec![ODD_TOO, HOUR], vec![ODD_TOO, ODD], vec![HOUR, Duration::from_millis(7)], vec![ODD_TOO]];
-    let plans = plans.map(|windows| plan(windows.into_iter().map(|window| limit(50, window, LOG)).collect()));
-    let mut random = crate::support::history::Random(11);
-    let mut forgotten = 0;
-    for round in 0..300 {
-        let plan = random.pick(&plans);
-        fixture.clock.advance(random.below(40_000_000));
-        let cost = 1 + random.below(3);
-        let asked = if random.below(5) == 0 { refund(plan, "logs", 3 * cost) } else { ask(plan, "logs", cost) };
-        fixture.decide(asked).await;
-        if round % 10 == 9 {
-            forgotten += usize::from(fixture.reset("group", "logs").await);
-            for plan in &plans {
-                assert!(fixture.remaining(plan, "logs").await.iter().all(|left| *left == 50), "round {round}, {plan:?}");
-            }
-        }
-    }
-    assert!(forgotten > 10, "{forgotten}");
-}
-
-/// The list by which a reset finds logs in Redis must be there for as long as they are.
-async fn the_index_of_logs_is_there_for_as_long_as_its_logs(fixture: Fixture) {
-    let Some(redis) = fixture.redis.as_ref() else { return };
-    let plans = [vec![ODD], vec![ODD_TOO, HOUR], vec![ODD_TOO, ODD], vec![Duration::from_millis(1_234), MINUTE]];
-    let plans = plans.map(|windows| plan(windows.into_iter().map(|window| limit(50, window, LOG)).collect()));
-    let mut random = crate::support::history::Random(12);
-    let expires = |name: &str| redis.cli(&["PEXPIRETIME", name]).parse::<i64>().unwrap();
-    let mut seen = 0;
-    for round in 0..300 {
-        fixture.clock.advance(random.below(30_000_000));
-        let (plan, cost) = (random.pick(&plans), 1 + random.below(3));
-        fixture.decide(if random.below(6) == 0 { refund(plan, "i", 9) } else { ask(plan, "i", cost) }).await;
-        let now_ms = tollgate::clock::Clock::now_us(&fixture.clock) as i64 / 1_000;
-        let logs = [97_000_000, 4_321_000_000, 1_234_000_u64].map(|window_us| expires(&format!("{{group:i}}log:{window_us}")));
-        let last = logs.into_iter().filter(|expires_ms| *expires_ms > now_ms).max();
-        seen += usize::from(last.is_some());
-        assert!(last.is_none_or(|last| expires("{group:i}logs") >= last), "round {round}: {logs:?}");
-    }
-    assert!(seen > 200, "{seen}");
-}
-
-/// Keys that come, go by a reset, and come again: what is kept is what was not reset, and no room is lost.
-#[test]
-fn resets_among_charges_lose_no_room_and_no_other_key() {
-    let clock = FakeClock::new();
-    let store = MemoryStore::new(tollgate::store::CAPACITY_MIN, Arc::new(clock.clone()));
-    let plans = [plan(vec![limit(5, HOUR, WINDOW)]), plan(vec![limit(5, MINUTE, FIXED), limit(9, HOUR, COUNTER)])];
-    let mut random = crate::support::history::Random(7);
-    let mut used = std::collections::HashMap::<u64, u64>::new();
-    for _ in 0..100_000 {
-        clock.advance(random.below(1_000));
-        let number = random.below(1_500);
-        let (plan, key) = (&plans[number as usize % 2], number.to_string());
-        if random.below(3) == 0 {
-            assert_eq!(store.forget("group", &Key::new(key).unwrap()), used.remove(&number).is_some());
-        } else if store.decide(&ask(plan, &key, 1)).unwrap().fits {
-            *used.entry(number).or_default() += 1;
-        }
-    }
-    assert_eq!(store.len(), used.len());
-    assert!(store.bytes() <= tollgate::store::CAPACITY_MIN as usize);
-}
-
 macro_rules! every_store_keeps {
     ($($claim:ident,)*) => {
         mod memory {
@@ -640,118 +391,4 @@ every_store_keeps! {
     a_reset_forgets_every_fingerprint_that_the_key_had,
     a_reset_forgets_every_log_whenever_it_began,
     the_index_of_logs_is_there_for_as_long_as_its_logs,
-}
-
-mod bounds {
-    use super::*;
-
-    fn small() -> (MemoryStore, FakeClock) {
-        let clock = FakeClock::new();
-        (MemoryStore::new(tollgate::store::CAPACITY_MIN, Arc::new(clock.clone())), clock)
-    }
-
-    /// In gubernator, 60,000 other keys evict the state of a denied key, so an attacker can free itself.
-    #[test]
-    fn a_flood_of_keys_frees_no_denied_one_and_stays_within_the_capacity() {
-        let (store, _clock) = small();
-        let plan = plan(vec![limit(3, HOUR, WINDOW)]);
-        assert!(store.decide(&ask(&plan, "blocked", 3)).unwrap().fits);
-        assert!(store.decide(&ask(&plan, "half used", 1)).unwrap().fits);
-        let mut refused = 0;
-        for index in 0..100_000 {
-            let answer = store.decide(&ask(&plan, &format!("junk {index}"), 1));
-            refused += usize::from(answer == Err(StoreError::Full));
-            assert!(store.bytes() <= tollgate::store::CAPACITY_MIN as usize);
-        }
-        assert!(refused > 50_000, "only {refused} were refused");
-        assert!(!store.decide(&ask(&plan, "blocked", 1)).unwrap().fits, "a denied key was freed");
-        assert!(!store.decide(&ask(&plan, "half used", 3)).unwrap().fits, "a live key was forgotten");
-    }
-
-    #[test]
-    fn fresh_entries_make_room() {
-        let (store, clock) = small();
-        let plan = plan(vec![limit(3, MINUTE, FIXED)]);
-        let flood =
-            |from: u64| (from..from + 50_000).filter(|index| store.decide(&ask(&plan, &index.to_string(), 1)).is_ok()).count();
-        let first = flood(0);
-        assert!(first > 3_000 && flood(50_000) == 0, "{first} fit");
-        clock.advance(120_000_000);
-        assert!(flood(100_000) >= first * 9 / 10);
-        assert!(store.bytes() <= tollgate::store::CAPACITY_MIN as usize);
-    }
-
-    /// Alone or among others, a log that has no room left keeps counting: late, never early, and within the capacity.
-    #[test]
-    fn a_log_that_has_no_room_left_is_decided_all_the_same() {
-        for junk in [0, 20_000] {
-            let (store, clock) = small();
-            let (log, short) = (plan(vec![limit(20_000, HOUR, LOG)]), plan(vec![limit(3, HOUR, FIXED)]));
-            store.decide(&ask(&log, "log", 1)).unwrap();
-            for index in 0..junk {
-                // Refused or not, it must not count for the log.
-                let _ = store.decide(&ask(&short, &format!("junk {index}"), 1));
-            }
-            for taken in 1..20_000 {
-                clock.advance(1_000);
-                assert!(store.decide(&ask(&log, "log", 1)).unwrap().fits, "after {taken}");
-                assert!(store.bytes() <= tollgate::store::CAPACITY_MIN as usize);
-            }
-            assert!(!store.decide(&ask(&log, "log", 1)).unwrap().fits);
-        }
-    }
-
-    #[test]
-    fn memory_is_given_back_when_the_windows_end() {
-        let (store, clock) = small();
-        let plan = plan(vec![limit(3, MINUTE, FIXED)]);
-        for index in 0..2_000 {
-            store.decide(&ask(&plan, &format!("early {index}"), 1)).unwrap();
-        }
-        clock.advance(120_000_000);
-        for index in 0..2_000 {
-            store.decide(&ask(&plan, &format!("late {index}"), 1)).unwrap();
-        }
-        assert!(store.len() < 2_200, "{} keys are held", store.len());
-    }
-
-    fn left(store: &MemoryStore, plan: &Arc<Plan>, key: &str) -> Vec<u64> {
-        let verdict = store.decide(&peek(plan, key, 1)).unwrap();
-        verdict.statuses(plan.limits(), Cost::ONE).iter().map(|status| status.remaining).collect()
-    }
-
-    #[test]
-    fn an_entry_charged_again_is_not_swept() {
-        let (store, clock) = small();
-        let plan = plan(vec![limit(5, MINUTE, WINDOW)]);
-        store.decide(&ask(&plan, "used", 1)).unwrap();
-        clock.advance(30_000_000);
-        store.decide(&ask(&plan, "used", 1)).unwrap();
-        clock.advance(31_000_000);
-        for index in 0..500 {
-            store.decide(&ask(&plan, &format!("other {index}"), 1)).unwrap();
-        }
-        assert_eq!(left(&store, &plan, "used"), [4]);
-    }
-
-    #[test]
-    fn a_peek_holds_no_key() {
-        let (store, _clock) = small();
-        let plan = plan(vec![limit(5, MINUTE, WINDOW)]);
-        store.decide(&peek(&plan, "never seen", 1)).unwrap();
-        assert_eq!(store.len(), 0);
-    }
-
-    #[test]
-    fn a_log_that_filled_the_store_counts_aafter_its_window() {
-        let (store, clock) = small();
-        let plan = plan(vec![limit(100_000, HOUR, LOG)]);
-        for _ in 0..100_000 {
-            clock.advance(1);
-            store.decide(&ask(&plan, "log", 1)).unwrap();
-        }
-        clock.advance(3_700_000_000);
-        assert!(store.decide(&ask(&plan, "log", 1)).unwrap().fits);
-        assert_eq!(left(&store, &plan, "log"), [99_999]);
-    }
 }
