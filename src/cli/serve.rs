@@ -99,7 +99,7 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
     let (reloader, asked) = grpc::reloader();
     let calls = listeners.admin.as_ref().map(|_| AdminCalls::default());
     let (seen_stores, top) = (registry.clone(), super::top_keys::start(&limiter, &registry, operators.as_ref()));
-    let (status, changes) = status_page::sources(&config, &limiter, operators.clone(), top.clone());
+    let (status, changes) = status_page::sources(&config, &limiter, operators.clone(), (token.clone(), top.clone()));
     let sockets = http::Listeners { http: listeners.http, metrics: listeners.metrics };
     let http = (sockets.http.is_some() || sockets.metrics.is_some()).then(|| {
         let log_lines_dropped = Box::new(move || log.dropped());
@@ -128,7 +128,7 @@ struct ServingFiles {
     tls: Option<Arc<Tls>>,
     /// Takes up new certificates.
     certificates: Option<tls::Watch>,
-    /// The token of admin calls.
+    /// The token of admin calls and of viewers of the status page.
     token: Option<TokenFile>,
 }
 
@@ -136,7 +136,8 @@ impl ServingFiles {
     /// Errors: a file that cannot be used.
     fn load(config: &Config) -> Result<Self, String> {
         let (tls, certificates) = config.listen.tls.clone().map(Tls::load).transpose()?.unzip();
-        let token = config.listen.admin_token_file.as_deref().filter(|_| config.listen.admin.is_some()).map(TokenFile::new);
+        let is_used = config.listen.admin.is_some() || status_page::is_served(config);
+        let token = config.listen.admin_token_file.as_deref().filter(|_| is_used).map(TokenFile::new);
         token.as_ref().map(TokenFile::check).transpose()?;
         Ok(Self { tls, certificates, token })
     }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::serve::StoreLimiter;
 use crate::clock::{Clock, SystemClock};
-use crate::config::Config;
+use crate::config::{Config, ShownKeys};
+use crate::grpc::TokenFile;
 use crate::http::{ConfigChanges, ConfigOutcome, ExplainKey, StatusSources};
 use crate::limiter::{Limiter, TopKeys};
 
@@ -19,7 +20,7 @@ pub(super) fn sources(
     config: &Config,
     limiter: &Arc<Limiter<()>>,
     operators: Option<StoreLimiter>,
-    top: TopKeys,
+    (token, top): (Option<TokenFile>, TopKeys),
 ) -> (Option<StatusSources>, ConfigChanges) {
     let (changes, snapshot) = (ConfigChanges::default(), limiter.snapshot());
     let text = format!("{} plans; config {}", snapshot.plans().len(), snapshot.config_hash());
@@ -27,6 +28,7 @@ pub(super) fn sources(
     let sources = operators.filter(|_| is_served(config)).map(|operators| StatusSources {
         store: config.store.url.to_string(),
         explain: ExplainKey::by(operators),
+        token: token.filter(|_| config.status.keys == ShownKeys::Clear),
         top,
         config_changes: changes.clone(),
     });

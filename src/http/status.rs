@@ -17,12 +17,13 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, WWW_AUTHENTICATE,
+    X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
-use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 
 pub use config_changes::{ConfigChanges, ConfigOutcome};
 pub use explain::ExplainKey;
@@ -31,10 +32,13 @@ use samples::Samples;
 use super::rendering_cache::RenderingCache;
 use super::{AppState, MetricSources};
 use crate::clock::monotonic;
+use crate::grpc::TokenFile;
 use crate::limiter::TopKeys;
 
 /// How long figures are given to further viewers. Each asks once a second.
 const FRESH_FOR: Duration = Duration::from_millis(500);
+/// Most requests with a token that are checked at once. Each reads the file of the token on a thread of its own.
+const TOKENS_CHECKED_MAX: usize = 4;
 
 /// What the page needs beside the metrics.
 pub struct StatusSources {
@@ -42,6 +46,8 @@ pub struct StatusSources {
     pub store: String,
     /// Explains a key.
     pub explain: ExplainKey,
+    /// The token that viewers show to see keys in clear. `None`: they are hashes for everybody.
+    pub token: Option<TokenFile>,
     /// The heaviest keys.
     pub top: TopKeys,
     /// The last changes of the config.
@@ -56,19 +62,47 @@ pub(super) struct Status {
     page: page::Page,
     /// Locked while figures are written.
     samples: Mutex<Samples>,
-    figures: RenderingCache,
+    hashed: RenderingCache,
+    clear: RenderingCache,
+    tokens: Semaphore,
     explains: explain::Bounds,
+}
+
+/// How keys are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Keys {
+    Hashed,
+    Clear,
 }
 
 impl Status {
     pub(super) fn new(sources: StatusSources) -> Self {
+        let cache = || RenderingCache::new(FRESH_FOR, 0);
         Self {
             sources,
             started_at: monotonic(),
             page: page::Page::new(),
             samples: Mutex::default(),
-            figures: RenderingCache::new(FRESH_FOR, 0),
+            hashed: cache(),
+            clear: cache(),
+            tokens: Semaphore::new(TOKENS_CHECKED_MAX),
             explains: explain::Bounds::default(),
+        }
+    }
+
+    /// How keys are shown to the sender of these headers. Errors: the answer to a token that does not count.
+    async fn keys_for(&self, headers: &HeaderMap) -> Result<Keys, Response> {
+        let Some(offered) = headers.get(AUTHORIZATION) else { return Ok(Keys::Hashed) };
+        let Some(file) = &self.sources.token else {
+            return Err(unauthorized(
+                "keys are hashes for everybody here; status.keys: clear and listen.admin_token_file change that",
+            ));
+        };
+        let Ok(_permit) = self.tokens.try_acquire() else { return Err(explain::busy()) };
+        match file.admits_bearer(offered.as_bytes()).await {
+            Ok(true) => Ok(Keys::Clear),
+            Ok(false) => Err(unauthorized("this is not the admin token")),
+            Err(_) => Err(unauthorized("this server has no admin token at the moment")),
         }
     }
 }
@@ -91,20 +125,25 @@ async fn show_page(State(state): State<Arc<AppState>>) -> Response {
     (guarded("text/html; charset=utf-8"), policy, page::TEXT).into_response()
 }
 
-async fn show_figures(State(state): State<Arc<AppState>>) -> Response {
+async fn show_figures(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Response {
     let Some(status) = &state.status else { return StatusCode::NOT_FOUND.into_response() };
-    (guarded("application/json"), figures(&state.sources, status).await).into_response()
+    let keys = match status.keys_for(&headers).await {
+        Ok(keys) => keys,
+        Err(refused) => return refused,
+    };
+    (guarded("application/json"), figures(&state.sources, status, keys).await).into_response()
 }
 
 /// The figures, written anew or by another viewer a moment ago.
-async fn figures(sources: &MetricSources, status: &Status) -> Bytes {
+async fn figures(sources: &MetricSources, status: &Status, keys: Keys) -> Bytes {
+    let cache = if keys == Keys::Clear { &status.clear } else { &status.hashed };
     // One viewer writes, and the others wait for that.
     let mut samples = status.samples.lock().await;
-    if let Some(text) = status.figures.fresh(monotonic()) {
+    if let Some(text) = cache.fresh(monotonic()) {
         return text;
     }
-    let top = top::of(&status.sources.top).await;
-    status.figures.text(monotonic(), || figures::write(sources, status, &mut samples, top))
+    let top = top::of(&status.sources.top, keys).await;
+    cache.text(monotonic(), || figures::write(sources, status, &mut samples, (keys, top)))
 }
 
 /// Headers of every answer: no other site reads or embeds it, and no cache keeps it.
@@ -115,4 +154,9 @@ fn guarded(media: &'static str) -> [(HeaderName, &'static str); 4] {
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
     ]
+}
+
+fn unauthorized(sentence: &str) -> Response {
+    let challenge = [(WWW_AUTHENTICATE, "Bearer")];
+    (StatusCode::UNAUTHORIZED, guarded("application/json"), challenge, explain::error(sentence)).into_response()
 }

@@ -7,7 +7,7 @@ use crate::support::http::{Reply, ask, get, post};
 use crate::support::server::{PATIENCE, Server, decide};
 
 const PLANS: &str = "listen: { http: '127.0.0.1:0' }
-status: { page: true }
+status: { page: true, keys: clear }
 plans:
   login: { limits: [ { name: minute, quota: 2, window: 1d, algorithm: sliding_log } ] }
   bucket: { limits: [ { name: rate, quota: 60, window: 1m, algorithm: token_bucket, burst: 5 } ], shadow: true }
@@ -15,6 +15,7 @@ plans:
 ";
 /// A key and a plan's name that an attacker would like to see run.
 const HOSTILE: &str = "<img src=x onerror=\"document.title='owned'\">";
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 /// Most bytes of the figures, whatever the config holds.
 const FIGURES_BYTES_MAX: usize = 256 << 10;
 
@@ -28,6 +29,15 @@ fn figures(http: &str) -> Value {
 fn explain(http: &str, body: &str) -> (u16, Value) {
     let reply = post(http, "/status/explain", "application/json", body);
     (reply.status, serde_json::from_str(&reply.body).unwrap())
+}
+
+/// A folder with a file of the token, and a server of `PLANS` that takes it.
+fn with_token() -> (tempfile::TempDir, Server) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    std::fs::write(&file, TOKEN).unwrap();
+    let server = Server::start(PLANS, &["--set", &format!("listen.admin_token_file={}", file.display())]);
+    (folder, server)
 }
 
 #[test]
@@ -279,13 +289,41 @@ fn a_screen_reader_finds_landmarks_headings_tables_and_names() {
     assert_eq!(browser.eval(live), before);
 }
 
-#[test]
-fn what_a_caller_wrote_is_shown_as_text() {
-    let server = Server::start(PLANS, &[]);
-    let mut browser = open(&server.http());
-    explain_by_keyboard(&mut browser, HOSTILE, HOSTILE);
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_are_clear_with_the_token_alone_and_are_shown_as_text() {
+    let (_folder, server) = with_token();
+    let (mut client, http) = (server.client().await, server.http());
+    for key in ["alice", HOSTILE] {
+        for _ in 0..3 {
+            decide(&mut client, key, "login").await;
+        }
+    }
+    let with = |token: &str| ask(&http, "GET", "/status/data", &[&format!("Authorization: {token}")]);
+    for wrong in ["Bearer wrong", "Basic eDp5", ""] {
+        let refused = with(wrong);
+        assert_eq!((refused.status, refused.header("www-authenticate")), (401, Some("Bearer")), "{wrong}");
+    }
+    let mut browser = open(&http);
+    browser.wait_for("!document.getElementById('clear').hidden");
+    assert!(!figures(&http).to_string().contains("alice"));
+    browser.eval("document.querySelector('#clear summary').focus()");
+    browser.press("Enter");
+    for (token, text) in [("not the token at all", "The token was refused"), (TOKEN, "alice")] {
+        browser.eval("document.getElementById('token').focus()");
+        browser.type_text(token);
+        browser.press("Enter");
+        browser.wait_for(&format!("document.body.innerText.includes({text:?})"));
+    }
+    assert!(with(&format!("Bearer {TOKEN}")).body.contains("alice"));
+    browser.wait_for("document.getElementById('denials').innerText.includes('<img src=x onerror=')");
+    explain_by_keyboard(&mut browser, HOSTILE, "login");
+    browser.wait_for("document.getElementById('sentence').textContent.includes('is denied')");
+    explain_by_keyboard(&mut browser, "alice", HOSTILE);
     browser.wait_for("document.getElementById('sentence').textContent.includes('<img src=x')");
     assert_eq!(browser.eval("document.images.length + ' ' + document.title"), "0 tollgate status");
+    browser.picture("clear");
+    browser.eval("document.getElementById('logout').click()");
+    browser.wait_for("!document.getElementById('denials').innerText.includes('alice')");
 }
 
 #[test]

@@ -165,7 +165,7 @@ fn explained(explanation: &Explanation) -> Value {
 }
 
 /// The answer while too many ask.
-fn busy() -> Response {
+pub(super) fn busy() -> Response {
     let mut response =
         refused(StatusCode::TOO_MANY_REQUESTS, "too many requests for the status page at once; try again in a second");
     response.headers_mut().insert(RETRY_AFTER, 1.into());
@@ -177,7 +177,7 @@ fn refused(status: StatusCode, sentence: &str) -> Response {
 }
 
 /// A sentence for people, as the body of an error.
-fn error(sentence: &str) -> String {
+pub(super) fn error(sentence: &str) -> String {
     format!("{}\n", json!({ "error": sentence }))
 }
 

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::Status;
 use super::samples::{PlanCounts, Recent, Sample, Samples, percentile_us};
+use super::{Keys, Status};
 use crate::clock::{Clock, SystemClock, monotonic};
 use crate::duration::Shown;
 use crate::http::MetricSources;
@@ -19,7 +19,7 @@ const PLANS_MAX: usize = 50;
 const NODES_MAX: usize = 50;
 
 /// Writes the figures as of now, with those of the heaviest keys.
-pub(super) fn write(sources: &MetricSources, status: &Status, samples: &mut Samples, top: Value) -> String {
+pub(super) fn write(sources: &MetricSources, status: &Status, samples: &mut Samples, (keys, top): (Keys, Value)) -> String {
     let (totals, now) = (sources.limiter.totals(), monotonic());
     let sample = Sample::new(now, &totals);
     let recent = samples.add(&sample);
@@ -28,6 +28,8 @@ pub(super) fn write(sources: &MetricSources, status: &Status, samples: &mut Samp
         "now_ms": SystemClock.now_us() / 1_000,
         "uptime_s": uptime_s(status, now),
         "config_hash": totals.snapshot().config_hash(),
+        "keys": match keys { Keys::Hashed => "hashed", Keys::Clear => "clear" },
+        "token": status.sources.token.is_some(),
         "span_ms": recent.as_ref().map(|recent| saturated(recent.span.as_millis())),
         "replicas": totals.replicas,
         "connections": sources.grpc_connections.open(),
