@@ -102,6 +102,26 @@ async fn the_figures_tell_plans_decisions_store_and_changes() {
     assert_eq!(first["latency"]["decisions"]["count"], 3);
 }
 
+#[tokio::test]
+async fn the_figures_and_the_page_tell_how_a_candidate_differs() {
+    let limits = |quota| format!("limits: [ {{ quota: {quota}, window: 1d }} ]");
+    let config = format!(
+        "listen: {{ grpc: '127.0.0.1:0', http: '127.0.0.1:0' }}\nstatus: {{ page: true }}\nplans:\n  free: {{ {}, candidate: less }}\n  less: {{ {} }}\n",
+        limits(10),
+        limits(3)
+    );
+    let server = Server::start(&config, &[]);
+    let (mut client, http) = (server.client().await, server.http());
+    for _ in 0..8 {
+        assert!(decide(&mut client, "alice", "free").await.allowed, "a candidate denies nobody");
+    }
+    let figures = figures(&http);
+    let free = figures["plans"]["shown"].as_array().unwrap().iter().find(|plan| plan["name"] == "free").unwrap();
+    assert_eq!(free["candidate"], serde_json::json!({ "name": "less", "denies_more": 5, "denies_less": 0 }));
+    let mut browser = open(&http);
+    browser.wait_for("document.body.innerText.includes('candidate less: 5 more denied, 0 fewer')");
+}
+
 #[test]
 fn the_figures_stay_small_with_ten_thousand_plans() {
     let limit = |number| format!("{{ name: {}-{number}, quota: 1000000000000, window: {number}d }}", "n".repeat(60));

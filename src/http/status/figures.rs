@@ -34,7 +34,7 @@ pub(super) fn write(sources: &MetricSources, status: &Status, samples: &mut Samp
         "replicas": totals.replicas,
         "connections": sources.grpc_connections.open(),
         "all": counts(sum(&sample.plans), recent.as_ref().map(|recent| sum(&recent.plans))),
-        "plans": plans(&sample, recent.as_ref()),
+        "plans": plans(&sample, recent.as_ref(), &totals),
         "store": store(&status.sources.store, &sources.stores, &totals, recent.as_ref()),
         "top": top,
         "latency": latency(&totals, recent.as_ref()),
@@ -65,7 +65,7 @@ fn counts(total: PlanCounts, recent: Option<PlanCounts>) -> Value {
 }
 
 /// The busiest plans in the order of the config, and the sum of the others.
-fn plans(sample: &Sample, recent: Option<&Recent>) -> Value {
+fn plans(sample: &Sample, recent: Option<&Recent>, totals: &Totals) -> Value {
     let recent_of = |plan: usize| recent.and_then(|recent| recent.plans.get(plan)).copied();
     let activity = |plan: usize| {
         let total = sample.plans.get(plan).map_or(0, |counts| counts.decisions());
@@ -78,7 +78,10 @@ fn plans(sample: &Sample, recent: Option<&Recent>) -> Value {
     let all: Vec<_> = sample.snapshot.plans().iter().zip(&sample.plans).collect();
     let shown = busiest.iter().filter_map(|index| {
         let (plan, total) = all.get(*index)?;
-        Some(json!({ "name": &*plan.name, "rule": rule(plan), "shadow": plan.shadow, "counts": counts(**total, recent_of(*index)) }))
+        Some(json!({
+            "name": &*plan.name, "rule": rule(plan), "shadow": plan.shadow, "candidate": candidate(plan, *index, totals),
+            "counts": counts(**total, recent_of(*index)),
+        }))
     });
     let others_sum = |of: &dyn Fn(usize) -> Option<PlanCounts>| {
         others.iter().filter_map(|plan| of(*plan)).fold(PlanCounts::default(), PlanCounts::plus)
@@ -92,6 +95,13 @@ fn plans(sample: &Sample, recent: Option<&Recent>) -> Value {
             recent.map(|_| others_sum(&recent_of)),
         ),
     })
+}
+
+/// How the candidate of the plan at this index differs from it, in requests since the start; `null` without a candidate.
+fn candidate(plan: &Plan, index: usize, totals: &Totals) -> Value {
+    let Some(candidate) = &plan.candidate else { return Value::Null };
+    let decisions = |allowed, candidate_allowed| totals.candidate_decisions(index, allowed, candidate_allowed);
+    json!({ "name": &*candidate.name, "denies_more": decisions(true, false), "denies_less": decisions(false, true) })
 }
 
 /// The rule of a plan, for people.
