@@ -251,8 +251,10 @@ impl<S: Store> Limiter<S> {
                     known.push((place, plan, check.mode));
                     // A denial that holds stays true, whatever the requests before this one are granted.
                     let decision = self.decide_without_store(&check, started_at);
-                    let counted = decision.inspect(|decision| self.worker.count_key(&worker_plans, plan, &check, decision));
-                    counted.ok_or_else(|| {
+                    if let Some(decision) = &decision {
+                        self.worker.count_key(&worker_plans, plan, &check, decision);
+                    }
+                    decision.ok_or_else(|| {
                         places.push((place, plan));
                         checks.push(check);
                         // A placeholder: the store's answer replaces it below.
@@ -348,9 +350,7 @@ impl<S: Store> Limiter<S> {
                 if let (Some(denials), Some(started_at)) = (self.denials_of(&check.plan), started_at) {
                     denials.remember(check, &verdict, self.monotonic_us(started_at));
                 }
-                let mut decision = counted(check, &verdict, DecidedBy::Store);
-                decision.candidate_allowed = candidate_allowed(check, &verdict);
-                Ok(decision)
+                Ok(counted(check, &verdict, DecidedBy::Store))
             }
             Err(error) => {
                 self.common.failures.log(&error, self.common.clock.monotonic());
@@ -410,7 +410,9 @@ fn decide_by_plan(plan: &Plan, cost: Cost) -> Option<Decision> {
 
 fn counted(check: &Check, verdict: &Verdict, by: DecidedBy) -> Decision {
     let outcome = if verdict.fits { Outcome::Allowed } else { Outcome::Denied };
-    shadowed(&check.plan, Decision::counted(outcome, by, verdict.statuses(check.plan.limits(), check.cost)))
+    let mut decision = Decision::counted(outcome, by, verdict.statuses(check.plan.limits(), check.cost));
+    decision.candidate_allowed = candidate_allowed(check, verdict);
+    shadowed(&check.plan, decision)
 }
 
 /// Whether the plan's candidate would have let a charge pass that the store decided.

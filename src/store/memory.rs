@@ -57,15 +57,15 @@ impl MemoryStore {
     /// Decides one check without waiting.
     pub fn decide(&self, check: &Check) -> Result<Verdict, StoreError> {
         let now_us = self.clock.now_us();
-        let verdict = self.decide_alone(check, now_us);
         match &check.plan.candidate {
-            None => verdict,
-            Some(_) => self.with_candidate(check, now_us, verdict),
+            None => self.decide_alone(check, now_us),
+            Some(_) => self.decide_with_candidate(check, now_us),
         }
     }
 
-    /// The verdict, after the plan's candidate decided too.
-    fn with_candidate(&self, check: &Check, now_us: u64, verdict: Result<Verdict, StoreError>) -> Result<Verdict, StoreError> {
+    /// The verdict, with that of the plan's candidate.
+    fn decide_with_candidate(&self, check: &Check, now_us: u64) -> Result<Verdict, StoreError> {
+        let verdict = self.decide_alone(check, now_us);
         let candidate = check.candidate().and_then(|candidate| self.decide_alone(&candidate, now_us).ok());
         let mut verdict = verdict?;
         verdict.candidate_fits = candidate.map(|candidate| candidate.fits);
