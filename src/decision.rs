@@ -61,11 +61,6 @@ impl Decision {
         }
     }
 
-    /// Whether some limit has less than [`NEAR_LIMIT`] of its capacity left. False where no state was read.
-    pub fn is_near_limit(&self) -> bool {
-        self.limits().iter().any(|status| status.remaining < status.capacity.div_ceil(NEAR_LIMIT))
-    }
-
     /// Whether the caller may go on.
     pub fn allowed(&self) -> bool {
         match self.outcome {
@@ -177,6 +172,11 @@ impl LimitStatus {
     /// units at its end.
     pub fn more_after_us(&self) -> Option<u64> {
         self.retry_after_us.or(self.frees_at_once.then_some(self.reset_after_us))
+    }
+
+    /// Whether less than one of [`NEAR_LIMIT`] parts of the capacity is left.
+    pub(crate) fn is_near(&self) -> bool {
+        self.remaining < self.capacity.div_ceil(NEAR_LIMIT)
     }
 
     /// A limit that denies binds more than one that does not. Then the longer wait decides, else the smaller remaining share.

@@ -22,7 +22,6 @@ use std::time::{Duration, Instant};
 use crate::algorithm::Mode;
 use crate::clock::Clock;
 use crate::decision::{DecidedBy, Decision, Outcome};
-use crate::key::Cost;
 use crate::plan::{OnStoreFailure, Plan, PlanSet, Rule, UnknownPlan};
 use crate::store::{CAPACITY_DEFAULT, Check, MemoryStore, Store, StoreDeadline, StoreError, Verdict};
 pub use admin::{AdminError, Refunded};
@@ -323,12 +322,22 @@ impl<S: Store> Limiter<S> {
         at.saturating_duration_since(self.common.started).as_micros() as u64
     }
 
-    /// Decides what needs no store: what the plan alone decides, and a remembered denial that still holds.
+    /// Decides what needs no store: a plan without limits, a cost that never fits, and a remembered denial that holds at `now`.
+    /// Without `now`, no denial is looked up.
     fn decide_without_store(&self, check: &Check, now: Option<Instant>) -> Option<Decision> {
-        decide_by_plan(&check.plan, check.cost).or_else(|| {
-            let verdict = self.denials_of(&check.plan)?.lookup(check, self.monotonic_us(now?))?;
-            Some(counted(check, &verdict, DecidedBy::DenyCache))
-        })
+        let plan = &check.plan;
+        let decision = match plan.rule {
+            Rule::Unlimited => Decision::uncounted(Outcome::Allowed, DecidedBy::Plan, None),
+            Rule::Blocked => Decision::uncounted(Outcome::Denied, DecidedBy::Plan, None),
+            Rule::Limits(_) => match plan.never_fits(check.cost) {
+                Some(limit) => Decision::uncounted(Outcome::NeverFits, DecidedBy::Plan, Some(untouched(plan, limit))),
+                None => {
+                    let verdict = self.denials_of(plan)?.lookup(check, self.monotonic_us(now?))?;
+                    return Some(counted(check, &verdict, DecidedBy::DenyCache));
+                }
+            },
+        };
+        Some(shadowed(plan, decision))
     }
 
     /// Where denials by this plan are remembered. Those of a plan with a candidate are not: the store must see each request, or
@@ -393,19 +402,6 @@ impl<S: Store> Limiter<S> {
             Err(_) => fail_open(),
         }
     }
-}
-
-/// Decides what needs no store: plans without limits, and a cost that never fits.
-fn decide_by_plan(plan: &Plan, cost: Cost) -> Option<Decision> {
-    let decision = match plan.rule {
-        Rule::Unlimited => Decision::uncounted(Outcome::Allowed, DecidedBy::Plan, None),
-        Rule::Blocked => Decision::uncounted(Outcome::Denied, DecidedBy::Plan, None),
-        Rule::Limits(_) => {
-            let status = untouched(plan, plan.never_fits(cost)?);
-            Decision::uncounted(Outcome::NeverFits, DecidedBy::Plan, Some(status))
-        }
-    };
-    Some(shadowed(plan, decision))
 }
 
 fn counted(check: &Check, verdict: &Verdict, by: DecidedBy) -> Decision {

@@ -22,6 +22,9 @@ use tracing_subscriber::registry::LookupSpan;
 /// The `tracing` target of all spans. No log line has it.
 pub const TARGET: &str = "tollgate::trace";
 
+/// The field of a span for the plan that a call names.
+pub const PLAN: &str = "tollgate.plan";
+
 /// Longest that the end of the process waits until all spans are sent.
 const FLUSH_WITHIN: Duration = Duration::from_secs(1);
 /// Variables of the endpoint; the first that is set and not empty counts.
@@ -131,13 +134,6 @@ fn call(traced: &Traced, name: &'static str, headers: &HeaderMap) -> Span {
         let _ = span.set_parent(TraceContextPropagator::new().extract(&carried));
     }
     span
-}
-
-/// Records the plan that a call names.
-pub fn plan(span: &Span, plan: &str) {
-    if !span.is_none() {
-        span.record("tollgate.plan", plan);
-    }
 }
 
 /// Records the outcome and the decider, in the words of the metrics.

@@ -38,7 +38,9 @@ impl<S: Store> RateLimitService for Service<S> {
             let decided = self.limiter.decide_descriptors(&domain, descriptors, caller).await;
             let decided = decided.map_err(|refused| span::failed(&span, convert::refusal(&refused)))?;
             if let Some(binding) = decided.binding() {
-                binding.plan.iter().for_each(|plan| trace::plan(&span, &plan.name));
+                if let Some(plan) = &binding.plan {
+                    span.record(trace::PLAN, &*plan.name);
+                }
                 span::answered(&span, &binding.decision);
             }
             Ok(Response::new(convert::response(&decided, self.header_form)))

@@ -96,7 +96,7 @@ impl<S: Store> RateLimitService for Service<S> {
             Ok(check) => check,
             Err(status) => return Box::pin(std::future::ready(Err(span::failed(&span, status)))),
         };
-        trace::plan(&span, &check.plan);
+        span.record(trace::PLAN, &*check.plan);
         if http_headers {
             return Box::pin(self.answer_with_headers(check, caller, detailed, span));
         }
@@ -154,7 +154,7 @@ impl<S: Store> RateLimitService for Service<S> {
         let check = convert::check_request(pb::ShouldAllowRequest { key, plan, cost, detailed: true, http_headers: false });
         let mut check = check.map_err(|status| span::failed(&span, status))?;
         check.mode = Mode::Peek;
-        trace::plan(&span, &check.plan);
+        span.record(trace::PLAN, &*check.plan);
         let decision = self.limiter.decide(check, caller).await;
         let decision = decision.map_err(|refused| span::failed(&span, convert::refusal(&refused)))?;
         span::answered(&span, &decision);

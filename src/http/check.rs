@@ -56,7 +56,7 @@ impl<S: Store> CheckEndpoint<S> {
     async fn answer(&self, parameters: Parameters, wants_json: bool, span: &Span) -> Response {
         let (answer, form) = (self.limiter.decide_with_plan(parameters.check, None).await, self.settings.headers);
         if let Ok((decision, plan)) = &answer {
-            trace::plan(span, &plan.name);
+            span.record(trace::PLAN, &*plan.name);
             trace::decided(span, decision.outcome.word(), decision.decided_by.word());
         }
         match answer {

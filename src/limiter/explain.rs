@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::admin::{AdminError, within};
 use super::caller_deadline::CallerDeadline;
-use super::{Limiter, PlanSnapshot, counted, decide_by_plan};
+use super::{Limiter, PlanSnapshot, counted};
 use crate::algorithm::{Mode, RELEASES_MAX, Reading, Release, release_costs, releases};
 use crate::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use crate::duration::Shown;
@@ -62,7 +62,7 @@ impl<S: Store> Limiter<S> {
             workers_denying: self.workers_denying(&check),
             store_error: None,
         };
-        if let Some(next) = decide_by_plan(&plan, check.cost) {
+        if let Some(next) = self.decide_without_store(&check, None) {
             return Ok(by_plan(next));
         }
         let deadline = self.admin_deadline();

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::PlanSnapshot;
 use crate::algorithm::Mode;
-use crate::decision::{DecidedBy, Decision, Outcome};
+use crate::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use crate::store::StoreError;
 use counters::PlanCounters;
 pub(super) use counters::{CounterTotals, WorkerPlans};
@@ -49,7 +49,7 @@ impl Metrics {
             Mode::Charge => {
                 counters.record(decision.outcome, decision.decided_by);
                 let allowed = decision.outcome == Outcome::Allowed;
-                if allowed && decision.is_near_limit() {
+                if allowed && decision.limits().iter().any(LimitStatus::is_near) {
                     counters.record_near_limit();
                 }
                 if let Some(candidate_allowed) = decision.candidate_allowed {
@@ -198,7 +198,7 @@ impl Totals {
         self.decisions.of(plan, outcome, decided_by)
     }
 
-    /// Allowed requests of the plan at this index that left their key near a limit; see [`Decision::is_near_limit`].
+    /// Allowed requests of the plan at this index that left their key near a limit; see [`crate::decision::NEAR_LIMIT`].
     pub fn near_limit(&self, plan: usize) -> u64 {
         self.decisions.near_limit(plan)
     }

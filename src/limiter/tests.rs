@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::*;
 use crate::algorithm::Mode;
 use crate::clock::monotonic;
-use crate::key::Key;
+use crate::key::{Cost, Key};
 use crate::plan::{Algorithm, Anchor, Limit};
 
 pub(super) struct Clock0;

@@ -37,33 +37,29 @@ pub(super) fn log(tag: &str, window_us: u64) -> String {
 
 /// The name of a request's packed state, and the beginning of its logs' names. `group` is [`Plan::counts_as`].
 pub(super) fn of_state(prefix: &str, group: &str, key: &str) -> String {
-    match group.split_once(CANDIDATE_SEPARATOR) {
-        None => hash_tag(prefix, group, key),
-        Some((live, candidate)) => format!("{}candidate:{candidate}:", hash_tag(prefix, live, key)),
-    }
-}
-
-fn hash_tag(prefix: &str, group: &str, key: &str) -> String {
-    let mut tag = String::with_capacity(prefix.len() + group.len() + key.len() + 3);
+    let (live, candidate) = group.split_once(CANDIDATE_SEPARATOR).map_or((group, None), |(live, name)| (live, Some(name)));
+    let mut tag = String::with_capacity(prefix.len() + live.len() + key.len() + 3);
     tag.push_str(prefix);
     tag.push('{');
-    tag.push_str(group);
+    tag.push_str(live);
     tag.push(':');
-    if !key.bytes().any(|byte| matches!(byte, b'{' | b'}' | b'%')) {
-        tag.push_str(key);
-        tag.push('}');
-        return tag;
-    }
-    for character in key.chars() {
-        match character {
-            '{' => tag.push_str("%7B"),
-            '}' => tag.push_str("%7D"),
-            '%' => tag.push_str("%25"),
-            other => tag.push(other),
+    if key.bytes().any(|byte| matches!(byte, b'{' | b'}' | b'%')) {
+        for character in key.chars() {
+            match character {
+                '{' => tag.push_str("%7B"),
+                '}' => tag.push_str("%7D"),
+                '%' => tag.push_str("%25"),
+                other => tag.push(other),
+            }
         }
+    } else {
+        tag.push_str(key);
     }
     tag.push('}');
-    tag
+    match candidate {
+        None => tag,
+        Some(name) => format!("{tag}candidate:{name}:"),
+    }
 }
 
 /// Names of the keys that hold a key's state under this plan: one for all its limits of constant size, and one for each log.
@@ -78,12 +74,12 @@ pub(super) fn all_of(prefix: &str, key: &Key, plan: &Plan) -> Vec<String> {
 /// The name that the probe of this number counts under. No request has it, since no plan's name is empty. Every node of a
 /// Cluster has some of these names.
 pub(super) fn probe(prefix: &str, number: u32) -> String {
-    hash_tag(prefix, "", &number.to_string())
+    of_state(prefix, "", &number.to_string())
 }
 
 /// The name of the set of replicas, which is no request's and no probe's: its group is empty, and its key is not a number.
 pub(super) fn replicas(prefix: &str) -> String {
-    hash_tag(prefix, "", "replicas")
+    of_state(prefix, "", "replicas")
 }
 
 /// The name of the directory of lists of heaviest keys. It shares the slot of the set of replicas. The lists, and the secret that
@@ -112,8 +108,8 @@ mod tests {
 
     #[test]
     fn the_tag_is_the_whole_name_whatever_the_key_holds() {
-        assert_eq!(hash_tag("", "free", "alice"), "{free:alice}");
-        assert_eq!(hash_tag("", "free", "a}b{c%7D:d"), "{free:a%7Db%7Bc%257D:d}");
+        assert_eq!(of_state("", "free", "alice"), "{free:alice}");
+        assert_eq!(of_state("", "free", "a}b{c%7D:d"), "{free:a%7Db%7Bc%257D:d}");
     }
 
     #[test]
@@ -138,7 +134,7 @@ mod tests {
     #[test]
     fn a_prefix_begins_every_name_and_moves_none_to_another_slot() {
         let names = |prefix| {
-            let tag = hash_tag(prefix, "free", "a}b");
+            let tag = of_state(prefix, "free", "a}b");
             let logs = [log(&tag, 90_000_000), log_index(&tag), probe(prefix, 7), replicas(prefix), top(prefix)];
             known_of(&tag).chain(logs).collect::<Vec<_>>()
         };
@@ -149,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_probe_beside_a_name_shares_its_slot_and_is_no_request_s() {
-        for name in [hash_tag("", "free", "alice"), log(&hash_tag("shop:", "free", "a}b{c"), 60_000_000)] {
+        for name in [of_state("", "free", "alice"), log(&of_state("shop:", "free", "a}b{c"), 60_000_000)] {
             let probe = probe_beside(&name);
             assert_eq!(slot(&probe), slot(&name));
             assert!(probe.ends_with("}trial"), "{probe}");
@@ -158,9 +154,9 @@ mod tests {
 
     #[test]
     fn composition_cannot_collide() {
-        assert_ne!(hash_tag("", "a_b", "c"), hash_tag("", "a", "b_c"));
-        assert_ne!(hash_tag("", "a", "b:c"), hash_tag("", "a", "b%3Ac"));
-        assert_ne!(hash_tag("", "a", "}"), hash_tag("", "a", "%7D"));
+        assert_ne!(of_state("", "a_b", "c"), of_state("", "a", "b_c"));
+        assert_ne!(of_state("", "a", "b:c"), of_state("", "a", "b%3Ac"));
+        assert_ne!(of_state("", "a", "}"), of_state("", "a", "%7D"));
     }
 
     /// The name as it was composed, taken apart.
@@ -176,7 +172,7 @@ mod tests {
         const LETTERS: [char; 12] = ['{', '}', '%', ':', '2', '5', '7', 'B', 'D', 'a', ' ', 'é'];
         bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
             let key: String = bytes.iter().map(|byte| LETTERS[usize::from(*byte) % LETTERS.len()]).collect();
-            assert_eq!(taken_apart(&hash_tag("", "group", &key)), Some(("group".to_owned(), key)));
+            assert_eq!(taken_apart(&of_state("", "group", &key)), Some(("group".to_owned(), key)));
         });
     }
 }

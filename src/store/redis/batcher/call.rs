@@ -81,7 +81,7 @@ impl ScriptRequest {
 
     /// Number of logs that it has, with those of its candidate.
     pub(super) fn logs(&self) -> usize {
-        logs_of(&self.plan) + self.candidate.as_ref().map_or(0, |candidate| candidate.logs())
+        logs_of(&self.plan) + self.candidate.as_ref().map_or(0, |candidate| logs_of(&candidate.plan))
     }
 
     /// Whether its caller no longer waits. It is then not sent.

@@ -166,7 +166,16 @@ impl ConnectionManager {
         if matches!(kind, CommandKind::Announce | CommandKind::Top) {
             return result;
         }
-        self.state.record_outcome(connection.number, sent, result.as_ref().err());
+        let mut breaker = self.state.breaker();
+        match &result {
+            Err(CallError::Error(error @ (StoreError::Deadline(_) | StoreError::Unreachable(_)))) => {
+                if breaker.unanswered(connection.number, sent, monotonic(), random::bits()) {
+                    self.state.on_opened(error);
+                }
+            }
+            // Any answer counts as success, whatever it says.
+            _ => breaker.answered(connection.number),
+        }
         result
     }
 
@@ -235,19 +244,6 @@ impl State {
     fn breaker(&self) -> MutexGuard<'_, Breaker> {
         // Each step of the breaker is complete, so a panic between two steps leaves it valid.
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Reports the result of a call to the breaker. Any answer counts as success, whatever it says.
-    fn record_outcome(&self, connection: u64, sent: Instant, error: Option<&CallError>) {
-        let mut breaker = self.breaker();
-        match error {
-            Some(CallError::Error(error @ (StoreError::Deadline(_) | StoreError::Unreachable(_)))) => {
-                if breaker.unanswered(connection, sent, monotonic(), random::bits()) {
-                    self.on_opened(error);
-                }
-            }
-            _ => breaker.answered(connection),
-        }
     }
 
     /// Tells callers that the breaker has opened. The breaker is locked meanwhile, as in [`Self::on_closed`], so that its state
