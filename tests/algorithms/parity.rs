@@ -231,27 +231,39 @@ async fn both_stores_decide_alike_after_a_change_of_a_bucket_s_rate() {
     assert!(allowed > 2_000 && allowed < 20_000, "{allowed} allowed");
 }
 
-/// A window gets more charges than it keeps runs, so that neighbouring runs are merged. Sometimes a pause of a window follows.
+/// Windows get more charges than they keep runs, so that neighbouring runs are merged. Sometimes a pause of a window follows. Where
+/// a charge changes a full window's last run only, the script writes parts of a state; other limits stand before and behind it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_sliding_window_decides_alike() {
+async fn full_sliding_windows_decide_alike() {
     let redis = Redis::start();
     let clock = FakeClock::new();
     let shared = store_on(&redis, &clock);
     let embedded = MemoryStore::new(1 << 30, Arc::new(clock.clone()));
-    let plan = plan(vec![limit(150, Duration::from_secs(60), WINDOW)]);
-    let mut random = Random(SEED);
-    let (mut now_us, mut allowed) = (START_US, 0);
-    for decision in 0..30_000 {
-        now_us += match random.below(400) {
-            0 => 60_000_000,
-            // Less than a cell of the window, and often nothing.
-            _ => random.below(6) * 150_000,
-        };
-        clock.set(now_us);
-        let asks = [ask(&plan, "key", 1 + random.below(2))];
-        let (lua, rust) = (shared.decide_batch(&asks, PATIENCE).await, embedded.decide_batch(&asks, PATIENCE).await);
-        assert_eq!(lua, rust, "decision {decision}, at {now_us}");
-        allowed += usize::from(rust[0].as_ref().is_ok_and(|verdict| verdict.fits));
+    let a_minute = || limit(150, Duration::from_secs(60), WINDOW);
+    let an_hour = |algorithm| limit(8_000, Duration::from_secs(3_600), algorithm);
+    let plans = [
+        vec![a_minute()],
+        vec![a_minute(), an_hour(WINDOW)],
+        vec![a_minute(), an_hour(BUCKET)],
+        vec![a_minute(), an_hour(COUNTER)],
+        vec![an_hour(WINDOW), limit(120, Duration::from_secs(60), Algorithm::SlidingWindow { precision: 30 })],
+    ];
+    for (number, limits) in plans.into_iter().enumerate() {
+        let plan = plan(limits);
+        let mut random = Random(SEED);
+        let (mut now_us, mut allowed) = (START_US, 0);
+        for decision in 0..15_000 {
+            now_us += match random.below(400) {
+                0 => 60_000_000,
+                // Less than a cell of the window, and often nothing.
+                _ => random.below(6) * 150_000,
+            };
+            clock.set(now_us);
+            let asks = [ask(&plan, &format!("key {number}"), 1 + random.below(2))];
+            let (lua, rust) = (shared.decide_batch(&asks, PATIENCE).await, embedded.decide_batch(&asks, PATIENCE).await);
+            assert_eq!(lua, rust, "plan {number}, decision {decision}, at {now_us}");
+            allowed += usize::from(rust[0].as_ref().is_ok_and(|verdict| verdict.fits));
+        }
+        assert!(allowed > 5_000 && allowed < 14_500, "plan {number}: {allowed} allowed");
     }
-    assert!(allowed > 10_000 && allowed < 29_000, "{allowed} allowed");
 }
