@@ -174,21 +174,21 @@ impl<S: Store> Limiter<S> {
     ) -> Result<(Decision, Arc<Plan>), Refusal> {
         let worker_plans = self.worker.worker_plans();
         let found = self.find_plan(&worker_plans, check).map_err(|unknown| worker_plans.snapshot.plans().suggest(unknown));
-        let (place, check) = found?;
+        let (plan_index, check) = found?;
         let plan = check.plan.clone();
-        Ok((self.decide_check(worker_plans, Ok((place, check)), caller).await?, plan))
+        Ok((self.decide_check(worker_plans, Ok((plan_index, check)), caller).await?, plan))
     }
 
     /// Replaces the name of a check's plan by the plan, or by the default plan if the name is unknown. Returns also the index of
     /// that plan.
     fn find_plan(&self, worker_plans: &WorkerPlans, check: Check<String>) -> Result<(usize, Check), UnknownPlan> {
         let plans = worker_plans.snapshot.plans();
-        let (place, plan) = plans.find(&check.plan).or_else(|unknown| {
+        let (plan_index, plan) = plans.find(&check.plan).or_else(|unknown| {
             let default = plans.default_plan();
             self.worker.metrics.unknown_plan(default.is_some());
             default.ok_or(unknown)
         })?;
-        Ok((place, Check { key: check.key, plan: plan.clone(), cost: check.cost, mode: check.mode }))
+        Ok((plan_index, Check { key: check.key, plan: plan.clone(), cost: check.cost, mode: check.mode }))
     }
 
     /// Moves no large value, and awaits no future but the store's: its state is allocated for each decision.
@@ -198,7 +198,7 @@ impl<S: Store> Limiter<S> {
         check: Result<(usize, Check), UnknownPlan>,
         caller: Option<CallerDeadline>,
     ) -> Result<Decision, Refusal> {
-        let (place, check) = check.as_ref().map_err(Clone::clone)?;
+        let (plan_index, check) = check.as_ref().map_err(Clone::clone)?;
         let started_at = self.call_start();
         let (decision, took) = match self.decide_without_store(check, started_at) {
             Some(decision) => (decision, Duration::ZERO),
@@ -214,8 +214,8 @@ impl<S: Store> Limiter<S> {
                 (self.answer(&worker_plans.snapshot, check, started_at, Some(answer))?, took)
             }
         };
-        self.worker.metrics.decided(worker_plans.counters(*place), check.mode, &decision, took);
-        self.worker.count_key(&worker_plans, *place, check, &decision);
+        self.worker.metrics.decided(worker_plans.counters(*plan_index), check.mode, &decision, took);
+        self.worker.count_key(&worker_plans, *plan_index, check, &decision);
         Ok(decision)
     }
 
@@ -242,19 +242,19 @@ impl<S: Store> Limiter<S> {
         // For each request with a plan: its index here, the index of its plan, and its mode.
         let mut known = Vec::with_capacity(requests.len());
         let mut decisions = Vec::with_capacity(requests.len());
-        let (mut places, mut checks) = (Vec::with_capacity(requests.len()), Vec::with_capacity(requests.len()));
-        for (place, request) in requests.into_iter().enumerate() {
+        let (mut indices, mut checks) = (Vec::with_capacity(requests.len()), Vec::with_capacity(requests.len()));
+        for (index, request) in requests.into_iter().enumerate() {
             decisions.push(match self.find_plan(&worker_plans, request) {
                 Err(unknown) => Err(unknown.into()),
                 Ok((plan, check)) => {
-                    known.push((place, plan, check.mode));
+                    known.push((index, plan, check.mode));
                     // A denial that holds stays true, whatever the requests before this one are granted.
                     let decision = self.decide_without_store(&check, started_at);
                     if let Some(decision) = &decision {
                         self.worker.count_key(&worker_plans, plan, &check, decision);
                     }
                     decision.ok_or_else(|| {
-                        places.push((place, plan));
+                        indices.push((index, plan));
                         checks.push(check);
                         // A placeholder: the store's answer replaces it below.
                         Refusal::Overloaded
@@ -272,15 +272,15 @@ impl<S: Store> Limiter<S> {
             let mut answers = answers.into_iter();
             took = self.record_call_time(started_at);
             drop(waiting);
-            for ((place, plan), check) in places.into_iter().zip(&checks) {
-                decisions[place] = self.answer(&worker_plans.snapshot, check, started_at, answers.next());
-                if let Ok(decision) = &decisions[place] {
+            for ((index, plan), check) in indices.into_iter().zip(&checks) {
+                decisions[index] = self.answer(&worker_plans.snapshot, check, started_at, answers.next());
+                if let Ok(decision) = &decisions[index] {
                     self.worker.count_key(&worker_plans, plan, check, decision);
                 }
             }
         }
-        for (place, plan, mode) in known {
-            if let Ok(decision) = &decisions[place] {
+        for (index, plan, mode) in known {
+            if let Ok(decision) = &decisions[index] {
                 self.worker.metrics.decided(worker_plans.counters(plan), mode, decision, took);
             }
         }

@@ -123,6 +123,20 @@ pub fn check_name(name: &str) -> Result<(), NameError> {
     }
 }
 
+/// Checks the length of the name by which a request asks for a plan. Errors: a sentence for the caller.
+#[inline]
+pub fn check_requested_name(plan: &str) -> Result<(), String> {
+    if (1..=NAME_BYTES_MAX).contains(&plan.len()) { Ok(()) } else { Err(wrong_length(plan.len())) }
+}
+
+#[cold]
+fn wrong_length(bytes: usize) -> String {
+    match bytes {
+        0 => "plan is empty: name a plan of the config; ListPlans lists all plans".to_owned(),
+        _ => format!("plan has {bytes} bytes: a plan's name has at most {NAME_BYTES_MAX}"),
+    }
+}
+
 /// Why a text is not a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {

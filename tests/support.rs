@@ -1,5 +1,6 @@
 //! Tools that the suites share: a fake clock, plans, servers of Redis, nginx, HAProxy and tollgate, and plain clients.
 
+pub mod admin;
 pub mod authority;
 pub mod caddy;
 pub mod chromium;

@@ -7,7 +7,7 @@ use crate::harness::{Harness, Process, Scenario, Server, thousands};
 use crate::load::{self, Shared};
 
 /// Time between two rows of the table.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_secs(10);
 /// By then, connections, caches and the allocator have taken the memory that they keep.
 const SETTLED_AFTER: Duration = Duration::from_secs(60);
 /// Growth that needs no leak, in KiB: the allocator's pages and the kernel's accounting vary by less. A leak of one byte per
@@ -31,17 +31,17 @@ async fn watch(harness: &Harness, server: &Process, shared: &Shared, until: Dura
     let started = Instant::now();
     let mut settled_kib = 0;
     while started.elapsed() < until {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         let (tally, rss_kib, elapsed) = (shared.take(), server.memory().now_kib, started.elapsed());
         println!(
             "| {} | {} | {} | {} | {} |",
             elapsed.as_secs(),
-            thousands((tally.decisions as f64 / LOOK_EVERY.as_secs_f64()) as usize),
+            thousands((tally.decisions as f64 / POLL_INTERVAL.as_secs_f64()) as usize),
             thousands(rss_kib as usize),
             thousands(harness.redis.process.memory().now_kib as usize),
             tally.errors,
         );
-        if elapsed <= SETTLED_AFTER + LOOK_EVERY / 2 {
+        if elapsed <= SETTLED_AFTER + POLL_INTERVAL / 2 {
             settled_kib = settled_kib.max(rss_kib);
         } else if rss_kib > settled_kib + GROWTH_MAX_KIB {
             return Err(format!("the server's memory grew from {settled_kib} to {rss_kib} KiB after it had settled"));

@@ -42,40 +42,26 @@ mod tests {
         );
     }
 
+    /// Runs the rows on a key with a quota of six, all of which is used: four units in the first cell, and one in each of two more.
+    fn check_after_six_charges(cases: impl IntoIterator<Item = Case>) {
+        let at_us = [1_010_000, 1_020_000, 1_030_000, 1_040_000, 1_260_000, 1_510_000];
+        let charges = at_us.into_iter().zip((0..6).rev()).map(|(now_us, remaining)| Case::allowed(now_us, 1, remaining));
+        check(&limit(6, PRECISION_4), &charges.chain(cases).collect::<Vec<_>>());
+    }
+
     #[test]
     fn above_that_a_unit_leaves_with_the_newest_unit_of_its_cell() {
-        check(
-            &limit(6, PRECISION_4),
-            &[
-                Case::allowed(1_010_000, 1, 5),
-                Case::allowed(1_020_000, 1, 4),
-                Case::allowed(1_030_000, 1, 3),
-                Case::allowed(1_040_000, 1, 2),
-                Case::allowed(1_260_000, 1, 1),
-                Case::allowed(1_510_000, 1, 0),
-                Case::denied(2_010_000, 1, 0).after(30_000),
-                Case::allowed(2_040_000, 4, 0),
-            ],
-        );
+        check_after_six_charges([Case::denied(2_010_000, 1, 0).after(30_000), Case::allowed(2_040_000, 4, 0)]);
     }
 
     #[test]
     fn a_refund_takes_units_of_the_newest_run() {
-        check(
-            &limit(6, PRECISION_4),
-            &[
-                Case::allowed(1_010_000, 1, 5),
-                Case::allowed(1_020_000, 1, 4),
-                Case::allowed(1_030_000, 1, 3),
-                Case::allowed(1_040_000, 1, 2),
-                Case::allowed(1_260_000, 1, 1),
-                Case::allowed(1_510_000, 1, 0),
-                Case::refunded(1_520_000, 1, 1).fresh_in(740_000),
-                // By now the four oldest units are one run at 1.04 s.
-                Case::refunded(1_520_000, 2, 3).fresh_in(520_000),
-                Case::refunded(1_520_000, 3, 6).fresh_in(0),
-            ],
-        );
+        check_after_six_charges([
+            Case::refunded(1_520_000, 1, 1).fresh_in(740_000),
+            // By now the four oldest units are one run at 1.04 s.
+            Case::refunded(1_520_000, 2, 3).fresh_in(520_000),
+            Case::refunded(1_520_000, 3, 6).fresh_in(0),
+        ]);
     }
 
     #[test]

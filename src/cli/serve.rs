@@ -338,7 +338,8 @@ async fn start(
     form: HeaderForm,
     with_operators: bool,
 ) -> Result<Started, StartError> {
-    let (of_operators, made) = ((limiter.clone(), stores.clone()), Arc::new(Mutex::new(BTreeMap::new())));
+    let (operator_limiter, operator_stores) = (limiter.clone(), stores.clone());
+    let made = Arc::new(Mutex::new(BTreeMap::new()));
     let limiters = made.clone();
     let service = move |worker| {
         let (limiter, stores, made) = (limiter.clone(), stores.clone(), made.clone());
@@ -349,9 +350,8 @@ async fn start(
         }
     };
     let operators = async {
-        let (limiter, stores) = of_operators;
         match with_operators {
-            true => Ok(Some(Arc::new(limiter.beside(stores.store().await.map_err(StartError::Service)?)))),
+            true => Ok(Some(Arc::new(operator_limiter.beside(operator_stores.store().await.map_err(StartError::Service)?)))),
             false => Ok(None),
         }
     };

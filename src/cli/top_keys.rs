@@ -26,12 +26,12 @@ pub(super) fn count(limiter: &Limiter<()>, status: &StatusSection) {
 
 /// Starts the task for the keys of all limiters beside this one. Lists of other replicas are read by the operators' store, if
 /// there is one, since decisions do not use it.
-pub(super) fn start(limiter: &Arc<Limiter<()>>, stores: &StoreRegistry, of_operators: Option<&StoreLimiter>) -> TopKeys {
+pub(super) fn start(limiter: &Arc<Limiter<()>>, stores: &StoreRegistry, operators: Option<&StoreLimiter>) -> TopKeys {
     let publish = stores.clone();
-    let read = match of_operators {
-        Some(operators) if !publish.is_empty() => {
+    let read = match operators {
+        Some(limiter) if !publish.is_empty() => {
             let read = StoreRegistry::default();
-            read.add(operators.store().clone());
+            read.add(limiter.store().clone());
             read
         }
         _ => publish.clone(),

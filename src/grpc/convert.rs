@@ -18,7 +18,7 @@ use crate::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use crate::headers::{HeaderForm, headers};
 use crate::key::{Cost, Key};
 use crate::limiter::{AdminError, BATCH_MAX, CallerDeadline, Refunded, Refusal};
-use crate::plan::{Algorithm, Anchor, Limit, NAME_BYTES_MAX, OnStoreFailure, Plan, PlanSet, Rule};
+use crate::plan::{Algorithm, Anchor, Limit, OnStoreFailure, Plan, PlanSet, Rule, check_requested_name};
 use crate::store::{Check, StoreError};
 pub(super) use explanation::explained;
 pub(super) use top::{no_top, top, top_query};
@@ -30,13 +30,7 @@ const RETRY_OVERLOADED_AFTER: Duration = Duration::from_millis(100);
 pub(super) fn check_request(request: pb::ShouldAllowRequest) -> Result<Check<String>, Status> {
     let pb::ShouldAllowRequest { key, plan, cost, .. } = request;
     let key = Key::new(key).map_err(|error| Status::invalid_argument(error.to_string()))?;
-    if plan.is_empty() {
-        return Err(Status::invalid_argument("plan is empty: name a plan of the config; ListPlans tells which there are"));
-    }
-    if plan.len() > NAME_BYTES_MAX {
-        let (bytes, most) = (plan.len(), NAME_BYTES_MAX);
-        return Err(Status::invalid_argument(format!("plan has {bytes} bytes: a plan's name has at most {most}")));
-    }
+    check_requested_name(&plan).map_err(Status::invalid_argument)?;
     let cost = cost.map_or(Ok(Cost::ONE), Cost::new).map_err(|error| Status::invalid_argument(error.to_string()))?;
     Ok(Check { key, plan, cost, mode: Mode::Charge })
 }

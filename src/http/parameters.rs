@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::subject::{CheckSettings, RequestParts};
 use crate::algorithm::Mode;
 use crate::key::{Cost, Key};
-use crate::plan::NAME_BYTES_MAX;
+use crate::plan::check_requested_name;
 use crate::store::Check;
 
 /// The parameters of a check.
@@ -100,11 +100,7 @@ impl Fields {
     pub(super) fn check(self, settings: &CheckSettings, headers: &HeaderMap, peer: Option<IpAddr>) -> Result<Parameters, String> {
         let (key, plan) = settings.subject(RequestParts { key: self.key, plan: self.plan, headers, peer })?;
         let key = Key::new(key).map_err(|error| error.to_string())?;
-        match plan.len() {
-            0 => return Err("plan is empty: name a plan of the config".to_owned()),
-            1..=NAME_BYTES_MAX => {}
-            bytes => return Err(format!("plan has {bytes} bytes: a plan's name has at most {NAME_BYTES_MAX}")),
-        }
+        check_requested_name(&plan)?;
         let cost = self.cost.map_or(Ok(Cost::ONE), Cost::new);
         let cost = cost.map_err(|_| "cost is 0: leave it out for 1, or say peek=true to ask without charging".to_owned())?;
         let mode = if self.peek == Some(true) { Mode::Peek } else { Mode::Charge };
@@ -158,6 +154,7 @@ fn digits(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::NAME_BYTES_MAX;
 
     /// By the default settings.
     fn check(fields: Fields) -> Result<Parameters, String> {

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use tollgate::grpc::pb;
 use tollgate::grpc::pb::admin_service_client::AdminServiceClient;
 use tonic::Code;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
 use crate::support::Guarded;
+use crate::support::admin::admin_at;
 use crate::support::hostile::{Hostile, SECRET, hostile};
 use crate::support::http::Scrape;
 use crate::support::server::{PATIENCE, Server, decide, tollgate};
@@ -99,8 +100,7 @@ impl Live {
     }
 
     async fn admin(&self) -> AdminServiceClient<Channel> {
-        let endpoint = Endpoint::from_shared(format!("unix://{}", self.path("admin").display())).unwrap();
-        AdminServiceClient::new(endpoint.connect().await.unwrap())
+        admin_at(&self.path("admin")).await
     }
 
     /// Puts something in the place of the config, in one step.

@@ -202,7 +202,7 @@ fn publish(folder: &std::path::Path, version: u64, plans: &str) {
     }
 }
 
-/// A hundred swaps under load, at a pace that meets the server's looks at every point: each look sees one version, whole, and
+/// A hundred swaps under load, at a pace that meets the server's polls at every point: each poll sees one version, whole, and
 /// the last is taken up soon.
 #[tokio::test]
 async fn fault_21_the_swap_of_a_config_map_is_taken_up_and_none_is_half_read() {
@@ -266,7 +266,7 @@ async fn fault_20_a_bad_file_keeps_the_old_plans_and_is_reported_once() {
     assert_eq!(live.list().await, listed);
     assert_eq!((get(&live.http, "/healthz").status, get(&live.http, "/readyz").status), (200, 200));
     assert_eq!(Scrape::of(&live.http).value("tollgate_config_last_reload_successful"), 0.0);
-    // Some looks later. A slow machine only makes this say less.
+    // Some polls later. A slow machine only makes this say less.
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(live.said("config not reloaded").len(), bad.len(), "{}", live.server.log());
     // All errors of a file at once, those that `check` tells.

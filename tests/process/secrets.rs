@@ -6,10 +6,9 @@ use std::process::Output;
 use std::time::{Duration, Instant};
 
 use tollgate::grpc::pb;
-use tollgate::grpc::pb::admin_service_client::AdminServiceClient;
 use tonic::Request;
-use tonic::transport::Endpoint;
 
+use crate::support::admin::admin_at;
 use crate::support::http::get;
 use crate::support::redis::Redis;
 use crate::support::server::{PATIENCE, Server, decide, request, tollgate};
@@ -99,8 +98,7 @@ async fn fault_28_a_server_reveals_no_secret_through_outages_and_reloads() {
 }
 
 async fn admin_calls(folder: &Path, told: &mut Told) {
-    let endpoint = Endpoint::from_shared(format!("unix://{}", folder.join("admin.sock").display())).unwrap();
-    let mut admin = AdminServiceClient::new(endpoint.connect().await.unwrap());
+    let mut admin = admin_at(&folder.join("admin.sock")).await;
     for token in [TOKEN, "canary-guess"] {
         let mut request = Request::new(pb::ReloadConfigRequest {});
         request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());

@@ -186,12 +186,12 @@ fn besiege(address: &str, connections: usize, calls: u32) -> Vec<Raw> {
 
 /// Waits until the server has dealt with all that was sent to it: its count of refused calls stands still. That count.
 async fn refused_in_the_end(server: &Server) -> f64 {
-    let (started, mut refused, mut looks) = (Instant::now(), 0.0, 0);
-    while looks < 10 {
+    let (started, mut refused, mut unchanged) = (Instant::now(), 0.0, 0);
+    while unchanged < 10 {
         assert!(started.elapsed() < PATIENCE, "{refused} are refused, and no end of it");
         tokio::time::sleep(Duration::from_millis(100)).await;
         let now = Scrape::of(&server.http()).value("tollgate_refused_calls_total");
-        looks = if now > 0.0 && now == refused { looks + 1 } else { 0 };
+        unchanged = if now > 0.0 && now == refused { unchanged + 1 } else { 0 };
         refused = now;
     }
     refused

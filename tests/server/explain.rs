@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use tollgate::grpc::pb::admin_service_client::AdminServiceClient;
 use tollgate::grpc::pb::{self, DecidedBy, Outcome};
 use tonic::Code;
-use tonic::transport::{Channel, Endpoint};
 
+use crate::support::admin::AdminFixture;
 use crate::support::redis::Redis;
-use crate::support::server::{Client, PATIENCE, Server, decide, request};
+use crate::support::server::{PATIENCE, decide, request};
 
 const PLANS: &str = "
 plans:
@@ -21,22 +20,7 @@ plans:
   open: { limits: [ { name: day, quota: 2, window: 1d } ], on_store_failure: allow }
 ";
 
-struct Fixture {
-    _folder: tempfile::TempDir,
-    server: Server,
-    client: Client,
-    admin: AdminServiceClient<Channel>,
-}
-
-impl Fixture {
-    async fn start(flags: &[&str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let socket = folder.path().join("admin.sock").display().to_string();
-        let server = Server::start(PLANS, &[&["--set", &format!("listen.admin=unix:{socket}")], flags].concat());
-        let channel = Endpoint::from_shared(format!("unix://{socket}")).unwrap().connect().await.unwrap();
-        Self { _folder: folder, client: server.client().await, admin: AdminServiceClient::new(channel), server }
-    }
-
+impl AdminFixture {
     async fn explain(&mut self, plan: &str) -> pb::ExplainResponse {
         let request = pb::ExplainRequest { key: "k".to_owned(), plan: plan.to_owned() };
         self.admin.explain(request).await.unwrap().into_inner()
@@ -53,7 +37,7 @@ fn seconds(release: &pb::Release) -> f64 {
 }
 
 async fn every_limit_is_told_and_nothing_is_charged(flags: &[&str]) -> Vec<String> {
-    let mut fixture = Fixture::start(flags).await;
+    let mut fixture = AdminFixture::start(PLANS, flags).await;
     let fresh = fixture.explain("all").await;
     assert!(fresh.limits.iter().all(|limit| limit.used == 0 && limit.releases.is_empty()), "{fresh:?}");
     assert_eq!(fresh.next.as_ref().unwrap().outcome(), Outcome::Allowed);
@@ -119,7 +103,7 @@ async fn every_limit_is_told_and_nothing_is_charged_in_redis() {
         assert_eq!(redis.cli(&["EXISTS", &name]).trim(), "1", "{name}");
     }
     // Of a key that was only explained, Redis has nothing.
-    let mut fixture = Fixture::start(&["--store", &redis.url(), "--set", "store.deadline=10s"]).await;
+    let mut fixture = AdminFixture::start(PLANS, &["--store", &redis.url(), "--set", "store.deadline=10s"]).await;
     fixture.explain("one").await;
     assert!(!redis.cli(&["KEYS", "*"]).contains("one:k"), "{}", redis.cli(&["KEYS", "*"]));
 }
@@ -127,7 +111,8 @@ async fn every_limit_is_told_and_nothing_is_charged_in_redis() {
 #[tokio::test]
 async fn remembered_denials_and_a_store_that_is_away_are_told() {
     let mut redis = Redis::start();
-    let mut fixture = Fixture::start(&["--store", &redis.url(), "--set", "store.deadline=1s", "--set", "workers=1"]).await;
+    let mut fixture =
+        AdminFixture::start(PLANS, &["--store", &redis.url(), "--set", "store.deadline=1s", "--set", "workers=1"]).await;
     assert_eq!(fixture.take("one", 2).await, Outcome::Allowed);
     let started = std::time::Instant::now();
     loop {

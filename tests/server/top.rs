@@ -3,15 +3,14 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use tollgate::grpc::pb::admin_service_client::AdminServiceClient;
 use tollgate::grpc::pb::{self, TopBy, should_allow_result};
 use tonic::Code;
-use tonic::transport::{Channel, Endpoint};
 
+use crate::support::admin::AdminFixture;
 use crate::support::cluster::Cluster;
 use crate::support::http::get;
 use crate::support::redis::Redis;
-use crate::support::server::{Client, PATIENCE, Server, decide, request, tollgate};
+use crate::support::server::{PATIENCE, decide, request, tollgate};
 
 const PLANS: &str = "
 workers: 2
@@ -21,22 +20,7 @@ plans:
   two: { limits: [ { name: day, quota: 2, window: 300d, algorithm: fixed_window } ] }
 ";
 
-struct Replica {
-    _folder: tempfile::TempDir,
-    server: Server,
-    client: Client,
-    admin: AdminServiceClient<Channel>,
-}
-
-impl Replica {
-    async fn start(flags: &[&str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let socket = folder.path().join("admin.sock").display().to_string();
-        let server = Server::start(PLANS, &[&["--set", &format!("listen.admin=unix:{socket}")], flags].concat());
-        let channel = Endpoint::from_shared(format!("unix://{socket}")).unwrap().connect().await.unwrap();
-        Self { _folder: folder, client: server.client().await, admin: AdminServiceClient::new(channel), server }
-    }
-
+impl AdminFixture {
     async fn top(&mut self, plan: &str, by: TopBy, limit: u32) -> pb::TopResponse {
         let request = pb::TopRequest { plan: plan.to_owned(), by: by.into(), limit };
         self.admin.top(request).await.unwrap().into_inner()
@@ -97,7 +81,7 @@ async fn of_a_million_keys_by_zipf_each_of_three_replicas_lists_the_true_top_twe
     let (redis, mut zipf, mut truth) = (Redis::start(), Zipf::new(), HashMap::<usize, u64>::new());
     let mut replicas = Vec::new();
     for _ in 0..3 {
-        replicas.push(Replica::start(&["--store", &redis.url(), "--set", "status.keys=clear"]).await);
+        replicas.push(AdminFixture::start(PLANS, &["--store", &redis.url(), "--set", "status.keys=clear"]).await);
     }
     // They share a secret from their first exchange on, and count anew then.
     for replica in &mut replicas {
@@ -146,7 +130,7 @@ async fn of_a_million_keys_by_zipf_each_of_three_replicas_lists_the_true_top_twe
 async fn a_key_is_told_by_no_metric_no_log_and_hashed_by_no_answer() {
     let redis = Redis::start();
     let flags = ["--store", &redis.url(), "--set", "listen.http=127.0.0.1:0", "--log-level", "debug"];
-    let (mut one, mut other) = (Replica::start(&flags).await, Replica::start(&flags).await);
+    let (mut one, mut other) = (AdminFixture::start(PLANS, &flags).await, AdminFixture::start(PLANS, &flags).await);
     one.top_when("", TopBy::Denials, 1, |answer| answer.replicas == 2).await;
     for plan in ["one", "two", "one"] {
         for replica in [&mut one, &mut other] {
@@ -167,7 +151,7 @@ async fn a_key_is_told_by_no_metric_no_log_and_hashed_by_no_answer() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_redis_a_replica_answers_for_itself_and_says_so() {
     let mut redis = Redis::start();
-    let mut replica = Replica::start(&["--store", &redis.url(), "--set", "status.keys=clear"]).await;
+    let mut replica = AdminFixture::start(PLANS, &["--store", &redis.url(), "--set", "status.keys=clear"]).await;
     replica.top_when("", TopBy::Denials, 1, |answer| answer.replicas == 1 && !answer.this_replica_alone).await;
     for _ in 0..4 {
         decide(&mut replica.client, "alice", "one").await;
@@ -182,7 +166,7 @@ async fn without_redis_a_replica_answers_for_itself_and_says_so() {
 async fn replicas_of_a_cluster_with_a_prefix_are_added_up() {
     let cluster = Cluster::start();
     let flags = ["--store", &cluster.url(), "--set", "store.key_prefix=shop:", "--set", "store.expected_replicas=2"];
-    let (mut one, mut other) = (Replica::start(&flags).await, Replica::start(&flags).await);
+    let (mut one, mut other) = (AdminFixture::start(PLANS, &flags).await, AdminFixture::start(PLANS, &flags).await);
     other.top_when("", TopBy::Cost, 1, |answer| answer.replicas == 2).await;
     one.top_when("", TopBy::Cost, 1, |answer| answer.replicas == 2).await;
     for replica in [&mut one, &mut other] {
@@ -196,13 +180,12 @@ async fn replicas_of_a_cluster_with_a_prefix_are_added_up() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_command_prints_a_table_once_in_a_pipe_and_json_when_asked() {
-    let mut replica = Replica::start(&["--set", "status.keys=clear"]).await;
+    let mut replica = AdminFixture::start(PLANS, &["--set", "status.keys=clear"]).await;
     for _ in 0..3 {
         decide(&mut replica.client, "alice\u{1b}[2J", "one").await;
     }
     let run = |flags: &[&str]| {
-        let socket = format!("unix:{}", replica._folder.path().join("admin.sock").display());
-        let output = tollgate().args(["top", "--admin", &socket]).args(flags).output().unwrap();
+        let output = tollgate().args(["top", "--admin", &replica.address()]).args(flags).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
     };
@@ -216,7 +199,7 @@ async fn the_command_prints_a_table_once_in_a_pipe_and_json_when_asked() {
 
 #[tokio::test]
 async fn the_embedded_store_has_no_other_replicas_and_off_counts_nothing() {
-    let mut replica = Replica::start(&[]).await;
+    let mut replica = AdminFixture::start(PLANS, &[]).await;
     decide(&mut replica.client, "alice", "two").await;
     let answer = replica.top("", TopBy::Cost, 0).await;
     assert_eq!((answer.total, answer.replicas, answer.this_replica_alone, answer.keys[0].key.as_str()), (1, 1, false, ""));
@@ -226,6 +209,6 @@ async fn the_embedded_store_has_no_other_replicas_and_off_counts_nothing() {
         let status = replica.admin.top(pb::TopRequest { plan: plan.to_owned(), by, limit }).await.unwrap_err();
         assert_eq!(status.code(), code, "{status:?}");
     }
-    let mut off = Replica::start(&["--set", "status.keys=off"]).await;
+    let mut off = AdminFixture::start(PLANS, &["--set", "status.keys=off"]).await;
     assert_eq!(off.admin.top(pb::TopRequest::default()).await.unwrap_err().code(), Code::FailedPrecondition);
 }

@@ -89,21 +89,21 @@ async fn ask_until(
         if over.load(Ordering::SeqCst) {
             break;
         }
-        let place = |index: usize| (round * 5 + index) % keys.len();
-        let one = |index: usize| request(&keys[place(index)].0, keys[place(index)].1, None);
+        let key_index = |index: usize| (round * 5 + index) % keys.len();
+        let one = |index: usize| request(&keys[key_index(index)].0, keys[key_index(index)].1, None);
         if round % 4 == 0 {
             let requests: Vec<_> = (0..12).map(|index| one(index / 2)).collect();
             let batch = client.should_allow_batch(pb::ShouldAllowBatchRequest { requests }).await.expect("no call fails");
             for (index, result) in batch.into_inner().results.into_iter().enumerate() {
                 let Some(should_allow_result::Result::Response(answer)) = result.result else { panic!("an error: {result:?}") };
-                assert_eq!(answer.decided_by(), DecidedBy::Store, "{:?}", keys[place(index / 2)]);
-                allowed[place(index / 2)] += u64::from(answer.allowed);
+                assert_eq!(answer.decided_by(), DecidedBy::Store, "{:?}", keys[key_index(index / 2)]);
+                allowed[key_index(index / 2)] += u64::from(answer.allowed);
             }
             asked.fetch_add(12, Ordering::SeqCst);
         } else {
             let answer = client.should_allow(one(0)).await.expect("no call fails").into_inner();
-            assert_eq!(answer.decided_by(), DecidedBy::Store, "{:?}", keys[place(0)]);
-            allowed[place(0)] += u64::from(answer.allowed);
+            assert_eq!(answer.decided_by(), DecidedBy::Store, "{:?}", keys[key_index(0)]);
+            allowed[key_index(0)] += u64::from(answer.allowed);
             asked.fetch_add(1, Ordering::SeqCst);
         }
     }

@@ -32,7 +32,7 @@ const ODD_TOO: Duration = Duration::from_millis(4_321_000);
 struct Fixture {
     store: Arc<ConfiguredStore>,
     clock: FakeClock,
-    redis: Option<Redis>,
+    redis: Option<Arc<Redis>>,
     /// The servers whose keys the tests read.
     ports: Vec<u16>,
 }
@@ -44,14 +44,9 @@ impl Fixture {
         Self { store: Arc::new(ConfiguredStore::Memory(store)), clock, redis: None, ports: Vec::new() }
     }
 
-    fn redis() -> Self {
-        Self::by("redis-server")
-    }
-
-    /// A store on another version or fork of Redis.
-    fn by(program: &str) -> Self {
-        let redis = Redis::start_by("127.0.0.1", &[program], &[]);
-        let fixture = Self::at(&redis.url(), std::slice::from_ref(&redis));
+    /// On a server whose keys the tests may read and change.
+    fn on(redis: Arc<Redis>) -> Self {
+        let fixture = Self::at(&redis.url(), std::slice::from_ref(&*redis));
         Self { redis: Some(redis), ..fixture }
     }
 
@@ -332,7 +327,7 @@ macro_rules! every_store_keeps {
         mod redis {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $claim() {
-                super::$claim(super::Fixture::redis()).await;
+                super::$claim(super::Fixture::on(std::sync::Arc::new(super::Redis::start()))).await;
             })*
         }
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -354,7 +349,11 @@ macro_rules! every_store_keeps {
         }
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn valkey_keeps_it_too() {
-            $($claim(Fixture::by(&other_make("valkey", "Valkey server v="))).await;)*
+            let redis = Arc::new(Redis::start_by("127.0.0.1", &[&other_make("valkey", "Valkey server v=")], &[]));
+            $(
+                $claim(Fixture::on(redis.clone())).await;
+                redis.cli(&["FLUSHALL"]);
+            )*
         }
     };
 }

@@ -48,19 +48,19 @@ async fn fault_29_ten_million_random_keys_leave_memory_flat_and_a_blocked_key_bl
     let mut client = server.client().await;
     assert!(decide(&mut client, "blocked", "day").await.allowed);
     let mut floods: JoinSet<u64> = (0..CONNECTIONS).map(|seed| flood(server.address.clone(), seed)).collect();
-    let (mut resident, mut open, mut looks) = (Vec::new(), 0, 0);
+    let (mut resident, mut open, mut checks) = (Vec::new(), 0, 0);
     while !floods.is_empty() {
         tokio::select! {
             Some(done) = floods.join_next() => open += done.unwrap(),
             () = tokio::time::sleep(std::time::Duration::from_millis(100)) => {
-                looks += 1;
-                assert!(!decide(&mut client, "blocked", "day").await.allowed, "a denied key was freed at look {looks}");
+                checks += 1;
+                assert!(!decide(&mut client, "blocked", "day").await.allowed, "a denied key was freed at check {checks}");
                 resident.push(resident_kib(&server));
             }
         }
     }
     let (half, most) = (resident[resident.len() / 2], *resident.iter().max().unwrap());
-    println!("{KEYS} keys: {open} found it full; resident {} KiB halfway, {most} at most, {looks} looks", half);
+    println!("{KEYS} keys: {open} found it full; resident {} KiB halfway, {most} at most, {checks} checks", half);
     assert!(open > KEYS / 2, "{open}: the store was never full");
     assert!(most < RESIDENT_MAX_KIB, "{most} KiB");
     assert!(most <= half * 11 / 10, "{half} KiB halfway, {most} KiB at most");

@@ -1,9 +1,8 @@
 //! Two deployments on one Redis with different `store.key_prefix`. They share neither counts nor replicas nor resets.
 
-use tollgate::grpc::pb::admin_service_client::AdminServiceClient;
 use tollgate::grpc::pb::{DecidedBy, Outcome, ResetRequest};
-use tonic::transport::Endpoint;
 
+use crate::support::admin::admin_at;
 use crate::support::cluster::Cluster;
 use crate::support::http::Scrape;
 use crate::support::redis::Redis;
@@ -58,8 +57,7 @@ async fn deployments_of_other_prefixes_share_neither_counts_nor_replicas_nor_res
         assert_eq!(Scrape::of(&server.http()).value("tollgate_replicas_seen"), 1.0);
     }
     // Nothing of a subject is left, and nothing of the others' is touched.
-    let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).unwrap();
-    let mut admin = AdminServiceClient::new(endpoint.connect().await.unwrap());
+    let mut admin = admin_at(&socket).await;
     for plan in NAMES {
         let reset = ResetRequest { key: "k".to_owned(), plan: plan.to_owned() };
         assert!(admin.reset(reset).await.unwrap().into_inner().existed, "{plan}");

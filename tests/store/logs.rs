@@ -16,7 +16,7 @@ use crate::support::redis::Redis;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
-/// Elements of a deep log: a search by halves looks at 14 of so many.
+/// Elements of a deep log: a search by halves reads 14 of so many.
 const DEPTH: u64 = 10_000;
 
 /// Elements of this key's log.
@@ -70,10 +70,10 @@ async fn a_full_log_is_searched_in_few_steps() {
         }
         let before = fixture.redis.ran("lindex") + fixture.redis.ran("lrange");
         fixture.decide(asks).await;
-        let looks = fixture.redis.ran("lindex") + fixture.redis.ran("lrange") - before;
-        println!("{what}: {looks} looks for 100 requests");
+        let reads = fixture.redis.ran("lindex") + fixture.redis.ran("lrange") - before;
+        println!("{what}: {reads} reads for 100 requests");
         // Twice the halves for each request, and for where what counts begins in each of a few calls.
-        assert!(looks > 10 && looks <= 110 * 2 * 14, "{what}: {looks} looks");
+        assert!(reads > 10 && reads <= 110 * 2 * 14, "{what}: {reads} reads");
     }
 }
 

@@ -5,6 +5,7 @@ use prost::Message;
 use super::*;
 use crate::fuzz::fuzz;
 use crate::key::KEY_BYTES_MAX;
+use crate::plan::NAME_BYTES_MAX;
 
 #[test]
 fn fuzz_requests() {

@@ -20,6 +20,7 @@ use crate::clock::monotonic;
 use crate::http::AppState;
 use crate::key::Key;
 use crate::limiter::{AdminError, Explanation, Limiter};
+use crate::plan::check_requested_name;
 use crate::store::Store;
 
 /// Most explanations under way at once. The store takes a second at most for each.
@@ -126,9 +127,7 @@ async fn subject(request: Request) -> Result<(Key, String), Response> {
         body.trim_ascii_start().starts_with(b"{").then(|| serde_json::from_slice(&body).ok()).flatten();
     let subject = subject.ok_or_else(|| bad_request("the body is no JSON object with the texts key and plan alone"))?;
     let key = Key::new(subject.key).map_err(|error| bad_request(&error.to_string()))?;
-    if subject.plan.is_empty() || subject.plan.len() > crate::plan::NAME_BYTES_MAX {
-        return Err(bad_request("the name of a plan has 1 to 64 bytes"));
-    }
+    check_requested_name(&subject.plan).map_err(|error| bad_request(&error))?;
     Ok((key, subject.plan))
 }
 

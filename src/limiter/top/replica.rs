@@ -87,7 +87,7 @@ impl TopKeys {
             Some(name) => Some(snapshot.plans().find(name).map_err(|unknown| snapshot.plans().suggest(unknown))?.0),
             None => None,
         };
-        let plan = plan.map(|place| snapshot.plan_id(place));
+        let plan = plan.map(|index| snapshot.plan_id(index));
         let (others, missing, failed) = self.others(secret).await;
         let (own, asked) = (self.clone(), query.clone());
         let merge = move || {
@@ -107,7 +107,7 @@ impl TopKeys {
         let plan_names = snapshot.plan_names();
         let named = |(heavy, key): (Heavy, Option<String>)| {
             let (plan, hash) = (plan_names.get(&heavy.plan)?.clone(), secret.shown_as(heavy.hash, heavy.plan));
-            Some(TopKey { key, hash, plan, count: heavy.shown, error: heavy.error })
+            Some(TopKey { key, hash, plan, count: heavy.count, error: heavy.error })
         };
         let (keys, window) = (heavy.into_iter().filter_map(named).collect(), self.window());
         Ok(TopAnswer { keys, unlisted_max, total, window, replicas, replicas_missing: missing, this_replica_alone: failed })
@@ -150,7 +150,7 @@ impl TopKeys {
         if let Some(source) = self.0.limiter.common.registry().top() {
             source.secret = secret;
         }
-        self.workers().iter().for_each(|worker| worker.begin_with(settings, secret));
+        self.workers().iter().for_each(|worker| worker.start_over(settings, secret));
     }
 
     /// What this process counted, cut to what replicas publish.

@@ -14,7 +14,7 @@ use std::collections::BinaryHeap;
 
 use hashbrown::HashTable;
 
-/// Most entries of a sketch, since places are 16 bits.
+/// Most entries of a sketch, since indices are 16 bits.
 pub(super) const ENTRIES_MAX: usize = 1_000;
 /// An entry table grows by this part of itself, so that at most a quarter of it is empty.
 const GROWTH_PART: usize = 4;
@@ -22,11 +22,11 @@ const GROWTH_PART: usize = 4;
 /// Counts of keys.
 #[derive(Debug, Default)]
 pub(super) struct Sketch {
-    /// An entry keeps its place for as long as the sketch lives.
+    /// An entry keeps its index for as long as the sketch lives.
     entries: Vec<Entry>,
-    /// Places of entries by hash.
-    index: HashTable<u16>,
-    /// Empty, or all places, each with a count that its entry has or had, the least first.
+    /// Indices of entries by hash.
+    by_hash: HashTable<u16>,
+    /// Empty, or all indices, each with a count that its entry has or had, the least first.
     heap: BinaryHeap<Reverse<(u64, u16)>>,
 }
 
@@ -44,33 +44,33 @@ pub(super) struct Entry {
 impl Sketch {
     /// Adds to the count of a key that has an entry. Returns whether it has one.
     pub(super) fn add(&mut self, hash: u64, weight: u64) -> bool {
-        let Some(place) = self.index.find(hash, |place| self.entries[usize::from(*place)].hash == hash) else { return false };
-        let entry = &mut self.entries[usize::from(*place)];
+        let Some(index) = self.by_hash.find(hash, |index| self.entries[usize::from(*index)].hash == hash) else { return false };
+        let entry = &mut self.entries[usize::from(*index)];
         entry.count = entry.count.saturating_add(weight);
         true
     }
 
     /// Adds an entry for a key that has none. The sketch must hold fewer than [`ENTRIES_MAX`], and none was taken over.
     pub(super) fn insert(&mut self, hash: u64, weight: u64) {
-        let place = self.entries.len();
-        if place == self.entries.capacity() {
-            self.entries.reserve_exact((place / GROWTH_PART).max(8).min(ENTRIES_MAX.saturating_sub(place).max(1)));
+        let index = self.entries.len();
+        if index == self.entries.capacity() {
+            self.entries.reserve_exact((index / GROWTH_PART).max(8).min(ENTRIES_MAX.saturating_sub(index).max(1)));
         }
         self.entries.push(Entry { hash, count: weight, error: 0 });
-        self.index.insert_unique(hash, small(place), |place| self.entries[usize::from(*place)].hash);
+        self.by_hash.insert_unique(hash, small(index), |index| self.entries[usize::from(*index)].hash);
     }
 
-    /// Gives the entry with the least count to a key that has none. The sketch must hold one. Returns the entry's place.
+    /// Gives the entry with the least count to a key that has none. The sketch must hold one. Returns the entry's index.
     pub(super) fn take_over(&mut self, hash: u64, weight: u64) -> usize {
-        let place = self.least_place();
-        let former = self.entries[usize::from(place)];
-        if let Ok(name) = self.index.find_entry(former.hash, |other| *other == place) {
+        let index = self.least_index();
+        let former = self.entries[usize::from(index)];
+        if let Ok(name) = self.by_hash.find_entry(former.hash, |other| *other == index) {
             name.remove();
         }
-        self.index.insert_unique(hash, place, |place| self.entries[usize::from(*place)].hash);
+        self.by_hash.insert_unique(hash, index, |index| self.entries[usize::from(*index)].hash);
         let count = former.count.saturating_add(weight);
-        self.entries[usize::from(place)] = Entry { hash, count, error: former.count };
-        usize::from(place)
+        self.entries[usize::from(index)] = Entry { hash, count, error: former.count };
+        usize::from(index)
     }
 
     /// Number of entries.
@@ -83,32 +83,32 @@ impl Sketch {
         self.entries.iter().map(|entry| entry.count).min().unwrap_or(0)
     }
 
-    /// All entries, each at its place.
+    /// All entries, each at its index.
     pub(super) fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// The place of the entry with the least count.
-    fn least_place(&mut self) -> u16 {
+    /// The index of the entry with the least count.
+    fn least_index(&mut self) -> u16 {
         if self.heap.is_empty() {
-            let places = self.entries.iter().enumerate().map(|(place, entry)| Reverse((entry.count, small(place))));
-            self.heap = places.collect::<Vec<_>>().into();
+            let indices = self.entries.iter().enumerate().map(|(index, entry)| Reverse((entry.count, small(index))));
+            self.heap = indices.collect::<Vec<_>>().into();
         }
         loop {
             let mut least = self.heap.peek_mut().expect("a sketch that is taken from has entries");
-            let Reverse((known, place)) = *least;
-            let count = self.entries[usize::from(place)].count;
+            let Reverse((known, index)) = *least;
+            let count = self.entries[usize::from(index)].count;
             if known == count {
-                return place;
+                return index;
             }
-            *least = Reverse((count, place));
+            *least = Reverse((count, index));
         }
     }
 }
 
-/// A place as it is stored.
-fn small(place: usize) -> u16 {
-    u16::try_from(place).expect("a sketch has at most ENTRIES_MAX entries")
+/// An index as it is stored.
+fn small(index: usize) -> u16 {
+    u16::try_from(index).expect("a sketch has at most ENTRIES_MAX entries")
 }
 
 #[cfg(test)]

@@ -84,7 +84,7 @@ impl Slot {
         self.total = self.total.saturating_add(weight);
         let room = self.own_keys < SLOT_KEYS_MAX - self.k;
         let own = match self.own_ids.iter().position(|id| *id == plan) {
-            Some(place) => Some(&mut self.own[place]),
+            Some(index) => Some(&mut self.own[index]),
             None if room && self.own.len() < OWN_PLANS_MAX => {
                 self.own_ids.push(plan);
                 self.own.push(OwnSketch::default());
@@ -118,8 +118,8 @@ impl Slot {
             self.shared.insert(hash, weight);
             self.shared_ids.push(plan);
         } else {
-            let place = self.shared.take_over(hash, weight);
-            self.shared_ids[place] = plan;
+            let index = self.shared.take_over(hash, weight);
+            self.shared_ids[index] = plan;
         }
         false
     }

@@ -47,8 +47,8 @@ pub(super) struct Heavy {
     pub(super) plan: u64,
     pub(super) hash: u64,
     /// At least what was counted.
-    pub(super) shown: u64,
-    /// Most that `shown` may be too high by.
+    pub(super) count: u64,
+    /// Most that `count` may be too high by.
     pub(super) error: u64,
 }
 
@@ -108,16 +108,16 @@ impl Summary {
             None => self.plans.values().map(|plan| plan.too_high).fold(self.unlisted, u64::max),
         };
         let heavy = |id: u64, hash: u64, too_high: u64, key: &Estimate| {
-            let shown = key.estimate.saturating_add(too_high);
-            Heavy { plan: id, hash, shown, error: shown.saturating_sub(key.at_least).min(too_high) }
+            let count = key.estimate.saturating_add(too_high);
+            Heavy { plan: id, hash, count, error: count.saturating_sub(key.at_least).min(too_high) }
         };
         let mut keys: Vec<Heavy> = chosen
             .flat_map(|(id, list)| list.keys.iter().map(move |(hash, key)| heavy(*id, *hash, list.too_high, key)))
             .collect();
         // Of equal counts the one that is known better comes first; the hash makes the order the same everywhere.
-        keys.sort_unstable_by(|a, b| b.shown.cmp(&a.shown).then(a.error.cmp(&b.error)).then(a.hash.cmp(&b.hash)));
+        keys.sort_unstable_by(|a, b| b.count.cmp(&a.count).then(a.error.cmp(&b.error)).then(a.hash.cmp(&b.hash)));
         if let Some(next) = keys.get(limit) {
-            rest = rest.max(next.shown);
+            rest = rest.max(next.count);
         }
         keys.truncate(limit);
         (keys, rest)

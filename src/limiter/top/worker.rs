@@ -56,8 +56,8 @@ impl WorkerTop {
         }
     }
 
-    /// Begins anew with another secret, under which all keys have other numbers.
-    pub(super) fn begin_with(&self, settings: TopSettings, secret: Secret) {
+    /// Forgets all counts, and counts from now on with another secret, under which all keys have other numbers.
+    pub(super) fn start_over(&self, settings: TopSettings, secret: Secret) {
         *self.counts() = Counts::new(settings, secret);
     }
 

@@ -32,11 +32,11 @@ impl SharedCounters {
         let counters = self.counters.entry(key).or_default();
         let bytes = &mut self.bytes;
         let take = |limit: &Limit| {
-            let place = counters.iter().position(|counter| counter.fingerprint == limit.fingerprint());
-            place.map_or_else(
+            let index = counters.iter().position(|counter| counter.fingerprint == limit.fingerprint());
+            index.map_or_else(
                 || State::fresh(limit),
-                |place| {
-                    let state = counters.swap_remove(place).state;
+                |index| {
+                    let state = counters.swap_remove(index).state;
                     *bytes = bytes.saturating_sub(state.heap_bytes());
                     state
                 },

@@ -87,12 +87,12 @@ pub(super) enum CommandKind {
 impl Command {
     /// The first key that it names.
     pub(super) fn key(&self) -> Option<String> {
-        let place = match self.kind {
+        let index = match self.kind {
             // After the script's hash and the number of keys.
             CommandKind::Script | CommandKind::Announce | CommandKind::Top | CommandKind::Forget => 2,
             CommandKind::Read | CommandKind::Delete => 0,
         };
-        self.arguments.get(place)?.as_string()
+        self.arguments.get(index)?.as_string()
     }
 }
 

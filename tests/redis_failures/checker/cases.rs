@@ -28,7 +28,7 @@ impl Case {
         let (at_us, batch) = (T + at_ms * MS, self.history.calls.len());
         let (sent_us, answered_us) = (at_us - AROUND_US, at_us + AROUND_US);
         let (key, plan) = ("key".to_owned(), self.plan.to_owned());
-        self.history.calls.push(Call { key, plan, cost, life: 1, batch, place: 0, sent_us, answered_us, fate });
+        self.history.calls.push(Call { key, plan, cost, life: 1, batch, index: 0, sent_us, answered_us, fate });
         self
     }
 
@@ -55,7 +55,7 @@ impl Case {
     fn in_one_batch(mut self) -> Self {
         let last = self.history.calls.len() - 1;
         self.history.calls[last].batch = self.history.calls[last - 1].batch;
-        self.history.calls[last].place = self.history.calls[last - 1].place + 1;
+        self.history.calls[last].index = self.history.calls[last - 1].index + 1;
         self
     }
 

@@ -20,7 +20,7 @@ pub struct History {
     pub ends_us: BTreeMap<usize, u64>,
 }
 
-/// One request. Requests of one batch have the same `life`, `batch` and times. They are decided in the order of `place`.
+/// One request. Requests of one batch have the same `life`, `batch` and times. They are decided in the order of `index`.
 #[derive(Debug, Clone)]
 pub struct Call {
     pub key: String,
@@ -29,7 +29,7 @@ pub struct Call {
     /// Number of the server process that was asked. A replica that is started again has another, and no memory of the one before.
     pub life: usize,
     pub batch: usize,
-    pub place: usize,
+    pub index: usize,
     pub sent_us: u64,
     pub answered_us: u64,
     /// The answer; `Err` has the client's error if there was none.

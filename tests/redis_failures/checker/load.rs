@@ -112,9 +112,9 @@ fn ask(
         let sent_us = now_us();
         let fates = fates(&mut client, &requests).await;
         let answered_us = now_us();
-        let call = |(place, (request, fate)): (usize, (pb::ShouldAllowRequest, _))| {
+        let call = |(index, (request, fate)): (usize, (pb::ShouldAllowRequest, _))| {
             let (key, plan, cost) = (request.key, request.plan, request.cost.unwrap());
-            Call { key, plan, cost, life, batch, place, sent_us, answered_us, fate }
+            Call { key, plan, cost, life, batch, index, sent_us, answered_us, fate }
         };
         let calls: Vec<Call> = requests.into_iter().zip(fates).enumerate().map(call).collect();
         let stored = calls.iter().filter(|call| call.stored().is_some()).count() as u64;

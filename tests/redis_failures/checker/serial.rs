@@ -99,7 +99,7 @@ fn place(history: &History, limit: &Limit, witness: usize, call: &Call, answer: 
 /// Checks that the requests of each batch were decided in their order.
 fn check_batches(events: &[Event<'_>], violations: &mut Vec<Violation>) {
     let mut in_order: Vec<&Event<'_>> = events.iter().collect();
-    in_order.sort_by_key(|event| (event.call.batch, event.call.place));
+    in_order.sort_by_key(|event| (event.call.batch, event.call.index));
     for pair in in_order.windows(2) {
         if pair[0].call.batch == pair[1].call.batch && pair[0].place > pair[1].place {
             violations.push(Violation::new(Rule::Order, pair[1].call, "decided before one that stands before it in its batch"));

@@ -58,9 +58,9 @@ proptest! {
                 prop_assert!(rest <= total / k as u64, "{} of {}", rest, total);
                 for (key, real) in truth.iter().filter(|((of, _), _)| plan.is_none_or(|plan| plan == *of)) {
                     match listed.get(key) {
-                        Some(Heavy { shown, error, .. }) => {
-                            prop_assert!(real <= shown && *shown <= real + total / k as u64);
-                            prop_assert!(shown - error <= *real, "{} - {} > {}", shown, error, real);
+                        Some(Heavy { count, error, .. }) => {
+                            prop_assert!(real <= count && *count <= real + total / k as u64);
+                            prop_assert!(count - error <= *real, "{} - {} > {}", count, error, real);
                         }
                         None => prop_assert!(*real <= rest, "a key with {} is missing, beyond {}", real, rest),
                     }
@@ -89,9 +89,9 @@ fn of_few_keys_every_count_is_exact() {
     let (summary, truth) = summary_of(&stream, 3, 900);
     let (keys, rest) = summary.heaviest(None, 1_000);
     assert_eq!((keys.len(), rest), (truth.len(), 0));
-    assert!(keys.iter().all(|key| key.error == 0 && truth[&(key.plan, key.hash)] == key.shown));
+    assert!(keys.iter().all(|key| key.error == 0 && truth[&(key.plan, key.hash)] == key.count));
     let (keys, rest) = summary.heaviest(Some(1), 2);
-    assert!(keys.len() == 2 && keys[0].shown >= keys[1].shown && rest <= keys[1].shown && rest > 0);
+    assert!(keys.len() == 2 && keys[0].count >= keys[1].count && rest <= keys[1].count && rest > 0);
 }
 
 #[test]

@@ -315,14 +315,14 @@ impl CallPlan {
         let limits = plan.limits();
         let mut order: SmallVec<[usize; 2]> = (0..limits.len()).collect();
         if limits.len() > 1 {
-            order.sort_by_cached_key(|place| limits[*place].fingerprint().bytes());
+            order.sort_by_cached_key(|index| limits[*index].fingerprint().bytes());
         }
         Self { plan, order }
     }
 
     /// Its limits in the script's order.
     pub(in crate::store::redis) fn ordered(&self) -> impl Iterator<Item = &Limit> {
-        self.order.iter().map(|place| &self.plan.limits()[*place])
+        self.order.iter().map(|index| &self.plan.limits()[*index])
     }
 }
 

@@ -21,7 +21,7 @@
 -- Packed state: records, each a fingerprint and that algorithm's payload. A limit finds its record by its fingerprint, so adding,
 -- removing or reordering limits resets no other's usage. Records of other limits are kept until they are fresh. Limits and
 -- records are in the order of their fingerprints, as bytes, so that what one plan wrote is where another one looks first.
--- A fingerprint is a head B (kind, of which 2 is an older version's token_bucket, and eight times the window's place among
+-- A fingerprint is a head B (kind, of which 2 is an older version's token_bucket, and eight times the window's index among
 -- common_windows(), or 31), for kind 5 the precision B, for a window that is not common its milliseconds I4, or with the top
 -- bit set its seconds.
 -- Invariants: a peek writes nothing; a denial writes only a clamp; a refund of what was not used writes nothing; every key

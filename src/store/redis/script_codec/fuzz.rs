@@ -32,8 +32,8 @@ fn call() -> (AssertUnwindSafe<Call>, Vec<Arc<Plan>>) {
     let (fixed, window) = (Algorithm::FixedWindow { anchor: Anchor::Clock }, Algorithm::SlidingWindow { precision: 64 });
     let plans = [plan(&[bucket]), plan(&[fixed, Algorithm::SlidingCounter]), plan(&[window, Algorithm::SlidingLog, bucket])];
     let mut call = Call::new(0, SEARCHES_MAX);
-    for (place, plan) in plans.iter().enumerate() {
-        let (key, cost) = (Key::new(format!("k{place}")).unwrap(), Cost::new(3).unwrap());
+    for (index, plan) in plans.iter().enumerate() {
+        let (key, cost) = (Key::new(format!("k{index}")).unwrap(), Cost::new(3).unwrap());
         let check = Check { key, plan: plan.clone(), cost, mode: Mode::Charge };
         assert!(call.add(ScriptRequest::new(&check, "", monotonic())).is_none());
     }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::clock::monotonic;
-use crate::plan::{Anchor, OnStoreFailure, Plan, Rule};
+use crate::plan::{Anchor, Plan, Rule};
 use crate::store::redis::SCRIPT_NAMES_MAX;
 use crate::store::redis::batcher::call::{PLANS_MAX, REQUESTS_MAX, SEARCHES_MAX, ScriptRequest};
 
@@ -82,18 +82,7 @@ fn any_limit() -> impl Strategy<Value = Limit> {
 }
 
 fn any_plan() -> impl Strategy<Value = Arc<Plan>> {
-    proptest::collection::vec(any_limit(), 1..9).prop_map(|limits| {
-        let of: Arc<str> = Arc::from("plan");
-        let rule = Rule::Limits(limits);
-        Arc::new(Plan {
-            name: of.clone(),
-            counts_as: of,
-            rule,
-            shadow: false,
-            on_store_failure: OnStoreFailure::Local,
-            candidate: None,
-        })
-    })
+    proptest::collection::vec(any_limit(), 1..9).prop_map(|limits| Arc::new(Plan::new("plan", Rule::Limits(limits))))
 }
 
 fn any_request() -> impl Strategy<Value = (prop::sample::Index, u64, u64, Mode)> {
@@ -161,15 +150,7 @@ proptest! {
 
 fn plan_of(algorithm: Algorithm, window_ms: u64) -> Arc<Plan> {
     let limit = Limit::new("limit", 5, Duration::from_millis(window_ms), algorithm).unwrap();
-    let (rule, of) = (Rule::Limits(vec![limit]), Arc::<str>::from("plan"));
-    Arc::new(Plan {
-        name: of.clone(),
-        counts_as: of,
-        rule,
-        shadow: false,
-        on_store_failure: OnStoreFailure::Local,
-        candidate: None,
-    })
+    Arc::new(Plan::new("plan", Rule::Limits(vec![limit])))
 }
 
 fn filled(plans: &[Arc<Plan>], name: impl Fn(usize) -> usize) -> usize {

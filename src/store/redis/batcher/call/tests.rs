@@ -48,8 +48,8 @@ fn reply(memory: &mut Memory, call: &Call) -> Vec<u8> {
             let CallPlan { plan, order } = &call.plans[request.plan_index];
             let verdict = execute(memory, group.name(), plan, request.cost, request.mode);
             bytes.push(if verdict.fits { b'1' } else { b'0' });
-            let limits = order.iter().map(|place| &plan.limits()[*place]).cycle();
-            let readings = verdict.readings.chunks(order.len()).flat_map(|all| order.iter().map(|place| all[*place]));
+            let limits = order.iter().map(|index| &plan.limits()[*index]).cycle();
+            let readings = verdict.readings.chunks(order.len()).flat_map(|all| order.iter().map(|index| all[*index]));
             for (reading, limit) in readings.zip(limits) {
                 let numbers = match reading {
                     Reading::Window { count, ends_in_us } => vec![count, ends_in_us],

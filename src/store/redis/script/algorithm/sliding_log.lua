@@ -351,7 +351,7 @@ function log.reading(limit, state, cost, charged)
   return state.used, frees_in, fresh_in
 end
 
--- Decides requests of one log, one after another. Returns the place of their last number.
+-- Decides requests of one log, one after another. Returns the index of their last number.
 function log.decide(limit, request_at, count)
   local state, last_number, dirty = log.view(limit), filled, false
   for _ = 1, count do
