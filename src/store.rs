@@ -32,17 +32,23 @@ pub struct Check<P = Arc<Plan>> {
 }
 
 impl Check {
-    /// The check by the plan's candidate, which a store decides beside this one: a charge of a cost that fits its capacities, or a
-    /// refund. A peek takes nothing, so there is nothing to compare. Inlined, since nearly no plan has a candidate.
-    #[inline]
+    /// The check by the plan's candidate, which a store decides beside this one.
     pub fn candidate(&self) -> Option<Self> {
+        let plan = self.candidate_plan()?.clone();
+        Some(Self { key: self.key.clone(), plan, cost: self.cost, mode: self.mode })
+    }
+
+    /// The plan of [`Self::candidate`]: of a charge of a cost that fits its capacities, or of a refund. A peek takes nothing, so
+    /// there is nothing to compare. Inlined, since nearly no plan has a candidate.
+    #[inline]
+    pub fn candidate_plan(&self) -> Option<&Arc<Plan>> {
         let plan = self.plan.candidate.as_ref()?;
         let is_decided = match self.mode {
             Mode::Charge => plan.never_fits(self.cost).is_none(),
             Mode::Refund => true,
             Mode::Peek => false,
         };
-        is_decided.then(|| Self { key: self.key.clone(), plan: plan.clone(), cost: self.cost, mode: self.mode })
+        is_decided.then_some(plan)
     }
 }
 

@@ -39,8 +39,8 @@ use sentinel::Watch;
 use target::Topology;
 pub use target::{RedisTarget, Tls};
 
-/// Most names in one script call. A call of 32 names has three quarters of the saving that larger calls would have. It
-/// occupies Redis for at most a tenth of a millisecond.
+/// Most names in one script call, and most further ones that candidates count under. A call of 32 names has three quarters of the
+/// saving that larger calls would have. It occupies Redis for at most a tenth of a millisecond, and twice that with candidates.
 pub const SCRIPT_NAMES_MAX: usize = 32;
 
 /// Keeps the counters in one Redis: a server, a master named by Sentinels, or a Cluster.

@@ -58,8 +58,13 @@ pub(super) fn of_state(prefix: &str, group: &str, key: &str) -> String {
     tag.push('}');
     match candidate {
         None => tag,
-        Some(name) => format!("{tag}candidate:{name}:"),
+        Some(name) => of_candidate(&tag, name),
     }
+}
+
+/// The name that a request counts under by its candidate, from that by its live plan.
+pub(super) fn of_candidate(live: &str, candidate: &str) -> String {
+    [live, "candidate:", candidate, ":"].concat()
 }
 
 /// Names of the keys that hold a key's state under this plan: one for all its limits of constant size, and one for each log.

@@ -109,9 +109,12 @@ fn misfit(count: impl Display, what: &str) -> StoreError {
 /// Parses the answers to a call's requests, in the order of [`Call::requests`]; `None` when the reply has another form.
 pub(super) fn parse_reply(reply: &[u8], call: &Call) -> Option<Vec<Result<Verdict, StoreError>>> {
     let mut rest = reply;
-    let answers = call.requests().map(|request| parse_answer(&mut rest, &call.plans[request.plan_index], request.mode));
-    let answers: Option<Vec<_>> = answers.collect();
-    answers.filter(|_| rest.is_empty())
+    // Its size is known, which collecting options would not use.
+    let mut answers = Vec::with_capacity(call.len());
+    for request in call.requests() {
+        answers.push(parse_answer(&mut rest, &call.plans[request.plan_index], request.mode)?);
+    }
+    rest.is_empty().then_some(answers)
 }
 
 fn parse_answer(rest: &mut &[u8], plan: &CallPlan, mode: Mode) -> Option<Result<Verdict, StoreError>> {

@@ -18,8 +18,8 @@ use crate::plan::{Anchor, Limit, OnStoreFailure, Plan, Rule, WINDOW_MIN};
 use crate::store::redis::{SCRIPT_NAMES_MAX, name, script_codec};
 use crate::store::{Check, StoreError};
 
-/// Most requests in one call, of at most [`SCRIPT_NAMES_MAX`] names. A further request for a name that is in the call
-/// already costs Redis a tenth of a further name.
+/// Most requests in one call, of at most [`SCRIPT_NAMES_MAX`] names, and as many more that candidates count under. A further
+/// request for a name that is in the call already costs Redis a tenth of a further name.
 pub(in crate::store::redis) const REQUESTS_MAX: usize = 256;
 /// Most plans in one call. Their number is one byte in the packed call.
 pub(in crate::store::redis) const PLANS_MAX: usize = 255;
@@ -51,8 +51,8 @@ pub(in crate::store::redis) struct ScriptRequest {
     pub(super) caller: Option<Caller>,
     /// Index of `plan` in the plans of its call; set by [`Call::add`].
     pub(in crate::store::redis) plan_index: usize,
-    /// The request by the plan's candidate, until [`Call::add`] makes it a request of the call like any other.
-    candidate: Option<Box<ScriptRequest>>,
+    /// Whether the plan's candidate decides it too. [`Call::add`] then adds a second request, by the candidate.
+    has_candidate: bool,
     pairing: Pairing,
 }
 
@@ -70,18 +70,31 @@ impl ScriptRequest {
     /// The request for a check, under a name that begins with `prefix`.
     pub(in crate::store::redis) fn new(check: &Check, prefix: &str, until: Instant) -> Self {
         let name = name::of_state(prefix, &check.plan.counts_as, check.key.as_str());
-        let candidate = check.candidate().map(|candidate| Box::new(Self::new(&candidate, prefix, until)));
-        Self { candidate, ..Self::named(name, check.plan.clone(), check.cost.units(), check.mode, until) }
+        let has_candidate = check.candidate_plan().is_some();
+        Self { has_candidate, ..Self::named(name, check.plan.clone(), check.cost.units(), check.mode, until) }
     }
 
     pub(in crate::store::redis) fn named(name: String, plan: Arc<Plan>, cost: u64, mode: Mode, until: Instant) -> Self {
-        let (candidate, pairing) = (None, Pairing::Alone);
-        Self { name, plan, cost, mode, until, caller: None, plan_index: 0, candidate, pairing }
+        Self { name, plan, cost, mode, until, caller: None, plan_index: 0, has_candidate: false, pairing: Pairing::Alone }
+    }
+
+    /// The plan that decides it beside its own, if there is one.
+    #[inline]
+    fn candidate_plan(&self) -> Option<&Arc<Plan>> {
+        self.plan.candidate.as_ref().filter(|_| self.has_candidate)
+    }
+
+    /// The request by the candidate. Nobody waits for its answer.
+    #[inline]
+    fn by_candidate(&self) -> Option<Self> {
+        let plan = self.candidate_plan()?;
+        let name = name::of_candidate(&self.name, &plan.name);
+        Some(Self::named(name, plan.clone(), self.cost, self.mode, self.until))
     }
 
     /// Number of logs that it has, with those of its candidate.
     pub(super) fn logs(&self) -> usize {
-        logs_of(&self.plan) + self.candidate.as_ref().map_or(0, |candidate| logs_of(&candidate.plan))
+        logs_of(&self.plan) + self.candidate_plan().map_or(0, |candidate| logs_of(candidate))
     }
 
     /// Whether its caller no longer waits. It is then not sent.
@@ -98,9 +111,12 @@ impl ScriptRequest {
 /// The requests of one script call.
 pub(in crate::store::redis) struct Call {
     pub(in crate::store::redis) plans: Vec<CallPlan>,
+    /// Those that candidates count under come last, since [`Self::arrange`].
     pub(in crate::store::redis) groups: Vec<Group>,
     /// The hash of each group's name, to find a group by name.
     hashes: Vec<u64>,
+    /// The groups that candidates count under, and their hashes, until [`Self::arrange`]. A live plan counts under none of them.
+    candidates: (Vec<Group>, Vec<u64>),
     requests: usize,
     /// Requests that have a candidate.
     pairs: usize,
@@ -142,6 +158,7 @@ impl Call {
             plans: Vec::new(),
             groups: Vec::with_capacity(names),
             hashes: Vec::with_capacity(names),
+            candidates: (Vec::new(), Vec::new()),
             requests: 0,
             pairs: 0,
             searches: 0,
@@ -155,6 +172,7 @@ impl Call {
         // An empty call has room for any request.
         let left = call.add(request);
         debug_assert!(left.is_none(), "a request has fewer logs than a call may search");
+        call.arrange();
         call
     }
 
@@ -176,26 +194,24 @@ impl Call {
     /// Adds a request, and that of its candidate. Returns it if the call has no room for them.
     #[must_use = "a request without room must wait for another call"]
     pub(in crate::store::redis) fn add(&mut self, mut request: ScriptRequest) -> Option<ScriptRequest> {
-        // Its candidate may need another place each.
-        let more = usize::from(request.candidate.is_some());
+        let by_candidate = request.by_candidate();
+        // The candidate may need another place each.
+        let more = usize::from(by_candidate.is_some());
         let hash = xxh3_64(request.name.as_bytes());
-        let (plan, group) = (self.plan_of(&request.plan), self.find(&request.name, hash));
+        let (plan, group) = (self.plan_of(&request.plan), find(&self.groups, &self.hashes, &request.name, hash));
         let has_room = self.may_search(&request)
             && self.requests + more < REQUESTS_MAX
             && (self.plans.len() + more < PLANS_MAX || more == 0 && plan.is_some())
-            && (self.groups.len() + more < SCRIPT_NAMES_MAX || more == 0 && group.is_some());
+            && (self.groups.len() < SCRIPT_NAMES_MAX || group.is_some())
+            && (more == 0 || self.candidates.0.len() < SCRIPT_NAMES_MAX);
         if !has_room {
             return Some(request);
         }
-        let mut candidate = request.candidate.take();
-        if let Some(candidate) = &mut candidate {
-            (request.pairing, candidate.pairing) = (Pairing::Live(self.pairs), Pairing::Candidate(self.pairs));
-            self.pairs += 1;
+        request.plan_index = plan.unwrap_or_else(|| self.add_plan(&request.plan));
+        if let Some(by_candidate) = by_candidate {
+            request.pairing = Pairing::Live(self.pairs);
+            self.add_candidate(by_candidate);
         }
-        request.plan_index = plan.unwrap_or_else(|| {
-            self.plans.push(CallPlan::new(request.plan.clone()));
-            self.plans.len() - 1
-        });
         let group = group.unwrap_or_else(|| {
             self.hashes.push(hash);
             self.groups.push(Group::default());
@@ -203,23 +219,42 @@ impl Call {
         });
         self.searches += self.groups[group].add(request);
         self.requests += 1;
-        candidate.and_then(|candidate| self.add(*candidate))
+        None
     }
 
-    /// Sorts groups with equal requests together, which the script decides faster. No request may be added after this.
+    /// Adds the request by a candidate, for which there is room.
+    fn add_candidate(&mut self, mut request: ScriptRequest) {
+        request.pairing = Pairing::Candidate(self.pairs);
+        request.plan_index = self.plan_of(&request.plan).unwrap_or_else(|| self.add_plan(&request.plan));
+        let hash = xxh3_64(request.name.as_bytes());
+        let (groups, hashes) = &mut self.candidates;
+        let group = find(groups, hashes, &request.name, hash).unwrap_or_else(|| {
+            hashes.push(hash);
+            groups.push(Group::default());
+            groups.len() - 1
+        });
+        self.searches += groups[group].add(request);
+        self.requests += 1;
+        self.pairs += 1;
+    }
+
+    /// Sorts groups with equal requests together, which the script decides faster. Candidates come last: live plans and candidates
+    /// mostly take turns, and groups are large to move. No request may be added after this.
     pub(in crate::store::redis) fn arrange(&mut self) {
+        let (mut candidates, _) = std::mem::take(&mut self.candidates);
         self.groups.sort_unstable_by_key(Group::single_terms);
+        candidates.sort_unstable_by_key(Group::single_terms);
+        self.groups.append(&mut candidates);
         self.hashes.clear();
-    }
-
-    fn find(&self, name: &str, hash: u64) -> Option<usize> {
-        debug_assert_eq!(self.hashes.len(), self.groups.len(), "a call takes requests in until it is arranged");
-        let mut candidates = self.hashes.iter().enumerate().filter(|(_, other)| **other == hash).map(|(index, _)| index);
-        candidates.find(|index| self.groups[*index].name() == name)
     }
 
     fn plan_of(&self, plan: &Arc<Plan>) -> Option<usize> {
         self.plans.iter().position(|other| Arc::ptr_eq(&other.plan, plan))
+    }
+
+    fn add_plan(&mut self, plan: &Arc<Plan>) -> usize {
+        self.plans.push(CallPlan::new(plan.clone()));
+        self.plans.len() - 1
     }
 
     /// Names of the keys in the script's order: packed states, then logs. They are slices of one buffer, so that sending them
@@ -241,6 +276,11 @@ impl Call {
         }
         let (text, mut begin) = (Bytes::from(text), 0);
         ends.into_iter().map(|end| text.slice(std::mem::replace(&mut begin, end)..end)).collect()
+    }
+
+    /// Number of its requests, with those by candidates.
+    pub(in crate::store::redis) fn len(&self) -> usize {
+        self.requests
     }
 
     /// Its requests in the script's order.
@@ -304,7 +344,8 @@ impl Call {
         let (plans, pairs, searches, searches_max) = (self.plans, self.pairs, self.searches, self.searches_max);
         let part = |group: Group| {
             let requests = group.requests.len();
-            Self { plans: plans.clone(), groups: vec![group], hashes: Vec::new(), requests, pairs, searches, searches_max }
+            let (groups, candidates) = (vec![group], (Vec::new(), Vec::new()));
+            Self { plans: plans.clone(), groups, hashes: Vec::new(), candidates, requests, pairs, searches, searches_max }
         };
         self.groups.into_iter().map(part).collect()
     }
@@ -324,6 +365,13 @@ impl CallPlan {
     pub(in crate::store::redis) fn ordered(&self) -> impl Iterator<Item = &Limit> {
         self.order.iter().map(|index| &self.plan.limits()[*index])
     }
+}
+
+/// The index of the group of this name.
+fn find(groups: &[Group], hashes: &[u64], name: &str, hash: u64) -> Option<usize> {
+    debug_assert_eq!(hashes.len(), groups.len(), "a call takes requests in until it is arranged");
+    let mut alike = hashes.iter().enumerate().filter(|(_, other)| **other == hash).map(|(index, _)| index);
+    alike.find(|index| groups[*index].name() == name)
 }
 
 /// Number of logs that a request of this plan has.
