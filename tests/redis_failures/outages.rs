@@ -26,7 +26,7 @@ async fn logged(server: &Server, words: &str, lines: usize) -> String {
         if found.len() == lines {
             return found[lines - 1].to_owned();
         }
-        assert!(started.elapsed() < Duration::from_secs(10), "{words:?} is missing: {log}");
+        assert!(started.elapsed() < Duration::from_secs(60), "{words:?} is missing: {log}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
