@@ -7,7 +7,8 @@ use super::code::name;
 use crate::decision::Decision;
 use crate::trace;
 
-/// Records a decision and the success of the call.
+/// Records a decision and the success of the call. Inlined, since most calls have no span.
+#[inline]
 pub(super) fn answered(span: &Span, decision: &Decision) {
     if !span.is_none() {
         trace::decided(span, decision.outcome.word(), decision.decided_by.word());

@@ -93,6 +93,7 @@ impl ScriptRequest {
     }
 
     /// Number of logs that it has, with those of its candidate.
+    #[inline]
     pub(super) fn logs(&self) -> usize {
         logs_of(&self.plan) + self.candidate_plan().map_or(0, |candidate| logs_of(candidate))
     }
@@ -172,7 +173,8 @@ impl Call {
         // An empty call has room for any request.
         let left = call.add(request);
         debug_assert!(left.is_none(), "a request has fewer logs than a call may search");
-        call.arrange();
+        // One group and its candidate's need no sorting.
+        call.groups.append(&mut call.candidates.0);
         call
     }
 
@@ -187,6 +189,7 @@ impl Call {
     }
 
     /// Whether a request can be added without too many searches.
+    #[inline]
     pub(super) fn may_search(&self, request: &ScriptRequest) -> bool {
         self.searches + request.logs() <= self.searches_max
     }
@@ -207,54 +210,50 @@ impl Call {
         if !has_room {
             return Some(request);
         }
-        request.plan_index = plan.unwrap_or_else(|| self.add_plan(&request.plan));
-        if let Some(by_candidate) = by_candidate {
-            request.pairing = Pairing::Live(self.pairs);
-            self.add_candidate(by_candidate);
+        let places = (plan, group);
+        if let Some(mut by_candidate) = by_candidate {
+            (request.pairing, by_candidate.pairing) = (Pairing::Live(self.pairs), Pairing::Candidate(self.pairs));
+            self.pairs += 1;
+            let hash = xxh3_64(by_candidate.name.as_bytes());
+            let (groups, hashes) = &self.candidates;
+            let places = (self.plan_of(&by_candidate.plan), find(groups, hashes, &by_candidate.name, hash));
+            self.place(by_candidate, hash, places);
         }
-        let group = group.unwrap_or_else(|| {
-            self.hashes.push(hash);
-            self.groups.push(Group::default());
-            self.groups.len() - 1
-        });
-        self.searches += self.groups[group].add(request);
-        self.requests += 1;
+        self.place(request, hash, places);
         None
     }
 
-    /// Adds the request by a candidate, for which there is room.
-    fn add_candidate(&mut self, mut request: ScriptRequest) {
-        request.pairing = Pairing::Candidate(self.pairs);
-        request.plan_index = self.plan_of(&request.plan).unwrap_or_else(|| self.add_plan(&request.plan));
-        let hash = xxh3_64(request.name.as_bytes());
-        let (groups, hashes) = &mut self.candidates;
-        let group = find(groups, hashes, &request.name, hash).unwrap_or_else(|| {
+    /// Adds a request for which there is room, with the indices of its plan and its group, if the call has them already.
+    fn place(&mut self, mut request: ScriptRequest, hash: u64, (plan, group): (Option<usize>, Option<usize>)) {
+        request.plan_index = plan.unwrap_or_else(|| {
+            self.plans.push(CallPlan::new(request.plan.clone()));
+            self.plans.len() - 1
+        });
+        let (groups, hashes) = match request.pairing {
+            Pairing::Candidate(_) => (&mut self.candidates.0, &mut self.candidates.1),
+            Pairing::Alone | Pairing::Live(_) => (&mut self.groups, &mut self.hashes),
+        };
+        let group = group.unwrap_or_else(|| {
             hashes.push(hash);
             groups.push(Group::default());
             groups.len() - 1
         });
         self.searches += groups[group].add(request);
         self.requests += 1;
-        self.pairs += 1;
     }
 
     /// Sorts groups with equal requests together, which the script decides faster. Candidates come last: live plans and candidates
     /// mostly take turns, and groups are large to move. No request may be added after this.
     pub(in crate::store::redis) fn arrange(&mut self) {
-        let (mut candidates, _) = std::mem::take(&mut self.candidates);
         self.groups.sort_unstable_by_key(Group::single_terms);
-        candidates.sort_unstable_by_key(Group::single_terms);
-        self.groups.append(&mut candidates);
+        self.candidates.0.sort_unstable_by_key(Group::single_terms);
+        self.groups.append(&mut self.candidates.0);
         self.hashes.clear();
+        self.candidates.1.clear();
     }
 
     fn plan_of(&self, plan: &Arc<Plan>) -> Option<usize> {
         self.plans.iter().position(|other| Arc::ptr_eq(&other.plan, plan))
-    }
-
-    fn add_plan(&mut self, plan: &Arc<Plan>) -> usize {
-        self.plans.push(CallPlan::new(plan.clone()));
-        self.plans.len() - 1
     }
 
     /// Names of the keys in the script's order: packed states, then logs. They are slices of one buffer, so that sending them
@@ -381,6 +380,7 @@ fn logs_of(plan: &Plan) -> usize {
 
 impl Group {
     /// The name that its requests count under.
+    #[inline]
     pub(in crate::store::redis) fn name(&self) -> &str {
         &self.requests[0].name
     }
