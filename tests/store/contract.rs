@@ -23,7 +23,7 @@ use resets::*;
 const PATIENCE: StoreDeadline = StoreDeadline(Duration::from_secs(60));
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
-const ALL: [Algorithm; 7] = Algorithm::EVERY;
+const ALL: [Algorithm; Algorithm::EVERY.len()] = Algorithm::EVERY;
 /// Uncommon windows, whose logs are listed in the index.
 const ODD: Duration = Duration::from_secs(97);
 const ODD_TOO: Duration = Duration::from_millis(4_321_000);
