@@ -25,6 +25,14 @@ pub(super) struct Run {
 }
 
 impl Runs {
+    /// The time of each run, in microseconds since 1970, and its units; oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.runs.iter().scan(self.before, |before, run| {
+            let units = run.through - std::mem::replace(before, run.through);
+            Some((run.at_us, units))
+        })
+    }
+
     /// `frees_in_us` of the reading answers for `cost`, which is at most the quota.
     pub(super) fn read(&self, limit: &Limit, now_us: u64, cost: u64) -> Reading {
         let live = self.first_live(limit.window_us(), now_us);
@@ -150,5 +158,19 @@ impl Runs {
     fn frees_in_us(&self, limit: &Limit, now_us: u64, through: u64) -> u64 {
         let run = self.runs.get(self.runs.partition_point(|run| run.through < through));
         run.map_or(0, |run| run.at_us.min(now_us) + limit.window_us() - now_us)
+    }
+}
+
+/// Runs of these times and units. Times must rise strictly.
+impl FromIterator<(u64, u64)> for Runs {
+    fn from_iter<I: IntoIterator<Item = (u64, u64)>>(runs: I) -> Self {
+        let (runs, mut through) = (runs.into_iter(), 0);
+        // With a place for the next charge, which would double the memory else.
+        let mut totals = VecDeque::with_capacity(runs.size_hint().0 + 1);
+        totals.extend(runs.map(|(at_us, units)| {
+            through += units;
+            Run { at_us, through }
+        }));
+        Self { runs: totals, before: 0 }
     }
 }

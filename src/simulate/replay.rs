@@ -1,9 +1,12 @@
 //! The replay itself: requests in order of time, decided by the plans of each variant.
 //!
 //! A variant is one config at one spacing of time. Keys are known by a hash of 64 bits: of a million keys, two share a hash in one of
-//! 37 million logs. A replay holds about 30 bytes for each key, and 50 more for each variant and limit.
+//! 37 million logs. A replay holds about 30 bytes for each key, and 50 more for each variant and limit. Counters that grow come on
+//! top; see [`counters`].
 
 mod bucket_need;
+mod counters;
+mod packed;
 mod shared;
 mod variant;
 mod worst;
@@ -119,9 +122,9 @@ impl Replay {
         let hour = self.hours.row(event.at_us);
         hour.requests += 1;
         for ((variant, denied), shared) in plan.variants.iter_mut().zip(&mut hour.denied).zip(&mut self.shared) {
-            let before = variant.bytes + shared.bytes;
+            let before = variant.bytes() + shared.bytes;
             *denied += u64::from(variant.denies(index, event, key, shared));
-            self.bytes = (self.bytes + variant.bytes + shared.bytes).saturating_sub(before);
+            self.bytes = (self.bytes + variant.bytes() + shared.bytes).saturating_sub(before);
         }
         if self.bytes > self.sweep_at { self.sweep(event.at_us) } else { Ok(()) }
     }

@@ -237,6 +237,39 @@ fn a_sweep_changes_nothing() {
     assert_eq!(report.plans[0].variants[0][0].smallest, Some(4));
 }
 
+/// Logs of idle keys are packed. Of so many keys, nearly each is between two of its requests.
+#[test]
+fn packed_logs_decide_as_brute_force() {
+    const MANY: u64 = 50_000;
+    let mut random = Random(7);
+    let mut at_us = START_US;
+    let mut next = |_| {
+        // Every second request comes at a whole second.
+        at_us += 1_000 + random.below(5_000);
+        let at_us = if random.below(2) == 0 { at_us.next_multiple_of(1_000_000) } else { at_us };
+        (at_us, random.below(MANY).min(random.below(MANY)), 1 + random.below(4) / 3)
+    };
+    let mut requests: Vec<Request> = (0..600_000).map(&mut next).collect();
+    requests.sort_by_key(|request| request.0);
+    for algorithm in [LOG, Algorithm::SlidingWindow { precision: 4 }] {
+        let limit = Limit::new("limit", 9, Duration::from_secs(1_200), algorithm).unwrap();
+        let variants = [vec![(plan(vec![limit.clone()]), Spacing::AsStamped)]];
+        let mut replay = Replay::new(&variants, 1_000_000, usize::MAX);
+        for (at_us, hash, cost) in &requests {
+            replay.record(&Event { hash: *hash, at_us: *at_us, even_us: 0, cost: *cost, plan: 0 }, b"key").unwrap();
+        }
+        let variant = VariantName { config: "plans.yaml".to_owned(), spacing: None };
+        let report = Report::new(LogSummary::default(), vec![variant], &["plan".to_owned()], &[replay]);
+        let expected = denied_by_model(std::slice::from_ref(&limit), &requests);
+        let told = (report.denied[0], report.keys_denied[0]);
+        assert_eq!(told, (expected.values().sum(), keys_denied(&expected)), "{algorithm:?}");
+        let smallest = report.plans[0].variants[0][0].smallest.unwrap();
+        let denied_at = |quota| keys_denied(&denied_by_model(&[with(&limit, quota).unwrap()], &requests));
+        let allowed = report.keys / 1_000;
+        assert!(denied_at(smallest) <= allowed && denied_at(smallest - 1) > allowed, "{algorithm:?}: {smallest}");
+    }
+}
+
 #[test]
 fn memory_is_bounded_and_a_log_that_needs_more_is_refused() {
     let limit = Limit::new("limit", 100_000, Duration::from_secs(1_000), LOG).unwrap();

@@ -64,7 +64,7 @@ fn algorithms_are_pure() {
 fn each_package_has_its_one_place() {
     only("fred::", &["src/store/redis"]);
     only("tonic::", &["src/grpc"]);
-    only("prost::", &["src/grpc"]);
+    only("prost::", &["src/grpc", "src/simulate/replay/packed.rs"]);
     only("axum", &["src/http"]);
     only("hyper", &["src/server", "src/grpc", "src/http", "src/trace.rs"]);
     only(

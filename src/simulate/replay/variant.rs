@@ -12,6 +12,8 @@ use smallvec::SmallVec;
 
 use super::Spacing;
 use super::bucket_need::{BucketNeed, BucketRule};
+use super::counters::{Counters, States};
+use super::packed::LogCount;
 use super::shared::SharedCounters;
 use super::worst::Worst;
 use crate::algorithm::{Mode, State, decide};
@@ -22,7 +24,15 @@ use crate::simulate::order::Event;
 /// A need above what a limit of this kind can have.
 pub const NEED_UNKNOWN: u64 = u64::MAX;
 
-type States = SmallVec<[State; 1]>;
+/// Counters that deny nothing, one for each limit.
+type Unlimited = SmallVec<[UnlimitedCounter; 1]>;
+
+#[derive(Debug)]
+enum UnlimitedCounter {
+    State(State),
+    /// Of a `sliding_log`. Nothing is decided by it, so it need not be a state.
+    Log(Box<LogCount>),
+}
 
 /// The keys of one plan in one variant. Vectors are by key, those of limits by key and limit.
 #[derive(Debug)]
@@ -41,16 +51,15 @@ pub struct Variant {
     pub(in crate::simulate) denied: Vec<u32>,
     /// What each key needs of each limit.
     pub(in crate::simulate) needs: Vec<u64>,
-    /// Counters; `None` for a fresh one.
-    states: Vec<Option<State>>,
+    counters: Counters,
     /// Counters that deny nothing, of keys that were denied. Where plans count together, they count this plan's requests alone, and
     /// are there from the first request on.
-    unlimited: HashMap<usize, States>,
+    unlimited: HashMap<usize, Unlimited>,
     /// Denials by limit; several limits may deny one request.
     pub(in crate::simulate) denied_by: Vec<u64>,
     pub(in crate::simulate) worst: Worst,
-    /// Heap memory of the states.
-    pub(super) bytes: usize,
+    /// Heap memory of `unlimited` and `bucket_needs`.
+    bytes: usize,
 }
 
 impl Variant {
@@ -63,7 +72,7 @@ impl Variant {
             bucket_needs: Vec::new(),
             denied: Vec::new(),
             needs: Vec::new(),
-            states: Vec::new(),
+            counters: Counters::new(plan.limits()),
             unlimited: HashMap::new(),
             denied_by: vec![0; plan.limits().len()],
             worst: Worst::default(),
@@ -76,7 +85,7 @@ impl Variant {
         let limits = self.largest.len();
         self.denied.push(0);
         self.needs.resize(self.needs.len() + limits, 0);
-        self.states.resize(self.states.len() + limits, None);
+        self.counters.add_key();
         if self.has_buckets() {
             self.bucket_needs.resize(self.bucket_needs.len() + limits, None);
         }
@@ -115,12 +124,8 @@ impl Variant {
         let shared_key = self.group.map(|group| (group, hash));
         let mut states: States = match shared_key {
             Some(key) => shared.take(key, limits),
-            None => {
-                let own = self.states[own.clone()].iter_mut().zip(limits);
-                own.map(|(state, limit)| state.take().unwrap_or_else(|| State::fresh(limit))).collect()
-            }
+            None => self.counters.take(index, limits),
         };
-        let before = heap_bytes(&states);
         let mut fits = false;
         if plan.never_fits(cost).is_none() {
             let verdict = decide(limits, &mut states, now_us, cost, Mode::Charge);
@@ -146,8 +151,7 @@ impl Variant {
         if !fits || self.unlimited.contains_key(&index) {
             self.charge_unlimited(index, &states, now_us, cost);
         }
-        self.bytes = (self.bytes + heap_bytes(&states)).saturating_sub(before);
-        self.states[own].iter_mut().zip(states).for_each(|(place, state)| *place = Some(state));
+        self.counters.put(index, states);
         !fits
     }
 
@@ -179,52 +183,81 @@ impl Variant {
     /// Charges a request to the counters that deny nothing. They begin as a copy of `states`, which a denial did not change.
     fn charge_unlimited(&mut self, index: usize, states: &States, now_us: u64, cost: Cost) {
         let unlimited = self.unlimited.entry(index).or_insert_with(|| {
-            self.bytes += heap_bytes(states);
-            states.clone()
+            let unlimited: Unlimited = states.iter().zip(&self.largest).map(UnlimitedCounter::new).collect();
+            self.bytes += heap_bytes(&unlimited);
+            unlimited
         });
         let before = heap_bytes(unlimited);
         let needs = &mut self.needs[index * self.largest.len()..];
         let counted = self.largest.iter().zip(unlimited.iter_mut()).zip(needs).zip(&self.buckets);
-        for (((limit, state), need), _) in counted.filter(|(_, bucket)| bucket.is_none()) {
-            if cost.units() > limit.capacity() {
-                *need = NEED_UNKNOWN;
-                continue;
+        for (((limit, counter), need), _) in counted.filter(|(_, bucket)| bucket.is_none()) {
+            let used = (*need != NEED_UNKNOWN).then(|| counter.charge(limit, now_us, cost)).flatten();
+            *need = (*need).max(used.unwrap_or(NEED_UNKNOWN));
+            if *need == NEED_UNKNOWN {
+                *counter = UnlimitedCounter::State(State::default());
             }
-            let (limits, states) = (std::slice::from_ref(limit), std::slice::from_mut(state));
-            let verdict = decide(limits, states, now_us, cost, Mode::Charge);
-            let used = verdict.readings.first().map(|reading| limit.capacity() - reading.remaining(limit));
-            *need = (*need).max(used.filter(|_| verdict.fits).unwrap_or(NEED_UNKNOWN));
         }
         self.bytes = (self.bytes + heap_bytes(unlimited)).saturating_sub(before);
     }
 
     /// Drops the counters that count nothing any more. Returns the heap memory of the others.
     pub(super) fn sweep(&mut self, now_us: u64) -> usize {
-        let limits = self.plan.limits();
-        if limits.is_empty() {
-            return 0;
-        }
-        self.bytes = 0;
-        let is_fresh = |state: &State, limit: &Limit| state.fresh_at_us(limit.window_us()) <= now_us;
-        for (states, index) in self.states.chunks_exact_mut(limits.len()).zip(0..) {
-            for (place, limit) in states.iter_mut().zip(limits) {
-                if place.as_ref().is_some_and(|state| is_fresh(state, limit)) {
-                    *place = None;
-                }
-                self.bytes += place.as_ref().map_or(0, State::heap_bytes);
-            }
-            let unlimited = self.unlimited.get(&index).filter(|_| states.iter().all(Option::is_none));
-            if unlimited.is_some_and(|unlimited| unlimited.iter().zip(limits).all(|(state, limit)| is_fresh(state, limit))) {
-                self.unlimited.remove(&index);
-            }
-        }
-        self.bytes += self.unlimited.values().map(heap_bytes).sum::<usize>() + self.sweep_buckets(now_us);
-        self.bytes
+        self.counters.sweep(now_us, self.plan.limits());
+        let (counters, limits) = (&self.counters, self.plan.limits());
+        let are_fresh = |unlimited: &Unlimited| {
+            unlimited.iter().zip(limits).all(|(counter, limit)| counter.fresh_at_us(limit.window_us()) <= now_us)
+        };
+        self.unlimited.retain(|index, unlimited| !(counters.are_fresh(*index) && are_fresh(unlimited)));
+        self.bytes = self.unlimited.values().map(heap_bytes).sum::<usize>() + self.sweep_buckets(now_us);
+        self.bytes()
+    }
+
+    /// Heap memory of all counters.
+    pub(super) fn bytes(&self) -> usize {
+        self.counters.bytes() + self.bytes
     }
 }
 
-fn heap_bytes(states: &States) -> usize {
-    states.iter().map(State::heap_bytes).sum()
+impl UnlimitedCounter {
+    fn new((state, limit): (&State, &Limit)) -> Self {
+        match (state, limit.algorithm()) {
+            (State::Runs(runs), Algorithm::SlidingLog) => Self::Log(Box::new(LogCount::of(runs))),
+            _ => Self::State(state.clone()),
+        }
+    }
+
+    /// Charges a request. Returns the units that count then; `None` if `limit` is below them.
+    fn charge(&mut self, limit: &Limit, now_us: u64, cost: Cost) -> Option<u64> {
+        if cost.units() > limit.capacity() {
+            return None;
+        }
+        match self {
+            Self::State(state) => {
+                let verdict = decide(std::slice::from_ref(limit), std::slice::from_mut(state), now_us, cost, Mode::Charge);
+                let used = verdict.readings.first().map(|reading| limit.capacity() - reading.remaining(limit));
+                used.filter(|_| verdict.fits)
+            }
+            Self::Log(log) => Some(log.add(limit.window_us(), now_us, cost.units())).filter(|used| *used <= limit.capacity()),
+        }
+    }
+
+    fn fresh_at_us(&self, window_us: u64) -> u64 {
+        match self {
+            Self::State(state) => state.fresh_at_us(window_us),
+            Self::Log(log) => log.fresh_at_us(window_us),
+        }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        match self {
+            Self::State(state) => state.heap_bytes(),
+            Self::Log(log) => log.heap_bytes(),
+        }
+    }
+}
+
+fn heap_bytes(unlimited: &Unlimited) -> usize {
+    unlimited.iter().map(UnlimitedCounter::heap_bytes).sum()
 }
 
 /// The same limit with a quota that is at least half of the largest that it may have. A `token_bucket` is not asked.
