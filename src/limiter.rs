@@ -29,7 +29,7 @@ pub use caller_deadline::CallerDeadline;
 use deny_cache::DenyCache;
 pub use deny_cache::{DENY_CACHE_DEFAULT, DENY_CACHE_MAX};
 pub use envoy::{Descriptor, DescriptorDecision, EnvoyDecisions, EnvoyRefusal};
-pub use explain::{Explanation, LimitExplanation};
+pub use explain::{CandidateExplanation, Explanation, LimitExplanation};
 use failure_log::FailureLog;
 use metrics::WorkerPlans;
 pub use metrics::{BOUNDS_NS, Reloads, Timings, Totals};

@@ -249,6 +249,7 @@ pub(super) fn plan(plan: &Plan) -> pb::Plan {
         }
         .into(),
         limits: plan.limits().iter().map(limit).collect(),
+        candidate: plan.candidate.as_ref().map_or_else(String::new, |candidate| candidate.name.to_string()),
     }
 }
 

@@ -31,6 +31,21 @@ pub struct Explanation {
     pub workers_denying: usize,
     /// Why the store did not decide, if it did not.
     pub store_error: Option<StoreError>,
+    /// The standing in the plan's candidate, if there is one and the store answered.
+    pub candidate: Option<CandidateExplanation>,
+}
+
+/// Where a key stands in the candidate of a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CandidateExplanation {
+    /// The candidate.
+    pub plan: Arc<Plan>,
+    /// Whether it would let the next request of cost 1 pass.
+    pub allowed: bool,
+    /// One for each limit of it.
+    pub limits: Vec<LimitExplanation>,
+    /// Names of the keys in Redis that hold the state; empty with an embedded store.
+    pub redis_names: Vec<String>,
 }
 
 /// Where a key stands in one limit.
@@ -61,6 +76,7 @@ impl<S: Store> Limiter<S> {
             redis_names: redis_names.clone(),
             workers_denying: self.workers_denying(&check),
             store_error: None,
+            candidate: None,
         };
         if let Some(next) = self.decide_without_store(&check, None) {
             return Ok(by_plan(next));
@@ -69,7 +85,8 @@ impl<S: Store> Limiter<S> {
         match within(caller, deadline, self.store.decide_one(&check, deadline)).await? {
             Ok(verdict) => {
                 let limits = within(caller, deadline, self.explain_limits(&check, &verdict, deadline)).await?;
-                Ok(Explanation { limits, ..by_plan(counted(&check, &verdict, DecidedBy::Store)) })
+                let candidate = within(caller, deadline, self.explain_candidate(&check, deadline)).await?;
+                Ok(Explanation { limits, candidate, ..by_plan(counted(&check, &verdict, DecidedBy::Store)) })
             }
             Err(error @ StoreError::Overloaded(_)) => Err(error.into()),
             Err(error) => {
@@ -78,6 +95,16 @@ impl<S: Store> Limiter<S> {
                 Ok(Explanation { limits, store_error: Some(error), ..by_plan(next) })
             }
         }
+    }
+
+    /// Asks the plan's candidate as a plan of its own, since the store shows it no peek by the live plan.
+    async fn explain_candidate(&self, check: &Check, deadline: StoreDeadline) -> Option<CandidateExplanation> {
+        let plan = check.plan.candidate.clone()?;
+        let check = Check { plan, ..check.clone() };
+        let verdict = self.store.decide_one(&check, deadline).await.ok()?;
+        let limits = self.explain_limits(&check, &verdict, deadline).await;
+        let redis_names = self.store.names(&check.key, &check.plan);
+        Some(CandidateExplanation { plan: check.plan, allowed: verdict.fits, limits, redis_names })
     }
 
     /// Reads logs again, once for each cost whose wait is to be told. Where the store does not answer that, the points are

@@ -16,6 +16,9 @@ plans:
                    { name: window, quota: 12, window: 1d },
                    { name: counter, quota: 1000, window: 1d, algorithm: sliding_counter },
                    { name: bucket, quota: 100, window: 100d, algorithm: token_bucket, burst: 20 } ] }
+  tried: { limits: [ { name: day, quota: 5, window: 1d } ], candidate: strict }
+  strict: { limits: [ { name: log, quota: 3, window: 1d, algorithm: sliding_log },
+                      { name: bucket, quota: 9, window: 1d, algorithm: token_bucket } ] }
   one: { limits: [ { name: day, quota: 2, window: 1d } ] }
   open: { limits: [ { name: day, quota: 2, window: 1d } ], on_store_failure: allow }
 ";
@@ -106,6 +109,44 @@ async fn every_limit_is_told_and_nothing_is_charged_in_redis() {
     let mut fixture = AdminFixture::start(PLANS, &["--store", &redis.url(), "--set", "store.deadline=10s"]).await;
     fixture.explain("one").await;
     assert!(!redis.cli(&["KEYS", "*"]).contains("one:k"), "{}", redis.cli(&["KEYS", "*"]));
+}
+
+/// Returns the names that hold the candidate's state.
+async fn a_candidate_is_told_beside_its_live_plan(flags: &[&str]) -> Vec<String> {
+    let mut fixture = AdminFixture::start(PLANS, flags).await;
+    let listed = fixture.client.list_plans(pb::ListPlansRequest {}).await.unwrap().into_inner().plans;
+    let candidates: Vec<_> = listed.iter().map(|plan| (plan.name.as_str(), plan.candidate.as_str())).collect();
+    assert_eq!(candidates, [("all", ""), ("one", ""), ("open", ""), ("strict", ""), ("tried", "strict")]);
+    assert_eq!(fixture.explain("strict").await.candidate, None);
+    // Callers of the plan itself are counted apart.
+    assert_eq!(fixture.take("strict", 1).await, Outcome::Allowed);
+    for (used, of_live, allowed) in [(0, Outcome::Allowed, true), (3, Outcome::Allowed, false), (3, Outcome::Denied, false)] {
+        let told = fixture.explain("tried").await;
+        let candidate = told.candidate.clone().unwrap();
+        assert_eq!(told.next.unwrap().outcome(), of_live);
+        assert_eq!((candidate.plan.as_str(), candidate.allowed), ("strict", allowed));
+        let rows: Vec<_> = candidate.limits.iter().map(|limit| (limit.status.as_ref().unwrap().remaining, limit.used)).collect();
+        assert_eq!(rows, [(3 - used, used), (9 - used, used)]);
+        assert_eq!(candidate.limits[0].releases.len(), usize::from(used > 0), "{candidate:?}");
+        let cost = if used == 0 { 3 } else { 2 };
+        fixture.take("tried", cost).await;
+    }
+    fixture.explain("tried").await.candidate.unwrap().redis_names
+}
+
+#[tokio::test]
+async fn a_candidate_is_told_beside_its_live_plan_in_memory() {
+    assert!(a_candidate_is_told_beside_its_live_plan(&[]).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_candidate_is_told_beside_its_live_plan_in_redis() {
+    let redis = Redis::start();
+    let names = a_candidate_is_told_beside_its_live_plan(&["--store", &redis.url(), "--set", "store.deadline=10s"]).await;
+    assert_eq!(names, ["{tried:k}candidate:strict:", "{tried:k}candidate:strict:log:86400000000"]);
+    for name in names {
+        assert_eq!(redis.cli(&["EXISTS", &name]).trim(), "1", "{name}");
+    }
 }
 
 #[tokio::test]

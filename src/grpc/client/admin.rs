@@ -121,6 +121,12 @@ fn explained(answer: &pb::ExplainResponse) -> Report {
         lines.push(format!("workers that deny from memory: {}", answer.workers_denying));
     }
     lines.extend(answer.limits.iter().flat_map(limit_lines));
+    if let Some(candidate) = &answer.candidate {
+        let outcome = if candidate.allowed { "allow" } else { "deny" };
+        lines.push(format!("candidate {}: it would {outcome} the next request of cost 1", candidate.plan));
+        lines.extend(candidate.redis_names.iter().map(|name| format!("in Redis: {name}")));
+        lines.extend(candidate.limits.iter().flat_map(limit_lines));
+    }
     Report { lines, json: explained_json(answer) }
 }
 
@@ -136,6 +142,16 @@ fn explained_json(answer: &pb::ExplainResponse) -> Value {
         "workers_denying": answer.workers_denying,
         "redis_connections": answer.redis_connections,
         "redis_connections_open": answer.redis_connections_open,
+        "candidate": answer.candidate.as_ref().map(candidate_json),
+    })
+}
+
+fn candidate_json(candidate: &pb::CandidateExplanation) -> Value {
+    json!({
+        "plan": candidate.plan,
+        "allowed": candidate.allowed,
+        "limits": candidate.limits.iter().map(limit_explanation).collect::<Vec<_>>(),
+        "redis_names": candidate.redis_names,
     })
 }
 

@@ -1,25 +1,38 @@
 //! Converts the explanation of a key.
 
 use crate::grpc::pb;
-use crate::limiter::{Explanation, LimitExplanation};
-use crate::plan::Limit;
+use crate::limiter::{CandidateExplanation, Explanation, LimitExplanation};
+use crate::plan::{Limit, Plan};
 use crate::store::{BreakerState, NodeHealth, StoreRegistry};
 
 /// Converts an explanation, with the breakers of this process.
 pub(in crate::grpc) fn explained(explained: &Explanation, stores: &StoreRegistry) -> pb::ExplainResponse {
-    let limits = explained.plan.limits().iter().zip(&explained.limits);
     let (connections, open) = connections(stores);
     pb::ExplainResponse {
         sentence: explained.sentence(),
         next: Some(super::response(&explained.next, true)),
-        limits: limits.map(|(limit, explained)| limit_explanation(limit, explained)).collect(),
+        limits: limit_explanations(&explained.plan, &explained.limits),
         plan: explained.plan.name.to_string(),
         counts_as: explained.plan.counts_as.to_string(),
         redis_names: explained.redis_names.clone(),
         workers_denying: u32::try_from(explained.workers_denying).unwrap_or(u32::MAX),
         redis_connections: u32::try_from(connections).unwrap_or(u32::MAX),
         redis_connections_open: u32::try_from(open).unwrap_or(u32::MAX),
+        candidate: explained.candidate.as_ref().map(candidate_explanation),
     }
+}
+
+fn candidate_explanation(explained: &CandidateExplanation) -> pb::CandidateExplanation {
+    pb::CandidateExplanation {
+        plan: explained.plan.name.to_string(),
+        allowed: explained.allowed,
+        limits: limit_explanations(&explained.plan, &explained.limits),
+        redis_names: explained.redis_names.clone(),
+    }
+}
+
+fn limit_explanations(plan: &Plan, explained: &[LimitExplanation]) -> Vec<pb::LimitExplanation> {
+    plan.limits().iter().zip(explained).map(|(limit, explained)| limit_explanation(limit, explained)).collect()
 }
 
 fn limit_explanation(limit: &Limit, explained: &LimitExplanation) -> pb::LimitExplanation {

@@ -19,8 +19,8 @@ use super::guarded;
 use crate::clock::monotonic;
 use crate::http::AppState;
 use crate::key::Key;
-use crate::limiter::{AdminError, Explanation, Limiter};
-use crate::plan::check_requested_name;
+use crate::limiter::{AdminError, Explanation, LimitExplanation, Limiter};
+use crate::plan::{Plan, check_requested_name};
 use crate::store::Store;
 
 /// Most explanations under way at once. The store takes a second at most for each.
@@ -133,8 +133,25 @@ async fn subject(request: Request) -> Result<(Key, String), Response> {
 
 /// The explanation as JSON fields, named as in the gRPC contract. Names in Redis are for operators alone.
 fn explained(explanation: &Explanation) -> Value {
-    let Explanation { plan, next, limits, workers_denying, .. } = explanation;
-    let limits: Vec<Value> = plan
+    let Explanation { plan, next, workers_denying, .. } = explanation;
+    let candidate = explanation.candidate.as_ref().map(|candidate| {
+        let limits = explained_limits(&candidate.plan, &candidate.limits);
+        json!({ "plan": &*candidate.plan.name, "allowed": candidate.allowed, "limits": limits })
+    });
+    json!({
+        "sentence": explanation.sentence(),
+        "plan": &*plan.name,
+        "counts_as": &*plan.counts_as,
+        "outcome": next.outcome.word(),
+        "decided_by": next.decided_by.word(),
+        "workers_denying": workers_denying,
+        "limits": explained_limits(plan, &explanation.limits),
+        "candidate": candidate,
+    })
+}
+
+fn explained_limits(plan: &Plan, limits: &[LimitExplanation]) -> Vec<Value> {
+    let explained = plan
         .limits()
         .iter()
         .zip(limits)
@@ -150,17 +167,8 @@ fn explained(explanation: &Explanation) -> Value {
                 "remaining": explained.status.remaining,
                 "releases": releases.map(|release| json!({ "units": release.units, "after_us": release.after_us })).collect::<Vec<_>>(),
             })
-        })
-        .collect();
-    json!({
-        "sentence": explanation.sentence(),
-        "plan": &*plan.name,
-        "counts_as": &*plan.counts_as,
-        "outcome": next.outcome.word(),
-        "decided_by": next.decided_by.word(),
-        "workers_denying": workers_denying,
-        "limits": limits,
-    })
+        });
+    explained.collect()
 }
 
 /// The answer while too many ask.
