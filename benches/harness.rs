@@ -1,5 +1,6 @@
 //! The harness: it starts servers, puts a load on them, and measures the cost of a decision.
 
+mod cluster;
 mod process;
 mod redis;
 mod serve;
@@ -7,6 +8,8 @@ mod serve;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+
+use cluster::Cluster;
 
 use crate::load::{self, Expect, Kind, Load, Shared};
 pub use process::{ECHO, Memory, Process, WORKERS};
@@ -48,6 +51,8 @@ pub enum Server {
     Memory,
     /// tollgate on Redis.
     Redis,
+    /// tollgate on a Redis Cluster of three.
+    Cluster,
 }
 
 /// The kind of calls, and how many at once.
@@ -95,10 +100,12 @@ pub struct Row {
 /// State that all scenarios share: Redis, the config, and the settings of the measurement.
 pub struct Harness {
     pub redis: Redis,
+    /// Started when a scenario needs it.
+    cluster: Option<Cluster>,
     config: PathBuf,
     pub measured: Duration,
     workers: NonZeroUsize,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Shape {
@@ -131,6 +138,7 @@ impl Scenario {
             Server::Echo => return format!("echo, {}", self.shape.name()),
             Server::Memory => "memory",
             Server::Redis => "redis",
+            Server::Cluster => "cluster",
         };
         let keys = if self.keys == 1 { "one key".to_owned() } else { format!("{} keys", thousands(self.keys)) };
         format!("{server}, {}, {keys}, {}", self.shape.name(), self.plan)
@@ -165,7 +173,7 @@ impl Harness {
         let directory = tempfile::tempdir().expect("there is room for a temporary folder");
         let redis = Redis::start(directory.path());
         let config = directory.path().join("tollgate.yaml");
-        let harness = Self { redis, config, measured, workers, _directory: directory };
+        let harness = Self { redis, cluster: None, config, measured, workers, directory };
         harness.configure("");
         harness
     }
@@ -183,6 +191,11 @@ impl Harness {
             Server::Redis => {
                 self.redis.flush();
                 Process::tollgate(&self.config, &self.redis.url(), self.workers)
+            }
+            Server::Cluster => {
+                let cluster = self.cluster.get_or_insert_with(|| Cluster::start(self.directory.path()));
+                cluster.flush();
+                Process::tollgate(&self.config, &cluster.url(), self.workers)
             }
         }
     }
@@ -213,25 +226,34 @@ impl Harness {
         load::run(&load, async |shared| self.count(scenario, &server, shared).await).await
     }
 
+    /// Script calls so far of the Redis that a server is on, and its CPU time in microseconds. Zero for others: an idle Redis ticks,
+    /// which is no server's cost.
+    fn of_store(&mut self, server: Server) -> (u64, f64) {
+        match (server, &mut self.cluster) {
+            (Server::Redis, _) => (self.redis.script_calls(), self.redis.process.cpu_us()),
+            (Server::Cluster, Some(cluster)) => (cluster.script_calls(), cluster.cpu_us()),
+            _ => (0, 0.0),
+        }
+    }
+
     async fn count(&mut self, scenario: &Scenario, server: &Process, shared: &Shared) -> Row {
         tokio::time::sleep(WARM_UP).await;
         // Errors of the warm-up are errors too.
         let early = shared.take();
-        let scripts = self.redis.script_calls();
-        let (server_us, redis_us, began) = (server.cpu_us(), self.redis.process.cpu_us(), Instant::now());
+        let (scripts, redis_us) = self.of_store(scenario.server);
+        let (server_us, began) = (server.cpu_us(), Instant::now());
         tokio::time::sleep(self.measured).await;
         let tally = shared.take();
-        let (server_us, redis_us) = (server.cpu_us() - server_us, self.redis.process.cpu_us() - redis_us);
-        let (took, scripts) = (began.elapsed(), self.redis.script_calls() - scripts);
+        let (server_us, took) = (server.cpu_us() - server_us, began.elapsed());
+        let (scripts_then, redis_us_then) = self.of_store(scenario.server);
+        let (scripts, redis_us) = (scripts_then - scripts, redis_us_then - redis_us);
         let decisions = tally.decisions as f64;
-        let on_redis = if scenario.server == Server::Redis { 1.0 } else { 0.0 };
         Row {
             name: scenario.name(),
             shape: scenario.shape,
             server: scenario.server,
             server_us: server_us / decisions,
-            // An idle Redis ticks; that is no server's cost.
-            redis_us: redis_us / decisions * on_redis,
+            redis_us: redis_us / decisions,
             per_second: decisions / took.as_secs_f64(),
             latency_us: [0.5, 0.99, 0.999].map(|quantile| tally.latency_us(quantile)),
             script_calls: scripts as f64 / decisions,

@@ -43,6 +43,9 @@ struct Options {
     /// Five alternating runs of `ShouldAllow`, Envoy's `ShouldRateLimit` and `/v1/check` through Redis; medians and ratios.
     #[arg(long)]
     protocols: bool,
+    /// Five alternating runs of one Redis and a Cluster of three; medians and ratios.
+    #[arg(long)]
+    cluster: bool,
     /// Latency at fixed rates, 1,000 to 10,000 a second, counted from when a call was due.
     #[arg(long)]
     paced: bool,
@@ -96,6 +99,7 @@ async fn run(options: &Options) -> Result<u64, String> {
         Some(minutes) => return scenarios::soak(&mut harness, minutes).await,
         None if options.headline => return scenarios::headline(&mut harness).await,
         None if options.protocols => return scenarios::protocols(&mut harness).await,
+        None if options.cluster => return scenarios::cluster(&mut harness).await,
         None if options.growth => return scenarios::growth(&mut harness, &options.filter).await,
         None if options.paced => return scenarios::paced(&mut harness).await,
         None => {}

@@ -10,7 +10,7 @@ use crate::load::Kind;
 
 pub use growth::growth;
 pub use paced::paced;
-pub use rounds::{headline, protocols};
+pub use rounds::{cluster, headline, protocols};
 pub use soak::soak;
 
 /// Number of keys in a scenario with many keys. It is more than a batch or a script call holds, yet each key is asked for often.
@@ -19,6 +19,8 @@ pub const MANY: usize = 10_000;
 pub const USUAL: Shape = Shape::new(Kind::Unary, 8, 6);
 /// An idle server: one call after another.
 const IDLE: Shape = Shape::new(Kind::Unary, 1, 1);
+/// 256 unary calls in flight.
+const MORE: Shape = Shape::new(Kind::Unary, 8, 32);
 const BATCHES: Shape = Shape::new(Kind::Batch(BATCH), 8, 1);
 const STREAMS: Shape = Shape::new(Kind::Stream, 8, 16);
 
@@ -28,7 +30,7 @@ const SHAPES: [Shape; 9] = [
     IDLE,
     Shape::new(Kind::Unary, 8, 1),
     USUAL,
-    Shape::new(Kind::Unary, 8, 32),
+    MORE,
     Shape::new(Kind::Batch(BATCH), 1, 1),
     BATCHES,
     Shape::new(Kind::Batch(BATCH), 8, 4),

@@ -51,11 +51,12 @@ impl Process {
         })
     }
 
-    pub fn redis(directory: &Path) -> Self {
+    pub fn redis(directory: &Path, settings: &[&str]) -> Self {
         Self::start(|address, _| {
             let port = address.rsplit(':').next().expect("an address ends in its port");
             let mut command = Command::new("redis-server");
             command.args(["--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no", "--dir"]).arg(directory);
+            command.args(settings);
             command
         })
     }
@@ -119,7 +120,7 @@ impl Drop for Process {
 }
 
 /// A port at which no process listens now.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
     listener.local_addr().expect("a bound socket has an address").port()
 }

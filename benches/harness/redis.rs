@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use super::process::Process;
+use super::process::{Process, free_port};
 
 /// Number of INCR commands whose cost is measured. No limiter can cost Redis less than this native command.
 const INCREMENTS: u64 = 2_000_000;
@@ -24,7 +24,17 @@ pub struct Redis {
 
 impl Redis {
     pub fn start(directory: &Path) -> Self {
-        let process = Process::redis(directory);
+        Self::to(Process::redis(directory, &[]))
+    }
+
+    /// A node of a Cluster without slots, and the port at which other nodes reach it.
+    pub fn start_in_cluster(directory: &Path) -> (Self, u16) {
+        let bus = free_port();
+        let settings = ["--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-port", &bus.to_string()];
+        (Self::to(Process::redis(directory, &settings)), bus)
+    }
+
+    fn to(process: Process) -> Self {
         let connection = TcpStream::connect(&process.address).expect("it listens");
         connection.set_nodelay(true).expect("TCP knows no delay");
         Self { process, connection }
@@ -74,7 +84,7 @@ impl Redis {
     }
 
     /// A command's reply, as one text: a line, or a bulk string.
-    fn ask(&mut self, command: &str) -> String {
+    pub fn ask(&mut self, command: &str) -> String {
         self.connection.write_all(format!("{command}\r\n").as_bytes()).expect("Redis reads");
         let head = self.line();
         let Some(length) = head.strip_prefix('$') else { return head };

@@ -1,6 +1,6 @@
 //! The figures to quote: medians of alternating runs, so that other work of the machine affects all scenarios alike.
 
-use super::{MANY, USUAL, echo, print_context};
+use super::{BATCHES, MANY, MORE, USUAL, echo, print_context};
 use crate::harness::{Harness, Row, Scenario, Server, Shape};
 use crate::load::Kind;
 use crate::report::{Report, median};
@@ -40,6 +40,17 @@ pub async fn protocols(harness: &mut Harness) -> Result<u64, String> {
     rounds(harness, "x ShouldAllow", &scenarios).await
 }
 
+/// A Cluster of three beside one Redis, in the same shape. Returns the number of errors.
+pub async fn cluster(harness: &mut Harness) -> Result<u64, String> {
+    let mut scenarios = Vec::new();
+    for shape in [USUAL, MORE, BATCHES] {
+        let base = scenarios.len();
+        let of = |server| (Scenario::new(server, shape, MANY, "token_bucket"), base);
+        scenarios.extend([Server::Redis, Server::Cluster].map(of));
+    }
+    rounds(harness, "x one Redis", &scenarios).await
+}
+
 /// Runs the rounds and prints the medians. Returns the number of errors.
 async fn rounds(harness: &mut Harness, ratio: &str, scenarios: &[Compared]) -> Result<u64, String> {
     let mut report = Report::default();
@@ -49,15 +60,15 @@ async fn rounds(harness: &mut Harness, ratio: &str, scenarios: &[Compared]) -> R
         }
     }
     println!(
-        "\nMedians of {ROUNDS} rounds:\n\n| what | server us | Redis us | sum us | {ratio} | decisions/s | p50 | p99 | p99.9 |"
+        "\nMedians of {ROUNDS} rounds:\n\n| what | server us | Redis us | sum us | {ratio} | decisions/s | p50 | p99 | p99.9 | script calls |"
     );
-    println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|");
+    println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
     let rows = |index: usize| report.rows.iter().skip(index).step_by(scenarios.len());
     for (index, (scenario, base)) in scenarios.iter().enumerate() {
         let of = |figure: fn(&Row) -> f64| median(rows(index).map(figure).collect());
         let ratios = rows(index).zip(rows(*base)).map(|(row, base)| row.sum_us() / base.sum_us());
         println!(
-            "| {} | {:.2} | {:.2} | {:.2} | {:.2} | {:.0} | {:.0} | {:.0} | {:.0} |",
+            "| {} | {:.2} | {:.2} | {:.2} | {:.2} | {:.0} | {:.0} | {:.0} | {:.0} | {:.3} |",
             scenario.name(),
             of(|row| row.server_us),
             of(|row| row.redis_us),
@@ -67,6 +78,7 @@ async fn rounds(harness: &mut Harness, ratio: &str, scenarios: &[Compared]) -> R
             of(|row| row.latency_us[0]),
             of(|row| row.latency_us[1]),
             of(|row| row.latency_us[2]),
+            of(|row| row.script_calls),
         );
     }
     Ok(report.errors())

@@ -1,0 +1,63 @@
+//! The benchmark's own Redis Cluster: three masters, each with a third of the slots.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::redis::Redis;
+
+/// First and last slot of each master.
+const SLOTS: [(u16, u16); 3] = [(0, 5460), (5461, 10922), (10923, 16383)];
+const AGREE_WITHIN: Duration = Duration::from_secs(30);
+
+pub struct Cluster {
+    nodes: Vec<Redis>,
+}
+
+impl Cluster {
+    /// Starts the nodes, whose files are below `directory`, and waits until they agree.
+    pub fn start(directory: &Path) -> Self {
+        let node = |(index, (first, last)): (usize, (u16, u16))| {
+            let own = directory.join(index.to_string());
+            std::fs::create_dir(&own).expect("there is room for a folder");
+            let (mut node, bus) = Redis::start_in_cluster(&own);
+            assert_eq!(node.ask(&format!("CLUSTER ADDSLOTSRANGE {first} {last}")), "+OK");
+            (node, bus)
+        };
+        let mut nodes: Vec<(Redis, u16)> = SLOTS.into_iter().enumerate().map(node).collect();
+        let others: Vec<String> =
+            nodes[1..].iter().map(|(node, bus)| format!("{} {bus}", node.process.address.replace(':', " "))).collect();
+        others.iter().for_each(|other| assert_eq!(nodes[0].0.ask(&format!("CLUSTER MEET {other}")), "+OK"));
+        let (mut cluster, started) = (Self { nodes: nodes.into_iter().map(|(node, _)| node).collect() }, Instant::now());
+        while !cluster.agrees() {
+            assert!(started.elapsed() < AGREE_WITHIN, "the nodes of the Cluster do not agree");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        cluster
+    }
+
+    fn agrees(&mut self) -> bool {
+        let knows_all = |node: &mut Redis| {
+            let info = node.ask("CLUSTER INFO");
+            info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3") && info.contains("cluster_slots_ok:16384")
+        };
+        self.nodes.iter_mut().all(knows_all)
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis-cluster://{}", self.nodes[0].process.address)
+    }
+
+    pub fn flush(&mut self) {
+        self.nodes.iter_mut().for_each(Redis::flush);
+    }
+
+    /// Script calls of all nodes since they started.
+    pub fn script_calls(&mut self) -> u64 {
+        self.nodes.iter_mut().map(Redis::script_calls).sum()
+    }
+
+    /// CPU time of all nodes so far, in microseconds.
+    pub fn cpu_us(&self) -> f64 {
+        self.nodes.iter().map(|node| node.process.cpu_us()).sum()
+    }
+}
