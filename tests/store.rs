@@ -3,6 +3,7 @@
 mod acl;
 mod candidate;
 mod cluster;
+mod cluster_calls;
 mod contract;
 mod deny_cache;
 mod embedded;

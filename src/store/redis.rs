@@ -236,7 +236,7 @@ impl Node {
         let call = Call::of_one(request);
         let command = self.manager.script_command(&call, until)?;
         let reply = match follower {
-            Some(follower) => follower.follow(command).await?,
+            Some(follower) => follower.follow(command, &mut 0).await?,
             None => self.manager.call(command, false).await.map_err(CallError::into_store_error)?,
         };
         let no_answer = || Err(StoreError::InvalidReply("the script's reply has an unknown form".to_owned()));
@@ -313,9 +313,13 @@ impl StoreSettings {
         let packed = Value::Bytes(script_codec::pack_call(call)?.into());
         let clock = self.injected.iter().map(|clock| Value::from(clock.now_us().to_string()));
         // Redis refuses a number that does not match the keys.
-        let keys_len = i64::try_from(keys.len()).unwrap_or(i64::MAX);
+        let keys_len = if call.by_names { 0 } else { i64::try_from(keys.len()).unwrap_or(i64::MAX) };
         let head = [Value::String(self.script.sha.clone()), Value::Integer(keys_len)];
-        let arguments = head.into_iter().chain(keys.into_iter().map(Value::Bytes)).chain([packed]).chain(clock).collect();
+        let mut arguments = Vec::with_capacity(head.len() + keys.len() + 2);
+        arguments.extend(head);
+        arguments.extend(keys.into_iter().map(Value::Bytes));
+        arguments.insert(if call.by_names { 2 } else { arguments.len() }, packed);
+        arguments.extend(clock);
         Ok(Command { kind: CommandKind::Script, arguments, until })
     }
 }

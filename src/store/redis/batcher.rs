@@ -170,9 +170,8 @@ async fn drive<C: ScriptTransport>(transport: &Arc<C>, received: &mut mpsc::Unbo
             () = &mut ready, if !driver.ready => driver.ready = true,
             Some((place, reply)) = replies.next() => {
                 answering.store(reply.is_ok(), Ordering::Relaxed);
-                let whole = Arc::new(());
-                for part in driver.settle(place, reply) {
-                    replies.push(driver.start(part, Some(whole.clone())));
+                for (part, whole) in driver.settle(place, reply) {
+                    replies.push(driver.start(part, Some(whole)));
                 }
             }
             job = received.recv() => match job {
@@ -208,7 +207,7 @@ struct Driver<C: ScriptTransport> {
 struct InFlight {
     call: Call,
     sent: Instant,
-    /// Shared by all parts of a split call, to recognise the last one that returns. `None` for a whole call.
+    /// Shared by the parts of a split call that have one slot, to recognise the last one that returns. `None` for a whole call.
     whole: Option<Arc<()>>,
 }
 
@@ -253,7 +252,7 @@ impl<C: ScriptTransport> Driver<C> {
 
     /// The next call, if there is one to send and a free place for it.
     fn next_call(&mut self) -> Option<Call> {
-        if !self.ready || self.free.is_empty() {
+        if !self.ready || self.free.is_empty() || C::CALLS - self.free.len() >= self.queue.calls_max() {
             return None;
         }
         let due = || self.spacing.due().is_some_and(|due| due <= monotonic());
@@ -279,7 +278,8 @@ impl<C: ScriptTransport> Driver<C> {
         self.spacing.sent(now);
         self.searches += call.searches;
         let free = if whole.is_none() { self.free.pop() } else { None };
-        let place = free.unwrap_or_else(|| {
+        let left_by_part = || (C::CALLS..self.calls.len()).find(|place| self.calls[*place].is_none());
+        let place = free.or_else(left_by_part).unwrap_or_else(|| {
             self.calls.push(None);
             self.calls.len() - 1
         });
@@ -287,9 +287,10 @@ impl<C: ScriptTransport> Driver<C> {
         reply.map(move |reply| (place, reply))
     }
 
-    /// Answers the callers of a call that returned. Returns the parts to send instead, if the call must be split.
-    fn settle(&mut self, place: usize, reply: Result<Value, TransportError>) -> Vec<Call> {
-        let Some(InFlight { call, sent, whole }) = self.calls[place].take() else { return Vec::new() };
+    /// Answers the callers of a call that returned. Returns the parts to send instead, if the call must be split, each with its
+    /// [`InFlight::whole`]. Parts take no places of whole calls: one that waits for another node does not delay this node's keys.
+    fn settle(&mut self, place: usize, reply: Result<Value, TransportError>) -> Vec<(Call, Arc<()>)> {
+        let Some(InFlight { mut call, sent, whole }) = self.calls[place].take() else { return Vec::new() };
         self.searches -= call.searches;
         if place < C::CALLS {
             self.free.push(place);
@@ -300,10 +301,18 @@ impl<C: ScriptTransport> Driver<C> {
         let reply = match &reply {
             Ok(reply) => {
                 self.spacing.answered(sent, monotonic());
-                Ok(reply.as_bytes().unwrap_or_default())
+                let reply = reply.as_bytes().unwrap_or_default();
+                if let Some(parts) = call.split_refused(reply) {
+                    return each_alone(parts);
+                }
+                Ok(reply)
             }
             Err(TransportError::Error(error)) => Err(error),
-            Err(TransportError::Split) => return call.split(),
+            Err(TransportError::Split) if call.by_names => return each_alone(call.split_by_slot()),
+            Err(TransportError::Split) => {
+                let whole = Arc::new(());
+                return call.split().into_iter().map(|part| (part, whole.clone())).collect();
+            }
         };
         // A split call has returned when its last part has.
         if whole.is_none_or(|whole| Arc::into_inner(whole).is_some()) {
@@ -333,6 +342,11 @@ impl<C: ScriptTransport> Driver<C> {
             self.arm(next);
         }
     }
+}
+
+/// Parts that have no slot in common. The slots of each are served again when it has returned.
+fn each_alone(parts: Vec<Call>) -> Vec<(Call, Arc<()>)> {
+    parts.into_iter().map(|part| (part, Arc::new(()))).collect()
 }
 
 #[cfg(test)]

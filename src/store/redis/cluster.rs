@@ -7,7 +7,7 @@
 mod redirects;
 mod slots;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,6 +17,7 @@ use fred::types::Value;
 use futures_util::future::{join_all, select_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use futures_util::{FutureExt, future};
+use hashbrown::HashMap;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
@@ -136,7 +137,7 @@ impl Cluster {
     pub(super) async fn decide_unbatched(&self, request: ScriptRequest, deadline: Duration) -> Answer {
         let map = self.state.map(deadline).await?;
         let node = map.node(&request.name)?;
-        let follower = RedirectFollower { home: node.manager.clone(), state: Arc::downgrade(&self.state) };
+        let follower = RedirectFollower::new(node.manager.clone(), &self.state);
         let left = request.until.saturating_duration_since(monotonic());
         node.decide_unbatched(request, left, Some(follower)).await
     }
@@ -147,15 +148,15 @@ impl Cluster {
         let map = self.state.map(deadline).await?;
         let node = map.node(reset.name())?;
         node.manager.usable(until, deadline).await?;
-        let follower = RedirectFollower { home: node.manager.clone(), state: Arc::downgrade(&self.state) };
+        let follower = RedirectFollower::new(node.manager.clone(), &self.state);
         reset.execute(&follower, until).await
     }
 
     /// Sends a command to the node that has this name, if it is connected; see [`super::RedisStore::announce_replica`].
     pub(super) async fn announce(&self, name: &str, command: Command) -> Result<Value, StoreError> {
         let map = self.state.map(Duration::ZERO).await?;
-        let follower = RedirectFollower { home: map.node(name)?.manager.clone(), state: Arc::downgrade(&self.state) };
-        follower.follow(command).await
+        let follower = RedirectFollower::new(map.node(name)?.manager.clone(), &self.state);
+        follower.follow(command, &mut 0).await
     }
 
     /// Waits until the map is known and all its nodes are connected.
@@ -240,7 +241,7 @@ impl ClusterState {
             let endpoint = Endpoint::Fixed(Peer::Tcp(address.clone()));
             let manager =
                 Arc::new(ConnectionManager::start(ConnectionSettings::new(self.store_settings.clone(), endpoint, probe_call())));
-            let follower = RedirectFollower { home: manager.clone(), state: Arc::downgrade(self) };
+            let follower = RedirectFollower::new(manager.clone(), self);
             Arc::new(Node { manager, batcher: Batcher::start(Arc::new(follower)) })
         };
         self.nodes().entry(address.clone()).or_insert_with(make).clone()

@@ -117,6 +117,13 @@ pub(super) fn parse_reply(reply: &[u8], call: &Call) -> Option<Vec<Result<Verdic
     rest.is_empty().then_some(answers)
 }
 
+/// The places of the names that the node refused in a call by names; `None` when the reply has another form.
+pub(super) fn parse_refused(reply: &[u8]) -> Option<Vec<usize>> {
+    let (places, rest) = reply.strip_prefix(b"R")?.as_chunks::<2>();
+    let places = places.iter().map(|place| usize::from(u16::from_le_bytes(*place))).collect();
+    rest.is_empty().then_some(places)
+}
+
 fn parse_answer(rest: &mut &[u8], plan: &CallPlan, mode: Mode) -> Option<Result<Verdict, StoreError>> {
     let fits = match rest.split_off_first()? {
         b'1' => true,

@@ -4,6 +4,8 @@
 //! Pure. The script decides the requests one after another, name by name. Requests for different names share no state. So
 //! every answer is the same as if the requests were decided in the order of [`Call::add`].
 
+mod split;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -103,6 +105,13 @@ impl ScriptRequest {
         self.caller.as_ref().is_some_and(Caller::is_gone)
     }
 
+    /// Searches of logs after `last` of the same name. The script uses the result of a search again for an equal request, but not
+    /// after a refund.
+    fn searches_after(&self, last: Option<&Self>) -> usize {
+        let is_repeated = self.mode != Mode::Refund && last.is_some_and(|last| last.terms() == self.terms());
+        if is_repeated { 0 } else { logs_of(&self.plan) }
+    }
+
     /// What it asks for, except the name. The script decides equal requests alike.
     fn terms(&self) -> (usize, Mode, u64) {
         (self.plan_index, self.mode, self.cost)
@@ -119,6 +128,10 @@ pub(in crate::store::redis) struct Call {
     /// The groups that candidates count under, and their hashes, until [`Self::arrange`]. A live plan counts under none of them.
     candidates: (Vec<Group>, Vec<u64>),
     requests: usize,
+    /// Whether its names may be of several slots. They are then no keys of the script call; see `script/request.lua`.
+    pub(in crate::store::redis) by_names: bool,
+    /// Whether it is sent by slot because the node refused its names in a call by names.
+    pub(in crate::store::redis) was_refused: bool,
     /// Requests that have a candidate.
     pairs: usize,
     /// Searches of logs.
@@ -161,6 +174,8 @@ impl Call {
             hashes: Vec::with_capacity(names),
             candidates: (Vec::new(), Vec::new()),
             requests: 0,
+            by_names: false,
+            was_refused: false,
             pairs: 0,
             searches: 0,
             searches_max: searches_left.min(SEARCHES_MAX),
@@ -336,18 +351,6 @@ impl Call {
     pub(super) fn earliest(&self) -> Option<Instant> {
         self.requests().filter(|request| request.caller.is_some()).map(|request| request.until).min()
     }
-
-    /// Splits it into one call for each name.
-    pub(super) fn split(self) -> Vec<Self> {
-        // No request is added to a part, so its count of searches may stay too high.
-        let (plans, pairs, searches, searches_max) = (self.plans, self.pairs, self.searches, self.searches_max);
-        let part = |group: Group| {
-            let requests = group.requests.len();
-            let (groups, candidates) = (vec![group], (Vec::new(), Vec::new()));
-            Self { plans: plans.clone(), groups, hashes: Vec::new(), candidates, requests, pairs, searches, searches_max }
-        };
-        self.groups.into_iter().map(part).collect()
-    }
 }
 
 impl CallPlan {
@@ -392,13 +395,16 @@ impl Group {
             self.is_uniform = self.requests.is_empty();
             self.add_keys_of(request.plan.limits());
         }
-        let is_refund = request.mode == Mode::Refund;
-        self.is_uniform &= !is_refund && (request.plan.limits().len() == 1 || self.logs.is_empty());
-        // The script uses the result of a search again for an equal request, but not after a refund.
-        let is_repeated = !is_refund && self.requests.last().is_some_and(|last| last.terms() == request.terms());
-        let searches = if is_repeated { 0 } else { logs_of(&request.plan) };
+        self.is_uniform &= request.mode != Mode::Refund && (request.plan.limits().len() == 1 || self.logs.is_empty());
+        let searches = request.searches_after(self.requests.last());
         self.requests.push(request);
         searches
+    }
+
+    /// Searches of logs of all its requests.
+    fn searches(&self) -> usize {
+        let before = [None].into_iter().chain(self.requests.iter().map(Some));
+        self.requests.iter().zip(before).map(|(request, last)| request.searches_after(last)).sum()
     }
 
     fn add_keys_of(&mut self, limits: &[Limit]) {

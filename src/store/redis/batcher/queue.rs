@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::call::{Call, ScriptRequest};
-pub(in crate::store::redis) use super::slot_queues::SlotQueues;
+pub(in crate::store::redis) use super::slot_queues::{Refusals, SlotQueues};
 use crate::store::redis::SCRIPT_NAMES_MAX;
 
 /// The requests that wait to be sent to one server.
@@ -38,7 +38,15 @@ impl PendingQueue {
     pub(super) fn is_ready(&self, small_is_fine: bool) -> bool {
         match self {
             Self::Whole(queue) => queue.len >= if small_is_fine { 1 } else { SCRIPT_NAMES_MAX },
-            Self::BySlot(queues) => queues.is_ready(),
+            Self::BySlot(queues) => queues.is_ready(small_is_fine),
+        }
+    }
+
+    /// Most calls in flight, if it is fewer than the transport's.
+    pub(super) fn calls_max(&self) -> usize {
+        match self {
+            Self::Whole(_) => usize::MAX,
+            Self::BySlot(queues) => queues.calls_max(),
         }
     }
 

@@ -1,29 +1,100 @@
-//! The requests that wait for a node of a Cluster: one queue per slot, since a call may name keys of one slot only.
+//! The requests that wait for a node of a Cluster, by slot. A call is for names of many slots, unless the node wants names to be
+//! keys, which may be of one slot only.
 //!
 //! Pure. A slot has one call in flight at a time, and requests that arrive meanwhile go with the next one. So requests of a
 //! name keep their order even when a call is redirected to another node. Slots whose queue began with a single request take
 //! turns with slots whose queue began with a batch. So a large batch does not delay others. A slot whose first request searches
 //! logs is passed by while enough searches are in flight.
 
-use std::collections::hash_map::Entry as Place;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
+use hashbrown::HashMap;
+use hashbrown::hash_map::Entry as Place;
+
+use super::CALLS_MAX;
 use super::call::{Call, ScriptRequest};
-use crate::store::redis::name;
+use crate::store::redis::{SCRIPT_NAMES_MAX, name};
+
+/// Names that a node refused in a row, although it has their slots, after which its calls are by slot.
+const REFUSALS_MAX: usize = 3;
+/// Calls by slot after which names are tried once more. A node that was about to take over may have refused them for a moment.
+const BY_SLOT_MAX: usize = 10_000;
+
+/// Whether a node takes names that are not keys of a call, as its answers tell.
+#[derive(Default)]
+pub(in crate::store::redis) struct Refusals {
+    in_a_row: AtomicUsize,
+    accepted: AtomicBool,
+    /// Calls by slot since the node was found to refuse names.
+    by_slot: AtomicUsize,
+}
+
+impl Refusals {
+    /// The node took names of a call.
+    pub(in crate::store::redis) fn accepted(&self) {
+        self.accepted.store(true, Ordering::Relaxed);
+        self.in_a_row.store(0, Ordering::Relaxed);
+    }
+
+    /// The node refused a name, and then took it as a key.
+    pub(in crate::store::redis) fn refused(&self) {
+        self.in_a_row.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The node refused a whole call. Where it never took one, it takes none, which this returns. Where it did, it may have refused
+    /// this one for another reason, after which it may have written: the call must not be sent again.
+    pub(in crate::store::redis) fn refused_call(&self) -> bool {
+        let takes_none = !self.accepted.load(Ordering::Relaxed);
+        if takes_none {
+            self.in_a_row.store(REFUSALS_MAX, Ordering::Relaxed);
+        } else {
+            // The server at this address may have changed.
+            self.refused();
+        }
+        takes_none
+    }
+
+    fn takes_names(&self) -> bool {
+        self.in_a_row.load(Ordering::Relaxed) < REFUSALS_MAX
+    }
+
+    /// Counts a call by slot to a node that refuses names.
+    fn count_by_slot(&self) {
+        if self.by_slot.fetch_add(1, Ordering::Relaxed) + 1 >= BY_SLOT_MAX {
+            self.by_slot.store(0, Ordering::Relaxed);
+            // One more refusal is enough.
+            self.in_a_row.store(REFUSALS_MAX - 1, Ordering::Relaxed);
+        }
+    }
+}
 
 /// Holds the waiting requests by slot, and the order in which the slots are served.
 #[derive(Default)]
 pub(in crate::store::redis) struct SlotQueues {
     /// By slot. Each slot here is in `singles` or `batches`, or has a call in flight.
-    queues: HashMap<u16, VecDeque<ScriptRequest>>,
+    queues: HashMap<u16, SlotQueue>,
     singles: VecDeque<u16>,
     batches: VecDeque<u16>,
     /// Whether `batches` is served next.
     batch_next: bool,
+    refusals: Arc<Refusals>,
+}
+
+/// The requests that wait for one slot.
+#[derive(Default)]
+struct SlotQueue {
+    waiting: VecDeque<ScriptRequest>,
+    in_flight: bool,
 }
 
 impl SlotQueues {
+    pub(in crate::store::redis) fn new(refusals: Arc<Refusals>) -> Self {
+        Self { refusals, ..Self::default() }
+    }
+
     pub(super) fn push(&mut self, request: ScriptRequest) {
         if let Some(slot) = self.enqueue(request) {
             self.singles.push_back(slot);
@@ -38,42 +109,67 @@ impl SlotQueues {
         }
     }
 
-    pub(super) fn is_ready(&self) -> bool {
-        !(self.singles.is_empty() && self.batches.is_empty())
+    pub(super) fn is_ready(&self, small_is_fine: bool) -> bool {
+        let small_is_fine = small_is_fine || !self.refusals.takes_names();
+        self.singles.len() + self.batches.len() >= if small_is_fine { 1 } else { SCRIPT_NAMES_MAX }
+    }
+
+    pub(super) fn calls_max(&self) -> usize {
+        if self.refusals.takes_names() { CALLS_MAX } else { usize::MAX }
     }
 
     pub(super) fn compose(&mut self, searches_left: usize) -> Call {
-        let (mut call, mut held) = (Call::new(1, searches_left), VecDeque::new());
-        while let Some(slot) = self.next_slot() {
+        let slots_max = if self.refusals.takes_names() {
+            SCRIPT_NAMES_MAX
+        } else {
+            self.refusals.count_by_slot();
+            1
+        };
+        let expected = slots_max.min(self.singles.len() + self.batches.len());
+        let (mut call, mut held, mut slots) = (Call::new(expected, searches_left), VecDeque::new(), 0);
+        while slots < slots_max
+            && let Some((slot, of_batch)) = self.next_slot()
+        {
             let queue = self.queues.entry(slot).or_default();
-            while let Some(request) = queue.pop_front() {
-                if !request.is_abandoned()
-                    && let Some(request) = call.add(request)
-                {
-                    queue.push_front(request);
+            let mut is_full = false;
+            while let Some(request) = queue.waiting.pop_front() {
+                if request.is_abandoned() {
+                    continue;
+                }
+                if let Some(request) = call.add(request) {
+                    is_full = call.may_search(&request);
+                    queue.waiting.push_front(request);
                     break;
                 }
+                queue.in_flight = true;
             }
-            if !call.groups.is_empty() {
-                break;
-            }
-            if queue.is_empty() {
+            if queue.in_flight {
+                slots += 1;
+            } else if queue.waiting.is_empty() {
                 // All callers of this slot have gone.
                 self.queues.remove(&slot);
+            } else if is_full {
+                if of_batch { self.batches.push_front(slot) } else { self.singles.push_front(slot) }
             } else {
                 held.push_back(slot);
+            }
+            if is_full {
+                break;
             }
         }
         // They keep their turns, as batches.
         held.append(&mut self.batches);
         self.batches = held;
+        call.by_names = slots > 1;
         call
     }
 
     pub(super) fn returned(&mut self, call: &Call) {
-        let Some(group) = call.groups.first() else { return };
-        if let Place::Occupied(queue) = self.queues.entry(name::slot(group.name())) {
-            if queue.get().is_empty() {
+        for group in &call.groups {
+            let Place::Occupied(mut queue) = self.queues.entry(name::slot(group.name())) else { continue };
+            if !std::mem::take(&mut queue.get_mut().in_flight) {
+                // Another name of the call has this slot, too.
+            } else if queue.get().waiting.is_empty() {
                 queue.remove();
             } else {
                 self.singles.push_back(*queue.key());
@@ -83,7 +179,7 @@ impl SlotQueues {
 
     pub(super) fn expire(&mut self, now: Instant) -> Vec<ScriptRequest> {
         let (mut expired, mut kept) = (Vec::new(), VecDeque::new());
-        for queue in self.queues.values_mut() {
+        for SlotQueue { waiting: queue, .. } in self.queues.values_mut() {
             kept.extend(queue.drain(..));
             for request in kept.drain(..) {
                 if request.until <= now { expired.push(request) } else { queue.push_back(request) }
@@ -93,28 +189,30 @@ impl SlotQueues {
     }
 
     pub(super) fn earliest(&self) -> Option<Instant> {
-        self.queues.values().flatten().map(|request| request.until).min()
+        self.queues.values().flat_map(|queue| &queue.waiting).map(|request| request.until).min()
     }
 
     /// Appends the request to the queue of its slot. Returns the slot if it had no queue before.
     fn enqueue(&mut self, request: ScriptRequest) -> Option<u16> {
         match self.queues.entry(name::slot(&request.name)) {
             Place::Occupied(mut queue) => {
-                queue.get_mut().push_back(request);
+                queue.get_mut().waiting.push_back(request);
                 None
             }
             Place::Vacant(place) => {
                 let slot = *place.key();
-                place.insert(VecDeque::from([request]));
+                place.insert(SlotQueue { waiting: VecDeque::from([request]), in_flight: false });
                 Some(slot)
             }
         }
     }
 
-    fn next_slot(&mut self) -> Option<u16> {
+    /// The slot whose turn it is, and whether it is one of `batches`.
+    fn next_slot(&mut self) -> Option<(u16, bool)> {
         let from_batch = !self.batches.is_empty() && (self.batch_next || self.singles.is_empty());
         self.batch_next = !from_batch;
-        if from_batch { self.batches.pop_front() } else { self.singles.pop_front() }
+        let slot = if from_batch { self.batches.pop_front() } else { self.singles.pop_front() };
+        slot.map(|slot| (slot, from_batch))
     }
 }
 

@@ -254,3 +254,43 @@ async fn a_call_that_cannot_be_sent_whole_is_sent_name_by_name() {
         assert_eq!(batcher.waiting.load(Ordering::SeqCst), 0);
     }
 }
+
+/// A node of a Cluster that refuses every call by names as a whole, and takes names of one slot as keys.
+struct WantsKeys {
+    refusals: Arc<queue::Refusals>,
+}
+
+impl ScriptTransport for WantsKeys {
+    const CALLS: usize = 64;
+
+    fn queue(&self) -> PendingQueue {
+        PendingQueue::BySlot(queue::SlotQueues::new(self.refusals.clone()))
+    }
+
+    fn deadline(&self) -> Duration {
+        LONG
+    }
+
+    async fn ready(&self) {}
+
+    fn call_script(self: Arc<Self>, call: &Call) -> impl Future<Output = Result<Value, TransportError>> + Send + use<> {
+        let by_names = call.by_names;
+        async move {
+            tokio::task::yield_now().await;
+            if by_names && self.refusals.refused_call() {
+                return Err(TransportError::Split);
+            }
+            Err(StoreError::Refused(REFUSAL.to_owned()).into())
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_slot_of_a_call_that_was_refused_as_a_whole_is_served_again() {
+    let batcher = Batcher::start(Arc::new(WantsKeys { refusals: Arc::default() }));
+    for round in 0..3 {
+        let batch = (0..32).map(|number| request(&format!("{{{number}}}"), SHORT)).collect();
+        let answers = batcher.take_batch(batch, SHORT).unwrap().await.unwrap();
+        assert_eq!(answers, vec![Err(StoreError::Refused(REFUSAL.to_owned())); 32], "round {round}");
+    }
+}

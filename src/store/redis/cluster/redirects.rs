@@ -10,7 +10,7 @@ use super::ClusterState;
 use crate::clock::monotonic;
 use crate::store::StoreError;
 use crate::store::redis::batcher::call::Call;
-use crate::store::redis::batcher::queue::{PendingQueue, SlotQueues};
+use crate::store::redis::batcher::queue::{PendingQueue, Refusals, SlotQueues};
 use crate::store::redis::batcher::{ScriptTransport, TransportError};
 use crate::store::redis::connection::manager::ConnectionManager;
 use crate::store::redis::connection::{CallError, Command};
@@ -18,8 +18,8 @@ use crate::store::redis::reset::CommandSender;
 use crate::store::redis::target::Address;
 use crate::store::redis::{ProbeCall, name};
 
-/// Most calls in flight to one node, each for the keys of one slot. It bounds how many calls are pipelined. So many calls take
-/// about a third of a millisecond of Redis's time.
+/// Most calls in flight to a node that wants keys, each for those of one slot. It bounds how many calls are pipelined. So many
+/// calls take about a third of a millisecond of Redis's time. A node that takes names has fewer calls, of many names each.
 pub(super) const CALLS_MAX: usize = 64;
 /// Most redirections of one call. A node that just took over may redirect it back once or twice.
 const REDIRECTIONS_MAX: usize = 16;
@@ -29,15 +29,16 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 /// Sends commands to the node `home`, and to the nodes that it redirects to.
 pub(in crate::store::redis) struct RedirectFollower {
-    pub(super) home: Arc<ConnectionManager>,
-    pub(super) state: Weak<ClusterState>,
+    home: Arc<ConnectionManager>,
+    state: Weak<ClusterState>,
+    refusals: Arc<Refusals>,
 }
 
 impl ScriptTransport for RedirectFollower {
     const CALLS: usize = CALLS_MAX;
 
     fn queue(&self) -> PendingQueue {
-        PendingQueue::BySlot(SlotQueues::default())
+        PendingQueue::BySlot(SlotQueues::new(self.refusals.clone()))
     }
 
     fn deadline(&self) -> Duration {
@@ -50,30 +51,60 @@ impl ScriptTransport for RedirectFollower {
 
     fn call_script(self: Arc<Self>, call: &Call) -> impl Future<Output = Result<Value, TransportError>> + Send + use<> {
         let (command, names) = (self.home.script_command(call, monotonic() + self.deadline()), call.groups.len());
+        let (by_names, was_refused) = (call.by_names, call.was_refused);
         async move {
-            if names == 1 {
-                return Ok(self.follow(command?).await?);
+            let command = command?;
+            if by_names {
+                return self.call_by_names(&command).await;
             }
-            // It does not wait until all names are on one node: calls for single names need not wait.
-            match self.attempt(&command?).await {
-                Err(CallError::TryAgain) => Err(TransportError::Split),
-                ended => ended.map_err(|error| error.into_store_error().into()),
+            let mut redirections = 0;
+            let reply = if names == 1 {
+                self.follow(command, &mut redirections).await?
+            } else {
+                // It does not wait until all names are on one node: calls for single names need not wait.
+                match self.attempt(&command, &mut redirections).await {
+                    Err(CallError::TryAgain) => return Err(TransportError::Split),
+                    ended => ended.map_err(CallError::into_store_error)?,
+                }
+            };
+            if was_refused && redirections == 0 {
+                self.refusals.refused();
             }
+            Ok(reply)
         }
     }
 }
 
 impl CommandSender for RedirectFollower {
     async fn send(&self, command: Command) -> Result<Value, CallError> {
-        self.attempt(&command).await
+        self.attempt(&command, &mut 0).await
     }
 }
 
 impl RedirectFollower {
+    pub(super) fn new(home: Arc<ConnectionManager>, state: &Arc<ClusterState>) -> Self {
+        Self { home, state: Arc::downgrade(state), refusals: Arc::default() }
+    }
+
+    /// Sends a call that names no keys, which no node redirects.
+    async fn call_by_names(&self, command: &Command) -> Result<Value, TransportError> {
+        match self.home.call(command.clone(), false).await.map_err(CallError::into_store_error) {
+            // The script reads all names before it writes, so a node that wants keys has executed nothing.
+            Err(StoreError::Refused(_)) if self.refusals.refused_call() => Err(TransportError::Split),
+            Err(error) => Err(error.into()),
+            Ok(reply) => {
+                if reply.as_bytes().is_some_and(|bytes| bytes.first() != Some(&b'R')) {
+                    self.refusals.accepted();
+                }
+                Ok(reply)
+            }
+        }
+    }
+
     /// Sends a command, and repeats it until its keys are all on one node, or until its deadline.
-    pub(in crate::store::redis) async fn follow(&self, command: Command) -> Result<Value, StoreError> {
+    pub(in crate::store::redis) async fn follow(&self, command: Command, redirections: &mut usize) -> Result<Value, StoreError> {
         loop {
-            match self.attempt(&command).await {
+            match self.attempt(&command, redirections).await {
                 Ok(reply) => return Ok(reply),
                 Err(CallError::TryAgain) => sleep(PAUSE).await,
                 Err(error) => return Err(error.into_store_error()),
@@ -86,7 +117,8 @@ impl RedirectFollower {
 
     /// Sends a command and follows redirections until its deadline. A redirected command was not executed, so sending it again
     /// does not charge twice. Errors: never [`CallError::Moved`] or [`CallError::Ask`], which are followed.
-    async fn attempt(&self, command: &Command) -> Result<Value, CallError> {
+    /// Adds the number of redirections to `followed`.
+    async fn attempt(&self, command: &Command, followed: &mut usize) -> Result<Value, CallError> {
         let until = command.until;
         let probe_in_slot = |asking| ProbeCall { name: name::probe_beside(&command.key().unwrap_or_default()), asking };
         let (mut manager, mut asking, mut redirections) = (self.home.clone(), false, 0);
@@ -102,6 +134,7 @@ impl RedirectFollower {
                 }
                 ended => return ended,
             }
+            *followed += 1;
             if redirections > REDIRECTIONS_MAX {
                 let why = "the nodes of the Cluster redirect a call to each other".to_owned();
                 return Err(StoreError::Unreachable(why).into());

@@ -3,7 +3,8 @@
 --
 -- KEYS     the name of each group's packed state, for groups that have one, in their order; then, group by group, the
 --          names of logs, and after them their index, if one of their windows is not common; see log_index.lua. All
---          keys of one group carry the same hash tag, and no two groups share a key.
+--          keys of one group carry the same hash tag, and no two groups share a key. None, in a call for several slots of a
+--          Cluster's node: Redis would refuse them as keys. ARGV then has the names, in this order, after the request.
 -- ARGV[1]  whole numbers, microseconds:
 --            where plans end I4, counted in bytes; plans B, then per plan: limits B, then per limit: kind B, precision B (0 if it
 --            has none), length of prefix B, prefix (its fingerprint, and of a token_bucket its rate, see there), window I7,
@@ -16,7 +17,9 @@
 --          error, and so it is, or an 'E' for that group, where a group speaks of what there is none of.
 -- Reply    one string, per request in this order: '1' or '0' (whether the cost fits), then for each limit its reading, one
 --          to three I7, see each algorithm, and of a refund another for each, from before it; or 'E' and an error as length
---          I2 and text, when its state cannot be read: it is not ours, or a newer version's.
+--          I2 and text, when its state cannot be read: it is not ours, or a newer version's. To a call by names: 'R' and the
+--          places I2, from 0, of names that the node refused, because it does not have their slots, or not all of their keys,
+--          or wants names to be keys. Nothing was written then, for any name.
 --
 -- Packed state: records, each a fingerprint and that algorithm's payload. A limit finds its record by its fingerprint, so adding,
 -- removing or reordering limits resets no other's usage. Records of other limits are kept until they are fresh. Limits and
@@ -56,10 +59,30 @@ if after_plans ~= plans_end + 1 then
   return { err = MALFORMED }
 end
 local groups, packed, groups_at = unpack('<BB', request, after_plans)
-if packed > #keys then
-  return { err = MALFORMED }
+local values
+if packed > #keys or #keys == 0 then
+  -- By names, not keys. Nothing is written before this has read every name: one command each, since their slots differ.
+  keys, values = #keys == 0 and { table_unpack(ARGV, 2) } or {}, {}
+  if packed > #keys then
+    return { err = MALFORMED }
+  end
+  local refused = {}
+  for index, key in ipairs(keys) do
+    local reply = try(index <= packed and 'GET' or 'LLEN', key)
+    if type(reply) ~= 'table' then
+      values[index] = reply
+    elseif string.find(reply.err, 'WRONGTYPE', 1, true) then
+      values[index] = false
+    else
+      refused[#refused + 1] = pack('<I2', index - 1)
+    end
+  end
+  if refused[1] then
+    return 'R' .. table.concat(refused)
+  end
+else
+  values = packed > 0 and call('MGET', table_unpack(keys, 1, packed)) or {}
 end
-local values = packed > 0 and call('MGET', table_unpack(keys, 1, packed)) or {}
 -- In the order of the requests, one or several at a time, and how many of them are final, whatever happens to the rest of a
 -- group.
 local replies, final = {}, 0

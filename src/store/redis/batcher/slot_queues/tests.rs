@@ -1,5 +1,5 @@
 //! The queues as a state machine under random arrivals, calls and returns. No request is lost, sent twice or overtaken, and
-//! no call has two slots.
+//! no slot has two calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -59,17 +59,30 @@ fn name(number: u64) -> String {
     format!("{{{}}}{}", number % 5, number % 3)
 }
 
-/// The name and the number of each request of a call, in the order of decision. All names must have one slot.
+/// The queues of a node that wants names to be keys.
+fn by_slot() -> SlotQueues {
+    let refusals = Refusals::default();
+    refusals.refused_call();
+    SlotQueues::new(Arc::new(refusals))
+}
+
+fn slots(call: &Call) -> BTreeSet<u16> {
+    call.requests().map(|request| name::slot(&request.name)).collect()
+}
+
+/// The name and the number of each request of a call, in the order of decision. Names of several slots must not be keys.
 fn contents(call: &Call) -> Vec<(String, u64)> {
-    let slots: BTreeSet<u16> = call.requests().map(|request| name::slot(&request.name)).collect();
-    assert!(slots.len() <= 1, "keys of several slots");
+    assert_eq!(slots(call).len() > 1, call.by_names);
     call.requests().map(|request| (request.name.clone(), request.cost)).collect()
 }
 
 proptest! {
     #[test]
-    fn every_request_goes_out_once_in_its_name_s_order_one_call_a_slot(steps in prop::collection::vec(step(), 1..80)) {
-        let (now, mut queues, mut came) = (monotonic(), SlotQueues::default(), 0);
+    fn every_request_goes_out_once_in_its_name_s_order_one_call_a_slot(
+        steps in prop::collection::vec(step(), 1..80),
+        takes_names in any::<bool>(),
+    ) {
+        let (now, mut queues, mut came) = (monotonic(), if takes_names { SlotQueues::default() } else { by_slot() }, 0);
         let (mut in_flight, mut waiting): (VecDeque<Call>, Vec<_>) = (VecDeque::new(), Vec::new());
         let (mut sent, mut last) = (BTreeSet::new(), BTreeMap::new());
         // As many rounds as there can be calls.
@@ -91,8 +104,8 @@ proptest! {
                     if call.groups.is_empty() {
                         continue;
                     }
-                    let slot = name::slot(call.groups[0].name());
-                    prop_assert!(in_flight.iter().all(|other| name::slot(other.groups[0].name()) != slot), "two calls of a slot");
+                    prop_assert!(takes_names || !call.by_names);
+                    prop_assert!(in_flight.iter().all(|other| slots(other).is_disjoint(&slots(&call))), "two calls of a slot");
                     in_flight.push_back(call);
                 }
                 Step::Return => {
@@ -114,7 +127,7 @@ proptest! {
 
 #[test]
 fn a_batch_of_many_slots_does_not_delay_others() {
-    let (now, mut queues) = (monotonic(), SlotQueues::default());
+    let (now, mut queues) = (monotonic(), by_slot());
     queues.push_batch((0..1_000).map(|number| request(number, &format!("{{{number}}}"), now)).collect());
     queues.push(request(1_000, "{alone}", now));
     let firsts: Vec<u64> = (0..2).flat_map(|_| contents(&queues.compose(SEARCHES_MAX))).map(|(_, number)| number).collect();
@@ -138,4 +151,49 @@ fn expired_requests_are_taken_out_and_their_slot_goes_on() {
     sent.sort_unstable();
     assert_eq!(sent, [2, 3]);
     assert!(queues.compose(SEARCHES_MAX).groups.is_empty());
+}
+
+#[test]
+fn a_call_takes_names_of_many_slots_until_the_node_refuses_them_in_a_row() {
+    let (now, refusals) = (monotonic(), Arc::new(Refusals::default()));
+    let mut queues = SlotQueues::new(refusals.clone());
+    let batch = || (0..1_000).map(|number| request(number, &format!("{{{number}}}"), now)).collect();
+    queues.push_batch(batch());
+    assert!(queues.is_ready(false));
+    assert_eq!(queues.compose(SEARCHES_MAX).groups.len(), SCRIPT_NAMES_MAX);
+    (1..REFUSALS_MAX).for_each(|_| refusals.refused());
+    refusals.accepted();
+    refusals.refused();
+    assert_eq!(queues.compose(SEARCHES_MAX).groups.len(), SCRIPT_NAMES_MAX);
+    (1..REFUSALS_MAX).for_each(|_| refusals.refused());
+    assert_eq!(queues.compose(SEARCHES_MAX).groups.len(), 1);
+    assert_eq!(queues.calls_max(), usize::MAX);
+    // A node that took names once may fail a call for another reason.
+    refusals.accepted();
+    assert!(!refusals.refused_call());
+    assert_eq!(queues.calls_max(), CALLS_MAX);
+    // Unless it does so again and again.
+    assert!((1..REFUSALS_MAX).all(|_| !refusals.refused_call()));
+    assert_eq!(queues.calls_max(), usize::MAX);
+    assert!(Refusals::default().refused_call());
+}
+
+#[test]
+fn names_are_tried_again_after_many_calls_by_slot() {
+    let (now, refusals) = (monotonic(), Arc::new(Refusals::default()));
+    let mut queues = SlotQueues::new(refusals.clone());
+    (0..REFUSALS_MAX).for_each(|_| refusals.refused());
+    for round in 0..2 {
+        for number in 0..BY_SLOT_MAX as u64 {
+            queues.push(request(number, "{0}", now));
+            let call = queues.compose(SEARCHES_MAX);
+            queues.returned(&call);
+        }
+        queues.push_batch((0..9).map(|number| request(number, &format!("{{{number}}}"), now)).collect());
+        let call = queues.compose(SEARCHES_MAX);
+        assert!(call.by_names && call.groups.len() == 9, "round {round}");
+        queues.returned(&call);
+        refusals.refused();
+    }
+    assert!(!refusals.takes_names());
 }
