@@ -232,6 +232,7 @@ impl Reading {
     }
 
     /// Time until the key is fresh again if nothing else happens; 0 when it is.
+    #[inline]
     pub fn fresh_in_us(&self, limit: &Limit) -> u64 {
         match *self {
             Self::Window { count, ends_in_us } => {

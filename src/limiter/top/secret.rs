@@ -51,6 +51,7 @@ impl Secret {
     }
 
     /// The number that a key is counted under. It also depends on the plan, so that the same key under two plans is two keys.
+    #[inline]
     pub(super) fn hash(&self, key: &str, plan: u64) -> u64 {
         xxh3_64_with_seed(key.as_bytes(), self.seed) ^ plan
     }

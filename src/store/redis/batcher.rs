@@ -252,11 +252,12 @@ impl<C: ScriptTransport> Driver<C> {
 
     /// The next call, if there is one to send and a free place for it.
     fn next_call(&mut self) -> Option<Call> {
-        if !self.ready || self.free.is_empty() || C::CALLS - self.free.len() >= self.queue.calls_max() {
+        if !self.ready || self.free.is_empty() {
             return None;
         }
+        let in_flight = C::CALLS - self.free.len();
         let due = || self.spacing.due().is_some_and(|due| due <= monotonic());
-        if !self.queue.is_ready(self.free.len() == C::CALLS || due()) {
+        if !self.queue.is_ready(in_flight, in_flight == 0 || due()) {
             return None;
         }
         if self.armed && self.alarm.deadline().into_std() <= monotonic() {
@@ -302,7 +303,9 @@ impl<C: ScriptTransport> Driver<C> {
             Ok(reply) => {
                 self.spacing.answered(sent, monotonic());
                 let reply = reply.as_bytes().unwrap_or_default();
-                if let Some(parts) = call.split_refused(reply) {
+                if call.by_names
+                    && let Some(parts) = call.split_refused(reply)
+                {
                     return each_alone(parts);
                 }
                 Ok(reply)

@@ -107,6 +107,7 @@ impl ScriptRequest {
 
     /// Searches of logs after `last` of the same name. The script uses the result of a search again for an equal request, but not
     /// after a refund.
+    #[inline]
     fn searches_after(&self, last: Option<&Self>) -> usize {
         let is_repeated = self.mode != Mode::Refund && last.is_some_and(|last| last.terms() == self.terms());
         if is_repeated { 0 } else { logs_of(&self.plan) }

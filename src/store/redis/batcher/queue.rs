@@ -34,19 +34,12 @@ impl PendingQueue {
         }
     }
 
-    /// Whether there is a call to send. With `small_is_fine`, one request is enough; otherwise the call must be full.
-    pub(super) fn is_ready(&self, small_is_fine: bool) -> bool {
+    /// Whether there is a call to send beside those in flight. With `small_is_fine`, one request is enough; otherwise the call must
+    /// be full.
+    pub(super) fn is_ready(&self, in_flight: usize, small_is_fine: bool) -> bool {
         match self {
             Self::Whole(queue) => queue.len >= if small_is_fine { 1 } else { SCRIPT_NAMES_MAX },
-            Self::BySlot(queues) => queues.is_ready(small_is_fine),
-        }
-    }
-
-    /// Most calls in flight, if it is fewer than the transport's.
-    pub(super) fn calls_max(&self) -> usize {
-        match self {
-            Self::Whole(_) => usize::MAX,
-            Self::BySlot(queues) => queues.calls_max(),
+            Self::BySlot(queues) => queues.is_ready(in_flight, small_is_fine),
         }
     }
 

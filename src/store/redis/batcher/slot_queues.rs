@@ -109,13 +109,13 @@ impl SlotQueues {
         }
     }
 
-    pub(super) fn is_ready(&self, small_is_fine: bool) -> bool {
-        let small_is_fine = small_is_fine || !self.refusals.takes_names();
-        self.singles.len() + self.batches.len() >= if small_is_fine { 1 } else { SCRIPT_NAMES_MAX }
-    }
-
-    pub(super) fn calls_max(&self) -> usize {
-        if self.refusals.takes_names() { CALLS_MAX } else { usize::MAX }
+    /// See [`super::queue::PendingQueue::is_ready`]. Calls for one slot each are small and may be many.
+    pub(super) fn is_ready(&self, in_flight: usize, small_is_fine: bool) -> bool {
+        let slots = self.singles.len() + self.batches.len();
+        if !self.refusals.takes_names() {
+            return slots >= 1;
+        }
+        in_flight < CALLS_MAX && slots >= if small_is_fine { 1 } else { SCRIPT_NAMES_MAX }
     }
 
     pub(super) fn compose(&mut self, searches_left: usize) -> Call {

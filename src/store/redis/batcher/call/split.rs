@@ -20,7 +20,7 @@ impl Call {
     /// Splits a call by names, of which the node refused some: one call for each slot of theirs, and one for the others, if any.
     /// `None` if the reply tells of no refusal.
     pub(in crate::store::redis::batcher) fn split_refused(&mut self, reply: &[u8]) -> Option<Vec<Self>> {
-        let refused = script_codec::parse_refused(reply).filter(|_| self.by_names)?;
+        let refused = script_codec::parse_refused(reply)?;
         let slots: HashSet<u16> = self
             .keys()
             .iter()
@@ -141,7 +141,5 @@ mod tests {
         for reply in [&b""[..], b"R", b"R\x00", b"R\x63\x00", b"1\x00\x00", b"E\x01\x00x"] {
             assert!(call.split_refused(reply).is_none(), "{reply:?}");
         }
-        call.by_names = false;
-        assert!(call.split_refused(b"R\x00\x00").is_none());
     }
 }

@@ -159,7 +159,7 @@ fn a_call_takes_names_of_many_slots_until_the_node_refuses_them_in_a_row() {
     let mut queues = SlotQueues::new(refusals.clone());
     let batch = || (0..1_000).map(|number| request(number, &format!("{{{number}}}"), now)).collect();
     queues.push_batch(batch());
-    assert!(queues.is_ready(false));
+    assert!(queues.is_ready(CALLS_MAX - 1, false) && !queues.is_ready(CALLS_MAX, true));
     assert_eq!(queues.compose(SEARCHES_MAX).groups.len(), SCRIPT_NAMES_MAX);
     (1..REFUSALS_MAX).for_each(|_| refusals.refused());
     refusals.accepted();
@@ -167,14 +167,14 @@ fn a_call_takes_names_of_many_slots_until_the_node_refuses_them_in_a_row() {
     assert_eq!(queues.compose(SEARCHES_MAX).groups.len(), SCRIPT_NAMES_MAX);
     (1..REFUSALS_MAX).for_each(|_| refusals.refused());
     assert_eq!(queues.compose(SEARCHES_MAX).groups.len(), 1);
-    assert_eq!(queues.calls_max(), usize::MAX);
+    assert!(queues.is_ready(CALLS_MAX, false));
     // A node that took names once may fail a call for another reason.
     refusals.accepted();
     assert!(!refusals.refused_call());
-    assert_eq!(queues.calls_max(), CALLS_MAX);
+    assert!(!queues.is_ready(CALLS_MAX, false));
     // Unless it does so again and again.
     assert!((1..REFUSALS_MAX).all(|_| !refusals.refused_call()));
-    assert_eq!(queues.calls_max(), usize::MAX);
+    assert!(queues.is_ready(CALLS_MAX, false));
     assert!(Refusals::default().refused_call());
 }
 
