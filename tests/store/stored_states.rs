@@ -34,6 +34,15 @@ struct Stored {
 
 const LOG_HEADER: &str = "00001a93fa350e000000";
 
+/// What follows the record of a `sliding_window` with two runs: the mark of rings, the older run, and seven free slots.
+macro_rules! two_runs {
+    () => {
+        "0600001a93fa350e0700000000\
+         000000000000000000000000000000000000000000000000000000000000000000000000000000000000\
+         000000000000000000000000000000000000000000000000000000000000000000000000000000000000"
+    };
+}
+
 fn runs(fresh_in: Duration) -> Vec<Reading> {
     vec![Reading::Log { used: 10, frees_in_us: 0, fresh_in_us: u64::try_from(fresh_in.as_micros()).unwrap() }]
 }
@@ -85,13 +94,28 @@ fn runs_and_logs() -> Vec<Stored> {
         Stored {
             limits: vec![limit(100, MINUTE, WINDOW)],
             charges: &[(0, 7), (1_000, 3)],
-            keys: &[("", &["3c0a00000000000200001a93fa350e070000000040422993fa350e0300000000"])],
+            keys: &[(
+                "",
+                &[concat!("3c", "0a0000000000", "8802002000", "00001a93fa350e", "40422993fa350e0300000000", two_runs!())],
+            )],
             readings: runs(MINUTE),
         },
         Stored {
             limits: vec![limit(100, OTHER_WINDOW, PRECISE)],
             charges: &[(0, 7), (1_000, 3)],
-            keys: &[("", &["fd053cf000000a00000000000200001a93fa350e070000000040422993fa350e0300000000"])],
+            keys: &[(
+                "",
+                &[concat!(
+                    "fd053cf00000",
+                    "0a0000000000",
+                    "8602002500",
+                    "00001a93fa350e",
+                    "40422993fa350e0300000000",
+                    "06",
+                    "00001a93fa350e0700000000",
+                    "000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000"
+                )],
+            )],
             readings: runs(OTHER_WINDOW),
         },
         Stored {
@@ -193,4 +217,22 @@ async fn a_bucket_of_an_older_version_is_read_and_written_as_a_new_one() {
     let charged = store.decide_one(&ask(&plan, "key", 1), PATIENCE).await.unwrap();
     assert_eq!((charged.fits, charged.readings.to_vec()), (true, backlog(1_234_240)));
     assert_eq!(dump(&redis, &name_of("")), "3f016440de6993fa350e");
+}
+
+/// The earlier format of sliding windows: all runs in the record, oldest first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sliding_window_of_an_older_version_is_read_and_written_as_a_new_one() {
+    let (redis, clock) = (Redis::start(), FakeClock::new());
+    let store = store_on(&redis, &clock);
+    let plan = plan(vec![limit(100, MINUTE, WINDOW)]);
+    let older = "3c0a00000000000200001a93fa350e070000000040422993fa350e0300000000";
+    put(&redis, &name_of(""), &[older]);
+    clock.advance(1_000_000);
+    let peeked = store.decide_one(&peek(&plan, "key", 1), PATIENCE).await.unwrap();
+    assert_eq!(peeked.readings.to_vec(), runs(MINUTE));
+    assert_eq!(dump(&redis, &name_of("")), older, "a peek wrote");
+    let charged = store.decide_one(&ask(&plan, "key", 2), PATIENCE).await.unwrap();
+    assert_eq!((charged.fits, charged.readings[0]), (true, Reading::Log { used: 12, frees_in_us: 0, fresh_in_us: 60_000_000 }));
+    let newer = concat!("3c", "0c0000000000", "8802002000", "00001a93fa350e", "40422993fa350e0500000000", two_runs!());
+    assert_eq!(dump(&redis, &name_of("")), newer);
 }

@@ -13,7 +13,7 @@ const CLOCK_INJECTED: &str = include_str!("script/clock_injected.lua");
 
 /// The statements that every call runs, in the order that Lua needs. A line that begins with [`PLACE`] stands for a region of
 /// [`PARTS`].
-const MAIN: [&str; 2] = [include_str!("script/request.lua"), include_str!("script/decide.lua")];
+const MAIN: [&str; 3] = [include_str!("script/request.lua"), include_str!("script/read.lua"), include_str!("script/decide.lua")];
 const WORDS: &str = include_str!("script/words.lua");
 /// Files of regions. Each file is valid Lua, so that editors and checkers can parse it. Lines outside of its regions serve only
 /// that purpose and are no part of the script.

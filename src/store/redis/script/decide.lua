@@ -30,10 +30,8 @@ local log_expires, log_expires_text
 local fixed, counter
 -- Functions that are made when they are needed; see the regions of these names.
 local write, read_element, pack_element, log, general
--- Whether a rule may give the new record in two parts, and the second part with its offset; names.lua, which alone may write
--- parts, has its own. `parts` are offsets and texts in turns; `offsets` are offsets as the texts that Redis takes.
-local may_split, tail, tail_at
-local parts, offsets = {}, {}
+-- Whether the state has rings in Redis, its length if it is known, and whether runs may be merged there, as names.lua lets them.
+local rings, length, may_merge
 -- For the regions `decide`, which both ways share: whether the general way runs them, and whether a clock that stepped back
 -- changed the record.
 local in_general, clamped

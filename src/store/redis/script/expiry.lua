@@ -5,7 +5,7 @@
 --{ text_of
 -- An expiry as Redis takes it: whole milliseconds, and one more so that it never drops a key before its state says so.
 local function text_of(expires)
-  return string.format('%d', floor(expires / 1000) + 1)
+  return format('%d', floor(expires / 1000) + 1)
 end
 --}
 
@@ -16,12 +16,15 @@ if not write then
 --> text_of
   -- The last expiry that was written: few stand in one call, and its text costs as much as a small command.
   local last_expires, last_text
-  -- Writes a packed state that expires then, where it stood in before, if anything did, which expired at expired. What Redis
-  -- says against it, if anything.
-  write = function(key, before, value, expires, expired)
+  -- Writes a packed state that expires then, where it stood in before, if anything did, which expired at expired. If it has
+  -- rings, value is its records, which are as long as before, and the rings stay. What Redis says against it, if anything.
+  write = function(key, before, value, expires, expired, rings)
     local reply
-    if expires == expired and #value == #before then
+    if rings or expires == expired and #value == #before then
       reply = try('SETRANGE', key, '0', value)
+      if expires ~= expired and type(reply) ~= 'table' then
+        reply = try('PEXPIREAT', key, text_of(expires))
+      end
     elseif expires == expired then
       reply = try('SET', key, value, 'KEEPTTL')
     else

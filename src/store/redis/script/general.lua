@@ -99,7 +99,7 @@ end
 -- Splits a packed state into its records. The result is a list in their order, in which each is also found by its fingerprint.
 local function parse_records(value)
   local records, position = {}, 1
-  while position <= #value do
+  while position <= #value and byte(value, position) ~= RINGS do
     local head, size = byte(value, position), 1
     if head % 8 == LOG then
       error('tollgate: state of an unknown fingerprint, head ' .. head)
@@ -110,8 +110,10 @@ local function parse_records(value)
       size = size + 4
     end
     local fingerprint = sub(value, position, position + size - 1)
-    local next_position = position + size + rule_of(head % 8).size(value, position + size)
-    local record = { fingerprint = fingerprint, text = sub(value, position, next_position - 1), window = false }
+    local rule = rule_of(head % 8)
+    local next_position = position + size + rule.size(value, position + size)
+    local text = rule.gather and fingerprint .. rule.gather(value, position + size) or sub(value, position, next_position - 1)
+    local record = { fingerprint = fingerprint, text = text, window = false }
     records[#records + 1] = record
     records[fingerprint] = record
     position = next_position
@@ -164,9 +166,10 @@ local function evaluate_record(limit, value, charges, cost)
   return fits, pack(READINGS[last_number], table_unpack(numbers, 1, last_number)), prefix .. record, clamped
 end
 
-local function evaluate_bucket(limit, value, charges, cost)
+-- The same by a rule of its own.
+local function evaluate_by_rule(limit, value, charges, cost)
   local fingerprint = limit.fingerprint
-  local fits, reading, after, clamped = rule_of(BUCKET).decide(limit, value and sub(value, #fingerprint + 1), charges, cost)
+  local fits, reading, after, clamped = rule_of(limit.kind).decide(limit, value and sub(value, #fingerprint + 1), charges, cost)
   return fits, reading, after and fingerprint .. after, clamped
 end
 
@@ -186,7 +189,8 @@ local function evaluate(limit, records, logs, charges, cost)
       value = limit.fingerprint .. rule_of(OLD_BUCKET).as_new(sub(old.text, #limit.fingerprint + 1), limit.quota)
     end
   end
-  local fits, reading, after, clamped = (limit.kind == BUCKET and evaluate_bucket or evaluate_record)(limit, value, charges, cost)
+  local evaluate_limit = rule_of(limit.kind).decide and evaluate_by_rule or evaluate_record
+  local fits, reading, after, clamped = evaluate_limit(limit, value, charges, cost)
   return { limit = limit, reading = reading, after = after, clamped = clamped }, fits
 end
 
@@ -214,22 +218,41 @@ end
 --}
 
 --{ changes
+-- The packed state of records in their order, whose rings begin at this offset.
+local function with_rings(records, ring_at)
+  local parts, rings, rings_end = {}, '', 0
+  for index, record in ipairs(records) do
+    local fingerprint, text = record.fingerprint, record.text
+    local kind = byte(fingerprint) % 8
+    local spread = rule_of(kind).spread
+    if spread then
+      local precision = kind == OTHER_PRECISION and byte(fingerprint, 2) or 64
+      local front, ring, length = spread(sub(text, #fingerprint + 1), ring_at + rings_end, record.window, precision)
+      text, rings, rings_end = fingerprint .. front, rings .. ring .. rep('\0', length - #ring), rings_end + length
+    end
+    parts[index] = text
+  end
+  return table.concat(parts) .. (rings ~= '' and pack('<B', RINGS) .. rings or '')
+end
+
 -- Sorts the records by fingerprint and joins them to a packed state; after a charge, without fresh records. Returns it and its
 -- expiry.
 local function join(records, charged)
   table.sort(records, in_order)
-  local parts, last = {}, 0
+  local kept, last, ring_at = {}, 0, 1
   for _, record in ipairs(records) do
     local fingerprint = record.fingerprint
-    local window = record.window or window_of(fingerprint)
-    local fresh_at = record.text and rule_of(byte(fingerprint) % 8).fresh_at(record.text, #fingerprint + 1, window)
+    local rule = rule_of(byte(fingerprint) % 8)
+    record.window = record.window or window_of(fingerprint)
+    local fresh_at = record.text and rule.fresh_at(record.text, #fingerprint + 1, record.window)
     if fresh_at and (fresh_at > now or not charged) then
-      parts[#parts + 1] = record.text
-      local unit = unit_of(window)
+      kept[#kept + 1] = record
+      ring_at = ring_at + (rule.spread and #fingerprint + 30 or #record.text)
+      local unit = unit_of(record.window)
       last = max(last, fresh_at - fresh_at % unit + unit)
     end
   end
-  return table.concat(parts), last
+  return with_rings(kept, ring_at), last
 end
 
 -- Writes the packed state that these records make, and returns it. If none is left after a refund, deletes the key.
@@ -358,6 +381,10 @@ local function decide(key, value, logs, plan, mode, cost)
 end
 
 return function(key, value, first_log, last_log, at, count)
+  if value and has_rings then
+    -- Of which only the beginning was read.
+    value = call('GET', key)
+  end
   local logs = logs_by_window(first_log, last_log)
   for _ = 1, count do
     local plan, mode, cost

@@ -21,7 +21,8 @@
 --          places I2, from 0, of names that the node refused, because it does not have their slots, or not all of their keys,
 --          or wants names to be keys. Nothing was written then, for any name.
 --
--- Packed state: records, each a fingerprint and that algorithm's payload. A limit finds its record by its fingerprint, so adding,
+-- Packed state: records, each a fingerprint and that algorithm's payload; and if one is of a sliding_window with more than one run,
+-- the byte RINGS and each such record's ring; see there. A limit finds its record by its fingerprint, so adding,
 -- removing or reordering limits resets no other's usage. Records of other limits are kept until they are fresh. Limits and
 -- records are in the order of their fingerprints, as bytes, so that what one plan wrote is where another one looks first.
 -- A fingerprint is a head B (kind, of which 2 is an older version's token_bucket, and eight times the window's index among
@@ -42,8 +43,9 @@
 local request, keys = ARGV[1], KEYS
 -- A request that contradicts itself was not made by this version: nothing that it says can be relied on.
 local MALFORMED = 'ERR tollgate: the request of this call is malformed'
--- Where in the request each plan begins, from 0.
+-- Where in the request each plan begins, from 0. Of a state that may have rings, so many bytes are read as records take.
 local plan_at, after_plans, plans_end, plans = {}, 6, unpack('<I4B', request)
+local read_to, has_rings = 0, false
 for index = 0, plans - 1 do
   plan_at[index] = after_plans
   local limits = byte(request, after_plans)
@@ -51,7 +53,10 @@ for index = 0, plans - 1 do
     return { err = MALFORMED }
   end
   after_plans = after_plans + 1
+  read_to = max(read_to, 40 * limits)
   for _ = 1, limits do
+    local kind = byte(request, after_plans)
+    has_rings = has_rings or kind == 4 or kind == 5
     after_plans = after_plans + 24 + byte(request, after_plans + 2)
   end
 end
@@ -59,30 +64,6 @@ if after_plans ~= plans_end + 1 then
   return { err = MALFORMED }
 end
 local groups, packed, groups_at = unpack('<BB', request, after_plans)
-local values
-if packed > #keys or #keys == 0 then
-  -- By names, not keys. Nothing is written before this has read every name: one command each, since their slots differ.
-  keys, values = #keys == 0 and { table_unpack(ARGV, 2) } or {}, {}
-  if packed > #keys then
-    return { err = MALFORMED }
-  end
-  local refused = {}
-  for index, key in ipairs(keys) do
-    local reply = try(index <= packed and 'GET' or 'LLEN', key)
-    if type(reply) ~= 'table' then
-      values[index] = reply
-    elseif string.find(reply.err, 'WRONGTYPE', 1, true) then
-      values[index] = false
-    else
-      refused[#refused + 1] = pack('<I2', index - 1)
-    end
-  end
-  if refused[1] then
-    return 'R' .. table.concat(refused)
-  end
-else
-  values = packed > 0 and call('MGET', table_unpack(keys, 1, packed)) or {}
-end
 -- In the order of the requests, one or several at a time, and how many of them are final, whatever happens to the rest of a
 -- group.
 local replies, final = {}, 0

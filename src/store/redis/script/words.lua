@@ -3,4 +3,6 @@
 local table_unpack = unpack
 local pack, unpack = struct.pack, struct.unpack
 local byte, sub, rep, floor, ceil, max, type = string.byte, string.sub, string.rep, math.floor, math.ceil, math.max, type
-local call, try = redis.call, redis.pcall
+local call, try, format = redis.call, redis.pcall, string.format
+-- After the records of a packed state, before its rings. No record begins with it: it is the head of a sliding_log.
+local RINGS = 6

@@ -6,9 +6,10 @@ while limits and undecided and not problem do
   -- `stored` is the state in Redis. `expires` is when the state after the requests so far expires, nil without a charge;
   -- `expired` is when the one in Redis does.
   local stored, expires, expired = values[next_packed], nil, nil
-  -- `value` is the state after the requests so far. `last_number` is the index in `numbers` of this reply's last so far.
+  -- `value` is the state after the requests so far, of which `records` change. `last_number` is the index in `numbers` of this reply's last so far.
   -- `left` is how many of the name's requests are left.
-  local value, last_number, left, request_at, fits = stored, filled, n, first_at, nil
+  local value, records, last_number, left, request_at, fits = stored, nil, filled, n, first_at, nil
+  rings, length, may_merge = false, nil, false
   repeat
     if n > 1 then
       fits, mode, cost, request_at = unpack('<BBI5', request, request_at)
@@ -33,17 +34,20 @@ while limits and undecided and not problem do
       break
     elseif not (fits and charges) then
       numbers[first], fits = all_fit and 49 or 48, false
-    elseif value and from <= #value then
-      fits = nil
-      break
     else
+      local rest = value and from <= #value and sub(value, from) or ''
+      rings = rings or several and byte(rest) == RINGS
       if several then
         record, fresh_at, before = after, goes, went
+      end
+      if rings and #record ~= from - 1 or not rings and rest ~= '' then
+        fits = nil
+        break
       end
       if not expires then
         expired = before
       end
-      numbers[first], value, expires = 49, record, fresh_at
+      numbers[first], records, value, expires = 49, record, record .. rest, fresh_at
     end
     left = left - 1
   until left == 0
@@ -51,7 +55,7 @@ while limits and undecided and not problem do
     break
   elseif expires then
 --> write
-    problem = write(keys[next_packed], stored, value, expires, expired)
+    problem = write(keys[next_packed], stored, records, expires, expired, rings)
     if problem then
       break
     end
