@@ -51,8 +51,8 @@ pub enum Server {
     Memory,
     /// tollgate on Redis.
     Redis,
-    /// tollgate on a Redis Cluster of three.
-    Cluster,
+    /// tollgate on a Redis Cluster of so many masters.
+    Cluster(usize),
 }
 
 /// The kind of calls, and how many at once.
@@ -68,6 +68,8 @@ pub struct Shape {
 #[derive(Debug, Clone)]
 pub struct Scenario {
     pub server: Server,
+    /// How many servers share the store and the connections.
+    pub replicas: usize,
     pub shape: Shape,
     pub keys: usize,
     pub key_bytes: usize,
@@ -90,7 +92,7 @@ pub struct Row {
     pub script_calls: f64,
     /// Share of the decisions that the deny cache took, 0 to 1.
     pub by_deny_cache: f64,
-    /// Of the server alone.
+    /// Of the first server alone.
     pub memory: Memory,
     pub errors: u64,
     /// Describes the first error.
@@ -100,8 +102,8 @@ pub struct Row {
 /// State that all scenarios share: Redis, the config, and the settings of the measurement.
 pub struct Harness {
     pub redis: Redis,
-    /// Started when a scenario needs it.
-    cluster: Option<Cluster>,
+    /// Each is started when a scenario needs it.
+    clusters: Vec<Cluster>,
     config: PathBuf,
     pub measured: Duration,
     workers: NonZeroUsize,
@@ -130,24 +132,26 @@ impl Scenario {
     /// Usual keys under a plan: all denied under `denied`, else all allowed.
     pub fn new(server: Server, shape: Shape, keys: usize, plan: &str) -> Self {
         let expect = if plan == "denied" { Expect::Denied } else { Expect::Allowed };
-        Self { server, shape, keys, key_bytes: KEY_BYTES, plan: plan.to_owned(), expect }
+        Self { server, replicas: 1, shape, keys, key_bytes: KEY_BYTES, plan: plan.to_owned(), expect }
     }
 
     pub fn name(&self) -> String {
         let server = match self.server {
             Server::Echo => return format!("echo, {}", self.shape.name()),
-            Server::Memory => "memory",
-            Server::Redis => "redis",
-            Server::Cluster => "cluster",
+            Server::Memory => "memory".to_owned(),
+            Server::Redis => "redis".to_owned(),
+            Server::Cluster(masters) => format!("cluster of {masters}"),
         };
+        let server = if self.replicas == 1 { server } else { format!("{server}, {} replicas", self.replicas) };
         let keys = if self.keys == 1 { "one key".to_owned() } else { format!("{} keys", thousands(self.keys)) };
         format!("{server}, {}, {keys}, {}", self.shape.name(), self.plan)
     }
 
-    pub fn load(&self, server: &Process) -> Load {
+    pub fn load(&self, servers: &[Process]) -> Load {
         let kind = self.shape.kind;
+        let address = |server: &Process| if kind == Kind::Http { server.http.clone() } else { server.address.clone() };
         Load {
-            address: if kind == Kind::Http { server.http.clone() } else { server.address.clone() },
+            addresses: servers.iter().map(address).collect(),
             kind,
             plan: self.plan.clone(),
             keys: self.keys,
@@ -173,7 +177,7 @@ impl Harness {
         let directory = tempfile::tempdir().expect("there is room for a temporary folder");
         let redis = Redis::start(directory.path());
         let config = directory.path().join("tollgate.yaml");
-        let harness = Self { redis, cluster: None, config, measured, workers, directory };
+        let harness = Self { redis, clusters: Vec::new(), config, measured, workers, directory };
         harness.configure("");
         harness
     }
@@ -192,25 +196,35 @@ impl Harness {
                 self.redis.flush();
                 Process::tollgate(&self.config, &self.redis.url(), self.workers)
             }
-            Server::Cluster => {
-                let cluster = self.cluster.get_or_insert_with(|| Cluster::start(self.directory.path()));
-                cluster.flush();
-                Process::tollgate(&self.config, &cluster.url(), self.workers)
+            Server::Cluster(masters) => {
+                let url = self.cluster(masters).url();
+                self.cluster(masters).flush();
+                Process::tollgate(&self.config, &url, self.workers)
             }
         }
     }
 
+    /// The Cluster of so many masters.
+    fn cluster(&mut self, masters: usize) -> &mut Cluster {
+        let known = self.clusters.iter().position(|cluster| cluster.masters() == masters);
+        let index = known.unwrap_or_else(|| {
+            self.clusters.push(Cluster::start(self.directory.path(), masters));
+            self.clusters.len() - 1
+        });
+        &mut self.clusters[index]
+    }
+
     /// Asks once for every key of a scenario, so that none is new in the run, and a key with a quota of 1 has used it.
-    pub async fn touch(&self, scenario: &Scenario, server: &Process) -> Result<(), String> {
+    pub async fn touch(&self, scenario: &Scenario, servers: &[Process]) -> Result<(), String> {
         let (connections, calls) = (1, scenario.keys.div_ceil(BATCH) as u64);
         let load = Load {
-            address: server.address.clone(),
+            addresses: vec![servers[0].address.clone()],
             kind: Kind::Batch(BATCH),
             connections,
             in_flight: 1,
             expect: Expect::Decision,
             calls_max: Some(calls),
-            ..scenario.load(server)
+            ..scenario.load(servers)
         };
         match load::complete(&load).await?.complaint {
             None => Ok(()),
@@ -218,33 +232,34 @@ impl Harness {
         }
     }
 
-    /// Measures a scenario on a server of its own.
+    /// Measures a scenario on servers of its own.
     pub async fn measure(&mut self, scenario: &Scenario) -> Result<Row, String> {
-        let server = self.start(scenario.server);
-        self.touch(scenario, &server).await?;
-        let load = scenario.load(&server);
-        load::run(&load, async |shared| self.count(scenario, &server, shared).await).await
+        let servers: Vec<Process> = (0..scenario.replicas).map(|_| self.start(scenario.server)).collect();
+        self.touch(scenario, &servers).await?;
+        let load = scenario.load(&servers);
+        load::run(&load, async |shared| self.count(scenario, &servers, shared).await).await
     }
 
     /// Script calls so far of the Redis that a server is on, and its CPU time in microseconds. Zero for others: an idle Redis ticks,
     /// which is no server's cost.
     fn of_store(&mut self, server: Server) -> (u64, f64) {
-        match (server, &mut self.cluster) {
-            (Server::Redis, _) => (self.redis.script_calls(), self.redis.process.cpu_us()),
-            (Server::Cluster, Some(cluster)) => (cluster.script_calls(), cluster.cpu_us()),
-            _ => (0, 0.0),
+        match server {
+            Server::Echo | Server::Memory => (0, 0.0),
+            Server::Redis => (self.redis.script_calls(), self.redis.process.cpu_us()),
+            Server::Cluster(masters) => (self.cluster(masters).script_calls(), self.cluster(masters).cpu_us()),
         }
     }
 
-    async fn count(&mut self, scenario: &Scenario, server: &Process, shared: &Shared) -> Row {
+    async fn count(&mut self, scenario: &Scenario, servers: &[Process], shared: &Shared) -> Row {
         tokio::time::sleep(WARM_UP).await;
         // Errors of the warm-up are errors too.
         let early = shared.take();
         let (scripts, redis_us) = self.of_store(scenario.server);
-        let (server_us, began) = (server.cpu_us(), Instant::now());
+        let of_servers = || servers.iter().map(Process::cpu_us).sum::<f64>();
+        let (server_us, began) = (of_servers(), Instant::now());
         tokio::time::sleep(self.measured).await;
         let tally = shared.take();
-        let (server_us, took) = (server.cpu_us() - server_us, began.elapsed());
+        let (server_us, took) = (of_servers() - server_us, began.elapsed());
         let (scripts_then, redis_us_then) = self.of_store(scenario.server);
         let (scripts, redis_us) = (scripts_then - scripts, redis_us_then - redis_us);
         let decisions = tally.decisions as f64;
@@ -258,7 +273,7 @@ impl Harness {
             latency_us: [0.5, 0.99, 0.999].map(|quantile| tally.latency_us(quantile)),
             script_calls: scripts as f64 / decisions,
             by_deny_cache: tally.by_deny_cache as f64 / decisions,
-            memory: server.memory(),
+            memory: servers[0].memory(),
             errors: early.errors + tally.errors,
             complaint: early.complaint.or(tally.complaint),
         }

@@ -66,8 +66,8 @@ impl Kind {
 /// The calls to make, and how many at once.
 #[derive(Debug, Clone)]
 pub struct Load {
-    /// `host:port`.
-    pub address: String,
+    /// Each `host:port`. Connections take turns.
+    pub addresses: Vec<String>,
     pub kind: Kind,
     pub plan: String,
     /// How many different keys.
@@ -81,6 +81,13 @@ pub struct Load {
     pub expect: Expect,
     /// Calls that a connection makes at most; `None`: until told to stop.
     pub calls_max: Option<u64>,
+}
+
+impl Load {
+    /// Where the `index`th connection goes.
+    pub fn address(&self, index: usize) -> &str {
+        &self.addresses[index % self.addresses.len()]
+    }
 }
 
 /// State that the connections of one load share.
@@ -134,7 +141,8 @@ async fn start(load: &Load) -> Result<(Rc<Shared>, Connections), String> {
     let requests = Rc::new(Requests::of(load));
     let mut connections = JoinSet::new();
     for index in 0..load.connections {
-        let stream = TcpStream::connect(&load.address).await.map_err(|error| format!("{}: {error}", load.address))?;
+        let address = load.address(index);
+        let stream = TcpStream::connect(address).await.map_err(|error| format!("{address}: {error}"))?;
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
         let (requests, shared) = (requests.clone(), shared.clone());
         match load.kind {

@@ -15,6 +15,7 @@
 mod echo;
 mod harness;
 mod load;
+mod model;
 mod report;
 mod scenarios;
 
@@ -46,6 +47,9 @@ struct Options {
     /// Five alternating runs of one Redis and a Cluster of three; medians and ratios.
     #[arg(long)]
     cluster: bool,
+    /// One to eight replicas on one to three shards, beside what the model of `sizing` says of them.
+    #[arg(long)]
+    sizes: bool,
     /// Latency at fixed rates, 1,000 to 10,000 a second, counted from when a call was due.
     #[arg(long)]
     paced: bool,
@@ -100,6 +104,7 @@ async fn run(options: &Options) -> Result<u64, String> {
         None if options.headline => return scenarios::headline(&mut harness).await,
         None if options.protocols => return scenarios::protocols(&mut harness).await,
         None if options.cluster => return scenarios::cluster(&mut harness).await,
+        None if options.sizes => return scenarios::sizes(&mut harness).await,
         None if options.growth => return scenarios::growth(&mut harness, &options.filter).await,
         None if options.paced => return scenarios::paced(&mut harness).await,
         None => {}

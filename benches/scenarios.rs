@@ -3,6 +3,7 @@
 mod growth;
 mod paced;
 mod rounds;
+mod sizes;
 mod soak;
 
 use crate::harness::{BATCH, Harness, Scenario, Server, Shape};
@@ -11,6 +12,7 @@ use crate::load::Kind;
 pub use growth::growth;
 pub use paced::paced;
 pub use rounds::{cluster, headline, protocols};
+pub use sizes::sizes;
 pub use soak::soak;
 
 /// Number of keys in a scenario with many keys. It is more than a batch or a script call holds, yet each key is asked for often.

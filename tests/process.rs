@@ -18,5 +18,6 @@ mod reload;
 mod secrets;
 mod service_manager;
 mod simulate;
+mod sizing;
 mod tidy;
 mod trace;

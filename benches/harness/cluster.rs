@@ -1,12 +1,11 @@
-//! The benchmark's own Redis Cluster: three masters, each with a third of the slots.
+//! The benchmark's own Redis Cluster: masters that each have as many slots.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::redis::Redis;
 
-/// First and last slot of each master.
-const SLOTS: [(u16, u16); 3] = [(0, 5460), (5461, 10922), (10923, 16383)];
+const SLOTS: usize = 16_384;
 const AGREE_WITHIN: Duration = Duration::from_secs(30);
 
 pub struct Cluster {
@@ -14,16 +13,17 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts the nodes, whose files are below `directory`, and waits until they agree.
-    pub fn start(directory: &Path) -> Self {
-        let node = |(index, (first, last)): (usize, (u16, u16))| {
-            let own = directory.join(index.to_string());
+    /// Starts so many nodes, whose files are below `directory`, and waits until they agree.
+    pub fn start(directory: &Path, masters: usize) -> Self {
+        let node = |index: usize| {
+            let own = directory.join(format!("{index} of {masters}"));
             std::fs::create_dir(&own).expect("there is room for a folder");
             let (mut node, bus) = Redis::start_in_cluster(&own);
+            let (first, last) = (SLOTS * index / masters, SLOTS * (index + 1) / masters - 1);
             assert_eq!(node.ask(&format!("CLUSTER ADDSLOTSRANGE {first} {last}")), "+OK");
             (node, bus)
         };
-        let mut nodes: Vec<(Redis, u16)> = SLOTS.into_iter().enumerate().map(node).collect();
+        let mut nodes: Vec<(Redis, u16)> = (0..masters).map(node).collect();
         let others: Vec<String> =
             nodes[1..].iter().map(|(node, bus)| format!("{} {bus}", node.process.address.replace(':', " "))).collect();
         others.iter().for_each(|other| assert_eq!(nodes[0].0.ask(&format!("CLUSTER MEET {other}")), "+OK"));
@@ -36,11 +36,16 @@ impl Cluster {
     }
 
     fn agrees(&mut self) -> bool {
+        let known = format!("cluster_known_nodes:{}\r\n", self.nodes.len());
         let knows_all = |node: &mut Redis| {
             let info = node.ask("CLUSTER INFO");
-            info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3") && info.contains("cluster_slots_ok:16384")
+            info.contains("cluster_state:ok") && info.contains(&known) && info.contains("cluster_slots_ok:16384")
         };
         self.nodes.iter_mut().all(knows_all)
+    }
+
+    pub fn masters(&self) -> usize {
+        self.nodes.len()
     }
 
     pub fn url(&self) -> String {

@@ -91,7 +91,7 @@ pub fn run(case: &Case, calls: u64) {
 
 async fn connection(case: &Case, calls: u64) {
     let load = Load {
-        address: "localhost".to_owned(),
+        addresses: vec!["localhost".to_owned()],
         kind: case.kind,
         plan: case.plan.unwrap_or("echo").to_owned(),
         keys: case.keys,

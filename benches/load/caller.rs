@@ -59,7 +59,7 @@ impl Caller {
     pub fn new(load: &Load, index: usize, requests: Rc<Requests>, shared: Rc<Shared>) -> Self {
         let calls = Calls { kind: load.kind, waiting: HashMap::new(), last_id: 0, body: Vec::new(), stream: Stream::NotOpen };
         Self {
-            connection: Connection::new(&load.address, load.kind.path()),
+            connection: Connection::new(load.address(index), load.kind.path()),
             // Connections begin far from each other.
             turn: index * requests.len() / load.connections,
             requests,

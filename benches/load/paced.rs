@@ -46,13 +46,13 @@ impl Client {
         let shared = Shared::new(load.expect);
         let requests = Rc::new(Requests::of(load));
         let connect = |index| {
-            let stream = TcpStream::connect(&load.address)?;
+            let stream = TcpStream::connect(load.address(0))?;
             stream.set_nodelay(true)?;
             stream.set_nonblocking(true)?;
             Ok((stream, Caller::new(load, index, requests.clone(), shared.clone())))
         };
         let connections: std::io::Result<_> = (0..load.connections).map(connect).collect();
-        let connections = connections.map_err(|error| format!("{}: {error}", load.address))?;
+        let connections = connections.map_err(|error| format!("{}: {error}", load.address(0)))?;
         Ok(Self { connections, shared, input: vec![0; READ_BYTES] })
     }
 

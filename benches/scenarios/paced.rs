@@ -16,7 +16,7 @@ pub async fn paced(harness: &mut Harness) -> Result<u64, String> {
     for server in [Server::Echo, Server::Memory, Server::Redis] {
         let scenario = Scenario::new(server, USUAL, MANY, "token_bucket");
         for rate in RATES {
-            let running = harness.start(server);
+            let running = [harness.start(server)];
             harness.touch(&scenario, &running).await?;
             let tally = load::paced::run(&scenario.load(&running), rate, WARM_UP, harness.measured)?;
             let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|quantile| tally.latency_us(quantile));

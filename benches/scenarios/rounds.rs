@@ -46,7 +46,7 @@ pub async fn cluster(harness: &mut Harness) -> Result<u64, String> {
     for shape in [USUAL, MORE, BATCHES] {
         let base = scenarios.len();
         let of = |server| (Scenario::new(server, shape, MANY, "token_bucket"), base);
-        scenarios.extend([Server::Redis, Server::Cluster].map(of));
+        scenarios.extend([Server::Redis, Server::Cluster(3)].map(of));
     }
     rounds(harness, "x one Redis", &scenarios).await
 }

@@ -18,11 +18,11 @@ const GROWTH_MAX_KIB: u64 = 1024;
 /// or an answer was wrong or missing.
 pub async fn soak(harness: &mut Harness, minutes: u64) -> Result<u64, String> {
     let scenario = Scenario::new(Server::Redis, USUAL, MANY, "token_bucket");
-    let server = harness.start(scenario.server);
+    let server = [harness.start(scenario.server)];
     harness.touch(&scenario, &server).await?;
     println!("| seconds | decisions/s | server RSS KiB | Redis RSS KiB | errors |\n|---:|---:|---:|---:|---:|");
     let until = Duration::from_secs(60 * minutes);
-    load::run(&scenario.load(&server), async |shared| watch(harness, &server, shared, until).await).await??;
+    load::run(&scenario.load(&server), async |shared| watch(harness, &server[0], shared, until).await).await??;
     // The first error ends the run.
     Ok(0)
 }
