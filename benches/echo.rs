@@ -1,6 +1,6 @@
 //! The bare server that costs are compared with: the same RPCs and messages, and no decision behind them.
 //!
-//! What it costs is what the wire costs. It must be served just as tollgate is served.
+//! What it costs is what the wire costs by tonic's own server, on the accept loop and the workers of tollgate.
 
 use std::pin::Pin;
 
@@ -74,7 +74,9 @@ impl RateLimitService for Echo {
     }
 }
 
-impl WorkerService for Echo {}
+impl WorkerService for Echo {
+    const UNARY_BY_TONIC: bool = true;
+}
 
 #[tonic::async_trait]
 impl rls::rate_limit_service_server::RateLimitService for Echo {

@@ -24,6 +24,7 @@ mod service;
 mod services;
 mod span;
 mod stream;
+mod unary;
 mod workers;
 
 use std::future::Future;
@@ -55,6 +56,9 @@ pub mod pb {
 
 /// What workers serve on the listeners of callers.
 pub trait WorkerService: RateLimitService + EnvoyService {
+    /// Whether tonic's server answers unary calls, too. By default it answers only those that are compressed.
+    const UNARY_BY_TONIC: bool = false;
+
     /// Whether reflection lists Envoy's service now.
     fn serves_envoy(&self) -> bool {
         false

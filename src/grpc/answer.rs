@@ -13,10 +13,10 @@ use hyper::rt::Executor;
 use hyper::{Request, Response};
 use tokio::time::Sleep;
 use tonic::Status;
-use tonic::body::Body;
 
 use super::calls::{ByteReservation, CallPermit, ConnectionCallLimits, Sending, UnpolledCall};
 use super::receive::{RequestBody, RequestReceiver};
+use super::unary::AnswerBody;
 use crate::server::connection::CHUNK_BYTES;
 
 /// Longest time that a peer may take to read an answer, or the next message of a stream: as long as the limit for a missing
@@ -24,7 +24,7 @@ use crate::server::connection::CHUNK_BYTES;
 const SENT_WITHIN: Duration = Duration::from_secs(10);
 
 /// The future of a service's response.
-pub(super) type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+pub(super) type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<AnswerBody>, Infallible>> + Send>>;
 
 /// Handles complete requests.
 pub(super) trait RequestHandler {
@@ -68,7 +68,7 @@ impl<H> CallFuture<H> {
     }
 
     /// A call that gets `response` without its request being read.
-    pub(super) fn immediate(response: Response<Body>, calls: Rc<ConnectionCallLimits>) -> Self {
+    pub(super) fn immediate(response: Response<AnswerBody>, calls: Rc<ConnectionCallLimits>) -> Self {
         Self::new(State::Responding(Box::pin(std::future::ready(Ok(response)))), calls, None, false)
     }
 
@@ -114,7 +114,7 @@ impl<H: RequestHandler + Unpin> Future for CallFuture<H> {
 
 /// The body of an answer. It holds the call's permit and reservation until hyper has taken all of it.
 pub(super) struct SentBody {
-    body: Body,
+    body: AnswerBody,
     /// The rest of a frame that is larger than a chunk.
     rest: Bytes,
     calls: Rc<ConnectionCallLimits>,

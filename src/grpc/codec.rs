@@ -129,16 +129,20 @@ impl<U: Message + Default + 'static, C: CheckParts> Decoder for MessageDecoder<U
 
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
         // tonic passes the whole message in one piece.
-        let (message, bytes) = (buffer.chunk(), buffer.remaining());
-        if bytes > SMALL_BYTES_MAX {
-            C::check_parts(message)?;
-        }
-        let decoded = U::decode(message).or_else(|error| decode_leniently(message).ok_or(error));
-        buffer.advance(bytes);
-        decoded.map(Some).map_err(|error| {
-            Status::invalid_argument(format!("the message is no valid protobuf for this method: {error}; strings must be UTF-8"))
-        })
+        let decoded = decode::<U, C>(buffer.chunk());
+        buffer.advance(buffer.remaining());
+        decoded.map(Some)
     }
+}
+
+/// See [`MessageDecoder`].
+pub(super) fn decode<U: Message + Default + 'static, C: CheckParts>(message: &[u8]) -> Result<U, Status> {
+    if message.len() > SMALL_BYTES_MAX {
+        C::check_parts(message)?;
+    }
+    U::decode(message).or_else(|error| decode_leniently(message).ok_or(error)).map_err(|error| {
+        Status::invalid_argument(format!("the message is no valid protobuf for this method: {error}; strings must be UTF-8"))
+    })
 }
 
 #[cfg(test)]

@@ -150,9 +150,11 @@ fn count_panics() {
     }));
 }
 
-fn service() -> Service<MemoryStore> {
+/// A service with the plans `p` and `unlimited`.
+pub(super) fn service() -> Service<MemoryStore> {
     let limit = Limit::new("limit", 1_000_000_000, Duration::from_secs(60), Algorithm::FixedWindow { anchor: Anchor::Clock });
-    let plans: PlanSet = std::iter::once(Plan::new("p", Rule::Limits(vec![limit.unwrap()]))).collect();
+    let plans: PlanSet =
+        [Plan::new("p", Rule::Limits(vec![limit.unwrap()])), Plan::new("unlimited", Rule::Unlimited)].into_iter().collect();
     let settings = Settings { deadline: Duration::from_secs(1), expected_replicas: 1, deny_cache_entries: 0 };
     let (clock, store) = (Arc::new(SystemClock), MemoryStore::new(CAPACITY_MIN, Arc::new(SystemClock)));
     Service::new(Arc::new(Limiter::new(plans, store, settings, clock)))

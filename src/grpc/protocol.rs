@@ -2,7 +2,6 @@
 
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
-use tonic::body::Body;
 
 /// The content type of gRPC. `+proto` means the same; any other suffix is another encoding.
 const CONTENT: &[u8] = b"application/grpc";
@@ -11,7 +10,7 @@ const PROTO: &[u8] = b"+proto";
 /// Returns the answer to a request that is no gRPC call: 405 for a method other than POST, 415 for another content type.
 /// Such a request must not be decided. It would charge a key on behalf of a browser, a crawler or a client of another
 /// protocol.
-pub(super) fn refuse<B>(request: &Request<B>) -> Option<Response<Body>> {
+pub(super) fn refuse<B, A: Default>(request: &Request<B>) -> Option<Response<A>> {
     if *request.method() != Method::POST {
         let mut response = empty(StatusCode::METHOD_NOT_ALLOWED);
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
@@ -27,8 +26,8 @@ pub(super) fn refuse<B>(request: &Request<B>) -> Option<Response<Body>> {
     (!is_grpc).then(|| empty(StatusCode::UNSUPPORTED_MEDIA_TYPE))
 }
 
-fn empty(status: StatusCode) -> Response<Body> {
-    let mut response = Response::new(Body::empty());
+fn empty<A: Default>(status: StatusCode) -> Response<A> {
+    let mut response = Response::new(A::default());
     *response.status_mut() = status;
     response
 }
@@ -39,7 +38,7 @@ mod tests {
 
     fn status(method: Method, content: &str) -> Option<StatusCode> {
         let request = Request::builder().method(method).header(CONTENT_TYPE, content).body(()).unwrap();
-        refuse(&request).map(|response| response.status())
+        refuse::<_, ()>(&request).map(|response| response.status())
     }
 
     #[test]
@@ -54,6 +53,6 @@ mod tests {
             assert_eq!(status(Method::POST, content), Some(StatusCode::UNSUPPORTED_MEDIA_TYPE), "{content}");
         }
         let untyped = Request::builder().method(Method::POST).body(()).unwrap();
-        assert_eq!(refuse(&untyped).unwrap().status(), StatusCode::UNSUPPORTED_MEDIA_TYPE);
+        assert_eq!(refuse::<_, ()>(&untyped).unwrap().status(), StatusCode::UNSUPPORTED_MEDIA_TYPE);
     }
 }

@@ -20,7 +20,7 @@ use super::convert;
 const RECEIVED_WITHIN: Duration = Duration::from_secs(10);
 /// Bytes before each gRPC message: the compression flag and the length. Source: gRPC over HTTP/2,
 /// "Length-Prefixed-Message".
-const PREFIX_BYTES: usize = 5;
+pub(super) const PREFIX_BYTES: usize = 5;
 /// Assumed growth of a compressed message. Keys and plan names seldom compress better. A message that does is bounded by
 /// the largest message and by the permits of large calls.
 const DECOMPRESSED_GROWTH: usize = 16;
@@ -167,7 +167,7 @@ fn gather(first: &mut Bytes, rest: &mut Vec<u8>, data: Bytes, message_bytes_max:
 }
 
 /// Length of a message, in bytes, as its prefix says; `None` until the prefix is complete.
-fn announced_bytes(prefix: &[u8]) -> Option<usize> {
+pub(super) fn announced_bytes(prefix: &[u8]) -> Option<usize> {
     let length = prefix.get(1..PREFIX_BYTES)?.try_into().ok()?;
     usize::try_from(u32::from_be_bytes(length)).ok()
 }
@@ -200,6 +200,16 @@ pub(super) enum RequestBody {
     Whole(Option<Bytes>),
     /// Messages that arrive one after another.
     Stream(Incoming),
+}
+
+impl RequestBody {
+    /// The complete message with its prefix; empty if there is none.
+    pub(super) fn into_bytes(self) -> Bytes {
+        match self {
+            Self::Whole(bytes) => bytes.unwrap_or_default(),
+            Self::Stream(_) => Bytes::new(),
+        }
+    }
 }
 
 impl HttpBody for RequestBody {

@@ -5,9 +5,11 @@ use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use futures_util::TryFutureExt;
 use hyper::body::Incoming;
 use hyper::{Request, Response};
 use tonic::Status;
+use tonic::body::Body;
 use tonic::codec::CompressionEncoding;
 use tonic::codegen::Service as _;
 use tonic::service::Routes;
@@ -15,12 +17,15 @@ use tonic_health::pb::health_server::{Health, HealthServer};
 
 use super::answer::{CallFuture, RequestHandler, ResponseFuture, SentBody};
 use super::calls::{CallLimits, ConnectionCallLimits, Kind};
+use super::codec::BatchParts;
 use super::convert;
 use super::drain::DrainSignal;
-use super::envoy::{self, pb::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer as EnvoyServer};
+use super::envoy::{
+    self, codec::DescriptorParts, pb::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer as EnvoyServer,
+};
 use super::pb::rate_limit_service_server::RateLimitServiceServer;
 use super::receive::{RequestBody, RequestReceiver, SMALL_BYTES_MAX, no_bytes_left};
-use super::{WorkerService, pb, protocol};
+use super::{WorkerService, pb, protocol, unary};
 
 /// Largest request, in bytes: more than a batch of 1,000 with the longest keys and names.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
@@ -112,7 +117,7 @@ impl<T: WorkerService> hyper::service::Service<Request<Incoming>> for Connection
                 }
                 None => return CallFuture::immediate(no_bytes_left().into_http(), calls),
             },
-            Method::Decision | Method::Batch | Method::Envoy | Method::Check => {
+            Method::Decision | Method::Peek | Method::Batch | Method::Envoy | Method::Check => {
                 RequestReceiver::new(request, bytes_max, calls.clone(), permit)
             }
             Method::Watch => {
@@ -137,15 +142,44 @@ pub(super) struct Handler<T> {
 
 impl<T: WorkerService> RequestHandler for Handler<T> {
     fn handle(&self, request: Request<RequestBody>) -> ResponseFuture {
+        let service = &self.services.service;
+        match self.method {
+            _ if T::UNARY_BY_TONIC || !unary::is_plain(&request) => self.handle_by_tonic(request),
+            Method::Decision => {
+                let service = service.clone();
+                unary::call::<BatchParts, _, _, _>(request, |request| async move { service.should_allow(request).await })
+            }
+            Method::Batch => {
+                let service = service.clone();
+                unary::call::<BatchParts, _, _, _>(request, |request| async move { service.should_allow_batch(request).await })
+            }
+            Method::Envoy => {
+                let service = service.clone();
+                unary::call::<DescriptorParts, _, _, _>(
+                    request,
+                    |request| async move { service.should_rate_limit(request).await },
+                )
+            }
+            _ => self.handle_by_tonic(request),
+        }
+    }
+}
+
+impl<T: WorkerService> Handler<T> {
+    fn handle_by_tonic(&self, request: Request<RequestBody>) -> ResponseFuture {
         let services = &self.services;
         // These services are always ready, so `poll_ready` is not called.
         match self.method {
-            Method::Decision | Method::Stream => services.rate_limit.clone().call(request),
-            Method::Batch | Method::List => services.rate_limit_large.clone().call(request),
-            Method::Envoy => services.envoy.clone().call(request),
-            Method::Check | Method::Watch | Method::Other => Box::pin(services.other_routes().clone().call(request)),
+            Method::Decision | Method::Peek | Method::Stream => boxed(services.rate_limit.clone().call(request)),
+            Method::Batch | Method::List => boxed(services.rate_limit_large.clone().call(request)),
+            Method::Envoy => boxed(services.envoy.clone().call(request)),
+            Method::Check | Method::Watch | Method::Other => boxed(services.other_routes().clone().call(request)),
         }
     }
+}
+
+fn boxed(response: impl Future<Output = Result<Response<Body>, Infallible>> + Send + 'static) -> ResponseFuture {
+    Box::pin(response.map_ok(|response| response.map(Into::into)))
 }
 
 /// Methods, as far as they are treated alike.
@@ -153,6 +187,8 @@ impl<T: WorkerService> RequestHandler for Handler<T> {
 enum Method {
     /// One decision.
     Decision,
+    /// What a decision would be.
+    Peek,
     Batch,
     List,
     Stream,
@@ -168,7 +204,8 @@ enum Method {
 impl Method {
     fn of(path: &str) -> Self {
         match path.strip_prefix(DECIDER) {
-            Some("ShouldAllow" | "Peek") => Self::Decision,
+            Some("ShouldAllow") => Self::Decision,
+            Some("Peek") => Self::Peek,
             Some("ShouldAllowBatch") => Self::Batch,
             Some("ListPlans") => Self::List,
             Some("ShouldAllowStream") => Self::Stream,
@@ -183,7 +220,7 @@ impl Method {
     /// for one decision. The bytes of large ones are reserved like those of batches.
     fn kind(self) -> Kind {
         match self {
-            Self::Decision | Self::Envoy => Kind::Decision,
+            Self::Decision | Self::Peek | Self::Envoy => Kind::Decision,
             Self::Batch | Self::List => Kind::Large,
             Self::Stream => Kind::Stream,
             Self::Check => Kind::Check,
@@ -196,7 +233,9 @@ impl Method {
     fn bytes_max(self) -> usize {
         match self {
             Self::Batch | Self::Envoy => REQUEST_BYTES_MAX,
-            Self::Decision | Self::List | Self::Check | Self::Watch | Self::Stream | Self::Other => DECISION_BYTES_MAX,
+            Self::Decision | Self::Peek | Self::List | Self::Check | Self::Watch | Self::Stream | Self::Other => {
+                DECISION_BYTES_MAX
+            }
         }
     }
 }
