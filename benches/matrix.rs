@@ -29,6 +29,10 @@ use clap::Parser;
 use harness::{ECHO, Harness, WORKERS, serve_echo};
 use report::{Report, chart};
 
+/// That of tollgate, since this program is also the echo that tollgate is compared with.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// What a decision costs, end to end. Without an option: every combination of store, RPC, keys, outcome and calls in flight.
 #[derive(Parser)]
 struct Options {

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// The allocator of musl has one lock for all threads. With it a decision costs two and a half times as much.
-#[cfg(target_env = "musl")]
+/// With glibc's allocator a decision costs the server an eighth more. With that of musl, which has one lock for all threads, it
+/// costs two and a half times as much.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

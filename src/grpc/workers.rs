@@ -30,8 +30,6 @@ use crate::server::{Drained, WorkerHandles};
 const DRAIN_WITHIN: Duration = Duration::from_secs(5);
 /// How much longer than [`DRAIN_WITHIN`] the end of a worker is waited for. By then it should have cut its connections.
 const CUT_WITHIN: Duration = Duration::from_millis(500);
-/// See [`keep_heap`].
-const HEAP_KEPT_BYTES: usize = 2 << 20;
 
 /// Threads that are started and ready for [`super::serve`]. Dropping it ends them.
 pub struct Workers {
@@ -197,18 +195,7 @@ impl Worker {
 }
 
 fn runtime() -> io::Result<LocalRuntime> {
-    keep_heap();
     Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
-}
-
-/// Makes glibc keep [`HEAP_KEPT_BYTES`] of free memory at the end of a heap instead of 128 KiB. 48 concurrent calls need more
-/// than 128 KiB for a moment. With the default, a busy worker returns pages to the system and takes them back all the time,
-/// which took 7 % of its time.
-///
-/// This works by allocating and freeing one large block: glibc then keeps twice the size of the largest mapped block that was
-/// freed. With another allocator it has no effect. Source: mallopt(3), M_MMAP_THRESHOLD.
-fn keep_heap() {
-    drop(std::hint::black_box(Vec::<u8>::with_capacity(HEAP_KEPT_BYTES / 2)));
 }
 
 /// Serves one connection.
