@@ -33,14 +33,14 @@ pub struct Costs {
 
 /// Token buckets, Redis 7.0, a virtual machine of two cores, 2026-11-23.
 pub const MEASURED: Costs = Costs {
-    decision: 6.36,
-    cluster_decision: 2.04,
-    call: 4.83,
-    read: 12.76,
-    name: 1.80,
-    cluster_name: 1.92,
-    redis_call: 13.6,
-    redis_wake: 5.87,
+    decision: 5.61,
+    cluster_decision: 1.52,
+    call: 4.09,
+    read: 20.19,
+    name: 2.35,
+    cluster_name: 2.14,
+    redis_call: 11.62,
+    redis_wake: 6.29,
     client: 0.87,
     client_read: 23.5,
 };

@@ -95,7 +95,7 @@ fn each_package_has_its_one_place() {
     only("Instant::now", &["src/clock.rs"]);
     only("SystemTime::now", &["src/clock.rs"]);
     only("opentelemetry", &["src/trace.rs"]);
-    only("rustix", &["src/descriptors.rs"]);
+    only("rustix", &["src/descriptors.rs", "src/main.rs"]);
     only("pb::", &["src/grpc"]);
 }
 
