@@ -17,6 +17,7 @@ mod drain;
 pub mod envoy;
 #[cfg(test)]
 mod fuzz;
+mod in_memory;
 mod lenient_decode;
 mod protocol;
 mod receive;
@@ -39,6 +40,7 @@ pub use client::{
     AdminAnswer, AdminQuestion, AdminToken, Answer, Connection, Form, Health, Question, Target, TopQuestion, TopRow, TopTable,
 };
 use envoy::pb::service::ratelimit::v3::rate_limit_service_server::RateLimitService as EnvoyService;
+pub use in_memory::InMemoryServer;
 use pb::rate_limit_service_server::RateLimitService;
 pub use service::Service;
 pub use workers::{StartError, Workers};

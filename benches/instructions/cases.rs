@@ -1,29 +1,27 @@
-//! The cases that are counted. Connections are in memory, server and client share a thread, and the clock steps at each reading.
+//! The cases that are counted. tollgate's workers serve them, and hyper alone serves the echo. Connections are in memory, server and
+//! client share a thread, and the clock steps at each reading.
 //!
 //! Hash tables are seeded at random, also those of the store, and the cost of a look-up depends on the seed. So each case runs
 //! over several connections, one after another, each with a store of its own. The result is the mean over their seeds.
 
-use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use hyper::body::Incoming;
 use hyper::server::conn::http2::Builder;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::DuplexStream;
+use tokio::runtime::LocalOptions;
 use tollgate::clock::Clock;
-use tollgate::grpc::Service;
-use tollgate::grpc::envoy::pb::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer as EnvoyServiceServer;
 use tollgate::grpc::pb::rate_limit_service_server::RateLimitServiceServer;
+use tollgate::grpc::{InMemoryServer, Service};
 use tollgate::limiter::{Limiter, Settings, TOP_DEFAULT, TopSettings};
 use tollgate::plan::envoy::{DenialBody, DescriptorRule, Domain, EntryPattern, EnvoyRules, KeyTemplate, Unmatched};
 use tollgate::plan::{Algorithm, Limit, Plan, PlanSet, Rule};
 use tollgate::store::{CAPACITY_DEFAULT, MemoryStore};
-use tonic::body::Body;
-use tonic::codegen::http::{Request, Response};
+use tonic::codegen::Service as _;
 
 use crate::echo::Echo;
 use crate::load::{self, Caller, ENVOY_DOMAIN, Expect, Kind, Load, Requests, Shared};
@@ -81,15 +79,17 @@ impl Case {
 /// Makes so many calls on each connection. Panics when an answer is wrong or missing: a cheap error must not pass for a
 /// cheap decision.
 pub fn run(case: &Case, calls: u64) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a thread can wait");
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_time().build_local(LocalOptions::default()).expect("a thread can wait");
+    let workers = Rc::new(InMemoryServer::new());
     runtime.block_on(async {
         for _ in 0..CONNECTIONS {
-            connection(case, calls).await;
+            connection(case, calls, &workers).await;
         }
     });
 }
 
-async fn connection(case: &Case, calls: u64) {
+async fn connection(case: &Case, calls: u64, workers: &Rc<InMemoryServer>) {
     let load = Load {
         addresses: vec!["localhost".to_owned()],
         kind: case.kind,
@@ -104,22 +104,19 @@ async fn connection(case: &Case, calls: u64) {
     let shared = Shared::new(load.expect);
     let caller = Caller::new(&load, 0, Rc::new(Requests::of(&load)), shared.clone());
     let (client, server) = tokio::io::duplex(PIPE_BYTES);
-    match (case.plan, case.kind) {
-        (None, _) => drop(tokio::spawn(serve(server, RateLimitServiceServer::new(Echo)))),
-        (Some(_), Kind::Envoy) => drop(tokio::spawn(serve(server, EnvoyServiceServer::new(tollgate())))),
-        (Some(_), _) => drop(tokio::spawn(serve(server, RateLimitServiceServer::new(tollgate())))),
+    let workers = workers.clone();
+    match case.plan {
+        None => drop(tokio::task::spawn_local(serve_echo(server))),
+        Some(_) => drop(tokio::task::spawn_local(async move { workers.serve(server, tollgate()).await })),
     }
     load::drive(client, caller).await.unwrap_or_else(|error| panic!("{}: {error}", case.name));
     let tally = shared.take();
     assert_eq!((tally.decisions, tally.complaint), (calls * case.decisions_per_call(), None), "{}", case.name);
 }
 
-/// Serves one connection as tollgate's workers do: hyper, and the service without a router before it.
-async fn serve<S>(connection: DuplexStream, service: S)
-where
-    S: tonic::codegen::Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + 'static,
-    S::Future: Send + 'static,
-{
+/// Serves one connection by hyper and tonic's server alone, without what tollgate's workers do beside.
+async fn serve_echo(connection: DuplexStream) {
+    let service = RateLimitServiceServer::new(Echo);
     let call = service_fn(move |request| service.clone().call(request));
     let mut server = Builder::new(TokioExecutor::new());
     server.auto_date_header(false);

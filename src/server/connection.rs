@@ -137,7 +137,8 @@ async fn read_preface<F: Fn() -> bool + Unpin>(accepted: Accepted, busy: F) -> O
     tokio::time::timeout(PREFACE_WITHIN, reading_preface).await.ok()?
 }
 
-fn builder<E: Clone>(executor: E, streams: u32, window: u32) -> Builder<E> {
+/// hyper's server with every bound set; see [`ConnectionOptions`].
+pub(crate) fn builder<E: Clone>(executor: E, streams: u32, window: u32) -> Builder<E> {
     let mut builder = Builder::new(executor);
     builder
         .timer(TokioTimer::new())

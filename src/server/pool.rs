@@ -147,13 +147,13 @@ impl WorkerPool {
 
 /// Most streams for a connection of a worker that has `open`.
 #[expect(clippy::cast_possible_truncation, reason = "at most 256")]
-fn streams(open: usize) -> u32 {
+pub(crate) fn streams(open: usize) -> u32 {
     (STREAMS_SHARED / open).clamp(STREAMS_MIN, STREAMS_MAX) as u32
 }
 
 /// Flow control window, in bytes, for a connection of a worker that has `open`.
 #[expect(clippy::cast_possible_truncation, reason = "at most 1 MiB")]
-fn window(open: usize) -> u32 {
+pub(crate) fn window(open: usize) -> u32 {
     (WINDOWS_SHARED / open).clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX) as u32
 }
 
