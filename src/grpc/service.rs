@@ -144,7 +144,11 @@ impl<S: Store> RateLimitService for Service<S> {
             }
         };
         let answers = drain::until_drain(drain, request.into_inner(), |requests| stream::decide_in_batches(requests, decide));
-        Ok(Response::new(Box::pin(stream::until_deadline(caller.map(CallerDeadline::left), answers))))
+        let answers: Self::ShouldAllowStreamStream = match caller {
+            Some(caller) => Box::pin(stream::until_deadline(caller.left(), answers)),
+            None => Box::pin(answers),
+        };
+        Ok(Response::new(answers))
     }
 
     async fn peek(&self, request: Request<pb::PeekRequest>) -> Result<Response<pb::PeekResponse>, Status> {

@@ -3,12 +3,13 @@
 //! So requests that arrive together cost one future, one place in the store's queue and one wait. A request that arrives
 //! alone does not wait for others.
 
-use std::collections::VecDeque;
+use std::iter::{Zip, zip};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
+use std::vec;
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{Stream, StreamExt, stream};
@@ -32,7 +33,7 @@ where
         requests: Some(requests),
         decide,
         deciding: FuturesUnordered::new(),
-        ready: VecDeque::new(),
+        ready: zip(Vec::new(), Vec::new()),
         in_flight: 0,
         error: None,
     }
@@ -45,7 +46,8 @@ pub(super) struct BatchedAnswers<R, D, F> {
     /// Returns one result per request, in the same order.
     decide: D,
     deciding: FuturesUnordered<PendingBatch<F>>,
-    ready: VecDeque<ShouldAllowStreamResponse>,
+    /// Ids and results of the last batch that was decided, whose answers are being taken.
+    ready: Zip<vec::IntoIter<u64>, vec::IntoIter<ShouldAllowResult>>,
     /// Requests that were read and whose answers were not yet taken.
     in_flight: usize,
     /// The error that the requests ended with.
@@ -107,16 +109,13 @@ where
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
-            if let Some(answer) = self.ready.pop_front() {
+            if let Some((id, result)) = self.ready.next() {
                 self.in_flight -= 1;
-                return Poll::Ready(Some(Ok(answer)));
+                return Poll::Ready(Some(Ok(ShouldAllowStreamResponse { id, result: Some(result) })));
             }
             self.read(context);
             match self.deciding.poll_next_unpin(context) {
-                Poll::Ready(Some((ids, results))) => {
-                    let answers = ids.into_iter().zip(results);
-                    self.ready.extend(answers.map(|(id, result)| ShouldAllowStreamResponse { id, result: Some(result) }));
-                }
+                Poll::Ready(Some((ids, results))) => self.ready = zip(ids, results),
                 Poll::Ready(None) if self.requests.is_none() => return Poll::Ready(self.error.take().map(Err)),
                 Poll::Ready(None) | Poll::Pending => return Poll::Pending,
             }
@@ -127,18 +126,16 @@ where
 /// Passes answers on until the caller's deadline, which is `left` from now. Then they end with DEADLINE_EXCEEDED, as the
 /// client's own timer would end the call. Requests without an answer by then may have been charged.
 pub(super) fn until_deadline<T>(
-    left: Option<Duration>,
+    left: Duration,
     answers: impl Stream<Item = Result<T, Status>>,
 ) -> impl Stream<Item = Result<T, Status>> {
     let passed = Arc::new(AtomicBool::new(false));
     let deadline = {
         let passed = passed.clone();
         async move {
-            match left {
-                None => std::future::pending().await,
-                // A timer would round up, and nothing is left to wait for.
-                Some(left) if left.is_zero() => {}
-                Some(left) => tokio::time::sleep(left).await,
+            // A timer would round up, and of no time nothing is left to wait for.
+            if !left.is_zero() {
+                tokio::time::sleep(left).await;
             }
             passed.store(true, Ordering::Relaxed);
         }
@@ -247,14 +244,14 @@ mod tests {
     async fn a_stream_ends_at_its_caller_s_deadline_and_one_without_time_asks_nothing() {
         for left in [Duration::ZERO, Duration::from_millis(1)] {
             let (ask, batches, answers) = exchange();
-            let mut answers = std::pin::pin!(until_deadline(Some(left), answers));
+            let mut answers = std::pin::pin!(until_deadline(left, answers));
             ask.send(asked(1)).unwrap();
             assert_eq!(answers.next().await.unwrap().unwrap_err().code(), tonic::Code::DeadlineExceeded);
             assert!(answers.next().await.is_none());
             assert_eq!(sizes(&batches).len(), usize::from(!left.is_zero()));
         }
         let (ask, batches, answers) = exchange();
-        let mut answers = std::pin::pin!(until_deadline(Some(Duration::from_secs(3600)), answers));
+        let mut answers = std::pin::pin!(until_deadline(Duration::from_secs(3600), answers));
         ask.send(asked(1)).unwrap();
         assert!(poll!(answers.next()).is_pending());
         let_go(&batches, 0);
