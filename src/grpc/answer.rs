@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
+use hyper::body::{Body as HttpBody, Buf, Bytes, Frame, SizeHint};
 use hyper::rt::Executor;
 use hyper::{Request, Response};
 use tokio::time::Sleep;
@@ -124,9 +124,14 @@ pub(super) struct SentBody {
 }
 
 impl SentBody {
-    /// The next chunk of `rest`.
+    /// The next chunk of `rest`. A copy: a part of it would keep all of it for as long as the peer leaves that part unread.
     fn chunk(&mut self) -> Frame<Bytes> {
-        Frame::data(self.rest.split_to(self.rest.len().min(CHUNK_BYTES)))
+        let chunk = Bytes::copy_from_slice(&self.rest[..self.rest.len().min(CHUNK_BYTES)]);
+        self.rest.advance(chunk.len());
+        if self.rest.is_empty() {
+            self.rest = Bytes::new();
+        }
+        Frame::data(chunk)
     }
 
     fn cut(&mut self, frame: Frame<Bytes>) -> Frame<Bytes> {
@@ -208,4 +213,40 @@ async fn run_with_send_timeout<F: Future>(call: F, calls: Rc<ConnectionCallLimit
         timeout.as_mut().map_or(Poll::Pending, |timeout| timeout.as_mut().poll(context))
     })
     .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use futures_util::task::noop_waker_ref;
+
+    use super::*;
+    use crate::grpc::calls::CallLimits;
+
+    /// Bytes whose owner is counted while they are alive.
+    struct Counted(Vec<u8>, #[expect(dead_code, reason = "counted")] Arc<()>);
+
+    impl AsRef<[u8]> for Counted {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+
+    #[test]
+    fn a_chunk_that_the_peer_leaves_unread_keeps_no_more_than_itself() {
+        let (alive, calls) = (Arc::new(()), CallLimits::new(Arc::default()).connection(Arc::default()));
+        let bytes: Vec<u8> = (0..=u8::MAX).cycle().take(3 * CHUNK_BYTES + 1).collect();
+        let body = AnswerBody::Message(Bytes::from_owner(Counted(bytes.clone(), alive.clone())));
+        let mut sent = SentBody { body, rest: Bytes::new(), calls, _permit: None, reservation: None, is_stream: false };
+        let mut chunks = Vec::new();
+        while let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut sent).poll_frame(&mut Context::from_waker(noop_waker_ref()))
+            && let Ok(chunk) = frame.into_data()
+        {
+            chunks.push(chunk);
+        }
+        assert_eq!(chunks.concat(), bytes);
+        assert!(chunks.iter().all(|chunk| chunk.len() <= CHUNK_BYTES));
+        assert_eq!(Arc::strong_count(&alive), 1, "the chunks are alive, and the answer is not");
+    }
 }
