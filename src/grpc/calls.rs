@@ -6,8 +6,8 @@
 //! The more permits are in use, the fewer one connection may have; see [`may_take`]. So connections that use all they can
 //! leave permits to those that use few.
 //!
-//! A call whose request is incomplete keeps its permit only until another call needs it. The call that has waited longest
-//! is evicted first.
+//! A call whose request is incomplete keeps its permit only until another call of its kind needs it, and its bytes until any call
+//! needs them. The call that has waited longest, or has held bytes longest, is evicted first.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
+use super::receive::SMALL_BYTES_MAX;
 use crate::server::Usage;
 
 /// Most calls for one decision that a worker holds at once. Each takes some 4 KiB, so these take 32 MiB. It is twice what
@@ -36,6 +37,8 @@ const WATCHES_MAX: usize = 4096;
 const OTHER_CALLS_MAX: usize = 256;
 /// Most bytes of all large requests and answers together: sixteen of the largest.
 const LARGE_BYTES_MAX: usize = 16 << 20;
+/// Most calls that hold such bytes: smaller requests reserve none.
+const HOLDERS_MAX: usize = LARGE_BYTES_MAX / SMALL_BYTES_MAX;
 /// A connection gets no more permits once it has 1/`SHARE` of the free ones. Its first is always granted.
 const SHARE: usize = 2;
 /// Most calls that were read and not yet polled, give or take one turn of reading. Without the limit, all that clients send
@@ -97,6 +100,8 @@ struct WorkerCalls {
     unfinished: Occupancy,
     /// Those calls by kind, the oldest first. Contains entries of calls that no longer wait.
     waiting: [RefCell<VecDeque<Weak<Unfinished>>>; Kind::COUNT],
+    /// Those of any kind that hold bytes, by when they got them. Contains entries of calls that no longer wait.
+    holding_bytes: RefCell<VecDeque<Weak<Unfinished>>>,
     /// Calls that were read and not yet polled.
     unpolled: Cell<usize>,
     refused: Arc<AtomicU64>,
@@ -107,9 +112,8 @@ impl WorkerCalls {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Evicts the call of this kind that has waited longest for its request. Returns whether there was one.
-    fn evict(&self, kind: Kind) -> bool {
-        let waiting = &self.waiting[kind as usize];
+    /// Evicts the oldest of `waiting`. Returns whether there was one.
+    fn evict(&self, waiting: &RefCell<VecDeque<Weak<Unfinished>>>) -> bool {
         loop {
             let Some(oldest) = waiting.borrow_mut().pop_front() else { return false };
             let Some(oldest) = oldest.upgrade() else { continue };
@@ -131,6 +135,7 @@ impl CallLimits {
             used: Occupancy::default(),
             unfinished: Occupancy::default(),
             waiting: Default::default(),
+            holding_bytes: RefCell::default(),
             unpolled: Cell::default(),
             refused,
         }))
@@ -186,7 +191,7 @@ impl ConnectionCallLimits {
         let (all, mine) = (&self.worker.used.calls[kind as usize], &self.used.calls[kind as usize]);
         let free = kind.calls_max().saturating_sub(all.get());
         let unfinished = self.worker.unfinished.calls[kind as usize].get();
-        if !may_take(free + unfinished, mine.get(), 1) || (free == 0 && !self.worker.evict(kind)) {
+        if !may_take(free + unfinished, mine.get(), 1) || (free == 0 && !self.worker.evict(&self.worker.waiting[kind as usize])) {
             self.worker.count_refused();
             return None;
         }
@@ -199,7 +204,7 @@ impl ConnectionCallLimits {
     pub(super) fn reserve(self: &Rc<Self>, bytes: usize) -> Option<ByteReservation> {
         let free = || LARGE_BYTES_MAX.saturating_sub(self.worker.used.bytes.get());
         let is_granted = may_take(free() + self.worker.unfinished.bytes.get(), self.used.bytes.get(), bytes);
-        while is_granted && free() < bytes && self.worker.evict(Kind::Large) {}
+        while is_granted && free() < bytes && self.worker.evict(&self.worker.holding_bytes) {}
         if is_granted && free() >= bytes {
             return Some(self.reserve_unchecked(bytes));
         }
@@ -221,11 +226,7 @@ impl ConnectionCallLimits {
         let count = &self.worker.unfinished.calls[kind as usize];
         count.set(count.get() + 1);
         reservation.into_iter().for_each(|reservation| unfinished.add(reservation));
-        let mut waiting = self.worker.waiting[kind as usize].borrow_mut();
-        if waiting.len() >= 2 * kind.calls_max() {
-            waiting.retain(|unfinished| unfinished.strong_count() > 0);
-        }
-        waiting.push_back(Rc::downgrade(&unfinished));
+        enlist(&self.worker.waiting[kind as usize], &unfinished, kind.calls_max());
         unfinished
     }
 
@@ -264,13 +265,14 @@ pub(super) struct Unfinished {
 }
 
 impl Unfinished {
-    /// Adds a reservation. If the call was evicted meanwhile, the reservation is dropped.
-    pub(super) fn add(&self, reservation: ByteReservation) {
+    /// Adds a reservation, the only one. If the call was evicted meanwhile, the reservation is dropped.
+    pub(super) fn add(self: &Rc<Self>, reservation: ByteReservation) {
         if let Some((permit, _)) = self.granted.take() {
             let bytes = &self.calls.worker.unfinished.bytes;
             bytes.set(bytes.get() + reservation.bytes);
             self.bytes.set(reservation.bytes);
             self.granted.set(Some((permit, Some(reservation))));
+            enlist(&self.calls.worker.holding_bytes, self, HOLDERS_MAX);
         }
     }
 
@@ -295,6 +297,15 @@ impl Drop for Unfinished {
     fn drop(&mut self) {
         drop(self.release());
     }
+}
+
+/// Appends a call to a list. Drops entries of calls that are gone once there are twice as many as calls can be.
+fn enlist(list: &RefCell<VecDeque<Weak<Unfinished>>>, unfinished: &Rc<Unfinished>, calls_max: usize) {
+    let mut list = list.borrow_mut();
+    if list.len() >= 2 * calls_max {
+        list.retain(|unfinished| unfinished.strong_count() > 0);
+    }
+    list.push_back(Rc::downgrade(unfinished));
 }
 
 /// A call before its first poll, refused or not.
@@ -435,6 +446,25 @@ mod tests {
         let whole: Vec<_> = (0..4).filter_map(|_| newcomer.reserve(1 << 20)).collect();
         assert_eq!(whole.len(), 4);
         drop((whole, unfinished));
+        assert_eq!((calls.0.used.bytes.get(), calls.0.unfinished.bytes.get()), (0, 0));
+    }
+
+    #[test]
+    fn bytes_are_taken_from_calls_of_any_kind_and_only_from_calls_that_hold_some() {
+        let calls = CallLimits::new(Arc::default());
+        let hogs = [calls.connection(Arc::default()), calls.connection(Arc::default())];
+        let early = hogs[0].wait(hogs[0].permit(Kind::Large).unwrap(), None);
+        let begin = |hog: &Rc<ConnectionCallLimits>| hog.wait(hog.permit(Kind::Decision).unwrap(), hog.reserve(1 << 20));
+        let unfinished: Vec<_> = (0..8).flat_map(|_| hogs.iter().map(begin)).collect();
+        assert_eq!(calls.0.used.bytes.get(), LARGE_BYTES_MAX);
+        let evicted = || unfinished.iter().filter(|call| call.is_evicted.get()).count();
+        let (newcomer, before) = (calls.connection(Arc::default()), evicted());
+        let taken = newcomer.reserve(4 << 10);
+        assert!(taken.is_some() && evicted() == before + 1 && !early.is_evicted.get());
+        // A call gets the bytes for its message from others, although none of its kind has waited longer.
+        early.add(hogs[0].reserve(4 << 10).unwrap());
+        assert!(!early.is_evicted.get());
+        drop((taken, early, unfinished));
         assert_eq!((calls.0.used.bytes.get(), calls.0.unfinished.bytes.get()), (0, 0));
     }
 

@@ -185,7 +185,7 @@ fn too_large(bytes: usize, most: usize) -> Status {
 
 fn evicted() -> Status {
     convert::overloaded(
-        "this server holds as many calls as it may, and this call waited longest for the rest of its request; try again",
+        "this server holds as many calls or bytes as it may, and this call waited longest for the rest of its request; try again",
     )
 }
 
