@@ -37,11 +37,15 @@ impl<S: Store> RateLimitService for Service<S> {
         Box::pin(async move {
             let decided = self.limiter.decide_descriptors(&domain, descriptors, caller).await;
             let decided = decided.map_err(|refused| span::failed(&span, convert::refusal(&refused)))?;
-            if let Some(binding) = decided.binding() {
-                if let Some(plan) = &binding.plan {
-                    span.record(trace::PLAN, &*plan.name);
+            match decided.binding() {
+                Some(binding) => {
+                    if let Some(plan) = &binding.plan {
+                        span.record(trace::PLAN, &*plan.name);
+                    }
+                    span::answered(&span, &binding.decision);
                 }
-                span::answered(&span, &binding.decision);
+                // It only gave units back.
+                None => span::succeeded(&span),
             }
             Ok(Response::new(convert::response(&decided, self.header_form)))
         })
