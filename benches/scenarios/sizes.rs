@@ -5,7 +5,7 @@ use crate::harness::{Harness, Row, Scenario, Server, Shape};
 use crate::model::{Fleet, MEASURED, Prediction};
 use crate::report::{Report, median};
 
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 const SERVERS: [Server; 3] = [Server::Redis, Server::Cluster(2), Server::Cluster(3)];
 const REPLICAS: [usize; 4] = [1, 2, 4, 8];
 
