@@ -299,9 +299,13 @@ impl Drop for Unfinished {
     }
 }
 
-/// Appends a call to a list. Drops entries of calls that are gone once there are twice as many as calls can be.
+/// Appends a call to a list, and drops entries of calls that are gone: the oldest ones, and all once there are twice as many
+/// entries as calls can be.
 fn enlist(list: &RefCell<VecDeque<Weak<Unfinished>>>, unfinished: &Rc<Unfinished>, calls_max: usize) {
     let mut list = list.borrow_mut();
+    while list.front().is_some_and(|oldest| oldest.strong_count() == 0) {
+        list.pop_front();
+    }
     if list.len() >= 2 * calls_max {
         list.retain(|unfinished| unfinished.strong_count() > 0);
     }
@@ -472,10 +476,18 @@ mod tests {
     fn calls_that_came_and_went_are_forgotten() {
         let calls = CallLimits::new(Arc::default());
         let connection = calls.connection(Arc::default());
-        for _ in 0..10 * LARGE_CALLS_MAX {
-            drop(connection.wait(connection.permit(Kind::Large).unwrap(), None));
+        let begin = || connection.wait(connection.permit(Kind::Large).unwrap(), connection.reserve(4 << 10));
+        let listed = || [&calls.0.waiting[Kind::Large as usize], &calls.0.holding_bytes].map(|list| list.borrow().len());
+        // One that stays is the oldest in both lists, so those behind it are forgotten only when a list is long.
+        let stays = begin();
+        for _ in 0..2 * HOLDERS_MAX + LARGE_CALLS_MAX {
+            drop(begin());
         }
-        assert!(calls.0.waiting[Kind::Large as usize].borrow().len() <= 2 * LARGE_CALLS_MAX);
+        assert!(listed()[0] <= 2 * LARGE_CALLS_MAX && listed()[1] <= 2 * HOLDERS_MAX);
+        assert!(!stays.is_evicted.get());
+        drop(stays);
+        drop(begin());
+        assert_eq!(listed(), [1, 1]);
     }
 
     #[test]
