@@ -24,7 +24,7 @@
 //! `key, plan, decision, headers` <- `algorithm` <- `store` <- `limiter` <- `grpc` <- `http` <- `cli` <- `main`; `server` knows none of these; `config` builds plans
 //! and is used only by `cli`. `tests/process/tidy.rs` checks this:
 //! 1. [`algorithm`] is pure: no await, clock, log, lock or float. State, time and cost in; readings and new state out.
-//! 2. Only `store/redis*` names fred. Only `grpc*` names tonic and prost, only `http*` axum, only these two and `server*` hyper. Only
+//! 2. Only `store/redis*` names fred. Only `grpc*` names tonic and prost, only `http*` axum, only these two and `server*` hyper, only `grpc*` and `server*` h2. Only
 //!    `config*` names the config crate, only `trace` OpenTelemetry, only `tls*` and
 //!    `store/redis/connection/tls` rustls.
 //! 3. One decision is one store call, all limits of a plan together, all or nothing.

@@ -4,13 +4,16 @@
 //! This module knows no protocol above HTTP/2 and no rate limits. Its users pass in the services to serve.
 
 mod acceptor;
+pub(crate) mod account;
 mod admission;
 mod authority;
 mod aux_server;
 pub(crate) mod connection;
+mod header_block;
 mod listener;
 pub(crate) mod pool;
 mod preface;
+pub(crate) mod send;
 mod socket;
 mod worker_handles;
 

@@ -7,14 +7,14 @@ mod reload;
 mod service;
 mod token;
 
+use std::future::poll_fn;
 use std::sync::Arc;
 
-use futures_util::future::Either;
+use h2::RecvStream;
+use h2::server::SendResponse;
 use hyper::Request;
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioExecutor;
 use tokio::sync::watch;
+use tonic::body::Body;
 use tonic::codec::CompressionEncoding;
 use tonic::codegen::Service as _;
 use tonic::service::Routes;
@@ -23,10 +23,13 @@ use tonic_health::server::health_reporter;
 
 use super::pb;
 use super::pb::admin_service_server::{AdminServiceServer, SERVICE_NAME};
+use super::receive::{InboundBody, RequestBody};
 use super::{protocol, services};
 use crate::limiter::{Limiter, TopKeys};
 use crate::server::AuxServer;
-use crate::server::connection::{ConnectionOptions, STREAM_WINDOW_BYTES};
+use crate::server::account::{Account, WorkerAccount};
+use crate::server::connection::{CallStarter, ConnectionOptions, STREAM_WINDOW_BYTES};
+use crate::server::send::{Chunk, Sending};
 use crate::server::{Drained, Listener, connection};
 use crate::store::{Store, StoreRegistry};
 pub use calls::AdminCalls;
@@ -68,19 +71,16 @@ impl AdminServer {
     pub async fn start<S: Store>(listener: Listener, parts: AdminParts<S>) -> Self {
         let connections = parts.connections.min(CONNECTIONS_MAX);
         let routes = routes(parts).await;
+        let kept = WorkerAccount::default();
         Self(AuxServer::start(listener, connections, move |accepted, admission, stopping| {
             // Marked as in use for good, so that connections of operators are never closed to make room.
             admission.usage().begin();
-            let routes = routes.clone();
-            let service = service_fn(move |request: Request<Incoming>| match protocol::refuse(&request) {
-                Some(refused) => Either::Left(std::future::ready(Ok(refused))),
-                // The router is always ready, so `poll_ready` is not called.
-                None => Either::Right(routes.clone().call(request)),
-            });
-            let (executor, draining, window) = (TokioExecutor::new(), watch::channel(false).0, STREAM_WINDOW_BYTES);
+            let account = kept.open();
+            let calls = AdminConnection { routes: routes.clone(), account: account.clone() };
+            let (draining, window) = (watch::channel(false).0, STREAM_WINDOW_BYTES);
             let options =
-                ConnectionOptions { executor, streams: STREAMS_MAX, window, age: None, draining, admission, busy: || false };
-            connection::serve(accepted, service, options, stopping)
+                ConnectionOptions { streams: STREAMS_MAX, window, age: None, draining, admission, account, busy: || false };
+            connection::serve(accepted, calls, options, stopping)
         }))
     }
 
@@ -92,6 +92,39 @@ impl AdminServer {
     /// Stops accepting, waits for unfinished answers, and ends.
     pub async fn stop(self) -> Drained {
         self.0.stop().await
+    }
+}
+
+/// Begins the calls of a connection.
+struct AdminConnection {
+    routes: Routes,
+    account: Arc<Account>,
+}
+
+impl CallStarter<()> for AdminConnection {
+    fn start(&self, request: Request<RecvStream>, respond: SendResponse<Chunk<()>>) {
+        let account = self.account.clone();
+        let request = request.map(|body| RequestBody::Stream(InboundBody::new(body, &account)));
+        tokio::spawn(answer(self.routes.clone(), request, respond, account));
+    }
+}
+
+/// Answers a call. Dropping the future resets its stream, unless all was sent.
+async fn answer(mut routes: Routes, request: Request<RequestBody>, mut respond: SendResponse<Chunk<()>>, account: Arc<Account>) {
+    let response = match protocol::refuse::<_, Body>(&request) {
+        Some(refused) => refused,
+        None => {
+            // The router is always ready, so `poll_ready` is not called.
+            let responding = routes.call(request);
+            tokio::select! {
+                Ok(response) = responding => response,
+                // The peer has reset the stream, or the connection has ended.
+                _ = poll_fn(|context| respond.poll_reset(context)) => return,
+            }
+        }
+    };
+    if let Some(mut sending) = Sending::begin(&mut respond, response, account, true) {
+        poll_fn(|context| sending.poll(context)).await;
     }
 }
 

@@ -3,25 +3,22 @@
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
-use hyper::body::{Body as HttpBody, Buf, Bytes, Frame, SizeHint};
-use hyper::rt::Executor;
+use h2::server::SendResponse;
 use hyper::{Request, Response};
-use tokio::time::Sleep;
-use tonic::Status;
 
-use super::calls::{ByteReservation, CallPermit, ConnectionCallLimits, Sending, UnpolledCall};
-use super::receive::{RequestBody, RequestReceiver};
+use super::calls::{CallPermit, ConnectionCallLimits, UnpolledCall};
+use super::receive::{InboundBody, RequestBody, RequestReceiver};
 use super::unary::AnswerBody;
-use crate::server::connection::CHUNK_BYTES;
+use crate::server::account::{Account, Charge};
+use crate::server::send::{Chunk, Hold, Sending};
 
-/// Longest time that a peer may take to read an answer, or the next message of a stream: as long as the limit for a missing
-/// keepalive answer. Then the call ends, since its answer takes memory here.
-const SENT_WITHIN: Duration = Duration::from_secs(10);
+/// Pieces of answers up to this size are not charged: the permit of the call covers them, until the socket has taken them.
+const SMALL_ANSWER_BYTES: usize = 512;
 
 /// The future of a service's response.
 pub(super) type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<AnswerBody>, Infallible>> + Send>>;
@@ -38,9 +35,12 @@ pub(super) struct CallFuture<H> {
     calls: Rc<ConnectionCallLimits>,
     /// `None` for a refused call, until the request is complete, and once the response is ready.
     permit: Option<CallPermit>,
-    reservation: Option<ByteReservation>,
+    /// What is reserved for the request and its answer, until the answer is made.
+    reservation: Option<Charge>,
     unpolled: Option<UnpolledCall>,
     is_stream: bool,
+    /// The requests of a stream.
+    inbound: Option<InboundBody>,
 }
 
 #[expect(clippy::large_enum_variant, reason = "nearly every call is received first, so a box would be an allocation for each")]
@@ -53,7 +53,7 @@ enum State<H> {
 impl<H> CallFuture<H> {
     /// A call that `handler` handles once the request is complete.
     pub(super) fn after_request(receiver: RequestReceiver, handler: H, calls: Rc<ConnectionCallLimits>) -> Self {
-        Self::new(State::Receiving(receiver, handler), calls, None, false)
+        Self::new(State::Receiving(receiver, handler), calls, None)
     }
 
     /// The same call, if its answer is a stream, which lasts as long as the client likes.
@@ -62,191 +62,118 @@ impl<H> CallFuture<H> {
     }
 
     /// A call that reads its request as a stream of messages.
-    pub(super) fn stream(responding: ResponseFuture, calls: Rc<ConnectionCallLimits>, mut permit: CallPermit) -> Self {
+    pub(super) fn stream(
+        responding: ResponseFuture,
+        inbound: InboundBody,
+        calls: Rc<ConnectionCallLimits>,
+        mut permit: CallPermit,
+    ) -> Self {
         permit.begin();
-        Self::new(State::Responding(responding), calls, Some(permit), true)
+        Self { is_stream: true, inbound: Some(inbound), ..Self::new(State::Responding(responding), calls, Some(permit)) }
     }
 
     /// A call that gets `response` without its request being read.
     pub(super) fn immediate(response: Response<AnswerBody>, calls: Rc<ConnectionCallLimits>) -> Self {
-        Self::new(State::Responding(Box::pin(std::future::ready(Ok(response)))), calls, None, false)
+        Self::new(State::Responding(Box::pin(std::future::ready(Ok(response)))), calls, None)
     }
 
-    fn new(state: State<H>, calls: Rc<ConnectionCallLimits>, permit: Option<CallPermit>, is_stream: bool) -> Self {
+    fn new(state: State<H>, calls: Rc<ConnectionCallLimits>, permit: Option<CallPermit>) -> Self {
         let unpolled = Some(calls.unpolled());
-        Self { state, calls, permit, reservation: None, unpolled, is_stream }
+        Self { state, calls, permit, reservation: None, unpolled, is_stream: false, inbound: None }
     }
 }
 
-impl<H: RequestHandler + Unpin> Future for CallFuture<H> {
-    type Output = Result<Response<SentBody>, Infallible>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+impl<H: RequestHandler> CallFuture<H> {
+    fn poll_response(&mut self, context: &mut Context<'_>) -> Poll<Response<AnswerBody>> {
         self.unpolled = None;
-        let this = &mut *self;
-        if let State::Receiving(receiver, handler) = &mut this.state {
+        if let State::Receiving(receiver, handler) = &mut self.state {
             let responding = match ready!(receiver.poll(context)) {
                 Ok((request, (permit, reservation))) => {
-                    (this.permit, this.reservation) = (Some(permit), reservation);
-                    if let Some(permit) = &mut this.permit {
+                    (self.permit, self.reservation) = (Some(permit), reservation);
+                    if let Some(permit) = &mut self.permit {
                         permit.begin();
                     }
                     handler.handle(request)
                 }
                 Err(status) => Box::pin(std::future::ready(Ok(status.into_http()))),
             };
-            this.state = State::Responding(responding);
+            self.state = State::Responding(responding);
         }
-        let State::Responding(responding) = &mut this.state else { return Poll::Pending };
-        let Ok(response) = ready!(responding.as_mut().poll(context));
-        let permit = this.permit.take().filter(CallPermit::outlasts_answer);
-        let (calls, reservation, is_stream) = (this.calls.clone(), this.reservation.take(), this.is_stream);
-        Poll::Ready(Ok(response.map(|body| SentBody {
-            body,
-            rest: Bytes::new(),
-            calls,
-            _permit: permit,
-            reservation,
-            is_stream,
-        })))
+        let State::Responding(responding) = &mut self.state else { return Poll::Pending };
+        responding.as_mut().poll(context).map(|Ok(response)| response)
+    }
+
+    /// What is held for the answer from now on.
+    fn hold(&mut self) -> AnswerHold {
+        let account = self.calls.account().clone();
+        AnswerHold { account, permit: self.permit.take(), reservation: self.reservation.take(), is_stream: self.is_stream }
     }
 }
 
-/// The body of an answer. It holds the call's permit and reservation until hyper has taken all of it.
-pub(super) struct SentBody {
-    body: AnswerBody,
-    /// The rest of a frame that is larger than a chunk.
-    rest: Bytes,
-    calls: Rc<ConnectionCallLimits>,
-    _permit: Option<CallPermit>,
-    reservation: Option<ByteReservation>,
+/// What is held for an answer: the call's permit, until its last byte is gone, and a charge for each large piece.
+struct AnswerHold {
+    account: Arc<Account>,
+    permit: Option<CallPermit>,
+    /// Of the request and what it became, until the first piece is made.
+    reservation: Option<Charge>,
     is_stream: bool,
 }
 
-impl SentBody {
-    /// The next chunk of `rest`. A copy: a part of it would keep all of it for as long as the peer leaves that part unread.
-    fn chunk(&mut self) -> Frame<Bytes> {
-        let chunk = Bytes::copy_from_slice(&self.rest[..self.rest.len().min(CHUNK_BYTES)]);
-        self.rest.advance(chunk.len());
-        if self.rest.is_empty() {
-            self.rest = Bytes::new();
-        }
-        Frame::data(chunk)
+/// What goes with the last byte of a piece of an answer.
+pub(super) struct Held {
+    _charge: Option<Charge>,
+    _permit: Option<CallPermit>,
+}
+
+impl Hold for AnswerHold {
+    type Held = Held;
+
+    fn account(&self) -> &Account {
+        &self.account
     }
 
-    fn cut(&mut self, frame: Frame<Bytes>) -> Frame<Bytes> {
-        match frame.into_data() {
-            Ok(data) if data.len() > CHUNK_BYTES => {
-                // Replaces the reservation of the request, whose message is no longer held.
-                self.reservation = None;
-                self.reservation = Some(self.calls.reserve_unchecked(data.len()));
-                self.rest = data;
-                self.chunk()
+    fn hold(&mut self, bytes: usize, is_last: bool) -> Option<Held> {
+        let reservation = self.reservation.take();
+        let charge = (bytes > SMALL_ANSWER_BYTES).then(|| match reservation {
+            Some(mut charge) => {
+                charge.resize(bytes);
+                charge
             }
-            Ok(data) => Frame::data(data),
-            Err(trailers) => trailers,
+            None => self.account.charge(bytes),
+        });
+        // A stream needs its permit for what it reads, too.
+        let permit = if is_last && !self.is_stream { self.permit.take() } else { None };
+        (charge.is_some() || permit.is_some()).then_some(Held { _charge: charge, _permit: permit })
+    }
+}
+
+/// Begins to run a call on the thread of the worker. Each call is a task, so a handler that panics ends only its call.
+pub(super) fn spawn<H: RequestHandler + 'static>(call: CallFuture<H>, respond: SendResponse<Chunk<Held>>) {
+    tokio::task::spawn_local(run(call, respond));
+}
+
+/// Runs a call to its end. Dropping the future resets its stream, unless all was sent.
+async fn run<H: RequestHandler>(mut call: CallFuture<H>, mut respond: SendResponse<Chunk<Held>>) {
+    let inbound = call.inbound.take();
+    let read = |context: &mut Context<'_>| inbound.iter().for_each(|inbound| inbound.read(context));
+    let response = poll_fn(|context| match call.poll_response(context) {
+        Poll::Ready(response) => Poll::Ready(Some(response)),
+        Poll::Pending => {
+            read(context);
+            // Ready when the peer has reset the stream, or the connection has ended.
+            respond.poll_reset(context).map(|_| None)
         }
-    }
-}
-
-impl HttpBody for SentBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let frame = if self.rest.is_empty() {
-            let polled = Pin::new(&mut self.body).poll_frame(context);
-            if polled.is_pending() {
-                self.calls.note(Sending::Idle);
-            }
-            let frame = ready!(polled);
-            frame.map(|frame| frame.map(|frame| self.cut(frame)))
-        } else {
-            Some(Ok(self.chunk()))
-        };
-        self.calls.note(if self.is_stream { Sending::Message } else { Sending::Part });
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.rest.is_empty() && self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// Runs the calls of a connection on the thread of the worker. Each call is a task, so a handler that panics ends only its
-/// call. Ends calls whose answer the peer does not read.
-#[derive(Clone)]
-pub(super) struct CallExecutor(pub(super) Rc<ConnectionCallLimits>);
-
-impl<F> Executor<F> for CallExecutor
-where
-    F: Future<Output: 'static> + 'static,
-{
-    fn execute(&self, call: F) {
-        tokio::task::spawn_local(run_with_send_timeout(call, self.0.clone()));
-    }
-}
-
-/// Runs a call to its end. If the peer does not read what was passed to hyper within [`SENT_WITHIN`], the call is dropped,
-/// which resets the stream.
-async fn run_with_send_timeout<F: Future>(call: F, calls: Rc<ConnectionCallLimits>) {
-    let mut call = pin!(call);
-    // Created when there is something to wait for, so that most calls need none.
-    let mut timeout: Option<Pin<Box<Sleep>>> = None;
+    });
+    let Some(response) = response.await else { return };
+    let (hold, is_stream) = (call.hold(), call.is_stream);
+    drop(call);
+    let Some(mut sending) = Sending::begin(&mut respond, response, hold, is_stream) else { return };
     poll_fn(|context| {
-        // No other call is polled during this poll, so what is recorded belongs to this call.
-        calls.note(Sending::Untouched);
-        if call.as_mut().poll(context).is_ready() {
-            return Poll::Ready(());
+        let sent = sending.poll(context);
+        if sent.is_pending() {
+            read(context);
         }
-        let waits = timeout.is_some();
-        match calls.take_noted() {
-            Sending::Idle => timeout = None,
-            Sending::Part if waits => {}
-            Sending::Part | Sending::Message => timeout = Some(Box::pin(tokio::time::sleep(SENT_WITHIN))),
-            Sending::Untouched => {}
-        }
-        timeout.as_mut().map_or(Poll::Pending, |timeout| timeout.as_mut().poll(context))
+        sent
     })
     .await;
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use futures_util::task::noop_waker_ref;
-
-    use super::*;
-    use crate::grpc::calls::CallLimits;
-
-    /// Bytes whose owner is counted while they are alive.
-    struct Counted(Vec<u8>, #[expect(dead_code, reason = "counted")] Arc<()>);
-
-    impl AsRef<[u8]> for Counted {
-        fn as_ref(&self) -> &[u8] {
-            &self.0
-        }
-    }
-
-    #[test]
-    fn a_chunk_that_the_peer_leaves_unread_keeps_no_more_than_itself() {
-        let (alive, calls) = (Arc::new(()), CallLimits::new(Arc::default()).connection(Arc::default()));
-        let bytes: Vec<u8> = (0..=u8::MAX).cycle().take(3 * CHUNK_BYTES + 1).collect();
-        let body = AnswerBody::Message(Bytes::from_owner(Counted(bytes.clone(), alive.clone())));
-        let mut sent = SentBody { body, rest: Bytes::new(), calls, _permit: None, reservation: None, is_stream: false };
-        let mut chunks = Vec::new();
-        while let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut sent).poll_frame(&mut Context::from_waker(noop_waker_ref()))
-            && let Ok(chunk) = frame.into_data()
-        {
-            chunks.push(chunk);
-        }
-        assert_eq!(chunks.concat(), bytes);
-        assert!(chunks.iter().all(|chunk| chunk.len() <= CHUNK_BYTES));
-        assert_eq!(Arc::strong_count(&alive), 1, "the chunks are alive, and the answer is not");
-    }
 }

@@ -99,6 +99,21 @@ pub(super) fn results(
     parsed.into_iter().map(|parsed| parsed.map_or_else(|status| error_result(&status), &mut next)).collect()
 }
 
+/// Most bytes of a limit's part of an answer, or of a header field for it: its name and some numbers.
+const LIMIT_ANSWER_BYTES: usize = 256;
+
+/// Most bytes that the parts of answers take for which `requests` ask beside the decision, by these plans.
+pub(super) fn extra_answer_bytes(requests: &[pb::ShouldAllowRequest], plans: &PlanSet) -> usize {
+    let asking = requests.iter().filter(|request| request.detailed || request.http_headers);
+    let extra_bytes = |request: &pb::ShouldAllowRequest| {
+        let limits = plans.find_or_default(&request.plan).map_or(0, |(_, plan)| plan.limits().len());
+        // A limit has an item in each of two header fields.
+        let parts = usize::from(request.detailed) * limits + usize::from(request.http_headers) * (1 + 2 * limits);
+        parts * LIMIT_ANSWER_BYTES
+    };
+    asking.map(extra_bytes).sum()
+}
+
 /// Converts one decision to a result of a batch or stream.
 fn result(decision: Result<Decision, Refusal>, wanted: &Wanted, plans: &PlanSet, form: HeaderForm) -> pb::ShouldAllowResult {
     match decision {

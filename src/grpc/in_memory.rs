@@ -3,17 +3,16 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tonic_health::server::health_reporter;
 
 use super::WorkerService;
-use super::answer::CallExecutor;
 use super::calls::CallLimits;
 use super::drain::DrainSignal;
 use super::services::{OtherRoutes, Services};
-use crate::server::{Usage, connection, pool};
+use crate::server::connection::H2Connection;
+use crate::server::{Usage, pool};
 
 /// Serves as a worker does, with all limits of calls. Left out is what needs a socket: its preface, its age, and its place
 /// among other connections.
@@ -34,11 +33,13 @@ impl InMemoryServer {
         let limits = CallLimits::new(Arc::default());
         let calls = limits.connection(Arc::<Usage>::default());
         let (_draining, drain) = watch::channel(false);
-        let executor = CallExecutor(calls.clone());
         let services = Rc::new(Services::new(service, self.other_routes.clone(), limits));
         let service = services.for_connection(calls, DrainSignal(drain));
-        let server = connection::builder(executor, pool::streams(1), pool::window(1));
-        if let Err(error) = server.serve_connection(TokioIo::new(stream), service).await {
+        let ended = match H2Connection::open(stream, pool::streams(0), pool::window(1), Arc::default()).await {
+            Ok(mut connection) => connection.run(&service).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = ended {
             tracing::debug!(%error, "connection ended");
         }
     }

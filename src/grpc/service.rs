@@ -12,10 +12,13 @@ use super::convert;
 use super::drain::{self, DrainSignal};
 use super::pb;
 use super::pb::rate_limit_service_server::RateLimitService;
+use super::receive::no_bytes_left;
+use super::stream::DecidedBatch;
 use super::{span, stream};
 use crate::algorithm::Mode;
 use crate::headers::HeaderForm;
 use crate::limiter::{BATCH_MAX, CallerDeadline, Limiter};
+use crate::server::account::Account;
 use crate::store::{Check, Store};
 use crate::trace;
 
@@ -114,10 +117,16 @@ impl<S: Store> RateLimitService for Service<S> {
     ) -> Result<Response<pb::ShouldAllowBatchResponse>, Status> {
         let span = trace::grpc_call("tollgate.v1.RateLimitService/ShouldAllowBatch", request.metadata().as_ref());
         let caller = convert::caller_deadline(request.metadata());
+        let account = request.extensions().get::<Arc<Account>>().cloned();
         let requests = request.into_inner().requests;
         if !(1..=BATCH_MAX).contains(&requests.len()) {
             return Err(span::failed(&span, convert::batch_size(requests.len())));
         }
+        // Refused before anything is charged to a key. It does not wait: what is reserved already must not wait for more.
+        let _room = match (convert::extra_answer_bytes(&requests, self.limiter.snapshot().plans()), account) {
+            (0, _) | (_, None) => None,
+            (bytes, Some(account)) => Some(account.reserve(bytes).ok_or_else(|| span::failed(&span, no_bytes_left()))?),
+        };
         let results = decide_batch(&self.limiter, requests, caller, self.header_form)
             .await
             .map_err(|status| span::failed(&span, status))?;
@@ -133,14 +142,18 @@ impl<S: Store> RateLimitService for Service<S> {
     ) -> Result<Response<Self::ShouldAllowStreamStream>, Status> {
         let (limiter, drain) = (self.limiter.clone(), request.extensions().get::<DrainSignal>().cloned());
         let form = self.header_form;
+        let account = request.extensions().get::<Arc<Account>>().cloned();
         let caller = convert::caller_deadline(request.metadata());
         // The caller's deadline applies to the stream as a whole; the requests in it have none of their own.
         let decide = move |requests: Vec<pb::ShouldAllowRequest>| {
-            let limiter = limiter.clone();
+            let (limiter, account) = (limiter.clone(), account.clone());
             async move {
                 let count = requests.len();
+                let extra_bytes = convert::extra_answer_bytes(&requests, limiter.snapshot().plans());
+                let kept = account.filter(|_| extra_bytes > 0).map(|account| account.charge(extra_bytes));
                 let results = decide_batch(&limiter, requests, None, form).await;
-                results.unwrap_or_else(|status| vec![convert::error_result(&status); count])
+                let results = results.unwrap_or_else(|status| vec![convert::error_result(&status); count]);
+                DecidedBatch { results, kept }
             }
         };
         let answers = drain::until_drain(drain, request.into_inner(), |requests| stream::decide_in_batches(requests, decide));

@@ -6,8 +6,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use futures_util::TryFutureExt;
-use hyper::body::Incoming;
-use hyper::{Request, Response};
+use h2::RecvStream;
+use h2::server::SendResponse;
+use hyper::header::HeaderMap;
+use hyper::{Request, Response, Uri};
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codec::CompressionEncoding;
@@ -15,7 +17,7 @@ use tonic::codegen::Service as _;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::{Health, HealthServer};
 
-use super::answer::{CallFuture, RequestHandler, ResponseFuture, SentBody};
+use super::answer::{self, CallFuture, Held, RequestHandler, ResponseFuture};
 use super::calls::{CallLimits, ConnectionCallLimits, Kind};
 use super::codec::BatchParts;
 use super::convert;
@@ -24,8 +26,12 @@ use super::envoy::{
     self, codec::DescriptorParts, pb::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer as EnvoyServer,
 };
 use super::pb::rate_limit_service_server::RateLimitServiceServer;
-use super::receive::{RequestBody, RequestReceiver, SMALL_BYTES_MAX, no_bytes_left};
+use super::receive::{InboundBody, MessageSize, RequestBody, RequestReceiver, SMALL_BYTES_MAX};
 use super::{WorkerService, pb, protocol, unary};
+use crate::limiter::BATCH_MAX;
+use crate::server::account::Account;
+use crate::server::connection::CallStarter;
+use crate::server::send::Chunk;
 
 /// Largest request, in bytes: more than a batch of 1,000 with the longest keys and names.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
@@ -38,6 +44,12 @@ const LIST_BYTES: usize = 1 << 20;
 const DECIDER: &str = "/tollgate.v1.RateLimitService/";
 /// The method that probes call.
 const CHECK: &str = "/grpc.health.v1.Health/Check";
+/// Header fields that are read here, or by tonic.
+const READ_FIELDS: [&str; 6] =
+    ["content-type", "grpc-accept-encoding", "grpc-encoding", "grpc-timeout", "traceparent", "tracestate"];
+/// Most header fields of a call that are kept as they came, and most of their bytes. A gRPC client sends six or seven.
+const FIELDS_MAX: usize = 16;
+const FIELD_BYTES_MAX: usize = 3 << 10;
 /// The method of clients that watch the health of their connection: one message, answered by a stream.
 const WATCH: &str = "/grpc.health.v1.Health/Watch";
 
@@ -96,53 +108,66 @@ pub(super) struct ConnectionServices<T> {
     drain: DrainSignal,
 }
 
-impl<T: WorkerService> hyper::service::Service<Request<Incoming>> for ConnectionServices<T> {
-    type Response = Response<SentBody>;
-    type Error = Infallible;
-    type Future = CallFuture<Handler<T>>;
+impl<T: WorkerService> CallStarter<Held> for ConnectionServices<T> {
+    fn start(&self, request: Request<RecvStream>, respond: SendResponse<Chunk<Held>>) {
+        answer::spawn(self.call(request), respond);
+    }
+}
 
-    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+impl<T: WorkerService> ConnectionServices<T> {
+    fn call(&self, mut request: Request<RecvStream>) -> CallFuture<Handler<T>> {
         let calls = self.calls.clone();
         if let Some(refused) = protocol::refuse(&request) {
             return CallFuture::immediate(refused, calls);
         }
         let method = Method::of(request.uri().path());
         let Some(permit) = calls.permit(method.kind()) else { return CallFuture::immediate(too_many_calls().into_http(), calls) };
-        let handler = Handler { services: self.services.clone(), method };
-        let bytes_max = method.bytes_max();
-        let receiver = match method {
-            Method::List => match calls.reserve(LIST_BYTES) {
-                Some(reservation) => {
-                    RequestReceiver::new(request, bytes_max, calls.clone(), permit).with_reservation(reservation)
-                }
-                None => return CallFuture::immediate(no_bytes_left().into_http(), calls),
-            },
-            Method::Decision | Method::Peek | Method::Batch | Method::Envoy | Method::Check => {
-                RequestReceiver::new(request, bytes_max, calls.clone(), permit)
-            }
-            Method::Watch => {
-                request.extensions_mut().insert(self.drain.clone());
-                let receiver = RequestReceiver::new(request, bytes_max, calls.clone(), permit);
-                return CallFuture::after_request(receiver, handler, calls).answered_by_stream();
-            }
-            Method::Stream | Method::Other => {
-                request.extensions_mut().insert(self.drain.clone());
-                return CallFuture::stream(handler.handle(request.map(RequestBody::Stream)), calls, permit);
-            }
-        };
-        CallFuture::after_request(receiver, handler, calls)
+        let handler = Handler { services: self.services.clone(), account: calls.account().clone(), method };
+        keep_little(&mut request);
+        if let Method::Watch | Method::Stream | Method::Other = method {
+            request.extensions_mut().insert(self.drain.clone());
+        }
+        if let Method::Stream | Method::Other = method {
+            let (head, body) = request.into_parts();
+            let inbound = InboundBody::new(body, calls.account());
+            let request = Request::from_parts(head, RequestBody::Stream(inbound.clone()));
+            return CallFuture::stream(handler.handle(request), inbound, calls, permit);
+        }
+        let call = CallFuture::after_request(RequestReceiver::new(request, method.size(), calls.clone(), permit), handler, calls);
+        if method == Method::Watch { call.answered_by_stream() } else { call }
+    }
+}
+
+/// Drops the header fields of a request that nothing here reads, if they take much. A field of one byte on the wire may take a
+/// hundred, for as long as its call lasts.
+fn keep_little(request: &mut Request<RecvStream>) {
+    let field_bytes = |headers: &HeaderMap| headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>();
+    let headers = request.headers_mut();
+    if headers.len() > FIELDS_MAX || field_bytes(headers) > FIELD_BYTES_MAX {
+        let kept = READ_FIELDS.iter().filter_map(|name| Some((name.parse().ok()?, headers.remove(*name)?)));
+        *headers = kept.filter(|(_, value)| value.len() <= FIELD_BYTES_MAX / READ_FIELDS.len()).collect();
+    }
+    let uri = request.uri();
+    if uri.path().len() + uri.authority().map_or(0, |authority| authority.as_str().len()) > FIELD_BYTES_MAX {
+        // No method has so long a path. The authority is not used.
+        *request.uri_mut() = Uri::from_static("/");
     }
 }
 
 /// Handles a call of this method.
 pub(super) struct Handler<T> {
     services: Rc<Services<T>>,
+    /// Of the call's connection.
+    account: Arc<Account>,
     method: Method,
 }
 
 impl<T: WorkerService> RequestHandler for Handler<T> {
-    fn handle(&self, request: Request<RequestBody>) -> ResponseFuture {
+    fn handle(&self, mut request: Request<RequestBody>) -> ResponseFuture {
         let service = &self.services.service;
+        if let Method::Batch | Method::Stream = self.method {
+            request.extensions_mut().insert(self.account.clone());
+        }
         match self.method {
             _ if T::UNARY_BY_TONIC || !unary::is_plain(&request) => self.handle_by_tonic(request),
             Method::Decision => {
@@ -229,14 +254,14 @@ impl Method {
         }
     }
 
-    /// Most bytes of a request that is received as a whole.
-    fn bytes_max(self) -> usize {
-        match self {
-            Self::Batch | Self::Envoy => REQUEST_BYTES_MAX,
-            Self::Decision | Self::Peek | Self::List | Self::Check | Self::Watch | Self::Stream | Self::Other => {
-                DECISION_BYTES_MAX
-            }
-        }
+    /// The message of a request that is received as a whole.
+    fn size(self) -> MessageSize {
+        let (bytes_max, items_max, answer_bytes) = match self {
+            Self::Batch | Self::Envoy => (REQUEST_BYTES_MAX, BATCH_MAX, 0),
+            Self::List => (DECISION_BYTES_MAX, 0, LIST_BYTES),
+            Self::Decision | Self::Peek | Self::Check | Self::Watch | Self::Stream | Self::Other => (DECISION_BYTES_MAX, 0, 0),
+        };
+        MessageSize { bytes_max, items_max, answer_bytes }
     }
 }
 

@@ -16,10 +16,19 @@ use futures_util::{Stream, StreamExt, stream};
 use tonic::Status;
 
 use super::pb::{ShouldAllowRequest, ShouldAllowResult, ShouldAllowStreamRequest, ShouldAllowStreamResponse};
+use crate::server::account::Charge;
 
 /// Most requests of one stream that are decided at once. At that number, none is read until an answer has been taken. So
 /// neither a flood nor a slow reader costs memory.
 const IN_FLIGHT: usize = 64;
+
+/// The answers to requests that were decided together.
+pub(super) struct DecidedBatch {
+    /// One for each request, in the same order.
+    pub results: Vec<ShouldAllowResult>,
+    /// Counts them, if they are large, until they are taken.
+    pub kept: Option<Charge>,
+}
 
 /// Answers each of `requests` once. Answers come in any order, but those to requests read together come together. An error
 /// of `requests` comes after the answers to all requests before it.
@@ -27,13 +36,14 @@ pub(super) fn decide_in_batches<R, D, F>(requests: R, decide: D) -> BatchedAnswe
 where
     R: Stream<Item = Result<ShouldAllowStreamRequest, Status>> + Unpin,
     D: Fn(Vec<ShouldAllowRequest>) -> F + Unpin,
-    F: Future<Output = Vec<ShouldAllowResult>>,
+    F: Future<Output = DecidedBatch>,
 {
     BatchedAnswers {
         requests: Some(requests),
         decide,
         deciding: FuturesUnordered::new(),
         ready: zip(Vec::new(), Vec::new()),
+        kept: None,
         in_flight: 0,
         error: None,
     }
@@ -43,11 +53,12 @@ where
 pub(super) struct BatchedAnswers<R, D, F> {
     /// `None` once they have ended.
     requests: Option<R>,
-    /// Returns one result per request, in the same order.
     decide: D,
     deciding: FuturesUnordered<PendingBatch<F>>,
     /// Ids and results of the last batch that was decided, whose answers are being taken.
     ready: Zip<vec::IntoIter<u64>, vec::IntoIter<ShouldAllowResult>>,
+    /// Counts them.
+    kept: Option<Charge>,
     /// Requests that were read and whose answers were not yet taken.
     in_flight: usize,
     /// The error that the requests ended with.
@@ -57,14 +68,14 @@ pub(super) struct BatchedAnswers<R, D, F> {
 /// A batch that is being decided.
 struct PendingBatch<F> {
     ids: Vec<u64>,
-    results: Pin<Box<F>>,
+    decided: Pin<Box<F>>,
 }
 
-impl<F: Future<Output = Vec<ShouldAllowResult>>> Future for PendingBatch<F> {
-    type Output = (Vec<u64>, Vec<ShouldAllowResult>);
+impl<F: Future<Output = DecidedBatch>> Future for PendingBatch<F> {
+    type Output = (Vec<u64>, DecidedBatch);
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.results.as_mut().poll(context).map(|results| (std::mem::take(&mut self.ids), results))
+        self.decided.as_mut().poll(context).map(|decided| (std::mem::take(&mut self.ids), decided))
     }
 }
 
@@ -72,7 +83,7 @@ impl<R, D, F> BatchedAnswers<R, D, F>
 where
     R: Stream<Item = Result<ShouldAllowStreamRequest, Status>> + Unpin,
     D: Fn(Vec<ShouldAllowRequest>) -> F,
-    F: Future<Output = Vec<ShouldAllowResult>>,
+    F: Future<Output = DecidedBatch>,
 {
     /// Reads the requests that have arrived, up to [`IN_FLIGHT`], and begins to decide them.
     fn read(&mut self, context: &mut Context<'_>) {
@@ -94,7 +105,7 @@ where
             }
         }
         if !ids.is_empty() {
-            self.deciding.push(PendingBatch { ids, results: Box::pin((self.decide)(batch)) });
+            self.deciding.push(PendingBatch { ids, decided: Box::pin((self.decide)(batch)) });
         }
     }
 }
@@ -103,7 +114,7 @@ impl<R, D, F> Stream for BatchedAnswers<R, D, F>
 where
     R: Stream<Item = Result<ShouldAllowStreamRequest, Status>> + Unpin,
     D: Fn(Vec<ShouldAllowRequest>) -> F + Unpin,
-    F: Future<Output = Vec<ShouldAllowResult>>,
+    F: Future<Output = DecidedBatch>,
 {
     type Item = Result<ShouldAllowStreamResponse, Status>;
 
@@ -113,9 +124,12 @@ where
                 self.in_flight -= 1;
                 return Poll::Ready(Some(Ok(ShouldAllowStreamResponse { id, result: Some(result) })));
             }
+            self.kept = None;
             self.read(context);
             match self.deciding.poll_next_unpin(context) {
-                Poll::Ready(Some((ids, results))) => self.ready = zip(ids, results),
+                Poll::Ready(Some((ids, decided))) => {
+                    (self.ready, self.kept) = (zip(ids, decided.results), decided.kept);
+                }
                 Poll::Ready(None) if self.requests.is_none() => return Poll::Ready(self.error.take().map(Err)),
                 Poll::Ready(None) | Poll::Pending => return Poll::Pending,
             }
@@ -175,7 +189,7 @@ mod tests {
             recorded.borrow_mut().push((requests.len(), go));
             async move {
                 gone.await.unwrap();
-                vec![ShouldAllowResult::default(); requests.len()]
+                DecidedBatch { results: vec![ShouldAllowResult::default(); requests.len()], kept: None }
             }
         };
         (ask, batches, decide_in_batches(stream::poll_fn(move |context| requests.poll_recv(context)), decide))

@@ -16,7 +16,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, health_reporter};
 
-use super::answer::CallExecutor;
 use super::calls::CallLimits;
 use super::drain::DrainSignal;
 use super::services::{OtherRoutes, Services};
@@ -203,8 +202,8 @@ async fn connect<T: WorkerService>(connection: AcceptedConnection, services: &Rc
     let AcceptedConnection { accepted, streams, window, age, admission } = connection;
     let ((draining, drain), limits) = (watch::channel(false), services.calls().clone());
     let calls = limits.connection(admission.usage());
-    let executor = CallExecutor(calls.clone());
-    let options = ConnectionOptions { executor, streams, window, age, draining, admission, busy: move || limits.is_backlogged() };
+    let account = calls.account().clone();
+    let options = ConnectionOptions { streams, window, age, draining, admission, account, busy: move || limits.is_backlogged() };
     connection::serve(accepted, services.for_connection(calls, DrainSignal(drain)), options, stopping).await;
 }
 

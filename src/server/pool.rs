@@ -18,10 +18,10 @@ pub const CONNECTIONS_MAX: usize = 4096;
 /// 256,000 calls a second.
 pub(crate) const STREAMS_MAX: usize = 256;
 /// Fewest streams that a connection may have open, however many connections there are.
-const STREAMS_MIN: usize = 16;
-/// Streams that all connections share when there are many. A stream leaves some 1 KiB allocated until its connection
-/// closes. So all connections together need 170 MiB at worst, instead of 1 GiB if each could have the most.
-const STREAMS_SHARED: usize = 32 << 10;
+const STREAMS_MIN: usize = 8;
+/// Streams that the connections of a worker share. As many as it holds calls: more would not be answered any sooner. A stream
+/// leaves some 2.5 KiB allocated until its connection closes, 20 MiB for all of these.
+const STREAMS_SHARED: usize = 8 << 10;
 
 /// Largest flow control window of a connection: bytes sent to us that no call has read. It shrinks when there are many
 /// connections, down to the 64 KiB that HTTP/2 itself gives each.
@@ -49,22 +49,35 @@ pub(crate) struct QueuedConnection {
     pub permit: ConnectionPermit,
 }
 
-/// Counts a connection among those of one worker. Dropping it gives the place back.
-pub(crate) struct ConnectionPermit(Arc<AtomicUsize>);
+/// What the connections of a worker take together.
+#[derive(Default)]
+struct Taken {
+    /// Connections assigned to the worker and not yet closed.
+    connections: AtomicUsize,
+    /// Streams that they may have open.
+    streams: AtomicUsize,
+}
+
+/// Counts a connection and its streams among those of one worker. Dropping it gives them back.
+pub(crate) struct ConnectionPermit {
+    taken: Arc<Taken>,
+    streams: u32,
+}
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.taken.connections.fetch_sub(1, Ordering::Relaxed);
+        self.taken.streams.fetch_sub(self.streams as usize, Ordering::Relaxed);
     }
 }
 
 /// Reads how many connections the workers have and how many calls they refused.
-pub struct Connections(Vec<(Arc<AtomicUsize>, Arc<AtomicU64>)>);
+pub struct Connections(Vec<(Arc<Taken>, Arc<AtomicU64>)>);
 
 impl Connections {
     /// Open connections, including those that a worker has not begun to serve.
     pub fn open(&self) -> usize {
-        self.0.iter().map(|(open, _)| open.load(Ordering::Relaxed)).sum()
+        self.0.iter().map(|(taken, _)| taken.connections.load(Ordering::Relaxed)).sum()
     }
 
     /// Calls that were refused because the limit of calls was reached.
@@ -87,8 +100,7 @@ const AGE_JITTER: f64 = 0.1;
 struct WorkerHandle {
     /// Unbounded as a channel; [`Admission`] bounds what is in it.
     connections: mpsc::UnboundedSender<QueuedConnection>,
-    /// Connections assigned to the worker and not yet closed.
-    open: Arc<AtomicUsize>,
+    taken: Arc<Taken>,
     /// Calls that the worker refused.
     refused: Arc<AtomicU64>,
 }
@@ -116,12 +128,12 @@ impl WorkerPool {
     pub(crate) fn add_worker(&mut self) -> WorkerInbox {
         let (sender, receiver) = mpsc::unbounded_channel();
         let refused = Arc::<AtomicU64>::default();
-        self.workers.push(WorkerHandle { connections: sender, open: Arc::default(), refused: refused.clone() });
+        self.workers.push(WorkerHandle { connections: sender, taken: Arc::default(), refused: refused.clone() });
         WorkerInbox { connections: receiver, refused }
     }
 
     pub(crate) fn connections(&self) -> Connections {
-        Connections(self.workers.iter().map(|worker| (worker.open.clone(), worker.refused.clone())).collect())
+        Connections(self.workers.iter().map(|worker| (worker.taken.clone(), worker.refused.clone())).collect())
     }
 
     /// Assigns a connection to the worker with the fewest; of equals, to the first. Returns false, and closes the
@@ -129,26 +141,30 @@ impl WorkerPool {
     pub(crate) fn assign(&self, accepted: Accepted) -> bool {
         // Only the acceptor, which calls this, adds to these counts. So none grows between reading the minimum and adding
         // to it.
-        let idlest =
-            self.workers.iter().map(|worker| (worker.open.load(Ordering::Relaxed), worker)).min_by_key(|(open, _)| *open);
-        let Some((_, worker)) = idlest else { return false };
+        let open = |worker: &WorkerHandle| worker.taken.connections.load(Ordering::Relaxed);
+        let Some(worker) = self.workers.iter().min_by_key(|worker| open(worker)) else { return false };
         let Some(admission) = self.admission.admit(accepted.peer()) else { return false };
-        let open = 1 + worker.open.fetch_add(1, Ordering::Relaxed);
+        let taken = worker.taken.clone();
+        let open = 1 + taken.connections.fetch_add(1, Ordering::Relaxed);
+        let streams = streams(taken.streams.load(Ordering::Relaxed));
+        taken.streams.fetch_add(streams as usize, Ordering::Relaxed);
+        let permit = ConnectionPermit { taken, streams };
         let connection = AcceptedConnection {
             accepted,
-            streams: streams(open),
+            streams,
             window: window(open),
             age: self.age.map(|age| jittered(age, AGE_JITTER, random::bits())),
             admission,
         };
-        worker.connections.send(QueuedConnection { connection, permit: ConnectionPermit(worker.open.clone()) }).is_ok()
+        worker.connections.send(QueuedConnection { connection, permit }).is_ok()
     }
 }
 
-/// Most streams for a connection of a worker that has `open`.
+/// Most streams for a new connection of a worker whose others have `taken`: a part of what is left. So the first have the most,
+/// and the sum is bounded.
 #[expect(clippy::cast_possible_truncation, reason = "at most 256")]
-pub(crate) fn streams(open: usize) -> u32 {
-    (STREAMS_SHARED / open).clamp(STREAMS_MIN, STREAMS_MAX) as u32
+pub(crate) fn streams(taken: usize) -> u32 {
+    (STREAMS_SHARED.saturating_sub(taken) * STREAMS_MAX / STREAMS_SHARED).clamp(STREAMS_MIN, STREAMS_MAX) as u32
 }
 
 /// Flow control window, in bytes, for a connection of a worker that has `open`.
@@ -175,7 +191,7 @@ mod tests {
     }
 
     fn open(pool: &WorkerPool) -> Vec<usize> {
-        pool.workers.iter().map(|worker| worker.open.load(Ordering::Relaxed)).collect()
+        pool.workers.iter().map(|worker| worker.taken.connections.load(Ordering::Relaxed)).collect()
     }
 
     #[test]
@@ -207,8 +223,27 @@ mod tests {
 
     #[test]
     fn the_more_connections_the_fewer_streams_each() {
-        assert_eq!([1, 128, 129, 1024, 2048, CONNECTIONS_MAX].map(streams), [256, 256, 254, 32, 16, 16]);
-        assert!((1..=CONNECTIONS_MAX).map(|open| streams(open) as usize).sum::<usize>() < 170 << 10);
+        let (mut taken, mut each) = (0, Vec::new());
+        for _ in 0..CONNECTIONS_MAX {
+            each.push(streams(taken));
+            taken += streams(taken) as usize;
+        }
+        assert_eq!([1, 10, 33, 100, CONNECTIONS_MAX].map(|open| each[open - 1]), [256, 192, 92, 11, 8]);
+        assert!(taken <= STREAMS_SHARED + CONNECTIONS_MAX * STREAMS_MIN, "{taken}");
+    }
+
+    #[test]
+    fn streams_of_a_connection_that_is_gone_are_free_again() {
+        let (pool, mut received) = pool(1);
+        let next = |received: &mut Vec<mpsc::UnboundedReceiver<QueuedConnection>>| {
+            assert!(assign(&pool));
+            received[0].try_recv().unwrap()
+        };
+        let (first, second) = (next(&mut received), next(&mut received));
+        assert_eq!((first.connection.streams, second.connection.streams), (256, 248));
+        drop(first);
+        drop(second);
+        assert_eq!(next(&mut received).connection.streams, 256);
     }
 
     #[test]

@@ -66,6 +66,7 @@ fn each_package_has_its_one_place() {
     only("tonic::", &["src/grpc"]);
     only("prost::", &["src/grpc", "src/simulate/replay/packed.rs"]);
     only("axum", &["src/http"]);
+    only("h2::", &["src/server", "src/grpc"]);
     only("hyper", &["src/server", "src/grpc", "src/http", "src/trace.rs"]);
     only(
         "serde_json",

@@ -44,11 +44,12 @@ tls: { ca_file: /run/secrets/tollgate/store/ca.crt }
 {{- end }}
 {{- end }}
 
-{{/* The config without what is reloaded: a change of it needs a restart. */}}
+{{/* The config without what is reloaded: a change of it needs a restart. A sidecar serves one pod, so one worker is enough. */}}
 {{- define "tollgate.settings" -}}
 {{- $store := include "tollgate.store" . | fromYaml -}}
 {{- $config := omit .Values.config "default_plan" "envoy" -}}
-{{- merge (dict "listen" .listen "store" (merge $store (default dict (get $config "store")))) $config | toYaml -}}
+{{- $workers := ternary dict (dict "workers" 1) .Values.fleet.enabled -}}
+{{- merge (dict "listen" .listen "store" (merge $store (default dict (get $config "store")))) $config $workers | toYaml -}}
 {{- end }}
 
 {{/* The whole config. .listen is its section of addresses. */}}

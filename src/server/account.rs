@@ -1,0 +1,339 @@
+//! Counts the bytes that a worker keeps for its peers: once for the connection and once for the worker.
+//!
+//! What is counted: calls and their messages, from their arrival to the end of their answers, and answers until the socket has
+//! taken them. So one number bounds what peers can make a worker hold, in whatever form they ask for it.
+//!
+//! - What a call needs before it is decided is reserved. A call that finds no room waits, and holds its peer back.
+//! - What exists already is counted without a check. When the worker then keeps more than it may, the connection for which it keeps
+//!   most is closed.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+
+use tokio::sync::Notify;
+
+/// Most bytes that a worker keeps for all its peers: as many calls as it holds, and besides some of the largest batches, with what
+/// deciding and answering them takes.
+pub(crate) const KEPT_MAX: usize = 40 << 20;
+/// The part of it that is never reserved, so that calls whose messages are small find room: 1,024 of them.
+pub(crate) const UNRESERVED_BYTES: usize = 4 << 20;
+/// A connection gets no more once it has 1/`SHARE` of what is free.
+pub(crate) const SHARE: usize = 2;
+/// A connection for which no more than this is kept gets whatever is free.
+const FIRST_BYTES: usize = 256 << 10;
+
+/// Whether somebody who holds `mine` may take `wanted` more of what is free. If `n` take all they can, each ends at one part in
+/// `n + SHARE`. `SHARE` such parts stay free for others.
+pub(crate) fn may_take(free: usize, mine: usize, wanted: usize) -> bool {
+    wanted <= free && (mine + wanted).saturating_mul(SHARE) <= free
+}
+
+/// The account of a worker. Clones share it.
+#[derive(Clone, Default)]
+pub(crate) struct WorkerAccount(Arc<WorkerSum>);
+
+#[derive(Default)]
+struct WorkerSum {
+    kept: AtomicUsize,
+    /// The part of `kept` that goes when the connections that were told to close have closed.
+    closing: AtomicUsize,
+    /// Grows with the largest number of connections. Contains entries of connections that are gone.
+    connections: Mutex<Vec<Weak<Account>>>,
+    /// Who waits for room. Each of them is a call that holds a seat, so there are no more than seats.
+    waiting: Mutex<Vec<Waker>>,
+    /// Whether `waiting` has any, so that bytes are given back without a lock.
+    is_waited_for: AtomicBool,
+}
+
+/// The account of a connection.
+pub(crate) struct Account {
+    worker: Arc<WorkerSum>,
+    kept: AtomicUsize,
+    /// Counts pieces of answers that its peer took.
+    taken: AtomicUsize,
+    is_closing: AtomicBool,
+    close: Notify,
+}
+
+/// Bytes that are kept. Dropping it says that they are gone.
+pub(crate) struct Charge {
+    account: Arc<Account>,
+    bytes: usize,
+}
+
+impl WorkerAccount {
+    /// Opens an account for a connection.
+    pub(crate) fn open(&self) -> Arc<Account> {
+        let account = Arc::new(Account {
+            worker: self.0.clone(),
+            kept: AtomicUsize::new(0),
+            taken: AtomicUsize::new(0),
+            is_closing: AtomicBool::new(false),
+            close: Notify::new(),
+        });
+        let mut connections = lock(&self.0.connections);
+        if connections.len() == connections.capacity() {
+            connections.retain(|connection| connection.strong_count() > 0);
+        }
+        connections.push(Arc::downgrade(&account));
+        account
+    }
+
+    /// Bytes kept for all connections.
+    #[cfg(test)]
+    pub(crate) fn kept(&self) -> usize {
+        self.0.kept.load(Ordering::Relaxed)
+    }
+}
+
+impl WorkerSum {
+    /// Tells the connections for which most is kept to close, until the others are within the bound.
+    fn close_heaviest(&self) {
+        let connections = lock(&self.connections);
+        while self.staying() > KEPT_MAX {
+            let open = connections.iter().filter_map(Weak::upgrade).filter(|account| !account.is_closing.load(Ordering::Relaxed));
+            let Some(heaviest) = open.max_by_key(|account| account.kept()) else { return };
+            tracing::debug!(
+                bytes = heaviest.kept(),
+                "a connection is closed: more is kept for peers than may be, and most for this one"
+            );
+            heaviest.close();
+        }
+    }
+
+    /// Bytes that are kept, without those of connections that close.
+    fn staying(&self) -> usize {
+        self.kept.load(Ordering::Relaxed).saturating_sub(self.closing.load(Ordering::Relaxed))
+    }
+
+    fn wake_waiting(&self) {
+        if self.is_waited_for.swap(false, Ordering::Relaxed) {
+            let waiting = std::mem::take(&mut *lock(&self.waiting));
+            waiting.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+impl Account {
+    /// Bytes kept for this connection.
+    pub(crate) fn kept(&self) -> usize {
+        self.kept.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is room for so many bytes of a call. For one whose connection keeps little, the heaviest connection makes it.
+    pub(crate) fn has_room_for_call(&self, bytes: usize) -> bool {
+        bytes <= self.free() || self.kept() <= FIRST_BYTES
+    }
+
+    /// Bytes that the worker may still keep.
+    pub(crate) fn free(&self) -> usize {
+        KEPT_MAX.saturating_sub(self.worker.staying())
+    }
+
+    /// Bytes that may still be reserved.
+    fn reservable(&self) -> usize {
+        self.free().saturating_sub(UNRESERVED_BYTES)
+    }
+
+    /// Counts bytes that exist, until the result is dropped.
+    pub(crate) fn charge(self: &Arc<Self>, bytes: usize) -> Charge {
+        self.keep(bytes);
+        Charge { account: self.clone(), bytes }
+    }
+
+    /// Waits until there is room for `bytes` and counts them. While too little is free, `evict` is asked to free some of
+    /// `evictable`; it returns whether it did.
+    pub(crate) fn poll_reserve(
+        self: &Arc<Self>,
+        bytes: usize,
+        evictable: usize,
+        mut evict: impl FnMut() -> bool,
+        context: &Context<'_>,
+    ) -> Poll<Charge> {
+        if self.has_room(bytes, evictable) {
+            while self.reservable() < bytes && evict() {}
+            if self.reservable() >= bytes {
+                return Poll::Ready(self.charge(bytes));
+            }
+        }
+        let mut waiting = lock(&self.worker.waiting);
+        if !waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+            waiting.push(context.waker().clone());
+        }
+        self.worker.is_waited_for.store(true, Ordering::Relaxed);
+        Poll::Pending
+    }
+
+    /// Counts `bytes` if there is room for them.
+    pub(crate) fn reserve(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
+        self.has_room(bytes, 0).then(|| self.charge(bytes))
+    }
+
+    fn has_room(&self, bytes: usize, evictable: usize) -> bool {
+        let (free, kept) = (self.reservable() + evictable, self.kept());
+        (bytes <= free && kept <= FIRST_BYTES) || may_take(free, kept, bytes)
+    }
+
+    /// Counts bytes. [`Self::release`] must be called for as many.
+    pub(crate) fn keep(&self, bytes: usize) {
+        self.kept.fetch_add(bytes, Ordering::Relaxed);
+        let kept = self.worker.kept.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if self.is_closing.load(Ordering::Relaxed) {
+            self.worker.closing.fetch_add(bytes, Ordering::Relaxed);
+        }
+        if kept > KEPT_MAX {
+            self.worker.close_heaviest();
+        }
+    }
+
+    /// Says that so many of the bytes that were counted are gone.
+    pub(crate) fn release(&self, bytes: usize) {
+        self.kept.fetch_sub(bytes, Ordering::Relaxed);
+        self.worker.kept.fetch_sub(bytes, Ordering::Relaxed);
+        if self.is_closing.load(Ordering::Relaxed) {
+            self.worker.closing.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        self.worker.wake_waiting();
+    }
+
+    /// Counts a piece of an answer that the peer took.
+    pub(crate) fn count_taken(&self) {
+        self.taken.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Pieces of answers that the peer took.
+    pub(crate) fn taken(&self) -> usize {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Tells the connection to close.
+    pub(crate) fn close(&self) {
+        if !self.is_closing.swap(true, Ordering::Relaxed) {
+            self.worker.closing.fetch_add(self.kept(), Ordering::Relaxed);
+            self.close.notify_one();
+        }
+    }
+
+    /// Waits until the connection must close: most is kept for it, or its peer takes nothing.
+    pub(crate) async fn close_requested(&self) {
+        self.close.notified().await;
+    }
+}
+
+impl Charge {
+    /// Counts this many bytes instead.
+    pub(crate) fn resize(&mut self, bytes: usize) {
+        match bytes.checked_sub(self.bytes) {
+            Some(more) => self.account.keep(more),
+            None => self.account.release(self.bytes - bytes),
+        }
+        self.bytes = bytes;
+    }
+
+    /// Bytes that it counts.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.account.release(self.bytes);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    fn is_closing(account: &Account) -> bool {
+        account.is_closing.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn connections_that_reserve_all_they_can_leave_room_for_one_that_has_nothing() {
+        for hogs in [1, 2, 7, 32, 100] {
+            let worker = WorkerAccount::default();
+            let hogs: Vec<_> = (0..hogs).map(|_| worker.open()).collect();
+            let mut taken = Vec::new();
+            while let before = taken.len()
+                && {
+                    taken.extend(hogs.iter().filter_map(|hog| hog.reserve(16 << 10)));
+                    taken.len() > before
+                }
+            {}
+            assert!(hogs.len() > 7 || worker.kept() >= KEPT_MAX / 4, "{} keep {}", hogs.len(), worker.kept());
+            let newcomer = worker.open();
+            assert!(newcomer.reserve(256 << 10).is_some(), "{} keep {}", hogs.len(), worker.kept());
+            drop(taken);
+            assert_eq!(worker.kept(), 0);
+        }
+    }
+
+    #[test]
+    fn above_the_sum_the_heaviest_connection_is_closed_and_no_other() {
+        let worker = WorkerAccount::default();
+        let connections: Vec<_> = (1..=10).map(|_| worker.open()).collect();
+        let charge = |(index, account): (usize, &Arc<Account>)| account.charge((index + 1) << 10);
+        let small: Vec<Charge> = connections.iter().enumerate().map(charge).collect();
+        let heavy = connections[3].charge(KEPT_MAX);
+        let closed = || connections.iter().map(|account| is_closing(account)).collect::<Vec<_>>();
+        assert_eq!(closed(), (0..10).map(|index| index == 3).collect::<Vec<_>>());
+        // What the closing one still keeps counts no more against the others.
+        let more = connections[4].charge(1 << 20);
+        assert!(!is_closing(&connections[4]));
+        let too_much = connections[5].charge(KEPT_MAX);
+        assert!(is_closing(&connections[5]) && !is_closing(&connections[4]));
+        drop((small, heavy, more, too_much));
+        assert_eq!((worker.kept(), worker.0.closing.load(Ordering::Relaxed)), (0, 0));
+    }
+
+    #[test]
+    fn who_waits_for_room_is_woken_when_bytes_go() {
+        let worker = WorkerAccount::default();
+        let (hog, waits) = (worker.open(), worker.open());
+        let held = hog.charge(KEPT_MAX - (1 << 20));
+        let woken = Arc::<Woken>::default();
+        let waker = Waker::from(woken.clone());
+        let reserve = || waits.poll_reserve(2 << 20, 0, || false, &Context::from_waker(&waker));
+        assert!(reserve().is_pending() && reserve().is_pending());
+        assert_eq!(lock(&worker.0.waiting).len(), 1, "who asks again waits once");
+        assert!(!woken.0.load(Ordering::Relaxed));
+        drop(held);
+        assert!(woken.0.load(Ordering::Relaxed) && reserve().is_ready());
+    }
+
+    #[test]
+    fn bytes_that_others_only_hold_are_evicted_for_a_reservation() {
+        let worker = WorkerAccount::default();
+        let (hog, other) = (worker.open(), worker.open());
+        let mut held: Vec<Charge> = (0..4).map(|_| hog.charge(KEPT_MAX / 4)).collect();
+        let evict = || held.pop().is_some();
+        let reserved = other.poll_reserve(1 << 20, KEPT_MAX, evict, &Context::from_waker(Waker::noop()));
+        assert!(reserved.is_ready());
+        assert_eq!(held.len(), 3, "no more is evicted than is needed");
+    }
+
+    #[test]
+    fn accounts_of_connections_that_are_gone_are_forgotten() {
+        let worker = WorkerAccount::default();
+        (0..100_000).for_each(|_| drop(worker.open()));
+        assert!(lock(&worker.0.connections).capacity() < 64);
+    }
+
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+
+    impl std::task::Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+}
