@@ -15,6 +15,7 @@ mod openapi;
 mod plan_metrics;
 mod protocol;
 mod ready_headers;
+mod rude_peers;
 mod shares;
 mod status_page;
 mod tls;

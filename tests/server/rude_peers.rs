@@ -1,0 +1,268 @@
+//! Rude peers made up at random: what they say, how much of it, how they split it, what they read, and how many they are. Whatever
+//! they do, the server keeps within the memory that the documents promise, serves others, and forgets them when they are silent.
+//!
+//! A round is one kind of rudeness, by 1 to 100 connections at once. Its seed is printed. `TOLLGATE_RUDE_SEED` runs one round again,
+//! and `TOLLGATE_RUDE_MINUTES` says how long [`more`] goes on.
+
+mod manners;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+
+use self::manners::{Call, Head, METHODS, Manners, Reads, call, extra};
+use crate::support::frames::Raw;
+use crate::support::history::Random;
+use crate::support::server::{PATIENCE, Server, channel_to, decide};
+
+/// What a worker with at most 100 connections takes, in KiB, whatever they do: see docs/failures.md, "Floods".
+const RSS_MAX_KB: u64 = 96 << 10;
+/// What may be left of it when the peers have been silent for 15 s: their connections are open, with what h2 keeps for streams.
+const LEFT_MAX_KB: u64 = 64 << 10;
+const SILENT_FOR: Duration = Duration::from_secs(15);
+/// How long the peers of a round are active.
+const ROUND: Duration = Duration::from_secs(3);
+/// The rounds in all tests. They are among those that took most before there was one account.
+const SEEDS: [u64; 12] = [7, 0, 1, 2, 3, 1010, 1040, 1065, 1107, 4, 5, 6];
+/// Longest that another caller may wait on a machine that is busy with other tests. The benchmarks measure the real figure.
+const SLOWEST_MAX: Duration = Duration::from_secs(5);
+
+const INITIAL_WINDOW_SIZE: u16 = 4;
+const HEADER_TABLE_SIZE: u16 = 1;
+
+/// Plans with the longest answers: eight limits with the longest names.
+fn config() -> String {
+    let name = |limit: usize| format!("{limit}{}", "n".repeat(60));
+    let limit =
+        |index: usize| format!("{{ name: {}, quota: 1000000000, window: {}s, algorithm: fixed_window }}", name(index), index + 1);
+    let limits: Vec<String> = (0..8).map(limit).collect();
+    let plans: Vec<String> = (0..200).map(|plan| format!("  p{plan}: {{ limits: [ {} ] }}\n", limits.join(", "))).collect();
+    let envoy = "envoy: { domains: { d: { rules: [ { descriptor: [ \"e\" ], plan: p0 } ] } } }\n";
+    format!("plans:\n  p: {{ limits: [ {} ] }}\n{}{envoy}", limits.join(", "), plans.concat())
+}
+
+/// One peer. It is rude until `until`, and holds its last connection, silent, until `stop`.
+fn peer(manners: &Manners, addresses: &(String, String), until: Instant, stop: &AtomicBool) {
+    let mut last = None;
+    while Instant::now() < until {
+        // A connection is refused while the server closes others.
+        last = if manners.is_http1 { http1(manners, &addresses.1, until) } else { http2(manners, &addresses.0, until) };
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    while last.is_some() && !stop.load(Ordering::SeqCst) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Sends as much as the server takes, and reads as the manners say. False once the connection has ended.
+fn exchange(stream: &mut TcpStream, mut bytes: &[u8], reads: Reads, until: Instant) -> bool {
+    let mut buffer = vec![0; if matches!(reads, Reads::Little) { 7 } else { 1 << 16 }];
+    loop {
+        let read = if matches!(reads, Reads::Nothing) { Err(ErrorKind::WouldBlock.into()) } else { stream.read(&mut buffer) };
+        match read {
+            Ok(0) => return false,
+            Err(error) if error.kind() != ErrorKind::WouldBlock => return false,
+            Ok(_) | Err(_) => {}
+        }
+        if bytes.is_empty() || Instant::now() >= until {
+            return true;
+        }
+        match stream.write(bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(1)),
+            Err(_) => return false,
+        }
+    }
+}
+
+fn http2(manners: &Manners, address: &str, until: Instant) -> Option<TcpStream> {
+    let settings = [(INITIAL_WINDOW_SIZE, manners.window), (HEADER_TABLE_SIZE, manners.table)];
+    let Raw(mut stream) = Raw::connect(address, &settings);
+    stream.set_nonblocking(true).unwrap();
+    let (mut next, mut bursts) = (1, 0);
+    while Instant::now() < until {
+        let mut bytes = Vec::new();
+        if bursts < manners.bursts {
+            bursts += 1;
+            for index in 0..manners.burst {
+                bytes.extend(call(&manners.calls[index as usize % manners.calls.len()], next));
+                next += 2;
+            }
+        }
+        manners.extras.iter().for_each(|more| bytes.extend(extra(*more, next - 2)));
+        if !exchange(&mut stream, &bytes, manners.reads, until) {
+            return None;
+        }
+        std::thread::sleep(manners.pause);
+    }
+    Some(stream)
+}
+
+fn http1(manners: &Manners, address: &str, until: Instant) -> Option<TcpStream> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_nonblocking(true).unwrap();
+    let mut random = Random(manners.seed);
+    while Instant::now() < until {
+        let path = *random.pick(&[
+            "/metrics",
+            "/status",
+            "/status/data",
+            "/v1/check?key=k&plan=p",
+            "/healthz",
+            "/openapi.json",
+            "/none",
+        ]);
+        let fields = match manners.calls[0].head {
+            Head::Usual => String::new(),
+            Head::Fields(count) => "x: y\r\n".repeat(count.min(90)),
+            Head::Bytes(count) => format!("cookie: {}\r\n", "c".repeat(count)),
+            Head::Unended(_) => "cookie: ".to_owned(),
+        };
+        let end = if manners.calls[0].ends { "\r\n" } else { "" };
+        let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{fields}{end}");
+        if !exchange(&mut stream, request.repeat(manners.burst as usize).as_bytes(), manners.reads, until) {
+            return None;
+        }
+        std::thread::sleep(manners.pause);
+    }
+    Some(stream)
+}
+
+fn rss_kb(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// A server, and somebody who asks it, and asks for its health, in time and without a failure, whatever its peers do.
+struct Besieged {
+    server: Server,
+    stop: Arc<AtomicBool>,
+    peak: JoinHandle<u64>,
+    asking: tokio::task::JoinHandle<Vec<Duration>>,
+}
+
+impl Besieged {
+    async fn start() -> Self {
+        let server = Server::start(&config(), &["--set", "workers=1", "--set", "listen.http=127.0.0.1:0"]);
+        let (stop, pid) = (Arc::<AtomicBool>::default(), server.child.id());
+        let stopped = stop.clone();
+        let peak = std::thread::spawn(move || {
+            let mut peak = 0;
+            while !stopped.load(Ordering::SeqCst) {
+                peak = peak.max(rss_kb(pid));
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            peak
+        });
+        let (mut client, mut health) = (server.client().await, HealthClient::new(channel_to(&server.address).await));
+        let stopped = stop.clone();
+        let asking = tokio::spawn(async move {
+            let mut waits = Vec::new();
+            while !stopped.load(Ordering::SeqCst) {
+                let started = Instant::now();
+                assert!(decide(&mut client, "beside", "p").await.allowed);
+                health.check(HealthCheckRequest::default()).await.unwrap();
+                waits.push(started.elapsed() / 2);
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            waits
+        });
+        Self { server, stop, peak, asking }
+    }
+
+    /// Runs a round. Returns the peers, who are silent and hold their connections until they are told to stop.
+    async fn suffer(&self, manners: Manners) -> (Arc<AtomicBool>, Vec<JoinHandle<()>>) {
+        let (stop, until) = (Arc::<AtomicBool>::default(), Instant::now() + ROUND);
+        let addresses = (self.server.address.clone(), self.server.http());
+        let peers = (0..manners.connections).map(|_| {
+            let (manners, addresses, stop) = (manners.clone(), addresses.clone(), stop.clone());
+            std::thread::spawn(move || peer(&manners, &addresses, until, &stop))
+        });
+        let peers = peers.collect();
+        tokio::time::sleep(ROUND + Duration::from_millis(200)).await;
+        assert!(!self.asking.is_finished(), "{manners}: another caller was not served");
+        (stop, peers)
+    }
+
+    /// Ends the server. Returns the most that it took, in KiB, and the waits of the other caller, the longest last.
+    async fn end(mut self, what: &str) -> (u64, Vec<Duration>) {
+        self.stop.store(true, Ordering::SeqCst);
+        let mut waits = tokio::time::timeout(PATIENCE, self.asking).await.expect(what).expect(what);
+        waits.sort();
+        self.server.signal("TERM");
+        let (status, took) = self.server.wait();
+        assert!(status.success() && took < Duration::from_secs(10), "{what}: {status} after {took:?}");
+        (self.peak.join().unwrap(), waits)
+    }
+}
+
+/// One round on a server of its own. With `silence`, its peers are silent for a while, and must be forgotten.
+async fn round(manners: Manners, silence: bool) {
+    println!("{manners}");
+    let what = manners.to_string();
+    let besieged = Besieged::start().await;
+    let idle = rss_kb(besieged.server.child.id());
+    let (stop, peers) = besieged.suffer(manners).await;
+    let left = if silence {
+        tokio::time::sleep(SILENT_FOR).await;
+        rss_kb(besieged.server.child.id())
+    } else {
+        0
+    };
+    stop.store(true, Ordering::SeqCst);
+    let joined = tokio::task::spawn_blocking(move || peers.into_iter().for_each(|peer| peer.join().unwrap()));
+    joined.await.unwrap();
+    let (peak, waits) = besieged.end(&what).await;
+    let at = |part: usize| waits[(waits.len() * part / 100).min(waits.len() - 1)];
+    println!(
+        "  {idle} KiB idle, {peak} at most, {left} after silence; {} calls beside, p50 {:?}, p99 {:?}",
+        waits.len(),
+        at(50),
+        at(99)
+    );
+    assert!(peak <= RSS_MAX_KB, "{what}: {peak} KiB");
+    assert!(left <= LEFT_MAX_KB, "{what}: {left} KiB are left");
+    assert!(waits.last().is_some_and(|slowest| *slowest < SLOWEST_MAX), "{what}: {:?}", waits.last());
+}
+
+fn seed() -> Option<u64> {
+    std::env::var("TOLLGATE_RUDE_SEED").ok().map(|seed| seed.parse().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_23_rude_peers_cost_others_nothing() {
+    for seed in SEEDS {
+        round(Manners::new(seed), seed == SEEDS[0]).await;
+    }
+}
+
+/// What once took 457, 316 and 593 MiB: answers just below a chunk of HTTP/2, answers much larger than their requests, and heads whose
+/// fields take a byte each on the wire.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_23_many_small_things_are_one_sum() {
+    round(Manners::silent(96, 1, 256, vec![Call::batch(6)]), true).await;
+    round(Manners::silent(24, 0, 256, vec![Call::batch(1_000)]), true).await;
+    let unfinished = [0, 2, 6, 9, 10].map(|index| Call::fields(METHODS[index], 440));
+    round(Manners::silent(82, 0, 250, unfinished.into()), true).await;
+}
+
+/// Rounds by hand: minutes or hours of them, each with a new seed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes as long as one likes; see CONTRIBUTING.md"]
+async fn more() {
+    let minutes = std::env::var("TOLLGATE_RUDE_MINUTES").map_or(10, |minutes| minutes.parse().unwrap());
+    let (started, first) = (Instant::now(), seed().unwrap_or(1_000));
+    for seed in first.. {
+        round(Manners::new(seed), seed % 10 == 0).await;
+        if started.elapsed() > Duration::from_secs(60 * minutes) {
+            return;
+        }
+    }
+}
