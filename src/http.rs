@@ -19,6 +19,7 @@ mod rendering_cache;
 mod routes;
 mod status;
 mod subject;
+mod tracked;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -21,7 +21,8 @@ use tokio::sync::watch;
 
 use super::check::{self, CheckEndpoint};
 use super::host;
-use super::progress::{Progress, Step, TrackedBody, tracked};
+use super::progress::{Progress, TrackedBody};
+use super::tracked::{TrackedRequestBody, TrackedSocket};
 use crate::server::{Accepted, AdmissionPermit, Socket, stopped};
 use crate::store::Store;
 use crate::tls::Protocol;
@@ -76,24 +77,28 @@ pub(super) async fn serve<S: Store>(
     let progress = Arc::new(Progress::new(admission.usage()));
     let seen = progress.clone();
     let service = service_fn(move |request: axum::http::Request<Incoming>| {
-        seen.set_step(Step::Answer);
+        seen.begin_answer(!request.body().is_end_stream());
         let (endpoint, seen) = (endpoint.clone(), seen.clone());
+        let request = request.map(|body| Body::new(TrackedRequestBody::new(body, seen.clone())));
         async move {
-            let response = endpoint.answer(request.map(Body::new), peer).await;
+            let response = endpoint.answer(request, peer).await;
             Ok::<_, Infallible>(response.map(|body| TrackedBody::new(body, seen)))
         }
     });
-    let io = TokioIo::new(tracked(socket, progress.clone()));
+    let io = TokioIo::new(TrackedSocket::new(socket, progress.clone()));
     let mut connection = pin!(builder().serve_connection(io, service));
-    let ended = tokio::select! {
-        biased;
-        ended = connection.as_mut() => ended,
-        step = progress.overdue() => return tracing::debug!(?step, "HTTP connection took too long"),
-        // Only idle connections are asked to close, so nothing is lost.
-        () = admission.close_requested() => return,
-        () = stopped(&mut stopping, None) => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    let mut is_stopping = false;
+    let ended = loop {
+        tokio::select! {
+            biased;
+            ended = connection.as_mut() => break ended,
+            step = progress.overdue() => return tracing::debug!(?step, "HTTP connection took too long"),
+            // Only idle connections are asked to close, so nothing is lost.
+            () = admission.close_requested() => return,
+            () = stopped(&mut stopping, None), if !is_stopping => {
+                connection.as_mut().graceful_shutdown();
+                is_stopping = true;
+            }
         }
     };
     if let Err(error) = ended {

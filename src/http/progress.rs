@@ -11,10 +11,9 @@ use axum::Error;
 use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
 use tokio::sync::Notify;
-use tokio_util::io::InspectReader;
 
 use crate::clock::monotonic;
-use crate::server::{Socket, Usage};
+use crate::server::Usage;
 
 /// Longest time from the start of the connection, or from the first byte of a later request, to the end of the request's
 /// head. Clients send a head at once.
@@ -25,6 +24,9 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
 /// Longest time from an answer to the first byte of the next request. nginx keeps idle connections for a minute by default.
 /// The proxy should close them first: otherwise it might send a request into a connection that was just closed.
 const IDLE_WITHIN: Duration = Duration::from_secs(65);
+/// Longest time that a closed connection is still read; see [`super::tracked::TrackedSocket`]. A client that sends a head or a body
+/// that nobody wants sends 1 MiB of it in this time at 200 KiB a second.
+const LINGER_WITHIN: Duration = Duration::from_secs(5);
 /// Bytes of an answer that are passed to hyper at a time.
 const CHUNK_BYTES: usize = 64 << 10;
 
@@ -37,6 +39,8 @@ pub(super) enum Step {
     Answer,
     /// The last request was answered, and no byte of another has arrived.
     Idle,
+    /// Nothing more is answered. What the peer still sends is dropped.
+    Linger,
 }
 
 impl Step {
@@ -45,6 +49,7 @@ impl Step {
             Self::Head => HEAD_WITHIN,
             Self::Answer => ANSWERED_WITHIN,
             Self::Idle => IDLE_WITHIN,
+            Self::Linger => LINGER_WITHIN,
         }
     }
 }
@@ -63,6 +68,34 @@ struct Current {
     since: Instant,
     /// When the timer of [`Progress::overdue`] ends.
     timer_at: Instant,
+    /// The last bytes that were read, and those of the current request's body.
+    read: Tail,
+    body: Tail,
+    /// Whether the current request has a body.
+    has_body: bool,
+}
+
+/// The last bytes of something, four at most, and which of them there are.
+#[derive(Clone, Copy, Default)]
+struct Tail {
+    bytes: u32,
+    mask: u32,
+}
+
+impl Tail {
+    /// How a head ends: with an empty line, whose CR may be missing.
+    const HEAD_ENDS: [Self; 2] = [Self { bytes: 0x0A_0D_0A, mask: 0xFF_FF_FF }, Self { bytes: 0x0A_0A, mask: 0xFF_FF }];
+
+    fn add(&mut self, bytes: &[u8]) {
+        for byte in &bytes[bytes.len().saturating_sub(4)..] {
+            self.bytes = self.bytes << 8 | u32::from(*byte);
+            self.mask = self.mask << 8 | 0xFF;
+        }
+    }
+
+    fn ends_with(self, end: Self) -> bool {
+        end.mask > 0 && (self.bytes ^ end.bytes) & end.mask == 0
+    }
 }
 
 impl Current {
@@ -75,7 +108,8 @@ impl Progress {
     /// Starts at the start of a connection. Records in `usage` whether the connection is in use.
     pub(super) fn new(usage: Arc<Usage>) -> Self {
         let now = monotonic();
-        let current = Current { step: Step::Head, since: now, timer_at: now };
+        let (read, body) = (Tail::default(), Tail::default());
+        let current = Current { step: Step::Head, since: now, timer_at: now, read, body, has_body: false };
         Self { current: Mutex::new(current), usage, changed: Notify::new() }
     }
 
@@ -98,11 +132,44 @@ impl Progress {
         }
     }
 
-    /// Records that bytes were read.
-    fn record_read(&self) {
-        if self.lock().step == Step::Idle {
+    /// Records that a request is answered from now on.
+    pub(super) fn begin_answer(&self, has_body: bool) {
+        {
+            let mut current = self.lock();
+            (current.body, current.has_body) = (Tail::default(), has_body);
+        }
+        self.set_step(Step::Answer);
+    }
+
+    /// Records that the answer is made. When the last bytes that were read end neither a head nor this request's body, they
+    /// begin another request.
+    fn end_answer(&self) {
+        let current = *self.lock();
+        let ends = Tail::HEAD_ENDS.into_iter().chain([current.body]).any(|end| current.read.ends_with(end));
+        self.set_step(if ends { Step::Idle } else { Step::Head });
+    }
+
+    /// Records that these bytes were read.
+    pub(super) fn record_read(&self, bytes: &[u8]) {
+        let step = {
+            let mut current = self.lock();
+            current.read.add(bytes);
+            current.step
+        };
+        if step == Step::Idle {
             self.set_step(Step::Head);
         }
+    }
+
+    /// Records that these bytes are of the body of the current request.
+    pub(super) fn record_body(&self, bytes: &[u8]) {
+        self.lock().body.add(bytes);
+    }
+
+    /// Whether there may be bytes of the peer that nobody has read: of a head that was refused, or of a body.
+    pub(super) fn may_have_unread(&self) -> bool {
+        let current = self.lock();
+        current.has_body || current.step == Step::Head
     }
 
     fn lock(&self) -> MutexGuard<'_, Current> {
@@ -129,16 +196,6 @@ impl Progress {
     }
 }
 
-/// The socket, whose reads are reported to [`Progress`]. Writes are passed on.
-pub(super) fn tracked(socket: Socket, progress: Arc<Progress>) -> InspectReader<Socket, impl FnMut(&[u8])> {
-    InspectReader::new(socket, move |read| {
-        // Nothing is read at the end of the stream.
-        if !read.is_empty() {
-            progress.record_read();
-        }
-    })
-}
-
 /// The body of an answer, which reports its end to [`Progress`].
 pub(super) struct TrackedBody {
     body: Body,
@@ -155,7 +212,7 @@ impl TrackedBody {
 
 impl Drop for TrackedBody {
     fn drop(&mut self) {
-        self.progress.set_step(Step::Idle);
+        self.progress.end_answer();
     }
 }
 
