@@ -9,6 +9,8 @@ WORKDIR /src
 COPY Cargo.toml Cargo.lock ./
 COPY proto proto
 COPY src src
+# The program serves it.
+COPY docs/openapi.json docs/
 # tests/ and benches/ are named in Cargo.toml and not built here.
 COPY tests tests
 COPY benches benches

@@ -5,6 +5,7 @@ mod ask_commands;
 mod command_line;
 mod deploy;
 mod descriptors;
+mod dockerfile;
 pub mod docs;
 mod examples;
 mod hostile_configs;

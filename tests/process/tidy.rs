@@ -8,10 +8,10 @@ const FILE_LINES_MAX: usize = 350;
 const TEST_FILE_LINES_MAX: usize = 400;
 const LUA_FILE_LINES_MAX: usize = 350;
 
-struct Source {
+pub struct Source {
     /// Below the repository, such as `src/store/redis.rs`.
-    path: String,
-    text: String,
+    pub path: String,
+    pub text: String,
 }
 
 impl Source {
@@ -22,7 +22,7 @@ impl Source {
     }
 }
 
-fn sources(folder: &str, endings: &[&str]) -> Vec<Source> {
+pub fn sources(folder: &str, endings: &[&str]) -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut found = Vec::new();
     let mut folders = vec![root.join(folder)];
