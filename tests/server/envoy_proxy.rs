@@ -7,7 +7,7 @@ use tollgate::grpc::pb::DecidedBy;
 use tonic::Code;
 
 use crate::support::envoy::Envoy;
-use crate::support::http::{Reply, Scrape, ask};
+use crate::support::http::{Reply, Scrape, ask, raw};
 use crate::support::redis::Redis;
 use crate::support::server::{Client, PATIENCE, Server, channel_to, decide, request};
 
@@ -24,6 +24,7 @@ envoy:
         - { descriptor: [user=load], plan: large }
         - { descriptor: [remote_address], plan: free, key: 'address:{remote_address}' }
         - { descriptor: [path=/upload, user], plan: free, key: '{user}' }
+        - { descriptor: [path=/upload, remote_address], plan: free, key: 'address:{remote_address}' }
 ";
 /// A route that gives units back, and one with a limit of its own, which a filter puts into the metadata of every request.
 const ROUTES: &str = r#"
@@ -166,6 +167,97 @@ async fn envoy_enforces_one_exact_limit_over_two_replicas_and_passes_all_without
     deployment.replicas.clear();
     assert_eq!(deployment.get("/", "al").status, 200);
     assert!(deployment.envoy.limited("failure_mode_allowed") >= 1);
+}
+
+/// Requests that try to be something else than what they are.
+fn ways_around() -> Vec<(&'static str, &'static str, String)> {
+    let mut ways = Vec::new();
+    for method in ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"] {
+        for path in ["/", "/upload"] {
+            ways.push((method, path, String::new()));
+        }
+    }
+    for path in [
+        "/upload/",
+        "/upload?x=1",
+        "//upload",
+        "/./upload",
+        "/a/../upload",
+        "/%75pload",
+        "/upload%2f",
+        "/%2fupload",
+        "/upload;x",
+        "/UPLOAD",
+        "/uploads",
+        "/?x=/upload",
+        "/a%00b",
+        "/..;/upload",
+    ] {
+        ways.push(("POST", path, String::new()));
+    }
+    for field in [
+        "X-Forwarded-For: 203.0.113.{}",
+        "X-Forwarded-For: 203.0.113.{}, 198.51.100.1",
+        "X-Real-IP: 203.0.113.{}",
+        "Forwarded: for=203.0.113.{}",
+        "X-Envoy-External-Address: 203.0.113.{}",
+        "X-Envoy-Internal: true",
+        "X-Envoy-Original-Path: /{}",
+        "X-Forwarded-Host: h{}",
+        "X-Forwarded-Proto: https",
+        "x_user: u{}",
+        "X-User-: u{}",
+        "Transfer-Encoding: chunked",
+        "X-HTTP-Method-Override: OPTIONS",
+        "X-Envoy-RateLimited: true",
+        "Upgrade: websocket",
+    ] {
+        ways.push(("GET", "/", field.to_owned()));
+    }
+    for kib in [1, 8, 30, 55, 64, 256, 1_000] {
+        ways.push(("GET", "/", format!("Cookie: {}", "c".repeat(kib << 10))));
+    }
+    ways
+}
+
+#[tokio::test]
+async fn nothing_gets_around_envoy() {
+    let deployment = Deployment::start("10s", "10s").await;
+    let envoy = &deployment.envoy.address;
+    let anonymous = |method: &str, target: &str, fields: &[&str]| ask(envoy, method, target, fields).status;
+    // An upload costs 5 without a user, too.
+    assert_eq!(anonymous("POST", "/upload", &["Content-Length: 0"]), 200);
+    let passed = (0..QUOTA).filter(|_| anonymous("GET", "/", &[]) == 200).count();
+    assert_eq!(passed, QUOTA - 5);
+    for (method, path, field) in ways_around() {
+        for number in 0..3 {
+            let field = field.replace("{}", &number.to_string());
+            let fields: Vec<&str> = if field.is_empty() { vec![] } else { vec![&field] };
+            let status = raw_status(envoy, method, path, &fields);
+            assert!(status != Some(200), "{method} {path} {:.60}: {status:?}", field);
+        }
+    }
+    // A name is used up in any case, too: also one that is empty, long, or no UTF-8.
+    for user in ["al", "", &"l".repeat(20_000), "\u{e9}"] {
+        let fields = [format!("x-user: {user}")];
+        let passed = (0..QUOTA + 5).filter(|_| raw_status(envoy, "GET", "/", &[&fields[0]]) == Some(200)).count();
+        assert_eq!(passed, QUOTA, "{user:.10}");
+        assert_ne!(raw_status(envoy, "POST", "/upload", &[&fields[0]]), Some(200));
+    }
+    assert_eq!((deployment.envoy.limited("error"), deployment.envoy.limited("failure_mode_allowed")), (0, 0));
+}
+
+/// The status of an answer; `None` where Envoy closes without one. A redirect to another spelling is followed.
+fn raw_status(envoy: &str, method: &str, path: &str, fields: &[&str]) -> Option<u16> {
+    let fields: String = fields.iter().map(|field| format!("{field}\r\n")).collect();
+    let end = if fields.contains("chunked") { "0\r\n\r\n" } else { "" };
+    let request = format!("{method} {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{fields}\r\n{end}");
+    let text = raw(envoy, &request);
+    let status = text.split(' ').nth(1)?.parse().ok();
+    match text.lines().find_map(|line| line.strip_prefix("location: ")) {
+        Some(location) => raw_status(envoy, method, &location[location.find("/").unwrap()..].replace("/h/", "/"), &[]),
+        None => status,
+    }
 }
 
 fn peek(key: &str) -> tollgate::grpc::pb::PeekRequest {

@@ -3,14 +3,16 @@
 use std::net::TcpListener;
 
 use crate::support::caddy::Caddy;
+use crate::support::envoy::application;
 use crate::support::haproxy::Haproxy;
-use crate::support::http::{Reply, Scrape, ask};
+use crate::support::http::{Reply, Scrape, ask, raw};
 use crate::support::nginx::{Nginx, recipe};
 use crate::support::server::Server;
 
 const PLANS: &str = "listen: { http: '127.0.0.1:0' }
 plans:
   two: { limits: [ { name: day, quota: 2, window: 1d } ] }
+  none: { blocked: true }
   thousand: { limits: [ { name: day, quota: 1000, window: 1d } ] }
 ";
 
@@ -19,14 +21,6 @@ fn serve() -> (Server, String) {
     let server = Server::start(PLANS, &[]);
     let http = server.http();
     (server, http)
-}
-
-/// An application; its address.
-fn application() -> String {
-    let application = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = application.local_addr().unwrap().to_string();
-    std::thread::spawn(move || answer_all(&application));
-    address
 }
 
 fn ask_as(gateway: &str, user: &str) -> Reply {
@@ -152,9 +146,7 @@ fn nginx_charges_a_request_once_wherever_it_sends_it_on_to() {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let root = format!("root {};", folder.path().display());
-    let application = TcpListener::bind("127.0.0.1:0").unwrap();
-    let proxied = format!("proxy_pass http://{};", application.local_addr().unwrap());
-    std::thread::spawn(move || answer_all(&application));
+    let proxied = format!("proxy_pass http://{};", application());
     let files = format!("{root} index index.html;");
     let spa = format!("{files} try_files $uri $uri/ /spa/index.html;");
     let locations = [("/", files.as_str()), ("/spa/", &spa), ("/application/", &proxied)];
@@ -181,12 +173,72 @@ fn charged_thrice(nginx: &Nginx, http: &str, target: &str) -> f64 {
     decided(http) - before
 }
 
-/// An application that gives every request the same answer.
-fn answer_all(application: &TcpListener) {
-    use std::io::{Read, Write};
-    for stream in application.incoming() {
-        let mut stream = stream.unwrap();
-        let _ = stream.read(&mut [0; 4096]);
-        let _ = stream.write_all(b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok");
+/// Heads of 1 KiB to 1 MiB, each of lines of at most `line` bytes.
+fn heads(line: usize) -> impl Iterator<Item = (usize, String)> {
+    let sizes = [1, 4, 7, 8, 12, 15, 16, 20, 28, 30, 48, 64, 100, 256, 512, 900, 1_024].map(|kib| kib << 10);
+    sizes.into_iter().map(move |size: usize| {
+        let count = size.div_ceil(line);
+        (
+            size,
+            (0..count).map(|index| format!("Cookie: c{index}={}\r\n", "x".repeat((size / count).saturating_sub(16)))).collect(),
+        )
+    })
+}
+
+/// Asks a gateway with large heads, with bodies, and two requests at a time. Under a plan that denies, nothing passes. Under one
+/// that allows, heads pass that the gateway itself takes: in lines of up to `line` bytes and up to `takes` bytes in all.
+fn no_head_matters(denying: &str, allowing: &str, line: usize, takes: usize) {
+    let status = |reply: &str| reply.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+    // Caddy serves the hosts of its addresses only.
+    let ask = |gateway: &str, request: &str| raw(gateway, &request.replace("Host: h\r\n", &format!("Host: {gateway}\r\n")));
+    let mut passed = Vec::new();
+    for lines in [line, 1 << 20] {
+        for (size, fields) in heads(lines) {
+            for request in [
+                format!("GET /page HTTP/1.1\r\nHost: h\r\nX-User: u\r\nConnection: close\r\n{fields}\r\n"),
+                format!("HEAD /page HTTP/1.1\r\nHost: h\r\nX-User: u\r\nConnection: close\r\n{fields}\r\n"),
+                format!(
+                    "POST /page HTTP/1.1\r\nHost: h\r\nX-User: u\r\nConnection: close\r\nContent-Length: {size}\r\n{fields}\r\n{}",
+                    "x".repeat(size)
+                ),
+                format!("GET /page HTTP/1.1\r\nHost: h\r\nX-User: u\r\n{fields}\r\n").repeat(2)
+                    + "GET /page HTTP/1.1\r\nHost: h\r\nX-User: u\r\nConnection: close\r\n\r\n",
+            ] {
+                let text = ask(denying, &request);
+                let what = format!("{} with {size} bytes in lines of {lines}: {text}", &request[..4]);
+                assert!(!text.contains(" 200 ") && !text.contains("\r\n\r\nok"), "{what}");
+                if lines == line && size <= takes {
+                    assert_eq!(status(&text), 429, "{what}");
+                    let text = ask(allowing, &request);
+                    passed.push(status(&text));
+                    assert_eq!(status(&text), 200, "{what}, allowed: {text}");
+                }
+            }
+        }
     }
+    assert!(passed.len() >= 12, "{passed:?}");
+}
+
+#[test]
+fn no_head_passes_caddy_or_locks_its_sender_out() {
+    let (_server, http) = serve();
+    let [denying, allowing] = ["none", "thousand"].map(|plan| Caddy::asking(&http, plan, &application()));
+    no_head_matters(&denying.address, &allowing.address, 900 << 10, 900 << 10);
+}
+
+#[test]
+fn no_head_passes_nginx_or_locks_its_sender_out() {
+    let (_server, http) = serve();
+    let proxied = format!("proxy_pass http://{};", application());
+    let [denying, allowing] = ["none", "thousand"].map(|plan| Nginx::by_recipe(&recipe(&http, plan), &[("/", &proxied)], ""));
+    // Four buffers of 8 KiB.
+    no_head_matters(&denying.address, &allowing.address, 7 << 10, 28 << 10);
+}
+
+#[test]
+fn no_head_passes_haproxy_or_locks_its_sender_out() {
+    let (_server, http) = serve();
+    let [denying, allowing] = ["none", "thousand"].map(|plan| Haproxy::asking(&http, plan, &application()));
+    // A buffer of 16 KiB, of which 1 KiB is for what it adds.
+    no_head_matters(&denying.address, &allowing.address, 14 << 10, 14 << 10);
 }

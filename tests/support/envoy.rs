@@ -82,7 +82,7 @@ impl Envoy {
 }
 
 /// An application that answers every request, until the process ends.
-fn application() -> String {
+pub fn application() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {

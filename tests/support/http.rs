@@ -53,6 +53,20 @@ pub fn ask_raw(address: &str, request: impl AsRef<[u8]>) -> Reply {
     exchange(TcpStream::connect(address).unwrap(), request.as_ref())
 }
 
+/// What a server answers until it closes. It may refuse a request before all of it is sent.
+pub fn raw(address: &str, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut sending = stream.try_clone().unwrap();
+    let request = request.to_owned();
+    let sent = std::thread::spawn(move || drop(sending.write_all(request.as_bytes())));
+    let mut bytes = Vec::new();
+    let _ = stream.read_to_end(&mut bytes);
+    drop(stream);
+    sent.join().unwrap();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 fn exchange(mut stream: TcpStream, request: &[u8]) -> Reply {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     // A server that has refused the head already may close before it has read all of it.
