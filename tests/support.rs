@@ -27,6 +27,7 @@ pub mod shift;
 pub mod tap;
 pub mod tls;
 pub mod untimed;
+pub mod wire;
 
 /// Sends a signal (a name such as `STOP`) to a child that this test started.
 pub fn signal(child: &std::process::Child, signal: &str) {

@@ -1,7 +1,5 @@
 //! The Redis script: it decides any mixture of requests as if they came one after another, and refuses a malformed call.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +13,7 @@ use crate::support::history::Random;
 use crate::support::plans::{BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, peek, plan, refund};
 use crate::support::redis::Redis;
 use crate::support::tap::Tap;
+use crate::support::wire::Wire;
 
 const PATIENCE: StoreDeadline = StoreDeadline(Duration::from_secs(60));
 /// More plans than a byte can count.
@@ -74,49 +73,14 @@ async fn more_logs_of_one_key_than_a_byte_counts_are_decided_as_one_after_anothe
     }
 }
 
-/// A connection to Redis that sends EVALSHA with any arguments.
-struct Raw(TcpStream);
-
-impl Raw {
-    /// Sends EVALSHA. Returns the first byte of the reply, which is `-` for an error, and the reply's text.
-    fn call(&mut self, words: &[Vec<u8>]) -> (u8, Vec<u8>) {
-        let mut bytes = format!("*{}\r\n$7\r\nEVALSHA\r\n", words.len() + 1).into_bytes();
-        for word in words {
-            bytes.extend(format!("${}\r\n", word.len()).bytes());
-            bytes.extend(word);
-            bytes.extend(b"\r\n");
-        }
-        self.0.write_all(&bytes).unwrap();
-        let line = self.line();
-        let mut contents = line[1..].to_vec();
-        if line[0] == b'$' {
-            contents = vec![0; std::str::from_utf8(&contents).unwrap().trim().parse::<usize>().unwrap() + 2];
-            self.0.read_exact(&mut contents).unwrap();
-        }
-        (line[0], contents)
-    }
-
-    fn line(&mut self) -> Vec<u8> {
-        let mut line = Vec::new();
-        while !line.ends_with(b"\r\n") {
-            let mut byte = [0];
-            self.0.read_exact(&mut byte).unwrap();
-            line.push(byte[0]);
-        }
-        line
-    }
-}
-
 /// Has a store decide `asks`. Returns the arguments of the store's call, and a connection on which to send variants of it.
-async fn captured(redis: &Redis, asks: &[Check]) -> (Vec<Vec<u8>>, Raw) {
+async fn captured(redis: &Redis, asks: &[Check]) -> (Vec<Vec<u8>>, Wire) {
     let tap = Tap::before(redis.port);
     let store = RedisStore::connect(&tap.url(), Duration::from_secs(10)).unwrap();
     assert!(store.connected(PATIENCE.0).await);
     assert!(store.decide_batch(asks, PATIENCE).await.iter().all(Result::is_ok));
     let call = tap.commands("EVALSHA").pop().unwrap();
-    let raw = Raw(TcpStream::connect(("127.0.0.1", redis.port)).unwrap());
-    raw.0.set_read_timeout(Some(PATIENCE.0)).unwrap();
-    (call, raw)
+    (call, Wire::to(redis))
 }
 
 fn cpu_us(redis: &Redis) -> u64 {
@@ -131,25 +95,33 @@ async fn a_call_with_a_wrong_count_is_refused() {
     let (mut call, mut raw) = captured(&redis, &[ask(&plan(vec![limit(1_000, Duration::from_secs(60), FIXED)]), "key", 1)]).await;
     let request = call.pop().unwrap();
     let plans_end = usize::try_from(u32::from_le_bytes(request[..4].try_into().unwrap())).unwrap();
-    assert_eq!(raw.call(&[call.clone(), vec![request.clone()]].concat()).0, b'$', "the call as it was made");
+    assert_eq!(raw.call("EVALSHA", &[call.clone(), vec![request.clone()]].concat()).0, b'$', "the call as it was made");
     // The bytes that hold counts: end of the plans, plans, limits of the plan; groups, packed states; requests, logs, repeats.
     let counts = (0..6).chain([plans_end, plans_end + 1, plans_end + 2, plans_end + 3, plans_end + 5, plans_end + 7]);
     for index in counts {
         for value in (0..=255).filter(|value| *value != request[index]) {
             let mut wrong = request.clone();
             wrong[index] = value;
-            let (kind, text) = raw.call(&[call.clone(), vec![wrong]].concat());
+            let (kind, text) = raw.call("EVALSHA", &[call.clone(), vec![wrong]].concat());
             assert_eq!(kind, b'-', "byte {index} is {value}: {:?}", String::from_utf8_lossy(&text));
         }
     }
     for length in 0..request.len() {
-        assert_eq!(raw.call(&[call.clone(), vec![request[..length].to_vec()]].concat()).0, b'-', "cut to {length} bytes");
+        assert_eq!(
+            raw.call("EVALSHA", &[call.clone(), vec![request[..length].to_vec()]].concat()).0,
+            b'-',
+            "cut to {length} bytes"
+        );
     }
-    assert_eq!(raw.call(&[call.clone(), vec![[request.as_slice(), &[0]].concat()]].concat()).0, b'-', "a byte too many");
+    assert_eq!(
+        raw.call("EVALSHA", &[call.clone(), vec![[request.as_slice(), &[0]].concat()]].concat()).0,
+        b'-',
+        "a byte too many"
+    );
     let mut keys = call.clone();
     keys[1] = b"2".to_vec();
     keys.push(b"another".to_vec());
-    assert_eq!(raw.call(&[keys, vec![request]].concat()).0, b'-', "a key too many");
+    assert_eq!(raw.call("EVALSHA", &[keys, vec![request]].concat()).0, b'-', "a key too many");
 }
 
 /// Sets each byte of a call to other values. Redis answers every such call, and soon.
@@ -168,7 +140,7 @@ async fn a_request_that_was_garbled_does_not_hold_redis() {
         for value in [0, 1, 2, 6, 31, 127, 255, request[index].wrapping_add(1), request[index].wrapping_sub(1)] {
             let mut garbled = request.clone();
             garbled[index] = value;
-            let (kind, _) = raw.call(&[call.clone(), vec![garbled]].concat());
+            let (kind, _) = raw.call("EVALSHA", &[call.clone(), vec![garbled]].concat());
             refused += usize::from(kind == b'-');
             calls += 1;
         }
@@ -206,9 +178,7 @@ async fn needs(made: &str, before: &[Check], asks: &[Check]) -> bool {
     let sha = redis.cli(&["SCRIPT", "LOAD", &text.replace(made, &made.replace("or (", "or error('made') or ("))]);
     let mut call = tap.commands("EVALSHA").pop().unwrap();
     call[0] = sha.trim().as_bytes().to_vec();
-    let mut raw = Raw(TcpStream::connect(("127.0.0.1", redis.port)).unwrap());
-    raw.0.set_read_timeout(Some(PATIENCE.0)).unwrap();
-    let (kind, contents) = raw.call(&call);
+    let (kind, contents) = Wire::to(&redis).call("EVALSHA", &call);
     assert!(kind == b'$' || contents.windows(4).any(|word| word == b"made"), "{:?}", String::from_utf8_lossy(&contents));
     kind != b'$'
 }

@@ -17,7 +17,7 @@ const MAIN: [&str; 3] = [include_str!("script/request.lua"), include_str!("scrip
 const WORDS: &str = include_str!("script/words.lua");
 /// Files of regions. Each file is valid Lua, so that editors and checkers can parse it. Lines outside of its regions serve only
 /// that purpose and are no part of the script.
-const PARTS: [&str; 12] = [
+const PARTS: [&str; 13] = [
     include_str!("script/short/group.lua"),
     include_str!("script/short/names.lua"),
     include_str!("script/short/logs.lua"),
@@ -27,6 +27,7 @@ const PARTS: [&str; 12] = [
     include_str!("script/algorithm/sliding_counter.lua"),
     include_str!("script/algorithm/sliding_window.lua"),
     include_str!("script/algorithm/sliding_log.lua"),
+    include_str!("script/log_writes.lua"),
     include_str!("script/log_index.lua"),
     include_str!("script/expiry.lua"),
     include_str!("script/general.lua"),

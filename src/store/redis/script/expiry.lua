@@ -21,9 +21,10 @@ if not write then
   write = function(key, before, value, expires, expired, rings)
     local reply
     if rings or expires == expired and #value == #before then
-      reply = try('SETRANGE', key, '0', value)
-      if expires ~= expired and type(reply) ~= 'table' then
-        reply = try('PEXPIREAT', key, text_of(expires))
+      -- Redis may refuse either. An expiry that outlives the state does no harm, so it comes first.
+      reply = expires ~= expired and try('PEXPIREAT', key, text_of(expires))
+      if type(reply) ~= 'table' then
+        reply = try('SETRANGE', key, '0', value)
       end
     elseif expires == expired then
       reply = try('SET', key, value, 'KEEPTTL')

@@ -257,12 +257,12 @@ end
 
 -- Writes the packed state that these records make, and returns it. If none is left after a refund, deletes the key.
 local function write_records(key, value, records, charged)
+--> write
   local after, expires = join(records, charged)
   if after == '' then
     call('DEL', key)
     return false
   end
---> write
   local problem = write(key, value, after, expires)
   if problem then
     error(problem, 0)
@@ -270,15 +270,35 @@ local function write_records(key, value, records, charged)
   return after
 end
 
--- Charges every limit if the cost fits all. Otherwise writes only the states that a clock that stepped back changed. Only two
--- writes can fail: those of the log index and of the packed state. So they come before any log is charged. Returns the packed
--- state after it.
+-- Writes the logs among these states after the packed state, which was `before` and is now `value`. If Redis refuses to, nothing
+-- is written: the packed state is as before, by a command that was not refused.
+local function write_logs(key, before, value, writes, states)
+  local written, why = pcall(writes, states)
+  if not written and value ~= before then
+    if before then
+      local _, expires = join(parse_records(before), false)
+      write(key, false, before, expires)
+    else
+      try('DEL', key)
+    end
+  end
+  if not written then
+    error(why, 0)
+  end
+end
+
+-- Charges every limit if the cost fits all. Otherwise writes only the states that a clock that stepped back changed. Returns the
+-- packed state after it.
 local function charge(key, value, records, states, fits, cost)
-  local dirty = false
+  local before, dirty = value, false
   for _, state in ipairs(states) do
-    if state.log and (fits or state.clamped) then
-      log.list(state.limit, state.log, now)
-    elseif not state.log and (fits or state.clamped) then
+    local writes = fits or state.clamped
+    if state.log and writes then
+      if fits then
+        log.charge(state.log, cost)
+      end
+      log.prepare(state.limit, state.log)
+    elseif writes then
       set_record(records, state.limit, state.after)
       dirty = true
     end
@@ -286,23 +306,20 @@ local function charge(key, value, records, states, fits, cost)
   if dirty then
     value = write_records(key, value, records, fits)
   end
-  for _, state in ipairs(states) do
-    if state.log and fits then
-      log.charge(state.log, cost)
-    end
-    if state.log and (fits or state.clamped) then
-      log.save(state.limit, state.log)
-    end
+  if log then
+    write_logs(key, before, value, log.write, states)
   end
   return value
 end
 
 -- Gives units back to every limit that has counted some, the newest first. Returns the packed state after it.
 local function refund(key, value, records, states, cost)
-  local dirty = false
+  local before, dirty = value, false
   for _, state in ipairs(states) do
-    if not state.log then
-      local limit = state.limit
+    local limit = state.limit
+    if state.log then
+      log.find(limit, state.log, cost)
+    else
       local taken, left = rule_of(limit.kind).refund(sub(state.after, #limit.fingerprint + 1), cost, limit)
       if taken then
         set_record(records, limit, left and limit.fingerprint .. left)
@@ -313,11 +330,13 @@ local function refund(key, value, records, states, cost)
   if dirty then
     value = write_records(key, value, records, false)
   end
-  for _, state in ipairs(states) do
-    if state.log then
-      log.refund(state.limit, state.log, cost)
+  write_logs(key, before, value, function()
+    for _, state in ipairs(states) do
+      if state.log then
+        log.refund(state.limit, state.log, cost)
+      end
     end
-  end
+  end)
   return value
 end
 --}

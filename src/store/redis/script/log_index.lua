@@ -2,8 +2,8 @@
 -- are found by their names, which are few. A string: when it was written I7, then per log: window I7, when the log expires I7.
 --
 -- Invariant: a log that there is, and that has to be listed, is listed, and its index expires no sooner than it does. So the
--- index is written when a log begins or ends, and when the log's expiry outgrows the one that is listed; it is written before
--- anything else is, since only the first write of a call can fail.
+-- index is written when a log begins or ends, and when the log's expiry outgrows the one that is listed. It is written before the
+-- log is, and after it where the log ends. Anything else under its name counts as an index that lists nothing.
 
 --{ log_index
 -- Most logs in an index: to read 14 KB takes some 0.2 ms. A config would need as many windows of logs that count as one.
@@ -14,7 +14,7 @@ local LISTED_MAX = 1024
 local function list_log(limit, expires, began)
   local listed, logs, last = try('GET', limit.index), {}, expires or 0
   listed = type(listed) == 'string' and listed or ''
-  for at = 8, #listed, 14 do
+  for at = 8, #listed - 13, 14 do
     local window, ends = unpack('<I7I7', listed, at)
     -- One that expired is left out, but for a while after, as the clock may step back and the log not be collected yet.
     if window ~= limit.window and ends + window > now then

@@ -29,7 +29,9 @@
 -- common_windows(), or 31), for kind 5 the precision B, for a window that is not common its milliseconds I4, or with the top
 -- bit set its seconds.
 -- Invariants: a peek writes nothing; a denial writes only a clamp; a refund of what was not used writes nothing; every key
--- written gets an expiry, which only collects garbage: what counts is read from the value and the clock.
+-- written gets an expiry, which only collects garbage: what counts is read from the value and the clock. Redis may refuse any
+-- write, and under any name there may be anything: then the group's reply is an 'E', and its request is charged nowhere. So what
+-- is read is checked, outside of a pcall too; and a write that may be refused comes first, or the ones before it are undone.
 --
 -- In each call Lua makes every function anew, and every variable that a function shares. That costs more than the decision. So
 -- there are two ways to decide:

@@ -6,6 +6,7 @@
 -- Reading: used, frees_in, fresh_in.
 -- What was read or written stands for the rest of the call. A search looks at 2 log2(n) of n elements at most, and at one or
 -- two where charges are even; a write adds at most three elements.
+-- log_writes.lua has the order of the writes, of which Redis may refuse any.
 
 -- The rule is written twice, as that of a token_bucket is: what most calls find needs no search and no table, and costs half as
 -- much. That is one request for a log of which nothing, the first charge alone or everything is gone, and nothing lies ahead.
@@ -13,13 +14,22 @@
 repeat
 --{ log_decide
 local front = try('LRANGE', key, '0', '2')
+local head, first, second = front[1], front[2], front[3]
 local base, start, oldest, oldest_units, newest, stored, gone = now, 0, now, 0, now, 0, 0
-if front[2] then
-  base, start = unpack('<I7I3', front[1])
-  oldest, oldest_units = read_element(front[2], base, start)
+if head then
+  -- By their lengths, logs are told from other lists. The general way tells what is wrong.
+  if not first or #head ~= 10 or #first ~= 8 then
+    break
+  end
+  base, start = unpack('<I7I3', head)
+  oldest, oldest_units = read_element(first, base, start)
   newest, stored = oldest, oldest_units
-  if front[3] then
-    newest, stored = read_element(try('LINDEX', key, '-1'), base, start)
+  if second then
+    local last = try('LINDEX', key, '-1')
+    if #last ~= 8 then
+      break
+    end
+    newest, stored = read_element(last, base, start)
   end
   if newest > now then
     break
@@ -27,13 +37,18 @@ if front[2] then
     gone = stored
   elseif oldest + window <= now then
     gone = oldest_units
-    oldest, oldest_units = read_element(front[3], base, start)
+    if #second ~= 8 or gone > stored then
+      break
+    end
+    oldest, oldest_units = read_element(second, base, start)
     if oldest + window <= now then
       break
     end
   end
+else
+  problem_of = front.err
 end
-used, problem_of = stored - gone, front.err
+used = stored - gone
 local over = used + cost - quota
 if problem_of then
   break
@@ -51,34 +66,48 @@ until true
 
 repeat
 --{ log_charge
-local fresh_at, was_fresh_at = now + window, front[2] and newest + window or 0
+local fresh_at, was_fresh_at, reply = now + window, head and newest + window or 0, nil
 local expires, expired = fresh_at - fresh_at % unit + unit, was_fresh_at - was_fresh_at % unit + unit
-if log_limit.is_indexed and (used == 0 or expires ~= expired) then
-  break
+if expires ~= expired then
+  if log_limit.is_indexed then
+    break
+  elseif expires ~= log_expires then
+--> text_of
+    log_expires, log_expires_text = expires, text_of(expires)
+  end
+  if head then
+    reply = try('PEXPIREAT', key, log_expires_text)
+    problem_of = type(reply) == 'table' and reply.err
+  end
 end
-local total = (start + stored + cost) % TOTALS
-local reply
-if used == 0 then
-  reply = front[2] and try('DEL', key)
-  reply = type(reply) == 'table' and reply or try('RPUSH', key, pack('<I7I3', now, 0), pack_element(now, cost))
-else
+if problem_of then
+  break
+elseif used > 0 then
   if gone > 0 then
     reply = try('LTRIM', key, '2', '-1')
     if reply.ok then
-      try('LPUSH', key, pack('<I7I3', now, (start + gone) % TOTALS))
+      local header = pack('<I7I3', now, (start + gone) % TOTALS)
+--> put_header
+    end
+    problem_of = type(reply) == 'table' and reply.err
+    if problem_of then
+      break
     end
   end
-  reply = reply and reply.err and reply or try('RPUSH', key, pack_element(now, total))
+  reply = try('RPUSH', key, pack_element(now, (start + stored + cost) % TOTALS))
+else
+  reply = try('RPUSH', key, pack('<I7I3', now, 0), pack_element(now, cost))
+  if type(reply) ~= 'table' then
+    reply = head and try('LTRIM', key, '-2', '-1') or try('PEXPIREAT', key, log_expires_text)
+    if type(reply) == 'table' and reply.err then
+      -- It held nothing that counts.
+      try('DEL', key)
+    end
+  end
 end
 problem_of = type(reply) == 'table' and reply.err
 if problem_of then
   break
-elseif expires ~= expired or used == 0 then
-  if expires ~= log_expires then
---> text_of
-    log_expires, log_expires_text = expires, text_of(expires)
-  end
-  try('PEXPIREAT', key, log_expires_text)
 end
 fits, used, frees_in, fresh_in = true, used + cost, 0, window
 --}
@@ -128,6 +157,9 @@ local function pack_charge(log, charge)
 end
 
 local function read_charge(log, packed, index)
+  if not packed or #packed ~= 8 then
+    error('tollgate: a log that cannot be read', 0)
+  end
   local time, units = read_element(packed, log.base, log.start)
   return { index = index, time = time, units = units }
 end
@@ -174,8 +206,10 @@ end
 local function read(limit)
   local window = limit.window
   local front = call('LRANGE', limit.log, '0', '1')
-  if not front[2] then
+  if not front[1] then
     return empty(limit.log)
+  elseif #front[1] ~= 10 then
+    error('tollgate: a log that cannot be read', 0)
   end
   local base, start = unpack('<I7I3', front[1])
   local log = { key = limit.log, base = base, start = start, pending = 0, gone = 0 }
@@ -197,55 +231,10 @@ local function read(limit)
     log.gone = left.units
   end
   log.used = log.stored - log.gone
+  if log.used < 0 then
+    error('tollgate: a log that cannot be read', 0)
+  end
   return log
-end
---}
-
---{ log_writes
--- Adds a charge up to which the list has all the units that count.
-local function push(log, time)
-  log.stored, log.newest, log.last = log.used, time, { time = time, units = log.used }
-  log.last.index = call('RPUSH', log.key, pack_charge(log, log.last)) - 1
-end
-
--- The list anew, with one charge, now, of so many units.
-local function begin(log, units)
-  if log.expires then
-    call('DEL', log.key)
-  end
-  log.base, log.start, log.stored, log.gone, log.ahead, log.expires = now, 0, units, 0, nil, nil
-  log.oldest = { index = 1, time = now, units = units }
-  log.last = log.oldest
-  call('RPUSH', log.key, pack_header(log), pack_charge(log, log.last))
-end
-
--- Writes charges that lie ahead as one of now, if there are any.
-local function clamp(log)
-  if log.ahead and log.ahead.index == 1 then
-    begin(log, log.stored)
-  elseif log.ahead then
-    call('LTRIM', log.key, '0', log.ahead.index - 1)
-    log.last = { index = log.ahead.index, time = now, units = log.stored }
-    call('RPUSH', log.key, pack_charge(log, log.last))
-    if log.oldest.index == log.last.index then
-      log.oldest = log.last
-    end
-    log.ahead = nil
-  end
-end
-
--- Drops charges that no longer count; some do.
-local function trim(log)
-  local oldest = log.oldest
-  if oldest.index == 1 then
-    return
-  end
-  call('LTRIM', log.key, oldest.index, '-1')
-  log.base, log.start = now, (log.start + log.gone) % TOTALS
-  log.last = { index = last_of(log).index - oldest.index + 1, time = log.last.time, units = log.stored - log.gone }
-  log.oldest = { index = 1, time = oldest.time, units = oldest.units - log.gone }
-  log.stored, log.gone = log.last.units, 0
-  call('LPUSH', log.key, pack_header(log))
 end
 --}
 
@@ -263,66 +252,98 @@ function log.view(limit)
   return state
 end
 
--- Written by save, so that what one call charges is one element.
+-- Written by log.write, so that what one call charges is one element.
 function log.charge(state, cost)
   state.used, state.pending, state.newest = state.used + cost, state.pending + cost, now
 end
 
--- Lists the log, if it has to be, before it is saved with its newest charge at that time. Where this fails, nothing is written.
-function log.list(limit, state, newest)
-  if limit.index then
-    local expires = expiry(newest, limit)
-    if expires ~= state.expires and expires ~= state.listed then
-      list_log(limit, expires, not state.expires)
-      state.listed = expires
-    end
-  end
+-- Whether all units that count are yet to be written.
+local function begins(state)
+  return state.pending > 0 and state.pending == state.used
 end
 
-function log.save(limit, state)
-  log.list(limit, state, state.newest)
-  if state.pending > 0 and state.pending == state.used then
-    begin(state, state.used)
-  else
-    clamp(state)
-    if state.pending > 0 then
-      trim(state)
-      push(state, now)
-    end
-  end
-  state.pending, state.asked = 0, nil
+-- Writes all that comes before the charges: the index, the expiry, a clamp, the front of the list. Where this fails, what counts is
+-- as it was.
+function log.prepare(limit, state)
   local expires = expiry(state.newest, limit)
   if expires ~= state.expires then
-    call('PEXPIREAT', state.key, text_of(expires))
-    state.expires = expires
+    if limit.index then
+      list_log(limit, expires, not state.expires)
+    end
+    if state.expires then
+      call('PEXPIREAT', state.key, text_of(expires))
+      state.expires = expires
+    end
+  end
+  if not begins(state) then
+    clamp(state, expires)
+    if state.pending > 0 then
+      trim(state)
+    end
+  end
+  state.asked = nil
+end
+
+-- Writes what was charged to the logs among these states, all of it or nothing. Logs that begin come first: Redis may refuse to
+-- make a key, and they held nothing that counts, so that deleting them undoes it. The others are then written by the same command.
+function log.write(states)
+  local begun = {}
+  for _, state in ipairs(states) do
+    local found = state.log
+    if found and begins(found) then
+      begun[#begun + 1] = found.key
+      local written, why = pcall(begin, found, found.used, expiry(now, state.limit))
+      if not written then
+        for _, key in ipairs(begun) do
+          try('DEL', key)
+        end
+        error(why, 0)
+      end
+      found.pending = 0
+    end
+  end
+  for _, state in ipairs(states) do
+    if state.log and state.log.pending > 0 then
+      push(state.log, now)
+      state.log.pending = 0
+    end
   end
 end
 
--- Takes the newest units back, and saves what is left.
+-- Finds where the newest units begin that log.refund will take, if it leaves any. It may find that the log cannot be read.
+function log.find(limit, state, cost)
+  if state.used > cost then
+    clamp(state, expiry(now, limit))
+    trim(state)
+    state.kept, state.taken = around(state, 'units', state.used - cost, { index = 0, units = 0 }, last_of(state))
+  end
+end
+
+-- Takes the newest units back, which log.find has found.
 function log.refund(limit, state, cost)
-  if state.used == 0 then
-    return
-  elseif state.used <= cost then
-    call('DEL', state.key)
+  if state.used > cost then
+    local kept = state.kept
+    state.used = state.used - cost
+    call('LTRIM', state.key, '0', kept.index)
+    state.last, state.stored, state.newest = kept, kept.units, kept.time
+    if kept.units < state.used then
+      push(state, state.taken.time)
+    end
+    if kept.index == 0 then
+      state.oldest = state.last
+    end
+    -- If it stays later than that, the log only stays for longer.
+    state.asked, state.expires = nil, expiry(state.newest, limit)
+    try('PEXPIREAT', state.key, text_of(state.expires))
+  elseif state.used > 0 then
+    -- By the same command as above: of several logs, either the first is refused or none.
+    call('LTRIM', state.key, '1', '0')
     if limit.index then
-      list_log(limit)
+      -- An index may list a log that is gone.
+      pcall(list_log, limit)
     end
     logs_read[state.key] = empty(state.key)
-    return
   end
-  clamp(state)
-  trim(state)
-  state.used = state.used - cost
-  local kept, taken = around(state, 'units', state.used, { index = 0, units = 0 }, last_of(state))
-  call('LTRIM', state.key, '0', kept.index)
-  state.last, state.stored, state.newest = kept, kept.units, kept.time
-  if kept.units < state.used then
-    push(state, taken.time)
-  end
-  if kept.index == 0 then
-    state.oldest = state.last
-  end
-  log.save(limit, state)
 end
 
 -- When the units were taken that have to leave so that so many have.
@@ -373,7 +394,8 @@ function log.decide(limit, request_at, count)
     last_number = last_number + 4
   end
   if dirty then
-    log.save(limit, state)
+    log.prepare(limit, state)
+    log.write({ { limit = limit, log = state } })
   end
   return last_number
 end
