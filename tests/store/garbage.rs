@@ -10,6 +10,7 @@ use tollgate::store::{Check, RedisStore, Store, StoreDeadline, Subject};
 
 use crate::support::clock::{FakeClock, START_US};
 use crate::support::clocked_store::store_on;
+use crate::support::cluster::{Cluster, MASTERS};
 use crate::support::plans::{ANCHORED, BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, peek, plan, refund};
 use crate::support::redis::{Redis, other_make};
 use crate::support::wire::Wire;
@@ -216,5 +217,22 @@ async fn fault_81_garbage_of_any_type_and_layout_under_any_name_is_the_matter_of
     on_one(Redis::start(), 29).await;
     for (name, version) in [("redis-6.2", "Redis server v=6.2."), ("valkey", "Valkey server v=")] {
         on_one(Redis::start_by("127.0.0.1", &[&other_make(name, version)], &[]), 211).await;
+    }
+}
+
+/// By calls for names of many slots. The first of these of a store finds out whether the node takes such calls.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_81_garbage_in_a_cluster_has_no_key_charged_twice() {
+    let cluster = Cluster::start_with(0, &["redis-server"], &[]);
+    let owner = cluster.owner(cluster.slot("group", "bad"));
+    let wires = || cluster.nodes[..MASTERS].iter().map(Wire::to).collect();
+    let short = Garbage::list(&[b"x", b"y", b"z"]);
+    for (plan, name) in plans().into_iter().flat_map(|plan| NAMES.map(|name| (plan.clone(), name))) {
+        let store = RedisStore::with_injected_clock(&cluster.url(), Arc::new(FakeClock::new())).unwrap();
+        assert!(store.connected(PATIENCE.0).await);
+        let mut servers = Servers { store, wires: wires(), owner };
+        servers.reset_sound_keys().await;
+        servers.meet(&plan, name, &short).await;
+        servers.have_used(&plan, 1).await;
     }
 }

@@ -44,9 +44,10 @@ impl Refusals {
         self.in_a_row.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The node refused a whole call. Where it never took one, it takes none, which this returns. Where it did, it may have refused
-    /// this one for another reason, after which it may have written: the call must not be sent again.
-    pub(in crate::store::redis) fn refused_call(&self) -> bool {
+    /// The node refused a whole call. Returns whether it may be sent again by slot: only if nothing can have been written. So the
+    /// script must not have run, as far as the error tells. And the node must never have taken a call: where it did, it may have
+    /// refused this one for another reason.
+    pub(in crate::store::redis) fn refused_call(&self, may_have_run: bool) -> bool {
         let takes_none = !self.accepted.load(Ordering::Relaxed);
         if takes_none {
             self.in_a_row.store(REFUSALS_MAX, Ordering::Relaxed);
@@ -54,7 +55,7 @@ impl Refusals {
             // The server at this address may have changed.
             self.refused();
         }
-        takes_none
+        takes_none && !may_have_run
     }
 
     fn takes_names(&self) -> bool {

@@ -277,7 +277,7 @@ impl ScriptTransport for WantsKeys {
         let by_names = call.by_names;
         async move {
             tokio::task::yield_now().await;
-            if by_names && self.refusals.refused_call() {
+            if by_names && self.refusals.refused_call(false) {
                 return Err(TransportError::Split);
             }
             Err(StoreError::Refused(REFUSAL.to_owned()).into())

@@ -15,6 +15,7 @@ use crate::store::redis::batcher::{ScriptTransport, TransportError};
 use crate::store::redis::connection::manager::ConnectionManager;
 use crate::store::redis::connection::{CallError, Command};
 use crate::store::redis::reset::CommandSender;
+use crate::store::redis::script::Script;
 use crate::store::redis::target::Address;
 use crate::store::redis::{ProbeCall, name};
 
@@ -89,8 +90,8 @@ impl RedirectFollower {
     /// Sends a call that names no keys, which no node redirects.
     async fn call_by_names(&self, command: &Command) -> Result<Value, TransportError> {
         match self.home.call(command.clone(), false).await.map_err(CallError::into_store_error) {
-            // The script reads all names before it writes, so a node that wants keys has executed nothing.
-            Err(StoreError::Refused(_)) if self.refusals.refused_call() => Err(TransportError::Split),
+            // A node that wants keys has executed nothing.
+            Err(StoreError::Refused(why)) if self.refusals.refused_call(Script::may_have_run(&why)) => Err(TransportError::Split),
             Err(error) => Err(error.into()),
             Ok(reply) => {
                 if reply.as_bytes().is_some_and(|bytes| bytes.first() != Some(&b'R')) {

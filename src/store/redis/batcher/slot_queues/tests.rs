@@ -62,7 +62,7 @@ fn name(number: u64) -> String {
 /// The queues of a node that wants names to be keys.
 fn by_slot() -> SlotQueues {
     let refusals = Refusals::default();
-    refusals.refused_call();
+    refusals.refused_call(false);
     SlotQueues::new(Arc::new(refusals))
 }
 
@@ -170,12 +170,22 @@ fn a_call_takes_names_of_many_slots_until_the_node_refuses_them_in_a_row() {
     assert!(queues.is_ready(CALLS_MAX, false));
     // A node that took names once may fail a call for another reason.
     refusals.accepted();
-    assert!(!refusals.refused_call());
+    assert!(!refusals.refused_call(false));
     assert!(!queues.is_ready(CALLS_MAX, false));
     // Unless it does so again and again.
-    assert!((1..REFUSALS_MAX).all(|_| !refusals.refused_call()));
+    assert!((1..REFUSALS_MAX).all(|_| !refusals.refused_call(false)));
     assert!(queues.is_ready(CALLS_MAX, false));
-    assert!(Refusals::default().refused_call());
+    assert!(Refusals::default().refused_call(false));
+}
+
+/// What ran may have written for some names: to send them again would charge them twice.
+#[test]
+fn a_call_that_may_have_run_is_not_sent_again_and_the_next_ones_go_by_slot() {
+    let (now, refusals) = (monotonic(), Arc::new(Refusals::default()));
+    assert!(!refusals.refused_call(true));
+    let mut queues = SlotQueues::new(refusals);
+    queues.push_batch((0..9).map(|number| request(number, &format!("{{{number}}}"), now)).collect());
+    assert_eq!(queues.compose(SEARCHES_MAX).groups.len(), 1);
 }
 
 #[test]
