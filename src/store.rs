@@ -59,6 +59,9 @@ pub struct Subject {
     pub key: Key,
     /// The group of plans that it was counted under, see [`Plan::counts_as`].
     pub counts_as: Arc<str>,
+    /// Windows of the logs of those plans that are in force, in microseconds; may repeat. Redis keeps each log of an uncommon
+    /// window under a name of its own. So it finds these also if its list of them is lost.
+    pub log_windows_us: Vec<u64>,
 }
 
 /// The longest that a store may take for an answer. A store that takes longer has failed, and the plan's policy answers.

@@ -3,16 +3,17 @@
 //! They are not decisions, so no plan's policy answers for a failing store: its error is returned. Denials of the key that this
 //! process remembers are dropped before the answer. So a caller that has the answer meets no denial from before.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::caller_deadline::{CallerDeadline, CallerDeadlinePassed, in_time};
 use super::{Limiter, PlanSnapshot};
-use crate::algorithm::Mode;
+use crate::algorithm::{Algorithm, Mode};
 use crate::decision::LimitStatus;
 use crate::key::{Cost, Key};
-use crate::plan::{Plan, QUOTA_MAX, Rule, UnknownPlan};
+use crate::plan::envoy::LimitOverride;
+use crate::plan::{Limit, Plan, QUOTA_MAX, Rule, UnknownPlan};
 use crate::store::{Check, Store, StoreDeadline, StoreError, Subject};
 
 /// Longest that one of these waits for the store, unless decisions may wait longer. No request waits behind it. After a call
@@ -74,22 +75,21 @@ impl<S: Store> Limiter<S> {
         Ok(Refunded { limits })
     }
 
-    /// Forgets the usage of a key under all plans that share this plan's `counts_as`, and under their candidates. That covers the
-    /// store, the local fallback and the denials that this process remembers. Returns whether the store held anything. Other processes may remember a
-    /// denial for up to a second.
+    /// Forgets the usage of a key under all plans that share this plan's `counts_as`, under their candidates, and under limits that
+    /// Envoy brought along in their place. That covers the store, the local fallback and the denials that this process remembers.
+    /// Returns whether the store held anything. Other processes may remember a denial for up to a second.
     pub async fn reset(&self, key: Key, plan: &str, caller: Option<CallerDeadline>) -> Result<bool, AdminError> {
         let snapshot = self.snapshot();
         let counts_as = plan_with_limits(&snapshot, plan)?.counts_as.clone();
-        let candidates = candidates_beside(&snapshot, &counts_as);
-        let subject = Subject { counts_as, key };
-        let deadline = self.admin_deadline();
-        let existed = within(caller, deadline, self.store.reset(&subject, deadline)).await;
-        self.forget_denials(&subject.counts_as, &subject.key);
-        let existed = existed??;
-        self.common.fallback.forget(&subject.counts_as, &subject.key);
-        for counts_as in candidates {
-            let subject = Subject { counts_as, key: subject.key.clone() };
-            within(caller, deadline, self.store.reset(&subject, deadline)).await??;
+        let (deadline, mut existed) = (self.admin_deadline(), false);
+        for subject in subjects_of(&snapshot, &counts_as, &key) {
+            let reset = within(caller, deadline, self.store.reset(&subject, deadline)).await;
+            if subject.counts_as == counts_as {
+                // Denials of others are not remembered.
+                self.forget_denials(&counts_as, &key);
+            }
+            existed |= reset??;
+            self.common.fallback.forget(&subject.counts_as, &key);
         }
         Ok(existed)
     }
@@ -121,10 +121,20 @@ pub(super) async fn within<T>(
     }
 }
 
-/// The groups that the candidates of a group's plans count in.
-fn candidates_beside(snapshot: &PlanSnapshot, counts_as: &str) -> BTreeSet<Arc<str>> {
-    let live = snapshot.plans().iter().filter(|plan| *plan.counts_as == *counts_as);
-    live.filter_map(|plan| Some(plan.candidate.as_ref()?.counts_as.clone())).collect()
+/// The subjects that a reset of a key covers, one for each group: of the plans, of their candidates, and, where Envoy is served, of
+/// limits in their place.
+fn subjects_of(snapshot: &PlanSnapshot, counts_as: &Arc<str>, key: &Key) -> Vec<Subject> {
+    let live = snapshot.plans().iter().filter(|plan| plan.counts_as == *counts_as);
+    let mut log_windows: BTreeMap<Arc<str>, Vec<u64>> = BTreeMap::new();
+    for plan in live.flat_map(|plan| [plan].into_iter().chain(&plan.candidate)) {
+        let logs = plan.limits().iter().filter(|limit| limit.algorithm() == Algorithm::SlidingLog);
+        log_windows.entry(plan.counts_as.clone()).or_default().extend(logs.map(Limit::window_us));
+    }
+    if !snapshot.plans().envoy().is_empty() {
+        log_windows.extend(LimitOverride::groups_beside(counts_as).map(|group| (group, Vec::new())));
+    }
+    let subject = |(counts_as, log_windows_us)| Subject { key: key.clone(), counts_as, log_windows_us };
+    log_windows.into_iter().map(subject).collect()
 }
 
 /// The plan of this name, if it has limits.

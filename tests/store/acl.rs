@@ -80,7 +80,7 @@ async fn a_key_is_reset(url: &str, key: &str) {
     let logs = Arc::new(Plan { counts_as: "odd".into(), ..(*logs).clone() });
     assert!(store.decide_one(&ask(&logs, key, 1), StoreDeadline(PATIENCE)).await.unwrap().fits);
     for (group, existed) in [("odd", true), ("odd", false), ("packed", key == "0")] {
-        let subject = Subject { key: Key::new(key).unwrap(), counts_as: group.into() };
+        let subject = Subject { key: Key::new(key).unwrap(), counts_as: group.into(), log_windows_us: Vec::new() };
         assert_eq!(store.reset(&subject, StoreDeadline(PATIENCE)).await, Ok(existed), "{group}");
     }
 }

@@ -311,7 +311,7 @@ async fn fault_09_a_key_of_a_slot_that_moves_is_reset_whole() {
             let port = cluster.nodes[to].port.to_string();
             assert_eq!(cluster.nodes[from].cli(&["MIGRATE", "127.0.0.1", &port, name, "0", "5000"]), "OK", "{name}");
         }
-        let subject = || Subject { key: Key::new(key).unwrap(), counts_as: "group".into() };
+        let subject = || Subject { key: Key::new(key).unwrap(), counts_as: "group".into(), log_windows_us: Vec::new() };
         assert_eq!(store.reset(&subject(), time_limit).await, Ok(true), "{moved} moved");
         for node in &cluster.nodes[..MASTERS] {
             assert_eq!(node.cli(&["CLUSTER", "COUNTKEYSINSLOT", &slot.to_string()]), "0", "{moved} moved");

@@ -74,7 +74,7 @@ impl Fixture {
     }
 
     async fn reset(&self, group: &str, key: &str) -> bool {
-        let subject = Subject { key: Key::new(key).unwrap(), counts_as: group.into() };
+        let subject = Subject { key: Key::new(key).unwrap(), counts_as: group.into(), log_windows_us: Vec::new() };
         self.store.reset(&subject, PATIENCE).await.unwrap()
     }
 

@@ -146,9 +146,13 @@ impl Servers {
 
     async fn reset_sound_keys(&self) {
         for key in 0..SOUND {
-            let subject = Subject { key: Key::new(format!("key {key}")).unwrap(), counts_as: "group".into() };
-            self.store.reset(&subject, PATIENCE).await.unwrap();
+            self.reset(&format!("key {key}"), Vec::new()).await;
         }
+    }
+
+    async fn reset(&self, key: &str, log_windows_us: Vec<u64>) -> bool {
+        let subject = Subject { key: Key::new(key).unwrap(), counts_as: "group".into(), log_windows_us };
+        self.store.reset(&subject, PATIENCE).await.unwrap()
     }
 
     /// Each sound key has used so many units.
@@ -234,5 +238,38 @@ async fn fault_81_garbage_in_a_cluster_has_no_key_charged_twice() {
         servers.reset_sound_keys().await;
         servers.meet(&plan, name, &short).await;
         servers.have_used(&plan, 1).await;
+    }
+}
+
+/// Whatever is under any of its names, and if the index of its logs is gone or cut.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_81_a_reset_leaves_a_key_fresh_whatever_lies_under_its_names() {
+    let redis = Redis::start();
+    let mut servers = Servers { store: store_on(&redis, &FakeClock::new()), wires: vec![Wire::to(&redis)], owner: 0 };
+    // No plan in force, but the index, tells of the second log.
+    let past = plan(vec![of(ODD + Duration::from_secs(1), LOG)]);
+    let several = plan(vec![of(DAY, FIXED), of(ODD, WINDOW), of(DAY, LOG), of(ODD, LOG)]);
+    let windows_us = vec![86_400_000_000, 86_321_000_000];
+    for name in &NAMES[..4] {
+        let full_name = format!("{{group:bad}}{name}").into_bytes();
+        let cut = Garbage::string(b"x");
+        let layouts = if name.contains("log:") { lists() } else { strings() };
+        for garbage in types().into_iter().chain([cut]).chain(layouts.into_iter().step_by(37)).map(Some).chain([None]) {
+            for (plan, cost) in [(&several, 30_000), (&past, 1)] {
+                assert!(servers.store.decide_one(&ask(plan, "bad", cost), PATIENCE).await.unwrap().fits);
+            }
+            let is_list_sound = *name != "logs";
+            servers.command("DEL", &[full_name.clone()]);
+            if let Some(garbage) = &garbage {
+                servers.command(garbage.0, &[vec![full_name.clone()], garbage.1.clone()].concat());
+            }
+            assert!(servers.reset("bad", windows_us.clone()).await, "{garbage:?} under {name:?}");
+            let used = servers.used(&several, "bad").await;
+            assert!(used.iter().all(|used| *used == 0), "{garbage:?} under {name:?}: {used:?}");
+            let past_used = servers.used(&past, "bad").await;
+            assert_eq!(past_used == [0], is_list_sound, "{garbage:?} under {name:?}");
+            redis.cli(&["DEL", "{group:bad}log:86322000000"]);
+            assert_eq!(redis.cli(&["KEYS", "{group:bad}*"]), "", "{garbage:?} under {name:?}");
+        }
     }
 }

@@ -92,7 +92,7 @@ async fn a_key_has_a_bounded_number_of_logs_of_uncommon_windows() {
     assert_eq!(left.collect::<Vec<u64>>(), [4, 976]);
     assert_eq!(fixture.redis.cli(&["EXISTS", "{group:many}log:101031000"]), "0");
     // A Reset finds all logs.
-    let subject = Subject { key: Key::new("many").unwrap(), counts_as: "group".into() };
+    let subject = Subject { key: Key::new("many").unwrap(), counts_as: "group".into(), log_windows_us: Vec::new() };
     assert_eq!(fixture.store.reset(&subject, StoreDeadline(PATIENCE)).await, Ok(true));
     assert_eq!(fixture.redis.cli(&["KEYS", "{group:many}*"]), "");
 }

@@ -215,17 +215,18 @@ async fn a_denial_noted_before_the_store_carried_out_the_reset_is_dropped() {
 }
 
 /// A store that records what it was asked for.
-struct RecordsSubject {
-    subject: Mutex<Option<(Subject, StoreDeadline)>>,
+#[derive(Default)]
+struct RecordsSubjects {
+    subjects: Mutex<Vec<(Subject, StoreDeadline)>>,
 }
 
-impl Store for RecordsSubject {
+impl Store for RecordsSubjects {
     async fn decide_batch(&self, checks: &[Check], deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
         vec![Err(StoreError::Deadline(deadline.0)); checks.len()]
     }
 
     fn reset(&self, subject: &Subject, deadline: StoreDeadline) -> impl Future<Output = Result<bool, StoreError>> + Send {
-        *self.subject.lock().unwrap() = Some((subject.clone(), deadline));
+        self.subjects.lock().unwrap().push((subject.clone(), deadline));
         std::future::ready(Ok(true))
     }
 }
@@ -233,11 +234,33 @@ impl Store for RecordsSubject {
 #[tokio::test]
 async fn a_reset_covers_all_plans_of_one_counts_as_and_waits_a_second_at_most() {
     let one = Plan { counts_as: "one".into(), ..plan("a", 5) };
-    let limiter =
-        Limiter::new([one].into_iter().collect(), RecordsSubject { subject: Mutex::default() }, SETTINGS, Arc::new(Clock0));
+    let limiter = Limiter::new([one].into_iter().collect(), RecordsSubjects::default(), SETTINGS, Arc::new(Clock0));
     for caller in [None, Some(DEADLINE / 2), Some(2 * DEADLINE)] {
         assert_eq!(limiter.reset(key(), "a", caller.map(CallerDeadline::new)).await, Ok(true));
-        let (subject, deadline) = limiter.store.subject.lock().unwrap().take().unwrap();
-        assert_eq!((&*subject.counts_as, &subject.key, deadline), ("one", &key(), StoreDeadline(DEADLINE)));
+        let subjects = std::mem::take(&mut *limiter.store.subjects.lock().unwrap());
+        let [(subject, deadline)] = &subjects[..] else { panic!("{subjects:?}") };
+        assert_eq!((&*subject.counts_as, &subject.key, *deadline), ("one", &key(), StoreDeadline(DEADLINE)));
     }
+}
+
+/// So that Redis finds them without its list of logs.
+#[tokio::test]
+async fn a_reset_names_the_windows_of_the_logs_of_all_plans_that_count_as_one() {
+    let log = |seconds| Limit::new("log", 5, Duration::from_secs(seconds), Algorithm::SlidingLog).unwrap();
+    let with = |name, seconds: &[u64]| Plan {
+        counts_as: "one".into(),
+        rule: Rule::Limits(seconds.iter().map(|seconds| log(*seconds)).collect()),
+        ..plan(name, 5)
+    };
+    let (tried, other) = (with("tried", &[53]), Plan { counts_as: "other".into(), ..with("c", &[17]) });
+    let live = with("a", &[97, 60]);
+    let live = Plan { candidate: Some(Arc::new(tried.as_candidate_of(&live))), ..live };
+    let plans = [live, with("b", &[61]), other, Plan { counts_as: "one".into(), ..plan("d", 5) }];
+    let limiter = Limiter::new(plans.into_iter().collect(), RecordsSubjects::default(), SETTINGS, Arc::new(Clock0));
+    assert_eq!(limiter.reset(key(), "d", None).await, Ok(true));
+    let subjects = limiter.store.subjects.lock().unwrap();
+    let windows_s = |subject: &Subject| subject.log_windows_us.iter().map(|us| us / 1_000_000).collect::<Vec<u64>>();
+    let mut told: Vec<_> = subjects.iter().map(|(subject, _)| windows_s(subject)).collect();
+    told.iter_mut().for_each(|windows| windows.sort_unstable());
+    assert_eq!(told, [vec![60, 61, 97], vec![53]]);
 }

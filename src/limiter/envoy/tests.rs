@@ -263,3 +263,19 @@ async fn the_decision_for_the_client_is_the_denial_with_the_longest_wait_or_the_
         assert_eq!(plan.as_deref(), binds);
     }
 }
+
+/// Whatever their quotas were, and whether the plan has counted the key or not.
+#[tokio::test]
+async fn a_reset_forgets_what_limits_that_envoy_brought_along_have_counted() {
+    let counters = MemoryStore::new(CAPACITY_DEFAULT, Arc::new(Clock0));
+    let limiter = Limiter::new(with_rules(plans()), counters, SETTINGS, Arc::new(Clock0));
+    let (key, denied) = (crate::key::Key::new("al").unwrap(), (Outcome::Denied, DecidedBy::Store, Some(0)));
+    for unit in RateUnit::ALL {
+        let brought = |user, units| with_limit(of("ten", user, units), 5, unit);
+        assert_eq!((ask(&limiter, brought("al", 5)).await, ask(&limiter, brought("bo", 5)).await), (allowed(0), allowed(0)));
+        assert_eq!(ask(&limiter, brought("al", 1)).await, denied, "{unit:?}");
+        assert_eq!(limiter.reset(key.clone(), "ten", None).await, Ok(true), "{unit:?}");
+        assert_eq!(ask(&limiter, brought("al", 4)).await, allowed(1), "{unit:?}");
+        assert_eq!(ask(&limiter, brought("bo", 1)).await, denied, "{unit:?}");
+    }
+}

@@ -1,5 +1,6 @@
 //! Units of time, as Envoy counts by them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::plan::{Algorithm, Limit, OnStoreFailure, PRECISION_DEFAULT, Plan, Rule};
@@ -77,6 +78,11 @@ impl LimitOverride {
     /// The name of the limit in answers.
     pub const NAME: &'static str = "override";
 
+    /// The groups that such limits count in, in the place of plans of a group.
+    pub fn groups_beside(group: &str) -> impl Iterator<Item = Arc<str>> {
+        RateUnit::ALL.into_iter().map(move |unit| group_beside(group, unit))
+    }
+
     /// The plan of this limit, apart from `plan`, whose place it takes: a sliding window that is counted for this unit alone.
     /// Shadow mode and what is done while the store cannot decide stay those of `plan`.
     ///
@@ -88,8 +94,7 @@ impl LimitOverride {
         let limit = Limit::new(Self::NAME, u64::from(self.quota), self.unit.window(), sliding);
         Plan {
             name: plan.map_or_else(|| Self::NAME.into(), |plan| plan.name.clone()),
-            // No name in a config has a plus sign.
-            counts_as: format!("{group}+{}", self.unit.word()).into(),
+            counts_as: group_beside(group, self.unit),
             // Only a quota of 0 is refused.
             rule: limit.map_or(Rule::Blocked, |limit| Rule::Limits(vec![limit])),
             shadow: plan.is_some_and(|plan| plan.shadow),
@@ -97,4 +102,9 @@ impl LimitOverride {
             candidate: None,
         }
     }
+}
+
+/// The group of limits of this unit in the place of plans of a group. No name in a config has a plus sign.
+fn group_beside(group: &str, unit: RateUnit) -> Arc<str> {
+    format!("{group}+{}", unit.word()).into()
 }

@@ -1,8 +1,9 @@
 //! A Reset deletes everything that Redis keeps of a subject, including states of past plans and of other replicas' plans.
 //!
 //! A subject is a key under one `counts_as`. Its packed state and its logs of common windows have names that follow from it
-//! (`name.rs`). Other logs are listed in the subject's index (`script/log_index.lua`). A Reset reads the index. Then a script
-//! deletes everything in one step, if the index has not changed since.
+//! (`name.rs`), and so have the logs of plans in force. Other logs are listed in the subject's index (`script/log_index.lua`). A
+//! Reset reads the index. Then a script deletes everything in one step, if the index has not changed since. Anything else that
+//! lies under the index's name lists nothing, and is deleted.
 //!
 //! While a slot of a Cluster moves, both nodes may refuse a command with several keys. Then each key is deleted by itself, and
 //! the index last, so that every remaining log stays listed.
@@ -26,6 +27,8 @@ pub(super) static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::of(include
 /// Most times that an index is read. It changes when a log of an uncommon window begins, or outlives its listed expiry. That
 /// hardly happens twice within one round trip.
 const READS_MAX: usize = 8;
+/// How the error begins with which Redis answers a GET of a key that is no string.
+const OF_ANOTHER_TYPE: &str = "WRONGTYPE";
 /// Bytes of a number in an index.
 const NUMBER: usize = 7;
 
@@ -39,11 +42,14 @@ pub(super) trait CommandSender: Sync {
 pub(super) struct Reset {
     /// The subject's name, see [`name::of_state`]. All names of its keys in Redis begin with it.
     tag: String,
+    /// See [`Subject::log_windows_us`].
+    log_windows_us: Vec<u64>,
 }
 
 impl Reset {
     pub(super) fn of(subject: &Subject, prefix: &str) -> Self {
-        Self { tag: name::of_state(prefix, &subject.counts_as, subject.key.as_str()) }
+        let tag = name::of_state(prefix, &subject.counts_as, subject.key.as_str());
+        Self { tag, log_windows_us: subject.log_windows_us.clone() }
     }
 
     /// A name that shares its slot with all keys of the subject.
@@ -55,7 +61,8 @@ impl Reset {
     pub(super) async fn execute(&self, commands: &impl CommandSender, until: Instant) -> Result<bool, StoreError> {
         for _ in 0..READS_MAX {
             let index = self.read_index(commands, until).await?;
-            let names: Vec<String> = name::known_of(&self.tag).chain(self.listed(&index)).collect();
+            let in_force = self.log_windows_us.iter().map(|window_us| name::log(&self.tag, *window_us));
+            let names: Vec<String> = name::known_of(&self.tag).chain(in_force).chain(self.listed(&index)).collect();
             match self.forget(commands, &names, &index, until).await {
                 Ok(Some(existed)) => return Ok(existed),
                 Ok(None) => {}
@@ -68,11 +75,13 @@ impl Reset {
 
     async fn read_index(&self, commands: &impl CommandSender, until: Instant) -> Result<Bytes, StoreError> {
         let arguments = vec![Value::String(name::log_index(&self.tag).into())];
-        match commands.send(Command { kind: CommandKind::Read, arguments, until }).await.map_err(CallError::into_store_error)? {
-            Value::Null => Ok(Bytes::new()),
-            Value::Bytes(index) => Ok(index),
-            Value::String(index) => Ok(index.into_inner()),
-            _ => Err(StoreError::InvalidReply("the reply to GET is not a string".to_owned())),
+        match commands.send(Command { kind: CommandKind::Read, arguments, until }).await.map_err(CallError::into_store_error) {
+            Ok(Value::Null) => Ok(Bytes::new()),
+            Ok(Value::Bytes(index)) => Ok(index),
+            Ok(Value::String(index)) => Ok(index.into_inner()),
+            Err(StoreError::Refused(why)) if why.starts_with(OF_ANOTHER_TYPE) => Ok(Bytes::new()),
+            Err(error) => Err(error),
+            Ok(_) => Err(StoreError::InvalidReply("the reply to GET is not a string".to_owned())),
         }
     }
 
@@ -120,9 +129,7 @@ impl Reset {
         let delete = |name: String| Command { kind: CommandKind::Delete, arguments: vec![Value::String(name.into())], until };
         let replies =
             try_join_all(names.into_iter().map(|name| commands.send(delete(name)))).await.map_err(CallError::into_store_error)?;
-        if !index.is_empty() {
-            self.forget(commands, &[], index, until).await.map_err(CallError::into_store_error)?;
-        }
+        self.forget(commands, &[], index, until).await.map_err(CallError::into_store_error)?;
         let deleted =
             |reply: &Value| reply.as_u64().ok_or_else(|| StoreError::InvalidReply("the reply to DEL is not a number".to_owned()));
         replies.iter().map(deleted).try_fold(false, |any, count| Ok(any | (count? > 0)))

@@ -1,9 +1,10 @@
 -- Deletes what is kept of a subject, for a Reset; a script of its own.
 --
 -- KEYS     the index of the subject's logs, see log_index.lua; then every other key that it may have, if any is named.
--- ARGV[1]  the index as the caller read it, empty if there was none: the logs that it lists are among the keys.
+-- ARGV[1]  the index as the caller read it, empty if there was none or no string: the logs that it lists are among the keys.
 -- Reply    how many of the other keys there were; -1, and nothing is done, when the index is another one by now.
-if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then
+local index = redis.pcall('GET', KEYS[1])
+if (type(index) == 'string' and index or '') ~= ARGV[1] then
   return -1
 end
 redis.call('DEL', KEYS[1])
