@@ -41,6 +41,7 @@ fn a_live_key_costs_what_the_documents_say_at_the_dearest_moment() {
         ("two limits", vec![BUCKET, FIXED], 112, 103),
         ("two limits, the largest", vec![FIXED, COUNTER], 116, 103),
         ("sliding_window of one run", vec![WINDOW], 244, 120),
+        ("sliding_log of one charge", vec![LOG], 244, 120),
     ] {
         let plan = of(&algorithms);
         let (mut dearest, mut at, mut account) = (0, 0, 0);

@@ -259,7 +259,7 @@ async fn fault_81_a_reset_leaves_a_key_fresh_whatever_lies_under_its_names() {
                 assert!(servers.store.decide_one(&ask(plan, "bad", cost), PATIENCE).await.unwrap().fits);
             }
             let is_list_sound = *name != "logs";
-            servers.command("DEL", &[full_name.clone()]);
+            servers.command("DEL", std::slice::from_ref(&full_name));
             if let Some(garbage) = &garbage {
                 servers.command(garbage.0, &[vec![full_name.clone()], garbage.1.clone()].concat());
             }
