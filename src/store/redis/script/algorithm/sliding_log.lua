@@ -284,28 +284,35 @@ function log.prepare(limit, state)
   state.asked = nil
 end
 
+-- Writes what was charged to one log.
+local function write_log(limit, state)
+  if begins(state) then
+    begin(state, state.used, expiry(now, limit))
+  elseif state.pending > 0 then
+    push(state, now)
+  end
+  state.pending = 0
+end
+
 -- Writes what was charged to the logs among these states, all of it or nothing. Logs that begin come first: Redis may refuse to
 -- make a key, and they held nothing that counts, so that deleting them undoes it. The others are then written by the same command.
 function log.write(states)
   local begun = {}
   for _, state in ipairs(states) do
-    local found = state.log
-    if found and begins(found) then
-      begun[#begun + 1] = found.key
-      local written, why = pcall(begin, found, found.used, expiry(now, state.limit))
+    if state.log and begins(state.log) then
+      local written, why = pcall(write_log, state.limit, state.log)
       if not written then
         for _, key in ipairs(begun) do
           try('DEL', key)
         end
         error(why, 0)
       end
-      found.pending = 0
+      begun[#begun + 1] = state.log.key
     end
   end
   for _, state in ipairs(states) do
-    if state.log and state.log.pending > 0 then
-      push(state.log, now)
-      state.log.pending = 0
+    if state.log then
+      write_log(state.limit, state.log)
     end
   end
 end
@@ -395,7 +402,7 @@ function log.decide(limit, request_at, count)
   end
   if dirty then
     log.prepare(limit, state)
-    log.write({ { limit = limit, log = state } })
+    write_log(limit, state)
   end
   return last_number
 end
