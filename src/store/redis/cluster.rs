@@ -43,6 +43,9 @@ use slots::{Range, SLOTS};
 const FETCH_PAUSE_MAX: Duration = Duration::from_millis(200);
 /// Number of nodes that are asked for the map at once. The first answer counts, since one of them may have just gone silent.
 const ASKED_AT_ONCE: usize = 3;
+/// Most nodes that have a connection manager when a redirection names a further one. A Cluster has at most a thousand. A node that
+/// redirects to ever new addresses has no more made. Nodes of the map are not bounded by it: 16,384 slots bound them.
+const MANAGERS_MAX: usize = 1_024;
 /// Most names tried to find one that lies in a node's slots. With a thousand nodes of equal shares, 100,000 names are enough
 /// for each.
 const PROBE_NAMES_MAX: u32 = 100_000;
@@ -247,6 +250,22 @@ impl ClusterState {
         self.nodes().entry(address.clone()).or_insert_with(make).clone()
     }
 
+    /// As [`Self::node`], for the address that a redirection names. Errors: there are [`MANAGERS_MAX`] nodes already.
+    fn node_elsewhere(
+        self: &Arc<Self>,
+        address: &Address,
+        probe_call: impl FnOnce() -> ProbeCall,
+    ) -> Result<Arc<Node>, StoreError> {
+        let nodes = self.nodes();
+        let is_one_too_many = nodes.len() >= MANAGERS_MAX && !nodes.contains_key(address);
+        drop(nodes);
+        if is_one_too_many {
+            let why = format!("the Cluster redirects to {address}, beyond {MANAGERS_MAX} other nodes");
+            return Err(StoreError::Unreachable(why));
+        }
+        Ok(self.node(address, probe_call))
+    }
+
     /// Asks some connected nodes for the slots. If none of them answers, asks all nodes that the URL names.
     async fn fetch_slots(&self) -> Result<Vec<Range>, Error> {
         let mut connections: Vec<_> = self.nodes().values().filter_map(|node| node.manager.connection()).collect();
@@ -406,4 +425,24 @@ async fn keep_current(state: &Arc<ClusterState>) {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // No code panics while holding one of these locks. If it did, the contents would still be consistent.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::redis::script::Script;
+    use crate::store::redis::target::RedisTarget;
+
+    #[tokio::test]
+    async fn redirections_to_ever_new_addresses_make_a_bounded_number_of_nodes() {
+        let target = Arc::new(RedisTarget::parse("redis-cluster://127.0.0.1:1").unwrap());
+        let (script, deadline) = (Arc::new(Script::new(false)), Duration::from_secs(1));
+        let cluster = Cluster::start(StoreSettings { target, script, deadline, injected: None }, Vec::new());
+        // Addresses of this host, at a port where nobody listens.
+        let address = |number: u16| Address { host: format!("127.1.{}.{}", number / 256, number % 256), port: 1 };
+        let redirect = |number| cluster.state.node_elsewhere(&address(number), || ProbeCall::numbered("", 0));
+        let followed = (1..=2_000).filter(|number| redirect(*number).is_ok()).count();
+        assert_eq!((followed, cluster.state.nodes().len()), (MANAGERS_MAX, MANAGERS_MAX));
+        assert!(redirect(1).is_ok(), "a known node is followed to");
+    }
 }

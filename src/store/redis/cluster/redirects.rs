@@ -161,7 +161,7 @@ impl RedirectFollower {
             // The slot has moved, so the map is outdated.
             state.request_update();
         }
-        let manager = state.node(address, || probe_call).manager.clone();
+        let manager = state.node_elsewhere(address, || probe_call)?.manager.clone();
         let ready = timeout_at(until.into(), manager.ready()).await;
         ready.map_err(|_| StoreError::Deadline(self.home.deadline()))?;
         Ok(manager)
