@@ -33,6 +33,8 @@ use tokio::runtime::Handle;
 use check::CheckEndpoint;
 pub use client_address::{PROXIES_MAX, Proxies};
 use connection::Endpoint;
+use host::Hosts;
+pub use host::{HOST_NAMES_MAX, HostName};
 use rendering_cache::RenderingCache;
 use routes::Paths;
 use status::Status;
@@ -98,6 +100,8 @@ pub struct Listeners {
     pub http: Option<Listener>,
     /// For metrics and probes alone.
     pub metrics: Option<Listener>,
+    /// Names under which both show figures, beside IP addresses and `localhost`.
+    pub hosts: Arc<[HostName]>,
 }
 
 /// Most connections of each listener that the limit of open files allows.
@@ -132,10 +136,16 @@ impl Server {
         let status = sources.status.take().map(Status::new);
         let state = Arc::new(AppState { sources, ready: AtomicBool::new(true), metrics_cache, status });
         let paths = if listeners.metrics.is_some() { Paths::NoMetrics } else { Paths::All };
-        let metrics = listeners.metrics.map(|listener| serve_metrics::<S>(listener, &state, caps.metrics));
-        let http = listeners
-            .http
-            .map(|listener| serve_all(listener, workers, settings, routes::router(state.clone(), paths), caps.http));
+        let router =
+            |listener: &Listener, paths| routes::router(state.clone(), paths, Hosts::of(listener.address(), &listeners.hosts));
+        let metrics = listeners.metrics.map(|listener| {
+            let router = router(&listener, Paths::Metrics);
+            serve_metrics::<S>(listener, router, caps.metrics)
+        });
+        let http = listeners.http.map(|listener| {
+            let router = router(&listener, paths);
+            serve_all(listener, workers, settings, router, caps.http)
+        });
         Self { unready: Box::new(move || state.ready.store(false, Ordering::Relaxed)), http, metrics }
     }
 
@@ -196,8 +206,7 @@ fn serve_all<S: Store>(
 }
 
 /// Serves metrics and probes by the current runtime.
-fn serve_metrics<S: Store>(listener: Listener, state: &Arc<AppState>, connections: usize) -> AuxServer {
-    let router = routes::router(state.clone(), Paths::Metrics);
+fn serve_metrics<S: Store>(listener: Listener, router: Router, connections: usize) -> AuxServer {
     let endpoint = Arc::new(Endpoint::<S> { check: None, router, main: Handle::current() });
     AuxServer::start(listener, connections.min(METRICS_CONNECTIONS_MAX), move |accepted, admission, stopping| {
         connection::serve(accepted, admission, endpoint.clone(), stopping)

@@ -100,7 +100,8 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
     let calls = listeners.admin.as_ref().map(|_| AdminCalls::default());
     let (seen_stores, top) = (registry.clone(), super::top_keys::start(&limiter, &registry, operators.as_ref()));
     let (status, changes) = status_page::sources(&config, &limiter, operators.clone(), (token.clone(), top.clone()));
-    let sockets = http::Listeners { http: listeners.http, metrics: listeners.metrics };
+    let hosts = config.listen.http_hosts.clone().into();
+    let sockets = http::Listeners { http: listeners.http, metrics: listeners.metrics, hosts };
     let http = (sockets.http.is_some() || sockets.metrics.is_some()).then(|| {
         let log_lines_dropped = Box::new(move || log.dropped());
         let (limiter, admin_calls, grpc_connections) = (limiter.clone(), calls.clone(), workers.connections());

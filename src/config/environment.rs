@@ -13,10 +13,11 @@ pub const CONFIG_YAML: &str = "TOLLGATE_CONFIG_YAML";
 /// Variables that the command line reads.
 const OF_COMMAND_LINE: [&str; 4] = ["TOLLGATE_CONFIG", CONFIG_YAML, "TOLLGATE_LOG_LEVEL", "TOLLGATE_LOG_FORMAT"];
 /// All settings with a fixed path; names of plans are chosen by the user. A test compares the list with the check.
-pub(super) const SETTINGS: [&str; 36] = [
+pub(super) const SETTINGS: [&str; 37] = [
     "listen.grpc",
     "listen.http",
     "listen.metrics",
+    "listen.http_hosts",
     "listen.admin",
     "listen.admin_token_file",
     "listen.plaintext",

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::paths_of;
 use super::tree::{ErrorList, Node, Table, report};
 use crate::duration;
+use crate::http::{HOST_NAMES_MAX, HostName};
 use crate::server::Address;
 use crate::tls;
 
@@ -37,6 +38,9 @@ pub struct ListenSection {
     /// Address of metrics and health alone, over HTTP, so that whoever may scrape cannot ask for decisions. HTTP then has no
     /// metrics. `None`, written as "": HTTP has them, where it is served. Default: none.
     pub metrics: Option<Address>,
+    /// Names under which `http` and `metrics` show figures, beside IP addresses and `localhost`; up to 100. Default: none, so that
+    /// no site can have its own name resolve to this server and read them.
+    pub http_hosts: Vec<HostName>,
     /// Address of the admin service: loopback, or a Unix socket that only its owner can use. `None`, written as "": no admin
     /// service. Default: none.
     pub admin: Option<Address>,
@@ -56,11 +60,12 @@ pub struct ListenSection {
 impl ListenSection {
     /// Paths of the settings that differ.
     pub(super) fn unlike(&self, other: &Self) -> Vec<&'static str> {
-        let Self { grpc, http, metrics, admin, admin_token_file, tls, lame_duck, max_connection_age } = self;
+        let Self { grpc, http, metrics, http_hosts, admin, admin_token_file, tls, lame_duck, max_connection_age } = self;
         paths_of([
             ("listen.grpc", *grpc != other.grpc),
             ("listen.http", *http != other.http),
             ("listen.metrics", *metrics != other.metrics),
+            ("listen.http_hosts", *http_hosts != other.http_hosts),
             ("listen.admin", *admin != other.admin),
             ("listen.admin_token_file", *admin_token_file != other.admin_token_file),
             ("listen.tls", *tls != other.tls),
@@ -82,6 +87,7 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<ListenSe
     };
     let http = listen.take("http").map_or(Some(None), |node| address_or_off(node, errors));
     let metrics = listen.take("metrics").map_or(Some(None), |node| address_or_off(node, errors));
+    let http_hosts = listen.take("http_hosts").map_or(Some(Vec::new()), |node| hosts(node, errors));
     let tls_node = listen.take("tls");
     let encrypted = tls_node.is_some();
     let tls = tls_node.map_or(Some(None), |node| tls(node, errors).map(Some));
@@ -113,6 +119,7 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<ListenSe
         grpc,
         http,
         metrics,
+        http_hosts: http_hosts?,
         admin,
         admin_token_file,
         tls: tls?,
@@ -127,6 +134,7 @@ fn defaults() -> Option<ListenSection> {
         grpc: vec![GRPC_DEFAULT.parse().ok()?],
         http: None,
         metrics: None,
+        http_hosts: Vec::new(),
         admin: None,
         admin_token_file: None,
         tls: None,
@@ -205,7 +213,8 @@ fn tls(node: Node, errors: &mut ErrorList) -> Option<tls::Settings> {
             report(errors, &format!("listen.tls.{name}"), "is missing; name a file in PEM");
         }
     }
-    let client_names = table.take("client_names").map_or(Some(Vec::new()), |node| names(node, errors));
+    let client_names =
+        table.take("client_names").map_or(Some(Vec::new()), |node| names(node, CLIENT_NAMES_MAX, tls::ClientName::parse, errors));
     if client_ca_file.is_none() && client_names.as_ref().is_some_and(|names| !names.is_empty()) {
         report(
             errors,
@@ -227,13 +236,19 @@ fn pem_file(table: &mut Table, name: &'static str, errors: &mut ErrorList) -> Op
     Some(PathBuf::from(file))
 }
 
-fn names(node: Node, errors: &mut ErrorList) -> Option<Vec<tls::ClientName>> {
-    let too_long = |count| format!("has {count} names; at most {CLIENT_NAMES_MAX} are compared");
+/// Names of hosts under which figures are shown.
+fn hosts(node: Node, errors: &mut ErrorList) -> Option<Vec<HostName>> {
+    names(node, HOST_NAMES_MAX, HostName::parse, errors)
+}
+
+/// A list of at most `max` names, each read by `parse`, whose errors tell how to write one.
+fn names<T>(node: Node, max: usize, parse: fn(&str) -> Result<T, &'static str>, errors: &mut ErrorList) -> Option<Vec<T>> {
+    let too_long = |count| format!("has {count} names; at most {max} are compared");
     let mut names = Vec::new();
-    for node in node.list(CLIENT_NAMES_MAX, too_long, errors)? {
+    for node in node.list(max, too_long, errors)? {
         let path = node.path.clone();
         let name = node.text(errors)?;
-        match tls::ClientName::parse(&name) {
+        match parse(&name) {
             Ok(name) => names.push(name),
             Err(right) => report(errors, &path, format!("is wrong; {right}")),
         }

@@ -249,6 +249,21 @@ fn a_default_plan_is_one_of_the_plans() {
 }
 
 #[test]
+fn figures_have_names_of_hosts_without_ports() {
+    let of = |hosts: &str| format!("{PLANS}listen: {{ http_hosts: {hosts} }}");
+    assert_eq!(load(&of("[limits.example.com, '*.svc']")).unwrap().listen.http_hosts.len(), 2);
+    assert!(load(PLANS).unwrap().listen.http_hosts.is_empty());
+    for (hosts, expected) in [
+        ("[a, 'a:80']", "listen.http_hosts[1] is wrong; write a name without a port"),
+        ("['*']", "listen.http_hosts[0] is wrong; "),
+        ("[{}]", "listen.http_hosts[0] is a table"),
+    ] {
+        let found = errors(&of(hosts));
+        assert!(found.len() == 1 && found[0].starts_with(expected), "{found:?}");
+    }
+}
+
+#[test]
 fn tls_has_a_certificate_pair_and_names_of_callers() {
     let of = |fields: &str| format!("{PLANS}listen: {{ tls: {{ {fields} }} }}");
     let tls = load(&of("cert_file: c, key_file: k, client_ca_file: a, client_names: [shop, 'spiffe://h/*']")).unwrap().listen.tls;

@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
+use super::host::Hosts;
 use super::{AppState, metrics, status};
 use crate::clock::monotonic;
 
@@ -43,19 +45,30 @@ impl Paths {
     }
 }
 
-/// Every path of `paths` except `/v1/check`.
-pub(super) fn router(state: Arc<AppState>, paths: Paths) -> Router {
+/// Every path of `paths` except `/v1/check`. Figures are shown under `hosts`; probes name whatever they like.
+pub(super) fn router(state: Arc<AppState>, paths: Paths, hosts: Hosts) -> Router {
     let mut router = Router::new().route("/healthz", get(async || plain(StatusCode::OK, "alive\n"))).route("/readyz", get(ready));
-    if paths != Paths::NoMetrics {
-        router = router.route("/metrics", get(metrics_text));
-    }
     if paths != Paths::Metrics {
         router = router.route("/openapi.json", get(async || ([(CONTENT_TYPE, "application/json")], OPENAPI)));
     }
     let with_status = state.status.is_some();
-    if with_status && paths != Paths::Metrics {
-        router = router.merge(status::routes());
+    let mut figures = Router::new();
+    if paths != Paths::NoMetrics {
+        figures = figures.route("/metrics", get(metrics_text));
     }
+    if with_status && paths != Paths::Metrics {
+        figures = figures.merge(status::routes());
+    }
+    let figures = figures.layer(from_fn(move |request: Request, next: Next| {
+        let refused = hosts.refuse(&request);
+        async move {
+            match refused {
+                Some(refused) => refused,
+                None => next.run(request).await,
+            }
+        }
+    }));
+    router = router.merge(figures);
     router.fallback(async move || plain(StatusCode::NOT_FOUND, paths.not_found(with_status))).with_state(state)
 }
 

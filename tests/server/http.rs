@@ -264,3 +264,37 @@ fn a_request_names_its_host_once() {
     assert_eq!((ask("1.1", ""), ask("1.1", "Host: a\r\nHost: b\r\n")), (400, 400));
     assert_eq!((ask("1.1", "Host: a\r\n"), ask("1.0", "")), (200, 200));
 }
+
+/// A site whose name resolves to this server (DNS rebinding) is told no figures. Probes and proxies name whatever they like.
+#[test]
+fn figures_are_shown_under_names_of_this_server_alone() {
+    let status = "--set=status.page=true";
+    let (_server, http) = serve(&[status]);
+    let listed = Server::start(PLANS, &[status, "--set=listen.http_hosts=limits.example.com,*.svc"]);
+    let of_metrics = Server::start(PLANS, &["--set=listen.metrics=127.0.0.1:0"]);
+    let metrics = field(&of_metrics.log(), "metrics");
+    let ask = |address: &str, host: &str, request: &str| {
+        ask_raw(address, format!("{request} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"))
+    };
+    let figures = ["GET /metrics", "GET /status", "GET /status/data", "POST /status/explain", "PUT /status", "HEAD /metrics"];
+    for (address, host, refused) in [
+        (http.as_str(), "evil.example", true),
+        (&http, "limits.example.com", true),
+        (&http, "localhost:8080", false),
+        (&http, &http, false),
+        (&listed.http(), "limits.example.com", false),
+        (&listed.http(), "a.svc:80", false),
+        (&listed.http(), "evil.example", true),
+    ] {
+        for request in figures {
+            let reply = ask(address, host, request);
+            assert_eq!(reply.status == 421, refused, "{host} {request}: {reply:?}");
+            assert!(!refused || reply.body.contains("listen.http_hosts") || request.starts_with("HEAD"), "{reply:?}");
+        }
+        for other in ["/healthz", "/readyz", "/openapi.json", "/v1/check?key=k&plan=free"] {
+            assert_eq!(ask(address, host, &format!("GET {other}")).status, 200, "{host} {other}");
+        }
+    }
+    assert_eq!(["evil.example", "localhost"].map(|host| ask(&metrics, host, "GET /metrics").status), [421, 200]);
+    assert_eq!(ask(&metrics, "evil.example", "GET /readyz").status, 200);
+}

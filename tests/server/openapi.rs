@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tollgate::grpc::pb::{DecidedBy, ShouldAllowBatchRequest};
 
-use crate::support::http::{Reply, Scrape, ask, get, send};
+use crate::support::http::{Reply, Scrape, ask, ask_raw, get, send};
 use crate::support::redis::Redis;
 use crate::support::server::{PATIENCE, Server, decide, request};
 
@@ -190,6 +190,8 @@ fn ask_everything(description: &mut Description, http: &str) {
         description.check("GET", path, &get(http, path));
         description.check("PUT", path, &ask(http, "PUT", path, &[]));
         description.check("GET", path, &ask(http, "GET", path, &[&cookies]));
+        let elsewhere = format!("GET {path} HTTP/1.1\r\nHost: elsewhere.example\r\nConnection: close\r\n\r\n");
+        description.check("GET", path, &ask_raw(http, elsewhere));
     }
     let mut check = |method: &str, query: &str, headers: &[&str], body: &str| {
         let length = format!("Content-Length: {}", body.len());
