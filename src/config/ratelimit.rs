@@ -6,9 +6,10 @@
 
 mod branches;
 mod descriptors;
+mod proof;
 mod write;
 
-use super::tree::{ErrorList, Node};
+use super::tree::{ErrorList, Node, report};
 use super::{ConfigError, ConfigErrors, Sources, locate, source, yaml};
 
 /// Most rules of a converted config, as many as plans and rules can be served.
@@ -23,7 +24,7 @@ pub struct Converted {
     pub warnings: Vec<String>,
 }
 
-/// Converts the file or text of `sources`. Errors: every error, with its line.
+/// Converts the file or text of `sources`. The result is valid: a server would start with it. Errors: every error, with its line.
 pub fn convert(sources: &Sources) -> Result<Converted, ConfigErrors> {
     let failed = |errors| ConfigErrors { origin: sources.origin(), errors };
     let text = source::text(sources).map(|(text, _)| text).map_err(|error| failed(vec![error]))?;
@@ -31,14 +32,20 @@ pub fn convert(sources: &Sources) -> Result<Converted, ConfigErrors> {
     let (mut errors, mut warnings) = (ErrorList::new(), ErrorList::new());
     let domain = descriptors::domain(Node::root(root), &mut errors, &mut warnings);
     let placed = |list: &mut [ConfigError]| locate(list, &text, &Sources::default());
-    let Some(domain) = domain.filter(|_| errors.is_empty()) else {
+    let refused = |mut errors: ErrorList| {
         placed(&mut errors);
-        return Err(failed(errors));
+        failed(errors)
     };
+    let Some(domain) = domain.filter(|_| errors.is_empty()) else { return Err(refused(errors)) };
     let rules = branches::rules(domain.descriptors, &mut warnings).map_err(|error| failed(vec![error]))?;
+    if rules.is_empty() {
+        report(&mut errors, "descriptors", "has no rate_limit; there is nothing to convert");
+        return Err(refused(errors));
+    }
     placed(&mut warnings);
     let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
     let yaml = write::config(&domain.name, &rules, &sources.origin().to_string(), &warnings);
+    proof::prove(&yaml, &rules).map_err(refused)?;
     Ok(Converted { yaml, warnings })
 }
 

@@ -45,6 +45,9 @@ fn a_file_with_errors_is_not_converted() {
         convert("domain: a\ndescriptors:\n  - key: b\n    rate_limit: { unit: age, requests_per_unit: 1 }\n");
     assert_eq!((code, yaml.as_str()), (Some(1), ""));
     assert!(said.contains("descriptors[0].rate_limit.unit is no unit") && said.contains("(line 4)"), "{said}");
+    let (code, yaml, said) = convert("domain: ''\ndescriptors: [ { key: b, rate_limit: { unlimited: true } } ]\n");
+    assert_eq!((code, yaml.as_str()), (Some(1), ""), "`check` would refuse it: {said}");
+    assert!(said.contains("domain cannot be converted") && said.contains("(line 1)"), "{said}");
     assert_eq!(run(&["convert", "ratelimit", "/nowhere.yaml"], "").status.code(), Some(1));
     assert_eq!(run(&["convert", "another", "-"], "").status.code(), Some(2));
 }

@@ -13,6 +13,8 @@ use crate::config::tree::{ErrorList, report};
 /// One rule: what each entry must be, and the limit; without one, the descriptor passes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Rule {
+    /// Where the file has the descriptor of each entry.
+    pub(super) paths: Vec<String>,
     pub(super) patterns: Vec<Pattern>,
     /// For each entry, whether its values share one count.
     pub(super) shared: Vec<bool>,
@@ -98,7 +100,8 @@ fn add_rules(
             *budget = budget.checked_sub(1).ok_or(TooMany)?;
             let last = above.last().and_then(|last| last.limit.clone());
             let (patterns, shared) = above.iter().map(|branch| (branch.pattern.clone(), branch.shared)).unzip();
-            rules.push(Rule { patterns, shared, limit: last });
+            let paths = above.iter().map(|branch| branch.path.clone()).collect();
+            rules.push(Rule { paths, patterns, shared, limit: last });
         }
         add_rules(nested, above, rules, budget, warnings)?;
         above.pop();

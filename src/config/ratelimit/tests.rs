@@ -39,6 +39,34 @@ fn every_error_is_reported_with_its_line() {
     }
 }
 
+/// What tollgate cannot serve is told of the file that has it, not of the result.
+#[test]
+fn what_a_server_would_refuse_is_not_converted() {
+    let limit = "rate_limit: { unit: minute, requests_per_unit: 2 }";
+    let of = |domain: &str, descriptors: &str| format!("domain: \"{domain}\"\ndescriptors:\n  - {descriptors}\n");
+    let wildcards: Vec<String> =
+        (1..=65).map(|length| format!("{{ key: a, value: '{}*', {limit} }}", "x".repeat(length))).collect();
+    let (long, short) = ("k".repeat(600), format!("{{ key: a, {limit} }}"));
+    for (text, expected) in [
+        (of("", &short), "domain cannot be converted: has a name of 0 bytes; a domain has 1 to 256 (line 1)"),
+        (of(&"d".repeat(300), &short), "domain cannot be converted: has a name of 300 bytes"),
+        (
+            of("d", &format!("key: b\n    descriptors:\n      - {{ key: {long}, {limit} }}")),
+            "descriptors[0].descriptors[0] cannot be converted: its entry, written as key=value, has 600 bytes; an entry has at most 512 (line 5)",
+        ),
+        (of("d", &format!("{{ key: a, value: {long}, {limit} }}")), "its entry, written as key=value, has 602 bytes"),
+        (
+            of("d", &format!("{{ key: a, value: 'x*', share_threshold: true, descriptors: [ {short} ] }}")),
+            "descriptors[0].descriptors[0] cannot be converted with share_threshold: the key of its rule has {a}, and two entries have this name (line 3)",
+        ),
+        (of("d", &wildcards.join("\n  - ")), "descriptors[64] cannot be converted: its rule is one form too many"),
+        (of("d", "{ key: a }"), "descriptors has no rate_limit; there is nothing to convert (line 3)"),
+    ] {
+        let said = converted(&text).unwrap_err();
+        assert!(said.contains(": 1 error\n") && said.contains(expected), "{expected}: {said}");
+    }
+}
+
 #[test]
 fn what_has_no_counterpart_is_a_warning_and_a_comment() {
     let text = "domain: edge\ndescriptors:\n  - key: a\n    detailed_metric: true\n    rate_limit:\n      unit: DAY\n      name: my limit\n      \
@@ -182,6 +210,7 @@ proptest! {
     fn the_rules_choose_what_ratelimit_chooses(descriptors in any_descriptors(3)) {
         let Ok(made) = rules(descriptors.clone(), &mut Vec::new()) else { return Ok(()) };
         let mut patterns = std::collections::HashSet::new();
+        prop_assert!(made.iter().all(|rule| rule.paths.len() == rule.patterns.len()));
         prop_assert!(made.iter().all(|rule| patterns.insert(rule.patterns.clone())), "two rules have the same descriptor");
         let entries: Vec<(&str, &str)> = KEYS.iter().flat_map(|key| VALUES.iter().map(move |value| (*key, *value))).collect();
         let mut asked: Vec<Vec<(&str, &str)>> = entries.iter().map(|entry| vec![*entry]).collect();
