@@ -57,7 +57,7 @@ pub(super) fn notes(report: &Report) -> Vec<(u64, String)> {
         (log.without_key, "lines have an empty key and are left out".to_owned()),
         (log.without_cost, "lines have a cost of 0 and are left out".to_owned()),
         (log.without_plan, format!("lines name a plan that is not in the config and are left out; the first is \"{plan}\"")),
-        (log.late, "lines are more than 10 s older than a line before them; they count at the time reached by then".to_owned()),
+        (log.late, "lines come more than 10 s, or 262,144 lines, late; they count at the time reached by then".to_owned()),
         (
             report.beyond,
             format!("requests are left out: they have keys beyond the first {}; see --keys-max", count(log.keys_max as u64)),
