@@ -114,7 +114,7 @@ fn simulate(arguments: &SimulateArguments) -> Result<String, Failure> {
     let mut log = Log::open(&arguments.log).map_err(|error| (1, format!("{name} {error}")))?;
     let sample = log.lines.sample().map_err(|error| (1, format!("{name} cannot be read: {error}")))?;
     if sample.is_empty() {
-        return Err((1, format!("{name} is empty")));
+        return Err((1, format!("{name} {}", log.lines.why_no_sample())));
     }
     let SimulateArguments { key, plan, cost, time, .. } = arguments;
     let options = LineOptions { format, key: key.clone(), plan: plan.clone(), cost: cost.clone(), time: time.clone() };

@@ -117,7 +117,7 @@ async fn answer(mut routes: Routes, request: Request<RequestBody>, mut respond: 
             // The router is always ready, so `poll_ready` is not called.
             let responding = routes.call(request);
             tokio::select! {
-                Ok(response) = responding => response,
+                Ok(response) = responding => protocol::own_answer(response),
                 // The peer has reset the stream, or the connection has ended.
                 _ = poll_fn(|context| respond.poll_reset(context)) => return,
             }

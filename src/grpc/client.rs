@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use tonic::{Response, Status};
 
+use crate::visible::visible;
 pub use admin::{AdminAnswer, AdminQuestion, AdminToken};
 pub use connection::{Connection, Target};
 pub use decisions::{Answer, Question};
@@ -42,7 +43,7 @@ impl Connection {
             cause = Some(inner);
         }
         match cause {
-            None => format!("{:?}: {}", status.code(), status.message()),
+            None => format!("{:?}: {}", status.code(), visible(status.message())),
             Some(cause) => format!(
                 "the connection to {} ended without an answer ({cause}); does tollgate serve gRPC there, {}?",
                 self.address,

@@ -193,22 +193,29 @@ pub(super) fn batch_size(requests: usize) -> Status {
 /// Parsed once, since a name given as a string would be parsed for each lookup.
 static TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
-/// The caller's deadline; `None` without one or if it is malformed. Source: `grpc-timeout` of the gRPC wire protocol: at
-/// most eight digits and a unit.
-pub(super) fn caller_deadline(metadata: &MetadataMap) -> Option<CallerDeadline> {
-    let text = metadata.as_ref().get(&TIMEOUT)?.to_str().ok()?;
+/// The caller's deadline; `None` without one. Source: `grpc-timeout` of the gRPC wire protocol: at most eight digits and a unit.
+///
+/// Errors: INVALID_ARGUMENT when it is malformed. Such a caller believes in a deadline that nobody would keep.
+pub(super) fn caller_deadline(metadata: &MetadataMap) -> Result<Option<CallerDeadline>, Status> {
+    let Some(value) = metadata.as_ref().get(&TIMEOUT) else { return Ok(None) };
+    let whole = value.to_str().ok().and_then(timeout);
+    let malformed = || Status::invalid_argument("grpc-timeout is malformed: send 1 to 8 digits and a unit, one of H M S m u n");
+    whole.map(|whole| Some(CallerDeadline::new(whole))).ok_or_else(malformed)
+}
+
+fn timeout(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    let amount: u64 = digits.parse().ok().filter(|_| digits.len() <= 8)?;
-    let whole = match unit {
-        "H" => Duration::from_secs(amount * 3600),
-        "M" => Duration::from_secs(amount * 60),
-        "S" => Duration::from_secs(amount),
-        "m" => Duration::from_millis(amount),
-        "u" => Duration::from_micros(amount),
-        "n" => Duration::from_nanos(amount),
-        _ => return None,
-    };
-    Some(CallerDeadline::new(whole))
+    let is_number = digits.len() <= 8 && digits.bytes().all(|digit| digit.is_ascii_digit());
+    let amount: u64 = digits.parse().ok().filter(|_| is_number)?;
+    match unit {
+        "H" => Some(Duration::from_secs(amount * 3600)),
+        "M" => Some(Duration::from_secs(amount * 60)),
+        "S" => Some(Duration::from_secs(amount)),
+        "m" => Some(Duration::from_millis(amount)),
+        "u" => Some(Duration::from_micros(amount)),
+        "n" => Some(Duration::from_nanos(amount)),
+        _ => None,
+    }
 }
 
 /// The header fields of a decision by `plan`.
@@ -325,19 +332,20 @@ pub(super) fn duration(us: u64) -> prost_types::Duration {
 mod tests {
     use super::*;
 
-    fn deadline_of(text: &str) -> Option<Duration> {
+    fn deadline_of(text: &str) -> Result<Duration, Code> {
         let mut metadata = MetadataMap::new();
         metadata.insert("grpc-timeout", text.parse().unwrap());
-        caller_deadline(&metadata).map(CallerDeadline::left)
+        caller_deadline(&metadata).map(|caller| caller.unwrap().left()).map_err(|status| status.code())
     }
 
     #[test]
     fn a_callers_deadline_is_read_in_every_unit() {
-        assert_eq!(deadline_of("100m"), Some(Duration::from_millis(100)));
-        assert_eq!((deadline_of("4u"), deadline_of("0n")), (Some(Duration::from_micros(4)), Some(Duration::ZERO)));
-        assert_eq!(deadline_of("99999999H"), Some(Duration::from_secs(99_999_999 * 3600)));
-        for bad in ["", "m", "100", "100x", "-1m", "123456789m"] {
-            assert_eq!(deadline_of(bad), None, "{bad}");
+        assert_eq!(deadline_of("100m"), Ok(Duration::from_millis(100)));
+        assert_eq!((deadline_of("4u"), deadline_of("0n")), (Ok(Duration::from_micros(4)), Ok(Duration::ZERO)));
+        assert_eq!(deadline_of("99999999H"), Ok(Duration::from_secs(99_999_999 * 3600)));
+        assert!(caller_deadline(&MetadataMap::new()).unwrap().is_none());
+        for bad in ["", "m", "100", "100x", "-1m", "+1m", " 1m", "1 m", "123456789m"] {
+            assert_eq!(deadline_of(bad), Err(Code::InvalidArgument), "{bad}");
         }
     }
 

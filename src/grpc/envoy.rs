@@ -30,7 +30,8 @@ impl<S: Store> RateLimitService for Service<S> {
     {
         let span = trace::grpc_call(METHOD, request.metadata().as_ref());
         let caller = common::caller_deadline(request.metadata());
-        let (domain, descriptors) = match convert::descriptors(request.into_inner()) {
+        let parsed = caller.and_then(|caller| Ok((caller, convert::descriptors(request.into_inner())?)));
+        let (caller, (domain, descriptors)) = match parsed {
             Ok(parsed) => parsed,
             Err(status) => return Box::pin(std::future::ready(Err(span::failed(&span, status)))),
         };

@@ -1,7 +1,8 @@
-//! Checks that a request is a gRPC call. Source: gRPC over HTTP/2, "Requests".
+//! Checks that a request is a gRPC call, and words what tonic says of a compressed message. Source: gRPC over HTTP/2, "Requests".
 
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
+use tonic::{Code, Status};
 
 /// The content type of gRPC. `+proto` means the same; any other suffix is another encoding.
 const CONTENT: &[u8] = b"application/grpc";
@@ -30,6 +31,29 @@ fn empty<A: Default>(status: StatusCode) -> Response<A> {
     let mut response = Response::new(A::default());
     *response.status_mut() = status;
     response
+}
+
+/// What tonic's statuses for messages begin with that it cannot decompress; the tests send such messages.
+const NOT_DECOMPRESSED: &str = "Error decompressing: ";
+
+/// The status for a compressed message that is too large or no gzip. tonic blames the server: RESOURCE_EXHAUSTED, which callers take for
+/// a refusal that passes, or INTERNAL. Any other status is returned as it is.
+pub(super) fn own_status(status: Status) -> Status {
+    match (status.code(), status.message().strip_prefix(NOT_DECOMPRESSED)) {
+        (Code::ResourceExhausted, Some(why)) => Status::out_of_range(format!("the message is too large: {why}")),
+        (Code::Internal, Some(_)) => Status::invalid_argument("the message cannot be decompressed; it must be gzip"),
+        _ => status,
+    }
+}
+
+/// The answer of tonic's server, with [`own_status`].
+pub(super) fn own_answer<B: Default>(answer: Response<B>) -> Response<B> {
+    let failed = |answer: &Response<B>| Status::from_header_map(answer.headers());
+    let status = answer.headers().get(Status::GRPC_STATUS).filter(|code| *code != "0").and_then(|_| failed(&answer));
+    match status.filter(|status| status.message().starts_with(NOT_DECOMPRESSED)) {
+        Some(status) => own_status(status).into_http(),
+        None => answer,
+    }
 }
 
 #[cfg(test)]

@@ -95,8 +95,8 @@ impl<S: Store> RateLimitService for Service<S> {
         let span = trace::grpc_call("tollgate.v1.RateLimitService/ShouldAllow", request.metadata().as_ref());
         let caller = convert::caller_deadline(request.metadata());
         let pb::ShouldAllowRequest { detailed, http_headers, .. } = *request.get_ref();
-        let check = match convert::check_request(request.into_inner()) {
-            Ok(check) => check,
+        let (caller, check) = match caller.and_then(|caller| Ok((caller, convert::check_request(request.into_inner())?))) {
+            Ok(asked) => asked,
             Err(status) => return Box::pin(std::future::ready(Err(span::failed(&span, status)))),
         };
         span.record(trace::PLAN, &*check.plan);
@@ -116,7 +116,7 @@ impl<S: Store> RateLimitService for Service<S> {
         request: Request<pb::ShouldAllowBatchRequest>,
     ) -> Result<Response<pb::ShouldAllowBatchResponse>, Status> {
         let span = trace::grpc_call("tollgate.v1.RateLimitService/ShouldAllowBatch", request.metadata().as_ref());
-        let caller = convert::caller_deadline(request.metadata());
+        let caller = convert::caller_deadline(request.metadata()).map_err(|status| span::failed(&span, status))?;
         let account = request.extensions().get::<Arc<Account>>().cloned();
         let requests = request.into_inner().requests;
         if !(1..=BATCH_MAX).contains(&requests.len()) {
@@ -143,7 +143,7 @@ impl<S: Store> RateLimitService for Service<S> {
         let (limiter, drain) = (self.limiter.clone(), request.extensions().get::<DrainSignal>().cloned());
         let form = self.header_form;
         let account = request.extensions().get::<Arc<Account>>().cloned();
-        let caller = convert::caller_deadline(request.metadata());
+        let caller = convert::caller_deadline(request.metadata())?;
         // The caller's deadline applies to the stream as a whole; the requests in it have none of their own.
         let decide = move |requests: Vec<pb::ShouldAllowRequest>| {
             let (limiter, account) = (limiter.clone(), account.clone());
@@ -166,7 +166,7 @@ impl<S: Store> RateLimitService for Service<S> {
 
     async fn peek(&self, request: Request<pb::PeekRequest>) -> Result<Response<pb::PeekResponse>, Status> {
         let span = trace::grpc_call("tollgate.v1.RateLimitService/Peek", request.metadata().as_ref());
-        let caller = convert::caller_deadline(request.metadata());
+        let caller = convert::caller_deadline(request.metadata()).map_err(|status| span::failed(&span, status))?;
         let pb::PeekRequest { key, plan, cost } = request.into_inner();
         let check = convert::check_request(pb::ShouldAllowRequest { key, plan, cost, detailed: true, http_headers: false });
         let mut check = check.map_err(|status| span::failed(&span, status))?;

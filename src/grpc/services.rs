@@ -204,7 +204,7 @@ impl<T: WorkerService> Handler<T> {
 }
 
 fn boxed(response: impl Future<Output = Result<Response<Body>, Infallible>> + Send + 'static) -> ResponseFuture {
-    Box::pin(response.map_ok(|response| response.map(Into::into)))
+    Box::pin(response.map_ok(|response| protocol::own_answer(response).map(Into::into)))
 }
 
 /// Methods, as far as they are treated alike.

@@ -16,6 +16,7 @@ use futures_util::{Stream, StreamExt, stream};
 use tonic::Status;
 
 use super::pb::{ShouldAllowRequest, ShouldAllowResult, ShouldAllowStreamRequest, ShouldAllowStreamResponse};
+use super::protocol::own_status;
 use crate::server::account::Charge;
 
 /// Most requests of one stream that are decided at once. At that number, none is read until an answer has been taken. So
@@ -99,7 +100,7 @@ where
                     self.in_flight += 1;
                 }
                 end => {
-                    self.error = end.and_then(Result::err);
+                    self.error = end.and_then(Result::err).map(own_status);
                     self.requests = None;
                 }
             }

@@ -212,6 +212,8 @@ fn what_is_wrong_is_said_in_a_sentence_with_the_right_exit_code() {
     let put = |text: &str| folder.put("access.log", text.as_bytes());
     put("");
     folder.fails(&[], 1, "access.log is empty");
+    put(&"x".repeat(3 << 20));
+    folder.fails(&[], 1, "access.log begins with a line of more than 1 MiB; a line has 64 KiB at most");
     put("\n\n");
     folder.fails(&[], 1, "has no request to replay");
     put(&"nonsense\n".repeat(3));

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use tokio_stream::StreamExt;
 use tollgate::grpc::pb::{self, DecidedBy};
 use tonic::Code;
+use tonic::codec::CompressionEncoding;
 
 use crate::support::http::Scrape;
 use crate::support::redis::Redis;
@@ -193,4 +194,31 @@ async fn the_deny_cache_and_the_embedded_store_never_answer_by_policy() {
             }
         }
     }
+}
+
+/// A caller that sends one believes in a deadline. Both ways that answer unary calls refuse it, with nothing charged.
+#[tokio::test]
+async fn a_malformed_deadline_is_the_callers_error() {
+    let server = Server::start("plans: { p: { limits: [ { name: day, quota: 10, window: 1d } ] } }\n", &[]);
+    let plain = untimed(&server.address).await;
+    for mut client in [plain.clone(), plain.send_compressed(CompressionEncoding::Gzip)] {
+        for malformed in ["", "10", "10x", "+10S", "123456789m", "1.5S"] {
+            let asked = || request("k", "p", None);
+            let peek = pb::PeekRequest { key: "k".to_owned(), plan: "p".to_owned(), cost: None };
+            let batch = pb::ShouldAllowBatchRequest { requests: vec![asked()] };
+            let stream = tokio_stream::iter([pb::ShouldAllowStreamRequest { id: 1, request: Some(asked()) }]);
+            for refused in [
+                client.should_allow(timed(asked(), malformed)).await.unwrap_err(),
+                client.should_allow_batch(timed(batch, malformed)).await.unwrap_err(),
+                client.peek(timed(peek, malformed)).await.unwrap_err(),
+                client.should_allow_stream(timed(stream, malformed)).await.unwrap_err(),
+            ] {
+                assert_eq!(refused.code(), Code::InvalidArgument, "{malformed:?}: {refused:?}");
+                assert!(refused.message().starts_with("grpc-timeout is malformed: "), "{refused:?}");
+            }
+        }
+        assert!(client.should_allow(timed(request("k", "p", None), "10S")).await.unwrap().into_inner().allowed);
+    }
+    let mut client = server.client().await;
+    assert_eq!(decide(&mut client, "k", "p").await.remaining, Some(7));
 }

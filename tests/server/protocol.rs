@@ -77,9 +77,16 @@ async fn compressed_calls_are_served_and_none_inflates_beyond_the_bound() {
     // 64 MiB of one letter are sent as 64 KiB.
     let request = request(&"a".repeat(64 << 20), "p", None);
     let huge = client.should_allow_batch(pb::ShouldAllowBatchRequest { requests: vec![request.clone()] }).await.unwrap_err();
-    assert_eq!(huge.code(), Code::ResourceExhausted, "{huge:?}");
-    // Alone it is too large as it is.
-    let huge = client.should_allow(request).await.unwrap_err();
     assert_eq!(huge.code(), Code::OutOfRange, "{huge:?}");
+    assert!(huge.message().starts_with("the message is too large: size limit"), "{huge:?}");
+    // Alone it is too large as it is, and so is a key of 100 KiB once it is decompressed.
+    for request in [request.clone(), self::request(&"a".repeat(100 << 10), "p", None)] {
+        let huge = client.should_allow(request.clone()).await.unwrap_err();
+        assert_eq!(huge.code(), Code::OutOfRange, "{huge:?}");
+        let asked = pb::ShouldAllowStreamRequest { id: 8, request: Some(request) };
+        let mut answers = client.should_allow_stream(tokio_stream::once(asked)).await.unwrap().into_inner();
+        let huge = answers.message().await.unwrap_err();
+        assert_eq!(huge.code(), Code::OutOfRange, "{huge:?}");
+    }
     assert_eq!(decide(&mut client, "k", "p").await.remaining, Some(4));
 }

@@ -346,6 +346,24 @@ async fn keys_are_clear_with_the_token_alone_and_are_shown_as_text() {
     browser.wait_for("!document.getElementById('denials').innerText.includes('alice')");
 }
 
+#[tokio::test]
+async fn nothing_is_hidden_in_a_key_that_is_shown_in_clear() {
+    let (_folder, server) = with_token();
+    let (mut client, http) = (server.client().await, server.http());
+    for _ in 0..3 {
+        decide(&mut client, "\u{202e}ecila\u{200b}", "login").await;
+    }
+    let began = std::time::Instant::now();
+    let shown = loop {
+        let shown = ask(&http, "GET", "/status/data", &[&format!("Authorization: Bearer {TOKEN}")]).body;
+        if shown.contains("ecila") {
+            break shown;
+        }
+        assert!(began.elapsed() < PATIENCE, "{shown}");
+    };
+    assert!(shown.contains(r"\\u{202e}ecila\\u{200b}") && !shown.contains('\u{202e}'), "{shown}");
+}
+
 #[test]
 fn the_page_says_when_the_server_stops_answering() {
     let server = Server::start(PLANS, &[]);

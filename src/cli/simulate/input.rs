@@ -111,6 +111,11 @@ impl<R: Read> Lines<R> {
         Ok(lines.into_iter().map(without_return).collect())
     }
 
+    /// Why [`Self::sample`] has no line: a sentence that follows the name of the log.
+    pub(super) fn why_no_sample(&self) -> &'static str {
+        if self.start == self.end { "is empty" } else { "begins with a line of more than 1 MiB; a line has 64 KiB at most" }
+    }
+
     pub(super) fn next(&mut self) -> io::Result<Option<Line<'_>>> {
         loop {
             if let Some(length) = memchr::memchr(b'\n', &self.buffer[self.start..self.end]) {

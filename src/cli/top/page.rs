@@ -11,6 +11,7 @@ use ratatui::{DefaultTerminal, Frame};
 
 use crate::duration::Shown;
 use crate::grpc::{TopQuestion, TopRow, TopTable};
+use crate::visible::shortened;
 
 /// Columns of the table.
 pub(super) const COLUMNS: usize = 5;
@@ -103,12 +104,7 @@ impl View<'_> {
 /// The key on one line, or its hash. A key is chosen by callers, so nothing in it may reach the terminal as a command.
 fn key(row: &TopRow) -> String {
     let Some(key) = &row.key else { return format!("#{}", row.key_hash) };
-    let plain = |letter: char| if letter.is_control() { '\u{fffd}' } else { letter };
-    let mut shown: String = key.chars().take(KEY_LETTERS_MAX).map(plain).collect();
-    if key.chars().nth(KEY_LETTERS_MAX).is_some() {
-        shown.push('…');
-    }
-    shown
+    shortened(key, KEY_LETTERS_MAX)
 }
 
 fn draw(frame: &mut Frame<'_>, view: &View<'_>) {
@@ -162,7 +158,7 @@ mod tests {
     #[test]
     fn a_key_reaches_the_terminal_as_text_on_one_line() {
         let row = |key: &str| TopRow { key: Some(key.to_owned()), ..table().rows[0].clone() };
-        assert_eq!(key(&row("a\u{1b}[2Jb\nc")), "a\u{fffd}[2Jb\u{fffd}c");
+        assert_eq!(key(&row("a\u{1b}[2Jb\n\u{202e}c")), "a\\u{1b}[2Jb\\u{a}\\u{202e}c");
         assert_eq!(key(&row(&"x".repeat(500))).chars().count(), KEY_LETTERS_MAX + 1);
     }
 }

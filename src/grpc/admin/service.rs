@@ -86,7 +86,7 @@ impl<S: Store> AdminService for Admin<S> {
         let (metadata, _, pb::ResetRequest { key, plan }) = request.into_parts();
         let subject = self.authenticate(&metadata).await.and_then(|()| convert::subject(key, plan));
         let done = async {
-            let (key, plan) = subject.clone()?;
+            let ((key, plan), caller) = (subject.clone()?, caller?);
             let existed = self.parts.limiter.reset(key, &plan, caller).await.map_err(|error| convert::not_done(&error))?;
             Ok((pb::ResetResponse { existed }, format!("existed: {existed}")))
         };
@@ -98,7 +98,7 @@ impl<S: Store> AdminService for Admin<S> {
         let (metadata, _, pb::RefundRequest { key, plan, cost }) = request.into_parts();
         let subject = self.authenticate(&metadata).await.and_then(|()| convert::subject(key, plan));
         let done = async {
-            let ((key, plan), cost) = (subject.clone()?, convert::refund_cost(cost)?);
+            let ((key, plan), cost, caller) = (subject.clone()?, convert::refund_cost(cost)?, caller?);
             let refunded =
                 self.parts.limiter.refund(key, &plan, cost, caller).await.map_err(|error| convert::not_done(&error))?;
             Ok((convert::refunded(&refunded), format!("refunded: {} of {}", refunded.units(), cost.units())))
@@ -111,7 +111,7 @@ impl<S: Store> AdminService for Admin<S> {
         let (metadata, _, pb::ExplainRequest { key, plan }) = request.into_parts();
         let subject = self.authenticate(&metadata).await.and_then(|()| convert::subject(key, plan));
         let done = async {
-            let (key, plan) = subject.clone()?;
+            let ((key, plan), caller) = (subject.clone()?, caller?);
             let explained = self.parts.limiter.explain(key, &plan, caller).await.map_err(|error| convert::not_done(&error))?;
             let outcome = format!("next: {}", explained.next.outcome.word());
             Ok((convert::explained(&explained, &self.parts.stores), outcome))

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::Form;
 use crate::grpc::pb;
+use crate::visible::visible;
 
 /// An answer in both forms.
 pub(super) struct Report {
@@ -14,7 +15,7 @@ pub(super) struct Report {
 impl Report {
     pub(super) fn text(&self, form: Form) -> String {
         match form {
-            Form::Human => self.lines.join("\n"),
+            Form::Human => self.lines.iter().map(|line| visible(line)).collect::<Vec<_>>().join("\n"),
             Form::Json => self.json.to_string(),
         }
     }

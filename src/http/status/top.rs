@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::Keys;
 use crate::limiter::{TopAnswer, TopBy, TopKey, TopKeys, TopQuery};
+use crate::visible::visible;
 
 /// Keys of each list.
 const KEYS_MAX: usize = 20;
@@ -27,7 +28,7 @@ pub(super) async fn of(top: &TopKeys, keys: Keys) -> Value {
 }
 
 fn list(found: Vec<TopKey>, keys: Keys) -> Vec<Value> {
-    let clear = |key: &TopKey| key.key.clone().filter(|_| keys == Keys::Clear);
+    let clear = |key: &TopKey| key.key.as_deref().filter(|_| keys == Keys::Clear).map(visible);
     let shown = |key: &TopKey| {
         json!({
             "hash": format!("{:016x}", key.hash), "key": clear(key), "plan": &*key.plan, "count": key.count, "error": key.error,

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::text::{count, grouped, label};
 use super::{Report, percent};
+use crate::visible::visible;
 
 const WIDTH: usize = 960;
 const HEIGHT: usize = 320;
@@ -97,11 +98,11 @@ fn legend(report: &Report, out: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
-/// The text with what means something in HTML and XML as references. Control characters are shown as escapes, since XML has no
-/// references to them.
+/// The text with what means something in HTML and XML as references. What is hidden in it is shown as escapes, and XML has no
+/// references to control characters.
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for c in super::text::visible(text).chars() {
+    for c in visible(text).chars() {
         match c {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),

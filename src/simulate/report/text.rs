@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::{LimitReport, Report, percent};
 use crate::simulate::replay::{HOUR_US, Hour};
 use crate::simulate::stamp::Utc;
+use crate::visible::{shortened, visible};
 
 /// Keys that are printed; JSON and HTML have more.
 const WORST_PRINTED: usize = 10;
@@ -122,7 +123,7 @@ fn worst(report: &Report, out: &mut String) -> std::fmt::Result {
     let rows = report.worst.iter().take(WORST_PRINTED).map(|worst| {
         let key = if has_plans { format!("{} {}", worst.plan, worst.key) } else { worst.key.clone() };
         let denied = worst.denied.iter().copied().map(count);
-        [shortened(&key), count(worst.requests)].into_iter().chain(denied).collect()
+        [shortened(&key, KEY_CHARS_MAX), count(worst.requests)].into_iter().chain(denied).collect()
     });
     let headings = headings(report, &["worst keys", "requests"]);
     table(out, headings, rows.collect())
@@ -202,26 +203,6 @@ pub(super) fn count(number: u64) -> String {
     text
 }
 
-fn shortened(key: &str) -> String {
-    let shown = visible(key);
-    match shown.char_indices().nth(KEY_CHARS_MAX) {
-        Some((end, _)) => format!("{}…", &shown[..end]),
-        None => shown,
-    }
-}
-
-/// The text with control characters, and those that turn the direction of writing, as escapes.
-pub(super) fn visible(text: &str) -> String {
-    let is_hidden = |c: char| {
-        c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
-    };
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        if is_hidden(c) { out.extend(c.escape_unicode()) } else { out.push(c) }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,12 +210,6 @@ mod tests {
     #[test]
     fn numbers_have_commas_between_thousands() {
         assert_eq!([0, 7, 999, 1_000, 1_234_567].map(count), ["0", "7", "999", "1,000", "1,234,567"]);
-    }
-
-    #[test]
-    fn what_comes_from_the_log_sends_nothing_to_the_terminal() {
-        assert_eq!(visible("a\u{1b}[31m\r\n\u{202e}é"), "a\\u{1b}[31m\\u{d}\\u{a}\\u{202e}é");
-        assert_eq!(shortened(&"k".repeat(49)), format!("{}…", "k".repeat(48)));
     }
 
     #[test]

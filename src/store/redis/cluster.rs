@@ -28,7 +28,7 @@ use super::connection::breaker::within;
 use super::connection::endpoint::Endpoint;
 use super::connection::manager::{CONNECT_MAX, ConnectionManager};
 use super::connection::pace::Pace;
-use super::connection::{Command, client};
+use super::connection::{Command, client, wording};
 use super::reset::Reset;
 use super::target::{Address, Peer};
 use super::{ConnectionSettings, Node, ProbeCall, Status, StoreSettings, name};
@@ -357,18 +357,18 @@ impl ClusterState {
 
     /// Handles a failed fetch. A map that is known already stays in use.
     fn keep_old_map(&self, error: &Error) {
-        tracing::debug!(error = error.details(), "no node of the Cluster tells which node has which keys");
+        tracing::debug!(error = wording(error), "no node of the Cluster tells which node has which keys");
         self.map.send_if_modified(|topology| {
             if matches!(topology, KnownTopology::Map(_)) {
                 return false;
             }
             if matches!(topology, KnownTopology::Starting) {
                 tracing::warn!(
-                    error = error.details(),
+                    error = wording(error),
                     "store out of reach: no node of the Cluster tells which node has which keys"
                 );
             }
-            *topology = KnownTopology::Unavailable(error.details().to_owned());
+            *topology = KnownTopology::Unavailable(wording(error).to_owned());
             true
         });
     }

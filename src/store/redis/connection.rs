@@ -328,15 +328,22 @@ pub(super) fn options(until: Instant) -> Result<Options, Error> {
     Ok(Options { timeout: Some(left), max_attempts: Some(1), ..Options::default() })
 }
 
-/// The message of a system error, which fred formats as `Os { code: 111, kind: ConnectionRefused, message: "…" }`. Other text
-/// is returned as it is.
-fn os_message(details: &str) -> &str {
-    let message = details.strip_prefix("Os {").and_then(|parts| parts.split_once("message: \""));
-    message.and_then(|(_, message)| message.split_once('"')).map_or(details, |(message, _)| message)
+/// What the error says, for people. fred formats errors of the system as `Os { code: 111, kind: ConnectionRefused, message: "…" }`, and
+/// those of libraries as `Custom { kind: Uncategorized, error: "…" }`. Of these, the message; other text is returned as it is.
+pub(super) fn wording(error: &Error) -> &str {
+    message_in(error.details())
+}
+
+fn message_in(details: &str) -> &str {
+    let of_system = || details.strip_prefix("Os {")?.split_once("message: ");
+    let of_library = || details.strip_prefix("Custom {")?.split_once("error: ");
+    let message = of_system().or_else(of_library).and_then(|(_, message)| message.strip_suffix(" }"));
+    let Some(message) = message else { return details };
+    message.strip_prefix('"').and_then(|quoted| quoted.strip_suffix('"')).unwrap_or(message)
 }
 
 pub(super) fn store_error(error: &Error, deadline: Duration) -> StoreError {
-    let details = || os_message(error.details()).to_owned();
+    let details = || wording(error).to_owned();
     match error.kind() {
         ErrorKind::Timeout => StoreError::Deadline(deadline),
         ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Routing | ErrorKind::Cluster | ErrorKind::Sentinel | ErrorKind::Tls => {
@@ -357,9 +364,14 @@ mod tests {
     #[test]
     fn a_system_error_is_reported_by_its_message() {
         let refused = std::io::Error::from_raw_os_error(111);
-        assert_eq!(os_message(&format!("{refused:?}")), "Connection refused");
-        for other in ["WRONGPASS invalid username-password pair", "", "Os { code: 1", "message: \"x\""] {
-            assert_eq!(os_message(other), other);
+        let unknown = std::io::Error::other("failed to lookup address information: Name or service not known");
+        let no_text = std::io::Error::other(std::fmt::Error);
+        assert_eq!(message_in(&format!("{refused:?}")), "Connection refused");
+        assert_eq!(message_in(&format!("{unknown:?}")), "failed to lookup address information: Name or service not known");
+        assert_eq!(message_in(&format!("{no_text:?}")), "Error");
+        for other in ["WRONGPASS invalid username-password pair", "", "Os { code: 1", "Custom { kind: Other }", "message: \"x\""]
+        {
+            assert_eq!(message_in(other), other);
         }
     }
 }

@@ -20,9 +20,9 @@ use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
 use super::connection::breaker::within;
-use super::connection::client;
 use super::connection::manager::CONNECT_MAX;
 use super::connection::pace::Pace;
+use super::connection::{client, wording};
 use super::target::{Address, Peer, RedisTarget, Sentinels};
 use crate::random;
 
@@ -107,7 +107,7 @@ async fn follow_sentinel(group: Arc<SentinelGroup>, sentinel: Address) {
         // A Sentinel that stays out of reach is logged once.
         if last_error.replace(error.details().to_owned()).as_deref() != Some(error.details()) {
             let service = group.sentinels.service.as_str();
-            tracing::warn!(%sentinel, service, error = error.details(), "this Sentinel names no master");
+            tracing::warn!(%sentinel, service, error = wording(&error), "this Sentinel names no master");
         }
         sleep(within(pace.pause_max(PAUSE_MAX), random::bits())).await;
     }

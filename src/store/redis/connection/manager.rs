@@ -21,7 +21,7 @@ use super::client::ConnectionTask;
 use super::endpoint::{Endpoint, log_out_of_reach};
 use super::pace::Failure;
 use super::server_info::ServerInfo;
-use super::{CallError, Command, CommandKind, Connection};
+use super::{CallError, Command, CommandKind, Connection, wording};
 use crate::clock::monotonic;
 use crate::random;
 use crate::store::StoreError;
@@ -357,7 +357,7 @@ impl State {
     async fn watch(&self, connection: &Connection, task: &mut ConnectionTask) {
         let mut connection_state = self.connection_state.subscribe();
         let error = tokio::select! {
-            error = task.ended() => StoreError::Unreachable(error.details().to_owned()),
+            error = task.ended() => StoreError::Unreachable(wording(&error).to_owned()),
             error = connection.lost_while_idle(self.settings.store_settings.deadline) => error,
             () = self.settings.endpoint.peer_changed(&connection.peer) => master_changed(),
             _ = connection_state.wait_for(|connection_state| matches!(connection_state, ConnectionState::Down(_))) => return,
