@@ -27,6 +27,36 @@ pub const NAME_BYTES_MAX: usize = 64;
 /// Stands between the group of a live plan and the name of its candidate, in the group that the candidate counts in.
 pub const CANDIDATE_SEPARATOR: char = ':';
 
+/// Most distinct limits of all plans with one `counts_as`. Redis may have to read a record of each at once.
+pub const SHARED_LIMITS_MAX: usize = 1_024;
+/// Most of these that are of a `sliding_window`: a key's state has room for the runs of so many.
+pub const SHARED_WINDOWS_MAX: usize = 80;
+
+/// The distinct limits of all plans with one `counts_as`. A key's state may hold a record of each. All zero where the plans are
+/// not known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SharedLimits {
+    /// Number of them, at most [`SHARED_LIMITS_MAX`].
+    pub all: usize,
+    /// Of these, those of a `sliding_window`, at most [`SHARED_WINDOWS_MAX`].
+    pub windows: usize,
+    /// Of these, those of a `sliding_log`.
+    pub logs: usize,
+}
+
+impl SharedLimits {
+    /// Counts these limits, which are distinct.
+    pub fn of<'a>(limits: impl IntoIterator<Item = &'a Limit>) -> Self {
+        let mut shared = Self::default();
+        for limit in limits {
+            shared.all += 1;
+            shared.windows += usize::from(matches!(limit.algorithm(), Algorithm::SlidingWindow { .. }));
+            shared.logs += usize::from(limit.algorithm() == Algorithm::SlidingLog);
+        }
+        shared
+    }
+}
+
 /// A named set of limits for one kind of caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
@@ -34,6 +64,8 @@ pub struct Plan {
     pub name: Arc<str>,
     /// Plans with the same `counts_as` share one count per key. Default: the plan's own name.
     pub counts_as: Arc<str>,
+    /// The limits of all plans with this `counts_as`.
+    pub shared: SharedLimits,
     /// Whether the plan has limits, allows everything or denies everything.
     pub rule: Rule,
     /// Decide and report, but always allow. Default: false.
@@ -49,14 +81,22 @@ impl Plan {
     /// A plan with this rule and the defaults of all other fields.
     pub fn new(name: impl Into<Arc<str>>, rule: Rule) -> Self {
         let name = name.into();
-        Self { counts_as: name.clone(), name, rule, shadow: false, on_store_failure: OnStoreFailure::Local, candidate: None }
+        Self {
+            counts_as: name.clone(),
+            name,
+            shared: SharedLimits::default(),
+            rule,
+            shadow: false,
+            on_store_failure: OnStoreFailure::Local,
+            candidate: None,
+        }
     }
 
     /// This plan as the candidate of another. It counts in a group of its own, `group:name`, where `group` is that of the live
     /// plan. No other plan counts there, since names hold no colon.
     pub fn as_candidate_of(&self, live: &Self) -> Self {
         let counts_as = format!("{}{CANDIDATE_SEPARATOR}{}", live.counts_as, self.name).into();
-        Self { counts_as, candidate: None, ..self.clone() }
+        Self { counts_as, shared: SharedLimits::default(), candidate: None, ..self.clone() }
     }
 }
 

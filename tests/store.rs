@@ -9,6 +9,7 @@ mod deny_cache;
 mod embedded;
 mod flood;
 mod garbage;
+mod heavy_batches;
 mod key_prefix;
 mod logs;
 mod memory;

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::tree::{ErrorList, Node, Quoted, Table, report};
-use crate::plan::{Algorithm, Anchor, LIMITS_MAX, Limit, LimitError, OnStoreFailure, PLANS_MAX, Plan, PlanSet, Rule, check_name};
+use crate::plan::{
+    Algorithm, Anchor, LIMITS_MAX, Limit, LimitError, OnStoreFailure, PLANS_MAX, Plan, PlanSet, Rule, SHARED_LIMITS_MAX,
+    SHARED_WINDOWS_MAX, SharedLimits, check_name,
+};
 
 const ANCHORS: [(&str, Anchor); 2] = [("clock", Anchor::Clock), ("first_request", Anchor::FirstRequest)];
 const POLICIES: [(&str, OnStoreFailure); 3] =
@@ -54,6 +57,7 @@ fn check_plans(node: Option<Node>, errors: &mut ErrorList) -> Option<PlanSet> {
     let mut candidates = Vec::new();
     let checked: Vec<Option<Plan>> = plans.into_iter().map(|(name, node)| plan(&name, node, &mut candidates, errors)).collect();
     let mut plans: BTreeMap<Arc<str>, Plan> = checked.into_iter().flatten().map(|plan| (plan.name.clone(), plan)).collect();
+    count_shared_limits(&mut plans, errors);
     let found: Vec<_> = candidates.iter().map(|candidate| candidate.plan(&plans, &candidates, errors)).collect();
     for (Candidate { live, .. }, candidate) in candidates.iter().zip(found) {
         if let Some(live) = plans.get_mut(live.as_str()) {
@@ -61,6 +65,27 @@ fn check_plans(node: Option<Node>, errors: &mut ErrorList) -> Option<PlanSet> {
         }
     }
     Some(plans.into_values().collect())
+}
+
+/// Tells each plan which limits there are under its `counts_as`. Refuses too many.
+fn count_shared_limits(plans: &mut BTreeMap<Arc<str>, Plan>, errors: &mut ErrorList) {
+    let mut shared: BTreeMap<Arc<str>, BTreeMap<Vec<u8>, Limit>> = BTreeMap::new();
+    for plan in plans.values() {
+        let limits = plan.limits().iter().map(|limit| (limit.fingerprint().bytes().to_vec(), limit.clone()));
+        shared.entry(plan.counts_as.clone()).or_default().extend(limits);
+    }
+    let shared: BTreeMap<Arc<str>, SharedLimits> =
+        shared.into_iter().map(|(counts_as, limits)| (counts_as, SharedLimits::of(limits.values()))).collect();
+    for (counts_as, SharedLimits { all, windows, .. }) in &shared {
+        let most = [(*all, SHARED_LIMITS_MAX, "limits"), (*windows, SHARED_WINDOWS_MAX, "limits of a sliding_window")];
+        for (count, most, of_what) in most.into_iter().filter(|(count, most, _)| count > most) {
+            let count_as = Quoted(counts_as);
+            report(errors, "plans", format!("count as {count_as}, with {count} different {of_what} in all; at most {most}"));
+        }
+    }
+    for plan in plans.values_mut() {
+        plan.shared = shared.get(&plan.counts_as).copied().unwrap_or_default();
+    }
 }
 
 /// A field `candidate`, whose plan is looked up when all plans are known.
@@ -125,7 +150,7 @@ fn plan(name: &str, node: Node, candidates: &mut Vec<Candidate>, errors: &mut Er
         }
     };
     let (counts_as, on_store_failure) = (counts_as?.into(), policy?);
-    Some(Plan { name: name.into(), counts_as, rule, shadow: shadow?, on_store_failure, candidate: None })
+    Some(Plan { counts_as, shadow: shadow?, on_store_failure, ..Plan::new(name, rule) })
 }
 
 fn candidate(live: &str, node: Node, errors: &mut ErrorList) -> Option<Candidate> {

@@ -173,6 +173,19 @@ fn nine_limits_and_ten_thousand_and_one_plans_are_too_many() {
 }
 
 #[test]
+fn plans_of_one_count_have_limits_that_redis_can_read_at_once() {
+    let plans = |count: usize, algorithm: &str| -> String {
+        let plan = |of| format!("p{of}: {{ counts_as: g, limits: [ {{ quota: 5, window: {of}m, algorithm: {algorithm} }} ] }}");
+        format!("plans: {{ {} }}", (1..=count).map(plan).collect::<Vec<_>>().join(", "))
+    };
+    for (most, algorithm, words) in [(1_024, "fixed_window", "limits in all"), (80, "sliding_window", "sliding_window in all")] {
+        assert!(load(&plans(most, algorithm)).is_ok());
+        let found = errors(&plans(most + 1, algorithm));
+        assert!(found.len() == 1 && found[0].contains(words) && found[0].contains(&format!("at most {most}")), "{found:?}");
+    }
+}
+
+#[test]
 fn admin_is_off_unless_it_has_an_address_that_other_hosts_and_users_cannot_use() {
     let admin = |yaml: &str| load(&format!("{PLANS}listen: {{ {yaml} }}")).unwrap();
     assert_eq!((admin("").listen.admin, admin("admin: ''").listen.admin), (None, None));

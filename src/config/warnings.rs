@@ -94,8 +94,9 @@ mod tests {
 
     #[test]
     fn a_group_gives_one_warning_however_many_plans_it_has() {
-        let plans: Vec<String> =
-            (1..1_000).map(|minutes| plan(&format!("p{minutes}"), "g", &[&format!("window: {minutes}m")])).collect();
+        let plans: Vec<String> = (1..1_000)
+            .map(|minutes| plan(&format!("p{minutes}"), "g", &[&format!("window: {minutes}m, algorithm: fixed_window")]))
+            .collect();
         assert_eq!(warnings(&plans.join(", ")).len(), 1);
         // The first two have a limit in common, and so have the first and third. The second and third have none.
         let three =

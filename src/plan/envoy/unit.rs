@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::plan::{Algorithm, Limit, OnStoreFailure, PRECISION_DEFAULT, Plan, Rule};
+use crate::plan::{Algorithm, Limit, OnStoreFailure, PRECISION_DEFAULT, Plan, Rule, SharedLimits};
 
 /// A unit of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +95,7 @@ impl LimitOverride {
         Plan {
             name: plan.map_or_else(|| Self::NAME.into(), |plan| plan.name.clone()),
             counts_as: group_beside(group, self.unit),
+            shared: SharedLimits::default(),
             // Only a quota of 0 is refused.
             rule: limit.map_or(Rule::Blocked, |limit| Rule::Limits(vec![limit])),
             shadow: plan.is_some_and(|plan| plan.shadow),

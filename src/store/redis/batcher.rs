@@ -30,7 +30,7 @@ use tokio::time::Sleep;
 use crate::algorithm::Verdict;
 use crate::clock::monotonic;
 use crate::store::StoreError;
-use call::{Call, ScriptRequest, searches_in_flight_max};
+use call::{Call, ScriptRequest, work_in_flight_max};
 use caller::{BatchReply, Caller, QueuePermit};
 use queue::PendingQueue;
 use spacing::Spacing;
@@ -194,9 +194,9 @@ struct Driver<C: ScriptTransport> {
     calls: Vec<Option<InFlight>>,
     /// Free places for whole calls.
     free: Vec<usize>,
-    /// Searches of logs in flight, and most of them.
-    searches: usize,
-    searches_max: usize,
+    /// Work of the calls in flight, and most of it; see [`ScriptRequest::work`].
+    work: usize,
+    work_max: usize,
     spacing: Spacing,
     alarm: Pin<Box<Sleep>>,
     /// Whether the alarm is set. It is never later than the earliest deadline of all waiting requests.
@@ -215,8 +215,8 @@ impl<C: ScriptTransport> Driver<C> {
     fn new(transport: Arc<C>) -> Self {
         let (alarm, spacing) = (Box::pin(tokio::time::sleep(Duration::ZERO)), Spacing::new(transport.deadline()));
         let (calls, free) = ((0..C::CALLS).map(|_| None).collect(), (0..C::CALLS).collect());
-        let (queue, searches_max) = (transport.queue(), searches_in_flight_max(transport.deadline()));
-        Self { transport, ready: false, queue, calls, free, searches: 0, searches_max, spacing, alarm, armed: false }
+        let (queue, work_max) = (transport.queue(), work_in_flight_max(transport.deadline()));
+        Self { transport, ready: false, queue, calls, free, work: 0, work_max, spacing, alarm, armed: false }
     }
 
     fn admit(&mut self, job: Job) {
@@ -264,7 +264,7 @@ impl<C: ScriptTransport> Driver<C> {
             // Requests whose deadline has passed must not be charged.
             self.expire();
         }
-        let mut call = self.queue.compose(self.searches_max.saturating_sub(self.searches));
+        let mut call = self.queue.compose(self.work_max.saturating_sub(self.work));
         call.arrange();
         (!call.groups.is_empty()).then_some(call)
     }
@@ -277,7 +277,7 @@ impl<C: ScriptTransport> Driver<C> {
     ) -> impl Future<Output = (usize, Result<Value, TransportError>)> + use<C> {
         let (now, reply) = (monotonic(), self.transport.clone().call_script(&call));
         self.spacing.sent(now);
-        self.searches += call.searches;
+        self.work += call.work;
         let free = if whole.is_none() { self.free.pop() } else { None };
         let left_by_part = || (C::CALLS..self.calls.len()).find(|place| self.calls[*place].is_none());
         let place = free.or_else(left_by_part).unwrap_or_else(|| {
@@ -292,7 +292,7 @@ impl<C: ScriptTransport> Driver<C> {
     /// [`InFlight::whole`]. Parts take no places of whole calls: one that waits for another node does not delay this node's keys.
     fn settle(&mut self, place: usize, reply: Result<Value, TransportError>) -> Vec<(Call, Arc<()>)> {
         let Some(InFlight { mut call, sent, whole }) = self.calls[place].take() else { return Vec::new() };
-        self.searches -= call.searches;
+        self.work -= call.work;
         if place < C::CALLS {
             self.free.push(place);
         }

@@ -16,7 +16,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::Answer;
 use super::caller::Caller;
 use crate::algorithm::{Algorithm, Mode};
-use crate::plan::{Anchor, Limit, OnStoreFailure, Plan, Rule, WINDOW_MIN};
+use crate::plan::{Anchor, Limit, OnStoreFailure, Plan, Rule, SharedLimits, WINDOW_MIN};
 use crate::store::redis::{SCRIPT_NAMES_MAX, name, script_codec};
 use crate::store::{Check, StoreError};
 
@@ -25,19 +25,41 @@ use crate::store::{Check, StoreError};
 pub(in crate::store::redis) const REQUESTS_MAX: usize = 256;
 /// Most plans in one call. Their number is one byte in the packed call.
 pub(in crate::store::redis) const PLANS_MAX: usize = 255;
-/// Most searches of logs in one call, which is above the limits of a plan. A request searches each log of its plan, unless it
-/// equals the request before it of the same name. It also bounds the logs of a name, whose number is one byte in the packed call.
-pub(in crate::store::redis) const SEARCHES_MAX: usize = 32;
-/// Longest that a search of a log occupies Redis. It reads some thirty elements at worst.
-const SEARCH: Duration = Duration::from_micros(100);
-/// The searches in flight on one connection occupy Redis for one part in this many of the deadline, at most. All other requests
-/// wait behind them, also those of other connections.
-const SEARCHES_PART_OF_DEADLINE: u32 = 4;
+/// Most work of one call, in microseconds of Redis; see [`ScriptRequest::work`]. What does not fit waits for the next call. It also
+/// bounds the logs of a name, whose number is one byte in the packed call.
+pub(in crate::store::redis) const WORK_MAX: usize = 3_200;
+/// Work of a search of a log. It reads some thirty elements at worst.
+pub(in crate::store::redis) const SEARCH_WORK: usize = 100;
+/// Work of deciding under one limit, and of one of a `sliding_window`, which may read 64 runs.
+const LIMIT_WORK: usize = 5;
+const WINDOW_WORK: usize = 12;
+/// Work of reading and writing one record of a state, and one of a `sliding_window`. The general way does it for all records,
+/// once for each name, or for each request where logs are beside them.
+const RECORD_WORK: usize = 2;
+const RINGED_RECORD_WORK: usize = 22;
+/// A request of no more work than this does not wait for work in flight.
+const LIGHT_WORK: usize = 40;
+/// The work in flight on one connection occupies Redis for one part in this many of the deadline, at most. All other requests wait
+/// behind it, also those of other connections.
+const WORK_PART_OF_DEADLINE: u32 = 4;
 
-/// Most searches in flight on one connection to a Redis that has `deadline` to answer: 62 with the default of 25 ms.
-pub(super) fn searches_in_flight_max(deadline: Duration) -> usize {
-    let fitting = (deadline / SEARCHES_PART_OF_DEADLINE).as_micros() / SEARCH.as_micros();
-    usize::try_from(fitting).unwrap_or(usize::MAX).max(SEARCHES_MAX)
+/// Most work in flight on one connection to a Redis that has `deadline` to answer: 6,250 with the default of 25 ms.
+pub(super) fn work_in_flight_max(deadline: Duration) -> usize {
+    usize::try_from((deadline / WORK_PART_OF_DEADLINE).as_micros()).unwrap_or(usize::MAX).max(WORK_MAX)
+}
+
+/// Work of deciding under a plan's own limits, besides searches.
+#[inline]
+fn limits_work(plan: &Plan) -> usize {
+    let SharedLimits { all, windows, logs } = SharedLimits::of(plan.limits());
+    (all - windows - logs) * LIMIT_WORK + windows * WINDOW_WORK
+}
+
+/// Work of reading and writing all records of a state, where other plans may have left some.
+#[inline]
+fn records_work(plan: &Plan) -> usize {
+    let SharedLimits { all, windows, logs } = plan.shared;
+    if all == plan.limits().len() { 0 } else { all.saturating_sub(windows + logs) * RECORD_WORK + windows * RINGED_RECORD_WORK }
 }
 
 /// A request to the script. It keeps this form in the queue and in its call, until it is answered.
@@ -94,10 +116,17 @@ impl ScriptRequest {
         Some(Self::named(name, plan.clone(), self.cost, self.mode, self.until))
     }
 
-    /// Number of logs that it has, with those of its candidate.
+    /// Most microseconds of Redis that it takes, with its candidate. Never above [`WORK_MAX`], so that it fits a call.
     #[inline]
-    pub(super) fn logs(&self) -> usize {
-        logs_of(&self.plan) + self.candidate_plan().map_or(0, |candidate| logs_of(candidate))
+    pub(super) fn work(&self) -> usize {
+        let work = |plan: &Plan| logs_of(plan) * SEARCH_WORK + limits_work(plan) + records_work(plan);
+        (work(&self.plan) + self.candidate_plan().map_or(0, |candidate| work(candidate))).min(WORK_MAX)
+    }
+
+    /// Whether it waits while much work is in flight. It is then passed by.
+    #[inline]
+    pub(super) fn is_heavy(&self) -> bool {
+        self.work() > LIGHT_WORK
     }
 
     /// Whether its caller no longer waits. It is then not sent.
@@ -105,12 +134,15 @@ impl ScriptRequest {
         self.caller.as_ref().is_some_and(Caller::is_gone)
     }
 
-    /// Searches of logs after `last` of the same name. The script uses the result of a search again for an equal request, but not
-    /// after a refund.
+    /// Work of its own after `last` of the same name. The script uses the result of a search again for an equal request, but not
+    /// after a refund. It reads the records once for all requests of a name, if there are no logs beside them.
     #[inline]
-    fn searches_after(&self, last: Option<&Self>) -> usize {
+    fn work_after(&self, last: Option<&Self>) -> usize {
         let is_repeated = self.mode != Mode::Refund && last.is_some_and(|last| last.terms() == self.terms());
-        if is_repeated { 0 } else { logs_of(&self.plan) }
+        let reads_records = last.is_none() || self.plan.shared.logs > 0;
+        limits_work(&self.plan)
+            + if reads_records { records_work(&self.plan) } else { 0 }
+            + if is_repeated { 0 } else { logs_of(&self.plan) * SEARCH_WORK }
     }
 
     /// What it asks for, except the name. The script decides equal requests alike.
@@ -135,10 +167,10 @@ pub(in crate::store::redis) struct Call {
     pub(in crate::store::redis) was_refused: bool,
     /// Requests that have a candidate.
     pairs: usize,
-    /// Searches of logs.
-    pub(super) searches: usize,
-    /// Most of them: [`SEARCHES_MAX`], or fewer while other calls search.
-    searches_max: usize,
+    /// Work of its requests.
+    pub(super) work: usize,
+    /// Most work of heavy requests: [`WORK_MAX`], or less while other calls are in flight.
+    work_left: usize,
 }
 
 /// A plan of a call, with the order of its limits.
@@ -166,8 +198,8 @@ pub(in crate::store::redis) struct Group {
 }
 
 impl Call {
-    /// A call without requests, with capacity for `expected` ones. It has room for as many searches as are left to it.
-    pub(in crate::store::redis) fn new(expected: usize, searches_left: usize) -> Self {
+    /// A call without requests, with capacity for `expected` ones. It has room for as much work as is left to it.
+    pub(in crate::store::redis) fn new(expected: usize, work_left: usize) -> Self {
         let names = expected.min(SCRIPT_NAMES_MAX);
         Self {
             plans: Vec::new(),
@@ -178,17 +210,17 @@ impl Call {
             by_names: false,
             was_refused: false,
             pairs: 0,
-            searches: 0,
-            searches_max: searches_left.min(SEARCHES_MAX),
+            work: 0,
+            work_left: work_left.min(WORK_MAX),
         }
     }
 
     /// A call of one request.
     pub(in crate::store::redis) fn of_one(request: ScriptRequest) -> Self {
-        let mut call = Self::new(1, SEARCHES_MAX);
+        let mut call = Self::new(1, WORK_MAX);
         // An empty call has room for any request.
         let left = call.add(request);
-        debug_assert!(left.is_none(), "a request has fewer logs than a call may search");
+        debug_assert!(left.is_none(), "a request is never more than the work of a call");
         // One group and its candidate's need no sorting.
         call.groups.append(&mut call.candidates.0);
         call
@@ -199,15 +231,21 @@ impl Call {
         // The shortest window, so that its state expires at once.
         let limit = Limit::new("probe", 1, WINDOW_MIN, Algorithm::FixedWindow { anchor: Anchor::Clock });
         let rule = Rule::Limits(limit.into_iter().collect());
-        let (of, shadow, on_store_failure) = (Arc::from("probe"), false, OnStoreFailure::Allow);
-        let plan = Arc::new(Plan { counts_as: Arc::clone(&of), name: of, rule, shadow, on_store_failure, candidate: None });
+        let plan = Arc::new(Plan { on_store_failure: OnStoreFailure::Allow, ..Plan::new("probe", rule) });
         Self::of_one(ScriptRequest::named(name, plan, 1, Mode::Charge, until))
     }
 
-    /// Whether a request can be added without too many searches.
+    /// Whether a request can be added without too much work.
     #[inline]
-    pub(super) fn may_search(&self, request: &ScriptRequest) -> bool {
-        self.searches + request.logs() <= self.searches_max
+    pub(super) fn may_take_on(&self, request: &ScriptRequest) -> bool {
+        let work = request.work();
+        if work <= LIGHT_WORK {
+            return self.work + work <= WORK_MAX;
+        }
+        // The records of a name that is in the call already are read anyway.
+        let is_in = || find(&self.groups, &self.hashes, &request.name, xxh3_64(request.name.as_bytes())).is_some();
+        let read = if request.plan.shared.logs == 0 && is_in() { records_work(&request.plan) } else { 0 };
+        self.work + work.saturating_sub(read) <= self.work_left
     }
 
     /// Adds a request, and that of its candidate. Returns it if the call has no room for them.
@@ -218,7 +256,7 @@ impl Call {
         let more = usize::from(by_candidate.is_some());
         let hash = xxh3_64(request.name.as_bytes());
         let (plan, group) = (self.plan_of(&request.plan), find(&self.groups, &self.hashes, &request.name, hash));
-        let has_room = self.may_search(&request)
+        let has_room = self.may_take_on(&request)
             && self.requests + more < REQUESTS_MAX
             && (self.plans.len() + more < PLANS_MAX || more == 0 && plan.is_some())
             && (self.groups.len() < SCRIPT_NAMES_MAX || group.is_some())
@@ -254,7 +292,7 @@ impl Call {
             groups.push(Group::default());
             groups.len() - 1
         });
-        self.searches += groups[group].add(request);
+        self.work += groups[group].add(request);
         self.requests += 1;
     }
 
@@ -389,7 +427,7 @@ impl Group {
         &self.requests[0].name
     }
 
-    /// Adds a request. Returns the searches of logs that it adds.
+    /// Adds a request. Returns the work that it adds.
     fn add(&mut self, request: ScriptRequest) -> usize {
         // All requests of one plan have the same keys.
         if self.requests.iter().all(|other| other.plan_index != request.plan_index) {
@@ -397,15 +435,15 @@ impl Group {
             self.add_keys_of(request.plan.limits());
         }
         self.is_uniform &= request.mode != Mode::Refund && (request.plan.limits().len() == 1 || self.logs.is_empty());
-        let searches = request.searches_after(self.requests.last());
+        let work = request.work_after(self.requests.last());
         self.requests.push(request);
-        searches
+        work
     }
 
-    /// Searches of logs of all its requests.
-    fn searches(&self) -> usize {
+    /// Work of all its requests.
+    fn work(&self) -> usize {
         let before = [None].into_iter().chain(self.requests.iter().map(Some));
-        self.requests.iter().zip(before).map(|(request, last)| request.searches_after(last)).sum()
+        self.requests.iter().zip(before).map(|(request, last)| request.work_after(last)).sum()
     }
 
     fn add_keys_of(&mut self, limits: &[Limit]) {

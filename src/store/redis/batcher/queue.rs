@@ -1,8 +1,8 @@
 //! The requests that wait to be sent, and the choice of those that go with the next call.
 //!
 //! Pure: it uses no clock, no task and no Redis. Single requests and batches take turns, and so do the batches, so that a
-//! large batch does not delay others. Requests of one batch go in their order. Requests that search logs wait while enough of
-//! them are in flight, and delay no others.
+//! large batch does not delay others. Requests of one batch go in their order. Heavy requests wait while enough work is
+//! in flight, and delay no others.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -43,12 +43,12 @@ impl PendingQueue {
         }
     }
 
-    /// Takes out the next call, with at most so many searches of logs; empty when no request may be sent. Requests whose caller is
+    /// Takes out the next call, with at most so much work of heavy requests; empty when no request may be sent. Requests whose caller is
     /// gone are dropped and not charged.
-    pub(super) fn compose(&mut self, searches_left: usize) -> Call {
+    pub(super) fn compose(&mut self, work_left: usize) -> Call {
         match self {
-            Self::Whole(queue) => queue.compose(searches_left),
-            Self::BySlot(queues) => queues.compose(searches_left),
+            Self::Whole(queue) => queue.compose(work_left),
+            Self::BySlot(queues) => queues.compose(work_left),
         }
     }
 
@@ -80,9 +80,9 @@ impl PendingQueue {
 /// The queue for one Redis that has all keys.
 #[derive(Default)]
 pub(in crate::store::redis) struct Queue {
-    /// Single requests that search no log.
+    /// Single requests that are not heavy.
     singles: VecDeque<ScriptRequest>,
-    /// Batches, and single requests that search logs, each as a batch of one: a batch may have to wait, and then is passed by.
+    /// Batches, and single requests that are heavy, each as a batch of one: a batch may have to wait, and then is passed by.
     batches: VecDeque<VecDeque<ScriptRequest>>,
     len: usize,
     /// Whether a batch is served next.
@@ -91,7 +91,7 @@ pub(in crate::store::redis) struct Queue {
 
 impl Queue {
     fn push(&mut self, request: ScriptRequest) {
-        if request.logs() > 0 {
+        if request.is_heavy() {
             return self.push_batch([request].into());
         }
         self.len += 1;
@@ -103,13 +103,13 @@ impl Queue {
         self.batches.push_back(requests);
     }
 
-    fn compose(&mut self, searches_left: usize) -> Call {
-        let (mut call, mut held) = (Call::new(self.len, searches_left), VecDeque::new());
+    fn compose(&mut self, work_left: usize) -> Call {
+        let (mut call, mut held) = (Call::new(self.len, work_left), VecDeque::new());
         loop {
             let from_batch = !self.batches.is_empty() && (self.batch_next || self.singles.is_empty());
             let queue = if from_batch { self.batches.front_mut() } else { Some(&mut self.singles) };
             let Some(first) = queue.as_ref().and_then(|queue| queue.front()) else { break };
-            if from_batch && !call.may_search(first) {
+            if from_batch && !call.may_take_on(first) {
                 held.extend(self.batches.pop_front());
                 continue;
             }

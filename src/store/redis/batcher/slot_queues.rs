@@ -3,8 +3,8 @@
 //!
 //! Pure. A slot has one call in flight at a time, and requests that arrive meanwhile go with the next one. So requests of a
 //! name keep their order even when a call is redirected to another node. Slots whose queue began with a single request take
-//! turns with slots whose queue began with a batch. So a large batch does not delay others. A slot whose first request searches
-//! logs is passed by while enough searches are in flight.
+//! turns with slots whose queue began with a batch. So a large batch does not delay others. A slot whose first request is
+//! heavy is passed by while enough work is in flight.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -119,7 +119,7 @@ impl SlotQueues {
         in_flight < CALLS_MAX && slots >= if small_is_fine { 1 } else { SCRIPT_NAMES_MAX }
     }
 
-    pub(super) fn compose(&mut self, searches_left: usize) -> Call {
+    pub(super) fn compose(&mut self, work_left: usize) -> Call {
         let slots_max = if self.refusals.takes_names() {
             SCRIPT_NAMES_MAX
         } else {
@@ -127,7 +127,7 @@ impl SlotQueues {
             1
         };
         let expected = slots_max.min(self.singles.len() + self.batches.len());
-        let (mut call, mut held, mut slots) = (Call::new(expected, searches_left), VecDeque::new(), 0);
+        let (mut call, mut held, mut slots) = (Call::new(expected, work_left), VecDeque::new(), 0);
         while slots < slots_max
             && let Some((slot, of_batch)) = self.next_slot()
         {
@@ -138,7 +138,7 @@ impl SlotQueues {
                     continue;
                 }
                 if let Some(request) = call.add(request) {
-                    is_full = call.may_search(&request);
+                    is_full = call.may_take_on(&request);
                     queue.waiting.push_front(request);
                     break;
                 }

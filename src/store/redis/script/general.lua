@@ -137,6 +137,7 @@ local function set_record(records, limit, text)
     record = {}
     records[#records + 1] = record
   end
+  records.is_unsorted = records.is_unsorted or record.fingerprint ~= limit.fingerprint
   record.fingerprint, record.window, record.text = limit.fingerprint, limit.window, text
   records[limit.fingerprint] = record
 end
@@ -220,7 +221,7 @@ end
 --{ changes
 -- The packed state of records in their order, whose rings begin at this offset.
 local function with_rings(records, ring_at)
-  local parts, rings, rings_end = {}, '', 0
+  local parts, rings, rings_end = {}, {}, 0
   for index, record in ipairs(records) do
     local fingerprint, text = record.fingerprint, record.text
     local kind = byte(fingerprint) % 8
@@ -228,17 +229,24 @@ local function with_rings(records, ring_at)
     if spread then
       local precision = kind == OTHER_PRECISION and byte(fingerprint, 2) or 64
       local front, ring, length = spread(sub(text, #fingerprint + 1), ring_at + rings_end, record.window, precision)
-      text, rings, rings_end = fingerprint .. front, rings .. ring .. rep('\0', length - #ring), rings_end + length
+      text, rings_end = fingerprint .. front, rings_end + length
+      if ring_at + rings_end > 65535 then
+        error('tollgate: more sliding_windows than one state has room for', 0)
+      end
+      rings[#rings + 1] = ring .. rep('\0', length - #ring)
     end
     parts[index] = text
   end
-  return table.concat(parts) .. (rings ~= '' and pack('<B', RINGS) .. rings or '')
+  return table.concat(parts) .. (rings_end > 0 and pack('<B', RINGS) .. table.concat(rings) or '')
 end
 
--- Sorts the records by fingerprint and joins them to a packed state; after a charge, without fresh records. Returns it and its
--- expiry.
+-- Sorts the records by fingerprint, if one was added, and joins them to a packed state; after a charge, without fresh records.
+-- Returns it and its expiry.
 local function join(records, charged)
-  table.sort(records, in_order)
+  if records.is_unsorted then
+    table.sort(records, in_order)
+    records.is_unsorted = false
+  end
   local kept, last, ring_at = {}, 0, 1
   for _, record in ipairs(records) do
     local fingerprint = record.fingerprint
@@ -250,31 +258,39 @@ local function join(records, charged)
       ring_at = ring_at + (rule.spread and #fingerprint + 30 or #record.text)
       local unit = unit_of(record.window)
       last = max(last, fresh_at - fresh_at % unit + unit)
+    else
+      record.text = nil
     end
   end
   return with_rings(kept, ring_at), last
 end
 
--- Writes the packed state that these records make, and returns it. If none is left after a refund, deletes the key.
-local function write_records(key, value, records, charged)
+-- Writes a group's packed state, if its records changed since it was written. If none is left after a refund, deletes the key.
+local function write_records(group)
+  if not group.is_changed then
+    return
+  end
 --> write
-  local after, expires = join(records, charged)
+  local after, expires = join(group.records, group.is_charged)
   if after == '' then
-    call('DEL', key)
-    return false
+    call('DEL', group.key)
+    after = false
+  else
+    local problem = write(group.key, group.value, after, expires)
+    if problem then
+      error(problem, 0)
+    end
   end
-  local problem = write(key, value, after, expires)
-  if problem then
-    error(problem, 0)
-  end
-  return after
+  group.value, group.is_changed, group.is_charged = after, false, false
 end
 
--- Writes the logs among these states after the packed state, which was `before` and is now `value`. If Redis refuses to, nothing
--- is written: the packed state is as before, by a command that was not refused.
-local function write_logs(key, before, value, writes, states)
+-- Writes a group's packed state and then the logs among these states. If Redis refuses to, nothing is written: the packed state
+-- is as before, by a command that was not refused.
+local function write_all(group, writes, states)
+  local key, before = group.key, group.value
+  write_records(group)
   local written, why = pcall(writes, states)
-  if not written and value ~= before then
+  if not written and group.value ~= before then
     if before then
       local _, expires = join(parse_records(before), false)
       write(key, false, before, expires)
@@ -287,10 +303,8 @@ local function write_logs(key, before, value, writes, states)
   end
 end
 
--- Charges every limit if the cost fits all. Otherwise writes only the states that a clock that stepped back changed. Returns the
--- packed state after it.
-local function charge(key, value, records, states, fits, cost)
-  local before, dirty = value, false
+-- Charges every limit if the cost fits all. Otherwise takes over only the states that a clock that stepped back changed.
+local function charge(group, states, fits, cost)
   for _, state in ipairs(states) do
     local writes = fits or state.clamped
     if state.log and writes then
@@ -299,22 +313,17 @@ local function charge(key, value, records, states, fits, cost)
       end
       log.prepare(state.limit, state.log)
     elseif writes then
-      set_record(records, state.limit, state.after)
-      dirty = true
+      set_record(group.records, state.limit, state.after)
+      group.is_changed, group.is_charged = true, group.is_charged or fits
     end
   end
-  if dirty then
-    value = write_records(key, value, records, fits)
+  if group.has_logs then
+    write_all(group, log.write, states)
   end
-  if log then
-    write_logs(key, before, value, log.write, states)
-  end
-  return value
 end
 
--- Gives units back to every limit that has counted some, the newest first. Returns the packed state after it.
-local function refund(key, value, records, states, cost)
-  local before, dirty = value, false
+-- Gives units back to every limit that has counted some, the newest first.
+local function refund(group, states, cost)
   for _, state in ipairs(states) do
     local limit = state.limit
     if state.log then
@@ -322,22 +331,20 @@ local function refund(key, value, records, states, cost)
     else
       local taken, left = rule_of(limit.kind).refund(sub(state.after, #limit.fingerprint + 1), cost, limit)
       if taken then
-        set_record(records, limit, left and limit.fingerprint .. left)
-        dirty = true
+        set_record(group.records, limit, left and limit.fingerprint .. left)
+        group.is_changed = true
       end
     end
   end
-  if dirty then
-    value = write_records(key, value, records, false)
-  end
-  write_logs(key, before, value, function()
-    for _, state in ipairs(states) do
-      if state.log then
-        log.refund(state.limit, state.log, cost)
+  if group.has_logs then
+    write_all(group, function()
+      for _, state in ipairs(states) do
+        if state.log then
+          log.refund(state.limit, state.log, cost)
+        end
       end
-    end
-  end)
-  return value
+    end)
+  end
 end
 --}
 
@@ -373,43 +380,53 @@ end
 --> evaluate
 --> changes
 
--- Decides one request. Returns the packed state after it, and the reply.
-local function decide(key, value, logs, plan, mode, cost)
+-- Decides one request. Returns its reply.
+local function decide(group, plan, mode, cost)
   if mode > 2 then
     error('tollgate: a request has an unknown mode', 0)
-  elseif key and mode ~= 1 and not value then
+  elseif mode ~= 1 and group.key and not group.value then
     -- MGET reads a key of another type as if it were not there.
-    call('GET', key)
+    call('GET', group.key)
   end
-  local records, limits = parse_records(value or ''), limits_of(plan)
+  local records, logs, limits = group.records, group.logs, limits_of(plan)
   if mode == 2 then
     local states = evaluate_all(limits, records, logs, false, 0)
     local before = readings_of(states, 0, false)
-    value = refund(key, value, records, states, cost)
+    refund(group, states, cost)
     states = evaluate_all(limits, records, logs, nil, 0)
-    return value, '1' .. readings_of(states, 0, false) .. before
+    return '1' .. readings_of(states, 0, false) .. before
   end
   local states, fits = evaluate_all(limits, records, logs, mode == 1, cost)
   if mode == 1 then
     if not fits then
       states = evaluate_all(limits, records, logs, false, cost)
     end
-    value = charge(key, value, records, states, fits, cost)
+    charge(group, states, fits, cost)
   end
-  return value, (fits and '1' or '0') .. readings_of(states, cost, fits and mode == 1)
+  return (fits and '1' or '0') .. readings_of(states, cost, fits and mode == 1)
 end
 
+-- A group's packed state is read once and written once, behind its last request: many plans may have left many records. Only
+-- beside logs it is written with each request, so that a request is charged everywhere or nowhere.
 return function(key, value, first_log, last_log, at, count)
   if value and has_rings then
     -- Of which only the beginning was read.
     value = call('GET', key)
   end
-  local logs = logs_by_window(first_log, last_log)
-  for _ = 1, count do
+  local group = {
+    key = key, value = value, records = parse_records(value or ''),
+    logs = logs_by_window(first_log, last_log), has_logs = last_log >= first_log,
+  }
+  local before = final
+  for index = 1, count do
     local plan, mode, cost
     plan, mode, cost, at = unpack('<BBI5', request, at)
-    value, replies[final + 1] = decide(key, value, logs, plan, mode, cost)
-    final = final + 1
+    replies[before + index] = decide(group, plan, mode, cost)
+    if group.has_logs then
+      final = before + index
+    end
   end
+  write_records(group)
+  final = before + count
 end
 --}

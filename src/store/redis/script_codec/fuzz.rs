@@ -11,12 +11,13 @@ use crate::fuzz::fuzz;
 use crate::key::{Cost, Key};
 use crate::plan::{Anchor, OnStoreFailure, Plan, Rule};
 use crate::store::Check;
-use crate::store::redis::batcher::call::{SEARCHES_MAX, ScriptRequest};
+use crate::store::redis::batcher::call::{ScriptRequest, WORK_MAX};
 
 fn plan(algorithms: &[Algorithm]) -> Arc<Plan> {
     let limit = |algorithm: &Algorithm| Limit::new("limit", 1_000, Duration::from_secs(60), *algorithm).unwrap();
     let (rule, name) = (Rule::Limits(algorithms.iter().map(limit).collect()), Arc::from("plan"));
     Arc::new(Plan {
+        shared: crate::plan::SharedLimits::default(),
         counts_as: Arc::clone(&name),
         name,
         rule,
@@ -31,7 +32,7 @@ fn call() -> (AssertUnwindSafe<Call>, Vec<Arc<Plan>>) {
     let bucket = Algorithm::TokenBucket { burst: 7 };
     let (fixed, window) = (Algorithm::FixedWindow { anchor: Anchor::Clock }, Algorithm::SlidingWindow { precision: 64 });
     let plans = [plan(&[bucket]), plan(&[fixed, Algorithm::SlidingCounter]), plan(&[window, Algorithm::SlidingLog, bucket])];
-    let mut call = Call::new(0, SEARCHES_MAX);
+    let mut call = Call::new(0, WORK_MAX);
     for (index, plan) in plans.iter().enumerate() {
         let (key, cost) = (Key::new(format!("k{index}")).unwrap(), Cost::new(3).unwrap());
         let check = Check { key, plan: plan.clone(), cost, mode: Mode::Charge };

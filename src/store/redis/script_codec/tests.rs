@@ -9,7 +9,7 @@ use super::*;
 use crate::clock::monotonic;
 use crate::plan::{Anchor, Plan, Rule};
 use crate::store::redis::SCRIPT_NAMES_MAX;
-use crate::store::redis::batcher::call::{PLANS_MAX, REQUESTS_MAX, SEARCHES_MAX, ScriptRequest};
+use crate::store::redis::batcher::call::{PLANS_MAX, REQUESTS_MAX, SEARCH_WORK, ScriptRequest, WORK_MAX};
 
 /// One group as read from a packed call: number of logs, whether it has a packed state, and its requests as plan, mode and cost.
 #[derive(Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ fn any_request() -> impl Strategy<Value = (prop::sample::Index, u64, u64, Mode)>
 /// Fills a call with as many requests as it takes, packs it, and compares the packed bytes with it. Returns how many
 /// requests it took.
 fn check(plans: &[Arc<Plan>], requests: &[(prop::sample::Index, u64, u64, Mode)], names: u64) -> usize {
-    let mut call = Call::new(requests.len(), SEARCHES_MAX);
+    let mut call = Call::new(requests.len(), WORK_MAX);
     for (plan, name, cost, mode) in requests {
         let (plan, name) = (plan.get(plans).clone(), format!("{{plan:{}}}", name % names));
         let request = ScriptRequest::named(name, plan, *cost, *mode, monotonic());
@@ -154,7 +154,7 @@ fn plan_of(algorithm: Algorithm, window_ms: u64) -> Arc<Plan> {
 }
 
 fn filled(plans: &[Arc<Plan>], name: impl Fn(usize) -> usize) -> usize {
-    let mut call = Call::new(plans.len(), SEARCHES_MAX);
+    let mut call = Call::new(plans.len(), WORK_MAX);
     for (index, plan) in plans.iter().enumerate() {
         let request = ScriptRequest::named(name(index).to_string(), plan.clone(), 1, Mode::Charge, monotonic());
         drop(call.add(request));
@@ -170,7 +170,7 @@ fn a_call_is_full_before_a_count_has_no_byte() {
     let other_plans: Vec<_> = (0..300).map(|_| plan_of(fixed, 1_000)).collect();
     assert_eq!(filled(&other_plans, |_| 0), PLANS_MAX);
     let other_logs: Vec<_> = (0..300).map(|index| plan_of(Algorithm::SlidingLog, 1_000 + index)).collect();
-    assert_eq!(filled(&other_logs, |_| 0), SEARCHES_MAX);
+    assert_eq!(filled(&other_logs, |_| 0), WORK_MAX / SEARCH_WORK);
     let same_log = vec![plan_of(Algorithm::SlidingLog, 1_000); 300];
     assert_eq!(filled(&same_log, |_| 0), REQUESTS_MAX, "equal requests share one search");
     let same_plan = vec![plan_of(fixed, 1_000); 300];

@@ -55,7 +55,7 @@ impl Call {
         Self {
             plans: self.plans.clone(),
             requests: groups.iter().map(|group| group.requests.len()).sum(),
-            searches: groups.iter().map(Group::searches).sum(),
+            work: groups.iter().map(Group::work).sum(),
             groups,
             hashes: Vec::new(),
             candidates: (Vec::new(), Vec::new()),
@@ -75,12 +75,15 @@ mod tests {
     use crate::algorithm::{Algorithm, Mode};
     use crate::clock::monotonic;
     use crate::plan::{Limit, Plan, Rule};
-    use crate::store::redis::batcher::call::{SEARCHES_MAX, ScriptRequest};
+    use crate::store::redis::batcher::call::{LIMIT_WORK, SEARCH_WORK, ScriptRequest, WORK_MAX};
+
+    /// Of a request of the plan below, which has a log and another limit.
+    const WORK: usize = SEARCH_WORK + LIMIT_WORK;
 
     fn call_of(names: &[&str]) -> Call {
         let limits =
             [Algorithm::SlidingCounter, Algorithm::SlidingLog].map(|of| Limit::new("l", 1, Duration::from_secs(1), of).unwrap());
-        let (plan, mut call) = (Arc::new(Plan::new("p", Rule::Limits(limits.into()))), Call::new(names.len(), SEARCHES_MAX));
+        let (plan, mut call) = (Arc::new(Plan::new("p", Rule::Limits(limits.into()))), Call::new(names.len(), WORK_MAX));
         for name in names {
             let request = ScriptRequest::named((*name).to_owned(), plan.clone(), 1, Mode::Charge, monotonic());
             assert!(call.add(request).is_none());
@@ -110,7 +113,7 @@ mod tests {
                 let refused = names(part).iter().any(|name| refused.iter().any(|refused| refused[..3] == name[..3]));
                 assert_eq!((part.by_names, part.was_refused), (!refused, refused), "{:?}", names(part));
                 assert!(!refused || names(part).iter().all(|name| name[..3] == names(part)[0][..3]), "{:?}", names(part));
-                assert_eq!((part.len(), part.searches), (names(part).len(), names(part).len()));
+                assert_eq!((part.len(), part.work), (names(part).len(), names(part).len() * WORK));
             }
             assert!(parts.iter().filter(|part| part.by_names).count() <= 1);
         }
@@ -119,9 +122,9 @@ mod tests {
     #[test]
     fn a_call_that_is_refused_as_a_whole_is_split_into_one_for_each_slot() {
         let parts = call_of(&["{a}1", "{b}1", "{a}2"]).split_by_slot();
-        let mut sent: Vec<_> = parts.iter().map(|part| (names(part).len(), part.by_names, part.searches)).collect();
+        let mut sent: Vec<_> = parts.iter().map(|part| (names(part).len(), part.by_names, part.work)).collect();
         sent.sort_unstable();
-        assert_eq!(sent, [(1, false, 1), (2, false, 2)]);
+        assert_eq!(sent, [(1, false, WORK), (2, false, 2 * WORK)]);
     }
 
     /// A log's own name stands behind those of all states.

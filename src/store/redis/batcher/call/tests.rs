@@ -71,6 +71,7 @@ fn plans() -> Vec<Arc<Plan>> {
     let fixed = Algorithm::FixedWindow { anchor: Anchor::Clock };
     let of = |limits| {
         Arc::new(Plan {
+            shared: crate::plan::SharedLimits::default(),
             name: "plan".into(),
             counts_as: "group".into(),
             rule: Rule::Limits(limits),
@@ -95,7 +96,7 @@ fn plans() -> Vec<Arc<Plan>> {
 
 fn check(history: u64, requests: u64, names: u64, plans: &[Arc<Plan>]) {
     let mut random = Random(history);
-    let (mut call, mut serial, mut expected) = (Call::new(0, SEARCHES_MAX), Memory::new(), Vec::new());
+    let (mut call, mut serial, mut expected) = (Call::new(0, WORK_MAX), Memory::new(), Vec::new());
     let begun = monotonic();
     for number in 0..requests {
         let plan = plans[random.below(plans.len() as u64) as usize].clone();
@@ -113,7 +114,7 @@ fn check(history: u64, requests: u64, names: u64, plans: &[Arc<Plan>]) {
             let names = call.groups.len().max(call.candidates.0.len());
             let bound = names == SCRIPT_NAMES_MAX || call.len() >= REQUESTS_MAX - 1;
             assert!(
-                bound || call.searches + request.logs() > SEARCHES_MAX,
+                bound || call.work + request.work() > WORK_MAX,
                 "history {history}: a request was turned away from a call that is not full"
             );
             continue;
@@ -150,7 +151,7 @@ fn a_merged_call_gives_the_same_answers_as_single_requests() {
 #[test]
 fn a_call_names_each_key_once_and_packed_states_first() {
     let plans = plans();
-    let mut call = Call::new(0, SEARCHES_MAX);
+    let mut call = Call::new(0, WORK_MAX);
     let mut add = |name: &str, plan: usize, mode| {
         assert!(call.add(ScriptRequest::named(name.to_owned(), plans[plan].clone(), 1, mode, monotonic())).is_none());
         call.groups.iter().map(|group| group.is_uniform).collect::<Vec<bool>>()

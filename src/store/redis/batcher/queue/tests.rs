@@ -11,7 +11,7 @@ use crate::algorithm::Mode;
 use crate::clock::monotonic;
 use crate::plan::{Algorithm, Limit, OnStoreFailure, Plan, Rule};
 use crate::store::redis::batcher::Answer;
-use crate::store::redis::batcher::call::{REQUESTS_MAX, SEARCHES_MAX};
+use crate::store::redis::batcher::call::{REQUESTS_MAX, SEARCH_WORK, WORK_MAX};
 use crate::store::redis::batcher::caller::Caller;
 
 /// Identifies a request: the job that it came with, and its place in the job. It is the request's cost, which a queue ignores.
@@ -49,7 +49,7 @@ fn with_caller(mut request: ScriptRequest) -> (ScriptRequest, oneshot::Receiver<
 enum Step {
     /// A job of `requests` requests for `names` names arrives. Some callers have gone, and some requests have expired.
     Arrive { requests: u64, names: u64 },
-    /// A call that may search so many logs.
+    /// A call with so much work left to heavy requests.
     Compose(usize),
 }
 
@@ -57,14 +57,15 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (1..8_u64, 1..60_u64).prop_map(|(requests, names)| Step::Arrive { requests, names }),
         1 => (200..400_u64, 1..60_u64).prop_map(|(requests, names)| Step::Arrive { requests, names }),
-        3 => Just(Step::Compose(SEARCHES_MAX)),
-        2 => (0..SEARCHES_MAX).prop_map(Step::Compose),
+        3 => Just(Step::Compose(WORK_MAX)),
+        2 => (0..WORK_MAX).prop_map(Step::Compose),
     ]
 }
 
 fn plan(limits: Vec<Limit>) -> Arc<Plan> {
     let rule = Rule::Limits(limits);
     Arc::new(Plan {
+        shared: crate::plan::SharedLimits::default(),
         name: "p".into(),
         counts_as: "g".into(),
         rule,
@@ -87,7 +88,7 @@ proptest! {
         let (mut queue, now) = (Queue::default(), monotonic());
         let (mut expected, mut sent, mut waiting): (Vec<Tag>, Vec<Tag>, Vec<_>) = (Vec::new(), Vec::new(), Vec::new());
         let mut drained = steps.clone();
-        drained.extend(std::iter::repeat_n(Step::Compose(SEARCHES_MAX), 40_000 / SCRIPT_NAMES_MAX));
+        drained.extend(std::iter::repeat_n(Step::Compose(WORK_MAX), 40_000 / SCRIPT_NAMES_MAX));
         for (job, step) in (0..).zip(drained) {
             match step {
                 Step::Arrive { requests, names } => {
@@ -108,12 +109,12 @@ proptest! {
                         queue.push_batch(arriving);
                     }
                 }
-                Step::Compose(searches_left) => {
+                Step::Compose(work_left) => {
                     let expired = queue.expire(now);
                     prop_assert!(expired.iter().all(|request| tag(request).place % 13 == 12));
                     let before = queue.len;
-                    let call = queue.compose(searches_left);
-                    prop_assert!(call.searches <= searches_left.min(SEARCHES_MAX));
+                    let call = queue.compose(work_left);
+                    prop_assert!(call.work <= work_left.min(WORK_MAX));
                     prop_assert!(call.groups.len() <= SCRIPT_NAMES_MAX);
                     let tags = tags(&call);
                     prop_assert!(tags.len() <= REQUESTS_MAX);
@@ -140,7 +141,7 @@ fn a_large_batch_does_not_delay_others() {
     queue.push_batch((0..1000).map(|place| request(1, place)).collect());
     (2..30).for_each(|job| queue.push(request(job, 0)));
     let mut shares = [0; 3];
-    tags(&queue.compose(SEARCHES_MAX)).iter().for_each(|(_, tag)| shares[usize::try_from(tag.job.min(2)).unwrap()] += 1);
+    tags(&queue.compose(WORK_MAX)).iter().for_each(|(_, tag)| shares[usize::try_from(tag.job.min(2)).unwrap()] += 1);
     assert_eq!(shares, [8, 8, 16]);
 }
 
@@ -152,15 +153,15 @@ fn requests_that_may_not_search_logs_yet_are_passed_and_keep_their_order() {
     queue.push(searching(request(1, 0), 1));
     queue.push_batch([request(2, 0), searching(request(2, 1), 1), request(2, 2)].into());
     queue.push(request(3, 0));
-    let mut next = |searches_left| {
-        let mut sent: Vec<Tag> = tags(&queue.compose(searches_left)).into_iter().map(|(_, tag)| tag).collect();
+    let mut next = |work_left| {
+        let mut sent: Vec<Tag> = tags(&queue.compose(work_left)).into_iter().map(|(_, tag)| tag).collect();
         sent.sort();
         sent.iter().map(|tag| (tag.job, tag.place)).collect::<Vec<_>>()
     };
     assert_eq!(next(0), [(2, 0), (3, 0)], "the rest of the batch waits, since its requests keep their order");
     assert_eq!(next(0), []);
-    assert_eq!(next(3), [(0, 0), (1, 0), (2, 1), (2, 2)]);
-    assert_eq!(next(SEARCHES_MAX), (1..=32).map(|place| (0, place)).collect::<Vec<_>>());
+    assert_eq!(next(3 * SEARCH_WORK), [(0, 0), (1, 0), (2, 1), (2, 2)]);
+    assert_eq!(next(WORK_MAX), (1..=32).map(|place| (0, place)).collect::<Vec<_>>());
 }
 
 #[test]
@@ -175,7 +176,7 @@ fn expired_requests_are_taken_out_of_queue_and_call_once() {
     };
     queue.push(request(0, 2));
     queue.push(request(1, 5));
-    let mut call = queue.compose(SEARCHES_MAX);
+    let mut call = queue.compose(WORK_MAX);
     queue.push(request(2, 3));
     queue.push_batch([request(3, 1), request(4, 9)].into());
     assert_eq!((call.earliest(), queue.earliest()), (Some(after(2)), Some(after(1))));

@@ -13,7 +13,7 @@ use crate::algorithm::Mode;
 use crate::clock::monotonic;
 use crate::plan::{Algorithm, Limit, OnStoreFailure, Plan, Rule};
 use crate::store::redis::batcher::Answer;
-use crate::store::redis::batcher::call::SEARCHES_MAX;
+use crate::store::redis::batcher::call::WORK_MAX;
 use crate::store::redis::batcher::caller::Caller;
 
 #[derive(Debug, Clone)]
@@ -23,7 +23,7 @@ enum Step {
         requests: u64,
         alone: bool,
     },
-    /// A call that may search so many logs.
+    /// A call with so much work left to heavy requests.
     Compose(usize),
     Return,
 }
@@ -32,7 +32,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => (1..20_u64, any::<bool>()).prop_map(|(requests, alone)| Step::Arrive { requests, alone }),
         1 => (300..600_u64).prop_map(|requests| Step::Arrive { requests, alone: false }),
-        4 => Just(Step::Compose(SEARCHES_MAX)),
+        4 => Just(Step::Compose(WORK_MAX)),
         2 => (0..3_usize).prop_map(Step::Compose),
         6 => Just(Step::Return),
     ]
@@ -43,7 +43,15 @@ fn request(number: u64, name: &str, until: Instant) -> ScriptRequest {
     // Every third searches a log.
     let limits = number.is_multiple_of(3).then(|| Limit::new("log", 9, Duration::from_secs(1), Algorithm::SlidingLog).unwrap());
     let (rule, on_store_failure) = (Rule::Limits(limits.into_iter().collect()), OnStoreFailure::Allow);
-    let plan = Arc::new(Plan { name: "p".into(), counts_as: "g".into(), rule, shadow: false, on_store_failure, candidate: None });
+    let plan = Arc::new(Plan {
+        name: "p".into(),
+        counts_as: "g".into(),
+        shared: crate::plan::SharedLimits::default(),
+        rule,
+        shadow: false,
+        on_store_failure,
+        candidate: None,
+    });
     ScriptRequest::named(name.to_owned(), plan, number, Mode::Charge, until)
 }
 
@@ -86,7 +94,7 @@ proptest! {
         let (mut in_flight, mut waiting): (VecDeque<Call>, Vec<_>) = (VecDeque::new(), Vec::new());
         let (mut sent, mut last) = (BTreeSet::new(), BTreeMap::new());
         // As many rounds as there can be calls.
-        let drain = (0..2_000).flat_map(|_| [Step::Compose(SEARCHES_MAX), Step::Return]);
+        let drain = (0..2_000).flat_map(|_| [Step::Compose(WORK_MAX), Step::Return]);
         for step in steps.into_iter().chain(drain) {
             match step {
                 Step::Arrive { requests, alone } => {
@@ -98,9 +106,9 @@ proptest! {
                     if alone { arriving.into_iter().for_each(|request| queues.push(request)) } else { queues.push_batch(arriving) }
                     came += requests;
                 }
-                Step::Compose(searches_left) => {
-                    let call = queues.compose(searches_left);
-                    prop_assert!(call.searches <= searches_left);
+                Step::Compose(work_left) => {
+                    let call = queues.compose(work_left);
+                    prop_assert!(call.work <= work_left);
                     if call.groups.is_empty() {
                         continue;
                     }
@@ -130,7 +138,7 @@ fn a_batch_of_many_slots_does_not_delay_others() {
     let (now, mut queues) = (monotonic(), by_slot());
     queues.push_batch((0..1_000).map(|number| request(number, &format!("{{{number}}}"), now)).collect());
     queues.push(request(1_000, "{alone}", now));
-    let firsts: Vec<u64> = (0..2).flat_map(|_| contents(&queues.compose(SEARCHES_MAX))).map(|(_, number)| number).collect();
+    let firsts: Vec<u64> = (0..2).flat_map(|_| contents(&queues.compose(WORK_MAX))).map(|(_, number)| number).collect();
     assert!(firsts.contains(&1_000), "{firsts:?}");
 }
 
@@ -147,10 +155,10 @@ fn expired_requests_are_taken_out_and_their_slot_goes_on() {
     assert_eq!(expired, [0, 1]);
     assert_eq!(queues.earliest(), Some(later));
     queues.push(request(3, "{a}", later));
-    let mut sent: Vec<u64> = (0..2).flat_map(|_| contents(&queues.compose(SEARCHES_MAX))).map(|(_, number)| number).collect();
+    let mut sent: Vec<u64> = (0..2).flat_map(|_| contents(&queues.compose(WORK_MAX))).map(|(_, number)| number).collect();
     sent.sort_unstable();
     assert_eq!(sent, [2, 3]);
-    assert!(queues.compose(SEARCHES_MAX).groups.is_empty());
+    assert!(queues.compose(WORK_MAX).groups.is_empty());
 }
 
 #[test]
@@ -160,13 +168,13 @@ fn a_call_takes_names_of_many_slots_until_the_node_refuses_them_in_a_row() {
     let batch = || (0..1_000).map(|number| request(number, &format!("{{{number}}}"), now)).collect();
     queues.push_batch(batch());
     assert!(queues.is_ready(CALLS_MAX - 1, false) && !queues.is_ready(CALLS_MAX, true));
-    assert_eq!(queues.compose(SEARCHES_MAX).groups.len(), SCRIPT_NAMES_MAX);
+    assert_eq!(queues.compose(WORK_MAX).groups.len(), SCRIPT_NAMES_MAX);
     (1..REFUSALS_MAX).for_each(|_| refusals.refused());
     refusals.accepted();
     refusals.refused();
-    assert_eq!(queues.compose(SEARCHES_MAX).groups.len(), SCRIPT_NAMES_MAX);
+    assert_eq!(queues.compose(WORK_MAX).groups.len(), SCRIPT_NAMES_MAX);
     (1..REFUSALS_MAX).for_each(|_| refusals.refused());
-    assert_eq!(queues.compose(SEARCHES_MAX).groups.len(), 1);
+    assert_eq!(queues.compose(WORK_MAX).groups.len(), 1);
     assert!(queues.is_ready(CALLS_MAX, false));
     // A node that took names once may fail a call for another reason.
     refusals.accepted();
@@ -185,7 +193,7 @@ fn a_call_that_may_have_run_is_not_sent_again_and_the_next_ones_go_by_slot() {
     assert!(!refusals.refused_call(true));
     let mut queues = SlotQueues::new(refusals);
     queues.push_batch((0..9).map(|number| request(number, &format!("{{{number}}}"), now)).collect());
-    assert_eq!(queues.compose(SEARCHES_MAX).groups.len(), 1);
+    assert_eq!(queues.compose(WORK_MAX).groups.len(), 1);
 }
 
 #[test]
@@ -196,11 +204,11 @@ fn names_are_tried_again_after_many_calls_by_slot() {
     for round in 0..2 {
         for number in 0..BY_SLOT_MAX as u64 {
             queues.push(request(number, "{0}", now));
-            let call = queues.compose(SEARCHES_MAX);
+            let call = queues.compose(WORK_MAX);
             queues.returned(&call);
         }
         queues.push_batch((0..9).map(|number| request(number, &format!("{{{number}}}"), now)).collect());
-        let call = queues.compose(SEARCHES_MAX);
+        let call = queues.compose(WORK_MAX);
         assert!(call.by_names && call.groups.len() == 9, "round {round}");
         queues.returned(&call);
         refusals.refused();

@@ -225,12 +225,14 @@ local function sliding_window()
     if slots < 128 then
       n = slots
     else
-      local runs = {}
-      for index = 1, n - 1 do
-        local slot = ring + RUN * ((first + index - 1) % (slots - 128))
-        runs[index] = sub(value, slot + 1, slot + RUN)
+      -- The ring's runs lie in one piece, or in two if they pass its end.
+      local size, behind = slots - 128, first + n - 1
+      if n - 1 > size or first > 0 and first >= size then
+        error('tollgate: a record that cannot be read', 0)
       end
-      payload = pack('<I6B', used, n) .. table.concat(runs) .. sub(value, at + 18, at + 29)
+      local to = math.min(behind, size)
+      local runs = sub(value, ring + RUN * first + 1, ring + RUN * to) .. sub(value, ring + 1, ring + RUN * (behind - to))
+      payload = pack('<I6B', used, n) .. runs .. sub(value, at + 18, at + 29)
     end
     if n == 0 or #payload ~= 7 + RUN * n then
       error('tollgate: a record that cannot be read', 0)
