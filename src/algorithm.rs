@@ -128,7 +128,7 @@ pub fn decide(limits: &[Limit], states: &mut [State], now_us: u64, cost: Cost, m
     // A loop, because collecting one or two readings costs more than making them.
     let (mut readings, mut fits) = (SmallVec::<[Reading; 2]>::new(), true);
     for (limit, state) in limits.iter().zip(&*states) {
-        let reading = state.read(limit, now_us, cost);
+        let reading = if mode == Mode::Peek { state.peek(limit, now_us, cost) } else { state.read(limit, now_us, cost) };
         fits &= reading.wait_us(limit, cost) == 0;
         readings.push(reading);
     }
@@ -306,6 +306,14 @@ impl State {
             Self::Bucket(bucket) => bucket.read(limit, now_us),
             Self::Counter(counter) => counter.read(limit, now_us),
             Self::Runs(runs) => runs.read(limit, now_us, cost),
+        }
+    }
+
+    /// As a peek reads it, which writes nothing.
+    fn peek(&self, limit: &Limit, now_us: u64, cost: u64) -> Reading {
+        match self {
+            Self::Bucket(bucket) => bucket.peek(limit, now_us),
+            _ => self.read(limit, now_us, cost),
         }
     }
 

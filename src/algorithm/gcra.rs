@@ -10,7 +10,8 @@
 //! rate reads the debt as units:
 //! - A limit of a slower rate decides by the debt as it stands. The debt drains at its present rate until something is charged.
 //! - A limit of a faster rate reads the debt converted to its own rate, so that an upgrade takes effect at once. A charging
-//!   call writes the converted debt even when it denies, as it does with a clamp.
+//!   call writes the converted debt even when it denies, as it does with a clamp. A peek writes nothing. So it reads the debt as
+//!   it stands, and its times are exact as long as nothing is charged: until then the debt drains at the rate that it has.
 //! - A charge that fits leaves the whole debt at the charging limit's rate.
 //!
 //! A conversion is rounded up, by less than a microsecond of the new rate, so that no unit is free early. Only a charge that
@@ -54,6 +55,12 @@ impl Bucket {
         Reading::Bucket { backlog_us, emission_us }
     }
 
+    /// As a peek reads it: at the rate that the debt drains at while nothing is written.
+    pub(super) fn peek(&self, limit: &Limit, now_us: u64) -> Reading {
+        let Debt { backlog_us, emission_us, .. } = self.own_debt(limit, now_us);
+        Reading::Bucket { backlog_us, emission_us }
+    }
+
     pub(super) fn clamp(&mut self, limit: &Limit, now_us: u64) {
         let debt = self.debt(limit, now_us);
         if self.tat_us > now_us + debt.backlog_us {
@@ -82,12 +89,17 @@ impl Bucket {
 
     /// The debt that `limit` reads at `now_us`: at its own rate, or at the bucket's rate if that one is faster.
     fn debt(&self, limit: &Limit, now_us: u64) -> Debt {
+        let debt = self.own_debt(limit, now_us);
+        if debt.emission_us > limit.emission_us() { debt.at_rate_of(limit) } else { debt }
+    }
+
+    /// The debt at `now_us`, at the bucket's rate.
+    fn own_debt(&self, limit: &Limit, now_us: u64) -> Debt {
         let backlog_us = self.backlog_us(limit, now_us);
         if self.quota == 0 || backlog_us == 0 {
             return Debt { backlog_us, quota: limit.quota(), emission_us: limit.emission_us() };
         }
-        let debt = Debt { backlog_us, quota: self.quota, emission_us: limit.window_us().div_ceil(self.quota) };
-        if debt.emission_us > limit.emission_us() { debt.at_rate_of(limit) } else { debt }
+        Debt { backlog_us, quota: self.quota, emission_us: limit.window_us().div_ceil(self.quota) }
     }
 
     /// The debt at `now_us`. When the clock stepped back, at most the debt at the time of writing, if that is known.
@@ -228,9 +240,14 @@ mod tests {
         let (before, after, mut bucket) = (of_ten(100), of_ten(1_000), Bucket::default());
         assert!(decide_one(&before, &mut bucket, 5_000_000, (10, Mode::Charge)).fits);
         let peeked = decide_one(&after, &mut bucket, 5_000_000, (1, Mode::Peek));
+        let before_denial = bucket;
         let denied = decide_one(&after, &mut bucket, 5_000_000, (1, Mode::Charge));
         assert_eq!((denied.fits, denied.readings[0].wait_us(&after, 1)), (false, 60_000));
-        assert_eq!(peeked, denied, "a peek says what a charge at that time would say");
+        // The peek wrote nothing, so the wait that it told is that of the debt as it stood.
+        let (wait_us, unwritten) = (peeked.readings[0].wait_us(&after, 1), before_denial);
+        assert_eq!((peeked.fits, peeked.readings[0].remaining(&after), wait_us), (false, 0, 600_000));
+        let fits_at = |at_us| decide_one(&after, &mut { unwritten }, at_us, (1, Mode::Charge)).fits;
+        assert!(!fits_at(5_000_000 + wait_us - 1) && fits_at(5_000_000 + wait_us));
         assert!(!decide_one(&after, &mut bucket, 5_059_999, (1, Mode::Charge)).fits);
         assert!(decide_one(&after, &mut bucket, 5_060_000, (1, Mode::Charge)).fits);
     }

@@ -70,6 +70,12 @@ impl Model {
     }
 
     pub(super) fn clamp(&mut self, limit: &Limit, now_us: u64) {
+        self.clamp_times(limit, now_us);
+        self.convert(limit, now_us, |own_us, unit_us| unit_us > own_us);
+    }
+
+    /// Takes back what lies ahead of a clock that stepped back. A bucket's debt keeps its rate.
+    fn clamp_times(&mut self, limit: &Limit, now_us: u64) {
         let ahead_us = self.start_us.saturating_sub(now_us);
         self.start_us -= ahead_us;
         // If the clock stepped back, a debt above one window is kept as it was. A smaller debt is limited to one window.
@@ -79,7 +85,6 @@ impl Model {
         } else if debt <= limit.window_us() && debt + at_us > now_us + limit.window_us() {
             self.debt = (limit.window_us(), now_us);
         }
-        self.convert(limit, now_us, |own_us, unit_us| unit_us > own_us);
         let counter = limit.algorithm() == COUNTER;
         // A counter's charges carry the time of their window, which moves as a whole.
         self.charges.iter_mut().for_each(|charge| charge.0 = if counter { charge.0 - ahead_us } else { charge.0.min(now_us) });
@@ -204,9 +209,14 @@ fn check_request(limit: &Limit, state: &mut State, model: &mut Model, request: (
             model.charge(limit, now_us, cost.units());
         }
     }
-    // A peek reads a state ahead of the clock as clamped, and does not write it. Its times are those of the clamped state.
+    // A peek reads a state ahead of the clock as clamped, and does not write it. Its times are those of the clamped state, and of a
+    // debt at the rate that it has.
     let model = &mut model.clone();
-    model.clamp(limit, now_us);
+    if mode == Mode::Peek {
+        model.clamp_times(limit, now_us)
+    } else {
+        model.clamp(limit, now_us)
+    }
     let status = verdict.statuses(limits, cost)[0].clone();
     let most = (1..=limit.capacity()).rev().find(|units| model.fits(limit, now_us, *units)).unwrap_or(0);
     assert_eq!(status.remaining, most, "remaining");

@@ -148,7 +148,7 @@ local READINGS = { '<I7', '<I7I7', '<I7I7I7' }
 
 -- Decides a request under one limit, by the limit's record or by none, with the region `decide` that the short way uses too.
 -- Returns whether the cost fits, the reading, the record, and whether a clock that stepped back changed the record. If `charges`
--- is true and the cost fits, the record is the one after the charge, else the present one. Callers that pass nil do not use it.
+-- is true and the cost fits, the record is the one after the charge, else the present one. With nil, as for a peek, it is of no use.
 local function evaluate_record(limit, value, charges, cost)
   local kind, precision, window, quota, burst = limit.kind, limit.precision, limit.window, limit.quota, limit.burst
   local fingerprint, unit, step, in_general = limit.fingerprint, limit.unit, limit.step, true
@@ -396,7 +396,7 @@ local function decide(group, plan, mode, cost)
     states = evaluate_all(limits, records, logs, nil, 0)
     return '1' .. readings_of(states, 0, false) .. before
   end
-  local states, fits = evaluate_all(limits, records, logs, mode == 1, cost)
+  local states, fits = evaluate_all(limits, records, logs, mode == 1 or nil, cost)
   if mode == 1 then
     if not fits then
       states = evaluate_all(limits, records, logs, false, cost)

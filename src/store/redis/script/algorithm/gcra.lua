@@ -88,8 +88,9 @@ local function gcra()
   end
 
   -- A debt as a limit reads it: the debt, the interval and the quota of its rate, and whether a charging call writes it also when
-  -- it denies. Where the clock stepped back, the debt is at most what it was when it was written, as far as is known.
-  local function read(limit, payload)
+  -- it denies. Where the clock stepped back, the debt is at most what it was when it was written, as far as is known. A peek reads
+  -- the debt at the rate that it has.
+  local function read(limit, payload, peeks)
     if not payload then
       return 0, limit.step, limit.quota, false
     end
@@ -104,7 +105,7 @@ local function gcra()
       return 0, limit.step, limit.quota, false
     end
     local emission = ceil(limit.window / quota)
-    if emission > limit.step then
+    if emission > limit.step and not peeks then
       backlog, emission, quota = convert(backlog, emission, limit.step), limit.step, limit.quota
     end
     return backlog, emission, quota, tat > now + backlog
@@ -121,7 +122,7 @@ local function gcra()
 
   -- As the short way decides, whatever the debt is.
   function rule.decide(limit, payload, charges, cost)
-    local backlog, emission, quota, clamped = read(limit, payload)
+    local backlog, emission, quota, clamped = read(limit, payload, charges == nil)
     local fits = backlog <= (limit.burst - cost) * emission
     if fits and charges then
       if emission ~= limit.step then
