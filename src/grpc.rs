@@ -29,7 +29,8 @@ mod unary;
 mod workers;
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::server::{Drained, Listener, ServeError, accept};
@@ -56,10 +57,18 @@ pub mod pb {
     pub const ADMIN_FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/admin.binpb"));
 }
 
+/// The future of an encoded message that several answers share.
+pub type SharedMessage = Pin<Box<dyn Future<Output = Result<Arc<[u8]>, tonic::Status>> + Send>>;
+
 /// What workers serve on the listeners of callers.
 pub trait WorkerService: RateLimitService + EnvoyService {
     /// Whether tonic's server answers unary calls, too. By default it answers only those that are compressed.
     const UNARY_BY_TONIC: bool = false;
+
+    /// The answer to `ListPlans` as an encoded message with its prefix, which all answers share. `None`: the method answers by itself.
+    fn listed_plans(&self) -> Option<SharedMessage> {
+        None
+    }
 
     /// Whether reflection lists Envoy's service now.
     fn serves_envoy(&self) -> bool {

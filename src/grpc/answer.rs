@@ -15,6 +15,7 @@ use super::calls::{CallPermit, ConnectionCallLimits, UnpolledCall};
 use super::receive::{InboundBody, RequestBody, RequestReceiver};
 use super::unary::AnswerBody;
 use crate::server::account::{Account, Charge};
+use crate::server::connection::CHUNK_BYTES;
 use crate::server::send::{Chunk, Hold, Sending};
 
 /// Pieces of answers up to this size are not charged: the permit of the call covers them, until the socket has taken them.
@@ -104,9 +105,14 @@ impl<H: RequestHandler> CallFuture<H> {
     }
 
     /// What is held for the answer from now on.
-    fn hold(&mut self) -> AnswerHold {
-        let account = self.calls.account().clone();
-        AnswerHold { account, permit: self.permit.take(), reservation: self.reservation.take(), is_stream: self.is_stream }
+    fn hold(&mut self, answer: &AnswerBody) -> AnswerHold {
+        AnswerHold {
+            account: self.calls.account().clone(),
+            permit: self.permit.take(),
+            reservation: self.reservation.take(),
+            is_stream: self.is_stream,
+            is_shared: matches!(answer, AnswerBody::Shared(_)),
+        }
     }
 }
 
@@ -117,6 +123,8 @@ struct AnswerHold {
     /// Of the request and what it became, until the first piece is made.
     reservation: Option<Charge>,
     is_stream: bool,
+    /// Whether other answers have the same bytes. Then only what h2 is given is kept for this one.
+    is_shared: bool,
 }
 
 /// What goes with the last byte of a piece of an answer.
@@ -134,6 +142,7 @@ impl Hold for AnswerHold {
 
     fn hold(&mut self, bytes: usize, is_last: bool) -> Option<Held> {
         let reservation = self.reservation.take();
+        let bytes = if self.is_shared { bytes.min(CHUNK_BYTES) } else { bytes };
         let charge = (bytes > SMALL_ANSWER_BYTES).then(|| match reservation {
             Some(mut charge) => {
                 charge.resize(bytes);
@@ -165,7 +174,7 @@ async fn run<H: RequestHandler>(mut call: CallFuture<H>, mut respond: SendRespon
         }
     });
     let Some(response) = response.await else { return };
-    let (hold, is_stream) = (call.hold(), call.is_stream);
+    let (hold, is_stream) = (call.hold(response.body()), call.is_stream);
     drop(call);
     let Some(mut sending) = Sending::begin(&mut respond, response, hold, is_stream) else { return };
     poll_fn(|context| {

@@ -44,15 +44,13 @@ pub(super) struct MessageSize {
     pub bytes_max: usize,
     /// Most parts of it that each are decided and answered.
     pub items_max: usize,
-    /// Bytes that the answer takes, whatever the message is.
-    pub answer_bytes: usize,
 }
 
 impl MessageSize {
     /// Bytes that a message takes with what it becomes; 0 for a small one, which the permit of its call covers.
     fn needed(self, message_bytes: usize) -> usize {
         let items = (message_bytes / ITEM_MESSAGE_BYTES).min(self.items_max);
-        let needed = message_bytes + items * ITEM_BYTES + self.answer_bytes;
+        let needed = message_bytes + items * ITEM_BYTES;
         if needed > SMALL_BYTES_MAX { needed } else { 0 }
     }
 }

@@ -3,21 +3,21 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use futures_util::Stream;
+use futures_util::{Stream, TryFutureExt};
 use tonic::{Request, Response, Status, Streaming};
 use tracing::Span;
 
-use super::WorkerService;
 use super::convert;
 use super::drain::{self, DrainSignal};
 use super::pb;
 use super::pb::rate_limit_service_server::RateLimitService;
 use super::receive::no_bytes_left;
 use super::stream::DecidedBatch;
-use super::{span, stream};
+use super::{SharedMessage, WorkerService};
+use super::{span, stream, unary};
 use crate::algorithm::Mode;
 use crate::headers::HeaderForm;
-use crate::limiter::{BATCH_MAX, CallerDeadline, Limiter};
+use crate::limiter::{BATCH_MAX, CallerDeadline, Limiter, PlanSnapshot};
 use crate::server::account::Account;
 use crate::store::{Check, Store};
 use crate::trace;
@@ -65,9 +65,20 @@ impl<S: Store> Service<S> {
 }
 
 impl<S: Store> WorkerService for Service<S> {
+    fn listed_plans(&self) -> Option<SharedMessage> {
+        let encode = |snapshot: &PlanSnapshot| unary::framed(&list_of(snapshot)).expect("a list of bounded plans is below 4 GiB");
+        let encoded = self.limiter.snapshot().encoded(encode);
+        Some(Box::pin(encoded.map_err(|error| Status::internal(error.to_string()))))
+    }
+
     fn serves_envoy(&self) -> bool {
         self.limiter.serves_envoy()
     }
+}
+
+fn list_of(snapshot: &PlanSnapshot) -> pb::ListPlansResponse {
+    let plans = snapshot.plans().iter().map(|plan| convert::plan(plan)).collect();
+    pb::ListPlansResponse { plans, config_hash: snapshot.config_hash().to_owned() }
 }
 
 /// Returns one result per request, in the same order. Errors: the caller's deadline passed, which ends the whole call.
@@ -179,8 +190,6 @@ impl<S: Store> RateLimitService for Service<S> {
     }
 
     async fn list_plans(&self, _: Request<pb::ListPlansRequest>) -> Result<Response<pb::ListPlansResponse>, Status> {
-        let snapshot = self.limiter.snapshot();
-        let plans = snapshot.plans().iter().map(|plan| convert::plan(plan)).collect();
-        Ok(Response::new(pb::ListPlansResponse { plans, config_hash: snapshot.config_hash().to_owned() }))
+        Ok(Response::new(list_of(&self.limiter.snapshot())))
     }
 }

@@ -38,8 +38,6 @@ const REQUEST_BYTES_MAX: usize = 1 << 20;
 /// Largest request for one decision, and largest message of a stream, in bytes. The longest key and name take 600 bytes. A
 /// message three times as long still gets an error that names the fault.
 const DECISION_BYTES_MAX: usize = SMALL_BYTES_MAX;
-/// Bytes reserved for a list of plans before its size is known: 10,000 plans of two limits.
-const LIST_BYTES: usize = 1 << 20;
 /// Prefix of the paths of `RateLimitService`.
 const DECIDER: &str = "/tollgate.v1.RateLimitService/";
 /// The method that probes call.
@@ -168,6 +166,12 @@ impl<T: WorkerService> RequestHandler for Handler<T> {
         if let Method::Batch | Method::Stream = self.method {
             request.extensions_mut().insert(self.account.clone());
         }
+        if let Method::List = self.method
+            && let Some(listed) = service.listed_plans()
+        {
+            // Whatever its message says: it has no fields.
+            return unary::shared(listed);
+        }
         match self.method {
             _ if T::UNARY_BY_TONIC || !unary::is_plain(&request) => self.handle_by_tonic(request),
             Method::Decision => {
@@ -256,12 +260,11 @@ impl Method {
 
     /// The message of a request that is received as a whole.
     fn size(self) -> MessageSize {
-        let (bytes_max, items_max, answer_bytes) = match self {
-            Self::Batch | Self::Envoy => (REQUEST_BYTES_MAX, BATCH_MAX, 0),
-            Self::List => (DECISION_BYTES_MAX, 0, LIST_BYTES),
-            Self::Decision | Self::Peek | Self::Check | Self::Watch | Self::Stream | Self::Other => (DECISION_BYTES_MAX, 0, 0),
+        let (bytes_max, items_max) = match self {
+            Self::Batch | Self::Envoy => (REQUEST_BYTES_MAX, BATCH_MAX),
+            _ => (DECISION_BYTES_MAX, 0),
         };
-        MessageSize { bytes_max, items_max, answer_bytes }
+        MessageSize { bytes_max, items_max }
     }
 }
 

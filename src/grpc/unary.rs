@@ -16,6 +16,7 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::metadata::{GRPC_CONTENT_TYPE, MetadataMap};
 
+use super::SharedMessage;
 use super::answer::ResponseFuture;
 use super::codec::{self, CheckParts};
 use super::receive::{PREFIX_BYTES, RequestBody, announced_bytes};
@@ -63,17 +64,33 @@ where
 /// Errors: INTERNAL, for an answer whose length the prefix cannot express.
 fn success<A: Message>(answer: tonic::Response<A>) -> Result<Response<AnswerBody>, Status> {
     let (metadata, message, extensions) = answer.into_parts();
+    let mut response = Response::new(AnswerBody::Message(framed(&message)?.into()));
+    *response.headers_mut() = metadata.into_headers();
+    *response.extensions_mut() = extensions;
+    response.headers_mut().insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
+    Ok(response)
+}
+
+/// The message with its prefix. Errors: see [`success`].
+pub(super) fn framed(message: &impl Message) -> Result<Vec<u8>, Status> {
     let length = message.encoded_len();
     let prefix = u32::try_from(length).map_err(|_| Status::internal(format!("the answer has {length} bytes")))?;
     let mut bytes = Vec::with_capacity(PREFIX_BYTES + length);
     bytes.push(PLAIN);
     bytes.extend(prefix.to_be_bytes());
     message.encode(&mut bytes).map_err(|error| Status::internal(error.to_string()))?;
-    let mut response = Response::new(AnswerBody::Message(bytes.into()));
-    *response.headers_mut() = metadata.into_headers();
-    *response.extensions_mut() = extensions;
-    response.headers_mut().insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
-    Ok(response)
+    Ok(bytes)
+}
+
+/// Answers with a message that other answers share.
+pub(super) fn shared(message: SharedMessage) -> ResponseFuture {
+    Box::pin(async move {
+        Ok(message.await.map_or_else(Status::into_http, |message| {
+            let mut response = Response::new(AnswerBody::Shared(Bytes::from_owner(message)));
+            response.headers_mut().insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
+            response
+        }))
+    })
 }
 
 /// The body of an answer.
@@ -83,6 +100,8 @@ pub(super) enum AnswerBody {
     Tonic(Body),
     /// One message with its prefix. Trailers with the status come next.
     Message(Bytes),
+    /// The same, if other answers share these bytes.
+    Shared(Bytes),
     Trailers,
     #[default]
     Ended,
@@ -103,7 +122,7 @@ impl HttpBody for AnswerBody {
             return Pin::new(body).poll_frame(context);
         }
         let (frame, next) = match mem::take(&mut *self) {
-            Self::Message(message) => (Some(Frame::data(message)), Self::Trailers),
+            Self::Message(message) | Self::Shared(message) => (Some(Frame::data(message)), Self::Trailers),
             Self::Trailers => (Some(Frame::trailers(trailers())), Self::Ended),
             ended => (None, ended),
         };
@@ -114,7 +133,7 @@ impl HttpBody for AnswerBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Tonic(body) => body.is_end_stream(),
-            Self::Message(_) | Self::Trailers => false,
+            Self::Message(_) | Self::Shared(_) | Self::Trailers => false,
             Self::Ended => true,
         }
     }
@@ -124,7 +143,7 @@ impl HttpBody for AnswerBody {
             Self::Tonic(body) => body.size_hint(),
             Self::Ended => SizeHint::with_exact(0),
             // An exact size would become a content-length, which gRPC's answers do not have.
-            Self::Message(_) | Self::Trailers => SizeHint::default(),
+            Self::Message(_) | Self::Shared(_) | Self::Trailers => SizeHint::default(),
         }
     }
 }

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use tokio::sync::OnceCell;
+use tokio::task::JoinError;
 
 use crate::plan::{Plan, PlanSet};
 
@@ -15,6 +17,8 @@ pub struct PlanSnapshot {
     config_hash: String,
     /// See [`Self::plan_id`].
     plan_ids: Box<[u64]>,
+    /// See [`Self::encoded`].
+    encoded: OnceCell<Arc<[u8]>>,
     /// Each plan at this replica's share. A decision reads it without a lock, since during an outage every decision may need
     /// it.
     shares: ArcSwap<Shares>,
@@ -50,7 +54,7 @@ impl PlanSnapshot {
         let config_hash = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(plans.canonical().as_bytes()));
         let shares = ArcSwap::from_pointee(Shares::new(&plans, replicas));
         let plan_ids = plans.iter().map(|plan| xxhash_rust::xxh3::xxh3_64(plan.name.as_bytes())).collect();
-        Self { plans, config_hash, plan_ids, shares }
+        Self { plans, config_hash, plan_ids, encoded: OnceCell::new(), shares }
     }
 
     /// The snapshot of `plans` that follows this one, and its changes. An unchanged plan stays the same `Arc`, so that state
@@ -99,6 +103,16 @@ impl PlanSnapshot {
     /// A hash of the plans as 16 hexadecimal digits, equal on replicas that enforce the same plans.
     pub fn config_hash(&self) -> &str {
         &self.config_hash
+    }
+
+    /// The snapshot as `encode` encodes it: once, on a thread of its own, for all who ask. Thousands of plans take megabytes and many
+    /// milliseconds. Every caller must pass the same function. Errors: it panicked.
+    pub(crate) async fn encoded(self: Arc<Self>, encode: fn(&Self) -> Vec<u8>) -> Result<Arc<[u8]>, JoinError> {
+        let make = || {
+            let snapshot = self.clone();
+            tokio::task::spawn_blocking(move || encode(&snapshot).into())
+        };
+        self.encoded.get_or_try_init(make).await.cloned()
     }
 
     /// A number for the plan at this index, the same in all replicas and after a reload.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tonic::codegen::Service as _;
 
 use super::*;
+use crate::grpc::WorkerService;
 use crate::grpc::codec::BatchParts;
 use crate::grpc::fuzz::service;
 use crate::grpc::pb::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
@@ -82,6 +83,14 @@ async fn both_ways_give_the_same_answer_to_a_batch() {
         let own = received(own.await.unwrap()).await;
         assert_eq!(own, by_tonic(request("ShouldAllowBatch", &bytes)).await);
     }
+}
+
+#[tokio::test]
+async fn both_ways_give_the_same_list_of_plans() {
+    let listed = service().listed_plans().unwrap();
+    let own = received(shared(listed).await.unwrap()).await;
+    assert_eq!(own, by_tonic(request("ListPlans", &framed(&[]))).await);
+    assert!(own.3.len() > PREFIX_BYTES);
 }
 
 #[test]

@@ -177,6 +177,11 @@ impl Call {
         Self { method: METHODS[2], head: Head::Usual, message: message.into(), piece: 1 << 14, ends: true }
     }
 
+    /// A call for all plans.
+    pub fn list() -> Self {
+        Self { method: METHODS[7], head: Head::Usual, message: framed(Vec::new()).into(), piece: 1 << 14, ends: true }
+    }
+
     /// A call whose request never comes, with so many header fields.
     pub fn fields(method: &'static str, fields: usize) -> Self {
         Self { method, head: Head::Fields(fields), message: Arc::new([]), piece: 1, ends: false }
