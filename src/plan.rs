@@ -172,7 +172,7 @@ pub fn check_requested_name(plan: &str) -> Result<(), String> {
 #[cold]
 fn wrong_length(bytes: usize) -> String {
     match bytes {
-        0 => "plan is empty: name a plan of the config; ListPlans lists all plans".to_owned(),
+        0 => "plan is empty: name a plan of the config; `tollgate plans` lists all plans".to_owned(),
         _ => format!("plan has {bytes} bytes: a plan's name has at most {NAME_BYTES_MAX}"),
     }
 }

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::nearest::nearest;
 use index::Index;
 pub use index::{FORMS_MAX, RuleError};
 pub use key_template::{KeyTemplate, key_of_all};
@@ -95,12 +96,6 @@ pub struct UnknownDomain {
     pub nearest: Option<String>,
 }
 
-/// A name with more edits than this is not suggested.
-const SUGGESTION_EDITS_MAX: usize = 3;
-/// With more domains than this, or a longer name, none is suggested, since it takes a microsecond or more for each.
-const SUGGESTION_DOMAINS_MAX: usize = 16;
-const SUGGESTION_BYTES_MAX: usize = 64;
-
 impl EnvoyRules {
     /// The rules of these domains.
     pub fn new(body: DenialBody, domains: impl IntoIterator<Item = (String, Domain)>) -> Self {
@@ -114,21 +109,15 @@ impl EnvoyRules {
 
     /// The domain of this name. Errors: [`UnknownDomain`].
     pub fn domain(&self, name: &str) -> Result<&Domain, UnknownDomain> {
-        self.domains.get(name).ok_or_else(|| UnknownDomain { name: name.to_owned(), nearest: self.nearest(name) })
+        self.domains.get(name).ok_or_else(|| {
+            let nearest = nearest(name, self.domains.keys().map(String::as_str)).map(str::to_owned);
+            UnknownDomain { name: name.to_owned(), nearest }
+        })
     }
 
     /// All domains in the order of their names.
     pub fn domains(&self) -> impl Iterator<Item = (&str, &Domain)> {
         self.domains.iter().map(|(name, domain)| (name.as_str(), domain))
-    }
-
-    fn nearest(&self, name: &str) -> Option<String> {
-        if self.domains.len() > SUGGESTION_DOMAINS_MAX || name.len() > SUGGESTION_BYTES_MAX {
-            return None;
-        }
-        let short = self.domains.keys().filter(|other| other.len() <= SUGGESTION_BYTES_MAX);
-        let (edits, nearest) = short.map(|other| (strsim::osa_distance(name, other), other)).min()?;
-        (edits <= SUGGESTION_EDITS_MAX && edits < name.len()).then(|| nearest.clone())
     }
 }
 

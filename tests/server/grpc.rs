@@ -99,7 +99,7 @@ async fn fault_26_bad_input_gets_a_status_and_a_sentence() {
         (request("k", "", None), Code::InvalidArgument, "plan is empty"),
         (request("k", &long, None), Code::InvalidArgument, "plan has 513 bytes"),
         (request("k", "fre", None), Code::NotFound, "plan \"fre\" is not in the config; did you mean \"free\"?"),
-        (request("k", "enterprise", None), Code::NotFound, "ListPlans"),
+        (request("k", "enterprise", None), Code::NotFound, "`tollgate plans` lists all plans"),
         (request("k", "free", Some(0)), Code::InvalidArgument, "call Peek"),
     ] {
         let status = client.should_allow(request).await.unwrap_err();

@@ -10,6 +10,8 @@ use std::sync::Arc;
 use percent_encoding::percent_decode_str;
 use url::Url;
 
+use crate::nearest::nearest;
+
 const RIGHT: &str = "write redis://host:6379, redis://user:password@host:6379/0, redis+unix:///path/to/redis.sock, \
                      redis-sentinel://host:26379?sentinelServiceName=NAME&node=host2:26379 or \
                      redis-cluster://host:6379?node=host2:6379; rediss… is the same over TLS";
@@ -19,10 +21,6 @@ const SENTINEL_PORT: u16 = 26379;
 const NODES_MAX: usize = 64;
 /// Longest key prefix in bytes. It is sent and hashed with every key.
 const KEY_PREFIX_BYTES_MAX: usize = 64;
-/// Longest parameter name, in bytes, that is compared with the known names.
-const NAME_BYTES_MAX: usize = 64;
-/// Names with more edits than this are too different to be suggested.
-const SUGGESTION_EDITS_MAX: usize = 3;
 
 /// One Redis deployment: its servers and how to connect to them.
 #[derive(Clone, PartialEq, Eq)]
@@ -304,18 +302,12 @@ impl Parameters {
 
 /// The error for an unknown parameter. It does not repeat the name, which may be the end of a password with a question mark.
 fn unknown(known: &[&str], name: &str) -> String {
-    // A comparison takes time and memory proportional to the product of both lengths.
-    let near = known
-        .iter()
-        .filter(|_| name.len() <= NAME_BYTES_MAX)
-        .map(|known| (strsim::damerau_levenshtein(known, name), known))
-        .min();
-    match near {
-        Some((edits, known)) if edits <= SUGGESTION_EDITS_MAX => {
-            format!("has a parameter that is not known here; did you mean {known}?")
-        }
+    match nearest(name, known.iter().copied()) {
+        Some(known) => format!("has a parameter that is not known here; did you mean {known}?"),
         None if known.is_empty() => format!("has parameters, and none are known here (write %3F for a ? in a password); {RIGHT}"),
-        _ => format!("has a parameter that is not known here (write %3F for a ? in a password); there are {}", known.join(", ")),
+        None => {
+            format!("has a parameter that is not known here (write %3F for a ? in a password); there are {}", known.join(", "))
+        }
     }
 }
 
