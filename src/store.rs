@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use crate::algorithm::{Mode, Verdict};
+use crate::duration::Shown;
 use crate::key::{Cost, Key};
 use crate::plan::Plan;
 pub use memory::{CAPACITY_DEFAULT, CAPACITY_MIN, MemoryStore};
@@ -144,7 +145,7 @@ impl<S: Store> Store for Arc<S> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// No answer within the deadline: the store is slow, stopped or out of reach. The charge may still take effect.
-    #[error("no answer from the store within {0:?}")]
+    #[error("no answer from the store within {}", whole_ms(*.0))]
     Deadline(Duration),
     /// The store cannot be reached: check its address and its health.
     #[error("the store is out of reach: {0}")]
@@ -184,6 +185,11 @@ impl StoreError {
             Self::Full => 5,
         }
     }
+}
+
+/// A duration for people, rounded up to a millisecond: what is left of a deadline is a little less than what was configured.
+fn whole_ms(duration: Duration) -> Shown {
+    Shown(Duration::from_millis(u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)))
 }
 
 /// The store that a config names.
