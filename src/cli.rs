@@ -84,6 +84,14 @@ enum Command {
     /// Show which keys were denied most, or used most, in the last minute, by the admin service. Without a terminal it prints a
     /// table once.
     Top(top::TopArguments),
+    /// Print the plans that a running server enforces. Exits with 0 when it answers, 2 on an error.
+    Plans(ask::PlansArguments),
+    /// Have a running server take up its config file, by the admin service. Exits with 0 when it did, 2 when the file has errors,
+    /// or on another error.
+    Reload(admin::AdminServer),
+    /// Tell how many replicas share each quota while the store cannot decide, by the admin service. Exits with 0 when it answers,
+    /// 2 on an error.
+    Replicas(admin::AdminServer),
     /// Forget everything that a key has used, by the admin service. Exits with 0 when there was something, 1 when not, 2 on an
     /// error.
     Reset(admin::AdminArguments),
@@ -144,6 +152,9 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Some(Command::Reset(arguments)) => admin::reset(&arguments),
         Some(Command::Refund(arguments)) => admin::refund(&arguments),
         Some(Command::Top(arguments)) => top::top(&arguments),
+        Some(Command::Plans(arguments)) => ask::plans(&arguments),
+        Some(Command::Reload(server)) => admin::reload(&server),
+        Some(Command::Replicas(server)) => admin::replicas(&server),
         Some(Command::Completions { shell }) => manual::completions(shell),
         Some(Command::Man { command }) => manual::page(command.as_deref()),
     }

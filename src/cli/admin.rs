@@ -1,4 +1,4 @@
-//! `tollgate reset`, `refund` and `explain`, and how commands reach the admin service: ask the admin service of a running server.
+//! The commands that ask the admin service of a running server, but for `top`, and how they reach it.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -60,21 +60,33 @@ pub(super) fn explain(arguments: &AdminArguments) -> ExitCode {
     arguments.run(async |connection, question, token| connection.explain(&question, token.as_ref()).await)
 }
 
+pub(super) fn reload(server: &AdminServer) -> ExitCode {
+    server.run(async |connection, token| connection.reload(server.form(), token.as_ref()).await)
+}
+
+pub(super) fn replicas(server: &AdminServer) -> ExitCode {
+    server.run(async |connection, token| connection.replicas(server.form(), token.as_ref()).await)
+}
+
 impl AdminArguments {
     fn run(
         &self,
         command: impl AsyncFnOnce(Connection, AdminQuestion, Option<AdminToken>) -> Result<AdminAnswer, String>,
     ) -> ExitCode {
-        run(async {
-            let (connection, token) = self.server.connect().await?;
-            let question = AdminQuestion { key: self.key.clone(), plan: self.plan.clone(), form: self.server.form() };
-            let answer = command(connection, question, token).await?;
-            Ok(finish(&answer.text, answer.yes))
-        })
+        let question = AdminQuestion { key: self.key.clone(), plan: self.plan.clone(), form: self.server.form() };
+        self.server.run(async |connection, token| command(connection, question, token).await)
     }
 }
 
 impl AdminServer {
+    fn run(&self, command: impl AsyncFnOnce(Connection, Option<AdminToken>) -> Result<AdminAnswer, String>) -> ExitCode {
+        run(async {
+            let (connection, token) = self.connect().await?;
+            let answer = command(connection, token).await?;
+            Ok(finish(&answer.text, answer.yes))
+        })
+    }
+
     /// Connects, and reads the token. Errors: a sentence.
     pub(super) async fn connect(&self) -> Result<(Connection, Option<AdminToken>), String> {
         let target = self.connect.target(&self.admin)?;

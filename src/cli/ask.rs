@@ -1,4 +1,4 @@
-//! `tollgate try` and `tollgate health`: ask a running server, print the answer, and exit with it.
+//! `tollgate try`, `health` and `plans`: ask a running server, print the answer, and exit with it.
 
 use std::process::ExitCode;
 
@@ -49,6 +49,16 @@ pub(super) struct HealthArguments {
     connect: ConnectArguments,
 }
 
+/// The arguments of `tollgate plans`.
+#[derive(Debug, clap::Args)]
+pub(super) struct PlansArguments {
+    /// The server, host:port or unix:/path.
+    #[arg(short, long, default_value = "127.0.0.1:50051")]
+    address: String,
+    #[command(flatten)]
+    connect: ConnectArguments,
+}
+
 pub(super) fn try_decisions(arguments: TryArguments) -> ExitCode {
     let TryArguments { key, plan, cost, peek, repeat, address, connect } = arguments;
     let question = Question { key, plan, cost, peek };
@@ -72,6 +82,14 @@ pub(super) fn health(arguments: HealthArguments) -> ExitCode {
     run(async {
         let health = connect.target(&address)?.connect().await?.health(service, connect.form()).await?;
         Ok(finish(&health.text, health.serving))
+    })
+}
+
+pub(super) fn plans(arguments: &PlansArguments) -> ExitCode {
+    let PlansArguments { address, connect } = arguments;
+    run(async {
+        let text = connect.target(address)?.connect().await?.plans(connect.form()).await?;
+        Ok(finish(&text, true))
     })
 }
 

@@ -98,7 +98,7 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
     let announcing = tokio::spawn(announce_start(registry.clone(), replicas, line));
     let (reloader, asked) = grpc::reloader();
     let calls = listeners.admin.as_ref().map(|_| AdminCalls::default());
-    let (seen_stores, top) = (registry.clone(), super::top_keys::start(&limiter, &registry, operators.as_ref()));
+    let (stores, top) = (registry.clone(), super::top_keys::start(&limiter, &registry, operators.as_ref()));
     let (status, changes) = status_page::sources(&config, &limiter, operators.clone(), (token.clone(), top.clone()));
     let hosts = config.listen.http_hosts.clone().into();
     let sockets = http::Listeners { http: listeners.http, metrics: listeners.metrics, hosts };
@@ -112,8 +112,8 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
         http::Server::start(sockets, serving, config.check.clone(), sources, caps)
     });
     let admin = listeners.admin.zip(operators).map(|(listener, limiter)| {
-        let (calls, connections) = (calls.unwrap_or_default(), caps.admin);
-        AdminServer::start(listener, AdminParts { limiter, top, stores: seen_stores, reloader, token, calls, connections })
+        let (calls, connections, replicas) = (calls.unwrap_or_default(), caps.admin, config.store.expected_replicas);
+        AdminServer::start(listener, AdminParts { limiter, top, stores, reloader, replicas, token, calls, connections })
     });
     let admin = OptionFuture::from(admin).await;
     let workers = workers.retire_connections_after(config.listen.max_connection_age).with_connections_max(caps.worker);

@@ -55,6 +55,8 @@ pub struct AdminParts<S> {
     pub stores: StoreRegistry,
     /// Asks for a reload of the config file.
     pub reloader: Reloader,
+    /// The number of replicas that the config names. `None`: they count each other.
+    pub replicas: Option<u64>,
     /// The token that calls must carry. `None` lets in every caller that can connect.
     pub token: Option<TokenFile>,
     /// Counts the calls.

@@ -4,13 +4,14 @@ mod admin;
 mod connection;
 mod decisions;
 mod health;
+mod plans;
 mod report;
 mod top;
 
 use std::future::Future;
 use std::time::Duration;
 
-use tonic::{Response, Status};
+use tonic::{Code, Response, Status};
 
 use crate::visible::visible;
 pub use admin::{AdminAnswer, AdminQuestion, AdminToken};
@@ -28,12 +29,29 @@ pub enum Form {
     Json,
 }
 
+/// The services that commands ask, and where the config and the command name their listener.
+#[derive(Debug, Clone, Copy)]
+enum Service {
+    /// `RateLimitService` and health.
+    ForCallers,
+    /// `AdminService`.
+    Admin,
+}
+
 impl Connection {
-    /// The answer to a call. Errors: a sentence. Dropping the future cancels the call; the server may have done it.
-    async fn answer<T>(&self, call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, String> {
+    /// The answer to a call of this service. Errors: a sentence. Dropping the future cancels the call; the server may have done it.
+    async fn answer<T>(&self, of: Service, call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, String> {
         let answered = tokio::time::timeout(self.timeout, call).await;
         let answered = answered.map_err(|_| format!("no answer from {} within {}", self.address, seconds(self.timeout)))?;
-        answered.map(Response::into_inner).map_err(|status| self.describe(&status))
+        answered.map(Response::into_inner).map_err(|status| match (status.code(), of) {
+            (Code::Unimplemented, Service::ForCallers) => {
+                format!("{} serves gRPC, but not this call; name an address of listen.grpc by --address", self.address)
+            }
+            (Code::Unimplemented, Service::Admin) => {
+                format!("{} serves gRPC, but not this call; name the address of listen.admin by --admin", self.address)
+            }
+            _ => self.describe(&status),
+        })
     }
 
     fn describe(&self, status: &Status) -> String {

@@ -20,7 +20,7 @@ use crate::key::{Cost, Key};
 use crate::limiter::{AdminError, BATCH_MAX, CallerDeadline, Refunded, Refusal};
 use crate::plan::{Algorithm, Anchor, Limit, OnStoreFailure, Plan, PlanSet, Rule, check_requested_name};
 use crate::store::{Check, StoreError};
-pub(super) use explanation::explained;
+pub(super) use explanation::{explained, replicas};
 pub(super) use top::{no_top, top, top_query};
 
 /// Wait suggested to a caller refused because of overload: several times what the store needs for all waiting requests.

@@ -72,7 +72,7 @@ fn asked(command: &str, admin: &str, arguments: &[&str]) -> (i32, String) {
 #[test]
 fn reset_and_refund_exit_with_whether_there_was_something() {
     let fixture = Fixture::start(&[]);
-    assert_eq!(fixture.ask("reset", "p", &[]), (1, "existed: false\n".to_owned()));
+    assert_eq!(fixture.ask("reset", "p", &[]), (1, "nothing to reset: the key had used nothing\n".to_owned()));
     assert_eq!(fixture.ask("refund", "p", &[]).0, 1);
     fixture.take("p", "4");
     assert_eq!(fixture.ask("refund", "p", &[]), (0, "refunded: 1\nlimit day: 1 refunded, 2 of 5 remaining\n".to_owned()));
@@ -90,6 +90,65 @@ fn reset_and_refund_exit_with_whether_there_was_something() {
         let (code, printed) = fixture.ask(command, plan, more);
         assert!(code == 2 && printed.contains(sentence), "{command}: {code} {printed}");
     }
+}
+
+#[test]
+fn reload_takes_up_the_file_or_tells_what_is_wrong_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tollgate.yaml");
+    let admin = format!("unix:{}", folder.path().join("admin.sock").display());
+    let config = |more: &str| std::fs::write(&file, format!("{PLANS}{more}")).unwrap();
+    config("");
+    let _server = Server::start_on(&file, &["--set", &format!("listen.admin={admin}")]);
+    config("  new: { blocked: true }\nworkers: 3\n");
+    let (code, reloaded) = asked("reload", &admin, &[]);
+    // The file may have been taken up by itself before.
+    let counted = ["plans: 1 added, 0 removed, 0 edited\n", "plans: 0 added, 0 removed, 0 edited\n"];
+    assert!(
+        code == 0 && reloaded.starts_with("reloaded: config ") && counted.iter().any(|it| reloaded.contains(it)),
+        "{reloaded}"
+    );
+    assert!(reloaded.ends_with("changed, and taken up by a restart only: workers\n"), "{reloaded}");
+    let (code, json) = asked("reload", &admin, &["--output", "json"]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((code, &json["restart_needed"][0], &json["removed"]), (0, &"workers".into(), &0.into()));
+    config("  new: { blokced: true }\n");
+    let (code, refused) = asked("reload", &admin, &[]);
+    assert!(
+        code == 2 && refused.contains("the plans stay as they are: ") && refused.contains("did you mean blocked?"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn replicas_tells_how_many_share_the_quotas_and_why() {
+    let asks = |fixture: &Fixture| asked("replicas", &fixture.admin(), &[]);
+    let alone = Fixture::start(&[]);
+    let expected = "1 replica has each quota while the store cannot decide, since the embedded store is shared with nobody\n";
+    assert_eq!(asks(&alone), (0, expected.to_owned()));
+    let redis = Redis::start();
+    let store = ["--store", &redis.url(), "--set", "workers=1"];
+    let (one, two) = (Fixture::start(&store), Fixture::start(&store));
+    let began = std::time::Instant::now();
+    let counted = loop {
+        let (_, told) = asks(&one);
+        if told.starts_with('2') || began.elapsed() > crate::support::server::PATIENCE {
+            break told;
+        }
+    };
+    let expected =
+        "2 replicas share each quota while the store cannot decide, as they announce themselves in Redis\nconnections to Redis: ";
+    assert!(counted.starts_with(expected), "{counted}");
+    drop(two);
+    let fixed = Fixture::start(&[&store[..], &["--set", "store.expected_replicas=5"]].concat());
+    assert!(
+        asks(&fixed)
+            .1
+            .starts_with("5 replicas share each quota while the store cannot decide, as store.expected_replicas says\n")
+    );
+    let (code, json) = asked("replicas", &fixed.admin(), &["--output", "json"]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((code, &json["replicas"], &json["source"]), (0, &5.into(), &"config".into()));
 }
 
 #[test]
@@ -143,7 +202,7 @@ fn a_token_is_read_from_its_file_and_never_sent_in_the_clear() {
         let flags: Vec<&str> = file.iter().flat_map(|file| ["--token-file", file]).collect();
         asked("reset", admin, &[&["--key", "k", "--plan", "p"], &flags[..]].concat())
     };
-    assert_eq!(ask(&admin, Some("token")), (1, "existed: false\n".to_owned()));
+    assert_eq!(ask(&admin, Some("token")), (1, "nothing to reset: the key had used nothing\n".to_owned()));
     for file in [None, Some("wrong")] {
         let (code, refused) = ask(&admin, file);
         assert!(code == 2 && refused.contains("Unauthenticated: send the admin token"), "{refused}");

@@ -39,7 +39,7 @@ fn try_exits_with_the_answer() {
     assert_eq!(ask(&["--cost", "2"]).0, 0);
     let (code, denied) = ask(&[]);
     assert_eq!(code, 1);
-    let begin = "outcome: OUTCOME_DENIED\ndecided_by: DECIDED_BY_STORE\nlimit day: 0 of 2 remaining, retry after ";
+    let begin = "outcome: denied\ndecided by: store\nlimit day: 0 of 2 remaining, retry after ";
     assert!(denied.starts_with(begin), "{denied}");
     fails("try", &server.address, &["--key", "k", "--plan", "q"], "NotFound: plan \"q\" is not in the config");
     fails("try", &server.address, &[&P[..], &["--cost", "0"]].concat(), "InvalidArgument: cost is 0");
@@ -66,11 +66,33 @@ fn an_answer_in_json_has_the_words_of_the_check_endpoint() {
 }
 
 #[test]
+fn plans_lists_what_the_server_enforces() {
+    let plans = "plans:\n  b: { limits: [ { name: rate, quota: 20, window: 10m, algorithm: token_bucket, burst: 5 } ], counts_as: g, \
+                 shadow: true, on_store_failure: deny, candidate: c }\n  \
+                 c: { limits: [ { quota: 9, window: 1d, algorithm: fixed_window } ] }\n  any: { unlimited: true }\n";
+    let server = Server::start(plans, &[]);
+    let (code, listed) = asked("plans", &server.address, &[]);
+    let (head, lines) = listed.split_once('\n').unwrap();
+    assert!(code == 0 && head.starts_with("config ") && head.ends_with(", 3 plans"), "{listed}");
+    let expected = "plan any: unlimited\nplan b: on store failure deny, counted as g, shadow, candidate c\n  \
+                    limit rate: 20 in 10m (token_bucket, burst 5)\nplan c: on store failure local\n  \
+                    limit fixed_window/1d: 9 in 1d (fixed_window, anchor clock)\n";
+    assert_eq!(lines, expected);
+    let (code, json) = asked("plans", &server.address, &["--output", "json"]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((code, &json["plans"][1]["limits"][0]["burst"], &json["plans"][1]["counts_as"]), (0, &5.into(), &"g".into()));
+    assert_eq!(
+        (&json["plans"][2]["limits"][0]["window_us"], &json["plans"][0]["candidate"]),
+        (&86_400_000_000_u64.into(), &Value::Null)
+    );
+}
+
+#[test]
 fn repeated_questions_are_added_up_until_one_fails() {
     let mut server = Server::start(PLANS, &[]);
     let (code, summed) = asked("try", &server.address, &[&P[..], &["--repeat", "5"]].concat());
     assert!(summed.starts_with("asked: 5\nallowed: 2\ndenied: 3\nfirst denial: request 3, retry after "), "{summed}");
-    assert!(code == 1 && summed.contains("\nlast answer:\n  outcome: OUTCOME_DENIED\n"), "{summed}");
+    assert!(code == 1 && summed.contains("\nlast answer:\n  outcome: denied\n"), "{summed}");
     let (code, summed) = asked("try", &server.address, &[&ANY[..], &["--repeat", "1000"]].concat());
     assert!(code == 0 && summed.starts_with("asked: 1000\nallowed: 1000\ndenied: 0\nlast answer:"), "{summed}");
     for wrong in ["0", "100001"] {

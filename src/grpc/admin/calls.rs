@@ -15,10 +15,11 @@ pub(super) enum Method {
     ReloadConfig,
     Explain,
     Top,
+    Replicas,
 }
 
 impl Method {
-    const NAMES: [&str; 5] = ["Reset", "Refund", "ReloadConfig", "Explain", "Top"];
+    const NAMES: [&str; 6] = ["Reset", "Refund", "ReloadConfig", "Explain", "Top", "Replicas"];
 
     pub(super) fn name(self) -> &'static str {
         Self::NAMES[self as usize]
@@ -75,6 +76,7 @@ mod tests {
             ("ReloadConfig", "OK", 0),
             ("Explain", "OK", 0),
             ("Top", "OK", 0),
+            ("Replicas", "OK", 0),
         ];
         assert_eq!(counts, expected);
     }

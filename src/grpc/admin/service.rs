@@ -142,4 +142,15 @@ impl<S: Store> AdminService for Admin<S> {
         };
         self.finish(Method::ReloadConfig, None, done.await)
     }
+
+    async fn replicas(&self, request: Request<pb::ReplicasRequest>) -> Result<Response<pb::ReplicasResponse>, Status> {
+        let done = async {
+            self.authenticate(request.metadata()).await?;
+            let (count, fixed) = (self.parts.limiter.totals().replicas, self.parts.replicas.is_some());
+            let answer = convert::replicas(count, fixed, &self.parts.stores);
+            let outcome = format!("replicas: {}", answer.replicas);
+            Ok((answer, outcome))
+        };
+        self.finish(Method::Replicas, None, done.await)
+    }
 }

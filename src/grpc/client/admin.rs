@@ -1,4 +1,4 @@
-//! `tollgate reset`, `refund` and `explain`: calls of the admin service.
+//! `tollgate reset`, `refund`, `explain`, `reload` and `replicas`: calls of the admin service.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tonic::Request;
 use tonic::metadata::{Ascii, MetadataValue};
 
 use super::report::{self, Report, limit_json, us};
-use super::{Connection, Form};
+use super::{Connection, Form, Service};
 use crate::duration::Shown;
 use crate::grpc::pb;
 use crate::grpc::pb::admin_service_client::AdminServiceClient;
@@ -54,8 +54,9 @@ impl Connection {
     pub async fn reset(&self, question: &AdminQuestion, token: Option<&AdminToken>) -> Result<AdminAnswer, String> {
         let AdminQuestion { key, plan, form } = question.clone();
         let request = signed(pb::ResetRequest { key, plan }, token);
-        let existed = self.answer(self.admin().reset(request)).await?.existed;
-        let report = Report { lines: vec![format!("existed: {existed}")], json: json!({ "existed": existed }) };
+        let existed = self.answer(Service::Admin, self.admin().reset(request)).await?.existed;
+        let line = if existed { "reset: what the key used is forgotten" } else { "nothing to reset: the key had used nothing" };
+        let report = Report { lines: vec![line.to_owned()], json: json!({ "existed": existed }) };
         Ok(AdminAnswer { yes: existed, text: report.text(form) })
     }
 
@@ -68,7 +69,7 @@ impl Connection {
     ) -> Result<AdminAnswer, String> {
         let AdminQuestion { key, plan, form } = question.clone();
         let request = signed(pb::RefundRequest { key, plan, cost }, token);
-        let answer = self.answer(self.admin().refund(request)).await?;
+        let answer = self.answer(Service::Admin, self.admin().refund(request)).await?;
         Ok(AdminAnswer { yes: answer.refunded > 0, text: refunded(&answer).text(form) })
     }
 
@@ -76,9 +77,23 @@ impl Connection {
     pub async fn explain(&self, question: &AdminQuestion, token: Option<&AdminToken>) -> Result<AdminAnswer, String> {
         let AdminQuestion { key, plan, form } = question.clone();
         let request = signed(pb::ExplainRequest { key, plan }, token);
-        let answer = self.answer(self.admin().explain(request)).await?;
+        let answer = self.answer(Service::Admin, self.admin().explain(request)).await?;
         let yes = answer.next.as_ref().is_some_and(|next| next.allowed);
         Ok(AdminAnswer { yes, text: explained(&answer).text(form) })
+    }
+
+    /// Has the server take up its config file. Errors: a sentence, also when the config has errors and the plans stay.
+    pub async fn reload(&self, form: Form, token: Option<&AdminToken>) -> Result<AdminAnswer, String> {
+        let request = signed(pb::ReloadConfigRequest {}, token);
+        let answer = self.answer(Service::Admin, self.admin().reload_config(request)).await?;
+        Ok(AdminAnswer { yes: true, text: reloaded(&answer).text(form) })
+    }
+
+    /// Asks how many replicas share each quota while the store cannot decide. Errors: a sentence.
+    pub async fn replicas(&self, form: Form, token: Option<&AdminToken>) -> Result<AdminAnswer, String> {
+        let request = signed(pb::ReplicasRequest {}, token);
+        let answer = self.answer(Service::Admin, self.admin().replicas(request)).await?;
+        Ok(AdminAnswer { yes: true, text: replicas(&answer).text(form) })
     }
 
     pub(super) fn admin(&self) -> AdminServiceClient<tonic::transport::Channel> {
@@ -110,13 +125,53 @@ fn refunded(answer: &pb::RefundResponse) -> Report {
     Report { lines, json: json!({ "refunded": answer.refunded, "limits": limits }) }
 }
 
+fn reloaded(answer: &pb::ReloadConfigResponse) -> Report {
+    let pb::ReloadConfigResponse { config_hash, added, removed, edited, restart_needed } = answer;
+    let mut lines = vec![format!("reloaded: config {config_hash}; plans: {added} added, {removed} removed, {edited} edited")];
+    if !restart_needed.is_empty() {
+        lines.push(format!("changed, and taken up by a restart only: {}", restart_needed.join(", ")));
+    }
+    let json = json!({
+        "config_hash": config_hash,
+        "added": added,
+        "removed": removed,
+        "edited": edited,
+        "restart_needed": restart_needed,
+    });
+    Report { lines, json }
+}
+
+fn replicas(answer: &pb::ReplicasResponse) -> Report {
+    let (count, all) = (answer.replicas, answer.redis_connections);
+    let (source, reason) = match answer.source() {
+        pb::ReplicaSource::Config => ("config", "as store.expected_replicas says"),
+        pb::ReplicaSource::Alone => ("alone", "since the embedded store is shared with nobody"),
+        pb::ReplicaSource::Redis if all > 0 && all == answer.redis_connections_open => {
+            ("redis", "the number that Redis gave last")
+        }
+        pb::ReplicaSource::Redis | pb::ReplicaSource::Unspecified => ("redis", "as they announce themselves in Redis"),
+    };
+    let plural = if count == 1 { " has" } else { "s share" };
+    let mut lines = vec![format!("{count} replica{plural} each quota while the store cannot decide, {reason}")];
+    lines.extend(connections(all, answer.redis_connections_open));
+    let json = json!({
+        "replicas": count,
+        "source": source,
+        "redis_connections": all,
+        "redis_connections_open": answer.redis_connections_open,
+    });
+    Report { lines, json }
+}
+
+/// The line about connections to Redis, where there are any.
+fn connections(all: u32, open: u32) -> Option<String> {
+    (all > 0).then(|| format!("connections to Redis: {all}, of which {open} do not ask it now"))
+}
+
 fn explained(answer: &pb::ExplainResponse) -> Report {
     let mut lines = vec![answer.sentence.clone(), format!("plan {}, counted as {}", answer.plan, answer.counts_as)];
     lines.extend(answer.redis_names.iter().map(|name| format!("in Redis: {name}")));
-    if answer.redis_connections > 0 {
-        let (open, all) = (answer.redis_connections_open, answer.redis_connections);
-        lines.push(format!("connections to Redis: {all}, of which {open} do not ask it now"));
-    }
+    lines.extend(connections(answer.redis_connections, answer.redis_connections_open));
     if answer.workers_denying > 0 {
         lines.push(format!("workers that deny from memory: {}", answer.workers_denying));
     }
@@ -180,11 +235,11 @@ fn limit_explanation(explained: &pb::LimitExplanation) -> Value {
 }
 
 /// The name of a limit's algorithm in the config.
-fn algorithm(limit: &pb::Limit) -> String {
+pub(super) fn algorithm(limit: &pb::Limit) -> String {
     limit.algorithm().as_str_name().trim_start_matches("ALGORITHM_").to_ascii_lowercase()
 }
 
 /// A duration for people, rounded up to a millisecond.
-fn shown(us: u64) -> Shown {
+pub(super) fn shown(us: u64) -> Shown {
     Shown(Duration::from_millis(us.div_ceil(1_000)))
 }

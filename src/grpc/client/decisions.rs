@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::report::{Report, answer, us};
-use super::{Connection, Form, report};
+use super::{Connection, Form, Service, report};
 use crate::grpc::pb;
 use crate::grpc::pb::rate_limit_service_client::RateLimitServiceClient;
 
@@ -63,11 +63,11 @@ impl Connection {
         let mut client = RateLimitServiceClient::new(self.channel.clone());
         let Question { key, plan, cost, peek } = question.clone();
         if peek {
-            let peeked = self.answer(client.peek(pb::PeekRequest { key, plan, cost })).await?;
+            let peeked = self.answer(Service::ForCallers, client.peek(pb::PeekRequest { key, plan, cost })).await?;
             return Ok(peeked.answer.unwrap_or_default());
         }
         let request = pb::ShouldAllowRequest { key, plan, cost, detailed: true, http_headers: false };
-        self.answer(client.should_allow(request)).await
+        self.answer(Service::ForCallers, client.should_allow(request)).await
     }
 }
 

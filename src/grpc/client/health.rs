@@ -6,7 +6,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
 use super::report::Report;
-use super::{Connection, Form};
+use super::{Connection, Form, Service};
 
 /// The health of one service.
 pub struct Health {
@@ -20,7 +20,7 @@ impl Connection {
     /// Asks for the health of a service; of the empty name, whether the process is alive. Errors: a sentence.
     pub async fn health(&self, service: &str, form: Form) -> Result<Health, String> {
         let request = HealthCheckRequest { service: service.to_owned() };
-        let answer = self.answer(HealthClient::new(self.channel.clone()).check(request)).await?;
+        let answer = self.answer(Service::ForCallers, HealthClient::new(self.channel.clone()).check(request)).await?;
         let report = Report {
             lines: vec![answer.status().as_str_name().to_owned()],
             json: json!({ "status": answer.status().as_str_name() }),

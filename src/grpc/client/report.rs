@@ -24,8 +24,8 @@ impl Report {
 /// One decision.
 pub(super) fn answer(answer: &pb::ShouldAllowResponse) -> Report {
     let mut lines = vec![
-        format!("outcome: {}", answer.outcome().as_str_name()),
-        format!("decided_by: {}", answer.decided_by().as_str_name()),
+        format!("outcome: {}", in_words(&outcome(answer.outcome()))),
+        format!("decided by: {}", in_words(&decided_by(answer.decided_by()))),
     ];
     lines.extend(answer.limits.iter().map(limit_line));
     Report { lines, json: answer_json(answer) }
@@ -47,6 +47,11 @@ fn answer_json(answer: &pb::ShouldAllowResponse) -> Value {
     add_numbers(&mut json, &numbers);
     add_numbers(&mut json, &[("retry_after_us", retry_after), ("reset_after_us", reset_after), ("more_after_us", more_after)]);
     json
+}
+
+/// A name of the check endpoint, for people.
+pub(super) fn in_words(name: &str) -> String {
+    name.replace('_', " ")
 }
 
 /// The word of an outcome, as the check endpoint writes it.

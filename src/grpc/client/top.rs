@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::admin::{AdminToken, signed};
-use super::{Connection, report};
+use super::{Connection, Service, report};
 use crate::grpc::pb;
 
 /// Which keys to list.
@@ -59,7 +59,7 @@ impl Connection {
         let TopQuestion { plan, by_cost, limit } = question.clone();
         let by = if by_cost { pb::TopBy::Cost } else { pb::TopBy::Denials };
         let request = pb::TopRequest { plan: plan.unwrap_or_default(), by: by.into(), limit };
-        let answer = self.answer(self.admin().top(signed(request, token))).await?;
+        let answer = self.answer(Service::Admin, self.admin().top(signed(request, token))).await?;
         let row = |key: pb::TopKey| TopRow {
             key: Some(key.key).filter(|key| !key.is_empty()),
             key_hash: key.key_hash,

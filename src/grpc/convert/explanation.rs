@@ -1,4 +1,4 @@
-//! Converts the explanation of a key.
+//! Converts the explanation of a key, and the number of replicas.
 
 use crate::grpc::pb;
 use crate::limiter::{CandidateExplanation, Explanation, LimitExplanation};
@@ -19,6 +19,22 @@ pub(in crate::grpc) fn explained(explained: &Explanation, stores: &StoreRegistry
         redis_connections: u32::try_from(connections).unwrap_or(u32::MAX),
         redis_connections_open: u32::try_from(open).unwrap_or(u32::MAX),
         candidate: explained.candidate.as_ref().map(candidate_explanation),
+    }
+}
+
+/// Converts the number of replicas that is in force, which the config may fix, with the breakers of this process.
+pub(in crate::grpc) fn replicas(count: u64, fixed: bool, stores: &StoreRegistry) -> pb::ReplicasResponse {
+    let (connections, open) = connections(stores);
+    let source = match (fixed, stores.is_empty()) {
+        (true, _) => pb::ReplicaSource::Config,
+        (false, true) => pb::ReplicaSource::Alone,
+        (false, false) => pb::ReplicaSource::Redis,
+    };
+    pb::ReplicasResponse {
+        replicas: u32::try_from(count).unwrap_or(u32::MAX),
+        source: source.into(),
+        redis_connections: u32::try_from(connections).unwrap_or(u32::MAX),
+        redis_connections_open: u32::try_from(open).unwrap_or(u32::MAX),
     }
 }
 
