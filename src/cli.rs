@@ -7,6 +7,7 @@
 
 mod admin;
 mod ask;
+mod check;
 mod connect;
 mod convert;
 mod descriptor;
@@ -28,10 +29,12 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::config::{CONFIG_BYTES_MAX, CONFIG_YAML, Config, Flag, Origin, Sources};
+use crate::config::{CONFIG_BYTES_MAX, CONFIG_YAML, Flag, Origin, Sources};
 use crate::telemetry::LogFormat;
-use terminal::{fail, print, read_input, tell};
+use terminal::read_input;
 
+/// The variable that names the config file.
+const CONFIG: &str = "TOLLGATE_CONFIG";
 /// A file name that stands for standard input.
 const INPUT: &str = "-";
 
@@ -51,17 +54,9 @@ pub struct Arguments {
 enum Command {
     /// Serve decisions (the default).
     Serve(ServeArguments),
-    /// Validate a config file and print every error with its path. Exits with 0 when it is valid, with 1 when not.
-    Check {
-        /// The config file; - is standard input.
-        file: PathBuf,
-        /// Tell which rule of envoy.domains decides a descriptor with these entries, such as path=/login user=alice.
-        #[arg(long, value_name = "NAME=VALUE", num_args = 1..)]
-        explain_descriptor: Vec<String>,
-        /// The domain of that descriptor, where the config has several.
-        #[arg(long, value_name = "DOMAIN", requires = "explain_descriptor")]
-        domain: Option<String>,
-    },
+    /// Check the config, flags and environment as serving reads them, and print every error with its place. Exits with 0 when
+    /// all is valid, 1 when not, 2 on a wrong command line.
+    Check(check::CheckArguments),
     /// Replay an access log and print what the limits of a plan would have done to it; no server is needed.
     Simulate(simulate::SimulateArguments),
     /// Convert a config of another rate limiter, and print it. What has no counterpart is a warning. Exits with 0 when it is
@@ -116,7 +111,7 @@ enum Command {
 pub struct ServeArguments {
     /// The config file (YAML); - is standard input. TOLLGATE_CONFIG_YAML may hold a whole config instead. Without a config,
     /// example plans are served from memory.
-    #[arg(short, long, env = "TOLLGATE_CONFIG", value_name = "FILE")]
+    #[arg(short, long, env = CONFIG, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Where to serve gRPC: host:port or unix:/path; may be repeated. Same as --set listen.grpc=A,B.
     #[arg(short, long, value_name = "ADDRESS")]
@@ -143,7 +138,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
     match arguments.command {
         None => serve::run(arguments.serve),
         Some(Command::Serve(serve)) => serve::run(serve),
-        Some(Command::Check { file, explain_descriptor, domain }) => check(&file, &explain_descriptor, domain.as_deref()),
+        Some(Command::Check(arguments)) => check::check(arguments),
         Some(Command::Simulate(arguments)) => simulate::run(arguments),
         Some(Command::Convert { from, file }) => convert::convert(from, &file),
         Some(Command::Try(arguments)) => ask::try_decisions(arguments),
@@ -157,33 +152,6 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Some(Command::Replicas(server)) => admin::replicas(&server),
         Some(Command::Completions { shell }) => manual::completions(shell),
         Some(Command::Man { command }) => manual::page(command.as_deref()),
-    }
-}
-
-fn check(file: &Path, descriptor: &[String], domain: Option<&str>) -> ExitCode {
-    let sources = match base(Some(file), None) {
-        Ok(sources) => sources,
-        Err(sentence) => return fail(1, &sentence),
-    };
-    let origin = sources.origin();
-    match Config::load(sources) {
-        Ok(config) => {
-            let plural = if config.plans.len() == 1 { "" } else { "s" };
-            let valid = format!("{origin}: valid, {} plan{plural}", config.plans.len());
-            if !descriptor.is_empty() {
-                let explained = descriptor::explain(config.plans.envoy(), domain, descriptor);
-                return explained.map_or_else(
-                    |sentence| fail(1, &sentence),
-                    |explained| print(&explained).map_or_else(|code| code, |()| ExitCode::SUCCESS),
-                );
-            }
-            let report = config.warnings.iter().fold(valid, |report, warning| format!("{report}\n  warning: {warning}"));
-            print(&report).map_or_else(|code| code, |()| ExitCode::SUCCESS)
-        }
-        Err(errors) => {
-            tell(&errors.to_string());
-            ExitCode::FAILURE
-        }
     }
 }
 
@@ -202,6 +170,16 @@ fn base(file: Option<&Path>, variable: Option<String>) -> Result<Sources, String
 }
 
 impl ServeArguments {
+    /// Names the config file, in place of that of the environment. Errors: a sentence, when a flag names another.
+    fn name_config(&mut self, file: PathBuf) -> Result<(), String> {
+        let by_variable = std::env::var_os(CONFIG).map(PathBuf::from);
+        if self.config.is_some() && self.config != by_variable {
+            return Err("two configs are named, FILE and --config; remove one".to_owned());
+        }
+        self.config = Some(file);
+        Ok(())
+    }
+
     /// All sources of the config. Errors: a sentence, when two configs are named or standard input cannot be read.
     fn sources(&self) -> Result<Sources, String> {
         // A variable that is not UTF-8 is kept in a lossy form, so that it is refused and not ignored.
@@ -214,10 +192,9 @@ impl ServeArguments {
     }
 
     fn flags(&self) -> Vec<Flag> {
-        // A flag without = has an empty path, which the check refuses together with all other errors.
-        let set = self.set.iter().map(|text| text.split_once('=').unwrap_or_default());
-        let set = set.map(|(path, value)| Flag::set(path, value));
-        let own = |name: &str, path: &str, value: String| Flag { name: name.to_owned(), path: path.to_owned(), value };
+        let set = self.set.iter().map(|text| Flag::of_set(text));
+        let own =
+            |name: &str, path: &str, value: String| Flag { name: name.to_owned(), path: path.to_owned(), value: Some(value) };
         let listen = (!self.listen.is_empty()).then(|| own("--listen", "listen.grpc", self.listen.join(",")));
         let plaintext = self.plaintext.then(|| own("--plaintext", "listen.plaintext", "true".to_owned()));
         let store = self.store.clone().map(|url| own("--store", "store.url", url));
@@ -240,7 +217,8 @@ mod tests {
         let arguments = Arguments::parse_from(["tollgate", "-l", "a:1", "-l", "b:2", "--set", "store.deadline=1s"]);
         assert!(arguments.command.is_none());
         let flags = arguments.serve.flags();
-        let listen = Flag { name: "--listen".to_owned(), path: "listen.grpc".to_owned(), value: "a:1,b:2".to_owned() };
+        let value = Some("a:1,b:2".to_owned());
+        let listen = Flag { name: "--listen".to_owned(), path: "listen.grpc".to_owned(), value };
         assert_eq!(flags, [Flag::set("store.deadline", "1s"), listen]);
     }
 }

@@ -7,6 +7,7 @@ mod check;
 mod deny_cache;
 mod environment;
 mod envoy;
+mod in_force;
 mod listen;
 mod plans;
 pub mod ratelimit;
@@ -28,6 +29,7 @@ use crate::plan::PlanSet;
 
 pub use deny_cache::DenyCacheSection;
 pub use environment::CONFIG_YAML;
+pub use in_force::SettingInForce;
 pub use listen::ListenSection;
 pub use source::{FILE_BYTES_MAX as CONFIG_BYTES_MAX, Flag, Origin, Sources};
 pub use status::{ShownKeys, StatusSection};
@@ -66,6 +68,17 @@ impl Config {
     pub fn load(sources: Sources) -> Result<Self, ConfigErrors> {
         let text = source::text(&sources).map(|(text, _)| text);
         Self::of(&sources, text)
+    }
+
+    /// Reads and checks everything, and lists every setting with its value and where it was written.
+    ///
+    /// Errors: as for [`Self::load`].
+    pub fn load_and_list(sources: &Sources) -> Result<(Self, Vec<SettingInForce>), ConfigErrors> {
+        let text = source::text(sources).map(|(text, _)| text);
+        let config = Self::of(sources, text.clone())?;
+        // The check consumed the tree, so it is built again.
+        let root = text.ok().and_then(|text| source::merge(&text, sources, &mut Vec::new()).ok());
+        Ok((config, root.map(|root| in_force::list(&root, &sources.origin())).unwrap_or_default()))
     }
 
     /// Checks everything. `text` is the file's text, or the error of reading it.
@@ -113,7 +126,7 @@ fn paths_of<const N: usize>(settings: [(&'static str, bool); N]) -> Vec<&'static
 fn locate(errors: &mut [ConfigError], text: &str, sources: &Sources) {
     let Ok(root) = source::merge(text, sources, &mut Vec::new()) else { return };
     for error in errors.iter_mut().filter(|error| error.place.is_none()) {
-        error.place = source::place_of(&root, &error.path).map(str::to_owned);
+        error.place = source::place_of(&root, &error.path);
     }
 }
 
@@ -131,7 +144,7 @@ pub struct ConfigError {
 impl ConfigError {
     /// Whether the value came from a flag or a variable, and not from the file.
     fn is_elsewhere(&self) -> bool {
-        self.message.starts_with("the variable ") || self.place.as_ref().is_some_and(|place| !place.starts_with("line "))
+        self.place.as_ref().is_some_and(|place| !source::is_line(place))
     }
 }
 

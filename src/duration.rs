@@ -46,6 +46,11 @@ fn split_part(text: &str) -> Result<(&str, &str, &str), String> {
     if number.is_empty() || (number.len() > 1 && number.starts_with('0')) {
         return Err(RIGHT.to_owned());
     }
+    if let Some(rest) = after.strip_prefix(' ').filter(|rest| rest.starts_with(|letter: char| letter.is_alphabetic())) {
+        let unit = rest.split(|letter: char| !letter.is_alphabetic()).next().unwrap_or_default();
+        let unit = right_unit(&unit.to_lowercase()).unwrap_or("m");
+        return Err(format!("it has a space between a number and its unit; write them together, such as 1{unit}"));
+    }
     let letters = after.find(|letter: char| letter.is_ascii_digit() || letter == ' ').unwrap_or(after.len());
     let (unit, after) = after.split_at(letters);
     Ok((number, unit, after))
@@ -151,7 +156,9 @@ mod tests {
             ("1W", "is written w"),
             ("5MS", "is written ms"),
             ("5min", "is written m, such as 1m"),
-            ("1 hour", "write a whole number and its unit"),
+            ("1 hour", "a space between a number and its unit; write them together, such as 1h"),
+            ("1 minute", "such as 1m"),
+            ("1h 30 min", "such as 1m"),
             ("1hour", "is written h"),
             ("10sec", "is written s"),
             ("1us", "below a millisecond"),

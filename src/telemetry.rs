@@ -66,6 +66,11 @@ pub fn start(level: &str, format: LogFormat) -> Result<Telemetry, String> {
     Ok(Telemetry { spans, log })
 }
 
+/// Errors: a sentence, when the level is none.
+pub fn check_level(level: &str) -> Result<(), String> {
+    filter(level).map(drop)
+}
+
 /// The targets that are logged at this level, or levels per module.
 fn filter(level: &str) -> Result<Targets, String> {
     // Without this check, a word that is not a level would be taken for a module.

@@ -22,3 +22,5 @@ mod simulate;
 mod sizing;
 mod tidy;
 mod trace;
+mod wrong_configs;
+mod wrong_invocations;

@@ -44,8 +44,9 @@ pub(super) struct ConnectArguments {
     output: Output,
 }
 
+/// How to print an answer.
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
-enum Output {
+pub(super) enum Output {
     /// Lines for people.
     #[default]
     Human,

@@ -6,8 +6,8 @@ use crate::plan::envoy::{DescriptorRule, Domain, Entry, EnvoyRules, Unmatched, k
 
 /// Explains the descriptor with these entries, each `name=value`. Errors: a sentence.
 pub(super) fn explain(rules: &EnvoyRules, domain: Option<&str>, entries: &[String]) -> Result<String, String> {
-    let (name, domain) = find_domain(rules, domain)?;
     let entries: Vec<Entry> = entries.iter().map(|text| entry(text)).collect::<Result<_, _>>()?;
+    let (name, domain) = find_domain(rules, domain)?;
     let shown: Vec<String> = entries.iter().map(|entry| format!("{}={}", entry.name, entry.value)).collect();
     let mut text = format!("domain {name}, descriptor [{}]\n", shown.join(", "));
     match domain.find(&entries) {

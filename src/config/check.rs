@@ -2,10 +2,10 @@
 //! which header fields answers carry.
 
 use super::paths_of;
-use super::tree::{ErrorList, Node, Quoted, Table, report};
+use super::plans::PlanNames;
+use super::tree::{ErrorList, Node, Table, report};
 use crate::headers::HeaderForm;
 use crate::http::{CheckSettings, KeyPart, PROXIES_MAX, PlanSource, Proxies, SOURCES_MAX};
-use crate::plan::PlanSet;
 
 const IPV6_PREFIX_MIN: u64 = 32;
 const IPV6_PREFIX_MAX: u64 = 128;
@@ -39,14 +39,10 @@ pub(super) fn unlike(this: &CheckSettings, other: &CheckSettings) -> Vec<&'stati
 }
 
 /// Checks that the plan that decides checks by default is one of these.
-pub(super) fn check_plans(check: &CheckSettings, plans: &PlanSet, errors: &mut ErrorList) {
+pub(super) fn check_plans(check: &CheckSettings, plans: &PlanNames, errors: &mut ErrorList) {
     for (index, source) in check.plan.iter().enumerate() {
-        if let PlanSource::Default(name) = source
-            && let Err(unknown) = plans.get(name)
-        {
-            let near = plans.suggest(unknown).nearest.map_or_else(String::new, |near| format!("; did you mean {near:?}?"));
-            let message = format!("names the plan {}, which is no plan of this config{near}", Quoted(name));
-            report(errors, &format!("check.plan[{index}]"), message);
+        if let PlanSource::Default(name) = source {
+            plans.check(name, (&format!("check.plan[{index}]"), "names the plan", ""), errors);
         }
     }
 }
@@ -74,7 +70,8 @@ fn sources<T>(
     let mut sources: Vec<T> = Vec::new();
     for node in nodes {
         let path = node.path.clone();
-        match parse(&node.text(errors)?) {
+        let Some(text) = node.text(errors) else { continue };
+        match parse(&text) {
             Ok(_) if sources.last().is_some_and(&always) => {
                 report(errors, &path, "is never used: the one before it is always there; put that one last");
             }
@@ -90,7 +87,8 @@ fn proxies(node: Node, errors: &mut ErrorList) -> Option<Proxies> {
     let mut proxies = Proxies::default();
     for node in node.list(PROXIES_MAX, too_many, errors)? {
         let path = node.path.clone();
-        if let Err(right) = proxies.add(&node.text(errors)?) {
+        let Some(text) = node.text(errors) else { continue };
+        if let Err(right) = proxies.add(&text) {
             report(errors, &path, right);
         }
     }

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use super::ConfigError;
 use super::source::Setting;
 use super::tree::{ErrorList, add, is_full, shown_key};
+use crate::nearest::nearest;
 
 const PREFIX: &str = "TOLLGATE_";
 /// The variable that holds a whole config, in place of a file.
@@ -52,8 +53,12 @@ pub(super) const SETTINGS: [&str; 37] = [
     "envoy.domains",
     "plans",
 ];
-/// A name with more edits than this is not suggested.
-const SUGGESTION_EDITS_MAX: usize = 3;
+/// Tables whose names the user chooses, so that any path below them may be a setting.
+const NAMED_BY_USERS: [&str; 2] = ["plans.", "envoy.domains."];
+/// Longest name of a variable that a message repeats as it is. A plan's name, the longest part, has at most 64 letters.
+const SHOWN_BYTES_MAX: usize = 128;
+/// The place of an error about a variable that is no setting.
+const PLACE: &str = "environment";
 
 /// The settings of these variables, in the order of the variables' names. Errors are added to `errors`.
 pub(super) fn settings(variables: &[(String, String)], errors: &mut ErrorList) -> Vec<Setting> {
@@ -63,16 +68,22 @@ pub(super) fn settings(variables: &[(String, String)], errors: &mut ErrorList) -
     let mut settings = Vec::new();
     for (name, value) in ours {
         match path_of(name) {
-            Some(path) => settings.push(Setting { path, value: value.clone(), place: format!("variable {name}") }),
+            Some(path) => settings.push(Setting { path, value: value.clone(), place: format!("variable {}", shown(name)) }),
             // Finding the nearest name takes about 100 us, so it is skipped when no error can be added.
             None if is_full(errors) => {}
             None => {
-                let message = format!("the variable {} is no setting; {}", shown_key(name), suggestion_for(name));
-                add(errors, ConfigError { path: String::new(), message, place: None });
+                let message = format!("the variable {} is no setting; {}", shown(name), suggestion_for(name));
+                add(errors, ConfigError { path: String::new(), message, place: Some(PLACE.to_owned()) });
             }
         }
     }
     settings
+}
+
+/// The name of a variable in a message: on one line and not too long.
+fn shown(name: &str) -> String {
+    let is_plain = name.len() <= SHOWN_BYTES_MAX && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    if is_plain { name.to_owned() } else { shown_key(name) }
 }
 
 fn is_ours(name: &str) -> bool {
@@ -120,32 +131,51 @@ fn path_of(name: &str) -> Option<String> {
     let rest = name.strip_prefix(PREFIX).filter(|rest| !rest.bytes().any(|byte| byte.is_ascii_lowercase()))?;
     let path = rest.to_ascii_lowercase().replace("__", ".");
     let sound = path.split('.').all(|part| !part.is_empty() && !part.starts_with('_') && !part.ends_with('_'));
-    // A section alone, such as TOLLGATE_STORE, is not a setting: its text would replace the section's table.
-    let known = match path.split_once('.') {
-        Some((section, _)) => SETTINGS.iter().any(|setting| setting.split('.').next() == Some(section)),
-        None => SETTINGS.contains(&path.as_str()) && path != "plans",
-    };
-    (sound && known).then_some(path)
+    // The text of a variable is no table of plans.
+    (sound && is_setting(&path) && path != "plans").then_some(path)
+}
+
+/// Whether there is a setting at this path, which has no indexes.
+pub(super) fn is_setting(path: &str) -> bool {
+    SETTINGS.contains(&path) || NAMED_BY_USERS.iter().any(|table| path.starts_with(table))
+}
+
+/// The settings that were probably meant by a path, which is not one.
+pub(super) fn meant(path: &str) -> Vec<String> {
+    let flat = |path: &str| path.replace('.', "_");
+    let known: Vec<String> = SETTINGS.iter().map(|setting| flat(setting)).collect();
+    if let Some(near) = nearest(&flat(path), known.iter().map(String::as_str)) {
+        return SETTINGS.iter().filter(|setting| flat(setting) == near).map(|setting| (*setting).to_owned()).collect();
+    }
+    // A name without its tables.
+    let same_end = |setting: &&&str| setting.strip_suffix(path).is_some_and(|tables| tables.ends_with('.'));
+    let same_end: Vec<String> = SETTINGS.iter().filter(same_end).map(|setting| (*setting).to_owned()).collect();
+    match path.split_once('.') {
+        Some((first, rest)) if same_end.is_empty() && nearest(first, ["plans"].into_iter()).is_some() => {
+            vec![format!("plans.{rest}")]
+        }
+        _ => same_end,
+    }
 }
 
 fn suggestion_for(name: &str) -> String {
     let flat = |name: &str| name.to_ascii_uppercase().replace("__", "_");
-    let wanted = flat(name);
-    if let Some(right) = OF_COMMAND_LINE.iter().find(|right| **right == wanted) {
-        return format!("did you mean {right}?");
-    }
-    if wanted.starts_with("TOLLGATE_PLANS_") {
+    let variable = |path: &str| format!("{PREFIX}{}", path.to_ascii_uppercase().replace('.', "__"));
+    let (wanted, rest) = (flat(name), name.get(PREFIX.len()..).unwrap_or_default().to_ascii_lowercase());
+    if wanted == "TOLLGATE_PLANS" || wanted.starts_with("TOLLGATE_PLANS_") {
         return "a plan's setting is written like TOLLGATE_PLANS__FREE__SHADOW, with __ between levels".to_owned();
     }
-    let variable = |path: &&str| format!("{PREFIX}{}", path.to_ascii_uppercase().replace('.', "__"));
-    let known = SETTINGS.iter().map(variable).chain(OF_COMMAND_LINE.map(str::to_owned));
-    let near = known.map(|known| (strsim::damerau_levenshtein(&flat(&known), &shown_key(&wanted)), known)).min();
-    match near {
-        Some((0, right)) => format!("write {right}, with __ between levels"),
-        Some((edits, right)) if edits <= SUGGESTION_EDITS_MAX => format!("did you mean {right}?"),
-        _ => {
+    let of_command_line = OF_COMMAND_LINE.iter().map(|name| &name[PREFIX.len()..]);
+    if let Some(near) = nearest(wanted.get(PREFIX.len()..).unwrap_or_default(), of_command_line) {
+        return format!("did you mean {PREFIX}{near}?");
+    }
+    let meant: Vec<String> = meant(&rest.replace("__", ".")).iter().map(|path| variable(path)).collect();
+    match meant.as_slice() {
+        [] => {
             "remove it, or write TOLLGATE_ and a path of a setting with __ between levels, such as TOLLGATE_STORE__URL".to_owned()
         }
+        [right, ..] if flat(right) == wanted => format!("write {right}, with __ between levels"),
+        all => format!("did you mean {}?", all.join(" or ")),
     }
 }
 

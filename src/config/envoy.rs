@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::tree::{ErrorList, Node, Quoted, is_full, report};
-use crate::plan::PlanSet;
+use super::plans::PlanNames;
+use super::tree::{ErrorList, Node, report};
 use crate::plan::envoy::{
     DOMAIN_BYTES_MAX, DOMAINS_MAX, DenialBody, DescriptorRule, Domain, ENTRIES_MAX, EntryPattern, EnvoyRules, FORMS_MAX,
     KeyTemplate, RULES_MAX, RuleError, Unmatched,
@@ -11,9 +11,8 @@ use crate::plan::envoy::{
 
 const BODIES: [(&str, DenialBody); 2] = [("none", DenialBody::None), ("text", DenialBody::Text)];
 
-/// Checks all domains. Without `plans`, which have errors of their own then, it is not checked whether a plan is there. Returns
-/// `None` after adding at least one error.
-pub(super) fn check(node: Option<Node>, plans: Option<&PlanSet>, errors: &mut ErrorList) -> Option<EnvoyRules> {
+/// Checks all domains. Returns `None` after adding at least one error.
+pub(super) fn check(node: Option<Node>, plans: &PlanNames, errors: &mut ErrorList) -> Option<EnvoyRules> {
     let Some(node) = node else { return Some(EnvoyRules::default()) };
     let mut table = node.table(errors)?;
     let body = table.take("body").map_or(Some(DenialBody::default()), |node| node.choice(&BODIES, errors));
@@ -22,7 +21,7 @@ pub(super) fn check(node: Option<Node>, plans: Option<&PlanSet>, errors: &mut Er
     Some(EnvoyRules::new(body?, domains?))
 }
 
-fn domains(node: Node, plans: Option<&PlanSet>, errors: &mut ErrorList) -> Option<Vec<(String, Domain)>> {
+fn domains(node: Node, plans: &PlanNames, errors: &mut ErrorList) -> Option<Vec<(String, Domain)>> {
     let path = node.path.clone();
     let domains = node.table(errors)?.take_all();
     if domains.len() > DOMAINS_MAX {
@@ -39,7 +38,7 @@ fn domains(node: Node, plans: Option<&PlanSet>, errors: &mut ErrorList) -> Optio
     Some(checked.into_iter().map(|(domain, name)| (name, domain)).collect())
 }
 
-fn domain(name: &str, node: Node, plans: Option<&PlanSet>, errors: &mut ErrorList) -> Option<Domain> {
+fn domain(name: &str, node: Node, plans: &PlanNames, errors: &mut ErrorList) -> Option<Domain> {
     let path = node.path.clone();
     if !(1..=DOMAIN_BYTES_MAX).contains(&name.len()) {
         report(errors, &path, format!("has a name of {} bytes; a domain has 1 to {DOMAIN_BYTES_MAX}", name.len()));
@@ -76,17 +75,17 @@ fn sentence(error: RuleError, indexes: &[usize]) -> String {
     }
 }
 
-fn unmatched(node: Node, plans: Option<&PlanSet>, errors: &mut ErrorList) -> Option<Unmatched> {
+fn unmatched(node: Node, plans: &PlanNames, errors: &mut ErrorList) -> Option<Unmatched> {
     let path = node.path.clone();
     match node.text(errors)?.as_str() {
         "allow" => Some(Unmatched::Allow),
         "deny" => Some(Unmatched::Deny),
-        name => plan(name, &path, "; write allow, deny or the name of a plan", plans, errors).map(Unmatched::Plan),
+        name => plan(name, (&path, "; write allow, deny or the name of a plan"), plans, errors).map(Unmatched::Plan),
     }
 }
 
 /// The rules that are sound, each with its index; those with errors are `None`, so that the others are compared nevertheless.
-fn rules(node: Node, plans: Option<&PlanSet>, errors: &mut ErrorList) -> Option<Vec<(usize, Option<DescriptorRule>)>> {
+fn rules(node: Node, plans: &PlanNames, errors: &mut ErrorList) -> Option<Vec<(usize, Option<DescriptorRule>)>> {
     let too_many = |count| format!("has {count} rules; at most {RULES_MAX} are served, over all domains");
     let nodes = node.list(RULES_MAX, too_many, errors)?;
     let checked: Vec<_> =
@@ -96,7 +95,7 @@ fn rules(node: Node, plans: Option<&PlanSet>, errors: &mut ErrorList) -> Option<
     Some(sound.into_iter().chain(broken).collect())
 }
 
-fn rule(node: Node, plans: Option<&PlanSet>, errors: &mut ErrorList) -> Option<DescriptorRule> {
+fn rule(node: Node, plans: &PlanNames, errors: &mut ErrorList) -> Option<DescriptorRule> {
     let path = node.path.clone();
     let mut table = node.table(errors)?;
     let patterns = match table.take("descriptor") {
@@ -109,7 +108,7 @@ fn rule(node: Node, plans: Option<&PlanSet>, errors: &mut ErrorList) -> Option<D
     let plan = match table.take("plan") {
         Some(node) => {
             let path = node.path.clone();
-            node.text(errors).and_then(|name| plan(&name, &path, "", plans, errors))
+            node.text(errors).and_then(|name| plan(&name, (&path, ""), plans, errors))
         }
         None => {
             report(errors, &path, "has no plan; name the plan that decides");
@@ -150,17 +149,6 @@ fn key(node: Node, patterns: &[EntryPattern], errors: &mut ErrorList) -> Option<
 }
 
 /// The name of a plan, if there is one of this name. `right` says what else is right where no name is near.
-fn plan(name: &str, path: &str, right: &str, plans: Option<&PlanSet>, errors: &mut ErrorList) -> Option<Arc<str>> {
-    let Some(plans) = plans else { return Some(name.into()) };
-    match plans.get(name) {
-        Ok(plan) => Some(plan.name.clone()),
-        // Finding the nearest name takes up to 50 us, so it is skipped when no error can be added.
-        Err(_) if is_full(errors) => None,
-        Err(unknown) => {
-            let near =
-                plans.suggest(unknown).nearest.map_or_else(|| right.to_owned(), |near| format!("; did you mean {near:?}?"));
-            report(errors, path, format!("is {}, which is no plan of this config{near}", Quoted(name)));
-            None
-        }
-    }
+fn plan(name: &str, (path, right): (&str, &str), plans: &PlanNames, errors: &mut ErrorList) -> Option<Arc<str>> {
+    plans.check(name, (path, "is", right), errors).then(|| name.into())
 }

@@ -12,9 +12,13 @@ mod hostile;
 fn fuzz_hostile_configs() {
     bolero::check!().with_type::<u64>().for_each(|seed| {
         let hostile::Hostile { kind, bytes, set, environment } = hostile::hostile(*seed);
-        let flag = |text: &String| text.split_once('=').map_or(Flag::set("", ""), |(path, value)| Flag::set(path, value));
         let text = (Origin::StandardInput, String::from_utf8_lossy(&bytes).into_owned());
-        let sources = Sources { text: Some(text), environment, flags: set.iter().map(flag).collect(), ..Sources::default() };
+        let sources = Sources {
+            text: Some(text),
+            environment,
+            flags: set.iter().map(|text| Flag::of_set(text)).collect(),
+            ..Sources::default()
+        };
         let loaded = Config::load(sources);
         if let Err(errors) = &loaded {
             for error in &errors.errors {
@@ -31,9 +35,7 @@ fn fuzz_hostile_configs() {
 }
 
 fn is_of_the_whole(message: &str) -> bool {
-    ["is empty; ", "is not UTF-8: line ", "has more than ", "the variable ", "a flag or variable ", "a path names "]
-        .iter()
-        .any(|begin| message.starts_with(begin))
+    ["is empty; ", "is not UTF-8: line ", "has more than "].iter().any(|begin| message.starts_with(begin))
 }
 
 fn load(text: String) -> Result<Config, ConfigErrors> {

@@ -83,7 +83,7 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<ListenSe
             let too_long = |count| format!("has {count} addresses; at most {ADDRESSES_MAX} are listened at");
             grpc.list(ADDRESSES_MAX, too_long, errors).and_then(|nodes| addresses(nodes, errors))
         }
-        None => defaults().map(|section| section.grpc),
+        None => defaults().map(|section| section.grpc.into_iter().map(Some).collect()),
     };
     let http = listen.take("http").map_or(Some(None), |node| address_or_off(node, errors));
     let metrics = listen.take("metrics").map_or(Some(None), |node| address_or_off(node, errors));
@@ -97,11 +97,13 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<ListenSe
     let token_file = listen.take("admin_token_file").map_or(Some(None), |node| path_or_none(node, errors));
     let admin = listen.take("admin").map_or(Some(None), |node| address_or_off(node, errors));
     listen.finish(errors);
-    let (grpc, http, metrics) = (grpc?, http?, metrics?);
-    let (admin, admin_token_file) = (admin?, token_file?);
-    if let Some(address @ Address::Tcp { .. }) = &admin {
-        check_admin(address, admin_token_file.is_some(), errors);
+    // What is wrong is left out here, so that all the rest is still judged.
+    let callers = listed(grpc.as_deref().unwrap_or_default(), &[("http", &http), ("metrics", &metrics)]);
+    let admins = listed(&[], &[("admin", &admin)]);
+    if let Some((_, address @ Address::Tcp { .. })) = admins.first() {
+        check_admin(address, token_file.as_ref().is_none_or(Option::is_some), errors);
     }
+    refuse_shared(&[callers.clone(), admins].concat(), errors);
     match (plaintext?, encrypted) {
         (true, true) => {
             let sentence = "is true, and listen.tls is set; remove one, or write plaintext: before single addresses";
@@ -109,19 +111,16 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<ListenSe
         }
         (true, false) => {}
         (false, encrypted) => {
-            let grpc = grpc.iter().enumerate().map(|(index, address)| (format!("listen.grpc[{index}]"), address));
-            let http = http.iter().map(|address| ("listen.http".to_owned(), address));
-            let metrics = metrics.iter().map(|address| ("listen.metrics".to_owned(), address));
-            grpc.chain(http).chain(metrics).for_each(|(path, address)| refuse_plaintext(&path, address, encrypted, errors));
+            callers.iter().for_each(|(path, address)| refuse_plaintext(path, address, encrypted, errors));
         }
     }
     Some(ListenSection {
-        grpc,
-        http,
-        metrics,
+        grpc: grpc?.into_iter().collect::<Option<_>>()?,
+        http: http?,
+        metrics: metrics?,
         http_hosts: http_hosts?,
-        admin,
-        admin_token_file,
+        admin: admin?,
+        admin_token_file: token_file?,
         tls: tls?,
         lame_duck: lame_duck?,
         max_connection_age: age?,
@@ -141,6 +140,22 @@ fn defaults() -> Option<ListenSection> {
         lame_duck: LAME_DUCK_DEFAULT,
         max_connection_age: None,
     })
+}
+
+/// The addresses that are set and sound, each with its path.
+fn listed<'a>(grpc: &'a [Option<Address>], others: &[(&str, &'a Option<Option<Address>>)]) -> Vec<(String, &'a Address)> {
+    let grpc = grpc.iter().enumerate().filter_map(|(index, address)| Some((format!("listen.grpc[{index}]"), address.as_ref()?)));
+    let others = others.iter().filter_map(|(name, address)| Some((format!("listen.{name}"), address.as_ref()?.as_ref()?)));
+    grpc.chain(others).collect()
+}
+
+/// Refuses an address at which something before it listens already.
+fn refuse_shared(listed: &[(String, &Address)], errors: &mut ErrorList) {
+    for (index, (path, address)) in listed.iter().enumerate() {
+        if let Some((before, _)) = listed[..index].iter().find(|(_, before)| before.excludes(address)) {
+            report(errors, path, format!("is {address}, where {before} listens already; give each an address of its own"));
+        }
+    }
 }
 
 /// Refuses an address that other hosts can reach without encryption, unless the config allows plaintext.
@@ -188,17 +203,17 @@ fn address(text: &str, path: &str, errors: &mut ErrorList) -> Option<Address> {
     text.parse().map_err(|error| report(errors, path, format!("is wrong: {error}"))).ok()
 }
 
-fn addresses(nodes: Vec<Node>, errors: &mut ErrorList) -> Option<Vec<Address>> {
+/// The addresses; one with an error is `None`.
+fn addresses(nodes: Vec<Node>, errors: &mut ErrorList) -> Option<Vec<Option<Address>>> {
     if nodes.is_empty() {
         report(errors, "listen.grpc", "is empty; name at least one address, such as 127.0.0.1:50051");
         return None;
     }
-    let mut addresses = Vec::new();
-    for node in nodes {
+    let one = |node: Node| {
         let path = node.path.clone();
-        addresses.extend(address(&node.text(errors)?, &path, errors));
-    }
-    Some(addresses)
+        node.text(errors).and_then(|text| address(&text, &path, errors))
+    };
+    Some(nodes.into_iter().map(one).collect())
 }
 
 /// The files are read at the start of serving, not here. A config may be checked on a machine without its keys.
@@ -247,7 +262,7 @@ fn names<T>(node: Node, max: usize, parse: fn(&str) -> Result<T, &'static str>, 
     let mut names = Vec::new();
     for node in node.list(max, too_long, errors)? {
         let path = node.path.clone();
-        let name = node.text(errors)?;
+        let Some(name) = node.text(errors) else { continue };
         match parse(&name) {
             Ok(name) => names.push(name),
             Err(right) => report(errors, &path, format!("is wrong; {right}")),

@@ -1,12 +1,13 @@
 //! Checks the `plans` table and builds a `PlanSet`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::tree::{ErrorList, Node, Quoted, Table, report};
+use super::tree::{ErrorList, Node, Quoted, Table, is_full, report};
+use crate::nearest::nearest;
 use crate::plan::{
-    Algorithm, Anchor, LIMITS_MAX, Limit, LimitError, OnStoreFailure, PLANS_MAX, Plan, PlanSet, Rule, SHARED_LIMITS_MAX,
-    SHARED_WINDOWS_MAX, SharedLimits, check_name,
+    Algorithm, Anchor, BURST_MAX, LIMITS_MAX, Limit, LimitError, OnStoreFailure, PLANS_MAX, Plan, PlanSet, Rule,
+    SHARED_LIMITS_MAX, SHARED_WINDOWS_MAX, SharedLimits, check_name,
 };
 
 const ANCHORS: [(&str, Anchor); 2] = [("clock", Anchor::Clock), ("first_request", Anchor::FirstRequest)];
@@ -20,33 +21,42 @@ fn algorithms() -> Vec<(&'static str, Algorithm)> {
     named
 }
 
-/// Checks all plans, and that the default plan is one of them. Returns `None` after adding at least one error.
-pub(super) fn check(node: Option<Node>, default_plan: Option<&str>, errors: &mut ErrorList) -> Option<PlanSet> {
-    let errors_before = errors.len();
-    let plans = check_plans(node, errors)?;
-    // A plan with errors is left out of the set, so the default plan may seem to be missing.
-    if errors.len() > errors_before {
-        return None;
-    }
-    match plans.clone().with_default(default_plan) {
-        Ok(plans) => Some(plans),
-        Err(unknown) => {
-            let near = plans.suggest(unknown).nearest.map_or_else(String::new, |near| format!("; did you mean {near:?}?"));
-            report(
-                errors,
-                "default_plan",
-                format!("is {}, which is no plan of this config{near}", Quoted(default_plan.unwrap_or(""))),
-            );
-            None
+/// The names of all plans, also of those with errors. `None` where they could not be read, or are too many.
+pub(super) struct PlanNames(Option<BTreeSet<String>>);
+
+impl PlanNames {
+    /// Whether there may be a plan of this name. Reports a name that is none. `means` is what the field does with the name, and
+    /// `right` what else would be right where no name is near.
+    pub(super) fn check(&self, name: &str, (path, means, right): (&str, &str, &str), errors: &mut ErrorList) -> bool {
+        let Some(names) = self.0.as_ref().filter(|names| !names.contains(name)) else { return true };
+        // Finding the nearest name takes up to 50 us, so it is skipped when no error can be added.
+        if !is_full(errors) {
+            let near = nearest(name, names.iter().map(String::as_str));
+            let near = near.map_or_else(|| right.to_owned(), |near| format!("; did you mean {near:?}?"));
+            report(errors, path, format!("{means} {}, which is no plan of this config{near}", Quoted(name)));
         }
+        false
     }
 }
 
-fn check_plans(node: Option<Node>, errors: &mut ErrorList) -> Option<PlanSet> {
-    let plans = match node {
-        Some(node) => node.table(errors)?.take_all(),
+/// Checks all plans, and that the default plan is one of them. Returns no plans after adding at least one error.
+pub(super) fn check(node: Option<Node>, default_plan: Option<&str>, errors: &mut ErrorList) -> (PlanNames, Option<PlanSet>) {
+    let plans = match node.map(|node| node.table(errors)) {
+        Some(Some(table)) => table.take_all(),
+        Some(None) => return (PlanNames(None), None),
         None => Vec::new(),
     };
+    let few = plans.len() <= PLANS_MAX;
+    let names = PlanNames(few.then(|| plans.iter().map(|(name, _)| name.clone()).collect()));
+    let errors_before = errors.len();
+    let plans = check_plans(plans, &names, errors);
+    let known = default_plan.is_none_or(|name| names.check(name, ("default_plan", "is", ""), errors));
+    // A plan with errors is left out of the set.
+    let plans = plans.filter(|_| known && errors.len() == errors_before);
+    (names, plans.and_then(|plans| plans.with_default(default_plan).ok()))
+}
+
+fn check_plans(plans: Vec<(String, Node)>, names: &PlanNames, errors: &mut ErrorList) -> Option<PlanSet> {
     if plans.is_empty() {
         report(errors, "plans", "has no plan; name at least one, such as free: { limits: [ { quota: 100, window: 1m } ] }");
     }
@@ -58,7 +68,7 @@ fn check_plans(node: Option<Node>, errors: &mut ErrorList) -> Option<PlanSet> {
     let checked: Vec<Option<Plan>> = plans.into_iter().map(|(name, node)| plan(&name, node, &mut candidates, errors)).collect();
     let mut plans: BTreeMap<Arc<str>, Plan> = checked.into_iter().flatten().map(|plan| (plan.name.clone(), plan)).collect();
     count_shared_limits(&mut plans, errors);
-    let found: Vec<_> = candidates.iter().map(|candidate| candidate.plan(&plans, &candidates, errors)).collect();
+    let found: Vec<_> = candidates.iter().map(|candidate| candidate.plan(&plans, (names, &candidates), errors)).collect();
     for (Candidate { live, .. }, candidate) in candidates.iter().zip(found) {
         if let Some(live) = plans.get_mut(live.as_str()) {
             live.candidate = candidate.map(|candidate| Arc::new(candidate.as_candidate_of(live)));
@@ -98,25 +108,31 @@ struct Candidate {
 
 impl Candidate {
     /// The plan to try out. Plans with errors are not among `plans`.
-    fn plan(&self, plans: &BTreeMap<Arc<str>, Plan>, others: &[Self], errors: &mut ErrorList) -> Option<Plan> {
-        let problem = match (plans.get(self.live.as_str()), plans.get(self.name.as_str())) {
-            _ if self.name == self.live => "is the plan itself; name another plan, whose limits are tried out".to_owned(),
-            (None, _) => return None,
-            (_, None) if !errors.is_empty() => return None,
-            (_, None) => format!("is {}, which is no plan of this config", Quoted(&self.name)),
-            (Some(live), _) if live.limits().is_empty() => {
+    fn plan(
+        &self,
+        plans: &BTreeMap<Arc<str>, Plan>,
+        (names, others): (&PlanNames, &[Self]),
+        errors: &mut ErrorList,
+    ) -> Option<Plan> {
+        if self.name == self.live {
+            report(errors, &self.path, "is the plan itself; name another plan, whose limits are tried out");
+            return None;
+        }
+        if !names.check(&self.name, (&self.path, "is", ""), errors) {
+            return None;
+        }
+        let problem = match (plans.get(self.live.as_str())?, plans.get(self.name.as_str())?) {
+            (live, _) if live.limits().is_empty() => {
                 "needs a plan with limits; to try out limits where there are none, write limits and shadow: true".to_owned()
             }
-            (_, Some(plan)) if plan.limits().is_empty() => {
-                format!("is {}, which has no limits to try out", Quoted(&self.name))
-            }
+            (_, plan) if plan.limits().is_empty() => format!("is {}, which has no limits to try out", Quoted(&self.name)),
             _ if others.iter().any(|other| other.live == self.name) => {
                 format!(
                     "is {}, which has a candidate of its own; a candidate is tried out beside a live plan only",
                     Quoted(&self.name)
                 )
             }
-            (Some(_), Some(plan)) => return Some(plan.clone()),
+            (_, plan) => return Some(plan.clone()),
         };
         report(errors, &self.path, problem);
         None
@@ -176,24 +192,23 @@ fn limits(node: Node, errors: &mut ErrorList) -> Option<Vec<Limit>> {
         report(errors, &path, not_so_many(0));
     }
     let checked: Vec<Option<Limit>> = nodes.into_iter().map(|node| limit(node, errors)).collect();
-    let limits: Vec<Limit> = checked.into_iter().collect::<Option<_>>()?;
-    report_duplicates(&path, &limits, errors);
-    Some(limits)
+    report_duplicates(&path, &checked, errors);
+    checked.into_iter().collect()
 }
 
-/// Reports limits with the name, or with the count, of one before them.
-fn report_duplicates(path: &str, limits: &[Limit], errors: &mut ErrorList) {
+/// Reports limits with the name, or with the count, of one before them. Limits with errors are `None`.
+fn report_duplicates(path: &str, limits: &[Option<Limit>], errors: &mut ErrorList) {
     for (index, limit) in limits.iter().enumerate() {
-        let limit_path = format!("{path}[{index}]");
-        let before = &limits[..index];
-        if before.iter().any(|other| other.name() == limit.name()) {
+        let (limit_path, Some(limit)) = (format!("{path}[{index}]"), limit) else { continue };
+        let before = || limits[..index].iter().flatten();
+        if before().any(|other| other.name() == limit.name()) {
             report(
                 errors,
                 &limit_path,
                 format!("is named {} like one before it; give each limit a name of its own", Quoted(limit.name())),
             );
         }
-        if before.iter().any(|other| other.fingerprint() == limit.fingerprint()) {
+        if before().any(|other| other.fingerprint() == limit.fingerprint()) {
             report(
                 errors,
                 &limit_path,
@@ -213,8 +228,17 @@ fn limit(node: Node, errors: &mut ErrorList) -> Option<Limit> {
     let window_text = window_node.as_ref().and_then(Node::plain_text);
     let window = window_node.and_then(|node| node.duration(errors));
     let name = table.take("name").map_or(Some(None), |node| group(node, errors).map(Some));
-    let algorithm = kind.and_then(|kind| algorithm(kind, &mut table, quota, errors));
+    let own = OwnFields::read(&mut table, kind, errors);
     table.finish(errors);
+    let algorithm = kind.and_then(|kind| own.algorithm(kind, quota));
+    let mut refused = Limit::check(quota, window, algorithm);
+    if algorithm.is_none() {
+        refused.extend(own.alone().flat_map(|algorithm| Limit::check(None, None, Some(algorithm))));
+    }
+    refused.iter().for_each(|error| report_limit(&path, error, errors));
+    if !refused.is_empty() {
+        return None;
+    }
     let name: Arc<str> = match (name?, window_text) {
         (Some(name), _) => name.into(),
         // Limits of the same window have different algorithms, so the default name contains the algorithm.
@@ -224,29 +248,60 @@ fn limit(node: Node, errors: &mut ErrorList) -> Option<Limit> {
     limit.map_err(|refused| refused.iter().for_each(|error| report_limit(&path, error, errors))).ok()
 }
 
-/// The algorithm with its own fields.
-fn algorithm(kind: Algorithm, table: &mut Table, quota: Option<u64>, errors: &mut ErrorList) -> Option<Algorithm> {
-    let anchor_node = field_of(table, kind, "anchor", "fixed_window", errors);
-    let precision_node = field_of(table, kind, "precision", "sliding_window", errors);
-    let burst_node = field_of(table, kind, "burst", "token_bucket", errors);
-    Some(match kind {
-        Algorithm::FixedWindow { anchor } => {
-            Algorithm::FixedWindow { anchor: anchor_node.map_or(Some(anchor), |node| node.choice(&ANCHORS, errors))? }
+/// The fields that belong to one algorithm each. The outer `None` is an error, the inner one a field that is not there.
+struct OwnFields {
+    anchor: Option<Option<Anchor>>,
+    precision: Option<Option<u8>>,
+    burst: Option<Option<u64>>,
+}
+
+impl OwnFields {
+    /// Reads them. Where the algorithm is not known, none of them is out of place.
+    fn read(table: &mut Table, kind: Option<Algorithm>, errors: &mut ErrorList) -> Self {
+        let mut own = |field, of, errors: &mut ErrorList| field_of(table, kind, (field, of), errors);
+        let anchor = own("anchor", "fixed_window", errors);
+        let precision = own("precision", "sliding_window", errors);
+        let burst = own("burst", "token_bucket", errors);
+        let number = |node: Option<Node>, errors: &mut ErrorList| node.map_or(Some(None), |node| node.number(errors).map(Some));
+        Self {
+            anchor: anchor.map_or(Some(None), |node| node.choice(&ANCHORS, errors).map(Some)),
+            // A number above u8 is out of range in any case.
+            precision: number(precision, errors).map(|precision| precision.map(|it| u8::try_from(it).unwrap_or(u8::MAX))),
+            burst: number(burst, errors),
         }
-        Algorithm::SlidingWindow { precision } => {
-            let precision = precision_node.map_or(Some(u64::from(precision)), |node| node.number(errors))?;
-            // A number above u8 is out of range in any case; `Limit::new` reports it.
-            Algorithm::SlidingWindow { precision: u8::try_from(precision).unwrap_or(u8::MAX) }
-        }
-        Algorithm::TokenBucket { .. } => Algorithm::TokenBucket { burst: burst_node.map_or(quota, |node| node.number(errors))? },
-        Algorithm::SlidingLog | Algorithm::SlidingCounter => kind,
-    })
+    }
+
+    /// The algorithm of this kind with its own fields. `None` where one of them is wrong.
+    fn algorithm(&self, kind: Algorithm, quota: Option<u64>) -> Option<Algorithm> {
+        Some(match kind {
+            Algorithm::FixedWindow { anchor } => Algorithm::FixedWindow { anchor: self.anchor?.unwrap_or(anchor) },
+            Algorithm::SlidingWindow { precision } => {
+                Algorithm::SlidingWindow { precision: self.precision?.unwrap_or(precision) }
+            }
+            // A quota out of range is reported as such, and not as a burst that nobody wrote.
+            Algorithm::TokenBucket { .. } => {
+                Algorithm::TokenBucket { burst: self.burst?.or(quota.map(|quota| quota.clamp(1, BURST_MAX)))? }
+            }
+            Algorithm::SlidingLog | Algorithm::SlidingCounter => kind,
+        })
+    }
+
+    /// The algorithms that the fields belong to, for checking the fields alone.
+    fn alone(&self) -> impl Iterator<Item = Algorithm> {
+        let precision = self.precision.flatten().map(|precision| Algorithm::SlidingWindow { precision });
+        precision.into_iter().chain(self.burst.flatten().map(|burst| Algorithm::TokenBucket { burst }))
+    }
 }
 
 /// A field of one algorithm only. With any other algorithm it is an error.
-fn field_of(table: &mut Table, kind: Algorithm, field: &'static str, of: &str, errors: &mut ErrorList) -> Option<Node> {
+fn field_of(
+    table: &mut Table,
+    kind: Option<Algorithm>,
+    (field, of): (&'static str, &str),
+    errors: &mut ErrorList,
+) -> Option<Node> {
     let node = table.take(field)?;
-    if kind.name() != of {
+    if kind.is_some_and(|kind| kind.name() != of) {
         report(errors, &node.path, format!("belongs to {of} only; remove it or change the algorithm"));
         return None;
     }

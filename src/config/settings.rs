@@ -29,11 +29,12 @@ pub(super) fn check(root: Value, errors: &mut ErrorList) -> Option<Config> {
     let workers = workers(&mut root, errors);
     let default_plan = root.take("default_plan").and_then(|node| node.text(errors)).filter(|name| !name.is_empty());
     let check = check_endpoint::check(&mut root, errors);
-    let plans = plans::check(root.take("plans"), default_plan.as_deref(), errors);
-    let envoy = envoy::check(root.take("envoy"), plans.as_ref(), errors);
+    let (names, plans) = plans::check(root.take("plans"), default_plan.as_deref(), errors);
+    let envoy = envoy::check(root.take("envoy"), &names, errors);
     root.finish(errors);
-    let (check, plans) = (check?, plans?.with_envoy(envoy?));
-    check_endpoint::check_plans(&check, &plans, errors);
+    let check = check?;
+    check_endpoint::check_plans(&check, &names, errors);
+    let plans = plans?.with_envoy(envoy?);
     let (listen, status) = (listen?, status?);
     let mut warnings = warnings::of(&plans);
     if status.page && listen.http.is_none() {

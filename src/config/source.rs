@@ -16,6 +16,10 @@ pub const FILE_BYTES_MAX: usize = 16 << 20;
 const PATH_BYTES_MAX: usize = 256;
 /// Most names in such a path.
 const PATH_NAMES_MAX: usize = 16;
+/// The error about a text that is no path.
+const WRITE_A_PATH: &str = "a flag or variable names no path of a setting; write PATH=VALUE, such as --set store.deadline=50ms";
+/// The flag that sets any path.
+const SET: &str = "--set";
 /// Highest list index in such a path. The longest lists, of addresses or names, are far shorter. Missing elements below an
 /// index are created as empty values.
 const INDEX_MAX: usize = 255;
@@ -40,8 +44,8 @@ pub struct Flag {
     pub name: String,
     /// The path of the setting, such as `store.url`.
     pub path: String,
-    /// The value.
-    pub value: String,
+    /// The value. `None`: there is none, which is an error.
+    pub value: Option<String>,
 }
 
 /// The source of a config's text, for messages.
@@ -82,7 +86,15 @@ impl Sources {
 impl Flag {
     /// The flag `--set PATH=VALUE`.
     pub fn set(path: &str, value: &str) -> Self {
-        Self { name: "--set".to_owned(), path: path.to_owned(), value: value.to_owned() }
+        Self { name: SET.to_owned(), path: path.to_owned(), value: Some(value.to_owned()) }
+    }
+
+    /// The flag `--set` with what follows it. Without a `=` it has no value.
+    pub fn of_set(text: &str) -> Self {
+        match text.split_once('=') {
+            Some((path, value)) => Self::set(path, value),
+            None => Self { name: SET.to_owned(), path: text.to_owned(), value: None },
+        }
     }
 }
 
@@ -133,26 +145,63 @@ pub(super) fn merge(text: &str, sources: &Sources, errors: &mut ErrorList) -> Re
         _ => return Ok(root),
     }
     // Not by the crate's builder: it also parses the names in a text as paths, and `a[4000000000]` would take all memory.
-    for setting in environment::settings(&sources.environment, errors).into_iter().chain(sources.flags.iter().map(setting)) {
-        match check_path(&setting) {
-            Ok(()) => setting.collect_to(&mut root).map_err(|_| vec![whole_file("cannot be merged".to_owned())])?,
+    let of_environment = environment::settings(&sources.environment, errors);
+    for setting in of_environment.into_iter().map(Ok).chain(sources.flags.iter().map(setting)) {
+        match setting.and_then(check_path) {
+            Ok(setting) => setting.collect_to(&mut root).map_err(|_| vec![whole_file("cannot be merged".to_owned())])?,
             Err(error) => add(errors, error),
         }
     }
     Ok(root)
 }
 
-fn setting(flag: &Flag) -> Setting {
-    let name = &flag.name;
-    let place =
-        if name == "--set" && may_be_shown(&flag.path) { format!("flag --set {}", flag.path) } else { format!("flag {name}") };
-    Setting { path: flag.path.clone(), value: flag.value.clone(), place }
+/// The setting of a flag. Errors: it has no value, or names no setting.
+fn setting(flag: &Flag) -> Result<Setting, ConfigError> {
+    let Flag { name, path, value } = flag;
+    let is_shown = name == SET && may_be_shown(path);
+    let place = if is_shown { format!("flag {SET} {path}") } else { format!("flag {name}") };
+    let error = |message: String| {
+        let path = if is_shown { path.clone() } else { String::new() };
+        ConfigError { path, message, place: Some(place.clone()) }
+    };
+    match value {
+        None if is_shown => Err(error(format!("has no value; write {SET} {path}=VALUE"))),
+        None => Err(error(WRITE_A_PATH.to_owned())),
+        Some(_) if has_form_of_path(path) && !environment::is_setting(&without_indexes(path)) => {
+            let message = if is_shown { unknown(path) } else { WRITE_A_PATH.to_owned() };
+            Err(error(message))
+        }
+        Some(value) => Ok(Setting { path: path.clone(), value: value.clone(), place }),
+    }
+}
+
+/// Why a path is no setting, and which one was probably meant.
+fn unknown(path: &str) -> String {
+    let path = without_indexes(path);
+    let meant = environment::meant(&path);
+    if !meant.is_empty() {
+        return format!("is no setting; did you mean {}?", meant.join(" or "));
+    }
+    let table = format!("{path}.");
+    let below = |end| environment::SETTINGS.into_iter().filter(|setting| setting.starts_with(&table[..=end])).collect::<Vec<_>>();
+    match table.match_indices('.').map(|(end, _)| below(end)).rfind(|below| !below.is_empty()) {
+        Some(below) => format!("is no setting; there are {}", below.join(", ")),
+        None => "is no setting; `tollgate check --print` lists all".to_owned(),
+    }
 }
 
 /// Whether a message may repeat this path. A path unlike all settings may be a value in the wrong place.
 fn may_be_shown(path: &str) -> bool {
-    let setting = path.split('[').next().unwrap_or_default();
-    environment::SETTINGS.contains(&setting) || path.contains('.') && !is_secret(path)
+    let words = path.bytes().all(|byte| byte.is_ascii_lowercase() || matches!(byte, b'_' | b'.'));
+    has_form_of_path(path) && (words || environment::is_setting(&without_indexes(path)) || path.contains('.') && !is_secret(path))
+}
+
+/// The path without its indexes: `limits[0].quota` is `limits.quota`.
+fn without_indexes(path: &str) -> String {
+    path.split('[')
+        .enumerate()
+        .map(|(place, part)| part.split_once(']').filter(|_| place > 0).map_or(part, |(_, after)| after))
+        .collect()
 }
 
 /// A setting that overrides the text.
@@ -178,24 +227,23 @@ impl Source for Setting {
 
 /// Refuses an invalid path, and an index that would create too many empty values. A path with characters that paths do not have
 /// is not repeated: it may be a URL with a password.
-fn check_path(setting: &Setting) -> Result<(), ConfigError> {
-    let report = |message: &str| {
-        let place = Some(setting.place.clone()).filter(|_| has_signs_of_paths(&setting.path));
-        Err(ConfigError { path: String::new(), message: message.to_owned(), place })
-    };
-    let names: Vec<&str> = setting.path.split('.').collect();
-    if setting.path.len() > PATH_BYTES_MAX || names.len() > PATH_NAMES_MAX || !names.iter().all(|name| is_name(name)) {
-        return report("a flag or variable names no path of a setting; write PATH=VALUE, such as --set store.deadline=50ms");
+fn check_path(setting: Setting) -> Result<Setting, ConfigError> {
+    let report =
+        |message: &str| Err(ConfigError { path: String::new(), message: message.to_owned(), place: Some(setting.place.clone()) });
+    if !has_form_of_path(&setting.path) {
+        return report(WRITE_A_PATH);
     }
     let indexes = setting.path.split('[').skip(1).filter_map(|rest| rest.split(']').next());
     if indexes.filter_map(|index| index.parse::<usize>().ok()).any(|index| index > INDEX_MAX) {
         return report(&format!("a path names a place in a list above {INDEX_MAX}; no list is that long"));
     }
-    Ok(())
+    Ok(setting)
 }
 
-fn has_signs_of_paths(path: &str) -> bool {
-    path.len() <= PATH_BYTES_MAX && path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.[]".contains(&byte))
+/// Whether the text has the form of a path, whatever it names.
+fn has_form_of_path(path: &str) -> bool {
+    let names = || path.split('.');
+    path.len() <= PATH_BYTES_MAX && names().count() <= PATH_NAMES_MAX && names().all(is_name)
 }
 
 /// Whether the text is a name, optionally with indexes: `limits[0]`.
@@ -210,8 +258,9 @@ fn is_name(text: &str) -> bool {
     rest.is_empty() && !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
 }
 
-/// Where the value at `path` was read, or else the innermost value around it.
-pub(super) fn place_of<'a>(mut value: &'a Value, path: &str) -> Option<&'a str> {
+/// Where the value at `path` was read, or else the innermost value around it. Of a table or list, also where a part of it was read
+/// that is not from the text.
+pub(super) fn place_of(mut value: &Value, path: &str) -> Option<String> {
     let (mut rest, mut place) = (path, value.origin());
     while !rest.is_empty() {
         let found = match &value.kind {
@@ -221,9 +270,37 @@ pub(super) fn place_of<'a>(mut value: &'a Value, path: &str) -> Option<&'a str> 
         };
         let Some((inner, after)) = found else { break };
         (value, rest) = (inner, after.strip_prefix('.').unwrap_or(after));
-        place = inner.origin().or(place);
+        place = origin_within(inner).or(place);
     }
-    place
+    let parts = if path.is_empty() || !rest.is_empty() { Vec::new() } else { parts_of(value) };
+    let elsewhere = parts.into_iter().filter_map(origin_within).find(|origin| !is_line(origin));
+    match (place, elsewhere) {
+        (Some(place), Some(elsewhere)) if place != elsewhere => Some(format!("{place}; {elsewhere}")),
+        (place, elsewhere) => place.or(elsewhere).map(str::to_owned),
+    }
+}
+
+/// Where a value was read. A table that only flags and variables made has no place but that of what is in it.
+pub(super) fn origin_within(value: &Value) -> Option<&str> {
+    value.origin().or_else(|| parts_of(value).into_iter().find_map(origin_within))
+}
+
+/// What is in a table, in the order of the names, or in a list.
+fn parts_of(value: &Value) -> Vec<&Value> {
+    match &value.kind {
+        ValueKind::Table(fields) => {
+            let mut fields: Vec<_> = fields.iter().collect();
+            fields.sort_by_key(|(name, _)| *name);
+            fields.into_iter().map(|(_, part)| part).collect()
+        }
+        ValueKind::Array(values) => values.iter().collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Whether a place is a line of the text.
+pub(super) fn is_line(place: &str) -> bool {
+    place.starts_with("line ")
 }
 
 /// The field that a path begins with, and the rest of the path. Names may contain dots, so the shortest prefix that exists is

@@ -92,35 +92,35 @@ fn replicas(node: Node, errors: &mut ErrorList) -> Option<Option<u64>> {
     Some(Some(replicas))
 }
 
-/// Applies the settings beside the URL to the Redis that the URL names.
+/// Applies the settings beside the URL to the Redis that the URL names. `None` after adding at least one error.
 fn apply_settings(store: &mut Table, mut url: Option<&mut StoreUrl>, errors: &mut ErrorList) -> Option<()> {
+    let before = errors.len();
     let tls = store.take("tls").map(|node| (node.path.clone(), tls(node, errors)));
-    let username = optional_text(store, "username", errors)?;
-    let password_file = optional_text(store, "password_file", errors)?;
-    let key_prefix = match store.take("key_prefix") {
-        Some(node) => Some((node.path.clone(), node.text(errors)?)),
-        None => None,
-    };
+    let username = optional_text(store, "username", errors).flatten();
+    let password_file = optional_text(store, "password_file", errors).flatten();
+    let key_prefix = store.take("key_prefix").map(|node| (node.path.clone(), node.text(errors).unwrap_or_default()));
     let mut give = |path: &str, set: &mut dyn FnMut(&mut RedisTarget) -> Result<(), String>| match url.as_deref_mut() {
-        Some(StoreUrl::Redis(target)) => set(target).map_err(|message| report(errors, path, message)).ok(),
+        Some(StoreUrl::Redis(target)) => set(target).unwrap_or_else(|message| report(errors, path, message)),
         Some(StoreUrl::Memory { .. }) => {
             report(errors, path, "is set, but store.url names no Redis; remove this, or write redis://… there");
-            None
         }
-        None => None,
+        None => {}
     };
-    if let Some((path, tls)) = tls {
-        let mut tls = Some(tls?);
-        give(&path, &mut |target| tls.take().map_or(Ok(()), |tls| target.set_tls(tls)))?;
+    if let Some((path, Some(tls))) = tls {
+        let mut tls = Some(tls);
+        give(&path, &mut |target| tls.take().map_or(Ok(()), |tls| target.set_tls(tls)));
     }
     if let Some((path, username)) = username {
-        give(&path, &mut |target| target.set_username(username.clone()))?;
+        give(&path, &mut |target| target.set_username(username.clone()));
     }
     if let Some((path, file)) = password_file {
-        give(&path, &mut |target| target.set_password_file(PathBuf::from(&file)))?;
+        give(&path, &mut |target| target.set_password_file(PathBuf::from(&file)));
     }
     if let Some((path, prefix)) = key_prefix.filter(|(_, prefix)| !prefix.is_empty()) {
-        give(&path, &mut |target| target.set_key_prefix(&prefix))?;
+        give(&path, &mut |target| target.set_key_prefix(&prefix));
+    }
+    if errors.len() > before {
+        return None;
     }
     if let Some(StoreUrl::Redis(target)) = url {
         target.check().map_err(|message| report(errors, "store.url", message)).ok()?;

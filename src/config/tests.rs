@@ -9,6 +9,7 @@ mod bounds;
 mod candidate;
 mod check;
 mod envoy;
+mod in_force;
 mod status;
 mod text;
 
@@ -395,7 +396,7 @@ fn environment_beats_file_and_flags_beat_both() {
     assert_eq!((config.store.deadline, config.store.expected_replicas), (Duration::from_millis(30), Some(3)));
     assert_eq!(config.listen.grpc.iter().map(ToString::to_string).collect::<Vec<_>>(), ["127.0.0.1:1", "unix:/s"]);
     let misspelt = load_with(&yaml, &[("TOLLGATE_STORE__DEADLIN", "1s")], &[]).unwrap_err();
-    assert!(misspelt.to_string().contains("store.deadlin is not a field; did you mean deadline?"), "{misspelt}");
+    assert!(misspelt.to_string().contains("did you mean TOLLGATE_STORE__DEADLINE?"), "{misspelt}");
 }
 
 /// A variable with single underscores gets the right name, for every setting.
@@ -405,8 +406,11 @@ fn every_setting_is_in_the_list_of_those_that_variables_may_name() {
     let tables = ["", "listen", "listen.tls", "store", "store.tls", "deny_cache", "status", "check", "envoy"];
     let mut checked = Vec::new();
     for table in tables {
-        let field = if table.is_empty() { "zzzzzzzz".to_owned() } else { format!("{table}.zzzzzzzz") };
-        let found = load_with(PLANS, &[], &[("store.url", "rediss://h"), (&field, "1")]).unwrap_err().to_string();
+        let field = table
+            .split('.')
+            .filter(|name| !name.is_empty())
+            .rfold("zzzzzzzz: 1".to_owned(), |inner, name| format!("{name}: {{ {inner} }}"));
+        let found = load_with(&format!("{PLANS}{field}\n"), &[], &[("store.url", "rediss://h")]).unwrap_err().to_string();
         let known = found.split_once("there are ").unwrap().1.split([' ', '\n']).take_while(|word| !word.starts_with('('));
         let paths = known.map(|name| name.trim_end_matches(',').to_owned());
         checked.extend(paths.map(|name| if table.is_empty() { name } else { format!("{table}.{name}") }));

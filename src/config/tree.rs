@@ -9,10 +9,11 @@ use std::time::Duration;
 use config::{Map, Value, ValueKind};
 
 use super::ConfigError;
+use super::environment::meant;
+use super::source::origin_within;
 use crate::duration;
+use crate::nearest::nearest;
 
-/// A name with more edits than this is not suggested.
-const SUGGESTION_EDITS_MAX: usize = 3;
 /// Most letters of a name or value that a message repeats.
 const SHOWN_LETTERS_MAX: usize = 64;
 /// Most errors that are collected. A config of some megabytes can have hundreds of thousands.
@@ -182,18 +183,19 @@ impl Table {
             if is_full(errors) {
                 return;
             }
-            let near = self.known.iter().map(|known| (strsim::damerau_levenshtein(known, &shown_key(name)), known)).min();
-            let near = near.filter(|(edits, _)| *edits <= SUGGESTION_EDITS_MAX && *edits < name.len());
             let known = self.known.join(", ");
-            let (path, message) = match near {
-                Some((_, known)) => (join(&self.path, &shown_key(name)), format!("is not a field; did you mean {known}?")),
+            let (path, message) = match nearest(name, self.known.iter().copied()) {
+                Some(known) => (join(&self.path, &shown_key(name)), format!("is not a field; did you mean {known}?")),
                 // A name unlike all known ones may be a value in the wrong place.
-                None if self.path.is_empty() || is_secret(&self.path) => {
-                    (self.path.clone(), format!("has a field that is not known; there are {known}"))
+                None if self.path.is_empty() => {
+                    let meant = Some(meant(name).join(" or ")).filter(|meant| !meant.is_empty());
+                    let right = meant.map_or_else(|| format!("there are {known}"), |meant| format!("did you mean {meant}?"));
+                    (self.path.clone(), format!("the config has a field that is not known; {right}"))
                 }
+                None if is_secret(&self.path) => (self.path.clone(), format!("has a field that is not known; there are {known}")),
                 None => (join(&self.path, &shown_key(name)), format!("is not a field; there are {known}")),
             };
-            add(errors, ConfigError { path, message, place: value.origin().map(str::to_owned) });
+            add(errors, ConfigError { path, message, place: origin_within(value).map(str::to_owned) });
         }
     }
 }

@@ -113,14 +113,19 @@ impl Limit {
     ///
     /// Errors: one [`LimitError`] per wrong field.
     pub fn new(name: impl Into<Arc<str>>, quota: u64, window: Duration, algorithm: Algorithm) -> Result<Self, Vec<LimitError>> {
-        let mut errors = Vec::new();
-        let window_us = check_window(window).map_err(|error| errors.push(error)).unwrap_or(0);
-        errors.extend(check_quota(quota, algorithm));
-        errors.extend(check_parameters(algorithm));
+        let mut errors = Self::check(Some(quota), Some(window), Some(algorithm));
+        let window_us = check_window(window).unwrap_or(0);
         if errors.is_empty() {
             errors.extend(check_together(quota, window_us, algorithm));
         }
         if errors.is_empty() { Ok(Self { name: name.into(), quota, window_us, algorithm }) } else { Err(errors) }
+    }
+
+    /// Checks those numbers of a limit that are known, each on its own. Returns one error per wrong field.
+    pub fn check(quota: Option<u64>, window: Option<Duration>, algorithm: Option<Algorithm>) -> Vec<LimitError> {
+        let window = window.and_then(|window| check_window(window).err());
+        let quota = quota.and_then(|quota| check_quota(quota, algorithm));
+        window.into_iter().chain(quota).chain(algorithm.and_then(check_parameters)).collect()
     }
 
     /// Name of the limit in answers, unique within its plan.
@@ -220,12 +225,12 @@ fn check_window(window: Duration) -> Result<u64, LimitError> {
     Ok(window.as_secs() * 1_000_000 + u64::from(window.subsec_micros()))
 }
 
-fn check_quota(quota: u64, algorithm: Algorithm) -> Option<LimitError> {
+fn check_quota(quota: u64, algorithm: Option<Algorithm>) -> Option<LimitError> {
     let error = |text: String| Some(LimitError::Quota(text));
     match algorithm {
         _ if quota == 0 => error("is 0; a quota is at least 1 (to let nothing pass, use `blocked: true`)".to_owned()),
         _ if quota > QUOTA_MAX => error(format!("is {quota}; a quota is at most {QUOTA_MAX}")),
-        Algorithm::SlidingLog if quota > SLIDING_LOG_QUOTA_MAX => error(format!(
+        Some(Algorithm::SlidingLog) if quota > SLIDING_LOG_QUOTA_MAX => error(format!(
             "is {quota}; sliding_log keeps every unit, at most {SLIDING_LOG_QUOTA_MAX}; use sliding_window, which keeps 0.8 KB at any quota"
         )),
         _ => None,

@@ -51,6 +51,25 @@ impl Address {
     }
 }
 
+impl Address {
+    /// Whether only one of both can be listened at, judged by their texts: they are the same, or one is every address of the host,
+    /// with the same port. Port 0 is any free port.
+    pub fn excludes(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Unix { path, .. }, Self::Unix { path: other, .. }) => path == other,
+            (Self::Tcp { at, .. }, Self::Tcp { at: other, .. }) => {
+                let (Some((host, port)), Some((other, other_port))) = (at.rsplit_once(':'), other.rsplit_once(':')) else {
+                    return false;
+                };
+                let is_every = |host: &str| matches!(host, "0.0.0.0" | "[::]");
+                let same = host.eq_ignore_ascii_case(other) || is_every(host) || is_every(other);
+                same && port.parse::<u16>() == other_port.parse() && port.parse() != Ok(0_u16)
+            }
+            _ => false,
+        }
+    }
+}
+
 impl std::str::FromStr for Address {
     type Err = AddressError;
 

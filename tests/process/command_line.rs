@@ -55,7 +55,7 @@ fn nonsense_on_the_command_line_ends_with_2_and_a_sentence() {
     fails(&["--listen", "50051"], 2, "is no address; write host:port");
     fails(&["--log-level", "loud"], 2, "must be error, warn, info, debug or trace");
     fails(&["--set", "workers=1025"], 2, "workers is 1025; it is 0 to 1024");
-    fails(&["--set", "store.deadline"], 2, "write PATH=VALUE");
+    fails(&["--set", "store.deadline"], 2, "store.deadline has no value; write --set store.deadline=VALUE");
     fails(&["--set", "store.deadline=soon"], 2, "store.deadline is wrong; it must be a duration");
     fails(&["frobnicate"], 2, "frobnicate");
     // Flags before the command would be lost on it.
@@ -132,6 +132,50 @@ fn check_says_valid_or_every_error() {
     fails(&["check", "/nowhere.yaml"], 1, "cannot be read");
 }
 
+/// A unit's command line is tried before a restart: `check` in the place of `serve`.
+#[test]
+fn check_takes_what_serving_takes_and_prints_the_settings_in_force() {
+    let (file, taken) =
+        (file(format!("{PLANS}store: {{ deadline: 9ms }}\n").as_bytes()), TcpListener::bind("127.0.0.1:0").unwrap());
+    let (path, taken) = (file.path().to_str().unwrap(), taken.local_addr().unwrap().to_string());
+    let command_line = [
+        ["--config", path, "--listen", &taken, "--store", "redis://u:canary@h"],
+        ["--set", "workers=2", "--set", "listen.http=[::]:1", "--log-level", "debug"],
+    ];
+    let check = |more: &[&str]| {
+        let mut command = tollgate();
+        command.arg("check").args(command_line.concat()).args(["--log-format", "json"]).args(more);
+        command.env("TOLLGATE_STORE__KEY_PREFIX", "shop:").output().unwrap()
+    };
+    let refused = String::from_utf8(check(&[]).stderr).unwrap();
+    assert!(
+        refused.contains("flags and environment: 1 error\n  listen.http is [::]:1, which other hosts can reach"),
+        "{refused}"
+    );
+    let printed = check(&["--plaintext", "--print"]);
+    let text = String::from_utf8(printed.stdout).unwrap();
+    assert!(printed.status.success() && text.starts_with(&format!("{path}: valid, 1 plan\n")), "{text}");
+    for line in [
+        format!("listen.grpc = {taken}  (flag --listen)"),
+        "listen.plaintext = true  (flag --plaintext)".to_owned(),
+        "listen.metrics = \"\"  (default)".to_owned(),
+        "store.url = redis://u:***@h  (flag --store)".to_owned(),
+        "store.key_prefix = shop:  (variable TOLLGATE_STORE__KEY_PREFIX)".to_owned(),
+        format!("store.deadline = 9ms  ({path}, line 2)"),
+        "store.username = none  (default)".to_owned(),
+        "workers = 2  (flag --set workers)".to_owned(),
+        format!("plans.p.limits[0].quota = 2  ({path}, line 1)"),
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}: {text}");
+    }
+    let json = String::from_utf8(check(&["--plaintext", "--print", "--output", "json"]).stdout).unwrap();
+    let json: Vec<serde_json::Value> = serde_json::from_str(&json).unwrap();
+    let of = |path: &str| json.iter().find(|setting| setting["path"] == path).unwrap();
+    assert_eq!((&of("workers")["value"], &of("workers")["origin"]), (&"2".into(), &"flag --set workers".into()));
+    assert_eq!(of("store.username")["value"], serde_json::Value::Null);
+    assert_eq!(json.len(), text.lines().count() - 1);
+}
+
 #[test]
 fn an_output_that_cannot_be_written_is_an_error_and_no_panic() {
     let config = file(PLANS.as_bytes());
@@ -144,7 +188,7 @@ fn an_output_that_cannot_be_written_is_an_error_and_no_panic() {
 
 #[test]
 fn the_example_config_that_ships_is_valid() {
-    fails(&["check"], 2, "<FILE>");
+    fails(&["check"], 0, "the embedded example plans: valid, 7 plans");
     assert!(run(&["check", concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/example.yaml")]).status.success());
 }
 

@@ -75,6 +75,7 @@ fn each_package_has_its_one_place() {
             "src/http/parameters.rs",
             "src/http/status",
             "src/grpc/client",
+            "src/cli/check.rs",
             "src/simulate/fields/json.rs",
             "src/simulate/report/json.rs",
         ],

@@ -86,9 +86,14 @@ fn errors_of_rules_stand_beside_all_others() {
          { descriptor: [a], plan: free }, { descriptor: ['='], plan: free }, { descriptor: [a], plan: any, key: '{' } ] } } }",
     );
     let paths: Vec<&str> = found.iter().map(|error| error.split(' ').next().unwrap()).collect();
-    // Whether a plan is there is not said while plans have errors of their own.
-    let rules = "envoy.domains.d.rules";
-    let expected = ["workers", "plans.free.limits[0].quota", &format!("{rules}[1].descriptor[0]"), &format!("{rules}[2].key")];
+    let expected = [
+        "workers",
+        "plans.free.limits[0].quota",
+        "envoy.domains.d.unmatched",
+        "envoy.domains.d.rules[1].descriptor[0]",
+        "envoy.domains.d.rules[2].plan",
+        "envoy.domains.d.rules[2].key",
+    ];
     assert_eq!(paths, expected, "{found:#?}");
 }
 

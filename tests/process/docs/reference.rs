@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::CommandFactory;
 use tollgate::cli::Arguments;
-use tollgate::config::{Config, Flag};
+use tollgate::config::{Config, Flag, Origin, Sources};
 use tollgate::duration;
 
 use super::examples::load;
@@ -114,6 +114,25 @@ fn every_default_is_the_one_that_is_documented() {
         compared += 1;
     }
     assert!(compared >= 20, "only {compared} defaults were compared");
+}
+
+/// Of a setting that nobody wrote, `tollgate check --print` shows what this page has.
+#[test]
+fn every_default_that_is_printed_is_the_one_that_is_documented() {
+    let text = Some((Origin::StandardInput, PLAN.to_owned()));
+    let (_, settings) = Config::load_and_list(&Sources { text, ..Sources::default() }).unwrap();
+    let mut compared = 0;
+    for setting in settings.iter().filter(|setting| setting.origin == "default") {
+        let row =
+            rows().into_iter().find(|row| row.field == setting.path).unwrap_or_else(|| panic!("{} has no row", setting.path));
+        let documented = match row.default.as_str() {
+            "required" | "none" => None,
+            value => Some(value.trim_matches(['`', '"'])),
+        };
+        assert_eq!(setting.value.as_deref(), documented, "{}", setting.path);
+        compared += 1;
+    }
+    assert!(compared >= 35, "only {compared} defaults were compared");
 }
 
 #[test]
