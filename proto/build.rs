@@ -1,7 +1,9 @@
-//! Compiles the contract with protox, so that no protoc is needed, and keeps its descriptors for reflection.
+//! Compiles the contract with protox, so that no protoc is needed, and keeps its descriptors for reflection. Tells the program its
+//! version, with the commit.
 
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use prost::Message;
 use prost_types::FileDescriptorSet;
@@ -15,6 +17,7 @@ const ENVOY: &str = "envoy/service/ratelimit/v3/rls.proto";
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
+    tell_version();
     keep("tollgate.binpb", &protox::compile([PUBLIC], ["proto"])?)?;
     let descriptors = protox::compile([PUBLIC, ADMIN], ["proto"])?;
     // The admin file uses messages of the public one. The public services are not served on the admin listener, so reflection
@@ -28,6 +31,43 @@ fn main() -> Result<(), Box<dyn Error>> {
     keep("envoy.binpb", &envoy)?;
     tonic_prost_build::configure().codec_path("crate::grpc::envoy::codec::Codec").compile_fds(with_raw_entries(envoy))?;
     Ok(())
+}
+
+/// The variable that names the commit where there is no repository, as in an image.
+const COMMIT: &str = "TOLLGATE_COMMIT";
+
+/// Sets `TOLLGATE_VERSION`, which is the version of the package, and the commit if it is known.
+fn tell_version() {
+    println!("cargo:rerun-if-env-changed={COMMIT}");
+    let version = std::env::var("CARGO_PKG_VERSION").unwrap_or_default();
+    let named = std::env::var(COMMIT).ok().filter(|commit| !commit.is_empty());
+    match named.or_else(commit_of_repository) {
+        Some(commit) => println!("cargo:rustc-env=TOLLGATE_VERSION={version} ({commit})"),
+        None => println!("cargo:rustc-env=TOLLGATE_VERSION={version}"),
+    }
+}
+
+/// The commit that is checked out, of a release build: a debug build would have to be made anew after each commit.
+fn commit_of_repository() -> Option<String> {
+    let is_release = std::env::var("PROFILE").is_ok_and(|profile| profile == "release");
+    // Not a repository around this one.
+    if !is_release || !Path::new(".git").exists() {
+        return None;
+    }
+    // What changes when another commit is checked out. A file that is not there would cause a build each time.
+    for name in ["HEAD", "logs/HEAD"] {
+        let path = git(&["rev-parse", "--git-path", name])?;
+        if Path::new(&path).exists() {
+            println!("cargo:rerun-if-changed={path}");
+        }
+    }
+    git(&["rev-parse", "--short=12", "HEAD"])
+}
+
+/// What git prints; `None` without git, or on an error of it.
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(arguments).output().ok().filter(|output| output.status.success())?;
+    Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())
 }
 
 /// Turns maps into lists of their entries, which look the same on the wire. An empty list costs nothing to make, to encode and

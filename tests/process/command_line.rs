@@ -177,6 +177,14 @@ fn check_takes_what_serving_takes_and_prints_the_settings_in_force() {
 }
 
 #[test]
+fn the_version_may_name_a_commit() {
+    let printed = String::from_utf8(run(&["--version"]).stdout).unwrap();
+    let version = printed.strip_prefix(concat!("tollgate ", env!("CARGO_PKG_VERSION"))).unwrap().trim_end();
+    let commit = version.strip_prefix(" (").and_then(|rest| rest.strip_suffix(')'));
+    assert!(version.is_empty() || commit.is_some_and(|commit| commit.len() >= 7), "{printed}");
+}
+
+#[test]
 fn an_output_that_cannot_be_written_is_an_error_and_no_panic() {
     let config = file(PLANS.as_bytes());
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
@@ -311,6 +319,13 @@ fn every_command_has_a_manual_page() {
             "{page}"
         );
         assert!(whole.contains(&format!("tollgate\\-{command}(1)")), "{command}: {whole}");
+    }
+    for row in super::docs::table("docs/cli.md", "command").into_iter().skip(1) {
+        let name = row[0].trim_matches('`').split(' ').nth(1).unwrap();
+        let section = page(&[name]).split(".SH \"EXIT STATUS\"\n").nth(1).unwrap().trim_end().to_owned();
+        let codes = row[2].split("; ").map(|code| code.split_once(' ').unwrap());
+        let expected: Vec<String> = codes.map(|(code, when)| format!(".TP\n\\fB{code}\\fR\n{when}")).collect();
+        assert_eq!(section, expected.join("\n"), "{name}");
     }
     fails(&["man", "frobnicate"], 2, "there is no command frobnicate");
 }
