@@ -4,6 +4,7 @@ use super::fields::{Fields, Format, Values, variable};
 use super::stamp::{self, Stamp};
 use crate::key::KEY_BYTES_MAX;
 use crate::plan::NAME_BYTES_MAX;
+use crate::utc::SECOND_US;
 
 /// Fields that hold the time, the most usual ones first.
 const TIME_NAMES: [&str; 10] =
@@ -99,7 +100,7 @@ impl LineReader {
                 Err(Skipped::Unreadable(reason)) => first = first.or(Some((number, reason))),
                 Ok(()) | Err(_) => {
                     readable += 1;
-                    is_whole &= request.at_us % stamp::SECOND_US == 0;
+                    is_whole &= request.at_us % SECOND_US == 0;
                 }
             }
         }

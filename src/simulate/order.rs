@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::stamp::SECOND_US;
+use crate::utc::SECOND_US;
 
 /// Seconds that are held before the newest one. Servers write a line when the request ends, and stamp it with its end or its
 /// begin; most requests take less.

@@ -1,13 +1,11 @@
-//! Times of log lines, read in the forms that logs have, and written in UTC.
+//! Times of log lines, read in the forms that logs have.
 //!
 //! Own code: a log of ten million lines needs a stamp read in some nanoseconds, and only a few fixed forms.
 
-use std::fmt;
+use crate::utc::SECOND_US;
 
 /// Latest time that is read, 2200-01-01. Above it a number is most likely no time.
 const LATEST_US: u64 = 7_258_118_400 * SECOND_US;
-/// Microseconds of a second.
-pub const SECOND_US: u64 = 1_000_000;
 const DAY_S: i64 = 86_400;
 /// What a message says of the forms.
 pub const FORMS: &str = "write 10/Oct/2000:13:55:36 -0700, 2000-10-10T13:55:36Z (with a fraction and any offset), or seconds or milliseconds since 1970";
@@ -135,32 +133,10 @@ fn days(year: i64, month: i64, day: i64) -> Option<i64> {
     Some(era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468)
 }
 
-/// Year, month and day of a number of days since 1970-01-01; the inverse of `days`.
-fn date(days: u64) -> (u64, u64, u64) {
-    let days = days + 719_468;
-    let (era, of_era) = (days / 146_097, days % 146_097);
-    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let (day, month) = (of_year - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
-    (year + era * 400 + u64::from(month <= 2), month, day)
-}
-
-/// Shows a time as `2000-10-10T13:55:36Z`, without its part below a second.
-pub struct Utc(pub u64);
-
-impl fmt::Display for Utc {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.0 / SECOND_US;
-        let ((year, month, day), of_day) = (date(seconds / 86_400), seconds % 86_400);
-        let (hour, minute, second) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
-        write!(out, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::utc::Utc;
     use proptest::prelude::*;
 
     fn at(text: &str) -> Option<(u64, bool)> {

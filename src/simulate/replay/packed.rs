@@ -6,7 +6,7 @@
 use prost::encoding::{decode_varint, encode_varint};
 
 use crate::algorithm::Runs;
-use crate::simulate::stamp::SECOND_US;
+use crate::utc::SECOND_US;
 
 /// Most bytes of a run: a zero, its units, and its time.
 const RUN_BYTES_MAX: usize = 21;

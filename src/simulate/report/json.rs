@@ -4,7 +4,7 @@ use serde_json::{Value, json as value};
 
 use super::{LimitReport, Report, WorstKey};
 use crate::simulate::replay::{HOUR_US, Hour, Spacing};
-use crate::simulate::stamp::Utc;
+use crate::utc::Utc;
 
 /// The report as one object, over several lines.
 pub fn json(report: &Report) -> String {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{LimitReport, Report, percent};
 use crate::simulate::replay::{HOUR_US, Hour};
-use crate::simulate::stamp::Utc;
+use crate::utc::Utc;
 use crate::visible::{shortened, visible};
 
 /// Keys that are printed; JSON and HTML have more.
