@@ -145,12 +145,14 @@ impl TopKeys {
         self.workers().iter().for_each(|worker| worker.begin_slot());
     }
 
-    /// Counts anew by the secret of the other replicas. That happens at the start, and after Redis lost its data.
-    fn adopt(&self, settings: TopSettings, secret: Secret) {
+    /// Counts anew by the secret of the other replicas. That happens at the start, and after Redis lost its data. The counts so far
+    /// are lost, so the window begins now.
+    pub(super) fn adopt(&self, settings: TopSettings, secret: Secret) {
         if let Some(source) = self.0.limiter.common.registry().top() {
             source.secret = secret;
         }
         self.workers().iter().for_each(|worker| worker.start_over(settings, secret));
+        *self.0.began.lock().unwrap_or_else(PoisonError::into_inner) = VecDeque::from([self.0.limiter.common.clock.monotonic()]);
     }
 
     /// What this process counted, cut to what replicas publish.

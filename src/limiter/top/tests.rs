@@ -87,6 +87,24 @@ async fn denials_and_cost_of_all_workers_are_counted_for_a_minute() {
     assert_eq!(counts(&top, None, TopBy::Cost).await, []);
 }
 
+/// At the start, and after Redis lost its data, a replica takes the secret of the others, and counts anew.
+#[tokio::test]
+async fn the_window_begins_when_counts_are_lost_with_their_secret() {
+    let ([worker, _], top, clock) = workers(plans());
+    let seen = async || {
+        let answer = top.top(&TopQuery { by: TopBy::Cost, limit: 9, ..TopQuery::default() }).await.unwrap();
+        (answer.total, answer.window.as_secs())
+    };
+    worker.decide(check("alice", "ten", 3), None).await.unwrap();
+    clock.0.fetch_add(5, Ordering::SeqCst);
+    assert_eq!(seen().await, (3, 5));
+    top.adopt(SMALL, Secret::random());
+    assert_eq!(seen().await, (0, 0));
+    worker.decide(check("alice", "ten", 2), None).await.unwrap();
+    clock.0.fetch_add(4, Ordering::SeqCst);
+    assert_eq!(seen().await, (2, 4));
+}
+
 #[tokio::test]
 async fn peeks_and_refunds_do_not_count() {
     let ([worker, _], top, _) = workers(plans());
