@@ -273,8 +273,23 @@ async fn an_admin_call_that_the_store_does_not_answer_is_unavailable() {
     }
 }
 
+/// An open `tollgate top` asks each second.
 #[tokio::test]
-async fn every_admin_call_is_logged_and_counted_without_its_key() {
+async fn calls_that_only_read_are_counted_and_write_no_line_at_the_usual_level() {
+    let mut fixture = Fixture::start(&[]).await;
+    for _ in 0..3 {
+        fixture.admin.top(pb::TopRequest::default()).await.unwrap();
+        fixture.admin.explain(pb::ExplainRequest { key: KEY.to_owned(), plan: "trial".to_owned() }).await.unwrap();
+    }
+    fixture.admin.reset(reset(KEY, "trial")).await.unwrap();
+    let lines = said(&fixture.server, "admin call", 1);
+    assert!(lines.len() == 1 && lines[0].contains("\"method\":\"Reset\""), "{lines:?}");
+    let scrape = Scrape::of(&fixture.server.http());
+    assert_eq!(scrape.value("tollgate_admin_calls_total{method=\"Top\",code=\"OK\"}"), 3.0);
+}
+
+#[tokio::test]
+async fn every_admin_call_that_changes_something_is_logged_and_counted_without_its_key() {
     let mut fixture = Fixture::start(&[]).await;
     fixture.ask("trial", 3).await;
     fixture.refund("trial", 2).await;

@@ -24,6 +24,14 @@ impl Method {
     pub(super) fn name(self) -> &'static str {
         Self::NAMES[self as usize]
     }
+
+    /// Whether a call may change something.
+    pub(super) fn changes(self) -> bool {
+        match self {
+            Self::Reset | Self::Refund | Self::ReloadConfig => true,
+            Self::Explain | Self::Top => false,
+        }
+    }
 }
 
 /// Numbers of admin calls since the start. Clones share them.

@@ -74,7 +74,12 @@ impl<S: Store> Admin<S> {
         // The hash tells keys apart without revealing them to readers who do not know them.
         let key = subject.map(|(key, _)| format!("{:016x}", xxh3_64(key.as_str().as_bytes())));
         let plan = subject.map(|(_, plan)| plan.as_str());
-        tracing::info!(method = method.name(), code = word(code), plan, key_hash = key, outcome, "admin call");
+        // A page that is open asks each second.
+        if method.changes() {
+            tracing::info!(method = method.name(), code = word(code), plan, key_hash = key, outcome, "admin call");
+        } else {
+            tracing::debug!(method = method.name(), code = word(code), plan, key_hash = key, outcome, "admin call");
+        }
         done.map(|(answer, _)| Response::new(answer))
     }
 }
