@@ -33,7 +33,7 @@ pub use in_force::SettingInForce;
 pub use listen::ListenSection;
 pub use source::{FILE_BYTES_MAX as CONFIG_BYTES_MAX, Flag, Origin, Sources};
 pub use status::{ShownKeys, StatusSection};
-pub use store::StoreSection;
+pub use store::{Readiness, StoreSection};
 pub use store_url::StoreUrl;
 pub use watch::Watch;
 

@@ -68,7 +68,7 @@ struct AppState {
     status: Option<Status>,
 }
 
-/// Sources of metrics and of the status page.
+/// Sources of metrics, of readiness and of the status page.
 pub struct MetricSources {
     /// The limiter whose decisions are reported, with those of all limiters beside it.
     pub limiter: Arc<Limiter<()>>,

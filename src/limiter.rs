@@ -23,7 +23,9 @@ use crate::algorithm::Mode;
 use crate::clock::Clock;
 use crate::decision::{DecidedBy, Decision, Outcome};
 use crate::plan::{OnStoreFailure, Plan, PlanSet, Rule, UnknownPlan};
-use crate::store::{CAPACITY_DEFAULT, Check, MemoryStore, Store, StoreDeadline, StoreError, Verdict};
+use crate::store::{
+    CAPACITY_DEFAULT, Check, MemoryStore, Outage, Store, StoreDeadline, StoreError, StoreRegistry, StoreState, Verdict,
+};
 pub use admin::{AdminError, Refunded};
 pub use caller_deadline::CallerDeadline;
 use deny_cache::DenyCache;
@@ -130,6 +132,15 @@ impl<S> Limiter<S> {
     /// Counts of all limiters of the same plans together, including limiters that were dropped.
     pub fn totals(&self) -> Totals {
         self.common.registry().totals()
+    }
+
+    /// Whether the store decides: what its connections tell, and whether it refuses requests over them.
+    pub fn store_state(&self, stores: &StoreRegistry) -> StoreState {
+        let (state, now) = (stores.state(), self.common.clock.monotonic());
+        let Some(refusals) = self.common.failures.refusals(now).filter(|_| state.decides()) else { return state };
+        let age_us = u64::try_from(now.saturating_duration_since(refusals.since).as_micros()).unwrap_or(u64::MAX);
+        let outage = Outage::new(self.common.clock.now_us().saturating_sub(age_us), &refusals.error);
+        StoreState::Refusing { embedded: state == StoreState::Embedded, outage }
     }
 
     /// The plans that are enforced now.

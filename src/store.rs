@@ -4,6 +4,7 @@ mod memory;
 pub mod redis;
 mod registry;
 mod replicas;
+mod state;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ pub use memory::{CAPACITY_DEFAULT, CAPACITY_MIN, MemoryStore};
 pub use redis::{BreakerState, RedisStore, RedisTarget, SCRIPT_NAMES_MAX, Status, Tls};
 pub use registry::{NodeHealth, StoreRegistry, TopLists};
 pub use replicas::{ANNOUNCED_EVERY, REPLICA_LIFETIME, REPLICAS_MAX, ReplicaCount, ReplicaId};
+pub use state::{ConnectionHealth, Outage, StoreState};
 
 /// One request: charge a key by a plan, or give units back. `P` is the plan. A caller names it, as in `Check<String>`, and the
 /// limiter replaces the name by the plan before it asks a store.

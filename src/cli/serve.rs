@@ -18,7 +18,7 @@ use super::start_line::StartLine;
 use super::status_page;
 use super::terminal::fail;
 use crate::clock::SystemClock;
-use crate::config::{Config, StoreUrl, Watch};
+use crate::config::{Config, Readiness, StoreSection, StoreUrl, Watch};
 use crate::descriptors::{self, ConnectionCaps};
 use crate::grpc::{self, AdminCalls, AdminParts, AdminServer, Service, StartError, TokenFile, Workers};
 use crate::headers::HeaderForm;
@@ -83,7 +83,7 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
     let count = config.workers.unwrap_or_else(cores);
     let caps = connection_caps(count);
     let limiter = shared_limiter(&mut config, count.get());
-    let stores = Stores::new(&config.store.url, config.store.deadline);
+    let stores = Stores::new(&config.store);
     let registry = stores.registry();
     let replicas = stores.counts_replicas(&config).then(|| Replicas::new(registry.clone(), limiter.clone()));
     let (form, with_store) = (config.check.headers, listeners.admin.is_some() || status_page::is_served(&config));
@@ -94,7 +94,7 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
         Err(error) => return fail(1, &error.to_string()),
     };
     super::reload::warn_of(&config.warnings);
-    let line = StartLine::new(&limiter, count, &config.store.url, watch.origin(), &listeners);
+    let line = StartLine::new(&limiter, count, (&config.store.url, &registry), watch.origin(), &listeners);
     let announcing = tokio::spawn(announce_start(registry.clone(), replicas, line));
     let (reloader, asked) = grpc::reloader();
     let calls = listeners.admin.as_ref().map(|_| AdminCalls::default());
@@ -289,12 +289,15 @@ enum Stores {
 }
 
 impl Stores {
-    fn new(url: &StoreUrl, deadline: Duration) -> Self {
-        match url {
+    fn new(store: &StoreSection) -> Self {
+        match &store.url {
             StoreUrl::Memory { capacity } => {
                 Self::Memory(Arc::new(ConfiguredStore::Memory(MemoryStore::new(*capacity, Arc::new(SystemClock)))))
             }
-            StoreUrl::Redis(target) => Self::Redis { target: target.clone(), deadline, made: StoreRegistry::default() },
+            StoreUrl::Redis(target) => {
+                let made = StoreRegistry::default().ready_once_reached(store.ready == Readiness::OnceReached);
+                Self::Redis { target: target.clone(), deadline: store.deadline, made }
+            }
         }
     }
 
@@ -339,7 +342,7 @@ async fn start(
     form: HeaderForm,
     with_operators: bool,
 ) -> Result<Started, StartError> {
-    let (operator_limiter, operator_stores) = (limiter.clone(), stores.clone());
+    let (operator_limiter, operator_stores, registry) = (limiter.clone(), stores.clone(), stores.registry());
     let made = Arc::new(Mutex::new(BTreeMap::new()));
     let limiters = made.clone();
     let service = move |worker| {
@@ -356,7 +359,10 @@ async fn start(
             false => Ok(None),
         }
     };
-    let (workers, operators) = tokio::try_join!(Workers::start(count, service), operators)?;
+    let (mut workers, operators) = tokio::try_join!(Workers::start(count, service), operators)?;
+    if !registry.is_ready() {
+        workers = workers.unready_until(async move { registry.ready().await }).await;
+    }
     let limiters = std::mem::take(&mut *limiters.lock().unwrap_or_else(PoisonError::into_inner));
     Ok((workers, limiters.into_values().collect(), operators))
 }

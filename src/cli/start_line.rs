@@ -7,12 +7,14 @@ use super::listeners::Listeners;
 use crate::config::{Origin, StoreUrl};
 use crate::limiter::Limiter;
 use crate::server::{Address, Listener};
+use crate::store::StoreRegistry;
 
 /// The content of the start line and, with the example plans, a command to try next.
 pub(super) struct StartLine {
     limiter: Arc<Limiter<()>>,
     workers: NonZeroUsize,
     store: String,
+    stores: StoreRegistry,
     origin: Origin,
     grpc: Vec<Address>,
     http: Option<Address>,
@@ -25,7 +27,7 @@ impl StartLine {
     pub(super) fn new(
         limiter: &Arc<Limiter<()>>,
         workers: NonZeroUsize,
-        store: &StoreUrl,
+        (store, stores): (&StoreUrl, &StoreRegistry),
         origin: Origin,
         listeners: &Listeners,
     ) -> Self {
@@ -34,6 +36,7 @@ impl StartLine {
             limiter: limiter.clone(),
             workers,
             store: store.to_string(),
+            stores: stores.clone(),
             origin,
             grpc: listeners.grpc.iter().map(address).collect(),
             http: listeners.http.as_ref().map(address),
@@ -53,6 +56,7 @@ impl StartLine {
             plans = snapshot.plans().len(),
             workers = self.workers,
             store = %self.store,
+            store_state = self.limiter.store_state(&self.stores).to_string(),
             grpc = addresses.join(","),
             http = self.http.as_ref().map(tracing::field::display),
             metrics = self.metrics.as_ref().map(tracing::field::display),

@@ -14,7 +14,7 @@ pub const CONFIG_YAML: &str = "TOLLGATE_CONFIG_YAML";
 /// Variables that the command line reads.
 const OF_COMMAND_LINE: [&str; 4] = ["TOLLGATE_CONFIG", CONFIG_YAML, "TOLLGATE_LOG_LEVEL", "TOLLGATE_LOG_FORMAT"];
 /// All settings with a fixed path; names of plans are chosen by the user. A test compares the list with the check.
-pub(super) const SETTINGS: [&str; 37] = [
+pub(super) const SETTINGS: [&str; 38] = [
     "listen.grpc",
     "listen.http",
     "listen.metrics",
@@ -34,6 +34,7 @@ pub(super) const SETTINGS: [&str; 37] = [
     "store.key_prefix",
     "store.deadline",
     "store.expected_replicas",
+    "store.ready",
     "store.tls.ca_file",
     "store.tls.cert_file",
     "store.tls.key_file",

@@ -26,22 +26,39 @@ pub struct StoreSection {
     /// Replicas that share the quotas while the store cannot decide, 1 to 10,000. `None`, written as `auto`: as many as
     /// announce themselves in the store. Default: `auto`.
     pub expected_replicas: Option<u64>,
+    /// When this replica is ready. Default: always, since policies answer without the store.
+    pub ready: Readiness,
+}
+
+/// When a replica tells load balancers that it is ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Readiness {
+    /// From the start to the stop.
+    #[default]
+    Always,
+    /// Once the store was reached, to the stop.
+    OnceReached,
+}
+
+impl Readiness {
+    const NAMES: [(&str, Self); 2] = [("always", Self::Always), ("once_reached", Self::OnceReached)];
 }
 
 impl Default for StoreSection {
     fn default() -> Self {
-        Self { url: StoreUrl::default(), deadline: DEADLINE_DEFAULT, expected_replicas: None }
+        Self { url: StoreUrl::default(), deadline: DEADLINE_DEFAULT, expected_replicas: None, ready: Readiness::default() }
     }
 }
 
 impl StoreSection {
     /// Paths of the settings that differ.
     pub(super) fn unlike(&self, other: &Self) -> Vec<&'static str> {
-        let Self { url, deadline, expected_replicas } = self;
+        let Self { url, deadline, expected_replicas, ready } = self;
         let mut unlike = url.unlike(&other.url);
         unlike.extend(paths_of([
             ("store.deadline", *deadline != other.deadline),
             ("store.expected_replicas", *expected_replicas != other.expected_replicas),
+            ("store.ready", *ready != other.ready),
         ]));
         unlike
     }
@@ -61,9 +78,10 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<StoreSec
     let read = apply_settings(&mut store, url.as_mut(), errors);
     let deadline = store.take("deadline").map_or(Some(DEADLINE_DEFAULT), |node| deadline(node, errors));
     let replicas = store.take("expected_replicas").map_or(Some(None), |node| replicas(node, errors));
+    let ready = store.take("ready").map_or(Some(Readiness::default()), |node| node.choice(&Readiness::NAMES, errors));
     store.finish(errors);
     read?;
-    Some(StoreSection { url: url?, deadline: deadline?, expected_replicas: replicas? })
+    Some(StoreSection { url: url?, deadline: deadline?, expected_replicas: replicas?, ready: ready? })
 }
 
 fn deadline(node: Node, errors: &mut ErrorList) -> Option<Duration> {

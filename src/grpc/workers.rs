@@ -13,6 +13,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::runtime::{Builder, Handle, LocalOptions, LocalRuntime};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::AbortHandle;
 use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, health_reporter};
 
@@ -88,12 +89,24 @@ impl Workers {
         for (started, running) in starting {
             runtimes.push((started.await.map_err(|_| StartError::Lost)??, running));
         }
-        Ok(Self { pool, ends: WorkerEnds { health, ends }, handles: WorkerHandles::new(runtimes) })
+        Ok(Self { pool, ends: WorkerEnds { health, ends, becoming_ready: None }, handles: WorkerHandles::new(runtimes) })
     }
 
     /// Sends connections GOAWAY at this age, varied by a tenth. `None`: never, which is the default.
     pub fn retire_connections_after(mut self, age: Option<Duration>) -> Self {
         self.pool.age = age;
+        self
+    }
+
+    /// Makes the health of the service NOT_SERVING until `ready` is over. Calls are answered meanwhile.
+    pub async fn unready_until(mut self, ready: impl Future<Output = ()> + Send + 'static) -> Self {
+        let health = self.ends.health.clone();
+        health.set_service_status(HEALTH_SERVICE, ServingStatus::NotServing).await;
+        let waiting = async move {
+            ready.await;
+            health.set_service_status(HEALTH_SERVICE, ServingStatus::Serving).await;
+        };
+        self.ends.becoming_ready = Some(tokio::spawn(waiting).abort_handle());
         self
     }
 
@@ -117,6 +130,8 @@ impl Workers {
 /// Reports and awaits the end of the workers.
 pub(super) struct WorkerEnds {
     health: HealthReporter,
+    /// The task that makes the service ready later.
+    becoming_ready: Option<AbortHandle>,
     /// One for each worker. An error means that its thread panicked.
     ends: FuturesUnordered<oneshot::Receiver<Drained>>,
 }
@@ -131,8 +146,11 @@ impl WorkerEnds {
 
     /// Sets the health of the service to NOT_SERVING. Clients that watch its health are told.
     pub(super) fn unready(&self) -> impl Future<Output = ()> + use<> {
-        let health = self.health.clone();
-        async move { health.set_service_status(HEALTH_SERVICE, ServingStatus::NotServing).await }
+        let (health, becoming_ready) = (self.health.clone(), self.becoming_ready.clone());
+        async move {
+            becoming_ready.iter().for_each(AbortHandle::abort);
+            health.set_service_status(HEALTH_SERVICE, ServingStatus::NotServing).await;
+        }
     }
 
     /// Tells the workers to end and waits for them.
@@ -234,7 +252,7 @@ mod tests {
     #[tokio::test]
     async fn a_worker_that_is_lost_ends_the_server() {
         let (end, ended) = oneshot::channel::<Drained>();
-        let ends = WorkerEnds { health: HealthReporter::new(), ends: [ended].into_iter().collect() };
+        let ends = WorkerEnds { health: HealthReporter::new(), ends: [ended].into_iter().collect(), becoming_ready: None };
         // A panic drops the sender.
         drop(end);
         let served = serve(

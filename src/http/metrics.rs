@@ -224,19 +224,24 @@ fn deny_cache(text: &mut Exposition, totals: &Totals) {
 
 /// Writes nothing if there is no Redis.
 fn nodes(text: &mut Exposition, stores: &StoreRegistry) {
-    let nodes = stores.nodes();
-    if nodes.is_empty() {
+    if stores.is_empty() {
         return;
     }
-    node_connections(text, &nodes);
-    node_counters(text, &nodes);
-    let degraded = nodes.values().any(|health| health.connections[1..].iter().any(|count| *count > 0));
     text.single(
         "tollgate_degraded",
         Kind::Gauge,
         "1 while the breaker of a connection to Redis is not closed.",
-        u8::from(degraded),
+        u8::from(stores.state().is_out()),
     );
+    text.single(
+        "tollgate_store_reached",
+        Kind::Gauge,
+        "0 until a connection to Redis was usable; then 1 until the end of the process.",
+        u8::from(stores.was_reached()),
+    );
+    let nodes = stores.nodes();
+    node_connections(text, &nodes);
+    node_counters(text, &nodes);
 }
 
 fn node_connections(text: &mut Exposition, nodes: &BTreeMap<String, NodeHealth>) {

@@ -72,14 +72,18 @@ pub(super) fn router(state: Arc<AppState>, paths: Paths, hosts: Hosts) -> Router
     router.fallback(async move || plain(StatusCode::NOT_FOUND, paths.not_found(with_status))).with_state(state)
 }
 
-/// Does not depend on the store. If it did, the loss of a store would take all replicas out at once, although all still
-/// answer by policy.
+/// Tells of the store, and does not follow it once it was reached. If it did, the loss of a store would take all replicas out at
+/// once, although all still answer by policy.
 async fn ready(State(state): State<Arc<AppState>>) -> Response {
-    if state.ready.load(Ordering::Relaxed) {
-        plain(StatusCode::OK, "ready\n")
+    let sources = &state.sources;
+    let (status, word) = if !state.ready.load(Ordering::Relaxed) {
+        (StatusCode::SERVICE_UNAVAILABLE, "stopping")
+    } else if !sources.stores.is_ready() {
+        (StatusCode::SERVICE_UNAVAILABLE, "waiting for the store")
     } else {
-        plain(StatusCode::SERVICE_UNAVAILABLE, "stopping\n")
-    }
+        (StatusCode::OK, "ready")
+    };
+    plain(status, format!("{word}\n{}\n", sources.limiter.store_state(&sources.stores)))
 }
 
 async fn metrics_text(State(state): State<Arc<AppState>>) -> Response {
@@ -87,6 +91,6 @@ async fn metrics_text(State(state): State<Arc<AppState>>) -> Response {
     ([(CONTENT_TYPE, METRICS_TYPE)], text).into_response()
 }
 
-fn plain(status: StatusCode, text: &'static str) -> Response {
-    (status, [(CACHE_CONTROL, "no-store")], text).into_response()
+fn plain(status: StatusCode, text: impl Into<String>) -> Response {
+    (status, [(CACHE_CONTROL, "no-store")], text.into()).into_response()
 }

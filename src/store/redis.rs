@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use fred::types::Value;
 use tokio::time::timeout_at;
 
-use super::{Check, Store, StoreDeadline, StoreError, Subject};
+use super::{Check, ConnectionHealth, Store, StoreDeadline, StoreError, Subject};
 use crate::algorithm::Mode;
 use crate::clock::{Clock, monotonic};
 use crate::key::Key;
@@ -73,6 +73,8 @@ pub struct Status {
     pub undecided: u64,
     /// Times that a different Redis process answered than before, after a restart or a failover.
     pub replaced: u64,
+    /// Whether a connection was ever up.
+    pub reached: bool,
 }
 
 /// One server: the manager of its connection, and the batcher of the requests that go over it.
@@ -191,6 +193,14 @@ impl RedisStore {
         whole
     }
 
+    /// The state of each connection now. A Cluster whose nodes are not known yet counts as one connection.
+    pub(super) fn connections(&self) -> Vec<ConnectionHealth> {
+        match &self.servers {
+            Servers::One(node) => vec![node.manager.health()],
+            Servers::Many(cluster) => cluster.connections(),
+        }
+    }
+
     /// Health of each node now, with its address. The server that Sentinels name is called `master`.
     pub fn nodes(&self) -> Vec<(String, Status)> {
         match &self.servers {
@@ -201,7 +211,7 @@ impl RedisStore {
 }
 
 impl Status {
-    const NONE: Self = Self { breaker: BreakerState::Open, opened: 0, probes: 0, undecided: 0, replaced: 0 };
+    const NONE: Self = Self { breaker: BreakerState::Open, opened: 0, probes: 0, undecided: 0, replaced: 0, reached: false };
 
     /// Adds the counts of another status.
     fn add(&mut self, other: Self) {
@@ -209,6 +219,7 @@ impl Status {
         self.probes += other.probes;
         self.undecided += other.undecided;
         self.replaced += other.replaced;
+        self.reached |= other.reached;
     }
 }
 

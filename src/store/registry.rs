@@ -7,13 +7,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::time::sleep;
 
-use super::{BreakerState, ConfiguredStore, REPLICA_LIFETIME, ReplicaId, Status, StoreError};
+use super::{BreakerState, ConfiguredStore, ConnectionHealth, REPLICA_LIFETIME, ReplicaId, Status, StoreError, StoreState};
 use crate::clock::monotonic;
+
+/// How often [`StoreRegistry::ready`] looks. It delays readiness by no more than that, once.
+const READY_CHECK_EVERY: Duration = Duration::from_millis(100);
 
 /// Holds every Redis store of this process.
 #[derive(Clone, Default)]
-pub struct StoreRegistry(Arc<Mutex<Vec<Arc<ConfiguredStore>>>>);
+pub struct StoreRegistry {
+    stores: Arc<Mutex<Vec<Arc<ConfiguredStore>>>>,
+    ready_once_reached: bool,
+}
 
 /// Lists of heaviest keys that other replicas published.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -54,9 +61,14 @@ impl NodeHealth {
 }
 
 impl StoreRegistry {
+    /// Makes this process ready only once a store was reached. Otherwise it always is.
+    pub fn ready_once_reached(self, ready_once_reached: bool) -> Self {
+        Self { ready_once_reached, ..self }
+    }
+
     /// Adds a store.
     pub fn add(&self, store: Arc<ConfiguredStore>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(store);
+        self.stores.lock().unwrap_or_else(PoisonError::into_inner).push(store);
     }
 
     /// Announces to Redis that this replica is alive, through the first store that can, beginning at index `first`. Returns the
@@ -149,7 +161,38 @@ impl StoreRegistry {
     }
 
     fn stores(&self) -> Vec<Arc<ConfiguredStore>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.stores.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether Redis decides, over the connections of all stores.
+    pub fn state(&self) -> StoreState {
+        StoreState::of(&self.connections())
+    }
+
+    /// Whether a connection was usable since the start, or none is needed.
+    pub fn was_reached(&self) -> bool {
+        let connections = self.connections();
+        connections.is_empty() || connections.iter().any(|connection| connection.reached)
+    }
+
+    /// Whether this process is ready as far as its stores go.
+    pub fn is_ready(&self) -> bool {
+        !self.ready_once_reached || self.was_reached()
+    }
+
+    /// Waits until this process is ready as far as its stores go.
+    pub async fn ready(&self) {
+        while !self.is_ready() {
+            sleep(READY_CHECK_EVERY).await;
+        }
+    }
+
+    fn connections(&self) -> Vec<ConnectionHealth> {
+        let of = |store: &Arc<ConfiguredStore>| match &**store {
+            ConfiguredStore::Redis(store) => store.connections(),
+            ConfiguredStore::Memory(_) => Vec::new(),
+        };
+        self.stores().iter().flat_map(of).collect()
     }
 
     /// Health of every Redis server, by its address. Empty for an embedded store.

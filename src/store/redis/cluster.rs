@@ -32,9 +32,9 @@ use super::connection::{Command, client, wording};
 use super::reset::Reset;
 use super::target::{Address, Peer};
 use super::{ConnectionSettings, Node, ProbeCall, Status, StoreSettings, name};
-use crate::clock::monotonic;
+use crate::clock::{Clock, SystemClock, monotonic};
 use crate::random;
-use crate::store::StoreError;
+use crate::store::{ConnectionHealth, Outage, StoreError, StoreState};
 pub(super) use redirects::RedirectFollower;
 use slots::{Range, SLOTS};
 
@@ -59,6 +59,8 @@ pub(super) struct Cluster {
 /// State that the task which keeps the map shares with the calls.
 struct ClusterState {
     store_settings: StoreSettings,
+    /// Microseconds since 1970.
+    started_us: u64,
     seeds: Vec<Address>,
     /// Every node that has a connection manager, including those that are known only from a redirection.
     nodes: Mutex<HashMap<Address, Arc<Node>>>,
@@ -91,8 +93,8 @@ impl Cluster {
     pub(super) fn start(store_settings: StoreSettings, seeds: Vec<Address>) -> Self {
         let (map, nodes) = (watch::Sender::new(KnownTopology::Starting), Mutex::default());
         let past = Mutex::new(Status::NONE);
-        let state =
-            Arc::new(ClusterState { store_settings, seeds, nodes, map, outdated: Notify::new(), pace: Mutex::default(), past });
+        let (started_us, outdated, pace) = (SystemClock.now_us(), Notify::new(), Mutex::default());
+        let state = Arc::new(ClusterState { store_settings, started_us, seeds, nodes, map, outdated, pace, past });
         let task = tokio::spawn(run(state.clone())).abort_handle();
         Self { state, task }
     }
@@ -184,6 +186,14 @@ impl Cluster {
         statuses
     }
 
+    /// The health of each node's connection, or the reason why no node is known.
+    pub(super) fn connections(&self) -> Vec<ConnectionHealth> {
+        let reached = self.past().reached;
+        let mut found: Vec<_> = self.state.nodes().values().map(|node| node.manager.health()).collect();
+        found.iter_mut().for_each(|health| health.reached |= reached);
+        if found.is_empty() { vec![self.state.unknown()] } else { found }
+    }
+
     /// Sums of the counts of nodes that were dropped.
     pub(super) fn past(&self) -> Status {
         *lock(&self.state.past)
@@ -232,6 +242,15 @@ impl ClusterState {
         // The sender lives as long as `self`.
         let found = waited.ok().and_then(Result::ok).and_then(|topology| known(&topology));
         found.unwrap_or(Err(StoreError::Deadline(time_limit)))
+    }
+
+    /// The health of a Cluster whose nodes are not known.
+    fn unknown(&self) -> ConnectionHealth {
+        let why = match &*self.map.borrow() {
+            KnownTopology::Unavailable(why) => why.clone(),
+            _ => "no node of the Cluster has told which node has which keys".to_owned(),
+        };
+        ConnectionHealth { reached: false, outage: Some(Outage { since_us: self.started_us, why }) }
     }
 
     fn request_update(&self) {
@@ -358,19 +377,14 @@ impl ClusterState {
     /// Handles a failed fetch. A map that is known already stays in use.
     fn keep_old_map(&self, error: &Error) {
         tracing::debug!(error = wording(error), "no node of the Cluster tells which node has which keys");
-        self.map.send_if_modified(|topology| {
-            if matches!(topology, KnownTopology::Map(_)) {
-                return false;
-            }
-            if matches!(topology, KnownTopology::Starting) {
-                tracing::warn!(
-                    error = wording(error),
-                    "store out of reach: no node of the Cluster tells which node has which keys"
-                );
-            }
-            *topology = KnownTopology::Unavailable(wording(error).to_owned());
-            true
-        });
+        let before = self.map.borrow().clone();
+        if matches!(before, KnownTopology::Map(_)) {
+            return;
+        }
+        self.map.send_replace(KnownTopology::Unavailable(wording(error).to_owned()));
+        if matches!(before, KnownTopology::Starting) {
+            tracing::warn!("store out of reach: {}", StoreState::of(&[self.unknown()]));
+        }
     }
 
     /// Waits until a node that has keys goes down.

@@ -72,7 +72,7 @@ seccompProfile: { type: RuntimeDefault }
 {{/* The probes ask over the Unix socket, which is never encrypted: so they are the same with TLS and without. */}}
 {{- define "tollgate.probes" -}}
 startupProbe:
-  exec: { command: [/tollgate, health, --address, "unix:/run/tollgate/grpc.sock", --service, readiness, --timeout, 2s] }
+  exec: { command: [/tollgate, health, --address, "unix:/run/tollgate/grpc.sock", --timeout, 2s] }
   periodSeconds: 1
   timeoutSeconds: 3
   failureThreshold: 30

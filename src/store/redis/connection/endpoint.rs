@@ -5,9 +5,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::clock::monotonic;
-use crate::store::StoreError;
 use crate::store::redis::sentinel::Watch;
 use crate::store::redis::target::Peer;
+use crate::store::{ConnectionHealth, StoreError, StoreState};
 
 /// The server that a connection manager connects to.
 pub(in crate::store::redis) enum Endpoint {
@@ -45,7 +45,7 @@ impl fmt::Display for Endpoint {
 }
 
 /// Logs that the store is out of reach. Each worker finds that out by itself, so equal lines within a second are logged once.
-pub(super) fn log_out_of_reach(server: &Endpoint, error: &StoreError) {
+pub(super) fn log_out_of_reach(server: &Endpoint, error: &StoreError, health: ConnectionHealth) {
     const ALIKE_WITHIN: Duration = Duration::from_secs(1);
     static LAST: Mutex<Option<(String, Instant)>> = Mutex::new(None);
     let (line, now) = (format!("{server}: {error}"), monotonic());
@@ -55,5 +55,5 @@ pub(super) fn log_out_of_reach(server: &Endpoint, error: &StoreError) {
     }
     *last = Some((line, now));
     drop(last);
-    tracing::warn!(%server, %error, "store out of reach; answering by each plan's on_store_failure until it is back");
+    tracing::warn!(%server, "store out of reach: {}", StoreState::of(&[health]));
 }

@@ -22,14 +22,14 @@ use super::endpoint::{Endpoint, log_out_of_reach};
 use super::pace::Failure;
 use super::server_info::ServerInfo;
 use super::{CallError, Command, CommandKind, Connection, wording};
-use crate::clock::monotonic;
+use crate::clock::{Clock, SystemClock, monotonic};
 use crate::random;
-use crate::store::StoreError;
 use crate::store::redis::batcher::call::Call;
 use crate::store::redis::batcher::{ScriptTransport, TransportError};
 use crate::store::redis::reset::CommandSender;
 use crate::store::redis::target::Peer;
 use crate::store::redis::{ConnectionSettings, ProbeCall, Status};
+use crate::store::{ConnectionHealth, Outage, StoreError, StoreState};
 
 /// Longest that a probe may take to connect and to load the script, unless one timed out over TLS ([`super::pace`]). Its
 /// decision then has the store's own deadline. A probe that is lost in the network ends early enough for another one within
@@ -45,8 +45,12 @@ pub(in crate::store::redis) struct ConnectionManager {
 /// What the manager shares with its task. Counts begin at its start.
 struct State {
     settings: ConnectionSettings,
+    /// Microseconds since 1970.
+    started_us: u64,
     breaker: Mutex<Breaker>,
     connection_state: watch::Sender<ConnectionState>,
+    /// Whether a connection was ever up.
+    reached: AtomicBool,
     /// Whether `connection_state` is `Down`. A decision reads only this while the store is well.
     down: AtomicBool,
     /// Decisions that Redis did not make, since the start; see [`Status::undecided`].
@@ -64,8 +68,8 @@ enum ConnectionState {
     /// The first probe is not over. Callers wait for it until their deadline.
     Starting,
     Up(Arc<Connection>),
-    /// Redis is not asked, for this reason.
-    Down(String),
+    /// Redis is not asked: the reason for callers, and the outage.
+    Down(String, Outage),
 }
 
 impl ConnectionState {
@@ -74,7 +78,7 @@ impl ConnectionState {
         match self {
             Self::Starting => None,
             Self::Up(connection) => Some(Ok(connection.clone())),
-            Self::Down(why) => Some(Err(StoreError::Unreachable(why.clone()))),
+            Self::Down(why, _) => Some(Err(StoreError::Unreachable(why.clone()))),
         }
     }
 }
@@ -85,7 +89,9 @@ impl ConnectionManager {
         let state = Arc::new(State {
             breaker: Mutex::new(Breaker::new(monotonic(), settings.store_settings.is_clustered())),
             settings,
+            started_us: SystemClock.now_us(),
             connection_state: watch::Sender::new(ConnectionState::Starting),
+            reached: AtomicBool::new(false),
             down: AtomicBool::new(false),
             undecided: AtomicU64::new(0),
             undecided_before: AtomicU64::new(0),
@@ -135,7 +141,7 @@ impl ConnectionManager {
             .state
             .connection_state
             .subscribe()
-            .wait_for(|connection_state| matches!(connection_state, ConnectionState::Down(_)))
+            .wait_for(|connection_state| matches!(connection_state, ConnectionState::Down(..)))
             .await;
     }
 
@@ -154,8 +160,7 @@ impl ConnectionManager {
     /// deadline, even if its callers have less time left. They stop waiting at their own deadlines, and a caller's short deadline
     /// must not count as a failure of Redis.
     pub(in crate::store::redis) async fn call(&self, mut command: Command, asking: bool) -> Result<Value, CallError> {
-        let untried = || Err(StoreError::Unreachable("no connection was tried yet".to_owned()));
-        let connection = self.state.connection_state.borrow().ready().unwrap_or_else(untried)?;
+        let connection = self.state.connection_state.borrow().ready().unwrap_or_else(|| Err(untried()))?;
         let sent = monotonic();
         if command.kind == CommandKind::Script {
             command.until = command.until.max(sent + self.deadline());
@@ -199,7 +204,12 @@ impl ConnectionManager {
             probes: self.state.probes.load(Ordering::Relaxed),
             undecided: self.state.undecided.load(Ordering::Relaxed),
             replaced: self.state.replaced.load(Ordering::Relaxed),
+            reached: self.state.reached.load(Ordering::Relaxed),
         }
+    }
+
+    pub(in crate::store::redis) fn health(&self) -> ConnectionHealth {
+        self.state.health()
     }
 
     /// The server's name in metrics. It does not depend on whether the server is up.
@@ -252,12 +262,30 @@ impl State {
         self.opened.fetch_add(1, Ordering::Relaxed);
         self.undecided_before.store(self.undecided.load(Ordering::Relaxed), Ordering::Relaxed);
         self.set_down(error);
-        log_out_of_reach(&self.settings.endpoint, error);
+        log_out_of_reach(&self.settings.endpoint, error, self.health());
     }
 
+    /// An outage that lasts keeps its begin, and takes up the last error.
     fn set_down(&self, error: &StoreError) {
-        self.connection_state.send_replace(ConnectionState::Down(format!("not asked until it answers a probe: {error}")));
+        self.connection_state.send_modify(|connection_state| {
+            let since_us = match connection_state {
+                ConnectionState::Starting => self.started_us,
+                ConnectionState::Up(_) => SystemClock.now_us(),
+                ConnectionState::Down(_, outage) => outage.since_us,
+            };
+            let refusal = format!("not asked until it answers a probe: {error}");
+            *connection_state = ConnectionState::Down(refusal, Outage::new(since_us, error));
+        });
         self.down.store(true, Ordering::Release);
+    }
+
+    fn health(&self) -> ConnectionHealth {
+        let outage = match &*self.connection_state.borrow() {
+            ConnectionState::Starting => Some(Outage::new(self.started_us, &untried())),
+            ConnectionState::Up(_) => None,
+            ConnectionState::Down(_, outage) => Some(outage.clone()),
+        };
+        ConnectionHealth { reached: self.reached.load(Ordering::Relaxed), outage }
     }
 
     /// Connects to the present server and tests the connection with a decision. Stores the server in `tried`.
@@ -290,8 +318,8 @@ impl State {
     fn set_down_if_starting(&self, error: &StoreError) {
         let starting = self.connection_state.borrow().ready().is_none();
         if starting {
-            log_out_of_reach(&self.settings.endpoint, error);
             self.set_down(error);
+            log_out_of_reach(&self.settings.endpoint, error, self.health());
         }
     }
 
@@ -335,6 +363,7 @@ impl State {
         let server = connection.peer.to_string();
         let mut breaker = self.breaker();
         let out = breaker.probe_passed(monotonic()).unwrap_or_default();
+        self.reached.store(true, Ordering::Relaxed);
         self.connection_state.send_replace(ConnectionState::Up(connection));
         self.down.store(false, Ordering::Release);
         drop(breaker);
@@ -342,7 +371,13 @@ impl State {
         let undecided = self.undecided.load(Ordering::Relaxed) - before;
         // These are reported now. The next outage counts its own.
         self.undecided_before.store(before + undecided, Ordering::Relaxed);
-        tracing::info!(server, out_ms = u64::try_from(out.as_millis()).unwrap_or(u64::MAX), undecided, "store connected");
+        tracing::info!(
+            server,
+            out_ms = u64::try_from(out.as_millis()).unwrap_or(u64::MAX),
+            undecided,
+            "store connected: {}",
+            StoreState::Deciding
+        );
     }
 
     /// Reads the server's INFO once, and counts if it is another process than before.
@@ -360,7 +395,7 @@ impl State {
             error = task.ended() => StoreError::Unreachable(wording(&error).to_owned()),
             error = connection.lost_while_idle(self.settings.store_settings.deadline) => error,
             () = self.settings.endpoint.peer_changed(&connection.peer) => master_changed(),
-            _ = connection_state.wait_for(|connection_state| matches!(connection_state, ConnectionState::Down(_))) => return,
+            _ = connection_state.wait_for(|connection_state| matches!(connection_state, ConnectionState::Down(..))) => return,
             never = self.check_server(connection) => match never {},
         };
         let mut breaker = self.breaker();
@@ -368,6 +403,10 @@ impl State {
             self.on_opened(&error);
         }
     }
+}
+
+fn untried() -> StoreError {
+    StoreError::Unreachable("the first connection is not up yet".to_owned())
 }
 
 fn master_changed() -> StoreError {
