@@ -81,7 +81,7 @@ async fn refresh(connection: &Connection, mut question: TopQuestion, token: Opti
     }
 }
 
-/// The table as lines, with what it counts above.
+/// The table as lines. Above it: whether the store decides, and what is counted.
 fn table_text(view: &View<'_>) -> String {
     let rows = view.rows();
     let widths: Vec<usize> =
@@ -90,7 +90,8 @@ fn table_text(view: &View<'_>) -> String {
         let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
-    std::iter::once(view.summary()).chain(rows.iter().map(line)).collect::<Vec<_>>().join("\n")
+    let state = Some(view.table.store_state.clone()).filter(|state| !state.is_empty());
+    state.into_iter().chain([view.summary()]).chain(rows.iter().map(line)).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
@@ -114,6 +115,8 @@ mod tests {
             replicas: 3,
             replicas_missing: 1,
             this_replica_alone: false,
+            store_state: "Redis decides.".to_owned(),
+            store_decides: true,
         }
     }
 
@@ -122,6 +125,7 @@ mod tests {
         let question = TopQuestion { plan: None, by_cost: false, limit: 9 };
         let text = table_text(&View { question: &question, table: &table() });
         let lines = [
+            "Redis decides.",
             "120 denials in 55s, all plans, 3 replicas (1 more not counted); a key that is not listed has 3 at most",
             "DENIALS  TOO HIGH BY  SHARE  PLAN   KEY",
             "90       0            75%    free   alice",
@@ -131,6 +135,6 @@ mod tests {
         let question = TopQuestion { plan: Some("free".to_owned()), by_cost: true, limit: 9 };
         let alone = TopTable { this_replica_alone: true, replicas: 1, replicas_missing: 0, unlisted_max: 0, ..table() };
         let text = table_text(&View { question: &question, table: &alone });
-        assert!(text.starts_with("120 units in 55s, plan free, this replica alone: Redis did not give the others'"), "{text}");
+        assert!(text.contains("\n120 units in 55s, plan free, this replica alone: Redis did not give the others'"), "{text}");
     }
 }

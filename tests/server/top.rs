@@ -190,7 +190,12 @@ async fn the_command_prints_a_table_once_in_a_pipe_and_json_when_asked() {
         String::from_utf8(output.stdout).unwrap()
     };
     let table = run(&[]);
-    assert!(table.starts_with("2 denials in ") && table.contains(", all plans, 1 replica; "), "{table}");
+    assert!(
+        table.starts_with("The embedded store decides: ")
+            && table.contains("\n2 denials in ")
+            && table.contains(", all plans, 1 replica; "),
+        "{table}"
+    );
     assert!(table.ends_with("2        0            100%   one   alice\\u{1b}[2J\n"), "{table}");
     let json: serde_json::Value = serde_json::from_str(&run(&["--by", "cost", "--plan", "one", "--output", "json"])).unwrap();
     assert_eq!((&json["keys"][0]["key"], &json["keys"][0]["count"]), (&"alice\u{1b}[2J".into(), &1.into()), "{json}");

@@ -6,7 +6,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::Stylize;
 use ratatui::text::Line;
-use ratatui::widgets::{Paragraph, Row, Table};
+use ratatui::widgets::{Paragraph, Row, Table, Wrap};
 use ratatui::{DefaultTerminal, Frame};
 
 use crate::duration::Shown;
@@ -15,6 +15,16 @@ use crate::visible::shortened;
 
 /// Columns of the table.
 pub(super) const COLUMNS: usize = 5;
+/// Widths of the columns before the key, which has the rest.
+const WIDTHS: [u16; COLUMNS - 1] = [12, 11, 5, 20];
+/// Between two columns.
+const SPACING: u16 = 2;
+/// Columns that are left out where the key would have less than [`KEY_WIDTH_MIN`], in this order.
+const LEFT_OUT: [usize; 3] = [1, 2, 3];
+/// A hash and its mark.
+const KEY_WIDTH_MIN: u16 = 17;
+/// Most lines of a text above the table.
+const LINES_MAX: u16 = 6;
 /// Letters of a key that are shown; a key has 512 bytes at most.
 const KEY_LETTERS_MAX: usize = 120;
 const HELP: &str = "d denials/cost   q quit";
@@ -75,6 +85,14 @@ fn key_of(key: KeyEvent) -> Option<Key> {
 }
 
 impl View<'_> {
+    /// Whether the store decides.
+    fn store(&self) -> String {
+        match self.table.store_state.as_str() {
+            "" => "tollgate top".to_owned(),
+            state => format!("tollgate top: {state}"),
+        }
+    }
+
     /// What is counted, in one line.
     pub(super) fn summary(&self) -> String {
         let TopTable { total, window, replicas, replicas_missing, this_replica_alone, unlisted_max, .. } = self.table;
@@ -108,17 +126,39 @@ fn key(row: &TopRow) -> String {
 }
 
 fn draw(frame: &mut Frame<'_>, view: &View<'_>) {
-    let [title, summary, table, help] =
-        Layout::vertical([Constraint::Length(1), Constraint::Length(2), Constraint::Fill(1), Constraint::Length(1)])
-            .areas(frame.area());
-    frame.render_widget(Line::from("tollgate top").bold(), title);
-    frame.render_widget(Paragraph::new(view.summary()).wrap(ratatui::widgets::Wrap { trim: true }), summary);
-    let mut rows = view.rows().into_iter().map(Row::new);
+    let (width, store, summary) = (frame.area().width, view.store(), view.summary());
+    let heights = [lines(&store, width), lines(&summary, width)].map(Constraint::Length);
+    let [store_area, summary_area, table, help] =
+        Layout::vertical([heights[0], heights[1], Constraint::Fill(1), Constraint::Length(1)]).areas(frame.area());
+    let store = Paragraph::new(store).wrap(Wrap { trim: true }).bold();
+    frame.render_widget(if view.table.store_decides { store } else { store.red() }, store_area);
+    frame.render_widget(Paragraph::new(summary).wrap(Wrap { trim: true }), summary_area);
+    let columns = columns(width);
+    let cells = |row: [String; COLUMNS]| Row::new(columns.iter().map(|column| row[*column].clone()).collect::<Vec<_>>());
+    let mut rows = view.rows().into_iter().map(cells);
     let head = rows.next().unwrap_or_default().bold();
-    let widths =
-        [Constraint::Length(12), Constraint::Length(11), Constraint::Length(5), Constraint::Length(20), Constraint::Fill(1)];
-    frame.render_widget(Table::new(rows, widths).header(head).column_spacing(2), table);
+    let widths = columns.iter().map(|column| WIDTHS.get(*column).map_or(Constraint::Fill(1), |width| Constraint::Length(*width)));
+    frame.render_widget(Table::new(rows, widths).header(head).column_spacing(SPACING), table);
     frame.render_widget(Line::from(HELP).dim(), help);
+}
+
+/// Lines that a text takes at most: words that do not fit waste a part of each line.
+fn lines(text: &str, width: u16) -> u16 {
+    let letters = u16::try_from(text.chars().count()).unwrap_or(u16::MAX);
+    letters.div_ceil(width.saturating_sub(width / 8).max(1)).clamp(1, LINES_MAX)
+}
+
+/// The columns that a terminal of this width shows. The count and the key always are.
+fn columns(width: u16) -> Vec<usize> {
+    let mut columns: Vec<usize> = (0..COLUMNS).collect();
+    for gone in LEFT_OUT {
+        let taken: u16 = columns.iter().filter_map(|column| WIDTHS.get(*column)).map(|width| width + SPACING).sum();
+        if taken + KEY_WIDTH_MIN <= width {
+            break;
+        }
+        columns.retain(|column| *column != gone);
+    }
+    columns
 }
 
 #[cfg(test)]
@@ -129,11 +169,15 @@ mod tests {
     use super::*;
     use crate::cli::top::tests::table;
 
-    fn drawn(width: u16, height: u16) -> String {
+    fn drawn_of(table: &TopTable, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         let question = TopQuestion { plan: None, by_cost: false, limit: 9 };
-        terminal.draw(|frame| draw(frame, &View { question: &question, table: &table() })).unwrap();
+        terminal.draw(|frame| draw(frame, &View { question: &question, table })).unwrap();
         terminal.backend().to_string()
+    }
+
+    fn drawn(width: u16, height: u16) -> String {
+        drawn_of(&table(), width, height)
     }
 
     #[test]
@@ -142,8 +186,38 @@ mod tests {
         for words in ["tollgate top", "120 denials in 55s", "alice", "#00112233445566aa", "q quit"] {
             assert!(page.contains(words), "{words}: {page}");
         }
-        assert!(drawn(40, 8).contains("90"));
         drawn(1, 1);
+    }
+
+    #[test]
+    fn the_key_stays_on_a_narrow_terminal_and_other_columns_go() {
+        for (width, heads) in [
+            (80, &["DENIALS", "TOO HIGH BY", "SHARE", "PLAN", "KEY"][..]),
+            (60, &["DENIALS", "SHARE", "PLAN", "KEY"]),
+            (59, &["DENIALS", "PLAN", "KEY"]),
+            (40, &["DENIALS", "KEY"]),
+            (31, &["DENIALS", "KEY"]),
+        ] {
+            let page = drawn(width, 16);
+            let head = page.lines().find(|line| line.contains("DENIALS")).unwrap_or_else(|| panic!("{page}"));
+            let shown: Vec<&str> =
+                ["DENIALS", "TOO HIGH BY", "SHARE", "PLAN", "KEY"].into_iter().filter(|it| head.contains(it)).collect();
+            assert_eq!(shown, heads, "{page}");
+            assert!(page.contains("90 ") && page.contains("alice") && page.contains("#00112233445566aa"), "{page}");
+        }
+    }
+
+    #[test]
+    fn the_first_line_says_whether_the_store_decides() {
+        assert!(drawn(80, 16).lines().next().unwrap().contains("tollgate top: Redis decides."));
+        let state = "Redis has not decided since 2000-10-10T20:55:30Z: Connection refused. Each plan's on_store_failure answers meanwhile.";
+        let table = TopTable { store_state: state.to_owned(), store_decides: false, ..table() };
+        for width in [40, 80, 160] {
+            let page = drawn_of(&table, width, 20);
+            let words: Vec<&str> =
+                page.split(|letter: char| letter.is_whitespace() || letter == '"').filter(|it| !it.is_empty()).collect();
+            assert!(words.join(" ").starts_with(&format!("tollgate top: {state} 120 denials")), "{page}");
+        }
     }
 
     #[test]

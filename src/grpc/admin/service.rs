@@ -130,7 +130,8 @@ impl<S: Store> AdminService for Admin<S> {
             let query = convert::top_query(request.into_inner())?;
             let answer = self.parts.top.top(&query).await.map_err(|error| convert::no_top(&error))?;
             let outcome = format!("keys: {}", answer.keys.len());
-            Ok((convert::top(answer), outcome))
+            let store = self.parts.limiter.store_state(&self.parts.stores);
+            Ok((convert::top(answer, &store), outcome))
         };
         self.finish(Method::Top, None, done.await)
     }

@@ -36,6 +36,10 @@ pub struct TopTable {
     pub replicas_missing: u32,
     /// Whether Redis did not give the counts of other replicas.
     pub this_replica_alone: bool,
+    /// Whether the store decides, in one sentence. Empty where the server is older than this client.
+    pub store_state: String,
+    /// Whether the store decides every request.
+    pub store_decides: bool,
 }
 
 /// One key.
@@ -75,6 +79,8 @@ impl Connection {
             replicas: answer.replicas,
             replicas_missing: answer.replicas_missing,
             this_replica_alone: answer.this_replica_alone,
+            store_state: answer.store_state,
+            store_decides: answer.store_decides,
         })
     }
 }
@@ -91,6 +97,8 @@ impl TopTable {
             "replicas": self.replicas,
             "replicas_missing": self.replicas_missing,
             "this_replica_alone": self.this_replica_alone,
+            "store_state": self.store_state,
+            "store_decides": self.store_decides,
         });
         object.to_string()
     }

@@ -5,6 +5,7 @@ use tonic::Status;
 use crate::grpc::convert::duration;
 use crate::grpc::pb;
 use crate::limiter::{TopAnswer, TopBy, TopError, TopKey, TopQuery};
+use crate::store::StoreState;
 
 /// Keys that are listed unless the caller says how many.
 const LIMIT_DEFAULT: usize = 20;
@@ -26,8 +27,8 @@ pub(in crate::grpc) fn top_query(request: pb::TopRequest) -> Result<TopQuery, St
     Ok(TopQuery { plan: Some(request.plan).filter(|plan| !plan.is_empty()), by, limit })
 }
 
-/// Converts an answer.
-pub(in crate::grpc) fn top(answer: TopAnswer) -> pb::TopResponse {
+/// Converts an answer, and adds the state of the store.
+pub(in crate::grpc) fn top(answer: TopAnswer, store: &StoreState) -> pb::TopResponse {
     let TopAnswer { keys, unlisted_max, total, window, replicas, replicas_missing, this_replica_alone } = answer;
     let key = |TopKey { key, hash, plan, count, error }: TopKey| pb::TopKey {
         key: key.unwrap_or_default(),
@@ -44,6 +45,8 @@ pub(in crate::grpc) fn top(answer: TopAnswer) -> pb::TopResponse {
         replicas: u32::try_from(replicas).unwrap_or(u32::MAX),
         this_replica_alone,
         replicas_missing: u32::try_from(replicas_missing).unwrap_or(u32::MAX),
+        store_state: store.to_string(),
+        store_decides: store.decides(),
     }
 }
 
