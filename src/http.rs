@@ -135,6 +135,9 @@ impl Server {
         let metrics_cache = RenderingCache::new(METRICS_FRESH_FOR, METRICS_SMALL_BYTES);
         let status = sources.status.take().map(Status::new);
         let state = Arc::new(AppState { sources, ready: AtomicBool::new(true), metrics_cache, status });
+        if state.status.is_some() {
+            tokio::spawn(status::keep_history(Arc::downgrade(&state)));
+        }
         let paths = if listeners.metrics.is_some() { Paths::NoMetrics } else { Paths::All };
         let router =
             |listener: &Listener, paths| routes::router(state.clone(), paths, Hosts::of(listener.address(), &listeners.hosts));

@@ -18,6 +18,7 @@ mod ready_headers;
 mod rude_peers;
 mod shares;
 mod status_page;
+mod store_state;
 mod tls;
 mod top;
 mod workers;

@@ -1,16 +1,19 @@
 //! The status page: what this replica enforces, who is limited, whether the store answers, and where a key stands.
 //!
 //! The page is one file. Its script asks for the figures once a second. They are rendered at most twice a second, however many
-//! viewers there are, on the thread that answers probes. So viewers cost the workers, which decide, nothing.
+//! viewers there are, on the thread that answers probes. So viewers cost the workers, which decide, nothing. The same thread keeps
+//! the history of the last quarter of an hour.
 
 mod config_changes;
 mod explain;
 mod figures;
+mod history;
 mod page;
+mod problems;
 mod samples;
 mod top;
 
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -24,14 +27,16 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tokio::sync::{Mutex, Semaphore};
+use tokio::time::{MissedTickBehavior, interval};
 
 pub use config_changes::{ConfigChanges, ConfigOutcome};
 pub use explain::ExplainKey;
+use history::{Counts, History, POINT_EVERY};
 use samples::Samples;
 
 use super::rendering_cache::RenderingCache;
 use super::{AppState, MetricSources};
-use crate::clock::monotonic;
+use crate::clock::{Clock, SystemClock, monotonic};
 use crate::grpc::TokenFile;
 use crate::limiter::TopKeys;
 
@@ -62,6 +67,7 @@ pub(super) struct Status {
     page: page::Page,
     /// Locked while figures are written.
     samples: Mutex<Samples>,
+    history: std::sync::Mutex<History>,
     hashed: RenderingCache,
     clear: RenderingCache,
     tokens: Semaphore,
@@ -83,11 +89,17 @@ impl Status {
             started_at: monotonic(),
             page: page::Page::new(),
             samples: Mutex::default(),
+            history: std::sync::Mutex::default(),
             hashed: cache(),
             clear: cache(),
             tokens: Semaphore::new(TOKENS_CHECKED_MAX),
             explains: explain::Bounds::default(),
         }
+    }
+
+    fn history(&self) -> MutexGuard<'_, History> {
+        // A panic cannot leave it half-changed in a way that a picture shows.
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How keys are shown to the sender of these headers. Errors: the answer to a token that does not count.
@@ -103,6 +115,20 @@ impl Status {
             Ok(true) => Ok(Keys::Clear),
             Ok(false) => Err(unauthorized("this is not the admin token")),
             Err(_) => Err(unauthorized("this server has no admin token at the moment")),
+        }
+    }
+}
+
+/// Adds a point to the history every so often, as long as the page is served.
+pub(super) async fn keep_history(state: Weak<AppState>) {
+    let mut ticks = interval(POINT_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(state) = state.upgrade() else { return };
+        if let Some(status) = &state.status {
+            let counts = Counts::of(&state.sources.limiter.totals());
+            status.history().add(monotonic(), SystemClock.now_us() / 1_000, counts);
         }
     }
 }

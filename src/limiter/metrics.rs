@@ -208,6 +208,11 @@ impl Totals {
         self.decisions.of_candidate(plan, allowed, candidate_allowed)
     }
 
+    /// Decisions with this outcome by this decider, for all plans, including plans that were removed.
+    pub fn all_decisions(&self, outcome: Outcome, decided_by: DecidedBy) -> u64 {
+        self.decisions.of_all(outcome, decided_by)
+    }
+
     /// Decisions by this decider, for all plans and outcomes, including plans that were removed.
     pub fn decided_by(&self, decided_by: DecidedBy) -> u64 {
         self.decisions.by(decided_by)

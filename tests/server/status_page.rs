@@ -182,7 +182,7 @@ async fn explanations_are_few_in_a_second() {
 }
 
 /// The least contrast of a text with what is behind it, and that text. Backgrounds here are opaque or not there.
-const LEAST_CONTRAST: &str = "(() => {
+pub(super) const LEAST_CONTRAST: &str = "(() => {
   const parse = (color) => color.match(/[\\d.]+/g).map(Number);
   const light = (color) => parse(color).slice(0, 3).map((part) => part / 255)
     .map((part) => (part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4))

@@ -4,6 +4,8 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
+use super::history::Counts;
+use super::problems::{self, Facts, Problem};
 use super::samples::{PlanCounts, Recent, Sample, Samples, percentile_us};
 use super::{Keys, Status};
 use crate::clock::{Clock, SystemClock, monotonic};
@@ -11,7 +13,7 @@ use crate::duration::Shown;
 use crate::http::MetricSources;
 use crate::limiter::{Timings, Totals};
 use crate::plan::{Limit, Plan, Rule};
-use crate::store::{NodeHealth, StoreRegistry};
+use crate::store::{NodeHealth, StoreState};
 
 /// Most plans that are listed: those with the most decisions lately. A config may have 10,000.
 const PLANS_MAX: usize = 50;
@@ -23,9 +25,11 @@ pub(super) fn write(sources: &MetricSources, status: &Status, samples: &mut Samp
     let (totals, now) = (sources.limiter.totals(), monotonic());
     let sample = Sample::new(now, &totals);
     let recent = samples.add(&sample);
+    let store_state = sources.limiter.store_state(&sources.stores);
     let figures = json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "now_ms": SystemClock.now_us() / 1_000,
+        "now_ms": now_ms(),
+        "problems": problems(sources, status, &store_state, (&top, recent.as_ref())),
         "uptime_s": uptime_s(status, now),
         "config_hash": totals.snapshot().config_hash(),
         "keys": match keys { Keys::Hashed => "hashed", Keys::Clear => "clear" },
@@ -35,7 +39,8 @@ pub(super) fn write(sources: &MetricSources, status: &Status, samples: &mut Samp
         "connections": sources.grpc_connections.open(),
         "all": counts(sum(&sample.plans), recent.as_ref().map(|recent| sum(&recent.plans))),
         "plans": plans(&sample, recent.as_ref(), &totals),
-        "store": store(&status.sources.store, &sources.stores, &totals, recent.as_ref()),
+        "store": store(sources, status, &store_state, (&totals, recent.as_ref())),
+        "history": history(status, now, &totals),
         "top": top,
         "latency": latency(&totals, recent.as_ref()),
         "config_changes": config_changes(status),
@@ -122,8 +127,39 @@ fn limit(limit: &Limit) -> String {
     format!("{} in {window}{burst} ({})", limit.quota(), limit.algorithm().name())
 }
 
-fn store(url: &str, stores: &StoreRegistry, totals: &Totals, recent: Option<&Recent>) -> Value {
-    let all = stores.nodes();
+/// What is wrong, the most harmful first.
+fn problems(
+    sources: &MetricSources,
+    status: &Status,
+    store: &StoreState,
+    (top, recent): (&Value, Option<&Recent>),
+) -> Vec<Value> {
+    let changes = status.sources.config_changes.list();
+    let facts = Facts {
+        store,
+        config: changes.first(),
+        certificate_refused: sources.tls.as_ref().is_some_and(|tls| tls.status().last_refused),
+        replicas_missing: top["missing"].as_u64().unwrap_or(0),
+        alone: top["alone"] == true,
+        unknown_plans: recent.map_or(0, |recent| recent.unknown_plans),
+    };
+    problems::list(&facts).iter().map(Problem::json).collect()
+}
+
+/// The last quarter of an hour. For each point: its end, its span, decisions, those denied and those by policy, and the 99th
+/// percentile of their waits.
+fn history(status: &Status, now: Instant, totals: &Totals) -> Vec<Value> {
+    let points = status.history().points(now, now_ms(), &Counts::of(totals));
+    let fields = points.iter().map(|it| json!([it.at_ms, it.span_ms, it.decisions, it.denied, it.by_policy, it.p99_us]));
+    fields.collect()
+}
+
+fn now_ms() -> u64 {
+    SystemClock.now_us() / 1_000
+}
+
+fn store(sources: &MetricSources, status: &Status, state: &StoreState, (totals, recent): (&Totals, Option<&Recent>)) -> Value {
+    let all = sources.stores.nodes();
     let is_degraded = |health: &NodeHealth| health.connections[1..].iter().any(|count| *count > 0);
     let mut nodes: Vec<_> = all.iter().collect();
     nodes.sort_by_key(|(_, health)| !is_degraded(health));
@@ -135,9 +171,10 @@ fn store(url: &str, stores: &StoreRegistry, totals: &Totals, recent: Option<&Rec
         })
     });
     json!({
-        "url": url,
-        "embedded": all.is_empty(),
-        "degraded": all.values().any(is_degraded),
+        "url": status.sources.store,
+        "embedded": sources.stores.is_empty(),
+        "decides": state.decides(),
+        "state": state.to_string(),
         "nodes": shown.collect::<Vec<_>>(),
         "others": all.len().saturating_sub(NODES_MAX),
         "waiting": totals.waiting,

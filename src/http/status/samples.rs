@@ -80,6 +80,8 @@ pub(super) struct Sample {
     pub store_durations: Timings,
     /// Requests that the store failed to decide, by [`StoreError::KINDS`].
     pub store_errors: [u64; StoreError::KINDS.len()],
+    /// Requests that name an unknown plan and got no decision.
+    pub unknown_plans: u64,
 }
 
 impl Sample {
@@ -92,6 +94,7 @@ impl Sample {
             durations: totals.durations.clone(),
             store_durations: totals.store_durations.clone(),
             store_errors: totals.store_errors,
+            unknown_plans: totals.unknown_plans.saturating_sub(totals.by_default_plan),
         }
     }
 
@@ -104,6 +107,7 @@ impl Sample {
             durations: difference(&self.durations, &earlier.durations),
             store_durations: difference(&self.store_durations, &earlier.store_durations),
             store_errors: errors.map(|(now, then)| now.saturating_sub(then)).sum(),
+            unknown_plans: self.unknown_plans.saturating_sub(earlier.unknown_plans),
         }
     }
 }
@@ -117,6 +121,7 @@ pub(super) struct Recent {
     pub durations: Timings,
     pub store_durations: Timings,
     pub store_errors: u64,
+    pub unknown_plans: u64,
 }
 
 /// The samples of the last seconds, the oldest first.
@@ -137,7 +142,8 @@ impl Samples {
     }
 }
 
-fn difference(now: &Timings, then: &Timings) -> Timings {
+/// What was timed between `then` and `now`.
+pub(super) fn difference(now: &Timings, then: &Timings) -> Timings {
     let mut buckets = now.buckets;
     buckets.iter_mut().zip(then.buckets).for_each(|(now, then)| *now = now.saturating_sub(then));
     Timings { buckets, sum_ns: now.sum_ns.wrapping_sub(then.sum_ns) }
@@ -178,6 +184,7 @@ mod tests {
             durations,
             store_durations,
             store_errors: Default::default(),
+            unknown_plans: 0,
         }
     }
 

@@ -113,8 +113,12 @@ impl CounterTotals {
     }
 
     pub(super) fn by(&self, by: DecidedBy) -> u64 {
-        let of_plan = |counters: &[u64]| Outcome::ALL.iter().map(|outcome| counters[index(*outcome, by)]).sum::<u64>();
-        self.of_plans.chunks_exact(PER_PLAN).map(of_plan).sum::<u64>() + of_plan(&self.of_others)
+        Outcome::ALL.iter().map(|outcome| self.of_all(*outcome, by)).sum()
+    }
+
+    pub(super) fn of_all(&self, outcome: Outcome, by: DecidedBy) -> u64 {
+        let counter = index(outcome, by);
+        self.of_plans.chunks_exact(PER_PLAN).map(|counters| counters[counter]).sum::<u64>() + self.of_others[counter]
     }
 
     pub(super) fn near_limit(&self, plan: usize) -> u64 {
