@@ -1,12 +1,19 @@
-//! Random numbers, for example to spread what many processes would do at one moment.
+//! Random numbers from the system's generator: for secrets, and to spread what many processes would do at one moment.
 
-use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
+
+use ring::rand::{SecureRandom, SystemRandom};
+
+/// Random bytes, fit for secrets.
+pub(crate) fn bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    SystemRandom::new().fill(&mut bytes).expect("the system gives random bytes to every process");
+    bytes
+}
 
 /// A random number, all values equally likely.
 pub(crate) fn bits() -> u64 {
-    // The keys of `RandomState` are the standard library's source of randomness.
-    RandomState::new().hash_one(())
+    u64::from_ne_bytes(bytes())
 }
 
 /// A duration that is longer or shorter by up to this share of it: by all of it at the least and the greatest `random`.

@@ -98,6 +98,8 @@ fn each_package_has_its_one_place() {
     only("SystemTime::now", &["src/clock.rs"]);
     only("opentelemetry", &["src/trace.rs"]);
     only("rustix", &["src/descriptors.rs", "src/main.rs"]);
+    only("ring::rand", &["src/random.rs"]);
+    only("RandomState", &["src/store/memory", "src/limiter/deny_cache.rs", "src/cli/simulate/pipeline.rs"]);
     only("pb::", &["src/grpc"]);
 }
 
