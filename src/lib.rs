@@ -18,8 +18,7 @@
 //! - [`http`]: check endpoint, health, metrics
 //! - [`config`]: settings, checked with all errors at once, and the watch of their file
 //! - [`tls`]: certificates of the listeners and their reload
-//! - [`cli`], [`telemetry`], [`trace`], [`service_manager`], [`shutdown`], [`descriptors`], [`clock`], [`duration`], [`small_file`], `file_watch`, `nearest`, `random`, `visible`, [`log_throttle`]: small modules at the edge
-//! - [`cli`], [`telemetry`], [`trace`], [`service_manager`], [`shutdown`], [`descriptors`], [`clock`], [`duration`], [`small_file`], [`utc`], `file_watch`, `random`, `visible`, [`log_throttle`]: small modules at the edge
+//! - [`cli`], [`telemetry`], [`trace`], [`service_manager`], [`shutdown`], [`descriptors`], [`clock`], [`duration`], [`small_file`], [`utc`], `file_watch`, `nearest`, `random`, `visible`, [`log_throttle`]: small modules at the edge
 //!
 //! # Which way things depend
 //! `key, plan, decision, headers` <- `algorithm` <- `store` <- `limiter` <- `grpc` <- `http` <- `cli` <- `main`; `server` knows none of these; `config` builds plans

@@ -37,7 +37,9 @@ use metrics::WorkerPlans;
 pub use metrics::{BOUNDS_NS, Reloads, Timings, Totals};
 use registry::{LimiterRegistry, WorkerState};
 pub use snapshot::{Changes, PlanSnapshot};
-pub use top::{TOP_DEFAULT, TOP_MAX, TOP_MIN, TopAnswer, TopBy, TopError, TopKey, TopKeys, TopQuery, TopSettings, TopStores};
+pub use top::{
+    KeyHash, TOP_DEFAULT, TOP_MAX, TOP_MIN, TopAnswer, TopBy, TopError, TopKey, TopKeys, TopQuery, TopSettings, TopStores,
+};
 use uncounted::{fail_closed, fail_open, shadowed, untouched};
 
 /// Most requests in one batch. Its answer stays well below a megabyte, and one caller cannot occupy the store for long.

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::admin::{AdminError, within};
 use super::caller_deadline::CallerDeadline;
-use super::{Limiter, PlanSnapshot, counted};
+use super::{KeyHash, Limiter, PlanSnapshot, counted};
 use crate::algorithm::{Mode, RELEASES_MAX, Reading, Release, release_costs, releases};
 use crate::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use crate::duration::Shown;
@@ -19,6 +19,8 @@ use crate::store::{Check, Store, StoreDeadline, StoreError, Verdict};
 /// Where a key stands in a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
+    /// What the key is shown as elsewhere.
+    pub key_hash: KeyHash,
     /// The plan that decides.
     pub plan: Arc<Plan>,
     /// How the next request of cost 1 would be decided.
@@ -70,6 +72,7 @@ impl<S: Store> Limiter<S> {
         let check = Check { key, plan: plan.clone(), cost: Cost::ONE, mode: Mode::Peek };
         let redis_names = self.store.names(&check.key, &plan);
         let by_plan = |next| Explanation {
+            key_hash: self.key_hash(&check.key),
             plan: plan.clone(),
             next,
             limits: Vec::new(),

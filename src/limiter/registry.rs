@@ -62,20 +62,28 @@ pub(super) struct LimiterRegistry {
     /// Sums of the counters of replaced plans that no decision holds any more.
     closed: CounterTotals,
     reloads: Reloads,
-    /// How workers count keys, if they do.
-    top: Option<TopSource>,
+    /// How workers count keys, if they do, and by which secret keys are shown.
+    top: TopSource,
 }
 
 impl LimiterRegistry {
     pub(super) fn new(plans: PlanSet, replicas: u64) -> Self {
         let snapshot = Arc::new(PlanSnapshot::new(plans, replicas));
         let closed = CounterTotals::new(snapshot.clone());
-        Self { snapshot, replicas, workers: Vec::new(), closing: Vec::new(), closed, reloads: Reloads::default(), top: None }
+        Self {
+            snapshot,
+            replicas,
+            workers: Vec::new(),
+            closing: Vec::new(),
+            closed,
+            reloads: Reloads::default(),
+            top: TopSource::default(),
+        }
     }
 
     /// Creates the state of one more limiter.
     pub(super) fn add_worker(&mut self, denials: Option<DenyCache>) -> Arc<WorkerState> {
-        let top = self.top.as_ref().map(|top| Arc::new(top.worker()));
+        let top = self.top.worker().map(Arc::new);
         let worker = Arc::new(WorkerState::new(self.snapshot.clone(), denials, top));
         self.workers.push(worker.clone());
         worker
@@ -83,12 +91,12 @@ impl LimiterRegistry {
 
     /// Makes limiters that are added from now on count keys.
     pub(super) fn count_keys(&mut self, settings: TopSettings) {
-        self.top = Some(TopSource::new(settings));
+        self.top.settings = Some(settings);
     }
 
-    /// How limiters count keys, if they do.
-    pub(super) fn top(&mut self) -> Option<&mut TopSource> {
-        self.top.as_mut()
+    /// How limiters count keys, if they do, and by which secret keys are shown.
+    pub(super) fn top(&mut self) -> &mut TopSource {
+        &mut self.top
     }
 
     /// The state of every limiter.

@@ -4,7 +4,8 @@
 //! [`TopKeys`] adds them up ([`summary`]), publishes the sum to other replicas each second ([`codec`]), and adds theirs when it is
 //! asked. Every key with more than `N / k` of the `N` denials is listed, and no count is shown too low, or too high by more than that.
 //!
-//! Keys are known by a hash with a secret. No key becomes a metric's label or is written to a log.
+//! Keys are known by a hash with a secret, which explanations and the log of admin calls show too. No key becomes a metric's label or
+//! is written to a log.
 
 mod codec;
 mod names;
@@ -20,6 +21,7 @@ use std::time::Duration;
 
 use crate::plan::UnknownPlan;
 pub use replica::{TopKeys, TopStores};
+pub use secret::KeyHash;
 use secret::Secret;
 pub(super) use worker::WorkerTop;
 
@@ -66,7 +68,7 @@ pub struct TopKey {
     /// The key, if it was kept in clear. Only for callers who may see it.
     pub key: Option<String>,
     /// The key's hash with the secret that the replicas share.
-    pub hash: u64,
+    pub hash: KeyHash,
     /// The plan that counts the key.
     pub plan: Arc<str>,
     /// Denials or units of the last minute; never too low.
@@ -108,17 +110,20 @@ pub enum TopError {
 /// What a registry makes the counts of a new worker by.
 #[derive(Debug)]
 pub(super) struct TopSource {
-    settings: TopSettings,
+    /// How keys are counted; `None`: they are not.
+    pub(super) settings: Option<TopSettings>,
     secret: Secret,
 }
 
-impl TopSource {
-    pub(super) fn new(settings: TopSettings) -> Self {
-        Self { settings, secret: Secret::random() }
+impl Default for TopSource {
+    fn default() -> Self {
+        Self { settings: None, secret: Secret::random() }
     }
+}
 
-    pub(super) fn worker(&self) -> WorkerTop {
-        WorkerTop::new(self.settings, self.secret)
+impl TopSource {
+    pub(super) fn worker(&self) -> Option<WorkerTop> {
+        self.settings.map(|settings| WorkerTop::new(settings, self.secret))
     }
 }
 

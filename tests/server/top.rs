@@ -8,9 +8,9 @@ use tonic::Code;
 
 use crate::support::admin::AdminFixture;
 use crate::support::cluster::Cluster;
-use crate::support::http::get;
+use crate::support::http::{get, post};
 use crate::support::redis::Redis;
-use crate::support::server::{PATIENCE, decide, request, tollgate};
+use crate::support::server::{PATIENCE, decide, field, request, tollgate};
 
 const PLANS: &str = "
 workers: 2
@@ -18,6 +18,7 @@ store: { deadline: 10s }
 plans:
   one: { limits: [ { name: day, quota: 1, window: 300d, algorithm: fixed_window } ] }
   two: { limits: [ { name: day, quota: 2, window: 300d, algorithm: fixed_window } ] }
+  internal: { unlimited: true }
 ";
 
 impl AdminFixture {
@@ -146,6 +147,52 @@ async fn a_key_is_told_by_no_metric_no_log_and_hashed_by_no_answer() {
     for text in [format!("{denials:?}{cost:?}"), get(&one.server.http(), "/metrics").body, one.server.end_and_log()] {
         assert!(!text.to_lowercase().contains("canary"), "{text}");
     }
+}
+
+/// By the secret of the other replica, and whether keys are counted or not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn explain_top_log_and_page_show_the_same_hash_of_a_key() {
+    let redis = Redis::start();
+    let page = ["--set", "listen.http=127.0.0.1:0", "--set", "status.page=true"];
+    let on = [&["--store", &redis.url()], &page[..]].concat();
+    let (mut one, mut other) = (AdminFixture::start(PLANS, &on).await, AdminFixture::start(PLANS, &on).await);
+    for replica in [&mut one, &mut other] {
+        replica.top_when("", TopBy::Denials, 1, |answer| answer.replicas == 2).await;
+        decide(&mut replica.client, "alice", "one").await;
+    }
+    let top = one.top_when("one", TopBy::Denials, 1, |answer| answer.total == 1).await.keys[0].key_hash.clone();
+    let mut off = AdminFixture::start(PLANS, &[&["--set", "status.keys=off"], &page[..]].concat()).await;
+    let (mut told, mut shown) = (Vec::new(), Vec::new());
+    for replica in [&mut one, &mut other, &mut off] {
+        let (key, plan) = ("alice".to_owned(), "one".to_owned());
+        let explained = replica.admin.explain(pb::ExplainRequest { key: key.clone(), plan: plan.clone() }).await.unwrap();
+        told.push(explained.into_inner().key_hash);
+        replica.admin.refund(pb::RefundRequest { key: key.clone(), plan: plan.clone(), cost: None }).await.unwrap();
+        replica.admin.reset(pb::ResetRequest { key: key.clone(), plan }).await.unwrap();
+        replica.admin.reset(pb::ResetRequest { key, plan: "internal".to_owned() }).await.unwrap_err();
+        let http = replica.server.http();
+        let body = r#"{"key":"alice","plan":"one"}"#;
+        let page: serde_json::Value =
+            serde_json::from_str(&post(&http, "/status/explain", "application/json", body).body).unwrap();
+        let command = tollgate().args(["explain", "--admin", &replica.address(), "--key", "alice", "--plan", "one"]).output();
+        let printed = String::from_utf8(command.unwrap().stdout).unwrap();
+        let of_command = printed.lines().find_map(|line| line.strip_prefix("hash of the key: ")).unwrap().to_owned();
+        replica.server.wait_for_line("\"plan\":\"internal\"").await;
+        let log = replica.server.log();
+        let of_log = log
+            .lines()
+            .filter(|line| line.contains("\"admin call\"") && !line.contains("Top"))
+            .map(|line| field(line, "key_hash"));
+        shown
+            .extend(of_log.chain([page["key_hash"].as_str().unwrap().to_owned(), of_command]).map(|hash| (hash, told.len() - 1)));
+    }
+    assert_eq!((&told[0], &told[1]), (&top, &top));
+    assert!(shown.len() >= 3 * 6 && shown.iter().all(|(hash, replica)| *hash == told[*replica]), "{told:?}: {shown:?}");
+    let data: serde_json::Value = serde_json::from_str(&get(&other.server.http(), "/status/data").body).unwrap();
+    assert_eq!(data["top"]["denials"][0]["hash"].as_str(), Some(top.as_str()), "{data}");
+    // Nobody who does not know a secret of the server can try out keys.
+    let unkeyed = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(b"alice"));
+    assert!(told[2] != top && !told.contains(&unkeyed), "{told:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

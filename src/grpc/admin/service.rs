@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Response, Status};
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::AdminParts;
 use super::calls::{Method, word};
@@ -71,14 +70,13 @@ impl<S: Store> Admin<S> {
             }
             return done.map(|(answer, _)| Response::new(answer));
         }
-        // The hash tells keys apart without revealing them to readers who do not know them.
-        let key = subject.map(|(key, _)| format!("{:016x}", xxh3_64(key.as_str().as_bytes())));
+        let key_hash = subject.map(|(key, _)| self.parts.limiter.key_hash(key).to_string());
         let plan = subject.map(|(_, plan)| plan.as_str());
         // A page that is open asks each second.
         if method.changes() {
-            tracing::info!(method = method.name(), code = word(code), plan, key_hash = key, outcome, "admin call");
+            tracing::info!(method = method.name(), code = word(code), plan, key_hash, outcome, "admin call");
         } else {
-            tracing::debug!(method = method.name(), code = word(code), plan, key_hash = key, outcome, "admin call");
+            tracing::debug!(method = method.name(), code = word(code), plan, key_hash, outcome, "admin call");
         }
         done.map(|(answer, _)| Response::new(answer))
     }

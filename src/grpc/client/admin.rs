@@ -170,6 +170,9 @@ fn connections(all: u32, open: u32) -> Option<String> {
 
 fn explained(answer: &pb::ExplainResponse) -> Report {
     let mut lines = vec![answer.sentence.clone(), format!("plan {}, counted as {}", answer.plan, answer.counts_as)];
+    if !answer.key_hash.is_empty() {
+        lines.push(format!("hash of the key: {}", answer.key_hash));
+    }
     lines.extend(answer.redis_names.iter().map(|name| format!("in Redis: {name}")));
     lines.extend(connections(answer.redis_connections, answer.redis_connections_open));
     if answer.workers_denying > 0 {
@@ -189,6 +192,7 @@ fn explained_json(answer: &pb::ExplainResponse) -> Value {
     let next = answer.next.as_ref().map(|next| report::answer(next).json);
     json!({
         "sentence": answer.sentence,
+        "key_hash": answer.key_hash,
         "next": next,
         "limits": answer.limits.iter().map(limit_explanation).collect::<Vec<_>>(),
         "plan": answer.plan,

@@ -19,6 +19,7 @@ pub(in crate::grpc) fn explained(explained: &Explanation, stores: &StoreRegistry
         redis_connections: u32::try_from(connections).unwrap_or(u32::MAX),
         redis_connections_open: u32::try_from(open).unwrap_or(u32::MAX),
         candidate: explained.candidate.as_ref().map(candidate_explanation),
+        key_hash: explained.key_hash.to_string(),
     }
 }
 

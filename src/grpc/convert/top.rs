@@ -32,7 +32,7 @@ pub(in crate::grpc) fn top(answer: TopAnswer, store: &StoreState) -> pb::TopResp
     let TopAnswer { keys, unlisted_max, total, window, replicas, replicas_missing, this_replica_alone } = answer;
     let key = |TopKey { key, hash, plan, count, error }: TopKey| pb::TopKey {
         key: key.unwrap_or_default(),
-        key_hash: format!("{hash:016x}"),
+        key_hash: hash.to_string(),
         plan: plan.to_string(),
         count,
         error,

@@ -133,13 +133,14 @@ async fn subject(request: Request) -> Result<(Key, String), Response> {
 
 /// The explanation as JSON fields, named as in the gRPC contract. Names in Redis are for operators alone.
 fn explained(explanation: &Explanation) -> Value {
-    let Explanation { plan, next, workers_denying, .. } = explanation;
+    let Explanation { key_hash, plan, next, workers_denying, .. } = explanation;
     let candidate = explanation.candidate.as_ref().map(|candidate| {
         let limits = explained_limits(&candidate.plan, &candidate.limits);
         json!({ "plan": &*candidate.plan.name, "allowed": candidate.allowed, "limits": limits })
     });
     json!({
         "sentence": explanation.sentence(),
+        "key_hash": key_hash.to_string(),
         "plan": &*plan.name,
         "counts_as": &*plan.counts_as,
         "outcome": next.outcome.word(),

@@ -31,7 +31,7 @@ fn list(found: Vec<TopKey>, keys: Keys) -> Vec<Value> {
     let clear = |key: &TopKey| key.key.as_deref().filter(|_| keys == Keys::Clear).map(visible);
     let shown = |key: &TopKey| {
         json!({
-            "hash": format!("{:016x}", key.hash), "key": clear(key), "plan": &*key.plan, "count": key.count, "error": key.error,
+            "hash": key.hash.to_string(), "key": clear(key), "plan": &*key.plan, "count": key.count, "error": key.error,
         })
     };
     found.iter().map(shown).collect()

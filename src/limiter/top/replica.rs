@@ -10,7 +10,8 @@ use super::codec::Published;
 use super::secret::Secret;
 use super::summary::Heavy;
 use super::worker::{SLOTS, WorkerTop};
-use super::{TOP_MAX, TopAnswer, TopBy, TopError, TopKey, TopQuery, TopSettings};
+use super::{KeyHash, TOP_MAX, TopAnswer, TopBy, TopError, TopKey, TopQuery, TopSettings};
+use crate::key::Key;
 use crate::limiter::Limiter;
 use crate::store::{ReplicaId, StoreError, StoreRegistry};
 
@@ -64,6 +65,12 @@ impl<S> Limiter<S> {
     /// Counts the keys that are limited, and that use most, in every limiter made from now on. See [`TopKeys`].
     pub fn count_keys(&self, settings: TopSettings) {
         self.common.registry().count_keys(settings);
+    }
+
+    /// What a key is shown as in lists of the heaviest, in explanations and in the log. Replicas that count keys on the same Redis show
+    /// the same, from their first exchange on.
+    pub fn key_hash(&self, key: &Key) -> KeyHash {
+        self.common.registry().top().secret.key_hash(key)
     }
 }
 
@@ -148,9 +155,7 @@ impl TopKeys {
     /// Counts anew by the secret of the other replicas. That happens at the start, and after Redis lost its data. The counts so far
     /// are lost, so the window begins now.
     pub(super) fn adopt(&self, settings: TopSettings, secret: Secret) {
-        if let Some(source) = self.0.limiter.common.registry().top() {
-            source.secret = secret;
-        }
+        self.0.limiter.common.registry().top().secret = secret;
         self.workers().iter().for_each(|worker| worker.start_over(settings, secret));
         *self.0.began.lock().unwrap_or_else(PoisonError::into_inner) = VecDeque::from([self.0.limiter.common.clock.monotonic()]);
     }
@@ -194,7 +199,9 @@ impl TopKeys {
 
     /// How keys are counted, if they are, and by which secret.
     fn source(&self) -> Option<(TopSettings, Secret)> {
-        self.0.limiter.common.registry().top().map(|top| (top.settings, top.secret))
+        let mut registry = self.0.limiter.common.registry();
+        let top = registry.top();
+        top.settings.map(|settings| (settings, top.secret))
     }
 
     fn workers(&self) -> Vec<Arc<WorkerTop>> {

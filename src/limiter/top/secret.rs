@@ -1,7 +1,8 @@
 //! The secret that the replicas share, by which keys are known and shown.
 //!
 //! A key is counted under a fast hash with a seed from the secret, so that callers cannot choose keys that collide. It is shown as
-//! SipHash-2-4 of that, so that a reader who does not know the secret cannot try out which key it is.
+//! SipHash-2-4 of that, so that a reader who does not know the secret cannot try out which key it is. [`KeyHash`] is the one form in
+//! which a hash of a key leaves the process.
 
 use std::fmt;
 use std::hash::Hasher;
@@ -9,7 +10,18 @@ use std::hash::Hasher;
 use siphasher::sip::SipHasher24;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::key::Key;
 use crate::random;
+
+/// A key as people see it where its text is not shown: 16 hexadecimal digits, equal for the same key under every plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyHash(u64);
+
+impl fmt::Display for KeyHash {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{:016x}", self.0)
+    }
+}
 
 /// A secret of 128 bits.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,7 +33,7 @@ pub(super) struct Secret {
 impl Secret {
     /// A new secret.
     pub(super) fn random() -> Self {
-        Self::new(random::bits(), random::bits())
+        Self::from_bytes(random::bytes())
     }
 
     fn new(first: u64, second: u64) -> Self {
@@ -57,8 +69,13 @@ impl Secret {
     }
 
     /// What a key is shown as, by the number that it is counted under.
-    pub(super) fn shown_as(&self, hash: u64, plan: u64) -> u64 {
-        self.shown(hash ^ plan)
+    pub(super) fn shown_as(&self, hash: u64, plan: u64) -> KeyHash {
+        KeyHash(self.shown(hash ^ plan))
+    }
+
+    /// What a key is shown as.
+    pub(super) fn key_hash(&self, key: &Key) -> KeyHash {
+        self.shown_as(self.hash(key.as_str(), 0), 0)
     }
 
     fn shown(&self, number: u64) -> u64 {
