@@ -196,6 +196,21 @@ async fn explain_top_log_and_page_show_the_same_hash_of_a_key() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_shows_hashes_shows_no_key_that_another_one_shows_in_clear() {
+    let redis = Redis::start();
+    let mut clear = AdminFixture::start(PLANS, &["--store", &redis.url(), "--set", "status.keys=clear"]).await;
+    let mut hashes = AdminFixture::start(PLANS, &["--store", &redis.url()]).await;
+    for replica in [&mut clear, &mut hashes] {
+        replica.top_when("", TopBy::Cost, 1, |answer| answer.replicas == 2).await;
+    }
+    decide(&mut clear.client, "alice", "two").await;
+    let answer = hashes.top_when("two", TopBy::Cost, 1, |answer| answer.total == 1).await;
+    assert_eq!((answer.keys[0].key.as_str(), answer.keys[0].count), ("", 1), "{answer:?}");
+    // The other way round there is no key in clear to be shown.
+    assert_eq!(clear.top("two", TopBy::Cost, 1).await.keys[0].key, "alice");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_redis_a_replica_answers_for_itself_and_says_so() {
     let mut redis = Redis::start();
     let mut replica = AdminFixture::start(PLANS, &["--store", &redis.url(), "--set", "status.keys=clear"]).await;

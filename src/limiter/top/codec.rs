@@ -1,7 +1,7 @@
 //! The bytes by which a replica publishes its lists.
 //!
 //! A version, a check number of the secret, and the lists of denials and of cost. A list has its numbers, and its plans with their
-//! keys. Then come names of keys, if they are shown in clear. Numbers have seven bits a byte, the lowest first; hashes have eight
+//! keys. Then come names of keys, if they are shown in clear, those of the heaviest first. Numbers have seven bits a byte, the lowest first; hashes have eight
 //! bytes. What cannot be read is refused as a whole.
 //!
 //! Pure.
@@ -55,7 +55,7 @@ impl Published {
             }
         }
         let until = bytes.len() + NAMES_BYTES_MAX;
-        for (hash, name) in &self.names {
+        for (hash, name) in self.heaviest_names() {
             if bytes.len() + name.len() + 10 > until {
                 break;
             }
@@ -64,6 +64,20 @@ impl Published {
             bytes.extend(name.as_bytes());
         }
         bytes
+    }
+
+    /// Names by the better of their keys' ranks in the two lists.
+    fn heaviest_names(&self) -> Vec<(u64, &String)> {
+        let mut ranks = HashMap::new();
+        for list in self.lists.iter().filter(|_| !self.names.is_empty()) {
+            for (rank, key) in list.heaviest(None, usize::MAX).0.into_iter().enumerate() {
+                let best = ranks.entry(key.hash).or_insert(rank);
+                *best = rank.min(*best);
+            }
+        }
+        let mut names: Vec<(u64, &String)> = self.names.iter().map(|(hash, name)| (*hash, name)).collect();
+        names.sort_by_cached_key(|(hash, _)| (ranks.get(hash).copied().unwrap_or(usize::MAX), *hash));
+        names
     }
 
     /// `None` for bytes that no replica of this version publishes.
@@ -164,6 +178,18 @@ mod tests {
             bytes.insert(0, VERSION);
             let _ = Published::decode(&bytes);
         }
+    }
+
+    #[test]
+    fn names_of_the_heaviest_by_denials_or_by_cost_are_published_first() {
+        let mut published = Published { names: (0..1_000).map(|key| (key, "x".repeat(512))).collect(), ..Published::default() };
+        for (list, heaviest) in published.lists.iter_mut().zip([0u64, 500]) {
+            let estimate = |key| Estimate { estimate: 1 + u64::from(key == heaviest), at_least: 1 };
+            let keys = (0..1_000).map(|key| (key, estimate(key))).collect();
+            list.plans.insert(7, PlanSummary { keys, ..PlanSummary::default() });
+        }
+        let read = Published::decode(&published.encode()).unwrap().names;
+        assert!(read.contains_key(&0) && read.contains_key(&500), "{:?}", read.keys());
     }
 
     #[test]

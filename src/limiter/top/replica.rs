@@ -103,8 +103,9 @@ impl TopKeys {
             others.iter().for_each(|other| summary.add(other.list(asked.by).clone()));
             let (heavy, unlisted_max) = summary.heaviest(plan, asked.limit);
             let total = plan.map_or(summary.total, |id| summary.plans.get(&id).map_or(0, |plan| plan.total));
-            let name_of =
-                |hash| all.names.remove(&hash).or_else(|| others.iter().find_map(|other| other.names.get(&hash).cloned()));
+            // Others may show keys in clear.
+            let theirs = |hash| others.iter().filter(|_| settings.in_clear).find_map(|other| other.names.get(&hash).cloned());
+            let name_of = |hash| all.names.remove(&hash).or_else(|| theirs(hash));
             let names: Vec<Option<String>> = heavy.iter().map(|heavy| heavy.hash).map(name_of).collect();
             (heavy.into_iter().zip(names).collect::<Vec<_>>(), unlisted_max, total, others.len() as u64 + 1)
         };

@@ -42,12 +42,12 @@ pub(super) struct Entry {
 }
 
 impl Sketch {
-    /// Adds to the count of a key that has an entry. Returns whether it has one.
-    pub(super) fn add(&mut self, hash: u64, weight: u64) -> bool {
-        let Some(index) = self.by_hash.find(hash, |index| self.entries[usize::from(*index)].hash == hash) else { return false };
+    /// Adds to the count of a key that has an entry. Returns what is known to have been counted for it; `None` without an entry.
+    pub(super) fn add(&mut self, hash: u64, weight: u64) -> Option<u64> {
+        let index = self.by_hash.find(hash, |index| self.entries[usize::from(*index)].hash == hash)?;
         let entry = &mut self.entries[usize::from(*index)];
         entry.count = entry.count.saturating_add(weight);
-        true
+        Some(entry.count - entry.error)
     }
 
     /// Adds an entry for a key that has none. The sketch must hold fewer than [`ENTRIES_MAX`], and none was taken over.
@@ -123,7 +123,7 @@ mod tests {
     fn sketch_of(stream: &[(u64, u64)], k: usize) -> Sketch {
         let mut sketch = Sketch::default();
         for (hash, weight) in stream {
-            if sketch.add(*hash, *weight) {
+            if sketch.add(*hash, *weight).is_some() {
                 continue;
             }
             if sketch.len() < k {

@@ -79,8 +79,9 @@ impl Slot {
         Self { k, total: 0, own_ids, own, own_keys: 0, shared, shared_ids }
     }
 
-    /// Counts a key. `hash` stands for the plan and the key together. Returns whether the key is known to have come before.
-    pub(super) fn count(&mut self, plan: u64, hash: u64, weight: u64) -> bool {
+    /// Counts a key. `hash` stands for the plan and the key together. Returns what the key is known to have been counted in
+    /// this slot.
+    pub(super) fn count(&mut self, plan: u64, hash: u64, weight: u64) -> u64 {
         self.total = self.total.saturating_add(weight);
         let room = self.own_keys < SLOT_KEYS_MAX - self.k;
         let own = match self.own_ids.iter().position(|id| *id == plan) {
@@ -94,25 +95,25 @@ impl Slot {
         };
         if let Some(OwnSketch { total, sketch }) = own {
             *total = total.saturating_add(weight);
-            if sketch.add(hash, weight) {
-                return true;
+            if let Some(known) = sketch.add(hash, weight) {
+                return known;
             }
             if sketch.len() == self.k {
                 sketch.take_over(hash, weight);
-                return false;
+                return weight;
             }
             if room {
                 sketch.insert(hash, weight);
                 self.own_keys += 1;
-                return false;
+                return weight;
             }
         }
         self.count_shared(plan, hash, weight)
     }
 
-    fn count_shared(&mut self, plan: u64, hash: u64, weight: u64) -> bool {
-        if self.shared.add(hash, weight) {
-            return true;
+    fn count_shared(&mut self, plan: u64, hash: u64, weight: u64) -> u64 {
+        if let Some(known) = self.shared.add(hash, weight) {
+            return known;
         }
         if self.shared.len() < self.k {
             self.shared.insert(hash, weight);
@@ -121,7 +122,7 @@ impl Slot {
             let index = self.shared.take_over(hash, weight);
             self.shared_ids[index] = plan;
         }
-        false
+        weight
     }
 
     /// The slot as it is now.

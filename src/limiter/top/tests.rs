@@ -40,9 +40,13 @@ const SMALL: TopSettings = TopSettings { keys_max: 100, in_clear: false };
 
 /// Two workers, their keys, and the clock.
 fn workers(plans: PlanSet) -> ([Limiter<Remote>; 2], TopKeys, Arc<StillClock>) {
+    workers_of(plans, SMALL)
+}
+
+fn workers_of(plans: PlanSet, settings: TopSettings) -> ([Limiter<Remote>; 2], TopKeys, Arc<StillClock>) {
     let clock = Arc::new(StillClock(AtomicU64::new(0), monotonic()));
     let limiter = Arc::new(Limiter::without_store(plans, SETTINGS, clock.clone()));
-    limiter.count_keys(SMALL);
+    limiter.count_keys(settings);
     let worker = || limiter.beside(Remote(MemoryStore::new(CAPACITY_DEFAULT, clock.clone())));
     let workers = [worker(), worker()];
     (workers, TopKeys::new(limiter, TopStores::default()), clock)
@@ -138,6 +142,31 @@ async fn nothing_is_counted_unless_it_is_asked_for_and_an_unknown_plan_is_an_err
         .await
         .unwrap_err();
     assert!(unknown.to_string().contains("ten"), "{unknown}");
+}
+
+/// Each key of the attack comes twice, so that it is known to come again, and many of them before the ones that matter.
+#[tokio::test]
+async fn the_heaviest_of_a_hundred_thousand_keys_are_shown_in_clear() {
+    let ([worker, _], top, clock) = workers_of(plans(), TopSettings { keys_max: TOP_DEFAULT, in_clear: true });
+    let ask = async |key: &str, plan: &str, cost: u64| worker.decide(check(key, plan, cost), None).await.map(|_| ());
+    for number in 0..100_000 {
+        for _ in 0..2 {
+            ask(&format!("2001:db8::{number}"), "blocked", 1).await.unwrap();
+            ask(&format!("2001:db8::{number}"), "unlimited", 1).await.unwrap();
+        }
+        if number > 20_000 && number % 100 == 0 {
+            ask("attacker", "blocked", 1).await.unwrap();
+            ask("spender", "unlimited", 7).await.unwrap();
+        }
+        if number % 20_000 == 0 {
+            clock.0.fetch_add(10, Ordering::SeqCst);
+            top.advance().await.unwrap();
+        }
+    }
+    for (by, name) in [(TopBy::Denials, "attacker"), (TopBy::Cost, "spender")] {
+        let answer = top.top(&TopQuery { plan: None, by, limit: 1 }).await.unwrap();
+        assert_eq!(answer.keys[0].key.as_deref(), Some(name), "{by:?}: {:?}", answer.keys);
+    }
 }
 
 /// Six slots of denials and of cost, with as many plans, and keys as long, as there may be; of many keys that push each other out,

@@ -47,12 +47,14 @@ impl WorkerTop {
     pub(in crate::limiter) fn record(&self, plan: u64, key: &Key, cost: Cost, decision: &Decision) {
         let mut counts = self.counts();
         let hash = counts.secret.hash(key.as_str(), plan);
-        let again = match decision.outcome {
-            Outcome::Allowed => counts.cost.live.count(plan, hash, cost.units()),
-            Outcome::Denied | Outcome::NeverFits | Outcome::ShadowDenied => counts.denials.live.count(plan, hash, 1),
+        let (by, known) = match decision.outcome {
+            Outcome::Allowed => (TopBy::Cost, counts.cost.live.count(plan, hash, cost.units())),
+            Outcome::Denied | Outcome::NeverFits | Outcome::ShadowDenied => {
+                (TopBy::Denials, counts.denials.live.count(plan, hash, 1))
+            }
         };
         if let Some(names) = &mut counts.names {
-            names.note(hash, key.as_str(), again);
+            names.note(by, hash, key.as_str(), known);
         }
     }
 
