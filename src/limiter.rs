@@ -14,6 +14,7 @@ mod registry;
 mod snapshot;
 mod top;
 mod uncounted;
+mod unknown_plan_log;
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -41,6 +42,7 @@ pub use top::{
     KeyHash, TOP_DEFAULT, TOP_MAX, TOP_MIN, TopAnswer, TopBy, TopError, TopKey, TopKeys, TopQuery, TopSettings, TopStores,
 };
 use uncounted::{fail_closed, fail_open, shadowed, untouched};
+use unknown_plan_log::UnknownPlanLog;
 
 /// Most requests in one batch. Its answer stays well below a megabyte, and one caller cannot occupy the store for long.
 pub const BATCH_MAX: usize = 1_000;
@@ -86,6 +88,7 @@ struct Common {
     /// Counts at this replica's share while the store cannot decide.
     fallback: MemoryStore,
     failures: FailureLog,
+    unknown_plans: UnknownPlanLog,
     clock: Arc<dyn Clock>,
     /// Origin of the deny cache's times.
     started: Instant,
@@ -99,8 +102,8 @@ impl Limiter<()> {
         let mut registry = LimiterRegistry::new(plans, settings.expected_replicas);
         let worker = registry.add_worker(None);
         let fallback = MemoryStore::new(CAPACITY_DEFAULT, clock.clone());
-        let (failures, started) = (FailureLog::default(), clock.monotonic());
-        let common = Common { settings, fallback, failures, clock, started, registry: Mutex::new(registry) };
+        let (failures, unknown_plans, started) = (FailureLog::default(), UnknownPlanLog::default(), clock.monotonic());
+        let common = Common { settings, fallback, failures, unknown_plans, clock, started, registry: Mutex::new(registry) };
         Self { common: Arc::new(common), store: (), worker }
     }
 }
@@ -199,6 +202,7 @@ impl<S: Store> Limiter<S> {
         let (plan_index, plan) = plans.find(&check.plan).or_else(|unknown| {
             let default = plans.default_plan();
             self.worker.metrics.unknown_plan(default.is_some());
+            self.common.unknown_plans.log(plans, &unknown, self.common.clock.monotonic());
             default.ok_or(unknown)
         })?;
         Ok((plan_index, Check { key: check.key, plan: plan.clone(), cost: check.cost, mode: check.mode }))

@@ -28,6 +28,21 @@ async fn limits_are_told_and_requests_that_leave_little_of_one() {
     assert_eq!(scrape.text.matches("plan=\"open\"").count(), 1);
 }
 
+/// The alert on unknown plans tells operators to look there.
+#[tokio::test]
+async fn the_log_names_a_plan_that_is_not_in_the_config_and_the_nearest() {
+    let server = serve("  starter: { unlimited: true }\n");
+    let mut client = server.client().await;
+    client.should_allow(request("canary", "startre\u{1b}", None)).await.unwrap_err();
+    assert_eq!(get(&server.http(), "/v1/check?key=canary&plan=nowhere").status, 404);
+    let line = server.wait_for_line("a plan that is not in the config").await;
+    let told = ["\"plan\":\"startre\\\\u{1b}\"", "\"nearest\":\"starter\"", "\"requests\":1", "\"level\":\"WARN\""];
+    assert!(told.iter().all(|words| line.contains(words)), "{line}");
+    assert_eq!(Scrape::of(&server.http()).value("tollgate_unknown_plans_total"), 2.0);
+    let log = server.end_and_log();
+    assert!(log.matches("a plan that is not in the config").count() == 1 && !log.contains("canary"), "{log}");
+}
+
 #[test]
 fn the_text_of_ten_thousand_plans_has_no_limits_and_a_bound() {
     let plans: String = (0..10_000).map(|plan| format!("  p{plan:04}: {{ limits: [ {{ quota: 1, window: 1d }} ] }}\n")).collect();
