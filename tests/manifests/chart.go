@@ -17,50 +17,66 @@ import (
 // kubernetesVersion is the one that charts are rendered for; the schemas are of the same.
 const kubernetesVersion = "v1.35.0"
 
-// render is what `helm template tollgate CHART --values -` prints. The subchart is one that the chart depends on, as
-// `helm dependency build` would fetch it.
-func render(path, subchart string) (string, error) {
-	text, err := input()
+// render is what `helm template RELEASE CHART --values -` prints, hooks included. The subcharts are those that the chart depends
+// on, as `helm dependency build` would fetch them.
+func render(release, path string, subcharts []string) (string, error) {
+	files, err := rendered(release, path, subcharts)
 	if err != nil {
 		return "", err
+	}
+	return joined(files)
+}
+
+// notes is what `helm install RELEASE CHART --values -` tells at its end.
+func notes(release, path string) (string, error) {
+	files, err := rendered(release, path, nil)
+	for name, text := range files {
+		if strings.HasSuffix(name, "/NOTES.txt") {
+			return text, err
+		}
+	}
+	return "", err
+}
+
+// rendered are the files of the chart's templates.
+func rendered(release, path string, subcharts []string) (map[string]string, error) {
+	text, err := input()
+	if err != nil {
+		return nil, err
 	}
 	values, err := chartutil.ReadValues(text)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	loaded, err := loader.Load(path)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	if subchart != "" {
+	for _, subchart := range subcharts {
 		dependency, err := loader.Load(subchart)
 		if err != nil {
-			return "", err
+			return nil, err
 		}
 		loaded.AddDependency(dependency)
 	}
 	if err := sound(loaded); err != nil {
-		return "", err
+		return nil, err
 	}
 	if err := chartutil.ProcessDependencies(loaded, values); err != nil {
-		return "", err
+		return nil, err
 	}
 	capabilities := chartutil.DefaultCapabilities.Copy()
 	version, err := chartutil.ParseKubeVersion(kubernetesVersion)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	capabilities.KubeVersion = *version
-	release := chartutil.ReleaseOptions{Name: "tollgate", Namespace: "default", Revision: 1, IsInstall: true}
-	all, err := chartutil.ToRenderValues(loaded, values, release, capabilities)
+	options := chartutil.ReleaseOptions{Name: release, Namespace: "default", Revision: 1, IsInstall: true}
+	all, err := chartutil.ToRenderValues(loaded, values, options, capabilities)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	rendered, err := engine.Engine{Strict: true}.Render(loaded, all)
-	if err != nil {
-		return "", err
-	}
-	return joined(rendered)
+	return engine.Engine{Strict: true}.Render(loaded, all)
 }
 
 // sound tells whether helm would install the chart and all that it depends on.

@@ -1,14 +1,15 @@
 // Renders and checks the manifests of deploy/ for tests/process/deploy.rs, by the libraries that helm, kustomize, kubeconform,
 // Docker Compose and the admission of Pod Security are made of. Built by tests/run, which has no other use for those programs.
 //
-//	manifests render CHART [SUBCHART]   a chart with the values of standard input, as `helm template` prints it
-//	manifests build FOLDER              a kustomization
-//	manifests compose FILE              a file of Docker Compose
-//	manifests values CHART              what the chart's schema says against each of the values in a JSON array
-//	manifests json                      standard input as a JSON array
-//	manifests validate SCHEMAS          standard input against the schemas; an unknown field is an error
-//	manifests restricted                the pods of standard input against the level "restricted" of Pod Security
-//	manifests schemas SWAGGER CRD DIR   makes the schemas from Kubernetes' OpenAPI and a CustomResourceDefinition
+//	manifests render RELEASE CHART [SUBCHART…]           a chart with the values of standard input, as `helm template` prints it
+//	manifests notes RELEASE CHART                        what `helm install` tells at its end
+//	manifests build FOLDER                               a kustomization
+//	manifests compose FILE                               a file of Docker Compose
+//	manifests values CHART                               what the chart's schema says against each of the values in a JSON array
+//	manifests json                                       standard input as a JSON array
+//	manifests validate SCHEMAS                           standard input against the schemas; an unknown field is an error
+//	manifests restricted                                 the pods of standard input against the level "restricted" of Pod Security
+//	manifests schemas SWAGGER DIR CRD…                   makes the schemas from Kubernetes' OpenAPI and CustomResourceDefinitions
 //
 // Exits with 0 when all is well, with 1 on errors, which it prints to standard error.
 package main
@@ -41,14 +42,14 @@ func main() {
 
 func run(arguments []string) (string, error) {
 	if len(arguments) == 0 {
-		return "", errors.New("name a command: render, build, compose, values, json, validate, restricted or schemas")
+		return "", errors.New("name a command: render, notes, build, compose, values, json, validate, restricted or schemas")
 	}
 	command, rest := arguments[0], arguments[1:]
 	switch {
-	case command == "render" && len(rest) == 1:
-		return render(rest[0], "")
-	case command == "render" && len(rest) == 2:
-		return render(rest[0], rest[1])
+	case command == "render" && len(rest) >= 2:
+		return render(rest[0], rest[1], rest[2:])
+	case command == "notes" && len(rest) == 2:
+		return notes(rest[0], rest[1])
 	case command == "build" && len(rest) == 1:
 		return build(rest[0])
 	case command == "values" && len(rest) == 1:
@@ -61,8 +62,8 @@ func run(arguments []string) (string, error) {
 		return "", validate(rest[0])
 	case command == "restricted" && len(rest) == 0:
 		return "", restricted()
-	case command == "schemas" && len(rest) == 3:
-		return "", schemas(rest[0], rest[1], rest[2])
+	case command == "schemas" && len(rest) >= 3:
+		return "", schemas(rest[0], rest[1], rest[2:])
 	}
 	return "", fmt.Errorf("%s: unknown, or with a wrong number of arguments", command)
 }

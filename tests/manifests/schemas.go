@@ -13,7 +13,7 @@ import (
 type object = map[string]interface{}
 
 // schemas writes a file for each kind, with all that it refers to. A field that the schema does not name is an error.
-func schemas(swagger, resource, folder string) error {
+func schemas(swagger, folder string, resources []string) error {
 	text, err := os.ReadFile(swagger)
 	if err != nil {
 		return err
@@ -36,7 +36,12 @@ func schemas(swagger, resource, folder string) error {
 			}
 		}
 	}
-	return custom(resource, folder)
+	for _, resource := range resources {
+		if err := custom(resource, folder); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // custom writes the schema of each version of a CustomResourceDefinition.

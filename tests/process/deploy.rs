@@ -1,6 +1,9 @@
 //! What deploy/ gives to operators: manifests of Kubernetes, a Compose file and a unit of systemd. They keep the schemas and the
 //! level "restricted" of Pod Security, and their configs are valid.
 
+mod config;
+mod network;
+mod pods;
 mod promises;
 mod sidecar;
 
@@ -16,7 +19,7 @@ use crate::support::manifests::{config_of, documents, manifests, of_kind, read, 
 use crate::support::server::{Server, decide, field, tollgate};
 
 /// Values that reach every branch of the chart's templates.
-const VALUES: [&str; 6] = [
+const VALUES: [&str; 7] = [
     "store: { url: 'redis://redis:6379/0' }",
     "{ store: { url: 'memory:' }, replicas: 1, networkPolicy: { enabled: false }, podDisruptionBudget: { enabled: false } }",
     "{ store: { url: 'rediss://redis:6379/0', username: limits, passwordSecret: { name: s }, caSecret: { name: c } },
@@ -25,11 +28,15 @@ const VALUES: [&str; 6] = [
     "{ store: { url: 'redis-cluster://a:6379?node=b:6379' }, tls: { secretName: t }, autoscaling: { enabled: true },
        serviceMonitor: { enabled: true, labels: { release: prometheus } }, service: { headless: false, annotations: { a: b } } }",
     "{ store: { url: 'redis://redis:6379/0' }, listen: { host: '[::]' }, service: { ipFamilyPolicy: PreferDualStack },
-       networkPolicy: { callers: [{ namespaceSelector: {} }], scrapers: [], store: [{ ipBlock: { cidr: 10.0.0.0/8 } }] } }",
+       networkPolicy: { callers: [{ namespaceSelector: {} }], scrapers: [], store: [{ ipBlock: { cidr: 10.0.0.0/8 } }],
+         dns: { to: [{ namespaceSelector: {} }], ports: [53, 5353] }, egress: [{ ports: [{ port: 4317 }] }] } }",
     "{ store: { url: 'redis://redis:6379/0' }, image: { repository: r.example.com/t, digest: 'sha256:HASH' }, logLevel: debug,
        imagePullSecrets: [{ name: pull }], priorityClassName: high, nodeSelector: { a: b }, tolerations: [{ operator: Exists }],
        affinity: { nodeAffinity: {} }, podLabels: { team: a }, podAnnotations: { c: d }, fullnameOverride: limits,
-       plans: { big: { limits: [{ quota: 1000000000000, window: 1h }] } }, config: { workers: 4, check: { ipv6_prefix: 56 } } }",
+       plans: { big: { limits: [{ quota: 1000000000000, window: 1h }] } }, config: { workers: 4, check: { ipv6_prefix: 56 } },
+       podDisruptionBudget: { minAvailable: 50% }, configCheck: { enabled: false } }",
+    "{ store: { url: 'redis://redis:6379/0' }, extraEnv: [{ name: OTEL_SERVICE_NAME, value: limits }], extraVolumes: [{ name: v, emptyDir: {} }],
+       extraEnvFrom: [{ secretRef: { name: s } }], extraVolumeMounts: [{ name: v, mountPath: /v }], podDisruptionBudget: { maxUnavailable: 25% } }",
 ];
 
 fn values() -> impl Iterator<Item = String> {
@@ -120,7 +127,7 @@ fn only_what_is_not_reloaded_begins_a_rollout() {
 
 #[test]
 fn the_kustomization_is_what_the_chart_renders() {
-    let rendered = render("store: { url: 'redis://redis:6379/0' }").unwrap();
+    let rendered = render("{ store: { url: 'redis://redis:6379/0' }, configCheck: { enabled: false } }").unwrap();
     let of_helm = ["helm.sh/chart:", "app.kubernetes.io/managed-by:", "app.kubernetes.io/instance:", "namespace: default"];
     let kept = rendered.lines().filter(|line| !of_helm.iter().any(|words| line.trim_start().starts_with(words)));
     let head = "# Made from deploy/helm/tollgate, without what is Helm's. A test compares them, and says how it is made anew.";
@@ -239,11 +246,14 @@ fn the_chart_makes_what_its_values_ask_for() {
         kinds.join(" ")
     };
     let of = |more: &str| kinds(&format!("{{ store: {{ url: 'redis://redis:6379/0' }}{more} }}"));
-    assert_eq!(of(""), "ConfigMap Deployment NetworkPolicy PodDisruptionBudget Service Service");
-    let all = of(", autoscaling: { enabled: true }, serviceMonitor: { enabled: true }");
+    let of_fleet = "ConfigMap Deployment NetworkPolicy PodDisruptionBudget Service Service";
+    assert_eq!(of(", configCheck: { enabled: false }"), of_fleet);
+    // A config to check, and the Job that does it.
+    assert_eq!(of(""), "ConfigMap ConfigMap Deployment Job NetworkPolicy PodDisruptionBudget Service Service");
+    let all = of(", autoscaling: { enabled: true }, serviceMonitor: { enabled: true }, configCheck: { enabled: false }");
     assert_eq!(
         all,
         "ConfigMap Deployment HorizontalPodAutoscaler NetworkPolicy PodDisruptionBudget Service Service ServiceMonitor"
     );
-    assert_eq!(of(", fleet: { enabled: false }"), "ConfigMap");
+    assert_eq!(of(", fleet: { enabled: false }, configCheck: { enabled: false }"), "ConfigMap");
 }

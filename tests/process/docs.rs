@@ -8,7 +8,7 @@ mod reference;
 mod style;
 
 pub use markdown::console_commands;
-pub use reference::algorithms;
+pub use reference::{algorithms, known_fields};
 
 /// The blocks of code of a document, each with its info and its text.
 pub fn page_blocks(path: &str) -> Vec<(String, String)> {

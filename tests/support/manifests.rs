@@ -31,9 +31,16 @@ pub fn manifests(arguments: &[&str], input: &str) -> Result<String, String> {
     if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
 }
 
-/// The chart with these values, in YAML.
+const CHART: &str = "deploy/helm/tollgate";
+
+/// The chart with these values, in YAML, as a release called `tollgate`.
 pub fn render(values: &str) -> Result<String, String> {
-    manifests(&["render", "deploy/helm/tollgate"], values)
+    render_as("tollgate", values)
+}
+
+/// The same as a release of this name.
+pub fn render_as(release: &str, values: &str) -> Result<String, String> {
+    manifests(&["render", release, CHART], values)
 }
 
 /// Each document of a text.
@@ -43,12 +50,22 @@ pub fn documents(text: &str) -> Vec<Value> {
 
 /// The one document of this kind.
 pub fn of_kind(text: &str, kind: &str) -> Value {
-    let found: Vec<Value> = documents(text).into_iter().filter(|document| document["kind"] == kind).collect();
-    assert_eq!(found.len(), 1, "{kind}: {text}");
+    only(text, kind, |document| document["kind"] == kind)
+}
+
+fn only(text: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    let found: Vec<Value> = documents(text).into_iter().filter(wanted).collect();
+    assert_eq!(found.len(), 1, "{what}: {text}");
     found[0].clone()
+}
+
+/// Whether Helm makes this before it changes anything else.
+pub fn is_hook(document: &Value) -> bool {
+    document["metadata"]["annotations"]["helm.sh/hook"].is_string()
 }
 
 /// The config of tollgate that a ConfigMap holds.
 pub fn config_of(text: &str) -> String {
-    of_kind(text, "ConfigMap")["data"]["tollgate.yaml"].as_str().unwrap().to_owned()
+    let config = only(text, "a config", |document| document["data"]["tollgate.yaml"].is_string() && !is_hook(document));
+    config["data"]["tollgate.yaml"].as_str().unwrap().to_owned()
 }

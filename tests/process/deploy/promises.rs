@@ -123,8 +123,11 @@ fn values_that_contradict_each_other_are_refused() {
         (format!("{{ {redis}, tls: {{ requireClientCertificate: true }} }}"), "needs tls.secretName"),
         (format!("{{ {redis}, tls: {{ secretName: t, clientNames: [a] }} }}"), "is of no use"),
         (format!("{{ {redis}, store2: 1 }}"), "store2"),
-        (format!("{{ {redis}, config: {{ listen: {{}} }} }}"), "listen"),
-        (format!("{{ {redis}, config: {{ plans: {{}} }} }}"), "plans"),
+        (format!("{{ {redis}, config: {{ store: {{ url: 'redis://:secret@redis:6379/0' }} }} }}"), "does not match pattern"),
+        (format!("{{ {redis}, logLevel: loud }}"), "does not match pattern"),
+        (format!("{{ {redis}, logLevel: 'info,' }}"), "does not match pattern"),
+        (format!("{{ {redis}, ports: {{ grpc: 9464 }} }}"), "two of the ports are equal ({\"grpc\":9464,\"metrics\":9464})"),
+        (format!("{{ {redis}, http: {{ enabled: true }}, ports: {{ http: 50051 }} }}"), "two of the ports are equal"),
     ] {
         let error = render(&values).expect_err(&values);
         assert!(error.contains(said), "{values}: {error}");

@@ -37,7 +37,7 @@ fn walk(path: &str, within: &dyn Fn(&str) -> String, found: &mut BTreeSet<String
 }
 
 /// Paths of all fields, as the program tells them when it meets one that it does not know.
-pub(super) fn known_fields() -> BTreeSet<String> {
+pub fn known_fields() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     walk("", &|inner| inner.to_owned(), &mut found);
     walk("plans.NAME", &|inner| format!("plans: {{ NAME: {inner} }}"), &mut found);

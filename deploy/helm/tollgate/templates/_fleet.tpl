@@ -1,6 +1,6 @@
 {{/* The addresses of a replica. Without TLS, `plaintext:` tells that they are meant to be so. */}}
 {{- define "tollgate.fleet.listen" -}}
-{{- $prefix := ternary "" "plaintext:" (ne .Values.tls.secretName "") -}}
+{{- $prefix := ternary "" "plaintext:" (eq (include "tollgate.encrypted" .) "true") -}}
 grpc:
   - "{{ $prefix }}{{ .Values.listen.host }}:{{ .Values.ports.grpc }}"
   - "unix:/run/tollgate/grpc.sock"
@@ -24,9 +24,24 @@ tls:
 {{- end }}
 {{- end }}
 
+{{/* Whether calls are encrypted: by a Secret, or by files that config.listen.tls names. */}}
+{{- define "tollgate.encrypted" -}}
+{{- if or .Values.tls.secretName (get (get .Values.config "listen" | default dict) "tls") }}true{{- end -}}
+{{- end }}
+
+{{/* The Service, the ServiceMonitor and the probes find what they are for. */}}
+{{- define "tollgate.fleet.reached" -}}
+{{- $ports := .Values.ports -}}
+{{- include "tollgate.reached" (dict "name" "grpc" "addresses" .listen.grpc "port" $ports.grpc) -}}
+{{- include "tollgate.reached" (dict "name" "metrics" "addresses" (list .listen.metrics) "port" $ports.metrics) -}}
+{{- if .Values.http.enabled }}
+{{- include "tollgate.reached" (dict "name" "http" "addresses" (list .listen.http) "port" $ports.http) -}}
+{{- end -}}
+{{- end }}
+
 {{/* What a single value of the schema cannot tell. */}}
 {{- define "tollgate.fleet.sound" -}}
-{{- if and (hasPrefix "memory:" .Values.store.url) (or (gt (int .Values.replicas) 1) .Values.autoscaling.enabled) -}}
+{{- if and (hasPrefix "memory:" (include "tollgate.store" . | fromYaml).url) (or (gt (int .Values.replicas) 1) .Values.autoscaling.enabled) -}}
 {{- fail "store.url is memory:, where each replica counts for itself; name a Redis, or set replicas to 1 without autoscaling" -}}
 {{- end -}}
 {{- if gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas) -}}

@@ -23,50 +23,102 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
+{{/* Of the Job that checks the config: none that a Service or a policy of the fleet selects by. */}}
+{{- define "tollgate.check.labels" -}}
+app.kubernetes.io/name: {{ include "tollgate.name" . }}-check
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
 {{- define "tollgate.image" -}}
 {{- with .Values.image -}}
 {{- if .digest -}}{{ .repository }}@{{ .digest }}{{- else -}}{{ .repository }}:{{ default $.Chart.AppVersion .tag }}{{- end -}}
 {{- end -}}
 {{- end }}
 
-{{/* The store, as tollgate's config names it. */}}
+{{/* The store, as tollgate's config names it. What config.store says beats what is made of the other values. */}}
 {{- define "tollgate.store" -}}
-{{- $store := .Values.store -}}
-url: {{ required "store.url is missing; name a Redis, such as redis://redis:6379/0" $store.url | quote }}
-{{- with $store.username }}
-username: {{ . | quote }}
+{{- $own := get .Values.config "store" | default dict | deepCopy -}}
+{{- $store := dict -}}
+{{- with .Values.store.url }}{{- $_ := set $store "url" . }}{{- end -}}
+{{- with .Values.store.username }}{{- $_ := set $store "username" . }}{{- end -}}
+{{- if .Values.store.passwordSecret.name }}{{- $_ := set $store "password_file" "/run/secrets/tollgate/store/password" }}{{- end -}}
+{{- if .Values.store.caSecret.name }}{{- $_ := set $store "tls" (dict "ca_file" "/run/secrets/tollgate/store/ca.crt") }}{{- end -}}
+{{- $store = mergeOverwrite $store $own -}}
+{{- $_ := required "store.url is missing; name a Redis, such as redis://redis:6379/0" (get $store "url") -}}
+{{- toYaml $store -}}
 {{- end }}
-{{- if $store.passwordSecret.name }}
-password_file: /run/secrets/tollgate/store/password
+
+{{/* The ports of the servers that the store's URL names, by spaces. Without TCP there are none. */}}
+{{- define "tollgate.storePorts" -}}
+{{- $url := (include "tollgate.store" . | fromYaml).url -}}
+{{- if regexMatch "^(redis|valkey)s?(-sentinel|-cluster)?://" $url -}}
+{{- $sentinel := contains "-sentinel://" $url -}}
+{{- $first := regexReplaceAll "^[a-z-]+://([^/?#]*).*$" $url "${1}" -}}
+{{- $ports := list (regexFind "[0-9]+$" (regexFind ":[0-9]+$" $first) | default (ternary "26379" "6379" $sentinel)) -}}
+{{- range regexFindAll "[?&]node=[^&#]*" $url -1 }}{{- $ports = append $ports (regexFind "[0-9]+$" (regexReplaceAll "%3[aA]" . ":")) }}{{- end -}}
+{{/* Where the servers are that Sentinels name, no URL tells. */}}
+{{- if $sentinel }}{{- $ports = append $ports "6379" }}{{- end -}}
+{{- join " " $ports -}}
+{{- end -}}
 {{- end }}
-{{- if $store.caSecret.name }}
-tls: { ca_file: /run/secrets/tollgate/store/ca.crt }
+
+{{/* The addresses. config.listen beats what the chart makes; the socket that the probes ask by is always there. */}}
+{{- define "tollgate.listen" -}}
+{{- $ports := dict "grpc" .Values.ports.grpc "metrics" .Values.ports.metrics -}}
+{{- if and .Values.fleet.enabled .Values.http.enabled }}{{- $_ := set $ports "http" .Values.ports.http }}{{- end -}}
+{{- if ne (len (values $ports | uniq)) (len $ports) -}}
+{{- fail (printf "two of the ports are equal (%s); each address needs one of its own" (toJson $ports)) -}}
+{{- end -}}
+{{- $made := include (ternary "tollgate.fleet.listen" "tollgate.sidecar.listen" .Values.fleet.enabled) . | fromYaml -}}
+{{- $listen := mergeOverwrite $made (get .Values.config "listen" | default dict | deepCopy) -}}
+{{- $grpc := $listen.grpc -}}
+{{- if not (kindIs "slice" $grpc) }}{{- $grpc = splitList "," $grpc }}{{- end -}}
+{{- if not (regexMatch "(^| )unix:/run/tollgate/grpc[.]sock([?][^ ]*)?( |$)" (join " " $grpc)) -}}
+{{- $grpc = append $grpc "unix:/run/tollgate/grpc.sock" -}}
+{{- end -}}
+{{- $_ := set $listen "grpc" $grpc -}}
+{{- include (ternary "tollgate.fleet.reached" "tollgate.sidecar.reached" .Values.fleet.enabled) (dict "Values" .Values "listen" $listen) -}}
+{{- toYaml $listen -}}
 {{- end }}
+
+{{/* Fails unless one of .addresses is at the port of ports.NAME, where other pods reach it. */}}
+{{- define "tollgate.reached" -}}
+{{- $end := printf ":%d" (int .port) -}}
+{{- $reached := false -}}
+{{- range .addresses }}{{- if and (hasSuffix $end .) (not (include "tollgate.local" .)) }}{{- $reached = true }}{{- end }}{{- end -}}
+{{- if not $reached -}}
+{{- fail (printf "config.listen.%s has no address that other pods reach at ports.%s, which is %d; leave it out, or write 0.0.0.0%s" .name .name (int .port) $end) -}}
+{{- end -}}
+{{- end }}
+
+{{/* Whether an address is reached from its own pod alone. */}}
+{{- define "tollgate.local" -}}
+{{- if regexMatch "^$|^unix:|^(plaintext:)?(127[.]|localhost:|\\[::1\\])" . }}true{{- end -}}
 {{- end }}
 
 {{/* The config without what is reloaded: a change of it needs a restart. A sidecar serves one pod, so one worker is enough. */}}
 {{- define "tollgate.settings" -}}
+{{- $listen := include "tollgate.listen" . | fromYaml -}}
 {{- $store := include "tollgate.store" . | fromYaml -}}
-{{- $config := omit .Values.config "default_plan" "envoy" -}}
 {{- $workers := ternary dict (dict "workers" 1) .Values.fleet.enabled -}}
-{{- merge (dict "listen" .listen "store" (merge $store (default dict (get $config "store")))) $config $workers | toYaml -}}
+{{- mergeOverwrite $workers (omit .Values.config "default_plan" "envoy" "plans") (dict "listen" $listen "store" $store) | toYaml -}}
 {{- end }}
 
-{{/* The whole config. .listen is its section of addresses. */}}
+{{/* The whole config. Its own plans, if there are any, stand in place of the values' plans. */}}
 {{- define "tollgate.config" -}}
 {{ include "tollgate.settings" . }}
-{{ merge (dict "plans" .Values.plans) (pick .Values.config "default_plan" "envoy") | toYaml }}
+{{ merge (dict "plans" (get .Values.config "plans" | default .Values.plans)) (pick .Values.config "default_plan" "envoy") | toYaml }}
 {{- end }}
 
-{{/* What every container of tollgate has: the level "restricted" of Pod Security, and no file that it may write to. */}}
-{{- define "tollgate.securityContext" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-capabilities: { drop: [ALL] }
-seccompProfile: { type: RuntimeDefault }
+{{/* What the environment of tollgate has beside. Its variables beat the config. */}}
+{{- define "tollgate.environment" -}}
+{{- with .Values.extraEnv }}
+env: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.extraEnvFrom }}
+envFrom: {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{/* The probes ask over the Unix socket, which is never encrypted: so they are the same with TLS and without. */}}
@@ -90,13 +142,16 @@ livenessProbe:
   failureThreshold: 3
 {{- end }}
 
-{{- define "tollgate.storeMounts" -}}
+{{- define "tollgate.mounts" -}}
 {{- if or .Values.store.passwordSecret.name .Values.store.caSecret.name }}
 - { name: tollgate-store, mountPath: /run/secrets/tollgate/store, readOnly: true }
 {{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
-{{- define "tollgate.storeVolume" -}}
+{{- define "tollgate.volumes" -}}
 {{- $store := .Values.store -}}
 {{- if or $store.passwordSecret.name $store.caSecret.name }}
 - name: tollgate-store
@@ -112,5 +167,8 @@ livenessProbe:
       - secret: { name: {{ .name }}, items: [{ key: {{ .key }}, path: ca.crt }] }
       {{- end }}
       {{- end }}
+{{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
 {{- end }}
 {{- end }}
