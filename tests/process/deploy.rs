@@ -26,7 +26,8 @@ const VALUES: [&str; 7] = [
        http: { enabled: true }, tls: { secretName: t, requireClientCertificate: true, clientNames: [shop.internal] },
        config: { default_plan: free, deny_cache: { entries: 0 }, store: { deadline: 50ms, tls: { server_name: redis } } } }",
     "{ store: { url: 'redis-cluster://a:6379?node=b:6379' }, tls: { secretName: t }, autoscaling: { enabled: true },
-       serviceMonitor: { enabled: true, labels: { release: prometheus } }, service: { headless: false, annotations: { a: b } } }",
+       serviceMonitor: { enabled: true, labels: { release: prometheus } }, prometheusRule: { enabled: true, labels: { a: b } },
+       dashboard: { enabled: true, annotations: { grafana_folder: limits } }, service: { headless: false, annotations: { a: b } } }",
     "{ store: { url: 'redis://redis:6379/0' }, listen: { host: '[::]' }, service: { ipFamilyPolicy: PreferDualStack },
        networkPolicy: { callers: [{ namespaceSelector: {} }], scrapers: [], store: [{ ipBlock: { cidr: 10.0.0.0/8 } }],
          dns: { to: [{ namespaceSelector: {} }], ports: [53, 5353] }, egress: [{ ports: [{ port: 4317 }] }] } }",
@@ -250,10 +251,12 @@ fn the_chart_makes_what_its_values_ask_for() {
     assert_eq!(of(", configCheck: { enabled: false }"), of_fleet);
     // A config to check, and the Job that does it.
     assert_eq!(of(""), "ConfigMap ConfigMap Deployment Job NetworkPolicy PodDisruptionBudget Service Service");
-    let all = of(", autoscaling: { enabled: true }, serviceMonitor: { enabled: true }, configCheck: { enabled: false }");
+    let all = of(", autoscaling: { enabled: true }, serviceMonitor: { enabled: true }, prometheusRule: { enabled: true },
+        dashboard: { enabled: true }, configCheck: { enabled: false }");
     assert_eq!(
         all,
-        "ConfigMap Deployment HorizontalPodAutoscaler NetworkPolicy PodDisruptionBudget Service Service ServiceMonitor"
+        "ConfigMap ConfigMap Deployment HorizontalPodAutoscaler NetworkPolicy PodDisruptionBudget PrometheusRule Service Service \
+         ServiceMonitor"
     );
     assert_eq!(of(", fleet: { enabled: false }, configCheck: { enabled: false }"), "ConfigMap");
 }

@@ -1,6 +1,8 @@
 //! deploy/prometheus and deploy/grafana: every alert fires and ends, has its runbook, and every query is about metrics that a
 //! server really has.
 
+mod releases;
+
 use std::collections::BTreeSet;
 use std::process::Command;
 
@@ -17,7 +19,7 @@ const PLANS: &str = "plans: { free: { limits: [ { quota: 2, window: 1d } ], cand
 /// What names of metrics begin with.
 const OURS: [&str; 2] = ["tollgate_", "process_"];
 /// Labels that Prometheus adds, and the one of its histograms.
-const OF_PROMETHEUS: [&str; 3] = ["job", "instance", "le"];
+const OF_PROMETHEUS: [&str; 4] = ["namespace", "job", "instance", "le"];
 
 /// Runs promtool. Errors: what it says.
 fn promtool(arguments: &[&str]) -> Result<(), String> {
@@ -60,6 +62,7 @@ fn the_rules_are_sound_and_every_alert_fires_and_ends() {
     for rule in rules() {
         let alert = text(&rule["alert"]);
         let case = cases["tests"].as_array().unwrap().iter().find(|case| case["name"] == rule["alert"]);
+        assert_eq!(rule["annotations"]["runbook_url"], format!("docs/operations/runbooks.md#{}", alert.to_lowercase()));
         let checks = case.unwrap_or_else(|| panic!("{alert} has no test"))["alert_rule_test"].as_array().unwrap().clone();
         assert!(checks.iter().all(|check| check["alertname"] == rule["alert"]), "{alert}");
         let fires: Vec<bool> = checks.iter().map(|check| !check["exp_alerts"].as_array().unwrap().is_empty()).collect();

@@ -128,6 +128,7 @@ fn values_that_contradict_each_other_are_refused() {
         (format!("{{ {redis}, logLevel: 'info,' }}"), "does not match pattern"),
         (format!("{{ {redis}, ports: {{ grpc: 9464 }} }}"), "two of the ports are equal ({\"grpc\":9464,\"metrics\":9464})"),
         (format!("{{ {redis}, http: {{ enabled: true }}, ports: {{ http: 50051 }} }}"), "two of the ports are equal"),
+        (format!("{{ {redis}, prometheusRule: {{ enabled: true }} }}"), "needs serviceMonitor.enabled"),
     ] {
         let error = render(&values).expect_err(&values);
         assert!(error.contains(said), "{values}: {error}");

@@ -47,6 +47,9 @@ tls:
 {{- if gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas) -}}
 {{- fail "autoscaling.minReplicas is above autoscaling.maxReplicas" -}}
 {{- end -}}
+{{- if and .Values.prometheusRule.enabled (not .Values.serviceMonitor.enabled) -}}
+{{- fail "prometheusRule.enabled needs serviceMonitor.enabled, which makes the job that the alerts are about" -}}
+{{- end -}}
 {{- if and .Values.tls.clientNames (not .Values.tls.requireClientCertificate) -}}
 {{- fail "tls.clientNames is of no use without tls.requireClientCertificate" -}}
 {{- end -}}
