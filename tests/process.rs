@@ -2,6 +2,7 @@
 
 mod admin_commands;
 mod ask_commands;
+mod bare_machine;
 mod command_line;
 mod deploy;
 mod descriptors;
