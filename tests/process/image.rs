@@ -4,6 +4,8 @@
 //! The static program of a release takes long to build. So the image of this test has the program of the tests, with the
 //! libraries that it is linked with.
 
+mod from_dockerfile;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -32,24 +34,36 @@ fn make(folder: &Path, archive: &Path) {
     run(Command::new(root().join("deploy/image")).args([folder, archive]));
 }
 
-/// A folder with the program without symbols, and what the system's loader needs to run it.
+/// A folder with the program of the tests, without symbols.
 fn program() -> tempfile::TempDir {
-    let (folder, program) = (tempfile::tempdir().unwrap(), env!("CARGO_BIN_EXE_tollgate"));
-    run(Command::new("strip").arg(program).arg("-o").arg(folder.path().join("tollgate")));
-    let linked = run(Command::new("ldd").arg(program));
-    let libraries = linked.split_whitespace().filter(|word| word.starts_with('/'));
-    for library in libraries {
-        let place = folder.path().join(library.trim_start_matches('/'));
-        std::fs::create_dir_all(place.parent().unwrap()).unwrap();
-        std::fs::copy(library, place).unwrap();
-    }
+    let folder = tempfile::tempdir().unwrap();
+    run(Command::new("strip").arg(env!("CARGO_BIN_EXE_tollgate")).arg("-o").arg(folder.path().join("tollgate")));
     folder
 }
 
+/// Puts into a root what the system's loader needs to run that program.
+fn add_libraries(root: &Path) {
+    let linked = run(Command::new("ldd").arg(env!("CARGO_BIN_EXE_tollgate")));
+    for library in linked.split_whitespace().filter(|word| word.starts_with('/')) {
+        let place = root.join(library.trim_start_matches('/'));
+        std::fs::create_dir_all(place.parent().unwrap()).unwrap();
+        std::fs::copy(library, place).unwrap();
+    }
+}
+
 impl Container {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap(), name: String::new() }
+    }
+
+    /// Begins with an image, or with "scratch".
+    fn begin(&mut self, image: &str) {
+        self.name = run(self.buildah("from").arg(image));
+    }
+
     fn of(archive: &Path) -> Self {
-        let mut container = Self { folder: tempfile::tempdir().unwrap(), name: String::new() };
-        container.name = run(container.buildah("from").arg(format!("oci-archive:{}", archive.to_str().unwrap())));
+        let mut container = Self::new();
+        container.begin(&format!("oci-archive:{}", archive.to_str().unwrap()));
         container
     }
 
@@ -60,14 +74,27 @@ impl Container {
         buildah
     }
 
-    /// The image's config, as OCI has it.
-    fn config(&self) -> Value {
+    /// The image's config, as this format has it: "OCIv1" or "Docker".
+    fn inspect(&self, format: &str) -> Value {
         let inspected: Value = serde_json::from_str(&run(self.buildah("inspect").arg(&self.name))).unwrap();
-        inspected["OCIv1"].clone()
+        inspected[format].clone()
     }
 
     fn files(&self) -> PathBuf {
         run(self.buildah("mount").arg(&self.name)).into()
+    }
+
+    /// Starts the program as this user, on a root that cannot be written to. buildah makes no such root.
+    async fn run_read_only(&self, user: &str) -> Running {
+        let port = free_port();
+        let script = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\" && exec chroot --userspec=\"$2\" \"$1\" /tollgate --listen \"$3\"";
+        let mut chroot = Command::new("unshare");
+        chroot.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]).arg(self.files());
+        chroot.args([user, &format!("127.0.0.1:{port}")]);
+        let running = Running::wait(chroot.stdout(Stdio::null()).spawn().unwrap(), port).await;
+        let mounts = running.proc("mountinfo");
+        assert!(mounts.lines().any(|line| line.contains(" / ro,")), "{mounts}");
+        running
     }
 }
 
@@ -132,10 +159,11 @@ fn process_of(port: u16) -> Option<u32> {
 #[tokio::test]
 async fn the_image_runs_as_nobody_on_a_read_only_root_and_stops_by_sigterm() {
     let (program, folder) = (program(), tempfile::tempdir().unwrap());
+    add_libraries(program.path());
     let archive = folder.path().join("image.tar");
     make(program.path(), &archive);
     let container = Container::of(&archive);
-    let config = container.config();
+    let config = container.inspect("OCIv1");
     let of = |name: &str| config["config"][name].clone();
     assert_eq!((of("User"), of("Entrypoint")), ("65532:65532".into(), Value::from(vec!["/tollgate"])));
     let labels = of("Labels");
@@ -144,19 +172,10 @@ async fn the_image_runs_as_nobody_on_a_read_only_root_and_stops_by_sigterm() {
     }
     assert_eq!(labels["org.opencontainers.image.revision"].as_str().unwrap().len(), 40, "{labels}");
     let port = free_port();
-    let listen = format!("127.0.0.1:{port}");
     let mut buildah = container.buildah("run");
-    buildah.args(["--isolation", "chroot", &container.name, "--", "/tollgate", "--listen", &listen]);
+    buildah.args(["--isolation", "chroot", &container.name, "--", "/tollgate", "--listen", &format!("127.0.0.1:{port}")]);
     Running::wait(buildah.stdout(Stdio::null()).spawn().unwrap(), port).await.asked_and_stopped().await;
-    // buildah makes no root that cannot be written to.
-    let script = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\" && exec chroot --userspec=\"$2\" \"$1\" /tollgate --listen \"$3\"";
-    let mut chroot = Command::new("unshare");
-    chroot.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]).arg(container.files());
-    chroot.arg(of("User").as_str().unwrap()).arg(&listen);
-    let running = Running::wait(chroot.stdout(Stdio::null()).spawn().unwrap(), port).await;
-    let mounts = running.proc("mountinfo");
-    assert!(mounts.lines().any(|line| line.contains(" / ro,")), "{mounts}");
-    running.asked_and_stopped().await;
+    container.run_read_only(of("User").as_str().unwrap()).await.asked_and_stopped().await;
 }
 
 #[test]
