@@ -15,6 +15,7 @@ mod kept_configs;
 mod log_output;
 mod migrate;
 mod monitoring;
+mod package;
 mod recipes;
 mod reload;
 mod secrets;

@@ -225,7 +225,7 @@ fn the_unit_of_systemd_is_understood() {
     assert!(unit.contains("Type=notify\n"));
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tollgate.service");
-    std::fs::write(&file, unit.replace("/usr/local/bin/tollgate", env!("CARGO_BIN_EXE_tollgate"))).unwrap();
+    std::fs::write(&file, unit.replace("=tollgate ", concat!("=", env!("CARGO_BIN_EXE_tollgate"), " "))).unwrap();
     let verify = |file: &Path| {
         let mut command = Command::new("systemd-analyze");
         let output = command.args(["verify", "--man=no", "--recursive-errors=no"]).arg(file).output();
