@@ -29,7 +29,7 @@ impl Method {
     pub(super) fn changes(self) -> bool {
         match self {
             Self::Reset | Self::Refund | Self::ReloadConfig => true,
-            Self::Explain | Self::Top => false,
+            Self::Explain | Self::Top | Self::Replicas => false,
         }
     }
 }
