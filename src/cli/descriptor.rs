@@ -51,13 +51,15 @@ fn explain_match(text: &mut String, domain: &Domain, entries: &[Entry], rule_ind
 
 /// Why a rule that matches does not decide.
 fn reason(less: &DescriptorRule, rule: &DescriptorRule) -> String {
-    let ((given, full, prefixes), (more_given, more_full, more_prefixes)) = (less.specificity(), rule.specificity());
-    if given < more_given {
-        format!("gives {given} of the values where the other gives {more_given}")
-    } else if full < more_full {
-        format!("gives {full} of the values in full where the other gives {more_full}")
-    } else if prefixes < more_prefixes {
-        format!("has prefixes of {prefixes} bytes where the other has {more_prefixes}")
+    let (less, more) = (less.specificity(), rule.specificity());
+    if less.given < more.given {
+        format!("gives {} of the values where the other gives {}", less.given, more.given)
+    } else if less.full < more.full {
+        format!("gives {} of the values in full where the other gives {}", less.full, more.full)
+    } else if less.bytes < more.bytes {
+        format!("has {} bytes beside its * where the other has {}", less.bytes, more.bytes)
+    } else if less < more {
+        format!("has {} times * where the other has {}", less.stars.0, more.stars.0)
     } else {
         "comes later".to_owned()
     }
@@ -108,7 +110,7 @@ domain edge, descriptor [path=/api, user=al]
         assert_eq!(told(RULES, None, &["path=/api", "user=al"]).unwrap(), expected);
         let prefix = told(RULES, Some("edge"), &["path=/app", "user=bo"]).unwrap();
         assert!(prefix.contains("rules[3] [path=/ap*, user] decides: plan free, key \"/app|bo\""), "{prefix}");
-        assert!(prefix.contains("rules[1] [path=/a*, user] matches too, and has prefixes of 2 bytes where the other has 3"));
+        assert!(prefix.contains("rules[1] [path=/a*, user] matches too, and has 2 bytes beside its * where the other has 3"));
     }
 
     #[test]

@@ -69,8 +69,8 @@ fn sentence(error: RuleError, indexes: &[usize]) -> String {
             format!("is never reached: rules[{}] has the same descriptor; remove one of them", indexes[other])
         }
         RuleError::TooManyForms => format!(
-            "is one form too many of these entries: at most {FORMS_MAX} combinations of lengths of prefixes are searched; make \
-             prefixes equally long, or give values in full"
+            "is one form too many of these entries: at most {FORMS_MAX} combinations of lengths before and after a *, and of texts \
+             between two, are searched; make them equally long, or give values in full"
         ),
     }
 }

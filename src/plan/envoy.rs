@@ -8,6 +8,7 @@ mod index;
 mod key_template;
 mod pattern;
 mod unit;
+mod wildcard;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,10 +16,11 @@ use std::sync::Arc;
 
 use crate::nearest::nearest;
 use index::Index;
-pub use index::{FORMS_MAX, RuleError};
+pub use index::{FORMS_MAX, RuleError, Specificity};
 pub use key_template::{KeyTemplate, key_of_all};
 pub use pattern::{EntryPattern, PATTERN_BYTES_MAX};
 pub use unit::{LimitOverride, RateUnit};
+pub use wildcard::Wildcard;
 
 /// Most domains in one config. A proxy has one, or one for each of its listeners.
 pub const DOMAINS_MAX: usize = 1_000;
@@ -140,9 +142,8 @@ impl Domain {
         &self.rules
     }
 
-    /// The rule that decides a descriptor with these entries, and its index. The more specific of two rules decides: the one
-    /// with more values that are given, then the one with more that are given in full, then the one with the longer prefixes,
-    /// then the first.
+    /// The rule that decides a descriptor with these entries, and its index. Of two rules the more specific one decides, see
+    /// [`Specificity`]; of equals the first.
     ///
     /// The work does not depend on the number of rules: at most [`FORMS_MAX`] look-ups in hash tables.
     pub fn find(&self, entries: &[Entry]) -> Option<(usize, &DescriptorRule)> {
@@ -152,9 +153,9 @@ impl Domain {
 }
 
 impl DescriptorRule {
-    /// How specific the rule is: values given, values given in full, and bytes of prefixes. The greater one decides.
-    pub fn specificity(&self) -> (usize, usize, usize) {
-        index::specificity(self)
+    /// How specific the rule is.
+    pub fn specificity(&self) -> Specificity {
+        Specificity::of(self)
     }
 
     /// Whether the rule has the names of these entries, in their order.

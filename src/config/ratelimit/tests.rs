@@ -57,7 +57,7 @@ fn what_a_server_would_refuse_is_not_converted() {
         (of("d", &format!("{{ key: a, value: {long}, {limit} }}")), "its entry, written as key=value, has 602 bytes"),
         (
             of("d", &format!("{{ key: a, value: 'x*', share_threshold: true, descriptors: [ {short} ] }}")),
-            "descriptors[0].descriptors[0] cannot be converted with share_threshold: the key of its rule has {a}, and two entries have this name (line 3)",
+            "descriptors[0].descriptors[0] cannot be converted with share_threshold: the key of its rule has {a}, and 2 entries have this name (line 3)",
         ),
         (of("d", &wildcards.join("\n  - ")), "descriptors[64] cannot be converted: its rule is one form too many"),
         (of("d", "{ key: a }"), "descriptors has no rate_limit; there is nothing to convert (line 3)"),

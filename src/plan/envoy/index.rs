@@ -1,9 +1,12 @@
 //! The search for the rule of a descriptor, in a time that does not grow with the number of rules.
 //!
 //! Rules with the same names of entries are one shape. Within a shape, rules that give the same part of each value are one form:
-//! nothing, all of it, or so many bytes from its beginning. A descriptor has one text for each form: the parts of its values
-//! that the form gives. So a look-up in the form's hash table finds the rule, if there is one. Forms are tried from the most
-//! specific on, and there are at most [`FORMS_MAX`] in a shape.
+//! nothing, all of it, or so many bytes from its beginning and from its end. A descriptor has one text for each form: the parts
+//! of its values that the form gives. So a look-up in the form's hash table finds the rule, if there is one. What a rule wants
+//! between two `*` belongs to its form, so no other rule of the form has the same parts. Forms are tried from the most specific
+//! on, and there are at most [`FORMS_MAX`] in a shape.
+
+use std::cmp::Reverse;
 
 use hashbrown::HashTable;
 use smallvec::SmallVec;
@@ -50,16 +53,31 @@ struct Form {
 }
 
 /// The part of a value that a rule gives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Part {
     Nothing,
     All,
-    /// So many bytes from the beginning.
-    Prefix(usize),
+    /// So many bytes from the beginning and from the end, and texts between them.
+    Ends {
+        begin: usize,
+        end: usize,
+        between: Box<[Box<str>]>,
+    },
 }
 
-/// Values given, values given in full, and bytes of prefixes. A rule that is greater decides before others.
-type Specificity = (usize, usize, usize);
+/// How specific a rule is: of two rules the greater one decides. So one that matches less than another, and nothing else, decides
+/// before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Specificity {
+    /// Values that are given, in full or in part.
+    pub given: usize,
+    /// Values that are given in full.
+    pub full: usize,
+    /// Bytes of the others, without `*`.
+    pub bytes: usize,
+    /// Number of `*`; fewer are more specific.
+    pub stars: Reverse<usize>,
+}
 
 impl Index {
     pub(super) fn new(rules: &[DescriptorRule]) -> Result<Self, Vec<(usize, RuleError)>> {
@@ -70,7 +88,7 @@ impl Index {
             }
         }
         let forms = index.shapes.iter_mut().map(|shape| &mut shape.forms);
-        forms.for_each(|forms| forms.sort_by_key(|form| std::cmp::Reverse(form.specificity)));
+        forms.for_each(|forms| forms.sort_by_key(|form| Reverse(form.specificity)));
         if errors.is_empty() { Ok(index) } else { Err(errors) }
     }
 
@@ -114,7 +132,7 @@ impl Shape {
             Some(form) => form,
             None if self.forms.len() >= FORMS_MAX => return Err(RuleError::TooManyForms),
             None => {
-                let specificity = specificity(&rules[rule_index]);
+                let specificity = Specificity::of(&rules[rule_index]);
                 self.forms.push(Form { parts, specificity, rules: HashTable::new() });
                 self.forms.len() - 1
             }
@@ -125,7 +143,7 @@ impl Shape {
 
 impl Form {
     fn add(&mut self, rules: &[DescriptorRule], rule_index: usize) -> Result<(), RuleError> {
-        let given = |rule_index: usize| hash(rules[rule_index].patterns.iter().map(|pattern| given(&pattern.value)));
+        let given = |rule_index: usize| hash(rules[rule_index].patterns.iter().flat_map(|pattern| given(&pattern.value)));
         let hash = given(rule_index);
         match self.rules.find(hash, |other| rules[*other].patterns == rules[rule_index].patterns) {
             Some(other) => Err(RuleError::SameAs(*other)),
@@ -139,7 +157,7 @@ impl Form {
     fn find(&self, rules: &[DescriptorRule], entries: &[Entry]) -> Option<usize> {
         let mut values: SmallVec<[&[u8]; 4]> = SmallVec::new();
         for (part, entry) in self.parts.iter().zip(entries) {
-            values.push(part.within(entry.value.as_bytes())?);
+            values.extend(part.within(entry.value.as_bytes())?.into_iter().flatten());
         }
         self.rules.find(hash(values.into_iter()), |rule_index| rules[*rule_index].matches(entries)).copied()
     }
@@ -150,33 +168,50 @@ impl Part {
         match value {
             ValuePattern::Any => Self::Nothing,
             ValuePattern::Exact(_) => Self::All,
-            ValuePattern::Prefix(prefix) => Self::Prefix(prefix.len()),
+            ValuePattern::Wildcard(wildcard) => {
+                Self::Ends { begin: wildcard.begin().len(), end: wildcard.end().len(), between: wildcard.between().into() }
+            }
         }
     }
 
-    /// This part of a value; `None` when the value is shorter.
-    fn within(self, value: &[u8]) -> Option<&[u8]> {
+    /// This part of a value, as [`given`]; `None` when the value is shorter.
+    fn within<'a>(&self, value: &'a [u8]) -> Option<[Option<&'a [u8]>; 2]> {
         match self {
-            Self::Nothing => Some(&[]),
-            Self::All => Some(value),
-            Self::Prefix(bytes) => value.get(..bytes),
+            Self::Nothing => Some([None, None]),
+            Self::All => Some([Some(value), None]),
+            Self::Ends { begin, end, .. } => {
+                let (begin, rest) = value.split_at_checked(*begin)?;
+                let end = rest.get(rest.len().checked_sub(*end)?..)?;
+                Some([Some(begin), (!end.is_empty()).then_some(end)])
+            }
         }
     }
 }
 
 /// What a pattern gives of its value.
-fn given(value: &ValuePattern) -> &[u8] {
-    match value {
-        ValuePattern::Any => &[],
-        ValuePattern::Exact(value) | ValuePattern::Prefix(value) => value.as_bytes(),
-    }
+fn given(value: &ValuePattern) -> impl Iterator<Item = &[u8]> {
+    let (begin, end) = match value {
+        ValuePattern::Any => (None, ""),
+        ValuePattern::Exact(value) => (Some(&**value), ""),
+        ValuePattern::Wildcard(wildcard) => (Some(wildcard.begin()), wildcard.end()),
+    };
+    begin.into_iter().chain((!end.is_empty()).then_some(end)).map(str::as_bytes)
 }
 
-pub(super) fn specificity(rule: &DescriptorRule) -> Specificity {
-    let parts: SmallVec<[Part; 4]> = rule.patterns.iter().map(|pattern| Part::of(&pattern.value)).collect();
-    let count = |wanted: fn(&Part) -> bool| parts.iter().filter(|part| wanted(part)).count();
-    let prefixes = parts.iter().map(|part| if let Part::Prefix(bytes) = part { *bytes } else { 0 });
-    (count(|part| *part != Part::Nothing), count(|part| *part == Part::All), prefixes.sum())
+impl Specificity {
+    pub(super) fn of(rule: &DescriptorRule) -> Self {
+        let none = Self { given: 0, full: 0, bytes: 0, stars: Reverse(0) };
+        rule.patterns.iter().fold(none, |sum, pattern| match &pattern.value {
+            ValuePattern::Any => sum,
+            ValuePattern::Exact(_) => Self { given: sum.given + 1, full: sum.full + 1, ..sum },
+            ValuePattern::Wildcard(wildcard) => Self {
+                given: sum.given + 1,
+                bytes: sum.bytes + wildcard.bytes(),
+                stars: Reverse(sum.stars.0 + wildcard.stars()),
+                ..sum
+            },
+        })
+    }
 }
 
 /// A hash of texts. It needs no secret: tables hold only rules of the config, so a caller cannot make them slow.

@@ -22,7 +22,8 @@ enum Part {
 }
 
 impl KeyTemplate {
-    /// Parses a template such as `{user}:{path}`, for a rule with these patterns. Errors: what is wrong, and what is right.
+    /// Parses a template such as `{user}:{path}`, for a rule with these patterns; `{user=2}` is the second entry named so. Errors:
+    /// what is wrong, and what is right.
     pub fn parse(text: &str, patterns: &[EntryPattern]) -> Result<Self, String> {
         check_text(text)?;
         let (mut parts, mut rest) = (Vec::new(), text);
@@ -127,15 +128,22 @@ fn push_text(parts: &mut Vec<Part>, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn index_of(name: &str, patterns: &[EntryPattern]) -> Result<usize, String> {
-    let mut indexes =
-        patterns.iter().enumerate().filter(|(_, pattern)| *pattern.name == *name).map(|(entry_index, _)| entry_index);
-    match (indexes.next(), indexes.next()) {
-        (Some(entry_index), None) => Ok(entry_index),
-        (Some(_), Some(_)) => Err(format!("has {{{name}}}, and two entries have this name; leave key out, which takes both")),
-        (None, _) => {
+/// The entry that `{name}` means, or `{name=2}`, the second of several with this name. No name has a `=`.
+fn index_of(text: &str, patterns: &[EntryPattern]) -> Result<usize, String> {
+    let (name, number) = text.split_once('=').map_or((text, None), |(name, number)| (name, Some(number)));
+    let of_name: Vec<usize> =
+        patterns.iter().enumerate().filter(|(_, pattern)| *pattern.name == *name).map(|(entry_index, _)| entry_index).collect();
+    let count = of_name.len();
+    match (number, &of_name[..]) {
+        (_, []) => {
             let names: Vec<String> = patterns.iter().map(|pattern| format!("{{{}}}", pattern.name)).collect();
             Err(format!("has {{{name}}}, which no entry fills; there are {}", names.join(", ")))
+        }
+        (None, [entry_index]) => Ok(*entry_index),
+        (None, _) => Err(format!("has {{{name}}}, and {count} entries have this name; write {{{name}=1}} for the first of them")),
+        (Some(number), _) => {
+            let entry_index = number.parse::<usize>().ok().and_then(|number| of_name.get(number.checked_sub(1)?));
+            entry_index.copied().ok_or_else(|| format!("has {{{text}}}; after the = write a number from 1 to {count}"))
         }
     }
 }

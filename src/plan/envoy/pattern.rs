@@ -1,13 +1,13 @@
-//! What one entry of a descriptor must be, as a rule writes it: `name`, `name=value` or `name=prefix*`.
+//! What one entry of a descriptor must be, as a rule writes it: `name`, or `name=value`, whose value may have `*` anywhere.
 
 use std::fmt;
 
-use super::Entry;
+use super::{Entry, Wildcard};
 
 /// Longest pattern, in bytes. It holds a path or a name of a header field with a long value.
 pub const PATTERN_BYTES_MAX: usize = 512;
 
-const RIGHT: &str = "write name for any value, name=value, or name=prefix*";
+const RIGHT: &str = "write name for any value, name=value, or name=prefix*; a * stands for any letters, and may be anywhere";
 
 /// A pattern of one entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,8 +21,7 @@ pub struct EntryPattern {
 pub(super) enum ValuePattern {
     Any,
     Exact(Box<str>),
-    /// At least one byte.
-    Prefix(Box<str>),
+    Wildcard(Wildcard),
 }
 
 impl EntryPattern {
@@ -38,7 +37,15 @@ impl EntryPattern {
         if name.contains(['*', '{', '}']) {
             return Err(format!("has a name with *, {{ or }}; a name is written as it is sent; {RIGHT}"));
         }
-        Ok(Self { name: name.into(), value: value_pattern(value)? })
+        let value = match value {
+            None => ValuePattern::Any,
+            Some(value) => match Wildcard::parse(value) {
+                Some(wildcard) => ValuePattern::Wildcard(wildcard),
+                None if value.chars().all(|letter| letter == '*') => return Err(format!("gives no value after its =; {RIGHT}")),
+                None => ValuePattern::Exact(value.into()),
+            },
+        };
+        Ok(Self { name: name.into(), value })
     }
 
     /// Whether the pattern leaves the value open, in whole or in part.
@@ -51,22 +58,8 @@ impl EntryPattern {
             && match &self.value {
                 ValuePattern::Any => true,
                 ValuePattern::Exact(value) => **value == *entry.value,
-                ValuePattern::Prefix(prefix) => entry.value.starts_with(&**prefix),
+                ValuePattern::Wildcard(wildcard) => wildcard.matches(&entry.value),
             }
-    }
-}
-
-/// Parses what follows the `=`.
-fn value_pattern(text: Option<&str>) -> Result<ValuePattern, String> {
-    let value = match text {
-        None => return Ok(ValuePattern::Any),
-        Some("" | "*") => return Err(format!("gives no value after its =; {RIGHT}")),
-        Some(value) => value,
-    };
-    match value.strip_suffix('*').unwrap_or(value) {
-        begin if begin.contains('*') => Err(format!("has a * before its end; {RIGHT}")),
-        begin if begin.len() < value.len() => Ok(ValuePattern::Prefix(begin.into())),
-        exact => Ok(ValuePattern::Exact(exact.into())),
     }
 }
 
@@ -75,7 +68,7 @@ impl fmt::Display for EntryPattern {
         match &self.value {
             ValuePattern::Any => write!(out, "{}", self.name),
             ValuePattern::Exact(value) => write!(out, "{}={value}", self.name),
-            ValuePattern::Prefix(prefix) => write!(out, "{}={prefix}*", self.name),
+            ValuePattern::Wildcard(wildcard) => write!(out, "{}={wildcard}", self.name),
         }
     }
 }
