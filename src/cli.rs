@@ -59,14 +59,15 @@ enum Command {
     Check(check::CheckArguments),
     /// Replay an access log and print what the limits of a plan would have done to it; no server is needed.
     Simulate(simulate::SimulateArguments),
-    /// Convert a config of another rate limiter, and print it. What has no counterpart is a warning. Exits with 0 when it is
-    /// converted, with 1 on errors.
+    /// Convert configs of another rate limiter to one of tollgate, and print it. What has no counterpart is a warning. Exits with 0
+    /// when all are converted, with 1 on errors.
     Convert {
         /// What it is a config of.
         #[arg(value_enum)]
         from: convert::From,
-        /// The config file; - is standard input.
-        file: PathBuf,
+        /// The config files, or folders of them; - is standard input.
+        #[arg(value_name = "FILE", required = true, num_args = 1..)]
+        files: Vec<PathBuf>,
     },
     /// Ask a running server and print the answer. Exits with 0 when all is allowed, 1 when something is denied, 2 on an error.
     Try(ask::TryArguments),
@@ -140,7 +141,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Some(Command::Serve(serve)) => serve::run(serve),
         Some(Command::Check(arguments)) => check::check(arguments),
         Some(Command::Simulate(arguments)) => simulate::run(arguments),
-        Some(Command::Convert { from, file }) => convert::convert(from, &file),
+        Some(Command::Convert { from, files }) => convert::convert(from, &files),
         Some(Command::Try(arguments)) => ask::try_decisions(arguments),
         Some(Command::Health(arguments)) => ask::health(arguments),
         Some(Command::Explain(arguments)) => admin::explain(&arguments),

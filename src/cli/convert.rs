@@ -1,12 +1,13 @@
-//! `tollgate convert`: a config of another rate limiter, as one of tollgate.
+//! `tollgate convert`: configs of another rate limiter, as one of tollgate.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
 
 use super::terminal::{fail, print, tell};
-use crate::config::ratelimit;
+use crate::config::{Sources, ratelimit};
+use crate::plan::envoy::DOMAINS_MAX;
 
 /// What a config is converted from.
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -15,8 +16,13 @@ pub(super) enum From {
     Ratelimit,
 }
 
-pub(super) fn convert(from: From, file: &Path) -> ExitCode {
-    let sources = match super::base(Some(file), None) {
+pub(super) fn convert(from: From, files: &[PathBuf]) -> ExitCode {
+    let sources: Result<Vec<Vec<Sources>>, String> = files.iter().map(|file| sources(file)).collect();
+    let sources = match sources.map(|sources| sources.concat()) {
+        // Each file has a domain.
+        Ok(sources) if sources.len() > DOMAINS_MAX => {
+            return fail(1, &format!("there are {} files; at most {DOMAINS_MAX} are converted", sources.len()));
+        }
         Ok(sources) => sources,
         Err(sentence) => return fail(1, &sentence),
     };
@@ -28,9 +34,30 @@ pub(super) fn convert(from: From, file: &Path) -> ExitCode {
             }
             print(converted.yaml.trim_end()).map_or_else(|code| code, |()| ExitCode::SUCCESS)
         }
-        Err(errors) => {
-            tell(&errors.to_string());
+        Err(refused) => {
+            for errors in refused {
+                tell(&errors.to_string());
+            }
             ExitCode::FAILURE
         }
     }
+}
+
+/// A file, or those of a folder whose names end in `.yaml` or `.yml` and do not begin with a dot, in the order of their names.
+fn sources(path: &Path) -> Result<Vec<Sources>, String> {
+    if !path.is_dir() {
+        return Ok(vec![super::base(Some(path), None)?]);
+    }
+    let is_config = |path: &PathBuf| {
+        let is_hidden = path.file_name().is_none_or(|name| name.to_string_lossy().starts_with('.'));
+        !is_hidden && path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
+    };
+    let read = std::fs::read_dir(path).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
+    let mut files: Vec<PathBuf> = read.map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+    files.retain(is_config);
+    files.sort();
+    if files.is_empty() {
+        return Err(format!("{} has no file whose name ends in .yaml or .yml", path.display()));
+    }
+    Ok(files.into_iter().map(|file| Sources { file: Some(file), ..Sources::default() }).collect())
 }

@@ -96,6 +96,15 @@ impl Node {
         }
     }
 
+    pub(super) fn is_boolean(&self) -> bool {
+        matches!(self.value, ValueKind::Boolean(_))
+    }
+
+    /// Whether nothing is written after the field's name.
+    pub(super) fn is_nil(&self) -> bool {
+        matches!(self.value, ValueKind::Nil)
+    }
+
     pub(super) fn text(self, errors: &mut ErrorList) -> Option<String> {
         match self.value {
             ValueKind::String(text) => Some(text),

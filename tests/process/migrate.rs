@@ -5,6 +5,7 @@ use std::process::{Output, Stdio};
 
 mod ratelimit_answers;
 mod ratelimit_examples;
+mod ratelimit_model;
 
 use ratelimit_examples::EXAMPLES;
 
@@ -31,7 +32,7 @@ fn every_example_of_ratelimit_is_converted_to_a_valid_config() {
         let (code, yaml, said) = convert(text);
         assert_eq!(code, Some(0), "{name}: {said}");
         assert_eq!(yaml.matches("- { descriptor: [").count(), rules, "{yaml}");
-        let warned = text.contains("replaces") || text.contains("detailed");
+        let warned = ["replaces", "detailed", "value_to_metric"].iter().any(|lost| text.contains(lost));
         assert_eq!(!said.is_empty(), warned, "{said}");
         assert!(!warned || said.contains("is left out") && said.contains("(line "), "{said}");
         let checked = run(&["check", "-"], &yaml);
@@ -47,9 +48,42 @@ fn a_file_with_errors_is_not_converted() {
     assert!(said.contains("descriptors[0].rate_limit.unit is no unit") && said.contains("(line 4)"), "{said}");
     let (code, yaml, said) = convert("domain: ''\ndescriptors: [ { key: b, rate_limit: { unlimited: true } } ]\n");
     assert_eq!((code, yaml.as_str()), (Some(1), ""), "`check` would refuse it: {said}");
-    assert!(said.contains("domain cannot be converted") && said.contains("(line 1)"), "{said}");
+    assert!(said.contains("domain is empty") && said.contains("(line 1)"), "{said}");
     assert_eq!(run(&["convert", "ratelimit", "/nowhere.yaml"], "").status.code(), Some(1));
     assert_eq!(run(&["convert", "another", "-"], "").status.code(), Some(2));
+}
+
+/// As ratelimit's runtime folder, and as a ConfigMap that is mounted: its files are links into a folder with a dot.
+#[test]
+fn a_folder_of_files_becomes_one_config() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, domain: &str| {
+        let text = format!(
+            "domain: {domain}\ndescriptors: [ {{ key: a, value: '*x', quota_mode: true, rate_limit: {{ unlimited: true }} }} ]\n"
+        );
+        std::fs::write(folder.path().join(name), text).unwrap();
+    };
+    std::fs::create_dir(folder.path().join("..data")).unwrap();
+    file("..data/edge.yaml", "edge");
+    std::os::unix::fs::symlink("..data/edge.yaml", folder.path().join("edge.yaml")).unwrap();
+    file("inner.yml", "inner");
+    file("notes.txt", "notes");
+    file(".hidden.yaml", "hidden");
+    let convert = || run(&["convert", "ratelimit", folder.path().to_str().unwrap()], "");
+    let converted = convert();
+    let (yaml, said) = (String::from_utf8(converted.stdout).unwrap(), String::from_utf8(converted.stderr).unwrap());
+    assert!(converted.status.success() && run(&["check", "-"], &yaml).status.success(), "{said}{yaml}");
+    assert_eq!(yaml.matches("      rules:\n        - { descriptor: [\"a=*x\"]").count(), 2, "{yaml}");
+    assert!(said.contains("edge.yaml: descriptors[0].quota_mode becomes shadow") && said.contains("inner.yml: "), "{said}");
+    file("more.yaml", "inner");
+    let refused = convert();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(1) && said.contains("more.yaml: 1 error\n  domain is that of "), "{said}");
+    let empty = tempfile::tempdir().unwrap();
+    let refused = run(&["convert", "ratelimit", empty.path().to_str().unwrap()], "");
+    assert!(
+        refused.status.code() == Some(1) && String::from_utf8(refused.stderr).unwrap().contains("has no file whose name ends in")
+    );
 }
 
 /// What docs/migrate/nginx-limit-req.md maps: `burst=3 nodelay` is a burst of 4.

@@ -1,153 +1,165 @@
 //! From nested descriptors to rules that choose as ratelimit does.
 //!
 //! At each level, ratelimit takes the descriptor of the whole value, else the first wildcard that matches, else the one without a
-//! value. From then on only what is nested in it counts, even if nothing in it matches. So a more specific descriptor hides
-//! its less specific siblings, with all that is nested in them. A rule of tollgate competes as a whole, so what is hidden gets
-//! a rule of its own: below the more specific descriptor, with the limit that ratelimit would find there, or with none.
+//! value. From then on only what is nested in it counts, even if nothing in it matches. A rule of tollgate competes as a whole,
+//! and the more specific one decides. So each list of descriptors gets branches of its own:
+//!
+//! 1. One for each descriptor.
+//! 2. One for what a wildcard and a later one both match, where the later one would decide there. It has what is in the first.
+//! 3. In each branch, one for all that is nested in a wider branch beside it. It has what ratelimit finds there, or nothing.
+//!
+//! Of the branches that match an entry, the most specific one then has what ratelimit takes, and each rule below a wider one is
+//! hidden by a rule below it.
+
+use std::collections::{HashMap, HashSet};
 
 use super::RULES_MAX;
-use super::descriptors::{Descriptor, Pattern, RateLimit, Value};
-use crate::config::ConfigError;
-use crate::config::tree::{ErrorList, report};
+use super::descriptors::{Descriptor, RateLimit};
+use super::pattern::Pattern;
 
-/// One rule: what each entry must be, and the limit; without one, the descriptor passes.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Rule {
-    /// Where the file has the descriptor of each entry.
-    pub(super) paths: Vec<String>,
-    pub(super) patterns: Vec<Pattern>,
-    /// For each entry, whether its values share one count.
-    pub(super) shared: Vec<bool>,
-    pub(super) limit: Option<RateLimit>,
+/// Most branches while rules are made. Most of them are no rules, where limits are deeply nested.
+const BRANCHES_MAX: usize = 10 * RULES_MAX;
+
+/// A pattern, with what ratelimit finds for the entries that it matches.
+pub(super) struct Branch<'a> {
+    pub(super) pattern: Pattern,
+    pub(super) found: Option<&'a Descriptor>,
+    /// Where the file has the reason for this branch.
+    pub(super) path: &'a str,
+    /// Whether it has a limit, or hides one.
+    decides: bool,
+    nested: Vec<Branch<'a>>,
 }
 
-/// A descriptor, and whether it hides a limit of a less specific one.
-#[derive(Clone)]
-struct Branch {
-    path: String,
-    pattern: Pattern,
-    limit: Option<RateLimit>,
-    shared: bool,
-    hides: bool,
-    nested: Vec<Branch>,
+/// One rule: a branch for each entry. Without a limit, the descriptor passes.
+pub(super) struct Rule<'b, 'a> {
+    pub(super) branches: Vec<&'b Branch<'a>>,
 }
 
-/// The rules of all descriptors. Errors: there would be too many rules.
-pub(super) fn rules(descriptors: Vec<Descriptor>, warnings: &mut ErrorList) -> Result<Vec<Rule>, ConfigError> {
-    let mut budget = RULES_MAX;
+/// There would be too many rules.
+#[derive(Debug)]
+pub(super) struct TooMany;
+
+impl<'a> Rule<'_, 'a> {
+    pub(super) fn limit(&self) -> Option<&'a RateLimit> {
+        self.branches.last()?.found?.limit.as_ref()
+    }
+}
+
+/// The branches of all descriptors. Errors: there would be too many.
+pub(super) fn branches(descriptors: &[Descriptor]) -> Result<Vec<Branch<'_>>, TooMany> {
+    let mut budget = BRANCHES_MAX;
+    in_list(descriptors, &[], &mut budget)
+}
+
+/// The rules of these branches. Errors: there are too many.
+pub(super) fn rules<'b, 'a>(branches: &'b [Branch<'a>]) -> Result<Vec<Rule<'b, 'a>>, TooMany> {
     let mut rules = Vec::new();
-    let branches = descriptors.into_iter().map(Branch::of).collect();
-    add_rules(branches, &mut Vec::new(), &mut rules, &mut budget, warnings).map_err(|TooMany| {
-        let message = format!("needs more than {RULES_MAX} rules; split it into several domains");
-        ConfigError { path: String::new(), message, place: None }
-    })?;
+    add_rules(branches, &mut Vec::new(), &mut rules)?;
     Ok(rules)
 }
 
-struct TooMany;
-
-impl Branch {
-    fn of(descriptor: Descriptor) -> Self {
-        let Descriptor { path, pattern, limit, shared, nested } = descriptor;
-        Self { path, pattern, limit, shared, hides: false, nested: nested.into_iter().map(Self::of).collect() }
-    }
-
-    /// Number of descriptors in this one, itself included.
-    fn size(&self) -> usize {
-        1 + self.nested.iter().map(Self::size).sum::<usize>()
-    }
-}
-
-impl Pattern {
-    /// Bytes of a wildcard's beginning; 0 without a wildcard.
-    fn prefix_bytes(&self) -> usize {
-        if let Value::Prefix(begin) = &self.value { begin.len() } else { 0 }
-    }
-
-    /// Whether every entry that `other` matches is matched by this too, and more.
-    fn is_wider_than(&self, other: &Self) -> bool {
-        self.key == other.key
-            && match (&self.value, &other.value) {
-                (Value::Any, Value::Any) | (Value::Exact(_), _) | (Value::Prefix(_), Value::Any) => false,
-                (Value::Any, _) => true,
-                (Value::Prefix(begin), Value::Exact(value)) => value.starts_with(begin.as_str()),
-                (Value::Prefix(begin), Value::Prefix(longer)) => longer.len() > begin.len() && longer.starts_with(begin.as_str()),
-            }
-    }
-}
-
-/// Adds the rules of descriptors in one list. `above` are those that the list is nested in, the outermost first.
-fn add_rules(
-    siblings: Vec<Branch>,
-    above: &mut Vec<Branch>,
-    rules: &mut Vec<Rule>,
-    budget: &mut usize,
-    warnings: &mut ErrorList,
+fn add_rules<'b, 'a>(
+    branches: &'b [Branch<'a>],
+    above: &mut Vec<&'b Branch<'a>>,
+    rules: &mut Vec<Rule<'b, 'a>>,
 ) -> Result<(), TooMany> {
-    warn_of_order(&siblings, warnings);
-    // Few siblings are wide, and each is compared with all others.
-    let wide: Vec<&Branch> = siblings.iter().filter(|branch| !matches!(branch.pattern.value, Value::Exact(_))).collect();
-    for own in &siblings {
-        let mut own = own.clone();
-        for hidden in wide.iter().filter(|other| other.pattern.is_wider_than(&own.pattern)) {
-            own.hides |= own.limit.is_none() && (hidden.limit.is_some() || hidden.hides);
-            hide(&mut own.nested, &hidden.nested, budget)?;
+    for branch in branches {
+        above.push(branch);
+        if branch.decides {
+            rules.push(Rule { branches: above.clone() });
         }
-        let nested = std::mem::take(&mut own.nested);
-        let decides = own.limit.is_some() || own.hides;
-        above.push(own);
-        if decides {
-            *budget = budget.checked_sub(1).ok_or(TooMany)?;
-            let last = above.last().and_then(|last| last.limit.clone());
-            let (patterns, shared) = above.iter().map(|branch| (branch.pattern.clone(), branch.shared)).unzip();
-            let paths = above.iter().map(|branch| branch.path.clone()).collect();
-            rules.push(Rule { paths, patterns, shared, limit: last });
+        if rules.len() > RULES_MAX {
+            return Err(TooMany);
         }
-        add_rules(nested, above, rules, budget, warnings)?;
+        add_rules(&branch.nested, above, rules)?;
         above.pop();
     }
     Ok(())
 }
 
-/// Gives every descriptor of `hidden` an equal among `own`, with what ratelimit would find for it there. Descriptors without a limit are
-/// included, since they hide others in turn.
-fn hide(own: &mut Vec<Branch>, hidden: &[Branch], budget: &mut usize) -> Result<(), TooMany> {
-    for hidden in hidden {
-        let index = match own.iter().position(|branch| branch.pattern == hidden.pattern) {
-            Some(index) => index,
-            None => {
-                let wider = own.iter().filter(|branch| branch.pattern.is_wider_than(&hidden.pattern));
-                let found = wider.max_by_key(|branch| branch.pattern.prefix_bytes());
-                // Counted before it is copied, so that memory is bounded too.
-                *budget = budget.checked_sub(found.map_or(1, Branch::size)).ok_or(TooMany)?;
-                let found = found_for(found, hidden);
-                own.push(found);
-                own.len() - 1
-            }
-        };
-        let found = &mut own[index];
-        found.hides |= found.limit.is_none() && (hidden.limit.is_some() || hidden.hides);
-        hide(&mut found.nested, &hidden.nested, budget)?;
-    }
-    Ok(())
+/// A branch to be made.
+struct Planned<'a> {
+    pattern: Pattern,
+    path: &'a str,
+    /// The index of the descriptor that ratelimit takes.
+    winner: Option<usize>,
 }
 
-/// What ratelimit finds for entries of this pattern: the descriptor that matches them, or nothing.
-fn found_for(found: Option<&Branch>, hidden: &Branch) -> Branch {
-    let (path, pattern) = (hidden.path.clone(), hidden.pattern.clone());
-    match found {
-        Some(found) => Branch { path, pattern, ..found.clone() },
-        None => Branch { path, pattern, limit: None, shared: false, hides: false, nested: Vec::new() },
+/// The branches of one list, whose descriptors stand in the order in which ratelimit tries them. `hidden` are lists below wider
+/// branches.
+fn in_list<'a>(list: &'a [Descriptor], hidden: &[&[Branch<'a>]], budget: &mut usize) -> Result<Vec<Branch<'a>>, TooMany> {
+    let mut same = HashMap::<&Pattern, Vec<&Branch<'a>>>::new();
+    for branch in hidden.iter().copied().flatten() {
+        same.entry(&branch.pattern).or_default().push(branch);
     }
-}
-
-/// Of several wildcards that match, ratelimit takes the first and tollgate the longest.
-fn warn_of_order(siblings: &[Branch], warnings: &mut ErrorList) {
-    let wildcards: Vec<&Branch> = siblings.iter().filter(|branch| branch.pattern.prefix_bytes() > 0).collect();
-    for (index, own) in wildcards.iter().enumerate() {
-        if wildcards[..index].iter().any(|other| other.pattern.is_wider_than(&own.pattern)) {
-            let why = "is matched by a shorter wildcard before it, which ratelimit takes; here the longer one decides";
-            report(warnings, &format!("{}.value", own.path), why);
+    let planned = plan(list, hidden, budget)?;
+    let mut by_width: Vec<usize> = (0..planned.len()).collect();
+    by_width.sort_by_key(|index| planned[*index].pattern.specificity());
+    let mut made: Vec<Option<Branch>> = planned.iter().map(|_| None).collect();
+    // Few branches are wide, and each is compared with all others.
+    let mut wide = Vec::new();
+    for index in by_width {
+        let Planned { pattern, path, winner } = &planned[index];
+        let wider = wide.iter().filter_map(|index: &usize| made[*index].as_ref());
+        let wider = wider.filter(|other: &&Branch| other.pattern.is_wider_than(pattern));
+        let hidden: Vec<&Branch> = wider.chain(same.get(pattern).into_iter().flatten().copied()).collect();
+        let lists: Vec<&[Branch]> = hidden.iter().map(|branch| &branch.nested[..]).filter(|nested| !nested.is_empty()).collect();
+        let found = winner.map(|winner| &list[winner]);
+        let decides = found.is_some_and(|found| found.limit.is_some()) || hidden.iter().any(|branch| branch.decides);
+        let nested = in_list(found.map_or(&[], |found| &found.nested), &lists, budget)?;
+        made[index] = Some(Branch { pattern: pattern.clone(), found, path, decides, nested });
+        if !pattern.is_exact() {
+            wide.push(index);
         }
     }
+    Ok(made.into_iter().flatten().collect())
+}
+
+/// The patterns of a list's branches, each with the descriptor that ratelimit takes for the entries that it matches. Descriptors
+/// come first: of rules that are equally specific the first decides.
+fn plan<'a>(list: &'a [Descriptor], hidden: &[&[Branch<'a>]], budget: &mut usize) -> Result<Vec<Planned<'a>>, TooMany> {
+    let mut planned = Vec::<Planned>::new();
+    let mut known = HashSet::new();
+    let mut add = |planned: &mut Vec<Planned<'a>>, pattern: &Pattern, path, winner: Option<usize>| {
+        if known.insert(pattern.clone()) {
+            *budget = budget.checked_sub(1).ok_or(TooMany)?;
+            let winner = winner.or_else(|| list.iter().position(|one| one.pattern.contains(pattern)));
+            planned.push(Planned { pattern: pattern.clone(), path, winner });
+        }
+        Ok::<(), TooMany>(())
+    };
+    for (index, descriptor) in list.iter().enumerate() {
+        add(&mut planned, &descriptor.pattern, &descriptor.path, Some(index))?;
+    }
+    for branch in hidden.iter().copied().flatten() {
+        add(&mut planned, &branch.pattern, branch.path, None)?;
+    }
+    let wildcards: Vec<usize> = (0..list.len()).filter(|index| !list[*index].pattern.is_exact()).collect();
+    let mut next = 0;
+    while let Some(Planned { pattern, path, winner }) = planned.get(next) {
+        let mut meets = Vec::new();
+        for first in wildcards.iter().take_while(|first| winner.is_none_or(|winner| **first < winner)) {
+            let (first, winner) = (&list[*first], winner.map(|winner| &list[winner]));
+            if must_meet(first, pattern, winner) {
+                meets.extend(first.pattern.meets(pattern).ok_or(TooMany)?);
+            }
+        }
+        let path = *path;
+        for pattern in &meets {
+            add(&mut planned, pattern, path, None)?;
+        }
+        next += 1;
+    }
+    Ok(planned)
+}
+
+/// Whether the entries that both match need a branch of their own, so that the first decides for them, which ratelimit takes.
+fn must_meet(first: &Descriptor, pattern: &Pattern, winner: Option<&Descriptor>) -> bool {
+    if pattern.is_exact() || first.pattern.contains(pattern) || pattern.contains(&first.pattern) {
+        return false;
+    }
+    let is_last = first.nested.is_empty() && winner.is_none_or(|winner| winner.nested.is_empty());
+    // Of equals the first decides.
+    !(is_last && first.limit.is_some() && first.pattern.specificity() >= pattern.specificity())
 }

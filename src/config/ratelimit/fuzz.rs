@@ -22,9 +22,10 @@ descriptors:
 
 fn assert_converted(text: String) {
     let sources = Sources { text: Some((Origin::StandardInput, text.clone())), ..Sources::default() };
-    let converted = match convert(&sources) {
+    let converted = match convert(&[sources]) {
         Ok(converted) => converted,
-        Err(errors) => {
+        Err(refused) => {
+            let errors = &refused[0];
             assert!(!errors.errors.is_empty() && errors.errors.iter().all(|error| !error.message.is_empty()), "{text:?}");
             return assert!(!errors.in_one_line().contains('\n'), "{}", errors.in_one_line());
         }
@@ -44,7 +45,7 @@ fn fuzz_ratelimit_files() {
 /// Random edits of the example with all words that have a meaning.
 #[test]
 fn fuzz_edits_of_a_ratelimit_file() {
-    const WORDS: [&str; 36] = [
+    const WORDS: [&str; 40] = [
         "domain: ",
         "descriptors:",
         "- ",
@@ -71,6 +72,10 @@ fn fuzz_edits_of_a_ratelimit_file() {
         "'",
         "*",
         "x*",
+        "*y",
+        "x*y*",
+        "metadata: ",
+        "quota_mode: ",
         "=",
         "\\",
         "é",

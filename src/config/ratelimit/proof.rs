@@ -3,21 +3,27 @@
 use std::collections::HashSet;
 
 use super::branches::Rule;
-use crate::config::tree::{ErrorList, report};
+use crate::config::tree::{ErrorList, join, report, shown_key};
 use crate::config::{Config, ConfigError, Origin, Sources};
 
-/// Loads the converted config `yaml`. Errors: those of a server, each with the path of the descriptor that is the reason.
-pub(super) fn prove(yaml: &str, rules: &[Rule]) -> Result<(), ErrorList> {
+/// Loads the converted config `yaml`. Returns the errors of a server for each domain, with the path of the descriptor that is the
+/// reason. What no domain is the reason for is an error of the last one.
+pub(super) fn prove(yaml: &str, domains: &[(&str, &[Rule])]) -> Vec<ErrorList> {
+    let mut errors = vec![ErrorList::new(); domains.len()];
     let text = Some((Origin::Variable, yaml.to_owned()));
-    let Err(refused) = Config::load(Sources { text, ..Sources::default() }) else { return Ok(()) };
-    let (mut errors, mut seen) = (ErrorList::new(), HashSet::new());
+    let Err(refused) = Config::load(Sources { text, ..Sources::default() }) else { return errors };
+    let mut seen = HashSet::new();
     for error in &refused.errors {
-        let (path, sentence) = of_input(error, rules);
-        if seen.insert((path.clone(), sentence.clone())) {
-            report(&mut errors, &path, sentence);
+        let begin = |name: &str| join("envoy.domains", &shown_key(name));
+        // The name of one may begin with that of another.
+        let fits = domains.iter().enumerate().filter(|(_, (name, _))| error.path.starts_with(&begin(name)));
+        let domain = fits.max_by_key(|(_, (name, _))| name.len()).map_or(domains.len() - 1, |(domain, _)| domain);
+        let (path, sentence) = of_input(error, domains[domain].1);
+        if seen.insert((domain, path.clone(), sentence.clone())) {
+            report(&mut errors[domain], &path, sentence);
         }
     }
-    Err(errors)
+    errors
 }
 
 /// The path in the file of ratelimit, and a sentence that follows it.
@@ -26,19 +32,14 @@ fn of_input(ConfigError { path, message, .. }: &ConfigError, rules: &[Rule]) -> 
         let origin = if path.starts_with("envoy.domains.") { "domain" } else { "descriptors" };
         return (origin.to_owned(), format!("cannot be converted: {message}"));
     };
-    let paths = rules.get(rule_index).map_or(&[][..], |rule| &rule.paths);
-    let last = paths.last().cloned().unwrap_or_default();
+    let paths: Vec<&str> = rules.get(rule_index).map_or(Vec::new(), |rule| rule.branches.iter().map(|one| one.path).collect());
+    let last = paths.last().copied().unwrap_or_default();
     match indexed(part, ".descriptor[") {
         Some((entry_index, _)) => {
-            let entry = paths.get(entry_index).cloned().unwrap_or(last);
-            (entry, format!("cannot be converted: its entry, written as key=value, {message}"))
+            let entry = paths.get(entry_index).copied().unwrap_or(last);
+            (entry.to_owned(), format!("cannot be converted: its entry, written as key=value, {message}"))
         }
-        None if part == ".key" => {
-            // What follows tells how to write a rule by hand.
-            let what = message.split_once("; ").map_or(message.as_str(), |(what, _)| what);
-            (last, format!("cannot be converted with share_threshold: the key of its rule {what}"))
-        }
-        None => (last, format!("cannot be converted: its rule {message}")),
+        None => (last.to_owned(), format!("cannot be converted: its rule{} {message}", part.replace(".key", "'s key"))),
     }
 }
 

@@ -1,36 +1,59 @@
-//! Conversion, held to what ratelimit would choose: by a model of its search, over all descriptors of a small world.
+//! Conversion: what is written, told and refused. What is chosen, a model of ratelimit tells: `tests/process/migrate`.
 
-use super::branches::{Rule, rules};
-use super::descriptors::{Amount, Descriptor, Pattern, RateLimit, Value};
 use super::*;
 use crate::config::Origin;
-use proptest::prelude::*;
 
 fn converted(text: &str) -> Result<Converted, String> {
     let sources = Sources { text: Some((Origin::StandardInput, text.to_owned())), ..Sources::default() };
-    convert(&sources).map_err(|errors| errors.to_string())
+    convert(&[sources]).map_err(|refused| refused[0].to_string())
+}
+
+fn files(texts: &[(&str, &str)]) -> Result<Converted, Vec<String>> {
+    let file = |(name, text): &(&str, &str)| Sources {
+        text: Some((Origin::File(name.into()), (*text).to_owned())),
+        ..Sources::default()
+    };
+    let files: Vec<Sources> = texts.iter().map(file).collect();
+    convert(&files).map_err(|refused| refused.iter().map(ToString::to_string).collect())
 }
 
 #[test]
 fn every_error_is_reported_with_its_line() {
-    let text = "domain: edge\ndescriptors:\n  - key: a\n    rate_limit:\n      unit: fortnight\n      requests_per_unit: 1\n  - value: b\n  - \
-                key: c\n    valeu: d\n  - key: c\n    value: a*b\n  - key: d=e\n  - key: f\n    rate_limit: { unlimited: true, unit: day }\n";
+    let text = "domain: edge
+descriptors:
+  - key: a
+    rate_limit:
+      unit: fortnight
+      requests_per_unit: 1
+  - value: b
+  - key: c
+    valeu: d
+  - { key: d, value: x, share_threshold: true }
+  - key: f
+    rate_limit: { unlimited: true, unit: day }
+  - { key: g, value: '*' }
+  - { key: g, value: '*' }
+  - { key: h, rate_limit: { requests_per_unit: 1 } }
+  - { key: '', detailed_metric: maybe }
+";
     let said = converted(text).unwrap_err();
     for words in [
-        "standard input: 6 errors",
+        "standard input: 9 errors",
         "descriptors[0].rate_limit.unit is no unit; write second, minute, hour, day, week, month or year (line 5)",
         "descriptors[1] has no key (line 7)",
         "descriptors[2].valeu is not a field; did you mean value? (line 9)",
-        "descriptors[3].value has a * before its end",
-        "descriptors[4].key is empty or has =",
-        "descriptors[5].rate_limit.unit is set beside unlimited",
+        "descriptors[3].share_threshold needs a value with a *; ratelimit refuses that too (line 10)",
+        "descriptors[4].rate_limit.unit is set beside unlimited; remove one of them (line 12)",
+        "descriptors[6] has the key and the value of a descriptor before it; ratelimit refuses that too (line 14)",
+        "descriptors[7].rate_limit has no unit; write second",
+        "descriptors[8].key is empty, which ratelimit refuses too (line 16)",
+        "descriptors[8].detailed_metric is \"maybe\"; it must be true or false (line 16)",
     ] {
         assert!(said.contains(words), "{words}: {said}");
     }
     for (text, words) in [
-        ("descriptors: []", "domain"),
-        ("domain: a", "nothing to convert"),
-        ("domain: a\ndescriptors: [ { key: a }, { key: a } ]", "has the key and the value of a descriptor before it"),
+        ("descriptors: []", "has no domain"),
+        ("domain: ''", "domain is empty, which ratelimit refuses too (line 1)"),
         ("domain: a\ndescriptors: [ { key: a, rate_limit: { unit: day, requests_per_unit: 99999999999999999 } } ]", "quota"),
         ("domain: [", "is not valid YAML"),
     ] {
@@ -45,32 +68,133 @@ fn what_a_server_would_refuse_is_not_converted() {
     let limit = "rate_limit: { unit: minute, requests_per_unit: 2 }";
     let of = |domain: &str, descriptors: &str| format!("domain: \"{domain}\"\ndescriptors:\n  - {descriptors}\n");
     let wildcards: Vec<String> =
-        (1..=65).map(|length| format!("{{ key: a, value: '{}*', {limit} }}", "x".repeat(length))).collect();
+        (1..=65).rev().map(|length| format!("{{ key: a, value: '{}*', {limit} }}", "x".repeat(length))).collect();
     let (long, short) = ("k".repeat(600), format!("{{ key: a, {limit} }}"));
     for (text, expected) in [
-        (of("", &short), "domain cannot be converted: has a name of 0 bytes; a domain has 1 to 256 (line 1)"),
         (of(&"d".repeat(300), &short), "domain cannot be converted: has a name of 300 bytes"),
         (
             of("d", &format!("key: b\n    descriptors:\n      - {{ key: {long}, {limit} }}")),
             "descriptors[0].descriptors[0] cannot be converted: its entry, written as key=value, has 600 bytes; an entry has at most 512 (line 5)",
         ),
         (of("d", &format!("{{ key: a, value: {long}, {limit} }}")), "its entry, written as key=value, has 602 bytes"),
-        (
-            of("d", &format!("{{ key: a, value: 'x*', share_threshold: true, descriptors: [ {short} ] }}")),
-            "descriptors[0].descriptors[0] cannot be converted with share_threshold: the key of its rule has {a}, and 2 entries have this name (line 3)",
-        ),
         (of("d", &wildcards.join("\n  - ")), "descriptors[64] cannot be converted: its rule is one form too many"),
-        (of("d", "{ key: a }"), "descriptors has no rate_limit; there is nothing to convert (line 3)"),
     ] {
         let said = converted(&text).unwrap_err();
         assert!(said.contains(": 1 error\n") && said.contains(expected), "{expected}: {said}");
+        // With others, it is told of this file alone.
+        let said =
+            files(&[("other.yaml", &of("other", &short)), ("this.yaml", &text), ("last.yaml", &of("last", &short))]).unwrap_err();
+        assert!(
+            said.len() == 1 && said[0].starts_with("this.yaml: 1 error\n") && said[0].contains(expected),
+            "{expected}: {said:?}"
+        );
+    }
+}
+
+#[test]
+fn what_ratelimit_reads_and_does_not_use_is_no_error() {
+    let text = "---
+domain: true
+shadow_mode: on
+descriptors:
+  - key: yes
+    value:
+    rate_limit: ~
+    unit: week
+    descriptors:
+      - { key: b, value: true, rate_limit: { unlimited: YES, unit: none, requests_per_unit: 3, shadow_mode: true }, descriptors: }
+  - { key: 'a=b', rate_limit: { unit: second, requests_per_unit: 1 } }
+";
+    let Converted { yaml, warnings } = converted(text).unwrap();
+    assert_eq!(
+        warnings,
+        [
+            "descriptors[0].descriptors[0].rate_limit.shadow_mode is left out: ratelimit ignores it here (line 10)",
+            "descriptors[0].unit is left out: ratelimit ignores it here (line 8)",
+            "descriptors[1].key has =, *, { or }, which no rule of tollgate can name: the descriptor is left out with all that is nested \
+             in it, and its requests pass; rename the entry in the proxy (line 11)",
+            "shadow_mode is left out: ratelimit ignores it here (line 3)",
+        ]
+    );
+    let expected = "plans:\n  \"true/yes/b_true\": { unlimited: true }\nenvoy:\n  domains:\n    \"true\":\n      unmatched: allow\n      rules:\n        \
+                    - { descriptor: [\"yes\", \"b=true\"], plan: \"true/yes/b_true\" }\n";
+    assert!(yaml.ends_with(expected), "{yaml}");
+    let Converted { yaml, warnings } = converted("domain: d\n").unwrap();
+    assert!(yaml.ends_with("      rules: []\n"), "{yaml}");
+    assert_eq!(warnings, ["descriptors has no rate_limit: every request of this domain passes (line 1)"]);
+}
+
+#[test]
+fn several_files_become_one_config_and_a_domain_stands_in_one_of_them() {
+    let text = |domain: &str| {
+        format!(
+            "domain: {domain}\ndescriptors: [ {{ key: a, quota_mode: true, rate_limit: {{ unit: day, requests_per_unit: 1 }} }} ]\n"
+        )
+    };
+    let (edge, inner) = (text("edge"), text("inner"));
+    let Converted { yaml, warnings } = files(&[("edge.yaml", &edge), ("inner.yaml", &inner)]).unwrap();
+    let plan = |domain: &str| {
+        format!(
+            "  \"{domain}/a\": {{ limits: [ {{ name: \"day\", quota: 1, window: 1d, algorithm: fixed_window, anchor: clock }} ], shadow: true }}\n"
+        )
+    };
+    let rules = |domain: &str| {
+        format!(
+            "    \"{domain}\":\n      unmatched: allow\n      rules:\n        - {{ descriptor: [\"a\"], plan: \"{domain}/a\" }}\n"
+        )
+    };
+    let both = [plan("edge"), plan("inner"), "envoy:\n  domains:\n".to_owned(), rules("edge"), rules("inner")].concat();
+    assert!(
+        yaml.ends_with(&both) && yaml.starts_with("# Converted from envoyproxy/ratelimit: edge.yaml, inner.yaml\n"),
+        "{yaml}"
+    );
+    assert!(
+        warnings.len() == 2 && warnings[1].starts_with("inner.yaml: descriptors[0].quota_mode becomes shadow"),
+        "{warnings:?}"
+    );
+    let said =
+        files(&[("edge.yaml", &edge), ("inner.yaml", &inner), ("more.yaml", &edge), ("bad.yaml", "domain: x\nkey")]).unwrap_err();
+    let twice = "more.yaml: 1 error\n  domain is that of edge.yaml too, which ratelimit refuses unless MERGE_DOMAIN_CONFIG is true; put \
+                 the descriptors into one file (line 1)";
+    assert!(said.len() == 2 && said[0] == twice && said[1].starts_with("bad.yaml: 1 error\n"), "{said:?}");
+}
+
+/// The counts that ratelimit keeps together: of the values of a shared wildcard, also where one of them has a rule of its own.
+#[test]
+fn rules_for_one_limit_count_together() {
+    let limit = "rate_limit: { unit: day, requests_per_unit";
+    let text = format!(
+        "domain: d
+descriptors:
+  - key: a
+    value: x*
+    share_threshold: true
+    descriptors: [ {{ key: a, value: '*y', share_threshold: true, {limit}: 1 }} }}, {{ key: a, {limit}: 2 }} }} ]
+  - key: a
+    descriptors: [ {{ key: a, value: y, {limit}: 3 }} }} ]
+  - {{ key: b, value: '*y', share_threshold: true, {limit}: 4 }} }}
+  - {{ key: b, value: yy*, {limit}: 5 }} }}
+"
+    );
+    let yaml = converted(&text).unwrap().yaml;
+    for rule in [
+        "descriptor: [\"a=x*\", \"a=*y\"], plan: \"d/a_x/a_y\", key: \"all\" }",
+        "descriptor: [\"a=x*\", \"a=y\"], plan: \"d/a_x/a_y\", key: \"all\" }",
+        "descriptor: [\"a=x*\", \"a\"], plan: \"d/a_x/a\", key: \"{a=2}\" }",
+        "descriptor: [\"a\", \"a=y\"], plan: \"d/a/a_y\" }",
+        "descriptor: [\"b=*y\"], plan: \"d/b_y\", key: \"all\" }",
+        "descriptor: [\"b=yy\"], plan: \"d/b_y\", key: \"all\" }",
+        "descriptor: [\"b=yy*y\"], plan: \"d/b_y\", key: \"all\" }",
+        "descriptor: [\"b=yy*\"], plan: \"d/b_yy\" }",
+    ] {
+        assert!(yaml.contains(rule), "{rule}: {yaml}");
     }
 }
 
 #[test]
 fn what_has_no_counterpart_is_a_warning_and_a_comment() {
     let text = "domain: edge\ndescriptors:\n  - key: a\n    detailed_metric: true\n    rate_limit:\n      unit: DAY\n      name: my limit\n      \
-                replaces: [ { name: b } ]\n  - key: b\n    value: x*\n    value_to_metric: true\n    quota_mode: true\n    rate_limit: { unit: hour, requests_per_unit: 3 }\n  \
+                replaces: [ { name: b } ]\n  - key: b\n    value: x*\n    value_to_metric: true\n    quota_mode: true\n    metadata: { a: [ 1 ] }\n    rate_limit: { unit: hour, requests_per_unit: 3 }\n  \
                 - key: b\n    value: xy*\n    rate_limit: { unit: hour, requests_per_unit: 4 }\n";
     let Converted { yaml, warnings } = converted(text).unwrap();
     let expected = [
@@ -78,8 +202,9 @@ fn what_has_no_counterpart_is_a_warning_and_a_comment() {
         "descriptors[0].rate_limit.replaces is left out",
         "descriptors[0].rate_limit has no requests_per_unit",
         "descriptors[1].value_to_metric is left out",
-        "descriptors[1].quota_mode is left out",
-        "descriptors[2].value is matched by a shorter wildcard before it",
+        "descriptors[1].quota_mode becomes shadow: requests above the limit pass",
+        "descriptors[1].metadata is left out",
+        "descriptors[2] never decides, there and here: descriptors[1] is tried before it, and matches all of its values",
     ];
     for words in expected {
         let warning =
@@ -116,111 +241,4 @@ fn a_file_that_needs_too_many_rules_is_refused_before_they_are_made() {
     }
     let said = converted(&text).unwrap_err();
     assert!(said.contains("needs more than 9999 rules"), "{said}");
-}
-
-/// Numbers tell limits apart, so that the model's choice can be compared.
-fn limit(number: u64) -> RateLimit {
-    let window = std::time::Duration::from_secs(60);
-    RateLimit { amount: Amount::Quota { name: "minute".to_owned(), quota: number, window }, shadow: false }
-}
-
-const KEYS: [&str; 2] = ["a", "b"];
-/// Every value is matched by a wildcard, or by two, or by none.
-const VALUES: [&str; 4] = ["x", "xy", "xyz", "z"];
-
-fn any_value() -> impl Strategy<Value = Value> {
-    prop_oneof![
-        2 => Just(Value::Any),
-        1 => proptest::sample::select(&["x", "xy"][..]).prop_map(|begin| Value::Prefix(begin.to_owned())),
-        2 => proptest::sample::select(&VALUES[..]).prop_map(|value| Value::Exact(value.to_owned())),
-    ]
-}
-
-fn any_descriptors(levels: u32) -> BoxedStrategy<Vec<Descriptor>> {
-    let nested = if levels > 1 { any_descriptors(levels - 1) } else { Just(Vec::new()).boxed() };
-    let one = (proptest::sample::select(&KEYS[..]), any_value(), proptest::option::of(1..1_000_000_u64), nested);
-    let one = one.prop_map(|(key, value, number, nested)| {
-        let pattern = Pattern { key: key.to_owned(), value };
-        Descriptor { path: String::new(), pattern, limit: number.map(limit), shared: false, nested }
-    });
-    let unique = |all: Vec<Descriptor>| {
-        let mut kept = Vec::<Descriptor>::new();
-        for one in all {
-            if kept.iter().all(|other| other.pattern != one.pattern) {
-                kept.push(one);
-            }
-        }
-        // The longest wildcard first: of the other order the conversion warns.
-        let length = |value: &Value| if let Value::Prefix(begin) = value { begin.len() } else { 0 };
-        kept.sort_by_key(|one| std::cmp::Reverse(length(&one.pattern.value)));
-        kept
-    };
-    proptest::collection::vec(one, 0..5).prop_map(unique).boxed()
-}
-
-fn matches(pattern: &Pattern, (key, value): (&str, &str)) -> bool {
-    pattern.key == key
-        && match &pattern.value {
-            Value::Any => true,
-            Value::Prefix(begin) => value.starts_with(begin.as_str()),
-            Value::Exact(exact) => value == exact,
-        }
-}
-
-/// As ratelimit searches: the whole value, else the first wildcard, else the key alone; then only below that.
-fn reference<'a>(mut level: &'a [Descriptor], entries: &[(&str, &str)]) -> Option<&'a RateLimit> {
-    let mut found = None;
-    for (index, entry) in entries.iter().enumerate() {
-        let rank = |one: &&Descriptor| match one.pattern.value {
-            Value::Exact(_) => 0,
-            Value::Prefix(_) => 1,
-            Value::Any => 2,
-        };
-        let next = level.iter().filter(|one| matches(&one.pattern, *entry)).min_by_key(rank)?;
-        found = next.limit.as_ref().filter(|_| index == entries.len() - 1);
-        level = &next.nested;
-    }
-    found
-}
-
-/// As tollgate searches; see the contract of `envoy.domains`.
-fn chosen<'a>(rules: &'a [Rule], entries: &[(&str, &str)]) -> Option<&'a RateLimit> {
-    let fits = |rule: &&Rule| {
-        rule.patterns.len() == entries.len() && rule.patterns.iter().zip(entries).all(|(pattern, entry)| matches(pattern, *entry))
-    };
-    let rank = |rule: &Rule| {
-        let given = rule.patterns.iter().filter(|pattern| pattern.value != Value::Any).count();
-        let exact = rule.patterns.iter().filter(|pattern| matches!(pattern.value, Value::Exact(_))).count();
-        let begin = |pattern: &Pattern| if let Value::Prefix(begin) = &pattern.value { begin.len() } else { 0 };
-        (given, exact, rule.patterns.iter().map(begin).sum::<usize>())
-    };
-    let mut best: Option<&Rule> = None;
-    for rule in rules.iter().filter(fits) {
-        if best.is_none_or(|best| rank(rule) > rank(best)) {
-            best = Some(rule);
-        }
-    }
-    best?.limit.as_ref()
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
-
-    #[test]
-    fn the_rules_choose_what_ratelimit_chooses(descriptors in any_descriptors(3)) {
-        let Ok(made) = rules(descriptors.clone(), &mut Vec::new()) else { return Ok(()) };
-        let mut patterns = std::collections::HashSet::new();
-        prop_assert!(made.iter().all(|rule| rule.paths.len() == rule.patterns.len()));
-        prop_assert!(made.iter().all(|rule| patterns.insert(rule.patterns.clone())), "two rules have the same descriptor");
-        let entries: Vec<(&str, &str)> = KEYS.iter().flat_map(|key| VALUES.iter().map(move |value| (*key, *value))).collect();
-        let mut asked: Vec<Vec<(&str, &str)>> = entries.iter().map(|entry| vec![*entry]).collect();
-        for level in 1..3 {
-            let longer = asked.iter().filter(|one| one.len() == level).flat_map(|one| entries.iter().map(move |entry| [&one[..], &[*entry]].concat()));
-            let longer: Vec<_> = longer.collect();
-            asked.extend(longer);
-        }
-        for descriptor in asked {
-            prop_assert_eq!(chosen(&made, &descriptor), reference(&descriptors, &descriptor), "{:?}", descriptor);
-        }
-    }
 }

@@ -3,8 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
-use super::branches::Rule;
-use super::descriptors::{Amount, Pattern, Value};
+use super::branches::{Branch, Rule};
+use super::descriptors::Amount;
+use super::pattern::{Pattern, Value};
 use crate::duration::Shown;
 use crate::plan::NAME_BYTES_MAX;
 
@@ -13,70 +14,111 @@ const NO_LIMIT: &str = "no-limit";
 /// Bytes of a plan's name that are left for a number that tells equal names apart.
 const NUMBER_BYTES: usize = 6;
 
-/// The config of one domain. `source` and `warnings` are written as comments.
-pub(super) fn config(domain: &str, rules: &[Rule], source: &str, warnings: &[String]) -> String {
-    let mut names = Names::default();
-    let (mut plans, mut written) = (String::new(), String::new());
-    for rule in rules {
-        let plan = match &rule.limit {
-            None => NO_LIMIT.to_owned(),
-            Some(limit) => {
-                let name = names.name(domain, &rule.patterns);
-                let shadow = if limit.shadow { ", shadow: true" } else { "" };
-                let body = match &limit.amount {
-                    Amount::Unlimited => "unlimited: true".to_owned(),
-                    Amount::Nothing => "blocked: true".to_owned(),
-                    Amount::Quota { name, quota, window } => {
-                        let window = Shown(*window);
-                        format!(
-                            "limits: [ {{ name: {}, quota: {quota}, window: {window}, algorithm: fixed_window, anchor: clock }} ]",
-                            quoted(name)
-                        )
-                    }
-                };
-                // Writing to a text cannot fail.
-                let _ = writeln!(plans, "  {}: {{ {body}{shadow} }}", quoted(&name));
-                name
-            }
-        };
-        let entries: Vec<String> = rule.patterns.iter().map(|pattern| quoted(&entry(pattern))).collect();
-        let key = key(rule).map_or_else(String::new, |key| format!(", key: {}", quoted(&key)));
-        let _ = writeln!(written, "        - {{ descriptor: [{}], plan: {}{key} }}", entries.join(", "), quoted(&plan));
-    }
-    if rules.iter().any(|rule| rule.limit.is_none()) {
-        let _ = writeln!(plans, "  {NO_LIMIT}: {{ unlimited: true }}");
+/// The config of these domains. `source` and `warnings` are written as comments.
+pub(super) fn config(domains: &[(&str, &[Rule])], source: &str, warnings: &[String]) -> String {
+    let mut plans = Plans::default();
+    let mut written = String::new();
+    for (domain, rules) in domains {
+        plans.of_domain.clear();
+        // Writing to a text cannot fail.
+        let _ = writeln!(written, "    {}:\n      unmatched: allow\n      rules:", quoted(domain));
+        if rules.is_empty() {
+            written.truncate(written.len() - 1);
+            written.push_str(" []\n");
+        }
+        for rule in *rules {
+            let plan = quoted(&plans.plan(domain, rule));
+            let entries: Vec<String> = rule.branches.iter().map(|branch| quoted(&entry(&branch.pattern))).collect();
+            let key = key(rule).map_or_else(String::new, |key| format!(", key: {}", quoted(&key)));
+            let _ = writeln!(written, "        - {{ descriptor: [{}], plan: {plan}{key} }}", entries.join(", "));
+        }
     }
     let source: String = source.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
     let mut text = format!("# Converted from envoyproxy/ratelimit: {source}\n");
     for warning in warnings {
         let _ = writeln!(text, "# {}", warning.replace(['\n', '\r'], " "));
     }
-    let _ = write!(
-        text,
-        "plans:\n{plans}envoy:\n  domains:\n    {}:\n      unmatched: allow\n      rules:\n{written}",
-        quoted(domain)
-    );
+    let _ = write!(text, "plans:\n{}envoy:\n  domains:\n{written}", plans.written());
     text
 }
 
 /// An entry as a rule writes it.
-fn entry(Pattern { key, value }: &Pattern) -> String {
-    match value {
-        Value::Any => key.clone(),
-        Value::Prefix(begin) => format!("{key}={begin}*"),
-        Value::Exact(value) => format!("{key}={value}"),
+fn entry(pattern: &Pattern) -> String {
+    match &pattern.value {
+        Value::Any => pattern.key.clone(),
+        Value::Wildcard(value, _) | Value::Exact(value) => format!("{}={value}", pattern.key),
     }
 }
 
-/// The key of a rule in which values share one count: the values that do not, or one word. `None`: the default.
+/// The key of a rule: the values that ratelimit counts apart, or one word if it counts all together. `None`: the default, which is
+/// the same.
 fn key(rule: &Rule) -> Option<String> {
-    if !rule.shared.contains(&true) {
+    rule.limit()?;
+    let branches = &rule.branches;
+    let is_counted = |branch: &Branch| branch.found.is_some_and(|found| !found.shared && !found.pattern.is_exact());
+    let are_shared = branches.iter().any(|branch| branch.found.is_some_and(|found| found.shared));
+    if !branches.iter().any(|branch| is_counted(branch)) {
+        return are_shared.then(|| "all".to_owned());
+    }
+    if branches.iter().all(|branch| is_counted(branch) != branch.pattern.is_exact()) {
         return None;
     }
-    let own =
-        rule.patterns.iter().zip(&rule.shared).filter(|(pattern, shared)| !**shared && !matches!(pattern.value, Value::Exact(_)));
-    let names: Vec<String> = own.map(|(pattern, _)| format!("{{{}}}", pattern.key)).collect();
-    Some(if names.is_empty() { "all".to_owned() } else { names.join("|") })
+    let count = |branches: &[&Branch], name: &str| branches.iter().filter(|other| other.pattern.key == name).count();
+    let names = branches.iter().enumerate().filter(|(_, branch)| is_counted(branch));
+    let names = names.map(|(index, branch)| match branch.pattern.key.as_str() {
+        name if count(branches, name) == 1 => format!("{{{name}}}"),
+        name => format!("{{{name}={}}}", count(&branches[..=index], name)),
+    });
+    Some(names.collect::<Vec<String>>().join("|"))
+}
+
+/// One plan for each limit of a file: rules for the same one count together.
+#[derive(Default)]
+struct Plans<'a> {
+    names: Names,
+    /// Names of the plans of one domain, by the paths of their descriptors.
+    of_domain: HashMap<&'a str, String>,
+    written: String,
+    /// Whether some descriptors pass.
+    passes: bool,
+}
+
+impl<'a> Plans<'a> {
+    /// The name of a rule's plan, which is written at its first rule.
+    fn plan(&mut self, domain: &str, rule: &Rule<'_, 'a>) -> String {
+        let found = rule.branches.last().and_then(|branch| branch.found);
+        let Some((found, limit)) = found.and_then(|found| Some((found, found.limit.as_ref()?))) else {
+            self.passes = true;
+            return NO_LIMIT.to_owned();
+        };
+        if let Some(name) = self.of_domain.get(&*found.path) {
+            return name.clone();
+        }
+        let name = self.names.name(domain, rule.branches.iter().filter_map(|branch| Some(&branch.found?.pattern)));
+        let shadow = if limit.shadow { ", shadow: true" } else { "" };
+        let body = match &limit.amount {
+            Amount::Unlimited => "unlimited: true".to_owned(),
+            Amount::Nothing => "blocked: true".to_owned(),
+            Amount::Quota { name, quota, window } => {
+                let (name, window) = (quoted(name), Shown(*window));
+                format!(
+                    "limits: [ {{ name: {name}, quota: {quota}, window: {window}, algorithm: fixed_window, anchor: clock }} ]"
+                )
+            }
+        };
+        // Writing to a text cannot fail.
+        let _ = writeln!(self.written, "  {}: {{ {body}{shadow} }}", quoted(&name));
+        self.of_domain.insert(&found.path, name.clone());
+        name
+    }
+
+    /// All plans; at least one, which a config needs.
+    fn written(mut self) -> String {
+        if self.passes || self.written.is_empty() {
+            let _ = writeln!(self.written, "  {NO_LIMIT}: {{ unlimited: true }}");
+        }
+        self.written
+    }
 }
 
 /// Names of plans, each given once.
@@ -89,10 +131,10 @@ struct Names {
 
 impl Names {
     /// A name that tells of the domain and the entries.
-    fn name(&mut self, domain: &str, patterns: &[Pattern]) -> String {
-        let entries = patterns.iter().map(|Pattern { key, value }| match value {
+    fn name<'p>(&mut self, domain: &str, patterns: impl Iterator<Item = &'p Pattern>) -> String {
+        let entries = patterns.map(|Pattern { key, value }| match value {
             Value::Any => key.clone(),
-            Value::Prefix(value) | Value::Exact(value) => format!("{key}_{value}"),
+            Value::Wildcard(value, _) | Value::Exact(value) => format!("{key}_{}", value.replace('*', "")),
         });
         let plain = |letter: char| if letter.is_ascii_alphanumeric() || matches!(letter, '-' | '.' | '_') { letter } else { '_' };
         let whole = std::iter::once(domain.to_owned()).chain(entries);

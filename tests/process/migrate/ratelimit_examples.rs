@@ -1,7 +1,7 @@
 //! The examples of ratelimit's README, with the same keys, values and limits, in a shorter notation.
 
 /// Each with its number, and how many rules it needs. Example 4 shows two configs.
-pub(super) const EXAMPLES: [(&str, usize, &str); 10] = [
+pub(super) const EXAMPLES: [(&str, usize, &str); 12] = [
     (
         "1",
         2,
@@ -107,6 +107,30 @@ descriptors:
         "
 domain: example9
 descriptors: [ { key: key1, value: value*, rate_limit: { unit: minute, requests_per_unit: 20 } } ]
+",
+    ),
+    (
+        "10",
+        1,
+        "
+domain: example10
+descriptors:
+  - key: route
+    value_to_metric: true
+    descriptors:
+      - key: http_method
+        value_to_metric: true
+        descriptors: [ { key: subject_id, rate_limit: { unit: minute, requests_per_unit: 60 } } ]
+",
+    ),
+    (
+        "11",
+        2,
+        "
+domain: example11
+descriptors:
+  - { key: files, value: files/*, share_threshold: true, rate_limit: { unit: hour, requests_per_unit: 10 } }
+  - { key: files_no_share, value: files_no_share/*, share_threshold: false, rate_limit: { unit: hour, requests_per_unit: 10 } }
 ",
     ),
 ];
