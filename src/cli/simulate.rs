@@ -18,12 +18,13 @@ use std::sync::Arc;
 
 use super::terminal::{fail, print};
 use super::{INPUT, base};
+use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
 use crate::plan::{Plan, PlanSet};
 use crate::simulate::fields::Format;
 use crate::simulate::line::{LineOptions, LineReader};
 use crate::simulate::replay::Spacing;
-use crate::simulate::report::{Report, VariantName, html, json, svg, text};
+use crate::simulate::report::{Report, VariantName, html, json, remarks, svg, text};
 use input::Log;
 
 /// Most plans that are listed in a message.
@@ -120,13 +121,11 @@ fn simulate(arguments: &SimulateArguments) -> Result<String, Failure> {
     let options = LineOptions { format, key: key.clone(), plan: plan.clone(), cost: cost.clone(), time: time.clone() };
     let reader = LineReader::new(&options, &sample).map_err(|error| wrong(format!("{name}: {error}")))?;
     let setup = setup(&configs, arguments, &reader).map_err(wrong)?;
-    let (summary, parts) = pipeline::replay(log, reader, &setup).map_err(|error| (1, format!("{name} {error}")))?;
+    let (mut summary, parts) = pipeline::replay(log, reader, &setup).map_err(|error| (1, format!("{name} {error}")))?;
+    (summary.key, summary.made_us) = (key.clone(), SystemClock.now_us());
     let report = Report::new(summary, setup.variants, &setup.names, &parts);
     if report.requests == 0 {
-        return Err((
-            1,
-            format!("{name} has no request to replay: {}", text(&report).lines().skip(1).collect::<Vec<_>>().join("; ")),
-        ));
+        return Err((1, format!("{name} has no request to replay: {}", remarks(&report).join("; "))));
     }
     write(arguments.svg.as_deref(), || svg(&report))?;
     write(arguments.html.as_deref(), || html(&report))?;

@@ -2,21 +2,27 @@
 
 mod chart;
 mod json;
+mod limits;
+mod lines;
 mod page;
 mod text;
 
+use std::ops::Range;
 use std::time::Duration;
 
 use super::replay::{HOUR_US, Hour, Hours, NEED_UNKNOWN, Replay, Spacing, Variant, WORST_MAX};
-use crate::plan::{Algorithm, Limit};
+use crate::plan::{Algorithm, Limit, Plan, Rule};
 
 pub use chart::svg;
 pub use json::json;
 pub use page::html;
-pub use text::text;
+pub use text::{remarks, text};
 
 /// Of a thousand keys, how many the suggested quota may deny something: 0.1 %.
 pub const KEYS_DENIED_PER_MILLE: usize = 1;
+
+/// Widest name of a config in a heading.
+const CONFIG_WIDTH_MAX: usize = 18;
 
 /// What was replayed, in which variants.
 #[derive(Debug, Clone, Default)]
@@ -43,6 +49,10 @@ pub struct LogSummary {
     pub times_us: Option<(u64, u64)>,
     /// Most keys that were held.
     pub keys_max: usize,
+    /// What the key of a request is, as on the command line.
+    pub key: String,
+    /// When it was replayed, in microseconds since 1970.
+    pub made_us: u64,
 }
 
 /// One column of the report.
@@ -90,17 +100,15 @@ pub struct PlanReport {
     pub keys: u64,
     /// Its limits in each variant.
     pub variants: Vec<Vec<LimitReport>>,
+    /// What it does in each variant: `limited`, `unlimited` or `blocked`.
+    pub rules: Vec<&'static str>,
 }
 
 /// One limit in one variant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitReport {
-    /// Its name.
-    pub name: String,
-    /// The quota of the config.
-    pub quota: u64,
-    /// The burst of a `token_bucket` whose burst is not its quota. The suggested quota is at this burst.
-    pub burst: Option<u64>,
+    /// The limit of the config. The suggested quota of a `token_bucket` whose burst is not its quota is at this burst.
+    pub limit: Limit,
     /// Requests that it denied.
     pub denied: u64,
     /// The smallest quota at which this limit alone would have denied requests of at most 0.1 % of the keys. `None`: larger than a
@@ -148,21 +156,63 @@ impl Report {
         }
     }
 
-    /// The heading of a column.
-    pub fn heading(&self, variant: usize) -> String {
+    /// The name of a variant.
+    fn heading(&self, variant: usize) -> String {
         let VariantName { config, spacing } = &self.variants[variant];
-        let several = self.variants.iter().any(|other| other.config != *config);
-        let spacing = match spacing {
-            Some(Spacing::AsStamped) => Some("in bursts"),
-            Some(Spacing::Evenly) => Some("evenly"),
-            None => None,
-        };
-        match (several, spacing) {
+        let config = lines::end(config, CONFIG_WIDTH_MAX);
+        match (self.of_each_config().len() > 1, spacing_name(*spacing)) {
             (true, Some(spacing)) => format!("{config}, {spacing}"),
             (false, Some(spacing)) => spacing.to_owned(),
-            (_, None) => config.clone(),
+            (_, None) => config,
         }
     }
+
+    /// The variants that tables by key and by time have in a terminal, which are two at most, each with its heading. With two
+    /// configs and two spacings they are those in bursts.
+    fn columns(&self) -> Vec<(usize, String)> {
+        let spacing = |variant: usize| spacing_name(self.variants[variant].spacing).unwrap_or_default().to_owned();
+        let config = |variant: usize| format!("by {}", lines::end(&self.variants[variant].config, CONFIG_WIDTH_MAX));
+        match self.of_each_config().as_slice() {
+            [only] => only.clone().map(|variant| (variant, spacing(variant))).collect(),
+            several => several.iter().map(|variants| (variants.start, config(variants.start))).collect(),
+        }
+    }
+
+    /// For each config, its variants.
+    fn of_each_config(&self) -> Vec<Range<usize>> {
+        let spacings = if self.variants.iter().any(|variant| variant.spacing.is_some()) { 2 } else { 1 };
+        (0..self.variants.len()).step_by(spacings).map(|first| first..(first + spacings).min(self.variants.len())).collect()
+    }
+}
+
+impl LimitReport {
+    /// The burst of a `token_bucket` whose burst is not its quota.
+    pub fn burst(&self) -> Option<u64> {
+        match self.limit.algorithm() {
+            Algorithm::TokenBucket { burst } => Some(burst).filter(|burst| *burst != self.limit.quota()),
+            _ => None,
+        }
+    }
+}
+
+fn spacing_name(spacing: Option<Spacing>) -> Option<&'static str> {
+    spacing.map(|spacing| match spacing {
+        Spacing::AsStamped => "in bursts",
+        Spacing::Evenly => "evenly",
+    })
+}
+
+/// A number with commas: `1,234,567`.
+fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 /// A part of a whole in percent.
@@ -196,24 +246,27 @@ fn plan_report(parts: &[Replay], plan: usize, name: &str) -> Option<PlanReport> 
     let parts: Vec<_> = parts.iter().filter_map(|part| part.plans.get(plan)).collect();
     let keys = parts.iter().map(|part| part.requests.len() as u64).sum();
     let variants = parts.first()?.variants.len();
-    let of_variant = |variant: usize| limits(&parts.iter().map(|part| &part.variants[variant]).collect::<Vec<_>>());
-    (keys > 0).then(|| PlanReport { name: name.to_owned(), keys, variants: (0..variants).map(of_variant).collect() })
+    let of_variant = |variant: usize| limits_of(&parts.iter().map(|part| &part.variants[variant]).collect::<Vec<_>>());
+    let rules = parts.first()?.variants.iter().map(|variant| rule_name(&variant.plan)).collect();
+    (keys > 0).then(|| PlanReport { name: name.to_owned(), keys, variants: (0..variants).map(of_variant).collect(), rules })
 }
 
-fn limits(variants: &[&Variant]) -> Vec<LimitReport> {
+fn rule_name(plan: &Plan) -> &'static str {
+    match plan.rule {
+        Rule::Limits(_) => "limited",
+        Rule::Unlimited => "unlimited",
+        Rule::Blocked => "blocked",
+    }
+}
+
+fn limits_of(variants: &[&Variant]) -> Vec<LimitReport> {
     let Some(plan) = variants.first().map(|variant| variant.plan.clone()) else { return Vec::new() };
     let count = plan.limits().len();
     let report = |(index, limit): (usize, &Limit)| {
         let needs = variants.iter().flat_map(|variant| variant.needs.iter().skip(index).step_by(count)).copied();
         let (smallest, keys_denied_then) = smallest(needs.collect());
-        let burst = match limit.algorithm() {
-            Algorithm::TokenBucket { burst } => Some(burst).filter(|burst| *burst != limit.quota()),
-            _ => None,
-        };
         LimitReport {
-            name: limit.name().to_string(),
-            quota: limit.quota(),
-            burst,
+            limit: limit.clone(),
             denied: variants.iter().map(|variant| variant.denied_by[index]).sum(),
             smallest: smallest.and_then(|quota| valid_from(limit, quota)),
             keys_denied_then,
@@ -285,6 +338,11 @@ mod tests {
             let found = smallest(needs.clone());
             prop_assert_eq!(found, (expected, over(expected.unwrap()) as u64));
         }
+    }
+
+    #[test]
+    fn numbers_have_commas_between_thousands() {
+        assert_eq!([0, 7, 999, 1_000, 1_234_567].map(count), ["0", "7", "999", "1,000", "1,234,567"]);
     }
 
     #[test]

@@ -89,6 +89,7 @@ fn each_package_has_its_one_place() {
     only("ratatui", &["src/cli/top"]);
     only("flate2", &["src/cli/simulate/input.rs"]);
     only("prost_types", &["src/grpc"]);
+    only("unicode_width", &["src/simulate/report/lines.rs"]);
     only("rustls", &["src/tls", "src/store/redis/connection/tls.rs"]);
     only("x509_cert", &["src/tls"]);
     only("config::Value", &["src/config"]);

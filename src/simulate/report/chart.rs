@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::text::{count, grouped, label};
-use super::{Report, percent};
+use super::text::{grouped, label};
+use super::{Report, count, percent};
 use crate::visible::visible;
 
 const WIDTH: usize = 960;

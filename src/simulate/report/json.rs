@@ -1,8 +1,11 @@
 //! The report as JSON. docs/simulate.md has its fields.
 
+use std::time::Duration;
+
 use serde_json::{Value, json as value};
 
 use super::{LimitReport, Report, WorstKey};
+use crate::duration::Shown;
 use crate::simulate::replay::{HOUR_US, Hour, Spacing};
 use crate::utc::Utc;
 
@@ -50,9 +53,11 @@ fn hour(hour: &Hour) -> Value {
 
 fn limit(limit: &LimitReport) -> Value {
     value!({
-        "limit": limit.name,
-        "quota": limit.quota,
-        "burst": limit.burst,
+        "limit": &**limit.limit.name(),
+        "quota": limit.limit.quota(),
+        "window": Shown(Duration::from_micros(limit.limit.window_us())).to_string(),
+        "algorithm": limit.limit.algorithm().name(),
+        "burst": limit.burst(),
         "denied": limit.denied,
         "smallest": limit.smallest,
         "keys_denied_then": limit.keys_denied_then,
@@ -66,7 +71,7 @@ fn of_variant(report: &Report, variant: usize) -> Value {
         Some(Spacing::Evenly) => "evenly",
     };
     let plans = report.plans.iter().map(
-        |plan| value!({ "plan": plan.name, "keys": plan.keys, "limits": plan.variants[variant].iter().map(limit).collect::<Vec<_>>() }),
+        |plan| value!({ "plan": plan.name, "keys": plan.keys, "rule": plan.rules[variant], "limits": plan.variants[variant].iter().map(limit).collect::<Vec<_>>() }),
     );
     value!({
         "config": report.variants[variant].config,
