@@ -1,6 +1,7 @@
 //! The clients of `examples/`, each by the commands of its README and from a clean state, against a real server that hangs,
 //! is killed and comes back.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -38,20 +39,27 @@ fn shell(command: &str, folder: &Path) -> Command {
     shell.args(["-c", &format!("exec 2>&1; {command}")]).current_dir(folder).stdin(Stdio::null()).stdout(Stdio::piped());
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
-        let of_cargo = name.starts_with("CARGO") && !["CARGO_HOME", "CARGO_TARGET_DIR"].contains(&&*name);
+        // Where packages are kept, and how they are built, is not the tests' but the machine's.
+        let of_machine = ["CARGO_HOME", "CARGO_INCREMENTAL"].contains(&&*name) || name.starts_with("CARGO_PROFILE_");
+        let of_cargo = name.starts_with("CARGO") && !of_machine;
         if of_cargo || name == "LD_LIBRARY_PATH" || name.starts_with("TOLLGATE_") {
             shell.env_remove(&*name);
         }
     }
+    shell.env("CARGO_TARGET_DIR", copies().join("built"));
     // A group of its own: a runner such as `go run` leaves the program behind when it is killed alone.
     shell.process_group(0);
     shell
 }
 
+/// Where the copies are, and what cargo builds of them: it stays, so that a second run compiles the client alone.
+fn copies() -> PathBuf {
+    Path::new(env!("CARGO_BIN_EXE_tollgate")).ancestors().nth(2).unwrap().join("examples")
+}
+
 /// A copy of the folder and of the contract below `target/examples`, with nothing in it that is not part of the repository.
 fn clean_copy(folder: &str) -> PathBuf {
-    let target = Path::new(env!("CARGO_BIN_EXE_tollgate")).ancestors().nth(2).unwrap();
-    let copy = target.join("examples").join(folder);
+    let copy = copies().join(folder);
     let _ = std::fs::remove_dir_all(&copy);
     let mut git = Command::new("git");
     let listed = git.args(["ls-files", "--cached", "--others", "--exclude-standard", "proto", &format!("examples/{folder}")]);
@@ -255,10 +263,23 @@ fn the_java_client_limits_and_fails_open() {
     follow("java", &clean_copy("java"), &tools);
 }
 
-/// It is part of this crate, so it is built where the crate is.
 #[test]
 fn the_rust_client_limits_and_fails_open() {
-    follow("rust", root(), &[("cargo --version", "Rust is needed.")]);
+    follow("rust", &clean_copy("rust"), &[("cargo --version", "Rust is needed.")]);
+}
+
+/// What is checked of the packages of the server, their licences and sources, is checked of these.
+#[test]
+fn the_rust_client_is_built_of_packages_that_the_server_has_in_the_same_versions() {
+    let locked = |path: &str| {
+        let text = std::fs::read_to_string(root().join(path)).unwrap();
+        let packages =
+            text.split("[[package]]\n").skip(1).map(|package| package.split("dependencies = [").next().unwrap().trim());
+        packages.filter(|package| package.contains("\nsource = ")).map(str::to_owned).collect::<BTreeSet<_>>()
+    };
+    let (ours, theirs) = (locked("Cargo.lock"), locked("examples/rust/Cargo.lock"));
+    assert!(theirs.len() > 50, "{theirs:?}");
+    assert_eq!(theirs.difference(&ours).collect::<Vec<_>>(), Vec::<&String>::new(), "run cargo update -p NAME --precise VERSION");
 }
 
 #[test]

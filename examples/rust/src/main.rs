@@ -1,6 +1,5 @@
 //! An axum application that asks tollgate about each request under /api. README.md has the commands.
 
-use std::collections::HashMap;
 use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,11 +11,15 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-// Your own crate makes this module of proto/tollgate/v1/tollgate.proto: by tonic-prost-build, in its build script.
-use tollgate::grpc::pb::rate_limit_service_client::RateLimitServiceClient;
-use tollgate::grpc::pb::{PeekRequest, ShouldAllowRequest};
+use pb::rate_limit_service_client::RateLimitServiceClient;
+use pb::{PeekRequest, ShouldAllowRequest};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
+
+/// The client, as build.rs makes it of proto/tollgate/v1/tollgate.proto.
+mod pb {
+    tonic::include_proto!("tollgate.v1");
+}
 
 const DEFAULT_PLAN: &str = "free";
 /// Above tollgate's store.deadline (25 ms), so that the plan's policy answers when Redis fails.
@@ -84,8 +87,7 @@ async fn limit(State(mut tollgate): State<Tollgate>, peer: ConnectInfo<SocketAdd
         true => next.run(request).await,
         false => (StatusCode::TOO_MANY_REQUESTS, "too many requests\n").into_response(),
     };
-    let headers: HashMap<String, String> = answer.http_headers.into_iter().map(|field| (field.key, field.value)).collect();
-    response.headers_mut().extend(HeaderMap::try_from(&headers).unwrap_or_default());
+    response.headers_mut().extend(HeaderMap::try_from(&answer.http_headers).unwrap_or_default());
     response
 }
 
