@@ -4,6 +4,7 @@ mod examples;
 mod interface;
 mod markdown;
 mod names;
+mod quickstart;
 mod reference;
 mod style;
 

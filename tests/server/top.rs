@@ -154,7 +154,8 @@ async fn a_key_is_told_by_no_metric_no_log_and_hashed_by_no_answer() {
 async fn explain_top_log_and_page_show_the_same_hash_of_a_key() {
     let redis = Redis::start();
     let page = ["--set", "listen.http=127.0.0.1:0", "--set", "status.page=true"];
-    let on = [&["--store", &redis.url()], &page[..]].concat();
+    let url = redis.url();
+    let on = [&["--store", &url], &page[..]].concat();
     let (mut one, mut other) = (AdminFixture::start(PLANS, &on).await, AdminFixture::start(PLANS, &on).await);
     for replica in [&mut one, &mut other] {
         replica.top_when("", TopBy::Denials, 1, |answer| answer.replicas == 2).await;

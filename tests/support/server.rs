@@ -189,10 +189,15 @@ impl Reopen for tempfile::NamedTempFile {
 /// A command that runs the binary without settings of tollgate from the environment of this process.
 pub fn tollgate() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    without_settings(&mut command);
+    command
+}
+
+/// Takes settings of tollgate out of the environment of a command.
+pub fn without_settings(command: &mut Command) {
     for (name, _) in std::env::vars_os().filter(|(name, _)| is_ours(&name.to_string_lossy())) {
         command.env_remove(name);
     }
-    command
 }
 
 fn is_ours(variable: &str) -> bool {

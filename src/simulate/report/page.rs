@@ -6,7 +6,7 @@ use super::chart::{escape, svg};
 use super::limits::{self, needed};
 use super::text::{WHOLE_SECONDS, grouped, label, remarks};
 use super::{Report, count, percent, spacing_name};
-use crate::simulate::stamp::Utc;
+use crate::utc::Utc;
 
 /// Most rows by hour; with more, days are shown.
 const ROWS_MAX: usize = 240;

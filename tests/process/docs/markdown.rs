@@ -188,7 +188,12 @@ pub(super) fn commands(block: &Block) -> Vec<(Vec<String>, String)> {
     written_commands(block).into_iter().map(|(command, output)| (shell_words(&command), output)).collect()
 }
 
+/// All commands of a document, for a shell, each with what it printed.
+pub(super) fn console_commands_with_output(path: &str) -> Vec<(String, String)> {
+    page(path).blocks_of("console").iter().flat_map(written_commands).collect()
+}
+
 /// All commands of a document, for a shell.
 pub fn console_commands(path: &str) -> Vec<String> {
-    page(path).blocks_of("console").iter().flat_map(written_commands).map(|(command, _)| command).collect()
+    console_commands_with_output(path).into_iter().map(|(command, _)| command).collect()
 }
