@@ -27,14 +27,18 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::config::{CONFIG_BYTES_MAX, CONFIG_YAML, Flag, Origin, Sources};
+use crate::config::{CONFIG_BYTES_MAX, CONFIG_YAML, Flag, Origin, SettingInForce, Sources};
 use crate::telemetry::LogFormat;
 use terminal::read_input;
 
 /// The variable that names the config file.
 const CONFIG: &str = "TOLLGATE_CONFIG";
+/// The variables of the flags about logs.
+const LOG_LEVEL: &str = "TOLLGATE_LOG_LEVEL";
+const LOG_FORMAT: &str = "TOLLGATE_LOG_FORMAT";
+const LEVEL_DEFAULT: &str = "info";
 /// A file name that stands for standard input.
 const INPUT: &str = "-";
 
@@ -127,10 +131,10 @@ pub struct ServeArguments {
     #[arg(long, value_name = "PATH=VALUE")]
     set: Vec<String>,
     /// How much to log: error, warn, info, debug, trace or off; or a level per module, such as info,tollgate=debug.
-    #[arg(long, env = "TOLLGATE_LOG_LEVEL", default_value = "info", value_name = "LEVEL")]
+    #[arg(long, env = LOG_LEVEL, default_value = LEVEL_DEFAULT, value_name = "LEVEL")]
     log_level: String,
     /// How to write logs: human lines, or json with an object per line.
-    #[arg(long, env = "TOLLGATE_LOG_FORMAT", value_enum, default_value_t)]
+    #[arg(long, env = LOG_FORMAT, value_enum, default_value_t)]
     log_format: LogFormat,
 }
 
@@ -190,6 +194,24 @@ impl ServeArguments {
         let variable = environment.iter().find(|(name, _)| name == CONFIG_YAML).map(|(_, text)| text.clone());
         let sources = base(self.config.as_deref(), variable)?;
         Ok(Sources { environment, flags: self.flags(), ..sources })
+    }
+
+    /// The flags about logs, which set nothing of the config, with their origins.
+    fn log_settings(&self) -> [SettingInForce; 2] {
+        let name = |format: &LogFormat| format.to_possible_value().map(|name| name.get_name().to_owned());
+        let of = |(flag, variable): (&str, &str), value: Option<String>, default: Option<&str>| {
+            let is_of_variable = std::env::var(variable).ok().is_some_and(|set| Some(set) == value);
+            let origin = match is_of_variable {
+                true => format!("variable {variable}"),
+                false if value.as_deref() == default => "default".to_owned(),
+                false => format!("flag {flag}"),
+            };
+            SettingInForce { path: flag.to_owned(), value, origin }
+        };
+        [
+            of(("--log-level", LOG_LEVEL), Some(self.log_level.clone()), Some(LEVEL_DEFAULT)),
+            of(("--log-format", LOG_FORMAT), name(&self.log_format), name(&LogFormat::default()).as_deref()),
+        ]
     }
 
     fn flags(&self) -> Vec<Flag> {

@@ -45,13 +45,14 @@ pub(super) fn check(mut arguments: CheckArguments) -> ExitCode {
         Ok(sources) => sources,
         Err(sentence) => return fail(2, &sentence),
     };
-    let (config, settings) = match Config::load_and_list(&sources) {
+    let (config, mut settings) = match Config::load_and_list(&sources) {
         Ok(valid) => valid,
         Err(errors) => {
             tell(&errors.to_string());
             return ExitCode::FAILURE;
         }
     };
+    settings.extend(serve.log_settings());
     let text = if !explain_descriptor.is_empty() {
         match descriptor::explain(config.plans.envoy(), domain.as_deref(), &explain_descriptor) {
             Ok(explained) => explained,

@@ -144,7 +144,7 @@ fn check_takes_what_serving_takes_and_prints_the_settings_in_force() {
     ];
     let check = |more: &[&str]| {
         let mut command = tollgate();
-        command.arg("check").args(command_line.concat()).args(["--log-format", "json"]).args(more);
+        command.arg("check").args(command_line.concat()).args(more).env("TOLLGATE_LOG_FORMAT", "json");
         command.env("TOLLGATE_STORE__KEY_PREFIX", "shop:").output().unwrap()
     };
     let refused = String::from_utf8(check(&[]).stderr).unwrap();
@@ -164,6 +164,8 @@ fn check_takes_what_serving_takes_and_prints_the_settings_in_force() {
         format!("store.deadline = 9ms  ({path}, line 2)"),
         "store.username = none  (default)".to_owned(),
         "workers = 2  (flag --set workers)".to_owned(),
+        "--log-level = debug  (flag --log-level)".to_owned(),
+        "--log-format = json  (variable TOLLGATE_LOG_FORMAT)".to_owned(),
         format!("plans.p.limits[0].quota = 2  ({path}, line 1)"),
     ] {
         assert!(text.lines().any(|found| found == line), "{line}: {text}");
