@@ -6,6 +6,11 @@ use std::time::Duration;
 use super::{LimitReport, PlanReport, Report, count};
 use crate::duration::Shown;
 
+/// Why no quota is enough.
+const NONE: &str = "No quota that such a limit can have is enough for 99.9 % of the keys.";
+const NONE_AT_THIS_BURST: &str =
+    "No quota is found at this burst: it is too small for more than 0.1 % of the keys, or too large for so small a quota.";
+
 /// One limit of one config, as each spacing of time replayed it.
 #[derive(Debug)]
 pub(super) struct LimitRows<'a> {
@@ -50,14 +55,7 @@ impl LimitRows<'_> {
         let most = self.variants.iter().map(|(_, limit)| *limit).max_by_key(|limit| need(limit))?;
         let (is, keys, denied) = (count(most.limit.quota()), count(self.plan.keys), most.keys_denied_then);
         let Some(smallest) = most.smallest else {
-            return Some(match most.burst() {
-                Some(_) => {
-                    "No quota is found at this burst: it is too small for more than 0.1 % of the keys, or too large for so \
-                            small a quota."
-                        .to_owned()
-                }
-                None => "No quota that such a limit can have is enough for 99.9 % of the keys.".to_owned(),
-            });
+            return Some(if most.burst().is_some() { NONE_AT_THIS_BURST } else { NONE }.to_owned());
         };
         let enough = match denied {
             0 => format!("A quota of {} would deny nothing to any key.", count(smallest)),

@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn a_number_and_its_percent_sign_stay_together() {
         let mut out = String::new();
-        sentence(&mut out, 0, &format!("{} 0.1 % of all", "x".repeat(74))).unwrap();
+        sentence(&mut out, 0, &format!("{} 0.1 % of all", "x".repeat(76))).unwrap();
         assert_eq!(out.lines().nth(1), Some("0.1 % of all"));
     }
 

@@ -76,7 +76,7 @@ fn totals(report: &Report, out: &mut String) -> std::fmt::Result {
         vec![report.heading(variant), count(denied), share(denied, report.requests), count(keys), share(keys, report.keys)]
     };
     let rows = (0..report.variants.len()).map(row).collect();
-    let headings = ["", "requests denied", "share", "keys denied something", "share"].map(str::to_owned);
+    let headings = ["", "requests denied", "share", "keys with denials", "share"].map(str::to_owned);
     table(out, &format!("Requests {}, keys {}", count(report.requests), count(report.keys)), &headings, rows)
 }
 
