@@ -51,6 +51,7 @@ fn default_of(path: &str) -> Option<&'static str> {
         "store.url" => "memory:",
         "store.deadline" => "25ms",
         "store.expected_replicas" => "auto",
+        "store.ready" => "always",
         "deny_cache.entries" => "65536",
         "status.keys" => "hash",
         "status.top" => "1000",
