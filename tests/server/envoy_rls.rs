@@ -44,6 +44,7 @@ envoy:
         - { descriptor: ['path=/huge'], plan: huge }
         - { descriptor: ['path=/internal'], plan: internal }
         - { descriptor: ['path=/banned'], plan: banned }
+        - { descriptor: ['path=*/admin/*.php'], plan: banned }
         - { descriptor: ['path=/login', user], plan: free, key: 'login:{user}' }
     closed: { unmatched: deny }
     rest: { unmatched: free }
@@ -287,6 +288,21 @@ async fn the_service_is_there_only_when_it_is_configured_and_a_reload_brings_it(
     assert!(body.starts_with("too many requests; try again in "), "{body}");
     assert_eq!(ask(&mut client, vec![path("/banned")]).await.raw_body, b"too many requests\n");
     assert!(ask(&mut client, vec![address("b")]).await.raw_body.is_empty());
+}
+
+#[tokio::test]
+async fn a_rule_with_stars_denies_what_it_matches_and_nothing_else() {
+    let (_server, mut client) = started(&[]).await;
+    for (value, code) in [
+        ("/admin/x.php", Limited::OverLimit),
+        ("/site/admin/a/b.php", Limited::OverLimit),
+        // More bytes beside the star than `/api*`.
+        ("/api/admin/.php", Limited::OverLimit),
+        ("/site/admin/x.php5", Limited::Ok),
+        ("/admin.php", Limited::Ok),
+    ] {
+        assert_eq!(ask(&mut client, vec![path(value)]).await.overall_code(), code, "{value}");
+    }
 }
 
 /// A proxy waits 20 ms by default, less than `store.deadline`. What it does not hear in time, it lets pass.
