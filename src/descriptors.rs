@@ -5,7 +5,7 @@
 
 use std::num::NonZeroUsize;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use crate::platform;
 
 /// Kept from peers: listeners, standard streams, runtimes, config and certificate files, the trace exporter; about 40 in all.
 const RESERVED: usize = 64;
@@ -33,11 +33,8 @@ pub struct ConnectionCaps {
 /// Raises the process's soft limit of open files to its hard limit, and returns the limit now in force. If it cannot be raised,
 /// the old limit stays.
 pub fn raise_limit() -> usize {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, ..limit };
-    let holds = if setrlimit(Resource::Nofile, raised).is_ok() { raised } else { limit };
     // `None` means no limit.
-    holds.current.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX))
+    platform::raise_open_files_max().map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX))
 }
 
 /// Shares out `limit` descriptors over the workers and the other listeners. Each cap is at least 1, since a server without any

@@ -19,12 +19,13 @@
 //! - [`config`]: settings, checked with all errors at once, and the watch of their file
 //! - [`tls`]: certificates of the listeners and their reload
 //! - [`cli`], [`telemetry`], [`trace`], [`service_manager`], [`shutdown`], [`descriptors`], [`clock`], [`duration`], [`small_file`], [`utc`], `file_watch`, `nearest`, `random`, `visible`, [`log_throttle`]: small modules at the edge
+//! - [`platform`]: what is asked of the operating system, and all that differs between systems
 //!
 //! # Which way things depend
 //! `key, plan, decision, headers` <- `algorithm` <- `store` <- `limiter` <- `grpc` <- `http` <- `cli` <- `main`; `server` knows none of these; `config` builds plans
 //! and is used only by `cli`. `tests/process/tidy.rs` checks this:
 //! 1. [`algorithm`] is pure: no await, clock, log, lock or float. State, time and cost in; readings and new state out.
-//! 2. Only `store/redis*` names fred. Only `grpc*` names tonic and prost, only `http*` axum, only these two and `server*` hyper, only `grpc*` and `server*` h2. Only
+//! 2. Only `platform*` names a system. Only `store/redis*` names fred, but for one setting in `platform*`. Only `grpc*` names tonic and prost, only `http*` axum, only these two and `server*` hyper, only `grpc*` and `server*` h2. Only
 //!    `config*` names the config crate, only `trace` OpenTelemetry, only `tls*` and
 //!    `store/redis/connection/tls` rustls.
 //! 3. One decision is one store call, all limits of a plan together, all or nothing.
@@ -77,6 +78,7 @@ pub mod duration;
 mod file_watch;
 pub mod log_throttle;
 mod nearest;
+pub mod platform;
 mod random;
 pub mod service_manager;
 pub mod shutdown;

@@ -10,8 +10,6 @@ use clap::Parser;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // Where the system gives huge pages unasked, the allocator's heaps would take 2 MiB for a few bytes. An old kernel refuses this,
-    // which costs memory only.
-    let _ = rustix::thread::disable_transparent_huge_pages(true);
+    tollgate::platform::refuse_huge_pages();
     tollgate::cli::run(tollgate::cli::Arguments::parse())
 }

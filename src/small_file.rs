@@ -14,6 +14,8 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use crate::platform;
+
 /// Longest that a caller waits. A local file takes about 50 microseconds, a slow network file system some milliseconds.
 pub const READ_WITHIN: Duration = Duration::from_secs(2);
 
@@ -71,8 +73,8 @@ pub fn read(path: &Path, bytes_max: usize) -> Result<Contents, ReadError> {
 fn read_regular(path: &Path, bytes_max: usize) -> Result<Contents, ReadError> {
     // Checked before opening, since opening some devices has side effects.
     regular(&std::fs::metadata(path)?)?;
-    // Checked again after opening, since the file may have been replaced. O_NONBLOCK keeps a pipe from blocking.
-    let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    // Checked again after opening, since the file may have been replaced. The flag keeps a pipe from blocking.
+    let mut file = OpenOptions::new().read(true).custom_flags(platform::NON_BLOCKING).open(path)?;
     let metadata = file.metadata()?;
     regular(&metadata)?;
     if metadata.len() > bytes_max as u64 {

@@ -64,7 +64,7 @@ fn algorithms_are_pure() {
 
 #[test]
 fn each_package_has_its_one_place() {
-    only("fred::", &["src/store/redis"]);
+    only("fred::", &["src/store/redis", "src/platform/"]);
     only("tonic::", &["src/grpc"]);
     only("prost::", &["src/grpc", "src/simulate/replay/packed.rs"]);
     only("axum", &["src/http"]);
@@ -100,7 +100,6 @@ fn each_package_has_its_one_place() {
     only("Instant::now", &["src/clock.rs"]);
     only("SystemTime::now", &["src/clock.rs"]);
     only("opentelemetry", &["src/trace.rs"]);
-    only("rustix", &["src/descriptors.rs", "src/main.rs"]);
     only("ring::rand", &["src/random.rs"]);
     only("pb::", &["src/grpc"]);
 }

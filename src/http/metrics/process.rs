@@ -1,45 +1,25 @@
-//! Metrics of the process, under the names that all of Prometheus's client libraries use. They are read from `/proc`, which
-//! never waits for a disk. Where it cannot be read, they are left out.
-
-use procfs::process::{LimitValue, Process};
+//! Metrics of the process, under the names that all of Prometheus's client libraries use. Those that the system does not tell are left
+//! out.
 
 use crate::http::exposition::{Exposition, Kind};
+use crate::platform::{self, ProcessFigures};
 
 pub(super) fn write(text: &mut Exposition) {
-    let Ok(process) = Process::myself() else { return };
-    if let Ok(stat) = process.stat() {
-        let (ticks, cpu_ticks) = (procfs::ticks_per_second(), stat.utime + stat.stime);
-        text.single(
-            "process_cpu_seconds_total",
-            Kind::Counter,
-            "CPU time of the process, user and system.",
-            seconds(cpu_ticks, ticks),
-        );
-        text.single(
-            "process_resident_memory_bytes",
-            Kind::Gauge,
-            "Memory of the process that is resident.",
-            stat.rss * procfs::page_size(),
-        );
-        if let Ok(boot_time) = procfs::boot_time_secs() {
-            let started = stat.starttime + boot_time * ticks;
-            text.single(
-                "process_start_time_seconds",
-                Kind::Gauge,
-                "When the process began, in seconds since 1970.",
-                seconds(started, ticks),
-            );
-        }
+    let ProcessFigures { cpu_seconds, resident_bytes, started_at_seconds, open_files } = platform::process_figures();
+    if let Some(seconds) = cpu_seconds {
+        text.single("process_cpu_seconds_total", Kind::Counter, "CPU time of the process, user and system.", seconds);
     }
-    if let Ok(open) = process.fd_count() {
+    if let Some(bytes) = resident_bytes {
+        text.single("process_resident_memory_bytes", Kind::Gauge, "Memory of the process that is resident.", bytes);
+    }
+    if let Some(seconds) = started_at_seconds {
+        let help = "When the process began, in seconds since 1970.";
+        text.single("process_start_time_seconds", Kind::Gauge, help, seconds);
+    }
+    if let Some(open) = open_files {
         text.single("process_open_fds", Kind::Gauge, "Open files and sockets of the process.", open);
     }
-    if let Ok(LimitValue::Value(most)) = process.limits().map(|limits| limits.max_open_files.soft_limit) {
+    if let Some(most) = platform::open_files_max() {
         text.single("process_max_fds", Kind::Gauge, "Most files and sockets that the process may have open.", most);
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a sample is a float")]
-fn seconds(ticks: u64, ticks_per_second: u64) -> f64 {
-    ticks as f64 / ticks_per_second as f64
 }

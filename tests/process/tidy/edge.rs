@@ -1,6 +1,26 @@
-//! Rules for what leaves the process.
+//! Rules for what leaves the process, and for what is asked of the system.
 
 use super::only;
+
+/// What only one system has, or is asked otherwise of another one.
+#[test]
+fn what_differs_between_systems_stands_in_one_module() {
+    for word in [
+        "libc",
+        "rustix",
+        "procfs",
+        "prctl",
+        "target_os",
+        "cfg(unix",
+        "os::linux",
+        "os::macos",
+        "\"/proc",
+        "\"/sys",
+        "user_timeout",
+    ] {
+        only(word, &["src/platform"]);
+    }
+}
 
 /// A hash without a secret can be tried out: there are only so many addresses. These hash names of their own, or what stays inside;
 /// `src/key.rs` makes a key of a text that is too long for one. A hash of a key leaves the process as `KeyHash` alone.

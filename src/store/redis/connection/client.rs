@@ -20,6 +20,7 @@ use tokio::time::timeout;
 use super::pace::Failure;
 use super::tls;
 use crate::clock::monotonic;
+use crate::platform;
 use crate::small_file;
 use crate::store::redis::target::{Credentials, Password, Peer, RedisTarget, Topology};
 
@@ -28,8 +29,7 @@ use crate::store::redis::target::{Credentials, Password, Peer, RedisTarget, Topo
 const HANDSHAKES_MAX: usize = 8;
 /// Largest password file in bytes. Its first line is the password, and Redis accepts at most a few hundred bytes.
 const PASSWORD_FILE_BYTES_MAX: usize = 64 << 10;
-/// Longest that sent bytes may stay unacknowledged. Otherwise the kernel would wait about a quarter of an hour for a host that
-/// has vanished.
+/// Longest that sent bytes may stay unacknowledged, where the system can be told.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(1);
 /// Errors by which Redis says that this node cannot serve now. The connection is replaced, which finds the right node.
 const RECONNECT_ERRORS: [ReconnectError; 4] =
@@ -189,5 +189,6 @@ fn set_limits(connection: &mut ConnectionConfig, time_limit: Duration) {
     connection.max_command_attempts = 1;
     connection.reconnect_on_auth_error = true;
     connection.reconnect_errors = RECONNECT_ERRORS.to_vec();
-    connection.tcp = TcpConfig { nodelay: Some(true), user_timeout: Some(UNACKNOWLEDGED_MAX), ..TcpConfig::default() };
+    connection.tcp = TcpConfig { nodelay: Some(true), ..TcpConfig::default() };
+    platform::limit_unacknowledged(&mut connection.tcp, UNACKNOWLEDGED_MAX);
 }
