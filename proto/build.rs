@@ -34,16 +34,17 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// The variable that names the commit where there is no repository, as in an image.
-const COMMIT: &str = "TOLLGATE_COMMIT";
+const COMMIT: &str = "BUILD_COMMIT";
 
-/// Sets `TOLLGATE_VERSION`, which is the version of the package, and the commit if it is known.
+/// Sets `VERSION_WITH_COMMIT`, which is the version of the package, and the commit if it is known. cargo also sets it for what it runs, so it
+/// must not be named like a setting.
 fn tell_version() {
     println!("cargo:rerun-if-env-changed={COMMIT}");
     let version = std::env::var("CARGO_PKG_VERSION").unwrap_or_default();
     let named = std::env::var(COMMIT).ok().filter(|commit| !commit.is_empty());
     match named.or_else(commit_of_repository) {
-        Some(commit) => println!("cargo:rustc-env=TOLLGATE_VERSION={version} ({commit})"),
-        None => println!("cargo:rustc-env=TOLLGATE_VERSION={version}"),
+        Some(commit) => println!("cargo:rustc-env=VERSION_WITH_COMMIT={version} ({commit})"),
+        None => println!("cargo:rustc-env=VERSION_WITH_COMMIT={version}"),
     }
 }
 

@@ -46,7 +46,7 @@ const INPUT: &str = "-";
 ///
 /// Without a command it serves. Without a config it serves example plans from memory.
 #[derive(Debug, Parser)]
-#[command(name = "tollgate", version = env!("TOLLGATE_VERSION"), max_term_width = 100, args_conflicts_with_subcommands = true)]
+#[command(name = "tollgate", version = env!("VERSION_WITH_COMMIT"), max_term_width = 100, args_conflicts_with_subcommands = true)]
 pub struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,

@@ -7,8 +7,7 @@ use super::reference::{documented_metrics, known_fields};
 use crate::support::server::Server;
 
 /// Variables that are no setting.
-const VARIABLES: [&str; 5] =
-    ["TOLLGATE_CONFIG", "TOLLGATE_CONFIG_YAML", "TOLLGATE_LOG_LEVEL", "TOLLGATE_LOG_FORMAT", "TOLLGATE_COMMIT"];
+const VARIABLES: [&str; 4] = ["TOLLGATE_CONFIG", "TOLLGATE_CONFIG_YAML", "TOLLGATE_LOG_LEVEL", "TOLLGATE_LOG_FORMAT"];
 
 /// Texts between backticks, outside blocks of code, each with its document.
 fn spans() -> Vec<(String, String)> {
