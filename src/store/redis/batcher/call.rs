@@ -27,7 +27,7 @@ pub(in crate::store::redis) const REQUESTS_MAX: usize = 256;
 pub(in crate::store::redis) const PLANS_MAX: usize = 255;
 /// Most work of one call, in microseconds of Redis; see [`ScriptRequest::work`]. What does not fit waits for the next call. It also
 /// bounds the logs of a name, whose number is one byte in the packed call.
-pub(in crate::store::redis) const WORK_MAX: usize = 3_200;
+pub(in crate::store::redis) const WORK_MAX: usize = 2_000;
 /// Work of a search of a log. It reads some thirty elements at worst.
 pub(in crate::store::redis) const SEARCH_WORK: usize = 100;
 /// Work of deciding under one limit, and of one of a `sliding_window`, which may read 64 runs.
@@ -41,9 +41,9 @@ const RINGED_RECORD_WORK: usize = 22;
 const LIGHT_WORK: usize = 40;
 /// The work in flight on one connection occupies Redis for one part in this many of the deadline, at most. All other requests wait
 /// behind it, also those of other connections.
-const WORK_PART_OF_DEADLINE: u32 = 4;
+const WORK_PART_OF_DEADLINE: u32 = 8;
 
-/// Most work in flight on one connection to a Redis that has `deadline` to answer: 6,250 with the default of 25 ms.
+/// Most work in flight on one connection to a Redis that has `deadline` to answer: 3,125 with the default of 25 ms.
 pub(super) fn work_in_flight_max(deadline: Duration) -> usize {
     usize::try_from((deadline / WORK_PART_OF_DEADLINE).as_micros()).unwrap_or(usize::MAX).max(WORK_MAX)
 }

@@ -161,7 +161,8 @@ fn requests_that_may_not_search_logs_yet_are_passed_and_keep_their_order() {
     assert_eq!(next(0), [(2, 0), (3, 0)], "the rest of the batch waits, since its requests keep their order");
     assert_eq!(next(0), []);
     assert_eq!(next(3 * SEARCH_WORK), [(0, 0), (1, 0), (2, 1), (2, 2)]);
-    assert_eq!(next(WORK_MAX), (1..=32).map(|place| (0, place)).collect::<Vec<_>>());
+    let searches = u64::try_from(WORK_MAX / SEARCH_WORK).unwrap();
+    assert_eq!(next(WORK_MAX), (1..=searches).map(|place| (0, place)).collect::<Vec<_>>());
 }
 
 #[test]
