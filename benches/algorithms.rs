@@ -35,15 +35,29 @@ impl KeyState {
             Algorithm::TokenBucket { .. } => Algorithm::TokenBucket { burst: QUOTA },
             other => other,
         };
-        let limit = Limit::new("limit", QUOTA, WINDOW, algorithm).expect("these numbers are within their bounds");
-        Self { state: State::fresh(&limit), limit, now_us: START_US }
+        let limit = Limit::new("limit", QUOTA, WINDOW, algorithm)
+            .expect("these numbers are within their bounds");
+        Self {
+            state: State::fresh(&limit),
+            limit,
+            now_us: START_US,
+        }
     }
 
     /// One decision, so much later than the one before.
     fn decide(&mut self, step_us: u64) -> Verdict {
         self.now_us += step_us;
-        let (limits, states) = (std::slice::from_ref(&self.limit), std::slice::from_mut(&mut self.state));
-        decide(limits, states, black_box(self.now_us), Cost::ONE, Mode::Charge)
+        let (limits, states) = (
+            std::slice::from_ref(&self.limit),
+            std::slice::from_mut(&mut self.state),
+        );
+        decide(
+            limits,
+            states,
+            black_box(self.now_us),
+            Cost::ONE,
+            Mode::Charge,
+        )
     }
 }
 
@@ -53,7 +67,12 @@ fn allowed(bencher: Bencher<'_, '_>, algorithm: Algorithm) {
     for _ in 0..QUOTA {
         key.decide(STEP_US);
     }
-    bencher.bench_local(|| assert!(key.decide(STEP_US).fits, "{algorithm:?} denied what it must allow"));
+    bencher.bench_local(|| {
+        assert!(
+            key.decide(STEP_US).fits,
+            "{algorithm:?} denied what it must allow"
+        )
+    });
 }
 
 #[divan::bench(args = Algorithm::EVERY)]
@@ -61,7 +80,12 @@ fn denied(bencher: Bencher<'_, '_>, algorithm: Algorithm) {
     let mut key = KeyState::new(algorithm);
     // The whole quota, and what a bucket makes meanwhile; then time stands still.
     while key.decide(1).fits {}
-    bencher.bench_local(|| assert!(!key.decide(0).fits, "{algorithm:?} allowed what it must deny"));
+    bencher.bench_local(|| {
+        assert!(
+            !key.decide(0).fits,
+            "{algorithm:?} allowed what it must deny"
+        )
+    });
 }
 
 /// The numbers of an answer, derived from the readings of a decision.

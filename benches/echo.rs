@@ -26,22 +26,33 @@ fn answer() -> pb::ShouldAllowResponse {
         limit: Some(900_000_000),
         remaining: Some(899_999_999),
         retry_after: None,
-        reset_after: Some(prost_types::Duration { seconds: 0, nanos: 4_000 }),
+        reset_after: Some(prost_types::Duration {
+            seconds: 0,
+            nanos: 4_000,
+        }),
         decided_by: pb::DecidedBy::Store.into(),
         limits: Vec::new(),
         http_headers: Default::default(),
-        window: Some(prost_types::Duration { seconds: 3_600, nanos: 0 }),
+        window: Some(prost_types::Duration {
+            seconds: 3_600,
+            nanos: 0,
+        }),
         more_after: None,
     }
 }
 
 fn result() -> pb::ShouldAllowResult {
-    pb::ShouldAllowResult { result: Some(pb::should_allow_result::Result::Response(answer())) }
+    pb::ShouldAllowResult {
+        result: Some(pb::should_allow_result::Result::Response(answer())),
+    }
 }
 
 #[tonic::async_trait]
 impl RateLimitService for Echo {
-    async fn should_allow(&self, _: Request<pb::ShouldAllowRequest>) -> Result<Response<pb::ShouldAllowResponse>, Status> {
+    async fn should_allow(
+        &self,
+        _: Request<pb::ShouldAllowRequest>,
+    ) -> Result<Response<pb::ShouldAllowResponse>, Status> {
         Ok(Response::new(answer()))
     }
 
@@ -49,27 +60,44 @@ impl RateLimitService for Echo {
         &self,
         request: Request<pb::ShouldAllowBatchRequest>,
     ) -> Result<Response<pb::ShouldAllowBatchResponse>, Status> {
-        let results = request.into_inner().requests.iter().map(|_| result()).collect();
+        let results = request
+            .into_inner()
+            .requests
+            .iter()
+            .map(|_| result())
+            .collect();
         Ok(Response::new(pb::ShouldAllowBatchResponse { results }))
     }
 
-    type ShouldAllowStreamStream = Pin<Box<dyn Stream<Item = Result<pb::ShouldAllowStreamResponse, Status>> + Send>>;
+    type ShouldAllowStreamStream =
+        Pin<Box<dyn Stream<Item = Result<pb::ShouldAllowStreamResponse, Status>> + Send>>;
 
     async fn should_allow_stream(
         &self,
         request: Request<Streaming<pb::ShouldAllowStreamRequest>>,
     ) -> Result<Response<Self::ShouldAllowStreamStream>, Status> {
-        let answers = request
-            .into_inner()
-            .map(|received| received.map(|request| pb::ShouldAllowStreamResponse { id: request.id, result: Some(result()) }));
+        let answers = request.into_inner().map(|received| {
+            received.map(|request| pb::ShouldAllowStreamResponse {
+                id: request.id,
+                result: Some(result()),
+            })
+        });
         Ok(Response::new(Box::pin(answers)))
     }
 
-    async fn peek(&self, _: Request<pb::PeekRequest>) -> Result<Response<pb::PeekResponse>, Status> {
-        Ok(Response::new(pb::PeekResponse { answer: Some(answer()) }))
+    async fn peek(
+        &self,
+        _: Request<pb::PeekRequest>,
+    ) -> Result<Response<pb::PeekResponse>, Status> {
+        Ok(Response::new(pb::PeekResponse {
+            answer: Some(answer()),
+        }))
     }
 
-    async fn list_plans(&self, _: Request<pb::ListPlansRequest>) -> Result<Response<pb::ListPlansResponse>, Status> {
+    async fn list_plans(
+        &self,
+        _: Request<pb::ListPlansRequest>,
+    ) -> Result<Response<pb::ListPlansResponse>, Status> {
         Ok(Response::new(pb::ListPlansResponse::default()))
     }
 }
@@ -84,16 +112,29 @@ impl rls::rate_limit_service_server::RateLimitService for Echo {
         &self,
         request: Request<rls::RateLimitRequest>,
     ) -> Result<Response<rls::RateLimitResponse>, Status> {
-        let field = |key: &str, value: &str| HeaderValue { key: key.to_owned(), value: value.to_owned() };
-        let limit = RateLimit { requests_per_unit: 900_000_000, unit: Unit::Hour.into(), name: "token_bucket/1h".to_owned() };
+        let field = |key: &str, value: &str| HeaderValue {
+            key: key.to_owned(),
+            value: value.to_owned(),
+        };
+        let limit = RateLimit {
+            requests_per_unit: 900_000_000,
+            unit: Unit::Hour.into(),
+            name: "token_bucket/1h".to_owned(),
+        };
         let status = DescriptorStatus {
             code: Code::Ok.into(),
             current_limit: Some(limit),
             limit_remaining: 899_999_999,
-            duration_until_reset: Some(prost_types::Duration { seconds: 0, nanos: 4_000 }),
+            duration_until_reset: Some(prost_types::Duration {
+                seconds: 0,
+                nanos: 4_000,
+            }),
         };
         let fields = [
-            field("ratelimit-policy", "\"token_bucket/1h\";q=900000000;w=3600;tollgate-burst=900000000"),
+            field(
+                "ratelimit-policy",
+                "\"token_bucket/1h\";q=900000000;w=3600;tollgate-burst=900000000",
+            ),
             field("ratelimit", "\"token_bucket/1h\";r=899999999"),
         ];
         Ok(Response::new(rls::RateLimitResponse {

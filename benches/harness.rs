@@ -112,7 +112,11 @@ pub struct Harness {
 
 impl Shape {
     pub const fn new(kind: Kind, connections: usize, in_flight: usize) -> Self {
-        Self { kind, connections, in_flight }
+        Self {
+            kind,
+            connections,
+            in_flight,
+        }
     }
 
     /// Such as `unary 8x6`: calls of that kind over 8 connections, 6 in flight on each.
@@ -131,8 +135,20 @@ impl Shape {
 impl Scenario {
     /// Usual keys under a plan: all denied under `denied`, else all allowed.
     pub fn new(server: Server, shape: Shape, keys: usize, plan: &str) -> Self {
-        let expect = if plan == "denied" { Expect::Denied } else { Expect::Allowed };
-        Self { server, replicas: 1, shape, keys, key_bytes: KEY_BYTES, plan: plan.to_owned(), expect }
+        let expect = if plan == "denied" {
+            Expect::Denied
+        } else {
+            Expect::Allowed
+        };
+        Self {
+            server,
+            replicas: 1,
+            shape,
+            keys,
+            key_bytes: KEY_BYTES,
+            plan: plan.to_owned(),
+            expect,
+        }
     }
 
     pub fn name(&self) -> String {
@@ -142,14 +158,28 @@ impl Scenario {
             Server::Redis => "redis".to_owned(),
             Server::Cluster(masters) => format!("cluster of {masters}"),
         };
-        let server = if self.replicas == 1 { server } else { format!("{server}, {} replicas", self.replicas) };
-        let keys = if self.keys == 1 { "one key".to_owned() } else { format!("{} keys", thousands(self.keys)) };
+        let server = if self.replicas == 1 {
+            server
+        } else {
+            format!("{server}, {} replicas", self.replicas)
+        };
+        let keys = if self.keys == 1 {
+            "one key".to_owned()
+        } else {
+            format!("{} keys", thousands(self.keys))
+        };
         format!("{server}, {}, {keys}, {}", self.shape.name(), self.plan)
     }
 
     pub fn load(&self, servers: &[Process]) -> Load {
         let kind = self.shape.kind;
-        let address = |server: &Process| if kind == Kind::Http { server.http.clone() } else { server.address.clone() };
+        let address = |server: &Process| {
+            if kind == Kind::Http {
+                server.http.clone()
+            } else {
+                server.address.clone()
+            }
+        };
         Load {
             addresses: servers.iter().map(address).collect(),
             kind,
@@ -159,7 +189,11 @@ impl Scenario {
             connections: self.shape.connections,
             in_flight: self.shape.in_flight,
             // An echo allows everything.
-            expect: if self.server == Server::Echo { Expect::Allowed } else { self.expect },
+            expect: if self.server == Server::Echo {
+                Expect::Allowed
+            } else {
+                self.expect
+            },
             calls_max: None,
         }
     }
@@ -177,14 +211,22 @@ impl Harness {
         let directory = tempfile::tempdir().expect("there is room for a temporary folder");
         let redis = Redis::start(directory.path());
         let config = directory.path().join("tollgate.yaml");
-        let harness = Self { redis, clusters: Vec::new(), config, measured, workers, directory };
+        let harness = Self {
+            redis,
+            clusters: Vec::new(),
+            config,
+            measured,
+            workers,
+            directory,
+        };
         harness.configure("");
         harness
     }
 
     /// Adds plans (lines of YAML) to the usual ones, for servers started from now on.
     pub fn configure(&self, plans: &str) {
-        std::fs::write(&self.config, format!("{PLANS}{plans}")).expect("there is room for a config file");
+        std::fs::write(&self.config, format!("{PLANS}{plans}"))
+            .expect("there is room for a config file");
     }
 
     /// Starts a server on an empty store.
@@ -206,9 +248,13 @@ impl Harness {
 
     /// The Cluster of so many masters.
     fn cluster(&mut self, masters: usize) -> &mut Cluster {
-        let known = self.clusters.iter().position(|cluster| cluster.masters() == masters);
+        let known = self
+            .clusters
+            .iter()
+            .position(|cluster| cluster.masters() == masters);
         let index = known.unwrap_or_else(|| {
-            self.clusters.push(Cluster::start(self.directory.path(), masters));
+            self.clusters
+                .push(Cluster::start(self.directory.path(), masters));
             self.clusters.len() - 1
         });
         &mut self.clusters[index]
@@ -234,10 +280,15 @@ impl Harness {
 
     /// Measures a scenario on servers of its own.
     pub async fn measure(&mut self, scenario: &Scenario) -> Result<Row, String> {
-        let servers: Vec<Process> = (0..scenario.replicas).map(|_| self.start(scenario.server)).collect();
+        let servers: Vec<Process> = (0..scenario.replicas)
+            .map(|_| self.start(scenario.server))
+            .collect();
         self.touch(scenario, &servers).await?;
         let load = scenario.load(&servers);
-        load::run(&load, async |shared| self.count(scenario, &servers, shared).await).await
+        load::run(&load, async |shared| {
+            self.count(scenario, &servers, shared).await
+        })
+        .await
     }
 
     /// Script calls so far of the Redis that a server is on, and its CPU time in microseconds. Zero for others: an idle Redis ticks,
@@ -246,7 +297,10 @@ impl Harness {
         match server {
             Server::Echo | Server::Memory => (0, 0.0),
             Server::Redis => (self.redis.script_calls(), self.redis.process.cpu_us()),
-            Server::Cluster(masters) => (self.cluster(masters).script_calls(), self.cluster(masters).cpu_us()),
+            Server::Cluster(masters) => (
+                self.cluster(masters).script_calls(),
+                self.cluster(masters).cpu_us(),
+            ),
         }
     }
 

@@ -7,9 +7,18 @@
 //! calls cost, without the start. Instructions of one program hardly differ between runs, machines and loads, and what a
 //! compiler or a library changes changes the echo as well: so ratios are compared. Needs valgrind.
 
-#![allow(clippy::panic, reason = "a benchmark that cannot run ends by saying so")]
-#![allow(clippy::disallowed_methods, reason = "the load client measures latencies, which this benchmark does not use")]
-#![allow(unreachable_pub, reason = "a program: pub is what its modules offer each other")]
+#![allow(
+    clippy::panic,
+    reason = "a benchmark that cannot run ends by saying so"
+)]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the load client measures latencies, which this benchmark does not use"
+)]
+#![allow(
+    unreachable_pub,
+    reason = "a program: pub is what its modules offer each other"
+)]
 
 #[path = "instructions/callgrind.rs"]
 mod callgrind;
@@ -67,15 +76,23 @@ fn measure() -> Result<Vec<Figure>, String> {
     let mut figures: Vec<Figure> = Vec::new();
     for case in &CASES {
         let cost = callgrind::per_decision(case)?;
-        let echo = figures.first().map_or(cost.instructions, |echo| echo.cost.instructions);
-        figures.push(Figure { case, ratio: cost.instructions / echo, cost });
+        let echo = figures
+            .first()
+            .map_or(cost.instructions, |echo| echo.cost.instructions);
+        figures.push(Figure {
+            case,
+            ratio: cost.instructions / echo,
+            cost,
+        });
     }
     Ok(figures)
 }
 
 /// Writes the medians of several rounds to the baseline, so that one unusual round has no effect.
 fn write_baseline() -> Result<(), String> {
-    let rounds: Vec<Vec<Figure>> = (0..BASELINE_ROUNDS).map(|_| measure()).collect::<Result<_, _>>()?;
+    let rounds: Vec<Vec<Figure>> = (0..BASELINE_ROUNDS)
+        .map(|_| measure())
+        .collect::<Result<_, _>>()?;
     let mut text = HEAD.to_owned();
     for (index, case) in CASES.iter().enumerate() {
         let mut ratios: Vec<f64> = rounds.iter().map(|figures| figures[index].ratio).collect();
@@ -83,20 +100,27 @@ fn write_baseline() -> Result<(), String> {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{} {:.4}", case.name, ratios[BASELINE_ROUNDS / 2]);
     }
-    std::fs::write(baseline_file(), text).map_err(|error| format!("the baseline cannot be written: {error}"))
+    std::fs::write(baseline_file(), text)
+        .map_err(|error| format!("the baseline cannot be written: {error}"))
 }
 
 /// Prints every figure beside its baseline. Errors: those above it.
 fn judge(figures: &[Figure]) -> Result<(), String> {
-    let baseline = std::fs::read_to_string(baseline_file()).map_err(|error| format!("there is no baseline: {error}"))?;
+    let baseline = std::fs::read_to_string(baseline_file())
+        .map_err(|error| format!("there is no baseline: {error}"))?;
     let mut worse = Vec::new();
-    println!("| case | allocations a decision | instructions a decision | x echo | baseline | change |");
+    println!(
+        "| case | allocations a decision | instructions a decision | x echo | baseline | change |"
+    );
     println!("|---|---:|---:|---:|---:|---:|");
     for Figure { case, cost, ratio } in figures {
-        let expected =
-            find(&baseline, case.name).ok_or_else(|| format!("{} has no baseline: {COMMAND} -- --update", case.name))?;
+        let expected = find(&baseline, case.name)
+            .ok_or_else(|| format!("{} has no baseline: {COMMAND} -- --update", case.name))?;
         let change = ratio / expected - 1.0;
-        let Cost { instructions, allocations } = cost;
+        let Cost {
+            instructions,
+            allocations,
+        } = cost;
         println!(
             "| {} | {allocations:.1} | {instructions:.0} | {ratio:.4} | {expected:.4} | {:+.2} % |",
             case.name,
@@ -105,7 +129,10 @@ fn judge(figures: &[Figure]) -> Result<(), String> {
         if change > TOLERANCE {
             worse.push(format!("{} by {:.1} %", case.name, change * 100.0));
         } else if change < -TOLERANCE {
-            println!("{} became cheaper; so that it stays so: {COMMAND} -- --update", case.name);
+            println!(
+                "{} became cheaper; so that it stays so: {COMMAND} -- --update",
+                case.name
+            );
         }
     }
     if worse.is_empty() {
@@ -119,7 +146,9 @@ fn judge(figures: &[Figure]) -> Result<(), String> {
 }
 
 fn find(baseline: &str, name: &str) -> Option<f64> {
-    baseline.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+    baseline
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
 }
 
 fn check_profile() -> Result<(), String> {
@@ -127,7 +156,13 @@ fn check_profile() -> Result<(), String> {
     // Cargo puts it into target/PROFILE/deps.
     let folder = program.ancestors().nth(2).and_then(Path::file_name);
     let right = folder.is_some_and(|folder| folder == PROFILE);
-    if right { Ok(()) } else { Err(format!("the baseline is of the profile {PROFILE}: {COMMAND}")) }
+    if right {
+        Ok(())
+    } else {
+        Err(format!(
+            "the baseline is of the profile {PROFILE}: {COMMAND}"
+        ))
+    }
 }
 
 fn baseline_file() -> PathBuf {

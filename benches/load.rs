@@ -98,7 +98,10 @@ pub struct Shared {
 
 impl Shared {
     pub fn new(expect: Expect) -> Rc<Self> {
-        Rc::new(Self { stopping: Cell::new(false), tally: RefCell::new(Tally::new(expect)) })
+        Rc::new(Self {
+            stopping: Cell::new(false),
+            tally: RefCell::new(Tally::new(expect)),
+        })
     }
 
     /// Returns the counts since it was last called, and starts again at 0.
@@ -118,7 +121,9 @@ pub async fn run<T>(load: &Load, steer: impl AsyncFnOnce(&Shared) -> T) -> Resul
             ended = connections.join_next() => return Err(why(ended)),
         };
         shared.stopping.set(true);
-        tokio::time::timeout(DRAIN_WITHIN, all(connections)).await.map_err(|_| "some calls were never answered")??;
+        tokio::time::timeout(DRAIN_WITHIN, all(connections))
+            .await
+            .map_err(|_| "some calls were never answered")??;
         Ok(steered)
     };
     LocalSet::new().run_until(run).await
@@ -142,11 +147,17 @@ async fn start(load: &Load) -> Result<(Rc<Shared>, Connections), String> {
     let mut connections = JoinSet::new();
     for index in 0..load.connections {
         let address = load.address(index);
-        let stream = TcpStream::connect(address).await.map_err(|error| format!("{address}: {error}"))?;
-        stream.set_nodelay(true).map_err(|error| error.to_string())?;
+        let stream = TcpStream::connect(address)
+            .await
+            .map_err(|error| format!("{address}: {error}"))?;
+        stream
+            .set_nodelay(true)
+            .map_err(|error| error.to_string())?;
         let (requests, shared) = (requests.clone(), shared.clone());
         match load.kind {
-            Kind::Http => connections.spawn_local(http::drive(stream, load.clone(), index, requests, shared)),
+            Kind::Http => {
+                connections.spawn_local(http::drive(stream, load.clone(), index, requests, shared))
+            }
             _ => connections.spawn_local(drive(stream, Caller::new(load, index, requests, shared))),
         };
     }
@@ -169,7 +180,10 @@ fn why(ended: Option<Result<Result<(), String>, tokio::task::JoinError>>) -> Str
 }
 
 /// Makes calls over one connection until all are made, or it is told to stop. Returns when all are answered.
-pub async fn drive(io: impl AsyncRead + AsyncWrite + Unpin, mut caller: Caller) -> Result<(), String> {
+pub async fn drive(
+    io: impl AsyncRead + AsyncWrite + Unpin,
+    mut caller: Caller,
+) -> Result<(), String> {
     let (mut reader, mut writer) = tokio::io::split(io);
     let mut input = vec![0; READ_BYTES];
     loop {

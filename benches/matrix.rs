@@ -8,9 +8,15 @@
 //! second are not; compare those only within one run. Exits with 1 when any answer was wrong, late without end, or missing.
 //! Needs redis-server and redis-benchmark. Servers, Redis and load run on this machine, on loopback ports of their own.
 
-#![allow(clippy::panic, reason = "a benchmark that cannot run ends by saying so")]
+#![allow(
+    clippy::panic,
+    reason = "a benchmark that cannot run ends by saying so"
+)]
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
-#![allow(unreachable_pub, reason = "a program: pub is what its modules offer each other")]
+#![allow(
+    unreachable_pub,
+    reason = "a program: pub is what its modules offer each other"
+)]
 
 mod echo;
 mod harness;
@@ -82,15 +88,23 @@ struct Options {
 
 fn main() -> ExitCode {
     if let Ok(address) = std::env::var(ECHO) {
-        let workers = std::env::var(WORKERS).ok().and_then(|workers| workers.parse().ok()).unwrap_or(NonZeroUsize::MIN);
+        let workers = std::env::var(WORKERS)
+            .ok()
+            .and_then(|workers| workers.parse().ok())
+            .unwrap_or(NonZeroUsize::MIN);
         serve_echo(&address, workers);
         return ExitCode::SUCCESS;
     }
     let options = Options::parse();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread can wait for sockets");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a thread can wait for sockets");
     match runtime.block_on(run(&options)) {
         Ok(0) => ExitCode::SUCCESS,
-        Ok(errors) => fail(&format!("{errors} errors: some calls got no answer, or not the one they should")),
+        Ok(errors) => fail(&format!(
+            "{errors} errors: some calls got no answer, or not the one they should"
+        )),
         Err(message) => fail(&message),
     }
 }
@@ -119,12 +133,21 @@ async fn run(options: &Options) -> Result<u64, String> {
         _ => scenarios::combinations(),
     };
     let mut report = Report::default();
-    for scenario in scenarios.iter().filter(|scenario| scenario.name().contains(&options.filter)) {
-        report.add(harness.measure(scenario).await.map_err(|error| format!("{}: {error}", scenario.name()))?);
+    for scenario in scenarios
+        .iter()
+        .filter(|scenario| scenario.name().contains(&options.filter))
+    {
+        report.add(
+            harness
+                .measure(scenario)
+                .await
+                .map_err(|error| format!("{}: {error}", scenario.name()))?,
+        );
     }
     scenarios::print_context(&mut harness);
     if let Some(file) = &options.svg {
-        std::fs::write(file, chart(&report.rows)).map_err(|error| format!("{}: {error}", file.display()))?;
+        std::fs::write(file, chart(&report.rows))
+            .map_err(|error| format!("{}: {error}", file.display()))?;
     }
     Ok(report.errors())
 }

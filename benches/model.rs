@@ -83,11 +83,22 @@ struct Traffic {
 impl Costs {
     /// CPU of a decision, of the server and of Redis.
     fn of(&self, fleet: Fleet, traffic: &Traffic) -> (f64, f64) {
-        let Traffic { names, requests_a_name, crowd, in_flight } = *traffic;
+        let Traffic {
+            names,
+            requests_a_name,
+            crowd,
+            in_flight,
+        } = *traffic;
         let cluster = if fleet.shards > 1 { 1.0 } else { 0.0 };
-        let server = self.decision + self.cluster_decision * cluster + self.call * crowd / names + self.read / in_flight;
+        let server = self.decision
+            + self.cluster_decision * cluster
+            + self.call * crowd / names
+            + self.read / in_flight;
         let name = (self.name + self.cluster_name * cluster) / requests_a_name;
-        (server, name + self.redis_call / names + self.redis_wake / in_flight)
+        (
+            server,
+            name + self.redis_call / names + self.redis_wake / in_flight,
+        )
     }
 
     /// A closed loop, in which each answer is followed by the next request, on a machine with so many cores for all.
@@ -99,7 +110,15 @@ impl Costs {
         // What a connection asks at once goes in one call, if one server has all keys.
         let at_once = if fleet.shards == 1 { in_flight } else { 1.0 };
         let names = gathered.max(at_once).min(NAMES_MAX);
-        let (server_us, redis_us) = self.of(fleet, &Traffic { names, requests_a_name: 1.0, crowd: workers, in_flight });
+        let (server_us, redis_us) = self.of(
+            fleet,
+            &Traffic {
+                names,
+                requests_a_name: 1.0,
+                crowd: workers,
+                in_flight,
+            },
+        );
         let client_us = self.client + self.client_read / in_flight;
         // Either all cores are busy, or the workers are as busy as waiting for each other lets them be.
         let of_cores = cores / (server_us + redis_us + client_us);
@@ -118,7 +137,13 @@ impl Costs {
     }
 
     /// Requests that arrive at a rate, on machines of their own, with so long a round trip to Redis.
-    pub fn open(&self, fleet: Fleet, per_second: f64, round_trip_us: f64, keys: &Keys) -> Prediction {
+    pub fn open(
+        &self,
+        fleet: Fleet,
+        per_second: f64,
+        round_trip_us: f64,
+        keys: &Keys,
+    ) -> Prediction {
         let (workers, shards) = (fleet.workers as f64, fleet.shards as f64);
         let (per_us, share) = (per_second / 1e6, keys.hottest_share(fleet.shards));
         let mut names = 1.0;
@@ -129,7 +154,8 @@ impl Costs {
             let load = (per_us * share * redis_us).min(0.99);
             let service_us = redis_us * names;
             // The mean wait for a server of fixed service time, M/D/1 (Pollaczek and Khinchine).
-            let call_us = round_trip_us + self.call + service_us * (1.0 + load / (2.0 * (1.0 - load)));
+            let call_us =
+                round_trip_us + self.call + service_us * (1.0 + load / (2.0 * (1.0 - load)));
             names = (names + (per_us / (workers * shards) * call_us).clamp(1.0, NAMES_MAX)) / 2.0;
             found = (server_us, redis_us, call_us);
         }
@@ -153,27 +179,44 @@ impl Costs {
 
     /// The share of its decisions in full calls that the busiest shard is asked for.
     pub fn shard_use(&self, shards: usize, per_second: f64, keys: &Keys) -> f64 {
-        let (_, redis_us) = self.of(Fleet { workers: 1, shards }, &Traffic::usual(NAMES_MAX, keys));
+        let (_, redis_us) = self.of(
+            Fleet { workers: 1, shards },
+            &Traffic::usual(NAMES_MAX, keys),
+        );
         per_second / 1e6 * keys.hottest_share(shards) * redis_us
     }
 
     /// The least fleet that decides so many requests a second: no worker is busier than `load`, no shard is asked for more than that
     /// share of what it decides in full calls. `None`: a hundred shards are too few.
-    pub fn size(&self, per_second: f64, round_trip_us: f64, keys: &Keys, load: f64) -> Option<(Fleet, Prediction)> {
-        let shards = (1..=SHARDS_MAX).find(|shards| self.shard_use(*shards, per_second, keys) <= load)?;
+    pub fn size(
+        &self,
+        per_second: f64,
+        round_trip_us: f64,
+        keys: &Keys,
+        load: f64,
+    ) -> Option<(Fleet, Prediction)> {
+        let shards =
+            (1..=SHARDS_MAX).find(|shards| self.shard_use(*shards, per_second, keys) <= load)?;
         let predict = |workers| {
             let fleet = Fleet { workers, shards };
             (fleet, self.open(fleet, per_second, round_trip_us, keys))
         };
         let least = (per_second / 1e6 * self.decision / load).ceil().max(1.0);
-        (least as usize..).map(predict).find(|(_, predicted)| predicted.worker_load <= load)
+        (least as usize..)
+            .map(predict)
+            .find(|(_, predicted)| predicted.worker_load <= load)
     }
 }
 
 impl Traffic {
     /// On machines of their own, from callers with a few calls under way.
     fn usual(names: f64, keys: &Keys) -> Self {
-        Self { names, requests_a_name: names / keys.distinct(names), crowd: 1.0, in_flight: 6.0 }
+        Self {
+            names,
+            requests_a_name: names / keys.distinct(names),
+            crowd: 1.0,
+            in_flight: 6.0,
+        }
     }
 }
 
@@ -192,7 +235,9 @@ impl Keys {
     pub fn zipf(keys: usize, exponent: f64) -> Self {
         let weight = |rank: usize| (rank as f64).powf(-exponent);
         let total: f64 = (1..=keys).map(weight).sum();
-        let hot: Vec<f64> = (1..=keys.min(HOT)).map(|rank| weight(rank) / total).collect();
+        let hot: Vec<f64> = (1..=keys.min(HOT))
+            .map(|rank| weight(rank) / total)
+            .collect();
         let rest = 1.0 - hot.iter().sum::<f64>();
         Self { hot, rest }
     }
@@ -210,12 +255,20 @@ impl Keys {
 
     /// A row of docs/operations/sizing.md: the shares of the hottest key and of the busiest of eight shards.
     pub fn row(&self, exponent: f64) -> String {
-        format!("| {exponent:.1} | {:.1} % | {:.0} % |", self.hot[0] * 100.0, self.hottest_share(8) * 100.0)
+        format!(
+            "| {exponent:.1} | {:.1} % | {:.0} % |",
+            self.hot[0] * 100.0,
+            self.hottest_share(8) * 100.0
+        )
     }
 
     /// How many different names so many requests have.
     pub fn distinct(&self, requests: f64) -> f64 {
-        let hot: f64 = self.hot.iter().map(|share| 1.0 - (1.0 - share).powf(requests)).sum();
+        let hot: f64 = self
+            .hot
+            .iter()
+            .map(|share| 1.0 - (1.0 - share).powf(requests))
+            .sum();
         (hot + self.rest * requests).clamp(1.0, requests.max(1.0))
     }
 }
@@ -223,7 +276,12 @@ impl Keys {
 /// With a comma before each three digits, as in `1,000`.
 fn thousands(number: f64) -> String {
     let digits = format!("{number:.0}");
-    let groups: Vec<&str> = digits.as_bytes().rchunks(3).rev().filter_map(|group| std::str::from_utf8(group).ok()).collect();
+    let groups: Vec<&str> = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .filter_map(|group| std::str::from_utf8(group).ok())
+        .collect();
     groups.join(",")
 }
 
@@ -236,15 +294,28 @@ pub const ROUND_TRIP_US: f64 = 200.0;
 pub const KEYS: usize = 1_000_000;
 
 /// The rows of docs/operations/sizing.md.
-pub fn table(costs: &Costs, rates: &[f64], round_trip_us: f64, keys: &Keys, load: f64) -> Vec<String> {
+pub fn table(
+    costs: &Costs,
+    rates: &[f64],
+    round_trip_us: f64,
+    keys: &Keys,
+    load: f64,
+) -> Vec<String> {
     let rates = if rates.is_empty() { &RATES } else { rates };
     let row = |rate: &f64| match costs.size(*rate, round_trip_us, keys, load) {
-        None => format!("| {} | more than {SHARDS_MAX} shards | | | | | | |", thousands(*rate)),
+        None => format!(
+            "| {} | more than {SHARDS_MAX} shards | | | | | | |",
+            thousands(*rate)
+        ),
         Some((fleet, predicted)) => format!(
             "| {} | {} | {} | {:.0} % | {:.0} % | {:.0} % | {:.0} | {:.1} ms |",
             thousands(*rate),
             fleet.workers,
-            if fleet.shards == 1 { "one Redis".to_owned() } else { format!("{} shards", fleet.shards) },
+            if fleet.shards == 1 {
+                "one Redis".to_owned()
+            } else {
+                format!("{} shards", fleet.shards)
+            },
             predicted.worker_load * 100.0,
             costs.shard_use(fleet.shards, *rate, keys) * 100.0,
             predicted.shard_load * 100.0,

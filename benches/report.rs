@@ -20,13 +20,18 @@ impl Report {
         self.rows.push(row);
         if let Some(row) = self.rows.last() {
             println!("{}", self.line(row));
-            row.complaint.iter().for_each(|complaint| eprintln!("{}: {complaint}", row.name));
+            row.complaint
+                .iter()
+                .for_each(|complaint| eprintln!("{}: {complaint}", row.name));
         }
     }
 
     /// The cost of a row as a multiple of the echo's in the same shape; `None` when none was measured.
     pub fn ratio(&self, row: &Row) -> Option<f64> {
-        let echo = self.rows.iter().rfind(|echo| echo.server == Server::Echo && echo.shape == row.shape)?;
+        let echo = self
+            .rows
+            .iter()
+            .rfind(|echo| echo.server == Server::Echo && echo.shape == row.shape)?;
         Some(row.sum_us() / echo.sum_us())
     }
 
@@ -35,7 +40,9 @@ impl Report {
     }
 
     fn line(&self, row: &Row) -> String {
-        let ratio = self.ratio(row).map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
+        let ratio = self
+            .ratio(row)
+            .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
         let [p50, p99, p999] = row.latency_us.map(|us| thousands(us.round() as usize));
         let mib = |kib: u64| kib as f64 / 1024.0;
         format!(

@@ -65,7 +65,9 @@ pub fn combinations() -> Vec<Scenario> {
         scenarios.push(echo(shape));
         for server in [Server::Memory, Server::Redis] {
             for keys in [1, MANY] {
-                scenarios.extend(["token_bucket", "denied"].map(|plan| Scenario::new(server, shape, keys, plan)));
+                scenarios.extend(
+                    ["token_bucket", "denied"].map(|plan| Scenario::new(server, shape, keys, plan)),
+                );
             }
         }
     }
@@ -92,7 +94,9 @@ pub fn quick() -> Vec<Scenario> {
 
 pub fn algorithms() -> Vec<Scenario> {
     let stores = [Server::Memory, Server::Redis];
-    let rows = stores.into_iter().flat_map(|server| ALGORITHMS.map(|plan| Scenario::new(server, USUAL, MANY, plan)));
+    let rows = stores
+        .into_iter()
+        .flat_map(|server| ALGORITHMS.map(|plan| Scenario::new(server, USUAL, MANY, plan)));
     [echo(USUAL)].into_iter().chain(rows).collect()
 }
 
@@ -100,9 +104,12 @@ pub fn algorithms() -> Vec<Scenario> {
 pub fn print_context(harness: &mut Harness) {
     let round_trip_us = harness.redis.round_trip_us();
     let (increment_us, per_second) = harness.redis.increment();
-    let idle = |harness: &mut Harness, server| harness.start(server).memory().now_kib as f64 / 1024.0;
+    let idle =
+        |harness: &mut Harness, server| harness.start(server).memory().now_kib as f64 / 1024.0;
     let (memory, redis) = (idle(harness, Server::Memory), idle(harness, Server::Redis));
-    println!("\nRedis, native INCR pipelined by 32: {increment_us:.2} us of its CPU each, {per_second:.0} a second.");
+    println!(
+        "\nRedis, native INCR pipelined by 32: {increment_us:.2} us of its CPU each, {per_second:.0} a second."
+    );
     println!("Redis, round trip of a PING: {round_trip_us:.0} us at p50.");
     println!("tollgate, resident when idle: {memory:.1} MiB on memory, {redis:.1} MiB on Redis.");
 }

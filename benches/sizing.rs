@@ -6,7 +6,10 @@
 //!
 //! It measures nothing, and needs nothing.
 
-#![allow(unreachable_pub, reason = "a program: pub is what its modules offer each other")]
+#![allow(
+    unreachable_pub,
+    reason = "a program: pub is what its modules offer each other"
+)]
 
 mod model;
 
@@ -38,14 +41,27 @@ struct Options {
 }
 
 fn positive(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
+    let number = text
+        .parse()
+        .ok()
+        .filter(|number: &f64| number.is_finite() && *number > 0.0);
     number.ok_or_else(|| "this is no number above 0".to_owned())
 }
 
 fn main() {
     let options = Options::parse();
-    println!("| requests a second | workers | Redis | worker busy | shard's use | shard busy | names a call | p99 |");
+    println!(
+        "| requests a second | workers | Redis | worker busy | shard's use | shard busy | names a call | p99 |"
+    );
     println!("|---:|---:|---|---:|---:|---:|---:|---:|");
     let keys = Keys::zipf(options.keys.max(1), options.zipf);
-    table(&MEASURED, &options.rate, options.round_trip, &keys, options.load).iter().for_each(|row| println!("{row}"));
+    table(
+        &MEASURED,
+        &options.rate,
+        options.round_trip,
+        &keys,
+        options.load,
+    )
+    .iter()
+    .for_each(|row| println!("{row}"));
 }

@@ -23,13 +23,19 @@ fn main() -> Result<(), Box<dyn Error>> {
     // The admin file uses messages of the public one. The public services are not served on the admin listener, so reflection
     // there must not list them.
     let mut of_admin = descriptors.clone();
-    of_admin.file.iter_mut().filter(|file| file.name() != ADMIN).for_each(|file| file.service.clear());
+    of_admin
+        .file
+        .iter_mut()
+        .filter(|file| file.name() != ADMIN)
+        .for_each(|file| file.service.clear());
     keep("admin.binpb", &of_admin)?;
     let ours = tonic_prost_build::configure().codec_path("crate::grpc::codec::Codec");
     ours.compile_fds(with_lists_for_maps(descriptors))?;
     let envoy = protox::compile([ENVOY], ["proto"])?;
     keep("envoy.binpb", &envoy)?;
-    tonic_prost_build::configure().codec_path("crate::grpc::envoy::codec::Codec").compile_fds(with_raw_entries(envoy))?;
+    tonic_prost_build::configure()
+        .codec_path("crate::grpc::envoy::codec::Codec")
+        .compile_fds(with_raw_entries(envoy))?;
     Ok(())
 }
 
@@ -41,7 +47,9 @@ const COMMIT: &str = "BUILD_COMMIT";
 fn tell_version() {
     println!("cargo:rerun-if-env-changed={COMMIT}");
     let version = std::env::var("CARGO_PKG_VERSION").unwrap_or_default();
-    let named = std::env::var(COMMIT).ok().filter(|commit| !commit.is_empty());
+    let named = std::env::var(COMMIT)
+        .ok()
+        .filter(|commit| !commit.is_empty());
     match named.or_else(commit_of_repository) {
         Some(commit) => println!("cargo:rustc-env=VERSION_WITH_COMMIT={version} ({commit})"),
         None => println!("cargo:rustc-env=VERSION_WITH_COMMIT={version}"),
@@ -67,7 +75,11 @@ fn commit_of_repository() -> Option<String> {
 
 /// What git prints; `None` without git, or on an error of it.
 fn git(arguments: &[&str]) -> Option<String> {
-    let output = Command::new("git").args(arguments).output().ok().filter(|output| output.status.success())?;
+    let output = Command::new("git")
+        .args(arguments)
+        .output()
+        .ok()
+        .filter(|output| output.status.success())?;
     Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())
 }
 
@@ -78,16 +90,30 @@ fn with_lists_for_maps(mut descriptors: FileDescriptorSet) -> FileDescriptorSet 
         let mut paths = Vec::new();
         for (message, outer) in file.message_type.iter_mut().zip(0..) {
             for (entry, inner) in message.nested_type.iter_mut().zip(0..) {
-                if !entry.options.take().is_some_and(|options| options.map_entry()) {
+                if !entry
+                    .options
+                    .take()
+                    .is_some_and(|options| options.map_entry())
+                {
                     continue;
                 }
                 let path = [4, outer, 3, inner];
-                paths.extend([path.to_vec(), [&path[..], &[2, 0]].concat(), [&path[..], &[2, 1]].concat()]);
+                paths.extend([
+                    path.to_vec(),
+                    [&path[..], &[2, 0]].concat(),
+                    [&path[..], &[2, 1]].concat(),
+                ]);
             }
         }
         // The compiler expects a place in the file for each message and field.
-        let places = paths.into_iter().map(|path| Location { path, ..Location::default() });
-        file.source_code_info.get_or_insert_default().location.extend(places);
+        let places = paths.into_iter().map(|path| Location {
+            path,
+            ..Location::default()
+        });
+        file.source_code_info
+            .get_or_insert_default()
+            .location
+            .extend(places);
     }
     descriptors
 }
@@ -95,9 +121,16 @@ fn with_lists_for_maps(mut descriptors: FileDescriptorSet) -> FileDescriptorSet 
 /// Reads the texts of entries as bytes, which look the same on the wire. They are header fields of strangers: one byte that is
 /// no UTF-8 would make the whole message an error, and most proxies let requests pass on an error.
 fn with_raw_entries(mut descriptors: FileDescriptorSet) -> FileDescriptorSet {
-    let messages = descriptors.file.iter_mut().flat_map(|file| &mut file.message_type);
-    let entries = messages.flat_map(|message| &mut message.nested_type).filter(|message| message.name() == "Entry");
-    entries.flat_map(|entry| &mut entry.field).for_each(|field| field.set_type(Type::Bytes));
+    let messages = descriptors
+        .file
+        .iter_mut()
+        .flat_map(|file| &mut file.message_type);
+    let entries = messages
+        .flat_map(|message| &mut message.nested_type)
+        .filter(|message| message.name() == "Entry");
+    entries
+        .flat_map(|entry| &mut entry.field)
+        .for_each(|field| field.set_type(Type::Bytes));
     descriptors
 }
 

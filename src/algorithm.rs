@@ -120,7 +120,13 @@ pub enum Mode {
 ///
 /// `states` belong to the key, in the order of `limits`. A `cost` that is not refunded must fit every limit's capacity;
 /// [`crate::plan::Plan::never_fits`] rejects larger ones before.
-pub fn decide(limits: &[Limit], states: &mut [State], now_us: u64, cost: Cost, mode: Mode) -> Verdict {
+pub fn decide(
+    limits: &[Limit],
+    states: &mut [State],
+    now_us: u64,
+    cost: Cost,
+    mode: Mode,
+) -> Verdict {
     let cost = cost.units();
     if mode == Mode::Refund {
         return refund(limits, states, now_us, cost);
@@ -128,7 +134,11 @@ pub fn decide(limits: &[Limit], states: &mut [State], now_us: u64, cost: Cost, m
     // A loop, because collecting one or two readings costs more than making them.
     let (mut readings, mut fits) = (SmallVec::<[Reading; 2]>::new(), true);
     for (limit, state) in limits.iter().zip(&*states) {
-        let reading = if mode == Mode::Peek { state.peek(limit, now_us, cost) } else { state.read(limit, now_us, cost) };
+        let reading = if mode == Mode::Peek {
+            state.peek(limit, now_us, cost)
+        } else {
+            state.read(limit, now_us, cost)
+        };
         fits &= reading.wait_us(limit, cost) == 0;
         readings.push(reading);
     }
@@ -141,25 +151,43 @@ pub fn decide(limits: &[Limit], states: &mut [State], now_us: u64, cost: Cost, m
             }
         }
     }
-    Verdict { fits, readings, candidate_fits: None }
+    Verdict {
+        fits,
+        readings,
+        candidate_fits: None,
+    }
 }
 
 // Kept out of line: every request runs through the code around it, and refunds are rare.
 #[cold]
 fn refund(limits: &[Limit], states: &mut [State], now_us: u64, cost: u64) -> Verdict {
-    let before: SmallVec<[Reading; 2]> = limits.iter().zip(&*states).map(|(limit, state)| state.read(limit, now_us, 0)).collect();
+    let before: SmallVec<[Reading; 2]> = limits
+        .iter()
+        .zip(&*states)
+        .map(|(limit, state)| state.read(limit, now_us, 0))
+        .collect();
     let after = limits.iter().zip(states).map(|(limit, state)| {
         state.refund(limit, now_us, cost);
         state.read(limit, now_us, 0)
     });
-    Verdict { fits: true, readings: after.chain(before).collect(), candidate_fits: None }
+    Verdict {
+        fits: true,
+        readings: after.chain(before).collect(),
+        candidate_fits: None,
+    }
 }
 
 impl Verdict {
     /// Units that each limit gave back. Valid for a refund only.
     pub fn refunded(&self, limits: &[Limit]) -> SmallVec<[u64; 2]> {
-        let (after, before) = self.readings.split_at(limits.len().min(self.readings.len()));
-        before.iter().zip(after).map(|(before, after)| before.counted().saturating_sub(after.counted())).collect()
+        let (after, before) = self
+            .readings
+            .split_at(limits.len().min(self.readings.len()));
+        before
+            .iter()
+            .zip(after)
+            .map(|(before, after)| before.counted().saturating_sub(after.counted()))
+            .collect()
     }
 
     /// The key's standing in each limit, as reported in the answer to `cost`.
@@ -172,7 +200,11 @@ impl Verdict {
     }
 
     fn status(&self, limit: &Limit, reading: &Reading, cost: Cost) -> LimitStatus {
-        let wait_us = if self.fits { 0 } else { reading.wait_us(limit, cost.units()) };
+        let wait_us = if self.fits {
+            0
+        } else {
+            reading.wait_us(limit, cost.units())
+        };
         LimitStatus {
             name: limit.name().clone(),
             limit: limit.quota(),
@@ -191,11 +223,18 @@ impl Reading {
     /// it was read for.
     pub fn wait_us(&self, limit: &Limit, cost: u64) -> u64 {
         match *self {
-            Self::Window { count, ends_in_us } => fixed_window::wait_us(limit, count, ends_in_us, cost),
-            Self::Bucket { backlog_us, emission_us } => gcra::wait_us(limit, backlog_us, emission_us, cost),
-            Self::Counter { current, previous, elapsed_us } => {
-                sliding_counter::wait_us(limit, current, previous, elapsed_us, cost)
+            Self::Window { count, ends_in_us } => {
+                fixed_window::wait_us(limit, count, ends_in_us, cost)
             }
+            Self::Bucket {
+                backlog_us,
+                emission_us,
+            } => gcra::wait_us(limit, backlog_us, emission_us, cost),
+            Self::Counter {
+                current,
+                previous,
+                elapsed_us,
+            } => sliding_counter::wait_us(limit, current, previous, elapsed_us, cost),
             Self::Log { frees_in_us, .. } => frees_in_us,
         }
     }
@@ -205,8 +244,13 @@ impl Reading {
     fn counted(&self) -> u64 {
         match *self {
             Self::Window { count, .. } => count,
-            Self::Bucket { backlog_us, emission_us } => backlog_us.div_ceil(emission_us),
-            Self::Counter { current, previous, .. } => current + previous,
+            Self::Bucket {
+                backlog_us,
+                emission_us,
+            } => backlog_us.div_ceil(emission_us),
+            Self::Counter {
+                current, previous, ..
+            } => current + previous,
             Self::Log { used, .. } => used,
         }
     }
@@ -214,7 +258,11 @@ impl Reading {
     /// Units in use, for people. A counter's is its estimate. A bucket's units are those that are not wholly back.
     pub fn used(&self, limit: &Limit) -> u64 {
         match *self {
-            Self::Counter { current, previous, elapsed_us } => sliding_counter::used(limit, current, previous, elapsed_us),
+            Self::Counter {
+                current,
+                previous,
+                elapsed_us,
+            } => sliding_counter::used(limit, current, previous, elapsed_us),
             Self::Window { .. } | Self::Bucket { .. } | Self::Log { .. } => self.counted(),
         }
     }
@@ -223,10 +271,17 @@ impl Reading {
     pub fn remaining(&self, limit: &Limit) -> u64 {
         match *self {
             Self::Window { count, .. } => limit.quota().saturating_sub(count),
-            Self::Bucket { backlog_us, emission_us } => gcra::remaining(limit, backlog_us, emission_us),
-            Self::Counter { current, previous, elapsed_us } => {
-                limit.quota().saturating_sub(sliding_counter::used(limit, current, previous, elapsed_us))
-            }
+            Self::Bucket {
+                backlog_us,
+                emission_us,
+            } => gcra::remaining(limit, backlog_us, emission_us),
+            Self::Counter {
+                current,
+                previous,
+                elapsed_us,
+            } => limit
+                .quota()
+                .saturating_sub(sliding_counter::used(limit, current, previous, elapsed_us)),
             Self::Log { used, .. } => limit.quota().saturating_sub(used),
         }
     }
@@ -243,7 +298,11 @@ impl Reading {
                 }
             }
             Self::Bucket { backlog_us, .. } => backlog_us,
-            Self::Counter { current, previous, elapsed_us } => sliding_counter::fresh_in_us(limit, current, previous, elapsed_us),
+            Self::Counter {
+                current,
+                previous,
+                elapsed_us,
+            } => sliding_counter::fresh_in_us(limit, current, previous, elapsed_us),
             Self::Log { fresh_in_us, .. } => fresh_in_us,
         }
     }

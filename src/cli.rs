@@ -163,13 +163,24 @@ pub fn run(arguments: Arguments) -> ExitCode {
 /// The sources of a config: a file, standard input or a variable, in this order. Errors: a sentence, when two are named.
 fn base(file: Option<&Path>, variable: Option<String>) -> Result<Sources, String> {
     match (file, variable) {
-        (Some(_), Some(_)) => Err(format!("two configs are named, --config (or TOLLGATE_CONFIG) and {CONFIG_YAML}; remove one")),
+        (Some(_), Some(_)) => Err(format!(
+            "two configs are named, --config (or TOLLGATE_CONFIG) and {CONFIG_YAML}; remove one"
+        )),
         (Some(file), None) if file == Path::new(INPUT) => {
             let text = read_input(CONFIG_BYTES_MAX)?;
-            Ok(Sources { text: Some((Origin::StandardInput, text)), ..Sources::default() })
+            Ok(Sources {
+                text: Some((Origin::StandardInput, text)),
+                ..Sources::default()
+            })
         }
-        (Some(file), None) => Ok(Sources { file: Some(file.to_owned()), ..Sources::default() }),
-        (None, Some(text)) => Ok(Sources { text: Some((Origin::Variable, text)), ..Sources::default() }),
+        (Some(file), None) => Ok(Sources {
+            file: Some(file.to_owned()),
+            ..Sources::default()
+        }),
+        (None, Some(text)) => Ok(Sources {
+            text: Some((Origin::Variable, text)),
+            ..Sources::default()
+        }),
         (None, None) => Ok(Sources::default()),
     }
 }
@@ -188,39 +199,77 @@ impl ServeArguments {
     /// All sources of the config. Errors: a sentence, when two configs are named or standard input cannot be read.
     fn sources(&self) -> Result<Sources, String> {
         // A variable that is not UTF-8 is kept in a lossy form, so that it is refused and not ignored.
-        let text =
-            |(name, value): (OsString, OsString)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned());
+        let text = |(name, value): (OsString, OsString)| {
+            (
+                name.to_string_lossy().into_owned(),
+                value.to_string_lossy().into_owned(),
+            )
+        };
         let environment: Vec<(String, String)> = std::env::vars_os().map(text).collect();
-        let variable = environment.iter().find(|(name, _)| name == CONFIG_YAML).map(|(_, text)| text.clone());
+        let variable = environment
+            .iter()
+            .find(|(name, _)| name == CONFIG_YAML)
+            .map(|(_, text)| text.clone());
         let sources = base(self.config.as_deref(), variable)?;
-        Ok(Sources { environment, flags: self.flags(), ..sources })
+        Ok(Sources {
+            environment,
+            flags: self.flags(),
+            ..sources
+        })
     }
 
     /// The flags about logs, which set nothing of the config, with their origins.
     fn log_settings(&self) -> [SettingInForce; 2] {
-        let name = |format: &LogFormat| format.to_possible_value().map(|name| name.get_name().to_owned());
+        let name = |format: &LogFormat| {
+            format
+                .to_possible_value()
+                .map(|name| name.get_name().to_owned())
+        };
         let of = |(flag, variable): (&str, &str), value: Option<String>, default: Option<&str>| {
-            let is_of_variable = std::env::var(variable).ok().is_some_and(|set| Some(set) == value);
+            let is_of_variable = std::env::var(variable)
+                .ok()
+                .is_some_and(|set| Some(set) == value);
             let origin = match is_of_variable {
                 true => format!("variable {variable}"),
                 false if value.as_deref() == default => "default".to_owned(),
                 false => format!("flag {flag}"),
             };
-            SettingInForce { path: flag.to_owned(), value, origin }
+            SettingInForce {
+                path: flag.to_owned(),
+                value,
+                origin,
+            }
         };
         [
-            of(("--log-level", LOG_LEVEL), Some(self.log_level.clone()), Some(LEVEL_DEFAULT)),
-            of(("--log-format", LOG_FORMAT), name(&self.log_format), name(&LogFormat::default()).as_deref()),
+            of(
+                ("--log-level", LOG_LEVEL),
+                Some(self.log_level.clone()),
+                Some(LEVEL_DEFAULT),
+            ),
+            of(
+                ("--log-format", LOG_FORMAT),
+                name(&self.log_format),
+                name(&LogFormat::default()).as_deref(),
+            ),
         ]
     }
 
     fn flags(&self) -> Vec<Flag> {
         let set = self.set.iter().map(|text| Flag::of_set(text));
-        let own =
-            |name: &str, path: &str, value: String| Flag { name: name.to_owned(), path: path.to_owned(), value: Some(value) };
-        let listen = (!self.listen.is_empty()).then(|| own("--listen", "listen.grpc", self.listen.join(",")));
-        let plaintext = self.plaintext.then(|| own("--plaintext", "listen.plaintext", "true".to_owned()));
-        let store = self.store.clone().map(|url| own("--store", "store.url", url));
+        let own = |name: &str, path: &str, value: String| Flag {
+            name: name.to_owned(),
+            path: path.to_owned(),
+            value: Some(value),
+        };
+        let listen = (!self.listen.is_empty())
+            .then(|| own("--listen", "listen.grpc", self.listen.join(",")));
+        let plaintext = self
+            .plaintext
+            .then(|| own("--plaintext", "listen.plaintext", "true".to_owned()));
+        let store = self
+            .store
+            .clone()
+            .map(|url| own("--store", "store.url", url));
         set.chain(listen).chain(plaintext).chain(store).collect()
     }
 }
@@ -237,11 +286,23 @@ mod tests {
 
     #[test]
     fn serve_is_the_default_and_flags_become_settings() {
-        let arguments = Arguments::parse_from(["tollgate", "-l", "a:1", "-l", "b:2", "--set", "store.deadline=1s"]);
+        let arguments = Arguments::parse_from([
+            "tollgate",
+            "-l",
+            "a:1",
+            "-l",
+            "b:2",
+            "--set",
+            "store.deadline=1s",
+        ]);
         assert!(arguments.command.is_none());
         let flags = arguments.serve.flags();
         let value = Some("a:1,b:2".to_owned());
-        let listen = Flag { name: "--listen".to_owned(), path: "listen.grpc".to_owned(), value };
+        let listen = Flag {
+            name: "--listen".to_owned(),
+            path: "listen.grpc".to_owned(),
+            value,
+        };
         assert_eq!(flags, [Flag::set("store.deadline", "1s"), listen]);
     }
 }

@@ -23,13 +23,18 @@ pub struct SystemClock;
 impl Clock for SystemClock {
     #[expect(clippy::disallowed_methods, reason = "the one reader of wall time")]
     fn now_us(&self) -> u64 {
-        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let since_1970 = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or(Duration::ZERO);
         u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX)
     }
 }
 
 /// A point in monotonic time, for deadlines.
-#[expect(clippy::disallowed_methods, reason = "the one reader of monotonic time")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one reader of monotonic time"
+)]
 pub fn monotonic() -> Instant {
     Instant::now()
 }

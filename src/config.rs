@@ -77,14 +77,23 @@ impl Config {
         let text = source::text(sources).map(|(text, _)| text);
         let config = Self::of(sources, text.clone())?;
         // The check consumed the tree, so it is built again.
-        let root = text.ok().and_then(|text| source::merge(&text, sources, &mut Vec::new()).ok());
-        Ok((config, root.map(|root| in_force::list(&root, &sources.origin())).unwrap_or_default()))
+        let root = text
+            .ok()
+            .and_then(|text| source::merge(&text, sources, &mut Vec::new()).ok());
+        Ok((
+            config,
+            root.map(|root| in_force::list(&root, &sources.origin()))
+                .unwrap_or_default(),
+        ))
     }
 
     /// Checks everything. `text` is the file's text, or the error of reading it.
     fn of(sources: &Sources, text: Result<String, ConfigError>) -> Result<Self, ConfigErrors> {
         let origin = sources.origin();
-        let text = text.map_err(|error| ConfigErrors { origin: origin.clone(), errors: vec![error] })?;
+        let text = text.map_err(|error| ConfigErrors {
+            origin: origin.clone(),
+            errors: vec![error],
+        })?;
         let mut errors = Vec::new();
         let root = match source::merge(&text, sources, &mut errors) {
             Ok(root) => root,
@@ -106,7 +115,16 @@ impl Config {
     /// Paths of the settings that differ, except plans. A process cannot change these while it runs.
     pub fn settings_unlike(&self, other: &Self) -> Vec<&'static str> {
         // Destructured by name, so that the compiler rejects a new field that is missing here.
-        let Self { listen, store, deny_cache, status, workers, check, plans: _, warnings: _ } = self;
+        let Self {
+            listen,
+            store,
+            deny_cache,
+            status,
+            workers,
+            check,
+            plans: _,
+            warnings: _,
+        } = self;
         let mut unlike = listen.unlike(&other.listen);
         unlike.extend(store.unlike(&other.store));
         unlike.extend((*workers != other.workers).then_some("workers"));
@@ -119,12 +137,17 @@ impl Config {
 
 /// The paths of the settings that differ.
 fn paths_of<const N: usize>(settings: [(&'static str, bool); N]) -> Vec<&'static str> {
-    settings.into_iter().filter_map(|(path, differs)| differs.then_some(path)).collect()
+    settings
+        .into_iter()
+        .filter_map(|(path, differs)| differs.then_some(path))
+        .collect()
 }
 
 /// Sets the place of each error. The check consumed the tree, so it is built again; only a wrong config costs that.
 fn locate(errors: &mut [ConfigError], text: &str, sources: &Sources) {
-    let Ok(root) = source::merge(text, sources, &mut Vec::new()) else { return };
+    let Ok(root) = source::merge(text, sources, &mut Vec::new()) else {
+        return;
+    };
     for error in errors.iter_mut().filter(|error| error.place.is_none()) {
         error.place = source::place_of(&root, &error.path);
     }
@@ -144,7 +167,9 @@ pub struct ConfigError {
 impl ConfigError {
     /// Whether the value came from a flag or a variable, and not from the file.
     fn is_elsewhere(&self) -> bool {
-        self.place.as_ref().is_some_and(|place| !source::is_line(place))
+        self.place
+            .as_ref()
+            .is_some_and(|place| !source::is_line(place))
     }
 }
 
@@ -154,7 +179,9 @@ impl fmt::Display for ConfigError {
             "" => out.write_str(&self.message),
             path => write!(out, "{path} {}", self.message),
         }?;
-        self.place.iter().try_for_each(|place| write!(out, " ({place})"))
+        self.place
+            .iter()
+            .try_for_each(|place| write!(out, " ({place})"))
     }
 }
 
@@ -194,10 +221,16 @@ impl fmt::Display for ConfigErrors {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = if self.errors.len() == 1 { "" } else { "s" };
         match self.errors.iter().all(ConfigError::is_elsewhere) {
-            true => write!(out, "flags and environment: {} error{plural}", self.errors.len())?,
+            true => write!(
+                out,
+                "flags and environment: {} error{plural}",
+                self.errors.len()
+            )?,
             false => write!(out, "{}: {} error{plural}", self.origin, self.errors.len())?,
         }
-        self.errors.iter().try_for_each(|error| write!(out, "\n  {error}"))
+        self.errors
+            .iter()
+            .try_for_each(|error| write!(out, "\n  {error}"))
     }
 }
 

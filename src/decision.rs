@@ -27,16 +27,47 @@ pub struct Decision {
 
 impl Decision {
     /// A decision based on the status of every limit.
-    #[expect(clippy::cast_possible_truncation, reason = "a plan has at most 8 limits")]
-    pub fn counted(outcome: Outcome, decided_by: DecidedBy, limits: SmallVec<[LimitStatus; 2]>) -> Self {
-        let binding = (1..limits.len()).fold(0, |a, b| if limits[b].binds_more_than(&limits[a]) { b } else { a });
-        Self { outcome, decided_by, candidate_allowed: None, statuses: limits, counted: true, binding: binding as u8 }
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a plan has at most 8 limits"
+    )]
+    pub fn counted(
+        outcome: Outcome,
+        decided_by: DecidedBy,
+        limits: SmallVec<[LimitStatus; 2]>,
+    ) -> Self {
+        let binding = (1..limits.len()).fold(0, |a, b| {
+            if limits[b].binds_more_than(&limits[a]) {
+                b
+            } else {
+                a
+            }
+        });
+        Self {
+            outcome,
+            decided_by,
+            candidate_allowed: None,
+            statuses: limits,
+            counted: true,
+            binding: binding as u8,
+        }
     }
 
     /// A decision for which no state was read.
-    pub fn uncounted(outcome: Outcome, decided_by: DecidedBy, binding: Option<LimitStatus>) -> Self {
+    pub fn uncounted(
+        outcome: Outcome,
+        decided_by: DecidedBy,
+        binding: Option<LimitStatus>,
+    ) -> Self {
         let statuses = binding.into_iter().collect();
-        Self { outcome, decided_by, candidate_allowed: None, statuses, counted: false, binding: 0 }
+        Self {
+            outcome,
+            decided_by,
+            candidate_allowed: None,
+            statuses,
+            counted: false,
+            binding: 0,
+        }
     }
 
     /// The key's standing after this decision, one status per limit in the plan's order. Empty when nothing was counted: an
@@ -55,7 +86,10 @@ impl Decision {
         let read = self.binding().filter(|_| self.counted);
         KeyStatus {
             remaining: self.limits().iter().map(|status| status.remaining).min(),
-            retry_after_us: self.binding().filter(|_| !self.allowed()).and_then(|status| status.retry_after_us),
+            retry_after_us: self
+                .binding()
+                .filter(|_| !self.allowed())
+                .and_then(|status| status.retry_after_us),
             reset_after_us: read.map(|status| status.reset_after_us),
             more_after_us: read.and_then(LimitStatus::more_after_us),
         }
@@ -85,7 +119,12 @@ pub enum Outcome {
 
 impl Outcome {
     /// Every outcome, in the order of their numbers.
-    pub const ALL: [Self; 4] = [Self::Allowed, Self::Denied, Self::NeverFits, Self::ShadowDenied];
+    pub const ALL: [Self; 4] = [
+        Self::Allowed,
+        Self::Denied,
+        Self::NeverFits,
+        Self::ShadowDenied,
+    ];
 
     /// The name used in metrics and texts.
     pub fn word(self) -> &'static str {
@@ -117,7 +156,14 @@ pub enum DecidedBy {
 
 impl DecidedBy {
     /// All variants, in the order of their numbers.
-    pub const ALL: [Self; 6] = [Self::Store, Self::DenyCache, Self::Plan, Self::FailOpen, Self::FailClosed, Self::LocalFallback];
+    pub const ALL: [Self; 6] = [
+        Self::Store,
+        Self::DenyCache,
+        Self::Plan,
+        Self::FailOpen,
+        Self::FailClosed,
+        Self::LocalFallback,
+    ];
 
     /// The name used in metrics and texts.
     pub fn word(self) -> &'static str {
@@ -171,7 +217,8 @@ impl LimitStatus {
     /// Time until more units are free than now, if that is known. For a denial it is `retry_after_us`. A fixed window frees its
     /// units at its end.
     pub fn more_after_us(&self) -> Option<u64> {
-        self.retry_after_us.or(self.frees_at_once.then_some(self.reset_after_us))
+        self.retry_after_us
+            .or(self.frees_at_once.then_some(self.reset_after_us))
     }
 
     /// Whether less than one of [`NEAR_LIMIT`] parts of the capacity is left.
@@ -213,19 +260,45 @@ mod tests {
     }
 
     fn binding(limits: SmallVec<[LimitStatus; 2]>) -> String {
-        Decision::counted(Outcome::Denied, DecidedBy::Store, limits).binding().unwrap().name.to_string()
+        Decision::counted(Outcome::Denied, DecidedBy::Store, limits)
+            .binding()
+            .unwrap()
+            .name
+            .to_string()
     }
 
     #[test]
     fn the_limit_that_denies_longest_binds() {
-        assert_eq!(binding(smallvec![status("a", 0, 9, Some(1)), status("b", 0, 9, Some(2)), status("c", 0, 9, None)]), "b");
-        assert_eq!(binding(smallvec![status("a", 0, 9, None), status("b", 5, 9, Some(1))]), "b");
+        assert_eq!(
+            binding(smallvec![
+                status("a", 0, 9, Some(1)),
+                status("b", 0, 9, Some(2)),
+                status("c", 0, 9, None)
+            ]),
+            "b"
+        );
+        assert_eq!(
+            binding(smallvec![
+                status("a", 0, 9, None),
+                status("b", 5, 9, Some(1))
+            ]),
+            "b"
+        );
     }
 
     #[test]
     fn else_the_least_remaining_share_binds_and_the_first_wins_a_tie() {
-        assert_eq!(binding(smallvec![status("a", 20, 33, None), status("b", 100, 2000, None)]), "b");
-        assert_eq!(binding(smallvec![status("a", 1, 2, None), status("b", 2, 4, None)]), "a");
+        assert_eq!(
+            binding(smallvec![
+                status("a", 20, 33, None),
+                status("b", 100, 2000, None)
+            ]),
+            "b"
+        );
+        assert_eq!(
+            binding(smallvec![status("a", 1, 2, None), status("b", 2, 4, None)]),
+            "a"
+        );
     }
 
     #[test]
@@ -233,16 +306,46 @@ mod tests {
         // The second limit has the smaller share, but more units.
         let limits = smallvec![status("a", 5, 10, None), status("b", 395, 1000, None)];
         let decision = Decision::counted(Outcome::Allowed, DecidedBy::Store, limits);
-        assert_eq!((&*decision.binding().unwrap().name, decision.key_status().remaining), ("b", Some(5)));
-        let uncounted = Decision::uncounted(Outcome::NeverFits, DecidedBy::Plan, Some(status("a", 0, 9, None))).key_status();
-        assert_eq!((uncounted.remaining, uncounted.reset_after_us, uncounted.more_after_us), (None, None, None));
+        assert_eq!(
+            (
+                &*decision.binding().unwrap().name,
+                decision.key_status().remaining
+            ),
+            ("b", Some(5))
+        );
+        let uncounted = Decision::uncounted(
+            Outcome::NeverFits,
+            DecidedBy::Plan,
+            Some(status("a", 0, 9, None)),
+        )
+        .key_status();
+        assert_eq!(
+            (
+                uncounted.remaining,
+                uncounted.reset_after_us,
+                uncounted.more_after_us
+            ),
+            (None, None, None)
+        );
     }
 
     #[test]
     fn an_allowing_answer_has_no_wait() {
-        let of = |outcome| Decision::counted(outcome, DecidedBy::Store, smallvec![status("a", 0, 9, Some(7))]);
+        let of = |outcome| {
+            Decision::counted(
+                outcome,
+                DecidedBy::Store,
+                smallvec![status("a", 0, 9, Some(7))],
+            )
+        };
         assert_eq!(of(Outcome::Denied).key_status().retry_after_us, Some(7));
         let shadow = of(Outcome::ShadowDenied);
-        assert_eq!((shadow.key_status().retry_after_us, shadow.limits()[0].retry_after_us), (None, Some(7)));
+        assert_eq!(
+            (
+                shadow.key_status().retry_after_us,
+                shadow.limits()[0].retry_after_us
+            ),
+            (None, Some(7))
+        );
     }
 }

@@ -34,7 +34,9 @@ pub struct ConnectionCaps {
 /// the old limit stays.
 pub fn raise_limit() -> usize {
     // `None` means no limit.
-    platform::raise_open_files_max().map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX))
+    platform::raise_open_files_max().map_or(usize::MAX, |most| {
+        usize::try_from(most).unwrap_or(usize::MAX)
+    })
 }
 
 /// Shares out `limit` descriptors over the workers and the other listeners. Each cap is at least 1, since a server without any
@@ -43,9 +45,18 @@ pub fn caps(limit: usize, workers: NonZeroUsize) -> ConnectionCaps {
     // When the limit is too low for both, peers get half.
     let kept = (RESERVED + RESERVED_PER_WORKER * workers.get()).min(limit / 2);
     let shared = limit - kept;
-    let (http, admin, metrics) = (shared / HTTP_PART, shared / ADMIN_PART, shared / METRICS_PART);
+    let (http, admin, metrics) = (
+        shared / HTTP_PART,
+        shared / ADMIN_PART,
+        shared / METRICS_PART,
+    );
     let worker = (shared - http - admin - metrics) / workers.get();
-    ConnectionCaps { worker: worker.max(1), http: http.max(1), admin: admin.max(1), metrics: metrics.max(1) }
+    ConnectionCaps {
+        worker: worker.max(1),
+        http: http.max(1),
+        admin: admin.max(1),
+        metrics: metrics.max(1),
+    }
 }
 
 #[cfg(test)]
@@ -60,19 +71,51 @@ mod tests {
     fn caps_of_peers_leave_the_descriptors_that_the_process_needs() {
         for workers in [1, 2, 8, 64, 1024] {
             for limit in [1024, 4096, 65_536, 1 << 20] {
-                let ConnectionCaps { worker, http, admin, metrics } = of(limit, workers);
+                let ConnectionCaps {
+                    worker,
+                    http,
+                    admin,
+                    metrics,
+                } = of(limit, workers);
                 let all = worker * workers + http + admin + metrics;
                 let kept = (RESERVED + RESERVED_PER_WORKER * workers).min(limit / 2);
-                assert!(all + kept <= limit || worker == 1, "{limit} for {workers}: {all} and {kept}");
+                assert!(
+                    all + kept <= limit || worker == 1,
+                    "{limit} for {workers}: {all} and {kept}"
+                );
             }
         }
-        assert_eq!(of(1024, 2), ConnectionCaps { worker: 364, http: 112, admin: 28, metrics: 28 });
+        assert_eq!(
+            of(1024, 2),
+            ConnectionCaps {
+                worker: 364,
+                http: 112,
+                admin: 28,
+                metrics: 28
+            }
+        );
     }
 
     #[test]
     fn a_hopeless_limit_still_allows_a_connection() {
-        assert_eq!(of(10, 8), ConnectionCaps { worker: 1, http: 1, admin: 1, metrics: 1 });
-        assert_eq!(of(40, 1), ConnectionCaps { worker: 18, http: 2, admin: 1, metrics: 1 });
+        assert_eq!(
+            of(10, 8),
+            ConnectionCaps {
+                worker: 1,
+                http: 1,
+                admin: 1,
+                metrics: 1
+            }
+        );
+        assert_eq!(
+            of(40, 1),
+            ConnectionCaps {
+                worker: 18,
+                http: 2,
+                admin: 1,
+                metrics: 1
+            }
+        );
     }
 
     #[test]

@@ -8,11 +8,18 @@ use std::fmt;
 use std::time::Duration;
 
 /// Units and their lengths in milliseconds, the longest first.
-const UNITS: [(&str, u64); 6] =
-    [("w", 7 * 24 * 60 * 60 * 1000), ("d", 24 * 60 * 60 * 1000), ("h", 60 * 60 * 1000), ("m", 60 * 1000), ("s", 1000), ("ms", 1)];
+const UNITS: [(&str, u64); 6] = [
+    ("w", 7 * 24 * 60 * 60 * 1000),
+    ("d", 24 * 60 * 60 * 1000),
+    ("h", 60 * 60 * 1000),
+    ("m", 60 * 1000),
+    ("s", 1000),
+    ("ms", 1),
+];
 /// Longest text that is parsed. The longest useful text has six parts of a few digits.
 const TEXT_BYTES_MAX: usize = 64;
-const RIGHT: &str = "write a whole number and its unit (ms, s, m, h, d or w), such as 250ms, 10s, 1m, 1h30m or 7d";
+const RIGHT: &str =
+    "write a whole number and its unit (ms, s, m, h, d or w), such as 250ms, 10s, 1m, 1h30m or 7d";
 
 /// Parses a duration: whole numbers with units, the longest unit first, each unit once.
 ///
@@ -29,12 +36,18 @@ pub fn parse(text: &str) -> Result<Duration, String> {
         if unit_ms >= longer {
             return Err("it has a unit twice, or a shorter one before a longer; write 1h30m, the longest first".to_owned());
         }
-        let part_ms = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit_ms));
+        let part_ms = number
+            .parse::<u64>()
+            .ok()
+            .and_then(|number| number.checked_mul(unit_ms));
         let sum = part_ms.and_then(|part_ms| total_ms.checked_add(part_ms));
         total_ms = sum.ok_or("it is longer than any duration can be here")?;
         longer = unit_ms;
         // A space may stand between two parts, as in `1h 30m`, but not at the end.
-        rest = after.strip_prefix(' ').filter(|rest| !rest.is_empty()).unwrap_or(after);
+        rest = after
+            .strip_prefix(' ')
+            .filter(|rest| !rest.is_empty())
+            .unwrap_or(after);
     }
     Ok(Duration::from_millis(total_ms))
 }
@@ -46,12 +59,22 @@ fn split_part(text: &str) -> Result<(&str, &str, &str), String> {
     if number.is_empty() || (number.len() > 1 && number.starts_with('0')) {
         return Err(RIGHT.to_owned());
     }
-    if let Some(rest) = after.strip_prefix(' ').filter(|rest| rest.starts_with(|letter: char| letter.is_alphabetic())) {
-        let unit = rest.split(|letter: char| !letter.is_alphabetic()).next().unwrap_or_default();
+    if let Some(rest) = after
+        .strip_prefix(' ')
+        .filter(|rest| rest.starts_with(|letter: char| letter.is_alphabetic()))
+    {
+        let unit = rest
+            .split(|letter: char| !letter.is_alphabetic())
+            .next()
+            .unwrap_or_default();
         let unit = right_unit(&unit.to_lowercase()).unwrap_or("m");
-        return Err(format!("it has a space between a number and its unit; write them together, such as 1{unit}"));
+        return Err(format!(
+            "it has a space between a number and its unit; write them together, such as 1{unit}"
+        ));
     }
-    let letters = after.find(|letter: char| letter.is_ascii_digit() || letter == ' ').unwrap_or(after.len());
+    let letters = after
+        .find(|letter: char| letter.is_ascii_digit() || letter == ' ')
+        .unwrap_or(after.len());
     let (unit, after) = after.split_at(letters);
     Ok((number, unit, after))
 }
@@ -156,7 +179,10 @@ mod tests {
             ("1W", "is written w"),
             ("5MS", "is written ms"),
             ("5min", "is written m, such as 1m"),
-            ("1 hour", "a space between a number and its unit; write them together, such as 1h"),
+            (
+                "1 hour",
+                "a space between a number and its unit; write them together, such as 1h",
+            ),
             ("1 minute", "such as 1m"),
             ("1h 30 min", "such as 1m"),
             ("1hour", "is written h"),

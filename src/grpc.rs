@@ -35,10 +35,12 @@ use std::time::Duration;
 
 use crate::server::{Drained, Listener, ServeError, accept};
 pub use admin::{
-    AdminCalls, AdminParts, AdminServer, ReloadOutcome, ReloadRequest, Reloaded, Reloader, TOKEN_BYTES_MIN, TokenFile, reloader,
+    AdminCalls, AdminParts, AdminServer, ReloadOutcome, ReloadRequest, Reloaded, Reloader,
+    TOKEN_BYTES_MIN, TokenFile, reloader,
 };
 pub use client::{
-    AdminAnswer, AdminQuestion, AdminToken, Answer, Connection, Form, Health, Question, Target, TopQuestion, TopRow, TopTable,
+    AdminAnswer, AdminQuestion, AdminToken, Answer, Connection, Form, Health, Question, Target,
+    TopQuestion, TopRow, TopTable,
 };
 use envoy::pb::service::ratelimit::v3::rate_limit_service_server::RateLimitService as EnvoyService;
 pub use in_memory::InMemoryServer;
@@ -47,14 +49,21 @@ pub use service::Service;
 pub use workers::{StartError, Workers};
 
 /// The generated messages and services.
-#[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated; the proto file is the manual")]
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    reason = "generated; the proto file is the manual"
+)]
 pub mod pb {
     tonic::include_proto!("tollgate.v1");
     /// Descriptors of the contract, for reflection.
-    pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tollgate.binpb"));
+    pub const FILE_DESCRIPTOR_SET: &[u8] =
+        include_bytes!(concat!(env!("OUT_DIR"), "/tollgate.binpb"));
     /// Descriptors of the admin service and of the messages that it shares with the contract, for reflection on the admin
     /// listener.
-    pub const ADMIN_FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/admin.binpb"));
+    pub const ADMIN_FILE_DESCRIPTOR_SET: &[u8] =
+        include_bytes!(concat!(env!("OUT_DIR"), "/admin.binpb"));
 }
 
 /// The future of an encoded message that several answers share.
@@ -93,7 +102,11 @@ pub async fn serve(
     workers: Workers,
     shutdown: impl Future<Output = Duration>,
 ) -> Result<Drained, ServeError> {
-    let Workers { pool, mut ends, handles } = workers;
+    let Workers {
+        pool,
+        mut ends,
+        handles,
+    } = workers;
     // No other server took them.
     drop(handles);
     let (take, unready) = (|accepted| pool.assign(accepted), ends.unready());

@@ -40,8 +40,12 @@ pub enum HeaderForm {
 
 impl HeaderForm {
     /// Every form, with its name in the config.
-    pub const NAMES: [(&'static str, Self); 4] =
-        [("ietf", Self::Ietf), ("x-ratelimit", Self::XRateLimit), ("both", Self::Both), ("none", Self::None)];
+    pub const NAMES: [(&'static str, Self); 4] = [
+        ("ietf", Self::Ietf),
+        ("x-ratelimit", Self::XRateLimit),
+        ("both", Self::Both),
+        ("none", Self::None),
+    ];
 
     fn has_ietf(self) -> bool {
         matches!(self, Self::Ietf | Self::Both)
@@ -86,7 +90,10 @@ pub fn headers(decision: &Decision, plan: &Plan, form: HeaderForm) -> Headers {
 
 /// Seconds to wait after a denial, at least 1. `None` when the request may pass, and when no wait is known to help.
 pub fn retry_after_s(decision: &Decision) -> Option<u64> {
-    decision.key_status().retry_after_us.map(|us| us.div_ceil(SECOND_US).max(1))
+    decision
+        .key_status()
+        .retry_after_us
+        .map(|us| us.div_ceil(SECOND_US).max(1))
 }
 
 /// A list of structured fields. Source: RFC 9651, section 4.1.1.
@@ -144,15 +151,23 @@ mod tests {
     use smallvec::smallvec;
     use std::time::Duration;
 
-    const FIXED: Algorithm = Algorithm::FixedWindow { anchor: Anchor::Clock };
+    const FIXED: Algorithm = Algorithm::FixedWindow {
+        anchor: Anchor::Clock,
+    };
 
     fn plan(limits: &[(&str, u64, Duration, Algorithm)]) -> Plan {
-        let limits =
-            limits.iter().map(|(name, quota, window, algorithm)| Limit::new(*name, *quota, *window, *algorithm).unwrap());
+        let limits = limits.iter().map(|(name, quota, window, algorithm)| {
+            Limit::new(*name, *quota, *window, *algorithm).unwrap()
+        });
         Plan::new("p", Rule::Limits(limits.collect()))
     }
 
-    fn status(name: &str, remaining: u64, retry_after_us: Option<u64>, reset_after_us: u64) -> LimitStatus {
+    fn status(
+        name: &str,
+        remaining: u64,
+        retry_after_us: Option<u64>,
+        reset_after_us: u64,
+    ) -> LimitStatus {
         let (window_us, frees_at_once) = (60_000_000, name != "b");
         LimitStatus {
             name: name.into(),
@@ -167,13 +182,25 @@ mod tests {
     }
 
     fn texts(decision: &Decision, plan: &Plan, form: HeaderForm) -> Vec<String> {
-        headers(decision, plan, form).iter().map(|(name, value)| format!("{name}: {value}")).collect()
+        headers(decision, plan, form)
+            .iter()
+            .map(|(name, value)| format!("{name}: {value}"))
+            .collect()
     }
 
     fn denied() -> (Decision, Plan) {
-        let plan = plan(&[("minute", 10, Duration::from_secs(60), FIXED), ("hour", 100, Duration::from_secs(3600), FIXED)]);
-        let limits = smallvec![status("minute", 0, Some(1_000_001), 1_000_001), status("hour", 7, None, 1)];
-        (Decision::counted(Outcome::Denied, DecidedBy::Store, limits), plan)
+        let plan = plan(&[
+            ("minute", 10, Duration::from_secs(60), FIXED),
+            ("hour", 100, Duration::from_secs(3600), FIXED),
+        ]);
+        let limits = smallvec![
+            status("minute", 0, Some(1_000_001), 1_000_001),
+            status("hour", 7, None, 1)
+        ];
+        (
+            Decision::counted(Outcome::Denied, DecidedBy::Store, limits),
+            plan,
+        )
     }
 
     #[test]
@@ -190,24 +217,50 @@ mod tests {
     #[test]
     fn the_older_form_tells_of_the_limit_that_binds() {
         let (decision, plan) = denied();
-        let older = ["x-ratelimit-limit: 10", "x-ratelimit-remaining: 0", "x-ratelimit-reset: 2"];
+        let older = [
+            "x-ratelimit-limit: 10",
+            "x-ratelimit-remaining: 0",
+            "x-ratelimit-reset: 2",
+        ];
         let found = texts(&decision, &plan, HeaderForm::XRateLimit);
-        assert_eq!((&found[..3], &found[3]), (&older.map(str::to_owned)[..], &"retry-after: 2".to_owned()));
+        assert_eq!(
+            (&found[..3], &found[3]),
+            (&older.map(str::to_owned)[..], &"retry-after: 2".to_owned())
+        );
         let both = texts(&decision, &plan, HeaderForm::Both);
         assert_eq!((both.len(), &both[2..5]), (6, &found[..3]));
-        assert_eq!(texts(&decision, &plan, HeaderForm::None), ["retry-after: 2"]);
-        let uncounted = Decision::uncounted(Outcome::NeverFits, DecidedBy::Plan, Some(status("minute", 0, None, 0)));
-        assert_eq!(texts(&uncounted, &plan, HeaderForm::XRateLimit), ["x-ratelimit-limit: 10"]);
+        assert_eq!(
+            texts(&decision, &plan, HeaderForm::None),
+            ["retry-after: 2"]
+        );
+        let uncounted = Decision::uncounted(
+            Outcome::NeverFits,
+            DecidedBy::Plan,
+            Some(status("minute", 0, None, 0)),
+        );
+        assert_eq!(
+            texts(&uncounted, &plan, HeaderForm::XRateLimit),
+            ["x-ratelimit-limit: 10"]
+        );
     }
 
     #[test]
     fn unknown_values_are_left_out() {
         let bucket = Algorithm::TokenBucket { burst: 5 };
-        let plan = plan(&[("a", 10, Duration::from_millis(1500), FIXED), ("b", 10, Duration::from_secs(1), bucket)]);
-        let limits = smallvec![status("a", 9, None, 1_500_000), status("b", 4, None, 100_000)];
+        let plan = plan(&[
+            ("a", 10, Duration::from_millis(1500), FIXED),
+            ("b", 10, Duration::from_secs(1), bucket),
+        ]);
+        let limits = smallvec![
+            status("a", 9, None, 1_500_000),
+            status("b", 4, None, 100_000)
+        ];
         let counted = Decision::counted(Outcome::Allowed, DecidedBy::Store, limits);
         let policies = "ratelimit-policy: \"a\";q=10, \"b\";q=10;w=1;tollgate-burst=5";
-        assert_eq!(texts(&counted, &plan, HeaderForm::Ietf), [policies, "ratelimit: \"a\";r=9;t=2, \"b\";r=4"]);
+        assert_eq!(
+            texts(&counted, &plan, HeaderForm::Ietf),
+            [policies, "ratelimit: \"a\";r=9;t=2, \"b\";r=4"]
+        );
         let open = Decision::uncounted(Outcome::Allowed, DecidedBy::FailOpen, None);
         assert_eq!(texts(&open, &plan, HeaderForm::Both), [policies]);
     }

@@ -134,13 +134,27 @@ impl Server {
     ) -> Self {
         let metrics_cache = RenderingCache::new(METRICS_FRESH_FOR, METRICS_SMALL_BYTES);
         let status = sources.status.take().map(Status::new);
-        let state = Arc::new(AppState { sources, ready: AtomicBool::new(true), metrics_cache, status });
+        let state = Arc::new(AppState {
+            sources,
+            ready: AtomicBool::new(true),
+            metrics_cache,
+            status,
+        });
         if state.status.is_some() {
             tokio::spawn(status::keep_history(Arc::downgrade(&state)));
         }
-        let paths = if listeners.metrics.is_some() { Paths::NoMetrics } else { Paths::All };
-        let router =
-            |listener: &Listener, paths| routes::router(state.clone(), paths, Hosts::of(listener.address(), &listeners.hosts));
+        let paths = if listeners.metrics.is_some() {
+            Paths::NoMetrics
+        } else {
+            Paths::All
+        };
+        let router = |listener: &Listener, paths| {
+            routes::router(
+                state.clone(),
+                paths,
+                Hosts::of(listener.address(), &listeners.hosts),
+            )
+        };
         let metrics = listeners.metrics.map(|listener| {
             let router = router(&listener, Paths::Metrics);
             serve_metrics::<S>(listener, router, caps.metrics)
@@ -149,7 +163,11 @@ impl Server {
             let router = router(&listener, paths);
             serve_all(listener, workers, settings, router, caps.http)
         });
-        Self { unready: Box::new(move || state.ready.store(false, Ordering::Relaxed)), http, metrics }
+        Self {
+            unready: Box::new(move || state.ready.store(false, Ordering::Relaxed)),
+            http,
+            metrics,
+        }
     }
 
     /// Waits until a listener fails for good, and returns the reason.
@@ -167,7 +185,10 @@ impl Server {
 
     /// Stops accepting, waits for unfinished answers, and ends.
     pub async fn stop(self) -> Drained {
-        let (http, metrics) = (self.http.map(AuxServer::stop), self.metrics.map(AuxServer::stop));
+        let (http, metrics) = (
+            self.http.map(AuxServer::stop),
+            self.metrics.map(AuxServer::stop),
+        );
         match tokio::join!(OptionFuture::from(http), OptionFuture::from(metrics)) {
             (None | Some(Drained::Clean), None | Some(Drained::Clean)) => Drained::Clean,
             _ => Drained::Cut,
@@ -193,8 +214,15 @@ fn serve_all<S: Store>(
 ) -> AuxServer {
     let (settings, main) = (Arc::new(settings), Handle::current());
     let endpoint = |limiter| {
-        let check = Some(CheckEndpoint { limiter, settings: settings.clone() });
-        Arc::new(Endpoint { check, router: router.clone(), main: main.clone() })
+        let check = Some(CheckEndpoint {
+            limiter,
+            settings: settings.clone(),
+        });
+        Arc::new(Endpoint {
+            check,
+            router: router.clone(),
+            main: main.clone(),
+        })
     };
     let endpoints: Vec<_> = workers.limiters.into_iter().map(endpoint).collect();
     let handles = workers.handles;
@@ -202,7 +230,10 @@ fn serve_all<S: Store>(
         handles.spawn(|worker| {
             let endpoint = endpoints.get(worker).cloned();
             // There is one for each worker.
-            OptionFuture::from(endpoint.map(|endpoint| connection::serve(accepted, admission, endpoint, stopping))).map(drop)
+            OptionFuture::from(
+                endpoint.map(|endpoint| connection::serve(accepted, admission, endpoint, stopping)),
+            )
+            .map(drop)
         });
     };
     AuxServer::start_elsewhere(listener, connections.min(CONNECTIONS_MAX), begin)
@@ -210,8 +241,16 @@ fn serve_all<S: Store>(
 
 /// Serves metrics and probes by the current runtime.
 fn serve_metrics<S: Store>(listener: Listener, router: Router, connections: usize) -> AuxServer {
-    let endpoint = Arc::new(Endpoint::<S> { check: None, router, main: Handle::current() });
-    AuxServer::start(listener, connections.min(METRICS_CONNECTIONS_MAX), move |accepted, admission, stopping| {
-        connection::serve(accepted, admission, endpoint.clone(), stopping)
-    })
+    let endpoint = Arc::new(Endpoint::<S> {
+        check: None,
+        router,
+        main: Handle::current(),
+    });
+    AuxServer::start(
+        listener,
+        connections.min(METRICS_CONNECTIONS_MAX),
+        move |accepted, admission, stopping| {
+            connection::serve(accepted, admission, endpoint.clone(), stopping)
+        },
+    )
 }

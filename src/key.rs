@@ -39,7 +39,10 @@ impl Key {
             0 => Self("-".into()),
             1..=KEY_BYTES_MAX => Self(text.into()),
             _ => {
-                let end = (0..=BEGINNING_BYTES).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+                let end = (0..=BEGINNING_BYTES)
+                    .rev()
+                    .find(|end| text.is_char_boundary(*end))
+                    .unwrap_or(0);
                 Self(format!("{}#{:032x}", &text[..end], xxh3_128(text.as_bytes())).into())
             }
         }
@@ -65,7 +68,9 @@ pub enum KeyError {
     #[error("key is empty: send the subject to count, 1 to {KEY_BYTES_MAX} bytes")]
     Empty,
     /// The key is longer than [`KEY_BYTES_MAX`]. Send a hash of it instead.
-    #[error("key has {bytes} bytes: at most {KEY_BYTES_MAX} are accepted; send a hash of a longer one")]
+    #[error(
+        "key has {bytes} bytes: at most {KEY_BYTES_MAX} are accepted; send a hash of a longer one"
+    )]
     TooLong {
         /// Length of the key that was sent, in bytes.
         bytes: usize,
@@ -113,7 +118,10 @@ mod tests {
         assert_eq!(Key::new(""), Err(KeyError::Empty));
         assert!(Key::new("k").is_ok());
         assert!(Key::new("k".repeat(512)).is_ok());
-        assert_eq!(Key::new("k".repeat(513)), Err(KeyError::TooLong { bytes: 513 }));
+        assert_eq!(
+            Key::new("k".repeat(513)),
+            Err(KeyError::TooLong { bytes: 513 })
+        );
     }
 
     #[test]
@@ -123,8 +131,20 @@ mod tests {
             assert_eq!(Key::of_any(text.clone()).as_str(), text);
         }
         let (one, other) = (Key::of_any("é".repeat(257)), Key::of_any("é".repeat(258)));
-        assert!(one.as_str().starts_with(&"é".repeat(32)) && one.as_str().len() == 64 + 33 && one != other, "{}", one.as_str());
-        assert_eq!(Key::of_any(format!("a{}", "é".repeat(300))).as_str().chars().position(|letter| letter == '#'), Some(32));
+        assert!(
+            one.as_str().starts_with(&"é".repeat(32))
+                && one.as_str().len() == 64 + 33
+                && one != other,
+            "{}",
+            one.as_str()
+        );
+        assert_eq!(
+            Key::of_any(format!("a{}", "é".repeat(300)))
+                .as_str()
+                .chars()
+                .position(|letter| letter == '#'),
+            Some(32)
+        );
     }
 
     #[test]

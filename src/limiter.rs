@@ -25,7 +25,8 @@ use crate::clock::Clock;
 use crate::decision::{DecidedBy, Decision, Outcome};
 use crate::plan::{OnStoreFailure, Plan, PlanSet, Rule, UnknownPlan};
 use crate::store::{
-    CAPACITY_DEFAULT, Check, MemoryStore, Outage, Store, StoreDeadline, StoreError, StoreRegistry, StoreState, Verdict,
+    CAPACITY_DEFAULT, Check, MemoryStore, Outage, Store, StoreDeadline, StoreError, StoreRegistry,
+    StoreState, Verdict,
 };
 pub use admin::{AdminError, Refunded};
 pub use caller_deadline::CallerDeadline;
@@ -39,7 +40,8 @@ pub use metrics::{BOUNDS_NS, Reloads, Timings, Totals};
 use registry::{LimiterRegistry, WorkerState};
 pub use snapshot::{Changes, PlanSnapshot};
 pub use top::{
-    KeyHash, TOP_DEFAULT, TOP_MAX, TOP_MIN, TopAnswer, TopBy, TopError, TopKey, TopKeys, TopQuery, TopSettings, TopStores,
+    KeyHash, TOP_DEFAULT, TOP_MAX, TOP_MIN, TopAnswer, TopBy, TopError, TopKey, TopKeys, TopQuery,
+    TopSettings, TopStores,
 };
 use uncounted::{fail_closed, fail_open, shadowed, untouched};
 use unknown_plan_log::UnknownPlanLog;
@@ -58,7 +60,9 @@ pub enum Refusal {
     Overloaded,
     /// The caller's deadline is shorter than the store's and passed before the store answered. The charge may still take
     /// effect. The store may be healthy, so the policy for its failure does not apply.
-    #[error("the caller's deadline passed before a decision; a charge that was sent may still count")]
+    #[error(
+        "the caller's deadline passed before a decision; a charge that was sent may still count"
+    )]
     CallerDeadline,
 }
 
@@ -102,9 +106,25 @@ impl Limiter<()> {
         let mut registry = LimiterRegistry::new(plans, settings.expected_replicas);
         let worker = registry.add_worker(None);
         let fallback = MemoryStore::new(CAPACITY_DEFAULT, clock.clone());
-        let (failures, unknown_plans, started) = (FailureLog::default(), UnknownPlanLog::default(), clock.monotonic());
-        let common = Common { settings, fallback, failures, unknown_plans, clock, started, registry: Mutex::new(registry) };
-        Self { common: Arc::new(common), store: (), worker }
+        let (failures, unknown_plans, started) = (
+            FailureLog::default(),
+            UnknownPlanLog::default(),
+            clock.monotonic(),
+        );
+        let common = Common {
+            settings,
+            fallback,
+            failures,
+            unknown_plans,
+            clock,
+            started,
+            registry: Mutex::new(registry),
+        };
+        Self {
+            common: Arc::new(common),
+            store: (),
+            worker,
+        }
     }
 }
 
@@ -114,7 +134,11 @@ impl<S> Limiter<S> {
     pub fn beside<T: Store>(&self, store: T) -> Limiter<T> {
         let entries = self.common.settings.deny_cache_entries;
         let denials = (entries > 0 && !store.is_embedded()).then(|| DenyCache::new(entries));
-        Limiter { common: self.common.clone(), store, worker: self.common.registry().add_worker(denials) }
+        Limiter {
+            common: self.common.clone(),
+            store,
+            worker: self.common.registry().add_worker(denials),
+        }
     }
 
     /// Replaces the plans of this limiter and of all beside it, for decisions that have not begun. Usage of keys stays counted,
@@ -142,10 +166,24 @@ impl<S> Limiter<S> {
     /// Whether the store decides: what its connections tell, and whether it refuses requests over them.
     pub fn store_state(&self, stores: &StoreRegistry) -> StoreState {
         let (state, now) = (stores.state(), self.common.clock.monotonic());
-        let Some(refusals) = self.common.failures.refusals(now).filter(|_| state.decides()) else { return state };
-        let age_us = u64::try_from(now.saturating_duration_since(refusals.since).as_micros()).unwrap_or(u64::MAX);
-        let outage = Outage::new(self.common.clock.now_us().saturating_sub(age_us), &refusals.error);
-        StoreState::Refusing { embedded: state == StoreState::Embedded, outage }
+        let Some(refusals) = self
+            .common
+            .failures
+            .refusals(now)
+            .filter(|_| state.decides())
+        else {
+            return state;
+        };
+        let age_us = u64::try_from(now.saturating_duration_since(refusals.since).as_micros())
+            .unwrap_or(u64::MAX);
+        let outage = Outage::new(
+            self.common.clock.now_us().saturating_sub(age_us),
+            &refusals.error,
+        );
+        StoreState::Refusing {
+            embedded: state == StoreState::Embedded,
+            outage,
+        }
     }
 
     /// The plans that are enforced now.
@@ -178,7 +216,9 @@ impl<S: Store> Limiter<S> {
         caller: Option<CallerDeadline>,
     ) -> impl Future<Output = Result<Decision, Refusal>> {
         let worker_plans = self.worker.worker_plans();
-        let check = self.find_plan(&worker_plans, check).map_err(|unknown| worker_plans.snapshot.plans().suggest(unknown));
+        let check = self
+            .find_plan(&worker_plans, check)
+            .map_err(|unknown| worker_plans.snapshot.plans().suggest(unknown));
         self.decide_check(worker_plans, check, caller)
     }
 
@@ -189,23 +229,43 @@ impl<S: Store> Limiter<S> {
         caller: Option<CallerDeadline>,
     ) -> Result<(Decision, Arc<Plan>), Refusal> {
         let worker_plans = self.worker.worker_plans();
-        let found = self.find_plan(&worker_plans, check).map_err(|unknown| worker_plans.snapshot.plans().suggest(unknown));
+        let found = self
+            .find_plan(&worker_plans, check)
+            .map_err(|unknown| worker_plans.snapshot.plans().suggest(unknown));
         let (plan_index, check) = found?;
         let plan = check.plan.clone();
-        Ok((self.decide_check(worker_plans, Ok((plan_index, check)), caller).await?, plan))
+        Ok((
+            self.decide_check(worker_plans, Ok((plan_index, check)), caller)
+                .await?,
+            plan,
+        ))
     }
 
     /// Replaces the name of a check's plan by the plan, or by the default plan if the name is unknown. Returns also the index of
     /// that plan.
-    fn find_plan(&self, worker_plans: &WorkerPlans, check: Check<String>) -> Result<(usize, Check), UnknownPlan> {
+    fn find_plan(
+        &self,
+        worker_plans: &WorkerPlans,
+        check: Check<String>,
+    ) -> Result<(usize, Check), UnknownPlan> {
         let plans = worker_plans.snapshot.plans();
         let (plan_index, plan) = plans.find(&check.plan).or_else(|unknown| {
             let default = plans.default_plan();
             self.worker.metrics.unknown_plan(default.is_some());
-            self.common.unknown_plans.log(plans, &unknown, self.common.clock.monotonic());
+            self.common
+                .unknown_plans
+                .log(plans, &unknown, self.common.clock.monotonic());
             default.ok_or(unknown)
         })?;
-        Ok((plan_index, Check { key: check.key, plan: plan.clone(), cost: check.cost, mode: check.mode }))
+        Ok((
+            plan_index,
+            Check {
+                key: check.key,
+                plan: plan.clone(),
+                cost: check.cost,
+                mode: check.mode,
+            },
+        ))
     }
 
     /// Moves no large value, and awaits no future but the store's: its state is allocated for each decision.
@@ -228,11 +288,20 @@ impl<S: Store> Limiter<S> {
                 };
                 let took = self.record_call_time(started_at);
                 drop(waiting);
-                (self.answer(&worker_plans.snapshot, check, started_at, Some(answer))?, took)
+                (
+                    self.answer(&worker_plans.snapshot, check, started_at, Some(answer))?,
+                    took,
+                )
             }
         };
-        self.worker.metrics.decided(worker_plans.counters(*plan_index), check.mode, &decision, took);
-        self.worker.count_key(&worker_plans, *plan_index, check, &decision);
+        self.worker.metrics.decided(
+            worker_plans.counters(*plan_index),
+            check.mode,
+            &decision,
+            took,
+        );
+        self.worker
+            .count_key(&worker_plans, *plan_index, check, &decision);
         Ok(decision)
     }
 
@@ -246,7 +315,9 @@ impl<S: Store> Limiter<S> {
         checks: Vec<Check<String>>,
         caller: Option<CallerDeadline>,
     ) -> Result<Vec<Result<Decision, Refusal>>, Refusal> {
-        self.decide_batch_with_plans(checks, caller).await.map(|(decisions, _)| decisions)
+        self.decide_batch_with_plans(checks, caller)
+            .await
+            .map(|(decisions, _)| decisions)
     }
 
     /// Like [`Self::decide_batch`], and also returns the plans that decided.
@@ -259,7 +330,10 @@ impl<S: Store> Limiter<S> {
         // For each request with a plan: its index here, the index of its plan, and its mode.
         let mut known = Vec::with_capacity(requests.len());
         let mut decisions = Vec::with_capacity(requests.len());
-        let (mut indices, mut checks) = (Vec::with_capacity(requests.len()), Vec::with_capacity(requests.len()));
+        let (mut indices, mut checks) = (
+            Vec::with_capacity(requests.len()),
+            Vec::with_capacity(requests.len()),
+        );
         for (index, request) in requests.into_iter().enumerate() {
             decisions.push(match self.find_plan(&worker_plans, request) {
                 Err(unknown) => Err(unknown.into()),
@@ -283,14 +357,19 @@ impl<S: Store> Limiter<S> {
         if !checks.is_empty() {
             let waiting = self.count_waiting(started_at, checks.len());
             let answers = match self.caller_limit(caller) {
-                None => self.store.decide_batch(&checks, self.store_deadline()).await,
+                None => {
+                    self.store
+                        .decide_batch(&checks, self.store_deadline())
+                        .await
+                }
                 Some(limit) => Box::pin(self.decide_batch_in_time(&checks, limit)).await?,
             };
             let mut answers = answers.into_iter();
             took = self.record_call_time(started_at);
             drop(waiting);
             for ((index, plan), check) in indices.into_iter().zip(&checks) {
-                decisions[index] = self.answer(&worker_plans.snapshot, check, started_at, answers.next());
+                decisions[index] =
+                    self.answer(&worker_plans.snapshot, check, started_at, answers.next());
                 if let Ok(decision) = &decisions[index] {
                     self.worker.count_key(&worker_plans, plan, check, decision);
                 }
@@ -298,7 +377,9 @@ impl<S: Store> Limiter<S> {
         }
         for (index, plan, mode) in known {
             if let Ok(decision) = &decisions[index] {
-                self.worker.metrics.decided(worker_plans.counters(plan), mode, decision, took);
+                self.worker
+                    .metrics
+                    .decided(worker_plans.counters(plan), mode, decision, took);
             }
         }
         Ok((decisions, worker_plans.snapshot.clone()))
@@ -311,14 +392,24 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Counts requests as waiting for the store until the returned guard is dropped, also when the caller goes away.
-    fn count_waiting(&self, started_at: Option<Instant>, requests: usize) -> Option<impl Drop + '_> {
+    fn count_waiting(
+        &self,
+        started_at: Option<Instant>,
+        requests: usize,
+    ) -> Option<impl Drop + '_> {
         started_at.map(|_| self.worker.metrics.waiting(requests))
     }
 
     /// Records and returns how long a store call took that began at `started_at`.
     fn record_call_time(&self, started_at: Option<Instant>) -> Duration {
-        let Some(started_at) = started_at else { return Duration::ZERO };
-        let took = self.common.clock.monotonic().saturating_duration_since(started_at);
+        let Some(started_at) = started_at else {
+            return Duration::ZERO;
+        };
+        let took = self
+            .common
+            .clock
+            .monotonic()
+            .saturating_duration_since(started_at);
         self.worker.metrics.store_took(took);
         took
     }
@@ -334,9 +425,13 @@ impl<S: Store> Limiter<S> {
     }
 
     /// A point in time in the deny cache's unit.
-    #[expect(clippy::cast_possible_truncation, reason = "microseconds of more than half a million years fit")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "microseconds of more than half a million years fit"
+    )]
     fn monotonic_us(&self, at: Instant) -> u64 {
-        at.saturating_duration_since(self.common.started).as_micros() as u64
+        at.saturating_duration_since(self.common.started)
+            .as_micros() as u64
     }
 
     /// Decides what needs no store: a plan without limits, a cost that never fits, and a remembered denial that holds at `now`.
@@ -347,9 +442,15 @@ impl<S: Store> Limiter<S> {
             Rule::Unlimited => Decision::uncounted(Outcome::Allowed, DecidedBy::Plan, None),
             Rule::Blocked => Decision::uncounted(Outcome::Denied, DecidedBy::Plan, None),
             Rule::Limits(_) => match plan.never_fits(check.cost) {
-                Some(limit) => Decision::uncounted(Outcome::NeverFits, DecidedBy::Plan, Some(untouched(plan, limit))),
+                Some(limit) => Decision::uncounted(
+                    Outcome::NeverFits,
+                    DecidedBy::Plan,
+                    Some(untouched(plan, limit)),
+                ),
                 None => {
-                    let verdict = self.denials_of(plan)?.lookup(check, self.monotonic_us(now?))?;
+                    let verdict = self
+                        .denials_of(plan)?
+                        .lookup(check, self.monotonic_us(now?))?;
                     return Some(counted(check, &verdict, DecidedBy::DenyCache));
                 }
             },
@@ -360,7 +461,10 @@ impl<S: Store> Limiter<S> {
     /// Where denials by this plan are remembered. Those of a plan with a candidate are not: the store must see each request, or
     /// the candidate's counts would be wrong.
     fn denials_of(&self, plan: &Plan) -> Option<&DenyCache> {
-        self.worker.denials.as_ref().filter(|_| plan.candidate.is_none())
+        self.worker
+            .denials
+            .as_ref()
+            .filter(|_| plan.candidate.is_none())
     }
 
     /// The decision for a store call that began at `started_at`. A store error is answered by the plan's policy.
@@ -371,15 +475,23 @@ impl<S: Store> Limiter<S> {
         started_at: Option<Instant>,
         answer: Option<Result<Verdict, StoreError>>,
     ) -> Result<Decision, Refusal> {
-        match answer.unwrap_or_else(|| Err(StoreError::InvalidReply("the reply of the store lacks a decision".to_owned()))) {
+        match answer.unwrap_or_else(|| {
+            Err(StoreError::InvalidReply(
+                "the reply of the store lacks a decision".to_owned(),
+            ))
+        }) {
             Ok(verdict) => {
-                if let (Some(denials), Some(started_at)) = (self.denials_of(&check.plan), started_at) {
+                if let (Some(denials), Some(started_at)) =
+                    (self.denials_of(&check.plan), started_at)
+                {
                     denials.remember(check, &verdict, self.monotonic_us(started_at));
                 }
                 Ok(counted(check, &verdict, DecidedBy::Store))
             }
             Err(error) => {
-                self.common.failures.log(&error, self.common.clock.monotonic());
+                self.common
+                    .failures
+                    .log(&error, self.common.clock.monotonic());
                 self.worker.metrics.failed(&error);
                 match error {
                     // The store is healthy, so the policy for its failure does not apply: a flood must not open the limits.
@@ -390,7 +502,12 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    fn answer_without_store(&self, snapshot: &PlanSnapshot, check: &Check, error: &StoreError) -> Decision {
+    fn answer_without_store(
+        &self,
+        snapshot: &PlanSnapshot,
+        check: &Check,
+        error: &StoreError,
+    ) -> Decision {
         // It takes nothing, so there is nothing to enforce.
         if check.mode == Mode::Refund {
             return fail_open();
@@ -411,9 +528,15 @@ impl<S: Store> Limiter<S> {
         if let Some(limit) = share.never_fits(check.cost) {
             // It could pass once the store is back, so the outcome is denied, not never fits.
             let status = untouched(&share, limit);
-            return shadowed(&share, Decision::uncounted(Outcome::Denied, DecidedBy::LocalFallback, Some(status)));
+            return shadowed(
+                &share,
+                Decision::uncounted(Outcome::Denied, DecidedBy::LocalFallback, Some(status)),
+            );
         }
-        let local = Check { plan: share, ..check.clone() };
+        let local = Check {
+            plan: share,
+            ..check.clone()
+        };
         match self.common.fallback.decide(&local) {
             Ok(verdict) => counted(&local, &verdict, DecidedBy::LocalFallback),
             Err(_) => fail_open(),
@@ -422,17 +545,31 @@ impl<S: Store> Limiter<S> {
 }
 
 fn counted(check: &Check, verdict: &Verdict, by: DecidedBy) -> Decision {
-    let outcome = if verdict.fits { Outcome::Allowed } else { Outcome::Denied };
-    let mut decision = Decision::counted(outcome, by, verdict.statuses(check.plan.limits(), check.cost));
+    let outcome = if verdict.fits {
+        Outcome::Allowed
+    } else {
+        Outcome::Denied
+    };
+    let mut decision = Decision::counted(
+        outcome,
+        by,
+        verdict.statuses(check.plan.limits(), check.cost),
+    );
     decision.candidate_allowed = candidate_allowed(check, verdict);
     shadowed(&check.plan, decision)
 }
 
 /// Whether the plan's candidate would have let a charge pass that the store decided.
 fn candidate_allowed(check: &Check, verdict: &Verdict) -> Option<bool> {
-    let candidate = check.plan.candidate.as_ref().filter(|_| check.mode == Mode::Charge)?;
+    let candidate = check
+        .plan
+        .candidate
+        .as_ref()
+        .filter(|_| check.mode == Mode::Charge)?;
     // The store is not asked about a cost that never fits.
-    verdict.candidate_fits.or_else(|| candidate.never_fits(check.cost).map(|_| false))
+    verdict
+        .candidate_fits
+        .or_else(|| candidate.never_fits(check.cost).map(|_| false))
 }
 
 #[cfg(test)]

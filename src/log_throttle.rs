@@ -19,7 +19,10 @@ struct State {
 impl LogThrottle {
     /// At most one line within `every`.
     pub fn new(every: Duration) -> Self {
-        Self { every, state: Mutex::default() }
+        Self {
+            every,
+            state: Mutex::default(),
+        }
     }
 
     /// Counts an event. Returns `Some` when a line is due now, with the number of events since the last line, this one
@@ -27,7 +30,10 @@ impl LogThrottle {
     pub fn due(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.since += 1;
-        if state.last.is_some_and(|last| now.saturating_duration_since(last) < self.every) {
+        if state
+            .last
+            .is_some_and(|last| now.saturating_duration_since(last) < self.every)
+        {
             return None;
         }
         state.last = Some(now);
@@ -45,7 +51,12 @@ mod tests {
         const EVERY: Duration = Duration::from_secs(10);
         let (throttle, start) = (LogThrottle::new(EVERY), monotonic());
         assert_eq!(throttle.due(start), Some(1));
-        assert_eq!((0..99).filter_map(|_| throttle.due(start + EVERY - Duration::from_nanos(1))).count(), 0);
+        assert_eq!(
+            (0..99)
+                .filter_map(|_| throttle.due(start + EVERY - Duration::from_nanos(1)))
+                .count(),
+            0
+        );
         assert_eq!(throttle.due(start + EVERY), Some(100));
         assert_eq!(throttle.due(start + 3 * EVERY), Some(1));
     }

@@ -9,7 +9,10 @@ const NAMES_MAX: usize = 256;
 const PAIRS_MAX: usize = 32_768;
 
 /// The nearest of the known names, if it is near enough to be a typing error, and finding it takes less than 100 us.
-pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str> + Clone) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(
+    name: &str,
+    known: impl Iterator<Item = &'a str> + Clone,
+) -> Option<&'a str> {
     nearest_by(name, known, strsim::osa_distance)
 }
 
@@ -28,11 +31,16 @@ fn nearest_by<'a>(
     }
     // A name whose length differs by more needs more edits than are allowed.
     let candidates = known.filter(|other| other.len().abs_diff(name.len()) <= EDITS_MAX);
-    let pairs: usize = candidates.clone().map(|other| other.len() * name.len()).sum();
+    let pairs: usize = candidates
+        .clone()
+        .map(|other| other.len() * name.len())
+        .sum();
     if pairs > PAIRS_MAX {
         return None;
     }
-    let (edits, nearest) = candidates.map(|other| (distance(name, other), other)).min()?;
+    let (edits, nearest) = candidates
+        .map(|other| (distance(name, other), other))
+        .min()?;
     is_near(name, edits).then_some(nearest)
 }
 
@@ -71,17 +79,40 @@ mod tests {
 
     #[test]
     fn a_suggestion_compares_a_bounded_number_of_letters_whatever_the_names() {
-        for (count, letters) in [(1, 64), (8, 64), (9, 64), (100, 20), (256, 11), (256, 64), (257, 4), (10_000, 8), (10_000, 64)]
-        {
-            let names: Vec<String> = (0..count).map(|index| format!("{index:0>letters$}")).collect();
-            for name in ["x".repeat(letters), format!("{:x>letters$}", 0), "é".repeat(letters / 2), String::new()] {
+        for (count, letters) in [
+            (1, 64),
+            (8, 64),
+            (9, 64),
+            (100, 20),
+            (256, 11),
+            (256, 64),
+            (257, 4),
+            (10_000, 8),
+            (10_000, 64),
+        ] {
+            let names: Vec<String> = (0..count)
+                .map(|index| format!("{index:0>letters$}"))
+                .collect();
+            for name in [
+                "x".repeat(letters),
+                format!("{:x>letters$}", 0),
+                "é".repeat(letters / 2),
+                String::new(),
+            ] {
                 let (pairs, _) = work(&names, &name);
-                assert!(pairs <= PAIRS_MAX, "{count} names of {letters} letters, {name:?}: {pairs}");
+                assert!(
+                    pairs <= PAIRS_MAX,
+                    "{count} names of {letters} letters, {name:?}: {pairs}"
+                );
             }
             // A name with one wrong letter.
             let (pairs, found) = work(&names, &format!("x{}", &names[0][1..]));
             let cheap = count <= NAMES_MAX && count * letters * letters <= PAIRS_MAX;
-            assert_eq!((found, pairs > 0), (cheap, cheap), "{count} names of {letters} letters");
+            assert_eq!(
+                (found, pairs > 0),
+                (cheap, cheap),
+                "{count} names of {letters} letters"
+            );
         }
     }
 }

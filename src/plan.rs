@@ -9,8 +9,8 @@ mod set;
 
 pub use fingerprint::{COMMON_WINDOWS_MS, LimitFingerprint};
 pub use limit::{
-    Algorithm, Anchor, BURST_MAX, Limit, LimitError, PRECISION_DEFAULT, PRECISION_MAX, PRECISION_MIN, QUOTA_MAX,
-    SLIDING_LOG_QUOTA_MAX, WINDOW_MAX, WINDOW_MIN,
+    Algorithm, Anchor, BURST_MAX, Limit, LimitError, PRECISION_DEFAULT, PRECISION_MAX,
+    PRECISION_MIN, QUOTA_MAX, SLIDING_LOG_QUOTA_MAX, WINDOW_MAX, WINDOW_MIN,
 };
 pub use set::{PlanSet, UnknownPlan};
 
@@ -50,7 +50,8 @@ impl SharedLimits {
         let mut shared = Self::default();
         for limit in limits {
             shared.all += 1;
-            shared.windows += usize::from(matches!(limit.algorithm(), Algorithm::SlidingWindow { .. }));
+            shared.windows +=
+                usize::from(matches!(limit.algorithm(), Algorithm::SlidingWindow { .. }));
             shared.logs += usize::from(limit.algorithm() == Algorithm::SlidingLog);
         }
         shared
@@ -96,7 +97,12 @@ impl Plan {
     /// plan. No other plan counts there, since names hold no colon.
     pub fn as_candidate_of(&self, live: &Self) -> Self {
         let counts_as = format!("{}{CANDIDATE_SEPARATOR}{}", live.counts_as, self.name).into();
-        Self { counts_as, shared: SharedLimits::default(), candidate: None, ..self.clone() }
+        Self {
+            counts_as,
+            shared: SharedLimits::default(),
+            candidate: None,
+            ..self.clone()
+        }
     }
 }
 
@@ -134,16 +140,24 @@ impl Plan {
 
     /// Index of the first limit that can never allow this cost, however long the caller waits.
     pub fn never_fits(&self, cost: Cost) -> Option<usize> {
-        self.limits().iter().position(|limit| cost.units() > limit.capacity())
+        self.limits()
+            .iter()
+            .position(|limit| cost.units() > limit.capacity())
     }
 
     /// The same plan with each limit reduced to one replica's share, `ceil(quota / replicas)`, and without its candidate.
     pub fn share(&self, replicas: u64) -> Self {
         let rule = match &self.rule {
-            Rule::Limits(limits) => Rule::Limits(limits.iter().map(|limit| limit.share(replicas)).collect()),
+            Rule::Limits(limits) => {
+                Rule::Limits(limits.iter().map(|limit| limit.share(replicas)).collect())
+            }
             other => other.clone(),
         };
-        Self { rule, candidate: None, ..self.clone() }
+        Self {
+            rule,
+            candidate: None,
+            ..self.clone()
+        }
     }
 }
 
@@ -157,7 +171,10 @@ pub fn check_name(name: &str) -> Result<(), NameError> {
     if name.len() > NAME_BYTES_MAX {
         return Err(NameError::TooLong { bytes: name.len() });
     }
-    match name.chars().find(|c| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/'))) {
+    match name
+        .chars()
+        .find(|c| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/')))
+    {
         Some(found) => Err(NameError::Character { found }),
         None => Ok(()),
     }
@@ -166,13 +183,19 @@ pub fn check_name(name: &str) -> Result<(), NameError> {
 /// Checks the length of the name by which a request asks for a plan. Errors: a sentence for the caller.
 #[inline]
 pub fn check_requested_name(plan: &str) -> Result<(), String> {
-    if (1..=NAME_BYTES_MAX).contains(&plan.len()) { Ok(()) } else { Err(wrong_length(plan.len())) }
+    if (1..=NAME_BYTES_MAX).contains(&plan.len()) {
+        Ok(())
+    } else {
+        Err(wrong_length(plan.len()))
+    }
 }
 
 #[cold]
 fn wrong_length(bytes: usize) -> String {
     match bytes {
-        0 => "plan is empty: name a plan of the config; `tollgate plans` lists all plans".to_owned(),
+        0 => {
+            "plan is empty: name a plan of the config; `tollgate plans` lists all plans".to_owned()
+        }
         _ => format!("plan has {bytes} bytes: a plan's name has at most {NAME_BYTES_MAX}"),
     }
 }
@@ -205,10 +228,16 @@ mod tests {
     fn a_name_is_short_plain_ascii() {
         assert_eq!(check_name(""), Err(NameError::Empty));
         assert_eq!(check_name(&"n".repeat(64)), Ok(()));
-        assert_eq!(check_name(&"n".repeat(65)), Err(NameError::TooLong { bytes: 65 }));
+        assert_eq!(
+            check_name(&"n".repeat(65)),
+            Err(NameError::TooLong { bytes: 65 })
+        );
         assert_eq!(check_name("team-a/free_v1.2"), Ok(()));
         for bad in [':', '{', '}', ' ', '"', 'é', '\n'] {
-            assert_eq!(check_name(&format!("a{bad}b")), Err(NameError::Character { found: bad }));
+            assert_eq!(
+                check_name(&format!("a{bad}b")),
+                Err(NameError::Character { found: bad })
+            );
         }
     }
 }

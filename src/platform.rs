@@ -42,8 +42,23 @@ pub(crate) fn open_files_max() -> Option<u64> {
 /// `None`: no limit. If it cannot be raised, the old limit stays.
 pub(crate) fn raise_open_files_max() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
-    let is_raised = |most: &Option<u64>| setrlimit(Resource::Nofile, Rlimit { current: *most, ..limit }).is_ok();
-    let higher = |most: &Option<u64>| most.is_none_or(|most| limit.current.is_some_and(|current| most > current));
+    let is_raised = |most: &Option<u64>| {
+        setrlimit(
+            Resource::Nofile,
+            Rlimit {
+                current: *most,
+                ..limit
+            },
+        )
+        .is_ok()
+    };
+    let higher = |most: &Option<u64>| {
+        most.is_none_or(|most| limit.current.is_some_and(|current| most > current))
+    };
     let [first, second] = [limit.maximum, system::OPEN_FILES_MAX.or(limit.maximum)];
-    [first, second].into_iter().filter(higher).find(is_raised).unwrap_or(limit.current)
+    [first, second]
+        .into_iter()
+        .filter(higher)
+        .find(is_raised)
+        .unwrap_or(limit.current)
 }

@@ -7,7 +7,9 @@ use ring::rand::{SecureRandom, SystemRandom};
 /// Random bytes, fit for secrets.
 pub(crate) fn bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    SystemRandom::new().fill(&mut bytes).expect("the system gives random bytes to every process");
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .expect("the system gives random bytes to every process");
     bytes
 }
 
@@ -30,7 +32,8 @@ mod tests {
     #[test]
     fn a_duration_varies_by_its_share_at_most() {
         let second = Duration::from_secs(1);
-        let bounds = [0, u64::MAX / 2, u64::MAX].map(|random| jittered(second, 0.1, random).as_millis());
+        let bounds =
+            [0, u64::MAX / 2, u64::MAX].map(|random| jittered(second, 0.1, random).as_millis());
         assert_eq!(bounds, [900, 1_000, 1_100]);
         assert_ne!(bits(), bits());
     }

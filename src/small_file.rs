@@ -48,7 +48,11 @@ impl fmt::Display for ReadError {
             Self::NotRegular("a directory") => out.write_str("is a directory; name the file in it"),
             Self::NotRegular(kind) => write!(out, "is {kind}; name a regular file"),
             Self::TooLarge(bytes_max) => write!(out, "has more than {bytes_max} bytes"),
-            Self::Late => write!(out, "cannot be read: its file system did not answer within {} s", READ_WITHIN.as_secs()),
+            Self::Late => write!(
+                out,
+                "cannot be read: its file system did not answer within {} s",
+                READ_WITHIN.as_secs()
+            ),
         }
     }
 }
@@ -64,17 +68,26 @@ pub fn read(path: &Path, bytes_max: usize) -> Result<Contents, ReadError> {
     let link = path.to_owned();
     let identity = within(READ_WITHIN, (path.to_owned(), None), move || {
         let metadata = std::fs::symlink_metadata(link)?;
-        Ok((metadata.dev(), metadata.ino(), metadata.ctime_nsec() ^ metadata.ctime()))
+        Ok((
+            metadata.dev(),
+            metadata.ino(),
+            metadata.ctime_nsec() ^ metadata.ctime(),
+        ))
     });
     let file = path.to_owned();
-    within(READ_WITHIN, (path.to_owned(), Some(identity?)), move || read_regular(&file, bytes_max))
+    within(READ_WITHIN, (path.to_owned(), Some(identity?)), move || {
+        read_regular(&file, bytes_max)
+    })
 }
 
 fn read_regular(path: &Path, bytes_max: usize) -> Result<Contents, ReadError> {
     // Checked before opening, since opening some devices has side effects.
     regular(&std::fs::metadata(path)?)?;
     // Checked again after opening, since the file may have been replaced. The flag keeps a pipe from blocking.
-    let mut file = OpenOptions::new().read(true).custom_flags(platform::NON_BLOCKING).open(path)?;
+    let mut file = OpenOptions::new()
+        .read(true)
+        .custom_flags(platform::NON_BLOCKING)
+        .open(path)?;
     let metadata = file.metadata()?;
     regular(&metadata)?;
     if metadata.len() > bytes_max as u64 {
@@ -82,11 +95,16 @@ fn read_regular(path: &Path, bytes_max: usize) -> Result<Contents, ReadError> {
     }
     let mut bytes = Vec::new();
     // The file may grow, or hold more than its metadata says.
-    Read::by_ref(&mut file).take(bytes_max as u64 + 1).read_to_end(&mut bytes)?;
+    Read::by_ref(&mut file)
+        .take(bytes_max as u64 + 1)
+        .read_to_end(&mut bytes)?;
     if bytes.len() > bytes_max {
         return Err(ReadError::TooLarge(bytes_max));
     }
-    Ok(Contents { bytes, modified: file.metadata()?.modified().ok() })
+    Ok(Contents {
+        bytes,
+        modified: file.metadata()?.modified().ok(),
+    })
 }
 
 fn regular(metadata: &Metadata) -> Result<(), ReadError> {
@@ -165,19 +183,23 @@ fn within<T: Send + 'static>(
 ) -> Result<T, ReadError> {
     let running = READS.begin(&key, within)?;
     let (sender, receiver) = sync_channel(1);
-    std::thread::Builder::new().name("read file".to_owned()).spawn(move || {
-        let contents = read();
-        // Ended before the caller gets the result, so that the next read need not wait.
-        drop(running);
-        let _ = sender.send(contents);
-    })?;
+    std::thread::Builder::new()
+        .name("read file".to_owned())
+        .spawn(move || {
+            let contents = read();
+            // Ended before the caller gets the result, so that the next read need not wait.
+            drop(running);
+            let _ = sender.send(contents);
+        })?;
     match receiver.recv_timeout(within) {
         Ok(contents) => contents,
         Err(RecvTimeoutError::Timeout) => {
             READS.give_up(&key);
             Err(ReadError::Late)
         }
-        Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("the thread that read it panicked").into()),
+        Err(RecvTimeoutError::Disconnected) => {
+            Err(io::Error::other("the thread that read it panicked").into())
+        }
     }
 }
 
@@ -204,7 +226,10 @@ mod tests {
         for path in [&file, &link] {
             let contents = read(path, 12).unwrap();
             assert_eq!(contents.bytes, b"twelve bytes");
-            assert_eq!(contents.modified, std::fs::metadata(&file).unwrap().modified().ok());
+            assert_eq!(
+                contents.modified,
+                std::fs::metadata(&file).unwrap().modified().ok()
+            );
         }
         assert!(matches!(read(&file, 11), Err(ReadError::TooLarge(11))));
     }
@@ -213,14 +238,23 @@ mod tests {
     fn anything_but_a_regular_file_is_refused_at_once_and_named() {
         let folder = tempfile::tempdir().unwrap();
         let (pipe, socket) = (folder.path().join("pipe"), folder.path().join("socket"));
-        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        assert!(
+            std::process::Command::new("mkfifo")
+                .arg(&pipe)
+                .status()
+                .unwrap()
+                .success()
+        );
         let _socket = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         for (path, sentence) in [
             (pipe.as_path(), "is a pipe; name a regular file"),
             (&socket, "is a socket; name a regular file"),
             (Path::new("/dev/zero"), "is a device; name a regular file"),
             (folder.path(), "is a directory; name the file in it"),
-            (Path::new("/nowhere/at/all"), "cannot be read: No such file or directory (os error 2)"),
+            (
+                Path::new("/nowhere/at/all"),
+                "cannot be read: No such file or directory (os error 2)",
+            ),
             // Its metadata says 0 bytes, and it has some.
             (Path::new("/proc/self/status"), "has more than 16 bytes"),
         ] {
@@ -236,19 +270,28 @@ mod tests {
             let _ = answers.recv();
             Ok(1)
         };
-        assert!(matches!(within(SOON, path.clone(), hangs), Err(ReadError::Late)));
+        assert!(matches!(
+            within(SOON, path.clone(), hangs),
+            Err(ReadError::Late)
+        ));
         let begun = Arc::new(AtomicUsize::new(0));
         for _ in 0..10 {
             let begun = begun.clone();
             let counts = move || Ok(begun.fetch_add(1, Ordering::Relaxed));
             // Refused at once: a wait would take a minute.
-            assert!(matches!(within(LONG, path.clone(), counts), Err(ReadError::Late)));
+            assert!(matches!(
+                within(LONG, path.clone(), counts),
+                Err(ReadError::Late)
+            ));
         }
         assert_eq!(begun.load(Ordering::Relaxed), 0);
         // A file elsewhere can be read.
         assert_eq!(within(LONG, key("another", 1), || Ok(2)).unwrap(), 2);
         // So can a file that replaces the one that hangs.
-        assert_eq!(within(LONG, key("a file of a mount that hangs", 2), || Ok(4)).unwrap(), 4);
+        assert_eq!(
+            within(LONG, key("a file of a mount that hangs", 2), || Ok(4)).unwrap(),
+            4
+        );
         drop(answer);
         while READS.running().contains_key(&path) {
             std::thread::yield_now();
@@ -267,21 +310,36 @@ mod tests {
                 std::thread::park_timeout(LONG);
                 Ok(())
             };
-            assert!(matches!(within(SOON, key(name, file), hangs), Err(ReadError::Late)));
+            assert!(matches!(
+                within(SOON, key(name, file), hangs),
+                Err(ReadError::Late)
+            ));
         }
         assert_eq!(begun.load(Ordering::Relaxed), RUNNING_MAX);
     }
 
     #[test]
     fn reads_of_one_file_wait_for_each_other_and_all_come_to_an_end() {
-        let readers = (0..16).map(|_| std::thread::spawn(|| within(LONG, key("a file that many read", 1), || Ok(())).is_ok()));
-        assert!(readers.collect::<Vec<_>>().into_iter().all(|reader| reader.join().unwrap()));
+        let readers = (0..16).map(|_| {
+            std::thread::spawn(|| within(LONG, key("a file that many read", 1), || Ok(())).is_ok())
+        });
+        assert!(
+            readers
+                .collect::<Vec<_>>()
+                .into_iter()
+                .all(|reader| reader.join().unwrap())
+        );
     }
 
     #[test]
     fn a_read_that_panics_is_an_error_and_is_over() {
         let path = key("a file that panics", 1);
-        assert!(matches!(within(LONG, path.clone(), || -> Result<(), _> { panic!("as it should") }), Err(ReadError::System(_))));
+        assert!(matches!(
+            within(LONG, path.clone(), || -> Result<(), _> {
+                panic!("as it should")
+            }),
+            Err(ReadError::System(_))
+        ));
         assert!(within(LONG, path, || Ok(())).is_ok());
     }
 }

@@ -38,7 +38,12 @@ impl Check {
     /// The check by the plan's candidate, which a store decides beside this one.
     pub fn candidate(&self) -> Option<Self> {
         let plan = self.candidate_plan()?.clone();
-        Some(Self { key: self.key.clone(), plan, cost: self.cost, mode: self.mode })
+        Some(Self {
+            key: self.key.clone(),
+            plan,
+            cost: self.cost,
+            mode: self.mode,
+        })
     }
 
     /// The plan of [`Self::candidate`]: of a charge of a cost that fits its capacities, or of a refund. A peek takes nothing, so
@@ -88,10 +93,21 @@ pub struct StoreDeadline(pub Duration);
 /// - A caller that drops the future loses only its own answers: what was sent stays charged, and other callers' checks go on.
 pub trait Store: Send + Sync + 'static {
     /// Decides one check, as a batch of one. A store overrides it where one check can be decided at less cost.
-    fn decide_one(&self, check: &Check, deadline: StoreDeadline) -> impl Future<Output = Result<Verdict, StoreError>> + Send {
+    fn decide_one(
+        &self,
+        check: &Check,
+        deadline: StoreDeadline,
+    ) -> impl Future<Output = Result<Verdict, StoreError>> + Send {
         async move {
-            let answer = self.decide_batch(std::slice::from_ref(check), deadline).await.pop();
-            answer.unwrap_or_else(|| Err(StoreError::InvalidReply("the store gave no answer to a check".to_owned())))
+            let answer = self
+                .decide_batch(std::slice::from_ref(check), deadline)
+                .await
+                .pop();
+            answer.unwrap_or_else(|| {
+                Err(StoreError::InvalidReply(
+                    "the store gave no answer to a check".to_owned(),
+                ))
+            })
         }
     }
 
@@ -105,8 +121,16 @@ pub trait Store: Send + Sync + 'static {
     /// Deletes all counters of a subject, under every plan and limit of its group, so that later decisions begin fresh. Returns
     /// whether there were any, expired or not. Errors: the counters may or may not have been deleted. A store that does not
     /// support resets answers [`StoreError::Refused`].
-    fn reset(&self, _subject: &Subject, _deadline: StoreDeadline) -> impl Future<Output = Result<bool, StoreError>> + Send {
-        async { Err(StoreError::Refused("this store does not support resets".to_owned())) }
+    fn reset(
+        &self,
+        _subject: &Subject,
+        _deadline: StoreDeadline,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send {
+        async {
+            Err(StoreError::Refused(
+                "this store does not support resets".to_owned(),
+            ))
+        }
     }
 
     /// Whether the store is this process's own memory, so that a decision costs no more than a look into a cache.
@@ -122,11 +146,19 @@ pub trait Store: Send + Sync + 'static {
 
 /// Lets several owners share one store.
 impl<S: Store> Store for Arc<S> {
-    async fn decide_one(&self, check: &Check, deadline: StoreDeadline) -> Result<Verdict, StoreError> {
+    async fn decide_one(
+        &self,
+        check: &Check,
+        deadline: StoreDeadline,
+    ) -> Result<Verdict, StoreError> {
         self.as_ref().decide_one(check, deadline).await
     }
 
-    async fn decide_batch(&self, checks: &[Check], deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
+    async fn decide_batch(
+        &self,
+        checks: &[Check],
+        deadline: StoreDeadline,
+    ) -> Vec<Result<Verdict, StoreError>> {
         self.as_ref().decide_batch(checks, deadline).await
     }
 
@@ -169,7 +201,14 @@ pub enum StoreError {
 impl StoreError {
     /// Every value that [`Self::kind`] can return. They are values of a metric's label, so they stay as they are; `nonsense` is an
     /// invalid reply.
-    pub const KINDS: [&str; 6] = ["deadline", "unreachable", "refused", "nonsense", "overloaded", "full"];
+    pub const KINDS: [&str; 6] = [
+        "deadline",
+        "unreachable",
+        "refused",
+        "nonsense",
+        "overloaded",
+        "full",
+    ];
 
     /// A word for logs and metrics.
     pub fn kind(&self) -> &'static str {
@@ -191,7 +230,9 @@ impl StoreError {
 
 /// A duration for people, rounded up to a millisecond: what is left of a deadline is a little less than what was configured.
 fn whole_ms(duration: Duration) -> Shown {
-    Shown(Duration::from_millis(u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)))
+    Shown(Duration::from_millis(
+        u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX),
+    ))
 }
 
 /// The store that a config names.
@@ -203,14 +244,22 @@ pub enum ConfiguredStore {
 }
 
 impl Store for ConfiguredStore {
-    async fn decide_one(&self, check: &Check, deadline: StoreDeadline) -> Result<Verdict, StoreError> {
+    async fn decide_one(
+        &self,
+        check: &Check,
+        deadline: StoreDeadline,
+    ) -> Result<Verdict, StoreError> {
         match self {
             Self::Memory(store) => store.decide_one(check, deadline).await,
             Self::Redis(store) => store.decide_one(check, deadline).await,
         }
     }
 
-    async fn decide_batch(&self, checks: &[Check], deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
+    async fn decide_batch(
+        &self,
+        checks: &[Check],
+        deadline: StoreDeadline,
+    ) -> Vec<Result<Verdict, StoreError>> {
         match self {
             Self::Memory(store) => store.decide_batch(checks, deadline).await,
             Self::Redis(store) => store.decide_batch(checks, deadline).await,

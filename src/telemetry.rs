@@ -50,19 +50,30 @@ impl Drop for Telemetry {
 /// Errors: a sentence, when the level or the environment is not valid.
 pub fn start(level: &str, format: LogFormat) -> Result<Telemetry, String> {
     let filter = filter(level)?;
-    let log = LogQueue::to_standard_output().map_err(|error| format!("cannot start logging: {error}"))?;
+    let log =
+        LogQueue::to_standard_output().map_err(|error| format!("cannot start logging: {error}"))?;
     // Errors of the layer itself would be written to standard error, and could block there.
-    let lines = tracing_subscriber::fmt::layer().with_writer(log.clone()).log_internal_errors(false);
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(log.clone())
+        .log_internal_errors(false);
     let lines = match format {
         LogFormat::Human => lines.with_ansi(is_coloured()).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
     let spans = trace::Exporter::from_environment()?;
-    let exported =
-        spans.as_ref().map(|exporter| exporter.layer().with_filter(Targets::new().with_target(trace::TARGET, LevelFilter::INFO)));
-    let started = tracing_subscriber::registry().with(lines.with_filter(filter)).with(exported).try_init();
+    let exported = spans.as_ref().map(|exporter| {
+        exporter
+            .layer()
+            .with_filter(Targets::new().with_target(trace::TARGET, LevelFilter::INFO))
+    });
+    let started = tracing_subscriber::registry()
+        .with(lines.with_filter(filter))
+        .with(exported)
+        .try_init();
     started.map_err(|error| format!("cannot start logging: {error}"))?;
-    std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "a thread panicked")));
+    std::panic::set_hook(Box::new(
+        |panic| tracing::error!(%panic, "a thread panicked"),
+    ));
     Ok(Telemetry { spans, log })
 }
 
@@ -74,12 +85,20 @@ pub fn check_level(level: &str) -> Result<(), String> {
 /// The targets that are logged at this level, or levels per module.
 fn filter(level: &str) -> Result<Targets, String> {
     // Without this check, a word that is not a level would be taken for a module.
-    let sound = level.split(',').all(|part| part.rsplit('=').next().is_some_and(|level| level.parse::<LevelFilter>().is_ok()));
+    let sound = level.split(',').all(|part| {
+        part.rsplit('=')
+            .next()
+            .is_some_and(|level| level.parse::<LevelFilter>().is_ok())
+    });
     let filter = level.parse::<Targets>().ok().filter(|_| sound).ok_or_else(|| {
         format!("--log-level is {level:?}; it must be error, warn, info, debug or trace, or per module, such as info,fred=debug")
     })?;
     // fred logs each attempt to connect. The store itself logs what operators need of it.
-    let filter = if level.contains("fred") { filter } else { filter.with_target("fred", LevelFilter::OFF) };
+    let filter = if level.contains("fred") {
+        filter
+    } else {
+        filter.with_target("fred", LevelFilter::OFF)
+    };
     Ok(filter.with_target(trace::TARGET, LevelFilter::OFF))
 }
 

@@ -118,13 +118,19 @@ impl Tls {
 
     /// Does a handshake as the server. Errors: the peer left, uses another protocol, or is not accepted. Dropping the future
     /// closes the connection.
-    pub(crate) async fn accept(&self, protocol: Protocol, stream: TcpStream) -> io::Result<Box<Stream>> {
+    pub(crate) async fn accept(
+        &self,
+        protocol: Protocol,
+        stream: TcpStream,
+    ) -> io::Result<Box<Stream>> {
         let pair = self.pair();
         let config = match protocol {
             Protocol::H2 => pair.h2.clone(),
             Protocol::Http1 => pair.http1.clone(),
         };
-        let mut handshake = Handshake { failed: Some(&self.failed_handshakes) };
+        let mut handshake = Handshake {
+            failed: Some(&self.failed_handshakes),
+        };
         let shaken = TlsAcceptor::from(config).accept(stream).await?;
         handshake.failed = None;
         // Boxed, since it is a hundred times the size of a plain socket.
@@ -144,17 +150,26 @@ impl Tls {
 
     fn pair(&self) -> Arc<Pair> {
         // The pair is replaced as a whole, so a panic cannot leave a part of it.
-        self.pair.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.pair
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Uses these files from now on, or keeps the old ones on an error. Returns when the new certificate expires.
     fn take_up(&self, files: Result<Files, String>) -> Result<u64, String> {
-        let pair = files.and_then(|files| Pair::new(&files, &self.settings)).and_then(|pair| match pair.has_expired() {
-            true => Err("listen.tls.cert_file has expired".to_owned()),
-            false => Ok(pair),
-        });
+        let pair = files
+            .and_then(|files| Pair::new(&files, &self.settings))
+            .and_then(|pair| match pair.has_expired() {
+                true => Err("listen.tls.cert_file has expired".to_owned()),
+                false => Ok(pair),
+            });
         self.last_refused.store(pair.is_err(), Ordering::Relaxed);
-        let count = if pair.is_ok() { &self.taken_up } else { &self.refused };
+        let count = if pair.is_ok() {
+            &self.taken_up
+        } else {
+            &self.refused
+        };
         count.fetch_add(1, Ordering::Relaxed);
         let pair = Arc::new(pair?);
         let not_after = pair.not_after;
@@ -186,7 +201,10 @@ struct Files {
 
 impl Files {
     fn read(settings: &Settings) -> Result<Self, String> {
-        let client_ca = settings.client_ca_file.as_deref().map(|path| read(path, "client_ca_file"));
+        let client_ca = settings
+            .client_ca_file
+            .as_deref()
+            .map(|path| read(path, "client_ca_file"));
         Ok(Self {
             cert: read(&settings.cert_file, "cert_file")?,
             key: read(&settings.key_file, "key_file")?,
@@ -196,7 +214,8 @@ impl Files {
 }
 
 fn read(path: &Path, setting: &str) -> Result<Vec<u8>, String> {
-    let contents = small_file::read(path, FILE_BYTES_MAX).map_err(|error| format!("listen.tls.{setting} {error}"))?;
+    let contents = small_file::read(path, FILE_BYTES_MAX)
+        .map_err(|error| format!("listen.tls.{setting} {error}"))?;
     Ok(contents.bytes)
 }
 
@@ -204,29 +223,45 @@ impl Pair {
     fn new(files: &Files, settings: &Settings) -> Result<Self, String> {
         let chain = certificates(&files.cert, "cert_file")?;
         let key = PrivateKeyDer::from_pem_slice(&files.key);
-        let key = key.map_err(|_| "listen.tls.key_file has no private key; it is PEM, unencrypted".to_owned())?;
+        let key = key.map_err(|_| {
+            "listen.tls.key_file has no private key; it is PEM, unencrypted".to_owned()
+        })?;
         let not_after = not_after(&chain[0])?;
         let provider = Arc::new(default_provider());
-        let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions();
+        let builder = ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions();
         let builder = builder.map_err(|error| format!("listen.tls cannot be set up: {error}"))?;
         let builder = match &files.client_ca {
             None => builder.with_no_client_auth(),
             Some(bytes) => {
                 let roots = certificates(bytes, "client_ca_file")?;
-                builder.with_client_cert_verifier(clients::verifier(roots, &settings.client_names, provider)?)
+                builder.with_client_cert_verifier(clients::verifier(
+                    roots,
+                    &settings.client_names,
+                    provider,
+                )?)
             }
         };
-        let mut h2 = builder.with_single_cert(chain, key).map_err(|error| match error {
-            rustls::Error::InconsistentKeys(_) => "listen.tls.key_file is not the key of cert_file's certificate".to_owned(),
-            error => format!("listen.tls.cert_file or key_file cannot be used: {error}"),
-        })?;
+        let mut h2 = builder
+            .with_single_cert(chain, key)
+            .map_err(|error| match error {
+                rustls::Error::InconsistentKeys(_) => {
+                    "listen.tls.key_file is not the key of cert_file's certificate".to_owned()
+                }
+                error => format!("listen.tls.cert_file or key_file cannot be used: {error}"),
+            })?;
         // A resumed session would not show the caller's certificate again.
         if files.client_ca.is_some() {
             h2.session_storage = Arc::new(NoServerSessionStorage {});
         }
         let mut http1 = h2.clone();
-        (h2.alpn_protocols, http1.alpn_protocols) = (vec![b"h2".to_vec()], vec![b"http/1.1".to_vec()]);
-        Ok(Self { h2: Arc::new(h2), http1: Arc::new(http1), not_after })
+        (h2.alpn_protocols, http1.alpn_protocols) =
+            (vec![b"h2".to_vec()], vec![b"http/1.1".to_vec()]);
+        Ok(Self {
+            h2: Arc::new(h2),
+            http1: Arc::new(http1),
+            not_after,
+        })
     }
 
     fn has_expired(&self) -> bool {
@@ -238,12 +273,20 @@ impl Pair {
 fn certificates(pem: &[u8], setting: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let all = all.ok().filter(|all| !all.is_empty());
-    all.ok_or_else(|| format!("listen.tls.{setting} has no certificate, or one that is cut off; it is PEM"))
+    all.ok_or_else(|| {
+        format!("listen.tls.{setting} has no certificate, or one that is cut off; it is PEM")
+    })
 }
 
 fn not_after(certificate: &CertificateDer<'_>) -> Result<u64, String> {
-    let parsed = Certificate::from_der(certificate).map_err(|_| "listen.tls.cert_file has a certificate that cannot be read")?;
-    Ok(parsed.tbs_certificate().validity().not_after.to_unix_duration().as_secs())
+    let parsed = Certificate::from_der(certificate)
+        .map_err(|_| "listen.tls.cert_file has a certificate that cannot be read")?;
+    Ok(parsed
+        .tbs_certificate()
+        .validity()
+        .not_after
+        .to_unix_duration()
+        .as_secs())
 }
 
 #[cfg(test)]

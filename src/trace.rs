@@ -28,7 +28,10 @@ pub const PLAN: &str = "tollgate.plan";
 /// Longest that the end of the process waits until all spans are sent.
 const FLUSH_WITHIN: Duration = Duration::from_secs(1);
 /// Variables of the endpoint; the first that is set and not empty counts.
-const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
+const ENDPOINTS: [&str; 2] = [
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+];
 /// The variable that decides on calls without a caller's trace; see [`Exporter::from_environment`].
 const SAMPLER: &str = "OTEL_TRACES_SAMPLER";
 
@@ -53,17 +56,27 @@ impl Exporter {
     /// only while that runs. Errors: a sentence, when the endpoint cannot be used.
     pub fn from_environment() -> Result<Option<Self>, String> {
         let set = |name: &&str| std::env::var(name).is_ok_and(|value| !value.is_empty());
-        let Some(variable) = ENDPOINTS.iter().find(|name| set(name)) else { return Ok(None) };
+        let Some(variable) = ENDPOINTS.iter().find(|name| set(name)) else {
+            return Ok(None);
+        };
         // The value may hold a password, so the message does not repeat it.
-        let wrong =
-            |_: ExporterBuildError| format!("{variable} cannot be used: write http://host:4317, the gRPC port of a collector");
-        let exporter = SpanExporter::builder().with_tonic().build().map_err(wrong)?;
+        let wrong = |_: ExporterBuildError| {
+            format!(
+                "{variable} cannot be used: write http://host:4317, the gRPC port of a collector"
+            )
+        };
+        let exporter = SpanExporter::builder()
+            .with_tonic()
+            .build()
+            .map_err(wrong)?;
         let begins = set(&SAMPLER);
         let mut resource = Resource::builder();
         if !set(&"OTEL_SERVICE_NAME") {
             resource = resource.with_service_name("tollgate");
         }
-        let mut provider = SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource.build());
+        let mut provider = SdkTracerProvider::builder()
+            .with_batch_exporter(exporter)
+            .with_resource(resource.build());
         if !begins {
             provider = provider.with_sampler(Sampler::ParentBased(Box::new(Sampler::AlwaysOff)));
         }
@@ -77,13 +90,17 @@ impl Exporter {
         S: tracing::Subscriber + for<'a> LookupSpan<'a>,
     {
         let layer = tracing_opentelemetry::layer().with_tracer(self.0.tracer("tollgate"));
-        layer.with_location(false).with_threads(false).with_tracked_inactivity(false)
+        layer
+            .with_location(false)
+            .with_threads(false)
+            .with_tracked_inactivity(false)
     }
 
     /// Sends the remaining spans and stops, within one second.
     pub async fn stop(self) {
         // The shutdown blocks, and needs this runtime to go on.
-        let stopped = tokio::task::spawn_blocking(move || self.0.shutdown_with_timeout(FLUSH_WITHIN));
+        let stopped =
+            tokio::task::spawn_blocking(move || self.0.shutdown_with_timeout(FLUSH_WITHIN));
         if !matches!(stopped.await, Ok(Ok(()))) {
             tracing::warn!("the last spans could not be sent");
         }
@@ -92,10 +109,13 @@ impl Exporter {
 
 /// The span of a gRPC call of this method, `package.Service/Method`; see [`http_call`].
 pub fn grpc_call(method: &'static str, headers: &HeaderMap) -> Span {
-    let Some(traced) = TRACED.get() else { return Span::none() };
+    let Some(traced) = TRACED.get() else {
+        return Span::none();
+    };
     let span = call(traced, method, headers);
     if !span.is_none() {
-        span.record("rpc.system.name", "grpc").record("rpc.method", method);
+        span.record("rpc.system.name", "grpc")
+            .record("rpc.method", method);
     }
     span
 }
@@ -103,7 +123,9 @@ pub fn grpc_call(method: &'static str, headers: &HeaderMap) -> Span {
 /// The span of a request for this path, a child of the span in its headers (W3C Trace Context). Empty when the caller does not
 /// trace it. The span ends when it is dropped, also when the caller goes away.
 pub fn http_call(path: &'static str, headers: &HeaderMap) -> Span {
-    TRACED.get().map_or_else(Span::none, |traced| call(traced, path, headers))
+    TRACED
+        .get()
+        .map_or_else(Span::none, |traced| call(traced, path, headers))
 }
 
 fn call(traced: &Traced, name: &'static str, headers: &HeaderMap) -> Span {
@@ -129,7 +151,10 @@ fn call(traced: &Traced, name: &'static str, headers: &HeaderMap) -> Span {
     );
     if let Some(parent) = parent {
         let state = header("tracestate").unwrap_or_default();
-        let carried = HashMap::from([("traceparent".to_owned(), parent.to_owned()), ("tracestate".to_owned(), state.to_owned())]);
+        let carried = HashMap::from([
+            ("traceparent".to_owned(), parent.to_owned()),
+            ("tracestate".to_owned(), state.to_owned()),
+        ]);
         // It fails when no layer collects spans, and then it is not needed.
         let _ = span.set_parent(TraceContextPropagator::new().extract(&carried));
     }
@@ -139,13 +164,17 @@ fn call(traced: &Traced, name: &'static str, headers: &HeaderMap) -> Span {
 /// Records the outcome and the decider, in the words of the metrics.
 pub fn decided(span: &Span, outcome: &str, decided_by: &str) {
     if !span.is_none() {
-        span.record("tollgate.outcome", outcome).record("tollgate.decided_by", decided_by);
+        span.record("tollgate.outcome", outcome)
+            .record("tollgate.decided_by", decided_by);
     }
 }
 
 /// Whether the caller samples this trace: the last bit of `traceparent`. Source: W3C Trace Context, section 3.2.2.5.
 fn is_sampled(traceparent: &str) -> bool {
-    let flags = traceparent.split('-').nth(3).and_then(|flags| u8::from_str_radix(flags, 16).ok());
+    let flags = traceparent
+        .split('-')
+        .nth(3)
+        .and_then(|flags| u8::from_str_radix(flags, 16).ok());
     flags.is_some_and(|flags| flags & 1 == 1)
 }
 
@@ -157,16 +186,26 @@ mod tests {
 
     #[test]
     fn a_trace_is_sampled_when_its_last_bit_is_set() {
-        let parent = |flags: &str| format!("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{flags}");
+        let parent =
+            |flags: &str| format!("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{flags}");
         assert!(is_sampled(&parent("01")) && is_sampled(&parent("03")));
-        for not in [parent("00"), parent("02"), parent(""), parent("zz"), String::new(), "00-1".to_owned(), "----".to_owned()] {
+        for not in [
+            parent("00"),
+            parent("02"),
+            parent(""),
+            parent("zz"),
+            String::new(),
+            "00-1".to_owned(),
+            "----".to_owned(),
+        ] {
             assert!(!is_sampled(&not), "{not:?}");
         }
     }
 
     #[test]
     fn nothing_is_traced_by_default() {
-        let traceparent = HeaderValue::from_static("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+        let traceparent =
+            HeaderValue::from_static("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
         let headers = HeaderMap::from_iter([(HeaderName::from_static("traceparent"), traceparent)]);
         assert!(grpc_call("call", &headers).is_none() && http_call("call", &headers).is_none());
     }

@@ -7,7 +7,11 @@
 pub(crate) fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for letter in text.chars() {
-        if is_hidden(letter) { shown.extend(letter.escape_unicode()) } else { shown.push(letter) }
+        if is_hidden(letter) {
+            shown.extend(letter.escape_unicode())
+        } else {
+            shown.push(letter)
+        }
     }
     shown
 }
@@ -56,7 +60,10 @@ mod tests {
             ("a\u{1b}[31m\r\n", "a\\u{1b}[31m\\u{d}\\u{a}"),
             ("\u{202e}ecila", "\\u{202e}ecila"),
             ("ali\u{200b}ce\u{2066}", "ali\\u{200b}ce\\u{2066}"),
-            ("alice\u{fe0f}\u{e0041}\u{ad}\u{3164}", "alice\\u{fe0f}\\u{e0041}\\u{ad}\\u{3164}"),
+            (
+                "alice\u{fe0f}\u{e0041}\u{ad}\u{3164}",
+                "alice\\u{fe0f}\\u{e0041}\\u{ad}\\u{3164}",
+            ),
             ("é नमस्ते مرحبا 日本 \u{1f600}", "é नमस्ते مرحبا 日本 \u{1f600}"),
         ] {
             assert_eq!(visible(text), shown, "{text:?}");
@@ -65,7 +72,10 @@ mod tests {
 
     #[test]
     fn a_long_text_is_cut_after_its_letters() {
-        assert_eq!((shortened("abc", 3), shortened("abcd", 3)), ("abc".to_owned(), "abc…".to_owned()));
+        assert_eq!(
+            (shortened("abc", 3), shortened("abcd", 3)),
+            ("abc".to_owned(), "abc…".to_owned())
+        );
         assert_eq!(shortened("é\u{200b}b", 4), "é\\u{…");
     }
 }

@@ -32,7 +32,9 @@ pub mod wire;
 /// Sends a signal (a name such as `STOP`) to a child that this test started.
 pub fn signal(child: &std::process::Child, signal: &str) {
     // The shell's own kill: the program of that name is missing on small systems.
-    let status = std::process::Command::new("sh").args(["-c", &format!("kill -{signal} {}", child.id())]).status();
+    let status = std::process::Command::new("sh")
+        .args(["-c", &format!("kill -{signal} {}", child.id())])
+        .status();
     assert!(status.unwrap().success(), "kill -{signal}");
 }
 
@@ -48,7 +50,8 @@ impl Drop for Guarded {
 
 /// A recipe of the repository with these texts replaced, each of which it must have.
 pub fn recipe(path: &str, changes: &[(&str, String)]) -> String {
-    let text = std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+    let text = std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path))
+        .unwrap();
     changes.iter().fold(text, |text, (written, meant)| {
         assert!(text.contains(written), "{path} says {written} no more");
         text.replace(written, meant)

@@ -20,16 +20,31 @@ impl Cluster {
             std::fs::create_dir(&own).expect("there is room for a folder");
             let (mut node, bus) = Redis::start_in_cluster(&own);
             let (first, last) = (SLOTS * index / masters, SLOTS * (index + 1) / masters - 1);
-            assert_eq!(node.ask(&format!("CLUSTER ADDSLOTSRANGE {first} {last}")), "+OK");
+            assert_eq!(
+                node.ask(&format!("CLUSTER ADDSLOTSRANGE {first} {last}")),
+                "+OK"
+            );
             (node, bus)
         };
         let mut nodes: Vec<(Redis, u16)> = (0..masters).map(node).collect();
-        let others: Vec<String> =
-            nodes[1..].iter().map(|(node, bus)| format!("{} {bus}", node.process.address.replace(':', " "))).collect();
-        others.iter().for_each(|other| assert_eq!(nodes[0].0.ask(&format!("CLUSTER MEET {other}")), "+OK"));
-        let (mut cluster, started) = (Self { nodes: nodes.into_iter().map(|(node, _)| node).collect() }, Instant::now());
+        let others: Vec<String> = nodes[1..]
+            .iter()
+            .map(|(node, bus)| format!("{} {bus}", node.process.address.replace(':', " ")))
+            .collect();
+        others
+            .iter()
+            .for_each(|other| assert_eq!(nodes[0].0.ask(&format!("CLUSTER MEET {other}")), "+OK"));
+        let (mut cluster, started) = (
+            Self {
+                nodes: nodes.into_iter().map(|(node, _)| node).collect(),
+            },
+            Instant::now(),
+        );
         while !cluster.agrees() {
-            assert!(started.elapsed() < AGREE_WITHIN, "the nodes of the Cluster do not agree");
+            assert!(
+                started.elapsed() < AGREE_WITHIN,
+                "the nodes of the Cluster do not agree"
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
         cluster
@@ -39,7 +54,9 @@ impl Cluster {
         let known = format!("cluster_known_nodes:{}\r\n", self.nodes.len());
         let knows_all = |node: &mut Redis| {
             let info = node.ask("CLUSTER INFO");
-            info.contains("cluster_state:ok") && info.contains(&known) && info.contains("cluster_slots_ok:16384")
+            info.contains("cluster_state:ok")
+                && info.contains(&known)
+                && info.contains("cluster_slots_ok:16384")
         };
         self.nodes.iter_mut().all(knows_all)
     }

@@ -44,8 +44,20 @@ impl Process {
     pub fn tollgate(config: &Path, store: &str, workers: NonZeroUsize) -> Self {
         Self::start(|address, http| {
             let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-            command.arg("--config").arg(config).args(["--listen", address, "--store", store, "--log-level", "warn"]);
-            command.args(["--set", "store.deadline=5s", "--set", &format!("workers={workers}")]);
+            command.arg("--config").arg(config).args([
+                "--listen",
+                address,
+                "--store",
+                store,
+                "--log-level",
+                "warn",
+            ]);
+            command.args([
+                "--set",
+                "store.deadline=5s",
+                "--set",
+                &format!("workers={workers}"),
+            ]);
             command.args(["--set", &format!("listen.http={http}")]);
             command
         })
@@ -53,9 +65,24 @@ impl Process {
 
     pub fn redis(directory: &Path, settings: &[&str]) -> Self {
         Self::start(|address, _| {
-            let port = address.rsplit(':').next().expect("an address ends in its port");
+            let port = address
+                .rsplit(':')
+                .next()
+                .expect("an address ends in its port");
             let mut command = Command::new("redis-server");
-            command.args(["--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no", "--dir"]).arg(directory);
+            command
+                .args([
+                    "--bind",
+                    "127.0.0.1",
+                    "--port",
+                    port,
+                    "--save",
+                    "",
+                    "--appendonly",
+                    "no",
+                    "--dir",
+                ])
+                .arg(directory);
             command.args(settings);
             command
         })
@@ -65,15 +92,22 @@ impl Process {
     fn start(command: impl Fn(&str, &str) -> Command) -> Self {
         let [address, http] = [free_port(), free_port()].map(|port| format!("127.0.0.1:{port}"));
         let mut command = command(&address, &http);
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TOLLGATE_")) {
+        for (name, _) in
+            std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TOLLGATE_"))
+        {
             if name != ECHO && name != WORKERS {
                 command.env_remove(name);
             }
         }
         let program = command.get_program().to_string_lossy().into_owned();
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-        let child = child.unwrap_or_else(|error| panic!("cannot start {program}: {error}; is it installed?"));
-        let mut process = Self { child, address, http };
+        let child = child
+            .unwrap_or_else(|error| panic!("cannot start {program}: {error}; is it installed?"));
+        let mut process = Self {
+            child,
+            address,
+            http,
+        };
         process.wait_until_it_listens(&program);
         process
     }
@@ -82,7 +116,11 @@ impl Process {
         let started = Instant::now();
         while TcpStream::connect(&self.address).is_err() {
             let ended = self.child.try_wait().expect("a child can be waited for");
-            assert!(ended.is_none() && started.elapsed() < START_WITHIN, "{program} did not start at {}", self.address);
+            assert!(
+                ended.is_none() && started.elapsed() < START_WITHIN,
+                "{program} did not start at {}",
+                self.address
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -93,7 +131,8 @@ impl Process {
     /// `/proc/PID/stat` are the same time in ticks of 10 ms, too coarse for a span of seconds. A thread that ends takes its
     /// time with it; those under test live as long as their process.
     pub fn cpu_us(&self) -> f64 {
-        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("a child has threads in /proc");
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id()))
+            .expect("a child has threads in /proc");
         let nanoseconds = |thread: std::io::Result<std::fs::DirEntry>| -> Option<u64> {
             // A thread may end after the folder was listed.
             let text = std::fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
@@ -103,12 +142,22 @@ impl Process {
     }
 
     pub fn memory(&self) -> Memory {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("a child is in /proc");
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))
+            .expect("a child is in /proc");
         let field = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a process has resident memory");
-            line.trim().trim_end_matches(" kB").parse().expect("it is a number of kB")
+            let line = status
+                .lines()
+                .find_map(|line| line.strip_prefix(name))
+                .expect("a process has resident memory");
+            line.trim()
+                .trim_end_matches(" kB")
+                .parse()
+                .expect("it is a number of kB")
         };
-        Memory { now_kib: field("VmRSS:"), peak_kib: field("VmHWM:") }
+        Memory {
+            now_kib: field("VmRSS:"),
+            peak_kib: field("VmHWM:"),
+        }
     }
 }
 
@@ -122,5 +171,8 @@ impl Drop for Process {
 /// A port at which no process listens now.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-    listener.local_addr().expect("a bound socket has an address").port()
+    listener
+        .local_addr()
+        .expect("a bound socket has an address")
+        .port()
 }

@@ -18,7 +18,9 @@ use tollgate::clock::Clock;
 use tollgate::grpc::pb::rate_limit_service_server::RateLimitServiceServer;
 use tollgate::grpc::{InMemoryServer, Service};
 use tollgate::limiter::{Limiter, Settings, TOP_DEFAULT, TopSettings};
-use tollgate::plan::envoy::{DenialBody, DescriptorRule, Domain, EntryPattern, EnvoyRules, KeyTemplate, Unmatched};
+use tollgate::plan::envoy::{
+    DenialBody, DescriptorRule, Domain, EntryPattern, EnvoyRules, KeyTemplate, Unmatched,
+};
 use tollgate::plan::{Algorithm, Limit, Plan, PlanSet, Rule};
 use tollgate::store::{CAPACITY_DEFAULT, MemoryStore};
 use tonic::codegen::Service as _;
@@ -41,14 +43,70 @@ pub struct Case {
 
 /// The echo comes first: the cost of the others is given as a multiple of it.
 pub const CASES: [Case; 8] = [
-    Case { name: "echo", kind: Kind::Unary, plan: None, in_flight: 8, keys: 10, calls: 120 },
-    Case { name: "unlimited", kind: Kind::Unary, plan: Some("unlimited"), in_flight: 8, keys: 10, calls: 120 },
-    Case { name: "token_bucket", kind: Kind::Unary, plan: Some("token_bucket"), in_flight: 8, keys: 10, calls: 120 },
-    Case { name: "sliding_window", kind: Kind::Unary, plan: Some("sliding_window"), in_flight: 8, keys: 10, calls: 120 },
-    Case { name: "candidate", kind: Kind::Unary, plan: Some("candidate"), in_flight: 8, keys: 10, calls: 120 },
-    Case { name: "batch_of_100", kind: Kind::Batch(BATCH), plan: Some("token_bucket"), in_flight: 1, keys: 100, calls: 3 },
-    Case { name: "stream", kind: Kind::Stream, plan: Some("token_bucket"), in_flight: 16, keys: 10, calls: 200 },
-    Case { name: "should_rate_limit", kind: Kind::Envoy, plan: Some("token_bucket"), in_flight: 8, keys: 10, calls: 120 },
+    Case {
+        name: "echo",
+        kind: Kind::Unary,
+        plan: None,
+        in_flight: 8,
+        keys: 10,
+        calls: 120,
+    },
+    Case {
+        name: "unlimited",
+        kind: Kind::Unary,
+        plan: Some("unlimited"),
+        in_flight: 8,
+        keys: 10,
+        calls: 120,
+    },
+    Case {
+        name: "token_bucket",
+        kind: Kind::Unary,
+        plan: Some("token_bucket"),
+        in_flight: 8,
+        keys: 10,
+        calls: 120,
+    },
+    Case {
+        name: "sliding_window",
+        kind: Kind::Unary,
+        plan: Some("sliding_window"),
+        in_flight: 8,
+        keys: 10,
+        calls: 120,
+    },
+    Case {
+        name: "candidate",
+        kind: Kind::Unary,
+        plan: Some("candidate"),
+        in_flight: 8,
+        keys: 10,
+        calls: 120,
+    },
+    Case {
+        name: "batch_of_100",
+        kind: Kind::Batch(BATCH),
+        plan: Some("token_bucket"),
+        in_flight: 1,
+        keys: 100,
+        calls: 3,
+    },
+    Case {
+        name: "stream",
+        kind: Kind::Stream,
+        plan: Some("token_bucket"),
+        in_flight: 16,
+        keys: 10,
+        calls: 200,
+    },
+    Case {
+        name: "should_rate_limit",
+        kind: Kind::Envoy,
+        plan: Some("token_bucket"),
+        in_flight: 8,
+        keys: 10,
+        calls: 120,
+    },
 ];
 const BATCH: usize = 100;
 /// Connections of one case, one after another.
@@ -80,7 +138,10 @@ impl Case {
 /// cheap decision.
 pub fn run(case: &Case, calls: u64) {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_time().build_local(LocalOptions::default()).expect("a thread can wait");
+    let runtime = runtime
+        .enable_time()
+        .build_local(LocalOptions::default())
+        .expect("a thread can wait");
     let workers = Rc::new(InMemoryServer::new());
     runtime.block_on(async {
         for _ in 0..CONNECTIONS {
@@ -107,11 +168,20 @@ async fn connection(case: &Case, calls: u64, workers: &Rc<InMemoryServer>) {
     let workers = workers.clone();
     match case.plan {
         None => drop(tokio::task::spawn_local(serve_echo(server))),
-        Some(_) => drop(tokio::task::spawn_local(async move { workers.serve(server, tollgate()).await })),
+        Some(_) => drop(tokio::task::spawn_local(async move {
+            workers.serve(server, tollgate()).await
+        })),
     }
-    load::drive(client, caller).await.unwrap_or_else(|error| panic!("{}: {error}", case.name));
+    load::drive(client, caller)
+        .await
+        .unwrap_or_else(|error| panic!("{}: {error}", case.name));
     let tally = shared.take();
-    assert_eq!((tally.decisions, tally.complaint), (calls * case.decisions_per_call(), None), "{}", case.name);
+    assert_eq!(
+        (tally.decisions, tally.complaint),
+        (calls * case.decisions_per_call(), None),
+        "{}",
+        case.name
+    );
 }
 
 /// Serves one connection by hyper and tonic's server alone, without what tollgate's workers do beside.
@@ -121,34 +191,61 @@ async fn serve_echo(connection: DuplexStream) {
     let mut server = Builder::new(TokioExecutor::new());
     server.auto_date_header(false);
     // The client closes the connection when it has all answers. Some layers report that as an error.
-    let _ = server.serve_connection(TokioIo::new(connection), call).await;
+    let _ = server
+        .serve_connection(TokioIo::new(connection), call)
+        .await;
 }
 
 fn tollgate() -> Service<MemoryStore> {
     let limits = |quota, algorithm| {
-        let limit = Limit::new("limit", quota, WINDOW, algorithm).expect("these numbers are within their bounds");
+        let limit = Limit::new("limit", quota, WINDOW, algorithm)
+            .expect("these numbers are within their bounds");
         Rule::Limits(vec![limit])
     };
     let plan = |(name, rule): (&str, Rule)| Plan::new(name, rule);
     let by_key = vec![EntryPattern::parse("token_bucket").expect("a name is a pattern")];
-    let rule = DescriptorRule { key: KeyTemplate::of_open_values(&by_key), patterns: by_key, plan: "token_bucket".into() };
+    let rule = DescriptorRule {
+        key: KeyTemplate::of_open_values(&by_key),
+        patterns: by_key,
+        plan: "token_bucket".into(),
+    };
     let domain = Domain::new(Unmatched::Allow, vec![rule]).expect("one rule is reachable");
     let bucket = || limits(SLOW_QUOTA, Algorithm::TokenBucket { burst: QUOTA });
     let candidate = plan(("strict", bucket()));
     let live = plan(("candidate", bucket()));
-    let with_candidate = Plan { candidate: Some(Arc::new(candidate.as_candidate_of(&live))), ..live };
+    let with_candidate = Plan {
+        candidate: Some(Arc::new(candidate.as_candidate_of(&live))),
+        ..live
+    };
     let alone = [
         ("unlimited", Rule::Unlimited),
         ("token_bucket", bucket()),
-        ("sliding_window", limits(QUOTA, Algorithm::SlidingWindow { precision: 64 })),
+        (
+            "sliding_window",
+            limits(QUOTA, Algorithm::SlidingWindow { precision: 64 }),
+        ),
     ];
-    let plans: PlanSet = alone.map(plan).into_iter().chain([with_candidate]).collect();
-    let plans = plans.with_envoy(EnvoyRules::new(DenialBody::None, [(ENVOY_DOMAIN.to_owned(), domain)]));
+    let plans: PlanSet = alone
+        .map(plan)
+        .into_iter()
+        .chain([with_candidate])
+        .collect();
+    let plans = plans.with_envoy(EnvoyRules::new(
+        DenialBody::None,
+        [(ENVOY_DOMAIN.to_owned(), domain)],
+    ));
     let clock = Arc::new(SteppingClock(AtomicU64::new(START_US)));
-    let settings = Settings { deadline: Duration::from_secs(1), expected_replicas: 1, deny_cache_entries: 0 };
+    let settings = Settings {
+        deadline: Duration::from_secs(1),
+        expected_replicas: 1,
+        deny_cache_entries: 0,
+    };
     let store = MemoryStore::new(CAPACITY_DEFAULT, clock.clone());
     let limiter = Limiter::without_store(plans, settings, clock);
-    limiter.count_keys(TopSettings { keys_max: TOP_DEFAULT, in_clear: false });
+    limiter.count_keys(TopSettings {
+        keys_max: TOP_DEFAULT,
+        in_clear: false,
+    });
     Service::new(Arc::new(limiter.beside(store)))
 }
 

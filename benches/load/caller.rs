@@ -57,7 +57,13 @@ struct Call {
 impl Caller {
     /// The `index`th connection of a load.
     pub fn new(load: &Load, index: usize, requests: Rc<Requests>, shared: Rc<Shared>) -> Self {
-        let calls = Calls { kind: load.kind, waiting: HashMap::new(), last_id: 0, body: Vec::new(), stream: Stream::NotOpen };
+        let calls = Calls {
+            kind: load.kind,
+            waiting: HashMap::new(),
+            last_id: 0,
+            body: Vec::new(),
+            stream: Stream::NotOpen,
+        };
         Self {
             connection: Connection::new(load.address(index), load.kind.path()),
             // Connections begin far from each other.
@@ -94,7 +100,10 @@ impl Caller {
         let id = match self.calls.kind {
             _ if self.left == 0 => return Ok(false),
             Kind::Unary | Kind::Batch(_) | Kind::Envoy | Kind::Http => {
-                if !self.connection.takes_call(self.calls.waiting.len(), request.len()) {
+                if !self
+                    .connection
+                    .takes_call(self.calls.waiting.len(), request.len())
+                {
                     return Ok(false);
                 }
                 self.connection.call(request)?
@@ -107,7 +116,9 @@ impl Caller {
                 let id = self.calls.last_id.wrapping_add(1);
                 let mut message = stream_head(id, request.len());
                 message.extend_from_slice(request);
-                if self.calls.stream != Stream::Open || !self.connection.takes_message(message.len()) {
+                if self.calls.stream != Stream::Open
+                    || !self.connection.takes_message(message.len())
+                {
                     return Ok(false);
                 }
                 self.connection.push(&message);
@@ -115,7 +126,13 @@ impl Caller {
                 id
             }
         };
-        self.calls.waiting.insert(id, Call { due, body: Vec::new() });
+        self.calls.waiting.insert(
+            id,
+            Call {
+                due,
+                body: Vec::new(),
+            },
+        );
         self.turn = self.turn.wrapping_add(STRIDE);
         self.left -= 1;
         Ok(true)
@@ -123,7 +140,12 @@ impl Caller {
 
     /// Handles the bytes that were read at `now`. Errors: the connection cannot be used any more.
     pub fn receive(&mut self, bytes: &[u8], now: Instant) -> Result<(), String> {
-        let Self { connection, calls, shared, .. } = self;
+        let Self {
+            connection,
+            calls,
+            shared,
+            ..
+        } = self;
         let mut tally = shared.tally.borrow_mut();
         connection.receive(bytes, |event| match (event, calls.kind) {
             (Event::Data(_, payload), Kind::Stream) => calls.stream_data(payload, now, &mut tally),
@@ -155,7 +177,9 @@ impl Calls {
 
     /// An answer is whole when its stream has ended; one that ended without a message was an error's trailers alone.
     fn ended(&mut self, stream: u32, now: Instant, tally: &mut Tally) {
-        let Some(call) = self.waiting.remove(&stream) else { return };
+        let Some(call) = self.waiting.remove(&stream) else {
+            return;
+        };
         tally.took(now - call.due);
         let Some(message) = take_message(&mut &call.body[..]) else {
             tally.failed(|| "an error status: the call ended without a message".to_owned());
@@ -164,23 +188,35 @@ impl Calls {
         match self.kind {
             Kind::Batch(size) => match pb::ShouldAllowBatchResponse::decode(message) {
                 Ok(batch) if batch.results.len() == size => {
-                    batch.results.iter().for_each(|result| tally.result(Some(result)));
+                    batch
+                        .results
+                        .iter()
+                        .for_each(|result| tally.result(Some(result)));
                 }
-                Ok(batch) => tally.failed(|| format!("{} results to a batch of {size}", batch.results.len())),
+                Ok(batch) => {
+                    tally.failed(|| format!("{} results to a batch of {size}", batch.results.len()))
+                }
                 Err(error) => tally.failed(|| error.to_string()),
             },
             Kind::Envoy => match RateLimitResponse::decode(message) {
                 Ok(response) => tally.envoy(&response),
                 Err(error) => tally.failed(|| error.to_string()),
             },
-            Kind::Unary | Kind::Stream | Kind::Http => match pb::ShouldAllowResponse::decode(message) {
-                Ok(response) => tally.response(&response),
-                Err(error) => tally.failed(|| error.to_string()),
-            },
+            Kind::Unary | Kind::Stream | Kind::Http => {
+                match pb::ShouldAllowResponse::decode(message) {
+                    Ok(response) => tally.response(&response),
+                    Err(error) => tally.failed(|| error.to_string()),
+                }
+            }
         }
     }
 
-    fn stream_data(&mut self, payload: &[u8], now: Instant, tally: &mut Tally) -> Result<(), String> {
+    fn stream_data(
+        &mut self,
+        payload: &[u8],
+        now: Instant,
+        tally: &mut Tally,
+    ) -> Result<(), String> {
         let mut joined = std::mem::take(&mut self.body);
         let mut rest = payload;
         if !joined.is_empty() {
@@ -188,10 +224,12 @@ impl Calls {
             rest = &joined;
         }
         while let Some(message) = take_message(&mut rest) {
-            let answer = pb::ShouldAllowStreamResponse::decode(message).map_err(|error| error.to_string())?;
+            let answer = pb::ShouldAllowStreamResponse::decode(message)
+                .map_err(|error| error.to_string())?;
             let id = u32::try_from(answer.id).unwrap_or(0);
-            let call =
-                self.waiting.remove(&id).ok_or_else(|| format!("an answer has the id {}, which no request had", answer.id))?;
+            let call = self.waiting.remove(&id).ok_or_else(|| {
+                format!("an answer has the id {}, which no request had", answer.id)
+            })?;
             tally.took(now - call.due);
             tally.result(answer.result.as_ref());
         }
@@ -201,7 +239,10 @@ impl Calls {
 
     fn stream_ended(&mut self) -> Result<(), String> {
         if self.stream != Stream::Closing {
-            return Err(format!("the server ended the stream with {} calls in flight", self.waiting.len()));
+            return Err(format!(
+                "the server ended the stream with {} calls in flight",
+                self.waiting.len()
+            ));
         }
         self.stream = Stream::Closed;
         Ok(())

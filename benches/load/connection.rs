@@ -54,7 +54,13 @@ impl Connection {
         let mut window = SETTINGS_INITIAL_WINDOW_SIZE.to_be_bytes().to_vec();
         window.extend_from_slice(&WINDOW.to_be_bytes());
         frame::write(&mut output, frame::SETTINGS, 0, 0, &window);
-        frame::write(&mut output, frame::WINDOW_UPDATE, 0, 0, &(WINDOW - WINDOW_DEFAULT).to_be_bytes());
+        frame::write(
+            &mut output,
+            frame::WINDOW_UPDATE,
+            0,
+            0,
+            &(WINDOW - WINDOW_DEFAULT).to_be_bytes(),
+        );
         Self {
             output,
             partial: Vec::new(),
@@ -79,7 +85,10 @@ impl Connection {
     /// Whether the server takes one more call of so many bytes beside `calls` that are open.
     pub(super) fn takes_call(&self, calls: usize, bytes: usize) -> bool {
         let bytes = bytes as i64;
-        self.ready && calls < self.streams_max as usize && bytes <= self.send_window && bytes <= self.stream_window
+        self.ready
+            && calls < self.streams_max as usize
+            && bytes <= self.send_window
+            && bytes <= self.stream_window
     }
 
     /// Opens a stream, sends this message, and ends the client's side of it. Returns the stream's number.
@@ -111,11 +120,21 @@ impl Connection {
 
     /// Ends the client's side of the open stream.
     pub(super) fn close(&mut self) {
-        frame::write(&mut self.output, frame::DATA, frame::END_STREAM, self.open, &[]);
+        frame::write(
+            &mut self.output,
+            frame::DATA,
+            frame::END_STREAM,
+            self.open,
+            &[],
+        );
     }
 
     /// Takes in what was read. Errors: the server ended the connection, or does not keep the protocol.
-    pub(super) fn receive(&mut self, bytes: &[u8], mut on: impl FnMut(Event<'_>) -> Result<(), String>) -> Result<(), String> {
+    pub(super) fn receive(
+        &mut self,
+        bytes: &[u8],
+        mut on: impl FnMut(Event<'_>) -> Result<(), String>,
+    ) -> Result<(), String> {
         let mut joined = std::mem::take(&mut self.partial);
         let mut input = bytes;
         if !joined.is_empty() {
@@ -134,17 +153,38 @@ impl Connection {
         if stream > STREAM_LAST {
             return Err("a connection has no more streams: the run is too long".to_owned());
         }
-        frame::write_headers(&mut self.output, stream, if stream == 1 { &self.first_block } else { &self.later_block });
+        frame::write_headers(
+            &mut self.output,
+            stream,
+            if stream == 1 {
+                &self.first_block
+            } else {
+                &self.later_block
+            },
+        );
         self.next_stream += 2;
         Ok(stream)
     }
 
-    fn frame(&mut self, frame: &Frame<'_>, on: &mut impl FnMut(Event<'_>) -> Result<(), String>) -> Result<(), String> {
+    fn frame(
+        &mut self,
+        frame: &Frame<'_>,
+        on: &mut impl FnMut(Event<'_>) -> Result<(), String>,
+    ) -> Result<(), String> {
         match frame.kind {
             frame::DATA => {
                 self.give_back(frame.payload.len() as u32);
-                on(Event::Data(frame.stream, frame.data().ok_or("a DATA frame is padded beyond its length")?))?;
-                if frame.has(frame::END_STREAM) { on(Event::Ended(frame.stream)) } else { Ok(()) }
+                on(Event::Data(
+                    frame.stream,
+                    frame
+                        .data()
+                        .ok_or("a DATA frame is padded beyond its length")?,
+                ))?;
+                if frame.has(frame::END_STREAM) {
+                    on(Event::Ended(frame.stream))
+                } else {
+                    Ok(())
+                }
             }
             frame::HEADERS if frame.has(frame::END_STREAM) => on(Event::Ended(frame.stream)),
             frame::RST_STREAM => on(Event::Ended(frame.stream)),
@@ -162,9 +202,10 @@ impl Connection {
                 }
                 Ok(())
             }
-            frame::GOAWAY => {
-                Err(format!("the server ended the connection: GOAWAY, code {}", frame.number(4).unwrap_or(u32::MAX)))
-            }
+            frame::GOAWAY => Err(format!(
+                "the server ended the connection: GOAWAY, code {}",
+                frame.number(4).unwrap_or(u32::MAX)
+            )),
             // Response headers, which say nothing that the end of the stream does not; acknowledgements; extensions.
             _ => Ok(()),
         }
@@ -175,7 +216,9 @@ impl Connection {
         for (setting, value) in frame.settings() {
             match setting {
                 SETTINGS_HEADER_TABLE_SIZE if value < HEADER_TABLE => {
-                    return Err(format!("the server's header table has {value} bytes, and {HEADER_TABLE} are relied on"));
+                    return Err(format!(
+                        "the server's header table has {value} bytes, and {HEADER_TABLE} are relied on"
+                    ));
                 }
                 SETTINGS_MAX_CONCURRENT_STREAMS => self.streams_max = value,
                 SETTINGS_INITIAL_WINDOW_SIZE => {

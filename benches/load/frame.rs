@@ -37,7 +37,12 @@ impl<'a> Frame<'a> {
         let (payload, rest) = rest.split_at_checked(length)?;
         *input = rest;
         let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]) & 0x7FFF_FFFF;
-        Some(Self { kind: head[3], flags: head[4], stream, payload })
+        Some(Self {
+            kind: head[3],
+            flags: head[4],
+            stream,
+            payload,
+        })
     }
 
     pub(super) fn has(&self, flag: u8) -> bool {
@@ -55,13 +60,21 @@ impl<'a> Frame<'a> {
 
     /// The number at `offset` of the payload.
     pub(super) fn number(&self, offset: usize) -> Option<u32> {
-        self.payload.get(offset..)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
+        self.payload
+            .get(offset..)?
+            .first_chunk()
+            .map(|bytes| u32::from_be_bytes(*bytes))
     }
 
     /// The pairs of a SETTINGS frame.
     pub(super) fn settings(&self) -> impl Iterator<Item = (u16, u32)> {
         let (settings, _) = self.payload.as_chunks::<6>();
-        settings.iter().map(|[a, b, c, d, e, f]| (u16::from_be_bytes([*a, *b]), u32::from_be_bytes([*c, *d, *e, *f])))
+        settings.iter().map(|[a, b, c, d, e, f]| {
+            (
+                u16::from_be_bytes([*a, *b]),
+                u32::from_be_bytes([*c, *d, *e, *f]),
+            )
+        })
     }
 }
 
@@ -78,7 +91,11 @@ pub(super) fn write(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload
 pub(super) fn write_data(out: &mut Vec<u8>, stream: u32, message: &[u8], end: bool) {
     let mut chunks = message.chunks(PAYLOAD_MAX).peekable();
     while let Some(chunk) = chunks.next() {
-        let flags = if end && chunks.peek().is_none() { END_STREAM } else { 0 };
+        let flags = if end && chunks.peek().is_none() {
+            END_STREAM
+        } else {
+            0
+        };
         write(out, DATA, flags, stream, chunk);
     }
 }
@@ -113,9 +130,16 @@ const fn indexed(index: u8) -> u8 {
 /// A field that enters the dynamic table. Names and values here are below 127 bytes, so that a length is one byte.
 fn literal(block: &mut Vec<u8>, name: Option<u8>, new_name: &str, value: &str) {
     block.push(0x40 | name.unwrap_or(0));
-    let texts = name.is_none().then_some(new_name).into_iter().chain([value]);
+    let texts = name
+        .is_none()
+        .then_some(new_name)
+        .into_iter()
+        .chain([value]);
     for text in texts {
-        assert!(text.len() < 127, "{text:?} needs a longer length than is written here");
+        assert!(
+            text.len() < 127,
+            "{text:?} needs a longer length than is written here"
+        );
         block.push(text.len() as u8);
         block.extend_from_slice(text.as_bytes());
     }

@@ -27,7 +27,10 @@ pub(super) async fn drive(
     while left > 0 && !shared.stopping.get() {
         let sent = Instant::now();
         let request = requests.get(turn % requests.len());
-        stream.write_all(request).await.map_err(|error| format!("cannot write: {error}"))?;
+        stream
+            .write_all(request)
+            .await
+            .map_err(|error| format!("cannot write: {error}"))?;
         let head = read_head(&mut stream, &mut response).await?;
         let mut tally = shared.tally.borrow_mut();
         tally.took(sent.elapsed());
@@ -41,11 +44,21 @@ pub(super) async fn drive(
 async fn read_head<'a>(stream: &mut TcpStream, response: &'a mut [u8]) -> Result<&'a str, String> {
     let mut bytes = 0;
     while !response[..bytes].ends_with(HEAD_END) {
-        if response[..bytes].windows(HEAD_END.len()).any(|window| window == HEAD_END) {
-            return Err(format!("a response has a body: {}", String::from_utf8_lossy(&response[..bytes])));
+        if response[..bytes]
+            .windows(HEAD_END.len())
+            .any(|window| window == HEAD_END)
+        {
+            return Err(format!(
+                "a response has a body: {}",
+                String::from_utf8_lossy(&response[..bytes])
+            ));
         }
         match stream.read(&mut response[bytes..]).await {
-            Ok(0) => return Err("the server closed the connection, or a response is too long".to_owned()),
+            Ok(0) => {
+                return Err(
+                    "the server closed the connection, or a response is too long".to_owned(),
+                );
+            }
             Ok(read) => bytes += read,
             Err(error) => return Err(format!("cannot read: {error}")),
         }

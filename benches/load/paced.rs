@@ -49,11 +49,18 @@ impl Client {
             let stream = TcpStream::connect(load.address(0))?;
             stream.set_nodelay(true)?;
             stream.set_nonblocking(true)?;
-            Ok((stream, Caller::new(load, index, requests.clone(), shared.clone())))
+            Ok((
+                stream,
+                Caller::new(load, index, requests.clone(), shared.clone()),
+            ))
         };
         let connections: std::io::Result<_> = (0..load.connections).map(connect).collect();
         let connections = connections.map_err(|error| format!("{}: {error}", load.address(0)))?;
-        Ok(Self { connections, shared, input: vec![0; READ_BYTES] })
+        Ok(Self {
+            connections,
+            shared,
+            input: vec![0; READ_BYTES],
+        })
     }
 
     /// Makes a call that is due. Returns whether the server takes it now.
@@ -99,7 +106,9 @@ impl Client {
 fn ready(attempt: std::io::Result<usize>) -> Result<Option<usize>, String> {
     match attempt {
         Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(None),
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+            Ok(None)
+        }
         Err(error) => Err(error.to_string()),
     }
 }

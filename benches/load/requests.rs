@@ -1,7 +1,9 @@
 //! Requests encoded before the run, so that sending one is a copy.
 
 use prost::Message;
-use tollgate::grpc::envoy::pb::extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry};
+use tollgate::grpc::envoy::pb::extensions::common::ratelimit::v3::{
+    RateLimitDescriptor, rate_limit_descriptor::Entry,
+};
 use tollgate::grpc::envoy::pb::service::ratelimit::v3::RateLimitRequest;
 use tollgate::grpc::pb;
 
@@ -17,15 +19,24 @@ impl Requests {
     /// Every key of the load stands in one request; in batches, keys that follow each other travel together, and one batch
     /// holds a key several times only when there are fewer keys than places.
     pub fn of(load: &Load) -> Self {
-        let mut requests = Self { bytes: Vec::new(), ends: Vec::new() };
+        let mut requests = Self {
+            bytes: Vec::new(),
+            ends: Vec::new(),
+        };
         let key = |key: usize| format!("{:0>width$}", key % load.keys, width = load.key_bytes);
-        let request =
-            |index: usize| pb::ShouldAllowRequest { key: key(index), plan: load.plan.clone(), cost: None, ..Default::default() };
+        let request = |index: usize| pb::ShouldAllowRequest {
+            key: key(index),
+            plan: load.plan.clone(),
+            cost: None,
+            ..Default::default()
+        };
         match load.kind {
             Kind::Unary => (0..load.keys).for_each(|key| requests.add(&framed(&request(key)))),
             Kind::Stream => (0..load.keys).for_each(|key| requests.add(&field_2(&request(key)))),
-            Kind::Envoy => (0..load.keys).for_each(|index| requests.add(&framed(&descriptor(&load.plan, key(index))))),
-            Kind::Http => (0..load.keys).for_each(|index| requests.add(http_get(load, &key(index)).as_bytes())),
+            Kind::Envoy => (0..load.keys)
+                .for_each(|index| requests.add(&framed(&descriptor(&load.plan, key(index))))),
+            Kind::Http => (0..load.keys)
+                .for_each(|index| requests.add(http_get(load, &key(index)).as_bytes())),
             Kind::Batch(size) => (0..load.keys).step_by(size).for_each(|first| {
                 let batch = (first..first + size).map(request).collect();
                 requests.add(&framed(&pb::ShouldAllowBatchRequest { requests: batch }));
@@ -62,15 +73,26 @@ pub(super) fn stream_head(id: u32, bytes: usize) -> Vec<u8> {
 
 /// One descriptor of one entry, named as its plan, as the rules of the harness expect.
 fn descriptor(plan: &str, key: String) -> RateLimitRequest {
-    let entries = vec![Entry { key: plan.into(), value: key.into() }];
-    let descriptor = RateLimitDescriptor { entries, ..Default::default() };
-    RateLimitRequest { domain: ENVOY_DOMAIN.to_owned(), descriptors: vec![descriptor], hits_addend: 0 }
+    let entries = vec![Entry {
+        key: plan.into(),
+        value: key.into(),
+    }];
+    let descriptor = RateLimitDescriptor {
+        entries,
+        ..Default::default()
+    };
+    RateLimitRequest {
+        domain: ENVOY_DOMAIN.to_owned(),
+        descriptors: vec![descriptor],
+        hits_addend: 0,
+    }
 }
 
 /// The request that nginx makes by `auth_request` for a client such as curl.
 fn http_get(load: &Load, key: &str) -> String {
     let (host, path, plan) = (load.address(0), load.kind.path(), &load.plan);
-    let head = format!("GET {path}?key={key}&plan={plan}&deny_status=403 HTTP/1.1\r\nHost: {host}\r\n");
+    let head =
+        format!("GET {path}?key={key}&plan={plan}&deny_status=403 HTTP/1.1\r\nHost: {host}\r\n");
     format!("{head}X-Forwarded-For: 192.0.2.1\r\nUser-Agent: tollgate-bench\r\nAccept: */*\r\n\r\n")
 }
 
@@ -81,7 +103,10 @@ fn framed(message: &impl Message) -> Vec<u8> {
 }
 
 fn field_2(request: &pb::ShouldAllowRequest) -> Vec<u8> {
-    let message = pb::ShouldAllowStreamRequest { id: 0, request: Some(request.clone()) };
+    let message = pb::ShouldAllowStreamRequest {
+        id: 0,
+        request: Some(request.clone()),
+    };
     // An id of 0 is not encoded, so this is the field alone.
     message.encode_to_vec()
 }

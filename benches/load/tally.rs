@@ -42,8 +42,16 @@ pub struct Tally {
 impl Tally {
     pub(super) fn new(expect: Expect) -> Self {
         let (shortest, longest, digits) = LATENCY;
-        let latency = Histogram::new_with_bounds(shortest, longest, digits).expect("these bounds are sound");
-        Self { expect, decisions: 0, by_deny_cache: 0, errors: 0, complaint: None, latency }
+        let latency =
+            Histogram::new_with_bounds(shortest, longest, digits).expect("these bounds are sound");
+        Self {
+            expect,
+            decisions: 0,
+            by_deny_cache: 0,
+            errors: 0,
+            complaint: None,
+            latency,
+        }
     }
 
     /// A tally that has counted nothing.
@@ -59,7 +67,8 @@ impl Tally {
     /// Records the latency of a call.
     pub(super) fn took(&mut self, latency: Duration) {
         // A minute is longer than any answer is waited for.
-        self.latency.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
+        self.latency
+            .saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
     }
 
     /// Records an error.
@@ -79,14 +88,19 @@ impl Tally {
 
     /// Records the decision on the one descriptor of a call. Only a store that answered tells when the limit resets.
     pub(super) fn envoy(&mut self, response: &RateLimitResponse) {
-        let counted = matches!(&response.statuses[..], [status] if status.duration_until_reset.is_some());
-        self.decision(response.overall_code() == Code::Ok, counted, || format!("not as expected: {response:?}"));
+        let counted =
+            matches!(&response.statuses[..], [status] if status.duration_until_reset.is_some());
+        self.decision(response.overall_code() == Code::Ok, counted, || {
+            format!("not as expected: {response:?}")
+        });
     }
 
     /// Records the response of `/v1/check` with this head. Only a store that answered tells what remains.
     pub(super) fn http(&mut self, head: &str) {
         let allowed = head.starts_with("HTTP/1.1 200 ");
-        self.decision(allowed, head.contains("\r\nratelimit: "), || format!("not as expected: {head}"));
+        self.decision(allowed, head.contains("\r\nratelimit: "), || {
+            format!("not as expected: {head}")
+        });
     }
 
     /// Records a decision, and an error if it is not as expected.
@@ -97,9 +111,18 @@ impl Tally {
                 self.by_deny_cache += 1;
                 true
             }
-            DecidedBy::Unspecified | DecidedBy::FailOpen | DecidedBy::FailClosed | DecidedBy::LocalFallback => false,
+            DecidedBy::Unspecified
+            | DecidedBy::FailOpen
+            | DecidedBy::FailClosed
+            | DecidedBy::LocalFallback => false,
         };
-        let complaint = || format!("not as expected: {:?} by {:?}", response.outcome(), response.decided_by());
+        let complaint = || {
+            format!(
+                "not as expected: {:?} by {:?}",
+                response.outcome(),
+                response.decided_by()
+            )
+        };
         self.decision(response.allowed, decided, complaint);
     }
 

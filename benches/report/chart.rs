@@ -22,7 +22,10 @@ const STYLE: &str = "text { font: 13px system-ui, sans-serif; fill: #1f2328 } .s
 
 /// An SVG file's text.
 pub fn chart(rows: &[Row]) -> String {
-    let longest = rows.iter().map(Row::sum_us).fold(f64::MIN_POSITIVE, f64::max);
+    let longest = rows
+        .iter()
+        .map(Row::sum_us)
+        .fold(f64::MIN_POSITIVE, f64::max);
     let scale = (WIDTH - LEFT - RIGHT) / longest;
     let height = TOP + LINE * rows.len() as f64 + LINE / 2.0;
     let mut svg = format!(
@@ -55,10 +58,16 @@ fn bar(svg: &mut String, row: &Row, y: f64, scale: f64) {
 
 fn rectangle(svg: &mut String, class: &str, x: f64, y: f64, width: f64) {
     // Writing to a String cannot fail.
-    let _ = writeln!(svg, "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{BAR}\"/>");
+    let _ = writeln!(
+        svg,
+        "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{BAR}\"/>"
+    );
 }
 
 fn text(svg: &mut String, x: f64, y: f64, anchor: &str, content: &str) {
     // Names of rows have no characters with a meaning in XML.
-    let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{content}</text>");
+    let _ = writeln!(
+        svg,
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{content}</text>"
+    );
 }

@@ -19,7 +19,10 @@ pub async fn growth(harness: &mut Harness, filter: &str) -> Result<u64, String> 
     let mut errors = 0;
     println!("CPU microseconds a decision, server and Redis, and the ratio to the first column.\n");
     for server in [Server::Memory, Server::Redis] {
-        for axis in axes(server).iter().filter(|axis| axis.name.contains(filter)) {
+        for axis in axes(server)
+            .iter()
+            .filter(|axis| axis.name.contains(filter))
+        {
             errors += measure(harness, server, axis).await?;
         }
     }
@@ -30,41 +33,99 @@ async fn measure(harness: &mut Harness, server: Server, axis: &Axis) -> Result<u
     let (mut figures, mut errors) = (Vec::new(), 0);
     for (step, scenario, plans) in &axis.steps {
         harness.configure(plans);
-        let row = harness.measure(scenario).await.map_err(|error| format!("{server:?}, {} {step}: {error}", axis.name))?;
+        let row = harness
+            .measure(scenario)
+            .await
+            .map_err(|error| format!("{server:?}, {} {step}: {error}", axis.name))?;
         figures.push(row.sum_us());
         errors += row.errors;
     }
-    let steps: Vec<&str> = axis.steps.iter().map(|(step, _, _)| step.as_str()).collect();
-    println!("| {server:?}: {} | {} |\n|---|{}", axis.name, steps.join(" | "), "---:|".repeat(steps.len()));
-    let columns: Vec<String> = figures.iter().map(|us| format!("{us:.2} ({:.2})", us / figures[0])).collect();
-    println!("| us (ratio), {errors} errors | {} |\n", columns.join(" | "));
+    let steps: Vec<&str> = axis
+        .steps
+        .iter()
+        .map(|(step, _, _)| step.as_str())
+        .collect();
+    println!(
+        "| {server:?}: {} | {} |\n|---|{}",
+        axis.name,
+        steps.join(" | "),
+        "---:|".repeat(steps.len())
+    );
+    let columns: Vec<String> = figures
+        .iter()
+        .map(|us| format!("{us:.2} ({:.2})", us / figures[0]))
+        .collect();
+    println!(
+        "| us (ratio), {errors} errors | {} |\n",
+        columns.join(" | ")
+    );
     Ok(errors)
 }
 
 fn axes(server: Server) -> Vec<Axis> {
     let usual = Scenario::new(server, USUAL, MANY, "token_bucket");
-    let keys = [1_000, 10_000, 100_000, 1_000_000]
-        .map(|keys: usize| (keys.to_string(), Scenario { keys, ..usual.clone() }, String::new()));
+    let keys = [1_000, 10_000, 100_000, 1_000_000].map(|keys: usize| {
+        (
+            keys.to_string(),
+            Scenario {
+                keys,
+                ..usual.clone()
+            },
+            String::new(),
+        )
+    });
     let limits = [1, 2, 4, 8].map(|limits: usize| {
         let plan = format!("limits_{limits}");
-        (limits.to_string(), Scenario { plan: plan.clone(), ..usual.clone() }, plan_of(&plan, limits))
+        (
+            limits.to_string(),
+            Scenario {
+                plan: plan.clone(),
+                ..usual.clone()
+            },
+            plan_of(&plan, limits),
+        )
     });
     // Ten thousand plans are the most that a config may hold, the usual ones included.
     let plans = [1, 100, 9_900].map(|plans: usize| {
         let middle = format!("plan_{:05}", plans / 2);
         (
             plans.to_string(),
-            Scenario { plan: middle, ..usual.clone() },
-            (0..plans).map(|index| plan_of(&format!("plan_{index:05}"), 1)).collect(),
+            Scenario {
+                plan: middle,
+                ..usual.clone()
+            },
+            (0..plans)
+                .map(|index| plan_of(&format!("plan_{index:05}"), 1))
+                .collect(),
         )
     });
-    let lengths =
-        [KEY_BYTES, 512].map(|key_bytes| (key_bytes.to_string(), Scenario { key_bytes, ..usual.clone() }, String::new()));
+    let lengths = [KEY_BYTES, 512].map(|key_bytes| {
+        (
+            key_bytes.to_string(),
+            Scenario {
+                key_bytes,
+                ..usual.clone()
+            },
+            String::new(),
+        )
+    });
     vec![
-        Axis { name: "keys", steps: keys.into() },
-        Axis { name: "limits", steps: limits.into() },
-        Axis { name: "plans", steps: plans.into() },
-        Axis { name: "bytes of a key", steps: lengths.into() },
+        Axis {
+            name: "keys",
+            steps: keys.into(),
+        },
+        Axis {
+            name: "limits",
+            steps: limits.into(),
+        },
+        Axis {
+            name: "plans",
+            steps: plans.into(),
+        },
+        Axis {
+            name: "bytes of a key",
+            steps: lengths.into(),
+        },
     ]
 }
 
@@ -73,7 +134,12 @@ fn plan_of(name: &str, limits: usize) -> String {
     let mut text = format!("  {name}: {{ limits: [");
     for index in 0..limits {
         // Writing to a String cannot fail.
-        let _ = write!(text, "{{ quota: 900000000, window: {}h, algorithm: {} }}, ", index + 1, KINDS[index % KINDS.len()]);
+        let _ = write!(
+            text,
+            "{{ quota: 900000000, window: {}h, algorithm: {} }}, ",
+            index + 1,
+            KINDS[index % KINDS.len()]
+        );
     }
     text.push_str("] }\n");
     text

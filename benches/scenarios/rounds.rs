@@ -16,7 +16,10 @@ type Compared = (Scenario, usize);
 pub async fn headline(harness: &mut Harness) -> Result<u64, String> {
     let scenarios = [
         (echo(USUAL), 0),
-        (Scenario::new(Server::Memory, USUAL, MANY, "token_bucket"), 0),
+        (
+            Scenario::new(Server::Memory, USUAL, MANY, "token_bucket"),
+            0,
+        ),
         (Scenario::new(Server::Redis, USUAL, MANY, "token_bucket"), 0),
         (Scenario::new(Server::Redis, USUAL, 1, "denied"), 0),
     ];
@@ -28,7 +31,12 @@ pub async fn headline(harness: &mut Harness) -> Result<u64, String> {
 /// One decision through Redis, by each protocol, beside `ShouldAllow` in the same shape. Returns the number of errors.
 pub async fn protocols(harness: &mut Harness) -> Result<u64, String> {
     let scenario = |kind, connections, in_flight| {
-        Scenario::new(Server::Redis, Shape::new(kind, connections, in_flight), MANY, "token_bucket")
+        Scenario::new(
+            Server::Redis,
+            Shape::new(kind, connections, in_flight),
+            MANY,
+            "token_bucket",
+        )
     };
     let scenarios = [
         (scenario(Kind::Unary, USUAL.connections, USUAL.in_flight), 0),
@@ -66,7 +74,9 @@ async fn rounds(harness: &mut Harness, ratio: &str, scenarios: &[Compared]) -> R
     let rows = |index: usize| report.rows.iter().skip(index).step_by(scenarios.len());
     for (index, (scenario, base)) in scenarios.iter().enumerate() {
         let of = |figure: fn(&Row) -> f64| median(rows(index).map(figure).collect());
-        let ratios = rows(index).zip(rows(*base)).map(|(row, base)| row.sum_us() / base.sum_us());
+        let ratios = rows(index)
+            .zip(rows(*base))
+            .map(|(row, base)| row.sum_us() / base.sum_us());
         println!(
             "| {} | {:.2} | {:.2} | {:.2} | {:.2} | {:.0} | {:.0} | {:.0} | {:.0} | {:.3} |",
             scenario.name(),

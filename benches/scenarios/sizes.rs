@@ -17,8 +17,11 @@ struct Size {
 
 /// Returns the number of errors.
 pub async fn sizes(harness: &mut Harness) -> Result<u64, String> {
-    let sizes: Vec<Size> =
-        [USUAL, MORE].into_iter().flat_map(|shape| SERVERS.map(|server| (shape, server))).flat_map(all).collect();
+    let sizes: Vec<Size> = [USUAL, MORE]
+        .into_iter()
+        .flat_map(|shape| SERVERS.map(|server| (shape, server)))
+        .flat_map(all)
+        .collect();
     let mut report = Report::default();
     for _ in 0..ROUNDS {
         for size in &sizes {
@@ -26,11 +29,18 @@ pub async fn sizes(harness: &mut Harness) -> Result<u64, String> {
         }
     }
     println!("\nMedians of {ROUNDS} rounds, and in brackets what the model says:\n");
-    println!("| calls in flight | shards | replicas | server us | Redis us | sum us | decisions/s | p50 us | names a call |");
+    println!(
+        "| calls in flight | shards | replicas | server us | Redis us | sum us | decisions/s | p50 us | names a call |"
+    );
     println!("|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
     let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
     for (index, size) in sizes.iter().enumerate() {
-        let rows: Vec<&Row> = report.rows.iter().skip(index).step_by(sizes.len()).collect();
+        let rows: Vec<&Row> = report
+            .rows
+            .iter()
+            .skip(index)
+            .step_by(sizes.len())
+            .collect();
         println!("{}", size.line(&rows, cores));
     }
     Ok(report.errors())
@@ -38,21 +48,48 @@ pub async fn sizes(harness: &mut Harness) -> Result<u64, String> {
 
 fn all((shape, server): (Shape, Server)) -> [Size; 4] {
     REPLICAS.map(|replicas| {
-        let shards = if let Server::Cluster(masters) = server { masters } else { 1 };
-        let scenario = Scenario { replicas, ..Scenario::new(server, shape, MANY, "token_bucket") };
-        Size { scenario, fleet: Fleet { workers: replicas, shards } }
+        let shards = if let Server::Cluster(masters) = server {
+            masters
+        } else {
+            1
+        };
+        let scenario = Scenario {
+            replicas,
+            ..Scenario::new(server, shape, MANY, "token_bucket")
+        };
+        Size {
+            scenario,
+            fleet: Fleet {
+                workers: replicas,
+                shards,
+            },
+        }
     })
 }
 
 impl Size {
     fn line(&self, rows: &[&Row], cores: f64) -> String {
-        let Shape { connections, in_flight, .. } = self.scenario.shape;
+        let Shape {
+            connections,
+            in_flight,
+            ..
+        } = self.scenario.shape;
         let predicted = MEASURED.closed(self.fleet, connections as f64, in_flight as f64, cores);
         let beside = |decimals: usize, measured: fn(&Row) -> f64, predicted: f64| {
             let measured = median(rows.iter().map(|row| measured(row)).collect());
-            format!("{measured:.decimals$} ({predicted:.decimals$}, {:+.0} %)", (predicted / measured - 1.0) * 100.0)
+            format!(
+                "{measured:.decimals$} ({predicted:.decimals$}, {:+.0} %)",
+                (predicted / measured - 1.0) * 100.0
+            )
         };
-        let Prediction { names, server_us, redis_us, per_second, latency_us, .. } = predicted;
+        let Prediction {
+            names,
+            server_us,
+            redis_us,
+            per_second,
+            latency_us,
+            ..
+        } = predicted;
         let figures = [
             beside(1, |row| row.server_us, server_us),
             beside(1, |row| row.redis_us, redis_us),
@@ -61,6 +98,12 @@ impl Size {
             beside(0, |row| row.latency_us[0], latency_us[0]),
             beside(1, |row| 1.0 / row.script_calls, names),
         ];
-        format!("| {} | {} | {} | {} |", connections * in_flight, self.fleet.shards, self.fleet.workers, figures.join(" | "))
+        format!(
+            "| {} | {} | {} | {} |",
+            connections * in_flight,
+            self.fleet.shards,
+            self.fleet.workers,
+            figures.join(" | ")
+        )
     }
 }

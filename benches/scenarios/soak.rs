@@ -20,14 +20,24 @@ pub async fn soak(harness: &mut Harness, minutes: u64) -> Result<u64, String> {
     let scenario = Scenario::new(Server::Redis, USUAL, MANY, "token_bucket");
     let server = [harness.start(scenario.server)];
     harness.touch(&scenario, &server).await?;
-    println!("| seconds | decisions/s | server RSS KiB | Redis RSS KiB | errors |\n|---:|---:|---:|---:|---:|");
+    println!(
+        "| seconds | decisions/s | server RSS KiB | Redis RSS KiB | errors |\n|---:|---:|---:|---:|---:|"
+    );
     let until = Duration::from_secs(60 * minutes);
-    load::run(&scenario.load(&server), async |shared| watch(harness, &server[0], shared, until).await).await??;
+    load::run(&scenario.load(&server), async |shared| {
+        watch(harness, &server[0], shared, until).await
+    })
+    .await??;
     // The first error ends the run.
     Ok(0)
 }
 
-async fn watch(harness: &Harness, server: &Process, shared: &Shared, until: Duration) -> Result<(), String> {
+async fn watch(
+    harness: &Harness,
+    server: &Process,
+    shared: &Shared,
+    until: Duration,
+) -> Result<(), String> {
     let started = Instant::now();
     let mut settled_kib = 0;
     while started.elapsed() < until {
@@ -44,12 +54,20 @@ async fn watch(harness: &Harness, server: &Process, shared: &Shared, until: Dura
         if elapsed <= SETTLED_AFTER + POLL_INTERVAL / 2 {
             settled_kib = settled_kib.max(rss_kib);
         } else if rss_kib > settled_kib + GROWTH_MAX_KIB {
-            return Err(format!("the server's memory grew from {settled_kib} to {rss_kib} KiB after it had settled"));
+            return Err(format!(
+                "the server's memory grew from {settled_kib} to {rss_kib} KiB after it had settled"
+            ));
         }
         if let Some(complaint) = tally.complaint {
-            return Err(format!("{} errors after {} s; the first: {complaint}", tally.errors, elapsed.as_secs()));
+            return Err(format!(
+                "{} errors after {} s; the first: {complaint}",
+                tally.errors,
+                elapsed.as_secs()
+            ));
         }
     }
-    println!("\nSteady: at most {GROWTH_MAX_KIB} KiB above the first minute's {settled_kib}, and no error.");
+    println!(
+        "\nSteady: at most {GROWTH_MAX_KIB} KiB above the first minute's {settled_kib}, and no error."
+    );
     Ok(())
 }

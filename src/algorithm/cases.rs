@@ -25,24 +25,44 @@ pub(super) struct Case {
 
 impl Case {
     pub(super) fn allowed(now_us: u64, cost: u64, remaining: u64) -> Self {
-        Self { now_us, cost, remaining, allowed: true, mode: Mode::Charge, retry_after_us: None, reset_after_us: None }
+        Self {
+            now_us,
+            cost,
+            remaining,
+            allowed: true,
+            mode: Mode::Charge,
+            retry_after_us: None,
+            reset_after_us: None,
+        }
     }
 
     pub(super) fn denied(now_us: u64, cost: u64, remaining: u64) -> Self {
-        Self { allowed: false, ..Self::allowed(now_us, cost, remaining) }
+        Self {
+            allowed: false,
+            ..Self::allowed(now_us, cost, remaining)
+        }
     }
 
     /// A refund; `remaining` is the number after it.
     pub(super) fn refunded(now_us: u64, cost: u64, remaining: u64) -> Self {
-        Self { mode: Mode::Refund, ..Self::allowed(now_us, cost, remaining) }
+        Self {
+            mode: Mode::Refund,
+            ..Self::allowed(now_us, cost, remaining)
+        }
     }
 
     pub(super) fn after(self, retry_after_us: u64) -> Self {
-        Self { retry_after_us: Some(retry_after_us), ..self }
+        Self {
+            retry_after_us: Some(retry_after_us),
+            ..self
+        }
     }
 
     pub(super) fn fresh_in(self, reset_after_us: u64) -> Self {
-        Self { reset_after_us: Some(reset_after_us), ..self }
+        Self {
+            reset_after_us: Some(reset_after_us),
+            ..self
+        }
     }
 }
 
@@ -54,16 +74,34 @@ pub(super) fn check(limit: &Limit, cases: &[Case]) {
     for (row, case) in cases.iter().enumerate() {
         let cost = Cost::new(case.cost).unwrap();
         let before = states.clone();
-        let peeked = decide(limits, &mut states, case.now_us, cost.min(Cost::new(limit.capacity()).unwrap()), Mode::Peek);
+        let peeked = decide(
+            limits,
+            &mut states,
+            case.now_us,
+            cost.min(Cost::new(limit.capacity()).unwrap()),
+            Mode::Peek,
+        );
         assert_eq!(states, before, "row {row}: a peek left a trace");
         let verdict = decide(limits, &mut states, case.now_us, cost, case.mode);
         assert_eq!(verdict.fits, case.allowed, "row {row}: {verdict:?}");
         if case.mode == Mode::Charge {
             assert_eq!(peeked.fits, case.allowed, "row {row}: {peeked:?}");
         }
-        let LimitStatus { remaining, retry_after_us, reset_after_us, .. } = verdict.statuses(limits, cost)[0].clone();
+        let LimitStatus {
+            remaining,
+            retry_after_us,
+            reset_after_us,
+            ..
+        } = verdict.statuses(limits, cost)[0].clone();
         assert_eq!(remaining, case.remaining, "row {row}: remaining");
-        assert_eq!(retry_after_us, case.retry_after_us, "row {row}: retry_after");
-        assert!(case.reset_after_us.is_none_or(|expected| expected == reset_after_us), "row {row}: {reset_after_us}");
+        assert_eq!(
+            retry_after_us, case.retry_after_us,
+            "row {row}: retry_after"
+        );
+        assert!(
+            case.reset_after_us
+                .is_none_or(|expected| expected == reset_after_us),
+            "row {row}: {reset_after_us}"
+        );
     }
 }

@@ -17,7 +17,9 @@ use crate::plan::{Algorithm, Limit};
 pub fn tells_one_cost(limit: &Limit) -> bool {
     match limit.algorithm() {
         Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => true,
-        Algorithm::FixedWindow { .. } | Algorithm::SlidingCounter | Algorithm::TokenBucket { .. } => false,
+        Algorithm::FixedWindow { .. }
+        | Algorithm::SlidingCounter
+        | Algorithm::TokenBucket { .. } => false,
     }
 }
 
@@ -25,17 +27,35 @@ pub fn tells_one_cost(limit: &Limit) -> bool {
 ///
 /// `cost` must fit every limit's capacity. Where a limit [`tells_one_cost`], `cost` must be the one that the readings were read
 /// for.
-pub fn denial_at(limits: &[Limit], readings: &[Reading], cost: Cost, elapsed_us: u64) -> Option<Verdict> {
+pub fn denial_at(
+    limits: &[Limit],
+    readings: &[Reading],
+    cost: Cost,
+    elapsed_us: u64,
+) -> Option<Verdict> {
     let cost = cost.units();
-    let aged = limits.iter().zip(readings).map(|(limit, reading)| reading.aged(limit, cost, elapsed_us)).collect();
-    let verdict = Verdict { fits: false, readings: aged, candidate_fits: None };
+    let aged = limits
+        .iter()
+        .zip(readings)
+        .map(|(limit, reading)| reading.aged(limit, cost, elapsed_us))
+        .collect();
+    let verdict = Verdict {
+        fits: false,
+        readings: aged,
+        candidate_fits: None,
+    };
     (verdict.wait_us(limits, cost) > 0).then_some(verdict)
 }
 
 impl Verdict {
     /// Time until every limit lets `cost` pass if nothing else happens; 0 when all do now.
     pub fn wait_us(&self, limits: &[Limit], cost: u64) -> u64 {
-        limits.iter().zip(&self.readings).map(|(limit, reading)| reading.wait_us(limit, cost)).max().unwrap_or(0)
+        limits
+            .iter()
+            .zip(&self.readings)
+            .map(|(limit, reading)| reading.wait_us(limit, cost))
+            .max()
+            .unwrap_or(0)
     }
 }
 
@@ -44,16 +64,34 @@ impl Reading {
     fn aged(&self, limit: &Limit, cost: u64, elapsed_us: u64) -> Self {
         match *self {
             Self::Window { count, ends_in_us } => window(limit, count, ends_in_us, elapsed_us),
-            Self::Bucket { backlog_us, emission_us } => {
-                Self::Bucket { backlog_us: backlog_us.saturating_sub(elapsed_us), emission_us }
-            }
-            Self::Counter { current, previous, elapsed_us: before_us } => {
-                counter(limit, current, previous, before_us + elapsed_us)
-            }
-            Self::Log { fresh_in_us, .. } if fresh_in_us <= elapsed_us => Self::Log { used: 0, frees_in_us: 0, fresh_in_us: 0 },
-            Self::Log { used, frees_in_us, fresh_in_us } => Self::Log {
+            Self::Bucket {
+                backlog_us,
+                emission_us,
+            } => Self::Bucket {
+                backlog_us: backlog_us.saturating_sub(elapsed_us),
+                emission_us,
+            },
+            Self::Counter {
+                current,
+                previous,
+                elapsed_us: before_us,
+            } => counter(limit, current, previous, before_us + elapsed_us),
+            Self::Log { fresh_in_us, .. } if fresh_in_us <= elapsed_us => Self::Log {
+                used: 0,
+                frees_in_us: 0,
+                fresh_in_us: 0,
+            },
+            Self::Log {
+                used,
+                frees_in_us,
+                fresh_in_us,
+            } => Self::Log {
                 // After the wait the cost fits, so at least enough units for it have left.
-                used: if frees_in_us <= elapsed_us { used.min(limit.quota() - cost) } else { used },
+                used: if frees_in_us <= elapsed_us {
+                    used.min(limit.quota() - cost)
+                } else {
+                    used
+                },
                 frees_in_us: frees_in_us.saturating_sub(elapsed_us),
                 fresh_in_us: fresh_in_us - elapsed_us,
             },
@@ -63,9 +101,15 @@ impl Reading {
 
 fn window(limit: &Limit, count: u64, ends_in_us: u64, elapsed_us: u64) -> Reading {
     match ends_in_us.checked_sub(elapsed_us) {
-        Some(left_us @ 1..) => Reading::Window { count, ends_in_us: left_us },
+        Some(left_us @ 1..) => Reading::Window {
+            count,
+            ends_in_us: left_us,
+        },
         // The next window has no units, so its end appears in no answer.
-        _ => Reading::Window { count: 0, ends_in_us: limit.window_us() },
+        _ => Reading::Window {
+            count: 0,
+            ends_in_us: limit.window_us(),
+        },
     }
 }
 
@@ -73,9 +117,21 @@ fn window(limit: &Limit, count: u64, ends_in_us: u64, elapsed_us: u64) -> Readin
 fn counter(limit: &Limit, current: u64, previous: u64, since_us: u64) -> Reading {
     let elapsed_us = since_us % limit.window_us();
     match since_us / limit.window_us() {
-        0 => Reading::Counter { current, previous, elapsed_us },
-        1 => Reading::Counter { current: 0, previous: current, elapsed_us },
-        _ => Reading::Counter { current: 0, previous: 0, elapsed_us },
+        0 => Reading::Counter {
+            current,
+            previous,
+            elapsed_us,
+        },
+        1 => Reading::Counter {
+            current: 0,
+            previous: current,
+            elapsed_us,
+        },
+        _ => Reading::Counter {
+            current: 0,
+            previous: 0,
+            elapsed_us,
+        },
     }
 }
 
@@ -91,13 +147,20 @@ mod tests {
     const START_US: u64 = 4_000_000_000_000_777;
 
     fn any_limit() -> impl Strategy<Value = Limit> {
-        let algorithm =
-            (proptest::sample::select(&Algorithm::EVERY[..]), 1..12_u64).prop_map(|(algorithm, burst)| match algorithm {
+        let algorithm = (proptest::sample::select(&Algorithm::EVERY[..]), 1..12_u64).prop_map(
+            |(algorithm, burst)| match algorithm {
                 Algorithm::TokenBucket { .. } => Algorithm::TokenBucket { burst },
                 other => other,
-            });
+            },
+        );
         (1..9_u64, 1..4_u64, algorithm).prop_map(|(quota, window_ms, algorithm)| {
-            Limit::new("limit", quota, std::time::Duration::from_millis(window_ms), algorithm).unwrap()
+            Limit::new(
+                "limit",
+                quota,
+                std::time::Duration::from_millis(window_ms),
+                algorithm,
+            )
+            .unwrap()
         })
     }
 
@@ -110,17 +173,34 @@ mod tests {
     /// All numbers that a caller receives.
     fn numbers(verdict: &Verdict, limits: &[Limit], cost: Cost) -> Vec<(u64, Option<u64>, u64)> {
         let statuses = verdict.statuses(limits, cost);
-        statuses.iter().map(|status| (status.remaining, status.retry_after_us, status.reset_after_us)).collect()
+        statuses
+            .iter()
+            .map(|status| {
+                (
+                    status.remaining,
+                    status.retry_after_us,
+                    status.reset_after_us,
+                )
+            })
+            .collect()
     }
 
     /// Times to compare after a denial: around each end that its readings give, and one at random.
     fn edges(limits: &[Limit], denied: &Verdict, random_us: u64) -> Vec<u64> {
-        let ends = limits.iter().zip(&denied.readings).flat_map(|(limit, reading)| {
-            let costs = (1..=limit.capacity()).filter(|_| !tells_one_cost(limit)).map(|cost| reading.wait_us(limit, cost));
-            let fresh_us = reading.fresh_in_us(limit);
-            costs.chain([reading.wait_us(limit, 1), fresh_us, fresh_us / 2, random_us]).collect::<Vec<_>>()
-        });
-        ends.flat_map(|end_us| [end_us.saturating_sub(1), end_us, end_us + 1]).collect()
+        let ends = limits
+            .iter()
+            .zip(&denied.readings)
+            .flat_map(|(limit, reading)| {
+                let costs = (1..=limit.capacity())
+                    .filter(|_| !tells_one_cost(limit))
+                    .map(|cost| reading.wait_us(limit, cost));
+                let fresh_us = reading.fresh_in_us(limit);
+                costs
+                    .chain([reading.wait_us(limit, 1), fresh_us, fresh_us / 2, random_us])
+                    .collect::<Vec<_>>()
+            });
+        ends.flat_map(|end_us| [end_us.saturating_sub(1), end_us, end_us + 1])
+            .collect()
     }
 
     /// Compares every denial of the history with the algorithm, at every edge and for every cost that its readings are valid
@@ -134,28 +214,62 @@ mod tests {
             now_us = now_us.saturating_add_signed(step_us);
             let cost = Cost::new(cost.min(cost_max)).unwrap();
             let verdict = decide(limits, &mut states, now_us, cost, Mode::Charge);
-            let costs = if one_cost { cost.units()..=cost.units() } else { 1..=cost_max };
-            for elapsed_us in edges(limits, &verdict, random_us).into_iter().filter(|_| !verdict.fits) {
-                let compare = |cost| compare(limits, &mut states, (now_us, elapsed_us), &verdict, Cost::new(cost).unwrap());
+            let costs = if one_cost {
+                cost.units()..=cost.units()
+            } else {
+                1..=cost_max
+            };
+            for elapsed_us in edges(limits, &verdict, random_us)
+                .into_iter()
+                .filter(|_| !verdict.fits)
+            {
+                let compare = |cost| {
+                    compare(
+                        limits,
+                        &mut states,
+                        (now_us, elapsed_us),
+                        &verdict,
+                        Cost::new(cost).unwrap(),
+                    )
+                };
                 costs.clone().for_each(compare);
             }
         }
     }
 
     /// Compares the denial of `now_us`, aged by `elapsed_us`, with the algorithm's own answer at that time.
-    fn compare(limits: &[Limit], states: &mut [State], (now_us, elapsed_us): (u64, u64), denied: &Verdict, cost: Cost) {
+    fn compare(
+        limits: &[Limit],
+        states: &mut [State],
+        (now_us, elapsed_us): (u64, u64),
+        denied: &Verdict,
+        cost: Cost,
+    ) {
         let expected = decide(limits, states, now_us + elapsed_us, cost, Mode::Peek);
         let aged = denial_at(limits, &denied.readings, cost, elapsed_us);
-        assert_eq!(aged.is_none(), expected.fits, "{cost:?} {elapsed_us} us after {denied:?}");
+        assert_eq!(
+            aged.is_none(),
+            expected.fits,
+            "{cost:?} {elapsed_us} us after {denied:?}"
+        );
         let Some(aged) = aged else { return };
-        let (aged, expected) = (numbers(&aged, limits, cost), numbers(&expected, limits, cost));
+        let (aged, expected) = (
+            numbers(&aged, limits, cost),
+            numbers(&expected, limits, cost),
+        );
         for (limit, (aged, expected)) in limits.iter().zip(aged.iter().zip(&expected)) {
             assert_eq!((aged.1, aged.2), (expected.1, expected.2), "{limit:?}");
             let passes = aged.1.is_none();
             if tells_one_cost(limit) {
-                assert!(aged.0 <= expected.0 && (aged.0 >= cost.units()) == passes, "{limit:?}: {aged:?} of {expected:?}");
+                assert!(
+                    aged.0 <= expected.0 && (aged.0 >= cost.units()) == passes,
+                    "{limit:?}: {aged:?} of {expected:?}"
+                );
                 let exact = aged.2 == 0 || (cost == Cost::ONE && !passes);
-                assert!(!exact || aged.0 == expected.0, "{limit:?}: {aged:?} of {expected:?}");
+                assert!(
+                    !exact || aged.0 == expected.0,
+                    "{limit:?}: {aged:?} of {expected:?}"
+                );
             } else {
                 assert_eq!(aged.0, expected.0, "{limit:?}");
             }

@@ -18,7 +18,10 @@ pub struct Window {
 impl Window {
     pub(super) fn read(&self, limit: &Limit, now_us: u64) -> Reading {
         let window = self.at(limit, now_us);
-        Reading::Window { count: window.count, ends_in_us: window.start_us + limit.window_us() - now_us }
+        Reading::Window {
+            count: window.count,
+            ends_in_us: window.start_us + limit.window_us() - now_us,
+        }
     }
 
     pub(super) fn clamp(&mut self, limit: &Limit, now_us: u64) {
@@ -38,7 +41,12 @@ impl Window {
         match window.count {
             0 => {}
             count if count <= units => *self = Self::default(),
-            count => *self = Self { count: count - units, ..window },
+            count => {
+                *self = Self {
+                    count: count - units,
+                    ..window
+                }
+            }
         }
     }
 
@@ -51,13 +59,18 @@ impl Window {
     /// nothing.
     fn at(&self, limit: &Limit, now_us: u64) -> Self {
         if self.start_us > now_us && self.count > 0 {
-            return Self { start_us: now_us, ..*self };
+            return Self {
+                start_us: now_us,
+                ..*self
+            };
         }
         if self.count > 0 && now_us < self.start_us + limit.window_us() {
             return *self;
         }
         let start_us = match limit.algorithm() {
-            Algorithm::FixedWindow { anchor: Anchor::FirstRequest } => now_us,
+            Algorithm::FixedWindow {
+                anchor: Anchor::FirstRequest,
+            } => now_us,
             _ => now_us - now_us % limit.window_us(),
         };
         Self { start_us, count: 0 }
@@ -65,7 +78,11 @@ impl Window {
 }
 
 pub(super) fn wait_us(limit: &Limit, count: u64, ends_in_us: u64, cost: u64) -> u64 {
-    if count + cost <= limit.quota() { 0 } else { ends_in_us }
+    if count + cost <= limit.quota() {
+        0
+    } else {
+        ends_in_us
+    }
 }
 
 #[cfg(test)]
@@ -73,8 +90,12 @@ mod tests {
     use super::*;
     use crate::algorithm::cases::{Case, check, limit};
 
-    const CLOCK: Algorithm = Algorithm::FixedWindow { anchor: Anchor::Clock };
-    const FIRST: Algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstRequest };
+    const CLOCK: Algorithm = Algorithm::FixedWindow {
+        anchor: Anchor::Clock,
+    };
+    const FIRST: Algorithm = Algorithm::FixedWindow {
+        anchor: Anchor::FirstRequest,
+    };
 
     #[test]
     fn clock_windows_start_at_whole_multiples() {
@@ -92,7 +113,13 @@ mod tests {
 
     #[test]
     fn twice_the_quota_passes_around_the_edge() {
-        check(&limit(100, CLOCK), &[Case::allowed(999_999, 100, 0), Case::allowed(1_000_000, 100, 0)]);
+        check(
+            &limit(100, CLOCK),
+            &[
+                Case::allowed(999_999, 100, 0),
+                Case::allowed(1_000_000, 100, 0),
+            ],
+        );
     }
 
     #[test]

@@ -46,19 +46,41 @@ struct Debt {
 
 impl Bucket {
     fn new(limit: &Limit, now_us: u64, debt: Debt) -> Self {
-        let at_us = if debt.backlog_us > limit.window_us() { now_us } else { 0 };
-        Self { tat_us: now_us + debt.backlog_us, at_us, quota: debt.quota }
+        let at_us = if debt.backlog_us > limit.window_us() {
+            now_us
+        } else {
+            0
+        };
+        Self {
+            tat_us: now_us + debt.backlog_us,
+            at_us,
+            quota: debt.quota,
+        }
     }
 
     pub(super) fn read(&self, limit: &Limit, now_us: u64) -> Reading {
-        let Debt { backlog_us, emission_us, .. } = self.debt(limit, now_us);
-        Reading::Bucket { backlog_us, emission_us }
+        let Debt {
+            backlog_us,
+            emission_us,
+            ..
+        } = self.debt(limit, now_us);
+        Reading::Bucket {
+            backlog_us,
+            emission_us,
+        }
     }
 
     /// As a peek reads it: at the rate that the debt drains at while nothing is written.
     pub(super) fn peek(&self, limit: &Limit, now_us: u64) -> Reading {
-        let Debt { backlog_us, emission_us, .. } = self.own_debt(limit, now_us);
-        Reading::Bucket { backlog_us, emission_us }
+        let Debt {
+            backlog_us,
+            emission_us,
+            ..
+        } = self.own_debt(limit, now_us);
+        Reading::Bucket {
+            backlog_us,
+            emission_us,
+        }
     }
 
     pub(super) fn clamp(&mut self, limit: &Limit, now_us: u64) {
@@ -70,13 +92,23 @@ impl Bucket {
 
     pub(super) fn charge(&mut self, limit: &Limit, now_us: u64, cost: u64) {
         let debt = self.debt(limit, now_us).at_rate_of(limit);
-        *self = Self::new(limit, now_us, Debt { backlog_us: debt.backlog_us + cost * limit.emission_us(), ..debt });
+        *self = Self::new(
+            limit,
+            now_us,
+            Debt {
+                backlog_us: debt.backlog_us + cost * limit.emission_us(),
+                ..debt
+            },
+        );
     }
 
     /// Gives units back; a unit that is only partly back counts as one. The rate stays as it is.
     pub(super) fn refund(&mut self, limit: &Limit, now_us: u64, units: u64) {
         let debt = self.debt(limit, now_us);
-        match debt.backlog_us.saturating_sub(units.saturating_mul(debt.emission_us)) {
+        match debt
+            .backlog_us
+            .saturating_sub(units.saturating_mul(debt.emission_us))
+        {
             _ if debt.backlog_us == 0 => {}
             0 => *self = Self::default(),
             backlog_us => *self = Self::new(limit, now_us, Debt { backlog_us, ..debt }),
@@ -90,16 +122,28 @@ impl Bucket {
     /// The debt that `limit` reads at `now_us`: at its own rate, or at the bucket's rate if that one is faster.
     fn debt(&self, limit: &Limit, now_us: u64) -> Debt {
         let debt = self.own_debt(limit, now_us);
-        if debt.emission_us > limit.emission_us() { debt.at_rate_of(limit) } else { debt }
+        if debt.emission_us > limit.emission_us() {
+            debt.at_rate_of(limit)
+        } else {
+            debt
+        }
     }
 
     /// The debt at `now_us`, at the bucket's rate.
     fn own_debt(&self, limit: &Limit, now_us: u64) -> Debt {
         let backlog_us = self.backlog_us(limit, now_us);
         if self.quota == 0 || backlog_us == 0 {
-            return Debt { backlog_us, quota: limit.quota(), emission_us: limit.emission_us() };
+            return Debt {
+                backlog_us,
+                quota: limit.quota(),
+                emission_us: limit.emission_us(),
+            };
         }
-        Debt { backlog_us, quota: self.quota, emission_us: limit.window_us().div_ceil(self.quota) }
+        Debt {
+            backlog_us,
+            quota: self.quota,
+            emission_us: limit.window_us().div_ceil(self.quota),
+        }
     }
 
     /// The debt at `now_us`. When the clock stepped back, at most the debt at the time of writing, if that is known.
@@ -118,10 +162,15 @@ impl Debt {
         if emission_us == self.emission_us {
             return Self { quota, ..self };
         }
-        let converted = (u128::from(self.backlog_us) * u128::from(emission_us)).div_ceil(u128::from(self.emission_us));
+        let converted = (u128::from(self.backlog_us) * u128::from(emission_us))
+            .div_ceil(u128::from(self.emission_us));
         // A charged debt is within the limit's tolerance. A debt that is not charged is converted to a faster rate only, which
         // makes it smaller.
-        Self { backlog_us: u64::try_from(converted).unwrap_or(u64::MAX), quota, emission_us }
+        Self {
+            backlog_us: u64::try_from(converted).unwrap_or(u64::MAX),
+            quota,
+            emission_us,
+        }
     }
 }
 
@@ -134,7 +183,9 @@ pub(super) fn wait_us(limit: &Limit, backlog_us: u64, emission_us: u64, cost: u6
 }
 
 pub(super) fn remaining(limit: &Limit, backlog_us: u64, emission_us: u64) -> u64 {
-    limit.capacity().saturating_sub(backlog_us.div_ceil(emission_us))
+    limit
+        .capacity()
+        .saturating_sub(backlog_us.div_ceil(emission_us))
 }
 
 #[cfg(test)]
@@ -164,7 +215,11 @@ mod tests {
     fn after_idling_no_more_than_the_burst_passes() {
         check(
             &limit(10, Algorithm::TokenBucket { burst: 10 }),
-            &[Case::allowed(5_000_000, 10, 0), Case::allowed(500_000_000, 10, 0), Case::denied(500_000_000, 1, 0).after(100_000)],
+            &[
+                Case::allowed(5_000_000, 10, 0),
+                Case::allowed(500_000_000, 10, 0),
+                Case::denied(500_000_000, 1, 0).after(100_000),
+            ],
         );
     }
 
@@ -172,7 +227,14 @@ mod tests {
     fn an_interval_that_is_no_whole_microsecond_is_rounded_up() {
         let limit = limit(3, Algorithm::TokenBucket { burst: 1 });
         assert_eq!(limit.emission_us(), 333_334);
-        check(&limit, &[Case::allowed(0, 1, 0), Case::denied(333_333, 1, 0).after(1), Case::allowed(333_334, 1, 0)]);
+        check(
+            &limit,
+            &[
+                Case::allowed(0, 1, 0),
+                Case::denied(333_333, 1, 0).after(1),
+                Case::allowed(333_334, 1, 0),
+            ],
+        );
     }
 
     #[test]
@@ -196,26 +258,59 @@ mod tests {
         let mut bucket = Bucket::default();
         bucket.charge(&paid, 5_000_000, 100);
         bucket.clamp(&trial, 5_000_000);
-        assert_eq!(bucket.read(&trial, 5_000_000), Reading::Bucket { backlog_us: 10_000_000, emission_us: 100_000 });
-        assert_eq!((wait_us(&trial, 10_000_000, 100_000, 1), remaining(&trial, 10_000_000, 100_000)), (10_000_000, 0));
+        assert_eq!(
+            bucket.read(&trial, 5_000_000),
+            Reading::Bucket {
+                backlog_us: 10_000_000,
+                emission_us: 100_000
+            }
+        );
+        assert_eq!(
+            (
+                wait_us(&trial, 10_000_000, 100_000, 1),
+                remaining(&trial, 10_000_000, 100_000)
+            ),
+            (10_000_000, 0)
+        );
     }
 
     #[test]
     fn a_clock_that_steps_back_blocks_for_one_window_at_most() {
         check(
             &limit(10, Algorithm::TokenBucket { burst: 10 }),
-            &[Case::allowed(3_600_000_000, 10, 0), Case::denied(1_000_000, 1, 0).after(100_000), Case::allowed(2_000_000, 10, 0)],
+            &[
+                Case::allowed(3_600_000_000, 10, 0),
+                Case::denied(1_000_000, 1, 0).after(100_000),
+                Case::allowed(2_000_000, 10, 0),
+            ],
         );
     }
 
     /// A limit of this quota per minute with a burst of ten.
     fn of_ten(quota: u64) -> Limit {
-        Limit::new("limit", quota, std::time::Duration::from_secs(60), Algorithm::TokenBucket { burst: 10 }).unwrap()
+        Limit::new(
+            "limit",
+            quota,
+            std::time::Duration::from_secs(60),
+            Algorithm::TokenBucket { burst: 10 },
+        )
+        .unwrap()
     }
 
-    fn decide_one(limit: &Limit, bucket: &mut Bucket, now_us: u64, (cost, mode): (u64, Mode)) -> Verdict {
+    fn decide_one(
+        limit: &Limit,
+        bucket: &mut Bucket,
+        now_us: u64,
+        (cost, mode): (u64, Mode),
+    ) -> Verdict {
         let mut states = [State::Bucket(*bucket)];
-        let verdict = decide(std::slice::from_ref(limit), &mut states, now_us, Cost::new(cost).unwrap(), mode);
+        let verdict = decide(
+            std::slice::from_ref(limit),
+            &mut states,
+            now_us,
+            Cost::new(cost).unwrap(),
+            mode,
+        );
         if let [State::Bucket(after)] = states {
             *bucket = after;
         }
@@ -227,12 +322,19 @@ mod tests {
         let (before, after, mut bucket) = (of_ten(100), of_ten(10), Bucket::default());
         assert!(decide_one(&before, &mut bucket, 5_000_000, (10, Mode::Charge)).fits);
         let denied = decide_one(&after, &mut bucket, 5_000_000, (1, Mode::Charge));
-        assert_eq!((denied.fits, denied.readings[0].remaining(&after)), (false, 0));
+        assert_eq!(
+            (denied.fits, denied.readings[0].remaining(&after)),
+            (false, 0)
+        );
         // At the rate of the charge.
         assert_eq!(denied.readings[0].wait_us(&after, 1), 600_000);
         assert!(!decide_one(&after, &mut bucket, 5_599_999, (1, Mode::Charge)).fits);
         assert!(decide_one(&after, &mut bucket, 5_600_000, (1, Mode::Charge)).fits);
-        assert_eq!(decide_one(&after, &mut bucket, 5_600_000, (1, Mode::Charge)).readings[0].wait_us(&after, 1), 6_000_000);
+        assert_eq!(
+            decide_one(&after, &mut bucket, 5_600_000, (1, Mode::Charge)).readings[0]
+                .wait_us(&after, 1),
+            6_000_000
+        );
     }
 
     #[test]
@@ -242,10 +344,16 @@ mod tests {
         let peeked = decide_one(&after, &mut bucket, 5_000_000, (1, Mode::Peek));
         let before_denial = bucket;
         let denied = decide_one(&after, &mut bucket, 5_000_000, (1, Mode::Charge));
-        assert_eq!((denied.fits, denied.readings[0].wait_us(&after, 1)), (false, 60_000));
+        assert_eq!(
+            (denied.fits, denied.readings[0].wait_us(&after, 1)),
+            (false, 60_000)
+        );
         // The peek wrote nothing, so the wait that it told is that of the debt as it stood.
         let (wait_us, unwritten) = (peeked.readings[0].wait_us(&after, 1), before_denial);
-        assert_eq!((peeked.fits, peeked.readings[0].remaining(&after), wait_us), (false, 0, 600_000));
+        assert_eq!(
+            (peeked.fits, peeked.readings[0].remaining(&after), wait_us),
+            (false, 0, 600_000)
+        );
         let fits_at = |at_us| decide_one(&after, &mut { unwritten }, at_us, (1, Mode::Charge)).fits;
         assert!(!fits_at(5_000_000 + wait_us - 1) && fits_at(5_000_000 + wait_us));
         assert!(!decide_one(&after, &mut bucket, 5_059_999, (1, Mode::Charge)).fits);
@@ -256,8 +364,17 @@ mod tests {
     fn two_limits_of_one_count_grant_one_burst_at_one_instant() {
         for quotas in [[100, 10], [10, 100], [7, 11], [1, 60_000_000]] {
             let (limits, mut bucket) = (quotas.map(of_ten), Bucket::default());
-            let granted =
-                (0..100).filter(|index| decide_one(&limits[index % 2], &mut bucket, 5_000_000, (1, Mode::Charge)).fits).count();
+            let granted = (0..100)
+                .filter(|index| {
+                    decide_one(
+                        &limits[index % 2],
+                        &mut bucket,
+                        5_000_000,
+                        (1, Mode::Charge),
+                    )
+                    .fits
+                })
+                .count();
             assert_eq!(granted, 10, "{quotas:?}");
         }
     }
@@ -286,14 +403,17 @@ mod tests {
     fn any_step() -> impl Strategy<Value = Step> {
         let quota = prop_oneof![1..20_u64, 1..1_000_u64, Just(60_000), Just(60_000_000)];
         let after_us = prop_oneof![3 => Just(0_u64), 2 => 0..1_000_000_u64, 1 => 0..70_000_000_u64];
-        let mode = prop_oneof![8 => Just(Mode::Charge), 1 => Just(Mode::Peek), 1 => Just(Mode::Refund)];
-        (after_us, quota, 1..20_u64, 1..20_u64, mode).prop_map(|(after_us, quota, burst, cost, mode)| Step {
-            after_us,
-            quota,
-            burst,
-            cost: cost.min(burst),
-            mode,
-        })
+        let mode =
+            prop_oneof![8 => Just(Mode::Charge), 1 => Just(Mode::Peek), 1 => Just(Mode::Refund)];
+        (after_us, quota, 1..20_u64, 1..20_u64, mode).prop_map(
+            |(after_us, quota, burst, cost, mode)| Step {
+                after_us,
+                quota,
+                burst,
+                cost: cost.min(burst),
+                mode,
+            },
+        )
     }
 
     /// Units that a bucket owes, in 2^-32 of a unit, rounded down.

@@ -30,7 +30,8 @@ pub fn release_costs(limit: &Limit, reading: &Reading) -> SmallVec<[u64; RELEASE
     if missing <= ONE_BY_ONE_MAX {
         return (1..=missing).map(|part| free + part).collect();
     }
-    let mut parts: SmallVec<[u64; RELEASES_MAX]> = SmallVec::from([1, missing / 4, missing / 2, missing - missing / 4, missing]);
+    let mut parts: SmallVec<[u64; RELEASES_MAX]> =
+        SmallVec::from([1, missing / 4, missing / 2, missing - missing / 4, missing]);
     // The first quarter of few units is the next unit.
     parts.dedup();
     parts.into_iter().map(|part| free + part).collect()
@@ -62,26 +63,77 @@ mod tests {
     fn points(limit: &Limit, charges: &[(u64, u64)], now_us: u64) -> Vec<(u64, u64)> {
         let (limits, mut states) = (std::slice::from_ref(limit), [State::fresh(limit)]);
         for (at_us, cost) in charges {
-            assert!(decide(limits, &mut states, *at_us, Cost::new(*cost).unwrap(), Mode::Charge).fits);
+            assert!(
+                decide(
+                    limits,
+                    &mut states,
+                    *at_us,
+                    Cost::new(*cost).unwrap(),
+                    Mode::Charge
+                )
+                .fits
+            );
         }
-        let mut peek = |cost| decide(limits, &mut states, now_us, Cost::new(cost).unwrap(), Mode::Peek).readings[0];
-        let waits = release_costs(limit, &peek(1)).into_iter().map(|cost| (cost, peek(cost).wait_us(limit, cost)));
+        let mut peek = |cost| {
+            decide(
+                limits,
+                &mut states,
+                now_us,
+                Cost::new(cost).unwrap(),
+                Mode::Peek,
+            )
+            .readings[0]
+        };
+        let waits = release_costs(limit, &peek(1))
+            .into_iter()
+            .map(|cost| (cost, peek(cost).wait_us(limit, cost)));
         let points = releases(waits.collect::<Vec<_>>());
         for point in &points {
-            let before = |us| decide(limits, &mut states.clone(), us, Cost::new(point.units).unwrap(), Mode::Peek).fits;
-            assert!(before(now_us + point.after_us) && !before(now_us + point.after_us - 1), "{point:?}");
+            let before = |us| {
+                decide(
+                    limits,
+                    &mut states.clone(),
+                    us,
+                    Cost::new(point.units).unwrap(),
+                    Mode::Peek,
+                )
+                .fits
+            };
+            assert!(
+                before(now_us + point.after_us) && !before(now_us + point.after_us - 1),
+                "{point:?}"
+            );
         }
-        points.into_iter().map(|Release { units, after_us }| (units, after_us)).collect()
+        points
+            .into_iter()
+            .map(|Release { units, after_us }| (units, after_us))
+            .collect()
     }
 
     #[test]
     fn each_algorithm_gives_its_points() {
-        let fixed = Algorithm::FixedWindow { anchor: Anchor::FirstRequest };
+        let fixed = Algorithm::FixedWindow {
+            anchor: Anchor::FirstRequest,
+        };
         let precise = Algorithm::SlidingWindow { precision: 64 };
-        type Row<'a> = (&'a str, Algorithm, u64, &'a [(u64, u64)], u64, &'a [(u64, u64)]);
+        type Row<'a> = (
+            &'a str,
+            Algorithm,
+            u64,
+            &'a [(u64, u64)],
+            u64,
+            &'a [(u64, u64)],
+        );
         let rows: [Row<'_>; 9] = [
             ("nothing is used", precise, 10, &[], 5 * S, &[]),
-            ("all come at the end", fixed, 10, &[(5 * S, 8)], 5 * S + 400_000, &[(10, 600_000)]),
+            (
+                "all come at the end",
+                fixed,
+                10,
+                &[(5 * S, 8)],
+                5 * S + 400_000,
+                &[(10, 600_000)],
+            ),
             (
                 "one after the other",
                 Algorithm::TokenBucket { burst: 4 },
@@ -96,7 +148,13 @@ mod tests {
                 10,
                 &[(5 * S, 8)],
                 5 * S,
-                &[(1, 100_000), (2, 200_000), (4, 400_000), (6, 600_000), (8, 800_000)],
+                &[
+                    (1, 100_000),
+                    (2, 200_000),
+                    (4, 400_000),
+                    (6, 600_000),
+                    (8, 800_000),
+                ],
             ),
             (
                 "the next unit is on its way",
@@ -128,12 +186,29 @@ mod tests {
                 10,
                 &[(5 * S, 10)],
                 6 * S + 50_000,
-                &[(1, 50_000), (2, 150_000), (5, 450_000), (8, 750_000), (10, 950_000)],
+                &[
+                    (1, 50_000),
+                    (2, 150_000),
+                    (5, 450_000),
+                    (8, 750_000),
+                    (10, 950_000),
+                ],
             ),
-            ("some are free", Algorithm::SlidingLog, 10, &[(5 * S, 4)], 5 * S, &[(10, S)]),
+            (
+                "some are free",
+                Algorithm::SlidingLog,
+                10,
+                &[(5 * S, 4)],
+                5 * S,
+                &[(10, S)],
+            ),
         ];
         for (what, algorithm, quota, charges, now_us, expected) in rows {
-            assert_eq!(points(&limit(quota, algorithm), charges, now_us), expected, "{what}");
+            assert_eq!(
+                points(&limit(quota, algorithm), charges, now_us),
+                expected,
+                "{what}"
+            );
         }
     }
 
@@ -142,8 +217,19 @@ mod tests {
         for quota in [1, 2, 3, 7, 1_000_000] {
             let limit = limit(quota, Algorithm::SlidingWindow { precision: 64 });
             for used in [0, 1, quota / 2, quota, quota + 5] {
-                let costs = release_costs(&limit, &Reading::Log { used, frees_in_us: 0, fresh_in_us: 1 });
-                assert!(costs.len() <= RELEASES_MAX && costs.iter().all(|cost| (1..=quota).contains(cost)), "{costs:?}");
+                let costs = release_costs(
+                    &limit,
+                    &Reading::Log {
+                        used,
+                        frees_in_us: 0,
+                        fresh_in_us: 1,
+                    },
+                );
+                assert!(
+                    costs.len() <= RELEASES_MAX
+                        && costs.iter().all(|cost| (1..=quota).contains(cost)),
+                    "{costs:?}"
+                );
                 assert_eq!(costs.last().copied(), (used > 0).then_some(quota));
                 assert!(costs.windows(2).all(|pair| pair[0] < pair[1]));
             }

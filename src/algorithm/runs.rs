@@ -43,7 +43,15 @@ impl Runs {
             0 => 0,
             units => self.frees_in_us(limit, now_us, gone + units),
         };
-        Reading::Log { used, frees_in_us, fresh_in_us: if used == 0 { 0 } else { newest_us + limit.window_us() - now_us } }
+        Reading::Log {
+            used,
+            frees_in_us,
+            fresh_in_us: if used == 0 {
+                0
+            } else {
+                newest_us + limit.window_us() - now_us
+            },
+        }
     }
 
     /// Moves runs that lie ahead of `now_us` to `now_us`.
@@ -65,7 +73,10 @@ impl Runs {
         }
         self.clamp(now_us);
         self.drop_expired(limit.window_us(), now_us);
-        let kept = self.through(self.runs.len()).saturating_sub(units).max(self.before);
+        let kept = self
+            .through(self.runs.len())
+            .saturating_sub(units)
+            .max(self.before);
         // The oldest run touched keeps the rest of its units. If the kept units end with the run before it, it goes too.
         while self.runs.back().is_some() && self.through(self.runs.len() - 1) >= kept {
             self.runs.pop_back();
@@ -88,7 +99,10 @@ impl Runs {
         let through = self.through(self.runs.len()) + units;
         match self.runs.back_mut() {
             Some(newest) if newest.at_us == now_us => newest.through = through,
-            _ => self.runs.push_back(Run { at_us: now_us, through }),
+            _ => self.runs.push_back(Run {
+                at_us: now_us,
+                through,
+            }),
         }
     }
 
@@ -107,7 +121,9 @@ impl Runs {
 
     /// Merges the two newest runs at the later one's time if `same` allows it. Returns whether it did.
     pub(super) fn merge_newest(&mut self, same: impl Fn(u64, u64) -> bool) -> bool {
-        let Some(before) = self.runs.len().checked_sub(2) else { return false };
+        let Some(before) = self.runs.len().checked_sub(2) else {
+            return false;
+        };
         let (older, newest) = (self.runs[before], self.runs[before + 1]);
         if !same(older.at_us, newest.at_us) {
             return false;
@@ -141,22 +157,32 @@ impl Runs {
 
     pub(super) fn growth_bytes(&self) -> usize {
         // A full deque doubles its capacity; an empty one starts with four entries.
-        if self.runs.len() < self.runs.capacity() { 0 } else { self.runs.capacity().max(4) * size_of::<Run>() }
+        if self.runs.len() < self.runs.capacity() {
+            0
+        } else {
+            self.runs.capacity().max(4) * size_of::<Run>()
+        }
     }
 
     /// Running total of the units before this index.
     fn through(&self, index: usize) -> u64 {
-        index.checked_sub(1).and_then(|last| self.runs.get(last)).map_or(self.before, |run| run.through)
+        index
+            .checked_sub(1)
+            .and_then(|last| self.runs.get(last))
+            .map_or(self.before, |run| run.through)
     }
 
     /// Index of the oldest run that still counts. Runs ahead of `now_us` count as taken at `now_us`.
     fn first_live(&self, window_us: u64, now_us: u64) -> usize {
-        self.runs.partition_point(|run| run.at_us + window_us <= now_us)
+        self.runs
+            .partition_point(|run| run.at_us + window_us <= now_us)
     }
 
     /// Time until all units up to `through` have left. `through` is at most the total.
     fn frees_in_us(&self, limit: &Limit, now_us: u64, through: u64) -> u64 {
-        let run = self.runs.get(self.runs.partition_point(|run| run.through < through));
+        let run = self
+            .runs
+            .get(self.runs.partition_point(|run| run.through < through));
         run.map_or(0, |run| run.at_us.min(now_us) + limit.window_us() - now_us)
     }
 }
@@ -171,6 +197,9 @@ impl FromIterator<(u64, u64)> for Runs {
             through += units;
             Run { at_us, through }
         }));
-        Self { runs: totals, before: 0 }
+        Self {
+            runs: totals,
+            before: 0,
+        }
     }
 }

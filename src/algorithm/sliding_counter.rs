@@ -22,7 +22,11 @@ pub struct Counter {
 impl Counter {
     pub(super) fn read(&self, limit: &Limit, now_us: u64) -> Reading {
         let counter = self.at(limit, now_us);
-        Reading::Counter { current: counter.current, previous: counter.previous, elapsed_us: now_us - counter.start_us }
+        Reading::Counter {
+            current: counter.current,
+            previous: counter.previous,
+            elapsed_us: now_us - counter.start_us,
+        }
     }
 
     pub(super) fn clamp(&mut self, limit: &Limit, now_us: u64) {
@@ -39,13 +43,26 @@ impl Counter {
     /// Gives back units of the present window first, because each of them counts in full. A unit of the previous window counts
     /// only in part, so giving it back frees only that part.
     pub(super) fn refund(&mut self, limit: &Limit, now_us: u64, units: u64) {
-        let Self { start_us, current, previous } = self.at(limit, now_us);
+        let Self {
+            start_us,
+            current,
+            previous,
+        } = self.at(limit, now_us);
         let of_current = units.min(current);
-        let (current_left, previous_left) = (current - of_current, previous.saturating_sub(units - of_current));
+        let (current_left, previous_left) = (
+            current - of_current,
+            previous.saturating_sub(units - of_current),
+        );
         match (current + previous, current_left + previous_left) {
             (0, _) => {}
             (_, 0) => *self = Self::default(),
-            _ => *self = Self { start_us, current: current_left, previous: previous_left },
+            _ => {
+                *self = Self {
+                    start_us,
+                    current: current_left,
+                    previous: previous_left,
+                }
+            }
         }
     }
 
@@ -60,12 +77,23 @@ impl Counter {
     fn at(&self, limit: &Limit, now_us: u64) -> Self {
         let window_us = limit.window_us();
         if self.start_us > now_us {
-            return Self { start_us: now_us, ..*self };
+            return Self {
+                start_us: now_us,
+                ..*self
+            };
         }
         match (now_us - self.start_us) / window_us {
             0 => *self,
-            1 => Self { start_us: self.start_us + window_us, current: 0, previous: self.current },
-            _ => Self { start_us: now_us - now_us % window_us, current: 0, previous: 0 },
+            1 => Self {
+                start_us: self.start_us + window_us,
+                current: 0,
+                previous: self.current,
+            },
+            _ => Self {
+                start_us: now_us - now_us % window_us,
+                current: 0,
+                previous: 0,
+            },
         }
     }
 }
@@ -76,7 +104,13 @@ pub(super) fn used(limit: &Limit, current: u64, previous: u64, elapsed_us: u64) 
     current + (previous * (window_us - elapsed_us)).div_ceil(window_us)
 }
 
-pub(super) fn wait_us(limit: &Limit, current: u64, previous: u64, elapsed_us: u64, cost: u64) -> u64 {
+pub(super) fn wait_us(
+    limit: &Limit,
+    current: u64,
+    previous: u64,
+    elapsed_us: u64,
+    cost: u64,
+) -> u64 {
     if used(limit, current, previous, elapsed_us) + cost <= limit.quota() {
         return 0;
     }
@@ -90,7 +124,11 @@ pub(super) fn wait_us(limit: &Limit, current: u64, previous: u64, elapsed_us: u6
 /// The earliest time, from a window's start, at which `previous` units of the window before count as at most `room` units. At
 /// the end of the window they count as none, so the result is at most the window's length.
 fn room_at_us(limit: &Limit, previous: u64, room: u64) -> u64 {
-    if previous <= room { 0 } else { limit.window_us() - room * limit.window_us() / previous }
+    if previous <= room {
+        0
+    } else {
+        limit.window_us() - room * limit.window_us() / previous
+    }
 }
 
 pub(super) fn fresh_in_us(limit: &Limit, current: u64, previous: u64, elapsed_us: u64) -> u64 {

@@ -53,7 +53,10 @@ mod tests {
     fn a_full_window_at_a_minute_s_end_leaves_nothing_right_after_it() {
         check(
             &limit(100, Algorithm::SlidingLog),
-            &[Case::allowed(999_999, 100, 0), Case::denied(1_000_000, 1, 0).after(999_999)],
+            &[
+                Case::allowed(999_999, 100, 0),
+                Case::denied(1_000_000, 1, 0).after(999_999),
+            ],
         );
     }
 

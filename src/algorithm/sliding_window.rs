@@ -44,14 +44,25 @@ mod tests {
 
     /// Runs the rows on a key with a quota of six, all of which is used: four units in the first cell, and one in each of two more.
     fn check_after_six_charges(cases: impl IntoIterator<Item = Case>) {
-        let at_us = [1_010_000, 1_020_000, 1_030_000, 1_040_000, 1_260_000, 1_510_000];
-        let charges = at_us.into_iter().zip((0..6).rev()).map(|(now_us, remaining)| Case::allowed(now_us, 1, remaining));
-        check(&limit(6, PRECISION_4), &charges.chain(cases).collect::<Vec<_>>());
+        let at_us = [
+            1_010_000, 1_020_000, 1_030_000, 1_040_000, 1_260_000, 1_510_000,
+        ];
+        let charges = at_us
+            .into_iter()
+            .zip((0..6).rev())
+            .map(|(now_us, remaining)| Case::allowed(now_us, 1, remaining));
+        check(
+            &limit(6, PRECISION_4),
+            &charges.chain(cases).collect::<Vec<_>>(),
+        );
     }
 
     #[test]
     fn above_that_a_unit_leaves_with_the_newest_unit_of_its_cell() {
-        check_after_six_charges([Case::denied(2_010_000, 1, 0).after(30_000), Case::allowed(2_040_000, 4, 0)]);
+        check_after_six_charges([
+            Case::denied(2_010_000, 1, 0).after(30_000),
+            Case::allowed(2_040_000, 4, 0),
+        ]);
     }
 
     #[test]
@@ -78,7 +89,10 @@ mod tests {
     fn a_full_window_at_a_minute_s_end_leaves_nothing_right_after_it() {
         check(
             &limit(100, Algorithm::SlidingWindow { precision: 64 }),
-            &[Case::allowed(999_999, 100, 0), Case::denied(1_000_000, 1, 0).after(999_999)],
+            &[
+                Case::allowed(999_999, 100, 0),
+                Case::denied(1_000_000, 1, 0).after(999_999),
+            ],
         );
     }
 }

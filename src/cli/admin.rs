@@ -28,7 +28,12 @@ pub(super) struct AdminArguments {
 #[derive(Debug, clap::Args)]
 pub(super) struct AdminServer {
     /// The admin listener of the server, unix:/path or host:port.
-    #[arg(short, long, value_name = "ADDRESS", default_value = "unix:/run/tollgate/admin.sock")]
+    #[arg(
+        short,
+        long,
+        value_name = "ADDRESS",
+        default_value = "unix:/run/tollgate/admin.sock"
+    )]
     admin: String,
     /// The file with the token that the server asks for.
     #[arg(long, value_name = "FILE")]
@@ -48,16 +53,23 @@ pub(super) struct RefundArguments {
 }
 
 pub(super) fn reset(arguments: &AdminArguments) -> ExitCode {
-    arguments.run(async |connection, question, token| connection.reset(&question, token.as_ref()).await)
+    arguments
+        .run(async |connection, question, token| connection.reset(&question, token.as_ref()).await)
 }
 
 pub(super) fn refund(arguments: &RefundArguments) -> ExitCode {
     let cost = arguments.cost;
-    arguments.admin.run(async move |connection, question, token| connection.refund(&question, cost, token.as_ref()).await)
+    arguments
+        .admin
+        .run(async move |connection, question, token| {
+            connection.refund(&question, cost, token.as_ref()).await
+        })
 }
 
 pub(super) fn explain(arguments: &AdminArguments) -> ExitCode {
-    arguments.run(async |connection, question, token| connection.explain(&question, token.as_ref()).await)
+    arguments.run(async |connection, question, token| {
+        connection.explain(&question, token.as_ref()).await
+    })
 }
 
 pub(super) fn reload(server: &AdminServer) -> ExitCode {
@@ -71,15 +83,27 @@ pub(super) fn replicas(server: &AdminServer) -> ExitCode {
 impl AdminArguments {
     fn run(
         &self,
-        command: impl AsyncFnOnce(Connection, AdminQuestion, Option<AdminToken>) -> Result<AdminAnswer, String>,
+        command: impl AsyncFnOnce(
+            Connection,
+            AdminQuestion,
+            Option<AdminToken>,
+        ) -> Result<AdminAnswer, String>,
     ) -> ExitCode {
-        let question = AdminQuestion { key: self.key.clone(), plan: self.plan.clone(), form: self.server.form() };
-        self.server.run(async |connection, token| command(connection, question, token).await)
+        let question = AdminQuestion {
+            key: self.key.clone(),
+            plan: self.plan.clone(),
+            form: self.server.form(),
+        };
+        self.server
+            .run(async |connection, token| command(connection, question, token).await)
     }
 }
 
 impl AdminServer {
-    fn run(&self, command: impl AsyncFnOnce(Connection, Option<AdminToken>) -> Result<AdminAnswer, String>) -> ExitCode {
+    fn run(
+        &self,
+        command: impl AsyncFnOnce(Connection, Option<AdminToken>) -> Result<AdminAnswer, String>,
+    ) -> ExitCode {
         run(async {
             let (connection, token) = self.connect().await?;
             let answer = command(connection, token).await?;
@@ -105,8 +129,11 @@ impl AdminServer {
     }
 
     fn token(&self) -> Result<Option<AdminToken>, String> {
-        let Some(file) = &self.token_file else { return Ok(None) };
-        let contents = small_file::read(file, TOKEN_BYTES_MAX).map_err(|error| format!("the file of --token-file {error}"))?;
+        let Some(file) = &self.token_file else {
+            return Ok(None);
+        };
+        let contents = small_file::read(file, TOKEN_BYTES_MAX)
+            .map_err(|error| format!("the file of --token-file {error}"))?;
         AdminToken::new(&contents.bytes).map(Some)
     }
 }

@@ -60,27 +60,55 @@ pub(super) struct PlansArguments {
 }
 
 pub(super) fn try_decisions(arguments: TryArguments) -> ExitCode {
-    let TryArguments { key, plan, cost, peek, repeat, address, connect } = arguments;
-    let question = Question { key, plan, cost, peek };
+    let TryArguments {
+        key,
+        plan,
+        cost,
+        peek,
+        repeat,
+        address,
+        connect,
+    } = arguments;
+    let question = Question {
+        key,
+        plan,
+        cost,
+        peek,
+    };
     run(async {
         let connection = connect.target(&address)?.connect().await?;
         let answer = match repeat {
             1 => connection.ask(&question, connect.form()).await?,
-            times => connection.ask_repeatedly(&question, times, connect.form()).await,
+            times => {
+                connection
+                    .ask_repeatedly(&question, times, connect.form())
+                    .await
+            }
         };
         let printed = finish(&answer.text, answer.allowed);
-        Ok(answer.failure.map_or(printed, |sentence| fail(NO_ANSWER, &sentence)))
+        Ok(answer
+            .failure
+            .map_or(printed, |sentence| fail(NO_ANSWER, &sentence)))
     })
 }
 
 pub(super) fn health(arguments: HealthArguments) -> ExitCode {
-    let HealthArguments { service, address, connect } = arguments;
+    let HealthArguments {
+        service,
+        address,
+        connect,
+    } = arguments;
     let service = match service.as_deref() {
         Some(READINESS) => grpc::HEALTH_SERVICE,
         name => name.unwrap_or_default(),
     };
     run(async {
-        let health = connect.target(&address)?.connect().await?.health(service, connect.form()).await?;
+        let health = connect
+            .target(&address)?
+            .connect()
+            .await?
+            .health(service, connect.form())
+            .await?;
         Ok(finish(&health.text, health.serving))
     })
 }
@@ -88,12 +116,20 @@ pub(super) fn health(arguments: HealthArguments) -> ExitCode {
 pub(super) fn plans(arguments: &PlansArguments) -> ExitCode {
     let PlansArguments { address, connect } = arguments;
     run(async {
-        let text = connect.target(address)?.connect().await?.plans(connect.form()).await?;
+        let text = connect
+            .target(address)?
+            .connect()
+            .await?
+            .plans(connect.form())
+            .await?;
         Ok(finish(&text, true))
     })
 }
 
 /// Prints the answer. Returns 0 for yes, 1 for no, 2 when the answer could not be printed.
 pub(super) fn finish(text: &str, yes: bool) -> ExitCode {
-    print(text).map_or_else(|_| ExitCode::from(NO_ANSWER), |()| ExitCode::from(u8::from(!yes)))
+    print(text).map_or_else(
+        |_| ExitCode::from(NO_ANSWER),
+        |()| ExitCode::from(u8::from(!yes)),
+    )
 }

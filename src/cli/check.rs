@@ -37,10 +37,22 @@ pub(super) struct CheckArguments {
 pub(super) fn check(mut arguments: CheckArguments) -> ExitCode {
     // What follows the flag are entries, and the config file at the end.
     if arguments.file.is_none() {
-        arguments.file = arguments.explain_descriptor.pop_if(|last| !last.contains('=')).map(PathBuf::from);
+        arguments.file = arguments
+            .explain_descriptor
+            .pop_if(|last| !last.contains('='))
+            .map(PathBuf::from);
     }
-    let CheckArguments { file, print: prints, output, explain_descriptor, domain, mut serve } = arguments;
-    let named = file.map_or(Ok(()), |file| serve.name_config(file)).and_then(|()| telemetry::check_level(&serve.log_level));
+    let CheckArguments {
+        file,
+        print: prints,
+        output,
+        explain_descriptor,
+        domain,
+        mut serve,
+    } = arguments;
+    let named = file
+        .map_or(Ok(()), |file| serve.name_config(file))
+        .and_then(|()| telemetry::check_level(&serve.log_level));
     let sources = match named.and_then(|()| serve.sources()) {
         Ok(sources) => sources,
         Err(sentence) => return fail(2, &sentence),
@@ -62,10 +74,21 @@ pub(super) fn check(mut arguments: CheckArguments) -> ExitCode {
         Value::from(settings.iter().map(in_json).collect::<Vec<_>>()).to_string()
     } else {
         let plural = if config.plans.len() == 1 { "" } else { "s" };
-        let valid = format!("{}: valid, {} plan{plural}", sources.origin(), config.plans.len());
-        let warnings = config.warnings.iter().map(|warning| format!("  warning: {warning}"));
+        let valid = format!(
+            "{}: valid, {} plan{plural}",
+            sources.origin(),
+            config.plans.len()
+        );
+        let warnings = config
+            .warnings
+            .iter()
+            .map(|warning| format!("  warning: {warning}"));
         let settings = settings.iter().filter(|_| prints).map(line);
-        std::iter::once(valid).chain(warnings).chain(settings).collect::<Vec<_>>().join("\n")
+        std::iter::once(valid)
+            .chain(warnings)
+            .chain(settings)
+            .collect::<Vec<_>>()
+            .join("\n")
     };
     print(&text).map_or_else(|code| code, |()| ExitCode::SUCCESS)
 }

@@ -57,10 +57,21 @@ pub(super) enum Output {
 impl ConnectArguments {
     /// The server at this address. Errors: a sentence.
     pub(super) fn target(&self, address: &str) -> Result<Target, String> {
-        let Self { tls_ca, tls_cert, tls_key, tls_server_name, .. } = self;
-        let encrypts = self.tls || tls_ca.is_some() || tls_cert.is_some() || tls_server_name.is_some();
+        let Self {
+            tls_ca,
+            tls_cert,
+            tls_key,
+            tls_server_name,
+            ..
+        } = self;
+        let encrypts =
+            self.tls || tls_ca.is_some() || tls_cert.is_some() || tls_server_name.is_some();
         let identity = tls_cert.clone().zip(tls_key.clone());
-        let settings = ClientSettings { ca_file: tls_ca.clone(), identity, server_name: tls_server_name.clone() };
+        let settings = ClientSettings {
+            ca_file: tls_ca.clone(),
+            identity,
+            server_name: tls_server_name.clone(),
+        };
         Target::new(address, encrypts.then_some(settings), self.timeout)
     }
 
@@ -74,11 +85,16 @@ impl ConnectArguments {
 
 /// Runs a command that asks a server. Errors of it are printed and are [`NO_ANSWER`].
 pub(super) fn run(command: impl Future<Output = Result<ExitCode, String>>) -> ExitCode {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => return fail(NO_ANSWER, &format!("cannot start: {error}")),
     };
-    let code = runtime.block_on(command).unwrap_or_else(|sentence| fail(NO_ANSWER, &sentence));
+    let code = runtime
+        .block_on(command)
+        .unwrap_or_else(|sentence| fail(NO_ANSWER, &sentence));
     // A name that is still being looked up must not hold up the end.
     runtime.shutdown_background();
     code
@@ -86,5 +102,9 @@ pub(super) fn run(command: impl Future<Output = Result<ExitCode, String>>) -> Ex
 
 fn timeout(text: &str) -> Result<Duration, String> {
     let parsed = duration::parse(text)?;
-    if (TIMEOUT_MIN..=TIMEOUT_MAX).contains(&parsed) { Ok(parsed) } else { Err("a timeout is 1ms to 1h".to_owned()) }
+    if (TIMEOUT_MIN..=TIMEOUT_MAX).contains(&parsed) {
+        Ok(parsed)
+    } else {
+        Err("a timeout is 1ms to 1h".to_owned())
+    }
 }

@@ -17,11 +17,18 @@ pub(super) enum From {
 }
 
 pub(super) fn convert(from: From, files: &[PathBuf]) -> ExitCode {
-    let sources: Result<Vec<Vec<Sources>>, String> = files.iter().map(|file| sources(file)).collect();
+    let sources: Result<Vec<Vec<Sources>>, String> =
+        files.iter().map(|file| sources(file)).collect();
     let sources = match sources.map(|sources| sources.concat()) {
         // Each file has a domain.
         Ok(sources) if sources.len() > DOMAINS_MAX => {
-            return fail(1, &format!("there are {} files; at most {DOMAINS_MAX} are converted", sources.len()));
+            return fail(
+                1,
+                &format!(
+                    "there are {} files; at most {DOMAINS_MAX} are converted",
+                    sources.len()
+                ),
+            );
         }
         Ok(sources) => sources,
         Err(sentence) => return fail(1, &sentence),
@@ -49,15 +56,31 @@ fn sources(path: &Path) -> Result<Vec<Sources>, String> {
         return Ok(vec![super::base(Some(path), None)?]);
     }
     let is_config = |path: &PathBuf| {
-        let is_hidden = path.file_name().is_none_or(|name| name.to_string_lossy().starts_with('.'));
-        !is_hidden && path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
+        let is_hidden = path
+            .file_name()
+            .is_none_or(|name| name.to_string_lossy().starts_with('.'));
+        !is_hidden
+            && path
+                .extension()
+                .is_some_and(|extension| extension == "yaml" || extension == "yml")
     };
-    let read = std::fs::read_dir(path).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
-    let mut files: Vec<PathBuf> = read.map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+    let read = std::fs::read_dir(path)
+        .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
+    let mut files: Vec<PathBuf> =
+        read.map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
     files.retain(is_config);
     files.sort();
     if files.is_empty() {
-        return Err(format!("{} has no file whose name ends in .yaml or .yml", path.display()));
+        return Err(format!(
+            "{} has no file whose name ends in .yaml or .yml",
+            path.display()
+        ));
     }
-    Ok(files.into_iter().map(|file| Sources { file: Some(file), ..Sources::default() }).collect())
+    Ok(files
+        .into_iter()
+        .map(|file| Sources {
+            file: Some(file),
+            ..Sources::default()
+        })
+        .collect())
 }

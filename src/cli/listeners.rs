@@ -25,15 +25,29 @@ impl Listeners {
             grpc.push(secured(Listener::bind(address).await?));
         }
         let http = bind_if_set(config.listen.http.as_ref()).await?.map(secured);
-        let metrics = bind_if_set(config.listen.metrics.as_ref()).await?.map(secured);
+        let metrics = bind_if_set(config.listen.metrics.as_ref())
+            .await?
+            .map(secured);
         let admin = bind_if_set(config.listen.admin.as_ref()).await?;
-        Ok(Self { grpc, http, metrics, admin })
+        Ok(Self {
+            grpc,
+            http,
+            metrics,
+            admin,
+        })
     }
 
     /// The addresses that use TLS, as text; `None` without any.
     pub(super) fn encrypted(&self) -> Option<String> {
-        let encrypted = self.grpc.iter().chain(&self.http).chain(&self.metrics).filter(|listener| listener.is_encrypted());
-        let addresses: Vec<String> = encrypted.map(|listener| listener.address().to_string()).collect();
+        let encrypted = self
+            .grpc
+            .iter()
+            .chain(&self.http)
+            .chain(&self.metrics)
+            .filter(|listener| listener.is_encrypted());
+        let addresses: Vec<String> = encrypted
+            .map(|listener| listener.address().to_string())
+            .collect();
         (!addresses.is_empty()).then(|| addresses.join(","))
     }
 }

@@ -11,13 +11,22 @@ use super::terminal::{fail, print};
 
 /// What the exit codes of each command mean. A test compares the pages with docs/cli.md.
 const EXIT_STATUS: [(&str, &str); 15] = [
-    ("serve", "0 stopped; 1 could not start or go on; 2 wrong command line or config"),
+    (
+        "serve",
+        "0 stopped; 1 could not start or go on; 2 wrong command line or config",
+    ),
     ("check", "0 valid; 1 errors; 2 wrong command line"),
-    ("simulate", "0 replayed; 1 the log or the report failed; 2 wrong arguments, config or format"),
+    (
+        "simulate",
+        "0 replayed; 1 the log or the report failed; 2 wrong arguments, config or format",
+    ),
     ("convert", "0 converted; 1 errors; 2 wrong command line"),
     ("try", "0 all allowed; 1 something denied; 2 no answer"),
     ("health", "0 serving; 1 not serving; 2 no answer"),
-    ("explain", "0 the next request would be allowed; 1 denied; 2 failed"),
+    (
+        "explain",
+        "0 the next request would be allowed; 1 denied; 2 failed",
+    ),
     ("top", "0 shown; 2 failed"),
     ("plans", "0 shown; 2 failed"),
     ("reload", "0 reloaded; 2 the file has errors, or failed"),
@@ -45,7 +54,13 @@ pub(super) fn page(name: Option<&str>) -> ExitCode {
         Some(name) => command.find_subcommand(name).cloned(),
     };
     let Some(command) = found else {
-        return fail(2, &format!("there is no command {}; tollgate --help lists them", name.unwrap_or_default()));
+        return fail(
+            2,
+            &format!(
+                "there is no command {}; tollgate --help lists them",
+                name.unwrap_or_default()
+            ),
+        );
     };
     let mut page = Vec::new();
     match Man::new(command).render(&mut page) {
@@ -59,10 +74,17 @@ pub(super) fn page(name: Option<&str>) -> ExitCode {
 
 /// The section about exit codes, which the generator does not know.
 fn exit_status(command: &str) -> String {
-    let codes = EXIT_STATUS.iter().find(|(name, _)| *name == command).map_or("", |(_, codes)| codes);
-    let lines =
-        codes.split("; ").filter_map(|code| code.split_once(' ')).map(|(code, when)| format!(".TP\n\\fB{code}\\fR\n{when}\n"));
-    std::iter::once(".SH \"EXIT STATUS\"\n".to_owned()).chain(lines).collect()
+    let codes = EXIT_STATUS
+        .iter()
+        .find(|(name, _)| *name == command)
+        .map_or("", |(_, codes)| codes);
+    let lines = codes
+        .split("; ")
+        .filter_map(|code| code.split_once(' '))
+        .map(|(code, when)| format!(".TP\n\\fB{code}\\fR\n{when}\n"));
+    std::iter::once(".SH \"EXIT STATUS\"\n".to_owned())
+        .chain(lines)
+        .collect()
 }
 
 /// Both generators write UTF-8 with an end of line, which printing adds.

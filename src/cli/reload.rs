@@ -41,7 +41,11 @@ pub(super) struct Reload {
 impl Reload {
     /// Runs for ever. Reads and checks on a blocking thread, so that a large file or a file system that hangs delays nothing
     /// else.
-    pub(super) async fn run(mut self, mut hangup: Signal, mut calls: mpsc::Receiver<ReloadRequest>) {
+    pub(super) async fn run(
+        mut self,
+        mut hangup: Signal,
+        mut calls: mpsc::Receiver<ReloadRequest>,
+    ) {
         loop {
             let trigger = tokio::select! {
                 () = tokio::time::sleep(POLL_EVERY) => Trigger::Timer,
@@ -91,25 +95,37 @@ impl Reload {
 
     fn take_up(&mut self, mut config: Config, origin: &Origin) -> Reloaded {
         let changes = self.limiter.reload(std::mem::take(&mut config.plans));
-        let Changes { added, removed, edited } = changes;
+        let Changes {
+            added,
+            removed,
+            edited,
+        } = changes;
         let snapshot = self.limiter.snapshot();
         let (hash, plans) = (snapshot.config_hash(), snapshot.plans().len());
         tracing::info!(config = %origin, config_hash = hash, plans, added, removed, edited, "config reloaded");
         warn_of(&config.warnings);
         let ignored = self.start.settings_unlike(&config);
-        let text = format!("{plans} plans: {added} added, {removed} removed, {edited} edited; config {hash}");
-        self.changes.record(SystemClock.now_us(), ConfigOutcome::Reloaded, &text);
+        let text = format!(
+            "{plans} plans: {added} added, {removed} removed, {edited} edited; config {hash}"
+        );
+        self.changes
+            .record(SystemClock.now_us(), ConfigOutcome::Reloaded, &text);
         if !ignored.is_empty() {
             let settings = ignored.join(", ");
             tracing::warn!(config = %origin, settings, "these settings have changed; a restart takes them up");
         }
-        Reloaded { config_hash: hash.to_owned(), changes, restart_needed: ignored }
+        Reloaded {
+            config_hash: hash.to_owned(),
+            changes,
+            restart_needed: ignored,
+        }
     }
 
     fn refuse(&mut self, errors: &ConfigErrors, origin: &Origin) -> String {
         self.limiter.record_reload_failure();
         let errors = errors.in_one_line();
-        self.changes.record(SystemClock.now_us(), ConfigOutcome::Refused, &errors);
+        self.changes
+            .record(SystemClock.now_us(), ConfigOutcome::Refused, &errors);
         tracing::error!(config = %origin, errors, "config not reloaded, the plans stay as they are");
         format!("the plans stay as they are: {errors}")
     }
@@ -118,10 +134,20 @@ impl Reload {
 /// Logs the warnings of a valid config, at most `WARNINGS_MAX`.
 pub(super) fn warn_of(warnings: &[String]) {
     for warning in warnings.iter().take(WARNINGS_MAX) {
-        tracing::warn!(warning, "the config is valid, but probably not what was meant");
+        tracing::warn!(
+            warning,
+            "the config is valid, but probably not what was meant"
+        );
     }
-    if let Some(more) = warnings.len().checked_sub(WARNINGS_MAX).filter(|more| *more > 0) {
-        tracing::warn!(more, "the config has more warnings; tollgate check prints all");
+    if let Some(more) = warnings
+        .len()
+        .checked_sub(WARNINGS_MAX)
+        .filter(|more| *more > 0)
+    {
+        tracing::warn!(
+            more,
+            "the config has more warnings; tollgate check prints all"
+        );
     }
 }
 

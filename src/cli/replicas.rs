@@ -54,16 +54,30 @@ pub(super) struct Announcing {
 impl Replicas {
     /// Creates the task. It announces nothing yet.
     pub(super) fn new(stores: StoreRegistry, limiter: Arc<Limiter<()>>) -> Self {
-        let presence = Presence { id: ReplicaId::random(), stores };
+        let presence = Presence {
+            id: ReplicaId::random(),
+            stores,
+        };
         let count = ReplicaCount::default();
-        Self { presence, limiter, count, shared_among: count.in_force(), announced: 0, first: 0, warned: false }
+        Self {
+            presence,
+            limiter,
+            count,
+            shared_among: count.in_force(),
+            announced: 0,
+            first: 0,
+            warned: false,
+        }
     }
 
     /// Announces this replica once, so that the first decision already divides by the right number. Then starts the task.
     pub(super) async fn start(mut self) -> Announcing {
         self.announce(EDGE_WITHIN).await;
         let presence = self.presence.clone();
-        Announcing { presence, task: tokio::spawn(self.run()).abort_handle() }
+        Announcing {
+            presence,
+            task: tokio::spawn(self.run()).abort_handle(),
+        }
     }
 
     async fn run(mut self) {
@@ -76,7 +90,13 @@ impl Replicas {
     async fn announce(&mut self, within: Duration) {
         self.announced = self.announced.saturating_add(1);
         // Boxed, since the future of a command is large.
-        match Box::pin(self.presence.stores.announce(&self.presence.id, self.first, within)).await {
+        match Box::pin(
+            self.presence
+                .stores
+                .announce(&self.presence.id, self.first, within),
+        )
+        .await
+        {
             Ok(count) => {
                 self.warned = false;
                 let replicas = self.count.record(count);
@@ -134,7 +154,11 @@ impl Announcing {
 
 /// The pause after this many announcements; `random` is any number.
 fn pause(announced: u32, random: u64) -> Duration {
-    let planned = if announced <= FAST_ANNOUNCEMENTS { ANNOUNCED_EVERY / 4 } else { ANNOUNCED_EVERY };
+    let planned = if announced <= FAST_ANNOUNCEMENTS {
+        ANNOUNCED_EVERY / 4
+    } else {
+        ANNOUNCED_EVERY
+    };
     jittered(planned, JITTER, random)
 }
 
@@ -144,7 +168,11 @@ mod tests {
 
     #[test]
     fn announcements_come_about_once_a_second_and_faster_at_the_start() {
-        for (random, least, most) in [(0, 225, 900), (u64::MAX / 2, 250, 1_000), (u64::MAX, 275, 1_100)] {
+        for (random, least, most) in [
+            (0, 225, 900),
+            (u64::MAX / 2, 250, 1_000),
+            (u64::MAX, 275, 1_100),
+        ] {
             assert_eq!(pause(1, random).as_millis(), least);
             assert_eq!(pause(FAST_ANNOUNCEMENTS + 1, random).as_millis(), most);
         }

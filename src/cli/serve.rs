@@ -20,7 +20,9 @@ use super::terminal::fail;
 use crate::clock::SystemClock;
 use crate::config::{Config, Readiness, StoreSection, StoreUrl, Watch};
 use crate::descriptors::{self, ConnectionCaps};
-use crate::grpc::{self, AdminCalls, AdminParts, AdminServer, Service, StartError, TokenFile, Workers};
+use crate::grpc::{
+    self, AdminCalls, AdminParts, AdminServer, Service, StartError, TokenFile, Workers,
+};
 use crate::headers::HeaderForm;
 use crate::http;
 use crate::limiter::{Limiter, Settings};
@@ -40,7 +42,10 @@ pub(super) fn run(arguments: ServeArguments) -> ExitCode {
         Ok(sources) => Watch::new(sources),
         Err(sentence) => return fail(2, &sentence),
     };
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => return fail(1, &format!("cannot start: {error}")),
     };
@@ -68,11 +73,16 @@ pub(super) fn run(arguments: ServeArguments) -> ExitCode {
 
 async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
     // Before anything else, so that an early signal is not lost.
-    let (signal, hangup) = match shutdown::signals().and_then(|signal| Ok((signal, shutdown::hangup()?))) {
-        Ok(signals) => signals,
-        Err(error) => return fail(1, &format!("cannot listen for signals: {error}")),
-    };
-    let ServingFiles { tls, certificates, token } = match ServingFiles::load(&config) {
+    let (signal, hangup) =
+        match shutdown::signals().and_then(|signal| Ok((signal, shutdown::hangup()?))) {
+            Ok(signals) => signals,
+            Err(error) => return fail(1, &format!("cannot listen for signals: {error}")),
+        };
+    let ServingFiles {
+        tls,
+        certificates,
+        token,
+    } = match ServingFiles::load(&config) {
         Ok(files) => files,
         Err(error) => return fail(2, &error),
     };
@@ -85,41 +95,113 @@ async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
     let limiter = shared_limiter(&mut config, count.get());
     let stores = Stores::new(&config.store);
     let registry = stores.registry();
-    let replicas = stores.counts_replicas(&config).then(|| Replicas::new(registry.clone(), limiter.clone()));
-    let (form, with_store) = (config.check.headers, listeners.admin.is_some() || status_page::is_served(&config));
-    let (mut workers, limiters, operators) = match start(count, limiter.clone(), stores, form, with_store).await {
-        Ok(started) => started,
-        // A service fails to start only because of files that the config names.
-        Err(error @ StartError::Service(_)) => return fail(2, &error.to_string()),
-        Err(error) => return fail(1, &error.to_string()),
-    };
+    let replicas = stores
+        .counts_replicas(&config)
+        .then(|| Replicas::new(registry.clone(), limiter.clone()));
+    let (form, with_store) = (
+        config.check.headers,
+        listeners.admin.is_some() || status_page::is_served(&config),
+    );
+    let (mut workers, limiters, operators) =
+        match start(count, limiter.clone(), stores, form, with_store).await {
+            Ok(started) => started,
+            // A service fails to start only because of files that the config names.
+            Err(error @ StartError::Service(_)) => return fail(2, &error.to_string()),
+            Err(error) => return fail(1, &error.to_string()),
+        };
     super::reload::warn_of(&config.warnings);
-    let line = StartLine::new(&limiter, count, (&config.store.url, &registry), watch.origin(), &listeners);
+    let line = StartLine::new(
+        &limiter,
+        count,
+        (&config.store.url, &registry),
+        watch.origin(),
+        &listeners,
+    );
     let announcing = tokio::spawn(announce_start(registry.clone(), replicas, line));
     let (reloader, asked) = grpc::reloader();
     let calls = listeners.admin.as_ref().map(|_| AdminCalls::default());
-    let (stores, top) = (registry.clone(), super::top_keys::start(&limiter, &registry, operators.as_ref()));
-    let (status, changes) = status_page::sources(&config, &limiter, operators.clone(), (token.clone(), top.clone()));
+    let (stores, top) = (
+        registry.clone(),
+        super::top_keys::start(&limiter, &registry, operators.as_ref()),
+    );
+    let (status, changes) = status_page::sources(
+        &config,
+        &limiter,
+        operators.clone(),
+        (token.clone(), top.clone()),
+    );
     let hosts = config.listen.http_hosts.clone().into();
-    let sockets = http::Listeners { http: listeners.http, metrics: listeners.metrics, hosts };
+    let sockets = http::Listeners {
+        http: listeners.http,
+        metrics: listeners.metrics,
+        hosts,
+    };
     let http = (sockets.http.is_some() || sockets.metrics.is_some()).then(|| {
         let log_lines_dropped = Box::new(move || log.dropped());
-        let (limiter, admin_calls, grpc_connections) = (limiter.clone(), calls.clone(), workers.connections());
-        let sources =
-            http::MetricSources { limiter, grpc_connections, admin_calls, stores: registry, tls, log_lines_dropped, status };
-        let serving = http::ServingWorkers { handles: workers.take_handles(), limiters };
-        let caps = http::Caps { http: caps.http, metrics: caps.metrics };
+        let (limiter, admin_calls, grpc_connections) =
+            (limiter.clone(), calls.clone(), workers.connections());
+        let sources = http::MetricSources {
+            limiter,
+            grpc_connections,
+            admin_calls,
+            stores: registry,
+            tls,
+            log_lines_dropped,
+            status,
+        };
+        let serving = http::ServingWorkers {
+            handles: workers.take_handles(),
+            limiters,
+        };
+        let caps = http::Caps {
+            http: caps.http,
+            metrics: caps.metrics,
+        };
         http::Server::start(sockets, serving, config.check.clone(), sources, caps)
     });
     let admin = listeners.admin.zip(operators).map(|(listener, limiter)| {
-        let (calls, connections, replicas) = (calls.unwrap_or_default(), caps.admin, config.store.expected_replicas);
-        AdminServer::start(listener, AdminParts { limiter, top, stores, reloader, replicas, token, calls, connections })
+        let (calls, connections, replicas) = (
+            calls.unwrap_or_default(),
+            caps.admin,
+            config.store.expected_replicas,
+        );
+        AdminServer::start(
+            listener,
+            AdminParts {
+                limiter,
+                top,
+                stores,
+                reloader,
+                replicas,
+                token,
+                calls,
+                connections,
+            },
+        )
     });
     let admin = OptionFuture::from(admin).await;
-    let workers = workers.retire_connections_after(config.listen.max_connection_age).with_connections_max(caps.worker);
+    let workers = workers
+        .retire_connections_after(config.listen.max_connection_age)
+        .with_connections_max(caps.worker);
     let signal = with_lame_duck(signal, config.listen.lame_duck);
-    let reloading = tokio::spawn(Reload { watch, certificates, limiter, start: config, changes }.run(hangup, asked));
-    let code = serve_until(signal, listeners.grpc, workers, AuxServers { http, admin }, announcing).await;
+    let reloading = tokio::spawn(
+        Reload {
+            watch,
+            certificates,
+            limiter,
+            start: config,
+            changes,
+        }
+        .run(hangup, asked),
+    );
+    let code = serve_until(
+        signal,
+        listeners.grpc,
+        workers,
+        AuxServers { http, admin },
+        announcing,
+    )
+    .await;
     reloading.abort();
     code
 }
@@ -136,18 +218,37 @@ struct ServingFiles {
 impl ServingFiles {
     /// Errors: a file that cannot be used.
     fn load(config: &Config) -> Result<Self, String> {
-        let (tls, certificates) = config.listen.tls.clone().map(Tls::load).transpose()?.unzip();
+        let (tls, certificates) = config
+            .listen
+            .tls
+            .clone()
+            .map(Tls::load)
+            .transpose()?
+            .unzip();
         let is_used = config.listen.admin.is_some() || status_page::is_served(config);
-        let token = config.listen.admin_token_file.as_deref().filter(|_| is_used).map(TokenFile::new);
+        let token = config
+            .listen
+            .admin_token_file
+            .as_deref()
+            .filter(|_| is_used)
+            .map(TokenFile::new);
         token.as_ref().map(TokenFile::check).transpose()?;
-        Ok(Self { tls, certificates, token })
+        Ok(Self {
+            tls,
+            certificates,
+            token,
+        })
     }
 }
 
 /// What `limiters` limiters share: the plans of the config, which are taken out of it, and the counts of keys.
 fn shared_limiter(config: &mut Config, limiters: usize) -> Arc<Limiter<()>> {
     let settings = settings(config, limiters);
-    let limiter = Arc::new(Limiter::without_store(std::mem::take(&mut config.plans), settings, Arc::new(SystemClock)));
+    let limiter = Arc::new(Limiter::without_store(
+        std::mem::take(&mut config.plans),
+        settings,
+        Arc::new(SystemClock),
+    ));
     super::top_keys::count(&limiter, &config.status);
     limiter
 }
@@ -180,7 +281,10 @@ fn connection_caps(workers: NonZeroUsize) -> ConnectionCaps {
 }
 
 /// Waits for a stop signal. Returns it with the lame duck: how long everything is still served before the drain.
-async fn with_lame_duck(signal: impl Future<Output = &'static str>, lame_duck: Duration) -> (&'static str, Duration) {
+async fn with_lame_duck(
+    signal: impl Future<Output = &'static str>,
+    lame_duck: Duration,
+) -> (&'static str, Duration) {
     match signal.await {
         // With ^C a person waits at a terminal, and no load balancer checks health: stop at once.
         "SIGINT" => ("SIGINT", Duration::ZERO),
@@ -210,7 +314,10 @@ impl AuxServers {
     }
 
     async fn stop(self) -> Drained {
-        let (http, admin) = (self.http.map(http::Server::stop), self.admin.map(AdminServer::stop));
+        let (http, admin) = (
+            self.http.map(http::Server::stop),
+            self.admin.map(AdminServer::stop),
+        );
         match tokio::join!(OptionFuture::from(http), OptionFuture::from(admin)) {
             (None | Some(Drained::Clean), None | Some(Drained::Clean)) => Drained::Clean,
             _ => Drained::Cut,
@@ -220,7 +327,9 @@ impl AuxServers {
 
 /// Waits until the server ends, and then removes it.
 async fn lost<T>(aux_server: &mut Option<T>, wait: impl AsyncFnOnce(&mut T) -> String) -> String {
-    let Some(running) = aux_server else { return std::future::pending().await };
+    let Some(running) = aux_server else {
+        return std::future::pending().await;
+    };
     let error = wait(running).await;
     *aux_server = None;
     error
@@ -267,7 +376,11 @@ async fn serve_until(
     } else {
         tracing::warn!("stopped: some connections did not close in time and were cut");
     }
-    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
 }
 
 /// Cores that this process may use, by its affinity and the quota of its control group.
@@ -291,12 +404,17 @@ enum Stores {
 impl Stores {
     fn new(store: &StoreSection) -> Self {
         match &store.url {
-            StoreUrl::Memory { capacity } => {
-                Self::Memory(Arc::new(ConfiguredStore::Memory(MemoryStore::new(*capacity, Arc::new(SystemClock)))))
-            }
+            StoreUrl::Memory { capacity } => Self::Memory(Arc::new(ConfiguredStore::Memory(
+                MemoryStore::new(*capacity, Arc::new(SystemClock)),
+            ))),
             StoreUrl::Redis(target) => {
-                let made = StoreRegistry::default().ready_once_reached(store.ready == Readiness::OnceReached);
-                Self::Redis { target: target.clone(), deadline: store.deadline, made }
+                let made = StoreRegistry::default()
+                    .ready_once_reached(store.ready == Readiness::OnceReached);
+                Self::Redis {
+                    target: target.clone(),
+                    deadline: store.deadline,
+                    made,
+                }
             }
         }
     }
@@ -310,7 +428,11 @@ impl Stores {
     async fn store(&self) -> Result<Arc<ConfiguredStore>, String> {
         match self {
             Self::Memory(memory) => Ok(memory.clone()),
-            Self::Redis { target, deadline, made } => {
+            Self::Redis {
+                target,
+                deadline,
+                made,
+            } => {
                 let store = RedisStore::to(RedisTarget::clone(target), *deadline)?;
                 let store = Arc::new(ConfiguredStore::Redis(store));
                 made.add(store.clone());
@@ -342,33 +464,44 @@ async fn start(
     form: HeaderForm,
     with_operators: bool,
 ) -> Result<Started, StartError> {
-    let (operator_limiter, operator_stores, registry) = (limiter.clone(), stores.clone(), stores.registry());
+    let (operator_limiter, operator_stores, registry) =
+        (limiter.clone(), stores.clone(), stores.registry());
     let made = Arc::new(Mutex::new(BTreeMap::new()));
     let limiters = made.clone();
     let service = move |worker| {
         let (limiter, stores, made) = (limiter.clone(), stores.clone(), made.clone());
         async move {
             let limiter = Arc::new(limiter.beside(stores.store().await?));
-            made.lock().unwrap_or_else(PoisonError::into_inner).insert(worker, limiter.clone());
+            made.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(worker, limiter.clone());
             Ok(Service::new(limiter).with_header_form(form))
         }
     };
     let operators = async {
         match with_operators {
-            true => Ok(Some(Arc::new(operator_limiter.beside(operator_stores.store().await.map_err(StartError::Service)?)))),
+            true => Ok(Some(Arc::new(operator_limiter.beside(
+                operator_stores.store().await.map_err(StartError::Service)?,
+            )))),
             false => Ok(None),
         }
     };
     let (mut workers, operators) = tokio::try_join!(Workers::start(count, service), operators)?;
     if !registry.is_ready() {
-        workers = workers.unready_until(async move { registry.ready().await }).await;
+        workers = workers
+            .unready_until(async move { registry.ready().await })
+            .await;
     }
     let limiters = std::mem::take(&mut *limiters.lock().unwrap_or_else(PoisonError::into_inner));
     Ok((workers, limiters.into_values().collect(), operators))
 }
 
 /// Waits for the first connections, announces this replica, logs the start line, and tells the service manager.
-async fn announce_start(stores: StoreRegistry, replicas: Option<Replicas>, line: StartLine) -> Option<Announcing> {
+async fn announce_start(
+    stores: StoreRegistry,
+    replicas: Option<Replicas>,
+    line: StartLine,
+) -> Option<Announcing> {
     stores.connected(FIRST_CONNECTION).await;
     let announcing = OptionFuture::from(replicas.map(Replicas::start)).await;
     line.log();

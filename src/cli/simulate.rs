@@ -106,30 +106,63 @@ pub(super) fn run(arguments: SimulateArguments) -> ExitCode {
 
 fn simulate(arguments: &SimulateArguments) -> Result<String, Failure> {
     let wrong = |sentence: String| (2, sentence);
-    if [&arguments.config, &arguments.log].iter().all(|path| path.as_os_str() == INPUT) {
-        return Err(wrong("--config and --log are both standard input; name a file for one of them".to_owned()));
+    if [&arguments.config, &arguments.log]
+        .iter()
+        .all(|path| path.as_os_str() == INPUT)
+    {
+        return Err(wrong(
+            "--config and --log are both standard input; name a file for one of them".to_owned(),
+        ));
     }
-    let format = Format::parse(&arguments.format).map_err(|error| wrong(format!("--format: {error}")))?;
+    let format =
+        Format::parse(&arguments.format).map_err(|error| wrong(format!("--format: {error}")))?;
     let configs = configs(arguments)?;
     let name = arguments.log.display().to_string();
     let mut log = Log::open(&arguments.log).map_err(|error| (1, format!("{name} {error}")))?;
-    let sample = log.lines.sample().map_err(|error| (1, format!("{name} cannot be read: {error}")))?;
+    let sample = log
+        .lines
+        .sample()
+        .map_err(|error| (1, format!("{name} cannot be read: {error}")))?;
     if sample.is_empty() {
         return Err((1, format!("{name} {}", log.lines.why_no_sample())));
     }
-    let SimulateArguments { key, plan, cost, time, .. } = arguments;
-    let options = LineOptions { format, key: key.clone(), plan: plan.clone(), cost: cost.clone(), time: time.clone() };
-    let reader = LineReader::new(&options, &sample).map_err(|error| wrong(format!("{name}: {error}")))?;
+    let SimulateArguments {
+        key,
+        plan,
+        cost,
+        time,
+        ..
+    } = arguments;
+    let options = LineOptions {
+        format,
+        key: key.clone(),
+        plan: plan.clone(),
+        cost: cost.clone(),
+        time: time.clone(),
+    };
+    let reader =
+        LineReader::new(&options, &sample).map_err(|error| wrong(format!("{name}: {error}")))?;
     let setup = setup(&configs, arguments, &reader).map_err(wrong)?;
-    let (mut summary, parts) = pipeline::replay(log, reader, &setup).map_err(|error| (1, format!("{name} {error}")))?;
+    let (mut summary, parts) =
+        pipeline::replay(log, reader, &setup).map_err(|error| (1, format!("{name} {error}")))?;
     (summary.key, summary.made_us) = (key.clone(), SystemClock.now_us());
     let report = Report::new(summary, setup.variants, &setup.names, &parts);
     if report.requests == 0 {
-        return Err((1, format!("{name} has no request to replay: {}", remarks(&report).join("; "))));
+        return Err((
+            1,
+            format!(
+                "{name} has no request to replay: {}",
+                remarks(&report).join("; ")
+            ),
+        ));
     }
     write(arguments.svg.as_deref(), || svg(&report))?;
     write(arguments.html.as_deref(), || html(&report))?;
-    Ok(if arguments.output == Output::Json { json(&report) } else { text(&report) })
+    Ok(if arguments.output == Output::Json {
+        json(&report)
+    } else {
+        text(&report)
+    })
 }
 
 /// The configs, the one to try first, each with its name.
@@ -139,33 +172,66 @@ fn configs(arguments: &SimulateArguments) -> Result<Vec<(String, PlanSet)>, Fail
         let config = Config::load(sources).map_err(|errors| (2, errors.to_string()))?;
         Ok((path.display().to_string(), config.plans))
     };
-    std::iter::once(&arguments.config).chain(&arguments.compare).map(load).collect()
+    std::iter::once(&arguments.config)
+        .chain(&arguments.compare)
+        .map(load)
+        .collect()
 }
 
-fn setup(configs: &[(String, PlanSet)], arguments: &SimulateArguments, reader: &LineReader) -> Result<Setup, String> {
+fn setup(
+    configs: &[(String, PlanSet)],
+    arguments: &SimulateArguments,
+    reader: &LineReader,
+) -> Result<Setup, String> {
     let spacings: &[_] = match reader.is_in_whole_seconds() {
-        true => &[(Spacing::AsStamped, Some(Spacing::AsStamped)), (Spacing::Evenly, Some(Spacing::Evenly))],
+        true => &[
+            (Spacing::AsStamped, Some(Spacing::AsStamped)),
+            (Spacing::Evenly, Some(Spacing::Evenly)),
+        ],
         false => &[(Spacing::AsStamped, None)],
     };
-    let mut setup = Setup { names: Vec::new(), plans: Vec::new(), variants: Vec::new(), default: None, keys_max: 0 };
+    let mut setup = Setup {
+        names: Vec::new(),
+        plans: Vec::new(),
+        variants: Vec::new(),
+        default: None,
+        keys_max: 0,
+    };
     setup.keys_max = arguments.keys_max.try_into().unwrap_or(usize::MAX);
     let variants = |(config, _): &(String, PlanSet)| {
-        spacings.iter().map(|(_, spacing)| VariantName { config: config.clone(), spacing: *spacing }).collect::<Vec<_>>()
+        spacings
+            .iter()
+            .map(|(_, spacing)| VariantName {
+                config: config.clone(),
+                spacing: *spacing,
+            })
+            .collect::<Vec<_>>()
     };
     setup.variants = configs.iter().flat_map(variants).collect();
     let names = match reader.reads_plans() {
-        true => configs.iter().flat_map(|(_, plans)| plans.iter().map(|plan| plan.name.to_string())).collect(),
+        true => configs
+            .iter()
+            .flat_map(|(_, plans)| plans.iter().map(|plan| plan.name.to_string()))
+            .collect(),
         false => std::collections::BTreeSet::from([arguments.plan.clone()]),
     };
     for name in names {
-        let plans: Vec<Arc<Plan>> =
-            configs.iter().map(|(config, plans)| plan_of(config, plans, &name)).collect::<Result<_, _>>()?;
-        let variants = plans.iter().flat_map(|plan| spacings.iter().map(|(spacing, _)| (plan.clone(), *spacing)));
+        let plans: Vec<Arc<Plan>> = configs
+            .iter()
+            .map(|(config, plans)| plan_of(config, plans, &name))
+            .collect::<Result<_, _>>()?;
+        let variants = plans
+            .iter()
+            .flat_map(|plan| spacings.iter().map(|(spacing, _)| (plan.clone(), *spacing)));
         setup.plans.push(variants.collect());
         setup.names.push(name);
     }
-    let default = configs.first().and_then(|(_, plans)| plans.default_plan()).map(|(_, plan)| plan.name.to_string());
-    setup.default = default.and_then(|default| setup.names.iter().position(|name| *name == default));
+    let default = configs
+        .first()
+        .and_then(|(_, plans)| plans.default_plan())
+        .map(|(_, plan)| plan.name.to_string());
+    setup.default =
+        default.and_then(|default| setup.names.iter().position(|name| *name == default));
     Ok(setup)
 }
 
@@ -174,15 +240,29 @@ fn plan_of(config: &str, plans: &PlanSet, name: &str) -> Result<Arc<Plan>, Strin
     if let Some((_, plan)) = plans.find_if_any(name).or_else(|| plans.default_plan()) {
         return Ok(plan.clone());
     }
-    let suggested = plans.find(name).map_err(|unknown| plans.suggest(unknown)).err().and_then(|unknown| unknown.nearest);
-    let list: Vec<&str> = plans.iter().take(PLANS_LISTED_MAX).map(|plan| &*plan.name).collect();
+    let suggested = plans
+        .find(name)
+        .map_err(|unknown| plans.suggest(unknown))
+        .err()
+        .and_then(|unknown| unknown.nearest);
+    let list: Vec<&str> = plans
+        .iter()
+        .take(PLANS_LISTED_MAX)
+        .map(|plan| &*plan.name)
+        .collect();
     Err(match suggested {
-        Some(nearest) => format!("{config}: plan {name:?} is not in the config; did you mean {nearest:?}?"),
-        None => format!("{config}: plan {name:?} is not in the config; there are {}", list.join(", ")),
+        Some(nearest) => {
+            format!("{config}: plan {name:?} is not in the config; did you mean {nearest:?}?")
+        }
+        None => format!(
+            "{config}: plan {name:?} is not in the config; there are {}",
+            list.join(", ")
+        ),
     })
 }
 
 fn write(path: Option<&Path>, content: impl Fn() -> String) -> Result<(), Failure> {
     let Some(path) = path else { return Ok(()) };
-    std::fs::write(path, content()).map_err(|error| (1, format!("{} cannot be written: {error}", path.display())))
+    std::fs::write(path, content())
+        .map_err(|error| (1, format!("{} cannot be written: {error}", path.display())))
 }

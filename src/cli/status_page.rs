@@ -23,14 +23,20 @@ pub(super) fn sources(
     (token, top): (Option<TokenFile>, TopKeys),
 ) -> (Option<StatusSources>, ConfigChanges) {
     let (changes, snapshot) = (ConfigChanges::default(), limiter.snapshot());
-    let text = format!("{} plans; config {}", snapshot.plans().len(), snapshot.config_hash());
+    let text = format!(
+        "{} plans; config {}",
+        snapshot.plans().len(),
+        snapshot.config_hash()
+    );
     changes.record(SystemClock.now_us(), ConfigOutcome::Started, &text);
-    let sources = operators.filter(|_| is_served(config)).map(|operators| StatusSources {
-        store: config.store.url.to_string(),
-        explain: ExplainKey::by(operators),
-        token: token.filter(|_| config.status.keys == ShownKeys::Clear),
-        top,
-        config_changes: changes.clone(),
-    });
+    let sources = operators
+        .filter(|_| is_served(config))
+        .map(|operators| StatusSources {
+            store: config.store.url.to_string(),
+            explain: ExplainKey::by(operators),
+            token: token.filter(|_| config.status.keys == ShownKeys::Clear),
+            top,
+            config_changes: changes.clone(),
+        });
     (sources, changes)
 }

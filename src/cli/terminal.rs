@@ -43,11 +43,20 @@ pub(super) fn read_input(bytes_max: usize) -> Result<String, String> {
     let reads = move || {
         let mut bytes = Vec::new();
         // Reads one byte more, to recognise an input that is too long.
-        let read = io::stdin().take(bytes_max as u64 + 1).read_to_end(&mut bytes);
+        let read = io::stdin()
+            .take(bytes_max as u64 + 1)
+            .read_to_end(&mut bytes);
         let _ = sender.send(read.map(|_| bytes));
     };
-    std::thread::Builder::new().spawn(reads).map_err(|error| format!("standard input cannot be read: {error}"))?;
-    let late = |_| format!("standard input did not end within {} s; a config is read to its end", INPUT_WITHIN.as_secs());
+    std::thread::Builder::new()
+        .spawn(reads)
+        .map_err(|error| format!("standard input cannot be read: {error}"))?;
+    let late = |_| {
+        format!(
+            "standard input did not end within {} s; a config is read to its end",
+            INPUT_WITHIN.as_secs()
+        )
+    };
     let bytes = receiver.recv_timeout(INPUT_WITHIN).map_err(late)?;
     let bytes = bytes.map_err(|error| format!("standard input cannot be read: {error}"))?;
     String::from_utf8(bytes).map_err(|_| "standard input is not UTF-8".to_owned())

@@ -49,17 +49,32 @@ enum By {
 }
 
 pub(super) fn top(arguments: &TopArguments) -> ExitCode {
-    let TopArguments { plan, by, limit, once, admin } = arguments;
-    let question = TopQuestion { plan: plan.clone(), by_cost: *by == By::Cost, limit: *limit };
+    let TopArguments {
+        plan,
+        by,
+        limit,
+        once,
+        admin,
+    } = arguments;
+    let question = TopQuestion {
+        plan: plan.clone(),
+        by_cost: *by == By::Cost,
+        limit: *limit,
+    };
     run(async {
         let (connection, token) = admin.connect().await?;
         let form = admin.form();
         if !once && form == Form::Human && io::stdout().is_terminal() && io::stdin().is_terminal() {
-            return refresh(&connection, question, token.as_ref()).await.map(|()| ExitCode::SUCCESS);
+            return refresh(&connection, question, token.as_ref())
+                .await
+                .map(|()| ExitCode::SUCCESS);
         }
         let table = connection.top(&question, token.as_ref()).await?;
         let text = match form {
-            Form::Human => table_text(&View { question: &question, table: &table }),
+            Form::Human => table_text(&View {
+                question: &question,
+                table: &table,
+            }),
             Form::Json => table.json(),
         };
         Ok(print(&text).map_or_else(|code| code, |()| ExitCode::SUCCESS))
@@ -67,11 +82,18 @@ pub(super) fn top(arguments: &TopArguments) -> ExitCode {
 }
 
 /// Shows the page until it is closed. Errors: a sentence, after the terminal is as it was.
-async fn refresh(connection: &Connection, mut question: TopQuestion, token: Option<&AdminToken>) -> Result<(), String> {
+async fn refresh(
+    connection: &Connection,
+    mut question: TopQuestion,
+    token: Option<&AdminToken>,
+) -> Result<(), String> {
     let mut table = connection.top(&question, token).await?;
     let mut page = Page::open()?;
     loop {
-        page.draw(&View { question: &question, table: &table })?;
+        page.draw(&View {
+            question: &question,
+            table: &table,
+        })?;
         match page.key_within(REFRESH_EVERY)? {
             Some(page::Key::Close) => return Ok(()),
             Some(page::Key::SwitchOrder) => question.by_cost = !question.by_cost,
@@ -84,14 +106,28 @@ async fn refresh(connection: &Connection, mut question: TopQuestion, token: Opti
 /// The table as lines. Above it: whether the store decides, and what is counted.
 fn table_text(view: &View<'_>) -> String {
     let rows = view.rows();
-    let widths: Vec<usize> =
-        (0..page::COLUMNS).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
+    let widths: Vec<usize> = (0..page::COLUMNS)
+        .map(|column| {
+            rows.iter()
+                .map(|row| row[column].chars().count())
+                .max()
+                .unwrap_or(0)
+        })
+        .collect();
     let line = |row: &[String; page::COLUMNS]| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        let cells = row
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:<width$}"));
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
     let state = Some(view.table.store_state.clone()).filter(|state| !state.is_empty());
-    state.into_iter().chain([view.summary()]).chain(rows.iter().map(line)).collect::<Vec<_>>().join("\n")
+    state
+        .into_iter()
+        .chain([view.summary()])
+        .chain(rows.iter().map(line))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 #[cfg(test)]
@@ -122,8 +158,15 @@ mod tests {
 
     #[test]
     fn a_table_is_aligned_and_says_what_it_counts() {
-        let question = TopQuestion { plan: None, by_cost: false, limit: 9 };
-        let text = table_text(&View { question: &question, table: &table() });
+        let question = TopQuestion {
+            plan: None,
+            by_cost: false,
+            limit: 9,
+        };
+        let text = table_text(&View {
+            question: &question,
+            table: &table(),
+        });
         let lines = [
             "Redis decides.",
             "120 denials in 55s, all plans, 3 replicas (1 more not counted); a key that is not listed has 3 at most",
@@ -132,9 +175,27 @@ mod tests {
             "7        3            5%     login  #00112233445566aa",
         ];
         assert_eq!(text, lines.join("\n"));
-        let question = TopQuestion { plan: Some("free".to_owned()), by_cost: true, limit: 9 };
-        let alone = TopTable { this_replica_alone: true, replicas: 1, replicas_missing: 0, unlisted_max: 0, ..table() };
-        let text = table_text(&View { question: &question, table: &alone });
-        assert!(text.contains("\n120 units in 55s, plan free, this replica alone: Redis did not give the others'"), "{text}");
+        let question = TopQuestion {
+            plan: Some("free".to_owned()),
+            by_cost: true,
+            limit: 9,
+        };
+        let alone = TopTable {
+            this_replica_alone: true,
+            replicas: 1,
+            replicas_missing: 0,
+            unlisted_max: 0,
+            ..table()
+        };
+        let text = table_text(&View {
+            question: &question,
+            table: &alone,
+        });
+        assert!(
+            text.contains(
+                "\n120 units in 55s, plan free, this replica alone: Redis did not give the others'"
+            ),
+            "{text}"
+        );
     }
 }

@@ -20,13 +20,20 @@ const JITTER: f64 = 0.1;
 pub(super) fn count(limiter: &Limiter<()>, status: &StatusSection) {
     match status.keys {
         ShownKeys::Off => {}
-        shown => limiter.count_keys(TopSettings { keys_max: status.top, in_clear: shown == ShownKeys::Clear }),
+        shown => limiter.count_keys(TopSettings {
+            keys_max: status.top,
+            in_clear: shown == ShownKeys::Clear,
+        }),
     }
 }
 
 /// Starts the task for the keys of all limiters beside this one. Lists of other replicas are read by the operators' store, if
 /// there is one, since decisions do not use it.
-pub(super) fn start(limiter: &Arc<Limiter<()>>, stores: &StoreRegistry, operators: Option<&StoreLimiter>) -> TopKeys {
+pub(super) fn start(
+    limiter: &Arc<Limiter<()>>,
+    stores: &StoreRegistry,
+    operators: Option<&StoreLimiter>,
+) -> TopKeys {
     let publish = stores.clone();
     let read = match operators {
         Some(limiter) if !publish.is_empty() => {

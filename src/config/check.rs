@@ -13,26 +13,61 @@ const IPV6_PREFIX_MAX: u64 = 128;
 /// Returns the defaults without the table. The names of plans in it are checked by [`check_plans`].
 pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<CheckSettings> {
     let default = CheckSettings::default();
-    let Some(node) = root.take("check") else { return Some(default) };
+    let Some(node) = root.take("check") else {
+        return Some(default);
+    };
     let mut check = node.table(errors)?;
-    let key = sources(check.take("key"), default.key, errors, KeyPart::parse_all, |parts| always_there(parts));
+    let key = sources(
+        check.take("key"),
+        default.key,
+        errors,
+        KeyPart::parse_all,
+        |parts| always_there(parts),
+    );
     let is_default = |source: &PlanSource| matches!(source, PlanSource::Default(_));
-    let plan = sources(check.take("plan"), default.plan, errors, PlanSource::parse, is_default);
-    let trusted_proxies = check.take("trusted_proxies").map_or(Some(default.trusted_proxies), |node| proxies(node, errors));
-    let ipv6_prefix = check.take("ipv6_prefix").map_or(Some(default.ipv6_prefix), |node| ipv6_prefix(node, errors));
-    let headers = check.take("headers").map_or(Some(default.headers), |node| node.choice(&HeaderForm::NAMES, errors));
+    let plan = sources(
+        check.take("plan"),
+        default.plan,
+        errors,
+        PlanSource::parse,
+        is_default,
+    );
+    let trusted_proxies = check
+        .take("trusted_proxies")
+        .map_or(Some(default.trusted_proxies), |node| proxies(node, errors));
+    let ipv6_prefix = check
+        .take("ipv6_prefix")
+        .map_or(Some(default.ipv6_prefix), |node| ipv6_prefix(node, errors));
+    let headers = check.take("headers").map_or(Some(default.headers), |node| {
+        node.choice(&HeaderForm::NAMES, errors)
+    });
     check.finish(errors);
     let (key, plan, headers) = (key?, plan?, headers?);
-    Some(CheckSettings { key, plan, trusted_proxies: trusted_proxies?, ipv6_prefix: ipv6_prefix?, headers })
+    Some(CheckSettings {
+        key,
+        plan,
+        trusted_proxies: trusted_proxies?,
+        ipv6_prefix: ipv6_prefix?,
+        headers,
+    })
 }
 
 /// Paths of the settings that differ.
 pub(super) fn unlike(this: &CheckSettings, other: &CheckSettings) -> Vec<&'static str> {
-    let CheckSettings { key, plan, trusted_proxies, ipv6_prefix, headers } = this;
+    let CheckSettings {
+        key,
+        plan,
+        trusted_proxies,
+        ipv6_prefix,
+        headers,
+    } = this;
     paths_of([
         ("check.key", *key != other.key),
         ("check.plan", *plan != other.plan),
-        ("check.trusted_proxies", *trusted_proxies != other.trusted_proxies),
+        (
+            "check.trusted_proxies",
+            *trusted_proxies != other.trusted_proxies,
+        ),
         ("check.ipv6_prefix", *ipv6_prefix != other.ipv6_prefix),
         ("check.headers", *headers != other.headers),
     ])
@@ -42,7 +77,11 @@ pub(super) fn unlike(this: &CheckSettings, other: &CheckSettings) -> Vec<&'stati
 pub(super) fn check_plans(check: &CheckSettings, plans: &PlanNames, errors: &mut ErrorList) {
     for (index, source) in check.plan.iter().enumerate() {
         if let PlanSource::Default(name) = source {
-            plans.check(name, (&format!("check.plan[{index}]"), "names the plan", ""), errors);
+            plans.check(
+                name,
+                (&format!("check.plan[{index}]"), "names the plan", ""),
+                errors,
+            );
         }
     }
 }
@@ -60,20 +99,32 @@ fn sources<T>(
     parse: impl Fn(&str) -> Result<T, String>,
     always: impl Fn(&T) -> bool,
 ) -> Option<Vec<T>> {
-    let Some(node) = node else { return Some(default) };
+    let Some(node) = node else {
+        return Some(default);
+    };
     let path = node.path.clone();
     let too_many = |count| format!("has {count} sources; it has 1 to {SOURCES_MAX}");
     let nodes = node.list(SOURCES_MAX, too_many, errors)?;
     if nodes.is_empty() {
-        report(errors, &path, format!("names no source; it has 1 to {SOURCES_MAX}"));
+        report(
+            errors,
+            &path,
+            format!("names no source; it has 1 to {SOURCES_MAX}"),
+        );
     }
     let mut sources: Vec<T> = Vec::new();
     for node in nodes {
         let path = node.path.clone();
-        let Some(text) = node.text(errors) else { continue };
+        let Some(text) = node.text(errors) else {
+            continue;
+        };
         match parse(&text) {
             Ok(_) if sources.last().is_some_and(&always) => {
-                report(errors, &path, "is never used: the one before it is always there; put that one last");
+                report(
+                    errors,
+                    &path,
+                    "is never used: the one before it is always there; put that one last",
+                );
             }
             Ok(source) => sources.push(source),
             Err(right) => report(errors, &path, right),
@@ -87,7 +138,9 @@ fn proxies(node: Node, errors: &mut ErrorList) -> Option<Proxies> {
     let mut proxies = Proxies::default();
     for node in node.list(PROXIES_MAX, too_many, errors)? {
         let path = node.path.clone();
-        let Some(text) = node.text(errors) else { continue };
+        let Some(text) = node.text(errors) else {
+            continue;
+        };
         if let Err(right) = proxies.add(&text) {
             report(errors, &path, right);
         }
@@ -99,7 +152,13 @@ fn ipv6_prefix(node: Node, errors: &mut ErrorList) -> Option<u8> {
     let path = node.path.clone();
     let bits = node.number(errors)?;
     if !(IPV6_PREFIX_MIN..=IPV6_PREFIX_MAX).contains(&bits) {
-        report(errors, &path, format!("is {bits}; it is {IPV6_PREFIX_MIN} to {IPV6_PREFIX_MAX} bits of an IPv6 address"));
+        report(
+            errors,
+            &path,
+            format!(
+                "is {bits}; it is {IPV6_PREFIX_MIN} to {IPV6_PREFIX_MAX} bits of an IPv6 address"
+            ),
+        );
     }
     u8::try_from(bits).ok()
 }

@@ -20,17 +20,29 @@ impl DenyCacheSection {
 }
 
 pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<DenyCacheSection> {
-    let Some(deny_cache) = root.take("deny_cache") else { return Some(DenyCacheSection { entries: DENY_CACHE_DEFAULT }) };
+    let Some(deny_cache) = root.take("deny_cache") else {
+        return Some(DenyCacheSection {
+            entries: DENY_CACHE_DEFAULT,
+        });
+    };
     let mut deny_cache = deny_cache.table(errors)?;
-    let entries = deny_cache.take("entries").map_or(Some(DENY_CACHE_DEFAULT), |node| {
-        let path = node.path.clone();
-        let entries = node.number(errors)?;
-        let within = usize::try_from(entries).ok().filter(|entries| *entries <= DENY_CACHE_MAX);
-        if within.is_none() {
-            report(errors, &path, format!("is {entries}; it is 0 (off) to {DENY_CACHE_MAX}"));
-        }
-        within
-    });
+    let entries = deny_cache
+        .take("entries")
+        .map_or(Some(DENY_CACHE_DEFAULT), |node| {
+            let path = node.path.clone();
+            let entries = node.number(errors)?;
+            let within = usize::try_from(entries)
+                .ok()
+                .filter(|entries| *entries <= DENY_CACHE_MAX);
+            if within.is_none() {
+                report(
+                    errors,
+                    &path,
+                    format!("is {entries}; it is 0 (off) to {DENY_CACHE_MAX}"),
+                );
+            }
+            within
+        });
     deny_cache.finish(errors);
     entries.map(|entries| DenyCacheSection { entries })
 }

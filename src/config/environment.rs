@@ -12,7 +12,12 @@ const PREFIX: &str = "TOLLGATE_";
 /// The variable that holds a whole config, in place of a file.
 pub const CONFIG_YAML: &str = "TOLLGATE_CONFIG_YAML";
 /// Variables that the command line reads.
-const OF_COMMAND_LINE: [&str; 4] = ["TOLLGATE_CONFIG", CONFIG_YAML, "TOLLGATE_LOG_LEVEL", "TOLLGATE_LOG_FORMAT"];
+const OF_COMMAND_LINE: [&str; 4] = [
+    "TOLLGATE_CONFIG",
+    CONFIG_YAML,
+    "TOLLGATE_LOG_LEVEL",
+    "TOLLGATE_LOG_FORMAT",
+];
 /// All settings with a fixed path; names of plans are chosen by the user. A test compares the list with the check.
 pub(super) const SETTINGS: [&str; 38] = [
     "listen.grpc",
@@ -63,18 +68,35 @@ const PLACE: &str = "environment";
 
 /// The settings of these variables, in the order of the variables' names. Errors are added to `errors`.
 pub(super) fn settings(variables: &[(String, String)], errors: &mut ErrorList) -> Vec<Setting> {
-    let mut ours: Vec<&(String, String)> =
-        variables.iter().filter(|(name, value)| is_ours(name) && !is_service_link(name, value)).collect();
+    let mut ours: Vec<&(String, String)> = variables
+        .iter()
+        .filter(|(name, value)| is_ours(name) && !is_service_link(name, value))
+        .collect();
     ours.sort();
     let mut settings = Vec::new();
     for (name, value) in ours {
         match path_of(name) {
-            Some(path) => settings.push(Setting { path, value: value.clone(), place: format!("variable {}", shown(name)) }),
+            Some(path) => settings.push(Setting {
+                path,
+                value: value.clone(),
+                place: format!("variable {}", shown(name)),
+            }),
             // Finding the nearest name takes about 100 us, so it is skipped when no error can be added.
             None if is_full(errors) => {}
             None => {
-                let message = format!("the variable {} is no setting; {}", shown(name), suggestion_for(name));
-                add(errors, ConfigError { path: String::new(), message, place: Some(PLACE.to_owned()) });
+                let message = format!(
+                    "the variable {} is no setting; {}",
+                    shown(name),
+                    suggestion_for(name)
+                );
+                add(
+                    errors,
+                    ConfigError {
+                        path: String::new(),
+                        message,
+                        place: Some(PLACE.to_owned()),
+                    },
+                );
             }
         }
     }
@@ -83,20 +105,37 @@ pub(super) fn settings(variables: &[(String, String)], errors: &mut ErrorList) -
 
 /// The name of a variable in a message: on one line and not too long.
 fn shown(name: &str) -> String {
-    let is_plain = name.len() <= SHOWN_BYTES_MAX && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-    if is_plain { name.to_owned() } else { shown_key(name) }
+    let is_plain = name.len() <= SHOWN_BYTES_MAX
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    if is_plain {
+        name.to_owned()
+    } else {
+        shown_key(name)
+    }
 }
 
 fn is_ours(name: &str) -> bool {
-    let begins = name.get(..PREFIX.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(PREFIX));
+    let begins = name
+        .get(..PREFIX.len())
+        .is_some_and(|begin| begin.eq_ignore_ascii_case(PREFIX));
     begins && !OF_COMMAND_LINE.contains(&name)
 }
 
 /// Whether Kubernetes made this variable for a Service named `tollgate` or `tollgate-…`. Kubernetes sets these in every pod of
 /// the namespace. Name and value must both match, so that `TOLLGATE_LISTEN_PORT=8080` does not.
 fn is_service_link(name: &str, value: &str) -> bool {
-    let Some(rest) = name.strip_prefix("TOLLGATE").filter(|rest| rest.starts_with('_')) else { return false };
-    let is_url = |text: &str| text.split_once("://").is_some_and(|(protocol, at)| is_protocol(protocol) && at.contains(':'));
+    let Some(rest) = name
+        .strip_prefix("TOLLGATE")
+        .filter(|rest| rest.starts_with('_'))
+    else {
+        return false;
+    };
+    let is_url = |text: &str| {
+        text.split_once("://")
+            .is_some_and(|(protocol, at)| is_protocol(protocol) && at.contains(':'))
+    };
     let end = |end: &str| rest.ends_with(end);
     match port_detail(rest).as_deref() {
         Some([]) => is_url(value),
@@ -114,7 +153,11 @@ fn is_service_link(name: &str, value: &str) -> bool {
 fn port_detail(rest: &str) -> Option<Vec<&str>> {
     let (_, after) = rest.rsplit_once("_PORT_")?;
     match after.split('_').collect::<Vec<_>>().as_slice() {
-        [port, protocol, detail @ ..] if is_port(port) && is_protocol(&protocol.to_ascii_lowercase()) => Some(detail.to_vec()),
+        [port, protocol, detail @ ..]
+            if is_port(port) && is_protocol(&protocol.to_ascii_lowercase()) =>
+        {
+            Some(detail.to_vec())
+        }
         _ => None,
     }
 }
@@ -129,9 +172,13 @@ fn is_protocol(text: &str) -> bool {
 
 /// The path for a variable's name: a path with levels, or a setting at the top.
 fn path_of(name: &str) -> Option<String> {
-    let rest = name.strip_prefix(PREFIX).filter(|rest| !rest.bytes().any(|byte| byte.is_ascii_lowercase()))?;
+    let rest = name
+        .strip_prefix(PREFIX)
+        .filter(|rest| !rest.bytes().any(|byte| byte.is_ascii_lowercase()))?;
     let path = rest.to_ascii_lowercase().replace("__", ".");
-    let sound = path.split('.').all(|part| !part.is_empty() && !part.starts_with('_') && !part.ends_with('_'));
+    let sound = path
+        .split('.')
+        .all(|part| !part.is_empty() && !part.starts_with('_') && !part.ends_with('_'));
     // The text of a variable is no table of plans.
     (sound && is_setting(&path) && path != "plans").then_some(path)
 }
@@ -146,13 +193,27 @@ pub(super) fn meant(path: &str) -> Vec<String> {
     let flat = |path: &str| path.replace('.', "_");
     let known: Vec<String> = SETTINGS.iter().map(|setting| flat(setting)).collect();
     if let Some(near) = nearest(&flat(path), known.iter().map(String::as_str)) {
-        return SETTINGS.iter().filter(|setting| flat(setting) == near).map(|setting| (*setting).to_owned()).collect();
+        return SETTINGS
+            .iter()
+            .filter(|setting| flat(setting) == near)
+            .map(|setting| (*setting).to_owned())
+            .collect();
     }
     // A name without its tables.
-    let same_end = |setting: &&&str| setting.strip_suffix(path).is_some_and(|tables| tables.ends_with('.'));
-    let same_end: Vec<String> = SETTINGS.iter().filter(same_end).map(|setting| (*setting).to_owned()).collect();
+    let same_end = |setting: &&&str| {
+        setting
+            .strip_suffix(path)
+            .is_some_and(|tables| tables.ends_with('.'))
+    };
+    let same_end: Vec<String> = SETTINGS
+        .iter()
+        .filter(same_end)
+        .map(|setting| (*setting).to_owned())
+        .collect();
     match path.split_once('.') {
-        Some((first, rest)) if same_end.is_empty() && nearest(first, ["plans"].into_iter()).is_some() => {
+        Some((first, rest))
+            if same_end.is_empty() && nearest(first, ["plans"].into_iter()).is_some() =>
+        {
             vec![format!("plans.{rest}")]
         }
         _ => same_end,
@@ -162,15 +223,26 @@ pub(super) fn meant(path: &str) -> Vec<String> {
 fn suggestion_for(name: &str) -> String {
     let flat = |name: &str| name.to_ascii_uppercase().replace("__", "_");
     let variable = |path: &str| format!("{PREFIX}{}", path.to_ascii_uppercase().replace('.', "__"));
-    let (wanted, rest) = (flat(name), name.get(PREFIX.len()..).unwrap_or_default().to_ascii_lowercase());
+    let (wanted, rest) = (
+        flat(name),
+        name.get(PREFIX.len()..)
+            .unwrap_or_default()
+            .to_ascii_lowercase(),
+    );
     if wanted == "TOLLGATE_PLANS" || wanted.starts_with("TOLLGATE_PLANS_") {
         return "a plan's setting is written like TOLLGATE_PLANS__FREE__SHADOW, with __ between levels".to_owned();
     }
     let of_command_line = OF_COMMAND_LINE.iter().map(|name| &name[PREFIX.len()..]);
-    if let Some(near) = nearest(wanted.get(PREFIX.len()..).unwrap_or_default(), of_command_line) {
+    if let Some(near) = nearest(
+        wanted.get(PREFIX.len()..).unwrap_or_default(),
+        of_command_line,
+    ) {
         return format!("did you mean {PREFIX}{near}?");
     }
-    let meant: Vec<String> = meant(&rest.replace("__", ".")).iter().map(|path| variable(path)).collect();
+    let meant: Vec<String> = meant(&rest.replace("__", "."))
+        .iter()
+        .map(|path| variable(path))
+        .collect();
     match meant.as_slice() {
         [] => {
             "remove it, or write TOLLGATE_ and a path of a setting with __ between levels, such as TOLLGATE_STORE__URL".to_owned()
@@ -199,9 +271,16 @@ mod tests {
             assert_eq!(path_of(&right).as_deref(), Some(*path));
             let single = right.replace("__", "_");
             if single != right {
-                assert!(error_of(&single).contains(&format!("write {right}, with __")), "{}", error_of(&single));
+                assert!(
+                    error_of(&single).contains(&format!("write {right}, with __")),
+                    "{}",
+                    error_of(&single)
+                );
             }
-            assert!(error_of(&right.to_ascii_lowercase()).contains(&right), "{right}");
+            assert!(
+                error_of(&right.to_ascii_lowercase()).contains(&right),
+                "{right}"
+            );
         }
     }
 
@@ -221,8 +300,14 @@ mod tests {
             ("TOLLGATE_ANYTHING_ELSE", "remove it"),
         ] {
             let message = error_of(name);
-            assert!(message.contains(&format!("the variable {name} is no setting; ")), "{message}");
-            assert!(message.contains(part) || name == "TOLLGATE_PLANS" || name.contains("___"), "{message}");
+            assert!(
+                message.contains(&format!("the variable {name} is no setting; ")),
+                "{message}"
+            );
+            assert!(
+                message.contains(part) || name == "TOLLGATE_PLANS" || name.contains("___"),
+                "{message}"
+            );
         }
     }
 

@@ -11,8 +11,16 @@ mod hostile;
 #[test]
 fn fuzz_hostile_configs() {
     bolero::check!().with_type::<u64>().for_each(|seed| {
-        let hostile::Hostile { kind, bytes, set, environment } = hostile::hostile(*seed);
-        let text = (Origin::StandardInput, String::from_utf8_lossy(&bytes).into_owned());
+        let hostile::Hostile {
+            kind,
+            bytes,
+            set,
+            environment,
+        } = hostile::hostile(*seed);
+        let text = (
+            Origin::StandardInput,
+            String::from_utf8_lossy(&bytes).into_owned(),
+        );
         let sources = Sources {
             text: Some(text),
             environment,
@@ -24,9 +32,18 @@ fn fuzz_hostile_configs() {
             for error in &errors.errors {
                 let message = error.to_string();
                 let placed = !error.path.is_empty() || error.place.is_some();
-                assert!(placed || is_of_the_whole(&error.message), "{kind}, seed {seed}: {message}");
-                assert!(!message.contains(char::is_control) && message.len() < 4_096, "{kind}, seed {seed}: {message:?}");
-                assert!(kind == "random signs" || !message.contains(hostile::SECRET), "{kind}, seed {seed}: {message}");
+                assert!(
+                    placed || is_of_the_whole(&error.message),
+                    "{kind}, seed {seed}: {message}"
+                );
+                assert!(
+                    !message.contains(char::is_control) && message.len() < 4_096,
+                    "{kind}, seed {seed}: {message:?}"
+                );
+                assert!(
+                    kind == "random signs" || !message.contains(hostile::SECRET),
+                    "{kind}, seed {seed}: {message}"
+                );
             }
             assert!(errors.in_one_line().len() < 10_000);
         }
@@ -35,7 +52,9 @@ fn fuzz_hostile_configs() {
 }
 
 fn is_of_the_whole(message: &str) -> bool {
-    ["is empty; ", "is not UTF-8: line ", "has more than "].iter().any(|begin| message.starts_with(begin))
+    ["is empty; ", "is not UTF-8: line ", "has more than "]
+        .iter()
+        .any(|begin| message.starts_with(begin))
 }
 
 fn load(text: String) -> Result<Config, ConfigErrors> {
@@ -94,29 +113,65 @@ fn fuzz_edits_of_the_example() {
         ", ",
         "null",
     ];
-    fuzz!("config_edits", Vec<Edit>, |edits: &Vec<Edit>| check_result(load(edited(EXAMPLE, edits, &WORDS))));
+    fuzz!("config_edits", Vec<Edit>, |edits: &Vec<Edit>| check_result(
+        load(edited(EXAMPLE, edits, &WORDS))
+    ));
 }
 
 fn check_result(loaded: Result<Config, ConfigErrors>) {
     match loaded {
-        Ok(config) => assert!((1..=10_000).contains(&config.plans.len()) && !config.listen.grpc.is_empty()),
+        Ok(config) => {
+            assert!((1..=10_000).contains(&config.plans.len()) && !config.listen.grpc.is_empty())
+        }
         Err(errors) => {
-            assert!(!errors.errors.is_empty() && errors.errors.iter().all(|error| !error.message.is_empty()));
-            assert!(!errors.in_one_line().contains('\n'), "{}", errors.in_one_line());
+            assert!(
+                !errors.errors.is_empty()
+                    && errors.errors.iter().all(|error| !error.message.is_empty())
+            );
+            assert!(
+                !errors.in_one_line().contains('\n'),
+                "{}",
+                errors.in_one_line()
+            );
         }
     }
 }
 
 #[test]
 fn fuzz_urls_of_stores() {
-    const SCHEMES: [&str; 9] =
-        ["redis", "rediss", "redis-cluster", "redis-sentinel", "rediss-cluster", "redis+unix", "valkey", "http", "canary"];
-    const WORDS: [&str; 16] =
-        ["host", ":6379", ":99999", ":", "/", "0", "256", "?", "node=", "=", "&", "[::1]", "%", "é", ",", "#"];
-    fuzz!("store_urls", (u8, bool, Vec<u8>), |(scheme, separated, bytes): &(u8, bool, Vec<u8>)| {
+    const SCHEMES: [&str; 9] = [
+        "redis",
+        "rediss",
+        "redis-cluster",
+        "redis-sentinel",
+        "rediss-cluster",
+        "redis+unix",
+        "valkey",
+        "http",
+        "canary",
+    ];
+    const WORDS: [&str; 16] = [
+        "host", ":6379", ":99999", ":", "/", "0", "256", "?", "node=", "=", "&", "[::1]", "%", "é",
+        ",", "#",
+    ];
+    fuzz!("store_urls", (u8, bool, Vec<u8>), |(
+        scheme,
+        separated,
+        bytes,
+    ): &(
+        u8,
+        bool,
+        Vec<u8>
+    )| {
         let scheme = SCHEMES[usize::from(*scheme) % SCHEMES.len()];
-        let rest: String = bytes.iter().map(|byte| WORDS[usize::from(*byte) % WORDS.len()]).collect();
-        let text = format!("{scheme}{}canary:canary@{rest}", if *separated { "://" } else { ":" });
+        let rest: String = bytes
+            .iter()
+            .map(|byte| WORDS[usize::from(*byte) % WORDS.len()])
+            .collect();
+        let text = format!(
+            "{scheme}{}canary:canary@{rest}",
+            if *separated { "://" } else { ":" }
+        );
         let message = match StoreUrl::parse(&text) {
             Ok(url) => format!("{url} {url:?}"),
             Err(sentence) => sentence,

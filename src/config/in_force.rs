@@ -34,7 +34,11 @@ pub(super) fn list(root: &Value, text: &Origin) -> Vec<SettingInForce> {
         }
         if listed.len() == before {
             let value = default_of(path).map(str::to_owned);
-            listed.push(SettingInForce { path: path.to_owned(), value, origin: DEFAULT.to_owned() });
+            listed.push(SettingInForce {
+                path: path.to_owned(),
+                value,
+                origin: DEFAULT.to_owned(),
+            });
         }
     }
     listed
@@ -47,7 +51,12 @@ fn default_of(path: &str) -> Option<&'static str> {
         "listen.lame_duck" => "2s",
         "listen.max_connection_age" => "0s",
         "listen.plaintext" | "status.page" => "false",
-        "listen.http" | "listen.metrics" | "listen.admin" | "listen.admin_token_file" | "store.key_prefix" | "default_plan" => "",
+        "listen.http"
+        | "listen.metrics"
+        | "listen.admin"
+        | "listen.admin_token_file"
+        | "store.key_prefix"
+        | "default_plan" => "",
         "store.url" => "memory:",
         "store.deadline" => "25ms",
         "store.expected_replicas" => "auto",
@@ -66,10 +75,11 @@ fn default_of(path: &str) -> Option<&'static str> {
 }
 
 fn value_at<'a>(root: &'a Value, path: &str) -> Option<&'a Value> {
-    path.split('.').try_fold(root, |value, name| match &value.kind {
-        ValueKind::Table(fields) => fields.get(name),
-        _ => None,
-    })
+    path.split('.')
+        .try_fold(root, |value, name| match &value.kind {
+            ValueKind::Table(fields) => fields.get(name),
+            _ => None,
+        })
 }
 
 /// Adds every value in this one. A list of texts is one value.
@@ -88,15 +98,26 @@ fn add(value: &Value, path: &str, text: &Origin, listed: &mut Vec<SettingInForce
         ValueKind::Array(values) => {
             let joined = values.iter().map(written).collect::<Vec<_>>().join(",");
             // Elements that flags replaced have places of their own.
-            let elsewhere = values.iter().filter_map(Value::origin).filter(|place| !is_line(place));
+            let elsewhere = values
+                .iter()
+                .filter_map(Value::origin)
+                .filter(|place| !is_line(place));
             let mut places: Vec<&str> = value.origin().into_iter().chain(elsewhere).collect();
             places.dedup();
-            listed.push(SettingInForce { path: path.to_owned(), value: Some(joined), origin: origin(&places, text) });
+            listed.push(SettingInForce {
+                path: path.to_owned(),
+                value: Some(joined),
+                origin: origin(&places, text),
+            });
         }
         ValueKind::Nil => {}
         _ => {
             let places: Vec<&str> = value.origin().into_iter().collect();
-            listed.push(SettingInForce { path: path.to_owned(), value: Some(written(value)), origin: origin(&places, text) });
+            listed.push(SettingInForce {
+                path: path.to_owned(),
+                value: Some(written(value)),
+                origin: origin(&places, text),
+            });
         }
     }
 }
@@ -112,7 +133,13 @@ fn is_scalar(value: &Value) -> bool {
 }
 
 fn origin(places: &[&str], text: &Origin) -> String {
-    let named = |place: &&str| if is_line(place) { format!("{text}, {place}") } else { (*place).to_owned() };
+    let named = |place: &&str| {
+        if is_line(place) {
+            format!("{text}, {place}")
+        } else {
+            (*place).to_owned()
+        }
+    };
     places.iter().map(named).collect::<Vec<_>>().join("; ")
 }
 
@@ -126,14 +153,22 @@ fn written(value: &Value) -> String {
 
 /// The text without the passwords of a URL: that of the user, and those in parameters.
 fn without_secrets(text: &str) -> String {
-    let Ok(mut url) = Url::parse(text) else { return text.to_owned() };
+    let Ok(mut url) = Url::parse(text) else {
+        return text.to_owned();
+    };
     let is_secret = |name: &str| name.to_ascii_lowercase().contains("password");
     let in_parameters = url.query_pairs().any(|(name, _)| is_secret(&name));
     if url.password().is_none() && !in_parameters {
         return text.to_owned();
     }
     if in_parameters {
-        let hidden = |(name, value): (String, String)| if is_secret(&name) { (name, HIDDEN.to_owned()) } else { (name, value) };
+        let hidden = |(name, value): (String, String)| {
+            if is_secret(&name) {
+                (name, HIDDEN.to_owned())
+            } else {
+                (name, value)
+            }
+        };
         let parameters: Vec<_> = url.query_pairs().into_owned().map(hidden).collect();
         url.query_pairs_mut().clear().extend_pairs(parameters);
     }

@@ -60,48 +60,91 @@ pub struct ListenSection {
 impl ListenSection {
     /// Paths of the settings that differ.
     pub(super) fn unlike(&self, other: &Self) -> Vec<&'static str> {
-        let Self { grpc, http, metrics, http_hosts, admin, admin_token_file, tls, lame_duck, max_connection_age } = self;
+        let Self {
+            grpc,
+            http,
+            metrics,
+            http_hosts,
+            admin,
+            admin_token_file,
+            tls,
+            lame_duck,
+            max_connection_age,
+        } = self;
         paths_of([
             ("listen.grpc", *grpc != other.grpc),
             ("listen.http", *http != other.http),
             ("listen.metrics", *metrics != other.metrics),
             ("listen.http_hosts", *http_hosts != other.http_hosts),
             ("listen.admin", *admin != other.admin),
-            ("listen.admin_token_file", *admin_token_file != other.admin_token_file),
+            (
+                "listen.admin_token_file",
+                *admin_token_file != other.admin_token_file,
+            ),
             ("listen.tls", *tls != other.tls),
             ("listen.lame_duck", *lame_duck != other.lame_duck),
-            ("listen.max_connection_age", *max_connection_age != other.max_connection_age),
+            (
+                "listen.max_connection_age",
+                *max_connection_age != other.max_connection_age,
+            ),
         ])
     }
 }
 
 pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<ListenSection> {
-    let Some(node) = root.take("listen") else { return defaults() };
+    let Some(node) = root.take("listen") else {
+        return defaults();
+    };
     let mut listen = node.table(errors)?;
     let grpc = match listen.take("grpc") {
         Some(grpc) => {
-            let too_long = |count| format!("has {count} addresses; at most {ADDRESSES_MAX} are listened at");
-            grpc.list(ADDRESSES_MAX, too_long, errors).and_then(|nodes| addresses(nodes, errors))
+            let too_long =
+                |count| format!("has {count} addresses; at most {ADDRESSES_MAX} are listened at");
+            grpc.list(ADDRESSES_MAX, too_long, errors)
+                .and_then(|nodes| addresses(nodes, errors))
         }
         None => defaults().map(|section| section.grpc.into_iter().map(Some).collect()),
     };
-    let http = listen.take("http").map_or(Some(None), |node| address_or_off(node, errors));
-    let metrics = listen.take("metrics").map_or(Some(None), |node| address_or_off(node, errors));
-    let http_hosts = listen.take("http_hosts").map_or(Some(Vec::new()), |node| hosts(node, errors));
+    let http = listen
+        .take("http")
+        .map_or(Some(None), |node| address_or_off(node, errors));
+    let metrics = listen
+        .take("metrics")
+        .map_or(Some(None), |node| address_or_off(node, errors));
+    let http_hosts = listen
+        .take("http_hosts")
+        .map_or(Some(Vec::new()), |node| hosts(node, errors));
     let tls_node = listen.take("tls");
     let encrypted = tls_node.is_some();
     let tls = tls_node.map_or(Some(None), |node| tls(node, errors).map(Some));
-    let plaintext = listen.take("plaintext").map_or(Some(false), |node| node.boolean(errors));
-    let lame_duck = listen.take("lame_duck").map_or(Some(LAME_DUCK_DEFAULT), |node| lame_duck(node, errors));
-    let age = listen.take("max_connection_age").map_or(Some(None), |node| age(node, errors));
-    let token_file = listen.take("admin_token_file").map_or(Some(None), |node| path_or_none(node, errors));
-    let admin = listen.take("admin").map_or(Some(None), |node| address_or_off(node, errors));
+    let plaintext = listen
+        .take("plaintext")
+        .map_or(Some(false), |node| node.boolean(errors));
+    let lame_duck = listen
+        .take("lame_duck")
+        .map_or(Some(LAME_DUCK_DEFAULT), |node| lame_duck(node, errors));
+    let age = listen
+        .take("max_connection_age")
+        .map_or(Some(None), |node| age(node, errors));
+    let token_file = listen
+        .take("admin_token_file")
+        .map_or(Some(None), |node| path_or_none(node, errors));
+    let admin = listen
+        .take("admin")
+        .map_or(Some(None), |node| address_or_off(node, errors));
     listen.finish(errors);
     // What is wrong is left out here, so that all the rest is still judged.
-    let callers = listed(grpc.as_deref().unwrap_or_default(), &[("http", &http), ("metrics", &metrics)]);
+    let callers = listed(
+        grpc.as_deref().unwrap_or_default(),
+        &[("http", &http), ("metrics", &metrics)],
+    );
     let admins = listed(&[], &[("admin", &admin)]);
     if let Some((_, address @ Address::Tcp { .. })) = admins.first() {
-        check_admin(address, token_file.as_ref().is_none_or(Option::is_some), errors);
+        check_admin(
+            address,
+            token_file.as_ref().is_none_or(Option::is_some),
+            errors,
+        );
     }
     refuse_shared(&[callers.clone(), admins].concat(), errors);
     match (plaintext?, encrypted) {
@@ -111,7 +154,9 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<ListenSe
         }
         (true, false) => {}
         (false, encrypted) => {
-            callers.iter().for_each(|(path, address)| refuse_plaintext(path, address, encrypted, errors));
+            callers
+                .iter()
+                .for_each(|(path, address)| refuse_plaintext(path, address, encrypted, errors));
         }
     }
     Some(ListenSection {
@@ -143,24 +188,48 @@ fn defaults() -> Option<ListenSection> {
 }
 
 /// The addresses that are set and sound, each with its path.
-fn listed<'a>(grpc: &'a [Option<Address>], others: &[(&str, &'a Option<Option<Address>>)]) -> Vec<(String, &'a Address)> {
-    let grpc = grpc.iter().enumerate().filter_map(|(index, address)| Some((format!("listen.grpc[{index}]"), address.as_ref()?)));
-    let others = others.iter().filter_map(|(name, address)| Some((format!("listen.{name}"), address.as_ref()?.as_ref()?)));
+fn listed<'a>(
+    grpc: &'a [Option<Address>],
+    others: &[(&str, &'a Option<Option<Address>>)],
+) -> Vec<(String, &'a Address)> {
+    let grpc = grpc
+        .iter()
+        .enumerate()
+        .filter_map(|(index, address)| Some((format!("listen.grpc[{index}]"), address.as_ref()?)));
+    let others = others.iter().filter_map(|(name, address)| {
+        Some((format!("listen.{name}"), address.as_ref()?.as_ref()?))
+    });
     grpc.chain(others).collect()
 }
 
 /// Refuses an address at which something before it listens already.
 fn refuse_shared(listed: &[(String, &Address)], errors: &mut ErrorList) {
     for (index, (path, address)) in listed.iter().enumerate() {
-        if let Some((before, _)) = listed[..index].iter().find(|(_, before)| before.excludes(address)) {
-            report(errors, path, format!("is {address}, where {before} listens already; give each an address of its own"));
+        if let Some((before, _)) = listed[..index]
+            .iter()
+            .find(|(_, before)| before.excludes(address))
+        {
+            report(
+                errors,
+                path,
+                format!(
+                    "is {address}, where {before} listens already; give each an address of its own"
+                ),
+            );
         }
     }
 }
 
 /// Refuses an address that other hosts can reach without encryption, unless the config allows plaintext.
 fn refuse_plaintext(path: &str, address: &Address, encrypted: bool, errors: &mut ErrorList) {
-    let meant = encrypted || matches!(address, Address::Tcp { plaintext: true, .. });
+    let meant = encrypted
+        || matches!(
+            address,
+            Address::Tcp {
+                plaintext: true,
+                ..
+            }
+        );
     if !meant && !address.is_local() {
         let sentence = format!(
             "is {address}, which other hosts can reach, and nothing encrypts it; set listen.tls, or, where the network is \
@@ -178,7 +247,11 @@ fn check_admin(address: &Address, has_token: bool, errors: &mut ErrorList) {
     }
     if !has_token {
         let right = "every process of this host can connect; name listen.admin_token_file, or listen at unix:/path";
-        report(errors, "listen.admin", format!("is {address}, where {right}"));
+        report(
+            errors,
+            "listen.admin",
+            format!("is {address}, where {right}"),
+        );
     }
 }
 
@@ -197,21 +270,35 @@ fn address_or_off(node: Node, errors: &mut ErrorList) -> Option<Option<Address>>
 
 fn address(text: &str, path: &str, errors: &mut ErrorList) -> Option<Address> {
     if text.len() > ADDRESS_BYTES_MAX {
-        report(errors, path, format!("has {} bytes; an address has at most {ADDRESS_BYTES_MAX}", text.len()));
+        report(
+            errors,
+            path,
+            format!(
+                "has {} bytes; an address has at most {ADDRESS_BYTES_MAX}",
+                text.len()
+            ),
+        );
         return None;
     }
-    text.parse().map_err(|error| report(errors, path, format!("is wrong: {error}"))).ok()
+    text.parse()
+        .map_err(|error| report(errors, path, format!("is wrong: {error}")))
+        .ok()
 }
 
 /// The addresses; one with an error is `None`.
 fn addresses(nodes: Vec<Node>, errors: &mut ErrorList) -> Option<Vec<Option<Address>>> {
     if nodes.is_empty() {
-        report(errors, "listen.grpc", "is empty; name at least one address, such as 127.0.0.1:50051");
+        report(
+            errors,
+            "listen.grpc",
+            "is empty; name at least one address, such as 127.0.0.1:50051",
+        );
         return None;
     }
     let one = |node: Node| {
         let path = node.path.clone();
-        node.text(errors).and_then(|text| address(&text, &path, errors))
+        node.text(errors)
+            .and_then(|text| address(&text, &path, errors))
     };
     Some(nodes.into_iter().map(one).collect())
 }
@@ -224,12 +311,21 @@ fn tls(node: Node, errors: &mut ErrorList) -> Option<tls::Settings> {
     let client_ca_file = pem_file(&mut table, "client_ca_file", errors);
     for (name, found) in [("cert_file", &cert_file), ("key_file", &key_file)] {
         // A value that is not a text already has an error.
-        if found.is_none() && !errors.iter().any(|error| error.path == format!("listen.tls.{name}")) {
-            report(errors, &format!("listen.tls.{name}"), "is missing; name a file in PEM");
+        if found.is_none()
+            && !errors
+                .iter()
+                .any(|error| error.path == format!("listen.tls.{name}"))
+        {
+            report(
+                errors,
+                &format!("listen.tls.{name}"),
+                "is missing; name a file in PEM",
+            );
         }
     }
-    let client_names =
-        table.take("client_names").map_or(Some(Vec::new()), |node| names(node, CLIENT_NAMES_MAX, tls::ClientName::parse, errors));
+    let client_names = table.take("client_names").map_or(Some(Vec::new()), |node| {
+        names(node, CLIENT_NAMES_MAX, tls::ClientName::parse, errors)
+    });
     if client_ca_file.is_none() && client_names.as_ref().is_some_and(|names| !names.is_empty()) {
         report(
             errors,
@@ -238,7 +334,12 @@ fn tls(node: Node, errors: &mut ErrorList) -> Option<tls::Settings> {
         );
     }
     table.finish(errors);
-    Some(tls::Settings { cert_file: cert_file?, key_file: key_file?, client_ca_file, client_names: client_names? })
+    Some(tls::Settings {
+        cert_file: cert_file?,
+        key_file: key_file?,
+        client_ca_file,
+        client_names: client_names?,
+    })
 }
 
 fn pem_file(table: &mut Table, name: &'static str, errors: &mut ErrorList) -> Option<PathBuf> {
@@ -257,12 +358,19 @@ fn hosts(node: Node, errors: &mut ErrorList) -> Option<Vec<HostName>> {
 }
 
 /// A list of at most `max` names, each read by `parse`, whose errors tell how to write one.
-fn names<T>(node: Node, max: usize, parse: fn(&str) -> Result<T, &'static str>, errors: &mut ErrorList) -> Option<Vec<T>> {
+fn names<T>(
+    node: Node,
+    max: usize,
+    parse: fn(&str) -> Result<T, &'static str>,
+    errors: &mut ErrorList,
+) -> Option<Vec<T>> {
     let too_long = |count| format!("has {count} names; at most {max} are compared");
     let mut names = Vec::new();
     for node in node.list(max, too_long, errors)? {
         let path = node.path.clone();
-        let Some(name) = node.text(errors) else { continue };
+        let Some(name) = node.text(errors) else {
+            continue;
+        };
         match parse(&name) {
             Ok(name) => names.push(name),
             Err(right) => report(errors, &path, format!("is wrong; {right}")),
@@ -275,7 +383,11 @@ fn lame_duck(node: Node, errors: &mut ErrorList) -> Option<Duration> {
     let path = node.path.clone();
     let pause = node.duration(errors)?;
     if pause > LAME_DUCK_MAX {
-        report(errors, &path, format!("is {}; it is 0s to 3s", duration::Shown(pause)));
+        report(
+            errors,
+            &path,
+            format!("is {}; it is 0s to 3s", duration::Shown(pause)),
+        );
     }
     Some(pause)
 }
@@ -285,7 +397,11 @@ fn age(node: Node, errors: &mut ErrorList) -> Option<Option<Duration>> {
     let path = node.path.clone();
     let age = node.duration(errors)?;
     if !age.is_zero() && !(AGE_MIN..=AGE_MAX).contains(&age) {
-        report(errors, &path, format!("is {}; it is 0s (off), or 1s to 365d", duration::Shown(age)));
+        report(
+            errors,
+            &path,
+            format!("is {}; it is 0s (off), or 1s to 365d", duration::Shown(age)),
+        );
     }
     Some(Some(age).filter(|age| !age.is_zero()))
 }

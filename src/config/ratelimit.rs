@@ -41,9 +41,14 @@ pub fn convert(files: &[Sources]) -> Result<Converted, Vec<ConfigErrors>> {
     let mut refused = Vec::new();
     let mut read = Vec::<File>::new();
     for sources in files {
-        let file = File::read(sources).and_then(|file| match read.iter().find(|other| other.domain.name == file.domain.name) {
-            Some(other) => Err(file.is_domain_of(other)),
-            None => Ok(file),
+        let file = File::read(sources).and_then(|file| {
+            match read
+                .iter()
+                .find(|other| other.domain.name == file.domain.name)
+            {
+                Some(other) => Err(file.is_domain_of(other)),
+                None => Ok(file),
+            }
         });
         match file {
             Ok(file) => read.push(file),
@@ -53,18 +58,38 @@ pub fn convert(files: &[Sources]) -> Result<Converted, Vec<ConfigErrors>> {
     if !refused.is_empty() {
         return Err(refused);
     }
-    let warnings: Vec<String> = read.iter().flat_map(|file| file.warnings(read.len() > 1)).collect();
-    let branches: Vec<Vec<Branch>> = each(&read, |file| branches::branches(&file.domain.descriptors))?;
+    let warnings: Vec<String> = read
+        .iter()
+        .flat_map(|file| file.warnings(read.len() > 1))
+        .collect();
+    let branches: Vec<Vec<Branch>> =
+        each(&read, |file| branches::branches(&file.domain.descriptors))?;
     let mut branches = branches.iter();
-    let rules: Vec<Vec<Rule>> = each(&read, |_| branches::rules(branches.next().map_or(&[][..], Vec::as_slice)))?;
-    let domains: Vec<(&str, &[Rule])> =
-        read.iter().zip(&rules).map(|(file, rules)| (file.domain.name.as_str(), &rules[..])).collect();
-    let sources: Vec<String> = files.iter().map(|sources| sources.origin().to_string()).collect();
+    let rules: Vec<Vec<Rule>> = each(&read, |_| {
+        branches::rules(branches.next().map_or(&[][..], Vec::as_slice))
+    })?;
+    let domains: Vec<(&str, &[Rule])> = read
+        .iter()
+        .zip(&rules)
+        .map(|(file, rules)| (file.domain.name.as_str(), &rules[..]))
+        .collect();
+    let sources: Vec<String> = files
+        .iter()
+        .map(|sources| sources.origin().to_string())
+        .collect();
     let yaml = write::config(&domains, &sources.join(", "), &warnings);
     let refused = proof::prove(&yaml, &domains);
-    let refused: Vec<ConfigErrors> =
-        read.iter().zip(refused).filter(|(_, errors)| !errors.is_empty()).map(|(file, errors)| file.refused(errors)).collect();
-    if refused.is_empty() { Ok(Converted { yaml, warnings }) } else { Err(refused) }
+    let refused: Vec<ConfigErrors> = read
+        .iter()
+        .zip(refused)
+        .filter(|(_, errors)| !errors.is_empty())
+        .map(|(file, errors)| file.refused(errors))
+        .collect();
+    if refused.is_empty() {
+        Ok(Converted { yaml, warnings })
+    } else {
+        Err(refused)
+    }
 }
 
 /// What is made of each file. Errors: for a file it would be too much.
@@ -72,19 +97,31 @@ fn each<'f, 's, T>(
     files: &'f [File<'s>],
     mut of: impl FnMut(&'f File<'s>) -> Result<T, TooMany>,
 ) -> Result<Vec<T>, Vec<ConfigErrors>> {
-    let made = files.iter().map(|file| of(file).map_err(|TooMany| vec![file.needs_too_many_rules()]));
+    let made = files
+        .iter()
+        .map(|file| of(file).map_err(|TooMany| vec![file.needs_too_many_rules()]));
     made.collect()
 }
 
 impl<'s> File<'s> {
     fn read(sources: &'s Sources) -> Result<Self, ConfigErrors> {
-        let failed = |errors| ConfigErrors { origin: sources.origin(), errors };
-        let text = source::text(sources).map(|(text, _)| text).map_err(|error| failed(vec![error]))?;
+        let failed = |errors| ConfigErrors {
+            origin: sources.origin(),
+            errors,
+        };
+        let text = source::text(sources)
+            .map(|(text, _)| text)
+            .map_err(|error| failed(vec![error]))?;
         let root = yaml::parse(&text).map_err(failed)?;
         let (mut errors, mut warnings) = (ErrorList::new(), ErrorList::new());
         let domain = descriptors::domain(Node::root(root), &mut errors, &mut warnings);
         match domain.filter(|_| errors.is_empty()) {
-            Some(domain) => Ok(Self { sources, text, domain, warnings }),
+            Some(domain) => Ok(Self {
+                sources,
+                text,
+                domain,
+                warnings,
+            }),
             None => {
                 locate(&mut errors, &text, &Sources::default());
                 Err(failed(errors))
@@ -96,8 +133,14 @@ impl<'s> File<'s> {
     fn warnings(&self, are_several: bool) -> impl Iterator<Item = String> {
         let mut warnings = self.warnings.clone();
         locate(&mut warnings, &self.text, &Sources::default());
-        let origin = if are_several { format!("{}: ", self.sources.origin()) } else { String::new() };
-        warnings.into_iter().map(move |warning| format!("{origin}{warning}"))
+        let origin = if are_several {
+            format!("{}: ", self.sources.origin())
+        } else {
+            String::new()
+        };
+        warnings
+            .into_iter()
+            .map(move |warning| format!("{origin}{warning}"))
     }
 
     fn is_domain_of(&self, other: &Self) -> ConfigErrors {
@@ -112,12 +155,19 @@ impl<'s> File<'s> {
 
     fn needs_too_many_rules(&self) -> ConfigErrors {
         let message = format!("needs more than {RULES_MAX} rules; split it into several domains");
-        self.refused(vec![ConfigError { path: String::new(), message, place: None }])
+        self.refused(vec![ConfigError {
+            path: String::new(),
+            message,
+            place: None,
+        }])
     }
 
     fn refused(&self, mut errors: ErrorList) -> ConfigErrors {
         locate(&mut errors, &self.text, &Sources::default());
-        ConfigErrors { origin: self.sources.origin(), errors }
+        ConfigErrors {
+            origin: self.sources.origin(),
+            errors,
+        }
     }
 }
 

@@ -27,7 +27,10 @@ pub(super) fn check(root: Value, errors: &mut ErrorList) -> Option<Config> {
     let deny_cache = deny_cache::check(&mut root, errors);
     let status = status::check(&mut root, errors);
     let workers = workers(&mut root, errors);
-    let default_plan = root.take("default_plan").and_then(|node| node.text(errors)).filter(|name| !name.is_empty());
+    let default_plan = root
+        .take("default_plan")
+        .and_then(|node| node.text(errors))
+        .filter(|name| !name.is_empty());
     let check = check_endpoint::check(&mut root, errors);
     let (names, plans) = plans::check(root.take("plans"), default_plan.as_deref(), errors);
     let envoy = envoy::check(root.take("envoy"), &names, errors);
@@ -40,16 +43,31 @@ pub(super) fn check(root: Value, errors: &mut ErrorList) -> Option<Config> {
     if status.page && listen.http.is_none() {
         warnings.push("status.page is true, but nothing serves the page; set listen.http, such as 127.0.0.1:8080".to_owned());
     }
-    Some(Config { listen, store: store?, deny_cache: deny_cache?, status, workers: workers?, check, warnings, plans })
+    Some(Config {
+        listen,
+        store: store?,
+        deny_cache: deny_cache?,
+        status,
+        workers: workers?,
+        check,
+        warnings,
+        plans,
+    })
 }
 
 /// The number of workers: `Some(None)` is one per core, written as 0. `None` after adding an error.
 fn workers(root: &mut Table, errors: &mut ErrorList) -> Option<Option<NonZeroUsize>> {
-    let Some(node) = root.take("workers") else { return Some(None) };
+    let Some(node) = root.take("workers") else {
+        return Some(None);
+    };
     let path = node.path.clone();
     let workers = node.number(errors)?;
     if workers > WORKERS_MAX {
-        report(errors, &path, format!("is {workers}; it is 0 to {WORKERS_MAX}, and 0 means one per core"));
+        report(
+            errors,
+            &path,
+            format!("is {workers}; it is 0 to {WORKERS_MAX}, and 0 means one per core"),
+        );
     }
     Some(usize::try_from(workers).ok().and_then(NonZeroUsize::new))
 }

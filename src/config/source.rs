@@ -86,14 +86,22 @@ impl Sources {
 impl Flag {
     /// The flag `--set PATH=VALUE`.
     pub fn set(path: &str, value: &str) -> Self {
-        Self { name: SET.to_owned(), path: path.to_owned(), value: Some(value.to_owned()) }
+        Self {
+            name: SET.to_owned(),
+            path: path.to_owned(),
+            value: Some(value.to_owned()),
+        }
     }
 
     /// The flag `--set` with what follows it. Without a `=` it has no value.
     pub fn of_set(text: &str) -> Self {
         match text.split_once('=') {
             Some((path, value)) => Self::set(path, value),
-            None => Self { name: SET.to_owned(), path: text.to_owned(), value: None },
+            None => Self {
+                name: SET.to_owned(),
+                path: text.to_owned(),
+                value: None,
+            },
         }
     }
 }
@@ -103,7 +111,8 @@ impl Flag {
 pub(super) fn text(sources: &Sources) -> Result<(String, Option<SystemTime>), ConfigError> {
     let (bytes, modified) = match (&sources.file, &sources.text) {
         (Some(path), _) => {
-            let contents = small_file::read(path, FILE_BYTES_MAX).map_err(|error| whole_file(error.to_string()))?;
+            let contents = small_file::read(path, FILE_BYTES_MAX)
+                .map_err(|error| whole_file(error.to_string()))?;
             (contents.bytes, contents.modified)
         }
         (None, Some((_, text))) if text.len() > FILE_BYTES_MAX => {
@@ -118,16 +127,26 @@ pub(super) fn text(sources: &Sources) -> Result<(String, Option<SystemTime>), Co
 /// Decodes a text and refuses an empty one. Removes a byte order mark at the beginning, which some editors write.
 fn decode(bytes: Vec<u8>) -> Result<String, ConfigError> {
     let text = String::from_utf8(bytes).map_err(|error| {
-        let line = 1 + error.as_bytes()[..error.utf8_error().valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
+        let line = 1 + error.as_bytes()[..error.utf8_error().valid_up_to()]
+            .iter()
+            .filter(|byte| **byte == b'\n')
+            .count();
         let hint = match error.as_bytes() {
             [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "; it looks like UTF-16, so save it as UTF-8",
             _ => "",
         };
-        whole_file(format!("is not UTF-8: line {line} has a byte that no character begins with{hint}"))
+        whole_file(format!(
+            "is not UTF-8: line {line} has a byte that no character begins with{hint}"
+        ))
     })?;
-    let text = text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text);
+    let text = text
+        .strip_prefix('\u{feff}')
+        .map(str::to_owned)
+        .unwrap_or(text);
     if text.trim().is_empty() {
-        return Err(whole_file("is empty; a config names at least one plan under `plans:`".to_owned()));
+        return Err(whole_file(
+            "is empty; a config names at least one plan under `plans:`".to_owned(),
+        ));
     }
     Ok(text)
 }
@@ -135,7 +154,11 @@ fn decode(bytes: Vec<u8>) -> Result<String, ConfigError> {
 /// Merges the text with environment and flags. Wrong names and paths are added to `errors`, and left out of the tree.
 ///
 /// Errors: the text cannot be parsed at all.
-pub(super) fn merge(text: &str, sources: &Sources, errors: &mut ErrorList) -> Result<Value, Vec<ConfigError>> {
+pub(super) fn merge(
+    text: &str,
+    sources: &Sources,
+    errors: &mut ErrorList,
+) -> Result<Value, Vec<ConfigError>> {
     let mut root = yaml::parse(text)?;
     match root.kind {
         ValueKind::Table(_) => {}
@@ -146,9 +169,15 @@ pub(super) fn merge(text: &str, sources: &Sources, errors: &mut ErrorList) -> Re
     }
     // Not by the crate's builder: it also parses the names in a text as paths, and `a[4000000000]` would take all memory.
     let of_environment = environment::settings(&sources.environment, errors);
-    for setting in of_environment.into_iter().map(Ok).chain(sources.flags.iter().map(setting)) {
+    for setting in of_environment
+        .into_iter()
+        .map(Ok)
+        .chain(sources.flags.iter().map(setting))
+    {
         match setting.and_then(check_path) {
-            Ok(setting) => setting.collect_to(&mut root).map_err(|_| vec![whole_file("cannot be merged".to_owned())])?,
+            Ok(setting) => setting
+                .collect_to(&mut root)
+                .map_err(|_| vec![whole_file("cannot be merged".to_owned())])?,
             Err(error) => add(errors, error),
         }
     }
@@ -159,19 +188,39 @@ pub(super) fn merge(text: &str, sources: &Sources, errors: &mut ErrorList) -> Re
 fn setting(flag: &Flag) -> Result<Setting, ConfigError> {
     let Flag { name, path, value } = flag;
     let is_shown = name == SET && may_be_shown(path);
-    let place = if is_shown { format!("flag {SET} {path}") } else { format!("flag {name}") };
+    let place = if is_shown {
+        format!("flag {SET} {path}")
+    } else {
+        format!("flag {name}")
+    };
     let error = |message: String| {
-        let path = if is_shown { path.clone() } else { String::new() };
-        ConfigError { path, message, place: Some(place.clone()) }
+        let path = if is_shown {
+            path.clone()
+        } else {
+            String::new()
+        };
+        ConfigError {
+            path,
+            message,
+            place: Some(place.clone()),
+        }
     };
     match value {
         None if is_shown => Err(error(format!("has no value; write {SET} {path}=VALUE"))),
         None => Err(error(WRITE_A_PATH.to_owned())),
         Some(_) if has_form_of_path(path) && !environment::is_setting(&without_indexes(path)) => {
-            let message = if is_shown { unknown(path) } else { WRITE_A_PATH.to_owned() };
+            let message = if is_shown {
+                unknown(path)
+            } else {
+                WRITE_A_PATH.to_owned()
+            };
             Err(error(message))
         }
-        Some(value) => Ok(Setting { path: path.clone(), value: value.clone(), place }),
+        Some(value) => Ok(Setting {
+            path: path.clone(),
+            value: value.clone(),
+            place,
+        }),
     }
 }
 
@@ -183,8 +232,17 @@ fn unknown(path: &str) -> String {
         return format!("is no setting; did you mean {}?", meant.join(" or "));
     }
     let table = format!("{path}.");
-    let below = |end| environment::SETTINGS.into_iter().filter(|setting| setting.starts_with(&table[..=end])).collect::<Vec<_>>();
-    match table.match_indices('.').map(|(end, _)| below(end)).rfind(|below| !below.is_empty()) {
+    let below = |end| {
+        environment::SETTINGS
+            .into_iter()
+            .filter(|setting| setting.starts_with(&table[..=end]))
+            .collect::<Vec<_>>()
+    };
+    match table
+        .match_indices('.')
+        .map(|(end, _)| below(end))
+        .rfind(|below| !below.is_empty())
+    {
         Some(below) => format!("is no setting; there are {}", below.join(", ")),
         None => "is no setting; `tollgate check --print` lists all".to_owned(),
     }
@@ -192,15 +250,24 @@ fn unknown(path: &str) -> String {
 
 /// Whether a message may repeat this path. A path unlike all settings may be a value in the wrong place.
 fn may_be_shown(path: &str) -> bool {
-    let words = path.bytes().all(|byte| byte.is_ascii_lowercase() || matches!(byte, b'_' | b'.'));
-    has_form_of_path(path) && (words || environment::is_setting(&without_indexes(path)) || path.contains('.') && !is_secret(path))
+    let words = path
+        .bytes()
+        .all(|byte| byte.is_ascii_lowercase() || matches!(byte, b'_' | b'.'));
+    has_form_of_path(path)
+        && (words
+            || environment::is_setting(&without_indexes(path))
+            || path.contains('.') && !is_secret(path))
 }
 
 /// The path without its indexes: `limits[0].quota` is `limits.quota`.
 fn without_indexes(path: &str) -> String {
     path.split('[')
         .enumerate()
-        .map(|(place, part)| part.split_once(']').filter(|_| place > 0).map_or(part, |(_, after)| after))
+        .map(|(place, part)| {
+            part.split_once(']')
+                .filter(|_| place > 0)
+                .map_or(part, |(_, after)| after)
+        })
         .collect()
 }
 
@@ -228,14 +295,28 @@ impl Source for Setting {
 /// Refuses an invalid path, and an index that would create too many empty values. A path with characters that paths do not have
 /// is not repeated: it may be a URL with a password.
 fn check_path(setting: Setting) -> Result<Setting, ConfigError> {
-    let report =
-        |message: &str| Err(ConfigError { path: String::new(), message: message.to_owned(), place: Some(setting.place.clone()) });
+    let report = |message: &str| {
+        Err(ConfigError {
+            path: String::new(),
+            message: message.to_owned(),
+            place: Some(setting.place.clone()),
+        })
+    };
     if !has_form_of_path(&setting.path) {
         return report(WRITE_A_PATH);
     }
-    let indexes = setting.path.split('[').skip(1).filter_map(|rest| rest.split(']').next());
-    if indexes.filter_map(|index| index.parse::<usize>().ok()).any(|index| index > INDEX_MAX) {
-        return report(&format!("a path names a place in a list above {INDEX_MAX}; no list is that long"));
+    let indexes = setting
+        .path
+        .split('[')
+        .skip(1)
+        .filter_map(|rest| rest.split(']').next());
+    if indexes
+        .filter_map(|index| index.parse::<usize>().ok())
+        .any(|index| index > INDEX_MAX)
+    {
+        return report(&format!(
+            "a path names a place in a list above {INDEX_MAX}; no list is that long"
+        ));
     }
     Ok(setting)
 }
@@ -255,7 +336,11 @@ fn is_name(text: &str) -> bool {
         }
         rest = after;
     }
-    rest.is_empty() && !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
+    rest.is_empty()
+        && !name.is_empty()
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
 }
 
 /// Where the value at `path` was read, or else the innermost value around it. Of a table or list, also where a part of it was read
@@ -272,17 +357,28 @@ pub(super) fn place_of(mut value: &Value, path: &str) -> Option<String> {
         (value, rest) = (inner, after.strip_prefix('.').unwrap_or(after));
         place = origin_within(inner).or(place);
     }
-    let parts = if path.is_empty() || !rest.is_empty() { Vec::new() } else { parts_of(value) };
-    let elsewhere = parts.into_iter().filter_map(origin_within).find(|origin| !is_line(origin));
+    let parts = if path.is_empty() || !rest.is_empty() {
+        Vec::new()
+    } else {
+        parts_of(value)
+    };
+    let elsewhere = parts
+        .into_iter()
+        .filter_map(origin_within)
+        .find(|origin| !is_line(origin));
     match (place, elsewhere) {
-        (Some(place), Some(elsewhere)) if place != elsewhere => Some(format!("{place}; {elsewhere}")),
+        (Some(place), Some(elsewhere)) if place != elsewhere => {
+            Some(format!("{place}; {elsewhere}"))
+        }
         (place, elsewhere) => place.or(elsewhere).map(str::to_owned),
     }
 }
 
 /// Where a value was read. A table that only flags and variables made has no place but that of what is in it.
 pub(super) fn origin_within(value: &Value) -> Option<&str> {
-    value.origin().or_else(|| parts_of(value).into_iter().find_map(origin_within))
+    value
+        .origin()
+        .or_else(|| parts_of(value).into_iter().find_map(origin_within))
 }
 
 /// What is in a table, in the order of the names, or in a list.
@@ -306,7 +402,10 @@ pub(super) fn is_line(place: &str) -> bool {
 /// The field that a path begins with, and the rest of the path. Names may contain dots, so the shortest prefix that exists is
 /// taken.
 fn field_at<'a, 'p>(fields: &'a Map<String, Value>, path: &'p str) -> Option<(&'a Value, &'p str)> {
-    let mut ends = path.match_indices(['.', '[']).map(|(end, _)| end).chain([path.len()]);
+    let mut ends = path
+        .match_indices(['.', '['])
+        .map(|(end, _)| end)
+        .chain([path.len()]);
     ends.find_map(|end| Some((fields.get(&path[..end])?, &path[end..])))
 }
 
@@ -317,5 +416,9 @@ fn element_at<'a, 'p>(values: &'a [Value], path: &'p str) -> Option<(&'a Value, 
 }
 
 fn whole_file(message: String) -> ConfigError {
-    ConfigError { path: String::new(), message, place: None }
+    ConfigError {
+        path: String::new(),
+        message,
+        place: None,
+    }
 }

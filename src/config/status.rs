@@ -29,32 +29,60 @@ pub enum ShownKeys {
 }
 
 impl ShownKeys {
-    const NAMES: [(&str, Self); 3] = [("hash", Self::Hash), ("clear", Self::Clear), ("off", Self::Off)];
+    const NAMES: [(&str, Self); 3] = [
+        ("hash", Self::Hash),
+        ("clear", Self::Clear),
+        ("off", Self::Off),
+    ];
 }
 
 impl StatusSection {
     /// Paths of the settings that differ.
     pub(super) fn unlike(&self, other: &Self) -> Vec<&'static str> {
         let Self { page, keys, top } = self;
-        paths_of([("status.page", *page != other.page), ("status.keys", *keys != other.keys), ("status.top", *top != other.top)])
+        paths_of([
+            ("status.page", *page != other.page),
+            ("status.keys", *keys != other.keys),
+            ("status.top", *top != other.top),
+        ])
     }
 }
 
 pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<StatusSection> {
-    let default = StatusSection { page: false, keys: ShownKeys::default(), top: TOP_DEFAULT };
-    let Some(status) = root.take("status") else { return Some(default) };
+    let default = StatusSection {
+        page: false,
+        keys: ShownKeys::default(),
+        top: TOP_DEFAULT,
+    };
+    let Some(status) = root.take("status") else {
+        return Some(default);
+    };
     let mut status = status.table(errors)?;
-    let page = status.take("page").map_or(Some(default.page), |node| node.boolean(errors));
-    let keys = status.take("keys").map_or(Some(default.keys), |node| node.choice(&ShownKeys::NAMES, errors));
+    let page = status
+        .take("page")
+        .map_or(Some(default.page), |node| node.boolean(errors));
+    let keys = status.take("keys").map_or(Some(default.keys), |node| {
+        node.choice(&ShownKeys::NAMES, errors)
+    });
     let top = status.take("top").map_or(Some(default.top), |node| {
         let path = node.path.clone();
         let top = node.number(errors)?;
-        let within = usize::try_from(top).ok().filter(|top| (TOP_MIN..=TOP_MAX).contains(top));
+        let within = usize::try_from(top)
+            .ok()
+            .filter(|top| (TOP_MIN..=TOP_MAX).contains(top));
         if within.is_none() {
-            report(errors, &path, format!("is {top}; it is {TOP_MIN} to {TOP_MAX}"));
+            report(
+                errors,
+                &path,
+                format!("is {top}; it is {TOP_MIN} to {TOP_MAX}"),
+            );
         }
         within
     });
     status.finish(errors);
-    Some(StatusSection { page: page?, keys: keys?, top: top? })
+    Some(StatusSection {
+        page: page?,
+        keys: keys?,
+        top: top?,
+    })
 }

@@ -20,7 +20,9 @@ pub enum StoreUrl {
 
 impl Default for StoreUrl {
     fn default() -> Self {
-        Self::Memory { capacity: CAPACITY_DEFAULT }
+        Self::Memory {
+            capacity: CAPACITY_DEFAULT,
+        }
     }
 }
 
@@ -82,7 +84,9 @@ fn memory(url: &Url) -> Result<StoreUrl, String> {
 
 fn bytes(text: &str) -> Option<u64> {
     let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
-    let (digits, unit) = units.iter().find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?, *unit)))?;
+    let (digits, unit) = units
+        .iter()
+        .find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?, *unit)))?;
     digits.trim_end().parse::<u64>().ok()?.checked_mul(unit)
 }
 
@@ -93,18 +97,38 @@ mod tests {
     #[test]
     fn memory_takes_a_capacity() {
         assert_eq!(StoreUrl::parse("memory:"), Ok(StoreUrl::default()));
-        assert_eq!(StoreUrl::parse("memory:?capacity=1MiB"), Ok(StoreUrl::Memory { capacity: 1 << 20 }));
-        for bad in
-            ["memory:?capacity=1KiB", "memory:?capacity=64", "memory:?capacity=-1MiB", "memory:?size=1", "memory:x", "memory://h"]
-        {
+        assert_eq!(
+            StoreUrl::parse("memory:?capacity=1MiB"),
+            Ok(StoreUrl::Memory { capacity: 1 << 20 })
+        );
+        for bad in [
+            "memory:?capacity=1KiB",
+            "memory:?capacity=64",
+            "memory:?capacity=-1MiB",
+            "memory:?size=1",
+            "memory:x",
+            "memory://h",
+        ] {
             assert!(StoreUrl::parse(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn an_error_gives_the_right_form_of_both_kinds() {
-        for bad in ["", "redis", "redis://", "http://h", "localhost:6379", "\u{7f}"] {
-            assert!(StoreUrl::parse(bad).unwrap_err().contains("write memory:, redis://"), "{bad}");
+        for bad in [
+            "",
+            "redis",
+            "redis://",
+            "http://h",
+            "localhost:6379",
+            "\u{7f}",
+        ] {
+            assert!(
+                StoreUrl::parse(bad)
+                    .unwrap_err()
+                    .contains("write memory:, redis://"),
+                "{bad}"
+            );
         }
     }
 

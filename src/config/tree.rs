@@ -39,7 +39,14 @@ pub(super) type ErrorList = Vec<ConfigError>;
 
 /// Adds an error with this path and message, by [`add`].
 pub(super) fn report(errors: &mut ErrorList, path: &str, message: impl Into<String>) {
-    add(errors, ConfigError { path: path.to_owned(), message: message.into(), place: None });
+    add(
+        errors,
+        ConfigError {
+            path: path.to_owned(),
+            message: message.into(),
+            place: None,
+        },
+    );
 }
 
 /// Adds an error, unless there are already `ERRORS_MAX`.
@@ -56,32 +63,60 @@ pub(super) fn is_full(errors: &ErrorList) -> bool {
 
 impl Node {
     pub(super) fn root(value: Value) -> Self {
-        Self { path: String::new(), value: value.kind }
+        Self {
+            path: String::new(),
+            value: value.kind,
+        }
     }
 
     /// The value as a table; an empty value is an empty table.
     pub(super) fn table(self, errors: &mut ErrorList) -> Option<Table> {
         match self.value {
-            ValueKind::Table(fields) => Some(Table { path: self.path, fields, known: Vec::new() }),
-            ValueKind::Nil => Some(Table { path: self.path, fields: Map::new(), known: Vec::new() }),
+            ValueKind::Table(fields) => Some(Table {
+                path: self.path,
+                fields,
+                known: Vec::new(),
+            }),
+            ValueKind::Nil => Some(Table {
+                path: self.path,
+                fields: Map::new(),
+                known: Vec::new(),
+            }),
             other => report_wrong(errors, &self.path, &other, "a table of fields"),
         }
     }
 
     /// The value as a list of at most `most` elements. A text is split at commas, which is how the environment writes lists. Of
     /// a longer list only the length is read, for the message of `too_long`.
-    pub(super) fn list(self, most: usize, too_long: impl Fn(usize) -> String, errors: &mut ErrorList) -> Option<Vec<Self>> {
+    pub(super) fn list(
+        self,
+        most: usize,
+        too_long: impl Fn(usize) -> String,
+        errors: &mut ErrorList,
+    ) -> Option<Vec<Self>> {
         let path = self.path;
         let length = list_length(&self.value);
         if length > most {
             report(errors, &path, too_long(length));
             return None;
         }
-        let item = |(index, value): (usize, ValueKind)| Self { path: format!("{path}[{index}]"), value };
+        let item = |(index, value): (usize, ValueKind)| Self {
+            path: format!("{path}[{index}]"),
+            value,
+        };
         match self.value {
-            ValueKind::Array(values) => Some(values.into_iter().map(|value| value.kind).enumerate().map(item).collect()),
+            ValueKind::Array(values) => Some(
+                values
+                    .into_iter()
+                    .map(|value| value.kind)
+                    .enumerate()
+                    .map(item)
+                    .collect(),
+            ),
             ValueKind::String(text) => {
-                let parts = text.split(',').map(|part| ValueKind::String(part.trim().to_owned()));
+                let parts = text
+                    .split(',')
+                    .map(|part| ValueKind::String(part.trim().to_owned()));
                 Some(parts.enumerate().map(item).collect())
             }
             other => report_wrong(errors, &path, &other, "a list"),
@@ -117,7 +152,9 @@ impl Node {
             ValueKind::String(text) => number(text),
             _ => Err("a whole number in digits alone, such as 1000"),
         };
-        parsed.map_err(|right| report_wrong::<()>(errors, &self.path, &self.value, right)).ok()
+        parsed
+            .map_err(|right| report_wrong::<()>(errors, &self.path, &self.value, right))
+            .ok()
     }
 
     pub(super) fn boolean(self, errors: &mut ErrorList) -> Option<bool> {
@@ -131,21 +168,47 @@ impl Node {
 
     pub(super) fn duration(self, errors: &mut ErrorList) -> Option<Duration> {
         let ValueKind::String(text) = &self.value else {
-            return report_wrong(errors, &self.path, &self.value, "a duration with its unit, such as 250ms, 10s, 1m, 1h or 1d");
+            return report_wrong(
+                errors,
+                &self.path,
+                &self.value,
+                "a duration with its unit, such as 250ms, 10s, 1m, 1h or 1d",
+            );
         };
         let parsed = duration::parse(text);
-        parsed.map_err(|why| report_wrong::<()>(errors, &self.path, &self.value, &format!("a duration: {why}"))).ok()
+        parsed
+            .map_err(|why| {
+                report_wrong::<()>(
+                    errors,
+                    &self.path,
+                    &self.value,
+                    &format!("a duration: {why}"),
+                )
+            })
+            .ok()
     }
 
     /// The value as one of `choices`.
-    pub(super) fn choice<T: Copy>(self, choices: &[(&str, T)], errors: &mut ErrorList) -> Option<T> {
+    pub(super) fn choice<T: Copy>(
+        self,
+        choices: &[(&str, T)],
+        errors: &mut ErrorList,
+    ) -> Option<T> {
         let chosen = match &self.value {
-            ValueKind::String(text) => choices.iter().find(|choice| choice.0 == text).map(|choice| choice.1),
+            ValueKind::String(text) => choices
+                .iter()
+                .find(|choice| choice.0 == text)
+                .map(|choice| choice.1),
             _ => None,
         };
         chosen.or_else(|| {
             let names: Vec<&str> = choices.iter().map(|choice| choice.0).collect();
-            report_wrong(errors, &self.path, &self.value, &format!("one of {}", names.join(", ")))
+            report_wrong(
+                errors,
+                &self.path,
+                &self.value,
+                &format!("one of {}", names.join(", ")),
+            )
         })
     }
 }
@@ -156,7 +219,9 @@ fn number(text: &str) -> Result<u64, &'static str> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     match text.as_bytes() {
         [b'0', _, ..] if digits => Err("a whole number without a 0 before it"),
-        _ if digits && text.len() <= NUMBER_DIGITS_MAX => text.parse().map_err(|_| "a whole number of 19 digits at most"),
+        _ if digits && text.len() <= NUMBER_DIGITS_MAX => text
+            .parse()
+            .map_err(|_| "a whole number of 19 digits at most"),
         _ if digits => Err("a whole number of 19 digits at most"),
         _ => Err("a whole number in digits alone, such as 1000"),
     }
@@ -167,14 +232,20 @@ impl Table {
     pub(super) fn take(&mut self, name: &'static str) -> Option<Node> {
         self.known.push(name);
         let value = self.fields.remove(name)?.kind;
-        Some(Node { path: join(&self.path, name), value })
+        Some(Node {
+            path: join(&self.path, name),
+            value,
+        })
     }
 
     /// Removes and returns all fields of a table whose names the user chooses.
     pub(super) fn take_all(self) -> Vec<(String, Node)> {
         let path = self.path;
         let node = |(name, value): (String, Value)| {
-            let node = Node { path: join(&path, &shown_key(&name)), value: value.kind };
+            let node = Node {
+                path: join(&path, &shown_key(&name)),
+                value: value.kind,
+            };
             (name, node)
         };
         let mut all: Vec<_> = self.fields.into_iter().map(node).collect();
@@ -194,24 +265,50 @@ impl Table {
             }
             let known = self.known.join(", ");
             let (path, message) = match nearest(name, self.known.iter().copied()) {
-                Some(known) => (join(&self.path, &shown_key(name)), format!("is not a field; did you mean {known}?")),
+                Some(known) => (
+                    join(&self.path, &shown_key(name)),
+                    format!("is not a field; did you mean {known}?"),
+                ),
                 // A name unlike all known ones may be a value in the wrong place.
                 None if self.path.is_empty() => {
                     let meant = Some(meant(name).join(" or ")).filter(|meant| !meant.is_empty());
-                    let right = meant.map_or_else(|| format!("there are {known}"), |meant| format!("did you mean {meant}?"));
-                    (self.path.clone(), format!("the config has a field that is not known; {right}"))
+                    let right = meant.map_or_else(
+                        || format!("there are {known}"),
+                        |meant| format!("did you mean {meant}?"),
+                    );
+                    (
+                        self.path.clone(),
+                        format!("the config has a field that is not known; {right}"),
+                    )
                 }
-                None if is_secret(&self.path) => (self.path.clone(), format!("has a field that is not known; there are {known}")),
-                None => (join(&self.path, &shown_key(name)), format!("is not a field; there are {known}")),
+                None if is_secret(&self.path) => (
+                    self.path.clone(),
+                    format!("has a field that is not known; there are {known}"),
+                ),
+                None => (
+                    join(&self.path, &shown_key(name)),
+                    format!("is not a field; there are {known}"),
+                ),
             };
-            add(errors, ConfigError { path, message, place: origin_within(value).map(str::to_owned) });
+            add(
+                errors,
+                ConfigError {
+                    path,
+                    message,
+                    place: origin_within(value).map(str::to_owned),
+                },
+            );
         }
     }
 }
 
 /// The path of a field below `path`.
 pub(super) fn join(path: &str, name: &str) -> String {
-    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+    if path.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{path}.{name}")
+    }
 }
 
 /// A user's name as part of a path: on one line and not too long.
@@ -232,7 +329,10 @@ impl fmt::Display for Quoted<'_> {
         if let Some((scheme, rest)) = self.0.split_once("://")
             && rest.contains('@')
         {
-            let end = scheme.char_indices().nth(SHOWN_LETTERS_MAX).map_or(scheme.len(), |(end, _)| end);
+            let end = scheme
+                .char_indices()
+                .nth(SHOWN_LETTERS_MAX)
+                .map_or(scheme.len(), |(end, _)| end);
             return write!(out, "{:?}", format!("{}://…", &scheme[..end]));
         }
         match self.0.char_indices().nth(SHOWN_LETTERS_MAX) {
@@ -248,7 +348,11 @@ pub(super) fn is_secret(path: &str) -> bool {
     match parts.next() {
         Some("store") => true,
         Some("plans") => false,
-        first => first.into_iter().chain(parts).any(|part| ["tls", "token", "password"].iter().any(|word| part.contains(word))),
+        first => first.into_iter().chain(parts).any(|part| {
+            ["tls", "token", "password"]
+                .iter()
+                .any(|word| part.contains(word))
+        }),
     }
 }
 
@@ -261,7 +365,12 @@ fn list_length(value: &ValueKind) -> usize {
     }
 }
 
-fn report_wrong<T>(errors: &mut ErrorList, path: &str, value: &ValueKind, right: &str) -> Option<T> {
+fn report_wrong<T>(
+    errors: &mut ErrorList,
+    path: &str,
+    value: &ValueKind,
+    right: &str,
+) -> Option<T> {
     let found = match value {
         ValueKind::Nil => "nothing".to_owned(),
         ValueKind::Table(_) => "a table".to_owned(),
@@ -277,13 +386,20 @@ fn report_wrong<T>(errors: &mut ErrorList, path: &str, value: &ValueKind, right:
         other => other.to_string(),
     };
     let place = if path.is_empty() { "the config " } else { "" };
-    report(errors, path, format!("{place}is {found}; it must be {right}"));
+    report(
+        errors,
+        path,
+        format!("{place}is {found}; it must be {right}"),
+    );
     None
 }
 
 /// Whether a message shows the value without quotes. The reader gives every value as a text, also a number written without
 /// quotes.
 fn is_number_like(text: &str) -> bool {
-    let letters = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'+' | b'-' | b'.' | b'_' | b'e' | b'E');
-    text.len() <= NUMBER_DIGITS_MAX && text.bytes().all(letters) && text.bytes().any(|byte| byte.is_ascii_digit())
+    let letters =
+        |byte: u8| byte.is_ascii_digit() || matches!(byte, b'+' | b'-' | b'.' | b'_' | b'e' | b'E');
+    text.len() <= NUMBER_DIGITS_MAX
+        && text.bytes().all(letters)
+        && text.bytes().any(|byte| byte.is_ascii_digit())
 }

@@ -12,7 +12,10 @@ pub struct Watch {
 impl Watch {
     /// Reads nothing yet. Environment and flags never change after this.
     pub fn new(sources: Sources) -> Self {
-        Self { sources, file: FileWatch::default() }
+        Self {
+            sources,
+            file: FileWatch::default(),
+        }
     }
 
     /// The origin of the plans.
@@ -33,7 +36,9 @@ impl Watch {
             Ok((text, modified)) => (Ok(text), modified),
             Err(error) => (Err(error), None),
         };
-        self.file.has_settled(&text, modified).then(|| self.judge(text))
+        self.file
+            .has_settled(&text, modified)
+            .then(|| self.judge(text))
     }
 
     fn judge(&mut self, text: Result<String, ConfigError>) -> Result<Config, ConfigErrors> {
@@ -53,7 +58,10 @@ mod tests {
     const TWO: &str = "plans: { one: { unlimited: true }, two: { unlimited: true } }";
 
     fn watch(file: &Path) -> Watch {
-        let mut watch = Watch::new(Sources { file: Some(file.into()), ..Sources::default() });
+        let mut watch = Watch::new(Sources {
+            file: Some(file.into()),
+            ..Sources::default()
+        });
         std::fs::write(file, ONE).unwrap();
         assert_eq!(watch.load().unwrap().plans.len(), 1);
         watch
@@ -82,7 +90,12 @@ mod tests {
         let write_at = |seconds: u64| {
             std::fs::write(&file, TWO).unwrap();
             let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
-            std::fs::File::options().write(true).open(&file).unwrap().set_modified(time).unwrap();
+            std::fs::File::options()
+                .write(true)
+                .open(&file)
+                .unwrap()
+                .set_modified(time)
+                .unwrap();
         };
         for seconds in 1..4 {
             write_at(seconds);
@@ -101,7 +114,14 @@ mod tests {
         let mut watch = watch(&file);
         std::fs::remove_file(&file).unwrap();
         assert!(watch.poll().is_none());
-        assert!(watch.poll().unwrap().unwrap_err().to_string().contains("cannot be read: No such file"));
+        assert!(
+            watch
+                .poll()
+                .unwrap()
+                .unwrap_err()
+                .to_string()
+                .contains("cannot be read: No such file")
+        );
         assert!(watch.poll().is_none() && watch.poll().is_none());
         std::fs::write(&file, ONE).unwrap();
         assert!(watch.poll().is_none());
@@ -125,8 +145,16 @@ mod tests {
         let pair = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
         let environment = pair("TOLLGATE_PLANS__ONE__SHADOW", "true");
         let flags = vec![Flag::set("plans.two.shadow", "true")];
-        let mut watch = Watch::new(Sources { file: Some(file.clone()), environment, flags, ..Sources::default() });
-        for text in [TWO, "plans: { one: { blocked: true }, two: { blocked: true } }"] {
+        let mut watch = Watch::new(Sources {
+            file: Some(file.clone()),
+            environment,
+            flags,
+            ..Sources::default()
+        });
+        for text in [
+            TWO,
+            "plans: { one: { blocked: true }, two: { blocked: true } }",
+        ] {
             std::fs::write(&file, text).unwrap();
             let plans = watch.load().unwrap().plans;
             assert!(plans.iter().all(|plan| plan.shadow), "{plans:?}");

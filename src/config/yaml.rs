@@ -45,13 +45,17 @@ pub(super) fn parse(text: &str) -> Result<Value, Vec<ConfigError>> {
 
 /// Refuses characters that the parser takes for the end of the text, then texts with too many tokens.
 fn check_characters(text: &str) -> Result<(), ConfigError> {
-    let forbidden = |letter: char| letter.is_control() && !matches!(letter, '\t' | '\n' | '\r') || letter == '\u{feff}';
+    let forbidden = |letter: char| {
+        letter.is_control() && !matches!(letter, '\t' | '\n' | '\r') || letter == '\u{feff}'
+    };
     if let Some((before, _)) = text.split_once(forbidden) {
         let letter = text[before.len()..].chars().next().map_or(0, u32::from);
         let line = 1 + before.bytes().filter(|byte| *byte == b'\n').count();
         return Err(at(
             Some(line),
-            &format!("has the control character U+{letter:04X}; a config has none but tabs and line ends"),
+            &format!(
+                "has the control character U+{letter:04X}; a config has none but tabs and line ends"
+            ),
         ));
     }
     check_tokens(text)
@@ -61,12 +65,17 @@ fn check_characters(text: &str) -> Result<(), ConfigError> {
 fn check_tokens(text: &str) -> Result<(), ConfigError> {
     let (tokens, bracket_checks) = count_tokens(text);
     if tokens > TOKENS_MAX {
-        return Err(at(None, &format!("has more than {TOKENS_MAX} names, values, brackets, commas and colons")));
+        return Err(at(
+            None,
+            &format!("has more than {TOKENS_MAX} names, values, brackets, commas and colons"),
+        ));
     }
     if bracket_checks > BRACKET_CHECKS_MAX {
         return Err(at(
             None,
-            &format!("has more than {DEPTH_MAX} brackets open for most of its length; a config nests less deep"),
+            &format!(
+                "has more than {DEPTH_MAX} brackets open for most of its length; a config nests less deep"
+            ),
         ));
     }
     Ok(())
@@ -76,7 +85,8 @@ fn check_tokens(text: &str) -> Result<(), ConfigError> {
 ///
 /// Only bytes are counted, so quotes and comments count too: the result may be too high, never too low.
 fn count_tokens(text: &str) -> (usize, usize) {
-    let (mut tokens, mut bracket_checks, mut open, mut quotes) = (0_usize, 0_usize, 0_usize, 0_usize);
+    let (mut tokens, mut bracket_checks, mut open, mut quotes) =
+        (0_usize, 0_usize, 0_usize, 0_usize);
     // Whether an unquoted value has begun since the last special character; its letters are one token.
     let mut in_value = false;
     for byte in text.bytes() {
@@ -118,11 +128,17 @@ struct Cost {
 
 impl Cost {
     fn of_scalar(text: &str) -> Self {
-        Self { values: 1, bytes: text.len() }
+        Self {
+            values: 1,
+            bytes: text.len(),
+        }
     }
 
     fn and(self, other: Self) -> Self {
-        Self { values: self.values.saturating_add(other.values), bytes: self.bytes.saturating_add(other.bytes) }
+        Self {
+            values: self.values.saturating_add(other.values),
+            bytes: self.bytes.saturating_add(other.bytes),
+        }
     }
 }
 
@@ -158,8 +174,16 @@ type Fatal = Box<ConfigError>;
 impl<'a> Loader<'a> {
     fn new(text: &'a str) -> Self {
         let most = Cost {
-            values: text.len().saturating_mul(4).saturating_add(VALUES_FREE).min(VALUES_MAX),
-            bytes: text.len().saturating_mul(4).saturating_add(BYTES_FREE).min(2 * FILE_BYTES_MAX),
+            values: text
+                .len()
+                .saturating_mul(4)
+                .saturating_add(VALUES_FREE)
+                .min(VALUES_MAX),
+            bytes: text
+                .len()
+                .saturating_mul(4)
+                .saturating_add(BYTES_FREE)
+                .min(2 * FILE_BYTES_MAX),
         };
         Self {
             parser: Parser::new_from_str(text),
@@ -174,7 +198,10 @@ impl<'a> Loader<'a> {
 
     fn load(mut self) -> Result<Value, Vec<ConfigError>> {
         loop {
-            let (event, mark) = self.parser.next_token().map_err(|error| vec![unreadable(&error)])?;
+            let (event, mark) = self
+                .parser
+                .next_token()
+                .map_err(|error| vec![unreadable(&error)])?;
             if event == Event::StreamEnd {
                 break;
             }
@@ -190,34 +217,61 @@ impl<'a> Loader<'a> {
     fn take(&mut self, event: Event, mark: &Marker) -> Result<(), Fatal> {
         let line = mark.line();
         match event {
-            Event::Scalar(_, _, _, Some(_)) | Event::SequenceStart(_, Some(_)) | Event::MappingStart(_, Some(_)) => {
-                fatal(line, "has a tag (!…); a config has none")
-            }
+            Event::Scalar(_, _, _, Some(_))
+            | Event::SequenceStart(_, Some(_))
+            | Event::MappingStart(_, Some(_)) => fatal(line, "has a tag (!…); a config has none"),
             Event::Scalar(text, style, anchor, None) => self.scalar(text, style, anchor, line),
             Event::SequenceStart(anchor, None) => self.begin(Kind::List(Vec::new()), anchor, line),
-            Event::MappingStart(anchor, None) => self.begin(Kind::Table(Map::new(), None), anchor, line),
+            Event::MappingStart(anchor, None) => {
+                self.begin(Kind::Table(Map::new(), None), anchor, line)
+            }
             Event::SequenceEnd | Event::MappingEnd => self.end(),
             Event::Alias(anchor) => self.alias(anchor, line),
-            Event::DocumentStart if self.root.is_some() => fatal(line, "begins a second document (---); a config is one"),
-            Event::DocumentStart | Event::DocumentEnd | Event::StreamStart | Event::StreamEnd | Event::Nothing => Ok(()),
+            Event::DocumentStart if self.root.is_some() => {
+                fatal(line, "begins a second document (---); a config is one")
+            }
+            Event::DocumentStart
+            | Event::DocumentEnd
+            | Event::StreamStart
+            | Event::StreamEnd
+            | Event::Nothing => Ok(()),
         }
     }
 
     fn begin(&mut self, kind: Kind, anchor: usize, line: usize) -> Result<(), Fatal> {
         if self.wants_key() {
-            return fatal(line, "has a list or a table in place of a name; a name is a text");
+            return fatal(
+                line,
+                "has a list or a table in place of a name; a name is a text",
+            );
         }
         if self.open.len() >= DEPTH_MAX {
             return fatal(line, &format!("is nested more than {DEPTH_MAX} deep"));
         }
-        let cost = Cost { values: 1, bytes: 0 };
+        let cost = Cost {
+            values: 1,
+            bytes: 0,
+        };
         self.spend(cost, line)?;
-        self.open.push(Open { kind, line, anchor, cost });
+        self.open.push(Open {
+            kind,
+            line,
+            anchor,
+            cost,
+        });
         Ok(())
     }
 
     fn end(&mut self) -> Result<(), Fatal> {
-        let Some(Open { kind, line, anchor, cost }) = self.open.pop() else { return Ok(()) };
+        let Some(Open {
+            kind,
+            line,
+            anchor,
+            cost,
+        }) = self.open.pop()
+        else {
+            return Ok(());
+        };
         let kind = match kind {
             Kind::List(values) => ValueKind::Array(values),
             Kind::Table(fields, _) => ValueKind::Table(fields),
@@ -225,7 +279,13 @@ impl<'a> Loader<'a> {
         self.complete(value(kind, line), anchor, cost, line)
     }
 
-    fn scalar(&mut self, text: String, style: TScalarStyle, anchor: usize, line: usize) -> Result<(), Fatal> {
+    fn scalar(
+        &mut self,
+        text: String,
+        style: TScalarStyle,
+        anchor: usize,
+        line: usize,
+    ) -> Result<(), Fatal> {
         let cost = Cost::of_scalar(&text);
         self.spend(cost, line)?;
         if self.wants_key() {
@@ -250,12 +310,20 @@ impl<'a> Loader<'a> {
         };
         self.spend(cost, line)?;
         // It exists, and its cost was counted.
-        let Some((value, _)) = self.anchors.get(&anchor).cloned() else { return Ok(()) };
+        let Some((value, _)) = self.anchors.get(&anchor).cloned() else {
+            return Ok(());
+        };
         self.complete(value, 0, cost, line)
     }
 
     /// Stores a complete value in its table or list.
-    fn complete(&mut self, value: Value, anchor: usize, cost: Cost, line: usize) -> Result<(), Fatal> {
+    fn complete(
+        &mut self,
+        value: Value,
+        anchor: usize,
+        cost: Cost,
+        line: usize,
+    ) -> Result<(), Fatal> {
         if anchor > 0 {
             self.spend(cost, line)?;
             self.anchors.insert(anchor, (value.clone(), cost));
@@ -285,38 +353,68 @@ impl<'a> Loader<'a> {
             );
         }
         self.report_duplicate(&name, line);
-        let Some(Open { kind: Kind::Table(_, key), cost, .. }) = self.open.last_mut() else { return Ok(()) };
+        let Some(Open {
+            kind: Kind::Table(_, key),
+            cost,
+            ..
+        }) = self.open.last_mut()
+        else {
+            return Ok(());
+        };
         cost.bytes = cost.bytes.saturating_add(name.len());
         *key = Some(name);
         Ok(())
     }
 
     fn report_duplicate(&mut self, name: &str, line: usize) {
-        let Some(Open { kind: Kind::Table(fields, _), .. }) = self.open.last() else { return };
-        let Some(first) = fields.get(name).filter(|_| !is_full(&self.duplicates)) else { return };
+        let Some(Open {
+            kind: Kind::Table(fields, _),
+            ..
+        }) = self.open.last()
+        else {
+            return;
+        };
+        let Some(first) = fields.get(name).filter(|_| !is_full(&self.duplicates)) else {
+            return;
+        };
         let first = first.origin().unwrap_or("before");
         let message = format!("occurs twice, the first time at {first}; remove one of them");
-        let error = ConfigError { path: join(&self.path(), &shown_key(name)), message, place: Some(place(line)) };
+        let error = ConfigError {
+            path: join(&self.path(), &shown_key(name)),
+            message,
+            place: Some(place(line)),
+        };
         add(&mut self.duplicates, error);
     }
 
     /// Path of the innermost open table. It can be long, so it is made only for an error.
     fn path(&self) -> String {
         let outer = &self.open[..self.open.len().saturating_sub(1)];
-        outer.iter().fold(String::new(), |path, open| match &open.kind {
-            Kind::List(values) => format!("{path}[{}]", values.len()),
-            Kind::Table(_, key) => join(&path, &shown_key(key.as_deref().unwrap_or_default())),
-        })
+        outer
+            .iter()
+            .fold(String::new(), |path, open| match &open.kind {
+                Kind::List(values) => format!("{path}[{}]", values.len()),
+                Kind::Table(_, key) => join(&path, &shown_key(key.as_deref().unwrap_or_default())),
+            })
     }
 
     fn wants_key(&self) -> bool {
-        matches!(self.open.last(), Some(Open { kind: Kind::Table(_, None), .. }))
+        matches!(
+            self.open.last(),
+            Some(Open {
+                kind: Kind::Table(_, None),
+                ..
+            })
+        )
     }
 
     fn spend(&mut self, cost: Cost, line: usize) -> Result<(), Fatal> {
         self.spent = self.spent.and(cost);
         if self.spent.values > self.most.values || self.spent.bytes > self.most.bytes {
-            return fatal(line, "comes to more values than a config has, counting what its aliases (*…) repeat");
+            return fatal(
+                line,
+                "comes to more values than a config has, counting what its aliases (*…) repeat",
+            );
         }
         Ok(())
     }
@@ -335,7 +433,11 @@ fn fatal(line: usize, message: &str) -> Result<(), Fatal> {
 }
 
 fn at(line: Option<usize>, message: &str) -> ConfigError {
-    ConfigError { path: String::new(), message: message.to_owned(), place: line.map(place) }
+    ConfigError {
+        path: String::new(),
+        message: message.to_owned(),
+        place: line.map(place),
+    }
 }
 
 /// The parser's error, without any of the text: it may be a password file that was named by mistake.
@@ -343,7 +445,10 @@ fn unreadable(error: &ScanError) -> ConfigError {
     let line = Some(error.marker().line());
     match error.info() {
         TOO_DEEP => at(line, &format!("is nested more than {DEPTH_MAX} deep")),
-        info if info.contains('`') => at(line, "is not valid YAML: a character that nothing begins with"),
+        info if info.contains('`') => at(
+            line,
+            "is not valid YAML: a character that nothing begins with",
+        ),
         info => at(line, &format!("is not valid YAML: {info}")),
     }
 }

@@ -74,16 +74,30 @@ impl AdminServer {
         let connections = parts.connections.min(CONNECTIONS_MAX);
         let routes = routes(parts).await;
         let kept = WorkerAccount::default();
-        Self(AuxServer::start(listener, connections, move |accepted, admission, stopping| {
-            // Marked as in use for good, so that connections of operators are never closed to make room.
-            admission.usage().begin();
-            let account = kept.open();
-            let calls = AdminConnection { routes: routes.clone(), account: account.clone() };
-            let (draining, window) = (watch::channel(false).0, STREAM_WINDOW_BYTES);
-            let options =
-                ConnectionOptions { streams: STREAMS_MAX, window, age: None, draining, admission, account, busy: || false };
-            connection::serve(accepted, calls, options, stopping)
-        }))
+        Self(AuxServer::start(
+            listener,
+            connections,
+            move |accepted, admission, stopping| {
+                // Marked as in use for good, so that connections of operators are never closed to make room.
+                admission.usage().begin();
+                let account = kept.open();
+                let calls = AdminConnection {
+                    routes: routes.clone(),
+                    account: account.clone(),
+                };
+                let (draining, window) = (watch::channel(false).0, STREAM_WINDOW_BYTES);
+                let options = ConnectionOptions {
+                    streams: STREAMS_MAX,
+                    window,
+                    age: None,
+                    draining,
+                    admission,
+                    account,
+                    busy: || false,
+                };
+                connection::serve(accepted, calls, options, stopping)
+            },
+        ))
     }
 
     /// Waits until the listener fails for good, and returns the reason.
@@ -112,7 +126,12 @@ impl CallStarter<()> for AdminConnection {
 }
 
 /// Answers a call. Dropping the future resets its stream, unless all was sent.
-async fn answer(mut routes: Routes, request: Request<RequestBody>, mut respond: SendResponse<Chunk<()>>, account: Arc<Account>) {
+async fn answer(
+    mut routes: Routes,
+    request: Request<RequestBody>,
+    mut respond: SendResponse<Chunk<()>>,
+    account: Arc<Account>,
+) {
     let response = match protocol::refuse::<_, Body>(&request) {
         Some(refused) => refused,
         None => {
@@ -133,9 +152,13 @@ async fn answer(mut routes: Routes, request: Request<RequestBody>, mut respond: 
 async fn routes<S: Store>(parts: AdminParts<S>) -> Routes {
     let (health, health_service) = health_reporter();
     health.set_service_status("", ServingStatus::Serving).await;
-    health.set_service_status(SERVICE_NAME, ServingStatus::Serving).await;
+    health
+        .set_service_status(SERVICE_NAME, ServingStatus::Serving)
+        .await;
     let admin = AdminServiceServer::new(Admin::new(parts))
         .accept_compressed(CompressionEncoding::Gzip)
         .max_decoding_message_size(REQUEST_BYTES_MAX);
-    services::health_and_reflection(health_service, &[pb::ADMIN_FILE_DESCRIPTOR_SET]).add_service(admin).prepare()
+    services::health_and_reflection(health_service, &[pb::ADMIN_FILE_DESCRIPTOR_SET])
+        .add_service(admin)
+        .prepare()
 }

@@ -22,7 +22,8 @@ use crate::server::send::{Chunk, Hold, Sending};
 const SMALL_ANSWER_BYTES: usize = 512;
 
 /// The future of a service's response.
-pub(super) type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<AnswerBody>, Infallible>> + Send>>;
+pub(super) type ResponseFuture =
+    Pin<Box<dyn Future<Output = Result<Response<AnswerBody>, Infallible>> + Send>>;
 
 /// Handles complete requests.
 pub(super) trait RequestHandler {
@@ -44,7 +45,10 @@ pub(super) struct CallFuture<H> {
     inbound: Option<InboundBody>,
 }
 
-#[expect(clippy::large_enum_variant, reason = "nearly every call is received first, so a box would be an allocation for each")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly every call is received first, so a box would be an allocation for each"
+)]
 enum State<H> {
     /// The request is incomplete. The handler gets it once it is complete.
     Receiving(RequestReceiver, H),
@@ -53,13 +57,20 @@ enum State<H> {
 
 impl<H> CallFuture<H> {
     /// A call that `handler` handles once the request is complete.
-    pub(super) fn after_request(receiver: RequestReceiver, handler: H, calls: Rc<ConnectionCallLimits>) -> Self {
+    pub(super) fn after_request(
+        receiver: RequestReceiver,
+        handler: H,
+        calls: Rc<ConnectionCallLimits>,
+    ) -> Self {
         Self::new(State::Receiving(receiver, handler), calls, None)
     }
 
     /// The same call, if its answer is a stream, which lasts as long as the client likes.
     pub(super) fn answered_by_stream(self) -> Self {
-        Self { is_stream: true, ..self }
+        Self {
+            is_stream: true,
+            ..self
+        }
     }
 
     /// A call that reads its request as a stream of messages.
@@ -70,17 +81,36 @@ impl<H> CallFuture<H> {
         mut permit: CallPermit,
     ) -> Self {
         permit.begin();
-        Self { is_stream: true, inbound: Some(inbound), ..Self::new(State::Responding(responding), calls, Some(permit)) }
+        Self {
+            is_stream: true,
+            inbound: Some(inbound),
+            ..Self::new(State::Responding(responding), calls, Some(permit))
+        }
     }
 
     /// A call that gets `response` without its request being read.
-    pub(super) fn immediate(response: Response<AnswerBody>, calls: Rc<ConnectionCallLimits>) -> Self {
-        Self::new(State::Responding(Box::pin(std::future::ready(Ok(response)))), calls, None)
+    pub(super) fn immediate(
+        response: Response<AnswerBody>,
+        calls: Rc<ConnectionCallLimits>,
+    ) -> Self {
+        Self::new(
+            State::Responding(Box::pin(std::future::ready(Ok(response)))),
+            calls,
+            None,
+        )
     }
 
     fn new(state: State<H>, calls: Rc<ConnectionCallLimits>, permit: Option<CallPermit>) -> Self {
         let unpolled = Some(calls.unpolled());
-        Self { state, calls, permit, reservation: None, unpolled, is_stream: false, inbound: None }
+        Self {
+            state,
+            calls,
+            permit,
+            reservation: None,
+            unpolled,
+            is_stream: false,
+            inbound: None,
+        }
     }
 }
 
@@ -100,8 +130,13 @@ impl<H: RequestHandler> CallFuture<H> {
             };
             self.state = State::Responding(responding);
         }
-        let State::Responding(responding) = &mut self.state else { return Poll::Pending };
-        responding.as_mut().poll(context).map(|Ok(response)| response)
+        let State::Responding(responding) = &mut self.state else {
+            return Poll::Pending;
+        };
+        responding
+            .as_mut()
+            .poll(context)
+            .map(|Ok(response)| response)
     }
 
     /// What is held for the answer from now on.
@@ -142,7 +177,11 @@ impl Hold for AnswerHold {
 
     fn hold(&mut self, bytes: usize, is_last: bool) -> Option<Held> {
         let reservation = self.reservation.take();
-        let bytes = if self.is_shared { bytes.min(CHUNK_BYTES) } else { bytes };
+        let bytes = if self.is_shared {
+            bytes.min(CHUNK_BYTES)
+        } else {
+            bytes
+        };
         let charge = (bytes > SMALL_ANSWER_BYTES).then(|| match reservation {
             Some(mut charge) => {
                 charge.resize(bytes);
@@ -151,13 +190,23 @@ impl Hold for AnswerHold {
             None => self.account.charge(bytes),
         });
         // A stream needs its permit for what it reads, too.
-        let permit = if is_last && !self.is_stream { self.permit.take() } else { None };
-        (charge.is_some() || permit.is_some()).then_some(Held { _charge: charge, _permit: permit })
+        let permit = if is_last && !self.is_stream {
+            self.permit.take()
+        } else {
+            None
+        };
+        (charge.is_some() || permit.is_some()).then_some(Held {
+            _charge: charge,
+            _permit: permit,
+        })
     }
 }
 
 /// Begins to run a call on the thread of the worker. Each call is a task, so a handler that panics ends only its call.
-pub(super) fn spawn<H: RequestHandler + 'static>(call: CallFuture<H>, respond: SendResponse<Chunk<Held>>) {
+pub(super) fn spawn<H: RequestHandler + 'static>(
+    call: CallFuture<H>,
+    respond: SendResponse<Chunk<Held>>,
+) {
     tokio::task::spawn_local(run(call, respond));
 }
 
@@ -173,10 +222,14 @@ async fn run<H: RequestHandler>(mut call: CallFuture<H>, mut respond: SendRespon
             respond.poll_reset(context).map(|_| None)
         }
     });
-    let Some(response) = response.await else { return };
+    let Some(response) = response.await else {
+        return;
+    };
     let (hold, is_stream) = (call.hold(response.body()), call.is_stream);
     drop(call);
-    let Some(mut sending) = Sending::begin(&mut respond, response, hold, is_stream) else { return };
+    let Some(mut sending) = Sending::begin(&mut respond, response, hold, is_stream) else {
+        return;
+    };
     poll_fn(|context| {
         let sent = sending.poll(context);
         if sent.is_pending() {

@@ -123,8 +123,12 @@ impl WorkerCalls {
     /// Evicts the oldest of `waiting`. Returns whether there was one.
     fn evict(&self, waiting: &RefCell<VecDeque<Weak<Unfinished>>>) -> bool {
         loop {
-            let Some(oldest) = waiting.borrow_mut().pop_front() else { return false };
-            let Some(oldest) = oldest.upgrade() else { continue };
+            let Some(oldest) = waiting.borrow_mut().pop_front() else {
+                return false;
+            };
+            let Some(oldest) = oldest.upgrade() else {
+                continue;
+            };
             if let Some(granted) = oldest.release() {
                 drop(granted);
                 oldest.is_evicted.set(true);
@@ -158,7 +162,12 @@ impl CallLimits {
     /// Returns the limits of a new connection.
     pub(super) fn connection(&self, usage: Arc<Usage>) -> Rc<ConnectionCallLimits> {
         let account = self.0.account.open();
-        Rc::new(ConnectionCallLimits { worker: self.0.clone(), usage, used: Occupancy::default(), account })
+        Rc::new(ConnectionCallLimits {
+            worker: self.0.clone(),
+            usage,
+            used: Occupancy::default(),
+            account,
+        })
     }
 }
 
@@ -184,11 +193,16 @@ impl ConnectionCallLimits {
 
     /// Returns a permit for a call of this kind, if the limits allow it.
     pub(super) fn permit(self: &Rc<Self>, kind: Kind) -> Option<CallPermit> {
-        let (all, mine) = (&self.worker.used.calls[kind as usize], &self.used.calls[kind as usize]);
+        let (all, mine) = (
+            &self.worker.used.calls[kind as usize],
+            &self.used.calls[kind as usize],
+        );
         let free = kind.calls_max().saturating_sub(all.get());
         let unfinished = self.worker.unfinished.calls[kind as usize].get();
-        let may_have = mine.get() == 0 && free + unfinished > 0 || may_take(free + unfinished, mine.get(), 1);
-        let must_evict = free == 0 || Kind::NEED_ROOM.contains(&kind) && !self.account.has_room_for_call(kind.bytes());
+        let may_have =
+            mine.get() == 0 && free + unfinished > 0 || may_take(free + unfinished, mine.get(), 1);
+        let must_evict = free == 0
+            || Kind::NEED_ROOM.contains(&kind) && !self.account.has_room_for_call(kind.bytes());
         if !may_have || (must_evict && !self.worker.evict(&self.worker.waiting[kind as usize])) {
             self.worker.count_refused();
             return None;
@@ -196,7 +210,11 @@ impl ConnectionCallLimits {
         all.set(all.get() + 1);
         mine.set(mine.get() + 1);
         self.account.keep(kind.bytes());
-        Some(CallPermit { calls: self.clone(), kind, is_busy: false })
+        Some(CallPermit {
+            calls: self.clone(),
+            kind,
+            is_busy: false,
+        })
     }
 
     /// Waits until there is room for a large request, and counts it. Requests that are incomplete make room, those first that
@@ -204,16 +222,23 @@ impl ConnectionCallLimits {
     pub(super) fn poll_reserve(&self, bytes: usize, context: &Context<'_>) -> Poll<Charge> {
         let (worker, unfinished) = (&self.worker, &self.worker.unfinished);
         let taken = |kind: Kind| unfinished.calls[kind as usize].get() * kind.bytes();
-        let evictable = unfinished.bytes.get() + Kind::NEED_ROOM.into_iter().map(taken).sum::<usize>();
+        let evictable =
+            unfinished.bytes.get() + Kind::NEED_ROOM.into_iter().map(taken).sum::<usize>();
         let evict = || {
             worker.evict(&worker.holding_bytes)
-                || Kind::NEED_ROOM.iter().any(|kind| worker.evict(&worker.waiting[*kind as usize]))
+                || Kind::NEED_ROOM
+                    .iter()
+                    .any(|kind| worker.evict(&worker.waiting[*kind as usize]))
         };
         self.account.poll_reserve(bytes, evictable, evict, context)
     }
 
     /// Records that a call waits for its request. It keeps its grants until the request is complete or the call is evicted.
-    pub(super) fn wait(self: &Rc<Self>, permit: CallPermit, reservation: Option<Charge>) -> Rc<Unfinished> {
+    pub(super) fn wait(
+        self: &Rc<Self>,
+        permit: CallPermit,
+        reservation: Option<Charge>,
+    ) -> Rc<Unfinished> {
         let kind = permit.kind;
         let unfinished = Rc::new(Unfinished {
             calls: self.clone(),
@@ -225,8 +250,14 @@ impl ConnectionCallLimits {
         });
         let count = &self.worker.unfinished.calls[kind as usize];
         count.set(count.get() + 1);
-        reservation.into_iter().for_each(|reservation| unfinished.add(reservation));
-        enlist(&self.worker.waiting[kind as usize], &unfinished, kind.calls_max());
+        reservation
+            .into_iter()
+            .for_each(|reservation| unfinished.add(reservation));
+        enlist(
+            &self.worker.waiting[kind as usize],
+            &unfinished,
+            kind.calls_max(),
+        );
         unfinished
     }
 }
@@ -264,7 +295,9 @@ impl Unfinished {
         let unfinished = &self.calls.worker.unfinished;
         let count = &unfinished.calls[self.kind as usize];
         count.set(count.get() - 1);
-        unfinished.bytes.set(unfinished.bytes.get() - self.bytes.take());
+        unfinished
+            .bytes
+            .set(unfinished.bytes.get() - self.bytes.take());
         Some(granted)
     }
 
@@ -283,9 +316,16 @@ impl Drop for Unfinished {
 
 /// Appends a call to a list, and drops entries of calls that are gone: the oldest ones, and all once there are twice as many
 /// entries as calls can be.
-fn enlist(list: &RefCell<VecDeque<Weak<Unfinished>>>, unfinished: &Rc<Unfinished>, calls_max: usize) {
+fn enlist(
+    list: &RefCell<VecDeque<Weak<Unfinished>>>,
+    unfinished: &Rc<Unfinished>,
+    calls_max: usize,
+) {
     let mut list = list.borrow_mut();
-    while list.front().is_some_and(|oldest| oldest.strong_count() == 0) {
+    while list
+        .front()
+        .is_some_and(|oldest| oldest.strong_count() == 0)
+    {
         list.pop_front();
     }
     if list.len() >= 2 * calls_max {
@@ -337,7 +377,14 @@ mod tests {
     use super::*;
     use crate::server::account::UNRESERVED_BYTES;
 
-    const KINDS: [Kind; Kind::COUNT] = [Kind::Decision, Kind::Large, Kind::Stream, Kind::Check, Kind::Watch, Kind::Other];
+    const KINDS: [Kind; Kind::COUNT] = [
+        Kind::Decision,
+        Kind::Large,
+        Kind::Stream,
+        Kind::Check,
+        Kind::Watch,
+        Kind::Other,
+    ];
 
     fn reserve(connection: &Rc<ConnectionCallLimits>, bytes: usize) -> Option<Charge> {
         match connection.poll_reserve(bytes, &Context::from_waker(Waker::noop())) {
@@ -355,7 +402,9 @@ mod tests {
         for kind in KINDS {
             for hogs in [1, 2, 7, 32, 100] {
                 let calls = CallLimits::new(Arc::default());
-                let hogs: Vec<_> = (0..hogs).map(|_| calls.connection(Arc::default())).collect();
+                let hogs: Vec<_> = (0..hogs)
+                    .map(|_| calls.connection(Arc::default()))
+                    .collect();
                 let mut taken = Vec::new();
                 // Each takes one in turn, until none gets more.
                 while let before = taken.len()
@@ -367,12 +416,24 @@ mod tests {
                 assert!(taken.len() <= kind.calls_max());
                 let newcomer = calls.connection(Arc::default());
                 let left = all_of(&newcomer, kind);
-                assert!(!left.is_empty(), "{kind:?}: {} of {} are taken", taken.len(), kind.calls_max());
+                assert!(
+                    !left.is_empty(),
+                    "{kind:?}: {} of {} are taken",
+                    taken.len(),
+                    kind.calls_max()
+                );
                 // A connection that is alone may have as many streams as a connection may open, of the kinds with a high
                 // limit.
-                assert!(hogs.len() > 1 || taken.len() >= kind.calls_max().min(512) / 4, "{kind:?}: {}", taken.len());
+                assert!(
+                    hogs.len() > 1 || taken.len() >= kind.calls_max().min(512) / 4,
+                    "{kind:?}: {}",
+                    taken.len()
+                );
                 drop((left, taken));
-                assert!(calls.0.used.calls.iter().all(|calls| calls.get() == 0) && calls.0.account.kept() == 0);
+                assert!(
+                    calls.0.used.calls.iter().all(|calls| calls.get() == 0)
+                        && calls.0.account.kept() == 0
+                );
             }
         }
     }
@@ -380,11 +441,23 @@ mod tests {
     #[test]
     fn each_kind_has_permits_of_its_own_and_refused_calls_are_counted() {
         let calls = CallLimits::new(Arc::default());
-        let connections: Vec<_> = (0..10_000).map(|_| calls.connection(Arc::default())).collect();
-        let taken: Vec<_> = connections.iter().filter_map(|connection| connection.permit(Kind::Decision)).collect();
+        let connections: Vec<_> = (0..10_000)
+            .map(|_| calls.connection(Arc::default()))
+            .collect();
+        let taken: Vec<_> = connections
+            .iter()
+            .filter_map(|connection| connection.permit(Kind::Decision))
+            .collect();
         assert_eq!(taken.len(), CALLS_MAX);
-        assert_eq!(calls.0.refused.load(Ordering::Relaxed), 10_000 - CALLS_MAX as u64);
-        assert!(KINDS[1..].iter().all(|kind| connections[0].permit(*kind).is_some()));
+        assert_eq!(
+            calls.0.refused.load(Ordering::Relaxed),
+            10_000 - CALLS_MAX as u64
+        );
+        assert!(
+            KINDS[1..]
+                .iter()
+                .all(|kind| connections[0].permit(*kind).is_some())
+        );
     }
 
     #[test]
@@ -393,14 +466,28 @@ mod tests {
             let calls = CallLimits::new(Arc::default());
             let hogs: Vec<_> = (0..500).map(|_| calls.connection(Arc::default())).collect();
             // Each connection takes all it can.
-            let unfinished: Vec<_> =
-                hogs.iter().flat_map(|hog| (0..256).filter_map(|_| Some(hog.wait(hog.permit(kind)?, None)))).collect();
-            assert!(unfinished.len() >= kind.calls_max(), "{kind:?}: {}", unfinished.len());
+            let unfinished: Vec<_> = hogs
+                .iter()
+                .flat_map(|hog| (0..256).filter_map(|_| Some(hog.wait(hog.permit(kind)?, None))))
+                .collect();
+            assert!(
+                unfinished.len() >= kind.calls_max(),
+                "{kind:?}: {}",
+                unfinished.len()
+            );
             let newcomer = calls.connection(Arc::default());
-            let permits: Vec<_> = (0..kind.calls_max() / 3).filter_map(|_| newcomer.permit(kind)).collect();
+            let permits: Vec<_> = (0..kind.calls_max() / 3)
+                .filter_map(|_| newcomer.permit(kind))
+                .collect();
             assert_eq!(permits.len(), kind.calls_max() / 3, "{kind:?}");
-            let left = unfinished.iter().position(|call| !call.is_evicted.get()).unwrap();
-            assert!(unfinished[left..].iter().all(|call| !call.is_evicted.get()) && left >= permits.len());
+            let left = unfinished
+                .iter()
+                .position(|call| !call.is_evicted.get())
+                .unwrap();
+            assert!(
+                unfinished[left..].iter().all(|call| !call.is_evicted.get())
+                    && left >= permits.len()
+            );
             drop((permits, unfinished));
             for used in [&calls.0.used, &calls.0.unfinished] {
                 assert!(used.calls.iter().all(|calls| calls.get() == 0));
@@ -412,26 +499,49 @@ mod tests {
     fn bytes_of_incomplete_messages_are_given_to_other_calls() {
         let calls = CallLimits::new(Arc::default());
         let hogs: Vec<_> = (0..100).map(|_| calls.connection(Arc::default())).collect();
-        let begin = |hog: &Rc<ConnectionCallLimits>| Some(hog.wait(hog.permit(Kind::Large)?, Some(reserve(hog, 1 << 20)?)));
+        let begin = |hog: &Rc<ConnectionCallLimits>| {
+            Some(hog.wait(hog.permit(Kind::Large)?, Some(reserve(hog, 1 << 20)?)))
+        };
         let unfinished: Vec<_> = hogs.iter().filter_map(begin).collect();
         // What their permits take leaves room for one less.
-        assert_eq!(unfinished.iter().filter(|call| !call.is_evicted.get()).count(), ((KEPT_MAX - UNRESERVED_BYTES) >> 20) - 1);
+        assert_eq!(
+            unfinished
+                .iter()
+                .filter(|call| !call.is_evicted.get())
+                .count(),
+            ((KEPT_MAX - UNRESERVED_BYTES) >> 20) - 1
+        );
         let newcomer = calls.connection(Arc::default());
         let whole: Vec<_> = (0..4).filter_map(|_| reserve(&newcomer, 1 << 20)).collect();
         assert_eq!(whole.len(), 4);
         drop((whole, unfinished));
-        assert_eq!((calls.0.account.kept(), calls.0.unfinished.bytes.get()), (0, 0));
+        assert_eq!(
+            (calls.0.account.kept(), calls.0.unfinished.bytes.get()),
+            (0, 0)
+        );
     }
 
     #[test]
     fn bytes_are_taken_from_calls_of_any_kind_and_only_from_calls_that_hold_some() {
         let calls = CallLimits::new(Arc::default());
-        let hogs = [calls.connection(Arc::default()), calls.connection(Arc::default())];
+        let hogs = [
+            calls.connection(Arc::default()),
+            calls.connection(Arc::default()),
+        ];
         let early = hogs[0].wait(hogs[0].permit(Kind::Large).unwrap(), None);
-        let begin = |hog: &Rc<ConnectionCallLimits>| hog.wait(hog.permit(Kind::Decision).unwrap(), reserve(hog, 1 << 20));
+        let begin = |hog: &Rc<ConnectionCallLimits>| {
+            hog.wait(hog.permit(Kind::Decision).unwrap(), reserve(hog, 1 << 20))
+        };
         let unfinished: Vec<_> = (0..32).flat_map(|_| hogs.iter().map(begin)).collect();
-        let filler = hogs[0].account().charge(hogs[0].account().free() - UNRESERVED_BYTES);
-        let evicted = || unfinished.iter().filter(|call| call.is_evicted.get()).count();
+        let filler = hogs[0]
+            .account()
+            .charge(hogs[0].account().free() - UNRESERVED_BYTES);
+        let evicted = || {
+            unfinished
+                .iter()
+                .filter(|call| call.is_evicted.get())
+                .count()
+        };
         let (newcomer, before) = (calls.connection(Arc::default()), evicted());
         let taken = reserve(&newcomer, 1 << 20);
         assert!(taken.is_some() && evicted() == before + 1 && !early.is_evicted.get());
@@ -439,16 +549,24 @@ mod tests {
         early.add(hogs[0].account().charge(4 << 10));
         assert!(!early.is_evicted.get());
         drop((taken, early, unfinished, filler));
-        assert_eq!((calls.0.account.kept(), calls.0.unfinished.bytes.get()), (0, 0));
+        assert_eq!(
+            (calls.0.account.kept(), calls.0.unfinished.bytes.get()),
+            (0, 0)
+        );
     }
 
     #[test]
     fn a_connection_that_keeps_little_gets_a_permit_though_others_keep_all_there_may_be() {
         let calls = CallLimits::new(Arc::default());
-        let (hog, newcomer) = (calls.connection(Arc::default()), calls.connection(Arc::default()));
+        let (hog, newcomer) = (
+            calls.connection(Arc::default()),
+            calls.connection(Arc::default()),
+        );
         let all = hog.account().charge(hog.account().free());
         assert!(hog.permit(Kind::Decision).is_none());
-        let permits: Vec<_> = (0..8).filter_map(|_| newcomer.permit(Kind::Decision)).collect();
+        let permits: Vec<_> = (0..8)
+            .filter_map(|_| newcomer.permit(Kind::Decision))
+            .collect();
         assert_eq!(permits.len(), 8);
         drop((all, permits));
         assert_eq!(calls.0.account.kept(), 0);
@@ -458,8 +576,19 @@ mod tests {
     fn calls_that_came_and_went_are_forgotten() {
         let calls = CallLimits::new(Arc::default());
         let connection = calls.connection(Arc::default());
-        let begin = || connection.wait(connection.permit(Kind::Large).unwrap(), reserve(&connection, 4 << 10));
-        let listed = || [&calls.0.waiting[Kind::Large as usize], &calls.0.holding_bytes].map(|list| list.borrow().len());
+        let begin = || {
+            connection.wait(
+                connection.permit(Kind::Large).unwrap(),
+                reserve(&connection, 4 << 10),
+            )
+        };
+        let listed = || {
+            [
+                &calls.0.waiting[Kind::Large as usize],
+                &calls.0.holding_bytes,
+            ]
+            .map(|list| list.borrow().len())
+        };
         // One that stays is the oldest in both lists, so those behind it are forgotten only when a list is long.
         let stays = begin();
         for _ in 0..2 * HOLDERS_MAX + LARGE_CALLS_MAX {

@@ -40,9 +40,19 @@ enum Service {
 
 impl Connection {
     /// The answer to a call of this service. Errors: a sentence. Dropping the future cancels the call; the server may have done it.
-    async fn answer<T>(&self, of: Service, call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, String> {
+    async fn answer<T>(
+        &self,
+        of: Service,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, String> {
         let answered = tokio::time::timeout(self.timeout, call).await;
-        let answered = answered.map_err(|_| format!("no answer from {} within {}", self.address, seconds(self.timeout)))?;
+        let answered = answered.map_err(|_| {
+            format!(
+                "no answer from {} within {}",
+                self.address,
+                seconds(self.timeout)
+            )
+        })?;
         answered.map(Response::into_inner).map_err(|status| match (status.code(), of) {
             (Code::Unimplemented, Service::ForCallers) => {
                 format!("{} serves gRPC, but not this call; name an address of listen.grpc by --address", self.address)
@@ -65,7 +75,11 @@ impl Connection {
             Some(cause) => format!(
                 "the connection to {} ended without an answer ({cause}); does tollgate serve gRPC there, {}?",
                 self.address,
-                if self.encrypted { "with TLS" } else { "without TLS" }
+                if self.encrypted {
+                    "with TLS"
+                } else {
+                    "without TLS"
+                }
             ),
         }
     }

@@ -38,7 +38,10 @@ mod tests {
             let code = Code::from_i32(number as i32);
             assert_eq!((code as usize, name(code)), (number, *code_name));
             // tonic writes `DeadlineExceeded`.
-            assert_eq!(format!("{code:?}").to_uppercase(), code_name.replace('_', ""));
+            assert_eq!(
+                format!("{code:?}").to_uppercase(),
+                code_name.replace('_', "")
+            );
         }
         assert_eq!(Code::from_i32(CODES.len() as i32), Code::Unknown);
     }

@@ -33,7 +33,9 @@ pub struct BatchParts;
 
 impl CheckParts for BatchParts {
     fn check_parts(message: &[u8]) -> Result<(), Status> {
-        count_fields(message).filter(|fields| *fields > BATCH_MAX).map_or(Ok(()), |fields| Err(convert::batch_size(fields)))
+        count_fields(message)
+            .filter(|fields| *fields > BATCH_MAX)
+            .map_or(Ok(()), |fields| Err(convert::batch_size(fields)))
     }
 }
 
@@ -72,7 +74,10 @@ where
     type Decoder = MessageDecoder<U, C>;
 
     fn encoder(&mut self) -> Self::Encoder {
-        MessageEncoder { encoded: Vec::new(), message: PhantomData }
+        MessageEncoder {
+            encoded: Vec::new(),
+            message: PhantomData,
+        }
     }
 
     fn decoder(&mut self) -> Self::Decoder {
@@ -106,7 +111,9 @@ impl<T: Message> MessageEncoder<T> {
         self.encoded.clear();
         self.encoded.reserve(MESSAGE_BYTES);
         // Cannot fail: a vector grows as needed.
-        message.encode(&mut self.encoded).map_err(|error| Status::internal(error.to_string()))?;
+        message
+            .encode(&mut self.encoded)
+            .map_err(|error| Status::internal(error.to_string()))?;
         buffer.put_slice(&self.encoded);
         // The encoder lives until the answer is sent. A peer that does not read must not keep a large answer here a second time.
         if self.encoded.capacity() > MESSAGE_BYTES {
@@ -136,13 +143,19 @@ impl<U: Message + Default + 'static, C: CheckParts> Decoder for MessageDecoder<U
 }
 
 /// See [`MessageDecoder`].
-pub(super) fn decode<U: Message + Default + 'static, C: CheckParts>(message: &[u8]) -> Result<U, Status> {
+pub(super) fn decode<U: Message + Default + 'static, C: CheckParts>(
+    message: &[u8],
+) -> Result<U, Status> {
     if message.len() > SMALL_BYTES_MAX {
         C::check_parts(message)?;
     }
-    U::decode(message).or_else(|error| decode_leniently(message).ok_or(error)).map_err(|error| {
-        Status::invalid_argument(format!("the message is no valid protobuf for this method: {error}; strings must be UTF-8"))
-    })
+    U::decode(message)
+        .or_else(|error| decode_leniently(message).ok_or(error))
+        .map_err(|error| {
+            Status::invalid_argument(format!(
+                "the message is no valid protobuf for this method: {error}; strings must be UTF-8"
+            ))
+        })
 }
 
 #[cfg(test)]
@@ -152,22 +165,46 @@ mod tests {
 
     #[test]
     fn an_encoder_keeps_no_large_message() {
-        let mut encoder = MessageEncoder { encoded: Vec::new(), message: PhantomData };
+        let mut encoder = MessageEncoder {
+            encoded: Vec::new(),
+            message: PhantomData,
+        };
         for (key_bytes, kept) in [(1, MESSAGE_BYTES), (100_000, 0), (1, MESSAGE_BYTES)] {
-            let request = ShouldAllowRequest { key: "k".repeat(key_bytes), ..Default::default() };
+            let request = ShouldAllowRequest {
+                key: "k".repeat(key_bytes),
+                ..Default::default()
+            };
             let mut written = Vec::new();
             encoder.write(&request, &mut written).unwrap();
-            assert_eq!((written, encoder.encoded.capacity()), (request.encode_to_vec(), kept));
+            assert_eq!(
+                (written, encoder.encoded.capacity()),
+                (request.encode_to_vec(), kept)
+            );
         }
     }
 
     #[test]
     fn requests_of_a_batch_are_counted_before_they_are_decoded() {
         for count in [0, 1, 1_000, 1_001, 300_000] {
-            let request = ShouldAllowRequest { key: "k".into(), plan: "p".into(), cost: Some(1), ..Default::default() };
-            let empty = ShouldAllowBatchRequest { requests: vec![ShouldAllowRequest::default(); count] };
-            let filled = ShouldAllowBatchRequest { requests: vec![request; count] };
-            assert_eq!([count_fields(&empty.encode_to_vec()), count_fields(&filled.encode_to_vec())], [Some(count); 2]);
+            let request = ShouldAllowRequest {
+                key: "k".into(),
+                plan: "p".into(),
+                cost: Some(1),
+                ..Default::default()
+            };
+            let empty = ShouldAllowBatchRequest {
+                requests: vec![ShouldAllowRequest::default(); count],
+            };
+            let filled = ShouldAllowBatchRequest {
+                requests: vec![request; count],
+            };
+            assert_eq!(
+                [
+                    count_fields(&empty.encode_to_vec()),
+                    count_fields(&filled.encode_to_vec())
+                ],
+                [Some(count); 2]
+            );
         }
         assert_eq!(count_fields(&[0x0a, 9, 1]), None);
     }

@@ -18,7 +18,9 @@ use crate::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use crate::headers::{HeaderForm, headers};
 use crate::key::{Cost, Key};
 use crate::limiter::{AdminError, BATCH_MAX, CallerDeadline, Refunded, Refusal};
-use crate::plan::{Algorithm, Anchor, Limit, OnStoreFailure, Plan, PlanSet, Rule, check_requested_name};
+use crate::plan::{
+    Algorithm, Anchor, Limit, OnStoreFailure, Plan, PlanSet, Rule, check_requested_name,
+};
 use crate::store::{Check, StoreError};
 pub(super) use explanation::{explained, replicas};
 pub(super) use top::{no_top, top, top_query};
@@ -28,23 +30,41 @@ const RETRY_OVERLOADED_AFTER: Duration = Duration::from_millis(100);
 
 /// Converts a request. Errors: INVALID_ARGUMENT, with what is wrong and what would be right.
 pub(super) fn check_request(request: pb::ShouldAllowRequest) -> Result<Check<String>, Status> {
-    let pb::ShouldAllowRequest { key, plan, cost, .. } = request;
+    let pb::ShouldAllowRequest {
+        key, plan, cost, ..
+    } = request;
     let key = Key::new(key).map_err(|error| Status::invalid_argument(error.to_string()))?;
     check_requested_name(&plan).map_err(Status::invalid_argument)?;
-    let cost = cost.map_or(Ok(Cost::ONE), Cost::new).map_err(|error| Status::invalid_argument(error.to_string()))?;
-    Ok(Check { key, plan, cost, mode: Mode::Charge })
+    let cost = cost
+        .map_or(Ok(Cost::ONE), Cost::new)
+        .map_err(|error| Status::invalid_argument(error.to_string()))?;
+    Ok(Check {
+        key,
+        plan,
+        cost,
+        mode: Mode::Charge,
+    })
 }
 
 /// Checks the key and the plan's name of an admin request. Errors: as [`check_request`].
 pub(super) fn subject(key: String, plan: String) -> Result<(Key, String), Status> {
-    check_request(pb::ShouldAllowRequest { key, plan, ..Default::default() }).map(|check| (check.key, check.plan))
+    check_request(pb::ShouldAllowRequest {
+        key,
+        plan,
+        ..Default::default()
+    })
+    .map(|check| (check.key, check.plan))
 }
 
 /// Converts the units to give back. Errors: INVALID_ARGUMENT.
 pub(super) fn refund_cost(units: Option<u64>) -> Result<Cost, Status> {
     match units {
-        Some(0) => Err(Status::invalid_argument("cost is 0: leave it out to give back 1 unit, or send 1 or more")),
-        Some(units) => Cost::new(units).map_err(|error| Status::invalid_argument(error.to_string())),
+        Some(0) => Err(Status::invalid_argument(
+            "cost is 0: leave it out to give back 1 unit, or send 1 or more",
+        )),
+        Some(units) => {
+            Cost::new(units).map_err(|error| Status::invalid_argument(error.to_string()))
+        }
         None => Ok(Cost::ONE),
     }
 }
@@ -59,7 +79,10 @@ pub(super) struct Wanted {
 
 impl Wanted {
     pub(super) fn of(request: &pb::ShouldAllowRequest) -> Self {
-        Self { detailed: request.detailed, headers_of: request.http_headers.then(|| request.plan.clone()) }
+        Self {
+            detailed: request.detailed,
+            headers_of: request.http_headers.then(|| request.plan.clone()),
+        }
     }
 }
 
@@ -68,7 +91,9 @@ pub(super) type Parsed = Vec<Result<Wanted, Status>>;
 
 /// Converts each request of a batch on its own, so that an invalid one does not fail the others. The second list holds the
 /// checks of the valid requests only.
-pub(super) fn check_requests(requests: Vec<pb::ShouldAllowRequest>) -> (Parsed, Vec<Check<String>>) {
+pub(super) fn check_requests(
+    requests: Vec<pb::ShouldAllowRequest>,
+) -> (Parsed, Vec<Check<String>>) {
     let mut checks = Vec::with_capacity(requests.len());
     let parse = |request: pb::ShouldAllowRequest| {
         let wanted = Wanted::of(&request);
@@ -96,7 +121,10 @@ pub(super) fn results(
         Some(decision) => result(decision, &wanted, plans, form),
         None => error_result(&Status::internal("a request of the batch got no answer")),
     };
-    parsed.into_iter().map(|parsed| parsed.map_or_else(|status| error_result(&status), &mut next)).collect()
+    parsed
+        .into_iter()
+        .map(|parsed| parsed.map_or_else(|status| error_result(&status), &mut next))
+        .collect()
 }
 
 /// Most bytes of a limit's part of an answer, or of a header field for it: its name and some numbers.
@@ -104,26 +132,41 @@ const LIMIT_ANSWER_BYTES: usize = 256;
 
 /// Most bytes that the parts of answers take for which `requests` ask beside the decision, by these plans.
 pub(super) fn extra_answer_bytes(requests: &[pb::ShouldAllowRequest], plans: &PlanSet) -> usize {
-    let asking = requests.iter().filter(|request| request.detailed || request.http_headers);
+    let asking = requests
+        .iter()
+        .filter(|request| request.detailed || request.http_headers);
     let extra_bytes = |request: &pb::ShouldAllowRequest| {
-        let limits = plans.find_or_default(&request.plan).map_or(0, |(_, plan)| plan.limits().len());
+        let limits = plans
+            .find_or_default(&request.plan)
+            .map_or(0, |(_, plan)| plan.limits().len());
         // A limit has an item in each of two header fields.
-        let parts = usize::from(request.detailed) * limits + usize::from(request.http_headers) * (1 + 2 * limits);
+        let parts = usize::from(request.detailed) * limits
+            + usize::from(request.http_headers) * (1 + 2 * limits);
         parts * LIMIT_ANSWER_BYTES
     };
     asking.map(extra_bytes).sum()
 }
 
 /// Converts one decision to a result of a batch or stream.
-fn result(decision: Result<Decision, Refusal>, wanted: &Wanted, plans: &PlanSet, form: HeaderForm) -> pb::ShouldAllowResult {
+fn result(
+    decision: Result<Decision, Refusal>,
+    wanted: &Wanted,
+    plans: &PlanSet,
+    form: HeaderForm,
+) -> pb::ShouldAllowResult {
     match decision {
         Ok(decision) => {
-            let plan = wanted.headers_of.as_deref().and_then(|name| plans.find_or_default(name));
+            let plan = wanted
+                .headers_of
+                .as_deref()
+                .and_then(|name| plans.find_or_default(name));
             let mut response = response(&decision, wanted.detailed);
             if let Some((_, plan)) = plan {
                 response.http_headers = http_headers(&decision, plan, form);
             }
-            pb::ShouldAllowResult { result: Some(pb::should_allow_result::Result::Response(response)) }
+            pb::ShouldAllowResult {
+                result: Some(pb::should_allow_result::Result::Response(response)),
+            }
         }
         Err(refused) => error_result(&refusal(&refused)),
     }
@@ -131,8 +174,13 @@ fn result(decision: Result<Decision, Refusal>, wanted: &Wanted, plans: &PlanSet,
 
 /// Converts a status to a result of a batch or stream.
 pub(super) fn error_result(status: &Status) -> pb::ShouldAllowResult {
-    let error = pb::Error { code: i32::from(status.code()), message: status.message().to_owned() };
-    pb::ShouldAllowResult { result: Some(pb::should_allow_result::Result::Error(error)) }
+    let error = pb::Error {
+        code: i32::from(status.code()),
+        message: status.message().to_owned(),
+    };
+    pb::ShouldAllowResult {
+        result: Some(pb::should_allow_result::Result::Error(error)),
+    }
 }
 
 /// The status of a request that got no decision.
@@ -158,36 +206,60 @@ pub(super) fn not_done(error: &AdminError) -> Status {
     match error {
         AdminError::UnknownPlan(unknown) => Status::not_found(unknown.to_string()),
         AdminError::NothingCounted(_) => Status::failed_precondition(error.to_string()),
-        AdminError::CallerDeadline => Status::deadline_exceeded(format!("{error}; {OUTCOME_UNKNOWN}")),
-        AdminError::Store(StoreError::Overloaded(_)) => refusal(&Refusal::Overloaded),
-        AdminError::Store(StoreError::Deadline(_)) => Status::unavailable(format!("{error}; {OUTCOME_UNKNOWN}")),
-        AdminError::Store(StoreError::Unreachable(_)) => {
-            Status::unavailable(format!("nothing was done, unless it was in progress when the connection ended: {error}"))
+        AdminError::CallerDeadline => {
+            Status::deadline_exceeded(format!("{error}; {OUTCOME_UNKNOWN}"))
         }
+        AdminError::Store(StoreError::Overloaded(_)) => refusal(&Refusal::Overloaded),
+        AdminError::Store(StoreError::Deadline(_)) => {
+            Status::unavailable(format!("{error}; {OUTCOME_UNKNOWN}"))
+        }
+        AdminError::Store(StoreError::Unreachable(_)) => Status::unavailable(format!(
+            "nothing was done, unless it was in progress when the connection ended: {error}"
+        )),
         AdminError::Store(_) => Status::unavailable(format!("nothing was done: {error}")),
     }
 }
 
 /// Converts the result of a refund.
 pub(super) fn refunded(refunded: &Refunded) -> pb::RefundResponse {
-    let limit = |(status, units): &(LimitStatus, u64)| pb::LimitRefund { status: Some(limit_status(status)), refunded: *units };
-    pb::RefundResponse { refunded: refunded.units(), limits: refunded.limits.iter().map(limit).collect() }
+    let limit = |(status, units): &(LimitStatus, u64)| pb::LimitRefund {
+        status: Some(limit_status(status)),
+        refunded: *units,
+    };
+    pb::RefundResponse {
+        refunded: refunded.units(),
+        limits: refunded.limits.iter().map(limit).collect(),
+    }
 }
 
 /// Converts the result of a reload; `None` when the task that reloads has ended.
 pub(super) fn reloaded(outcome: Option<ReloadOutcome>) -> Result<pb::ReloadConfigResponse, Status> {
-    let outcome = outcome.ok_or_else(|| Status::internal("the config file is no longer watched; restart to apply it"))?;
-    let Reloaded { config_hash, changes, restart_needed } = outcome.map_err(Status::failed_precondition)?;
+    let outcome = outcome.ok_or_else(|| {
+        Status::internal("the config file is no longer watched; restart to apply it")
+    })?;
+    let Reloaded {
+        config_hash,
+        changes,
+        restart_needed,
+    } = outcome.map_err(Status::failed_precondition)?;
     let restart_needed = restart_needed.into_iter().map(str::to_owned).collect();
     // A config has 10,000 plans at most.
-    let [added, removed, edited] =
-        [changes.added, changes.removed, changes.edited].map(|plans| u32::try_from(plans).unwrap_or(u32::MAX));
-    Ok(pb::ReloadConfigResponse { config_hash, added, removed, edited, restart_needed })
+    let [added, removed, edited] = [changes.added, changes.removed, changes.edited]
+        .map(|plans| u32::try_from(plans).unwrap_or(u32::MAX));
+    Ok(pb::ReloadConfigResponse {
+        config_hash,
+        added,
+        removed,
+        edited,
+        restart_needed,
+    })
 }
 
 /// The status for a batch that is empty or too large.
 pub(super) fn batch_size(requests: usize) -> Status {
-    Status::invalid_argument(format!("the batch has {requests} requests: send 1 to {BATCH_MAX}"))
+    Status::invalid_argument(format!(
+        "the batch has {requests} requests: send 1 to {BATCH_MAX}"
+    ))
 }
 
 /// Parsed once, since a name given as a string would be parsed for each lookup.
@@ -197,10 +269,18 @@ static TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 ///
 /// Errors: INVALID_ARGUMENT when it is malformed. Such a caller believes in a deadline that nobody would keep.
 pub(super) fn caller_deadline(metadata: &MetadataMap) -> Result<Option<CallerDeadline>, Status> {
-    let Some(value) = metadata.as_ref().get(&TIMEOUT) else { return Ok(None) };
+    let Some(value) = metadata.as_ref().get(&TIMEOUT) else {
+        return Ok(None);
+    };
     let whole = value.to_str().ok().and_then(timeout);
-    let malformed = || Status::invalid_argument("grpc-timeout is malformed: send 1 to 8 digits and a unit, one of H M S m u n");
-    whole.map(|whole| Some(CallerDeadline::new(whole))).ok_or_else(malformed)
+    let malformed = || {
+        Status::invalid_argument(
+            "grpc-timeout is malformed: send 1 to 8 digits and a unit, one of H M S m u n",
+        )
+    };
+    whole
+        .map(|whole| Some(CallerDeadline::new(whole)))
+        .ok_or_else(malformed)
 }
 
 fn timeout(text: &str) -> Option<Duration> {
@@ -219,9 +299,19 @@ fn timeout(text: &str) -> Option<Duration> {
 }
 
 /// The header fields of a decision by `plan`.
-pub(super) fn http_headers(decision: &Decision, plan: &Plan, form: HeaderForm) -> Vec<HttpHeadersEntry> {
-    let entry = |(name, value): (&str, String)| HttpHeadersEntry { key: name.to_owned(), value };
-    headers(decision, plan, form).into_iter().map(entry).collect()
+pub(super) fn http_headers(
+    decision: &Decision,
+    plan: &Plan,
+    form: HeaderForm,
+) -> Vec<HttpHeadersEntry> {
+    let entry = |(name, value): (&str, String)| HttpHeadersEntry {
+        key: name.to_owned(),
+        value,
+    };
+    headers(decision, plan, form)
+        .into_iter()
+        .map(entry)
+        .collect()
 }
 
 /// Converts a decision, without header fields.
@@ -237,7 +327,11 @@ pub(super) fn response(decision: &Decision, detailed: bool) -> pb::ShouldAllowRe
         retry_after: key.retry_after_us.map(duration),
         reset_after: key.reset_after_us.map(duration),
         decided_by: decided_by(decision.decided_by).into(),
-        limits: if detailed { decision.limits().iter().map(limit_status).collect() } else { Vec::new() },
+        limits: if detailed {
+            decision.limits().iter().map(limit_status).collect()
+        } else {
+            Vec::new()
+        },
         http_headers: Vec::new(),
         window: binding.map(|status| duration(status.window_us)),
         more_after: key.more_after_us.map(duration),
@@ -271,15 +365,28 @@ pub(super) fn plan(plan: &Plan) -> pb::Plan {
         }
         .into(),
         limits: plan.limits().iter().map(limit).collect(),
-        candidate: plan.candidate.as_ref().map_or_else(String::new, |candidate| candidate.name.to_string()),
+        candidate: plan
+            .candidate
+            .as_ref()
+            .map_or_else(String::new, |candidate| candidate.name.to_string()),
     }
 }
 
 fn limit(limit: &Limit) -> pb::Limit {
     let (algorithm, burst, precision, anchor) = match limit.algorithm() {
-        Algorithm::FixedWindow { anchor } => (pb::Algorithm::FixedWindow, None, None, Some(pb_anchor(anchor).into())),
+        Algorithm::FixedWindow { anchor } => (
+            pb::Algorithm::FixedWindow,
+            None,
+            None,
+            Some(pb_anchor(anchor).into()),
+        ),
         Algorithm::SlidingLog => (pb::Algorithm::SlidingLog, None, None, None),
-        Algorithm::SlidingWindow { precision } => (pb::Algorithm::SlidingWindow, None, Some(u32::from(precision)), None),
+        Algorithm::SlidingWindow { precision } => (
+            pb::Algorithm::SlidingWindow,
+            None,
+            Some(u32::from(precision)),
+            None,
+        ),
         Algorithm::SlidingCounter => (pb::Algorithm::SlidingCounter, None, None, None),
         Algorithm::TokenBucket { burst } => (pb::Algorithm::TokenBucket, Some(burst), None, None),
     };
@@ -324,8 +431,14 @@ fn decided_by(by: DecidedBy) -> pb::DecidedBy {
 /// Converts microseconds. The wire's duration is finer, so nothing is rounded.
 pub(super) fn duration(us: u64) -> prost_types::Duration {
     // Both parts fit: u64 microseconds are below 2^45 seconds.
-    let (seconds, nanos) = (i64::try_from(us / 1_000_000), i32::try_from(us % 1_000_000 * 1_000));
-    prost_types::Duration { seconds: seconds.unwrap_or(i64::MAX), nanos: nanos.unwrap_or(i32::MAX) }
+    let (seconds, nanos) = (
+        i64::try_from(us / 1_000_000),
+        i32::try_from(us % 1_000_000 * 1_000),
+    );
+    prost_types::Duration {
+        seconds: seconds.unwrap_or(i64::MAX),
+        nanos: nanos.unwrap_or(i32::MAX),
+    }
 }
 
 #[cfg(test)]
@@ -335,23 +448,47 @@ mod tests {
     fn deadline_of(text: &str) -> Result<Duration, Code> {
         let mut metadata = MetadataMap::new();
         metadata.insert("grpc-timeout", text.parse().unwrap());
-        caller_deadline(&metadata).map(|caller| caller.unwrap().left()).map_err(|status| status.code())
+        caller_deadline(&metadata)
+            .map(|caller| caller.unwrap().left())
+            .map_err(|status| status.code())
     }
 
     #[test]
     fn a_callers_deadline_is_read_in_every_unit() {
         assert_eq!(deadline_of("100m"), Ok(Duration::from_millis(100)));
-        assert_eq!((deadline_of("4u"), deadline_of("0n")), (Ok(Duration::from_micros(4)), Ok(Duration::ZERO)));
-        assert_eq!(deadline_of("99999999H"), Ok(Duration::from_secs(99_999_999 * 3600)));
+        assert_eq!(
+            (deadline_of("4u"), deadline_of("0n")),
+            (Ok(Duration::from_micros(4)), Ok(Duration::ZERO))
+        );
+        assert_eq!(
+            deadline_of("99999999H"),
+            Ok(Duration::from_secs(99_999_999 * 3600))
+        );
         assert!(caller_deadline(&MetadataMap::new()).unwrap().is_none());
-        for bad in ["", "m", "100", "100x", "-1m", "+1m", " 1m", "1 m", "123456789m"] {
+        for bad in [
+            "",
+            "m",
+            "100",
+            "100x",
+            "-1m",
+            "+1m",
+            " 1m",
+            "1 m",
+            "123456789m",
+        ] {
             assert_eq!(deadline_of(bad), Err(Code::InvalidArgument), "{bad}");
         }
     }
 
     #[test]
     fn a_duration_keeps_every_microsecond() {
-        assert_eq!(duration(1_500_001), prost_types::Duration { seconds: 1, nanos: 500_001_000 });
+        assert_eq!(
+            duration(1_500_001),
+            prost_types::Duration {
+                seconds: 1,
+                nanos: 500_001_000
+            }
+        );
     }
 }
 

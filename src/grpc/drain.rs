@@ -26,13 +26,21 @@ where
     A: Stream<Item = Result<T, Status>>,
 {
     let was_cut = Arc::new(AtomicBool::new(false));
-    let until = UntilDrain { requests, flag: drain.clone(), draining: drain.map(wait_for_drain), was_cut: was_cut.clone() };
-    let end = stream::once(async move { was_cut.load(Ordering::Relaxed).then(|| Err(going_away())) });
+    let until = UntilDrain {
+        requests,
+        flag: drain.clone(),
+        draining: drain.map(wait_for_drain),
+        was_cut: was_cut.clone(),
+    };
+    let end =
+        stream::once(async move { was_cut.load(Ordering::Relaxed).then(|| Err(going_away())) });
     answer(until).chain(end.filter_map(std::future::ready))
 }
 
 fn going_away() -> Status {
-    Status::unavailable("this connection is to end; what was not answered was not decided: ask it on another stream")
+    Status::unavailable(
+        "this connection is to end; what was not answered was not decided: ask it on another stream",
+    )
 }
 
 type DrainFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -68,13 +76,20 @@ impl<R: Stream + Unpin> Stream for UntilDrain<R> {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<R::Item>> {
         // Checked before the next request, so that a client that never pauses is told, too. The flag is set once, so any
         // change means the end.
-        if self.flag.as_ref().is_some_and(|DrainSignal(drain)| drain.has_changed().unwrap_or(true)) {
+        if self
+            .flag
+            .as_ref()
+            .is_some_and(|DrainSignal(drain)| drain.has_changed().unwrap_or(true))
+        {
             return self.end();
         }
         let next = self.requests.poll_next_unpin(context);
         // Polled only when no request is waiting: it costs a lock, and requests may come 100,000 a second.
-        let draining =
-            next.is_pending() && self.draining.as_mut().is_some_and(|draining| draining.as_mut().poll(context).is_ready());
+        let draining = next.is_pending()
+            && self
+                .draining
+                .as_mut()
+                .is_some_and(|draining| draining.as_mut().poll(context).is_ready());
         if draining { self.end() } else { next }
     }
 }
@@ -85,11 +100,24 @@ mod tests {
     use tokio::sync::{mpsc, oneshot};
 
     /// A stream that answers each number sent with its double.
-    fn doubled() -> (mpsc::UnboundedSender<u32>, watch::Sender<bool>, impl Stream<Item = Result<u32, Status>>) {
-        let ((ask, mut asked), (draining, drain)) = (mpsc::unbounded_channel(), watch::channel(false));
+    fn doubled() -> (
+        mpsc::UnboundedSender<u32>,
+        watch::Sender<bool>,
+        impl Stream<Item = Result<u32, Status>>,
+    ) {
+        let ((ask, mut asked), (draining, drain)) =
+            (mpsc::unbounded_channel(), watch::channel(false));
         let requests = stream::poll_fn(move |context| asked.poll_recv(context));
-        let answer = |requests: UntilDrain<_>| requests.map(|asked: u32| async move { Ok(2 * asked) }).buffer_unordered(4);
-        (ask, draining, until_drain(Some(DrainSignal(drain)), requests, answer))
+        let answer = |requests: UntilDrain<_>| {
+            requests
+                .map(|asked: u32| async move { Ok(2 * asked) })
+                .buffer_unordered(4)
+        };
+        (
+            ask,
+            draining,
+            until_drain(Some(DrainSignal(drain)), requests, answer),
+        )
     }
 
     #[tokio::test]
@@ -100,7 +128,10 @@ mod tests {
         assert_eq!(answers.next().await.unwrap().unwrap(), 2);
         assert!(futures_util::poll!(answers.next()).is_pending());
         draining.send_replace(true);
-        assert_eq!(answers.next().await.unwrap().unwrap_err().code(), tonic::Code::Unavailable);
+        assert_eq!(
+            answers.next().await.unwrap().unwrap_err().code(),
+            tonic::Code::Unavailable
+        );
         assert!(answers.next().await.is_none());
     }
 
@@ -112,11 +143,16 @@ mod tests {
 
     #[tokio::test]
     async fn requests_already_read_are_answered_first_and_no_more_are_read() {
-        let ((ask, mut asked), (draining, drain)) = (mpsc::unbounded_channel(), watch::channel(false));
+        let ((ask, mut asked), (draining, drain)) =
+            (mpsc::unbounded_channel(), watch::channel(false));
         let (go, gone) = oneshot::channel();
         let mut gone = Some(gone);
         let requests = stream::poll_fn(move |context| asked.poll_recv(context));
-        let answer = |requests: UntilDrain<_>| requests.map(move |asked| once(gone.take(), asked)).buffer_unordered(4);
+        let answer = |requests: UntilDrain<_>| {
+            requests
+                .map(move |asked| once(gone.take(), asked))
+                .buffer_unordered(4)
+        };
         let mut answers = std::pin::pin!(until_drain(Some(DrainSignal(drain)), requests, answer));
         ask.send(7).unwrap();
         assert!(futures_util::poll!(answers.next()).is_pending());
@@ -125,7 +161,10 @@ mod tests {
         assert!(futures_util::poll!(answers.next()).is_pending());
         go.send(()).unwrap();
         assert_eq!(answers.next().await.unwrap().unwrap(), 7);
-        assert_eq!(answers.next().await.unwrap().unwrap_err().code(), tonic::Code::Unavailable);
+        assert_eq!(
+            answers.next().await.unwrap().unwrap_err().code(),
+            tonic::Code::Unavailable
+        );
     }
 
     #[tokio::test]

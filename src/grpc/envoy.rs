@@ -23,21 +23,29 @@ const METHOD: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimi
 #[tonic::async_trait]
 impl<S: Store> RateLimitService for Service<S> {
     /// Not an async function, as [`super::service`] explains.
-    fn should_rate_limit<'a, 'f>(&'a self, request: Request<RateLimitRequest>) -> ResponseFuture<'f, RateLimitResponse>
+    fn should_rate_limit<'a, 'f>(
+        &'a self,
+        request: Request<RateLimitRequest>,
+    ) -> ResponseFuture<'f, RateLimitResponse>
     where
         'a: 'f,
         Self: 'f,
     {
         let span = trace::grpc_call(METHOD, request.metadata().as_ref());
         let caller = common::caller_deadline(request.metadata());
-        let parsed = caller.and_then(|caller| Ok((caller, convert::descriptors(request.into_inner())?)));
+        let parsed =
+            caller.and_then(|caller| Ok((caller, convert::descriptors(request.into_inner())?)));
         let (caller, (domain, descriptors)) = match parsed {
             Ok(parsed) => parsed,
             Err(status) => return Box::pin(std::future::ready(Err(span::failed(&span, status)))),
         };
         Box::pin(async move {
-            let decided = self.limiter.decide_descriptors(&domain, descriptors, caller).await;
-            let decided = decided.map_err(|refused| span::failed(&span, convert::refusal(&refused)))?;
+            let decided = self
+                .limiter
+                .decide_descriptors(&domain, descriptors, caller)
+                .await;
+            let decided =
+                decided.map_err(|refused| span::failed(&span, convert::refusal(&refused)))?;
             match decided.binding() {
                 Some(binding) => {
                     if let Some(plan) = &binding.plan {

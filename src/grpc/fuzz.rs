@@ -45,7 +45,11 @@ type Piece = (u8, u8, u8, Vec<u8>);
 fn fuzz_frames() {
     let (address, connections) = (server(), AtomicU64::new(0));
     fuzz!("frames", Vec<Piece>, |pieces: &Vec<Piece>| {
-        let sent: Vec<u8> = PREFACE.iter().copied().chain(pieces.iter().flat_map(bytes_of)).collect();
+        let sent: Vec<u8> = PREFACE
+            .iter()
+            .copied()
+            .chain(pieces.iter().flat_map(bytes_of))
+            .collect();
         exchange(address, &sent);
         if connections.fetch_add(1, Ordering::Relaxed) % CHECK_EVERY == 0 {
             assert_served(address);
@@ -60,7 +64,12 @@ fn bytes_of((kind, flags, stream, bytes): &Piece) -> Vec<u8> {
     let stream = u32::from(*stream);
     match kind % 16 {
         kind @ 0..=9 => frame(kind, *flags, stream, bytes),
-        10 | 11 => frame(HEADERS, END_HEADERS, stream | 1, &headers(PATHS[usize::from(*flags) % PATHS.len()])),
+        10 | 11 => frame(
+            HEADERS,
+            END_HEADERS,
+            stream | 1,
+            &headers(PATHS[usize::from(*flags) % PATHS.len()]),
+        ),
         12 => frame(DATA, END_STREAM, stream | 1, ASK),
         13 => frame(DATA, flags & END_STREAM, stream | 1, bytes),
         14 => frame(SETTINGS, 0, 0, &bytes[..bytes.len() - bytes.len() % 6]),
@@ -78,16 +87,26 @@ fn exchange(address: &str, bytes: &[u8]) -> Vec<u8> {
     let _ = stream.shutdown(Shutdown::Write);
     let mut received = Vec::new();
     if let Err(error) = stream.read_to_end(&mut received) {
-        assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock, "the server keeps a connection whose peer has closed");
+        assert_ne!(
+            error.kind(),
+            std::io::ErrorKind::WouldBlock,
+            "the server keeps a connection whose peer has closed"
+        );
     }
     received
 }
 
 fn assert_served(address: &str) {
-    let call = [frame(SETTINGS, 0, 0, &[]), frame(HEADERS, END_HEADERS, 1, &headers(PATHS[0])), frame(DATA, END_STREAM, 1, ASK)];
+    let call = [
+        frame(SETTINGS, 0, 0, &[]),
+        frame(HEADERS, END_HEADERS, 1, &headers(PATHS[0])),
+        frame(DATA, END_STREAM, 1, ASK),
+    ];
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(END_WITHIN)).unwrap();
-    stream.write_all(&[PREFACE, &call.concat()].concat()).unwrap();
+    stream
+        .write_all(&[PREFACE, &call.concat()].concat())
+        .unwrap();
     loop {
         let mut head = [0; 9];
         stream.read_exact(&mut head).unwrap();
@@ -116,8 +135,15 @@ fn headers(path: &str) -> Vec<u8> {
         ("te", "trailers"),
     ];
     let length = |text: &str| u8::try_from(text.len()).unwrap();
-    let literal =
-        |(name, value): (&str, &str)| [&[0, length(name)], name.as_bytes(), &[length(value)], value.as_bytes()].concat();
+    let literal = |(name, value): (&str, &str)| {
+        [
+            &[0, length(name)],
+            name.as_bytes(),
+            &[length(value)],
+            value.as_bytes(),
+        ]
+        .concat()
+    };
     fields.into_iter().flat_map(literal).collect()
 }
 
@@ -128,12 +154,21 @@ fn server() -> &'static str {
         count_panics();
         let (sender, address) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
             runtime.block_on(async {
-                let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
+                let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap())
+                    .await
+                    .unwrap();
                 sender.send(listener.address().to_string()).unwrap();
-                let workers = Workers::start(NonZeroUsize::MIN, |_| async { Ok(service()) }).await.unwrap();
-                serve(vec![listener], workers, std::future::pending()).await.unwrap();
+                let workers = Workers::start(NonZeroUsize::MIN, |_| async { Ok(service()) })
+                    .await
+                    .unwrap();
+                serve(vec![listener], workers, std::future::pending())
+                    .await
+                    .unwrap();
             });
         });
         address.recv().unwrap()
@@ -143,7 +178,10 @@ fn server() -> &'static str {
 fn count_panics() {
     let previous = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        if std::thread::current().name().is_some_and(|name| name.starts_with("worker")) {
+        if std::thread::current()
+            .name()
+            .is_some_and(|name| name.starts_with("worker"))
+        {
             PANICS.fetch_add(1, Ordering::SeqCst);
         }
         previous(panic);
@@ -152,10 +190,28 @@ fn count_panics() {
 
 /// A service with the plans `p` and `unlimited`.
 pub(super) fn service() -> Service<MemoryStore> {
-    let limit = Limit::new("limit", 1_000_000_000, Duration::from_secs(60), Algorithm::FixedWindow { anchor: Anchor::Clock });
-    let plans: PlanSet =
-        [Plan::new("p", Rule::Limits(vec![limit.unwrap()])), Plan::new("unlimited", Rule::Unlimited)].into_iter().collect();
-    let settings = Settings { deadline: Duration::from_secs(1), expected_replicas: 1, deny_cache_entries: 0 };
-    let (clock, store) = (Arc::new(SystemClock), MemoryStore::new(CAPACITY_MIN, Arc::new(SystemClock)));
+    let limit = Limit::new(
+        "limit",
+        1_000_000_000,
+        Duration::from_secs(60),
+        Algorithm::FixedWindow {
+            anchor: Anchor::Clock,
+        },
+    );
+    let plans: PlanSet = [
+        Plan::new("p", Rule::Limits(vec![limit.unwrap()])),
+        Plan::new("unlimited", Rule::Unlimited),
+    ]
+    .into_iter()
+    .collect();
+    let settings = Settings {
+        deadline: Duration::from_secs(1),
+        expected_replicas: 1,
+        deny_cache_entries: 0,
+    };
+    let (clock, store) = (
+        Arc::new(SystemClock),
+        MemoryStore::new(CAPACITY_MIN, Arc::new(SystemClock)),
+    );
     Service::new(Arc::new(Limiter::new(plans, store, settings, clock)))
 }

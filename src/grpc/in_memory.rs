@@ -22,23 +22,35 @@ pub struct InMemoryServer {
 
 impl InMemoryServer {
     /// A server that knows of no service but health and reflection.
-    #[expect(clippy::new_without_default, reason = "it reads descriptors, which a default should not cost")]
+    #[expect(
+        clippy::new_without_default,
+        reason = "it reads descriptors, which a default should not cost"
+    )]
     pub fn new() -> Self {
         let (_, health) = health_reporter();
-        Self { other_routes: OtherRoutes::new(&health) }
+        Self {
+            other_routes: OtherRoutes::new(&health),
+        }
     }
 
     /// Serves one connection until the peer closes it. It must run on a [`tokio::runtime::LocalRuntime`].
-    pub async fn serve<T: WorkerService>(&self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static, service: T) {
+    pub async fn serve<T: WorkerService>(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+        service: T,
+    ) {
         let limits = CallLimits::new(Arc::default());
         let calls = limits.connection(Arc::<Usage>::default());
         let (_draining, drain) = watch::channel(false);
         let services = Rc::new(Services::new(service, self.other_routes.clone(), limits));
         let service = services.for_connection(calls, DrainSignal(drain));
-        let ended = match H2Connection::open(stream, pool::streams(0), pool::window(1), Arc::default()).await {
-            Ok(mut connection) => connection.run(&service).await,
-            Err(error) => Err(error),
-        };
+        let ended =
+            match H2Connection::open(stream, pool::streams(0), pool::window(1), Arc::default())
+                .await
+            {
+                Ok(mut connection) => connection.run(&service).await,
+                Err(error) => Err(error),
+            };
         if let Err(error) = ended {
             tracing::debug!(%error, "connection ended");
         }

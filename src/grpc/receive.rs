@@ -135,7 +135,9 @@ impl RequestReceiver {
         let waiting = match &mut self.granted {
             ReceiveGrants::Waiting(unfinished) => unfinished,
             ReceiveGrants::Held(granted) => {
-                let Some((permit, reservation)) = granted.take() else { return Poll::Ready(Err(evicted())) };
+                let Some((permit, reservation)) = granted.take() else {
+                    return Poll::Ready(Err(evicted()));
+                };
                 let unfinished = self.calls.wait(permit, reservation);
                 self.granted = ReceiveGrants::Waiting(unfinished);
                 return self.poll(context);
@@ -144,9 +146,15 @@ impl RequestReceiver {
         if waiting.is_evicted(context.waker()) {
             return Poll::Ready(Err(evicted()));
         }
-        let timeout = self.timeout.get_or_insert_with(|| Box::pin(tokio::time::sleep(RECEIVED_WITHIN)));
+        let timeout = self
+            .timeout
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(RECEIVED_WITHIN)));
         ready!(timeout.as_mut().poll(context));
-        Poll::Ready(Err(if self.is_complete { no_bytes_left() } else { too_slow() }))
+        Poll::Ready(Err(if self.is_complete {
+            no_bytes_left()
+        } else {
+            too_slow()
+        }))
     }
 
     /// Reads all that has arrived.
@@ -160,7 +168,9 @@ impl RequestReceiver {
                     self.add(data)?;
                 }
                 // The peer reset the stream, so the answer is not sent.
-                Poll::Ready(Some(Err(_))) => return Err(Status::cancelled("the client cancelled the call")),
+                Poll::Ready(Some(Err(_))) => {
+                    return Err(Status::cancelled("the client cancelled the call"));
+                }
                 // gRPC requests have no trailers; any are ignored.
                 Poll::Ready(None) => self.is_complete = true,
                 Poll::Pending => return Ok(()),
@@ -189,7 +199,9 @@ impl RequestReceiver {
         }
         let Poll::Ready(reservation) = self.calls.poll_reserve(needed, context) else {
             let arrived = self.gathered().len();
-            self.unreserved.get_or_insert_with(|| self.calls.account().charge(0)).resize(arrived);
+            self.unreserved
+                .get_or_insert_with(|| self.calls.account().charge(0))
+                .resize(arrived);
             return Poll::Pending;
         };
         self.is_reserved = true;
@@ -206,12 +218,19 @@ impl RequestReceiver {
             && let Some(request) = &mut self.request
         {
             // Fails only when the stream is gone.
-            let _ = request.body_mut().flow_control().release_capacity(std::mem::take(&mut self.held_back));
+            let _ = request
+                .body_mut()
+                .flow_control()
+                .release_capacity(std::mem::take(&mut self.held_back));
         }
     }
 
     fn gathered(&self) -> &[u8] {
-        if self.rest.is_empty() { &self.first } else { &self.rest }
+        if self.rest.is_empty() {
+            &self.first
+        } else {
+            &self.rest
+        }
     }
 
     fn received(&mut self, request: Request<RecvStream>) -> Result<Received, Status> {
@@ -220,14 +239,23 @@ impl RequestReceiver {
             ReceiveGrants::Waiting(unfinished) => unfinished.release(),
         };
         let first = std::mem::take(&mut self.first);
-        let whole = if self.rest.is_empty() { first } else { Bytes::from(std::mem::take(&mut self.rest)) };
+        let whole = if self.rest.is_empty() {
+            first
+        } else {
+            Bytes::from(std::mem::take(&mut self.rest))
+        };
         let granted = granted.ok_or_else(evicted)?;
         Ok((request.map(|_| RequestBody::Whole(Some(whole))), granted))
     }
 }
 
 /// Appends `data` to what was received before. Errors: the message is too large, or there is more than one.
-fn gather(first: &mut Bytes, rest: &mut Vec<u8>, data: Bytes, message_bytes_max: usize) -> Result<(), Status> {
+fn gather(
+    first: &mut Bytes,
+    rest: &mut Vec<u8>,
+    data: Bytes,
+    message_bytes_max: usize,
+) -> Result<(), Status> {
     if first.is_empty() {
         *first = data;
     } else {
@@ -236,12 +264,16 @@ fn gather(first: &mut Bytes, rest: &mut Vec<u8>, data: Bytes, message_bytes_max:
         }
         rest.extend_from_slice(&data);
     }
-    let gathered = if rest.is_empty() { first.as_ref() } else { rest };
+    let gathered = if rest.is_empty() {
+        first.as_ref()
+    } else {
+        rest
+    };
     match announced_bytes(gathered) {
         Some(bytes) if bytes > message_bytes_max => Err(too_large(bytes, message_bytes_max)),
-        Some(bytes) if gathered.len() > PREFIX_BYTES + bytes => {
-            Err(Status::invalid_argument("a call of this method takes one message only"))
-        }
+        Some(bytes) if gathered.len() > PREFIX_BYTES + bytes => Err(Status::invalid_argument(
+            "a call of this method takes one message only",
+        )),
         _ => Ok(()),
     }
 }
@@ -255,16 +287,24 @@ pub(super) fn announced_bytes(prefix: &[u8]) -> Option<usize> {
 /// Bytes that the message takes once it is decompressed, judged by its prefix; `None` until the prefix is complete.
 fn bytes_needed(prefix: &[u8], message_bytes_max: usize) -> Option<usize> {
     let is_compressed = prefix.first().is_some_and(|flag| *flag != 0);
-    let growth = if is_compressed { DECOMPRESSED_GROWTH } else { 1 };
+    let growth = if is_compressed {
+        DECOMPRESSED_GROWTH
+    } else {
+        1
+    };
     announced_bytes(prefix).map(|bytes| bytes.saturating_mul(growth).min(message_bytes_max))
 }
 
 fn too_slow() -> Status {
-    Status::deadline_exceeded(format!("the request did not arrive within {RECEIVED_WITHIN:?}"))
+    Status::deadline_exceeded(format!(
+        "the request did not arrive within {RECEIVED_WITHIN:?}"
+    ))
 }
 
 fn too_large(bytes: usize, most: usize) -> Status {
-    Status::out_of_range(format!("the message has {bytes} bytes; this method takes {most} at most"))
+    Status::out_of_range(format!(
+        "the message has {bytes} bytes; this method takes {most} at most"
+    ))
 }
 
 fn evicted() -> Status {
@@ -275,7 +315,9 @@ fn evicted() -> Status {
 
 /// The status of a call for whose large message no bytes are left.
 pub(super) fn no_bytes_left() -> Status {
-    convert::overloaded("this server holds as many bytes of large messages as it may; try again in a moment")
+    convert::overloaded(
+        "this server holds as many bytes of large messages as it may; try again in a moment",
+    )
 }
 
 /// The body of a request, as a service reads it.
@@ -300,10 +342,15 @@ impl HttpBody for RequestBody {
     type Data = Bytes;
     type Error = h2::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
         match &mut *self {
             Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Stream(body) => body.poll_data(context).map(|data| data.map(|data| data.map(Frame::data))),
+            Self::Stream(body) => body
+                .poll_data(context)
+                .map(|data| data.map(|data| data.map(Frame::data))),
         }
     }
 
@@ -316,7 +363,9 @@ impl HttpBody for RequestBody {
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            Self::Whole(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
             Self::Stream(_) => SizeHint::default(),
         }
     }
@@ -344,12 +393,20 @@ impl InboundBody {
 
     pub(super) fn new(stream: RecvStream, account: &Arc<Account>) -> Self {
         let charge = account.charge(0);
-        Self(Arc::new(Mutex::new(Inbound { stream: Some(stream), error: None, arrived: BytesMut::new(), charge })))
+        Self(Arc::new(Mutex::new(Inbound {
+            stream: Some(stream),
+            error: None,
+            arrived: BytesMut::new(),
+            charge,
+        })))
     }
 
     /// Moves what has arrived out of h2. The task is woken when more comes.
     pub(super) fn read(&self, context: &mut Context<'_>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).read(context);
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .read(context);
     }
 
     fn poll_data(&self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, h2::Error>>> {
@@ -360,7 +417,9 @@ impl InboundBody {
         if let Some(error) = inbound.error.take() {
             return Poll::Ready(Some(Err(error)));
         }
-        let Some(stream) = &mut inbound.stream else { return Poll::Ready(None) };
+        let Some(stream) = &mut inbound.stream else {
+            return Poll::Ready(None);
+        };
         let data = ready!(stream.poll_data(context));
         match &data {
             // Fails only when the stream is gone.
@@ -414,9 +473,14 @@ mod tests {
     fn gathered(pieces: &[&[u8]], most: usize) -> Result<Vec<u8>, tonic::Code> {
         let (mut first, mut rest) = (Bytes::new(), Vec::new());
         for piece in pieces {
-            gather(&mut first, &mut rest, Bytes::copy_from_slice(piece), most).map_err(|status| status.code())?;
+            gather(&mut first, &mut rest, Bytes::copy_from_slice(piece), most)
+                .map_err(|status| status.code())?;
         }
-        Ok(if rest.is_empty() { first.to_vec() } else { rest })
+        Ok(if rest.is_empty() {
+            first.to_vec()
+        } else {
+            rest
+        })
     }
 
     #[test]
@@ -429,9 +493,15 @@ mod tests {
                 assert_eq!(gathered(&pieces, 2), Err(tonic::Code::OutOfRange));
             }
         }
-        assert_eq!(gathered(&[&message, &[0]], 3), Err(tonic::Code::InvalidArgument));
+        assert_eq!(
+            gathered(&[&message, &[0]], 3),
+            Err(tonic::Code::InvalidArgument)
+        );
         // The prefix alone shows that a message is too large.
-        assert_eq!(gathered(&[&[0, 0, 0x10], &[0, 1]], 1 << 20), Err(tonic::Code::OutOfRange));
+        assert_eq!(
+            gathered(&[&[0, 0, 0x10], &[0, 1]], 1 << 20),
+            Err(tonic::Code::OutOfRange)
+        );
     }
 
     #[test]

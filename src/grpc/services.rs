@@ -23,7 +23,8 @@ use super::codec::BatchParts;
 use super::convert;
 use super::drain::DrainSignal;
 use super::envoy::{
-    self, codec::DescriptorParts, pb::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer as EnvoyServer,
+    self, codec::DescriptorParts,
+    pb::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer as EnvoyServer,
 };
 use super::pb::rate_limit_service_server::RateLimitServiceServer;
 use super::receive::{InboundBody, MessageSize, RequestBody, RequestReceiver, SMALL_BYTES_MAX};
@@ -43,8 +44,14 @@ const DECIDER: &str = "/tollgate.v1.RateLimitService/";
 /// The method that probes call.
 const CHECK: &str = "/grpc.health.v1.Health/Check";
 /// Header fields that are read here, or by tonic.
-const READ_FIELDS: [&str; 6] =
-    ["content-type", "grpc-accept-encoding", "grpc-encoding", "grpc-timeout", "traceparent", "tracestate"];
+const READ_FIELDS: [&str; 6] = [
+    "content-type",
+    "grpc-accept-encoding",
+    "grpc-encoding",
+    "grpc-timeout",
+    "traceparent",
+    "tracestate",
+];
 /// Most header fields of a call that are kept as they came, and most of their bytes. A gRPC client sends six or seven.
 const FIELDS_MAX: usize = 16;
 const FIELD_BYTES_MAX: usize = 3 << 10;
@@ -75,17 +82,32 @@ impl<T: WorkerService> Services<T> {
     pub(super) fn new(service: T, other_routes: OtherRoutes, calls: CallLimits) -> Self {
         // The size limit holds before and after decompression.
         let service = Arc::new(service);
-        let rate_limit = RateLimitServiceServer::from_arc(service.clone()).accept_compressed(CompressionEncoding::Gzip);
-        let rate_limit_large = rate_limit.clone().max_decoding_message_size(REQUEST_BYTES_MAX);
+        let rate_limit = RateLimitServiceServer::from_arc(service.clone())
+            .accept_compressed(CompressionEncoding::Gzip);
+        let rate_limit_large = rate_limit
+            .clone()
+            .max_decoding_message_size(REQUEST_BYTES_MAX);
         let rate_limit = rate_limit.max_decoding_message_size(DECISION_BYTES_MAX);
-        let envoy = EnvoyServer::from_arc(service.clone()).accept_compressed(CompressionEncoding::Gzip);
+        let envoy =
+            EnvoyServer::from_arc(service.clone()).accept_compressed(CompressionEncoding::Gzip);
         let envoy = envoy.max_decoding_message_size(REQUEST_BYTES_MAX);
-        Self { service, rate_limit, rate_limit_large, envoy, other_routes, calls }
+        Self {
+            service,
+            rate_limit,
+            rate_limit_large,
+            envoy,
+            other_routes,
+            calls,
+        }
     }
 
     /// Health and reflection, as the config in force has them.
     fn other_routes(&self) -> &Routes {
-        if self.service.serves_envoy() { &self.other_routes.with_envoy } else { &self.other_routes.usual }
+        if self.service.serves_envoy() {
+            &self.other_routes.with_envoy
+        } else {
+            &self.other_routes.usual
+        }
     }
 
     /// The call limits of all connections.
@@ -94,8 +116,16 @@ impl<T: WorkerService> Services<T> {
     }
 
     /// Returns the services of a new connection. `drain` tells its streams to end.
-    pub(super) fn for_connection(self: &Rc<Self>, calls: Rc<ConnectionCallLimits>, drain: DrainSignal) -> ConnectionServices<T> {
-        ConnectionServices { services: self.clone(), calls, drain }
+    pub(super) fn for_connection(
+        self: &Rc<Self>,
+        calls: Rc<ConnectionCallLimits>,
+        drain: DrainSignal,
+    ) -> ConnectionServices<T> {
+        ConnectionServices {
+            services: self.clone(),
+            calls,
+            drain,
+        }
     }
 }
 
@@ -119,8 +149,14 @@ impl<T: WorkerService> ConnectionServices<T> {
             return CallFuture::immediate(refused, calls);
         }
         let method = Method::of(request.uri().path());
-        let Some(permit) = calls.permit(method.kind()) else { return CallFuture::immediate(too_many_calls().into_http(), calls) };
-        let handler = Handler { services: self.services.clone(), account: calls.account().clone(), method };
+        let Some(permit) = calls.permit(method.kind()) else {
+            return CallFuture::immediate(too_many_calls().into_http(), calls);
+        };
+        let handler = Handler {
+            services: self.services.clone(),
+            account: calls.account().clone(),
+            method,
+        };
         keep_little(&mut request);
         if let Method::Watch | Method::Stream | Method::Other = method {
             request.extensions_mut().insert(self.drain.clone());
@@ -131,22 +167,44 @@ impl<T: WorkerService> ConnectionServices<T> {
             let request = Request::from_parts(head, RequestBody::Stream(inbound.clone()));
             return CallFuture::stream(handler.handle(request), inbound, calls, permit);
         }
-        let call = CallFuture::after_request(RequestReceiver::new(request, method.size(), calls.clone(), permit), handler, calls);
-        if method == Method::Watch { call.answered_by_stream() } else { call }
+        let call = CallFuture::after_request(
+            RequestReceiver::new(request, method.size(), calls.clone(), permit),
+            handler,
+            calls,
+        );
+        if method == Method::Watch {
+            call.answered_by_stream()
+        } else {
+            call
+        }
     }
 }
 
 /// Drops the header fields of a request that nothing here reads, if they take much. A field of one byte on the wire may take a
 /// hundred, for as long as its call lasts.
 fn keep_little(request: &mut Request<RecvStream>) {
-    let field_bytes = |headers: &HeaderMap| headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>();
+    let field_bytes = |headers: &HeaderMap| {
+        headers
+            .iter()
+            .map(|(name, value)| name.as_str().len() + value.len())
+            .sum::<usize>()
+    };
     let headers = request.headers_mut();
     if headers.len() > FIELDS_MAX || field_bytes(headers) > FIELD_BYTES_MAX {
-        let kept = READ_FIELDS.iter().filter_map(|name| Some((name.parse().ok()?, headers.remove(*name)?)));
-        *headers = kept.filter(|(_, value)| value.len() <= FIELD_BYTES_MAX / READ_FIELDS.len()).collect();
+        let kept = READ_FIELDS
+            .iter()
+            .filter_map(|name| Some((name.parse().ok()?, headers.remove(*name)?)));
+        *headers = kept
+            .filter(|(_, value)| value.len() <= FIELD_BYTES_MAX / READ_FIELDS.len())
+            .collect();
     }
     let uri = request.uri();
-    if uri.path().len() + uri.authority().map_or(0, |authority| authority.as_str().len()) > FIELD_BYTES_MAX {
+    if uri.path().len()
+        + uri
+            .authority()
+            .map_or(0, |authority| authority.as_str().len())
+        > FIELD_BYTES_MAX
+    {
         // No method has so long a path. The authority is not used.
         *request.uri_mut() = Uri::from_static("/");
     }
@@ -176,18 +234,21 @@ impl<T: WorkerService> RequestHandler for Handler<T> {
             _ if T::UNARY_BY_TONIC || !unary::is_plain(&request) => self.handle_by_tonic(request),
             Method::Decision => {
                 let service = service.clone();
-                unary::call::<BatchParts, _, _, _>(request, |request| async move { service.should_allow(request).await })
+                unary::call::<BatchParts, _, _, _>(request, |request| async move {
+                    service.should_allow(request).await
+                })
             }
             Method::Batch => {
                 let service = service.clone();
-                unary::call::<BatchParts, _, _, _>(request, |request| async move { service.should_allow_batch(request).await })
+                unary::call::<BatchParts, _, _, _>(request, |request| async move {
+                    service.should_allow_batch(request).await
+                })
             }
             Method::Envoy => {
                 let service = service.clone();
-                unary::call::<DescriptorParts, _, _, _>(
-                    request,
-                    |request| async move { service.should_rate_limit(request).await },
-                )
+                unary::call::<DescriptorParts, _, _, _>(request, |request| async move {
+                    service.should_rate_limit(request).await
+                })
             }
             _ => self.handle_by_tonic(request),
         }
@@ -199,15 +260,21 @@ impl<T: WorkerService> Handler<T> {
         let services = &self.services;
         // These services are always ready, so `poll_ready` is not called.
         match self.method {
-            Method::Decision | Method::Peek | Method::Stream => boxed(services.rate_limit.clone().call(request)),
+            Method::Decision | Method::Peek | Method::Stream => {
+                boxed(services.rate_limit.clone().call(request))
+            }
             Method::Batch | Method::List => boxed(services.rate_limit_large.clone().call(request)),
             Method::Envoy => boxed(services.envoy.clone().call(request)),
-            Method::Check | Method::Watch | Method::Other => boxed(services.other_routes().clone().call(request)),
+            Method::Check | Method::Watch | Method::Other => {
+                boxed(services.other_routes().clone().call(request))
+            }
         }
     }
 }
 
-fn boxed(response: impl Future<Output = Result<Response<Body>, Infallible>> + Send + 'static) -> ResponseFuture {
+fn boxed(
+    response: impl Future<Output = Result<Response<Body>, Infallible>> + Send + 'static,
+) -> ResponseFuture {
     Box::pin(response.map_ok(|response| protocol::own_answer(response).map(Into::into)))
 }
 
@@ -264,7 +331,10 @@ impl Method {
             Self::Batch | Self::Envoy => (REQUEST_BYTES_MAX, BATCH_MAX),
             _ => (DECISION_BYTES_MAX, 0),
         };
-        MessageSize { bytes_max, items_max }
+        MessageSize {
+            bytes_max,
+            items_max,
+        }
     }
 }
 
@@ -275,28 +345,47 @@ fn too_many_calls() -> Status {
 impl OtherRoutes {
     /// The routes beside services that decide.
     pub(super) fn new(health: &HealthServer<impl Health>) -> Self {
-        let routes = |descriptors: &[&'static [u8]]| health_and_reflection(health.clone(), descriptors);
+        let routes =
+            |descriptors: &[&'static [u8]]| health_and_reflection(health.clone(), descriptors);
         let usual = routes(&[pb::FILE_DESCRIPTOR_SET]);
-        Self { usual, with_envoy: routes(&[pb::FILE_DESCRIPTOR_SET, envoy::pb::FILE_DESCRIPTOR_SET]) }
+        Self {
+            usual,
+            with_envoy: routes(&[pb::FILE_DESCRIPTOR_SET, envoy::pb::FILE_DESCRIPTOR_SET]),
+        }
     }
 }
 
 /// Health and reflection. Reflection describes the services of `descriptors` and health.
-pub(super) fn health_and_reflection(health: HealthServer<impl Health>, descriptors: &[&'static [u8]]) -> Routes {
+pub(super) fn health_and_reflection(
+    health: HealthServer<impl Health>,
+    descriptors: &[&'static [u8]],
+) -> Routes {
     let reflection = || {
         let builder = tonic_reflection::server::Builder::configure();
-        let all = descriptors.iter().chain([&tonic_health::pb::FILE_DESCRIPTOR_SET]);
-        all.fold(builder, |builder, descriptors| builder.register_encoded_file_descriptor_set(descriptors))
+        let all = descriptors
+            .iter()
+            .chain([&tonic_health::pb::FILE_DESCRIPTOR_SET]);
+        all.fold(builder, |builder, descriptors| {
+            builder.register_encoded_file_descriptor_set(descriptors)
+        })
     };
     // Both versions of reflection: ghz and older grpcurl know only v1alpha.
     let (v1, v1alpha) = (reflection().build_v1(), reflection().build_v1alpha());
-    let v1 = v1.expect("descriptors that this build made decode").accept_compressed(CompressionEncoding::Gzip);
-    let v1alpha = v1alpha.expect("descriptors that this build made decode").accept_compressed(CompressionEncoding::Gzip);
+    let v1 = v1
+        .expect("descriptors that this build made decode")
+        .accept_compressed(CompressionEncoding::Gzip);
+    let v1alpha = v1alpha
+        .expect("descriptors that this build made decode")
+        .accept_compressed(CompressionEncoding::Gzip);
     // A client that compresses its calls also compresses calls to these services.
-    Routes::new(health.accept_compressed(CompressionEncoding::Gzip).max_decoding_message_size(DECISION_BYTES_MAX))
-        .add_service(v1.max_decoding_message_size(DECISION_BYTES_MAX))
-        .add_service(v1alpha.max_decoding_message_size(DECISION_BYTES_MAX))
-        .prepare()
+    Routes::new(
+        health
+            .accept_compressed(CompressionEncoding::Gzip)
+            .max_decoding_message_size(DECISION_BYTES_MAX),
+    )
+    .add_service(v1.max_decoding_message_size(DECISION_BYTES_MAX))
+    .add_service(v1alpha.max_decoding_message_size(DECISION_BYTES_MAX))
+    .prepare()
 }
 
 #[cfg(test)]
@@ -307,18 +396,38 @@ mod tests {
 
     #[test]
     fn every_method_of_the_rate_limit_service_has_its_kind() {
-        assert_eq!(DECIDER, format!("/{}/", crate::grpc::pb::rate_limit_service_server::SERVICE_NAME));
-        let file = prost_types::FileDescriptorSet::decode(crate::grpc::pb::FILE_DESCRIPTOR_SET).unwrap();
+        assert_eq!(
+            DECIDER,
+            format!(
+                "/{}/",
+                crate::grpc::pb::rate_limit_service_server::SERVICE_NAME
+            )
+        );
+        let file =
+            prost_types::FileDescriptorSet::decode(crate::grpc::pb::FILE_DESCRIPTOR_SET).unwrap();
         let services = file.file.iter().flat_map(|file| &file.service);
-        let methods: Vec<_> = services.flat_map(|service| &service.method).map(|method| method.name()).collect();
+        let methods: Vec<_> = services
+            .flat_map(|service| &service.method)
+            .map(|method| method.name())
+            .collect();
         assert!(methods.len() >= 5);
         for method in methods {
-            assert_ne!(Method::of(&format!("{DECIDER}{method}")), Method::Other, "{method}");
+            assert_ne!(
+                Method::of(&format!("{DECIDER}{method}")),
+                Method::Other,
+                "{method}"
+            );
         }
-        assert_eq!(Method::of("/tollgate.v1.RateLimitService/ListPlans"), Method::List);
+        assert_eq!(
+            Method::of("/tollgate.v1.RateLimitService/ListPlans"),
+            Method::List
+        );
         assert_eq!(Method::of(CHECK), Method::Check);
         assert_eq!(Method::of(WATCH), Method::Watch);
         let name = envoy::pb::service::ratelimit::v3::rate_limit_service_server::SERVICE_NAME;
-        assert_eq!(Method::of(&format!("/{name}/ShouldRateLimit")), Method::Envoy);
+        assert_eq!(
+            Method::of(&format!("/{name}/ShouldRateLimit")),
+            Method::Envoy
+        );
     }
 }

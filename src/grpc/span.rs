@@ -28,7 +28,10 @@ pub(super) fn failed(span: &Span, status: Status) -> Status {
     if !span.is_none() {
         span.record("rpc.response.status_code", name(status.code()));
         // Errors of the caller do not mark the span as failed.
-        if matches!(status.code(), Code::Unknown | Code::DeadlineExceeded | Code::Internal | Code::Unavailable) {
+        if matches!(
+            status.code(),
+            Code::Unknown | Code::DeadlineExceeded | Code::Internal | Code::Unavailable
+        ) {
             span.record("otel.status_code", "ERROR");
         }
     }

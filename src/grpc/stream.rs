@@ -15,7 +15,9 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{Stream, StreamExt, stream};
 use tonic::Status;
 
-use super::pb::{ShouldAllowRequest, ShouldAllowResult, ShouldAllowStreamRequest, ShouldAllowStreamResponse};
+use super::pb::{
+    ShouldAllowRequest, ShouldAllowResult, ShouldAllowStreamRequest, ShouldAllowStreamResponse,
+};
 use super::protocol::own_status;
 use crate::server::account::Charge;
 
@@ -76,7 +78,10 @@ impl<F: Future<Output = DecidedBatch>> Future for PendingBatch<F> {
     type Output = (Vec<u64>, DecidedBatch);
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.decided.as_mut().poll(context).map(|decided| (std::mem::take(&mut self.ids), decided))
+        self.decided
+            .as_mut()
+            .poll(context)
+            .map(|decided| (std::mem::take(&mut self.ids), decided))
     }
 }
 
@@ -106,7 +111,10 @@ where
             }
         }
         if !ids.is_empty() {
-            self.deciding.push(PendingBatch { ids, decided: Box::pin((self.decide)(batch)) });
+            self.deciding.push(PendingBatch {
+                ids,
+                decided: Box::pin((self.decide)(batch)),
+            });
         }
     }
 }
@@ -123,7 +131,10 @@ where
         loop {
             if let Some((id, result)) = self.ready.next() {
                 self.in_flight -= 1;
-                return Poll::Ready(Some(Ok(ShouldAllowStreamResponse { id, result: Some(result) })));
+                return Poll::Ready(Some(Ok(ShouldAllowStreamResponse {
+                    id,
+                    result: Some(result),
+                })));
             }
             self.kept = None;
             self.read(context);
@@ -131,7 +142,9 @@ where
                 Poll::Ready(Some((ids, decided))) => {
                     (self.ready, self.kept) = (zip(ids, decided.results), decided.kept);
                 }
-                Poll::Ready(None) if self.requests.is_none() => return Poll::Ready(self.error.take().map(Err)),
+                Poll::Ready(None) if self.requests.is_none() => {
+                    return Poll::Ready(self.error.take().map(Err));
+                }
                 Poll::Ready(None) | Poll::Pending => return Poll::Pending,
             }
         }
@@ -156,11 +169,15 @@ pub(super) fn until_deadline<T>(
         }
     };
     let end = stream::once(async move { passed.load(Ordering::Relaxed).then(|| Err(too_late())) });
-    answers.take_until(deadline).chain(end.filter_map(std::future::ready))
+    answers
+        .take_until(deadline)
+        .chain(end.filter_map(std::future::ready))
 }
 
 fn too_late() -> Status {
-    Status::deadline_exceeded("the deadline of this stream passed; what was not answered may have been charged")
+    Status::deadline_exceeded(
+        "the deadline of this stream passed; what was not answered may have been charged",
+    )
 }
 
 #[cfg(test)]
@@ -182,7 +199,11 @@ mod tests {
     }
 
     /// A stream whose requests come from the sender. Each batch is recorded, and answered when the test lets it go.
-    fn exchange() -> (mpsc::UnboundedSender<Asked>, Batches, impl Stream<Item = Result<ShouldAllowStreamResponse, Status>>) {
+    fn exchange() -> (
+        mpsc::UnboundedSender<Asked>,
+        Batches,
+        impl Stream<Item = Result<ShouldAllowStreamResponse, Status>>,
+    ) {
         let ((ask, mut requests), batches) = (mpsc::unbounded_channel(), Batches::default());
         let recorded = batches.clone();
         let decide = move |requests: Vec<ShouldAllowRequest>| {
@@ -190,10 +211,20 @@ mod tests {
             recorded.borrow_mut().push((requests.len(), go));
             async move {
                 gone.await.unwrap();
-                DecidedBatch { results: vec![ShouldAllowResult::default(); requests.len()], kept: None }
+                DecidedBatch {
+                    results: vec![ShouldAllowResult::default(); requests.len()],
+                    kept: None,
+                }
             }
         };
-        (ask, batches, decide_in_batches(stream::poll_fn(move |context| requests.poll_recv(context)), decide))
+        (
+            ask,
+            batches,
+            decide_in_batches(
+                stream::poll_fn(move |context| requests.poll_recv(context)),
+                decide,
+            ),
+        )
     }
 
     fn let_go(batches: &Batches, batch: usize) {
@@ -217,7 +248,10 @@ mod tests {
         assert!(poll!(answers.next()).is_pending());
         assert_eq!(sizes(&batches), [3, 2]);
         let_go(&batches, 1);
-        assert_eq!([answers.next().await, answers.next().await].map(|answer| answer.unwrap().unwrap().id), [3, 4]);
+        assert_eq!(
+            [answers.next().await, answers.next().await].map(|answer| answer.unwrap().unwrap().id),
+            [3, 4]
+        );
         assert!(poll!(answers.next()).is_pending());
         let_go(&batches, 0);
         drop(ask);
@@ -234,7 +268,10 @@ mod tests {
         assert_eq!(sizes(&batches), [IN_FLIGHT]);
         let_go(&batches, 0);
         for id in 0..IN_FLIGHT as u64 {
-            assert!(batches.borrow().is_empty(), "nothing is read while an answer can be taken");
+            assert!(
+                batches.borrow().is_empty(),
+                "nothing is read while an answer can be taken"
+            );
             assert_eq!(answers.next().await.unwrap().unwrap().id, id);
         }
         assert!(poll!(answers.next()).is_pending());
@@ -244,14 +281,23 @@ mod tests {
     #[tokio::test]
     async fn an_error_comes_after_the_answers_to_the_requests_before_it() {
         let (ask, batches, mut answers) = exchange();
-        for request in [asked(1), asked(2), Err(Status::invalid_argument("no message")), asked(3)] {
+        for request in [
+            asked(1),
+            asked(2),
+            Err(Status::invalid_argument("no message")),
+            asked(3),
+        ] {
             ask.send(request).unwrap();
         }
         assert!(poll!(answers.next()).is_pending());
         let_all_go(batches.borrow_mut().drain(..));
-        let ids = [answers.next().await, answers.next().await].map(|answer| answer.unwrap().unwrap().id);
+        let ids =
+            [answers.next().await, answers.next().await].map(|answer| answer.unwrap().unwrap().id);
         assert_eq!(ids, [1, 2]);
-        assert_eq!(answers.next().await.unwrap().unwrap_err().code(), tonic::Code::InvalidArgument);
+        assert_eq!(
+            answers.next().await.unwrap().unwrap_err().code(),
+            tonic::Code::InvalidArgument
+        );
         assert!(answers.next().await.is_none());
     }
 
@@ -261,7 +307,10 @@ mod tests {
             let (ask, batches, answers) = exchange();
             let mut answers = std::pin::pin!(until_deadline(left, answers));
             ask.send(asked(1)).unwrap();
-            assert_eq!(answers.next().await.unwrap().unwrap_err().code(), tonic::Code::DeadlineExceeded);
+            assert_eq!(
+                answers.next().await.unwrap().unwrap_err().code(),
+                tonic::Code::DeadlineExceeded
+            );
             assert!(answers.next().await.is_none());
             assert_eq!(sizes(&batches).len(), usize::from(!left.is_zero()));
         }
@@ -272,6 +321,9 @@ mod tests {
         let_go(&batches, 0);
         drop(ask);
         assert_eq!(answers.next().await.unwrap().unwrap().id, 1);
-        assert!(answers.next().await.is_none(), "a stream that ends in time ends well");
+        assert!(
+            answers.next().await.is_none(),
+            "a stream that ends in time ends well"
+        );
     }
 }

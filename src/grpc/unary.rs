@@ -32,15 +32,24 @@ const OK: HeaderValue = HeaderValue::from_static("0");
 
 /// Whether the request is one complete message that is not compressed.
 pub(super) fn is_plain(request: &Request<RequestBody>) -> bool {
-    let RequestBody::Whole(Some(bytes)) = request.body() else { return false };
-    let is_whole =
-        bytes.first() == Some(&PLAIN) && announced_bytes(bytes).map(|message| PREFIX_BYTES + message) == Some(bytes.len());
-    is_whole && request.headers().get(ENCODING).is_none_or(|encoding| encoding == IDENTITY)
+    let RequestBody::Whole(Some(bytes)) = request.body() else {
+        return false;
+    };
+    let is_whole = bytes.first() == Some(&PLAIN)
+        && announced_bytes(bytes).map(|message| PREFIX_BYTES + message) == Some(bytes.len());
+    is_whole
+        && request
+            .headers()
+            .get(ENCODING)
+            .is_none_or(|encoding| encoding == IDENTITY)
 }
 
 /// Decodes the message of a [plain](is_plain) request and answers with what `handle` returns. Messages of too many parts are
 /// refused, as `C` says.
-pub(super) fn call<C, Q, A, F>(request: Request<RequestBody>, handle: impl FnOnce(tonic::Request<Q>) -> F) -> ResponseFuture
+pub(super) fn call<C, Q, A, F>(
+    request: Request<RequestBody>,
+    handle: impl FnOnce(tonic::Request<Q>) -> F,
+) -> ResponseFuture
 where
     C: CheckParts,
     Q: Message + Default + 'static,
@@ -54,8 +63,17 @@ where
         Ok(decoded) => {
             drop(message);
             let metadata = MetadataMap::from_headers(parts.headers);
-            let handling = handle(tonic::Request::from_parts(metadata, parts.extensions, decoded));
-            Box::pin(async move { Ok(handling.await.and_then(success).unwrap_or_else(Status::into_http)) })
+            let handling = handle(tonic::Request::from_parts(
+                metadata,
+                parts.extensions,
+                decoded,
+            ));
+            Box::pin(async move {
+                Ok(handling
+                    .await
+                    .and_then(success)
+                    .unwrap_or_else(Status::into_http))
+            })
         }
         Err(status) => Box::pin(std::future::ready(Ok(status.into_http()))),
     }
@@ -67,18 +85,23 @@ fn success<A: Message>(answer: tonic::Response<A>) -> Result<Response<AnswerBody
     let mut response = Response::new(AnswerBody::Message(framed(&message)?.into()));
     *response.headers_mut() = metadata.into_headers();
     *response.extensions_mut() = extensions;
-    response.headers_mut().insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
     Ok(response)
 }
 
 /// The message with its prefix. Errors: see [`success`].
 pub(super) fn framed(message: &impl Message) -> Result<Vec<u8>, Status> {
     let length = message.encoded_len();
-    let prefix = u32::try_from(length).map_err(|_| Status::internal(format!("the answer has {length} bytes")))?;
+    let prefix = u32::try_from(length)
+        .map_err(|_| Status::internal(format!("the answer has {length} bytes")))?;
     let mut bytes = Vec::with_capacity(PREFIX_BYTES + length);
     bytes.push(PLAIN);
     bytes.extend(prefix.to_be_bytes());
-    message.encode(&mut bytes).map_err(|error| Status::internal(error.to_string()))?;
+    message
+        .encode(&mut bytes)
+        .map_err(|error| Status::internal(error.to_string()))?;
     Ok(bytes)
 }
 
@@ -87,7 +110,9 @@ pub(super) fn shared(message: SharedMessage) -> ResponseFuture {
     Box::pin(async move {
         Ok(message.await.map_or_else(Status::into_http, |message| {
             let mut response = Response::new(AnswerBody::Shared(Bytes::from_owner(message)));
-            response.headers_mut().insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
+            response
+                .headers_mut()
+                .insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
             response
         }))
     })
@@ -117,12 +142,17 @@ impl HttpBody for AnswerBody {
     type Data = Bytes;
     type Error = Status;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         if let Self::Tonic(body) = &mut *self {
             return Pin::new(body).poll_frame(context);
         }
         let (frame, next) = match mem::take(&mut *self) {
-            Self::Message(message) | Self::Shared(message) => (Some(Frame::data(message)), Self::Trailers),
+            Self::Message(message) | Self::Shared(message) => {
+                (Some(Frame::data(message)), Self::Trailers)
+            }
             Self::Trailers => (Some(Frame::trailers(trailers())), Self::Ended),
             ended => (None, ended),
         };

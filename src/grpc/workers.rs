@@ -22,7 +22,9 @@ use super::drain::DrainSignal;
 use super::services::{OtherRoutes, Services};
 use super::{HEALTH_SERVICE, WorkerService};
 use crate::server::connection::{self, ConnectionOptions};
-use crate::server::pool::{AcceptedConnection, CONNECTIONS_MAX, Connections, QueuedConnection, WorkerInbox, WorkerPool};
+use crate::server::pool::{
+    AcceptedConnection, CONNECTIONS_MAX, Connections, QueuedConnection, WorkerInbox, WorkerPool,
+};
 use crate::server::{Drained, WorkerHandles};
 
 /// Longest time that open calls and connections may delay the end of the process. A lame duck of at most 3 s comes before it.
@@ -67,7 +69,9 @@ impl Workers {
     {
         let (health, health_service) = health_reporter();
         health.set_service_status("", ServingStatus::Serving).await;
-        health.set_service_status(HEALTH_SERVICE, ServingStatus::Serving).await;
+        health
+            .set_service_status(HEALTH_SERVICE, ServingStatus::Serving)
+            .await;
         let (other_routes, factory) = (OtherRoutes::new(&health_service), Arc::new(factory));
         let connections_max = CONNECTIONS_MAX.saturating_mul(count.get());
         let (mut pool, ends) = (WorkerPool::new(connections_max), FuturesUnordered::new());
@@ -76,7 +80,13 @@ impl Workers {
             let (ready, started) = oneshot::channel();
             let (end, ended) = oneshot::channel();
             let (running, others) = mpsc::channel(1);
-            let worker = Worker { other_routes: other_routes.clone(), inbox: pool.add_worker(), ready, end, others };
+            let worker = Worker {
+                other_routes: other_routes.clone(),
+                inbox: pool.add_worker(),
+                ready,
+                end,
+                others,
+            };
             let factory = factory.clone();
             let thread = std::thread::Builder::new().name(format!("worker {index}"));
             // The thread's handle is dropped: `ended` reports its end, also after a panic. A thread that hangs must not be
@@ -89,7 +99,15 @@ impl Workers {
         for (started, running) in starting {
             runtimes.push((started.await.map_err(|_| StartError::Lost)??, running));
         }
-        Ok(Self { pool, ends: WorkerEnds { health, ends, becoming_ready: None }, handles: WorkerHandles::new(runtimes) })
+        Ok(Self {
+            pool,
+            ends: WorkerEnds {
+                health,
+                ends,
+                becoming_ready: None,
+            },
+            handles: WorkerHandles::new(runtimes),
+        })
     }
 
     /// Sends connections GOAWAY at this age, varied by a tenth. `None`: never, which is the default.
@@ -101,10 +119,14 @@ impl Workers {
     /// Makes the health of the service NOT_SERVING until `ready` is over. Calls are answered meanwhile.
     pub async fn unready_until(mut self, ready: impl Future<Output = ()> + Send + 'static) -> Self {
         let health = self.ends.health.clone();
-        health.set_service_status(HEALTH_SERVICE, ServingStatus::NotServing).await;
+        health
+            .set_service_status(HEALTH_SERVICE, ServingStatus::NotServing)
+            .await;
         let waiting = async move {
             ready.await;
-            health.set_service_status(HEALTH_SERVICE, ServingStatus::Serving).await;
+            health
+                .set_service_status(HEALTH_SERVICE, ServingStatus::Serving)
+                .await;
         };
         self.ends.becoming_ready = Some(tokio::spawn(waiting).abort_handle());
         self
@@ -149,7 +171,9 @@ impl WorkerEnds {
         let (health, becoming_ready) = (self.health.clone(), self.becoming_ready.clone());
         async move {
             becoming_ready.iter().for_each(AbortHandle::abort);
-            health.set_service_status(HEALTH_SERVICE, ServingStatus::NotServing).await;
+            health
+                .set_service_status(HEALTH_SERVICE, ServingStatus::NotServing)
+                .await;
         }
     }
 
@@ -163,11 +187,17 @@ impl WorkerEnds {
         let all = async {
             let mut all = Drained::Clean;
             while let Some(ended) = self.ends.next().await {
-                all = if ended == Ok(Drained::Clean) { all } else { Drained::Cut };
+                all = if ended == Ok(Drained::Clean) {
+                    all
+                } else {
+                    Drained::Cut
+                };
             }
             all
         };
-        tokio::time::timeout(DRAIN_WITHIN + CUT_WITHIN, all).await.unwrap_or(Drained::Cut)
+        tokio::time::timeout(DRAIN_WITHIN + CUT_WITHIN, all)
+            .await
+            .unwrap_or(Drained::Cut)
     }
 }
 
@@ -189,7 +219,16 @@ impl Worker {
         T: WorkerService,
         M: Future<Output = Result<T, String>>,
     {
-        let Self { other_routes, inbox: WorkerInbox { connections, refused }, ready, end, mut others } = self;
+        let Self {
+            other_routes,
+            inbox: WorkerInbox {
+                connections,
+                refused,
+            },
+            ready,
+            end,
+            mut others,
+        } = self;
         // Sends fail when their receiver is gone: another worker has failed before, or the server is gone.
         let runtime = match runtime() {
             Ok(runtime) => runtime,
@@ -199,7 +238,11 @@ impl Worker {
             match make().await {
                 Ok(service) => {
                     let _ = ready.send(Ok(Handle::current()));
-                    let drained = serve(Services::new(service, other_routes, CallLimits::new(refused)), connections).await;
+                    let drained = serve(
+                        Services::new(service, other_routes, CallLimits::new(refused)),
+                        connections,
+                    )
+                    .await;
                     let _ = end.send(drained);
                     others.recv().await;
                 }
@@ -212,21 +255,50 @@ impl Worker {
 }
 
 fn runtime() -> io::Result<LocalRuntime> {
-    Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
+    Builder::new_current_thread()
+        .enable_all()
+        .build_local(LocalOptions::default())
 }
 
 /// Serves one connection.
-async fn connect<T: WorkerService>(connection: AcceptedConnection, services: &Rc<Services<T>>, stopping: watch::Receiver<bool>) {
-    let AcceptedConnection { accepted, streams, window, age, admission } = connection;
+async fn connect<T: WorkerService>(
+    connection: AcceptedConnection,
+    services: &Rc<Services<T>>,
+    stopping: watch::Receiver<bool>,
+) {
+    let AcceptedConnection {
+        accepted,
+        streams,
+        window,
+        age,
+        admission,
+    } = connection;
     let ((draining, drain), limits) = (watch::channel(false), services.calls().clone());
     let calls = limits.connection(admission.usage());
     let account = calls.account().clone();
-    let options = ConnectionOptions { streams, window, age, draining, admission, account, busy: move || limits.is_backlogged() };
-    connection::serve(accepted, services.for_connection(calls, DrainSignal(drain)), options, stopping).await;
+    let options = ConnectionOptions {
+        streams,
+        window,
+        age,
+        draining,
+        admission,
+        account,
+        busy: move || limits.is_backlogged(),
+    };
+    connection::serve(
+        accepted,
+        services.for_connection(calls, DrainSignal(drain)),
+        options,
+        stopping,
+    )
+    .await;
 }
 
 /// Serves the connections that arrive. Drains when no more can come.
-async fn serve<T: WorkerService>(services: Services<T>, mut connections: mpsc::UnboundedReceiver<QueuedConnection>) -> Drained {
+async fn serve<T: WorkerService>(
+    services: Services<T>,
+    mut connections: mpsc::UnboundedReceiver<QueuedConnection>,
+) -> Drained {
     let (services, (stop, stopping)) = (Rc::new(services), watch::channel(false));
     while let Some(QueuedConnection { connection, permit }) = connections.recv().await {
         let (services, stopping) = (services.clone(), stopping.clone());
@@ -252,12 +324,20 @@ mod tests {
     #[tokio::test]
     async fn a_worker_that_is_lost_ends_the_server() {
         let (end, ended) = oneshot::channel::<Drained>();
-        let ends = WorkerEnds { health: HealthReporter::new(), ends: [ended].into_iter().collect(), becoming_ready: None };
+        let ends = WorkerEnds {
+            health: HealthReporter::new(),
+            ends: [ended].into_iter().collect(),
+            becoming_ready: None,
+        };
         // A panic drops the sender.
         drop(end);
         let served = serve(
             Vec::new(),
-            Workers { pool: WorkerPool::new(1), ends, handles: WorkerHandles::new([]) },
+            Workers {
+                pool: WorkerPool::new(1),
+                ends,
+                handles: WorkerHandles::new([]),
+            },
             std::future::pending(),
         );
         let ended = tokio::time::timeout(Duration::from_secs(60), served).await;

@@ -36,31 +36,41 @@ impl<S: Store> CheckEndpoint<S> {
     pub(super) async fn serve(&self, request: Request, peer: Option<IpAddr>) -> Response {
         // HEAD charges as GET does, since proxies check with the method of their caller's request.
         if ![Method::GET, Method::HEAD, Method::POST].contains(request.method()) {
-            let mut response = convert::bad_request(StatusCode::METHOD_NOT_ALLOWED, "send GET, HEAD or POST");
-            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET,HEAD,POST"));
+            let mut response =
+                convert::bad_request(StatusCode::METHOD_NOT_ALLOWED, "send GET, HEAD or POST");
+            response
+                .headers_mut()
+                .insert(ALLOW, HeaderValue::from_static("GET,HEAD,POST"));
             return response;
         }
         let span = trace::http_call(PATH, request.headers());
-        let asks_in_json = request.method() == Method::POST && media_type(request.headers()) == Some(Media::Json);
+        let asks_in_json =
+            request.method() == Method::POST && media_type(request.headers()) == Some(Media::Json);
         let wants_json = asks_in_json || wants_json(request.headers());
         let response = match parameters(request, &self.settings, peer).await {
             Ok(parameters) => self.answer(parameters, wants_json, &span).await,
             Err(refused) => refused,
         };
         if !span.is_none() {
-            span.record("http.route", PATH).record("http.response.status_code", response.status().as_u16());
+            span.record("http.route", PATH)
+                .record("http.response.status_code", response.status().as_u16());
         }
         response
     }
 
     async fn answer(&self, parameters: Parameters, wants_json: bool, span: &Span) -> Response {
-        let (answer, form) = (self.limiter.decide_with_plan(parameters.check, None).await, self.settings.headers);
+        let (answer, form) = (
+            self.limiter.decide_with_plan(parameters.check, None).await,
+            self.settings.headers,
+        );
         if let Ok((decision, plan)) = &answer {
             span.record(trace::PLAN, &*plan.name);
             trace::decided(span, decision.outcome.word(), decision.decided_by.word());
         }
         match answer {
-            Ok((decision, plan)) if decision.allowed() => convert::allowed(&decision, &plan, wants_json, form),
+            Ok((decision, plan)) if decision.allowed() => {
+                convert::allowed(&decision, &plan, wants_json, form)
+            }
             Ok((decision, plan)) => convert::denied(&decision, &plan, parameters.deny_status, form),
             Err(refusal) => convert::refusal(&refusal),
         }
@@ -68,16 +78,24 @@ impl<S: Store> CheckEndpoint<S> {
 }
 
 /// Reads the parameters from the query, and for a POST also from the body. Errors: the response to an invalid request.
-async fn parameters(request: Request, settings: &CheckSettings, peer: Option<IpAddr>) -> Result<Parameters, Response> {
+async fn parameters(
+    request: Request,
+    settings: &CheckSettings,
+    peer: Option<IpAddr>,
+) -> Result<Parameters, Response> {
     let bad_request = |sentence: String| convert::bad_request(StatusCode::BAD_REQUEST, &sentence);
     let of_query = Fields::of_query(request.uri().query().unwrap_or_default());
     if request.method() != Method::POST {
-        return of_query.and_then(|fields| fields.check(settings, request.headers(), peer)).map_err(bad_request);
+        return of_query
+            .and_then(|fields| fields.check(settings, request.headers(), peer))
+            .map_err(bad_request);
     }
     let headers = request.headers().clone();
     let of_body = body(request).await?;
     let fields = of_query.and_then(|fields| fields.merged(of_body?));
-    fields.and_then(|fields| fields.check(settings, &headers, peer)).map_err(bad_request)
+    fields
+        .and_then(|fields| fields.check(settings, &headers, peer))
+        .map_err(bad_request)
 }
 
 /// Reads the parameters from the body; the inner error says what is wrong with them. Outer errors: the response to a body
@@ -88,10 +106,19 @@ async fn body(mut request: Request) -> Result<Result<Fields, String>, Response> 
     let bytes = match tokio::time::timeout(BODY_WITHIN, request.extract::<Bytes, _>()).await {
         Ok(Ok(bytes)) => bytes,
         Ok(Err(rejected)) if rejected.status() == StatusCode::PAYLOAD_TOO_LARGE => {
-            let sentence = format!("the body has more than {BODY_BYTES_MAX} bytes; a check needs fewer");
-            return Err(convert::bad_request(StatusCode::PAYLOAD_TOO_LARGE, &sentence));
+            let sentence =
+                format!("the body has more than {BODY_BYTES_MAX} bytes; a check needs fewer");
+            return Err(convert::bad_request(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                &sentence,
+            ));
         }
-        Ok(Err(_)) => return Err(convert::bad_request(StatusCode::BAD_REQUEST, "the body was cut off")),
+        Ok(Err(_)) => {
+            return Err(convert::bad_request(
+                StatusCode::BAD_REQUEST,
+                "the body was cut off",
+            ));
+        }
         Err(_) => {
             let sentence = format!("the body did not arrive within {} s", BODY_WITHIN.as_secs());
             return Err(convert::bad_request(StatusCode::REQUEST_TIMEOUT, &sentence));
@@ -102,8 +129,12 @@ async fn body(mut request: Request) -> Result<Result<Fields, String>, Response> 
         Some(Media::Json) => Ok(Fields::of_json(&bytes)),
         Some(Media::Form) => Ok(Fields::of_form(&bytes)),
         None => {
-            let sentence = "send a body as application/json or application/x-www-form-urlencoded, or none";
-            Err(convert::bad_request(StatusCode::UNSUPPORTED_MEDIA_TYPE, sentence))
+            let sentence =
+                "send a body as application/json or application/x-www-form-urlencoded, or none";
+            Err(convert::bad_request(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                sentence,
+            ))
         }
     }
 }
@@ -117,7 +148,13 @@ enum Media {
 
 /// The content type of the body, without its parameters such as `charset=utf-8`.
 fn media_type(headers: &HeaderMap) -> Option<Media> {
-    let media = headers.get(CONTENT_TYPE)?.to_str().ok()?.split(';').next()?.trim();
+    let media = headers
+        .get(CONTENT_TYPE)?
+        .to_str()
+        .ok()?
+        .split(';')
+        .next()?
+        .trim();
     let is = |known: &str| media.eq_ignore_ascii_case(known);
     match () {
         () if is("application/json") => Some(Media::Json),
@@ -128,7 +165,12 @@ fn media_type(headers: &HeaderMap) -> Option<Media> {
 
 /// Whether `Accept` names JSON. `*/*` does not count, since most clients send it by default.
 fn wants_json(headers: &HeaderMap) -> bool {
-    let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    let mut types = accepted.flat_map(|value| value.split(',')).filter_map(|range| range.split(';').next());
+    let accepted = headers
+        .get_all(ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    let mut types = accepted
+        .flat_map(|value| value.split(','))
+        .filter_map(|range| range.split(';').next());
     types.any(|media| media.trim().eq_ignore_ascii_case("application/json"))
 }

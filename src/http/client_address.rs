@@ -33,12 +33,17 @@ impl Proxies {
             self.unix = true;
             return Ok(());
         }
-        let parsed = entry.parse().or_else(|_| entry.parse().map(|address: IpAddr| IpNet::from(address)));
+        let parsed = entry
+            .parse()
+            .or_else(|_| entry.parse().map(|address: IpAddr| IpNet::from(address)));
         let network: IpNet = parsed.map_err(|_| {
             "is no network; write one such as 10.0.0.0/8 or fd00::/8, an address, or unix for peers on Unix sockets".to_owned()
         })?;
         if network.addr() != network.network() {
-            return Err(format!("has bits of a host in its address; write {}", network.trunc()));
+            return Err(format!(
+                "has bits of a host in its address; write {}",
+                network.trunc()
+            ));
         }
         if matches!(network.addr(), IpAddr::V6(address) if address.to_ipv4_mapped().is_some()) {
             return Err("is an IPv4 network written as IPv6; write it like 10.0.0.0/8".to_owned());
@@ -50,13 +55,18 @@ impl Proxies {
     /// The address of the client. `None` when it is not known: the peer is on a Unix socket, and no field tells more.
     ///
     /// Errors: a trusted proxy sent a field that cannot be read, or two that differ.
-    pub(super) fn client(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Result<Option<IpAddr>, String> {
+    pub(super) fn client(
+        &self,
+        peer: Option<IpAddr>,
+        headers: &HeaderMap,
+    ) -> Result<Option<IpAddr>, String> {
         let peer = peer.map(|peer| peer.to_canonical());
         if !peer.map_or(self.unix, |peer| self.trusts(peer)) {
             return Ok(peer);
         }
         let forwarded = self.client_of(peer, &forwarded(headers)?, "Forwarded")?;
-        let x_forwarded_for = self.client_of(peer, &x_forwarded_for(headers)?, "X-Forwarded-For")?;
+        let x_forwarded_for =
+            self.client_of(peer, &x_forwarded_for(headers)?, "X-Forwarded-For")?;
         match (forwarded, x_forwarded_for) {
             // A proxy writes one of them and passes the other on, which the client may have made up.
             (Some(one), Some(other)) if one != other => {
@@ -68,15 +78,25 @@ impl Proxies {
     }
 
     fn trusts(&self, address: IpAddr) -> bool {
-        self.networks.iter().any(|network| network.contains(&address))
+        self.networks
+            .iter()
+            .any(|network| network.contains(&address))
     }
 
     /// The client as one of the fields tells it. `None` when the field is not there.
-    fn client_of(&self, peer: Option<IpAddr>, nodes: &[&str], field: &str) -> Result<Option<IpAddr>, String> {
+    fn client_of(
+        &self,
+        peer: Option<IpAddr>,
+        nodes: &[&str],
+        field: &str,
+    ) -> Result<Option<IpAddr>, String> {
         let mut client = None;
         for node in nodes.iter().rev() {
             let address = address(node).ok_or_else(|| {
-                let sender = client.or(peer).map_or_else(|| "a Unix socket".to_owned(), |sender: IpAddr| sender.to_string());
+                let sender = client.or(peer).map_or_else(
+                    || "a Unix socket".to_owned(),
+                    |sender: IpAddr| sender.to_string(),
+                );
                 format!("{field} from {sender} names no address of the client")
             })?;
             client = Some(address);
@@ -94,7 +114,9 @@ fn x_forwarded_for(headers: &HeaderMap) -> Result<Vec<&str>, String> {
     for value in headers.get_all(X_FORWARDED_FOR) {
         // Bytes beyond ASCII are no part of an address. Those that a client wrote must not spoil what a proxy appended.
         let elements = value.as_bytes().split(|byte| *byte == b',');
-        nodes.extend(elements.map(|element| std::str::from_utf8(element).unwrap_or_default().trim()));
+        nodes.extend(
+            elements.map(|element| std::str::from_utf8(element).unwrap_or_default().trim()),
+        );
     }
     Ok(nodes)
 }
@@ -142,7 +164,10 @@ fn elements<'a>(field: &'a str, nodes: &mut Vec<&'a str>) -> Option<()> {
 /// A token or a quoted string at the beginning of `text`, and what follows. An escape is not undone, since no address has one.
 fn value(text: &str) -> Option<(&str, &str)> {
     let Some(quoted) = text.strip_prefix('"') else {
-        let end = text.bytes().position(|byte| !is_token_byte(byte)).unwrap_or(text.len());
+        let end = text
+            .bytes()
+            .position(|byte| !is_token_byte(byte))
+            .unwrap_or(text.len());
         return Some(text.split_at_checked(end)?).filter(|(token, _)| !token.is_empty());
     };
     let mut bytes = quoted.bytes().enumerate();
@@ -163,9 +188,21 @@ fn is_token_byte(byte: u8) -> bool {
 
 /// An address, with or without brackets and port: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]`, `[2001:db8::1]:80`.
 fn address(node: &str) -> Option<IpAddr> {
-    let bare = || node.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok().map(IpAddr::V6);
+    let bare = || {
+        node.strip_prefix('[')?
+            .strip_suffix(']')?
+            .parse::<Ipv6Addr>()
+            .ok()
+            .map(IpAddr::V6)
+    };
     let with_port = || node.parse::<SocketAddr>().ok().map(|address| address.ip());
-    Some(node.parse().ok().or_else(bare).or_else(with_port)?.to_canonical())
+    Some(
+        node.parse()
+            .ok()
+            .or_else(bare)
+            .or_else(with_port)?
+            .to_canonical(),
+    )
 }
 
 /// A client as part of a key: an IPv4 address as it is, an IPv6 address as the network of its first `ipv6_prefix` bits.
@@ -184,10 +221,19 @@ mod tests {
     const PROXY: &str = "10.0.0.1";
 
     fn proxies() -> Proxies {
-        Proxies { networks: ["10.0.0.0/8", "fd00::/8"].map(|network| network.parse().unwrap()).to_vec(), unix: true }
+        Proxies {
+            networks: ["10.0.0.0/8", "fd00::/8"]
+                .map(|network| network.parse().unwrap())
+                .to_vec(),
+            unix: true,
+        }
     }
 
-    fn client_by(proxies: &Proxies, peer: Option<&str>, fields: &[(&str, &str)]) -> Result<Option<String>, String> {
+    fn client_by(
+        proxies: &Proxies,
+        peer: Option<&str>,
+        fields: &[(&str, &str)],
+    ) -> Result<Option<String>, String> {
         let mut headers = HeaderMap::new();
         for (name, value) in fields {
             let value = HeaderValue::from_bytes(value.as_bytes()).unwrap();
@@ -208,10 +254,22 @@ mod tests {
     #[test]
     fn fields_of_an_untrusted_peer_are_ignored_whatever_they_say() {
         for field in ["1.1.1.1", "10.0.0.2", "nonsense", "1.1.1.1, 10.0.0.2"] {
-            assert_eq!(client("198.51.100.9", &[("x-forwarded-for", field), ("forwarded", field)]), "198.51.100.9");
+            assert_eq!(
+                client(
+                    "198.51.100.9",
+                    &[("x-forwarded-for", field), ("forwarded", field)]
+                ),
+                "198.51.100.9"
+            );
         }
-        assert_eq!(client_by(&Proxies::default(), None, &[("x-forwarded-for", "1.1.1.1")]), Ok(None));
-        assert_eq!(client_by(&proxies(), None, &[("x-forwarded-for", "1.1.1.1")]), Ok(Some("1.1.1.1".to_owned())));
+        assert_eq!(
+            client_by(&Proxies::default(), None, &[("x-forwarded-for", "1.1.1.1")]),
+            Ok(None)
+        );
+        assert_eq!(
+            client_by(&proxies(), None, &[("x-forwarded-for", "1.1.1.1")]),
+            Ok(Some("1.1.1.1".to_owned()))
+        );
         assert_eq!(client_by(&proxies(), None, &[]), Ok(None));
     }
 
@@ -226,7 +284,10 @@ mod tests {
         // All trusted: the first one.
         assert_eq!(of("10.0.0.5, 10.0.0.6"), "10.0.0.5");
         assert_eq!(client(PROXY, &[]), PROXY);
-        let lines = [("x-forwarded-for", "1.1.1.1"), ("x-forwarded-for", "203.0.113.7, 10.0.0.3")];
+        let lines = [
+            ("x-forwarded-for", "1.1.1.1"),
+            ("x-forwarded-for", "203.0.113.7, 10.0.0.3"),
+        ];
         assert_eq!(client(PROXY, &lines), "203.0.113.7");
     }
 
@@ -236,7 +297,10 @@ mod tests {
             ("for=203.0.113.7", "203.0.113.7"),
             ("For=\"[2001:db8:cafe::17]:4711\"", "2001:db8:cafe::17"),
             ("for=192.0.2.60;proto=http;by=203.0.113.43", "192.0.2.60"),
-            ("for=1.1.1.1, for=198.51.100.17 ; host=\"a,b\\\";c\" , for=10.1.1.1", "198.51.100.17"),
+            (
+                "for=1.1.1.1, for=198.51.100.17 ; host=\"a,b\\\";c\" , for=10.1.1.1",
+                "198.51.100.17",
+            ),
             ("for=\"203.0.113.7:80\"", "203.0.113.7"),
             ("for=203.0.113.7:80", "203.0.113.7"),
             ("for=\"[::ffff:203.0.113.7]\"", "203.0.113.7"),
@@ -261,23 +325,61 @@ mod tests {
             "f or=1.1.1.1",
             "for=é",
         ] {
-            assert!(error(&[("forwarded", field)]).starts_with("Forwarded is malformed; write it like"), "{field}");
+            assert!(
+                error(&[("forwarded", field)]).starts_with("Forwarded is malformed; write it like"),
+                "{field}"
+            );
         }
-        for field in ["for=unknown", "for=_hidden", "proto=http", "for=\"1.1.1.1\\\"\""] {
-            assert_eq!(error(&[("forwarded", field)]), "Forwarded from 10.0.0.1 names no address of the client", "{field}");
+        for field in [
+            "for=unknown",
+            "for=_hidden",
+            "proto=http",
+            "for=\"1.1.1.1\\\"\"",
+        ] {
+            assert_eq!(
+                error(&[("forwarded", field)]),
+                "Forwarded from 10.0.0.1 names no address of the client",
+                "{field}"
+            );
         }
-        for field in ["", "unknown", "1.1.1.1,", "1.1.1.1, unknown", "fe80::1%eth0", "1.1.1.1:x"] {
-            assert_eq!(error(&[("x-forwarded-for", field)]), "X-Forwarded-For from 10.0.0.1 names no address of the client");
+        for field in [
+            "",
+            "unknown",
+            "1.1.1.1,",
+            "1.1.1.1, unknown",
+            "fe80::1%eth0",
+            "1.1.1.1:x",
+        ] {
+            assert_eq!(
+                error(&[("x-forwarded-for", field)]),
+                "X-Forwarded-For from 10.0.0.1 names no address of the client"
+            );
         }
         let beyond = error(&[("x-forwarded-for", "unknown, 10.0.0.7")]);
-        assert_eq!(beyond, "X-Forwarded-For from 10.0.0.7 names no address of the client");
+        assert_eq!(
+            beyond,
+            "X-Forwarded-For from 10.0.0.7 names no address of the client"
+        );
     }
 
     #[test]
     fn two_fields_that_differ_are_an_error_since_one_may_be_the_clients_own() {
-        let both = |one, other| client_by(&proxies(), Some(PROXY), &[("forwarded", one), ("x-forwarded-for", other)]);
-        assert_eq!(both("for=203.0.113.7", "203.0.113.7").unwrap().unwrap(), "203.0.113.7");
-        assert!(both("for=1.1.1.1", "203.0.113.7").unwrap_err().contains("name different clients"));
+        let both = |one, other| {
+            client_by(
+                &proxies(),
+                Some(PROXY),
+                &[("forwarded", one), ("x-forwarded-for", other)],
+            )
+        };
+        assert_eq!(
+            both("for=203.0.113.7", "203.0.113.7").unwrap().unwrap(),
+            "203.0.113.7"
+        );
+        assert!(
+            both("for=1.1.1.1", "203.0.113.7")
+                .unwrap_err()
+                .contains("name different clients")
+        );
     }
 
     #[test]
@@ -291,12 +393,24 @@ mod tests {
             ("2001:db8::/32".to_owned(), "2001:db8:1::/56".to_owned())
         );
         assert_eq!(of("2001:db8::1", 128), "2001:db8::1");
-        assert_eq!((of("::ffff:192.0.2.9", 64), of("192.0.2.9", 32)), ("192.0.2.9".to_owned(), "192.0.2.9".to_owned()));
+        assert_eq!(
+            (of("::ffff:192.0.2.9", 64), of("192.0.2.9", 32)),
+            ("192.0.2.9".to_owned(), "192.0.2.9".to_owned())
+        );
     }
 
     #[test]
     fn a_mapped_peer_is_trusted_by_its_ipv4_network() {
-        assert_eq!(client("::ffff:10.0.0.1", &[("x-forwarded-for", "::ffff:203.0.113.7")]), "203.0.113.7");
-        assert_eq!(client("::ffff:192.0.2.1", &[("x-forwarded-for", "1.1.1.1")]), "192.0.2.1");
+        assert_eq!(
+            client(
+                "::ffff:10.0.0.1",
+                &[("x-forwarded-for", "::ffff:203.0.113.7")]
+            ),
+            "203.0.113.7"
+        );
+        assert_eq!(
+            client("::ffff:192.0.2.1", &[("x-forwarded-for", "1.1.1.1")]),
+            "192.0.2.1"
+        );
     }
 }

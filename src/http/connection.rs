@@ -47,10 +47,16 @@ impl<S: Store> Endpoint<S> {
         if let Some(refused) = host::refuse(&request) {
             return refused;
         }
-        if let Some(check) = self.check.as_ref().filter(|_| request.uri().path() == check::PATH) {
+        if let Some(check) = self
+            .check
+            .as_ref()
+            .filter(|_| request.uri().path() == check::PATH)
+        {
             return check.serve(request, peer).await;
         }
-        let answering = self.main.spawn(TowerToHyperService::new(self.router.clone()).call(request));
+        let answering = self
+            .main
+            .spawn(TowerToHyperService::new(self.router.clone()).call(request));
         match answering.await {
             Ok(Ok(response)) => response,
             Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
@@ -109,6 +115,9 @@ pub(super) async fn serve<S: Store>(
 fn builder() -> Builder {
     let mut builder = Builder::new();
     // [`Progress`] limits the time of every step, so that no request needs a timer of its own.
-    builder.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(HEAD_BYTES_MAX);
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(None)
+        .max_buf_size(HEAD_BYTES_MAX);
     builder
 }

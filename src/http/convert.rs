@@ -12,29 +12,53 @@ use crate::plan::Plan;
 
 /// Problem types of the draft.
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+const REDUCED_CAPACITY: &str =
+    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 /// Wait suggested to a caller refused because of overload, in seconds: the least that the header can express.
 const RETRY_OVERLOADED_AFTER_S: u64 = 1;
 
 /// The response to an allowed request: only header fields, unless the caller wants JSON.
-pub(super) fn allowed(decision: &Decision, plan: &Plan, wants_json: bool, form: HeaderForm) -> Response {
+pub(super) fn allowed(
+    decision: &Decision,
+    plan: &Plan,
+    wants_json: bool,
+    form: HeaderForm,
+) -> Response {
     let headers = headers(decision, plan, form);
     if wants_json {
-        return (StatusCode::OK, headers, body("application/json", &decided(decision))).into_response();
+        return (
+            StatusCode::OK,
+            headers,
+            body("application/json", &decided(decision)),
+        )
+            .into_response();
     }
     (StatusCode::OK, headers).into_response()
 }
 
 /// The response to a denied request, with the status that it asked for.
-pub(super) fn denied(decision: &Decision, plan: &Plan, status: StatusCode, form: HeaderForm) -> Response {
+pub(super) fn denied(
+    decision: &Decision,
+    plan: &Plan,
+    status: StatusCode,
+    form: HeaderForm,
+) -> Response {
     let (kind, title) = match decision.decided_by {
-        DecidedBy::FailClosed => (REDUCED_CAPACITY, "the store could not decide, and the plan denies in that case"),
+        DecidedBy::FailClosed => (
+            REDUCED_CAPACITY,
+            "the store could not decide, and the plan denies in that case",
+        ),
         _ => (QUOTA_EXCEEDED, "the quota is used up"),
     };
     let mut problem = problem(kind, title, status, &detail(decision, plan));
     problem["violated-policies"] = violated(decision).into();
     merge(&mut problem, decided(decision));
-    (status, headers(decision, plan, form), body("application/problem+json", &problem)).into_response()
+    (
+        status,
+        headers(decision, plan, form),
+        body("application/problem+json", &problem),
+    )
+        .into_response()
 }
 
 /// The response to an invalid request, with a status that says in which way.
@@ -45,18 +69,40 @@ pub(super) fn bad_request(status: StatusCode, sentence: &str) -> Response {
 /// The response to a request that got no decision.
 pub(super) fn refusal(refusal: &Refusal) -> Response {
     match refusal {
-        Refusal::UnknownPlan(_) => error(StatusCode::NOT_FOUND, "there is no such plan", &refusal.to_string()),
+        Refusal::UnknownPlan(_) => error(
+            StatusCode::NOT_FOUND,
+            "there is no such plan",
+            &refusal.to_string(),
+        ),
         Refusal::Overloaded => {
-            let mut response = error(StatusCode::SERVICE_UNAVAILABLE, "the server is overloaded", &refusal.to_string());
-            response.headers_mut().insert(RETRY_AFTER, RETRY_OVERLOADED_AFTER_S.into());
+            let mut response = error(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "the server is overloaded",
+                &refusal.to_string(),
+            );
+            response
+                .headers_mut()
+                .insert(RETRY_AFTER, RETRY_OVERLOADED_AFTER_S.into());
             response
         }
-        Refusal::CallerDeadline => error(StatusCode::GATEWAY_TIMEOUT, "the caller's deadline passed", &refusal.to_string()),
+        Refusal::CallerDeadline => error(
+            StatusCode::GATEWAY_TIMEOUT,
+            "the caller's deadline passed",
+            &refusal.to_string(),
+        ),
     }
 }
 
 fn error(status: StatusCode, title: &str, detail: &str) -> Response {
-    (status, no_store(), body("application/problem+json", &problem("about:blank", title, status, detail))).into_response()
+    (
+        status,
+        no_store(),
+        body(
+            "application/problem+json",
+            &problem("about:blank", title, status, detail),
+        ),
+    )
+        .into_response()
 }
 
 /// A problem object. Source: RFC 9457.
@@ -71,7 +117,9 @@ fn body(media: &'static str, value: &Value) -> ([(HeaderName, &'static str); 1],
 fn detail(decision: &Decision, plan: &Plan) -> String {
     let name = &plan.name;
     match (decision.outcome, retry_after_s(decision)) {
-        (Outcome::NeverFits, _) => format!("the cost is above what plan {name} ever gives at once; no wait will help"),
+        (Outcome::NeverFits, _) => {
+            format!("the cost is above what plan {name} ever gives at once; no wait will help")
+        }
         (_, Some(seconds)) => format!("plan {name} gives this cost again in {seconds} s"),
         _ => format!("plan {name} denies this"),
     }
@@ -86,7 +134,10 @@ fn decided(decision: &Decision) -> Value {
         "limits": decision.limits().iter().map(limit_status).collect::<Vec<_>>(),
     });
     if let Some(binding) = decision.binding() {
-        merge(&mut value, json!({ "limit_name": &*binding.name, "limit": binding.limit, "window_us": binding.window_us }));
+        merge(
+            &mut value,
+            json!({ "limit_name": &*binding.name, "limit": binding.limit, "window_us": binding.window_us }),
+        );
     }
     let key = decision.key_status();
     let state = [
@@ -101,7 +152,10 @@ fn decided(decision: &Decision) -> Value {
 
 /// A JSON object with those of the fields whose number is known.
 fn numbers(fields: &[(&str, Option<u64>)]) -> Value {
-    fields.iter().filter_map(|(name, number)| Some(((*name).to_owned(), Value::from((*number)?)))).collect()
+    fields
+        .iter()
+        .filter_map(|(name, number)| Some(((*name).to_owned(), Value::from((*number)?))))
+        .collect()
 }
 
 fn limit_status(status: &LimitStatus) -> Value {
@@ -112,7 +166,13 @@ fn limit_status(status: &LimitStatus) -> Value {
         "remaining": status.remaining,
         "reset_after_us": status.reset_after_us,
     });
-    merge(&mut value, numbers(&[("retry_after_us", status.retry_after_us), ("more_after_us", status.more_after_us())]));
+    merge(
+        &mut value,
+        numbers(&[
+            ("retry_after_us", status.retry_after_us),
+            ("more_after_us", status.more_after_us()),
+        ]),
+    );
     value
 }
 
@@ -124,7 +184,10 @@ fn merge(into: &mut Value, from: Value) {
 
 /// Names of the limits that denied the request.
 fn violated(decision: &Decision) -> Vec<&str> {
-    let denying = decision.limits().iter().filter(|status| status.retry_after_us.is_some());
+    let denying = decision
+        .limits()
+        .iter()
+        .filter(|status| status.retry_after_us.is_some());
     let mut names: Vec<&str> = denying.map(|status| &*status.name).collect();
     if names.is_empty() && decision.outcome == Outcome::NeverFits {
         names.extend(decision.binding().map(|status| &*status.name));
@@ -157,7 +220,9 @@ mod tests {
 
     #[test]
     fn a_denial_names_what_it_violates_and_carries_the_ready_headers() {
-        let algorithm = crate::plan::Algorithm::FixedWindow { anchor: Anchor::Clock };
+        let algorithm = crate::plan::Algorithm::FixedWindow {
+            anchor: Anchor::Clock,
+        };
         let limit = |name: &str| Limit::new(name, 10, Duration::from_secs(60), algorithm).unwrap();
         let plan = Plan::new("p", Rule::Limits(vec![limit("a"), limit("b")]));
         let status = |name: &str, retry_after_us| LimitStatus {
@@ -176,13 +241,22 @@ mod tests {
         for form in [HeaderForm::Ietf, HeaderForm::Both] {
             let response = denied(&decision, &plan, StatusCode::FORBIDDEN, form);
             let ready = crate::headers::headers(&decision, &plan, form);
-            let all = [("cache-control", "no-store".to_owned()), ("content-type", "application/problem+json".to_owned())];
+            let all = [
+                ("cache-control", "no-store".to_owned()),
+                ("content-type", "application/problem+json".to_owned()),
+            ];
             let mut expected: Vec<_> = ready.into_iter().chain(all).collect();
-            let mut found: Vec<_> =
-                response.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap().to_owned())).collect();
+            let mut found: Vec<_> = response
+                .headers()
+                .iter()
+                .map(|(name, value)| (name.as_str(), value.to_str().unwrap().to_owned()))
+                .collect();
             expected.sort();
             found.sort();
-            assert_eq!((response.status(), found), (StatusCode::FORBIDDEN, expected));
+            assert_eq!(
+                (response.status(), found),
+                (StatusCode::FORBIDDEN, expected)
+            );
         }
     }
 }

@@ -20,7 +20,8 @@ pub const HOST_NAMES_MAX: usize = 100;
 /// Longest name of a host. Source: RFC 1035, section 2.3.4.
 const NAME_BYTES_MAX: usize = 253;
 
-const REFUSED: &str = "an HTTP/1.1 request must have one Host header; send one, such as Host: localhost\n";
+const REFUSED: &str =
+    "an HTTP/1.1 request must have one Host header; send one, such as Host: localhost\n";
 const MISDIRECTED: &str = "the Host header names a host that is not listed in listen.http_hosts; list it, or ask by IP address\n";
 
 /// The answer 400 to an HTTP/1.1 request with no Host header or several; `None` to any other. With several, two proxies could
@@ -49,9 +50,19 @@ impl HostName {
     /// Errors: how to write a name. The text continues a sentence such as "http_hosts[0] is wrong; ".
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         let name = text.strip_prefix("*.").unwrap_or(text);
-        let is_plain = |label: &str| label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
-        if text.len() > NAME_BYTES_MAX || name.split('.').any(|label| label.is_empty() || !is_plain(label)) {
-            return Err("write a name without a port, such as limits.example.com, or *.example.com for all names below");
+        let is_plain = |label: &str| {
+            label
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+        };
+        if text.len() > NAME_BYTES_MAX
+            || name
+                .split('.')
+                .any(|label| label.is_empty() || !is_plain(label))
+        {
+            return Err(
+                "write a name without a port, such as limits.example.com, or *.example.com for all names below",
+            );
         }
         Ok(Self(match text.strip_prefix('*') {
             Some(end) => Listed::Below(end.to_ascii_lowercase()),
@@ -62,7 +73,9 @@ impl HostName {
     fn matches(&self, name: &str) -> bool {
         match &self.0 {
             Listed::Name(listed) => name == listed,
-            Listed::Below(end) => name.strip_suffix(end.as_str()).is_some_and(|begin| !begin.is_empty()),
+            Listed::Below(end) => name
+                .strip_suffix(end.as_str())
+                .is_some_and(|begin| !begin.is_empty()),
         }
     }
 }
@@ -100,8 +113,11 @@ impl Hosts {
 }
 
 fn is_shown(host: &str, names: &[HostName]) -> bool {
-    let in_brackets = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-    let is_address = host.parse::<Ipv4Addr>().is_ok() || in_brackets.is_some_and(|inner| inner.parse::<Ipv6Addr>().is_ok());
+    let in_brackets = host
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    let is_address = host.parse::<Ipv4Addr>().is_ok()
+        || in_brackets.is_some_and(|inner| inner.parse::<Ipv6Addr>().is_ok());
     let name = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
     is_address || name == "localhost" || names.iter().any(|listed| listed.matches(&name))
 }
@@ -113,10 +129,13 @@ mod tests {
     use super::*;
 
     fn is_refused(target: &str, host: Option<&str>) -> bool {
-        let names = ["Limits.example.com", "*.metrics.svc"].map(|name| HostName::parse(name).unwrap());
+        let names =
+            ["Limits.example.com", "*.metrics.svc"].map(|name| HostName::parse(name).unwrap());
         let hosts = Hosts::of(&"127.0.0.1:8080".parse().unwrap(), &names.into());
         let mut request = Request::builder().uri(target);
-        request = host.into_iter().fold(request, |request, host| request.header(HOST, host));
+        request = host
+            .into_iter()
+            .fold(request, |request, host| request.header(HOST, host));
         let answer = hosts.refuse(&request.body(Body::empty()).unwrap());
         answer.is_some_and(|answer| answer.status() == StatusCode::MISDIRECTED_REQUEST)
     }
@@ -137,7 +156,9 @@ mod tests {
             "a.metrics.svc",
             "a.b.metrics.svc:9464",
         ];
-        shown.iter().for_each(|host| assert!(!is_refused("/status", Some(host)), "{host}"));
+        shown
+            .iter()
+            .for_each(|host| assert!(!is_refused("/status", Some(host)), "{host}"));
         let refused = [
             "evil.example",
             "evil.example:8080",
@@ -155,26 +176,49 @@ mod tests {
             "localhost..",
             "::1",
         ];
-        refused.iter().for_each(|host| assert!(is_refused("/status", Some(host)), "{host}"));
+        refused
+            .iter()
+            .for_each(|host| assert!(is_refused("/status", Some(host)), "{host}"));
     }
 
     #[test]
     fn a_host_in_the_target_counts_more_than_the_field() {
         assert!(is_refused("http://evil.example/status", Some("localhost")));
         assert!(!is_refused("http://localhost/status", Some("evil.example")));
-        assert!(!is_refused("/metrics", None), "HTTP/1.0 names none, and browsers do not speak it");
+        assert!(
+            !is_refused("/metrics", None),
+            "HTTP/1.0 names none, and browsers do not speak it"
+        );
     }
 
     #[test]
     fn a_unix_socket_shows_figures_under_any_name() {
         let hosts = Hosts::of(&"unix:/run/s".parse().unwrap(), &[].into());
-        let request = Request::builder().header(HOST, "evil.example").body(Body::empty()).unwrap();
+        let request = Request::builder()
+            .header(HOST, "evil.example")
+            .body(Body::empty())
+            .unwrap();
         assert!(hosts.refuse(&request).is_none());
     }
 
     #[test]
     fn a_listed_name_has_labels_and_no_port() {
-        for wrong in ["", "*", "*.", ".", "a..b", ".a", "a.", "a:80", "*.*.a", "a.*", "[::1]", "a b", "a/b", &"a".repeat(254)] {
+        for wrong in [
+            "",
+            "*",
+            "*.",
+            ".",
+            "a..b",
+            ".a",
+            "a.",
+            "a:80",
+            "*.*.a",
+            "a.*",
+            "[::1]",
+            "a b",
+            "a/b",
+            &"a".repeat(254),
+        ] {
             assert!(HostName::parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -61,7 +61,12 @@ fn replicas(text: &mut Exposition, totals: &Totals) {
 
 fn connections_and_log(text: &mut Exposition, sources: &MetricSources) {
     let connections = &sources.grpc_connections;
-    text.single("tollgate_connections", Kind::Gauge, "Open gRPC connections.", connections.open());
+    text.single(
+        "tollgate_connections",
+        Kind::Gauge,
+        "Open gRPC connections.",
+        connections.open(),
+    );
     text.single(
         "tollgate_refused_calls_total",
         Kind::Counter,
@@ -78,14 +83,31 @@ fn connections_and_log(text: &mut Exposition, sources: &MetricSources) {
 
 fn versions(text: &mut Exposition, totals: &Totals) {
     text.family("tollgate_build_info", Kind::Gauge, "The version that runs.");
-    text.sample("tollgate_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
-    text.family("tollgate_config_info", Kind::Gauge, "The hash of the plans, equal on replicas that enforce the same plans.");
-    text.sample("tollgate_config_info", &[("hash", totals.snapshot().config_hash())], 1);
+    text.sample(
+        "tollgate_build_info",
+        &[("version", env!("CARGO_PKG_VERSION"))],
+        1,
+    );
+    text.family(
+        "tollgate_config_info",
+        Kind::Gauge,
+        "The hash of the plans, equal on replicas that enforce the same plans.",
+    );
+    text.sample(
+        "tollgate_config_info",
+        &[("hash", totals.snapshot().config_hash())],
+        1,
+    );
 }
 
 /// Writes counts of requests that are not decided by the plan that they name.
 fn requests_outside_plans(text: &mut Exposition, totals: &Totals) {
-    text.single("tollgate_peeks_total", Kind::Counter, "Requests answered without charging.", totals.peeks);
+    text.single(
+        "tollgate_peeks_total",
+        Kind::Counter,
+        "Requests answered without charging.",
+        totals.peeks,
+    );
     text.single(
         "tollgate_unknown_plans_total",
         Kind::Counter,
@@ -105,15 +127,26 @@ fn requests_outside_plans(text: &mut Exposition, totals: &Totals) {
         totals.caller_deadlines_passed,
     );
     const UNMATCHED: &str = "tollgate_envoy_unmatched_total";
-    text.family(UNMATCHED, Kind::Counter, "Descriptors of Envoy that no rule matches, by what they got.");
-    for (outcome, count) in [Outcome::Allowed, Outcome::Denied].iter().zip(totals.unmatched) {
+    text.family(
+        UNMATCHED,
+        Kind::Counter,
+        "Descriptors of Envoy that no rule matches, by what they got.",
+    );
+    for (outcome, count) in [Outcome::Allowed, Outcome::Denied]
+        .iter()
+        .zip(totals.unmatched)
+    {
         text.sample(UNMATCHED, &[("outcome", outcome.word())], count);
     }
 }
 
 fn admin_calls(text: &mut Exposition, calls: &AdminCalls) {
     const NAME: &str = "tollgate_admin_calls_total";
-    text.family(NAME, Kind::Counter, "Calls of the admin service by method and status code.");
+    text.family(
+        NAME,
+        Kind::Counter,
+        "Calls of the admin service by method and status code.",
+    );
     for (method, code, count) in calls.counts() {
         text.sample(NAME, &[("method", method), ("code", code)], count);
     }
@@ -137,7 +170,11 @@ fn certificate(text: &mut Exposition, status: &tls::Status) {
 
 fn certificate_reloads(text: &mut Exposition, status: &tls::Status) {
     const NAME: &str = "tollgate_tls_reloads_total";
-    text.family(NAME, Kind::Counter, "Certificate reloads since the start; after a failure the old certificate stays.");
+    text.family(
+        NAME,
+        Kind::Counter,
+        "Certificate reloads since the start; after a failure the old certificate stays.",
+    );
     text.sample(NAME, &[("result", "success")], status.taken_up);
     text.sample(NAME, &[("result", "failure")], status.refused);
     text.single(
@@ -150,7 +187,11 @@ fn certificate_reloads(text: &mut Exposition, status: &tls::Status) {
 
 fn reloads(text: &mut Exposition, reloads: &Reloads) {
     const NAME: &str = "tollgate_config_reloads_total";
-    text.family(NAME, Kind::Counter, "Config reloads since the start; after a failure the old plans stay.");
+    text.family(
+        NAME,
+        Kind::Counter,
+        "Config reloads since the start; after a failure the old plans stay.",
+    );
     text.sample(NAME, &[("result", "success")], reloads.taken_up);
     text.sample(NAME, &[("result", "failure")], reloads.refused);
     text.single(
@@ -163,12 +204,23 @@ fn reloads(text: &mut Exposition, reloads: &Reloads) {
 
 fn decisions(text: &mut Exposition, totals: &Totals) {
     const NAME: &str = "tollgate_decisions_total";
-    text.family(NAME, Kind::Counter, "Decisions by plan, outcome and decider.");
+    text.family(
+        NAME,
+        Kind::Counter,
+        "Decisions by plan, outcome and decider.",
+    );
     for (plan_index, plan) in totals.snapshot().plans().iter().enumerate() {
-        for (outcome, by) in Outcome::ALL.iter().flat_map(|outcome| DecidedBy::ALL.map(|by| (*outcome, by))) {
+        for (outcome, by) in Outcome::ALL
+            .iter()
+            .flat_map(|outcome| DecidedBy::ALL.map(|by| (*outcome, by)))
+        {
             let count = totals.decisions(plan_index, outcome, by);
             if count > 0 || is_expected(plan, outcome, by) {
-                let labels = [("plan", &*plan.name), ("outcome", outcome.word()), ("decided_by", by.word())];
+                let labels = [
+                    ("plan", &*plan.name),
+                    ("outcome", outcome.word()),
+                    ("decided_by", by.word()),
+                ];
                 text.sample(NAME, &labels, count);
             }
         }
@@ -178,7 +230,13 @@ fn decisions(text: &mut Exposition, totals: &Totals) {
 /// Whether to write this combination although its count is 0. That is so for combinations that the plan may well reach, so
 /// that its first decision is seen as an increase. Others are left out, since a config may have thousands of plans.
 fn is_expected(plan: &Plan, outcome: Outcome, by: DecidedBy) -> bool {
-    let denial = |outcome: Outcome| if plan.shadow { Outcome::ShadowDenied } else { outcome };
+    let denial = |outcome: Outcome| {
+        if plan.shadow {
+            Outcome::ShadowDenied
+        } else {
+            outcome
+        }
+    };
     match (&plan.rule, by) {
         (Rule::Unlimited, DecidedBy::Plan) => outcome == Outcome::Allowed,
         (Rule::Blocked, DecidedBy::Plan) => outcome == denial(Outcome::Denied),
@@ -186,7 +244,9 @@ fn is_expected(plan: &Plan, outcome: Outcome, by: DecidedBy) -> bool {
         (Rule::Limits(_), DecidedBy::Store | DecidedBy::LocalFallback) => {
             outcome == Outcome::Allowed || outcome == denial(Outcome::Denied)
         }
-        (Rule::Limits(_), DecidedBy::DenyCache | DecidedBy::FailClosed) => outcome == denial(Outcome::Denied),
+        (Rule::Limits(_), DecidedBy::DenyCache | DecidedBy::FailClosed) => {
+            outcome == denial(Outcome::Denied)
+        }
         (Rule::Limits(_), DecidedBy::FailOpen) => outcome == Outcome::Allowed,
         (Rule::Limits(_), DecidedBy::Plan) => outcome == denial(Outcome::NeverFits),
     }
@@ -200,11 +260,20 @@ fn store(text: &mut Exposition, totals: &Totals) {
         &totals.store_durations,
     );
     const ERRORS: &str = "tollgate_store_errors_total";
-    text.family(ERRORS, Kind::Counter, "Requests that the store could not decide, by kind of failure.");
+    text.family(
+        ERRORS,
+        Kind::Counter,
+        "Requests that the store could not decide, by kind of failure.",
+    );
     for (kind, count) in StoreError::KINDS.iter().zip(totals.store_errors) {
         text.sample(ERRORS, &[("kind", kind)], count);
     }
-    text.single("tollgate_inflight_requests", Kind::Gauge, "Requests that wait for Redis.", totals.waiting);
+    text.single(
+        "tollgate_inflight_requests",
+        Kind::Gauge,
+        "Requests that wait for Redis.",
+        totals.waiting,
+    );
 }
 
 fn deny_cache(text: &mut Exposition, totals: &Totals) {
@@ -265,7 +334,11 @@ fn node_counters(text: &mut Exposition, nodes: &BTreeMap<String, NodeHealth>) {
             "Times that a breaker opened.",
             (|health| health.opened) as fn(&NodeHealth) -> u64,
         ),
-        ("tollgate_store_probes_total", "Connection attempts, including the first ones.", |health| health.probes),
+        (
+            "tollgate_store_probes_total",
+            "Connection attempts, including the first ones.",
+            |health| health.probes,
+        ),
         (
             "tollgate_store_replaced_total",
             "Times that a new Redis process answered, after a restart or a failover; counts that were not saved are lost.",
@@ -274,7 +347,9 @@ fn node_counters(text: &mut Exposition, nodes: &BTreeMap<String, NodeHealth>) {
     ];
     for (name, help, count) in counters {
         text.family(name, Kind::Counter, help);
-        nodes.iter().for_each(|(node, health)| text.sample(name, &[("node", node)], count(health)));
+        nodes
+            .iter()
+            .for_each(|(node, health)| text.sample(name, &[("node", node)], count(health)));
     }
 }
 

@@ -61,9 +61,13 @@ impl Fields {
     pub(super) fn of_json(body: &[u8]) -> Result<Self, String> {
         // serde would also accept a list of the fields in their order.
         if body.trim_ascii_start().first() != Some(&b'{') {
-            return Err(format!("the body is not the JSON of a check: send an object with {NAMES}"));
+            return Err(format!(
+                "the body is not the JSON of a check: send an object with {NAMES}"
+            ));
         }
-        serde_json::from_slice(body).map_err(|error| format!("the body is not the JSON of a check: {error}; there are {NAMES}"))
+        serde_json::from_slice(body).map_err(|error| {
+            format!("the body is not the JSON of a check: {error}; there are {NAMES}")
+        })
     }
 
     /// Combines two sets of parameters. Errors: a parameter is in both.
@@ -83,12 +87,31 @@ impl Fields {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let value = || decode(name, value, plus);
             let found = match name {
-                "key" => Self { key: Some(value()?), ..Self::default() },
-                "plan" => Self { plan: Some(value()?), ..Self::default() },
-                "cost" => Self { cost: Some(parse_cost(&value()?)?), ..Self::default() },
-                "deny_status" => Self { deny_status: Some(parse_status(&value()?)?), ..Self::default() },
-                "peek" => Self { peek: Some(parse_peek(&value()?)?), ..Self::default() },
-                _ => return Err(format!("the request has an unknown parameter; there are {NAMES}")),
+                "key" => Self {
+                    key: Some(value()?),
+                    ..Self::default()
+                },
+                "plan" => Self {
+                    plan: Some(value()?),
+                    ..Self::default()
+                },
+                "cost" => Self {
+                    cost: Some(parse_cost(&value()?)?),
+                    ..Self::default()
+                },
+                "deny_status" => Self {
+                    deny_status: Some(parse_status(&value()?)?),
+                    ..Self::default()
+                },
+                "peek" => Self {
+                    peek: Some(parse_peek(&value()?)?),
+                    ..Self::default()
+                },
+                _ => {
+                    return Err(format!(
+                        "the request has an unknown parameter; there are {NAMES}"
+                    ));
+                }
             };
             fields = fields.merged(found)?;
         }
@@ -97,15 +120,41 @@ impl Fields {
 
     /// Finds key and plan as `settings` say, and checks the bounds of everything. `peer` is the address of the peer; `None` on a
     /// Unix socket.
-    pub(super) fn check(self, settings: &CheckSettings, headers: &HeaderMap, peer: Option<IpAddr>) -> Result<Parameters, String> {
-        let (key, plan) = settings.subject(RequestParts { key: self.key, plan: self.plan, headers, peer })?;
+    pub(super) fn check(
+        self,
+        settings: &CheckSettings,
+        headers: &HeaderMap,
+        peer: Option<IpAddr>,
+    ) -> Result<Parameters, String> {
+        let (key, plan) = settings.subject(RequestParts {
+            key: self.key,
+            plan: self.plan,
+            headers,
+            peer,
+        })?;
         let key = Key::new(key).map_err(|error| error.to_string())?;
         check_requested_name(&plan)?;
         let cost = self.cost.map_or(Ok(Cost::ONE), Cost::new);
-        let cost = cost.map_err(|_| "cost is 0: leave it out for 1, or say peek=true to ask without charging".to_owned())?;
-        let mode = if self.peek == Some(true) { Mode::Peek } else { Mode::Charge };
-        let deny_status = self.deny_status.map_or(Ok(StatusCode::TOO_MANY_REQUESTS), deny_status)?;
-        Ok(Parameters { check: Check { key, plan, cost, mode }, deny_status })
+        let cost = cost.map_err(|_| {
+            "cost is 0: leave it out for 1, or say peek=true to ask without charging".to_owned()
+        })?;
+        let mode = if self.peek == Some(true) {
+            Mode::Peek
+        } else {
+            Mode::Charge
+        };
+        let deny_status = self
+            .deny_status
+            .map_or(Ok(StatusCode::TOO_MANY_REQUESTS), deny_status)?;
+        Ok(Parameters {
+            check: Check {
+                key,
+                plan,
+                cost,
+                mode,
+            },
+            deny_status,
+        })
     }
 }
 
@@ -120,10 +169,18 @@ fn at_most_one<T>(name: &str, one: Option<T>, other: Option<T>) -> Result<Option
 fn decode(name: &str, text: &str, plus: Plus) -> Result<String, String> {
     let escaped = |rest: &str| rest.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2;
     if !text.split('%').skip(1).all(escaped) {
-        return Err(format!("{name} has a % that two hexadecimal digits do not follow; write %25 for the sign itself"));
+        return Err(format!(
+            "{name} has a % that two hexadecimal digits do not follow; write %25 for the sign itself"
+        ));
     }
-    let spaced = if plus == Plus::Space { text.replace('+', " ") } else { text.to_owned() };
-    let decoded = percent_decode_str(&spaced).decode_utf8().map_err(|_| format!("{name} is no UTF-8"))?;
+    let spaced = if plus == Plus::Space {
+        text.replace('+', " ")
+    } else {
+        text.to_owned()
+    };
+    let decoded = percent_decode_str(&spaced)
+        .decode_utf8()
+        .map_err(|_| format!("{name} is no UTF-8"))?;
     Ok(decoded.into_owned())
 }
 
@@ -137,7 +194,8 @@ fn parse_status(text: &str) -> Result<u16, String> {
 }
 
 fn parse_peek(text: &str) -> Result<bool, String> {
-    text.parse().map_err(|_| format!("peek is {text:?}; it must be true or false"))
+    text.parse()
+        .map_err(|_| format!("peek is {text:?}; it must be true or false"))
 }
 
 fn deny_status(code: u16) -> Result<StatusCode, String> {
@@ -148,7 +206,9 @@ fn deny_status(code: u16) -> Result<StatusCode, String> {
 
 /// Parses digits only; `parse` would also accept a sign.
 fn digits(text: &str) -> Option<u64> {
-    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+    text.bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then(|| text.parse().ok())?
 }
 
 #[cfg(test)]
@@ -169,24 +229,61 @@ mod tests {
     fn a_plus_is_itself_in_a_query_and_a_space_in_a_form() {
         let text = "plan=free&&key=a+b%2Bc%26%C3%A9%20d&cost=7&deny_status=403&";
         let found = of_query(text).unwrap();
-        assert_eq!((found.check.key.as_str(), &*found.check.plan), ("a+b+c&é d", "free"));
-        assert_eq!((found.check.cost.units(), found.deny_status.as_u16()), (7, 403));
+        assert_eq!(
+            (found.check.key.as_str(), &*found.check.plan),
+            ("a+b+c&é d", "free")
+        );
+        assert_eq!(
+            (found.check.cost.units(), found.deny_status.as_u16()),
+            (7, 403)
+        );
         let form = check(Fields::of_form(text.as_bytes()).unwrap()).unwrap();
         assert_eq!(form.check.key.as_str(), "a b+c&é d");
         let defaults = of_query("key=%25&plan=p").unwrap();
-        assert_eq!((defaults.check.key.as_str(), defaults.check.cost), ("%", Cost::ONE));
-        assert_eq!((defaults.deny_status, defaults.check.mode), (StatusCode::TOO_MANY_REQUESTS, Mode::Charge));
-        assert_eq!(of_query("key=a&plan=p&peek=true").unwrap().check.mode, Mode::Peek);
-        assert_eq!(of_query("key=a&plan=p&peek=false").unwrap().check.mode, Mode::Charge);
+        assert_eq!(
+            (defaults.check.key.as_str(), defaults.check.cost),
+            ("%", Cost::ONE)
+        );
+        assert_eq!(
+            (defaults.deny_status, defaults.check.mode),
+            (StatusCode::TOO_MANY_REQUESTS, Mode::Charge)
+        );
+        assert_eq!(
+            of_query("key=a&plan=p&peek=true").unwrap().check.mode,
+            Mode::Peek
+        );
+        assert_eq!(
+            of_query("key=a&plan=p&peek=false").unwrap().check.mode,
+            Mode::Charge
+        );
     }
 
     #[test]
     fn json_has_the_same_parameters_with_its_own_types() {
         let json = |text: &str| Fields::of_json(text.as_bytes()).and_then(check);
-        let found = json(r#"{"key": "a+b %zz é", "plan": "free", "cost": 7, "deny_status": 403, "peek": true}"#).unwrap();
-        assert_eq!((found.check.key.as_str(), &*found.check.plan), ("a+b %zz é", "free"));
-        assert_eq!((found.check.cost.units(), found.deny_status.as_u16(), found.check.mode), (7, 403, Mode::Peek));
-        assert_eq!(json(r#"{"key":"a","plan":"p","cost":null}"#).unwrap().check.cost, Cost::ONE);
+        let found = json(
+            r#"{"key": "a+b %zz é", "plan": "free", "cost": 7, "deny_status": 403, "peek": true}"#,
+        )
+        .unwrap();
+        assert_eq!(
+            (found.check.key.as_str(), &*found.check.plan),
+            ("a+b %zz é", "free")
+        );
+        assert_eq!(
+            (
+                found.check.cost.units(),
+                found.deny_status.as_u16(),
+                found.check.mode
+            ),
+            (7, 403, Mode::Peek)
+        );
+        assert_eq!(
+            json(r#"{"key":"a","plan":"p","cost":null}"#)
+                .unwrap()
+                .check
+                .cost,
+            Cost::ONE
+        );
         for (text, sentence) in [
             ("", "the body is not the JSON of a check"),
             ("[]", "send an object"),
@@ -196,10 +293,22 @@ mod tests {
             (r#"{"key":"a","plan":"p","cost":-1}"#, "expected u64"),
             (r#"{"key":"a","plan":"p","cost":1.0}"#, "expected u64"),
             (r#"{"key":"a","plan":"p","cost":0}"#, "cost is 0"),
-            (r#"{"key":"a","plan":"p","deny_status":200}"#, "deny_status is \"200\"; it must be 400 to 599"),
-            (r#"{"key":"a","key":"b","plan":"p"}"#, "duplicate field `key`"),
-            (r#"{"key":"a","plan":"p","costs":1}"#, "unknown field `costs`"),
-            (r#"{"key":"\ud800","plan":"p"}"#, "the body is not the JSON of a check"),
+            (
+                r#"{"key":"a","plan":"p","deny_status":200}"#,
+                "deny_status is \"200\"; it must be 400 to 599",
+            ),
+            (
+                r#"{"key":"a","key":"b","plan":"p"}"#,
+                "duplicate field `key`",
+            ),
+            (
+                r#"{"key":"a","plan":"p","costs":1}"#,
+                "unknown field `costs`",
+            ),
+            (
+                r#"{"key":"\ud800","plan":"p"}"#,
+                "the body is not the JSON of a check",
+            ),
             (r#"{"key":"a","plan":"p"} x"#, "trailing characters"),
         ] {
             let found = json(text).unwrap_err();
@@ -210,10 +319,24 @@ mod tests {
 
     #[test]
     fn a_parameter_in_both_the_query_and_the_body_is_an_error() {
-        let of = |query, body: &str| Fields::of_query(query)?.merged(Fields::of_json(body.as_bytes())?).and_then(check);
+        let of = |query, body: &str| {
+            Fields::of_query(query)?
+                .merged(Fields::of_json(body.as_bytes())?)
+                .and_then(check)
+        };
         let found = of("plan=p&deny_status=403", r#"{"key":"a"}"#).unwrap();
-        assert_eq!((found.check.key.as_str(), &*found.check.plan, found.deny_status.as_u16()), ("a", "p", 403));
-        assert_eq!(of("plan=p&key=b", r#"{"key":"a"}"#).unwrap_err(), "key is given twice");
+        assert_eq!(
+            (
+                found.check.key.as_str(),
+                &*found.check.plan,
+                found.deny_status.as_u16()
+            ),
+            ("a", "p", 403)
+        );
+        assert_eq!(
+            of("plan=p&key=b", r#"{"key":"a"}"#).unwrap_err(),
+            "key is given twice"
+        );
     }
 
     #[test]
@@ -228,7 +351,10 @@ mod tests {
             (&format!("key=a&plan={}", long(65)), "plan has 65 bytes"),
             ("key=%ff&plan=p", "key is no UTF-8"),
             ("key=+%ff&plan=p", "key is no UTF-8"),
-            ("key=%zz&plan=p", "key has a % that two hexadecimal digits do not follow; write %25"),
+            (
+                "key=%zz&plan=p",
+                "key has a % that two hexadecimal digits do not follow; write %25",
+            ),
             ("key=%&plan=p", "key has a %"),
             ("key=a%4&plan=p", "key has a %"),
             ("key=%%41&plan=p", "key has a %"),
@@ -240,13 +366,22 @@ mod tests {
             ("key=a&plan=p&cost=%2B1", "cost is \"+1\""),
             ("key=a&plan=p&cost=1.5", "cost is \"1.5\""),
             ("key=a&plan=p&cost=18446744073709551616", "whole number"),
-            ("key=a&plan=p&deny_status=200", "deny_status is \"200\"; it must be 400 to 599"),
+            (
+                "key=a&plan=p&deny_status=200",
+                "deny_status is \"200\"; it must be 400 to 599",
+            ),
             ("key=a&plan=p&deny_status=399", "400 to 599"),
             ("key=a&plan=p&deny_status=600", "400 to 599"),
             ("key=a&plan=p&deny_status=65965", "400 to 599"),
-            ("key=a&plan=p&peek=yes", "peek is \"yes\"; it must be true or false"),
+            (
+                "key=a&plan=p&peek=yes",
+                "peek is \"yes\"; it must be true or false",
+            ),
             ("key=a&plan=p&peek", "peek is \"\""),
-            ("key=a&plan=p&costs=5", "there are key, plan, cost, deny_status, peek"),
+            (
+                "key=a&plan=p&costs=5",
+                "there are key, plan, cost, deny_status, peek",
+            ),
             ("key=a&key=b&plan=p", "key is given twice"),
         ] {
             let found = of_query(query).unwrap_err();
@@ -257,14 +392,40 @@ mod tests {
 
     #[test]
     fn fuzz_queries() {
-        const WORDS: [&str; 17] =
-            ["key=", "plan=", "cost=", "deny_status=", "peek=", "&", "=", "+", "%", "%ff", "%41", "0", "9", "403", "a", "é", ";"];
+        const WORDS: [&str; 17] = [
+            "key=",
+            "plan=",
+            "cost=",
+            "deny_status=",
+            "peek=",
+            "&",
+            "=",
+            "+",
+            "%",
+            "%ff",
+            "%41",
+            "0",
+            "9",
+            "403",
+            "a",
+            "é",
+            ";",
+        ];
         crate::fuzz::fuzz!("queries", Vec<u8>, |bytes: &Vec<u8>| {
-            let query: String = bytes.iter().map(|byte| WORDS[usize::from(*byte) % WORDS.len()]).collect();
+            let query: String = bytes
+                .iter()
+                .map(|byte| WORDS[usize::from(*byte) % WORDS.len()])
+                .collect();
             let _ = Fields::of_json(bytes);
-            for found in [of_query(&query), Fields::of_form(query.as_bytes()).and_then(check)] {
+            for found in [
+                of_query(&query),
+                Fields::of_form(query.as_bytes()).and_then(check),
+            ] {
                 match found {
-                    Ok(found) => assert!((1..=NAME_BYTES_MAX).contains(&found.check.plan.len()), "{query}"),
+                    Ok(found) => assert!(
+                        (1..=NAME_BYTES_MAX).contains(&found.check.plan.len()),
+                        "{query}"
+                    ),
                     Err(sentence) => assert!(!sentence.is_empty(), "{query}"),
                 }
             }

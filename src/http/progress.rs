@@ -84,7 +84,16 @@ struct Tail {
 
 impl Tail {
     /// How a head ends: with an empty line, whose CR may be missing.
-    const HEAD_ENDS: [Self; 2] = [Self { bytes: 0x0A_0D_0A, mask: 0xFF_FF_FF }, Self { bytes: 0x0A_0A, mask: 0xFF_FF }];
+    const HEAD_ENDS: [Self; 2] = [
+        Self {
+            bytes: 0x0A_0D_0A,
+            mask: 0xFF_FF_FF,
+        },
+        Self {
+            bytes: 0x0A_0A,
+            mask: 0xFF_FF,
+        },
+    ];
 
     fn add(&mut self, bytes: &[u8]) {
         for byte in &bytes[bytes.len().saturating_sub(4)..] {
@@ -109,8 +118,19 @@ impl Progress {
     pub(super) fn new(usage: Arc<Usage>) -> Self {
         let now = monotonic();
         let (read, body) = (Tail::default(), Tail::default());
-        let current = Current { step: Step::Head, since: now, timer_at: now, read, body, has_body: false };
-        Self { current: Mutex::new(current), usage, changed: Notify::new() }
+        let current = Current {
+            step: Step::Head,
+            since: now,
+            timer_at: now,
+            read,
+            body,
+            has_body: false,
+        };
+        Self {
+            current: Mutex::new(current),
+            usage,
+            changed: Notify::new(),
+        }
     }
 
     /// Records that the next step begins now.
@@ -145,7 +165,10 @@ impl Progress {
     /// begin another request.
     fn end_answer(&self) {
         let current = *self.lock();
-        let ends = Tail::HEAD_ENDS.into_iter().chain([current.body]).any(|end| current.read.ends_with(end));
+        let ends = Tail::HEAD_ENDS
+            .into_iter()
+            .chain([current.body])
+            .any(|end| current.read.ends_with(end));
         self.set_step(if ends { Step::Idle } else { Step::Head });
     }
 
@@ -180,7 +203,10 @@ impl Progress {
     fn set_timer(&self) -> (Duration, Step) {
         let mut current = self.lock();
         current.timer_at = current.due_at();
-        (current.timer_at.saturating_duration_since(monotonic()), current.step)
+        (
+            current.timer_at.saturating_duration_since(monotonic()),
+            current.step,
+        )
     }
 
     /// Waits until a step takes too long, and returns that step.
@@ -206,7 +232,11 @@ pub(super) struct TrackedBody {
 
 impl TrackedBody {
     pub(super) fn new(body: Body, progress: Arc<Progress>) -> Self {
-        Self { body, rest: Bytes::new(), progress }
+        Self {
+            body,
+            rest: Bytes::new(),
+            progress,
+        }
     }
 }
 
@@ -220,7 +250,10 @@ impl HttpBody for TrackedBody {
     type Data = Bytes;
     type Error = Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         if self.rest.is_empty() {
             match ready!(Pin::new(&mut self.body).poll_frame(context)) {
                 Some(Ok(frame)) => match frame.into_data() {

@@ -20,12 +20,19 @@ pub(super) struct RenderingCache {
 impl RenderingCache {
     /// Gives a text to further readers for so long, if it has more bytes than `small_bytes`.
     pub(super) fn new(fresh_for: Duration, small_bytes: usize) -> Self {
-        Self { fresh_for, small_bytes, texts: Mutex::default() }
+        Self {
+            fresh_for,
+            small_bytes,
+            texts: Mutex::default(),
+        }
     }
 
     /// The youngest text, if it is young enough at `now`.
     pub(super) fn fresh(&self, now: Instant) -> Option<Bytes> {
-        self.fresh_of(&self.texts.lock().unwrap_or_else(PoisonError::into_inner), now)
+        self.fresh_of(
+            &self.texts.lock().unwrap_or_else(PoisonError::into_inner),
+            now,
+        )
     }
 
     /// Returns the text as of `now`, written by `write`, or one that is young enough.
@@ -48,7 +55,8 @@ impl RenderingCache {
 
     fn fresh_of(&self, texts: &[(Instant, Bytes)], now: Instant) -> Option<Bytes> {
         let (at, text) = texts.last()?;
-        let is_fresh = text.len() > self.small_bytes && now.saturating_duration_since(*at) < self.fresh_for;
+        let is_fresh =
+            text.len() > self.small_bytes && now.saturating_duration_since(*at) < self.fresh_for;
         is_fresh.then(|| text.clone())
     }
 }
@@ -79,7 +87,9 @@ mod tests {
     #[test]
     fn slow_readers_hold_a_few_texts_and_new_readers_get_the_youngest() {
         let (cache, now) = (cache(), monotonic());
-        let held: Vec<Bytes> = (0..RENDERINGS_MAX).map(|text| cache.text(now, || text.to_string())).collect();
+        let held: Vec<Bytes> = (0..RENDERINGS_MAX)
+            .map(|text| cache.text(now, || text.to_string()))
+            .collect();
         assert_eq!(cache.text(now, || "new".into()), held[RENDERINGS_MAX - 1]);
         assert_eq!(cache.texts.lock().unwrap().len(), RENDERINGS_MAX);
         drop(held);

@@ -36,10 +36,18 @@ impl Paths {
     /// What a request for any other path is told.
     fn not_found(self, with_status: bool) -> &'static str {
         match (self, with_status) {
-            (Self::All, false) => "not found: the paths are /v1/check, /healthz, /readyz, /metrics and /openapi.json\n",
-            (Self::All, true) => "not found: the paths are /v1/check, /healthz, /readyz, /metrics, /openapi.json and /status\n",
-            (Self::NoMetrics, false) => "not found: the paths are /v1/check, /healthz, /readyz and /openapi.json\n",
-            (Self::NoMetrics, true) => "not found: the paths are /v1/check, /healthz, /readyz, /openapi.json and /status\n",
+            (Self::All, false) => {
+                "not found: the paths are /v1/check, /healthz, /readyz, /metrics and /openapi.json\n"
+            }
+            (Self::All, true) => {
+                "not found: the paths are /v1/check, /healthz, /readyz, /metrics, /openapi.json and /status\n"
+            }
+            (Self::NoMetrics, false) => {
+                "not found: the paths are /v1/check, /healthz, /readyz and /openapi.json\n"
+            }
+            (Self::NoMetrics, true) => {
+                "not found: the paths are /v1/check, /healthz, /readyz, /openapi.json and /status\n"
+            }
             (Self::Metrics, _) => "not found: the paths are /metrics, /healthz and /readyz\n",
         }
     }
@@ -47,9 +55,14 @@ impl Paths {
 
 /// Every path of `paths` except `/v1/check`. Figures are shown under `hosts`; probes name whatever they like.
 pub(super) fn router(state: Arc<AppState>, paths: Paths, hosts: Hosts) -> Router {
-    let mut router = Router::new().route("/healthz", get(async || plain(StatusCode::OK, "alive\n"))).route("/readyz", get(ready));
+    let mut router = Router::new()
+        .route("/healthz", get(async || plain(StatusCode::OK, "alive\n")))
+        .route("/readyz", get(ready));
     if paths != Paths::Metrics {
-        router = router.route("/openapi.json", get(async || ([(CONTENT_TYPE, "application/json")], OPENAPI)));
+        router = router.route(
+            "/openapi.json",
+            get(async || ([(CONTENT_TYPE, "application/json")], OPENAPI)),
+        );
     }
     let with_status = state.status.is_some();
     let mut figures = Router::new();
@@ -69,7 +82,9 @@ pub(super) fn router(state: Arc<AppState>, paths: Paths, hosts: Hosts) -> Router
         }
     }));
     router = router.merge(figures);
-    router.fallback(async move || plain(StatusCode::NOT_FOUND, paths.not_found(with_status))).with_state(state)
+    router
+        .fallback(async move || plain(StatusCode::NOT_FOUND, paths.not_found(with_status)))
+        .with_state(state)
 }
 
 /// Tells of the store, and does not follow it once it was reached. If it did, the loss of a store would take all replicas out at
@@ -83,11 +98,16 @@ async fn ready(State(state): State<Arc<AppState>>) -> Response {
     } else {
         (StatusCode::OK, "ready")
     };
-    plain(status, format!("{word}\n{}\n", sources.limiter.store_state(&sources.stores)))
+    plain(
+        status,
+        format!("{word}\n{}\n", sources.limiter.store_state(&sources.stores)),
+    )
 }
 
 async fn metrics_text(State(state): State<Arc<AppState>>) -> Response {
-    let text = state.metrics_cache.text(monotonic(), || metrics::write(&state.sources));
+    let text = state
+        .metrics_cache
+        .text(monotonic(), || metrics::write(&state.sources));
     ([(CONTENT_TYPE, METRICS_TYPE)], text).into_response()
 }
 

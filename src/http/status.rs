@@ -20,8 +20,8 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::header::{
-    AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, WWW_AUTHENTICATE,
-    X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY,
+    WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -104,13 +104,17 @@ impl Status {
 
     /// How keys are shown to the sender of these headers. Errors: the answer to a token that does not count.
     async fn keys_for(&self, headers: &HeaderMap) -> Result<Keys, Response> {
-        let Some(offered) = headers.get(AUTHORIZATION) else { return Ok(Keys::Hashed) };
+        let Some(offered) = headers.get(AUTHORIZATION) else {
+            return Ok(Keys::Hashed);
+        };
         let Some(file) = &self.sources.token else {
             return Err(unauthorized(
                 "keys are hashes for everybody here; status.keys: clear and listen.admin_token_file change that",
             ));
         };
-        let Ok(_permit) = self.tokens.try_acquire() else { return Err(explain::busy()) };
+        let Ok(_permit) = self.tokens.try_acquire() else {
+            return Err(explain::busy());
+        };
         match file.admits_bearer(offered.as_bytes()).await {
             Ok(true) => Ok(Keys::Clear),
             Ok(false) => Err(unauthorized("this is not the admin token")),
@@ -128,7 +132,9 @@ pub(super) async fn keep_history(state: Weak<AppState>) {
         let Some(state) = state.upgrade() else { return };
         if let Some(status) = &state.status {
             let counts = Counts::of(&state.sources.limiter.totals());
-            status.history().add(monotonic(), SystemClock.now_us() / 1_000, counts);
+            status
+                .history()
+                .add(monotonic(), SystemClock.now_us() / 1_000, counts);
         }
     }
 }
@@ -142,7 +148,9 @@ pub(super) fn routes() -> Router<Arc<AppState>> {
 }
 
 async fn show_page(State(state): State<Arc<AppState>>) -> Response {
-    let Some(status) = &state.status else { return StatusCode::NOT_FOUND.into_response() };
+    let Some(status) = &state.status else {
+        return StatusCode::NOT_FOUND.into_response();
+    };
     let policy = [
         (CONTENT_SECURITY_POLICY, status.page.policy.clone()),
         (X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
@@ -152,24 +160,36 @@ async fn show_page(State(state): State<Arc<AppState>>) -> Response {
 }
 
 async fn show_figures(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Response {
-    let Some(status) = &state.status else { return StatusCode::NOT_FOUND.into_response() };
+    let Some(status) = &state.status else {
+        return StatusCode::NOT_FOUND.into_response();
+    };
     let keys = match status.keys_for(&headers).await {
         Ok(keys) => keys,
         Err(refused) => return refused,
     };
-    (guarded("application/json"), figures(&state.sources, status, keys).await).into_response()
+    (
+        guarded("application/json"),
+        figures(&state.sources, status, keys).await,
+    )
+        .into_response()
 }
 
 /// The figures, written anew or by another viewer a moment ago.
 async fn figures(sources: &MetricSources, status: &Status, keys: Keys) -> Bytes {
-    let cache = if keys == Keys::Clear { &status.clear } else { &status.hashed };
+    let cache = if keys == Keys::Clear {
+        &status.clear
+    } else {
+        &status.hashed
+    };
     // One viewer writes, and the others wait for that.
     let mut samples = status.samples.lock().await;
     if let Some(text) = cache.fresh(monotonic()) {
         return text;
     }
     let top = top::of(&status.sources.top, keys).await;
-    cache.text(monotonic(), || figures::write(sources, status, &mut samples, (keys, top)))
+    cache.text(monotonic(), || {
+        figures::write(sources, status, &mut samples, (keys, top))
+    })
 }
 
 /// Headers of every answer: no other site reads or embeds it, and no cache keeps it.
@@ -178,11 +198,20 @@ fn guarded(media: &'static str) -> [(HeaderName, &'static str); 4] {
         (CONTENT_TYPE, media),
         (CACHE_CONTROL, "no-store"),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+        (
+            HeaderName::from_static("cross-origin-resource-policy"),
+            "same-origin",
+        ),
     ]
 }
 
 fn unauthorized(sentence: &str) -> Response {
     let challenge = [(WWW_AUTHENTICATE, "Bearer")];
-    (StatusCode::UNAUTHORIZED, guarded("application/json"), challenge, explain::error(sentence)).into_response()
+    (
+        StatusCode::UNAUTHORIZED,
+        guarded("application/json"),
+        challenge,
+        explain::error(sentence),
+    )
+        .into_response()
 }

@@ -75,7 +75,10 @@ impl KeyPart {
     pub fn parse_all(text: &str) -> Result<Vec<Self>, String> {
         let parts: Vec<&str> = text.split('+').collect();
         if parts.len() > SOURCES_MAX {
-            return Err(format!("joins {} parts; a key has at most {SOURCES_MAX}", parts.len()));
+            return Err(format!(
+                "joins {} parts; a key has at most {SOURCES_MAX}",
+                parts.len()
+            ));
         }
         parts.into_iter().map(Self::parse).collect()
     }
@@ -96,20 +99,28 @@ impl KeyPart {
 impl PlanSource {
     /// Parses a source of the plan.
     pub fn parse(text: &str) -> Result<Self, String> {
-        match (text, text.strip_prefix("header:"), text.strip_prefix("default:")) {
+        match (
+            text,
+            text.strip_prefix("header:"),
+            text.strip_prefix("default:"),
+        ) {
             ("param:plan", ..) => Ok(Self::Parameter),
             (_, Some(name), _) => header_name(name).map(Self::Header),
             (_, _, Some(name)) => match check_name(name) {
                 Ok(()) => Ok(Self::Default(name.into())),
                 Err(error) => Err(format!("names a plan that {error}")),
             },
-            _ => Err("is no source of a plan; write param:plan, header:NAME or default:NAME".to_owned()),
+            _ => Err(
+                "is no source of a plan; write param:plan, header:NAME or default:NAME".to_owned(),
+            ),
         }
     }
 }
 
 fn header_name(name: &str) -> Result<HeaderName, String> {
-    let parsed = HeaderName::from_bytes(name.as_bytes()).ok().filter(|_| name.len() <= HEADER_BYTES_MAX);
+    let parsed = HeaderName::from_bytes(name.as_bytes())
+        .ok()
+        .filter(|_| name.len() <= HEADER_BYTES_MAX);
     parsed.ok_or_else(|| {
         format!("names no header field; a name has 1 to {HEADER_BYTES_MAX} letters, digits and dashes, such as header:x-api-key")
     })
@@ -129,10 +140,20 @@ pub(super) struct RequestParts<'a> {
 impl CheckSettings {
     /// The key and the plan's name, not yet checked for their bounds. Errors: a sentence that says what is wrong and what would
     /// be right.
-    pub(super) fn subject(&self, mut request: RequestParts<'_>) -> Result<(String, String), String> {
-        let takes_key = self.key.iter().flatten().any(|part| *part == KeyPart::Parameter);
+    pub(super) fn subject(
+        &self,
+        mut request: RequestParts<'_>,
+    ) -> Result<(String, String), String> {
+        let takes_key = self
+            .key
+            .iter()
+            .flatten()
+            .any(|part| *part == KeyPart::Parameter);
         let takes_plan = self.plan.contains(&PlanSource::Parameter);
-        for (name, sent, taken) in [("key", request.key.is_some(), takes_key), ("plan", request.plan.is_some(), takes_plan)] {
+        for (name, sent, taken) in [
+            ("key", request.key.is_some(), takes_key),
+            ("plan", request.plan.is_some(), takes_plan),
+        ] {
             if sent && !taken {
                 return Err(format!(
                     "check.{name} of the config has no param:{name}, so this server takes no {name} as a parameter"
@@ -145,7 +166,10 @@ impl CheckSettings {
     fn key(&self, request: &mut RequestParts<'_>) -> Result<String, String> {
         for source in &self.key {
             // An error of a part comes before the absence of another.
-            let found: Vec<Option<String>> = source.iter().map(|part| self.part(part, request)).collect::<Result<_, _>>()?;
+            let found: Vec<Option<String>> = source
+                .iter()
+                .map(|part| self.part(part, request))
+                .collect::<Result<_, _>>()?;
             if let Some(parts) = found.into_iter().collect::<Option<Vec<String>>>() {
                 return Ok(joined(parts));
             }
@@ -160,7 +184,11 @@ impl CheckSettings {
         ))
     }
 
-    fn part(&self, part: &KeyPart, request: &mut RequestParts<'_>) -> Result<Option<String>, String> {
+    fn part(
+        &self,
+        part: &KeyPart,
+        request: &mut RequestParts<'_>,
+    ) -> Result<Option<String>, String> {
         match part {
             KeyPart::Parameter => Ok(request.key.clone()),
             KeyPart::Header(name) => header(request.headers, name),
@@ -196,7 +224,10 @@ impl CheckSettings {
 
 fn missing(what: &str, places: impl Iterator<Item = String>) -> String {
     let places: BTreeSet<String> = places.collect();
-    format!("{what} is empty: send {}", places.into_iter().collect::<Vec<_>>().join(" or "))
+    format!(
+        "{what} is empty: send {}",
+        places.into_iter().collect::<Vec<_>>().join(" or ")
+    )
 }
 
 /// The value of a header field. `None` when it is missing or empty: a proxy may send an empty field for a missing value.
@@ -204,12 +235,19 @@ fn missing(what: &str, places: impl Iterator<Item = String>) -> String {
 /// Errors: it is there several times, since one of them may be the client's own, or it is no UTF-8.
 fn header(headers: &HeaderMap, name: &HeaderName) -> Result<Option<String>, String> {
     let mut values = headers.get_all(name).iter();
-    let Some(value) = values.next() else { return Ok(None) };
+    let Some(value) = values.next() else {
+        return Ok(None);
+    };
     if values.next().is_some() {
-        return Err(format!("the header {name} is given twice; the proxy must send it once"));
+        return Err(format!(
+            "the header {name} is given twice; the proxy must send it once"
+        ));
     }
-    let text = std::str::from_utf8(value.as_bytes()).map_err(|_| format!("the header {name} is no UTF-8"))?;
-    Ok(Some(text.trim_ascii()).filter(|text| !text.is_empty()).map(str::to_owned))
+    let text = std::str::from_utf8(value.as_bytes())
+        .map_err(|_| format!("the header {name} is no UTF-8"))?;
+    Ok(Some(text.trim_ascii())
+        .filter(|text| !text.is_empty())
+        .map(str::to_owned))
 }
 
 /// A single part as it is. Several are joined with `+`: within each, `%` and `+` are escaped as in a URL, so that different
@@ -218,7 +256,11 @@ fn joined(mut parts: Vec<String>) -> String {
     if parts.len() == 1 {
         return parts.swap_remove(0);
     }
-    parts.iter().map(|part| part.replace('%', "%25").replace('+', "%2B")).collect::<Vec<_>>().join("+")
+    parts
+        .iter()
+        .map(|part| part.replace('%', "%25").replace('+', "%2B"))
+        .collect::<Vec<_>>()
+        .join("+")
 }
 
 #[cfg(test)]
@@ -229,31 +271,59 @@ mod tests {
     const X_ORG: HeaderName = HeaderName::from_static("x-org");
 
     fn settings(key: Vec<Vec<KeyPart>>, plan: Vec<PlanSource>) -> CheckSettings {
-        CheckSettings { key, plan, ..CheckSettings::default() }
+        CheckSettings {
+            key,
+            plan,
+            ..CheckSettings::default()
+        }
     }
 
     /// Asks with these fields, written as `name: value`, from 192.0.2.1.
-    fn subject(settings: &CheckSettings, key: Option<&str>, fields: &[(&str, &[u8])]) -> Result<(String, String), String> {
+    fn subject(
+        settings: &CheckSettings,
+        key: Option<&str>,
+        fields: &[(&str, &[u8])],
+    ) -> Result<(String, String), String> {
         let mut headers = HeaderMap::new();
         for (name, value) in fields {
-            headers.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), axum::http::HeaderValue::from_bytes(value).unwrap());
+            headers.append(
+                HeaderName::from_bytes(name.as_bytes()).unwrap(),
+                axum::http::HeaderValue::from_bytes(value).unwrap(),
+            );
         }
         let peer = Some("192.0.2.1".parse().unwrap());
-        settings.subject(RequestParts { key: key.map(str::to_owned), plan: None, headers: &headers, peer })
+        settings.subject(RequestParts {
+            key: key.map(str::to_owned),
+            plan: None,
+            headers: &headers,
+            peer,
+        })
     }
 
     fn header_or_address() -> CheckSettings {
         let key = vec![vec![KeyPart::Header(X_USER)], vec![KeyPart::ClientAddress]];
-        settings(key, vec![PlanSource::Header(X_ORG), PlanSource::Default("free".into())])
+        settings(
+            key,
+            vec![
+                PlanSource::Header(X_ORG),
+                PlanSource::Default("free".into()),
+            ],
+        )
     }
 
     #[test]
     fn the_first_source_that_is_there_counts() {
         let settings = header_or_address();
         let of = |fields: &[(&str, &[u8])]| subject(&settings, None, fields).unwrap();
-        assert_eq!(of(&[("x-user", b"ann"), ("x-org", b"paid")]), ("ann".to_owned(), "paid".to_owned()));
+        assert_eq!(
+            of(&[("x-user", b"ann"), ("x-org", b"paid")]),
+            ("ann".to_owned(), "paid".to_owned())
+        );
         assert_eq!(of(&[]), ("192.0.2.1".to_owned(), "free".to_owned()));
-        assert_eq!(of(&[("x-user", b" "), ("x-org", b"")]), ("192.0.2.1".to_owned(), "free".to_owned()));
+        assert_eq!(
+            of(&[("x-user", b" "), ("x-org", b"")]),
+            ("192.0.2.1".to_owned(), "free".to_owned())
+        );
         assert_eq!(of(&[("x-user", "é".as_bytes())]).0, "é");
     }
 
@@ -261,35 +331,60 @@ mod tests {
     fn a_field_that_is_there_twice_or_no_utf8_is_an_error_and_no_other_source_replaces_it() {
         let settings = header_or_address();
         for (fields, sentence) in [
-            (vec![("x-user", &b"ann"[..]), ("x-user", b"ben")], "the header x-user is given twice; the proxy must send it once"),
+            (
+                vec![("x-user", &b"ann"[..]), ("x-user", b"ben")],
+                "the header x-user is given twice; the proxy must send it once",
+            ),
             (vec![("x-user", b"\xff")], "the header x-user is no UTF-8"),
-            (vec![("x-org", b"a"), ("x-org", b"a")], "the header x-org is given twice; the proxy must send it once"),
+            (
+                vec![("x-org", b"a"), ("x-org", b"a")],
+                "the header x-org is given twice; the proxy must send it once",
+            ),
         ] {
             assert_eq!(subject(&settings, None, &fields).unwrap_err(), sentence);
         }
         let parameter = subject(&settings, Some("ann"), &[]).unwrap_err();
-        assert!(parameter.starts_with("check.key of the config has no param:key"), "{parameter}");
+        assert!(
+            parameter.starts_with("check.key of the config has no param:key"),
+            "{parameter}"
+        );
     }
 
     #[test]
     fn without_any_source_the_answer_names_all_of_them() {
-        let key = vec![vec![KeyPart::Header(X_ORG), KeyPart::Header(X_USER)], vec![KeyPart::Parameter]];
+        let key = vec![
+            vec![KeyPart::Header(X_ORG), KeyPart::Header(X_USER)],
+            vec![KeyPart::Parameter],
+        ];
         let settings = settings(key, vec![PlanSource::Parameter]);
         let places = "send the header x-org or the header x-user or the parameter key";
-        assert_eq!(subject(&settings, None, &[("x-org", b"a")]).unwrap_err(), format!("key is empty: {places}"));
-        assert_eq!(subject(&settings, Some("k"), &[]).unwrap_err(), "plan is empty: send the parameter plan");
+        assert_eq!(
+            subject(&settings, None, &[("x-org", b"a")]).unwrap_err(),
+            format!("key is empty: {places}")
+        );
+        assert_eq!(
+            subject(&settings, Some("k"), &[]).unwrap_err(),
+            "plan is empty: send the parameter plan"
+        );
     }
 
     #[test]
     fn different_parts_never_give_one_key() {
-        let settings =
-            settings(vec![vec![KeyPart::Header(X_ORG), KeyPart::Header(X_USER)]], vec![PlanSource::Default("p".into())]);
-        let texts = ["a", "+", "a+", "+a", "%", "%2B", "a%2Ba", "a+a", "%25", "++"];
+        let settings = settings(
+            vec![vec![KeyPart::Header(X_ORG), KeyPart::Header(X_USER)]],
+            vec![PlanSource::Default("p".into())],
+        );
+        let texts = [
+            "a", "+", "a+", "+a", "%", "%2B", "a%2Ba", "a+a", "%25", "++",
+        ];
         let mut keys = BTreeSet::new();
         for org in texts {
             for user in texts {
                 let fields = [("x-org", org.as_bytes()), ("x-user", user.as_bytes())];
-                assert!(keys.insert(subject(&settings, None, &fields).unwrap().0), "{org} and {user}");
+                assert!(
+                    keys.insert(subject(&settings, None, &fields).unwrap().0),
+                    "{org} and {user}"
+                );
             }
         }
         let fields: [(&str, &[u8]); 2] = [("x-org", b"acme"), ("x-user", b"a+b")];

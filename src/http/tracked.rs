@@ -30,12 +30,20 @@ pub(super) struct TrackedSocket {
 
 impl TrackedSocket {
     pub(super) fn new(socket: Socket, progress: Arc<Progress>) -> Self {
-        Self { socket, progress, droppable: None }
+        Self {
+            socket,
+            progress,
+            droppable: None,
+        }
     }
 }
 
 impl AsyncRead for TrackedSocket {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let before = into.filled().len();
         ready!(Pin::new(&mut self.socket).poll_read(context, into))?;
         // Nothing is read at the end of the stream.
@@ -47,7 +55,11 @@ impl AsyncRead for TrackedSocket {
 }
 
 impl AsyncWrite for TrackedSocket {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.socket).poll_write(context, bytes)
     }
 
@@ -110,7 +122,10 @@ impl Body for TrackedRequestBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         if let Some(Ok(frame)) = &frame
             && let Some(data) = frame.data_ref()

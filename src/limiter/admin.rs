@@ -53,7 +53,11 @@ pub struct Refunded {
 impl Refunded {
     /// Units given back by the limit that gave the most.
     pub fn units(&self) -> u64 {
-        self.limits.iter().map(|(_, units)| *units).max().unwrap_or(0)
+        self.limits
+            .iter()
+            .map(|(_, units)| *units)
+            .max()
+            .unwrap_or(0)
     }
 }
 
@@ -61,24 +65,44 @@ impl<S: Store> Limiter<S> {
     /// Gives units that a key has used back to every limit of a plan, the newest first. It gives back `cost` units, or as many
     /// as are counted. Units that this process counted while the store could not decide stay. It is unknown which of the two
     /// counted a unit, and giving it back in both would give it back twice.
-    pub async fn refund(&self, key: Key, plan: &str, cost: Cost, caller: Option<CallerDeadline>) -> Result<Refunded, AdminError> {
+    pub async fn refund(
+        &self,
+        key: Key,
+        plan: &str,
+        cost: Cost,
+        caller: Option<CallerDeadline>,
+    ) -> Result<Refunded, AdminError> {
         let snapshot = self.snapshot();
         let plan = plan_with_limits(&snapshot, plan)?.clone();
         // No limit counts more than this.
         let cost = Cost::new(cost.units().min(QUOTA_MAX)).unwrap_or(cost);
-        let check = Check { key, plan, cost, mode: Mode::Refund };
+        let check = Check {
+            key,
+            plan,
+            cost,
+            mode: Mode::Refund,
+        };
         let deadline = self.admin_deadline();
         let verdict = within(caller, deadline, self.store.decide_one(&check, deadline)).await;
         self.forget_denials(&check.plan.counts_as, &check.key);
         let (verdict, limits) = (verdict??, check.plan.limits());
-        let limits = verdict.statuses(limits, Cost::ONE).into_iter().zip(verdict.refunded(limits)).collect();
+        let limits = verdict
+            .statuses(limits, Cost::ONE)
+            .into_iter()
+            .zip(verdict.refunded(limits))
+            .collect();
         Ok(Refunded { limits })
     }
 
     /// Forgets the usage of a key under all plans that share this plan's `counts_as`, under their candidates, and under limits that
     /// Envoy brought along in their place. That covers the store, the local fallback and the denials that this process remembers.
     /// Returns whether the store held anything. Other processes may remember a denial for up to a second.
-    pub async fn reset(&self, key: Key, plan: &str, caller: Option<CallerDeadline>) -> Result<bool, AdminError> {
+    pub async fn reset(
+        &self,
+        key: Key,
+        plan: &str,
+        caller: Option<CallerDeadline>,
+    ) -> Result<bool, AdminError> {
         let snapshot = self.snapshot();
         let counts_as = plan_with_limits(&snapshot, plan)?.counts_as.clone();
         let (deadline, mut existed) = (self.admin_deadline(), false);
@@ -124,22 +148,42 @@ pub(super) async fn within<T>(
 /// The subjects that a reset of a key covers, one for each group: of the plans, of their candidates, and, where Envoy is served, of
 /// limits in their place.
 fn subjects_of(snapshot: &PlanSnapshot, counts_as: &Arc<str>, key: &Key) -> Vec<Subject> {
-    let live = snapshot.plans().iter().filter(|plan| plan.counts_as == *counts_as);
+    let live = snapshot
+        .plans()
+        .iter()
+        .filter(|plan| plan.counts_as == *counts_as);
     let mut log_windows: BTreeMap<Arc<str>, Vec<u64>> = BTreeMap::new();
     for plan in live.flat_map(|plan| [plan].into_iter().chain(&plan.candidate)) {
-        let logs = plan.limits().iter().filter(|limit| limit.algorithm() == Algorithm::SlidingLog);
-        log_windows.entry(plan.counts_as.clone()).or_default().extend(logs.map(Limit::window_us));
+        let logs = plan
+            .limits()
+            .iter()
+            .filter(|limit| limit.algorithm() == Algorithm::SlidingLog);
+        log_windows
+            .entry(plan.counts_as.clone())
+            .or_default()
+            .extend(logs.map(Limit::window_us));
     }
     if !snapshot.plans().envoy().is_empty() {
-        log_windows.extend(LimitOverride::groups_beside(counts_as).map(|group| (group, Vec::new())));
+        log_windows
+            .extend(LimitOverride::groups_beside(counts_as).map(|group| (group, Vec::new())));
     }
-    let subject = |(counts_as, log_windows_us)| Subject { key: key.clone(), counts_as, log_windows_us };
+    let subject = |(counts_as, log_windows_us)| Subject {
+        key: key.clone(),
+        counts_as,
+        log_windows_us,
+    };
     log_windows.into_iter().map(subject).collect()
 }
 
 /// The plan of this name, if it has limits.
-fn plan_with_limits<'a>(snapshot: &'a PlanSnapshot, plan: &str) -> Result<&'a Arc<Plan>, AdminError> {
-    let plan = snapshot.plans().get(plan).map_err(|unknown| snapshot.plans().suggest(unknown))?;
+fn plan_with_limits<'a>(
+    snapshot: &'a PlanSnapshot,
+    plan: &str,
+) -> Result<&'a Arc<Plan>, AdminError> {
+    let plan = snapshot
+        .plans()
+        .get(plan)
+        .map_err(|unknown| snapshot.plans().suggest(unknown))?;
     match plan.rule {
         Rule::Limits(_) => Ok(plan),
         Rule::Unlimited | Rule::Blocked => Err(AdminError::NothingCounted(plan.name.clone())),

@@ -56,11 +56,16 @@ impl CallerDeadline {
 
 /// Awaits `answer` for at most `limit`. With a limit of zero, `answer` is not even started. Dropping a store's future half-way
 /// loses only its answer, by the store's contract.
-pub(super) async fn in_time<T>(limit: Duration, answer: impl Future<Output = T>) -> Result<T, CallerDeadlinePassed> {
+pub(super) async fn in_time<T>(
+    limit: Duration,
+    answer: impl Future<Output = T>,
+) -> Result<T, CallerDeadlinePassed> {
     if limit.is_zero() {
         return Err(CallerDeadlinePassed);
     }
-    tokio::time::timeout(limit, answer).await.map_err(|_| CallerDeadlinePassed)
+    tokio::time::timeout(limit, answer)
+        .await
+        .map_err(|_| CallerDeadlinePassed)
 }
 
 impl<S: Store> Limiter<S> {
@@ -72,7 +77,13 @@ impl<S: Store> Limiter<S> {
     ) -> Result<Result<Verdict, StoreError>, CallerDeadlinePassed> {
         let answer = in_time(limit, self.store.decide_one(check, self.store_deadline())).await;
         // A store that used up its deadline took longer than the caller had, whichever timer fired first.
-        let answer = answer.and_then(|answer| if took_its_deadline(&answer) { Err(CallerDeadlinePassed) } else { Ok(answer) });
+        let answer = answer.and_then(|answer| {
+            if took_its_deadline(&answer) {
+                Err(CallerDeadlinePassed)
+            } else {
+                Ok(answer)
+            }
+        });
         answer.inspect_err(|CallerDeadlinePassed| self.worker.metrics.caller_deadline_passed(1))
     }
 
@@ -82,10 +93,22 @@ impl<S: Store> Limiter<S> {
         checks: &[Check],
         limit: Duration,
     ) -> Result<Vec<Result<Verdict, StoreError>>, CallerDeadlinePassed> {
-        let answers = in_time(limit, self.store.decide_batch(checks, self.store_deadline())).await;
+        let answers = in_time(
+            limit,
+            self.store.decide_batch(checks, self.store_deadline()),
+        )
+        .await;
         let late = |answers: &[Result<Verdict, StoreError>]| answers.iter().any(took_its_deadline);
-        let answers = answers.and_then(|answers| if late(&answers) { Err(CallerDeadlinePassed) } else { Ok(answers) });
-        answers.inspect_err(|CallerDeadlinePassed| self.worker.metrics.caller_deadline_passed(checks.len()))
+        let answers = answers.and_then(|answers| {
+            if late(&answers) {
+                Err(CallerDeadlinePassed)
+            } else {
+                Ok(answers)
+            }
+        });
+        answers.inspect_err(|CallerDeadlinePassed| {
+            self.worker.metrics.caller_deadline_passed(checks.len())
+        })
     }
 }
 
@@ -101,7 +124,9 @@ mod tests {
     fn a_caller_s_deadline_counts_only_where_it_is_shorter_than_the_store_s() {
         let before_us = |caller_us| {
             let caller = CallerDeadline::new(Duration::from_micros(caller_us));
-            caller.before(StoreDeadline(Duration::from_micros(1_000))).map(|limit| limit.as_micros())
+            caller
+                .before(StoreDeadline(Duration::from_micros(1_000)))
+                .map(|limit| limit.as_micros())
         };
         for longer in [1_000, 1_001, u64::MAX] {
             assert_eq!(before_us(longer), None, "{longer}");
@@ -115,21 +140,41 @@ mod tests {
     fn a_proxy_is_answered_two_milliseconds_before_its_deadline_or_at_half_of_it() {
         let before_us = |caller_us| {
             let caller = CallerDeadline::new(Duration::from_micros(caller_us));
-            caller.answered_before(StoreDeadline(Duration::from_millis(25))).map(|limit| limit.as_micros())
+            caller
+                .answered_before(StoreDeadline(Duration::from_millis(25)))
+                .map(|limit| limit.as_micros())
         };
-        for (caller, limit) in [(20_000, Some(17_000)), (27_999, Some(24_999)), (28_000, None), (u64::MAX, None)] {
+        for (caller, limit) in [
+            (20_000, Some(17_000)),
+            (27_999, Some(24_999)),
+            (28_000, None),
+            (u64::MAX, None),
+        ] {
             assert_eq!(before_us(caller), limit, "{caller}");
         }
-        assert_eq!((before_us(6_000), before_us(1_000), before_us(0)), (Some(3_000), Some(500), Some(0)));
+        assert_eq!(
+            (before_us(6_000), before_us(1_000), before_us(0)),
+            (Some(3_000), Some(500), Some(0))
+        );
     }
 
     #[tokio::test]
     async fn a_caller_without_time_begins_nothing() {
         let mut begun = false;
-        assert_eq!(in_time(Duration::ZERO, async { begun = true }).await, Err(CallerDeadlinePassed));
+        assert_eq!(
+            in_time(Duration::ZERO, async { begun = true }).await,
+            Err(CallerDeadlinePassed)
+        );
         assert!(!begun);
-        assert_eq!(in_time(Duration::from_nanos(1), async { 7 }).await, Ok(7), "an answer that is there is given");
+        assert_eq!(
+            in_time(Duration::from_nanos(1), async { 7 }).await,
+            Ok(7),
+            "an answer that is there is given"
+        );
         let never = std::future::pending::<()>();
-        assert_eq!(in_time(Duration::from_millis(1), never).await, Err(CallerDeadlinePassed));
+        assert_eq!(
+            in_time(Duration::from_millis(1), never).await,
+            Err(CallerDeadlinePassed)
+        );
     }
 }

@@ -117,12 +117,19 @@ impl DenyCache {
         let hash = self.hash(check);
         let table = self.table();
         let entry = table.find(hash, check)?;
-        if entry.is_over(now_us) || table.forgotten.matters(now_us) && self.is_forgotten(&table.forgotten, entry) {
+        if entry.is_over(now_us)
+            || table.forgotten.matters(now_us) && self.is_forgotten(&table.forgotten, entry)
+        {
             return None;
         }
         // Another thread may have remembered a denial with a start time after `now_us`: then nothing is subtracted.
         let elapsed_us = now_us.saturating_sub(entry.asked_us);
-        denial_at(check.plan.limits(), entry.readings.as_slice(), check.cost, elapsed_us)
+        denial_at(
+            check.plan.limits(),
+            entry.readings.as_slice(),
+            check.cost,
+            elapsed_us,
+        )
     }
 
     /// Stores the answer to a store call that began at `asked_us`, if it is a denial.
@@ -158,9 +165,16 @@ impl DenyCache {
     }
 
     /// Keyed by a secret of this process, so that callers cannot choose keys that collide.
-    #[expect(clippy::cast_possible_truncation, reason = "32 bits are enough for ten million entries")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "32 bits are enough for ten million entries"
+    )]
     fn hash(&self, check: &Check) -> u32 {
-        let name = (Arc::as_ptr(&check.plan), &check.key, cost_class(&check.plan, check.cost));
+        let name = (
+            Arc::as_ptr(&check.plan),
+            &check.key,
+            cost_class(&check.plan, check.cost),
+        );
         self.hasher.hash_one(name) as u32
     }
 
@@ -170,8 +184,13 @@ impl DenyCache {
     }
 
     fn is_forgotten(&self, forgotten: &Forgotten, entry: &Entry) -> bool {
-        let at_us = forgotten.at_us.get(&self.subject(&entry.plan.counts_as, &entry.key)).copied();
-        at_us.max(forgotten.all_at_us).is_some_and(|at_us| entry.asked_us <= at_us)
+        let at_us = forgotten
+            .at_us
+            .get(&self.subject(&entry.plan.counts_as, &entry.key))
+            .copied();
+        at_us
+            .max(forgotten.all_at_us)
+            .is_some_and(|at_us| entry.asked_us <= at_us)
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -182,19 +201,31 @@ impl DenyCache {
 
 /// Costs of one class share an entry: one class for all costs, or one per cost where a reading is valid for one cost only.
 fn cost_class(plan: &Plan, cost: Cost) -> u64 {
-    if plan.limits().iter().any(tells_one_cost) { cost.units() } else { 0 }
+    if plan.limits().iter().any(tells_one_cost) {
+        cost.units()
+    } else {
+        0
+    }
 }
 
 impl Table {
     fn find(&self, hash: u32, check: &Check) -> Option<&Entry> {
-        let index = self.by_name.find(spread(hash), |index| self.entries[*index as usize].is_of(check))?;
+        let index = self.by_name.find(spread(hash), |index| {
+            self.entries[*index as usize].is_of(check)
+        })?;
         self.entries.get(*index as usize)
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "indices are below DENY_CACHE_MAX")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "indices are below DENY_CACHE_MAX"
+    )]
     fn put(&mut self, entry: Entry, check: &Check, entries_max: usize) {
         let hash = spread(entry.hash);
-        let known = self.by_name.find(hash, |index| self.entries[*index as usize].is_of(check)).copied();
+        let known = self
+            .by_name
+            .find(hash, |index| self.entries[*index as usize].is_of(check))
+            .copied();
         if let Some(index) = known {
             self.entries[index as usize] = entry;
             return;
@@ -207,7 +238,9 @@ impl Table {
             }
             None => self.append(entry, entries_max),
         };
-        self.by_name.insert_unique(hash, index as u32, |index| spread(self.entries[*index as usize].hash));
+        self.by_name.insert_unique(hash, index as u32, |index| {
+            spread(self.entries[*index as usize].hash)
+        });
     }
 
     /// An entry to replace: an expired one, or any entry of a full cache, since a cache may forget.
@@ -229,7 +262,10 @@ impl Table {
 
     fn drop_name(&mut self, index: usize) {
         let hash = spread(self.entries[index].hash);
-        if let Ok(name) = self.by_name.find_entry(hash, |other| *other as usize == index) {
+        if let Ok(name) = self
+            .by_name
+            .find_entry(hash, |other| *other as usize == index)
+        {
             name.remove();
         }
     }
@@ -237,7 +273,9 @@ impl Table {
     fn append(&mut self, entry: Entry, entries_max: usize) -> usize {
         let length = self.entries.len();
         if length == self.entries.capacity() {
-            let more = (length / GROWTH_PART).max(GROWTH_PART).min(entries_max - length);
+            let more = (length / GROWTH_PART)
+                .max(GROWTH_PART)
+                .min(entries_max - length);
             self.entries.reserve_exact(more);
         }
         self.entries.push(entry);
@@ -272,7 +310,9 @@ fn spread(hash: u32) -> u64 {
 
 impl Entry {
     fn is_of(&self, check: &Check) -> bool {
-        Arc::ptr_eq(&self.plan, &check.plan) && self.key == check.key && self.cost_class == cost_class(&check.plan, check.cost)
+        Arc::ptr_eq(&self.plan, &check.plan)
+            && self.key == check.key
+            && self.cost_class == cost_class(&check.plan, check.cost)
     }
 
     fn until_us(&self) -> u64 {

@@ -14,7 +14,9 @@ use super::{CallerDeadline, Limiter, Refusal};
 use crate::algorithm::Mode;
 use crate::decision::{DecidedBy, Decision, Outcome};
 use crate::key::Cost;
-use crate::plan::envoy::{DenialBody, Domain, Entry, LimitOverride, UnknownDomain, Unmatched, key_of_all};
+use crate::plan::envoy::{
+    DenialBody, Domain, Entry, LimitOverride, UnknownDomain, Unmatched, key_of_all,
+};
 use crate::plan::{Plan, QUOTA_MAX, Rule};
 use crate::store::{Check, Store, StoreError, Verdict};
 
@@ -56,22 +58,31 @@ pub struct EnvoyDecisions {
 impl EnvoyDecisions {
     /// Whether the request may pass.
     pub fn allowed(&self) -> bool {
-        self.decisions.iter().all(|decided| decided.decision.allowed())
+        self.decisions
+            .iter()
+            .all(|decided| decided.decision.allowed())
     }
 
     /// The decision to tell the client: a denial before others, of denials the one with the longest wait, of others the one
     /// with the smallest remaining share, of equals the first. `None` if nothing but refunds was asked for.
     pub fn binding(&self) -> Option<&DescriptorDecision> {
         let asked = self.decisions.iter().filter(|decided| !decided.refunds);
-        asked.reduce(|binding, other| if other.binds_more_than(binding) { other } else { binding })
+        asked.reduce(|binding, other| {
+            if other.binds_more_than(binding) {
+                other
+            } else {
+                binding
+            }
+        })
     }
 }
 
 impl DescriptorDecision {
     fn binds_more_than(&self, other: &Self) -> bool {
         // A denial without a known wait is the longest.
-        let wait_us =
-            |decision: &Decision| (!decision.allowed()).then(|| decision.key_status().retry_after_us.unwrap_or(u64::MAX));
+        let wait_us = |decision: &Decision| {
+            (!decision.allowed()).then(|| decision.key_status().retry_after_us.unwrap_or(u64::MAX))
+        };
         match (wait_us(&self.decision), wait_us(&other.decision)) {
             (None, None) => match (self.decision.binding(), other.decision.binding()) {
                 (Some(mine), Some(others)) => mine.binds_more_than(others),
@@ -86,7 +97,9 @@ impl DescriptorDecision {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EnvoyRefusal {
     /// The config has no domains.
-    #[error("the config of this server has no envoy.domains, so it does not serve Envoy's rate limit service")]
+    #[error(
+        "the config of this server has no envoy.domains, so it does not serve Envoy's rate limit service"
+    )]
     NotConfigured,
     /// The domain is not in the config.
     #[error(transparent)]
@@ -130,21 +143,34 @@ impl<S: Store> Limiter<S> {
         }
         let of_domain = rules.domain(domain)?;
         let mut checks = Vec::with_capacity(descriptors.len());
-        let resolve = |descriptor| self.resolve(&worker_plans, (domain, of_domain), descriptor, (started_at, &mut checks));
+        let resolve = |descriptor| {
+            self.resolve(
+                &worker_plans,
+                (domain, of_domain),
+                descriptor,
+                (started_at, &mut checks),
+            )
+        };
         let mut resolved: Vec<Resolved> = descriptors.into_iter().map(resolve).collect();
         let mut took = Duration::ZERO;
         if !checks.is_empty() {
             let waiting = self.count_waiting(started_at, checks.len());
-            let mut answers = Box::pin(self.ask(&checks, caller)).await.map(Vec::into_iter);
+            let mut answers = Box::pin(self.ask(&checks, caller))
+                .await
+                .map(Vec::into_iter);
             took = self.record_call_time(started_at);
             drop(waiting);
             for resolved in &mut resolved {
-                let Err(check_index) = resolved.known else { continue };
+                let Err(check_index) = resolved.known else {
+                    continue;
+                };
                 let check = &checks[check_index];
                 // The deny cache knows a plan by its address, and that of an override is made for one call.
                 let remembered_at = started_at.filter(|_| resolved.limit_override.is_none());
                 let decision = match &mut answers {
-                    Some(answers) => self.answer(&worker_plans.snapshot, check, remembered_at, answers.next())?,
+                    Some(answers) => {
+                        self.answer(&worker_plans.snapshot, check, remembered_at, answers.next())?
+                    }
                     None => self.answer_without_store(&worker_plans.snapshot, check, &TOO_LATE),
                 };
                 self.count_key(&worker_plans, resolved.plan_index, check, &decision);
@@ -154,13 +180,23 @@ impl<S: Store> Limiter<S> {
                 resolved.known = Ok(decision);
             }
         }
-        let decisions = resolved.into_iter().filter_map(|resolved| self.finish(&worker_plans, resolved, took)).collect();
-        Ok(EnvoyDecisions { decisions, body: rules.body })
+        let decisions = resolved
+            .into_iter()
+            .filter_map(|resolved| self.finish(&worker_plans, resolved, took))
+            .collect();
+        Ok(EnvoyDecisions {
+            decisions,
+            body: rules.body,
+        })
     }
 
     /// The store's answers, in the order of the checks. `None` when they would come too late for the caller. That is no failure of
     /// the store.
-    async fn ask(&self, checks: &[Check], caller: Option<CallerDeadline>) -> Option<Vec<Result<Verdict, StoreError>>> {
+    async fn ask(
+        &self,
+        checks: &[Check],
+        caller: Option<CallerDeadline>,
+    ) -> Option<Vec<Result<Verdict, StoreError>>> {
         let deadline = self.store_deadline();
         let asked = async {
             match checks {
@@ -168,12 +204,15 @@ impl<S: Store> Limiter<S> {
                 checks => self.store.decide_batch(checks, deadline).await,
             }
         };
-        let limit = caller.filter(|_| !self.store.is_embedded()).and_then(|caller| caller.answered_before(deadline));
+        let limit = caller
+            .filter(|_| !self.store.is_embedded())
+            .and_then(|caller| caller.answered_before(deadline));
         match limit {
             None => Some(asked.await),
-            Some(limit) => {
-                in_time(limit, asked).await.inspect_err(|_| self.worker.metrics.caller_deadline_passed(checks.len())).ok()
-            }
+            Some(limit) => in_time(limit, asked)
+                .await
+                .inspect_err(|_| self.worker.metrics.caller_deadline_passed(checks.len()))
+                .ok(),
         }
     }
 
@@ -185,15 +224,24 @@ impl<S: Store> Limiter<S> {
         descriptor: Descriptor,
         (now, checks): (Option<Instant>, &mut Vec<Check>),
     ) -> Resolved {
-        let Descriptor { entries, units, refunds, limit_override } = descriptor;
+        let Descriptor {
+            entries,
+            units,
+            refunds,
+            limit_override,
+        } = descriptor;
         let rule = domain.find(&entries).map(|(_, rule)| rule);
         let plan = match (rule, domain.unmatched()) {
             (Some(rule), _) => Some(&rule.plan),
             (None, Unmatched::Plan(plan)) => Some(plan),
             (None, Unmatched::Allow | Unmatched::Deny) => None,
         };
-        let (plan_index, of_config) = plan.and_then(|plan| worker_plans.snapshot.plans().find_if_any(plan)).unzip();
-        let plan = limit_override.map(|limit| Arc::new(limit.plan(of_config.map(AsRef::as_ref)))).or_else(|| of_config.cloned());
+        let (plan_index, of_config) = plan
+            .and_then(|plan| worker_plans.snapshot.plans().find_if_any(plan))
+            .unzip();
+        let plan = limit_override
+            .map(|limit| Arc::new(limit.plan(of_config.map(AsRef::as_ref))))
+            .or_else(|| of_config.cloned());
         let mode = match units {
             0 => Mode::Peek,
             _ if refunds => Mode::Refund,
@@ -207,7 +255,12 @@ impl<S: Store> Limiter<S> {
                     // Counted by no plan of the config, in a group that all domains share.
                     (None, None) => key_of_all(name, &entries),
                 };
-                let check = Check { key, plan: plan.clone(), cost: cost(units, mode), mode };
+                let check = Check {
+                    key,
+                    plan: plan.clone(),
+                    cost: cost(units, mode),
+                    mode,
+                };
                 match self.known(&check, now) {
                     Some(decision) => {
                         self.count_key(worker_plans, plan_index, &check, &decision);
@@ -222,7 +275,15 @@ impl<S: Store> Limiter<S> {
             None if *domain.unmatched() == Unmatched::Deny => Ok(by_plan(Outcome::Denied)),
             None => Ok(by_plan(Outcome::Allowed)),
         };
-        Resolved { plan_index, is_unmatched: rule.is_none(), mode, plan, limit_override, refunds, known }
+        Resolved {
+            plan_index,
+            is_unmatched: rule.is_none(),
+            mode,
+            plan,
+            limit_override,
+            refunds,
+            known,
+        }
     }
 
     /// The decision of a check, if it takes no store.
@@ -235,15 +296,34 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Counts a decision by its key, if a plan of the config counts it.
-    fn count_key(&self, worker_plans: &WorkerPlans, plan: Option<usize>, check: &Check, decision: &Decision) {
+    fn count_key(
+        &self,
+        worker_plans: &WorkerPlans,
+        plan: Option<usize>,
+        check: &Check,
+        decision: &Decision,
+    ) {
         if let Some(plan) = plan {
             self.worker.count_key(worker_plans, plan, check, decision);
         }
     }
 
     /// Counts the decision in the metrics.
-    fn finish(&self, worker_plans: &WorkerPlans, resolved: Resolved, took: Duration) -> Option<DescriptorDecision> {
-        let Resolved { plan_index, is_unmatched, mode, plan, limit_override, refunds, known } = resolved;
+    fn finish(
+        &self,
+        worker_plans: &WorkerPlans,
+        resolved: Resolved,
+        took: Duration,
+    ) -> Option<DescriptorDecision> {
+        let Resolved {
+            plan_index,
+            is_unmatched,
+            mode,
+            plan,
+            limit_override,
+            refunds,
+            known,
+        } = resolved;
         let mut decision = known.ok()?;
         if refunds {
             decision.outcome = Outcome::Allowed;
@@ -252,16 +332,29 @@ impl<S: Store> Limiter<S> {
             self.worker.metrics.unmatched(decision.allowed());
         }
         if let Some(plan_index) = plan_index {
-            self.worker.metrics.decided(worker_plans.counters(plan_index), mode, &decision, took);
+            self.worker
+                .metrics
+                .decided(worker_plans.counters(plan_index), mode, &decision, took);
         }
-        Some(DescriptorDecision { decision, plan, limit_override, refunds })
+        Some(DescriptorDecision {
+            decision,
+            plan,
+            limit_override,
+            refunds,
+        })
     }
 }
 
 impl<S> Limiter<S> {
     /// Whether the config in force has domains.
     pub fn serves_envoy(&self) -> bool {
-        !self.worker.worker_plans().snapshot.plans().envoy().is_empty()
+        !self
+            .worker
+            .worker_plans()
+            .snapshot
+            .plans()
+            .envoy()
+            .is_empty()
     }
 }
 
@@ -275,7 +368,11 @@ fn by_plan(outcome: Outcome) -> Decision {
 /// The cost of so many units. To ask without taking is to ask whether one could be taken.
 fn cost(units: u64, mode: Mode) -> Cost {
     // No limit counts more than this, so no more can be given back.
-    let units = if mode == Mode::Refund { units.min(QUOTA_MAX) } else { units };
+    let units = if mode == Mode::Refund {
+        units.min(QUOTA_MAX)
+    } else {
+        units
+    };
     Cost::new(units).unwrap_or(Cost::ONE)
 }
 

@@ -30,7 +30,10 @@ pub(super) struct Refusals {
 
 impl Default for FailureLog {
     fn default() -> Self {
-        Self { throttles: std::array::from_fn(|_| LogThrottle::new(EVERY)), refusals: Mutex::default() }
+        Self {
+            throttles: std::array::from_fn(|_| LogThrottle::new(EVERY)),
+            refusals: Mutex::default(),
+        }
     }
 }
 
@@ -47,14 +50,22 @@ impl FailureLog {
     fn keep(&self, error: &StoreError, now: Instant) {
         if let StoreError::Refused(_) | StoreError::InvalidReply(_) | StoreError::Full = error {
             let since = self.refusals(now).map_or(now, |refusals| refusals.since);
-            let refusals = Refusals { since, last: now, error: error.clone() };
+            let refusals = Refusals {
+                since,
+                last: now,
+                error: error.clone(),
+            };
             *self.refusals.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusals);
         }
     }
 
     /// The refusals that go on at present.
     pub(super) fn refusals(&self, now: Instant) -> Option<Refusals> {
-        let refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let refusals = self
+            .refusals
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         refusals.filter(|refusals| now.saturating_duration_since(refusals.last) < PRESENT_FOR)
     }
 }
@@ -82,7 +93,10 @@ mod tests {
         assert_eq!(log.refusals(start), None);
         (0..=25).for_each(|second| log.log(&StoreError::Refused("OOM".to_owned()), at(second)));
         let refusals = log.refusals(at(25)).unwrap();
-        assert_eq!((refusals.since, refusals.error), (start, StoreError::Refused("OOM".to_owned())));
+        assert_eq!(
+            (refusals.since, refusals.error),
+            (start, StoreError::Refused("OOM".to_owned()))
+        );
         assert!(log.refusals(at(34)).is_some());
         assert_eq!(log.refusals(at(35)), None);
     }

@@ -44,7 +44,13 @@ pub(super) struct Metrics {
 impl Metrics {
     /// Counts a decision by the plan of `counters`. A peek is counted as a peek only, and a refund not at all, since neither is
     /// a decision.
-    pub(super) fn decided(&self, counters: PlanCounters<'_>, mode: Mode, decision: &Decision, took: Duration) {
+    pub(super) fn decided(
+        &self,
+        counters: PlanCounters<'_>,
+        mode: Mode,
+        decision: &Decision,
+        took: Duration,
+    ) {
         match mode {
             Mode::Charge => {
                 counters.record(decision.outcome, decision.decided_by);
@@ -90,7 +96,10 @@ impl Metrics {
 
     /// Counts requests as waiting for the store until the returned guard is dropped.
     pub(super) fn waiting(&self, requests: usize) -> impl Drop + '_ {
-        let waiting = Waiting { metrics: self, requests: requests as u64 };
+        let waiting = Waiting {
+            metrics: self,
+            requests: requests as u64,
+        };
         add(&self.waiting, waiting.requests);
         waiting
     }
@@ -103,7 +112,9 @@ struct Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.metrics.waiting.fetch_sub(self.requests, Ordering::Relaxed);
+        self.metrics
+            .waiting
+            .fetch_sub(self.requests, Ordering::Relaxed);
     }
 }
 
@@ -177,7 +188,10 @@ impl Totals {
             (&mut self.peeks, &metrics.peeks),
             (&mut self.unknown_plans, &metrics.unknown_plans),
             (&mut self.by_default_plan, &metrics.by_default_plan),
-            (&mut self.caller_deadlines_passed, &metrics.caller_deadlines_passed),
+            (
+                &mut self.caller_deadlines_passed,
+                &metrics.caller_deadlines_passed,
+            ),
             (&mut self.waiting, &metrics.waiting),
         ];
         for (total, counter) in counts.chain(others) {
@@ -205,7 +219,8 @@ impl Totals {
 
     /// Requests that the plan at this index decided so, and its candidate so. A denial in shadow mode counts as a denial.
     pub fn candidate_decisions(&self, plan: usize, allowed: bool, candidate_allowed: bool) -> u64 {
-        self.decisions.of_candidate(plan, allowed, candidate_allowed)
+        self.decisions
+            .of_candidate(plan, allowed, candidate_allowed)
     }
 
     /// Decisions with this outcome by this decider, for all plans, including plans that were removed.
@@ -253,7 +268,10 @@ mod tests {
         let mut totals = Totals::new(counter_totals, Reloads::default());
         totals.add(&metrics);
         assert_eq!((totals.peeks, totals.decided_by(DecidedBy::Store)), (1, 1));
-        assert_eq!((totals.durations.count(), totals.durations.sum_ns), (1, 70_000));
+        assert_eq!(
+            (totals.durations.count(), totals.durations.sum_ns),
+            (1, 70_000)
+        );
     }
 
     #[test]

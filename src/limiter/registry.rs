@@ -28,27 +28,56 @@ pub(super) struct WorkerState {
 }
 
 impl WorkerState {
-    fn new(snapshot: Arc<PlanSnapshot>, denials: Option<DenyCache>, top: Option<Arc<WorkerTop>>) -> Self {
-        Self { metrics: Metrics::default(), denials, top, worker_plans: Mutex::new(Arc::new(WorkerPlans::new(snapshot))) }
+    fn new(
+        snapshot: Arc<PlanSnapshot>,
+        denials: Option<DenyCache>,
+        top: Option<Arc<WorkerTop>>,
+    ) -> Self {
+        Self {
+            metrics: Metrics::default(),
+            denials,
+            top,
+            worker_plans: Mutex::new(Arc::new(WorkerPlans::new(snapshot))),
+        }
     }
 
     /// Counts a decision by its key. Peeks and refunds are none.
-    pub(super) fn count_key(&self, worker_plans: &WorkerPlans, plan: usize, check: &Check, decision: &Decision) {
+    pub(super) fn count_key(
+        &self,
+        worker_plans: &WorkerPlans,
+        plan: usize,
+        check: &Check,
+        decision: &Decision,
+    ) {
         if let (Some(top), Mode::Charge) = (&self.top, check.mode) {
-            top.record(worker_plans.snapshot.plan_id(plan), &check.key, check.cost, decision);
+            top.record(
+                worker_plans.snapshot.plan_id(plan),
+                &check.key,
+                check.cost,
+                decision,
+            );
         }
     }
 
     /// The plans for decisions that begin now.
     pub(super) fn worker_plans(&self) -> Arc<WorkerPlans> {
         // A panic cannot leave a pointer half-written.
-        self.worker_plans.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.worker_plans
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Decides by `snapshot` from now on, with new counters. Returns the replaced plans and their counters.
     fn open(&self, snapshot: Arc<PlanSnapshot>) -> Arc<WorkerPlans> {
         let new = Arc::new(WorkerPlans::new(snapshot));
-        std::mem::replace(&mut self.worker_plans.lock().unwrap_or_else(PoisonError::into_inner), new)
+        std::mem::replace(
+            &mut self
+                .worker_plans
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+            new,
+        )
     }
 }
 
@@ -139,13 +168,22 @@ impl LimiterRegistry {
     pub(super) fn totals(&mut self) -> Totals {
         self.close();
         let mut decisions = self.closed.clone();
-        self.closing.iter().for_each(|worker_plans| decisions.add(worker_plans));
-        self.workers.iter().for_each(|worker| decisions.add(&worker.worker_plans()));
+        self.closing
+            .iter()
+            .for_each(|worker_plans| decisions.add(worker_plans));
+        self.workers
+            .iter()
+            .for_each(|worker| decisions.add(&worker.worker_plans()));
         let mut totals = Totals::new(decisions, self.reloads);
         totals.replicas = self.replicas;
-        for WorkerState { metrics, denials, .. } in self.workers.iter().map(AsRef::as_ref) {
+        for WorkerState {
+            metrics, denials, ..
+        } in self.workers.iter().map(AsRef::as_ref)
+        {
             totals.add(metrics);
-            totals.deny_cache_entries += denials.as_ref().map_or(0, |denials| denials.entries() as u64);
+            totals.deny_cache_entries += denials
+                .as_ref()
+                .map_or(0, |denials| denials.entries() as u64);
         }
         totals
     }

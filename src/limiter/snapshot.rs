@@ -33,7 +33,10 @@ struct Shares {
 
 impl Shares {
     fn new(plans: &PlanSet, replicas: u64) -> Self {
-        Self { plans: plans.share(replicas), replicas }
+        Self {
+            plans: plans.share(replicas),
+            replicas,
+        }
     }
 }
 
@@ -51,27 +54,40 @@ pub struct Changes {
 impl PlanSnapshot {
     /// A snapshot of plans that this many replicas share.
     pub(super) fn new(plans: PlanSet, replicas: u64) -> Self {
-        let config_hash = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(plans.canonical().as_bytes()));
+        let config_hash = format!(
+            "{:016x}",
+            xxhash_rust::xxh3::xxh3_64(plans.canonical().as_bytes())
+        );
         let shares = ArcSwap::from_pointee(Shares::new(&plans, replicas));
-        let plan_ids = plans.iter().map(|plan| xxhash_rust::xxh3::xxh3_64(plan.name.as_bytes())).collect();
-        Self { plans, config_hash, plan_ids, encoded: OnceCell::new(), shares }
+        let plan_ids = plans
+            .iter()
+            .map(|plan| xxhash_rust::xxh3::xxh3_64(plan.name.as_bytes()))
+            .collect();
+        Self {
+            plans,
+            config_hash,
+            plan_ids,
+            encoded: OnceCell::new(),
+            shares,
+        }
     }
 
     /// The snapshot of `plans` that follows this one, and its changes. An unchanged plan stays the same `Arc`, so that state
     /// kept for it, such as its denials, stays valid. An edited plan is always another `Arc`.
     pub(super) fn next(&self, plans: PlanSet, replicas: u64) -> (Self, Changes) {
         let mut changes = Changes::default();
-        let kept_or_new = |plan: &Arc<Plan>| match self.plans.find_if_any(&plan.name).map(|(_, before)| before) {
-            Some(before) if before == plan => before.clone(),
-            Some(_) => {
-                changes.edited += 1;
-                plan.clone()
-            }
-            None => {
-                changes.added += 1;
-                plan.clone()
-            }
-        };
+        let kept_or_new =
+            |plan: &Arc<Plan>| match self.plans.find_if_any(&plan.name).map(|(_, before)| before) {
+                Some(before) if before == plan => before.clone(),
+                Some(_) => {
+                    changes.edited += 1;
+                    plan.clone()
+                }
+                None => {
+                    changes.added += 1;
+                    plan.clone()
+                }
+            };
         let envoy = plans.envoy().clone();
         let default = plans.default_plan().map(|(_, plan)| plan.name.clone());
         let mut plans: PlanSet = plans.iter().map(kept_or_new).collect();
@@ -86,12 +102,18 @@ impl PlanSnapshot {
 
     /// Recomputes the shares for this many replicas. Takes a few milliseconds for thousands of plans.
     pub(super) fn share_among(&self, replicas: u64) {
-        self.shares.store(Arc::new(Shares::new(&self.plans, replicas)));
+        self.shares
+            .store(Arc::new(Shares::new(&self.plans, replicas)));
     }
 
     /// Whether both find the same plans: by a default plan of the same name, and by the same rules for descriptors.
     pub(super) fn finds_as(&self, other: &Self) -> bool {
-        let name = |snapshot: &Self| snapshot.plans.default_plan().map(|(_, plan)| plan.name.clone());
+        let name = |snapshot: &Self| {
+            snapshot
+                .plans
+                .default_plan()
+                .map(|(_, plan)| plan.name.clone())
+        };
         name(self) == name(other) && self.plans.envoy() == other.plans.envoy()
     }
 
@@ -107,7 +129,10 @@ impl PlanSnapshot {
 
     /// The snapshot as `encode` encodes it: once, on a thread of its own, for all who ask. Thousands of plans take megabytes and many
     /// milliseconds. Every caller must pass the same function. Errors: it panicked.
-    pub(crate) async fn encoded(self: Arc<Self>, encode: fn(&Self) -> Vec<u8>) -> Result<Arc<[u8]>, JoinError> {
+    pub(crate) async fn encoded(
+        self: Arc<Self>,
+        encode: fn(&Self) -> Vec<u8>,
+    ) -> Result<Arc<[u8]>, JoinError> {
         let make = || {
             let snapshot = self.clone();
             tokio::task::spawn_blocking(move || encode(&snapshot).into())
@@ -122,14 +147,24 @@ impl PlanSnapshot {
 
     /// The names of all plans by their ids.
     pub(super) fn plan_names(&self) -> HashMap<u64, Arc<str>> {
-        self.plan_ids.iter().copied().zip(self.plans.iter().map(|plan| plan.name.clone())).collect()
+        self.plan_ids
+            .iter()
+            .copied()
+            .zip(self.plans.iter().map(|plan| plan.name.clone()))
+            .collect()
     }
 
     /// This replica's share of a plan. A plan that is none of this snapshot, as one that a caller brings along, is divided here.
     pub(super) fn share_of(&self, plan: &Arc<Plan>) -> Arc<Plan> {
         let shares = self.shares.load();
-        let known = self.plans.find_if_any(&plan.name).filter(|(_, known)| Arc::ptr_eq(known, plan));
+        let known = self
+            .plans
+            .find_if_any(&plan.name)
+            .filter(|(_, known)| Arc::ptr_eq(known, plan));
         let share = known.and_then(|_| shares.plans.find_if_any(&plan.name));
-        share.map_or_else(|| Arc::new(plan.share(shares.replicas)), |(_, share)| share.clone())
+        share.map_or_else(
+            || Arc::new(plan.share(shares.replicas)),
+            |(_, share)| share.clone(),
+        )
     }
 }

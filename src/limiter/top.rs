@@ -117,13 +117,17 @@ pub(super) struct TopSource {
 
 impl Default for TopSource {
     fn default() -> Self {
-        Self { settings: None, secret: Secret::random() }
+        Self {
+            settings: None,
+            secret: Secret::random(),
+        }
     }
 }
 
 impl TopSource {
     pub(super) fn worker(&self) -> Option<WorkerTop> {
-        self.settings.map(|settings| WorkerTop::new(settings, self.secret))
+        self.settings
+            .map(|settings| WorkerTop::new(settings, self.secret))
     }
 }
 

@@ -8,7 +8,10 @@ pub(super) fn fail_open() -> Decision {
 }
 
 pub(super) fn fail_closed(plan: &Plan) -> Decision {
-    shadowed(plan, Decision::uncounted(Outcome::Denied, DecidedBy::FailClosed, None))
+    shadowed(
+        plan,
+        Decision::uncounted(Outcome::Denied, DecidedBy::FailClosed, None),
+    )
 }
 
 /// A plan in shadow mode reports its denial and allows the request. Inlined, since every decision goes through it by value.

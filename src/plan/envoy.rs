@@ -101,7 +101,10 @@ pub struct UnknownDomain {
 impl EnvoyRules {
     /// The rules of these domains.
     pub fn new(body: DenialBody, domains: impl IntoIterator<Item = (String, Domain)>) -> Self {
-        Self { body, domains: domains.into_iter().collect() }
+        Self {
+            body,
+            domains: domains.into_iter().collect(),
+        }
     }
 
     /// Whether there are no domains, so that the service is not offered.
@@ -113,13 +116,18 @@ impl EnvoyRules {
     pub fn domain(&self, name: &str) -> Result<&Domain, UnknownDomain> {
         self.domains.get(name).ok_or_else(|| {
             let nearest = nearest(name, self.domains.keys().map(String::as_str)).map(str::to_owned);
-            UnknownDomain { name: name.to_owned(), nearest }
+            UnknownDomain {
+                name: name.to_owned(),
+                nearest,
+            }
         })
     }
 
     /// All domains in the order of their names.
     pub fn domains(&self) -> impl Iterator<Item = (&str, &Domain)> {
-        self.domains.iter().map(|(name, domain)| (name.as_str(), domain))
+        self.domains
+            .iter()
+            .map(|(name, domain)| (name.as_str(), domain))
     }
 }
 
@@ -127,9 +135,16 @@ impl Domain {
     /// Checks that each rule can be reached, and prepares the search.
     ///
     /// Errors: the rules that cannot be kept, by their indices.
-    pub fn new(unmatched: Unmatched, rules: Vec<DescriptorRule>) -> Result<Self, Vec<(usize, RuleError)>> {
+    pub fn new(
+        unmatched: Unmatched,
+        rules: Vec<DescriptorRule>,
+    ) -> Result<Self, Vec<(usize, RuleError)>> {
         let index = Index::new(&rules)?;
-        Ok(Self { unmatched, rules, index })
+        Ok(Self {
+            unmatched,
+            rules,
+            index,
+        })
     }
 
     /// What a descriptor gets that no rule matches.
@@ -160,12 +175,20 @@ impl DescriptorRule {
 
     /// Whether the rule has the names of these entries, in their order.
     pub fn has_names(&self, entries: &[Entry]) -> bool {
-        self.patterns.iter().map(|pattern| &*pattern.name).eq(entries.iter().map(|entry| entry.name.as_str()))
+        self.patterns
+            .iter()
+            .map(|pattern| &*pattern.name)
+            .eq(entries.iter().map(|entry| entry.name.as_str()))
     }
 
     /// Whether the rule matches a descriptor with these entries.
     pub fn matches(&self, entries: &[Entry]) -> bool {
-        self.patterns.len() == entries.len() && self.patterns.iter().zip(entries).all(|(pattern, entry)| pattern.matches(entry))
+        self.patterns.len() == entries.len()
+            && self
+                .patterns
+                .iter()
+                .zip(entries)
+                .all(|(pattern, entry)| pattern.matches(entry))
     }
 }
 
@@ -179,7 +202,10 @@ impl fmt::Display for DescriptorRule {
 /// Without the index, which follows from the rules.
 impl fmt::Debug for Domain {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Domain").field("unmatched", &self.unmatched).field("rules", &self.rules).finish()
+        out.debug_struct("Domain")
+            .field("unmatched", &self.unmatched)
+            .field("rules", &self.rules)
+            .finish()
     }
 }
 

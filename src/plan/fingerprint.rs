@@ -39,7 +39,11 @@ impl LimitFingerprint {
     /// The window, in microseconds.
     pub fn window_us(self) -> u64 {
         let window = self.0 & u64::from(u32::MAX);
-        if window <= MILLISECOND_WINDOW_MAX { window * 1_000 } else { (window - MILLISECOND_WINDOW_MAX - 1) * 1_000_000 }
+        if window <= MILLISECOND_WINDOW_MAX {
+            window * 1_000
+        } else {
+            (window - MILLISECOND_WINDOW_MAX - 1) * 1_000_000
+        }
     }
 
     /// Encodes the fingerprint for Redis in 1 to 6 bytes. No encoding is a prefix of another.
@@ -50,10 +54,14 @@ impl LimitFingerprint {
         let [w0, w1, w2, w3, tag, ..] = self.0.to_le_bytes();
         let kind = match tag {
             tag if tag < PRECISION_FLAG => tag,
-            tag => kind(Algorithm::SlidingWindow { precision: tag - PRECISION_FLAG }),
+            tag => kind(Algorithm::SlidingWindow {
+                precision: tag - PRECISION_FLAG,
+            }),
         };
         let mut windows = COMMON_WINDOWS_MS.iter().zip(0..NOT_COMMON);
-        let common = windows.find(|(ms, _)| window_code(**ms) == self.0 & u64::from(u32::MAX)).map(|(_, index)| index);
+        let common = windows
+            .find(|(ms, _)| window_code(**ms) == self.0 & u64::from(u32::MAX))
+            .map(|(_, index)| index);
         let mut bytes = SmallVec::new();
         bytes.push(kind | common.unwrap_or(NOT_COMMON) << 3);
         if kind == KIND_SLIDING_WINDOW_OTHER {
@@ -68,18 +76,28 @@ impl LimitFingerprint {
 
 /// The window in the lower 32 bits of a fingerprint; see [`LimitFingerprint`].
 fn window_code(milliseconds: u64) -> u64 {
-    if milliseconds <= MILLISECOND_WINDOW_MAX { milliseconds } else { 1 << 31 | (milliseconds / 1_000) }
+    if milliseconds <= MILLISECOND_WINDOW_MAX {
+        milliseconds
+    } else {
+        1 << 31 | (milliseconds / 1_000)
+    }
 }
 
 /// Three bits that identify the algorithm, its anchor, and whether the precision is the default.
 pub(super) fn kind(algorithm: Algorithm) -> u8 {
     match algorithm {
-        Algorithm::FixedWindow { anchor: Anchor::Clock } => 0,
-        Algorithm::FixedWindow { anchor: Anchor::FirstRequest } => 1,
+        Algorithm::FixedWindow {
+            anchor: Anchor::Clock,
+        } => 0,
+        Algorithm::FixedWindow {
+            anchor: Anchor::FirstRequest,
+        } => 1,
         // Not 2: earlier versions stored buckets without their rate under that number.
         Algorithm::TokenBucket { .. } => 7,
         Algorithm::SlidingCounter => 3,
-        Algorithm::SlidingWindow { precision: PRECISION_DEFAULT } => 4,
+        Algorithm::SlidingWindow {
+            precision: PRECISION_DEFAULT,
+        } => 4,
         Algorithm::SlidingWindow { .. } => KIND_SLIDING_WINDOW_OTHER,
         Algorithm::SlidingLog => 6,
     }
@@ -142,14 +160,26 @@ mod tests {
     use crate::plan::{Limit, WINDOW_MAX, WINDOW_MIN};
 
     const MINUTE: Duration = Duration::from_secs(60);
-    const FIXED: Algorithm = Algorithm::FixedWindow { anchor: Anchor::Clock };
+    const FIXED: Algorithm = Algorithm::FixedWindow {
+        anchor: Anchor::Clock,
+    };
 
     #[test]
     fn fingerprints_differ_by_all_but_quota_and_burst_and_hold_their_window() {
-        let fingerprint = |quota, window, algorithm| Limit::new("l", quota, window, algorithm).unwrap().fingerprint();
+        let fingerprint = |quota, window, algorithm| {
+            Limit::new("l", quota, window, algorithm)
+                .unwrap()
+                .fingerprint()
+        };
         let fingerprints = [
             fingerprint(1, MINUTE, FIXED),
-            fingerprint(1, MINUTE, Algorithm::FixedWindow { anchor: Anchor::FirstRequest }),
+            fingerprint(
+                1,
+                MINUTE,
+                Algorithm::FixedWindow {
+                    anchor: Anchor::FirstRequest,
+                },
+            ),
             fingerprint(1, MINUTE, Algorithm::SlidingLog),
             fingerprint(1, MINUTE, Algorithm::SlidingCounter),
             fingerprint(1, MINUTE, Algorithm::TokenBucket { burst: 1 }),
@@ -160,15 +190,36 @@ mod tests {
             fingerprint(1, Duration::from_millis(60 * 24 * 3600), FIXED),
         ];
         for (i, a) in fingerprints.iter().enumerate() {
-            assert!(fingerprints[i + 1..].iter().all(|b| a != b && a.bytes() != b.bytes()), "{a:?}");
+            assert!(
+                fingerprints[i + 1..]
+                    .iter()
+                    .all(|b| a != b && a.bytes() != b.bytes()),
+                "{a:?}"
+            );
         }
-        for window in [MINUTE, MINUTE * 2, Duration::from_secs(60 * 24 * 3600), WINDOW_MIN, WINDOW_MAX] {
+        for window in [
+            MINUTE,
+            MINUTE * 2,
+            Duration::from_secs(60 * 24 * 3600),
+            WINDOW_MIN,
+            WINDOW_MAX,
+        ] {
             let fingerprint = fingerprint(1, window, FIXED);
             let read = LimitFingerprint::from_fixed_bytes(fingerprint.to_fixed_bytes());
-            assert_eq!((read, u128::from(fingerprint.window_us())), (fingerprint, window.as_micros()));
+            assert_eq!(
+                (read, u128::from(fingerprint.window_us())),
+                (fingerprint, window.as_micros())
+            );
         }
         // One byte for a common window, and no encoding is a prefix of another.
-        assert_eq!((fingerprints[0].bytes().len(), fingerprints[5].bytes().len(), fingerprints[8].bytes().len()), (1, 2, 5));
+        assert_eq!(
+            (
+                fingerprints[0].bytes().len(),
+                fingerprints[5].bytes().len(),
+                fingerprints[8].bytes().len()
+            ),
+            (1, 2, 5)
+        );
         assert_eq!(
             fingerprint(1, MINUTE, Algorithm::TokenBucket { burst: 1 }),
             fingerprint(9, MINUTE, Algorithm::TokenBucket { burst: 5 })
@@ -185,9 +236,17 @@ mod tests {
 
     #[test]
     fn a_common_window_above_24_days_is_encoded_by_its_index() {
-        let fingerprint = |days: u64| LimitFingerprint::of(FIXED, days * 24 * 3_600 * 1_000_000).bytes();
+        let fingerprint =
+            |days: u64| LimitFingerprint::of(FIXED, days * 24 * 3_600 * 1_000_000).bytes();
         assert_eq!(fingerprint(28)[..], [26 << 3]);
         assert_eq!(fingerprint(365)[..], [30 << 3]);
-        assert_eq!(fingerprint(29)[..], [&[31 << 3][..], &((1 << 31) | (29 * 24 * 3_600_u32)).to_le_bytes()].concat());
+        assert_eq!(
+            fingerprint(29)[..],
+            [
+                &[31 << 3][..],
+                &((1 << 31) | (29 * 24 * 3_600_u32)).to_le_bytes()
+            ]
+            .concat()
+        );
     }
 }

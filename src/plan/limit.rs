@@ -60,11 +60,19 @@ pub enum Algorithm {
 impl Algorithm {
     /// Every algorithm, in each form whose states are stored apart. What must hold for all of them is tested with this list.
     pub const EVERY: [Self; 7] = [
-        Self::SlidingWindow { precision: PRECISION_DEFAULT },
-        Self::SlidingWindow { precision: PRECISION_MIN },
+        Self::SlidingWindow {
+            precision: PRECISION_DEFAULT,
+        },
+        Self::SlidingWindow {
+            precision: PRECISION_MIN,
+        },
         Self::SlidingLog,
-        Self::FixedWindow { anchor: Anchor::Clock },
-        Self::FixedWindow { anchor: Anchor::FirstRequest },
+        Self::FixedWindow {
+            anchor: Anchor::Clock,
+        },
+        Self::FixedWindow {
+            anchor: Anchor::FirstRequest,
+        },
         Self::SlidingCounter,
         Self::TokenBucket { burst: 5 },
     ];
@@ -84,7 +92,10 @@ impl Algorithm {
     pub fn frees_at_once(self) -> bool {
         match self {
             Self::FixedWindow { .. } => true,
-            Self::SlidingLog | Self::SlidingWindow { .. } | Self::SlidingCounter | Self::TokenBucket { .. } => false,
+            Self::SlidingLog
+            | Self::SlidingWindow { .. }
+            | Self::SlidingCounter
+            | Self::TokenBucket { .. } => false,
         }
     }
 }
@@ -112,20 +123,42 @@ impl Limit {
     /// Checks the numbers of a limit. The name is not checked.
     ///
     /// Errors: one [`LimitError`] per wrong field.
-    pub fn new(name: impl Into<Arc<str>>, quota: u64, window: Duration, algorithm: Algorithm) -> Result<Self, Vec<LimitError>> {
+    pub fn new(
+        name: impl Into<Arc<str>>,
+        quota: u64,
+        window: Duration,
+        algorithm: Algorithm,
+    ) -> Result<Self, Vec<LimitError>> {
         let mut errors = Self::check(Some(quota), Some(window), Some(algorithm));
         let window_us = check_window(window).unwrap_or(0);
         if errors.is_empty() {
             errors.extend(check_together(quota, window_us, algorithm));
         }
-        if errors.is_empty() { Ok(Self { name: name.into(), quota, window_us, algorithm }) } else { Err(errors) }
+        if errors.is_empty() {
+            Ok(Self {
+                name: name.into(),
+                quota,
+                window_us,
+                algorithm,
+            })
+        } else {
+            Err(errors)
+        }
     }
 
     /// Checks those numbers of a limit that are known, each on its own. Returns one error per wrong field.
-    pub fn check(quota: Option<u64>, window: Option<Duration>, algorithm: Option<Algorithm>) -> Vec<LimitError> {
+    pub fn check(
+        quota: Option<u64>,
+        window: Option<Duration>,
+        algorithm: Option<Algorithm>,
+    ) -> Vec<LimitError> {
         let window = window.and_then(|window| check_window(window).err());
         let quota = quota.and_then(|quota| check_quota(quota, algorithm));
-        window.into_iter().chain(quota).chain(algorithm.and_then(check_parameters)).collect()
+        window
+            .into_iter()
+            .chain(quota)
+            .chain(algorithm.and_then(check_parameters))
+            .collect()
     }
 
     /// Name of the limit in answers, unique within its plan.
@@ -186,10 +219,16 @@ impl Limit {
     pub fn share(&self, replicas: u64) -> Self {
         let replicas = replicas.max(1);
         let algorithm = match self.algorithm {
-            Algorithm::TokenBucket { burst } => Algorithm::TokenBucket { burst: burst.div_ceil(replicas) },
+            Algorithm::TokenBucket { burst } => Algorithm::TokenBucket {
+                burst: burst.div_ceil(replicas),
+            },
             other => other,
         };
-        Self { quota: self.quota.div_ceil(replicas), algorithm, ..self.clone() }
+        Self {
+            quota: self.quota.div_ceil(replicas),
+            algorithm,
+            ..self.clone()
+        }
     }
 }
 
@@ -213,7 +252,10 @@ pub enum LimitError {
 fn check_window(window: Duration) -> Result<u64, LimitError> {
     let error = |text: String| Err(LimitError::Window(text));
     if window < WINDOW_MIN || window > WINDOW_MAX {
-        return error(format!("is {}; a window is 1ms to 366d", duration::Shown(window)));
+        return error(format!(
+            "is {}; a window is 1ms to 366d",
+            duration::Shown(window)
+        ));
     }
     if !window.as_nanos().is_multiple_of(1_000_000) {
         return error("has a part below a millisecond; give whole milliseconds".to_owned());
@@ -228,7 +270,9 @@ fn check_window(window: Duration) -> Result<u64, LimitError> {
 fn check_quota(quota: u64, algorithm: Option<Algorithm>) -> Option<LimitError> {
     let error = |text: String| Some(LimitError::Quota(text));
     match algorithm {
-        _ if quota == 0 => error("is 0; a quota is at least 1 (to let nothing pass, use `blocked: true`)".to_owned()),
+        _ if quota == 0 => error(
+            "is 0; a quota is at least 1 (to let nothing pass, use `blocked: true`)".to_owned(),
+        ),
         _ if quota > QUOTA_MAX => error(format!("is {quota}; a quota is at most {QUOTA_MAX}")),
         Some(Algorithm::SlidingLog) if quota > SLIDING_LOG_QUOTA_MAX => error(format!(
             "is {quota}; sliding_log keeps every unit, at most {SLIDING_LOG_QUOTA_MAX}; use sliding_window, which keeps 0.8 KB at any quota"
@@ -239,12 +283,18 @@ fn check_quota(quota: u64, algorithm: Option<Algorithm>) -> Option<LimitError> {
 
 fn check_parameters(algorithm: Algorithm) -> Option<LimitError> {
     match algorithm {
-        Algorithm::SlidingWindow { precision } if !(PRECISION_MIN..=PRECISION_MAX).contains(&precision) => {
-            Some(LimitError::Precision(format!("is {precision}; a precision is {PRECISION_MIN} to {PRECISION_MAX}")))
+        Algorithm::SlidingWindow { precision }
+            if !(PRECISION_MIN..=PRECISION_MAX).contains(&precision) =>
+        {
+            Some(LimitError::Precision(format!(
+                "is {precision}; a precision is {PRECISION_MIN} to {PRECISION_MAX}"
+            )))
         }
-        Algorithm::TokenBucket { burst } if !(1..=BURST_MAX).contains(&burst) => Some(LimitError::Burst(format!(
-            "is {burst}; a burst is 1 to {BURST_MAX}; leave it out for one as large as the quota"
-        ))),
+        Algorithm::TokenBucket { burst } if !(1..=BURST_MAX).contains(&burst) => {
+            Some(LimitError::Burst(format!(
+                "is {burst}; a burst is 1 to {BURST_MAX}; leave it out for one as large as the quota"
+            )))
+        }
         _ => None,
     }
 }
@@ -252,7 +302,11 @@ fn check_parameters(algorithm: Algorithm) -> Option<LimitError> {
 /// Checks that the numbers fit each other. Quota and window must be in range on their own.
 fn check_together(quota: u64, window_us: u64, algorithm: Algorithm) -> Option<LimitError> {
     match algorithm {
-        Algorithm::SlidingCounter if quota.checked_mul(window_us).is_none_or(|product| product > LUA_INTEGER_MAX) => {
+        Algorithm::SlidingCounter
+            if quota
+                .checked_mul(window_us)
+                .is_none_or(|product| product > LUA_INTEGER_MAX) =>
+        {
             Some(LimitError::Quota(format!(
                 "is {quota}; sliding_counter multiplies it by the window and stays exact up to {} here; use sliding_window",
                 LUA_INTEGER_MAX / window_us
@@ -272,7 +326,10 @@ fn check_bucket(quota: u64, window_us: u64, burst: u64) -> Option<LimitError> {
             window_us / emission_us
         )));
     }
-    if burst.checked_mul(emission_us).is_none_or(|fill_us| fill_us > FILL_MAX_US) {
+    if burst
+        .checked_mul(emission_us)
+        .is_none_or(|fill_us| fill_us > FILL_MAX_US)
+    {
         return Some(LimitError::Burst(format!(
             "is {burst}; it would take more than ten years to fill; at most {} here",
             FILL_MAX_US / emission_us
@@ -288,7 +345,9 @@ mod tests {
     use super::*;
 
     const MINUTE: Duration = Duration::from_secs(60);
-    const FIXED: Algorithm = Algorithm::FixedWindow { anchor: Anchor::Clock };
+    const FIXED: Algorithm = Algorithm::FixedWindow {
+        anchor: Anchor::Clock,
+    };
 
     fn refused(quota: u64, window: Duration, algorithm: Algorithm) -> Vec<LimitError> {
         Limit::new("l", quota, window, algorithm).unwrap_err()
@@ -308,10 +367,22 @@ mod tests {
             (1, MINUTE, Algorithm::SlidingWindow { precision: 65 }),
             (1, MINUTE, Algorithm::TokenBucket { burst: 0 }),
             (1, WINDOW_MAX, Algorithm::TokenBucket { burst: 11 }),
-            (700_000, Duration::from_secs(1), Algorithm::TokenBucket { burst: 1 }),
-            (LUA_INTEGER_MAX / 60_000_000 + 1, MINUTE, Algorithm::SlidingCounter),
+            (
+                700_000,
+                Duration::from_secs(1),
+                Algorithm::TokenBucket { burst: 1 },
+            ),
+            (
+                LUA_INTEGER_MAX / 60_000_000 + 1,
+                MINUTE,
+                Algorithm::SlidingCounter,
+            ),
         ] {
-            assert_eq!(refused(quota, window, algorithm).len(), 1, "{quota} {window:?} {algorithm:?}");
+            assert_eq!(
+                refused(quota, window, algorithm).len(),
+                1,
+                "{quota} {window:?} {algorithm:?}"
+            );
         }
     }
 
@@ -321,22 +392,42 @@ mod tests {
             (QUOTA_MAX, WINDOW_MAX, FIXED),
             (1, WINDOW_MIN, FIXED),
             (SLIDING_LOG_QUOTA_MAX, MINUTE, Algorithm::SlidingLog),
-            (QUOTA_MAX, WINDOW_MAX, Algorithm::SlidingWindow { precision: 2 }),
-            (LUA_INTEGER_MAX / 60_000_000, MINUTE, Algorithm::SlidingCounter),
-            (1_000_000, Duration::from_secs(1), Algorithm::TokenBucket { burst: 1 }),
+            (
+                QUOTA_MAX,
+                WINDOW_MAX,
+                Algorithm::SlidingWindow { precision: 2 },
+            ),
+            (
+                LUA_INTEGER_MAX / 60_000_000,
+                MINUTE,
+                Algorithm::SlidingCounter,
+            ),
+            (
+                1_000_000,
+                Duration::from_secs(1),
+                Algorithm::TokenBucket { burst: 1 },
+            ),
         ] {
-            assert!(Limit::new("l", quota, window, algorithm).is_ok(), "{quota} {window:?} {algorithm:?}");
+            assert!(
+                Limit::new("l", quota, window, algorithm).is_ok(),
+                "{quota} {window:?} {algorithm:?}"
+            );
         }
     }
 
     #[test]
     fn every_wrong_field_is_reported() {
-        assert_eq!(refused(0, Duration::ZERO, Algorithm::SlidingWindow { precision: 0 }).len(), 3);
+        assert_eq!(
+            refused(0, Duration::ZERO, Algorithm::SlidingWindow { precision: 0 }).len(),
+            3
+        );
     }
 
     #[test]
     fn a_share_is_rounded_up() {
-        let limit = Limit::new("l", 100, MINUTE, Algorithm::TokenBucket { burst: 10 }).unwrap().share(3);
+        let limit = Limit::new("l", 100, MINUTE, Algorithm::TokenBucket { burst: 10 })
+            .unwrap()
+            .share(3);
         assert_eq!((limit.quota(), limit.capacity()), (34, 4));
         assert_eq!(limit.share(0), limit);
     }

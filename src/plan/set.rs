@@ -31,7 +31,10 @@ impl PlanSet {
     /// The error has no suggestion, since 1,000 unknown names in a batch would occupy the thread too long. See
     /// [`Self::suggest`].
     pub fn find(&self, name: &str) -> Result<(usize, &Arc<Plan>), UnknownPlan> {
-        self.find_if_any(name).ok_or_else(|| UnknownPlan { name: name.to_owned(), nearest: None })
+        self.find_if_any(name).ok_or_else(|| UnknownPlan {
+            name: name.to_owned(),
+            nearest: None,
+        })
     }
 
     /// Like [`Self::find`], but `None` in place of an error, which would copy the name. For names from another config, which a
@@ -42,13 +45,18 @@ impl PlanSet {
 
     /// The same set with another default plan, or with none. Errors: [`UnknownPlan`] when there is no plan of this name.
     pub fn with_default(self, name: Option<&str>) -> Result<Self, UnknownPlan> {
-        let default = name.map(|name| self.get(name).map(|plan| plan.name.clone())).transpose()?;
+        let default = name
+            .map(|name| self.get(name).map(|plan| plan.name.clone()))
+            .transpose()?;
         Ok(Self { default, ..self })
     }
 
     /// The same set with other rules for Envoy's descriptors. Their plans must be in this set.
     pub fn with_envoy(self, envoy: impl Into<Arc<EnvoyRules>>) -> Self {
-        Self { envoy: envoy.into(), ..self }
+        Self {
+            envoy: envoy.into(),
+            ..self
+        }
     }
 
     /// The rules for Envoy's descriptors.
@@ -119,9 +127,16 @@ impl FromIterator<Plan> for PlanSet {
 impl FromIterator<Arc<Plan>> for PlanSet {
     fn from_iter<I: IntoIterator<Item = Arc<Plan>>>(plans: I) -> Self {
         // In the order of their names; of plans with the same name the last is kept.
-        let by_name: BTreeMap<_, _> = plans.into_iter().map(|plan| (plan.name.clone(), plan)).collect();
+        let by_name: BTreeMap<_, _> = plans
+            .into_iter()
+            .map(|plan| (plan.name.clone(), plan))
+            .collect();
         let indexed = |(index, (name, plan))| (name, (index, plan));
-        Self { plans: by_name.into_iter().enumerate().map(indexed).collect(), default: None, envoy: Arc::default() }
+        Self {
+            plans: by_name.into_iter().enumerate().map(indexed).collect(),
+            default: None,
+            envoy: Arc::default(),
+        }
     }
 }
 
@@ -172,9 +187,16 @@ mod tests {
         let set = plans(&["a", "b"]);
         assert!(set.default_plan().is_none());
         let with = set.clone().with_default(Some("b")).unwrap();
-        assert_eq!(with.default_plan().map(|(index, plan)| (index, plan.name.to_string())), Some((1, "b".to_owned())));
+        assert_eq!(
+            with.default_plan()
+                .map(|(index, plan)| (index, plan.name.to_string())),
+            Some((1, "b".to_owned()))
+        );
         assert_ne!(with.canonical(), set.canonical());
-        assert_eq!(with.with_default(None).unwrap().canonical(), set.canonical());
+        assert_eq!(
+            with.with_default(None).unwrap().canonical(),
+            set.canonical()
+        );
         assert_eq!(set.with_default(Some("c")).unwrap_err().name, "c");
     }
 
@@ -186,14 +208,23 @@ mod tests {
     #[test]
     fn a_plan_is_found_at_its_index_in_the_order_of_names() {
         let set = plans(&["free", "starter", "business", "free"]);
-        let indexes: Vec<usize> = set.iter().map(|plan| set.find(&plan.name).unwrap().0).collect();
+        let indexes: Vec<usize> = set
+            .iter()
+            .map(|plan| set.find(&plan.name).unwrap().0)
+            .collect();
         assert_eq!(indexes, [0, 1, 2]);
         assert_eq!(set.find("business").unwrap().0, 0);
     }
 
     #[test]
     fn the_canonical_text_does_not_depend_on_order() {
-        assert_eq!(plans(&["a", "b"]).canonical(), plans(&["b", "a"]).canonical());
-        assert_ne!(plans(&["a", "b"]).canonical(), plans(&["a", "c"]).canonical());
+        assert_eq!(
+            plans(&["a", "b"]).canonical(),
+            plans(&["b", "a"]).canonical()
+        );
+        assert_ne!(
+            plans(&["a", "b"]).canonical(),
+            plans(&["a", "c"]).canonical()
+        );
     }
 }

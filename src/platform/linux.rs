@@ -25,13 +25,17 @@ pub(crate) fn limit_unacknowledged(tcp: &mut TcpConfig, longest: Duration) {
 /// Read from `/proc`, which never waits for a disk.
 #[expect(clippy::cast_precision_loss, reason = "a sample is a float")]
 pub(crate) fn process_figures() -> ProcessFigures {
-    let Ok(process) = Process::myself() else { return ProcessFigures::default() };
+    let Ok(process) = Process::myself() else {
+        return ProcessFigures::default();
+    };
     let (stat, boot_time) = (process.stat().ok(), procfs::boot_time_secs().ok());
     let seconds = |ticks: u64| ticks as f64 / procfs::ticks_per_second() as f64;
     ProcessFigures {
         cpu_seconds: stat.as_ref().map(|stat| seconds(stat.utime + stat.stime)),
         resident_bytes: stat.as_ref().map(|stat| stat.rss * procfs::page_size()),
-        started_at_seconds: stat.zip(boot_time).map(|(stat, boot_time)| boot_time as f64 + seconds(stat.starttime)),
+        started_at_seconds: stat
+            .zip(boot_time)
+            .map(|(stat, boot_time)| boot_time as f64 + seconds(stat.starttime)),
         open_files: process.fd_count().ok(),
     }
 }

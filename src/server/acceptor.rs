@@ -22,7 +22,10 @@ const LOG_EVERY: Duration = Duration::from_secs(10);
 ///
 /// `take` returns whether there was room for the connection; otherwise the connection is closed.
 pub(crate) async fn accept(listeners: &[Listener], take: impl Fn(Accepted) -> bool) -> ServeError {
-    let mut accepting: FuturesUnordered<_> = listeners.iter().map(|listener| accept_on(listener, &take)).collect();
+    let mut accepting: FuturesUnordered<_> = listeners
+        .iter()
+        .map(|listener| accept_on(listener, &take))
+        .collect();
     match accepting.next().await {
         Some(error) => error,
         // Without a listener, nothing can fail.
@@ -41,7 +44,9 @@ async fn accept_on(listener: &Listener, take: &impl Fn(Accepted) -> bool) -> Ser
                     tracing::warn!(address = %listener.address(), times, "closed connections: too many are open");
                 }
             }
-            Err(error) if is_final(&error) => return ServeError::Listener(listener.address().clone(), error),
+            Err(error) if is_final(&error) => {
+                return ServeError::Listener(listener.address().clone(), error);
+            }
             // The peer closed the connection before it was accepted. This is no failure of ours, so no pause follows.
             Err(error) if is_caused_by_peer(&error) => {}
             Err(error) => {
@@ -61,5 +66,8 @@ fn is_final(error: &io::Error) -> bool {
 }
 
 fn is_caused_by_peer(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset)
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset
+    )
 }

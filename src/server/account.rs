@@ -93,8 +93,13 @@ impl WorkerSum {
     fn close_heaviest(&self) {
         let connections = lock(&self.connections);
         while self.staying() > KEPT_MAX {
-            let open = connections.iter().filter_map(Weak::upgrade).filter(|account| !account.is_closing.load(Ordering::Relaxed));
-            let Some(heaviest) = open.max_by_key(|account| account.kept()) else { return };
+            let open = connections
+                .iter()
+                .filter_map(Weak::upgrade)
+                .filter(|account| !account.is_closing.load(Ordering::Relaxed));
+            let Some(heaviest) = open.max_by_key(|account| account.kept()) else {
+                return;
+            };
             tracing::debug!(
                 bytes = heaviest.kept(),
                 "a connection is closed: more is kept for peers than may be, and most for this one"
@@ -105,7 +110,9 @@ impl WorkerSum {
 
     /// Bytes that are kept, without those of connections that close.
     fn staying(&self) -> usize {
-        self.kept.load(Ordering::Relaxed).saturating_sub(self.closing.load(Ordering::Relaxed))
+        self.kept
+            .load(Ordering::Relaxed)
+            .saturating_sub(self.closing.load(Ordering::Relaxed))
     }
 
     fn wake_waiting(&self) {
@@ -140,7 +147,10 @@ impl Account {
     /// Counts bytes that exist, until the result is dropped.
     pub(crate) fn charge(self: &Arc<Self>, bytes: usize) -> Charge {
         self.keep(bytes);
-        Charge { account: self.clone(), bytes }
+        Charge {
+            account: self.clone(),
+            bytes,
+        }
     }
 
     /// Waits until there is room for `bytes` and counts them. While too little is free, `evict` is asked to free some of
@@ -211,7 +221,9 @@ impl Account {
     /// Tells the connection to close.
     pub(crate) fn close(&self) {
         if !self.is_closing.swap(true, Ordering::Relaxed) {
-            self.worker.closing.fetch_add(self.kept(), Ordering::Relaxed);
+            self.worker
+                .closing
+                .fetch_add(self.kept(), Ordering::Relaxed);
             self.close.notify_one();
         }
     }
@@ -270,9 +282,19 @@ mod tests {
                     taken.len() > before
                 }
             {}
-            assert!(hogs.len() > 7 || worker.kept() >= KEPT_MAX / 5, "{} keep {}", hogs.len(), worker.kept());
+            assert!(
+                hogs.len() > 7 || worker.kept() >= KEPT_MAX / 5,
+                "{} keep {}",
+                hogs.len(),
+                worker.kept()
+            );
             let newcomer = worker.open();
-            assert!(newcomer.reserve(256 << 10).is_some(), "{} keep {}", hogs.len(), worker.kept());
+            assert!(
+                newcomer.reserve(256 << 10).is_some(),
+                "{} keep {}",
+                hogs.len(),
+                worker.kept()
+            );
             drop(taken);
             assert_eq!(worker.kept(), 0);
         }
@@ -285,15 +307,26 @@ mod tests {
         let charge = |(index, account): (usize, &Arc<Account>)| account.charge((index + 1) << 10);
         let small: Vec<Charge> = connections.iter().enumerate().map(charge).collect();
         let heavy = connections[3].charge(KEPT_MAX);
-        let closed = || connections.iter().map(|account| is_closing(account)).collect::<Vec<_>>();
-        assert_eq!(closed(), (0..10).map(|index| index == 3).collect::<Vec<_>>());
+        let closed = || {
+            connections
+                .iter()
+                .map(|account| is_closing(account))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            closed(),
+            (0..10).map(|index| index == 3).collect::<Vec<_>>()
+        );
         // What the closing one still keeps counts no more against the others.
         let more = connections[4].charge(1 << 20);
         assert!(!is_closing(&connections[4]));
         let too_much = connections[5].charge(KEPT_MAX);
         assert!(is_closing(&connections[5]) && !is_closing(&connections[4]));
         drop((small, heavy, more, too_much));
-        assert_eq!((worker.kept(), worker.0.closing.load(Ordering::Relaxed)), (0, 0));
+        assert_eq!(
+            (worker.kept(), worker.0.closing.load(Ordering::Relaxed)),
+            (0, 0)
+        );
     }
 
     #[test]
@@ -305,7 +338,11 @@ mod tests {
         let waker = Waker::from(woken.clone());
         let reserve = || waits.poll_reserve(2 << 20, 0, || false, &Context::from_waker(&waker));
         assert!(reserve().is_pending() && reserve().is_pending());
-        assert_eq!(lock(&worker.0.waiting).len(), 1, "who asks again waits once");
+        assert_eq!(
+            lock(&worker.0.waiting).len(),
+            1,
+            "who asks again waits once"
+        );
         assert!(!woken.0.load(Ordering::Relaxed));
         drop(held);
         assert!(woken.0.load(Ordering::Relaxed) && reserve().is_ready());
@@ -317,7 +354,12 @@ mod tests {
         let (hog, other) = (worker.open(), worker.open());
         let mut held: Vec<Charge> = (0..4).map(|_| hog.charge(KEPT_MAX / 4)).collect();
         let evict = || held.pop().is_some();
-        let reserved = other.poll_reserve(1 << 20, KEPT_MAX, evict, &Context::from_waker(Waker::noop()));
+        let reserved = other.poll_reserve(
+            1 << 20,
+            KEPT_MAX,
+            evict,
+            &Context::from_waker(Waker::noop()),
+        );
         assert!(reserved.is_ready());
         let needed = (UNRESERVED_BYTES + (1 << 20)).div_ceil(KEPT_MAX / 4);
         assert_eq!(held.len(), 4 - needed, "no more is evicted than is needed");

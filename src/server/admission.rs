@@ -66,18 +66,26 @@ struct AdmittedConnections {
 impl Admission {
     /// Allows `capacity` connections.
     pub(crate) fn new(capacity: usize) -> Self {
-        Self(Arc::new(AdmissionState { capacity, admitted: Mutex::default() }))
+        Self(Arc::new(AdmissionState {
+            capacity,
+            admitted: Mutex::default(),
+        }))
     }
 
     /// Returns a place for a connection of `peer`, if one is free or can be freed.
     pub(crate) fn admit(&self, peer: Peer) -> Option<AdmissionPermit> {
         let mut admitted = self.0.lock();
         let peer_max = self.0.capacity - self.0.capacity / RESERVED_PART;
-        let has_max = peer != Peer::Local && admitted.by_peer.get(&peer).is_some_and(|count| *count >= peer_max);
+        let has_max = peer != Peer::Local
+            && admitted
+                .by_peer
+                .get(&peer)
+                .is_some_and(|count| *count >= peer_max);
         if has_max || admitted.not_closing() >= self.0.capacity {
             let freed = (self.0.capacity / FREED_PART).max(1);
             // Connections that were asked to close may stay open for a while, beside those that replace them.
-            let freed_some = admitted.closing < freed * 2 && admitted.close_idle(has_max.then_some(peer), freed);
+            let freed_some =
+                admitted.closing < freed * 2 && admitted.close_idle(has_max.then_some(peer), freed);
             if !freed_some {
                 return None;
             }
@@ -86,7 +94,11 @@ impl Admission {
         admitted.next += 1;
         *admitted.by_peer.entry(peer).or_default() += 1;
         admitted.connections.insert(id, (peer, usage.clone()));
-        Some(AdmissionPermit { state: self.0.clone(), id, usage })
+        Some(AdmissionPermit {
+            state: self.0.clone(),
+            id,
+            usage,
+        })
     }
 }
 
@@ -104,12 +116,26 @@ impl AdmittedConnections {
     /// Asks up to `most` idle connections of one peer to close. That is `peer`, or else the peer with most connections
     /// among those with an idle one. Returns whether there was any.
     fn close_idle(&mut self, peer: Option<Peer>, most: usize) -> bool {
-        let idle: Vec<(Peer, Arc<Usage>)> = self.connections.values().filter(|(_, usage)| usage.is_idle()).cloned().collect();
+        let idle: Vec<(Peer, Arc<Usage>)> = self
+            .connections
+            .values()
+            .filter(|(_, usage)| usage.is_idle())
+            .cloned()
+            .collect();
         let count = |peer: &Peer| self.by_peer.get(peer).copied().unwrap_or_default();
-        let Some(peer) = peer.or_else(|| idle.iter().map(|(peer, _)| *peer).max_by_key(count)) else { return false };
-        let (used, unused): (Vec<_>, Vec<_>) =
-            idle.into_iter().filter(|(of, _)| *of == peer).map(|(_, usage)| usage).partition(|usage| usage.take_used());
-        let chosen: Vec<_> = if unused.is_empty() { used } else { unused }.into_iter().take(most).collect();
+        let Some(peer) = peer.or_else(|| idle.iter().map(|(peer, _)| *peer).max_by_key(count))
+        else {
+            return false;
+        };
+        let (used, unused): (Vec<_>, Vec<_>) = idle
+            .into_iter()
+            .filter(|(of, _)| *of == peer)
+            .map(|(_, usage)| usage)
+            .partition(|usage| usage.take_used());
+        let chosen: Vec<_> = if unused.is_empty() { used } else { unused }
+            .into_iter()
+            .take(most)
+            .collect();
         for usage in &chosen {
             self.closing += 1;
             self.forget(peer);
@@ -144,13 +170,17 @@ pub(crate) struct Usage {
 impl Usage {
     /// Records the begin of a call.
     pub(crate) fn begin(&self) {
-        self.busy.store(self.busy.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.busy
+            .store(self.busy.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         self.used.store(true, Ordering::Relaxed);
     }
 
     /// Records the end of a call.
     pub(crate) fn end(&self) {
-        self.busy.store(self.busy.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+        self.busy.store(
+            self.busy.load(Ordering::Relaxed).saturating_sub(1),
+            Ordering::Relaxed,
+        );
     }
 
     fn is_idle(&self) -> bool {
@@ -185,7 +215,9 @@ impl AdmissionPermit {
 impl Drop for AdmissionPermit {
     fn drop(&mut self) {
         let mut admitted = self.state.lock();
-        let Some((peer, usage)) = admitted.connections.remove(&self.id) else { return };
+        let Some((peer, usage)) = admitted.connections.remove(&self.id) else {
+            return;
+        };
         if usage.closing.load(Ordering::Relaxed) {
             admitted.closing -= 1;
         } else {
@@ -209,10 +241,12 @@ mod tests {
     #[test]
     fn no_address_takes_the_last_places_and_processes_of_this_host_may() {
         let admission = Admission::new(64);
-        let crowd: Vec<AdmissionPermit> = (0..56).filter_map(|_| admission.admit(peer(1))).collect();
+        let crowd: Vec<AdmissionPermit> =
+            (0..56).filter_map(|_| admission.admit(peer(1))).collect();
         crowd.iter().for_each(|admission| admission.usage.begin());
         assert!(admission.admit(peer(1)).is_none());
-        let others: Vec<AdmissionPermit> = (0..8).filter_map(|_| admission.admit(peer(2))).collect();
+        let others: Vec<AdmissionPermit> =
+            (0..8).filter_map(|_| admission.admit(peer(2))).collect();
         assert_eq!((crowd.len(), others.len()), (56, 8));
         let local = Admission::new(64);
         let all: Vec<AdmissionPermit> = (0..64).filter_map(|_| local.admit(Peer::Local)).collect();
@@ -228,14 +262,24 @@ mod tests {
         many[1].usage.begin();
         many[1].usage.end();
         let newcomer = admission.admit(peer(3)).unwrap();
-        assert!(is_closing(&many[2]) && many.iter().filter(|admission| is_closing(admission)).count() == 1);
+        assert!(
+            is_closing(&many[2])
+                && many
+                    .iter()
+                    .filter(|admission| is_closing(admission))
+                    .count()
+                    == 1
+        );
         assert!(!few.iter().any(is_closing) && !is_closing(&newcomer));
     }
 
     #[test]
-    fn busy_connections_keep_their_places_and_recently_used_ones_are_spared_while_others_are_idle() {
+    fn busy_connections_keep_their_places_and_recently_used_ones_are_spared_while_others_are_idle()
+    {
         let admission = Admission::new(4);
-        let all: Vec<AdmissionPermit> = (0..4).filter_map(|_| admission.admit(Peer::Local)).collect();
+        let all: Vec<AdmissionPermit> = (0..4)
+            .filter_map(|_| admission.admit(Peer::Local))
+            .collect();
         all.iter().for_each(|admission| admission.usage.begin());
         assert!(admission.admit(Peer::Local).is_none());
         all.iter().for_each(|admission| admission.usage.end());
@@ -252,17 +296,27 @@ mod tests {
     fn every_place_is_given_back_whether_its_connection_was_asked_to_close_or_not() {
         let admission = Admission::new(2);
         for _ in 0..100 {
-            let _permits: Vec<AdmissionPermit> = (0..3).filter_map(|number| admission.admit(peer(number))).collect();
+            let _permits: Vec<AdmissionPermit> = (0..3)
+                .filter_map(|number| admission.admit(peer(number)))
+                .collect();
         }
         let admitted = admission.0.lock();
-        assert_eq!((admitted.connections.len(), admitted.closing, admitted.by_peer.len()), (0, 0, 0));
+        assert_eq!(
+            (
+                admitted.connections.len(),
+                admitted.closing,
+                admitted.by_peer.len()
+            ),
+            (0, 0, 0)
+        );
     }
 
     #[test]
     fn few_connections_may_stay_open_after_they_were_asked_to_close() {
         let admission = Admission::new(64);
         // Two connections are admitted beyond the capacity, because two idle ones were asked to close and have not yet.
-        let all: Vec<AdmissionPermit> = std::iter::from_fn(|| admission.admit(Peer::Local)).collect();
+        let all: Vec<AdmissionPermit> =
+            std::iter::from_fn(|| admission.admit(Peer::Local)).collect();
         assert_eq!(all.len(), 66);
     }
 

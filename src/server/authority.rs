@@ -72,7 +72,11 @@ impl AuthorityBlank {
             self.carries_headers = matches!(kind, HEADERS | CONTINUATION);
             let begins = kind == HEADERS;
             (self.padded, self.padding) = (begins && flags & PADDED != 0, 0);
-            self.priority = if begins && flags & PRIORITY != 0 { PRIORITY_BYTES } else { 0 };
+            self.priority = if begins && flags & PRIORITY != 0 {
+                PRIORITY_BYTES
+            } else {
+                0
+            };
             if begins {
                 self.block = Block::default();
             }
@@ -155,25 +159,42 @@ impl Block {
             Self::NameIndex(integer) => integer.then(*byte, Self::NameIndex, Self::after_index),
             Self::NameLength => {
                 let name = if *byte & CODED == 0 { NAME } else { NAME_CODED };
-                Integer::begin(*byte, 7).map_or_else(|rest| Self::NameLengthRest(rest, name), |left| Self::name(left, name))
+                Integer::begin(*byte, 7).map_or_else(
+                    |rest| Self::NameLengthRest(rest, name),
+                    |left| Self::name(left, name),
+                )
             }
-            Self::NameLengthRest(integer, name) => {
-                integer.then(*byte, |rest| Self::NameLengthRest(rest, name), |left| Self::name(left, name))
-            }
+            Self::NameLengthRest(integer, name) => integer.then(
+                *byte,
+                |rest| Self::NameLengthRest(rest, name),
+                |left| Self::name(left, name),
+            ),
             Self::Name { left, expected } => {
                 let rest = expected.and_then(|name| name.strip_prefix(&[*byte]));
-                if left > 1 { Self::Name { left: left - 1, expected: rest } } else { Self::ValueLength(rest.is_some()) }
+                if left > 1 {
+                    Self::Name {
+                        left: left - 1,
+                        expected: rest,
+                    }
+                } else {
+                    Self::ValueLength(rest.is_some())
+                }
             }
             Self::ValueLength(is_authority) => {
                 let length = Integer::begin(*byte, 7);
                 if is_authority {
                     *byte &= !CODED;
                 }
-                length.map_or_else(|rest| Self::ValueLengthRest(rest, is_authority), |left| Self::value(left, is_authority))
+                length.map_or_else(
+                    |rest| Self::ValueLengthRest(rest, is_authority),
+                    |left| Self::value(left, is_authority),
+                )
             }
-            Self::ValueLengthRest(integer, is_authority) => {
-                integer.then(*byte, |rest| Self::ValueLengthRest(rest, is_authority), |left| Self::value(left, is_authority))
-            }
+            Self::ValueLengthRest(integer, is_authority) => integer.then(
+                *byte,
+                |rest| Self::ValueLengthRest(rest, is_authority),
+                |left| Self::value(left, is_authority),
+            ),
             Self::Value { left, is_authority } => {
                 if is_authority {
                     *byte = FILLER;
@@ -201,17 +222,29 @@ impl Block {
     }
 
     fn after_index(index: u32) -> Self {
-        if index == 0 { Self::NameLength } else { Self::ValueLength(index == STATIC_INDEX) }
+        if index == 0 {
+            Self::NameLength
+        } else {
+            Self::ValueLength(index == STATIC_INDEX)
+        }
     }
 
     fn name(left: u32, name: &'static [u8]) -> Self {
         // An empty name ends at once; h2 refuses it.
         let expected = (left as usize == name.len()).then_some(name);
-        if left == 0 { Self::ValueLength(false) } else { Self::Name { left, expected } }
+        if left == 0 {
+            Self::ValueLength(false)
+        } else {
+            Self::Name { left, expected }
+        }
     }
 
     fn value(left: u32, is_authority: bool) -> Self {
-        if left == 0 { Self::Field } else { Self::Value { left, is_authority } }
+        if left == 0 {
+            Self::Field
+        } else {
+            Self::Value { left, is_authority }
+        }
     }
 }
 
@@ -227,16 +260,32 @@ impl Integer {
     fn begin(byte: u8, prefix: u32) -> Result<u32, Self> {
         let mask = (1 << prefix) - 1;
         let value = u32::from(byte) & mask;
-        if value < mask { Ok(value) } else { Err(Self { value, shift: 0 }) }
+        if value < mask {
+            Ok(value)
+        } else {
+            Err(Self { value, shift: 0 })
+        }
     }
 
     /// Reads one more byte. Calls `more` if the integer goes on, `done` if it is complete.
-    fn then(self, byte: u8, more: impl FnOnce(Self) -> Block, done: impl FnOnce(u32) -> Block) -> Block {
+    fn then(
+        self,
+        byte: u8,
+        more: impl FnOnce(Self) -> Block,
+        done: impl FnOnce(u32) -> Block,
+    ) -> Block {
         if self.shift >= INTEGER_BITS_MAX {
             return Block::Invalid;
         }
         let value = self.value + (u32::from(byte & 0x7f) << self.shift);
-        if byte & 0x80 == 0 { done(value) } else { more(Self { value, shift: self.shift + 7 }) }
+        if byte & 0x80 == 0 {
+            done(value)
+        } else {
+            more(Self {
+                value,
+                shift: self.shift + 7,
+            })
+        }
     }
 }
 
@@ -290,22 +339,52 @@ mod tests {
                 Just([vec![0x40], string(false, NAME)].concat()),
                 Just([vec![0x00], string(true, NAME_CODED)].concat()),
             ];
-            (names, any::<bool>(), proptest::collection::vec(any::<u8>(), 0..300)).prop_map(|(name, coded, value)| {
-                let blank = string(false, &vec![FILLER; value.len()]);
-                ([name.clone(), string(coded, &value)].concat(), [name, blank].concat())
-            })
+            (
+                names,
+                any::<bool>(),
+                proptest::collection::vec(any::<u8>(), 0..300),
+            )
+                .prop_map(|(name, coded, value)| {
+                    let blank = string(false, &vec![FILLER; value.len()]);
+                    (
+                        [name.clone(), string(coded, &value)].concat(),
+                        [name, blank].concat(),
+                    )
+                })
         };
         let other = |fields: Vec<u8>| (fields.clone(), fields);
         prop_oneof![
             authority(),
             authority(),
             // An indexed field, and table size updates, short and long.
-            prop_oneof![Just(vec![0x82]), Just(vec![0xff, 0x80, 0x01]), Just(vec![0x3f, 0xe1, 0x1f])].prop_map(other),
+            prop_oneof![
+                Just(vec![0x82]),
+                Just(vec![0xff, 0x80, 0x01]),
+                Just(vec![0x3f, 0xe1, 0x1f])
+            ]
+            .prop_map(other),
             // Other fields: with a name from the table, or a literal name that resembles `:authority`.
-            (any::<bool>(), bytes.clone()).prop_map(move |(coded, value)| other([vec![0x44], string(coded, &value)].concat())),
-            (any::<bool>(), bytes).prop_map(move |(coded, value)| other([vec![0x0f, 0x32], string(coded, &value)].concat())),
-            prop_oneof![Just(":authoritz"), Just(":authorit"), Just(":authority2"), Just("")].prop_map(move |name| {
-                other([vec![0x40], string(false, name.as_bytes()), string(false, b"tmp%2Fx")].concat())
+            (any::<bool>(), bytes.clone()).prop_map(move |(coded, value)| other(
+                [vec![0x44], string(coded, &value)].concat()
+            )),
+            (any::<bool>(), bytes).prop_map(move |(coded, value)| other(
+                [vec![0x0f, 0x32], string(coded, &value)].concat()
+            )),
+            prop_oneof![
+                Just(":authoritz"),
+                Just(":authorit"),
+                Just(":authority2"),
+                Just("")
+            ]
+            .prop_map(move |name| {
+                other(
+                    [
+                        vec![0x40],
+                        string(false, name.as_bytes()),
+                        string(false, b"tmp%2Fx"),
+                    ]
+                    .concat(),
+                )
             }),
         ]
     }
@@ -354,8 +433,19 @@ mod tests {
     #[test]
     fn an_integer_without_an_end_stops_the_reader_for_that_block_only() {
         let endless = frame(HEADERS, END_HEADERS, &[vec![0x7f], vec![0xff; 40]].concat());
-        let sound = frame(HEADERS, END_HEADERS, &[vec![0x41], string(false, b"%2F")].concat());
-        let blanked = frame(HEADERS, END_HEADERS, &[vec![0x41], string(false, b"xxx")].concat());
-        assert_eq!(passed(&[endless.clone(), sound].concat(), &[]), [endless, blanked].concat());
+        let sound = frame(
+            HEADERS,
+            END_HEADERS,
+            &[vec![0x41], string(false, b"%2F")].concat(),
+        );
+        let blanked = frame(
+            HEADERS,
+            END_HEADERS,
+            &[vec![0x41], string(false, b"xxx")].concat(),
+        );
+        assert_eq!(
+            passed(&[endless.clone(), sound].concat(), &[]),
+            [endless, blanked].concat()
+        );
     }
 }

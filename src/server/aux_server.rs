@@ -28,9 +28,13 @@ impl AuxServer {
         F: Fn(Accepted, AdmissionPermit, watch::Receiver<bool>) -> C + Send + Sync + 'static,
         C: Future<Output = ()> + Send + 'static,
     {
-        Self::start_elsewhere(listener, connections_max, move |accepted, admission, stopping| {
-            tokio::spawn(serve(accepted, admission, stopping));
-        })
+        Self::start_elsewhere(
+            listener,
+            connections_max,
+            move |accepted, admission, stopping| {
+                tokio::spawn(serve(accepted, admission, stopping));
+            },
+        )
     }
 
     /// Passes each connection to `begin`, which starts to serve it somewhere. That must end once the receiver holds true.
@@ -44,11 +48,16 @@ impl AuxServer {
         let (stop, stopping) = watch::channel(false);
         let admission = Admission::new(connections_max);
         let take = move |accepted: Accepted| {
-            let Some(admission) = admission.admit(accepted.peer()) else { return false };
+            let Some(admission) = admission.admit(accepted.peer()) else {
+                return false;
+            };
             begin(accepted, admission, stopping.clone());
             true
         };
-        Self { stop, accepting: tokio::spawn(async move { accept(&[listener], take).await }) }
+        Self {
+            stop,
+            accepting: tokio::spawn(async move { accept(&[listener], take).await }),
+        }
     }
 
     /// Waits until the listener fails for good, and returns the reason.

@@ -89,7 +89,15 @@ pub(crate) async fn serve<H, F>(
 ) where
     F: Fn() -> bool + Unpin,
 {
-    let ConnectionOptions { streams, window, age, draining, admission, account, busy } = options;
+    let ConnectionOptions {
+        streams,
+        window,
+        age,
+        draining,
+        admission,
+        account,
+        busy,
+    } = options;
     let mut opening = Box::pin(open(accepted, streams, window, account.clone(), busy));
     let opened = tokio::select! {
         biased;
@@ -142,9 +150,15 @@ async fn open<H, F: Fn() -> bool + Unpin>(
         let socket = Socket::open(accepted, Protocol::H2).await?;
         let has_host = !socket.is_unix();
         let prefaced = PrefacedStream::read_preface(socket, account, busy).await?;
-        let prefaced = if has_host { prefaced } else { prefaced.without_authority() };
+        let prefaced = if has_host {
+            prefaced
+        } else {
+            prefaced.without_authority()
+        };
         let heard = prefaced.heard();
-        H2Connection::open(prefaced, streams, window, heard).await.ok()
+        H2Connection::open(prefaced, streams, window, heard)
+            .await
+            .ok()
     };
     tokio::time::timeout(PREFACE_WITHIN, opening).await.ok()?
 }
@@ -157,7 +171,12 @@ pub(crate) struct H2Connection<T, H> {
 
 impl<T: AsyncRead + AsyncWrite + Unpin, H> H2Connection<T, H> {
     /// Exchanges settings over `stream`, which sets `heard` whenever bytes have come.
-    pub(crate) async fn open(stream: T, streams: u32, window: u32, heard: Arc<AtomicBool>) -> Result<Self, h2::Error> {
+    pub(crate) async fn open(
+        stream: T,
+        streams: u32,
+        window: u32,
+        heard: Arc<AtomicBool>,
+    ) -> Result<Self, h2::Error> {
         let mut builder = Builder::new();
         builder
             .max_concurrent_streams(streams)
@@ -169,7 +188,10 @@ impl<T: AsyncRead + AsyncWrite + Unpin, H> H2Connection<T, H> {
             .max_send_buffer_size(CHUNK_BYTES);
         let mut connection = builder.handshake(stream).await?;
         let keepalive = KeepAlive::new(connection.ping_pong(), heard);
-        Ok(Self { connection, keepalive })
+        Ok(Self {
+            connection,
+            keepalive,
+        })
     }
 
     /// Serves until the connection has ended, and all its calls with it.
@@ -177,7 +199,11 @@ impl<T: AsyncRead + AsyncWrite + Unpin, H> H2Connection<T, H> {
         poll_fn(|context| self.poll(calls, context)).await
     }
 
-    fn poll(&mut self, calls: &impl CallStarter<H>, context: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
+    fn poll(
+        &mut self,
+        calls: &impl CallStarter<H>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), h2::Error>> {
         if self.keepalive.poll(context).is_ready() {
             return Poll::Ready(Ok(()));
         }
@@ -189,9 +215,15 @@ impl<T: AsyncRead + AsyncWrite + Unpin, H> H2Connection<T, H> {
     }
 
     /// Takes no more calls, answers those that were taken, and ends. What is unfinished after `time_limit` is cut.
-    async fn leave(&mut self, calls: &impl CallStarter<H>, time_limit: Duration) -> Result<(), h2::Error> {
+    async fn leave(
+        &mut self,
+        calls: &impl CallStarter<H>,
+        time_limit: Duration,
+    ) -> Result<(), h2::Error> {
         self.connection.graceful_shutdown();
-        tokio::time::timeout(time_limit, self.run(calls)).await.unwrap_or(Ok(()))
+        tokio::time::timeout(time_limit, self.run(calls))
+            .await
+            .unwrap_or(Ok(()))
     }
 }
 
@@ -208,12 +240,19 @@ struct KeepAlive {
 
 impl KeepAlive {
     fn new(ping_pong: Option<PingPong>, heard: Arc<AtomicBool>) -> Self {
-        Self { ping_pong, heard, next: Box::pin(tokio::time::sleep(KEEPALIVE_EVERY)), is_asked: false }
+        Self {
+            ping_pong,
+            heard,
+            next: Box::pin(tokio::time::sleep(KEEPALIVE_EVERY)),
+            is_asked: false,
+        }
     }
 
     /// Ready when the peer does not answer.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let Some(ping_pong) = &mut self.ping_pong else { return Poll::Pending };
+        let Some(ping_pong) = &mut self.ping_pong else {
+            return Poll::Pending;
+        };
         while self.next.as_mut().poll(context).is_ready() {
             let wait = if self.heard.swap(false, Ordering::Relaxed) {
                 self.is_asked = false;

@@ -89,7 +89,10 @@ mod tests {
             at += frame.len();
             assert_eq!(open[at - 1], *is_open);
             let carries = matches!(frame[3], HEADERS | CONTINUATION);
-            assert!(frame.len() == FRAME_HEAD_BYTES || open[at - 2] == carries, "{frame:?}");
+            assert!(
+                frame.len() == FRAME_HEAD_BYTES || open[at - 2] == carries,
+                "{frame:?}"
+            );
         }
         for cut in 0..all.len() {
             let mut watch = HeaderBlockWatch::default();

@@ -44,10 +44,17 @@ pub enum Address {
 impl Address {
     /// Whether only this host can reach the address, judged by its text: a Unix socket, a loopback address, or `localhost`.
     pub fn is_local(&self) -> bool {
-        let Self::Tcp { at, .. } = self else { return true };
+        let Self::Tcp { at, .. } = self else {
+            return true;
+        };
         let host = at.rsplit_once(':').map_or(at.as_str(), |(host, _)| host);
-        let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-        address.map_or(host.eq_ignore_ascii_case("localhost"), |address| address.to_canonical().is_loopback())
+        let address = host
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .parse::<IpAddr>();
+        address.map_or(host.eq_ignore_ascii_case("localhost"), |address| {
+            address.to_canonical().is_loopback()
+        })
     }
 }
 
@@ -58,7 +65,9 @@ impl Address {
         match (self, other) {
             (Self::Unix { path, .. }, Self::Unix { path: other, .. }) => path == other,
             (Self::Tcp { at, .. }, Self::Tcp { at: other, .. }) => {
-                let (Some((host, port)), Some((other, other_port))) = (at.rsplit_once(':'), other.rsplit_once(':')) else {
+                let (Some((host, port)), Some((other, other_port))) =
+                    (at.rsplit_once(':'), other.rsplit_once(':'))
+                else {
                     return false;
                 };
                 let is_every = |host: &str| matches!(host, "0.0.0.0" | "[::]");
@@ -78,24 +87,46 @@ impl std::str::FromStr for Address {
         if let Some(path) = text.strip_prefix("unix:") {
             return parse_unix(path).ok_or_else(invalid);
         }
-        let (at, plaintext) = text.strip_prefix(PLAINTEXT).map_or((text, false), |at| (at, true));
-        let parts = at.rsplit_once(':').filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+        let (at, plaintext) = text
+            .strip_prefix(PLAINTEXT)
+            .map_or((text, false), |at| (at, true));
+        let parts = at
+            .rsplit_once(':')
+            .filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
         // Without brackets, the last group of an IPv6 address would be read as a port.
-        let is_unambiguous = |host: &str| !host.contains(':') || (host.starts_with('[') && host.ends_with(']'));
+        let is_unambiguous =
+            |host: &str| !host.contains(':') || (host.starts_with('[') && host.ends_with(']'));
         // Addresses appear in error messages and log lines, so they must not contain control characters or spaces.
-        let valid = parts.is_some_and(|(host, _)| is_unambiguous(host) && host.bytes().all(|byte| byte.is_ascii_graphic()));
-        if valid { Ok(Self::Tcp { at: at.to_owned(), plaintext }) } else { Err(invalid()) }
+        let valid = parts.is_some_and(|(host, _)| {
+            is_unambiguous(host) && host.bytes().all(|byte| byte.is_ascii_graphic())
+        });
+        if valid {
+            Ok(Self::Tcp {
+                at: at.to_owned(),
+                plaintext,
+            })
+        } else {
+            Err(invalid())
+        }
     }
 }
 
 fn parse_unix(text: &str) -> Option<Address> {
     let (path, mode) = match text.rsplit_once("?mode=") {
-        Some((path, mode)) => (path, u32::from_str_radix(mode, 8).ok().filter(|mode| *mode <= MODE_MAX)?),
+        Some((path, mode)) => (
+            path,
+            u32::from_str_radix(mode, 8)
+                .ok()
+                .filter(|mode| *mode <= MODE_MAX)?,
+        ),
         None => (text, MODE_DEFAULT),
     };
     let path = path.strip_prefix("//").unwrap_or(path);
     let valid = path.starts_with('/') && !path.contains(char::is_control);
-    valid.then(|| Address::Unix { path: path.into(), mode })
+    valid.then(|| Address::Unix {
+        path: path.into(),
+        mode,
+    })
 }
 
 impl fmt::Display for Address {
@@ -147,16 +178,30 @@ impl Listener {
     pub async fn bind(address: &Address) -> Result<Self, BindError> {
         let bound = match address {
             Address::Tcp { at, plaintext } => bind_tcp(at, *plaintext).await,
-            Address::Unix { path, mode } => bind_unix(path, *mode).await.map(|bound| (bound, address.clone())),
+            Address::Unix { path, mode } => bind_unix(path, *mode)
+                .await
+                .map(|bound| (bound, address.clone())),
         };
-        let bound = bound.map(|(bound, address)| Self { bound, address, tls: None });
-        bound.map_err(|cause| BindError { address: address.clone(), cause })
+        let bound = bound.map(|(bound, address)| Self {
+            bound,
+            address,
+            tls: None,
+        });
+        bound.map_err(|cause| BindError {
+            address: address.clone(),
+            cause,
+        })
     }
 
     /// Requires TLS of callers. Unix sockets and addresses with `plaintext:` stay unencrypted.
     pub fn with_tls(self, tls: Arc<Tls>) -> Self {
         match self.address {
-            Address::Tcp { plaintext: false, .. } => Self { tls: Some(tls), ..self },
+            Address::Tcp {
+                plaintext: false, ..
+            } => Self {
+                tls: Some(tls),
+                ..self
+            },
             _ => self,
         }
     }
@@ -171,17 +216,29 @@ impl Listener {
         let tls = self.tls;
         match self.bound {
             Bound::Tcp(listener) => {
-                let Ok(listener) = listener.into_std() else { return Vec::new() };
+                let Ok(listener) = listener.into_std() else {
+                    return Vec::new();
+                };
                 let waiting = std::iter::from_fn(|| listener.accept().ok());
-                waiting.filter_map(|(stream, _)| into_accepted(stream, tls.as_ref()).ok()).collect()
+                waiting
+                    .filter_map(|(stream, _)| into_accepted(stream, tls.as_ref()).ok())
+                    .collect()
             }
             Bound::Unix { _file, listener } => {
                 // Without the file, no further client can connect.
                 drop(_file);
-                let Ok(listener) = listener.into_std() else { return Vec::new() };
+                let Ok(listener) = listener.into_std() else {
+                    return Vec::new();
+                };
                 let waiting = std::iter::from_fn(|| listener.accept().ok());
-                let into_accepted = |stream: StdUnixStream| stream.set_nonblocking(true).map(|()| Accepted::Unix(stream));
-                waiting.filter_map(|(stream, _)| into_accepted(stream).ok()).collect()
+                let into_accepted = |stream: StdUnixStream| {
+                    stream
+                        .set_nonblocking(true)
+                        .map(|()| Accepted::Unix(stream))
+                };
+                waiting
+                    .filter_map(|(stream, _)| into_accepted(stream).ok())
+                    .collect()
             }
         }
     }
@@ -193,7 +250,9 @@ impl Listener {
                 let (stream, _) = listener.accept().await?;
                 into_accepted(stream.into_std()?, self.tls.as_ref())
             }
-            Bound::Unix { listener, .. } => listener.accept().await?.0.into_std().map(Accepted::Unix),
+            Bound::Unix { listener, .. } => {
+                listener.accept().await?.0.into_std().map(Accepted::Unix)
+            }
         }
     }
 
@@ -238,7 +297,11 @@ async fn bind_tcp(at: &str, plaintext: bool) -> io::Result<(Bound, Address)> {
 }
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()?
+    } else {
+        TcpSocket::new_v6()?
+    };
     // Without it, a restart would have to wait until the system forgets the previous process's connections.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
@@ -257,7 +320,10 @@ async fn bind_unix(path: &Path, mode: u32) -> io::Result<Bound> {
     socket.bind(path)?;
     let file = SocketFile::new(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
-    socket.listen(BACKLOG).map(|listener| Bound::Unix { _file: file, listener })
+    socket.listen(BACKLOG).map(|listener| Bound::Unix {
+        _file: file,
+        listener,
+    })
 }
 
 /// The file of a Unix socket. Dropping it removes the file, unless another file has replaced it.
@@ -269,7 +335,10 @@ struct SocketFile {
 
 impl SocketFile {
     fn new(path: &Path) -> io::Result<Self> {
-        Ok(Self { path: path.into(), identity: identity(path)? })
+        Ok(Self {
+            path: path.into(),
+            identity: identity(path)?,
+        })
     }
 }
 
@@ -289,8 +358,11 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 /// Removes the socket file of a process that has died. A socket that answers, or a file that is no socket, stays; `bind`
 /// then fails.
 async fn remove_stale(path: &Path) {
-    let refused = UnixStream::connect(path).await.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
-    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
+    let refused = UnixStream::connect(path)
+        .await
+        .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+    let is_socket =
+        std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
     if refused && is_socket {
         // If this fails, `bind` reports the reason.
         let _ = std::fs::remove_file(path);
@@ -299,9 +371,13 @@ async fn remove_stale(path: &Path) {
 
 fn hint(cause: &io::Error) -> &'static str {
     match cause.kind() {
-        io::ErrorKind::AddrInUse => "; another process listens there: stop it, or choose another with --listen",
+        io::ErrorKind::AddrInUse => {
+            "; another process listens there: stop it, or choose another with --listen"
+        }
         io::ErrorKind::AddrNotAvailable => "; this host does not have that address",
-        io::ErrorKind::PermissionDenied => "; ports below 1024 and directories of other users need a permission",
+        io::ErrorKind::PermissionDenied => {
+            "; ports below 1024 and directories of other users need a permission"
+        }
         _ => "",
     }
 }
@@ -321,7 +397,13 @@ mod tests {
         let address = address(&format!("unix:{}", path.display()));
         let listener = Listener::bind(&address).await.unwrap();
         UnixStream::connect(&path).await.unwrap();
-        assert!(Listener::bind(&address).await.unwrap_err().to_string().contains("another process listens there"));
+        assert!(
+            Listener::bind(&address)
+                .await
+                .unwrap_err()
+                .to_string()
+                .contains("another process listens there")
+        );
         drop(listener);
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         drop(Listener::bind(&address).await.unwrap());
@@ -332,18 +414,47 @@ mod tests {
 
     #[test]
     fn addresses_are_host_and_port_or_a_socket_s_path() {
-        for good in ["127.0.0.1:50051", "[::1]:0", "localhost:1", "unix:/run/tollgate.sock"] {
+        for good in [
+            "127.0.0.1:50051",
+            "[::1]:0",
+            "localhost:1",
+            "unix:/run/tollgate.sock",
+        ] {
             assert_eq!(address(good).to_string(), good);
         }
-        assert_eq!(address("unix:///run/s"), Address::Unix { path: "/run/s".into(), mode: 0o600 });
-        for bad in ["", "50051", ":50051", "localhost", "localhost:", "localhost:65536", "::1:50051", "unix:relative", "unix:"] {
+        assert_eq!(
+            address("unix:///run/s"),
+            Address::Unix {
+                path: "/run/s".into(),
+                mode: 0o600
+            }
+        );
+        for bad in [
+            "",
+            "50051",
+            ":50051",
+            "localhost",
+            "localhost:",
+            "localhost:65536",
+            "::1:50051",
+            "unix:relative",
+            "unix:",
+        ] {
             assert!(bad.parse::<Address>().is_err(), "{bad}");
         }
     }
 
     #[test]
     fn an_address_is_one_line() {
-        for bad in ["127.\t0.0.1:0", "a b:1", "a\u{1b}[31m:1", "h\u{202e}:1", "[::1\n]:1", "unix:/run/\ns", "plaintext:\t:1"] {
+        for bad in [
+            "127.\t0.0.1:0",
+            "a b:1",
+            "a\u{1b}[31m:1",
+            "h\u{202e}:1",
+            "[::1\n]:1",
+            "unix:/run/\ns",
+            "plaintext:\t:1",
+        ] {
             assert!(bad.parse::<Address>().is_err(), "{bad:?}");
         }
         assert_eq!(address("unix:/run/a b").to_string(), "unix:/run/a b");
@@ -351,19 +462,51 @@ mod tests {
 
     #[test]
     fn an_address_says_who_may_connect_and_that_nothing_encrypts_it() {
-        assert_eq!(address("unix:/run/s?mode=0660"), Address::Unix { path: "/run/s".into(), mode: 0o660 });
-        assert_eq!(address("plaintext:0.0.0.0:1"), Address::Tcp { at: "0.0.0.0:1".to_owned(), plaintext: true });
-        for bad in ["unix:/run/s?mode=", "unix:/run/s?mode=0680", "unix:/run/s?mode=1777", "plaintext:", "plaintext:unix:/s"] {
+        assert_eq!(
+            address("unix:/run/s?mode=0660"),
+            Address::Unix {
+                path: "/run/s".into(),
+                mode: 0o660
+            }
+        );
+        assert_eq!(
+            address("plaintext:0.0.0.0:1"),
+            Address::Tcp {
+                at: "0.0.0.0:1".to_owned(),
+                plaintext: true
+            }
+        );
+        for bad in [
+            "unix:/run/s?mode=",
+            "unix:/run/s?mode=0680",
+            "unix:/run/s?mode=1777",
+            "plaintext:",
+            "plaintext:unix:/s",
+        ] {
             assert!(bad.parse::<Address>().is_err(), "{bad}");
         }
     }
 
     #[test]
     fn addresses_that_only_this_host_reaches_are_local() {
-        for local in ["127.0.0.1:1", "127.8.9.10:1", "[::1]:1", "[::ffff:127.0.0.1]:1", "localhost:1", "unix:/s"] {
+        for local in [
+            "127.0.0.1:1",
+            "127.8.9.10:1",
+            "[::1]:1",
+            "[::ffff:127.0.0.1]:1",
+            "localhost:1",
+            "unix:/s",
+        ] {
             assert!(address(local).is_local(), "{local}");
         }
-        for open in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "tollgate.internal:1", "localhost.example:1", "[::ffff:10.0.0.1]:1"] {
+        for open in [
+            "0.0.0.0:1",
+            "[::]:1",
+            "10.0.0.1:1",
+            "tollgate.internal:1",
+            "localhost.example:1",
+            "[::ffff:10.0.0.1]:1",
+        ] {
             assert!(!address(open).is_local(), "{open}");
         }
     }
@@ -374,14 +517,20 @@ mod tests {
         let path = folder.path().join("s");
         let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
         for (asked, expected) in [("?mode=0660", 0o660), ("?mode=0777", 0o777), ("", 0o600)] {
-            let listener = Listener::bind(&address(&format!("unix:{}{asked}", path.display()))).await.unwrap();
+            let listener = Listener::bind(&address(&format!("unix:{}{asked}", path.display())))
+                .await
+                .unwrap();
             assert_eq!(mode(), expected);
             drop(listener);
             assert!(!path.exists());
         }
-        let first = Listener::bind(&address(&format!("unix:{}", path.display()))).await.unwrap();
+        let first = Listener::bind(&address(&format!("unix:{}", path.display())))
+            .await
+            .unwrap();
         std::fs::remove_file(&path).unwrap();
-        let second = Listener::bind(&address(&format!("unix:{}", path.display()))).await.unwrap();
+        let second = Listener::bind(&address(&format!("unix:{}", path.display())))
+            .await
+            .unwrap();
         drop(first);
         assert!(path.exists());
         drop(second);

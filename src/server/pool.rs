@@ -67,7 +67,9 @@ pub(crate) struct ConnectionPermit {
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.taken.connections.fetch_sub(1, Ordering::Relaxed);
-        self.taken.streams.fetch_sub(self.streams as usize, Ordering::Relaxed);
+        self.taken
+            .streams
+            .fetch_sub(self.streams as usize, Ordering::Relaxed);
     }
 }
 
@@ -77,12 +79,18 @@ pub struct Connections(Vec<(Arc<Taken>, Arc<AtomicU64>)>);
 impl Connections {
     /// Open connections, including those that a worker has not begun to serve.
     pub fn open(&self) -> usize {
-        self.0.iter().map(|(taken, _)| taken.connections.load(Ordering::Relaxed)).sum()
+        self.0
+            .iter()
+            .map(|(taken, _)| taken.connections.load(Ordering::Relaxed))
+            .sum()
     }
 
     /// Calls that were refused because the limit of calls was reached.
     pub fn refused_calls(&self) -> u64 {
-        self.0.iter().map(|(_, refused)| refused.load(Ordering::Relaxed)).sum()
+        self.0
+            .iter()
+            .map(|(_, refused)| refused.load(Ordering::Relaxed))
+            .sum()
     }
 }
 
@@ -116,7 +124,11 @@ pub(crate) struct WorkerInbox {
 impl WorkerPool {
     /// A pool without workers, which will let in at most `connections_max` in all.
     pub(crate) fn new(connections_max: usize) -> Self {
-        Self { workers: Vec::new(), admission: Admission::new(connections_max), age: None }
+        Self {
+            workers: Vec::new(),
+            admission: Admission::new(connections_max),
+            age: None,
+        }
     }
 
     /// Lets in at most `connections_max` for each worker.
@@ -128,12 +140,24 @@ impl WorkerPool {
     pub(crate) fn add_worker(&mut self) -> WorkerInbox {
         let (sender, receiver) = mpsc::unbounded_channel();
         let refused = Arc::<AtomicU64>::default();
-        self.workers.push(WorkerHandle { connections: sender, taken: Arc::default(), refused: refused.clone() });
-        WorkerInbox { connections: receiver, refused }
+        self.workers.push(WorkerHandle {
+            connections: sender,
+            taken: Arc::default(),
+            refused: refused.clone(),
+        });
+        WorkerInbox {
+            connections: receiver,
+            refused,
+        }
     }
 
     pub(crate) fn connections(&self) -> Connections {
-        Connections(self.workers.iter().map(|worker| (worker.taken.clone(), worker.refused.clone())).collect())
+        Connections(
+            self.workers
+                .iter()
+                .map(|worker| (worker.taken.clone(), worker.refused.clone()))
+                .collect(),
+        )
     }
 
     /// Assigns a connection to the worker with the fewest; of equals, to the first. Returns false, and closes the
@@ -142,8 +166,12 @@ impl WorkerPool {
         // Only the acceptor, which calls this, adds to these counts. So none grows between reading the minimum and adding
         // to it.
         let open = |worker: &WorkerHandle| worker.taken.connections.load(Ordering::Relaxed);
-        let Some(worker) = self.workers.iter().min_by_key(|worker| open(worker)) else { return false };
-        let Some(admission) = self.admission.admit(accepted.peer()) else { return false };
+        let Some(worker) = self.workers.iter().min_by_key(|worker| open(worker)) else {
+            return false;
+        };
+        let Some(admission) = self.admission.admit(accepted.peer()) else {
+            return false;
+        };
         let taken = worker.taken.clone();
         let open = 1 + taken.connections.fetch_add(1, Ordering::Relaxed);
         let streams = streams(taken.streams.load(Ordering::Relaxed));
@@ -153,10 +181,15 @@ impl WorkerPool {
             accepted,
             streams,
             window: window(open),
-            age: self.age.map(|age| jittered(age, AGE_JITTER, random::bits())),
+            age: self
+                .age
+                .map(|age| jittered(age, AGE_JITTER, random::bits())),
             admission,
         };
-        worker.connections.send(QueuedConnection { connection, permit }).is_ok()
+        worker
+            .connections
+            .send(QueuedConnection { connection, permit })
+            .is_ok()
     }
 }
 
@@ -164,7 +197,8 @@ impl WorkerPool {
 /// and the sum is bounded.
 #[expect(clippy::cast_possible_truncation, reason = "at most 256")]
 pub(crate) fn streams(taken: usize) -> u32 {
-    (STREAMS_SHARED.saturating_sub(taken) * STREAMS_MAX / STREAMS_SHARED).clamp(STREAMS_MIN, STREAMS_MAX) as u32
+    (STREAMS_SHARED.saturating_sub(taken) * STREAMS_MAX / STREAMS_SHARED)
+        .clamp(STREAMS_MIN, STREAMS_MAX) as u32
 }
 
 /// Flow control window, in bytes, for a connection of a worker that has `open`.
@@ -181,7 +215,9 @@ mod tests {
 
     fn pool(workers: usize) -> (WorkerPool, Vec<mpsc::UnboundedReceiver<QueuedConnection>>) {
         let mut pool = WorkerPool::new(12);
-        let received = (0..workers).map(|_| pool.add_worker().connections).collect();
+        let received = (0..workers)
+            .map(|_| pool.add_worker().connections)
+            .collect();
         (pool, received)
     }
 
@@ -191,7 +227,10 @@ mod tests {
     }
 
     fn open(pool: &WorkerPool) -> Vec<usize> {
-        pool.workers.iter().map(|worker| worker.taken.connections.load(Ordering::Relaxed)).collect()
+        pool.workers
+            .iter()
+            .map(|worker| worker.taken.connections.load(Ordering::Relaxed))
+            .collect()
     }
 
     #[test]
@@ -200,10 +239,16 @@ mod tests {
         for assigned in 1..=12 {
             assert!(assign(&pool));
             let open = open(&pool);
-            assert!(open.iter().max().unwrap() - open.iter().min().unwrap() <= 1, "{open:?} after {assigned}");
+            assert!(
+                open.iter().max().unwrap() - open.iter().min().unwrap() <= 1,
+                "{open:?} after {assigned}"
+            );
         }
         // Two connections of the second worker close, so it gets the next two.
-        drop((received[1].try_recv().unwrap(), received[1].try_recv().unwrap()));
+        drop((
+            received[1].try_recv().unwrap(),
+            received[1].try_recv().unwrap(),
+        ));
         assert_eq!(open(&pool), [4, 2, 4]);
         assert_eq!(pool.connections().open(), 10);
         assert!(assign(&pool) && assign(&pool));
@@ -214,8 +259,13 @@ mod tests {
     fn a_full_pool_takes_no_more_until_a_connection_closes() {
         let (pool, mut received) = pool(2);
         assert!((0..12).all(|_| assign(&pool)));
-        let taken: Vec<QueuedConnection> = received.iter_mut().flat_map(|of| std::iter::from_fn(|| of.try_recv().ok())).collect();
-        taken.iter().for_each(|queued| queued.connection.admission.usage().begin());
+        let taken: Vec<QueuedConnection> = received
+            .iter_mut()
+            .flat_map(|of| std::iter::from_fn(|| of.try_recv().ok()))
+            .collect();
+        taken
+            .iter()
+            .for_each(|queued| queued.connection.admission.usage().begin());
         assert!(!assign(&pool));
         drop(taken);
         assert!(assign(&pool));
@@ -228,8 +278,14 @@ mod tests {
             each.push(streams(taken));
             taken += streams(taken) as usize;
         }
-        assert_eq!([1, 10, 33, 100, CONNECTIONS_MAX].map(|open| each[open - 1]), [256, 192, 92, 11, 8]);
-        assert!(taken <= STREAMS_SHARED + CONNECTIONS_MAX * STREAMS_MIN, "{taken}");
+        assert_eq!(
+            [1, 10, 33, 100, CONNECTIONS_MAX].map(|open| each[open - 1]),
+            [256, 192, 92, 11, 8]
+        );
+        assert!(
+            taken <= STREAMS_SHARED + CONNECTIONS_MAX * STREAMS_MIN,
+            "{taken}"
+        );
     }
 
     #[test]
@@ -240,7 +296,10 @@ mod tests {
             received[0].try_recv().unwrap()
         };
         let (first, second) = (next(&mut received), next(&mut received));
-        assert_eq!((first.connection.streams, second.connection.streams), (256, 248));
+        assert_eq!(
+            (first.connection.streams, second.connection.streams),
+            (256, 248)
+        );
         drop(first);
         drop(second);
         assert_eq!(next(&mut received).connection.streams, 256);
@@ -248,15 +307,29 @@ mod tests {
 
     #[test]
     fn the_more_connections_the_smaller_the_window_of_each() {
-        assert_eq!([1, 64, 128, 1024, CONNECTIONS_MAX].map(window), [1 << 20, 1 << 20, 512 << 10, 64 << 10, 64 << 10]);
+        assert_eq!(
+            [1, 64, 128, 1024, CONNECTIONS_MAX].map(window),
+            [1 << 20, 1 << 20, 512 << 10, 64 << 10, 64 << 10]
+        );
     }
 
     #[test]
     fn connections_made_together_reach_their_age_at_different_times() {
         let hour = Duration::from_secs(3600);
-        let ages: Vec<Duration> = (0..1_000).map(|_| jittered(hour, AGE_JITTER, random::bits())).collect();
-        assert!(ages.iter().all(|age| *age >= hour.mul_f64(0.9) && *age <= hour.mul_f64(1.1)));
-        assert!(ages.iter().max().unwrap().saturating_sub(*ages.iter().min().unwrap()) > hour.mul_f64(0.15));
+        let ages: Vec<Duration> = (0..1_000)
+            .map(|_| jittered(hour, AGE_JITTER, random::bits()))
+            .collect();
+        assert!(
+            ages.iter()
+                .all(|age| *age >= hour.mul_f64(0.9) && *age <= hour.mul_f64(1.1))
+        );
+        assert!(
+            ages.iter()
+                .max()
+                .unwrap()
+                .saturating_sub(*ages.iter().min().unwrap())
+                > hour.mul_f64(0.15)
+        );
     }
 
     #[test]

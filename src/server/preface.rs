@@ -61,12 +61,18 @@ impl<S: AsyncRead + Unpin, F: Fn() -> bool + Unpin> PrefacedStream<S, F> {
     /// connection.
     ///
     /// While `busy` returns true, nothing after the preface is read. `account` is charged for what h2 keeps unfinished.
-    pub(super) async fn read_preface(mut socket: S, account: Arc<Account>, busy: F) -> Option<Self> {
+    pub(super) async fn read_preface(
+        mut socket: S,
+        account: Arc<Account>,
+        busy: F,
+    ) -> Option<Self> {
         let mut bytes = [0; PREFACE.len()];
         let mut read = ReadBuf::new(&mut bytes);
         while read.remaining() > 0 {
             let before = read.filled().len();
-            poll_fn(|context| Pin::new(&mut socket).poll_read(context, &mut read)).await.ok()?;
+            poll_fn(|context| Pin::new(&mut socket).poll_read(context, &mut read))
+                .await
+                .ok()?;
             if read.filled().len() == before || !PREFACE.starts_with(read.filled()) {
                 return None;
             }
@@ -91,7 +97,10 @@ impl<S: AsyncRead + Unpin, F: Fn() -> bool + Unpin> PrefacedStream<S, F> {
 
     /// Blanks the authority of every request.
     pub(super) fn without_authority(self) -> Self {
-        Self { authority: Some(AuthorityBlank::default()), ..self }
+        Self {
+            authority: Some(AuthorityBlank::default()),
+            ..self
+        }
     }
 
     /// Looks at bytes that were read.
@@ -104,7 +113,10 @@ impl<S: AsyncRead + Unpin, F: Fn() -> bool + Unpin> PrefacedStream<S, F> {
             self.unfinished_block = None;
         } else if self.unfinished_block.is_none() {
             let timeout = Box::pin(tokio::time::sleep(HEADERS_WITHIN));
-            self.unfinished_block = Some(UnfinishedBlock { timeout, _charge: self.account.charge(HEADER_BLOCK_BYTES) });
+            self.unfinished_block = Some(UnfinishedBlock {
+                timeout,
+                _charge: self.account.charge(HEADER_BLOCK_BYTES),
+            });
         }
         if let Some(authority) = &mut self.authority {
             authority.pass(bytes);
@@ -124,7 +136,11 @@ impl<S, F> PrefacedStream<S, F> {
 }
 
 impl<S: AsyncRead + Unpin, F: Fn() -> bool + Unpin> AsyncRead for PrefacedStream<S, F> {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         if (self.busy)() {
             // Waking itself puts this task behind the calls that wait for their turn.
             context.waker().wake_by_ref();
@@ -145,7 +161,9 @@ impl<S: AsyncRead + Unpin, F: Fn() -> bool + Unpin> AsyncRead for PrefacedStream
             self.watch(&mut into.filled_mut()[before..]);
             return read;
         }
-        let (now, later) = self.replay.split_at(self.replay.len().min(into.remaining()));
+        let (now, later) = self
+            .replay
+            .split_at(self.replay.len().min(into.remaining()));
         into.put_slice(now);
         self.replay = later;
         Poll::Ready(Ok(()))
@@ -153,7 +171,11 @@ impl<S: AsyncRead + Unpin, F: Fn() -> bool + Unpin> AsyncRead for PrefacedStream
 }
 
 impl<S: AsyncWrite + Unpin, F: Unpin> AsyncWrite for PrefacedStream<S, F> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.socket).poll_write(context, bytes);
         self.written(context, written)
     }
@@ -192,7 +214,11 @@ mod tests {
     struct Sends(VecDeque<Vec<u8>>);
 
     impl AsyncRead for Sends {
-        fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            into: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
             if let Some(mut piece) = self.0.pop_front() {
                 let later = piece.split_off(piece.len().min(into.remaining()));
                 into.put_slice(&piece);
@@ -206,7 +232,12 @@ mod tests {
 
     async fn read_preface(pieces: &[&[u8]]) -> Option<PrefacedStream<Sends, fn() -> bool>> {
         let sends = Sends(pieces.iter().map(|piece| piece.to_vec()).collect());
-        PrefacedStream::read_preface(sends, WorkerAccount::default().open(), (|| false) as fn() -> bool).await
+        PrefacedStream::read_preface(
+            sends,
+            WorkerAccount::default().open(),
+            (|| false) as fn() -> bool,
+        )
+        .await
     }
 
     async fn read_to_the_end(prefaced: &mut PrefacedStream<Sends, fn() -> bool>) -> Vec<u8> {
@@ -215,7 +246,9 @@ mod tests {
             // Smaller than the preface, so that it takes several reads.
             let mut bytes = [0; 7];
             let mut piece = ReadBuf::new(&mut bytes);
-            poll_fn(|context| Pin::new(&mut *prefaced).poll_read(context, &mut piece)).await.unwrap();
+            poll_fn(|context| Pin::new(&mut *prefaced).poll_read(context, &mut piece))
+                .await
+                .unwrap();
             if piece.filled().is_empty() {
                 return read;
             }
@@ -235,9 +268,18 @@ mod tests {
 
     #[tokio::test]
     async fn a_peer_that_leaves_or_speaks_another_protocol_is_dropped() {
-        for said in [b"".as_slice(), b"PRI * HTTP/2.0\r\n", b"GET / HTTP/1.1\r\nHost: tollgate\r\n\r\n", b"\x16\x03\x01"] {
+        for said in [
+            b"".as_slice(),
+            b"PRI * HTTP/2.0\r\n",
+            b"GET / HTTP/1.1\r\nHost: tollgate\r\n\r\n",
+            b"\x16\x03\x01",
+        ] {
             assert!(read_preface(&[said]).await.is_none(), "{said:?}");
         }
-        assert!(read_preface(&[b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r", b"x"]).await.is_none());
+        assert!(
+            read_preface(&[b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r", b"x"])
+                .await
+                .is_none()
+        );
     }
 }

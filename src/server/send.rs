@@ -101,14 +101,29 @@ where
         let (head, body) = response.into_parts();
         let is_whole = body.is_end_stream();
         let sent = respond.send_response(Response::from_parts(head, ()), is_whole);
-        let stream = sent.inspect_err(|_| respond.send_reset(Reason::INTERNAL_ERROR)).ok().filter(|_| !is_whole)?;
-        Some(Self { stream, body, hold, rest: Bytes::new(), held: None, is_endless, timeout: None })
+        let stream = sent
+            .inspect_err(|_| respond.send_reset(Reason::INTERNAL_ERROR))
+            .ok()
+            .filter(|_| !is_whole)?;
+        Some(Self {
+            stream,
+            body,
+            hold,
+            rest: Bytes::new(),
+            held: None,
+            is_endless,
+            timeout: None,
+        })
     }
 
     /// Ready when all was sent, or when the answer is of no more use.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
-            let step = if self.rest.is_empty() { self.poll_body(context) } else { self.poll_chunk(context) };
+            let step = if self.rest.is_empty() {
+                self.poll_body(context)
+            } else {
+                self.poll_chunk(context)
+            };
             if let Step::End = ready!(step) {
                 return Poll::Ready(());
             }
@@ -137,7 +152,9 @@ where
                 let _ = self.send(Bytes::new(), true);
             }
             Some(Ok(Err(frame))) => {
-                let _ = frame.into_trailers().map(|trailers| self.stream.send_trailers(trailers));
+                let _ = frame
+                    .into_trailers()
+                    .map(|trailers| self.stream.send_trailers(trailers));
             }
             Some(Err(_)) => self.stream.send_reset(Reason::INTERNAL_ERROR),
             None => {
@@ -149,7 +166,8 @@ where
 
     /// Passes on as much of the rest as the peer allows.
     fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Step> {
-        self.stream.reserve_capacity(self.rest.len().min(CHUNK_BYTES));
+        self.stream
+            .reserve_capacity(self.rest.len().min(CHUNK_BYTES));
         while self.stream.capacity() == 0 {
             match self.stream.poll_capacity(context) {
                 Poll::Ready(Some(Ok(_))) => {}
@@ -165,22 +183,35 @@ where
                 }
             }
         }
-        let bytes = self.rest.split_to(self.stream.capacity().min(self.rest.len()));
+        let bytes = self
+            .rest
+            .split_to(self.stream.capacity().min(self.rest.len()));
         let ends = self.rest.is_empty() && self.body.is_end_stream();
         let sent = self.send(bytes, ends);
-        Poll::Ready(if ends || sent.is_err() { Step::End } else { Step::Next })
+        Poll::Ready(if ends || sent.is_err() {
+            Step::End
+        } else {
+            Step::Next
+        })
     }
 
     fn send(&mut self, bytes: Bytes, ends: bool) -> Result<(), h2::Error> {
         self.hold.account().count_taken();
-        let held = if self.rest.is_empty() { self.held.take() } else { None };
+        let held = if self.rest.is_empty() {
+            self.held.take()
+        } else {
+            None
+        };
         self.stream.send_data(Chunk { bytes, _held: held }, ends)
     }
 }
 
 impl Timeout {
     fn new(account: &Account) -> Self {
-        Self { sleep: Box::pin(tokio::time::sleep(SENT_WITHIN)), taken: account.taken() }
+        Self {
+            sleep: Box::pin(tokio::time::sleep(SENT_WITHIN)),
+            taken: account.taken(),
+        }
     }
 }
 

@@ -36,7 +36,9 @@ impl Accepted {
     pub(super) fn peer(&self) -> Peer {
         match self {
             // A connection that the peer has closed has no address. It is counted for 0.0.0.0 until it ends, which is soon.
-            Self::Tcp(_) | Self::Tls(..) => self.peer_address().map_or(Peer::V4([0; 4]), Peer::from),
+            Self::Tcp(_) | Self::Tls(..) => {
+                self.peer_address().map_or(Peer::V4([0; 4]), Peer::from)
+            }
             Self::Unix(_) => Peer::Local,
         }
     }
@@ -44,7 +46,9 @@ impl Accepted {
     /// The address of the peer. `None` on a Unix socket, and when the peer has closed the connection.
     pub(crate) fn peer_address(&self) -> Option<IpAddr> {
         match self {
-            Self::Tcp(stream) | Self::Tls(stream, _) => stream.peer_addr().ok().map(|peer| peer.ip()),
+            Self::Tcp(stream) | Self::Tls(stream, _) => {
+                stream.peer_addr().ok().map(|peer| peer.ip())
+            }
             Self::Unix(_) => None,
         }
     }
@@ -84,7 +88,10 @@ impl Socket {
             },
         };
         // Registration fails when the system has no room for another watched socket.
-        opened.inspect_err(|error| tracing::warn!(%error, "cannot serve a connection")).ok().map(Self::new)
+        opened
+            .inspect_err(|error| tracing::warn!(%error, "cannot serve a connection"))
+            .ok()
+            .map(Self::new)
     }
 
     /// Whether this is a Unix socket. Its peer connected to a path, which names no host.
@@ -93,18 +100,28 @@ impl Socket {
     }
 
     fn new(stream: Stream) -> Self {
-        Self { stream, time_limit: WRITTEN_WITHIN, stalled: None }
+        Self {
+            stream,
+            time_limit: WRITTEN_WITHIN,
+            stalled: None,
+        }
     }
 
     /// Passes on the result of a write. A write that stays pending for longer than `time_limit` becomes the error
     /// `TimedOut`.
-    fn in_time<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn in_time<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.stalled = None;
             return written;
         }
         let time_limit = self.time_limit;
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(time_limit)));
+        let stalled = self
+            .stalled
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(time_limit)));
         ready!(stalled.as_mut().poll(context));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
@@ -113,17 +130,29 @@ impl Socket {
 async fn handshake(tls: &Tls, protocol: Protocol, stream: TcpStream) -> Option<Socket> {
     let peer = stream.peer_addr().ok();
     let result = tls.accept(protocol, stream).await;
-    result.inspect_err(|error| tracing::debug!(?peer, %error, "TLS handshake failed")).ok().map(Stream::Tls).map(Socket::new)
+    result
+        .inspect_err(|error| tracing::debug!(?peer, %error, "TLS handshake failed"))
+        .ok()
+        .map(Stream::Tls)
+        .map(Socket::new)
 }
 
 impl AsyncRead for Socket {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(context, into)
     }
 }
 
 impl AsyncWrite for Socket {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.in_time(context, written)
     }
@@ -153,7 +182,11 @@ impl AsyncWrite for Socket {
 }
 
 impl AsyncRead for Stream {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_read(context, into),
             Self::Tls(stream) => Pin::new(stream).poll_read(context, into),
@@ -163,7 +196,11 @@ impl AsyncRead for Stream {
 }
 
 impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
             Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
@@ -217,7 +254,12 @@ mod tests {
     async fn pair() -> (Socket, StdUnixStream) {
         let (ours, theirs) = StdUnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
-        (Socket::open(Accepted::Unix(ours), Protocol::H2).await.unwrap(), theirs)
+        (
+            Socket::open(Accepted::Unix(ours), Protocol::H2)
+                .await
+                .unwrap(),
+            theirs,
+        )
     }
 
     #[tokio::test]
@@ -233,7 +275,10 @@ mod tests {
     async fn a_finished_write_restarts_the_time_limit() {
         let (mut socket, _peer) = pair().await;
         let context = &mut Context::from_waker(std::task::Waker::noop());
-        assert!(socket.in_time::<usize>(context, Poll::Pending).is_pending() && socket.stalled.is_some());
+        assert!(
+            socket.in_time::<usize>(context, Poll::Pending).is_pending()
+                && socket.stalled.is_some()
+        );
         assert!(socket.in_time(context, Poll::Ready(Ok(1))).is_ready() && socket.stalled.is_none());
     }
 }

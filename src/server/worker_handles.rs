@@ -19,16 +19,32 @@ struct WorkerHandle {
 }
 
 impl WorkerHandles {
-    pub(crate) fn new(workers: impl IntoIterator<Item = (Handle, mpsc::Sender<Infallible>)>) -> Self {
-        let worker = |(runtime, running)| WorkerHandle { runtime, open: Arc::default(), _running: running };
+    pub(crate) fn new(
+        workers: impl IntoIterator<Item = (Handle, mpsc::Sender<Infallible>)>,
+    ) -> Self {
+        let worker = |(runtime, running)| WorkerHandle {
+            runtime,
+            open: Arc::default(),
+            _running: running,
+        };
         Self(workers.into_iter().map(worker).collect())
     }
 
     /// Runs a connection on the worker with the fewest; of equals, on the first. `connection` gets the worker's index. Without
     /// workers, the connection is closed.
-    pub(crate) fn spawn<C: Future<Output = ()> + Send + 'static>(&self, connection: impl FnOnce(usize) -> C) {
+    pub(crate) fn spawn<C: Future<Output = ()> + Send + 'static>(
+        &self,
+        connection: impl FnOnce(usize) -> C,
+    ) {
         let open = |worker: &WorkerHandle| worker.open.load(Ordering::Relaxed);
-        let Some((index, worker)) = self.0.iter().enumerate().min_by_key(|(_, worker)| open(worker)) else { return };
+        let Some((index, worker)) = self
+            .0
+            .iter()
+            .enumerate()
+            .min_by_key(|(_, worker)| open(worker))
+        else {
+            return;
+        };
         worker.open.fetch_add(1, Ordering::Relaxed);
         let (connection, counted) = (connection(index), Counted(worker.open.clone()));
         // A worker that has ended drops the task, and with it the connection.
@@ -55,10 +71,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_connection_goes_to_a_worker_with_the_fewest_and_workers_run_until_the_handles_are_dropped() {
-        let runtimes = [(); 2].map(|()| tokio::runtime::Builder::new_current_thread().build().unwrap());
-        let (ends, mut running): (Vec<_>, Vec<_>) = runtimes.iter().map(|_| mpsc::channel(1)).unzip();
-        let handles = WorkerHandles::new(runtimes.iter().map(|runtime| runtime.handle().clone()).zip(ends));
+    fn each_connection_goes_to_a_worker_with_the_fewest_and_workers_run_until_the_handles_are_dropped()
+     {
+        let runtimes = [(); 2].map(|()| {
+            tokio::runtime::Builder::new_current_thread()
+                .build()
+                .unwrap()
+        });
+        let (ends, mut running): (Vec<_>, Vec<_>) =
+            runtimes.iter().map(|_| mpsc::channel(1)).unzip();
+        let handles = WorkerHandles::new(
+            runtimes
+                .iter()
+                .map(|runtime| runtime.handle().clone())
+                .zip(ends),
+        );
         let (chosen, mut open) = (Mutex::new(Vec::new()), Vec::new());
         for _ in 0..4 {
             handles.spawn(|index| {
@@ -83,8 +110,16 @@ mod tests {
             });
         }
         assert_eq!(chosen.lock().unwrap()[4..], [1, 1]);
-        assert!(running.iter_mut().all(|running| running.try_recv() == Err(mpsc::error::TryRecvError::Empty)));
+        assert!(
+            running
+                .iter_mut()
+                .all(|running| running.try_recv() == Err(mpsc::error::TryRecvError::Empty))
+        );
         drop(handles);
-        assert!(running.iter_mut().all(|running| running.try_recv() == Err(mpsc::error::TryRecvError::Disconnected)));
+        assert!(
+            running
+                .iter_mut()
+                .all(|running| running.try_recv() == Err(mpsc::error::TryRecvError::Disconnected))
+        );
     }
 }

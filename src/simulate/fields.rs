@@ -15,10 +15,10 @@ use layout::Layout;
 pub(super) use layout::variable;
 
 /// The format that Apache and nginx write by default.
-const COMBINED: &str =
-    r#"$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent""#;
+const COMBINED: &str = r#"$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent""#;
 /// The older one of Apache, without the last two.
-const COMMON: &str = "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent";
+const COMMON: &str =
+    "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent";
 /// Fields that are parts of the request line or its target.
 const DERIVED: [(&str, &str, Part); 6] = [
     ("request_method", "request", Part::Method),
@@ -102,7 +102,10 @@ impl Fields {
             Format::Json => Cutter::Json(json::names(sample)),
             Format::Csv => Cutter::Csv(Csv::new(sample.first().copied().unwrap_or_default())?),
         };
-        Ok(Self { cutter, wanted: Vec::new() })
+        Ok(Self {
+            cutter,
+            wanted: Vec::new(),
+        })
     }
 
     /// Whether the first line names the fields and is no request.
@@ -113,7 +116,10 @@ impl Fields {
     /// Names of all fields, parts of others included.
     pub fn names(&self) -> Vec<&str> {
         let own: Vec<&str> = self.own().iter().map(String::as_str).collect();
-        let parts = DERIVED.iter().filter(|(part, of, _)| own.contains(of) && !own.contains(part)).map(|(part, ..)| *part);
+        let parts = DERIVED
+            .iter()
+            .filter(|(part, of, _)| own.contains(of) && !own.contains(part))
+            .map(|(part, ..)| *part);
         let mut names: Vec<&str> = own.iter().copied().chain(parts).collect();
         names.sort_unstable();
         names.dedup();
@@ -131,12 +137,23 @@ impl Fields {
     /// Asks for a field by its name. Returns its index in [`Values`], or a sentence with the nearest name.
     pub fn want(&mut self, name: &str) -> Result<usize, String> {
         let own = |name: &str| self.own().iter().position(|own| own == name);
-        let derived = || DERIVED.iter().filter(|(part, ..)| *part == name).find_map(|(_, of, part)| Some((own(of)?, *part)));
-        let Some(found) = own(name).map(|index| (index, Part::Whole)).or_else(derived) else { return Err(self.unknown(name)) };
-        let index = self.wanted.iter().position(|wanted| *wanted == found).unwrap_or_else(|| {
-            self.wanted.push(found);
-            self.wanted.len() - 1
-        });
+        let derived = || {
+            DERIVED
+                .iter()
+                .filter(|(part, ..)| *part == name)
+                .find_map(|(_, of, part)| Some((own(of)?, *part)))
+        };
+        let Some(found) = own(name).map(|index| (index, Part::Whole)).or_else(derived) else {
+            return Err(self.unknown(name));
+        };
+        let index = self
+            .wanted
+            .iter()
+            .position(|wanted| *wanted == found)
+            .unwrap_or_else(|| {
+                self.wanted.push(found);
+                self.wanted.len() - 1
+            });
         Ok(index)
     }
 
@@ -144,12 +161,24 @@ impl Fields {
         /// Most names that are listed; a message is a sentence, not a page.
         const NAMES_MAX: usize = 30;
         let names = self.names();
-        let nearest = names.iter().map(|known| (strsim::osa_distance(known, name), known)).min();
+        let nearest = names
+            .iter()
+            .map(|known| (strsim::osa_distance(known, name), known))
+            .min();
         let nearest = nearest.filter(|(edits, _)| *edits <= 3 && 2 * *edits <= name.len());
-        let list: Vec<String> = names.iter().take(NAMES_MAX).map(|name| format!("${name}")).collect();
+        let list: Vec<String> = names
+            .iter()
+            .take(NAMES_MAX)
+            .map(|name| format!("${name}"))
+            .collect();
         match nearest {
-            Some((_, nearest)) => format!("${name} is no field of this log; did you mean ${nearest}?"),
-            None => format!("${name} is no field of this log; there are {}", list.join(", ")),
+            Some((_, nearest)) => {
+                format!("${name} is no field of this log; did you mean ${nearest}?")
+            }
+            None => format!(
+                "${name} is no field of this log; there are {}",
+                list.join(", ")
+            ),
         }
     }
 
@@ -169,16 +198,32 @@ impl Fields {
     /// The value of a wanted field; empty when the line has none.
     pub fn value<'a>(&self, index: usize, line: &'a [u8], values: &'a Values) -> &'a [u8] {
         let (own, part) = self.wanted[index];
-        let text = if values.is_in_line { line } else { &values.text };
-        let value = values.places[own].clone().and_then(|place| text.get(place)).unwrap_or_default();
+        let text = if values.is_in_line {
+            line
+        } else {
+            &values.text
+        };
+        let value = values.places[own]
+            .clone()
+            .and_then(|place| text.get(place))
+            .unwrap_or_default();
         // Web servers write a dash for what was not there.
-        if value == b"-" && values.is_in_line { b"" } else { part.of(value) }
+        if value == b"-" && values.is_in_line {
+            b""
+        } else {
+            part.of(value)
+        }
     }
 }
 
 impl Part {
     fn of(self, value: &[u8]) -> &[u8] {
-        let word = |index| value.split(|byte| *byte == b' ').nth(index).unwrap_or_default();
+        let word = |index| {
+            value
+                .split(|byte| *byte == b' ')
+                .nth(index)
+                .unwrap_or_default()
+        };
         let halves = |target: &'_ [u8]| memchr::memchr(b'?', target).unwrap_or(target.len());
         match self {
             Self::Whole => value,
@@ -208,20 +253,52 @@ mod tests {
     const LINE: &[u8] =
         br#"192.0.2.7 - alice [10/Oct/2000:13:55:36 -0700] "GET /a/b?c=d HTTP/1.1" 200 2326 "-" "Mozilla \"x\" y""#;
 
-    fn cut(format: &str, sample: &[&[u8]], line: &[u8], names: &[&str]) -> Result<Vec<String>, String> {
+    fn cut(
+        format: &str,
+        sample: &[&[u8]],
+        line: &[u8],
+        names: &[&str],
+    ) -> Result<Vec<String>, String> {
         let mut fields = Fields::new(&Format::parse(format)?, sample)?;
-        let wanted = names.iter().map(|name| fields.want(name)).collect::<Result<Vec<usize>, String>>()?;
+        let wanted = names
+            .iter()
+            .map(|name| fields.want(name))
+            .collect::<Result<Vec<usize>, String>>()?;
         let mut values = Values::default();
         fields.cut(line, &mut values)?;
-        Ok(wanted.iter().map(|index| String::from_utf8_lossy(fields.value(*index, line, &values)).into_owned()).collect())
+        Ok(wanted
+            .iter()
+            .map(|index| String::from_utf8_lossy(fields.value(*index, line, &values)).into_owned())
+            .collect())
     }
 
     #[test]
     fn a_combined_line_is_cut() {
-        let names = ["remote_addr", "remote_user", "time_local", "request_method", "uri", "args", "status", "http_referer"];
-        let expected = ["192.0.2.7", "alice", "10/Oct/2000:13:55:36 -0700", "GET", "/a/b", "c=d", "200", ""];
+        let names = [
+            "remote_addr",
+            "remote_user",
+            "time_local",
+            "request_method",
+            "uri",
+            "args",
+            "status",
+            "http_referer",
+        ];
+        let expected = [
+            "192.0.2.7",
+            "alice",
+            "10/Oct/2000:13:55:36 -0700",
+            "GET",
+            "/a/b",
+            "c=d",
+            "200",
+            "",
+        ];
         assert_eq!(cut("combined", &[], LINE, &names).unwrap(), expected);
-        assert_eq!(cut("common", &[], LINE, &names[..7]).unwrap(), expected[..7]);
+        assert_eq!(
+            cut("common", &[], LINE, &names[..7]).unwrap(),
+            expected[..7]
+        );
         assert_eq!(
             cut("combined", &[], LINE, &["http_user_agent", "request"]).unwrap(),
             [r#"Mozilla \"x\" y"#, "GET /a/b?c=d HTTP/1.1"]
@@ -230,8 +307,16 @@ mod tests {
 
     #[test]
     fn lines_that_are_not_of_the_format_say_why() {
-        for line in ["", "nonsense", "192.0.2.7 - alice [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1", "{}"] {
-            assert!(cut("combined", &[], line.as_bytes(), &["status"]).is_err(), "{line}");
+        for line in [
+            "",
+            "nonsense",
+            "192.0.2.7 - alice [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1",
+            "{}",
+        ] {
+            assert!(
+                cut("combined", &[], line.as_bytes(), &["status"]).is_err(),
+                "{line}"
+            );
         }
     }
 
@@ -240,12 +325,30 @@ mod tests {
         let format = r#"{"t":"$time_iso8601","ip":"${remote_addr}","q":"$request_uri"}"#;
         let line = br#"{"t":"2000-10-10T13:55:36+00:00","ip":"192.0.2.7","q":"/x?y"}"#;
         assert_eq!(
-            cut(format, &[], line, &["time_iso8601", "remote_addr", "uri", "args"]).unwrap()[1..],
+            cut(
+                format,
+                &[],
+                line,
+                &["time_iso8601", "remote_addr", "uri", "args"]
+            )
+            .unwrap()[1..],
             ["192.0.2.7", "/x", "y"]
         );
-        assert!(Format::parse("$a$b").unwrap_err().contains("nothing stands between $a and $b"));
-        assert!(Format::parse("combinde").unwrap_err().contains("is no format; write combined"));
-        assert!(Format::parse("$ x").unwrap_err().contains("names no variable"));
+        assert!(
+            Format::parse("$a$b")
+                .unwrap_err()
+                .contains("nothing stands between $a and $b")
+        );
+        assert!(
+            Format::parse("combinde")
+                .unwrap_err()
+                .contains("is no format; write combined")
+        );
+        assert!(
+            Format::parse("$ x")
+                .unwrap_err()
+                .contains("names no variable")
+        );
         assert!(Format::parse("$a $a").unwrap_err().contains("twice"));
     }
 
@@ -253,10 +356,20 @@ mod tests {
     fn fields_of_json_are_found_at_any_level_and_of_any_kind() {
         let line = br#"{"ts":1646861401.52,"request":{"remote_ip":"192.0.2.7","headers":{"X":["a"]}},"user":"a\u00e9\"","ok":true,"none":null}"#;
         let names = ["request.remote_ip", "ts", "user", "ok", "none"];
-        assert_eq!(cut("json", &[line], line, &names).unwrap(), ["192.0.2.7", "1646861401.52", "aé\"", "true", ""]);
-        assert!(cut("json", &[line], line, &["request.remote_op"]).unwrap_err().contains("did you mean $request.remote_ip?"));
+        assert_eq!(
+            cut("json", &[line], line, &names).unwrap(),
+            ["192.0.2.7", "1646861401.52", "aé\"", "true", ""]
+        );
+        assert!(
+            cut("json", &[line], line, &["request.remote_op"])
+                .unwrap_err()
+                .contains("did you mean $request.remote_ip?")
+        );
         for broken in ["", "{", "[1]", "{\"ts\":1} x", "{\"ts\":1,}", "1"] {
-            assert!(cut("json", &[line], broken.as_bytes(), &["ts"]).is_err(), "{broken}");
+            assert!(
+                cut("json", &[line], broken.as_bytes(), &["ts"]).is_err(),
+                "{broken}"
+            );
         }
         assert_eq!(cut("json", &[line], b"{}", &["ts"]).unwrap(), [""]);
     }
@@ -265,16 +378,30 @@ mod tests {
     fn a_csv_line_is_cut_by_the_names_of_its_header() {
         let header: &[u8] = b"time,client,\"path, whole\"";
         let line = b"1,192.0.2.7,\"/a \"\"b\"\", c\"";
-        assert_eq!(cut("csv", &[header], line, &["client", "path, whole"]).unwrap(), ["192.0.2.7", "/a \"b\", c"]);
+        assert_eq!(
+            cut("csv", &[header], line, &["client", "path, whole"]).unwrap(),
+            ["192.0.2.7", "/a \"b\", c"]
+        );
         assert!(cut("csv", &[header], b"1,2", &["client"]).is_err());
         assert!(cut("csv", &[header], b"1,2,\"3", &["client"]).is_err());
-        assert!(cut("csv", &[header], line, &["clinet"]).unwrap_err().contains("did you mean $client?"));
-        assert!(cut("csv", &[b"a,a"], line, &["a"]).unwrap_err().contains("twice"));
+        assert!(
+            cut("csv", &[header], line, &["clinet"])
+                .unwrap_err()
+                .contains("did you mean $client?")
+        );
+        assert!(
+            cut("csv", &[b"a,a"], line, &["a"])
+                .unwrap_err()
+                .contains("twice")
+        );
     }
 
     #[test]
     fn a_name_that_is_far_from_all_lists_them() {
         let error = cut("common", &[], LINE, &["tenant_id"]).unwrap_err();
-        assert!(error.contains("there are $args, $body_bytes_sent, $remote_addr"), "{error}");
+        assert!(
+            error.contains("there are $args, $body_bytes_sent, $remote_addr"),
+            "{error}"
+        );
     }
 }

@@ -7,8 +7,18 @@ use crate::plan::NAME_BYTES_MAX;
 use crate::utc::SECOND_US;
 
 /// Fields that hold the time, the most usual ones first.
-const TIME_NAMES: [&str; 10] =
-    ["time_local", "time_iso8601", "msec", "time", "timestamp", "@timestamp", "ts", "datetime", "date", "log.timestamp"];
+const TIME_NAMES: [&str; 10] = [
+    "time_local",
+    "time_iso8601",
+    "msec",
+    "time",
+    "timestamp",
+    "@timestamp",
+    "ts",
+    "datetime",
+    "date",
+    "log.timestamp",
+];
 
 /// How lines become requests.
 #[derive(Debug, Clone)]
@@ -83,10 +93,22 @@ impl LineReader {
         };
         let key = pieces(&mut fields, &options.key).map_err(|error| format!("--key: {error}"))?;
         let plan = field(&mut fields, &options.plan).map_err(|error| format!("--plan: {error}"))?;
-        let (fixed_cost, cost) = cost(&mut fields, &options.cost).map_err(|error| format!("--cost: {error}"))?;
+        let (fixed_cost, cost) =
+            cost(&mut fields, &options.cost).map_err(|error| format!("--cost: {error}"))?;
         let fixed_plan = options.plan.clone().into_bytes();
         let (values, last_time, is_whole) = (Values::default(), (Vec::new(), None), true);
-        let mut reader = Self { fields, time, key, plan, cost, fixed_plan, fixed_cost, values, last_time, is_whole };
+        let mut reader = Self {
+            fields,
+            time,
+            key,
+            plan,
+            cost,
+            fixed_plan,
+            fixed_cost,
+            values,
+            last_time,
+            is_whole,
+        };
         reader.try_sample(sample)?;
         Ok(reader)
     }
@@ -95,7 +117,12 @@ impl LineReader {
         let (mut request, mut first, mut is_whole) = (LineRequest::default(), None, true);
         let header = usize::from(self.has_header());
         let mut readable = 0;
-        for (line, number) in sample.iter().zip(1..).skip(header).filter(|(line, _)| !line.is_empty()) {
+        for (line, number) in sample
+            .iter()
+            .zip(1..)
+            .skip(header)
+            .filter(|(line, _)| !line.is_empty())
+        {
             match self.read(line, &mut request) {
                 Err(Skipped::Unreadable(reason)) => first = first.or(Some((number, reason))),
                 Ok(()) | Err(_) => {
@@ -106,9 +133,10 @@ impl LineReader {
         }
         self.is_whole = is_whole;
         match first {
-            Some((number, reason)) if readable == 0 => {
-                Err(format!("none of the first {} lines can be read; line {number}: {reason}", sample.len() - header))
-            }
+            Some((number, reason)) if readable == 0 => Err(format!(
+                "none of the first {} lines can be read; line {number}: {reason}",
+                sample.len() - header
+            )),
             _ => Ok(()),
         }
     }
@@ -130,7 +158,9 @@ impl LineReader {
 
     /// Reads one line, without its end.
     pub fn read(&mut self, line: &[u8], request: &mut LineRequest) -> Result<(), Skipped> {
-        self.fields.cut(line, &mut self.values).map_err(Skipped::Unreadable)?;
+        self.fields
+            .cut(line, &mut self.values)
+            .map_err(Skipped::Unreadable)?;
         let value = |index| self.fields.value(index, line, &self.values);
         let time = value(self.time);
         if self.last_time.0 != time {
@@ -138,10 +168,15 @@ impl LineReader {
             self.last_time.0.clear();
             self.last_time.0.extend_from_slice(time);
         }
-        request.at_us = self.last_time.1.ok_or(Skipped::Unreadable("its time cannot be read"))?.at_us;
+        request.at_us = self
+            .last_time
+            .1
+            .ok_or(Skipped::Unreadable("its time cannot be read"))?
+            .at_us;
         request.cost = self.fixed_cost;
         if let Some(index) = self.cost {
-            request.cost = number(value(index)).ok_or(Skipped::Unreadable("its cost is no whole number"))?;
+            request.cost =
+                number(value(index)).ok_or(Skipped::Unreadable("its cost is no whole number"))?;
         }
         let plan = self.plan.map_or(self.fixed_plan.as_slice(), value);
         if plan.len() > NAME_BYTES_MAX {
@@ -172,7 +207,10 @@ fn usual_time(fields: &mut Fields) -> Result<usize, String> {
     let has = |name: &&&str| fields.names().contains(*name);
     match TIME_NAMES.iter().find(has) {
         Some(name) => fields.want(name),
-        None => Err(format!("no field of the log is named as times are ({}); name it with --time", TIME_NAMES.join(", "))),
+        None => Err(format!(
+            "no field of the log is named as times are ({}); name it with --time",
+            TIME_NAMES.join(", ")
+        )),
     }
 }
 
@@ -187,7 +225,9 @@ fn field(fields: &mut Fields, text: &str) -> Result<Option<usize>, String> {
     }
     match pieces(fields, text)?.as_slice() {
         [Piece::Field(index)] => Ok(Some(*index)),
-        _ => Err(format!("{text:?} is more than one variable; write one, such as $plan")),
+        _ => Err(format!(
+            "{text:?} is more than one variable; write one, such as $plan"
+        )),
     }
 }
 
@@ -195,7 +235,9 @@ fn cost(fields: &mut Fields, text: &str) -> Result<(u64, Option<usize>), String>
     match (field(fields, text)?, text.parse()) {
         (Some(index), _) => Ok((1, Some(index))),
         (None, Ok(units)) if units > 0 => Ok((units, None)),
-        _ => Err(format!("{text:?} is no cost; write a whole number from 1, or a variable such as $request_length")),
+        _ => Err(format!(
+            "{text:?} is no cost; write a whole number from 1, or a variable such as $request_length"
+        )),
     }
 }
 
@@ -207,8 +249,13 @@ fn pieces(fields: &mut Fields, template: &str) -> Result<Vec<Piece>, String> {
     let (begin, mut rest) = template.split_once('$').unwrap_or_default();
     let mut pieces = vec![Piece::Text(begin.into())];
     loop {
-        let (name, after) = variable(rest).ok_or("a $ has no name after it; write $name or ${name}")?;
-        let (name, after) = if rest.starts_with('{') { (name, after) } else { longest(fields, rest, name) };
+        let (name, after) =
+            variable(rest).ok_or("a $ has no name after it; write $name or ${name}")?;
+        let (name, after) = if rest.starts_with('{') {
+            (name, after)
+        } else {
+            longest(fields, rest, name)
+        };
         pieces.push(Piece::Field(fields.want(name)?));
         let Some((text, next)) = after.split_once('$') else {
             pieces.push(Piece::Text(after.into()));
@@ -222,8 +269,13 @@ fn pieces(fields: &mut Fields, template: &str) -> Result<Vec<Piece>, String> {
 
 /// The longest name of a field that `rest` begins with, for names with dots such as `request.remote_ip`.
 fn longest<'a>(fields: &Fields, rest: &'a str, name: &'a str) -> (&'a str, &'a str) {
-    let known = fields.names().into_iter().filter(|known| known.len() > name.len() && rest.starts_with(known));
-    let ends = |known: &&str| !rest[known.len()..].starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
+    let known = fields
+        .names()
+        .into_iter()
+        .filter(|known| known.len() > name.len() && rest.starts_with(known));
+    let ends = |known: &&str| {
+        !rest[known.len()..].starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
+    };
     let length = known.filter(ends).map(str::len).max().unwrap_or(name.len());
     rest.split_at(length)
 }
@@ -232,17 +284,26 @@ fn longest<'a>(fields: &Fields, rest: &'a str, name: &'a str) -> (&'a str, &'a s
 mod tests {
     use super::*;
 
-    const LINE: &[u8] = br#"192.0.2.7 - - [10/Oct/2000:13:55:36 -0700] "GET /a?b HTTP/1.1" 200 2326 "-" "x""#;
+    const LINE: &[u8] =
+        br#"192.0.2.7 - - [10/Oct/2000:13:55:36 -0700] "GET /a?b HTTP/1.1" 200 2326 "-" "x""#;
 
     fn options(format: &str, key: &str) -> LineOptions {
         let format = Format::parse(format).unwrap();
-        LineOptions { format, key: key.to_owned(), plan: "free".to_owned(), cost: "1".to_owned(), time: None }
+        LineOptions {
+            format,
+            key: key.to_owned(),
+            plan: "free".to_owned(),
+            cost: "1".to_owned(),
+            time: None,
+        }
     }
 
     fn key(format: &str, key: &str, line: &[u8]) -> Result<String, String> {
         let mut reader = LineReader::new(&options(format, key), &[line])?;
         let mut request = LineRequest::default();
-        reader.read(line, &mut request).map_err(|skipped| format!("{skipped:?}"))?;
+        reader
+            .read(line, &mut request)
+            .map_err(|skipped| format!("{skipped:?}"))?;
         Ok(String::from_utf8_lossy(&request.key).into_owned())
     }
 
@@ -250,17 +311,34 @@ mod tests {
     fn a_key_is_made_of_fields_and_text() {
         assert_eq!(key("combined", "$remote_addr", LINE).unwrap(), "192.0.2.7");
         assert_eq!(key("combined", "remote_addr", LINE).unwrap(), "192.0.2.7");
-        assert_eq!(key("combined", "ip:${remote_addr}+$uri", LINE).unwrap(), "ip:192.0.2.7+/a");
-        assert_eq!(key("combined", "$remote_user$remote_addr", LINE).unwrap(), "192.0.2.7");
-        assert_eq!(key("combined", "user:$remote_user", LINE).unwrap_err(), "NoKey");
+        assert_eq!(
+            key("combined", "ip:${remote_addr}+$uri", LINE).unwrap(),
+            "ip:192.0.2.7+/a"
+        );
+        assert_eq!(
+            key("combined", "$remote_user$remote_addr", LINE).unwrap(),
+            "192.0.2.7"
+        );
+        assert_eq!(
+            key("combined", "user:$remote_user", LINE).unwrap_err(),
+            "NoKey"
+        );
         assert_eq!(
             key("combined", "$remote_adr", LINE).unwrap_err(),
             "--key: $remote_adr is no field of this log; did you mean $remote_addr?"
         );
-        assert!(key("combined", "a$", LINE).unwrap_err().contains("has no name after it"));
+        assert!(
+            key("combined", "a$", LINE)
+                .unwrap_err()
+                .contains("has no name after it")
+        );
         let json = br#"{"time":1,"request":{"ip":"192.0.2.7"},"u":"a"}"#;
         assert_eq!(key("json", "$request.ip.$u", json).unwrap(), "192.0.2.7.a");
-        assert!(key("json", "$request", json).unwrap_err().contains("is no field"));
+        assert!(
+            key("json", "$request", json)
+                .unwrap_err()
+                .contains("is no field")
+        );
     }
 
     #[test]
@@ -268,39 +346,71 @@ mod tests {
         let mut options = options("combined", "$remote_addr");
         let read = |options: &LineOptions| {
             let mut request = LineRequest::default();
-            LineReader::new(options, &[LINE])?.read(LINE, &mut request).map_err(|skipped| format!("{skipped:?}"))?;
-            Ok::<_, String>((String::from_utf8_lossy(&request.plan).into_owned(), request.cost))
+            LineReader::new(options, &[LINE])?
+                .read(LINE, &mut request)
+                .map_err(|skipped| format!("{skipped:?}"))?;
+            Ok::<_, String>((
+                String::from_utf8_lossy(&request.plan).into_owned(),
+                request.cost,
+            ))
         };
         assert_eq!(read(&options).unwrap(), ("free".to_owned(), 1));
         options.cost = "$body_bytes_sent".to_owned();
         options.plan = "$status".to_owned();
         assert_eq!(read(&options).unwrap(), ("200".to_owned(), 2326));
         options.plan = "$status-$uri".to_owned();
-        assert!(read(&options).unwrap_err().contains("is more than one variable"));
+        assert!(
+            read(&options)
+                .unwrap_err()
+                .contains("is more than one variable")
+        );
         options.plan = "free".to_owned();
         options.cost = "$uri".to_owned();
-        assert!(read(&options).unwrap_err().contains("its cost is no whole number"));
+        assert!(
+            read(&options)
+                .unwrap_err()
+                .contains("its cost is no whole number")
+        );
         for wrong in ["0", "-1", "one", ""] {
             options.cost = wrong.to_owned();
-            assert!(read(&options).unwrap_err().contains("is no cost"), "{wrong}");
+            assert!(
+                read(&options).unwrap_err().contains("is no cost"),
+                "{wrong}"
+            );
         }
     }
 
     #[test]
     fn a_time_is_found_by_its_usual_names_or_by_the_one_given() {
-        assert!(key("json", "$u", br#"{"when":1,"u":"a"}"#).unwrap_err().contains("name it with --time"));
+        assert!(
+            key("json", "$u", br#"{"when":1,"u":"a"}"#)
+                .unwrap_err()
+                .contains("name it with --time")
+        );
         let mut options = options("json", "$u");
         options.time = Some("$when".to_owned());
-        let whole = LineReader::new(&options, &[br#"{"when":1,"u":"a"}"#, br#"{"when":2,"u":"a"}"#]).unwrap();
+        let whole = LineReader::new(
+            &options,
+            &[br#"{"when":1,"u":"a"}"#, br#"{"when":2,"u":"a"}"#],
+        )
+        .unwrap();
         assert!(whole.is_in_whole_seconds());
-        let exact = LineReader::new(&options, &[br#"{"when":1,"u":"a"}"#, br#"{"when":2.5,"u":"a"}"#]).unwrap();
+        let exact = LineReader::new(
+            &options,
+            &[br#"{"when":1,"u":"a"}"#, br#"{"when":2.5,"u":"a"}"#],
+        )
+        .unwrap();
         assert!(!exact.is_in_whole_seconds());
     }
 
     #[test]
     fn a_format_that_no_line_is_of_is_an_error() {
-        let error = LineReader::new(&options("combined", "$remote_addr"), &[b"one", b"two"]).unwrap_err();
-        assert!(error.starts_with("none of the first 2 lines can be read; line 1: "), "{error}");
+        let error =
+            LineReader::new(&options("combined", "$remote_addr"), &[b"one", b"two"]).unwrap_err();
+        assert!(
+            error.starts_with("none of the first 2 lines can be read; line 1: "),
+            "{error}"
+        );
         assert!(LineReader::new(&options("combined", "$remote_addr"), &[b"one", LINE]).is_ok());
         assert!(LineReader::new(&options("combined", "$remote_addr"), &[]).is_ok());
     }

@@ -60,13 +60,20 @@ impl LastSecond {
     /// second is `unfinished`, room is left for as many more as the second before had, or for half of the rest.
     fn spread(&mut self, second: u64, requests: u64, unfinished: bool) -> (u64, u64) {
         if self.second != second {
-            *self = Self { second, requests: 0, spread_us: 0, requests_before: self.requests };
+            *self = Self {
+                second,
+                requests: 0,
+                spread_us: 0,
+                requests_before: self.requests,
+            };
         }
         self.requests += requests;
         let begin = self.spread_us;
         let end = match unfinished {
             false => SECOND_US,
-            true if self.requests < self.requests_before => self.requests * SECOND_US / self.requests_before,
+            true if self.requests < self.requests_before => {
+                self.requests * SECOND_US / self.requests_before
+            }
             true => begin.midpoint(SECOND_US),
         };
         self.spread_us = end.max(begin);
@@ -95,8 +102,14 @@ impl ReorderBuffer {
         self.held += 1;
         self.held_bytes += key.len();
         let spare = &mut self.spare;
-        let held = self.seconds.entry(second).or_insert_with(|| spare.pop().unwrap_or_default());
-        held.is_sorted = held.events.last().is_none_or(|(last, _)| held.is_sorted && last.at_us <= event.at_us);
+        let held = self
+            .seconds
+            .entry(second)
+            .or_insert_with(|| spare.pop().unwrap_or_default());
+        held.is_sorted = held
+            .events
+            .last()
+            .is_none_or(|(last, _)| held.is_sorted && last.at_us <= event.at_us);
         held.keys.extend_from_slice(key);
         held.events.push((event, held.keys.len()));
     }
@@ -127,7 +140,9 @@ impl ReorderBuffer {
 
     /// Gives out what is held of the first second. `is_end`: no line follows.
     fn release_first(&mut self, give: &mut impl FnMut(Event, &[u8]), is_end: bool) {
-        let Some((second, mut held)) = self.seconds.pop_first() else { return };
+        let Some((second, mut held)) = self.seconds.pop_first() else {
+            return;
+        };
         self.held -= held.events.len();
         self.held_bytes -= held.keys.len();
         // A key begins where the one before it ends. `even_us` holds that until it is computed, since sorting loses it.
@@ -139,9 +154,14 @@ impl ReorderBuffer {
         if !held.is_sorted {
             held.events.sort_by_key(|(event, _)| event.at_us);
         }
-        self.given_us = held.events.last().map_or(self.given_us, |(last, _)| last.at_us);
+        self.given_us = held
+            .events
+            .last()
+            .map_or(self.given_us, |(last, _)| last.at_us);
         let count = held.events.len() as u64;
-        let (begin_us, length_us) = self.last.spread(second, count, second == self.newest && !is_end);
+        let (begin_us, length_us) =
+            self.last
+                .spread(second, count, second == self.newest && !is_end);
         for ((event, end), index) in held.events.iter().zip(0..) {
             let start = usize::try_from(event.even_us).unwrap_or(*end);
             let within_us = (begin_us + index * length_us / count).min(SECOND_US - 1);
@@ -160,13 +180,24 @@ mod tests {
     use proptest::prelude::*;
 
     fn event(at_us: u64) -> Event {
-        Event { hash: 0, at_us, even_us: 0, cost: 1, plan: 0 }
+        Event {
+            hash: 0,
+            at_us,
+            even_us: 0,
+            cost: 1,
+            plan: 0,
+        }
     }
 
     fn ordered(times: &[u64]) -> (Vec<(u64, u64, String)>, u64) {
         let (mut order, mut given) = (ReorderBuffer::default(), Vec::new());
-        let mut give =
-            |event: Event, key: &[u8]| given.push((event.at_us, event.even_us, String::from_utf8_lossy(key).into_owned()));
+        let mut give = |event: Event, key: &[u8]| {
+            given.push((
+                event.at_us,
+                event.even_us,
+                String::from_utf8_lossy(key).into_owned(),
+            ))
+        };
         for (index, at_us) in times.iter().enumerate() {
             order.push(event(*at_us), format!("k{index}").as_bytes());
             order.release(&mut give);
@@ -195,17 +226,27 @@ mod tests {
         let (given, late) = ordered(&[20_500_000, 32_000_000, 20_500_000, 20_400_000, 31_000_000]);
         let times: Vec<u64> = given.iter().map(|given| given.0).collect();
         let expected = [20_500_000, 20_500_000, 20_500_000, 31_000_000, 32_000_000];
-        assert_eq!((times.as_slice(), late), (expected.as_slice(), 1), "the second comes late, but after nothing that is later");
+        assert_eq!(
+            (times.as_slice(), late),
+            (expected.as_slice(), 1),
+            "the second comes late, but after nothing that is later"
+        );
     }
 
     /// Both in one second at first, and then in three of them with whole seconds.
     #[test]
     fn lines_in_order_are_never_late_however_many_a_second_has() {
         let of_a_second = 2 * HELD_MAX as u64 + 100;
-        for at_us in [|index, _| index, |index, of_a_second| index / of_a_second * SECOND_US] {
+        for at_us in [
+            |index, _| index,
+            |index, of_a_second| index / of_a_second * SECOND_US,
+        ] {
             let (mut order, mut given, mut last) = (ReorderBuffer::default(), 0, (0, 0));
             let mut give = |event: Event, _: &[u8]| {
-                assert!((event.at_us, event.even_us) >= last && event.even_us / SECOND_US == event.at_us / SECOND_US);
+                assert!(
+                    (event.at_us, event.even_us) >= last
+                        && event.even_us / SECOND_US == event.at_us / SECOND_US
+                );
                 (given, last) = (given + 1, (event.at_us, event.even_us));
             };
             for index in 0..3 * of_a_second {
@@ -221,13 +262,25 @@ mod tests {
     #[test]
     fn a_second_that_comes_in_parts_is_spread_by_the_requests_of_the_one_before() {
         let mut last = LastSecond::default();
-        assert_eq!(last.spread(1, 100, true), (0, 500_000), "half, as nothing is known of the second");
+        assert_eq!(
+            last.spread(1, 100, true),
+            (0, 500_000),
+            "half, as nothing is known of the second"
+        );
         assert_eq!(last.spread(1, 100, true), (500_000, 250_000));
         assert_eq!(last.spread(1, 200, false), (750_000, 250_000), "the rest");
         assert_eq!(last.spread(2, 100, true), (0, 250_000), "a quarter of 400");
-        assert_eq!(last.spread(2, 300, true), (250_000, 375_000), "more than expected");
+        assert_eq!(
+            last.spread(2, 300, true),
+            (250_000, 375_000),
+            "more than expected"
+        );
         assert_eq!(last.spread(2, 1, false), (625_000, 375_000));
-        assert_eq!(last.spread(2, 1, false), (1_000_000, 0), "what comes after the end is at the end");
+        assert_eq!(
+            last.spread(2, 1, false),
+            (1_000_000, 0),
+            "what comes after the end is at the end"
+        );
     }
 
     proptest! {

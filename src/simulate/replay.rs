@@ -98,19 +98,40 @@ impl Replay {
         let variants = plans.first().map_or(0, Vec::len);
         let groups = groups(plans);
         let variant = |(index, (plan, spacing)): (usize, &(Arc<Plan>, Spacing))| {
-            let group = groups.get(&(index, &*plan.counts_as)).filter(|(_, several)| *several).map(|(first, _)| *first);
+            let group = groups
+                .get(&(index, &*plan.counts_as))
+                .filter(|(_, several)| *several)
+                .map(|(first, _)| *first);
             Variant::new(plan.clone(), *spacing, group)
         };
-        let of_plan = |of: &Vec<(Arc<Plan>, Spacing)>| PlanReplay::new(of.iter().enumerate().map(variant).collect());
+        let of_plan = |of: &Vec<(Arc<Plan>, Spacing)>| {
+            PlanReplay::new(of.iter().enumerate().map(variant).collect())
+        };
         let shared = (0..variants).map(|_| SharedCounters::default()).collect();
         let plans = plans.iter().map(of_plan).collect();
-        let hours = Hours { rows: Vec::new(), step_us: HOUR_US, variants };
-        Self { plans, shared, hours, keys_max, keys: 0, beyond: 0, bytes: 0, sweep_at: GARBAGE_BYTES, bytes_max }
+        let hours = Hours {
+            rows: Vec::new(),
+            step_us: HOUR_US,
+            variants,
+        };
+        Self {
+            plans,
+            shared,
+            hours,
+            keys_max,
+            keys: 0,
+            beyond: 0,
+            bytes: 0,
+            sweep_at: GARBAGE_BYTES,
+            bytes_max,
+        }
     }
 
     /// Decides one request in all variants. Times must not step back. The text of the key is kept only when it is among the worst.
     pub fn record(&mut self, event: &Event, key: &[u8]) -> Result<(), TooMuchMemory> {
-        let Some(plan) = self.plans.get_mut(event.plan) else { return Ok(()) };
+        let Some(plan) = self.plans.get_mut(event.plan) else {
+            return Ok(());
+        };
         let may_add = self.keys < self.keys_max;
         let known = plan.requests.len();
         let Some(index) = plan.index(event.hash, may_add) else {
@@ -121,21 +142,38 @@ impl Replay {
         plan.requests[index] = plan.requests[index].saturating_add(1);
         let hour = self.hours.row(event.at_us);
         hour.requests += 1;
-        for ((variant, denied), shared) in plan.variants.iter_mut().zip(&mut hour.denied).zip(&mut self.shared) {
+        for ((variant, denied), shared) in plan
+            .variants
+            .iter_mut()
+            .zip(&mut hour.denied)
+            .zip(&mut self.shared)
+        {
             let before = variant.bytes() + shared.bytes;
             *denied += u64::from(variant.denies(index, event, key, shared));
             self.bytes = (self.bytes + variant.bytes() + shared.bytes).saturating_sub(before);
         }
-        if self.bytes > self.sweep_at { self.sweep(event.at_us) } else { Ok(()) }
+        if self.bytes > self.sweep_at {
+            self.sweep(event.at_us)
+        } else {
+            Ok(())
+        }
     }
 
     /// Errors: the counters that still count take too much memory.
     fn sweep(&mut self, now_us: u64) -> Result<(), TooMuchMemory> {
         let variants = self.plans.iter_mut().flat_map(|plan| &mut plan.variants);
         self.bytes = variants.map(|variant| variant.sweep(now_us)).sum();
-        self.bytes += self.shared.iter_mut().map(|shared| shared.sweep(now_us)).sum::<usize>();
+        self.bytes += self
+            .shared
+            .iter_mut()
+            .map(|shared| shared.sweep(now_us))
+            .sum::<usize>();
         self.sweep_at = (2 * self.bytes).min(self.bytes_max) + GARBAGE_BYTES;
-        if self.bytes > self.bytes_max { Err(TooMuchMemory) } else { Ok(()) }
+        if self.bytes > self.bytes_max {
+            Err(TooMuchMemory)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -144,7 +182,9 @@ fn groups(plans: &[Vec<(Arc<Plan>, Spacing)>]) -> HashMap<(usize, &str), (usize,
     let mut groups = HashMap::new();
     for (index, of) in plans.iter().enumerate() {
         for (variant, (plan, _)) in of.iter().enumerate() {
-            let known = groups.entry((variant, &*plan.counts_as)).and_modify(|(_, several)| *several = true);
+            let known = groups
+                .entry((variant, &*plan.counts_as))
+                .and_modify(|(_, several)| *several = true);
             known.or_insert((index, false));
         }
     }
@@ -157,10 +197,15 @@ pub fn components(plans: &[Vec<(Arc<Plan>, Spacing)>]) -> Vec<usize> {
     let groups = groups(plans);
     for (index, of) in plans.iter().enumerate() {
         for (variant, (plan, _)) in of.iter().enumerate() {
-            let first = groups.get(&(variant, &*plan.counts_as)).map_or(index, |(first, _)| *first);
+            let first = groups
+                .get(&(variant, &*plan.counts_as))
+                .map_or(index, |(first, _)| *first);
             let (from, to) = (components[index], components[first]);
             if from != to {
-                components.iter_mut().filter(|component| **component == from).for_each(|component| *component = to);
+                components
+                    .iter_mut()
+                    .filter(|component| **component == from)
+                    .for_each(|component| *component = to);
             }
         }
     }
@@ -169,13 +214,21 @@ pub fn components(plans: &[Vec<(Arc<Plan>, Spacing)>]) -> Vec<usize> {
 
 impl PlanReplay {
     fn new(variants: Vec<Variant>) -> Self {
-        Self { table: HashTable::new(), hashes: Vec::new(), requests: Vec::new(), variants }
+        Self {
+            table: HashTable::new(),
+            hashes: Vec::new(),
+            requests: Vec::new(),
+            variants,
+        }
     }
 
     /// The index of a key; a new one when there is none yet and one may be added.
     fn index(&mut self, hash: u64, may_add: bool) -> Option<usize> {
         let hashes = &self.hashes;
-        let (is_same, hash_of) = (|index: &u32| hashes[*index as usize] == hash, |index: &u32| hashes[*index as usize]);
+        let (is_same, hash_of) = (
+            |index: &u32| hashes[*index as usize] == hash,
+            |index: &u32| hashes[*index as usize],
+        );
         if !may_add {
             return self.table.find(hash, is_same).map(|index| *index as usize);
         }
@@ -202,7 +255,11 @@ impl Hours {
                 self.widen();
                 return self.row(at_us);
             }
-            self.rows.push(Hour { start_us, requests: 0, denied: vec![0; self.variants] });
+            self.rows.push(Hour {
+                start_us,
+                requests: 0,
+                denied: vec![0; self.variants],
+            });
         }
         let last = self.rows.len() - 1;
         &mut self.rows[last]
@@ -220,6 +277,9 @@ impl Hour {
     /// Adds the counts of another row.
     pub(super) fn add(&mut self, other: &Self) {
         self.requests += other.requests;
-        self.denied.iter_mut().zip(&other.denied).for_each(|(sum, denied)| *sum += denied);
+        self.denied
+            .iter_mut()
+            .zip(&other.denied)
+            .for_each(|(sum, denied)| *sum += denied);
     }
 }

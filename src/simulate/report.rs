@@ -133,18 +133,34 @@ pub struct WorstKey {
 
 impl Report {
     /// Adds up the parts of a replay. `names` has the plans in the order in which the parts have them.
-    pub fn new(log: LogSummary, variants: Vec<VariantName>, names: &[String], parts: &[Replay]) -> Self {
+    pub fn new(
+        log: LogSummary,
+        variants: Vec<VariantName>,
+        names: &[String],
+        parts: &[Replay],
+    ) -> Self {
         let (hours, hour_us) = hours(parts);
         let sum = |row: &dyn Fn(&Hour) -> u64| hours.iter().map(row).sum::<u64>();
-        let plans: Vec<PlanReport> = names.iter().enumerate().filter_map(|(plan, name)| plan_report(parts, plan, name)).collect();
+        let plans: Vec<PlanReport> = names
+            .iter()
+            .enumerate()
+            .filter_map(|(plan, name)| plan_report(parts, plan, name))
+            .collect();
         let keys_denied = |variant: usize| {
-            let variants = parts.iter().flat_map(|part| &part.plans).filter_map(|plan| plan.variants.get(variant));
-            variants.map(|variant| variant.denied.iter().filter(|denied| **denied > 0).count() as u64).sum()
+            let variants = parts
+                .iter()
+                .flat_map(|part| &part.plans)
+                .filter_map(|plan| plan.variants.get(variant));
+            variants
+                .map(|variant| variant.denied.iter().filter(|denied| **denied > 0).count() as u64)
+                .sum()
         };
         Self {
             requests: sum(&|row| row.requests),
             beyond: parts.iter().map(|part| part.beyond).sum(),
-            denied: (0..variants.len()).map(|variant| sum(&|row| row.denied[variant])).collect(),
+            denied: (0..variants.len())
+                .map(|variant| sum(&|row| row.denied[variant]))
+                .collect(),
             keys: plans.iter().map(|plan| plan.keys).sum(),
             keys_denied: (0..variants.len()).map(keys_denied).collect(),
             worst: worst(parts, names),
@@ -170,18 +186,44 @@ impl Report {
     /// The variants that tables by key and by time have in a terminal, which are two at most, each with its heading. With two
     /// configs and two spacings they are those in bursts.
     fn columns(&self) -> Vec<(usize, String)> {
-        let spacing = |variant: usize| spacing_name(self.variants[variant].spacing).unwrap_or_default().to_owned();
-        let config = |variant: usize| format!("by {}", lines::end(&self.variants[variant].config, CONFIG_WIDTH_MAX));
+        let spacing = |variant: usize| {
+            spacing_name(self.variants[variant].spacing)
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let config = |variant: usize| {
+            format!(
+                "by {}",
+                lines::end(&self.variants[variant].config, CONFIG_WIDTH_MAX)
+            )
+        };
         match self.of_each_config().as_slice() {
-            [only] => only.clone().map(|variant| (variant, spacing(variant))).collect(),
-            several => several.iter().map(|variants| (variants.start, config(variants.start))).collect(),
+            [only] => only
+                .clone()
+                .map(|variant| (variant, spacing(variant)))
+                .collect(),
+            several => several
+                .iter()
+                .map(|variants| (variants.start, config(variants.start)))
+                .collect(),
         }
     }
 
     /// For each config, its variants.
     fn of_each_config(&self) -> Vec<Range<usize>> {
-        let spacings = if self.variants.iter().any(|variant| variant.spacing.is_some()) { 2 } else { 1 };
-        (0..self.variants.len()).step_by(spacings).map(|first| first..(first + spacings).min(self.variants.len())).collect()
+        let spacings = if self
+            .variants
+            .iter()
+            .any(|variant| variant.spacing.is_some())
+        {
+            2
+        } else {
+            1
+        };
+        (0..self.variants.len())
+            .step_by(spacings)
+            .map(|first| first..(first + spacings).min(self.variants.len()))
+            .collect()
     }
 }
 
@@ -189,7 +231,9 @@ impl LimitReport {
     /// The burst of a `token_bucket` whose burst is not its quota.
     pub fn burst(&self) -> Option<u64> {
         match self.limit.algorithm() {
-            Algorithm::TokenBucket { burst } => Some(burst).filter(|burst| *burst != self.limit.quota()),
+            Algorithm::TokenBucket { burst } => {
+                Some(burst).filter(|burst| *burst != self.limit.quota())
+            }
             _ => None,
         }
     }
@@ -218,11 +262,19 @@ fn count(number: u64) -> String {
 /// A part of a whole in percent.
 #[expect(clippy::cast_precision_loss, reason = "shown with few digits")]
 fn percent(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 * 100.0 / whole as f64
+    }
 }
 
 fn hours(parts: &[Replay]) -> (Vec<Hour>, u64) {
-    let step_us = parts.iter().map(|part| part.hours.step_us).max().unwrap_or(HOUR_US);
+    let step_us = parts
+        .iter()
+        .map(|part| part.hours.step_us)
+        .max()
+        .unwrap_or(HOUR_US);
     let mut rows: Vec<Hour> = Vec::new();
     for part in parts {
         let mut part: Hours = part.hours.clone();
@@ -243,12 +295,32 @@ fn hours(parts: &[Replay]) -> (Vec<Hour>, u64) {
 }
 
 fn plan_report(parts: &[Replay], plan: usize, name: &str) -> Option<PlanReport> {
-    let parts: Vec<_> = parts.iter().filter_map(|part| part.plans.get(plan)).collect();
+    let parts: Vec<_> = parts
+        .iter()
+        .filter_map(|part| part.plans.get(plan))
+        .collect();
     let keys = parts.iter().map(|part| part.requests.len() as u64).sum();
     let variants = parts.first()?.variants.len();
-    let of_variant = |variant: usize| limits_of(&parts.iter().map(|part| &part.variants[variant]).collect::<Vec<_>>());
-    let rules = parts.first()?.variants.iter().map(|variant| rule_name(&variant.plan)).collect();
-    (keys > 0).then(|| PlanReport { name: name.to_owned(), keys, variants: (0..variants).map(of_variant).collect(), rules })
+    let of_variant = |variant: usize| {
+        limits_of(
+            &parts
+                .iter()
+                .map(|part| &part.variants[variant])
+                .collect::<Vec<_>>(),
+        )
+    };
+    let rules = parts
+        .first()?
+        .variants
+        .iter()
+        .map(|variant| rule_name(&variant.plan))
+        .collect();
+    (keys > 0).then(|| PlanReport {
+        name: name.to_owned(),
+        keys,
+        variants: (0..variants).map(of_variant).collect(),
+        rules,
+    })
 }
 
 fn rule_name(plan: &Plan) -> &'static str {
@@ -260,14 +332,22 @@ fn rule_name(plan: &Plan) -> &'static str {
 }
 
 fn limits_of(variants: &[&Variant]) -> Vec<LimitReport> {
-    let Some(plan) = variants.first().map(|variant| variant.plan.clone()) else { return Vec::new() };
+    let Some(plan) = variants.first().map(|variant| variant.plan.clone()) else {
+        return Vec::new();
+    };
     let count = plan.limits().len();
     let report = |(index, limit): (usize, &Limit)| {
-        let needs = variants.iter().flat_map(|variant| variant.needs.iter().skip(index).step_by(count)).copied();
+        let needs = variants
+            .iter()
+            .flat_map(|variant| variant.needs.iter().skip(index).step_by(count))
+            .copied();
         let (smallest, keys_denied_then) = smallest(needs.collect());
         LimitReport {
             limit: limit.clone(),
-            denied: variants.iter().map(|variant| variant.denied_by[index]).sum(),
+            denied: variants
+                .iter()
+                .map(|variant| variant.denied_by[index])
+                .sum(),
             smallest: smallest.and_then(|quota| valid_from(limit, quota)),
             keys_denied_then,
         }
@@ -278,16 +358,29 @@ fn limits_of(variants: &[&Variant]) -> Vec<LimitReport> {
 /// The smallest quota from this one on that a limit of this kind can have. A `token_bucket` gives a unit per whole microsecond,
 /// so it cannot have each.
 fn valid_from(limit: &Limit, quota: u64) -> Option<u64> {
-    let Algorithm::TokenBucket { burst } = limit.algorithm() else { return Some(quota) };
+    let Algorithm::TokenBucket { burst } = limit.algorithm() else {
+        return Some(quota);
+    };
     let is_valid = |quota: u64| {
         let burst = if burst == limit.quota() { quota } else { burst };
-        Limit::new(limit.name().clone(), quota, Duration::from_micros(limit.window_us()), Algorithm::TokenBucket { burst })
-            .is_ok()
+        Limit::new(
+            limit.name().clone(),
+            quota,
+            Duration::from_micros(limit.window_us()),
+            Algorithm::TokenBucket { burst },
+        )
+        .is_ok()
     };
     // The next larger rate in whole microseconds.
-    let next = limit.window_us().div_ceil(quota).checked_sub(1).filter(|emission_us| *emission_us > 0);
+    let next = limit
+        .window_us()
+        .div_ceil(quota)
+        .checked_sub(1)
+        .filter(|emission_us| *emission_us > 0);
     let next = next.map(|emission_us| limit.window_us().div_ceil(emission_us));
-    std::iter::once(quota).chain(next).find(|quota| is_valid(*quota))
+    std::iter::once(quota)
+        .chain(next)
+        .find(|quota| is_valid(*quota))
 }
 
 /// The smallest quota at which at most 0.1 % of keys need more, and how many do.
@@ -308,14 +401,24 @@ fn worst(parts: &[Replay], names: &[String]) -> Vec<WorstKey> {
     let mut keys = Vec::new();
     for part in parts {
         for (plan, name) in part.plans.iter().zip(names) {
-            let mut listed: Vec<_> = plan.variants.iter().flat_map(|variant| variant.worst.keys()).collect();
+            let mut listed: Vec<_> = plan
+                .variants
+                .iter()
+                .flat_map(|variant| variant.worst.keys())
+                .collect();
             listed.sort();
             listed.dedup();
-            keys.extend(listed.into_iter().map(|(index, key)| WorstKey {
-                plan: name.clone(),
-                key: String::from_utf8_lossy(key).into_owned(),
-                requests: plan.requests[*index].into(),
-                denied: plan.variants.iter().map(|variant| variant.denied[*index].into()).collect(),
+            keys.extend(listed.into_iter().map(|(index, key)| {
+                WorstKey {
+                    plan: name.clone(),
+                    key: String::from_utf8_lossy(key).into_owned(),
+                    requests: plan.requests[*index].into(),
+                    denied: plan
+                        .variants
+                        .iter()
+                        .map(|variant| variant.denied[*index].into())
+                        .collect(),
+                }
             }));
         }
     }
@@ -342,7 +445,10 @@ mod tests {
 
     #[test]
     fn numbers_have_commas_between_thousands() {
-        assert_eq!([0, 7, 999, 1_000, 1_234_567].map(count), ["0", "7", "999", "1,000", "1,234,567"]);
+        assert_eq!(
+            [0, 7, 999, 1_000, 1_234_567].map(count),
+            ["0", "7", "999", "1,000", "1,234,567"]
+        );
     }
 
     #[test]

@@ -21,7 +21,11 @@ pub struct Stamp {
 
 /// Reads a time. `None`: it has no known form, does not exist, or is not between 1970 and 2200.
 pub fn parse(text: &[u8]) -> Option<Stamp> {
-    let text = text.strip_prefix(b"[").and_then(|text| text.strip_suffix(b"]")).unwrap_or(text).trim_ascii();
+    let text = text
+        .strip_prefix(b"[")
+        .and_then(|text| text.strip_suffix(b"]"))
+        .unwrap_or(text)
+        .trim_ascii();
     let stamp = match text {
         [_, _, b'/', ..] => common_log(text),
         [_, _, _, _, b'-', ..] => iso_8601(text),
@@ -33,16 +37,45 @@ pub fn parse(text: &[u8]) -> Option<Stamp> {
 /// `10/Oct/2000:13:55:36 -0700`, of Apache and nginx's `$time_local`.
 fn common_log(text: &[u8]) -> Option<Stamp> {
     const MONTHS: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
-    let [d0, d1, b'/', m0, m1, m2, b'/', year @ .., b':', _, _, b':', _, _, b':', _, _] = text.get(..20)? else { return None };
-    let month = MONTHS.chunks_exact(3).position(|month| month == [*m0, *m1, *m2])?;
-    let date = days(number(year)?, i64::try_from(month).ok()? + 1, number(&[*d0, *d1])?)?;
+    let [
+        d0,
+        d1,
+        b'/',
+        m0,
+        m1,
+        m2,
+        b'/',
+        year @ ..,
+        b':',
+        _,
+        _,
+        b':',
+        _,
+        _,
+        b':',
+        _,
+        _,
+    ] = text.get(..20)?
+    else {
+        return None;
+    };
+    let month = MONTHS
+        .chunks_exact(3)
+        .position(|month| month == [*m0, *m1, *m2])?;
+    let date = days(
+        number(year)?,
+        i64::try_from(month).ok()? + 1,
+        number(&[*d0, *d1])?,
+    )?;
     let rest = text[20..].strip_prefix(b" ").unwrap_or(&text[20..]);
     stamp(date, clock(&text[12..20])?, 0, offset(rest)?)
 }
 
 /// `2000-10-10T13:55:36.123-07:00`; a space may stand for the T, and a time without an offset is UTC.
 fn iso_8601(text: &[u8]) -> Option<Stamp> {
-    let [year @ .., b'-', m0, m1, b'-', d0, d1, b'T' | b't' | b' '] = text.get(..11)? else { return None };
+    let [year @ .., b'-', m0, m1, b'-', d0, d1, b'T' | b't' | b' '] = text.get(..11)? else {
+        return None;
+    };
     let date = days(number(year)?, number(&[*m0, *m1])?, number(&[*d0, *d1])?)?;
     let rest = &text[19.min(text.len())..];
     let (fraction_us, rest) = fraction(rest)?;
@@ -64,15 +97,25 @@ fn since_1970(text: &[u8]) -> Option<Stamp> {
         15..=17 => whole,
         _ => whole / 1_000,
     };
-    Some(Stamp { at_us, is_whole: at_us % SECOND_US == 0 })
+    Some(Stamp {
+        at_us,
+        is_whole: at_us % SECOND_US == 0,
+    })
 }
 
 /// Microseconds of a fraction such as `.123`, which may be missing, and what follows it.
 fn fraction(text: &[u8]) -> Option<(u64, &[u8])> {
-    let ([b'.', rest @ ..] | [b',', rest @ ..]) = text else { return Some((0, text)) };
+    let ([b'.', rest @ ..] | [b',', rest @ ..]) = text else {
+        return Some((0, text));
+    };
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let micros = rest[..digits].iter().map(|byte| u64::from(byte - b'0')).chain(std::iter::repeat(0));
-    let fraction_us = micros.take(6).fold(0, |fraction_us, digit| fraction_us * 10 + digit);
+    let micros = rest[..digits]
+        .iter()
+        .map(|byte| u64::from(byte - b'0'))
+        .chain(std::iter::repeat(0));
+    let fraction_us = micros
+        .take(6)
+        .fold(0, |fraction_us, digit| fraction_us * 10 + digit);
     (digits > 0).then_some((fraction_us, &rest[digits..]))
 }
 
@@ -95,14 +138,24 @@ fn offset(text: &[u8]) -> Option<i64> {
 
 /// Seconds of the day, of `13:55:36`. A leap second counts as the second after it.
 fn clock(text: &[u8]) -> Option<i64> {
-    let [h0, h1, b':', m0, m1, b':', s0, s1] = text else { return None };
-    let (hours, minutes, seconds) = (number(&[*h0, *h1])?, number(&[*m0, *m1])?, number(&[*s0, *s1])?);
-    (hours <= 23 && minutes <= 59 && seconds <= 60).then_some(hours * 3_600 + minutes * 60 + seconds)
+    let [h0, h1, b':', m0, m1, b':', s0, s1] = text else {
+        return None;
+    };
+    let (hours, minutes, seconds) = (
+        number(&[*h0, *h1])?,
+        number(&[*m0, *m1])?,
+        number(&[*s0, *s1])?,
+    );
+    (hours <= 23 && minutes <= 59 && seconds <= 60)
+        .then_some(hours * 3_600 + minutes * 60 + seconds)
 }
 
 fn stamp(date: i64, seconds: i64, fraction_us: u64, offset: i64) -> Option<Stamp> {
     let since_1970 = u64::try_from(date * DAY_S + seconds - offset).ok()?;
-    Some(Stamp { at_us: since_1970.checked_mul(SECOND_US)? + fraction_us, is_whole: fraction_us == 0 })
+    Some(Stamp {
+        at_us: since_1970.checked_mul(SECOND_US)? + fraction_us,
+        is_whole: fraction_us == 0,
+    })
 }
 
 /// Digits only, at most 18 of them.
@@ -111,7 +164,11 @@ fn number(text: &[u8]) -> Option<i64> {
         return None;
     }
     text.iter().try_fold(0_i64, |number, byte| {
-        if byte.is_ascii_digit() { number.checked_mul(10)?.checked_add(i64::from(byte - b'0')) } else { None }
+        if byte.is_ascii_digit() {
+            number.checked_mul(10)?.checked_add(i64::from(byte - b'0'))
+        } else {
+            None
+        }
     })
 }
 

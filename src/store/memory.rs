@@ -50,8 +50,14 @@ impl MemoryStore {
     pub fn new(capacity: u64, clock: Arc<dyn Clock>) -> Self {
         let bytes = usize::try_from(capacity.max(CAPACITY_MIN)).unwrap_or(usize::MAX) / SHARDS;
         let hasher = RandomState::new();
-        let shards = (0..SHARDS).map(|_| Mutex::new(Shard::new(bytes, hasher.clone()))).collect();
-        Self { shards, hasher, clock }
+        let shards = (0..SHARDS)
+            .map(|_| Mutex::new(Shard::new(bytes, hasher.clone())))
+            .collect();
+        Self {
+            shards,
+            hasher,
+            clock,
+        }
     }
 
     /// Decides one check without waiting.
@@ -66,22 +72,31 @@ impl MemoryStore {
     /// The verdict, with that of the plan's candidate.
     fn decide_with_candidate(&self, check: &Check, now_us: u64) -> Result<Verdict, StoreError> {
         let verdict = self.decide_alone(check, now_us);
-        let candidate = check.candidate().and_then(|candidate| self.decide_alone(&candidate, now_us).ok());
+        let candidate = check
+            .candidate()
+            .and_then(|candidate| self.decide_alone(&candidate, now_us).ok());
         let mut verdict = verdict?;
         verdict.candidate_fits = candidate.map(|candidate| candidate.fits);
         Ok(verdict)
     }
 
     fn decide_alone(&self, check: &Check, now_us: u64) -> Result<Verdict, StoreError> {
-        let name = Name::new(check.plan.counts_as.as_bytes(), check.key.as_str().as_bytes());
-        let name = name.ok_or_else(|| StoreError::Refused("the key and the counts_as of its plan are too long".to_owned()))?;
+        let name = Name::new(
+            check.plan.counts_as.as_bytes(),
+            check.key.as_str().as_bytes(),
+        );
+        let name = name.ok_or_else(|| {
+            StoreError::Refused("the key and the counts_as of its plan are too long".to_owned())
+        })?;
         let hash = shard::hash_of(&self.hasher, name);
         self.shard(hash).decide(name, hash, check, now_us)
     }
 
     /// Deletes the entry of a key in the group `counts_as`. Returns whether there was one.
     pub fn forget(&self, counts_as: &str, key: &Key) -> bool {
-        let Some(name) = Name::new(counts_as.as_bytes(), key.as_str().as_bytes()) else { return false };
+        let Some(name) = Name::new(counts_as.as_bytes(), key.as_str().as_bytes()) else {
+            return false;
+        };
         let hash = shard::hash_of(&self.hasher, name);
         self.shard(hash).remove(name, hash)
     }
@@ -113,11 +128,19 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 }
 
 impl Store for MemoryStore {
-    async fn decide_one(&self, check: &Check, _deadline: StoreDeadline) -> Result<Verdict, StoreError> {
+    async fn decide_one(
+        &self,
+        check: &Check,
+        _deadline: StoreDeadline,
+    ) -> Result<Verdict, StoreError> {
         self.decide(check)
     }
 
-    async fn decide_batch(&self, checks: &[Check], _deadline: StoreDeadline) -> Vec<Result<Verdict, StoreError>> {
+    async fn decide_batch(
+        &self,
+        checks: &[Check],
+        _deadline: StoreDeadline,
+    ) -> Vec<Result<Verdict, StoreError>> {
         checks.iter().map(|check| self.decide(check)).collect()
     }
 

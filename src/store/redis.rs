@@ -103,18 +103,27 @@ struct ProbeCall {
 impl ProbeCall {
     /// The probe call of this number. Different numbers have different slots in a Cluster.
     fn numbered(prefix: &str, number: u32) -> Self {
-        Self { name: name::probe(prefix, number), asking: false }
+        Self {
+            name: name::probe(prefix, number),
+            asking: false,
+        }
     }
 }
 
 impl ConnectionSettings {
     fn new(store_settings: StoreSettings, endpoint: Endpoint, probe_call: ProbeCall) -> Self {
-        Self { store_settings, endpoint, probe_call: Mutex::new(probe_call) }
+        Self {
+            store_settings,
+            endpoint,
+            probe_call: Mutex::new(probe_call),
+        }
     }
 
     fn probe_call(&self) -> MutexGuard<'_, ProbeCall> {
         // It is replaced as a whole, so a panic leaves no partial value.
-        self.probe_call.lock().unwrap_or_else(PoisonError::into_inner)
+        self.probe_call
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -148,25 +157,53 @@ impl RedisStore {
     /// A store that decides by `clock` instead of Redis's clock, for tests. States written this way are not for production, since
     /// their expiry follows the injected time too. Redis has ten seconds for each answer.
     pub fn with_injected_clock(url: &str, clock: Arc<dyn Clock>) -> Result<Self, String> {
-        Self::start(RedisTarget::parse(url)?, Duration::from_secs(10), Some(clock))
+        Self::start(
+            RedisTarget::parse(url)?,
+            Duration::from_secs(10),
+            Some(clock),
+        )
     }
 
-    fn start(target: RedisTarget, deadline: Duration, injected: Option<Arc<dyn Clock>>) -> Result<Self, String> {
+    fn start(
+        target: RedisTarget,
+        deadline: Duration,
+        injected: Option<Arc<dyn Clock>>,
+    ) -> Result<Self, String> {
         connection::client::check_files(&target)?;
         let key_prefix = target.key_prefix.clone();
         let script = Arc::new(Script::new(injected.is_some()));
-        let store_settings = StoreSettings { target: Arc::new(target), script, deadline, injected };
+        let store_settings = StoreSettings {
+            target: Arc::new(target),
+            script,
+            deadline,
+            injected,
+        };
         let endpoint = match &store_settings.target.topology {
             Topology::Alone(peer) => Endpoint::Fixed(peer.clone()),
-            Topology::Sentinel(sentinels) => Endpoint::Named(Watch::start(&store_settings.target, sentinels)),
+            Topology::Sentinel(sentinels) => {
+                Endpoint::Named(Watch::start(&store_settings.target, sentinels))
+            }
             Topology::Cluster(seeds) => {
                 let seeds = seeds.clone();
-                return Ok(Self { servers: Servers::Many(Arc::new(Cluster::start(store_settings, seeds))), key_prefix });
+                return Ok(Self {
+                    servers: Servers::Many(Arc::new(Cluster::start(store_settings, seeds))),
+                    key_prefix,
+                });
             }
         };
         let probe_call = ProbeCall::numbered(&key_prefix, 0);
-        let manager = Arc::new(ConnectionManager::start(ConnectionSettings::new(store_settings, endpoint, probe_call)));
-        Ok(Self { servers: Servers::One(Node { batcher: Batcher::start(manager.clone()), manager }), key_prefix })
+        let manager = Arc::new(ConnectionManager::start(ConnectionSettings::new(
+            store_settings,
+            endpoint,
+            probe_call,
+        )));
+        Ok(Self {
+            servers: Servers::One(Node {
+                batcher: Batcher::start(manager.clone()),
+                manager,
+            }),
+            key_prefix,
+        })
     }
 
     /// Waits until a connection is up, to each node of a Cluster, for at most `time_limit`. Returns whether it is.
@@ -183,12 +220,18 @@ impl RedisStore {
     /// Health of the connection now. For a Cluster: the worst breaker state of its nodes, and the sums of their counts.
     pub fn status(&self) -> Status {
         let Servers::Many(cluster) = &self.servers else {
-            return self.nodes().into_iter().next().map_or(Status::NONE, |node| node.1);
+            return self
+                .nodes()
+                .into_iter()
+                .next()
+                .map_or(Status::NONE, |node| node.1);
         };
         let nodes = cluster.status();
         let mut whole = cluster.past();
         let states = nodes.iter().map(|(_, status)| status.breaker);
-        whole.breaker = states.max_by_key(|state| state.severity()).unwrap_or(BreakerState::Open);
+        whole.breaker = states
+            .max_by_key(|state| state.severity())
+            .unwrap_or(BreakerState::Open);
         nodes.into_iter().for_each(|(_, status)| whole.add(status));
         whole
     }
@@ -211,7 +254,14 @@ impl RedisStore {
 }
 
 impl Status {
-    const NONE: Self = Self { breaker: BreakerState::Open, opened: 0, probes: 0, undecided: 0, replaced: 0, reached: false };
+    const NONE: Self = Self {
+        breaker: BreakerState::Open,
+        opened: 0,
+        probes: 0,
+        undecided: 0,
+        replaced: 0,
+        reached: false,
+    };
 
     /// Adds the counts of another status.
     fn add(&mut self, other: Self) {
@@ -225,7 +275,11 @@ impl Status {
 
 impl Node {
     /// Adds `decisions` to the undecided ones if Redis did not answer. Passes the answer on.
-    fn count_undecided<T>(&self, decisions: usize, answer: Result<T, StoreError>) -> Result<T, StoreError> {
+    fn count_undecided<T>(
+        &self,
+        decisions: usize,
+        answer: Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         if let Err(StoreError::Deadline(_) | StoreError::Unreachable(_)) = answer {
             self.manager.add_undecided(decisions);
         }
@@ -234,12 +288,20 @@ impl Node {
 
     async fn decide(&self, request: impl FnOnce() -> ScriptRequest, deadline: Duration) -> Answer {
         self.manager.refusal().map_or(Ok(()), Err)?;
-        self.batcher.take(request(), deadline)?.await.unwrap_or_else(|_| Err(lost_call()))
+        self.batcher
+            .take(request(), deadline)?
+            .await
+            .unwrap_or_else(|_| Err(lost_call()))
     }
 
     /// Decides a request without the batcher, by its own deadline; `deadline` is how long that is. It may be far longer than that
     /// of others, whose decisions must not wait for it.
-    async fn decide_unbatched(&self, request: ScriptRequest, deadline: Duration, follower: Option<RedirectFollower>) -> Answer {
+    async fn decide_unbatched(
+        &self,
+        request: ScriptRequest,
+        deadline: Duration,
+        follower: Option<RedirectFollower>,
+    ) -> Answer {
         self.manager.refusal().map_or(Ok(()), Err)?;
         let until = request.until;
         let ready = timeout_at(until.into(), self.manager.ready()).await;
@@ -248,24 +310,45 @@ impl Node {
         let command = self.manager.script_command(&call, until)?;
         let reply = match follower {
             Some(follower) => follower.follow(command, &mut 0).await?,
-            None => self.manager.call(command, false).await.map_err(CallError::into_store_error)?,
+            None => self
+                .manager
+                .call(command, false)
+                .await
+                .map_err(CallError::into_store_error)?,
         };
-        let no_answer = || Err(StoreError::InvalidReply("the script's reply has an unknown form".to_owned()));
+        let no_answer = || {
+            Err(StoreError::InvalidReply(
+                "the script's reply has an unknown form".to_owned(),
+            ))
+        };
         // The candidate's answer, if there is one, is the second.
-        call.answers(reply.as_bytes().unwrap_or_default()).into_iter().next().unwrap_or_else(no_answer)
+        call.answers(reply.as_bytes().unwrap_or_default())
+            .into_iter()
+            .next()
+            .unwrap_or_else(no_answer)
     }
 
     async fn decide_all(&self, requests: Vec<ScriptRequest>, deadline: Duration) -> Vec<Answer> {
         let count = requests.len();
         match self.decide_all_now(requests, deadline).await {
-            Ok(answers) => answers.into_iter().map(|answer| self.count_undecided(1, answer)).collect(),
+            Ok(answers) => answers
+                .into_iter()
+                .map(|answer| self.count_undecided(1, answer))
+                .collect(),
             Err(error) => vec![self.count_undecided(count, Err(error)); count],
         }
     }
 
-    async fn decide_all_now(&self, requests: Vec<ScriptRequest>, deadline: Duration) -> Result<Vec<Answer>, StoreError> {
+    async fn decide_all_now(
+        &self,
+        requests: Vec<ScriptRequest>,
+        deadline: Duration,
+    ) -> Result<Vec<Answer>, StoreError> {
         self.manager.refusal().map_or(Ok(()), Err)?;
-        self.batcher.take_batch(requests, deadline)?.await.map_err(|_| lost_call())
+        self.batcher
+            .take_batch(requests, deadline)?
+            .await
+            .map_err(|_| lost_call())
     }
 }
 
@@ -273,32 +356,53 @@ impl Store for RedisStore {
     async fn decide_one(&self, check: &Check, StoreDeadline(deadline): StoreDeadline) -> Answer {
         let request = || ScriptRequest::new(check, &self.key_prefix, monotonic() + deadline);
         match &self.servers {
-            Servers::One(node) if check.mode == Mode::Refund => Box::pin(node.decide_unbatched(request(), deadline, None)).await,
-            Servers::Many(cluster) if check.mode == Mode::Refund => Box::pin(cluster.decide_unbatched(request(), deadline)).await,
+            Servers::One(node) if check.mode == Mode::Refund => {
+                Box::pin(node.decide_unbatched(request(), deadline, None)).await
+            }
+            Servers::Many(cluster) if check.mode == Mode::Refund => {
+                Box::pin(cluster.decide_unbatched(request(), deadline)).await
+            }
             Servers::One(node) => node.count_undecided(1, node.decide(request, deadline).await),
             // Boxed, so that the future for one server stays small.
             Servers::Many(cluster) => Box::pin(cluster.decide_one(request(), deadline)).await,
         }
     }
 
-    async fn decide_batch(&self, checks: &[Check], StoreDeadline(deadline): StoreDeadline) -> Vec<Answer> {
+    async fn decide_batch(
+        &self,
+        checks: &[Check],
+        StoreDeadline(deadline): StoreDeadline,
+    ) -> Vec<Answer> {
         let until = monotonic() + deadline;
-        let requests = checks.iter().map(|check| ScriptRequest::new(check, &self.key_prefix, until)).collect();
+        let requests = checks
+            .iter()
+            .map(|check| ScriptRequest::new(check, &self.key_prefix, until))
+            .collect();
         match &self.servers {
             Servers::One(node) => node.decide_all(requests, deadline).await,
-            Servers::Many(cluster) => Box::pin(cluster.decide_batch(requests, until, deadline)).await,
+            Servers::Many(cluster) => {
+                Box::pin(cluster.decide_batch(requests, until, deadline)).await
+            }
         }
     }
 
     /// Does not use the batcher: requests that were not answered yet may be decided before or after the reset.
-    async fn reset(&self, subject: &Subject, StoreDeadline(deadline): StoreDeadline) -> Result<bool, StoreError> {
+    async fn reset(
+        &self,
+        subject: &Subject,
+        StoreDeadline(deadline): StoreDeadline,
+    ) -> Result<bool, StoreError> {
         match &self.servers {
             Servers::One(node) => {
                 let until = monotonic() + deadline;
                 node.manager.usable(until, deadline).await?;
-                Reset::of(subject, &self.key_prefix).execute(&*node.manager, until).await
+                Reset::of(subject, &self.key_prefix)
+                    .execute(&*node.manager, until)
+                    .await
             }
-            Servers::Many(cluster) => Box::pin(cluster.reset(&Reset::of(subject, &self.key_prefix), deadline)).await,
+            Servers::Many(cluster) => {
+                Box::pin(cluster.reset(&Reset::of(subject, &self.key_prefix), deadline)).await
+            }
         }
     }
 
@@ -322,15 +426,29 @@ impl StoreSettings {
     fn script_command(&self, call: &Call, until: Instant) -> Result<Command, StoreError> {
         let keys = call.keys();
         let packed = Value::Bytes(script_codec::pack_call(call)?.into());
-        let clock = self.injected.iter().map(|clock| Value::from(clock.now_us().to_string()));
+        let clock = self
+            .injected
+            .iter()
+            .map(|clock| Value::from(clock.now_us().to_string()));
         // Redis refuses a number that does not match the keys.
-        let keys_len = if call.by_names { 0 } else { i64::try_from(keys.len()).unwrap_or(i64::MAX) };
-        let head = [Value::String(self.script.sha.clone()), Value::Integer(keys_len)];
+        let keys_len = if call.by_names {
+            0
+        } else {
+            i64::try_from(keys.len()).unwrap_or(i64::MAX)
+        };
+        let head = [
+            Value::String(self.script.sha.clone()),
+            Value::Integer(keys_len),
+        ];
         let mut arguments = Vec::with_capacity(head.len() + keys.len() + 2);
         arguments.extend(head);
         arguments.extend(keys.into_iter().map(Value::Bytes));
         arguments.insert(if call.by_names { 2 } else { arguments.len() }, packed);
         arguments.extend(clock);
-        Ok(Command { kind: CommandKind::Script, arguments, until })
+        Ok(Command {
+            kind: CommandKind::Script,
+            arguments,
+            until,
+        })
     }
 }

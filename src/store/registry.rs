@@ -9,7 +9,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::sleep;
 
-use super::{BreakerState, ConfiguredStore, ConnectionHealth, REPLICA_LIFETIME, ReplicaId, Status, StoreError, StoreState};
+use super::{
+    BreakerState, ConfiguredStore, ConnectionHealth, REPLICA_LIFETIME, ReplicaId, Status,
+    StoreError, StoreState,
+};
 use crate::clock::monotonic;
 
 /// How often [`StoreRegistry::ready`] looks. It delays readiness by no more than that, once.
@@ -46,8 +49,11 @@ pub struct NodeHealth {
 
 impl NodeHealth {
     /// The breaker states that [`Self::connections`] counts, and their names in metrics.
-    pub const STATES: [(BreakerState, &str); 3] =
-        [(BreakerState::Closed, "closed"), (BreakerState::Open, "open"), (BreakerState::HalfOpen, "half_open")];
+    pub const STATES: [(BreakerState, &str); 3] = [
+        (BreakerState::Closed, "closed"),
+        (BreakerState::Open, "open"),
+        (BreakerState::HalfOpen, "half_open"),
+    ];
 
     fn add(&mut self, status: Status) {
         for ((state, _), count) in Self::STATES.iter().zip(&mut self.connections) {
@@ -63,23 +69,37 @@ impl NodeHealth {
 impl StoreRegistry {
     /// Makes this process ready only once a store was reached. Otherwise it always is.
     pub fn ready_once_reached(self, ready_once_reached: bool) -> Self {
-        Self { ready_once_reached, ..self }
+        Self {
+            ready_once_reached,
+            ..self
+        }
     }
 
     /// Adds a store.
     pub fn add(&self, store: Arc<ConfiguredStore>) {
-        self.stores.lock().unwrap_or_else(PoisonError::into_inner).push(store);
+        self.stores
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(store);
     }
 
     /// Announces to Redis that this replica is alive, through the first store that can, beginning at index `first`. Returns the
     /// number of live replicas. Errors: the last store's error, when none could within `deadline`; or there is no Redis store.
-    pub async fn announce(&self, replica: &ReplicaId, first: usize, deadline: Duration) -> Result<u64, StoreError> {
-        self.announce_for((replica, REPLICA_LIFETIME), first, deadline).await
+    pub async fn announce(
+        &self,
+        replica: &ReplicaId,
+        first: usize,
+        deadline: Duration,
+    ) -> Result<u64, StoreError> {
+        self.announce_for((replica, REPLICA_LIFETIME), first, deadline)
+            .await
     }
 
     /// Tells Redis that this replica stops. Errors: as [`Self::announce`]; Redis then drops it when its lifetime ends.
     pub async fn leave(&self, replica: &ReplicaId, deadline: Duration) -> Result<(), StoreError> {
-        self.announce_for((replica, Duration::ZERO), 0, deadline).await.map(drop)
+        self.announce_for((replica, Duration::ZERO), 0, deadline)
+            .await
+            .map(drop)
     }
 
     /// Announces a replica for a lifetime, which is zero when it stops. Otherwise as [`Self::announce`].
@@ -123,7 +143,11 @@ impl StoreRegistry {
     }
 
     /// The lists that other replicas gave. Stores and errors: as [`Self::announce`].
-    pub async fn read_top(&self, replica: &ReplicaId, deadline: Duration) -> Result<TopLists, StoreError> {
+    pub async fn read_top(
+        &self,
+        replica: &ReplicaId,
+        deadline: Duration,
+    ) -> Result<TopLists, StoreError> {
         let (until, mut failed) = (monotonic() + deadline, no_store());
         for store in self.in_turn(0) {
             if let ConfiguredStore::Redis(store) = &*store {
@@ -161,7 +185,10 @@ impl StoreRegistry {
     }
 
     fn stores(&self) -> Vec<Arc<ConfiguredStore>> {
-        self.stores.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.stores
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Whether Redis decides, over the connections of all stores.
@@ -201,7 +228,10 @@ impl StoreRegistry {
         let mut nodes = BTreeMap::<String, NodeHealth>::new();
         for store in stores.iter() {
             if let ConfiguredStore::Redis(store) = &**store {
-                store.nodes().into_iter().for_each(|(node, status)| nodes.entry(node).or_default().add(status));
+                store
+                    .nodes()
+                    .into_iter()
+                    .for_each(|(node, status)| nodes.entry(node).or_default().add(status));
             }
         }
         nodes

@@ -47,7 +47,10 @@ pub struct ReplicaCount {
 
 impl Default for ReplicaCount {
     fn default() -> Self {
-        Self { counts: [1; COUNTS_KEPT], next: 0 }
+        Self {
+            counts: [1; COUNTS_KEPT],
+            next: 0,
+        }
     }
 }
 
@@ -79,12 +82,17 @@ mod tests {
         for seen in [1, 1, 2] {
             assert_eq!(count.record(seen), 3);
         }
-        assert_eq!((count.record(2), count.record(2), count.record(2)), (2, 2, 2));
+        assert_eq!(
+            (count.record(2), count.record(2), count.record(2)),
+            (2, 2, 2)
+        );
     }
 
     #[test]
     fn no_two_replicas_have_one_id() {
-        let ids: std::collections::HashSet<_> = (0..1_000).map(|_| ReplicaId::random().as_str().to_owned()).collect();
+        let ids: std::collections::HashSet<_> = (0..1_000)
+            .map(|_| ReplicaId::random().as_str().to_owned())
+            .collect();
         assert!(ids.len() == 1_000 && ids.iter().all(|id| id.len() == 32));
     }
 

@@ -53,12 +53,19 @@ pub struct ConnectionHealth {
 impl StoreState {
     /// The state of a store with these connections.
     pub fn of(connections: &[ConnectionHealth]) -> Self {
-        let outages: Vec<&Outage> = connections.iter().filter_map(|connection| connection.outage.as_ref()).collect();
+        let outages: Vec<&Outage> = connections
+            .iter()
+            .filter_map(|connection| connection.outage.as_ref())
+            .collect();
         match outages.iter().min_by_key(|outage| outage.since_us) {
             None if connections.is_empty() => Self::Embedded,
             None => Self::Deciding,
             Some(outage) if connections.iter().any(|connection| connection.reached) => {
-                Self::Unreachable { outage: Outage::clone(outage), out: outages.len(), connections: connections.len() }
+                Self::Unreachable {
+                    outage: Outage::clone(outage),
+                    out: outages.len(),
+                    connections: connections.len(),
+                }
             }
             Some(outage) => Self::NeverReached(Outage::clone(outage)),
         }
@@ -89,21 +96,40 @@ impl Outage {
 impl fmt::Display for StoreState {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Embedded => out.write_str("The embedded store decides: this replica counts in its own memory."),
+            Self::Embedded => {
+                out.write_str("The embedded store decides: this replica counts in its own memory.")
+            }
             Self::Deciding => out.write_str("Redis decides."),
             Self::Refusing { embedded, outage } => {
-                let store = if *embedded { "The embedded store" } else { "Redis" };
-                write!(out, "{store} has refused requests {outage} Each plan's on_store_failure answers those.")
+                let store = if *embedded {
+                    "The embedded store"
+                } else {
+                    "Redis"
+                };
+                write!(
+                    out,
+                    "{store} has refused requests {outage} Each plan's on_store_failure answers those."
+                )
             }
             Self::NeverReached(outage) => {
-                write!(out, "Redis was never reached {outage} Each plan's on_store_failure answers meanwhile.")
+                write!(
+                    out,
+                    "Redis was never reached {outage} Each plan's on_store_failure answers meanwhile."
+                )
             }
-            Self::Unreachable { outage, out: some, connections } if some < connections => write!(
+            Self::Unreachable {
+                outage,
+                out: some,
+                connections,
+            } if some < connections => write!(
                 out,
                 "Redis has not decided on {some} of {connections} connections {outage} Each plan's on_store_failure answers there."
             ),
             Self::Unreachable { outage, .. } => {
-                write!(out, "Redis has not decided {outage} Each plan's on_store_failure answers meanwhile.")
+                write!(
+                    out,
+                    "Redis has not decided {outage} Each plan's on_store_failure answers meanwhile."
+                )
             }
         }
     }
@@ -112,7 +138,12 @@ impl fmt::Display for StoreState {
 /// A part of the sentence: `since 2000-10-10T13:55:36Z: Connection refused.`
 impl fmt::Display for Outage {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "since {}: {}.", Utc(self.since_us), self.why.trim_end_matches('.'))
+        write!(
+            out,
+            "since {}: {}.",
+            Utc(self.since_us),
+            self.why.trim_end_matches('.')
+        )
     }
 }
 
@@ -130,11 +161,20 @@ mod tests {
     #[test]
     fn the_sentence_says_whether_the_store_decides_since_when_not_why_and_what_answers() {
         let gone = StoreError::Unreachable("Connection refused".to_owned());
-        let wrong = StoreError::Refused("WRONGPASS invalid username-password pair or user is disabled.".to_owned());
-        let (well, lost) = (connection(true, None, &gone), connection(true, Some(6), &gone));
+        let wrong = StoreError::Refused(
+            "WRONGPASS invalid username-password pair or user is disabled.".to_owned(),
+        );
+        let (well, lost) = (
+            connection(true, None, &gone),
+            connection(true, Some(6), &gone),
+        );
         let never = connection(false, Some(36), &wrong);
         for (connections, decides, sentence) in [
-            (vec![], true, "The embedded store decides: this replica counts in its own memory."),
+            (
+                vec![],
+                true,
+                "The embedded store decides: this replica counts in its own memory.",
+            ),
             (vec![well.clone(), well.clone()], true, "Redis decides."),
             (
                 vec![never.clone(), never.clone()],
@@ -162,10 +202,16 @@ mod tests {
             ),
         ] {
             let state = StoreState::of(&connections);
-            assert_eq!((state.to_string().as_str(), state.decides()), (sentence, decides));
+            assert_eq!(
+                (state.to_string().as_str(), state.decides()),
+                (sentence, decides)
+            );
             assert_eq!(state.is_out(), !decides);
         }
-        let refusing = StoreState::Refusing { embedded: true, outage: Outage::new(AT_US, &StoreError::Full) };
+        let refusing = StoreState::Refusing {
+            embedded: true,
+            outage: Outage::new(AT_US, &StoreError::Full),
+        };
         assert_eq!(
             refusing.to_string(),
             "The embedded store has refused requests since 2000-10-10T20:55:36Z: the embedded store is full of live keys. Each plan's \

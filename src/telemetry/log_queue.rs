@@ -61,7 +61,9 @@ impl LogQueue {
         let output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
         let queue = Self::default();
         let writer = queue.clone();
-        std::thread::Builder::new().name("log".to_owned()).spawn(move || writer.run(output))?;
+        std::thread::Builder::new()
+            .name("log".to_owned())
+            .spawn(move || writer.run(output))?;
         Ok(queue)
     }
 
@@ -72,8 +74,16 @@ impl LogQueue {
 
     /// Waits until everything is written, for `within` at most. Returns whether it was.
     pub fn flush(&self, within: Duration) -> bool {
-        let waiting = self.0.changed.wait_timeout_while(self.state(), within, |state| state.writing || !state.lines.is_empty());
-        !waiting.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+        let waiting = self
+            .0
+            .changed
+            .wait_timeout_while(self.state(), within, |state| {
+                state.writing || !state.lines.is_empty()
+            });
+        !waiting
+            .unwrap_or_else(PoisonError::into_inner)
+            .1
+            .timed_out()
     }
 
     fn push(&self, line: &[u8]) {
@@ -94,16 +104,26 @@ impl LogQueue {
         IS_WRITER.set(true);
         loop {
             let lines = self.take();
-            let failed = lines.iter().filter(|line| write_all(&mut output, line).is_err()).count() as u64;
+            let failed = lines
+                .iter()
+                .filter(|line| write_all(&mut output, line).is_err())
+                .count() as u64;
             let mut state = self.state();
             state.writing = false;
             self.0.dropped.fetch_add(failed, Ordering::Relaxed);
             state.unreported += failed;
             // A failing output gets no line about its failure, since that line would fail too, for ever.
-            let unreported = if failed == 0 { std::mem::take(&mut state.unreported) } else { 0 };
+            let unreported = if failed == 0 {
+                std::mem::take(&mut state.unreported)
+            } else {
+                0
+            };
             drop(state);
             if unreported > 0 {
-                tracing::warn!(lines = unreported, "lines of this log were dropped here: its reader was too slow");
+                tracing::warn!(
+                    lines = unreported,
+                    "lines of this log were dropped here: its reader was too slow"
+                );
             }
             self.0.changed.notify_all();
         }
@@ -111,7 +131,10 @@ impl LogQueue {
 
     /// Waits for lines, and takes all of them.
     fn take(&self) -> VecDeque<Vec<u8>> {
-        let waited = self.0.changed.wait_while(self.state(), |state| state.lines.is_empty());
+        let waited = self
+            .0
+            .changed
+            .wait_while(self.state(), |state| state.lines.is_empty());
         let mut state = waited.unwrap_or_else(PoisonError::into_inner);
         state.writing = true;
         state.bytes = 0;
@@ -186,7 +209,10 @@ mod tests {
         let (queue, (turn, turns), (lines, read)) = (LogQueue::default(), channel(), channel());
         let writer = queue.clone();
         std::thread::spawn(move || {
-            let subscriber = tracing_subscriber::fmt().with_writer(writer.clone()).with_ansi(false).finish();
+            let subscriber = tracing_subscriber::fmt()
+                .with_writer(writer.clone())
+                .with_ansi(false)
+                .finish();
             tracing::subscriber::with_default(subscriber, || writer.run(Reader { turns, lines }));
         });
         (queue, turn, read)
@@ -203,7 +229,10 @@ mod tests {
             turn.send(Ok(())).unwrap();
             log(&queue, line);
         }
-        assert_eq!((read.recv().unwrap(), read.recv().unwrap()), (b"one".to_vec(), b"two".to_vec()));
+        assert_eq!(
+            (read.recv().unwrap(), read.recv().unwrap()),
+            (b"one".to_vec(), b"two".to_vec())
+        );
         assert_eq!(queue.dropped(), 0);
     }
 
@@ -222,7 +251,10 @@ mod tests {
         (0..=kept).for_each(|_| turn.send(Ok(())).unwrap());
         (0..kept).for_each(|_| assert_eq!(read.recv().unwrap(), LINE));
         let report = String::from_utf8(read.recv().unwrap()).unwrap();
-        assert!(report.contains("were dropped here") && report.contains(&format!("lines={dropped}")), "{report}");
+        assert!(
+            report.contains("were dropped here") && report.contains(&format!("lines={dropped}")),
+            "{report}"
+        );
         turn.send(Ok(())).unwrap();
         log(&queue, b"after");
         assert_eq!(read.recv().unwrap(), b"after");
@@ -240,11 +272,20 @@ mod tests {
         }
         assert_eq!(queue.dropped(), 2);
         // Interrupted and would-block are not failures.
-        for again in [Err(ErrorKind::Interrupted.into()), Err(ErrorKind::WouldBlock.into()), Ok(()), Ok(())] {
+        for again in [
+            Err(ErrorKind::Interrupted.into()),
+            Err(ErrorKind::WouldBlock.into()),
+            Ok(()),
+            Ok(()),
+        ] {
             turn.send(again).unwrap();
         }
         log(&queue, b"written");
         assert_eq!(read.recv().unwrap(), b"written");
-        assert!(String::from_utf8(read.recv().unwrap()).unwrap().contains("lines=2"));
+        assert!(
+            String::from_utf8(read.recv().unwrap())
+                .unwrap()
+                .contains("lines=2")
+        );
     }
 }

@@ -41,7 +41,8 @@ impl ClientSettings {
     }
 
     fn config(&self) -> Result<ClientConfig, String> {
-        let builder = ClientConfig::builder_with_provider(Arc::new(default_provider())).with_safe_default_protocol_versions();
+        let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_safe_default_protocol_versions();
         let builder = builder.map_err(|error| format!("TLS cannot be set up: {error}"))?;
         let builder = builder.with_root_certificates(self.roots()?);
         let mut config = match &self.identity {
@@ -49,9 +50,13 @@ impl ClientSettings {
             Some((cert_file, key_file)) => {
                 let chain = certificates("--tls-cert", cert_file)?;
                 let key = PrivateKeyDer::from_pem_slice(&read("--tls-key", key_file)?);
-                let key = key.map_err(|_| "the file of --tls-key has no private key; it is PEM, unencrypted".to_owned())?;
+                let key = key.map_err(|_| {
+                    "the file of --tls-key has no private key; it is PEM, unencrypted".to_owned()
+                })?;
                 let config = builder.with_client_auth_cert(chain, key);
-                config.map_err(|error| format!("--tls-cert and --tls-key do not go together: {error}"))?
+                config.map_err(|error| {
+                    format!("--tls-cert and --tls-key do not go together: {error}")
+                })?
             }
         };
         config.alpn_protocols = vec![b"h2".to_vec()];
@@ -63,10 +68,16 @@ impl ClientSettings {
         let Some(ca_file) = &self.ca_file else {
             roots.add_parsable_certificates(load_native_certs().certs);
             let none = "this system has no certificates to trust; name those of the server's authority by --tls-ca";
-            return if roots.is_empty() { Err(none.to_owned()) } else { Ok(roots) };
+            return if roots.is_empty() {
+                Err(none.to_owned())
+            } else {
+                Ok(roots)
+            };
         };
         for certificate in certificates("--tls-ca", ca_file)? {
-            roots.add(certificate).map_err(|error| format!("the file of --tls-ca cannot be used: {error}"))?;
+            roots
+                .add(certificate)
+                .map_err(|error| format!("the file of --tls-ca cannot be used: {error}"))?;
         }
         Ok(roots)
     }
@@ -75,10 +86,14 @@ impl ClientSettings {
 fn certificates(flag: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(flag, file)?).collect();
     let all = all.ok().filter(|all| !all.is_empty());
-    all.ok_or_else(|| format!("the file of {flag} has no certificate, or one that is cut off; it is PEM"))
+    all.ok_or_else(|| {
+        format!("the file of {flag} has no certificate, or one that is cut off; it is PEM")
+    })
 }
 
 fn read(flag: &str, file: &Path) -> Result<Vec<u8>, String> {
     let contents = small_file::read(file, FILE_BYTES_MAX);
-    contents.map(|contents| contents.bytes).map_err(|error| format!("the file of {flag} {error}"))
+    contents
+        .map(|contents| contents.bytes)
+        .map_err(|error| format!("the file of {flag} {error}"))
 }

@@ -8,7 +8,10 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
+    SignatureScheme,
+};
 use x509_cert::Certificate;
 use x509_cert::der::Decode;
 use x509_cert::ext::pkix::SubjectAltName;
@@ -25,11 +28,21 @@ pub(super) fn verifier(
 ) -> Result<Arc<dyn ClientCertVerifier>, String> {
     let mut store = RootCertStore::empty();
     for root in roots {
-        store.add(root).map_err(|error| format!("listen.tls.client_ca_file cannot be used: {error}"))?;
+        store
+            .add(root)
+            .map_err(|error| format!("listen.tls.client_ca_file cannot be used: {error}"))?;
     }
     let signed = WebPkiClientVerifier::builder_with_provider(Arc::new(store), provider).build();
-    let signed = signed.map_err(|error| format!("listen.tls.client_ca_file cannot be used: {error}"))?;
-    Ok(if names.is_empty() { signed } else { Arc::new(Named { signed, names: names.to_vec() }) })
+    let signed =
+        signed.map_err(|error| format!("listen.tls.client_ca_file cannot be used: {error}"))?;
+    Ok(if names.is_empty() {
+        signed
+    } else {
+        Arc::new(Named {
+            signed,
+            names: names.to_vec(),
+        })
+    })
 }
 
 /// A verifier that also checks names.
@@ -46,7 +59,9 @@ impl ClientCertVerifier for Named {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let verified = self.signed.verify_client_cert(end_entity, intermediates, now)?;
+        let verified = self
+            .signed
+            .verify_client_cert(end_entity, intermediates, now)?;
         if has_one_of(&self.names, end_entity) {
             Ok(verified)
         } else {
@@ -64,7 +79,8 @@ impl ClientCertVerifier for Named {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.signed.verify_tls12_signature(message, certificate, signature)
+        self.signed
+            .verify_tls12_signature(message, certificate, signature)
     }
 
     fn verify_tls13_signature(
@@ -73,7 +89,8 @@ impl ClientCertVerifier for Named {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.signed.verify_tls13_signature(message, certificate, signature)
+        self.signed
+            .verify_tls13_signature(message, certificate, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -84,11 +101,17 @@ impl ClientCertVerifier for Named {
 /// Whether a certificate has one of these DNS names or URIs. A certificate that cannot be parsed has none. The common name is
 /// ignored, since authorities do not check it.
 fn has_one_of(listed: &[ClientName], certificate: &CertificateDer<'_>) -> bool {
-    let Ok(certificate) = Certificate::from_der(certificate) else { return false };
-    let Ok(Some((_, SubjectAltName(names)))) = certificate.tbs_certificate().get_extension::<SubjectAltName>() else {
+    let Ok(certificate) = Certificate::from_der(certificate) else {
         return false;
     };
-    let certificate_names: Vec<CertificateName<'_>> = names.iter().filter_map(certificate_name).collect();
+    let Ok(Some((_, SubjectAltName(names)))) = certificate
+        .tbs_certificate()
+        .get_extension::<SubjectAltName>()
+    else {
+        return false;
+    };
+    let certificate_names: Vec<CertificateName<'_>> =
+        names.iter().filter_map(certificate_name).collect();
     any_matches(listed, &certificate_names)
 }
 

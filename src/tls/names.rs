@@ -40,18 +40,31 @@ impl ClientName {
         let Some((scheme, rest)) = text.split_once(AUTHORITY) else {
             return match DnsName::try_from(text) {
                 Ok(_) => Ok(Self(Listed::Dns(text.to_owned()))),
-                Err(_) => Err("write a DNS name without a wildcard, such as shop.house, or a URI, such as spiffe://house/shop"),
+                Err(_) => Err(
+                    "write a DNS name without a wildcard, such as shop.house, or a URI, such as spiffe://house/shop",
+                ),
             };
         };
         let (path_of, listed): (&str, fn(String) -> Listed) = match rest.strip_suffix('*') {
             Some(begin) if begin.ends_with('/') => (begin.trim_end_matches('/'), Listed::Below),
-            Some(_) => return Err("a * stands for everything below a path, so a / must be before it: spiffe://house/*"),
+            Some(_) => {
+                return Err(
+                    "a * stands for everything below a path, so a / must be before it: spiffe://house/*",
+                );
+            }
             None => (rest, Listed::Uri),
         };
         let whole = rest.strip_suffix('*').unwrap_or(rest);
-        if scheme.is_empty() || path_of.is_empty() || path_of.contains('*') || whole.contains("//") || !is_plain(path_of) {
-            return Err("write a URI with an authority, and a path of letters, digits and - _ . ~ : @ ! $ & ' ( ) + , ; = \
-                        without . or .. or an empty part");
+        if scheme.is_empty()
+            || path_of.is_empty()
+            || path_of.contains('*')
+            || whole.contains("//")
+            || !is_plain(path_of)
+        {
+            return Err(
+                "write a URI with an authority, and a path of letters, digits and - _ . ~ : @ ! $ & ' ( ) + , ; = \
+                        without . or .. or an empty part",
+            );
         }
         Ok(Self(listed(format!("{scheme}{AUTHORITY}{whole}"))))
     }
@@ -61,8 +74,11 @@ impl ClientName {
             (Listed::Dns(listed), CertificateName::Dns(name)) => name.eq_ignore_ascii_case(listed),
             (Listed::Uri(listed), CertificateName::Uri(uri)) => uri == listed,
             // The rest of the path is plain, so it cannot lead back up.
-            (Listed::Below(begin), CertificateName::Uri(uri)) => uri.strip_prefix(begin.as_str()).is_some_and(is_plain),
-            (Listed::Dns(_), CertificateName::Uri(_)) | (Listed::Uri(_) | Listed::Below(_), CertificateName::Dns(_)) => false,
+            (Listed::Below(begin), CertificateName::Uri(uri)) => {
+                uri.strip_prefix(begin.as_str()).is_some_and(is_plain)
+            }
+            (Listed::Dns(_), CertificateName::Uri(_))
+            | (Listed::Uri(_) | Listed::Below(_), CertificateName::Dns(_)) => false,
         }
     }
 }
@@ -80,22 +96,32 @@ impl fmt::Display for ClientName {
 ///
 /// A certificate with a SPIFFE ID must have no other URI. If it has one, it is ambiguous, and none of its URIs counts.
 pub(super) fn any_matches(listed: &[ClientName], names: &[CertificateName<'_>]) -> bool {
-    let uris = || names.iter().filter(|name| matches!(name, CertificateName::Uri(_)));
+    let uris = || {
+        names
+            .iter()
+            .filter(|name| matches!(name, CertificateName::Uri(_)))
+    };
     let spiffe = |name: &&CertificateName<'_>| matches!(name, CertificateName::Uri(uri) if has_scheme(uri, "spiffe"));
     let ambiguous = uris().count() > 1 && uris().any(|name| spiffe(&name));
-    let counts = |name: &&CertificateName<'_>| matches!(name, CertificateName::Dns(_)) || !ambiguous;
-    names.iter().filter(counts).any(|name| listed.iter().any(|listed| listed.matches(*name)))
+    let counts =
+        |name: &&CertificateName<'_>| matches!(name, CertificateName::Dns(_)) || !ambiguous;
+    names
+        .iter()
+        .filter(counts)
+        .any(|name| listed.iter().any(|listed| listed.matches(*name)))
 }
 
 fn has_scheme(uri: &str, scheme: &str) -> bool {
-    uri.split_once(':').is_some_and(|(found, _)| found.eq_ignore_ascii_case(scheme))
+    uri.split_once(':')
+        .is_some_and(|(found, _)| found.eq_ignore_ascii_case(scheme))
 }
 
 /// Whether no part between slashes is empty, `.` or `..`, and every byte is allowed. `%`, `\`, `?` and `#` are not allowed,
 /// since they could hide such a part or end the path.
 fn is_plain(path: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~:@!$&'()+,;=".contains(&byte);
-    path.split('/').all(|part| !matches!(part, "" | "." | "..") && part.bytes().all(plain))
+    path.split('/')
+        .all(|part| !matches!(part, "" | "." | "..") && part.bytes().all(plain))
 }
 
 #[cfg(test)]
@@ -120,7 +146,11 @@ mod tests {
             ("shop.house", Dns("shop.house."), false),
             ("spiffe://house/shop", Uri("spiffe://house/shop"), true),
             ("spiffe://house/shop", Dns("spiffe://house/shop"), false),
-            ("spiffe://house/shop", Uri("spiffe://house/shop/till"), false),
+            (
+                "spiffe://house/shop",
+                Uri("spiffe://house/shop/till"),
+                false,
+            ),
             ("spiffe://house/shop", Uri("spiffe://House/shop"), false),
             ("spiffe://house/shop", Uri("spiffe://house/shop/"), false),
         ] {
@@ -133,7 +163,11 @@ mod tests {
         for (listed, uri, same) in [
             ("spiffe://house/*", "spiffe://house/shop", true),
             ("spiffe://house/*", "spiffe://house/shop/till", true),
-            ("spiffe://house/ns/*", "spiffe://house/ns/a.b-c_d/sa/1", true),
+            (
+                "spiffe://house/ns/*",
+                "spiffe://house/ns/a.b-c_d/sa/1",
+                true,
+            ),
             ("spiffe://house/*", "spiffe://house", false),
             ("spiffe://house/*", "spiffe://house/", false),
             ("spiffe://house/*", "spiffe://house.evil/shop", false),
@@ -147,10 +181,18 @@ mod tests {
             ("spiffe://house/ns/*", "spiffe://house/ns/./a", false),
             ("spiffe://house/ns/*", "spiffe://house/ns//a", false),
             ("spiffe://house/ns/*", "spiffe://house/ns/a/", false),
-            ("spiffe://house/ns/*", "spiffe://house/ns/%2e%2e/admin", false),
+            (
+                "spiffe://house/ns/*",
+                "spiffe://house/ns/%2e%2e/admin",
+                false,
+            ),
             ("spiffe://house/ns/*", "spiffe://house/ns/%2E./admin", false),
             ("spiffe://house/ns/*", "spiffe://house/ns/..%2fadmin", false),
-            ("spiffe://house/ns/*", "spiffe://house/ns/a%2f..%2f..%2fadmin", false),
+            (
+                "spiffe://house/ns/*",
+                "spiffe://house/ns/a%2f..%2f..%2fadmin",
+                false,
+            ),
             ("spiffe://house/ns/*", "spiffe://house/ns/..\\admin", false),
             ("spiffe://house/ns/*", "spiffe://house/ns/a?b", false),
             ("spiffe://house/ns/*", "spiffe://house/ns/a#b", false),
@@ -161,17 +203,52 @@ mod tests {
 
     #[test]
     fn of_two_uris_beside_a_spiffe_id_neither_counts() {
-        let listed = [ClientName::parse("spiffe://house/shop").unwrap(), ClientName::parse("shop.house").unwrap()];
-        assert!(any_matches(&listed, &[Uri("spiffe://house/shop"), Dns("other")]));
-        assert!(!any_matches(&listed, &[Uri("spiffe://house/shop"), Uri("spiffe://house/till")]));
-        assert!(!any_matches(&listed, &[Uri("https://house/"), Uri("SPIFFE://house/shop"), Uri("spiffe://house/shop")]));
-        assert!(any_matches(&listed, &[Uri("spiffe://house/shop"), Uri("spiffe://house/till"), Dns("shop.house")]));
+        let listed = [
+            ClientName::parse("spiffe://house/shop").unwrap(),
+            ClientName::parse("shop.house").unwrap(),
+        ];
+        assert!(any_matches(
+            &listed,
+            &[Uri("spiffe://house/shop"), Dns("other")]
+        ));
+        assert!(!any_matches(
+            &listed,
+            &[Uri("spiffe://house/shop"), Uri("spiffe://house/till")]
+        ));
+        assert!(!any_matches(
+            &listed,
+            &[
+                Uri("https://house/"),
+                Uri("SPIFFE://house/shop"),
+                Uri("spiffe://house/shop")
+            ]
+        ));
+        assert!(any_matches(
+            &listed,
+            &[
+                Uri("spiffe://house/shop"),
+                Uri("spiffe://house/till"),
+                Dns("shop.house")
+            ]
+        ));
     }
 
     #[test]
     fn a_name_that_could_match_more_than_it_shows_is_refused() {
-        for text in ["shop", "shop.house", "spiffe://house", "spiffe://house/shop", "spiffe://house/*", "https://a:1/b/c/*"] {
-            assert_eq!(ClientName::parse(text).map(|name| name.to_string()).as_deref(), Ok(text));
+        for text in [
+            "shop",
+            "shop.house",
+            "spiffe://house",
+            "spiffe://house/shop",
+            "spiffe://house/*",
+            "https://a:1/b/c/*",
+        ] {
+            assert_eq!(
+                ClientName::parse(text)
+                    .map(|name| name.to_string())
+                    .as_deref(),
+                Ok(text)
+            );
         }
         for text in [
             "",

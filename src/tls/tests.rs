@@ -15,7 +15,10 @@ impl Folder {
         let key = KeyPair::generate().unwrap();
         let mut parameters = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
         parameters.not_after = date_time_ymd(year, 1, 1);
-        self.write("cert", parameters.self_signed(&key).unwrap().pem().as_bytes());
+        self.write(
+            "cert",
+            parameters.self_signed(&key).unwrap().pem().as_bytes(),
+        );
         self.write("key", key.serialize_pem().as_bytes());
     }
 
@@ -25,7 +28,12 @@ impl Folder {
 
     fn settings(&self) -> Settings {
         let path = |name| self.0.path().join(name);
-        Settings { cert_file: path("cert"), key_file: path("key"), client_ca_file: None, client_names: Vec::new() }
+        Settings {
+            cert_file: path("cert"),
+            key_file: path("key"),
+            client_ca_file: None,
+            client_names: Vec::new(),
+        }
     }
 
     fn load(&self) -> (Arc<Tls>, Watch) {
@@ -49,7 +57,14 @@ fn a_new_pair_is_used_when_two_polls_find_the_same_content() {
     assert_eq!(tls.status().not_after, Y2100);
     watch.poll();
     watch.poll();
-    assert_eq!((tls.status().not_after, tls.status().taken_up, tls.status().refused), (Y2101, 1, 0));
+    assert_eq!(
+        (
+            tls.status().not_after,
+            tls.status().taken_up,
+            tls.status().refused
+        ),
+        (Y2101, 1, 0)
+    );
 }
 
 #[test]
@@ -63,9 +78,22 @@ fn a_bad_pair_leaves_the_old_one_in_use_and_is_rejected_once() {
         (0..4).for_each(|_| watch.poll());
         refused += 1;
         let status = tls.status();
-        assert_eq!((status.not_after, status.taken_up, status.refused, status.last_refused), (Y2100, 0, refused, true));
+        assert_eq!(
+            (
+                status.not_after,
+                status.taken_up,
+                status.refused,
+                status.last_refused
+            ),
+            (Y2100, 0, refused, true)
+        );
     };
-    refuse(&|| folder.write("key", KeyPair::generate().unwrap().serialize_pem().as_bytes()));
+    refuse(&|| {
+        folder.write(
+            "key",
+            KeyPair::generate().unwrap().serialize_pem().as_bytes(),
+        )
+    });
     refuse(&|| folder.write("cert", b"-----BEGIN CERTIFICATE-----\nMII"));
     refuse(&|| folder.write("cert", b""));
     refuse(&|| std::fs::remove_file(folder.0.path().join("key")).unwrap());
@@ -73,7 +101,10 @@ fn a_bad_pair_leaves_the_old_one_in_use_and_is_rejected_once() {
     folder.issue(2101);
     (0..2).for_each(|_| watch.poll());
     let status = tls.status();
-    assert_eq!((status.not_after, status.taken_up, status.last_refused), (Y2101, 1, false));
+    assert_eq!(
+        (status.not_after, status.taken_up, status.last_refused),
+        (Y2101, 1, false)
+    );
 }
 
 #[test]
@@ -94,7 +125,9 @@ fn an_error_names_its_setting_and_not_its_path() {
         assert!(!said.contains(folder.0.path().to_str().unwrap()), "{said}");
         said
     };
-    assert!(said(folder.settings()).starts_with("listen.tls.cert_file cannot be read: No such file"));
+    assert!(
+        said(folder.settings()).starts_with("listen.tls.cert_file cannot be read: No such file")
+    );
     folder.issue(2100);
     let mut settings = folder.settings();
     settings.key_file = settings.cert_file.clone();
@@ -102,6 +135,12 @@ fn an_error_names_its_setting_and_not_its_path() {
     let mut settings = folder.settings();
     settings.client_ca_file = Some(settings.key_file.clone());
     assert!(said(settings).starts_with("listen.tls.client_ca_file has no certificate"));
-    folder.write("key", KeyPair::generate().unwrap().serialize_pem().as_bytes());
-    assert_eq!(said(folder.settings()), "listen.tls.key_file is not the key of cert_file's certificate");
+    folder.write(
+        "key",
+        KeyPair::generate().unwrap().serialize_pem().as_bytes(),
+    );
+    assert_eq!(
+        said(folder.settings()),
+        "listen.tls.key_file is not the key of cert_file's certificate"
+    );
 }

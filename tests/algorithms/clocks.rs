@@ -17,9 +17,15 @@ const WINDOW: Duration = Duration::from_secs(600);
 fn plans() -> String {
     let plan = |algorithm| {
         let (name, fields) = (plan_of(algorithm), algorithm_fields(algorithm));
-        format!("  {name}: {{ limits: [ {{ quota: {QUOTA}, window: {}s, {fields} }} ] }}\n", WINDOW.as_secs())
+        format!(
+            "  {name}: {{ limits: [ {{ quota: {QUOTA}, window: {}s, {fields} }} ] }}\n",
+            WINDOW.as_secs()
+        )
     };
-    format!("deny_cache: {{ entries: 0 }}\nstore: {{ deadline: 10s }}\nplans:\n{}", Algorithm::EVERY.map(plan).concat())
+    format!(
+        "deny_cache: {{ entries: 0 }}\nstore: {{ deadline: 10s }}\nplans:\n{}",
+        Algorithm::EVERY.map(plan).concat()
+    )
 }
 
 fn plan_of(algorithm: Algorithm) -> String {
@@ -34,7 +40,10 @@ async fn take_all(client: &mut Client, key: &str, plan: &str) -> (u64, Duration)
         assert_eq!(answer.decided_by(), DecidedBy::Store, "{plan}");
         if answer.outcome() == Outcome::Denied {
             let wait = answer.retry_after.unwrap();
-            return (granted, Duration::new(wait.seconds as u64, wait.nanos as u32));
+            return (
+                granted,
+                Duration::new(wait.seconds as u64, wait.nanos as u32),
+            );
         }
         granted += 1;
     }
@@ -49,7 +58,14 @@ async fn fault_16_the_clock_of_redis_may_be_set_back_and_forward() {
     let server = Server::start(&plans(), &["--store", &redis.url()]);
     let mut client = server.client().await;
     // An hour and a week are far longer than the window, so only the stored state can limit the effect of the step.
-    for (set_ms, most) in [(0, QUOTA), (-3_600_000, 0), (-604_800_000, 0), (0, QUOTA), (604_800_000, QUOTA), (-1, 0)] {
+    for (set_ms, most) in [
+        (0, QUOTA),
+        (-3_600_000, 0),
+        (-604_800_000, 0),
+        (0, QUOTA),
+        (604_800_000, QUOTA),
+        (-1, 0),
+    ] {
         shift.by_ms(set_ms);
         for algorithm in Algorithm::EVERY {
             let plan = plan_of(algorithm);
@@ -61,8 +77,15 @@ async fn fault_16_the_clock_of_redis_may_be_set_back_and_forward() {
                 "{plan}: {granted} granted once the clock was set {set_ms} ms from the true time"
             );
             // A counter also counts the window before the present one.
-            let longest = if algorithm == COUNTER { 2 * WINDOW } else { WINDOW };
-            assert!(wait <= longest, "{plan}: blocked for {wait:?} once the clock was set {set_ms} ms from the true time");
+            let longest = if algorithm == COUNTER {
+                2 * WINDOW
+            } else {
+                WINDOW
+            };
+            assert!(
+                wait <= longest,
+                "{plan}: blocked for {wait:?} once the clock was set {set_ms} ms from the true time"
+            );
         }
     }
 }
@@ -77,23 +100,43 @@ async fn fault_17_replicas_whose_clocks_differ_enforce_one_exact_limit() {
     let mut clients = Vec::new();
     let replica = |shift: &Shift| {
         let variables = shift.environment();
-        Server::start_in(&plans(), &["--store", &redis.url()], &variables.each_ref().map(|(name, value)| (*name, value.as_str())))
+        Server::start_in(
+            &plans(),
+            &["--store", &redis.url()],
+            &variables
+                .each_ref()
+                .map(|(name, value)| (*name, value.as_str())),
+        )
     };
     let replicas: Vec<Server> = shifts.iter().map(replica).collect();
     for replica in &replicas {
         clients.push(replica.client().await);
     }
-    let started: Vec<String> = replicas.iter().map(|replica| field(&replica.log(), "timestamp")[..16].to_owned()).collect();
-    assert!(started[0] != started[1] && started[1] != started[2] && started[0] != started[2], "no clock was set: {started:?}");
+    let started: Vec<String> = replicas
+        .iter()
+        .map(|replica| field(&replica.log(), "timestamp")[..16].to_owned())
+        .collect();
+    assert!(
+        started[0] != started[1] && started[1] != started[2] && started[0] != started[2],
+        "no clock was set: {started:?}"
+    );
     for algorithm in Algorithm::EVERY {
         let (plan, mut granted) = (plan_of(algorithm), 0);
         for round in 0..2 * QUOTA {
             for client in &mut clients {
-                granted += u64::from(decide(client, &format!("{} k", redis.port), &plan).await.allowed);
+                granted += u64::from(
+                    decide(client, &format!("{} k", redis.port), &plan)
+                        .await
+                        .allowed,
+                );
             }
-            shifts[(round % 3) as usize].by_ms([600_000, -600_000, 0][(round % 3) as usize] + round as i64);
+            shifts[(round % 3) as usize]
+                .by_ms([600_000, -600_000, 0][(round % 3) as usize] + round as i64);
         }
         // One clock-aligned window of Redis's clock may end meanwhile. By the replicas' clocks, many would end.
-        assert!(granted == QUOTA || (granted == 2 * QUOTA && matches!(algorithm, FIXED | COUNTER)), "{plan}: {granted}");
+        assert!(
+            granted == QUOTA || (granted == 2 * QUOTA && matches!(algorithm, FIXED | COUNTER)),
+            "{plan}: {granted}"
+        );
     }
 }

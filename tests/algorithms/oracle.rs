@@ -29,7 +29,12 @@ pub(super) struct Model {
 
 impl Model {
     pub(super) fn new() -> Self {
-        Self { charges: Vec::new(), start_us: 0, debt: (0, 0), unit_us: 1 }
+        Self {
+            charges: Vec::new(),
+            start_us: 0,
+            debt: (0, 0),
+            unit_us: 1,
+        }
     }
 
     /// Units (for a token bucket: microseconds of debt) that count at `now_us`.
@@ -37,13 +42,24 @@ impl Model {
         let mut seen = self.clone();
         seen.clamp(limit, now_us);
         let window_us = limit.window_us();
-        let sum = |keep: &dyn Fn(u64) -> bool| seen.charges.iter().filter(|charge| keep(charge.0)).map(|charge| charge.1).sum();
+        let sum = |keep: &dyn Fn(u64) -> bool| {
+            seen.charges
+                .iter()
+                .filter(|charge| keep(charge.0))
+                .map(|charge| charge.1)
+                .sum()
+        };
         match limit.algorithm() {
             Algorithm::FixedWindow { .. } => sum(&|_| now_us < seen.start_us + window_us),
-            Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => sum(&|at| at + window_us > now_us),
+            Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => {
+                sum(&|at| at + window_us > now_us)
+            }
             Algorithm::SlidingCounter => {
                 let start_us = seen.window_of(now_us, window_us);
-                let (current, previous) = (sum(&|at| at == start_us), sum(&|at| at + window_us == start_us));
+                let (current, previous) = (
+                    sum(&|at| at == start_us),
+                    sum(&|at| at + window_us == start_us),
+                );
                 current + (previous * (window_us - (now_us - start_us))).div_ceil(window_us)
             }
             Algorithm::TokenBucket { .. } => (seen.debt.0 + seen.debt.1).saturating_sub(now_us),
@@ -54,7 +70,11 @@ impl Model {
     /// they are aligned to the clock again.
     fn window_of(&self, now_us: u64, window_us: u64) -> u64 {
         let passed = (now_us - self.start_us) / window_us;
-        if passed < 2 { self.start_us + passed * window_us } else { now_us - now_us % window_us }
+        if passed < 2 {
+            self.start_us + passed * window_us
+        } else {
+            now_us - now_us % window_us
+        }
     }
 
     pub(super) fn fits(&self, limit: &Limit, now_us: u64, cost: u64) -> bool {
@@ -87,7 +107,13 @@ impl Model {
         }
         let counter = limit.algorithm() == COUNTER;
         // A counter's charges carry the time of their window, which moves as a whole.
-        self.charges.iter_mut().for_each(|charge| charge.0 = if counter { charge.0 - ahead_us } else { charge.0.min(now_us) });
+        self.charges.iter_mut().for_each(|charge| {
+            charge.0 = if counter {
+                charge.0 - ahead_us
+            } else {
+                charge.0.min(now_us)
+            }
+        });
     }
 
     /// Converts the debt to the limit's own rate if `wanted` says so, given the unit at that rate and the debt's present unit.
@@ -111,7 +137,11 @@ impl Model {
         match limit.algorithm() {
             Algorithm::FixedWindow { anchor } if self.used(limit, now_us) == 0 => {
                 self.charges.clear();
-                self.start_us = if anchor == Anchor::Clock { now_us - now_us % window_us } else { now_us };
+                self.start_us = if anchor == Anchor::Clock {
+                    now_us - now_us % window_us
+                } else {
+                    now_us
+                };
             }
             Algorithm::FixedWindow { .. } => {}
             Algorithm::TokenBucket { .. } => {
@@ -138,7 +168,11 @@ impl Model {
             let emission_us = self.unit_us;
             let debt_us = self.used(limit, now_us);
             let left_us = debt_us - debt_us.min(units * emission_us);
-            self.debt = if debt_us == 0 { self.debt } else { (left_us, if left_us == 0 { 0 } else { now_us }) };
+            self.debt = if debt_us == 0 {
+                self.debt
+            } else {
+                (left_us, if left_us == 0 { 0 } else { now_us })
+            };
             return (debt_us - left_us).div_ceil(emission_us);
         }
         let window_us = limit.window_us();
@@ -149,15 +183,29 @@ impl Model {
             _ => now_us - window_us + 1,
         };
         let mut left = units;
-        for charge in self.charges.iter_mut().rev().filter(|charge| charge.0 >= begin_us) {
+        for charge in self
+            .charges
+            .iter_mut()
+            .rev()
+            .filter(|charge| charge.0 >= begin_us)
+        {
             let taken = left.min(charge.1);
             (charge.1, left) = (charge.1 - taken, left - taken);
         }
         if left < units {
             // A refund writes the state as a charge does. If no unit is left, the state is a fresh one.
-            self.start_us = if limit.algorithm() == COUNTER { begin_us + window_us } else { self.start_us };
-            self.charges.retain(|charge| charge.1 > 0 && charge.0 >= begin_us);
-            self.start_us = if self.charges.is_empty() { 0 } else { self.start_us };
+            self.start_us = if limit.algorithm() == COUNTER {
+                begin_us + window_us
+            } else {
+                self.start_us
+            };
+            self.charges
+                .retain(|charge| charge.1 > 0 && charge.0 >= begin_us);
+            self.start_us = if self.charges.is_empty() {
+                0
+            } else {
+                self.start_us
+            };
         }
         units - left
     }
@@ -179,7 +227,12 @@ impl Model {
         for index in 0..self.charges.len() {
             let at = self.charges[index].0;
             if !only_newest || at == second {
-                self.charges[index].0 = instants.iter().filter(|other| *other / cell_us == at / cell_us).max().copied().unwrap();
+                self.charges[index].0 = instants
+                    .iter()
+                    .filter(|other| *other / cell_us == at / cell_us)
+                    .max()
+                    .copied()
+                    .unwrap();
             }
         }
     }
@@ -188,10 +241,18 @@ impl Model {
 /// Asserts that `holds` is true `wait_us` after `now_us`, and was false a microsecond before.
 fn assert_first(now_us: u64, wait_us: u64, what: &str, holds: impl Fn(u64) -> bool) {
     assert!(holds(now_us + wait_us), "{what} {wait_us}: not yet");
-    assert!(wait_us == 0 || !holds(now_us + wait_us - 1), "{what} {wait_us}: a microsecond earlier already");
+    assert!(
+        wait_us == 0 || !holds(now_us + wait_us - 1),
+        "{what} {wait_us}: a microsecond earlier already"
+    );
 }
 
-fn check_request(limit: &Limit, state: &mut State, model: &mut Model, request: (u64, u64, Mode)) -> bool {
+fn check_request(
+    limit: &Limit,
+    state: &mut State,
+    model: &mut Model,
+    request: (u64, u64, Mode),
+) -> bool {
     let (now_us, cost, mode) = request;
     let (limits, states) = (std::slice::from_ref(limit), std::slice::from_mut(state));
     let expected = model.fits(limit, now_us, cost);
@@ -199,10 +260,19 @@ fn check_request(limit: &Limit, state: &mut State, model: &mut Model, request: (
     let verdict = decide(limits, states, now_us, cost, mode);
     if mode == Mode::Refund {
         model.clamp(limit, now_us);
-        assert_eq!(verdict.refunded(limits)[0], model.refund(limit, now_us, cost.units()), "refunded, {:?}", model.charges);
+        assert_eq!(
+            verdict.refunded(limits)[0],
+            model.refund(limit, now_us, cost.units()),
+            "refunded, {:?}",
+            model.charges
+        );
     }
     let expected = expected || mode == Mode::Refund;
-    assert_eq!(verdict.fits, expected, "cost {cost:?} at {now_us}, model holds {:?}", model.charges);
+    assert_eq!(
+        verdict.fits, expected,
+        "cost {cost:?} at {now_us}, model holds {:?}",
+        model.charges
+    );
     if mode == Mode::Charge {
         model.clamp(limit, now_us);
         if verdict.fits {
@@ -218,13 +288,20 @@ fn check_request(limit: &Limit, state: &mut State, model: &mut Model, request: (
         model.clamp(limit, now_us)
     }
     let status = verdict.statuses(limits, cost)[0].clone();
-    let most = (1..=limit.capacity()).rev().find(|units| model.fits(limit, now_us, *units)).unwrap_or(0);
+    let most = (1..=limit.capacity())
+        .rev()
+        .find(|units| model.fits(limit, now_us, *units))
+        .unwrap_or(0);
     assert_eq!(status.remaining, most, "remaining");
-    assert_first(now_us, status.reset_after_us, "reset_after", |at_us| model.used(limit, at_us) == 0);
+    assert_first(now_us, status.reset_after_us, "reset_after", |at_us| {
+        model.used(limit, at_us) == 0
+    });
     assert_eq!(status.retry_after_us.is_some(), !verdict.fits);
     let wait_us = status.retry_after_us.unwrap_or(0);
     if wait_us > 0 {
-        assert_first(now_us, wait_us, "retry_after", |at_us| model.fits(limit, at_us, cost.units()));
+        assert_first(now_us, wait_us, "retry_after", |at_us| {
+            model.fits(limit, at_us, cost.units())
+        });
         if mode == Mode::Peek {
             return verdict.fits;
         }
@@ -252,9 +329,20 @@ fn check_history(algorithm: Algorithm, seed: u64) {
             1 => 1 + random.below(limit.capacity()),
             _ => 1,
         };
-        let mode =
-            *random.pick(&[Mode::Peek, Mode::Refund, Mode::Charge, Mode::Charge, Mode::Charge, Mode::Charge, Mode::Charge]);
-        let cost = if mode == Mode::Refund && random.below(4) == 0 { 3 * cost } else { cost };
+        let mode = *random.pick(&[
+            Mode::Peek,
+            Mode::Refund,
+            Mode::Charge,
+            Mode::Charge,
+            Mode::Charge,
+            Mode::Charge,
+            Mode::Charge,
+        ]);
+        let cost = if mode == Mode::Refund && random.below(4) == 0 {
+            3 * cost
+        } else {
+            cost
+        };
         if check_request(&limit, &mut state, &mut model, (now_us, cost, mode)) {
             times.mark(now_us);
         }
@@ -266,7 +354,9 @@ fn edited(random: &mut Random, window: std::time::Duration, algorithm: Algorithm
     // Divisors of a millisecond, so that a token bucket's interval is exact.
     let quota = *random.pick(&[1, 2, 4, 5, 8, 10, 20]);
     let algorithm = match algorithm {
-        Algorithm::TokenBucket { .. } => Algorithm::TokenBucket { burst: 1 + random.below(2 * quota) },
+        Algorithm::TokenBucket { .. } => Algorithm::TokenBucket {
+            burst: 1 + random.below(2 * quota),
+        },
         other => other,
     };
     Limit::new("limit", quota, window, algorithm).unwrap()
@@ -298,10 +388,26 @@ equals_brute_force! {
 /// The remaining units of a key at several later times, if the key is not used.
 fn future(limit: &Limit, state: &State, now_us: u64) -> Vec<u64> {
     let window_us = limit.window_us();
-    let at = [0, 1, window_us / 3, window_us / 2, window_us - 1, window_us, window_us + 1, 2 * window_us - 1, 2 * window_us];
+    let at = [
+        0,
+        1,
+        window_us / 3,
+        window_us / 2,
+        window_us - 1,
+        window_us,
+        window_us + 1,
+        2 * window_us - 1,
+        2 * window_us,
+    ];
     let left = |after_us| {
         let mut states = [state.clone()];
-        let verdict = decide(std::slice::from_ref(limit), &mut states, now_us + after_us, Cost::ONE, Mode::Peek);
+        let verdict = decide(
+            std::slice::from_ref(limit),
+            &mut states,
+            now_us + after_us,
+            Cost::ONE,
+            Mode::Peek,
+        );
         verdict.statuses(std::slice::from_ref(limit), Cost::ONE)[0].remaining
     };
     at.map(left).to_vec()
@@ -309,7 +415,14 @@ fn future(limit: &Limit, state: &State, now_us: u64) -> Vec<u64> {
 
 fn take(limit: &Limit, state: &mut State, request: (u64, u64, Mode)) -> bool {
     let (now_us, cost, mode) = request;
-    decide(std::slice::from_ref(limit), std::slice::from_mut(state), now_us, Cost::new(cost).unwrap(), mode).fits
+    decide(
+        std::slice::from_ref(limit),
+        std::slice::from_mut(state),
+        now_us,
+        Cost::new(cost).unwrap(),
+        mode,
+    )
+    .fits
 }
 
 /// A charge that is refunded at the same instant leaves no trace in later answers. There is one exception: runs that the charge
@@ -325,10 +438,20 @@ fn check_undo(algorithm: Algorithm, seed: u64) {
         if take(&limit, &mut state, (now_us, cost, Mode::Charge)) {
             take(&limit, &mut state, (now_us, cost, Mode::Refund));
             let after = future(&limit, &state, now_us);
-            let merges = matches!(algorithm, Algorithm::SlidingWindow { precision } if precision < 64);
-            assert!(after == before || merges && after[0] == before[0] && after.iter().zip(&before).all(|(a, b)| a <= b));
+            let merges =
+                matches!(algorithm, Algorithm::SlidingWindow { precision } if precision < 64);
+            assert!(
+                after == before
+                    || merges
+                        && after[0] == before[0]
+                        && after.iter().zip(&before).all(|(a, b)| a <= b)
+            );
         }
-        take(&limit, &mut state, (now_us, 1 + random.below(limit.capacity()), Mode::Charge));
+        take(
+            &limit,
+            &mut state,
+            (now_us, 1 + random.below(limit.capacity()), Mode::Charge),
+        );
     }
 }
 
@@ -344,25 +467,40 @@ fn check_bound(algorithm: Algorithm, seed: u64) {
         let cost = 1 + random.below(limit.capacity());
         if random.below(3) == 0 {
             let units = Cost::new(cost).unwrap();
-            let verdict = decide(std::slice::from_ref(&limit), std::slice::from_mut(&mut state), now_us, units, Mode::Refund);
+            let verdict = decide(
+                std::slice::from_ref(&limit),
+                std::slice::from_mut(&mut state),
+                now_us,
+                units,
+                Mode::Refund,
+            );
             let refunded = verdict.refunded(std::slice::from_ref(&limit))[0];
             let left = verdict.statuses(std::slice::from_ref(&limit), Cost::ONE)[0].remaining;
-            assert!(refunded <= cost && left <= limit.capacity(), "{refunded} of {cost}, {left} left");
+            assert!(
+                refunded <= cost && left <= limit.capacity(),
+                "{refunded} of {cost}, {left} left"
+            );
             events.push((now_us, 0, refunded));
         } else if take(&limit, &mut state, (now_us, cost, Mode::Charge)) {
             events.push((now_us, cost, 0));
         }
     }
     for (first, (begin_us, _, _)) in events.iter().enumerate() {
-        let within = events[first..].iter().take_while(|event| event.0 < begin_us + limit.window_us());
-        let (passed, refunded) = within.fold((0, 0), |sum, event| (sum.0 + event.1, sum.1 + event.2));
+        let within = events[first..]
+            .iter()
+            .take_while(|event| event.0 < begin_us + limit.window_us());
+        let (passed, refunded) =
+            within.fold((0, 0), |sum, event| (sum.0 + event.1, sum.1 + event.2));
         let promise = match algorithm {
             Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => limit.quota(),
             // Beside its burst, a bucket refills by the quota within a window.
             Algorithm::TokenBucket { .. } => limit.capacity() + limit.quota(),
             _ => 2 * limit.quota(),
         };
-        assert!(passed <= promise + refunded, "{passed} passed and {refunded} came back, of {promise}");
+        assert!(
+            passed <= promise + refunded,
+            "{passed} passed and {refunded} came back, of {promise}"
+        );
     }
 }
 

@@ -40,7 +40,12 @@ struct HistoryParameters {
 
 impl HistoryParameters {
     fn of(shapes: &[(Algorithm, u64)]) -> Self {
-        Self { shapes: shapes.to_vec(), start_us: START_US, decisions: DECISIONS, seed: SEED }
+        Self {
+            shapes: shapes.to_vec(),
+            start_us: START_US,
+            decisions: DECISIONS,
+            seed: SEED,
+        }
     }
 }
 
@@ -57,7 +62,9 @@ fn plans(random: &mut Random, shapes: &[(Algorithm, u64)]) -> Vec<Arc<Plan>> {
         };
         let quota = scale * *random.pick(&[2, 3, 5, 8, 13, 20, 40]);
         let algorithm = match algorithm {
-            Algorithm::TokenBucket { .. } => Algorithm::TokenBucket { burst: 1 + random.below(2 * quota) },
+            Algorithm::TokenBucket { .. } => Algorithm::TokenBucket {
+                burst: 1 + random.below(2 * quota),
+            },
             other => other,
         };
         limit(quota, Duration::from_millis(window_ms), algorithm)
@@ -94,13 +101,21 @@ fn random_ask(random: &mut Random, plan: &Arc<Plan>, refunds: bool) -> Check {
         7 if refunds => (Mode::Refund, *random.pick(&[2 * most, QUOTA_MAX])),
         _ => (Mode::Charge, cost),
     };
-    Check { mode, ..ask(plan, &format!("key {}", random.below(KEYS)), cost) }
+    Check {
+        mode,
+        ..ask(plan, &format!("key {}", random.below(KEYS)), cost)
+    }
 }
 
 async fn check(name: &str, parameters: HistoryParameters) {
     let redis = Redis::start();
     let clock = FakeClock::new();
-    let HistoryParameters { shapes, start_us, decisions: enough, seed } = parameters;
+    let HistoryParameters {
+        shapes,
+        start_us,
+        decisions: enough,
+        seed,
+    } = parameters;
     let shared = store_on(&redis, &clock);
     let embedded = MemoryStore::new(1 << 30, Arc::new(clock.clone()));
     let mut random = Random(seed);
@@ -128,13 +143,24 @@ async fn check(name: &str, parameters: HistoryParameters) {
         // The script has a faster path for requests that differ only in their keys.
         if random.below(3) == 0 {
             let first = asks[0].clone();
-            asks = (0..count).map(|key| Check { key: Key::new(format!("key {key}")).unwrap(), ..first.clone() }).collect();
+            asks = (0..count)
+                .map(|key| Check {
+                    key: Key::new(format!("key {key}")).unwrap(),
+                    ..first.clone()
+                })
+                .collect();
         }
         let before = allowed;
         let from_redis = shared.decide_batch(&asks, PATIENCE).await;
         let from_memory = embedded.decide_batch(&asks, PATIENCE).await;
         for (index, (lua, rust)) in from_redis.iter().zip(&from_memory).enumerate() {
-            assert_eq!(lua, rust, "{name}, seed {seed:#x}, decision {}, at {now_us}: {:?}", decisions + index, asks[index]);
+            assert_eq!(
+                lua,
+                rust,
+                "{name}, seed {seed:#x}, decision {}, at {now_us}: {:?}",
+                decisions + index,
+                asks[index]
+            );
             let charged = asks[index].mode != Mode::Refund;
             allowed += usize::from(charged && rust.as_ref().is_ok_and(|verdict| verdict.fits));
         }
@@ -144,7 +170,10 @@ async fn check(name: &str, parameters: HistoryParameters) {
         decisions += count;
     }
     println!("{name}: {decisions} decisions equal, {allowed} of them allowed");
-    assert!(allowed > decisions / 50 && allowed < decisions * 49 / 50, "the histories are one-sided: {allowed} of {decisions}");
+    assert!(
+        allowed > decisions / 50 && allowed < decisions * 49 / 50,
+        "the histories are one-sided: {allowed} of {decisions}"
+    );
 }
 
 macro_rules! decides_alike {
@@ -196,10 +225,19 @@ const DAY_MS: u64 = 24 * 3_600_000;
 async fn a_log_decides_alike_where_its_times_wrap() {
     let wrap_us = ((START_US >> 47) + 1) << 47;
     for (seed, window_ms, windows, decisions) in (0..4).flat_map(|seed| {
-        [(seed, 3, 20, DECISIONS / 20), (seed, DAY_MS, 3, DECISIONS / 20), (seed, 366 * DAY_MS, 0, DECISIONS / 50)]
+        [
+            (seed, 3, 20, DECISIONS / 20),
+            (seed, DAY_MS, 3, DECISIONS / 20),
+            (seed, 366 * DAY_MS, 0, DECISIONS / 50),
+        ]
     }) {
         let start_us = wrap_us - windows * window_ms * 1_000;
-        let parameters = HistoryParameters { start_us, decisions, seed, ..HistoryParameters::of(&[(LOG, window_ms)]) };
+        let parameters = HistoryParameters {
+            start_us,
+            decisions,
+            seed,
+            ..HistoryParameters::of(&[(LOG, window_ms)])
+        };
         check("times that wrap", parameters).await;
     }
 }
@@ -212,20 +250,38 @@ async fn both_stores_decide_alike_after_a_change_of_a_bucket_s_rate() {
     let shared = store_on(&redis, &clock);
     let embedded = MemoryStore::new(1 << 30, Arc::new(clock.clone()));
     let (mut random, mut now_us, mut allowed) = (Random(SEED), START_US, 0);
-    for window in [tollgate::plan::WINDOW_MAX, Duration::from_secs(86_400), Duration::from_secs(3_600)] {
+    for window in [
+        tollgate::plan::WINDOW_MAX,
+        Duration::from_secs(86_400),
+        Duration::from_secs(3_600),
+    ] {
         let limits = std::iter::repeat_with(|| {
-            let (quota, burst) = (1 + (random.next() >> (24 + random.below(40))), 1 + random.below(20));
+            let (quota, burst) = (
+                1 + (random.next() >> (24 + random.below(40))),
+                1 + random.below(20),
+            );
             Limit::new("limit", quota, window, Algorithm::TokenBucket { burst })
         });
-        let plans: Vec<Arc<Plan>> = limits.filter_map(|limit| limit.ok().map(|limit| plan(vec![limit]))).take(60).collect();
+        let plans: Vec<Arc<Plan>> = limits
+            .filter_map(|limit| limit.ok().map(|limit| plan(vec![limit])))
+            .take(60)
+            .collect();
         for decision in 0..10_000 {
             now_us += random.next() >> (24 + random.below(40));
             clock.set(now_us);
             let plan = random.pick(&plans);
-            let asks = [Check { key: Key::new("rates").unwrap(), ..random_ask(&mut random, plan, true) }];
-            let (lua, rust) = (shared.decide_batch(&asks, PATIENCE).await, embedded.decide_batch(&asks, PATIENCE).await);
+            let asks = [Check {
+                key: Key::new("rates").unwrap(),
+                ..random_ask(&mut random, plan, true)
+            }];
+            let (lua, rust) = (
+                shared.decide_batch(&asks, PATIENCE).await,
+                embedded.decide_batch(&asks, PATIENCE).await,
+            );
             assert_eq!(lua, rust, "decision {decision}, at {now_us}: {:?}", asks[0]);
-            allowed += usize::from(asks[0].mode == Mode::Charge && rust[0].as_ref().is_ok_and(|verdict| verdict.fits));
+            allowed += usize::from(
+                asks[0].mode == Mode::Charge && rust[0].as_ref().is_ok_and(|verdict| verdict.fits),
+            );
         }
     }
     assert!(allowed > 2_000 && allowed < 20_000, "{allowed} allowed");
@@ -246,7 +302,14 @@ async fn full_sliding_windows_decide_alike() {
         vec![a_minute(), an_hour(WINDOW)],
         vec![a_minute(), an_hour(BUCKET)],
         vec![a_minute(), an_hour(COUNTER)],
-        vec![an_hour(WINDOW), limit(120, Duration::from_secs(60), Algorithm::SlidingWindow { precision: 30 })],
+        vec![
+            an_hour(WINDOW),
+            limit(
+                120,
+                Duration::from_secs(60),
+                Algorithm::SlidingWindow { precision: 30 },
+            ),
+        ],
     ];
     for (number, limits) in plans.into_iter().enumerate() {
         let plan = plan(limits);
@@ -260,10 +323,16 @@ async fn full_sliding_windows_decide_alike() {
             };
             clock.set(now_us);
             let asks = [ask(&plan, &format!("key {number}"), 1 + random.below(2))];
-            let (lua, rust) = (shared.decide_batch(&asks, PATIENCE).await, embedded.decide_batch(&asks, PATIENCE).await);
+            let (lua, rust) = (
+                shared.decide_batch(&asks, PATIENCE).await,
+                embedded.decide_batch(&asks, PATIENCE).await,
+            );
             assert_eq!(lua, rust, "plan {number}, decision {decision}, at {now_us}");
             allowed += usize::from(rust[0].as_ref().is_ok_and(|verdict| verdict.fits));
         }
-        assert!(allowed > 5_000 && allowed < 14_500, "plan {number}: {allowed} allowed");
+        assert!(
+            allowed > 5_000 && allowed < 14_500,
+            "plan {number}: {allowed} allowed"
+        );
     }
 }

@@ -36,7 +36,15 @@ fn requests(random: &mut Random) -> Vec<Request> {
         };
         // The first keys make most of the requests.
         let key = random.below(KEYS).min(random.below(KEYS));
-        (at_us, key, if random.below(6) == 0 { 1 + random.below(4) } else { 1 })
+        (
+            at_us,
+            key,
+            if random.below(6) == 0 {
+                1 + random.below(4)
+            } else {
+                1
+            },
+        )
     };
     (0..160).map(&mut next).collect()
 }
@@ -46,8 +54,12 @@ fn denied_by_model(limits: &[Limit], requests: &[Request]) -> BTreeMap<u64, u64>
     let mut models: BTreeMap<u64, Vec<Model>> = BTreeMap::new();
     let mut denied = BTreeMap::new();
     for (at_us, key, cost) in requests {
-        let models = models.entry(*key).or_insert_with(|| limits.iter().map(|_| Model::new()).collect());
-        let fits = |(limit, model): (&Limit, &Model)| *cost <= limit.capacity() && model.fits(limit, *at_us, *cost);
+        let models = models
+            .entry(*key)
+            .or_insert_with(|| limits.iter().map(|_| Model::new()).collect());
+        let fits = |(limit, model): (&Limit, &Model)| {
+            *cost <= limit.capacity() && model.fits(limit, *at_us, *cost)
+        };
         let fits = limits.iter().zip(&*models).all(fits);
         *denied.entry(*key).or_default() += u64::from(!fits);
         for (limit, model) in limits.iter().zip(models) {
@@ -67,26 +79,55 @@ fn keys_denied(denied: &BTreeMap<u64, u64>) -> u64 {
 fn replayed(limits: Vec<Limit>, requests: &[Request], spacing: Spacing) -> Report {
     let variants = [vec![(plan(limits), spacing)]];
     // Two parts, as by two threads.
-    let mut parts = [Replay::new(&variants, 100, usize::MAX), Replay::new(&variants, 100, usize::MAX)];
+    let mut parts = [
+        Replay::new(&variants, 100, usize::MAX),
+        Replay::new(&variants, 100, usize::MAX),
+    ];
     let mut order = ReorderBuffer::default();
-    let mut record = |event: Event, key: &[u8]| parts[usize::try_from(event.hash % 2).unwrap()].record(&event, key).unwrap();
+    let mut record = |event: Event, key: &[u8]| {
+        parts[usize::try_from(event.hash % 2).unwrap()]
+            .record(&event, key)
+            .unwrap()
+    };
     for (at_us, key, cost) in requests {
-        let event = Event { hash: *key, at_us: *at_us, even_us: 0, cost: *cost, plan: 0 };
+        let event = Event {
+            hash: *key,
+            at_us: *at_us,
+            even_us: 0,
+            cost: *cost,
+            plan: 0,
+        };
         order.push(event, format!("k{key}").as_bytes());
         order.release(&mut record);
     }
     order.finish(&mut record);
-    let variant = VariantName { config: "plans.yaml".to_owned(), spacing: None };
-    Report::new(LogSummary::default(), vec![variant], &["plan".to_owned()], &parts)
+    let variant = VariantName {
+        config: "plans.yaml".to_owned(),
+        spacing: None,
+    };
+    Report::new(
+        LogSummary::default(),
+        vec![variant],
+        &["plan".to_owned()],
+        &parts,
+    )
 }
 
 /// The limit with this quota. The burst of a `token_bucket` follows it unless it was another.
 fn with(limit: &Limit, quota: u64) -> Option<Limit> {
     let algorithm = match limit.algorithm() {
-        Algorithm::TokenBucket { burst } if burst == limit.quota() => Algorithm::TokenBucket { burst: quota },
+        Algorithm::TokenBucket { burst } if burst == limit.quota() => {
+            Algorithm::TokenBucket { burst: quota }
+        }
         other => other,
     };
-    Limit::new("limit", quota, Duration::from_micros(limit.window_us()), algorithm).ok()
+    Limit::new(
+        "limit",
+        quota,
+        Duration::from_micros(limit.window_us()),
+        algorithm,
+    )
+    .ok()
 }
 
 /// The smallest quota from 1 on that denies no key anything, if one up to a million does. A larger quota denies no more, so halving
@@ -103,7 +144,11 @@ fn smallest_by_model(limit: &Limit, requests: &[Request]) -> Option<u64> {
     }
     while doing - denying > 1 {
         let middle = u64::midpoint(denying, doing);
-        if does(middle) { doing = middle } else { denying = middle }
+        if does(middle) {
+            doing = middle
+        } else {
+            denying = middle
+        }
     }
     valid(doing).map(|limit| limit.quota())
 }
@@ -114,21 +159,39 @@ fn check(algorithm: Algorithm, seed: u64) {
     let mut limits = vec![Limit::new("limit", 1 + random.below(12), WINDOW, algorithm).unwrap()];
     if let Algorithm::TokenBucket { .. } = algorithm {
         // As often as not with a burst that is the quota.
-        let burst = if random.below(2) == 0 { 4 } else { 1 + random.below(19) };
+        let burst = if random.below(2) == 0 {
+            4
+        } else {
+            1 + random.below(19)
+        };
         limits = vec![Limit::new("limit", 4, WINDOW, Algorithm::TokenBucket { burst }).unwrap()];
     }
     let denied = denied_by_model(&limits, &requests);
     let report = replayed(limits.clone(), &requests, Spacing::AsStamped);
     assert_eq!(report.denied, [denied.values().sum::<u64>()]);
-    assert_eq!((report.keys, report.keys_denied.as_slice()), (denied.len() as u64, [keys_denied(&denied)].as_slice()));
-    let mut worst: Vec<(u64, String)> =
-        denied.iter().filter(|key| *key.1 > 0).map(|(key, n)| (u64::MAX - n, format!("k{key}"))).collect();
+    assert_eq!(
+        (report.keys, report.keys_denied.as_slice()),
+        (denied.len() as u64, [keys_denied(&denied)].as_slice())
+    );
+    let mut worst: Vec<(u64, String)> = denied
+        .iter()
+        .filter(|key| *key.1 > 0)
+        .map(|(key, n)| (u64::MAX - n, format!("k{key}")))
+        .collect();
     worst.sort();
-    let found: Vec<(u64, String)> = report.worst.iter().map(|worst| (u64::MAX - worst.denied[0], worst.key.clone())).collect();
+    let found: Vec<(u64, String)> = report
+        .worst
+        .iter()
+        .map(|worst| (u64::MAX - worst.denied[0], worst.key.clone()))
+        .collect();
     assert_eq!(found, worst);
     // Of so few keys none may be denied anything.
     let smallest = smallest_by_model(&limits[0], &requests);
-    assert_eq!(report.plans[0].variants[0][0].smallest, smallest, "{:?}", limits[0]);
+    assert_eq!(
+        report.plans[0].variants[0][0].smallest, smallest,
+        "{:?}",
+        limits[0]
+    );
 }
 
 macro_rules! equals_brute_force {
@@ -160,16 +223,35 @@ fn a_plan_of_several_limits_equals_brute_force() {
         let mut random = Random(seed);
         let requests = requests(&mut random);
         let limit = |random: &mut Random, seconds, algorithm| {
-            Limit::new(format!("{seconds}"), 2 + random.below(12), Duration::from_secs(seconds), algorithm).unwrap()
+            Limit::new(
+                format!("{seconds}"),
+                2 + random.below(12),
+                Duration::from_secs(seconds),
+                algorithm,
+            )
+            .unwrap()
         };
-        let limits = vec![limit(&mut random, 2, LOG), limit(&mut random, 7, FIXED), limit(&mut random, 3, COUNTER)];
+        let limits = vec![
+            limit(&mut random, 2, LOG),
+            limit(&mut random, 7, FIXED),
+            limit(&mut random, 3, COUNTER),
+        ];
         let denied = denied_by_model(&limits, &requests);
         let report = replayed(limits.clone(), &requests, Spacing::AsStamped);
         assert_eq!(report.denied, [denied.values().sum::<u64>()]);
         for (limit, found) in limits.iter().zip(&report.plans[0].variants[0]) {
             let window = Duration::from_micros(limit.window_us());
-            let of = |quota| denied_by_model(&[Limit::new("limit", quota, window, limit.algorithm()).unwrap()], &requests);
-            assert_eq!(found.smallest, (1..).find(|quota| keys_denied(&of(*quota)) == 0), "{limit:?}");
+            let of = |quota| {
+                denied_by_model(
+                    &[Limit::new("limit", quota, window, limit.algorithm()).unwrap()],
+                    &requests,
+                )
+            };
+            assert_eq!(
+                found.smallest,
+                (1..).find(|quota| keys_denied(&of(*quota)) == 0),
+                "{limit:?}"
+            );
         }
     }
 }
@@ -182,13 +264,25 @@ fn plans_that_share_one_count_are_decided_as_by_a_store() {
         let algorithm = *random.pick(&Algorithm::EVERY);
         let limit = |random: &mut Random, seconds, algorithm| {
             let (quota, window) = (2 + random.below(12), Duration::from_secs(seconds));
-            let algorithm =
-                if let Algorithm::TokenBucket { .. } = algorithm { Algorithm::TokenBucket { burst: quota } } else { algorithm };
+            let algorithm = if let Algorithm::TokenBucket { .. } = algorithm {
+                Algorithm::TokenBucket { burst: quota }
+            } else {
+                algorithm
+            };
             Limit::new(format!("{seconds}"), quota, window, algorithm).unwrap()
         };
-        let first = vec![limit(&mut random, 2, algorithm), limit(&mut random, 7, FIXED)];
-        let second = vec![limit(&mut random, 3, COUNTER), limit(&mut random, 2, algorithm)];
-        let alone = Arc::new(Plan { counts_as: "alone".into(), ..(*plan(vec![limit(&mut random, 2, LOG)])).clone() });
+        let first = vec![
+            limit(&mut random, 2, algorithm),
+            limit(&mut random, 7, FIXED),
+        ];
+        let second = vec![
+            limit(&mut random, 3, COUNTER),
+            limit(&mut random, 2, algorithm),
+        ];
+        let alone = Arc::new(Plan {
+            counts_as: "alone".into(),
+            ..(*plan(vec![limit(&mut random, 2, LOG)])).clone()
+        });
         let plans = [plan(first), plan(second), alone];
         let clock = FakeClock::new();
         let store = MemoryStore::new(64 << 20, Arc::new(clock.clone()));
@@ -199,12 +293,27 @@ fn plans_that_share_one_count_are_decided_as_by_a_store() {
             let plan = usize::try_from(random.below(3)).unwrap();
             clock.set(at_us);
             let check = ask(&plans[plan], &format!("k{key}"), cost);
-            let denies = plans[plan].never_fits(check.cost).is_some() || !store.decide(&check).unwrap().fits;
+            let denies =
+                plans[plan].never_fits(check.cost).is_some() || !store.decide(&check).unwrap().fits;
             expected += u64::from(denies);
-            replay.record(&Event { hash: key, at_us, even_us: 0, cost, plan }, b"key").unwrap();
+            replay
+                .record(
+                    &Event {
+                        hash: key,
+                        at_us,
+                        even_us: 0,
+                        cost,
+                        plan,
+                    },
+                    b"key",
+                )
+                .unwrap();
         }
         let names = ["a", "b", "c"].map(str::to_owned);
-        let variant = VariantName { config: "plans.yaml".to_owned(), spacing: None };
+        let variant = VariantName {
+            config: "plans.yaml".to_owned(),
+            spacing: None,
+        };
         let report = Report::new(LogSummary::default(), vec![variant], &names, &[replay]);
         assert_eq!(report.denied, [expected], "seed {seed}");
     }
@@ -231,9 +340,20 @@ fn a_sweep_changes_nothing() {
             denied += u64::from(request >= 3_000);
         }
     }
-    let variant = VariantName { config: "plans.yaml".to_owned(), spacing: None };
-    let report = Report::new(LogSummary::default(), vec![variant], &["plan".to_owned()], &[replay]);
-    assert_eq!((report.denied[0], report.keys, report.keys_denied[0]), (denied, 200_000, 200_000));
+    let variant = VariantName {
+        config: "plans.yaml".to_owned(),
+        spacing: None,
+    };
+    let report = Report::new(
+        LogSummary::default(),
+        vec![variant],
+        &["plan".to_owned()],
+        &[replay],
+    );
+    assert_eq!(
+        (report.denied[0], report.keys, report.keys_denied[0]),
+        (denied, 200_000, 200_000)
+    );
     assert_eq!(report.plans[0].variants[0][0].smallest, Some(4));
 }
 
@@ -246,8 +366,16 @@ fn packed_logs_decide_as_brute_force() {
     let mut next = |_| {
         // Every second request comes at a whole second.
         at_us += 1_000 + random.below(5_000);
-        let at_us = if random.below(2) == 0 { at_us.next_multiple_of(1_000_000) } else { at_us };
-        (at_us, random.below(MANY).min(random.below(MANY)), 1 + random.below(4) / 3)
+        let at_us = if random.below(2) == 0 {
+            at_us.next_multiple_of(1_000_000)
+        } else {
+            at_us
+        };
+        (
+            at_us,
+            random.below(MANY).min(random.below(MANY)),
+            1 + random.below(4) / 3,
+        )
     };
     let mut requests: Vec<Request> = (0..600_000).map(&mut next).collect();
     requests.sort_by_key(|request| request.0);
@@ -256,17 +384,44 @@ fn packed_logs_decide_as_brute_force() {
         let variants = [vec![(plan(vec![limit.clone()]), Spacing::AsStamped)]];
         let mut replay = Replay::new(&variants, 1_000_000, usize::MAX);
         for (at_us, hash, cost) in &requests {
-            replay.record(&Event { hash: *hash, at_us: *at_us, even_us: 0, cost: *cost, plan: 0 }, b"key").unwrap();
+            replay
+                .record(
+                    &Event {
+                        hash: *hash,
+                        at_us: *at_us,
+                        even_us: 0,
+                        cost: *cost,
+                        plan: 0,
+                    },
+                    b"key",
+                )
+                .unwrap();
         }
-        let variant = VariantName { config: "plans.yaml".to_owned(), spacing: None };
-        let report = Report::new(LogSummary::default(), vec![variant], &["plan".to_owned()], &[replay]);
+        let variant = VariantName {
+            config: "plans.yaml".to_owned(),
+            spacing: None,
+        };
+        let report = Report::new(
+            LogSummary::default(),
+            vec![variant],
+            &["plan".to_owned()],
+            &[replay],
+        );
         let expected = denied_by_model(std::slice::from_ref(&limit), &requests);
         let told = (report.denied[0], report.keys_denied[0]);
-        assert_eq!(told, (expected.values().sum(), keys_denied(&expected)), "{algorithm:?}");
+        assert_eq!(
+            told,
+            (expected.values().sum(), keys_denied(&expected)),
+            "{algorithm:?}"
+        );
         let smallest = report.plans[0].variants[0][0].smallest.unwrap();
-        let denied_at = |quota| keys_denied(&denied_by_model(&[with(&limit, quota).unwrap()], &requests));
+        let denied_at =
+            |quota| keys_denied(&denied_by_model(&[with(&limit, quota).unwrap()], &requests));
         let allowed = report.keys / 1_000;
-        assert!(denied_at(smallest) <= allowed && denied_at(smallest - 1) > allowed, "{algorithm:?}: {smallest}");
+        assert!(
+            denied_at(smallest) <= allowed && denied_at(smallest - 1) > allowed,
+            "{algorithm:?}: {smallest}"
+        );
     }
 }
 
@@ -276,17 +431,55 @@ fn memory_is_bounded_and_a_log_that_needs_more_is_refused() {
     let variants = [vec![(plan(vec![limit]), Spacing::AsStamped)]];
     let mut replay = Replay::new(&variants, 1_000, 4 << 20);
     let result = (0..2_000_000).try_for_each(|index| {
-        replay.record(&Event { hash: index % 100, at_us: START_US + index, even_us: 0, cost: 1, plan: 0 }, b"key")
+        replay.record(
+            &Event {
+                hash: index % 100,
+                at_us: START_US + index,
+                even_us: 0,
+                cost: 1,
+                plan: 0,
+            },
+            b"key",
+        )
     });
     assert!(result.is_err());
     // Keys beyond the bound are counted and left out.
-    let variants: [Vec<(Arc<Plan>, Spacing)>; 1] =
-        [vec![(plan(vec![Limit::new("l", 1, WINDOW, FIXED).unwrap()]), Spacing::AsStamped)]];
+    let variants: [Vec<(Arc<Plan>, Spacing)>; 1] = [vec![(
+        plan(vec![Limit::new("l", 1, WINDOW, FIXED).unwrap()]),
+        Spacing::AsStamped,
+    )]];
     let mut replay = Replay::new(&variants, 10, 4 << 20);
     for index in 0..30 {
-        replay.record(&Event { hash: index % 15, at_us: START_US, even_us: 0, cost: 1, plan: 0 }, b"key").unwrap();
+        replay
+            .record(
+                &Event {
+                    hash: index % 15,
+                    at_us: START_US,
+                    even_us: 0,
+                    cost: 1,
+                    plan: 0,
+                },
+                b"key",
+            )
+            .unwrap();
     }
-    let variant = VariantName { config: "plans.yaml".to_owned(), spacing: None };
-    let report = Report::new(LogSummary::default(), vec![variant], &["plan".to_owned()], &[replay]);
-    assert_eq!((report.keys, report.requests, report.beyond, report.denied[0]), (10, 20, 10, 10));
+    let variant = VariantName {
+        config: "plans.yaml".to_owned(),
+        spacing: None,
+    };
+    let report = Report::new(
+        LogSummary::default(),
+        vec![variant],
+        &["plan".to_owned()],
+        &[replay],
+    );
+    assert_eq!(
+        (
+            report.keys,
+            report.requests,
+            report.beyond,
+            report.denied[0]
+        ),
+        (10, 20, 10, 10)
+    );
 }

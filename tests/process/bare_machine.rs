@@ -7,7 +7,9 @@ use std::process::{Command, Output};
 use crate::support::manifests::read;
 
 /// What Debian's essential packages have, and the script uses before it knows what is there.
-const ESSENTIAL: [&str; 9] = ["sh", "dirname", "grep", "sed", "sort", "head", "id", "env", "tr"];
+const ESSENTIAL: [&str; 9] = [
+    "sh", "dirname", "grep", "sed", "sort", "head", "id", "env", "tr",
+];
 
 /// A machine with these commands beside the essential ones: each a script.
 fn machine(commands: &[(&str, &str)]) -> tempfile::TempDir {
@@ -21,7 +23,10 @@ fn machine(commands: &[(&str, &str)]) -> tempfile::TempDir {
     };
     script(&folder.path().join("tests/run"), &read("tests/run"));
     for name in ESSENTIAL {
-        let place = ["/bin", "/usr/bin"].map(|folder| Path::new(folder).join(name)).into_iter().find(|place| place.exists());
+        let place = ["/bin", "/usr/bin"]
+            .map(|folder| Path::new(folder).join(name))
+            .into_iter()
+            .find(|place| place.exists());
         symlink(place.unwrap(), programs.join(name)).unwrap();
     }
     for (name, text) in commands {
@@ -33,11 +38,24 @@ fn machine(commands: &[(&str, &str)]) -> tempfile::TempDir {
 /// What tests/run says there, after it failed and left nothing behind.
 fn refused(machine: &tempfile::TempDir) -> (String, String) {
     let mut run = Command::new("/bin/sh");
-    run.arg("tests/run").current_dir(machine.path()).env_clear().env("PATH", machine.path().join("bin"));
-    let Output { status, stdout, stderr } = run.output().unwrap();
-    let (said, why) = (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap());
+    run.arg("tests/run")
+        .current_dir(machine.path())
+        .env_clear()
+        .env("PATH", machine.path().join("bin"));
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = run.output().unwrap();
+    let (said, why) = (
+        String::from_utf8(stdout).unwrap(),
+        String::from_utf8(stderr).unwrap(),
+    );
     assert_eq!(status.code(), Some(1), "{said}{why}");
-    assert!(!machine.path().join("target").exists(), "something was built: {said}{why}");
+    assert!(
+        !machine.path().join("target").exists(),
+        "something was built: {said}{why}"
+    );
     (said, why)
 }
 
@@ -45,8 +63,12 @@ fn refused(machine: &tempfile::TempDir) -> (String, String) {
 fn what_is_missing_or_too_old_is_named_before_anything_is_built() {
     let go = "[ \"$1\" = version ] && echo go version go1.19.8 linux/amd64";
     let cargo = "echo cargo 1.87.0";
-    let (said, why) =
-        refused(&machine(&[("go", go), ("cargo", cargo), ("node", "echo v20.1.0"), ("protoc", "echo libprotoc 30.2")]));
+    let (said, why) = refused(&machine(&[
+        ("go", go),
+        ("cargo", cargo),
+        ("node", "echo v20.1.0"),
+        ("protoc", "echo libprotoc 30.2"),
+    ]));
     assert_eq!(said, "");
     for line in [
         "  cargo 1.88 or later (here is 1.87.0) from https://rustup.rs\n",
@@ -63,13 +85,29 @@ fn what_is_missing_or_too_old_is_named_before_anything_is_built() {
 #[test]
 fn only_packages_of_what_is_missing_are_asked_of_apt_and_its_failure_is_told() {
     let apt = "echo \"apt-get $*\"; exit 1";
-    let (said, why) =
-        refused(&machine(&[("apt-get", apt), ("npm", "echo 10.2.0"), ("id", "echo 0"), ("cargo", "echo cargo 1.95.0")]));
+    let (said, why) = refused(&machine(&[
+        ("apt-get", apt),
+        ("npm", "echo 10.2.0"),
+        ("id", "echo 0"),
+        ("cargo", "echo cargo 1.95.0"),
+    ]));
     let (first, rest) = said.split_once('\n').unwrap();
-    let packages: Vec<&str> = first.strip_prefix("tests/run: installing ").unwrap().split(' ').collect();
-    assert!(packages.contains(&"golang-go") && packages.contains(&"libprotobuf-dev") && !packages.contains(&"npm"), "{first}");
+    let packages: Vec<&str> = first
+        .strip_prefix("tests/run: installing ")
+        .unwrap()
+        .split(' ')
+        .collect();
+    assert!(
+        packages.contains(&"golang-go")
+            && packages.contains(&"libprotobuf-dev")
+            && !packages.contains(&"npm"),
+        "{first}"
+    );
     assert_eq!(rest, "apt-get update -qq\n");
-    assert!(why.contains("  go 1.26 or later (in Debian: golang-go)\n") && !why.contains("cargo"), "{why}");
+    assert!(
+        why.contains("  go 1.26 or later (in Debian: golang-go)\n") && !why.contains("cargo"),
+        "{why}"
+    );
 }
 
 /// As a Go before 1.21 leaves a newer one that it has fetched: nothing may be executed, and go.mod has another name.
@@ -80,7 +118,10 @@ fn a_go_that_is_too_old_fetches_one_that_is_not() {
         std::fs::create_dir_all(module.path().join(folder)).unwrap();
     }
     for (file, text) in [
-        ("bin/go", "#!/bin/sh\necho go version go1.26.8 linux/amd64\n"),
+        (
+            "bin/go",
+            "#!/bin/sh\necho go version go1.26.8 linux/amd64\n",
+        ),
         ("pkg/tool/linux_amd64/link", ""),
         ("src/_go.mod", "module std\n"),
         ("src/cmd/_go.mod", "module cmd\n"),
@@ -94,7 +135,17 @@ fn a_go_that_is_too_old_fetches_one_that_is_not() {
         module.path().display()
     );
     let tools = ["chmod", "cp"].map(|tool| (tool, format!("exec /bin/{tool} \"$@\"")));
-    let (_, why) = refused(&machine(&[("go", &go), (tools[0].0, &tools[0].1), (tools[1].0, &tools[1].1)]));
-    assert!(why.contains("  npm (in Debian: npm)\n") && !why.contains("golang-go"), "{why}");
-    assert_eq!(std::fs::read_to_string(module.path().join("src/cmd/go.mod")).unwrap(), "module cmd\n");
+    let (_, why) = refused(&machine(&[
+        ("go", &go),
+        (tools[0].0, &tools[0].1),
+        (tools[1].0, &tools[1].1),
+    ]));
+    assert!(
+        why.contains("  npm (in Debian: npm)\n") && !why.contains("golang-go"),
+        "{why}"
+    );
+    assert_eq!(
+        std::fs::read_to_string(module.path().join("src/cmd/go.mod")).unwrap(),
+        "module cmd\n"
+    );
 }

@@ -41,7 +41,9 @@ const VALUES: [&str; 7] = [
 ];
 
 fn values() -> impl Iterator<Item = String> {
-    VALUES.iter().map(|values| values.replace("HASH", &"0".repeat(64)))
+    VALUES
+        .iter()
+        .map(|values| values.replace("HASH", &"0".repeat(64)))
 }
 
 /// Errors: what is wrong with the manifests.
@@ -53,7 +55,10 @@ fn checked(text: &str) -> Result<(), String> {
 
 fn load(text: &str) -> Config {
     let text = Some((Origin::StandardInput, text.to_owned()));
-    let config = Config::load(Sources { text: text.clone(), ..Sources::default() });
+    let config = Config::load(Sources {
+        text: text.clone(),
+        ..Sources::default()
+    });
     let config = config.unwrap_or_else(|errors| panic!("{errors}\n{text:?}"));
     assert!(config.warnings.is_empty(), "{:?}", config.warnings);
     config
@@ -61,12 +66,19 @@ fn load(text: &str) -> Config {
 
 #[test]
 fn every_manifest_keeps_the_schemas_and_the_restricted_level_and_has_a_valid_config() {
-    let mut all: Vec<String> =
-        values().map(|values| render(&values).unwrap_or_else(|error| panic!("{values}: {error}"))).collect();
-    all.extend(["base", "example"].map(|folder| manifests(&["build", &format!("deploy/kustomize/{folder}")], "").unwrap()));
+    let mut all: Vec<String> = values()
+        .map(|values| render(&values).unwrap_or_else(|error| panic!("{values}: {error}")))
+        .collect();
+    all.extend(
+        ["base", "example"].map(|folder| {
+            manifests(&["build", &format!("deploy/kustomize/{folder}")], "").unwrap()
+        }),
+    );
     all.push(read("deploy/kubernetes/sidecar.yaml"));
     all.push(sidecar::rendered("{}"));
-    all.push(sidecar::rendered("tollgate: { sidecar: { listen: socket }, store: { passwordSecret: { name: s } } }"));
+    all.push(sidecar::rendered(
+        "tollgate: { sidecar: { listen: socket }, store: { passwordSecret: { name: s } } }",
+    ));
     for text in all {
         checked(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
         load(&config_of(&text));
@@ -78,14 +90,38 @@ fn every_manifest_keeps_the_schemas_and_the_restricted_level_and_has_a_valid_con
 fn a_misspelt_field_and_a_pod_with_too_many_rights_are_found() {
     let sound = read("deploy/kubernetes/sidecar.yaml");
     for (written, broken, found) in [
-        ("restartPolicy: Always", "restartPolcy: Always", "restartPolcy"),
+        (
+            "restartPolicy: Always",
+            "restartPolcy: Always",
+            "restartPolcy",
+        ),
         ("replicas: 3", "replicas: three", "/spec/replicas"),
-        ("kind: Deployment", "kind: Deploymint", "could not find schema"),
+        (
+            "kind: Deployment",
+            "kind: Deploymint",
+            "could not find schema",
+        ),
         ("runAsNonRoot: true", "runAsNonRoot: false", "runAsNonRoot"),
-        ("seccompProfile: { type: RuntimeDefault }", "seccompProfile: { type: Unconfined }", "seccompProfile"),
-        ("capabilities: { drop: [ALL] }", "capabilities: { add: [NET_ADMIN] }", "unrestricted capabilities"),
-        ("allowPrivilegeEscalation: false", "allowPrivilegeEscalation: true", "allowPrivilegeEscalation"),
-        ("automountServiceAccountToken: false", "hostNetwork: true", "host namespaces"),
+        (
+            "seccompProfile: { type: RuntimeDefault }",
+            "seccompProfile: { type: Unconfined }",
+            "seccompProfile",
+        ),
+        (
+            "capabilities: { drop: [ALL] }",
+            "capabilities: { add: [NET_ADMIN] }",
+            "unrestricted capabilities",
+        ),
+        (
+            "allowPrivilegeEscalation: false",
+            "allowPrivilegeEscalation: true",
+            "allowPrivilegeEscalation",
+        ),
+        (
+            "automountServiceAccountToken: false",
+            "hostNetwork: true",
+            "host namespaces",
+        ),
     ] {
         assert!(sound.contains(written), "{written}");
         let error = checked(&sound.replacen(written, broken, 1)).unwrap_err();
@@ -100,7 +136,10 @@ fn no_container_of_tollgate_writes_to_its_image_or_knows_kubernetes() {
         let deployment = of_kind(&render(&values).unwrap(), "Deployment");
         let pod = &deployment["spec"]["template"]["spec"];
         assert_eq!(
-            (&pod["automountServiceAccountToken"], &pod["enableServiceLinks"]),
+            (
+                &pod["automountServiceAccountToken"],
+                &pod["enableServiceLinks"]
+            ),
             (&Value::Bool(false), &Value::Bool(false))
         );
         for container in pod["containers"].as_array().unwrap() {
@@ -114,28 +153,54 @@ fn no_container_of_tollgate_writes_to_its_image_or_knows_kubernetes() {
 #[test]
 fn only_what_is_not_reloaded_begins_a_rollout() {
     let template = |more: &str| {
-        let text = render(&format!("{{ store: {{ url: 'redis://redis:6379/0' }}{more} }}")).unwrap();
+        let text = render(&format!(
+            "{{ store: {{ url: 'redis://redis:6379/0' }}{more} }}"
+        ))
+        .unwrap();
         of_kind(&text, "Deployment")["spec"]["template"].clone()
     };
     let before = template("");
-    for same in [", plans: { other: { unlimited: true } }", ", config: { default_plan: free }"] {
+    for same in [
+        ", plans: { other: { unlimited: true } }",
+        ", config: { default_plan: free }",
+    ] {
         assert_eq!(template(same), before, "{same}");
     }
-    for other in [", config: { workers: 3 }", ", listen: { lameDuck: 1s }", ", config: { store: { deadline: 9ms } }"] {
+    for other in [
+        ", config: { workers: 3 }",
+        ", listen: { lameDuck: 1s }",
+        ", config: { store: { deadline: 9ms } }",
+    ] {
         assert_ne!(template(other), before, "{other}");
     }
 }
 
 #[test]
 fn the_kustomization_is_what_the_chart_renders() {
-    let rendered = render("{ store: { url: 'redis://redis:6379/0' }, configCheck: { enabled: false } }").unwrap();
-    let of_helm = ["helm.sh/chart:", "app.kubernetes.io/managed-by:", "app.kubernetes.io/instance:", "namespace: default"];
-    let kept = rendered.lines().filter(|line| !of_helm.iter().any(|words| line.trim_start().starts_with(words)));
+    let rendered =
+        render("{ store: { url: 'redis://redis:6379/0' }, configCheck: { enabled: false } }")
+            .unwrap();
+    let of_helm = [
+        "helm.sh/chart:",
+        "app.kubernetes.io/managed-by:",
+        "app.kubernetes.io/instance:",
+        "namespace: default",
+    ];
+    let kept = rendered.lines().filter(|line| {
+        !of_helm
+            .iter()
+            .any(|words| line.trim_start().starts_with(words))
+    });
     let head = "# Made from deploy/helm/tollgate, without what is Helm's. A test compares them, and says how it is made anew.";
-    let expected = std::iter::once(head).chain(kept).map(|line| format!("{line}\n")).collect::<String>();
+    let expected = std::iter::once(head)
+        .chain(kept)
+        .map(|line| format!("{line}\n"))
+        .collect::<String>();
     if read("deploy/kustomize/base/tollgate.yaml") != expected {
         std::fs::write(root().join("target/base.yaml"), expected).unwrap();
-        panic!("the chart renders something else: cp target/base.yaml deploy/kustomize/base/tollgate.yaml");
+        panic!(
+            "the chart renders something else: cp target/base.yaml deploy/kustomize/base/tollgate.yaml"
+        );
     }
 }
 
@@ -147,8 +212,13 @@ async fn the_probes_work_where_calls_are_encrypted() {
     let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
     authority.sign("tls", "localhost");
     let (files, place) = (authority.text(""), folder.path().to_str().unwrap());
-    let moved = |text: &str| text.replace("/run/secrets/tollgate/tls", &files).replace("/run/tollgate", place);
-    let config = moved(&config_of(&text)).replace("0.0.0.0:50051", "127.0.0.1:0").replace("0.0.0.0:9464", "127.0.0.1:0");
+    let moved = |text: &str| {
+        text.replace("/run/secrets/tollgate/tls", &files)
+            .replace("/run/tollgate", place)
+    };
+    let config = moved(&config_of(&text))
+        .replace("0.0.0.0:50051", "127.0.0.1:0")
+        .replace("0.0.0.0:9464", "127.0.0.1:0");
     let file = folder.path().join("tollgate.yaml");
     std::fs::write(&file, config).unwrap();
     let server = Server::start_configured(&file);
@@ -156,11 +226,17 @@ async fn the_probes_work_where_calls_are_encrypted() {
     let container = &deployment["spec"]["template"]["spec"]["containers"][0];
     for probe in ["startupProbe", "livenessProbe"] {
         let words = container[probe]["exec"]["command"].as_array().unwrap();
-        let words: Vec<String> = words.iter().skip(1).map(|word| moved(word.as_str().unwrap())).collect();
+        let words: Vec<String> = words
+            .iter()
+            .skip(1)
+            .map(|word| moved(word.as_str().unwrap()))
+            .collect();
         let output = tollgate().args(&words).output().unwrap();
         assert!(output.status.success(), "{words:?}: {output:?}");
     }
-    let path = container["readinessProbe"]["httpGet"]["path"].as_str().unwrap();
+    let path = container["readinessProbe"]["httpGet"]["path"]
+        .as_str()
+        .unwrap();
     let line = server.wait_for_line("tollgate is serving").await;
     assert_eq!(get(&field(&line, "metrics"), path).status, 200);
     assert!(line.contains("\"tls\":\"127.0.0.1:"), "{line}");
@@ -171,12 +247,26 @@ async fn the_probes_work_where_calls_are_encrypted() {
 async fn an_address_of_ipv6_serves_both_families() {
     let values = "{ store: { url: 'memory:' }, replicas: 1, listen: { host: '[::]' } }";
     let config = config_of(&render(values).unwrap());
-    let config = config.replace("[::]:50051", "[::]:0").replace("[::]:9464", "[::]:0");
+    let config = config
+        .replace("[::]:50051", "[::]:0")
+        .replace("[::]:9464", "[::]:0");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tollgate.yaml");
-    std::fs::write(&file, config.replace("/run/tollgate", folder.path().to_str().unwrap())).unwrap();
+    std::fs::write(
+        &file,
+        config.replace("/run/tollgate", folder.path().to_str().unwrap()),
+    )
+    .unwrap();
     let server = Server::start_configured(&file);
-    let port = server.address.split(',').next().unwrap().rsplit(':').next().unwrap().to_owned();
+    let port = server
+        .address
+        .split(',')
+        .next()
+        .unwrap()
+        .rsplit(':')
+        .next()
+        .unwrap()
+        .to_owned();
     for host in ["[::1]", "127.0.0.1"] {
         let channel = crate::support::server::channel_to(&format!("{host}:{port}")).await;
         let mut client = crate::support::server::Client::new(channel);
@@ -188,15 +278,24 @@ async fn an_address_of_ipv6_serves_both_families() {
 #[test]
 fn every_image_that_is_fetched_has_its_full_name() {
     let compose = manifests(&["compose", "deploy/compose/compose.yaml"], "").unwrap();
-    let in_compose =
-        compose.lines().filter_map(|line| line.trim().strip_prefix("image: ")).filter(|image| *image != "tollgate:0.1.0");
+    let in_compose = compose
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("image: "))
+        .filter(|image| *image != "tollgate:0.1.0");
     let dockerfile = read("Dockerfile");
-    let in_dockerfile =
-        dockerfile.lines().filter_map(|line| line.strip_prefix("FROM ")).map(|from| from.split(' ').next().unwrap());
+    let in_dockerfile = dockerfile
+        .lines()
+        .filter_map(|line| line.strip_prefix("FROM "))
+        .map(|from| from.split(' ').next().unwrap());
     let mut images = 0;
     for image in in_compose.chain(in_dockerfile.filter(|image| *image != "scratch")) {
-        let (registry, rest) = image.split_once('/').unwrap_or_else(|| panic!("{image} names no registry"));
-        assert!(registry.contains('.') && rest.contains(':') && !rest.ends_with(":latest"), "{image}");
+        let (registry, rest) = image
+            .split_once('/')
+            .unwrap_or_else(|| panic!("{image} names no registry"));
+        assert!(
+            registry.contains('.') && rest.contains(':') && !rest.ends_with(":latest"),
+            "{image}"
+        );
         images += 1;
     }
     assert!(images >= 4, "{images}");
@@ -207,11 +306,19 @@ fn the_compose_file_has_a_valid_config_and_mounts_what_is_there() {
     let folder = root().join("deploy/compose");
     let config = load(&read("deploy/compose/config/tollgate.yaml"));
     assert!(config.listen.metrics.is_some() && config.plans.len() == 3);
-    let compose = manifests(&["json"], &format!("kind: Compose\n{}", read("deploy/compose/compose.yaml"))).unwrap();
+    let compose = manifests(
+        &["json"],
+        &format!("kind: Compose\n{}", read("deploy/compose/compose.yaml")),
+    )
+    .unwrap();
     let compose: Value = serde_json::from_str(&compose).unwrap();
     let services = compose[0]["services"].as_object().unwrap();
-    let mounts = services.values().flat_map(|service| service["volumes"].as_array().into_iter().flatten());
-    let sources: Vec<&str> = mounts.map(|mount| mount["source"].as_str().unwrap()).collect();
+    let mounts = services
+        .values()
+        .flat_map(|service| service["volumes"].as_array().into_iter().flatten());
+    let sources: Vec<&str> = mounts
+        .map(|mount| mount["source"].as_str().unwrap())
+        .collect();
     assert!(sources.len() >= 5, "{sources:?}");
     for source in sources {
         assert!(folder.join(source).exists(), "{source}");
@@ -225,15 +332,35 @@ fn the_unit_of_systemd_is_understood() {
     assert!(unit.contains("Type=notify\n"));
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tollgate.service");
-    std::fs::write(&file, unit.replace("=tollgate ", concat!("=", env!("CARGO_BIN_EXE_tollgate"), " "))).unwrap();
+    std::fs::write(
+        &file,
+        unit.replace(
+            "=tollgate ",
+            concat!("=", env!("CARGO_BIN_EXE_tollgate"), " "),
+        ),
+    )
+    .unwrap();
     let verify = |file: &Path| {
         let mut command = Command::new("systemd-analyze");
-        let output = command.args(["verify", "--man=no", "--recursive-errors=no"]).arg(file).output();
-        let output = output.expect("systemd-analyze is needed by this test; tests/run installs systemd");
-        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+        let output = command
+            .args(["verify", "--man=no", "--recursive-errors=no"])
+            .arg(file)
+            .output();
+        let output =
+            output.expect("systemd-analyze is needed by this test; tests/run installs systemd");
+        (
+            output.status.success(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
     };
     assert_eq!(verify(&file), (true, String::new()));
-    std::fs::write(&file, std::fs::read_to_string(&file).unwrap().replace("Type=notify", "Type=notified")).unwrap();
+    std::fs::write(
+        &file,
+        std::fs::read_to_string(&file)
+            .unwrap()
+            .replace("Type=notify", "Type=notified"),
+    )
+    .unwrap();
     assert!(verify(&file).1.contains("notified"), "nothing is found");
 }
 
@@ -241,16 +368,25 @@ fn the_unit_of_systemd_is_understood() {
 #[test]
 fn the_chart_makes_what_its_values_ask_for() {
     let kinds = |values: &str| {
-        let mut kinds: Vec<String> =
-            documents(&render(values).unwrap()).iter().map(|document| document["kind"].as_str().unwrap().to_owned()).collect();
+        let mut kinds: Vec<String> = documents(&render(values).unwrap())
+            .iter()
+            .map(|document| document["kind"].as_str().unwrap().to_owned())
+            .collect();
         kinds.sort();
         kinds.join(" ")
     };
-    let of = |more: &str| kinds(&format!("{{ store: {{ url: 'redis://redis:6379/0' }}{more} }}"));
+    let of = |more: &str| {
+        kinds(&format!(
+            "{{ store: {{ url: 'redis://redis:6379/0' }}{more} }}"
+        ))
+    };
     let of_fleet = "ConfigMap Deployment NetworkPolicy PodDisruptionBudget Service Service";
     assert_eq!(of(", configCheck: { enabled: false }"), of_fleet);
     // A config to check, and the Job that does it.
-    assert_eq!(of(""), "ConfigMap ConfigMap Deployment Job NetworkPolicy PodDisruptionBudget Service Service");
+    assert_eq!(
+        of(""),
+        "ConfigMap ConfigMap Deployment Job NetworkPolicy PodDisruptionBudget Service Service"
+    );
     let all = of(", autoscaling: { enabled: true }, serviceMonitor: { enabled: true }, prometheusRule: { enabled: true },
         dashboard: { enabled: true }, configCheck: { enabled: false }");
     assert_eq!(
@@ -258,5 +394,8 @@ fn the_chart_makes_what_its_values_ask_for() {
         "ConfigMap ConfigMap Deployment HorizontalPodAutoscaler NetworkPolicy PodDisruptionBudget PrometheusRule Service Service \
          ServiceMonitor"
     );
-    assert_eq!(of(", fleet: { enabled: false }, configCheck: { enabled: false }"), "ConfigMap");
+    assert_eq!(
+        of(", fleet: { enabled: false }, configCheck: { enabled: false }"),
+        "ConfigMap"
+    );
 }

@@ -13,7 +13,11 @@ pub use reference::{algorithms, known_fields};
 
 /// The blocks of code of a document, each with its info and its text.
 pub fn page_blocks(path: &str) -> Vec<(String, String)> {
-    markdown::page(path).blocks().into_iter().map(|block| (block.info, block.text)).collect()
+    markdown::page(path)
+        .blocks()
+        .into_iter()
+        .map(|block| (block.info, block.text))
+        .collect()
 }
 
 /// The rows of a document's tables whose first heading is this, as their cells.

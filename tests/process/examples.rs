@@ -14,7 +14,8 @@ use crate::support::http::{Reply, ask, get};
 use crate::support::server::{PATIENCE, Server};
 
 const QUOTA: u64 = 3;
-const PLANS: &str = "plans: { free: { limits: [ { name: few, quota: 3, window: 1h, algorithm: sliding_log } ] } }";
+const PLANS: &str =
+    "plans: { free: { limits: [ { name: few, quota: 3, window: 1h, algorithm: sliding_log } ] } }";
 /// Code lines of a client, without imports, comments and blanks.
 const CODE_LINES_MAX: usize = 80;
 /// For commands that download and compile, on a machine that is busy.
@@ -36,11 +37,16 @@ fn commands(folder: &str) -> Vec<String> {
 /// A shell that runs this command, in an environment without what cargo and this project's tests have set.
 fn shell(command: &str, folder: &Path) -> Command {
     let mut shell = Command::new("sh");
-    shell.args(["-c", &format!("exec 2>&1; {command}")]).current_dir(folder).stdin(Stdio::null()).stdout(Stdio::piped());
+    shell
+        .args(["-c", &format!("exec 2>&1; {command}")])
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
         // Where packages are kept, and how they are built, is not the tests' but the machine's.
-        let of_machine = ["CARGO_HOME", "CARGO_INCREMENTAL"].contains(&&*name) || name.starts_with("CARGO_PROFILE_");
+        let of_machine = ["CARGO_HOME", "CARGO_INCREMENTAL"].contains(&&*name)
+            || name.starts_with("CARGO_PROFILE_");
         let of_cargo = name.starts_with("CARGO") && !of_machine;
         if of_cargo || name == "LD_LIBRARY_PATH" || name.starts_with("TOLLGATE_") {
             shell.env_remove(&*name);
@@ -54,7 +60,11 @@ fn shell(command: &str, folder: &Path) -> Command {
 
 /// Where the copies are, and what cargo builds of them: it stays, so that a second run compiles the client alone.
 fn copies() -> PathBuf {
-    Path::new(env!("CARGO_BIN_EXE_tollgate")).ancestors().nth(2).unwrap().join("examples")
+    Path::new(env!("CARGO_BIN_EXE_tollgate"))
+        .ancestors()
+        .nth(2)
+        .unwrap()
+        .join("examples")
 }
 
 /// A copy of the folder and of the contract below `target/examples`, with nothing in it that is not part of the repository.
@@ -62,7 +72,14 @@ fn clean_copy(folder: &str) -> PathBuf {
     let copy = copies().join(folder);
     let _ = std::fs::remove_dir_all(&copy);
     let mut git = Command::new("git");
-    let listed = git.args(["ls-files", "--cached", "--others", "--exclude-standard", "proto", &format!("examples/{folder}")]);
+    let listed = git.args([
+        "ls-files",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+        "proto",
+        &format!("examples/{folder}"),
+    ]);
     let listed = listed.current_dir(root()).output().unwrap();
     let listed = String::from_utf8(listed.stdout).unwrap();
     assert!(listed.lines().count() > 3, "{listed}");
@@ -82,15 +99,35 @@ struct Client {
 
 impl Client {
     fn start(command: &str, folder: &Path, tollgate: &str) -> Self {
-        let mut child = shell(command, folder).env("TOLLGATE_ADDRESS", tollgate).env("PORT", "0").spawn().unwrap();
-        let (log, output) = (Arc::new(Mutex::new(Vec::new())), child.stdout.take().unwrap());
+        let mut child = shell(command, folder)
+            .env("TOLLGATE_ADDRESS", tollgate)
+            .env("PORT", "0")
+            .spawn()
+            .unwrap();
+        let (log, output) = (
+            Arc::new(Mutex::new(Vec::new())),
+            child.stdout.take().unwrap(),
+        );
         let lines = log.clone();
         std::thread::spawn(move || {
-            BufReader::new(output).lines().map_while(Result::ok).for_each(|line| lines.lock().unwrap().push(line));
+            BufReader::new(output)
+                .lines()
+                .map_while(Result::ok)
+                .for_each(|line| lines.lock().unwrap().push(line));
         });
-        let mut client = Self { child, address: String::new(), log };
+        let mut client = Self {
+            child,
+            address: String::new(),
+            log,
+        };
         let line = client.wait_for_line("on http://127.0.0.1:", INSTALL_PATIENCE);
-        let port: String = line.split("on http://127.0.0.1:").nth(1).unwrap().chars().take_while(char::is_ascii_digit).collect();
+        let port: String = line
+            .split("on http://127.0.0.1:")
+            .nth(1)
+            .unwrap()
+            .chars()
+            .take_while(char::is_ascii_digit)
+            .collect();
         client.address = format!("127.0.0.1:{port}");
         client
     }
@@ -103,22 +140,36 @@ impl Client {
                 return line.clone();
             }
             let alive = self.child.try_wait().unwrap().is_none();
-            assert!(alive && started.elapsed() < patience, "{words:?} is not in the log of the client: {}", log.join("\n"));
+            assert!(
+                alive && started.elapsed() < patience,
+                "{words:?} is not in the log of the client: {}",
+                log.join("\n")
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
     fn hello(&self, header: &str) -> Reply {
         let reply = ask(&self.address, "GET", "/api/hello", &[header]);
-        assert_eq!(reply.status == 200, reply.body.contains("hello"), "{reply:?}");
+        assert_eq!(
+            reply.status == 200,
+            reply.body.contains("hello"),
+            "{reply:?}"
+        );
         reply
     }
 
     /// How many requests it let through although nothing was decided.
     fn fail_opens(&self) -> f64 {
         let reply = get(&self.address, "/metrics");
-        let sample = reply.body.lines().find_map(|line| line.strip_prefix("rate_limit_fail_open_total "));
-        sample.unwrap_or_else(|| panic!("{reply:?}")).parse().unwrap()
+        let sample = reply
+            .body
+            .lines()
+            .find_map(|line| line.strip_prefix("rate_limit_fail_open_total "));
+        sample
+            .unwrap_or_else(|| panic!("{reply:?}"))
+            .parse()
+            .unwrap()
     }
 
     /// Requests with a key of their own are let in up to the quota and no further. A deadline that a busy machine misses lets a
@@ -127,13 +178,26 @@ impl Client {
         let started = Instant::now();
         for attempt in 0.. {
             let before = self.fail_opens();
-            let replies: Vec<Reply> = (0..=QUOTA).map(|_| self.hello(&format!("X-Api-Key: {name}-{attempt}"))).collect();
+            let replies: Vec<Reply> = (0..=QUOTA)
+                .map(|_| self.hello(&format!("X-Api-Key: {name}-{attempt}")))
+                .collect();
             if self.fail_opens() == before {
-                return replies.iter().enumerate().for_each(|(index, reply)| check_reply(index as u64, reply));
+                return replies
+                    .iter()
+                    .enumerate()
+                    .for_each(|(index, reply)| check_reply(index as u64, reply));
             }
-            let undecided = replies.iter().filter(|reply| reply.header("ratelimit").is_none());
-            assert!(undecided.clone().count() > 0 && undecided.clone().all(|reply| reply.status == 200), "{replies:?}");
-            assert!(started.elapsed() < PATIENCE, "no answer in time for {PATIENCE:?}: {replies:?}");
+            let undecided = replies
+                .iter()
+                .filter(|reply| reply.header("ratelimit").is_none());
+            assert!(
+                undecided.clone().count() > 0 && undecided.clone().all(|reply| reply.status == 200),
+                "{replies:?}"
+            );
+            assert!(
+                started.elapsed() < PATIENCE,
+                "no answer in time for {PATIENCE:?}: {replies:?}"
+            );
         }
     }
 
@@ -146,7 +210,10 @@ impl Client {
             if (500..600).contains(&reply.status) {
                 break;
             }
-            assert!(reply.status == 200 && self.fail_opens() > before && started.elapsed() < PATIENCE, "{reply:?}");
+            assert!(
+                reply.status == 200 && self.fail_opens() > before && started.elapsed() < PATIENCE,
+                "{reply:?}"
+            );
         }
         self.wait_for_line("did you mean", PATIENCE);
     }
@@ -156,7 +223,10 @@ impl Client {
         let before = self.fail_opens();
         for _ in 0..requests {
             let reply = self.hello("X-Api-Key: undecided");
-            assert!(reply.status == 200 && reply.header("ratelimit").is_none(), "{reply:?}");
+            assert!(
+                reply.status == 200 && reply.header("ratelimit").is_none(),
+                "{reply:?}"
+            );
         }
         assert_eq!(self.fail_opens(), before + f64::from(requests));
         self.wait_for_line("tollgate did not decide, request let through", PATIENCE);
@@ -165,19 +235,25 @@ impl Client {
     /// A request that waits for an answer when the server is killed.
     fn lets_through_what_a_killed_server_held(&self, server: &mut Server) {
         std::thread::scope(|scope| {
-            let held: Vec<_> = (0..3).map(|_| scope.spawn(|| self.hello("X-Api-Key: held").status)).collect();
+            let held: Vec<_> = (0..3)
+                .map(|_| scope.spawn(|| self.hello("X-Api-Key: held").status))
+                .collect();
             // Most of them are on their way by then; one that is not, or that has missed its deadline, passes as well.
             std::thread::sleep(Duration::from_millis(20));
             server.child.kill().unwrap();
             server.wait();
-            held.into_iter().for_each(|held| assert_eq!(held.join().unwrap(), 200));
+            held.into_iter()
+                .for_each(|held| assert_eq!(held.join().unwrap(), 200));
         });
     }
 
     fn waits_until_decided(&self) {
         let started = Instant::now();
         while self.hello("X-Api-Key: back").header("ratelimit").is_none() {
-            assert!(started.elapsed() < PATIENCE, "the client does not find the server that is back");
+            assert!(
+                started.elapsed() < PATIENCE,
+                "the client does not find the server that is back"
+            );
             std::thread::sleep(Duration::from_millis(100));
         }
     }
@@ -193,14 +269,28 @@ impl Drop for Client {
 
 /// The answer to the request that comes after so many others.
 fn check_reply(index: u64, reply: &Reply) {
-    assert_eq!(reply.status, if index < QUOTA { 200 } else { 429 }, "request {index}: {reply:?}");
-    let field = |name: &str| reply.header(name).unwrap_or_else(|| panic!("request {index} has no {name}: {reply:?}"));
+    assert_eq!(
+        reply.status,
+        if index < QUOTA { 200 } else { 429 },
+        "request {index}: {reply:?}"
+    );
+    let field = |name: &str| {
+        reply
+            .header(name)
+            .unwrap_or_else(|| panic!("request {index} has no {name}: {reply:?}"))
+    };
     assert_eq!(field("ratelimit-policy"), "\"few\";q=3;w=3600");
     let remaining = format!("\"few\";r={}", QUOTA.saturating_sub(index + 1));
-    assert!(field("ratelimit").starts_with(&remaining), "request {index}: {reply:?}");
+    assert!(
+        field("ratelimit").starts_with(&remaining),
+        "request {index}: {reply:?}"
+    );
     match index < QUOTA {
         true => assert_eq!(reply.header("retry-after"), None),
-        false => assert!((1..=3600).contains(&field("retry-after").parse::<u32>().unwrap()), "{reply:?}"),
+        false => assert!(
+            (1..=3600).contains(&field("retry-after").parse::<u32>().unwrap()),
+            "{reply:?}"
+        ),
     }
 }
 
@@ -225,15 +315,27 @@ fn runs(command: &str, folder: &Path) {
 
 /// Installs, then runs each client of the folder. Each tool comes with a sentence that says how to get it.
 fn follow(language: &str, folder: &Path, tools: &[(&str, &str)]) {
-    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _turn = TURN
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
     for (test, sentence) in tools {
-        let found = shell(&format!("{test} >/dev/null"), root()).output().unwrap().status.success();
+        let found = shell(&format!("{test} >/dev/null"), root())
+            .output()
+            .unwrap()
+            .status
+            .success();
         assert!(found, "`{test}` fails. {sentence} tests/run installs it.");
     }
     let commands = commands(language);
-    let [install, clients @ ..] = commands.as_slice() else { panic!("examples/{language}/README.md has no command") };
+    let [install, clients @ ..] = commands.as_slice() else {
+        panic!("examples/{language}/README.md has no command")
+    };
     let output = shell(install, folder).output().unwrap();
-    assert!(output.status.success(), "{install}: {}", String::from_utf8_lossy(&output.stdout));
+    assert!(
+        output.status.success(),
+        "{install}: {}",
+        String::from_utf8_lossy(&output.stdout)
+    );
     assert!(!clients.is_empty());
     clients.iter().for_each(|command| runs(command, folder));
 }
@@ -241,31 +343,54 @@ fn follow(language: &str, folder: &Path, tools: &[(&str, &str)]) {
 #[test]
 fn the_go_client_limits_and_fails_open() {
     let protoc = "protoc is needed: apt-get install protobuf-compiler libprotobuf-dev.";
-    let tools = [("go version", "Go 1.24 or later is needed; that of Debian 12 is older."), ("protoc --version", protoc)];
+    let tools = [
+        (
+            "go version",
+            "Go 1.24 or later is needed; that of Debian 12 is older.",
+        ),
+        ("protoc --version", protoc),
+    ];
     follow("go", &clean_copy("go"), &tools);
 }
 
 #[test]
 fn the_python_clients_limit_and_fail_open() {
-    let tools = [("python3 -c 'import venv, ensurepip'", "Python with venv is needed: apt-get install python3-venv.")];
+    let tools = [(
+        "python3 -c 'import venv, ensurepip'",
+        "Python with venv is needed: apt-get install python3-venv.",
+    )];
     follow("python", &clean_copy("python"), &tools);
 }
 
 #[test]
 fn the_node_client_limits_and_fails_open() {
-    follow("node", &clean_copy("node"), &[("npm --version", "Node with npm is needed: apt-get install npm.")]);
+    follow(
+        "node",
+        &clean_copy("node"),
+        &[(
+            "npm --version",
+            "Node with npm is needed: apt-get install npm.",
+        )],
+    );
 }
 
 #[test]
 fn the_java_client_limits_and_fails_open() {
     let jdk = "A JDK of version 17 or later is needed: apt-get install default-jdk-headless.";
-    let tools = [("javac -version", jdk), ("mvn -version", "Maven is needed: apt-get install maven.")];
+    let tools = [
+        ("javac -version", jdk),
+        ("mvn -version", "Maven is needed: apt-get install maven."),
+    ];
     follow("java", &clean_copy("java"), &tools);
 }
 
 #[test]
 fn the_rust_client_limits_and_fails_open() {
-    follow("rust", &clean_copy("rust"), &[("cargo --version", "Rust is needed.")]);
+    follow(
+        "rust",
+        &clean_copy("rust"),
+        &[("cargo --version", "Rust is needed.")],
+    );
 }
 
 /// What is checked of the packages of the server, their licences and sources, is checked of these.
@@ -273,22 +398,41 @@ fn the_rust_client_limits_and_fails_open() {
 fn the_rust_client_is_built_of_packages_that_the_server_has_in_the_same_versions() {
     let locked = |path: &str| {
         let text = std::fs::read_to_string(root().join(path)).unwrap();
-        let packages =
-            text.split("[[package]]\n").skip(1).map(|package| package.split("dependencies = [").next().unwrap().trim());
-        packages.filter(|package| package.contains("\nsource = ")).map(str::to_owned).collect::<BTreeSet<_>>()
+        let packages = text
+            .split("[[package]]\n")
+            .skip(1)
+            .map(|package| package.split("dependencies = [").next().unwrap().trim());
+        packages
+            .filter(|package| package.contains("\nsource = "))
+            .map(str::to_owned)
+            .collect::<BTreeSet<_>>()
     };
     let (ours, theirs) = (locked("Cargo.lock"), locked("examples/rust/Cargo.lock"));
     assert!(theirs.len() > 50, "{theirs:?}");
-    assert_eq!(theirs.difference(&ours).collect::<Vec<_>>(), Vec::<&String>::new(), "run cargo update -p NAME --precise VERSION");
+    assert_eq!(
+        theirs.difference(&ours).collect::<Vec<_>>(),
+        Vec::<&String>::new(),
+        "run cargo update -p NAME --precise VERSION"
+    );
 }
 
 #[test]
 fn every_client_is_short_and_in_the_table() {
     let table = std::fs::read_to_string(root().join("examples/README.md")).unwrap();
     let mut clients = 0;
-    for file in table.split("](").filter_map(|rest| rest.split(')').next()).filter(|file| !file.ends_with(".md")) {
-        let Ok(text) = std::fs::read_to_string(root().join("examples").join(file)) else { continue };
-        assert!(code_lines(&text) <= CODE_LINES_MAX, "examples/{file} has {} code lines", code_lines(&text));
+    for file in table
+        .split("](")
+        .filter_map(|rest| rest.split(')').next())
+        .filter(|file| !file.ends_with(".md"))
+    {
+        let Ok(text) = std::fs::read_to_string(root().join("examples").join(file)) else {
+            continue;
+        };
+        assert!(
+            code_lines(&text) <= CODE_LINES_MAX,
+            "examples/{file} has {} code lines",
+            code_lines(&text)
+        );
         clients += 1;
     }
     assert_eq!(clients, 7);
@@ -296,9 +440,16 @@ fn every_client_is_short_and_in_the_table() {
 
 /// Lines that are no import, no comment and not blank.
 fn code_lines(text: &str) -> usize {
-    let without_go_imports = text.split_once("import (\n").map(|(before, rest)| (before, rest.split_once("\n)\n").unwrap().1));
+    let without_go_imports = text
+        .split_once("import (\n")
+        .map(|(before, rest)| (before, rest.split_once("\n)\n").unwrap().1));
     let (before, rest) = without_go_imports.unwrap_or(("", text));
     let no_code = ["//", "/**", "#", "\"\"\"", "import ", "from ", "use "];
-    let is_code = |line: &&str| !line.trim().is_empty() && !no_code.iter().any(|begin| line.trim_start().starts_with(begin));
+    let is_code = |line: &&str| {
+        !line.trim().is_empty()
+            && !no_code
+                .iter()
+                .any(|begin| line.trim_start().starts_with(begin))
+    };
     before.lines().chain(rest.lines()).filter(is_code).count()
 }

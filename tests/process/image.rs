@@ -24,8 +24,14 @@ struct Container {
 }
 
 fn run(command: &mut Command) -> String {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}; tests/run installs what it needs"));
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}; tests/run installs what it needs"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
@@ -37,14 +43,20 @@ fn make(folder: &Path, archive: &Path) {
 /// A folder with the program of the tests, without symbols.
 fn program() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    run(Command::new("strip").arg(env!("CARGO_BIN_EXE_tollgate")).arg("-o").arg(folder.path().join("tollgate")));
+    run(Command::new("strip")
+        .arg(env!("CARGO_BIN_EXE_tollgate"))
+        .arg("-o")
+        .arg(folder.path().join("tollgate")));
     folder
 }
 
 /// Puts into a root what the system's loader needs to run that program.
 fn add_libraries(root: &Path) {
     let linked = run(Command::new("ldd").arg(env!("CARGO_BIN_EXE_tollgate")));
-    for library in linked.split_whitespace().filter(|word| word.starts_with('/')) {
+    for library in linked
+        .split_whitespace()
+        .filter(|word| word.starts_with('/'))
+    {
         let place = root.join(library.trim_start_matches('/'));
         std::fs::create_dir_all(place.parent().unwrap()).unwrap();
         std::fs::copy(library, place).unwrap();
@@ -53,7 +65,10 @@ fn add_libraries(root: &Path) {
 
 impl Container {
     fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap(), name: String::new() }
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+            name: String::new(),
+        }
     }
 
     /// Begins with an image, or with "scratch".
@@ -68,15 +83,24 @@ impl Container {
     }
 
     fn buildah(&self, command: &str) -> Command {
-        let (storage, state) = (self.folder.path().join("root"), self.folder.path().join("run"));
+        let (storage, state) = (
+            self.folder.path().join("root"),
+            self.folder.path().join("run"),
+        );
         let mut buildah = Command::new("buildah");
-        buildah.arg("--root").arg(storage).arg("--runroot").arg(state).args(["--storage-driver", "vfs", command]);
+        buildah
+            .arg("--root")
+            .arg(storage)
+            .arg("--runroot")
+            .arg(state)
+            .args(["--storage-driver", "vfs", command]);
         buildah
     }
 
     /// The image's config, as this format has it: "OCIv1" or "Docker".
     fn inspect(&self, format: &str) -> Value {
-        let inspected: Value = serde_json::from_str(&run(self.buildah("inspect").arg(&self.name))).unwrap();
+        let inspected: Value =
+            serde_json::from_str(&run(self.buildah("inspect").arg(&self.name))).unwrap();
         inspected[format].clone()
     }
 
@@ -89,11 +113,24 @@ impl Container {
         let port = free_port();
         let script = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\" && exec chroot --userspec=\"$2\" \"$1\" /tollgate --listen \"$3\"";
         let mut chroot = Command::new("unshare");
-        chroot.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]).arg(self.files());
+        chroot
+            .args([
+                "--mount",
+                "--propagation",
+                "private",
+                "sh",
+                "-c",
+                script,
+                "sh",
+            ])
+            .arg(self.files());
         chroot.args([user, &format!("127.0.0.1:{port}")]);
         let running = Running::wait(chroot.stdout(Stdio::null()).spawn().unwrap(), port).await;
         let mounts = running.proc("mountinfo");
-        assert!(mounts.lines().any(|line| line.contains(" / ro,")), "{mounts}");
+        assert!(
+            mounts.lines().any(|line| line.contains(" / ro,")),
+            "{mounts}"
+        );
         running
     }
 }
@@ -111,10 +148,17 @@ impl Running {
         let (started, mut child) = (Instant::now(), Guarded(child));
         loop {
             let ended = child.0.try_wait().unwrap();
-            assert!(ended.is_none() && started.elapsed() < PATIENCE, "the server did not start: {ended:?}");
+            assert!(
+                ended.is_none() && started.elapsed() < PATIENCE,
+                "the server did not start: {ended:?}"
+            );
             let serves = std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
             if let Some(process) = serves.then(|| process_of(port)).flatten() {
-                return Self { child, process, port };
+                return Self {
+                    child,
+                    process,
+                    port,
+                };
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -131,8 +175,20 @@ impl Running {
         assert!(decide(&mut client, "alice", "free").await.allowed);
         drop(client);
         let status = self.proc("status");
-        let ids = |name: &str| status.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
-        assert_eq!((&*ids("Uid:"), &*ids("Gid:")), ("Uid:\t65532\t65532\t65532\t65532", "Gid:\t65532\t65532\t65532\t65532"));
+        let ids = |name: &str| {
+            status
+                .lines()
+                .find(|line| line.starts_with(name))
+                .unwrap()
+                .to_owned()
+        };
+        assert_eq!(
+            (&*ids("Uid:"), &*ids("Gid:")),
+            (
+                "Uid:\t65532\t65532\t65532\t65532",
+                "Gid:\t65532\t65532\t65532\t65532"
+            )
+        );
         assert!(ids("CapEff:").ends_with("\t0000000000000000"), "{status}");
         run(Command::new("sh").args(["-c", &format!("kill -TERM {}", self.process)]));
         let started = Instant::now();
@@ -147,7 +203,9 @@ impl Running {
 /// The process of an image's program that was told to listen at this port.
 fn process_of(port: u16) -> Option<u32> {
     let told = format!("127.0.0.1:{port}");
-    let processes = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    let processes = std::fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
     let is_it = |process: &u32| {
         let words = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
         let mut words = words.split(|byte| *byte == 0);
@@ -165,17 +223,50 @@ async fn the_image_runs_as_nobody_on_a_read_only_root_and_stops_by_sigterm() {
     let container = Container::of(&archive);
     let config = container.inspect("OCIv1");
     let of = |name: &str| config["config"][name].clone();
-    assert_eq!((of("User"), of("Entrypoint")), ("65532:65532".into(), Value::from(vec!["/tollgate"])));
+    assert_eq!(
+        (of("User"), of("Entrypoint")),
+        ("65532:65532".into(), Value::from(vec!["/tollgate"]))
+    );
     let labels = of("Labels");
-    for (label, value) in [("title", "tollgate"), ("version", env!("CARGO_PKG_VERSION")), ("licenses", "Apache-2.0")] {
-        assert_eq!(labels[format!("org.opencontainers.image.{label}")], value, "{labels}");
+    for (label, value) in [
+        ("title", "tollgate"),
+        ("version", env!("CARGO_PKG_VERSION")),
+        ("licenses", "Apache-2.0"),
+    ] {
+        assert_eq!(
+            labels[format!("org.opencontainers.image.{label}")],
+            value,
+            "{labels}"
+        );
     }
-    assert_eq!(labels["org.opencontainers.image.revision"].as_str().unwrap().len(), 40, "{labels}");
+    assert_eq!(
+        labels["org.opencontainers.image.revision"]
+            .as_str()
+            .unwrap()
+            .len(),
+        40,
+        "{labels}"
+    );
     let port = free_port();
     let mut buildah = container.buildah("run");
-    buildah.args(["--isolation", "chroot", &container.name, "--", "/tollgate", "--listen", &format!("127.0.0.1:{port}")]);
-    Running::wait(buildah.stdout(Stdio::null()).spawn().unwrap(), port).await.asked_and_stopped().await;
-    container.run_read_only(of("User").as_str().unwrap()).await.asked_and_stopped().await;
+    buildah.args([
+        "--isolation",
+        "chroot",
+        &container.name,
+        "--",
+        "/tollgate",
+        "--listen",
+        &format!("127.0.0.1:{port}"),
+    ]);
+    Running::wait(buildah.stdout(Stdio::null()).spawn().unwrap(), port)
+        .await
+        .asked_and_stopped()
+        .await;
+    container
+        .run_read_only(of("User").as_str().unwrap())
+        .await
+        .asked_and_stopped()
+        .await;
 }
 
 #[test]

@@ -35,7 +35,14 @@ impl Unread {
             "--log-level",
             "trace",
         ]);
-        command.args(["--set", "listen.http=127.0.0.1:0", "--set", "listen.lame_duck=0s"]).args(flags);
+        command
+            .args([
+                "--set",
+                "listen.http=127.0.0.1:0",
+                "--set",
+                "listen.lame_duck=0s",
+            ])
+            .args(flags);
         command.stdout(output.try_clone().unwrap()).stderr(output);
         let server = Guarded(command.spawn().unwrap());
         // The command holds the writing end of the pipe. Without this, the pipe would not end with the server.
@@ -46,7 +53,13 @@ impl Unread {
             line.clear();
             assert!(log.read_line(&mut line).unwrap() > 0, "it does not start");
         }
-        Self { server, log, address: field(&line, "grpc"), http: field(&line, "http"), _config: config }
+        Self {
+            server,
+            log,
+            address: field(&line, "grpc"),
+            http: field(&line, "http"),
+            _config: config,
+        }
     }
 
     async fn client(&self) -> Client {
@@ -94,10 +107,19 @@ async fn an_unread_log_blocks_neither_decisions_nor_http_nor_the_shutdown() {
         took.push(asked.elapsed());
     }
     took.sort();
-    println!("without a reader and without Redis: median {:?}, p99 {:?}, slowest {:?}", took[150], took[297], took[299]);
+    println!(
+        "without a reader and without Redis: median {:?}, p99 {:?}, slowest {:?}",
+        took[150], took[297], took[299]
+    );
     // The promise is 30 ms. A decision that the log blocked would never be answered.
     assert!(took[297] < Duration::from_secs(3), "{took:?}");
-    assert_eq!((get(&unread.http, "/healthz").status, get(&unread.http, "/readyz").status), (200, 200));
+    assert_eq!(
+        (
+            get(&unread.http, "/healthz").status,
+            get(&unread.http, "/readyz").status
+        ),
+        (200, 200)
+    );
     let ended = unread.ends();
     println!("ended {ended:?} after SIGTERM");
     assert!(ended < Duration::from_secs(10), "{ended:?}");
@@ -128,11 +150,27 @@ async fn a_log_that_is_read_again_tells_how_much_is_missing_and_how_it_ended() {
     let lines = reader.join().unwrap();
     let told = |line: &String| {
         let count = line.split_once("\"lines\":")?.1.split(['}', ',']).next()?;
-        line.contains("were dropped here").then(|| count.parse::<f64>().unwrap())
+        line.contains("were dropped here")
+            .then(|| count.parse::<f64>().unwrap())
     };
     let told: Vec<f64> = lines.iter().filter_map(told).collect();
     println!("{before} dropped before it was read again, {dropped} in all, told of as {told:?}");
-    assert!(told.iter().sum::<f64>() >= before && before > 0.0, "{told:?} of {before}");
-    assert!(lines.iter().all(|line| line.starts_with('{') && line.ends_with("}\n")), "a line is cut");
-    assert!(lines.last().unwrap().contains("stopped: every call was answered"), "{:?}", lines.last());
+    assert!(
+        told.iter().sum::<f64>() >= before && before > 0.0,
+        "{told:?} of {before}"
+    );
+    assert!(
+        lines
+            .iter()
+            .all(|line| line.starts_with('{') && line.ends_with("}\n")),
+        "a line is cut"
+    );
+    assert!(
+        lines
+            .last()
+            .unwrap()
+            .contains("stopped: every call was answered"),
+        "{:?}",
+        lines.last()
+    );
 }

@@ -42,7 +42,9 @@ impl Told {
 
     fn holds_no_secret(&self) {
         for (by, text) in &self.0 {
-            let line = text.lines().find(|line| line.to_lowercase().contains(CANARY));
+            let line = text
+                .lines()
+                .find(|line| line.to_lowercase().contains(CANARY));
             assert!(line.is_none(), "{by} told a secret: {}", line.unwrap());
         }
     }
@@ -58,7 +60,10 @@ async fn fault_28_a_server_reveals_no_secret_through_outages_and_reloads() {
     let file = folder.path().join("config.yaml");
     std::fs::write(&file, config(&url, folder.path())).unwrap();
     let variables = [
-        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://canary:canary@127.0.0.1:1"),
+        (
+            "OTEL_EXPORTER_OTLP_ENDPOINT",
+            "http://canary:canary@127.0.0.1:1",
+        ),
         ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer canary"),
         ("OTEL_TRACES_SAMPLER", "always_on"),
     ];
@@ -69,23 +74,52 @@ async fn fault_28_a_server_reveals_no_secret_through_outages_and_reloads() {
     redis.kill();
     decide(&mut client, "k", "day").await;
     redis.restart();
-    assert_eq!(redis.cli(&["-a", "canary-password", "CONFIG", "SET", "requirepass", "another-canary"]), "OK");
+    assert_eq!(
+        redis.cli(&[
+            "-a",
+            "canary-password",
+            "CONFIG",
+            "SET",
+            "requirepass",
+            "another-canary"
+        ]),
+        "OK"
+    );
     redis.cli(&["-a", "another-canary", "CLIENT", "KILL", "TYPE", "normal"]);
     let started = Instant::now();
-    while !server.log().contains("WRONGPASS") && !server.log().contains("invalid username-password") {
-        assert!(started.elapsed() < PATIENCE, "it never met the other password: {}", server.log());
+    while !server.log().contains("WRONGPASS") && !server.log().contains("invalid username-password")
+    {
+        assert!(
+            started.elapsed() < PATIENCE,
+            "it never met the other password: {}",
+            server.log()
+        );
         decide(&mut client, "k", "day").await;
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    told.add("an unknown plan", client.should_allow(request("k", "none", None)).await.unwrap_err().to_string());
+    told.add(
+        "an unknown plan",
+        client
+            .should_allow(request("k", "none", None))
+            .await
+            .unwrap_err()
+            .to_string(),
+    );
     // A reload that is wrong in many places, some of them secret.
-    std::fs::write(&file, config("redis:/canary:canary@", folder.path()) + "canary: [\n").unwrap();
+    std::fs::write(
+        &file,
+        config("redis:/canary:canary@", folder.path()) + "canary: [\n",
+    )
+    .unwrap();
     server.signal("HUP");
     std::fs::write(&file, config("redis://:canary@h/canary", folder.path())).unwrap();
     server.signal("HUP");
     tokio::time::sleep(Duration::from_millis(500)).await;
     told.add("/metrics", get(&server.http(), "/metrics").body);
-    told.add("/v1/check", get(&server.http(), "/v1/check?key=k&plan=day&deny_status=403").body);
+    told.add(
+        "/v1/check",
+        get(&server.http(), "/v1/check?key=k&plan=day&deny_status=403").body,
+    );
     redis.cli(&["-a", "another-canary", "CONFIG", "SET", "requirepass", ""]);
     server.signal("TERM");
     server.wait();
@@ -101,7 +135,9 @@ async fn admin_calls(folder: &Path, told: &mut Told) {
     let mut admin = admin_at(&folder.join("admin.sock")).await;
     for token in [TOKEN, "canary-guess"] {
         let mut request = Request::new(pb::ReloadConfigRequest {});
-        request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+        request
+            .metadata_mut()
+            .insert("authorization", format!("Bearer {token}").parse().unwrap());
         match admin.reload_config(request).await {
             Ok(answer) => told.add("ReloadConfig", format!("{answer:?}")),
             Err(status) => told.add("ReloadConfig", format!("{status:?}")),
@@ -138,21 +174,45 @@ fn fault_28_a_report_on_a_config_reveals_no_secret() {
         // At the command line, too; where nothing is wrong, it goes on to listen, which a port of another's ends.
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = taken.local_addr().unwrap().to_string();
-        told.of(store, &tollgate().args(["--set", &set, "--listen", &address]).output().unwrap());
+        told.of(
+            store,
+            &tollgate()
+                .args(["--set", &set, "--listen", &address])
+                .output()
+                .unwrap(),
+        );
     }
     for settings in [
-        ["listen.tls.cert_file", "listen.tls.key_file", "listen.tls.client_ca_file"],
-        ["store.tls.ca_file", "store.tls.cert_file", "store.tls.key_file"],
+        [
+            "listen.tls.cert_file",
+            "listen.tls.key_file",
+            "listen.tls.client_ca_file",
+        ],
+        [
+            "store.tls.ca_file",
+            "store.tls.cert_file",
+            "store.tls.key_file",
+        ],
         ["store.password_file", "store.username", "store.tls.ca_file"],
-        ["listen.admin_token_file", "store.tls.cert_file", "store.tls.server_name"],
+        [
+            "listen.admin_token_file",
+            "store.tls.cert_file",
+            "store.tls.server_name",
+        ],
     ] {
         // None of these files is there, or what it should be.
-        let flags = settings.map(|setting| format!("{setting}={}/canary.pem", folder.path().display()));
-        std::fs::write(folder.path().join("canary.pem"), ["", "-----BEGIN canary-----\n"][usize::from(flags[2].len() % 2 == 0)])
-            .unwrap();
+        let flags =
+            settings.map(|setting| format!("{setting}={}/canary.pem", folder.path().display()));
+        std::fs::write(
+            folder.path().join("canary.pem"),
+            ["", "-----BEGIN canary-----\n"][usize::from(flags[2].len() % 2 == 0)],
+        )
+        .unwrap();
         for url in ["redis://127.0.0.1:1", "rediss://127.0.0.1:1"] {
             let (url, mut serve) = (format!("store.url={url}"), tollgate());
-            serve.args(["--set", &url, "--set", &flags[0], "--set", &flags[1], "--set", &flags[2]]);
+            serve.args([
+                "--set", &url, "--set", &flags[0], "--set", &flags[1], "--set", &flags[2],
+            ]);
             told.of(settings[0], &serve.output().unwrap());
         }
     }

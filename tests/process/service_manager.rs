@@ -28,7 +28,11 @@ impl Manager {
     fn heard(&self) -> Vec<String> {
         let mut message = [0; 4096];
         let length = self.socket.recv(&mut message).unwrap();
-        String::from_utf8(message[..length].to_vec()).unwrap().lines().map(str::to_owned).collect()
+        String::from_utf8(message[..length].to_vec())
+            .unwrap()
+            .lines()
+            .map(str::to_owned)
+            .collect()
     }
 }
 
@@ -39,9 +43,17 @@ fn the_manager_hears_of_start_reload_and_stop() {
     assert_eq!(manager.heard(), ["READY=1"]);
     server.signal("HUP");
     let reloading = manager.heard();
-    let [begins, at] = reloading.as_slice() else { panic!("{reloading:?}") };
+    let [begins, at] = reloading.as_slice() else {
+        panic!("{reloading:?}")
+    };
     assert_eq!(begins, "RELOADING=1");
-    assert!(at.strip_prefix("MONOTONIC_USEC=").unwrap().parse::<u64>().unwrap() > 0);
+    assert!(
+        at.strip_prefix("MONOTONIC_USEC=")
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+            > 0
+    );
     assert_eq!(manager.heard(), ["READY=1"]);
     server.signal("TERM");
     assert_eq!(manager.heard(), ["STOPPING=1"]);
@@ -54,7 +66,9 @@ async fn a_manager_that_is_gone_stops_nothing() {
     let manager = Manager::new();
     drop(std::fs::remove_file(manager.folder.path().join("notify")));
     let mut server = manager.start();
-    server.wait_for_line("the service manager cannot be told").await;
+    server
+        .wait_for_line("the service manager cannot be told")
+        .await;
     server.signal("INT");
     assert!(server.wait().0.success());
 }

@@ -19,7 +19,10 @@ const LIMITS: &[Row] = &[
             "!is not a field",
         ],
     ),
-    ("plans: { p: { limits: [ { quota: 0, window: 1m, algorithm: token_bucket } ] } }", &["1 error\n", "quota is 0", "!burst"]),
+    (
+        "plans: { p: { limits: [ { quota: 0, window: 1m, algorithm: token_bucket } ] } }",
+        &["1 error\n", "quota is 0", "!burst"],
+    ),
     (
         "plans: { p: { limits: [ { quota: x, window: 0s, precision: 1 } ] } }",
         &[
@@ -31,9 +34,16 @@ const LIMITS: &[Row] = &[
     ),
     (
         "plans: { p: { limits: [ { quota: 1, window: 1 minute } ] } }",
-        &["space between a number and its unit; ", "such as 1m", "!without"],
+        &[
+            "space between a number and its unit; ",
+            "such as 1m",
+            "!without",
+        ],
     ),
-    ("plans: { p: { limits: [ { quota: 1, window: 60 } ] } }", &["a number without a unit; write a whole number and its unit"]),
+    (
+        "plans: { p: { limits: [ { quota: 1, window: 60 } ] } }",
+        &["a number without a unit; write a whole number and its unit"],
+    ),
     (
         "plans: { p: { limits: [ { quota: 1_000, window: 1m } ] } }",
         &["quota is 1_000; it must be a whole number in digits alone"],
@@ -42,7 +52,10 @@ const LIMITS: &[Row] = &[
         "plans: { p: { limits: [ { quota: 5, window: 1m, burst: 9 } ] } }",
         &["burst belongs to token_bucket only; remove it or change"],
     ),
-    ("plans: { p: { limits: { quota: 5, window: 1m } } }", &["plans.p.limits is a table; it must be a list"]),
+    (
+        "plans: { p: { limits: { quota: 5, window: 1m } } }",
+        &["plans.p.limits is a table; it must be a list"],
+    ),
     (
         "plans:\n  p:\n    limits:\n    - { quota: 5, window: 1m }\n    - { quota: 0, window: 1h }\n    - { quota: 9, window: 1m, name: x }\n",
         &[
@@ -70,22 +83,39 @@ const NAMES: &[Row] = &[
     ),
     (
         "default_plan: free\nplans: { free: {} }\n",
-        &["1 error\n", "plans.free has no rule; write one of limits", "!no plan of this config"],
+        &[
+            "1 error\n",
+            "plans.free has no rule; write one of limits",
+            "!no plan of this config",
+        ],
     ),
     (
         "plan: { free: { unlimited: true } }\n",
-        &["2 errors", "plan is not a field; did you mean plans? (line 1)", "plans has no plan"],
+        &[
+            "2 errors",
+            "plan is not a field; did you mean plans? (line 1)",
+            "plans has no plan",
+        ],
     ),
-    ("plans: { free: { unlimitd: true } }\n", &["plans.free.unlimitd is not a field; did you mean unlimited?"]),
+    (
+        "plans: { free: { unlimitd: true } }\n",
+        &["plans.free.unlimitd is not a field; did you mean unlimited?"],
+    ),
     (
         "plans: { free: { nope: true, blocked: true } }\n",
-        &["plans.free.nope is not a field; there are unlimited, blocked", "!did you"],
+        &[
+            "plans.free.nope is not a field; there are unlimited, blocked",
+            "!did you",
+        ],
     ),
     (
         "plans: { a: { blocked: true } }\nplans: { b: { blocked: true } }\n",
         &["plans occurs twice, the first time at line 1; remove one"],
     ),
-    ("plans: { 'a:b': { blocked: true } }\n", &["plans.\"a:b\" is no name of a plan: it holds ':'"]),
+    (
+        "plans: { 'a:b': { blocked: true } }\n",
+        &["plans.\"a:b\" is no name of a plan: it holds ':'"],
+    ),
     (
         "url: redis://h\nplans: { a: { blocked: true } }\n",
         &["the config has a field that is not known; did you mean store.url? (line 1)"],
@@ -96,8 +126,14 @@ const VALUES: &[Row] = &[
     ("", &["is empty; a config names at least one plan"]),
     ("plans: [\n", &["is not valid YAML", "(line "]),
     ("plans:\n\tfree: {}\n", &["is not valid YAML", "(line 2)"]),
-    ("plans: { a: { blocked: yes } }\n", &["plans.a.blocked is \"yes\"; it must be true or false"]),
-    ("plans: { a: { blocked: true, unlimited: true } }\n", &["plans.a has several rules; write only one of"]),
+    (
+        "plans: { a: { blocked: yes } }\n",
+        &["plans.a.blocked is \"yes\"; it must be true or false"],
+    ),
+    (
+        "plans: { a: { blocked: true, unlimited: true } }\n",
+        &["plans.a has several rules; write only one of"],
+    ),
     (
         "store: { url: 'redis://h', username: [a], password_file: '', tls: { ca_file: /ca } }\nplans: { a: { blocked: true } }\n",
         &[
@@ -119,7 +155,9 @@ const VALUES: &[Row] = &[
     ),
     (
         "listen: { grpc: '127.0.0.1:8080', http: '127.0.0.1:8080' }\nplans: { a: { blocked: true } }\n",
-        &["listen.http is 127.0.0.1:8080, where listen.grpc[0] listens already; give each an address of its own (line 1)"],
+        &[
+            "listen.http is 127.0.0.1:8080, where listen.grpc[0] listens already; give each an address of its own (line 1)",
+        ],
     ),
     (
         "listen: { http: 'unix:/s', metrics: 'unix:/s' }\nplans: { a: { blocked: true } }\n",
@@ -129,10 +167,18 @@ const VALUES: &[Row] = &[
         "listen: { tls: { cert_file: c } }\nplans: { a: { blocked: true } }\n",
         &["listen.tls.key_file is missing; name a file in PEM"],
     ),
-    ("store: { expected_replicas: atuo }\nplans: { a: { blocked: true } }\n", &["it is auto, or 1 to 10000 (line 1)"]),
+    (
+        "store: { expected_replicas: atuo }\nplans: { a: { blocked: true } }\n",
+        &["it is auto, or 1 to 10000 (line 1)"],
+    ),
     (
         "check: { key: [parm:key, [x], 'header:'] }\nplans: { a: { blocked: true } }\n",
-        &["3 errors", "check.key[0] ", "check.key[1] is a list; it must be a text", "check.key[2] "],
+        &[
+            "3 errors",
+            "check.key[0] ",
+            "check.key[1] is a list; it must be a text",
+            "check.key[2] ",
+        ],
     ),
 ];
 
@@ -145,15 +191,36 @@ fn each_wrong_config_is_told_all_its_errors_with_their_true_places() {
     for (config, words) in &rows {
         std::fs::write(folder.path().join("tollgate.yaml"), config).unwrap();
         let mut check = tollgate();
-        let output = check.args(["check", "tollgate.yaml"]).current_dir(&folder).stdin(Stdio::null()).output().unwrap();
+        let output = check
+            .args(["check", "tollgate.yaml"])
+            .current_dir(&folder)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         println!("{config}\n{said}");
-        let fits =
-            |word: &&&str| word.strip_prefix('!').map_or_else(|| said.contains(**word), |misleading| !said.contains(misleading));
+        let fits = |word: &&&str| {
+            word.strip_prefix('!').map_or_else(
+                || said.contains(**word),
+                |misleading| !said.contains(misleading),
+            )
+        };
         let missed: Vec<_> = words.iter().filter(|word| !fits(word)).collect();
-        if output.status.code() != Some(1) || !missed.is_empty() || !said.starts_with("tollgate.yaml: ") {
-            wrong.push(format!("{config}: {} without {missed:?}: {said}", output.status));
+        if output.status.code() != Some(1)
+            || !missed.is_empty()
+            || !said.starts_with("tollgate.yaml: ")
+        {
+            wrong.push(format!(
+                "{config}: {} without {missed:?}: {said}",
+                output.status
+            ));
         }
     }
-    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), rows.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} of {}:\n{}",
+        wrong.len(),
+        rows.len(),
+        wrong.join("\n")
+    );
 }

@@ -15,13 +15,52 @@ type Row = (&'static str, &'static str, i32, &'static [&'static str]);
 
 /// Which config is read.
 const FILES: &[Row] = &[
-    ("--config /nowhere.yaml", "", 2, &["/nowhere.yaml: 1 error\n  cannot be read: No such file"]),
-    ("check /nowhere.yaml", "", 1, &["/nowhere.yaml: 1 error\n  cannot be read: No such file"]),
-    ("check {folder}", "", 1, &["is a directory; name the file in it"]),
-    ("check", "TOLLGATE_CONFIG=/nowhere.yaml", 1, &["/nowhere.yaml: 1 error\n  cannot be read: No such file"]),
-    ("check {file} --config {file}", "", 2, &["two configs are named, FILE and --config; remove one"]),
-    ("check {file}", "TOLLGATE_CONFIG_YAML=plans:{}", 2, &["two configs are named", "TOLLGATE_CONFIG_YAML", "remove one"]),
-    ("check", "TOLLGATE_CONFIG_YAML=plans:~{}", 1, &["the variable TOLLGATE_CONFIG_YAML: 1 error\n  plans has no plan"]),
+    (
+        "--config /nowhere.yaml",
+        "",
+        2,
+        &["/nowhere.yaml: 1 error\n  cannot be read: No such file"],
+    ),
+    (
+        "check /nowhere.yaml",
+        "",
+        1,
+        &["/nowhere.yaml: 1 error\n  cannot be read: No such file"],
+    ),
+    (
+        "check {folder}",
+        "",
+        1,
+        &["is a directory; name the file in it"],
+    ),
+    (
+        "check",
+        "TOLLGATE_CONFIG=/nowhere.yaml",
+        1,
+        &["/nowhere.yaml: 1 error\n  cannot be read: No such file"],
+    ),
+    (
+        "check {file} --config {file}",
+        "",
+        2,
+        &["two configs are named, FILE and --config; remove one"],
+    ),
+    (
+        "check {file}",
+        "TOLLGATE_CONFIG_YAML=plans:{}",
+        2,
+        &[
+            "two configs are named",
+            "TOLLGATE_CONFIG_YAML",
+            "remove one",
+        ],
+    ),
+    (
+        "check",
+        "TOLLGATE_CONFIG_YAML=plans:~{}",
+        1,
+        &["the variable TOLLGATE_CONFIG_YAML: 1 error\n  plans has no plan"],
+    ),
 ];
 
 /// What is no setting.
@@ -30,31 +69,103 @@ const NAMES: &[Row] = &[
         "check {file} --set foo=bar",
         "",
         1,
-        &["flags and environment: 1 error\n  foo is no setting; ", "--print", "(flag --set foo)"],
+        &[
+            "flags and environment: 1 error\n  foo is no setting; ",
+            "--print",
+            "(flag --set foo)",
+        ],
     ),
     (
         "check {file} --set stor.url=x",
         "",
         1,
-        &["stor.url is no setting; did you mean store.url? (flag --set stor.url)", "!(line"],
+        &[
+            "stor.url is no setting; did you mean store.url? (flag --set stor.url)",
+            "!(line",
+        ],
     ),
-    ("check {file} --set deadline=50ms", "", 1, &["deadline is no setting; did you mean store.deadline? (flag --set deadline)"]),
-    ("check {file} --set store.tls_ca_file=/ca", "", 1, &["store.tls_ca_file is no setting; did you mean store.tls.ca_file?"]),
-    ("check {file} --set key_file=/k", "", 1, &["did you mean listen.tls.key_file or store.tls.key_file?"]),
+    (
+        "check {file} --set deadline=50ms",
+        "",
+        1,
+        &["deadline is no setting; did you mean store.deadline? (flag --set deadline)"],
+    ),
+    (
+        "check {file} --set store.tls_ca_file=/ca",
+        "",
+        1,
+        &["store.tls_ca_file is no setting; did you mean store.tls.ca_file?"],
+    ),
+    (
+        "check {file} --set key_file=/k",
+        "",
+        1,
+        &["did you mean listen.tls.key_file or store.tls.key_file?"],
+    ),
     (
         "check {file} --set store=redis://h",
         "",
         1,
-        &["store is no setting; there are store.url, ", "(flag --set store)", "!(line"],
+        &[
+            "store is no setting; there are store.url, ",
+            "(flag --set store)",
+            "!(line",
+        ],
     ),
-    ("check {file} --set store.tls.xyz=1", "", 1, &["there are store.tls.ca_file, store.tls.cert_file, ", "!store.url"]),
-    ("check {file} --set plan.free.shadow=true", "", 1, &["did you mean plans.free.shadow? (flag --set plan.free.shadow)"]),
-    ("check {file} --set plans.free.shadw=true", "", 1, &["did you mean shadow? (flag --set plans.free.shadw)", "!(line"]),
-    ("check {file} --set plans.free.limts[0].quota=5", "", 1, &["did you mean limits? (flag --set plans.free.limts[0].quota)"]),
-    ("check {file} --set store.deadline", "", 1, &["store.deadline has no value; write --set store.deadline=VALUE (flag"]),
-    ("check {file} --set =50ms", "", 1, &["write PATH=VALUE, such as --set store.deadline=50ms (flag --set)"]),
-    ("check {file} --set workers.a=1", "", 1, &["workers.a is no setting; ", "(flag --set workers.a)"]),
-    ("check {file} --set c4naRyPassw0rd==", "", 1, &["write PATH=VALUE", "(flag --set)", "!c4naRy"]),
+    (
+        "check {file} --set store.tls.xyz=1",
+        "",
+        1,
+        &[
+            "there are store.tls.ca_file, store.tls.cert_file, ",
+            "!store.url",
+        ],
+    ),
+    (
+        "check {file} --set plan.free.shadow=true",
+        "",
+        1,
+        &["did you mean plans.free.shadow? (flag --set plan.free.shadow)"],
+    ),
+    (
+        "check {file} --set plans.free.shadw=true",
+        "",
+        1,
+        &[
+            "did you mean shadow? (flag --set plans.free.shadw)",
+            "!(line",
+        ],
+    ),
+    (
+        "check {file} --set plans.free.limts[0].quota=5",
+        "",
+        1,
+        &["did you mean limits? (flag --set plans.free.limts[0].quota)"],
+    ),
+    (
+        "check {file} --set store.deadline",
+        "",
+        1,
+        &["store.deadline has no value; write --set store.deadline=VALUE (flag"],
+    ),
+    (
+        "check {file} --set =50ms",
+        "",
+        1,
+        &["write PATH=VALUE, such as --set store.deadline=50ms (flag --set)"],
+    ),
+    (
+        "check {file} --set workers.a=1",
+        "",
+        1,
+        &["workers.a is no setting; ", "(flag --set workers.a)"],
+    ),
+    (
+        "check {file} --set c4naRyPassw0rd==",
+        "",
+        1,
+        &["write PATH=VALUE", "(flag --set)", "!c4naRy"],
+    ),
     (
         "check {file}",
         "TOLLGATE_STORE_URL=x",
@@ -69,65 +180,197 @@ const NAMES: &[Row] = &[
         "check {file}",
         "TOLLGATE_STORE__TLS_CA_FILE=/ca",
         1,
-        &["TOLLGATE_STORE__TLS_CA_FILE is no", "write TOLLGATE_STORE__TLS__CA_FILE"],
+        &[
+            "TOLLGATE_STORE__TLS_CA_FILE is no",
+            "write TOLLGATE_STORE__TLS__CA_FILE",
+        ],
     ),
-    ("check {file}", "TOLLGATE_STORE__DEADLIN=1s", 1, &["did you mean TOLLGATE_STORE__DEADLINE? (environment)"]),
-    ("check {file}", "TOLLGATE_DEADLINE=1s", 1, &["did you mean TOLLGATE_STORE__DEADLINE?"]),
-    ("check {file}", "TOLLGATE_PLAN__FREE__SHADOW=true", 1, &["did you mean TOLLGATE_PLANS__FREE__SHADOW?"]),
-    ("check {file}", "TOLLGATE_LOGLEVEL=debug", 1, &["did you mean TOLLGATE_LOG_LEVEL?"]),
-    ("check {file}", "tollgate_store__url=x", 1, &["the variable tollgate_store__url is no setting; write TOLLGATE_STORE__URL"]),
-    ("check {file}", "TOLLGATE_STORE=redis://h", 1, &["TOLLGATE_STORE is no setting", "such as TOLLGATE_STORE__URL", "!(line"]),
-    ("serve --config {file} --listen {taken}", "TOLLGATE_FOO=1", 2, &["the variable TOLLGATE_FOO is no setting; remove it"]),
+    (
+        "check {file}",
+        "TOLLGATE_STORE__DEADLIN=1s",
+        1,
+        &["did you mean TOLLGATE_STORE__DEADLINE? (environment)"],
+    ),
+    (
+        "check {file}",
+        "TOLLGATE_DEADLINE=1s",
+        1,
+        &["did you mean TOLLGATE_STORE__DEADLINE?"],
+    ),
+    (
+        "check {file}",
+        "TOLLGATE_PLAN__FREE__SHADOW=true",
+        1,
+        &["did you mean TOLLGATE_PLANS__FREE__SHADOW?"],
+    ),
+    (
+        "check {file}",
+        "TOLLGATE_LOGLEVEL=debug",
+        1,
+        &["did you mean TOLLGATE_LOG_LEVEL?"],
+    ),
+    (
+        "check {file}",
+        "tollgate_store__url=x",
+        1,
+        &["the variable tollgate_store__url is no setting; write TOLLGATE_STORE__URL"],
+    ),
+    (
+        "check {file}",
+        "TOLLGATE_STORE=redis://h",
+        1,
+        &[
+            "TOLLGATE_STORE is no setting",
+            "such as TOLLGATE_STORE__URL",
+            "!(line",
+        ],
+    ),
+    (
+        "serve --config {file} --listen {taken}",
+        "TOLLGATE_FOO=1",
+        2,
+        &["the variable TOLLGATE_FOO is no setting; remove it"],
+    ),
 ];
 
 /// What no setting can be.
 const VALUES: &[Row] = &[
-    ("check {file} --set store.deadline=50", "", 1, &["a number without a unit; ", "(flag --set store.deadline)"]),
+    (
+        "check {file} --set store.deadline=50",
+        "",
+        1,
+        &["a number without a unit; ", "(flag --set store.deadline)"],
+    ),
     (
         "check {file} --set store.deadline=1~second",
         "",
         1,
-        &["a space between a number and its unit", "such as 1s", "!without a unit"],
+        &[
+            "a space between a number and its unit",
+            "such as 1s",
+            "!without a unit",
+        ],
     ),
-    ("check {file}", "TOLLGATE_STORE__DEADLINE=1M", 1, &["minutes or months", "(variable TOLLGATE_STORE__DEADLINE)"]),
-    ("check {file} --set workers=1025", "", 1, &["workers is 1025; it is 0 to 1024", "(flag --set workers)"]),
+    (
+        "check {file}",
+        "TOLLGATE_STORE__DEADLINE=1M",
+        1,
+        &["minutes or months", "(variable TOLLGATE_STORE__DEADLINE)"],
+    ),
+    (
+        "check {file} --set workers=1025",
+        "",
+        1,
+        &["workers is 1025; it is 0 to 1024", "(flag --set workers)"],
+    ),
     (
         "check {file} --set plans.free.limits[0].quota=0",
         "",
         1,
-        &["a quota is at least 1", "(flag --set plans.free.limits[0].quota)"],
+        &[
+            "a quota is at least 1",
+            "(flag --set plans.free.limits[0].quota)",
+        ],
     ),
     (
         "check {file} --set plans.free.unlimited=true",
         "",
         1,
-        &["plans.free has several rules", "; flag --set plans.free.unlimited)"],
+        &[
+            "plans.free has several rules",
+            "; flag --set plans.free.unlimited)",
+        ],
     ),
-    ("check {file} --set plans.fre.shadow=true", "", 1, &["plans.fre has no rule", "(flag --set plans.fre.shadow)", "!(line"]),
+    (
+        "check {file} --set plans.fre.shadow=true",
+        "",
+        1,
+        &[
+            "plans.fre has no rule",
+            "(flag --set plans.fre.shadow)",
+            "!(line",
+        ],
+    ),
     (
         "check {file} --set plans.free.limits[900].quota=1",
         "",
         1,
-        &["a place in a list above 255", "(flag --set plans.free.limits[900]"],
+        &[
+            "a place in a list above 255",
+            "(flag --set plans.free.limits[900]",
+        ],
     ),
     (
         "check {file} --set default_plan=nope",
         "",
         1,
-        &["default_plan is \"nope\", which is no plan", "(flag --set default_plan)", "!free"],
+        &[
+            "default_plan is \"nope\", which is no plan",
+            "(flag --set default_plan)",
+            "!free",
+        ],
     ),
-    ("check {file} --set default_plan=fre", "", 1, &["did you mean \"free\"? (flag --set default_plan)"]),
-    ("check {file} --store nonsense", "", 1, &["store.url is no URL", "write memory:, redis://", "(flag --store)"]),
-    ("check {file} --store localhost:6379", "", 1, &["write memory:, redis://", "(flag --store)"]),
-    ("check {file} --store redis-sentinel://h", "", 1, &["sentinelServiceName=NAME", "(flag --store)"]),
-    ("check {file} --store redis-cluster://h?nodes=a:1", "", 1, &["did you mean node?", "(flag --store)"]),
-    ("check {file} --listen 50051", "", 1, &["\"50051\" is no address; write host:port", "(flag --listen)"]),
-    ("check {file} --listen 0.0.0.0:50051", "", 1, &["which other hosts can reach", "--plaintext", "(flag --listen)"]),
+    (
+        "check {file} --set default_plan=fre",
+        "",
+        1,
+        &["did you mean \"free\"? (flag --set default_plan)"],
+    ),
+    (
+        "check {file} --store nonsense",
+        "",
+        1,
+        &[
+            "store.url is no URL",
+            "write memory:, redis://",
+            "(flag --store)",
+        ],
+    ),
+    (
+        "check {file} --store localhost:6379",
+        "",
+        1,
+        &["write memory:, redis://", "(flag --store)"],
+    ),
+    (
+        "check {file} --store redis-sentinel://h",
+        "",
+        1,
+        &["sentinelServiceName=NAME", "(flag --store)"],
+    ),
+    (
+        "check {file} --store redis-cluster://h?nodes=a:1",
+        "",
+        1,
+        &["did you mean node?", "(flag --store)"],
+    ),
+    (
+        "check {file} --listen 50051",
+        "",
+        1,
+        &[
+            "\"50051\" is no address; write host:port",
+            "(flag --listen)",
+        ],
+    ),
+    (
+        "check {file} --listen 0.0.0.0:50051",
+        "",
+        1,
+        &[
+            "which other hosts can reach",
+            "--plaintext",
+            "(flag --listen)",
+        ],
+    ),
     (
         "check {file} --listen h:7 --plaintext --set listen.http=h:7",
         "",
         1,
-        &["listen.http is h:7, where listen.grpc[0] listens already", "(flag --set listen.http)"],
+        &[
+            "listen.http is h:7, where listen.grpc[0] listens already",
+            "(flag --set listen.http)",
+        ],
     ),
     (
         "check {file} --listen 127.0.0.1:7 --listen 127.0.0.1:7",
@@ -135,64 +378,188 @@ const VALUES: &[Row] = &[
         1,
         &["listen.grpc[1] is 127.0.0.1:7, where listen.grpc[0] listens"],
     ),
-    ("check {file} --set listen.admin=127.0.0.1:1", "", 1, &["name listen.admin_token_file", "(flag --set listen.admin)"]),
-    ("check {file} --log-level loud", "", 2, &["--log-level is \"loud\"; it must be error, warn, info"]),
-    ("check {file} --log-format xml", "", 2, &["'xml'", "--log-format", "human, json"]),
-    ("serve --config {file} --listen {taken}", "", 1, &["cannot listen at {taken}", "another process listens there"]),
+    (
+        "check {file} --set listen.admin=127.0.0.1:1",
+        "",
+        1,
+        &["name listen.admin_token_file", "(flag --set listen.admin)"],
+    ),
+    (
+        "check {file} --log-level loud",
+        "",
+        2,
+        &["--log-level is \"loud\"; it must be error, warn, info"],
+    ),
+    (
+        "check {file} --log-format xml",
+        "",
+        2,
+        &["'xml'", "--log-format", "human, json"],
+    ),
+    (
+        "serve --config {file} --listen {taken}",
+        "",
+        1,
+        &["cannot listen at {taken}", "another process listens there"],
+    ),
 ];
 
 /// Commands and their arguments.
 const COMMANDS: &[Row] = &[
-    ("frobnicate", "", 2, &["unrecognized subcommand 'frobnicate'"]),
-    ("chekc {file}", "", 2, &["unrecognized subcommand 'chekc'", "'check'"]),
-    ("--store redis://localhost serve", "", 2, &["the subcommand 'serve' cannot be used with '--store <URL>'"]),
-    ("check {file} --domain edge", "", 2, &["--explain-descriptor"]),
+    (
+        "frobnicate",
+        "",
+        2,
+        &["unrecognized subcommand 'frobnicate'"],
+    ),
+    (
+        "chekc {file}",
+        "",
+        2,
+        &["unrecognized subcommand 'chekc'", "'check'"],
+    ),
+    (
+        "--store redis://localhost serve",
+        "",
+        2,
+        &["the subcommand 'serve' cannot be used with '--store <URL>'"],
+    ),
+    (
+        "check {file} --domain edge",
+        "",
+        2,
+        &["--explain-descriptor"],
+    ),
     ("check {file} --output json", "", 2, &["--print"]),
-    ("check {file} --explain-descriptor a", "", 1, &["\"a\" is no entry; write name=value"]),
-    ("check --explain-descriptor a=b {file}", "", 1, &["the config has no envoy.domains"]),
-    ("man frobnicate", "", 2, &["there is no command frobnicate; tollgate --help lists them"]),
-    ("completions cmd", "", 2, &["'cmd'", "possible values: bash"]),
-    ("convert nginx {file}", "", 2, &["'nginx'", "possible values: ratelimit"]),
+    (
+        "check {file} --explain-descriptor a",
+        "",
+        1,
+        &["\"a\" is no entry; write name=value"],
+    ),
+    (
+        "check --explain-descriptor a=b {file}",
+        "",
+        1,
+        &["the config has no envoy.domains"],
+    ),
+    (
+        "man frobnicate",
+        "",
+        2,
+        &["there is no command frobnicate; tollgate --help lists them"],
+    ),
+    (
+        "completions cmd",
+        "",
+        2,
+        &["'cmd'", "possible values: bash"],
+    ),
+    (
+        "convert nginx {file}",
+        "",
+        2,
+        &["'nginx'", "possible values: ratelimit"],
+    ),
     ("top --limit 501", "", 2, &["501 is not in 1..=500"]),
     ("try --key k", "", 2, &["--plan <PLAN>"]),
-    ("try --key k --plan free --timeout 5", "", 2, &["--timeout", "a number without a unit"]),
+    (
+        "try --key k --plan free --timeout 5",
+        "",
+        2,
+        &["--timeout", "a number without a unit"],
+    ),
 ];
 
 /// What a running server is asked.
 const ASKED: &[Row] = &[
-    ("try --key k --plan free --address 50051", "", 2, &["\"50051\" is no address; write host:port"]),
+    (
+        "try --key k --plan free --address 50051",
+        "",
+        2,
+        &["\"50051\" is no address; write host:port"],
+    ),
     (
         "try --key k --plan free --address 127.0.0.1:1",
         "",
         2,
-        &["nothing answers at 127.0.0.1:1", "is `tollgate serve` running there?"],
+        &[
+            "nothing answers at 127.0.0.1:1",
+            "is `tollgate serve` running there?",
+        ],
     ),
     (
         "try --key k --plan nope --address {grpc}",
         "",
         2,
-        &["plan \"nope\" is not in the config; `tollgate plans` lists all", "!free"],
+        &[
+            "plan \"nope\" is not in the config; `tollgate plans` lists all",
+            "!free",
+        ],
     ),
-    ("try --key k --plan fre --address {grpc}", "", 2, &["did you mean \"free\"?"]),
-    ("try --key k --plan free --cost 0 --address {grpc}", "", 2, &["cost is 0"]),
+    (
+        "try --key k --plan fre --address {grpc}",
+        "",
+        2,
+        &["did you mean \"free\"?"],
+    ),
+    (
+        "try --key k --plan free --cost 0 --address {grpc}",
+        "",
+        2,
+        &["cost is 0"],
+    ),
     (
         "try --key k --plan free --address {admin}",
         "",
         2,
         &["serves gRPC, but not this call; name an address of listen.grpc by --address"],
     ),
-    ("plans --address {admin}", "", 2, &["name an address of listen.grpc by --address"]),
-    ("plans --address {http}", "", 2, &["ended without an answer", "does tollgate serve gRPC there"]),
+    (
+        "plans --address {admin}",
+        "",
+        2,
+        &["name an address of listen.grpc by --address"],
+    ),
+    (
+        "plans --address {http}",
+        "",
+        2,
+        &["ended without an answer", "does tollgate serve gRPC there"],
+    ),
     (
         "explain --key k --plan free --admin {grpc}",
         "",
         2,
-        &["but not this call; name the address of listen.admin by --admin", "!Unimplemented"],
+        &[
+            "but not this call; name the address of listen.admin by --admin",
+            "!Unimplemented",
+        ],
     ),
-    ("reload --admin {grpc}", "", 2, &["name the address of listen.admin by --admin"]),
-    ("replicas --admin unix:/nowhere.sock", "", 2, &["nothing answers at unix:/nowhere.sock"]),
-    ("top --plan fre --admin {admin}", "", 2, &["did you mean \"free\"?"]),
-    ("health --service nothing --address {grpc}", "", 2, &["NotFound"]),
+    (
+        "reload --admin {grpc}",
+        "",
+        2,
+        &["name the address of listen.admin by --admin"],
+    ),
+    (
+        "replicas --admin unix:/nowhere.sock",
+        "",
+        2,
+        &["nothing answers at unix:/nowhere.sock"],
+    ),
+    (
+        "top --plan fre --admin {admin}",
+        "",
+        2,
+        &["did you mean \"free\"?"],
+    ),
+    (
+        "health --service nothing --address {grpc}",
+        "",
+        2,
+        &["NotFound"],
+    ),
 ];
 
 /// The server that is asked, and the names that stand in the rows.
@@ -209,7 +576,15 @@ impl Fixture {
         let path = |name: &str| folder.path().join(name).display().to_string();
         std::fs::write(path("tollgate.yaml"), CONFIG).unwrap();
         let admin = format!("unix:{}", path("admin.sock"));
-        let server = Server::start(CONFIG, &["--set", "listen.http=127.0.0.1:0", "--set", &format!("listen.admin={admin}")]);
+        let server = Server::start(
+            CONFIG,
+            &[
+                "--set",
+                "listen.http=127.0.0.1:0",
+                "--set",
+                &format!("listen.admin={admin}"),
+            ],
+        );
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let names = vec![
             ("{file}", path("tollgate.yaml")),
@@ -219,11 +594,20 @@ impl Fixture {
             ("{http}", server.http()),
             ("{admin}", admin),
         ];
-        Self { folder, names, _server: server, _taken: taken }
+        Self {
+            folder,
+            names,
+            _server: server,
+            _taken: taken,
+        }
     }
 
     fn fill(&self, text: &str) -> String {
-        self.names.iter().fold(text.replace('~', " "), |text, (name, value)| text.replace(name, value))
+        self.names
+            .iter()
+            .fold(text.replace('~', " "), |text, (name, value)| {
+                text.replace(name, value)
+            })
     }
 }
 
@@ -231,12 +615,18 @@ impl Fixture {
 fn try_row(fixture: &Fixture, row: &Row, wrong: &mut Vec<String>) {
     let (arguments, variables, code, words) = row;
     let mut command = tollgate();
-    command.args(arguments.split(' ').map(|argument| fixture.fill(argument))).current_dir(Path::new(fixture.folder.path()));
+    command
+        .args(arguments.split(' ').map(|argument| fixture.fill(argument)))
+        .current_dir(Path::new(fixture.folder.path()));
     command.envs(
-        variables.split(' ').filter_map(|variable| variable.split_once('=')).map(|(name, value)| (name, fixture.fill(value))),
+        variables
+            .split(' ')
+            .filter_map(|variable| variable.split_once('='))
+            .map(|(name, value)| (name, fixture.fill(value))),
     );
     let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned()
+        + &String::from_utf8_lossy(&output.stdout);
     println!("$ {variables} tollgate {arguments}\n{said}");
     let fits = |word: &&str| match word.strip_prefix('!') {
         Some(misleading) => !said.contains(misleading),
@@ -244,16 +634,29 @@ fn try_row(fixture: &Fixture, row: &Row, wrong: &mut Vec<String>) {
     };
     let missed: Vec<_> = words.iter().filter(|word| !fits(word)).collect();
     if output.status.code() != Some(*code) || !missed.is_empty() || said.contains("panicked") {
-        wrong.push(format!("{variables} {arguments}: {} without {missed:?}: {said}", output.status));
+        wrong.push(format!(
+            "{variables} {arguments}: {} without {missed:?}: {said}",
+            output.status
+        ));
     }
 }
 
 #[test]
 fn each_wrong_invocation_is_told_its_true_place_and_what_is_right() {
     let fixture = Fixture::start();
-    let rows: Vec<&Row> = [FILES, NAMES, VALUES, COMMANDS, ASKED].into_iter().flatten().collect();
+    let rows: Vec<&Row> = [FILES, NAMES, VALUES, COMMANDS, ASKED]
+        .into_iter()
+        .flatten()
+        .collect();
     assert!(rows.len() >= 60, "{} rows", rows.len());
     let mut wrong = Vec::new();
-    rows.iter().for_each(|row| try_row(&fixture, row, &mut wrong));
-    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), rows.len(), wrong.join("\n"));
+    rows.iter()
+        .for_each(|row| try_row(&fixture, row, &mut wrong));
+    assert!(
+        wrong.is_empty(),
+        "{} of {}:\n{}",
+        wrong.len(),
+        rows.len(),
+        wrong.join("\n")
+    );
 }

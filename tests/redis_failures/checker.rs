@@ -37,45 +37,83 @@ fn seed_2_breaks_no_promise() {
 #[test]
 #[ignore = "minutes: TOLLGATE_CHECKER_SEED=7 runs one seed, …_SEEDS=20 those up to it (the default), …_MINUTES=30 ever new ones"]
 fn more_seeds_break_no_promise() {
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    let number = |name: &str| {
+        std::env::var(name)
+            .ok()
+            .map(|text| text.parse::<u64>().unwrap())
+    };
     if let Some(seed) = number("TOLLGATE_CHECKER_SEED") {
         return run(seed);
     }
     if let Some(minutes) = number("TOLLGATE_CHECKER_MINUTES") {
         let (began, first) = (Instant::now(), load::now_us() / 1_000_000);
-        return (first..).take_while(|_| began.elapsed() < Duration::from_secs(60 * minutes)).for_each(run);
+        return (first..)
+            .take_while(|_| began.elapsed() < Duration::from_secs(60 * minutes))
+            .for_each(run);
     }
     (1..=number("TOLLGATE_CHECKER_SEEDS").unwrap_or(20)).for_each(run);
 }
 
 fn run(seed: u64) {
     // The same seed repeats the schedule, but not the interleaving of processes. A rare violation may need several runs.
-    println!("seed {seed}; again: TOLLGATE_CHECKER_SEED={seed} cargo test --locked checker::more -- --ignored --nocapture");
+    println!(
+        "seed {seed}; again: TOLLGATE_CHECKER_SEED={seed} cargo test --locked checker::more -- --ignored --nocapture"
+    );
     let (history, schedule) = deployment::run(seed);
     let violations = judge::check(&history);
     println!("seed {seed}: {}", summary(&history));
-    for (by, denied) in [(DecidedBy::Store, false), (DecidedBy::Store, true), (DecidedBy::DenyCache, true)] {
-        let seen = |call: &&Call| if denied { call.denied_by(by) } else { call.granted_by(by) };
-        assert!(history.calls.iter().any(|call| seen(&call)), "nothing was seen of {by:?}, denied: {denied}");
+    for (by, denied) in [
+        (DecidedBy::Store, false),
+        (DecidedBy::Store, true),
+        (DecidedBy::DenyCache, true),
+    ] {
+        let seen = |call: &&Call| {
+            if denied {
+                call.denied_by(by)
+            } else {
+                call.granted_by(by)
+            }
+        };
+        assert!(
+            history.calls.iter().any(|call| seen(&call)),
+            "nothing was seen of {by:?}, denied: {denied}"
+        );
     }
     if !violations.is_empty() {
         let kept = keep(seed, &history, &schedule, &violations);
         let mut by_rule: BTreeMap<_, usize> = BTreeMap::new();
-        violations.iter().for_each(|found| *by_rule.entry(found.rule).or_default() += 1);
-        let first: Vec<String> =
-            violations.iter().take(PRINTED).map(|found| format!("{:?}: {}", found.rule, found.what)).collect();
-        panic!("seed {seed}: violations {by_rule:?}; all of them and the history are in {kept}\n{}", first.join("\n"));
+        violations
+            .iter()
+            .for_each(|found| *by_rule.entry(found.rule).or_default() += 1);
+        let first: Vec<String> = violations
+            .iter()
+            .take(PRINTED)
+            .map(|found| format!("{:?}: {}", found.rule, found.what))
+            .collect();
+        panic!(
+            "seed {seed}: violations {by_rule:?}; all of them and the history are in {kept}\n{}",
+            first.join("\n")
+        );
     }
 }
 
 fn summary(history: &History) -> String {
-    let count = |keep: &dyn Fn(&Call) -> bool| history.calls.iter().filter(|call| keep(call)).count();
+    let count =
+        |keep: &dyn Fn(&Call) -> bool| history.calls.iter().filter(|call| keep(call)).count();
     let by = DecidedBy::ALL.map(|by| {
         let granted = count(&|call| call.granted_by(by));
-        format!("{} {granted} + {}", by.word(), count(&|call| call.denied_by(by)))
+        format!(
+            "{} {granted} + {}",
+            by.word(),
+            count(&|call| call.denied_by(by))
+        )
     });
     let failed = count(&|call| call.fate.is_err());
-    format!("{} calls, {failed} lost; granted + denied by {}", history.calls.len(), by.join(", "))
+    format!(
+        "{} calls, {failed} lost; granted + denied by {}",
+        history.calls.len(),
+        by.join(", ")
+    )
 }
 
 /// Writes the history, the schedule and the violations to a file. Returns its path.
@@ -83,7 +121,10 @@ fn keep(seed: u64, history: &History, schedule: &[String], violations: &[Violati
     let path = format!("{}/checker-seed-{seed}.txt", env!("CARGO_TARGET_TMPDIR"));
     let mut calls = history.calls.clone();
     calls.sort_by(|a, b| (&a.plan, &a.key, a.sent_us).cmp(&(&b.plan, &b.key, b.sent_us)));
-    let head = format!("{schedule:#?}\n{:#?}\n{:#?}\n{violations:#?}\n", history.losses, history.ends_us);
+    let head = format!(
+        "{schedule:#?}\n{:#?}\n{:#?}\n{violations:#?}\n",
+        history.losses, history.ends_us
+    );
     let lines: Vec<String> = calls.iter().map(|call| format!("{call:?}")).collect();
     std::fs::write(&path, head + &lines.join("\n")).unwrap();
     path

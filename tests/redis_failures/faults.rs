@@ -47,13 +47,25 @@ async fn wait_for_the_store(client: &mut Client) -> Duration {
 }
 
 async fn answers_by_policy(client: &mut Client, key: &str) {
-    assert_eq!(by(client, key, "allow").await, (Outcome::Allowed, DecidedBy::FailOpen));
-    assert_eq!(by(client, key, "deny").await, (Outcome::Denied, DecidedBy::FailClosed));
+    assert_eq!(
+        by(client, key, "allow").await,
+        (Outcome::Allowed, DecidedBy::FailOpen)
+    );
+    assert_eq!(
+        by(client, key, "deny").await,
+        (Outcome::Denied, DecidedBy::FailClosed)
+    );
     // A share of 10 among 4 replicas, rounded up.
     for _ in 0..3 {
-        assert_eq!(by(client, key, "local").await, (Outcome::Allowed, DecidedBy::LocalFallback));
+        assert_eq!(
+            by(client, key, "local").await,
+            (Outcome::Allowed, DecidedBy::LocalFallback)
+        );
     }
-    assert_eq!(by(client, key, "local").await, (Outcome::Denied, DecidedBy::LocalFallback));
+    assert_eq!(
+        by(client, key, "local").await,
+        (Outcome::Denied, DecidedBy::LocalFallback)
+    );
 }
 
 #[tokio::test]
@@ -64,8 +76,14 @@ async fn redis_absent_at_the_start_is_survived_and_used_when_it_comes() {
     let mut client = server.client().await;
     answers_by_policy(&mut client, "k").await;
     redis.restart();
-    println!("on Redis {:?} after it came up", wait_for_the_store(&mut client).await);
-    assert_eq!(by(&mut client, "k", "local").await, (Outcome::Allowed, DecidedBy::Store));
+    println!(
+        "on Redis {:?} after it came up",
+        wait_for_the_store(&mut client).await
+    );
+    assert_eq!(
+        by(&mut client, "k", "local").await,
+        (Outcome::Allowed, DecidedBy::Store)
+    );
     server.wait_for_line("store connected").await;
 }
 
@@ -78,7 +96,10 @@ async fn fault_01_redis_killed_is_answered_for_and_used_again_after_its_return()
     redis.kill();
     answers_by_policy(&mut client, "k").await;
     redis.restart();
-    println!("on Redis {:?} after its return", wait_for_the_store(&mut client).await);
+    println!(
+        "on Redis {:?} after its return",
+        wait_for_the_store(&mut client).await
+    );
 }
 
 #[tokio::test]
@@ -91,11 +112,17 @@ async fn fault_02_redis_stopped_costs_a_deadline_and_no_more() {
     let mut slowest = Duration::ZERO;
     for call in 0..20 {
         let started = Instant::now();
-        assert_eq!(by(&mut client, &call.to_string(), "allow").await.1, DecidedBy::FailOpen);
+        assert_eq!(
+            by(&mut client, &call.to_string(), "allow").await.1,
+            DecidedBy::FailOpen
+        );
         slowest = slowest.max(started.elapsed());
     }
     redis.signal("CONT");
-    println!("slowest answer {slowest:?}; on Redis {:?} after SIGCONT", wait_for_the_store(&mut client).await);
+    println!(
+        "slowest answer {slowest:?}; on Redis {:?} after SIGCONT",
+        wait_for_the_store(&mut client).await
+    );
     // The deadline is 25 ms; a machine that is busy with other tests may add a great deal.
     assert!(slowest < Duration::from_secs(2), "{slowest:?}");
 }
@@ -103,14 +130,20 @@ async fn fault_02_redis_stopped_costs_a_deadline_and_no_more() {
 #[tokio::test]
 async fn fault_05_a_lost_script_fails_no_call() {
     let redis = Redis::start();
-    let server = Server::start(PLANS, &["--store", &redis.url(), "--set", "store.deadline=10s"]);
+    let server = Server::start(
+        PLANS,
+        &["--store", &redis.url(), "--set", "store.deadline=10s"],
+    );
     wait_for_the_store(&mut server.client().await).await;
     let callers = (0..8).map(|caller| {
         let address = server.address.clone();
         tokio::spawn(async move {
             let mut client = Client::new(crate::support::server::channel_to(&address).await);
             for _ in 0..200 {
-                assert_eq!(by(&mut client, &caller.to_string(), "log").await, (Outcome::Allowed, DecidedBy::Store));
+                assert_eq!(
+                    by(&mut client, &caller.to_string(), "log").await,
+                    (Outcome::Allowed, DecidedBy::Store)
+                );
             }
         })
     });
@@ -127,7 +160,10 @@ async fn fault_05_a_lost_script_fails_no_call() {
 #[tokio::test]
 async fn a_value_that_is_not_ours_is_an_error_of_its_key_alone() {
     let redis = Redis::start();
-    let server = Server::start(PLANS, &["--store", &redis.url(), "--set", "store.deadline=10s"]);
+    let server = Server::start(
+        PLANS,
+        &["--store", &redis.url(), "--set", "store.deadline=10s"],
+    );
     let mut client = server.client().await;
     wait_for_the_store(&mut client).await;
     redis.cli(&["SET", "{deny:text}", "hello", "EX", "1000"]);
@@ -147,7 +183,11 @@ async fn a_value_that_is_not_ours_is_an_error_of_its_key_alone() {
         .collect();
     for call in calls {
         let (call, answer) = call.await.unwrap();
-        let expected = if call % 4 < 2 { (Outcome::Denied, DecidedBy::FailClosed) } else { (Outcome::Allowed, DecidedBy::Store) };
+        let expected = if call % 4 < 2 {
+            (Outcome::Denied, DecidedBy::FailClosed)
+        } else {
+            (Outcome::Allowed, DecidedBy::Store)
+        };
         assert_eq!(answer, expected, "call {call}");
     }
     server.wait_for_line("the store refused").await;
@@ -160,25 +200,54 @@ async fn fault_81_a_state_of_any_length_is_an_error_of_its_key_alone() {
     let store = RedisStore::connect(&redis.url(), PATIENCE).unwrap();
     assert!(store.connected(PATIENCE).await);
     for algorithm in [FIXED, COUNTER, WINDOW, BUCKET] {
-        for limits in [vec![limit(9, HOUR, algorithm)], vec![limit(9, HOUR, algorithm), limit(9, HOUR * 2, algorithm)]] {
+        for limits in [
+            vec![limit(9, HOUR, algorithm)],
+            vec![limit(9, HOUR, algorithm), limit(9, HOUR * 2, algorithm)],
+        ] {
             let plan = plan(limits);
             let name = format!("{{{}:whole}}", plan.counts_as);
             redis.cli(&["DEL", &name]);
-            assert!(store.decide_one(&ask(&plan, "whole", 1), StoreDeadline(PATIENCE)).await.unwrap().fits);
+            assert!(
+                store
+                    .decide_one(&ask(&plan, "whole", 1), StoreDeadline(PATIENCE))
+                    .await
+                    .unwrap()
+                    .fits
+            );
             let length: usize = redis.cli(&["STRLEN", &name]).trim().parse().unwrap();
             for bytes in 1..length {
                 let cut = name.replace("whole", &format!("cut {bytes}"));
                 let script = "redis.call('SET', KEYS[2], string.sub(redis.call('GET', KEYS[1]), 1, ARGV[1]), 'EX', 1000)";
                 redis.cli(&["EVAL", script, "2", &name, &cut, &bytes.to_string()]);
-                let asks =
-                    [ask(&plan, &format!("cut {bytes}"), 1), ask(&plan, "whole", 20), ask(&plan, &format!("good {bytes}"), 1)];
+                let asks = [
+                    ask(&plan, &format!("cut {bytes}"), 1),
+                    ask(&plan, "whole", 20),
+                    ask(&plan, &format!("good {bytes}"), 1),
+                ];
                 let answers = store.decide_batch(&asks, StoreDeadline(PATIENCE)).await;
                 // A cut between two records leaves a valid state with fewer records.
                 let whole_records = (bytes * plan.limits().len()).is_multiple_of(length);
-                assert_eq!(answers[0].is_err(), !whole_records, "{bytes} bytes of {plan:?}: {:?}", answers[0]);
-                assert!(answers[1].as_ref().is_ok_and(|verdict| !verdict.fits), "{bytes} bytes of {plan:?}: {:?}", answers[1]);
-                assert!(answers[2].as_ref().is_ok_and(|verdict| verdict.fits), "{bytes} bytes of {plan:?}: {:?}", answers[2]);
-                redis.cli(&["DEL", &cut, &name.replace("whole", &format!("good {bytes}"))]);
+                assert_eq!(
+                    answers[0].is_err(),
+                    !whole_records,
+                    "{bytes} bytes of {plan:?}: {:?}",
+                    answers[0]
+                );
+                assert!(
+                    answers[1].as_ref().is_ok_and(|verdict| !verdict.fits),
+                    "{bytes} bytes of {plan:?}: {:?}",
+                    answers[1]
+                );
+                assert!(
+                    answers[2].as_ref().is_ok_and(|verdict| verdict.fits),
+                    "{bytes} bytes of {plan:?}: {:?}",
+                    answers[2]
+                );
+                redis.cli(&[
+                    "DEL",
+                    &cut,
+                    &name.replace("whole", &format!("good {bytes}")),
+                ]);
             }
         }
     }
@@ -193,12 +262,21 @@ async fn a_charge_that_redis_does_not_write_is_an_error_of_its_key_alone() {
     // Each lets five pass at once. A unit of the bucket takes half a minute: far less than an eighth of the window, and far more
     // than this test.
     for (quota, algorithm) in [(5, FIXED), (5, COUNTER), (1_000_000, BUCKET)] {
-        let (whole, half) = (limit(quota, YEAR, algorithm), limit(quota, YEAR / 2, algorithm));
+        let (whole, half) = (
+            limit(quota, YEAR, algorithm),
+            limit(quota, YEAR / 2, algorithm),
+        );
         for plan in [plan(vec![whole.clone()]), plan(vec![whole, half])] {
             let before = redis.ran("setrange");
             redis.cli(&["FLUSHALL"]);
             for _ in 0..4 {
-                assert!(store.decide_one(&ask(&plan, "k", 1), StoreDeadline(PATIENCE)).await.unwrap().fits);
+                assert!(
+                    store
+                        .decide_one(&ask(&plan, "k", 1), StoreDeadline(PATIENCE))
+                        .await
+                        .unwrap()
+                        .fits
+                );
             }
             assert_eq!(redis.ran("setrange") - before, 3, "{plan:?}");
             redis.cli(&["ACL", "SETUSER", "default", "-setrange"]);
@@ -206,14 +284,20 @@ async fn a_charge_that_redis_does_not_write_is_an_error_of_its_key_alone() {
             let asks = [ask(&plan, "k", 1), ask(&plan, "new", 1), ask(&plan, "k", 1)];
             for asks in [&asks[..2], &asks] {
                 let answers = store.decide_batch(asks, StoreDeadline(PATIENCE)).await;
-                let allowed: Vec<_> = answers.iter().map(|answer| answer.as_ref().ok().map(|verdict| verdict.fits)).collect();
+                let allowed: Vec<_> = answers
+                    .iter()
+                    .map(|answer| answer.as_ref().ok().map(|verdict| verdict.fits))
+                    .collect();
                 assert_eq!(allowed, [None, Some(true), None][..asks.len()], "{plan:?}");
                 redis.cli(&["DEL", &format!("{{{}:new}}", plan.counts_as)]);
             }
             redis.cli(&["ACL", "SETUSER", "default", "+setrange"]);
             let rest = [ask(&plan, "k", 2), ask(&plan, "k", 1), ask(&plan, "k", 1)];
             let answers = store.decide_batch(&rest, StoreDeadline(PATIENCE)).await;
-            let fit: Vec<_> = answers.iter().map(|answer| answer.as_ref().unwrap().fits).collect();
+            let fit: Vec<_> = answers
+                .iter()
+                .map(|answer| answer.as_ref().unwrap().fits)
+                .collect();
             assert_eq!(fit, [false, true, false], "{plan:?}");
         }
     }
@@ -224,17 +308,27 @@ async fn a_charge_that_redis_does_not_write_is_an_error_of_its_key_alone() {
 #[tokio::test]
 async fn a_flood_of_batches_on_a_healthy_redis_opens_no_limit() {
     let redis = Redis::start();
-    let server = Server::start(PLANS, &["--store", &redis.url(), "--set", "store.deadline=10s"]);
+    let server = Server::start(
+        PLANS,
+        &["--store", &redis.url(), "--set", "store.deadline=10s"],
+    );
     let mut client = server.client().await;
     wait_for_the_store(&mut client).await;
     let batches: Vec<_> = (0..24)
         .map(|_| {
             let mut client = client.clone();
             let requests = vec![crate::support::server::request("flooded", "allow", None); 1000];
-            tokio::spawn(async move { client.should_allow_batch(pb::ShouldAllowBatchRequest { requests }).await })
+            tokio::spawn(async move {
+                client
+                    .should_allow_batch(pb::ShouldAllowBatchRequest { requests })
+                    .await
+            })
         })
         .collect();
-    assert_eq!(by(&mut client, "beside", "allow").await, (Outcome::Allowed, DecidedBy::Store));
+    assert_eq!(
+        by(&mut client, "beside", "allow").await,
+        (Outcome::Allowed, DecidedBy::Store)
+    );
     let (mut allowed, mut refused) = (0, 0);
     for batch in batches {
         for result in batch.await.unwrap().unwrap().into_inner().results {
@@ -244,7 +338,12 @@ async fn a_flood_of_batches_on_a_healthy_redis_opens_no_limit() {
                     allowed += u32::from(response.allowed);
                 }
                 pb::should_allow_result::Result::Error(error) => {
-                    assert_eq!(error.code, tonic::Code::ResourceExhausted as i32, "{}", error.message);
+                    assert_eq!(
+                        error.code,
+                        tonic::Code::ResourceExhausted as i32,
+                        "{}",
+                        error.message
+                    );
                     refused += 1;
                 }
             }
@@ -286,11 +385,20 @@ async fn a_wrong_password_is_survived_and_never_logged() {
 #[tokio::test]
 async fn fault_10_redis_out_of_memory_is_a_failure_and_not_a_denial() {
     let redis = Redis::start();
-    let server = Server::start(PLANS, &["--store", &redis.url(), "--set", "store.deadline=10s"]);
+    let server = Server::start(
+        PLANS,
+        &["--store", &redis.url(), "--set", "store.deadline=10s"],
+    );
     let mut client = server.client().await;
     wait_for_the_store(&mut client).await;
     redis.cli(&["CONFIG", "SET", "maxmemory", "1"]);
-    assert_eq!(by(&mut client, "k", "allow").await, (Outcome::Allowed, DecidedBy::FailOpen));
+    assert_eq!(
+        by(&mut client, "k", "allow").await,
+        (Outcome::Allowed, DecidedBy::FailOpen)
+    );
     redis.cli(&["CONFIG", "SET", "maxmemory", "0"]);
-    assert_eq!(by(&mut client, "k", "allow").await, (Outcome::Allowed, DecidedBy::Store));
+    assert_eq!(
+        by(&mut client, "k", "allow").await,
+        (Outcome::Allowed, DecidedBy::Store)
+    );
 }

@@ -50,13 +50,23 @@ async fn fault_33_half_of_the_replicas_without_redis_pass_no_more_than_their_sha
     let (island, plans) = (Island::make(), shared_plan());
     let redis = Redis::start_on(&island);
     let urls = [redis.url_at(&island.addresses[1]), redis.url()];
-    let replicas: Vec<Server> = (0..REPLICAS).map(|index| Server::start(&plans, &["--store", &urls[index % 2]])).collect();
+    let replicas: Vec<Server> = (0..REPLICAS)
+        .map(|index| Server::start(&plans, &["--store", &urls[index % 2]]))
+        .collect();
     for replica in &replicas {
         decided_by(replica, DecidedBy::Store).await;
     }
     island.cut(&island.addresses[0]);
     for (index, replica) in replicas.iter().enumerate() {
-        decided_by(replica, if index % 2 == 0 { DecidedBy::Store } else { DecidedBy::LocalFallback }).await;
+        decided_by(
+            replica,
+            if index % 2 == 0 {
+                DecidedBy::Store
+            } else {
+                DecidedBy::LocalFallback
+            },
+        )
+        .await;
     }
     let mut granted = Vec::new();
     for replica in &replicas {
@@ -67,14 +77,29 @@ async fn fault_33_half_of_the_replicas_without_redis_pass_no_more_than_their_sha
     let share = QUOTA.div_ceil(REPLICAS as u64);
     assert_eq!(granted, [QUOTA, share, 0, share]);
     for (index, replica) in replicas.iter().enumerate() {
-        assert_eq!(crate::support::http::get(&replica.http(), "/readyz").status, 200);
-        let local = Scrape::of(&replica.http()).decisions().get("day allowed local_fallback").copied().unwrap_or_default();
-        assert_eq!(local > 0.0, index % 2 == 1, "{local} decided locally by replica {index}");
+        assert_eq!(
+            crate::support::http::get(&replica.http(), "/readyz").status,
+            200
+        );
+        let local = Scrape::of(&replica.http())
+            .decisions()
+            .get("day allowed local_fallback")
+            .copied()
+            .unwrap_or_default();
+        assert_eq!(
+            local > 0.0,
+            index % 2 == 1,
+            "{local} decided locally by replica {index}"
+        );
     }
     island.heal(&island.addresses[0]);
     for replica in &replicas {
         decided_by(replica, DecidedBy::Store).await;
-        assert_eq!(take_all(&mut replica.client().await).await, 0, "what Redis counted is not forgotten");
+        assert_eq!(
+            take_all(&mut replica.client().await).await,
+            0,
+            "what Redis counted is not forgotten"
+        );
     }
 }
 
@@ -89,18 +114,33 @@ fn shared_plan() -> String {
 async fn decided_by(replica: &Server, by: DecidedBy) {
     let (mut client, started) = (replica.client().await, Instant::now());
     for probe in 0.. {
-        let answer = client.should_allow(request(&format!("probe {probe}"), "day", None)).await.unwrap().into_inner();
+        let answer = client
+            .should_allow(request(&format!("probe {probe}"), "day", None))
+            .await
+            .unwrap()
+            .into_inner();
         if answer.decided_by() == by {
             return;
         }
-        assert!(started.elapsed() < crate::support::server::PATIENCE, "still decided by {:?}", answer.decided_by());
+        assert!(
+            started.elapsed() < crate::support::server::PATIENCE,
+            "still decided by {:?}",
+            answer.decided_by()
+        );
     }
 }
 
 /// Asks for one key until it is denied; how often it was granted.
 async fn take_all(client: &mut Client) -> u64 {
     let mut granted = 0;
-    while client.should_allow(request("k", "day", None)).await.unwrap().into_inner().outcome() == Outcome::Allowed {
+    while client
+        .should_allow(request("k", "day", None))
+        .await
+        .unwrap()
+        .into_inner()
+        .outcome()
+        == Outcome::Allowed
+    {
         granted += 1;
     }
     granted

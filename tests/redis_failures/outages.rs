@@ -22,11 +22,17 @@ async fn logged(server: &Server, words: &str, lines: usize) -> String {
     loop {
         let log = server.log();
         let found: Vec<&str> = log.lines().filter(|line| line.contains(words)).collect();
-        assert!(found.len() <= lines, "more than {lines} of {words:?}: {log}");
+        assert!(
+            found.len() <= lines,
+            "more than {lines} of {words:?}: {log}"
+        );
         if found.len() == lines {
             return found[lines - 1].to_owned();
         }
-        assert!(started.elapsed() < Duration::from_secs(60), "{words:?} is missing: {log}");
+        assert!(
+            started.elapsed() < Duration::from_secs(60),
+            "{words:?} is missing: {log}"
+        );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -47,14 +53,25 @@ async fn answers_around_restart(redis: &mut Redis, load: Load) -> (Vec<Answer>, 
     redis.restart();
     let back = Instant::now();
     pass(Duration::from_secs(5)).await;
-    let answers = load.stop().await.into_iter().filter(|answer| answer.at < restarting || answer.at >= back);
+    let answers = load
+        .stop()
+        .await
+        .into_iter()
+        .filter(|answer| answer.at < restarting || answer.at >= back);
     (answers.collect(), back)
 }
 
 /// A number of a JSON log line.
 fn number(line: &str, name: &str) -> u64 {
-    let rest = line.split(&format!("\"{name}\":")).nth(1).unwrap_or_else(|| panic!("no {name} in {line}"));
-    rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap()
+    let rest = line
+        .split(&format!("\"{name}\":"))
+        .nth(1)
+        .unwrap_or_else(|| panic!("no {name} in {line}"));
+    rest.chars()
+        .take_while(char::is_ascii_digit)
+        .collect::<String>()
+        .parse()
+        .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -108,7 +125,10 @@ async fn fault_15_a_swallowed_connection_is_replaced_and_none_is_left_behind() {
     proxy.let_through();
     pass(Duration::from_secs(5)).await;
     judge("connections swallowed", &load.stop().await, began, ended);
-    println!("{tried} connections tried in 3 s, {open} open at its end, {} a while after", proxy.open());
+    println!(
+        "{tried} connections tried in 3 s, {open} open at its end, {} a while after",
+        proxy.open()
+    );
     // Each takes half a second to give up.
     assert!((2..=20).contains(&tried), "{tried} probes");
     // The one that is dead and given up, and the one that is tried; one more for a proxy that is slow to notice.
@@ -131,7 +151,10 @@ async fn fault_03_redis_slower_than_the_deadline_is_not_waited_for() {
     proxy.delay(Duration::ZERO);
     pass(Duration::from_secs(5)).await;
     judge("Redis slow", &load.stop().await, began, ended);
-    assert_eq!(times, 1, "a probe that is too late must not close the breaker, to be found out by callers");
+    assert_eq!(
+        times, 1,
+        "a probe that is too late must not close the breaker, to be found out by callers"
+    );
 }
 
 /// A replica answers a PING and any script that does not write. Found out by a probe, not by callers again and again.
@@ -144,13 +167,20 @@ async fn fault_06_a_redis_that_was_demoted_is_left_alone_until_it_may_write() {
     let mut client = server.client().await;
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(1) {
-        let answer = client.should_allow(request("k", "open", None)).await.unwrap().into_inner();
+        let answer = client
+            .should_allow(request("k", "open", None))
+            .await
+            .unwrap()
+            .into_inner();
         assert_eq!(answer.decided_by(), DecidedBy::FailOpen);
     }
     redis.cli(&["REPLICAOF", "NO", "ONE"]);
     let began = Instant::now();
     healthy(&server).await;
-    println!("on a Redis that may write again after {:?}", began.elapsed());
+    println!(
+        "on a Redis that may write again after {:?}",
+        began.elapsed()
+    );
     logged(&server, "store out of reach", 1).await;
     logged(&server, "store connected", 2).await;
 }
@@ -165,7 +195,11 @@ async fn an_outage_is_two_lines_that_tell_how_long_and_how_many() {
     let mut by_policy = 0;
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(1) {
-        let answer = client.should_allow(request("k", "open", None)).await.unwrap().into_inner();
+        let answer = client
+            .should_allow(request("k", "open", None))
+            .await
+            .unwrap()
+            .into_inner();
         by_policy += u64::from(answer.decided_by() == DecidedBy::FailOpen);
     }
     redis.signal("CONT");
@@ -175,7 +209,10 @@ async fn an_outage_is_two_lines_that_tell_how_long_and_how_many() {
     println!("{by_policy} by policy; {line}");
     assert!((500..20_000).contains(&out_ms), "{line}");
     // Of the five whose time-outs open it, the last is the first that is counted; some come before the log line.
-    assert!(undecided >= by_policy - 5 && undecided <= by_policy, "{by_policy} by policy: {line}");
+    assert!(
+        undecided >= by_policy - 5 && undecided <= by_policy,
+        "{by_policy} by policy: {line}"
+    );
 }
 
 #[tokio::test]
@@ -186,20 +223,43 @@ async fn a_store_s_status_tells_its_breaker_and_counts_what_it_owes() {
     assert_eq!(store.status().undecided, 0);
     assert!(store.connected(Duration::from_secs(10)).await);
     let well = store.status();
-    assert_eq!((well.breaker, well.opened, well.undecided), (BreakerState::Closed, 0, 0));
+    assert_eq!(
+        (well.breaker, well.opened, well.undecided),
+        (BreakerState::Closed, 0, 0)
+    );
     let limit = Limit::new("all", 10, Duration::from_secs(3600), Algorithm::SlidingLog).unwrap();
     let plan = Plan::new("plan", Rule::Limits(vec![limit]));
-    let ask = Check { key: Key::new("k").unwrap(), plan: Arc::new(plan), cost: Cost::ONE, mode: Mode::Charge };
-    assert!(store.decide_one(&ask, StoreDeadline(DEADLINE * 400)).await.unwrap().fits);
+    let ask = Check {
+        key: Key::new("k").unwrap(),
+        plan: Arc::new(plan),
+        cost: Cost::ONE,
+        mode: Mode::Charge,
+    };
+    assert!(
+        store
+            .decide_one(&ask, StoreDeadline(DEADLINE * 400))
+            .await
+            .unwrap()
+            .fits
+    );
     redis.kill();
     let killed = Instant::now();
     while store.status().breaker == BreakerState::Closed {
-        assert!(killed.elapsed() < Duration::from_secs(10), "the lost connection is not noticed");
+        assert!(
+            killed.elapsed() < Duration::from_secs(10),
+            "the lost connection is not noticed"
+        );
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     // Without a wait, though the deadline is long.
-    assert!(matches!(store.decide_one(&ask, StoreDeadline(DEADLINE * 400)).await, Err(StoreError::Unreachable(_))));
-    for answer in store.decide_batch(&vec![ask; 3], StoreDeadline(DEADLINE * 400)).await {
+    assert!(matches!(
+        store.decide_one(&ask, StoreDeadline(DEADLINE * 400)).await,
+        Err(StoreError::Unreachable(_))
+    ));
+    for answer in store
+        .decide_batch(&vec![ask; 3], StoreDeadline(DEADLINE * 400))
+        .await
+    {
         assert!(matches!(answer, Err(StoreError::Unreachable(_))));
     }
     let out = store.status();
@@ -217,7 +277,10 @@ async fn a_store_s_status_tells_its_breaker_and_counts_what_it_owes() {
 async fn fault_52_a_distant_redis_also_decides_requests_that_come_during_a_call() {
     let redis = Redis::start();
     let proxy = Proxy::before(redis.port);
-    let server = Server::start(PLANS, &["--store", &proxy.url(), "--set", "store.deadline=1200ms"]);
+    let server = Server::start(
+        PLANS,
+        &["--store", &proxy.url(), "--set", "store.deadline=1200ms"],
+    );
     healthy(&server).await;
     proxy.delay(Duration::from_millis(400));
     let client = server.client().await;
@@ -225,7 +288,12 @@ async fn fault_52_a_distant_redis_also_decides_requests_that_come_during_a_call(
     for call in 0..60 {
         let mut client = client.clone();
         calls.push(tokio::spawn(async move {
-            client.should_allow(request(&call.to_string(), "open", None)).await.unwrap().into_inner().decided_by()
+            client
+                .should_allow(request(&call.to_string(), "open", None))
+                .await
+                .unwrap()
+                .into_inner()
+                .decided_by()
         }));
         pass(Duration::from_millis(130)).await;
     }
@@ -243,13 +311,20 @@ async fn fault_52_a_distant_redis_also_decides_requests_that_come_during_a_call(
 async fn fault_15_an_idle_connection_that_was_forgotten_costs_no_decision() {
     let redis = Redis::start();
     let proxy = Proxy::before(redis.port);
-    let server = Server::start(PLANS, &["--store", &proxy.url(), "--set", "store.deadline=500ms"]);
+    let server = Server::start(
+        PLANS,
+        &["--store", &proxy.url(), "--set", "store.deadline=500ms"],
+    );
     healthy(&server).await;
     let mut client = server.client().await;
     proxy.swallow();
     proxy.let_through();
     logged(&server, "store connected", 2).await;
-    let answer = client.should_allow(request("k", "open", None)).await.unwrap().into_inner();
+    let answer = client
+        .should_allow(request("k", "open", None))
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!(answer.decided_by(), DecidedBy::Store);
 }
 
@@ -263,9 +338,16 @@ async fn a_refund_under_way_holds_up_no_decision() {
     let (charge, refund) = (ask(&plan, "k", 1), refund(&plan, "k", 1));
     let (operator, started) = (store.clone(), Instant::now());
     redis.signal("STOP");
-    let refund = tokio::spawn(async move { operator.decide_one(&refund, StoreDeadline(Duration::from_secs(60))).await });
+    let refund = tokio::spawn(async move {
+        operator
+            .decide_one(&refund, StoreDeadline(Duration::from_secs(60)))
+            .await
+    });
     while store.status().breaker == BreakerState::Closed {
-        assert!(started.elapsed() < Duration::from_secs(30), "the breaker does not open");
+        assert!(
+            started.elapsed() < Duration::from_secs(30),
+            "the breaker does not open"
+        );
         let _ = store.decide_one(&charge, StoreDeadline(DEADLINE)).await;
     }
     println!("the breaker opened after {:?}", started.elapsed());
@@ -286,15 +368,32 @@ async fn a_call_that_comes_while_a_server_starts_without_redis_does_not_wait_for
     for _ in 0..20 {
         let address = format!("127.0.0.1:{}", free_port());
         let mut command = tollgate();
-        command.args(["--listen", &address, "--store", "redis://127.0.0.1:1", "--log-format", "json", "--config"]).arg(&config);
+        command
+            .args([
+                "--listen",
+                &address,
+                "--store",
+                "redis://127.0.0.1:1",
+                "--log-format",
+                "json",
+                "--config",
+            ])
+            .arg(&config);
         let mut server = Guarded(command.stdout(std::process::Stdio::null()).spawn().unwrap());
         while std::net::TcpStream::connect(&address).is_err() {
-            assert!(server.0.try_wait().unwrap().is_none(), "the server does not start");
+            assert!(
+                server.0.try_wait().unwrap().is_none(),
+                "the server does not start"
+            );
             std::thread::sleep(Duration::from_millis(1));
         }
         let open = Instant::now();
         let mut client = Client::new(channel_to(&address).await);
-        let answer = client.should_allow(request("k", "open", None)).await.unwrap().into_inner();
+        let answer = client
+            .should_allow(request("k", "open", None))
+            .await
+            .unwrap()
+            .into_inner();
         assert_eq!(answer.decided_by(), DecidedBy::FailOpen);
         took.push(open.elapsed());
         if open.elapsed() < 10 * DEADLINE {

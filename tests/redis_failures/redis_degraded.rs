@@ -25,7 +25,11 @@ async fn decided_by(client: &mut Client, by: DecidedBy) -> Duration {
         if answer.decided_by() == by {
             break;
         }
-        assert!(started.elapsed() < PATIENCE, "still decided by {:?}", answer.decided_by());
+        assert!(
+            started.elapsed() < PATIENCE,
+            "still decided by {:?}",
+            answer.decided_by()
+        );
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     started.elapsed()
@@ -56,7 +60,14 @@ async fn fault_11_a_redis_that_may_drop_counters_is_warned_of() {
 #[tokio::test]
 async fn fault_04_a_redis_that_lost_its_data_passes_one_quota_more_at_each_loss() {
     let mut redis = Redis::start();
-    let flags = ["--store", &redis.url(), "--set", "deny_cache.entries=0", "--set", "listen.http=127.0.0.1:0"];
+    let flags = [
+        "--store",
+        &redis.url(),
+        "--set",
+        "deny_cache.entries=0",
+        "--set",
+        "listen.http=127.0.0.1:0",
+    ];
     let server = Server::start(PLANS, &flags);
     let mut client = server.client().await;
     decided_by(&mut client, DecidedBy::Store).await;
@@ -65,7 +76,13 @@ async fn fault_04_a_redis_that_lost_its_data_passes_one_quota_more_at_each_loss(
     assert_eq!(granted(&mut client).await, QUOTA);
     let node = format!("{{node=\"127.0.0.1:{}\"}}", redis.port);
     let of_node = |metric: &str| Scrape::of(&server.http()).value(&format!("{metric}{node}"));
-    assert_eq!((of_node("tollgate_store_replaced_total"), of_node("tollgate_store_breaker_opened_total")), (0.0, 0.0));
+    assert_eq!(
+        (
+            of_node("tollgate_store_replaced_total"),
+            of_node("tollgate_store_breaker_opened_total")
+        ),
+        (0.0, 0.0)
+    );
     redis.kill();
     decided_by(&mut client, DecidedBy::FailClosed).await;
     assert_eq!(Scrape::of(&server.http()).value("tollgate_degraded"), 1.0);
@@ -74,11 +91,20 @@ async fn fault_04_a_redis_that_lost_its_data_passes_one_quota_more_at_each_loss(
     assert_eq!(granted(&mut client).await, QUOTA);
     assert_eq!(granted(&mut client).await, 0);
     let started = Instant::now();
-    while of_node("tollgate_store_replaced_total") != 1.0 || Scrape::of(&server.http()).value("tollgate_degraded") != 0.0 {
-        assert!(started.elapsed() < PATIENCE, "the loss is not told: {}", Scrape::of(&server.http()).text);
+    while of_node("tollgate_store_replaced_total") != 1.0
+        || Scrape::of(&server.http()).value("tollgate_degraded") != 0.0
+    {
+        assert!(
+            started.elapsed() < PATIENCE,
+            "the loss is not told: {}",
+            Scrape::of(&server.http()).text
+        );
     }
     // The connection of the only worker.
-    let closed = format!("tollgate_store_connections{{node=\"127.0.0.1:{}\",breaker=\"closed\"}}", redis.port);
+    let closed = format!(
+        "tollgate_store_connections{{node=\"127.0.0.1:{}\",breaker=\"closed\"}}",
+        redis.port
+    );
     assert_eq!(Scrape::of(&server.http()).value(&closed), 1.0);
     assert_eq!(of_node("tollgate_store_breaker_opened_total"), 1.0);
 }
@@ -87,14 +113,22 @@ async fn fault_04_a_redis_that_lost_its_data_passes_one_quota_more_at_each_loss(
 #[tokio::test]
 async fn fault_12_a_redis_without_room_for_one_more_client_is_used_once_there_is() {
     let redis = Redis::start_with(&["--maxclients", "4"]);
-    let idle: Vec<TcpStream> = (0..4).map(|_| TcpStream::connect(("127.0.0.1", redis.port)).unwrap()).collect();
+    let idle: Vec<TcpStream> = (0..4)
+        .map(|_| TcpStream::connect(("127.0.0.1", redis.port)).unwrap())
+        .collect();
     let server = Server::start(PLANS, &["--store", &redis.url()]);
     let mut client = server.client().await;
     for _ in 0..100 {
-        assert_eq!(decide(&mut client, "k", "day").await.decided_by(), DecidedBy::FailClosed);
+        assert_eq!(
+            decide(&mut client, "k", "day").await.decided_by(),
+            DecidedBy::FailClosed
+        );
     }
     drop(idle);
-    println!("on Redis {:?} after it had room", decided_by(&mut client, DecidedBy::Store).await);
+    println!(
+        "on Redis {:?} after it had room",
+        decided_by(&mut client, DecidedBy::Store).await
+    );
     assert_eq!(granted(&mut client).await, QUOTA);
 }
 
@@ -107,15 +141,26 @@ async fn fault_13_a_redis_that_is_busy_with_another_s_script_is_answered_for() {
     decided_by(&mut client, DecidedBy::Store).await;
     let port = redis.port.to_string();
     let mut endless = std::process::Command::new("redis-cli");
-    let endless = endless.args(["-p", &port, "EVAL", "while true do end", "0"]).stdout(std::process::Stdio::null());
+    let endless = endless
+        .args(["-p", &port, "EVAL", "while true do end", "0"])
+        .stdout(std::process::Stdio::null());
     let mut endless = Guarded(endless.spawn().unwrap());
     decided_by(&mut client, DecidedBy::FailClosed).await;
     for _ in 0..200 {
-        assert_eq!(decide(&mut client, "k", "day").await.decided_by(), DecidedBy::FailClosed);
+        assert_eq!(
+            decide(&mut client, "k", "day").await.decided_by(),
+            DecidedBy::FailClosed
+        );
     }
-    assert!(endless.0.try_wait().unwrap().is_none(), "the script was killed, and not by this test");
+    assert!(
+        endless.0.try_wait().unwrap().is_none(),
+        "the script was killed, and not by this test"
+    );
     assert_eq!(redis.cli(&["SCRIPT", "KILL"]), "OK");
-    println!("on Redis {:?} after the script's end", decided_by(&mut client, DecidedBy::Store).await);
+    println!(
+        "on Redis {:?} after the script's end",
+        decided_by(&mut client, DecidedBy::Store).await
+    );
     // Of the calls that it had taken in and not answered, some may still be charged.
     assert!(granted(&mut client).await <= QUOTA);
 }
@@ -123,7 +168,10 @@ async fn fault_13_a_redis_that_is_busy_with_another_s_script_is_answered_for() {
 #[tokio::test]
 async fn fault_13_a_redis_that_is_loading_is_answered_for_and_has_its_counts() {
     let redis = Redis::start_with(&["--enable-debug-command", "yes"]);
-    let server = Server::start(PLANS, &["--store", &redis.url(), "--set", "deny_cache.entries=0"]);
+    let server = Server::start(
+        PLANS,
+        &["--store", &redis.url(), "--set", "deny_cache.entries=0"],
+    );
     let mut client = server.client().await;
     decided_by(&mut client, DecidedBy::Store).await;
     assert_eq!(granted(&mut client).await, QUOTA);
@@ -133,16 +181,34 @@ async fn fault_13_a_redis_that_is_loading_is_answered_for_and_has_its_counts() {
     redis.cli(&["CONFIG", "SET", "key-load-delay", "1000"]);
     let port = redis.port.to_string();
     let mut reload = std::process::Command::new("redis-cli");
-    let mut reload = Guarded(reload.args(["-p", &port, "DEBUG", "RELOAD"]).stdout(std::process::Stdio::null()).spawn().unwrap());
+    let mut reload = Guarded(
+        reload
+            .args(["-p", &port, "DEBUG", "RELOAD"])
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap(),
+    );
     decided_by(&mut client, DecidedBy::FailClosed).await;
     let mut refused = 0;
     while reload.0.try_wait().unwrap().is_none() {
-        refused += u64::from(decide(&mut client, "other", "day").await.decided_by() == DecidedBy::FailClosed);
+        refused += u64::from(
+            decide(&mut client, "other", "day").await.decided_by() == DecidedBy::FailClosed,
+        );
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    println!("{refused} answered while it loaded; on Redis {:?} after", decided_by(&mut client, DecidedBy::Store).await);
-    assert!(refused > 100, "{refused}: it did not load long enough to tell");
-    assert_eq!(granted(&mut client).await, 0, "what was counted before is not forgotten");
+    println!(
+        "{refused} answered while it loaded; on Redis {:?} after",
+        decided_by(&mut client, DecidedBy::Store).await
+    );
+    assert!(
+        refused > 100,
+        "{refused}: it did not load long enough to tell"
+    );
+    assert_eq!(
+        granted(&mut client).await,
+        0,
+        "what was counted before is not forgotten"
+    );
 }
 
 /// Many replicas lose Redis at one instant. None asks for it more than a few times a second, and when it is back each comes
@@ -151,7 +217,9 @@ async fn fault_13_a_redis_that_is_loading_is_answered_for_and_has_its_counts() {
 async fn fault_32_many_replicas_come_back_to_redis_without_a_rush() {
     const REPLICAS: usize = 8;
     let mut redis = Redis::start();
-    let servers: Vec<Server> = (0..REPLICAS).map(|_| Server::start(PLANS, &["--store", &redis.url()])).collect();
+    let servers: Vec<Server> = (0..REPLICAS)
+        .map(|_| Server::start(PLANS, &["--store", &redis.url()]))
+        .collect();
     let mut clients = Vec::new();
     for server in &servers {
         clients.push(server.client().await);
@@ -169,11 +237,24 @@ async fn fault_32_many_replicas_come_back_to_redis_without_a_rush() {
     }
     let took = returned.elapsed();
     let statistics = redis.cli(&["INFO", "stats"]);
-    let connections = statistics.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
-    let (connections, loads): (u64, _) = (connections.unwrap().trim().parse().unwrap(), redis.ran("script|load"));
-    println!("{REPLICAS} replicas on Redis within {took:?} of its return: {connections} connections, {loads} scripts loaded");
+    let connections = statistics
+        .lines()
+        .find_map(|line| line.strip_prefix("total_connections_received:"));
+    let (connections, loads): (u64, _) = (
+        connections.unwrap().trim().parse().unwrap(),
+        redis.ran("script|load"),
+    );
+    println!(
+        "{REPLICAS} replicas on Redis within {took:?} of its return: {connections} connections, {loads} scripts loaded"
+    );
     // The script that decides, by each, and perhaps the one that counts replicas.
-    assert!((REPLICAS as u64..=2 * REPLICAS as u64).contains(&loads), "{loads} scripts loaded");
+    assert!(
+        (REPLICAS as u64..=2 * REPLICAS as u64).contains(&loads),
+        "{loads} scripts loaded"
+    );
     // One each, and what the test itself asked by: to see that it is up, and these two questions.
-    assert!(connections <= REPLICAS as u64 + 8, "{connections} connections");
+    assert!(
+        connections <= REPLICAS as u64 + 8,
+        "{connections} connections"
+    );
 }

@@ -27,7 +27,9 @@ plans:
 const SET: &str = "{:replicas}";
 
 fn start_replicas(count: usize, url: &str) -> Vec<Server> {
-    (0..count).map(|_| Server::start(PLANS, &["--store", url])).collect()
+    (0..count)
+        .map(|_| Server::start(PLANS, &["--store", url]))
+        .collect()
 }
 
 /// The number of replicas that this server counts.
@@ -42,7 +44,11 @@ async fn all_see(servers: &[Server], count: u64) {
     let started = Instant::now();
     while servers.iter().any(|server| seen(server) != count) {
         let all: Vec<u64> = servers.iter().map(seen).collect();
-        assert!(started.elapsed() < PATIENCE, "{all:?} see another number than {count}: {}", servers[0].log());
+        assert!(
+            started.elapsed() < PATIENCE,
+            "{all:?} see another number than {count}: {}",
+            servers[0].log()
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -55,7 +61,11 @@ async fn decided_by(server: &Server, by: DecidedBy) {
         if answer.decided_by() == by {
             return;
         }
-        assert!(started.elapsed() < PATIENCE, "still decided by {:?}", answer.decided_by());
+        assert!(
+            started.elapsed() < PATIENCE,
+            "still decided by {:?}",
+            answer.decided_by()
+        );
     }
 }
 
@@ -92,11 +102,16 @@ async fn fault_60_replicas_that_lose_redis_grant_the_quota_together_and_share_it
             decided_by(replica, DecidedBy::LocalFallback).await;
         }
         let granted = granted_locally(&replicas, "k").await;
-        println!("granted by each of {count} replicas without Redis, of a quota of {QUOTA}: {granted:?}");
+        println!(
+            "granted by each of {count} replicas without Redis, of a quota of {QUOTA}: {granted:?}"
+        );
         assert_eq!(granted, shares(count));
         // The number stays as long as Redis is away, also beyond the lifetime of every announcement.
         tokio::time::sleep(REPLICA_LIFETIME + ANNOUNCED_EVERY).await;
-        assert_eq!(replicas.iter().map(seen).collect::<Vec<_>>(), vec![count as u64; count]);
+        assert_eq!(
+            replicas.iter().map(seen).collect::<Vec<_>>(),
+            vec![count as u64; count]
+        );
         redis.restart();
         for replica in &replicas {
             decided_by(replica, DecidedBy::Store).await;
@@ -114,12 +129,16 @@ async fn fault_60_answers_that_come_late_are_shared_as_in_an_outage() {
     let replicas = start_replicas(COUNT, &proxy.url());
     all_see(&replicas, COUNT as u64).await;
     proxy.delay(Duration::from_millis(700));
-    let calls = replicas.iter().flat_map(|replica| std::iter::repeat_n(replica, 150));
+    let calls = replicas
+        .iter()
+        .flat_map(|replica| std::iter::repeat_n(replica, 150));
     let calls: Vec<_> = calls
         .map(|replica| {
             let address = replica.address.clone();
             tokio::spawn(async move {
-                let mut client = crate::support::server::Client::new(crate::support::server::channel_to(&address).await);
+                let mut client = crate::support::server::Client::new(
+                    crate::support::server::channel_to(&address).await,
+                );
                 let answer = decide(&mut client, "k", "day").await;
                 (answer.decided_by(), answer.outcome() == Outcome::Allowed)
             })
@@ -133,8 +152,15 @@ async fn fault_60_answers_that_come_late_are_shared_as_in_an_outage() {
             _ => others += 1,
         }
     }
-    assert_eq!((local, others), (QUOTA, 0), "granted to late answers, and decided otherwise");
-    assert_eq!(replicas.iter().map(seen).collect::<Vec<_>>(), [COUNT as u64; COUNT]);
+    assert_eq!(
+        (local, others),
+        (QUOTA, 0),
+        "granted to late answers, and decided otherwise"
+    );
+    assert_eq!(
+        replicas.iter().map(seen).collect::<Vec<_>>(),
+        [COUNT as u64; COUNT]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -188,9 +214,20 @@ async fn a_redis_that_forgets_the_replicas_makes_no_share_larger() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_configured_number_of_replicas_replaces_counting() {
     let redis = Redis::start();
-    let server = Server::start(PLANS, &["--store", &redis.url(), "--set", "store.expected_replicas=7"]);
+    let server = Server::start(
+        PLANS,
+        &[
+            "--store",
+            &redis.url(),
+            "--set",
+            "store.expected_replicas=7",
+        ],
+    );
     decided_by(&server, DecidedBy::Store).await;
-    assert_eq!((seen(&server), redis.cli(&["EXISTS", SET]).as_str()), (7, "0"));
+    assert_eq!(
+        (seen(&server), redis.cli(&["EXISTS", SET]).as_str()),
+        (7, "0")
+    );
     let embedded = Server::start(PLANS, &[]);
     assert_eq!(seen(&embedded), 1);
     let log = embedded.end_and_log();
@@ -207,10 +244,17 @@ async fn replicas_cost_redis_about_a_command_a_second_each() {
     let (announced, seconds) = (redis.ran("zadd") - before, started.elapsed().as_secs_f64());
     println!("3 replicas announced themselves {announced} times in {seconds:.1} s");
     // The first announcements come faster, and every pause may be a tenth shorter.
-    assert!(announced as f64 <= 3.0 * (seconds * 1.2 + 6.0), "{announced} times in {seconds} s");
+    assert!(
+        announced as f64 <= 3.0 * (seconds * 1.2 + 6.0),
+        "{announced} times in {seconds} s"
+    );
     // The set, and beside it what replicas tell each other of the heaviest keys: a directory, a secret, and a list of each replica.
     let names = redis.cli(&["KEYS", "*"]);
-    assert!(names.lines().all(|name| name.starts_with(SET)) && names.lines().count() <= 3 + replicas.len(), "{names}");
+    assert!(
+        names.lines().all(|name| name.starts_with(SET))
+            && names.lines().count() <= 3 + replicas.len(),
+        "{names}"
+    );
 }
 
 /// An old entry is of a replica whose lifetime is over. An entry in the future was written before the clock stepped back.

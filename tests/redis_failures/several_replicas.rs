@@ -36,10 +36,19 @@ struct Deployment {
 impl Deployment {
     fn start() -> Self {
         let redis = Redis::start();
-        let replicas: Vec<Server> = (0..3).map(|_| Server::start(PLANS, &["--store", &redis.url()])).collect();
-        let addresses: Vec<&str> = replicas.iter().map(|replica| replica.address.as_str()).collect();
+        let replicas: Vec<Server> = (0..3)
+            .map(|_| Server::start(PLANS, &["--store", &redis.url()]))
+            .collect();
+        let addresses: Vec<&str> = replicas
+            .iter()
+            .map(|replica| replica.address.as_str())
+            .collect();
         let nginx = Nginx::before(&addresses);
-        Self { replicas, nginx, redis }
+        Self {
+            replicas,
+            nginx,
+            redis,
+        }
     }
 
     async fn clients(&self) -> Vec<Client> {
@@ -52,15 +61,29 @@ impl Deployment {
 }
 
 /// Makes `CALLS` calls, 200 in flight, and counts answered ones in `done`. Returns the number allowed, and the errors.
-async fn storm(clients: &[Client], key: &str, plan: &str, done: Arc<AtomicU64>) -> (u64, Vec<Status>) {
+async fn storm(
+    clients: &[Client],
+    key: &str,
+    plan: &str,
+    done: Arc<AtomicU64>,
+) -> (u64, Vec<Status>) {
     let left = Arc::new(AtomicU64::new(CALLS));
     let callers: Vec<_> = (0..IN_FLIGHT)
         .map(|caller| {
-            let (mut client, left, done) = (clients[caller % CONNECTIONS].clone(), left.clone(), done.clone());
+            let (mut client, left, done) = (
+                clients[caller % CONNECTIONS].clone(),
+                left.clone(),
+                done.clone(),
+            );
             let request = request(key, plan, None);
             tokio::spawn(async move {
                 let (mut allowed, mut errors) = (0, Vec::new());
-                while left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
+                while left
+                    .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+                        left.checked_sub(1)
+                    })
+                    .is_ok()
+                {
                     match client.should_allow(request.clone()).await {
                         Ok(answer) => allowed += u64::from(answer.into_inner().allowed),
                         Err(status) => errors.push(status),
@@ -86,7 +109,10 @@ async fn three_replicas_behind_nginx_enforce_one_exact_limit() {
     let clients = deployment.clients().await;
     for plan in EXACT {
         let (allowed, errors) = storm(&clients, "one key", plan, Arc::default()).await;
-        println!("{plan}: {allowed} of {CALLS} allowed, {} errors", errors.len());
+        println!(
+            "{plan}: {allowed} of {CALLS} allowed, {} errors",
+            errors.len()
+        );
         assert_eq!((allowed, errors.len()), (1000, 0), "{plan}: {errors:?}");
     }
     assert_eq!(deployment.redis.keys_without_expiry(), "");
@@ -112,25 +138,47 @@ async fn fault_19_a_replica_killed_midway_loses_its_calls_in_flight_and_nothing_
         killed.wait();
         deployment.replicas.push(killed.again(&["--store", &url]));
         let (allowed, errors) = storm.await.unwrap();
-        println!("{plan}: {allowed} of {CALLS} allowed, {} calls lost with the replica", errors.len());
+        println!(
+            "{plan}: {allowed} of {CALLS} allowed, {} calls lost with the replica",
+            errors.len()
+        );
         assert!(allowed <= 1000, "{plan}: {allowed} were allowed");
-        assert!(errors.len() <= IN_FLIGHT, "{plan}: {} calls failed: {:?}", errors.len(), errors[0]);
-        assert!(allowed + errors.len() as u64 >= 1000, "{plan}: {allowed} and {} lost", errors.len());
+        assert!(
+            errors.len() <= IN_FLIGHT,
+            "{plan}: {} calls failed: {:?}",
+            errors.len(),
+            errors[0]
+        );
+        assert!(
+            allowed + errors.len() as u64 >= 1000,
+            "{plan}: {allowed} and {} lost",
+            errors.len()
+        );
     }
 }
 
 /// A limiter that reads a count and then increments it lets too many pass here. limitador, for one, let 1,029 to 1,124 of a quota
 /// of 1,000 pass to 50 to 200 callers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_at_once_over_three_replicas_on_a_limit_of_five_let_five_pass_a_hundred_times_in_a_row() {
+async fn ten_at_once_over_three_replicas_on_a_limit_of_five_let_five_pass_a_hundred_times_in_a_row()
+{
     let deployment = Deployment::start();
     let clients = deployment.clients().await;
     for round in 0..100 {
         let calls: Vec<_> = (0..10)
             .map(|caller| {
-                let (mut client, request) =
-                    (clients[caller % CONNECTIONS].clone(), request(&format!("raced {round}"), "five", None));
-                tokio::spawn(async move { client.should_allow(request).await.unwrap().into_inner().allowed })
+                let (mut client, request) = (
+                    clients[caller % CONNECTIONS].clone(),
+                    request(&format!("raced {round}"), "five", None),
+                );
+                tokio::spawn(async move {
+                    client
+                        .should_allow(request)
+                        .await
+                        .unwrap()
+                        .into_inner()
+                        .allowed
+                })
             })
             .collect();
         let mut passed = 0;

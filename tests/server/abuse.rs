@@ -13,7 +13,8 @@ use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_types::StatusExt;
 
 use crate::support::frames::{
-    self, ASK, CONTINUATION, DATA, END_HEADERS, END_STREAM, End, HEADERS, PING, RST_STREAM, Raw, SETTINGS, SHOULD_ALLOW, frame,
+    self, ASK, CONTINUATION, DATA, END_HEADERS, END_STREAM, End, HEADERS, PING, RST_STREAM, Raw,
+    SETTINGS, SHOULD_ALLOW, frame,
 };
 use crate::support::http::Scrape;
 use crate::support::reflection::services;
@@ -30,7 +31,10 @@ const ENHANCE_YOUR_CALM: End = End::GoAway(11);
 
 fn rss_kb(server: &Server) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
@@ -56,23 +60,38 @@ impl Beside {
             }
             slowest
         });
-        Self { stop, calls, asking }
+        Self {
+            stop,
+            calls,
+            asking,
+        }
     }
 
     /// Waits for a few more answers, so that there were some whatever was done meanwhile.
     async fn stop(self, what: &str) {
         let (seen, started) = (self.calls.load(Ordering::SeqCst), Instant::now());
         while self.calls.load(Ordering::SeqCst) < seen + 10 {
-            assert!(started.elapsed() < PATIENCE && !self.asking.is_finished(), "{what}: others are not served");
+            assert!(
+                started.elapsed() < PATIENCE && !self.asking.is_finished(),
+                "{what}: others are not served"
+            );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         self.stop.store(true, Ordering::SeqCst);
-        println!("{what}: {} calls of another beside it, the slowest {:?}", seen + 10, self.asking.await.unwrap());
+        println!(
+            "{what}: {} calls of another beside it, the slowest {:?}",
+            seen + 10,
+            self.asking.await.unwrap()
+        );
     }
 }
 
 /// Attacks over one connection and tells how that ended; all the while others are served, and memory stays as it was.
-async fn attack(what: &str, settings: &'static [(u16, u32)], attack: impl FnOnce(&mut Raw) + Send + 'static) -> End {
+async fn attack(
+    what: &str,
+    settings: &'static [(u16, u32)],
+    attack: impl FnOnce(&mut Raw) + Send + 'static,
+) -> End {
     let server = Server::start(PLANS, &["--set", "workers=1"]);
     let beside = Beside::start(&server).await;
     let (address, before) = (server.address.clone(), rss_kb(&server));
@@ -108,11 +127,20 @@ async fn fault_24_rapid_resets() {
         let headers = frames::headers(SHOULD_ALLOW);
         let pair = |call: u32| {
             let stream = 2 * call + 1;
-            [frame(HEADERS, END_HEADERS, stream, &headers), frame(RST_STREAM, 0, stream, &[0, 0, 0, 8])].concat()
+            [
+                frame(HEADERS, END_HEADERS, stream, &headers),
+                frame(RST_STREAM, 0, stream, &[0, 0, 0, 8]),
+            ]
+            .concat()
         };
         let calls: Vec<u32> = (0..100_000).collect();
         for some in calls.chunks(2_000) {
-            if !raw.send(&some.iter().flat_map(|call| pair(*call)).collect::<Vec<u8>>()) {
+            if !raw.send(
+                &some
+                    .iter()
+                    .flat_map(|call| pair(*call))
+                    .collect::<Vec<u8>>(),
+            ) {
                 return;
             }
         }
@@ -124,7 +152,9 @@ async fn fault_24_rapid_resets() {
 async fn fault_24_headers_that_go_on_and_on() {
     let end = attack("CONTINUATION", &[], |raw| {
         raw.send(&frame(HEADERS, 0, 1, &frames::headers(SHOULD_ALLOW)));
-        let more: Vec<u8> = (0..8).flat_map(|_| frames::literal("x-filler", &"x".repeat(100))).collect();
+        let more: Vec<u8> = (0..8)
+            .flat_map(|_| frames::literal("x-filler", &"x".repeat(100)))
+            .collect();
         flood(raw, &frame(CONTINUATION, 0, 1, &more), 100_000);
     });
     assert_ne!(end.await, End::Open);
@@ -132,18 +162,29 @@ async fn fault_24_headers_that_go_on_and_on() {
 
 #[tokio::test]
 async fn fault_24_pings_from_a_client_that_does_not_read() {
-    attack("PING", &[], |raw| flood(raw, &frame(PING, 0, 0, &[7; 8]), 400_000)).await;
+    attack("PING", &[], |raw| {
+        flood(raw, &frame(PING, 0, 0, &[7; 8]), 400_000)
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn fault_24_settings_from_a_client_that_does_not_read() {
-    attack("SETTINGS", &[], |raw| flood(raw, &frame(SETTINGS, 0, 0, &[0, 4, 0, 1, 0, 0]), 400_000)).await;
+    attack("SETTINGS", &[], |raw| {
+        flood(raw, &frame(SETTINGS, 0, 0, &[0, 4, 0, 1, 0, 0]), 400_000)
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn fault_24_data_without_data() {
     let end = attack("empty DATA", &[], |raw| {
-        raw.send(&frame(HEADERS, END_HEADERS, 1, &frames::headers(SHOULD_ALLOW)));
+        raw.send(&frame(
+            HEADERS,
+            END_HEADERS,
+            1,
+            &frames::headers(SHOULD_ALLOW),
+        ));
         flood(raw, &frame(DATA, 0, 1, &[]), 400_000);
     });
     assert_eq!(end.await, ENHANCE_YOUR_CALM);
@@ -156,7 +197,11 @@ async fn fault_24_answers_that_may_not_be_sent() {
         let headers = frames::headers(SHOULD_ALLOW);
         for call in 0..20_000 {
             let stream = 2 * call + 1;
-            let call = [frame(HEADERS, END_HEADERS, stream, &headers), frame(DATA, END_STREAM, stream, ASK)].concat();
+            let call = [
+                frame(HEADERS, END_HEADERS, stream, &headers),
+                frame(DATA, END_STREAM, stream, ASK),
+            ]
+            .concat();
             if !raw.send(&call) {
                 return;
             }
@@ -170,7 +215,11 @@ fn besiege(address: &str, connections: usize, calls: u32) -> Vec<Raw> {
     let headers = frames::headers(SHOULD_ALLOW);
     let half = |call: u32| {
         let stream = 2 * call + 1;
-        [frame(HEADERS, END_HEADERS, stream, &headers), frame(DATA, 0, stream, &ASK[..7])].concat()
+        [
+            frame(HEADERS, END_HEADERS, stream, &headers),
+            frame(DATA, 0, stream, &ASK[..7]),
+        ]
+        .concat()
     };
     let calls: Vec<u8> = (0..calls).flat_map(half).collect();
     let mut besiegers = Vec::new();
@@ -188,10 +237,17 @@ fn besiege(address: &str, connections: usize, calls: u32) -> Vec<Raw> {
 async fn refused_in_the_end(server: &Server) -> f64 {
     let (started, mut refused, mut unchanged) = (Instant::now(), 0.0, 0);
     while unchanged < 10 {
-        assert!(started.elapsed() < PATIENCE, "{refused} are refused, and no end of it");
+        assert!(
+            started.elapsed() < PATIENCE,
+            "{refused} are refused, and no end of it"
+        );
         tokio::time::sleep(Duration::from_millis(100)).await;
         let now = Scrape::of(&server.http()).value("tollgate_refused_calls_total");
-        unchanged = if now > 0.0 && now == refused { unchanged + 1 } else { 0 };
+        unchanged = if now > 0.0 && now == refused {
+            unchanged + 1
+        } else {
+            0
+        };
         refused = now;
     }
     refused
@@ -199,7 +255,10 @@ async fn refused_in_the_end(server: &Server) -> f64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_23_a_flood_of_connections_and_calls_is_bounded_and_refused() {
-    let server = Server::start(PLANS, &["--set", "workers=1", "--set", "listen.http=127.0.0.1:0"]);
+    let server = Server::start(
+        PLANS,
+        &["--set", "workers=1", "--set", "listen.http=127.0.0.1:0"],
+    );
     let mut early = server.client().await;
     // Before there is a crowd, so that it may have many streams.
     let channel = channel_to(&server.address).await;
@@ -207,10 +266,17 @@ async fn fault_23_a_flood_of_connections_and_calls_is_bounded_and_refused() {
     let mut reflection = ServerReflectionClient::new(channel);
     assert!(decide(&mut early, "k", "p").await.allowed);
     let (address, before) = (server.address.clone(), rss_kb(&server));
-    let besiegers = tokio::task::spawn_blocking(move || besiege(&address, 500, 256)).await.unwrap();
+    let besiegers = tokio::task::spawn_blocking(move || besiege(&address, 500, 256))
+        .await
+        .unwrap();
     let refused = refused_in_the_end(&server).await;
     let rss = rss_kb(&server);
-    println!("{} connections of 256 calls each: {refused} refused, {} MiB, {} before", besiegers.len(), rss >> 10, before >> 10);
+    println!(
+        "{} connections of 256 calls each: {refused} refused, {} MiB, {} before",
+        besiegers.len(),
+        rss >> 10,
+        before >> 10
+    );
     assert!(rss < RSS_MAX_KB, "{rss} KiB");
     // Their requests have not arrived, so any other call may take their permits.
     let mut latecomer = Client::new(channel_to(&server.address).await);
@@ -222,19 +288,32 @@ async fn fault_23_a_flood_of_connections_and_calls_is_bounded_and_refused() {
     // Who takes more than a share itself is refused, at once, and told when to come again.
     let (mut open, mut refused) = (Vec::new(), None);
     while refused.is_none() {
-        match reflection.server_reflection_info(tokio_stream::pending()).await {
+        match reflection
+            .server_reflection_info(tokio_stream::pending())
+            .await
+        {
             Ok(answers) => open.push(answers),
             Err(status) => refused = Some(status),
         }
     }
     let status = refused.unwrap();
     assert_eq!(status.code(), Code::ResourceExhausted);
-    assert!(status.get_details_retry_info().unwrap().retry_delay.is_some());
+    assert!(
+        status
+            .get_details_retry_info()
+            .unwrap()
+            .retry_delay
+            .is_some()
+    );
     println!("refused after {} others", open.len());
     drop(besiegers);
     // And when they are gone, all is as before.
     let started = Instant::now();
-    while latecomer.should_allow(request("k", "p", None)).await.is_err() {
+    while latecomer
+        .should_allow(request("k", "p", None))
+        .await
+        .is_err()
+    {
         assert!(started.elapsed() < PATIENCE, "permits are not given back");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -242,9 +321,14 @@ async fn fault_23_a_flood_of_connections_and_calls_is_bounded_and_refused() {
 
 #[tokio::test]
 async fn fault_23_a_connection_that_ignores_its_refusal_is_closed() {
-    let server = Server::start(PLANS, &["--set", "workers=1", "--set", "listen.http=127.0.0.1:0"]);
+    let server = Server::start(
+        PLANS,
+        &["--set", "workers=1", "--set", "listen.http=127.0.0.1:0"],
+    );
     let (address, other) = (server.address.clone(), server.address.clone());
-    let besiegers = tokio::task::spawn_blocking(move || besiege(&address, 300, 256)).await.unwrap();
+    let besiegers = tokio::task::spawn_blocking(move || besiege(&address, 300, 256))
+        .await
+        .unwrap();
     refused_in_the_end(&server).await;
     let deaf = tokio::task::spawn_blocking(move || {
         let mut raw = Raw::connect(&other, &[]);
@@ -253,7 +337,13 @@ async fn fault_23_a_connection_that_ignores_its_refusal_is_closed() {
         // As many as fill what the system keeps for a peer that does not read, and some.
         for call in 0..1_000_000_u32 {
             let stream = 2 * call + 1;
-            if !raw.send(&[frame(HEADERS, END_HEADERS, stream, &headers), frame(DATA, END_STREAM, stream, ASK)].concat()) {
+            if !raw.send(
+                &[
+                    frame(HEADERS, END_HEADERS, stream, &headers),
+                    frame(DATA, END_STREAM, stream, ASK),
+                ]
+                .concat(),
+            ) {
                 return call;
             }
         }

@@ -46,12 +46,34 @@ impl Fixture {
     async fn start_with(plans: &str, flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("config.yaml"), plans).unwrap();
-        let socket = format!("listen.admin=unix:{}", folder.path().join("admin.sock").display());
+        let socket = format!(
+            "listen.admin=unix:{}",
+            folder.path().join("admin.sock").display()
+        );
         let config = folder.path().join("config.yaml");
-        let server = Server::start_on(&config, &[&["--set", &socket, "--set", "listen.http=127.0.0.1:0"], flags].concat());
-        let endpoint = Endpoint::from_shared(format!("unix://{}", folder.path().join("admin.sock").display())).unwrap();
-        let (client, admin) = (server.client().await, Admin::new(endpoint.connect().await.unwrap()));
-        Self { folder, server, client, admin }
+        let server = Server::start_on(
+            &config,
+            &[
+                &["--set", &socket, "--set", "listen.http=127.0.0.1:0"],
+                flags,
+            ]
+            .concat(),
+        );
+        let endpoint = Endpoint::from_shared(format!(
+            "unix://{}",
+            folder.path().join("admin.sock").display()
+        ))
+        .unwrap();
+        let (client, admin) = (
+            server.client().await,
+            Admin::new(endpoint.connect().await.unwrap()),
+        );
+        Self {
+            folder,
+            server,
+            client,
+            admin,
+        }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -59,32 +81,57 @@ impl Fixture {
     }
 
     async fn ask(&mut self, plan: &str, cost: u64) -> (Outcome, DecidedBy) {
-        let answer = self.client.should_allow(request(KEY, plan, Some(cost))).await.unwrap().into_inner();
+        let answer = self
+            .client
+            .should_allow(request(KEY, plan, Some(cost)))
+            .await
+            .unwrap()
+            .into_inner();
         (answer.outcome(), answer.decided_by())
     }
 
     async fn refund(&mut self, plan: &str, cost: u64) -> pb::RefundResponse {
-        self.admin.refund(refund(KEY, plan, Some(cost))).await.unwrap().into_inner()
+        self.admin
+            .refund(refund(KEY, plan, Some(cost)))
+            .await
+            .unwrap()
+            .into_inner()
     }
 }
 
 fn reset(key: &str, plan: &str) -> pb::ResetRequest {
-    pb::ResetRequest { key: key.to_owned(), plan: plan.to_owned() }
+    pb::ResetRequest {
+        key: key.to_owned(),
+        plan: plan.to_owned(),
+    }
 }
 
 fn refund(key: &str, plan: &str, cost: Option<u64>) -> pb::RefundRequest {
-    pb::RefundRequest { key: key.to_owned(), plan: plan.to_owned(), cost }
+    pb::RefundRequest {
+        key: key.to_owned(),
+        plan: plan.to_owned(),
+        cost,
+    }
 }
 
 /// Waits until the log has `count` lines with these words. Returns them.
 fn said(server: &Server, words: &str, count: usize) -> Vec<String> {
     let started = std::time::Instant::now();
     loop {
-        let lines: Vec<String> = server.log().lines().filter(|line| line.contains(words)).map(str::to_owned).collect();
+        let lines: Vec<String> = server
+            .log()
+            .lines()
+            .filter(|line| line.contains(words))
+            .map(str::to_owned)
+            .collect();
         if lines.len() >= count {
             return lines;
         }
-        assert!(started.elapsed() < PATIENCE, "never {words:?}: {}", server.log());
+        assert!(
+            started.elapsed() < PATIENCE,
+            "never {words:?}: {}",
+            server.log()
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -92,19 +139,41 @@ fn said(server: &Server, words: &str, count: usize) -> Vec<String> {
 async fn a_reset_is_seen_at_once(flags: &[&str]) {
     let mut fixture = Fixture::start(flags).await;
     for round in 0..3 {
-        assert_eq!(fixture.ask("trial", 5).await, (Outcome::Allowed, DecidedBy::Store), "round {round}");
+        assert_eq!(
+            fixture.ask("trial", 5).await,
+            (Outcome::Allowed, DecidedBy::Store),
+            "round {round}"
+        );
         assert_eq!(fixture.ask("trial", 1).await.0, Outcome::Denied);
         assert_eq!(fixture.ask("trial", 1).await.0, Outcome::Denied);
         // By another plan with the same `counts_as`.
-        let answer = fixture.admin.reset(reset(KEY, "paid")).await.unwrap().into_inner();
+        let answer = fixture
+            .admin
+            .reset(reset(KEY, "paid"))
+            .await
+            .unwrap()
+            .into_inner();
         assert!(answer.existed);
     }
-    let again = fixture.admin.reset(reset(KEY, "paid")).await.unwrap().into_inner();
+    let again = fixture
+        .admin
+        .reset(reset(KEY, "paid"))
+        .await
+        .unwrap()
+        .into_inner();
     assert!(!again.existed);
     for _ in 0..2 {
         assert_eq!(fixture.ask("several", 4).await.0, Outcome::Allowed);
         assert_eq!(fixture.ask("several", 1).await.0, Outcome::Denied);
-        assert!(fixture.admin.reset(reset(KEY, "several")).await.unwrap().into_inner().existed);
+        assert!(
+            fixture
+                .admin
+                .reset(reset(KEY, "several"))
+                .await
+                .unwrap()
+                .into_inner()
+                .existed
+        );
     }
 }
 
@@ -117,27 +186,76 @@ async fn a_reset_is_seen_at_once_in_memory() {
 #[tokio::test]
 async fn a_reset_is_seen_at_once_in_redis() {
     let redis = Redis::start();
-    a_reset_is_seen_at_once(&["--store", &redis.url(), "--set", "store.deadline=10s", "--set", "workers=3"]).await;
-    assert!(!redis.cli(&["KEYS", "*"]).contains(KEY), "{}", redis.cli(&["KEYS", "*"]));
+    a_reset_is_seen_at_once(&[
+        "--store",
+        &redis.url(),
+        "--set",
+        "store.deadline=10s",
+        "--set",
+        "workers=3",
+    ])
+    .await;
+    assert!(
+        !redis.cli(&["KEYS", "*"]).contains(KEY),
+        "{}",
+        redis.cli(&["KEYS", "*"])
+    );
 }
 
 /// Also a log of a limit that this replica never had in its plans, with an uncommon window.
 #[tokio::test]
 async fn a_reset_forgets_logs_that_only_another_replica_has() {
     let redis = Redis::start();
-    let flags = ["--store", &redis.url(), "--set", "store.deadline=10s", "--set", "deny_cache.entries=0"];
-    let of = |limits: &str| format!("plans:\n  paid: {{ limits: [ {limits} ], counts_as: customer }}\n");
-    let log = |window: &str| format!("{{ name: w{window}, quota: 5, window: {window}, algorithm: sliding_log }}");
-    let mut other = Fixture::start_with(&of(&format!("{}, {}", log("1234s"), log("1h"))), &flags).await;
-    let mut here =
-        Fixture::start_with(&of("{ quota: 100, window: 1m, algorithm: fixed_window, anchor: first_request }"), &flags).await;
+    let flags = [
+        "--store",
+        &redis.url(),
+        "--set",
+        "store.deadline=10s",
+        "--set",
+        "deny_cache.entries=0",
+    ];
+    let of =
+        |limits: &str| format!("plans:\n  paid: {{ limits: [ {limits} ], counts_as: customer }}\n");
+    let log = |window: &str| {
+        format!("{{ name: w{window}, quota: 5, window: {window}, algorithm: sliding_log }}")
+    };
+    let mut other =
+        Fixture::start_with(&of(&format!("{}, {}", log("1234s"), log("1h"))), &flags).await;
+    let mut here = Fixture::start_with(
+        &of("{ quota: 100, window: 1m, algorithm: fixed_window, anchor: first_request }"),
+        &flags,
+    )
+    .await;
     for round in 0..2 {
-        assert_eq!(other.ask("paid", 5).await, (Outcome::Allowed, DecidedBy::Store), "round {round}");
+        assert_eq!(
+            other.ask("paid", 5).await,
+            (Outcome::Allowed, DecidedBy::Store),
+            "round {round}"
+        );
         assert_eq!(other.ask("paid", 1).await.0, Outcome::Denied);
-        assert!(here.admin.reset(reset(KEY, "paid")).await.unwrap().into_inner().existed);
-        assert!(!here.admin.reset(reset(KEY, "paid")).await.unwrap().into_inner().existed);
+        assert!(
+            here.admin
+                .reset(reset(KEY, "paid"))
+                .await
+                .unwrap()
+                .into_inner()
+                .existed
+        );
+        assert!(
+            !here
+                .admin
+                .reset(reset(KEY, "paid"))
+                .await
+                .unwrap()
+                .into_inner()
+                .existed
+        );
     }
-    assert!(!redis.cli(&["KEYS", "*"]).contains(KEY), "{}", redis.cli(&["KEYS", "*"]));
+    assert!(
+        !redis.cli(&["KEYS", "*"]).contains(KEY),
+        "{}",
+        redis.cli(&["KEYS", "*"])
+    );
     assert_eq!(here.ask("paid", 1).await.0, Outcome::Allowed);
 }
 
@@ -145,14 +263,23 @@ async fn a_reset_forgets_logs_that_only_another_replica_has() {
 #[tokio::test]
 async fn a_reset_is_one_reading_and_one_call_however_many_logs_there_are() {
     let redis = Redis::start();
-    let mut fixture = Fixture::start(&["--store", &redis.url(), "--set", "store.deadline=10s"]).await;
+    let mut fixture =
+        Fixture::start(&["--store", &redis.url(), "--set", "store.deadline=10s"]).await;
     fixture.ask("several", 1).await;
     // The first reset loads the script.
     fixture.admin.reset(reset(KEY, "several")).await.unwrap();
     fixture.ask("several", 1).await;
     let sent = || ["get", "del"].map(|command| redis.ran(command));
     let before = sent();
-    assert!(fixture.admin.reset(reset(KEY, "several")).await.unwrap().into_inner().existed);
+    assert!(
+        fixture
+            .admin
+            .reset(reset(KEY, "several"))
+            .await
+            .unwrap()
+            .into_inner()
+            .existed
+    );
     let after = sent();
     // Two GET: the store reads the index, and the script reads it again. Two DEL: of the index, and of all other keys.
     assert_eq!([0, 1].map(|index| after[index] - before[index]), [2, 2]);
@@ -161,7 +288,15 @@ async fn a_reset_is_one_reading_and_one_call_however_many_logs_there_are() {
 #[tokio::test]
 async fn a_reset_clears_the_deny_cache_of_every_worker_before_it_answers() {
     let redis = Redis::start();
-    let mut fixture = Fixture::start(&["--store", &redis.url(), "--set", "store.deadline=10s", "--set", "workers=4"]).await;
+    let mut fixture = Fixture::start(&[
+        "--store",
+        &redis.url(),
+        "--set",
+        "store.deadline=10s",
+        "--set",
+        "workers=4",
+    ])
+    .await;
     let mut clients = Vec::new();
     for _ in 0..4 {
         clients.push(fixture.server.client().await);
@@ -172,7 +307,13 @@ async fn a_reset_clears_the_deny_cache_of_every_worker_before_it_answers() {
             decide(client, KEY, "trial").await;
             let recalled = decide(client, KEY, "trial").await;
             // A denial is remembered for a second, which may have passed on a busy machine.
-            assert!(!recalled.allowed && matches!(recalled.decided_by(), DecidedBy::DenyCache | DecidedBy::Store));
+            assert!(
+                !recalled.allowed
+                    && matches!(
+                        recalled.decided_by(),
+                        DecidedBy::DenyCache | DecidedBy::Store
+                    )
+            );
         }
         if refunds {
             assert_eq!(fixture.refund("trial", 4).await.refunded, 4);
@@ -181,7 +322,11 @@ async fn a_reset_clears_the_deny_cache_of_every_worker_before_it_answers() {
         }
         for client in &mut clients {
             let answer = decide(client, KEY, "trial").await;
-            assert_eq!((answer.allowed, answer.decided_by()), (true, DecidedBy::Store), "refunds: {refunds}");
+            assert_eq!(
+                (answer.allowed, answer.decided_by()),
+                (true, DecidedBy::Store),
+                "refunds: {refunds}"
+            );
         }
         fixture.admin.reset(reset(KEY, "trial")).await.unwrap();
     }
@@ -199,19 +344,36 @@ async fn a_refund_gives_back_and_never_more_than_was_used(flags: &[&str]) {
         };
         answer.limits.iter().map(limit).collect::<Vec<_>>()
     };
-    let row = |name: &str, limit, remaining, refunded| (name.to_owned(), limit, remaining, refunded);
+    let row =
+        |name: &str, limit, remaining, refunded| (name.to_owned(), limit, remaining, refunded);
     let answer = fixture.refund("several", 1).await;
-    let rows = [row("fixed", 4, 2, 1), row("log", 6, 4, 1), row("bucket", 8, 6, 1)];
+    let rows = [
+        row("fixed", 4, 2, 1),
+        row("log", 6, 4, 1),
+        row("bucket", 8, 6, 1),
+    ];
     assert_eq!((answer.refunded, left(&answer)), (1, rows.to_vec()));
-    assert_eq!(fixture.ask("several", 2).await, (Outcome::Allowed, DecidedBy::Store));
+    assert_eq!(
+        fixture.ask("several", 2).await,
+        (Outcome::Allowed, DecidedBy::Store)
+    );
     let answer = fixture.refund("several", u64::MAX).await;
-    let rows = [row("fixed", 4, 4, 4), row("log", 6, 6, 4), row("bucket", 8, 8, 4)];
+    let rows = [
+        row("fixed", 4, 4, 4),
+        row("log", 6, 6, 4),
+        row("bucket", 8, 8, 4),
+    ];
     assert_eq!((answer.refunded, left(&answer)), (4, rows.to_vec()));
     assert_eq!(fixture.refund("several", 1).await.refunded, 0);
     assert_eq!(fixture.ask("several", 4).await.0, Outcome::Allowed);
     assert_eq!(fixture.ask("several", 1).await.0, Outcome::Denied);
     // The default is one unit.
-    let one = fixture.admin.refund(refund(KEY, "several", None)).await.unwrap().into_inner();
+    let one = fixture
+        .admin
+        .refund(refund(KEY, "several", None))
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!(one.refunded, 1);
 }
 
@@ -223,7 +385,13 @@ async fn a_refund_gives_back_and_never_more_than_was_used_in_memory() {
 #[tokio::test]
 async fn a_refund_gives_back_and_never_more_than_was_used_in_redis() {
     let redis = Redis::start();
-    a_refund_gives_back_and_never_more_than_was_used(&["--store", &redis.url(), "--set", "store.deadline=10s"]).await;
+    a_refund_gives_back_and_never_more_than_was_used(&[
+        "--store",
+        &redis.url(),
+        "--set",
+        "store.deadline=10s",
+    ])
+    .await;
 }
 
 #[tokio::test]
@@ -241,33 +409,63 @@ async fn an_admin_call_that_cannot_be_done_says_why() {
     ] {
         for status in [
             fixture.admin.reset(reset(key, plan)).await.unwrap_err(),
-            fixture.admin.refund(refund(key, plan, None)).await.unwrap_err(),
+            fixture
+                .admin
+                .refund(refund(key, plan, None))
+                .await
+                .unwrap_err(),
         ] {
-            assert!(status.code() == code && status.message().contains(words), "{plan}: {status:?}");
+            assert!(
+                status.code() == code && status.message().contains(words),
+                "{plan}: {status:?}"
+            );
         }
     }
-    let zero = fixture.admin.refund(refund(KEY, "trial", Some(0))).await.unwrap_err();
-    assert!(zero.code() == Code::InvalidArgument && zero.message().contains("cost is 0"), "{zero:?}");
+    let zero = fixture
+        .admin
+        .refund(refund(KEY, "trial", Some(0)))
+        .await
+        .unwrap_err();
+    assert!(
+        zero.code() == Code::InvalidArgument && zero.message().contains("cost is 0"),
+        "{zero:?}"
+    );
 }
 
 /// `on_store_failure` does not apply to admin calls.
 #[tokio::test]
 async fn an_admin_call_that_the_store_does_not_answer_is_unavailable() {
     let mut redis = Redis::start();
-    let mut fixture = Fixture::start(&["--store", &redis.url(), "--set", "store.deadline=2s"]).await;
-    assert_eq!(fixture.ask("trial", 5).await, (Outcome::Allowed, DecidedBy::Store));
+    let mut fixture =
+        Fixture::start(&["--store", &redis.url(), "--set", "store.deadline=2s"]).await;
+    assert_eq!(
+        fixture.ask("trial", 5).await,
+        (Outcome::Allowed, DecidedBy::Store)
+    );
     redis.signal("STOP");
     for status in [
         fixture.admin.reset(reset(KEY, "trial")).await.unwrap_err(),
-        fixture.admin.refund(refund(KEY, "trial", None)).await.unwrap_err(),
+        fixture
+            .admin
+            .refund(refund(KEY, "trial", None))
+            .await
+            .unwrap_err(),
     ] {
-        assert!(status.code() == Code::Unavailable && status.message().contains("it is not known whether"), "{status:?}");
+        assert!(
+            status.code() == Code::Unavailable
+                && status.message().contains("it is not known whether"),
+            "{status:?}"
+        );
     }
     redis.signal("CONT");
     redis.kill();
     for status in [
         fixture.admin.reset(reset(KEY, "trial")).await.unwrap_err(),
-        fixture.admin.refund(refund(KEY, "trial", None)).await.unwrap_err(),
+        fixture
+            .admin
+            .refund(refund(KEY, "trial", None))
+            .await
+            .unwrap_err(),
     ] {
         assert_eq!(status.code(), Code::Unavailable, "{status:?}");
     }
@@ -279,13 +477,26 @@ async fn calls_that_only_read_are_counted_and_write_no_line_at_the_usual_level()
     let mut fixture = Fixture::start(&[]).await;
     for _ in 0..3 {
         fixture.admin.top(pb::TopRequest::default()).await.unwrap();
-        fixture.admin.explain(pb::ExplainRequest { key: KEY.to_owned(), plan: "trial".to_owned() }).await.unwrap();
+        fixture
+            .admin
+            .explain(pb::ExplainRequest {
+                key: KEY.to_owned(),
+                plan: "trial".to_owned(),
+            })
+            .await
+            .unwrap();
     }
     fixture.admin.reset(reset(KEY, "trial")).await.unwrap();
     let lines = said(&fixture.server, "admin call", 1);
-    assert!(lines.len() == 1 && lines[0].contains("\"method\":\"Reset\""), "{lines:?}");
+    assert!(
+        lines.len() == 1 && lines[0].contains("\"method\":\"Reset\""),
+        "{lines:?}"
+    );
     let scrape = Scrape::of(&fixture.server.http());
-    assert_eq!(scrape.value("tollgate_admin_calls_total{method=\"Top\",code=\"OK\"}"), 3.0);
+    assert_eq!(
+        scrape.value("tollgate_admin_calls_total{method=\"Top\",code=\"OK\"}"),
+        3.0
+    );
 }
 
 #[tokio::test]
@@ -294,55 +505,148 @@ async fn every_admin_call_that_changes_something_is_logged_and_counted_without_i
     fixture.ask("trial", 3).await;
     fixture.refund("trial", 2).await;
     fixture.admin.reset(reset(KEY, "trial")).await.unwrap();
-    fixture.admin.reset(reset(KEY, "internal")).await.unwrap_err();
+    fixture
+        .admin
+        .reset(reset(KEY, "internal"))
+        .await
+        .unwrap_err();
     fixture.admin.reset(reset("", "trial")).await.unwrap_err();
     let (lines, log) = (said(&fixture.server, "admin call", 4), fixture.server.log());
     assert_eq!(lines.len(), 4, "{lines:?}");
     let said = |line: &str, words: &[&str]| words.iter().all(|words| line.contains(words));
-    assert!(said(&lines[0], &["\"method\":\"Refund\"", "\"code\":\"OK\"", "\"plan\":\"trial\"", "refunded: 2 of 2"]), "{log}");
-    assert!(said(&lines[1], &["\"method\":\"Reset\"", "\"code\":\"OK\"", "existed: true"]), "{log}");
-    assert!(said(&lines[2], &["FAILED_PRECONDITION", "\"plan\":\"internal\"", "has no limits"]), "{log}");
-    assert!(said(&lines[3], &["INVALID_ARGUMENT", "key is empty"]), "{log}");
+    assert!(
+        said(
+            &lines[0],
+            &[
+                "\"method\":\"Refund\"",
+                "\"code\":\"OK\"",
+                "\"plan\":\"trial\"",
+                "refunded: 2 of 2"
+            ]
+        ),
+        "{log}"
+    );
+    assert!(
+        said(
+            &lines[1],
+            &["\"method\":\"Reset\"", "\"code\":\"OK\"", "existed: true"]
+        ),
+        "{log}"
+    );
+    assert!(
+        said(
+            &lines[2],
+            &[
+                "FAILED_PRECONDITION",
+                "\"plan\":\"internal\"",
+                "has no limits"
+            ]
+        ),
+        "{log}"
+    );
+    assert!(
+        said(&lines[3], &["INVALID_ARGUMENT", "key is empty"]),
+        "{log}"
+    );
     assert_eq!(field(&lines[0], "key_hash"), field(&lines[1], "key_hash"));
     assert!(!log.contains("canary"), "a key was logged");
     let scrape = Scrape::of(&fixture.server.http());
-    let count =
-        |method: &str, code: &str| scrape.value(&format!("tollgate_admin_calls_total{{method=\"{method}\",code=\"{code}\"}}"));
+    let count = |method: &str, code: &str| {
+        scrape.value(&format!(
+            "tollgate_admin_calls_total{{method=\"{method}\",code=\"{code}\"}}"
+        ))
+    };
     assert_eq!(
-        (count("Reset", "OK"), count("Reset", "FAILED_PRECONDITION"), count("Reset", "INVALID_ARGUMENT")),
+        (
+            count("Reset", "OK"),
+            count("Reset", "FAILED_PRECONDITION"),
+            count("Reset", "INVALID_ARGUMENT")
+        ),
         (1.0, 1.0, 1.0)
     );
-    assert_eq!((count("Refund", "OK"), count("ReloadConfig", "OK")), (1.0, 0.0));
+    assert_eq!(
+        (count("Refund", "OK"), count("ReloadConfig", "OK")),
+        (1.0, 0.0)
+    );
 }
 
 #[tokio::test]
 async fn a_reload_applies_the_file_or_reports_its_errors() {
     let mut fixture = Fixture::start(&[]).await;
-    let before = fixture.client.list_plans(pb::ListPlansRequest {}).await.unwrap().into_inner().config_hash;
+    let before = fixture
+        .client
+        .list_plans(pb::ListPlansRequest {})
+        .await
+        .unwrap()
+        .into_inner()
+        .config_hash;
     let reload = || pb::ReloadConfigRequest {};
-    let same = fixture.admin.reload_config(reload()).await.unwrap().into_inner();
-    assert_eq!((same.config_hash, same.added, same.removed, same.edited), (before.clone(), 0, 0, 0));
-    let edited = PLANS.replace("quota: 50,", "quota: 60,").replace("  banned: { blocked: true }", "  new: { blocked: true }");
-    std::fs::write(fixture.path("config.yaml"), format!("{edited}workers: 7\nstore: {{ expected_replicas: 3 }}\n")).unwrap();
-    let answer = fixture.admin.reload_config(reload()).await.unwrap().into_inner();
+    let same = fixture
+        .admin
+        .reload_config(reload())
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(
+        (same.config_hash, same.added, same.removed, same.edited),
+        (before.clone(), 0, 0, 0)
+    );
+    let edited = PLANS
+        .replace("quota: 50,", "quota: 60,")
+        .replace("  banned: { blocked: true }", "  new: { blocked: true }");
+    std::fs::write(
+        fixture.path("config.yaml"),
+        format!("{edited}workers: 7\nstore: {{ expected_replicas: 3 }}\n"),
+    )
+    .unwrap();
+    let answer = fixture
+        .admin
+        .reload_config(reload())
+        .await
+        .unwrap()
+        .into_inner();
     // The server may have reloaded the changed file by itself a moment before.
     let changes = (answer.added, answer.removed, answer.edited);
     assert!(changes == (1, 1, 1) || changes == (0, 0, 0), "{changes:?}");
-    assert_eq!(answer.restart_needed, ["store.expected_replicas", "workers"]);
-    let listed = fixture.client.list_plans(pb::ListPlansRequest {}).await.unwrap().into_inner();
+    assert_eq!(
+        answer.restart_needed,
+        ["store.expected_replicas", "workers"]
+    );
+    let listed = fixture
+        .client
+        .list_plans(pb::ListPlansRequest {})
+        .await
+        .unwrap()
+        .into_inner();
     assert!(listed.config_hash == answer.config_hash && answer.config_hash != before);
-    assert!(listed.plans.iter().any(|plan| plan.name == "paid" && plan.limits[0].quota == 60));
+    assert!(
+        listed
+            .plans
+            .iter()
+            .any(|plan| plan.name == "paid" && plan.limits[0].quota == 60)
+    );
     std::fs::write(
         fixture.path("config.yaml"),
-        edited.replace("quota: 60,", "quota: 0,").replace("unlimited: true", "limitless: true"),
+        edited
+            .replace("quota: 60,", "quota: 0,")
+            .replace("unlimited: true", "limitless: true"),
     )
     .unwrap();
     let status = fixture.admin.reload_config(reload()).await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition);
-    for words in ["the plans stay as they are", "plans.paid.limits[0].quota is 0", "plans.internal.limitless is not a field"] {
+    for words in [
+        "the plans stay as they are",
+        "plans.paid.limits[0].quota is 0",
+        "plans.internal.limitless is not a field",
+    ] {
         assert!(status.message().contains(words), "{status:?}");
     }
-    let kept = fixture.client.list_plans(pb::ListPlansRequest {}).await.unwrap().into_inner();
+    let kept = fixture
+        .client
+        .list_plans(pb::ListPlansRequest {})
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!(kept.config_hash, answer.config_hash);
 }
 
@@ -351,8 +655,14 @@ async fn without_a_file_there_is_nothing_to_reload() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("admin.sock");
     let mut command = tollgate();
-    command.args(["--listen", "127.0.0.1:0", "--set", &format!("listen.admin=unix:{}", socket.display())]);
-    let _server = crate::support::Guarded(command.stdout(std::process::Stdio::null()).spawn().unwrap());
+    command.args([
+        "--listen",
+        "127.0.0.1:0",
+        "--set",
+        &format!("listen.admin=unix:{}", socket.display()),
+    ]);
+    let _server =
+        crate::support::Guarded(command.stdout(std::process::Stdio::null()).spawn().unwrap());
     let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).unwrap();
     let started = std::time::Instant::now();
     let channel = loop {
@@ -362,6 +672,13 @@ async fn without_a_file_there_is_nothing_to_reload() {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     };
-    let status = Admin::new(channel).reload_config(pb::ReloadConfigRequest {}).await.unwrap_err();
-    assert!(status.code() == Code::FailedPrecondition && status.message().contains("no config file was named"), "{status:?}");
+    let status = Admin::new(channel)
+        .reload_config(pb::ReloadConfigRequest {})
+        .await
+        .unwrap_err();
+    assert!(
+        status.code() == Code::FailedPrecondition
+            && status.message().contains("no config file was named"),
+        "{status:?}"
+    );
 }

@@ -30,7 +30,11 @@ const QUOTA: usize = 5;
 async fn on_redis(client: &mut Client) {
     let started = Instant::now();
     let mut probe = 0;
-    while decide(client, &format!("probe {probe}"), "deny").await.decided_by() != DecidedBy::Store {
+    while decide(client, &format!("probe {probe}"), "deny")
+        .await
+        .decided_by()
+        != DecidedBy::Store
+    {
         probe += 1;
         assert!(started.elapsed() < PATIENCE, "the store does not decide");
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -38,7 +42,10 @@ async fn on_redis(client: &mut Client) {
 }
 
 /// What a call came to: whether Redis allowed it, or `None` at the caller's deadline. Everything else is wrong.
-fn outcome(answer: Result<tonic::Response<pb::ShouldAllowResponse>, tonic::Status>, of: &str) -> Option<bool> {
+fn outcome(
+    answer: Result<tonic::Response<pb::ShouldAllowResponse>, tonic::Status>,
+    of: &str,
+) -> Option<bool> {
     match answer {
         Ok(answer) => {
             let answer = answer.into_inner();
@@ -54,7 +61,9 @@ fn outcome(answer: Result<tonic::Response<pb::ShouldAllowResponse>, tonic::Statu
 
 /// A number below a bound, of a sequence that a seed decides.
 fn next_below(state: &mut u64, bound: u64) -> u64 {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *state = state
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
     (*state >> 33) % bound
 }
 
@@ -81,13 +90,23 @@ async fn fault_50_ten_thousand_short_deadlines_at_a_healthy_redis_get_no_answer_
             let (mut decided, mut late, mut granted) = (0, 0, 0);
             for call in 0..10_000 / CALLERS {
                 let (plan, timeout) = (NAMES[call % 3], short(&mut state));
-                let answer = client.should_allow(timed(request(&format!("key {caller}"), plan, None), &timeout)).await;
+                let answer = client
+                    .should_allow(timed(
+                        request(&format!("key {caller}"), plan, None),
+                        &timeout,
+                    ))
+                    .await;
                 match outcome(answer, &timeout) {
-                    Some(allowed) => (decided, granted) = (decided + 1, granted + usize::from(allowed)),
+                    Some(allowed) => {
+                        (decided, granted) = (decided + 1, granted + usize::from(allowed))
+                    }
                     None => late += 1,
                 }
             }
-            assert!(granted <= QUOTA * NAMES.len(), "{granted} granted to one caller's keys");
+            assert!(
+                granted <= QUOTA * NAMES.len(),
+                "{granted} granted to one caller's keys"
+            );
             (decided, late)
         })
     });
@@ -98,15 +117,27 @@ async fn fault_50_ten_thousand_short_deadlines_at_a_healthy_redis_get_no_answer_
         (decided, late) = (decided + more, late + later);
     }
     println!("{decided} decided, {late} too late");
-    assert!(decided > 1_000 && late > 100, "{decided} decided, {late} too late: both must be tried");
+    assert!(
+        decided > 1_000 && late > 100,
+        "{decided} decided, {late} too late: both must be tried"
+    );
     let metrics = Scrape::of(&server.http());
-    assert_eq!(metrics.value("tollgate_caller_deadlines_total"), late as f64);
+    assert_eq!(
+        metrics.value("tollgate_caller_deadlines_total"),
+        late as f64
+    );
     for kind in ["deadline", "unreachable"] {
-        assert_eq!(metrics.value(&format!("tollgate_store_errors_total{{kind=\"{kind}\"}}")), 0.0);
+        assert_eq!(
+            metrics.value(&format!("tollgate_store_errors_total{{kind=\"{kind}\"}}")),
+            0.0
+        );
     }
     assert_eq!(metrics.value("tollgate_degraded"), 0.0);
     let log = server.log();
-    assert!(!log.contains("could not decide") && !log.contains("out of reach"), "Redis is blamed: {log}");
+    assert!(
+        !log.contains("could not decide") && !log.contains("out of reach"),
+        "Redis is blamed: {log}"
+    );
 }
 
 #[tokio::test]
@@ -119,44 +150,91 @@ async fn batches_peeks_and_streams_exceed_their_deadline_as_a_whole() {
     for timeout in ["0n", "1n", "10m"] {
         redis.cli(&["CLIENT", "PAUSE", "300", "ALL"]);
         let requests = NAMES.iter().map(|plan| request("k", plan, None)).collect();
-        let batch = client.should_allow_batch(timed(pb::ShouldAllowBatchRequest { requests }, timeout)).await;
-        assert_eq!(batch.unwrap_err().code(), Code::DeadlineExceeded, "{timeout}");
-        let peek = pb::PeekRequest { key: "k".to_owned(), plan: "allow".to_owned(), cost: None };
-        assert_eq!(client.peek(timed(peek, timeout)).await.unwrap_err().code(), Code::DeadlineExceeded, "{timeout}");
-        let asked = pb::ShouldAllowStreamRequest { id: 1, request: Some(request("k", "allow", None)) };
+        let batch = client
+            .should_allow_batch(timed(pb::ShouldAllowBatchRequest { requests }, timeout))
+            .await;
+        assert_eq!(
+            batch.unwrap_err().code(),
+            Code::DeadlineExceeded,
+            "{timeout}"
+        );
+        let peek = pb::PeekRequest {
+            key: "k".to_owned(),
+            plan: "allow".to_owned(),
+            cost: None,
+        };
+        assert_eq!(
+            client.peek(timed(peek, timeout)).await.unwrap_err().code(),
+            Code::DeadlineExceeded,
+            "{timeout}"
+        );
+        let asked = pb::ShouldAllowStreamRequest {
+            id: 1,
+            request: Some(request("k", "allow", None)),
+        };
         let stream = tokio_stream::iter([asked]).chain(tokio_stream::pending());
-        let mut answers = client.should_allow_stream(timed(stream, timeout)).await.unwrap().into_inner();
-        assert_eq!(answers.next().await.unwrap().unwrap_err().code(), Code::DeadlineExceeded, "{timeout}");
+        let mut answers = client
+            .should_allow_stream(timed(stream, timeout))
+            .await
+            .unwrap()
+            .into_inner();
+        assert_eq!(
+            answers.next().await.unwrap().unwrap_err().code(),
+            Code::DeadlineExceeded,
+            "{timeout}"
+        );
         on_redis(&mut server.client().await).await;
     }
-    assert!(!server.log().contains("could not decide"), "{}", server.log());
+    assert!(
+        !server.log().contains("could not decide"),
+        "{}",
+        server.log()
+    );
 }
 
 /// A caller that waits as long as the store may take learns what the plan says of a store that fails.
 #[tokio::test]
-async fn a_dead_redis_is_found_out_by_callers_with_short_deadlines_and_then_policy_answers_them_at_once() {
+async fn a_dead_redis_is_found_out_by_callers_with_short_deadlines_and_then_policy_answers_them_at_once()
+ {
     let redis = Redis::start();
-    let server = Server::start(PLANS, &["--store", &redis.url(), "--set", "store.deadline=200ms"]);
+    let server = Server::start(
+        PLANS,
+        &["--store", &redis.url(), "--set", "store.deadline=200ms"],
+    );
     on_redis(&mut server.client().await).await;
     let mut client = untimed(&server.address).await;
     redis.signal("STOP");
     let (began, mut late, mut key) = (Instant::now(), 0, 0);
     let by = loop {
         key += 1;
-        match client.should_allow(timed(request(&key.to_string(), "allow", None), "40m")).await {
+        match client
+            .should_allow(timed(request(&key.to_string(), "allow", None), "40m"))
+            .await
+        {
             Ok(answer) => break answer.into_inner().decided_by(),
             Err(status) => assert_eq!(status.code(), Code::DeadlineExceeded),
         }
         late += 1;
         assert!(began.elapsed() < PATIENCE, "the breaker does not open");
     };
-    println!("by policy after {late} that were too late, {:?} after Redis stopped", began.elapsed());
+    println!(
+        "by policy after {late} that were too late, {:?} after Redis stopped",
+        began.elapsed()
+    );
     assert_eq!(by, DecidedBy::FailOpen);
     for timeout in ["1n", "1u", "40m", "10S"] {
-        let answer = client.should_allow(timed(request("k", "allow", None), timeout)).await;
-        assert_eq!(answer.unwrap().into_inner().decided_by(), DecidedBy::FailOpen, "{timeout}");
+        let answer = client
+            .should_allow(timed(request("k", "allow", None), timeout))
+            .await;
+        assert_eq!(
+            answer.unwrap().into_inner().decided_by(),
+            DecidedBy::FailOpen,
+            "{timeout}"
+        );
     }
-    let none = client.should_allow(timed(request("k", "allow", None), "0n")).await;
+    let none = client
+        .should_allow(timed(request("k", "allow", None), "0n"))
+        .await;
     assert_eq!(none.unwrap_err().code(), Code::DeadlineExceeded);
     redis.signal("CONT");
 }
@@ -165,7 +243,10 @@ async fn a_dead_redis_is_found_out_by_callers_with_short_deadlines_and_then_poli
 #[tokio::test]
 async fn a_callers_deadline_below_the_store_s_is_kept() {
     let redis = Redis::start();
-    let server = Server::start(PLANS, &["--store", &redis.url(), "--set", "store.deadline=10s"]);
+    let server = Server::start(
+        PLANS,
+        &["--store", &redis.url(), "--set", "store.deadline=10s"],
+    );
     let mut client = server.client().await;
     on_redis(&mut client).await;
     redis.signal("STOP");
@@ -180,17 +261,32 @@ async fn a_callers_deadline_below_the_store_s_is_kept() {
 #[tokio::test]
 async fn the_deny_cache_and_the_embedded_store_never_answer_by_policy() {
     let redis = Redis::start();
-    for flags in [vec![], vec!["--store", &redis.url(), "--set", "deny_cache.entries=1000"]] {
+    for flags in [
+        vec![],
+        vec!["--store", &redis.url(), "--set", "deny_cache.entries=1000"],
+    ] {
         let server = Server::start(PLANS, &flags.iter().map(|flag| &**flag).collect::<Vec<_>>());
         on_redis(&mut server.client().await).await;
         let mut client = untimed(&server.address).await;
         for timeout in ["0n", "1n", "1u", "999m", "0n", "1n"].repeat(4) {
             for plan in NAMES {
-                let answer = client.should_allow(timed(request("k", plan, None), timeout)).await;
+                let answer = client
+                    .should_allow(timed(request("k", plan, None), timeout))
+                    .await;
                 let answer = answer.map(tonic::Response::into_inner);
-                let by = answer.as_ref().map(pb::ShouldAllowResponse::decided_by).map_err(tonic::Status::code);
-                let fine = [Ok(DecidedBy::Store), Ok(DecidedBy::DenyCache), Err(Code::DeadlineExceeded)];
-                assert!(fine.contains(&by), "{plan}, {timeout}, {flags:?}: {answer:?}");
+                let by = answer
+                    .as_ref()
+                    .map(pb::ShouldAllowResponse::decided_by)
+                    .map_err(tonic::Status::code);
+                let fine = [
+                    Ok(DecidedBy::Store),
+                    Ok(DecidedBy::DenyCache),
+                    Err(Code::DeadlineExceeded),
+                ];
+                assert!(
+                    fine.contains(&by),
+                    "{plan}, {timeout}, {flags:?}: {answer:?}"
+                );
             }
         }
     }
@@ -199,25 +295,63 @@ async fn the_deny_cache_and_the_embedded_store_never_answer_by_policy() {
 /// A caller that sends one believes in a deadline. Both ways that answer unary calls refuse it, with nothing charged.
 #[tokio::test]
 async fn a_malformed_deadline_is_the_callers_error() {
-    let server = Server::start("plans: { p: { limits: [ { name: day, quota: 10, window: 1d } ] } }\n", &[]);
+    let server = Server::start(
+        "plans: { p: { limits: [ { name: day, quota: 10, window: 1d } ] } }\n",
+        &[],
+    );
     let plain = untimed(&server.address).await;
-    for mut client in [plain.clone(), plain.send_compressed(CompressionEncoding::Gzip)] {
+    for mut client in [
+        plain.clone(),
+        plain.send_compressed(CompressionEncoding::Gzip),
+    ] {
         for malformed in ["", "10", "10x", "+10S", "123456789m", "1.5S"] {
             let asked = || request("k", "p", None);
-            let peek = pb::PeekRequest { key: "k".to_owned(), plan: "p".to_owned(), cost: None };
-            let batch = pb::ShouldAllowBatchRequest { requests: vec![asked()] };
-            let stream = tokio_stream::iter([pb::ShouldAllowStreamRequest { id: 1, request: Some(asked()) }]);
+            let peek = pb::PeekRequest {
+                key: "k".to_owned(),
+                plan: "p".to_owned(),
+                cost: None,
+            };
+            let batch = pb::ShouldAllowBatchRequest {
+                requests: vec![asked()],
+            };
+            let stream = tokio_stream::iter([pb::ShouldAllowStreamRequest {
+                id: 1,
+                request: Some(asked()),
+            }]);
             for refused in [
-                client.should_allow(timed(asked(), malformed)).await.unwrap_err(),
-                client.should_allow_batch(timed(batch, malformed)).await.unwrap_err(),
+                client
+                    .should_allow(timed(asked(), malformed))
+                    .await
+                    .unwrap_err(),
+                client
+                    .should_allow_batch(timed(batch, malformed))
+                    .await
+                    .unwrap_err(),
                 client.peek(timed(peek, malformed)).await.unwrap_err(),
-                client.should_allow_stream(timed(stream, malformed)).await.unwrap_err(),
+                client
+                    .should_allow_stream(timed(stream, malformed))
+                    .await
+                    .unwrap_err(),
             ] {
-                assert_eq!(refused.code(), Code::InvalidArgument, "{malformed:?}: {refused:?}");
-                assert!(refused.message().starts_with("grpc-timeout is malformed: "), "{refused:?}");
+                assert_eq!(
+                    refused.code(),
+                    Code::InvalidArgument,
+                    "{malformed:?}: {refused:?}"
+                );
+                assert!(
+                    refused.message().starts_with("grpc-timeout is malformed: "),
+                    "{refused:?}"
+                );
             }
         }
-        assert!(client.should_allow(timed(request("k", "p", None), "10S")).await.unwrap().into_inner().allowed);
+        assert!(
+            client
+                .should_allow(timed(request("k", "p", None), "10S"))
+                .await
+                .unwrap()
+                .into_inner()
+                .allowed
+        );
     }
     let mut client = server.client().await;
     assert_eq!(decide(&mut client, "k", "p").await.remaining, Some(7));

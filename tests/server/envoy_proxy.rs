@@ -60,8 +60,9 @@ impl Deployment {
     /// Replicas that wait so long for Redis, and an Envoy that waits so long for them.
     async fn start(store_deadline: &str, timeout: &str) -> Self {
         let (redis, deadline) = (Redis::start(), format!("store.deadline={store_deadline}"));
-        let replicas: Vec<Server> =
-            (0..2).map(|_| Server::start(CONFIG, &["--store", &redis.url(), "--set", &deadline])).collect();
+        let replicas: Vec<Server> = (0..2)
+            .map(|_| Server::start(CONFIG, &["--store", &redis.url(), "--set", &deadline]))
+            .collect();
         for replica in &replicas {
             let (mut client, began) = (replica.client().await, Instant::now());
             while decide(&mut client, "probe", "large").await.decided_by() != DecidedBy::Store {
@@ -74,11 +75,20 @@ impl Deployment {
             ROUTES.trim_start_matches('\n'),
             FILTERS.trim_start_matches('\n'),
         );
-        Self { replicas, envoy, redis }
+        Self {
+            replicas,
+            envoy,
+            redis,
+        }
     }
 
     fn get(&self, target: &str, user: &str) -> Reply {
-        ask(&self.envoy.address, "GET", target, &[&format!("x-user: {user}")])
+        ask(
+            &self.envoy.address,
+            "GET",
+            target,
+            &[&format!("x-user: {user}")],
+        )
     }
 
     /// Asks at a steady pace, also where an answer is late. Every request must pass.
@@ -99,7 +109,8 @@ impl Deployment {
         let wait = |seconds: u64, what: &str| {
             let (before, began) = (answered.load(Ordering::Relaxed), Instant::now());
             std::thread::sleep(Duration::from_secs(seconds));
-            let rate = (answered.load(Ordering::Relaxed) - before) as f64 / began.elapsed().as_secs_f64();
+            let rate =
+                (answered.load(Ordering::Relaxed) - before) as f64 / began.elapsed().as_secs_f64();
             println!("{what}: {rate:.0} requests a second");
         };
         std::thread::scope(|scope| {
@@ -118,16 +129,29 @@ impl Deployment {
 
     /// How many requests the replicas let pass that were decided in this way.
     fn passed_by(&self, decider: &str) -> f64 {
-        let of = |replica: &Server| Scrape::of(&replica.http()).decisions().get(&format!("large allowed {decider}")).copied();
+        let of = |replica: &Server| {
+            Scrape::of(&replica.http())
+                .decisions()
+                .get(&format!("large allowed {decider}"))
+                .copied()
+        };
         self.replicas.iter().filter_map(of).sum()
     }
 
     /// How many of so many requests pass; the others are denied.
     fn pass(&self, target: &str, user: &str, requests: usize) -> usize {
-        let statuses: Vec<u16> = (0..requests).map(|_| self.get(target, user).status).collect();
-        assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{statuses:?}");
+        let statuses: Vec<u16> = (0..requests)
+            .map(|_| self.get(target, user).status)
+            .collect();
+        assert!(
+            statuses.iter().all(|status| [200, 429].contains(status)),
+            "{statuses:?}"
+        );
         let passed = statuses.iter().filter(|status| **status == 200).count();
-        assert!(statuses[..passed].iter().all(|status| *status == 200), "denied before the quota was used up: {statuses:?}");
+        assert!(
+            statuses[..passed].iter().all(|status| *status == 200),
+            "denied before the quota was used up: {statuses:?}"
+        );
         passed
     }
 }
@@ -138,32 +162,72 @@ async fn envoy_enforces_one_exact_limit_over_two_replicas_and_passes_all_without
     let mut deployment = Deployment::start("10s", "1s").await;
     let first = deployment.get("/", "al");
     assert_eq!((first.status, first.body.as_str()), (200, "ok"));
-    assert_eq!(first.header("ratelimit-policy"), Some("\"day\";q=20;w=86400"));
-    assert!(first.header("ratelimit").unwrap().starts_with("\"day\";r=19"), "{first:?}");
+    assert_eq!(
+        first.header("ratelimit-policy"),
+        Some("\"day\";q=20;w=86400")
+    );
+    assert!(
+        first
+            .header("ratelimit")
+            .unwrap()
+            .starts_with("\"day\";r=19"),
+        "{first:?}"
+    );
     assert_eq!(deployment.pass("/", "al", 24), QUOTA - 1);
     let denied = deployment.get("/", "al");
     assert_eq!((denied.status, denied.body.as_str()), (429, ""));
     let wait: u64 = denied.header("retry-after").unwrap().parse().unwrap();
-    assert!((86_000..=86_400).contains(&wait) && denied.header("ratelimit").unwrap().starts_with("\"day\";r=0;t="), "{denied:?}");
+    assert!(
+        (86_000..=86_400).contains(&wait)
+            && denied
+                .header("ratelimit")
+                .unwrap()
+                .starts_with("\"day\";r=0;t="),
+        "{denied:?}"
+    );
     for replica in &deployment.replicas {
         let decisions = Scrape::of(&replica.http()).decisions();
-        assert!(decisions.get("free allowed store").is_some_and(|count| *count >= 1.0), "Envoy asks one only: {decisions:?}");
+        assert!(
+            decisions
+                .get("free allowed store")
+                .is_some_and(|count| *count >= 1.0),
+            "Envoy asks one only: {decisions:?}"
+        );
     }
     // A gRPC call of the same user.
     let mut client = Client::new(channel_to(&deployment.envoy.address).await);
     let mut call = tonic::Request::new(request("k", "free", None));
     call.metadata_mut().insert("x-user", "al".parse().unwrap());
-    assert_eq!(client.should_allow(call).await.unwrap_err().code(), Code::ResourceExhausted);
+    assert_eq!(
+        client.should_allow(call).await.unwrap_err().code(),
+        Code::ResourceExhausted
+    );
     // A cost of the descriptor, units that come back, and a limit of the route's own.
     assert_eq!(deployment.pass("/upload", "bo", 5), QUOTA / 5);
     assert_eq!(deployment.pass("/refund", "bo", 1), 1);
     assert_eq!(deployment.pass("/", "bo", 5), 3);
     assert_eq!(deployment.pass("/override", "al", 4), 2);
-    assert_eq!(ask(&deployment.envoy.address, "GET", "/", &[]).status, 200, "by its address");
-    let counted = deployment.replicas[0].client().await.peek(peek("address:127.0.0.1")).await.unwrap().into_inner();
+    assert_eq!(
+        ask(&deployment.envoy.address, "GET", "/", &[]).status,
+        200,
+        "by its address"
+    );
+    let counted = deployment.replicas[0]
+        .client()
+        .await
+        .peek(peek("address:127.0.0.1"))
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!(counted.answer.unwrap().remaining, Some(19));
     let envoy = &deployment.envoy;
-    assert_eq!((envoy.limited("error"), envoy.limited("failure_mode_allowed")), (0, 0));
+    assert_eq!(
+        (
+            envoy.limited("error"),
+            envoy.limited("failure_mode_allowed")
+        ),
+        (0, 0)
+    );
     deployment.replicas.clear();
     assert_eq!(deployment.get("/", "al").status, 200);
     assert!(deployment.envoy.limited("failure_mode_allowed") >= 1);
@@ -224,44 +288,83 @@ fn ways_around() -> Vec<(&'static str, &'static str, String)> {
 async fn nothing_gets_around_envoy() {
     let deployment = Deployment::start("10s", "10s").await;
     let envoy = &deployment.envoy.address;
-    let anonymous = |method: &str, target: &str, fields: &[&str]| ask(envoy, method, target, fields).status;
+    let anonymous =
+        |method: &str, target: &str, fields: &[&str]| ask(envoy, method, target, fields).status;
     // An upload costs 5 without a user, too.
     assert_eq!(anonymous("POST", "/upload", &["Content-Length: 0"]), 200);
-    let passed = (0..QUOTA).filter(|_| anonymous("GET", "/", &[]) == 200).count();
+    let passed = (0..QUOTA)
+        .filter(|_| anonymous("GET", "/", &[]) == 200)
+        .count();
     assert_eq!(passed, QUOTA - 5);
     for (method, path, field) in ways_around() {
         for number in 0..3 {
             let field = field.replace("{}", &number.to_string());
-            let fields: Vec<&str> = if field.is_empty() { vec![] } else { vec![&field] };
+            let fields: Vec<&str> = if field.is_empty() {
+                vec![]
+            } else {
+                vec![&field]
+            };
             let status = raw_status(envoy, method, path, &fields);
-            assert!(status != Some(200), "{method} {path} {:.60}: {status:?}", field);
+            assert!(
+                status != Some(200),
+                "{method} {path} {:.60}: {status:?}",
+                field
+            );
         }
     }
     // A name is used up in any case, too: also one that is empty, long, or no UTF-8.
     for user in ["al", "", &"l".repeat(20_000), "\u{e9}"] {
         let fields = [format!("x-user: {user}")];
-        let passed = (0..QUOTA + 5).filter(|_| raw_status(envoy, "GET", "/", &[&fields[0]]) == Some(200)).count();
+        let passed = (0..QUOTA + 5)
+            .filter(|_| raw_status(envoy, "GET", "/", &[&fields[0]]) == Some(200))
+            .count();
         assert_eq!(passed, QUOTA, "{user:.10}");
-        assert_ne!(raw_status(envoy, "POST", "/upload", &[&fields[0]]), Some(200));
+        assert_ne!(
+            raw_status(envoy, "POST", "/upload", &[&fields[0]]),
+            Some(200)
+        );
     }
-    assert_eq!((deployment.envoy.limited("error"), deployment.envoy.limited("failure_mode_allowed")), (0, 0));
+    assert_eq!(
+        (
+            deployment.envoy.limited("error"),
+            deployment.envoy.limited("failure_mode_allowed")
+        ),
+        (0, 0)
+    );
 }
 
 /// The status of an answer; `None` where Envoy closes without one. A redirect to another spelling is followed.
 fn raw_status(envoy: &str, method: &str, path: &str, fields: &[&str]) -> Option<u16> {
     let fields: String = fields.iter().map(|field| format!("{field}\r\n")).collect();
-    let end = if fields.contains("chunked") { "0\r\n\r\n" } else { "" };
-    let request = format!("{method} {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{fields}\r\n{end}");
+    let end = if fields.contains("chunked") {
+        "0\r\n\r\n"
+    } else {
+        ""
+    };
+    let request =
+        format!("{method} {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{fields}\r\n{end}");
     let text = raw(envoy, &request);
     let status = text.split(' ').nth(1)?.parse().ok();
-    match text.lines().find_map(|line| line.strip_prefix("location: ")) {
-        Some(location) => raw_status(envoy, method, &location[location.find("/").unwrap()..].replace("/h/", "/"), &[]),
+    match text
+        .lines()
+        .find_map(|line| line.strip_prefix("location: "))
+    {
+        Some(location) => raw_status(
+            envoy,
+            method,
+            &location[location.find("/").unwrap()..].replace("/h/", "/"),
+            &[],
+        ),
         None => status,
     }
 }
 
 fn peek(key: &str) -> tollgate::grpc::pb::PeekRequest {
-    tollgate::grpc::pb::PeekRequest { key: key.to_owned(), plan: "free".to_owned(), cost: None }
+    tollgate::grpc::pb::PeekRequest {
+        key: key.to_owned(),
+        plan: "free".to_owned(),
+        cost: None,
+    }
 }
 
 /// Callers beside each other, and the time between two requests of each: 500 a second in all.

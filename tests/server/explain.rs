@@ -25,12 +25,20 @@ plans:
 
 impl AdminFixture {
     async fn explain(&mut self, plan: &str) -> pb::ExplainResponse {
-        let request = pb::ExplainRequest { key: "k".to_owned(), plan: plan.to_owned() };
+        let request = pb::ExplainRequest {
+            key: "k".to_owned(),
+            plan: plan.to_owned(),
+        };
         self.admin.explain(request).await.unwrap().into_inner()
     }
 
     async fn take(&mut self, plan: &str, cost: u64) -> Outcome {
-        self.client.should_allow(request("k", plan, Some(cost))).await.unwrap().into_inner().outcome()
+        self.client
+            .should_allow(request("k", plan, Some(cost)))
+            .await
+            .unwrap()
+            .into_inner()
+            .outcome()
     }
 }
 
@@ -42,29 +50,70 @@ fn seconds(release: &pb::Release) -> f64 {
 async fn every_limit_is_told_and_nothing_is_charged(flags: &[&str]) -> Vec<String> {
     let mut fixture = AdminFixture::start(PLANS, flags).await;
     let fresh = fixture.explain("all").await;
-    assert!(fresh.limits.iter().all(|limit| limit.used == 0 && limit.releases.is_empty()), "{fresh:?}");
+    assert!(
+        fresh
+            .limits
+            .iter()
+            .all(|limit| limit.used == 0 && limit.releases.is_empty()),
+        "{fresh:?}"
+    );
     assert_eq!(fresh.next.as_ref().unwrap().outcome(), Outcome::Allowed);
     assert_eq!(fixture.take("all", 6).await, Outcome::Allowed);
     let told = fixture.explain("all").await;
     assert_eq!(told, fixture.explain("all").await.with_times_of(&told));
-    let rows: Vec<_> = told.limits.iter().map(|limit| (limit.status.as_ref().unwrap().remaining, limit.used)).collect();
+    let rows: Vec<_> = told
+        .limits
+        .iter()
+        .map(|limit| (limit.status.as_ref().unwrap().remaining, limit.used))
+        .collect();
     assert_eq!(rows, [(2, 6), (4, 6), (6, 6), (994, 6), (14, 6)]);
-    for (limit, (most, points)) in told.limits.iter().zip([(8, 1), (10, 1), (12, 1), (1_000, 5), (20, 5)]) {
+    for (limit, (most, points)) in
+        told.limits
+            .iter()
+            .zip([(8, 1), (10, 1), (12, 1), (1_000, 5), (20, 5)])
+    {
         let name = &limit.limit.as_ref().unwrap().name;
         let units: Vec<u64> = limit.releases.iter().map(|release| release.units).collect();
-        assert!(units.last() == Some(&most) && units.len() <= points, "{name}: {units:?}");
-        let (first, last) = (seconds(&limit.releases[0]), seconds(limit.releases.last().unwrap()));
+        assert!(
+            units.last() == Some(&most) && units.len() <= points,
+            "{name}: {units:?}"
+        );
+        let (first, last) = (
+            seconds(&limit.releases[0]),
+            seconds(limit.releases.last().unwrap()),
+        );
         assert!(0.0 < first && first <= last, "{name}: {first} {last}");
     }
     // Five tokens come back in as many days.
-    assert!((seconds(&told.limits[4].releases[0]) - 86_400.0).abs() < 600.0, "{:?}", told.limits[4]);
+    assert!(
+        (seconds(&told.limits[4].releases[0]) - 86_400.0).abs() < 600.0,
+        "{:?}",
+        told.limits[4]
+    );
     assert_eq!(fixture.take("all", 2).await, Outcome::Allowed);
     let denied = fixture.explain("all").await;
     let next = denied.next.unwrap();
-    assert_eq!((next.outcome(), next.decided_by(), next.limit_name.as_str()), (Outcome::Denied, DecidedBy::Store, "fixed"));
-    assert!(denied.sentence.starts_with("The next request of cost 1 is denied by limit fixed: 8 of 8 units are used"));
-    for (key, plan, code) in [("", "all", Code::InvalidArgument), ("k", "al", Code::NotFound)] {
-        let status = fixture.admin.explain(pb::ExplainRequest { key: key.to_owned(), plan: plan.to_owned() }).await.unwrap_err();
+    assert_eq!(
+        (next.outcome(), next.decided_by(), next.limit_name.as_str()),
+        (Outcome::Denied, DecidedBy::Store, "fixed")
+    );
+    assert!(
+        denied.sentence.starts_with(
+            "The next request of cost 1 is denied by limit fixed: 8 of 8 units are used"
+        )
+    );
+    for (key, plan, code) in [
+        ("", "all", Code::InvalidArgument),
+        ("k", "al", Code::NotFound),
+    ] {
+        let status = fixture
+            .admin
+            .explain(pb::ExplainRequest {
+                key: key.to_owned(),
+                plan: plan.to_owned(),
+            })
+            .await
+            .unwrap_err();
         assert_eq!(status.code(), code, "{status:?}");
     }
     denied.redis_names
@@ -82,7 +131,13 @@ impl WithTimesOf for pb::ExplainResponse {
             let remaining = own.status.as_ref().unwrap().remaining;
             own.status = other.status.clone();
             own.status.as_mut().unwrap().remaining = remaining;
-            let units = |limit: &pb::LimitExplanation| limit.releases.iter().map(|release| release.units).collect::<Vec<_>>();
+            let units = |limit: &pb::LimitExplanation| {
+                limit
+                    .releases
+                    .iter()
+                    .map(|release| release.units)
+                    .collect::<Vec<_>>()
+            };
             assert_eq!(units(own).last(), units(other).last());
             own.releases = other.releases.clone();
         }
@@ -93,57 +148,130 @@ impl WithTimesOf for pb::ExplainResponse {
 
 #[tokio::test]
 async fn every_limit_is_told_and_nothing_is_charged_in_memory() {
-    assert!(every_limit_is_told_and_nothing_is_charged(&[]).await.is_empty());
+    assert!(
+        every_limit_is_told_and_nothing_is_charged(&[])
+            .await
+            .is_empty()
+    );
 }
 
 #[tokio::test]
 async fn every_limit_is_told_and_nothing_is_charged_in_redis() {
     let redis = Redis::start();
-    let flags = ["--store", &redis.url(), "--set", "store.deadline=10s", "--set", "store.key_prefix=shop:"];
+    let flags = [
+        "--store",
+        &redis.url(),
+        "--set",
+        "store.deadline=10s",
+        "--set",
+        "store.key_prefix=shop:",
+    ];
     let names = every_limit_is_told_and_nothing_is_charged(&flags).await;
     assert_eq!(names, ["shop:{all:k}", "shop:{all:k}log:86400000000"]);
     for name in names {
         assert_eq!(redis.cli(&["EXISTS", &name]).trim(), "1", "{name}");
     }
     // Of a key that was only explained, Redis has nothing.
-    let mut fixture = AdminFixture::start(PLANS, &["--store", &redis.url(), "--set", "store.deadline=10s"]).await;
+    let mut fixture = AdminFixture::start(
+        PLANS,
+        &["--store", &redis.url(), "--set", "store.deadline=10s"],
+    )
+    .await;
     fixture.explain("one").await;
-    assert!(!redis.cli(&["KEYS", "*"]).contains("one:k"), "{}", redis.cli(&["KEYS", "*"]));
+    assert!(
+        !redis.cli(&["KEYS", "*"]).contains("one:k"),
+        "{}",
+        redis.cli(&["KEYS", "*"])
+    );
 }
 
 /// Returns the names that hold the candidate's state.
 async fn a_candidate_is_told_beside_its_live_plan(flags: &[&str]) -> Vec<String> {
     let mut fixture = AdminFixture::start(PLANS, flags).await;
-    let listed = fixture.client.list_plans(pb::ListPlansRequest {}).await.unwrap().into_inner().plans;
-    let candidates: Vec<_> = listed.iter().map(|plan| (plan.name.as_str(), plan.candidate.as_str())).collect();
-    assert_eq!(candidates, [("all", ""), ("one", ""), ("open", ""), ("strict", ""), ("tried", "strict")]);
+    let listed = fixture
+        .client
+        .list_plans(pb::ListPlansRequest {})
+        .await
+        .unwrap()
+        .into_inner()
+        .plans;
+    let candidates: Vec<_> = listed
+        .iter()
+        .map(|plan| (plan.name.as_str(), plan.candidate.as_str()))
+        .collect();
+    assert_eq!(
+        candidates,
+        [
+            ("all", ""),
+            ("one", ""),
+            ("open", ""),
+            ("strict", ""),
+            ("tried", "strict")
+        ]
+    );
     assert_eq!(fixture.explain("strict").await.candidate, None);
     // Callers of the plan itself are counted apart.
     assert_eq!(fixture.take("strict", 1).await, Outcome::Allowed);
-    for (used, of_live, allowed) in [(0, Outcome::Allowed, true), (3, Outcome::Allowed, false), (3, Outcome::Denied, false)] {
+    for (used, of_live, allowed) in [
+        (0, Outcome::Allowed, true),
+        (3, Outcome::Allowed, false),
+        (3, Outcome::Denied, false),
+    ] {
         let told = fixture.explain("tried").await;
         let candidate = told.candidate.clone().unwrap();
         assert_eq!(told.next.unwrap().outcome(), of_live);
-        assert_eq!((candidate.plan.as_str(), candidate.allowed), ("strict", allowed));
-        let rows: Vec<_> = candidate.limits.iter().map(|limit| (limit.status.as_ref().unwrap().remaining, limit.used)).collect();
+        assert_eq!(
+            (candidate.plan.as_str(), candidate.allowed),
+            ("strict", allowed)
+        );
+        let rows: Vec<_> = candidate
+            .limits
+            .iter()
+            .map(|limit| (limit.status.as_ref().unwrap().remaining, limit.used))
+            .collect();
         assert_eq!(rows, [(3 - used, used), (9 - used, used)]);
-        assert_eq!(candidate.limits[0].releases.len(), usize::from(used > 0), "{candidate:?}");
+        assert_eq!(
+            candidate.limits[0].releases.len(),
+            usize::from(used > 0),
+            "{candidate:?}"
+        );
         let cost = if used == 0 { 3 } else { 2 };
         fixture.take("tried", cost).await;
     }
-    fixture.explain("tried").await.candidate.unwrap().redis_names
+    fixture
+        .explain("tried")
+        .await
+        .candidate
+        .unwrap()
+        .redis_names
 }
 
 #[tokio::test]
 async fn a_candidate_is_told_beside_its_live_plan_in_memory() {
-    assert!(a_candidate_is_told_beside_its_live_plan(&[]).await.is_empty());
+    assert!(
+        a_candidate_is_told_beside_its_live_plan(&[])
+            .await
+            .is_empty()
+    );
 }
 
 #[tokio::test]
 async fn a_candidate_is_told_beside_its_live_plan_in_redis() {
     let redis = Redis::start();
-    let names = a_candidate_is_told_beside_its_live_plan(&["--store", &redis.url(), "--set", "store.deadline=10s"]).await;
-    assert_eq!(names, ["{tried:k}candidate:strict:", "{tried:k}candidate:strict:log:86400000000"]);
+    let names = a_candidate_is_told_beside_its_live_plan(&[
+        "--store",
+        &redis.url(),
+        "--set",
+        "store.deadline=10s",
+    ])
+    .await;
+    assert_eq!(
+        names,
+        [
+            "{tried:k}candidate:strict:",
+            "{tried:k}candidate:strict:log:86400000000"
+        ]
+    );
     for name in names {
         assert_eq!(redis.cli(&["EXISTS", &name]).trim(), "1", "{name}");
     }
@@ -152,8 +280,18 @@ async fn a_candidate_is_told_beside_its_live_plan_in_redis() {
 #[tokio::test]
 async fn remembered_denials_and_a_store_that_is_away_are_told() {
     let mut redis = Redis::start();
-    let mut fixture =
-        AdminFixture::start(PLANS, &["--store", &redis.url(), "--set", "store.deadline=1s", "--set", "workers=1"]).await;
+    let mut fixture = AdminFixture::start(
+        PLANS,
+        &[
+            "--store",
+            &redis.url(),
+            "--set",
+            "store.deadline=1s",
+            "--set",
+            "workers=1",
+        ],
+    )
+    .await;
     assert_eq!(fixture.take("one", 2).await, Outcome::Allowed);
     let started = std::time::Instant::now();
     loop {
@@ -161,13 +299,21 @@ async fn remembered_denials_and_a_store_that_is_away_are_told() {
         fixture.take("one", 1).await;
         let told = fixture.explain("one").await;
         if told.workers_denying == 1 {
-            assert!(told.sentence.contains("; 1 worker of this replica remembers a denial"), "{}", told.sentence);
+            assert!(
+                told.sentence
+                    .contains("; 1 worker of this replica remembers a denial"),
+                "{}",
+                told.sentence
+            );
             break;
         }
         assert!(started.elapsed() < PATIENCE, "{told:?}");
     }
     let told = fixture.explain("one").await;
-    assert!(told.redis_connections >= 1 && told.redis_connections_open <= told.redis_connections, "{told:?}");
+    assert!(
+        told.redis_connections >= 1 && told.redis_connections_open <= told.redis_connections,
+        "{told:?}"
+    );
     redis.kill();
     let started = std::time::Instant::now();
     loop {
@@ -175,8 +321,13 @@ async fn remembered_denials_and_a_store_that_is_away_are_told() {
         let told = fixture.explain("open").await;
         if told.redis_connections_open == told.redis_connections {
             let next = told.next.unwrap();
-            assert_eq!((next.outcome(), next.decided_by()), (Outcome::Allowed, DecidedBy::FailOpen));
-            assert!(told.sentence.ends_with("so the next request is allowed, because the plan says on_store_failure: allow."));
+            assert_eq!(
+                (next.outcome(), next.decided_by()),
+                (Outcome::Allowed, DecidedBy::FailOpen)
+            );
+            assert!(told.sentence.ends_with(
+                "so the next request is allowed, because the plan says on_store_failure: allow."
+            ));
             break;
         }
         assert!(started.elapsed() < PATIENCE, "{told:?}");
@@ -184,6 +335,12 @@ async fn remembered_denials_and_a_store_that_is_away_are_told() {
     }
     let local = fixture.explain("one").await;
     assert_eq!(local.next.unwrap().decided_by(), DecidedBy::LocalFallback);
-    assert!(local.sentence.contains("this replica counts in its own memory"), "{}", local.sentence);
+    assert!(
+        local
+            .sentence
+            .contains("this replica counts in its own memory"),
+        "{}",
+        local.sentence
+    );
     drop(fixture.server);
 }

@@ -33,7 +33,10 @@ fn serve(flags: &[&str]) -> (Server, String) {
 }
 
 fn counts(expected: &[(&str, f64)]) -> BTreeMap<String, f64> {
-    expected.iter().map(|(labels, count)| ((*labels).to_owned(), *count)).collect()
+    expected
+        .iter()
+        .map(|(labels, count)| ((*labels).to_owned(), *count))
+        .collect()
 }
 
 fn check(http: &str, query: &str) -> Reply {
@@ -44,20 +47,42 @@ fn check(http: &str, query: &str) -> Reply {
 fn a_check_is_answered_by_status_and_header_fields() {
     let (_server, http) = serve(&[]);
     let first = check(&http, "key=a&plan=both&cost=2");
-    assert_eq!((first.status, first.body.as_str(), first.header("retry-after")), (200, "", None));
-    assert_eq!(first.header("ratelimit-policy"), Some("\"hour\";q=5;w=3600, \"bucket\";q=60;w=60;tollgate-burst=3"));
+    assert_eq!(
+        (
+            first.status,
+            first.body.as_str(),
+            first.header("retry-after")
+        ),
+        (200, "", None)
+    );
+    assert_eq!(
+        first.header("ratelimit-policy"),
+        Some("\"hour\";q=5;w=3600, \"bucket\";q=60;w=60;tollgate-burst=3")
+    );
     let standing = first.header("ratelimit").unwrap();
     // The hour began with this request.
     assert_eq!(standing, "\"hour\";r=3;t=3600, \"bucket\";r=1");
     assert_eq!(first.header("cache-control"), Some("no-store"));
 
-    let denied = ask(&http, "POST", "/v1/check?key=a&plan=both&cost=3", &["Content-Length: 0"]);
-    assert_eq!((denied.status, denied.header("content-type")), (429, Some("application/problem+json")));
+    let denied = ask(
+        &http,
+        "POST",
+        "/v1/check?key=a&plan=both&cost=3",
+        &["Content-Length: 0"],
+    );
+    assert_eq!(
+        (denied.status, denied.header("content-type")),
+        (429, Some("application/problem+json"))
+    );
     // The bucket gives a unit a second and lacks two; at most one came back meanwhile.
     let wait: u64 = denied.header("retry-after").unwrap().parse().unwrap();
     assert!((1..=2).contains(&wait), "{denied:?}");
     let standing = denied.header("ratelimit").unwrap();
-    assert!(standing.ends_with(&format!("\"bucket\";r=1;t={wait}")) || standing.contains("\"bucket\";r=2;"), "{standing}");
+    assert!(
+        standing.ends_with(&format!("\"bucket\";r=1;t={wait}"))
+            || standing.contains("\"bucket\";r=2;"),
+        "{standing}"
+    );
     for part in [
         "\"type\":\"https://iana.org/assignments/http-problem-types#quota-exceeded\"",
         "\"status\":429",
@@ -70,19 +95,45 @@ fn a_check_is_answered_by_status_and_header_fields() {
     ] {
         assert!(denied.body.contains(part), "no {part} in {}", denied.body);
     }
-    assert_eq!(check(&http, "key=a&plan=both&cost=3&deny_status=403").status, 403);
+    assert_eq!(
+        check(&http, "key=a&plan=both&cost=3&deny_status=403").status,
+        403
+    );
     let never = check(&http, "key=a&plan=both&cost=4");
     assert_eq!((never.status, never.header("retry-after")), (429, None));
-    assert!(never.body.contains("\"outcome\":\"never_fits\"") && never.body.contains("[\"bucket\"]"), "{never:?}");
+    assert!(
+        never.body.contains("\"outcome\":\"never_fits\"") && never.body.contains("[\"bucket\"]"),
+        "{never:?}"
+    );
 
-    let json = ask(&http, "GET", "/v1/check?key=b&plan=two", &["Accept: text/html, application/json;q=0.9"]);
-    assert_eq!((json.status, json.header("content-type")), (200, Some("application/json")));
-    assert!(json.body.contains("\"allowed\":true") && json.body.contains("\"remaining\":1"), "{json:?}");
+    let json = ask(
+        &http,
+        "GET",
+        "/v1/check?key=b&plan=two",
+        &["Accept: text/html, application/json;q=0.9"],
+    );
+    assert_eq!(
+        (json.status, json.header("content-type")),
+        (200, Some("application/json"))
+    );
+    assert!(
+        json.body.contains("\"allowed\":true") && json.body.contains("\"remaining\":1"),
+        "{json:?}"
+    );
     let free = check(&http, "key=b&plan=free");
-    assert_eq!((free.status, free.header("ratelimit"), free.header("ratelimit-policy")), (200, None, None));
+    assert_eq!(
+        (
+            free.status,
+            free.header("ratelimit"),
+            free.header("ratelimit-policy")
+        ),
+        (200, None, None)
+    );
     assert_eq!(check(&http, "key=b&plan=banned").status, 429);
     // A plan in shadow mode denies no request.
-    let shadow: Vec<u16> = (0..3).map(|_| check(&http, "key=b&plan=shadow").status).collect();
+    let shadow: Vec<u16> = (0..3)
+        .map(|_| check(&http, "key=b&plan=shadow").status)
+        .collect();
     assert_eq!(shadow, [200, 200, 200]);
 }
 
@@ -91,7 +142,14 @@ fn head_charges_as_get_does() {
     let (_server, http) = serve(&[]);
     for remaining in ["\"day\";r=1", "\"day\";r=0"] {
         let charged = ask(&http, "HEAD", "/v1/check?key=a&plan=two", &[]);
-        assert_eq!((charged.status, charged.header("ratelimit"), charged.body.as_str()), (200, Some(remaining), ""));
+        assert_eq!(
+            (
+                charged.status,
+                charged.header("ratelimit"),
+                charged.body.as_str()
+            ),
+            (200, Some(remaining), "")
+        );
     }
     assert_eq!(check(&http, "key=a&plan=two").status, 429);
     let denied = ask(&http, "HEAD", "/v1/check?key=a&plan=two", &[]);
@@ -102,8 +160,17 @@ fn head_charges_as_get_does() {
 fn a_peek_asks_without_charging_by_every_method() {
     let (_server, http) = serve(&[]);
     for method in ["GET", "HEAD", "POST"] {
-        let peeked = ask(&http, method, "/v1/check?key=a&plan=two&peek=true", &["Content-Length: 0"]);
-        assert_eq!((peeked.status, peeked.header("ratelimit")), (200, Some("\"day\";r=2")), "{method}");
+        let peeked = ask(
+            &http,
+            method,
+            "/v1/check?key=a&plan=two&peek=true",
+            &["Content-Length: 0"],
+        );
+        assert_eq!(
+            (peeked.status, peeked.header("ratelimit")),
+            (200, Some("\"day\";r=2")),
+            "{method}"
+        );
     }
     assert_eq!(check(&http, "key=a&plan=two&cost=2").status, 200);
     assert_eq!(check(&http, "key=a&plan=two&peek=true").status, 429);
@@ -117,37 +184,115 @@ async fn a_post_has_its_parameters_in_json_or_in_a_form() {
     let mut client = server.client().await;
     let json = |body: &str| post(&http, "/v1/check", "application/json; charset=utf-8", body);
     let first = json(r#"{"key": "a+b c", "plan": "two"}"#);
-    assert_eq!((first.status, first.header("content-type")), (200, Some("application/json")), "{first:?}");
+    assert_eq!(
+        (first.status, first.header("content-type")),
+        (200, Some("application/json")),
+        "{first:?}"
+    );
     assert!(first.body.contains("\"remaining\":1"), "{first:?}");
     let peeked = json(r#"{"key": "a+b c", "plan": "two", "peek": true, "cost": 1}"#);
-    assert!(peeked.status == 200 && peeked.body.contains("\"remaining\":1"), "{peeked:?}");
+    assert!(
+        peeked.status == 200 && peeked.body.contains("\"remaining\":1"),
+        "{peeked:?}"
+    );
     // The same key by gRPC, in a form and in a query. In a query `+` is a plus, in a form it is a space.
     assert_eq!(decide(&mut client, "a+b c", "two").await.remaining(), 0);
-    let form = |body: &str| post(&http, "/v1/check", "application/x-www-form-urlencoded", body);
+    let form = |body: &str| {
+        post(
+            &http,
+            "/v1/check",
+            "application/x-www-form-urlencoded",
+            body,
+        )
+    };
     assert_eq!(form("key=a%2Bb+c&plan=two&deny_status=403").status, 403);
     assert_eq!(check(&http, "key=a+b%20c&plan=two").status, 429);
-    assert_eq!(post(&http, "/v1/check?plan=two", "application/json", r#"{"key": "a+b c"}"#).status, 429);
-    assert_eq!(json(r#"{"key": "a+b c", "plan": "two", "deny_status": 403}"#).status, 403);
+    assert_eq!(
+        post(
+            &http,
+            "/v1/check?plan=two",
+            "application/json",
+            r#"{"key": "a+b c"}"#
+        )
+        .status,
+        429
+    );
+    assert_eq!(
+        json(r#"{"key": "a+b c", "plan": "two", "deny_status": 403}"#).status,
+        403
+    );
 
     for (target, media, body, status, sentence) in [
-        ("/v1/check?key=x", "application/json", r#"{"key": "x", "plan": "two"}"#, 400, "key is given twice"),
-        ("/v1/check", "application/json", r#"{"key": "x", "plan": "two", "cost": "1"}"#, 400, "expected u64"),
-        ("/v1/check", "application/json", r#"{"key": "x", "key": "y", "plan": "two"}"#, 400, "duplicate field"),
-        ("/v1/check", "application/json", "{", 400, "not the JSON of a check"),
-        ("/v1/check", "application/x-www-form-urlencoded", "key=%zz&plan=two", 400, "hexadecimal"),
-        ("/v1/check?key=x&plan=two", "text/plain", "anything", 415, "application/json"),
-        ("/v1/check?key=x&plan=two", "application/json", &" ".repeat(5_000), 413, "4096 bytes"),
+        (
+            "/v1/check?key=x",
+            "application/json",
+            r#"{"key": "x", "plan": "two"}"#,
+            400,
+            "key is given twice",
+        ),
+        (
+            "/v1/check",
+            "application/json",
+            r#"{"key": "x", "plan": "two", "cost": "1"}"#,
+            400,
+            "expected u64",
+        ),
+        (
+            "/v1/check",
+            "application/json",
+            r#"{"key": "x", "key": "y", "plan": "two"}"#,
+            400,
+            "duplicate field",
+        ),
+        (
+            "/v1/check",
+            "application/json",
+            "{",
+            400,
+            "not the JSON of a check",
+        ),
+        (
+            "/v1/check",
+            "application/x-www-form-urlencoded",
+            "key=%zz&plan=two",
+            400,
+            "hexadecimal",
+        ),
+        (
+            "/v1/check?key=x&plan=two",
+            "text/plain",
+            "anything",
+            415,
+            "application/json",
+        ),
+        (
+            "/v1/check?key=x&plan=two",
+            "application/json",
+            &" ".repeat(5_000),
+            413,
+            "4096 bytes",
+        ),
     ] {
         let reply = post(&http, target, media, body);
-        assert_eq!((reply.status, reply.header("content-type")), (status, Some("application/problem+json")), "{body}");
+        assert_eq!(
+            (reply.status, reply.header("content-type")),
+            (status, Some("application/problem+json")),
+            "{body}"
+        );
         assert!(reply.body.contains(sentence), "{body}: {reply:?}");
     }
     // None of them was charged.
     assert_eq!(decide(&mut client, "x", "two").await.remaining(), 1);
     // A body in pieces is bounded too.
     let pieces = "Transfer-Encoding: chunked\r\nContent-Type: application/json";
-    let chunk = format!("1000\r\n{0}\r\n1000\r\n{0}\r\n0\r\n\r\n", " ".repeat(0x1000));
-    assert_eq!(send(&http, "POST", "/v1/check?key=x&plan=two", &[pieces], &chunk).status, 413);
+    let chunk = format!(
+        "1000\r\n{0}\r\n1000\r\n{0}\r\n0\r\n\r\n",
+        " ".repeat(0x1000)
+    );
+    assert_eq!(
+        send(&http, "POST", "/v1/check?key=x&plan=two", &[pieces], &chunk).status,
+        413
+    );
 }
 
 #[test]
@@ -155,7 +300,10 @@ fn a_body_that_does_not_come_is_not_waited_for() {
     let (_server, http) = serve(&[]);
     let headers = ["Content-Type: application/json", "Content-Length: 10"];
     let reply = send(&http, "POST", "/v1/check?key=x&plan=two", &headers, "{");
-    assert!(reply.status == 408 && reply.body.contains("within 5 s"), "{reply:?}");
+    assert!(
+        reply.status == 408 && reply.body.contains("within 5 s"),
+        "{reply:?}"
+    );
     // A request whose body did not arrive charged nothing.
     assert_eq!(check(&http, "key=x&plan=two&cost=2").status, 200);
 }
@@ -165,17 +313,33 @@ async fn a_misspelt_plan_is_decided_by_the_default_plan_and_counted() {
     let (server, http) = serve(&["--set", "default_plan=two"]);
     let mut client = server.client().await;
     assert_eq!(check(&http, "key=a&plan=tow").status, 200);
-    assert_eq!(decide(&mut client, "a", "no such plan").await.remaining(), 0);
+    assert_eq!(
+        decide(&mut client, "a", "no such plan").await.remaining(),
+        0
+    );
     assert_eq!(check(&http, "key=a&plan=two").status, 429);
-    let batch = pb::ShouldAllowBatchRequest { requests: vec![request("a", "tow", None)] };
+    let batch = pb::ShouldAllowBatchRequest {
+        requests: vec![request("a", "tow", None)],
+    };
     let answered = client.should_allow_batch(batch).await.unwrap().into_inner();
-    let pb::should_allow_result::Result::Response(denied) = answered.results[0].result.clone().unwrap() else {
+    let pb::should_allow_result::Result::Response(denied) =
+        answered.results[0].result.clone().unwrap()
+    else {
         panic!("it failed")
     };
     assert!(!denied.allowed && denied.limit_name == "day", "{denied:?}");
     let scrape = Scrape::of(&http);
-    assert_eq!((scrape.value("tollgate_unknown_plans_total"), scrape.value("tollgate_default_plan_total")), (3.0, 3.0));
-    assert_eq!(scrape.decisions(), counts(&[("two allowed store", 2.0), ("two denied store", 2.0)]));
+    assert_eq!(
+        (
+            scrape.value("tollgate_unknown_plans_total"),
+            scrape.value("tollgate_default_plan_total")
+        ),
+        (3.0, 3.0)
+    );
+    assert_eq!(
+        scrape.decisions(),
+        counts(&[("two allowed store", 2.0), ("two denied store", 2.0)])
+    );
 }
 
 #[test]
@@ -189,14 +353,26 @@ fn an_invalid_request_gets_its_error_and_charges_nothing() {
         ("key=a&plan=two&cost=0", 400, "cost is 0"),
         ("key=a&plan=two&cost=one", 400, "whole number"),
         ("key=a&plan=two&deny_status=200", 400, "400 to 599"),
-        ("key=a&plan=two&user=b", 400, "there are key, plan, cost, deny_status, peek"),
+        (
+            "key=a&plan=two&user=b",
+            400,
+            "there are key, plan, cost, deny_status, peek",
+        ),
         ("key=a&key=b&plan=two", 400, "key is given twice"),
         ("key=%ff&plan=two", 400, "key is no UTF-8"),
         ("key=%zz&plan=two", 400, "hexadecimal"),
-        (&format!("key={}&plan=two", "x".repeat(513)), 400, "key has 513 bytes"),
+        (
+            &format!("key={}&plan=two", "x".repeat(513)),
+            400,
+            "key has 513 bytes",
+        ),
     ] {
         let reply = check(&http, query);
-        assert_eq!((reply.status, reply.header("content-type")), (status, Some("application/problem+json")), "{query}");
+        assert_eq!(
+            (reply.status, reply.header("content-type")),
+            (status, Some("application/problem+json")),
+            "{query}"
+        );
         assert!(reply.body.contains(sentence), "{query}: {}", reply.body);
     }
     for (method, target, status) in [
@@ -215,18 +391,27 @@ fn an_invalid_request_gets_its_error_and_charges_nothing() {
     let oversized = check(&http, &format!("plan=two&key={}", "x".repeat(20_000)));
     assert!([414, 431].contains(&oversized.status), "{oversized:?}");
     let cookies = format!("Cookie: {}", "x".repeat(20_000));
-    assert_eq!(ask(&http, "GET", "/v1/check?key=a&plan=two", &[&cookies]).status, 431);
+    assert_eq!(
+        ask(&http, "GET", "/v1/check?key=a&plan=two", &[&cookies]).status,
+        431
+    );
     assert!(Scrape::of(&http).decisions().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drain_changes_readiness_only_and_ends() {
     let (server, http) = serve(&[]);
-    assert_eq!((get(&http, "/readyz").status, get(&http, "/healthz").status), (200, 200));
+    assert_eq!(
+        (get(&http, "/readyz").status, get(&http, "/healthz").status),
+        (200, 200)
+    );
     // An open stream keeps the drain of gRPC from ending.
     let mut client = server.client().await;
     let (asking, asked) = tokio::sync::mpsc::channel(1);
-    let stream = client.should_allow_stream(tokio_stream::wrappers::ReceiverStream::new(asked)).await.unwrap();
+    let stream = client
+        .should_allow_stream(tokio_stream::wrappers::ReceiverStream::new(asked))
+        .await
+        .unwrap();
     // Connections that send nothing must not delay the end of HTTP.
     let _silent: Vec<TcpStream> = (0..5).map(|_| TcpStream::connect(&http).unwrap()).collect();
     server.signal("TERM");
@@ -235,33 +420,60 @@ async fn a_drain_changes_readiness_only_and_ends() {
         assert!(started.elapsed() < PATIENCE, "still ready");
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert_eq!((get(&http, "/healthz").status, get(&http, "/metrics").status), (200, 200));
+    assert_eq!(
+        (get(&http, "/healthz").status, get(&http, "/metrics").status),
+        (200, 200)
+    );
     assert_eq!(check(&http, "key=a&plan=two").status, 200);
     drop((asking, stream, client));
     let ((status, log), _) = server.wait_and_log();
-    assert!(status.success() && log.contains("stopped: every call was answered"), "{status} {log}");
-    assert!(TcpStream::connect(&http).is_err(), "something listens at {http} still");
+    assert!(
+        status.success() && log.contains("stopped: every call was answered"),
+        "{status} {log}"
+    );
+    assert!(
+        TcpStream::connect(&http).is_err(),
+        "something listens at {http} still"
+    );
 }
 
 #[test]
 fn no_port_is_opened_unless_configured() {
     let off = Server::start(&PLANS.replace("127.0.0.1:0", ""), &[]);
     let start = off.log();
-    assert!(start.contains("tollgate is serving") && !start.contains("\"http\""), "{start}");
+    assert!(
+        start.contains("tollgate is serving") && !start.contains("\"http\""),
+        "{start}"
+    );
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("listen.http={}", taken.local_addr().unwrap());
-    let output = tollgate().args(["--listen", "127.0.0.1:0", "--set", &address]).output().unwrap();
+    let output = tollgate()
+        .args(["--listen", "127.0.0.1:0", "--set", &address])
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("another process listens there"), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("another process listens there"),
+        "{output:?}"
+    );
 }
 
 #[test]
 fn a_request_names_its_host_once() {
     let (_server, http) = serve(&[]);
     let ask = |version: &str, hosts: &str| {
-        ask_raw(&http, format!("GET /v1/check?key=k&plan=free HTTP/{version}\r\n{hosts}Connection: close\r\n\r\n")).status
+        ask_raw(
+            &http,
+            format!(
+                "GET /v1/check?key=k&plan=free HTTP/{version}\r\n{hosts}Connection: close\r\n\r\n"
+            ),
+        )
+        .status
     };
-    assert_eq!((ask("1.1", ""), ask("1.1", "Host: a\r\nHost: b\r\n")), (400, 400));
+    assert_eq!(
+        (ask("1.1", ""), ask("1.1", "Host: a\r\nHost: b\r\n")),
+        (400, 400)
+    );
     assert_eq!((ask("1.1", "Host: a\r\n"), ask("1.0", "")), (200, 200));
 }
 
@@ -270,13 +482,26 @@ fn a_request_names_its_host_once() {
 fn figures_are_shown_under_names_of_this_server_alone() {
     let status = "--set=status.page=true";
     let (_server, http) = serve(&[status]);
-    let listed = Server::start(PLANS, &[status, "--set=listen.http_hosts=limits.example.com,*.svc"]);
+    let listed = Server::start(
+        PLANS,
+        &[status, "--set=listen.http_hosts=limits.example.com,*.svc"],
+    );
     let of_metrics = Server::start(PLANS, &["--set=listen.metrics=127.0.0.1:0"]);
     let metrics = field(&of_metrics.log(), "metrics");
     let ask = |address: &str, host: &str, request: &str| {
-        ask_raw(address, format!("{request} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"))
+        ask_raw(
+            address,
+            format!("{request} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"),
+        )
     };
-    let figures = ["GET /metrics", "GET /status", "GET /status/data", "POST /status/explain", "PUT /status", "HEAD /metrics"];
+    let figures = [
+        "GET /metrics",
+        "GET /status",
+        "GET /status/data",
+        "POST /status/explain",
+        "PUT /status",
+        "HEAD /metrics",
+    ];
     for (address, host, refused) in [
         (http.as_str(), "evil.example", true),
         (&http, "limits.example.com", true),
@@ -289,12 +514,27 @@ fn figures_are_shown_under_names_of_this_server_alone() {
         for request in figures {
             let reply = ask(address, host, request);
             assert_eq!(reply.status == 421, refused, "{host} {request}: {reply:?}");
-            assert!(!refused || reply.body.contains("listen.http_hosts") || request.starts_with("HEAD"), "{reply:?}");
+            assert!(
+                !refused || reply.body.contains("listen.http_hosts") || request.starts_with("HEAD"),
+                "{reply:?}"
+            );
         }
-        for other in ["/healthz", "/readyz", "/openapi.json", "/v1/check?key=k&plan=free"] {
-            assert_eq!(ask(address, host, &format!("GET {other}")).status, 200, "{host} {other}");
+        for other in [
+            "/healthz",
+            "/readyz",
+            "/openapi.json",
+            "/v1/check?key=k&plan=free",
+        ] {
+            assert_eq!(
+                ask(address, host, &format!("GET {other}")).status,
+                200,
+                "{host} {other}"
+            );
         }
     }
-    assert_eq!(["evil.example", "localhost"].map(|host| ask(&metrics, host, "GET /metrics").status), [421, 200]);
+    assert_eq!(
+        ["evil.example", "localhost"].map(|host| ask(&metrics, host, "GET /metrics").status),
+        [421, 200]
+    );
     assert_eq!(ask(&metrics, "evil.example", "GET /readyz").status, 200);
 }

@@ -20,7 +20,13 @@ plans:
 /// Requests of a worker that may wait for Redis.
 const REQUESTS_WAITING_MAX: usize = 4096;
 /// Set by the server of HTTP itself, so they are not described.
-const OF_EVERY_ANSWER: [&str; 5] = ["date", "connection", "content-type", "content-length", "transfer-encoding"];
+const OF_EVERY_ANSWER: [&str; 5] = [
+    "date",
+    "connection",
+    "content-type",
+    "content-length",
+    "transfer-encoding",
+];
 
 /// The description, and which of its answers were seen.
 struct Description {
@@ -32,9 +38,10 @@ impl Description {
     /// Follows `$ref`.
     fn resolve<'a>(&'a self, value: &'a Value) -> &'a Value {
         match value.get("$ref").and_then(Value::as_str) {
-            Some(reference) => {
-                self.document.pointer(reference.strip_prefix('#').unwrap()).unwrap_or_else(|| panic!("{reference}"))
-            }
+            Some(reference) => self
+                .document
+                .pointer(reference.strip_prefix('#').unwrap())
+                .unwrap_or_else(|| panic!("{reference}")),
             None => value,
         }
     }
@@ -55,17 +62,34 @@ impl Description {
                 "enum" => rule.as_array().unwrap().contains(value),
                 "minimum" => value.as_u64().unwrap() >= rule.as_u64().unwrap(),
                 "maximum" => value.as_u64().unwrap() <= rule.as_u64().unwrap(),
-                "required" => rule.as_array().unwrap().iter().all(|name| value.get(name.as_str().unwrap()).is_some()),
-                "additionalProperties" => value.as_object().unwrap().keys().all(|name| schema["properties"].get(name).is_some()),
+                "required" => rule
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .all(|name| value.get(name.as_str().unwrap()).is_some()),
+                "additionalProperties" => value
+                    .as_object()
+                    .unwrap()
+                    .keys()
+                    .all(|name| schema["properties"].get(name).is_some()),
                 "properties" => {
-                    let mut given = rule.as_object().unwrap().iter().filter_map(|(name, rule)| Some((rule, value.get(name)?)));
+                    let mut given = rule
+                        .as_object()
+                        .unwrap()
+                        .iter()
+                        .filter_map(|(name, rule)| Some((rule, value.get(name)?)));
                     if let Some(misfit) = given.find_map(|(rule, value)| self.misfit(rule, value)) {
                         return Some(misfit);
                     }
                     true
                 }
                 "items" => {
-                    if let Some(misfit) = value.as_array().unwrap().iter().find_map(|value| self.misfit(rule, value)) {
+                    if let Some(misfit) = value
+                        .as_array()
+                        .unwrap()
+                        .iter()
+                        .find_map(|value| self.misfit(rule, value))
+                    {
                         return Some(misfit);
                     }
                     true
@@ -85,20 +109,34 @@ impl Description {
         let operations = self.document["paths"][path].as_object().unwrap();
         // What gets 405 is no method of the path, and each of them tells of it.
         let method = method.to_lowercase();
-        let tellers: Vec<String> =
-            operations.keys().filter(|known| !operations.contains_key(&method) || **known == method).cloned().collect();
+        let tellers: Vec<String> = operations
+            .keys()
+            .filter(|known| !operations.contains_key(&method) || **known == method)
+            .cloned()
+            .collect();
         let responses = operations[&tellers[0]]["responses"].clone();
         let status = reply.status.to_string();
         let of_class = format!("{}XX", &status[..1]);
         // A denial with a status of the caller's choice tells the limits, an error does not.
-        let tells_limits = reply.headers().any(|(header, _)| header.contains("ratelimit"));
+        let tells_limits = reply
+            .headers()
+            .any(|(header, _)| header.contains("ratelimit"));
         let is_denial = tells_limits && reply.status != 200 && reply.status != 429;
         let name = if is_denial { &of_class } else { &status };
         let response = self.resolve(&responses[name]);
-        assert!(response.is_object(), "{method} {path}: {name} is not described: {reply:?}");
-        for (header, value) in reply.headers().filter(|(header, _)| !OF_EVERY_ANSWER.contains(header)) {
+        assert!(
+            response.is_object(),
+            "{method} {path}: {name} is not described: {reply:?}"
+        );
+        for (header, value) in reply
+            .headers()
+            .filter(|(header, _)| !OF_EVERY_ANSWER.contains(header))
+        {
             let described = self.resolve(&response["headers"][header]);
-            assert!(described.is_object(), "{method} {path}: {header} is not described: {reply:?}");
+            assert!(
+                described.is_object(),
+                "{method} {path}: {header} is not described: {reply:?}"
+            );
             let typed = match described["schema"]["type"].as_str() {
                 Some("integer") => Value::from(value.parse::<u64>().unwrap()),
                 _ => Value::from(value),
@@ -106,21 +144,41 @@ impl Description {
             assert_eq!(self.misfit(&described["schema"], &typed), None, "{header}");
         }
         if !reply.body.is_empty() {
-            let media = reply.header("content-type").unwrap().split(';').next().unwrap();
+            let media = reply
+                .header("content-type")
+                .unwrap()
+                .split(';')
+                .next()
+                .unwrap();
             let schema = &response["content"][media]["schema"];
-            assert!(schema.is_object(), "{method} {path}: {media} is not described: {reply:?}");
+            assert!(
+                schema.is_object(),
+                "{method} {path}: {media} is not described: {reply:?}"
+            );
             let body = if media.ends_with("json") {
                 serde_json::from_str(&reply.body).unwrap()
             } else {
                 Value::from(reply.body.as_str())
             };
-            assert_eq!(self.misfit(schema, &body), None, "{method} {path}: {reply:?}");
-            self.seen.extend(tellers.iter().map(|teller| format!("{teller} {path} {name} {media}")));
+            assert_eq!(
+                self.misfit(schema, &body),
+                None,
+                "{method} {path}: {reply:?}"
+            );
+            self.seen.extend(
+                tellers
+                    .iter()
+                    .map(|teller| format!("{teller} {path} {name} {media}")),
+            );
         }
         for teller in &tellers {
             self.seen.insert(format!("{teller} {path} {name}"));
-            let headers = reply.headers().map(|(header, _)| header).filter(|header| !OF_EVERY_ANSWER.contains(header));
-            self.seen.extend(headers.map(|header| format!("{teller} {path} {name} {header}")));
+            let headers = reply
+                .headers()
+                .map(|(header, _)| header)
+                .filter(|header| !OF_EVERY_ANSWER.contains(header));
+            self.seen
+                .extend(headers.map(|header| format!("{teller} {path} {name} {header}")));
         }
     }
 
@@ -130,12 +188,23 @@ impl Description {
         let operations = |(path, operations): (&String, &Value)| {
             let operations = operations.as_object().unwrap().clone();
             let path = path.clone();
-            operations.into_iter().map(move |(method, operation)| (method, path.clone(), operation))
+            operations
+                .into_iter()
+                .map(move |(method, operation)| (method, path.clone(), operation))
         };
-        for (method, path, operation) in self.document["paths"].as_object().unwrap().iter().flat_map(operations) {
+        for (method, path, operation) in self.document["paths"]
+            .as_object()
+            .unwrap()
+            .iter()
+            .flat_map(operations)
+        {
             for (status, response) in operation["responses"].as_object().unwrap() {
                 let response = self.resolve(response);
-                let names = |field: &str| response[field].as_object().map(|object| object.keys().cloned().collect::<Vec<_>>());
+                let names = |field: &str| {
+                    response[field]
+                        .as_object()
+                        .map(|object| object.keys().cloned().collect::<Vec<_>>())
+                };
                 let media = names("content").filter(|_| method != "head");
                 let named = names("headers").into_iter().chain(media).flatten();
                 all.extend(named.map(|name| format!("{method} {path} {status} {name}")));
@@ -161,14 +230,31 @@ fn not_ready(http: &str) -> Reply {
 /// Lets so many requests wait for the store that the server takes no more, and asks then.
 async fn ask_in_a_flood(description: &mut Description) {
     let redis = Redis::start();
-    let server = Server::start(PLANS, &["--store", &redis.url(), "--set", "store.deadline=10s", "--set", "workers=1"]);
+    let server = Server::start(
+        PLANS,
+        &[
+            "--store",
+            &redis.url(),
+            "--set",
+            "store.deadline=10s",
+            "--set",
+            "workers=1",
+        ],
+    );
     let (mut client, http) = (server.client().await, server.http());
     // Redis has answered, so that the server takes it for busy and not for gone.
-    assert_eq!(decide(&mut client, "a", "two").await.decided_by(), DecidedBy::Store);
+    assert_eq!(
+        decide(&mut client, "a", "two").await.decided_by(),
+        DecidedBy::Store
+    );
     redis.signal("STOP");
     for requests in [1_000, 1_000, 1_000, 1_000, REQUESTS_WAITING_MAX - 4_000] {
         let (mut client, requests) = (client.clone(), vec![request("a", "two", None); requests]);
-        tokio::spawn(async move { client.should_allow_batch(ShouldAllowBatchRequest { requests }).await });
+        tokio::spawn(async move {
+            client
+                .should_allow_batch(ShouldAllowBatchRequest { requests })
+                .await
+        });
     }
     let began = Instant::now();
     while Scrape::of(&http).value("tollgate_inflight_requests") < REQUESTS_WAITING_MAX as f64 {
@@ -176,7 +262,12 @@ async fn ask_in_a_flood(description: &mut Description) {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     for method in ["GET", "HEAD", "POST"] {
-        let reply = ask(&http, method, "/v1/check?key=b&plan=two", &["Content-Length: 0"]);
+        let reply = ask(
+            &http,
+            method,
+            "/v1/check?key=b&plan=two",
+            &["Content-Length: 0"],
+        );
         assert_eq!(reply.status, 503, "{reply:?}");
         description.check(method, "/v1/check", &reply);
     }
@@ -190,13 +281,24 @@ fn ask_everything(description: &mut Description, http: &str) {
         description.check("GET", path, &get(http, path));
         description.check("PUT", path, &ask(http, "PUT", path, &[]));
         description.check("GET", path, &ask(http, "GET", path, &[&cookies]));
-        let elsewhere = format!("GET {path} HTTP/1.1\r\nHost: elsewhere.example\r\nConnection: close\r\n\r\n");
+        let elsewhere =
+            format!("GET {path} HTTP/1.1\r\nHost: elsewhere.example\r\nConnection: close\r\n\r\n");
         description.check("GET", path, &ask_raw(http, elsewhere));
     }
     let mut check = |method: &str, query: &str, headers: &[&str], body: &str| {
         let length = format!("Content-Length: {}", body.len());
-        let with_length: Vec<&str> = headers.iter().copied().chain((method == "POST").then_some(length.as_str())).collect();
-        let reply = send(http, method, &format!("/v1/check?{query}"), &with_length, body);
+        let with_length: Vec<&str> = headers
+            .iter()
+            .copied()
+            .chain((method == "POST").then_some(length.as_str()))
+            .collect();
+        let reply = send(
+            http,
+            method,
+            &format!("/v1/check?{query}"),
+            &with_length,
+            body,
+        );
         description.check(method, "/v1/check", &reply);
     };
     for method in ["GET", "HEAD", "POST"] {
@@ -208,33 +310,74 @@ fn ask_everything(description: &mut Description, http: &str) {
             "key=a&plan=nowhere",
             "key=b&plan=two&cost=99",
         ] {
-            check(method, &query.replace("key=", &format!("key={method}-")), &[], "");
+            check(
+                method,
+                &query.replace("key=", &format!("key={method}-")),
+                &[],
+                "",
+            );
         }
         for status in [403, 500] {
-            check(method, &format!("key={method}-a&plan=two&deny_status={status}"), &[], "");
+            check(
+                method,
+                &format!("key={method}-a&plan=two&deny_status={status}"),
+                &[],
+                "",
+            );
         }
-        check(method, &format!("key={method}-c&plan=two"), &["Accept: application/json"], "");
+        check(
+            method,
+            &format!("key={method}-c&plan=two"),
+            &["Accept: application/json"],
+            "",
+        );
         check(method, "key=a&plan=two", &[&cookies], "");
     }
     check("DELETE", "key=a&plan=two", &[], "");
-    check("POST", "", &["Content-Type: application/json"], r#"{"key":"d","plan":"two"}"#);
-    check("POST", "key=a&plan=two", &["Content-Type: text/plain"], "text");
-    check("POST", "key=a&plan=two", &["Content-Type: application/json"], &" ".repeat(5_000));
+    check(
+        "POST",
+        "",
+        &["Content-Type: application/json"],
+        r#"{"key":"d","plan":"two"}"#,
+    );
+    check(
+        "POST",
+        "key=a&plan=two",
+        &["Content-Type: text/plain"],
+        "text",
+    );
+    check(
+        "POST",
+        "key=a&plan=two",
+        &["Content-Type: application/json"],
+        &" ".repeat(5_000),
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everything_that_is_answered_is_described_and_everything_that_is_described_is_answered() {
     let document: Value = serde_json::from_str(DOCUMENT).unwrap();
     assert_eq!(document["openapi"], "3.1.0");
-    let mut description = Description { document, seen: BTreeSet::new() };
+    let mut description = Description {
+        document,
+        seen: BTreeSet::new(),
+    };
     for headers in ["ietf", "x-ratelimit"] {
         let server = Server::start(PLANS, &["--set", &format!("check.headers={headers}")]);
         let http = server.http();
-        assert_eq!(serde_json::from_str::<Value>(&get(&http, "/openapi.json").body).unwrap(), description.document);
+        assert_eq!(
+            serde_json::from_str::<Value>(&get(&http, "/openapi.json").body).unwrap(),
+            description.document
+        );
         ask_everything(&mut description, &http);
         if headers == "ietf" {
-            let unfinished =
-                send(&http, "POST", "/v1/check?key=a&plan=two", &["Content-Type: application/json", "Content-Length: 9"], "{");
+            let unfinished = send(
+                &http,
+                "POST",
+                "/v1/check?key=a&plan=two",
+                &["Content-Type: application/json", "Content-Length: 9"],
+                "{",
+            );
             description.check("POST", "/v1/check", &unfinished);
             server.signal("TERM");
             description.check("GET", "/readyz", &not_ready(&http));
@@ -244,5 +387,8 @@ async fn everything_that_is_answered_is_described_and_everything_that_is_describ
     let (described, seen) = (description.described(), &description.seen);
     assert!(described.len() > 120, "{described:?}");
     let missing: Vec<_> = described.difference(seen).collect();
-    assert!(missing.is_empty(), "described, and never answered: {missing:#?}");
+    assert!(
+        missing.is_empty(),
+        "described, and never answered: {missing:#?}"
+    );
 }

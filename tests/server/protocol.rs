@@ -21,9 +21,18 @@ fn answered(address: &str, method: &str, content: &str) -> Vec<u8> {
         ("content-type", content),
         ("te", "trailers"),
     ];
-    let headers: Vec<u8> = fields.iter().flat_map(|(name, value)| frames::literal(name, value)).collect();
+    let headers: Vec<u8> = fields
+        .iter()
+        .flat_map(|(name, value)| frames::literal(name, value))
+        .collect();
     let mut raw = Raw::connect(address, &[]);
-    raw.send(&[frame(HEADERS, END_HEADERS, 1, &headers), frame(DATA, END_STREAM, 1, frames::ASK)].concat());
+    raw.send(
+        &[
+            frame(HEADERS, END_HEADERS, 1, &headers),
+            frame(DATA, END_STREAM, 1, frames::ASK),
+        ]
+        .concat(),
+    );
     loop {
         let (kind, _, _, payload) = raw.next().expect("the call is answered");
         if kind == HEADERS {
@@ -40,13 +49,25 @@ async fn a_request_that_is_no_grpc_call_is_refused_and_charges_nothing() {
     let address = server.address.clone();
     tokio::task::spawn_blocking(move || {
         // Both begin with a literal `:status`; its Huffman code tells 405 from 415.
-        let [method, content] =
-            [("GET", "application/grpc"), ("POST", "text/html")].map(|(m, c)| answered(&address, m, c)[..4].to_vec());
-        assert!(method != content && method[0] != OK && content[0] != OK, "{method:?} {content:?}");
+        let [method, content] = [("GET", "application/grpc"), ("POST", "text/html")]
+            .map(|(m, c)| answered(&address, m, c)[..4].to_vec());
+        assert!(
+            method != content && method[0] != OK && content[0] != OK,
+            "{method:?} {content:?}"
+        );
         for other in ["PUT", "HEAD", "DELETE"] {
-            assert_eq!(answered(&address, other, "application/grpc")[..4], method, "{other}");
+            assert_eq!(
+                answered(&address, other, "application/grpc")[..4],
+                method,
+                "{other}"
+            );
         }
-        for other in ["application/json", "application/grpc+json", "application/grpc-web", "application/grpcx"] {
+        for other in [
+            "application/json",
+            "application/grpc+json",
+            "application/grpc-web",
+            "application/grpcx",
+        ] {
             assert_eq!(answered(&address, "POST", other)[..4], content, "{other}");
         }
         for grpc in ["application/grpc", "application/grpc+proto"] {
@@ -67,24 +88,55 @@ async fn compressed_calls_are_served_and_none_inflates_beyond_the_bound() {
     let mut client = Client::new(channel.clone()).send_compressed(CompressionEncoding::Gzip);
     assert!(decide(&mut client, "k", "p").await.allowed);
     let requests = (0..3).map(|_| request("k", "p", None)).collect();
-    let results = client.should_allow_batch(pb::ShouldAllowBatchRequest { requests }).await.unwrap().into_inner().results;
+    let results = client
+        .should_allow_batch(pb::ShouldAllowBatchRequest { requests })
+        .await
+        .unwrap()
+        .into_inner()
+        .results;
     assert_eq!(results.len(), 3);
-    let asked = pb::ShouldAllowStreamRequest { id: 7, request: Some(request("k", "p", None)) };
-    let mut answers = client.should_allow_stream(tokio_stream::once(asked)).await.unwrap().into_inner();
+    let asked = pb::ShouldAllowStreamRequest {
+        id: 7,
+        request: Some(request("k", "p", None)),
+    };
+    let mut answers = client
+        .should_allow_stream(tokio_stream::once(asked))
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!(answers.message().await.unwrap().unwrap().id, 7);
     let mut health = HealthClient::new(channel).send_compressed(CompressionEncoding::Gzip);
     assert!(health.check(HealthCheckRequest::default()).await.is_ok());
     // 64 MiB of one letter are sent as 64 KiB.
     let request = request(&"a".repeat(64 << 20), "p", None);
-    let huge = client.should_allow_batch(pb::ShouldAllowBatchRequest { requests: vec![request.clone()] }).await.unwrap_err();
+    let huge = client
+        .should_allow_batch(pb::ShouldAllowBatchRequest {
+            requests: vec![request.clone()],
+        })
+        .await
+        .unwrap_err();
     assert_eq!(huge.code(), Code::OutOfRange, "{huge:?}");
-    assert!(huge.message().starts_with("the message is too large: size limit"), "{huge:?}");
+    assert!(
+        huge.message()
+            .starts_with("the message is too large: size limit"),
+        "{huge:?}"
+    );
     // Alone it is too large as it is, and so is a key of 100 KiB once it is decompressed.
-    for request in [request.clone(), self::request(&"a".repeat(100 << 10), "p", None)] {
+    for request in [
+        request.clone(),
+        self::request(&"a".repeat(100 << 10), "p", None),
+    ] {
         let huge = client.should_allow(request.clone()).await.unwrap_err();
         assert_eq!(huge.code(), Code::OutOfRange, "{huge:?}");
-        let asked = pb::ShouldAllowStreamRequest { id: 8, request: Some(request) };
-        let mut answers = client.should_allow_stream(tokio_stream::once(asked)).await.unwrap().into_inner();
+        let asked = pb::ShouldAllowStreamRequest {
+            id: 8,
+            request: Some(request),
+        };
+        let mut answers = client
+            .should_allow_stream(tokio_stream::once(asked))
+            .await
+            .unwrap()
+            .into_inner();
         let huge = answers.message().await.unwrap_err();
         assert_eq!(huge.code(), Code::OutOfRange, "{huge:?}");
     }

@@ -44,12 +44,23 @@ const HEADER_TABLE_SIZE: u16 = 1;
 /// So many plans with the longest answers: eight limits with the longest names.
 fn config(plans: usize) -> String {
     let name = |limit: usize| format!("{limit}{}", "n".repeat(60));
-    let limit =
-        |index: usize| format!("{{ name: {}, quota: 1000000000, window: {}s, algorithm: fixed_window }}", name(index), index + 1);
+    let limit = |index: usize| {
+        format!(
+            "{{ name: {}, quota: 1000000000, window: {}s, algorithm: fixed_window }}",
+            name(index),
+            index + 1
+        )
+    };
     let limits: Vec<String> = (0..8).map(limit).collect();
-    let plans: Vec<String> = (0..plans).map(|plan| format!("  p{plan}: {{ limits: [ {} ] }}\n", limits.join(", "))).collect();
+    let plans: Vec<String> = (0..plans)
+        .map(|plan| format!("  p{plan}: {{ limits: [ {} ] }}\n", limits.join(", ")))
+        .collect();
     let envoy = "envoy: { domains: { d: { rules: [ { descriptor: [ \"e\" ], plan: p0 } ] } } }\n";
-    format!("plans:\n  p: {{ limits: [ {} ] }}\n{}{envoy}", limits.join(", "), plans.concat())
+    format!(
+        "plans:\n  p: {{ limits: [ {} ] }}\n{}{envoy}",
+        limits.join(", "),
+        plans.concat()
+    )
 }
 
 /// One peer. It is rude until `until`, and holds its last connection, silent, until `stop`.
@@ -57,7 +68,11 @@ fn peer(manners: &Manners, addresses: &(String, String), until: Instant, stop: &
     let mut last = None;
     while Instant::now() < until {
         // A connection is refused while the server closes others.
-        last = if manners.is_http1 { http1(manners, &addresses.1, until) } else { http2(manners, &addresses.0, until) };
+        last = if manners.is_http1 {
+            http1(manners, &addresses.1, until)
+        } else {
+            http2(manners, &addresses.0, until)
+        };
         std::thread::sleep(Duration::from_millis(5));
     }
     while last.is_some() && !stop.load(Ordering::SeqCst) {
@@ -67,9 +82,20 @@ fn peer(manners: &Manners, addresses: &(String, String), until: Instant, stop: &
 
 /// Sends as much as the server takes, and reads as the manners say. False once the connection has ended.
 fn exchange(stream: &mut TcpStream, mut bytes: &[u8], reads: Reads, until: Instant) -> bool {
-    let mut buffer = vec![0; if matches!(reads, Reads::Little) { 7 } else { 1 << 16 }];
+    let mut buffer = vec![
+        0;
+        if matches!(reads, Reads::Little) {
+            7
+        } else {
+            1 << 16
+        }
+    ];
     loop {
-        let read = if matches!(reads, Reads::Nothing) { Err(ErrorKind::WouldBlock.into()) } else { stream.read(&mut buffer) };
+        let read = if matches!(reads, Reads::Nothing) {
+            Err(ErrorKind::WouldBlock.into())
+        } else {
+            stream.read(&mut buffer)
+        };
         match read {
             Ok(0) => return false,
             Err(error) if error.kind() != ErrorKind::WouldBlock => return false,
@@ -80,14 +106,19 @@ fn exchange(stream: &mut TcpStream, mut bytes: &[u8], reads: Reads, until: Insta
         }
         match stream.write(bytes) {
             Ok(count) => bytes = &bytes[count..],
-            Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(1)),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                std::thread::sleep(Duration::from_millis(1))
+            }
             Err(_) => return false,
         }
     }
 }
 
 fn http2(manners: &Manners, address: &str, until: Instant) -> Option<TcpStream> {
-    let settings = [(INITIAL_WINDOW_SIZE, manners.window), (HEADER_TABLE_SIZE, manners.table)];
+    let settings = [
+        (INITIAL_WINDOW_SIZE, manners.window),
+        (HEADER_TABLE_SIZE, manners.table),
+    ];
     let Raw(mut stream) = Raw::connect(address, &settings);
     stream.set_nonblocking(true).unwrap();
     let (mut next, mut bursts) = (1, 0);
@@ -96,11 +127,17 @@ fn http2(manners: &Manners, address: &str, until: Instant) -> Option<TcpStream> 
         if bursts < manners.bursts {
             bursts += 1;
             for index in 0..manners.burst {
-                bytes.extend(call(&manners.calls[index as usize % manners.calls.len()], next));
+                bytes.extend(call(
+                    &manners.calls[index as usize % manners.calls.len()],
+                    next,
+                ));
                 next += 2;
             }
         }
-        manners.extras.iter().for_each(|more| bytes.extend(extra(*more, next - 2)));
+        manners
+            .extras
+            .iter()
+            .for_each(|more| bytes.extend(extra(*more, next - 2)));
         if !exchange(&mut stream, &bytes, manners.reads, until) {
             return None;
         }
@@ -131,7 +168,12 @@ fn http1(manners: &Manners, address: &str, until: Instant) -> Option<TcpStream> 
         };
         let end = if manners.calls[0].ends { "\r\n" } else { "" };
         let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{fields}{end}");
-        if !exchange(&mut stream, request.repeat(manners.burst as usize).as_bytes(), manners.reads, until) {
+        if !exchange(
+            &mut stream,
+            request.repeat(manners.burst as usize).as_bytes(),
+            manners.reads,
+            until,
+        ) {
             return None;
         }
         std::thread::sleep(manners.pause);
@@ -141,7 +183,10 @@ fn http1(manners: &Manners, address: &str, until: Instant) -> Option<TcpStream> 
 
 fn rss_kb(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
@@ -155,7 +200,10 @@ struct Besieged {
 
 impl Besieged {
     async fn start(plans: usize) -> Self {
-        let server = Server::start(&config(plans), &["--set", "workers=1", "--set", "listen.http=127.0.0.1:0"]);
+        let server = Server::start(
+            &config(plans),
+            &["--set", "workers=1", "--set", "listen.http=127.0.0.1:0"],
+        );
         let (stop, pid) = (Arc::<AtomicBool>::default(), server.child.id());
         let stopped = stop.clone();
         let peak = std::thread::spawn(move || {
@@ -166,7 +214,10 @@ impl Besieged {
             }
             peak
         });
-        let (mut client, mut health) = (server.client().await, HealthClient::new(channel_to(&server.address).await));
+        let (mut client, mut health) = (
+            server.client().await,
+            HealthClient::new(channel_to(&server.address).await),
+        );
         let stopped = stop.clone();
         let asking = tokio::spawn(async move {
             let mut waits = Vec::new();
@@ -179,7 +230,12 @@ impl Besieged {
             }
             waits
         });
-        Self { server, stop, peak, asking }
+        Self {
+            server,
+            stop,
+            peak,
+            asking,
+        }
     }
 
     /// Runs a round. Returns the peers, who are silent and hold their connections until they are told to stop.
@@ -192,18 +248,27 @@ impl Besieged {
         });
         let peers = peers.collect();
         tokio::time::sleep(ROUND + Duration::from_millis(200)).await;
-        assert!(!self.asking.is_finished(), "{manners}: another caller was not served");
+        assert!(
+            !self.asking.is_finished(),
+            "{manners}: another caller was not served"
+        );
         (stop, peers)
     }
 
     /// Ends the server. Returns the most that it took, in KiB, and the waits of the other caller, the longest last.
     async fn end(mut self, what: &str) -> (u64, Vec<Duration>) {
         self.stop.store(true, Ordering::SeqCst);
-        let mut waits = tokio::time::timeout(PATIENCE, self.asking).await.expect(what).expect(what);
+        let mut waits = tokio::time::timeout(PATIENCE, self.asking)
+            .await
+            .expect(what)
+            .expect(what);
         waits.sort();
         self.server.signal("TERM");
         let (status, took) = self.server.wait();
-        assert!(status.success() && took < Duration::from_secs(10), "{what}: {status} after {took:?}");
+        assert!(
+            status.success() && took < Duration::from_secs(10),
+            "{what}: {status} after {took:?}"
+        );
         (self.peak.join().unwrap(), waits)
     }
 }
@@ -226,7 +291,9 @@ async fn round_with(plans: usize, manners: Manners, silence: bool) {
         0
     };
     stop.store(true, Ordering::SeqCst);
-    let joined = tokio::task::spawn_blocking(move || peers.into_iter().for_each(|peer| peer.join().unwrap()));
+    let joined = tokio::task::spawn_blocking(move || {
+        peers.into_iter().for_each(|peer| peer.join().unwrap())
+    });
     joined.await.unwrap();
     let (peak, waits) = besieged.end(&what).await;
     let at = |part: usize| waits[(waits.len() * part / 100).min(waits.len() - 1)];
@@ -239,12 +306,21 @@ async fn round_with(plans: usize, manners: Manners, silence: bool) {
     // What the plans themselves take, and the list of them.
     let of_plans = idle.saturating_sub(IDLE_MAX_KB) + if plans > PLANS { LIST_MAX_KB } else { 0 };
     assert!(peak <= RSS_MAX_KB + of_plans, "{what}: {peak} KiB");
-    assert!(left <= LEFT_MAX_KB + of_plans, "{what}: {left} KiB are left");
-    assert!(waits.last().is_some_and(|slowest| *slowest < SLOWEST_MAX), "{what}: {:?}", waits.last());
+    assert!(
+        left <= LEFT_MAX_KB + of_plans,
+        "{what}: {left} KiB are left"
+    );
+    assert!(
+        waits.last().is_some_and(|slowest| *slowest < SLOWEST_MAX),
+        "{what}: {:?}",
+        waits.last()
+    );
 }
 
 fn seed() -> Option<u64> {
-    std::env::var("TOLLGATE_RUDE_SEED").ok().map(|seed| seed.parse().unwrap())
+    std::env::var("TOLLGATE_RUDE_SEED")
+        .ok()
+        .map(|seed| seed.parse().unwrap())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -267,14 +343,20 @@ async fn fault_23_many_small_things_are_one_sum() {
 /// A list of so many plans has 7 MiB. When each answer was made anew, it took 250 MiB, and others waited for many seconds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_23_a_list_of_9_999_plans_is_made_once() {
-    round_with(9_999, Manners::silent(96, 0, 250, vec![Call::list()]), false).await;
+    round_with(
+        9_999,
+        Manners::silent(96, 0, 250, vec![Call::list()]),
+        false,
+    )
+    .await;
 }
 
 /// Rounds by hand: minutes or hours of them, each with a new seed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes as long as one likes; see CONTRIBUTING.md"]
 async fn more() {
-    let minutes = std::env::var("TOLLGATE_RUDE_MINUTES").map_or(10, |minutes| minutes.parse().unwrap());
+    let minutes =
+        std::env::var("TOLLGATE_RUDE_MINUTES").map_or(10, |minutes| minutes.parse().unwrap());
     let (started, first) = (Instant::now(), seed().unwrap_or(1_000));
     for seed in first.. {
         round(Manners::new(seed), seed % 10 == 0).await;

@@ -10,7 +10,8 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
 use crate::support::frames::{
-    self, ASK, DATA, END_HEADERS, END_STREAM, HEADERS, RST_STREAM, Raw, SETTINGS, SHOULD_ALLOW, WINDOW_UPDATE, frame,
+    self, ASK, DATA, END_HEADERS, END_STREAM, HEADERS, RST_STREAM, Raw, SETTINGS, SHOULD_ALLOW,
+    WINDOW_UPDATE, frame,
 };
 use crate::support::http::{Scrape, get};
 use crate::support::server::{PATIENCE, Server, channel_to, decide};
@@ -24,7 +25,10 @@ const MIB: usize = 1 << 20;
 const RSS_MAX_KB: u64 = 64 << 10;
 
 fn start() -> Server {
-    Server::start(PLANS, &["--set", "workers=1", "--set", "listen.http=127.0.0.1:0"])
+    Server::start(
+        PLANS,
+        &["--set", "workers=1", "--set", "listen.http=127.0.0.1:0"],
+    )
 }
 
 fn rss_kb(server: &Server) -> u64 {
@@ -59,25 +63,46 @@ impl Pushing {
         let announced = [&[0], &u32::try_from(MIB).unwrap().to_be_bytes()[..]].concat();
         for call in 0..streams {
             let stream = 2 * call + 1;
-            assert!(raw.send(&[frame(HEADERS, END_HEADERS, stream, &headers), frame(DATA, 0, stream, &announced)].concat()));
+            assert!(
+                raw.send(
+                    &[
+                        frame(HEADERS, END_HEADERS, stream, &headers),
+                        frame(DATA, 0, stream, &announced)
+                    ]
+                    .concat()
+                )
+            );
             // What every server grants at least.
             pushed.insert(stream, (65_535 - 5, 5));
         }
-        Self { raw, window: 65_535 - 5 * i64::from(streams), streams: pushed, held: 0 }
+        Self {
+            raw,
+            window: 65_535 - 5 * i64::from(streams),
+            streams: pushed,
+            held: 0,
+        }
     }
 
     /// Sends until so many bytes of each message are there, or its call was answered.
     fn push(&mut self, bytes: usize) {
         const PIECE: i64 = 16 << 10;
         while self.streams.values().any(|(_, sent)| *sent < bytes) {
-            let sendable = self.streams.iter().find(|(_, (window, sent))| *sent < bytes && *window >= PIECE);
-            match sendable.map(|(stream, _)| *stream).filter(|_| self.window >= PIECE) {
+            let sendable = self
+                .streams
+                .iter()
+                .find(|(_, (window, sent))| *sent < bytes && *window >= PIECE);
+            match sendable
+                .map(|(stream, _)| *stream)
+                .filter(|_| self.window >= PIECE)
+            {
                 Some(stream) => {
                     assert!(self.raw.send(&frame(DATA, 0, stream, &[0; PIECE as usize])));
                     self.window -= PIECE;
                     let (window, sent) = self.streams.get_mut(&stream).unwrap();
                     (*window, *sent) = (*window - PIECE, *sent + PIECE as usize);
-                    self.held = self.held.max(self.streams.values().map(|(_, sent)| sent).sum());
+                    self.held = self
+                        .held
+                        .max(self.streams.values().map(|(_, sent)| sent).sum());
                 }
                 None => self.hear(),
             }
@@ -110,15 +135,32 @@ async fn messages_that_are_announced_and_never_finished_take_64_mib_at_most() {
         all.iter_mut().for_each(|pushing| pushing.push(256 << 10));
         all
     });
-    let (held, rss) = (pushing.await.unwrap().iter().map(|pushing| pushing.held).sum::<usize>(), rss_most_kb(&server));
+    let (held, rss) = (
+        pushing
+            .await
+            .unwrap()
+            .iter()
+            .map(|pushing| pushing.held)
+            .sum::<usize>(),
+        rss_most_kb(&server),
+    );
     println!("{held} bytes of messages were held; {before} KiB before, {rss} KiB at most");
-    assert!(held > 2 * MIB && rss < RSS_MAX_KB, "{held} bytes, {rss} KiB");
+    assert!(
+        held > 2 * MIB && rss < RSS_MAX_KB,
+        "{held} bytes, {rss} KiB"
+    );
     let mut client = server.client().await;
     assert!(decide(&mut client, "k", "p").await.allowed);
 }
 
 /// Connections that each have `calls` calls of this method, each of which gets so far.
-fn besiege(address: &str, connections: usize, path: &str, settings: &[(u16, u32)], part: Option<&[u8]>) -> Vec<Raw> {
+fn besiege(
+    address: &str,
+    connections: usize,
+    path: &str,
+    settings: &[(u16, u32)],
+    part: Option<&[u8]>,
+) -> Vec<Raw> {
     let headers = frames::headers(path);
     let call = |call: u32| {
         let stream = 2 * call + 1;
@@ -153,7 +195,11 @@ fn ended(raw: &mut Raw, ends_by: u8, since: Instant) -> Duration {
             HEADERS if kind == ends_by || flags & END_STREAM != 0 => drop(open.remove(&stream)),
             _ => {}
         }
-        assert!(since.elapsed() < PATIENCE, "{} calls do not end", open.len());
+        assert!(
+            since.elapsed() < PATIENCE,
+            "{} calls do not end",
+            open.len()
+        );
     }
     since.elapsed()
 }
@@ -197,8 +243,13 @@ async fn calls_whose_request_does_not_end_leave_seats_to_others_and_end_in_time(
     println!("{} calls are refused", refused(&server).await);
     all_is_well(&server).await;
     let took = tokio::task::spawn_blocking(move || {
-        [&mut half, &mut bare, &mut watching]
-            .map(|besiegers| besiegers.iter_mut().map(|raw| ended(raw, HEADERS, since)).max().unwrap())
+        [&mut half, &mut bare, &mut watching].map(|besiegers| {
+            besiegers
+                .iter_mut()
+                .map(|raw| ended(raw, HEADERS, since))
+                .max()
+                .unwrap()
+        })
     });
     println!("the calls ended after {:?}", took.await.unwrap());
     all_is_well(&server).await;
@@ -209,12 +260,25 @@ async fn answers_that_are_not_read_leave_seats_to_others_and_are_dropped_in_time
     const INITIAL_WINDOW_SIZE: u16 = 4;
     let server = start();
     let (address, since) = (server.address.clone(), Instant::now());
-    let besiegers =
-        tokio::task::spawn_blocking(move || besiege(&address, 40, SHOULD_ALLOW, &[(INITIAL_WINDOW_SIZE, 0)], Some(ASK)));
+    let besiegers = tokio::task::spawn_blocking(move || {
+        besiege(
+            &address,
+            40,
+            SHOULD_ALLOW,
+            &[(INITIAL_WINDOW_SIZE, 0)],
+            Some(ASK),
+        )
+    });
     let mut besiegers = besiegers.await.unwrap();
     all_is_well(&server).await;
     assert!(rss_kb(&server) < RSS_MAX_KB, "{} KiB", rss_kb(&server));
-    let took = tokio::task::spawn_blocking(move || besiegers.iter_mut().map(|raw| ended(raw, RST_STREAM, since)).max().unwrap());
+    let took = tokio::task::spawn_blocking(move || {
+        besiegers
+            .iter_mut()
+            .map(|raw| ended(raw, RST_STREAM, since))
+            .max()
+            .unwrap()
+    });
     println!("the calls ended after {:?}", took.await.unwrap());
     all_is_well(&server).await;
 }
@@ -252,7 +316,10 @@ fn a_silent_http_connection_is_closed_within_seconds() {
     std::thread::sleep(Duration::from_secs(6));
     stream.write_all(asked.as_bytes()).unwrap();
     let mut answers = [0; 200];
-    assert!(stream.read(&mut answers).unwrap() > 0, "an idle connection was closed");
+    assert!(
+        stream.read(&mut answers).unwrap() > 0,
+        "an idle connection was closed"
+    );
     stream.write_all(half.as_bytes()).unwrap();
     let (_, took) = read_to_the_end(&mut stream);
     assert!(took < SILENCE_MAX, "{took:?}");
@@ -275,10 +342,17 @@ fn is_ready(address: &str) -> bool {
 }
 
 async fn is_serving(address: &str) -> bool {
-    let Ok(channel) = tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await else {
+    let Ok(channel) = tonic::transport::Endpoint::from_shared(format!("http://{address}"))
+        .unwrap()
+        .connect()
+        .await
+    else {
         return false;
     };
-    HealthClient::new(channel).check(HealthCheckRequest::default()).await.is_ok()
+    HealthClient::new(channel)
+        .check(HealthCheckRequest::default())
+        .await
+        .is_ok()
 }
 
 #[test]
@@ -290,7 +364,9 @@ fn as_many_idle_connections_as_may_be_keep_no_probe_out() {
         let _ = stream.write_all(said);
         stream
     };
-    let http: Vec<TcpStream> = (0..1_100).map(|_| half(&server.http(), b"GET / HTTP/1.1\r\nHost")).collect();
+    let http: Vec<TcpStream> = (0..1_100)
+        .map(|_| half(&server.http(), b"GET / HTTP/1.1\r\nHost"))
+        .collect();
     let grpc: Vec<TcpStream> = (0..4_200).map(|_| half(&server.address, b"")).collect();
     // While the server is still closing idle connections for the crowd's last ones, it may refuse a newcomer.
     until("a probe by HTTP", || is_ready(&server.http()));
@@ -299,7 +375,9 @@ fn as_many_idle_connections_as_may_be_keep_no_probe_out() {
         assert_eq!(get(&server.http(), "/metrics").status, 200);
     }
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    until("a probe by gRPC", || runtime.block_on(is_serving(&server.address)));
+    until("a probe by gRPC", || {
+        runtime.block_on(is_serving(&server.address))
+    });
     for _ in 0..20 {
         assert!(runtime.block_on(is_serving(&server.address)));
     }
@@ -310,15 +388,22 @@ fn as_many_idle_connections_as_may_be_keep_no_probe_out() {
 fn unread_metrics_are_bounded_in_number_and_dropped_in_time() {
     let mut plans = "plans:\n".to_owned();
     for plan in 0..10_000 {
-        plans.push_str(&format!("  p{plan:05}: {{ limits: [ {{ quota: 5, window: 1m }} ] }}\n"));
+        plans.push_str(&format!(
+            "  p{plan:05}: {{ limits: [ {{ quota: 5, window: 1m }} ] }}\n"
+        ));
     }
-    let server = Server::start(&plans, &["--set", "workers=1", "--set", "listen.http=127.0.0.1:0"]);
+    let server = Server::start(
+        &plans,
+        &["--set", "workers=1", "--set", "listen.http=127.0.0.1:0"],
+    );
     let http = server.http();
     let length = get(&http, "/metrics").body.len() as u64;
     let before = rss_kb(&server);
     let begin = |_| {
         let mut stream = TcpStream::connect(&http).unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            .unwrap();
         stream
     };
     let mut unread: Vec<TcpStream> = (0..40).map(begin).collect();
@@ -333,5 +418,9 @@ fn unread_metrics_are_bounded_in_number_and_dropped_in_time() {
         std::thread::sleep(Duration::from_secs(20));
         unread.remove(0)
     });
-    assert!((text.len() as u64) < length && took < SILENCE_MAX, "{} bytes, {took:?}", text.len());
+    assert!(
+        (text.len() as u64) < length && took < SILENCE_MAX,
+        "{} bytes, {took:?}",
+        text.len()
+    );
 }

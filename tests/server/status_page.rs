@@ -22,7 +22,11 @@ const FIGURES_BYTES_MAX: usize = 256 << 10;
 fn figures(http: &str) -> Value {
     let reply = get(http, "/status/data");
     assert_eq!(reply.status, 200, "{reply:?}");
-    assert!(reply.body.len() <= FIGURES_BYTES_MAX, "{} bytes", reply.body.len());
+    assert!(
+        reply.body.len() <= FIGURES_BYTES_MAX,
+        "{} bytes",
+        reply.body.len()
+    );
     serde_json::from_str(&reply.body).unwrap()
 }
 
@@ -36,7 +40,13 @@ fn with_token() -> (tempfile::TempDir, Server) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("token");
     std::fs::write(&file, TOKEN).unwrap();
-    let server = Server::start(PLANS, &["--set", &format!("listen.admin_token_file={}", file.display())]);
+    let server = Server::start(
+        PLANS,
+        &[
+            "--set",
+            &format!("listen.admin_token_file={}", file.display()),
+        ],
+    );
     (folder, server)
 }
 
@@ -45,13 +55,26 @@ fn there_is_no_page_unless_it_is_asked_for() {
     let server = Server::start(&PLANS.replace("page: true", "page: false"), &[]);
     let http = server.http();
     for path in ["/status", "/status/data", "/status/explain"] {
-        assert_eq!((get(&http, path).status, ask(&http, "POST", path, &["Content-Length: 0"]).status), (404, 404), "{path}");
+        assert_eq!(
+            (
+                get(&http, path).status,
+                ask(&http, "POST", path, &["Content-Length: 0"]).status
+            ),
+            (404, 404),
+            "{path}"
+        );
     }
     assert!(!get(&http, "/").body.contains("/status"));
     let on = Server::start(PLANS, &["--set", "listen.metrics=127.0.0.1:0"]);
     assert!(get(&on.http(), "/").body.contains("/status"));
     let metrics = crate::support::server::field(&on.log(), "metrics");
-    assert_eq!((get(&on.http(), "/status").status, get(&metrics, "/status").status), (200, 404));
+    assert_eq!(
+        (
+            get(&on.http(), "/status").status,
+            get(&metrics, "/status").status
+        ),
+        (200, 404)
+    );
 }
 
 #[test]
@@ -59,24 +82,48 @@ fn the_page_is_for_reading_alone_and_no_other_site_may_use_it() {
     let server = Server::start(PLANS, &[]);
     let http = server.http();
     let allow = |reply: &Reply| reply.header("allow").map(str::to_owned);
-    for (path, media) in [("/status", "text/html; charset=utf-8"), ("/status/data", "application/json")] {
+    for (path, media) in [
+        ("/status", "text/html; charset=utf-8"),
+        ("/status/data", "application/json"),
+    ] {
         let (page, head) = (get(&http, path), ask(&http, "HEAD", path, &[]));
-        assert_eq!((page.status, page.header("content-type")), (200, Some(media)));
+        assert_eq!(
+            (page.status, page.header("content-type")),
+            (200, Some(media))
+        );
         assert_eq!((head.status, head.body.as_str()), (200, ""));
         for reply in [&page, &head] {
             assert_eq!(reply.header("cache-control"), Some("no-store"));
             assert_eq!(reply.header("x-content-type-options"), Some("nosniff"));
-            assert_eq!(reply.header("cross-origin-resource-policy"), Some("same-origin"));
+            assert_eq!(
+                reply.header("cross-origin-resource-policy"),
+                Some("same-origin")
+            );
         }
         let put = ask(&http, "PUT", path, &["Content-Length: 0"]);
-        assert_eq!((put.status, allow(&put).as_deref()), (405, Some("GET,HEAD")));
+        assert_eq!(
+            (put.status, allow(&put).as_deref()),
+            (405, Some("GET,HEAD"))
+        );
     }
-    let policy = get(&http, "/status").header("content-security-policy").unwrap().to_owned();
-    for rule in ["default-src 'none'", "connect-src 'self'", "frame-ancestors 'none'", "form-action 'none'", "base-uri 'none'"] {
+    let policy = get(&http, "/status")
+        .header("content-security-policy")
+        .unwrap()
+        .to_owned();
+    for rule in [
+        "default-src 'none'",
+        "connect-src 'self'",
+        "frame-ancestors 'none'",
+        "form-action 'none'",
+        "base-uri 'none'",
+    ] {
         assert!(policy.contains(rule), "{policy}");
     }
     let explain = get(&http, "/status/explain");
-    assert_eq!((explain.status, allow(&explain).as_deref()), (405, Some("POST")));
+    assert_eq!(
+        (explain.status, allow(&explain).as_deref()),
+        (405, Some("POST"))
+    );
 }
 
 #[tokio::test]
@@ -93,12 +140,29 @@ async fn the_figures_tell_plans_decisions_store_and_changes() {
         first = figures(&http);
     }
     let plans = &first["plans"];
-    assert_eq!((&plans["total"], &plans["others"]), (&Value::from(3), &Value::from(0)));
-    let login = plans["shown"].as_array().unwrap().iter().find(|plan| plan["name"] == "login").unwrap();
+    assert_eq!(
+        (&plans["total"], &plans["others"]),
+        (&Value::from(3), &Value::from(0))
+    );
+    let login = plans["shown"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|plan| plan["name"] == "login")
+        .unwrap();
     assert_eq!(login["rule"], "2 in 1d (sliding_log)");
-    assert_eq!(login["counts"]["total"], serde_json::json!({ "allowed": 2, "denied": 1, "shadow_denied": 0, "by_policy": 0 }));
-    assert_eq!((&first["store"]["embedded"], &first["store"]["url"]), (&Value::from(true), &Value::from("memory:")));
-    assert_eq!((&first["replicas"], &first["config_changes"][0]["outcome"]), (&Value::from(1), &Value::from("started")));
+    assert_eq!(
+        login["counts"]["total"],
+        serde_json::json!({ "allowed": 2, "denied": 1, "shadow_denied": 0, "by_policy": 0 })
+    );
+    assert_eq!(
+        (&first["store"]["embedded"], &first["store"]["url"]),
+        (&Value::from(true), &Value::from("memory:"))
+    );
+    assert_eq!(
+        (&first["replicas"], &first["config_changes"][0]["outcome"]),
+        (&Value::from(1), &Value::from("started"))
+    );
     assert_eq!(first["latency"]["decisions"]["count"], 3);
 }
 
@@ -113,28 +177,54 @@ async fn the_figures_and_the_page_tell_how_a_candidate_differs() {
     let server = Server::start(&config, &[]);
     let (mut client, http) = (server.client().await, server.http());
     for _ in 0..8 {
-        assert!(decide(&mut client, "alice", "free").await.allowed, "a candidate denies nobody");
+        assert!(
+            decide(&mut client, "alice", "free").await.allowed,
+            "a candidate denies nobody"
+        );
     }
     let figures = figures(&http);
-    let free = figures["plans"]["shown"].as_array().unwrap().iter().find(|plan| plan["name"] == "free").unwrap();
-    assert_eq!(free["candidate"], serde_json::json!({ "name": "less", "denies_more": 5, "denies_less": 0 }));
+    let free = figures["plans"]["shown"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|plan| plan["name"] == "free")
+        .unwrap();
+    assert_eq!(
+        free["candidate"],
+        serde_json::json!({ "name": "less", "denies_more": 5, "denies_less": 0 })
+    );
     let mut browser = open(&http);
     browser.wait_for("document.body.innerText.includes('candidate less: 5 more denied, 0 fewer')");
 }
 
 #[test]
 fn the_figures_stay_small_with_ten_thousand_plans() {
-    let limit = |number| format!("{{ name: {}-{number}, quota: 1000000000000, window: {number}d }}", "n".repeat(60));
+    let limit = |number| {
+        format!(
+            "{{ name: {}-{number}, quota: 1000000000000, window: {number}d }}",
+            "n".repeat(60)
+        )
+    };
     let limits: Vec<String> = (1..=8).map(limit).collect();
     let plans = (0..10_000).map(|number| {
         // Aliases are expanded within bounds, so most plans are short.
-        let rule = if number < 200 { format!("limits: [ {} ]", limits.join(", ")) } else { "unlimited: true".to_owned() };
+        let rule = if number < 200 {
+            format!("limits: [ {} ]", limits.join(", "))
+        } else {
+            "unlimited: true".to_owned()
+        };
         format!("  {}{number}: {{ {rule} }}\n", "p".repeat(50))
     });
-    let config = format!("listen: {{ http: '127.0.0.1:0' }}\nstatus: {{ page: true }}\nplans:\n{}", plans.collect::<String>());
+    let config = format!(
+        "listen: {{ http: '127.0.0.1:0' }}\nstatus: {{ page: true }}\nplans:\n{}",
+        plans.collect::<String>()
+    );
     let server = Server::start(&config, &[]);
     let figures = figures(&server.http());
-    assert_eq!((&figures["plans"]["total"], &figures["plans"]["others"]), (&Value::from(10_000), &Value::from(9_950)));
+    assert_eq!(
+        (&figures["plans"]["total"], &figures["plans"]["others"]),
+        (&Value::from(10_000), &Value::from(9_950))
+    );
     assert_eq!(figures["plans"]["shown"].as_array().unwrap().len(), 50);
 }
 
@@ -147,8 +237,17 @@ async fn a_key_is_explained_without_a_charge_and_only_to_this_page() {
     }
     for _ in 0..2 {
         let (status, answer) = explain(&http, r#"{"key":"alice","plan":"login"}"#);
-        assert_eq!((status, &answer["outcome"], &answer["limits"][0]["used"]), (200, &Value::from("denied"), &Value::from(2)));
-        assert!(answer["sentence"].as_str().unwrap().contains("is denied by limit minute: 2 of 2 units are used"), "{answer}");
+        assert_eq!(
+            (status, &answer["outcome"], &answer["limits"][0]["used"]),
+            (200, &Value::from("denied"), &Value::from(2))
+        );
+        assert!(
+            answer["sentence"]
+                .as_str()
+                .unwrap()
+                .contains("is denied by limit minute: 2 of 2 units are used"),
+            "{answer}"
+        );
     }
     let long = format!(r#"{{"key":"{}","plan":"login"}}"#, "k".repeat(513));
     for (body, status) in [
@@ -163,9 +262,17 @@ async fn a_key_is_explained_without_a_charge_and_only_to_this_page() {
         (&" ".repeat(5_000), 413),
     ] {
         let (found, answer) = explain(&http, body);
-        assert!(found == status && answer["error"].is_string(), "{body}: {found} {answer}");
+        assert!(
+            found == status && answer["error"].is_string(),
+            "{body}: {found} {answer}"
+        );
     }
-    let form = post(&http, "/status/explain", "text/plain", r#"{"key":"alice","plan":"login"}"#);
+    let form = post(
+        &http,
+        "/status/explain",
+        "text/plain",
+        r#"{"key":"alice","plan":"login"}"#,
+    );
     assert_eq!(form.status, 415);
 }
 
@@ -174,11 +281,19 @@ async fn explanations_are_few_in_a_second() {
     let server = Server::start(PLANS, &[]);
     let http = server.http();
     let refused = (0..10_000).find_map(|_| {
-        let reply = post(&http, "/status/explain", "application/json", r#"{"key":"alice","plan":"login"}"#);
+        let reply = post(
+            &http,
+            "/status/explain",
+            "application/json",
+            r#"{"key":"alice","plan":"login"}"#,
+        );
         (reply.status != 200).then_some(reply)
     });
     let refused = refused.expect("all were given");
-    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
+    assert_eq!(
+        (refused.status, refused.header("retry-after")),
+        (429, Some("1"))
+    );
 }
 
 /// The least contrast of a text with what is behind it, and that text. Backgrounds here are opaque or not there.
@@ -210,7 +325,9 @@ fn open(http: &str) -> Chromium {
 
 /// Fills in the form by the keyboard alone, from the start of the page.
 fn explain_by_keyboard(browser: &mut Chromium, key: &str, plan: &str) {
-    browser.eval("document.getElementById('explain').reset(); document.activeElement.blur(); scrollTo(0, 0)");
+    browser.eval(
+        "document.getElementById('explain').reset(); document.activeElement.blur(); scrollTo(0, 0)",
+    );
     browser.eval("document.querySelector('.skip').focus()");
     browser.press("Enter");
     browser.wait_for("document.activeElement.id === 'explain-title'");
@@ -240,18 +357,32 @@ async fn a_browser_shows_the_denied_key_within_seconds_explains_it_and_asks_no_o
     let hash = "document.querySelector('#denials tbody .mono span')?.textContent";
     let took = browser.wait_for(&format!("/^[0-9a-f]{{16}}$/.test({hash})"));
     let hash = browser.eval(hash);
-    assert!(!browser.eval("document.body.innerText").as_str().unwrap().contains("alice"), "the key is in clear");
+    assert!(
+        !browser
+            .eval("document.body.innerText")
+            .as_str()
+            .unwrap()
+            .contains("alice"),
+        "the key is in clear"
+    );
     explain_by_keyboard(&mut browser, "alice", "login");
     browser
         .wait_for("document.getElementById('sentence').textContent.includes('is denied by limit minute: 2 of 2 units are used')");
     browser.wait_for("document.querySelector('#limits tbody td')?.textContent.includes('2 of 2')");
     browser.wait_for("document.getElementById('rate').textContent !== '–'");
-    for (width, dark, name) in [(1200, false, "desktop"), (1200, true, "dark"), (360, false, "phone"), (360, true, "phone-dark")]
-    {
+    for (width, dark, name) in [
+        (1200, false, "desktop"),
+        (1200, true, "dark"),
+        (360, false, "phone"),
+        (360, true, "phone-dark"),
+    ] {
         browser.screen(width, 800, dark);
         browser.picture(name);
         let wide = browser.eval("document.documentElement.scrollWidth");
-        assert!(wide.as_u64().unwrap() <= u64::from(width), "{name} is {wide} px wide");
+        assert!(
+            wide.as_u64().unwrap() <= u64::from(width),
+            "{name} is {wide} px wide"
+        );
         let least = browser.eval(LEAST_CONTRAST);
         assert!(least[0].as_f64().unwrap() >= 4.5, "{name}: {least}");
     }
@@ -260,9 +391,18 @@ async fn a_browser_shows_the_denied_key_within_seconds_explains_it_and_asks_no_o
         .iter()
         .map(|told| told["request"]["url"].as_str().unwrap().to_owned())
         .collect();
-    let own = urls.iter().filter(|url| url.starts_with(&format!("http://{http}/status"))).count();
-    let others: Vec<_> = urls.iter().filter(|url| !url.contains(&http) && !url.starts_with("data:")).collect();
-    println!("the hash {hash} is shown {took:?} after the denial; {own} requests to {http}, {} to other hosts", others.len());
+    let own = urls
+        .iter()
+        .filter(|url| url.starts_with(&format!("http://{http}/status")))
+        .count();
+    let others: Vec<_> = urls
+        .iter()
+        .filter(|url| !url.contains(&http) && !url.starts_with("data:"))
+        .collect();
+    println!(
+        "the hash {hash} is shown {took:?} after the denial; {own} requests to {http}, {} to other hosts",
+        others.len()
+    );
     assert!(own >= 3 && others.is_empty(), "{urls:?}");
     assert_eq!(complaints(&mut browser), Vec::<Value>::new());
 }
@@ -274,14 +414,29 @@ fn a_screen_reader_finds_landmarks_headings_tables_and_names() {
     let mut browser = open(&server.http());
     let tree = browser.ask("Accessibility.getFullAXTree", serde_json::json!({}));
     let mut found = Vec::new();
-    for node in tree["nodes"].as_array().unwrap().iter().filter(|node| node["ignored"] != true) {
-        let (role, name) =
-            (node["role"]["value"].as_str().unwrap_or_default(), node["name"]["value"].as_str().unwrap_or_default());
+    for node in tree["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|node| node["ignored"] != true)
+    {
+        let (role, name) = (
+            node["role"]["value"].as_str().unwrap_or_default(),
+            node["name"]["value"].as_str().unwrap_or_default(),
+        );
         found.push((role.to_owned(), name.to_owned()));
-        let needs_name = ["table", "textbox", "combobox", "button", "region", "link"].contains(&role);
-        assert!(!needs_name || !name.is_empty(), "{role} without a name: {node}");
+        let needs_name =
+            ["table", "textbox", "combobox", "button", "region", "link"].contains(&role);
+        assert!(
+            !needs_name || !name.is_empty(),
+            "{role} without a name: {node}"
+        );
     }
-    let has = |role: &str, name: &str| found.iter().any(|(other, given)| other == role && given.starts_with(name));
+    let has = |role: &str, name: &str| {
+        found
+            .iter()
+            .any(|(other, given)| other == role && given.starts_with(name))
+    };
     for (role, name) in [
         ("banner", ""),
         ("main", ""),
@@ -300,8 +455,7 @@ fn a_screen_reader_finds_landmarks_headings_tables_and_names() {
         assert!(has(role, name), "no {role} {name}: {found:?}");
     }
     // What is told by itself must change seldom.
-    let live =
-        "[...document.querySelectorAll('[aria-live], [role=status], [role=alert]')].map((node) => node.textContent).join()";
+    let live = "[...document.querySelectorAll('[aria-live], [role=status], [role=alert]')].map((node) => node.textContent).join()";
     let before = browser.eval(live);
     let figures = "performance.getEntriesByType('resource').length";
     let asked = browser.eval(figures).as_u64().unwrap();
@@ -318,29 +472,47 @@ async fn keys_are_clear_with_the_token_alone_and_are_shown_as_text() {
             decide(&mut client, key, "login").await;
         }
     }
-    let with = |token: &str| ask(&http, "GET", "/status/data", &[&format!("Authorization: {token}")]);
+    let with = |token: &str| {
+        ask(
+            &http,
+            "GET",
+            "/status/data",
+            &[&format!("Authorization: {token}")],
+        )
+    };
     for wrong in ["Bearer wrong", "Basic eDp5", ""] {
         let refused = with(wrong);
-        assert_eq!((refused.status, refused.header("www-authenticate")), (401, Some("Bearer")), "{wrong}");
+        assert_eq!(
+            (refused.status, refused.header("www-authenticate")),
+            (401, Some("Bearer")),
+            "{wrong}"
+        );
     }
     let mut browser = open(&http);
     browser.wait_for("!document.getElementById('clear').hidden");
     assert!(!figures(&http).to_string().contains("alice"));
     browser.eval("document.querySelector('#clear summary').focus()");
     browser.press("Enter");
-    for (token, text) in [("not the token at all", "The token was refused"), (TOKEN, "alice")] {
+    for (token, text) in [
+        ("not the token at all", "The token was refused"),
+        (TOKEN, "alice"),
+    ] {
         browser.eval("document.getElementById('token').focus()");
         browser.type_text(token);
         browser.press("Enter");
         browser.wait_for(&format!("document.body.innerText.includes({text:?})"));
     }
     assert!(with(&format!("Bearer {TOKEN}")).body.contains("alice"));
-    browser.wait_for("document.getElementById('denials').innerText.includes('<img src=x onerror=')");
+    browser
+        .wait_for("document.getElementById('denials').innerText.includes('<img src=x onerror=')");
     explain_by_keyboard(&mut browser, HOSTILE, "login");
     browser.wait_for("document.getElementById('sentence').textContent.includes('is denied')");
     explain_by_keyboard(&mut browser, "alice", HOSTILE);
     browser.wait_for("document.getElementById('sentence').textContent.includes('<img src=x')");
-    assert_eq!(browser.eval("document.images.length + ' ' + document.title"), "0 tollgate status");
+    assert_eq!(
+        browser.eval("document.images.length + ' ' + document.title"),
+        "0 tollgate status"
+    );
     browser.picture("clear");
     browser.eval("document.getElementById('logout').click()");
     browser.wait_for("!document.getElementById('denials').innerText.includes('alice')");
@@ -355,13 +527,22 @@ async fn nothing_is_hidden_in_a_key_that_is_shown_in_clear() {
     }
     let began = std::time::Instant::now();
     let shown = loop {
-        let shown = ask(&http, "GET", "/status/data", &[&format!("Authorization: Bearer {TOKEN}")]).body;
+        let shown = ask(
+            &http,
+            "GET",
+            "/status/data",
+            &[&format!("Authorization: Bearer {TOKEN}")],
+        )
+        .body;
         if shown.contains("ecila") {
             break shown;
         }
         assert!(began.elapsed() < PATIENCE, "{shown}");
     };
-    assert!(shown.contains(r"\\u{202e}ecila\\u{200b}") && !shown.contains('\u{202e}'), "{shown}");
+    assert!(
+        shown.contains(r"\\u{202e}ecila\\u{200b}") && !shown.contains('\u{202e}'),
+        "{shown}"
+    );
 }
 
 #[test]
@@ -369,8 +550,13 @@ fn the_page_says_when_the_server_stops_answering() {
     let server = Server::start(PLANS, &[]);
     let mut browser = open(&server.http());
     drop(server);
-    browser.wait_for("document.getElementById('alert').textContent.includes('has not answered since')");
-    assert_eq!(browser.eval("document.title"), "No answer – tollgate status");
+    browser.wait_for(
+        "document.getElementById('alert').textContent.includes('has not answered since')",
+    );
+    assert_eq!(
+        browser.eval("document.title"),
+        "No answer – tollgate status"
+    );
     assert!(browser.eval(LEAST_CONTRAST)[0].as_f64().unwrap() >= 4.5);
     browser.picture("no-answer");
 }
@@ -382,8 +568,16 @@ fn reloads_and_refused_configs_are_told_with_their_time() {
     let server = Server::start_on(file.path(), &[]);
     let http = server.http();
     for (text, outcome, words) in [
-        (PLANS.replace("unlimited", "blocked"), "reloaded", "3 plans: 0 added, 0 removed, 1 edited"),
-        (PLANS.replace("quota: 60", "quota: none"), "refused", "plans.bucket.limits[0].quota"),
+        (
+            PLANS.replace("unlimited", "blocked"),
+            "reloaded",
+            "3 plans: 0 added, 0 removed, 1 edited",
+        ),
+        (
+            PLANS.replace("quota: 60", "quota: none"),
+            "refused",
+            "plans.bucket.limits[0].quota",
+        ),
     ] {
         std::fs::write(file.path(), text).unwrap();
         server.signal("HUP");
@@ -398,7 +592,13 @@ fn reloads_and_refused_configs_are_told_with_their_time() {
         };
         assert!(change["text"].as_str().unwrap().contains(words), "{change}");
         assert!(
-            change["at_ms"].as_u64() >= figures(&http)["config_changes"].as_array().unwrap().last().unwrap()["at_ms"].as_u64()
+            change["at_ms"].as_u64()
+                >= figures(&http)["config_changes"]
+                    .as_array()
+                    .unwrap()
+                    .last()
+                    .unwrap()["at_ms"]
+                    .as_u64()
         );
     }
 }

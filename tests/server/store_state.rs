@@ -44,30 +44,54 @@ fn when<T: std::fmt::Debug>(see: impl Fn() -> T, right: impl Fn(&T) -> bool) -> 
 
 /// The second line of `/readyz`: the sentence on the store.
 fn sentence(ready: &Reply) -> String {
-    ready.body.lines().nth(1).unwrap_or_else(|| panic!("{ready:?}")).to_owned()
+    ready
+        .body
+        .lines()
+        .nth(1)
+        .unwrap_or_else(|| panic!("{ready:?}"))
+        .to_owned()
 }
 
 fn start_line(server: &Server) -> String {
-    server.log().lines().find(|line| line.contains("tollgate is serving")).unwrap().to_owned()
+    server
+        .log()
+        .lines()
+        .find(|line| line.contains("tollgate is serving"))
+        .unwrap()
+        .to_owned()
 }
 
 /// A server with an admin listener, which `top` asks, and the folder of its socket.
 fn start(flags: &[&str]) -> (Server, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
-    let admin = format!("listen.admin=unix:{}", folder.path().join("admin.sock").display());
-    (Server::start(PLANS, &[&["--set", &admin], flags].concat()), folder)
+    let admin = format!(
+        "listen.admin=unix:{}",
+        folder.path().join("admin.sock").display()
+    );
+    (
+        Server::start(PLANS, &[&["--set", &admin], flags].concat()),
+        folder,
+    )
 }
 
 /// What `tollgate top` prints.
 fn top(server: &Server, flags: &[&str]) -> String {
     let admin = field(&start_line(server), "admin");
-    let output = tollgate().args(["top", "--once", "--admin", &admin]).args(flags).output().unwrap();
+    let output = tollgate()
+        .args(["top", "--once", "--admin", &admin])
+        .args(flags)
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 
 fn health(server: &Server, service: &[&str]) -> String {
-    let output = tollgate().args(["health", "--address", &server.address]).args(service).output().unwrap();
+    let output = tollgate()
+        .args(["health", "--address", &server.address])
+        .args(service)
+        .output()
+        .unwrap();
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
@@ -81,7 +105,9 @@ fn open(http: &str, headline: &str) -> Chromium {
 }
 
 fn wait_for_headline(browser: &mut Chromium, headline: &str) {
-    browser.wait_for(&format!("document.querySelector('h1')?.textContent === 'tollgate {headline}'"));
+    browser.wait_for(&format!(
+        "document.querySelector('h1')?.textContent === 'tollgate {headline}'"
+    ));
 }
 
 /// Asserts that these words are what is told first, in the first pixels of a desk's and a phone's screen, light and dark.
@@ -92,21 +118,48 @@ fn is_seen_first(browser: &mut Chromium, words: &str, picture: &str) {
         for (dark, light) in [(false, "light"), (true, "dark")] {
             browser.screen(width, height, dark);
             browser.picture(&format!("{picture}-{screen}-{light}"));
-            let bottom = browser.eval(&format!("scrollTo(0, 0); {first}.getBoundingClientRect().bottom")).as_f64().unwrap();
-            assert!(bottom <= FIRST_PIXELS, "{picture}, {screen}, {light}: it ends at {bottom} px");
-            let wide = browser.eval("document.documentElement.scrollWidth").as_f64().unwrap();
-            assert!(wide <= f64::from(width), "{picture}, {screen}: {wide} px wide");
+            let bottom = browser
+                .eval(&format!(
+                    "scrollTo(0, 0); {first}.getBoundingClientRect().bottom"
+                ))
+                .as_f64()
+                .unwrap();
+            assert!(
+                bottom <= FIRST_PIXELS,
+                "{picture}, {screen}, {light}: it ends at {bottom} px"
+            );
+            let wide = browser
+                .eval("document.documentElement.scrollWidth")
+                .as_f64()
+                .unwrap();
+            assert!(
+                wide <= f64::from(width),
+                "{picture}, {screen}: {wide} px wide"
+            );
             let least = browser.eval(LEAST_CONTRAST);
-            assert!(least[0].as_f64().unwrap() >= 4.5, "{picture}, {screen}, {light}: {least}");
+            assert!(
+                least[0].as_f64().unwrap() >= 4.5,
+                "{picture}, {screen}, {light}: {least}"
+            );
         }
     }
     browser.screen(1280, 800, false);
 }
 
 fn refuse_a_config(server: &Server, file: &std::path::Path) {
-    std::fs::write(file, PLANS.replace("quota: 1000, window: 300d } ] }", "quota: none, window: 300d } ] }")).unwrap();
+    std::fs::write(
+        file,
+        PLANS.replace(
+            "quota: 1000, window: 300d } ] }",
+            "quota: none, window: 300d } ] }",
+        ),
+    )
+    .unwrap();
     server.signal("HUP");
-    when(|| get_json(&server.http()), |data| data["config_changes"][0]["outcome"] == "refused");
+    when(
+        || get_json(&server.http()),
+        |data| data["config_changes"][0]["outcome"] == "refused",
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -114,10 +167,16 @@ async fn while_redis_is_stopped_page_top_log_and_readyz_say_so_first_and_in_the_
     let mut redis = Redis::start();
     let (server, _folder) = start(&["--store", &redis.url()]);
     let (mut client, http) = (server.client().await, server.http());
-    let well = when(|| get(&http, "/readyz"), |ready| ready.body == "ready\nRedis decides.\n");
+    let well = when(
+        || get(&http, "/readyz"),
+        |ready| ready.body == "ready\nRedis decides.\n",
+    );
     assert_eq!(well.status, 200);
     let mut browser = open(&http, "is serving");
-    assert_eq!(browser.eval("document.querySelectorAll('#problems li').length"), 0);
+    assert_eq!(
+        browser.eval("document.querySelectorAll('#problems li').length"),
+        0
+    );
     assert!(top(&server, &[]).starts_with("Redis decides.\n"));
     redis.kill();
     wait_for_headline(&mut browser, "serves without Redis");
@@ -125,28 +184,72 @@ async fn while_redis_is_stopped_page_top_log_and_readyz_say_so_first_and_in_the_
         assert!(decide(&mut client, "alice", "login").await.allowed);
     }
     // All connections have noticed, and the last attempt has the same end for each.
-    let ready = when(|| get(&http, "/readyz"), |ready| ready.body.contains("Redis has not decided since 2"));
-    assert_eq!((ready.status, ready.body.lines().next()), (200, Some("ready")), "the loss of a store takes no replica away");
-    let ready = when(|| get(&http, "/readyz"), |ready| ready.body.contains("Z: Connection refused. "));
+    let ready = when(
+        || get(&http, "/readyz"),
+        |ready| ready.body.contains("Redis has not decided since 2"),
+    );
+    assert_eq!(
+        (ready.status, ready.body.lines().next()),
+        (200, Some("ready")),
+        "the loss of a store takes no replica away"
+    );
+    let ready = when(
+        || get(&http, "/readyz"),
+        |ready| ready.body.contains("Z: Connection refused. "),
+    );
     let said = sentence(&ready);
-    assert!(said.ends_with(" Each plan's on_store_failure answers meanwhile."), "{said}");
+    assert!(
+        said.ends_with(" Each plan's on_store_failure answers meanwhile."),
+        "{said}"
+    );
     is_seen_first(&mut browser, &said, "stopped");
-    assert_eq!(browser.eval("document.title"), "serves without Redis – tollgate status");
-    assert_eq!(browser.eval("document.getElementById('state').className"), "bad");
+    assert_eq!(
+        browser.eval("document.title"),
+        "serves without Redis – tollgate status"
+    );
+    assert_eq!(
+        browser.eval("document.getElementById('state').className"),
+        "bad"
+    );
     browser.wait_for("document.getElementById('policy').className === 'bad'");
-    assert_eq!(browser.eval("document.getElementById('store').textContent"), said.as_str());
+    assert_eq!(
+        browser.eval("document.getElementById('store').textContent"),
+        said.as_str()
+    );
     browser.wait_for("document.querySelector('#rates .policy').getAttribute('d') !== ''");
     assert_eq!(top(&server, &[]).lines().next(), Some(said.as_str()));
     let json: Value = serde_json::from_str(&top(&server, &["--output", "json"])).unwrap();
-    assert_eq!((&json["store_state"], &json["store_decides"]), (&said.as_str().into(), &false.into()));
+    assert_eq!(
+        (&json["store_state"], &json["store_decides"]),
+        (&said.as_str().into(), &false.into())
+    );
     // A busy machine may have been late at the start, which is another outage.
-    let line = server.wait_for_line("store out of reach: Redis has not decided since 2").await;
-    assert!(line.contains("Each plan's on_store_failure answers meanwhile."), "{line}");
-    assert_eq!((Scrape::of(&http).value("tollgate_degraded"), Scrape::of(&http).value("tollgate_store_reached")), (1.0, 1.0));
+    let line = server
+        .wait_for_line("store out of reach: Redis has not decided since 2")
+        .await;
+    assert!(
+        line.contains("Each plan's on_store_failure answers meanwhile."),
+        "{line}"
+    );
+    assert_eq!(
+        (
+            Scrape::of(&http).value("tollgate_degraded"),
+            Scrape::of(&http).value("tollgate_store_reached")
+        ),
+        (1.0, 1.0)
+    );
     redis.restart();
     wait_for_headline(&mut browser, "is serving");
-    when(|| get(&http, "/readyz").body, |body| body == "ready\nRedis decides.\n");
-    assert!(server.wait_for_line("store connected: Redis decides.").await.contains("out_ms"));
+    when(
+        || get(&http, "/readyz").body,
+        |body| body == "ready\nRedis decides.\n",
+    );
+    assert!(
+        server
+            .wait_for_line("store connected: Redis decides.")
+            .await
+            .contains("out_ms")
+    );
 }
 
 #[test]
@@ -167,57 +270,123 @@ fn a_refused_config_is_what_the_page_shows_first_until_it_is_right() {
 async fn a_store_that_is_out_comes_before_a_refused_config_and_that_before_unknown_plans() {
     let mut file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
     std::io::Write::write_all(&mut file, PLANS.as_bytes()).unwrap();
-    let server = Server::start_on(file.path(), &["--store", &format!("redis://127.0.0.1:{}", free_port())]);
+    let server = Server::start_on(
+        file.path(),
+        &["--store", &format!("redis://127.0.0.1:{}", free_port())],
+    );
     let mut client = server.client().await;
     refuse_a_config(&server, file.path());
     let began = Instant::now();
     let headlines = loop {
-        client.should_allow(request("alice", "nowhere", None)).await.unwrap_err();
+        client
+            .should_allow(request("alice", "nowhere", None))
+            .await
+            .unwrap_err();
         let data = get_json(&server.http());
-        let headlines: Vec<String> =
-            data["problems"].as_array().unwrap().iter().map(|it| it["headline"].as_str().unwrap().to_owned()).collect();
+        let headlines: Vec<String> = data["problems"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|it| it["headline"].as_str().unwrap().to_owned())
+            .collect();
         if headlines.len() == 3 {
             break headlines;
         }
         assert!(began.elapsed() < PATIENCE, "{data}");
     };
-    assert_eq!(headlines, ["never reached Redis", "serves an old config", "is asked for unknown plans"]);
+    assert_eq!(
+        headlines,
+        [
+            "never reached Redis",
+            "serves an old config",
+            "is asked for unknown plans"
+        ]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_password_is_named_and_keeps_a_replica_from_being_ready_where_that_is_asked() {
     let redis = Redis::start_with(&["--requirepass", "right-canary"]);
     let url = format!("redis://:wrong-canary@127.0.0.1:{}", redis.port);
-    let never = |ready: &Reply| ready.body.contains("\nRedis was never reached since 2") && ready.body.contains("WRONGPASS");
+    let never = |ready: &Reply| {
+        ready.body.contains("\nRedis was never reached since 2") && ready.body.contains("WRONGPASS")
+    };
     let always = Server::start(PLANS, &["--store", &url]);
     let ready = when(|| get(&always.http(), "/readyz"), never);
-    assert_eq!((ready.status, health(&always, &["--service", "readiness"]).as_str()), (200, "SERVING"));
+    assert_eq!(
+        (
+            ready.status,
+            health(&always, &["--service", "readiness"]).as_str()
+        ),
+        (200, "SERVING")
+    );
     drop(always);
 
     let (server, _folder) = start(&["--store", &url, "--set", "store.ready=once_reached"]);
     let (mut client, http) = (server.client().await, server.http());
     let ready = when(|| get(&http, "/readyz"), never);
-    assert_eq!((ready.status, ready.body.lines().next()), (503, Some("waiting for the store")));
+    assert_eq!(
+        (ready.status, ready.body.lines().next()),
+        (503, Some("waiting for the store"))
+    );
     assert_eq!(health(&server, &["--service", "readiness"]), "NOT_SERVING");
     assert_eq!(health(&server, &[]), "SERVING", "the process is alive");
     // Whoever calls it nevertheless gets an answer.
-    assert_eq!(decide(&mut client, "alice", "strict").await.decided_by(), pb::DecidedBy::FailClosed);
+    assert_eq!(
+        decide(&mut client, "alice", "strict").await.decided_by(),
+        pb::DecidedBy::FailClosed
+    );
     let said = sentence(&ready);
-    assert!(start_line(&server).contains("Redis was never reached since 2"), "{}", start_line(&server));
-    assert!(server.wait_for_line("store out of reach").await.contains("WRONGPASS"));
+    assert!(
+        start_line(&server).contains("Redis was never reached since 2"),
+        "{}",
+        start_line(&server)
+    );
+    assert!(
+        server
+            .wait_for_line("store out of reach")
+            .await
+            .contains("WRONGPASS")
+    );
     assert_eq!(top(&server, &[]).lines().next(), Some(said.as_str()));
     let scrape = Scrape::of(&http);
-    assert_eq!((scrape.value("tollgate_store_reached"), scrape.value("tollgate_degraded")), (0.0, 1.0));
+    assert_eq!(
+        (
+            scrape.value("tollgate_store_reached"),
+            scrape.value("tollgate_degraded")
+        ),
+        (0.0, 1.0)
+    );
     let mut browser = open(&http, "never reached Redis");
     is_seen_first(&mut browser, &said, "password");
     // The server's password becomes the one that was given.
-    redis.cli(&["-a", "right-canary", "CONFIG", "SET", "requirepass", "wrong-canary"]);
-    when(|| get(&http, "/readyz"), |ready| (ready.status, ready.body.as_str()) == (200, "ready\nRedis decides.\n"));
-    when(|| health(&server, &["--service", "readiness"]), |health| health == "SERVING");
+    redis.cli(&[
+        "-a",
+        "right-canary",
+        "CONFIG",
+        "SET",
+        "requirepass",
+        "wrong-canary",
+    ]);
+    when(
+        || get(&http, "/readyz"),
+        |ready| (ready.status, ready.body.as_str()) == (200, "ready\nRedis decides.\n"),
+    );
+    when(
+        || health(&server, &["--service", "readiness"]),
+        |health| health == "SERVING",
+    );
     assert_eq!(Scrape::of(&http).value("tollgate_store_reached"), 1.0);
     redis.cli(&["-a", "wrong-canary", "CONFIG", "SET", "requirepass", ""]);
-    let (page, data) = (browser.eval("document.body.innerText"), get(&http, "/status/data").body);
-    for text in [page.as_str().unwrap().to_owned(), data, server.end_and_log()] {
+    let (page, data) = (
+        browser.eval("document.body.innerText"),
+        get(&http, "/status/data").body,
+    );
+    for text in [
+        page.as_str().unwrap().to_owned(),
+        data,
+        server.end_and_log(),
+    ] {
         assert!(!text.contains("canary"), "{text}");
     }
 }
@@ -225,46 +394,96 @@ async fn a_wrong_password_is_named_and_keeps_a_replica_from_being_ready_where_th
 #[test]
 fn a_replica_that_was_ready_stays_so_when_redis_goes() {
     let mut redis = Redis::start();
-    let server = Server::start(PLANS, &["--store", &redis.url(), "--set", "store.ready=once_reached"]);
-    when(|| get(&server.http(), "/readyz"), |ready| ready.status == 200);
+    let server = Server::start(
+        PLANS,
+        &["--store", &redis.url(), "--set", "store.ready=once_reached"],
+    );
+    when(
+        || get(&server.http(), "/readyz"),
+        |ready| ready.status == 200,
+    );
     redis.kill();
-    let ready = when(|| get(&server.http(), "/readyz"), |ready| ready.body.contains("Redis has not decided since 2"));
+    let ready = when(
+        || get(&server.http(), "/readyz"),
+        |ready| ready.body.contains("Redis has not decided since 2"),
+    );
     assert_eq!(ready.status, 200);
     // gRPC's health follows within a tenth of a second.
-    when(|| health(&server, &["--service", "readiness"]), |health| health == "SERVING");
+    when(
+        || health(&server, &["--service", "readiness"]),
+        |health| health == "SERVING",
+    );
     // The embedded store needs no connection.
     let embedded = Server::start(PLANS, &["--set", "store.ready=once_reached"]);
     let ready = get(&embedded.http(), "/readyz");
-    assert_eq!((ready.status, sentence(&ready).split(':').next()), (200, Some("The embedded store decides")));
+    assert_eq!(
+        (ready.status, sentence(&ready).split(':').next()),
+        (200, Some("The embedded store decides"))
+    );
     assert!(start_line(&embedded).contains("The embedded store decides"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_that_refuses_is_not_said_to_decide() {
     let redis = Redis::start();
-    let server = Server::start(PLANS, &["--store", &redis.url(), "--set", "store.deadline=10s"]);
+    let server = Server::start(
+        PLANS,
+        &["--store", &redis.url(), "--set", "store.deadline=10s"],
+    );
     let (mut client, http) = (server.client().await, server.http());
-    when(|| get(&http, "/readyz").body, |body| body.ends_with("Redis decides.\n"));
+    when(
+        || get(&http, "/readyz").body,
+        |body| body.ends_with("Redis decides.\n"),
+    );
     redis.cli(&["CONFIG", "SET", "maxmemory", "1"]);
     assert!(decide(&mut client, "alice", "login").await.allowed);
     let ready = get(&http, "/readyz");
     let said = sentence(&ready);
-    assert!(ready.status == 200 && said.starts_with("Redis has refused requests since 2") && said.contains("OOM"), "{said}");
-    assert_eq!(get_json(&http)["problems"][0]["headline"], "is refused by Redis");
+    assert!(
+        ready.status == 200
+            && said.starts_with("Redis has refused requests since 2")
+            && said.contains("OOM"),
+        "{said}"
+    );
+    assert_eq!(
+        get_json(&http)["problems"][0]["headline"],
+        "is refused by Redis"
+    );
     redis.cli(&["CONFIG", "SET", "maxmemory", "0"]);
 }
 
 #[test]
 fn a_cluster_without_a_node_is_not_an_embedded_store() {
-    let server = Server::start(PLANS, &["--store", &format!("redis-cluster://127.0.0.1:{}", free_port())]);
-    let ready = when(|| get(&server.http(), "/readyz"), |ready| ready.body.contains("Connection refused"));
-    assert!(sentence(&ready).starts_with("Redis was never reached since 2"), "{ready:?}");
+    let server = Server::start(
+        PLANS,
+        &[
+            "--store",
+            &format!("redis-cluster://127.0.0.1:{}", free_port()),
+        ],
+    );
+    let ready = when(
+        || get(&server.http(), "/readyz"),
+        |ready| ready.body.contains("Connection refused"),
+    );
+    assert!(
+        sentence(&ready).starts_with("Redis was never reached since 2"),
+        "{ready:?}"
+    );
     assert_eq!(get_json(&server.http())["store"]["embedded"], false);
     let scrape = Scrape::of(&server.http());
-    assert_eq!((scrape.value("tollgate_degraded"), scrape.value("tollgate_store_reached")), (1.0, 0.0));
+    assert_eq!(
+        (
+            scrape.value("tollgate_degraded"),
+            scrape.value("tollgate_store_reached")
+        ),
+        (1.0, 0.0)
+    );
     let cluster = Cluster::start();
     let server = Server::start(PLANS, &["--store", &cluster.url()]);
-    when(|| get(&server.http(), "/readyz").body, |body| body == "ready\nRedis decides.\n");
+    when(
+        || get(&server.http(), "/readyz").body,
+        |body| body == "ready\nRedis decides.\n",
+    );
 }
 
 #[test]
@@ -273,10 +492,25 @@ fn a_paused_page_says_that_its_updates_are_paused_and_not_the_server() {
     let mut browser = open(&server.http(), "is serving");
     let button = "document.getElementById('pause')";
     browser.eval(&format!("{button}.click()"));
-    assert_eq!(browser.eval(&format!("{button}.textContent")), "Resume updates");
-    assert_eq!(browser.eval("document.querySelector('h1').textContent"), "tollgate is serving");
-    assert!(browser.eval("document.getElementById('about').textContent").as_str().unwrap().starts_with("Updates are paused."));
+    assert_eq!(
+        browser.eval(&format!("{button}.textContent")),
+        "Resume updates"
+    );
+    assert_eq!(
+        browser.eval("document.querySelector('h1').textContent"),
+        "tollgate is serving"
+    );
+    assert!(
+        browser
+            .eval("document.getElementById('about').textContent")
+            .as_str()
+            .unwrap()
+            .starts_with("Updates are paused.")
+    );
     browser.eval(&format!("{button}.click()"));
-    assert_eq!(browser.eval(&format!("{button}.textContent")), "Pause updates");
+    assert_eq!(
+        browser.eval(&format!("{button}.textContent")),
+        "Pause updates"
+    );
     browser.wait_for("document.getElementById('about').textContent.startsWith('Version ')");
 }

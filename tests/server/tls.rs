@@ -21,12 +21,18 @@ const PLANS: &str = "plans: { p: { limits: [ { name: day, quota: 1000000, window
 fn serve(authority: &Authority, folder: &Folder, more: &str) -> Server {
     folder.install(&authority.issue(&["localhost"], 2100));
     folder.write("ca.pem", &authority.pem);
-    let config = format!("{PLANS}listen: {{ http: 'plaintext:127.0.0.1:0', {} }}\n", folder.section(more));
+    let config = format!(
+        "{PLANS}listen: {{ http: 'plaintext:127.0.0.1:0', {} }}\n",
+        folder.section(more)
+    );
     Server::start(&config, &["--log-level", "debug,h2=info,hyper=info"])
 }
 
 fn mutual(folder: &Folder, names: &str) -> String {
-    format!(", client_ca_file: {}, client_names: [{names}]", folder.path("ca.pem").display())
+    format!(
+        ", client_ca_file: {}, client_names: [{names}]",
+        folder.path("ca.pem").display()
+    )
 }
 
 #[tokio::test]
@@ -35,8 +41,25 @@ async fn calls_over_tls_are_answered_and_plaintext_is_not() {
     let server = serve(&authority, &folder, "");
     for versions in [&[&rustls::version::TLS12], &[&rustls::version::TLS13]] {
         let client = authority.client_of(None, versions, b"h2");
-        assert_eq!(client.shake(&server.address).await.unwrap().get_ref().1.alpn_protocol(), Some(b"h2".as_slice()));
-        assert!(decide(&mut client.connect(&server.address).await.unwrap(), "k", "p").await.allowed);
+        assert_eq!(
+            client
+                .shake(&server.address)
+                .await
+                .unwrap()
+                .get_ref()
+                .1
+                .alpn_protocol(),
+            Some(b"h2".as_slice())
+        );
+        assert!(
+            decide(
+                &mut client.connect(&server.address).await.unwrap(),
+                "k",
+                "p"
+            )
+            .await
+            .allowed
+        );
     }
     let mut plain = TcpStream::connect(&server.address).unwrap();
     plain.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -46,12 +69,23 @@ async fn calls_over_tls_are_answered_and_plaintext_is_not() {
     let _ = plain.read_to_end(&mut said);
     assert!(said.len() < 16, "{said:?}");
     // Somebody else's certificate is not taken for this one.
-    assert!(Authority::new().client(None).connect(&server.address).await.is_err());
+    assert!(
+        Authority::new()
+            .client(None)
+            .connect(&server.address)
+            .await
+            .is_err()
+    );
     assert_eq!(field(&start_line(&server), "tls"), server.address);
 }
 
 fn start_line(server: &Server) -> String {
-    server.log().lines().find(|line| line.contains("tollgate is serving")).unwrap().to_owned()
+    server
+        .log()
+        .lines()
+        .find(|line| line.contains("tollgate is serving"))
+        .unwrap()
+        .to_owned()
 }
 
 #[tokio::test]
@@ -60,25 +94,48 @@ async fn http_is_encrypted_alike_and_single_addresses_and_sockets_may_stay_plain
     folder.install(&authority.issue(&["localhost"], 2100));
     let socket = folder.path("s");
     let addresses = format!("plaintext:127.0.0.1:0,unix:{}?mode=0660", socket.display());
-    let config = format!("{PLANS}listen: {{ http: '127.0.0.1:0', {} }}\n", folder.section(""));
+    let config = format!(
+        "{PLANS}listen: {{ http: '127.0.0.1:0', {} }}\n",
+        folder.section("")
+    );
     let server = Server::start(&config, &["--listen", &addresses]);
     let over_http = authority.client_of(None, rustls::ALL_VERSIONS, b"http/1.1");
     let mut stream = over_http.shake(&server.http()).await.unwrap();
-    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await.unwrap();
+    stream
+        .write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        .await
+        .unwrap();
     let mut said = String::new();
     let _ = stream.read_to_string(&mut said).await;
-    assert!(said.starts_with("HTTP/1.1 200 OK") && said.ends_with("alive\n"), "{said}");
+    assert!(
+        said.starts_with("HTTP/1.1 200 OK") && said.ends_with("alive\n"),
+        "{said}"
+    );
     // The first that it listens at is `Server`'s own, the others are these.
     let grpc = field(&start_line(&server), "grpc");
     let plain = grpc.split(',').nth(1).unwrap();
-    assert!(decide(&mut tollgate_client(plain).await, "k", "p").await.allowed);
-    let channel =
-        tonic::transport::Endpoint::from_shared(format!("unix://{}", socket.display())).unwrap().connect().await.unwrap();
-    assert!(decide(&mut crate::support::server::Client::new(channel), "k", "p").await.allowed);
-    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&socket).unwrap().permissions());
+    assert!(
+        decide(&mut tollgate_client(plain).await, "k", "p")
+            .await
+            .allowed
+    );
+    let channel = tonic::transport::Endpoint::from_shared(format!("unix://{}", socket.display()))
+        .unwrap()
+        .connect()
+        .await
+        .unwrap();
+    assert!(
+        decide(&mut crate::support::server::Client::new(channel), "k", "p")
+            .await
+            .allowed
+    );
+    let mode =
+        std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&socket).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o660);
     server.signal("TERM");
-    let ((status, _), _) = tokio::task::spawn_blocking(move || server.wait_and_log()).await.unwrap();
+    let ((status, _), _) = tokio::task::spawn_blocking(move || server.wait_and_log())
+        .await
+        .unwrap();
     assert!(status.success() && !socket.exists());
 }
 
@@ -98,10 +155,28 @@ async fn is_let_in(client: &TlsClient, server: &Server) -> bool {
 async fn mutual_tls_admits_only_clients_that_the_authority_signed() {
     let (authority, folder) = (Authority::new(), Folder::new());
     let server = serve(&authority, &folder, &mutual(&folder, ""));
-    assert!(is_let_in(&authority.client(Some(&authority.issue(&["anybody"], 2100))), &server).await);
+    assert!(
+        is_let_in(
+            &authority.client(Some(&authority.issue(&["anybody"], 2100))),
+            &server
+        )
+        .await
+    );
     assert!(!is_let_in(&authority.client(None), &server).await);
-    assert!(!is_let_in(&authority.client(Some(&Authority::new().issue(&["anybody"], 2100))), &server).await);
-    assert!(!is_let_in(&authority.client(Some(&authority.issue(&["anybody"], 2000))), &server).await);
+    assert!(
+        !is_let_in(
+            &authority.client(Some(&Authority::new().issue(&["anybody"], 2100))),
+            &server
+        )
+        .await
+    );
+    assert!(
+        !is_let_in(
+            &authority.client(Some(&authority.issue(&["anybody"], 2000))),
+            &server
+        )
+        .await
+    );
     let failed = Scrape::of(&server.http()).value("tollgate_tls_failed_handshakes_total");
     assert!(failed >= 3.0, "{failed}");
 }
@@ -109,7 +184,14 @@ async fn mutual_tls_admits_only_clients_that_the_authority_signed() {
 #[tokio::test]
 async fn of_those_it_signed_only_listed_names_are_let_in() {
     let (authority, folder) = (Authority::new(), Folder::new());
-    let server = serve(&authority, &folder, &mutual(&folder, "shop.house, 'spiffe://house/till', 'spiffe://house/ns/*'"));
+    let server = serve(
+        &authority,
+        &folder,
+        &mutual(
+            &folder,
+            "shop.house, 'spiffe://house/till', 'spiffe://house/ns/*'",
+        ),
+    );
     for (names, in_or_not) in [
         (&["shop.house"][..], true),
         (&["other.house", "SHOP.house"], true),
@@ -134,7 +216,9 @@ async fn of_those_it_signed_only_listed_names_are_let_in() {
 /// The certificate that a new connection is shown.
 async fn shown(client: &TlsClient, address: &str) -> CertificateDer<'static> {
     let stream = client.shake(address).await.unwrap();
-    stream.get_ref().1.peer_certificates().unwrap()[0].clone().into_owned()
+    stream.get_ref().1.peer_certificates().unwrap()[0]
+        .clone()
+        .into_owned()
 }
 
 fn der(pair: &Pair) -> CertificateDer<'static> {
@@ -145,7 +229,10 @@ fn der(pair: &Pair) -> CertificateDer<'static> {
 async fn wait_for(client: &TlsClient, address: &str, pair: &Pair) -> Duration {
     let started = Instant::now();
     while shown(client, address).await != der(pair) {
-        assert!(started.elapsed() < PATIENCE, "the certificate is not taken up");
+        assert!(
+            started.elapsed() < PATIENCE,
+            "the certificate is not taken up"
+        );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     started.elapsed()
@@ -156,7 +243,10 @@ async fn fault_22_a_certificate_is_replaced_under_load_and_no_call_is_lost() {
     let (authority, folder) = (Authority::new(), Folder::new());
     let server = serve(&authority, &folder, "");
     let trusting = authority.client(None);
-    let (stop, calls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let (stop, calls) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicU64::new(0)),
+    );
     let mut callers = Vec::new();
     for _ in 0..4 {
         // Each over one connection, which would be made again without a word; so its count is looked at below.
@@ -175,12 +265,24 @@ async fn fault_22_a_certificate_is_replaced_under_load_and_no_call_is_lost() {
         // One file after the other, as they come; what is between is no pair.
         folder.write("cert.pem", &next.cert);
         folder.write("key.pem", &next.key);
-        println!("taken up after {:?}", wait_for(&trusting, &server.address, &next).await);
+        println!(
+            "taken up after {:?}",
+            wait_for(&trusting, &server.address, &next).await
+        );
     }
-    assert_eq!(metric("tollgate_tls_reloads_total{result=\"success\"}"), 2.0);
-    assert_eq!(metric("tollgate_tls_not_after_timestamp_seconds"), 4_165_516_800.0);
+    assert_eq!(
+        metric("tollgate_tls_reloads_total{result=\"success\"}"),
+        2.0
+    );
+    assert_eq!(
+        metric("tollgate_tls_not_after_timestamp_seconds"),
+        4_165_516_800.0
+    );
     // A key that is not the certificate's.
-    let (before, other) = (shown(&trusting, &server.address).await, authority.issue(&["localhost"], 2103));
+    let (before, other) = (
+        shown(&trusting, &server.address).await,
+        authority.issue(&["localhost"], 2103),
+    );
     folder.write("key.pem", &other.key);
     let started = Instant::now();
     while metric("tollgate_tls_reloads_total{result=\"failure\"}") < 1.0 {
@@ -188,7 +290,9 @@ async fn fault_22_a_certificate_is_replaced_under_load_and_no_call_is_lost() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(metric("tollgate_tls_last_reload_successful"), 0.0);
-    server.wait_for_line("listen.tls.key_file is not the key of cert_file's certificate").await;
+    server
+        .wait_for_line("listen.tls.key_file is not the key of cert_file's certificate")
+        .await;
     assert!(shown(&trusting, &server.address).await == before);
     folder.install(&other);
     wait_for(&trusting, &server.address, &other).await;
@@ -201,7 +305,10 @@ async fn fault_22_a_certificate_is_replaced_under_load_and_no_call_is_lost() {
     }
     let (calls, open) = (calls.load(Ordering::SeqCst), metric("tollgate_connections"));
     println!("{calls} calls, none lost");
-    assert!(calls > 100 && open <= 4.0 + 1.0, "{calls} calls, {open} connections");
+    assert!(
+        calls > 100 && open <= 4.0 + 1.0,
+        "{calls} calls, {open} connections"
+    );
 }
 
 /// The promise is 5 s for the handshake and the preface together.
@@ -209,25 +316,51 @@ async fn fault_22_a_certificate_is_replaced_under_load_and_no_call_is_lost() {
 async fn fault_25_a_connection_without_a_timely_handshake_is_closed() {
     let (authority, folder) = (Authority::new(), Folder::new());
     let server = serve(&authority, &folder, "");
-    let mut silent: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(&server.address).unwrap()).collect();
+    let mut silent: Vec<TcpStream> = (0..200)
+        .map(|_| TcpStream::connect(&server.address).unwrap())
+        .collect();
     // The beginning of a record is silence too.
-    silent.iter_mut().step_by(2).for_each(|stream| stream.write_all(b"\x16\x03\x01").unwrap());
+    silent
+        .iter_mut()
+        .step_by(2)
+        .for_each(|stream| stream.write_all(b"\x16\x03\x01").unwrap());
     // And so is a handshake without a preface.
     let mut shaken = authority.client(None).shake(&server.address).await.unwrap();
     let started = Instant::now();
-    assert!(decide(&mut authority.client(None).connect(&server.address).await.unwrap(), "k", "p").await.allowed);
+    assert!(
+        decide(
+            &mut authority
+                .client(None)
+                .connect(&server.address)
+                .await
+                .unwrap(),
+            "k",
+            "p"
+        )
+        .await
+        .allowed
+    );
     let gone = tokio::task::spawn_blocking(move || {
         for mut stream in silent {
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
             let mut said = Vec::new();
             let ended = stream.read_to_end(&mut said);
-            assert!(!matches!(&ended, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock), "{ended:?}");
+            assert!(
+                !matches!(&ended, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock),
+                "{ended:?}"
+            );
         }
     });
     gone.await.unwrap();
-    let _ = tokio::time::timeout(PATIENCE, shaken.read_to_end(&mut Vec::new())).await.expect("it was kept");
+    let _ = tokio::time::timeout(PATIENCE, shaken.read_to_end(&mut Vec::new()))
+        .await
+        .expect("it was kept");
     println!("gone after {:?}", started.elapsed());
-    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+    assert!(
+        started.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        started.elapsed()
+    );
 }
 
 #[tokio::test]
@@ -248,10 +381,24 @@ async fn fault_28_no_tls_path_or_key_is_revealed() {
     let checked = tollgate().arg("check").arg(file.path()).output().unwrap();
     let config = format!("{PLANS}listen: {{ {} }}\n", folder.section(""));
     std::fs::write(file.path(), config).unwrap();
-    let started = tollgate().arg("--config").arg(file.path()).output().unwrap();
+    let started = tollgate()
+        .arg("--config")
+        .arg(file.path())
+        .output()
+        .unwrap();
     assert_eq!(started.status.code(), Some(2));
-    for said in [log.into_bytes(), metrics.into_bytes(), checked.stdout, checked.stderr, started.stdout, started.stderr] {
+    for said in [
+        log.into_bytes(),
+        metrics.into_bytes(),
+        checked.stdout,
+        checked.stderr,
+        started.stdout,
+        started.stderr,
+    ] {
         let said = String::from_utf8(said).unwrap();
-        assert!(!said.contains("canary-of") && !said.contains(key.lines().nth(1).unwrap()), "{said}");
+        assert!(
+            !said.contains("canary-of") && !said.contains(key.lines().nth(1).unwrap()),
+            "{said}"
+        );
     }
 }

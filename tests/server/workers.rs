@@ -36,7 +36,10 @@ struct Marked {
 
 #[tonic::async_trait]
 impl RateLimitService for Marked {
-    async fn should_allow(&self, request: Request<pb::ShouldAllowRequest>) -> Result<Response<pb::ShouldAllowResponse>, Status> {
+    async fn should_allow(
+        &self,
+        request: Request<pb::ShouldAllowRequest>,
+    ) -> Result<Response<pb::ShouldAllowResponse>, Status> {
         match request.get_ref().key.as_str() {
             "panic" => panic!("as the caller asked"),
             "wait" => {
@@ -45,7 +48,10 @@ impl RateLimitService for Marked {
             }
             _ => {}
         }
-        Ok(Response::new(pb::ShouldAllowResponse { limit_name: self.worker.to_string(), ..Default::default() }))
+        Ok(Response::new(pb::ShouldAllowResponse {
+            limit_name: self.worker.to_string(),
+            ..Default::default()
+        }))
     }
 
     async fn should_allow_batch(
@@ -55,7 +61,8 @@ impl RateLimitService for Marked {
         Err(Status::unimplemented("not asked for here"))
     }
 
-    type ShouldAllowStreamStream = tokio_stream::Pending<Result<pb::ShouldAllowStreamResponse, Status>>;
+    type ShouldAllowStreamStream =
+        tokio_stream::Pending<Result<pb::ShouldAllowStreamResponse, Status>>;
 
     async fn should_allow_stream(
         &self,
@@ -64,11 +71,17 @@ impl RateLimitService for Marked {
         Ok(Response::new(tokio_stream::pending()))
     }
 
-    async fn peek(&self, _: Request<pb::PeekRequest>) -> Result<Response<pb::PeekResponse>, Status> {
+    async fn peek(
+        &self,
+        _: Request<pb::PeekRequest>,
+    ) -> Result<Response<pb::PeekResponse>, Status> {
         Err(Status::unimplemented("not asked for here"))
     }
 
-    async fn list_plans(&self, _: Request<pb::ListPlansRequest>) -> Result<Response<pb::ListPlansResponse>, Status> {
+    async fn list_plans(
+        &self,
+        _: Request<pb::ListPlansRequest>,
+    ) -> Result<Response<pb::ListPlansResponse>, Status> {
         Err(Status::unimplemented("not asked for here"))
     }
 }
@@ -77,7 +90,10 @@ impl WorkerService for Marked {}
 
 #[tonic::async_trait]
 impl EnvoyService for Marked {
-    async fn should_rate_limit(&self, _: Request<RateLimitRequest>) -> Result<Response<RateLimitResponse>, Status> {
+    async fn should_rate_limit(
+        &self,
+        _: Request<RateLimitRequest>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
         Err(Status::unimplemented("not asked for here"))
     }
 }
@@ -93,7 +109,11 @@ struct Fixture {
 
 impl Fixture {
     async fn start(workers: usize, address: &str) -> Self {
-        Self::over(workers, Listener::bind(&address.parse().unwrap()).await.unwrap()).await
+        Self::over(
+            workers,
+            Listener::bind(&address.parse().unwrap()).await.unwrap(),
+        )
+        .await
     }
 
     async fn over(workers: usize, listener: Listener) -> Self {
@@ -104,14 +124,22 @@ impl Fixture {
             let (asked, go) = marks.clone();
             async move { Ok(Marked { worker, asked, go }) }
         };
-        let workers = Workers::start(NonZeroUsize::new(workers).unwrap(), service).await.unwrap();
+        let workers = Workers::start(NonZeroUsize::new(workers).unwrap(), service)
+            .await
+            .unwrap();
         let (stop, stopped) = oneshot::channel();
         let shutdown = async move {
             stopped.await.unwrap();
             Duration::ZERO
         };
         let served = tokio::spawn(grpc::serve(vec![listener], workers, shutdown));
-        Self { address, asked, go, stop, served }
+        Self {
+            address,
+            asked,
+            go,
+            stop,
+            served,
+        }
     }
 
     async fn client(&self) -> Client {
@@ -151,7 +179,12 @@ async fn no_worker_gets_a_second_connection_while_another_has_none() {
         clients.push(fixture.client().await);
         let spread = spread(&mut clients).await;
         assert_eq!(spread.len(), connections.min(4), "{spread:?}");
-        assert!(spread.values().all(|served| *served <= connections.div_ceil(4)), "{spread:?}");
+        assert!(
+            spread
+                .values()
+                .all(|served| *served <= connections.div_ceil(4)),
+            "{spread:?}"
+        );
     }
     drop(clients);
     assert_eq!(fixture.stop().await, Drained::Clean);
@@ -166,7 +199,10 @@ async fn connections_to_a_unix_socket_are_spread_alike() {
     for _ in 0..6 {
         clients.push(over_unix(&path).await);
     }
-    assert_eq!(spread(&mut clients).await, BTreeMap::from([(0, 2), (1, 2), (2, 2)]));
+    assert_eq!(
+        spread(&mut clients).await,
+        BTreeMap::from([(0, 2), (1, 2), (2, 2)])
+    );
     drop(clients);
     assert_eq!(fixture.stop().await, Drained::Clean);
 }
@@ -181,10 +217,18 @@ async fn a_handler_that_panics_costs_its_call_and_nothing_else() {
     };
     fixture.asked.notified().await;
     for _ in 0..3 {
-        assert!(client.should_allow(request("panic", "p", None)).await.is_err());
+        assert!(
+            client
+                .should_allow(request("panic", "p", None))
+                .await
+                .is_err()
+        );
     }
     // Another connection of the worker, and another call of the same connection, are still served.
-    assert_eq!((worker_of(&mut other).await, worker_of(&mut client).await), (0, 0));
+    assert_eq!(
+        (worker_of(&mut other).await, worker_of(&mut client).await),
+        (0, 0)
+    );
     fixture.go.notify_one();
     assert_eq!(waiting.await.unwrap().unwrap().into_inner().limit_name, "0");
     drop((client, other));
@@ -194,9 +238,14 @@ async fn a_handler_that_panics_costs_its_call_and_nothing_else() {
 #[tokio::test]
 async fn calls_under_way_are_answered_before_the_end_and_no_new_ones_taken() {
     let fixture = Fixture::start(2, "127.0.0.1:0").await;
-    let (address, asked, go) = (fixture.address.clone(), fixture.asked.clone(), fixture.go.clone());
+    let (address, asked, go) = (
+        fixture.address.clone(),
+        fixture.asked.clone(),
+        fixture.go.clone(),
+    );
     let mut client = fixture.client().await;
-    let waiting = tokio::spawn(async move { client.should_allow(request("wait", "p", None)).await });
+    let waiting =
+        tokio::spawn(async move { client.should_allow(request("wait", "p", None)).await });
     asked.notified().await;
     let stopped = tokio::spawn(fixture.stop());
     while TcpStream::connect(&address).is_ok() {
@@ -211,27 +260,56 @@ async fn calls_under_way_are_answered_before_the_end_and_no_new_ones_taken() {
 async fn a_service_that_cannot_be_made_starts_no_server() {
     let two = NonZeroUsize::new(2).unwrap();
     let sentence = |worker: usize| async move {
-        if worker == 1 { Err("no such store".to_owned()) } else { std::future::ready(Ok(unmarked())).await }
+        if worker == 1 {
+            Err("no such store".to_owned())
+        } else {
+            std::future::ready(Ok(unmarked())).await
+        }
     };
-    let Err(StartError::Service(said)) = Workers::start(two, sentence).await else { panic!("it started") };
+    let Err(StartError::Service(said)) = Workers::start(two, sentence).await else {
+        panic!("it started")
+    };
     assert_eq!(said, "no such store");
-    let panics = |worker: usize| async move { if worker == 1 { panic!("as this test asks") } else { Ok(unmarked()) } };
-    assert!(matches!(Workers::start(two, panics).await, Err(StartError::Lost)));
+    let panics = |worker: usize| async move {
+        if worker == 1 {
+            panic!("as this test asks")
+        } else {
+            Ok(unmarked())
+        }
+    };
+    assert!(matches!(
+        Workers::start(two, panics).await,
+        Err(StartError::Lost)
+    ));
 }
 
 fn unmarked() -> Marked {
-    Marked { worker: 0, asked: Arc::default(), go: Arc::default() }
+    Marked {
+        worker: 0,
+        asked: Arc::default(),
+        go: Arc::default(),
+    }
 }
 
 #[tokio::test]
 async fn a_listener_that_listens_no_more_ends_the_server() {
-    let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
-    let (socket, address) = (socket2::SockRef::from(&listener).try_clone().unwrap(), listener.address().clone());
+    let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap())
+        .await
+        .unwrap();
+    let (socket, address) = (
+        socket2::SockRef::from(&listener).try_clone().unwrap(),
+        listener.address().clone(),
+    );
     let fixture = Fixture::over(1, listener).await;
     assert_eq!(worker_of(&mut fixture.client().await).await, 0);
     socket.shutdown(std::net::Shutdown::Both).unwrap();
-    let ended = tokio::time::timeout(PATIENCE, fixture.served).await.unwrap().unwrap();
-    let Err(ServeError::Listener(named, _)) = ended else { panic!("{ended:?}") };
+    let ended = tokio::time::timeout(PATIENCE, fixture.served)
+        .await
+        .unwrap()
+        .unwrap();
+    let Err(ServeError::Listener(named, _)) = ended else {
+        panic!("{ended:?}")
+    };
     assert_eq!(named, address);
 }
 
@@ -239,10 +317,13 @@ async fn a_listener_that_listens_no_more_ends_the_server() {
 const SILENT_WITHIN: Duration = Duration::from_secs(20);
 
 #[tokio::test]
-async fn fault_25_five_hundred_silent_connections_are_gone_within_seconds_and_others_served_meanwhile() {
+async fn fault_25_five_hundred_silent_connections_are_gone_within_seconds_and_others_served_meanwhile()
+ {
     let server = Server::start(PLANS, &["--set", "workers=2"]);
     let started = Instant::now();
-    let mut silent: Vec<TcpStream> = (0..500).map(|_| TcpStream::connect(&server.address).unwrap()).collect();
+    let mut silent: Vec<TcpStream> = (0..500)
+        .map(|_| TcpStream::connect(&server.address).unwrap())
+        .collect();
     println!("500 connections were made within {:?}", started.elapsed());
     let started = Instant::now();
     // A connection that sends half of a preface counts as silent, too.
@@ -250,12 +331,21 @@ async fn fault_25_five_hundred_silent_connections_are_gone_within_seconds_and_ot
         stream.write_all(b"PRI * HTTP/2").unwrap();
     }
     assert!(decide(&mut server.client().await, "k", "p").await.allowed);
-    assert!(started.elapsed() < Duration::from_secs(5), "nothing was shown: this machine is too slow");
+    assert!(
+        started.elapsed() < Duration::from_secs(5),
+        "nothing was shown: this machine is too slow"
+    );
     let gone = tokio::task::spawn_blocking(move || {
         for mut stream in silent {
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
             let ended = stream.read(&mut [0; 64]);
-            assert!(matches!(ended, Ok(0)) || ended.as_ref().is_err_and(|e| e.kind() == ErrorKind::ConnectionReset), "{ended:?}");
+            assert!(
+                matches!(ended, Ok(0))
+                    || ended
+                        .as_ref()
+                        .is_err_and(|e| e.kind() == ErrorKind::ConnectionReset),
+                "{ended:?}"
+            );
         }
         started.elapsed()
     });
@@ -311,16 +401,29 @@ fn the_limits_of_a_connection_are_in_its_settings() {
     const MAX_CONCURRENT_STREAMS: u16 = 3;
     const INITIAL_WINDOW_SIZE: u16 = 4;
     const MAX_HEADER_LIST_SIZE: u16 = 6;
-    assert_eq!(settings.get(&MAX_CONCURRENT_STREAMS), Some(&256), "{settings:?}");
-    assert_eq!(settings.get(&INITIAL_WINDOW_SIZE), Some(&(64 << 10)), "{settings:?}");
-    assert_eq!(settings.get(&MAX_HEADER_LIST_SIZE), Some(&(16 << 10)), "{settings:?}");
+    assert_eq!(
+        settings.get(&MAX_CONCURRENT_STREAMS),
+        Some(&256),
+        "{settings:?}"
+    );
+    assert_eq!(
+        settings.get(&INITIAL_WINDOW_SIZE),
+        Some(&(64 << 10)),
+        "{settings:?}"
+    );
+    assert_eq!(
+        settings.get(&MAX_HEADER_LIST_SIZE),
+        Some(&(16 << 10)),
+        "{settings:?}"
+    );
 }
 
 #[tokio::test]
 async fn as_many_threads_serve_as_the_config_says() {
     let server = Server::start(PLANS, &["--set", "workers=3"]);
     let tasks = std::fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap();
-    let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap());
+    let names =
+        tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap());
     let mut workers: Vec<String> = names.filter(|name| name.starts_with("worker ")).collect();
     workers.sort();
     assert_eq!(workers, ["worker 0\n", "worker 1\n", "worker 2\n"]);
@@ -330,7 +433,17 @@ async fn as_many_threads_serve_as_the_config_says() {
 /// Takes a quota of 5 over six connections, which three workers share.
 async fn enforces_one_limit(store: &str) -> Server {
     let plans = "plans: { five: { limits: [ { name: day, quota: 5, window: 1d } ] } }\n";
-    let server = Server::start(plans, &["--set", "workers=3", "--store", store, "--set", "store.deadline=10s"]);
+    let server = Server::start(
+        plans,
+        &[
+            "--set",
+            "workers=3",
+            "--store",
+            store,
+            "--set",
+            "store.deadline=10s",
+        ],
+    );
     let mut allowed = 0;
     let mut clients = Vec::new();
     for _ in 0..6 {
@@ -354,7 +467,10 @@ async fn workers_enforce_one_limit_in_redis_each_by_a_connection_of_its_own() {
     let redis = Redis::start();
     let _server = enforces_one_limit(&redis.url()).await;
     let connected = redis.cli(&["CLIENT", "LIST"]);
-    let scripts = connected.lines().filter(|client| client.contains("cmd=evalsha")).count();
+    let scripts = connected
+        .lines()
+        .filter(|client| client.contains("cmd=evalsha"))
+        .count();
     assert_eq!(scripts, 3, "{connected}");
 }
 
@@ -362,7 +478,10 @@ async fn workers_enforce_one_limit_in_redis_each_by_a_connection_of_its_own() {
 async fn out_of_descriptors_it_pauses_says_so_and_serves_again() {
     let address = format!("127.0.0.1:{}", free_port());
     let mut command = Command::new(tollgate().get_program());
-    command.args(["--listen", &address, "--set", "workers=1"]).env_clear().stdout(Stdio::piped());
+    command
+        .args(["--listen", &address, "--set", "workers=1"])
+        .env_clear()
+        .stdout(Stdio::piped());
     let mut server = Guarded(command.spawn().unwrap());
     let stdout = server.0.stdout.take().unwrap();
     let (said, saying) = std::sync::mpsc::channel();
@@ -372,26 +491,52 @@ async fn out_of_descriptors_it_pauses_says_so_and_serves_again() {
             let _ = said.send(line);
         }
     });
-    let wait_for = |sentence: &str| while !saying.recv_timeout(PATIENCE).expect(sentence).contains(sentence) {};
+    let wait_for = |sentence: &str| {
+        while !saying
+            .recv_timeout(PATIENCE)
+            .expect(sentence)
+            .contains(sentence)
+        {}
+    };
     wait_for("tollgate is serving");
     // Lowered only now: a server that starts with this limit takes fewer connections and never runs out.
-    let limit = Rlimit { current: Some(40), maximum: Some(40) };
+    let limit = Rlimit {
+        current: Some(40),
+        maximum: Some(40),
+    };
     prlimit(Some(Pid::from_child(&server.0)), Resource::Nofile, limit).unwrap();
-    let many: Vec<TcpStream> = (0..64).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    let many: Vec<TcpStream> = (0..64)
+        .map(|_| TcpStream::connect(&address).unwrap())
+        .collect();
     wait_for("cannot accept a connection");
     drop(many);
-    assert!(decide(&mut Client::new(channel_to(&address).await), "k", "free").await.allowed);
+    assert!(
+        decide(&mut Client::new(channel_to(&address).await), "k", "free")
+            .await
+            .allowed
+    );
 }
 
 #[tokio::test]
 async fn a_path_that_no_service_has_is_unimplemented() {
     let server = Server::start(PLANS, &[]);
     let channel = channel_to(&server.address).await;
-    for path in ["/tollgate.v1.RateLimitService/Nothing", "/tollgate.v1.Nothing/ShouldAllow", "/"] {
+    for path in [
+        "/tollgate.v1.RateLimitService/Nothing",
+        "/tollgate.v1.Nothing/ShouldAllow",
+        "/",
+    ] {
         let mut grpc = tonic::client::Grpc::new(channel.clone());
         grpc.ready().await.unwrap();
-        let codec = tonic_prost::ProstCodec::<pb::ListPlansRequest, pb::ListPlansResponse>::default();
-        let asked = grpc.unary(Request::new(pb::ListPlansRequest {}), path.parse().unwrap(), codec).await;
+        let codec =
+            tonic_prost::ProstCodec::<pb::ListPlansRequest, pb::ListPlansResponse>::default();
+        let asked = grpc
+            .unary(
+                Request::new(pb::ListPlansRequest {}),
+                path.parse().unwrap(),
+                codec,
+            )
+            .await;
         assert_eq!(asked.unwrap_err().code(), Code::Unimplemented, "{path}");
     }
 }

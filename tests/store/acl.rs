@@ -26,14 +26,24 @@ plans:
 
 /// The rules that docs/redis.md gives, in its order: for Redis, for a Cluster beside, for Sentinels.
 fn rules() -> [Vec<String>; 3] {
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/redis.md")).unwrap();
-    let lines = page.lines().filter_map(|line| line.strip_prefix("ACL SETUSER tollgate "));
-    let rules = lines.map(|line| line.replace(">password", ">canary").split(' ').map(str::to_owned).collect());
+    let page =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/redis.md")).unwrap();
+    let lines = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("ACL SETUSER tollgate "));
+    let rules = lines.map(|line| {
+        line.replace(">password", ">canary")
+            .split(' ')
+            .map(str::to_owned)
+            .collect()
+    });
     rules.collect::<Vec<_>>().try_into().unwrap()
 }
 
 fn allow(cli: impl Fn(&[&str]) -> String, rules: &[String]) {
-    let command = ["ACL", "SETUSER", "tollgate"].into_iter().chain(rules.iter().map(String::as_str));
+    let command = ["ACL", "SETUSER", "tollgate"]
+        .into_iter()
+        .chain(rules.iter().map(String::as_str));
     assert_eq!(cli(&command.collect::<Vec<_>>()), "OK", "{rules:?}");
 }
 
@@ -46,8 +56,17 @@ async fn everything_is_decided(server: &Server) {
     let (mut client, started) = (server.client().await, Instant::now());
     for round in 0..60 {
         for plan in ["logs", "packed", "short"] {
-            let answer = client.should_allow(request(&(round % 6).to_string(), plan, None)).await.unwrap().into_inner();
-            assert_eq!(answer.decided_by(), DecidedBy::Store, "{plan}: {}", server.log());
+            let answer = client
+                .should_allow(request(&(round % 6).to_string(), plan, None))
+                .await
+                .unwrap()
+                .into_inner();
+            assert_eq!(
+                answer.decided_by(),
+                DecidedBy::Store,
+                "{plan}: {}",
+                server.log()
+            );
         }
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
@@ -62,7 +81,9 @@ async fn the_documented_acl_is_enough_for_redis_also_after_scripts_are_lost() {
     let server = Server::start(PLANS, &["--store", &(with_user(&redis.url()) + "/1")]);
     redis.cli(&["SCRIPT", "FLUSH"]);
     everything_is_decided(&server).await;
-    replicas_are_counted(&server, |arguments| redis.cli(&[&["-n", "1"], arguments].concat()));
+    replicas_are_counted(&server, |arguments| {
+        redis.cli(&[&["-n", "1"], arguments].concat())
+    });
     // The list of heaviest keys is published about a second after the start.
     let started = Instant::now();
     while redis.cli(&["-n", "1", "EXISTS", "{:replicas}top"]) != "1" {
@@ -76,12 +97,32 @@ async fn the_documented_acl_is_enough_for_redis_also_after_scripts_are_lost() {
 async fn a_key_is_reset(url: &str, key: &str) {
     let store = RedisStore::connect(url, PATIENCE).unwrap();
     assert!(store.connected(PATIENCE).await);
-    let logs = plan(vec![limit(5, PATIENCE, FIXED), limit(5, Duration::from_secs(5_000), LOG)]);
-    let logs = Arc::new(Plan { counts_as: "odd".into(), ..(*logs).clone() });
-    assert!(store.decide_one(&ask(&logs, key, 1), StoreDeadline(PATIENCE)).await.unwrap().fits);
+    let logs = plan(vec![
+        limit(5, PATIENCE, FIXED),
+        limit(5, Duration::from_secs(5_000), LOG),
+    ]);
+    let logs = Arc::new(Plan {
+        counts_as: "odd".into(),
+        ..(*logs).clone()
+    });
+    assert!(
+        store
+            .decide_one(&ask(&logs, key, 1), StoreDeadline(PATIENCE))
+            .await
+            .unwrap()
+            .fits
+    );
     for (group, existed) in [("odd", true), ("odd", false), ("packed", key == "0")] {
-        let subject = Subject { key: Key::new(key).unwrap(), counts_as: group.into(), log_windows_us: Vec::new() };
-        assert_eq!(store.reset(&subject, StoreDeadline(PATIENCE)).await, Ok(existed), "{group}");
+        let subject = Subject {
+            key: Key::new(key).unwrap(),
+            counts_as: group.into(),
+            log_windows_us: Vec::new(),
+        };
+        assert_eq!(
+            store.reset(&subject, StoreDeadline(PATIENCE)).await,
+            Ok(existed),
+            "{group}"
+        );
     }
 }
 
@@ -89,7 +130,11 @@ async fn a_key_is_reset(url: &str, key: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_right_to_count_replicas_decisions_go_on_and_the_log_says_so() {
     let redis = Redis::start();
-    let rules: Vec<String> = rules()[0].iter().filter(|rule| !rule.starts_with("+z")).cloned().collect();
+    let rules: Vec<String> = rules()[0]
+        .iter()
+        .filter(|rule| !rule.starts_with("+z"))
+        .cloned()
+        .collect();
     allow(|arguments| redis.cli(arguments), &rules);
     let server = Server::start(PLANS, &["--store", &with_user(&redis.url())]);
     everything_is_decided(&server).await;
@@ -102,14 +147,20 @@ async fn without_the_right_to_count_replicas_decisions_go_on_and_the_log_says_so
 /// The set of replicas exists, and the server logs no warning.
 fn replicas_are_counted(server: &Server, cli: impl Fn(&[&str]) -> String) {
     assert_eq!(cli(&["ZCARD", "{:replicas}"]), "1", "{}", server.log());
-    assert!(!server.log().contains("cannot count each other"), "{}", server.log());
+    assert!(
+        !server.log().contains("cannot count each other"),
+        "{}",
+        server.log()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_documented_acl_is_enough_for_a_cluster_whose_slots_move() {
     let cluster = Cluster::start_with(0, &["redis-server"], &[]);
     for node in &cluster.nodes {
-        rules()[..2].iter().for_each(|rules| allow(|arguments| node.cli(arguments), rules));
+        rules()[..2]
+            .iter()
+            .for_each(|rules| allow(|arguments| node.cli(arguments), rules));
     }
     let server = Server::start(PLANS, &["--store", &with_user(&cluster.url())]);
     everything_is_decided(&server).await;
@@ -130,11 +181,21 @@ async fn the_documented_acl_is_enough_for_a_cluster_whose_slots_move() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_documented_acl_is_enough_for_sentinels_and_their_servers() {
     let watched = Watched::start();
-    watched.servers.iter().for_each(|server| allow(|arguments| server.cli(arguments), &rules()[0]));
-    watched.sentinels.iter().for_each(|sentinel| allow(|arguments| sentinel.cli(arguments), &rules()[2]));
+    watched
+        .servers
+        .iter()
+        .for_each(|server| allow(|arguments| server.cli(arguments), &rules()[0]));
+    watched
+        .sentinels
+        .iter()
+        .for_each(|sentinel| allow(|arguments| sentinel.cli(arguments), &rules()[2]));
     let url = with_user(&watched.url()) + "&sentinelUsername=tollgate&sentinelPassword=canary";
     let server = Server::start(PLANS, &["--store", &url]);
     everything_is_decided(&server).await;
-    assert!(!server.log().contains("names no master"), "{}", server.log());
+    assert!(
+        !server.log().contains("names no master"),
+        "{}",
+        server.log()
+    );
     replicas_are_counted(&server, |arguments| watched.servers[0].cli(arguments));
 }

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate::plan::{Algorithm, Plan};
-use tollgate::store::{Check, MemoryStore, Mode, RedisStore, Store, StoreDeadline, StoreError, Verdict};
+use tollgate::store::{
+    Check, MemoryStore, Mode, RedisStore, Store, StoreDeadline, StoreError, Verdict,
+};
 
 use crate::support::clock::{FakeClock, START_US};
 use crate::support::clocked_store::store_on;
@@ -31,27 +33,73 @@ fn plans(random: &mut Random) -> Plans {
     let mut limits = || {
         let count = 1 + random.below(3);
         let mut limits = Vec::new();
-        for window_ms in [3, 5, 60_000].into_iter().take(usize::try_from(count).unwrap()) {
+        for window_ms in [3, 5, 60_000]
+            .into_iter()
+            .take(usize::try_from(count).unwrap())
+        {
             let algorithm = match *random.pick(&Algorithm::EVERY) {
-                Algorithm::TokenBucket { .. } => Algorithm::TokenBucket { burst: 1 + random.below(9) },
+                Algorithm::TokenBucket { .. } => Algorithm::TokenBucket {
+                    burst: 1 + random.below(9),
+                },
                 other => other,
             };
-            limits.push(limit(1 + random.below(9), Duration::from_millis(window_ms), algorithm));
+            limits.push(limit(
+                1 + random.below(9),
+                Duration::from_millis(window_ms),
+                algorithm,
+            ));
         }
         limits
     };
-    let (live, named) = (plan(limits()), Plan { name: "strict".into(), counts_as: "strict".into(), ..(*plan(limits())).clone() });
-    let with_candidate = Plan { candidate: Some(Arc::new(named.as_candidate_of(&live))), ..(*live).clone() };
-    Plans { live, with_candidate: Arc::new(with_candidate), candidate: Arc::new(named) }
+    let (live, named) = (
+        plan(limits()),
+        Plan {
+            name: "strict".into(),
+            counts_as: "strict".into(),
+            ..(*plan(limits())).clone()
+        },
+    );
+    let with_candidate = Plan {
+        candidate: Some(Arc::new(named.as_candidate_of(&live))),
+        ..(*live).clone()
+    };
+    Plans {
+        live,
+        with_candidate: Arc::new(with_candidate),
+        candidate: Arc::new(named),
+    }
 }
 
 /// Requests at one instant, by the live plan, and some by the candidate as a plan of its own.
 fn requests(random: &mut Random, plans: &Plans) -> Vec<Check> {
     let request = |random: &mut Random| {
-        let plan = if random.below(5) == 0 { &plans.candidate } else { &plans.with_candidate };
-        let most = plan.limits().iter().map(|limit| limit.capacity()).min().unwrap();
-        let mode = *random.pick(&[Mode::Charge, Mode::Charge, Mode::Charge, Mode::Charge, Mode::Peek, Mode::Refund]);
-        Check { mode, ..ask(plan, &format!("k{}", random.below(KEYS)), 1 + random.below(most)) }
+        let plan = if random.below(5) == 0 {
+            &plans.candidate
+        } else {
+            &plans.with_candidate
+        };
+        let most = plan
+            .limits()
+            .iter()
+            .map(|limit| limit.capacity())
+            .min()
+            .unwrap();
+        let mode = *random.pick(&[
+            Mode::Charge,
+            Mode::Charge,
+            Mode::Charge,
+            Mode::Charge,
+            Mode::Peek,
+            Mode::Refund,
+        ]);
+        Check {
+            mode,
+            ..ask(
+                plan,
+                &format!("k{}", random.below(KEYS)),
+                1 + random.below(most),
+            )
+        }
     };
     (0..1 + random.below(24)).map(|_| request(random)).collect()
 }
@@ -67,14 +115,20 @@ impl Reference {
         if Arc::ptr_eq(&check.plan, &plans.candidate) {
             return self.live.decide(check);
         }
-        let mut verdict = self.live.decide(&Check { plan: plans.live.clone(), ..check.clone() })?;
+        let mut verdict = self.live.decide(&Check {
+            plan: plans.live.clone(),
+            ..check.clone()
+        })?;
         let is_asked = match check.mode {
             Mode::Charge => plans.candidate.never_fits(check.cost).is_none(),
             Mode::Refund => true,
             Mode::Peek => false,
         };
         if is_asked {
-            let candidate = self.in_force.decide(&Check { plan: plans.candidate.clone(), ..check.clone() })?;
+            let candidate = self.in_force.decide(&Check {
+                plan: plans.candidate.clone(),
+                ..check.clone()
+            })?;
             verdict.candidate_fits = Some(candidate.fits);
         }
         Ok(verdict)
@@ -85,7 +139,13 @@ impl Reference {
 async fn check(store: &impl Store, clock: &FakeClock, seed: u64) -> usize {
     let memory = || MemoryStore::new(64 << 20, Arc::new(clock.clone()));
     let mut random = Random(seed);
-    let (plans, reference) = (plans(&mut random), Reference { live: memory(), in_force: memory() });
+    let (plans, reference) = (
+        plans(&mut random),
+        Reference {
+            live: memory(),
+            in_force: memory(),
+        },
+    );
     let (mut times, mut denied) = (Times::new(START_US, 3_000), 0);
     for _ in 0..30 {
         let now_us = times.next(&mut random);
@@ -98,7 +158,9 @@ async fn check(store: &impl Store, clock: &FakeClock, seed: u64) -> usize {
         for (check, found) in checks.iter().zip(found) {
             let expected = reference.decide(&plans, check);
             assert_eq!(found, expected, "seed {seed:#x}, {check:?}");
-            denied += usize::from(expected.is_ok_and(|verdict| verdict.fits && verdict.candidate_fits == Some(false)));
+            denied += usize::from(
+                expected.is_ok_and(|verdict| verdict.fits && verdict.candidate_fits == Some(false)),
+            );
         }
         times.mark(now_us);
     }
@@ -129,7 +191,10 @@ async fn check_on(store: &RedisStore, clock: &FakeClock, flush: impl Fn()) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_redis_a_candidate_decides_as_if_it_were_in_force_and_changes_nothing() {
     let (redis, clock) = (Redis::start(), FakeClock::new());
-    check_on(&store_on(&redis, &clock), &clock, || drop(redis.cli(&["FLUSHALL"]))).await;
+    check_on(&store_on(&redis, &clock), &clock, || {
+        drop(redis.cli(&["FLUSHALL"]))
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -137,7 +202,12 @@ async fn in_a_cluster_a_candidate_decides_as_if_it_were_in_force_and_changes_not
     let (cluster, clock) = (Cluster::start(), FakeClock::new());
     let store = RedisStore::with_injected_clock(&cluster.url(), Arc::new(clock.clone())).unwrap();
     assert!(store.connected(PATIENCE).await);
-    let flush = || cluster.nodes.iter().for_each(|node| drop(node.cli(&["FLUSHALL"])));
+    let flush = || {
+        cluster
+            .nodes
+            .iter()
+            .for_each(|node| drop(node.cli(&["FLUSHALL"])))
+    };
     check_on(&store, &clock, flush).await;
 }
 
@@ -148,20 +218,40 @@ async fn a_live_plan_and_its_candidate_take_one_script_call() {
     let store = store_on(&redis, &clock);
     let minute = Duration::from_secs(60);
     let live = plan(vec![limit(5, minute, BUCKET), limit(9, minute, LOG)]);
-    let strict = Plan { name: "strict".into(), ..(*plan(vec![limit(1, minute, BUCKET), limit(1, minute, LOG)])).clone() };
-    let live = Arc::new(Plan { candidate: Some(Arc::new(strict.as_candidate_of(&live))), ..(*live).clone() });
-    store.decide_one(&ask(&live, "first", 1), DEADLINE).await.unwrap();
+    let strict = Plan {
+        name: "strict".into(),
+        ..(*plan(vec![limit(1, minute, BUCKET), limit(1, minute, LOG)])).clone()
+    };
+    let live = Arc::new(Plan {
+        candidate: Some(Arc::new(strict.as_candidate_of(&live))),
+        ..(*live).clone()
+    });
+    store
+        .decide_one(&ask(&live, "first", 1), DEADLINE)
+        .await
+        .unwrap();
     redis.cli(&["CONFIG", "RESETSTAT"]);
-    let told: Vec<_> =
-        [store.decide_one(&ask(&live, "k", 1), DEADLINE).await, store.decide_one(&ask(&live, "k", 1), DEADLINE).await]
-            .into_iter()
-            .map(|verdict| verdict.map(|verdict| (verdict.fits, verdict.candidate_fits)))
-            .collect();
+    let told: Vec<_> = [
+        store.decide_one(&ask(&live, "k", 1), DEADLINE).await,
+        store.decide_one(&ask(&live, "k", 1), DEADLINE).await,
+    ]
+    .into_iter()
+    .map(|verdict| verdict.map(|verdict| (verdict.fits, verdict.candidate_fits)))
+    .collect();
     assert_eq!(told, [Ok((true, Some(true))), Ok((true, Some(false)))]);
     assert_eq!(redis.ran("evalsha"), 2);
-    let mut names: Vec<String> = redis.cli(&["KEYS", "*:k}*"]).lines().map(str::to_owned).collect();
+    let mut names: Vec<String> = redis
+        .cli(&["KEYS", "*:k}*"])
+        .lines()
+        .map(str::to_owned)
+        .collect();
     names.sort();
-    let expected = ["{group:k}", "{group:k}candidate:strict:", "{group:k}candidate:strict:log:60000000", "{group:k}log:60000000"];
+    let expected = [
+        "{group:k}",
+        "{group:k}candidate:strict:",
+        "{group:k}candidate:strict:log:60000000",
+        "{group:k}log:60000000",
+    ];
     assert_eq!(names, expected);
 }
 
@@ -196,23 +286,49 @@ async fn tells_how_many_the_candidate_would_deny(flags: &[&str]) {
         assert!(decide(&mut client, key, "strict").await.allowed);
     }
     // One that fits the live plan and never the candidate, and one that asks only.
-    assert!(client.should_allow(request("e", "free", Some(6))).await.unwrap().into_inner().allowed);
+    assert!(
+        client
+            .should_allow(request("e", "free", Some(6)))
+            .await
+            .unwrap()
+            .into_inner()
+            .allowed
+    );
     assert!(get(&server.http(), "/v1/check?key=f&plan=free&peek=true").status < 500);
     for _ in 0..4 {
         assert!(decide(&mut client, "s", "quiet").await.allowed);
     }
     let scrape = Scrape::of(&server.http());
-    let expected = |keep: fn(u64, u64) -> u64| REQUESTS.iter().map(|(_, count)| keep(*count, 0)).sum::<u64>() as f64;
-    assert_eq!(scrape.value(&sample("free", "allowed", "allowed")), expected(|count, _| count.min(5)));
-    assert_eq!(scrape.value(&sample("free", "allowed", "denied")), expected(|count, _| count.min(8) - count.min(5)) + 1.0);
-    assert_eq!(scrape.value(&sample("free", "denied", "denied")), expected(|count, _| count - count.min(8)));
+    let expected = |keep: fn(u64, u64) -> u64| {
+        REQUESTS
+            .iter()
+            .map(|(_, count)| keep(*count, 0))
+            .sum::<u64>() as f64
+    };
+    assert_eq!(
+        scrape.value(&sample("free", "allowed", "allowed")),
+        expected(|count, _| count.min(5))
+    );
+    assert_eq!(
+        scrape.value(&sample("free", "allowed", "denied")),
+        expected(|count, _| count.min(8) - count.min(5)) + 1.0
+    );
+    assert_eq!(
+        scrape.value(&sample("free", "denied", "denied")),
+        expected(|count, _| count - count.min(8))
+    );
     assert_eq!(scrape.value(&sample("free", "denied", "allowed")), 0.0);
     // A denial in shadow mode is one here.
     assert_eq!(scrape.value(&sample("quiet", "allowed", "allowed")), 2.0);
     assert_eq!(scrape.value(&sample("quiet", "denied", "allowed")), 2.0);
     // Each request is counted once, under its live plan.
     assert_eq!(
-        scrape.decisions().iter().filter(|(words, _)| words.starts_with("strict")).map(|(_, count)| count).sum::<f64>(),
+        scrape
+            .decisions()
+            .iter()
+            .filter(|(words, _)| words.starts_with("strict"))
+            .map(|(_, count)| count)
+            .sum::<f64>(),
         4.0
     );
 }
@@ -244,9 +360,14 @@ async fn without_redis_the_policy_answers_and_the_candidate_is_not_counted() {
     // This replica's share is the whole quota.
     assert_eq!(allowed, 8);
     let scrape = Scrape::of(&server.http());
-    let all: f64 = [("allowed", "allowed"), ("allowed", "denied"), ("denied", "allowed"), ("denied", "denied")]
-        .map(|(outcome, by_candidate)| scrape.value(&sample("free", outcome, by_candidate)))
-        .iter()
-        .sum();
+    let all: f64 = [
+        ("allowed", "allowed"),
+        ("allowed", "denied"),
+        ("denied", "allowed"),
+        ("denied", "denied"),
+    ]
+    .map(|(outcome, by_candidate)| scrape.value(&sample("free", outcome, by_candidate)))
+    .iter()
+    .sum();
     assert_eq!(all, 1.0);
 }

@@ -30,9 +30,21 @@ const NAMES: [&str; 4] = ["window", "bucket", "log", "both"];
 async fn decided(server: &Server) {
     let (mut client, started, mut in_a_row) = (server.client().await, Instant::now(), 0);
     while in_a_row < 50 {
-        let answer = client.should_allow(request(&format!("warm {in_a_row}"), "open", None)).await.unwrap().into_inner();
-        in_a_row = if answer.decided_by() == DecidedBy::Store { in_a_row + 1 } else { 0 };
-        assert!(started.elapsed() < PATIENCE, "the store does not decide: {}", server.log());
+        let answer = client
+            .should_allow(request(&format!("warm {in_a_row}"), "open", None))
+            .await
+            .unwrap()
+            .into_inner();
+        in_a_row = if answer.decided_by() == DecidedBy::Store {
+            in_a_row + 1
+        } else {
+            0
+        };
+        assert!(
+            started.elapsed() < PATIENCE,
+            "the store does not decide: {}",
+            server.log()
+        );
     }
 }
 
@@ -45,20 +57,36 @@ struct Demand {
 
 impl Demand {
     async fn start(server: &Server, keys: Arc<Vec<(String, &'static str)>>) -> Self {
-        let (over, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (over, asked) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicU64::new(0)),
+        );
         let mut callers = Vec::new();
         for caller in 0..8 {
             let client = Client::new(channel_to(&server.address).await);
-            callers.push(tokio::spawn(ask_until(client, caller, keys.clone(), over.clone(), asked.clone())));
+            callers.push(tokio::spawn(ask_until(
+                client,
+                caller,
+                keys.clone(),
+                over.clone(),
+                asked.clone(),
+            )));
         }
-        Self { over, asked, callers }
+        Self {
+            over,
+            asked,
+            callers,
+        }
     }
 
     /// Lets so many more calls pass.
     async fn pass(&self, calls: u64) {
         let enough = self.asked.load(Ordering::SeqCst) + calls;
         while self.asked.load(Ordering::SeqCst) < enough {
-            assert!(!self.callers.iter().any(|caller| caller.is_finished()), "a caller has failed");
+            assert!(
+                !self.callers.iter().any(|caller| caller.is_finished()),
+                "a caller has failed"
+            );
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
@@ -70,7 +98,10 @@ impl Demand {
         for caller in self.callers {
             let of_caller = caller.await.unwrap();
             allowed.resize(of_caller.len(), 0);
-            allowed.iter_mut().zip(of_caller).for_each(|(all, one)| *all += one);
+            allowed
+                .iter_mut()
+                .zip(of_caller)
+                .for_each(|(all, one)| *all += one);
         }
         allowed
     }
@@ -93,16 +124,35 @@ async fn ask_until(
         let one = |index: usize| request(&keys[key_index(index)].0, keys[key_index(index)].1, None);
         if round % 4 == 0 {
             let requests: Vec<_> = (0..12).map(|index| one(index / 2)).collect();
-            let batch = client.should_allow_batch(pb::ShouldAllowBatchRequest { requests }).await.expect("no call fails");
+            let batch = client
+                .should_allow_batch(pb::ShouldAllowBatchRequest { requests })
+                .await
+                .expect("no call fails");
             for (index, result) in batch.into_inner().results.into_iter().enumerate() {
-                let Some(should_allow_result::Result::Response(answer)) = result.result else { panic!("an error: {result:?}") };
-                assert_eq!(answer.decided_by(), DecidedBy::Store, "{:?}", keys[key_index(index / 2)]);
+                let Some(should_allow_result::Result::Response(answer)) = result.result else {
+                    panic!("an error: {result:?}")
+                };
+                assert_eq!(
+                    answer.decided_by(),
+                    DecidedBy::Store,
+                    "{:?}",
+                    keys[key_index(index / 2)]
+                );
                 allowed[key_index(index / 2)] += u64::from(answer.allowed);
             }
             asked.fetch_add(12, Ordering::SeqCst);
         } else {
-            let answer = client.should_allow(one(0)).await.expect("no call fails").into_inner();
-            assert_eq!(answer.decided_by(), DecidedBy::Store, "{:?}", keys[key_index(0)]);
+            let answer = client
+                .should_allow(one(0))
+                .await
+                .expect("no call fails")
+                .into_inner();
+            assert_eq!(
+                answer.decided_by(),
+                DecidedBy::Store,
+                "{:?}",
+                keys[key_index(0)]
+            );
             allowed[key_index(0)] += u64::from(answer.allowed);
             asked.fetch_add(1, Ordering::SeqCst);
         }
@@ -115,8 +165,13 @@ async fn fault_09_slots_that_move_under_load_fail_no_call_and_keep_every_limit_e
     let cluster = Cluster::start();
     let server = Server::start(PLANS, &["--store", &cluster.url()]);
     decided(&server).await;
-    let keys: Vec<_> = (0..16).map(|key| (format!("moved {key}"), NAMES[key % NAMES.len()])).collect();
-    let slots: Vec<u16> = keys.iter().map(|(key, plan)| cluster.slot(plan, key)).collect();
+    let keys: Vec<_> = (0..16)
+        .map(|key| (format!("moved {key}"), NAMES[key % NAMES.len()]))
+        .collect();
+    let slots: Vec<u16> = keys
+        .iter()
+        .map(|(key, plan)| cluster.slot(plan, key))
+        .collect();
     let (keys, mut moves) = (Arc::new(keys), 0);
     let demand = Demand::start(&server, keys.clone()).await;
     demand.pass(200).await;
@@ -137,7 +192,10 @@ async fn fault_09_slots_that_move_under_load_fail_no_call_and_keep_every_limit_e
     let allowed = demand.stop().await;
     let words = ["MOVED", "ASK", "TRYAGAIN"].map(|word| (word, cluster.errors(word)));
     println!("{moves} slots moved under load, {words:?}; allowed {allowed:?}");
-    assert!(words[0].1 > 0 && words[1].1 > 0, "nothing was sent on: {words:?}");
+    assert!(
+        words[0].1 > 0 && words[1].1 > 0,
+        "nothing was sent on: {words:?}"
+    );
     assert_eq!(allowed, vec![300; keys.len()], "{keys:?}");
 }
 
@@ -161,15 +219,27 @@ async fn fault_05_and_09_a_new_node_without_scripts_is_asked_and_decides() {
             cluster.migrate(slot, from, to);
             cluster.close(slot, to);
         }
-        let answer = client.should_allow(request("new", "window", None)).await.unwrap().into_inner();
+        let answer = client
+            .should_allow(request("new", "window", None))
+            .await
+            .unwrap()
+            .into_inner();
         assert_eq!(answer.decided_by(), DecidedBy::Store, "call {call}");
         allowed += u64::from(answer.allowed);
     }
     let (asks, noscripts) = (cluster.errors("ASK"), cluster.errors("NOSCRIPT"));
-    println!("{allowed} of 400 allowed; {asks} sent on for once, {noscripts} times without its script");
+    println!(
+        "{allowed} of 400 allowed; {asks} sent on for once, {noscripts} times without its script"
+    );
     assert!(asks >= 350 && noscripts >= 4, "{asks}, {noscripts}");
     assert_eq!(allowed, 300);
-    assert_eq!(cluster.nodes[from].cli(&["EXISTS", "{window:new}"]).split(' ').next(), Some("MOVED"));
+    assert_eq!(
+        cluster.nodes[from]
+            .cli(&["EXISTS", "{window:new}"])
+            .split(' ')
+            .next(),
+        Some("MOVED")
+    );
 }
 
 struct Answer {
@@ -182,18 +252,30 @@ struct Answer {
 const KEYS: usize = 30;
 
 /// Asks for the keys, each by a caller of its own, 125 times a second.
-async fn watch_keys(server: &Server, over: Arc<AtomicBool>) -> Vec<tokio::task::JoinHandle<Vec<Answer>>> {
+async fn watch_keys(
+    server: &Server,
+    over: Arc<AtomicBool>,
+) -> Vec<tokio::task::JoinHandle<Vec<Answer>>> {
     let mut callers = Vec::new();
     for key in 0..KEYS {
         let (mut client, over) = (Client::new(channel_to(&server.address).await), over.clone());
         callers.push(tokio::spawn(async move {
-            let (mut answers, mut ticks) = (Vec::new(), tokio::time::interval(Duration::from_millis(8)));
+            let (mut answers, mut ticks) =
+                (Vec::new(), tokio::time::interval(Duration::from_millis(8)));
             while !over.load(Ordering::SeqCst) {
                 ticks.tick().await;
                 let at = Instant::now();
-                let answer =
-                    client.should_allow(request(&key.to_string(), "open", None)).await.expect("no call fails").into_inner();
-                answers.push(Answer { at, took: at.elapsed(), by: answer.decided_by(), key });
+                let answer = client
+                    .should_allow(request(&key.to_string(), "open", None))
+                    .await
+                    .expect("no call fails")
+                    .into_inner();
+                answers.push(Answer {
+                    at,
+                    took: at.elapsed(),
+                    by: answer.decided_by(),
+                    key,
+                });
             }
             answers
         }));
@@ -205,7 +287,11 @@ fn percentiles<'a>(answers: impl Iterator<Item = &'a Answer>) -> (Duration, Dura
     let mut took: Vec<Duration> = answers.map(|answer| answer.took).collect();
     assert!(took.len() > 100, "{} answers tell nothing", took.len());
     took.sort();
-    (took[took.len() / 2], took[took.len() * 99 / 100], took[took.len() - 1])
+    (
+        took[took.len() / 2],
+        took[took.len() * 99 / 100],
+        took[took.len() - 1],
+    )
 }
 
 async fn loses_a_shard(signal: &str, deadline: Duration) {
@@ -213,7 +299,9 @@ async fn loses_a_shard(signal: &str, deadline: Duration) {
     let setting = format!("store.deadline={}ms", deadline.as_millis());
     let server = Server::start(PLANS, &["--store", &cluster.url(), "--set", &setting]);
     decided(&server).await;
-    let owners: Vec<usize> = (0..KEYS).map(|key| cluster.owner(cluster.slot("open", &key.to_string()))).collect();
+    let owners: Vec<usize> = (0..KEYS)
+        .map(|key| cluster.owner(cluster.slot("open", &key.to_string())))
+        .collect();
     let lost = |answer: &&Answer| owners[answer.key] == 0;
     let over = Arc::new(AtomicBool::new(false));
     let callers = watch_keys(&server, over.clone()).await;
@@ -221,7 +309,11 @@ async fn loses_a_shard(signal: &str, deadline: Duration) {
     let began = Instant::now();
     cluster.nodes[0].signal(signal);
     // Until the replica has the slots, and for a while after.
-    let heir = || cluster.nodes[MASTERS..].iter().any(|node| node.cli(&["ROLE"]).starts_with("master"));
+    let heir = || {
+        cluster.nodes[MASTERS..]
+            .iter()
+            .any(|node| node.cli(&["ROLE"]).starts_with("master"))
+    };
     while !heir() {
         assert!(began.elapsed() < PATIENCE, "no replica takes over");
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -234,13 +326,32 @@ async fn loses_a_shard(signal: &str, deadline: Duration) {
         answers.extend(caller.await.unwrap());
     }
     let before = percentiles(answers.iter().filter(|answer| answer.at < began));
-    let others = || answers.iter().filter(|answer| answer.at >= began && !lost(answer));
+    let others = || {
+        answers
+            .iter()
+            .filter(|answer| answer.at >= began && !lost(answer))
+    };
     let during = percentiles(others());
-    let by_policy = others().filter(|answer| answer.by != DecidedBy::Store).count();
-    let dead = answers.iter().filter(|answer| answer.at > began + Duration::from_millis(300) && answer.at < ended).filter(lost);
-    let (fast, worst) = (percentiles(dead), answers.iter().map(|answer| answer.took).max().unwrap());
-    let back = answers.iter().filter(lost).filter(|it| it.at > began + Duration::from_millis(100) && it.by == DecidedBy::Store);
-    let back = back.map(|answer| answer.at + answer.took).min().unwrap().saturating_duration_since(ended);
+    let by_policy = others()
+        .filter(|answer| answer.by != DecidedBy::Store)
+        .count();
+    let dead = answers
+        .iter()
+        .filter(|answer| answer.at > began + Duration::from_millis(300) && answer.at < ended)
+        .filter(lost);
+    let (fast, worst) = (
+        percentiles(dead),
+        answers.iter().map(|answer| answer.took).max().unwrap(),
+    );
+    let back = answers
+        .iter()
+        .filter(lost)
+        .filter(|it| it.at > began + Duration::from_millis(100) && it.by == DecidedBy::Store);
+    let back = back
+        .map(|answer| answer.at + answer.took)
+        .min()
+        .unwrap()
+        .saturating_duration_since(ended);
     println!(
         "{signal}: keys of other nodes: p50, p99, max {during:?} ({before:?} before), {by_policy} by policy; its own: {fast:?} while \
          it is known to be out, {worst:?} at worst, on the heir {back:?} after it took over, {:?} after the {signal}",
@@ -249,8 +360,15 @@ async fn loses_a_shard(signal: &str, deadline: Duration) {
     if signal == "STOP" {
         cluster.nodes[0].signal("CONT");
     }
-    assert!(others().count() > 1_000 && by_policy * 100 <= others().count(), "{by_policy} of {}", others().count());
-    assert!(during.1 < deadline.max(Duration::from_millis(100)), "others were slowed down: {during:?}");
+    assert!(
+        others().count() > 1_000 && by_policy * 100 <= others().count(),
+        "{by_policy} of {}",
+        others().count()
+    );
+    assert!(
+        during.1 < deadline.max(Duration::from_millis(100)),
+        "others were slowed down: {during:?}"
+    );
     assert!(back < Duration::from_secs(4), "{back:?}");
 }
 
@@ -270,24 +388,50 @@ async fn each_node_has_a_breaker_of_its_own() {
     let store = RedisStore::connect(&cluster.url(), Duration::from_secs(10)).unwrap();
     assert!(store.connected(PATIENCE).await);
     assert_eq!(store.nodes().len(), MASTERS);
-    assert_eq!((store.status().breaker, store.status().opened), (BreakerState::Closed, 0));
+    assert_eq!(
+        (store.status().breaker, store.status().opened),
+        (BreakerState::Closed, 0)
+    );
     cluster.nodes[0].kill();
     let dead = format!("127.0.0.1:{}", cluster.nodes[0].port);
-    let state = |store: &RedisStore, address: &str| store.nodes().into_iter().find(|node| node.0 == address).unwrap().1;
+    let state = |store: &RedisStore, address: &str| {
+        store
+            .nodes()
+            .into_iter()
+            .find(|node| node.0 == address)
+            .unwrap()
+            .1
+    };
     let started = Instant::now();
     while state(&store, &dead).breaker == BreakerState::Closed {
         assert!(started.elapsed() < PATIENCE, "the loss is not noticed");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    assert!(store.nodes().iter().all(|node| (node.1.breaker == BreakerState::Closed) == (node.0 != dead)));
+    assert!(
+        store
+            .nodes()
+            .iter()
+            .all(|node| (node.1.breaker == BreakerState::Closed) == (node.0 != dead))
+    );
     assert_ne!(store.status().breaker, BreakerState::Closed);
     // One batch, in which some requests are decided and some are not.
     let plan = plan(vec![limit(5, Duration::from_secs(3600), FIXED)]);
     let asks: Vec<_> = (0..60).map(|key| ask(&plan, &key.to_string(), 1)).collect();
-    let answers = store.decide_batch(&asks, StoreDeadline(Duration::from_secs(10))).await;
-    let decided = answers.iter().filter(|answer| answer.as_ref().is_ok_and(|verdict| verdict.fits)).count();
-    let refused = answers.iter().filter(|answer| matches!(answer, Err(StoreError::Unreachable(_)))).count();
-    assert!(decided > 10 && refused > 5 && decided + refused == 60, "{decided}, {refused}");
+    let answers = store
+        .decide_batch(&asks, StoreDeadline(Duration::from_secs(10)))
+        .await;
+    let decided = answers
+        .iter()
+        .filter(|answer| answer.as_ref().is_ok_and(|verdict| verdict.fits))
+        .count();
+    let refused = answers
+        .iter()
+        .filter(|answer| matches!(answer, Err(StoreError::Unreachable(_))))
+        .count();
+    assert!(
+        decided > 10 && refused > 5 && decided + refused == 60,
+        "{decided}, {refused}"
+    );
     assert_eq!(store.status().undecided, refused as u64);
 }
 
@@ -299,27 +443,75 @@ async fn fault_09_a_key_of_a_slot_that_moves_is_reset_whole() {
     assert!(store.connected(PATIENCE).await);
     let time_limit = StoreDeadline(Duration::from_secs(10));
     let (hour, odd) = (Duration::from_secs(3600), Duration::from_secs(5_000));
-    let four = plan(vec![limit(5, hour, FIXED), limit(5, hour, LOG), limit(5, odd, LOG), limit(5, 2 * odd, LOG)]);
+    let four = plan(vec![
+        limit(5, hour, FIXED),
+        limit(5, hour, LOG),
+        limit(5, odd, LOG),
+        limit(5, 2 * odd, LOG),
+    ]);
     for (key, moved) in [("none", 0), ("one", 1), ("two", 2), ("four", 4), ("all", 5)] {
         let (slot, group) = (cluster.slot("group", key), format!("{{group:{key}}}"));
         let from = cluster.owner(slot);
         let to = (from + 1) % MASTERS;
-        assert!(store.decide_one(&ask(&four, key, 3), time_limit).await.unwrap().fits);
+        assert!(
+            store
+                .decide_one(&ask(&four, key, 3), time_limit)
+                .await
+                .unwrap()
+                .fits
+        );
         cluster.open(slot, from, to);
-        let names = ["log:5000000000", "logs", "", "log:3600000000", "log:10000000000"].map(|name| format!("{group}{name}"));
+        let names = [
+            "log:5000000000",
+            "logs",
+            "",
+            "log:3600000000",
+            "log:10000000000",
+        ]
+        .map(|name| format!("{group}{name}"));
         for name in &names[..moved] {
             let port = cluster.nodes[to].port.to_string();
-            assert_eq!(cluster.nodes[from].cli(&["MIGRATE", "127.0.0.1", &port, name, "0", "5000"]), "OK", "{name}");
+            assert_eq!(
+                cluster.nodes[from].cli(&["MIGRATE", "127.0.0.1", &port, name, "0", "5000"]),
+                "OK",
+                "{name}"
+            );
         }
-        let subject = || Subject { key: Key::new(key).unwrap(), counts_as: "group".into(), log_windows_us: Vec::new() };
-        assert_eq!(store.reset(&subject(), time_limit).await, Ok(true), "{moved} moved");
+        let subject = || Subject {
+            key: Key::new(key).unwrap(),
+            counts_as: "group".into(),
+            log_windows_us: Vec::new(),
+        };
+        assert_eq!(
+            store.reset(&subject(), time_limit).await,
+            Ok(true),
+            "{moved} moved"
+        );
         for node in &cluster.nodes[..MASTERS] {
-            assert_eq!(node.cli(&["CLUSTER", "COUNTKEYSINSLOT", &slot.to_string()]), "0", "{moved} moved");
+            assert_eq!(
+                node.cli(&["CLUSTER", "COUNTKEYSINSLOT", &slot.to_string()]),
+                "0",
+                "{moved} moved"
+            );
         }
-        assert_eq!(store.reset(&subject(), time_limit).await, Ok(false), "{moved} moved");
+        assert_eq!(
+            store.reset(&subject(), time_limit).await,
+            Ok(false),
+            "{moved} moved"
+        );
         cluster.close(slot, to);
-        assert!(store.decide_one(&ask(&four, key, 5), time_limit).await.unwrap().fits);
-        assert_eq!(store.reset(&subject(), time_limit).await, Ok(true), "{moved} moved");
+        assert!(
+            store
+                .decide_one(&ask(&four, key, 5), time_limit)
+                .await
+                .unwrap()
+                .fits
+        );
+        assert_eq!(
+            store.reset(&subject(), time_limit).await,
+            Ok(true),
+            "{moved} moved"
+        );
     }
 }
 
@@ -327,14 +519,27 @@ async fn fault_09_a_key_of_a_slot_that_moves_is_reset_whole() {
 async fn a_cluster_node_configured_as_a_single_redis_is_reported() {
     let cluster = Cluster::start_with(0, &["redis-server"], &[]);
     // A node tells so where it has not got what a connection is proven by.
-    let servers: Vec<Server> = cluster.nodes.iter().map(|node| Server::start(PLANS, &["--store", &node.url()])).collect();
+    let servers: Vec<Server> = cluster
+        .nodes
+        .iter()
+        .map(|node| Server::start(PLANS, &["--store", &node.url()]))
+        .collect();
     let started = Instant::now();
-    while !servers.iter().any(|server| server.log().contains("write redis-cluster:// in store.url")) {
+    while !servers
+        .iter()
+        .any(|server| server.log().contains("write redis-cluster:// in store.url"))
+    {
         assert!(started.elapsed() < PATIENCE, "{}", servers[0].log());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let alone = crate::support::redis::Redis::start();
-    let server = Server::start(PLANS, &["--store", &format!("redis-cluster://127.0.0.1:{}", alone.port)]);
+    let server = Server::start(
+        PLANS,
+        &[
+            "--store",
+            &format!("redis-cluster://127.0.0.1:{}", alone.port),
+        ],
+    );
     server.wait_for_line("store out of reach").await;
 }
 
@@ -349,7 +554,11 @@ async fn fault_53_keys_of_a_slot_that_is_half_moved_are_decided_together() {
     let mut of_slot: std::collections::HashMap<u16, Vec<String>> = std::collections::HashMap::new();
     let keys = (0..).find_map(|number| {
         let key = format!("key {number}");
-        let keys = of_slot.entry(fred::util::redis_keyslot(format!("window:{key}").as_bytes())).or_default();
+        let keys = of_slot
+            .entry(fred::util::redis_keyslot(
+                format!("window:{key}").as_bytes(),
+            ))
+            .or_default();
         keys.push(key);
         (keys.len() == 3).then(|| keys.clone())
     });
@@ -358,27 +567,63 @@ async fn fault_53_keys_of_a_slot_that_is_half_moved_are_decided_together() {
     assert!(keys.iter().all(|key| cluster.slot("window", key) == slot));
     let mut client = server.client().await;
     for key in &keys[..2] {
-        assert_eq!(client.should_allow(request(key, "window", None)).await.unwrap().into_inner().remaining, Some(299));
+        assert_eq!(
+            client
+                .should_allow(request(key, "window", None))
+                .await
+                .unwrap()
+                .into_inner()
+                .remaining,
+            Some(299)
+        );
     }
     let from = cluster.owner(slot);
     let to = (from + 1) % MASTERS;
     cluster.open(slot, from, to);
     let port = cluster.nodes[to].port.to_string();
-    let moved = cluster.nodes[from].cli(&["MIGRATE", "127.0.0.1", &port, &format!("{{window:{}}}", keys[0]), "0", "5000"]);
+    let moved = cluster.nodes[from].cli(&[
+        "MIGRATE",
+        "127.0.0.1",
+        &port,
+        &format!("{{window:{}}}", keys[0]),
+        "0",
+        "5000",
+    ]);
     assert_eq!(moved, "OK");
     for round in 1..=20 {
-        let requests: Vec<_> = [&keys[..], &keys[..]].concat().iter().map(|key| request(key, "window", None)).collect();
-        let batch = client.should_allow_batch(pb::ShouldAllowBatchRequest { requests }).await.unwrap().into_inner();
+        let requests: Vec<_> = [&keys[..], &keys[..]]
+            .concat()
+            .iter()
+            .map(|key| request(key, "window", None))
+            .collect();
+        let batch = client
+            .should_allow_batch(pb::ShouldAllowBatchRequest { requests })
+            .await
+            .unwrap()
+            .into_inner();
         let answers = batch.results.into_iter().map(|result| match result.result {
             Some(should_allow_result::Result::Response(answer)) => answer,
             other => panic!("{other:?}"),
         });
-        let told: Vec<_> = answers.map(|answer| (answer.decided_by(), answer.remaining)).collect();
+        let told: Vec<_> = answers
+            .map(|answer| (answer.decided_by(), answer.remaining))
+            .collect();
         let left = |before: u64, nth: u64| (DecidedBy::Store, Some(before - 2 * (round - 1) - nth));
-        let expected = [left(299, 1), left(299, 1), left(300, 1), left(299, 2), left(299, 2), left(300, 2)];
+        let expected = [
+            left(299, 1),
+            left(299, 1),
+            left(300, 1),
+            left(299, 2),
+            left(299, 2),
+            left(300, 2),
+        ];
         assert_eq!(told, expected, "round {round}");
     }
-    assert!(cluster.errors("TRYAGAIN") >= 20, "the calls were for several keys: {}", cluster.errors("TRYAGAIN"));
+    assert!(
+        cluster.errors("TRYAGAIN") >= 20,
+        "the calls were for several keys: {}",
+        cluster.errors("TRYAGAIN")
+    );
     cluster.migrate(slot, from, to);
     cluster.close(slot, to);
 }
@@ -391,23 +636,41 @@ async fn a_node_that_is_met_by_a_redirection_proves_itself_by_a_decision() {
     decided(&server).await;
     // Its master does not have the name that nodes are tried by if nothing better is known.
     let elsewhere = cluster.owner(fred::util::redis_keyslot(b":0"));
-    let key =
-        (0..).map(|number| format!("key {number}")).find(|key| cluster.owner(cluster.slot("open", key)) != elsewhere).unwrap();
+    let key = (0..)
+        .map(|number| format!("key {number}"))
+        .find(|key| cluster.owner(cluster.slot("open", key)) != elsewhere)
+        .unwrap();
     let slot = cluster.slot("open", &key);
     let master = cluster.nodes[cluster.owner(slot)].cli(&["CLUSTER", "MYID"]);
-    let heir =
-        cluster.nodes.iter().find(|node| node.cli(&["CLUSTER", "NODES"]).contains(&format!("myself,slave {master}"))).unwrap();
+    let heir = cluster
+        .nodes
+        .iter()
+        .find(|node| {
+            node.cli(&["CLUSTER", "NODES"])
+                .contains(&format!("myself,slave {master}"))
+        })
+        .unwrap();
     assert_eq!(heir.cli(&["CLUSTER", "FAILOVER"]), "OK");
     let started = Instant::now();
     while !heir.cli(&["ROLE"]).starts_with("master") {
-        assert!(started.elapsed() < PATIENCE, "the replica does not take over");
+        assert!(
+            started.elapsed() < PATIENCE,
+            "the replica does not take over"
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let mut client = server.client().await;
     for _ in 0..10 {
-        let answer = client.should_allow(request(&key, "open", None)).await.unwrap().into_inner();
+        let answer = client
+            .should_allow(request(&key, "open", None))
+            .await
+            .unwrap()
+            .into_inner();
         assert_eq!(answer.decided_by(), DecidedBy::Store);
     }
     let told = heir.cli(&["INFO", "errorstats"]);
-    assert!(!told.contains("errorstat_MOVED"), "it was tried by what another node has: {told}");
+    assert!(
+        !told.contains("errorstat_MOVED"),
+        "it was tried by what another node has: {told}"
+    );
 }

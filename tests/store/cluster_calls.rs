@@ -25,7 +25,10 @@ async fn connected(cluster: &Cluster) -> RedisStore {
 /// A log of its own key beside a packed state, so that a name is read in both ways.
 fn two_limits() -> Arc<Plan> {
     let day = Duration::from_secs(86_400);
-    plan(vec![limit(QUOTA as u64, day, FIXED), limit(1_000, day, LOG)])
+    plan(vec![
+        limit(QUOTA as u64, day, FIXED),
+        limit(1_000, day, LOG),
+    ])
 }
 
 fn key(number: usize) -> String {
@@ -36,23 +39,41 @@ fn key(number: usize) -> String {
 async fn ask_for_all(store: &RedisStore, plan: &Arc<Plan>) -> usize {
     let asks: Vec<_> = (0..KEYS).map(|number| ask(plan, &key(number), 1)).collect();
     let answers = store.decide_batch(&asks, TIME_LIMIT).await;
-    answers.into_iter().filter(|answer| answer.as_ref().expect("every key is decided").fits).count()
+    answers
+        .into_iter()
+        .filter(|answer| answer.as_ref().expect("every key is decided").fits)
+        .count()
 }
 
 /// Script calls that the nodes ran.
 fn calls(cluster: &Cluster) -> usize {
-    cluster.nodes.iter().map(|node| usize::try_from(node.ran("evalsha")).unwrap()).sum()
+    cluster
+        .nodes
+        .iter()
+        .map(|node| usize::try_from(node.ran("evalsha")).unwrap())
+        .sum()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_carries_names_of_many_slots_of_a_node() {
     let cluster = Cluster::start_with(0, &["redis-server"], &[]);
     let store = connected(&cluster).await;
-    for plan in [two_limits(), plan(vec![limit(QUOTA as u64, Duration::from_secs(86_400), BUCKET)])] {
+    for plan in [
+        two_limits(),
+        plan(vec![limit(
+            QUOTA as u64,
+            Duration::from_secs(86_400),
+            BUCKET,
+        )]),
+    ] {
         let before = calls(&cluster);
         let capacity = plan.limits()[0].capacity() as usize;
         for round in 0..2 * QUOTA {
-            assert_eq!(ask_for_all(&store, &plan).await, if round < capacity { KEYS } else { 0 }, "round {round}");
+            assert_eq!(
+                ask_for_all(&store, &plan).await,
+                if round < capacity { KEYS } else { 0 },
+                "round {round}"
+            );
         }
         let (calls, names) = (calls(&cluster) - before, 2 * QUOTA * KEYS);
         println!("{names} names in {calls} calls");
@@ -85,11 +106,20 @@ async fn fault_09_names_that_a_node_refuses_go_by_slot_and_the_others_stay_toget
     let calls = calls(&cluster) - before;
     println!("{calls} calls");
     // At worst three nodes answer one call in full, refuse two each, and send each name that moved on once.
-    assert!(calls > MASTERS && calls <= 4 * MASTERS + 4 * MOVED, "{calls} calls");
+    assert!(
+        calls > MASTERS && calls <= 4 * MASTERS + 4 * MOVED,
+        "{calls} calls"
+    );
     for round in 2..QUOTA + 2 {
-        assert_eq!(ask_for_all(&store, &plan).await, if round < QUOTA { KEYS } else { 0 }, "round {round}");
+        assert_eq!(
+            ask_for_all(&store, &plan).await,
+            if round < QUOTA { KEYS } else { 0 },
+            "round {round}"
+        );
     }
-    last_moves.into_iter().for_each(|(slot, to)| cluster.close(slot, to));
+    last_moves
+        .into_iter()
+        .for_each(|(slot, to)| cluster.close(slot, to));
     assert_eq!(ask_for_all(&store, &plan).await, 0);
 }
 
@@ -97,12 +127,21 @@ async fn fault_09_names_that_a_node_refuses_go_by_slot_and_the_others_stay_toget
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_wants_keys_is_found_out_and_asked_by_slot() {
     let cluster = Cluster::start_with(0, &["redis-server"], &[]);
-    cluster.nodes.iter().for_each(|node| assert_eq!(node.cli(&["ACL", "SETUSER", "default", "-get"]), "OK"));
+    cluster
+        .nodes
+        .iter()
+        .for_each(|node| assert_eq!(node.cli(&["ACL", "SETUSER", "default", "-get"]), "OK"));
     let (store, plan) = (connected(&cluster).await, two_limits());
-    let slots: HashSet<u16> = (0..KEYS).map(|number| cluster.slot("group", &key(number))).collect();
+    let slots: HashSet<u16> = (0..KEYS)
+        .map(|number| cluster.slot("group", &key(number)))
+        .collect();
     for round in 0..2 * QUOTA {
         let before = calls(&cluster);
-        assert_eq!(ask_for_all(&store, &plan).await, if round < QUOTA { KEYS } else { 0 }, "round {round}");
+        assert_eq!(
+            ask_for_all(&store, &plan).await,
+            if round < QUOTA { KEYS } else { 0 },
+            "round {round}"
+        );
         let calls = calls(&cluster) - before;
         if round == 0 {
             assert!(calls > slots.len(), "no call was by names: {calls} calls");

@@ -10,11 +10,15 @@ use std::time::Duration;
 
 use tollgate::key::{Cost, Key};
 use tollgate::plan::{Algorithm, Plan};
-use tollgate::store::{Check, ConfiguredStore, MemoryStore, RedisStore, Store, StoreDeadline, Subject, Verdict};
+use tollgate::store::{
+    Check, ConfiguredStore, MemoryStore, RedisStore, Store, StoreDeadline, Subject, Verdict,
+};
 
 use crate::support::clock::FakeClock;
 use crate::support::cluster::Cluster;
-use crate::support::plans::{ANCHORED, BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, peek, plan, refund};
+use crate::support::plans::{
+    ANCHORED, BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, peek, plan, refund,
+};
 use crate::support::redis::{Redis, cli, other_make};
 use edits::*;
 use refunds::*;
@@ -41,13 +45,21 @@ impl Fixture {
     fn memory() -> Self {
         let clock = FakeClock::new();
         let store = MemoryStore::new(64 << 20, Arc::new(clock.clone()));
-        Self { store: Arc::new(ConfiguredStore::Memory(store)), clock, redis: None, ports: Vec::new() }
+        Self {
+            store: Arc::new(ConfiguredStore::Memory(store)),
+            clock,
+            redis: None,
+            ports: Vec::new(),
+        }
     }
 
     /// On a server whose keys the tests may read and change.
     fn on(redis: Arc<Redis>) -> Self {
         let fixture = Self::at(&redis.url(), std::slice::from_ref(&*redis));
-        Self { redis: Some(redis), ..fixture }
+        Self {
+            redis: Some(redis),
+            ..fixture
+        }
     }
 
     /// On what others stand on too: servers that all together have what is kept.
@@ -55,7 +67,12 @@ impl Fixture {
         let clock = FakeClock::new();
         let store = RedisStore::with_injected_clock(url, Arc::new(clock.clone())).unwrap();
         let ports = servers.iter().map(|server| server.port).collect();
-        Self { store: Arc::new(ConfiguredStore::Redis(store)), clock, redis: None, ports }
+        Self {
+            store: Arc::new(ConfiguredStore::Redis(store)),
+            clock,
+            redis: None,
+            ports,
+        }
     }
 
     async fn decide(&self, ask: Check) -> Verdict {
@@ -74,7 +91,11 @@ impl Fixture {
     }
 
     async fn reset(&self, group: &str, key: &str) -> bool {
-        let subject = Subject { key: Key::new(key).unwrap(), counts_as: group.into(), log_windows_us: Vec::new() };
+        let subject = Subject {
+            key: Key::new(key).unwrap(),
+            counts_as: group.into(),
+            log_windows_us: Vec::new(),
+        };
         self.store.reset(&subject, PATIENCE).await.unwrap()
     }
 
@@ -84,9 +105,11 @@ impl Fixture {
         // Redis 6.2 does not report that.
         let expires = "local function expires(k) local ok, at = pcall(redis.call, 'PEXPIRETIME', k) return type(at) == 'number' and at or '' end ";
         match &*self.store {
-            ConfiguredStore::Redis(_) => {
-                self.ports.iter().map(|port| cli(*port, &["EVAL", &format!("{expires}{dump}"), "0"])).collect()
-            }
+            ConfiguredStore::Redis(_) => self
+                .ports
+                .iter()
+                .map(|port| cli(*port, &["EVAL", &format!("{expires}{dump}"), "0"]))
+                .collect(),
             ConfiguredStore::Memory(store) if store.is_empty() => String::new(),
             ConfiguredStore::Memory(store) => format!("{} keys", store.len()),
         }
@@ -94,7 +117,11 @@ impl Fixture {
 
     async fn remaining(&self, plan: &Arc<Plan>, key: &str) -> Vec<u64> {
         let verdict = self.decide(peek(plan, key, 1)).await;
-        verdict.statuses(plan.limits(), Cost::ONE).iter().map(|status| status.remaining).collect()
+        verdict
+            .statuses(plan.limits(), Cost::ONE)
+            .iter()
+            .map(|status| status.remaining)
+            .collect()
     }
 }
 
@@ -105,8 +132,16 @@ async fn a_limit_is_reached_exactly(fixture: Fixture) {
             assert!(fixture.fits(&plan, "reached", 1).await, "{algorithm:?}");
         }
         assert!(!fixture.fits(&plan, "reached", 1).await, "{algorithm:?}");
-        assert_eq!(fixture.remaining(&plan, "reached").await, [0], "{algorithm:?}");
-        assert_eq!(fixture.remaining(&plan, "another").await, [5], "{algorithm:?}");
+        assert_eq!(
+            fixture.remaining(&plan, "reached").await,
+            [0],
+            "{algorithm:?}"
+        );
+        assert_eq!(
+            fixture.remaining(&plan, "another").await,
+            [5],
+            "{algorithm:?}"
+        );
     }
 }
 
@@ -125,8 +160,11 @@ async fn all_limits_are_charged_or_none(fixture: Fixture) {
     let two = vec![limit(33, MINUTE, FIXED), limit(2000, HOUR, FIXED)];
     let with_a_log = [&two[..], &[limit(50, MINUTE, LOG)]].concat();
     let the_last_denies = two.iter().cloned().rev().collect();
-    let cases =
-        [("browse", two, &[0, 1967][..]), ("last", the_last_denies, &[1967, 0]), ("with a log", with_a_log, &[0, 1967, 17])];
+    let cases = [
+        ("browse", two, &[0, 1967][..]),
+        ("last", the_last_denies, &[1967, 0]),
+        ("with a log", with_a_log, &[0, 1967, 17]),
+    ];
     for (key, limits, remaining) in cases {
         let browse = plan(limits);
         for _ in 0..33 {
@@ -143,11 +181,17 @@ async fn a_peek_writes_nothing(fixture: Fixture) {
     for algorithm in ALL {
         let plan = plan(vec![limit(5, MINUTE, algorithm)]);
         fixture.decide(ask(&plan, "peeked", 2)).await;
-        fixture.clock.set(crate::support::clock::START_US - 1_000_000);
+        fixture
+            .clock
+            .set(crate::support::clock::START_US - 1_000_000);
         // A bucket's debt is a point in time: a second more of it is not yet paid when the clock steps back by one.
         let remaining = if algorithm == BUCKET { 2 } else { 3 };
         for _ in 0..10 {
-            assert_eq!(fixture.remaining(&plan, "peeked").await, [remaining], "{algorithm:?}");
+            assert_eq!(
+                fixture.remaining(&plan, "peeked").await,
+                [remaining],
+                "{algorithm:?}"
+            );
             assert_eq!(fixture.remaining(&plan, "never seen").await, [5]);
         }
         fixture.clock.set(crate::support::clock::START_US);
@@ -156,33 +200,59 @@ async fn a_peek_writes_nothing(fixture: Fixture) {
 
 /// For limits of every pair of algorithms, and with either record first in the state.
 async fn a_charge_under_one_limit_leaves_the_others_as_they_are(fixture: Fixture) {
-    for (first, second) in ALL.into_iter().flat_map(|first| ALL.map(|second| (first, second))) {
+    for (first, second) in ALL
+        .into_iter()
+        .flat_map(|first| ALL.map(|second| (first, second)))
+    {
         let (minute, hour) = (limit(10, MINUTE, first), limit(20, HOUR, second));
-        let (both, key) = (plan(vec![minute.clone(), hour]), format!("{first:?} {second:?}"));
+        let (both, key) = (
+            plan(vec![minute.clone(), hour]),
+            format!("{first:?} {second:?}"),
+        );
         assert!(fixture.fits(&both, &key, 4).await);
         let before = fixture.remaining(&both, &key).await;
         assert!(fixture.fits(&plan(vec![minute]), &key, 1).await);
-        assert_eq!(fixture.remaining(&both, &key).await, [before[0] - 1, before[1]], "{key}");
+        assert_eq!(
+            fixture.remaining(&both, &key).await,
+            [before[0] - 1, before[1]],
+            "{key}"
+        );
     }
 }
 
 /// Whatever stands in the state already: one limit alone must not take the record of another for its own.
 async fn limits_of_other_fingerprints_count_apart(fixture: Fixture) {
-    for (first, second) in ALL.into_iter().flat_map(|first| ALL.map(|second| (first, second))) {
+    for (first, second) in ALL
+        .into_iter()
+        .flat_map(|first| ALL.map(|second| (first, second)))
+    {
         let (short, long) = (limit(5, HOUR, first), limit(5, 2 * HOUR, second));
         let key = format!("{first:?} {second:?} apart");
         assert!(fixture.fits(&plan(vec![short.clone()]), &key, 3).await);
-        assert!(fixture.fits(&plan(vec![long.clone()]), &key, 1).await, "{key}");
-        assert_eq!(fixture.remaining(&plan(vec![short, long]), &key).await, [2, 4], "{key}");
+        assert!(
+            fixture.fits(&plan(vec![long.clone()]), &key, 1).await,
+            "{key}"
+        );
+        assert_eq!(
+            fixture.remaining(&plan(vec![short, long]), &key).await,
+            [2, 4],
+            "{key}"
+        );
     }
 }
 
 async fn one_key_several_times_in_a_batch_is_decided_in_order(fixture: Fixture) {
     for algorithm in ALL {
         let plan = plan(vec![limit(5, MINUTE, algorithm)]);
-        let asks: Vec<Check> = [3, 4, 1, 1, 1].into_iter().map(|cost| ask(&plan, "batched", cost)).collect();
+        let asks: Vec<Check> = [3, 4, 1, 1, 1]
+            .into_iter()
+            .map(|cost| ask(&plan, "batched", cost))
+            .collect();
         let verdicts = fixture.store.decide_batch(&asks, PATIENCE).await;
-        let fits: Vec<bool> = verdicts.into_iter().map(|verdict| verdict.unwrap().fits).collect();
+        let fits: Vec<bool> = verdicts
+            .into_iter()
+            .map(|verdict| verdict.unwrap().fits)
+            .collect();
         assert_eq!(fits, [true, false, true, true, false], "{algorithm:?}");
     }
 }
@@ -191,7 +261,9 @@ async fn a_batch_larger_than_a_script_call_is_decided_in_order(fixture: Fixture)
     let plan = plan(vec![limit(500, MINUTE, LOG)]);
     let asks: Vec<Check> = (0..1000).map(|_| ask(&plan, "large", 1)).collect();
     let verdicts = fixture.store.decide_batch(&asks, PATIENCE).await;
-    let first_denied = verdicts.iter().position(|verdict| !verdict.as_ref().unwrap().fits);
+    let first_denied = verdicts
+        .iter()
+        .position(|verdict| !verdict.as_ref().unwrap().fits);
     assert_eq!((verdicts.len(), first_denied), (1000, Some(500)));
 }
 
@@ -201,7 +273,10 @@ async fn ten_at_once_on_a_limit_of_five_let_five_pass(fixture: Fixture) {
         let plan = plan(vec![limit(5, HOUR, algorithm)]);
         for round in 0..100 {
             let calls = (0..10).map(|_| {
-                let (store, ask) = (fixture.store.clone(), ask(&plan, &format!("raced {round}"), 1));
+                let (store, ask) = (
+                    fixture.store.clone(),
+                    ask(&plan, &format!("raced {round}"), 1),
+                );
                 tokio::spawn(async move { store.decide_one(&ask, PATIENCE).await.unwrap().fits })
             });
             let mut passed = 0;
@@ -214,11 +289,26 @@ async fn ten_at_once_on_a_limit_of_five_let_five_pass(fixture: Fixture) {
 }
 
 async fn groups_and_keys_do_not_collide(fixture: Fixture) {
-    let of = |group: &str| Arc::new(Plan { counts_as: group.into(), ..(*plan(vec![limit(1, MINUTE, FIXED)])).clone() });
-    for (group, key) in
-        [("a_b", "c"), ("a", "b_c"), ("a", "b}c"), ("a", "b%7Dc"), ("a", "{b"), ("a", "é\n\0"), ("a", ":"), ("a", "::")]
-    {
-        assert!(fixture.fits(&of(group), key, 1).await, "{group} {key:?} shares a counter");
+    let of = |group: &str| {
+        Arc::new(Plan {
+            counts_as: group.into(),
+            ..(*plan(vec![limit(1, MINUTE, FIXED)])).clone()
+        })
+    };
+    for (group, key) in [
+        ("a_b", "c"),
+        ("a", "b_c"),
+        ("a", "b}c"),
+        ("a", "b%7Dc"),
+        ("a", "{b"),
+        ("a", "é\n\0"),
+        ("a", ":"),
+        ("a", "::"),
+    ] {
+        assert!(
+            fixture.fits(&of(group), key, 1).await,
+            "{group} {key:?} shares a counter"
+        );
         assert!(!fixture.fits(&of(group), key, 1).await, "{group} {key:?}");
     }
 }
@@ -229,15 +319,31 @@ async fn the_largest_numbers_are_exact(fixture: Fixture) {
     for algorithm in [FIXED, ANCHORED, WINDOW] {
         let plan = plan(vec![limit(quota, year, algorithm)]);
         assert!(fixture.fits(&plan, "large", quota - 1).await);
-        assert_eq!(fixture.remaining(&plan, "large").await, [1], "{algorithm:?}");
+        assert_eq!(
+            fixture.remaining(&plan, "large").await,
+            [1],
+            "{algorithm:?}"
+        );
         assert!(!fixture.fits(&plan, "large", 2).await);
         assert!(fixture.fits(&plan, "large", 1).await, "{algorithm:?}");
     }
-    let log = plan(vec![limit(tollgate::plan::SLIDING_LOG_QUOTA_MAX, year, LOG)]);
-    assert!(fixture.fits(&log, "large", tollgate::plan::SLIDING_LOG_QUOTA_MAX).await);
+    let log = plan(vec![limit(
+        tollgate::plan::SLIDING_LOG_QUOTA_MAX,
+        year,
+        LOG,
+    )]);
+    assert!(
+        fixture
+            .fits(&log, "large", tollgate::plan::SLIDING_LOG_QUOTA_MAX)
+            .await
+    );
     assert!(!fixture.fits(&log, "large", 1).await);
     fixture.clock.advance(366 * 24 * 3600 * 1_000_000);
-    assert!(fixture.fits(&log, "large", tollgate::plan::SLIDING_LOG_QUOTA_MAX).await);
+    assert!(
+        fixture
+            .fits(&log, "large", tollgate::plan::SLIDING_LOG_QUOTA_MAX)
+            .await
+    );
 }
 
 async fn full_at_the_end_of_a_minute_leaves_nothing_right_after_it(fixture: Fixture) {
@@ -267,7 +373,10 @@ async fn a_counter_of_another_plan_weighs_on(fixture: Fixture) {
 }
 
 async fn a_long_window_of_another_plan_stays(fixture: Fixture) {
-    let (month, minute) = (limit(10, MINUTE * 60 * 24 * 30, ANCHORED), limit(20, MINUTE, FIXED));
+    let (month, minute) = (
+        limit(10, MINUTE * 60 * 24 * 30, ANCHORED),
+        limit(20, MINUTE, FIXED),
+    );
     let both = plan(vec![month, minute.clone()]);
     assert!(fixture.fits(&both, "month", 10).await);
     fixture.clock.advance(29 * 24 * 3600 * 1_000_000);
@@ -276,26 +385,58 @@ async fn a_long_window_of_another_plan_stays(fixture: Fixture) {
 }
 
 async fn a_key_expires_once_it_is_fresh_and_not_long_after(fixture: Fixture) {
-    let Some(redis) = fixture.redis.as_ref() else { return };
-    let mut plans: Vec<Arc<Plan>> = ALL.iter().map(|algorithm| plan(vec![limit(70, MINUTE, *algorithm)])).collect();
+    let Some(redis) = fixture.redis.as_ref() else {
+        return;
+    };
+    let mut plans: Vec<Arc<Plan>> = ALL
+        .iter()
+        .map(|algorithm| plan(vec![limit(70, MINUTE, *algorithm)]))
+        .collect();
     plans.push(plan(vec![limit(90, HOUR, FIXED), limit(70, MINUTE, FIXED)]));
     plans.push(plan(vec![limit(70, ODD, LOG)]));
     // An eighth of the window, two milliseconds for rounding.
-    let slack_us = |plan: &Plan| plan.limits().iter().map(|limit| limit.window_us()).max().unwrap() / 8 + 2_000;
+    let slack_us = |plan: &Plan| {
+        plan.limits()
+            .iter()
+            .map(|limit| limit.window_us())
+            .max()
+            .unwrap()
+            / 8
+            + 2_000
+    };
     for (index, plan) in plans.iter().enumerate() {
         let key = format!("k{index}");
         // Charges of which some leave the expiry as it was and some do not.
-        for step_us in [1_234_567, 0, 1, 2_500_000, 7_500_000, 7_499_999, 40_000_000, 200_000_000, 5] {
+        for step_us in [
+            1_234_567,
+            0,
+            1,
+            2_500_000,
+            7_500_000,
+            7_499_999,
+            40_000_000,
+            200_000_000,
+            5,
+        ] {
             fixture.clock.advance(step_us);
             let now_us = tollgate::clock::Clock::now_us(&fixture.clock);
             let verdict = fixture.decide(ask(plan, &key, 1)).await;
             let statuses = verdict.statuses(plan.limits(), Cost::ONE);
-            let fresh_us = now_us + statuses.iter().map(|status| status.reset_after_us).max().unwrap();
+            let fresh_us = now_us
+                + statuses
+                    .iter()
+                    .map(|status| status.reset_after_us)
+                    .max()
+                    .unwrap();
             let names = redis.cli(&["KEYS", &format!("*{key}*")]);
             assert_ne!(names, "");
             for name in names.lines() {
-                let expires_us: u64 = redis.cli(&["PEXPIRETIME", name]).parse::<u64>().unwrap() * 1000;
-                assert!(expires_us > fresh_us && expires_us <= fresh_us + slack_us(plan), "{name}: {expires_us} {fresh_us}");
+                let expires_us: u64 =
+                    redis.cli(&["PEXPIRETIME", name]).parse::<u64>().unwrap() * 1000;
+                assert!(
+                    expires_us > fresh_us && expires_us <= fresh_us + slack_us(plan),
+                    "{name}: {expires_us} {fresh_us}"
+                );
             }
         }
     }
@@ -304,14 +445,23 @@ async fn a_key_expires_once_it_is_fresh_and_not_long_after(fixture: Fixture) {
 async fn a_peek_changes_no_byte(fixture: Fixture) {
     for algorithm in ALL {
         let plan = plan(vec![limit(5, MINUTE, algorithm)]);
-        fixture.decide(ask(&plan, &format!("{algorithm:?}"), 2)).await;
+        fixture
+            .decide(ask(&plan, &format!("{algorithm:?}"), 2))
+            .await;
     }
     let before = fixture.kept();
-    assert!(fixture.ports.is_empty() || before.contains("group"), "{before}");
-    fixture.clock.set(crate::support::clock::START_US - 120_000_000);
+    assert!(
+        fixture.ports.is_empty() || before.contains("group"),
+        "{before}"
+    );
+    fixture
+        .clock
+        .set(crate::support::clock::START_US - 120_000_000);
     for algorithm in ALL {
         let plan = plan(vec![limit(5, MINUTE, algorithm)]);
-        fixture.decide(peek(&plan, &format!("{algorithm:?}"), 1)).await;
+        fixture
+            .decide(peek(&plan, &format!("{algorithm:?}"), 1))
+            .await;
         assert_eq!(fixture.kept(), before, "{algorithm:?}");
     }
 }

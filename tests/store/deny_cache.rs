@@ -35,7 +35,11 @@ async fn start_with(flags: &[&str]) -> (Redis, Server, Client) {
 }
 
 async fn by(client: &mut Client, key: &str, plan: &str, cost: u64) -> (Outcome, DecidedBy) {
-    let answer = client.should_allow(request(key, plan, Some(cost))).await.unwrap().into_inner();
+    let answer = client
+        .should_allow(request(key, plan, Some(cost)))
+        .await
+        .unwrap()
+        .into_inner();
     (answer.outcome(), answer.decided_by())
 }
 
@@ -44,10 +48,16 @@ async fn fault_31_a_thousand_requests_of_a_denied_key_cost_redis_a_call_a_second
     let (redis, _server, mut client) = start().await;
     decide(&mut client, "k", "slow").await;
     let started = Instant::now();
-    assert_eq!(by(&mut client, "k", "slow", 1).await, (Outcome::Denied, DecidedBy::Store));
+    assert_eq!(
+        by(&mut client, "k", "slow", 1).await,
+        (Outcome::Denied, DecidedBy::Store)
+    );
     redis.cli(&["CONFIG", "RESETSTAT"]);
     for _ in 0..1_000 {
-        assert_eq!(decide(&mut client, "k", "slow").await.outcome(), Outcome::Denied);
+        assert_eq!(
+            decide(&mut client, "k", "slow").await.outcome(),
+            Outcome::Denied
+        );
     }
     let (calls, took) = (redis.ran("evalsha"), started.elapsed());
     println!("{calls} script calls for 1,000 denials in {took:?}");
@@ -61,7 +71,10 @@ async fn off_it_asks_redis_every_time() {
     decide(&mut client, "k", "slow").await;
     redis.cli(&["CONFIG", "RESETSTAT"]);
     for _ in 0..20 {
-        assert_eq!(by(&mut client, "k", "slow", 1).await, (Outcome::Denied, DecidedBy::Store));
+        assert_eq!(
+            by(&mut client, "k", "slow", 1).await,
+            (Outcome::Denied, DecidedBy::Store)
+        );
     }
     assert_eq!(redis.ran("evalsha"), 20);
 }
@@ -74,16 +87,27 @@ async fn a_denied_key_is_allowed_at_its_release() {
     for round in 0..5 {
         let key = format!("k {round}");
         let before = Instant::now();
-        assert_eq!(by(&mut client, &key, "quick", 1).await, (Outcome::Allowed, DecidedBy::Store));
+        assert_eq!(
+            by(&mut client, &key, "quick", 1).await,
+            (Outcome::Allowed, DecidedBy::Store)
+        );
         let released_by = Instant::now() + Duration::from_millis(400);
         loop {
             let sent = Instant::now();
             let (outcome, decided_by) = by(&mut client, &key, "quick", 1).await;
             if outcome == Outcome::Allowed {
-                assert!(before.elapsed() >= Duration::from_millis(400), "early: {:?}", before.elapsed());
+                assert!(
+                    before.elapsed() >= Duration::from_millis(400),
+                    "early: {:?}",
+                    before.elapsed()
+                );
                 break;
             }
-            assert!(sent < released_by, "denied by {decided_by:?} {:?} after its release", sent - released_by);
+            assert!(
+                sent < released_by,
+                "denied by {decided_by:?} {:?} after its release",
+                sent - released_by
+            );
             recalled += u32::from(decided_by == DecidedBy::DenyCache);
         }
     }
@@ -93,13 +117,38 @@ async fn a_denied_key_is_allowed_at_its_release() {
 #[tokio::test]
 async fn a_cost_that_fits_reaches_redis_while_a_larger_one_is_denied() {
     let (_redis, _server, mut client) = start().await;
-    assert_eq!(by(&mut client, "k", "mixed", 1).await, (Outcome::Allowed, DecidedBy::Store));
-    assert_eq!(by(&mut client, "k", "mixed", 3).await, (Outcome::Denied, DecidedBy::Store));
-    assert_eq!(by(&mut client, "k", "mixed", 3).await, (Outcome::Denied, DecidedBy::DenyCache));
-    assert_eq!(by(&mut client, "k", "mixed", 2).await, (Outcome::Allowed, DecidedBy::Store));
-    let peek = pb::PeekRequest { key: "k".to_owned(), plan: "mixed".to_owned(), cost: None };
-    let peeked = client.peek(peek).await.unwrap().into_inner().answer.unwrap();
-    assert_eq!((peeked.outcome(), peeked.decided_by()), (Outcome::Denied, DecidedBy::Store));
+    assert_eq!(
+        by(&mut client, "k", "mixed", 1).await,
+        (Outcome::Allowed, DecidedBy::Store)
+    );
+    assert_eq!(
+        by(&mut client, "k", "mixed", 3).await,
+        (Outcome::Denied, DecidedBy::Store)
+    );
+    assert_eq!(
+        by(&mut client, "k", "mixed", 3).await,
+        (Outcome::Denied, DecidedBy::DenyCache)
+    );
+    assert_eq!(
+        by(&mut client, "k", "mixed", 2).await,
+        (Outcome::Allowed, DecidedBy::Store)
+    );
+    let peek = pb::PeekRequest {
+        key: "k".to_owned(),
+        plan: "mixed".to_owned(),
+        cost: None,
+    };
+    let peeked = client
+        .peek(peek)
+        .await
+        .unwrap()
+        .into_inner()
+        .answer
+        .unwrap();
+    assert_eq!(
+        (peeked.outcome(), peeked.decided_by()),
+        (Outcome::Denied, DecidedBy::Store)
+    );
 }
 
 /// What docs/concepts.md says of a Redis that lost its data: its denials are held on to, for a second at most.
@@ -108,7 +157,10 @@ async fn a_denial_that_redis_forgot_is_held_for_a_second_at_most() {
     let (redis, _server, mut client) = start().await;
     decide(&mut client, "k", "slow").await;
     let before = Instant::now();
-    assert_eq!(by(&mut client, "k", "slow", 1).await, (Outcome::Denied, DecidedBy::Store));
+    assert_eq!(
+        by(&mut client, "k", "slow", 1).await,
+        (Outcome::Denied, DecidedBy::Store)
+    );
     let held_until = Instant::now() + HELD;
     redis.cli(&["FLUSHALL"]);
     loop {
@@ -120,16 +172,29 @@ async fn a_denial_that_redis_forgot_is_held_for_a_second_at_most() {
             break;
         }
         assert_eq!(decided_by, DecidedBy::DenyCache);
-        assert!(sent < held_until, "held for {:?} too long", sent - held_until);
+        assert!(
+            sent < held_until,
+            "held for {:?} too long",
+            sent - held_until
+        );
     }
 }
 
 #[tokio::test]
 async fn a_shadow_plan_s_denial_is_recalled_and_lets_pass() {
     let (_redis, _server, mut client) = start().await;
-    assert_eq!(by(&mut client, "k", "shadow", 1).await, (Outcome::Allowed, DecidedBy::Store));
-    assert_eq!(by(&mut client, "k", "shadow", 1).await, (Outcome::ShadowDenied, DecidedBy::Store));
+    assert_eq!(
+        by(&mut client, "k", "shadow", 1).await,
+        (Outcome::Allowed, DecidedBy::Store)
+    );
+    assert_eq!(
+        by(&mut client, "k", "shadow", 1).await,
+        (Outcome::ShadowDenied, DecidedBy::Store)
+    );
     let recalled = decide(&mut client, "k", "shadow").await;
     assert!(recalled.allowed && recalled.retry_after.is_none());
-    assert_eq!((recalled.outcome(), recalled.decided_by()), (Outcome::ShadowDenied, DecidedBy::DenyCache));
+    assert_eq!(
+        (recalled.outcome(), recalled.decided_by()),
+        (Outcome::ShadowDenied, DecidedBy::DenyCache)
+    );
 }

@@ -20,25 +20,41 @@ const RESIDENT_MAX_KIB: u64 = 100 << 10;
 
 /// Requests one part of the keys. Returns how many were allowed by policy because the store was full.
 async fn flood(address: String, seed: u64) -> u64 {
-    let (mut client, mut random, mut open) = (Client::new(channel_to(&address).await), Random(seed), 0);
+    let (mut client, mut random, mut open) =
+        (Client::new(channel_to(&address).await), Random(seed), 0);
     for _ in 0..KEYS / CONNECTIONS / BATCH {
-        let requests = (0..BATCH).map(|_| request(&format!("{:016x}", random.next()), "day", None)).collect();
-        let answers = client.should_allow_batch(pb::ShouldAllowBatchRequest { requests }).await.unwrap().into_inner();
-        open += answers.results.iter().filter(|answer| is_open(answer)).count() as u64;
+        let requests = (0..BATCH)
+            .map(|_| request(&format!("{:016x}", random.next()), "day", None))
+            .collect();
+        let answers = client
+            .should_allow_batch(pb::ShouldAllowBatchRequest { requests })
+            .await
+            .unwrap()
+            .into_inner();
+        open += answers
+            .results
+            .iter()
+            .filter(|answer| is_open(answer))
+            .count() as u64;
     }
     open
 }
 
 fn is_open(result: &pb::ShouldAllowResult) -> bool {
     match result.result.as_ref().unwrap() {
-        pb::should_allow_result::Result::Response(response) => response.decided_by() == DecidedBy::FailOpen,
+        pb::should_allow_result::Result::Response(response) => {
+            response.decided_by() == DecidedBy::FailOpen
+        }
         pb::should_allow_result::Result::Error(error) => panic!("{error:?}"),
     }
 }
 
 fn resident_kib(server: &Server) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
@@ -47,7 +63,9 @@ async fn fault_29_ten_million_random_keys_leave_memory_flat_and_a_blocked_key_bl
     let server = Server::start(PLANS, &[]);
     let mut client = server.client().await;
     assert!(decide(&mut client, "blocked", "day").await.allowed);
-    let mut floods: JoinSet<u64> = (0..CONNECTIONS).map(|seed| flood(server.address.clone(), seed)).collect();
+    let mut floods: JoinSet<u64> = (0..CONNECTIONS)
+        .map(|seed| flood(server.address.clone(), seed))
+        .collect();
     let (mut resident, mut open, mut checks) = (Vec::new(), 0, 0);
     while !floods.is_empty() {
         tokio::select! {
@@ -59,10 +77,19 @@ async fn fault_29_ten_million_random_keys_leave_memory_flat_and_a_blocked_key_bl
             }
         }
     }
-    let (half, most) = (resident[resident.len() / 2], *resident.iter().max().unwrap());
-    println!("{KEYS} keys: {open} found it full; resident {} KiB halfway, {most} at most, {checks} checks", half);
+    let (half, most) = (
+        resident[resident.len() / 2],
+        *resident.iter().max().unwrap(),
+    );
+    println!(
+        "{KEYS} keys: {open} found it full; resident {} KiB halfway, {most} at most, {checks} checks",
+        half
+    );
     assert!(open > KEYS / 2, "{open}: the store was never full");
     assert!(most < RESIDENT_MAX_KIB, "{most} KiB");
-    assert!(most <= half * 11 / 10, "{half} KiB halfway, {most} KiB at most");
+    assert!(
+        most <= half * 11 / 10,
+        "{half} KiB halfway, {most} KiB at most"
+    );
     assert!(!decide(&mut client, "blocked", "day").await.allowed);
 }

@@ -11,7 +11,9 @@ use tollgate::store::{Check, RedisStore, Store, StoreDeadline, Subject};
 use crate::support::clock::{FakeClock, START_US};
 use crate::support::clocked_store::store_on;
 use crate::support::cluster::{Cluster, MASTERS};
-use crate::support::plans::{ANCHORED, BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, peek, plan, refund};
+use crate::support::plans::{
+    ANCHORED, BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, peek, plan, refund,
+};
 use crate::support::redis::{Redis, other_make};
 use crate::support::wire::Wire;
 
@@ -45,7 +47,10 @@ impl Garbage {
     }
 
     fn list(elements: &[&[u8]]) -> Self {
-        Self("RPUSH", elements.iter().map(|element| element.to_vec()).collect())
+        Self(
+            "RPUSH",
+            elements.iter().map(|element| element.to_vec()).collect(),
+        )
     }
 }
 
@@ -81,15 +86,29 @@ fn lists() -> Vec<Garbage> {
         lists.push(Garbage::list(&[&sound, &first, &bytes, &second]));
         lists.push(Garbage::list(&[&bytes, &first, &second]));
     }
-    for elements in
-        [vec![&low, &low], vec![&high, &low, &high], vec![&low, &high, &low], vec![&high, &high], vec![&low, &low, &high]]
-    {
+    for elements in [
+        vec![&low, &low],
+        vec![&high, &low, &high],
+        vec![&low, &high, &low],
+        vec![&high, &high],
+        vec![&low, &low, &high],
+    ] {
         for header in [&sound[..], &header, &[255; 10]] {
-            lists.push(Garbage::list(&[vec![header], elements.iter().map(|element| &element[..]).collect()].concat()));
+            lists.push(Garbage::list(
+                &[
+                    vec![header],
+                    elements.iter().map(|element| &element[..]).collect(),
+                ]
+                .concat(),
+            ));
         }
     }
     // Totals that fall, of charges that are gone and of such that count.
-    lists.extend([Garbage::list(&[&sound, &first, &second]), Garbage::list(&[&sound, &low, &second]), Garbage::list(&[&sound])]);
+    lists.extend([
+        Garbage::list(&[&sound, &first, &second]),
+        Garbage::list(&[&sound, &low, &second]),
+        Garbage::list(&[&sound]),
+    ]);
     lists
 }
 
@@ -98,9 +117,14 @@ fn strings() -> Vec<Garbage> {
     let fills = [0, 0x2e, 0x7f, 0xff];
     let of = |head: u8| {
         let lengths = [1, 8, 9, 10, 16, 31, 32, 44, 127, 500];
-        fills.into_iter().flat_map(move |fill| lengths.map(|length| [&vec![head][..], &vec![fill; length - 1]].concat()))
+        fills.into_iter().flat_map(move |fill| {
+            lengths.map(|length| [&vec![head][..], &vec![fill; length - 1]].concat())
+        })
     };
-    (0..=255).flat_map(of).map(|bytes| Garbage::string(&bytes)).collect()
+    (0..=255)
+        .flat_map(of)
+        .map(|bytes| Garbage::string(&bytes))
+        .collect()
 }
 
 /// Plans with state in every place: alone, beside each other, and under a candidate.
@@ -110,14 +134,25 @@ fn plans() -> Vec<Arc<Plan>> {
     plans.push(plan(vec![of(ODD, LOG)]));
     let several = vec![of(DAY, FIXED), of(ODD, WINDOW), of(DAY, LOG), of(ODD, LOG)];
     let live = plan(several.clone());
-    let other = Plan { name: "other".into(), counts_as: "other".into(), ..(*plan(several)).clone() };
+    let other = Plan {
+        name: "other".into(),
+        counts_as: "other".into(),
+        ..(*plan(several)).clone()
+    };
     plans.push(live.clone());
-    plans.push(Arc::new(Plan { candidate: Some(Arc::new(other.as_candidate_of(&live))), ..(*live).clone() }));
+    plans.push(Arc::new(Plan {
+        candidate: Some(Arc::new(other.as_candidate_of(&live))),
+        ..(*live).clone()
+    }));
     plans
 }
 
 fn of(window: Duration, algorithm: Algorithm) -> Limit {
-    let algorithm = if let BUCKET = algorithm { Algorithm::TokenBucket { burst: QUOTA } } else { algorithm };
+    let algorithm = if let BUCKET = algorithm {
+        Algorithm::TokenBucket { burst: QUOTA }
+    } else {
+        algorithm
+    };
     limit(QUOTA, window, algorithm)
 }
 
@@ -135,13 +170,24 @@ impl Servers {
     }
 
     fn clear(&mut self) {
-        self.command("DEL", &NAMES.map(|name| format!("{{group:bad}}{name}").into_bytes()));
+        self.command(
+            "DEL",
+            &NAMES.map(|name| format!("{{group:bad}}{name}").into_bytes()),
+        );
     }
 
     /// Units that a key has used under each limit of a plan.
     async fn used(&self, plan: &Arc<Plan>, key: &str) -> Vec<u64> {
-        let verdict = self.store.decide_one(&peek(plan, key, 1), PATIENCE).await.unwrap();
-        verdict.statuses(plan.limits(), Cost::ONE).iter().map(|status| QUOTA - status.remaining).collect()
+        let verdict = self
+            .store
+            .decide_one(&peek(plan, key, 1), PATIENCE)
+            .await
+            .unwrap();
+        verdict
+            .statuses(plan.limits(), Cost::ONE)
+            .iter()
+            .map(|status| QUOTA - status.remaining)
+            .collect()
     }
 
     async fn reset_sound_keys(&self) {
@@ -151,7 +197,11 @@ impl Servers {
     }
 
     async fn reset(&self, key: &str, log_windows_us: Vec<u64>) -> bool {
-        let subject = Subject { key: Key::new(key).unwrap(), counts_as: "group".into(), log_windows_us };
+        let subject = Subject {
+            key: Key::new(key).unwrap(),
+            counts_as: "group".into(),
+            log_windows_us,
+        };
         self.store.reset(&subject, PATIENCE).await.unwrap()
     }
 
@@ -170,25 +220,49 @@ impl Servers {
     /// Puts this under a name of one key, and has a call decide that key and others. Returns whether the key was decided.
     async fn meet(&mut self, plan: &Arc<Plan>, name: &str, garbage: &Garbage) -> bool {
         let full_name = format!("{{group:bad}}{name}").into_bytes();
-        self.command(garbage.0, &[vec![full_name.clone()], garbage.1.clone()].concat());
+        self.command(
+            garbage.0,
+            &[vec![full_name.clone()], garbage.1.clone()].concat(),
+        );
         self.command("EXPIRE", &[full_name, b"10000".to_vec()]);
         // Among the others, and after them: requests that cost more are decided later.
-        let mut checks: Vec<Check> = (0..SOUND).map(|key| ask(plan, &format!("key {key}"), 1)).collect();
+        let mut checks: Vec<Check> = (0..SOUND)
+            .map(|key| ask(plan, &format!("key {key}"), 1))
+            .collect();
         checks.push(ask(plan, "bad", 2));
         let answers = self.store.decide_batch(&checks, PATIENCE).await;
         let case = || format!("{garbage:?} under {name:?} of {:?}", plan.limits());
         for answer in &answers[..SOUND] {
-            assert!(answer.as_ref().is_ok_and(|verdict| verdict.fits), "{}: {answer:?}", case());
+            assert!(
+                answer.as_ref().is_ok_and(|verdict| verdict.fits),
+                "{}: {answer:?}",
+                case()
+            );
         }
         let decided = answers[SOUND].is_ok();
-        for check in [peek(plan, "bad", 1), refund(plan, "bad", 1), ask(plan, "bad", QUOTA)] {
+        for check in [
+            peek(plan, "bad", 1),
+            refund(plan, "bad", 1),
+            ask(plan, "bad", QUOTA),
+        ] {
             let beside = peek(plan, "key 0", 1);
-            let answers = self.store.decide_batch(&[beside.clone(), check, beside], PATIENCE).await;
-            assert!(answers[0].is_ok() && answers[2].is_ok(), "{}: {answers:?}", case());
+            let answers = self
+                .store
+                .decide_batch(&[beside.clone(), check, beside], PATIENCE)
+                .await;
+            assert!(
+                answers[0].is_ok() && answers[2].is_ok(),
+                "{}: {answers:?}",
+                case()
+            );
         }
         if !decided {
             self.command("DEL", &[format!("{{group:bad}}{name}").into_bytes()]);
-            assert!(self.used(plan, "bad").await.iter().all(|used| *used == 0), "{} is charged in part", case());
+            assert!(
+                self.used(plan, "bad").await.iter().all(|used| *used == 0),
+                "{} is charged in part",
+                case()
+            );
         }
         self.clear();
         decided
@@ -197,14 +271,25 @@ impl Servers {
 
 async fn on_one(redis: Redis, every: usize) {
     let store = store_on(&redis, &FakeClock::new());
-    let mut servers = Servers { store, wires: vec![Wire::to(&redis)], owner: 0 };
+    let mut servers = Servers {
+        store,
+        wires: vec![Wire::to(&redis)],
+        owner: 0,
+    };
     let (mut met, mut undecided) = (0, 0);
     for plan in plans() {
         servers.reset_sound_keys().await;
         let mut charged = 0;
         for name in NAMES {
-            let layouts = if name.contains("log:") { lists() } else { strings() };
-            for garbage in types().into_iter().chain(layouts.into_iter().skip(charged % every).step_by(every)) {
+            let layouts = if name.contains("log:") {
+                lists()
+            } else {
+                strings()
+            };
+            for garbage in types()
+                .into_iter()
+                .chain(layouts.into_iter().skip(charged % every).step_by(every))
+            {
                 undecided += usize::from(!servers.meet(&plan, name, &garbage).await);
                 charged += 1;
             }
@@ -219,8 +304,15 @@ async fn on_one(redis: Redis, every: usize) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_81_garbage_of_any_type_and_layout_under_any_name_is_the_matter_of_its_key_alone() {
     on_one(Redis::start(), 29).await;
-    for (name, version) in [("redis-6.2", "Redis server v=6.2."), ("valkey", "Valkey server v=")] {
-        on_one(Redis::start_by("127.0.0.1", &[&other_make(name, version)], &[]), 211).await;
+    for (name, version) in [
+        ("redis-6.2", "Redis server v=6.2."),
+        ("valkey", "Valkey server v="),
+    ] {
+        on_one(
+            Redis::start_by("127.0.0.1", &[&other_make(name, version)], &[]),
+            211,
+        )
+        .await;
     }
 }
 
@@ -231,10 +323,18 @@ async fn fault_81_garbage_in_a_cluster_has_no_key_charged_twice() {
     let owner = cluster.owner(cluster.slot("group", "bad"));
     let wires = || cluster.nodes[..MASTERS].iter().map(Wire::to).collect();
     let short = Garbage::list(&[b"x", b"y", b"z"]);
-    for (plan, name) in plans().into_iter().flat_map(|plan| NAMES.map(|name| (plan.clone(), name))) {
-        let store = RedisStore::with_injected_clock(&cluster.url(), Arc::new(FakeClock::new())).unwrap();
+    for (plan, name) in plans()
+        .into_iter()
+        .flat_map(|plan| NAMES.map(|name| (plan.clone(), name)))
+    {
+        let store =
+            RedisStore::with_injected_clock(&cluster.url(), Arc::new(FakeClock::new())).unwrap();
         assert!(store.connected(PATIENCE.0).await);
-        let mut servers = Servers { store, wires: wires(), owner };
+        let mut servers = Servers {
+            store,
+            wires: wires(),
+            owner,
+        };
         servers.reset_sound_keys().await;
         servers.meet(&plan, name, &short).await;
         servers.have_used(&plan, 1).await;
@@ -245,31 +345,74 @@ async fn fault_81_garbage_in_a_cluster_has_no_key_charged_twice() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_81_a_reset_leaves_a_key_fresh_whatever_lies_under_its_names() {
     let redis = Redis::start();
-    let mut servers = Servers { store: store_on(&redis, &FakeClock::new()), wires: vec![Wire::to(&redis)], owner: 0 };
+    let mut servers = Servers {
+        store: store_on(&redis, &FakeClock::new()),
+        wires: vec![Wire::to(&redis)],
+        owner: 0,
+    };
     // No plan in force, but the index, tells of the second log.
     let past = plan(vec![of(ODD + Duration::from_secs(1), LOG)]);
-    let several = plan(vec![of(DAY, FIXED), of(ODD, WINDOW), of(DAY, LOG), of(ODD, LOG)]);
+    let several = plan(vec![
+        of(DAY, FIXED),
+        of(ODD, WINDOW),
+        of(DAY, LOG),
+        of(ODD, LOG),
+    ]);
     let windows_us = vec![86_400_000_000, 86_321_000_000];
     for name in &NAMES[..4] {
         let full_name = format!("{{group:bad}}{name}").into_bytes();
         let cut = Garbage::string(b"x");
-        let layouts = if name.contains("log:") { lists() } else { strings() };
-        for garbage in types().into_iter().chain([cut]).chain(layouts.into_iter().step_by(37)).map(Some).chain([None]) {
+        let layouts = if name.contains("log:") {
+            lists()
+        } else {
+            strings()
+        };
+        for garbage in types()
+            .into_iter()
+            .chain([cut])
+            .chain(layouts.into_iter().step_by(37))
+            .map(Some)
+            .chain([None])
+        {
             for (plan, cost) in [(&several, 30_000), (&past, 1)] {
-                assert!(servers.store.decide_one(&ask(plan, "bad", cost), PATIENCE).await.unwrap().fits);
+                assert!(
+                    servers
+                        .store
+                        .decide_one(&ask(plan, "bad", cost), PATIENCE)
+                        .await
+                        .unwrap()
+                        .fits
+                );
             }
             let is_list_sound = *name != "logs";
             servers.command("DEL", std::slice::from_ref(&full_name));
             if let Some(garbage) = &garbage {
-                servers.command(garbage.0, &[vec![full_name.clone()], garbage.1.clone()].concat());
+                servers.command(
+                    garbage.0,
+                    &[vec![full_name.clone()], garbage.1.clone()].concat(),
+                );
             }
-            assert!(servers.reset("bad", windows_us.clone()).await, "{garbage:?} under {name:?}");
+            assert!(
+                servers.reset("bad", windows_us.clone()).await,
+                "{garbage:?} under {name:?}"
+            );
             let used = servers.used(&several, "bad").await;
-            assert!(used.iter().all(|used| *used == 0), "{garbage:?} under {name:?}: {used:?}");
+            assert!(
+                used.iter().all(|used| *used == 0),
+                "{garbage:?} under {name:?}: {used:?}"
+            );
             let past_used = servers.used(&past, "bad").await;
-            assert_eq!(past_used == [0], is_list_sound, "{garbage:?} under {name:?}");
+            assert_eq!(
+                past_used == [0],
+                is_list_sound,
+                "{garbage:?} under {name:?}"
+            );
             redis.cli(&["DEL", "{group:bad}log:86322000000"]);
-            assert_eq!(redis.cli(&["KEYS", "{group:bad}*"]), "", "{garbage:?} under {name:?}");
+            assert_eq!(
+                redis.cli(&["KEYS", "{group:bad}*"]),
+                "",
+                "{garbage:?} under {name:?}"
+            );
         }
     }
 }

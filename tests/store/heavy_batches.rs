@@ -11,7 +11,13 @@ use tollgate::grpc::pb::{self, DecidedBy};
 use crate::support::redis::Redis;
 use crate::support::server::{Client, PATIENCE, Server, channel_to, decide, request};
 
-const ALGORITHMS: [&str; 5] = ["fixed_window", "sliding_counter", "token_bucket", "sliding_window", "sliding_log"];
+const ALGORITHMS: [&str; 5] = [
+    "fixed_window",
+    "sliding_counter",
+    "token_bucket",
+    "sliding_window",
+    "sliding_log",
+];
 /// Longest that half of the slow calls may take, in microseconds. The promise is 5 ms for each on a machine that is not busy. Redis's
 /// log has wall time, and a call that a busy machine interrupts is far longer.
 const CALL_MAX_US: u64 = 10_000;
@@ -31,20 +37,46 @@ return times[math.ceil(#times / 2)] .. ' ' .. times[#times] .. ' ' .. slow";
 /// 250 plans of one limit, 16 plans of 8 limits, and plans of all algorithms, each lot with one count.
 fn config() -> String {
     let limit = |window: usize, algorithm: &str| {
-        let burst = if algorithm == "token_bucket" { ", burst: 9" } else { "" };
-        format!("{{ name: l{window}, quota: 10000, window: {window}s, algorithm: {algorithm}{burst} }}")
+        let burst = if algorithm == "token_bucket" {
+            ", burst: 9"
+        } else {
+            ""
+        };
+        format!(
+            "{{ name: l{window}, quota: 10000, window: {window}s, algorithm: {algorithm}{burst} }}"
+        )
     };
-    let mut text = "plans:\n  light: { limits: [ { quota: 1000000000, window: 1d } ] }\n".to_owned();
+    let mut text =
+        "plans:\n  light: { limits: [ { quota: 1000000000, window: 1d } ] }\n".to_owned();
     for plan in 0..250 {
-        writeln!(text, "  many{plan}: {{ counts_as: many, limits: [ {} ] }}", limit(plan + 1, "fixed_window")).unwrap();
+        writeln!(
+            text,
+            "  many{plan}: {{ counts_as: many, limits: [ {} ] }}",
+            limit(plan + 1, "fixed_window")
+        )
+        .unwrap();
     }
     for plan in 0..16 {
-        let limits: Vec<String> = (0..8).map(|index| limit(1 + plan * 8 + index, "token_bucket")).collect();
-        writeln!(text, "  wide{plan}: {{ counts_as: wide, limits: [ {} ] }}", limits.join(", ")).unwrap();
+        let limits: Vec<String> = (0..8)
+            .map(|index| limit(1 + plan * 8 + index, "token_bucket"))
+            .collect();
+        writeln!(
+            text,
+            "  wide{plan}: {{ counts_as: wide, limits: [ {} ] }}",
+            limits.join(", ")
+        )
+        .unwrap();
     }
     for plan in 0..20 {
-        let limits: Vec<String> = (0..4).map(|index| limit(1 + plan * 4 + index, ALGORITHMS[(plan + index) % 5])).collect();
-        writeln!(text, "  mixed{plan}: {{ counts_as: mixed, limits: [ {} ] }}", limits.join(", ")).unwrap();
+        let limits: Vec<String> = (0..4)
+            .map(|index| limit(1 + plan * 4 + index, ALGORITHMS[(plan + index) % 5]))
+            .collect();
+        writeln!(
+            text,
+            "  mixed{plan}: {{ counts_as: mixed, limits: [ {} ] }}",
+            limits.join(", ")
+        )
+        .unwrap();
     }
     text
 }
@@ -53,8 +85,14 @@ fn config() -> String {
 async fn flood(address: String, lot: &'static str, plans: usize, stop: Arc<AtomicBool>) {
     let mut client = Client::new(channel_to(&address).await);
     while !stop.load(Ordering::SeqCst) {
-        let requests = (0..1_000).map(|index| request("k", &format!("{lot}{}", index % plans), None)).collect();
-        let answers = client.should_allow_batch(pb::ShouldAllowBatchRequest { requests }).await.unwrap().into_inner();
+        let requests = (0..1_000)
+            .map(|index| request("k", &format!("{lot}{}", index % plans), None))
+            .collect();
+        let answers = client
+            .should_allow_batch(pb::ShouldAllowBatchRequest { requests })
+            .await
+            .unwrap()
+            .into_inner();
         assert_eq!(answers.results.len(), 1_000);
     }
 }
@@ -64,7 +102,17 @@ async fn no_batch_keeps_redis_busy_for_long_or_others_from_it() {
     let redis = Redis::start();
     redis.cli(&["config", "set", "slowlog-log-slower-than", "1000"]);
     redis.cli(&["config", "set", "slowlog-max-len", "10000"]);
-    let server = Server::start(&config(), &["--store", &redis.url(), "--set", "store.deadline=100ms", "--set", "workers=1"]);
+    let server = Server::start(
+        &config(),
+        &[
+            "--store",
+            &redis.url(),
+            "--set",
+            "store.deadline=100ms",
+            "--set",
+            "workers=1",
+        ],
+    );
     let mut client = server.client().await;
     let began = Instant::now();
     while decide(&mut client, "probe", "light").await.decided_by() != DecidedBy::Store {
@@ -73,25 +121,41 @@ async fn no_batch_keeps_redis_busy_for_long_or_others_from_it() {
     for (lot, plans) in [("many", 250), ("wide", 16), ("mixed", 20)] {
         redis.cli(&["slowlog", "reset"]);
         let stop = Arc::<AtomicBool>::default();
-        let floods: Vec<_> = (0..4).map(|_| tokio::spawn(flood(server.address.clone(), lot, plans, stop.clone()))).collect();
+        let floods: Vec<_> = (0..4)
+            .map(|_| tokio::spawn(flood(server.address.clone(), lot, plans, stop.clone())))
+            .collect();
         let (began, mut by_store, mut all) = (Instant::now(), 0, 0);
         while began.elapsed() < FLOOD {
             all += 1;
             let key = format!("beside{}", all % 50);
-            by_store += usize::from(decide(&mut client, &key, "light").await.decided_by() == DecidedBy::Store);
+            by_store += usize::from(
+                decide(&mut client, &key, "light").await.decided_by() == DecidedBy::Store,
+            );
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         stop.store(true, Ordering::SeqCst);
         for flood in floods {
-            tokio::time::timeout(PATIENCE, flood).await.unwrap().unwrap();
+            tokio::time::timeout(PATIENCE, flood)
+                .await
+                .unwrap()
+                .unwrap();
         }
         let longest = redis.cli(&["eval", LONGEST, "0"]);
-        let took: Vec<u64> = longest.split_whitespace().map(|number| number.parse().unwrap()).collect();
+        let took: Vec<u64> = longest
+            .split_whitespace()
+            .map(|number| number.parse().unwrap())
+            .collect();
         let (half, longest, slow) = (took[0], took[1], took[2]);
         println!(
             "{lot}: half of the calls up to {half} us, the longest {longest}, {slow} above 5 ms; {by_store} of {all} by Redis"
         );
-        assert!(half < CALL_MAX_US, "{lot}: half of the calls took more than {half} us");
-        assert!(by_store * 100 >= all * BY_STORE_MIN, "{lot}: {by_store} of {all} by Redis");
+        assert!(
+            half < CALL_MAX_US,
+            "{lot}: half of the calls took more than {half} us"
+        );
+        assert!(
+            by_store * 100 >= all * BY_STORE_MIN,
+            "{lot}: {by_store} of {all} by Redis"
+        );
     }
 }

@@ -23,7 +23,10 @@ const NAMES: [&str; 3] = ["packed", "log", "odd"];
 
 fn start(url: &str, prefix: &str, flags: &[&str]) -> Server {
     let prefix = format!("store.key_prefix={prefix}");
-    Server::start(PLANS, &[&["--store", url, "--set", &prefix], flags].concat())
+    Server::start(
+        PLANS,
+        &[&["--store", url, "--set", &prefix], flags].concat(),
+    )
 }
 
 /// Charges a unit by each plan. Returns how much of each remains.
@@ -31,7 +34,11 @@ async fn charge(server: &Server, key: &str) -> Vec<u64> {
     let (mut client, mut remaining) = (server.client().await, Vec::new());
     for plan in NAMES {
         let answer = decide(&mut client, key, plan).await;
-        assert_eq!((answer.decided_by(), answer.outcome()), (DecidedBy::Store, Outcome::Allowed), "{plan}");
+        assert_eq!(
+            (answer.decided_by(), answer.outcome()),
+            (DecidedBy::Store, Outcome::Allowed),
+            "{plan}"
+        );
         remaining.push(answer.remaining());
     }
     remaining
@@ -43,7 +50,10 @@ async fn deployments_of_other_prefixes_share_neither_counts_nor_replicas_nor_res
     let socket = folder.path().join("admin.sock");
     let admin = format!("listen.admin=unix:{}", socket.display());
     let shop = start(&redis.url(), "shop:", &["--set", &admin]);
-    let others = [start(&redis.url(), "", &[]), start(&redis.url(), "team/eu.", &[])];
+    let others = [
+        start(&redis.url(), "", &[]),
+        start(&redis.url(), "team/eu.", &[]),
+    ];
     for left in [[2, 2, 2], [1, 1, 1]] {
         assert_eq!(charge(&shop, "k").await, left);
     }
@@ -52,17 +62,39 @@ async fn deployments_of_other_prefixes_share_neither_counts_nor_replicas_nor_res
     }
     let names = redis.cli(&["KEYS", "shop:*"]);
     println!("{names}");
-    assert!(["shop:{packed:k}", "shop:{log:k}", "shop:{odd:k}", "shop:{:replicas}"].iter().all(|name| names.contains(name)));
+    assert!(
+        [
+            "shop:{packed:k}",
+            "shop:{log:k}",
+            "shop:{odd:k}",
+            "shop:{:replicas}"
+        ]
+        .iter()
+        .all(|name| names.contains(name))
+    );
     for server in others.iter().chain([&shop]) {
-        assert_eq!(Scrape::of(&server.http()).value("tollgate_replicas_seen"), 1.0);
+        assert_eq!(
+            Scrape::of(&server.http()).value("tollgate_replicas_seen"),
+            1.0
+        );
     }
     // Nothing of a subject is left, and nothing of the others' is touched.
     let mut admin = admin_at(&socket).await;
     for plan in NAMES {
-        let reset = ResetRequest { key: "k".to_owned(), plan: plan.to_owned() };
-        assert!(admin.reset(reset).await.unwrap().into_inner().existed, "{plan}");
+        let reset = ResetRequest {
+            key: "k".to_owned(),
+            plan: plan.to_owned(),
+        };
+        assert!(
+            admin.reset(reset).await.unwrap().into_inner().existed,
+            "{plan}"
+        );
     }
-    assert!(!redis.cli(&["KEYS", "shop:*"]).contains(":k}"), "{}", redis.cli(&["KEYS", "shop:*"]));
+    assert!(
+        !redis.cli(&["KEYS", "shop:*"]).contains(":k}"),
+        "{}",
+        redis.cli(&["KEYS", "shop:*"])
+    );
     assert_eq!(charge(&shop, "k").await, [2, 2, 2]);
     for other in &others {
         assert_eq!(charge(other, "k").await, [1, 1, 1]);
@@ -73,7 +105,10 @@ async fn deployments_of_other_prefixes_share_neither_counts_nor_replicas_nor_res
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_with_a_prefix_are_spread_over_a_cluster_by_what_they_count() {
     let cluster = Cluster::start_with(0, &["redis-server"], &[]);
-    let (shop, plain) = (start(&cluster.url(), "shop:", &[]), start(&cluster.url(), "", &[]));
+    let (shop, plain) = (
+        start(&cluster.url(), "shop:", &[]),
+        start(&cluster.url(), "", &[]),
+    );
     for key in 0..60 {
         assert_eq!(charge(&shop, &key.to_string()).await, [2, 2, 2]);
         assert_eq!(charge(&plain, &key.to_string()).await, [2, 2, 2]);
@@ -81,36 +116,68 @@ async fn keys_with_a_prefix_are_spread_over_a_cluster_by_what_they_count() {
     for node in &cluster.nodes {
         let count = |pattern: &str| node.cli(&["KEYS", pattern]).lines().count();
         let (prefixed, bare) = (count("shop:{packed:*"), count("{packed:*"));
-        assert!(prefixed == bare && prefixed > 5, "{prefixed} and {bare} keys of one node");
+        assert!(
+            prefixed == bare && prefixed > 5,
+            "{prefixed} and {bare} keys of one node"
+        );
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_prefix_needs_a_restart() {
-    let (redis, file) = (Redis::start(), tempfile::NamedTempFile::with_suffix(".yaml").unwrap());
-    let config = |prefix: &str| PLANS.replace("deadline: 10s", &format!("deadline: 10s, key_prefix: '{prefix}'"));
+    let (redis, file) = (
+        Redis::start(),
+        tempfile::NamedTempFile::with_suffix(".yaml").unwrap(),
+    );
+    let config = |prefix: &str| {
+        PLANS.replace(
+            "deadline: 10s",
+            &format!("deadline: 10s, key_prefix: '{prefix}'"),
+        )
+    };
     std::fs::write(file.path(), config("one:")).unwrap();
     let server = Server::start_on(file.path(), &["--store", &redis.url()]);
     std::fs::write(file.path(), config("two:")).unwrap();
     let line = server.wait_for_line("a restart takes them up").await;
     assert!(line.contains("store.key_prefix"), "{line}");
     charge(&server, "k").await;
-    assert_eq!(redis.cli(&["EXISTS", "one:{packed:k}", "two:{packed:k}"]), "1");
+    assert_eq!(
+        redis.cli(&["EXISTS", "one:{packed:k}", "two:{packed:k}"]),
+        "1"
+    );
 }
 
 /// A user whose names begin with the prefix and no others, by the rule of docs/redis.md.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_of_redis_may_be_bound_to_the_prefix() {
     let redis = Redis::start();
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/redis.md")).unwrap();
-    let rule = page.lines().find_map(|line| line.strip_prefix("ACL SETUSER tollgate on >password ~{* ")).unwrap();
+    let page =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/redis.md")).unwrap();
+    let rule = page
+        .lines()
+        .find_map(|line| line.strip_prefix("ACL SETUSER tollgate on >password ~{* "))
+        .unwrap();
     let head = ["ACL", "SETUSER", "tollgate", "on", ">canary", "~shop:{*"];
-    assert_eq!(redis.cli(&head.into_iter().chain(rule.split(' ')).collect::<Vec<_>>()), "OK");
+    assert_eq!(
+        redis.cli(&head.into_iter().chain(rule.split(' ')).collect::<Vec<_>>()),
+        "OK"
+    );
     let url = redis.url().replacen("://", "://tollgate:canary@", 1);
     let server = start(&url, "shop:", &[]);
     assert_eq!(charge(&server, "k").await, [2, 2, 2]);
-    assert_eq!(redis.cli(&["EXISTS", "shop:{:replicas}"]), "1", "{}", server.log());
+    assert_eq!(
+        redis.cli(&["EXISTS", "shop:{:replicas}"]),
+        "1",
+        "{}",
+        server.log()
+    );
     let elsewhere = start(&url, "house:", &[]);
-    let answer = elsewhere.client().await.should_allow(request("k", "packed", None)).await.unwrap().into_inner();
+    let answer = elsewhere
+        .client()
+        .await
+        .should_allow(request("k", "packed", None))
+        .await
+        .unwrap()
+        .into_inner();
     assert_ne!(answer.decided_by(), DecidedBy::Store);
 }

@@ -21,7 +21,10 @@ const DEPTH: u64 = 10_000;
 
 /// Elements of this key's log.
 fn length(redis: &Redis, key: &str) -> u64 {
-    redis.cli(&["LLEN", &format!("{{group:{key}}}log:3600000000")]).parse().unwrap()
+    redis
+        .cli(&["LLEN", &format!("{{group:{key}}}log:3600000000")])
+        .parse()
+        .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -29,16 +32,32 @@ async fn a_charge_takes_one_element_whatever_it_costs() {
     let fixture = ClockedStore::start();
     let plan = plan(vec![limit(SLIDING_LOG_QUOTA_MAX, HOUR, LOG)]);
     let keys: Vec<String> = (0..200).map(|key| key.to_string()).collect();
-    let all = |cost| keys.iter().map(|key| ask(&plan, key, cost)).collect::<Vec<Check>>();
+    let all = |cost| {
+        keys.iter()
+            .map(|key| ask(&plan, key, cost))
+            .collect::<Vec<Check>>()
+    };
     assert_eq!(fixture.decide(&all(SLIDING_LOG_QUOTA_MAX)).await, 200);
     assert_eq!(fixture.decide(&all(1)).await, 0);
-    assert!(keys.iter().all(|key| length(&fixture.redis, key) == 2), "a header and a charge");
+    assert!(
+        keys.iter().all(|key| length(&fixture.redis, key) == 2),
+        "a header and a charge"
+    );
     // As many elements as charges, also after a part of one was given back, and where the clock stepped back before all of them.
-    fixture.decide(&keys.iter().map(|key| refund(&plan, key, 70_000)).collect::<Vec<Check>>()).await;
+    fixture
+        .decide(
+            &keys
+                .iter()
+                .map(|key| refund(&plan, key, 70_000))
+                .collect::<Vec<Check>>(),
+        )
+        .await;
     fixture.clock.advance(1);
     assert_eq!(fixture.decide(&all(50_000)).await, 200);
     assert!(keys.iter().all(|key| length(&fixture.redis, key) == 3));
-    fixture.clock.set(crate::support::clock::START_US - 1_000_000);
+    fixture
+        .clock
+        .set(crate::support::clock::START_US - 1_000_000);
     assert_eq!(fixture.decide(&all(20_001)).await, 0);
     assert!(keys.iter().all(|key| length(&fixture.redis, key) == 2));
     assert_eq!(fixture.decide(&all(20_000)).await, 200);
@@ -53,20 +72,36 @@ async fn a_full_log_is_searched_in_few_steps() {
     let plan = plan(vec![limit(DEPTH, HOUR, LOG)]);
     for charge in 0..DEPTH {
         // Uneven, so that where a charge stands cannot be guessed.
-        fixture.clock.advance(if charge % 7 == 0 { 400_000 + charge } else { charge % 5 });
+        fixture.clock.advance(if charge % 7 == 0 {
+            400_000 + charge
+        } else {
+            charge % 5
+        });
         assert_eq!(fixture.decide(&[ask(&plan, "deep", 1)]).await, 1);
     }
     let after = DEPTH * 400_000 / 7;
     fixture.clock.advance(3_600_000_000 - after / 2);
     let used = DEPTH / 2;
-    let costs = |make: &dyn Fn(u64) -> Check| (0..100).map(|step| make(used + 3_000 + step * 17)).collect::<Vec<Check>>();
+    let costs = |make: &dyn Fn(u64) -> Check| {
+        (0..100)
+            .map(|step| make(used + 3_000 + step * 17))
+            .collect::<Vec<Check>>()
+    };
     let denied = costs(&|cost| ask(&plan, "deep", cost));
     let peeked = costs(&|cost| peek(&plan, "deep", cost));
-    let given_back: Vec<Check> = (0..100).map(|step| refund(&plan, "deep", 1 + step % 9)).collect();
-    for (what, asks) in [("denied", &denied), ("peeked", &peeked), ("refunded", &given_back), ("denied, clock set back", &denied)]
-    {
+    let given_back: Vec<Check> = (0..100)
+        .map(|step| refund(&plan, "deep", 1 + step % 9))
+        .collect();
+    for (what, asks) in [
+        ("denied", &denied),
+        ("peeked", &peeked),
+        ("refunded", &given_back),
+        ("denied, clock set back", &denied),
+    ] {
         if what.ends_with("back") {
-            fixture.clock.set(tollgate::clock::Clock::now_us(&fixture.clock) - 3_600_000_000);
+            fixture
+                .clock
+                .set(tollgate::clock::Clock::now_us(&fixture.clock) - 3_600_000_000);
         }
         let before = fixture.redis.ran("lindex") + fixture.redis.ran("lrange");
         fixture.decide(asks).await;
@@ -82,18 +117,54 @@ async fn a_full_log_is_searched_in_few_steps() {
 async fn a_key_has_a_bounded_number_of_logs_of_uncommon_windows() {
     let fixture = ClockedStore::start();
     let window = |number: u64| Duration::from_millis(100_007 + number);
-    let log_and_bucket = |number| plan(vec![limit(5, window(number), LOG), limit(2_000, HOUR, FIXED)]);
-    let asks: Vec<Check> = (0..1_024).map(|number| ask(&log_and_bucket(number), "many", 1)).collect();
+    let log_and_bucket = |number| {
+        plan(vec![
+            limit(5, window(number), LOG),
+            limit(2_000, HOUR, FIXED),
+        ])
+    };
+    let asks: Vec<Check> = (0..1_024)
+        .map(|number| ask(&log_and_bucket(number), "many", 1))
+        .collect();
     assert_eq!(fixture.decide(&asks).await, 1_024);
-    let one_more = fixture.store.decide_one(&ask(&log_and_bucket(1_024), "many", 1), StoreDeadline(PATIENCE)).await;
-    assert!(matches!(&one_more, Err(StoreError::Refused(why)) if why.contains("1024 uncommon windows")), "{one_more:?}");
-    let left = fixture.store.decide_one(&peek(&log_and_bucket(0), "many", 1), StoreDeadline(PATIENCE)).await.unwrap();
-    let left = left.statuses(log_and_bucket(0).limits(), Cost::ONE).into_iter().map(|status| status.remaining);
+    let one_more = fixture
+        .store
+        .decide_one(
+            &ask(&log_and_bucket(1_024), "many", 1),
+            StoreDeadline(PATIENCE),
+        )
+        .await;
+    assert!(
+        matches!(&one_more, Err(StoreError::Refused(why)) if why.contains("1024 uncommon windows")),
+        "{one_more:?}"
+    );
+    let left = fixture
+        .store
+        .decide_one(
+            &peek(&log_and_bucket(0), "many", 1),
+            StoreDeadline(PATIENCE),
+        )
+        .await
+        .unwrap();
+    let left = left
+        .statuses(log_and_bucket(0).limits(), Cost::ONE)
+        .into_iter()
+        .map(|status| status.remaining);
     assert_eq!(left.collect::<Vec<u64>>(), [4, 976]);
-    assert_eq!(fixture.redis.cli(&["EXISTS", "{group:many}log:101031000"]), "0");
+    assert_eq!(
+        fixture.redis.cli(&["EXISTS", "{group:many}log:101031000"]),
+        "0"
+    );
     // A Reset finds all logs.
-    let subject = Subject { key: Key::new("many").unwrap(), counts_as: "group".into(), log_windows_us: Vec::new() };
-    assert_eq!(fixture.store.reset(&subject, StoreDeadline(PATIENCE)).await, Ok(true));
+    let subject = Subject {
+        key: Key::new("many").unwrap(),
+        counts_as: "group".into(),
+        log_windows_us: Vec::new(),
+    };
+    assert_eq!(
+        fixture.store.reset(&subject, StoreDeadline(PATIENCE)).await,
+        Ok(true)
+    );
     assert_eq!(fixture.redis.cli(&["KEYS", "{group:many}*"]), "");
 }
 
@@ -106,7 +177,9 @@ fn quickest(charges: u64) -> Duration {
         clock.advance(7);
         assert!(store.decide(&ask(&plan, "full", 1)).unwrap().fits);
     }
-    let asks: Vec<Check> = (0..100).map(|less| ask(&plan, "full", charges - less)).collect();
+    let asks: Vec<Check> = (0..100)
+        .map(|less| ask(&plan, "full", charges - less))
+        .collect();
     let round = || {
         let began = tollgate::clock::monotonic();
         assert!(asks.iter().all(|ask| !store.decide(ask).unwrap().fits));

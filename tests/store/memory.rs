@@ -16,7 +16,12 @@ const KEYS: u64 = 100_000;
 
 fn used(redis: &Redis) -> u64 {
     let info = redis.cli(&["INFO", "memory"]);
-    info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap().trim().parse().unwrap()
+    info.lines()
+        .find_map(|line| line.strip_prefix("used_memory:"))
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap()
 }
 
 async fn charge(store: &ClockedStore, checks: &[Check]) {
@@ -30,13 +35,22 @@ async fn per_key(store: &ClockedStore, plan: &Arc<Plan>) -> u64 {
     store.redis.cli(&["FLUSHALL"]);
     let before = used(&store.redis);
     for first in (0..KEYS).step_by(1000) {
-        charge(store, &(first..first + 1000).map(|key| ask(plan, &format!("{key:020}"), 1)).collect::<Vec<_>>()).await;
+        charge(
+            store,
+            &(first..first + 1000)
+                .map(|key| ask(plan, &format!("{key:020}"), 1))
+                .collect::<Vec<_>>(),
+        )
+        .await;
     }
     (used(&store.redis) - before) / KEYS
 }
 
 fn of(algorithms: &[Algorithm]) -> Arc<Plan> {
-    let limits: Vec<Limit> = algorithms.iter().map(|algorithm| limit(20_000, HOUR, *algorithm)).collect();
+    let limits: Vec<Limit> = algorithms
+        .iter()
+        .map(|algorithm| limit(20_000, HOUR, *algorithm))
+        .collect();
     plan(limits)
 }
 
@@ -62,8 +76,12 @@ async fn a_key_of_constant_size_costs_redis_what_the_documents_say() {
 async fn a_full_log_and_a_full_sliding_window_cost_redis_what_the_documents_say() {
     let store = ClockedStore::start();
     let names = ["{group:full}log:3600000000", "{group:full}"];
-    for ((name, algorithm, most), key) in
-        [("sliding_log of 20,000", LOG, 210_000), ("sliding_window", WINDOW, 1_000)].into_iter().zip(names)
+    for ((name, algorithm, most), key) in [
+        ("sliding_log of 20,000", LOG, 210_000),
+        ("sliding_window", WINDOW, 1_000),
+    ]
+    .into_iter()
+    .zip(names)
     {
         let plan = of(&[algorithm]);
         // Each at an instant of its own, which is what fills them most.
@@ -71,7 +89,11 @@ async fn a_full_log_and_a_full_sliding_window_cost_redis_what_the_documents_say(
             store.clock.advance(1_000);
             charge(&store, &[ask(&plan, "full", 1)]).await;
         }
-        let bytes: u64 = store.redis.cli(&["MEMORY", "USAGE", key, "SAMPLES", "0"]).parse().unwrap();
+        let bytes: u64 = store
+            .redis
+            .cli(&["MEMORY", "USAGE", key, "SAMPLES", "0"])
+            .parse()
+            .unwrap();
         println!("{name}: {bytes} bytes");
         assert!(bytes <= most, "{name}: {bytes} bytes, above {most}");
     }

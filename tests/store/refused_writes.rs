@@ -6,13 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::plan::{Algorithm, Plan};
-use tollgate::store::{Check, MemoryStore, Mode, RedisStore, Store, StoreDeadline, StoreError, Verdict};
+use tollgate::store::{
+    Check, MemoryStore, Mode, RedisStore, Store, StoreDeadline, StoreError, Verdict,
+};
 
 use crate::support::clock::{FakeClock, START_US};
 use crate::support::clocked_store::store_on;
 use crate::support::cluster::{Cluster, MASTERS};
 use crate::support::history::Random;
-use crate::support::plans::{ANCHORED, BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, peek, plan, refund};
+use crate::support::plans::{
+    ANCHORED, BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, peek, plan, refund,
+};
 use crate::support::redis::Redis;
 use crate::support::wire::Wire;
 
@@ -23,7 +27,15 @@ const ODD: Duration = Duration::from_secs(61);
 const ODD_TOO: Duration = Duration::from_secs(17);
 const PRECISE: Algorithm = Algorithm::SlidingWindow { precision: 5 };
 /// Commands by which the script writes.
-const WRITES: [&str; 7] = ["set", "setrange", "del", "rpush", "lpush", "ltrim", "pexpireat"];
+const WRITES: [&str; 7] = [
+    "set",
+    "setrange",
+    "del",
+    "rpush",
+    "lpush",
+    "ltrim",
+    "pexpireat",
+];
 /// The refusal of every write that may need memory.
 const NO_MEMORY: &str = "no memory";
 const REQUESTS: u64 = 1_500;
@@ -55,21 +67,45 @@ impl Twins {
         let store = store_on(&redis, &clock);
         let expected = MemoryStore::new(1 << 30, Arc::new(clock.clone()));
         let wire = Wire::to(&redis);
-        Self { redis, store, expected, clock, wire, refused: BTreeMap::new() }
+        Self {
+            redis,
+            store,
+            expected,
+            clock,
+            wire,
+            refused: BTreeMap::new(),
+        }
     }
 
     /// Asks both stores, while this is refused. What Redis answers with an error is not asked of the other.
-    async fn decide(&mut self, checks: &[Check], refusal: Option<&'static str>) -> Vec<Result<Verdict, StoreError>> {
-        refusal.into_iter().for_each(|what| refuse(&mut self.wire, what, true));
+    async fn decide(
+        &mut self,
+        checks: &[Check],
+        refusal: Option<&'static str>,
+    ) -> Vec<Result<Verdict, StoreError>> {
+        refusal
+            .into_iter()
+            .for_each(|what| refuse(&mut self.wire, what, true));
         let answers = match checks {
             [single] => vec![self.store.decide_one(single, PATIENCE).await],
             several => self.store.decide_batch(several, PATIENCE).await,
         };
-        refusal.into_iter().for_each(|what| refuse(&mut self.wire, what, false));
+        refusal
+            .into_iter()
+            .for_each(|what| refuse(&mut self.wire, what, false));
         for (check, answer) in checks.iter().zip(&answers) {
             match answer {
-                Ok(verdict) => assert_eq!(*verdict, self.expected.decide(check).unwrap(), "{refusal:?}: {check:?}"),
-                Err(StoreError::Refused(_)) => *self.refused.entry(refusal.unwrap_or("nothing")).or_default() += 1,
+                Ok(verdict) => assert_eq!(
+                    *verdict,
+                    self.expected.decide(check).unwrap(),
+                    "{refusal:?}: {check:?}"
+                ),
+                Err(StoreError::Refused(_)) => {
+                    *self
+                        .refused
+                        .entry(refusal.unwrap_or("nothing"))
+                        .or_default() += 1
+                }
                 Err(other) => panic!("{other}"),
             }
         }
@@ -80,7 +116,11 @@ impl Twins {
 /// Whether a refund leaves no way back: its units are not in the list between two commands. A user who may not make the second has
 /// not charged a log either.
 fn is_one_way(check: &Check, refusal: &str) -> bool {
-    let has_log = check.plan.limits().iter().any(|limit| limit.algorithm() == LOG);
+    let has_log = check
+        .plan
+        .limits()
+        .iter()
+        .any(|limit| limit.algorithm() == LOG);
     check.mode == Mode::Refund && has_log && refusal == "rpush"
 }
 
@@ -88,25 +128,47 @@ fn is_one_way(check: &Check, refusal: &str) -> bool {
 /// too. Returns how often each refusal was met.
 async fn history(plan: &Arc<Plan>, refusals: &[&'static str]) -> BTreeMap<&'static str, u64> {
     let (mut twins, mut random) = (Twins::start(), Random(plan.limits().len() as u64 + 3));
-    let most = plan.limits().iter().map(tollgate::plan::Limit::capacity).min().unwrap();
+    let most = plan
+        .limits()
+        .iter()
+        .map(tollgate::plan::Limit::capacity)
+        .min()
+        .unwrap();
     let beside = peek(plan, "beside", 1);
     for number in 0..REQUESTS {
         let key = random.pick(&["a", "b"]).to_string();
         // Never back: a refused charge may have dropped what no longer counts, which would then count again.
-        let longest = if random.below(12) == 0 { 140_000_000 } else { 4_000_000 };
+        let longest = if random.below(12) == 0 {
+            140_000_000
+        } else {
+            4_000_000
+        };
         twins.clock.advance(random.below(longest));
         let one = |random: &mut Random| match random.below(8) {
             0 => refund(plan, &key, 1 + random.below(most)),
             1 => peek(plan, &key, 1),
             _ => ask(plan, &key, 1 + random.below(most.min(3))),
         };
-        let mut checks: Vec<Check> = (0..*random.pick(&[1, 1, 1, 3])).map(|_| one(&mut random)).collect();
+        let mut checks: Vec<Check> = (0..*random.pick(&[1, 1, 1, 3]))
+            .map(|_| one(&mut random))
+            .collect();
         checks.push(beside.clone());
-        let refusal = if number % 2 == 0 { None } else { Some(*random.pick(refusals)) };
-        let refusal = refusal.filter(|refusal| !checks.iter().any(|check| is_one_way(check, refusal)));
+        let refusal = if number % 2 == 0 {
+            None
+        } else {
+            Some(*random.pick(refusals))
+        };
+        let refusal =
+            refusal.filter(|refusal| !checks.iter().any(|check| is_one_way(check, refusal)));
         let answers = twins.decide(&checks, refusal).await;
-        assert!(answers.last().unwrap().is_ok(), "another key notices: {answers:?}");
-        assert!(refusal.is_some() || answers.iter().all(Result::is_ok), "{answers:?}");
+        assert!(
+            answers.last().unwrap().is_ok(),
+            "another key notices: {answers:?}"
+        );
+        assert!(
+            refusal.is_some() || answers.iter().all(Result::is_ok),
+            "{answers:?}"
+        );
     }
     println!("{:?}: {:?}", plan.limits(), twins.refused);
     assert_eq!(twins.redis.keys_without_expiry(), "");
@@ -128,7 +190,12 @@ async fn fault_86_a_write_that_redis_refuses_charges_nothing_whichever_it_is() {
         vec![limit(20, ODD, LOG)],
         vec![limit(9, MINUTE, FIXED), limit(40, ODD, PRECISE)],
         vec![limit(20, MINUTE, FIXED), limit(30, MINUTE, LOG)],
-        vec![limit(20, MINUTE, LOG), limit(9, ODD_TOO, LOG), limit(25, ODD, LOG), limit(30, ODD, PRECISE)],
+        vec![
+            limit(20, MINUTE, LOG),
+            limit(9, ODD_TOO, LOG),
+            limit(25, ODD, LOG),
+            limit(30, ODD, PRECISE),
+        ],
     ] {
         let plan = plan(limits);
         for (refusal, times) in history(&plan, &refusals).await {
@@ -137,7 +204,12 @@ async fn fault_86_a_write_that_redis_refuses_charges_nothing_whichever_it_is() {
     }
     println!("{met:?}");
     // Every write of the script was refused, again and again.
-    assert!(refusals.iter().all(|refusal| met.get(refusal).is_some_and(|times| *times > 10)), "{met:?}");
+    assert!(
+        refusals
+            .iter()
+            .all(|refusal| met.get(refusal).is_some_and(|times| *times > 10)),
+        "{met:?}"
+    );
 }
 
 /// A clock that stepped back has a log written as of now. Whatever is refused meanwhile, no unit is lost.
@@ -154,12 +226,26 @@ async fn fault_86_a_clamp_that_redis_refuses_loses_no_unit() {
             twins.clock.set(START_US + 6_000_000 - back);
             refuse(&mut twins.wire, refusal, true);
             for cost in [1, 9] {
-                let answer = twins.store.decide_one(&ask(&plan, "key", cost), PATIENCE).await;
-                assert!(answer.is_err() || answer.is_ok_and(|verdict| !verdict.fits), "{refusal}");
+                let answer = twins
+                    .store
+                    .decide_one(&ask(&plan, "key", cost), PATIENCE)
+                    .await;
+                assert!(
+                    answer.is_err() || answer.is_ok_and(|verdict| !verdict.fits),
+                    "{refusal}"
+                );
             }
             refuse(&mut twins.wire, refusal, false);
-            let after = twins.store.decide_one(&peek(&plan, "key", 1), PATIENCE).await.unwrap();
-            assert_eq!((after.fits, after.readings[0].used(&plan.limits()[0])), (false, 9), "{refusal}, {back}");
+            let after = twins
+                .store
+                .decide_one(&peek(&plan, "key", 1), PATIENCE)
+                .await
+                .unwrap();
+            assert_eq!(
+                (after.fits, after.readings[0].used(&plan.limits()[0])),
+                (false, 9),
+                "{refusal}, {back}"
+            );
         }
     }
 }
@@ -167,7 +253,10 @@ async fn fault_86_a_clamp_that_redis_refuses_loses_no_unit() {
 /// A slot under migration takes no new key. A log that begins anew there is written over what it had.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_09_and_86_in_a_slot_that_moves_a_request_charges_all_its_limits_or_none() {
-    let (cluster, clock) = (Cluster::start_with(0, &["redis-server"], &[]), FakeClock::new());
+    let (cluster, clock) = (
+        Cluster::start_with(0, &["redis-server"], &[]),
+        FakeClock::new(),
+    );
     let store = RedisStore::with_injected_clock(&cluster.url(), Arc::new(clock.clone())).unwrap();
     assert!(store.connected(PATIENCE.0).await);
     let expected = MemoryStore::new(1 << 30, Arc::new(clock.clone()));
@@ -186,9 +275,14 @@ async fn fault_09_and_86_in_a_slot_that_moves_a_request_charges_all_its_limits_o
     };
     agree(all(2)).await;
     let slots: Vec<u16> = keys.iter().map(|key| cluster.slot("group", key)).collect();
-    let moves: Vec<(u16, usize, usize)> =
-        slots.iter().map(|slot| (*slot, cluster.owner(*slot))).map(|(s, o)| (s, o, (o + 1) % MASTERS)).collect();
-    moves.iter().for_each(|(slot, from, to)| cluster.open(*slot, *from, *to));
+    let moves: Vec<(u16, usize, usize)> = slots
+        .iter()
+        .map(|slot| (*slot, cluster.owner(*slot)))
+        .map(|(s, o)| (s, o, (o + 1) % MASTERS))
+        .collect();
+    moves
+        .iter()
+        .for_each(|(slot, from, to)| cluster.open(*slot, *from, *to));
     for round in 0..3 {
         // Nothing in the logs counts any more, so each begins anew; then some of it leaves, and it goes on.
         clock.advance(if round == 1 { 30_000_000 } else { 61_000_000 });
@@ -198,11 +292,18 @@ async fn fault_09_and_86_in_a_slot_that_moves_a_request_charges_all_its_limits_o
     for key in &keys {
         let checks = [refund(&log_alone, key, 20), ask(&both, key, 5)];
         let answers = store.decide_batch(&checks, PATIENCE).await;
-        assert!(answers[0].is_ok() && matches!(answers[1], Err(StoreError::Refused(_))), "{answers:?}");
+        assert!(
+            answers[0].is_ok() && matches!(answers[1], Err(StoreError::Refused(_))),
+            "{answers:?}"
+        );
         expected.decide(&checks[0]).unwrap();
     }
-    moves.iter().for_each(|(slot, from, _)| drop(cluster.nodes[*from].cli(&["CLUSTER", "SETSLOT", &slot.to_string(), "STABLE"])));
+    moves.iter().for_each(|(slot, from, _)| {
+        drop(cluster.nodes[*from].cli(&["CLUSTER", "SETSLOT", &slot.to_string(), "STABLE"]))
+    });
     agree(keys.iter().map(|key| peek(&both, key, 1)).collect()).await;
-    moves.iter().for_each(|(slot, from, _)| cluster.close(*slot, *from));
+    moves
+        .iter()
+        .for_each(|(slot, from, _)| cluster.close(*slot, *from));
     agree(all(4)).await;
 }

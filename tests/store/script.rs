@@ -27,8 +27,16 @@ async fn decides_as_serially(plans: &[Arc<Plan>], keys: u64) {
     for batch in 0..20 {
         clock.advance(random.below(3_000_000));
         let one = |_| {
-            let (plan, key) = (random.pick(plans).clone(), format!("key {}", random.below(keys)));
-            let most = plan.limits().iter().map(tollgate::plan::Limit::capacity).min().unwrap();
+            let (plan, key) = (
+                random.pick(plans).clone(),
+                format!("key {}", random.below(keys)),
+            );
+            let most = plan
+                .limits()
+                .iter()
+                .map(tollgate::plan::Limit::capacity)
+                .min()
+                .unwrap();
             let cost = 1 + random.below(most);
             match random.below(8) {
                 0 => peek(&plan, &key, cost),
@@ -41,17 +49,36 @@ async fn decides_as_serially(plans: &[Arc<Plan>], keys: u64) {
             // Each plan stands in a row of its own, all of one key.
             asks.extend(plans.iter().map(|plan| ask(plan, "key 0", 1)));
         }
-        let (from_redis, expected) = (shared.decide_batch(&asks, PATIENCE).await, serial.decide_batch(&asks, PATIENCE).await);
+        let (from_redis, expected) = (
+            shared.decide_batch(&asks, PATIENCE).await,
+            serial.decide_batch(&asks, PATIENCE).await,
+        );
         for (index, (found, expected)) in from_redis.iter().zip(&expected).enumerate() {
-            assert_eq!(found, expected, "batch {batch}, request {index}: {:?}", asks[index]);
+            assert_eq!(
+                found, expected,
+                "batch {batch}, request {index}: {:?}",
+                asks[index]
+            );
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn more_plans_of_one_key_than_a_byte_counts_are_decided_as_one_after_another() {
-    let kinds = [FIXED, BUCKET, COUNTER, WINDOW, Algorithm::SlidingWindow { precision: 5 }];
-    let of = |index: u64| limit(2 + index % 7, Duration::from_secs(1 + index % 3), kinds[(index % 5) as usize]);
+    let kinds = [
+        FIXED,
+        BUCKET,
+        COUNTER,
+        WINDOW,
+        Algorithm::SlidingWindow { precision: 5 },
+    ];
+    let of = |index: u64| {
+        limit(
+            2 + index % 7,
+            Duration::from_secs(1 + index % 3),
+            kinds[(index % 5) as usize],
+        )
+    };
     let plans: Vec<_> = (0..PLANS).map(|index| plan(vec![of(index)])).collect();
     for keys in [1, 3, 100] {
         decides_as_serially(&plans, keys).await;
@@ -64,7 +91,11 @@ async fn more_logs_of_one_key_than_a_byte_counts_are_decided_as_one_after_anothe
     let plans: Vec<_> = (0..PLANS)
         .map(|index| match index % 3 {
             0 => plan(vec![log(index)]),
-            1 => plan(vec![log(index), limit(9, Duration::from_secs(1), FIXED), log(PLANS + index)]),
+            1 => plan(vec![
+                log(index),
+                limit(9, Duration::from_secs(1), FIXED),
+                log(PLANS + index),
+            ]),
             _ => plan((0..8).map(|other| log(8 * index + other)).collect()),
         })
         .collect();
@@ -78,66 +109,147 @@ async fn captured(redis: &Redis, asks: &[Check]) -> (Vec<Vec<u8>>, Wire) {
     let tap = Tap::before(redis.port);
     let store = RedisStore::connect(&tap.url(), Duration::from_secs(10)).unwrap();
     assert!(store.connected(PATIENCE.0).await);
-    assert!(store.decide_batch(asks, PATIENCE).await.iter().all(Result::is_ok));
+    assert!(
+        store
+            .decide_batch(asks, PATIENCE)
+            .await
+            .iter()
+            .all(Result::is_ok)
+    );
     let call = tap.commands("EVALSHA").pop().unwrap();
     (call, Wire::to(redis))
 }
 
 fn cpu_us(redis: &Redis) -> u64 {
     let info = redis.cli(&["INFO", "cpu"]);
-    let seconds = |name: &str| -> f64 { info.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().parse().unwrap() };
+    let seconds = |name: &str| -> f64 {
+        info.lines()
+            .find_map(|line| line.strip_prefix(name))
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap()
+    };
     ((seconds("used_cpu_sys:") + seconds("used_cpu_user:")) * 1e6) as u64
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_with_a_wrong_count_is_refused() {
     let redis = Redis::start();
-    let (mut call, mut raw) = captured(&redis, &[ask(&plan(vec![limit(1_000, Duration::from_secs(60), FIXED)]), "key", 1)]).await;
+    let (mut call, mut raw) = captured(
+        &redis,
+        &[ask(
+            &plan(vec![limit(1_000, Duration::from_secs(60), FIXED)]),
+            "key",
+            1,
+        )],
+    )
+    .await;
     let request = call.pop().unwrap();
     let plans_end = usize::try_from(u32::from_le_bytes(request[..4].try_into().unwrap())).unwrap();
-    assert_eq!(raw.call("EVALSHA", &[call.clone(), vec![request.clone()]].concat()).0, b'$', "the call as it was made");
+    assert_eq!(
+        raw.call("EVALSHA", &[call.clone(), vec![request.clone()]].concat())
+            .0,
+        b'$',
+        "the call as it was made"
+    );
     // The bytes that hold counts: end of the plans, plans, limits of the plan; groups, packed states; requests, logs, repeats.
-    let counts = (0..6).chain([plans_end, plans_end + 1, plans_end + 2, plans_end + 3, plans_end + 5, plans_end + 7]);
+    let counts = (0..6).chain([
+        plans_end,
+        plans_end + 1,
+        plans_end + 2,
+        plans_end + 3,
+        plans_end + 5,
+        plans_end + 7,
+    ]);
     for index in counts {
         for value in (0..=255).filter(|value| *value != request[index]) {
             let mut wrong = request.clone();
             wrong[index] = value;
             let (kind, text) = raw.call("EVALSHA", &[call.clone(), vec![wrong]].concat());
-            assert_eq!(kind, b'-', "byte {index} is {value}: {:?}", String::from_utf8_lossy(&text));
+            assert_eq!(
+                kind,
+                b'-',
+                "byte {index} is {value}: {:?}",
+                String::from_utf8_lossy(&text)
+            );
         }
     }
     for length in 0..request.len() {
         assert_eq!(
-            raw.call("EVALSHA", &[call.clone(), vec![request[..length].to_vec()]].concat()).0,
+            raw.call(
+                "EVALSHA",
+                &[call.clone(), vec![request[..length].to_vec()]].concat()
+            )
+            .0,
             b'-',
             "cut to {length} bytes"
         );
     }
     assert_eq!(
-        raw.call("EVALSHA", &[call.clone(), vec![[request.as_slice(), &[0]].concat()]].concat()).0,
+        raw.call(
+            "EVALSHA",
+            &[call.clone(), vec![[request.as_slice(), &[0]].concat()]].concat()
+        )
+        .0,
         b'-',
         "a byte too many"
     );
     let mut keys = call.clone();
     keys[1] = b"2".to_vec();
     keys.push(b"another".to_vec());
-    assert_eq!(raw.call("EVALSHA", &[keys, vec![request]].concat()).0, b'-', "a key too many");
+    assert_eq!(
+        raw.call("EVALSHA", &[keys, vec![request]].concat()).0,
+        b'-',
+        "a key too many"
+    );
 }
 
 /// Sets each byte of a call to other values. Redis answers every such call, and soon.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_was_garbled_does_not_hold_redis() {
     let redis = Redis::start();
-    let limits = [FIXED, BUCKET, COUNTER, WINDOW, Algorithm::SlidingWindow { precision: 5 }];
-    let limits: Vec<_> = limits.iter().map(|algorithm| limit(1_000, Duration::from_secs(60), *algorithm)).collect();
-    let plans: Vec<_> = limits.iter().map(|one| plan(vec![one.clone()])).chain([plan(limits.clone())]).collect();
-    let mut asks: Vec<Check> = plans.iter().zip(1..).map(|(plan, key)| ask(plan, &format!("key {key}"), key)).collect();
-    asks.extend([ask(&plans[5], "key 1", 1), refund(&plans[1], "key 2", 1), ask(&plans[1], "key 7", 3)]);
+    let limits = [
+        FIXED,
+        BUCKET,
+        COUNTER,
+        WINDOW,
+        Algorithm::SlidingWindow { precision: 5 },
+    ];
+    let limits: Vec<_> = limits
+        .iter()
+        .map(|algorithm| limit(1_000, Duration::from_secs(60), *algorithm))
+        .collect();
+    let plans: Vec<_> = limits
+        .iter()
+        .map(|one| plan(vec![one.clone()]))
+        .chain([plan(limits.clone())])
+        .collect();
+    let mut asks: Vec<Check> = plans
+        .iter()
+        .zip(1..)
+        .map(|(plan, key)| ask(plan, &format!("key {key}"), key))
+        .collect();
+    asks.extend([
+        ask(&plans[5], "key 1", 1),
+        refund(&plans[1], "key 2", 1),
+        ask(&plans[1], "key 7", 3),
+    ]);
     let (mut call, mut raw) = captured(&redis, &asks).await;
     let request = call.pop().unwrap();
     let (before_us, mut calls, mut refused) = (cpu_us(&redis), 0, 0);
     for index in 0..request.len() {
-        for value in [0, 1, 2, 6, 31, 127, 255, request[index].wrapping_add(1), request[index].wrapping_sub(1)] {
+        for value in [
+            0,
+            1,
+            2,
+            6,
+            31,
+            127,
+            255,
+            request[index].wrapping_add(1),
+            request[index].wrapping_sub(1),
+        ] {
             let mut garbled = request.clone();
             garbled[index] = value;
             let (kind, _) = raw.call("EVALSHA", &[call.clone(), vec![garbled]].concat());
@@ -175,11 +287,19 @@ async fn needs(made: &str, before: &[Check], asks: &[Check]) -> bool {
     store.decide_batch(asks, PATIENCE).await;
     let text = String::from_utf8(tap.commands("SCRIPT").pop().unwrap().pop().unwrap()).unwrap();
     assert_eq!(text.matches(made).count(), 1);
-    let sha = redis.cli(&["SCRIPT", "LOAD", &text.replace(made, &made.replace("or (", "or error('made') or ("))]);
+    let sha = redis.cli(&[
+        "SCRIPT",
+        "LOAD",
+        &text.replace(made, &made.replace("or (", "or error('made') or (")),
+    ]);
     let mut call = tap.commands("EVALSHA").pop().unwrap();
     call[0] = sha.trim().as_bytes().to_vec();
     let (kind, contents) = Wire::to(&redis).call("EVALSHA", &call);
-    assert!(kind == b'$' || contents.windows(4).any(|word| word == b"made"), "{:?}", String::from_utf8_lossy(&contents));
+    assert!(
+        kind == b'$' || contents.windows(4).any(|word| word == b"made"),
+        "{:?}",
+        String::from_utf8_lossy(&contents)
+    );
     kind != b'$'
 }
 
@@ -189,40 +309,99 @@ async fn common_requests_take_the_short_path() {
     let of = |quota, algorithm| limit(quota, Duration::from_secs(60), algorithm);
     let one = |algorithm| plan(vec![of(1_000, algorithm)]);
     let (a, b, c) = (of(1_000, FIXED), limit(2_000, hour, FIXED), of(500, BUCKET));
-    let (two, reversed) = (plan(vec![a.clone(), b.clone()]), plan(vec![b.clone(), a.clone()]));
+    let (two, reversed) = (
+        plan(vec![a.clone(), b.clone()]),
+        plan(vec![b.clone(), a.clone()]),
+    );
     let one_denies = plan(vec![b.clone(), of(1, FIXED)]);
     let uncommon = |algorithm| plan(vec![limit(1_000, Duration::from_millis(61_500), algorithm)]);
     let charge = |plan: &Arc<Plan>| ask(plan, "key", 1);
     let times = |plan: &Arc<Plan>, count| vec![charge(plan); count];
-    for algorithm in [FIXED, BUCKET, COUNTER, WINDOW, Algorithm::SlidingWindow { precision: 5 }, LOG] {
+    for algorithm in [
+        FIXED,
+        BUCKET,
+        COUNTER,
+        WINDOW,
+        Algorithm::SlidingWindow { precision: 5 },
+        LOG,
+    ] {
         let plan = one(algorithm);
         for before in 0..3 {
-            assert!(!needs_the_general_way(&times(&plan, before), &times(&plan, 1)).await, "{algorithm:?} after {before}");
+            assert!(
+                !needs_the_general_way(&times(&plan, before), &times(&plan, 1)).await,
+                "{algorithm:?} after {before}"
+            );
         }
-        assert!(!needs_the_general_way(&[], &[peek(&plan, "key", 1)]).await, "a peek of {algorithm:?}");
-        assert!(!needs_the_general_way(&times(&plan, 3), &[peek(&plan, "key", 1)]).await, "a peek of {algorithm:?} after 3");
-        assert!(!needs_the_general_way(&[], &times(&plan, 20)).await, "{algorithm:?}, a key several times");
+        assert!(
+            !needs_the_general_way(&[], &[peek(&plan, "key", 1)]).await,
+            "a peek of {algorithm:?}"
+        );
+        assert!(
+            !needs_the_general_way(&times(&plan, 3), &[peek(&plan, "key", 1)]).await,
+            "a peek of {algorithm:?} after 3"
+        );
+        assert!(
+            !needs_the_general_way(&[], &times(&plan, 20)).await,
+            "{algorithm:?}, a key several times"
+        );
         let plan = uncommon(algorithm);
-        assert!(!needs_the_general_way(&times(&plan, 2), &times(&plan, 1)).await, "{algorithm:?} of an uncommon window");
-        assert!(!needs_the_general_way(&times(&plan, 2), &times(&plan, 5)).await, "{algorithm:?} of an uncommon window, several");
+        assert!(
+            !needs_the_general_way(&times(&plan, 2), &times(&plan, 1)).await,
+            "{algorithm:?} of an uncommon window"
+        );
+        assert!(
+            !needs_the_general_way(&times(&plan, 2), &times(&plan, 5)).await,
+            "{algorithm:?} of an uncommon window, several"
+        );
     }
-    for algorithm in [FIXED, Algorithm::TokenBucket { burst: 2 }, COUNTER, WINDOW, LOG] {
+    for algorithm in [
+        FIXED,
+        Algorithm::TokenBucket { burst: 2 },
+        COUNTER,
+        WINDOW,
+        LOG,
+    ] {
         let denies = plan(vec![of(2, algorithm)]);
-        assert!(!needs_the_general_way(&times(&denies, 2), &times(&denies, 3)).await, "{algorithm:?} that denies");
+        assert!(
+            !needs_the_general_way(&times(&denies, 2), &times(&denies, 3)).await,
+            "{algorithm:?} that denies"
+        );
     }
     let merges = plan(vec![of(1_000, Algorithm::SlidingWindow { precision: 2 })]);
-    assert!(!needs_the_general_way(&times(&merges, 2), &times(&merges, 1)).await, "runs that are merged");
     assert!(
-        !needs_the_general_way(&times(&two, 1), &[peek(&two, "key", 1), charge(&two), peek(&two, "key", 1)]).await,
+        !needs_the_general_way(&times(&merges, 2), &times(&merges, 1)).await,
+        "runs that are merged"
+    );
+    assert!(
+        !needs_the_general_way(
+            &times(&two, 1),
+            &[peek(&two, "key", 1), charge(&two), peek(&two, "key", 1)]
+        )
+        .await,
         "peeks between"
     );
-    assert!(!needs_the_general_way(&times(&one_denies, 1), &times(&one_denies, 1)).await, "one of two limits denies");
-    assert!(!needs_the_general_way(&times(&one_denies, 1), &times(&one_denies, 4)).await, "one of two denies several");
-    assert!(!needs_the_general_way(&times(&two, 1), &times(&reversed, 1)).await, "limits in another order");
+    assert!(
+        !needs_the_general_way(&times(&one_denies, 1), &times(&one_denies, 1)).await,
+        "one of two limits denies"
+    );
+    assert!(
+        !needs_the_general_way(&times(&one_denies, 1), &times(&one_denies, 4)).await,
+        "one of two denies several"
+    );
+    assert!(
+        !needs_the_general_way(&times(&two, 1), &times(&reversed, 1)).await,
+        "limits in another order"
+    );
     // A plan with one more limit, in front. Its first charge adds a record; later charges find all records in their order.
     let more = plan(vec![c, a, b]);
-    assert!(!needs_the_general_way(&[charge(&two), charge(&more)], &times(&more, 1)).await, "a limit more");
-    assert!(!needs_the_general_way(&[charge(&two), charge(&more)], &times(&more, 6)).await, "a limit more, several");
+    assert!(
+        !needs_the_general_way(&[charge(&two), charge(&more)], &times(&more, 1)).await,
+        "a limit more"
+    );
+    assert!(
+        !needs_the_general_way(&[charge(&two), charge(&more)], &times(&more, 6)).await,
+        "a limit more, several"
+    );
     assert!(
         needs_the_general_way(&times(&two, 1), &[refund(&two, "key", 1)]).await,
         "a refund needs it; otherwise the test proves nothing"
@@ -233,14 +412,33 @@ async fn common_requests_take_the_short_path() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn common_calls_of_a_log_create_no_function() {
     let of = |quota, window| plan(vec![limit(quota, window, LOG)]);
-    let (wide, full) = (of(1_000, Duration::from_secs(60)), of(2, Duration::from_secs(60)));
+    let (wide, full) = (
+        of(1_000, Duration::from_secs(60)),
+        of(2, Duration::from_secs(60)),
+    );
     let charge = |plan: &Arc<Plan>| ask(plan, "key", 1);
     for before in 0..4 {
         let before = vec![charge(&wide); before];
-        assert!(!needs(LOG_FUNCTIONS, &before, &[charge(&wide)]).await, "a charge after {}", before.len());
-        assert!(!needs(LOG_FUNCTIONS, &before, &[peek(&wide, "key", 1)]).await, "a peek after {}", before.len());
+        assert!(
+            !needs(LOG_FUNCTIONS, &before, &[charge(&wide)]).await,
+            "a charge after {}",
+            before.len()
+        );
+        assert!(
+            !needs(LOG_FUNCTIONS, &before, &[peek(&wide, "key", 1)]).await,
+            "a peek after {}",
+            before.len()
+        );
     }
-    assert!(!needs(LOG_FUNCTIONS, &[charge(&full), charge(&full)], &[charge(&full)]).await, "a denial");
+    assert!(
+        !needs(
+            LOG_FUNCTIONS,
+            &[charge(&full), charge(&full)],
+            &[charge(&full)]
+        )
+        .await,
+        "a denial"
+    );
     // Another cost waits for a later charge to leave, which must be searched for.
     let two = ask(&full, "key", 2);
     assert!(
@@ -253,7 +451,8 @@ async fn common_calls_of_a_log_create_no_function() {
 async fn records_have_one_order_whatever_the_order_of_limits() {
     let (redis, clock) = (Redis::start(), FakeClock::new());
     let store = store_on(&redis, &clock);
-    let limits = [FIXED, BUCKET, WINDOW, COUNTER].map(|algorithm| limit(100, Duration::from_secs(60), algorithm));
+    let limits = [FIXED, BUCKET, WINDOW, COUNTER]
+        .map(|algorithm| limit(100, Duration::from_secs(60), algorithm));
     let mut random = Random(7);
     let mut seen = Vec::new();
     for key in 0..40 {
@@ -265,7 +464,12 @@ async fn records_have_one_order_whatever_the_order_of_limits() {
         let mut all = limits.to_vec();
         all.sort_by_cached_key(|_| random.next());
         for limits in [some.to_vec(), others.to_vec(), all] {
-            let fits = limits.is_empty() || store.decide_one(&ask(&plan(limits), &key, 1), PATIENCE).await.unwrap().fits;
+            let fits = limits.is_empty()
+                || store
+                    .decide_one(&ask(&plan(limits), &key, 1), PATIENCE)
+                    .await
+                    .unwrap()
+                    .fits;
             assert!(fits);
         }
         seen.push(redis.cli(&["--no-raw", "GET", &format!("{{group:{key}}}")]));
@@ -278,19 +482,36 @@ async fn records_have_one_order_whatever_the_order_of_limits() {
 #[test]
 fn every_file_of_the_script_is_lua_by_itself() {
     let redis = Redis::start();
-    let compile =
-        |text: &str| redis.cli(&["EVAL", "local made, why = loadstring(ARGV[1]) return made and 'sound' or why", "0", text]);
+    let compile = |text: &str| {
+        redis.cli(&[
+            "EVAL",
+            "local made, why = loadstring(ARGV[1]) return made and 'sound' or why",
+            "0",
+            text,
+        ])
+    };
     let (mut folders, mut files) = (vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")], 0);
     while let Some(folder) = folders.pop() {
-        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        for path in std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+        {
             if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "lua") {
-                assert_eq!(compile(&std::fs::read_to_string(&path).unwrap()), "sound", "{}", path.display());
+                assert_eq!(
+                    compile(&std::fs::read_to_string(&path).unwrap()),
+                    "sound",
+                    "{}",
+                    path.display()
+                );
                 files += 1;
             }
         }
     }
     assert!(files > 15, "{files} files found");
-    assert!(compile("if true then").contains("'end' expected"), "a file that is cut would be taken for a sound one");
+    assert!(
+        compile("if true then").contains("'end' expected"),
+        "a file that is cut would be taken for a sound one"
+    );
 }

@@ -14,10 +14,17 @@ use crate::support::server::{PATIENCE, Server, request};
 async fn first_switch(switches: &[Receiver<Instant>]) -> Instant {
     let started = Instant::now();
     loop {
-        if let Some(at) = switches.iter().filter_map(|switched| switched.try_recv().ok()).min() {
+        if let Some(at) = switches
+            .iter()
+            .filter_map(|switched| switched.try_recv().ok())
+            .min()
+        {
             return at;
         }
-        assert!(started.elapsed() < PATIENCE, "no Sentinel announced another master");
+        assert!(
+            started.elapsed() < PATIENCE,
+            "no Sentinel announced another master"
+        );
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
@@ -25,8 +32,19 @@ async fn first_switch(switches: &[Receiver<Instant>]) -> Instant {
 /// Waits until the store decides.
 async fn decided(server: &Server) {
     let (mut client, started) = (server.client().await, Instant::now());
-    while client.should_allow(request("k", "open", None)).await.unwrap().into_inner().decided_by() != DecidedBy::Store {
-        assert!(started.elapsed() < PATIENCE, "the store does not decide: {}", server.log());
+    while client
+        .should_allow(request("k", "open", None))
+        .await
+        .unwrap()
+        .into_inner()
+        .decided_by()
+        != DecidedBy::Store
+    {
+        assert!(
+            started.elapsed() < PATIENCE,
+            "the store does not decide: {}",
+            server.log()
+        );
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
@@ -36,7 +54,11 @@ async fn fault_07_after_the_master_is_killed_the_new_one_is_used_soon() {
     let mut watched = Watched::start();
     let server = Server::start(PLANS, &["--store", &watched.url()]);
     healthy(&server).await;
-    let (_listeners, switches): (Vec<_>, Vec<_>) = watched.sentinels.iter().map(|sentinel| sentinel.switches()).unzip();
+    let (_listeners, switches): (Vec<_>, Vec<_>) = watched
+        .sentinels
+        .iter()
+        .map(|sentinel| sentinel.switches())
+        .unzip();
     let load = Load::start(&server).await;
     pass(Duration::from_millis(500)).await;
     let killed = Instant::now();
@@ -45,11 +67,20 @@ async fn fault_07_after_the_master_is_killed_the_new_one_is_used_soon() {
     decided(&server).await;
     pass(Duration::from_millis(500)).await;
     let answers = load.stop().await;
-    let during = answers.iter().filter(|answer| answer.at > killed && answer.at < switched);
+    let during = answers
+        .iter()
+        .filter(|answer| answer.at > killed && answer.at < switched);
     let worst = during.map(|answer| answer.took).max().unwrap();
-    let back = answers.iter().find(|answer| answer.at > killed + Duration::from_millis(300) && answer.by == DecidedBy::Store);
-    let back = back.map(|answer| (answer.at + answer.took).saturating_duration_since(switched)).unwrap();
-    println!("switched {:?} after the kill; on the new master {back:?} later; slowest answer {worst:?}", switched - killed);
+    let back = answers.iter().find(|answer| {
+        answer.at > killed + Duration::from_millis(300) && answer.by == DecidedBy::Store
+    });
+    let back = back
+        .map(|answer| (answer.at + answer.took).saturating_duration_since(switched))
+        .unwrap();
+    println!(
+        "switched {:?} after the kill; on the new master {back:?} later; slowest answer {worst:?}",
+        switched - killed
+    );
     assert!(back < Duration::from_secs(4), "{back:?}");
     assert!(worst < Duration::from_secs(2), "{worst:?}");
     assert_ne!(watched.sentinels[0].master(), watched.servers[0].port);
@@ -61,10 +92,17 @@ async fn fault_08_an_old_master_that_still_accepts_writes_is_dropped_at_the_swit
     let watched = Watched::start();
     let server = Server::start(PLANS, &["--store", &watched.url()]);
     healthy(&server).await;
-    let (_listeners, switches): (Vec<_>, Vec<_>) = watched.sentinels.iter().map(|sentinel| sentinel.switches()).unzip();
+    let (_listeners, switches): (Vec<_>, Vec<_>) = watched
+        .sentinels
+        .iter()
+        .map(|sentinel| sentinel.switches())
+        .unzip();
     let load = Load::start(&server).await;
     pass(Duration::from_millis(300)).await;
-    assert_eq!(watched.sentinels[1].cli(&["SENTINEL", "FAILOVER", SERVICE]), "OK");
+    assert_eq!(
+        watched.sentinels[1].cli(&["SENTINEL", "FAILOVER", SERVICE]),
+        "OK"
+    );
     let switched = first_switch(&switches).await;
     let old = &watched.servers[0];
     let (mut count, mut last_write) = (old.ran("evalsha"), switched);
@@ -77,15 +115,25 @@ async fn fault_08_an_old_master_that_still_accepts_writes_is_dropped_at_the_swit
     }
     let answers = load.stop().await;
     let written = last_write.saturating_duration_since(switched);
-    let back = answers.iter().find(|answer| answer.at > switched + written && answer.by == DecidedBy::Store);
-    let back = back.map(|answer| (answer.at + answer.took).saturating_duration_since(switched)).unwrap();
-    let by_policy = answers.iter().filter(|answer| answer.by != DecidedBy::Store).count();
+    let back = answers
+        .iter()
+        .find(|answer| answer.at > switched + written && answer.by == DecidedBy::Store);
+    let back = back
+        .map(|answer| (answer.at + answer.took).saturating_duration_since(switched))
+        .unwrap();
+    let by_policy = answers
+        .iter()
+        .filter(|answer| answer.by != DecidedBy::Store)
+        .count();
     println!(
         "the old master was last written to {written:?} after the switch, the new one decides after {back:?}; \
          {by_policy} of {} answers by policy",
         answers.len()
     );
-    assert!(written < Duration::from_millis(700), "written to for {written:?}");
+    assert!(
+        written < Duration::from_millis(700),
+        "written to for {written:?}"
+    );
     assert!(back < Duration::from_secs(4), "{back:?}");
 }
 
@@ -94,7 +142,11 @@ async fn fault_08_a_stopped_master_that_continues_after_the_failover_is_not_aske
     let watched = Watched::start();
     let server = Server::start(PLANS, &["--store", &watched.url()]);
     healthy(&server).await;
-    let (_listeners, switches): (Vec<_>, Vec<_>) = watched.sentinels.iter().map(|sentinel| sentinel.switches()).unzip();
+    let (_listeners, switches): (Vec<_>, Vec<_>) = watched
+        .sentinels
+        .iter()
+        .map(|sentinel| sentinel.switches())
+        .unzip();
     let load = Load::start(&server).await;
     pass(Duration::from_millis(300)).await;
     let old = &watched.servers[0];
@@ -132,12 +184,18 @@ async fn sentinels_may_be_absent_stopped_or_ignorant_as_long_as_one_knows_the_ma
     pass(Duration::from_secs(2)).await;
     decided(&server).await;
     server.wait_for_line("this Sentinel names no master").await;
-    watched.sentinels.iter().take(2).for_each(|sentinel| sentinel.signal("CONT"));
+    watched
+        .sentinels
+        .iter()
+        .take(2)
+        .for_each(|sentinel| sentinel.signal("CONT"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinels_and_servers_have_passwords_of_their_own() {
-    let lines = format!("requirepass canary-two\nsentinel sentinel-pass canary-two\nsentinel auth-pass {SERVICE} canary-one");
+    let lines = format!(
+        "requirepass canary-two\nsentinel sentinel-pass canary-two\nsentinel auth-pass {SERVICE} canary-one"
+    );
     let passwords = ["--requirepass", "canary-one", "--masterauth", "canary-one"];
     let watched = Watched::start_with(&passwords, &lines);
     let url = watched.url().replace("://", "://:canary-one@") + "&sentinelPassword=canary-two";

@@ -13,19 +13,46 @@ use crate::support::server::{PATIENCE, Server, request, tollgate};
 /// A Redis that speaks TLS at the port returned, and plainly, for redis-cli, at its own.
 fn redis_over_tls(authority: &Authority, extra: &[&str]) -> (Redis, u16) {
     let port = free_port().to_string();
-    let (certificate, key, ca) = (authority.text("redis.crt"), authority.text("redis.key"), authority.text("ca.crt"));
-    let tls = ["--tls-port", &port, "--tls-cert-file", &certificate, "--tls-key-file", &key, "--tls-ca-cert-file", &ca];
-    (Redis::start_with(&[&tls[..], extra].concat()), port.parse().unwrap())
+    let (certificate, key, ca) = (
+        authority.text("redis.crt"),
+        authority.text("redis.key"),
+        authority.text("ca.crt"),
+    );
+    let tls = [
+        "--tls-port",
+        &port,
+        "--tls-cert-file",
+        &certificate,
+        "--tls-key-file",
+        &key,
+        "--tls-ca-cert-file",
+        &ca,
+    ];
+    (
+        Redis::start_with(&[&tls[..], extra].concat()),
+        port.parse().unwrap(),
+    )
 }
 
 async fn by(server: &Server) -> DecidedBy {
-    server.client().await.should_allow(request("k", "open", None)).await.unwrap().into_inner().decided_by()
+    server
+        .client()
+        .await
+        .should_allow(request("k", "open", None))
+        .await
+        .unwrap()
+        .into_inner()
+        .decided_by()
 }
 
 async fn decided(server: &Server) {
     let started = Instant::now();
     while by(server).await != DecidedBy::Store {
-        assert!(started.elapsed() < PATIENCE, "the store does not decide: {}", server.log());
+        assert!(
+            started.elapsed() < PATIENCE,
+            "the store does not decide: {}",
+            server.log()
+        );
     }
 }
 
@@ -34,7 +61,11 @@ async fn told(server: &Server, words: &str) {
     let started = Instant::now();
     while !server.log().contains(words) {
         assert_eq!(by(server).await, DecidedBy::FailOpen);
-        assert!(started.elapsed() < PATIENCE, "{words:?} is missing: {}", server.log());
+        assert!(
+            started.elapsed() < PATIENCE,
+            "{words:?} is missing: {}",
+            server.log()
+        );
     }
 }
 
@@ -44,7 +75,13 @@ fn set(path: &str, value: &str) -> [String; 2] {
 
 fn start(url: &str, settings: &[[String; 2]]) -> Server {
     let settings = settings.iter().flatten().map(String::as_str);
-    Server::start(PLANS, &["--store", url].into_iter().chain(settings).collect::<Vec<_>>())
+    Server::start(
+        PLANS,
+        &["--store", url]
+            .into_iter()
+            .chain(settings)
+            .collect::<Vec<_>>(),
+    )
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -56,15 +93,34 @@ async fn redis_is_used_over_tls_only_with_a_valid_certificate() {
     let ca = set("store.tls.ca_file", &authority.text("ca.crt"));
     decided(&start(&url, std::slice::from_ref(&ca))).await;
     let other = Authority::new();
-    told(&start(&url, &[set("store.tls.ca_file", &other.text("ca.crt"))]), "InvalidCertificate").await;
+    told(
+        &start(&url, &[set("store.tls.ca_file", &other.text("ca.crt"))]),
+        "InvalidCertificate",
+    )
+    .await;
     let elsewhere = set("store.tls.server_name", "redis.internal");
-    told(&start(&url, &[ca.clone(), elsewhere.clone()]), "store out of reach").await;
+    told(
+        &start(&url, &[ca.clone(), elsewhere.clone()]),
+        "store out of reach",
+    )
+    .await;
     // What speaks no TLS.
-    told(&start(&format!("rediss://127.0.0.1:{}", plain.port), std::slice::from_ref(&ca)), "store out of reach").await;
+    told(
+        &start(
+            &format!("rediss://127.0.0.1:{}", plain.port),
+            std::slice::from_ref(&ca),
+        ),
+        "store out of reach",
+    )
+    .await;
     // A name that the address is not.
     authority.sign("redis", "redis.internal");
     let (_named, port) = redis_over_tls(&authority, &["--tls-auth-clients", "no"]);
-    decided(&start(&format!("rediss://127.0.0.1:{port}"), &[ca, elsewhere])).await;
+    decided(&start(
+        &format!("rediss://127.0.0.1:{port}"),
+        &[ca, elsewhere],
+    ))
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -78,15 +134,26 @@ async fn fault_22_a_certificate_that_was_rotated_is_shown_by_the_next_connection
         std::fs::copy(stranger.path(file), authority.path(file)).unwrap();
     }
     let url = format!("rediss://127.0.0.1:{port}");
-    let files = [("ca_file", "ca.crt"), ("cert_file", "tollgate.crt"), ("key_file", "tollgate.key")];
-    let settings: Vec<_> = files.iter().map(|(field, file)| set(&format!("store.tls.{field}"), &authority.text(file))).collect();
+    let files = [
+        ("ca_file", "ca.crt"),
+        ("cert_file", "tollgate.crt"),
+        ("key_file", "tollgate.key"),
+    ];
+    let settings: Vec<_> = files
+        .iter()
+        .map(|(field, file)| set(&format!("store.tls.{field}"), &authority.text(file)))
+        .collect();
     told(&start(&url, &settings[..1]), "store out of reach").await;
     let server = start(&url, &settings);
     told(&server, "store out of reach").await;
     authority.sign("tollgate", "tollgate");
     decided(&server).await;
     // A pair that does not fit is told of, and disturbs nothing that is connected.
-    std::fs::copy(stranger.path("tollgate.key"), authority.path("tollgate.key")).unwrap();
+    std::fs::copy(
+        stranger.path("tollgate.key"),
+        authority.path("tollgate.key"),
+    )
+    .unwrap();
     decided(&server).await;
     redis.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
     told(&server, "do not go together").await;
@@ -99,7 +166,16 @@ async fn a_cluster_is_asked_over_tls() {
     let authority = Authority::new();
     authority.sign("redis", "127.0.0.1");
     let bus = free_port().to_string();
-    let alone = ["--cluster-enabled", "yes", "--cluster-port", &bus, "--tls-cluster", "yes", "--tls-auth-clients", "no"];
+    let alone = [
+        "--cluster-enabled",
+        "yes",
+        "--cluster-port",
+        &bus,
+        "--tls-cluster",
+        "yes",
+        "--tls-auth-clients",
+        "no",
+    ];
     let (redis, port) = redis_over_tls(&authority, &alone);
     assert_eq!(redis.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]), "OK");
     let ca = set("store.tls.ca_file", &authority.text("ca.crt"));
@@ -109,15 +185,32 @@ async fn a_cluster_is_asked_over_tls() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_password_in_a_file_is_read_again_when_it_was_rotated() {
     let redis = Redis::start();
-    redis.cli(&["ACL", "SETUSER", "gate", "on", ">canary-old", "allcommands", "allkeys"]);
+    redis.cli(&[
+        "ACL",
+        "SETUSER",
+        "gate",
+        "on",
+        ">canary-old",
+        "allcommands",
+        "allkeys",
+    ]);
     redis.cli(&["ACL", "SETUSER", "default", "off"]);
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "canary-old\n").unwrap();
-    let settings = [set("store.username", "gate"), set("store.password_file", file.path().to_str().unwrap())];
+    let settings = [
+        set("store.username", "gate"),
+        set("store.password_file", file.path().to_str().unwrap()),
+    ];
     let server = start(&redis.url(), &settings);
     decided(&server).await;
     let gate = ["--user", "gate", "--pass", "canary-old"];
-    redis.cli(&[&gate[..], &["ACL", "SETUSER", "gate", "resetpass", ">canary-new"]].concat());
+    redis.cli(
+        &[
+            &gate[..],
+            &["ACL", "SETUSER", "gate", "resetpass", ">canary-new"],
+        ]
+        .concat(),
+    );
     let gate = ["--user", "gate", "--pass", "canary-new"];
     redis.cli(&[&gate[..], &["CLIENT", "KILL", "USER", "gate"]].concat());
     told(&server, "store out of reach").await;
@@ -133,31 +226,66 @@ fn a_file_that_cannot_be_used_ends_the_start_and_its_setting_is_named() {
     let authority = Authority::new();
     authority.sign("a", "a");
     authority.sign("b", "b");
-    std::fs::write(authority.path("garbled"), "-----BEGIN CERTIFICATE-----\ncanary\n-----END CERTIFICATE-----\n").unwrap();
+    std::fs::write(
+        authority.path("garbled"),
+        "-----BEGIN CERTIFICATE-----\ncanary\n-----END CERTIFICATE-----\n",
+    )
+    .unwrap();
     std::fs::write(authority.path("empty"), "").unwrap();
     let text = |file: &str| authority.text(file);
     let start = |settings: &[[String; 2]]| {
-        let output =
-            tollgate().args(["--store", "rediss://h", "--listen", "127.0.0.1:0"]).args(settings.iter().flatten()).output();
+        let output = tollgate()
+            .args(["--store", "rediss://h", "--listen", "127.0.0.1:0"])
+            .args(settings.iter().flatten())
+            .output();
         let output = output.unwrap();
         assert_eq!(output.status.code(), Some(2), "{settings:?}");
         String::from_utf8(output.stderr).unwrap()
     };
-    let pair = |cert: &str, key: &str| [set("store.tls.cert_file", &text(cert)), set("store.tls.key_file", &text(key))];
+    let pair = |cert: &str, key: &str| {
+        [
+            set("store.tls.cert_file", &text(cert)),
+            set("store.tls.key_file", &text(key)),
+        ]
+    };
     let ca = |file: &str| [set("store.tls.ca_file", &text(file))];
     for (settings, words) in [
         (&ca("absent")[..], ["store.tls.ca_file", "No such file"]),
-        (&ca("garbled"), ["store.tls.ca_file", "no authority's certificate"]),
+        (
+            &ca("garbled"),
+            ["store.tls.ca_file", "no authority's certificate"],
+        ),
         (&ca("empty"), ["store.tls.ca_file", "there is none in it"]),
-        (&[ca("ca.crt"), [pair("a.crt", "b.key")[0].clone()]].concat(), ["cert_file and key_file", "name both"]),
-        (&[&ca("ca.crt")[..], &pair("a.crt", "b.key")].concat(), ["store.tls.cert_file", "do not go together"]),
-        (&[&ca("ca.crt")[..], &pair("a.crt", "a.crt")].concat(), ["store.tls.key_file", "private key"]),
-        (&[set("store.password_file", &text("empty")), ca("ca.crt")[0].clone()], ["store.password_file", "first line"]),
+        (
+            &[ca("ca.crt"), [pair("a.crt", "b.key")[0].clone()]].concat(),
+            ["cert_file and key_file", "name both"],
+        ),
+        (
+            &[&ca("ca.crt")[..], &pair("a.crt", "b.key")].concat(),
+            ["store.tls.cert_file", "do not go together"],
+        ),
+        (
+            &[&ca("ca.crt")[..], &pair("a.crt", "a.crt")].concat(),
+            ["store.tls.key_file", "private key"],
+        ),
+        (
+            &[
+                set("store.password_file", &text("empty")),
+                ca("ca.crt")[0].clone(),
+            ],
+            ["store.password_file", "first line"],
+        ),
     ] {
         let told = start(settings);
-        assert!(words.iter().all(|word| told.contains(word)), "{words:?}: {told}");
+        assert!(
+            words.iter().all(|word| told.contains(word)),
+            "{words:?}: {told}"
+        );
         let folder = authority.text("").trim_end_matches('/').to_owned();
-        assert!(!told.contains("canary") && !told.contains(&folder), "{told}");
+        assert!(
+            !told.contains("canary") && !told.contains(&folder),
+            "{told}"
+        );
     }
 }
 
@@ -166,9 +294,15 @@ fn sign_rsa_4096(authority: &Authority) {
     let extensions = "[req]\ndistinguished_name=name\nx509_extensions=leaf\nprompt=no\n[name]\nCN=redis\n\
                       [leaf]\nbasicConstraints=critical,CA:FALSE\nsubjectAltName=IP:127.0.0.1\n";
     std::fs::write(authority.path("openssl.conf"), extensions).unwrap();
-    let (config, key, certificate) = (authority.text("openssl.conf"), authority.text("redis.key"), authority.text("redis.crt"));
+    let (config, key, certificate) = (
+        authority.text("openssl.conf"),
+        authority.text("redis.key"),
+        authority.text("redis.crt"),
+    );
     let made = std::process::Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "rsa:4096", "-nodes", "-days", "3650", "-config", &config])
+        .args([
+            "req", "-x509", "-newkey", "rsa:4096", "-nodes", "-days", "3650", "-config", &config,
+        ])
         .args(["-keyout", &key, "-out", &certificate])
         .output()
         .unwrap();
@@ -181,8 +315,12 @@ fn sign_rsa_4096(authority: &Authority) {
 fn connections(servers: &[Server]) -> usize {
     let of = |server: &Server| {
         let text = Scrape::of(&server.http()).text;
-        let closed = text.lines().find(|line| line.starts_with("tollgate_store_connections{") && line.contains("\"closed\""));
-        closed.and_then(|line| line.rsplit_once(' ')).map_or(0, |(_, count)| count.parse().unwrap())
+        let closed = text.lines().find(|line| {
+            line.starts_with("tollgate_store_connections{") && line.contains("\"closed\"")
+        });
+        closed
+            .and_then(|line| line.rsplit_once(' '))
+            .map_or(0, |(_, count)| count.parse().unwrap())
     };
     servers.iter().map(of).sum()
 }
@@ -196,7 +334,10 @@ fn all_connected(servers: &[Server], count: usize) -> Duration {
             return started.elapsed();
         }
         assert!(connected < count, "{connected} of {count}");
-        assert!(started.elapsed() < PATIENCE, "{connected} of {count} connected");
+        assert!(
+            started.elapsed() < PATIENCE,
+            "{connected} of {count} connected"
+        );
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -207,7 +348,10 @@ fn fault_51_many_connections_reach_a_redis_with_slow_tls_handshakes_also_after_i
     for (processes, workers) in [(1, 150), (20, 6)] {
         let authority = Authority::new();
         sign_rsa_4096(&authority);
-        let (mut redis, port) = redis_over_tls(&authority, &["--tls-auth-clients", "no", "--maxclients", "1000"]);
+        let (mut redis, port) = redis_over_tls(
+            &authority,
+            &["--tls-auth-clients", "no", "--maxclients", "1000"],
+        );
         let url = format!("rediss://127.0.0.1:{port}");
         let settings = [
             set("store.tls.ca_file", &authority.text("ca.crt")),
@@ -222,6 +366,9 @@ fn fault_51_many_connections_reach_a_redis_with_slow_tls_handshakes_also_after_i
             std::thread::sleep(Duration::from_millis(5));
         }
         redis.restart();
-        println!("{processes} processes of {workers} workers: {first:?} at first, {:?} again", all_connected(&servers, count));
+        println!(
+            "{processes} processes of {workers} workers: {first:?} at first, {:?} again",
+            all_connected(&servers, count)
+        );
     }
 }

@@ -11,7 +11,9 @@ use tollgate::store::{Store, StoreDeadline};
 
 use crate::support::clock::{FakeClock, START_US};
 use crate::support::clocked_store::store_on;
-use crate::support::plans::{ANCHORED, BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, peek, plan};
+use crate::support::plans::{
+    ANCHORED, BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, peek, plan,
+};
 use crate::support::redis::Redis;
 
 const PATIENCE: StoreDeadline = StoreDeadline(Duration::from_secs(60));
@@ -44,7 +46,11 @@ macro_rules! two_runs {
 }
 
 fn runs(fresh_in: Duration) -> Vec<Reading> {
-    vec![Reading::Log { used: 10, frees_in_us: 0, fresh_in_us: u64::try_from(fresh_in.as_micros()).unwrap() }]
+    vec![Reading::Log {
+        used: 10,
+        frees_in_us: 0,
+        fresh_in_us: u64::try_from(fresh_in.as_micros()).unwrap(),
+    }]
 }
 
 fn counts() -> Vec<Stored> {
@@ -53,38 +59,57 @@ fn counts() -> Vec<Stored> {
             limits: vec![limit(100, MINUTE, FIXED)],
             charges: &[(0, 7), (1_000, 3)],
             keys: &[("", &["3800a6b790fa352e0a"])],
-            readings: vec![Reading::Window { count: 10, ends_in_us: 19_000_000 }],
+            readings: vec![Reading::Window {
+                count: 10,
+                ends_in_us: 19_000_000,
+            }],
         },
         Stored {
             limits: vec![limit(100_000, MINUTE, FIXED)],
             charges: &[(0, 300)],
             keys: &[("", &["3800a6b790fa354e2c01"])],
-            readings: vec![Reading::Window { count: 300, ends_in_us: 20_000_000 }],
+            readings: vec![Reading::Window {
+                count: 300,
+                ends_in_us: 20_000_000,
+            }],
         },
         Stored {
             limits: vec![limit(100, MINUTE, ANCHORED)],
             charges: &[(0, 7), (1_000, 3)],
             keys: &[("", &["3900001a93fa352e0a"])],
-            readings: vec![Reading::Window { count: 10, ends_in_us: 59_000_000 }],
+            readings: vec![Reading::Window {
+                count: 10,
+                ends_in_us: 59_000_000,
+            }],
         },
         Stored {
             limits: vec![limit(100, MINUTE, COUNTER)],
             charges: &[(0, 7), (60_000, 3)],
             keys: &[("", &["3b002d4b94fa352e0307"])],
-            readings: vec![Reading::Counter { current: 3, previous: 7, elapsed_us: 40_000_000 }],
+            readings: vec![Reading::Counter {
+                current: 3,
+                previous: 7,
+                elapsed_us: 40_000_000,
+            }],
         },
         Stored {
             limits: vec![limit(100, MINUTE, FULL_BUCKET)],
             charges: &[(0, 7), (1_000, 3)],
             keys: &[("", &["3f0164808d7593fa350e"])],
-            readings: vec![Reading::Bucket { backlog_us: 5_000_000, emission_us: 600_000 }],
+            readings: vec![Reading::Bucket {
+                backlog_us: 5_000_000,
+                emission_us: 600_000,
+            }],
         },
         // A debt above a window, which has the time of its writing beside it.
         Stored {
             limits: vec![limit(100, MINUTE, Algorithm::TokenBucket { burst: 200 })],
             charges: &[(0, 150)],
             keys: &[("", &["3f0964804a7798fa350e00001a93fa350e"])],
-            readings: vec![Reading::Bucket { backlog_us: 90_000_000, emission_us: 600_000 }],
+            readings: vec![Reading::Bucket {
+                backlog_us: 90_000_000,
+                emission_us: 600_000,
+            }],
         },
     ]
 }
@@ -96,7 +121,14 @@ fn runs_and_logs() -> Vec<Stored> {
             charges: &[(0, 7), (1_000, 3)],
             keys: &[(
                 "",
-                &[concat!("3c", "0a0000000000", "8802002000", "00001a93fa350e", "40422993fa350e0300000000", two_runs!())],
+                &[concat!(
+                    "3c",
+                    "0a0000000000",
+                    "8802002000",
+                    "00001a93fa350e",
+                    "40422993fa350e0300000000",
+                    two_runs!()
+                )],
             )],
             readings: runs(MINUTE),
         },
@@ -121,28 +153,47 @@ fn runs_and_logs() -> Vec<Stored> {
         Stored {
             limits: vec![limit(100, MINUTE, LOG)],
             charges: &[(0, 7), (1_000, 3)],
-            keys: &[("log:60000000", &[LOG_HEADER, "00001a93fa350700", "40422993fa350a00"])],
+            keys: &[(
+                "log:60000000",
+                &[LOG_HEADER, "00001a93fa350700", "40422993fa350a00"],
+            )],
             readings: runs(MINUTE),
         },
         Stored {
             limits: vec![limit(100, OTHER_WINDOW, LOG)],
             charges: &[(0, 7), (1_000, 3)],
             keys: &[
-                ("log:61500000", &[LOG_HEADER, "00001a93fa350700", "40422993fa350a00"]),
+                (
+                    "log:61500000",
+                    &[LOG_HEADER, "00001a93fa350700", "40422993fa350a00"],
+                ),
                 ("logs", &["00001a93fa350e606aaa0300000050271c97fa350e"]),
             ],
             readings: runs(OTHER_WINDOW),
         },
         Stored {
-            limits: vec![limit(100, MINUTE, FULL_BUCKET), limit(100, 60 * MINUTE, FIXED), limit(100, MINUTE, LOG)],
+            limits: vec![
+                limit(100, MINUTE, FULL_BUCKET),
+                limit(100, 60 * MINUTE, FIXED),
+                limit(100, MINUTE, LOG),
+            ],
             charges: &[(0, 7), (1_000, 3)],
             keys: &[
                 ("", &["3f0164808d7593fa350e70007c427bfa352e0a"]),
-                ("log:60000000", &[LOG_HEADER, "00001a93fa350700", "40422993fa350a00"]),
+                (
+                    "log:60000000",
+                    &[LOG_HEADER, "00001a93fa350700", "40422993fa350a00"],
+                ),
             ],
             readings: vec![
-                Reading::Bucket { backlog_us: 5_000_000, emission_us: 600_000 },
-                Reading::Window { count: 10, ends_in_us: 3_199_000_000 },
+                Reading::Bucket {
+                    backlog_us: 5_000_000,
+                    emission_us: 600_000,
+                },
+                Reading::Window {
+                    count: 10,
+                    ends_in_us: 3_199_000_000,
+                },
                 runs(MINUTE)[0],
             ],
         },
@@ -183,21 +234,40 @@ async fn each_state_is_written_as_these_bytes_and_read_from_them() {
         let plan = plan(stored.limits.clone());
         for (later_ms, cost) in stored.charges {
             clock.advance(later_ms * 1_000);
-            assert!(store.decide_one(&ask(&plan, "key", *cost), PATIENCE).await.unwrap().fits);
+            assert!(
+                store
+                    .decide_one(&ask(&plan, "key", *cost), PATIENCE)
+                    .await
+                    .unwrap()
+                    .fits
+            );
         }
         let case = format!("{:?}", stored.limits);
         // Not all keys of the database: the store's first connection may write the one that it proves itself by at any time.
         let keys = redis.cli(&["EVAL", "return #redis.call('KEYS', '{group:key}*')", "0"]);
         assert_eq!(keys, stored.keys.len().to_string(), "{case}");
         for (suffix, elements) in stored.keys {
-            assert_eq!(dump(&redis, &name_of(suffix)), elements.join(" "), "{case}, {suffix}");
+            assert_eq!(
+                dump(&redis, &name_of(suffix)),
+                elements.join(" "),
+                "{case}, {suffix}"
+            );
         }
         redis.cli(&["FLUSHALL"]);
-        stored.keys.iter().for_each(|(suffix, elements)| put(&redis, &name_of(suffix), elements));
-        let verdict = store.decide_one(&peek(&plan, "key", 1), PATIENCE).await.unwrap();
+        stored
+            .keys
+            .iter()
+            .for_each(|(suffix, elements)| put(&redis, &name_of(suffix), elements));
+        let verdict = store
+            .decide_one(&peek(&plan, "key", 1), PATIENCE)
+            .await
+            .unwrap();
         assert_eq!(verdict.readings.to_vec(), stored.readings, "{case}");
         // A charge goes on from there.
-        let verdict = store.decide_one(&ask(&plan, "key", 90), PATIENCE).await.unwrap();
+        let verdict = store
+            .decide_one(&ask(&plan, "key", 90), PATIENCE)
+            .await
+            .unwrap();
         assert_eq!(verdict.fits, !case.contains("burst: 200"), "{case}");
     }
 }
@@ -210,12 +280,30 @@ async fn a_bucket_of_an_older_version_is_read_and_written_as_a_new_one() {
     let plan = plan(vec![limit(100, MINUTE, BUCKET)]);
     put(&redis, &name_of(""), &["3a80b66093fa350e"]);
     clock.advance(4_000_000);
-    let backlog = |backlog_us| vec![Reading::Bucket { backlog_us, emission_us: 600_000 }];
-    let peeked = store.decide_one(&peek(&plan, "key", 1), PATIENCE).await.unwrap();
+    let backlog = |backlog_us| {
+        vec![Reading::Bucket {
+            backlog_us,
+            emission_us: 600_000,
+        }]
+    };
+    let peeked = store
+        .decide_one(&peek(&plan, "key", 1), PATIENCE)
+        .await
+        .unwrap();
     assert_eq!(peeked.readings.to_vec(), backlog(634_240));
-    assert_eq!(dump(&redis, &name_of("")), "3a80b66093fa350e", "a peek wrote");
-    let charged = store.decide_one(&ask(&plan, "key", 1), PATIENCE).await.unwrap();
-    assert_eq!((charged.fits, charged.readings.to_vec()), (true, backlog(1_234_240)));
+    assert_eq!(
+        dump(&redis, &name_of("")),
+        "3a80b66093fa350e",
+        "a peek wrote"
+    );
+    let charged = store
+        .decide_one(&ask(&plan, "key", 1), PATIENCE)
+        .await
+        .unwrap();
+    assert_eq!(
+        (charged.fits, charged.readings.to_vec()),
+        (true, backlog(1_234_240))
+    );
     assert_eq!(dump(&redis, &name_of("")), "3f016440de6993fa350e");
 }
 
@@ -228,11 +316,34 @@ async fn a_sliding_window_of_an_older_version_is_read_and_written_as_a_new_one()
     let older = "3c0a00000000000200001a93fa350e070000000040422993fa350e0300000000";
     put(&redis, &name_of(""), &[older]);
     clock.advance(1_000_000);
-    let peeked = store.decide_one(&peek(&plan, "key", 1), PATIENCE).await.unwrap();
+    let peeked = store
+        .decide_one(&peek(&plan, "key", 1), PATIENCE)
+        .await
+        .unwrap();
     assert_eq!(peeked.readings.to_vec(), runs(MINUTE));
     assert_eq!(dump(&redis, &name_of("")), older, "a peek wrote");
-    let charged = store.decide_one(&ask(&plan, "key", 2), PATIENCE).await.unwrap();
-    assert_eq!((charged.fits, charged.readings[0]), (true, Reading::Log { used: 12, frees_in_us: 0, fresh_in_us: 60_000_000 }));
-    let newer = concat!("3c", "0c0000000000", "8802002000", "00001a93fa350e", "40422993fa350e0500000000", two_runs!());
+    let charged = store
+        .decide_one(&ask(&plan, "key", 2), PATIENCE)
+        .await
+        .unwrap();
+    assert_eq!(
+        (charged.fits, charged.readings[0]),
+        (
+            true,
+            Reading::Log {
+                used: 12,
+                frees_in_us: 0,
+                fresh_in_us: 60_000_000
+            }
+        )
+    );
+    let newer = concat!(
+        "3c",
+        "0c0000000000",
+        "8802002000",
+        "00001a93fa350e",
+        "40422993fa350e0500000000",
+        two_runs!()
+    );
     assert_eq!(dump(&redis, &name_of("")), newer);
 }

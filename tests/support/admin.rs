@@ -28,7 +28,12 @@ impl AdminFixture {
         let socket = folder.path().join("admin.sock");
         let listen = format!("listen.admin=unix:{}", socket.display());
         let server = Server::start(config, &[&["--set", &listen], flags].concat());
-        Self { client: server.client().await, admin: admin_at(&socket).await, folder, server }
+        Self {
+            client: server.client().await,
+            admin: admin_at(&socket).await,
+            folder,
+            server,
+        }
     }
 
     /// The address of the admin listener, as the command line takes it.

@@ -12,7 +12,10 @@ pub struct Authority {
 impl Authority {
     /// Its certificate is `ca.crt`.
     pub fn new() -> Self {
-        let authority = Self { directory: tempfile::tempdir().unwrap(), signer: tls::Authority::new() };
+        let authority = Self {
+            directory: tempfile::tempdir().unwrap(),
+            signer: tls::Authority::new(),
+        };
         std::fs::write(authority.path("ca.crt"), &authority.signer.pem).unwrap();
         authority
     }

@@ -19,25 +19,50 @@ impl Caddy {
         let address = format!("127.0.0.1:{}", free_port());
         let changes = [
             (":8000 {", format!("http://{address} {{")),
-            ("forward_auth 127.0.0.1:8080", format!("forward_auth {http}")),
+            (
+                "forward_auth 127.0.0.1:8080",
+                format!("forward_auth {http}"),
+            ),
             ("127.0.0.1:3000", application.to_owned()),
-            ("key={remote_host}&plan=free", format!("key={{http.request.header.X-User}}&plan={plan}")),
+            (
+                "key={remote_host}&plan=free",
+                format!("key={{http.request.header.X-User}}&plan={plan}"),
+            ),
             ("dial_timeout 100ms", "dial_timeout 60s".to_owned()),
-            ("response_header_timeout 250ms", "response_header_timeout 60s".to_owned()),
+            (
+                "response_header_timeout 250ms",
+                "response_header_timeout 60s".to_owned(),
+            ),
         ];
         let recipe = super::recipe("deploy/caddy/Caddyfile", &changes);
         let file = directory.path().join("Caddyfile");
-        std::fs::write(&file, format!("{{\n\tadmin off\n\tauto_https off\n}}\n{recipe}")).unwrap();
+        std::fs::write(
+            &file,
+            format!("{{\n\tadmin off\n\tauto_https off\n}}\n{recipe}"),
+        )
+        .unwrap();
         let mut command = Command::new("caddy");
-        command.args(["run", "--adapter", "caddyfile", "--config"]).arg(&file);
+        command
+            .args(["run", "--adapter", "caddyfile", "--config"])
+            .arg(&file);
         // It keeps files of its own below the home folder.
-        command.env("HOME", directory.path()).env_remove("XDG_DATA_HOME").env_remove("XDG_CONFIG_HOME");
+        command
+            .env("HOME", directory.path())
+            .env_remove("XDG_DATA_HOME")
+            .env_remove("XDG_CONFIG_HOME");
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let missing = "caddy is needed by this test and not installed; tests/run installs it, or: apt-get install caddy";
-        let caddy = Self { child: command.spawn().unwrap_or_else(|_| panic!("{missing}")), address, _directory: directory };
+        let caddy = Self {
+            child: command.spawn().unwrap_or_else(|_| panic!("{missing}")),
+            address,
+            _directory: directory,
+        };
         let started = Instant::now();
         while TcpStream::connect(&caddy.address).is_err() {
-            assert!(started.elapsed() < super::server::PATIENCE, "caddy does not listen");
+            assert!(
+                started.elapsed() < super::server::PATIENCE,
+                "caddy does not listen"
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
         caddy

@@ -30,23 +30,45 @@ impl Chromium {
     pub fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let pipes = ["to", "from"].map(|name| folder.path().join(name));
-        assert!(Command::new("mkfifo").args(&pipes).status().unwrap().success(), "mkfifo");
+        assert!(
+            Command::new("mkfifo")
+                .args(&pipes)
+                .status()
+                .unwrap()
+                .success(),
+            "mkfifo"
+        );
         let mut command = Command::new("sh");
         // Root has to do without the sandbox; the one page is ours. File descriptors 3 and 4 are those of the protocol.
-        command.args(["-c", "exec \"$0\" \"$@\" 3<\"$TO\" 4>\"$FROM\""]).arg(program()).args([
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-extensions",
-            "--remote-debugging-pipe",
-        ]);
-        command.arg(format!("--user-data-dir={}", folder.path().join("profile").display()));
-        command.envs([("TO", &pipes[0]), ("FROM", &pipes[1])]).env("HOME", folder.path());
-        let process = Guarded(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        command
+            .args(["-c", "exec \"$0\" \"$@\" 3<\"$TO\" 4>\"$FROM\""])
+            .arg(program())
+            .args([
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                "--no-first-run",
+                "--disable-background-networking",
+                "--disable-component-update",
+                "--disable-extensions",
+                "--remote-debugging-pipe",
+            ]);
+        command.arg(format!(
+            "--user-data-dir={}",
+            folder.path().join("profile").display()
+        ));
+        command
+            .envs([("TO", &pipes[0]), ("FROM", &pipes[1])])
+            .env("HOME", folder.path());
+        let process = Guarded(
+            command
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap(),
+        );
         // Each waits for the other side, in the order of the shell.
         let commands = File::options().write(true).open(&pipes[0]).unwrap();
         let answers = BufReader::new(File::open(&pipes[1]).unwrap());
@@ -57,10 +79,21 @@ impl Chromium {
                 let _ = sender.send(serde_json::from_slice(&message).unwrap());
             }
         });
-        let mut browser =
-            Self { commands, messages, session: None, sent: 0, events: Vec::new(), _process: process, _folder: folder };
-        let target = browser.ask("Target.createTarget", json!({ "url": "about:blank" }))["targetId"].clone();
-        let attached = browser.ask("Target.attachToTarget", json!({ "targetId": target, "flatten": true }));
+        let mut browser = Self {
+            commands,
+            messages,
+            session: None,
+            sent: 0,
+            events: Vec::new(),
+            _process: process,
+            _folder: folder,
+        };
+        let target =
+            browser.ask("Target.createTarget", json!({ "url": "about:blank" }))["targetId"].clone();
+        let attached = browser.ask(
+            "Target.attachToTarget",
+            json!({ "targetId": target, "flatten": true }),
+        );
         browser.session = attached["sessionId"].as_str().map(str::to_owned);
         for domain in ["Page", "Network", "Runtime", "Log"] {
             browser.ask(&format!("{domain}.enable"), json!({}));
@@ -75,11 +108,16 @@ impl Chromium {
         if let Some(session) = &self.session {
             command["sessionId"] = session.as_str().into();
         }
-        self.commands.write_all(format!("{command}\0").as_bytes()).unwrap();
+        self.commands
+            .write_all(format!("{command}\0").as_bytes())
+            .unwrap();
         let began = Instant::now();
         loop {
             let left = PATIENCE.saturating_sub(began.elapsed());
-            let message = self.messages.recv_timeout(left).unwrap_or_else(|error| panic!("{method}: no answer: {error}"));
+            let message = self
+                .messages
+                .recv_timeout(left)
+                .unwrap_or_else(|error| panic!("{method}: no answer: {error}"));
             if message["id"] == self.sent {
                 assert!(message.get("error").is_none(), "{method}: {message}");
                 return message["result"].clone();
@@ -94,9 +132,13 @@ impl Chromium {
 
     /// The value of an expression in the page; a promise is waited for.
     pub fn eval(&mut self, expression: &str) -> Value {
-        let parameters = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
+        let parameters =
+            json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
         let answer = self.ask("Runtime.evaluate", parameters);
-        assert!(answer.get("exceptionDetails").is_none(), "{expression}: {answer}");
+        assert!(
+            answer.get("exceptionDetails").is_none(),
+            "{expression}: {answer}"
+        );
         answer["result"]["value"].clone()
     }
 
@@ -126,7 +168,11 @@ impl Chromium {
             " " => (32, " "),
             other => panic!("{other}"),
         };
-        let down = if text.is_empty() { "rawKeyDown" } else { "keyDown" };
+        let down = if text.is_empty() {
+            "rawKeyDown"
+        } else {
+            "keyDown"
+        };
         for kind in [down, "keyUp"] {
             let name = if key == " " { "Space" } else { key };
             let parameters = json!({ "type": kind, "key": key, "code": name, "windowsVirtualKeyCode": code, "text": text });
@@ -140,15 +186,33 @@ impl Chromium {
         self.ask("Emulation.setDeviceMetricsOverride", metrics);
         let scheme = if dark { "dark" } else { "light" };
         let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
-        self.ask("Emulation.setEmulatedMedia", json!({ "features": features }));
+        self.ask(
+            "Emulation.setEmulatedMedia",
+            json!({ "features": features }),
+        );
     }
 
     /// Writes a picture of the whole page to the folder that `TOLLGATE_SCREENSHOTS` names, if it does, for people to look at.
     pub fn picture(&mut self, name: &str) {
-        let Some(folder) = std::env::var_os("TOLLGATE_SCREENSHOTS").map(PathBuf::from) else { return };
-        let answer = self.ask("Page.captureScreenshot", json!({ "format": "png", "captureBeyondViewport": true }));
-        let mut decode = Command::new("base64").arg("-d").stdin(Stdio::piped()).stdout(file(&folder, name)).spawn().unwrap();
-        decode.stdin.take().unwrap().write_all(answer["data"].as_str().unwrap().as_bytes()).unwrap();
+        let Some(folder) = std::env::var_os("TOLLGATE_SCREENSHOTS").map(PathBuf::from) else {
+            return;
+        };
+        let answer = self.ask(
+            "Page.captureScreenshot",
+            json!({ "format": "png", "captureBeyondViewport": true }),
+        );
+        let mut decode = Command::new("base64")
+            .arg("-d")
+            .stdin(Stdio::piped())
+            .stdout(file(&folder, name))
+            .spawn()
+            .unwrap();
+        decode
+            .stdin
+            .take()
+            .unwrap()
+            .write_all(answer["data"].as_str().unwrap().as_bytes())
+            .unwrap();
         assert!(decode.wait().unwrap().success());
     }
 
@@ -162,13 +226,23 @@ impl Chromium {
 }
 
 fn file(folder: &std::path::Path, name: &str) -> Stdio {
-    File::create(folder.join(name).with_extension("png")).unwrap().into()
+    File::create(folder.join(name).with_extension("png"))
+        .unwrap()
+        .into()
 }
 
 /// Debian's name of the program, and those of others.
 fn program() -> &'static str {
-    let runs =
-        |program: &&str| Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
-    let found = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|program| runs(program));
+    let runs = |program: &&str| {
+        Command::new(program)
+            .arg("--version")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .is_ok()
+    };
+    let found = ["chromium", "chromium-browser", "google-chrome"]
+        .into_iter()
+        .find(|program| runs(program));
     found.expect("this test needs Chromium; install it, on Debian by: apt-get install chromium")
 }

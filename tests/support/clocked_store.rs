@@ -24,12 +24,19 @@ pub struct ClockedStore {
 impl ClockedStore {
     pub fn start() -> Self {
         let (redis, clock) = (Redis::start(), FakeClock::new());
-        Self { store: store_on(&redis, &clock), redis, clock }
+        Self {
+            store: store_on(&redis, &clock),
+            redis,
+            clock,
+        }
     }
 
     /// Decides the checks, all of which must be decided. Returns how many fit.
     pub async fn decide(&self, checks: &[Check]) -> usize {
         let verdicts = self.store.decide_batch(checks, PATIENCE).await;
-        verdicts.into_iter().filter(|verdict| verdict.as_ref().unwrap().fits).count()
+        verdicts
+            .into_iter()
+            .filter(|verdict| verdict.as_ref().unwrap().fits)
+            .count()
     }
 }

@@ -19,22 +19,37 @@ impl Cluster {
     }
 
     pub fn start_with(replicas: usize, program: &[&str], extra: &[&str]) -> Self {
-        let nodes: Vec<Redis> = (0..MASTERS * (1 + replicas)).map(|_| node(program, extra)).collect();
+        let nodes: Vec<Redis> = (0..MASTERS * (1 + replicas))
+            .map(|_| node(program, extra))
+            .collect();
         let cluster = Self { nodes };
-        let addresses = cluster.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port));
+        let addresses = cluster
+            .nodes
+            .iter()
+            .map(|node| format!("127.0.0.1:{}", node.port));
         let mut command = Command::new("redis-cli");
         command.args(["--cluster", "create"]).args(addresses);
-        let created = command.args(["--cluster-replicas", &replicas.to_string(), "--cluster-yes"]).output().unwrap();
-        assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stdout));
+        let created = command
+            .args(["--cluster-replicas", &replicas.to_string(), "--cluster-yes"])
+            .output()
+            .unwrap();
+        assert!(
+            created.status.success(),
+            "{}",
+            String::from_utf8_lossy(&created.stdout)
+        );
         cluster.wait_until(|node| {
             let info = node.cli(&["CLUSTER", "INFO"]);
             let replication = node.cli(&["INFO", "replication"]);
-            let in_sync = replication.contains("role:master") || replication.contains("master_link_status:up");
+            let in_sync = replication.contains("role:master")
+                || replication.contains("master_link_status:up");
             info.contains("cluster_state:ok") && info.contains("cluster_slots_ok:16384") && in_sync
         });
         // redis-cli does not promise which nodes become masters.
         let mut cluster = cluster;
-        cluster.nodes.sort_by_key(|node| !node.cli(&["ROLE"]).starts_with("master"));
+        cluster
+            .nodes
+            .sort_by_key(|node| !node.cli(&["ROLE"]).starts_with("master"));
         cluster
     }
 
@@ -49,32 +64,68 @@ impl Cluster {
 
     /// A URL that names an address without a server, and then one node.
     pub fn url(&self) -> String {
-        format!("redis-cluster://127.0.0.1:1?node=127.0.0.1:{}", self.nodes[1].port)
+        format!(
+            "redis-cluster://127.0.0.1:1?node=127.0.0.1:{}",
+            self.nodes[1].port
+        )
     }
 
     /// The slot of a plan's key.
     pub fn slot(&self, group: &str, key: &str) -> u16 {
-        self.nodes[MASTERS - 1].cli(&["CLUSTER", "KEYSLOT", &format!("{{{group}:{key}}}")]).parse().unwrap()
+        self.nodes[MASTERS - 1]
+            .cli(&["CLUSTER", "KEYSLOT", &format!("{{{group}:{key}}}")])
+            .parse()
+            .unwrap()
     }
 
     /// Index of the node that has a slot now, by the report of a live node.
     pub fn owner(&self, slot: u16) -> usize {
-        let asked = self.nodes.iter().map(|node| node.cli(&["CLUSTER", "SLOTS"])).find(|answer| !answer.is_empty()).unwrap();
+        let asked = self
+            .nodes
+            .iter()
+            .map(|node| node.cli(&["CLUSTER", "SLOTS"]))
+            .find(|answer| !answer.is_empty())
+            .unwrap();
         let lines: Vec<&str> = asked.lines().collect();
         let range = |at: &usize| {
-            let (first, last) = (lines[*at].parse::<u16>(), lines.get(at + 1).and_then(|line| line.parse::<u16>().ok()));
-            matches!((first, last), (Ok(first), Some(last)) if (first..=last).contains(&slot)) && lines[at + 2] == "127.0.0.1"
+            let (first, last) = (
+                lines[*at].parse::<u16>(),
+                lines.get(at + 1).and_then(|line| line.parse::<u16>().ok()),
+            );
+            matches!((first, last), (Ok(first), Some(last)) if (first..=last).contains(&slot))
+                && lines[at + 2] == "127.0.0.1"
         };
         let at = (0..lines.len().saturating_sub(3)).find(range).unwrap();
         let port: u16 = lines[at + 3].parse().unwrap();
-        self.nodes.iter().position(|node| node.port == port).unwrap()
+        self.nodes
+            .iter()
+            .position(|node| node.port == port)
+            .unwrap()
     }
 
     /// Begins to move a slot from one node to another. From now on, new keys of the slot belong to the other node.
     pub fn open(&self, slot: u16, from: usize, to: usize) {
         let (slot, from, to) = (slot.to_string(), &self.nodes[from], &self.nodes[to]);
-        assert_eq!(to.cli(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from.cli(&["CLUSTER", "MYID"])]), "OK");
-        assert_eq!(from.cli(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to.cli(&["CLUSTER", "MYID"])]), "OK");
+        assert_eq!(
+            to.cli(&[
+                "CLUSTER",
+                "SETSLOT",
+                &slot,
+                "IMPORTING",
+                &from.cli(&["CLUSTER", "MYID"])
+            ]),
+            "OK"
+        );
+        assert_eq!(
+            from.cli(&[
+                "CLUSTER",
+                "SETSLOT",
+                &slot,
+                "MIGRATING",
+                &to.cli(&["CLUSTER", "MYID"])
+            ]),
+            "OK"
+        );
     }
 
     /// Moves its keys, one by one.
@@ -93,15 +144,22 @@ impl Cluster {
     /// Ends the move: tells all masters that this node has the slot.
     pub fn close(&self, slot: u16, to: usize) {
         let id = self.nodes[to].cli(&["CLUSTER", "MYID"]);
-        let masters = [&self.nodes[to]].into_iter().chain(self.nodes[..MASTERS].iter());
-        masters.for_each(|node| drop(node.cli(&["CLUSTER", "SETSLOT", &slot.to_string(), "NODE", &id])));
+        let masters = [&self.nodes[to]]
+            .into_iter()
+            .chain(self.nodes[..MASTERS].iter());
+        masters.for_each(|node| {
+            drop(node.cli(&["CLUSTER", "SETSLOT", &slot.to_string(), "NODE", &id]))
+        });
     }
 
     /// How often nodes answered with this error.
     pub fn errors(&self, word: &str) -> u64 {
         let of = |node: &Redis| {
             let stats = node.cli(&["INFO", "errorstats"]);
-            let line = stats.lines().find_map(|line| line.strip_prefix(&format!("errorstat_{word}:count="))).map(str::trim);
+            let line = stats
+                .lines()
+                .find_map(|line| line.strip_prefix(&format!("errorstat_{word}:count=")))
+                .map(str::trim);
             line.map_or(0, |count| count.parse::<u64>().unwrap())
         };
         self.nodes.iter().map(of).sum()
@@ -113,9 +171,15 @@ impl Drop for Cluster {
         if std::thread::panicking() {
             return;
         }
-        let masters = self.nodes.iter_mut().filter_map(|node| node.is_alive().then_some(&*node));
+        let masters = self
+            .nodes
+            .iter_mut()
+            .filter_map(|node| node.is_alive().then_some(&*node));
         let masters = masters.filter(|node| node.cli(&["ROLE"]).starts_with("master"));
-        let without: Vec<String> = masters.map(Redis::keys_without_expiry).filter(|keys| !keys.is_empty()).collect();
+        let without: Vec<String> = masters
+            .map(Redis::keys_without_expiry)
+            .filter(|keys| !keys.is_empty())
+            .collect();
         assert!(without.is_empty(), "keys without an expiry: {without:?}");
     }
 }

@@ -28,20 +28,42 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 
 /// A header field as a literal without indexing.
 pub fn literal(name: &str, value: &str) -> Vec<u8> {
-    let length = |text: &str| u8::try_from(text.len()).ok().filter(|length| *length < 127).unwrap();
-    [&[0, length(name)], name.as_bytes(), &[length(value)], value.as_bytes()].concat()
+    let length = |text: &str| {
+        u8::try_from(text.len())
+            .ok()
+            .filter(|length| *length < 127)
+            .unwrap()
+    };
+    [
+        &[0, length(name)],
+        name.as_bytes(),
+        &[length(value)],
+        value.as_bytes(),
+    ]
+    .concat()
 }
 
 /// The headers of a call of this method.
 pub fn headers(path: &str) -> Vec<u8> {
-    headers_with(path, &[(":authority", "localhost"), ("content-type", "application/grpc")])
+    headers_with(
+        path,
+        &[
+            (":authority", "localhost"),
+            ("content-type", "application/grpc"),
+        ],
+    )
 }
 
 /// The headers of a call of this method, with further ones.
 pub fn headers_with(path: &str, more: &[(&str, &str)]) -> Vec<u8> {
     let fields = [(":method", "POST"), (":scheme", "http"), (":path", path)];
     let last = [("te", "trailers")];
-    fields.iter().chain(more).chain(&last).flat_map(|(name, value)| literal(name, value)).collect()
+    fields
+        .iter()
+        .chain(more)
+        .chain(&last)
+        .flat_map(|(name, value)| literal(name, value))
+        .collect()
 }
 
 pub const SHOULD_ALLOW: &str = "/tollgate.v1.RateLimitService/ShouldAllow";
@@ -79,9 +101,13 @@ impl Raw {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
-        let payload: Vec<u8> =
-            settings.iter().flat_map(|(id, value)| [&id.to_be_bytes()[..], &value.to_be_bytes()].concat()).collect();
-        stream.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &payload)].concat()).unwrap();
+        let payload: Vec<u8> = settings
+            .iter()
+            .flat_map(|(id, value)| [&id.to_be_bytes()[..], &value.to_be_bytes()].concat())
+            .collect();
+        stream
+            .write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &payload)].concat())
+            .unwrap();
         Self(stream)
     }
 
@@ -91,7 +117,9 @@ impl Raw {
         let mut end = None;
         while let Some((kind, _, _, payload)) = self.next() {
             if kind == GOAWAY {
-                end = Some(End::GoAway(u32::from_be_bytes([payload[4], payload[5], payload[6], payload[7]])));
+                end = Some(End::GoAway(u32::from_be_bytes([
+                    payload[4], payload[5], payload[6], payload[7],
+                ])));
             }
         }
         end.unwrap_or_else(|| match self.0.read(&mut [0]) {
@@ -123,6 +151,11 @@ impl<S: Read + Write> Raw<S> {
         self.0.read_exact(&mut head).ok()?;
         let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
         self.0.read_exact(&mut payload).ok()?;
-        Some((head[3], head[4], u32::from_be_bytes([head[5] & 0x7f, head[6], head[7], head[8]]), payload))
+        Some((
+            head[3],
+            head[4],
+            u32::from_be_bytes([head[5] & 0x7f, head[6], head[7], head[8]]),
+            payload,
+        ))
     }
 }

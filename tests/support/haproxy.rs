@@ -19,7 +19,9 @@ impl Haproxy {
         let address = format!("127.0.0.1:{}", free_port());
         let server = |(index, (grpc, http)): (usize, &(String, String))| {
             let port = http.rsplit(':').next().unwrap();
-            format!("  server r{index} {grpc} proto h2 check check-proto h1 port {port} inter 200ms fall 1 rise 1\n")
+            format!(
+                "  server r{index} {grpc} proto h2 check check-proto h1 port {port} inter 200ms fall 1 rise 1\n"
+            )
         };
         let servers: String = replicas.iter().enumerate().map(server).collect();
         // A call whose request was sent is never sent again: it may have been charged. One that found no server is sent again.
@@ -36,16 +38,28 @@ impl Haproxy {
     /// Before `application`, asking `http` about this plan by the recipe, the key being `X-User`.
     pub fn asking(http: &str, plan: &str, application: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let lua = super::recipe("deploy/haproxy/tollgate.lua", &[("TIMEOUT = 0.25", "TIMEOUT = 60".to_owned())]);
+        let lua = super::recipe(
+            "deploy/haproxy/tollgate.lua",
+            &[("TIMEOUT = 0.25", "TIMEOUT = 60".to_owned())],
+        );
         let script = directory.path().join("tollgate.lua");
         std::fs::write(&script, lua).unwrap();
         let address = format!("127.0.0.1:{}", free_port());
         let changes = [
-            ("lua-load-per-thread tollgate.lua", format!("lua-load-per-thread {}", script.display())),
+            (
+                "lua-load-per-thread tollgate.lua",
+                format!("lua-load-per-thread {}", script.display()),
+            ),
             ("bind :8000", format!("bind {address}")),
-            ("127.0.0.1 8080 free", format!("{} {plan}", http.replace(':', " "))),
+            (
+                "127.0.0.1 8080 free",
+                format!("{} {plan}", http.replace(':', " ")),
+            ),
             ("127.0.0.1:3000", application.to_owned()),
-            ("txn.tollgate_key) src", "txn.tollgate_key) req.hdr(X-User)".to_owned()),
+            (
+                "txn.tollgate_key) src",
+                "txn.tollgate_key) req.hdr(X-User)".to_owned(),
+            ),
         ];
         let config = super::recipe("deploy/haproxy/haproxy.cfg", &changes);
         Self::start(address, &config, directory)
@@ -55,12 +69,24 @@ impl Haproxy {
         let file = directory.path().join("haproxy.cfg");
         std::fs::write(&file, config).unwrap();
         let mut command = Command::new("haproxy");
-        command.arg("-db").arg("-f").arg(&file).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .arg("-db")
+            .arg("-f")
+            .arg(&file)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         let missing = "haproxy is needed by this test and not installed; tests/run installs it, or: apt-get install haproxy";
-        let haproxy = Self { child: command.spawn().unwrap_or_else(|_| panic!("{missing}")), address, _directory: directory };
+        let haproxy = Self {
+            child: command.spawn().unwrap_or_else(|_| panic!("{missing}")),
+            address,
+            _directory: directory,
+        };
         let started = Instant::now();
         while TcpStream::connect(&haproxy.address).is_err() {
-            assert!(started.elapsed() < super::server::PATIENCE, "haproxy does not listen");
+            assert!(
+                started.elapsed() < super::server::PATIENCE,
+                "haproxy does not listen"
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
         haproxy

@@ -32,7 +32,11 @@ pub struct Times {
 
 impl Times {
     pub fn new(start_us: u64, window_us: u64) -> Self {
-        Self { window_us, now_us: start_us, marks: vec![start_us] }
+        Self {
+            window_us,
+            now_us: start_us,
+            marks: vec![start_us],
+        }
     }
 
     pub fn mark(&mut self, at_us: u64) {

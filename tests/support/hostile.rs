@@ -83,11 +83,21 @@ pub fn hostile(seed: u64) -> Hostile {
     match KINDS.get(place) {
         Some((kind, make)) => {
             let (bytes, (set, environment)) = (make(&mut dice), none());
-            Hostile { kind, bytes, set, environment }
+            Hostile {
+                kind,
+                bytes,
+                set,
+                environment,
+            }
         }
         None => {
             let (set, environment) = settings(&mut dice);
-            Hostile { kind: "paths of flags and variables", bytes: VALID.into(), set, environment }
+            Hostile {
+                kind: "paths of flags and variables",
+                bytes: VALID.into(),
+                set,
+                environment,
+            }
         }
     }
 }
@@ -109,7 +119,11 @@ fn deep(dice: &mut Dice) -> Vec<u8> {
         ("a: [", "]"),
     ]);
     let tail = dice.of(&["a", "", "a: b", "*a", "\"", "- a", "? a"]);
-    let closed = if dice.below(2) == 0 { closes.repeat(depth) } else { String::new() };
+    let closed = if dice.below(2) == 0 {
+        closes.repeat(depth)
+    } else {
+        String::new()
+    };
     let text = format!("{}{tail}{closed}", opens.repeat(depth));
     match dice.below(4) {
         0 => format!("{VALID}extra: {text}\n").into(),
@@ -128,23 +142,41 @@ fn alias_bomb(dice: &mut Dice) -> Vec<u8> {
     let mut text = "a0: &a0 [x, y, z]\n".to_owned();
     for level in 1..levels {
         let alias = format!("*a{}", level - 1);
-        let of = |index: usize| if list { alias.clone() } else { format!("k{index}: {alias}") };
+        let of = |index: usize| {
+            if list {
+                alias.clone()
+            } else {
+                format!("k{index}: {alias}")
+            }
+        };
         let all: Vec<String> = (0..width).map(of).collect();
         let (open, close) = if list { ("[", "]") } else { ("{ ", " }") };
         text += &format!("a{level}: &a{level} {open}{}{close}\n", all.join(", "));
     }
-    if dice.below(2) == 0 { text.into() } else { (text + VALID).into() }
+    if dice.below(2) == 0 {
+        text.into()
+    } else {
+        (text + VALID).into()
+    }
 }
 
 fn odd_aliases(dice: &mut Dice) -> Vec<u8> {
     let long = "b".repeat(100_000);
-    let many: String = (0..50_000).map(|index| format!("- &a{index} x\n- *a{index}\n")).collect();
-    let copies = format!("a: &a \"{}\"\nb: [{}]\n", "x".repeat(100_000), "*a, ".repeat(10_000));
+    let many: String = (0..50_000)
+        .map(|index| format!("- &a{index} x\n- *a{index}\n"))
+        .collect();
+    let copies = format!(
+        "a: &a \"{}\"\nb: [{}]\n",
+        "x".repeat(100_000),
+        "*a, ".repeat(10_000)
+    );
     let text = match dice.below(9) {
         0 => "plans: &a { free: *a }\n".to_owned(),
         1 => "plans: *nowhere\n".to_owned(),
         2 => "a: &a b\n*a : c\n".to_owned(),
-        3 => "base: &base { a: 1 }\nplans: { <<: *base, free: { <<: [*base, *base] } }\n".to_owned(),
+        3 => {
+            "base: &base { a: 1 }\nplans: { <<: *base, free: { <<: [*base, *base] } }\n".to_owned()
+        }
         4 => format!("a: &{long} 1\nb: *{long}\n"),
         5 => many,
         6 => copies,
@@ -155,11 +187,22 @@ fn odd_aliases(dice: &mut Dice) -> Vec<u8> {
 }
 
 fn huge_scalar(dice: &mut Dice) -> Vec<u8> {
-    let filling = dice.of(&["x", "1", " x", "é", "\\n", "''", "[", "0", "-", "e", "#"]).repeat(1 << dice.of(&[4, 12, 17, 20]));
-    let field = dice.of(&["name", "quota", "window", "algorithm", "anchor", "burst", "precision"]);
+    let filling = dice
+        .of(&["x", "1", " x", "é", "\\n", "''", "[", "0", "-", "e", "#"])
+        .repeat(1 << dice.of(&[4, 12, 17, 20]));
+    let field = dice.of(&[
+        "name",
+        "quota",
+        "window",
+        "algorithm",
+        "anchor",
+        "burst",
+        "precision",
+    ]);
     let quote = dice.of(&["", "'", "\""]);
     match dice.below(3) {
-        0 => format!("plans: {{ p: {{ limits: [ {{ {field}: {quote}{filling}{quote} }} ] }} }}\n").into(),
+        0 => format!("plans: {{ p: {{ limits: [ {{ {field}: {quote}{filling}{quote} }} ] }} }}\n")
+            .into(),
         1 => format!("workers: {quote}{filling}{quote}\n{VALID}").into(),
         _ => format!("store: {{ url: {quote}{filling}{quote} }}\n").into(),
     }
@@ -170,17 +213,31 @@ fn marks(dice: &mut Dice) -> Vec<u8> {
         0 => format!("\u{feff}{VALID}").into(),
         1 => format!("\u{feff}\u{feff}{VALID}").into(),
         2 => VALID.replacen("plans", "\u{feff}plans", 1).into(),
-        3 => [0xff, 0xfe].into_iter().chain(VALID.encode_utf16().flat_map(u16::to_le_bytes)).collect(),
-        _ => [0xfe, 0xff].into_iter().chain(VALID.encode_utf16().flat_map(u16::to_be_bytes)).collect(),
+        3 => [0xff, 0xfe]
+            .into_iter()
+            .chain(VALID.encode_utf16().flat_map(u16::to_le_bytes))
+            .collect(),
+        _ => [0xfe, 0xff]
+            .into_iter()
+            .chain(VALID.encode_utf16().flat_map(u16::to_be_bytes))
+            .collect(),
     }
 }
 
 fn line_ends(dice: &mut Dice) -> Vec<u8> {
-    let end = dice.of(&["\r\n", "\r", "\n\r", "\u{85}", "\u{2028}", "\n\n", "\t\n", " \n", "\\\n"]);
-    let ends = |(index, line): (usize, &str)| format!("{line}{}", if index % 3 == 0 { "\n" } else { end });
+    let end = dice.of(&[
+        "\r\n", "\r", "\n\r", "\u{85}", "\u{2028}", "\n\n", "\t\n", " \n", "\\\n",
+    ]);
+    let ends =
+        |(index, line): (usize, &str)| format!("{line}{}", if index % 3 == 0 { "\n" } else { end });
     match dice.below(2) {
         0 => VALID.replace('\n', end).into(),
-        _ => VALID.lines().enumerate().map(ends).collect::<String>().into(),
+        _ => VALID
+            .lines()
+            .enumerate()
+            .map(ends)
+            .collect::<String>()
+            .into(),
     }
 }
 
@@ -237,8 +294,9 @@ fn no_utf8(dice: &mut Dice) -> Vec<u8> {
 }
 
 fn cut_off(dice: &mut Dice) -> Vec<u8> {
-    let whole: String =
-        (0..200).map(|plan| format!("  p{plan}: {{ limits: [ {{ quota: {plan}, window: \"1m\" }} ] }}\n")).collect();
+    let whole: String = (0..200)
+        .map(|plan| format!("  p{plan}: {{ limits: [ {{ quota: {plan}, window: \"1m\" }} ] }}\n"))
+        .collect();
     let whole = format!("{VALID}{whole}");
     whole.as_bytes()[..dice.below(whole.len())].to_vec()
 }
@@ -283,31 +341,65 @@ fn path_names(dice: &mut Dice) -> Vec<u8> {
 fn many(dice: &mut Dice) -> Vec<u8> {
     let count = dice.of(&[1_000, 100_000, 700_000]);
     let all = |each: fn(usize) -> String| (0..count).map(each).collect::<String>();
-    let limit = |index: usize| format!("{{ quota: 1, window: {}ms, name: n{index} }},", index + 1_000);
+    let limit = |index: usize| {
+        format!(
+            "{{ quota: 1, window: {}ms, name: n{index} }},",
+            index + 1_000
+        )
+    };
     let text = match dice.below(9) {
-        0 => format!("listen: {{ grpc: [{}] }}\n{PLANS_ALONE}", all(|_| "x,".to_owned())),
+        0 => format!(
+            "listen: {{ grpc: [{}] }}\n{PLANS_ALONE}",
+            all(|_| "x,".to_owned())
+        ),
         1 => all(|index| format!("f{index}: 1\n")),
         2 => format!("plans:\n{}", all(|index| format!("  p{index}: {{}}\n"))),
-        3 => format!("plans:\n  p:\n    limits:\n{}", all(|_| "      - {}\n".to_owned())),
-        4 => format!("listen: {{ grpc: \"{}\" }}\n{PLANS_ALONE}", ",".repeat(count)),
+        3 => format!(
+            "plans:\n  p:\n    limits:\n{}",
+            all(|_| "      - {}\n".to_owned())
+        ),
+        4 => format!(
+            "listen: {{ grpc: \"{}\" }}\n{PLANS_ALONE}",
+            ",".repeat(count)
+        ),
         5 => "[,".repeat(count.min(200)) + &"a,".repeat(2 * count),
         6 => ": ".repeat(count),
-        7 => format!("plans: {{ p: {{ limits: [ {} ] }} }}\n", (0..count.min(100_000)).map(limit).collect::<String>()),
-        _ => format!("store: {{ url: \"redis-cluster://h?{}\" }}\n{PLANS_ALONE}", all(|_| "node=h:1&".to_owned())),
+        7 => format!(
+            "plans: {{ p: {{ limits: [ {} ] }} }}\n",
+            (0..count.min(100_000)).map(limit).collect::<String>()
+        ),
+        _ => format!(
+            "store: {{ url: \"redis-cluster://h?{}\" }}\n{PLANS_ALONE}",
+            all(|_| "node=h:1&".to_owned())
+        ),
     };
     text.into()
 }
 
 /// What the parser makes the most of, for a text of some megabytes, in brackets that it looks behind.
 fn tokens(dice: &mut Dice) -> Vec<u8> {
-    let token = dice.of(&["! ", "&a ", "*a ", "? ", "a #\n", "''\n", "\"\"\n", "[],", "{},", "a: ,", "? a,", "!a b "]);
+    let token = dice.of(&[
+        "! ", "&a ", "*a ", "? ", "a #\n", "''\n", "\"\"\n", "[],", "{},", "a: ,", "? a,", "!a b ",
+    ]);
     let open = dice.of(&["[", "{"]).repeat(dice.of(&[1, 30, 250]));
     (open + &token.repeat(dice.of(&[10_000, 1_000_000, 15_000_000 / token.len()]))).into()
 }
 
 fn block_scalars(dice: &mut Dice) -> Vec<u8> {
-    let head = dice.of(&["|", ">", "|9", ">-2", "|+", "|0", "|99", "|+-", ">\t", "| #", "|#", "|\\"]);
-    let body = dice.of(&["", "\n", "\n\n\n", "\n a\n  b\n", "\n\ta\n", "\n---\n", "\n  a", "\n% a\n", "\r\n a\r\n"]);
+    let head = dice.of(&[
+        "|", ">", "|9", ">-2", "|+", "|0", "|99", "|+-", ">\t", "| #", "|#", "|\\",
+    ]);
+    let body = dice.of(&[
+        "",
+        "\n",
+        "\n\n\n",
+        "\n a\n  b\n",
+        "\n\ta\n",
+        "\n---\n",
+        "\n  a",
+        "\n% a\n",
+        "\r\n a\r\n",
+    ]);
     match dice.below(2) {
         0 => format!("{VALID}workers: {head}{body}").into(),
         _ => format!("{head}{}", body.repeat(10_000)).into(),

@@ -16,11 +16,16 @@ pub struct Reply {
 impl Reply {
     /// Names, in lower case, and values.
     pub fn headers(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+        self.headers
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
     pub fn header(&self, name: &str) -> Option<&str> {
-        let mut found = self.headers.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name));
+        let mut found = self
+            .headers
+            .iter()
+            .filter(|(other, _)| other.eq_ignore_ascii_case(name));
         let value = found.next().map(|(_, value)| value.as_str());
         assert!(found.next().is_none(), "{name} is there twice: {self:?}");
         value
@@ -36,15 +41,21 @@ pub fn ask(address: &str, method: &str, target: &str, headers: &[&str]) -> Reply
 }
 
 pub fn post(address: &str, target: &str, media: &str, body: &str) -> Reply {
-    let headers = [format!("Content-Type: {media}"), format!("Content-Length: {}", body.len())];
+    let headers = [
+        format!("Content-Type: {media}"),
+        format!("Content-Length: {}", body.len()),
+    ];
     send(address, "POST", target, &[&headers[0], &headers[1]], body)
 }
 
 /// Sends a request with a body, which the headers must describe.
 pub fn send(address: &str, method: &str, target: &str, headers: &[&str], body: &str) -> Reply {
     let stream = TcpStream::connect(address).unwrap();
-    let mut request = format!("{method} {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n");
-    headers.iter().for_each(|header| request.push_str(&format!("{header}\r\n")));
+    let mut request =
+        format!("{method} {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n");
+    headers
+        .iter()
+        .for_each(|header| request.push_str(&format!("{header}\r\n")));
     exchange(stream, (request + "\r\n" + body).as_bytes())
 }
 
@@ -74,11 +85,28 @@ fn exchange(mut stream: TcpStream, request: &[u8]) -> Reply {
     let mut bytes = Vec::new();
     let _ = stream.read_to_end(&mut bytes);
     let text = String::from_utf8(bytes).unwrap();
-    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer to {}: {text:?}", request.escape_ascii()));
+    let (head, body) = text
+        .split_once("\r\n\r\n")
+        .unwrap_or_else(|| panic!("no answer to {}: {text:?}", request.escape_ascii()));
     let mut lines = head.lines();
-    let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
-    let header = |line: &str| line.split_once(": ").map(|(name, value)| (name.to_owned(), value.to_owned())).unwrap();
-    Reply { status, headers: lines.map(header).collect(), body: body.to_owned() }
+    let status = lines
+        .next()
+        .unwrap()
+        .split(' ')
+        .nth(1)
+        .unwrap()
+        .parse()
+        .unwrap();
+    let header = |line: &str| {
+        line.split_once(": ")
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .unwrap()
+    };
+    Reply {
+        status,
+        headers: lines.map(header).collect(),
+        body: body.to_owned(),
+    }
 }
 
 /// The values of `/metrics` by sample, which is name and labels as written.
@@ -91,7 +119,10 @@ impl Scrape {
     pub fn of(address: &str) -> Self {
         let reply = get(address, "/metrics");
         assert_eq!(reply.status, 200);
-        assert_eq!(reply.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+        assert_eq!(
+            reply.header("content-type"),
+            Some("text/plain; version=0.0.4; charset=utf-8")
+        );
         Self::parse(reply.body)
     }
 
@@ -113,20 +144,43 @@ impl Scrape {
                 assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
                 assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
                 let is_ours = name.starts_with("tollgate_") || name.starts_with("process_");
-                assert!(is_ours && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{line}");
-                assert!(types.insert(name.to_owned(), kind.to_owned()).is_none(), "{name} begins twice");
+                assert!(
+                    is_ours && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'),
+                    "{line}"
+                );
+                assert!(
+                    types.insert(name.to_owned(), kind.to_owned()).is_none(),
+                    "{name} begins twice"
+                );
                 family = name.to_owned();
             } else {
                 let (sample, value) = line.rsplit_once(' ').unwrap();
                 let name = sample.split('{').next().unwrap();
-                let suffix = name.strip_prefix(family.as_str()).unwrap_or_else(|| panic!("{line} is not of {family}"));
+                let suffix = name
+                    .strip_prefix(family.as_str())
+                    .unwrap_or_else(|| panic!("{line} is not of {family}"));
                 let histogram = types[&family] == "histogram";
-                assert!(if histogram { ["_bucket", "_sum", "_count"].contains(&suffix) } else { suffix.is_empty() }, "{line}");
-                assert!(samples.insert(sample.to_owned(), value.parse().unwrap()).is_none(), "{sample} is there twice");
+                assert!(
+                    if histogram {
+                        ["_bucket", "_sum", "_count"].contains(&suffix)
+                    } else {
+                        suffix.is_empty()
+                    },
+                    "{line}"
+                );
+                assert!(
+                    samples
+                        .insert(sample.to_owned(), value.parse().unwrap())
+                        .is_none(),
+                    "{sample} is there twice"
+                );
             }
         }
         let scrape = Self { samples, text };
-        types.iter().filter(|(_, kind)| *kind == "histogram").for_each(|(name, _)| scrape.check_histogram(name));
+        types
+            .iter()
+            .filter(|(_, kind)| *kind == "histogram")
+            .for_each(|(name, _)| scrape.check_histogram(name));
         scrape
     }
 
@@ -137,21 +191,33 @@ impl Scrape {
             Some((bound.parse::<f64>().unwrap(), count.parse::<f64>().unwrap()))
         };
         let buckets: Vec<(f64, f64)> = self.text.lines().filter_map(bucket).collect();
-        assert!(buckets.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1), "{buckets:?}");
+        assert!(
+            buckets.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1),
+            "{buckets:?}"
+        );
         assert_eq!(buckets[0].0, 0.000_05);
         let last = buckets.last().unwrap();
-        assert_eq!((last.0, last.1), (f64::INFINITY, self.value(&format!("{name}_count"))), "{name}");
+        assert_eq!(
+            (last.0, last.1),
+            (f64::INFINITY, self.value(&format!("{name}_count"))),
+            "{name}"
+        );
     }
 
     /// The value of a sample, which must exist.
     pub fn value(&self, sample: &str) -> f64 {
-        *self.samples.get(sample).unwrap_or_else(|| panic!("no {sample} in {}", self.text))
+        *self
+            .samples
+            .get(sample)
+            .unwrap_or_else(|| panic!("no {sample} in {}", self.text))
     }
 
     /// Decisions by plan, outcome and decider that are not zero, as `plan outcome decider`.
     pub fn decisions(&self) -> BTreeMap<String, f64> {
         let decision = |(sample, count): (&String, &f64)| {
-            let labels = sample.strip_prefix("tollgate_decisions_total{")?.strip_suffix('}')?;
+            let labels = sample
+                .strip_prefix("tollgate_decisions_total{")?
+                .strip_suffix('}')?;
             let words: Vec<&str> = labels.split('"').skip(1).step_by(2).collect();
             (*count != 0.0).then(|| (words.join(" "), *count))
         };

@@ -6,8 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-const MISSING: &str =
-    "manifests are rendered and checked by tests/manifests, which tests/run builds as target/tools/bin/manifests";
+const MISSING: &str = "manifests are rendered and checked by tests/manifests, which tests/run builds as target/tools/bin/manifests";
 
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
@@ -20,15 +19,26 @@ pub fn read(path: &str) -> String {
 /// What it prints, given this input. Errors: what it says against the input.
 pub fn manifests(arguments: &[&str], input: &str) -> Result<String, String> {
     let mut command = Command::new(root().join("target/tools/bin/manifests"));
-    command.args(arguments).current_dir(root()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap_or_else(|error| panic!("{MISSING}: {error}"));
+    command
+        .args(arguments)
+        .current_dir(root())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command
+        .spawn()
+        .unwrap_or_else(|error| panic!("{MISSING}: {error}"));
     let (mut stdin, input) = (child.stdin.take().unwrap(), input.to_owned());
     let writing = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
     let output = child.wait_with_output().unwrap();
     // A command that takes no input may end before it is written.
     let _ = writing.join();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
+    if output.status.success() {
+        Ok(text(output.stdout))
+    } else {
+        Err(text(output.stderr))
+    }
 }
 
 const CHART: &str = "deploy/helm/tollgate";
@@ -66,6 +76,8 @@ pub fn is_hook(document: &Value) -> bool {
 
 /// The config of tollgate that a ConfigMap holds.
 pub fn config_of(text: &str) -> String {
-    let config = only(text, "a config", |document| document["data"]["tollgate.yaml"].is_string() && !is_hook(document));
+    let config = only(text, "a config", |document| {
+        document["data"]["tollgate.yaml"].is_string() && !is_hook(document)
+    });
     config["data"]["tollgate.yaml"].as_str().unwrap().to_owned()
 }

@@ -17,15 +17,35 @@ impl Island {
     pub fn make() -> Self {
         let (number, process) = (NEXT.fetch_add(1, Ordering::SeqCst), std::process::id());
         assert!(number < 32, "a subnet has room for 32 islands");
-        let (name, near, far) =
-            (format!("tg{process}n{number}"), format!("tn{process}n{number}"), format!("tf{process}n{number}"));
+        let (name, near, far) = (
+            format!("tg{process}n{number}"),
+            format!("tn{process}n{number}"),
+            format!("tf{process}n{number}"),
+        );
         // The range that is set aside for tests of networks (RFC 2544); of its 2^17 addresses, eight.
         let address = |host| format!("198.18.{}.{}", process % 256, number * 8 + host);
         let addresses = [address(2), address(3)];
         must(ip(&["netns", "add", &name]));
         let island = Self { name, addresses };
-        must(ip(&["link", "add", &near, "type", "veth", "peer", "name", &far, "netns", &island.name]));
-        must(ip(&["address", "add", &format!("{}/29", address(1)), "dev", &near]));
+        must(ip(&[
+            "link",
+            "add",
+            &near,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            &far,
+            "netns",
+            &island.name,
+        ]));
+        must(ip(&[
+            "address",
+            "add",
+            &format!("{}/29", address(1)),
+            "dev",
+            &near,
+        ]));
         must(ip(&["link", "set", &near, "up"]));
         for address in &island.addresses {
             must(island.ip(&["address", "add", &format!("{address}/29"), "dev", &far]));
@@ -78,7 +98,10 @@ impl Drop for Island {
 
 fn ip(arguments: &[&str]) -> Output {
     let missing = "ip is needed by this test and not installed; tests/run installs it, or: apt-get install iproute2";
-    Command::new("ip").args(arguments).output().unwrap_or_else(|_| panic!("{missing}"))
+    Command::new("ip")
+        .args(arguments)
+        .output()
+        .unwrap_or_else(|_| panic!("{missing}"))
 }
 
 fn must(output: Output) {

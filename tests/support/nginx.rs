@@ -16,7 +16,10 @@ pub struct Nginx {
 impl Nginx {
     /// Starts nginx before these replicas.
     pub fn before(replicas: &[&str]) -> Self {
-        let servers: String = replicas.iter().map(|replica| format!("server {replica} max_fails=0; ")).collect();
+        let servers: String = replicas
+            .iter()
+            .map(|replica| format!("server {replica} max_fails=0; "))
+            .collect();
         // A call whose request was sent is never sent again: it may have been charged.
         Self::start(|address| {
             format!(
@@ -31,7 +34,11 @@ impl Nginx {
     /// key is `X-User`.
     pub fn asking(http: &str, plan: &str) -> Self {
         let application = "location @application { return 200 'the application'; }";
-        Self::by_recipe(&recipe(http, plan), &[("/", "try_files /none @application;")], application)
+        Self::by_recipe(
+            &recipe(http, plan),
+            &[("/", "try_files /none @application;")],
+            application,
+        )
     }
 
     /// Starts nginx with a recipe for these locations: the prefix of each, and what it does with an allowed request. `more` is
@@ -42,7 +49,9 @@ impl Nginx {
         let guarded = &recipe[begin..end];
         assert!(guarded.contains(APPLICATION), "{guarded}");
         let filled = |(prefix, does): &(&str, &str)| {
-            guarded.replacen("location / ", &format!("location {prefix} "), 1).replace(APPLICATION, does)
+            guarded
+                .replacen("location / ", &format!("location {prefix} "), 1)
+                .replace(APPLICATION, does)
         };
         let locations: String = locations.iter().map(filled).collect();
         let servers = recipe.replace(guarded, &(locations + more));
@@ -66,7 +75,12 @@ impl Nginx {
         let address = format!("127.0.0.1:{}", free_port());
         let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .iter()
-            .map(|kind| format!("{kind}_temp_path {}; ", directory.path().join(kind).display()))
+            .map(|kind| {
+                format!(
+                    "{kind}_temp_path {}; ",
+                    directory.path().join(kind).display()
+                )
+            })
             .collect();
         let config = format!(
             "worker_processes 1; daemon off; pid {0}/nginx.pid; error_log {0}/error.log;\n\
@@ -78,10 +92,20 @@ impl Nginx {
         let file = directory.path().join("nginx.conf");
         std::fs::write(&file, config).unwrap();
         let mut command = Command::new("nginx");
-        command.arg("-p").arg(directory.path()).arg("-c").arg(&file).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .arg("-p")
+            .arg(directory.path())
+            .arg("-c")
+            .arg(&file)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         let missing = "nginx is needed by this test and not installed; tests/run installs it, or: apt-get install nginx";
         let child = command.spawn().unwrap_or_else(|_| panic!("{missing}"));
-        let nginx = Self { child, address, _directory: directory };
+        let nginx = Self {
+            child,
+            address,
+            _directory: directory,
+        };
         nginx.wait_until_up();
         nginx
     }
@@ -89,7 +113,10 @@ impl Nginx {
     fn wait_until_up(&self) {
         let started = Instant::now();
         while TcpStream::connect(&self.address).is_err() {
-            assert!(started.elapsed() < super::server::PATIENCE, "nginx does not listen");
+            assert!(
+                started.elapsed() < super::server::PATIENCE,
+                "nginx does not listen"
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -113,8 +140,14 @@ pub fn recipe(http: &str, plan: &str) -> String {
         ("server 127.0.0.1:8080;", format!("server {http};")),
         ("plan=free", format!("plan={plan}")),
         ("key=$remote_addr", "key=$http_x_user".to_owned()),
-        ("proxy_connect_timeout 100ms", "proxy_connect_timeout 60s".to_owned()),
-        ("proxy_read_timeout 250ms", "proxy_read_timeout 60s".to_owned()),
+        (
+            "proxy_connect_timeout 100ms",
+            "proxy_connect_timeout 60s".to_owned(),
+        ),
+        (
+            "proxy_read_timeout 250ms",
+            "proxy_read_timeout 60s".to_owned(),
+        ),
     ];
     super::recipe("deploy/nginx/tollgate.conf", &changes)
 }

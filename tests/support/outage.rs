@@ -52,7 +52,10 @@ impl Load {
             let client = Client::new(channels[caller as usize % channels.len()].clone());
             tokio::spawn(call_until(over.clone(), client, caller))
         });
-        Self { callers: callers.collect(), over }
+        Self {
+            callers: callers.collect(),
+            over,
+        }
     }
 
     /// Every answer, in the order of the calls; a call that failed fails the test here.
@@ -76,33 +79,69 @@ async fn call_until(over: Arc<AtomicBool>, mut client: Client, caller: u32) -> V
         let key = format!("{caller} {}", answers.len());
         // Half of the callers by each of the policies that let them go on.
         let plan = ["open", "local"][caller as usize % 2];
-        let answer = client.should_allow(request(&key, plan, None)).await.expect("no call fails").into_inner();
+        let answer = client
+            .should_allow(request(&key, plan, None))
+            .await
+            .expect("no call fails")
+            .into_inner();
         assert!(answer.allowed);
-        let policy = if plan == "open" { DecidedBy::FailOpen } else { DecidedBy::LocalFallback };
-        assert!([DecidedBy::Store, policy].contains(&answer.decided_by()), "{plan} was decided by {:?}", answer.decided_by());
-        answers.push(Answer { at, took: at.elapsed(), by: answer.decided_by() });
+        let policy = if plan == "open" {
+            DecidedBy::FailOpen
+        } else {
+            DecidedBy::LocalFallback
+        };
+        assert!(
+            [DecidedBy::Store, policy].contains(&answer.decided_by()),
+            "{plan} was decided by {:?}",
+            answer.decided_by()
+        );
+        answers.push(Answer {
+            at,
+            took: at.elapsed(),
+            by: answer.decided_by(),
+        });
     }
     answers
 }
 
 /// Prints what callers saw of an outage between these instants, and asserts the bounds.
 pub fn judge(row: &str, answers: &[Answer], began: Instant, ended: Instant) {
-    let during = |from: Instant| answers.iter().filter(move |answer| answer.at >= from && answer.at < ended);
-    let mut open: Vec<Duration> = during(began + OPEN_AFTER).map(|answer| answer.took).collect();
+    let during = |from: Instant| {
+        answers
+            .iter()
+            .filter(move |answer| answer.at >= from && answer.at < ended)
+    };
+    let mut open: Vec<Duration> = during(began + OPEN_AFTER)
+        .map(|answer| answer.took)
+        .collect();
     assert!(open.len() > 100, "{row}: {} calls tell nothing", open.len());
-    assert!(during(began + OPEN_AFTER).all(|answer| answer.by != DecidedBy::Store), "{row}: decided by a store that is out");
+    assert!(
+        during(began + OPEN_AFTER).all(|answer| answer.by != DecidedBy::Store),
+        "{row}: decided by a store that is out"
+    );
     for policy in [DecidedBy::FailOpen, DecidedBy::LocalFallback] {
-        assert!(during(began + OPEN_AFTER).any(|answer| answer.by == policy), "{row}: no call was answered by {policy:?}");
+        assert!(
+            during(began + OPEN_AFTER).any(|answer| answer.by == policy),
+            "{row}: no call was answered by {policy:?}"
+        );
     }
     open.sort();
     let rank = |share: f64| open[((open.len() - 1) as f64 * share) as usize];
-    let mut before: Vec<Duration> = answers.iter().filter(|it| it.at < began).map(|answer| answer.took).collect();
+    let mut before: Vec<Duration> = answers
+        .iter()
+        .filter(|it| it.at < began)
+        .map(|answer| answer.took)
+        .collect();
     before.sort();
     let mut whole: Vec<Duration> = during(began).map(|answer| answer.took).collect();
     whole.sort();
     let (p99, worst) = (whole[(whole.len() - 1) * 99 / 100], whole[whole.len() - 1]);
-    let back = answers.iter().find(|answer| answer.at >= ended && answer.by == DecidedBy::Store);
-    let back = back.map(|answer| answer.at + answer.took - ended).expect("the store decides again");
+    let back = answers
+        .iter()
+        .find(|answer| answer.at >= ended && answer.by == DecidedBy::Store);
+    let back = back
+        .map(|answer| answer.at + answer.took - ended)
+        .expect("the store decides again");
     println!(
         "{row}: {} answers of an open breaker: p50 {:?}, p99 {:?}, max {:?} (p50 {:?} before); of the whole outage p99 {p99:?}, \
          slowest {worst:?}; on Redis {back:?} after its return",
@@ -112,7 +151,11 @@ pub fn judge(row: &str, answers: &[Answer], began: Instant, ended: Instant) {
         open[open.len() - 1],
         before.get(before.len() / 2),
     );
-    assert!(rank(0.5) < DEADLINE / 2, "{row}: p50 {:?}: callers wait for a store that is out", rank(0.5));
+    assert!(
+        rank(0.5) < DEADLINE / 2,
+        "{row}: p50 {:?}: callers wait for a store that is out",
+        rank(0.5)
+    );
     assert!(worst < Duration::from_secs(2), "{row}: {worst:?}");
     assert!(back < BACK_WITHIN, "{row}: back after {back:?}");
 }
@@ -122,9 +165,20 @@ pub async fn healthy(server: &Server) {
     let mut client = server.client().await;
     let (started, mut in_a_row) = (Instant::now(), 0);
     while in_a_row < 20 {
-        let answer = client.should_allow(request("healthy", "open", None)).await.unwrap().into_inner();
-        in_a_row = if answer.decided_by() == DecidedBy::Store { in_a_row + 1 } else { 0 };
-        assert!(started.elapsed() < Duration::from_secs(30), "the store does not decide");
+        let answer = client
+            .should_allow(request("healthy", "open", None))
+            .await
+            .unwrap()
+            .into_inner();
+        in_a_row = if answer.decided_by() == DecidedBy::Store {
+            in_a_row + 1
+        } else {
+            0
+        };
+        assert!(
+            started.elapsed() < Duration::from_secs(30),
+            "the store does not decide"
+        );
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }

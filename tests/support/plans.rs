@@ -7,8 +7,12 @@ use tollgate::key::{Cost, Key};
 use tollgate::plan::{Algorithm, Anchor, Limit, Plan, Rule};
 use tollgate::store::{Check, Mode};
 
-pub const FIXED: Algorithm = Algorithm::FixedWindow { anchor: Anchor::Clock };
-pub const ANCHORED: Algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstRequest };
+pub const FIXED: Algorithm = Algorithm::FixedWindow {
+    anchor: Anchor::Clock,
+};
+pub const ANCHORED: Algorithm = Algorithm::FixedWindow {
+    anchor: Anchor::FirstRequest,
+};
 pub const LOG: Algorithm = Algorithm::SlidingLog;
 pub const WINDOW: Algorithm = Algorithm::SlidingWindow { precision: 64 };
 pub const COUNTER: Algorithm = Algorithm::SlidingCounter;
@@ -19,7 +23,9 @@ pub fn algorithm_fields(algorithm: Algorithm) -> String {
     let name = algorithm.name();
     match algorithm {
         ANCHORED => format!("algorithm: {name}, anchor: first_request"),
-        Algorithm::SlidingWindow { precision } => format!("algorithm: {name}, precision: {precision}"),
+        Algorithm::SlidingWindow { precision } => {
+            format!("algorithm: {name}, precision: {precision}")
+        }
         _ => format!("algorithm: {name}"),
     }
 }
@@ -30,17 +36,31 @@ pub fn limit(quota: u64, window: Duration, algorithm: Algorithm) -> Limit {
 
 /// A plan with these limits. All plans made here have one `counts_as`.
 pub fn plan(limits: Vec<Limit>) -> Arc<Plan> {
-    Arc::new(Plan { counts_as: "group".into(), ..Plan::new("plan", Rule::Limits(limits)) })
+    Arc::new(Plan {
+        counts_as: "group".into(),
+        ..Plan::new("plan", Rule::Limits(limits))
+    })
 }
 
 pub fn ask(plan: &Arc<Plan>, key: &str, cost: u64) -> Check {
-    Check { key: Key::new(key).unwrap(), plan: plan.clone(), cost: Cost::new(cost).unwrap(), mode: Mode::Charge }
+    Check {
+        key: Key::new(key).unwrap(),
+        plan: plan.clone(),
+        cost: Cost::new(cost).unwrap(),
+        mode: Mode::Charge,
+    }
 }
 
 pub fn peek(plan: &Arc<Plan>, key: &str, cost: u64) -> Check {
-    Check { mode: Mode::Peek, ..ask(plan, key, cost) }
+    Check {
+        mode: Mode::Peek,
+        ..ask(plan, key, cost)
+    }
 }
 
 pub fn refund(plan: &Arc<Plan>, key: &str, cost: u64) -> Check {
-    Check { mode: Mode::Refund, ..ask(plan, key, cost) }
+    Check {
+        mode: Mode::Refund,
+        ..ask(plan, key, cost)
+    }
 }

@@ -32,7 +32,10 @@ impl Proxy {
     /// Starts a proxy before the server at this port of the loopback address.
     pub fn before(port: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let (own, rules) = (listener.local_addr().unwrap().port(), Arc::new(Rules::default()));
+        let (own, rules) = (
+            listener.local_addr().unwrap().port(),
+            Arc::new(Rules::default()),
+        );
         let shared = rules.clone();
         std::thread::spawn(move || {
             for near in listener.incoming().map_while(Result::ok) {
@@ -64,7 +67,9 @@ impl Proxy {
 
     /// Bytes take this much longer each way.
     pub fn delay(&self, latency: Duration) {
-        self.rules.latency_us.store(latency.as_micros() as u64, Ordering::SeqCst);
+        self.rules
+            .latency_us
+            .store(latency.as_micros() as u64, Ordering::SeqCst);
     }
 
     /// Connections accepted so far.
@@ -120,7 +125,12 @@ fn serve(near: TcpStream, port: u16, rules: &Arc<Rules>) {
 }
 
 /// Reads to the end. Sends what may be forwarded to the writer, with the time at which to write it.
-fn read(mut from: TcpStream, to: &std::sync::mpsc::Sender<(Instant, Vec<u8>)>, swallowed: &AtomicBool, rules: &Rules) {
+fn read(
+    mut from: TcpStream,
+    to: &std::sync::mpsc::Sender<(Instant, Vec<u8>)>,
+    swallowed: &AtomicBool,
+    rules: &Rules,
+) {
     from.set_read_timeout(Some(TICK)).unwrap();
     let mut buffer = [0; 64 * 1024];
     while !rules.over.load(Ordering::SeqCst) {
@@ -132,7 +142,11 @@ fn read(mut from: TcpStream, to: &std::sync::mpsc::Sender<(Instant, Vec<u8>)>, s
                 let _ = to.send((Instant::now() + latency, buffer[..count].to_vec()));
             }
             Ok(_) => {}
-            Err(error) if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {}
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
+                ) => {}
             Err(_) => return,
         }
     }

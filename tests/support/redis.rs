@@ -32,25 +32,50 @@ impl Redis {
     /// Starts it on an island, at both addresses of that.
     pub fn start_on(island: &Island) -> Self {
         let program = ["ip", "netns", "exec", &island.name, "redis-server"];
-        Self::start_by(&island.addresses[0], &program, &["--protected-mode", "no", "--bind", "0.0.0.0"])
+        Self::start_by(
+            &island.addresses[0],
+            &program,
+            &["--protected-mode", "no", "--bind", "0.0.0.0"],
+        )
     }
 
     /// Starts it with a clock that the test sets.
     pub fn start_shifted(shift: &Shift) -> Self {
-        let variables = shift.environment().map(|(name, value)| format!("{name}={value}"));
-        Self::start_by("127.0.0.1", &["env", &variables[0], &variables[1], "redis-server"], &[])
+        let variables = shift
+            .environment()
+            .map(|(name, value)| format!("{name}={value}"));
+        Self::start_by(
+            "127.0.0.1",
+            &["env", &variables[0], &variables[1], "redis-server"],
+            &[],
+        )
     }
 
     pub fn start_by(host: &str, program: &[&str], extra: &[&str]) -> Self {
-        let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-        let (program, own) = (owned(program), ["--save", "", "--appendonly", "no", "--bind", "127.0.0.1"]);
+        let owned = |words: &[&str]| {
+            words
+                .iter()
+                .map(|word| (*word).to_owned())
+                .collect::<Vec<_>>()
+        };
+        let (program, own) = (
+            owned(program),
+            ["--save", "", "--appendonly", "no", "--bind", "127.0.0.1"],
+        );
         let options = owned(&[&own, extra].concat());
         // Another process may take the port before the server binds it. Another port is tried then.
         for _ in 0..20 {
             let (directory, port) = (tempfile::tempdir().unwrap(), free_port());
             let child = spawn(&program, port, directory.path(), &options);
             let (host, program, options) = (host.to_owned(), program.clone(), options.clone());
-            let mut redis = Self { child, host, port, program, directory, options };
+            let mut redis = Self {
+                child,
+                host,
+                port,
+                program,
+                directory,
+                options,
+            };
             if redis.wait_until_up() {
                 return redis;
             }
@@ -69,18 +94,37 @@ impl Redis {
 
     /// What redis-cli prints.
     pub fn cli(&self, arguments: &[&str]) -> String {
-        let password = self.options.iter().skip_while(|option| *option != "--requirepass").nth(1);
+        let password = self
+            .options
+            .iter()
+            .skip_while(|option| *option != "--requirepass")
+            .nth(1);
         let mut command = Command::new("redis-cli");
         command.envs(password.map(|password| ("REDISCLI_AUTH", password)));
-        let output = command.args(["-h", &self.host]).arg("-p").arg(self.port.to_string()).args(arguments).output();
-        String::from_utf8(output.unwrap_or_else(|_| panic!("redis-cli {MISSING}")).stdout).unwrap().trim().to_owned()
+        let output = command
+            .args(["-h", &self.host])
+            .arg("-p")
+            .arg(self.port.to_string())
+            .args(arguments)
+            .output();
+        String::from_utf8(
+            output
+                .unwrap_or_else(|_| panic!("redis-cli {MISSING}"))
+                .stdout,
+        )
+        .unwrap()
+        .trim()
+        .to_owned()
     }
 
     /// How often it ran a command, scripts' calls included; 0 where it never did.
     pub fn ran(&self, command: &str) -> u64 {
         let statistics = self.cli(&["INFO", "commandstats"]);
-        let calls =
-            statistics.lines().find_map(|line| line.strip_prefix("cmdstat_")?.strip_prefix(command)?.strip_prefix(":calls="));
+        let calls = statistics.lines().find_map(|line| {
+            line.strip_prefix("cmdstat_")?
+                .strip_prefix(command)?
+                .strip_prefix(":calls=")
+        });
         calls.map_or(0, |calls| calls.split(',').next().unwrap().parse().unwrap())
     }
 
@@ -91,7 +135,12 @@ impl Redis {
 
     /// Starts again, empty, on the same port.
     pub fn restart(&mut self) {
-        self.child = spawn(&self.program, self.port, self.directory.path(), &self.options);
+        self.child = spawn(
+            &self.program,
+            self.port,
+            self.directory.path(),
+            &self.options,
+        );
         assert!(self.wait_until_up(), "redis-server did not start again");
     }
 
@@ -128,9 +177,16 @@ impl Redis {
 impl Drop for Redis {
     fn drop(&mut self) {
         // A node of a Cluster has only a part of the keys; `cluster.rs` checks them.
-        let alone = !self.options.iter().any(|option| option == "--cluster-enabled");
+        let alone = !self
+            .options
+            .iter()
+            .any(|option| option == "--cluster-enabled");
         let looked_at = alone && self.is_alive() && !std::thread::panicking();
-        let without = if looked_at { self.keys_without_expiry() } else { String::new() };
+        let without = if looked_at {
+            self.keys_without_expiry()
+        } else {
+            String::new()
+        };
         let _ = self.child.kill();
         let _ = self.child.wait();
         assert!(without.is_empty(), "keys without an expiry: {without}");
@@ -139,36 +195,66 @@ impl Drop for Redis {
 
 /// What redis-cli prints of a server of this host that asks for no password.
 pub fn cli(port: u16, arguments: &[&str]) -> String {
-    let output = Command::new("redis-cli").arg("-p").arg(port.to_string()).args(arguments).output();
-    String::from_utf8(output.unwrap_or_else(|_| panic!("redis-cli {MISSING}")).stdout).unwrap().trim().to_owned()
+    let output = Command::new("redis-cli")
+        .arg("-p")
+        .arg(port.to_string())
+        .args(arguments)
+        .output();
+    String::from_utf8(
+        output
+            .unwrap_or_else(|_| panic!("redis-cli {MISSING}"))
+            .stdout,
+    )
+    .unwrap()
+    .trim()
+    .to_owned()
 }
 
 /// The program of another version or fork of Redis, which `tests/run` fetches. `--version` must begin with this text.
 pub fn other_make(name: &str, version: &str) -> String {
     let path = format!("{}/target/servers/{name}", env!("CARGO_MANIFEST_DIR"));
     let output = Command::new(&path).arg("--version").output();
-    let output = output.unwrap_or_else(|_| panic!("{path} is needed by this test and not there; tests/run fetches it"));
+    let output = output.unwrap_or_else(|_| {
+        panic!("{path} is needed by this test and not there; tests/run fetches it")
+    });
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(text.starts_with(version), "{path} is not what its name says: {text}");
+    assert!(
+        text.starts_with(version),
+        "{path} is not what its name says: {text}"
+    );
     path
 }
 
 /// A port at which no process listens at the moment.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
 }
 
 fn spawn(program: &[String], port: u16, directory: &std::path::Path, options: &[String]) -> Child {
     let mut command = Command::new(&program[0]);
-    command.args(&program[1..]).args(["--port", &port.to_string(), "--dir"]).arg(directory).args(options);
+    command
+        .args(&program[1..])
+        .args(["--port", &port.to_string(), "--dir"])
+        .arg(directory)
+        .args(options);
     command.stdout(Stdio::null()).stderr(Stdio::null());
-    command.spawn().unwrap_or_else(|_| panic!("redis-server {MISSING}"))
+    command
+        .spawn()
+        .unwrap_or_else(|_| panic!("redis-server {MISSING}"))
 }
 
 fn answers(host: &str, port: u16) -> bool {
-    let Ok(mut stream) = TcpStream::connect((host, port)) else { return false };
+    let Ok(mut stream) = TcpStream::connect((host, port)) else {
+        return false;
+    };
     let mut reply = [0; 7];
     // Any reply will do: with a password set it is an error.
-    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(5)))
+        .unwrap();
     stream.write_all(b"PING\r\n").is_ok() && stream.read_exact(&mut reply).is_ok()
 }

@@ -8,15 +8,26 @@ use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 /// Names of the services that a listener's reflection lists.
 pub async fn services(channel: Channel) -> Vec<String> {
     let list = v1::server_reflection_request::MessageRequest::ListServices(String::new());
-    let ask = v1::ServerReflectionRequest { host: String::new(), message_request: Some(list) };
+    let ask = v1::ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(list),
+    };
     let mut client = ServerReflectionClient::new(channel);
-    let mut answers = client.server_reflection_info(tokio_stream::once(ask)).await.unwrap().into_inner();
+    let mut answers = client
+        .server_reflection_info(tokio_stream::once(ask))
+        .await
+        .unwrap()
+        .into_inner();
     let Some(v1::server_reflection_response::MessageResponse::ListServicesResponse(listed)) =
         answers.next().await.unwrap().unwrap().message_response
     else {
         panic!("no list")
     };
-    let mut names: Vec<String> = listed.service.into_iter().map(|service| service.name).collect();
+    let mut names: Vec<String> = listed
+        .service
+        .into_iter()
+        .map(|service| service.name)
+        .collect();
     names.sort();
     names
 }

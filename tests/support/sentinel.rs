@@ -36,30 +36,66 @@ impl Watched {
     pub fn start_with(options: &[&str], lines: &str) -> Self {
         let options = [&["--repl-diskless-sync-delay", "0"], options].concat();
         let master = Redis::start_with(&options);
-        let of_master = ["--replicaof".to_owned(), format!("127.0.0.1 {}", master.port)];
-        let replica: Vec<&str> = options.into_iter().chain(of_master.iter().map(String::as_str)).collect();
+        let of_master = [
+            "--replicaof".to_owned(),
+            format!("127.0.0.1 {}", master.port),
+        ];
+        let replica: Vec<&str> = options
+            .into_iter()
+            .chain(of_master.iter().map(String::as_str))
+            .collect();
         let mut servers = vec![master];
         servers.extend((1..SERVERS).map(|_| Redis::start_with(&replica)));
-        let sentinels = (0..SENTINELS).map(|_| Sentinel::start(servers[0].port, lines)).collect();
+        let sentinels = (0..SENTINELS)
+            .map(|_| Sentinel::start(servers[0].port, lines))
+            .collect();
         let watched = Self { servers, sentinels };
         watched.wait_until_agreed();
         watched
     }
 
     pub fn url(&self) -> String {
-        let [first, rest @ ..] = self.sentinels.as_slice() else { panic!("no Sentinels") };
-        let rest: String = rest.iter().map(|sentinel| format!("&node=127.0.0.1:{}", sentinel.port)).collect();
-        format!("redis-sentinel://127.0.0.1:{}?sentinelServiceName={SERVICE}{rest}", first.port)
+        let [first, rest @ ..] = self.sentinels.as_slice() else {
+            panic!("no Sentinels")
+        };
+        let rest: String = rest
+            .iter()
+            .map(|sentinel| format!("&node=127.0.0.1:{}", sentinel.port))
+            .collect();
+        format!(
+            "redis-sentinel://127.0.0.1:{}?sentinelServiceName={SERVICE}{rest}",
+            first.port
+        )
     }
 
     fn wait_until_agreed(&self) {
-        let field = |details: &str, name: &str| details.lines().skip_while(|line| *line != name).nth(1).unwrap_or("").to_owned();
+        let field = |details: &str, name: &str| {
+            details
+                .lines()
+                .skip_while(|line| *line != name)
+                .nth(1)
+                .unwrap_or("")
+                .to_owned()
+        };
         let agreed = |sentinel: &Sentinel| {
             let details = sentinel.cli(&["SENTINEL", "MASTER", SERVICE]);
-            let counts = [field(&details, "num-slaves"), field(&details, "num-other-sentinels"), field(&details, "flags")];
-            counts == [(SERVERS - 1).to_string(), (SENTINELS - 1).to_string(), "master".to_owned()]
+            let counts = [
+                field(&details, "num-slaves"),
+                field(&details, "num-other-sentinels"),
+                field(&details, "flags"),
+            ];
+            counts
+                == [
+                    (SERVERS - 1).to_string(),
+                    (SENTINELS - 1).to_string(),
+                    "master".to_owned(),
+                ]
         };
-        let in_sync = |server: &Redis| server.cli(&["INFO", "replication"]).contains("master_link_status:up");
+        let in_sync = |server: &Redis| {
+            server
+                .cli(&["INFO", "replication"])
+                .contains("master_link_status:up")
+        };
         let started = Instant::now();
         while !self.sentinels.iter().all(agreed) || !self.servers[1..].iter().all(in_sync) {
             assert!(started.elapsed() < PATIENCE, "the Sentinels do not agree");
@@ -81,9 +117,22 @@ impl Sentinel {
             );
             std::fs::write(&file, config).unwrap();
             let mut command = Command::new("redis-server");
-            let child = command.arg(file).arg("--sentinel").stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-            let password = lines.lines().find_map(|line| line.strip_prefix("requirepass ")).map(str::to_owned);
-            let sentinel = Self { child: Guarded(child.unwrap()), port, password, _directory: directory };
+            let child = command
+                .arg(file)
+                .arg("--sentinel")
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn();
+            let password = lines
+                .lines()
+                .find_map(|line| line.strip_prefix("requirepass "))
+                .map(str::to_owned);
+            let sentinel = Self {
+                child: Guarded(child.unwrap()),
+                port,
+                password,
+                _directory: directory,
+            };
             let started = Instant::now();
             while started.elapsed() < PATIENCE {
                 if !sentinel.cli(&["PING"]).is_empty() {
@@ -98,13 +147,29 @@ impl Sentinel {
     /// What redis-cli prints.
     pub fn cli(&self, arguments: &[&str]) -> String {
         let mut command = Command::new("redis-cli");
-        command.envs(self.password.iter().map(|password| ("REDISCLI_AUTH", password)));
-        let output = command.arg("-p").arg(self.port.to_string()).args(arguments).output();
-        String::from_utf8(output.unwrap().stdout).unwrap().trim().to_owned()
+        command.envs(
+            self.password
+                .iter()
+                .map(|password| ("REDISCLI_AUTH", password)),
+        );
+        let output = command
+            .arg("-p")
+            .arg(self.port.to_string())
+            .args(arguments)
+            .output();
+        String::from_utf8(output.unwrap().stdout)
+            .unwrap()
+            .trim()
+            .to_owned()
     }
 
     pub fn master(&self) -> u16 {
-        self.cli(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE]).lines().nth(1).unwrap().parse().unwrap()
+        self.cli(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE])
+            .lines()
+            .nth(1)
+            .unwrap()
+            .parse()
+            .unwrap()
     }
 
     pub fn signal(&self, signal: &str) {
@@ -114,14 +179,19 @@ impl Sentinel {
     /// Receives the moments at which this Sentinel announces another master.
     pub fn switches(&self) -> (Guarded, Receiver<Instant>) {
         let mut command = Command::new("redis-cli");
-        command.args(["-p", &self.port.to_string(), "SUBSCRIBE", "+switch-master"]).stdout(Stdio::piped());
+        command
+            .args(["-p", &self.port.to_string(), "SUBSCRIBE", "+switch-master"])
+            .stdout(Stdio::piped());
         let mut child: Child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         // The first three lines confirm the subscription.
         (0..3).for_each(|_| drop(lines.next().unwrap().unwrap()));
         let (sender, switched) = channel();
         std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok).filter(|line| line.starts_with(SERVICE)) {
+            for line in lines
+                .map_while(Result::ok)
+                .filter(|line| line.starts_with(SERVICE))
+            {
                 let at = Instant::now();
                 if line.split(' ').count() == 5 && sender.send(at).is_err() {
                     return;

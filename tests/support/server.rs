@@ -83,19 +83,39 @@ impl Server {
     }
 
     fn spawn(mut command: Command, config: &Path) -> Self {
-        command.arg("--config").arg(config).args(["--log-format", "json"]);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        command
+            .arg("--config")
+            .arg(config)
+            .args(["--log-format", "json"]);
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let (log, started) = read_log(&mut child);
         let Ok(line) = started.recv_timeout(PATIENCE) else {
             let _ = child.kill();
-            panic!("the server did not start: {:?} {}", log.lock().unwrap(), read_all(child.stderr.take()));
+            panic!(
+                "the server did not start: {:?} {}",
+                log.lock().unwrap(),
+                read_all(child.stderr.take())
+            );
         };
-        Self { child, address: field(&line, "grpc"), log, config: None }
+        Self {
+            child,
+            address: field(&line, "grpc"),
+            log,
+            config: None,
+        }
     }
 
     /// Starts a server again on its old port, after it has ended.
     pub fn again(self, flags: &[&str]) -> Self {
-        let config = self.config.as_ref().expect("only where the server has its own file").reopen_path();
+        let config = self
+            .config
+            .as_ref()
+            .expect("only where the server has its own file")
+            .reopen_path();
         let address = self.address.clone();
         drop(self);
         Self::start_from(&address, config, flags)
@@ -108,7 +128,12 @@ impl Server {
     /// Where it serves HTTP, which its config must ask for.
     pub fn http(&self) -> String {
         let log = self.log();
-        field(log.lines().find(|line| line.contains("tollgate is serving")).unwrap(), "http")
+        field(
+            log.lines()
+                .find(|line| line.contains("tollgate is serving"))
+                .unwrap(),
+            "http",
+        )
     }
 
     /// What was logged so far.
@@ -124,7 +149,10 @@ impl Server {
             if let Some(line) = log.lines().find(|line| line.contains(words)) {
                 return line.to_owned();
             }
-            assert!(started.elapsed() < PATIENCE, "{words:?} is not in the log: {log}");
+            assert!(
+                started.elapsed() < PATIENCE,
+                "{words:?} is not in the log: {log}"
+            );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -181,7 +209,8 @@ impl Reopen for tempfile::NamedTempFile {
     /// A file of its own with the same content.
     fn reopen_path(&self) -> tempfile::NamedTempFile {
         let mut copy = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
-        copy.write_all(&std::fs::read(self.path()).unwrap()).unwrap();
+        copy.write_all(&std::fs::read(self.path()).unwrap())
+            .unwrap();
         copy
     }
 }
@@ -205,21 +234,38 @@ fn is_ours(variable: &str) -> bool {
 }
 
 pub async fn channel_to(address: &str) -> Channel {
-    Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap()
+    Endpoint::from_shared(format!("http://{address}"))
+        .unwrap()
+        .connect()
+        .await
+        .unwrap()
 }
 
 pub fn request(key: &str, plan: &str, cost: Option<u64>) -> pb::ShouldAllowRequest {
-    pb::ShouldAllowRequest { key: key.to_owned(), plan: plan.to_owned(), cost, ..Default::default() }
+    pb::ShouldAllowRequest {
+        key: key.to_owned(),
+        plan: plan.to_owned(),
+        cost,
+        ..Default::default()
+    }
 }
 
 /// One decision on a cost of 1. An error fails the test.
 pub async fn decide(client: &mut Client, key: &str, plan: &str) -> pb::ShouldAllowResponse {
-    client.should_allow(request(key, plan, None)).await.unwrap().into_inner()
+    client
+        .should_allow(request(key, plan, None))
+        .await
+        .unwrap()
+        .into_inner()
 }
 
 /// A field of a JSON log line, if it is a text without quotes in it.
 pub fn field(line: &str, name: &str) -> String {
-    let begin = line.find(&format!("\"{name}\":\"")).unwrap_or_else(|| panic!("no {name} in {line}")) + name.len() + 4;
+    let begin = line
+        .find(&format!("\"{name}\":\""))
+        .unwrap_or_else(|| panic!("no {name} in {line}"))
+        + name.len()
+        + 4;
     line[begin..].split('"').next().unwrap().to_owned()
 }
 

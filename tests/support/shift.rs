@@ -10,7 +10,9 @@ pub struct Shift {
 
 impl Shift {
     pub fn none() -> Self {
-        let shift = Self { file: tempfile::NamedTempFile::new().unwrap() };
+        let shift = Self {
+            file: tempfile::NamedTempFile::new().unwrap(),
+        };
         shift.by_ms(0);
         shift
     }
@@ -22,7 +24,10 @@ impl Shift {
 
     /// The environment variables that a process needs.
     pub fn environment(&self) -> [(&'static str, String); 2] {
-        [("LD_PRELOAD", library().to_owned()), ("CLOCK_SHIFT", self.file.path().to_str().unwrap().to_owned())]
+        [
+            ("LD_PRELOAD", library().to_owned()),
+            ("CLOCK_SHIFT", self.file.path().to_str().unwrap().to_owned()),
+        ]
     }
 }
 
@@ -33,8 +38,13 @@ fn library() -> &'static str {
         let path = directory.path().join("shift.so");
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/shift.c");
         let mut compiler = Command::new("cc");
-        compiler.args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"]).arg(&path).arg(source);
-        let built = compiler.status().expect("cc is needed by this test, as by cargo: apt-get install gcc");
+        compiler
+            .args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"])
+            .arg(&path)
+            .arg(source);
+        let built = compiler
+            .status()
+            .expect("cc is needed by this test, as by cargo: apt-get install gcc");
         assert!(built.success(), "cc cannot build {source}");
         let path = path.to_str().unwrap().to_owned();
         (directory, path)

@@ -13,12 +13,19 @@ impl Tap {
     /// Starts a tap before the server at this port of the loopback address.
     pub fn before(port: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let (own, sent) = (listener.local_addr().unwrap().port(), Arc::new(Mutex::new(Vec::new())));
+        let (own, sent) = (
+            listener.local_addr().unwrap().port(),
+            Arc::new(Mutex::new(Vec::new())),
+        );
         let kept = sent.clone();
         std::thread::spawn(move || {
             for near in listener.incoming().map_while(Result::ok) {
                 let far = TcpStream::connect(("127.0.0.1", port)).unwrap();
-                let (to_far, to_near, kept) = (far.try_clone().unwrap(), near.try_clone().unwrap(), kept.clone());
+                let (to_far, to_near, kept) = (
+                    far.try_clone().unwrap(),
+                    near.try_clone().unwrap(),
+                    kept.clone(),
+                );
                 std::thread::spawn(move || pass(near, to_far, Some(&kept)));
                 std::thread::spawn(move || pass(far, to_near, None));
             }
@@ -37,8 +44,12 @@ impl Tap {
         while let Some(count) = length(&mut rest, b'*') {
             let mut words = Vec::new();
             for _ in 0..count {
-                let Some(bytes) = length(&mut rest, b'$') else { return found };
-                let Some(word) = rest.split_off(..bytes) else { return found };
+                let Some(bytes) = length(&mut rest, b'$') else {
+                    return found;
+                };
+                let Some(word) = rest.split_off(..bytes) else {
+                    return found;
+                };
                 let _end = rest.split_off(..2);
                 words.push(word.to_vec());
             }

@@ -35,7 +35,10 @@ impl Authority {
         let mut parameters = of("an authority of tests");
         parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let pem = parameters.self_signed(&key).unwrap().pem();
-        Self { issuer: Issuer::new(parameters, key), pem }
+        Self {
+            issuer: Issuer::new(parameters, key),
+            pem,
+        }
     }
 
     /// Issues a certificate for these names, which expires at the start of this year. A name with `://` or after `uri:` is a URI.
@@ -47,13 +50,18 @@ impl Authority {
         parameters.not_after = rcgen::date_time_ymd(year, 1, 1);
         let name = |name: &&str| match name.parse() {
             Ok(address) => SanType::IpAddress(address),
-            Err(_) if name.starts_with("uri:") => SanType::URI(name["uri:".len()..].try_into().unwrap()),
+            Err(_) if name.starts_with("uri:") => {
+                SanType::URI(name["uri:".len()..].try_into().unwrap())
+            }
             Err(_) if name.contains("://") => SanType::URI((*name).try_into().unwrap()),
             Err(_) => SanType::DnsName((*name).try_into().unwrap()),
         };
         parameters.subject_alt_names = names.iter().map(name).collect();
         let cert = parameters.signed_by(&key, &self.issuer).unwrap().pem();
-        Pair { cert, key: key.serialize_pem() }
+        Pair {
+            cert,
+            key: key.serialize_pem(),
+        }
     }
 
     /// A client that trusts only this authority, and presents this pair if there is one.
@@ -61,17 +69,28 @@ impl Authority {
         self.client_of(shown, rustls::ALL_VERSIONS, b"h2")
     }
 
-    pub fn client_of(&self, shown: Option<&Pair>, versions: &[&'static SupportedProtocolVersion], alpn: &[u8]) -> TlsClient {
+    pub fn client_of(
+        &self,
+        shown: Option<&Pair>,
+        versions: &[&'static SupportedProtocolVersion],
+        alpn: &[u8],
+    ) -> TlsClient {
         let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(self.pem.as_bytes()).unwrap()).unwrap();
-        let builder = ClientConfig::builder_with_provider(Arc::new(default_provider())).with_protocol_versions(versions).unwrap();
+        roots
+            .add(CertificateDer::from_pem_slice(self.pem.as_bytes()).unwrap())
+            .unwrap();
+        let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_protocol_versions(versions)
+            .unwrap();
         let builder = builder.with_root_certificates(roots);
         let mut config = match shown {
             None => builder.with_no_client_auth(),
             Some(pair) => {
                 let certificate = CertificateDer::from_pem_slice(pair.cert.as_bytes()).unwrap();
                 let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).unwrap();
-                builder.with_client_auth_cert(vec![certificate], key).unwrap()
+                builder
+                    .with_client_auth_cert(vec![certificate], key)
+                    .unwrap()
             }
         };
         config.alpn_protocols = vec![alpn.to_vec()];
@@ -81,7 +100,9 @@ impl Authority {
 
 fn of(subject: &str) -> CertificateParams {
     let mut parameters = CertificateParams::default();
-    parameters.distinguished_name.push(DnType::CommonName, subject);
+    parameters
+        .distinguished_name
+        .push(DnType::CommonName, subject);
     parameters
 }
 
@@ -90,7 +111,12 @@ pub struct Folder(tempfile::TempDir);
 
 impl Folder {
     pub fn new() -> Self {
-        Self(tempfile::Builder::new().prefix("canary-of-a-path").tempdir().unwrap())
+        Self(
+            tempfile::Builder::new()
+                .prefix("canary-of-a-path")
+                .tempdir()
+                .unwrap(),
+        )
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -121,14 +147,20 @@ impl TlsClient {
     /// Does the TLS handshake. In TLS 1.3, the server's refusal of a client's certificate may come only with the first read.
     pub async fn shake(&self, address: &str) -> std::io::Result<TlsStream<TcpStream>> {
         let stream = TcpStream::connect(address).await?;
-        TlsConnector::from(self.0.clone()).connect(ServerName::try_from("localhost").unwrap(), stream).await
+        TlsConnector::from(self.0.clone())
+            .connect(ServerName::try_from("localhost").unwrap(), stream)
+            .await
     }
 
     /// A client over one connection, which does not reconnect.
     pub async fn connect(&self, address: &str) -> Result<Client, tonic::transport::Error> {
         let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
-        let channel: Channel =
-            endpoint.connect_with_connector(Connector { client: self.clone(), address: address.to_owned() }).await?;
+        let channel: Channel = endpoint
+            .connect_with_connector(Connector {
+                client: self.clone(),
+                address: address.to_owned(),
+            })
+            .await?;
         Ok(Client::new(channel))
     }
 }
@@ -139,7 +171,8 @@ struct Connector {
     address: String,
 }
 
-type Connecting = Pin<Box<dyn Future<Output = std::io::Result<TokioIo<TlsStream<TcpStream>>>> + Send>>;
+type Connecting =
+    Pin<Box<dyn Future<Output = std::io::Result<TokioIo<TlsStream<TcpStream>>>> + Send>>;
 
 impl tonic::codegen::Service<tonic::codegen::http::Uri> for Connector {
     type Response = TokioIo<TlsStream<TcpStream>>;

@@ -26,15 +26,22 @@ pub async fn untimed(address: &str) -> UntimedClient {
 pub async fn connect(address: &str) -> (Untimed, Uri) {
     let stream = TcpStream::connect(address).await.unwrap();
     stream.set_nodelay(true).unwrap();
-    let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+        .await
+        .unwrap();
     tokio::spawn(connection);
-    (Untimed(sender), Uri::try_from(format!("http://{address}")).unwrap())
+    (
+        Untimed(sender),
+        Uri::try_from(format!("http://{address}")).unwrap(),
+    )
 }
 
 /// A request with this `grpc-timeout`.
 pub fn timed<T>(message: T, timeout: &str) -> tonic::Request<T> {
     let mut request = tonic::Request::new(message);
-    request.metadata_mut().insert("grpc-timeout", timeout.parse().unwrap());
+    request
+        .metadata_mut()
+        .insert("grpc-timeout", timeout.parse().unwrap());
     request
 }
 

@@ -18,7 +18,12 @@ impl Wire {
     /// Sends a command. Returns the first byte of the reply, which is `-` for an error, and the reply's text. The reply must be no
     /// list.
     pub fn call(&mut self, command: &str, words: &[Vec<u8>]) -> (u8, Vec<u8>) {
-        let mut bytes = format!("*{}\r\n${}\r\n{command}\r\n", words.len() + 1, command.len()).into_bytes();
+        let mut bytes = format!(
+            "*{}\r\n${}\r\n{command}\r\n",
+            words.len() + 1,
+            command.len()
+        )
+        .into_bytes();
         for word in words {
             bytes.extend(format!("${}\r\n", word.len()).bytes());
             bytes.extend(word);
@@ -28,7 +33,15 @@ impl Wire {
         let line = self.line();
         let mut contents = line[1..].to_vec();
         if line[0] == b'$' {
-            contents = vec![0; std::str::from_utf8(&contents).unwrap().trim().parse::<usize>().unwrap() + 2];
+            contents = vec![
+                0;
+                std::str::from_utf8(&contents)
+                    .unwrap()
+                    .trim()
+                    .parse::<usize>()
+                    .unwrap()
+                    + 2
+            ];
             self.0.read_exact(&mut contents).unwrap();
         }
         (line[0], contents)

@@ -45,19 +45,39 @@ impl Log {
             (Box::new(file), metadata.is_file().then_some(metadata.len()))
         };
         let read = Arc::new(AtomicU64::new(0));
-        let source = begin(Counted { source, read: read.clone() }).map_err(cannot)?;
-        let name = if is_input { "standard input".to_owned() } else { path.display().to_string() };
-        Ok(Self { lines: Lines::new(source), read, bytes, name })
+        let source = begin(Counted {
+            source,
+            read: read.clone(),
+        })
+        .map_err(cannot)?;
+        let name = if is_input {
+            "standard input".to_owned()
+        } else {
+            path.display().to_string()
+        };
+        Ok(Self {
+            lines: Lines::new(source),
+            read,
+            bytes,
+            name,
+        })
     }
 }
 
 /// Looks at the first bytes, and decompresses what begins as gzip does.
 fn begin(mut source: Counted) -> io::Result<Box<dyn Read>> {
     let mut first = Vec::new();
-    source.by_ref().take(GZIP.len() as u64).read_to_end(&mut first)?;
+    source
+        .by_ref()
+        .take(GZIP.len() as u64)
+        .read_to_end(&mut first)?;
     let is_gzip = first == GZIP;
     let whole: Chain<Cursor<Vec<u8>>, Counted> = Cursor::new(first).chain(source);
-    Ok(if is_gzip { Box::new(MultiGzDecoder::new(whole)) } else { Box::new(whole) })
+    Ok(if is_gzip {
+        Box::new(MultiGzDecoder::new(whole))
+    } else {
+        Box::new(whole)
+    })
 }
 
 struct Counted {
@@ -95,7 +115,14 @@ pub(super) struct Lines<R> {
 
 impl<R: Read> Lines<R> {
     pub(super) fn new(source: R) -> Self {
-        Self { source, buffer: vec![0; BUFFER_BYTES], start: 0, end: 0, is_at_end: false, is_cut: false }
+        Self {
+            source,
+            buffer: vec![0; BUFFER_BYTES],
+            start: 0,
+            end: 0,
+            is_at_end: false,
+            is_cut: false,
+        }
     }
 
     /// The first lines, which are read again by [`Self::next`].
@@ -103,7 +130,9 @@ impl<R: Read> Lines<R> {
         while !self.is_at_end && self.end < self.buffer.len() {
             self.fill()?;
         }
-        let mut lines: Vec<&[u8]> = self.buffer[self.start..self.end].split(|byte| *byte == b'\n').collect();
+        let mut lines: Vec<&[u8]> = self.buffer[self.start..self.end]
+            .split(|byte| *byte == b'\n')
+            .collect();
         // The last one may go on; after a line's end it is empty.
         let last = lines.pop();
         lines.extend(last.filter(|line| self.is_at_end && !line.is_empty()));
@@ -113,7 +142,11 @@ impl<R: Read> Lines<R> {
 
     /// Why [`Self::sample`] has no line: a sentence that follows the name of the log.
     pub(super) fn why_no_sample(&self) -> &'static str {
-        if self.start == self.end { "is empty" } else { "begins with a line of more than 1 MiB; a line has 64 KiB at most" }
+        if self.start == self.end {
+            "is empty"
+        } else {
+            "begins with a line of more than 1 MiB; a line has 64 KiB at most"
+        }
     }
 
     pub(super) fn next(&mut self) -> io::Result<Option<Line<'_>>> {
@@ -126,7 +159,11 @@ impl<R: Read> Lines<R> {
             if self.is_at_end {
                 let line = self.start..self.end;
                 self.start = self.end;
-                return Ok(if line.is_empty() && !self.is_cut { None } else { Some(self.line(line)) });
+                return Ok(if line.is_empty() && !self.is_cut {
+                    None
+                } else {
+                    Some(self.line(line))
+                });
             }
             if self.end - self.start > LINE_BYTES_MAX {
                 (self.is_cut, self.start) = (true, self.end);
@@ -137,7 +174,11 @@ impl<R: Read> Lines<R> {
 
     fn line(&mut self, line: std::ops::Range<usize>) -> Line<'_> {
         let is_cut = std::mem::take(&mut self.is_cut);
-        if is_cut || line.len() > LINE_BYTES_MAX { Line::TooLong } else { Line::Text(without_return(&self.buffer[line])) }
+        if is_cut || line.len() > LINE_BYTES_MAX {
+            Line::TooLong
+        } else {
+            Line::Text(without_return(&self.buffer[line]))
+        }
     }
 
     /// Reads once, after the bytes that are not cut yet.
@@ -168,7 +209,12 @@ mod tests {
 
     fn lines(text: &[u8]) -> Vec<String> {
         let (mut lines, mut found) = (Lines::new(text), Vec::new());
-        let sample: Vec<Vec<u8>> = lines.sample().unwrap().iter().map(|line| line.to_vec()).collect();
+        let sample: Vec<Vec<u8>> = lines
+            .sample()
+            .unwrap()
+            .iter()
+            .map(|line| line.to_vec())
+            .collect();
         while let Some(line) = lines.next().unwrap() {
             found.push(match line {
                 Line::Text(text) => String::from_utf8(text.to_vec()).unwrap(),
@@ -176,7 +222,13 @@ mod tests {
             });
         }
         if text.len() < LINE_BYTES_MAX {
-            assert_eq!(sample.iter().map(|line| String::from_utf8_lossy(line).into_owned()).collect::<Vec<_>>(), found);
+            assert_eq!(
+                sample
+                    .iter()
+                    .map(|line| String::from_utf8_lossy(line).into_owned())
+                    .collect::<Vec<_>>(),
+                found
+            );
         }
         found
     }
@@ -192,16 +244,30 @@ mod tests {
     fn a_line_that_is_too_long_is_one_line_and_takes_no_memory() {
         for bytes in [LINE_BYTES_MAX, LINE_BYTES_MAX + 1, 3 * BUFFER_BYTES] {
             let long = "x".repeat(bytes);
-            let expected = if bytes > LINE_BYTES_MAX { "too long" } else { &long };
-            assert_eq!(lines(format!("a\n{long}\nb").as_bytes()), ["a", expected, "b"]);
+            let expected = if bytes > LINE_BYTES_MAX {
+                "too long"
+            } else {
+                &long
+            };
+            assert_eq!(
+                lines(format!("a\n{long}\nb").as_bytes()),
+                ["a", expected, "b"]
+            );
             assert_eq!(lines(long.as_bytes()), [expected]);
         }
     }
 
     #[test]
     fn lines_across_reads_are_whole() {
-        let text: String = (0..300_000).map(|index| format!("line {index}\n")).collect();
+        let text: String = (0..300_000)
+            .map(|index| format!("line {index}\n"))
+            .collect();
         assert_eq!(lines(text.as_bytes()).len(), 300_000);
-        assert!(lines(text.as_bytes()).iter().enumerate().all(|(index, line)| *line == format!("line {index}")));
+        assert!(
+            lines(text.as_bytes())
+                .iter()
+                .enumerate()
+                .all(|(index, line)| *line == format!("line {index}"))
+        );
     }
 }

@@ -54,14 +54,22 @@ struct Threads {
 }
 
 /// Replays a log. Errors: a sentence that follows the name of the log.
-pub(super) fn replay(log: Log, reader: LineReader, setup: &Setup) -> Result<(LogSummary, Vec<Replay>), String> {
-    let count = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+pub(super) fn replay(
+    log: Log,
+    reader: LineReader,
+    setup: &Setup,
+) -> Result<(LogSummary, Vec<Replay>), String> {
+    let count = std::thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(THREADS_MAX);
     std::thread::scope(|scope| {
         let (threads, handles) = start(scope, setup, count)?;
         let summary = read(log, reader, setup, threads);
         let mut parts = Vec::new();
         for handle in handles {
-            let part = handle.join().map_err(|_| "cannot be replayed: a thread failed".to_owned())?;
+            let part = handle
+                .join()
+                .map_err(|_| "cannot be replayed: a thread failed".to_owned())?;
             parts.push(part.map_err(|TooMuchMemory| too_much_memory())?);
         }
         Ok((summary?, parts))
@@ -77,16 +85,35 @@ fn too_much_memory() -> String {
 
 type Handles<'scope> = Vec<ScopedJoinHandle<'scope, Result<Replay, TooMuchMemory>>>;
 
-fn start<'scope>(scope: &'scope Scope<'scope, '_>, setup: &Setup, count: usize) -> Result<(Threads, Handles<'scope>), String> {
+fn start<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    setup: &Setup,
+    count: usize,
+) -> Result<(Threads, Handles<'scope>), String> {
     let (mut batches, mut handles) = (Vec::new(), Vec::new());
     for _ in 0..count {
-        let replay = Replay::new(&setup.plans, setup.keys_max.div_ceil(count), COUNTER_BYTES_MAX / count);
+        let replay = Replay::new(
+            &setup.plans,
+            setup.keys_max.div_ceil(count),
+            COUNTER_BYTES_MAX / count,
+        );
         let (sender, receiver) = sync_channel(BATCHES_WAITING);
-        let thread = std::thread::Builder::new().spawn_scoped(scope, move || decide(replay, &receiver));
-        handles.push(thread.map_err(|error| format!("cannot be replayed: no thread can be started: {error}"))?);
+        let thread =
+            std::thread::Builder::new().spawn_scoped(scope, move || decide(replay, &receiver));
+        handles.push(
+            thread.map_err(|error| {
+                format!("cannot be replayed: no thread can be started: {error}")
+            })?,
+        );
         batches.push((sender, Batch::default()));
     }
-    Ok((Threads { batches, is_broken: false }, handles))
+    Ok((
+        Threads {
+            batches,
+            is_broken: false,
+        },
+        handles,
+    ))
 }
 
 fn decide(mut replay: Replay, batches: &Receiver<Batch>) -> Result<Replay, TooMuchMemory> {
@@ -108,7 +135,10 @@ impl Threads {
         batch.keys.extend_from_slice(key);
         batch.events.push((event, batch.keys.len()));
         if batch.events.len() >= BATCH_EVENTS {
-            let next = Batch { events: Vec::with_capacity(BATCH_EVENTS), keys: Vec::with_capacity(batch.keys.len()) };
+            let next = Batch {
+                events: Vec::with_capacity(BATCH_EVENTS),
+                keys: Vec::with_capacity(batch.keys.len()),
+            };
             self.is_broken |= sender.send(std::mem::replace(batch, next)).is_err();
         }
     }
@@ -124,7 +154,11 @@ impl Threads {
 impl Names {
     fn new(setup: &Setup) -> Self {
         let names = setup.names.iter().map(|name| name.clone().into_bytes());
-        Self { indexes: names.zip(0..).collect(), default: setup.default, components: components(&setup.plans) }
+        Self {
+            indexes: names.zip(0..).collect(),
+            default: setup.default,
+            components: components(&setup.plans),
+        }
     }
 
     fn find(&self, name: &[u8]) -> Option<usize> {
@@ -132,14 +166,27 @@ impl Names {
     }
 }
 
-fn read(mut log: Log, mut reader: LineReader, setup: &Setup, mut threads: Threads) -> Result<LogSummary, String> {
+fn read(
+    mut log: Log,
+    mut reader: LineReader,
+    setup: &Setup,
+    mut threads: Threads,
+) -> Result<LogSummary, String> {
     let mut progress = Progress::new(log.bytes);
     // A seed that the writer of a log cannot know, so that no keys can be made to share a hash.
     let seed = std::hash::RandomState::new().hash_one(0);
     let (names, mut order) = (Names::new(setup), ReorderBuffer::default());
-    let mut summary = LogSummary { name: log.name.clone(), keys_max: setup.keys_max, ..LogSummary::default() };
+    let mut summary = LogSummary {
+        name: log.name.clone(),
+        keys_max: setup.keys_max,
+        ..LogSummary::default()
+    };
     let (mut request, mut number) = (LineRequest::default(), 0);
-    while let Some(line) = log.lines.next().map_err(|error| format!("cannot be read after line {number}: {error}"))? {
+    while let Some(line) = log
+        .lines
+        .next()
+        .map_err(|error| format!("cannot be read after line {number}: {error}"))?
+    {
         number += 1;
         if number % PROGRESS_LINES == 0 {
             progress.at(number, log.read.load(Ordering::Relaxed));
@@ -157,14 +204,28 @@ fn read(mut log: Log, mut reader: LineReader, setup: &Setup, mut threads: Thread
         }
         let Some(plan) = names.find(&request.plan) else {
             summary.without_plan += 1;
-            summary.first_without_plan.get_or_insert_with(|| String::from_utf8_lossy(&request.plan).into_owned());
+            summary
+                .first_without_plan
+                .get_or_insert_with(|| String::from_utf8_lossy(&request.plan).into_owned());
             continue;
         };
         let (at_us, cost) = (request.at_us, request.cost);
         let (first, last) = summary.times_us.unwrap_or((at_us, at_us));
         summary.times_us = Some((first.min(at_us), last.max(at_us)));
-        let hash = xxh3_64_with_seed(&request.key, seed.wrapping_add(names.components[plan] as u64));
-        order.push(Event { hash, at_us, even_us: at_us, cost, plan }, &request.key);
+        let hash = xxh3_64_with_seed(
+            &request.key,
+            seed.wrapping_add(names.components[plan] as u64),
+        );
+        order.push(
+            Event {
+                hash,
+                at_us,
+                even_us: at_us,
+                cost,
+                plan,
+            },
+            &request.key,
+        );
         order.release(&mut |event, key| threads.send(event, key));
         if threads.is_broken {
             break;

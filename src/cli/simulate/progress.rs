@@ -19,7 +19,12 @@ pub(super) struct Progress {
 
 impl Progress {
     pub(super) fn new(bytes: Option<u64>) -> Self {
-        Self { started: monotonic(), drawn: None, is_shown: io::stderr().is_terminal(), bytes }
+        Self {
+            started: monotonic(),
+            drawn: None,
+            is_shown: io::stderr().is_terminal(),
+            bytes,
+        }
     }
 
     /// Draws, unless it was just done. What cannot be drawn is lost.
@@ -28,7 +33,11 @@ impl Progress {
             return;
         }
         self.drawn = Some(monotonic());
-        let _ = write!(io::stderr(), "\r{}\x1b[K", bar(lines, read, self.bytes, self.started.elapsed()));
+        let _ = write!(
+            io::stderr(),
+            "\r{}\x1b[K",
+            bar(lines, read, self.bytes, self.started.elapsed())
+        );
     }
 }
 
@@ -49,7 +58,9 @@ fn bar(lines: u64, read: u64, bytes: Option<u64>, elapsed: Duration) -> String {
     };
     let read = read.clamp(1, bytes);
     let filled = read.saturating_mul(BAR_WIDTH) / bytes;
-    let marks: String = (0..BAR_WIDTH).map(|index| if index < filled { '#' } else { '.' }).collect();
+    let marks: String = (0..BAR_WIDTH)
+        .map(|index| if index < filled { '#' } else { '.' })
+        .collect();
     let left = elapsed.as_secs_f64() * (bytes - read) as f64 / read as f64;
     format!(
         "[{marks}] {:3} %  {millions:.1} million lines, {rate:.1} million a second, {left:.0} s left",
@@ -64,8 +75,14 @@ mod tests {
     #[test]
     fn the_bar_tells_how_much_is_done_and_left() {
         let half = bar(3_000_000, 500, Some(1_000), Duration::from_secs(2));
-        assert_eq!(half, "[###############...............]  50 %  3.0 million lines, 1.5 million a second, 2 s left");
-        assert_eq!(bar(3_000_000, 500, None, Duration::from_secs(2)), "3.0 million lines, 1.5 million a second");
+        assert_eq!(
+            half,
+            "[###############...............]  50 %  3.0 million lines, 1.5 million a second, 2 s left"
+        );
+        assert_eq!(
+            bar(3_000_000, 500, None, Duration::from_secs(2)),
+            "3.0 million lines, 1.5 million a second"
+        );
         // A file that grew, and one without bytes.
         assert!(bar(1, 2_000, Some(1_000), Duration::ZERO).contains("100 %"));
         assert!(bar(0, 0, Some(0), Duration::ZERO).contains("lines"));

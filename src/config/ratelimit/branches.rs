@@ -67,7 +67,9 @@ fn add_rules<'b, 'a>(
     for branch in branches {
         above.push(branch);
         if branch.decides {
-            rules.push(Rule { branches: above.clone() });
+            rules.push(Rule {
+                branches: above.clone(),
+            });
         }
         if rules.len() > RULES_MAX {
             return Err(TooMany);
@@ -88,7 +90,11 @@ struct Planned<'a> {
 
 /// The branches of one list, whose descriptors stand in the order in which ratelimit tries them. `hidden` are lists below wider
 /// branches.
-fn in_list<'a>(list: &'a [Descriptor], hidden: &[&[Branch<'a>]], budget: &mut usize) -> Result<Vec<Branch<'a>>, TooMany> {
+fn in_list<'a>(
+    list: &'a [Descriptor],
+    hidden: &[&[Branch<'a>]],
+    budget: &mut usize,
+) -> Result<Vec<Branch<'a>>, TooMany> {
     let mut same = HashMap::<&Pattern, Vec<&Branch<'a>>>::new();
     for branch in hidden.iter().copied().flatten() {
         same.entry(&branch.pattern).or_default().push(branch);
@@ -100,15 +106,34 @@ fn in_list<'a>(list: &'a [Descriptor], hidden: &[&[Branch<'a>]], budget: &mut us
     // Few branches are wide, and each is compared with all others.
     let mut wide = Vec::new();
     for index in by_width {
-        let Planned { pattern, path, winner } = &planned[index];
-        let wider = wide.iter().filter_map(|index: &usize| made[*index].as_ref());
+        let Planned {
+            pattern,
+            path,
+            winner,
+        } = &planned[index];
+        let wider = wide
+            .iter()
+            .filter_map(|index: &usize| made[*index].as_ref());
         let wider = wider.filter(|other: &&Branch| other.pattern.is_wider_than(pattern));
-        let hidden: Vec<&Branch> = wider.chain(same.get(pattern).into_iter().flatten().copied()).collect();
-        let lists: Vec<&[Branch]> = hidden.iter().map(|branch| &branch.nested[..]).filter(|nested| !nested.is_empty()).collect();
+        let hidden: Vec<&Branch> = wider
+            .chain(same.get(pattern).into_iter().flatten().copied())
+            .collect();
+        let lists: Vec<&[Branch]> = hidden
+            .iter()
+            .map(|branch| &branch.nested[..])
+            .filter(|nested| !nested.is_empty())
+            .collect();
         let found = winner.map(|winner| &list[winner]);
-        let decides = found.is_some_and(|found| found.limit.is_some()) || hidden.iter().any(|branch| branch.decides);
+        let decides = found.is_some_and(|found| found.limit.is_some())
+            || hidden.iter().any(|branch| branch.decides);
         let nested = in_list(found.map_or(&[], |found| &found.nested), &lists, budget)?;
-        made[index] = Some(Branch { pattern: pattern.clone(), found, path, decides, nested });
+        made[index] = Some(Branch {
+            pattern: pattern.clone(),
+            found,
+            path,
+            decides,
+            nested,
+        });
         if !pattern.is_exact() {
             wide.push(index);
         }
@@ -118,28 +143,53 @@ fn in_list<'a>(list: &'a [Descriptor], hidden: &[&[Branch<'a>]], budget: &mut us
 
 /// The patterns of a list's branches, each with the descriptor that ratelimit takes for the entries that it matches. Descriptors
 /// come first: of rules that are equally specific the first decides.
-fn plan<'a>(list: &'a [Descriptor], hidden: &[&[Branch<'a>]], budget: &mut usize) -> Result<Vec<Planned<'a>>, TooMany> {
+fn plan<'a>(
+    list: &'a [Descriptor],
+    hidden: &[&[Branch<'a>]],
+    budget: &mut usize,
+) -> Result<Vec<Planned<'a>>, TooMany> {
     let mut planned = Vec::<Planned>::new();
     let mut known = HashSet::new();
-    let mut add = |planned: &mut Vec<Planned<'a>>, pattern: &Pattern, path, winner: Option<usize>| {
-        if known.insert(pattern.clone()) {
-            *budget = budget.checked_sub(1).ok_or(TooMany)?;
-            let winner = winner.or_else(|| list.iter().position(|one| one.pattern.contains(pattern)));
-            planned.push(Planned { pattern: pattern.clone(), path, winner });
-        }
-        Ok::<(), TooMany>(())
-    };
+    let mut add =
+        |planned: &mut Vec<Planned<'a>>, pattern: &Pattern, path, winner: Option<usize>| {
+            if known.insert(pattern.clone()) {
+                *budget = budget.checked_sub(1).ok_or(TooMany)?;
+                let winner =
+                    winner.or_else(|| list.iter().position(|one| one.pattern.contains(pattern)));
+                planned.push(Planned {
+                    pattern: pattern.clone(),
+                    path,
+                    winner,
+                });
+            }
+            Ok::<(), TooMany>(())
+        };
     for (index, descriptor) in list.iter().enumerate() {
-        add(&mut planned, &descriptor.pattern, &descriptor.path, Some(index))?;
+        add(
+            &mut planned,
+            &descriptor.pattern,
+            &descriptor.path,
+            Some(index),
+        )?;
     }
     for branch in hidden.iter().copied().flatten() {
         add(&mut planned, &branch.pattern, branch.path, None)?;
     }
-    let wildcards: Vec<usize> = (0..list.len()).filter(|index| !list[*index].pattern.is_exact()).collect();
+    let wildcards: Vec<usize> = (0..list.len())
+        .filter(|index| !list[*index].pattern.is_exact())
+        .collect();
     let mut next = 0;
-    while let Some(Planned { pattern, path, winner }) = planned.get(next) {
+    while let Some(Planned {
+        pattern,
+        path,
+        winner,
+    }) = planned.get(next)
+    {
         let mut meets = Vec::new();
-        for first in wildcards.iter().take_while(|first| winner.is_none_or(|winner| **first < winner)) {
+        for first in wildcards
+            .iter()
+            .take_while(|first| winner.is_none_or(|winner| **first < winner))
+        {
             let (first, winner) = (&list[*first], winner.map(|winner| &list[winner]));
             if must_meet(first, pattern, winner) {
                 meets.extend(first.pattern.meets(pattern).ok_or(TooMany)?);

@@ -12,8 +12,15 @@ const LIST_MAX: usize = 10_000;
 const LEVELS_MAX: usize = 12;
 const DAY: u64 = 24 * 60 * 60;
 /// Units and their lengths in seconds. A month and a year have these lengths in ratelimit too.
-const UNITS: [(&str, u64); 7] =
-    [("second", 1), ("minute", 60), ("hour", 3_600), ("day", DAY), ("week", 7 * DAY), ("month", 30 * DAY), ("year", 365 * DAY)];
+const UNITS: [(&str, u64); 7] = [
+    ("second", 1),
+    ("minute", 60),
+    ("hour", 3_600),
+    ("day", DAY),
+    ("week", 7 * DAY),
+    ("month", 30 * DAY),
+    ("year", 365 * DAY),
+];
 /// All names of fields. ratelimit takes each of them everywhere, and ignores those that do not belong where they are.
 const FIELDS: [&str; 16] = [
     "domain",
@@ -80,7 +87,11 @@ pub(super) enum Amount {
 type Warnings = ErrorList;
 
 /// Reads the file. Returns `None` after adding at least one error.
-pub(super) fn domain(root: Node, errors: &mut ErrorList, warnings: &mut Warnings) -> Option<Domain> {
+pub(super) fn domain(
+    root: Node,
+    errors: &mut ErrorList,
+    warnings: &mut Warnings,
+) -> Option<Domain> {
     let mut table = root.table(errors)?;
     let name = required_text(&mut table, "domain", errors);
     let descriptors = match take(&mut table, "descriptors") {
@@ -94,7 +105,11 @@ pub(super) fn domain(root: Node, errors: &mut ErrorList, warnings: &mut Warnings
         return None;
     }
     if !descriptors.iter().any(Descriptor::has_limit) {
-        report(warnings, "descriptors", "has no rate_limit: every request of this domain passes");
+        report(
+            warnings,
+            "descriptors",
+            "has no rate_limit: every request of this domain passes",
+        );
     }
     Some(Domain { name, descriptors })
 }
@@ -105,15 +120,31 @@ impl Descriptor {
     }
 }
 
-fn descriptors(node: Node, level: usize, errors: &mut ErrorList, warnings: &mut Warnings) -> Option<Vec<Descriptor>> {
+fn descriptors(
+    node: Node,
+    level: usize,
+    errors: &mut ErrorList,
+    warnings: &mut Warnings,
+) -> Option<Vec<Descriptor>> {
     let path = node.path.clone();
     if level > LEVELS_MAX {
-        report(errors, &path, format!("nests more than {LEVELS_MAX} levels deep"));
+        report(
+            errors,
+            &path,
+            format!("nests more than {LEVELS_MAX} levels deep"),
+        );
         return None;
     }
-    let nodes = node.list(LIST_MAX, |count| format!("has {count} descriptors; at most {LIST_MAX} are converted"), errors)?;
+    let nodes = node.list(
+        LIST_MAX,
+        |count| format!("has {count} descriptors; at most {LIST_MAX} are converted"),
+        errors,
+    )?;
     let mut seen = HashSet::new();
-    let read: Vec<_> = nodes.into_iter().map(|node| descriptor(node, (level, &mut seen), errors, warnings)).collect();
+    let read: Vec<_> = nodes
+        .into_iter()
+        .map(|node| descriptor(node, (level, &mut seen), errors, warnings))
+        .collect();
     let read: Vec<Option<Descriptor>> = read.into_iter().collect::<Option<_>>()?;
     Some(in_order(read.into_iter().flatten().collect(), warnings))
 }
@@ -130,11 +161,16 @@ fn in_order(mut list: Vec<Descriptor>, warnings: &mut Warnings) -> Vec<Descripto
     // Whole values are looked up before all others.
     let mut wide = Vec::<usize>::new();
     for one in list {
-        let before = wide.iter().map(|index| &kept[*index]).find(|before| before.pattern.contains(&one.pattern));
+        let before = wide
+            .iter()
+            .map(|index| &kept[*index])
+            .find(|before| before.pattern.contains(&one.pattern));
         match before.filter(|_| !one.pattern.is_exact()) {
             Some(before) => {
-                let why =
-                    format!("never decides, there and here: {} is tried before it, and matches all of its values", before.path);
+                let why = format!(
+                    "never decides, there and here: {} is tried before it, and matches all of its values",
+                    before.path
+                );
                 report(warnings, &one.path, why);
             }
             None => {
@@ -158,7 +194,8 @@ fn descriptor(
     let key = required_text(&mut table, "key", errors);
     let value = text(&mut table, "value", errors);
     let modes = Modes::read(&mut table, errors, warnings);
-    let limit = take(&mut table, "rate_limit").map(|node| rate_limit(node, &modes, errors, warnings));
+    let limit =
+        take(&mut table, "rate_limit").map(|node| rate_limit(node, &modes, errors, warnings));
     let nested = match take(&mut table, "descriptors") {
         Some(node) => descriptors(node, level + 1, errors, warnings),
         None => Some(Vec::new()),
@@ -170,16 +207,33 @@ fn descriptor(
     };
     let (key, value, nested) = (key?, value?.unwrap_or_default(), nested?);
     if modes.shared && !key.contains('*') && !value.contains('*') {
-        report(errors, &format!("{path}.share_threshold"), "needs a value with a *; ratelimit refuses that too");
+        report(
+            errors,
+            &format!("{path}.share_threshold"),
+            "needs a value with a *; ratelimit refuses that too",
+        );
         return None;
     }
     if !seen.insert((key.clone(), value.clone())) {
-        report(errors, &path, "has the key and the value of a descriptor before it; ratelimit refuses that too");
+        report(
+            errors,
+            &path,
+            "has the key and the value of a descriptor before it; ratelimit refuses that too",
+        );
         return None;
     }
-    let Some(key) = writable(key, &path, errors, warnings)? else { return Some(None) };
+    let Some(key) = writable(key, &path, errors, warnings)? else {
+        return Some(None);
+    };
     let (pattern, has_value) = (Pattern::new(&key, &value), !value.is_empty());
-    Some(Some(Descriptor { path, pattern, has_value, limit, shared: modes.shared, nested }))
+    Some(Some(Descriptor {
+        path,
+        pattern,
+        has_value,
+        limit,
+        shared: modes.shared,
+        nested,
+    }))
 }
 
 /// The fields of a descriptor that are true or false.
@@ -191,9 +245,14 @@ struct Modes {
 
 impl Modes {
     fn read(table: &mut Table, errors: &mut ErrorList, warnings: &mut Warnings) -> Self {
-        let [shadow, quota, shared, detailed, metric] =
-            ["shadow_mode", "quota_mode", "share_threshold", "detailed_metric", "value_to_metric"]
-                .map(|name| flag(table, name, errors));
+        let [shadow, quota, shared, detailed, metric] = [
+            "shadow_mode",
+            "quota_mode",
+            "share_threshold",
+            "detailed_metric",
+            "value_to_metric",
+        ]
+        .map(|name| flag(table, name, errors));
         let path = &table.path;
         for (is, name) in [(detailed, "detailed_metric"), (metric, "value_to_metric")] {
             if is {
@@ -206,16 +265,33 @@ impl Modes {
             report(warnings, &format!("{path}.quota_mode"), why);
         }
         if let Some(node) = take(table, "metadata") {
-            report(warnings, &node.path, "is left out: answers of tollgate carry no metadata from the config");
+            report(
+                warnings,
+                &node.path,
+                "is left out: answers of tollgate carry no metadata from the config",
+            );
         }
-        Self { shadow, quota, shared }
+        Self {
+            shadow,
+            quota,
+            shared,
+        }
     }
 }
 
 /// The key, if a rule of tollgate can name an entry so; else the descriptor is left out.
-fn writable(key: String, path: &str, errors: &mut ErrorList, warnings: &mut Warnings) -> Option<Option<String>> {
+fn writable(
+    key: String,
+    path: &str,
+    errors: &mut ErrorList,
+    warnings: &mut Warnings,
+) -> Option<Option<String>> {
     if key.is_empty() {
-        report(errors, &format!("{path}.key"), "is empty, which ratelimit refuses too");
+        report(
+            errors,
+            &format!("{path}.key"),
+            "is empty, which ratelimit refuses too",
+        );
         return None;
     }
     if !key.contains(['=', '*', '{', '}']) {
@@ -227,7 +303,12 @@ fn writable(key: String, path: &str, errors: &mut ErrorList, warnings: &mut Warn
     Some(None)
 }
 
-fn rate_limit(node: Node, modes: &Modes, errors: &mut ErrorList, warnings: &mut Warnings) -> Option<RateLimit> {
+fn rate_limit(
+    node: Node,
+    modes: &Modes,
+    errors: &mut ErrorList,
+    warnings: &mut Warnings,
+) -> Option<RateLimit> {
     let path = node.path.clone();
     let mut table = node.table(errors)?;
     let unlimited = flag(&mut table, "unlimited", errors);
@@ -238,24 +319,42 @@ fn rate_limit(node: Node, modes: &Modes, errors: &mut ErrorList, warnings: &mut 
         report(warnings, &node.path, why);
     }
     let (unit_path, unit) = (format!("{path}.unit"), text(&mut table, "unit", errors));
-    let units = take(&mut table, "requests_per_unit").map(|node| (node.path.clone(), node.number(errors)));
+    let units =
+        take(&mut table, "requests_per_unit").map(|node| (node.path.clone(), node.number(errors)));
     finish(table, errors, warnings);
     let (name, unit) = (name?, unit?.unwrap_or_default());
-    let length = UNITS.into_iter().find(|(word, _)| unit.eq_ignore_ascii_case(word));
+    let length = UNITS
+        .into_iter()
+        .find(|(word, _)| unit.eq_ignore_ascii_case(word));
     let amount = match (unlimited, length) {
         (true, None) => Amount::Unlimited,
         (true, Some(_)) => {
-            report(errors, &unit_path, "is set beside unlimited; remove one of them");
+            report(
+                errors,
+                &unit_path,
+                "is set beside unlimited; remove one of them",
+            );
             return None;
         }
         (false, None) => {
-            let (path, what) = if unit.is_empty() { (&path, "has no unit") } else { (&unit_path, "is no unit") };
-            report(errors, path, format!("{what}; write second, minute, hour, day, week, month or year"));
+            let (path, what) = if unit.is_empty() {
+                (&path, "has no unit")
+            } else {
+                (&unit_path, "is no unit")
+            };
+            report(
+                errors,
+                path,
+                format!("{what}; write second, minute, hour, day, week, month or year"),
+            );
             return None;
         }
         (false, Some(length)) => quota((&path, length), units, name, errors, warnings)?,
     };
-    Some(RateLimit { amount, shadow: modes.shadow || modes.quota })
+    Some(RateLimit {
+        amount,
+        shadow: modes.shadow || modes.quota,
+    })
 }
 
 fn quota(
@@ -266,7 +365,11 @@ fn quota(
     warnings: &mut Warnings,
 ) -> Option<Amount> {
     let (units_path, units) = units.unwrap_or_else(|| {
-        report(warnings, path, "has no requests_per_unit, which means 0 in ratelimit: every request is denied");
+        report(
+            warnings,
+            path,
+            "has no requests_per_unit, which means 0 in ratelimit: every request is denied",
+        );
         (path.to_owned(), Some(0))
     });
     let quota = units?;
@@ -286,12 +389,20 @@ fn quota(
         None => word.to_owned(),
     };
     let window = Duration::from_secs(length);
-    let fixed = Algorithm::FixedWindow { anchor: Anchor::Clock };
+    let fixed = Algorithm::FixedWindow {
+        anchor: Anchor::Clock,
+    };
     if let Err(wrong) = Limit::new(name.as_str(), quota, window, fixed) {
-        wrong.iter().for_each(|error| report(errors, &units_path, error.to_string()));
+        wrong
+            .iter()
+            .for_each(|error| report(errors, &units_path, error.to_string()));
         return None;
     }
-    Some(Amount::Quota { name, quota, window })
+    Some(Amount::Quota {
+        name,
+        quota,
+        window,
+    })
 }
 
 /// Takes a field that has a value. One without is as none, as in ratelimit.
@@ -303,7 +414,11 @@ fn take(table: &mut Table, name: &'static str) -> Option<Node> {
 fn finish(mut table: Table, errors: &mut ErrorList, warnings: &mut Warnings) {
     for name in FIELDS {
         if let Some(node) = take(&mut table, name) {
-            report(warnings, &node.path, "is left out: ratelimit ignores it here");
+            report(
+                warnings,
+                &node.path,
+                "is left out: ratelimit ignores it here",
+            );
         }
     }
     table.finish(errors);
@@ -311,10 +426,14 @@ fn finish(mut table: Table, errors: &mut ErrorList, warnings: &mut Warnings) {
 
 /// The text of a field: `Some(None)` if there is none, `None` after adding an error.
 fn text(table: &mut Table, name: &'static str, errors: &mut ErrorList) -> Option<Option<String>> {
-    let Some(node) = take(table, name) else { return Some(None) };
+    let Some(node) = take(table, name) else {
+        return Some(None);
+    };
     match node.is_boolean() {
         // In a field of a text, it is one.
-        true => node.boolean(errors).map(|boolean| Some(boolean.to_string())),
+        true => node
+            .boolean(errors)
+            .map(|boolean| Some(boolean.to_string())),
         false => node.text(errors).map(Some),
     }
 }
@@ -329,7 +448,9 @@ fn required_text(table: &mut Table, name: &'static str, errors: &mut ErrorList) 
 }
 
 fn flag(table: &mut Table, name: &'static str, errors: &mut ErrorList) -> bool {
-    let Some(node) = take(table, name) else { return false };
+    let Some(node) = take(table, name) else {
+        return false;
+    };
     let word = node.plain_text().unwrap_or_default();
     let is = |words: &[&str]| words.iter().any(|known| word.eq_ignore_ascii_case(known));
     is(&TRUE) || !is(&FALSE) && node.boolean(errors).unwrap_or(false)

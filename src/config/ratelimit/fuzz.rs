@@ -21,25 +21,51 @@ descriptors:
 ";
 
 fn assert_converted(text: String) {
-    let sources = Sources { text: Some((Origin::StandardInput, text.clone())), ..Sources::default() };
+    let sources = Sources {
+        text: Some((Origin::StandardInput, text.clone())),
+        ..Sources::default()
+    };
     let converted = match convert(&[sources]) {
         Ok(converted) => converted,
         Err(refused) => {
             let errors = &refused[0];
-            assert!(!errors.errors.is_empty() && errors.errors.iter().all(|error| !error.message.is_empty()), "{text:?}");
-            return assert!(!errors.in_one_line().contains('\n'), "{}", errors.in_one_line());
+            assert!(
+                !errors.errors.is_empty()
+                    && errors.errors.iter().all(|error| !error.message.is_empty()),
+                "{text:?}"
+            );
+            return assert!(
+                !errors.in_one_line().contains('\n'),
+                "{}",
+                errors.in_one_line()
+            );
         }
     };
-    assert!(converted.warnings.iter().all(|warning| !warning.contains(char::is_control)), "{:?}", converted.warnings);
-    let sources = Sources { text: Some((Origin::StandardInput, converted.yaml.clone())), ..Sources::default() };
+    assert!(
+        converted
+            .warnings
+            .iter()
+            .all(|warning| !warning.contains(char::is_control)),
+        "{:?}",
+        converted.warnings
+    );
+    let sources = Sources {
+        text: Some((Origin::StandardInput, converted.yaml.clone())),
+        ..Sources::default()
+    };
     if let Err(errors) = Config::load(sources) {
-        panic!("{text:?} became what is no config: {errors}\n{}", converted.yaml);
+        panic!(
+            "{text:?} became what is no config: {errors}\n{}",
+            converted.yaml
+        );
     }
 }
 
 #[test]
 fn fuzz_ratelimit_files() {
-    fuzz!("ratelimit_files", Vec<u8>, |bytes: &Vec<u8>| assert_converted(String::from_utf8_lossy(bytes).into_owned()));
+    fuzz!("ratelimit_files", Vec<u8>, |bytes: &Vec<u8>| {
+        assert_converted(String::from_utf8_lossy(bytes).into_owned())
+    });
 }
 
 /// Random edits of the example with all words that have a meaning.
@@ -87,5 +113,7 @@ fn fuzz_edits_of_a_ratelimit_file() {
         ", ",
         "\n  ",
     ];
-    fuzz!("ratelimit_edits", Vec<Edit>, |edits: &Vec<Edit>| assert_converted(edited(EXAMPLE, edits, &WORDS)));
+    fuzz!("ratelimit_edits", Vec<Edit>, |edits: &Vec<Edit>| {
+        assert_converted(edited(EXAMPLE, edits, &WORDS))
+    });
 }

@@ -33,7 +33,10 @@ impl Pattern {
             None if value.chars().all(|letter| letter == '*') => Value::Any,
             None => Value::Exact(value.to_owned()),
         };
-        Self { key: key.to_owned(), value }
+        Self {
+            key: key.to_owned(),
+            value,
+        }
     }
 
     pub(super) fn is_exact(&self) -> bool {
@@ -46,8 +49,12 @@ impl Pattern {
             && match (&self.value, &other.value) {
                 (Value::Any, _) => true,
                 (_, Value::Any) => false,
-                (Value::Wildcard(_, wildcard), Value::Wildcard(text, _) | Value::Exact(text)) => wildcard.matches(text),
-                (Value::Exact(value), other) => matches!(other, Value::Exact(other) if other == value),
+                (Value::Wildcard(_, wildcard), Value::Wildcard(text, _) | Value::Exact(text)) => {
+                    wildcard.matches(text)
+                }
+                (Value::Exact(value), other) => {
+                    matches!(other, Value::Exact(other) if other == value)
+                }
             }
     }
 
@@ -65,10 +72,15 @@ impl Pattern {
 
     /// The widest patterns of entries that both match, where neither contains the other. `None`: there are too many.
     pub(super) fn meets(&self, other: &Self) -> Option<Vec<Self>> {
-        let (Value::Wildcard(text, wildcard), Value::Wildcard(other_text, other_wildcard)) = (&self.value, &other.value) else {
+        let (Value::Wildcard(text, wildcard), Value::Wildcard(other_text, other_wildcard)) =
+            (&self.value, &other.value)
+        else {
             return Some(Vec::new());
         };
-        let (begins, ends) = ([wildcard.begin(), other_wildcard.begin()], [wildcard.end(), other_wildcard.end()]);
+        let (begins, ends) = (
+            [wildcard.begin(), other_wildcard.begin()],
+            [wildcard.end(), other_wildcard.end()],
+        );
         let can_begin = begins[0].starts_with(begins[1]) || begins[1].starts_with(begins[0]);
         let can_end = ends[0].ends_with(ends[1]) || ends[1].ends_with(ends[0]);
         // No rule has a longer entry; that is told later.
@@ -77,14 +89,25 @@ impl Pattern {
             return Some(Vec::new());
         }
         let letters = |text: &str| text.chars().collect::<Vec<char>>();
-        let mut meets = Meets { first: letters(text), second: letters(other_text), ..Meets::default() };
+        let mut meets = Meets {
+            first: letters(text),
+            second: letters(other_text),
+            ..Meets::default()
+        };
         meets.follow(0, 0);
         if meets.ways >= MEETS_MAX {
             return None;
         }
-        let found: Vec<Self> = meets.found.iter().map(|text| Self::new(&self.key, text)).collect();
-        let mut widest: Vec<Self> =
-            found.iter().filter(|pattern| !found.iter().any(|other| other.is_wider_than(pattern))).cloned().collect();
+        let found: Vec<Self> = meets
+            .found
+            .iter()
+            .map(|text| Self::new(&self.key, text))
+            .collect();
+        let mut widest: Vec<Self> = found
+            .iter()
+            .filter(|pattern| !found.iter().any(|other| other.is_wider_than(pattern)))
+            .cloned()
+            .collect();
         // The same in each run.
         widest.sort_by(|one, other| one.text().cmp(other.text()));
         Some(widest)
@@ -119,7 +142,10 @@ impl Meets {
         if self.ways >= MEETS_MAX || self.dead.contains(&(first, second)) {
             return false;
         }
-        let found = match (self.first.get(first).copied(), self.second.get(second).copied()) {
+        let found = match (
+            self.first.get(first).copied(),
+            self.second.get(second).copied(),
+        ) {
             (None, None) => {
                 self.ways += 1;
                 self.found.insert(self.text.clone());
@@ -138,7 +164,9 @@ impl Meets {
                 let stands = letter.is_some_and(|letter| self.with(letter, first + 1, second));
                 self.follow(first, second + 1) || stands
             }
-            (Some(letter), Some(other)) if letter == other => self.with(letter, first + 1, second + 1),
+            (Some(letter), Some(other)) if letter == other => {
+                self.with(letter, first + 1, second + 1)
+            }
             _ => false,
         };
         if !found && self.ways < MEETS_MAX {

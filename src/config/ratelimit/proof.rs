@@ -11,13 +11,23 @@ use crate::config::{Config, ConfigError, Origin, Sources};
 pub(super) fn prove(yaml: &str, domains: &[(&str, &[Rule])]) -> Vec<ErrorList> {
     let mut errors = vec![ErrorList::new(); domains.len()];
     let text = Some((Origin::Variable, yaml.to_owned()));
-    let Err(refused) = Config::load(Sources { text, ..Sources::default() }) else { return errors };
+    let Err(refused) = Config::load(Sources {
+        text,
+        ..Sources::default()
+    }) else {
+        return errors;
+    };
     let mut seen = HashSet::new();
     for error in &refused.errors {
         let begin = |name: &str| join("envoy.domains", &shown_key(name));
         // The name of one may begin with that of another.
-        let fits = domains.iter().enumerate().filter(|(_, (name, _))| error.path.starts_with(&begin(name)));
-        let domain = fits.max_by_key(|(_, (name, _))| name.len()).map_or(domains.len() - 1, |(domain, _)| domain);
+        let fits = domains
+            .iter()
+            .enumerate()
+            .filter(|(_, (name, _))| error.path.starts_with(&begin(name)));
+        let domain = fits
+            .max_by_key(|(_, (name, _))| name.len())
+            .map_or(domains.len() - 1, |(domain, _)| domain);
         let (path, sentence) = of_input(error, domains[domain].1);
         if seen.insert((domain, path.clone(), sentence.clone())) {
             report(&mut errors[domain], &path, sentence);
@@ -29,17 +39,32 @@ pub(super) fn prove(yaml: &str, domains: &[(&str, &[Rule])]) -> Vec<ErrorList> {
 /// The path in the file of ratelimit, and a sentence that follows it.
 fn of_input(ConfigError { path, message, .. }: &ConfigError, rules: &[Rule]) -> (String, String) {
     let Some((rule_index, part)) = indexed(path, ".rules[") else {
-        let origin = if path.starts_with("envoy.domains.") { "domain" } else { "descriptors" };
+        let origin = if path.starts_with("envoy.domains.") {
+            "domain"
+        } else {
+            "descriptors"
+        };
         return (origin.to_owned(), format!("cannot be converted: {message}"));
     };
-    let paths: Vec<&str> = rules.get(rule_index).map_or(Vec::new(), |rule| rule.branches.iter().map(|one| one.path).collect());
+    let paths: Vec<&str> = rules.get(rule_index).map_or(Vec::new(), |rule| {
+        rule.branches.iter().map(|one| one.path).collect()
+    });
     let last = paths.last().copied().unwrap_or_default();
     match indexed(part, ".descriptor[") {
         Some((entry_index, _)) => {
             let entry = paths.get(entry_index).copied().unwrap_or(last);
-            (entry.to_owned(), format!("cannot be converted: its entry, written as key=value, {message}"))
+            (
+                entry.to_owned(),
+                format!("cannot be converted: its entry, written as key=value, {message}"),
+            )
         }
-        None => (last.to_owned(), format!("cannot be converted: its rule{} {message}", part.replace(".key", "'s key"))),
+        None => (
+            last.to_owned(),
+            format!(
+                "cannot be converted: its rule{} {message}",
+                part.replace(".key", "'s key")
+            ),
+        ),
     }
 }
 

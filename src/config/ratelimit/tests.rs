@@ -4,7 +4,10 @@ use super::*;
 use crate::config::Origin;
 
 fn converted(text: &str) -> Result<Converted, String> {
-    let sources = Sources { text: Some((Origin::StandardInput, text.to_owned())), ..Sources::default() };
+    let sources = Sources {
+        text: Some((Origin::StandardInput, text.to_owned())),
+        ..Sources::default()
+    };
     convert(&[sources]).map_err(|refused| refused[0].to_string())
 }
 
@@ -53,8 +56,14 @@ descriptors:
     }
     for (text, words) in [
         ("descriptors: []", "has no domain"),
-        ("domain: ''", "domain is empty, which ratelimit refuses too (line 1)"),
-        ("domain: a\ndescriptors: [ { key: a, rate_limit: { unit: day, requests_per_unit: 99999999999999999 } } ]", "quota"),
+        (
+            "domain: ''",
+            "domain is empty, which ratelimit refuses too (line 1)",
+        ),
+        (
+            "domain: a\ndescriptors: [ { key: a, rate_limit: { unit: day, requests_per_unit: 99999999999999999 } } ]",
+            "quota",
+        ),
         ("domain: [", "is not valid YAML"),
     ] {
         let said = converted(text).unwrap_err();
@@ -66,26 +75,51 @@ descriptors:
 #[test]
 fn what_a_server_would_refuse_is_not_converted() {
     let limit = "rate_limit: { unit: minute, requests_per_unit: 2 }";
-    let of = |domain: &str, descriptors: &str| format!("domain: \"{domain}\"\ndescriptors:\n  - {descriptors}\n");
-    let wildcards: Vec<String> =
-        (1..=65).rev().map(|length| format!("{{ key: a, value: '{}*', {limit} }}", "x".repeat(length))).collect();
+    let of = |domain: &str, descriptors: &str| {
+        format!("domain: \"{domain}\"\ndescriptors:\n  - {descriptors}\n")
+    };
+    let wildcards: Vec<String> = (1..=65)
+        .rev()
+        .map(|length| format!("{{ key: a, value: '{}*', {limit} }}", "x".repeat(length)))
+        .collect();
     let (long, short) = ("k".repeat(600), format!("{{ key: a, {limit} }}"));
     for (text, expected) in [
-        (of(&"d".repeat(300), &short), "domain cannot be converted: has a name of 300 bytes"),
         (
-            of("d", &format!("key: b\n    descriptors:\n      - {{ key: {long}, {limit} }}")),
+            of(&"d".repeat(300), &short),
+            "domain cannot be converted: has a name of 300 bytes",
+        ),
+        (
+            of(
+                "d",
+                &format!("key: b\n    descriptors:\n      - {{ key: {long}, {limit} }}"),
+            ),
             "descriptors[0].descriptors[0] cannot be converted: its entry, written as key=value, has 600 bytes; an entry has at most 512 (line 5)",
         ),
-        (of("d", &format!("{{ key: a, value: {long}, {limit} }}")), "its entry, written as key=value, has 602 bytes"),
-        (of("d", &wildcards.join("\n  - ")), "descriptors[64] cannot be converted: its rule is one form too many"),
+        (
+            of("d", &format!("{{ key: a, value: {long}, {limit} }}")),
+            "its entry, written as key=value, has 602 bytes",
+        ),
+        (
+            of("d", &wildcards.join("\n  - ")),
+            "descriptors[64] cannot be converted: its rule is one form too many",
+        ),
     ] {
         let said = converted(&text).unwrap_err();
-        assert!(said.contains(": 1 error\n") && said.contains(expected), "{expected}: {said}");
-        // With others, it is told of this file alone.
-        let said =
-            files(&[("other.yaml", &of("other", &short)), ("this.yaml", &text), ("last.yaml", &of("last", &short))]).unwrap_err();
         assert!(
-            said.len() == 1 && said[0].starts_with("this.yaml: 1 error\n") && said[0].contains(expected),
+            said.contains(": 1 error\n") && said.contains(expected),
+            "{expected}: {said}"
+        );
+        // With others, it is told of this file alone.
+        let said = files(&[
+            ("other.yaml", &of("other", &short)),
+            ("this.yaml", &text),
+            ("last.yaml", &of("last", &short)),
+        ])
+        .unwrap_err();
+        assert!(
+            said.len() == 1
+                && said[0].starts_with("this.yaml: 1 error\n")
+                && said[0].contains(expected),
             "{expected}: {said:?}"
         );
     }
@@ -121,7 +155,10 @@ descriptors:
     assert!(yaml.ends_with(expected), "{yaml}");
     let Converted { yaml, warnings } = converted("domain: d\n").unwrap();
     assert!(yaml.ends_with("      rules: []\n"), "{yaml}");
-    assert_eq!(warnings, ["descriptors has no rate_limit: every request of this domain passes (line 1)"]);
+    assert_eq!(
+        warnings,
+        ["descriptors has no rate_limit: every request of this domain passes (line 1)"]
+    );
 }
 
 #[test]
@@ -132,7 +169,8 @@ fn several_files_become_one_config_and_a_domain_stands_in_one_of_them() {
         )
     };
     let (edge, inner) = (text("edge"), text("inner"));
-    let Converted { yaml, warnings } = files(&[("edge.yaml", &edge), ("inner.yaml", &inner)]).unwrap();
+    let Converted { yaml, warnings } =
+        files(&[("edge.yaml", &edge), ("inner.yaml", &inner)]).unwrap();
     let plan = |domain: &str| {
         format!(
             "  \"{domain}/a\": {{ limits: [ {{ name: \"day\", quota: 1, window: 1d, algorithm: fixed_window, anchor: clock }} ], shadow: true }}\n"
@@ -143,20 +181,37 @@ fn several_files_become_one_config_and_a_domain_stands_in_one_of_them() {
             "    \"{domain}\":\n      unmatched: allow\n      rules:\n        - {{ descriptor: [\"a\"], plan: \"{domain}/a\" }}\n"
         )
     };
-    let both = [plan("edge"), plan("inner"), "envoy:\n  domains:\n".to_owned(), rules("edge"), rules("inner")].concat();
+    let both = [
+        plan("edge"),
+        plan("inner"),
+        "envoy:\n  domains:\n".to_owned(),
+        rules("edge"),
+        rules("inner"),
+    ]
+    .concat();
     assert!(
-        yaml.ends_with(&both) && yaml.starts_with("# Converted from envoyproxy/ratelimit: edge.yaml, inner.yaml\n"),
+        yaml.ends_with(&both)
+            && yaml.starts_with("# Converted from envoyproxy/ratelimit: edge.yaml, inner.yaml\n"),
         "{yaml}"
     );
     assert!(
-        warnings.len() == 2 && warnings[1].starts_with("inner.yaml: descriptors[0].quota_mode becomes shadow"),
+        warnings.len() == 2
+            && warnings[1].starts_with("inner.yaml: descriptors[0].quota_mode becomes shadow"),
         "{warnings:?}"
     );
-    let said =
-        files(&[("edge.yaml", &edge), ("inner.yaml", &inner), ("more.yaml", &edge), ("bad.yaml", "domain: x\nkey")]).unwrap_err();
+    let said = files(&[
+        ("edge.yaml", &edge),
+        ("inner.yaml", &inner),
+        ("more.yaml", &edge),
+        ("bad.yaml", "domain: x\nkey"),
+    ])
+    .unwrap_err();
     let twice = "more.yaml: 1 error\n  domain is that of edge.yaml too, which ratelimit refuses unless MERGE_DOMAIN_CONFIG is true; put \
                  the descriptors into one file (line 1)";
-    assert!(said.len() == 2 && said[0] == twice && said[1].starts_with("bad.yaml: 1 error\n"), "{said:?}");
+    assert!(
+        said.len() == 2 && said[0] == twice && said[1].starts_with("bad.yaml: 1 error\n"),
+        "{said:?}"
+    );
 }
 
 /// The counts that ratelimit keeps together: of the values of a shared wildcard, also where one of them has a rule of its own.
@@ -207,9 +262,14 @@ fn what_has_no_counterpart_is_a_warning_and_a_comment() {
         "descriptors[2] never decides, there and here: descriptors[1] is tried before it, and matches all of its values",
     ];
     for words in expected {
-        let warning =
-            warnings.iter().find(|warning| warning.starts_with(words)).unwrap_or_else(|| panic!("{words}: {warnings:?}"));
-        assert!(warning.contains("(line ") && yaml.contains(&format!("# {warning}\n")), "{warning}: {yaml}");
+        let warning = warnings
+            .iter()
+            .find(|warning| warning.starts_with(words))
+            .unwrap_or_else(|| panic!("{words}: {warnings:?}"));
+        assert!(
+            warning.contains("(line ") && yaml.contains(&format!("# {warning}\n")),
+            "{warning}: {yaml}"
+        );
     }
     assert!(yaml.contains("  \"edge/a\": { blocked: true }\n"), "{yaml}");
 }
@@ -234,7 +294,9 @@ fn names_are_those_of_the_file_and_never_twice() {
 fn a_file_that_needs_too_many_rules_is_refused_before_they_are_made() {
     let mut text = "domain: a\ndescriptors:\n  - key: k\n    descriptors:\n".to_owned();
     for number in 0..200 {
-        text += &format!("      - {{ key: n, value: v{number}, rate_limit: {{ unit: day, requests_per_unit: 1 }} }}\n");
+        text += &format!(
+            "      - {{ key: n, value: v{number}, rate_limit: {{ unit: day, requests_per_unit: 1 }} }}\n"
+        );
     }
     for number in 0..200 {
         text += &format!("  - {{ key: k, value: v{number} }}\n");

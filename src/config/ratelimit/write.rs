@@ -21,24 +21,43 @@ pub(super) fn config(domains: &[(&str, &[Rule])], source: &str, warnings: &[Stri
     for (domain, rules) in domains {
         plans.of_domain.clear();
         // Writing to a text cannot fail.
-        let _ = writeln!(written, "    {}:\n      unmatched: allow\n      rules:", quoted(domain));
+        let _ = writeln!(
+            written,
+            "    {}:\n      unmatched: allow\n      rules:",
+            quoted(domain)
+        );
         if rules.is_empty() {
             written.truncate(written.len() - 1);
             written.push_str(" []\n");
         }
         for rule in *rules {
             let plan = quoted(&plans.plan(domain, rule));
-            let entries: Vec<String> = rule.branches.iter().map(|branch| quoted(&entry(&branch.pattern))).collect();
+            let entries: Vec<String> = rule
+                .branches
+                .iter()
+                .map(|branch| quoted(&entry(&branch.pattern)))
+                .collect();
             let key = key(rule).map_or_else(String::new, |key| format!(", key: {}", quoted(&key)));
-            let _ = writeln!(written, "        - {{ descriptor: [{}], plan: {plan}{key} }}", entries.join(", "));
+            let _ = writeln!(
+                written,
+                "        - {{ descriptor: [{}], plan: {plan}{key} }}",
+                entries.join(", ")
+            );
         }
     }
-    let source: String = source.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
+    let source: String = source
+        .chars()
+        .map(|letter| if letter.is_control() { ' ' } else { letter })
+        .collect();
     let mut text = format!("# Converted from envoyproxy/ratelimit: {source}\n");
     for warning in warnings {
         let _ = writeln!(text, "# {}", warning.replace(['\n', '\r'], " "));
     }
-    let _ = write!(text, "plans:\n{}envoy:\n  domains:\n{written}", plans.written());
+    let _ = write!(
+        text,
+        "plans:\n{}envoy:\n  domains:\n{written}",
+        plans.written()
+    );
     text
 }
 
@@ -55,16 +74,33 @@ fn entry(pattern: &Pattern) -> String {
 fn key(rule: &Rule) -> Option<String> {
     rule.limit()?;
     let branches = &rule.branches;
-    let is_counted = |branch: &Branch| branch.found.is_some_and(|found| !found.shared && !found.pattern.is_exact());
-    let are_shared = branches.iter().any(|branch| branch.found.is_some_and(|found| found.shared));
+    let is_counted = |branch: &Branch| {
+        branch
+            .found
+            .is_some_and(|found| !found.shared && !found.pattern.is_exact())
+    };
+    let are_shared = branches
+        .iter()
+        .any(|branch| branch.found.is_some_and(|found| found.shared));
     if !branches.iter().any(|branch| is_counted(branch)) {
         return are_shared.then(|| "all".to_owned());
     }
-    if branches.iter().all(|branch| is_counted(branch) != branch.pattern.is_exact()) {
+    if branches
+        .iter()
+        .all(|branch| is_counted(branch) != branch.pattern.is_exact())
+    {
         return None;
     }
-    let count = |branches: &[&Branch], name: &str| branches.iter().filter(|other| other.pattern.key == name).count();
-    let names = branches.iter().enumerate().filter(|(_, branch)| is_counted(branch));
+    let count = |branches: &[&Branch], name: &str| {
+        branches
+            .iter()
+            .filter(|other| other.pattern.key == name)
+            .count()
+    };
+    let names = branches
+        .iter()
+        .enumerate()
+        .filter(|(_, branch)| is_counted(branch));
     let names = names.map(|(index, branch)| match branch.pattern.key.as_str() {
         name if count(branches, name) == 1 => format!("{{{name}}}"),
         name => format!("{{{name}={}}}", count(&branches[..=index], name)),
@@ -87,19 +123,29 @@ impl<'a> Plans<'a> {
     /// The name of a rule's plan, which is written at its first rule.
     fn plan(&mut self, domain: &str, rule: &Rule<'_, 'a>) -> String {
         let found = rule.branches.last().and_then(|branch| branch.found);
-        let Some((found, limit)) = found.and_then(|found| Some((found, found.limit.as_ref()?))) else {
+        let Some((found, limit)) = found.and_then(|found| Some((found, found.limit.as_ref()?)))
+        else {
             self.passes = true;
             return NO_LIMIT.to_owned();
         };
         if let Some(name) = self.of_domain.get(&*found.path) {
             return name.clone();
         }
-        let name = self.names.name(domain, rule.branches.iter().filter_map(|branch| Some(&branch.found?.pattern)));
+        let name = self.names.name(
+            domain,
+            rule.branches
+                .iter()
+                .filter_map(|branch| Some(&branch.found?.pattern)),
+        );
         let shadow = if limit.shadow { ", shadow: true" } else { "" };
         let body = match &limit.amount {
             Amount::Unlimited => "unlimited: true".to_owned(),
             Amount::Nothing => "blocked: true".to_owned(),
-            Amount::Quota { name, quota, window } => {
+            Amount::Quota {
+                name,
+                quota,
+                window,
+            } => {
                 let (name, window) = (quoted(name), Shown(*window));
                 format!(
                     "limits: [ {{ name: {name}, quota: {quota}, window: {window}, algorithm: fixed_window, anchor: clock }} ]"
@@ -134,11 +180,21 @@ impl Names {
     fn name<'p>(&mut self, domain: &str, patterns: impl Iterator<Item = &'p Pattern>) -> String {
         let entries = patterns.map(|Pattern { key, value }| match value {
             Value::Any => key.clone(),
-            Value::Wildcard(value, _) | Value::Exact(value) => format!("{key}_{}", value.replace('*', "")),
+            Value::Wildcard(value, _) | Value::Exact(value) => {
+                format!("{key}_{}", value.replace('*', ""))
+            }
         });
-        let plain = |letter: char| if letter.is_ascii_alphanumeric() || matches!(letter, '-' | '.' | '_') { letter } else { '_' };
+        let plain = |letter: char| {
+            if letter.is_ascii_alphanumeric() || matches!(letter, '-' | '.' | '_') {
+                letter
+            } else {
+                '_'
+            }
+        };
         let whole = std::iter::once(domain.to_owned()).chain(entries);
-        let parts: Vec<String> = whole.map(|part| part.chars().map(plain).collect()).collect();
+        let parts: Vec<String> = whole
+            .map(|part| part.chars().map(plain).collect())
+            .collect();
         let mut name = parts.join("/");
         // All letters are ASCII by now.
         name.truncate(NAME_BYTES_MAX - NUMBER_BYTES);
@@ -158,7 +214,10 @@ fn quoted(text: &str) -> String {
     for letter in text.chars() {
         match letter {
             '"' | '\\' => quoted.extend(['\\', letter]),
-            letter if letter.is_control() || matches!(letter, '\u{2028}' | '\u{2029}' | '\u{feff}') => {
+            letter
+                if letter.is_control()
+                    || matches!(letter, '\u{2028}' | '\u{2029}' | '\u{feff}') =>
+            {
                 let _ = write!(quoted, "\\u{:04x}", u32::from(letter));
             }
             letter => quoted.push(letter),

@@ -3,7 +3,8 @@
 use super::*;
 use crate::plan::envoy::{DenialBody, ENTRIES_MAX, Entry, RULES_MAX, Unmatched};
 
-const FREE: &str = "plans: { free: { limits: [ { quota: 1, window: 1s } ] }, paid: { unlimited: true } }\n";
+const FREE: &str =
+    "plans: { free: { limits: [ { quota: 1, window: 1s } ] }, paid: { unlimited: true } }\n";
 
 fn domains(domains: &str) -> String {
     format!("{FREE}envoy: {{ domains: {{ {domains} }} }}")
@@ -35,37 +36,85 @@ fn rules_are_read_as_they_are_meant() {
     let envoy = config.plans.envoy();
     assert_eq!(envoy.body, DenialBody::Text);
     let unmatched = |name| envoy.domain(name).unwrap().unmatched().clone();
-    assert_eq!((unmatched("edge"), unmatched("inner")), (Unmatched::Plan("paid".into()), Unmatched::Deny));
+    assert_eq!(
+        (unmatched("edge"), unmatched("inner")),
+        (Unmatched::Plan("paid".into()), Unmatched::Deny)
+    );
     assert_eq!(unmatched("open"), Unmatched::Allow);
-    let entry = |name: &str, value: &str| Entry { name: name.into(), value: value.into() };
+    let entry = |name: &str, value: &str| Entry {
+        name: name.into(),
+        value: value.into(),
+    };
     let login = [entry("path", "/login"), entry("user", "al")];
     let (place, rule) = envoy.domain("edge").unwrap().find(&login).unwrap();
-    assert_eq!((place, &*rule.plan, rule.key.key(&login).as_str()), (1, "paid", "login:al"));
-    let (_, rule) = envoy.domain("edge").unwrap().find(&[entry("remote_address", "10.0.0.1")]).unwrap();
-    assert_eq!((&*rule.plan, rule.key.key(&[entry("remote_address", "10.0.0.1")]).as_str()), ("free", "10.0.0.1"));
+    assert_eq!(
+        (place, &*rule.plan, rule.key.key(&login).as_str()),
+        (1, "paid", "login:al")
+    );
+    let (_, rule) = envoy
+        .domain("edge")
+        .unwrap()
+        .find(&[entry("remote_address", "10.0.0.1")])
+        .unwrap();
+    assert_eq!(
+        (
+            &*rule.plan,
+            rule.key
+                .key(&[entry("remote_address", "10.0.0.1")])
+                .as_str()
+        ),
+        ("free", "10.0.0.1")
+    );
     assert!(load(FREE).unwrap().plans.envoy().is_empty());
 }
 
 #[test]
 fn every_error_of_rules_is_reported_with_its_path_and_the_right_form() {
     for (domain, wrong) in [
-        ("unmatched: fre", "envoy.domains.d.unmatched is \"fre\", which is no plan of this config; did you mean \"free\"?"),
-        ("unmatched: block", "is \"block\", which is no plan of this config; write allow, deny or the name of a plan"),
-        ("rule: []", "envoy.domains.d.rule is not a field; did you mean rules?"),
-        ("rules: [ { plan: free } ]", "envoy.domains.d.rules[0] has no descriptor; list its entries"),
-        ("rules: [ { descriptor: [a] } ]", "envoy.domains.d.rules[0] has no plan; name the plan that decides"),
-        ("rules: [ { descriptor: [], plan: free } ]", "rules[0].descriptor has 0 entries; a descriptor has 1 to 16"),
+        (
+            "unmatched: fre",
+            "envoy.domains.d.unmatched is \"fre\", which is no plan of this config; did you mean \"free\"?",
+        ),
+        (
+            "unmatched: block",
+            "is \"block\", which is no plan of this config; write allow, deny or the name of a plan",
+        ),
+        (
+            "rule: []",
+            "envoy.domains.d.rule is not a field; did you mean rules?",
+        ),
+        (
+            "rules: [ { plan: free } ]",
+            "envoy.domains.d.rules[0] has no descriptor; list its entries",
+        ),
+        (
+            "rules: [ { descriptor: [a] } ]",
+            "envoy.domains.d.rules[0] has no plan; name the plan that decides",
+        ),
+        (
+            "rules: [ { descriptor: [], plan: free } ]",
+            "rules[0].descriptor has 0 entries; a descriptor has 1 to 16",
+        ),
         (
             "rules: [ { descriptor: [a=], plan: free } ]",
             "envoy.domains.d.rules[0].descriptor[0] gives no value after its =; write",
         ),
-        ("rules: [ { descriptor: [a, 5: x], plan: free } ]", "rules[0].descriptor[1] is a table; it must be a text"),
+        (
+            "rules: [ { descriptor: [a, 5: x], plan: free } ]",
+            "rules[0].descriptor[1] is a table; it must be a text",
+        ),
         (
             "rules: [ { descriptor: [a], plan: pad } ]",
             "rules[0].plan is \"pad\", which is no plan of this config; did you mean \"paid\"?",
         ),
-        ("rules: [ { descriptor: [a], plan: free, key: '{b}' } ]", "rules[0].key has {b}, which no entry fills; there are {a}"),
-        ("rules: [ { descriptor: [a], plan: free, kee: x } ]", "rules[0].kee is not a field; did you mean key?"),
+        (
+            "rules: [ { descriptor: [a], plan: free, key: '{b}' } ]",
+            "rules[0].key has {b}, which no entry fills; there are {a}",
+        ),
+        (
+            "rules: [ { descriptor: [a], plan: free, kee: x } ]",
+            "rules[0].kee is not a field; did you mean key?",
+        ),
         (
             "rules: [ { descriptor: [a=1], plan: free }, { descriptor: [b], plan: free }, { descriptor: [a=1], plan: paid } ]",
             "envoy.domains.d.rules[2] is never reached: rules[0] has the same descriptor; remove one of them",
@@ -75,7 +124,10 @@ fn every_error_of_rules_is_reported_with_its_path_and_the_right_form() {
         assert!(found.contains(wrong), "{domain}: {found}");
     }
     let body = errors(&format!("{FREE}envoy: {{ body: html }}"));
-    assert_eq!(body, ["envoy.body is \"html\"; it must be one of none, text"]);
+    assert_eq!(
+        body,
+        ["envoy.body is \"html\"; it must be one of none, text"]
+    );
     assert!(errors(&domains("'': {}"))[0].contains("has a name of 0 bytes; a domain has 1 to 256"));
 }
 
@@ -85,7 +137,10 @@ fn errors_of_rules_stand_beside_all_others() {
         "plans: { free: { limits: [ { quota: 0, window: 1s } ] } }\nworkers: x\nenvoy: { domains: { d: { unmatched: other, rules: [\n\
          { descriptor: [a], plan: free }, { descriptor: ['='], plan: free }, { descriptor: [a], plan: any, key: '{' } ] } } }",
     );
-    let paths: Vec<&str> = found.iter().map(|error| error.split(' ').next().unwrap()).collect();
+    let paths: Vec<&str> = found
+        .iter()
+        .map(|error| error.split(' ').next().unwrap())
+        .collect();
     let expected = [
         "workers",
         "plans.free.limits[0].quota",
@@ -99,20 +154,53 @@ fn errors_of_rules_stand_beside_all_others() {
 
 #[test]
 fn domains_rules_and_entries_have_bounds() {
-    let many = |count: usize| (0..count).map(|name| format!("d{name}: {{}}, ")).collect::<String>();
+    let many = |count: usize| {
+        (0..count)
+            .map(|name| format!("d{name}: {{}}, "))
+            .collect::<String>()
+    };
     assert!(load(&domains(&many(1_000))).is_ok());
-    assert_eq!(errors(&domains(&many(1_001))), ["envoy.domains has 1001 domains; at most 1000 are served"]);
-    let rules = |count: usize| (0..count).map(|value| format!("{{descriptor: [a={value}], plan: free}},")).collect::<String>();
+    assert_eq!(
+        errors(&domains(&many(1_001))),
+        ["envoy.domains has 1001 domains; at most 1000 are served"]
+    );
+    let rules = |count: usize| {
+        (0..count)
+            .map(|value| format!("{{descriptor: [a={value}], plan: free}},"))
+            .collect::<String>()
+    };
     assert!(load(&domains(&format!("d: {{ rules: [{}] }}", rules(RULES_MAX)))).is_ok());
     let most = "at most 10000 are served, over all domains";
-    let one = errors(&domains(&format!("d: {{ rules: [{}] }}", rules(RULES_MAX + 1))));
-    assert_eq!(one, [format!("envoy.domains.d.rules has 10001 rules; {most}")]);
-    let two = errors(&domains(&format!("d: {{ rules: [{}] }}, e: {{ rules: [{}] }}", rules(6_000), rules(4_001))));
+    let one = errors(&domains(&format!(
+        "d: {{ rules: [{}] }}",
+        rules(RULES_MAX + 1)
+    )));
+    assert_eq!(
+        one,
+        [format!("envoy.domains.d.rules has 10001 rules; {most}")]
+    );
+    let two = errors(&domains(&format!(
+        "d: {{ rules: [{}] }}, e: {{ rules: [{}] }}",
+        rules(6_000),
+        rules(4_001)
+    )));
     assert_eq!(two, [format!("envoy.domains have 10001 rules; {most}")]);
-    let entries = |count: usize| (0..count).map(|name| format!("e{name},")).collect::<String>();
-    let rule = |count| domains(&format!("d: {{ rules: [ {{ descriptor: [{}], plan: free }} ] }}", entries(count)));
+    let entries = |count: usize| {
+        (0..count)
+            .map(|name| format!("e{name},"))
+            .collect::<String>()
+    };
+    let rule = |count| {
+        domains(&format!(
+            "d: {{ rules: [ {{ descriptor: [{}], plan: free }} ] }}",
+            entries(count)
+        ))
+    };
     assert!(load(&rule(ENTRIES_MAX)).is_ok());
-    assert!(errors(&rule(ENTRIES_MAX + 1))[0].contains("descriptor has 17 entries; a descriptor has 1 to 16"));
+    assert!(
+        errors(&rule(ENTRIES_MAX + 1))[0]
+            .contains("descriptor has 17 entries; a descriptor has 1 to 16")
+    );
 }
 
 #[test]

@@ -6,29 +6,77 @@ use super::*;
 fn every_setting_is_listed_in_force_with_its_origin() {
     let list = |yaml: &str, environment: &[(&str, &str)], flags: Vec<Flag>| {
         let text = Some((Origin::StandardInput, yaml.to_owned()));
-        let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Config::load_and_list(&Sources { text, environment, flags, ..Sources::default() }).unwrap().1
+        let environment = environment
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        Config::load_and_list(&Sources {
+            text,
+            environment,
+            flags,
+            ..Sources::default()
+        })
+        .unwrap()
+        .1
     };
     let defaults = list(PLANS, &[], Vec::new());
-    let paths: Vec<&str> = defaults.iter().map(|setting| setting.path.split("plans.").next().unwrap()).collect();
-    let expected: Vec<&str> = environment::SETTINGS.into_iter().filter(|path| *path != "plans").collect();
-    assert_eq!(paths.iter().copied().filter(|path| !path.is_empty()).collect::<Vec<_>>(), expected);
-    assert!(defaults.iter().all(|setting| setting.path.starts_with("plans.") != (setting.origin == "default")), "{defaults:?}");
-    let yaml = format!("{PLANS}store: {{ url: 'redis://u:canary@h', deadline: 9ms }}\nlisten: {{ http_hosts: [a,\n  b] }}\n");
-    let flags =
-        vec![Flag::set("store.deadline", "7ms"), Flag::set("listen.http_hosts[1]", "c"), Flag::set("plans.p.shadow", "true")];
-    let listed = list(&yaml, &[("TOLLGATE_WORKERS", "2"), ("TOLLGATE_STORE__DEADLINE", "8ms")], flags);
+    let paths: Vec<&str> = defaults
+        .iter()
+        .map(|setting| setting.path.split("plans.").next().unwrap())
+        .collect();
+    let expected: Vec<&str> = environment::SETTINGS
+        .into_iter()
+        .filter(|path| *path != "plans")
+        .collect();
+    assert_eq!(
+        paths
+            .iter()
+            .copied()
+            .filter(|path| !path.is_empty())
+            .collect::<Vec<_>>(),
+        expected
+    );
+    assert!(
+        defaults
+            .iter()
+            .all(|setting| setting.path.starts_with("plans.") != (setting.origin == "default")),
+        "{defaults:?}"
+    );
+    let yaml = format!(
+        "{PLANS}store: {{ url: 'redis://u:canary@h', deadline: 9ms }}\nlisten: {{ http_hosts: [a,\n  b] }}\n"
+    );
+    let flags = vec![
+        Flag::set("store.deadline", "7ms"),
+        Flag::set("listen.http_hosts[1]", "c"),
+        Flag::set("plans.p.shadow", "true"),
+    ];
+    let listed = list(
+        &yaml,
+        &[
+            ("TOLLGATE_WORKERS", "2"),
+            ("TOLLGATE_STORE__DEADLINE", "8ms"),
+        ],
+        flags,
+    );
     for (path, value, origin) in [
         ("store.url", "redis://u:***@h", "standard input, line 2"),
         ("store.deadline", "7ms", "flag --set store.deadline"),
         ("workers", "2", "variable TOLLGATE_WORKERS"),
-        ("listen.http_hosts", "a,c", "standard input, line 3; flag --set listen.http_hosts[1]"),
+        (
+            "listen.http_hosts",
+            "a,c",
+            "standard input, line 3; flag --set listen.http_hosts[1]",
+        ),
         ("plans.p.limits[0].quota", "1", "standard input, line 1"),
         ("plans.p.shadow", "true", "flag --set plans.p.shadow"),
         ("status.keys", "hash", "default"),
     ] {
         let found = listed.iter().find(|setting| setting.path == path).unwrap();
-        assert_eq!((found.value.as_deref(), found.origin.as_str()), (Some(value), origin), "{path}");
+        assert_eq!(
+            (found.value.as_deref(), found.origin.as_str()),
+            (Some(value), origin),
+            "{path}"
+        );
     }
     assert!(!format!("{listed:?}").contains("canary"));
 }

@@ -19,7 +19,14 @@ pub(super) enum Method {
 }
 
 impl Method {
-    const NAMES: [&str; 6] = ["Reset", "Refund", "ReloadConfig", "Explain", "Top", "Replicas"];
+    const NAMES: [&str; 6] = [
+        "Reset",
+        "Refund",
+        "ReloadConfig",
+        "Explain",
+        "Top",
+        "Replicas",
+    ];
 
     pub(super) fn name(self) -> &'static str {
         Self::NAMES[self as usize]
@@ -45,10 +52,16 @@ impl AdminCalls {
 
     /// Method, code and count of each combination that occurred, and of `OK` for each method.
     pub fn counts(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> + '_ {
-        Method::NAMES.into_iter().zip(self.0.iter()).flat_map(|(method, counts)| {
-            let counts = CODES.into_iter().zip(counts).map(move |(code, count)| (method, code, count.load(Ordering::Relaxed)));
-            counts.filter(|(_, code, count)| *count > 0 || *code == CODES[0])
-        })
+        Method::NAMES
+            .into_iter()
+            .zip(self.0.iter())
+            .flat_map(|(method, counts)| {
+                let counts = CODES
+                    .into_iter()
+                    .zip(counts)
+                    .map(move |(code, count)| (method, code, count.load(Ordering::Relaxed)));
+                counts.filter(|(_, code, count)| *count > 0 || *code == CODES[0])
+            })
     }
 }
 
@@ -66,7 +79,10 @@ mod tests {
         for (number, name) in CODES.iter().enumerate() {
             let code = Code::from_i32(number as i32);
             assert_eq!(code as usize, number);
-            let camel: String = format!("{code:?}").chars().filter(char::is_ascii_alphabetic).collect();
+            let camel: String = format!("{code:?}")
+                .chars()
+                .filter(char::is_ascii_alphabetic)
+                .collect();
             assert_eq!(camel.to_uppercase(), name.replace('_', ""));
         }
     }

@@ -32,21 +32,38 @@ type Subject = (Key, String);
 impl<S: Store> Admin<S> {
     pub(super) fn new(parts: AdminParts<S>) -> Self {
         let throttle = || LogThrottle::new(REFUSALS_EVERY);
-        Self { parts, refused: throttle(), no_token: throttle() }
+        Self {
+            parts,
+            refused: throttle(),
+            no_token: throttle(),
+        }
     }
 
     /// Checks the caller's token. Errors: UNAUTHENTICATED, with the same text for every fault of the caller.
     async fn authenticate(&self, metadata: &MetadataMap) -> Result<(), Status> {
-        let Some(file) = &self.parts.token else { return Ok(()) };
-        let offered = metadata.get("authorization").map(|value| value.as_bytes()).unwrap_or_default();
+        let Some(file) = &self.parts.token else {
+            return Ok(());
+        };
+        let offered = metadata
+            .get("authorization")
+            .map(|value| value.as_bytes())
+            .unwrap_or_default();
         match file.admits_bearer(offered).await {
             Ok(true) => Ok(()),
-            Ok(false) => Err(Status::unauthenticated("send the admin token: authorization: Bearer TOKEN")),
+            Ok(false) => Err(Status::unauthenticated(
+                "send the admin token: authorization: Bearer TOKEN",
+            )),
             Err(sentence) => {
                 if let Some(calls) = self.no_token.due(monotonic()) {
-                    tracing::error!(error = sentence, calls, "admin calls are refused: the token file cannot be used");
+                    tracing::error!(
+                        error = sentence,
+                        calls,
+                        "admin calls are refused: the token file cannot be used"
+                    );
                 }
-                Err(Status::unauthenticated("this server has no admin token at the moment; its log says why"))
+                Err(Status::unauthenticated(
+                    "this server has no admin token at the moment; its log says why",
+                ))
             }
         }
     }
@@ -66,7 +83,13 @@ impl<S: Store> Admin<S> {
         self.parts.calls.count(method, code);
         if code == Code::Unauthenticated {
             if let Some(calls) = self.refused.due(monotonic()) {
-                tracing::info!(method = method.name(), code = word(code), calls, outcome, "admin calls were refused");
+                tracing::info!(
+                    method = method.name(),
+                    code = word(code),
+                    calls,
+                    outcome,
+                    "admin calls were refused"
+                );
             }
             return done.map(|(answer, _)| Response::new(answer));
         }
@@ -74,9 +97,23 @@ impl<S: Store> Admin<S> {
         let plan = subject.map(|(_, plan)| plan.as_str());
         // A page that is open asks each second.
         if method.changes() {
-            tracing::info!(method = method.name(), code = word(code), plan, key_hash, outcome, "admin call");
+            tracing::info!(
+                method = method.name(),
+                code = word(code),
+                plan,
+                key_hash,
+                outcome,
+                "admin call"
+            );
         } else {
-            tracing::debug!(method = method.name(), code = word(code), plan, key_hash, outcome, "admin call");
+            tracing::debug!(
+                method = method.name(),
+                code = word(code),
+                plan,
+                key_hash,
+                outcome,
+                "admin call"
+            );
         }
         done.map(|(answer, _)| Response::new(answer))
     }
@@ -84,49 +121,93 @@ impl<S: Store> Admin<S> {
 
 #[tonic::async_trait]
 impl<S: Store> AdminService for Admin<S> {
-    async fn reset(&self, request: Request<pb::ResetRequest>) -> Result<Response<pb::ResetResponse>, Status> {
+    async fn reset(
+        &self,
+        request: Request<pb::ResetRequest>,
+    ) -> Result<Response<pb::ResetResponse>, Status> {
         let caller = convert::caller_deadline(request.metadata());
         let (metadata, _, pb::ResetRequest { key, plan }) = request.into_parts();
-        let subject = self.authenticate(&metadata).await.and_then(|()| convert::subject(key, plan));
+        let subject = self
+            .authenticate(&metadata)
+            .await
+            .and_then(|()| convert::subject(key, plan));
         let done = async {
             let ((key, plan), caller) = (subject.clone()?, caller?);
-            let existed = self.parts.limiter.reset(key, &plan, caller).await.map_err(|error| convert::not_done(&error))?;
+            let existed = self
+                .parts
+                .limiter
+                .reset(key, &plan, caller)
+                .await
+                .map_err(|error| convert::not_done(&error))?;
             Ok((pb::ResetResponse { existed }, format!("existed: {existed}")))
         };
         self.finish(Method::Reset, subject.as_ref().ok(), done.await)
     }
 
-    async fn refund(&self, request: Request<pb::RefundRequest>) -> Result<Response<pb::RefundResponse>, Status> {
+    async fn refund(
+        &self,
+        request: Request<pb::RefundRequest>,
+    ) -> Result<Response<pb::RefundResponse>, Status> {
         let caller = convert::caller_deadline(request.metadata());
         let (metadata, _, pb::RefundRequest { key, plan, cost }) = request.into_parts();
-        let subject = self.authenticate(&metadata).await.and_then(|()| convert::subject(key, plan));
+        let subject = self
+            .authenticate(&metadata)
+            .await
+            .and_then(|()| convert::subject(key, plan));
         let done = async {
-            let ((key, plan), cost, caller) = (subject.clone()?, convert::refund_cost(cost)?, caller?);
-            let refunded =
-                self.parts.limiter.refund(key, &plan, cost, caller).await.map_err(|error| convert::not_done(&error))?;
-            Ok((convert::refunded(&refunded), format!("refunded: {} of {}", refunded.units(), cost.units())))
+            let ((key, plan), cost, caller) =
+                (subject.clone()?, convert::refund_cost(cost)?, caller?);
+            let refunded = self
+                .parts
+                .limiter
+                .refund(key, &plan, cost, caller)
+                .await
+                .map_err(|error| convert::not_done(&error))?;
+            Ok((
+                convert::refunded(&refunded),
+                format!("refunded: {} of {}", refunded.units(), cost.units()),
+            ))
         };
         self.finish(Method::Refund, subject.as_ref().ok(), done.await)
     }
 
-    async fn explain(&self, request: Request<pb::ExplainRequest>) -> Result<Response<pb::ExplainResponse>, Status> {
+    async fn explain(
+        &self,
+        request: Request<pb::ExplainRequest>,
+    ) -> Result<Response<pb::ExplainResponse>, Status> {
         let caller = convert::caller_deadline(request.metadata());
         let (metadata, _, pb::ExplainRequest { key, plan }) = request.into_parts();
-        let subject = self.authenticate(&metadata).await.and_then(|()| convert::subject(key, plan));
+        let subject = self
+            .authenticate(&metadata)
+            .await
+            .and_then(|()| convert::subject(key, plan));
         let done = async {
             let ((key, plan), caller) = (subject.clone()?, caller?);
-            let explained = self.parts.limiter.explain(key, &plan, caller).await.map_err(|error| convert::not_done(&error))?;
+            let explained = self
+                .parts
+                .limiter
+                .explain(key, &plan, caller)
+                .await
+                .map_err(|error| convert::not_done(&error))?;
             let outcome = format!("next: {}", explained.next.outcome.word());
             Ok((convert::explained(&explained, &self.parts.stores), outcome))
         };
         self.finish(Method::Explain, subject.as_ref().ok(), done.await)
     }
 
-    async fn top(&self, request: Request<pb::TopRequest>) -> Result<Response<pb::TopResponse>, Status> {
+    async fn top(
+        &self,
+        request: Request<pb::TopRequest>,
+    ) -> Result<Response<pb::TopResponse>, Status> {
         let done = async {
             self.authenticate(request.metadata()).await?;
             let query = convert::top_query(request.into_inner())?;
-            let answer = self.parts.top.top(&query).await.map_err(|error| convert::no_top(&error))?;
+            let answer = self
+                .parts
+                .top
+                .top(&query)
+                .await
+                .map_err(|error| convert::no_top(&error))?;
             let outcome = format!("keys: {}", answer.keys.len());
             let store = self.parts.limiter.store_state(&self.parts.stores);
             Ok((convert::top(answer, &store), outcome))
@@ -147,10 +228,16 @@ impl<S: Store> AdminService for Admin<S> {
         self.finish(Method::ReloadConfig, None, done.await)
     }
 
-    async fn replicas(&self, request: Request<pb::ReplicasRequest>) -> Result<Response<pb::ReplicasResponse>, Status> {
+    async fn replicas(
+        &self,
+        request: Request<pb::ReplicasRequest>,
+    ) -> Result<Response<pb::ReplicasResponse>, Status> {
         let done = async {
             self.authenticate(request.metadata()).await?;
-            let (count, fixed) = (self.parts.limiter.totals().replicas, self.parts.replicas.is_some());
+            let (count, fixed) = (
+                self.parts.limiter.totals().replicas,
+                self.parts.replicas.is_some(),
+            );
             let answer = convert::replicas(count, fixed, &self.parts.stores);
             let outcome = format!("replicas: {}", answer.replicas);
             Ok((answer, outcome))

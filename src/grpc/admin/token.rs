@@ -47,7 +47,11 @@ impl TokenFile {
 
     fn read(&self) -> Result<Token, String> {
         let describe = |what: &str| format!("the file of listen.admin_token_file {what}");
-        let length = || describe(&format!("must hold {TOKEN_BYTES_MIN} to {FILE_BYTES_MAX} bytes; try: openssl rand -hex 32"));
+        let length = || {
+            describe(&format!(
+                "must hold {TOKEN_BYTES_MIN} to {FILE_BYTES_MAX} bytes; try: openssl rand -hex 32"
+            ))
+        };
         let contents = small_file::read(&self.0, FILE_BYTES_MAX).map_err(|error| match error {
             ReadError::TooLarge(_) => length(),
             error => describe(&error.to_string()),
@@ -58,7 +62,9 @@ impl TokenFile {
         }
         // A header could not carry it, so no call could ever succeed.
         if !token.iter().all(u8::is_ascii_graphic) {
-            return Err(describe("must hold ASCII letters, digits and signs only; try: openssl rand -hex 32"));
+            return Err(describe(
+                "must hold ASCII letters, digits and signs only; try: openssl rand -hex 32",
+            ));
         }
         Ok(Token(token.to_vec()))
     }
@@ -82,10 +88,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         let file = TokenFile::new(&path);
-        assert!(file.check().unwrap_err().contains("cannot be read: No such file"));
+        assert!(
+            file.check()
+                .unwrap_err()
+                .contains("cannot be read: No such file")
+        );
         std::fs::write(&path, "0123456789abcdef\n").unwrap();
         assert_eq!(file.admits(b"0123456789abcdef"), Ok(true));
-        for wrong in ["", "0123456789abcde", "0123456789abcdeF", "0123456789abcdef0", "0123456789abcdef\n"] {
+        for wrong in [
+            "",
+            "0123456789abcde",
+            "0123456789abcdeF",
+            "0123456789abcdef0",
+            "0123456789abcdef\n",
+        ] {
             assert_eq!(file.admits(wrong.as_bytes()), Ok(false), "{wrong:?}");
         }
         std::fs::write(&path, "another token of 28 bytes...".replace(' ', "_")).unwrap();
@@ -98,10 +114,22 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         let long = "x".repeat(5_000);
-        for text in ["", "\n", "0123456789abcde\n", "0123456789 abcdef", "0123456789äbcdef", &long] {
+        for text in [
+            "",
+            "\n",
+            "0123456789abcde\n",
+            "0123456789 abcdef",
+            "0123456789äbcdef",
+            &long,
+        ] {
             std::fs::write(&path, text).unwrap();
-            let sentence = TokenFile::new(&path).admits(text.trim().as_bytes()).unwrap_err();
-            assert!(sentence.contains("must hold") && !sentence.contains("0123456789"), "{sentence}");
+            let sentence = TokenFile::new(&path)
+                .admits(text.trim().as_bytes())
+                .unwrap_err();
+            assert!(
+                sentence.contains("must hold") && !sentence.contains("0123456789"),
+                "{sentence}"
+            );
         }
     }
 }

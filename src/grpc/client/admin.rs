@@ -40,8 +40,10 @@ impl AdminToken {
         let mut bearer = b"Bearer ".to_vec();
         bearer.extend_from_slice(contents.trim_ascii());
         let value = MetadataValue::try_from(bearer.as_slice());
-        let value =
-            value.map_err(|_| "the file of --token-file holds what no header can carry; it is one line of ASCII".to_owned());
+        let value = value.map_err(|_| {
+            "the file of --token-file holds what no header can carry; it is one line of ASCII"
+                .to_owned()
+        });
         value.map(|mut value| {
             value.set_sensitive(true);
             Self(value)
@@ -51,13 +53,30 @@ impl AdminToken {
 
 impl Connection {
     /// Makes a key as fresh. Errors: a sentence.
-    pub async fn reset(&self, question: &AdminQuestion, token: Option<&AdminToken>) -> Result<AdminAnswer, String> {
+    pub async fn reset(
+        &self,
+        question: &AdminQuestion,
+        token: Option<&AdminToken>,
+    ) -> Result<AdminAnswer, String> {
         let AdminQuestion { key, plan, form } = question.clone();
         let request = signed(pb::ResetRequest { key, plan }, token);
-        let existed = self.answer(Service::Admin, self.admin().reset(request)).await?.existed;
-        let line = if existed { "reset: what the key used is forgotten" } else { "nothing to reset: the key had used nothing" };
-        let report = Report { lines: vec![line.to_owned()], json: json!({ "existed": existed }) };
-        Ok(AdminAnswer { yes: existed, text: report.text(form) })
+        let existed = self
+            .answer(Service::Admin, self.admin().reset(request))
+            .await?
+            .existed;
+        let line = if existed {
+            "reset: what the key used is forgotten"
+        } else {
+            "nothing to reset: the key had used nothing"
+        };
+        let report = Report {
+            lines: vec![line.to_owned()],
+            json: json!({ "existed": existed }),
+        };
+        Ok(AdminAnswer {
+            yes: existed,
+            text: report.text(form),
+        })
     }
 
     /// Gives units back. Errors: a sentence.
@@ -69,31 +88,63 @@ impl Connection {
     ) -> Result<AdminAnswer, String> {
         let AdminQuestion { key, plan, form } = question.clone();
         let request = signed(pb::RefundRequest { key, plan, cost }, token);
-        let answer = self.answer(Service::Admin, self.admin().refund(request)).await?;
-        Ok(AdminAnswer { yes: answer.refunded > 0, text: refunded(&answer).text(form) })
+        let answer = self
+            .answer(Service::Admin, self.admin().refund(request))
+            .await?;
+        Ok(AdminAnswer {
+            yes: answer.refunded > 0,
+            text: refunded(&answer).text(form),
+        })
     }
 
     /// Explains where a key stands. Errors: a sentence.
-    pub async fn explain(&self, question: &AdminQuestion, token: Option<&AdminToken>) -> Result<AdminAnswer, String> {
+    pub async fn explain(
+        &self,
+        question: &AdminQuestion,
+        token: Option<&AdminToken>,
+    ) -> Result<AdminAnswer, String> {
         let AdminQuestion { key, plan, form } = question.clone();
         let request = signed(pb::ExplainRequest { key, plan }, token);
-        let answer = self.answer(Service::Admin, self.admin().explain(request)).await?;
+        let answer = self
+            .answer(Service::Admin, self.admin().explain(request))
+            .await?;
         let yes = answer.next.as_ref().is_some_and(|next| next.allowed);
-        Ok(AdminAnswer { yes, text: explained(&answer).text(form) })
+        Ok(AdminAnswer {
+            yes,
+            text: explained(&answer).text(form),
+        })
     }
 
     /// Has the server take up its config file. Errors: a sentence, also when the config has errors and the plans stay.
-    pub async fn reload(&self, form: Form, token: Option<&AdminToken>) -> Result<AdminAnswer, String> {
+    pub async fn reload(
+        &self,
+        form: Form,
+        token: Option<&AdminToken>,
+    ) -> Result<AdminAnswer, String> {
         let request = signed(pb::ReloadConfigRequest {}, token);
-        let answer = self.answer(Service::Admin, self.admin().reload_config(request)).await?;
-        Ok(AdminAnswer { yes: true, text: reloaded(&answer).text(form) })
+        let answer = self
+            .answer(Service::Admin, self.admin().reload_config(request))
+            .await?;
+        Ok(AdminAnswer {
+            yes: true,
+            text: reloaded(&answer).text(form),
+        })
     }
 
     /// Asks how many replicas share each quota while the store cannot decide. Errors: a sentence.
-    pub async fn replicas(&self, form: Form, token: Option<&AdminToken>) -> Result<AdminAnswer, String> {
+    pub async fn replicas(
+        &self,
+        form: Form,
+        token: Option<&AdminToken>,
+    ) -> Result<AdminAnswer, String> {
         let request = signed(pb::ReplicasRequest {}, token);
-        let answer = self.answer(Service::Admin, self.admin().replicas(request)).await?;
-        Ok(AdminAnswer { yes: true, text: replicas(&answer).text(form) })
+        let answer = self
+            .answer(Service::Admin, self.admin().replicas(request))
+            .await?;
+        Ok(AdminAnswer {
+            yes: true,
+            text: replicas(&answer).text(form),
+        })
     }
 
     pub(super) fn admin(&self) -> AdminServiceClient<tonic::transport::Channel> {
@@ -104,7 +155,9 @@ impl Connection {
 pub(super) fn signed<T>(message: T, token: Option<&AdminToken>) -> Request<T> {
     let mut request = Request::new(message);
     if let Some(AdminToken(value)) = token {
-        request.metadata_mut().insert("authorization", value.clone());
+        request
+            .metadata_mut()
+            .insert("authorization", value.clone());
     }
     request
 }
@@ -122,14 +175,28 @@ fn refunded(answer: &pb::RefundResponse) -> Report {
         json["refunded"] = limit.refunded.into();
         limits.push(json);
     }
-    Report { lines, json: json!({ "refunded": answer.refunded, "limits": limits }) }
+    Report {
+        lines,
+        json: json!({ "refunded": answer.refunded, "limits": limits }),
+    }
 }
 
 fn reloaded(answer: &pb::ReloadConfigResponse) -> Report {
-    let pb::ReloadConfigResponse { config_hash, added, removed, edited, restart_needed } = answer;
-    let mut lines = vec![format!("reloaded: config {config_hash}; plans: {added} added, {removed} removed, {edited} edited")];
+    let pb::ReloadConfigResponse {
+        config_hash,
+        added,
+        removed,
+        edited,
+        restart_needed,
+    } = answer;
+    let mut lines = vec![format!(
+        "reloaded: config {config_hash}; plans: {added} added, {removed} removed, {edited} edited"
+    )];
     if !restart_needed.is_empty() {
-        lines.push(format!("changed, and taken up by a restart only: {}", restart_needed.join(", ")));
+        lines.push(format!(
+            "changed, and taken up by a restart only: {}",
+            restart_needed.join(", ")
+        ));
     }
     let json = json!({
         "config_hash": config_hash,
@@ -149,10 +216,14 @@ fn replicas(answer: &pb::ReplicasResponse) -> Report {
         pb::ReplicaSource::Redis if all > 0 && all == answer.redis_connections_open => {
             ("redis", "the number that Redis gave last")
         }
-        pb::ReplicaSource::Redis | pb::ReplicaSource::Unspecified => ("redis", "as they announce themselves in Redis"),
+        pb::ReplicaSource::Redis | pb::ReplicaSource::Unspecified => {
+            ("redis", "as they announce themselves in Redis")
+        }
     };
     let plural = if count == 1 { " has" } else { "s share" };
-    let mut lines = vec![format!("{count} replica{plural} each quota while the store cannot decide, {reason}")];
+    let mut lines = vec![format!(
+        "{count} replica{plural} each quota while the store cannot decide, {reason}"
+    )];
     lines.extend(connections(all, answer.redis_connections_open));
     let json = json!({
         "replicas": count,
@@ -169,23 +240,48 @@ fn connections(all: u32, open: u32) -> Option<String> {
 }
 
 fn explained(answer: &pb::ExplainResponse) -> Report {
-    let mut lines = vec![answer.sentence.clone(), format!("plan {}, counted as {}", answer.plan, answer.counts_as)];
+    let mut lines = vec![
+        answer.sentence.clone(),
+        format!("plan {}, counted as {}", answer.plan, answer.counts_as),
+    ];
     if !answer.key_hash.is_empty() {
         lines.push(format!("hash of the key: {}", answer.key_hash));
     }
-    lines.extend(answer.redis_names.iter().map(|name| format!("in Redis: {name}")));
-    lines.extend(connections(answer.redis_connections, answer.redis_connections_open));
+    lines.extend(
+        answer
+            .redis_names
+            .iter()
+            .map(|name| format!("in Redis: {name}")),
+    );
+    lines.extend(connections(
+        answer.redis_connections,
+        answer.redis_connections_open,
+    ));
     if answer.workers_denying > 0 {
-        lines.push(format!("workers that deny from memory: {}", answer.workers_denying));
+        lines.push(format!(
+            "workers that deny from memory: {}",
+            answer.workers_denying
+        ));
     }
     lines.extend(answer.limits.iter().flat_map(limit_lines));
     if let Some(candidate) = &answer.candidate {
         let outcome = if candidate.allowed { "allow" } else { "deny" };
-        lines.push(format!("candidate {}: it would {outcome} the next request of cost 1", candidate.plan));
-        lines.extend(candidate.redis_names.iter().map(|name| format!("in Redis: {name}")));
+        lines.push(format!(
+            "candidate {}: it would {outcome} the next request of cost 1",
+            candidate.plan
+        ));
+        lines.extend(
+            candidate
+                .redis_names
+                .iter()
+                .map(|name| format!("in Redis: {name}")),
+        );
         lines.extend(candidate.limits.iter().flat_map(limit_lines));
     }
-    Report { lines, json: explained_json(answer) }
+    Report {
+        lines,
+        json: explained_json(answer),
+    }
 }
 
 fn explained_json(answer: &pb::ExplainResponse) -> Value {
@@ -215,7 +311,10 @@ fn candidate_json(candidate: &pb::CandidateExplanation) -> Value {
 }
 
 fn limit_lines(explained: &pb::LimitExplanation) -> Vec<String> {
-    let (status, limit) = (explained.status.clone().unwrap_or_default(), explained.limit.clone().unwrap_or_default());
+    let (status, limit) = (
+        explained.status.clone().unwrap_or_default(),
+        explained.limit.clone().unwrap_or_default(),
+    );
     let window = shown(status.window.map_or(0, us));
     let algorithm = algorithm(&limit);
     let head = format!(
@@ -224,9 +323,15 @@ fn limit_lines(explained: &pb::LimitExplanation) -> Vec<String> {
     );
     let release = |release: &pb::Release| {
         let plural = if release.units == 1 { "" } else { "s" };
-        format!("  {} unit{plural} can be taken in {}", release.units, shown(release.after.map_or(0, us)))
+        format!(
+            "  {} unit{plural} can be taken in {}",
+            release.units,
+            shown(release.after.map_or(0, us))
+        )
     };
-    std::iter::once(head).chain(explained.releases.iter().map(release)).collect()
+    std::iter::once(head)
+        .chain(explained.releases.iter().map(release))
+        .collect()
 }
 
 fn limit_explanation(explained: &pb::LimitExplanation) -> Value {
@@ -240,7 +345,11 @@ fn limit_explanation(explained: &pb::LimitExplanation) -> Value {
 
 /// The name of a limit's algorithm in the config.
 pub(super) fn algorithm(limit: &pb::Limit) -> String {
-    limit.algorithm().as_str_name().trim_start_matches("ALGORITHM_").to_ascii_lowercase()
+    limit
+        .algorithm()
+        .as_str_name()
+        .trim_start_matches("ALGORITHM_")
+        .to_ascii_lowercase()
 }
 
 /// A duration for people, rounded up to a millisecond.

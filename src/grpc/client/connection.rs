@@ -36,16 +36,24 @@ pub struct Connection {
 impl Target {
     /// The server at `host:port` or `unix:/path`. The timeout bounds the opening of the connection, and each answer again.
     /// Errors: a sentence about the address.
-    pub fn new(address: &str, tls: Option<ClientSettings>, timeout: Duration) -> Result<Self, String> {
+    pub fn new(
+        address: &str,
+        tls: Option<ClientSettings>,
+        timeout: Duration,
+    ) -> Result<Self, String> {
         let parsed: Result<Address, _> = address.parse();
         let address = parsed.map_err(|_| {
             format!("{address:?} is no address; write host:port, such as 127.0.0.1:50051 or [::1]:50051, or unix:/path/to/socket")
         })?;
         match (&address, &tls) {
-            (Address::Unix { .. }, Some(_)) => {
-                Err(format!("{address} is a Unix socket, and nothing encrypts it; leave out the flags of TLS"))
-            }
-            _ => Ok(Self { address, tls, timeout }),
+            (Address::Unix { .. }, Some(_)) => Err(format!(
+                "{address} is a Unix socket, and nothing encrypts it; leave out the flags of TLS"
+            )),
+            _ => Ok(Self {
+                address,
+                tls,
+                timeout,
+            }),
         }
     }
 
@@ -56,31 +64,58 @@ impl Target {
 
     /// Opens the connection. Errors: a sentence that says what went wrong and what to check.
     pub async fn connect(&self) -> Result<Connection, String> {
-        let late = |_| format!("{} does not answer within {}", self.address, super::seconds(self.timeout));
-        let stream = tokio::time::timeout(self.timeout, self.open()).await.map_err(late)??;
+        let late = |_| {
+            format!(
+                "{} does not answer within {}",
+                self.address,
+                super::seconds(self.timeout)
+            )
+        };
+        let stream = tokio::time::timeout(self.timeout, self.open())
+            .await
+            .map_err(late)??;
         let endpoint = match &self.address {
             Address::Tcp { at, .. } => Endpoint::from_shared(format!("http://{at}")),
             // A path names no host, so another name stands for it.
             Address::Unix { .. } => Endpoint::from_shared("http://localhost"),
         };
-        let endpoint = endpoint.map_err(|_| format!("{} names no host; write host:port", self.address))?;
+        let endpoint =
+            endpoint.map_err(|_| format!("{} names no host; write host:port", self.address))?;
         let channel = endpoint.connect_with_connector(Once(Some(stream))).await;
-        let channel = channel.map_err(|error| format!("the connection to {} failed: {error}", self.address))?;
+        let channel = channel
+            .map_err(|error| format!("the connection to {} failed: {error}", self.address))?;
         let (address, encrypted) = (self.address.to_string(), self.tls.is_some());
-        Ok(Connection { channel, address, encrypted, timeout: self.timeout })
+        Ok(Connection {
+            channel,
+            address,
+            encrypted,
+            timeout: self.timeout,
+        })
     }
 
     async fn open(&self) -> Result<Stream, String> {
-        let absent =
-            |error: io::Error| format!("nothing answers at {} ({error}); is `tollgate serve` running there?", self.address);
+        let absent = |error: io::Error| {
+            format!(
+                "nothing answers at {} ({error}); is `tollgate serve` running there?",
+                self.address
+            )
+        };
         match (&self.address, &self.tls) {
-            (Address::Unix { path, .. }, _) => UnixStream::connect(path).await.map(Stream::Unix).map_err(absent),
-            (Address::Tcp { at, .. }, None) => TcpStream::connect(at).await.map(Stream::Tcp).map_err(absent),
+            (Address::Unix { path, .. }, _) => UnixStream::connect(path)
+                .await
+                .map(Stream::Unix)
+                .map_err(absent),
+            (Address::Tcp { at, .. }, None) => TcpStream::connect(at)
+                .await
+                .map(Stream::Tcp)
+                .map_err(absent),
             (Address::Tcp { at, .. }, Some(tls)) => {
                 let stream = TcpStream::connect(at).await.map_err(absent)?;
                 let host = at.rsplit_once(':').map_or(at.as_str(), |(host, _)| host);
                 let host = host.trim_start_matches('[').trim_end_matches(']');
-                Box::pin(tls.connect(host, stream)).await.map(|stream| Stream::Tls(Box::new(stream)))
+                Box::pin(tls.connect(host, stream))
+                    .await
+                    .map(|stream| Stream::Tls(Box::new(stream)))
             }
         }
     }
@@ -118,7 +153,11 @@ impl fmt::Debug for Stream {
 }
 
 impl AsyncRead for Stream {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
             Self::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
@@ -128,7 +167,11 @@ impl AsyncRead for Stream {
 }
 
 impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
             Self::Unix(stream) => Pin::new(stream).poll_write(context, bytes),

@@ -44,7 +44,11 @@ impl Connection {
     /// Asks once. Errors: a sentence that says what went wrong and what to check.
     pub async fn ask(&self, question: &Question, form: Form) -> Result<Answer, String> {
         let answered = self.ask_once(question).await?;
-        Ok(Answer { allowed: answered.allowed, text: answer(&answered).text(form), failure: None })
+        Ok(Answer {
+            allowed: answered.allowed,
+            text: answer(&answered).text(form),
+            failure: None,
+        })
     }
 
     /// Asks `times`, one request after the other, and adds the answers up. The first failure ends it.
@@ -56,18 +60,39 @@ impl Connection {
                 Err(sentence) => failure = Some(sentence),
             }
         }
-        Answer { allowed: sum.allowed == sum.asked, text: sum.report().text(form), failure }
+        Answer {
+            allowed: sum.allowed == sum.asked,
+            text: sum.report().text(form),
+            failure,
+        }
     }
 
     async fn ask_once(&self, question: &Question) -> Result<pb::ShouldAllowResponse, String> {
         let mut client = RateLimitServiceClient::new(self.channel.clone());
-        let Question { key, plan, cost, peek } = question.clone();
+        let Question {
+            key,
+            plan,
+            cost,
+            peek,
+        } = question.clone();
         if peek {
-            let peeked = self.answer(Service::ForCallers, client.peek(pb::PeekRequest { key, plan, cost })).await?;
+            let peeked = self
+                .answer(
+                    Service::ForCallers,
+                    client.peek(pb::PeekRequest { key, plan, cost }),
+                )
+                .await?;
             return Ok(peeked.answer.unwrap_or_default());
         }
-        let request = pb::ShouldAllowRequest { key, plan, cost, detailed: true, http_headers: false };
-        self.answer(Service::ForCallers, client.should_allow(request)).await
+        let request = pb::ShouldAllowRequest {
+            key,
+            plan,
+            cost,
+            detailed: true,
+            http_headers: false,
+        };
+        self.answer(Service::ForCallers, client.should_allow(request))
+            .await
     }
 }
 
@@ -76,18 +101,30 @@ impl Sum {
         self.asked += 1;
         self.allowed += u64::from(answer.allowed);
         if !answer.allowed {
-            self.first_denied.get_or_insert((self.asked, answer.retry_after.map(us)));
+            self.first_denied
+                .get_or_insert((self.asked, answer.retry_after.map(us)));
         }
         self.last = Some(answer);
     }
 
     fn report(&self) -> Report {
-        let Self { asked, allowed, first_denied, last } = self;
+        let Self {
+            asked,
+            allowed,
+            first_denied,
+            last,
+        } = self;
         let denied = asked - allowed;
-        let mut lines = vec![format!("asked: {asked}"), format!("allowed: {allowed}"), format!("denied: {denied}")];
+        let mut lines = vec![
+            format!("asked: {asked}"),
+            format!("allowed: {allowed}"),
+            format!("denied: {denied}"),
+        ];
         let mut json = json!({ "asked": asked, "allowed": allowed, "denied": denied });
         if let Some((request, wait)) = first_denied {
-            let after = wait.map_or_else(String::new, |wait| format!(", retry after {}", report::seconds(wait)));
+            let after = wait.map_or_else(String::new, |wait| {
+                format!(", retry after {}", report::seconds(wait))
+            });
             lines.push(format!("first denial: request {request}{after}"));
             json["first_denied"] = json!({ "request": request });
             if let Some(wait) = wait {
@@ -95,7 +132,10 @@ impl Sum {
             }
         }
         if let Some(last) = last {
-            let Report { lines: of_last, json: last } = answer(last);
+            let Report {
+                lines: of_last,
+                json: last,
+            } = answer(last);
             lines.push("last answer:".to_owned());
             lines.extend(of_last.into_iter().map(|line| format!("  {line}")));
             json["last"] = last;

@@ -19,12 +19,22 @@ pub struct Health {
 impl Connection {
     /// Asks for the health of a service; of the empty name, whether the process is alive. Errors: a sentence.
     pub async fn health(&self, service: &str, form: Form) -> Result<Health, String> {
-        let request = HealthCheckRequest { service: service.to_owned() };
-        let answer = self.answer(Service::ForCallers, HealthClient::new(self.channel.clone()).check(request)).await?;
+        let request = HealthCheckRequest {
+            service: service.to_owned(),
+        };
+        let answer = self
+            .answer(
+                Service::ForCallers,
+                HealthClient::new(self.channel.clone()).check(request),
+            )
+            .await?;
         let report = Report {
             lines: vec![answer.status().as_str_name().to_owned()],
             json: json!({ "status": answer.status().as_str_name() }),
         };
-        Ok(Health { serving: answer.status() == ServingStatus::Serving, text: report.text(form) })
+        Ok(Health {
+            serving: answer.status() == ServingStatus::Serving,
+            text: report.text(form),
+        })
     }
 }

@@ -14,8 +14,14 @@ const ANSWER_BYTES_MAX: usize = 32 << 20;
 impl Connection {
     /// The plans that the server enforces now, as text. Errors: a sentence.
     pub async fn plans(&self, form: Form) -> Result<String, String> {
-        let mut client = RateLimitServiceClient::new(self.channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX);
-        let answer = self.answer(Service::ForCallers, client.list_plans(pb::ListPlansRequest {})).await?;
+        let mut client = RateLimitServiceClient::new(self.channel.clone())
+            .max_decoding_message_size(ANSWER_BYTES_MAX);
+        let answer = self
+            .answer(
+                Service::ForCallers,
+                client.list_plans(pb::ListPlansRequest {}),
+            )
+            .await?;
         Ok(listed(&answer).text(form))
     }
 }
@@ -24,8 +30,13 @@ fn listed(answer: &pb::ListPlansResponse) -> Report {
     let pb::ListPlansResponse { plans, config_hash } = answer;
     let plural = if plans.len() == 1 { "" } else { "s" };
     let head = format!("config {config_hash}, {} plan{plural}", plans.len());
-    let lines = std::iter::once(head).chain(plans.iter().flat_map(plan_lines)).collect();
-    Report { lines, json: json!({ "config_hash": config_hash, "plans": plans.iter().map(plan_json).collect::<Vec<_>>() }) }
+    let lines = std::iter::once(head)
+        .chain(plans.iter().flat_map(plan_lines))
+        .collect();
+    Report {
+        lines,
+        json: json!({ "config_hash": config_hash, "plans": plans.iter().map(plan_json).collect::<Vec<_>>() }),
+    }
 }
 
 fn plan_lines(plan: &pb::Plan) -> Vec<String> {
@@ -40,18 +51,35 @@ fn plan_lines(plan: &pb::Plan) -> Vec<String> {
         plan.shadow.then(|| "shadow".to_owned()),
         (!plan.candidate.is_empty()).then(|| format!("candidate {}", plan.candidate)),
     ];
-    let head = more.into_iter().flatten().fold(format!("plan {}: {rule}", plan.name), |head, part| format!("{head}, {part}"));
-    std::iter::once(head).chain(plan.limits.iter().map(limit_line)).collect()
+    let head = more
+        .into_iter()
+        .flatten()
+        .fold(format!("plan {}: {rule}", plan.name), |head, part| {
+            format!("{head}, {part}")
+        });
+    std::iter::once(head)
+        .chain(plan.limits.iter().map(limit_line))
+        .collect()
 }
 
 fn limit_line(limit: &pb::Limit) -> String {
     let own = [
         limit.burst.map(|burst| format!(", burst {burst}")),
-        limit.precision.map(|precision| format!(", precision {precision}")),
+        limit
+            .precision
+            .map(|precision| format!(", precision {precision}")),
         limit.anchor.map(|_| format!(", anchor {}", anchor(limit))),
     ];
-    let (window, own) = (shown(limit.window.map_or(0, us)), own.into_iter().flatten().collect::<String>());
-    format!("  limit {}: {} in {window} ({}{own})", limit.name, limit.quota, algorithm(limit))
+    let (window, own) = (
+        shown(limit.window.map_or(0, us)),
+        own.into_iter().flatten().collect::<String>(),
+    );
+    format!(
+        "  limit {}: {} in {window} ({}{own})",
+        limit.name,
+        limit.quota,
+        algorithm(limit)
+    )
 }
 
 fn plan_json(plan: &pb::Plan) -> Value {
@@ -79,7 +107,10 @@ fn limit_json(limit: &pb::Limit) -> Value {
         ("precision", limit.precision.map(Value::from)),
         ("anchor", limit.anchor.map(|_| anchor(limit).into())),
     ];
-    for (name, value) in own.into_iter().filter_map(|(name, value)| Some((name, value?))) {
+    for (name, value) in own
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)))
+    {
         json[name] = value;
     }
     json
@@ -87,10 +118,17 @@ fn limit_json(limit: &pb::Limit) -> Value {
 
 /// The name of the policy in the config.
 fn on_store_failure(plan: &pb::Plan) -> String {
-    plan.on_store_failure().as_str_name().trim_start_matches("ON_STORE_FAILURE_").to_ascii_lowercase()
+    plan.on_store_failure()
+        .as_str_name()
+        .trim_start_matches("ON_STORE_FAILURE_")
+        .to_ascii_lowercase()
 }
 
 /// The name of the anchor in the config.
 fn anchor(limit: &pb::Limit) -> String {
-    limit.anchor().as_str_name().trim_start_matches("ANCHOR_").to_ascii_lowercase()
+    limit
+        .anchor()
+        .as_str_name()
+        .trim_start_matches("ANCHOR_")
+        .to_ascii_lowercase()
 }

@@ -59,11 +59,29 @@ pub struct TopRow {
 
 impl Connection {
     /// The heaviest keys. Errors: a sentence.
-    pub async fn top(&self, question: &TopQuestion, token: Option<&AdminToken>) -> Result<TopTable, String> {
-        let TopQuestion { plan, by_cost, limit } = question.clone();
-        let by = if by_cost { pb::TopBy::Cost } else { pb::TopBy::Denials };
-        let request = pb::TopRequest { plan: plan.unwrap_or_default(), by: by.into(), limit };
-        let answer = self.answer(Service::Admin, self.admin().top(signed(request, token))).await?;
+    pub async fn top(
+        &self,
+        question: &TopQuestion,
+        token: Option<&AdminToken>,
+    ) -> Result<TopTable, String> {
+        let TopQuestion {
+            plan,
+            by_cost,
+            limit,
+        } = question.clone();
+        let by = if by_cost {
+            pb::TopBy::Cost
+        } else {
+            pb::TopBy::Denials
+        };
+        let request = pb::TopRequest {
+            plan: plan.unwrap_or_default(),
+            by: by.into(),
+            limit,
+        };
+        let answer = self
+            .answer(Service::Admin, self.admin().top(signed(request, token)))
+            .await?;
         let row = |key: pb::TopKey| TopRow {
             key: Some(key.key).filter(|key| !key.is_empty()),
             key_hash: key.key_hash,

@@ -6,7 +6,10 @@ use crate::plan::{Limit, Plan};
 use crate::store::{BreakerState, NodeHealth, StoreRegistry};
 
 /// Converts an explanation, with the breakers of this process.
-pub(in crate::grpc) fn explained(explained: &Explanation, stores: &StoreRegistry) -> pb::ExplainResponse {
+pub(in crate::grpc) fn explained(
+    explained: &Explanation,
+    stores: &StoreRegistry,
+) -> pb::ExplainResponse {
     let (connections, open) = connections(stores);
     pb::ExplainResponse {
         sentence: explained.sentence(),
@@ -24,7 +27,11 @@ pub(in crate::grpc) fn explained(explained: &Explanation, stores: &StoreRegistry
 }
 
 /// Converts the number of replicas that is in force, which the config may fix, with the breakers of this process.
-pub(in crate::grpc) fn replicas(count: u64, fixed: bool, stores: &StoreRegistry) -> pb::ReplicasResponse {
+pub(in crate::grpc) fn replicas(
+    count: u64,
+    fixed: bool,
+    stores: &StoreRegistry,
+) -> pb::ReplicasResponse {
     let (connections, open) = connections(stores);
     let source = match (fixed, stores.is_empty()) {
         (true, _) => pb::ReplicaSource::Config,
@@ -49,7 +56,11 @@ fn candidate_explanation(explained: &CandidateExplanation) -> pb::CandidateExpla
 }
 
 fn limit_explanations(plan: &Plan, explained: &[LimitExplanation]) -> Vec<pb::LimitExplanation> {
-    plan.limits().iter().zip(explained).map(|(limit, explained)| limit_explanation(limit, explained)).collect()
+    plan.limits()
+        .iter()
+        .zip(explained)
+        .map(|(limit, explained)| limit_explanation(limit, explained))
+        .collect()
 }
 
 fn limit_explanation(limit: &Limit, explained: &LimitExplanation) -> pb::LimitExplanation {
@@ -72,7 +83,11 @@ fn connections(stores: &StoreRegistry) -> (u64, u64) {
     for node in stores.nodes().values() {
         for ((state, _), count) in NodeHealth::STATES.iter().zip(node.connections) {
             all += count;
-            open += if *state == BreakerState::Closed { 0 } else { count };
+            open += if *state == BreakerState::Closed {
+                0
+            } else {
+                count
+            };
         }
     }
     (all, open)

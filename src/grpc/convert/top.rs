@@ -17,20 +17,47 @@ pub(in crate::grpc) fn top_query(request: pb::TopRequest) -> Result<TopQuery, St
     let by = match pb::TopBy::try_from(request.by) {
         Ok(pb::TopBy::Unspecified | pb::TopBy::Denials) => TopBy::Denials,
         Ok(pb::TopBy::Cost) => TopBy::Cost,
-        Err(_) => return Err(Status::invalid_argument("by is TOP_BY_DENIALS or TOP_BY_COST")),
+        Err(_) => {
+            return Err(Status::invalid_argument(
+                "by is TOP_BY_DENIALS or TOP_BY_COST",
+            ));
+        }
     };
     let limit = match usize::try_from(request.limit) {
         Ok(0) => LIMIT_DEFAULT,
         Ok(limit) if limit <= LIMIT_MAX => limit,
-        _ => return Err(Status::invalid_argument(format!("limit is {}; it is 1 to {LIMIT_MAX}", request.limit))),
+        _ => {
+            return Err(Status::invalid_argument(format!(
+                "limit is {}; it is 1 to {LIMIT_MAX}",
+                request.limit
+            )));
+        }
     };
-    Ok(TopQuery { plan: Some(request.plan).filter(|plan| !plan.is_empty()), by, limit })
+    Ok(TopQuery {
+        plan: Some(request.plan).filter(|plan| !plan.is_empty()),
+        by,
+        limit,
+    })
 }
 
 /// Converts an answer, and adds the state of the store.
 pub(in crate::grpc) fn top(answer: TopAnswer, store: &StoreState) -> pb::TopResponse {
-    let TopAnswer { keys, unlisted_max, total, window, replicas, replicas_missing, this_replica_alone } = answer;
-    let key = |TopKey { key, hash, plan, count, error }: TopKey| pb::TopKey {
+    let TopAnswer {
+        keys,
+        unlisted_max,
+        total,
+        window,
+        replicas,
+        replicas_missing,
+        this_replica_alone,
+    } = answer;
+    let key = |TopKey {
+                   key,
+                   hash,
+                   plan,
+                   count,
+                   error,
+               }: TopKey| pb::TopKey {
         key: key.unwrap_or_default(),
         key_hash: hash.to_string(),
         plan: plan.to_string(),
@@ -41,7 +68,9 @@ pub(in crate::grpc) fn top(answer: TopAnswer, store: &StoreState) -> pb::TopResp
         keys: keys.into_iter().map(key).collect(),
         unlisted_max,
         total,
-        window: Some(duration(u64::try_from(window.as_micros()).unwrap_or(u64::MAX))),
+        window: Some(duration(
+            u64::try_from(window.as_micros()).unwrap_or(u64::MAX),
+        )),
         replicas: u32::try_from(replicas).unwrap_or(u32::MAX),
         this_replica_alone,
         replicas_missing: u32::try_from(replicas_missing).unwrap_or(u32::MAX),

@@ -22,7 +22,9 @@ pub(crate) struct DescriptorParts;
 
 impl CheckParts for DescriptorParts {
     fn check_parts(message: &[u8]) -> Result<(), Status> {
-        count(message).map_or(Ok(()), |(descriptors, entries)| convert::check_counts(descriptors, entries))
+        count(message).map_or(Ok(()), |(descriptors, entries)| {
+            convert::check_counts(descriptors, entries)
+        })
     }
 }
 
@@ -41,7 +43,11 @@ pub(super) fn count(message: &[u8]) -> Option<(usize, usize)> {
 }
 
 /// Calls `visit` with each message in this field.
-fn for_each(mut message: &[u8], field: u32, mut visit: impl FnMut(&[u8]) -> Option<()>) -> Option<()> {
+fn for_each(
+    mut message: &[u8],
+    field: u32,
+    mut visit: impl FnMut(&[u8]) -> Option<()>,
+) -> Option<()> {
     while !message.is_empty() {
         let (tag, wire_type) = decode_key(&mut message).ok()?;
         if (tag, wire_type) == (field, WireType::LengthDelimited) {
@@ -59,21 +65,47 @@ mod tests {
     use prost::Message;
 
     use super::*;
-    use crate::grpc::envoy::pb::extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry};
+    use crate::grpc::envoy::pb::extensions::common::ratelimit::v3::{
+        RateLimitDescriptor, rate_limit_descriptor::Entry,
+    };
     use crate::grpc::envoy::pb::service::ratelimit::v3::RateLimitRequest;
 
     #[test]
     fn descriptors_and_entries_are_counted_before_they_are_decoded() {
-        for (descriptors, entries, filled) in [(0, 0, false), (1, 1, true), (3, 0, true), (2, 500, false), (1_000, 16, true)] {
-            let text = |text: &str| if filled { text.as_bytes().to_vec() } else { Vec::new() };
+        for (descriptors, entries, filled) in [
+            (0, 0, false),
+            (1, 1, true),
+            (3, 0, true),
+            (2, 500, false),
+            (1_000, 16, true),
+        ] {
+            let text = |text: &str| {
+                if filled {
+                    text.as_bytes().to_vec()
+                } else {
+                    Vec::new()
+                }
+            };
             let descriptor = RateLimitDescriptor {
-                entries: vec![Entry { key: text("name"), value: text("value") }; entries],
+                entries: vec![
+                    Entry {
+                        key: text("name"),
+                        value: text("value")
+                    };
+                    entries
+                ],
                 hits_addend: Some(7),
                 ..Default::default()
             };
-            let request =
-                RateLimitRequest { domain: "edge".into(), descriptors: vec![descriptor; descriptors], hits_addend: u32::MAX };
-            assert_eq!(count(&request.encode_to_vec()), Some((descriptors, descriptors * entries)));
+            let request = RateLimitRequest {
+                domain: "edge".into(),
+                descriptors: vec![descriptor; descriptors],
+                hits_addend: u32::MAX,
+            };
+            assert_eq!(
+                count(&request.encode_to_vec()),
+                Some((descriptors, descriptors * entries))
+            );
         }
         for torn in [&[0x12, 9, 1][..], &[0x12], &[0x12, 2, 0x0a, 9], &[0xff]] {
             assert_eq!(count(torn), None, "{torn:?}");

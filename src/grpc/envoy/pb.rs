@@ -1,5 +1,10 @@
 //! The generated messages and the service of Envoy's callers, in modules as their packages are named.
-#![allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated; the proto files are the manual")]
+#![allow(
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    reason = "generated; the proto files are the manual"
+)]
 
 /// Descriptors of the service, for reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/envoy.binpb"));

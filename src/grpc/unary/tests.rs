@@ -30,16 +30,29 @@ async fn received<B: HttpBody<Data = Bytes> + Unpin>(response: Response<B>) -> R
 }
 
 fn framed(message: &[u8]) -> Vec<u8> {
-    [&[PLAIN][..], &u32::try_from(message.len()).unwrap().to_be_bytes(), message].concat()
+    [
+        &[PLAIN][..],
+        &u32::try_from(message.len()).unwrap().to_be_bytes(),
+        message,
+    ]
+    .concat()
 }
 
 fn request(path: &str, bytes: &[u8]) -> Request<RequestBody> {
     let body = RequestBody::Whole(Some(Bytes::copy_from_slice(bytes)));
-    Request::builder().uri(format!("/tollgate.v1.RateLimitService/{path}")).header("grpc-timeout", "10S").body(body).unwrap()
+    Request::builder()
+        .uri(format!("/tollgate.v1.RateLimitService/{path}"))
+        .header("grpc-timeout", "10S")
+        .body(body)
+        .unwrap()
 }
 
 fn asked(plan: &str, key: &str) -> ShouldAllowRequest {
-    ShouldAllowRequest { plan: plan.to_owned(), key: key.to_owned(), ..ShouldAllowRequest::default() }
+    ShouldAllowRequest {
+        plan: plan.to_owned(),
+        key: key.to_owned(),
+        ..ShouldAllowRequest::default()
+    }
 }
 
 /// What tonic's server answers to a request.
@@ -53,7 +66,12 @@ async fn both_ways_give_the_same_answer() {
     let no_utf8 = [0x0a, 1, 0xff];
     let messages = [
         asked("unlimited", "k").encode_to_vec(),
-        ShouldAllowRequest { detailed: true, http_headers: true, ..asked("unlimited", "k") }.encode_to_vec(),
+        ShouldAllowRequest {
+            detailed: true,
+            http_headers: true,
+            ..asked("unlimited", "k")
+        }
+        .encode_to_vec(),
         asked("p", "").encode_to_vec(),
         asked("a plan that is unknown: 100 %, é\n", "k").encode_to_vec(),
         asked("unlimited", &"k".repeat(2_000)).encode_to_vec(),
@@ -66,20 +84,37 @@ async fn both_ways_give_the_same_answer() {
         let service = Arc::new(service());
         let plain = request("ShouldAllow", &bytes);
         assert!(is_plain(&plain));
-        let own = call::<BatchParts, _, _, _>(plain, |asked| async move { service.should_allow(asked).await });
+        let own =
+            call::<BatchParts, _, _, _>(
+                plain,
+                |asked| async move { service.should_allow(asked).await },
+            );
         let own = received(own.await.unwrap()).await;
-        assert_eq!(own, by_tonic(request("ShouldAllow", &bytes)).await, "{message:?}");
+        assert_eq!(
+            own,
+            by_tonic(request("ShouldAllow", &bytes)).await,
+            "{message:?}"
+        );
     }
 }
 
 #[tokio::test]
 async fn both_ways_give_the_same_answer_to_a_batch() {
     let filled = [1, 2, 1_000, 1_001].map(|count| vec![asked("unlimited", "k"); count]);
-    for requests in filled.into_iter().chain([Vec::new(), vec![asked("unlimited", "k"), asked("unknown", "k"), asked("", "")]]) {
+    for requests in filled.into_iter().chain([
+        Vec::new(),
+        vec![
+            asked("unlimited", "k"),
+            asked("unknown", "k"),
+            asked("", ""),
+        ],
+    ]) {
         let bytes = framed(&ShouldAllowBatchRequest { requests }.encode_to_vec());
         let service = Arc::new(service());
         let plain = request("ShouldAllowBatch", &bytes);
-        let own = call::<BatchParts, _, _, _>(plain, |asked| async move { service.should_allow_batch(asked).await });
+        let own = call::<BatchParts, _, _, _>(plain, |asked| async move {
+            service.should_allow_batch(asked).await
+        });
         let own = received(own.await.unwrap()).await;
         assert_eq!(own, by_tonic(request("ShouldAllowBatch", &bytes)).await);
     }
@@ -98,7 +133,9 @@ fn only_one_complete_message_that_is_not_compressed_is_plain() {
     let bytes = framed(&asked("p", "k").encode_to_vec());
     let with_encoding = |encoding: &'static str| {
         let mut request = request("ShouldAllow", &bytes);
-        request.headers_mut().insert(ENCODING, HeaderValue::from_static(encoding));
+        request
+            .headers_mut()
+            .insert(ENCODING, HeaderValue::from_static(encoding));
         request
     };
     assert!(is_plain(&request("ShouldAllow", &bytes)) && is_plain(&with_encoding("identity")));
@@ -108,8 +145,16 @@ fn only_one_complete_message_that_is_not_compressed_is_plain() {
         assert!(!is_plain(&request("ShouldAllow", &compressed)), "{flag}");
     }
     for length in 0..bytes.len() {
-        assert!(!is_plain(&request("ShouldAllow", &bytes[..length])), "{length}");
+        assert!(
+            !is_plain(&request("ShouldAllow", &bytes[..length])),
+            "{length}"
+        );
     }
-    assert!(!is_plain(&request("ShouldAllow", &[&bytes[..], &[0]].concat())));
-    assert!(!is_plain(&request("ShouldAllow", &bytes).map(|_| RequestBody::Whole(None))));
+    assert!(!is_plain(&request(
+        "ShouldAllow",
+        &[&bytes[..], &[0]].concat()
+    )));
+    assert!(!is_plain(
+        &request("ShouldAllow", &bytes).map(|_| RequestBody::Whole(None))
+    ));
 }

@@ -49,12 +49,21 @@ impl ConfigChanges {
         let text = shortened(text);
         let mut changes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         changes.truncate(CHANGES_MAX - 1);
-        changes.push_front(ConfigChange { at_us, outcome, text });
+        changes.push_front(ConfigChange {
+            at_us,
+            outcome,
+            text,
+        });
     }
 
     /// The changes, the last one first.
     pub(super) fn list(&self) -> Vec<ConfigChange> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .cloned()
+            .collect()
     }
 }
 
@@ -62,7 +71,10 @@ fn shortened(text: &str) -> String {
     if text.len() <= TEXT_BYTES_MAX {
         return text.to_owned();
     }
-    let whole = text.char_indices().map(|(at, letter)| at + letter.len_utf8()).take_while(|end| *end <= TEXT_BYTES_MAX);
+    let whole = text
+        .char_indices()
+        .map(|(at, letter)| at + letter.len_utf8())
+        .take_while(|end| *end <= TEXT_BYTES_MAX);
     format!("{}…", &text[..whole.last().unwrap_or(0)])
 }
 
@@ -76,7 +88,10 @@ mod tests {
         (0..50).for_each(|at_us| changes.record(at_us, ConfigOutcome::Reloaded, "short"));
         changes.record(50, ConfigOutcome::Refused, &"é".repeat(1_000));
         let list = changes.list();
-        assert_eq!((list.len(), list[0].at_us, list[1].at_us), (CHANGES_MAX, 50, 49));
+        assert_eq!(
+            (list.len(), list[0].at_us, list[1].at_us),
+            (CHANGES_MAX, 50, 49)
+        );
         assert_eq!(list[0].text, format!("{}…", "é".repeat(200)));
     }
 }

@@ -58,7 +58,10 @@ pub(super) struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { at_once: Semaphore::new(AT_ONCE_MAX), period: Mutex::default() }
+        Self {
+            at_once: Semaphore::new(AT_ONCE_MAX),
+            period: Mutex::default(),
+        }
     }
 }
 
@@ -66,8 +69,9 @@ impl Bounds {
     /// Counts an explanation at `now`. Whether it may be given.
     fn admit(&self, now: Instant) -> bool {
         let mut period = self.period.lock().unwrap_or_else(PoisonError::into_inner);
-        let (began_at, count) =
-            period.filter(|(began_at, _)| now.saturating_duration_since(*began_at) < PERIOD).unwrap_or((now, 0));
+        let (began_at, count) = period
+            .filter(|(began_at, _)| now.saturating_duration_since(*began_at) < PERIOD)
+            .unwrap_or((now, 0));
         *period = Some((began_at, count.saturating_add(1)));
         count < IN_A_PERIOD_MAX
     }
@@ -81,7 +85,9 @@ struct Subject {
 }
 
 pub(super) async fn answer(State(state): State<Arc<AppState>>, request: Request) -> Response {
-    let Some(status) = &state.status else { return StatusCode::NOT_FOUND.into_response() };
+    let Some(status) = &state.status else {
+        return StatusCode::NOT_FOUND.into_response();
+    };
     if let Some(refused) = refuse(request.headers()) {
         return refused;
     }
@@ -89,13 +95,21 @@ pub(super) async fn answer(State(state): State<Arc<AppState>>, request: Request)
         Ok(subject) => subject,
         Err(refused) => return refused,
     };
-    let Ok(_permit) = status.explains.at_once.try_acquire() else { return busy() };
+    let Ok(_permit) = status.explains.at_once.try_acquire() else {
+        return busy();
+    };
     if !status.explains.admit(monotonic()) {
         return busy();
     }
     match (status.sources.explain.0)(key, plan).await {
-        Ok(explanation) => (guarded("application/json"), format!("{}\n", explained(&explanation))).into_response(),
-        Err(wrong @ AdminError::UnknownPlan(_)) => refused(StatusCode::NOT_FOUND, &wrong.to_string()),
+        Ok(explanation) => (
+            guarded("application/json"),
+            format!("{}\n", explained(&explanation)),
+        )
+            .into_response(),
+        Err(wrong @ AdminError::UnknownPlan(_)) => {
+            refused(StatusCode::NOT_FOUND, &wrong.to_string())
+        }
         Err(other) => refused(StatusCode::SERVICE_UNAVAILABLE, &other.to_string()),
     }
 }
@@ -103,12 +117,21 @@ pub(super) async fn answer(State(state): State<Arc<AppState>>, request: Request)
 /// Another site can make a browser send a request, but not as JSON without asking first, which is not granted. Browsers tell,
 /// too, which site a request comes from. Returns the answer to a request that was not made by this page.
 fn refuse(headers: &HeaderMap) -> Option<Response> {
-    let is_json = headers.get(CONTENT_TYPE).and_then(|media| media.to_str().ok()).and_then(|media| media.split(';').next());
+    let is_json = headers
+        .get(CONTENT_TYPE)
+        .and_then(|media| media.to_str().ok())
+        .and_then(|media| media.split(';').next());
     if !is_json.is_some_and(|media| media.trim().eq_ignore_ascii_case("application/json")) {
-        return Some(refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, "send an object with key and plan as application/json"));
+        return Some(refused(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "send an object with key and plan as application/json",
+        ));
     }
     match headers.get("sec-fetch-site") {
-        Some(site) if site != "same-origin" => Some(refused(StatusCode::FORBIDDEN, "another site made this request")),
+        Some(site) if site != "same-origin" => Some(refused(
+            StatusCode::FORBIDDEN,
+            "another site made this request",
+        )),
         _ => None,
     }
 }
@@ -118,14 +141,29 @@ async fn subject(request: Request) -> Result<(Key, String), Response> {
     let reading = axum::body::to_bytes(request.into_body(), BODY_BYTES_MAX);
     let body = match tokio::time::timeout(BODY_WITHIN, reading).await {
         Ok(Ok(body)) => body,
-        Ok(Err(_)) => return Err(refused(StatusCode::PAYLOAD_TOO_LARGE, "the body was cut off, or has more than 4 KiB")),
-        Err(_) => return Err(refused(StatusCode::REQUEST_TIMEOUT, "the body did not arrive within 5 s")),
+        Ok(Err(_)) => {
+            return Err(refused(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "the body was cut off, or has more than 4 KiB",
+            ));
+        }
+        Err(_) => {
+            return Err(refused(
+                StatusCode::REQUEST_TIMEOUT,
+                "the body did not arrive within 5 s",
+            ));
+        }
     };
     let bad_request = |sentence: &str| refused(StatusCode::BAD_REQUEST, sentence);
     // serde would also accept a list of the fields in their order.
-    let subject: Option<Subject> =
-        body.trim_ascii_start().starts_with(b"{").then(|| serde_json::from_slice(&body).ok()).flatten();
-    let subject = subject.ok_or_else(|| bad_request("the body is no JSON object with the texts key and plan alone"))?;
+    let subject: Option<Subject> = body
+        .trim_ascii_start()
+        .starts_with(b"{")
+        .then(|| serde_json::from_slice(&body).ok())
+        .flatten();
+    let subject = subject.ok_or_else(|| {
+        bad_request("the body is no JSON object with the texts key and plan alone")
+    })?;
     let key = Key::new(subject.key).map_err(|error| bad_request(&error.to_string()))?;
     check_requested_name(&subject.plan).map_err(|error| bad_request(&error))?;
     Ok((key, subject.plan))
@@ -133,7 +171,13 @@ async fn subject(request: Request) -> Result<(Key, String), Response> {
 
 /// The explanation as JSON fields, named as in the gRPC contract. Names in Redis are for operators alone.
 fn explained(explanation: &Explanation) -> Value {
-    let Explanation { key_hash, plan, next, workers_denying, .. } = explanation;
+    let Explanation {
+        key_hash,
+        plan,
+        next,
+        workers_denying,
+        ..
+    } = explanation;
     let candidate = explanation.candidate.as_ref().map(|candidate| {
         let limits = explained_limits(&candidate.plan, &candidate.limits);
         json!({ "plan": &*candidate.plan.name, "allowed": candidate.allowed, "limits": limits })
@@ -174,8 +218,10 @@ fn explained_limits(plan: &Plan, limits: &[LimitExplanation]) -> Vec<Value> {
 
 /// The answer while too many ask.
 pub(super) fn busy() -> Response {
-    let mut response =
-        refused(StatusCode::TOO_MANY_REQUESTS, "too many requests for the status page at once; try again in a second");
+    let mut response = refused(
+        StatusCode::TOO_MANY_REQUESTS,
+        "too many requests for the status page at once; try again in a second",
+    );
     response.headers_mut().insert(RETRY_AFTER, 1.into());
     response
 }
@@ -210,12 +256,24 @@ mod tests {
             refuse(&headers).map(|refused| refused.status().as_u16())
         };
         assert_eq!(of(Some("application/json"), None), None);
-        assert_eq!(of(Some("application/JSON; charset=utf-8"), Some("same-origin")), None);
-        for media in [None, Some("text/plain"), Some("application/x-www-form-urlencoded"), Some("multipart/form-data")] {
+        assert_eq!(
+            of(Some("application/JSON; charset=utf-8"), Some("same-origin")),
+            None
+        );
+        for media in [
+            None,
+            Some("text/plain"),
+            Some("application/x-www-form-urlencoded"),
+            Some("multipart/form-data"),
+        ] {
             assert_eq!(of(media, None), Some(415), "{media:?}");
         }
         for site in ["cross-site", "same-site", "none"] {
-            assert_eq!(of(Some("application/json"), Some(site)), Some(403), "{site}");
+            assert_eq!(
+                of(Some("application/json"), Some(site)),
+                Some(403),
+                "{site}"
+            );
         }
     }
 }

@@ -21,7 +21,12 @@ const PLANS_MAX: usize = 50;
 const NODES_MAX: usize = 50;
 
 /// Writes the figures as of now, with those of the heaviest keys.
-pub(super) fn write(sources: &MetricSources, status: &Status, samples: &mut Samples, (keys, top): (Keys, Value)) -> String {
+pub(super) fn write(
+    sources: &MetricSources,
+    status: &Status,
+    samples: &mut Samples,
+    (keys, top): (Keys, Value),
+) -> String {
     let (totals, now) = (sources.limiter.totals(), monotonic());
     let sample = Sample::new(now, &totals);
     let recent = samples.add(&sample);
@@ -57,13 +62,20 @@ fn saturated(number: u128) -> u64 {
 }
 
 fn sum(plans: &[PlanCounts]) -> PlanCounts {
-    plans.iter().fold(PlanCounts::default(), |sum, plan| sum.plus(*plan))
+    plans
+        .iter()
+        .fold(PlanCounts::default(), |sum, plan| sum.plus(*plan))
 }
 
 /// Counts since the start, and of the last seconds if they are known.
 fn counts(total: PlanCounts, recent: Option<PlanCounts>) -> Value {
     let fields = |counts: PlanCounts| {
-        let PlanCounts { allowed, denied, shadow_denied, by_policy } = counts;
+        let PlanCounts {
+            allowed,
+            denied,
+            shadow_denied,
+            by_policy,
+        } = counts;
         json!({ "allowed": allowed, "denied": denied, "shadow_denied": shadow_denied, "by_policy": by_policy })
     };
     json!({ "total": fields(total), "recent": recent.map(fields) })
@@ -73,7 +85,10 @@ fn counts(total: PlanCounts, recent: Option<PlanCounts>) -> Value {
 fn plans(sample: &Sample, recent: Option<&Recent>, totals: &Totals) -> Value {
     let recent_of = |plan: usize| recent.and_then(|recent| recent.plans.get(plan)).copied();
     let activity = |plan: usize| {
-        let total = sample.plans.get(plan).map_or(0, |counts| counts.decisions());
+        let total = sample
+            .plans
+            .get(plan)
+            .map_or(0, |counts| counts.decisions());
         (recent_of(plan).map_or(0, PlanCounts::decisions), total)
     };
     let mut busiest: Vec<usize> = (0..sample.plans.len()).collect();
@@ -89,7 +104,10 @@ fn plans(sample: &Sample, recent: Option<&Recent>, totals: &Totals) -> Value {
         }))
     });
     let others_sum = |of: &dyn Fn(usize) -> Option<PlanCounts>| {
-        others.iter().filter_map(|plan| of(*plan)).fold(PlanCounts::default(), PlanCounts::plus)
+        others
+            .iter()
+            .filter_map(|plan| of(*plan))
+            .fold(PlanCounts::default(), PlanCounts::plus)
     };
     json!({
         "total": sample.plans.len(),
@@ -104,8 +122,11 @@ fn plans(sample: &Sample, recent: Option<&Recent>, totals: &Totals) -> Value {
 
 /// How the candidate of the plan at this index differs from it, in requests since the start; `null` without a candidate.
 fn candidate(plan: &Plan, index: usize, totals: &Totals) -> Value {
-    let Some(candidate) = &plan.candidate else { return Value::Null };
-    let decisions = |allowed, candidate_allowed| totals.candidate_decisions(index, allowed, candidate_allowed);
+    let Some(candidate) = &plan.candidate else {
+        return Value::Null;
+    };
+    let decisions =
+        |allowed, candidate_allowed| totals.candidate_decisions(index, allowed, candidate_allowed);
     json!({ "name": &*candidate.name, "denies_more": decisions(true, false), "denies_less": decisions(false, true) })
 }
 
@@ -124,7 +145,11 @@ fn limit(limit: &Limit) -> String {
         capacity if capacity == limit.quota() => String::new(),
         capacity => format!(", burst {capacity}"),
     };
-    format!("{} in {window}{burst} ({})", limit.quota(), limit.algorithm().name())
+    format!(
+        "{} in {window}{burst} ({})",
+        limit.quota(),
+        limit.algorithm().name()
+    )
 }
 
 /// What is wrong, the most harmful first.
@@ -138,7 +163,10 @@ fn problems(
     let facts = Facts {
         store,
         config: changes.first(),
-        certificate_refused: sources.tls.as_ref().is_some_and(|tls| tls.status().last_refused),
+        certificate_refused: sources
+            .tls
+            .as_ref()
+            .is_some_and(|tls| tls.status().last_refused),
         replicas_missing: top["missing"].as_u64().unwrap_or(0),
         alone: top["alone"] == true,
         unknown_plans: recent.map_or(0, |recent| recent.unknown_plans),
@@ -150,7 +178,16 @@ fn problems(
 /// percentile of their waits.
 fn history(status: &Status, now: Instant, totals: &Totals) -> Vec<Value> {
     let points = status.history().points(now, now_ms(), &Counts::of(totals));
-    let fields = points.iter().map(|it| json!([it.at_ms, it.span_ms, it.decisions, it.denied, it.by_policy, it.p99_us]));
+    let fields = points.iter().map(|it| {
+        json!([
+            it.at_ms,
+            it.span_ms,
+            it.decisions,
+            it.denied,
+            it.by_policy,
+            it.p99_us
+        ])
+    });
     fields.collect()
 }
 
@@ -158,7 +195,12 @@ fn now_ms() -> u64 {
     SystemClock.now_us() / 1_000
 }
 
-fn store(sources: &MetricSources, status: &Status, state: &StoreState, (totals, recent): (&Totals, Option<&Recent>)) -> Value {
+fn store(
+    sources: &MetricSources,
+    status: &Status,
+    state: &StoreState,
+    (totals, recent): (&Totals, Option<&Recent>),
+) -> Value {
     let all = sources.stores.nodes();
     let is_degraded = |health: &NodeHealth| health.connections[1..].iter().any(|count| *count > 0);
     let mut nodes: Vec<_> = all.iter().collect();

@@ -30,12 +30,25 @@ pub(super) struct Counts {
 impl Counts {
     /// Counts of all plans, removed ones included, so that they never fall.
     pub(super) fn of(totals: &Totals) -> Self {
-        let mut counts = Self { durations: totals.durations.clone(), ..Self::default() };
-        for (outcome, by) in Outcome::ALL.iter().flat_map(|outcome| DecidedBy::ALL.map(|by| (*outcome, by))) {
+        let mut counts = Self {
+            durations: totals.durations.clone(),
+            ..Self::default()
+        };
+        for (outcome, by) in Outcome::ALL
+            .iter()
+            .flat_map(|outcome| DecidedBy::ALL.map(|by| (*outcome, by)))
+        {
             let count = totals.all_decisions(outcome, by);
             counts.decisions += count;
-            counts.denied += if matches!(outcome, Outcome::Denied | Outcome::NeverFits) { count } else { 0 };
-            let is_policy = matches!(by, DecidedBy::FailOpen | DecidedBy::FailClosed | DecidedBy::LocalFallback);
+            counts.denied += if matches!(outcome, Outcome::Denied | Outcome::NeverFits) {
+                count
+            } else {
+                0
+            };
+            let is_policy = matches!(
+                by,
+                DecidedBy::FailOpen | DecidedBy::FailClosed | DecidedBy::LocalFallback
+            );
             counts.by_policy += if is_policy { count } else { 0 };
         }
         counts
@@ -77,21 +90,31 @@ impl History {
 
     /// The points, with the one that is not over yet.
     pub(super) fn points(&self, now: Instant, at_ms: u64, counts: &Counts) -> Vec<Point> {
-        let unfinished = self.point(now, at_ms, counts).filter(|point| u128::from(point.span_ms) >= SPAN_MIN.as_millis());
+        let unfinished = self
+            .point(now, at_ms, counts)
+            .filter(|point| u128::from(point.span_ms) >= SPAN_MIN.as_millis());
         self.points.iter().copied().chain(unfinished).collect()
     }
 
     fn point(&self, now: Instant, at_ms: u64, counts: &Counts) -> Option<Point> {
         let (began, before) = self.last.as_ref()?;
         let durations = difference(&counts.durations, &before.durations);
-        let bound_us = || percentile_us(&durations, 990).or_else(|| BOUNDS_NS.last().map(|bound_ns| bound_ns / 1_000));
+        let bound_us = || {
+            percentile_us(&durations, 990)
+                .or_else(|| BOUNDS_NS.last().map(|bound_ns| bound_ns / 1_000))
+        };
         Some(Point {
             at_ms,
-            span_ms: u64::try_from(now.saturating_duration_since(*began).as_millis()).unwrap_or(u64::MAX),
+            span_ms: u64::try_from(now.saturating_duration_since(*began).as_millis())
+                .unwrap_or(u64::MAX),
             decisions: counts.decisions.saturating_sub(before.decisions),
             denied: counts.denied.saturating_sub(before.denied),
             by_policy: counts.by_policy.saturating_sub(before.by_policy),
-            p99_us: if durations.count() > 0 { bound_us() } else { None },
+            p99_us: if durations.count() > 0 {
+                bound_us()
+            } else {
+                None
+            },
         })
     }
 }
@@ -104,7 +127,12 @@ mod tests {
     fn counts(decisions: u64, by_policy: u64, slow: u64) -> Counts {
         let mut durations = Timings::default();
         (durations.buckets[0], durations.buckets[BOUNDS_NS.len()]) = (decisions - slow, slow);
-        Counts { decisions, by_policy, denied: 1, durations }
+        Counts {
+            decisions,
+            by_policy,
+            denied: 1,
+            durations,
+        }
     }
 
     #[test]
@@ -117,16 +145,33 @@ mod tests {
             history.points(now, at_ms, &counts)
         };
         assert_eq!(add(0, counts(100, 7, 0)), []);
-        let first = Point { at_ms: 10_000, span_ms: 10_000, decisions: 50, denied: 0, by_policy: 2, p99_us: Some(50) };
+        let first = Point {
+            at_ms: 10_000,
+            span_ms: 10_000,
+            decisions: 50,
+            denied: 0,
+            by_policy: 2,
+            p99_us: Some(50),
+        };
         assert_eq!(add(10, counts(150, 9, 0)), [first]);
-        let slow = Point { at_ms: 20_000, span_ms: 10_000, decisions: 50, denied: 0, by_policy: 0, p99_us: Some(1_000_000) };
+        let slow = Point {
+            at_ms: 20_000,
+            span_ms: 10_000,
+            decisions: 50,
+            denied: 0,
+            by_policy: 0,
+            p99_us: Some(1_000_000),
+        };
         assert_eq!(add(20, counts(200, 9, 1)), [first, slow]);
         let quiet = add(30, counts(200, 9, 1)).pop().unwrap();
         assert_eq!((quiet.decisions, quiet.p99_us), (0, None));
         // The point that is not over yet is shown, and kept only when it is.
         let (now, at_ms) = at(34);
         let shown = history.points(now, at_ms, &counts(240, 9, 1));
-        assert_eq!((shown.len(), shown[3].span_ms, shown[3].decisions), (4, 4_000, 40));
+        assert_eq!(
+            (shown.len(), shown[3].span_ms, shown[3].decisions),
+            (4, 4_000, 40)
+        );
         assert_eq!(history.points.len(), 3);
     }
 
@@ -134,9 +179,19 @@ mod tests {
     fn a_quarter_of_an_hour_is_kept() {
         let (mut history, start) = (History::default(), monotonic());
         for point in 0..500 {
-            history.add(start + POINT_EVERY * point, u64::from(point) * 10_000, counts(u64::from(point), 0, 0));
+            history.add(
+                start + POINT_EVERY * point,
+                u64::from(point) * 10_000,
+                counts(u64::from(point), 0, 0),
+            );
         }
-        assert_eq!((history.points.len(), history.points[0].at_ms), (POINTS_MAX, 4_100_000));
-        assert_eq!(POINT_EVERY * u32::try_from(POINTS_MAX).unwrap(), Duration::from_secs(15 * 60));
+        assert_eq!(
+            (history.points.len(), history.points[0].at_ms),
+            (POINTS_MAX, 4_100_000)
+        );
+        assert_eq!(
+            POINT_EVERY * u32::try_from(POINTS_MAX).unwrap(),
+            Duration::from_secs(15 * 60)
+        );
     }
 }

@@ -22,15 +22,23 @@ impl Page {
              form-action 'none'; frame-ancestors 'none'"
         );
         // Letters of base64 and the words above. Should that ever fail, a browser runs nothing.
-        Self { policy: HeaderValue::try_from(policy).unwrap_or(HeaderValue::from_static("default-src 'none'")) }
+        Self {
+            policy: HeaderValue::try_from(policy)
+                .unwrap_or(HeaderValue::from_static("default-src 'none'")),
+        }
     }
 }
 
 /// The hash of what is between the tags of this name, as the policy writes it.
 fn hash_of(tag: &str) -> String {
-    let inner = TEXT.split_once(&format!("<{tag}>")).and_then(|(_, rest)| rest.split_once(&format!("</{tag}>")));
+    let inner = TEXT
+        .split_once(&format!("<{tag}>"))
+        .and_then(|(_, rest)| rest.split_once(&format!("</{tag}>")));
     let (inner, _) = inner.unwrap_or_default();
-    format!("sha256-{}", STANDARD.encode(digest(&SHA256, inner.as_bytes())))
+    format!(
+        "sha256-{}",
+        STANDARD.encode(digest(&SHA256, inner.as_bytes()))
+    )
 }
 
 #[cfg(test)]
@@ -45,16 +53,40 @@ mod tests {
         let policy = Page::new().policy;
         let policy = policy.to_str().unwrap();
         assert_eq!(policy.matches("'sha256-").count(), 2, "{policy}");
-        assert!(policy.starts_with("default-src 'none';") && !policy.contains("unsafe"), "{policy}");
-        assert_eq!((TEXT.matches("<style>").count(), TEXT.matches("<script>").count()), (1, 1));
+        assert!(
+            policy.starts_with("default-src 'none';") && !policy.contains("unsafe"),
+            "{policy}"
+        );
+        assert_eq!(
+            (
+                TEXT.matches("<style>").count(),
+                TEXT.matches("<script>").count()
+            ),
+            (1, 1)
+        );
         assert!(TEXT.len() <= BYTES_MAX, "{} bytes", TEXT.len());
-        for word in
-            ["http:", "https:", "//cdn", "src=", "@import", "innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval("]
-        {
+        for word in [
+            "http:",
+            "https:",
+            "//cdn",
+            "src=",
+            "@import",
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacent",
+            "document.write",
+            "eval(",
+        ] {
             assert!(!TEXT.contains(word), "the page has {word}");
         }
         // Handlers in attributes, and styles in them, are refused by the policy.
-        for word in [" onclick=", " onload=", " onerror=", " onsubmit=", " style="] {
+        for word in [
+            " onclick=",
+            " onload=",
+            " onerror=",
+            " onsubmit=",
+            " style=",
+        ] {
             assert!(!TEXT.contains(word), "the page has {word}");
         }
     }

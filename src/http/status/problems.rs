@@ -40,44 +40,78 @@ impl Problem {
 
 /// What is wrong, the most harmful first.
 pub(super) fn list(facts: &Facts) -> Vec<Problem> {
-    [store(facts.store), config(facts.config), certificate(facts), replicas(facts), unknown_plans(facts)]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        store(facts.store),
+        config(facts.config),
+        certificate(facts),
+        replicas(facts),
+        unknown_plans(facts),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 fn store(state: &StoreState) -> Option<Problem> {
     let headline = match state {
         StoreState::Embedded | StoreState::Deciding => return None,
         StoreState::NeverReached(_) => "never reached Redis",
-        StoreState::Unreachable { out, connections, .. } if out < connections => "serves partly without Redis",
+        StoreState::Unreachable {
+            out, connections, ..
+        } if out < connections => "serves partly without Redis",
         StoreState::Unreachable { .. } => "serves without Redis",
         StoreState::Refusing { embedded: true, .. } => "has a full store",
         StoreState::Refusing { .. } => "is refused by Redis",
     };
-    Some(Problem { is_bad: true, headline, text: state.to_string() })
+    Some(Problem {
+        is_bad: true,
+        headline,
+        text: state.to_string(),
+    })
 }
 
 fn config(last: Option<&ConfigChange>) -> Option<Problem> {
     let refused = last.filter(|change| change.outcome == ConfigOutcome::Refused)?;
-    let text = format!("The config was refused at {}, and the plans stay as they were: {}", Utc(refused.at_us), refused.text);
-    Some(Problem { is_bad: true, headline: "serves an old config", text })
+    let text = format!(
+        "The config was refused at {}, and the plans stay as they were: {}",
+        Utc(refused.at_us),
+        refused.text
+    );
+    Some(Problem {
+        is_bad: true,
+        headline: "serves an old config",
+        text,
+    })
 }
 
 fn certificate(facts: &Facts) -> Option<Problem> {
-    let text = || "The changed TLS files cannot be used, and the old certificate stays: the log says why.".to_owned();
-    facts.certificate_refused.then(|| Problem { is_bad: true, headline: "serves an old certificate", text: text() })
+    let text = || {
+        "The changed TLS files cannot be used, and the old certificate stays: the log says why."
+            .to_owned()
+    };
+    facts.certificate_refused.then(|| Problem {
+        is_bad: true,
+        headline: "serves an old certificate",
+        text: text(),
+    })
 }
 
 /// While the store is out, that is the reason, and it is told already.
 fn replicas(facts: &Facts) -> Option<Problem> {
     let text = match (facts.alone && !facts.store.is_out(), facts.replicas_missing) {
-        (true, _) => "\"Who is limited\" lacks the counts of other replicas, since Redis does not give them.".to_owned(),
+        (true, _) => {
+            "\"Who is limited\" lacks the counts of other replicas, since Redis does not give them."
+                .to_owned()
+        }
         (false, 0) => return None,
         (false, 1) => "\"Who is limited\" lacks the counts of 1 replica.".to_owned(),
         (false, missing) => format!("\"Who is limited\" lacks the counts of {missing} replicas."),
     };
-    Some(Problem { is_bad: false, headline: "misses replicas", text })
+    Some(Problem {
+        is_bad: false,
+        headline: "misses replicas",
+        text,
+    })
 }
 
 fn unknown_plans(facts: &Facts) -> Option<Problem> {
@@ -86,8 +120,14 @@ fn unknown_plans(facts: &Facts) -> Option<Problem> {
         1 => "1 request".to_owned(),
         count => format!("{count} requests"),
     };
-    let text = format!("{requests} of the last seconds had no decision: the config does not have the plan that they name.");
-    Some(Problem { is_bad: false, headline: "is asked for unknown plans", text })
+    let text = format!(
+        "{requests} of the last seconds had no decision: the config does not have the plan that they name."
+    );
+    Some(Problem {
+        is_bad: false,
+        headline: "is asked for unknown plans",
+        text,
+    })
 }
 
 #[cfg(test)]
@@ -97,8 +137,15 @@ mod tests {
 
     #[test]
     fn what_harms_most_comes_first_and_a_well_server_has_no_problem() {
-        let outage = Outage::new(971_211_336_000_000, &StoreError::Unreachable("Connection refused".to_owned()));
-        let gone = StoreState::Unreachable { outage: outage.clone(), out: 2, connections: 2 };
+        let outage = Outage::new(
+            971_211_336_000_000,
+            &StoreError::Unreachable("Connection refused".to_owned()),
+        );
+        let gone = StoreState::Unreachable {
+            outage: outage.clone(),
+            out: 2,
+            connections: 2,
+        };
         let refused = ConfigChange {
             at_us: 971_211_336_000_000,
             outcome: ConfigOutcome::Refused,
@@ -106,7 +153,10 @@ mod tests {
         };
         let well = Facts {
             store: &StoreState::Deciding,
-            config: Some(&ConfigChange { outcome: ConfigOutcome::Reloaded, ..refused.clone() }),
+            config: Some(&ConfigChange {
+                outcome: ConfigOutcome::Reloaded,
+                ..refused.clone()
+            }),
             certificate_refused: false,
             replicas_missing: 0,
             alone: false,
@@ -136,11 +186,30 @@ mod tests {
             found[1].text,
             "The config was refused at 2000-10-10T20:55:36Z, and the plans stay as they were: plans.free.limits[0].quota is none"
         );
-        assert_eq!(found[3].text, "\"Who is limited\" lacks the counts of 2 replicas.");
-        let alone = list(&Facts { alone: true, ..well });
-        assert!(alone.len() == 1 && alone[0].text.contains("Redis does not give them") && !alone[0].is_bad, "{alone:?}");
+        assert_eq!(
+            found[3].text,
+            "\"Who is limited\" lacks the counts of 2 replicas."
+        );
+        let alone = list(&Facts {
+            alone: true,
+            ..well
+        });
+        assert!(
+            alone.len() == 1
+                && alone[0].text.contains("Redis does not give them")
+                && !alone[0].is_bad,
+            "{alone:?}"
+        );
         let never = store(&StoreState::NeverReached(outage.clone())).unwrap();
-        let partly = store(&StoreState::Unreachable { outage, out: 1, connections: 2 }).unwrap();
-        assert_eq!((never.headline, partly.headline), ("never reached Redis", "serves partly without Redis"));
+        let partly = store(&StoreState::Unreachable {
+            outage,
+            out: 1,
+            connections: 2,
+        })
+        .unwrap();
+        assert_eq!(
+            (never.headline, partly.headline),
+            ("never reached Redis", "serves partly without Redis")
+        );
     }
 }

@@ -32,14 +32,25 @@ impl PlanCounts {
     /// Counts of the plan at this index.
     pub(super) fn of(totals: &Totals, plan: usize) -> Self {
         let sum = |outcomes: &[Outcome], deciders: &[DecidedBy]| {
-            let pairs = outcomes.iter().flat_map(|outcome| deciders.iter().map(move |by| (*outcome, *by)));
-            pairs.map(|(outcome, by)| totals.decisions(plan, outcome, by)).sum()
+            let pairs = outcomes
+                .iter()
+                .flat_map(|outcome| deciders.iter().map(move |by| (*outcome, *by)));
+            pairs
+                .map(|(outcome, by)| totals.decisions(plan, outcome, by))
+                .sum()
         };
         Self {
             allowed: sum(&[Outcome::Allowed], &DecidedBy::ALL),
             denied: sum(&[Outcome::Denied, Outcome::NeverFits], &DecidedBy::ALL),
             shadow_denied: sum(&[Outcome::ShadowDenied], &DecidedBy::ALL),
-            by_policy: sum(&Outcome::ALL, &[DecidedBy::FailOpen, DecidedBy::FailClosed, DecidedBy::LocalFallback]),
+            by_policy: sum(
+                &Outcome::ALL,
+                &[
+                    DecidedBy::FailOpen,
+                    DecidedBy::FailClosed,
+                    DecidedBy::LocalFallback,
+                ],
+            ),
         }
     }
 
@@ -89,7 +100,9 @@ impl Sample {
         let snapshot = totals.snapshot().clone();
         Self {
             at,
-            plans: (0..snapshot.plans().len()).map(|plan| PlanCounts::of(totals, plan)).collect(),
+            plans: (0..snapshot.plans().len())
+                .map(|plan| PlanCounts::of(totals, plan))
+                .collect(),
             snapshot,
             durations: totals.durations.clone(),
             store_durations: totals.store_durations.clone(),
@@ -103,7 +116,12 @@ impl Sample {
         let errors = self.store_errors.iter().zip(earlier.store_errors);
         Recent {
             span: self.at.saturating_duration_since(earlier.at),
-            plans: self.plans.iter().zip(&earlier.plans).map(|(now, then)| now.since(*then)).collect(),
+            plans: self
+                .plans
+                .iter()
+                .zip(&earlier.plans)
+                .map(|(now, then)| now.since(*then))
+                .collect(),
             durations: difference(&self.durations, &earlier.durations),
             store_durations: difference(&self.store_durations, &earlier.store_durations),
             store_errors: errors.map(|(now, then)| now.saturating_sub(then)).sum(),
@@ -133,9 +151,18 @@ impl Samples {
     /// looked in the last seconds, or the plans were replaced in them.
     pub(super) fn add(&mut self, sample: &Sample) -> Option<Recent> {
         let age = |other: &Sample| sample.at.saturating_duration_since(other.at);
-        self.0.retain(|other| Arc::ptr_eq(&other.snapshot, &sample.snapshot) && age(other) <= SPAN);
-        let recent = self.0.front().filter(|oldest| age(oldest) >= SPACING).map(|oldest| sample.since(oldest));
-        if self.0.back().is_none_or(|youngest| age(youngest) >= SPACING) {
+        self.0
+            .retain(|other| Arc::ptr_eq(&other.snapshot, &sample.snapshot) && age(other) <= SPAN);
+        let recent = self
+            .0
+            .front()
+            .filter(|oldest| age(oldest) >= SPACING)
+            .map(|oldest| sample.since(oldest));
+        if self
+            .0
+            .back()
+            .is_none_or(|youngest| age(youngest) >= SPACING)
+        {
             self.0.push_back(sample.clone());
         }
         recent
@@ -145,8 +172,14 @@ impl Samples {
 /// What was timed between `then` and `now`.
 pub(super) fn difference(now: &Timings, then: &Timings) -> Timings {
     let mut buckets = now.buckets;
-    buckets.iter_mut().zip(then.buckets).for_each(|(now, then)| *now = now.saturating_sub(then));
-    Timings { buckets, sum_ns: now.sum_ns.wrapping_sub(then.sum_ns) }
+    buckets
+        .iter_mut()
+        .zip(then.buckets)
+        .for_each(|(now, then)| *now = now.saturating_sub(then));
+    Timings {
+        buckets,
+        sum_ns: now.sum_ns.wrapping_sub(then.sum_ns),
+    }
 }
 
 /// The upper bound, in microseconds, of the bucket that so many thousandths of the durations lie in or below. `None` without any,
@@ -158,7 +191,9 @@ pub(super) fn percentile_us(timings: &Timings, permille: u64) -> Option<u64> {
         within += u128::from(*count) * 1_000;
         within >= rank && within > 0
     });
-    reached.and_then(|bucket| BOUNDS_NS.get(bucket)).map(|bound_ns| bound_ns / 1_000)
+    reached
+        .and_then(|bucket| BOUNDS_NS.get(bucket))
+        .map(|bound_ns| bound_ns / 1_000)
 }
 
 #[cfg(test)]
@@ -169,13 +204,20 @@ mod tests {
     use crate::plan::{Plan, Rule};
 
     fn snapshot() -> Arc<PlanSnapshot> {
-        let settings = Settings { deadline: Duration::ZERO, expected_replicas: 1, deny_cache_entries: 0 };
+        let settings = Settings {
+            deadline: Duration::ZERO,
+            expected_replicas: 1,
+            deny_cache_entries: 0,
+        };
         let plans = [Plan::new("a", Rule::Unlimited)].into_iter().collect();
         Limiter::without_store(plans, settings, Arc::new(SystemClock)).snapshot()
     }
 
     fn sample(at: Instant, snapshot: &Arc<PlanSnapshot>, allowed: u64) -> Sample {
-        let counts = PlanCounts { allowed, ..PlanCounts::default() };
+        let counts = PlanCounts {
+            allowed,
+            ..PlanCounts::default()
+        };
         let (durations, store_durations) = (Timings::default(), Timings::default());
         Sample {
             at,
@@ -192,7 +234,11 @@ mod tests {
     fn rates_are_of_the_last_ten_seconds_and_of_the_same_plans() {
         let (mut samples, plans, start) = (Samples::default(), snapshot(), monotonic());
         let mut add = |second: f64, plans: &Arc<PlanSnapshot>, allowed| {
-            let recent = samples.add(&sample(start + Duration::from_secs_f64(second), plans, allowed));
+            let recent = samples.add(&sample(
+                start + Duration::from_secs_f64(second),
+                plans,
+                allowed,
+            ));
             recent.map(|recent| (recent.span.as_millis(), recent.plans[0].allowed))
         };
         assert_eq!(add(0.0, &plans, 100), None);
@@ -207,18 +253,32 @@ mod tests {
         assert_eq!(add(11.0, &plans, 300), Some((10_000, 190)));
         assert!(samples.0.len() <= 12);
         let mut add = |second: u64, plans: &Arc<PlanSnapshot>, allowed| {
-            samples.add(&sample(start + Duration::from_secs(second), plans, allowed)).map(|recent| recent.plans[0].allowed)
+            samples
+                .add(&sample(start + Duration::from_secs(second), plans, allowed))
+                .map(|recent| recent.plans[0].allowed)
         };
         let others = snapshot();
-        assert_eq!((add(12, &others, 7), add(13, &others, 9)), (None, Some(2)), "replaced plans have their own counts");
-        assert_eq!((add(90, &others, 99), add(91, &others, 100)), (None, Some(1)), "nobody looked for a while");
+        assert_eq!(
+            (add(12, &others, 7), add(13, &others, 9)),
+            (None, Some(2)),
+            "replaced plans have their own counts"
+        );
+        assert_eq!(
+            (add(90, &others, 99), add(91, &others, 100)),
+            (None, Some(1)),
+            "nobody looked for a while"
+        );
     }
 
     #[test]
     fn a_percentile_is_the_bound_of_its_bucket() {
         let mut timings = Timings::default();
         assert_eq!(percentile_us(&timings, 500), None);
-        (timings.buckets[0], timings.buckets[2], timings.buckets[BOUNDS_NS.len()]) = (90, 9, 1);
+        (
+            timings.buckets[0],
+            timings.buckets[2],
+            timings.buckets[BOUNDS_NS.len()],
+        ) = (90, 9, 1);
         assert_eq!(
             [500, 900, 901, 990].map(|permille| percentile_us(&timings, permille)),
             [Some(50), Some(50), Some(250), Some(250)]

@@ -27,25 +27,46 @@ fn plan_of(quota: u64, limits: &[(Algorithm, u64)]) -> Arc<Plan> {
         };
         Limit::new("limit", quota, Duration::from_millis(*window_ms), algorithm).unwrap()
     };
-    Arc::new(Plan::new("plan", Rule::Limits(limits.iter().map(limit).collect())))
+    Arc::new(Plan::new(
+        "plan",
+        Rule::Limits(limits.iter().map(limit).collect()),
+    ))
 }
 
 fn check(plan: &Arc<Plan>, key: &str, cost: u64) -> Check {
-    Check { key: Key::new(key).unwrap(), plan: plan.clone(), cost: Cost::new(cost).unwrap(), mode: Mode::Charge }
+    Check {
+        key: Key::new(key).unwrap(),
+        plan: plan.clone(),
+        cost: Cost::new(cost).unwrap(),
+        mode: Mode::Charge,
+    }
 }
 
 /// A denial of `cost` by a bucket that needs this long until it fits.
 fn denied_for(wait_us: u64, limit: &Limit, cost: u64) -> Verdict {
     let emission_us = limit.emission_us();
     let backlog_us = limit.tolerance_us() + wait_us - cost * emission_us;
-    let readings = [Reading::Bucket { backlog_us, emission_us }].into_iter().collect();
-    Verdict { fits: false, readings, candidate_fits: None }
+    let readings = [Reading::Bucket {
+        backlog_us,
+        emission_us,
+    }]
+    .into_iter()
+    .collect();
+    Verdict {
+        fits: false,
+        readings,
+        candidate_fits: None,
+    }
 }
 
 /// A cache with one denial, remembered at time 0: `plan` denies "key" a cost of 1 for this long.
 fn cache_with_denial(plan: &Arc<Plan>, wait_us: u64) -> DenyCache {
     let cache = DenyCache::new(10);
-    cache.remember(&check(plan, "key", 1), &denied_for(wait_us, &plan.limits()[0], 1), 0);
+    cache.remember(
+        &check(plan, "key", 1),
+        &denied_for(wait_us, &plan.limits()[0], 1),
+        0,
+    );
     cache
 }
 
@@ -57,15 +78,30 @@ struct Counters {
 
 impl Counters {
     fn of(plan: &Plan) -> Self {
-        Self { states: plan.limits().iter().map(State::fresh).collect(), now_us: 4_000_000_000_000_777 }
+        Self {
+            states: plan.limits().iter().map(State::fresh).collect(),
+            now_us: 4_000_000_000_000_777,
+        }
     }
 
     fn charge(&mut self, check: &Check) -> Verdict {
-        decide(check.plan.limits(), &mut self.states, self.now_us, check.cost, Mode::Charge)
+        decide(
+            check.plan.limits(),
+            &mut self.states,
+            self.now_us,
+            check.cost,
+            Mode::Charge,
+        )
     }
 
     fn peek(&mut self, check: &Check) -> Verdict {
-        decide(check.plan.limits(), &mut self.states, self.now_us, check.cost, Mode::Peek)
+        decide(
+            check.plan.limits(),
+            &mut self.states,
+            self.now_us,
+            check.cost,
+            Mode::Peek,
+        )
     }
 }
 
@@ -82,7 +118,11 @@ fn a_denial_holds_until_its_release_and_no_microsecond_longer() {
         let (cache, until_us) = (DenyCache::new(10), wait_us.min(SECOND_US));
         cache.remember(&one, &denied, 7);
         let last = cache.lookup(&one, 7 + until_us - 1).unwrap();
-        assert_eq!(last.wait_us(plan.limits(), 1), wait_us - until_us + 1, "{algorithm:?}");
+        assert_eq!(
+            last.wait_us(plan.limits(), 1),
+            wait_us - until_us + 1,
+            "{algorithm:?}"
+        );
         assert_eq!(cache.lookup(&one, 7 + until_us), None, "{algorithm:?}");
         counters.now_us += wait_us - 1;
         assert!(!counters.peek(&one).fits, "{algorithm:?}");
@@ -96,7 +136,13 @@ fn a_denial_is_held_for_a_second_at_most() {
     let plan = plan(&[(BUCKET, 3_600_000)]);
     let cache = cache_with_denial(&plan, 60 * SECOND_US);
     let one = check(&plan, "key", 1);
-    assert_eq!(cache.lookup(&one, SECOND_US - 1).unwrap().wait_us(plan.limits(), 1), 59 * SECOND_US + 1);
+    assert_eq!(
+        cache
+            .lookup(&one, SECOND_US - 1)
+            .unwrap()
+            .wait_us(plan.limits(), 1),
+        59 * SECOND_US + 1
+    );
     assert_eq!(cache.lookup(&one, SECOND_US), None);
 }
 
@@ -109,9 +155,19 @@ fn only_its_own_key_plan_and_mode_are_denied() {
     assert_eq!(cache.lookup(&check(&mine, "kez", 1), 0), None);
     // Equal in everything but its `Arc`, like an equal plan after a reload.
     assert_eq!(cache.lookup(&check(&other, "key", 1), 0), None);
-    let peek = Check { mode: Mode::Peek, ..check(&mine, "key", 1) };
+    let peek = Check {
+        mode: Mode::Peek,
+        ..check(&mine, "key", 1)
+    };
     assert_eq!(cache.lookup(&peek, 0), None);
-    cache.remember(&Check { key: Key::new("peeked").unwrap(), ..peek }, &denied_for(1_000, &mine.limits()[0], 1), 0);
+    cache.remember(
+        &Check {
+            key: Key::new("peeked").unwrap(),
+            ..peek
+        },
+        &denied_for(1_000, &mine.limits()[0], 1),
+        0,
+    );
     assert_eq!(cache.lookup(&check(&mine, "peeked", 1), 0), None);
 }
 
@@ -119,7 +175,10 @@ fn only_its_own_key_plan_and_mode_are_denied() {
 fn an_allowed_request_is_not_noted() {
     let plan = plan(&[(BUCKET, 1_000)]);
     let cache = DenyCache::new(10);
-    let allowed = Verdict { fits: true, ..denied_for(1_000, &plan.limits()[0], 1) };
+    let allowed = Verdict {
+        fits: true,
+        ..denied_for(1_000, &plan.limits()[0], 1)
+    };
     cache.remember(&check(&plan, "key", 1), &allowed, 0);
     assert_eq!(cache.lookup(&check(&plan, "key", 1), 0), None);
 }
@@ -132,8 +191,17 @@ fn a_smaller_cost_that_fits_reaches_the_store_and_a_larger_one_waits_longer() {
     let three = check(&plan, "key", 3);
     cache.remember(&three, &counters.charge(&three), 0);
     assert_eq!(cache.lookup(&check(&plan, "key", 2), 0), None);
-    assert_eq!(cache.lookup(&three, 0).unwrap().wait_us(plan.limits(), 3), 250_000);
-    assert_eq!(cache.lookup(&check(&plan, "key", 4), 0).unwrap().wait_us(plan.limits(), 4), 500_000);
+    assert_eq!(
+        cache.lookup(&three, 0).unwrap().wait_us(plan.limits(), 3),
+        250_000
+    );
+    assert_eq!(
+        cache
+            .lookup(&check(&plan, "key", 4), 0)
+            .unwrap()
+            .wait_us(plan.limits(), 4),
+        500_000
+    );
 }
 
 #[test]
@@ -148,15 +216,25 @@ fn a_log_s_denial_answers_its_own_cost_and_each_cost_has_one() {
     cache.remember(&one, &counters.charge(&one), 0);
     assert_eq!(cache.lookup(&two, 0), None);
     cache.remember(&two, &counters.charge(&two), 0);
-    assert_eq!(cache.lookup(&one, 0).unwrap().wait_us(plan.limits(), 1), 996_000);
-    assert_eq!(cache.lookup(&two, 0).unwrap().wait_us(plan.limits(), 2), 997_000);
+    assert_eq!(
+        cache.lookup(&one, 0).unwrap().wait_us(plan.limits(), 1),
+        996_000
+    );
+    assert_eq!(
+        cache.lookup(&two, 0).unwrap().wait_us(plan.limits(), 2),
+        997_000
+    );
 }
 
 #[test]
 fn a_newer_denial_takes_the_place_of_the_one_before() {
     let plan = plan(&[(BUCKET, 1_000)]);
     let cache = cache_with_denial(&plan, 1_000);
-    cache.remember(&check(&plan, "key", 1), &denied_for(1_000, &plan.limits()[0], 1), 500);
+    cache.remember(
+        &check(&plan, "key", 1),
+        &denied_for(1_000, &plan.limits()[0], 1),
+        500,
+    );
     assert!(cache.lookup(&check(&plan, "key", 1), 1_499).is_some());
     assert_eq!(cache.table().entries.len(), 1);
 }
@@ -166,10 +244,17 @@ fn a_full_cache_forgets_one_that_is_over_before_one_that_holds() {
     let plan = plan(&[(BUCKET, 1_000)]);
     let cache = DenyCache::new(3);
     let remember = |key: &str, wait_us, asked_us| {
-        cache.remember(&check(&plan, key, 1), &denied_for(wait_us, &plan.limits()[0], 1), asked_us);
+        cache.remember(
+            &check(&plan, key, 1),
+            &denied_for(wait_us, &plan.limits()[0], 1),
+            asked_us,
+        );
     };
     let held = |now_us: u64| -> Vec<&str> {
-        ["a", "b", "c", "d", "e"].into_iter().filter(|key| cache.lookup(&check(&plan, key, 1), now_us).is_some()).collect()
+        ["a", "b", "c", "d", "e"]
+            .into_iter()
+            .filter(|key| cache.lookup(&check(&plan, key, 1), now_us).is_some())
+            .collect()
     };
     remember("a", 1_000, 0);
     remember("b", 10, 0);
@@ -188,10 +273,18 @@ fn denials_that_are_over_make_room_so_that_only_those_that_hold_take_memory() {
     let cache = DenyCache::new(1_000_000);
     // A new key is denied every 10 us for 10 ms: a thousand hold at any time.
     for index in 0..200_000_u64 {
-        cache.remember(&check(&plan, &index.to_string(), 1), &denied_for(10_000, &plan.limits()[0], 1), index * 10);
+        cache.remember(
+            &check(&plan, &index.to_string(), 1),
+            &denied_for(10_000, &plan.limits()[0], 1),
+            index * 10,
+        );
     }
     let table = cache.table();
-    assert!((1_000..2_000).contains(&table.entries.len()), "{}", table.entries.len());
+    assert!(
+        (1_000..2_000).contains(&table.entries.len()),
+        "{}",
+        table.entries.len()
+    );
     assert_eq!(table.entries.len(), table.by_name.len());
 }
 
@@ -200,12 +293,29 @@ fn it_stays_within_its_entries_and_each_is_found() {
     let plan = plan(&[(BUCKET, 1_000)]);
     let cache = DenyCache::new(5_000);
     for index in 0..50_000 {
-        cache.remember(&check(&plan, &index.to_string(), 1), &denied_for(SECOND_US, &plan.limits()[0], 1), 0);
-        assert!(cache.lookup(&check(&plan, &index.to_string(), 1), 0).is_some());
+        cache.remember(
+            &check(&plan, &index.to_string(), 1),
+            &denied_for(SECOND_US, &plan.limits()[0], 1),
+            0,
+        );
+        assert!(
+            cache
+                .lookup(&check(&plan, &index.to_string(), 1), 0)
+                .is_some()
+        );
     }
-    let held = (0..50_000).filter(|index| cache.lookup(&check(&plan, &index.to_string(), 1), 0).is_some()).count();
+    let held = (0..50_000)
+        .filter(|index| {
+            cache
+                .lookup(&check(&plan, &index.to_string(), 1), 0)
+                .is_some()
+        })
+        .count();
     let table = cache.table();
-    assert_eq!((held, table.entries.len(), table.by_name.len()), (5_000, 5_000, 5_000));
+    assert_eq!(
+        (held, table.entries.len(), table.by_name.len()),
+        (5_000, 5_000, 5_000)
+    );
     assert!(table.entries.capacity() <= 5_000);
 }
 
@@ -216,7 +326,11 @@ fn an_entry_takes_about_a_hundred_bytes_beside_its_key() {
     let cache = DenyCache::new(DENY_CACHE_DEFAULT);
     let (mut most, mut last) = (0, 0);
     for index in 0..DENY_CACHE_DEFAULT {
-        cache.remember(&check(&plan, &index.to_string(), 1), &denied_for(SECOND_US, &plan.limits()[0], 1), 0);
+        cache.remember(
+            &check(&plan, &index.to_string(), 1),
+            &denied_for(SECOND_US, &plan.limits()[0], 1),
+            0,
+        );
         let table = cache.table();
         let bytes = table.entries.capacity() * size_of::<Entry>() + table.by_name.allocation_size();
         last = bytes / table.entries.len();
@@ -230,16 +344,25 @@ fn an_entry_takes_about_a_hundred_bytes_beside_its_key() {
 
 /// Any limits, for requests with any cost and time step.
 fn any_limits() -> impl Strategy<Value = Vec<(Algorithm, u64)>> {
-    proptest::collection::vec((proptest::sample::select(&Algorithm::EVERY[..]), 1..5_u64), 1..4)
+    proptest::collection::vec(
+        (proptest::sample::select(&Algorithm::EVERY[..]), 1..5_u64),
+        1..4,
+    )
 }
 
 #[test]
 fn no_denial_from_before_a_key_was_forgotten_holds() {
     let plan = plan(&[(BUCKET, 3_600_000)]);
     let remember = |cache: &DenyCache, key: &str, asked_us: u64| {
-        cache.remember(&check(&plan, key, 1), &denied_for(60 * SECOND_US, &plan.limits()[0], 1), asked_us);
+        cache.remember(
+            &check(&plan, key, 1),
+            &denied_for(60 * SECOND_US, &plan.limits()[0], 1),
+            asked_us,
+        );
     };
-    let holds = |cache: &DenyCache, key: &str, now_us: u64| cache.lookup(&check(&plan, key, 1), now_us).is_some();
+    let holds = |cache: &DenyCache, key: &str, now_us: u64| {
+        cache.lookup(&check(&plan, key, 1), now_us).is_some()
+    };
     let cache = DenyCache::new(10);
     remember(&cache, "key", 100);
     remember(&cache, "other", 100);
@@ -261,14 +384,24 @@ fn no_denial_from_before_a_key_was_forgotten_holds() {
 fn a_key_is_forgotten_for_all_plans_of_one_counts_as_only() {
     let limits = [(BUCKET, 3_600_000)];
     let (one, kin) = (plan(&limits), plan(&limits));
-    let stranger = Arc::new(Plan { counts_as: "stranger".into(), ..(*one).clone() });
+    let stranger = Arc::new(Plan {
+        counts_as: "stranger".into(),
+        ..(*one).clone()
+    });
     let cache = DenyCache::new(10);
     let all = [&one, &kin, &stranger];
     for plan in all {
-        cache.remember(&check(plan, "key", 1), &denied_for(60 * SECOND_US, &plan.limits()[0], 1), 7);
+        cache.remember(
+            &check(plan, "key", 1),
+            &denied_for(60 * SECOND_US, &plan.limits()[0], 1),
+            7,
+        );
     }
     cache.forget("plan", &Key::new("key").unwrap(), 8);
-    assert_eq!(all.map(|plan| cache.lookup(&check(plan, "key", 1), 9).is_some()), [false, false, true]);
+    assert_eq!(
+        all.map(|plan| cache.lookup(&check(plan, "key", 1), 9).is_some()),
+        [false, false, true]
+    );
 }
 
 #[test]
@@ -290,14 +423,22 @@ fn too_many_forgotten_keys_forget_all_keys_and_take_no_more_room() {
     let plan = plan(&[(BUCKET, 3_600_000)]);
     let cache = cache_with_denial(&plan, 60 * SECOND_US);
     for number in 0..FORGOTTEN_MAX as u64 {
-        cache.forget("plan", &Key::new(format!("other {number}")).unwrap(), 10 + number);
+        cache.forget(
+            "plan",
+            &Key::new(format!("other {number}")).unwrap(),
+            10 + number,
+        );
         assert!(cache.lookup(&check(&plan, "key", 1), 10 + number).is_some());
     }
     let last_us = 10 + FORGOTTEN_MAX as u64;
     cache.forget("plan", &Key::new("one too many").unwrap(), last_us);
     assert_eq!(cache.lookup(&check(&plan, "key", 1), last_us + 1), None);
     assert!(cache.table().forgotten.at_us.len() <= FORGOTTEN_MAX);
-    cache.remember(&check(&plan, "key", 1), &denied_for(60 * SECOND_US, &plan.limits()[0], 1), last_us + 1);
+    cache.remember(
+        &check(&plan, "key", 1),
+        &denied_for(60 * SECOND_US, &plan.limits()[0], 1),
+        last_us + 1,
+    );
     assert!(cache.lookup(&check(&plan, "key", 1), last_us + 2).is_some());
 }
 

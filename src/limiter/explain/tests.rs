@@ -13,23 +13,43 @@ async fn an_explanation_tells_the_next_decision_and_charges_nothing() {
     check(&limiter, "ten", 7).await;
     for _ in 0..3 {
         let explained = limiter.explain(key(), "ten", None).await.unwrap();
-        assert_eq!((explained.next.outcome, explained.next.decided_by), (Outcome::Allowed, DecidedBy::Store));
-        assert_eq!((explained.limits[0].used, explained.limits[0].status.remaining), (7, 3));
+        assert_eq!(
+            (explained.next.outcome, explained.next.decided_by),
+            (Outcome::Allowed, DecidedBy::Store)
+        );
+        assert_eq!(
+            (
+                explained.limits[0].used,
+                explained.limits[0].status.remaining
+            ),
+            (7, 3)
+        );
         assert_eq!(explained.limits[0].releases.len(), 1);
-        assert_eq!((explained.limits[0].releases[0].units, explained.redis_names.len()), (10, 0));
-        let sentence =
-            "The next request of cost 1 is allowed: in limit minute, which binds, 7 of 10 units are used and 3 can be taken now.";
+        assert_eq!(
+            (
+                explained.limits[0].releases[0].units,
+                explained.redis_names.len()
+            ),
+            (10, 0)
+        );
+        let sentence = "The next request of cost 1 is allowed: in limit minute, which binds, 7 of 10 units are used and 3 can be taken now.";
         assert_eq!(explained.sentence(), sentence);
     }
     check(&limiter, "ten", 3).await;
     let denied = limiter.explain(key(), "ten", None).await.unwrap();
     assert_eq!(denied.next.outcome, Outcome::Denied);
     let begin = "The next request of cost 1 is denied by limit minute: 10 of 10 units are used, and it could pass in ";
-    assert!(denied.sentence().starts_with(begin), "{}", denied.sentence());
+    assert!(
+        denied.sentence().starts_with(begin),
+        "{}",
+        denied.sentence()
+    );
     check(&limiter, "shadow", 10).await;
     let shadow = limiter.explain(key(), "shadow", None).await.unwrap();
     assert!(
-        shadow.sentence().ends_with("; it passes all the same, because the plan is in shadow mode."),
+        shadow
+            .sentence()
+            .ends_with("; it passes all the same, because the plan is in shadow mode."),
         "{}",
         shadow.sentence()
     );
@@ -39,15 +59,30 @@ async fn an_explanation_tells_the_next_decision_and_charges_nothing() {
 async fn a_plan_without_limits_is_explained_and_an_unknown_one_is_an_error() {
     let limiter = healthy();
     for (plan, sentence) in [
-        ("unlimited", "Plan unlimited is unlimited, so every request is allowed and nothing is counted."),
-        ("blocked", "Plan blocked is blocked, so every request is denied and nothing is counted."),
+        (
+            "unlimited",
+            "Plan unlimited is unlimited, so every request is allowed and nothing is counted.",
+        ),
+        (
+            "blocked",
+            "Plan blocked is blocked, so every request is denied and nothing is counted.",
+        ),
     ] {
         let explained = limiter.explain(key(), plan, None).await.unwrap();
-        assert_eq!((explained.sentence().as_str(), explained.limits.len()), (sentence, 0));
+        assert_eq!(
+            (explained.sentence().as_str(), explained.limits.len()),
+            (sentence, 0)
+        );
     }
-    assert!(matches!(limiter.explain(key(), "tem", None).await, Err(AdminError::UnknownPlan(_))));
+    assert!(matches!(
+        limiter.explain(key(), "tem", None).await,
+        Err(AdminError::UnknownPlan(_))
+    ));
     limiter.reload(plans().with_default(Some("ten")).unwrap());
-    assert_eq!(&*limiter.explain(key(), "tem", None).await.unwrap().plan.name, "ten");
+    assert_eq!(
+        &*limiter.explain(key(), "tem", None).await.unwrap().plan.name,
+        "ten"
+    );
 }
 
 #[tokio::test]
@@ -55,18 +90,39 @@ async fn a_store_that_fails_is_explained_by_the_policy() {
     let limiter = broken();
     check(&limiter, "ten", 1).await;
     for (plan, by, words) in [
-        ("ten", DecidedBy::LocalFallback, "against its share of the quota: the next request of cost 1 is allowed"),
-        ("allow", DecidedBy::FailOpen, "is allowed, because the plan says on_store_failure: allow."),
-        ("deny", DecidedBy::FailClosed, "is denied, because the plan says on_store_failure: deny."),
+        (
+            "ten",
+            DecidedBy::LocalFallback,
+            "against its share of the quota: the next request of cost 1 is allowed",
+        ),
+        (
+            "allow",
+            DecidedBy::FailOpen,
+            "is allowed, because the plan says on_store_failure: allow.",
+        ),
+        (
+            "deny",
+            DecidedBy::FailClosed,
+            "is denied, because the plan says on_store_failure: deny.",
+        ),
     ] {
         let explained = limiter.explain(key(), plan, None).await.unwrap();
         assert_eq!(explained.next.decided_by, by);
         let sentence = explained.sentence();
-        assert!(sentence.starts_with("The store did not decide (the store is out of reach: gone), so "), "{sentence}");
+        assert!(
+            sentence.starts_with("The store did not decide (the store is out of reach: gone), so "),
+            "{sentence}"
+        );
         assert!(sentence.contains(words), "{sentence}");
     }
     // The share of three replicas is 4, of which 1 was taken above.
     let local = limiter.explain(key(), "ten", None).await.unwrap();
-    assert_eq!((local.limits[0].used, local.limits[0].status.remaining), (1, 3));
-    assert_eq!(check(&limiter, "ten", 3).await, (Outcome::Allowed, DecidedBy::LocalFallback));
+    assert_eq!(
+        (local.limits[0].used, local.limits[0].status.remaining),
+        (1, 3)
+    );
+    assert_eq!(
+        check(&limiter, "ten", 3).await,
+        (Outcome::Allowed, DecidedBy::LocalFallback)
+    );
 }

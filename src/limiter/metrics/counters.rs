@@ -28,7 +28,9 @@ pub(in crate::limiter) struct WorkerPlans {
 impl WorkerPlans {
     /// Creates the counters of a snapshot, all at zero.
     pub(in crate::limiter) fn new(snapshot: Arc<PlanSnapshot>) -> Self {
-        let counters = (0..snapshot.plans().len() * PER_PLAN).map(|_| AtomicU64::new(0)).collect();
+        let counters = (0..snapshot.plans().len() * PER_PLAN)
+            .map(|_| AtomicU64::new(0))
+            .collect();
         Self { snapshot, counters }
     }
 
@@ -72,34 +74,58 @@ impl CounterTotals {
     /// All sums at zero.
     pub(in crate::limiter) fn new(snapshot: Arc<PlanSnapshot>) -> Self {
         let of_plans = vec![0; snapshot.plans().len() * PER_PLAN];
-        Self { snapshot, of_plans, of_others: [0; PER_PLAN] }
+        Self {
+            snapshot,
+            of_plans,
+            of_others: [0; PER_PLAN],
+        }
     }
 
     /// Moves the sums to another snapshot: a plan keeps its sums by its name. A removed plan loses them, and starts at zero if
     /// it returns. Otherwise names that come and go would add up for ever.
     pub(in crate::limiter) fn under(self, snapshot: Arc<PlanSnapshot>) -> Self {
-        let mut counter_totals = Self { of_others: self.of_others, ..Self::new(snapshot) };
+        let mut counter_totals = Self {
+            of_others: self.of_others,
+            ..Self::new(snapshot)
+        };
         counter_totals.add_counts(&self.snapshot, self.of_plans.into_iter());
         counter_totals
     }
 
     /// Adds the counts of a [`WorkerPlans`] of any snapshot.
     pub(in crate::limiter) fn add(&mut self, worker_plans: &WorkerPlans) {
-        self.add_counts(&worker_plans.snapshot, worker_plans.counters.iter().map(|counter| counter.load(Ordering::Relaxed)));
+        self.add_counts(
+            &worker_plans.snapshot,
+            worker_plans
+                .counters
+                .iter()
+                .map(|counter| counter.load(Ordering::Relaxed)),
+        );
     }
 
     fn add_counts(&mut self, snapshot: &PlanSnapshot, mut counts: impl Iterator<Item = u64>) {
         for plan in snapshot.plans().iter() {
-            let name_of_candidate = |plan: &Plan| plan.candidate.as_ref().map(|candidate| candidate.name.clone());
-            let (counter_totals, same_candidate) = match self.snapshot.plans().find_if_any(&plan.name) {
-                Some((plan_index, own)) => {
-                    (&mut self.of_plans[plan_index * PER_PLAN..][..PER_PLAN], name_of_candidate(own) == name_of_candidate(plan))
-                }
-                None => (&mut self.of_others[..], false),
+            let name_of_candidate = |plan: &Plan| {
+                plan.candidate
+                    .as_ref()
+                    .map(|candidate| candidate.name.clone())
             };
-            for (index, (sum, count)) in counter_totals.iter_mut().zip(counts.by_ref()).enumerate() {
+            let (counter_totals, same_candidate) =
+                match self.snapshot.plans().find_if_any(&plan.name) {
+                    Some((plan_index, own)) => (
+                        &mut self.of_plans[plan_index * PER_PLAN..][..PER_PLAN],
+                        name_of_candidate(own) == name_of_candidate(plan),
+                    ),
+                    None => (&mut self.of_others[..], false),
+                };
+            for (index, (sum, count)) in counter_totals.iter_mut().zip(counts.by_ref()).enumerate()
+            {
                 // The counts of another candidate are not this one's.
-                *sum += if index < CANDIDATE || same_candidate { count } else { 0 };
+                *sum += if index < CANDIDATE || same_candidate {
+                    count
+                } else {
+                    0
+                };
             }
         }
     }
@@ -113,12 +139,19 @@ impl CounterTotals {
     }
 
     pub(super) fn by(&self, by: DecidedBy) -> u64 {
-        Outcome::ALL.iter().map(|outcome| self.of_all(*outcome, by)).sum()
+        Outcome::ALL
+            .iter()
+            .map(|outcome| self.of_all(*outcome, by))
+            .sum()
     }
 
     pub(super) fn of_all(&self, outcome: Outcome, by: DecidedBy) -> u64 {
         let counter = index(outcome, by);
-        self.of_plans.chunks_exact(PER_PLAN).map(|counters| counters[counter]).sum::<u64>() + self.of_others[counter]
+        self.of_plans
+            .chunks_exact(PER_PLAN)
+            .map(|counters| counters[counter])
+            .sum::<u64>()
+            + self.of_others[counter]
     }
 
     pub(super) fn near_limit(&self, plan: usize) -> u64 {
@@ -154,29 +187,44 @@ mod tests {
         /// Counters for this many plans.
         pub(in crate::limiter::metrics) fn of(plans: usize) -> Self {
             let names: Vec<String> = (0..plans).map(|plan| plan.to_string()).collect();
-            Self::new(snapshot(&names.iter().map(String::as_str).collect::<Vec<_>>()))
+            Self::new(snapshot(
+                &names.iter().map(String::as_str).collect::<Vec<_>>(),
+            ))
         }
     }
 
     #[test]
     fn every_decision_has_a_counter_of_its_own_and_workers_add_up() {
         let plans = snapshot(&["a", "b", "c"]);
-        let worker_plans = [WorkerPlans::new(plans.clone()), WorkerPlans::new(plans.clone())];
+        let worker_plans = [
+            WorkerPlans::new(plans.clone()),
+            WorkerPlans::new(plans.clone()),
+        ];
         let mut expected = Vec::new();
         for plan in 0..3 {
-            for (outcome, by) in Outcome::ALL.iter().flat_map(|outcome| DecidedBy::ALL.map(|by| (*outcome, by))) {
+            for (outcome, by) in Outcome::ALL
+                .iter()
+                .flat_map(|outcome| DecidedBy::ALL.map(|by| (*outcome, by)))
+            {
                 let times = expected.len() + 1;
-                (0..times).for_each(|index| worker_plans[index % 2].counters(plan).record(outcome, by));
+                (0..times)
+                    .for_each(|index| worker_plans[index % 2].counters(plan).record(outcome, by));
                 expected.push((plan, outcome, by, times as u64));
             }
         }
         let mut counter_totals = CounterTotals::new(plans);
-        worker_plans.iter().for_each(|worker_plans| counter_totals.add(worker_plans));
+        worker_plans
+            .iter()
+            .for_each(|worker_plans| counter_totals.add(worker_plans));
         for (plan, outcome, by, times) in &expected {
             assert_eq!(counter_totals.of(*plan, *outcome, *by), *times);
         }
         for by in DecidedBy::ALL {
-            let of_it: u64 = expected.iter().filter(|(_, _, other, _)| *other == by).map(|(.., times)| times).sum();
+            let of_it: u64 = expected
+                .iter()
+                .filter(|(_, _, other, _)| *other == by)
+                .map(|(.., times)| times)
+                .sum();
             assert_eq!(counter_totals.by(by), of_it);
         }
     }
@@ -191,20 +239,41 @@ mod tests {
         counter_totals.add(&before);
         // b is removed, and c is now the first plan.
         let mut counter_totals = counter_totals.under(snapshot(&["c", "d"]));
-        assert_eq!((counter_totals.of(0, allowed, by), counter_totals.of(1, allowed, by), counter_totals.by(by)), (5, 0, 6));
+        assert_eq!(
+            (
+                counter_totals.of(0, allowed, by),
+                counter_totals.of(1, allowed, by),
+                counter_totals.by(by)
+            ),
+            (5, 0, 6)
+        );
         // A request that began before the reload ends after it.
         before.counters(1).record(allowed, by);
         counter_totals.add(&before);
-        assert_eq!((counter_totals.of(0, allowed, by), counter_totals.by(by)), (11, 13));
+        assert_eq!(
+            (counter_totals.of(0, allowed, by), counter_totals.by(by)),
+            (11, 13)
+        );
         let counter_totals = counter_totals.under(snapshot(&["b"]));
-        assert_eq!((counter_totals.of(0, allowed, by), counter_totals.by(by)), (0, 13));
+        assert_eq!(
+            (counter_totals.of(0, allowed, by), counter_totals.by(by)),
+            (0, 13)
+        );
     }
 
     #[test]
     fn counts_of_a_candidate_end_with_it() {
         let with = |candidate: &str| {
             let candidate = Some(Arc::new(Plan::new(candidate, Rule::Blocked)));
-            Arc::new(PlanSnapshot::new([Plan { candidate, ..Plan::new("a", Rule::Unlimited) }].into_iter().collect(), 1))
+            Arc::new(PlanSnapshot::new(
+                [Plan {
+                    candidate,
+                    ..Plan::new("a", Rule::Unlimited)
+                }]
+                .into_iter()
+                .collect(),
+                1,
+            ))
         };
         let before = WorkerPlans::new(with("b"));
         before.counters(0).record_candidate(true, false);
@@ -212,8 +281,17 @@ mod tests {
         let mut counter_totals = CounterTotals::new(before.snapshot.clone());
         counter_totals.add(&before);
         let kept = counter_totals.clone().under(with("b"));
-        assert_eq!((kept.of_candidate(0, true, false), kept.of_candidate(0, false, true)), (1, 0));
+        assert_eq!(
+            (
+                kept.of_candidate(0, true, false),
+                kept.of_candidate(0, false, true)
+            ),
+            (1, 0)
+        );
         let other = kept.under(with("c"));
-        assert_eq!((other.of_candidate(0, true, false), other.near_limit(0)), (0, 1));
+        assert_eq!(
+            (other.of_candidate(0, true, false), other.near_limit(0)),
+            (0, 1)
+        );
     }
 }

@@ -35,7 +35,10 @@ pub(super) struct Histogram {
 }
 
 impl Histogram {
-    #[expect(clippy::cast_possible_truncation, reason = "584 years of nanoseconds fit, and so does the sum of all waits")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "584 years of nanoseconds fit, and so does the sum of all waits"
+    )]
     pub(super) fn record(&self, took: Duration) {
         let ns = took.as_nanos() as u64;
         if ns == 0 {
@@ -44,7 +47,10 @@ impl Histogram {
             return;
         }
         // A linear search: nearly all durations are in the first or second bucket.
-        let bucket = BOUNDS_NS.iter().position(|bound| ns <= *bound).unwrap_or(BOUNDS_NS.len());
+        let bucket = BOUNDS_NS
+            .iter()
+            .position(|bound| ns <= *bound)
+            .unwrap_or(BOUNDS_NS.len());
         self.buckets[bucket].fetch_add(1, Ordering::Relaxed);
         self.sum_ns.fetch_add(ns, Ordering::Relaxed);
     }
@@ -69,7 +75,9 @@ impl Timings {
         for (total, bucket) in self.buckets.iter_mut().zip(&histogram.buckets) {
             *total += bucket.load(Ordering::Relaxed);
         }
-        self.sum_ns = self.sum_ns.wrapping_add(histogram.sum_ns.load(Ordering::Relaxed));
+        self.sum_ns = self
+            .sum_ns
+            .wrapping_add(histogram.sum_ns.load(Ordering::Relaxed));
     }
 }
 
@@ -86,7 +94,15 @@ mod tests {
             histogram.record(Duration::from_nanos(bound + 1));
             let mut timings = Timings::default();
             timings.add(&histogram);
-            assert_eq!((timings.buckets[index], timings.buckets[index + 1], timings.count()), (1, 1, 2), "{bound}");
+            assert_eq!(
+                (
+                    timings.buckets[index],
+                    timings.buckets[index + 1],
+                    timings.count()
+                ),
+                (1, 1, 2),
+                "{bound}"
+            );
             assert_eq!(timings.sum_ns, 2 * bound + 1);
         }
     }

@@ -75,8 +75,14 @@ impl Published {
                 *best = rank.min(*best);
             }
         }
-        let mut names: Vec<(u64, &String)> = self.names.iter().map(|(hash, name)| (*hash, name)).collect();
-        names.sort_by_cached_key(|(hash, _)| (ranks.get(hash).copied().unwrap_or(usize::MAX), *hash));
+        let mut names: Vec<(u64, &String)> = self
+            .names
+            .iter()
+            .map(|(hash, name)| (*hash, name))
+            .collect();
+        names.sort_by_cached_key(|(hash, _)| {
+            (ranks.get(hash).copied().unwrap_or(usize::MAX), *hash)
+        });
         names
     }
 
@@ -96,7 +102,11 @@ impl Published {
             reader.0 = rest;
             names.insert(hash, std::str::from_utf8(name).ok()?.to_owned());
         }
-        Some(Self { secret_check, lists, names })
+        Some(Self {
+            secret_check,
+            lists,
+            names,
+        })
     }
 }
 
@@ -132,13 +142,27 @@ impl Reader<'_> {
 
     /// Memory grows with the bytes that are there, whatever the numbers say.
     fn list(&mut self) -> Option<Summary> {
-        let mut list = Summary { total: self.number()?, unlisted: self.number()?, plans: HashMap::new() };
+        let mut list = Summary {
+            total: self.number()?,
+            unlisted: self.number()?,
+            plans: HashMap::new(),
+        };
         for _ in 0..self.number()? {
             let id = self.fixed()?;
-            let mut plan = PlanSummary { total: self.number()?, too_high: self.number()?, keys: HashMap::new() };
+            let mut plan = PlanSummary {
+                total: self.number()?,
+                too_high: self.number()?,
+                keys: HashMap::new(),
+            };
             for _ in 0..self.number()? {
                 let hash = self.fixed()?;
-                plan.keys.insert(hash, Estimate { estimate: self.number()?, at_least: self.number()? });
+                plan.keys.insert(
+                    hash,
+                    Estimate {
+                        estimate: self.number()?,
+                        at_least: self.number()?,
+                    },
+                );
             }
             list.plans.insert(id, plan);
         }
@@ -153,11 +177,20 @@ mod tests {
     use super::*;
 
     fn summary() -> impl Strategy<Value = Summary> {
-        let key = (any::<u64>(), any::<u64>()).prop_map(|(estimate, at_least)| Estimate { estimate, at_least });
+        let key = (any::<u64>(), any::<u64>())
+            .prop_map(|(estimate, at_least)| Estimate { estimate, at_least });
         let keys = prop::collection::hash_map(any::<u64>(), key, 0..20);
-        let plan = (any::<u64>(), 0u64..99, keys).prop_map(|(total, too_high, keys)| PlanSummary { total, too_high, keys });
+        let plan = (any::<u64>(), 0u64..99, keys).prop_map(|(total, too_high, keys)| PlanSummary {
+            total,
+            too_high,
+            keys,
+        });
         let plans = prop::collection::hash_map(any::<u64>(), plan, 0..5);
-        (any::<u64>(), 0u64..300, plans).prop_map(|(total, unlisted, plans)| Summary { total, unlisted, plans })
+        (any::<u64>(), 0u64..300, plans).prop_map(|(total, unlisted, plans)| Summary {
+            total,
+            unlisted,
+            plans,
+        })
     }
 
     proptest! {
@@ -182,21 +215,47 @@ mod tests {
 
     #[test]
     fn names_of_the_heaviest_by_denials_or_by_cost_are_published_first() {
-        let mut published = Published { names: (0..1_000).map(|key| (key, "x".repeat(512))).collect(), ..Published::default() };
+        let mut published = Published {
+            names: (0..1_000).map(|key| (key, "x".repeat(512))).collect(),
+            ..Published::default()
+        };
         for (list, heaviest) in published.lists.iter_mut().zip([0u64, 500]) {
-            let estimate = |key| Estimate { estimate: 1 + u64::from(key == heaviest), at_least: 1 };
+            let estimate = |key| Estimate {
+                estimate: 1 + u64::from(key == heaviest),
+                at_least: 1,
+            };
             let keys = (0..1_000).map(|key| (key, estimate(key))).collect();
-            list.plans.insert(7, PlanSummary { keys, ..PlanSummary::default() });
+            list.plans.insert(
+                7,
+                PlanSummary {
+                    keys,
+                    ..PlanSummary::default()
+                },
+            );
         }
         let read = Published::decode(&published.encode()).unwrap().names;
-        assert!(read.contains_key(&0) && read.contains_key(&500), "{:?}", read.keys());
+        assert!(
+            read.contains_key(&0) && read.contains_key(&500),
+            "{:?}",
+            read.keys()
+        );
     }
 
     #[test]
     fn names_are_published_as_far_as_there_is_room() {
-        let names = (0..1_000u64).map(|number| (number, "x".repeat(512))).collect();
-        let bytes = Published { names, ..Published::default() }.encode();
+        let names = (0..1_000u64)
+            .map(|number| (number, "x".repeat(512)))
+            .collect();
+        let bytes = Published {
+            names,
+            ..Published::default()
+        }
+        .encode();
         let read = Published::decode(&bytes).unwrap().names.len();
-        assert!(bytes.len() <= NAMES_BYTES_MAX + 20 && read > 120, "{} bytes, {read} names", bytes.len());
+        assert!(
+            bytes.len() <= NAMES_BYTES_MAX + 20 && read > 120,
+            "{} bytes, {read} names",
+            bytes.len()
+        );
     }
 }

@@ -47,7 +47,10 @@ struct Name {
 impl Names {
     /// Notes a key that is counted. `known` is what it is known to have been counted in this slot.
     pub(super) fn note(&mut self, by: TopBy, hash: u64, key: &str, known: u64) {
-        #[expect(clippy::cast_precision_loss, reason = "weights are compared with a margin")]
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "weights are compared with a margin"
+        )]
         let weight = known as f32;
         if let Some(name) = self.lists[by as usize].names.get_mut(&hash) {
             name.weight = name.weight.max(weight);
@@ -59,7 +62,14 @@ impl Names {
             let list = &mut self.lists[by as usize];
             list.bytes += bytes;
             list.least = list.least.min(weight);
-            list.names.insert(hash, Name { key: key.into(), weight, last: self.slot });
+            list.names.insert(
+                hash,
+                Name {
+                    key: key.into(),
+                    weight,
+                    last: self.slot,
+                },
+            );
         }
     }
 
@@ -68,7 +78,11 @@ impl Names {
         while self.lists.iter().map(|list| list.bytes).sum::<usize>() + bytes > BYTES_MAX {
             // What the other takes above its half is due to this one.
             let is_due = self.lists[by as usize].bytes + bytes <= BYTES_MAX / 2;
-            let (list, below) = if is_due { (1 - by as usize, f32::INFINITY) } else { (by as usize, weight * (1.0 - MARGIN)) };
+            let (list, below) = if is_due {
+                (1 - by as usize, f32::INFINITY)
+            } else {
+                (by as usize, weight * (1.0 - MARGIN))
+            };
             if !self.lists[list].drop_least(below) {
                 return false;
             }
@@ -83,14 +97,21 @@ impl Names {
         for list in &mut self.lists {
             list.names.retain(|_, name| name.last >= kept_from);
             list.names.values_mut().for_each(|name| name.weight /= 2.0);
-            list.bytes = list.names.values().map(|name| name.key.len() + OVERHEAD).sum();
+            list.bytes = list
+                .names
+                .values()
+                .map(|name| name.key.len() + OVERHEAD)
+                .sum();
             list.least = 0.0;
         }
     }
 
     /// All keys that are kept, some of them twice.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &str)> {
-        self.lists.iter().flat_map(|list| &list.names).map(|(hash, name)| (*hash, &*name.key))
+        self.lists
+            .iter()
+            .flat_map(|list| &list.names)
+            .map(|(hash, name)| (*hash, &*name.key))
     }
 }
 
@@ -101,12 +122,17 @@ impl List {
             return false;
         }
         let weights = self.names.iter().map(|(hash, name)| (*hash, name.weight));
-        let Some((hash, least)) = weights.min_by(|(_, a), (_, b)| a.total_cmp(b)) else { return false };
+        let Some((hash, least)) = weights.min_by(|(_, a), (_, b)| a.total_cmp(b)) else {
+            return false;
+        };
         self.least = least;
         if least >= below {
             return false;
         }
-        self.bytes -= self.names.remove(&hash).map_or(0, |name| name.key.len() + OVERHEAD);
+        self.bytes -= self
+            .names
+            .remove(&hash)
+            .map_or(0, |name| name.key.len() + OVERHEAD);
         true
     }
 }

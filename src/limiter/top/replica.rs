@@ -78,7 +78,13 @@ impl TopKeys {
     /// The keys of `limiter` and of all beside it, and of the replicas on these stores.
     pub fn new(limiter: Arc<Limiter<()>>, stores: TopStores) -> Self {
         let began = Mutex::new(VecDeque::from([limiter.common.clock.monotonic()]));
-        Self(Arc::new(Parts { limiter, id: ReplicaId::random(), stores, began, others: tokio::sync::Mutex::default() }))
+        Self(Arc::new(Parts {
+            limiter,
+            id: ReplicaId::random(),
+            stores,
+            began,
+            others: tokio::sync::Mutex::default(),
+        }))
     }
 
     /// Whether keys are counted.
@@ -91,7 +97,13 @@ impl TopKeys {
         let (settings, secret) = self.source().ok_or(TopError::Off)?;
         let snapshot = self.0.limiter.snapshot();
         let plan = match &query.plan {
-            Some(name) => Some(snapshot.plans().find(name).map_err(|unknown| snapshot.plans().suggest(unknown))?.0),
+            Some(name) => Some(
+                snapshot
+                    .plans()
+                    .find(name)
+                    .map_err(|unknown| snapshot.plans().suggest(unknown))?
+                    .0,
+            ),
             None => None,
         };
         let plan = plan.map(|index| snapshot.plan_id(index));
@@ -100,38 +112,79 @@ impl TopKeys {
         let merge = move || {
             let mut all = own.counted(settings, secret);
             let mut summary = all.lists[asked.by as usize].clone();
-            others.iter().for_each(|other| summary.add(other.list(asked.by).clone()));
+            others
+                .iter()
+                .for_each(|other| summary.add(other.list(asked.by).clone()));
             let (heavy, unlisted_max) = summary.heaviest(plan, asked.limit);
-            let total = plan.map_or(summary.total, |id| summary.plans.get(&id).map_or(0, |plan| plan.total));
+            let total = plan.map_or(summary.total, |id| {
+                summary.plans.get(&id).map_or(0, |plan| plan.total)
+            });
             // Others may show keys in clear.
-            let theirs = |hash| others.iter().filter(|_| settings.in_clear).find_map(|other| other.names.get(&hash).cloned());
+            let theirs = |hash| {
+                others
+                    .iter()
+                    .filter(|_| settings.in_clear)
+                    .find_map(|other| other.names.get(&hash).cloned())
+            };
             let name_of = |hash| all.names.remove(&hash).or_else(|| theirs(hash));
-            let names: Vec<Option<String>> = heavy.iter().map(|heavy| heavy.hash).map(name_of).collect();
-            (heavy.into_iter().zip(names).collect::<Vec<_>>(), unlisted_max, total, others.len() as u64 + 1)
+            let names: Vec<Option<String>> =
+                heavy.iter().map(|heavy| heavy.hash).map(name_of).collect();
+            (
+                heavy.into_iter().zip(names).collect::<Vec<_>>(),
+                unlisted_max,
+                total,
+                others.len() as u64 + 1,
+            )
         };
         // It fails only when the process ends.
         let merged = tokio::task::spawn_blocking(merge).await.unwrap_or_default();
         let (heavy, unlisted_max, total, replicas) = merged;
         let plan_names = snapshot.plan_names();
         let named = |(heavy, key): (Heavy, Option<String>)| {
-            let (plan, hash) = (plan_names.get(&heavy.plan)?.clone(), secret.shown_as(heavy.hash, heavy.plan));
-            Some(TopKey { key, hash, plan, count: heavy.count, error: heavy.error })
+            let (plan, hash) = (
+                plan_names.get(&heavy.plan)?.clone(),
+                secret.shown_as(heavy.hash, heavy.plan),
+            );
+            Some(TopKey {
+                key,
+                hash,
+                plan,
+                count: heavy.count,
+                error: heavy.error,
+            })
         };
         let (keys, window) = (heavy.into_iter().filter_map(named).collect(), self.window());
-        Ok(TopAnswer { keys, unlisted_max, total, window, replicas, replicas_missing: missing, this_replica_alone: failed })
+        Ok(TopAnswer {
+            keys,
+            unlisted_max,
+            total,
+            window,
+            replicas,
+            replicas_missing: missing,
+            this_replica_alone: failed,
+        })
     }
 
     /// Begins a new slot if it is time, and publishes what was counted. To be called about once a second. Errors: what was counted
     /// could not be published.
     pub async fn advance(&self) -> Result<(), StoreError> {
-        let Some((settings, secret)) = self.source() else { return Ok(()) };
+        let Some((settings, secret)) = self.source() else {
+            return Ok(());
+        };
         self.begin_slot_if_due();
         if self.0.stores.publish.is_empty() {
             return Ok(());
         }
         let own = self.clone();
-        let encoded = tokio::task::spawn_blocking(move || own.counted(settings, secret).encode()).await.unwrap_or_default();
-        let publish = self.0.stores.publish.publish_top(&self.0.id, &encoded, secret.to_bytes(), ANSWER_WITHIN);
+        let encoded = tokio::task::spawn_blocking(move || own.counted(settings, secret).encode())
+            .await
+            .unwrap_or_default();
+        let publish = self.0.stores.publish.publish_top(
+            &self.0.id,
+            &encoded,
+            secret.to_bytes(),
+            ANSWER_WITHIN,
+        );
         // Boxed, since the future of a command is large.
         let in_use = Secret::from_bytes(Box::pin(publish).await?);
         if in_use != secret {
@@ -143,7 +196,10 @@ impl TopKeys {
     fn begin_slot_if_due(&self) {
         let now = self.0.limiter.common.clock.monotonic();
         let mut began = self.0.began.lock().unwrap_or_else(PoisonError::into_inner);
-        if began.back().is_some_and(|last| now.saturating_duration_since(*last) < SLOT_LENGTH) {
+        if began
+            .back()
+            .is_some_and(|last| now.saturating_duration_since(*last) < SLOT_LENGTH)
+        {
             return;
         }
         if began.len() == SLOTS {
@@ -157,21 +213,38 @@ impl TopKeys {
     /// are lost, so the window begins now.
     pub(super) fn adopt(&self, settings: TopSettings, secret: Secret) {
         self.0.limiter.common.registry().top().secret = secret;
-        self.workers().iter().for_each(|worker| worker.start_over(settings, secret));
-        *self.0.began.lock().unwrap_or_else(PoisonError::into_inner) = VecDeque::from([self.0.limiter.common.clock.monotonic()]);
+        self.workers()
+            .iter()
+            .for_each(|worker| worker.start_over(settings, secret));
+        *self.0.began.lock().unwrap_or_else(PoisonError::into_inner) =
+            VecDeque::from([self.0.limiter.common.clock.monotonic()]);
     }
 
     /// What this process counted, cut to what replicas publish.
     fn counted(&self, settings: TopSettings, secret: Secret) -> Published {
-        let mut counted = Published { secret_check: secret.check(), ..Published::default() };
+        let mut counted = Published {
+            secret_check: secret.check(),
+            ..Published::default()
+        };
         for worker in self.workers() {
             for by in [TopBy::Denials, TopBy::Cost] {
-                worker.slots(by).iter().for_each(|slot| counted.lists[by as usize].add_slot(slot));
+                worker
+                    .slots(by)
+                    .iter()
+                    .for_each(|slot| counted.lists[by as usize].add_slot(slot));
             }
             worker.add_names(&mut counted.names);
         }
-        counted.lists.iter_mut().for_each(|list| list.cut(settings.keys_max, PUBLISHED_KEYS_MAX));
-        let listed = |hash: &u64| counted.lists.iter().any(|list| list.plans.values().any(|plan| plan.keys.contains_key(hash)));
+        counted
+            .lists
+            .iter_mut()
+            .for_each(|list| list.cut(settings.keys_max, PUBLISHED_KEYS_MAX));
+        let listed = |hash: &u64| {
+            counted
+                .lists
+                .iter()
+                .any(|list| list.plans.values().any(|plan| plan.keys.contains_key(hash)))
+        };
         counted.names.retain(|hash, _| listed(hash));
         counted
     }
@@ -183,16 +256,30 @@ impl TopKeys {
         }
         let mut others = self.0.others.lock().await;
         let now = self.0.limiter.common.clock.monotonic();
-        if others.read_at.is_none_or(|read_at| now.saturating_duration_since(read_at) >= READ_EVERY) {
+        if others
+            .read_at
+            .is_none_or(|read_at| now.saturating_duration_since(read_at) >= READ_EVERY)
+        {
             let read = Box::pin(self.0.stores.read.read_top(&self.0.id, ANSWER_WITHIN)).await;
             *others = match read {
                 Ok(read) => {
                     let lists = read.lists.iter().filter_map(|list| Published::decode(list));
-                    let lists: Vec<Published> = lists.filter(|list| list.secret_check == secret.check()).collect();
+                    let lists: Vec<Published> = lists
+                        .filter(|list| list.secret_check == secret.check())
+                        .collect();
                     let missing = read.replicas.saturating_sub(lists.len() as u64);
-                    Others { read_at: Some(now), lists: Arc::new(lists), missing, failed: false }
+                    Others {
+                        read_at: Some(now),
+                        lists: Arc::new(lists),
+                        missing,
+                        failed: false,
+                    }
                 }
-                Err(_) => Others { read_at: Some(now), failed: true, ..Others::default() },
+                Err(_) => Others {
+                    read_at: Some(now),
+                    failed: true,
+                    ..Others::default()
+                },
             };
         }
         (others.lists.clone(), others.missing, others.failed)
@@ -207,12 +294,17 @@ impl TopKeys {
 
     fn workers(&self) -> Vec<Arc<WorkerTop>> {
         let workers = self.0.limiter.common.registry().workers();
-        workers.iter().filter_map(|worker| worker.top.clone()).collect()
+        workers
+            .iter()
+            .filter_map(|worker| worker.top.clone())
+            .collect()
     }
 
     fn window(&self) -> Duration {
         let now = self.0.limiter.common.clock.monotonic();
         let began = self.0.began.lock().unwrap_or_else(PoisonError::into_inner);
-        began.front().map_or(Duration::ZERO, |first| now.saturating_duration_since(*first))
+        began.front().map_or(Duration::ZERO, |first| {
+            now.saturating_duration_since(*first)
+        })
     }
 }

@@ -37,7 +37,10 @@ impl Secret {
     }
 
     fn new(first: u64, second: u64) -> Self {
-        let mut secret = Self { keys: (first, second), seed: 0 };
+        let mut secret = Self {
+            keys: (first, second),
+            seed: 0,
+        };
         secret.seed = secret.shown(0);
         secret
     }
@@ -45,7 +48,11 @@ impl Secret {
     /// The secret of these bytes.
     pub(super) fn from_bytes(bytes: [u8; 16]) -> Self {
         let (first, second) = bytes.split_at(8);
-        let number = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+        let number = |bytes: &[u8]| {
+            bytes
+                .iter()
+                .fold(0, |number, byte| number << 8 | u64::from(*byte))
+        };
         Self::new(number(first), number(second))
     }
 

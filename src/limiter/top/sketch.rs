@@ -44,7 +44,9 @@ pub(super) struct Entry {
 impl Sketch {
     /// Adds to the count of a key that has an entry. Returns what is known to have been counted for it; `None` without an entry.
     pub(super) fn add(&mut self, hash: u64, weight: u64) -> Option<u64> {
-        let index = self.by_hash.find(hash, |index| self.entries[usize::from(*index)].hash == hash)?;
+        let index = self
+            .by_hash
+            .find(hash, |index| self.entries[usize::from(*index)].hash == hash)?;
         let entry = &mut self.entries[usize::from(*index)];
         entry.count = entry.count.saturating_add(weight);
         Some(entry.count - entry.error)
@@ -54,22 +56,40 @@ impl Sketch {
     pub(super) fn insert(&mut self, hash: u64, weight: u64) {
         let index = self.entries.len();
         if index == self.entries.capacity() {
-            self.entries.reserve_exact((index / GROWTH_PART).max(8).min(ENTRIES_MAX.saturating_sub(index).max(1)));
+            self.entries.reserve_exact(
+                (index / GROWTH_PART)
+                    .max(8)
+                    .min(ENTRIES_MAX.saturating_sub(index).max(1)),
+            );
         }
-        self.entries.push(Entry { hash, count: weight, error: 0 });
-        self.by_hash.insert_unique(hash, small(index), |index| self.entries[usize::from(*index)].hash);
+        self.entries.push(Entry {
+            hash,
+            count: weight,
+            error: 0,
+        });
+        self.by_hash.insert_unique(hash, small(index), |index| {
+            self.entries[usize::from(*index)].hash
+        });
     }
 
     /// Gives the entry with the least count to a key that has none. The sketch must hold one. Returns the entry's index.
     pub(super) fn take_over(&mut self, hash: u64, weight: u64) -> usize {
         let index = self.least_index();
         let former = self.entries[usize::from(index)];
-        if let Ok(name) = self.by_hash.find_entry(former.hash, |other| *other == index) {
+        if let Ok(name) = self
+            .by_hash
+            .find_entry(former.hash, |other| *other == index)
+        {
             name.remove();
         }
-        self.by_hash.insert_unique(hash, index, |index| self.entries[usize::from(*index)].hash);
+        self.by_hash
+            .insert_unique(hash, index, |index| self.entries[usize::from(*index)].hash);
         let count = former.count.saturating_add(weight);
-        self.entries[usize::from(index)] = Entry { hash, count, error: former.count };
+        self.entries[usize::from(index)] = Entry {
+            hash,
+            count,
+            error: former.count,
+        };
         usize::from(index)
     }
 
@@ -80,7 +100,11 @@ impl Sketch {
 
     /// The least count, 0 without entries.
     pub(super) fn least(&self) -> u64 {
-        self.entries.iter().map(|entry| entry.count).min().unwrap_or(0)
+        self.entries
+            .iter()
+            .map(|entry| entry.count)
+            .min()
+            .unwrap_or(0)
     }
 
     /// All entries, each at its index.
@@ -91,11 +115,18 @@ impl Sketch {
     /// The index of the entry with the least count.
     fn least_index(&mut self) -> u16 {
         if self.heap.is_empty() {
-            let indices = self.entries.iter().enumerate().map(|(index, entry)| Reverse((entry.count, small(index))));
+            let indices = self
+                .entries
+                .iter()
+                .enumerate()
+                .map(|(index, entry)| Reverse((entry.count, small(index))));
             self.heap = indices.collect::<Vec<_>>().into();
         }
         loop {
-            let mut least = self.heap.peek_mut().expect("a sketch that is taken from has entries");
+            let mut least = self
+                .heap
+                .peek_mut()
+                .expect("a sketch that is taken from has entries");
             let Reverse((known, index)) = *least;
             let count = self.entries[usize::from(index)].count;
             if known == count {

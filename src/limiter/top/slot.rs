@@ -75,8 +75,17 @@ pub(super) struct SealedSlot {
 impl Slot {
     /// An empty slot whose sketches have at most `k` keys.
     pub(super) fn new(k: usize) -> Self {
-        let (own_ids, own, shared, shared_ids) = (Vec::new(), Vec::new(), Sketch::default(), Vec::new());
-        Self { k, total: 0, own_ids, own, own_keys: 0, shared, shared_ids }
+        let (own_ids, own, shared, shared_ids) =
+            (Vec::new(), Vec::new(), Sketch::default(), Vec::new());
+        Self {
+            k,
+            total: 0,
+            own_ids,
+            own,
+            own_keys: 0,
+            shared,
+            shared_ids,
+        }
     }
 
     /// Counts a key. `hash` stands for the plan and the key together. Returns what the key is known to have been counted in
@@ -128,23 +137,52 @@ impl Slot {
     /// The slot as it is now.
     pub(super) fn sealed(&self) -> SealedSlot {
         let shared_too_high = too_high(&self.shared, self.k);
-        let own = self.own_ids.iter().zip(&self.own).map(|(id, OwnSketch { total, sketch })| {
-            let full = too_high(sketch, self.k);
-            // A plan whose sketch is not full may have keys in the shared one.
-            let too_high = if sketch.len() == self.k { full } else { shared_too_high };
-            let keys = sketch.entries().iter().map(|entry| Counted {
-                hash: entry.hash,
-                estimate: entry.count.saturating_sub(too_high),
-                at_least: entry.count - entry.error,
+        let own = self
+            .own_ids
+            .iter()
+            .zip(&self.own)
+            .map(|(id, OwnSketch { total, sketch })| {
+                let full = too_high(sketch, self.k);
+                // A plan whose sketch is not full may have keys in the shared one.
+                let too_high = if sketch.len() == self.k {
+                    full
+                } else {
+                    shared_too_high
+                };
+                let keys = sketch.entries().iter().map(|entry| Counted {
+                    hash: entry.hash,
+                    estimate: entry.count.saturating_sub(too_high),
+                    at_least: entry.count - entry.error,
+                });
+                PlanKeys {
+                    id: *id,
+                    total: *total,
+                    too_high,
+                    keys: keys.filter(|key| key.estimate > 0).collect(),
+                }
             });
-            PlanKeys { id: *id, total: *total, too_high, keys: keys.filter(|key| key.estimate > 0).collect() }
-        });
-        let shared = self.shared_ids.iter().zip(self.shared.entries()).map(|(id, entry)| {
-            let estimate = entry.count.saturating_sub(shared_too_high);
-            (*id, Counted { hash: entry.hash, estimate, at_least: entry.count - entry.error })
-        });
+        let shared = self
+            .shared_ids
+            .iter()
+            .zip(self.shared.entries())
+            .map(|(id, entry)| {
+                let estimate = entry.count.saturating_sub(shared_too_high);
+                (
+                    *id,
+                    Counted {
+                        hash: entry.hash,
+                        estimate,
+                        at_least: entry.count - entry.error,
+                    },
+                )
+            });
         let shared = shared.filter(|(_, key)| key.estimate > 0).collect();
-        SealedSlot { total: self.total, own: own.collect(), shared, shared_too_high }
+        SealedSlot {
+            total: self.total,
+            own: own.collect(),
+            shared,
+            shared_too_high,
+        }
     }
 }
 

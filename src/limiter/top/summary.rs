@@ -55,10 +55,25 @@ pub(super) struct Heavy {
 impl Summary {
     /// Adds what a slot counted.
     pub(super) fn add_slot(&mut self, slot: &SealedSlot) {
-        let mut other = Self { total: slot.total, unlisted: slot.shared_too_high, plans: HashMap::new() };
+        let mut other = Self {
+            total: slot.total,
+            unlisted: slot.shared_too_high,
+            plans: HashMap::new(),
+        };
         for own in &slot.own {
-            let keys = own.keys.iter().map(|key| (key.hash, Estimate::of(key))).collect();
-            other.plans.insert(own.id, PlanSummary { total: own.total, too_high: own.too_high, keys });
+            let keys = own
+                .keys
+                .iter()
+                .map(|key| (key.hash, Estimate::of(key)))
+                .collect();
+            other.plans.insert(
+                own.id,
+                PlanSummary {
+                    total: own.total,
+                    too_high: own.too_high,
+                    keys,
+                },
+            );
         }
         let has_own: Vec<u64> = slot.own.iter().map(|own| own.id).collect();
         for (id, key) in &slot.shared {
@@ -81,7 +96,10 @@ impl Summary {
         }
         for (id, theirs) in other.plans {
             let unlisted = self.unlisted;
-            let ours = self.plans.entry(id).or_insert_with(|| PlanSummary { too_high: unlisted, ..PlanSummary::default() });
+            let ours = self.plans.entry(id).or_insert_with(|| PlanSummary {
+                too_high: unlisted,
+                ..PlanSummary::default()
+            });
             ours.add(theirs);
         }
         self.total = self.total.saturating_add(other.total);
@@ -91,10 +109,16 @@ impl Summary {
     /// Cuts the list of each plan to fewer than `k` keys, and all lists together to fewer than `all`, which is at least `k`.
     pub(super) fn cut(&mut self, k: usize, all: usize) {
         self.plans.values_mut().for_each(|plan| plan.cut(k));
-        let estimates = self.plans.values().flat_map(|plan| plan.keys.values().map(|key| key.estimate)).collect();
+        let estimates = self
+            .plans
+            .values()
+            .flat_map(|plan| plan.keys.values().map(|key| key.estimate))
+            .collect();
         let taken_off = nth_greatest(estimates, all);
         if taken_off > 0 {
-            self.plans.values_mut().for_each(|plan| plan.take_off(taken_off));
+            self.plans
+                .values_mut()
+                .for_each(|plan| plan.take_off(taken_off));
             self.unlisted = self.unlisted.saturating_add(taken_off);
         }
     }
@@ -102,20 +126,44 @@ impl Summary {
     /// The heaviest keys of a plan, or of all plans, the heaviest first. Returns also the most that any other key may have been
     /// counted.
     pub(super) fn heaviest(&self, plan: Option<u64>, limit: usize) -> (Vec<Heavy>, u64) {
-        let chosen = self.plans.iter().filter(|(id, _)| plan.is_none_or(|plan| plan == **id));
+        let chosen = self
+            .plans
+            .iter()
+            .filter(|(id, _)| plan.is_none_or(|plan| plan == **id));
         let mut rest = match plan {
-            Some(plan) => self.plans.get(&plan).map_or(self.unlisted, |plan| plan.too_high),
-            None => self.plans.values().map(|plan| plan.too_high).fold(self.unlisted, u64::max),
+            Some(plan) => self
+                .plans
+                .get(&plan)
+                .map_or(self.unlisted, |plan| plan.too_high),
+            None => self
+                .plans
+                .values()
+                .map(|plan| plan.too_high)
+                .fold(self.unlisted, u64::max),
         };
         let heavy = |id: u64, hash: u64, too_high: u64, key: &Estimate| {
             let count = key.estimate.saturating_add(too_high);
-            Heavy { plan: id, hash, count, error: count.saturating_sub(key.at_least).min(too_high) }
+            Heavy {
+                plan: id,
+                hash,
+                count,
+                error: count.saturating_sub(key.at_least).min(too_high),
+            }
         };
         let mut keys: Vec<Heavy> = chosen
-            .flat_map(|(id, list)| list.keys.iter().map(move |(hash, key)| heavy(*id, *hash, list.too_high, key)))
+            .flat_map(|(id, list)| {
+                list.keys
+                    .iter()
+                    .map(move |(hash, key)| heavy(*id, *hash, list.too_high, key))
+            })
             .collect();
         // Of equal counts the one that is known better comes first; the hash makes the order the same everywhere.
-        keys.sort_unstable_by(|a, b| b.count.cmp(&a.count).then(a.error.cmp(&b.error)).then(a.hash.cmp(&b.hash)));
+        keys.sort_unstable_by(|a, b| {
+            b.count
+                .cmp(&a.count)
+                .then(a.error.cmp(&b.error))
+                .then(a.hash.cmp(&b.hash))
+        });
         if let Some(next) = keys.get(limit) {
             rest = rest.max(next.count);
         }
@@ -157,7 +205,10 @@ impl PlanSummary {
 
 impl Estimate {
     fn of(key: &Counted) -> Self {
-        Self { estimate: key.estimate, at_least: key.at_least }
+        Self {
+            estimate: key.estimate,
+            at_least: key.at_least,
+        }
     }
 }
 

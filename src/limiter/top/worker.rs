@@ -48,7 +48,10 @@ impl WorkerTop {
         let mut counts = self.counts();
         let hash = counts.secret.hash(key.as_str(), plan);
         let (by, known) = match decision.outcome {
-            Outcome::Allowed => (TopBy::Cost, counts.cost.live.count(plan, hash, cost.units())),
+            Outcome::Allowed => (
+                TopBy::Cost,
+                counts.cost.live.count(plan, hash, cost.units()),
+            ),
             Outcome::Denied | Outcome::NeverFits | Outcome::ShadowDenied => {
                 (TopBy::Denials, counts.denials.live.count(plan, hash, 1))
             }
@@ -100,13 +103,22 @@ impl WorkerTop {
 impl Counts {
     fn new(settings: TopSettings, secret: Secret) -> Self {
         let window = || Window::new(settings.keys_max);
-        Self { secret, denials: window(), cost: window(), names: settings.in_clear.then(Names::default) }
+        Self {
+            secret,
+            denials: window(),
+            cost: window(),
+            names: settings.in_clear.then(Names::default),
+        }
     }
 }
 
 impl Window {
     fn new(k: usize) -> Self {
-        Self { k, live: Slot::new(k), over: VecDeque::with_capacity(SLOTS - 1) }
+        Self {
+            k,
+            live: Slot::new(k),
+            over: VecDeque::with_capacity(SLOTS - 1),
+        }
     }
 
     fn begin_slot(&mut self) {
@@ -118,6 +130,10 @@ impl Window {
     }
 
     fn slots(&self) -> Vec<Arc<SealedSlot>> {
-        self.over.iter().cloned().chain([Arc::new(self.live.sealed())]).collect()
+        self.over
+            .iter()
+            .cloned()
+            .chain([Arc::new(self.live.sealed())])
+            .collect()
     }
 }

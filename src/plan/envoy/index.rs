@@ -81,7 +81,13 @@ pub struct Specificity {
 
 impl Index {
     pub(super) fn new(rules: &[DescriptorRule]) -> Result<Self, Vec<(usize, RuleError)>> {
-        let (mut index, mut errors) = (Self { shapes: Vec::new(), by_names: HashTable::new() }, Vec::new());
+        let (mut index, mut errors) = (
+            Self {
+                shapes: Vec::new(),
+                by_names: HashTable::new(),
+            },
+            Vec::new(),
+        );
         for rule_index in 0..rules.len() {
             if let Err(error) = index.add(rules, rule_index) {
                 errors.push((rule_index, error));
@@ -89,19 +95,34 @@ impl Index {
         }
         let forms = index.shapes.iter_mut().map(|shape| &mut shape.forms);
         forms.for_each(|forms| forms.sort_by_key(|form| Reverse(form.specificity)));
-        if errors.is_empty() { Ok(index) } else { Err(errors) }
+        if errors.is_empty() {
+            Ok(index)
+        } else {
+            Err(errors)
+        }
     }
 
     fn add(&mut self, rules: &[DescriptorRule], rule_index: usize) -> Result<(), RuleError> {
         let rule = &rules[rule_index];
-        let names = |rule: &DescriptorRule| hash(rule.patterns.iter().map(|pattern| pattern.name.as_bytes()));
+        let names = |rule: &DescriptorRule| {
+            hash(rule.patterns.iter().map(|pattern| pattern.name.as_bytes()))
+        };
         let names_hash = names(rule);
         let shapes = &self.shapes;
-        let known = self.by_names.find(names_hash, |shape| have_same_names(&rules[shapes[*shape].first], rule)).copied();
+        let known = self
+            .by_names
+            .find(names_hash, |shape| {
+                have_same_names(&rules[shapes[*shape].first], rule)
+            })
+            .copied();
         let shape = known.unwrap_or_else(|| {
-            self.shapes.push(Shape { first: rule_index, forms: Vec::new() });
+            self.shapes.push(Shape {
+                first: rule_index,
+                forms: Vec::new(),
+            });
             let (shapes, new) = (&self.shapes, self.shapes.len() - 1);
-            self.by_names.insert_unique(names_hash, new, |shape| names(&rules[shapes[*shape].first]));
+            self.by_names
+                .insert_unique(names_hash, new, |shape| names(&rules[shapes[*shape].first]));
             new
         });
         self.shapes[shape].add(rules, rule_index)
@@ -110,7 +131,9 @@ impl Index {
     /// The index of the rule that decides.
     pub(super) fn find(&self, rules: &[DescriptorRule], entries: &[Entry]) -> Option<usize> {
         let names_hash = hash(entries.iter().map(|entry| entry.name.as_bytes()));
-        let shape = self.by_names.find(names_hash, |shape| rules[self.shapes[*shape].first].has_names(entries))?;
+        let shape = self.by_names.find(names_hash, |shape| {
+            rules[self.shapes[*shape].first].has_names(entries)
+        })?;
         let mut best: Option<(Specificity, usize)> = None;
         for form in &self.shapes[*shape].forms {
             if best.is_some_and(|(specificity, _)| specificity > form.specificity) {
@@ -127,13 +150,21 @@ impl Index {
 
 impl Shape {
     fn add(&mut self, rules: &[DescriptorRule], rule_index: usize) -> Result<(), RuleError> {
-        let parts: SmallVec<[Part; 4]> = rules[rule_index].patterns.iter().map(|pattern| Part::of(&pattern.value)).collect();
+        let parts: SmallVec<[Part; 4]> = rules[rule_index]
+            .patterns
+            .iter()
+            .map(|pattern| Part::of(&pattern.value))
+            .collect();
         let form = match self.forms.iter().position(|form| form.parts == parts) {
             Some(form) => form,
             None if self.forms.len() >= FORMS_MAX => return Err(RuleError::TooManyForms),
             None => {
                 let specificity = Specificity::of(&rules[rule_index]);
-                self.forms.push(Form { parts, specificity, rules: HashTable::new() });
+                self.forms.push(Form {
+                    parts,
+                    specificity,
+                    rules: HashTable::new(),
+                });
                 self.forms.len() - 1
             }
         };
@@ -143,12 +174,22 @@ impl Shape {
 
 impl Form {
     fn add(&mut self, rules: &[DescriptorRule], rule_index: usize) -> Result<(), RuleError> {
-        let given = |rule_index: usize| hash(rules[rule_index].patterns.iter().flat_map(|pattern| given(&pattern.value)));
+        let given = |rule_index: usize| {
+            hash(
+                rules[rule_index]
+                    .patterns
+                    .iter()
+                    .flat_map(|pattern| given(&pattern.value)),
+            )
+        };
         let hash = given(rule_index);
-        match self.rules.find(hash, |other| rules[*other].patterns == rules[rule_index].patterns) {
+        match self.rules.find(hash, |other| {
+            rules[*other].patterns == rules[rule_index].patterns
+        }) {
             Some(other) => Err(RuleError::SameAs(*other)),
             None => {
-                self.rules.insert_unique(hash, rule_index, |other| given(*other));
+                self.rules
+                    .insert_unique(hash, rule_index, |other| given(*other));
                 Ok(())
             }
         }
@@ -159,7 +200,11 @@ impl Form {
         for (part, entry) in self.parts.iter().zip(entries) {
             values.extend(part.within(entry.value.as_bytes())?.into_iter().flatten());
         }
-        self.rules.find(hash(values.into_iter()), |rule_index| rules[*rule_index].matches(entries)).copied()
+        self.rules
+            .find(hash(values.into_iter()), |rule_index| {
+                rules[*rule_index].matches(entries)
+            })
+            .copied()
     }
 }
 
@@ -168,9 +213,11 @@ impl Part {
         match value {
             ValuePattern::Any => Self::Nothing,
             ValuePattern::Exact(_) => Self::All,
-            ValuePattern::Wildcard(wildcard) => {
-                Self::Ends { begin: wildcard.begin().len(), end: wildcard.end().len(), between: wildcard.between().into() }
-            }
+            ValuePattern::Wildcard(wildcard) => Self::Ends {
+                begin: wildcard.begin().len(),
+                end: wildcard.end().len(),
+                between: wildcard.between().into(),
+            },
         }
     }
 
@@ -195,22 +242,36 @@ fn given(value: &ValuePattern) -> impl Iterator<Item = &[u8]> {
         ValuePattern::Exact(value) => (Some(&**value), ""),
         ValuePattern::Wildcard(wildcard) => (Some(wildcard.begin()), wildcard.end()),
     };
-    begin.into_iter().chain((!end.is_empty()).then_some(end)).map(str::as_bytes)
+    begin
+        .into_iter()
+        .chain((!end.is_empty()).then_some(end))
+        .map(str::as_bytes)
 }
 
 impl Specificity {
     pub(super) fn of(rule: &DescriptorRule) -> Self {
-        let none = Self { given: 0, full: 0, bytes: 0, stars: Reverse(0) };
-        rule.patterns.iter().fold(none, |sum, pattern| match &pattern.value {
-            ValuePattern::Any => sum,
-            ValuePattern::Exact(_) => Self { given: sum.given + 1, full: sum.full + 1, ..sum },
-            ValuePattern::Wildcard(wildcard) => Self {
-                given: sum.given + 1,
-                bytes: sum.bytes + wildcard.bytes(),
-                stars: Reverse(sum.stars.0 + wildcard.stars()),
-                ..sum
-            },
-        })
+        let none = Self {
+            given: 0,
+            full: 0,
+            bytes: 0,
+            stars: Reverse(0),
+        };
+        rule.patterns
+            .iter()
+            .fold(none, |sum, pattern| match &pattern.value {
+                ValuePattern::Any => sum,
+                ValuePattern::Exact(_) => Self {
+                    given: sum.given + 1,
+                    full: sum.full + 1,
+                    ..sum
+                },
+                ValuePattern::Wildcard(wildcard) => Self {
+                    given: sum.given + 1,
+                    bytes: sum.bytes + wildcard.bytes(),
+                    stars: Reverse(sum.stars.0 + wildcard.stars()),
+                    ..sum
+                },
+            })
     }
 }
 
@@ -221,7 +282,10 @@ fn hash<'a>(texts: impl Iterator<Item = &'a [u8]>) -> u64 {
 }
 
 fn have_same_names(rule: &DescriptorRule, other: &DescriptorRule) -> bool {
-    rule.patterns.iter().map(|pattern| &pattern.name).eq(other.patterns.iter().map(|pattern| &pattern.name))
+    rule.patterns
+        .iter()
+        .map(|pattern| &pattern.name)
+        .eq(other.patterns.iter().map(|pattern| &pattern.name))
 }
 
 #[cfg(test)]

@@ -28,10 +28,15 @@ impl KeyTemplate {
         check_text(text)?;
         let (mut parts, mut rest) = (Vec::new(), text);
         while let Some((before, after)) = rest.split_once('{') {
-            let (name, after) = after.split_once('}').ok_or("has a { without a }; write {name} for the value of an entry")?;
+            let (name, after) = after
+                .split_once('}')
+                .ok_or("has a { without a }; write {name} for the value of an entry")?;
             push_text(&mut parts, before)?;
             if before.is_empty() && matches!(parts.last(), Some(Part::Value(_))) {
-                return Err("has two values side by side; write a letter between them, such as {a}:{b}".to_owned());
+                return Err(
+                    "has two values side by side; write a letter between them, such as {a}:{b}"
+                        .to_owned(),
+                );
             }
             parts.push(Part::Value(index_of(name, patterns)?));
             rest = after;
@@ -42,8 +47,13 @@ impl KeyTemplate {
 
     /// All values that the patterns leave open; where there is none, the descriptor itself.
     pub fn of_open_values(patterns: &[EntryPattern]) -> Self {
-        let open = patterns.iter().enumerate().filter(|(_, pattern)| pattern.is_open());
-        let mut parts: Vec<Part> = open.flat_map(|(entry_index, _)| [Part::Text("|".into()), Part::Value(entry_index)]).collect();
+        let open = patterns
+            .iter()
+            .enumerate()
+            .filter(|(_, pattern)| pattern.is_open());
+        let mut parts: Vec<Part> = open
+            .flat_map(|(entry_index, _)| [Part::Text("|".into()), Part::Value(entry_index)])
+            .collect();
         if parts.is_empty() {
             let patterns: Vec<String> = patterns.iter().map(ToString::to_string).collect();
             return Self::of(vec![Part::Text(patterns.join("|").into())]);
@@ -53,10 +63,26 @@ impl KeyTemplate {
     }
 
     fn of(parts: Vec<Part>) -> Self {
-        let values = parts.iter().filter(|part| matches!(part, Part::Value(_))).count();
-        let texts = parts.iter().map(|part| if let Part::Text(text) = part { &**text } else { "" });
-        let escaped: String = if values > 1 { texts.chain(["\\"]).collect() } else { String::new() };
-        Self { parts, escaped: escaped.into() }
+        let values = parts
+            .iter()
+            .filter(|part| matches!(part, Part::Value(_)))
+            .count();
+        let texts = parts.iter().map(|part| {
+            if let Part::Text(text) = part {
+                &**text
+            } else {
+                ""
+            }
+        });
+        let escaped: String = if values > 1 {
+            texts.chain(["\\"]).collect()
+        } else {
+            String::new()
+        };
+        Self {
+            parts,
+            escaped: escaped.into(),
+        }
     }
 
     /// The key of a descriptor with these entries, which the rule matches.
@@ -71,7 +97,9 @@ impl KeyTemplate {
         for part in &self.parts {
             match part {
                 Part::Text(text) => key.push_str(text),
-                Part::Value(entry_index) => push_escaped(&mut key, value(*entry_index), &self.escaped),
+                Part::Value(entry_index) => {
+                    push_escaped(&mut key, value(*entry_index), &self.escaped)
+                }
             }
         }
         Key::of_any(key)
@@ -80,10 +108,15 @@ impl KeyTemplate {
 
 fn check_text(text: &str) -> Result<(), String> {
     if text.is_empty() {
-        return Err("is empty; leave it out for all values that the descriptor leaves open".to_owned());
+        return Err(
+            "is empty; leave it out for all values that the descriptor leaves open".to_owned(),
+        );
     }
     if text.len() > KEY_BYTES_MAX {
-        return Err(format!("has {} bytes; at most {KEY_BYTES_MAX} are a key", text.len()));
+        return Err(format!(
+            "has {} bytes; at most {KEY_BYTES_MAX} are a key",
+            text.len()
+        ));
     }
     if text.contains('\\') {
         return Err("has a \\, which marks letters of values; write another letter".to_owned());
@@ -130,20 +163,39 @@ fn push_text(parts: &mut Vec<Part>, text: &str) -> Result<(), String> {
 
 /// The entry that `{name}` means, or `{name=2}`, the second of several with this name. No name has a `=`.
 fn index_of(text: &str, patterns: &[EntryPattern]) -> Result<usize, String> {
-    let (name, number) = text.split_once('=').map_or((text, None), |(name, number)| (name, Some(number)));
-    let of_name: Vec<usize> =
-        patterns.iter().enumerate().filter(|(_, pattern)| *pattern.name == *name).map(|(entry_index, _)| entry_index).collect();
+    let (name, number) = text
+        .split_once('=')
+        .map_or((text, None), |(name, number)| (name, Some(number)));
+    let of_name: Vec<usize> = patterns
+        .iter()
+        .enumerate()
+        .filter(|(_, pattern)| *pattern.name == *name)
+        .map(|(entry_index, _)| entry_index)
+        .collect();
     let count = of_name.len();
     match (number, &of_name[..]) {
         (_, []) => {
-            let names: Vec<String> = patterns.iter().map(|pattern| format!("{{{}}}", pattern.name)).collect();
-            Err(format!("has {{{name}}}, which no entry fills; there are {}", names.join(", ")))
+            let names: Vec<String> = patterns
+                .iter()
+                .map(|pattern| format!("{{{}}}", pattern.name))
+                .collect();
+            Err(format!(
+                "has {{{name}}}, which no entry fills; there are {}",
+                names.join(", ")
+            ))
         }
         (None, [entry_index]) => Ok(*entry_index),
-        (None, _) => Err(format!("has {{{name}}}, and {count} entries have this name; write {{{name}=1}} for the first of them")),
+        (None, _) => Err(format!(
+            "has {{{name}}}, and {count} entries have this name; write {{{name}=1}} for the first of them"
+        )),
         (Some(number), _) => {
-            let entry_index = number.parse::<usize>().ok().and_then(|number| of_name.get(number.checked_sub(1)?));
-            entry_index.copied().ok_or_else(|| format!("has {{{text}}}; after the = write a number from 1 to {count}"))
+            let entry_index = number
+                .parse::<usize>()
+                .ok()
+                .and_then(|number| of_name.get(number.checked_sub(1)?));
+            entry_index.copied().ok_or_else(|| {
+                format!("has {{{text}}}; after the = write a number from 1 to {count}")
+            })
         }
     }
 }

@@ -28,24 +28,36 @@ impl EntryPattern {
     /// Parses a pattern. Errors: what is wrong with it, and the right form.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.len() > PATTERN_BYTES_MAX {
-            return Err(format!("has {} bytes; an entry has at most {PATTERN_BYTES_MAX}", text.len()));
+            return Err(format!(
+                "has {} bytes; an entry has at most {PATTERN_BYTES_MAX}",
+                text.len()
+            ));
         }
-        let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
+        let (name, value) = text
+            .split_once('=')
+            .map_or((text, None), |(name, value)| (name, Some(value)));
         if name.is_empty() {
             return Err(format!("has no name; {RIGHT}"));
         }
         if name.contains(['*', '{', '}']) {
-            return Err(format!("has a name with *, {{ or }}; a name is written as it is sent; {RIGHT}"));
+            return Err(format!(
+                "has a name with *, {{ or }}; a name is written as it is sent; {RIGHT}"
+            ));
         }
         let value = match value {
             None => ValuePattern::Any,
             Some(value) => match Wildcard::parse(value) {
                 Some(wildcard) => ValuePattern::Wildcard(wildcard),
-                None if value.chars().all(|letter| letter == '*') => return Err(format!("gives no value after its =; {RIGHT}")),
+                None if value.chars().all(|letter| letter == '*') => {
+                    return Err(format!("gives no value after its =; {RIGHT}"));
+                }
                 None => ValuePattern::Exact(value.into()),
             },
         };
-        Ok(Self { name: name.into(), value })
+        Ok(Self {
+            name: name.into(),
+            value,
+        })
     }
 
     /// Whether the pattern leaves the value open, in whole or in part.

@@ -7,18 +7,32 @@ use proptest::prelude::*;
 use super::*;
 
 fn rule(patterns: &[&str]) -> DescriptorRule {
-    let patterns: Vec<EntryPattern> = patterns.iter().map(|text| EntryPattern::parse(text).unwrap()).collect();
-    DescriptorRule { key: KeyTemplate::of_open_values(&patterns), patterns, plan: "p".into() }
+    let patterns: Vec<EntryPattern> = patterns
+        .iter()
+        .map(|text| EntryPattern::parse(text).unwrap())
+        .collect();
+    DescriptorRule {
+        key: KeyTemplate::of_open_values(&patterns),
+        patterns,
+        plan: "p".into(),
+    }
 }
 
 fn domain(rules: &[&[&str]]) -> Domain {
-    Domain::new(Unmatched::Allow, rules.iter().map(|patterns| rule(patterns)).collect()).unwrap()
+    Domain::new(
+        Unmatched::Allow,
+        rules.iter().map(|patterns| rule(patterns)).collect(),
+    )
+    .unwrap()
 }
 
 fn entries(texts: &[&str]) -> Vec<Entry> {
     let entry = |text: &&str| {
         let (name, value) = text.split_once('=').unwrap();
-        Entry { name: name.to_owned(), value: value.to_owned() }
+        Entry {
+            name: name.to_owned(),
+            value: value.to_owned(),
+        }
     };
     texts.iter().map(entry).collect()
 }
@@ -56,20 +70,41 @@ fn the_most_specific_rule_decides_and_of_equals_the_first() {
         (&["Path=/api"], None),
         (&[], None),
     ] {
-        assert_eq!(domain.find(&entries(descriptor)).map(|(rule_index, _)| rule_index), decides, "{descriptor:?}");
+        assert_eq!(
+            domain
+                .find(&entries(descriptor))
+                .map(|(rule_index, _)| rule_index),
+            decides,
+            "{descriptor:?}"
+        );
     }
     // Both give one value in full: the first decides, whichever is first.
     let tied: [&[&str]; 2] = [&["a", "b=1"], &["a=1", "b"]];
     for rules in [tied, [tied[1], tied[0]]] {
-        assert_eq!(self::domain(&rules).find(&entries(&["a=1", "b=1"])).unwrap().0, 0, "{rules:?}");
+        assert_eq!(
+            self::domain(&rules)
+                .find(&entries(&["a=1", "b=1"]))
+                .unwrap()
+                .0,
+            0,
+            "{rules:?}"
+        );
     }
 }
 
 #[test]
 fn a_wildcard_stands_for_any_letters_anywhere() {
     for (pattern, matching, others) in [
-        ("a=bar*b", &["barb", "barab", "bar*b", "barbb"][..], &["bar", "ba", "barba", "xbarb", "arb"][..]),
-        ("a=foo*bar*baz", &["foobarbaz", "foo-bar-baz", "foobarbarbaz"], &["foobaz", "foobarba", "foobazbar", "foobabaz"]),
+        (
+            "a=bar*b",
+            &["barb", "barab", "bar*b", "barbb"][..],
+            &["bar", "ba", "barba", "xbarb", "arb"][..],
+        ),
+        (
+            "a=foo*bar*baz",
+            &["foobarbaz", "foo-bar-baz", "foobarbarbaz"],
+            &["foobaz", "foobarba", "foobazbar", "foobabaz"],
+        ),
         ("a=*x", &["x", "xx", "éx"], &["", "xé"]),
         ("a=x**y*", &["xy", "xéy", "xyy"], &["x", "yx"]),
         ("a=aa*aa", &["aaaa", "aaaaa"], &["aaa", "aa"]),
@@ -78,19 +113,35 @@ fn a_wildcard_stands_for_any_letters_anywhere() {
         let domain = domain(&[&[pattern]]);
         for (values, found) in [(matching, true), (others, false)] {
             for value in values {
-                assert_eq!(domain.find(&entries(&[&format!("a={value}")])).is_some(), found, "{pattern}: {value}");
+                assert_eq!(
+                    domain.find(&entries(&[&format!("a={value}")])).is_some(),
+                    found,
+                    "{pattern}: {value}"
+                );
             }
         }
     }
     // Each star has a letter to stand for, none of them the right one: the time does not multiply.
     let many = Wildcard::parse(&"a*".repeat(250)).unwrap();
-    assert!(!many.matches(&"a".repeat(249)) && !many.matches(&"ab".repeat(200)) && many.matches(&"ab".repeat(250)));
+    assert!(
+        !many.matches(&"a".repeat(249))
+            && !many.matches(&"ab".repeat(200))
+            && many.matches(&"ab".repeat(250))
+    );
 }
 
 #[test]
 fn more_text_beats_less_fewer_stars_beat_more_and_of_equals_the_first_decides() {
-    let rules = ["a=*bc", "a=ab*", "a=a*bc", "a=*b*", "a=b*", "a=*b", "a=*bd", "a=abd"];
-    let domain = domain(&rules.map(|rule| vec![rule]).iter().map(Vec::as_slice).collect::<Vec<_>>());
+    let rules = [
+        "a=*bc", "a=ab*", "a=a*bc", "a=*b*", "a=b*", "a=*b", "a=*bd", "a=abd",
+    ];
+    let domain = domain(
+        &rules
+            .map(|rule| vec![rule])
+            .iter()
+            .map(Vec::as_slice)
+            .collect::<Vec<_>>(),
+    );
     for (value, decides) in [
         ("abc", Some(2)),
         ("abbc", Some(2)),
@@ -104,35 +155,73 @@ fn more_text_beats_less_fewer_stars_beat_more_and_of_equals_the_first_decides() 
         ("abbd", Some(1)),
         ("x", None),
     ] {
-        let found = domain.find(&entries(&[&format!("a={value}")])).map(|(rule_index, _)| rule_index);
+        let found = domain
+            .find(&entries(&[&format!("a={value}")]))
+            .map(|(rule_index, _)| rule_index);
         assert_eq!(found, decides, "{value}");
     }
 }
 
 #[test]
 fn a_rule_that_is_never_reached_and_too_many_forms_are_errors() {
-    let rules = |patterns: &[&[&str]]| patterns.iter().map(|patterns| rule(patterns)).collect::<Vec<_>>();
-    let errors = Domain::new(Unmatched::Deny, rules(&[&["a=1"], &["a"], &["a=1"], &["a=1*"], &["a"]])).unwrap_err();
-    assert_eq!(errors, [(2, RuleError::SameAs(0)), (4, RuleError::SameAs(1))]);
-    let prefixes: Vec<DescriptorRule> = (1..=65).map(|bytes| rule(&[&format!("a={}*", "x".repeat(bytes))])).collect();
+    let rules = |patterns: &[&[&str]]| {
+        patterns
+            .iter()
+            .map(|patterns| rule(patterns))
+            .collect::<Vec<_>>()
+    };
+    let errors = Domain::new(
+        Unmatched::Deny,
+        rules(&[&["a=1"], &["a"], &["a=1"], &["a=1*"], &["a"]]),
+    )
+    .unwrap_err();
+    assert_eq!(
+        errors,
+        [(2, RuleError::SameAs(0)), (4, RuleError::SameAs(1))]
+    );
+    let prefixes: Vec<DescriptorRule> = (1..=65)
+        .map(|bytes| rule(&[&format!("a={}*", "x".repeat(bytes))]))
+        .collect();
     assert!(Domain::new(Unmatched::Allow, prefixes[..FORMS_MAX].to_vec()).is_ok());
-    assert_eq!(Domain::new(Unmatched::Allow, prefixes).unwrap_err(), [(64, RuleError::TooManyForms)]);
-    let between: Vec<DescriptorRule> = (1..=65).map(|number| rule(&[&format!("a=x*{number}*")])).collect();
+    assert_eq!(
+        Domain::new(Unmatched::Allow, prefixes).unwrap_err(),
+        [(64, RuleError::TooManyForms)]
+    );
+    let between: Vec<DescriptorRule> = (1..=65)
+        .map(|number| rule(&[&format!("a=x*{number}*")]))
+        .collect();
     assert!(Domain::new(Unmatched::Allow, between[..FORMS_MAX].to_vec()).is_ok());
-    assert_eq!(Domain::new(Unmatched::Allow, between).unwrap_err(), [(64, RuleError::TooManyForms)]);
+    assert_eq!(
+        Domain::new(Unmatched::Allow, between).unwrap_err(),
+        [(64, RuleError::TooManyForms)]
+    );
     let twice = rules(&[&["a=x**y"], &["a=x*y"]]);
-    assert_eq!(Domain::new(Unmatched::Allow, twice).unwrap_err(), [(1, RuleError::SameAs(0))]);
+    assert_eq!(
+        Domain::new(Unmatched::Allow, twice).unwrap_err(),
+        [(1, RuleError::SameAs(0))]
+    );
 }
 
 #[test]
 fn the_work_of_a_search_does_not_grow_with_the_rules() {
     let exact = (0..RULES_MAX - 1).map(|user| rule(&[&format!("user={user}"), "path"]));
-    let domain = Domain::new(Unmatched::Allow, exact.chain([rule(&["user", "path"])]).collect()).unwrap();
+    let domain = Domain::new(
+        Unmatched::Allow,
+        exact.chain([rule(&["user", "path"])]).collect(),
+    )
+    .unwrap();
     let shape = entries(&["user=77", "path=/"]);
     assert_eq!(domain.find(&shape).unwrap().0, 77);
-    assert_eq!(domain.find(&entries(&["user=none", "path=/"])).unwrap().0, RULES_MAX - 1);
+    assert_eq!(
+        domain.find(&entries(&["user=none", "path=/"])).unwrap().0,
+        RULES_MAX - 1
+    );
     // Two forms, whatever the number of rules.
-    assert!(format!("{:?}", domain.index.forms()) == "[2]", "{:?}", domain.index.forms());
+    assert!(
+        format!("{:?}", domain.index.forms()) == "[2]",
+        "{:?}",
+        domain.index.forms()
+    );
 }
 
 #[test]
@@ -148,21 +237,40 @@ fn a_pattern_says_what_is_wrong_with_it() {
     ] {
         let found = EntryPattern::parse(text).unwrap_err();
         assert!(
-            found.starts_with(wrong) && found.contains("; write name for any value, name=value, or name=prefix*;"),
+            found.starts_with(wrong)
+                && found.contains("; write name for any value, name=value, or name=prefix*;"),
             "{found}"
         );
     }
-    assert!(EntryPattern::parse(&"a".repeat(513)).unwrap_err().contains("has 513 bytes; an entry has at most 512"));
-    for text in ["a", "a=x", "a=x*", "a=*x", "a=*x*y*", "a=x=y", "remote_address=10.0.0.*", "a b=é"] {
+    assert!(
+        EntryPattern::parse(&"a".repeat(513))
+            .unwrap_err()
+            .contains("has 513 bytes; an entry has at most 512")
+    );
+    for text in [
+        "a",
+        "a=x",
+        "a=x*",
+        "a=*x",
+        "a=*x*y*",
+        "a=x=y",
+        "remote_address=10.0.0.*",
+        "a b=é",
+    ] {
         assert_eq!(EntryPattern::parse(text).unwrap().to_string(), text);
     }
 }
 
 fn key_of(patterns: &[&str], template: Option<&str>, descriptor: &[&str]) -> String {
-    let patterns: Vec<EntryPattern> = patterns.iter().map(|text| EntryPattern::parse(text).unwrap()).collect();
+    let patterns: Vec<EntryPattern> = patterns
+        .iter()
+        .map(|text| EntryPattern::parse(text).unwrap())
+        .collect();
     let template = template.map_or_else(
         || KeyTemplate::of_open_values(&patterns),
-        |text| KeyTemplate::parse(text, &patterns).unwrap_or_else(|error| panic!("{text}: {error}")),
+        |text| {
+            KeyTemplate::parse(text, &patterns).unwrap_or_else(|error| panic!("{text}: {error}"))
+        },
     );
     template.key(&entries(descriptor)).as_str().to_owned()
 }
@@ -172,41 +280,92 @@ fn a_key_is_the_template_filled_or_all_open_values() {
     for (patterns, template, descriptor, key) in [
         (&["user"][..], None, &["user=al|ice"][..], "al|ice"),
         (&["user"], Some("user/{user}"), &["user=a/b"], "user/a/b"),
-        (&["path=/login", "user"], None, &["path=/login", "user=al"], "al"),
-        (&["path=/a*", "user"], None, &["path=/ab", "user=al"], "/ab|al"),
-        (&["path=/a*", "user"], Some("{user}"), &["path=/ab", "user=al"], "al"),
+        (
+            &["path=/login", "user"],
+            None,
+            &["path=/login", "user=al"],
+            "al",
+        ),
+        (
+            &["path=/a*", "user"],
+            None,
+            &["path=/ab", "user=al"],
+            "/ab|al",
+        ),
+        (
+            &["path=/a*", "user"],
+            Some("{user}"),
+            &["path=/ab", "user=al"],
+            "al",
+        ),
         (&["a", "b"], None, &["a=x|y", "b=z\\"], "x\\|y|z\\\\"),
-        (&["a", "b"], Some("{b}:{a}!"), &["a=1!", "b=2:"], "2\\::1\\!!"),
+        (
+            &["a", "b"],
+            Some("{b}:{a}!"),
+            &["a=1!", "b=2:"],
+            "2\\::1\\!!",
+        ),
         (&["path=/login"], None, &["path=/login"], "path=/login"),
         (&["path=/login"], Some("{path}"), &["path=/login"], "/login"),
         (&["a"], Some("everyone"), &["a=1"], "everyone"),
         (&["a", "a=x*y"], None, &["a=1", "a=xzy"], "1|xzy"),
-        (&["a", "a", "b"], Some("{b=1}/{a=2}"), &["a=1", "a=2", "b=3"], "3/2"),
+        (
+            &["a", "a", "b"],
+            Some("{b=1}/{a=2}"),
+            &["a=1", "a=2", "b=3"],
+            "3/2",
+        ),
         (&["user"], None, &["user="], "-"),
     ] {
-        assert_eq!(key_of(patterns, template, descriptor), key, "{patterns:?} {template:?}");
+        assert_eq!(
+            key_of(patterns, template, descriptor),
+            key,
+            "{patterns:?} {template:?}"
+        );
     }
-    assert_eq!(key_of_all("", &entries(&["a=x|b=y"])).as_str(), "a=x\\|b\\=y");
-    assert_eq!(key_of_all("edge", &entries(&["a=x", "b=y"])).as_str(), "edge|a=x|b=y");
+    assert_eq!(
+        key_of_all("", &entries(&["a=x|b=y"])).as_str(),
+        "a=x\\|b\\=y"
+    );
+    assert_eq!(
+        key_of_all("edge", &entries(&["a=x", "b=y"])).as_str(),
+        "edge|a=x|b=y"
+    );
     let long = key_of(&["user"], None, &[&format!("user={}", "x".repeat(8_000))]);
-    assert!(long.starts_with(&format!("{}#", "x".repeat(64))) && long.len() < 100, "{long}");
+    assert!(
+        long.starts_with(&format!("{}#", "x".repeat(64))) && long.len() < 100,
+        "{long}"
+    );
 }
 
 #[test]
 fn a_template_says_what_is_wrong_with_it() {
-    let patterns: Vec<EntryPattern> =
-        ["user", "path=/a*", "twice", "twice"].map(|text| EntryPattern::parse(text).unwrap()).into();
+    let patterns: Vec<EntryPattern> = ["user", "path=/a*", "twice", "twice"]
+        .map(|text| EntryPattern::parse(text).unwrap())
+        .into();
     for (text, wrong) in [
         ("", "is empty; leave it out"),
-        ("{use}", "has {use}, which no entry fills; there are {user}, {path}, {twice}, {twice}"),
-        ("{twice}", "has {twice}, and 2 entries have this name; write {twice=1} for the first of them"),
-        ("{twice=3}", "has {twice=3}; after the = write a number from 1 to 2"),
+        (
+            "{use}",
+            "has {use}, which no entry fills; there are {user}, {path}, {twice}, {twice}",
+        ),
+        (
+            "{twice}",
+            "has {twice}, and 2 entries have this name; write {twice=1} for the first of them",
+        ),
+        (
+            "{twice=3}",
+            "has {twice=3}; after the = write a number from 1 to 2",
+        ),
         ("{twice=0}", "after the = write a number from 1 to 2"),
         ("{user=}", "after the = write a number from 1 to 1"),
         ("{use=1}", "has {use}, which no entry fills"),
         ("{user", "has a { without a }"),
         ("user}", "has a } without a {"),
-        ("{user}{path}", "has two values side by side; write a letter between them"),
+        (
+            "{user}{path}",
+            "has two values side by side; write a letter between them",
+        ),
         ("\\{user}", "has a \\"),
         (&"x".repeat(513), "has 513 bytes"),
     ] {
@@ -217,10 +376,28 @@ fn a_template_says_what_is_wrong_with_it() {
 
 #[test]
 fn an_unknown_domain_names_the_nearest_where_that_is_cheap() {
-    let of = |count: usize| EnvoyRules::new(DenialBody::None, (0..count).map(|index| (format!("edge{index}"), domain(&[]))));
-    assert_eq!(of(3).domain("edeg1").unwrap_err().to_string(), "domain \"edeg1\" is not in the config; did you mean \"edge1\"?");
-    for (rules, name) in [(of(3), "something"), (of(257), "edeg1"), (of(3), &"e".repeat(65))] {
-        assert!(rules.domain(name).unwrap_err().to_string().ends_with("is not in the config; name one of envoy.domains"));
+    let of = |count: usize| {
+        EnvoyRules::new(
+            DenialBody::None,
+            (0..count).map(|index| (format!("edge{index}"), domain(&[]))),
+        )
+    };
+    assert_eq!(
+        of(3).domain("edeg1").unwrap_err().to_string(),
+        "domain \"edeg1\" is not in the config; did you mean \"edge1\"?"
+    );
+    for (rules, name) in [
+        (of(3), "something"),
+        (of(257), "edeg1"),
+        (of(3), &"e".repeat(65)),
+    ] {
+        assert!(
+            rules
+                .domain(name)
+                .unwrap_err()
+                .to_string()
+                .ends_with("is not in the config; name one of envoy.domains")
+        );
     }
 }
 
@@ -239,24 +416,62 @@ fn a_quota_is_told_in_the_unit_of_its_window_or_the_next_longer_one() {
         (5, 31 * DAY_US, (58, RateUnit::Year)),
         (366, 366 * DAY_US, (365, RateUnit::Year)),
         (1, 366 * DAY_US, (1, RateUnit::Year)),
-        (1_000_000_000_000, S / 1_000, (1_000_000_000_000_000, RateUnit::Second)),
+        (
+            1_000_000_000_000,
+            S / 1_000,
+            (1_000_000_000_000_000, RateUnit::Second),
+        ),
     ] {
-        assert_eq!(RateUnit::of_quota(quota, window_us), told, "{quota} per {window_us}");
+        assert_eq!(
+            RateUnit::of_quota(quota, window_us),
+            told,
+            "{quota} per {window_us}"
+        );
     }
 }
 
 #[test]
 fn an_override_is_counted_apart_for_each_unit_and_not_for_each_quota() {
-    let group = |quota, unit| LimitOverride { quota, unit }.plan(None).counts_as.to_string();
-    let groups: Vec<String> = RateUnit::ALL.into_iter().map(|unit| group(1, unit)).collect();
-    assert_eq!(groups, ["+second", "+minute", "+hour", "+day", "+week", "+month", "+year"]);
-    let limit = |quota, unit| LimitOverride { quota, unit }.plan(None).limits().first().cloned();
+    let group = |quota, unit| {
+        LimitOverride { quota, unit }
+            .plan(None)
+            .counts_as
+            .to_string()
+    };
+    let groups: Vec<String> = RateUnit::ALL
+        .into_iter()
+        .map(|unit| group(1, unit))
+        .collect();
+    assert_eq!(
+        groups,
+        [
+            "+second", "+minute", "+hour", "+day", "+week", "+month", "+year"
+        ]
+    );
+    let limit = |quota, unit| {
+        LimitOverride { quota, unit }
+            .plan(None)
+            .limits()
+            .first()
+            .cloned()
+    };
     for unit in RateUnit::ALL {
         let (small, large) = (limit(1, unit).unwrap(), limit(u32::MAX, unit).unwrap());
-        assert_eq!((small.fingerprint(), small.window_us()), (large.fingerprint(), large.window_us()));
+        assert_eq!(
+            (small.fingerprint(), small.window_us()),
+            (large.fingerprint(), large.window_us())
+        );
         assert_eq!(u128::from(small.window_us()), unit.window().as_micros());
     }
-    assert_eq!(LimitOverride { quota: 0, unit: RateUnit::Day }.plan(None).rule, crate::plan::Rule::Blocked);
+    assert_eq!(
+        LimitOverride {
+            quota: 0,
+            unit: RateUnit::Day
+        }
+        .plan(None)
+        .rule,
+        crate::plan::Rule::Blocked
+    );
 }
 
 /// What decides, by looking at every rule.
@@ -264,12 +479,23 @@ fn by_search(rules: &[DescriptorRule], entries: &[Entry]) -> Option<usize> {
     let specificity = |rule: &DescriptorRule| {
         let texts: Vec<String> = rule.patterns.iter().map(ToString::to_string).collect();
         let given = texts.iter().filter(|text| text.contains('=')).count();
-        let wildcards: Vec<&str> =
-            texts.iter().filter(|text| text.contains('*')).map(|text| text.split_once('=').unwrap().1).collect();
+        let wildcards: Vec<&str> = texts
+            .iter()
+            .filter(|text| text.contains('*'))
+            .map(|text| text.split_once('=').unwrap().1)
+            .collect();
         let stars: usize = wildcards.iter().map(|text| text.matches('*').count()).sum();
-        (given, given - wildcards.len(), wildcards.iter().map(|text| text.len()).sum::<usize>() - stars, std::cmp::Reverse(stars))
+        (
+            given,
+            given - wildcards.len(),
+            wildcards.iter().map(|text| text.len()).sum::<usize>() - stars,
+            std::cmp::Reverse(stars),
+        )
     };
-    let matching = rules.iter().enumerate().filter(|(_, rule)| rule.matches(entries));
+    let matching = rules
+        .iter()
+        .enumerate()
+        .filter(|(_, rule)| rule.matches(entries));
     matching
         .max_by_key(|(rule_index, rule)| (specificity(rule), std::cmp::Reverse(*rule_index)))
         .map(|(rule_index, _)| rule_index)
@@ -277,7 +503,13 @@ fn by_search(rules: &[DescriptorRule], entries: &[Entry]) -> Option<usize> {
 
 fn pattern() -> impl Strategy<Value = String> {
     let name = prop_oneof![Just("a"), Just("b")];
-    let value = prop_oneof![Just(String::new()), "=[xy]{1,3}", "=[xy]{1,3}\\*", "=\\*[xy]{1,2}", "=[xy]\\*[xy](\\*[xy]?)?"];
+    let value = prop_oneof![
+        Just(String::new()),
+        "=[xy]{1,3}",
+        "=[xy]{1,3}\\*",
+        "=\\*[xy]{1,2}",
+        "=[xy]\\*[xy](\\*[xy]?)?"
+    ];
     (name, value).prop_map(|(name, value)| format!("{name}{value}"))
 }
 

@@ -28,7 +28,15 @@ const DAY_S: u64 = 24 * 60 * 60;
 
 impl RateUnit {
     /// All units, the shortest first.
-    pub const ALL: [Self; 7] = [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
+    pub const ALL: [Self; 7] = [
+        Self::Second,
+        Self::Minute,
+        Self::Hour,
+        Self::Day,
+        Self::Week,
+        Self::Month,
+        Self::Year,
+    ];
 
     /// Its length.
     pub fn window(self) -> Duration {
@@ -59,7 +67,10 @@ impl RateUnit {
     /// down. A window above a year is scaled to a year. At least 1.
     pub fn of_quota(quota: u64, window_us: u64) -> (u64, Self) {
         let length_us = |unit: Self| u128::from(unit.window().as_secs()) * 1_000_000;
-        let unit = Self::ALL.into_iter().find(|unit| length_us(*unit) >= u128::from(window_us)).unwrap_or(Self::Year);
+        let unit = Self::ALL
+            .into_iter()
+            .find(|unit| length_us(*unit) >= u128::from(window_us))
+            .unwrap_or(Self::Year);
         let scaled = u128::from(quota) * length_us(unit) / u128::from(window_us.max(1));
         (u64::try_from(scaled).unwrap_or(u64::MAX).max(1), unit)
     }
@@ -80,7 +91,9 @@ impl LimitOverride {
 
     /// The groups that such limits count in, in the place of plans of a group.
     pub fn groups_beside(group: &str) -> impl Iterator<Item = Arc<str>> {
-        RateUnit::ALL.into_iter().map(move |unit| group_beside(group, unit))
+        RateUnit::ALL
+            .into_iter()
+            .map(move |unit| group_beside(group, unit))
     }
 
     /// The plan of this limit, apart from `plan`, whose place it takes: a sliding window that is counted for this unit alone.
@@ -90,8 +103,15 @@ impl LimitOverride {
     /// its quota with every request has one counter for each key and unit.
     pub fn plan(self, plan: Option<&Plan>) -> Plan {
         let group = plan.map_or("", |plan| &*plan.counts_as);
-        let sliding = Algorithm::SlidingWindow { precision: PRECISION_DEFAULT };
-        let limit = Limit::new(Self::NAME, u64::from(self.quota), self.unit.window(), sliding);
+        let sliding = Algorithm::SlidingWindow {
+            precision: PRECISION_DEFAULT,
+        };
+        let limit = Limit::new(
+            Self::NAME,
+            u64::from(self.quota),
+            self.unit.window(),
+            sliding,
+        );
         Plan {
             name: plan.map_or_else(|| Self::NAME.into(), |plan| plan.name.clone()),
             counts_as: group_beside(group, self.unit),

@@ -22,7 +22,9 @@ impl Wildcard {
             index += 1;
             index == 1 || index == last + 1 || !piece.is_empty()
         });
-        Some(Self { pieces: pieces.into() })
+        Some(Self {
+            pieces: pieces.into(),
+        })
     }
 
     /// What a value begins with; may be empty.
@@ -32,7 +34,9 @@ impl Wildcard {
 
     /// What a value has after its beginning and before its end, in this order.
     pub(super) fn between(&self) -> &[Box<str>] {
-        self.pieces.get(1..self.pieces.len() - 1).unwrap_or_default()
+        self.pieces
+            .get(1..self.pieces.len() - 1)
+            .unwrap_or_default()
     }
 
     /// What a value ends with; may be empty.
@@ -43,9 +47,19 @@ impl Wildcard {
     /// Whether a value matches. Of another wildcard's text it tells whether all values of that one match: a `*` is a letter that
     /// no piece has, so only a `*` can stand for it. The time is linear in the value's length: of each piece the first place is as good as any.
     pub fn matches(&self, value: &str) -> bool {
-        let Some(rest) = value.strip_prefix(self.begin()).and_then(|rest| rest.strip_suffix(self.end())) else { return false };
+        let Some(rest) = value
+            .strip_prefix(self.begin())
+            .and_then(|rest| rest.strip_suffix(self.end()))
+        else {
+            return false;
+        };
         let after = |rest: &'_ str, piece: &str| rest.find(piece).map(|place| place + piece.len());
-        self.between().iter().try_fold(rest, |rest, piece| after(rest, piece).map(|place| &rest[place..])).is_some()
+        self.between()
+            .iter()
+            .try_fold(rest, |rest, piece| {
+                after(rest, piece).map(|place| &rest[place..])
+            })
+            .is_some()
     }
 
     /// Bytes of its pieces: as many as the shortest value that matches has.

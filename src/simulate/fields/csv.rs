@@ -18,10 +18,16 @@ impl Csv {
     pub(super) fn new(header: &[u8]) -> Result<Self, String> {
         let (mut text, mut ends) = (vec![0; header.len()], [0; FIELDS_MAX]);
         let header = header.strip_prefix("\u{feff}".as_bytes()).unwrap_or(header);
-        let count = read(header, &mut text, &mut ends).ok_or("the first line of the CSV does not name its fields")?;
-        let names = ranges(&ends[..count]).map(|range| String::from_utf8_lossy(&text[range]).into_owned());
+        let count = read(header, &mut text, &mut ends)
+            .ok_or("the first line of the CSV does not name its fields")?;
+        let names =
+            ranges(&ends[..count]).map(|range| String::from_utf8_lossy(&text[range]).into_owned());
         let names: Vec<String> = names.collect();
-        match names.iter().enumerate().find(|(index, name)| names[..*index].contains(name)) {
+        match names
+            .iter()
+            .enumerate()
+            .find(|(index, name)| names[..*index].contains(name))
+        {
             Some((_, twice)) => Err(format!("the first line of the CSV names {twice:?} twice")),
             None => Ok(Self { names }),
         }
@@ -34,7 +40,8 @@ impl Csv {
     pub(super) fn cut(&self, line: &[u8], values: &mut Values) -> Result<(), &'static str> {
         let mut ends = [0; FIELDS_MAX];
         values.text.resize(line.len(), 0);
-        let count = read(line, &mut values.text, &mut ends).ok_or("it is no line of CSV; a quote may not be closed")?;
+        let count = read(line, &mut values.text, &mut ends)
+            .ok_or("it is no line of CSV; a quote may not be closed")?;
         if count != self.names.len() {
             return Err("it has another number of fields than the first line");
         }
@@ -59,5 +66,7 @@ fn read(line: &[u8], text: &mut [u8], ends: &mut [usize]) -> Option<usize> {
 
 fn ranges(ends: &[usize]) -> impl Iterator<Item = std::ops::Range<usize>> {
     let starts = std::iter::once(0).chain(ends.iter().copied());
-    starts.zip(ends.iter().copied()).map(|(start, end)| start..end)
+    starts
+        .zip(ends.iter().copied())
+        .map(|(start, end)| start..end)
 }

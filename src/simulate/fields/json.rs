@@ -31,7 +31,11 @@ pub(super) fn cut(names: &[String], line: &[u8], values: &mut Values) -> Result<
     let mut next = 0;
     let mut put = |name: &str, value: &[u8]| {
         let is_next = names.get(next).is_some_and(|known| known == name);
-        if let Some(index) = if is_next { Some(next) } else { names.iter().position(|known| known == name) } {
+        if let Some(index) = if is_next {
+            Some(next)
+        } else {
+            names.iter().position(|known| known == name)
+        } {
             values.put(index, value);
             next = index + 1;
         }
@@ -41,7 +45,11 @@ pub(super) fn cut(names: &[String], line: &[u8], values: &mut Values) -> Result<
 
 fn read(line: &[u8], put: &mut dyn FnMut(&str, &[u8])) -> Result<(), serde_json::Error> {
     let (mut json, mut path) = (serde_json::Deserializer::from_slice(line), String::new());
-    json.deserialize_map(Level { path: &mut path, levels: LEVELS_MAX, put })?;
+    json.deserialize_map(Level {
+        path: &mut path,
+        levels: LEVELS_MAX,
+        put,
+    })?;
     json.end()
 }
 
@@ -110,7 +118,11 @@ impl<'de> Visitor<'de> for Level<'_> {
                 self.path.push('.');
             }
             self.path.push_str(&name);
-            map.next_value_seed(Level { path: self.path, levels: self.levels - 1, put: self.put })?;
+            map.next_value_seed(Level {
+                path: self.path,
+                levels: self.levels - 1,
+                put: self.put,
+            })?;
             self.path.truncate(above);
         }
         Ok(())

@@ -36,8 +36,13 @@ pub(super) struct BucketRule {
 impl BucketRule {
     /// The rule of a limit, if it is a `token_bucket`.
     pub(super) fn of(limit: &Limit) -> Option<Self> {
-        let Algorithm::TokenBucket { burst } = limit.algorithm() else { return None };
-        Some(Self { window_us: limit.window_us(), burst: Some(burst).filter(|burst| *burst != limit.quota()) })
+        let Algorithm::TokenBucket { burst } = limit.algorithm() else {
+            return None;
+        };
+        Some(Self {
+            window_us: limit.window_us(),
+            burst: Some(burst).filter(|burst| *burst != limit.quota()),
+        })
     }
 
     /// Microseconds until a unit is back.
@@ -53,7 +58,10 @@ impl BucketNeed {
         if need == NEED_UNKNOWN {
             return need;
         }
-        self.push(Corner { at_us: now_us, units: self.units });
+        self.push(Corner {
+            at_us: now_us,
+            units: self.units,
+        });
         self.units = self.units.saturating_add(cost);
         let need = self.smallest(rule, now_us, need.max(1));
         if need == NEED_UNKNOWN {
@@ -70,8 +78,11 @@ impl BucketNeed {
     pub(super) fn matters_at(&self, rule: BucketRule, now_us: u64, need: u64) -> bool {
         let emission_us = rule.emission_us(need.max(1));
         // A request now would be a corner, and no other would matter.
-        let owed_us = |corner: &Corner| u128::from(self.units - corner.units) * u128::from(emission_us);
-        self.corners.iter().any(|corner| u128::from(corner.at_us) + owed_us(corner) > u128::from(now_us))
+        let owed_us =
+            |corner: &Corner| u128::from(self.units - corner.units) * u128::from(emission_us);
+        self.corners
+            .iter()
+            .any(|corner| u128::from(corner.at_us) + owed_us(corner) > u128::from(now_us))
     }
 
     /// Bytes on the heap, with this struct.
@@ -97,8 +108,13 @@ impl BucketNeed {
         while low < high {
             let middle = low.midpoint(high);
             let (a, b) = (self.corners[middle], self.corners[middle + 1]);
-            let is_slower = u128::from(b.at_us - a.at_us) >= u128::from(b.units - a.units) * u128::from(emission_us);
-            if is_slower { low = middle + 1 } else { high = middle }
+            let is_slower = u128::from(b.at_us - a.at_us)
+                >= u128::from(b.units - a.units) * u128::from(emission_us);
+            if is_slower {
+                low = middle + 1
+            } else {
+                high = middle
+            }
         }
         low
     }
@@ -106,7 +122,9 @@ impl BucketNeed {
     /// Whether a bucket of this quota denies the newest request, after all others were charged.
     fn denies(&self, rule: BucketRule, now_us: u64, quota: u64) -> bool {
         let emission_us = rule.emission_us(quota);
-        let Some(corner) = self.corners.get(self.first_corner(emission_us)) else { return false };
+        let Some(corner) = self.corners.get(self.first_corner(emission_us)) else {
+            return false;
+        };
         let above = (self.units - corner.units).saturating_sub(rule.burst.unwrap_or(quota));
         u128::from(above) * u128::from(emission_us) > u128::from(now_us - corner.at_us)
     }
@@ -114,7 +132,11 @@ impl BucketNeed {
     /// The smallest quota from `least` on that does not deny the newest request.
     fn smallest(&self, rule: BucketRule, now_us: u64, least: u64) -> u64 {
         // A unit is back after a microsecond at the soonest.
-        let most = if rule.burst.is_some() { rule.window_us } else { QUOTA_MAX };
+        let most = if rule.burst.is_some() {
+            rule.window_us
+        } else {
+            QUOTA_MAX
+        };
         let (mut denying, mut fitting) = (least, least);
         while self.denies(rule, now_us, fitting) {
             if fitting >= most {
@@ -125,13 +147,19 @@ impl BucketNeed {
         }
         while fitting - denying > 1 {
             let middle = denying.midpoint(fitting);
-            if self.denies(rule, now_us, middle) { denying = middle } else { fitting = middle }
+            if self.denies(rule, now_us, middle) {
+                denying = middle
+            } else {
+                fitting = middle
+            }
         }
         fitting
     }
 }
 
 fn time_per_unit_is_above((a, b): (Corner, Corner), (c, d): (Corner, Corner)) -> bool {
-    let cross = |(from, to): (Corner, Corner), units: u64| u128::from(to.at_us - from.at_us) * u128::from(units);
+    let cross = |(from, to): (Corner, Corner), units: u64| {
+        u128::from(to.at_us - from.at_us) * u128::from(units)
+    };
     cross((a, b), d.units - c.units) > cross((c, d), b.units - a.units)
 }

@@ -57,12 +57,16 @@ enum Log {
 impl Counters {
     pub(super) fn new(limits: &[Limit]) -> Self {
         let of = |limit: &Limit| match limit.algorithm() {
-            Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => LimitCounters::Logs(Logs::default()),
-            Algorithm::FixedWindow { .. } | Algorithm::SlidingCounter | Algorithm::TokenBucket { .. } => {
-                LimitCounters::Small(Vec::new())
+            Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => {
+                LimitCounters::Logs(Logs::default())
             }
+            Algorithm::FixedWindow { .. }
+            | Algorithm::SlidingCounter
+            | Algorithm::TokenBucket { .. } => LimitCounters::Small(Vec::new()),
         };
-        Self { limits: limits.iter().map(of).collect() }
+        Self {
+            limits: limits.iter().map(of).collect(),
+        }
     }
 
     pub(super) fn add_key(&mut self) {
@@ -77,7 +81,9 @@ impl Counters {
     /// Takes the state of each limit out, or a fresh one.
     pub(super) fn take(&mut self, index: usize, limits: &[Limit]) -> States {
         let take = |(counters, limit): (&mut LimitCounters, &Limit)| match counters {
-            LimitCounters::Small(states) => states[index].take().unwrap_or_else(|| State::fresh(limit)),
+            LimitCounters::Small(states) => {
+                states[index].take().unwrap_or_else(|| State::fresh(limit))
+            }
             LimitCounters::Logs(logs) => State::Runs(logs.take(index)),
         };
         self.limits.iter_mut().zip(limits).map(take).collect()
@@ -98,7 +104,9 @@ impl Counters {
     pub(super) fn are_fresh(&self, index: usize) -> bool {
         self.limits.iter().all(|counters| match counters {
             LimitCounters::Small(states) => states[index].is_none(),
-            LimitCounters::Logs(logs) => matches!(&logs.logs[index], Log::Packed(packed) if packed.is_empty()),
+            LimitCounters::Logs(logs) => {
+                matches!(&logs.logs[index], Log::Packed(packed) if packed.is_empty())
+            }
         })
     }
 
@@ -108,8 +116,11 @@ impl Counters {
             let window_us = limit.window_us();
             match counters {
                 LimitCounters::Small(states) => {
-                    let fresh =
-                        states.iter_mut().filter(|state| state.as_ref().is_some_and(|s| s.fresh_at_us(window_us) <= now_us));
+                    let fresh = states.iter_mut().filter(|state| {
+                        state
+                            .as_ref()
+                            .is_some_and(|s| s.fresh_at_us(window_us) <= now_us)
+                    });
                     fresh.for_each(|state| *state = None);
                 }
                 LimitCounters::Logs(logs) => logs.sweep(now_us, window_us),
@@ -161,7 +172,9 @@ impl Logs {
         self.logs[index] = Log::Unpacked(runs);
         self.may_pack = (self.may_pack + BYTES_PER_DECISION).min(UNPACKED_BYTES);
         while self.unpacked_bytes > UNPACKED_BYTES && self.may_pack > 0 {
-            let Some(index) = self.unpacked.pop_front() else { break };
+            let Some(index) = self.unpacked.pop_front() else {
+                break;
+            };
             if std::mem::take(&mut self.is_used[index]) {
                 self.unpacked.push_back(index);
             } else {

@@ -18,7 +18,11 @@ fn push(packed: &mut Vec<u8>, gap_us: u64, units: u64) {
         encode_varint(0, packed);
         encode_varint(units, packed);
     }
-    let time = if gap_us.is_multiple_of(SECOND_US) { (gap_us / SECOND_US) << 1 | 1 } else { gap_us << 1 };
+    let time = if gap_us.is_multiple_of(SECOND_US) {
+        (gap_us / SECOND_US) << 1 | 1
+    } else {
+        gap_us << 1
+    };
     encode_varint(time, packed);
 }
 
@@ -28,7 +32,11 @@ fn pop(packed: &mut &[u8]) -> Option<(u64, u64)> {
     if time == 0 {
         (units, time) = (decode_varint(packed).ok()?, decode_varint(packed).ok()?);
     }
-    let gap_us = if time & 1 == 1 { (time >> 1) * SECOND_US } else { time >> 1 };
+    let gap_us = if time & 1 == 1 {
+        (time >> 1) * SECOND_US
+    } else {
+        time >> 1
+    };
     Some((gap_us, units))
 }
 
@@ -74,7 +82,8 @@ impl LogCount {
     /// The count of a log.
     pub(super) fn of(runs: &Runs) -> Self {
         let mut count = Self::default();
-        runs.iter().for_each(|(at_us, units)| count.push(at_us, units));
+        runs.iter()
+            .for_each(|(at_us, units)| count.push(at_us, units));
         count
     }
 
@@ -90,18 +99,32 @@ impl LogCount {
     fn push(&mut self, at_us: u64, units: u64) {
         let run = Run { at_us, units };
         if self.used == 0 {
-            *self = Self { oldest: run, newest: Run { at_us, units: 0 }, packed_us: at_us, ..Self::default() };
+            *self = Self {
+                oldest: run,
+                newest: Run { at_us, units: 0 },
+                packed_us: at_us,
+                ..Self::default()
+            };
         } else if self.newest.at_us == at_us {
             // The oldest run, while it is the only one, is followed by an empty one.
-            let newest = if self.packed_us == at_us { &mut self.oldest } else { &mut self.newest };
+            let newest = if self.packed_us == at_us {
+                &mut self.oldest
+            } else {
+                &mut self.newest
+            };
             newest.units += units;
         } else {
             if self.newest.units > 0 {
                 // It grows by an eighth, not to twice its size.
                 if self.between.capacity() - self.between.len() < RUN_BYTES_MAX {
-                    self.between.reserve_exact(self.between.len() / 8 + RUN_BYTES_MAX);
+                    self.between
+                        .reserve_exact(self.between.len() / 8 + RUN_BYTES_MAX);
                 }
-                push(&mut self.between, self.newest.at_us - self.packed_us, self.newest.units);
+                push(
+                    &mut self.between,
+                    self.newest.at_us - self.packed_us,
+                    self.newest.units,
+                );
                 self.packed_us = self.newest.at_us;
             }
             self.newest = run;
@@ -115,7 +138,10 @@ impl LogCount {
         let mut rest = &self.between[self.first..];
         if let Some((gap_us, units)) = pop(&mut rest) {
             self.first = self.between.len() - rest.len();
-            self.oldest = Run { at_us: self.oldest.at_us + gap_us, units };
+            self.oldest = Run {
+                at_us: self.oldest.at_us + gap_us,
+                units,
+            };
         } else {
             (self.oldest, self.newest.units, self.packed_us) = (self.newest, 0, self.newest.at_us);
         }
@@ -144,7 +170,10 @@ mod tests {
 
     /// Times that rise strictly, and units.
     fn any_runs() -> impl Strategy<Value = Vec<(u64, u64)>> {
-        let gap = prop_oneof![(1..90_000_u64).prop_map(|seconds| seconds * SECOND_US), 1..10_000_000_000_u64];
+        let gap = prop_oneof![
+            (1..90_000_u64).prop_map(|seconds| seconds * SECOND_US),
+            1..10_000_000_000_u64
+        ];
         let units = prop_oneof![Just(1_u64), 2..1_000_000_u64];
         proptest::collection::vec((gap, units), 0..80).prop_map(|mut runs| {
             runs.iter_mut().fold(0, |before, run| {

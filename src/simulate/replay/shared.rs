@@ -32,7 +32,9 @@ impl SharedCounters {
         let counters = self.counters.entry(key).or_default();
         let bytes = &mut self.bytes;
         let take = |limit: &Limit| {
-            let index = counters.iter().position(|counter| counter.fingerprint == limit.fingerprint());
+            let index = counters
+                .iter()
+                .position(|counter| counter.fingerprint == limit.fingerprint());
             index.map_or_else(
                 || State::fresh(limit),
                 |index| {
@@ -46,11 +48,20 @@ impl SharedCounters {
     }
 
     /// Puts the state of each limit back.
-    pub(super) fn put(&mut self, key: SharedKey, limits: &[Limit], states: impl IntoIterator<Item = State>) {
+    pub(super) fn put(
+        &mut self,
+        key: SharedKey,
+        limits: &[Limit],
+        states: impl IntoIterator<Item = State>,
+    ) {
         let counters = self.counters.entry(key).or_default();
         for (limit, state) in limits.iter().zip(states) {
             self.bytes += state.heap_bytes();
-            counters.push(Counter { fingerprint: limit.fingerprint(), window_us: limit.window_us(), state });
+            counters.push(Counter {
+                fingerprint: limit.fingerprint(),
+                window_us: limit.window_us(),
+                state,
+            });
         }
     }
 
@@ -60,7 +71,12 @@ impl SharedCounters {
             counters.retain(|counter| counter.state.fresh_at_us(counter.window_us) > now_us);
             !counters.is_empty()
         });
-        self.bytes = self.counters.values().flatten().map(|counter| counter.state.heap_bytes()).sum();
+        self.bytes = self
+            .counters
+            .values()
+            .flatten()
+            .map(|counter| counter.state.heap_bytes())
+            .sum();
         self.bytes
     }
 }

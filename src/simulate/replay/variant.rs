@@ -87,7 +87,8 @@ impl Variant {
         self.needs.resize(self.needs.len() + limits, 0);
         self.counters.add_key();
         if self.has_buckets() {
-            self.bucket_needs.resize(self.bucket_needs.len() + limits, None);
+            self.bucket_needs
+                .resize(self.bucket_needs.len() + limits, None);
         }
     }
 
@@ -96,7 +97,13 @@ impl Variant {
     }
 
     /// Decides a request of the key with this index. Whether it is denied.
-    pub(super) fn denies(&mut self, index: usize, event: &Event, key: &[u8], shared: &mut SharedCounters) -> bool {
+    pub(super) fn denies(
+        &mut self,
+        index: usize,
+        event: &Event,
+        key: &[u8],
+        shared: &mut SharedCounters,
+    ) -> bool {
         let now_us = match self.spacing {
             Spacing::AsStamped => event.at_us,
             Spacing::Evenly => event.even_us,
@@ -113,8 +120,16 @@ impl Variant {
         denied
     }
 
-    fn decide(&mut self, index: usize, (hash, shared): (u64, &mut SharedCounters), now_us: u64, units: u64) -> bool {
-        let Ok(cost) = Cost::new(units) else { return false };
+    fn decide(
+        &mut self,
+        index: usize,
+        (hash, shared): (u64, &mut SharedCounters),
+        now_us: u64,
+        units: u64,
+    ) -> bool {
+        let Ok(cost) = Cost::new(units) else {
+            return false;
+        };
         if self.has_buckets() {
             self.add_to_buckets(index, now_us, units);
         }
@@ -131,12 +146,22 @@ impl Variant {
             let verdict = decide(limits, &mut states, now_us, cost, Mode::Charge);
             fits = verdict.fits;
             let each = verdict.readings.iter().zip(limits).zip(&mut self.denied_by);
-            each.for_each(|((reading, limit), denied_by)| *denied_by += u64::from(!fits && reading.wait_us(limit, units) > 0));
+            each.for_each(|((reading, limit), denied_by)| {
+                *denied_by += u64::from(!fits && reading.wait_us(limit, units) > 0)
+            });
             if fits && shared_key.is_none() && !self.unlimited.contains_key(&index) {
-                let used =
-                    verdict.readings.iter().zip(limits).map(|(reading, limit)| limit.capacity() - reading.remaining(limit));
-                let needs = self.needs[own.clone()].iter_mut().zip(used).zip(&self.buckets);
-                needs.filter(|(_, bucket)| bucket.is_none()).for_each(|((need, used), _)| *need = (*need).max(used));
+                let used = verdict
+                    .readings
+                    .iter()
+                    .zip(limits)
+                    .map(|(reading, limit)| limit.capacity() - reading.remaining(limit));
+                let needs = self.needs[own.clone()]
+                    .iter_mut()
+                    .zip(used)
+                    .zip(&self.buckets);
+                needs
+                    .filter(|(_, bucket)| bucket.is_none())
+                    .for_each(|((need, used), _)| *need = (*need).max(used));
             }
         } else {
             let over = limits.iter().zip(&mut self.denied_by);
@@ -158,7 +183,9 @@ impl Variant {
     /// Takes a request into the needs of the key's buckets, whatever is decided on it.
     fn add_to_buckets(&mut self, index: usize, now_us: u64, units: u64) {
         let first = index * self.buckets.len();
-        let places = self.bucket_needs[first..].iter_mut().zip(&mut self.needs[first..]);
+        let places = self.bucket_needs[first..]
+            .iter_mut()
+            .zip(&mut self.needs[first..]);
         for ((place, need), rule) in places.zip(&self.buckets) {
             let Some(rule) = rule else { continue };
             let bucket = place.get_or_insert_default();
@@ -173,7 +200,9 @@ impl Variant {
         let rules = self.buckets.iter().cycle();
         let mut bytes = 0;
         for ((place, need), rule) in self.bucket_needs.iter_mut().zip(&self.needs).zip(rules) {
-            let matters = |bucket: &BucketNeed| rule.is_some_and(|rule| bucket.matters_at(rule, now_us, *need));
+            let matters = |bucket: &BucketNeed| {
+                rule.is_some_and(|rule| bucket.matters_at(rule, now_us, *need))
+            };
             *place = place.take().filter(|bucket| matters(bucket));
             bytes += place.as_ref().map_or(0, |bucket| bucket.heap_bytes());
         }
@@ -183,15 +212,26 @@ impl Variant {
     /// Charges a request to the counters that deny nothing. They begin as a copy of `states`, which a denial did not change.
     fn charge_unlimited(&mut self, index: usize, states: &States, now_us: u64, cost: Cost) {
         let unlimited = self.unlimited.entry(index).or_insert_with(|| {
-            let unlimited: Unlimited = states.iter().zip(&self.largest).map(UnlimitedCounter::new).collect();
+            let unlimited: Unlimited = states
+                .iter()
+                .zip(&self.largest)
+                .map(UnlimitedCounter::new)
+                .collect();
             self.bytes += heap_bytes(&unlimited);
             unlimited
         });
         let before = heap_bytes(unlimited);
         let needs = &mut self.needs[index * self.largest.len()..];
-        let counted = self.largest.iter().zip(unlimited.iter_mut()).zip(needs).zip(&self.buckets);
+        let counted = self
+            .largest
+            .iter()
+            .zip(unlimited.iter_mut())
+            .zip(needs)
+            .zip(&self.buckets);
         for (((limit, counter), need), _) in counted.filter(|(_, bucket)| bucket.is_none()) {
-            let used = (*need != NEED_UNKNOWN).then(|| counter.charge(limit, now_us, cost)).flatten();
+            let used = (*need != NEED_UNKNOWN)
+                .then(|| counter.charge(limit, now_us, cost))
+                .flatten();
             *need = (*need).max(used.unwrap_or(NEED_UNKNOWN));
             if *need == NEED_UNKNOWN {
                 *counter = UnlimitedCounter::State(State::default());
@@ -205,10 +245,15 @@ impl Variant {
         self.counters.sweep(now_us, self.plan.limits());
         let (counters, limits) = (&self.counters, self.plan.limits());
         let are_fresh = |unlimited: &Unlimited| {
-            unlimited.iter().zip(limits).all(|(counter, limit)| counter.fresh_at_us(limit.window_us()) <= now_us)
+            unlimited
+                .iter()
+                .zip(limits)
+                .all(|(counter, limit)| counter.fresh_at_us(limit.window_us()) <= now_us)
         };
-        self.unlimited.retain(|index, unlimited| !(counters.are_fresh(*index) && are_fresh(unlimited)));
-        self.bytes = self.unlimited.values().map(heap_bytes).sum::<usize>() + self.sweep_buckets(now_us);
+        self.unlimited
+            .retain(|index, unlimited| !(counters.are_fresh(*index) && are_fresh(unlimited)));
+        self.bytes =
+            self.unlimited.values().map(heap_bytes).sum::<usize>() + self.sweep_buckets(now_us);
         self.bytes()
     }
 
@@ -233,11 +278,21 @@ impl UnlimitedCounter {
         }
         match self {
             Self::State(state) => {
-                let verdict = decide(std::slice::from_ref(limit), std::slice::from_mut(state), now_us, cost, Mode::Charge);
-                let used = verdict.readings.first().map(|reading| limit.capacity() - reading.remaining(limit));
+                let verdict = decide(
+                    std::slice::from_ref(limit),
+                    std::slice::from_mut(state),
+                    now_us,
+                    cost,
+                    Mode::Charge,
+                );
+                let used = verdict
+                    .readings
+                    .first()
+                    .map(|reading| limit.capacity() - reading.remaining(limit));
                 used.filter(|_| verdict.fits)
             }
-            Self::Log(log) => Some(log.add(limit.window_us(), now_us, cost.units())).filter(|used| *used <= limit.capacity()),
+            Self::Log(log) => Some(log.add(limit.window_us(), now_us, cost.units()))
+                .filter(|used| *used <= limit.capacity()),
         }
     }
 

@@ -28,7 +28,15 @@ impl Worst {
             return;
         }
         let rank = |listed: &(usize, Box<[u8]>)| (denied[listed.0], Reverse(listed.1.clone()));
-        let Some((least_at, least)) = self.keys.iter().map(rank).enumerate().min_by(|a, b| a.1.cmp(&b.1)) else { return };
+        let Some((least_at, least)) = self
+            .keys
+            .iter()
+            .map(rank)
+            .enumerate()
+            .min_by(|a, b| a.1.cmp(&b.1))
+        else {
+            return;
+        };
         self.least = least.0;
         let own = (denied[index], Reverse(Box::from(key)));
         if own > least {

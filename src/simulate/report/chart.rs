@@ -30,18 +30,33 @@ pub fn svg(report: &Report) -> String {
     out
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a picture has far fewer points than a float has values")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a picture has far fewer points than a float has values"
+)]
 fn draw(report: &Report, out: &mut String) -> std::fmt::Result {
     let (rows, step_us) = grouped(&report.hours, report.hour_us, BARS_MAX);
     let rows = &rows[rows.len().saturating_sub(DAYS_MAX)..];
-    let most = rows.iter().map(|row| row.requests).max().unwrap_or(0).max(1);
+    let most = rows
+        .iter()
+        .map(|row| row.requests)
+        .max()
+        .unwrap_or(0)
+        .max(1);
     let (plot_width, plot_height) = ((WIDTH - LEFT - 16) as f64, (HEIGHT - TOP - BOTTOM) as f64);
     let step = plot_width / rows.len().max(1) as f64;
     let x = |index: usize| LEFT as f64 + index as f64 * step;
     let height = |number: u64| number as f64 * plot_height / most as f64;
     let base = (HEIGHT - BOTTOM) as f64;
-    writeln!(out, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">")?;
-    writeln!(out, "<title>Requests and denials of {}</title>\n{STYLE}", escape(&report.log.name))?;
+    writeln!(
+        out,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">"
+    )?;
+    writeln!(
+        out,
+        "<title>Requests and denials of {}</title>\n{STYLE}",
+        escape(&report.log.name)
+    )?;
     legend(report, out)?;
     let bar = |out: &mut String, class: &str, index: usize, number: u64| {
         let (x, height, width) = (x(index), height(number), (step * 0.86).max(0.5));
@@ -65,18 +80,46 @@ fn draw(report: &Report, out: &mut String) -> std::fmt::Result {
         writeln!(out, "</g>")?;
     }
     for variant in 1..report.variants.len() {
-        let points = rows.iter().enumerate().map(|(index, row)| (x(index) + step * 0.43, base - height(row.denied[variant])));
+        let points = rows
+            .iter()
+            .enumerate()
+            .map(|(index, row)| (x(index) + step * 0.43, base - height(row.denied[variant])));
         let points: Vec<String> = points.map(|(x, y)| format!("{x:.2},{y:.2}")).collect();
-        writeln!(out, "<polyline class=\"d{variant}\" points=\"{}\"/>", points.join(" "))?;
+        writeln!(
+            out,
+            "<polyline class=\"d{variant}\" points=\"{}\"/>",
+            points.join(" ")
+        )?;
     }
     let right = WIDTH - 16;
-    writeln!(out, "<line class=\"axis\" x1=\"{LEFT}\" y1=\"{base}\" x2=\"{right}\" y2=\"{base}\"/>")?;
-    writeln!(out, "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>", LEFT - 8, TOP + 10, count(most))?;
-    writeln!(out, "<text x=\"{}\" y=\"{base}\" text-anchor=\"end\">0</text>", LEFT - 8)?;
+    writeln!(
+        out,
+        "<line class=\"axis\" x1=\"{LEFT}\" y1=\"{base}\" x2=\"{right}\" y2=\"{base}\"/>"
+    )?;
+    writeln!(
+        out,
+        "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
+        LEFT - 8,
+        TOP + 10,
+        count(most)
+    )?;
+    writeln!(
+        out,
+        "<text x=\"{}\" y=\"{base}\" text-anchor=\"end\">0</text>",
+        LEFT - 8
+    )?;
     if let (Some(first), Some(last)) = (rows.first(), rows.last()) {
         let y = HEIGHT - 10;
-        writeln!(out, "<text x=\"{LEFT}\" y=\"{y}\">{} UTC</text>", label(first.start_us, step_us))?;
-        writeln!(out, "<text x=\"{right}\" y=\"{y}\" text-anchor=\"end\">{} UTC</text>", label(last.start_us, step_us))?;
+        writeln!(
+            out,
+            "<text x=\"{LEFT}\" y=\"{y}\">{} UTC</text>",
+            label(first.start_us, step_us)
+        )?;
+        writeln!(
+            out,
+            "<text x=\"{right}\" y=\"{y}\" text-anchor=\"end\">{} UTC</text>",
+            label(last.start_us, step_us)
+        )?;
     }
     writeln!(out, "</svg>")
 }
@@ -90,10 +133,24 @@ fn legend(report: &Report, out: &mut String) -> std::fmt::Result {
     for variant in 0..report.variants.len() {
         let (x, y) = (LEFT + 110 + variant % 2 * 380, 10 + variant / 2 * 20);
         match variant {
-            0 => writeln!(out, "<rect class=\"d0\" x=\"{x}\" y=\"{y}\" width=\"12\" height=\"12\"/>")?,
-            _ => writeln!(out, "<polyline class=\"d{variant}\" points=\"{x},{0} {1},{0}\"/>", y + 6, x + 12)?,
+            0 => writeln!(
+                out,
+                "<rect class=\"d0\" x=\"{x}\" y=\"{y}\" width=\"12\" height=\"12\"/>"
+            )?,
+            _ => writeln!(
+                out,
+                "<polyline class=\"d{variant}\" points=\"{x},{0} {1},{0}\"/>",
+                y + 6,
+                x + 12
+            )?,
         }
-        writeln!(out, "<text x=\"{}\" y=\"{}\">denied {}</text>", x + 18, y + 11, escape(&report.heading(variant)))?;
+        writeln!(
+            out,
+            "<text x=\"{}\" y=\"{}\">denied {}</text>",
+            x + 18,
+            y + 11,
+            escape(&report.heading(variant))
+        )?;
     }
     Ok(())
 }

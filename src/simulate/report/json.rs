@@ -11,7 +11,9 @@ use crate::utc::Utc;
 
 /// The report as one object, over several lines.
 pub fn json(report: &Report) -> String {
-    let variants: Vec<Value> = (0..report.variants.len()).map(|variant| of_variant(report, variant)).collect();
+    let variants: Vec<Value> = (0..report.variants.len())
+        .map(|variant| of_variant(report, variant))
+        .collect();
     let report = value!({
         "log": log(report),
         "requests": report.requests,
@@ -26,7 +28,10 @@ pub fn json(report: &Report) -> String {
 
 fn log(report: &Report) -> Value {
     let log = &report.log;
-    let first = log.first_unreadable.iter().map(|(line, reason)| value!({ "line": line, "reason": reason }));
+    let first = log
+        .first_unreadable
+        .iter()
+        .map(|(line, reason)| value!({ "line": line, "reason": reason }));
     value!({
         "name": log.name,
         "lines": log.lines,

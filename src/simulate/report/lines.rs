@@ -27,7 +27,9 @@ pub(super) fn end(text: &str, width_max: usize) -> String {
         return text;
     }
     let letters: Vec<char> = fitting(text.chars().rev(), width_max).collect();
-    std::iter::once('…').chain(letters.into_iter().rev()).collect()
+    std::iter::once('…')
+        .chain(letters.into_iter().rev())
+        .collect()
 }
 
 /// The first letters that leave room for a mark.
@@ -79,12 +81,22 @@ pub(super) fn room_beside(headings: &[String], rows: &[Vec<String>]) -> usize {
 
 fn widths(headings: &[String], rows: &[Vec<String>]) -> Vec<usize> {
     let all = || std::iter::once(headings).chain(rows.iter().map(Vec::as_slice));
-    let width = |column: usize| all().filter_map(|row| row.get(column)).map(|cell| cell.width()).max().unwrap_or(0);
+    let width = |column: usize| {
+        all()
+            .filter_map(|row| row.get(column))
+            .map(|cell| cell.width())
+            .max()
+            .unwrap_or(0)
+    };
     (0..headings.len()).map(width).collect()
 }
 
 /// Adds a table. The first column is aligned to the left, and cut where the others leave too little room.
-pub(super) fn table(out: &mut String, headings: &[String], rows: &[Vec<String>]) -> std::fmt::Result {
+pub(super) fn table(
+    out: &mut String,
+    headings: &[String],
+    rows: &[Vec<String>],
+) -> std::fmt::Result {
     let mut widths = widths(headings, rows);
     let others: usize = widths.iter().skip(1).map(|width| GAP + width).sum();
     if let Some(first) = widths.first_mut() {
@@ -95,7 +107,10 @@ pub(super) fn table(out: &mut String, headings: &[String], rows: &[Vec<String>])
         for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
             match column {
                 0 => line.push_str(&padded(&beginning(cell, *width), *width)),
-                _ => line.extend([" ".repeat(GAP + width.saturating_sub(cell.width())), cell.clone()]),
+                _ => line.extend([
+                    " ".repeat(GAP + width.saturating_sub(cell.width())),
+                    cell.clone(),
+                ]),
             }
         }
         writeln!(out, "{}", line.trim_end())?;
@@ -115,10 +130,19 @@ mod tests {
 
     #[test]
     fn names_are_cut_where_they_tell_least() {
-        assert_eq!((beginning("abcdef", 6), beginning("abcdefg", 6)), ("abcdef".to_owned(), "abcde…".to_owned()));
-        assert_eq!((end("abcdef", 6), end("abcdefg", 6)), ("abcdef".to_owned(), "…cdefg".to_owned()));
+        assert_eq!(
+            (beginning("abcdef", 6), beginning("abcdefg", 6)),
+            ("abcdef".to_owned(), "abcde…".to_owned())
+        );
+        assert_eq!(
+            (end("abcdef", 6), end("abcdefg", 6)),
+            ("abcdef".to_owned(), "…cdefg".to_owned())
+        );
         // Two columns for each letter.
-        assert_eq!((beginning("日本語", 5), end("日本語", 5)), ("日本…".to_owned(), "…本語".to_owned()));
+        assert_eq!(
+            (beginning("日本語", 5), end("日本語", 5)),
+            ("日本…".to_owned(), "…本語".to_owned())
+        );
     }
 
     #[test]
@@ -132,10 +156,18 @@ mod tests {
     fn a_table_that_is_too_wide_loses_the_end_of_its_first_column() {
         let mut out = String::new();
         let row = |first: &str| vec![first.to_owned(), "1".to_owned(), "x".repeat(40)];
-        table(&mut out, &row("key"), &[row("short"), row(&"日".repeat(40))]).unwrap();
+        table(
+            &mut out,
+            &row("key"),
+            &[row("short"), row(&"日".repeat(40))],
+        )
+        .unwrap();
         let lines: Vec<&str> = out.lines().collect();
         assert!(lines.iter().all(|line| line.width() == WIDTH), "{out}");
-        assert!(lines[1].starts_with("short   ") && lines[2].contains("日…"), "{out}");
+        assert!(
+            lines[1].starts_with("short   ") && lines[2].contains("日…"),
+            "{out}"
+        );
     }
 
     proptest! {

@@ -60,7 +60,10 @@ struct Class {
 
 impl Handle {
     fn new(page: u32, slot: usize) -> Self {
-        Self(page << SLOT_BITS | u32::from(u8::try_from(slot).expect("a page has at most 256 slots")))
+        Self(
+            page << SLOT_BITS
+                | u32::from(u8::try_from(slot).expect("a page has at most 256 slots")),
+        )
     }
 
     fn page(self) -> usize {
@@ -93,7 +96,9 @@ impl Arena {
         if self.classes.len() <= index {
             self.classes.resize_with(index + 1, Class::default);
         }
-        if self.classes[index].pages.is_empty() || self.classes[index].taken == slots_per_page(index) {
+        if self.classes[index].pages.is_empty()
+            || self.classes[index].taken == slots_per_page(index)
+        {
             let page = self.add_page(index);
             self.classes[index].pages.push(page);
             self.classes[index].taken = 0;
@@ -140,7 +145,11 @@ impl Arena {
         let last = Handle::new(page, class.taken);
         if class.taken == 0 {
             class.pages.pop();
-            class.taken = if class.pages.is_empty() { 0 } else { slots_per_page(index) };
+            class.taken = if class.pages.is_empty() {
+                0
+            } else {
+                slots_per_page(index)
+            };
         }
         let moved = (last != handle).then_some(last);
         if moved.is_some() {
@@ -156,10 +165,13 @@ impl Arena {
     fn copy(&mut self, from: Handle, to: Handle) {
         let (size, start) = (self.get(from).len(), from.slot() * self.get(from).len());
         if from.page() == to.page() {
-            self.pages[from.page()].bytes.copy_within(start..start + size, to.slot() * size);
+            self.pages[from.page()]
+                .bytes
+                .copy_within(start..start + size, to.slot() * size);
         } else {
             let bytes = std::mem::take(&mut self.pages[from.page()].bytes);
-            self.get_mut(to).copy_from_slice(&bytes[start..start + size]);
+            self.get_mut(to)
+                .copy_from_slice(&bytes[start..start + size]);
             self.pages[from.page()].bytes = bytes;
         }
     }
@@ -237,7 +249,10 @@ mod tests {
     fn a_slot_is_large_enough_and_wastes_little() {
         for bytes in 1..40_000 {
             let (class, slot) = (class_of(bytes), slot_bytes(class_of(bytes)));
-            assert!(slot >= bytes && slot.is_multiple_of(STEP), "{bytes} bytes in {slot}");
+            assert!(
+                slot >= bytes && slot.is_multiple_of(STEP),
+                "{bytes} bytes in {slot}"
+            );
             assert!(slots_per_page(class) <= 1 << SLOT_BITS);
             assert_eq!(class_of(slot), class, "{bytes} bytes in {slot}");
             if (SLOT_BYTES_MIN..=STEPPED_BYTES_MAX).contains(&bytes) {
@@ -255,7 +270,11 @@ mod tests {
         for step in 0..40_000_u32 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let random = (seed >> 33) as usize;
-            let grows = if step < 20_000 { random % 8 < 5 } else { random % 8 < 3 };
+            let grows = if step < 20_000 {
+                random % 8 < 5
+            } else {
+                random % 8 < 3
+            };
             if grows {
                 let bytes = [61, 61, 62, 90, 500, 700, 5_000][random / 8 % 7];
                 let contents = vec![step as u8 | 1; bytes];
@@ -265,7 +284,10 @@ mod tests {
             } else if !held.is_empty() {
                 let (handle, _) = held.swap_remove(random / 8 % held.len());
                 if let Some(moved) = arena.remove(handle) {
-                    held.iter_mut().find(|(other, _)| *other == moved).unwrap().0 = handle;
+                    held.iter_mut()
+                        .find(|(other, _)| *other == moved)
+                        .unwrap()
+                        .0 = handle;
                 }
             }
             if step % 1_000 == 0 {
@@ -277,7 +299,10 @@ mod tests {
         }
         while let Some((handle, _)) = held.pop() {
             if let Some(moved) = arena.remove(handle) {
-                held.iter_mut().find(|(other, _)| *other == moved).unwrap().0 = handle;
+                held.iter_mut()
+                    .find(|(other, _)| *other == moved)
+                    .unwrap()
+                    .0 = handle;
             }
         }
         assert_eq!(arena.bytes(), 0);

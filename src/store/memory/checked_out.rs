@@ -42,6 +42,8 @@ impl CheckedOut {
     /// The states that have no record yet, each with the index of its limit.
     pub(super) fn into_new(self) -> impl Iterator<Item = (usize, State)> {
         let states = self.states.into_iter().zip(self.locations).enumerate();
-        states.filter(|(_, (_, location))| *location == StateLocation::New).map(|(index, (state, _))| (index, state))
+        states
+            .filter(|(_, (_, location))| *location == StateLocation::New)
+            .map(|(index, (state, _))| (index, state))
     }
 }

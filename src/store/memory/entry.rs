@@ -63,8 +63,16 @@ pub(super) struct Entry<'a>(pub(super) &'a [u8]);
 impl<'a> Entry<'a> {
     pub(super) fn name(self) -> Name<'a> {
         let group_end = NAME_AT + usize::from(self.0[GROUP_LENGTH_AT]);
-        let (group, key) = (&self.0[NAME_AT..group_end], &self.0[group_end..self.records_at()]);
-        Name { group, key, group_bytes: self.0[GROUP_LENGTH_AT], key_bytes: u16::from_le_bytes(array(self.0, KEY_LENGTH_AT)) }
+        let (group, key) = (
+            &self.0[NAME_AT..group_end],
+            &self.0[group_end..self.records_at()],
+        );
+        Name {
+            group,
+            key,
+            group_bytes: self.0[GROUP_LENGTH_AT],
+            key_bytes: u16::from_le_bytes(array(self.0, KEY_LENGTH_AT)),
+        }
     }
 
     pub(super) fn is_of(self, name: Name<'_>) -> bool {
@@ -110,14 +118,21 @@ impl<'a> Entry<'a> {
     }
 
     fn records_at(self) -> usize {
-        NAME_AT + usize::from(self.0[GROUP_LENGTH_AT]) + usize::from(u16::from_le_bytes(array(self.0, KEY_LENGTH_AT)))
+        NAME_AT
+            + usize::from(self.0[GROUP_LENGTH_AT])
+            + usize::from(u16::from_le_bytes(array(self.0, KEY_LENGTH_AT)))
     }
 }
 
 impl<'a> Name<'a> {
     /// Returns `None` when a length does not fit its field. `check_name` and `Key` allow at most 64 and 512 bytes.
     pub(super) fn new(group: &'a [u8], key: &'a [u8]) -> Option<Self> {
-        Some(Self { group, key, group_bytes: u8::try_from(group.len()).ok()?, key_bytes: u16::try_from(key.len()).ok()? })
+        Some(Self {
+            group,
+            key,
+            group_bytes: u8::try_from(group.len()).ok()?,
+            key_bytes: u16::try_from(key.len()).ok()?,
+        })
     }
 
     /// Number of bytes before the records in an entry of this name.
@@ -163,7 +178,10 @@ impl Stored {
 pub(super) fn overwrite(slot: &mut [u8], at: usize, state: &State) {
     let mut put = |kind: u8, numbers: &[u64]| {
         slot[at] = kind;
-        for (number, place) in numbers.iter().zip(slot[at + NUMBERS_AT..].chunks_exact_mut(NUMBER_BYTES)) {
+        for (number, place) in numbers
+            .iter()
+            .zip(slot[at + NUMBERS_AT..].chunks_exact_mut(NUMBER_BYTES))
+        {
             place.copy_from_slice(&number.to_le_bytes());
         }
     };
@@ -174,7 +192,10 @@ pub(super) fn overwrite(slot: &mut [u8], at: usize, state: &State) {
             let quota = bucket.quota.min(QUOTA_MAX).to_le_bytes();
             slot[at + BUCKET_QUOTA_AT..at + BUCKET_BYTES].copy_from_slice(&quota[..QUOTA_BYTES]);
         }
-        State::Counter(counter) => put(COUNTER, &[counter.start_us, counter.current, counter.previous]),
+        State::Counter(counter) => put(
+            COUNTER,
+            &[counter.start_us, counter.current, counter.previous],
+        ),
         // The record holds only the index of a log, which does not change.
         State::Runs(_) => {}
     }
@@ -191,20 +212,36 @@ pub(super) fn record_bytes(state: &State) -> usize {
 }
 
 fn read(slot: &[u8], at: usize) -> Option<Record> {
-    let number = |index: usize| u64::from_le_bytes(array(slot, at + NUMBERS_AT + index * NUMBER_BYTES));
+    let number =
+        |index: usize| u64::from_le_bytes(array(slot, at + NUMBERS_AT + index * NUMBER_BYTES));
     let stored = match *slot.get(at)? {
-        WINDOW => Stored::State(State::Window(Window { start_us: number(0), count: number(1) })),
+        WINDOW => Stored::State(State::Window(Window {
+            start_us: number(0),
+            count: number(1),
+        })),
         BUCKET => {
             let [b0, b1, b2, b3, b4]: [u8; QUOTA_BYTES] = array(slot, at + BUCKET_QUOTA_AT);
             let quota = u64::from_le_bytes([b0, b1, b2, b3, b4, 0, 0, 0]);
-            Stored::State(State::Bucket(Bucket { tat_us: number(0), at_us: number(1), quota }))
+            Stored::State(State::Bucket(Bucket {
+                tat_us: number(0),
+                at_us: number(1),
+                quota,
+            }))
         }
-        COUNTER => Stored::State(State::Counter(Counter { start_us: number(0), current: number(1), previous: number(2) })),
+        COUNTER => Stored::State(State::Counter(Counter {
+            start_us: number(0),
+            current: number(1),
+            previous: number(2),
+        })),
         LOG => Stored::Log(u32::from_le_bytes(array(slot, at + NUMBERS_AT))),
         // Zero follows the last record. No other kind is ever written.
         _ => return None,
     };
-    Some(Record { at, fingerprint: LimitFingerprint::from_fixed_bytes(array(slot, at + 1)), stored })
+    Some(Record {
+        at,
+        fingerprint: LimitFingerprint::from_fixed_bytes(array(slot, at + 1)),
+        stored,
+    })
 }
 
 fn array<const N: usize>(slot: &[u8], at: usize) -> [u8; N] {
@@ -222,14 +259,28 @@ mod tests {
 
     #[test]
     fn an_entry_reads_back_as_it_was_written() {
-        let fingerprint =
-            |seconds| Limit::new("l", 5, Duration::from_secs(seconds), Algorithm::SlidingLog).unwrap().fingerprint();
+        let fingerprint = |seconds| {
+            Limit::new("l", 5, Duration::from_secs(seconds), Algorithm::SlidingLog)
+                .unwrap()
+                .fingerprint()
+        };
         let name = Name::new(b"group", &[b'k'; 512]).unwrap();
         let states = [
-            Stored::State(State::Window(Window { start_us: u64::MAX, count: 7 })),
+            Stored::State(State::Window(Window {
+                start_us: u64::MAX,
+                count: 7,
+            })),
             Stored::Log(u32::MAX),
-            Stored::State(State::Counter(Counter { start_us: 1, current: u64::MAX, previous: 3 })),
-            Stored::State(State::Bucket(Bucket { tat_us: 4, at_us: 0, quota: QUOTA_MAX })),
+            Stored::State(State::Counter(Counter {
+                start_us: 1,
+                current: u64::MAX,
+                previous: 3,
+            })),
+            Stored::State(State::Bucket(Bucket {
+                tat_us: 4,
+                at_us: 0,
+                quota: QUOTA_MAX,
+            })),
         ];
         for slack in [0, 1, 7] {
             let mut slot = Vec::new();
@@ -250,7 +301,10 @@ mod tests {
             let records: Vec<Record> = entry.records().collect();
             assert_eq!(records.len(), states.len());
             for (index, (record, stored)) in records.iter().zip(&states).enumerate() {
-                assert_eq!((record.fingerprint, &record.stored), (fingerprint(1 + index as u64), stored));
+                assert_eq!(
+                    (record.fingerprint, &record.stored),
+                    (fingerprint(1 + index as u64), stored)
+                );
                 assert_eq!(entry.record(record.fingerprint).unwrap().at, record.at);
             }
         }
@@ -259,13 +313,23 @@ mod tests {
     #[test]
     fn a_name_that_is_too_long_for_an_entry_is_none() {
         assert!(Name::new(&[b'g'; 255], &[b'k'; 65_535]).is_some());
-        assert!(Name::new(&[b'g'; 256], b"k").is_none() && Name::new(b"g", &[b'k'; 65_536]).is_none());
+        assert!(
+            Name::new(&[b'g'; 256], b"k").is_none() && Name::new(b"g", &[b'k'; 65_536]).is_none()
+        );
     }
 
     #[test]
     fn a_record_is_overwritten_in_its_place() {
-        let fingerprint = Limit::new("l", 5, Duration::from_secs(1), Algorithm::SlidingCounter).unwrap().fingerprint();
-        let state = |tat_us| State::Bucket(Bucket { tat_us, at_us: 9, quota: 1 });
+        let fingerprint = Limit::new("l", 5, Duration::from_secs(1), Algorithm::SlidingCounter)
+            .unwrap()
+            .fingerprint();
+        let state = |tat_us| {
+            State::Bucket(Bucket {
+                tat_us,
+                at_us: 9,
+                quota: 1,
+            })
+        };
         let bucket = |tat_us| Stored::State(state(tat_us));
         let mut slot = Vec::new();
         Name::new(b"g", b"k").unwrap().write_head(&mut slot);

@@ -34,7 +34,12 @@ enum Place {
 
 impl Logs {
     pub(super) fn new() -> Self {
-        Self { places: Vec::new(), free: NONE, held: 0, bytes: 0 }
+        Self {
+            places: Vec::new(),
+            free: NONE,
+            held: 0,
+            bytes: 0,
+        }
     }
 
     /// Bytes held, including logs that are checked out.
@@ -45,7 +50,11 @@ impl Logs {
     /// Bytes that adding this many logs would take, beside their [`Runs::heap_bytes`].
     pub(super) fn growth_bytes(&self, logs: usize) -> usize {
         let capacity = self.places.capacity();
-        let grown = if self.held + logs <= capacity { capacity } else { (2 * capacity).max(self.held + logs).max(PLACES_MIN) };
+        let grown = if self.held + logs <= capacity {
+            capacity
+        } else {
+            (2 * capacity).max(self.held + logs).max(PLACES_MIN)
+        };
         (grown - capacity) * size_of::<Place>() + logs * LOG_OVERHEAD
     }
 
@@ -56,13 +65,20 @@ impl Logs {
         match self.places.get(index as usize) {
             Some(Place::Free { next }) => {
                 self.free = *next;
-                self.places[index as usize] = Place::Held { runs: None, bytes: 0 };
+                self.places[index as usize] = Place::Held {
+                    runs: None,
+                    bytes: 0,
+                };
                 self.check_in(index, runs);
                 index
             }
             _ => {
-                let index = u32::try_from(self.places.len()).expect("the capacity in bytes bounds the number of logs");
-                self.places.push(Place::Held { runs: None, bytes: 0 });
+                let index = u32::try_from(self.places.len())
+                    .expect("the capacity in bytes bounds the number of logs");
+                self.places.push(Place::Held {
+                    runs: None,
+                    bytes: 0,
+                });
                 self.check_in(index, runs);
                 index
             }
@@ -90,13 +106,18 @@ impl Logs {
     /// When the log will be empty, in microseconds; 0 while it is checked out.
     pub(super) fn fresh_at_us(&self, index: u32, window_us: u64) -> u64 {
         match &self.places[index as usize] {
-            Place::Held { runs: Some(runs), .. } => runs.fresh_at_us(window_us),
+            Place::Held {
+                runs: Some(runs), ..
+            } => runs.fresh_at_us(window_us),
             _ => 0,
         }
     }
 
     pub(super) fn remove(&mut self, index: u32) {
-        if let Place::Held { bytes, .. } = std::mem::replace(&mut self.places[index as usize], Place::Free { next: self.free }) {
+        if let Place::Held { bytes, .. } = std::mem::replace(
+            &mut self.places[index as usize],
+            Place::Free { next: self.free },
+        ) {
             self.bytes -= bytes as usize;
             self.free = index;
             self.held -= 1;

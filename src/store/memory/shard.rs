@@ -92,18 +92,45 @@ impl Shard {
 
     /// Bytes held: pages, table, logs, and the size of an empty shard.
     pub(super) fn bytes(&self) -> usize {
-        size_of::<Self>() + TimingWheel::HEAP_BYTES + self.arena.bytes() + self.by_name.allocation_size() + self.logs.bytes()
+        size_of::<Self>()
+            + TimingWheel::HEAP_BYTES
+            + self.arena.bytes()
+            + self.by_name.allocation_size()
+            + self.logs.bytes()
     }
 
     /// Decides one check. Errors: [`StoreError::Full`]; the entries are then as before.
-    pub(super) fn decide(&mut self, name: Name<'_>, hash: u64, check: &Check, now_us: u64) -> Result<Verdict, StoreError> {
-        let call = Call { name, check, now_us };
+    pub(super) fn decide(
+        &mut self,
+        name: Name<'_>,
+        hash: u64,
+        check: &Check,
+        now_us: u64,
+    ) -> Result<Verdict, StoreError> {
+        let call = Call {
+            name,
+            check,
+            now_us,
+        };
         let limits = check.plan.limits();
         let mut found = self.find(name, hash);
         let mut checked_out = self.check_out(found, limits);
-        let reserved = if check.mode == Mode::Charge { self.reserve(call, &mut found, &mut checked_out) } else { Ok(()) };
-        let verdict = reserved.map(|()| algorithm::decide(limits, &mut checked_out.states, now_us, check.cost, check.mode));
-        let charged = check.mode == Mode::Charge && verdict.as_ref().is_ok_and(|verdict| verdict.fits);
+        let reserved = if check.mode == Mode::Charge {
+            self.reserve(call, &mut found, &mut checked_out)
+        } else {
+            Ok(())
+        };
+        let verdict = reserved.map(|()| {
+            algorithm::decide(
+                limits,
+                &mut checked_out.states,
+                now_us,
+                check.cost,
+                check.mode,
+            )
+        });
+        let charged =
+            check.mode == Mode::Charge && verdict.as_ref().is_ok_and(|verdict| verdict.fits);
         match found {
             None if charged => self.insert(call, hash, checked_out),
             None => {}
@@ -119,7 +146,9 @@ impl Shard {
 
     /// Drops an entry, live or not. Returns whether there was one.
     pub(super) fn remove(&mut self, name: Name<'_>, hash: u64) -> bool {
-        let Some(handle) = self.find(name, hash) else { return false };
+        let Some(handle) = self.find(name, hash) else {
+            return false;
+        };
         self.wheel.remove(&mut self.arena, handle);
         self.forget(handle, &mut None);
         true
@@ -127,7 +156,9 @@ impl Shard {
 
     fn find(&self, name: Name<'_>, hash: u64) -> Option<Handle> {
         let hash = short(hash);
-        let place = self.by_name.find(spread(hash), |place| place.hash == hash && self.entry(place.handle).is_of(name));
+        let place = self.by_name.find(spread(hash), |place| {
+            place.hash == hash && self.entry(place.handle).is_of(name)
+        });
         place.map(|place| place.handle)
     }
 
@@ -137,20 +168,26 @@ impl Shard {
 
     /// Takes out the states of the limits, in their order. A limit without a stored state gets a fresh one.
     fn check_out(&mut self, found: Option<Handle>, limits: &[Limit]) -> CheckedOut {
-        let mut checked_out = CheckedOut { states: SmallVec::new(), locations: SmallVec::new(), has_other_records: false };
+        let mut checked_out = CheckedOut {
+            states: SmallVec::new(),
+            locations: SmallVec::new(),
+            has_other_records: false,
+        };
         let mut known = 0;
         for limit in limits {
-            let (state, location) = match found.and_then(|handle| self.entry(handle).record(limit.fingerprint())) {
-                None => (State::fresh(limit), StateLocation::New),
-                Some(record) => {
-                    known += 1;
-                    self.check_out_one(record, limit)
-                }
-            };
+            let (state, location) =
+                match found.and_then(|handle| self.entry(handle).record(limit.fingerprint())) {
+                    None => (State::fresh(limit), StateLocation::New),
+                    Some(record) => {
+                        known += 1;
+                        self.check_out_one(record, limit)
+                    }
+                };
             checked_out.states.push(state);
             checked_out.locations.push(location);
         }
-        checked_out.has_other_records = found.is_some_and(|handle| self.entry(handle).records().nth(known).is_some());
+        checked_out.has_other_records =
+            found.is_some_and(|handle| self.entry(handle).records().nth(known).is_some());
         checked_out
     }
 
@@ -182,7 +219,12 @@ impl Shard {
 
     /// Makes room for the bytes that charging the check could add. A check that will be denied needs none. Errors:
     /// [`StoreError::Full`].
-    fn reserve(&mut self, call: Call<'_>, found: &mut Option<Handle>, checked_out: &mut CheckedOut) -> Result<(), StoreError> {
+    fn reserve(
+        &mut self,
+        call: Call<'_>,
+        found: &mut Option<Handle>,
+        checked_out: &mut CheckedOut,
+    ) -> Result<(), StoreError> {
         match found {
             None => self.sweep(call.now_us),
             Some(_) if checked_out.is_known() && checked_out.is_steady() => return Ok(()),
@@ -193,13 +235,25 @@ impl Shard {
             return Ok(());
         }
         let check = call.check;
-        if !algorithm::decide(check.plan.limits(), &mut checked_out.states, call.now_us, check.cost, Mode::Peek).fits {
+        if !algorithm::decide(
+            check.plan.limits(),
+            &mut checked_out.states,
+            call.now_us,
+            check.cost,
+            Mode::Peek,
+        )
+        .fits
+        {
             return Ok(());
         }
         match self.make_room(call, found, checked_out, usual) {
             // A key that is held is still decided: its log loses precision instead of growing.
             Err(_) if found.is_some() => {
-                checked_out.states.iter_mut().filter(|state| state.growth_bytes() > 0).for_each(State::make_place);
+                checked_out
+                    .states
+                    .iter_mut()
+                    .filter(|state| state.growth_bytes() > 0)
+                    .for_each(State::make_place);
                 self.make_room(call, found, checked_out, self.capacity)
             }
             made => made,
@@ -223,7 +277,13 @@ impl Shard {
         Ok(())
     }
 
-    fn has_room(&self, call: Call<'_>, found: Option<Handle>, checked_out: &CheckedOut, most: usize) -> bool {
+    fn has_room(
+        &self,
+        call: Call<'_>,
+        found: Option<Handle>,
+        checked_out: &CheckedOut,
+        most: usize,
+    ) -> bool {
         let growth = self.growth(call, found, checked_out);
         growth == 0 || self.bytes() + growth <= most
     }
@@ -238,15 +298,30 @@ impl Shard {
                 .filter(|(_, location)| **location == StateLocation::New)
                 .map(|(state, _)| state)
         };
-        let new_logs = new().filter(|state| matches!(state, State::Runs(_))).count();
-        let runs =
-            checked_out.states.iter().map(State::growth_bytes).sum::<usize>() + new().map(State::heap_bytes).sum::<usize>();
-        let places = if new_logs > 0 { self.logs.growth_bytes(new_logs) } else { 0 };
+        let new_logs = new()
+            .filter(|state| matches!(state, State::Runs(_)))
+            .count();
+        let runs = checked_out
+            .states
+            .iter()
+            .map(State::growth_bytes)
+            .sum::<usize>()
+            + new().map(State::heap_bytes).sum::<usize>();
+        let places = if new_logs > 0 {
+            self.logs.growth_bytes(new_logs)
+        } else {
+            0
+        };
         let new_bytes: usize = new().map(record_bytes).sum();
         let entry = match found {
-            None => self.arena.growth_bytes(call.name.head_bytes() + new_bytes) + self.table_growth_bytes(),
+            None => {
+                self.arena.growth_bytes(call.name.head_bytes() + new_bytes)
+                    + self.table_growth_bytes()
+            }
             Some(_) if new_bytes == 0 => 0,
-            Some(handle) => self.amended_growth_bytes(handle, self.kept_bytes(handle, call) + new_bytes),
+            Some(handle) => {
+                self.amended_growth_bytes(handle, self.kept_bytes(handle, call) + new_bytes)
+            }
         };
         runs + places + entry
     }
@@ -256,36 +331,57 @@ impl Shard {
         // A table takes entries up to seven eighths of its buckets. When full with fewer than half of these in use, it is
         // rehashed in place instead of doubled.
         let crowded = table.len() >= table.num_buckets() / 16 * 7;
-        if table.len() == table.capacity() && crowded { table.allocation_size().max(TABLE_KEPT) } else { 0 }
+        if table.len() == table.capacity() && crowded {
+            table.allocation_size().max(TABLE_KEPT)
+        } else {
+            0
+        }
     }
 
     /// Bytes that replacing the contents of an entry by `bytes` bytes would add.
     fn amended_growth_bytes(&self, handle: Handle, bytes: usize) -> usize {
-        if self.arena.suits(handle, bytes) { 0 } else { self.arena.growth_bytes(bytes) }
+        if self.arena.suits(handle, bytes) {
+            0
+        } else {
+            self.arena.growth_bytes(bytes)
+        }
     }
 
     /// Bytes of an entry that a charge keeps. It drops records of limits outside the plan that have become fresh.
     fn kept_bytes(&self, handle: Handle, call: Call<'_>) -> usize {
         let entry = self.entry(handle);
-        let records: usize =
-            entry.records().filter(|record| self.is_kept(record, call)).map(|record| record.stored.bytes()).sum();
+        let records: usize = entry
+            .records()
+            .filter(|record| self.is_kept(record, call))
+            .map(|record| record.stored.bytes())
+            .sum();
         entry.head().len() + records
     }
 
     fn is_kept(&self, record: &Record, call: Call<'_>) -> bool {
-        call.check.plan.limits().iter().any(|limit| limit.fingerprint() == record.fingerprint)
+        call.check
+            .plan
+            .limits()
+            .iter()
+            .any(|limit| limit.fingerprint() == record.fingerprint)
             || self.record_fresh_at_us(record) > call.now_us
     }
 
     fn record_fresh_at_us(&self, record: &Record) -> u64 {
         match &record.stored {
             Stored::State(state) => state.fresh_at_us(record.fingerprint.window_us()),
-            Stored::Log(index) => self.logs.fresh_at_us(*index, record.fingerprint.window_us()),
+            Stored::Log(index) => self
+                .logs
+                .fresh_at_us(*index, record.fingerprint.window_us()),
         }
     }
 
     fn fresh_at_us(&self, handle: Handle) -> u64 {
-        self.entry(handle).records().map(|record| self.record_fresh_at_us(&record)).max().unwrap_or(0)
+        self.entry(handle)
+            .records()
+            .map(|record| self.record_fresh_at_us(&record))
+            .max()
+            .unwrap_or(0)
     }
 
     fn insert(&mut self, call: Call<'_>, hash: u64, checked_out: CheckedOut) {
@@ -296,14 +392,21 @@ impl Shard {
         let handle = self.arena.add(&draft);
         self.draft = draft;
         let fresh_at_us = self.fresh_at_us(handle);
-        self.wheel.push(&mut self.arena, handle, fresh_at_us, call.now_us);
+        self.wheel
+            .push(&mut self.arena, handle, fresh_at_us, call.now_us);
         let hash = short(hash);
-        self.by_name.insert_unique(spread(hash), Place { hash, handle }, |place| spread(place.hash));
+        self.by_name
+            .insert_unique(spread(hash), Place { hash, handle }, |place| {
+                spread(place.hash)
+            });
     }
 
     /// Updates the records after a charge: adds new ones, and drops those of limits outside the plan that have become fresh.
     fn amend(&mut self, handle: Handle, call: Call<'_>, checked_out: CheckedOut) {
-        let drops = self.entry(handle).records().any(|record| !self.is_kept(&record, call));
+        let drops = self
+            .entry(handle)
+            .records()
+            .any(|record| !self.is_kept(&record, call));
         if checked_out.is_known() && !drops {
             return;
         }
@@ -319,13 +422,20 @@ impl Shard {
                 Stored::State(_) => {}
             }
         }
-        dropped.into_iter().for_each(|index| self.logs.remove(index));
+        dropped
+            .into_iter()
+            .for_each(|index| self.logs.remove(index));
         self.write_records(call, checked_out.into_new(), &mut draft);
         self.rewrite(handle, &draft);
         self.draft = draft;
     }
 
-    fn write_records(&mut self, call: Call<'_>, states: impl Iterator<Item = (usize, State)>, draft: &mut Vec<u8>) {
+    fn write_records(
+        &mut self,
+        call: Call<'_>,
+        states: impl Iterator<Item = (usize, State)>,
+        draft: &mut Vec<u8>,
+    ) {
         for (index, state) in states {
             let stored = match state {
                 State::Runs(runs) => Stored::Log(self.logs.add(runs)),
@@ -340,7 +450,9 @@ impl Shard {
     fn rewrite(&mut self, handle: Handle, contents: &[u8]) {
         let growth = self.amended_growth_bytes(handle, contents.len());
         let shrinks = contents.len() <= self.arena.get(handle).len();
-        if self.arena.suits(handle, contents.len()) || (shrinks && growth > 0 && self.bytes() + growth > self.capacity) {
+        if self.arena.suits(handle, contents.len())
+            || (shrinks && growth > 0 && self.bytes() + growth > self.capacity)
+        {
             self.arena.replace(handle, contents);
             return;
         }
@@ -354,7 +466,10 @@ impl Shard {
     /// Updates the table after an entry was copied to another slot.
     fn repoint(&mut self, from: Handle, to: Handle) {
         let hash = short(hash_of(&self.hasher, self.entry(to).name()));
-        if let Some(place) = self.by_name.find_mut(spread(hash), |place| place.handle == from) {
+        if let Some(place) = self
+            .by_name
+            .find_mut(spread(hash), |place| place.handle == from)
+        {
             place.handle = to;
         }
     }
@@ -362,7 +477,9 @@ impl Shard {
     /// Frees a slot to which neither the table nor the wheel refers any more. If that moves the entry of `kept`, it updates
     /// `kept`.
     fn free_slot(&mut self, handle: Handle, kept: &mut Option<Handle>) {
-        let Some(moved) = self.arena.remove(handle) else { return };
+        let Some(moved) = self.arena.remove(handle) else {
+            return;
+        };
         self.wheel.moved(&mut self.arena, handle);
         self.repoint(moved, handle);
         if *kept == Some(moved) {
@@ -374,7 +491,10 @@ impl Shard {
     /// all of it.
     fn sweep(&mut self, now_us: u64) {
         for _ in 0..EXAMINED_PER_INSERT {
-            if matches!(self.sweep_next(&mut None, now_us, LINGER_US), SweepOutcome::NoneDue) {
+            if matches!(
+                self.sweep_next(&mut None, now_us, LINGER_US),
+                SweepOutcome::NoneDue
+            ) {
                 return;
             }
         }
@@ -394,10 +514,13 @@ impl Shard {
     /// Examines the next entry that has been due for at least `ago_us`. Drops it if it is fresh, otherwise queues it again for
     /// the time at which it may be.
     fn sweep_next(&mut self, kept: &mut Option<Handle>, now_us: u64, ago_us: u64) -> SweepOutcome {
-        let Some(handle) = self.wheel.pop(&mut self.arena, now_us, ago_us) else { return SweepOutcome::NoneDue };
+        let Some(handle) = self.wheel.pop(&mut self.arena, now_us, ago_us) else {
+            return SweepOutcome::NoneDue;
+        };
         let fresh_at_us = self.fresh_at_us(handle);
         if fresh_at_us > now_us || Some(handle) == *kept {
-            self.wheel.push(&mut self.arena, handle, fresh_at_us, now_us);
+            self.wheel
+                .push(&mut self.arena, handle, fresh_at_us, now_us);
             return SweepOutcome::Kept;
         }
         self.forget(handle, kept);
@@ -408,7 +531,10 @@ impl Shard {
     fn forget(&mut self, handle: Handle, kept: &mut Option<Handle>) {
         let entry = Entry(self.arena.get(handle));
         let hash = short(hash_of(&self.hasher, entry.name()));
-        if let Ok(place) = self.by_name.find_entry(spread(hash), |place| place.handle == handle) {
+        if let Ok(place) = self
+            .by_name
+            .find_entry(spread(hash), |place| place.handle == handle)
+        {
             place.remove();
         }
         for record in entry.records() {

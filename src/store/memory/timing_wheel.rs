@@ -48,7 +48,13 @@ impl TimingWheel {
     pub(super) const HEAP_BYTES: usize = (LISTS + 1) * size_of::<u32>();
 
     pub(super) fn new() -> Self {
-        Self { first: vec![NONE; LISTS + 1].into_boxed_slice(), occupied: [0; LEVELS], tick: 0, now_us: 0, behind_us: 0 }
+        Self {
+            first: vec![NONE; LISTS + 1].into_boxed_slice(),
+            occupied: [0; LEVELS],
+            tick: 0,
+            now_us: 0,
+            behind_us: 0,
+        }
     }
 
     /// Queues an entry that is in no list. It is due when `at_us` has come, and at the earliest one tick after `now_us`.
@@ -57,12 +63,19 @@ impl TimingWheel {
         if self.is_empty() {
             self.tick = self.tick.max(now);
         }
-        let at = (at_us.max(now_us).saturating_add(self.behind_us) >> TICK_BITS).max(now).max(self.tick) + 1;
+        let at = (at_us.max(now_us).saturating_add(self.behind_us) >> TICK_BITS)
+            .max(now)
+            .max(self.tick)
+            + 1;
         // The highest level at which this time and the present fall into different lists.
         let level = (u64::BITS - 1 - (self.tick ^ at).leading_zeros()) / LEVEL_BITS;
         let slot = at >> (level * LEVEL_BITS) & ((1 << LEVEL_BITS) - 1);
         self.occupied[level as usize] |= 1 << slot;
-        self.prepend(arena, (level as usize) << LEVEL_BITS | slot as usize, handle);
+        self.prepend(
+            arena,
+            (level as usize) << LEVEL_BITS | slot as usize,
+            handle,
+        );
     }
 
     /// Takes out an entry that has been due for at least `ago_us`. Returns `None` when there is none.
@@ -117,7 +130,9 @@ impl TimingWheel {
     /// `now` is in ticks.
     fn advance(&mut self, arena: &mut Arena, now: u64) -> bool {
         // All lists of a lower level come before the next list of a higher level.
-        let Some(level) = self.occupied.iter().position(|lists| *lists != 0) else { return false };
+        let Some(level) = self.occupied.iter().position(|lists| *lists != 0) else {
+            return false;
+        };
         let slot = self.occupied[level].trailing_zeros();
         let bits = number(level) * LEVEL_BITS;
         // The bits above this level are those of the present.
@@ -146,7 +161,9 @@ impl TimingWheel {
     /// Converts a time of the clock to a tick. Where the clock steps back, the wheel's own time goes on, so that an entry queued
     /// for a minute still waits for a minute.
     fn tick_of(&mut self, now_us: u64) -> u64 {
-        self.behind_us = self.behind_us.saturating_add(self.now_us.saturating_sub(now_us));
+        self.behind_us = self
+            .behind_us
+            .saturating_add(self.now_us.saturating_sub(now_us));
         self.now_us = now_us;
         now_us.saturating_add(self.behind_us) >> TICK_BITS
     }
@@ -216,15 +233,20 @@ mod tests {
     }
 
     fn fixture() -> Fixture {
-        Fixture { wheel: TimingWheel::new(), arena: Arena::default() }
+        Fixture {
+            wheel: TimingWheel::new(),
+            arena: Arena::default(),
+        }
     }
 
     /// The numbers whose time has come. An entry popped early, from a higher level, is queued again, as a shard does.
     fn due_in_time(fixture: &mut Fixture, at: &[u64], now_us: u64) -> Vec<u32> {
         let mut in_time = Vec::new();
         loop {
-            let (due, early): (Vec<u32>, Vec<u32>) =
-                fixture.due(now_us).into_iter().partition(|number| at[*number as usize] <= now_us);
+            let (due, early): (Vec<u32>, Vec<u32>) = fixture
+                .due(now_us)
+                .into_iter()
+                .partition(|number| at[*number as usize] <= now_us);
             in_time.extend(due);
             for number in &early {
                 fixture.push(*number, at[*number as usize], now_us);
@@ -257,9 +279,16 @@ mod tests {
         let mut now_us = START_US;
         while now_us < START_US + (1 << 46) {
             for number in due_in_time(&mut fixture, &at, now_us) {
-                assert!(!std::mem::replace(&mut seen[number as usize], true), "{number} came twice");
+                assert!(
+                    !std::mem::replace(&mut seen[number as usize], true),
+                    "{number} came twice"
+                );
             }
-            let late = at.iter().zip(&seen).filter(|(at_us, seen)| !**seen && **at_us + 2 * TICK_US <= now_us).count();
+            let late = at
+                .iter()
+                .zip(&seen)
+                .filter(|(at_us, seen)| !**seen && **at_us + 2 * TICK_US <= now_us)
+                .count();
             assert_eq!(late, 0, "at {now_us}");
             now_us += 1 + (now_us - START_US) / 16;
         }
@@ -270,14 +299,34 @@ mod tests {
     #[test]
     fn an_entry_that_was_removed_never_comes_and_the_others_do() {
         let mut fixture = fixture();
-        let at: Vec<u64> = (0..2_000).map(|number| START_US + number * number * 400).collect();
-        let handles: Vec<Handle> = (0..).zip(&at).map(|(number, at_us)| fixture.push(number, *at_us, START_US)).collect();
-        handles.iter().step_by(3).for_each(|handle| fixture.wheel.remove(&mut fixture.arena, *handle));
-        let next = || fixture.wheel.pop(&mut fixture.arena, START_US + (1 << 40), 0);
+        let at: Vec<u64> = (0..2_000)
+            .map(|number| START_US + number * number * 400)
+            .collect();
+        let handles: Vec<Handle> = (0..)
+            .zip(&at)
+            .map(|(number, at_us)| fixture.push(number, *at_us, START_US))
+            .collect();
+        handles
+            .iter()
+            .step_by(3)
+            .for_each(|handle| fixture.wheel.remove(&mut fixture.arena, *handle));
+        let next = || {
+            fixture
+                .wheel
+                .pop(&mut fixture.arena, START_US + (1 << 40), 0)
+        };
         let popped: Vec<Handle> = std::iter::from_fn(next).collect();
-        let mut come: Vec<u32> = popped.into_iter().map(|handle| link(&fixture.arena, handle, LINKS_BYTES)).collect();
+        let mut come: Vec<u32> = popped
+            .into_iter()
+            .map(|handle| link(&fixture.arena, handle, LINKS_BYTES))
+            .collect();
         come.sort_unstable();
-        assert_eq!(come, (0..2_000).filter(|number| number % 3 != 0).collect::<Vec<u32>>());
+        assert_eq!(
+            come,
+            (0..2_000)
+                .filter(|number| number % 3 != 0)
+                .collect::<Vec<u32>>()
+        );
         assert!(fixture.wheel.is_empty());
     }
 
@@ -286,7 +335,11 @@ mod tests {
         let mut fixture = fixture();
         fixture.push(0, START_US + 60_000_000, START_US);
         assert!(fixture.due(START_US - 3_600_000_000).is_empty());
-        fixture.push(1, START_US - 3_600_000_000 + 1_000_000, START_US - 3_600_000_000);
+        fixture.push(
+            1,
+            START_US - 3_600_000_000 + 1_000_000,
+            START_US - 3_600_000_000,
+        );
         assert_eq!(fixture.due(START_US - 3_600_000_000 + 2_000_000), [1]);
         assert_eq!(fixture.due(START_US - 3_600_000_000 + 61_000_000), [0]);
     }

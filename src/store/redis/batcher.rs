@@ -60,7 +60,10 @@ pub(super) trait ScriptTransport: Send + Sync + 'static {
     fn ready(&self) -> impl Future<Output = ()> + Send;
 
     /// Encodes a call at once, and makes it when the future is polled. The future always ends with the reply or an error.
-    fn call_script(self: Arc<Self>, call: &Call) -> impl Future<Output = Result<Value, TransportError>> + Send + use<Self>;
+    fn call_script(
+        self: Arc<Self>,
+        call: &Call,
+    ) -> impl Future<Output = Result<Value, TransportError>> + Send + use<Self>;
 }
 
 /// Why a call has no reply.
@@ -102,12 +105,20 @@ impl Batcher {
         let (queue, received) = mpsc::unbounded_channel();
         let answering = Arc::new(AtomicBool::new(false));
         tokio::spawn(run(transport, received, answering.clone()));
-        Self { queue, waiting: Arc::default(), answering }
+        Self {
+            queue,
+            waiting: Arc::default(),
+            answering,
+        }
     }
 
     /// Submits a request, which is answered within `deadline`. Errors: the queue is full, or the batcher has ended. Nothing is
     /// sent then.
-    pub(super) fn take(&self, mut request: ScriptRequest, deadline: Duration) -> Result<oneshot::Receiver<Answer>, StoreError> {
+    pub(super) fn take(
+        &self,
+        mut request: ScriptRequest,
+        deadline: Duration,
+    ) -> Result<oneshot::Receiver<Answer>, StoreError> {
         let (caller, answered) = Caller::alone(self.reserve(1)?, deadline);
         request.caller = Some(caller);
         self.queue.send(Job::Single(request)).map_err(|_| ended())?;
@@ -124,19 +135,26 @@ impl Batcher {
         for (index, request) in requests.iter_mut().enumerate() {
             request.caller = Some(Caller::in_batch(batch.clone(), index, deadline));
         }
-        self.queue.send(Job::Batch(requests.into())).map_err(|_| ended())?;
+        self.queue
+            .send(Job::Batch(requests.into()))
+            .map_err(|_| ended())?;
         Ok(answered)
     }
 
     fn reserve(&self, places: usize) -> Result<QueuePermit, StoreError> {
-        let permit = QueuePermit { waiting: self.waiting.clone(), places };
+        let permit = QueuePermit {
+            waiting: self.waiting.clone(),
+            places,
+        };
         if self.waiting.fetch_add(places, Ordering::Relaxed) + places <= REQUESTS_WAITING_MAX {
             return Ok(permit);
         }
         Err(if self.answering.load(Ordering::Relaxed) {
             StoreError::Overloaded(REQUESTS_WAITING_MAX)
         } else {
-            StoreError::Unreachable(format!("{REQUESTS_WAITING_MAX} requests wait for it already"))
+            StoreError::Unreachable(format!(
+                "{REQUESTS_WAITING_MAX} requests wait for it already"
+            ))
         })
     }
 }
@@ -147,14 +165,28 @@ fn ended() -> StoreError {
 
 /// Runs [`drive`], again after a panic. A panic drops the senders of the callers that it affects, which answers them. Requests
 /// that were not received yet are still in the channel.
-async fn run(transport: Arc<impl ScriptTransport>, mut received: mpsc::UnboundedReceiver<Job>, answering: Arc<AtomicBool>) {
-    while AssertUnwindSafe(drive(&transport, &mut received, &answering)).catch_unwind().await.is_err() {
-        tracing::error!("the task that calls the store panicked; its calls are answered by policy, and it goes on");
+async fn run(
+    transport: Arc<impl ScriptTransport>,
+    mut received: mpsc::UnboundedReceiver<Job>,
+    answering: Arc<AtomicBool>,
+) {
+    while AssertUnwindSafe(drive(&transport, &mut received, &answering))
+        .catch_unwind()
+        .await
+        .is_err()
+    {
+        tracing::error!(
+            "the task that calls the store panicked; its calls are answered by policy, and it goes on"
+        );
     }
 }
 
 /// The loop of the task that owns the queue and the calls in flight. Returns when all [`Batcher`]s are dropped.
-async fn drive<C: ScriptTransport>(transport: &Arc<C>, received: &mut mpsc::UnboundedReceiver<Job>, answering: &AtomicBool) {
+async fn drive<C: ScriptTransport>(
+    transport: &Arc<C>,
+    received: &mut mpsc::UnboundedReceiver<Job>,
+    answering: &AtomicBool,
+) {
     let mut ready = pin!(transport.ready());
     let mut replies = FuturesUnordered::new();
     let mut driver = Driver::new(transport.clone());
@@ -213,10 +245,27 @@ struct InFlight {
 
 impl<C: ScriptTransport> Driver<C> {
     fn new(transport: Arc<C>) -> Self {
-        let (alarm, spacing) = (Box::pin(tokio::time::sleep(Duration::ZERO)), Spacing::new(transport.deadline()));
-        let (calls, free) = ((0..C::CALLS).map(|_| None).collect(), (0..C::CALLS).collect());
+        let (alarm, spacing) = (
+            Box::pin(tokio::time::sleep(Duration::ZERO)),
+            Spacing::new(transport.deadline()),
+        );
+        let (calls, free) = (
+            (0..C::CALLS).map(|_| None).collect(),
+            (0..C::CALLS).collect(),
+        );
         let (queue, work_max) = (transport.queue(), work_in_flight_max(transport.deadline()));
-        Self { transport, ready: false, queue, calls, free, work: 0, work_max, spacing, alarm, armed: false }
+        Self {
+            transport,
+            ready: false,
+            queue,
+            calls,
+            free,
+            work: 0,
+            work_max,
+            spacing,
+            alarm,
+            armed: false,
+        }
     }
 
     fn admit(&mut self, job: Job) {
@@ -228,7 +277,9 @@ impl<C: ScriptTransport> Driver<C> {
             }
             Job::Batch(requests) => {
                 // All requests of a batch have the same deadline.
-                let Some(until) = requests.front().map(|request| request.until) else { return };
+                let Some(until) = requests.front().map(|request| request.until) else {
+                    return;
+                };
                 self.queue.push_batch(requests);
                 until
             }
@@ -278,20 +329,40 @@ impl<C: ScriptTransport> Driver<C> {
         let (now, reply) = (monotonic(), self.transport.clone().call_script(&call));
         self.spacing.sent(now);
         self.work += call.work;
-        let free = if whole.is_none() { self.free.pop() } else { None };
-        let left_by_part = || (C::CALLS..self.calls.len()).find(|place| self.calls[*place].is_none());
+        let free = if whole.is_none() {
+            self.free.pop()
+        } else {
+            None
+        };
+        let left_by_part =
+            || (C::CALLS..self.calls.len()).find(|place| self.calls[*place].is_none());
         let place = free.or_else(left_by_part).unwrap_or_else(|| {
             self.calls.push(None);
             self.calls.len() - 1
         });
-        self.calls[place] = Some(InFlight { call, sent: now, whole });
+        self.calls[place] = Some(InFlight {
+            call,
+            sent: now,
+            whole,
+        });
         reply.map(move |reply| (place, reply))
     }
 
     /// Answers the callers of a call that returned. Returns the parts to send instead, if the call must be split, each with its
     /// [`InFlight::whole`]. Parts take no places of whole calls: one that waits for another node does not delay this node's keys.
-    fn settle(&mut self, place: usize, reply: Result<Value, TransportError>) -> Vec<(Call, Arc<()>)> {
-        let Some(InFlight { mut call, sent, whole }) = self.calls[place].take() else { return Vec::new() };
+    fn settle(
+        &mut self,
+        place: usize,
+        reply: Result<Value, TransportError>,
+    ) -> Vec<(Call, Arc<()>)> {
+        let Some(InFlight {
+            mut call,
+            sent,
+            whole,
+        }) = self.calls[place].take()
+        else {
+            return Vec::new();
+        };
         self.work -= call.work;
         if place < C::CALLS {
             self.free.push(place);
@@ -314,7 +385,11 @@ impl<C: ScriptTransport> Driver<C> {
             Err(TransportError::Split) if call.by_names => return each_alone(call.split_by_slot()),
             Err(TransportError::Split) => {
                 let whole = Arc::new(());
-                return call.split().into_iter().map(|part| (part, whole.clone())).collect();
+                return call
+                    .split()
+                    .into_iter()
+                    .map(|part| (part, whole.clone()))
+                    .collect();
             }
         };
         // A split call has returned when its last part has.
@@ -329,8 +404,16 @@ impl<C: ScriptTransport> Driver<C> {
     /// sent if that is earlier.
     fn expire(&mut self) {
         let now = monotonic();
-        let calls = self.calls.iter_mut().flatten().flat_map(|in_flight| in_flight.call.expire(now));
-        let waiting = self.queue.expire(now).into_iter().filter_map(|request| request.caller);
+        let calls = self
+            .calls
+            .iter_mut()
+            .flatten()
+            .flat_map(|in_flight| in_flight.call.expire(now));
+        let waiting = self
+            .queue
+            .expire(now)
+            .into_iter()
+            .filter_map(|request| request.caller);
         let expired: Vec<Caller> = calls.chain(waiting).collect();
         for caller in expired {
             let error = StoreError::Deadline(caller.deadline);
@@ -338,9 +421,14 @@ impl<C: ScriptTransport> Driver<C> {
         }
         self.armed = false;
         let (calls, waiting) = (self.calls.iter().flatten(), self.queue.earliest());
-        let deadlines = calls.filter_map(|in_flight| in_flight.call.earliest()).chain(waiting);
+        let deadlines = calls
+            .filter_map(|in_flight| in_flight.call.earliest())
+            .chain(waiting);
         // If that time has passed, no place is free, and the next reply wakes the task.
-        let due = self.spacing.due().filter(|due| waiting.is_some() && *due > now);
+        let due = self
+            .spacing
+            .due()
+            .filter(|due| waiting.is_some() && *due > now);
         if let Some(next) = deadlines.chain(due).min() {
             self.arm(next);
         }

@@ -91,10 +91,22 @@ struct Map {
 impl Cluster {
     /// Starts to fetch the map. Must be called within a tokio runtime.
     pub(super) fn start(store_settings: StoreSettings, seeds: Vec<Address>) -> Self {
-        let (map, nodes) = (watch::Sender::new(KnownTopology::Starting), Mutex::default());
+        let (map, nodes) = (
+            watch::Sender::new(KnownTopology::Starting),
+            Mutex::default(),
+        );
         let past = Mutex::new(Status::NONE);
         let (started_us, outdated, pace) = (SystemClock.now_us(), Notify::new(), Mutex::default());
-        let state = Arc::new(ClusterState { store_settings, started_us, seeds, nodes, map, outdated, pace, past });
+        let state = Arc::new(ClusterState {
+            store_settings,
+            started_us,
+            seeds,
+            nodes,
+            map,
+            outdated,
+            pace,
+            past,
+        });
         let task = tokio::spawn(run(state.clone())).abort_handle();
         Self { state, task }
     }
@@ -109,7 +121,12 @@ impl Cluster {
 
     /// Decides the requests, which all wait until `until`, for `deadline` in total. Those of one name keep their order, since
     /// they go to the same node.
-    pub(super) async fn decide_batch(&self, requests: Vec<ScriptRequest>, until: Instant, deadline: Duration) -> Vec<Answer> {
+    pub(super) async fn decide_batch(
+        &self,
+        requests: Vec<ScriptRequest>,
+        until: Instant,
+        deadline: Duration,
+    ) -> Vec<Answer> {
         let count = requests.len();
         let map = match self.state.map(deadline).await {
             Ok(map) => map,
@@ -123,7 +140,10 @@ impl Cluster {
             part.1.push(request);
         }
         let decided = parts.into_iter().map(|(owner, (places, requests))| {
-            let (node, left) = (map.node_at(owner), until.saturating_duration_since(monotonic()));
+            let (node, left) = (
+                map.node_at(owner),
+                until.saturating_duration_since(monotonic()),
+            );
             async move {
                 let answers = match node {
                     Ok(node) => node.decide_all(requests, left).await,
@@ -133,13 +153,23 @@ impl Cluster {
             }
         });
         for (places, part) in join_all(decided).await {
-            places.into_iter().zip(part).for_each(|(place, answer)| answers[place] = Some(answer));
+            places
+                .into_iter()
+                .zip(part)
+                .for_each(|(place, answer)| answers[place] = Some(answer));
         }
-        answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(super::lost_call()))).collect()
+        answers
+            .into_iter()
+            .map(|answer| answer.unwrap_or_else(|| Err(super::lost_call())))
+            .collect()
     }
 
     /// Decides one request without the batcher, as [`Node::decide_unbatched`], on the node that has its name.
-    pub(super) async fn decide_unbatched(&self, request: ScriptRequest, deadline: Duration) -> Answer {
+    pub(super) async fn decide_unbatched(
+        &self,
+        request: ScriptRequest,
+        deadline: Duration,
+    ) -> Answer {
         let map = self.state.map(deadline).await?;
         let node = map.node(&request.name)?;
         let follower = RedirectFollower::new(node.manager.clone(), &self.state);
@@ -148,7 +178,11 @@ impl Cluster {
     }
 
     /// Deletes all keys of a subject. Returns whether there were any.
-    pub(super) async fn reset(&self, reset: &Reset, deadline: Duration) -> Result<bool, StoreError> {
+    pub(super) async fn reset(
+        &self,
+        reset: &Reset,
+        deadline: Duration,
+    ) -> Result<bool, StoreError> {
         let until = monotonic() + deadline;
         let map = self.state.map(deadline).await?;
         let node = map.node(reset.name())?;
@@ -181,7 +215,10 @@ impl Cluster {
     /// The status of each node that has a connection manager, sorted by address.
     pub(super) fn status(&self) -> Vec<(String, Status)> {
         let nodes = self.state.nodes();
-        let mut statuses: Vec<_> = nodes.iter().map(|(address, node)| (address.to_string(), node.manager.status())).collect();
+        let mut statuses: Vec<_> = nodes
+            .iter()
+            .map(|(address, node)| (address.to_string(), node.manager.status()))
+            .collect();
         statuses.sort_by(|a, b| a.0.cmp(&b.0));
         statuses
     }
@@ -189,9 +226,20 @@ impl Cluster {
     /// The health of each node's connection, or the reason why no node is known.
     pub(super) fn connections(&self) -> Vec<ConnectionHealth> {
         let reached = self.past().reached;
-        let mut found: Vec<_> = self.state.nodes().values().map(|node| node.manager.health()).collect();
-        found.iter_mut().for_each(|health| health.reached |= reached);
-        if found.is_empty() { vec![self.state.unknown()] } else { found }
+        let mut found: Vec<_> = self
+            .state
+            .nodes()
+            .values()
+            .map(|node| node.manager.health())
+            .collect();
+        found
+            .iter_mut()
+            .for_each(|health| health.reached |= reached);
+        if found.is_empty() {
+            vec![self.state.unknown()]
+        } else {
+            found
+        }
     }
 
     /// Sums of the counts of nodes that were dropped.
@@ -214,7 +262,9 @@ impl Map {
 
     fn node_at(&self, owner: u16) -> Result<&Arc<Node>, StoreError> {
         let node = self.nodes.get(usize::from(owner)).map(|(_, node)| node);
-        node.ok_or_else(|| StoreError::Unreachable("no node of the Cluster has its slot".to_owned()))
+        node.ok_or_else(|| {
+            StoreError::Unreachable("no node of the Cluster has its slot".to_owned())
+        })
     }
 
     fn node(&self, name: &str) -> Result<&Arc<Node>, StoreError> {
@@ -238,9 +288,16 @@ impl ClusterState {
             return map;
         }
         let mut changes = self.map.subscribe();
-        let waited = timeout(time_limit, changes.wait_for(|topology| known(topology).is_some())).await;
+        let waited = timeout(
+            time_limit,
+            changes.wait_for(|topology| known(topology).is_some()),
+        )
+        .await;
         // The sender lives as long as `self`.
-        let found = waited.ok().and_then(Result::ok).and_then(|topology| known(&topology));
+        let found = waited
+            .ok()
+            .and_then(Result::ok)
+            .and_then(|topology| known(&topology));
         found.unwrap_or(Err(StoreError::Deadline(time_limit)))
     }
 
@@ -250,7 +307,13 @@ impl ClusterState {
             KnownTopology::Unavailable(why) => why.clone(),
             _ => "no node of the Cluster has told which node has which keys".to_owned(),
         };
-        ConnectionHealth { reached: false, outage: Some(Outage { since_us: self.started_us, why }) }
+        ConnectionHealth {
+            reached: false,
+            outage: Some(Outage {
+                since_us: self.started_us,
+                why,
+            }),
+        }
     }
 
     fn request_update(&self) {
@@ -258,15 +321,28 @@ impl ClusterState {
     }
 
     /// The node at an address. A new node starts connecting, with `probe_call` as its probe.
-    fn node(self: &Arc<Self>, address: &Address, probe_call: impl FnOnce() -> ProbeCall) -> Arc<Node> {
+    fn node(
+        self: &Arc<Self>,
+        address: &Address,
+        probe_call: impl FnOnce() -> ProbeCall,
+    ) -> Arc<Node> {
         let make = || {
             let endpoint = Endpoint::Fixed(Peer::Tcp(address.clone()));
-            let manager =
-                Arc::new(ConnectionManager::start(ConnectionSettings::new(self.store_settings.clone(), endpoint, probe_call())));
+            let manager = Arc::new(ConnectionManager::start(ConnectionSettings::new(
+                self.store_settings.clone(),
+                endpoint,
+                probe_call(),
+            )));
             let follower = RedirectFollower::new(manager.clone(), self);
-            Arc::new(Node { manager, batcher: Batcher::start(Arc::new(follower)) })
+            Arc::new(Node {
+                manager,
+                batcher: Batcher::start(Arc::new(follower)),
+            })
         };
-        self.nodes().entry(address.clone()).or_insert_with(make).clone()
+        self.nodes()
+            .entry(address.clone())
+            .or_insert_with(make)
+            .clone()
     }
 
     /// As [`Self::node`], for the address that a redirection names. Errors: there are [`MANAGERS_MAX`] nodes already.
@@ -279,7 +355,8 @@ impl ClusterState {
         let is_one_too_many = nodes.len() >= MANAGERS_MAX && !nodes.contains_key(address);
         drop(nodes);
         if is_one_too_many {
-            let why = format!("the Cluster redirects to {address}, beyond {MANAGERS_MAX} other nodes");
+            let why =
+                format!("the Cluster redirects to {address}, beyond {MANAGERS_MAX} other nodes");
             return Err(StoreError::Unreachable(why));
         }
         Ok(self.node(address, probe_call))
@@ -287,28 +364,47 @@ impl ClusterState {
 
     /// Asks some connected nodes for the slots. If none of them answers, asks all nodes that the URL names.
     async fn fetch_slots(&self) -> Result<Vec<Range>, Error> {
-        let mut connections: Vec<_> = self.nodes().values().filter_map(|node| node.manager.connection()).collect();
+        let mut connections: Vec<_> = self
+            .nodes()
+            .values()
+            .filter_map(|node| node.manager.connection())
+            .collect();
         connections.sort_by_cached_key(|_| random::bits());
         let until = monotonic() + CONNECT_MAX;
-        let connected = connections.iter().take(ASKED_AT_ONCE).filter_map(|connection| match &connection.peer {
-            Peer::Tcp(address) => Some(slots::ask(connection.client(), address, until)),
-            Peer::Unix(_) => None,
-        });
+        let connected = connections
+            .iter()
+            .take(ASKED_AT_ONCE)
+            .filter_map(|connection| match &connection.peer {
+                Peer::Tcp(address) => Some(slots::ask(connection.client(), address, until)),
+                Peer::Unix(_) => None,
+            });
         if let Ok(ranges) = first_ok(connected).await {
             return Ok(ranges);
         }
         let time_limit = lock(&self.pace).time_limit();
-        let ranges = first_ok(self.seeds.iter().map(|seed| self.ask_seed(seed, time_limit))).await;
+        let ranges = first_ok(
+            self.seeds
+                .iter()
+                .map(|seed| self.ask_seed(seed, time_limit)),
+        )
+        .await;
         match &ranges {
             Ok(_) => lock(&self.pace).succeeded(),
-            Err(error) => lock(&self.pace).failed(client::failure(&self.store_settings.target, error)),
+            Err(error) => {
+                lock(&self.pace).failed(client::failure(&self.store_settings.target, error))
+            }
         }
         ranges
     }
 
     /// Connects to a node that the URL names, and asks it for the slots.
     async fn ask_seed(&self, seed: &Address, time_limit: Duration) -> Result<Vec<Range>, Error> {
-        let (client, task) = client::connect(&self.store_settings.target, &Peer::Tcp(seed.clone()), time_limit).await?;
+        let (client, task) = client::connect(
+            &self.store_settings.target,
+            &Peer::Tcp(seed.clone()),
+            time_limit,
+        )
+        .await?;
         slots::ask(&client, seed, task.up_by).await
     }
 
@@ -319,7 +415,9 @@ impl ClusterState {
         masters.dedup();
         let owns = |master: &Address, probe_call: &ProbeCall| {
             let slot = name::slot(&probe_call.name);
-            ranges.iter().any(|range| range.master == *master && (range.first..=range.last).contains(&slot))
+            ranges
+                .iter()
+                .any(|range| range.master == *master && (range.first..=range.last).contains(&slot))
         };
         let probe_for = |master: &Address| {
             let prefix = &self.store_settings.target.key_prefix;
@@ -329,23 +427,37 @@ impl ClusterState {
             found.unwrap_or_else(|| ProbeCall::numbered(prefix, 0))
         };
         let known: HashSet<Address> = self.nodes().keys().cloned().collect();
-        let nodes: Vec<_> = masters.iter().map(|master| ((*master).clone(), self.node(master, || probe_for(master)))).collect();
+        let nodes: Vec<_> = masters
+            .iter()
+            .map(|master| ((*master).clone(), self.node(master, || probe_for(master))))
+            .collect();
         // A node's probe call must be in one of its slots. Slots move, and a node known from a redirection had none yet.
         for (master, node) in &nodes {
-            node.manager.set_probe_call_unless(|probe_call| !probe_call.asking && owns(master, probe_call), || probe_for(master));
+            node.manager.set_probe_call_unless(
+                |probe_call| !probe_call.asking && owns(master, probe_call),
+                || probe_for(master),
+            );
         }
         let mut owners = vec![u16::MAX; usize::from(SLOTS)];
         for range in &ranges {
-            let owner =
-                masters.binary_search(&&range.master).ok().and_then(|place| u16::try_from(place).ok()).unwrap_or(u16::MAX);
+            let owner = masters
+                .binary_search(&&range.master)
+                .ok()
+                .and_then(|place| u16::try_from(place).ok())
+                .unwrap_or(u16::MAX);
             owners[usize::from(range.first)..=usize::from(range.last)].fill(owner);
         }
         self.forget_nodes_except(&nodes);
         if masters.iter().any(|master| !known.contains(master)) {
-            let masters = masters.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+            let masters = masters
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join(",");
             tracing::info!(masters, "the Cluster's keys are on these nodes");
         }
-        self.map.send_replace(KnownTopology::Map(Arc::new(Map { nodes, owners })));
+        self.map
+            .send_replace(KnownTopology::Map(Arc::new(Map { nodes, owners })));
     }
 
     /// Drops nodes that are not in `kept` and do not answer. Nodes without slots that answer are kept, since slots may be moving
@@ -353,7 +465,8 @@ impl ClusterState {
     fn forget_nodes_except(&self, kept: &[(Address, Arc<Node>)]) {
         let mut past = lock(&self.past);
         self.nodes().retain(|address, node| {
-            let needed = node.manager.refusal().is_none() || kept.iter().any(|(other, _)| other == address);
+            let needed =
+                node.manager.refusal().is_none() || kept.iter().any(|(other, _)| other == address);
             if !needed {
                 past.add(node.manager.status());
             }
@@ -369,19 +482,26 @@ impl ClusterState {
         }
         let topology = self.map.borrow().clone();
         match topology {
-            KnownTopology::Map(map) => map.nodes.iter().any(|(_, node)| node.manager.refusal().is_some()),
+            KnownTopology::Map(map) => map
+                .nodes
+                .iter()
+                .any(|(_, node)| node.manager.refusal().is_some()),
             KnownTopology::Starting | KnownTopology::Unavailable(_) => true,
         }
     }
 
     /// Handles a failed fetch. A map that is known already stays in use.
     fn keep_old_map(&self, error: &Error) {
-        tracing::debug!(error = wording(error), "no node of the Cluster tells which node has which keys");
+        tracing::debug!(
+            error = wording(error),
+            "no node of the Cluster tells which node has which keys"
+        );
         let before = self.map.borrow().clone();
         if matches!(before, KnownTopology::Map(_)) {
             return;
         }
-        self.map.send_replace(KnownTopology::Unavailable(wording(error).to_owned()));
+        self.map
+            .send_replace(KnownTopology::Unavailable(wording(error).to_owned()));
         if matches!(before, KnownTopology::Starting) {
             tracing::warn!("store out of reach: {}", StoreState::of(&[self.unknown()]));
         }
@@ -392,7 +512,12 @@ impl ClusterState {
         let topology = self.map.borrow().clone();
         match topology {
             KnownTopology::Map(map) if !map.nodes.is_empty() => {
-                select_all(map.nodes.iter().map(|(_, node)| Box::pin(node.manager.down()))).await;
+                select_all(
+                    map.nodes
+                        .iter()
+                        .map(|(_, node)| Box::pin(node.manager.down())),
+                )
+                .await;
             }
             _ => future::pending().await,
         }
@@ -400,7 +525,9 @@ impl ClusterState {
 }
 
 /// The first success, or the last error if all fail.
-async fn first_ok<T>(attempts: impl Iterator<Item = impl Future<Output = Result<T, Error>>>) -> Result<T, Error> {
+async fn first_ok<T>(
+    attempts: impl Iterator<Item = impl Future<Output = Result<T, Error>>>,
+) -> Result<T, Error> {
     let mut answers: FuturesUnordered<_> = attempts.collect();
     let mut failed = Error::new(ErrorKind::Cluster, "there is no node to ask");
     while let Some(answer) = answers.next().await {
@@ -415,7 +542,11 @@ async fn first_ok<T>(attempts: impl Iterator<Item = impl Future<Output = Result<
 /// Keeps the map current for ever, also after a panic.
 async fn run(state: Arc<ClusterState>) {
     loop {
-        if AssertUnwindSafe(keep_current(&state)).catch_unwind().await.is_err() {
+        if AssertUnwindSafe(keep_current(&state))
+            .catch_unwind()
+            .await
+            .is_err()
+        {
             tracing::error!("the task that keeps the map of the Cluster panicked; it goes on");
             sleep(FETCH_PAUSE_MAX).await;
         }
@@ -451,12 +582,32 @@ mod tests {
     async fn redirections_to_ever_new_addresses_make_a_bounded_number_of_nodes() {
         let target = Arc::new(RedisTarget::parse("redis-cluster://127.0.0.1:1").unwrap());
         let (script, deadline) = (Arc::new(Script::new(false)), Duration::from_secs(1));
-        let cluster = Cluster::start(StoreSettings { target, script, deadline, injected: None }, Vec::new());
+        let cluster = Cluster::start(
+            StoreSettings {
+                target,
+                script,
+                deadline,
+                injected: None,
+            },
+            Vec::new(),
+        );
         // Addresses of this host, at a port where nobody listens.
-        let address = |number: u16| Address { host: format!("127.1.{}.{}", number / 256, number % 256), port: 1 };
-        let redirect = |number| cluster.state.node_elsewhere(&address(number), || ProbeCall::numbered("", 0));
-        let followed = (1..=2_000).filter(|number| redirect(*number).is_ok()).count();
-        assert_eq!((followed, cluster.state.nodes().len()), (MANAGERS_MAX, MANAGERS_MAX));
+        let address = |number: u16| Address {
+            host: format!("127.1.{}.{}", number / 256, number % 256),
+            port: 1,
+        };
+        let redirect = |number| {
+            cluster
+                .state
+                .node_elsewhere(&address(number), || ProbeCall::numbered("", 0))
+        };
+        let followed = (1..=2_000)
+            .filter(|number| redirect(*number).is_ok())
+            .count();
+        assert_eq!(
+            (followed, cluster.state.nodes().len()),
+            (MANAGERS_MAX, MANAGERS_MAX)
+        );
         assert!(redirect(1).is_ok(), "a known node is followed to");
     }
 }

@@ -89,7 +89,10 @@ impl Command {
     pub(super) fn key(&self) -> Option<String> {
         let index = match self.kind {
             // After the script's hash and the number of keys.
-            CommandKind::Script | CommandKind::Announce | CommandKind::Top | CommandKind::Forget => 2,
+            CommandKind::Script
+            | CommandKind::Announce
+            | CommandKind::Top
+            | CommandKind::Forget => 2,
             CommandKind::Read | CommandKind::Delete => 0,
         };
         self.arguments.get(index)?.as_string()
@@ -129,8 +132,15 @@ impl Connection {
         time_limit: Duration,
     ) -> Result<(Self, ConnectionTask), (StoreError, Failure)> {
         let target = &settings.store_settings.target;
-        let failed = |error: Error| (store_error(&error, time_limit), client::failure(target, &error));
-        let (client, task) = client::connect(target, &peer, time_limit).await.map_err(failed)?;
+        let failed = |error: Error| {
+            (
+                store_error(&error, time_limit),
+                client::failure(target, &error),
+            )
+        };
+        let (client, task) = client::connect(target, &peer, time_limit)
+            .await
+            .map_err(failed)?;
         let script = settings.store_settings.script.clone();
         let connection = Self {
             number,
@@ -142,7 +152,10 @@ impl Connection {
             begun: AtomicU64::new(0),
             over: AtomicU64::new(0),
         };
-        connection.load_script(0, task.up_by).await.map_err(failed)?;
+        connection
+            .load_script(0, task.up_by)
+            .await
+            .map_err(failed)?;
         Ok((connection, task))
     }
 
@@ -161,7 +174,9 @@ impl Connection {
                 Err(StoreError::Deadline(_)) if encrypted && monotonic() < until => {
                     sleep(within(PROOF_PAUSE_MAX, random::bits())).await;
                 }
-                Err(error @ StoreError::Deadline(_)) if encrypted => return Err((error, Failure::HandshakeTimedOut)),
+                Err(error @ StoreError::Deadline(_)) if encrypted => {
+                    return Err((error, Failure::HandshakeTimedOut));
+                }
                 Err(error) => return Err((error, Failure::Cheap)),
             }
         }
@@ -183,7 +198,9 @@ impl Connection {
             Err(error) => return Err(error.into_store_error()),
             Ok(reply) => reply,
         };
-        call.answers(reply.as_bytes().unwrap_or_default()).into_iter().try_for_each(|answer| answer.map(drop))
+        call.answers(reply.as_bytes().unwrap_or_default())
+            .into_iter()
+            .try_for_each(|answer| answer.map(drop))
     }
 
     /// The fred client, for commands that are not of a [`CommandKind`].
@@ -194,14 +211,21 @@ impl Connection {
     /// Makes one call and returns its reply. `asking` sends ASKING first, for a node that was named by an ASK redirection. The
     /// batcher never drops this future: fred may send a command again on reconnect when its future was dropped.
     pub(super) async fn call(&self, command: Command, asking: bool) -> Result<Value, CallError> {
-        let Command { kind, arguments, until } = command;
+        let Command {
+            kind,
+            arguments,
+            until,
+        } = command;
         self.begun.fetch_add(1, Ordering::Relaxed);
         let _in_flight = InFlight(self);
         let deadline = until.saturating_duration_since(monotonic());
         loop {
             let loads = self.loads.load(Ordering::Acquire);
             let answer = match asking {
-                true => self.send_asking(kind.name(), arguments.clone(), until).await,
+                true => {
+                    self.send_asking(kind.name(), arguments.clone(), until)
+                        .await
+                }
                 false => self.send(kind.name(), arguments.clone(), until).await,
             };
             let failed = match answer {
@@ -210,7 +234,9 @@ impl Connection {
                     CommandKind::Announce => self.load(&replicas::SCRIPT, until).await,
                     CommandKind::Top => self.load(&top::SCRIPT, until).await,
                     CommandKind::Forget => self.load(&reset::SCRIPT, until).await,
-                    CommandKind::Script | CommandKind::Read | CommandKind::Delete => self.load_script(loads, until).await,
+                    CommandKind::Script | CommandKind::Read | CommandKind::Delete => {
+                        self.load_script(loads, until).await
+                    }
                 },
                 Err(error) => Err(error),
                 Ok(reply) => return Ok(reply),
@@ -222,16 +248,33 @@ impl Connection {
     /// Sends a command that must be answered by `until`. The time-out is given to fred: a time-out around its future would leave
     /// the command queued, to be sent after a reconnect. The command is sent with `custom`, because fred 10.1 has the scripting
     /// commands only on the plain client, where they silently ignore these options.
-    async fn send(&self, name: &'static str, arguments: Vec<Value>, until: Instant) -> Result<Value, Error> {
-        self.client.with_options(&options(until)?).custom(custom_command(name), arguments).await
+    async fn send(
+        &self,
+        name: &'static str,
+        arguments: Vec<Value>,
+        until: Instant,
+    ) -> Result<Value, Error> {
+        self.client
+            .with_options(&options(until)?)
+            .custom(custom_command(name), arguments)
+            .await
     }
 
     /// As [`Self::send`], after ASKING. That applies only to the next command on the connection, so both are written together.
-    async fn send_asking(&self, name: &'static str, arguments: Vec<Value>, until: Instant) -> Result<Value, Error> {
+    async fn send_asking(
+        &self,
+        name: &'static str,
+        arguments: Vec<Value>,
+        until: Instant,
+    ) -> Result<Value, Error> {
         let pipeline = self.client.pipeline();
         let queue = pipeline.with_options(&options(until)?);
-        queue.custom::<Value, Value>(custom_command("ASKING"), Vec::new()).await?;
-        queue.custom::<Value, Value>(custom_command(name), arguments).await?;
+        queue
+            .custom::<Value, Value>(custom_command("ASKING"), Vec::new())
+            .await?;
+        queue
+            .custom::<Value, Value>(custom_command(name), arguments)
+            .await?;
         pipeline.last().await
     }
 
@@ -242,11 +285,15 @@ impl Connection {
             let begun = self.begun.load(Ordering::Relaxed);
             sleep(PING_EVERY).await;
             // Calls show as much as a ping, and the breaker counts them.
-            if self.begun.load(Ordering::Relaxed) != begun || self.over.load(Ordering::Relaxed) != begun {
+            if self.begun.load(Ordering::Relaxed) != begun
+                || self.over.load(Ordering::Relaxed) != begun
+            {
                 continue;
             }
             let time_limit = deadline.max(PING_MAX);
-            let pong = self.send("PING", Vec::new(), monotonic() + time_limit).await;
+            let pong = self
+                .send("PING", Vec::new(), monotonic() + time_limit)
+                .await;
             // Any other error is an answer, so the connection is alive.
             if let Err(error @ (StoreError::Deadline(_) | StoreError::Unreachable(_))) =
                 pong.map_err(|error| store_error(&error, time_limit))
@@ -273,15 +320,24 @@ impl Connection {
     }
 
     async fn load(&self, script: &Script, until: Instant) -> Result<(), Error> {
-        let load = vec![Value::from_static_str("LOAD"), Value::String(script.text.clone())];
+        let load = vec![
+            Value::from_static_str("LOAD"),
+            Value::String(script.text.clone()),
+        ];
         self.send("SCRIPT", load, until).await.map(drop)
     }
 
     fn call_error(&self, error: &Error, deadline: Duration) -> CallError {
         let elsewhere = || self.address_in(error.details());
         match error.details().split(' ').next() {
-            Some("MOVED") => elsewhere().map_or_else(|| CallError::Error(store_error(error, deadline)), CallError::Moved),
-            Some("ASK") => elsewhere().map_or_else(|| CallError::Error(store_error(error, deadline)), CallError::Ask),
+            Some("MOVED") => elsewhere().map_or_else(
+                || CallError::Error(store_error(error, deadline)),
+                CallError::Moved,
+            ),
+            Some("ASK") => elsewhere().map_or_else(
+                || CallError::Error(store_error(error, deadline)),
+                CallError::Ask,
+            ),
             Some("TRYAGAIN") => CallError::TryAgain,
             _ => CallError::Error(store_error(error, deadline)),
         }
@@ -294,7 +350,10 @@ impl Connection {
             ("" | "?", Peer::Tcp(here)) => here.host.as_str(),
             (host, _) => host,
         };
-        Some(Address { host: host.to_owned(), port: port.parse().ok()? })
+        Some(Address {
+            host: host.to_owned(),
+            port: port.parse().ok()?,
+        })
     }
 }
 
@@ -309,9 +368,9 @@ impl CallError {
     pub(super) fn into_store_error(self) -> StoreError {
         match self {
             Self::Error(error) => error,
-            Self::Moved(_) | Self::Ask(_) | Self::TryAgain => {
-                StoreError::Refused("it is one node of a Cluster; write redis-cluster:// in store.url".to_owned())
-            }
+            Self::Moved(_) | Self::Ask(_) | Self::TryAgain => StoreError::Refused(
+                "it is one node of a Cluster; write redis-cluster:// in store.url".to_owned(),
+            ),
         }
     }
 }
@@ -325,7 +384,11 @@ pub(super) fn options(until: Instant) -> Result<Options, Error> {
     if left.is_zero() {
         return Err(Error::new(ErrorKind::Timeout, "no time left"));
     }
-    Ok(Options { timeout: Some(left), max_attempts: Some(1), ..Options::default() })
+    Ok(Options {
+        timeout: Some(left),
+        max_attempts: Some(1),
+        ..Options::default()
+    })
 }
 
 /// What the error says, for people. fred formats errors of the system as `Os { code: 111, kind: ConnectionRefused, message: "…" }`, and
@@ -337,20 +400,32 @@ pub(super) fn wording(error: &Error) -> &str {
 fn message_in(details: &str) -> &str {
     let of_system = || details.strip_prefix("Os {")?.split_once("message: ");
     let of_library = || details.strip_prefix("Custom {")?.split_once("error: ");
-    let message = of_system().or_else(of_library).and_then(|(_, message)| message.strip_suffix(" }"));
-    let Some(message) = message else { return details };
-    message.strip_prefix('"').and_then(|quoted| quoted.strip_suffix('"')).unwrap_or(message)
+    let message = of_system()
+        .or_else(of_library)
+        .and_then(|(_, message)| message.strip_suffix(" }"));
+    let Some(message) = message else {
+        return details;
+    };
+    message
+        .strip_prefix('"')
+        .and_then(|quoted| quoted.strip_suffix('"'))
+        .unwrap_or(message)
 }
 
 pub(super) fn store_error(error: &Error, deadline: Duration) -> StoreError {
     let details = || wording(error).to_owned();
     match error.kind() {
         ErrorKind::Timeout => StoreError::Deadline(deadline),
-        ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Routing | ErrorKind::Cluster | ErrorKind::Sentinel | ErrorKind::Tls => {
+        ErrorKind::IO
+        | ErrorKind::Canceled
+        | ErrorKind::Routing
+        | ErrorKind::Cluster
+        | ErrorKind::Sentinel
+        | ErrorKind::Tls => StoreError::Unreachable(details()),
+        // The error of a command whose connection was dropped.
+        ErrorKind::Unknown if error.details() == "channel closed" => {
             StoreError::Unreachable(details())
         }
-        // The error of a command whose connection was dropped.
-        ErrorKind::Unknown if error.details() == "channel closed" => StoreError::Unreachable(details()),
         ErrorKind::Protocol | ErrorKind::Parse => StoreError::InvalidReply(details()),
         ErrorKind::Backpressure => StoreError::Overloaded(REQUESTS_WAITING_MAX),
         _ => StoreError::Refused(details()),
@@ -364,13 +439,23 @@ mod tests {
     #[test]
     fn a_system_error_is_reported_by_its_message() {
         let refused = std::io::Error::from_raw_os_error(111);
-        let unknown = std::io::Error::other("failed to lookup address information: Name or service not known");
+        let unknown = std::io::Error::other(
+            "failed to lookup address information: Name or service not known",
+        );
         let no_text = std::io::Error::other(std::fmt::Error);
         assert_eq!(message_in(&format!("{refused:?}")), "Connection refused");
-        assert_eq!(message_in(&format!("{unknown:?}")), "failed to lookup address information: Name or service not known");
+        assert_eq!(
+            message_in(&format!("{unknown:?}")),
+            "failed to lookup address information: Name or service not known"
+        );
         assert_eq!(message_in(&format!("{no_text:?}")), "Error");
-        for other in ["WRONGPASS invalid username-password pair", "", "Os { code: 1", "Custom { kind: Other }", "message: \"x\""]
-        {
+        for other in [
+            "WRONGPASS invalid username-password pair",
+            "",
+            "Os { code: 1",
+            "Custom { kind: Other }",
+            "message: \"x\"",
+        ] {
             assert_eq!(message_in(other), other);
         }
     }

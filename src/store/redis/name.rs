@@ -27,7 +27,9 @@ pub(super) fn log_index(tag: &str) -> String {
 /// Whether a log of this window is found by the index, and not by its name alone. Windows that most limits have are not in it:
 /// a new log would cost Redis twice as much, and its name would need a second key.
 pub(super) fn is_indexed(window_us: u64) -> bool {
-    COMMON_WINDOWS_MS.binary_search(&(window_us / 1_000)).is_err()
+    COMMON_WINDOWS_MS
+        .binary_search(&(window_us / 1_000))
+        .is_err()
 }
 
 /// The name of a log, from its subject's.
@@ -37,7 +39,9 @@ pub(super) fn log(tag: &str, window_us: u64) -> String {
 
 /// The name of a request's packed state, and the beginning of its logs' names. `group` is [`Plan::counts_as`].
 pub(super) fn of_state(prefix: &str, group: &str, key: &str) -> String {
-    let (live, candidate) = group.split_once(CANDIDATE_SEPARATOR).map_or((group, None), |(live, name)| (live, Some(name)));
+    let (live, candidate) = group
+        .split_once(CANDIDATE_SEPARATOR)
+        .map_or((group, None), |(live, name)| (live, Some(name)));
     let mut tag = String::with_capacity(prefix.len() + live.len() + key.len() + 3);
     tag.push_str(prefix);
     tag.push('{');
@@ -71,7 +75,12 @@ pub(super) fn of_candidate(live: &str, candidate: &str) -> String {
 pub(super) fn all_of(prefix: &str, key: &Key, plan: &Plan) -> Vec<String> {
     let tag = of_state(prefix, &plan.counts_as, key.as_str());
     let is_log = |limit: &&Limit| limit.algorithm() == Algorithm::SlidingLog;
-    let logs: Vec<String> = plan.limits().iter().filter(is_log).map(|limit| log(&tag, limit.window_us())).collect();
+    let logs: Vec<String> = plan
+        .limits()
+        .iter()
+        .filter(is_log)
+        .map(|limit| log(&tag, limit.window_us()))
+        .collect();
     let packed = (logs.len() < plan.limits().len()).then_some(tag);
     packed.into_iter().chain(logs).collect()
 }
@@ -114,24 +123,44 @@ mod tests {
     #[test]
     fn the_tag_is_the_whole_name_whatever_the_key_holds() {
         assert_eq!(of_state("", "free", "alice"), "{free:alice}");
-        assert_eq!(of_state("", "free", "a}b{c%7D:d"), "{free:a%7Db%7Bc%257D:d}");
+        assert_eq!(
+            of_state("", "free", "a}b{c%7D:d"),
+            "{free:a%7Db%7Bc%257D:d}"
+        );
     }
 
     #[test]
     fn a_subject_lies_under_its_tag_and_the_common_windows() {
         let names: Vec<String> = known_of("{free:alice}").collect();
-        assert_eq!((names[0].as_str(), names.len()), ("{free:alice}", 1 + COMMON_WINDOWS_MS.len()));
-        assert!(names.contains(&"{free:alice}log:60000000".to_owned()) && !names.contains(&log_index("{free:alice}")));
+        assert_eq!(
+            (names[0].as_str(), names.len()),
+            ("{free:alice}", 1 + COMMON_WINDOWS_MS.len())
+        );
+        assert!(
+            names.contains(&"{free:alice}log:60000000".to_owned())
+                && !names.contains(&log_index("{free:alice}"))
+        );
     }
 
     /// By the length of its fingerprint the script tells whether a log has to be listed.
     #[test]
     fn a_window_is_indexed_where_its_fingerprint_says_that_it_is_not_common() {
         let common = COMMON_WINDOWS_MS.into_iter();
-        let windows_ms: Vec<u64> = common.flat_map(|ms| [ms, ms + 1_000, ms - 500]).chain([1, 97_000, 31_622_400_000]).collect();
-        for ms in windows_ms.into_iter().filter(|ms| *ms < 1 << 31 || ms % 1_000 == 0) {
-            let limit = Limit::new("l", 1, Duration::from_millis(ms), Algorithm::SlidingLog).unwrap();
-            assert_eq!(is_indexed(limit.window_us()), limit.fingerprint().bytes().len() > 1, "{ms}");
+        let windows_ms: Vec<u64> = common
+            .flat_map(|ms| [ms, ms + 1_000, ms - 500])
+            .chain([1, 97_000, 31_622_400_000])
+            .collect();
+        for ms in windows_ms
+            .into_iter()
+            .filter(|ms| *ms < 1 << 31 || ms % 1_000 == 0)
+        {
+            let limit =
+                Limit::new("l", 1, Duration::from_millis(ms), Algorithm::SlidingLog).unwrap();
+            assert_eq!(
+                is_indexed(limit.window_us()),
+                limit.fingerprint().bytes().len() > 1,
+                "{ms}"
+            );
         }
     }
 
@@ -140,17 +169,29 @@ mod tests {
     fn a_prefix_begins_every_name_and_moves_none_to_another_slot() {
         let names = |prefix| {
             let tag = of_state(prefix, "free", "a}b");
-            let logs = [log(&tag, 90_000_000), log_index(&tag), probe(prefix, 7), replicas(prefix), top(prefix)];
+            let logs = [
+                log(&tag, 90_000_000),
+                log_index(&tag),
+                probe(prefix, 7),
+                replicas(prefix),
+                top(prefix),
+            ];
             known_of(&tag).chain(logs).collect::<Vec<_>>()
         };
         for (plain, prefixed) in names("").into_iter().zip(names("shop:")) {
-            assert_eq!((prefixed.strip_prefix("shop:"), slot(&prefixed)), (Some(plain.as_str()), slot(&plain)));
+            assert_eq!(
+                (prefixed.strip_prefix("shop:"), slot(&prefixed)),
+                (Some(plain.as_str()), slot(&plain))
+            );
         }
     }
 
     #[test]
     fn a_probe_beside_a_name_shares_its_slot_and_is_no_request_s() {
-        for name in [of_state("", "free", "alice"), log(&of_state("shop:", "free", "a}b{c"), 60_000_000)] {
+        for name in [
+            of_state("", "free", "alice"),
+            log(&of_state("shop:", "free", "a}b{c"), 60_000_000),
+        ] {
             let probe = probe_beside(&name);
             assert_eq!(slot(&probe), slot(&name));
             assert!(probe.ends_with("}trial"), "{probe}");
@@ -167,7 +208,10 @@ mod tests {
     /// The name as it was composed, taken apart.
     fn taken_apart(tag: &str) -> Option<(String, String)> {
         let (group, key) = tag.strip_prefix('{')?.strip_suffix('}')?.split_once(':')?;
-        let unescaped = key.replace("%7B", "{").replace("%7D", "}").replace("%25", "%");
+        let unescaped = key
+            .replace("%7B", "{")
+            .replace("%7D", "}")
+            .replace("%25", "%");
         (!key.contains(['{', '}'])).then(|| (group.to_owned(), unescaped))
     }
 
@@ -176,8 +220,14 @@ mod tests {
         // Few letters, all that have a meaning: else hardly a key would have one.
         const LETTERS: [char; 12] = ['{', '}', '%', ':', '2', '5', '7', 'B', 'D', 'a', ' ', 'é'];
         bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
-            let key: String = bytes.iter().map(|byte| LETTERS[usize::from(*byte) % LETTERS.len()]).collect();
-            assert_eq!(taken_apart(&of_state("", "group", &key)), Some(("group".to_owned(), key)));
+            let key: String = bytes
+                .iter()
+                .map(|byte| LETTERS[usize::from(*byte) % LETTERS.len()])
+                .collect();
+            assert_eq!(
+                taken_apart(&of_state("", "group", &key)),
+                Some(("group".to_owned(), key))
+            );
         });
     }
 }

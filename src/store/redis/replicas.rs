@@ -12,7 +12,8 @@ use super::{RedisStore, Servers, name};
 use crate::store::{REPLICAS_MAX, ReplicaId, StoreError};
 
 /// See `script/replicas.lua`.
-pub(super) static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::of(include_str!("script/replicas.lua").to_owned()));
+pub(super) static SCRIPT: LazyLock<Script> =
+    LazyLock::new(|| Script::of(include_str!("script/replicas.lua").to_owned()));
 
 impl RedisStore {
     /// Registers a replica for `lifetime` from now, or removes it when that is zero. Returns the number of live replicas. It
@@ -36,11 +37,21 @@ impl RedisStore {
             number(u64::try_from(lifetime.as_millis()).unwrap_or(u64::MAX)),
             number(REPLICAS_MAX),
         ];
-        let command = Command { kind: CommandKind::Announce, arguments, until };
+        let command = Command {
+            kind: CommandKind::Announce,
+            arguments,
+            until,
+        };
         let reply = match &self.servers {
-            Servers::One(node) => node.manager.call(command, false).await.map_err(CallError::into_store_error)?,
+            Servers::One(node) => node
+                .manager
+                .call(command, false)
+                .await
+                .map_err(CallError::into_store_error)?,
             Servers::Many(cluster) => Box::pin(cluster.announce(&name, command)).await?,
         };
-        reply.as_u64().ok_or_else(|| StoreError::InvalidReply("the reply to an announcement is not a number".to_owned()))
+        reply.as_u64().ok_or_else(|| {
+            StoreError::InvalidReply("the reply to an announcement is not a number".to_owned())
+        })
     }
 }

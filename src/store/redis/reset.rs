@@ -22,7 +22,8 @@ use super::script::Script;
 use crate::store::{StoreError, Subject};
 
 /// The script that deletes a subject's keys.
-pub(super) static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::of(include_str!("script/forget.lua").to_owned()));
+pub(super) static SCRIPT: LazyLock<Script> =
+    LazyLock::new(|| Script::of(include_str!("script/forget.lua").to_owned()));
 
 /// Most times that an index is read. It changes when a log of an uncommon window begins, or outlives its listed expiry. That
 /// hardly happens twice within one round trip.
@@ -49,7 +50,10 @@ pub(super) struct Reset {
 impl Reset {
     pub(super) fn of(subject: &Subject, prefix: &str) -> Self {
         let tag = name::of_state(prefix, &subject.counts_as, subject.key.as_str());
-        Self { tag, log_windows_us: subject.log_windows_us.clone() }
+        Self {
+            tag,
+            log_windows_us: subject.log_windows_us.clone(),
+        }
     }
 
     /// A name that shares its slot with all keys of the subject.
@@ -58,36 +62,67 @@ impl Reset {
     }
 
     /// Deletes all keys of the subject. Returns whether there were any.
-    pub(super) async fn execute(&self, commands: &impl CommandSender, until: Instant) -> Result<bool, StoreError> {
+    pub(super) async fn execute(
+        &self,
+        commands: &impl CommandSender,
+        until: Instant,
+    ) -> Result<bool, StoreError> {
         for _ in 0..READS_MAX {
             let index = self.read_index(commands, until).await?;
-            let in_force = self.log_windows_us.iter().map(|window_us| name::log(&self.tag, *window_us));
-            let names: Vec<String> = name::known_of(&self.tag).chain(in_force).chain(self.listed(&index)).collect();
+            let in_force = self
+                .log_windows_us
+                .iter()
+                .map(|window_us| name::log(&self.tag, *window_us));
+            let names: Vec<String> = name::known_of(&self.tag)
+                .chain(in_force)
+                .chain(self.listed(&index))
+                .collect();
             match self.forget(commands, &names, &index, until).await {
                 Ok(Some(existed)) => return Ok(existed),
                 Ok(None) => {}
-                Err(CallError::TryAgain) => return self.forget_one_by_one(commands, names, &index, until).await,
+                Err(CallError::TryAgain) => {
+                    return self.forget_one_by_one(commands, names, &index, until).await;
+                }
                 Err(error) => return Err(error.into_store_error()),
             }
         }
-        Err(StoreError::Refused(format!("new logs of the key began during each of {READS_MAX} attempts to delete them")))
+        Err(StoreError::Refused(format!(
+            "new logs of the key began during each of {READS_MAX} attempts to delete them"
+        )))
     }
 
-    async fn read_index(&self, commands: &impl CommandSender, until: Instant) -> Result<Bytes, StoreError> {
+    async fn read_index(
+        &self,
+        commands: &impl CommandSender,
+        until: Instant,
+    ) -> Result<Bytes, StoreError> {
         let arguments = vec![Value::String(name::log_index(&self.tag).into())];
-        match commands.send(Command { kind: CommandKind::Read, arguments, until }).await.map_err(CallError::into_store_error) {
+        match commands
+            .send(Command {
+                kind: CommandKind::Read,
+                arguments,
+                until,
+            })
+            .await
+            .map_err(CallError::into_store_error)
+        {
             Ok(Value::Null) => Ok(Bytes::new()),
             Ok(Value::Bytes(index)) => Ok(index),
             Ok(Value::String(index)) => Ok(index.into_inner()),
             Err(StoreError::Refused(why)) if why.starts_with(OF_ANOTHER_TYPE) => Ok(Bytes::new()),
             Err(error) => Err(error),
-            Ok(_) => Err(StoreError::InvalidReply("the reply to GET is not a string".to_owned())),
+            Ok(_) => Err(StoreError::InvalidReply(
+                "the reply to GET is not a string".to_owned(),
+            )),
         }
     }
 
     /// Names of the logs that an index lists. An index holds when it was written, then the window and the expiry of each log.
     fn listed(&self, index: &[u8]) -> impl Iterator<Item = String> {
-        let logs = index.get(NUMBER..).unwrap_or_default().chunks_exact(2 * NUMBER);
+        let logs = index
+            .get(NUMBER..)
+            .unwrap_or_default()
+            .chunks_exact(2 * NUMBER);
         logs.map(|log| {
             let mut window = [0; 8];
             window[..NUMBER].copy_from_slice(&log[..NUMBER]);
@@ -109,12 +144,25 @@ impl Reset {
         let count = i64::try_from(1 + names.len()).unwrap_or(i64::MAX);
         let head = [Value::String(SCRIPT.sha.clone()), Value::Integer(count)];
         let keys = keys.map(|name| Value::String(name.into()));
-        let arguments = head.into_iter().chain(keys).chain([Value::Bytes(index.clone())]).collect();
-        let reply = commands.send(Command { kind: CommandKind::Forget, arguments, until }).await?;
+        let arguments = head
+            .into_iter()
+            .chain(keys)
+            .chain([Value::Bytes(index.clone())])
+            .collect();
+        let reply = commands
+            .send(Command {
+                kind: CommandKind::Forget,
+                arguments,
+                until,
+            })
+            .await?;
         match reply.as_i64() {
             Some(-1) => Ok(None),
             Some(deleted) => Ok(Some(deleted > 0)),
-            None => Err(StoreError::InvalidReply("the reply to a reset is not a number".to_owned()).into()),
+            None => Err(StoreError::InvalidReply(
+                "the reply to a reset is not a number".to_owned(),
+            )
+            .into()),
         }
     }
 
@@ -126,12 +174,25 @@ impl Reset {
         index: &Bytes,
         until: Instant,
     ) -> Result<bool, StoreError> {
-        let delete = |name: String| Command { kind: CommandKind::Delete, arguments: vec![Value::String(name.into())], until };
-        let replies =
-            try_join_all(names.into_iter().map(|name| commands.send(delete(name)))).await.map_err(CallError::into_store_error)?;
-        self.forget(commands, &[], index, until).await.map_err(CallError::into_store_error)?;
-        let deleted =
-            |reply: &Value| reply.as_u64().ok_or_else(|| StoreError::InvalidReply("the reply to DEL is not a number".to_owned()));
-        replies.iter().map(deleted).try_fold(false, |any, count| Ok(any | (count? > 0)))
+        let delete = |name: String| Command {
+            kind: CommandKind::Delete,
+            arguments: vec![Value::String(name.into())],
+            until,
+        };
+        let replies = try_join_all(names.into_iter().map(|name| commands.send(delete(name))))
+            .await
+            .map_err(CallError::into_store_error)?;
+        self.forget(commands, &[], index, until)
+            .await
+            .map_err(CallError::into_store_error)?;
+        let deleted = |reply: &Value| {
+            reply.as_u64().ok_or_else(|| {
+                StoreError::InvalidReply("the reply to DEL is not a number".to_owned())
+            })
+        };
+        replies
+            .iter()
+            .map(deleted)
+            .try_fold(false, |any, count| Ok(any | (count? > 0)))
     }
 }

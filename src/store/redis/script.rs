@@ -13,7 +13,11 @@ const CLOCK_INJECTED: &str = include_str!("script/clock_injected.lua");
 
 /// The statements that every call runs, in the order that Lua needs. A line that begins with [`PLACE`] stands for a region of
 /// [`PARTS`].
-const MAIN: [&str; 3] = [include_str!("script/request.lua"), include_str!("script/read.lua"), include_str!("script/decide.lua")];
+const MAIN: [&str; 3] = [
+    include_str!("script/request.lua"),
+    include_str!("script/read.lua"),
+    include_str!("script/decide.lua"),
+];
 const WORDS: &str = include_str!("script/words.lua");
 /// Files of regions. Each file is valid Lua, so that editors and checkers can parse it. Lines outside of its regions serve only
 /// that purpose and are no part of the script.
@@ -48,15 +52,23 @@ pub(super) struct Script {
 impl Script {
     /// The script with this text.
     pub(super) fn of(text: String) -> Self {
-        Self { sha: sha1_hash(&text).into(), text: text.into() }
+        Self {
+            sha: sha1_hash(&text).into(),
+            text: text.into(),
+        }
     }
 
     /// The deciding script, on Redis's clock or, for tests, on one sent as the last argument.
     pub(super) fn new(injected_clock: bool) -> Self {
-        let clock = if injected_clock { CLOCK_INJECTED } else { CLOCK };
+        let clock = if injected_clock {
+            CLOCK_INJECTED
+        } else {
+            CLOCK
+        };
         let mut text = [WORDS, clock].concat();
         let regions = regions();
-        MAIN.iter().for_each(|part| put_together(&mut text, part, &regions));
+        MAIN.iter()
+            .for_each(|part| put_together(&mut text, part, &regions));
         Self::of(text)
     }
 
@@ -103,7 +115,10 @@ fn put_together(text: &mut String, part: &str, regions: &HashMap<&str, String>) 
 
 /// The list that fingerprints refer to, in microseconds.
 fn common_windows() -> String {
-    let windows: Vec<String> = COMMON_WINDOWS_MS.iter().map(|ms| (ms * 1_000).to_string()).collect();
+    let windows: Vec<String> = COMMON_WINDOWS_MS
+        .iter()
+        .map(|ms| (ms * 1_000).to_string())
+        .collect();
     windows.join(", ") + "\n"
 }
 
@@ -115,7 +130,11 @@ mod tests {
     #[test]
     fn every_place_has_its_region_and_every_region_its_place() {
         let script = Script::new(false);
-        let left = |line: &str| [PLACE, REGION.0, REGION.1].iter().any(|mark| line.starts_with(mark));
+        let left = |line: &str| {
+            [PLACE, REGION.0, REGION.1]
+                .iter()
+                .any(|mark| line.starts_with(mark))
+        };
         assert!(!script.text.lines().any(left));
         for (name, text) in regions() {
             let first = text.lines().find(|line| !line.starts_with(PLACE)).unwrap();
@@ -144,8 +163,19 @@ mod tests {
     #[test]
     fn the_short_way_has_each_algorithm_in_both_of_its_loops_and_the_general_way_has_it_too() {
         let choice = &regions()[CHOICE];
-        assert_eq!(choice.lines().filter(|line| line.starts_with("elseif kind")).count(), 4);
+        assert_eq!(
+            choice
+                .lines()
+                .filter(|line| line.starts_with("elseif kind"))
+                .count(),
+            4
+        );
         let script = Script::new(false);
-        assert!(choice.lines().filter(|line| line.starts_with("elseif kind")).all(|line| script.text.matches(line).count() == 3));
+        assert!(
+            choice
+                .lines()
+                .filter(|line| line.starts_with("elseif kind"))
+                .all(|line| script.text.matches(line).count() == 3)
+        );
     }
 }

@@ -31,13 +31,20 @@ pub(super) fn pack_call(call: &Call) -> Result<Vec<u8>, StoreError> {
     packed.push(byte(call.plans.len(), "plans")?);
     for plan in &call.plans {
         packed.push(byte(plan.order.len(), "limits of a plan")?);
-        plan.ordered().try_for_each(|limit| pack_limit(&mut packed, limit))?;
+        plan.ordered()
+            .try_for_each(|limit| pack_limit(&mut packed, limit))?;
     }
-    let plans_end = u32::try_from(packed.len()).map_err(|_| misfit(packed.len(), "bytes of plans"))?;
+    let plans_end =
+        u32::try_from(packed.len()).map_err(|_| misfit(packed.len(), "bytes of plans"))?;
     packed[..PLANS_END].copy_from_slice(&plans_end.to_le_bytes());
     packed.push(byte(call.groups.len(), "names")?);
-    packed.push(byte(call.groups.iter().filter(|group| group.has_packed).count(), "packed states")?);
-    let are_equal = |group: &Group, next: &Group| group.single_terms().is_some() && group.single_terms() == next.single_terms();
+    packed.push(byte(
+        call.groups.iter().filter(|group| group.has_packed).count(),
+        "packed states",
+    )?);
+    let are_equal = |group: &Group, next: &Group| {
+        group.single_terms().is_some() && group.single_terms() == next.single_terms()
+    };
     for equal in call.groups.chunk_by(are_equal) {
         pack_group(&mut packed, &equal[0], equal.len())?;
     }
@@ -50,10 +57,16 @@ fn pack_limit(packed: &mut Vec<u8>, limit: &Limit) -> Result<(), StoreError> {
         _ => 0,
     };
     let prefix = record_prefix(limit)?;
-    packed.extend([limit.kind(), precision, byte(prefix.len(), "bytes of a prefix")?]);
+    packed.extend([
+        limit.kind(),
+        precision,
+        byte(prefix.len(), "bytes of a prefix")?,
+    ]);
     packed.extend_from_slice(&prefix);
     let numbers = [limit.window_us(), limit.quota(), limit.capacity()];
-    numbers.into_iter().try_for_each(|number| pack_number::<NUMBER>(packed, number))
+    numbers
+        .into_iter()
+        .try_for_each(|number| pack_number::<NUMBER>(packed, number))
 }
 
 /// The bytes that a record of this limit begins with: the fingerprint. For a `token_bucket` the quota follows: its length, then
@@ -62,7 +75,10 @@ fn record_prefix(limit: &Limit) -> Result<SmallVec<[u8; 12]>, StoreError> {
     let mut prefix = SmallVec::from_slice(&limit.fingerprint().bytes());
     if let Algorithm::TokenBucket { .. } = limit.algorithm() {
         let quota = limit.quota().to_le_bytes();
-        let width = quota.iter().rposition(|byte| *byte != 0).map_or(1, |last| last + 1);
+        let width = quota
+            .iter()
+            .rposition(|byte| *byte != 0)
+            .map_or(1, |last| last + 1);
         prefix.push(byte(width, "bytes of a quota")?);
         prefix.extend_from_slice(&quota[..width]);
     }
@@ -74,9 +90,18 @@ fn record_prefix(limit: &Limit) -> Result<SmallVec<[u8; 12]>, StoreError> {
 fn pack_group(packed: &mut Vec<u8>, group: &Group, repeats: usize) -> Result<(), StoreError> {
     let requests = group.requests.len();
     packed.reserve(6 + REQUEST * requests);
-    packed.extend(u16::try_from(requests).map_err(|_| misfit(requests, "requests for a name"))?.to_le_bytes());
+    packed.extend(
+        u16::try_from(requests)
+            .map_err(|_| misfit(requests, "requests for a name"))?
+            .to_le_bytes(),
+    );
     let logs = byte(group.log_name_count(), "logs of a name")?;
-    packed.extend([u8::from(group.has_packed), logs, u8::from(group.is_uniform), byte(repeats, "equal groups")?]);
+    packed.extend([
+        u8::from(group.has_packed),
+        logs,
+        u8::from(group.is_uniform),
+        byte(repeats, "equal groups")?,
+    ]);
     for request in &group.requests {
         let mode = match request.mode {
             Mode::Peek => 0,
@@ -94,7 +119,11 @@ fn pack_number<const N: usize>(packed: &mut Vec<u8>, number: u64) -> Result<(), 
     let bytes = number.to_le_bytes();
     let (low, high) = bytes.split_at(N);
     packed.extend_from_slice(low);
-    if high.iter().all(|byte| *byte == 0) { Ok(()) } else { Err(misfit(number, "units or microseconds")) }
+    if high.iter().all(|byte| *byte == 0) {
+        Ok(())
+    } else {
+        Err(misfit(number, "units or microseconds"))
+    }
 }
 
 fn byte(count: usize, what: &str) -> Result<u8, StoreError> {
@@ -103,7 +132,9 @@ fn byte(count: usize, what: &str) -> Result<u8, StoreError> {
 
 #[cold]
 fn misfit(count: impl Display, what: &str) -> StoreError {
-    StoreError::Refused(format!("{count} {what} are more than a script call can hold"))
+    StoreError::Refused(format!(
+        "{count} {what} are more than a script call can hold"
+    ))
 }
 
 /// Parses the answers to a call's requests, in the order of [`Call::requests`]; `None` when the reply has another form.
@@ -112,7 +143,11 @@ pub(super) fn parse_reply(reply: &[u8], call: &Call) -> Option<Vec<Result<Verdic
     // Its size is known, which collecting options would not use.
     let mut answers = Vec::with_capacity(call.len());
     for request in call.requests() {
-        answers.push(parse_answer(&mut rest, &call.plans[request.plan_index], request.mode)?);
+        answers.push(parse_answer(
+            &mut rest,
+            &call.plans[request.plan_index],
+            request.mode,
+        )?);
     }
     rest.is_empty().then_some(answers)
 }
@@ -120,11 +155,18 @@ pub(super) fn parse_reply(reply: &[u8], call: &Call) -> Option<Vec<Result<Verdic
 /// The places of the names that the node refused in a call by names; `None` when the reply has another form.
 pub(super) fn parse_refused(reply: &[u8]) -> Option<Vec<usize>> {
     let (places, rest) = reply.strip_prefix(b"R")?.as_chunks::<2>();
-    let places = places.iter().map(|place| usize::from(u16::from_le_bytes(*place))).collect();
+    let places = places
+        .iter()
+        .map(|place| usize::from(u16::from_le_bytes(*place)))
+        .collect();
     rest.is_empty().then_some(places)
 }
 
-fn parse_answer(rest: &mut &[u8], plan: &CallPlan, mode: Mode) -> Option<Result<Verdict, StoreError>> {
+fn parse_answer(
+    rest: &mut &[u8],
+    plan: &CallPlan,
+    mode: Mode,
+) -> Option<Result<Verdict, StoreError>> {
     let fits = match rest.split_off_first()? {
         b'1' => true,
         b'0' => false,
@@ -133,20 +175,32 @@ fn parse_answer(rest: &mut &[u8], plan: &CallPlan, mode: Mode) -> Option<Result<
     };
     let limits = plan.plan.limits();
     let sets = if mode == Mode::Refund { 2 } else { 1 };
-    let mut readings = SmallVec::from_elem(Reading::Window { count: 0, ends_in_us: 0 }, sets * limits.len());
+    let mut readings = SmallVec::from_elem(
+        Reading::Window {
+            count: 0,
+            ends_in_us: 0,
+        },
+        sets * limits.len(),
+    );
     for set in 0..sets {
         // The script sends them in its own order of limits; the result is in the plan's order.
         for index in &plan.order {
             readings[set * limits.len() + index] = parse_reading(rest, &limits[*index])?;
         }
     }
-    Some(Ok(Verdict { fits, readings, candidate_fits: None }))
+    Some(Ok(Verdict {
+        fits,
+        readings,
+        candidate_fits: None,
+    }))
 }
 
 fn parse_refusal(rest: &mut &[u8]) -> Option<StoreError> {
     let length = u16::from_le_bytes(rest.split_off(..2)?.try_into().ok()?);
     let text = rest.split_off(..usize::from(length))?;
-    Some(StoreError::Refused(String::from_utf8_lossy(text).into_owned()))
+    Some(StoreError::Refused(
+        String::from_utf8_lossy(text).into_owned(),
+    ))
 }
 
 fn parse_reading(rest: &mut &[u8], limit: &Limit) -> Option<Reading> {
@@ -156,21 +210,41 @@ fn parse_reading(rest: &mut &[u8], limit: &Limit) -> Option<Reading> {
         Some(u64::from_le_bytes(padded))
     };
     Some(match limit.algorithm() {
-        Algorithm::FixedWindow { .. } => Reading::Window { count: number()?, ends_in_us: number()? },
+        Algorithm::FixedWindow { .. } => Reading::Window {
+            count: number()?,
+            ends_in_us: number()?,
+        },
         Algorithm::TokenBucket { .. } => {
             let told = number()?;
-            let emission_us = if told & OTHER_RATE == 0 { limit.emission_us() } else { number()? };
-            return (emission_us > 0).then_some(Reading::Bucket { backlog_us: told & !OTHER_RATE, emission_us });
+            let emission_us = if told & OTHER_RATE == 0 {
+                limit.emission_us()
+            } else {
+                number()?
+            };
+            return (emission_us > 0).then_some(Reading::Bucket {
+                backlog_us: told & !OTHER_RATE,
+                emission_us,
+            });
         }
         Algorithm::SlidingCounter => {
             let (current, previous, elapsed_us) = (number()?, number()?, number()?);
             // The code that computes an answer from the reading relies on both, or would overflow.
-            let sound = elapsed_us < limit.window_us() && current.max(previous).checked_mul(limit.window_us()).is_some();
-            return sound.then_some(Reading::Counter { current, previous, elapsed_us });
+            let sound = elapsed_us < limit.window_us()
+                && current
+                    .max(previous)
+                    .checked_mul(limit.window_us())
+                    .is_some();
+            return sound.then_some(Reading::Counter {
+                current,
+                previous,
+                elapsed_us,
+            });
         }
-        Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => {
-            Reading::Log { used: number()?, frees_in_us: number()?, fresh_in_us: number()? }
-        }
+        Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => Reading::Log {
+            used: number()?,
+            frees_in_us: number()?,
+            fresh_in_us: number()?,
+        },
     })
 }
 

@@ -60,9 +60,19 @@ impl Watch {
     pub(super) fn start(target: &Arc<RedisTarget>, sentinels: &Sentinels) -> Self {
         let (sender, master) = watch::channel(None);
         let (target, sentinels) = (target.clone(), sentinels.clone());
-        let group = Arc::new(SentinelGroup { target, sentinels, named: Mutex::default(), master: sender });
-        let follow = |sentinel: &Address| tokio::spawn(follow_sentinel(group.clone(), sentinel.clone())).abort_handle();
-        Self { tasks: group.sentinels.nodes.iter().map(follow).collect(), master }
+        let group = Arc::new(SentinelGroup {
+            target,
+            sentinels,
+            named: Mutex::default(),
+            master: sender,
+        });
+        let follow = |sentinel: &Address| {
+            tokio::spawn(follow_sentinel(group.clone(), sentinel.clone())).abort_handle()
+        };
+        Self {
+            tasks: group.sentinels.nodes.iter().map(follow).collect(),
+            master,
+        }
     }
 
     /// The address of the master now. Waits until a Sentinel has named one.
@@ -83,7 +93,11 @@ impl Watch {
     /// Waits until the Sentinels name a master other than `address`.
     pub(super) async fn master_other_than(&self, address: &Address) {
         let mut master = self.master.clone();
-        while master.borrow_and_update().as_ref().is_none_or(|master| master == address) {
+        while master
+            .borrow_and_update()
+            .as_ref()
+            .is_none_or(|master| master == address)
+        {
             if master.changed().await.is_err() {
                 std::future::pending().await
             }
@@ -101,8 +115,12 @@ impl Drop for Watch {
 async fn follow_sentinel(group: Arc<SentinelGroup>, sentinel: Address) {
     let (mut last_error, mut pace) = (None, Pace::default());
     loop {
-        let listening = AssertUnwindSafe(group.listen(&sentinel, &mut last_error, &mut pace)).catch_unwind().await;
-        let error = listening.unwrap_or_else(|_| Error::new(ErrorKind::Unknown, "the task that listens to it panicked"));
+        let listening = AssertUnwindSafe(group.listen(&sentinel, &mut last_error, &mut pace))
+            .catch_unwind()
+            .await;
+        let error = listening.unwrap_or_else(|_| {
+            Error::new(ErrorKind::Unknown, "the task that listens to it panicked")
+        });
         group.record(&sentinel, None);
         // A Sentinel that stays out of reach is logged once.
         if last_error.replace(error.details().to_owned()).as_deref() != Some(error.details()) {
@@ -115,15 +133,21 @@ async fn follow_sentinel(group: Arc<SentinelGroup>, sentinel: Address) {
 
 impl SentinelGroup {
     /// Listens to a Sentinel until it is lost or gives an invalid answer. Clears `last_error` when it has answered.
-    async fn listen(&self, sentinel: &Address, last_error: &mut Option<String>, pace: &mut Pace) -> Error {
+    async fn listen(
+        &self,
+        sentinel: &Address,
+        last_error: &mut Option<String>,
+        pace: &mut Pace,
+    ) -> Error {
         let peer = Peer::Tcp(sentinel.clone());
-        let (client, mut task) = match client::connect_to_sentinel(&self.target, &peer, pace.time_limit()).await {
-            Ok(connected) => connected,
-            Err(error) => {
-                pace.failed(client::failure(&self.target, &error));
-                return error;
-            }
-        };
+        let (client, mut task) =
+            match client::connect_to_sentinel(&self.target, &peer, pace.time_limit()).await {
+                Ok(connected) => connected,
+                Err(error) => {
+                    pace.failed(client::failure(&self.target, &error));
+                    return error;
+                }
+            };
         pace.succeeded();
         // Subscribed before the query, so that no change after its answer is missed.
         let mut messages = client.message_rx();
@@ -149,9 +173,17 @@ impl SentinelGroup {
     async fn ask(&self, client: &Client) -> Result<Named, Error> {
         let ask = |question| {
             let command = CustomCommand::new_static("SENTINEL", ClusterHash::FirstKey, false);
-            let arguments = vec![Value::from_static_str(question), Value::from(self.sentinels.service.clone())];
+            let arguments = vec![
+                Value::from_static_str(question),
+                Value::from(self.sentinels.service.clone()),
+            ];
             let client = client.clone();
-            async move { client.with_options(&options()).custom::<Value, Value>(command, arguments).await }
+            async move {
+                client
+                    .with_options(&options())
+                    .custom::<Value, Value>(command, arguments)
+                    .await
+            }
         };
         let (address, details) = tokio::try_join!(ask("GET-MASTER-ADDR-BY-NAME"), ask("MASTER"))?;
         if address.is_null() {
@@ -162,8 +194,14 @@ impl SentinelGroup {
         }
         let (host, port): (String, u16) = address.convert()?;
         let details: HashMap<String, String> = details.convert()?;
-        let epoch = details.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
-        Ok(Named { epoch, master: Address { host, port } })
+        let epoch = details
+            .get("config-epoch")
+            .and_then(|epoch| epoch.parse().ok())
+            .unwrap_or(0);
+        Ok(Named {
+            epoch,
+            master: Address { host, port },
+        })
     }
 
     /// Weighs what one says, or that it has gone, with what the others said.
@@ -190,5 +228,9 @@ impl SentinelGroup {
 }
 
 fn options() -> Options {
-    Options { timeout: Some(CONNECT_MAX), max_attempts: Some(1), ..Options::default() }
+    Options {
+        timeout: Some(CONNECT_MAX),
+        max_attempts: Some(1),
+        ..Options::default()
+    }
 }

@@ -105,23 +105,40 @@ impl RedisTarget {
         }
         let mut parameters = Parameters::of(&url, form)?;
         let credentials = credentials(&url)?;
-        let database = if form == Form::Unix { None } else { database(&url)? };
+        let database = if form == Form::Unix {
+            None
+        } else {
+            database(&url)?
+        };
         let topology = match form {
             Form::Alone => Topology::Alone(Peer::Tcp(host(&url, PORT)?)),
             Form::Unix => Topology::Alone(Peer::Unix(socket(&url)?)),
-            Form::Sentinel => Topology::Sentinel(sentinels(host(&url, SENTINEL_PORT)?, parameters)?),
+            Form::Sentinel => {
+                Topology::Sentinel(sentinels(host(&url, SENTINEL_PORT)?, parameters)?)
+            }
             Form::Cluster if database.is_some_and(|database| database > 0) => {
-                return Err("names a database, and a Cluster has only the first; remove it".to_owned());
+                return Err(
+                    "names a database, and a Cluster has only the first; remove it".to_owned(),
+                );
             }
             Form::Cluster => Topology::Cluster(parameters.nodes_after(host(&url, PORT)?)),
         };
-        Ok(Self { topology, database, credentials, tls: family.then(Tls::default), key_prefix: Arc::default() })
+        Ok(Self {
+            topology,
+            database,
+            credentials,
+            tls: family.then(Tls::default),
+            key_prefix: Arc::default(),
+        })
     }
 
     /// Sets the TLS settings. Errors: the URL does not ask for TLS.
     pub fn set_tls(&mut self, tls: Tls) -> Result<(), String> {
         if self.tls.is_none() {
-            return Err("is set, but store.url does not ask for TLS; write rediss… there, or remove this".to_owned());
+            return Err(
+                "is set, but store.url does not ask for TLS; write rediss… there, or remove this"
+                    .to_owned(),
+            );
         }
         self.tls = Some(tls);
         Ok(())
@@ -137,8 +154,15 @@ impl RedisTarget {
 
     /// Sets the file whose first line is the password. It is read for each connection. Errors: the URL holds a password.
     pub fn set_password_file(&mut self, file: PathBuf) -> Result<(), String> {
-        if self.credentials.password.replace(Password::File(file)).is_some() {
-            return Err("is set, and store.url holds a password too; remove one of them".to_owned());
+        if self
+            .credentials
+            .password
+            .replace(Password::File(file))
+            .is_some()
+        {
+            return Err(
+                "is set, and store.url holds a password too; remove one of them".to_owned(),
+            );
         }
         Ok(())
     }
@@ -149,11 +173,17 @@ impl RedisTarget {
     /// many.
     pub fn set_key_prefix(&mut self, prefix: &str) -> Result<(), String> {
         if prefix.len() > KEY_PREFIX_BYTES_MAX {
-            return Err(format!("has {} bytes; a prefix has at most {KEY_PREFIX_BYTES_MAX}", prefix.len()));
+            return Err(format!(
+                "has {} bytes; a prefix has at most {KEY_PREFIX_BYTES_MAX}",
+                prefix.len()
+            ));
         }
-        let allowed = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':' | '/');
+        let allowed =
+            |c: &char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':' | '/');
         if let Some(found) = prefix.chars().find(|c| !allowed(c)) {
-            return Err(format!("holds {found:?}; a prefix has ASCII letters, digits, '_', '-', '.', ':' and '/'"));
+            return Err(format!(
+                "holds {found:?}; a prefix has ASCII letters, digits, '_', '-', '.', ':' and '/'"
+            ));
         }
         self.key_prefix = prefix.into();
         Ok(())
@@ -165,7 +195,10 @@ impl RedisTarget {
             Topology::Sentinel(sentinels) => Some(&sentinels.credentials),
             _ => None,
         };
-        if [Some(&self.credentials), sentinels].into_iter().flatten().any(|who| who.username.is_some() && who.password.is_none())
+        if [Some(&self.credentials), sentinels]
+            .into_iter()
+            .flatten()
+            .any(|who| who.username.is_some() && who.password.is_none())
         {
             return Err("names a user and no password; write user:password@, or any word for a user that needs none".to_owned());
         }
@@ -174,14 +207,29 @@ impl RedisTarget {
 
     /// Names of the settings in which the two targets differ.
     pub fn unlike(&self, other: &Self) -> Vec<&'static str> {
-        let Self { topology, database, credentials, tls, key_prefix } = self;
+        let Self {
+            topology,
+            database,
+            credentials,
+            tls,
+            key_prefix,
+        } = self;
         let unlike = [
-            ("store.url", (topology, database) != (&other.topology, &other.database)),
+            (
+                "store.url",
+                (topology, database) != (&other.topology, &other.database),
+            ),
             ("store.tls", *tls != other.tls),
-            ("store.username or store.password_file", *credentials != other.credentials),
+            (
+                "store.username or store.password_file",
+                *credentials != other.credentials,
+            ),
             ("store.key_prefix", *key_prefix != other.key_prefix),
         ];
-        unlike.into_iter().filter_map(|(path, unlike)| unlike.then_some(path)).collect()
+        unlike
+            .into_iter()
+            .filter_map(|(path, unlike)| unlike.then_some(path))
+            .collect()
     }
 }
 
@@ -195,28 +243,53 @@ enum Form {
 
 /// Splits the scheme of a URL: whether it uses TLS, and the form of the rest.
 fn scheme(url: &Url) -> Result<(bool, Form), String> {
-    let forms = [("", Form::Alone), ("+unix", Form::Unix), ("-sentinel", Form::Sentinel), ("-cluster", Form::Cluster)];
-    let families = [("rediss", true), ("valkeys", true), ("redis", false), ("valkey", false)];
-    let known = families.iter().flat_map(|family| forms.iter().map(move |form| (family, form)));
-    let found = known.into_iter().find(|(family, form)| url.scheme().strip_prefix(family.0) == Some(form.0));
+    let forms = [
+        ("", Form::Alone),
+        ("+unix", Form::Unix),
+        ("-sentinel", Form::Sentinel),
+        ("-cluster", Form::Cluster),
+    ];
+    let families = [
+        ("rediss", true),
+        ("valkeys", true),
+        ("redis", false),
+        ("valkey", false),
+    ];
+    let known = families
+        .iter()
+        .flat_map(|family| forms.iter().map(move |form| (family, form)));
+    let found = known
+        .into_iter()
+        .find(|(family, form)| url.scheme().strip_prefix(family.0) == Some(form.0));
     match found {
-        Some(((_, true), (_, Form::Unix))) => Err("asks for TLS on a socket of this host; write redis+unix://".to_owned()),
+        Some(((_, true), (_, Form::Unix))) => {
+            Err("asks for TLS on a socket of this host; write redis+unix://".to_owned())
+        }
         Some((family, form)) => Ok((family.1, form.1)),
         None => Err(format!("has a scheme that is no store's; {RIGHT}")),
     }
 }
 
 fn host(url: &Url, port: u16) -> Result<Address, String> {
-    let host = url.host_str().unwrap_or("").trim_start_matches('[').trim_end_matches(']');
+    let host = url
+        .host_str()
+        .unwrap_or("")
+        .trim_start_matches('[')
+        .trim_end_matches(']');
     if host.is_empty() {
         return Err(format!("names no host; {RIGHT}"));
     }
-    Ok(Address { host: host.to_owned(), port: url.port().unwrap_or(port) })
+    Ok(Address {
+        host: host.to_owned(),
+        port: url.port().unwrap_or(port),
+    })
 }
 
 fn socket(url: &Url) -> Result<PathBuf, String> {
     match decoded(url.path())?.as_str() {
-        path if url.cannot_be_a_base() || path.len() < 2 => Err(format!("names no socket; {RIGHT}")),
+        path if url.cannot_be_a_base() || path.len() < 2 => {
+            Err(format!("names no socket; {RIGHT}"))
+        }
         path => Ok(path.into()),
     }
 }
@@ -224,7 +297,10 @@ fn socket(url: &Url) -> Result<PathBuf, String> {
 fn database(url: &Url) -> Result<Option<u8>, String> {
     match url.path().trim_start_matches('/') {
         "" => Ok(None),
-        number => number.parse().map(Some).map_err(|_| format!("has a path that is not a database number, 0 to 255; {RIGHT}")),
+        number => number
+            .parse()
+            .map(Some)
+            .map_err(|_| format!("has a path that is not a database number, 0 to 255; {RIGHT}")),
     }
 }
 
@@ -233,21 +309,37 @@ fn credentials(url: &Url) -> Result<Credentials, String> {
     let password = decoded(url.password().unwrap_or(""))?;
     Ok(Credentials {
         username: Some(username).filter(|username| !username.is_empty()),
-        password: Some(password).filter(|password| !password.is_empty()).map(Password::Given),
+        password: Some(password)
+            .filter(|password| !password.is_empty())
+            .map(Password::Given),
     })
 }
 
 fn decoded(text: &str) -> Result<String, String> {
     let decoded = percent_decode_str(text).decode_utf8();
-    decoded.map(String::from).map_err(|_| "has percent-encoded bytes that are not UTF-8".to_owned())
+    decoded
+        .map(String::from)
+        .map_err(|_| "has percent-encoded bytes that are not UTF-8".to_owned())
 }
 
 fn sentinels(first: Address, mut parameters: Parameters) -> Result<Sentinels, String> {
     let (username, password) = (parameters.username.take(), parameters.password.take());
-    let service = parameters.service.take().filter(|service| !service.is_empty());
-    let service = service.ok_or("does not name the master that the Sentinels watch; add ?sentinelServiceName=NAME")?;
-    let credentials = Credentials { username, password: password.map(Password::Given) };
-    Ok(Sentinels { nodes: parameters.nodes_after(first), service, credentials })
+    let service = parameters
+        .service
+        .take()
+        .filter(|service| !service.is_empty());
+    let service = service.ok_or(
+        "does not name the master that the Sentinels watch; add ?sentinelServiceName=NAME",
+    )?;
+    let credentials = Credentials {
+        username,
+        password: password.map(Password::Given),
+    };
+    Ok(Sentinels {
+        nodes: parameters.nodes_after(first),
+        service,
+        credentials,
+    })
 }
 
 /// The parameters of a URL, behind its question mark.
@@ -264,11 +356,18 @@ impl Parameters {
         let known: &[&str] = match form {
             Form::Alone | Form::Unix => &[],
             Form::Cluster => &["node"],
-            Form::Sentinel => &["node", "sentinelServiceName", "sentinelUsername", "sentinelPassword"],
+            Form::Sentinel => &[
+                "node",
+                "sentinelServiceName",
+                "sentinelUsername",
+                "sentinelPassword",
+            ],
         };
         let mut parameters = Self::default();
         for (name, value) in url.query_pairs() {
-            let Some(name) = known.iter().find(|known| **known == name) else { return Err(unknown(known, &name)) };
+            let Some(name) = known.iter().find(|known| **known == name) else {
+                return Err(unknown(known, &name));
+            };
             let slot = match *name {
                 "sentinelServiceName" => &mut parameters.service,
                 "sentinelUsername" => &mut parameters.username,
@@ -283,7 +382,9 @@ impl Parameters {
             }
         }
         if parameters.nodes.len() >= NODES_MAX {
-            return Err(format!("names more than {NODES_MAX} nodes; some are enough"));
+            return Err(format!(
+                "names more than {NODES_MAX} nodes; some are enough"
+            ));
         }
         Ok(parameters)
     }
@@ -304,19 +405,33 @@ impl Parameters {
 fn unknown(known: &[&str], name: &str) -> String {
     match nearest(name, known.iter().copied()) {
         Some(known) => format!("has a parameter that is not known here; did you mean {known}?"),
-        None if known.is_empty() => format!("has parameters, and none are known here (write %3F for a ? in a password); {RIGHT}"),
+        None if known.is_empty() => format!(
+            "has parameters, and none are known here (write %3F for a ? in a password); {RIGHT}"
+        ),
         None => {
-            format!("has a parameter that is not known here (write %3F for a ? in a password); there are {}", known.join(", "))
+            format!(
+                "has a parameter that is not known here (write %3F for a ? in a password); there are {}",
+                known.join(", ")
+            )
         }
     }
 }
 
 fn node(text: &str) -> Result<Address, String> {
     let address = text.rsplit_once(':').and_then(|(host, port)| {
-        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-        Some(Address { host: host.to_owned(), port: port.parse().ok()? }).filter(|address| !address.host.is_empty())
+        let host = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'))
+            .unwrap_or(host);
+        Some(Address {
+            host: host.to_owned(),
+            port: port.parse().ok()?,
+        })
+        .filter(|address| !address.host.is_empty())
     });
-    address.ok_or_else(|| "has a node that is no host:port; write &node=host2:6379 for each further one".to_owned())
+    address.ok_or_else(|| {
+        "has a node that is no host:port; write &node=host2:6379 for each further one".to_owned()
+    })
 }
 
 impl fmt::Display for Address {
@@ -341,17 +456,32 @@ impl fmt::Display for Peer {
 /// Shows no users and passwords, so it may be logged.
 impl fmt::Display for RedisTarget {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let family = if self.tls.is_some() { "rediss" } else { "redis" };
-        let list = |nodes: &[Address]| nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let family = if self.tls.is_some() {
+            "rediss"
+        } else {
+            "redis"
+        };
+        let list = |nodes: &[Address]| {
+            nodes
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join(",")
+        };
         match &self.topology {
             Topology::Alone(Peer::Unix(path)) => write!(out, "{family}+unix://{}", path.display())?,
             Topology::Alone(Peer::Tcp(address)) => write!(out, "{family}://{address}")?,
             Topology::Cluster(nodes) => write!(out, "{family}-cluster://{}", list(nodes))?,
             Topology::Sentinel(Sentinels { nodes, service, .. }) => {
-                write!(out, "{family}-sentinel://{}?sentinelServiceName={service}", list(nodes))?;
+                write!(
+                    out,
+                    "{family}-sentinel://{}?sentinelServiceName={service}",
+                    list(nodes)
+                )?;
             }
         }
-        self.database.map_or(Ok(()), |database| write!(out, "/{database}"))
+        self.database
+            .map_or(Ok(()), |database| write!(out, "/{database}"))
     }
 }
 

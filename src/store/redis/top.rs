@@ -11,7 +11,8 @@ use super::{RedisStore, Servers, name};
 use crate::store::{ReplicaId, StoreError, TopLists};
 
 /// See `script/top.lua`.
-pub(super) static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::of(include_str!("script/top.lua").to_owned()));
+pub(super) static SCRIPT: LazyLock<Script> =
+    LazyLock::new(|| Script::of(include_str!("script/top.lua").to_owned()));
 
 /// How long a list counts after it was published. Four may be lost.
 const LIFETIME: Duration = Duration::from_secs(5);
@@ -36,20 +37,40 @@ impl RedisStore {
         let secret = Value::Bytes(secret.to_vec().into());
         let list = Value::Bytes(list.to_vec().into());
         let arguments = [number(REPLICAS_MAX), secret, millis(SECRET_LIFETIME), list];
-        let reply = self.exchange_top("publish", replica, arguments, until).await?;
-        let unreadable = || StoreError::InvalidReply("the reply to a list is not a secret".to_owned());
-        reply.as_bytes().and_then(|bytes| bytes.try_into().ok()).ok_or_else(unreadable)
+        let reply = self
+            .exchange_top("publish", replica, arguments, until)
+            .await?;
+        let unreadable =
+            || StoreError::InvalidReply("the reply to a list is not a secret".to_owned());
+        reply
+            .as_bytes()
+            .and_then(|bytes| bytes.try_into().ok())
+            .ok_or_else(unreadable)
     }
 
     /// The lists of the other replicas. Errors: as for [`Self::announce_replica`].
-    pub(in crate::store) async fn read_top(&self, replica: &ReplicaId, until: Instant) -> Result<TopLists, StoreError> {
-        let reply = self.exchange_top("read", replica, [number(READ_BYTES_MAX)], until).await?;
-        let unreadable = || StoreError::InvalidReply("the reply to a question for lists has an unknown form".to_owned());
-        let Value::Array(values) = reply else { return Err(unreadable()) };
+    pub(in crate::store) async fn read_top(
+        &self,
+        replica: &ReplicaId,
+        until: Instant,
+    ) -> Result<TopLists, StoreError> {
+        let reply = self
+            .exchange_top("read", replica, [number(READ_BYTES_MAX)], until)
+            .await?;
+        let unreadable = || {
+            StoreError::InvalidReply(
+                "the reply to a question for lists has an unknown form".to_owned(),
+            )
+        };
+        let Value::Array(values) = reply else {
+            return Err(unreadable());
+        };
         let (replicas, lists) = values.split_first().ok_or_else(unreadable)?;
         let replicas = replicas.as_u64().ok_or_else(unreadable)?;
-        let lists =
-            lists.iter().map(|list| list.as_bytes().map(<[u8]>::to_vec).ok_or_else(unreadable)).collect::<Result<_, _>>()?;
+        let lists = lists
+            .iter()
+            .map(|list| list.as_bytes().map(<[u8]>::to_vec).ok_or_else(unreadable))
+            .collect::<Result<_, _>>()?;
         Ok(TopLists { replicas, lists })
     }
 
@@ -61,12 +82,25 @@ impl RedisStore {
         until: Instant,
     ) -> Result<Value, StoreError> {
         let name = name::top(&self.key_prefix);
-        let head = [Value::String(SCRIPT.sha.clone()), Value::Integer(1), Value::from(name.clone()), Value::from(what)];
+        let head = [
+            Value::String(SCRIPT.sha.clone()),
+            Value::Integer(1),
+            Value::from(name.clone()),
+            Value::from(what),
+        ];
         let subject = [Value::from(replica.as_str()), millis(LIFETIME)];
         let arguments = head.into_iter().chain(subject).chain(rest).collect();
-        let command = Command { kind: CommandKind::Top, arguments, until };
+        let command = Command {
+            kind: CommandKind::Top,
+            arguments,
+            until,
+        };
         match &self.servers {
-            Servers::One(node) => node.manager.call(command, false).await.map_err(CallError::into_store_error),
+            Servers::One(node) => node
+                .manager
+                .call(command, false)
+                .await
+                .map_err(CallError::into_store_error),
             Servers::Many(cluster) => Box::pin(cluster.announce(&name, command)).await,
         }
     }

@@ -13,7 +13,14 @@ use crate::support::server::tollgate;
 fn everything() -> String {
     let page = read("docs/configuration.md");
     let section = page.split("## A config with everything").nth(1).unwrap();
-    section.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap().to_owned()
+    section
+        .split("```yaml\n")
+        .nth(1)
+        .unwrap()
+        .split("```")
+        .next()
+        .unwrap()
+        .to_owned()
 }
 
 fn indented(text: &str) -> String {
@@ -24,14 +31,20 @@ fn indented(text: &str) -> String {
 fn fields_of(config: &str) -> BTreeSet<String> {
     let text = manifests(&["json"], &format!("kind: Config\n{config}")).unwrap();
     let mut found = BTreeSet::new();
-    walk("", &serde_json::from_str::<Value>(&text).unwrap()[0], &mut found);
+    walk(
+        "",
+        &serde_json::from_str::<Value>(&text).unwrap()[0],
+        &mut found,
+    );
     found.remove("kind");
     found
 }
 
 fn walk(path: &str, value: &Value, found: &mut BTreeSet<String>) {
     let named_by_users = ["plans", "envoy.domains"].contains(&path);
-    let items = value.as_array().filter(|items| items.iter().any(Value::is_object));
+    let items = value
+        .as_array()
+        .filter(|items| items.iter().any(Value::is_object));
     if named_by_users || items.is_some() || !value.is_object() {
         found.insert(path.to_owned());
     }
@@ -47,7 +60,11 @@ fn walk(path: &str, value: &Value, found: &mut BTreeSet<String>) {
 #[test]
 fn the_chart_takes_every_field_of_the_config() {
     let of_sidecar = everything();
-    assert_eq!(fields_of(&of_sidecar), known_fields(), "the manual's config with everything");
+    assert_eq!(
+        fields_of(&of_sidecar),
+        known_fields(),
+        "the manual's config with everything"
+    );
     let of_fleet = of_sidecar.replace("127.0.0.1:50051", "0.0.0.0:50051");
     for (more, config) in [("fleet: { enabled: false }", of_sidecar), ("", of_fleet)] {
         let text = render(&format!("{more}\nconfig:\n{}", indented(&config))).unwrap();
@@ -55,7 +72,10 @@ fn the_chart_takes_every_field_of_the_config() {
         let rendered = config_of(&text);
         assert_eq!(fields_of(&rendered), known_fields());
         // And nothing else is meant by it.
-        assert_eq!(format!("{:?}", load(&rendered)), format!("{:?}", load(&config)));
+        assert_eq!(
+            format!("{:?}", load(&rendered)),
+            format!("{:?}", load(&config))
+        );
     }
 }
 
@@ -63,15 +83,34 @@ fn the_chart_takes_every_field_of_the_config() {
 #[test]
 fn a_field_of_the_config_beats_what_the_chart_makes() {
     let rendered = |config: &str, more: &str| {
-        let values = format!("{{ store: {{ url: 'redis://redis:6379/0' }}, config: {{ {config} }}{more} }}");
-        load(&config_of(&render(&values).unwrap_or_else(|error| panic!("{error}"))))
+        let values =
+            format!("{{ store: {{ url: 'redis://redis:6379/0' }}, config: {{ {config} }}{more} }}");
+        load(&config_of(
+            &render(&values).unwrap_or_else(|error| panic!("{error}")),
+        ))
     };
     let made = rendered("", "");
-    let status = rendered("status: { page: true }, listen: { http: '127.0.0.1:8080', http_hosts: [limits.internal] }", "");
-    assert!(status.listen.http.is_some() && status.listen.grpc == made.listen.grpc && status.listen.admin == made.listen.admin);
-    assert_eq!(rendered("workers: 0", ", fleet: { enabled: false }").workers, made.workers);
-    assert_ne!(rendered("", ", fleet: { enabled: false }").workers, made.workers);
-    let other = rendered("plans: { other: { unlimited: true } }, listen: { lame_duck: 0s }, store: { url: 'redis://r' }", "");
+    let status = rendered(
+        "status: { page: true }, listen: { http: '127.0.0.1:8080', http_hosts: [limits.internal] }",
+        "",
+    );
+    assert!(
+        status.listen.http.is_some()
+            && status.listen.grpc == made.listen.grpc
+            && status.listen.admin == made.listen.admin
+    );
+    assert_eq!(
+        rendered("workers: 0", ", fleet: { enabled: false }").workers,
+        made.workers
+    );
+    assert_ne!(
+        rendered("", ", fleet: { enabled: false }").workers,
+        made.workers
+    );
+    let other = rendered(
+        "plans: { other: { unlimited: true } }, listen: { lame_duck: 0s }, store: { url: 'redis://r' }",
+        "",
+    );
     assert_eq!(other.plans.len(), 1);
     assert_eq!(other.listen.lame_duck, std::time::Duration::ZERO);
     assert_eq!(other.store.url.to_string(), "redis://r:6379");
@@ -89,11 +128,21 @@ fn addresses_that_the_service_does_not_reach_are_refused() {
             "",
             "config.listen.grpc has no address that other pods reach at ports.grpc, which is 50051",
         ),
-        ("grpc: ['plaintext:0.0.0.0:50052']", "", "leave it out, or write 0.0.0.0:50051"),
+        (
+            "grpc: ['plaintext:0.0.0.0:50052']",
+            "",
+            "leave it out, or write 0.0.0.0:50051",
+        ),
         ("metrics: ''", "", "config.listen.metrics has no address"),
-        ("http: 'localhost:8080'", ", http: { enabled: true }", "config.listen.http has no address"),
+        (
+            "http: 'localhost:8080'",
+            ", http: { enabled: true }",
+            "config.listen.http has no address",
+        ),
     ] {
-        let values = format!("{{ store: {{ url: 'redis://redis:6379/0' }}, config: {{ listen: {{ {config} }} }}{more} }}");
+        let values = format!(
+            "{{ store: {{ url: 'redis://redis:6379/0' }}, config: {{ listen: {{ {config} }} }}{more} }}"
+        );
         let error = render(&values).expect_err(&values);
         assert!(error.contains(said), "{values}: {error}");
     }
@@ -102,27 +151,62 @@ fn addresses_that_the_service_does_not_reach_are_refused() {
 /// Plans are reloaded from the ConfigMap, so a wrong config has to be found before that is written.
 #[test]
 fn a_config_with_an_error_ends_an_upgrade_before_anything_changes() {
-    let limits = |quota: u32| format!("plans: {{ free: {{ limits: [{{ quota: {quota}, window: 1m }}] }} }}");
-    for (config, said) in [(limits(5), None), (limits(0), Some("quota")), ("stauts: { page: true }".to_owned(), Some("stauts"))] {
+    let limits =
+        |quota: u32| format!("plans: {{ free: {{ limits: [{{ quota: {quota}, window: 1m }}] }} }}");
+    for (config, said) in [
+        (limits(5), None),
+        (limits(0), Some("quota")),
+        ("stauts: { page: true }".to_owned(), Some("stauts")),
+    ] {
         let image = "image: { repository: registry.example.com/tollgate }";
-        let text = render(&format!("{{ store: {{ url: 'redis://redis' }}, {image}, config: {{ {config} }} }}")).unwrap();
+        let text = render(&format!(
+            "{{ store: {{ url: 'redis://redis' }}, {image}, config: {{ {config} }} }}"
+        ))
+        .unwrap();
         let hooks: Vec<Value> = documents(&text).into_iter().filter(is_hook).collect();
-        let [read, job] = hooks.as_slice() else { panic!("{hooks:?}") };
+        let [read, job] = hooks.as_slice() else {
+            panic!("{hooks:?}")
+        };
         for hook in [read, job] {
-            assert_eq!(hook["metadata"]["annotations"]["helm.sh/hook"], "pre-install,pre-upgrade");
+            assert_eq!(
+                hook["metadata"]["annotations"]["helm.sh/hook"],
+                "pre-install,pre-upgrade"
+            );
         }
         // Made first.
-        assert_eq!((&read["kind"], &read["metadata"]["annotations"]["helm.sh/hook-weight"]), (&"ConfigMap".into(), &"-1".into()));
+        assert_eq!(
+            (
+                &read["kind"],
+                &read["metadata"]["annotations"]["helm.sh/hook-weight"]
+            ),
+            (&"ConfigMap".into(), &"-1".into())
+        );
         assert_eq!(read["data"]["tollgate.yaml"], config_of(&text).as_str());
         let pod = &job["spec"]["template"]["spec"];
-        assert_eq!(pod["volumes"][0]["configMap"]["name"], read["metadata"]["name"]);
+        assert_eq!(
+            pod["volumes"][0]["configMap"]["name"],
+            read["metadata"]["name"]
+        );
         let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("tollgate.yaml"), read["data"]["tollgate.yaml"].as_str().unwrap()).unwrap();
-        let words = pod["containers"][0]["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
-        let output =
-            tollgate().args(words.map(|word| word.replace("/etc/tollgate", folder.path().to_str().unwrap()))).output().unwrap();
+        std::fs::write(
+            folder.path().join("tollgate.yaml"),
+            read["data"]["tollgate.yaml"].as_str().unwrap(),
+        )
+        .unwrap();
+        let words = pod["containers"][0]["args"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|word| word.as_str().unwrap());
+        let output = tollgate()
+            .args(words.map(|word| word.replace("/etc/tollgate", folder.path().to_str().unwrap())))
+            .output()
+            .unwrap();
         assert_eq!(output.status.success(), said.is_none(), "{output:?}");
-        assert!(said.is_none_or(|said| String::from_utf8_lossy(&output.stderr).contains(said)), "{output:?}");
+        assert!(
+            said.is_none_or(|said| String::from_utf8_lossy(&output.stderr).contains(said)),
+            "{output:?}"
+        );
     }
 }
 
@@ -131,16 +215,35 @@ fn a_config_with_an_error_ends_an_upgrade_before_anything_changes() {
 fn the_check_is_apart_from_the_fleet_and_does_not_hold_up_an_install_without_an_image() {
     let text = render("store: { url: 'redis://redis' }").unwrap();
     let all = documents(&text);
-    let job = all.iter().find(|document| document["kind"] == "Job").unwrap();
-    assert_eq!(job["metadata"]["annotations"]["helm.sh/hook"], "pre-upgrade");
-    let labels = job["spec"]["template"]["metadata"]["labels"].as_object().unwrap();
+    let job = all
+        .iter()
+        .find(|document| document["kind"] == "Job")
+        .unwrap();
+    assert_eq!(
+        job["metadata"]["annotations"]["helm.sh/hook"],
+        "pre-upgrade"
+    );
+    let labels = job["spec"]["template"]["metadata"]["labels"]
+        .as_object()
+        .unwrap();
     let selectors = all.iter().flat_map(|document| {
         let spec = &document["spec"];
-        [spec["selector"].clone(), spec["selector"]["matchLabels"].clone(), spec["podSelector"]["matchLabels"].clone()]
+        [
+            spec["selector"].clone(),
+            spec["selector"]["matchLabels"].clone(),
+            spec["podSelector"]["matchLabels"].clone(),
+        ]
     });
     let mut selected = 0;
     for selector in selectors.filter(|selector| selector["app.kubernetes.io/name"].is_string()) {
-        assert!(selector.as_object().unwrap().iter().any(|(name, value)| labels.get(name) != Some(value)), "{selector}");
+        assert!(
+            selector
+                .as_object()
+                .unwrap()
+                .iter()
+                .any(|(name, value)| labels.get(name) != Some(value)),
+            "{selector}"
+        );
         selected += 1;
     }
     assert!(selected >= 5, "{selected}");

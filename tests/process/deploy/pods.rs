@@ -10,7 +10,9 @@ const REDIS: &str = "store: { url: 'redis://redis:6379/0' }";
 
 /// All pods that the manifests make.
 fn pods(text: &str) -> Vec<Value> {
-    let templates = documents(text).into_iter().map(|document| document["spec"]["template"]["spec"].clone());
+    let templates = documents(text)
+        .into_iter()
+        .map(|document| document["spec"]["template"]["spec"].clone());
     templates.filter(Value::is_object).collect()
 }
 
@@ -18,12 +20,21 @@ fn pods(text: &str) -> Vec<Value> {
 #[test]
 fn no_user_or_group_is_named_where_the_values_take_it_away() {
     let none = "runAsUser: null, runAsGroup: null";
-    let values = format!("podSecurityContext: {{ {none}, fsGroup: null }}, securityContext: {{ {none} }}");
+    let values =
+        format!("podSecurityContext: {{ {none}, fsGroup: null }}, securityContext: {{ {none} }}");
     let fleet = format!("{{ {REDIS}, {values} }}");
-    for text in [render(&fleet).unwrap(), rendered(&format!("tollgate: {{ {values} }}"))] {
+    for text in [
+        render(&fleet).unwrap(),
+        rendered(&format!("tollgate: {{ {values} }}")),
+    ] {
         checked(&text).unwrap();
         assert_eq!(pods(&text).len(), 2);
-        assert!(!text.contains("runAsUser") && !text.contains("runAsGroup") && !text.contains("fsGroup"), "{text}");
+        assert!(
+            !text.contains("runAsUser")
+                && !text.contains("runAsGroup")
+                && !text.contains("fsGroup"),
+            "{text}"
+        );
         assert!(text.contains("runAsNonRoot: true"));
     }
     assert!(render(REDIS).unwrap().contains("runAsUser: 65532"));
@@ -35,8 +46,14 @@ fn variables_and_volumes_of_the_values_are_in_the_fleet_and_in_a_sidecar() {
         extraEnvFrom: [{ configMapRef: { name: more } }], extraVolumes: [{ name: files, secret: { secretName: files } }],
         extraVolumeMounts: [{ name: files, mountPath: /files, readOnly: true }]";
     for (text, place) in [
-        (render(&format!("{{ {REDIS}, {values} }}")).unwrap(), "containers"),
-        (rendered(&format!("tollgate: {{ {values} }}")), "initContainers"),
+        (
+            render(&format!("{{ {REDIS}, {values} }}")).unwrap(),
+            "containers",
+        ),
+        (
+            rendered(&format!("tollgate: {{ {values} }}")),
+            "initContainers",
+        ),
     ] {
         checked(&text).unwrap();
         let pod = of_kind(&text, "Deployment")["spec"]["template"]["spec"].clone();
@@ -57,15 +74,32 @@ fn a_disruption_budget_is_a_number_or_a_percentage() {
         ("minAvailable: 2", json!({ "minAvailable": 2 })),
         ("minAvailable: 50%", json!({ "minAvailable": "50%" })),
     ] {
-        let text = render(&format!("{{ {REDIS}, podDisruptionBudget: {{ {values} }} }}")).unwrap();
+        let text = render(&format!(
+            "{{ {REDIS}, podDisruptionBudget: {{ {values} }} }}"
+        ))
+        .unwrap();
         checked(&text).unwrap();
         let spec = of_kind(&text, "PodDisruptionBudget")["spec"].clone();
-        let budget: Value =
-            spec.as_object().unwrap().clone().into_iter().filter(|(name, _)| name.ends_with("vailable")).collect();
+        let budget: Value = spec
+            .as_object()
+            .unwrap()
+            .clone()
+            .into_iter()
+            .filter(|(name, _)| name.ends_with("vailable"))
+            .collect();
         assert_eq!(budget, expected);
     }
-    for broken in ["maxUnavailable: 0", "maxUnavailable: 0%", "maxUnavailable: 101%", "minAvailable: half", "minAvailable: 2.5"] {
-        render(&format!("{{ {REDIS}, podDisruptionBudget: {{ {broken} }} }}")).expect_err(broken);
+    for broken in [
+        "maxUnavailable: 0",
+        "maxUnavailable: 0%",
+        "maxUnavailable: 101%",
+        "minAvailable: half",
+        "minAvailable: 2.5",
+    ] {
+        render(&format!(
+            "{{ {REDIS}, podDisruptionBudget: {{ {broken} }} }}"
+        ))
+        .expect_err(broken);
     }
 }
 
@@ -77,13 +111,19 @@ fn a_certificate_of_the_config_encrypts_all_that_is_served() {
     checked(&text).unwrap();
     let config = load(&config_of(&text));
     assert!(config.listen.tls.is_some());
-    assert!(text.contains("- 0.0.0.0:50051") && text.contains("http: 0.0.0.0:8080") && !text.contains("h2c"), "{text}");
+    assert!(
+        text.contains("- 0.0.0.0:50051")
+            && text.contains("http: 0.0.0.0:8080")
+            && !text.contains("h2c"),
+        "{text}"
+    );
 }
 
 /// An image of this name is in no registry.
 #[test]
 fn an_install_tells_how_to_build_and_push_an_image_until_one_is_named() {
-    let notes = |values: &str| manifests(&["notes", "edge", "deploy/helm/tollgate"], values).unwrap();
+    let notes =
+        |values: &str| manifests(&["notes", "edge", "deploy/helm/tollgate"], values).unwrap();
     let default = notes(REDIS);
     for part in [
         "No registry has the image tollgate:0.1.0",
@@ -94,6 +134,12 @@ fn an_install_tells_how_to_build_and_push_an_image_until_one_is_named() {
     ] {
         assert!(default.contains(part), "{default}");
     }
-    let named = notes(&format!("{{ {REDIS}, image: {{ repository: registry.example.com/tollgate }} }}"));
-    assert!(!named.contains("docker") && named.contains("tollgate serves gRPC at edge-tollgate.default:50051"), "{named}");
+    let named = notes(&format!(
+        "{{ {REDIS}, image: {{ repository: registry.example.com/tollgate }} }}"
+    ));
+    assert!(
+        !named.contains("docker")
+            && named.contains("tollgate serves gRPC at edge-tollgate.default:50051"),
+        "{named}"
+    );
 }

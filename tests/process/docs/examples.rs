@@ -17,21 +17,39 @@ const PLANS: &str = "\nplans: { any: { unlimited: true } }\n";
 /// A config. Errors: its errors.
 pub(super) fn load(text: &str, flags: Vec<Flag>) -> Result<Config, String> {
     let text = Some((Origin::StandardInput, text.to_owned()));
-    Config::load(Sources { text, flags, ..Sources::default() }).map_err(|errors| errors.to_string())
+    Config::load(Sources {
+        text,
+        flags,
+        ..Sources::default()
+    })
+    .map_err(|errors| errors.to_string())
 }
 
 #[test]
 fn every_config_of_the_documents_is_valid_and_warned_of_nothing() {
     let mut configs = 0;
     for document in pages() {
-        for block in document.blocks().iter().filter(|block| block.info.starts_with("yaml")) {
+        for block in document
+            .blocks()
+            .iter()
+            .filter(|block| block.info.starts_with("yaml"))
+        {
             let text = match block.info.as_str() {
                 "yaml" => block.text.clone(),
                 "yaml fragment" => block.text.clone() + PLANS,
-                other => panic!("{}: a block is {other}; write yaml, or yaml fragment", document.path),
+                other => panic!(
+                    "{}: a block is {other}; write yaml, or yaml fragment",
+                    document.path
+                ),
             };
-            let config = load(&text, Vec::new()).unwrap_or_else(|errors| panic!("{}: {errors}\n{text}", document.path));
-            assert!(config.warnings.is_empty(), "{}: {:?}", document.path, config.warnings);
+            let config = load(&text, Vec::new())
+                .unwrap_or_else(|errors| panic!("{}: {errors}\n{text}", document.path));
+            assert!(
+                config.warnings.is_empty(),
+                "{}: {:?}",
+                document.path,
+                config.warnings
+            );
             configs += 1;
         }
     }
@@ -43,24 +61,37 @@ fn the_config_of_the_kubernetes_manifest_is_valid() {
     let manifest = std::fs::read_to_string(root().join("deploy/kubernetes/sidecar.yaml")).unwrap();
     let begin = "  tollgate.yaml: |\n";
     let lines = manifest.split(begin).nth(1).unwrap().lines();
-    let lines = lines.take_while(|line| line.is_empty() || line.starts_with("    ")).map(|line| line.get(4..).unwrap_or(""));
+    let lines = lines
+        .take_while(|line| line.is_empty() || line.starts_with("    "))
+        .map(|line| line.get(4..).unwrap_or(""));
     let text = lines.collect::<Vec<_>>().join("\n");
     let config = load(&text, Vec::new()).unwrap_or_else(|errors| panic!("{errors}\n{text}"));
-    assert!(config.warnings.is_empty() && config.plans.len() >= 3, "{text}");
+    assert!(
+        config.warnings.is_empty() && config.plans.len() >= 3,
+        "{text}"
+    );
 }
 
 /// The arguments of a command that runs tollgate, up to what is the shell's.
 fn arguments(words: &[String]) -> Option<Vec<String>> {
-    let end = words.iter().position(|word| word.starts_with(['>', '|', '&']) || word.ends_with(';'));
+    let end = words
+        .iter()
+        .position(|word| word.starts_with(['>', '|', '&']) || word.ends_with(';'));
     let words = &words[..end.unwrap_or(words.len())];
     let rest = match words {
         [first, rest @ ..] if first == "tollgate" => rest,
-        [cargo, run, release, rest @ ..] if [cargo, run, release] == ["cargo", "run", "--release"] => {
+        [cargo, run, release, rest @ ..]
+            if [cargo, run, release] == ["cargo", "run", "--release"] =>
+        {
             rest.strip_prefix(&["--".to_owned()]).unwrap_or(rest)
         }
         _ => return None,
     };
-    Some(std::iter::once("tollgate".to_owned()).chain(rest.iter().cloned()).collect())
+    Some(
+        std::iter::once("tollgate".to_owned())
+            .chain(rest.iter().cloned())
+            .collect(),
+    )
 }
 
 #[test]
@@ -68,14 +99,23 @@ fn every_tollgate_command_of_the_documents_is_understood() {
     let mut tried = 0;
     for document in pages() {
         for (words, _) in document.blocks_of("console").iter().flat_map(commands) {
-            let Some(arguments) = arguments(&words) else { continue };
+            let Some(arguments) = arguments(&words) else {
+                continue;
+            };
             if let Err(error) = Arguments::command().try_get_matches_from(&arguments) {
                 panic!("{}: {words:?}: {error}", document.path);
             }
-            let settings = arguments.windows(2).filter(|pair| pair[0] == "--set").map(|pair| pair[1].split_once('=').unwrap());
+            let settings = arguments
+                .windows(2)
+                .filter(|pair| pair[0] == "--set")
+                .map(|pair| pair[1].split_once('=').unwrap());
             for (path, value) in settings {
                 let known = super::reference::known_fields().contains(path);
-                assert!(known && !value.is_empty(), "{}: {path} is no setting", document.path);
+                assert!(
+                    known && !value.is_empty(),
+                    "{}: {path} is no setting",
+                    document.path
+                );
             }
             tried += 1;
         }
@@ -87,7 +127,11 @@ fn every_tollgate_command_of_the_documents_is_understood() {
 fn json_of(answer: &pb::ShouldAllowResponse) -> Value {
     let duration = |duration: &prost_types::Duration| {
         let micros = format!("{:06}", duration.nanos / 1_000);
-        let fraction = if duration.nanos == 0 { String::new() } else { format!(".{micros}") };
+        let fraction = if duration.nanos == 0 {
+            String::new()
+        } else {
+            format!(".{micros}")
+        };
         json!(format!("{}{fraction}s", duration.seconds))
     };
     let number = |number: &u64| json!(number.to_string());
@@ -103,36 +147,79 @@ fn json_of(answer: &pb::ShouldAllowResponse) -> Value {
         ("window", answer.window.as_ref().map(duration)),
         ("moreAfter", answer.more_after.as_ref().map(duration)),
     ];
-    fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+    fields
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+        .collect()
 }
 
 fn seconds(value: &Value) -> f64 {
-    value.as_str().unwrap().strip_suffix('s').unwrap().parse().unwrap()
+    value
+        .as_str()
+        .unwrap()
+        .strip_suffix('s')
+        .unwrap()
+        .parse()
+        .unwrap()
 }
 
 #[tokio::test]
 async fn the_first_call_of_the_readme_and_its_denial_are_what_a_server_answers() {
     let readme = page("README.md");
-    let calls = readme.blocks_of("console").iter().flat_map(commands).collect::<Vec<_>>();
-    let (words, printed) = calls.iter().find(|(words, _)| words[0] == "grpcurl").unwrap();
-    let data: Value = serde_json::from_str(&words[words.iter().position(|word| word == "-d").unwrap() + 1]).unwrap();
+    let calls = readme
+        .blocks_of("console")
+        .iter()
+        .flat_map(commands)
+        .collect::<Vec<_>>();
+    let (words, printed) = calls
+        .iter()
+        .find(|(words, _)| words[0] == "grpcurl")
+        .unwrap();
+    let data: Value =
+        serde_json::from_str(&words[words.iter().position(|word| word == "-d").unwrap() + 1])
+            .unwrap();
     let text = |name: &str| data[name].as_str().unwrap().to_owned();
-    let request = || pb::ShouldAllowRequest { key: text("key"), plan: text("plan"), cost: None, ..Default::default() };
+    let request = || pb::ShouldAllowRequest {
+        key: text("key"),
+        plan: text("plan"),
+        cost: None,
+        ..Default::default()
+    };
     let server = Server::start(EXAMPLE, &[]);
     let mut client = server.client().await;
     let first = client.should_allow(request()).await.unwrap().into_inner();
-    assert_eq!(json_of(&first), serde_json::from_str::<Value>(printed).unwrap());
+    assert_eq!(
+        json_of(&first),
+        serde_json::from_str::<Value>(printed).unwrap()
+    );
 
     for _ in 0..99 {
-        assert!(client.should_allow(request()).await.unwrap().into_inner().allowed);
+        assert!(
+            client
+                .should_allow(request())
+                .await
+                .unwrap()
+                .into_inner()
+                .allowed
+        );
     }
     let denied = json_of(&client.should_allow(request()).await.unwrap().into_inner());
     let shown: Value = serde_json::from_str(&readme.blocks_of("json")[0].text).unwrap();
-    let fields = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    let fields = |value: &Value| {
+        value
+            .as_object()
+            .unwrap()
+            .keys()
+            .cloned()
+            .collect::<Vec<_>>()
+    };
     assert_eq!(fields(&denied), fields(&shown));
     for (name, value) in denied.as_object().unwrap() {
         if ["retryAfter", "resetAfter", "moreAfter"].contains(&name.as_str()) {
-            assert!(seconds(value) <= 60.0 && seconds(&shown[name]) <= 60.0, "{name}: {value}");
+            assert!(
+                seconds(value) <= 60.0 && seconds(&shown[name]) <= 60.0,
+                "{name}: {value}"
+            );
         } else {
             assert_eq!(*value, shown[name], "{name}");
         }
@@ -148,13 +235,24 @@ fn curl(words: &[String], http: &str) -> Reply {
             "-i" => {}
             "-H" => headers.push(words.next().unwrap().clone()),
             "-d" => body = words.next().cloned(),
-            url => target = url.strip_prefix("127.0.0.1:8080").unwrap_or_else(|| panic!("{url}: ask 127.0.0.1:8080")).to_owned(),
+            url => {
+                target = url
+                    .strip_prefix("127.0.0.1:8080")
+                    .unwrap_or_else(|| panic!("{url}: ask 127.0.0.1:8080"))
+                    .to_owned()
+            }
         }
     }
     let method = if body.is_some() { "POST" } else { "GET" };
     let body = body.unwrap_or_default();
     headers.extend((!body.is_empty()).then(|| format!("Content-Length: {}", body.len())));
-    send(http, method, &target, &headers.iter().map(String::as_str).collect::<Vec<_>>(), &body)
+    send(
+        http,
+        method,
+        &target,
+        &headers.iter().map(String::as_str).collect::<Vec<_>>(),
+        &body,
+    )
 }
 
 /// A header's value with seconds that pass while a test runs left out, and those seconds.
@@ -171,33 +269,62 @@ fn curl_gets_the_output_that_the_documents_show() {
     let server = Server::start(EXAMPLE, &["--set", "listen.http=127.0.0.1:0"]);
     let http = server.http();
     let mut headers = 0;
-    for (words, shown) in page("docs/http-api.md").blocks_of("console").iter().flat_map(commands) {
+    for (words, shown) in page("docs/http-api.md")
+        .blocks_of("console")
+        .iter()
+        .flat_map(commands)
+    {
         if words[0] != "curl" {
             continue;
         }
         let reply = curl(&words, &http);
         let mut lines = shown.lines();
-        let status: u16 = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+        let status: u16 = lines
+            .next()
+            .unwrap()
+            .split(' ')
+            .nth(1)
+            .unwrap()
+            .parse()
+            .unwrap();
         assert_eq!(reply.status, status, "{words:?}: {reply:?}");
-        for (name, value) in lines.take_while(|line| !line.is_empty()).map(|line| line.split_once(": ").unwrap()) {
-            let found = reply.header(name).unwrap_or_else(|| panic!("{words:?}: no {name} in {reply:?}"));
-            let ((found, found_s), (value, value_s)) = (without_seconds(name, found), without_seconds(name, value));
-            assert_eq!((found, found_s.is_some()), (value, value_s.is_some()), "{words:?}: {name}");
-            assert!(found_s.is_none_or(|seconds| (1..=60).contains(&seconds)), "{words:?}: {name}");
+        for (name, value) in lines
+            .take_while(|line| !line.is_empty())
+            .map(|line| line.split_once(": ").unwrap())
+        {
+            let found = reply
+                .header(name)
+                .unwrap_or_else(|| panic!("{words:?}: no {name} in {reply:?}"));
+            let ((found, found_s), (value, value_s)) =
+                (without_seconds(name, found), without_seconds(name, value));
+            assert_eq!(
+                (found, found_s.is_some()),
+                (value, value_s.is_some()),
+                "{words:?}: {name}"
+            );
+            assert!(
+                found_s.is_none_or(|seconds| (1..=60).contains(&seconds)),
+                "{words:?}: {name}"
+            );
             headers += 1;
         }
     }
     assert!(headers >= 10, "only {headers} header fields were compared");
     let body = page("docs/http-api.md").blocks_of("json").remove(0);
     let shown: Value = serde_json::from_str(&body.text).unwrap();
-    let denied: Value = serde_json::from_str(&send(&http, "GET", "/v1/check?key=alice&plan=login", &[], "").body).unwrap();
+    let denied: Value =
+        serde_json::from_str(&send(&http, "GET", "/v1/check?key=alice&plan=login", &[], "").body)
+            .unwrap();
     assert_eq!(shape(&denied), shape(&shown));
 }
 
 /// A value without what differs from one denial to the next.
 fn shape(value: &Value) -> Value {
     match value {
-        Value::Object(fields) => fields.iter().map(|(name, value)| (name.clone(), shape_of(name, value))).collect(),
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(name, value)| (name.clone(), shape_of(name, value)))
+            .collect(),
         Value::Array(values) => values.iter().map(shape).collect(),
         other => other.clone(),
     }
@@ -205,30 +332,69 @@ fn shape(value: &Value) -> Value {
 
 fn shape_of(name: &str, value: &Value) -> Value {
     let differs = name == "detail" || name.ends_with("_after_us");
-    if differs { json!("differs") } else { shape(value) }
+    if differs {
+        json!("differs")
+    } else {
+        shape(value)
+    }
 }
 
 async fn is_allowed(client: &mut Client, plan: &str, cost: u64) -> bool {
-    client.should_allow(request("k", plan, Some(cost))).await.unwrap().into_inner().allowed
+    client
+        .should_allow(request("k", plan, Some(cost)))
+        .await
+        .unwrap()
+        .into_inner()
+        .allowed
 }
 
 /// What docs/concepts.md says of priorities, by its own two configs, on either store.
 #[tokio::test]
 async fn plans_of_one_count_are_priorities() {
     let (redis, configs) = (Redis::start(), page("docs/concepts.md").blocks_of("yaml"));
-    let configs: Vec<_> = configs.into_iter().filter(|config| config.text.contains("counts_as")).collect();
+    let configs: Vec<_> = configs
+        .into_iter()
+        .filter(|config| config.text.contains("counts_as"))
+        .collect();
     assert_eq!(configs.len(), 2);
     for config in configs {
-        for (store, prefix) in
-            [("memory:".to_owned(), ""), (redis.url(), if config.text.contains("burst") { "b:" } else { "a:" })]
-        {
+        for (store, prefix) in [
+            ("memory:".to_owned(), ""),
+            (
+                redis.url(),
+                if config.text.contains("burst") {
+                    "b:"
+                } else {
+                    "a:"
+                },
+            ),
+        ] {
             let prefix = format!("store.key_prefix={prefix}");
-            let server = Server::start(&config.text, &["--store", &store, "--set", "store.deadline=10s", "--set", &prefix]);
+            let server = Server::start(
+                &config.text,
+                &[
+                    "--store",
+                    &store,
+                    "--set",
+                    "store.deadline=10s",
+                    "--set",
+                    &prefix,
+                ],
+            );
             let mut client = server.client().await;
             assert!(is_allowed(&mut client, "batch", 600).await);
-            assert!(!is_allowed(&mut client, "batch", 300).await, "the lower priority is used up");
-            assert!(is_allowed(&mut client, "interactive", 350).await, "a reserve is left for the higher one");
-            assert!(!is_allowed(&mut client, "interactive", 300).await, "and this is all of it");
+            assert!(
+                !is_allowed(&mut client, "batch", 300).await,
+                "the lower priority is used up"
+            );
+            assert!(
+                is_allowed(&mut client, "interactive", 350).await,
+                "a reserve is left for the higher one"
+            );
+            assert!(
+                !is_allowed(&mut client, "interactive", 300).await,
+                "and this is all of it"
+            );
         }
     }
 }

@@ -21,14 +21,25 @@ pub(super) fn root() -> PathBuf {
 }
 
 pub(super) fn page(path: &str) -> Page {
-    let text = std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
-    Page { path: path.to_owned(), text }
+    let text = std::fs::read_to_string(root().join(path))
+        .unwrap_or_else(|error| panic!("{path}: {error}"));
+    Page {
+        path: path.to_owned(),
+        text,
+    }
 }
 
 /// Every document.
 pub(super) fn pages() -> Vec<Page> {
-    let mut paths: Vec<String> =
-        ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "examples/README.md"].map(str::to_owned).to_vec();
+    let mut paths: Vec<String> = [
+        "README.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "CHANGELOG.md",
+        "examples/README.md",
+    ]
+    .map(str::to_owned)
+    .to_vec();
     for folder in ["docs", "docs/migrate", "docs/operations"] {
         for entry in std::fs::read_dir(root().join(folder)).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
@@ -54,7 +65,10 @@ impl Page {
         let mut within = false;
         for line in self.text.lines() {
             match line.strip_prefix("```") {
-                Some(info) if !within => blocks.push(Block { info: info.to_owned(), text: String::new() }),
+                Some(info) if !within => blocks.push(Block {
+                    info: info.to_owned(),
+                    text: String::new(),
+                }),
                 None if within => blocks.last_mut().unwrap().text += &format!("{line}\n"),
                 _ => {}
             }
@@ -66,12 +80,18 @@ impl Page {
 
     /// Blocks whose info is this.
     pub(super) fn blocks_of(&self, info: &str) -> Vec<Block> {
-        self.blocks().into_iter().filter(|block| block.info == info).collect()
+        self.blocks()
+            .into_iter()
+            .filter(|block| block.info == info)
+            .collect()
     }
 
     /// Everything but blocks of code.
     pub(super) fn plain(&self) -> Vec<&str> {
-        self.lines().filter(|(_, code)| !code).map(|(line, _)| line).collect()
+        self.lines()
+            .filter(|(_, code)| !code)
+            .map(|(line, _)| line)
+            .collect()
     }
 
     /// Rows of all tables whose first heading is this, as their cells.
@@ -82,21 +102,34 @@ impl Page {
                 wanted = false;
                 continue;
             }
-            let cells: Vec<String> = line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect();
+            let cells: Vec<String> = line
+                .trim_matches('|')
+                .split('|')
+                .map(|cell| cell.trim().to_owned())
+                .collect();
             if cells[0] == heading {
                 wanted = true;
             } else if wanted && !cells[0].starts_with("--") {
                 rows.push(cells);
             }
         }
-        assert!(!rows.is_empty(), "{} has no table that begins with {heading}", self.path);
+        assert!(
+            !rows.is_empty(),
+            "{} has no table that begins with {heading}",
+            self.path
+        );
         rows
     }
 
     /// Names that a link can point to, as GitHub makes them of headings.
     pub(super) fn anchors(&self) -> Vec<String> {
-        let headings = self.plain().into_iter().filter_map(|line| line.strip_prefix('#'));
-        headings.map(|heading| anchor(heading.trim_start_matches('#').trim())).collect()
+        let headings = self
+            .plain()
+            .into_iter()
+            .filter_map(|line| line.strip_prefix('#'));
+        headings
+            .map(|heading| anchor(heading.trim_start_matches('#').trim()))
+            .collect()
     }
 
     /// Sentences of prose, with links as their text and code as one word. Headings, tables and code are left out.
@@ -105,7 +138,10 @@ impl Page {
         for (line, code) in self.lines() {
             let line = line.trim_start();
             let ends = code || line.is_empty() || line.starts_with(['#', '|', '!']);
-            let item = line.starts_with("- ") || line.split_once(". ").is_some_and(|(number, _)| number.parse::<u8>().is_ok());
+            let item = line.starts_with("- ")
+                || line
+                    .split_once(". ")
+                    .is_some_and(|(number, _)| number.parse::<u8>().is_ok());
             if ends || item {
                 paragraphs.push(String::new());
             }
@@ -114,18 +150,26 @@ impl Page {
                 *paragraphs.last_mut().unwrap() += &format!("{words} ");
             }
         }
-        paragraphs.iter().flat_map(|paragraph| split(&words_of(paragraph))).collect()
+        paragraphs
+            .iter()
+            .flat_map(|paragraph| split(&words_of(paragraph)))
+            .collect()
     }
 }
 
 fn anchor(heading: &str) -> String {
-    let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    let kept = heading
+        .chars()
+        .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     kept.collect::<String>().to_lowercase().replace(' ', "-")
 }
 
 /// Code as one word, and links without their targets.
 fn words_of(paragraph: &str) -> String {
-    let coded = paragraph.split('`').enumerate().map(|(index, part)| if index % 2 == 1 { "code" } else { part });
+    let coded = paragraph
+        .split('`')
+        .enumerate()
+        .map(|(index, part)| if index % 2 == 1 { "code" } else { part });
     let mut text = coded.collect::<String>();
     while let Some((before, rest)) = text.split_once("](") {
         let after = rest.split_once(')').map_or("", |(_, after)| after);
@@ -175,25 +219,40 @@ fn written_commands(block: &Block) -> Vec<(String, String)> {
     for line in block.text.lines() {
         match (line.strip_prefix("$ "), found.last_mut()) {
             (Some(command), _) => found.push((command.to_owned(), String::new())),
-            (None, Some((command, _))) if command.ends_with('\\') => *command += &format!("\n{line}"),
+            (None, Some((command, _))) if command.ends_with('\\') => {
+                *command += &format!("\n{line}")
+            }
             (None, Some((_, output))) => *output += &format!("{line}\n"),
             (None, None) => panic!("a console block begins without a command: {line}"),
         }
     }
-    found.into_iter().map(|(command, output)| (command.split(" # ").next().unwrap().to_owned(), output)).collect()
+    found
+        .into_iter()
+        .map(|(command, output)| (command.split(" # ").next().unwrap().to_owned(), output))
+        .collect()
 }
 
 /// The same as words.
 pub(super) fn commands(block: &Block) -> Vec<(Vec<String>, String)> {
-    written_commands(block).into_iter().map(|(command, output)| (shell_words(&command), output)).collect()
+    written_commands(block)
+        .into_iter()
+        .map(|(command, output)| (shell_words(&command), output))
+        .collect()
 }
 
 /// All commands of a document, for a shell, each with what it printed.
 pub(super) fn console_commands_with_output(path: &str) -> Vec<(String, String)> {
-    page(path).blocks_of("console").iter().flat_map(written_commands).collect()
+    page(path)
+        .blocks_of("console")
+        .iter()
+        .flat_map(written_commands)
+        .collect()
 }
 
 /// All commands of a document, for a shell.
 pub fn console_commands(path: &str) -> Vec<String> {
-    console_commands_with_output(path).into_iter().map(|(command, _)| command).collect()
+    console_commands_with_output(path)
+        .into_iter()
+        .map(|(command, _)| command)
+        .collect()
 }

@@ -20,8 +20,18 @@ const PLAN: &str = "plans: { NAME: { limits: [ { quota: 10, window: 1m } ] } }";
 /// Fields of the table that `within` puts a text into; `None` where there is no table.
 fn fields_within(within: &dyn Fn(&str) -> String) -> Option<Vec<String>> {
     let errors = load(&within(&format!("{{ {NOT_A_FIELD}: 1 }}")), Vec::new()).err()?;
-    let list = errors.lines().find_map(|line| line.split_once("there are ")).map(|(_, list)| list)?;
-    Some(list.split(" (line").next().unwrap().split(", ").map(str::to_owned).collect())
+    let list = errors
+        .lines()
+        .find_map(|line| line.split_once("there are "))
+        .map(|(_, list)| list)?;
+    Some(
+        list.split(" (line")
+            .next()
+            .unwrap()
+            .split(", ")
+            .map(str::to_owned)
+            .collect(),
+    )
 }
 
 /// Adds every field that is no table itself.
@@ -31,8 +41,16 @@ fn walk(path: &str, within: &dyn Fn(&str) -> String, found: &mut BTreeSet<String
         return;
     };
     for name in names {
-        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-        walk(&path, &|inner| within(&format!("{{ {name}: {inner} }}")), found);
+        let path = if path.is_empty() {
+            name.clone()
+        } else {
+            format!("{path}.{name}")
+        };
+        walk(
+            &path,
+            &|inner| within(&format!("{{ {name}: {inner} }}")),
+            found,
+        );
     }
 }
 
@@ -40,11 +58,23 @@ fn walk(path: &str, within: &dyn Fn(&str) -> String, found: &mut BTreeSet<String
 pub fn known_fields() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     walk("", &|inner| inner.to_owned(), &mut found);
-    walk("plans.NAME", &|inner| format!("plans: {{ NAME: {inner} }}"), &mut found);
-    walk("plans.NAME.limits[]", &|inner| format!("plans: {{ NAME: {{ limits: [ {inner} ] }} }}"), &mut found);
+    walk(
+        "plans.NAME",
+        &|inner| format!("plans: {{ NAME: {inner} }}"),
+        &mut found,
+    );
+    walk(
+        "plans.NAME.limits[]",
+        &|inner| format!("plans: {{ NAME: {{ limits: [ {inner} ] }} }}"),
+        &mut found,
+    );
     let in_domain = |inner: &str| format!("envoy: {{ domains: {{ NAME: {inner} }} }}");
     walk("envoy.domains.NAME", &in_domain, &mut found);
-    walk("envoy.domains.NAME.rules[]", &|inner| in_domain(&format!("{{ rules: [ {inner} ] }}")), &mut found);
+    walk(
+        "envoy.domains.NAME.rules[]",
+        &|inner| in_domain(&format!("{{ rules: [ {inner} ] }}")),
+        &mut found,
+    );
     found
 }
 
@@ -61,16 +91,27 @@ fn rows() -> Vec<Row> {
     let row = |cells: Vec<String>| {
         assert_eq!(cells.len(), 5, "{cells:?}");
         assert!(!cells[4].is_empty(), "{cells:?}");
-        Row { field: bare(&cells[0]), kind: cells[1].clone(), range: cells[2].clone(), default: cells[3].clone() }
+        Row {
+            field: bare(&cells[0]),
+            kind: cells[1].clone(),
+            range: cells[2].clone(),
+            default: cells[3].clone(),
+        }
     };
-    page("docs/configuration.md").rows("field").into_iter().map(row).collect()
+    page("docs/configuration.md")
+        .rows("field")
+        .into_iter()
+        .map(row)
+        .collect()
 }
 
 #[test]
 fn every_field_of_the_config_has_a_row_and_every_row_a_field() {
     let known = known_fields();
     assert!(
-        known.len() > 30 && known.contains("store.tls.server_name") && known.contains("plans.NAME.limits[].burst"),
+        known.len() > 30
+            && known.contains("store.tls.server_name")
+            && known.contains("plans.NAME.limits[].burst"),
         "{known:?}"
     );
     let rows = rows();
@@ -93,7 +134,10 @@ fn base(field: &str) -> String {
 
 /// The config with this field set.
 fn with(field: &str, value: &str) -> Result<Config, String> {
-    load(&base(field), vec![Flag::set(&field.replace("[]", "[0]"), value)])
+    load(
+        &base(field),
+        vec![Flag::set(&field.replace("[]", "[0]"), value)],
+    )
 }
 
 #[test]
@@ -107,10 +151,20 @@ fn every_default_is_the_one_that_is_documented() {
             "QUOTA" => "1000000",
             value => value,
         };
-        let (left_out, set) = (load(&base(&field), Vec::new()).unwrap(), with(&field, value));
+        let (left_out, set) = (
+            load(&base(&field), Vec::new()).unwrap(),
+            with(&field, value),
+        );
         let set = set.unwrap_or_else(|errors| panic!("{field}: {errors}"));
-        assert_eq!(format!("{left_out:?}"), format!("{set:?}"), "{field} is not {default} by default");
-        assert!(left_out.settings_unlike(&set).is_empty(), "{field} is not {default} by default");
+        assert_eq!(
+            format!("{left_out:?}"),
+            format!("{set:?}"),
+            "{field} is not {default} by default"
+        );
+        assert!(
+            left_out.settings_unlike(&set).is_empty(),
+            "{field} is not {default} by default"
+        );
         compared += 1;
     }
     assert!(compared >= 20, "only {compared} defaults were compared");
@@ -120,11 +174,20 @@ fn every_default_is_the_one_that_is_documented() {
 #[test]
 fn every_default_that_is_printed_is_the_one_that_is_documented() {
     let text = Some((Origin::StandardInput, PLAN.to_owned()));
-    let (_, settings) = Config::load_and_list(&Sources { text, ..Sources::default() }).unwrap();
+    let (_, settings) = Config::load_and_list(&Sources {
+        text,
+        ..Sources::default()
+    })
+    .unwrap();
     let mut compared = 0;
-    for setting in settings.iter().filter(|setting| setting.origin == "default") {
-        let row =
-            rows().into_iter().find(|row| row.field == setting.path).unwrap_or_else(|| panic!("{} has no row", setting.path));
+    for setting in settings
+        .iter()
+        .filter(|setting| setting.origin == "default")
+    {
+        let row = rows()
+            .into_iter()
+            .find(|row| row.field == setting.path)
+            .unwrap_or_else(|| panic!("{} has no row", setting.path));
         let documented = match row.default.as_str() {
             "required" | "none" => None,
             value => Some(value.trim_matches(['`', '"'])),
@@ -137,17 +200,50 @@ fn every_default_that_is_printed_is_the_one_that_is_documented() {
 
 #[test]
 fn a_missing_field_is_an_error_only_if_it_is_required() {
-    let required: BTreeSet<String> = rows().into_iter().filter(|row| row.default == "required").map(|row| row.field).collect();
+    let required: BTreeSet<String> = rows()
+        .into_iter()
+        .filter(|row| row.default == "required")
+        .map(|row| row.field)
+        .collect();
     let (limit, rule) = ("plans.NAME.limits[]", "envoy.domains.NAME.rules[]");
-    let with_rule = |rule: &str| format!("{PLAN}\nenvoy: {{ domains: {{ d: {{ rules: [ {rule} ] }} }} }}");
+    let with_rule =
+        |rule: &str| format!("{PLAN}\nenvoy: {{ domains: {{ d: {{ rules: [ {rule} ] }} }} }}");
     for (config, field, error) in [
-        ("workers: 0".to_owned(), "plans".to_owned(), "plans has no plan"),
-        ("plans: { NAME: { limits: [ { window: 1m } ] } }".to_owned(), format!("{limit}.quota"), "has no quota"),
-        ("plans: { NAME: { limits: [ { quota: 1 } ] } }".to_owned(), format!("{limit}.window"), "has no window"),
-        (with_rule("{ plan: NAME }"), format!("{rule}.descriptor"), "has no descriptor"),
-        (with_rule("{ descriptor: [a] }"), format!("{rule}.plan"), "has no plan"),
-        (format!("listen: {{ tls: {{ key_file: k }} }}\n{PLAN}"), "listen.tls.cert_file".to_owned(), "cert_file is missing"),
-        (format!("listen: {{ tls: {{ cert_file: c }} }}\n{PLAN}"), "listen.tls.key_file".to_owned(), "key_file is missing"),
+        (
+            "workers: 0".to_owned(),
+            "plans".to_owned(),
+            "plans has no plan",
+        ),
+        (
+            "plans: { NAME: { limits: [ { window: 1m } ] } }".to_owned(),
+            format!("{limit}.quota"),
+            "has no quota",
+        ),
+        (
+            "plans: { NAME: { limits: [ { quota: 1 } ] } }".to_owned(),
+            format!("{limit}.window"),
+            "has no window",
+        ),
+        (
+            with_rule("{ plan: NAME }"),
+            format!("{rule}.descriptor"),
+            "has no descriptor",
+        ),
+        (
+            with_rule("{ descriptor: [a] }"),
+            format!("{rule}.plan"),
+            "has no plan",
+        ),
+        (
+            format!("listen: {{ tls: {{ key_file: k }} }}\n{PLAN}"),
+            "listen.tls.cert_file".to_owned(),
+            "cert_file is missing",
+        ),
+        (
+            format!("listen: {{ tls: {{ cert_file: c }} }}\n{PLAN}"),
+            "listen.tls.key_file".to_owned(),
+            "key_file is missing",
+        ),
     ] {
         assert!(required.contains(&field), "{field} is required");
         let errors = load(&config, Vec::new()).unwrap_err();
@@ -158,33 +254,57 @@ fn a_missing_field_is_an_error_only_if_it_is_required() {
 
 /// The first and the last value of a range such as `1ms to 10s, or 0s`.
 fn ends(range: &str) -> Option<(String, String)> {
-    let words: Vec<String> = range.split_whitespace().map(|word| word.trim_end_matches(',').replace(',', "")).collect();
+    let words: Vec<String> = range
+        .split_whitespace()
+        .map(|word| word.trim_end_matches(',').replace(',', ""))
+        .collect();
     let to = words.iter().position(|word| word == "to")?;
     Some((words[to - 1].clone(), words[to + 1].clone()))
 }
 
 fn takes(field: &str, value: &str, expected: bool) {
     let config = with(field, value);
-    assert_eq!(config.is_ok(), expected, "{field} = {value}: {:?}", config.err());
+    assert_eq!(
+        config.is_ok(),
+        expected,
+        "{field} = {value}: {:?}",
+        config.err()
+    );
 }
 
 #[test]
 fn every_range_of_a_number_or_duration_ends_where_it_is_documented() {
     let mut ranges = 0;
-    for Row { field, kind, range, .. } in rows() {
-        let Some((first, last)) = ends(&range) else { continue };
+    for Row {
+        field, kind, range, ..
+    } in rows()
+    {
+        let Some((first, last)) = ends(&range) else {
+            continue;
+        };
         let (below, above) = match kind.as_str() {
             "number" => {
                 let (first, last): (u64, u64) = (first.parse().unwrap(), last.parse().unwrap());
-                (first.checked_sub(1).map(|value| value.to_string()), (last + 1).to_string())
+                (
+                    first.checked_sub(1).map(|value| value.to_string()),
+                    (last + 1).to_string(),
+                )
             }
             "duration" => {
                 let step = Duration::from_millis(1);
-                let (first, last) = (duration::parse(&first).unwrap(), duration::parse(&last).unwrap());
-                let below = first.checked_sub(step).map(|value| duration::Shown(value).to_string());
+                let (first, last) = (
+                    duration::parse(&first).unwrap(),
+                    duration::parse(&last).unwrap(),
+                );
+                let below = first
+                    .checked_sub(step)
+                    .map(|value| duration::Shown(value).to_string());
                 let above = duration::Shown(last + step).to_string();
                 // What the range names beside is no value below it.
-                (below.filter(|below| !range.ends_with(&format!("or {below}"))), above)
+                (
+                    below.filter(|below| !range.ends_with(&format!("or {below}"))),
+                    above,
+                )
             }
             _ => continue,
         };
@@ -201,14 +321,27 @@ fn every_range_of_a_number_or_duration_ends_where_it_is_documented() {
 }
 
 fn choices(cell: &str) -> Vec<String> {
-    cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    cell.split('`')
+        .skip(1)
+        .step_by(2)
+        .map(str::to_owned)
+        .collect()
 }
 
 /// What the program tells when it meets another value.
 fn choices_of(field: &str) -> BTreeSet<String> {
     let errors = with(field, "nothing").unwrap_err();
-    let known = errors.split_once("must be one of ").map(|(_, list)| list.lines().next().unwrap()).unwrap();
-    known.split(" (").next().unwrap().split(", ").map(str::to_owned).collect()
+    let known = errors
+        .split_once("must be one of ")
+        .map(|(_, list)| list.lines().next().unwrap())
+        .unwrap();
+    known
+        .split(" (")
+        .next()
+        .unwrap()
+        .split(", ")
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Names of all algorithms.
@@ -219,13 +352,24 @@ pub fn algorithms() -> BTreeSet<String> {
 #[test]
 fn every_choice_of_a_field_is_documented() {
     let mut fields = 0;
-    for Row { field, kind, range, .. } in rows().into_iter().filter(|row| row.kind == "choice") {
+    for Row {
+        field, kind, range, ..
+    } in rows().into_iter().filter(|row| row.kind == "choice")
+    {
         let known = choices_of(&field);
         let mut documented = choices(&range);
         if field.ends_with(".algorithm") {
-            documented = page("docs/algorithms.md").rows("algorithm").into_iter().flat_map(|cells| choices(&cells[0])).collect();
+            documented = page("docs/algorithms.md")
+                .rows("algorithm")
+                .into_iter()
+                .flat_map(|cells| choices(&cells[0]))
+                .collect();
         }
-        assert_eq!(documented.into_iter().collect::<BTreeSet<_>>(), known, "{field}, a {kind}");
+        assert_eq!(
+            documented.into_iter().collect::<BTreeSet<_>>(),
+            known,
+            "{field}, a {kind}"
+        );
         fields += 1;
     }
     assert_eq!(fields, 6);
@@ -235,7 +379,11 @@ fn every_choice_of_a_field_is_documented() {
 fn every_address_of_a_store_that_is_shown_is_one() {
     let rows = page("docs/redis.md").rows("`store.url`");
     assert!(rows.len() >= 4);
-    for url in rows.iter().map(|cells| cells[0].trim_matches('`')).chain(["memory:", "memory:?capacity=64MiB"]) {
+    for url in rows
+        .iter()
+        .map(|cells| cells[0].trim_matches('`'))
+        .chain(["memory:", "memory:?capacity=64MiB"])
+    {
         for url in [url.to_owned(), url.replacen("redis", "valkey", 1)] {
             takes("store.url", &url, true);
         }
@@ -250,8 +398,12 @@ fn cell_of(argument: &clap::Arg) -> String {
         let names = argument.get_value_names().map(|names| names[0].to_string());
         names.unwrap_or_else(|| argument.get_id().as_str().to_ascii_uppercase())
     });
-    let Some(long) = argument.get_long() else { return format!("`{}`", value.unwrap()) };
-    let short = argument.get_short().map_or_else(String::new, |short| format!("`-{short}`, "));
+    let Some(long) = argument.get_long() else {
+        return format!("`{}`", value.unwrap());
+    };
+    let short = argument
+        .get_short()
+        .map_or_else(String::new, |short| format!("`-{short}`, "));
     let value = value.map_or_else(String::new, |value| format!(" {value}"));
     format!("{short}`--{long}{value}`")
 }
@@ -262,19 +414,42 @@ fn every_command_and_flag_has_its_row() {
     let mut command = Arguments::command();
     command.build();
     let mut documented = cli.rows("flag").into_iter();
-    let listed: Vec<String> = cli.rows("command").iter().map(|cells| cells[0].trim_matches('`').to_owned()).collect();
+    let listed: Vec<String> = cli
+        .rows("command")
+        .iter()
+        .map(|cells| cells[0].trim_matches('`').to_owned())
+        .collect();
     let mut names = vec!["tollgate".to_owned()];
-    for command in command.get_subcommands().filter(|command| command.get_name() != "help") {
-        let own = |argument: &&clap::Arg| !["help", "version"].contains(&argument.get_id().as_str());
-        let positional = command.get_positionals().map(|argument| format!(" {}", cell_of(argument).trim_matches('`')));
-        names.push(format!("tollgate {}{}", command.get_name(), positional.collect::<String>()));
+    for command in command
+        .get_subcommands()
+        .filter(|command| command.get_name() != "help")
+    {
+        let own =
+            |argument: &&clap::Arg| !["help", "version"].contains(&argument.get_id().as_str());
+        let positional = command
+            .get_positionals()
+            .map(|argument| format!(" {}", cell_of(argument).trim_matches('`')));
+        names.push(format!(
+            "tollgate {}{}",
+            command.get_name(),
+            positional.collect::<String>()
+        ));
         for argument in command.get_arguments().filter(own) {
-            let cells = documented.next().unwrap_or_else(|| panic!("docs/cli.md has no row for {}", cell_of(argument)));
-            let [flag, variable, default, what] = cells.as_slice() else { panic!("{cells:?}") };
+            let cells = documented
+                .next()
+                .unwrap_or_else(|| panic!("docs/cli.md has no row for {}", cell_of(argument)));
+            let [flag, variable, default, what] = cells.as_slice() else {
+                panic!("{cells:?}")
+            };
             assert_eq!(*flag, cell_of(argument), "tollgate {}", command.get_name());
-            let expected = argument.get_env().map_or_else(String::new, |name| format!("`{}`", name.to_str().unwrap()));
+            let expected = argument
+                .get_env()
+                .map_or_else(String::new, |name| format!("`{}`", name.to_str().unwrap()));
             assert_eq!(*variable, expected, "{flag}");
-            let defaults = argument.get_default_values().first().filter(|_| argument.get_action().takes_values());
+            let defaults = argument
+                .get_default_values()
+                .first()
+                .filter(|_| argument.get_action().takes_values());
             match defaults.map(|value| value.to_str().unwrap()) {
                 Some(value) => assert_eq!(*default, format!("`{value}`"), "{flag}"),
                 None => assert!(!default.contains('`'), "{flag} has no default"),
@@ -283,19 +458,33 @@ fn every_command_and_flag_has_its_row() {
             assert!(!what.is_empty(), "{flag}");
         }
     }
-    assert_eq!(documented.next(), None, "docs/cli.md has a row for a flag that is not there");
+    assert_eq!(
+        documented.next(),
+        None,
+        "docs/cli.md has a row for a flag that is not there"
+    );
     assert_eq!(listed, names);
 }
 
 /// The name and the labels of a metric's row.
 fn metric(cell: &str) -> (String, Vec<String>) {
-    let (name, labels) = cell.trim_matches('`').split_once('{').unwrap_or((cell.trim_matches('`'), ""));
-    let labels = labels.trim_end_matches('}').split(", ").filter(|label| !label.is_empty());
+    let (name, labels) = cell
+        .trim_matches('`')
+        .split_once('{')
+        .unwrap_or((cell.trim_matches('`'), ""));
+    let labels = labels
+        .trim_end_matches('}')
+        .split(", ")
+        .filter(|label| !label.is_empty());
     (name.to_owned(), labels.map(str::to_owned).collect())
 }
 
 pub(super) fn documented_metrics() -> Vec<(String, Vec<String>)> {
-    page("docs/operations.md").rows("metric").iter().map(|cells| metric(&cells[0])).collect()
+    page("docs/operations.md")
+        .rows("metric")
+        .iter()
+        .map(|cells| metric(&cells[0]))
+        .collect()
 }
 
 #[test]
@@ -311,29 +500,54 @@ fn every_metric_has_its_row_and_every_row_its_metric() {
             let source = std::fs::read_to_string(&path).unwrap();
             let code = source.split("#[cfg(test)]").next().unwrap();
             for (prefix, quoted) in [("tollgate_", "\"tollgate_"), ("process_", "\"process_")] {
-                let found = code.split(quoted).skip(1).filter_map(|rest| rest.split('"').next());
+                let found = code
+                    .split(quoted)
+                    .skip(1)
+                    .filter_map(|rest| rest.split('"').next());
                 names.extend(found.map(|name| format!("{prefix}{name}")));
             }
         }
     }
     assert!(names.len() > 20, "{names:?}");
-    let documented: BTreeSet<String> = documented_metrics().into_iter().map(|(name, _)| name).collect();
+    let documented: BTreeSet<String> = documented_metrics()
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect();
     assert_eq!(documented, names);
 }
 
 #[test]
 fn metrics_have_the_labels_of_their_rows() {
-    let server = Server::start(PLAN, &["--set", "listen.http=127.0.0.1:0", "--store", "redis://127.0.0.1:1"]);
+    let server = Server::start(
+        PLAN,
+        &[
+            "--set",
+            "listen.http=127.0.0.1:0",
+            "--store",
+            "redis://127.0.0.1:1",
+        ],
+    );
     let scraped = get(&server.http(), "/metrics").body;
     let mut compared = BTreeSet::new();
     for line in scraped.lines().filter(|line| !line.starts_with('#')) {
         let sample = line.rsplit_once(' ').unwrap().0;
         let (name, labels) = sample.split_once('{').unwrap_or((sample, ""));
         let suffixes = ["_bucket", "_sum", "_count"];
-        let name = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name);
-        let found: Vec<&str> = labels.split("=\"").filter_map(|part| part.rsplit(['"', ',']).next()).collect();
-        let found: Vec<&str> = found.into_iter().filter(|label| !label.is_empty() && *label != "le" && *label != "}").collect();
-        let documented = documented_metrics().into_iter().find(|(known, _)| known == name);
+        let name = suffixes
+            .iter()
+            .find_map(|suffix| name.strip_suffix(suffix))
+            .unwrap_or(name);
+        let found: Vec<&str> = labels
+            .split("=\"")
+            .filter_map(|part| part.rsplit(['"', ',']).next())
+            .collect();
+        let found: Vec<&str> = found
+            .into_iter()
+            .filter(|label| !label.is_empty() && *label != "le" && *label != "}")
+            .collect();
+        let documented = documented_metrics()
+            .into_iter()
+            .find(|(known, _)| known == name);
         let (_, labels) = documented.unwrap_or_else(|| panic!("{name} has no row"));
         assert_eq!(found, labels, "{line}");
         compared.insert(name.to_owned());

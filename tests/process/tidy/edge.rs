@@ -26,14 +26,41 @@ fn what_differs_between_systems_stands_in_one_module() {
 /// `src/key.rs` makes a key of a text that is too long for one. A hash of a key leaves the process as `KeyHash` alone.
 #[test]
 fn no_hash_of_a_key_leaves_the_process_without_the_secret() {
-    let inside = ["src/plan/envoy/index.rs", "src/store/redis/batcher/call.rs", "src/cli/simulate/pipeline.rs"];
+    let inside = [
+        "src/plan/envoy/index.rs",
+        "src/store/redis/batcher/call.rs",
+        "src/cli/simulate/pipeline.rs",
+    ];
     let of_configs = ["src/limiter/snapshot.rs", "src/file_watch.rs"];
-    only("xxh", &[&inside[..], &of_configs, &["src/key.rs", "src/limiter/top/secret.rs"]].concat());
+    only(
+        "xxh",
+        &[
+            &inside[..],
+            &of_configs,
+            &["src/key.rs", "src/limiter/top/secret.rs"],
+        ]
+        .concat(),
+    );
     only("siphash", &["src/limiter/top/secret.rs"]);
     for hasher in ["DefaultHasher", "RandomState", "BuildHasher"] {
-        only(hasher, &["src/store/memory", "src/limiter/deny_cache.rs", "src/cli/simulate/pipeline.rs"]);
+        only(
+            hasher,
+            &[
+                "src/store/memory",
+                "src/limiter/deny_cache.rs",
+                "src/cli/simulate/pipeline.rs",
+            ],
+        );
     }
     for digits in [":016x", ":032x", ":x}", "LowerHex"] {
-        only(digits, &["src/key.rs", "src/limiter/top/secret.rs", "src/limiter/snapshot.rs", "src/store/replicas.rs"]);
+        only(
+            digits,
+            &[
+                "src/key.rs",
+                "src/limiter/top/secret.rs",
+                "src/limiter/snapshot.rs",
+                "src/store/replicas.rs",
+            ],
+        );
     }
 }

@@ -21,24 +21,49 @@ struct Case {
 
 impl Case {
     fn of(plan: &'static str) -> Self {
-        Self { history: History { plans: deployment::plans(), replicas: 3, ..History::default() }, plan }
+        Self {
+            history: History {
+                plans: deployment::plans(),
+                replicas: 3,
+                ..History::default()
+            },
+            plan,
+        }
     }
 
     fn call(mut self, at_ms: u64, cost: u64, fate: Result<Answer, String>) -> Self {
         let (at_us, batch) = (T + at_ms * MS, self.history.calls.len());
         let (sent_us, answered_us) = (at_us - AROUND_US, at_us + AROUND_US);
         let (key, plan) = ("key".to_owned(), self.plan.to_owned());
-        self.history.calls.push(Call { key, plan, cost, life: 1, batch, index: 0, sent_us, answered_us, fate });
+        self.history.calls.push(Call {
+            key,
+            plan,
+            cost,
+            life: 1,
+            batch,
+            index: 0,
+            sent_us,
+            answered_us,
+            fate,
+        });
         self
     }
 
     /// By the store, whose readings are these: what remains, milliseconds to wait and until the key is as fresh.
     fn allowed(self, at_ms: u64, cost: u64, readings: &[(u64, u64, u64)]) -> Self {
-        self.call(at_ms, cost, Ok(answer(Outcome::Allowed, DecidedBy::Store, readings)))
+        self.call(
+            at_ms,
+            cost,
+            Ok(answer(Outcome::Allowed, DecidedBy::Store, readings)),
+        )
     }
 
     fn denied(self, at_ms: u64, cost: u64, readings: &[(u64, u64, u64)]) -> Self {
-        self.call(at_ms, cost, Ok(answer(Outcome::Denied, DecidedBy::Store, readings)))
+        self.call(
+            at_ms,
+            cost,
+            Ok(answer(Outcome::Denied, DecidedBy::Store, readings)),
+        )
     }
 
     fn by(self, by: DecidedBy, outcome: Outcome, at_ms: u64, cost: u64) -> Self {
@@ -67,7 +92,10 @@ impl Case {
     }
 
     fn redis_lost_all(mut self, from_ms: u64, to_ms: u64) -> Self {
-        self.history.losses.push(Loss { from_us: T + from_ms * MS, to_us: T + to_ms * MS });
+        self.history.losses.push(Loss {
+            from_us: T + from_ms * MS,
+            to_us: T + to_ms * MS,
+        });
         self
     }
 
@@ -76,7 +104,10 @@ impl Case {
     }
 
     fn breaks(self, rule: Rule) {
-        let mut broken: Vec<Rule> = judge::check(&self.history).into_iter().map(|found| found.rule).collect();
+        let mut broken: Vec<Rule> = judge::check(&self.history)
+            .into_iter()
+            .map(|found| found.rule)
+            .collect();
         broken.sort();
         broken.dedup();
         assert_eq!(broken, [rule], "{:?}", judge::check(&self.history));
@@ -89,18 +120,29 @@ fn answer(outcome: Outcome, by: DecidedBy, readings: &[(u64, u64, u64)]) -> Answ
         retry_us: (*retry_ms > 0).then_some(retry_ms * MS),
         reset_us: reset_ms * MS,
     };
-    Answer { allowed: outcome == Outcome::Allowed, outcome, by, limits: readings.iter().map(status).collect() }
+    Answer {
+        allowed: outcome == Outcome::Allowed,
+        outcome,
+        by,
+        limits: readings.iter().map(status).collect(),
+    }
 }
 
 /// What the witness says at that time when so many units were charged, those of the decision included.
 fn witnessed(at_ms: u64, charged: u64) -> (u64, u64, u64) {
     let window_us = 366 * 24 * 3600 * 1_000_000;
-    (1_000_000_000_000 - charged, 0, (window_us - (T + at_ms * MS) % window_us) / MS)
+    (
+        1_000_000_000_000 - charged,
+        0,
+        (window_us - (T + at_ms * MS) % window_us) / MS,
+    )
 }
 
 /// `clock`, 9 units in 400 ms, is its own witness.
 fn clock() -> Case {
-    Case::of("clock").allowed(10, 3, &[(6, 0, 390)]).allowed(20, 3, &[(3, 0, 380)])
+    Case::of("clock")
+        .allowed(10, 3, &[(6, 0, 390)])
+        .allowed(20, 3, &[(3, 0, 380)])
 }
 
 /// `seen/log`, 9 units in 400 ms, beside a witness.
@@ -113,8 +155,15 @@ fn seen() -> Case {
 
 #[test]
 fn histories_that_keep_every_promise_are_fine() {
-    clock().allowed(30, 3, &[(0, 0, 370)]).denied(40, 1, &[(0, 360, 360)]).allowed(400, 9, &[(0, 0, 400)]).is_fine();
-    seen().denied(409, 1, &[(0, 1, 21), witnessed(409, 9)]).allowed(410, 6, &[(0, 0, 400), witnessed(410, 15)]).is_fine();
+    clock()
+        .allowed(30, 3, &[(0, 0, 370)])
+        .denied(40, 1, &[(0, 360, 360)])
+        .allowed(400, 9, &[(0, 0, 400)])
+        .is_fine();
+    seen()
+        .denied(409, 1, &[(0, 1, 21), witnessed(409, 9)])
+        .allowed(410, 6, &[(0, 0, 400), witnessed(410, 15)])
+        .is_fine();
     Case::of("seen/bucket")
         .allowed(0, 7, &[(0, 0, 350), witnessed(0, 7)])
         .denied(49, 1, &[(0, 1, 301), witnessed(49, 7)])
@@ -125,26 +174,41 @@ fn histories_that_keep_every_promise_are_fine() {
         .denied(409, 1, &[(0, 1, 1), witnessed(409, 9)])
         .allowed(410, 1, &[(8, 0, 400), witnessed(410, 10)])
         .is_fine();
-    Case::of("window").allowed(10, 9, &[(0, 0, 400)]).denied(20, 1, &[(0, 390, 390)]).allowed(410, 9, &[(0, 0, 400)]).is_fine();
+    Case::of("window")
+        .allowed(10, 9, &[(0, 0, 400)])
+        .denied(20, 1, &[(0, 390, 390)])
+        .allowed(410, 9, &[(0, 0, 400)])
+        .is_fine();
 }
 
 #[test]
 fn a_grant_above_the_limit_is_caught_where_the_order_is_known() {
     clock().allowed(30, 4, &[(0, 0, 370)]).breaks(Rule::Order);
     let over = Case::of("seen/log").allowed(10, 6, &[(3, 0, 400), witnessed(10, 6)]);
-    over.allowed(20, 4, &[(0, 0, 400), witnessed(20, 10)]).breaks(Rule::OverLimit);
+    over.allowed(20, 4, &[(0, 0, 400), witnessed(20, 10)])
+        .breaks(Rule::OverLimit);
     let early = Case::of("seen/bucket").allowed(0, 7, &[(0, 0, 350), witnessed(0, 7)]);
-    early.allowed(49, 1, &[(0, 0, 351), witnessed(49, 8)]).breaks(Rule::OverLimit);
+    early
+        .allowed(49, 1, &[(0, 0, 351), witnessed(49, 8)])
+        .breaks(Rule::OverLimit);
 }
 
 #[test]
 fn a_grant_above_the_limit_is_caught_by_question_and_answer_times() {
-    let over = |at_ms| Case::of("window").allowed(10, 9, &[(0, 0, 400)]).allowed(at_ms, 9, &[(0, 0, 400)]);
+    let over = |at_ms| {
+        Case::of("window")
+            .allowed(10, 9, &[(0, 0, 400)])
+            .allowed(at_ms, 9, &[(0, 0, 400)])
+    };
     over(409).breaks_also(Rule::OverLimit);
     over(410).is_fine();
     // It may have been decided late enough.
     over(409).between(408, 420).is_fine();
-    let bucket = |at_ms| Case::of("bucket").allowed(10, 7, &[(0, 0, 350)]).allowed(at_ms, 1, &[(0, 0, 350)]);
+    let bucket = |at_ms| {
+        Case::of("bucket")
+            .allowed(10, 7, &[(0, 0, 350)])
+            .allowed(at_ms, 1, &[(0, 0, 350)])
+    };
     bucket(59).breaks(Rule::OverLimit);
     bucket(60).is_fine();
 }
@@ -159,14 +223,28 @@ impl Case {
 
 #[test]
 fn a_denial_without_a_cause_is_caught() {
-    clock().denied(30, 3, &[(3, 370, 370)]).breaks_also(Rule::NoCause);
-    seen().denied(410, 6, &[(6, 20, 20), witnessed(410, 9)]).breaks_also(Rule::NoCause);
-    let log = |at_ms| Case::of("window").allowed(10, 9, &[(0, 0, 400)]).denied(at_ms, 1, &[(0, 1, 1)]);
+    clock()
+        .denied(30, 3, &[(3, 370, 370)])
+        .breaks_also(Rule::NoCause);
+    seen()
+        .denied(410, 6, &[(6, 20, 20), witnessed(410, 9)])
+        .breaks_also(Rule::NoCause);
+    let log = |at_ms| {
+        Case::of("window")
+            .allowed(10, 9, &[(0, 0, 400)])
+            .denied(at_ms, 1, &[(0, 1, 1)])
+    };
     log(409).is_fine();
     // The precision of 64 could free a unit 6.25 ms late.
     log(418).breaks(Rule::NoCause);
-    Case::of("bucket").allowed(0, 7, &[(0, 0, 350)]).denied(51, 1, &[(0, 1, 1)]).breaks(Rule::NoCause);
-    Case::of("bucket").allowed(0, 7, &[(0, 0, 350)]).denied(49, 1, &[(0, 1, 1)]).is_fine();
+    Case::of("bucket")
+        .allowed(0, 7, &[(0, 0, 350)])
+        .denied(51, 1, &[(0, 1, 1)])
+        .breaks(Rule::NoCause);
+    Case::of("bucket")
+        .allowed(0, 7, &[(0, 0, 350)])
+        .denied(49, 1, &[(0, 1, 1)])
+        .is_fine();
 }
 
 #[test]
@@ -183,11 +261,17 @@ fn a_remembered_denial_is_fine_until_its_release() {
 fn a_replica_may_remember_a_denial_for_a_second_after_redis_lost_it() {
     let lost = |at_ms| {
         let full = Case::of("seen/bucket").allowed(0, 7, &[(0, 0, 350), witnessed(0, 7)]);
-        full.redis_lost_all(5, 10).by(DecidedBy::DenyCache, Outcome::Denied, at_ms, 1)
+        full.redis_lost_all(5, 10)
+            .by(DecidedBy::DenyCache, Outcome::Denied, at_ms, 1)
     };
     lost(40).is_fine();
     lost(51).breaks(Rule::NoCause);
-    let log = |at_ms| Case::of("log").allowed(0, 12, &[(0, 0, 500)]).redis_lost_all(5, 10).allowed(at_ms, 12, &[(0, 0, 500)]);
+    let log = |at_ms| {
+        Case::of("log")
+            .allowed(0, 12, &[(0, 0, 500)])
+            .redis_lost_all(5, 10)
+            .allowed(at_ms, 12, &[(0, 0, 500)])
+    };
     log(20).is_fine();
 }
 
@@ -198,9 +282,17 @@ fn units_that_are_counted_twice_or_not_at_all_are_caught() {
     // Three units that were charged and granted to no call.
     clock().allowed(30, 1, &[(0, 0, 370)]).breaks(Rule::Order);
     // The second was not charged.
-    Case::of("window").allowed(10, 3, &[(6, 0, 400)]).allowed(20, 3, &[(6, 0, 400)]).breaks(Rule::Reading);
-    let anchored = Case::of("anchored").allowed(10, 3, &[(6, 0, 400)]).allowed(15, 3, &[(3, 0, 395)]);
-    anchored.allowed(20, 3, &[(7, 0, 390)]).breaks(Rule::Reading);
+    Case::of("window")
+        .allowed(10, 3, &[(6, 0, 400)])
+        .allowed(20, 3, &[(6, 0, 400)])
+        .breaks(Rule::Reading);
+    let anchored =
+        Case::of("anchored")
+            .allowed(10, 3, &[(6, 0, 400)])
+            .allowed(15, 3, &[(3, 0, 395)]);
+    anchored
+        .allowed(20, 3, &[(7, 0, 390)])
+        .breaks(Rule::Reading);
 }
 
 #[test]
@@ -215,7 +307,9 @@ fn a_call_whose_answer_was_lost_is_counted_both_ways() {
     log.lost(20, 3).denied(30, 1, &[(0, 380, 390)]).is_fine();
     // Sent too late to be a cause.
     let log = Case::of("window").allowed(10, 6, &[(3, 0, 400)]);
-    log.denied(30, 1, &[(0, 380, 390)]).lost(40, 3).breaks(Rule::NoCause);
+    log.denied(30, 1, &[(0, 380, 390)])
+        .lost(40, 3)
+        .breaks(Rule::NoCause);
 }
 
 #[test]
@@ -225,16 +319,22 @@ fn numbers_that_are_not_the_keys_are_caught() {
     denied(369, 390).breaks(Rule::Reading);
     denied(371, 390).breaks(Rule::Reading);
     denied(370, 400).breaks(Rule::Reading);
-    seen().denied(40, 1, &[(1, 370, 390), witnessed(40, 9)]).breaks(Rule::Reading);
+    seen()
+        .denied(40, 1, &[(1, 370, 390), witnessed(40, 9)])
+        .breaks(Rule::Reading);
     // A window that starts anew with each request.
     let anchored = Case::of("seen/anchored").allowed(10, 3, &[(6, 0, 400), witnessed(10, 3)]);
-    anchored.allowed(20, 3, &[(3, 0, 400), witnessed(20, 6)]).breaks(Rule::Reading);
+    anchored
+        .allowed(20, 3, &[(3, 0, 400), witnessed(20, 6)])
+        .breaks(Rule::Reading);
 }
 
 #[test]
 fn a_decision_outside_its_call_is_caught() {
     clock().allowed(30, 3, &[(0, 0, 360)]).breaks(Rule::Time);
-    seen().denied(40, 1, &[(0, 370, 390), witnessed(39, 9)]).breaks(Rule::Time);
+    seen()
+        .denied(40, 1, &[(0, 370, 390), witnessed(39, 9)])
+        .breaks(Rule::Time);
 }
 
 #[test]
@@ -257,15 +357,21 @@ fn answers_that_the_policy_does_not_give_are_caught() {
     by("window", DecidedBy::FailOpen, Outcome::Allowed).breaks(Rule::Policy);
     by("log", DecidedBy::LocalFallback, Outcome::Allowed).breaks(Rule::Policy);
     by("counter", DecidedBy::FailClosed, Outcome::Allowed).breaks(Rule::Policy);
-    Case::of("window").by(DecidedBy::Plan, Outcome::NeverFits, 10, 99).is_fine();
-    Case::of("window").by(DecidedBy::Plan, Outcome::NeverFits, 10, 1).breaks(Rule::Policy);
+    Case::of("window")
+        .by(DecidedBy::Plan, Outcome::NeverFits, 10, 99)
+        .is_fine();
+    Case::of("window")
+        .by(DecidedBy::Plan, Outcome::NeverFits, 10, 1)
+        .breaks(Rule::Policy);
 }
 
 #[test]
 fn a_replica_that_grants_more_than_its_share_or_less_is_caught() {
     // A third of 9 units in 400 ms.
     let local = |at_ms, outcome| {
-        Case::of("window").by(DecidedBy::LocalFallback, Outcome::Allowed, 10, 3).by(DecidedBy::LocalFallback, outcome, at_ms, 1)
+        Case::of("window")
+            .by(DecidedBy::LocalFallback, Outcome::Allowed, 10, 3)
+            .by(DecidedBy::LocalFallback, outcome, at_ms, 1)
     };
     local(20, Outcome::Denied).is_fine();
     local(20, Outcome::Allowed).breaks(Rule::OverLimit);
@@ -276,7 +382,9 @@ fn a_replica_that_grants_more_than_its_share_or_less_is_caught() {
 #[test]
 fn a_call_that_fails_while_its_replica_lives_is_caught() {
     clock().lost(30, 1).is_fine();
-    clock().call(30, 1, Err("Unavailable".to_owned())).breaks(Rule::Failed);
+    clock()
+        .call(30, 1, Err("Unavailable".to_owned()))
+        .breaks(Rule::Failed);
 }
 
 #[test]
@@ -284,5 +392,11 @@ fn the_plans_that_runs_use_have_each_algorithm_alone_and_beside_a_witness() {
     let plans = deployment::plans();
     let alone = |plan: &&Plan| plan.limits().len() == 1;
     assert_eq!((plans.len(), plans.values().filter(alone).count()), (13, 6));
-    assert_eq!(plans.values().filter(|plan| super::serial::witness(plan).is_some()).count(), 8);
+    assert_eq!(
+        plans
+            .values()
+            .filter(|plan| super::serial::witness(plan).is_some())
+            .count(),
+        8
+    );
 }

@@ -43,7 +43,8 @@ plans:
                              { quota: 20, window: 1s, algorithm: token_bucket, burst: 8 }, WITNESS ] }
 ";
 /// A limit that is never reached. Its window is a year, so that no run crosses the edge of one.
-const WITNESS: &str = "{ name: witness, quota: 1000000000000, window: 366d, algorithm: fixed_window }";
+const WITNESS: &str =
+    "{ name: witness, quota: 1000000000000, window: 366d, algorithm: fixed_window }";
 
 /// A fault that is applied for a while and then removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,14 +72,23 @@ const FAULTS: [Fault; 9] = [
     Fault::ReplicaCutOff,
 ];
 /// Faults of one replica. They may be applied at the same time as another fault.
-const BESIDE: [Fault; 3] = [Fault::ReplicaKilled, Fault::ReplicaLags, Fault::ReplicaCutOff];
+const BESIDE: [Fault; 3] = [
+    Fault::ReplicaKilled,
+    Fault::ReplicaLags,
+    Fault::ReplicaCutOff,
+];
 
 /// Applies all faults in the order of this seed. Returns the history of all calls, and the schedule in words.
 pub fn run(seed: u64) -> (History, Vec<String>) {
     let mut random = Random(seed);
     let mut deployment = Deployment::start();
     let callers: Vec<_> = (0..load::CALLERS as u64)
-        .map(|caller| deployment.runtime.spawn(load::call(deployment.shared.clone(), Random(seed << 8 | caller))))
+        .map(|caller| {
+            deployment.runtime.spawn(load::call(
+                deployment.shared.clone(),
+                Random(seed << 8 | caller),
+            ))
+        })
         .collect();
     deployment.wait_until_well();
     let mut schedule = Vec::new();
@@ -88,12 +98,17 @@ pub fn run(seed: u64) -> (History, Vec<String>) {
     }
     for fault in faults {
         let mut together = vec![fault];
-        together.extend(Some(*random.pick(&BESIDE)).filter(|other| *other != fault && random.below(3) == 0));
+        together.extend(
+            Some(*random.pick(&BESIDE)).filter(|other| *other != fault && random.below(3) == 0),
+        );
         schedule.push(deployment.go_through(&together, &mut random));
     }
     deployment.shared.over.store(true, Ordering::SeqCst);
     for caller in callers {
-        deployment.history.calls.extend(deployment.runtime.block_on(caller).unwrap());
+        deployment
+            .history
+            .calls
+            .extend(deployment.runtime.block_on(caller).unwrap());
     }
     (deployment.history, schedule)
 }
@@ -116,11 +131,30 @@ impl Deployment {
         let redis = Redis::start();
         let proxies: Vec<Proxy> = (0..REPLICAS).map(|_| Proxy::before(redis.port)).collect();
         let plans = plans();
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let shared = Arc::new(Shared::new(plans.keys().cloned().collect(), vec![None; REPLICAS]));
-        let history = History { plans, replicas: REPLICAS as u64, ..History::default() };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let shared = Arc::new(Shared::new(
+            plans.keys().cloned().collect(),
+            vec![None; REPLICAS],
+        ));
+        let history = History {
+            plans,
+            replicas: REPLICAS as u64,
+            ..History::default()
+        };
         let servers = (0..REPLICAS).map(|_| None).collect();
-        let mut deployment = Self { history, shared, servers, lives: 0, proxies, redis, runtime };
+        let mut deployment = Self {
+            history,
+            shared,
+            servers,
+            lives: 0,
+            proxies,
+            redis,
+            runtime,
+        };
         (0..REPLICAS).for_each(|replica| deployment.start_replica(replica));
         deployment
     }
@@ -128,18 +162,29 @@ impl Deployment {
     /// Starts a replica on a new port, so that a client of the one before it cannot reach it by mistake.
     fn start_replica(&mut self, replica: usize) {
         let server = Server::start(&config(), &["--store", &self.proxies[replica].url()]);
-        let clients = (0..WORKERS).map(|_| Client::new(self.runtime.block_on(channel_to(&server.address)))).collect();
+        let clients = (0..WORKERS)
+            .map(|_| Client::new(self.runtime.block_on(channel_to(&server.address))))
+            .collect();
         self.lives += 1;
         self.servers[replica] = Some(server);
-        self.shared.replicas.lock().unwrap()[replica] = Some(LiveReplica { life: self.lives, clients });
+        self.shared.replicas.lock().unwrap()[replica] = Some(LiveReplica {
+            life: self.lives,
+            clients,
+        });
     }
 
     /// Applies one or two faults, removes them, and waits until the store decides again. Returns what was done, in words.
     fn go_through(&mut self, faults: &[Fault], random: &mut Random) -> String {
         self.shared.generation.fetch_add(1, Ordering::SeqCst);
         pass(random.below(400));
-        let (replica, lasts_ms, lag_ms) = (random.below(REPLICAS as u64) as usize, 50 + random.below(450), 5 + random.below(40));
-        faults.iter().for_each(|fault| self.strike(*fault, replica, lag_ms));
+        let (replica, lasts_ms, lag_ms) = (
+            random.below(REPLICAS as u64) as usize,
+            50 + random.below(450),
+            5 + random.below(40),
+        );
+        faults
+            .iter()
+            .for_each(|fault| self.strike(*fault, replica, lag_ms));
         pass(lasts_ms);
         faults.iter().for_each(|fault| self.heal(*fault, replica));
         self.wait_until_well();
@@ -153,7 +198,10 @@ impl Deployment {
             Fault::RedisKilled => {
                 let from_us = now_us();
                 self.redis.kill();
-                self.history.losses.push(Loss { from_us, to_us: now_us() });
+                self.history.losses.push(Loss {
+                    from_us,
+                    to_us: now_us(),
+                });
             }
             Fault::RedisPaused => self.tell(&["CLIENT", "PAUSE", &(10 * lag_ms).to_string()]),
             Fault::RedisDemoted => self.tell(&["REPLICAOF", "127.0.0.1", "1"]),
@@ -185,7 +233,9 @@ impl Deployment {
     }
 
     fn kill_replica(&mut self, replica: usize) {
-        let killed = self.shared.replicas.lock().unwrap()[replica].take().unwrap();
+        let killed = self.shared.replicas.lock().unwrap()[replica]
+            .take()
+            .unwrap();
         self.history.ends_us.insert(killed.life, now_us());
         let mut server = self.servers[replica].take().unwrap();
         server.child.kill().unwrap();
@@ -194,12 +244,24 @@ impl Deployment {
 
     /// Waits until the store decides for each replica.
     fn wait_until_well(&self) {
-        let lives: Vec<usize> =
-            self.shared.replicas.lock().unwrap().iter().map(|replica| replica.as_ref().unwrap().life).collect();
-        for (life, before) in lives.into_iter().map(|life| (life, self.shared.stored_by(life))) {
+        let lives: Vec<usize> = self
+            .shared
+            .replicas
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|replica| replica.as_ref().unwrap().life)
+            .collect();
+        for (life, before) in lives
+            .into_iter()
+            .map(|life| (life, self.shared.stored_by(life)))
+        {
             let since = Instant::now();
             while self.shared.stored_by(life) < before + 5 {
-                assert!(since.elapsed() < PATIENCE, "the store does not decide for the replica of life {life}");
+                assert!(
+                    since.elapsed() < PATIENCE,
+                    "the store does not decide for the replica of life {life}"
+                );
                 pass(5);
             }
         }
@@ -214,9 +276,17 @@ fn config() -> String {
 pub fn plans() -> BTreeMap<String, Plan> {
     let mut file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
     file.write_all(config().as_bytes()).unwrap();
-    let sources = Sources { file: Some(file.path().to_owned()), ..Sources::default() };
-    let plans = Config::load(sources).unwrap_or_else(|errors| panic!("{errors:?}")).plans;
-    plans.iter().map(|plan| (plan.name.to_string(), plan.as_ref().clone())).collect()
+    let sources = Sources {
+        file: Some(file.path().to_owned()),
+        ..Sources::default()
+    };
+    let plans = Config::load(sources)
+        .unwrap_or_else(|errors| panic!("{errors:?}"))
+        .plans;
+    plans
+        .iter()
+        .map(|plan| (plan.name.to_string(), plan.as_ref().clone()))
+        .collect()
 }
 
 fn pass(ms: u64) {

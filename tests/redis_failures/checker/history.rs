@@ -62,30 +62,42 @@ pub struct Loss {
 impl Call {
     /// The answer, if the store gave it.
     pub fn stored(&self) -> Option<&Answer> {
-        self.fate.as_ref().ok().filter(|answer| answer.by == DecidedBy::Store)
+        self.fate
+            .as_ref()
+            .ok()
+            .filter(|answer| answer.by == DecidedBy::Store)
     }
 
     pub fn granted_by(&self, by: DecidedBy) -> bool {
-        self.fate.as_ref().is_ok_and(|answer| answer.by == by && answer.outcome == Outcome::Allowed)
+        self.fate
+            .as_ref()
+            .is_ok_and(|answer| answer.by == by && answer.outcome == Outcome::Allowed)
     }
 
     pub fn denied_by(&self, by: DecidedBy) -> bool {
-        self.fate.as_ref().is_ok_and(|answer| answer.by == by && answer.outcome == Outcome::Denied)
+        self.fate
+            .as_ref()
+            .is_ok_and(|answer| answer.by == by && answer.outcome == Outcome::Denied)
     }
 
     /// Whether the store may have charged the call although the caller got another answer. The request may have reached the
     /// store, and only the store's answer may be lost.
     pub fn may_be_charged(&self) -> bool {
-        self.fate
-            .as_ref()
-            .map_or(true, |answer| matches!(answer.by, DecidedBy::FailOpen | DecidedBy::FailClosed | DecidedBy::LocalFallback))
+        self.fate.as_ref().map_or(true, |answer| {
+            matches!(
+                answer.by,
+                DecidedBy::FailOpen | DecidedBy::FailClosed | DecidedBy::LocalFallback
+            )
+        })
     }
 }
 
 impl History {
     /// Whether Redis may have lost its data between these times.
     pub fn lost_within(&self, from_us: u64, to_us: u64) -> bool {
-        self.losses.iter().any(|loss| loss.from_us <= to_us && loss.to_us >= from_us)
+        self.losses
+            .iter()
+            .any(|loss| loss.from_us <= to_us && loss.to_us >= from_us)
     }
 }
 
@@ -116,6 +128,9 @@ pub enum Rule {
 
 impl Violation {
     pub fn new(rule: Rule, call: &Call, why: impl std::fmt::Display) -> Self {
-        Self { rule, what: format!("{why}: {call:?}") }
+        Self {
+            rule,
+            what: format!("{why}: {call:?}"),
+        }
     }
 }

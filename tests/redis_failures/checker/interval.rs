@@ -17,16 +17,24 @@ pub struct Charge<'a> {
 pub fn over(history: &History, limit: &Limit, charges: &[Charge<'_>]) -> Option<String> {
     for (index, first) in charges.iter().enumerate().filter(|(_, charge)| charge.sure) {
         let from_us = first.call.sent_us;
-        let mut later: Vec<&Call> = charges[index..].iter().filter(|charge| charge.sure).map(|charge| charge.call).collect();
+        let mut later: Vec<&Call> = charges[index..]
+            .iter()
+            .filter(|charge| charge.sure)
+            .map(|charge| charge.call)
+            .collect();
         later.retain(|call| !history.lost_within(from_us, call.answered_us));
         later.sort_by_key(|call| call.answered_us);
         let mut units = 0;
         for call in later {
             let took_us = call.answered_us - from_us;
-            let Some(most) = most(limit, from_us, took_us) else { break };
+            let Some(most) = most(limit, from_us, took_us) else {
+                break;
+            };
             units += call.cost;
             if units > most {
-                return Some(format!("{units} units granted within {took_us} us, {most} are allowed"));
+                return Some(format!(
+                    "{units} units granted within {took_us} us, {most} are allowed"
+                ));
             }
         }
     }
@@ -40,7 +48,9 @@ fn most(limit: &Limit, from_us: u64, took_us: u64) -> Option<u64> {
         Algorithm::TokenBucket { burst } => Some(burst + took_us / limit.emission_us()),
         _ if took_us >= window_us => None,
         Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => Some(quota),
-        Algorithm::FixedWindow { anchor: Anchor::Clock } if from_us / window_us == (from_us + took_us) / window_us => Some(quota),
+        Algorithm::FixedWindow {
+            anchor: Anchor::Clock,
+        } if from_us / window_us == (from_us + took_us) / window_us => Some(quota),
         // An edge may lie within.
         Algorithm::FixedWindow { .. } | Algorithm::SlidingCounter => Some(2 * quota),
     }
@@ -48,14 +58,26 @@ fn most(limit: &Limit, from_us: u64, took_us: u64) -> Option<u64> {
 
 /// Whether the limit may have denied this call. Each possible charge is taken to have happened as late as it can have.
 pub fn may_deny(limit: &Limit, charges: &[Charge<'_>], denied: &Call) -> bool {
-    let before = || charges.iter().filter(|charge| charge.call.sent_us <= denied.answered_us);
+    let before = || {
+        charges
+            .iter()
+            .filter(|charge| charge.call.sent_us <= denied.answered_us)
+    };
     let latest_us = |charge: &Charge<'_>| {
-        if charge.sure { charge.call.answered_us.min(denied.answered_us) } else { denied.answered_us }
+        if charge.sure {
+            charge.call.answered_us.min(denied.answered_us)
+        } else {
+            denied.answered_us
+        }
     };
     if let Algorithm::TokenBucket { .. } = limit.algorithm() {
-        let mut charged: Vec<(u64, u64)> = before().map(|charge| (latest_us(charge), charge.call.cost)).collect();
+        let mut charged: Vec<(u64, u64)> = before()
+            .map(|charge| (latest_us(charge), charge.call.cost))
+            .collect();
         charged.sort_unstable();
-        let full_at_us = charged.iter().fold(0, |full_us: u64, (at_us, cost)| full_us.max(*at_us) + cost * limit.emission_us());
+        let full_at_us = charged.iter().fold(0, |full_us: u64, (at_us, cost)| {
+            full_us.max(*at_us) + cost * limit.emission_us()
+        });
         let debt_us = full_at_us.saturating_sub(denied.sent_us);
         return debt_us + denied.cost * limit.emission_us() > limit.tolerance_us();
     }
@@ -64,24 +86,42 @@ pub fn may_deny(limit: &Limit, charges: &[Charge<'_>], denied: &Call) -> bool {
         Algorithm::SlidingWindow { precision } => limit.window_us() + limit.cell_us(precision),
         _ => limit.window_us(),
     };
-    let used: u64 = before().filter(|charge| latest_us(charge) + reach_us > denied.sent_us).map(|charge| charge.call.cost).sum();
+    let used: u64 = before()
+        .filter(|charge| latest_us(charge) + reach_us > denied.sent_us)
+        .map(|charge| charge.call.cost)
+        .sum();
     used + denied.cost > limit.quota()
 }
 
 /// Describes a reading that shows fewer used units than were surely charged before it and still counted.
-pub fn forgotten(history: &History, limit: &Limit, charges: &[Charge<'_>], call: &Call) -> Option<String> {
+pub fn forgotten(
+    history: &History,
+    limit: &Limit,
+    charges: &[Charge<'_>],
+    call: &Call,
+) -> Option<String> {
     let status = call.stored()?.limits.first()?;
     let since_us = match limit.algorithm() {
-        Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => (call.answered_us + 1).saturating_sub(limit.window_us()),
+        Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => {
+            (call.answered_us + 1).saturating_sub(limit.window_us())
+        }
         // The answer gives the end of the window, and so its start.
-        Algorithm::FixedWindow { .. } => (call.answered_us + status.reset_us).saturating_sub(limit.window_us()),
+        Algorithm::FixedWindow { .. } => {
+            (call.answered_us + status.reset_us).saturating_sub(limit.window_us())
+        }
         Algorithm::SlidingCounter | Algorithm::TokenBucket { .. } => return None,
     };
     let counts = |other: &Call| {
-        other.sent_us >= since_us && other.answered_us < call.sent_us && !history.lost_within(other.sent_us, call.answered_us)
+        other.sent_us >= since_us
+            && other.answered_us < call.sent_us
+            && !history.lost_within(other.sent_us, call.answered_us)
     };
     let own = if call.stored()?.allowed { call.cost } else { 0 };
-    let least: u64 = charges.iter().filter(|charge| charge.sure && counts(charge.call)).map(|charge| charge.call.cost).sum();
+    let least: u64 = charges
+        .iter()
+        .filter(|charge| charge.sure && counts(charge.call))
+        .map(|charge| charge.call.cost)
+        .sum();
     let used = limit.quota() - status.remaining.min(limit.quota());
     (used < least + own).then(|| format!("{used} units are used, {} were charged", least + own))
 }

@@ -12,10 +12,16 @@ use super::serial;
 pub fn check(history: &History) -> Vec<Violation> {
     let mut by_key: BTreeMap<(&str, &str), Vec<&Call>> = BTreeMap::new();
     for call in &history.calls {
-        by_key.entry((&call.plan, &call.key)).or_default().push(call);
+        by_key
+            .entry((&call.plan, &call.key))
+            .or_default()
+            .push(call);
     }
-    let mut violations: Vec<Violation> =
-        history.calls.iter().filter_map(|call| policy(history, &history.plans[&call.plan], call)).collect();
+    let mut violations: Vec<Violation> = history
+        .calls
+        .iter()
+        .filter_map(|call| policy(history, &history.plans[&call.plan], call))
+        .collect();
     for ((name, _), mut calls) in by_key {
         let plan = &history.plans[name];
         calls.sort_by_key(|call| call.sent_us);
@@ -35,14 +41,30 @@ fn policy(history: &History, plan: &Plan, call: &Call) -> Option<Violation> {
     let answer = match &call.fate {
         Ok(answer) => answer,
         // The call was lost with its replica.
-        Err(_) if history.ends_us.get(&call.life).is_some_and(|end_us| *end_us <= call.answered_us) => return None,
+        Err(_)
+            if history
+                .ends_us
+                .get(&call.life)
+                .is_some_and(|end_us| *end_us <= call.answered_us) =>
+        {
+            return None;
+        }
         Err(_) => return Some(Violation::new(Rule::Failed, call, "its replica lived on")),
     };
-    let never_fits = plan.limits().iter().any(|limit| call.cost > limit.capacity());
+    let never_fits = plan
+        .limits()
+        .iter()
+        .any(|limit| call.cost > limit.capacity());
     let fine = answer.allowed == (answer.outcome == Outcome::Allowed)
         && (answer.outcome == Outcome::NeverFits) == never_fits
         && may_answer(plan.on_store_failure, answer);
-    (!fine).then(|| Violation::new(Rule::Policy, call, format!("not by a plan that says {:?}", plan.on_store_failure)))
+    (!fine).then(|| {
+        Violation::new(
+            Rule::Policy,
+            call,
+            format!("not by a plan that says {:?}", plan.on_store_failure),
+        )
+    })
 }
 
 fn may_answer(on_store_failure: OnStoreFailure, answer: &Answer) -> bool {
@@ -59,9 +81,16 @@ fn may_answer(on_store_failure: OnStoreFailure, answer: &Answer) -> bool {
 /// Checks the store's decisions on a key of a plan without a witness, and the remembered denials of that key.
 fn stored(history: &History, plan: &Plan, calls: &[&Call]) -> Vec<Violation> {
     let sure = |call: &Call| call.granted_by(DecidedBy::Store);
-    let charges: Vec<Charge<'_>> =
-        calls.iter().filter(|call| sure(call) || call.may_be_charged()).map(|call| Charge { call, sure: sure(call) }).collect();
-    let denied = |call: &Call| call.denied_by(DecidedBy::Store) || call.denied_by(DecidedBy::DenyCache);
+    let charges: Vec<Charge<'_>> = calls
+        .iter()
+        .filter(|call| sure(call) || call.may_be_charged())
+        .map(|call| Charge {
+            call,
+            sure: sure(call),
+        })
+        .collect();
+    let denied =
+        |call: &Call| call.denied_by(DecidedBy::Store) || call.denied_by(DecidedBy::DenyCache);
     let mut violations = bounds(history, plan, &charges, calls, denied);
     // Readings are checked so only for plans of one limit.
     if let [limit] = plan.limits() {
@@ -82,12 +111,25 @@ fn local(share: &Plan, calls: &[&Call]) -> Vec<Violation> {
     }
     let of_life = |calls: Vec<&Call>| {
         let sure = |call: &Call| call.granted_by(DecidedBy::LocalFallback);
-        let charges: Vec<Charge<'_>> =
-            calls.iter().filter(|call| sure(call) || call.fate.is_err()).map(|call| Charge { call, sure: sure(call) }).collect();
+        let charges: Vec<Charge<'_>> = calls
+            .iter()
+            .filter(|call| sure(call) || call.fate.is_err())
+            .map(|call| Charge {
+                call,
+                sure: sure(call),
+            })
+            .collect();
         // A replica's own counts are not lost when Redis loses its data.
         let alone = History::default();
-        let fits = |call: &Call| share.limits().iter().all(|limit| call.cost <= limit.capacity());
-        bounds(&alone, share, &charges, &calls, |call| call.denied_by(DecidedBy::LocalFallback) && fits(call))
+        let fits = |call: &Call| {
+            share
+                .limits()
+                .iter()
+                .all(|limit| call.cost <= limit.capacity())
+        };
+        bounds(&alone, share, &charges, &calls, |call| {
+            call.denied_by(DecidedBy::LocalFallback) && fits(call)
+        })
     };
     by_life.into_values().flat_map(of_life).collect()
 }
@@ -101,9 +143,21 @@ fn bounds(
 ) -> Vec<Violation> {
     let over = plan.limits().iter().filter_map(|limit| {
         let why = interval::over(history, limit, charges)?;
-        Some(Violation::new(Rule::OverLimit, charges[0].call, format!("{} from this on: {why}", limit.name())))
+        Some(Violation::new(
+            Rule::OverLimit,
+            charges[0].call,
+            format!("{} from this on: {why}", limit.name()),
+        ))
     });
-    let fits = |call: &Call| !plan.limits().iter().any(|limit| interval::may_deny(limit, charges, call));
+    let fits = |call: &Call| {
+        !plan
+            .limits()
+            .iter()
+            .any(|limit| interval::may_deny(limit, charges, call))
+    };
     let causeless = calls.iter().filter(|call| denied(call) && fits(call));
-    over.chain(causeless.map(|call| Violation::new(Rule::NoCause, call, "it fits, however the order was"))).collect()
+    over.chain(
+        causeless.map(|call| Violation::new(Rule::NoCause, call, "it fits, however the order was")),
+    )
+    .collect()
 }

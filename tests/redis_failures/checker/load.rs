@@ -70,15 +70,30 @@ impl Shared {
 pub async fn call(shared: Arc<Shared>, mut random: Random) -> Vec<Call> {
     let mut calls = Vec::new();
     while !shared.over.load(Ordering::SeqCst) {
-        tokio::time::sleep(Duration::from_micros(random.below(2 * PAUSE.as_micros() as u64))).await;
+        tokio::time::sleep(Duration::from_micros(
+            random.below(2 * PAUSE.as_micros() as u64),
+        ))
+        .await;
         let replica = random.pick(&shared.replicas.lock().unwrap()).clone();
         let Some(replica) = replica else { continue };
         let plan = random.pick(&shared.plans).clone();
         let several = if random.below(6) == 0 { BURST } else { 1 };
-        let asked = (0..several).map(|_| ask(&shared, &replica, requests(&shared, &plan, &mut random), &mut random));
+        let asked = (0..several).map(|_| {
+            ask(
+                &shared,
+                &replica,
+                requests(&shared, &plan, &mut random),
+                &mut random,
+            )
+        });
         let asked: Vec<_> = asked.map(tokio::spawn).collect();
         for answered in asked {
-            calls.extend(tokio::time::timeout(PATIENCE, answered).await.expect("every call is answered").unwrap());
+            calls.extend(
+                tokio::time::timeout(PATIENCE, answered)
+                    .await
+                    .expect("every call is answered")
+                    .unwrap(),
+            );
         }
     }
     calls
@@ -92,7 +107,11 @@ fn requests(shared: &Shared, plan: &str, random: &mut Random) -> Vec<pb::ShouldA
         key: format!("{generation} {}", random.below(KEYS)),
         plan: plan.to_owned(),
         // Sometimes a cost above every capacity.
-        cost: Some(if random.below(100) == 0 { 99 } else { 1 + random.below(3) }),
+        cost: Some(if random.below(100) == 0 {
+            99
+        } else {
+            1 + random.below(3)
+        }),
         detailed: true,
         http_headers: false,
     };
@@ -106,7 +125,11 @@ fn ask(
     requests: Vec<pb::ShouldAllowRequest>,
     random: &mut Random,
 ) -> impl Future<Output = Vec<Call>> + use<> {
-    let (shared, life, mut client) = (shared.clone(), replica.life, random.pick(&replica.clients).clone());
+    let (shared, life, mut client) = (
+        shared.clone(),
+        replica.life,
+        random.pick(&replica.clients).clone(),
+    );
     let batch = shared.batches.fetch_add(1, Ordering::SeqCst) as usize;
     async move {
         let sent_us = now_us();
@@ -114,9 +137,24 @@ fn ask(
         let answered_us = now_us();
         let call = |(index, (request, fate)): (usize, (pb::ShouldAllowRequest, _))| {
             let (key, plan, cost) = (request.key, request.plan, request.cost.unwrap());
-            Call { key, plan, cost, life, batch, index, sent_us, answered_us, fate }
+            Call {
+                key,
+                plan,
+                cost,
+                life,
+                batch,
+                index,
+                sent_us,
+                answered_us,
+                fate,
+            }
         };
-        let calls: Vec<Call> = requests.into_iter().zip(fates).enumerate().map(call).collect();
+        let calls: Vec<Call> = requests
+            .into_iter()
+            .zip(fates)
+            .enumerate()
+            .map(call)
+            .collect();
         let stored = calls.iter().filter(|call| call.stored().is_some()).count() as u64;
         *shared.stored.lock().unwrap().entry(life).or_default() += stored;
         calls
@@ -124,14 +162,30 @@ fn ask(
 }
 
 /// The answer to each request, or its error.
-async fn fates(client: &mut Client, requests: &[pb::ShouldAllowRequest]) -> Vec<Result<Answer, String>> {
+async fn fates(
+    client: &mut Client,
+    requests: &[pb::ShouldAllowRequest],
+) -> Vec<Result<Answer, String>> {
     let told = |refused: Refused| format!("{:?} {}", refused.code(), refused.message());
     if let [one] = requests {
-        return vec![client.should_allow(one.clone()).await.map(|answer| answer_of(&answer.into_inner())).map_err(told)];
+        return vec![
+            client
+                .should_allow(one.clone())
+                .await
+                .map(|answer| answer_of(&answer.into_inner()))
+                .map_err(told),
+        ];
     }
-    let batch = pb::ShouldAllowBatchRequest { requests: requests.to_vec() };
+    let batch = pb::ShouldAllowBatchRequest {
+        requests: requests.to_vec(),
+    };
     match client.should_allow_batch(batch).await {
-        Ok(answers) => answers.into_inner().results.into_iter().map(|result| result_of(result.result.unwrap())).collect(),
+        Ok(answers) => answers
+            .into_inner()
+            .results
+            .into_iter()
+            .map(|result| result_of(result.result.unwrap()))
+            .collect(),
         Err(refused) => vec![Err(told(refused)); requests.len()],
     }
 }
@@ -152,7 +206,12 @@ fn answer_of(answer: &pb::ShouldAllowResponse) -> Answer {
     // On the wire, 0 is "unspecified", so each number is one more than the index.
     let outcome = Outcome::ALL[answer.outcome as usize - 1];
     let by = DecidedBy::ALL[answer.decided_by as usize - 1];
-    Answer { allowed: answer.allowed, outcome, by, limits: answer.limits.iter().map(status).collect() }
+    Answer {
+        allowed: answer.allowed,
+        outcome,
+        by,
+        limits: answer.limits.iter().map(status).collect(),
+    }
 }
 
 fn microseconds(duration: &prost_types::Duration) -> u64 {

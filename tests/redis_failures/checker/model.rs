@@ -40,13 +40,21 @@ enum AnchoredWindow {
 
 impl Range {
     pub fn exactly(value: u64) -> Self {
-        Self { low: value, high: value }
+        Self {
+            low: value,
+            high: value,
+        }
     }
 }
 
 impl Model {
     pub fn new(limit: &Limit) -> Self {
-        Self { limit: limit.clone(), charges: Vec::new(), full_at_us: Range::exactly(0), anchored: AnchoredWindow::Fresh }
+        Self {
+            limit: limit.clone(),
+            charges: Vec::new(),
+            full_at_us: Range::exactly(0),
+            anchored: AnchoredWindow::Fresh,
+        }
     }
 
     pub fn capacity(&self) -> u64 {
@@ -57,21 +65,43 @@ impl Model {
     pub fn used(&self, now_us: u64) -> Range {
         let window_us = self.limit.window_us();
         let sum = |since: &dyn Fn(u64) -> bool, late_us: u64| Range {
-            low: self.charges.iter().filter(|(at_us, _)| since(at_us.low)).map(|(_, cost)| cost).sum(),
-            high: self.charges.iter().filter(|(at_us, _)| since(at_us.high + late_us)).map(|(_, cost)| cost).sum(),
+            low: self
+                .charges
+                .iter()
+                .filter(|(at_us, _)| since(at_us.low))
+                .map(|(_, cost)| cost)
+                .sum(),
+            high: self
+                .charges
+                .iter()
+                .filter(|(at_us, _)| since(at_us.high + late_us))
+                .map(|(_, cost)| cost)
+                .sum(),
         };
         match self.limit.algorithm() {
-            Algorithm::FixedWindow { anchor: Anchor::Clock } => sum(&|at_us| at_us / window_us == now_us / window_us, 0),
-            Algorithm::FixedWindow { anchor: Anchor::FirstRequest } => self.used_of_anchored(now_us),
+            Algorithm::FixedWindow {
+                anchor: Anchor::Clock,
+            } => sum(&|at_us| at_us / window_us == now_us / window_us, 0),
+            Algorithm::FixedWindow {
+                anchor: Anchor::FirstRequest,
+            } => self.used_of_anchored(now_us),
             Algorithm::SlidingLog => sum(&|at_us| at_us + window_us > now_us, 0),
-            Algorithm::SlidingWindow { .. } => sum(&|at_us| at_us + window_us > now_us, self.late_us()),
+            Algorithm::SlidingWindow { .. } => {
+                sum(&|at_us| at_us + window_us > now_us, self.late_us())
+            }
             Algorithm::SlidingCounter => {
                 let of = |at_us: &dyn Fn(Range) -> u64| self.estimate(now_us, at_us);
-                Range { low: of(&|at_us| at_us.low), high: of(&|at_us| at_us.high) }
+                Range {
+                    low: of(&|at_us| at_us.low),
+                    high: of(&|at_us| at_us.high),
+                }
             }
             Algorithm::TokenBucket { .. } => {
                 let of = |full_at_us: u64| self.used_of_debt(full_at_us.saturating_sub(now_us));
-                Range { low: of(self.full_at_us.low), high: of(self.full_at_us.high) }
+                Range {
+                    low: of(self.full_at_us.low),
+                    high: of(self.full_at_us.high),
+                }
             }
         }
     }
@@ -79,7 +109,9 @@ impl Model {
     /// How late a unit may be freed: 0 while every unit has a run of its own.
     pub fn late_us(&self) -> u64 {
         match self.limit.algorithm() {
-            Algorithm::SlidingWindow { precision } if u64::from(precision) < self.limit.quota() => self.limit.cell_us(precision),
+            Algorithm::SlidingWindow { precision } if u64::from(precision) < self.limit.quota() => {
+                self.limit.cell_us(precision)
+            }
             _ => 0,
         }
     }
@@ -99,7 +131,10 @@ impl Model {
         self.charges.push((at_us, cost));
         let debt_us = cost * self.limit.emission_us();
         let full = |before_us: u64, at_us: u64| before_us.max(at_us) + debt_us;
-        self.full_at_us = Range { low: full(self.full_at_us.low, at_us.low), high: full(self.full_at_us.high, at_us.high) };
+        self.full_at_us = Range {
+            low: full(self.full_at_us.low, at_us.low),
+            high: full(self.full_at_us.high, at_us.high),
+        };
     }
 
     /// Time until the key is fresh; `None` if it is not known exactly.
@@ -114,14 +149,20 @@ impl Model {
             Algorithm::SlidingCounter => return None,
             Algorithm::TokenBucket { .. } => self.full_at_us,
             _ if used.high == 0 => return Some(0),
-            Algorithm::FixedWindow { anchor: Anchor::Clock } => Range::exactly((now_us / window_us + 1) * window_us),
+            Algorithm::FixedWindow {
+                anchor: Anchor::Clock,
+            } => Range::exactly((now_us / window_us + 1) * window_us),
             Algorithm::FixedWindow { .. } => match self.anchored {
-                AnchoredWindow::Known { start_us, .. } => {
-                    Range { low: start_us.low + window_us, high: start_us.high + window_us }
-                }
+                AnchoredWindow::Known { start_us, .. } => Range {
+                    low: start_us.low + window_us,
+                    high: start_us.high + window_us,
+                },
                 _ => return None,
             },
-            _ => newest_us.map(|at_us| Range { low: at_us.low + window_us, high: at_us.high + window_us })?,
+            _ => newest_us.map(|at_us| Range {
+                low: at_us.low + window_us,
+                high: at_us.high + window_us,
+            })?,
         };
         (until_us.low == until_us.high).then(|| until_us.low.saturating_sub(now_us))
     }
@@ -131,15 +172,21 @@ impl Model {
         match wait_us {
             None => self.may_pass(now_us, cost),
             Some(0) => false,
-            Some(wait_us) => self.may_deny(now_us + wait_us - 1, cost) && self.may_pass(now_us + wait_us, cost),
+            Some(wait_us) => {
+                self.may_deny(now_us + wait_us - 1, cost) && self.may_pass(now_us + wait_us, cost)
+            }
         }
     }
 
     /// Sets the anchored window to that of a reading, after an answer was lost.
     pub fn learn(&mut self, now_us: u64, reading: &Status) {
         if reading.reset_us > 0 {
-            let start_us = Range::exactly((now_us + reading.reset_us).saturating_sub(self.limit.window_us()));
-            self.anchored = AnchoredWindow::Known { start_us, count: self.capacity().saturating_sub(reading.remaining) };
+            let start_us =
+                Range::exactly((now_us + reading.reset_us).saturating_sub(self.limit.window_us()));
+            self.anchored = AnchoredWindow::Known {
+                start_us,
+                count: self.capacity().saturating_sub(reading.remaining),
+            };
         }
     }
 
@@ -147,22 +194,41 @@ impl Model {
         let window_us = self.limit.window_us();
         match self.anchored {
             AnchoredWindow::Fresh => Range::exactly(0),
-            AnchoredWindow::Known { start_us, count } if now_us < start_us.low + window_us => Range::exactly(count),
-            AnchoredWindow::Known { start_us, .. } if now_us >= start_us.high + window_us => Range::exactly(0),
-            AnchoredWindow::Known { count, .. } => Range { low: 0, high: count },
-            AnchoredWindow::Lost => Range { low: 0, high: self.capacity() },
+            AnchoredWindow::Known { start_us, count } if now_us < start_us.low + window_us => {
+                Range::exactly(count)
+            }
+            AnchoredWindow::Known { start_us, .. } if now_us >= start_us.high + window_us => {
+                Range::exactly(0)
+            }
+            AnchoredWindow::Known { count, .. } => Range {
+                low: 0,
+                high: count,
+            },
+            AnchoredWindow::Lost => Range {
+                low: 0,
+                high: self.capacity(),
+            },
         }
     }
 
     fn charge_anchored(&mut self, at_us: Range, cost: u64) {
         let window_us = self.limit.window_us();
         self.anchored = match self.anchored {
-            AnchoredWindow::Fresh => AnchoredWindow::Known { start_us: at_us, count: cost },
+            AnchoredWindow::Fresh => AnchoredWindow::Known {
+                start_us: at_us,
+                count: cost,
+            },
             AnchoredWindow::Known { start_us, count } if at_us.high < start_us.low + window_us => {
-                AnchoredWindow::Known { start_us, count: count + cost }
+                AnchoredWindow::Known {
+                    start_us,
+                    count: count + cost,
+                }
             }
             AnchoredWindow::Known { start_us, .. } if at_us.low >= start_us.high + window_us => {
-                AnchoredWindow::Known { start_us: at_us, count: cost }
+                AnchoredWindow::Known {
+                    start_us: at_us,
+                    count: cost,
+                }
             }
             _ => AnchoredWindow::Lost,
         };
@@ -172,13 +238,17 @@ impl Model {
         let window_us = self.limit.window_us();
         let index = now_us / window_us;
         let of = |wanted: u64| {
-            let charges = self.charges.iter().filter(|(range, _)| at_us(*range) / window_us == wanted);
+            let charges = self
+                .charges
+                .iter()
+                .filter(|(range, _)| at_us(*range) / window_us == wanted);
             charges.map(|(_, cost)| cost).sum::<u64>()
         };
         of(index) + (of(index - 1) * (window_us - now_us % window_us)).div_ceil(window_us)
     }
 
     fn used_of_debt(&self, debt_us: u64) -> u64 {
-        self.capacity() - self.limit.tolerance_us().saturating_sub(debt_us) / self.limit.emission_us()
+        self.capacity()
+            - self.limit.tolerance_us().saturating_sub(debt_us) / self.limit.emission_us()
     }
 }

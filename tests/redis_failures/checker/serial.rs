@@ -16,8 +16,12 @@ const HOLD_US: u64 = 1_000_000;
 
 /// Index of the plan's witness, if it has one.
 pub fn witness(plan: &Plan) -> Option<usize> {
-    let clock = Algorithm::FixedWindow { anchor: Anchor::Clock };
-    plan.limits().iter().position(|limit| limit.algorithm() == clock)
+    let clock = Algorithm::FixedWindow {
+        anchor: Anchor::Clock,
+    };
+    plan.limits()
+        .iter()
+        .position(|limit| limit.algorithm() == clock)
 }
 
 /// The place of a decision in the store's order, which is that of these fields.
@@ -51,15 +55,27 @@ pub fn check(history: &History, plan: &Plan, witness: usize, calls: &[&Call]) ->
             continue;
         };
         match place(history, &plan.limits()[witness], witness, call, answer) {
-            Places::None => violations.push(Violation::new(Rule::Time, call, "not decided between question and answer")),
-            Places::One(place) => events.push(Event { place, call, answer }),
+            Places::None => violations.push(Violation::new(
+                Rule::Time,
+                call,
+                "not decided between question and answer",
+            )),
+            Places::One(place) => events.push(Event {
+                place,
+                call,
+                answer,
+            }),
             Places::Several if answer.allowed => unknown.push(*call),
             Places::Several => {}
         }
     }
     check_batches(&events, &mut violations);
     events.sort_by_key(|event| event.place);
-    let cached: Vec<&Call> = calls.iter().copied().filter(|call| call.denied_by(DecidedBy::DenyCache)).collect();
+    let cached: Vec<&Call> = calls
+        .iter()
+        .copied()
+        .filter(|call| call.denied_by(DecidedBy::DenyCache))
+        .collect();
     let mut replay = Replay::new(history, plan, unknown, cached);
     for event in &events {
         if !replay.step(event, &mut violations) {
@@ -79,7 +95,11 @@ enum Places {
 
 fn place(history: &History, limit: &Limit, witness: usize, call: &Call, answer: &Answer) -> Places {
     let window_us = limit.window_us();
-    let Some(status) = answer.limits.get(witness).filter(|status| (1..=window_us).contains(&status.reset_us)) else {
+    let Some(status) = answer
+        .limits
+        .get(witness)
+        .filter(|status| (1..=window_us).contains(&status.reset_us))
+    else {
         return Places::None;
     };
     let into_us = window_us - status.reset_us;
@@ -90,10 +110,27 @@ fn place(history: &History, limit: &Limit, witness: usize, call: &Call, answer: 
     } else if at_us + window_us <= call.answered_us {
         return Places::Several;
     }
-    let epoch = history.losses.iter().filter(|loss| loss.to_us <= at_us).count();
-    let (granted, count) = (answer.allowed, limit.quota().saturating_sub(status.remaining));
-    let before = if granted { count.saturating_sub(call.cost) } else { count };
-    Places::One(Place { epoch, window: at_us / window_us, before, granted, at_us })
+    let epoch = history
+        .losses
+        .iter()
+        .filter(|loss| loss.to_us <= at_us)
+        .count();
+    let (granted, count) = (
+        answer.allowed,
+        limit.quota().saturating_sub(status.remaining),
+    );
+    let before = if granted {
+        count.saturating_sub(call.cost)
+    } else {
+        count
+    };
+    Places::One(Place {
+        epoch,
+        window: at_us / window_us,
+        before,
+        granted,
+        at_us,
+    })
 }
 
 /// Checks that the requests of each batch were decided in their order.
@@ -102,7 +139,11 @@ fn check_batches(events: &[Event<'_>], violations: &mut Vec<Violation>) {
     in_order.sort_by_key(|event| (event.call.batch, event.call.index));
     for pair in in_order.windows(2) {
         if pair[0].call.batch == pair[1].call.batch && pair[0].place > pair[1].place {
-            violations.push(Violation::new(Rule::Order, pair[1].call, "decided before one that stands before it in its batch"));
+            violations.push(Violation::new(
+                Rule::Order,
+                pair[1].call,
+                "decided before one that stands before it in its batch",
+            ));
         }
     }
 }
@@ -123,10 +164,30 @@ struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    fn new(history: &'a History, plan: &'a Plan, unknown: Vec<&'a Call>, cached: Vec<&'a Call>) -> Self {
-        let last = Place { epoch: 0, window: 0, before: 0, granted: false, at_us: 0 };
+    fn new(
+        history: &'a History,
+        plan: &'a Plan,
+        unknown: Vec<&'a Call>,
+        cached: Vec<&'a Call>,
+    ) -> Self {
+        let last = Place {
+            epoch: 0,
+            window: 0,
+            before: 0,
+            granted: false,
+            at_us: 0,
+        };
         let models = plan.limits().iter().map(Model::new).collect();
-        Self { history, plan, models, last, charged: 0, unexplained: 0, unknown, cached }
+        Self {
+            history,
+            plan,
+            models,
+            last,
+            charged: 0,
+            unexplained: 0,
+            unknown,
+            cached,
+        }
     }
 
     /// Checks the next decision. Returns false if the order is violated, so that later decisions cannot be checked.
@@ -139,18 +200,29 @@ impl<'a> Replay<'a> {
             self.charged = 0;
         }
         if place.before < self.charged {
-            let why = format!("{} units were charged before it, of which it knows {}", self.charged, place.before);
+            let why = format!(
+                "{} units were charged before it, of which it knows {}",
+                self.charged, place.before
+            );
             violations.push(Violation::new(Rule::Order, event.call, why));
             return false;
         }
         if place.at_us < self.last.at_us {
-            violations.push(Violation::new(Rule::Order, event.call, "decided earlier than one that it follows"));
+            violations.push(Violation::new(
+                Rule::Order,
+                event.call,
+                "decided earlier than one that it follows",
+            ));
             return false;
         }
         let gap = place.before - self.charged;
         self.excuse(place.at_us, gap > 0);
         if gap > 0 && !self.charge_gap(event, gap) {
-            violations.push(Violation::new(Rule::Order, event.call, format!("{gap} units were charged for no known call")));
+            violations.push(Violation::new(
+                Rule::Order,
+                event.call,
+                format!("{gap} units were charged for no known call"),
+            ));
             return false;
         }
         self.judge(event, violations);
@@ -163,7 +235,11 @@ impl<'a> Replay<'a> {
     /// add up to them.
     fn charge_gap(&mut self, event: &Event<'_>, gap: u64) -> bool {
         let at_us = event.place.at_us;
-        let costs = self.unknown.iter().filter(|call| call.sent_us <= at_us).map(|call| call.cost);
+        let costs = self
+            .unknown
+            .iter()
+            .filter(|call| call.sent_us <= at_us)
+            .map(|call| call.cost);
         self.unexplained += gap;
         let all: u64 = self.unknown.iter().map(|call| call.cost).sum();
         if self.unexplained > all || !adds_up(costs, gap) {
@@ -172,8 +248,13 @@ impl<'a> Replay<'a> {
         // They were charged in the witness's window, since its count contains them.
         let window_us = self.plan.limits()[witness(self.plan).unwrap()].window_us();
         let began_us = event.place.window * window_us;
-        let range = Range { low: self.last.at_us.max(began_us), high: at_us };
-        self.models.iter_mut().for_each(|model| model.charge(range, gap));
+        let range = Range {
+            low: self.last.at_us.max(began_us),
+            high: at_us,
+        };
+        self.models
+            .iter_mut()
+            .for_each(|model| model.charge(range, gap));
         true
     }
 
@@ -181,12 +262,29 @@ impl<'a> Replay<'a> {
         let (now_us, cost) = (event.place.at_us, event.call.cost);
         let mut add = |rule, why: String| violations.push(Violation::new(rule, event.call, why));
         if event.place.granted {
-            for model in self.models.iter().filter(|model| !model.may_pass(now_us, cost)) {
-                add(Rule::OverLimit, format!("{:?} of {} were used already", model.used(now_us), model.capacity()));
+            for model in self
+                .models
+                .iter()
+                .filter(|model| !model.may_pass(now_us, cost))
+            {
+                add(
+                    Rule::OverLimit,
+                    format!(
+                        "{:?} of {} were used already",
+                        model.used(now_us),
+                        model.capacity()
+                    ),
+                );
             }
-            self.models.iter_mut().for_each(|model| model.charge(Range::exactly(now_us), cost));
+            self.models
+                .iter_mut()
+                .for_each(|model| model.charge(Range::exactly(now_us), cost));
         } else if !self.models.iter().any(|model| model.may_deny(now_us, cost)) {
-            let used: Vec<_> = self.models.iter().map(|model| (model.used(now_us), model.capacity())).collect();
+            let used: Vec<_> = self
+                .models
+                .iter()
+                .map(|model| (model.used(now_us), model.capacity()))
+                .collect();
             add(Rule::NoCause, format!("it fits, used are {used:?}"));
         }
         if event.answer.limits.len() != self.models.len() {
@@ -198,13 +296,33 @@ impl<'a> Replay<'a> {
             // Usage above the capacity cannot be read from a reading: 0 remain.
             let told = model.capacity().saturating_sub(reading.remaining);
             if told < used.low.min(model.capacity()) || told > used.high {
-                add(Rule::Reading, format!("{} remain of {}, used are {used:?}", reading.remaining, model.capacity()));
+                add(
+                    Rule::Reading,
+                    format!(
+                        "{} remain of {}, used are {used:?}",
+                        reading.remaining,
+                        model.capacity()
+                    ),
+                );
             }
             if !event.place.granted && !model.waits(now_us, cost, reading.retry_us) {
-                add(Rule::Reading, format!("the wait is not {:?}, used are {used:?}", reading.retry_us));
+                add(
+                    Rule::Reading,
+                    format!("the wait is not {:?}, used are {used:?}", reading.retry_us),
+                );
             }
-            if model.fresh_in_us(now_us).is_some_and(|fresh_in_us| fresh_in_us != reading.reset_us) {
-                add(Rule::Reading, format!("fresh in {:?}, not {}", model.fresh_in_us(now_us), reading.reset_us));
+            if model
+                .fresh_in_us(now_us)
+                .is_some_and(|fresh_in_us| fresh_in_us != reading.reset_us)
+            {
+                add(
+                    Rule::Reading,
+                    format!(
+                        "fresh in {:?}, not {}",
+                        model.fresh_in_us(now_us),
+                        reading.reset_us
+                    ),
+                );
             }
             model.learn(now_us, reading);
         }
@@ -225,7 +343,13 @@ impl<'a> Replay<'a> {
     fn forget(&mut self) {
         self.excuse(self.history.losses[self.last.epoch].to_us + HOLD_US, false);
         let window = self.last.window;
-        self.last = Place { epoch: self.last.epoch + 1, window, before: 0, granted: false, at_us: 0 };
+        self.last = Place {
+            epoch: self.last.epoch + 1,
+            window,
+            before: 0,
+            granted: false,
+            at_us: 0,
+        };
         self.models = self.plan.limits().iter().map(Model::new).collect();
         self.charged = 0;
     }
@@ -238,9 +362,17 @@ impl<'a> Replay<'a> {
         let all: u64 = self.unknown.iter().map(|call| call.cost).sum();
         for call in &self.cached {
             // Charged after the last decision of the store that a caller received.
-            let unseen = all > self.unexplained && self.unknown.iter().any(|other| other.sent_us <= call.answered_us);
+            let unseen = all > self.unexplained
+                && self
+                    .unknown
+                    .iter()
+                    .any(|other| other.sent_us <= call.answered_us);
             if !unseen {
-                violations.push(Violation::new(Rule::NoCause, call, "remembered, and would fit at any time of the call"));
+                violations.push(Violation::new(
+                    Rule::NoCause,
+                    call,
+                    "remembered, and would fit at any time of the call",
+                ));
             }
         }
     }
@@ -250,7 +382,11 @@ impl<'a> Replay<'a> {
 fn adds_up(costs: impl Iterator<Item = u64>, sum: u64) -> bool {
     let mut reached = vec![0];
     for cost in costs {
-        let more: Vec<u64> = reached.iter().map(|so_far| so_far + cost).filter(|so_far| *so_far <= sum).collect();
+        let more: Vec<u64> = reached
+            .iter()
+            .map(|so_far| so_far + cost)
+            .filter(|so_far| *so_far <= sum)
+            .collect();
         reached.extend(more);
         reached.sort_unstable();
         reached.dedup();

@@ -14,16 +14,30 @@ async fn decisions_are_counted_exactly_by_plan_outcome_and_decider() {
         decide(&mut clients[turn % 2], "alice@example.com", "banned").await;
         decide(&mut clients[turn % 2], "alice@example.com", "shadow").await;
     }
-    let mut batch: Vec<pb::ShouldAllowRequest> = (0..4).map(|_| request("bob@example.com", "both", None)).collect();
+    let mut batch: Vec<pb::ShouldAllowRequest> = (0..4)
+        .map(|_| request("bob@example.com", "both", None))
+        .collect();
     batch.push(request("bob@example.com", "both", Some(4)));
     batch.push(request("bob@example.com", "nowhere", None));
     batch.push(request("", "both", None));
-    clients[0].should_allow_batch(pb::ShouldAllowBatchRequest { requests: batch }).await.unwrap();
-    let peek = pb::PeekRequest { key: "carol@example.com".to_owned(), plan: "two".to_owned(), cost: None };
+    clients[0]
+        .should_allow_batch(pb::ShouldAllowBatchRequest { requests: batch })
+        .await
+        .unwrap();
+    let peek = pb::PeekRequest {
+        key: "carol@example.com".to_owned(),
+        plan: "two".to_owned(),
+        cost: None,
+    };
     clients[1].peek(peek).await.unwrap();
-    let answers: Vec<u16> = (0..3).map(|_| check(&http, "key=dave@example.com&plan=two").status).collect();
+    let answers: Vec<u16> = (0..3)
+        .map(|_| check(&http, "key=dave@example.com&plan=two").status)
+        .collect();
     assert_eq!(answers, [200, 200, 429]);
-    assert_eq!(check(&http, "key=dave@example.com&plan=nowhere").status, 404);
+    assert_eq!(
+        check(&http, "key=dave@example.com&plan=nowhere").status,
+        404
+    );
 
     let scrape = Scrape::of(&http);
     let expected = counts(&[
@@ -39,20 +53,44 @@ async fn decisions_are_counted_exactly_by_plan_outcome_and_decider() {
     ]);
     assert_eq!(scrape.decisions(), expected);
     let decided: f64 = expected.values().sum();
-    assert_eq!(scrape.value("tollgate_decision_duration_seconds_count"), decided);
+    assert_eq!(
+        scrape.value("tollgate_decision_duration_seconds_count"),
+        decided
+    );
     // None of them waited: the embedded store is not timed, and has no cache before it.
-    assert_eq!(scrape.value("tollgate_decision_duration_seconds_bucket{le=\"0.00005\"}"), decided);
+    assert_eq!(
+        scrape.value("tollgate_decision_duration_seconds_bucket{le=\"0.00005\"}"),
+        decided
+    );
     assert_eq!(scrape.value("tollgate_decision_duration_seconds_sum"), 0.0);
     assert_eq!(scrape.value("tollgate_peeks_total"), 1.0);
     assert_eq!(scrape.value("tollgate_unknown_plans_total"), 2.0);
     assert_eq!(scrape.value("tollgate_connections"), 2.0);
     assert_eq!(scrape.value("tollgate_store_duration_seconds_count"), 0.0);
     assert_eq!(scrape.value("tollgate_deny_cache_hits_total"), 0.0);
-    assert_eq!(scrape.value(&format!("tollgate_build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION"))), 1.0);
+    assert_eq!(
+        scrape.value(&format!(
+            "tollgate_build_info{{version=\"{}\"}}",
+            env!("CARGO_PKG_VERSION")
+        )),
+        1.0
+    );
     let log = server.log();
-    let hash = field(log.lines().find(|line| line.contains("tollgate is serving")).unwrap(), "config_hash");
-    assert_eq!(scrape.value(&format!("tollgate_config_info{{hash=\"{hash}\"}}")), 1.0);
-    assert!(!scrape.text.contains("example.com"), "a key is told: {}", scrape.text);
+    let hash = field(
+        log.lines()
+            .find(|line| line.contains("tollgate is serving"))
+            .unwrap(),
+        "config_hash",
+    );
+    assert_eq!(
+        scrape.value(&format!("tollgate_config_info{{hash=\"{hash}\"}}")),
+        1.0
+    );
+    assert!(
+        !scrape.text.contains("example.com"),
+        "a key is told: {}",
+        scrape.text
+    );
 }
 
 #[test]
@@ -68,9 +106,17 @@ fn decision_counters_of_a_plan_exist_from_the_start() {
         "plan=\"free\",outcome=\"allowed\",decided_by=\"plan\"",
         "plan=\"banned\",outcome=\"denied\",decided_by=\"plan\"",
     ] {
-        assert_eq!(scrape.value(&format!("tollgate_decisions_total{{{labels}}}")), 0.0);
+        assert_eq!(
+            scrape.value(&format!("tollgate_decisions_total{{{labels}}}")),
+            0.0
+        );
     }
-    let told = |plan: &str| scrape.text.matches(&format!("tollgate_decisions_total{{plan=\"{plan}\"")).count();
+    let told = |plan: &str| {
+        scrape
+            .text
+            .matches(&format!("tollgate_decisions_total{{plan=\"{plan}\""))
+            .count()
+    };
     assert_eq!((told("two"), told("free"), told("banned")), (8, 1, 1));
 }
 
@@ -78,7 +124,14 @@ fn decision_counters_of_a_plan_exist_from_the_start() {
 async fn metrics_count_calls_to_redis_and_never_show_its_password() {
     let mut redis = Redis::start_with(&["--requirepass", "canary-password"]);
     let url = format!("redis://:canary-password@127.0.0.1:{}/0", redis.port);
-    let (server, http) = serve(&["--store", &url, "--set", "workers=1", "--set", "store.deadline=5s"]);
+    let (server, http) = serve(&[
+        "--store",
+        &url,
+        "--set",
+        "workers=1",
+        "--set",
+        "store.deadline=5s",
+    ]);
     let mut client = server.client().await;
     // HTTP has its own connection to Redis, and counts the same units.
     assert!(decide(&mut client, "k", "two").await.allowed);
@@ -88,13 +141,26 @@ async fn metrics_count_calls_to_redis_and_never_show_its_password() {
     }
     let scrape = Scrape::of(&http);
     let found = scrape.decisions();
-    assert_eq!((found["two allowed store"], found["two denied store"] + found["two denied deny_cache"]), (2.0, 3.0), "{found:?}");
+    assert_eq!(
+        (
+            found["two allowed store"],
+            found["two denied store"] + found["two denied deny_cache"]
+        ),
+        (2.0, 3.0),
+        "{found:?}"
+    );
     // One hit at least: on a busy machine, the remembered denial may have expired before the others.
     let hits = scrape.value("tollgate_deny_cache_hits_total");
     assert!(hits >= 1.0, "{found:?}");
     assert_eq!(scrape.value("tollgate_deny_cache_entries"), 1.0);
-    assert_eq!(scrape.value("tollgate_store_duration_seconds_count"), 5.0 - hits);
-    assert_eq!(scrape.value("tollgate_decision_duration_seconds_count"), 5.0);
+    assert_eq!(
+        scrape.value("tollgate_store_duration_seconds_count"),
+        5.0 - hits
+    );
+    assert_eq!(
+        scrape.value("tollgate_decision_duration_seconds_count"),
+        5.0
+    );
     // Each decision was alone in its call to Redis, so it waited as long as the call. A remembered denial did not wait.
     let waited = scrape.value("tollgate_decision_duration_seconds_sum");
     assert!(waited > 0.0 && waited < 10.0, "{waited} s");
@@ -110,15 +176,29 @@ async fn metrics_count_calls_to_redis_and_never_show_its_password() {
     }
     let denied = check(&http, "key=k&plan=closed");
     assert_eq!(denied.status, 429);
-    assert!(denied.body.contains("#temporary-reduced-capacity") && denied.header("retry-after").is_none(), "{denied:?}");
+    assert!(
+        denied.body.contains("#temporary-reduced-capacity")
+            && denied.header("retry-after").is_none(),
+        "{denied:?}"
+    );
     let scrape = Scrape::of(&http);
-    let expected =
-        counts(&[("open allowed fail_open", 2.0), ("closed denied fail_closed", 2.0), ("two allowed local_fallback", 1.0)]);
+    let expected = counts(&[
+        ("open allowed fail_open", 2.0),
+        ("closed denied fail_closed", 2.0),
+        ("two allowed local_fallback", 1.0),
+    ]);
     assert_eq!(scrape.decisions(), expected);
-    let errors: f64 = ["deadline", "unreachable", "refused", "nonsense", "overloaded", "full"]
-        .map(|kind| scrape.value(&format!("tollgate_store_errors_total{{kind=\"{kind}\"}}")))
-        .iter()
-        .sum();
+    let errors: f64 = [
+        "deadline",
+        "unreachable",
+        "refused",
+        "nonsense",
+        "overloaded",
+        "full",
+    ]
+    .map(|kind| scrape.value(&format!("tollgate_store_errors_total{{kind=\"{kind}\"}}")))
+    .iter()
+    .sum();
     assert_eq!(errors, 5.0);
     // Readiness does not follow Redis.
     assert_eq!(get(&http, "/readyz").status, 200);
@@ -129,7 +209,14 @@ async fn metrics_count_calls_to_redis_and_never_show_its_password() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_that_wait_for_redis_are_in_flight_until_their_callers_leave() {
     let redis = Redis::start();
-    let (server, http) = serve(&["--store", &redis.url(), "--set", "store.deadline=10s", "--set", "workers=1"]);
+    let (server, http) = serve(&[
+        "--store",
+        &redis.url(),
+        "--set",
+        "store.deadline=10s",
+        "--set",
+        "workers=1",
+    ]);
     let mut client = server.client().await;
     assert!(decide(&mut client, "k", "two").await.allowed);
     redis.signal("STOP");
@@ -154,7 +241,10 @@ async fn requests_that_wait_for_redis_are_in_flight_until_their_callers_leave() 
 #[tokio::test]
 async fn metrics_at_an_address_of_their_own_are_apart_from_checks() {
     let (mut server, http) = serve(&["--set", "listen.metrics=127.0.0.1:0"]);
-    let metrics = field(&server.wait_for_line("tollgate is serving").await, "metrics");
+    let metrics = field(
+        &server.wait_for_line("tollgate is serving").await,
+        "metrics",
+    );
     assert_eq!(check(&http, "key=a&plan=two").status, 200);
     for (path, by_http, by_metrics) in [
         ("/metrics", 404, 200),
@@ -164,10 +254,20 @@ async fn metrics_at_an_address_of_their_own_are_apart_from_checks() {
         ("/readyz", 200, 200),
         ("/", 404, 404),
     ] {
-        assert_eq!((get(&http, path).status, get(&metrics, path).status), (by_http, by_metrics), "{path}");
+        assert_eq!(
+            (get(&http, path).status, get(&metrics, path).status),
+            (by_http, by_metrics),
+            "{path}"
+        );
     }
-    assert_eq!(get(&metrics, "/").body, "not found: the paths are /metrics, /healthz and /readyz\n");
-    assert_eq!(Scrape::of(&metrics).decisions(), counts(&[("two allowed store", 2.0)]));
+    assert_eq!(
+        get(&metrics, "/").body,
+        "not found: the paths are /metrics, /healthz and /readyz\n"
+    );
+    assert_eq!(
+        Scrape::of(&metrics).decisions(),
+        counts(&[("two allowed store", 2.0)])
+    );
     server.signal("TERM");
     let started = Instant::now();
     while get(&metrics, "/readyz").status != 503 {
@@ -181,9 +281,15 @@ async fn metrics_at_an_address_of_their_own_are_apart_from_checks() {
 /// No check endpoint is served then.
 #[test]
 fn metrics_need_no_other_http() {
-    let server = Server::start(&PLANS.replace("127.0.0.1:0", ""), &["--set", "listen.metrics=127.0.0.1:0"]);
+    let server = Server::start(
+        &PLANS.replace("127.0.0.1:0", ""),
+        &["--set", "listen.metrics=127.0.0.1:0"],
+    );
     let start = server.log();
     assert!(!start.contains("\"http\""), "{start}");
-    let line = start.lines().find(|line| line.contains("tollgate is serving")).unwrap();
+    let line = start
+        .lines()
+        .find(|line| line.contains("tollgate is serving"))
+        .unwrap();
     assert_eq!(get(&field(line, "metrics"), "/metrics").status, 200);
 }

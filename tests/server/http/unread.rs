@@ -33,7 +33,9 @@ fn statuses(http: &str, request: &str) -> Vec<u16> {
         let sent = stream.write_all(request.as_bytes());
         let read = sent.and_then(|()| stream.read_to_end(&mut answer));
         let text = String::from_utf8_lossy(&answer);
-        read.ok().and_then(|_| text.split(' ').nth(1)?.parse().ok()).unwrap_or_default()
+        read.ok()
+            .and_then(|_| text.split(' ').nth(1)?.parse().ok())
+            .unwrap_or_default()
     };
     (0..40).map(status).collect()
 }
@@ -42,9 +44,24 @@ fn statuses(http: &str, request: &str) -> Vec<u16> {
 fn an_answer_to_a_part_of_a_request_is_seen_by_every_client() {
     let (_server, http) = serve(&[]);
     let mut answered = 0.0;
-    for (size, status) in [(KIB, 200), (15 * KIB, 200), (17 * KIB, 431), (28 * KIB, 431), (128 * KIB, 431), (KIB * KIB, 431)] {
-        let long = head("GET", "open", &format!("Connection: close\r\nCookie: {}\r\n", "x".repeat(size)));
-        assert_eq!(statuses(&http, &long), [status; 40], "a head of {size} bytes");
+    for (size, status) in [
+        (KIB, 200),
+        (15 * KIB, 200),
+        (17 * KIB, 431),
+        (28 * KIB, 431),
+        (128 * KIB, 431),
+        (KIB * KIB, 431),
+    ] {
+        let long = head(
+            "GET",
+            "open",
+            &format!("Connection: close\r\nCookie: {}\r\n", "x".repeat(size)),
+        );
+        assert_eq!(
+            statuses(&http, &long),
+            [status; 40],
+            "a head of {size} bytes"
+        );
         answered += if status == 200 { 40.0 } else { 0.0 };
     }
     for (method, size, status) in [
@@ -55,22 +72,38 @@ fn an_answer_to_a_part_of_a_request_is_seen_by_every_client() {
         ("HEAD", 300 * KIB, 200),
         ("PUT", 300 * KIB, 405),
     ] {
-        let with_body = head(method, "open", &format!("Connection: close\r\nContent-Length: {size}\r\n")) + &"x".repeat(size);
-        assert_eq!(statuses(&http, &with_body), [status; 40], "{method} with {size} bytes");
+        let with_body = head(
+            method,
+            "open",
+            &format!("Connection: close\r\nContent-Length: {size}\r\n"),
+        ) + &"x".repeat(size);
+        assert_eq!(
+            statuses(&http, &with_body),
+            [status; 40],
+            "{method} with {size} bytes"
+        );
         answered += if status == 200 { 40.0 } else { 0.0 };
     }
     let decided: f64 = Scrape::of(&http).decisions().values().sum();
-    assert_eq!(decided, answered, "each request that was decided saw its answer");
+    assert_eq!(
+        decided, answered,
+        "each request that was decided saw its answer"
+    );
 }
 
 #[test]
 fn what_is_dropped_behind_an_answer_is_bounded_in_bytes() {
     let (_server, http) = serve(&[]);
     let mut stream = connect(&http);
-    stream.write_all(head("GET", "open", "Content-Length: 1000000000\r\n").as_bytes()).unwrap();
+    stream
+        .write_all(head("GET", "open", "Content-Length: 1000000000\r\n").as_bytes())
+        .unwrap();
     let piece = [b'x'; 64 << 10];
     // What the buffers of both systems take comes on top; a system grows them to some MiB.
-    let taken = (0..1024).find(|_| stream.write_all(&piece).is_err()).expect("the server reads on and on") * piece.len();
+    let taken = (0..1024)
+        .find(|_| stream.write_all(&piece).is_err())
+        .expect("the server reads on and on")
+        * piece.len();
     println!("{taken} bytes were taken behind the answer");
     assert!(taken >= DROPPED_BYTES, "{taken} bytes");
 }
@@ -79,14 +112,20 @@ fn what_is_dropped_behind_an_answer_is_bounded_in_bytes() {
 fn what_is_dropped_behind_an_answer_is_bounded_in_time() {
     let (_server, http) = serve(&[]);
     let mut stream = connect(&http);
-    stream.write_all(head("GET", "open", "Content-Length: 1000000000\r\n").as_bytes()).unwrap();
+    stream
+        .write_all(head("GET", "open", "Content-Length: 1000000000\r\n").as_bytes())
+        .unwrap();
     let began = Instant::now();
     // A client that goes on and on, a byte at a time.
     while stream.write_all(b"x").is_ok() {
         assert!(began.elapsed() < PATIENCE, "the server waits on and on");
         std::thread::sleep(Duration::from_millis(50));
     }
-    assert!(began.elapsed() >= DROPPED_WITHIN, "closed after {:?}", began.elapsed());
+    assert!(
+        began.elapsed() >= DROPPED_WITHIN,
+        "closed after {:?}",
+        began.elapsed()
+    );
     // Others are served.
     assert_eq!(check(&http, "key=b&plan=two").status, 200);
 }
@@ -96,19 +135,36 @@ fn half_a_head_behind_a_whole_request_is_not_waited_for_longer_than_half_a_head(
     let (_server, http) = serve(&[]);
     let posted = "POST /v1/check HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 25\r\n\r\n\
         {\"key\":\"k\",\"plan\":\"open\"}\n";
-    for whole in [head("GET", "open", "Connection: keep-alive\r\n"), posted.to_owned()] {
+    for whole in [
+        head("GET", "open", "Connection: keep-alive\r\n"),
+        posted.to_owned(),
+    ] {
         let mut stream = connect(&http);
-        stream.write_all((whole + "GET /healthz HTTP/1.1\r\nHo").as_bytes()).unwrap();
+        stream
+            .write_all((whole + "GET /healthz HTTP/1.1\r\nHo").as_bytes())
+            .unwrap();
         let (began, mut answer) = (Instant::now(), Vec::new());
         let _ = stream.read_to_end(&mut answer);
-        assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
-        assert!(began.elapsed() < Duration::from_secs(30), "closed after {:?}", began.elapsed());
+        assert!(
+            answer.starts_with(b"HTTP/1.1 200"),
+            "{}",
+            String::from_utf8_lossy(&answer)
+        );
+        assert!(
+            began.elapsed() < Duration::from_secs(30),
+            "closed after {:?}",
+            began.elapsed()
+        );
     }
     // A connection with nothing behind its request stays open.
     let mut stream = connect(&http);
-    stream.write_all(head("GET", "open", "").as_bytes()).unwrap();
+    stream
+        .write_all(head("GET", "open", "").as_bytes())
+        .unwrap();
     std::thread::sleep(DROPPED_WITHIN * 2);
-    stream.write_all(head("GET", "open", "Connection: close\r\n").as_bytes()).unwrap();
+    stream
+        .write_all(head("GET", "open", "Connection: close\r\n").as_bytes())
+        .unwrap();
     let mut answers = String::new();
     stream.read_to_string(&mut answers).unwrap();
     assert_eq!(answers.matches("HTTP/1.1 200").count(), 2, "{answers}");

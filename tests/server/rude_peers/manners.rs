@@ -7,7 +7,8 @@ use prost::Message;
 use tollgate::grpc::pb;
 
 use crate::support::frames::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PING, RST_STREAM, SETTINGS, WINDOW_UPDATE, frame, literal,
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PING, RST_STREAM, SETTINGS,
+    WINDOW_UPDATE, frame, literal,
 };
 use crate::support::history::Random;
 
@@ -139,7 +140,9 @@ impl Manners {
 
     pub fn new(seed: u64) -> Self {
         let mut random = Random(seed);
-        let calls = (0..=random.below(2)).map(|_| Call::new(&mut random)).collect();
+        let calls = (0..=random.below(2))
+            .map(|_| Call::new(&mut random))
+            .collect();
         let extras = [
             Extra::Ping,
             Extra::Settings,
@@ -150,7 +153,11 @@ impl Manners {
             Extra::Garbage,
         ];
         // Garbage ends the connection, so it is rare.
-        let extras = if random.below(8) == 0 { &extras[..] } else { &extras[..6] };
+        let extras = if random.below(8) == 0 {
+            &extras[..]
+        } else {
+            &extras[..6]
+        };
         Self {
             seed,
             connections: *random.pick(&[1, 8, 24, 32, 64, 96, 96, 100]),
@@ -171,27 +178,67 @@ impl Manners {
 impl Call {
     /// A batch of so many requests with the longest answers.
     pub fn batch(requests: usize) -> Self {
-        let request =
-            pb::ShouldAllowRequest { key: "k".to_owned(), plan: "p".to_owned(), cost: None, detailed: true, http_headers: true };
-        let message = framed(pb::ShouldAllowBatchRequest { requests: vec![request; requests] }.encode_to_vec());
-        Self { method: METHODS[2], head: Head::Usual, message: message.into(), piece: 1 << 14, ends: true }
+        let request = pb::ShouldAllowRequest {
+            key: "k".to_owned(),
+            plan: "p".to_owned(),
+            cost: None,
+            detailed: true,
+            http_headers: true,
+        };
+        let message = framed(
+            pb::ShouldAllowBatchRequest {
+                requests: vec![request; requests],
+            }
+            .encode_to_vec(),
+        );
+        Self {
+            method: METHODS[2],
+            head: Head::Usual,
+            message: message.into(),
+            piece: 1 << 14,
+            ends: true,
+        }
     }
 
     /// A call for all plans.
     pub fn list() -> Self {
-        Self { method: METHODS[7], head: Head::Usual, message: framed(Vec::new()).into(), piece: 1 << 14, ends: true }
+        Self {
+            method: METHODS[7],
+            head: Head::Usual,
+            message: framed(Vec::new()).into(),
+            piece: 1 << 14,
+            ends: true,
+        }
     }
 
     /// A call whose request never comes, with so many header fields.
     pub fn fields(method: &'static str, fields: usize) -> Self {
-        Self { method, head: Head::Fields(fields), message: Arc::new([]), piece: 1, ends: false }
+        Self {
+            method,
+            head: Head::Fields(fields),
+            message: Arc::new([]),
+            piece: 1,
+            ends: false,
+        }
     }
 
     /// Most calls have one fault at most: one with several is refused for the first.
     fn new(random: &mut Random) -> Self {
         let method = *random.pick(&METHODS);
-        let heads = [Head::Fields(440), Head::Fields(100), Head::Bytes(2_500), Head::Bytes(14_000), Head::Unended(3)];
-        let mut call = Self { method, head: Head::Usual, message: message(method, random).into(), piece: 1 << 14, ends: true };
+        let heads = [
+            Head::Fields(440),
+            Head::Fields(100),
+            Head::Bytes(2_500),
+            Head::Bytes(14_000),
+            Head::Unended(3),
+        ];
+        let mut call = Self {
+            method,
+            head: Head::Usual,
+            message: message(method, random).into(),
+            piece: 1 << 14,
+            ends: true,
+        };
         for _ in 0..random.below(3) {
             match random.below(4) {
                 0 => call.head = *random.pick(&heads),
@@ -224,7 +271,14 @@ fn framed(message: Vec<u8>) -> Vec<u8> {
 fn message(method: &str, random: &mut Random) -> Vec<u8> {
     match method.rsplit('/').next().unwrap() {
         "ShouldAllow" => framed(request(random).encode_to_vec()),
-        "Peek" => framed(pb::PeekRequest { key: "k".to_owned(), plan: "p".to_owned(), cost: None }.encode_to_vec()),
+        "Peek" => framed(
+            pb::PeekRequest {
+                key: "k".to_owned(),
+                plan: "p".to_owned(),
+                cost: None,
+            }
+            .encode_to_vec(),
+        ),
         "ShouldAllowBatch" => {
             let requests = vec![request(random); *random.pick(&[1, 10, 100, 1_000, 1_000])];
             framed(pb::ShouldAllowBatchRequest { requests }.encode_to_vec())
@@ -233,13 +287,27 @@ fn message(method: &str, random: &mut Random) -> Vec<u8> {
             let request = Some(request(random));
             let count = *random.pick(&[1, 100, 2_000]);
             (0..count)
-                .flat_map(|id| framed(pb::ShouldAllowStreamRequest { id, request: request.clone() }.encode_to_vec()))
+                .flat_map(|id| {
+                    framed(
+                        pb::ShouldAllowStreamRequest {
+                            id,
+                            request: request.clone(),
+                        }
+                        .encode_to_vec(),
+                    )
+                })
                 .collect()
         }
         // domain "d", and so many descriptors of one entry, e=v.
         "ShouldRateLimit" => {
             let descriptor = [0x12, 8, 0x0a, 6, 0x0a, 1, b'e', 0x12, 1, b'v'];
-            framed([&[0x0a, 1, b'd'][..], &descriptor.repeat(*random.pick(&[1, 70, 1_000]))].concat())
+            framed(
+                [
+                    &[0x0a, 1, b'd'][..],
+                    &descriptor.repeat(*random.pick(&[1, 70, 1_000])),
+                ]
+                .concat(),
+            )
         }
         // list_services
         "ServerReflectionInfo" => framed(vec![0x3a, 1, b'*']).repeat(*random.pick(&[1, 100])),
@@ -251,7 +319,11 @@ fn message(method: &str, random: &mut Random) -> Vec<u8> {
 fn spoiled(message: &[u8], random: &mut Random) -> Vec<u8> {
     match random.below(3) {
         0 => message[..random.below(message.len() as u64) as usize].to_vec(),
-        1 => [&[0, 0, 15, 0xff, 0xff][..], &vec![0; random.below(70_000) as usize]].concat(),
+        1 => [
+            &[0, 0, 15, 0xff, 0xff][..],
+            &vec![0; random.below(70_000) as usize],
+        ]
+        .concat(),
         _ => [&[1], &message[1..]].concat(),
     }
 }
@@ -266,7 +338,10 @@ pub fn head(call: &Call, stream: u32) -> Vec<u8> {
         ("content-type", "application/grpc"),
         ("te", "trailers"),
     ];
-    let mut block: Vec<u8> = usual.iter().flat_map(|(name, value)| literal(name, value)).collect();
+    let mut block: Vec<u8> = usual
+        .iter()
+        .flat_map(|(name, value)| literal(name, value))
+        .collect();
     match call.head {
         Head::Usual | Head::Unended(_) => {}
         Head::Fields(count) => {
@@ -274,21 +349,46 @@ pub fn head(call: &Call, stream: u32) -> Vec<u8> {
             block.extend([0x40, 1, b'x', 1, b'y']);
             block.extend(vec![0x80 | 62; count]);
         }
-        Head::Bytes(count) => block.extend((0..count / 110).flat_map(|index| literal(&format!("x-{index}"), &"v".repeat(100)))),
+        Head::Bytes(count) => block.extend(
+            (0..count / 110).flat_map(|index| literal(&format!("x-{index}"), &"v".repeat(100))),
+        ),
     }
-    let Head::Unended(frames) = call.head else { return frame(HEADERS, END_HEADERS, stream, &block) };
-    let more: Vec<u8> = (0..40).flat_map(|index| literal(&format!("y{index}"), "v")).collect();
+    let Head::Unended(frames) = call.head else {
+        return frame(HEADERS, END_HEADERS, stream, &block);
+    };
+    let more: Vec<u8> = (0..40)
+        .flat_map(|index| literal(&format!("y{index}"), "v"))
+        .collect();
     let rest = (0..frames).flat_map(|_| frame(CONTINUATION, 0, stream, &more));
-    frame(HEADERS, 0, stream, &block).into_iter().chain(rest).collect()
+    frame(HEADERS, 0, stream, &block)
+        .into_iter()
+        .chain(rest)
+        .collect()
 }
 
 pub fn call(call: &Call, stream: u32) -> Vec<u8> {
     let mut bytes = head(call, stream);
     if !matches!(call.head, Head::Unended(_)) {
-        let pieces = call.message.chunks(call.piece.max(call.message.len() / 2_000)).enumerate();
-        let last = call.message.len().div_ceil(call.piece.max(call.message.len() / 2_000).max(1)).saturating_sub(1);
+        let pieces = call
+            .message
+            .chunks(call.piece.max(call.message.len() / 2_000))
+            .enumerate();
+        let last = call
+            .message
+            .len()
+            .div_ceil(call.piece.max(call.message.len() / 2_000).max(1))
+            .saturating_sub(1);
         for (index, piece) in pieces {
-            bytes.extend(frame(DATA, if call.ends && index == last { END_STREAM } else { 0 }, stream, piece));
+            bytes.extend(frame(
+                DATA,
+                if call.ends && index == last {
+                    END_STREAM
+                } else {
+                    0
+                },
+                stream,
+                piece,
+            ));
         }
     }
     bytes
@@ -299,9 +399,10 @@ pub fn extra(extra: Extra, stream: u32) -> Vec<u8> {
         Extra::Ping => frame(PING, 0, 0, &[7; 8]),
         Extra::Settings => frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 1]),
         Extra::EmptyData => frame(DATA, 0, stream, &[]),
-        Extra::Window(bytes) => {
-            [0, stream].iter().flat_map(|stream| frame(WINDOW_UPDATE, 0, *stream, &bytes.to_be_bytes())).collect()
-        }
+        Extra::Window(bytes) => [0, stream]
+            .iter()
+            .flat_map(|stream| frame(WINDOW_UPDATE, 0, *stream, &bytes.to_be_bytes()))
+            .collect(),
         Extra::Reset => frame(RST_STREAM, 0, stream, &[0, 0, 0, 8]),
         Extra::Garbage => vec![0xff; 20],
     }

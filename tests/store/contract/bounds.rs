@@ -10,7 +10,10 @@ use tollgate::store::{MemoryStore, StoreError};
 
 fn small() -> (MemoryStore, FakeClock) {
     let clock = FakeClock::new();
-    (MemoryStore::new(tollgate::store::CAPACITY_MIN, Arc::new(clock.clone())), clock)
+    (
+        MemoryStore::new(tollgate::store::CAPACITY_MIN, Arc::new(clock.clone())),
+        clock,
+    )
 }
 
 /// In gubernator, 60,000 other keys evict the state of a denied key, so an attacker can free itself.
@@ -27,16 +30,25 @@ fn a_flood_of_keys_frees_no_denied_one_and_stays_within_the_capacity() {
         assert!(store.bytes() <= tollgate::store::CAPACITY_MIN as usize);
     }
     assert!(refused > 50_000, "only {refused} were refused");
-    assert!(!store.decide(&ask(&plan, "blocked", 1)).unwrap().fits, "a denied key was freed");
-    assert!(!store.decide(&ask(&plan, "half used", 3)).unwrap().fits, "a live key was forgotten");
+    assert!(
+        !store.decide(&ask(&plan, "blocked", 1)).unwrap().fits,
+        "a denied key was freed"
+    );
+    assert!(
+        !store.decide(&ask(&plan, "half used", 3)).unwrap().fits,
+        "a live key was forgotten"
+    );
 }
 
 #[test]
 fn fresh_entries_make_room() {
     let (store, clock) = small();
     let plan = plan(vec![limit(3, MINUTE, FIXED)]);
-    let flood =
-        |from: u64| (from..from + 50_000).filter(|index| store.decide(&ask(&plan, &index.to_string(), 1)).is_ok()).count();
+    let flood = |from: u64| {
+        (from..from + 50_000)
+            .filter(|index| store.decide(&ask(&plan, &index.to_string(), 1)).is_ok())
+            .count()
+    };
     let first = flood(0);
     assert!(first > 3_000 && flood(50_000) == 0, "{first} fit");
     clock.advance(120_000_000);
@@ -49,7 +61,10 @@ fn fresh_entries_make_room() {
 fn a_log_that_has_no_room_left_is_decided_all_the_same() {
     for junk in [0, 20_000] {
         let (store, clock) = small();
-        let (log, short) = (plan(vec![limit(20_000, HOUR, LOG)]), plan(vec![limit(3, HOUR, FIXED)]));
+        let (log, short) = (
+            plan(vec![limit(20_000, HOUR, LOG)]),
+            plan(vec![limit(3, HOUR, FIXED)]),
+        );
         store.decide(&ask(&log, "log", 1)).unwrap();
         for index in 0..junk {
             // Refused or not, it must not count for the log.
@@ -57,7 +72,10 @@ fn a_log_that_has_no_room_left_is_decided_all_the_same() {
         }
         for taken in 1..20_000 {
             clock.advance(1_000);
-            assert!(store.decide(&ask(&log, "log", 1)).unwrap().fits, "after {taken}");
+            assert!(
+                store.decide(&ask(&log, "log", 1)).unwrap().fits,
+                "after {taken}"
+            );
             assert!(store.bytes() <= tollgate::store::CAPACITY_MIN as usize);
         }
         assert!(!store.decide(&ask(&log, "log", 1)).unwrap().fits);
@@ -69,18 +87,26 @@ fn memory_is_given_back_when_the_windows_end() {
     let (store, clock) = small();
     let plan = plan(vec![limit(3, MINUTE, FIXED)]);
     for index in 0..2_000 {
-        store.decide(&ask(&plan, &format!("early {index}"), 1)).unwrap();
+        store
+            .decide(&ask(&plan, &format!("early {index}"), 1))
+            .unwrap();
     }
     clock.advance(120_000_000);
     for index in 0..2_000 {
-        store.decide(&ask(&plan, &format!("late {index}"), 1)).unwrap();
+        store
+            .decide(&ask(&plan, &format!("late {index}"), 1))
+            .unwrap();
     }
     assert!(store.len() < 2_200, "{} keys are held", store.len());
 }
 
 fn left(store: &MemoryStore, plan: &Arc<Plan>, key: &str) -> Vec<u64> {
     let verdict = store.decide(&peek(plan, key, 1)).unwrap();
-    verdict.statuses(plan.limits(), Cost::ONE).iter().map(|status| status.remaining).collect()
+    verdict
+        .statuses(plan.limits(), Cost::ONE)
+        .iter()
+        .map(|status| status.remaining)
+        .collect()
 }
 
 #[test]
@@ -92,7 +118,9 @@ fn an_entry_charged_again_is_not_swept() {
     store.decide(&ask(&plan, "used", 1)).unwrap();
     clock.advance(31_000_000);
     for index in 0..500 {
-        store.decide(&ask(&plan, &format!("other {index}"), 1)).unwrap();
+        store
+            .decide(&ask(&plan, &format!("other {index}"), 1))
+            .unwrap();
     }
     assert_eq!(left(&store, &plan, "used"), [4]);
 }
@@ -123,7 +151,10 @@ fn a_log_that_filled_the_store_counts_aafter_its_window() {
 fn resets_among_charges_lose_no_room_and_no_other_key() {
     let clock = FakeClock::new();
     let store = MemoryStore::new(tollgate::store::CAPACITY_MIN, Arc::new(clock.clone()));
-    let plans = [plan(vec![limit(5, HOUR, WINDOW)]), plan(vec![limit(5, MINUTE, FIXED), limit(9, HOUR, COUNTER)])];
+    let plans = [
+        plan(vec![limit(5, HOUR, WINDOW)]),
+        plan(vec![limit(5, MINUTE, FIXED), limit(9, HOUR, COUNTER)]),
+    ];
     let mut random = crate::support::history::Random(7);
     let mut used = std::collections::HashMap::<u64, u64>::new();
     for _ in 0..100_000 {
@@ -131,7 +162,10 @@ fn resets_among_charges_lose_no_room_and_no_other_key() {
         let number = random.below(1_500);
         let (plan, key) = (&plans[number as usize % 2], number.to_string());
         if random.below(3) == 0 {
-            assert_eq!(store.forget("group", &Key::new(key).unwrap()), used.remove(&number).is_some());
+            assert_eq!(
+                store.forget("group", &Key::new(key).unwrap()),
+                used.remove(&number).is_some()
+            );
         } else if store.decide(&ask(plan, &key, 1)).unwrap().fits {
             *used.entry(number).or_default() += 1;
         }

@@ -19,18 +19,27 @@ pub(super) fn odd_name(dice: &mut Dice) -> Vec<u8> {
         "<<",
         "1.5",
     ];
-    let name = if dice.below(3) == 0 { long } else { dice.of(&odd).to_owned() };
+    let name = if dice.below(3) == 0 {
+        long
+    } else {
+        dice.of(&odd).to_owned()
+    };
     match dice.below(5) {
         0 => format!("{name}: 1\n{VALID}").into(),
         1 => format!("plans:\n  {name}: {{ blocked: true }}\n").into(),
-        2 => format!("plans: {{ p: {{ limits: [ {{ quota: 1, window: 1s, name: {name} }} ] }} }}\n").into(),
+        2 => {
+            format!("plans: {{ p: {{ limits: [ {{ quota: 1, window: 1s, name: {name} }} ] }} }}\n")
+                .into()
+        }
         3 => format!("plans: {{ p: {{ {name}: 1 }} }}\n").into(),
         _ => format!("store: {{ {name}: 1 }}\n{PLANS_ALONE}").into(),
     }
 }
 
 pub(super) fn control(dice: &mut Dice) -> Vec<u8> {
-    let code = dice.of(&[0, 0, 1, 7, 8, 0xb, 0xc, 0x1b, 0x7f, 0x80, 0x85, 0x9f, 0xa0, 0x2028, 0x2029, 0xfeff, 0xfffe]);
+    let code = dice.of(&[
+        0, 0, 1, 7, 8, 0xb, 0xc, 0x1b, 0x7f, 0x80, 0x85, 0x9f, 0xa0, 0x2028, 0x2029, 0xfeff, 0xfffe,
+    ]);
     let letter = char::from_u32(code).unwrap();
     let mut text = VALID.to_owned();
     text.insert(dice.below(VALID.len()), letter);
@@ -41,11 +50,19 @@ pub(super) fn control(dice: &mut Dice) -> Vec<u8> {
 }
 
 pub(super) fn twice(dice: &mut Dice) -> Vec<u8> {
-    let spelt =
-        [("1", "'1'"), ("1", "\"\\x31\""), ("a", "\"a\""), ("a", "? a\n  "), ("true", "'true'"), ("~", "'~'"), ("a", "a")];
+    let spelt = [
+        ("1", "'1'"),
+        ("1", "\"\\x31\""),
+        ("a", "\"a\""),
+        ("a", "? a\n  "),
+        ("true", "'true'"),
+        ("~", "'~'"),
+        ("a", "a"),
+    ];
     let (first, second) = dice.of(&spelt);
     match dice.below(3) {
-        0 => format!("plans:\n  {first}: {{ blocked: true }}\n  {second}: {{ unlimited: true }}\n").into(),
+        0 => format!("plans:\n  {first}: {{ blocked: true }}\n  {second}: {{ unlimited: true }}\n")
+            .into(),
         1 => format!("{VALID}plans: {{ other: {{ blocked: true }} }}\n").into(),
         _ => (0..20_000).map(|_| "a: 1\n").collect::<String>().into(),
     }
@@ -161,7 +178,11 @@ pub(super) fn tags(dice: &mut Dice) -> Vec<u8> {
     match dice.below(3) {
         0 => format!("plans: {{ p: {{ limits: [ {{ quota: {tag} 5, window: 1m }} ] }} }}\n").into(),
         1 => format!("{tag} {{ plans: {{ p: {{ blocked: true }} }} }}\n").into(),
-        _ => format!("%TAG !e! tag:example.com,2000:{}\n--- {tag} [ a ]\n", "x".repeat(dice.below(100_000))).into(),
+        _ => format!(
+            "%TAG !e! tag:example.com,2000:{}\n--- {tag} [ a ]\n",
+            "x".repeat(dice.below(100_000))
+        )
+        .into(),
     }
 }
 
@@ -198,7 +219,11 @@ pub(super) fn misplaced_secret(dice: &mut Dice) -> Vec<u8> {
         "store: { url: 'memory:?capacity=canary' }\n",
         "store: { url: 'memory:?canary=1' }\n",
     ]);
-    if dice.below(2) == 0 { text.into() } else { format!("{VALID}{text}").into() }
+    if dice.below(2) == 0 {
+        text.into()
+    } else {
+        format!("{VALID}{text}").into()
+    }
 }
 
 pub(super) fn settings(dice: &mut Dice) -> (Vec<String>, Vec<(String, String)>) {
@@ -228,7 +253,11 @@ pub(super) fn settings(dice: &mut Dice) -> (Vec<String>, Vec<(String, String)>) 
     ];
     // As a variable, with __ for each dot, it stays below the 128 KiB that Linux takes.
     let deep = "a.".repeat(40_000) + "a";
-    let path = if dice.below(12) == 0 { deep.as_str() } else { dice.of(&paths) };
+    let path = if dice.below(12) == 0 {
+        deep.as_str()
+    } else {
+        dice.of(&paths)
+    };
     let value = dice.of(&[
         "1",
         "0",
@@ -248,7 +277,12 @@ pub(super) fn settings(dice: &mut Dice) -> (Vec<String>, Vec<(String, String)>) 
     } else {
         value.split(SECRET).next().unwrap_or_default()
     };
-    let name = format!("TOLLGATE_{}", path.to_ascii_uppercase().replace('.', "__").replace('\0', ""));
+    let name = format!(
+        "TOLLGATE_{}",
+        path.to_ascii_uppercase()
+            .replace('.', "__")
+            .replace('\0', "")
+    );
     let names = [
         "TOLLGATE_STORE_URL",
         "TOLLGATE_",
@@ -260,8 +294,14 @@ pub(super) fn settings(dice: &mut Dice) -> (Vec<String>, Vec<(String, String)>) 
     ];
     match dice.below(4) {
         0 => (Vec::new(), vec![(name, value.to_owned())]),
-        1 => (Vec::new(), vec![(dice.of(&names).to_owned(), SECRET.to_owned())]),
-        2 => (vec![path.split(SECRET).next().unwrap_or_default().to_owned()], Vec::new()),
+        1 => (
+            Vec::new(),
+            vec![(dice.of(&names).to_owned(), SECRET.to_owned())],
+        ),
+        2 => (
+            vec![path.split(SECRET).next().unwrap_or_default().to_owned()],
+            Vec::new(),
+        ),
         _ => (vec![format!("{path}={value}")], Vec::new()),
     }
 }

@@ -85,11 +85,16 @@ proptest! {
 
 #[test]
 fn of_few_keys_every_count_is_exact() {
-    let stream: Vec<_> = (0..100).map(|number| (number % 3, number % 7, 1 + number % 2)).collect();
+    let stream: Vec<_> = (0..100)
+        .map(|number| (number % 3, number % 7, 1 + number % 2))
+        .collect();
     let (summary, truth) = summary_of(&stream, 3, 900);
     let (keys, rest) = summary.heaviest(None, 1_000);
     assert_eq!((keys.len(), rest), (truth.len(), 0));
-    assert!(keys.iter().all(|key| key.error == 0 && truth[&(key.plan, key.hash)] == key.count));
+    assert!(
+        keys.iter()
+            .all(|key| key.error == 0 && truth[&(key.plan, key.hash)] == key.count)
+    );
     let (keys, rest) = summary.heaviest(Some(1), 2);
     assert!(keys.len() == 2 && keys[0].count >= keys[1].count && rest <= keys[1].count && rest > 0);
 }
@@ -103,7 +108,10 @@ fn a_slot_is_bounded_whatever_the_number_of_plans_and_a_busy_plan_hides_no_quiet
     }
     let sealed = slot.sealed();
     let quiet = sealed.own.iter().find(|own| own.id == 2).unwrap();
-    assert_eq!((quiet.too_high, quiet.total, quiet.keys.len()), (0, 200_000, 10));
+    assert_eq!(
+        (quiet.too_high, quiet.total, quiet.keys.len()),
+        (0, 200_000, 10)
+    );
     for number in 0..200_000u64 {
         slot.count(3 + number % 5_000, hash(3 + number % 5_000, number), 1);
     }

@@ -45,7 +45,9 @@ const WORK_PART_OF_DEADLINE: u32 = 8;
 
 /// Most work in flight on one connection to a Redis that has `deadline` to answer: 3,125 with the default of 25 ms.
 pub(super) fn work_in_flight_max(deadline: Duration) -> usize {
-    usize::try_from((deadline / WORK_PART_OF_DEADLINE).as_micros()).unwrap_or(usize::MAX).max(WORK_MAX)
+    usize::try_from((deadline / WORK_PART_OF_DEADLINE).as_micros())
+        .unwrap_or(usize::MAX)
+        .max(WORK_MAX)
 }
 
 /// Work of deciding under a plan's own limits, besides searches.
@@ -59,7 +61,11 @@ fn limits_work(plan: &Plan) -> usize {
 #[inline]
 fn records_work(plan: &Plan) -> usize {
     let SharedLimits { all, windows, logs } = plan.shared;
-    if all == plan.limits().len() { 0 } else { all.saturating_sub(windows + logs) * RECORD_WORK + windows * RINGED_RECORD_WORK }
+    if all == plan.limits().len() {
+        0
+    } else {
+        all.saturating_sub(windows + logs) * RECORD_WORK + windows * RINGED_RECORD_WORK
+    }
 }
 
 /// A request to the script. It keeps this form in the queue and in its call, until it is answered.
@@ -95,11 +101,36 @@ impl ScriptRequest {
     pub(in crate::store::redis) fn new(check: &Check, prefix: &str, until: Instant) -> Self {
         let name = name::of_state(prefix, &check.plan.counts_as, check.key.as_str());
         let has_candidate = check.candidate_plan().is_some();
-        Self { has_candidate, ..Self::named(name, check.plan.clone(), check.cost.units(), check.mode, until) }
+        Self {
+            has_candidate,
+            ..Self::named(
+                name,
+                check.plan.clone(),
+                check.cost.units(),
+                check.mode,
+                until,
+            )
+        }
     }
 
-    pub(in crate::store::redis) fn named(name: String, plan: Arc<Plan>, cost: u64, mode: Mode, until: Instant) -> Self {
-        Self { name, plan, cost, mode, until, caller: None, plan_index: 0, has_candidate: false, pairing: Pairing::Alone }
+    pub(in crate::store::redis) fn named(
+        name: String,
+        plan: Arc<Plan>,
+        cost: u64,
+        mode: Mode,
+        until: Instant,
+    ) -> Self {
+        Self {
+            name,
+            plan,
+            cost,
+            mode,
+            until,
+            caller: None,
+            plan_index: 0,
+            has_candidate: false,
+            pairing: Pairing::Alone,
+        }
     }
 
     /// The plan that decides it beside its own, if there is one.
@@ -113,14 +144,22 @@ impl ScriptRequest {
     fn by_candidate(&self) -> Option<Self> {
         let plan = self.candidate_plan()?;
         let name = name::of_candidate(&self.name, &plan.name);
-        Some(Self::named(name, plan.clone(), self.cost, self.mode, self.until))
+        Some(Self::named(
+            name,
+            plan.clone(),
+            self.cost,
+            self.mode,
+            self.until,
+        ))
     }
 
     /// Most microseconds of Redis that it takes, with its candidate. Never above [`WORK_MAX`], so that it fits a call.
     #[inline]
     pub(super) fn work(&self) -> usize {
-        let work = |plan: &Plan| logs_of(plan) * SEARCH_WORK + limits_work(plan) + records_work(plan);
-        (work(&self.plan) + self.candidate_plan().map_or(0, |candidate| work(candidate))).min(WORK_MAX)
+        let work =
+            |plan: &Plan| logs_of(plan) * SEARCH_WORK + limits_work(plan) + records_work(plan);
+        (work(&self.plan) + self.candidate_plan().map_or(0, |candidate| work(candidate)))
+            .min(WORK_MAX)
     }
 
     /// Whether it waits while much work is in flight. It is then passed by.
@@ -138,11 +177,20 @@ impl ScriptRequest {
     /// after a refund. It reads the records once for all requests of a name, if there are no logs beside them.
     #[inline]
     fn work_after(&self, last: Option<&Self>) -> usize {
-        let is_repeated = self.mode != Mode::Refund && last.is_some_and(|last| last.terms() == self.terms());
+        let is_repeated =
+            self.mode != Mode::Refund && last.is_some_and(|last| last.terms() == self.terms());
         let reads_records = last.is_none() || self.plan.shared.logs > 0;
         limits_work(&self.plan)
-            + if reads_records { records_work(&self.plan) } else { 0 }
-            + if is_repeated { 0 } else { logs_of(&self.plan) * SEARCH_WORK }
+            + if reads_records {
+                records_work(&self.plan)
+            } else {
+                0
+            }
+            + if is_repeated {
+                0
+            } else {
+                logs_of(&self.plan) * SEARCH_WORK
+            }
     }
 
     /// What it asks for, except the name. The script decides equal requests alike.
@@ -220,7 +268,10 @@ impl Call {
         let mut call = Self::new(1, WORK_MAX);
         // An empty call has room for any request.
         let left = call.add(request);
-        debug_assert!(left.is_none(), "a request is never more than the work of a call");
+        debug_assert!(
+            left.is_none(),
+            "a request is never more than the work of a call"
+        );
         // One group and its candidate's need no sorting.
         call.groups.append(&mut call.candidates.0);
         call
@@ -229,9 +280,19 @@ impl Call {
     /// A call that charges one unit to `name`, which no other request uses.
     pub(in crate::store::redis) fn probe_call(name: String, until: Instant) -> Self {
         // The shortest window, so that its state expires at once.
-        let limit = Limit::new("probe", 1, WINDOW_MIN, Algorithm::FixedWindow { anchor: Anchor::Clock });
+        let limit = Limit::new(
+            "probe",
+            1,
+            WINDOW_MIN,
+            Algorithm::FixedWindow {
+                anchor: Anchor::Clock,
+            },
+        );
         let rule = Rule::Limits(limit.into_iter().collect());
-        let plan = Arc::new(Plan { on_store_failure: OnStoreFailure::Allow, ..Plan::new("probe", rule) });
+        let plan = Arc::new(Plan {
+            on_store_failure: OnStoreFailure::Allow,
+            ..Plan::new("probe", rule)
+        });
         Self::of_one(ScriptRequest::named(name, plan, 1, Mode::Charge, until))
     }
 
@@ -243,19 +304,37 @@ impl Call {
             return self.work + work <= WORK_MAX;
         }
         // The records of a name that is in the call already are read anyway.
-        let is_in = || find(&self.groups, &self.hashes, &request.name, xxh3_64(request.name.as_bytes())).is_some();
-        let read = if request.plan.shared.logs == 0 && is_in() { records_work(&request.plan) } else { 0 };
+        let is_in = || {
+            find(
+                &self.groups,
+                &self.hashes,
+                &request.name,
+                xxh3_64(request.name.as_bytes()),
+            )
+            .is_some()
+        };
+        let read = if request.plan.shared.logs == 0 && is_in() {
+            records_work(&request.plan)
+        } else {
+            0
+        };
         self.work + work.saturating_sub(read) <= self.work_left
     }
 
     /// Adds a request, and that of its candidate. Returns it if the call has no room for them.
     #[must_use = "a request without room must wait for another call"]
-    pub(in crate::store::redis) fn add(&mut self, mut request: ScriptRequest) -> Option<ScriptRequest> {
+    pub(in crate::store::redis) fn add(
+        &mut self,
+        mut request: ScriptRequest,
+    ) -> Option<ScriptRequest> {
         let by_candidate = request.by_candidate();
         // The candidate may need another place each.
         let more = usize::from(by_candidate.is_some());
         let hash = xxh3_64(request.name.as_bytes());
-        let (plan, group) = (self.plan_of(&request.plan), find(&self.groups, &self.hashes, &request.name, hash));
+        let (plan, group) = (
+            self.plan_of(&request.plan),
+            find(&self.groups, &self.hashes, &request.name, hash),
+        );
         let has_room = self.may_take_on(&request)
             && self.requests + more < REQUESTS_MAX
             && (self.plans.len() + more < PLANS_MAX || more == 0 && plan.is_some())
@@ -266,11 +345,15 @@ impl Call {
         }
         let places = (plan, group);
         if let Some(mut by_candidate) = by_candidate {
-            (request.pairing, by_candidate.pairing) = (Pairing::Live(self.pairs), Pairing::Candidate(self.pairs));
+            (request.pairing, by_candidate.pairing) =
+                (Pairing::Live(self.pairs), Pairing::Candidate(self.pairs));
             self.pairs += 1;
             let hash = xxh3_64(by_candidate.name.as_bytes());
             let (groups, hashes) = &self.candidates;
-            let places = (self.plan_of(&by_candidate.plan), find(groups, hashes, &by_candidate.name, hash));
+            let places = (
+                self.plan_of(&by_candidate.plan),
+                find(groups, hashes, &by_candidate.name, hash),
+            );
             self.place(by_candidate, hash, places);
         }
         self.place(request, hash, places);
@@ -278,7 +361,12 @@ impl Call {
     }
 
     /// Adds a request for which there is room, with the indices of its plan and its group, if the call has them already.
-    fn place(&mut self, mut request: ScriptRequest, hash: u64, (plan, group): (Option<usize>, Option<usize>)) {
+    fn place(
+        &mut self,
+        mut request: ScriptRequest,
+        hash: u64,
+        (plan, group): (Option<usize>, Option<usize>),
+    ) {
         request.plan_index = plan.unwrap_or_else(|| {
             self.plans.push(CallPlan::new(request.plan.clone()));
             self.plans.len() - 1
@@ -307,13 +395,20 @@ impl Call {
     }
 
     fn plan_of(&self, plan: &Arc<Plan>) -> Option<usize> {
-        self.plans.iter().position(|other| Arc::ptr_eq(&other.plan, plan))
+        self.plans
+            .iter()
+            .position(|other| Arc::ptr_eq(&other.plan, plan))
     }
 
     /// Names of the keys in the script's order: packed states, then logs. They are slices of one buffer, so that sending them
     /// again copies nothing.
     pub(in crate::store::redis) fn keys(&self) -> Vec<Bytes> {
-        let packed = || self.groups.iter().filter(|group| group.has_packed).map(Group::name);
+        let packed = || {
+            self.groups
+                .iter()
+                .filter(|group| group.has_packed)
+                .map(Group::name)
+        };
         let mut text = String::with_capacity(packed().map(str::len).sum());
         let mut ends = Vec::with_capacity(self.groups.len());
         packed().for_each(|name| {
@@ -321,14 +416,19 @@ impl Call {
             ends.push(text.len());
         });
         for group in &self.groups {
-            let logs = group.logs.iter().map(|window_us| name::log(group.name(), *window_us));
+            let logs = group
+                .logs
+                .iter()
+                .map(|window_us| name::log(group.name(), *window_us));
             for name in logs.chain(group.is_indexed.then(|| name::log_index(group.name()))) {
                 text.push_str(&name);
                 ends.push(text.len());
             }
         }
         let (text, mut begin) = (Bytes::from(text), 0);
-        ends.into_iter().map(|end| text.slice(std::mem::replace(&mut begin, end)..end)).collect()
+        ends.into_iter()
+            .map(|end| text.slice(std::mem::replace(&mut begin, end)..end))
+            .collect()
     }
 
     /// Number of its requests, with those by candidates.
@@ -343,8 +443,10 @@ impl Call {
 
     /// The answers to its requests, in the order of [`Self::requests`], from the script's reply.
     pub(in crate::store::redis) fn answers(&self, reply: &[u8]) -> Vec<Answer> {
-        let unknown = || StoreError::InvalidReply("the script's reply has an unknown form".to_owned());
-        let mut answers = script_codec::parse_reply(reply, self).unwrap_or_else(|| vec![Err(unknown()); self.requests]);
+        let unknown =
+            || StoreError::InvalidReply("the script's reply has an unknown form".to_owned());
+        let mut answers = script_codec::parse_reply(reply, self)
+            .unwrap_or_else(|| vec![Err(unknown()); self.requests]);
         if self.pairs > 0 {
             self.tell_candidates(&mut answers);
         }
@@ -383,12 +485,18 @@ impl Call {
     /// Takes out the callers whose deadline is not after `now`. Answers that come later are dropped.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<Caller> {
         let requests = self.groups.iter_mut().flat_map(|group| &mut group.requests);
-        requests.filter(|request| request.until <= now).filter_map(|request| request.caller.take()).collect()
+        requests
+            .filter(|request| request.until <= now)
+            .filter_map(|request| request.caller.take())
+            .collect()
     }
 
     /// The earliest deadline of the callers that have no answer yet.
     pub(super) fn earliest(&self) -> Option<Instant> {
-        self.requests().filter(|request| request.caller.is_some()).map(|request| request.until).min()
+        self.requests()
+            .filter(|request| request.caller.is_some())
+            .map(|request| request.until)
+            .min()
     }
 }
 
@@ -410,14 +518,25 @@ impl CallPlan {
 
 /// The index of the group of this name.
 fn find(groups: &[Group], hashes: &[u64], name: &str, hash: u64) -> Option<usize> {
-    debug_assert_eq!(hashes.len(), groups.len(), "a call takes requests in until it is arranged");
-    let mut alike = hashes.iter().enumerate().filter(|(_, other)| **other == hash).map(|(index, _)| index);
+    debug_assert_eq!(
+        hashes.len(),
+        groups.len(),
+        "a call takes requests in until it is arranged"
+    );
+    let mut alike = hashes
+        .iter()
+        .enumerate()
+        .filter(|(_, other)| **other == hash)
+        .map(|(index, _)| index);
     alike.find(|index| groups[*index].name() == name)
 }
 
 /// Number of logs that a request of this plan has.
 fn logs_of(plan: &Plan) -> usize {
-    plan.limits().iter().filter(|limit| limit.algorithm() == Algorithm::SlidingLog).count()
+    plan.limits()
+        .iter()
+        .filter(|limit| limit.algorithm() == Algorithm::SlidingLog)
+        .count()
 }
 
 impl Group {
@@ -430,11 +549,16 @@ impl Group {
     /// Adds a request. Returns the work that it adds.
     fn add(&mut self, request: ScriptRequest) -> usize {
         // All requests of one plan have the same keys.
-        if self.requests.iter().all(|other| other.plan_index != request.plan_index) {
+        if self
+            .requests
+            .iter()
+            .all(|other| other.plan_index != request.plan_index)
+        {
             self.is_uniform = self.requests.is_empty();
             self.add_keys_of(request.plan.limits());
         }
-        self.is_uniform &= request.mode != Mode::Refund && (request.plan.limits().len() == 1 || self.logs.is_empty());
+        self.is_uniform &= request.mode != Mode::Refund
+            && (request.plan.limits().len() == 1 || self.logs.is_empty());
         let work = request.work_after(self.requests.last());
         self.requests.push(request);
         work
@@ -443,7 +567,11 @@ impl Group {
     /// Work of all its requests.
     fn work(&self) -> usize {
         let before = [None].into_iter().chain(self.requests.iter().map(Some));
-        self.requests.iter().zip(before).map(|(request, last)| request.work_after(last)).sum()
+        self.requests
+            .iter()
+            .zip(before)
+            .map(|(request, last)| request.work_after(last))
+            .sum()
     }
 
     fn add_keys_of(&mut self, limits: &[Limit]) {

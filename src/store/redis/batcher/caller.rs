@@ -49,21 +49,43 @@ impl Drop for QueuePermit {
 
 impl Caller {
     /// A caller that waits alone, and where its answer comes.
-    pub(super) fn alone(permit: QueuePermit, deadline: Duration) -> (Self, oneshot::Receiver<Answer>) {
+    pub(super) fn alone(
+        permit: QueuePermit,
+        deadline: Duration,
+    ) -> (Self, oneshot::Receiver<Answer>) {
         let (reply, answered) = oneshot::channel();
-        (Self { reply: Reply::Single { reply, _permit: permit }, deadline }, answered)
+        (
+            Self {
+                reply: Reply::Single {
+                    reply,
+                    _permit: permit,
+                },
+                deadline,
+            },
+            answered,
+        )
     }
 
     /// The caller of the request at this index of a batch.
-    pub(super) fn in_batch(batch: Arc<Mutex<BatchReply>>, index: usize, deadline: Duration) -> Self {
-        Self { reply: Reply::InBatch(batch, index), deadline }
+    pub(super) fn in_batch(
+        batch: Arc<Mutex<BatchReply>>,
+        index: usize,
+        deadline: Duration,
+    ) -> Self {
+        Self {
+            reply: Reply::InBatch(batch, index),
+            deadline,
+        }
     }
 
     /// Whether the caller has stopped waiting. Its request is then not sent.
     pub(super) fn is_gone(&self) -> bool {
         match &self.reply {
             Reply::Single { reply, .. } => reply.is_closed(),
-            Reply::InBatch(batch, _) => lock(batch).all.as_ref().is_none_or(oneshot::Sender::is_closed),
+            Reply::InBatch(batch, _) => lock(batch)
+                .all
+                .as_ref()
+                .is_none_or(oneshot::Sender::is_closed),
         }
     }
 
@@ -78,9 +100,17 @@ impl Caller {
 
 impl BatchReply {
     /// Collects `count` answers, and where they come.
-    pub(super) fn new(permit: QueuePermit, count: usize) -> (Arc<Mutex<Self>>, oneshot::Receiver<Vec<Answer>>) {
+    pub(super) fn new(
+        permit: QueuePermit,
+        count: usize,
+    ) -> (Arc<Mutex<Self>>, oneshot::Receiver<Vec<Answer>>) {
         let (all, answered) = oneshot::channel();
-        let batch = Self { answers: (0..count).map(|_| None).collect(), missing: count, all: Some(all), _permit: permit };
+        let batch = Self {
+            answers: (0..count).map(|_| None).collect(),
+            missing: count,
+            all: Some(all),
+            _permit: permit,
+        };
         (Arc::new(Mutex::new(batch)), answered)
     }
 
@@ -90,7 +120,14 @@ impl BatchReply {
         if self.missing == 0
             && let Some(all) = self.all.take()
         {
-            drop(all.send(std::mem::take(&mut self.answers).into_iter().flatten().collect()));
+            drop(
+                all.send(
+                    std::mem::take(&mut self.answers)
+                        .into_iter()
+                        .flatten()
+                        .collect(),
+                ),
+            );
         }
     }
 }
@@ -104,6 +141,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Caller {
     /// A caller that counts as nobody's place. It has gone once the receiver is dropped.
     pub(in crate::store::redis) fn of_a_test() -> (Self, oneshot::Receiver<Answer>) {
-        Self::alone(QueuePermit { waiting: Arc::new(AtomicUsize::new(1)), places: 1 }, Duration::ZERO)
+        Self::alone(
+            QueuePermit {
+                waiting: Arc::new(AtomicUsize::new(1)),
+                places: 1,
+            },
+            Duration::ZERO,
+        )
     }
 }

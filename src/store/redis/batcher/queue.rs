@@ -106,14 +106,25 @@ impl Queue {
     fn compose(&mut self, work_left: usize) -> Call {
         let (mut call, mut held) = (Call::new(self.len, work_left), VecDeque::new());
         loop {
-            let from_batch = !self.batches.is_empty() && (self.batch_next || self.singles.is_empty());
-            let queue = if from_batch { self.batches.front_mut() } else { Some(&mut self.singles) };
-            let Some(first) = queue.as_ref().and_then(|queue| queue.front()) else { break };
+            let from_batch =
+                !self.batches.is_empty() && (self.batch_next || self.singles.is_empty());
+            let queue = if from_batch {
+                self.batches.front_mut()
+            } else {
+                Some(&mut self.singles)
+            };
+            let Some(first) = queue.as_ref().and_then(|queue| queue.front()) else {
+                break;
+            };
             if from_batch && !call.may_take_on(first) {
                 held.extend(self.batches.pop_front());
                 continue;
             }
-            let Some((queue, request)) = queue.and_then(|queue| queue.pop_front().map(|request| (queue, request))) else { break };
+            let Some((queue, request)) =
+                queue.and_then(|queue| queue.pop_front().map(|request| (queue, request)))
+            else {
+                break;
+            };
             if !request.is_abandoned()
                 && let Some(request) = call.add(request)
             {
@@ -123,7 +134,9 @@ impl Queue {
             self.len -= 1;
             self.batch_next = !from_batch;
             // The batches take turns.
-            if from_batch && let Some(batch) = self.batches.pop_front().filter(|batch| !batch.is_empty()) {
+            if from_batch
+                && let Some(batch) = self.batches.pop_front().filter(|batch| !batch.is_empty())
+            {
                 self.batches.push_back(batch);
             }
         }
@@ -138,7 +151,11 @@ impl Queue {
         for requests in self.batches.iter_mut().chain([&mut self.singles]) {
             kept.extend(std::mem::take(requests));
             for request in kept.drain(..) {
-                if request.until <= now { expired.push(request) } else { requests.push_back(request) }
+                if request.until <= now {
+                    expired.push(request)
+                } else {
+                    requests.push_back(request)
+                }
             }
         }
         self.batches.retain(|batch| !batch.is_empty());
@@ -147,7 +164,12 @@ impl Queue {
     }
 
     fn earliest(&self) -> Option<Instant> {
-        self.batches.iter().chain([&self.singles]).flatten().map(|request| request.until).min()
+        self.batches
+            .iter()
+            .chain([&self.singles])
+            .flatten()
+            .map(|request| request.until)
+            .min()
     }
 }
 

@@ -93,7 +93,10 @@ struct SlotQueue {
 
 impl SlotQueues {
     pub(in crate::store::redis) fn new(refusals: Arc<Refusals>) -> Self {
-        Self { refusals, ..Self::default() }
+        Self {
+            refusals,
+            ..Self::default()
+        }
     }
 
     pub(super) fn push(&mut self, request: ScriptRequest) {
@@ -150,7 +153,11 @@ impl SlotQueues {
                 // All callers of this slot have gone.
                 self.queues.remove(&slot);
             } else if is_full {
-                if of_batch { self.batches.push_front(slot) } else { self.singles.push_front(slot) }
+                if of_batch {
+                    self.batches.push_front(slot)
+                } else {
+                    self.singles.push_front(slot)
+                }
             } else {
                 held.push_back(slot);
             }
@@ -167,7 +174,9 @@ impl SlotQueues {
 
     pub(super) fn returned(&mut self, call: &Call) {
         for group in &call.groups {
-            let Place::Occupied(mut queue) = self.queues.entry(name::slot(group.name())) else { continue };
+            let Place::Occupied(mut queue) = self.queues.entry(name::slot(group.name())) else {
+                continue;
+            };
             if !std::mem::take(&mut queue.get_mut().in_flight) {
                 // Another name of the call has this slot, too.
             } else if queue.get().waiting.is_empty() {
@@ -183,14 +192,22 @@ impl SlotQueues {
         for SlotQueue { waiting: queue, .. } in self.queues.values_mut() {
             kept.extend(queue.drain(..));
             for request in kept.drain(..) {
-                if request.until <= now { expired.push(request) } else { queue.push_back(request) }
+                if request.until <= now {
+                    expired.push(request)
+                } else {
+                    queue.push_back(request)
+                }
             }
         }
         expired
     }
 
     pub(super) fn earliest(&self) -> Option<Instant> {
-        self.queues.values().flat_map(|queue| &queue.waiting).map(|request| request.until).min()
+        self.queues
+            .values()
+            .flat_map(|queue| &queue.waiting)
+            .map(|request| request.until)
+            .min()
     }
 
     /// Appends the request to the queue of its slot. Returns the slot if it had no queue before.
@@ -202,7 +219,10 @@ impl SlotQueues {
             }
             Place::Vacant(place) => {
                 let slot = *place.key();
-                place.insert(SlotQueue { waiting: VecDeque::from([request]), in_flight: false });
+                place.insert(SlotQueue {
+                    waiting: VecDeque::from([request]),
+                    in_flight: false,
+                });
                 Some(slot)
             }
         }
@@ -212,7 +232,11 @@ impl SlotQueues {
     fn next_slot(&mut self) -> Option<(u16, bool)> {
         let from_batch = !self.batches.is_empty() && (self.batch_next || self.singles.is_empty());
         self.batch_next = !from_batch;
-        let slot = if from_batch { self.batches.pop_front() } else { self.singles.pop_front() };
+        let slot = if from_batch {
+            self.batches.pop_front()
+        } else {
+            self.singles.pop_front()
+        };
         slot.map(|slot| (slot, from_batch))
     }
 }

@@ -28,7 +28,11 @@ pub(in crate::store::redis) struct Spacing {
 impl Spacing {
     /// For a Redis that has `deadline` to answer.
     pub(in crate::store::redis) fn new(deadline: Duration) -> Self {
-        Self { far: FAR.min(deadline / FAR_PART_OF_DEADLINE), round_trip: Duration::ZERO, last_sent: None }
+        Self {
+            far: FAR.min(deadline / FAR_PART_OF_DEADLINE),
+            round_trip: Duration::ZERO,
+            last_sent: None,
+        }
     }
 
     /// Records that a call was sent.
@@ -45,7 +49,9 @@ impl Spacing {
     /// When the next call may be sent although others are in flight and it is not full; `None` where Redis is near.
     pub(in crate::store::redis) fn due(&self) -> Option<Instant> {
         let spread = self.round_trip / SPREAD_OVER;
-        (self.round_trip >= self.far).then(|| self.last_sent.map(|sent| sent + spread)).flatten()
+        (self.round_trip >= self.far)
+            .then(|| self.last_sent.map(|sent| sent + spread))
+            .flatten()
     }
 }
 
@@ -58,7 +64,10 @@ mod tests {
 
     #[test]
     fn as_many_calls_are_spread_as_may_be_in_flight() {
-        assert_eq!(usize::try_from(SPREAD_OVER), Ok(crate::store::redis::batcher::CALLS_MAX));
+        assert_eq!(
+            usize::try_from(SPREAD_OVER),
+            Ok(crate::store::redis::batcher::CALLS_MAX)
+        );
     }
 
     /// Makes `calls` calls that take `took` each, one after another. Returns when the last was answered.
@@ -91,7 +100,8 @@ mod tests {
 
     /// A request waits until the next call is sent, and then for its answer.
     #[test]
-    fn a_request_at_any_time_is_answered_before_the_deadline_if_redis_answers_in_three_quarters_of_it() {
+    fn a_request_at_any_time_is_answered_before_the_deadline_if_redis_answers_in_three_quarters_of_it()
+     {
         for deadline_ms in 1..200 {
             let deadline = deadline_ms * MS;
             for took in (1..=15).map(|part| deadline * part / 20) {
@@ -99,7 +109,10 @@ mod tests {
                 let now = after(&mut spacing, monotonic(), 200, took);
                 spacing.sent(now);
                 let wait = spacing.due().map_or(took, |due| due - now);
-                assert!(wait + took <= deadline, "{took:?} of {deadline:?}: {wait:?}");
+                assert!(
+                    wait + took <= deadline,
+                    "{took:?} of {deadline:?}: {wait:?}"
+                );
             }
         }
     }
@@ -113,6 +126,10 @@ mod tests {
         assert!(spacing.due().is_some());
         let now = after(&mut spacing, now, 40, MS / 10);
         spacing.sent(now);
-        assert_eq!(spacing.due(), None, "it is near again after short round trips");
+        assert_eq!(
+            spacing.due(),
+            None,
+            "it is near again after short round trips"
+        );
     }
 }

@@ -25,11 +25,17 @@ impl ScriptTransport for Panics {
 
     async fn ready(&self) {}
 
-    fn call_script(self: Arc<Self>, _call: &Call) -> impl Future<Output = Result<Value, TransportError>> + Send + use<> {
+    fn call_script(
+        self: Arc<Self>,
+        _call: &Call,
+    ) -> impl Future<Output = Result<Value, TransportError>> + Send + use<> {
         async move {
             // So that more requests come while the call is in flight.
             tokio::task::yield_now().await;
-            assert!(self.calls.fetch_add(1, Ordering::SeqCst) > 0, "this test makes the first call panic");
+            assert!(
+                self.calls.fetch_add(1, Ordering::SeqCst) > 0,
+                "this test makes the first call panic"
+            );
             Err(StoreError::Refused(REFUSAL.to_owned()).into())
         }
     }
@@ -37,21 +43,45 @@ impl ScriptTransport for Panics {
 
 fn request(name: &str, deadline: Duration) -> ScriptRequest {
     let probe = Call::probe_call("{:0}".to_owned(), monotonic());
-    ScriptRequest::named(name.to_owned(), probe.plans[0].plan.clone(), 1, Mode::Charge, monotonic() + deadline)
+    ScriptRequest::named(
+        name.to_owned(),
+        probe.plans[0].plan.clone(),
+        1,
+        Mode::Charge,
+        monotonic() + deadline,
+    )
 }
 
 #[tokio::test]
 async fn a_panic_ends_the_calls_in_flight_and_no_caller_waits_for_ever() {
-    let batcher = Batcher::start(Arc::new(Panics { calls: AtomicUsize::new(0) }));
+    let batcher = Batcher::start(Arc::new(Panics {
+        calls: AtomicUsize::new(0),
+    }));
     let deadline = Duration::from_secs(60);
     let lost = batcher.take(request("lost", deadline), deadline).unwrap();
-    let part = batcher.take_batch(vec![request("a", deadline), request("b", deadline)], deadline).unwrap();
-    assert!(lost.await.is_err() && part.await.is_err(), "its sender is dropped, which ends the wait");
+    let part = batcher
+        .take_batch(
+            vec![request("a", deadline), request("b", deadline)],
+            deadline,
+        )
+        .unwrap();
+    assert!(
+        lost.await.is_err() && part.await.is_err(),
+        "its sender is dropped, which ends the wait"
+    );
     for _ in 0..3 {
-        let answer = batcher.take(request("next", deadline), deadline).unwrap().await.unwrap();
+        let answer = batcher
+            .take(request("next", deadline), deadline)
+            .unwrap()
+            .await
+            .unwrap();
         assert_eq!(answer, Err(StoreError::Refused(REFUSAL.to_owned())));
     }
-    assert_eq!(batcher.waiting.load(Ordering::SeqCst), 0, "an answered request frees its place");
+    assert_eq!(
+        batcher.waiting.load(Ordering::SeqCst),
+        0,
+        "an answered request frees its place"
+    );
 }
 
 /// A transport that holds every call until it is allowed to return, and then refuses it.
@@ -70,13 +100,22 @@ impl Silent {
 
     fn start_with(ready: usize, deadline: Duration) -> (Arc<Self>, Batcher) {
         let (ready, returns) = (Semaphore::new(ready), Semaphore::new(0));
-        let silent = Arc::new(Self { deadline, ready, returns, begun: AtomicUsize::new(0), returned: AtomicUsize::new(0) });
+        let silent = Arc::new(Self {
+            deadline,
+            ready,
+            returns,
+            begun: AtomicUsize::new(0),
+            returned: AtomicUsize::new(0),
+        });
         (silent.clone(), Batcher::start(silent))
     }
 
     /// Calls begun and calls returned.
     fn calls(&self) -> (usize, usize) {
-        (self.begun.load(Ordering::SeqCst), self.returned.load(Ordering::SeqCst))
+        (
+            self.begun.load(Ordering::SeqCst),
+            self.returned.load(Ordering::SeqCst),
+        )
     }
 
     /// Waits until a call was sent.
@@ -96,7 +135,10 @@ impl ScriptTransport for Silent {
         self.ready.acquire().await.unwrap().forget();
     }
 
-    fn call_script(self: Arc<Self>, _call: &Call) -> impl Future<Output = Result<Value, TransportError>> + Send + use<> {
+    fn call_script(
+        self: Arc<Self>,
+        _call: &Call,
+    ) -> impl Future<Output = Result<Value, TransportError>> + Send + use<> {
         async move {
             self.begun.fetch_add(1, Ordering::SeqCst);
             self.returns.acquire().await.unwrap().forget();
@@ -113,9 +155,20 @@ const LONGER: Duration = Duration::from_millis(500);
 const LONG: Duration = Duration::from_secs(60);
 
 /// Waits for an answer, which must come at least `deadline` after `taken`, and long before [`LONG`].
-async fn at_its_deadline<T>(taken: Instant, deadline: Duration, answered: oneshot::Receiver<T>) -> T {
-    let answer = timeout(LONG / 6, answered).await.expect("an answer by the alarm").unwrap();
-    assert!(taken.elapsed() >= deadline, "{:?} of {deadline:?}", taken.elapsed());
+async fn at_its_deadline<T>(
+    taken: Instant,
+    deadline: Duration,
+    answered: oneshot::Receiver<T>,
+) -> T {
+    let answer = timeout(LONG / 6, answered)
+        .await
+        .expect("an answer by the alarm")
+        .unwrap();
+    assert!(
+        taken.elapsed() >= deadline,
+        "{:?} of {deadline:?}",
+        taken.elapsed()
+    );
     answer
 }
 
@@ -125,13 +178,23 @@ async fn a_request_in_flight_is_answered_at_its_deadline_and_its_late_reply_is_d
     let taken = monotonic();
     let answered = batcher.take(request("in flight", SHORT), SHORT).unwrap();
     silent.is_asked().await;
-    assert_eq!(at_its_deadline(taken, SHORT, answered).await, Err(StoreError::Deadline(SHORT)));
+    assert_eq!(
+        at_its_deadline(taken, SHORT, answered).await,
+        Err(StoreError::Deadline(SHORT))
+    );
     assert_eq!(silent.calls(), (1, 0), "the call is still in flight");
-    assert_eq!(batcher.waiting.load(Ordering::SeqCst), 0, "and holds no place");
+    assert_eq!(
+        batcher.waiting.load(Ordering::SeqCst),
+        0,
+        "and holds no place"
+    );
     // The next request waits for that call, and gets the reply of its own call.
     let answered = batcher.take(request("next", LONG), LONG).unwrap();
     silent.returns.add_permits(2);
-    assert_eq!(answered.await.unwrap(), Err(StoreError::Refused(REFUSAL.to_owned())));
+    assert_eq!(
+        answered.await.unwrap(),
+        Err(StoreError::Refused(REFUSAL.to_owned()))
+    );
     assert_eq!(silent.calls(), (2, 2));
 }
 
@@ -142,16 +205,27 @@ async fn requests_behind_a_stuck_call_are_answered_at_their_own_deadlines_the_sh
     silent.is_asked().await;
     let taken = monotonic();
     let longer = batcher.take(request("longer", LONGER), LONGER).unwrap();
-    let batch = batcher.take_batch(vec![request("a", LONGER), request("b", LONGER)], LONGER).unwrap();
+    let batch = batcher
+        .take_batch(vec![request("a", LONGER), request("b", LONGER)], LONGER)
+        .unwrap();
     let short = batcher.take(request("short", SHORT), SHORT).unwrap();
-    assert_eq!(at_its_deadline(taken, SHORT, short).await, Err(StoreError::Deadline(SHORT)));
-    let (longer, batch) = tokio::join!(at_its_deadline(taken, LONGER, longer), at_its_deadline(taken, LONGER, batch));
+    assert_eq!(
+        at_its_deadline(taken, SHORT, short).await,
+        Err(StoreError::Deadline(SHORT))
+    );
+    let (longer, batch) = tokio::join!(
+        at_its_deadline(taken, LONGER, longer),
+        at_its_deadline(taken, LONGER, batch)
+    );
     assert_eq!(longer, Err(StoreError::Deadline(LONGER)));
     assert_eq!(batch, vec![Err(StoreError::Deadline(LONGER)); 2]);
     assert_eq!(silent.calls(), (1, 0), "none of them was sent");
     assert!(stuck.try_recv().is_err(), "the one in flight has time left");
     silent.returns.add_permits(1);
-    assert_eq!(stuck.await.unwrap(), Err(StoreError::Refused(REFUSAL.to_owned())));
+    assert_eq!(
+        stuck.await.unwrap(),
+        Err(StoreError::Refused(REFUSAL.to_owned()))
+    );
     assert_eq!(batcher.waiting.load(Ordering::SeqCst), 0);
 }
 
@@ -161,11 +235,20 @@ async fn a_batch_in_flight_is_answered_whole_at_its_deadline() {
     let taken = monotonic();
     // More requests than the calls in flight hold, so that the rest of the batch waits behind them.
     let count = SCRIPT_NAMES_MAX * (CALLS_MAX + 1);
-    let requests = (0..count).map(|place| request(&place.to_string(), SHORT)).collect();
+    let requests = (0..count)
+        .map(|place| request(&place.to_string(), SHORT))
+        .collect();
     let answered = batcher.take_batch(requests, SHORT).unwrap();
     silent.is_asked().await;
-    assert_eq!(at_its_deadline(taken, SHORT, answered).await, vec![Err(StoreError::Deadline(SHORT)); count]);
-    assert_eq!(silent.calls(), (CALLS_MAX, 0), "the calls are still in flight");
+    assert_eq!(
+        at_its_deadline(taken, SHORT, answered).await,
+        vec![Err(StoreError::Deadline(SHORT)); count]
+    );
+    assert_eq!(
+        silent.calls(),
+        (CALLS_MAX, 0),
+        "the calls are still in flight"
+    );
     assert_eq!(batcher.waiting.load(Ordering::SeqCst), 0);
 }
 
@@ -173,24 +256,33 @@ async fn a_batch_in_flight_is_answered_whole_at_its_deadline() {
 fn searching(name: usize) -> ScriptRequest {
     let mut request = request(&name.to_string(), LONG);
     let limit = Limit::new("log", 9, Duration::from_secs(1), Algorithm::SlidingLog).unwrap();
-    request.plan = Arc::new(Plan { rule: Rule::Limits(vec![limit]), ..(*request.plan).clone() });
+    request.plan = Arc::new(Plan {
+        rule: Rule::Limits(vec![limit]),
+        ..(*request.plan).clone()
+    });
     request
 }
 
 #[tokio::test]
-async fn searches_of_logs_in_flight_take_a_part_of_the_deadline_however_many_calls_there_could_be() {
+async fn searches_of_logs_in_flight_take_a_part_of_the_deadline_however_many_calls_there_could_be()
+{
     // The default deadline, and one that leaves time for as many calls as there may be.
     for (deadline_ms, calls) in [(10, 1), (25, 2), (200, CALLS_MAX)] {
         let (silent, batcher) = Silent::start_with(1, Duration::from_millis(deadline_ms));
         let count = SCRIPT_NAMES_MAX * (CALLS_MAX + 1);
-        let answered = batcher.take_batch((0..count).map(searching).collect(), LONG).unwrap();
+        let answered = batcher
+            .take_batch((0..count).map(searching).collect(), LONG)
+            .unwrap();
         silent.is_asked().await;
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
         assert_eq!(silent.calls(), (calls, 0), "{deadline_ms} ms");
         silent.returns.add_permits(count);
-        assert_eq!(answered.await.unwrap(), vec![Err(StoreError::Refused(REFUSAL.to_owned())); count]);
+        assert_eq!(
+            answered.await.unwrap(),
+            vec![Err(StoreError::Refused(REFUSAL.to_owned())); count]
+        );
     }
 }
 
@@ -200,11 +292,17 @@ async fn a_request_before_calls_can_be_made_is_answered_at_its_deadline_or_sent_
     let long = batcher.take(request("long", LONG), LONG).unwrap();
     let taken = monotonic();
     let short = batcher.take(request("short", SHORT), SHORT).unwrap();
-    assert_eq!(at_its_deadline(taken, SHORT, short).await, Err(StoreError::Deadline(SHORT)));
+    assert_eq!(
+        at_its_deadline(taken, SHORT, short).await,
+        Err(StoreError::Deadline(SHORT))
+    );
     assert_eq!(silent.calls(), (0, 0), "nothing was sent");
     silent.ready.add_permits(1);
     silent.returns.add_permits(1);
-    assert_eq!(long.await.unwrap(), Err(StoreError::Refused(REFUSAL.to_owned())));
+    assert_eq!(
+        long.await.unwrap(),
+        Err(StoreError::Refused(REFUSAL.to_owned()))
+    );
     assert_eq!(silent.calls(), (1, 1));
 }
 
@@ -228,12 +326,19 @@ impl ScriptTransport for OneByOne {
 
     async fn ready(&self) {}
 
-    fn call_script(self: Arc<Self>, call: &Call) -> impl Future<Output = Result<Value, TransportError>> + Send + use<> {
+    fn call_script(
+        self: Arc<Self>,
+        call: &Call,
+    ) -> impl Future<Output = Result<Value, TransportError>> + Send + use<> {
         let names = call.groups.len();
         self.names().push(names);
         async move {
             tokio::task::yield_now().await;
-            Err(if names > 1 { TransportError::Split } else { StoreError::Refused(REFUSAL.to_owned()).into() })
+            Err(if names > 1 {
+                TransportError::Split
+            } else {
+                StoreError::Refused(REFUSAL.to_owned()).into()
+            })
         }
     }
 }
@@ -243,13 +348,21 @@ async fn a_call_that_cannot_be_sent_whole_is_sent_name_by_name() {
     let transport = Arc::new(OneByOne::default());
     let batcher = Batcher::start(transport.clone());
     for round in 1..=3 {
-        let requests = (0..100).map(|place| request(&(place % 40).to_string(), LONG)).collect();
+        let requests = (0..100)
+            .map(|place| request(&(place % 40).to_string(), LONG))
+            .collect();
         let answers = batcher.take_batch(requests, LONG).unwrap().await.unwrap();
-        assert_eq!(answers, vec![Err(StoreError::Refused(REFUSAL.to_owned())); 100]);
+        assert_eq!(
+            answers,
+            vec![Err(StoreError::Refused(REFUSAL.to_owned())); 100]
+        );
         let names = transport.names().clone();
         let alone = names.iter().filter(|names| **names == 1).count();
         let together: usize = names.iter().filter(|names| **names > 1).sum();
-        assert_eq!(alone, together, "each name of a split call was sent once more: {names:?}");
+        assert_eq!(
+            alone, together,
+            "each name of a split call was sent once more: {names:?}"
+        );
         assert!(together >= 40 * round, "{names:?}");
         assert_eq!(batcher.waiting.load(Ordering::SeqCst), 0);
     }
@@ -273,7 +386,10 @@ impl ScriptTransport for WantsKeys {
 
     async fn ready(&self) {}
 
-    fn call_script(self: Arc<Self>, call: &Call) -> impl Future<Output = Result<Value, TransportError>> + Send + use<> {
+    fn call_script(
+        self: Arc<Self>,
+        call: &Call,
+    ) -> impl Future<Output = Result<Value, TransportError>> + Send + use<> {
         let by_names = call.by_names;
         async move {
             tokio::task::yield_now().await;
@@ -287,10 +403,18 @@ impl ScriptTransport for WantsKeys {
 
 #[tokio::test]
 async fn every_slot_of_a_call_that_was_refused_as_a_whole_is_served_again() {
-    let batcher = Batcher::start(Arc::new(WantsKeys { refusals: Arc::default() }));
+    let batcher = Batcher::start(Arc::new(WantsKeys {
+        refusals: Arc::default(),
+    }));
     for round in 0..3 {
-        let batch = (0..32).map(|number| request(&format!("{{{number}}}"), SHORT)).collect();
+        let batch = (0..32)
+            .map(|number| request(&format!("{{{number}}}"), SHORT))
+            .collect();
         let answers = batcher.take_batch(batch, SHORT).unwrap().await.unwrap();
-        assert_eq!(answers, vec![Err(StoreError::Refused(REFUSAL.to_owned())); 32], "round {round}");
+        assert_eq!(
+            answers,
+            vec![Err(StoreError::Refused(REFUSAL.to_owned())); 32],
+            "round {round}"
+        );
     }
 }

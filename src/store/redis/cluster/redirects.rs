@@ -50,8 +50,15 @@ impl ScriptTransport for RedirectFollower {
         self.home.ready().await;
     }
 
-    fn call_script(self: Arc<Self>, call: &Call) -> impl Future<Output = Result<Value, TransportError>> + Send + use<> {
-        let (command, names) = (self.home.script_command(call, monotonic() + self.deadline()), call.groups.len());
+    fn call_script(
+        self: Arc<Self>,
+        call: &Call,
+    ) -> impl Future<Output = Result<Value, TransportError>> + Send + use<> {
+        let (command, names) = (
+            self.home
+                .script_command(call, monotonic() + self.deadline()),
+            call.groups.len(),
+        );
         let (by_names, was_refused) = (call.by_names, call.was_refused);
         async move {
             let command = command?;
@@ -84,17 +91,33 @@ impl CommandSender for RedirectFollower {
 
 impl RedirectFollower {
     pub(super) fn new(home: Arc<ConnectionManager>, state: &Arc<ClusterState>) -> Self {
-        Self { home, state: Arc::downgrade(state), refusals: Arc::default() }
+        Self {
+            home,
+            state: Arc::downgrade(state),
+            refusals: Arc::default(),
+        }
     }
 
     /// Sends a call that names no keys, which no node redirects.
     async fn call_by_names(&self, command: &Command) -> Result<Value, TransportError> {
-        match self.home.call(command.clone(), false).await.map_err(CallError::into_store_error) {
+        match self
+            .home
+            .call(command.clone(), false)
+            .await
+            .map_err(CallError::into_store_error)
+        {
             // A node that wants keys has executed nothing.
-            Err(StoreError::Refused(why)) if self.refusals.refused_call(Script::may_have_run(&why)) => Err(TransportError::Split),
+            Err(StoreError::Refused(why))
+                if self.refusals.refused_call(Script::may_have_run(&why)) =>
+            {
+                Err(TransportError::Split)
+            }
             Err(error) => Err(error.into()),
             Ok(reply) => {
-                if reply.as_bytes().is_some_and(|bytes| bytes.first() != Some(&b'R')) {
+                if reply
+                    .as_bytes()
+                    .is_some_and(|bytes| bytes.first() != Some(&b'R'))
+                {
                     self.refusals.accepted();
                 }
                 Ok(reply)
@@ -103,7 +126,11 @@ impl RedirectFollower {
     }
 
     /// Sends a command, and repeats it until its keys are all on one node, or until its deadline.
-    pub(in crate::store::redis) async fn follow(&self, command: Command, redirections: &mut usize) -> Result<Value, StoreError> {
+    pub(in crate::store::redis) async fn follow(
+        &self,
+        command: Command,
+        redirections: &mut usize,
+    ) -> Result<Value, StoreError> {
         loop {
             match self.attempt(&command, redirections).await {
                 Ok(reply) => return Ok(reply),
@@ -121,17 +148,28 @@ impl RedirectFollower {
     /// Adds the number of redirections to `followed`.
     async fn attempt(&self, command: &Command, followed: &mut usize) -> Result<Value, CallError> {
         let until = command.until;
-        let probe_in_slot = |asking| ProbeCall { name: name::probe_beside(&command.key().unwrap_or_default()), asking };
+        let probe_in_slot = |asking| ProbeCall {
+            name: name::probe_beside(&command.key().unwrap_or_default()),
+            asking,
+        };
         let (mut manager, mut asking, mut redirections) = (self.home.clone(), false, 0);
         loop {
             match manager.call(command.clone(), asking).await {
                 Err(CallError::Moved(address)) => {
                     redirections += 1;
-                    (manager, asking) = (self.manager_at(&address, probe_in_slot(false), until).await?, false);
+                    (manager, asking) = (
+                        self.manager_at(&address, probe_in_slot(false), until)
+                            .await?,
+                        false,
+                    );
                 }
                 Err(CallError::Ask(address)) => {
                     redirections += 1;
-                    (manager, asking) = (self.manager_at(&address, probe_in_slot(true), until).await?, true);
+                    (manager, asking) = (
+                        self.manager_at(&address, probe_in_slot(true), until)
+                            .await?,
+                        true,
+                    );
                 }
                 ended => return ended,
             }
@@ -156,12 +194,18 @@ impl RedirectFollower {
         probe_call: ProbeCall,
         until: Instant,
     ) -> Result<Arc<ConnectionManager>, StoreError> {
-        let state = self.state.upgrade().ok_or_else(|| StoreError::Unreachable("the store is gone".to_owned()))?;
+        let state = self
+            .state
+            .upgrade()
+            .ok_or_else(|| StoreError::Unreachable("the store is gone".to_owned()))?;
         if !probe_call.asking {
             // The slot has moved, so the map is outdated.
             state.request_update();
         }
-        let manager = state.node_elsewhere(address, || probe_call)?.manager.clone();
+        let manager = state
+            .node_elsewhere(address, || probe_call)?
+            .manager
+            .clone();
         let ready = timeout_at(until.into(), manager.ready()).await;
         ready.map_err(|_| StoreError::Deadline(self.home.deadline()))?;
         Ok(manager)

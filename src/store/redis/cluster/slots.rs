@@ -23,16 +23,30 @@ pub(super) struct Range {
 
 /// Asks a node for all ranges. Errors: it does not answer by `until`, or it reports that the Cluster is down. A node that is
 /// cut off from the others reports so, too; its map may be old, so it is not used.
-pub(super) async fn ask(client: &Client, asked: &Address, until: Instant) -> Result<Vec<Range>, Error> {
+pub(super) async fn ask(
+    client: &Client,
+    asked: &Address,
+    until: Instant,
+) -> Result<Vec<Range>, Error> {
     let options = options(until)?;
     let query = |what| {
         let command = CustomCommand::new_static("CLUSTER", ClusterHash::FirstKey, false);
         let client = client.with_options(&options);
-        async move { client.custom::<Value, Value>(command, vec![Value::from_static_str(what)]).await }
+        async move {
+            client
+                .custom::<Value, Value>(command, vec![Value::from_static_str(what)])
+                .await
+        }
     };
     let (info, slots) = tokio::try_join!(query("INFO"), query("SLOTS"))?;
-    if !info.as_str().is_some_and(|info| info.contains("cluster_state:ok")) {
-        return Err(Error::new(ErrorKind::Cluster, format!("{asked} says that the Cluster is down, or cannot see it")));
+    if !info
+        .as_str()
+        .is_some_and(|info| info.contains("cluster_state:ok"))
+    {
+        return Err(Error::new(
+            ErrorKind::Cluster,
+            format!("{asked} says that the Cluster is down, or cannot see it"),
+        ));
     }
     let ranges = parse(&slots, asked).filter(|ranges| !ranges.is_empty());
     ranges.ok_or_else(|| Error::new(ErrorKind::Cluster, format!("{asked} knows of no slots")))
@@ -46,15 +60,33 @@ fn parse(slots: &Value, asked: &Address) -> Option<Vec<Range>> {
     };
     let range = |range: &Value| {
         let fields = list(range)?;
-        let [first, last, master, ..] = fields.as_slice() else { return None };
+        let [first, last, master, ..] = fields.as_slice() else {
+            return None;
+        };
         let master = list(master)?;
-        let [host, port, ..] = master.as_slice() else { return None };
+        let [host, port, ..] = master.as_slice() else {
+            return None;
+        };
         // A node that does not know its own address leaves it out. It is the one that was just asked.
-        let host =
-            host.as_str().filter(|host| !host.is_empty() && *host != "?").map_or(asked.host.clone(), |host| host.to_string());
-        let slot = |value: &Value| value.as_u64().and_then(|slot| u16::try_from(slot).ok()).filter(|slot| *slot < SLOTS);
-        let master = Address { host, port: u16::try_from(port.as_u64()?).ok()? };
-        Some(Range { first: slot(first)?, last: slot(last)?, master })
+        let host = host
+            .as_str()
+            .filter(|host| !host.is_empty() && *host != "?")
+            .map_or(asked.host.clone(), |host| host.to_string());
+        let slot = |value: &Value| {
+            value
+                .as_u64()
+                .and_then(|slot| u16::try_from(slot).ok())
+                .filter(|slot| *slot < SLOTS)
+        };
+        let master = Address {
+            host,
+            port: u16::try_from(port.as_u64()?).ok()?,
+        };
+        Some(Range {
+            first: slot(first)?,
+            last: slot(last)?,
+            master,
+        })
     };
     list(slots)?.iter().map(range).collect()
 }
@@ -64,11 +96,19 @@ mod tests {
     use super::*;
 
     fn address(host: &str, port: u16) -> Address {
-        Address { host: host.to_owned(), port }
+        Address {
+            host: host.to_owned(),
+            port,
+        }
     }
 
     fn node(host: Value, port: i64) -> Value {
-        Value::Array(vec![host, Value::Integer(port), Value::from_static_str("id"), Value::Array(Vec::new())])
+        Value::Array(vec![
+            host,
+            Value::Integer(port),
+            Value::from_static_str("id"),
+            Value::Array(Vec::new()),
+        ])
     }
 
     fn range(first: i64, last: i64, nodes: Vec<Value>) -> Value {
@@ -79,12 +119,24 @@ mod tests {
     fn the_first_node_of_a_range_is_its_master_and_a_nameless_one_is_where_it_was_asked() {
         let replica = || node(Value::from_static_str("10.0.0.9"), 9);
         let slots = Value::Array(vec![
-            range(0, 99, vec![node(Value::from_static_str("10.0.0.1"), 1), replica()]),
+            range(
+                0,
+                99,
+                vec![node(Value::from_static_str("10.0.0.1"), 1), replica()],
+            ),
             range(100, 16_383, vec![node(Value::Null, 2), replica()]),
         ]);
         let expected = [
-            Range { first: 0, last: 99, master: address("10.0.0.1", 1) },
-            Range { first: 100, last: 16_383, master: address("asked", 2) },
+            Range {
+                first: 0,
+                last: 99,
+                master: address("10.0.0.1", 1),
+            },
+            Range {
+                first: 100,
+                last: 16_383,
+                master: address("asked", 2),
+            },
         ];
         assert_eq!(parse(&slots, &address("asked", 7)).unwrap(), expected);
     }

@@ -12,7 +12,8 @@ use super::pace::{Failure, Pace};
 /// Failed calls in a row that open the breaker. It is one more than may be in flight at once, so that one stall of Redis, no
 /// longer than the deadline, does not open it. A dead Redis costs its callers at most five deadlines.
 #[expect(clippy::cast_possible_truncation, reason = "a handful of calls")]
-pub(in crate::store::redis) const FAILURES_MAX: u32 = crate::store::redis::batcher::CALLS_MAX as u32 + 1;
+pub(in crate::store::redis) const FAILURES_MAX: u32 =
+    crate::store::redis::batcher::CALLS_MAX as u32 + 1;
 /// The breaker also opens when half of the calls within this time fail. A server that answers every other call in time makes
 /// half of the callers wait in vain.
 const WINDOW: Duration = Duration::from_secs(1);
@@ -86,7 +87,14 @@ struct Failures {
 
 impl Failures {
     fn none(now: Instant) -> Self {
-        Self { in_a_row: 0, last_at: now, window_at: now, in_window: 0, unanswered: 0, answered: 0 }
+        Self {
+            in_a_row: 0,
+            last_at: now,
+            window_at: now,
+            in_window: 0,
+            unanswered: 0,
+            answered: 0,
+        }
     }
 
     fn answered(&mut self) {
@@ -97,7 +105,11 @@ impl Failures {
     /// Counts a failed call. It is not `new` if it was in flight together with a failure that was counted already.
     fn unanswered(&mut self, new: bool, now: Instant) {
         if self.in_window == 0 || now.saturating_duration_since(self.window_at) > WINDOW {
-            *self = Self { in_a_row: self.in_a_row, last_at: self.last_at, ..Self::none(now) };
+            *self = Self {
+                in_a_row: self.in_a_row,
+                last_at: self.last_at,
+                ..Self::none(now)
+            };
         }
         self.unanswered = self.unanswered.saturating_add(1);
         if new {
@@ -117,7 +129,16 @@ impl Breaker {
     /// An open breaker with a probe due at once, since nothing is known of Redis yet. It is `crowded` where more calls than
     /// [`FAILURES_MAX`] may be in flight at once. Calls that were in flight when one failed then count as that one failure.
     pub(in crate::store::redis) fn new(now: Instant, crowded: bool) -> Self {
-        Self { phase: Phase::Open { since: now, probe_at: now }, connection: 0, failed_probes: 0, pace: Pace::default(), crowded }
+        Self {
+            phase: Phase::Open {
+                since: now,
+                probe_at: now,
+            },
+            connection: 0,
+            failed_probes: 0,
+            pace: Pace::default(),
+            crowded,
+        }
     }
 
     pub(in crate::store::redis) fn state(&self) -> BreakerState {
@@ -139,7 +160,13 @@ impl Breaker {
 
     /// Records that a call on `connection`, made at `sent`, was not answered in time or could not be sent. Returns whether that
     /// opened the breaker.
-    pub(in crate::store::redis) fn unanswered(&mut self, connection: u64, sent: Instant, now: Instant, jitter: u64) -> bool {
+    pub(in crate::store::redis) fn unanswered(
+        &mut self,
+        connection: u64,
+        sent: Instant,
+        now: Instant,
+        jitter: u64,
+    ) -> bool {
         if let Phase::Closed { failures, .. } = &mut self.phase
             && connection == self.connection
         {
@@ -150,18 +177,28 @@ impl Breaker {
     }
 
     /// Records that `connection` has ended. Returns whether that opened the breaker.
-    pub(in crate::store::redis) fn lost(&mut self, connection: u64, now: Instant, jitter: u64) -> bool {
+    pub(in crate::store::redis) fn lost(
+        &mut self,
+        connection: u64,
+        now: Instant,
+        jitter: u64,
+    ) -> bool {
         connection == self.connection && self.open(now, jitter)
     }
 
     /// Opens a closed breaker. Returns whether it was closed.
     fn open(&mut self, now: Instant, jitter: u64) -> bool {
-        let Phase::Closed { since, .. } = self.phase else { return false };
+        let Phase::Closed { since, .. } = self.phase else {
+            return false;
+        };
         if now.saturating_duration_since(since) >= RELAPSE {
             self.failed_probes = 0;
             self.pace.start_over();
         }
-        self.phase = Phase::Open { since: now, probe_at: now + self.pause(jitter) };
+        self.phase = Phase::Open {
+            since: now,
+            probe_at: now + self.pause(jitter),
+        };
         true
     }
 
@@ -170,7 +207,10 @@ impl Breaker {
         if let Phase::Open { since, .. } = self.phase {
             self.failed_probes = 0;
             self.pace.start_over();
-            self.phase = Phase::Open { since, probe_at: now + self.pause(jitter) };
+            self.phase = Phase::Open {
+                since,
+                probe_at: now + self.pause(jitter),
+            };
         }
     }
 
@@ -206,19 +246,32 @@ impl Breaker {
     /// Records that the probe in flight was answered in time: its connection comes into use. Returns how long the breaker was
     /// open.
     pub(in crate::store::redis) fn probe_passed(&mut self, now: Instant) -> Option<Duration> {
-        let Phase::HalfOpen { since } = self.phase else { return None };
+        let Phase::HalfOpen { since } = self.phase else {
+            return None;
+        };
         self.connection += 1;
         self.pace.succeeded();
-        self.phase = Phase::Closed { since: now, failures: Failures::none(now) };
+        self.phase = Phase::Closed {
+            since: now,
+            failures: Failures::none(now),
+        };
         Some(now.saturating_duration_since(since))
     }
 
     /// Records that the probe in flight failed. Another one is due after a pause.
-    pub(in crate::store::redis) fn probe_failed(&mut self, failure: Failure, now: Instant, jitter: u64) {
+    pub(in crate::store::redis) fn probe_failed(
+        &mut self,
+        failure: Failure,
+        now: Instant,
+        jitter: u64,
+    ) {
         if let Phase::HalfOpen { since } = self.phase {
             self.pace.failed(failure);
             self.failed_probes = self.failed_probes.saturating_add(1);
-            self.phase = Phase::Open { since, probe_at: now + self.pause(jitter) };
+            self.phase = Phase::Open {
+                since,
+                probe_at: now + self.pause(jitter),
+            };
         }
     }
 
@@ -230,7 +283,9 @@ impl Breaker {
     /// The pause before the next probe: random, below a bound that doubles with each failed probe. So replicas that lost Redis at
     /// one instant come back spread out. `jitter` is a random number, all values equally likely.
     fn pause(&self, jitter: u64) -> Duration {
-        let usual = PAUSE_FIRST.saturating_mul(1 << self.failed_probes.min(10)).min(PAUSE_MAX);
+        let usual = PAUSE_FIRST
+            .saturating_mul(1 << self.failed_probes.min(10))
+            .min(PAUSE_MAX);
         within(self.pace.pause_max(usual), jitter)
     }
 }

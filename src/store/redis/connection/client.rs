@@ -12,7 +12,10 @@ use std::time::{Duration, Instant};
 use fred::clients::Client;
 use fred::error::{Error, ErrorKind};
 use fred::interfaces::ClientLike;
-use fred::types::config::{Config, ConnectionConfig, ReconnectError, Server, ServerConfig, TcpConfig, TlsConfig, TlsHostMapping};
+use fred::types::config::{
+    Config, ConnectionConfig, ReconnectError, Server, ServerConfig, TcpConfig, TlsConfig,
+    TlsHostMapping,
+};
 use fred::types::{Builder, ConnectHandle, RespVersion};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -32,8 +35,12 @@ const PASSWORD_FILE_BYTES_MAX: usize = 64 << 10;
 /// Longest that sent bytes may stay unacknowledged, where the system can be told.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(1);
 /// Errors by which Redis says that this node cannot serve now. The connection is replaced, which finds the right node.
-const RECONNECT_ERRORS: [ReconnectError; 4] =
-    [ReconnectError::ReadOnly, ReconnectError::MasterDown, ReconnectError::NoReplicas, ReconnectError::Loading];
+const RECONNECT_ERRORS: [ReconnectError; 4] = [
+    ReconnectError::ReadOnly,
+    ReconnectError::MasterDown,
+    ReconnectError::NoReplicas,
+    ReconnectError::Loading,
+];
 
 /// The task that runs a connection. Dropping it closes the connection, and calls that wait on it fail.
 pub(in crate::store::redis) struct ConnectionTask {
@@ -48,7 +55,10 @@ impl ConnectionTask {
         match (&mut self.task).await {
             Ok(Err(error)) => error,
             Ok(Ok(())) => Error::new(ErrorKind::IO, "the connection was closed"),
-            Err(join) => Error::new(ErrorKind::IO, format!("the connection's task ended: {join}")),
+            Err(join) => Error::new(
+                ErrorKind::IO,
+                format!("the connection's task ended: {join}"),
+            ),
         }
     }
 }
@@ -68,7 +78,12 @@ pub(in crate::store::redis) async fn connect(
     time_limit: Duration,
 ) -> Result<(Client, ConnectionTask), Error> {
     let (target, to) = (target.clone(), peer.clone());
-    let make = move || Ok(Config { database: target.database, ..config(&target, &to, &target.credentials)? });
+    let make = move || {
+        Ok(Config {
+            database: target.database,
+            ..config(&target, &to, &target.credentials)?
+        })
+    };
     open(read(make, time_limit).await?, peer, time_limit).await
 }
 
@@ -80,9 +95,10 @@ pub(in crate::store::redis) async fn connect_to_sentinel(
 ) -> Result<(Client, ConnectionTask), Error> {
     let (target, to) = (target.clone(), peer.clone());
     let make = move || match &target.topology {
-        Topology::Sentinel(sentinels) => {
-            Ok(Config { version: RespVersion::RESP3, ..config(&target, &to, &sentinels.credentials)? })
-        }
+        Topology::Sentinel(sentinels) => Ok(Config {
+            version: RespVersion::RESP3,
+            ..config(&target, &to, &sentinels.credentials)?
+        }),
         _ => Err("there are no Sentinels".to_owned()),
     };
     open(read(make, time_limit).await?, peer, time_limit).await
@@ -91,15 +107,26 @@ pub(in crate::store::redis) async fn connect_to_sentinel(
 /// Reads every file that connections need, so that unusable files are reported at the start.
 pub(in crate::store::redis) fn check_files(target: &RedisTarget) -> Result<(), String> {
     password(&target.credentials)?;
-    target.tls.as_ref().map_or(Ok(()), |tls| tls::connector(tls).map(drop))
+    target
+        .tls
+        .as_ref()
+        .map_or(Ok(()), |tls| tls::connector(tls).map(drop))
 }
 
 /// Makes the settings of a connection on a blocking thread, since it reads files. Stops waiting after `time_limit`.
-async fn read(make: impl FnOnce() -> Result<Config, String> + Send + 'static, time_limit: Duration) -> Result<Config, Error> {
+async fn read(
+    make: impl FnOnce() -> Result<Config, String> + Send + 'static,
+    time_limit: Duration,
+) -> Result<Config, Error> {
     let made = timeout(time_limit, tokio::task::spawn_blocking(make)).await;
-    let made = made
-        .map_err(|_| Error::new(ErrorKind::IO, format!("the files that store.* names cannot be read within {time_limit:?}")))?;
-    made.unwrap_or_else(|join| Err(join.to_string())).map_err(|error| Error::new(ErrorKind::IO, error))
+    let made = made.map_err(|_| {
+        Error::new(
+            ErrorKind::IO,
+            format!("the files that store.* names cannot be read within {time_limit:?}"),
+        )
+    })?;
+    made.unwrap_or_else(|join| Err(join.to_string()))
+        .map_err(|error| Error::new(ErrorKind::IO, error))
 }
 
 fn config(target: &RedisTarget, peer: &Peer, credentials: &Credentials) -> Result<Config, String> {
@@ -108,13 +135,27 @@ fn config(target: &RedisTarget, peer: &Peer, credentials: &Credentials) -> Resul
         Peer::Unix(path) => ServerConfig::Unix { path: path.clone() },
         Peer::Tcp(address) => {
             let mut server = Server::new(address.host.as_str(), address.port);
-            server.tls_server_name = tls.and_then(|tls| tls.server_name.as_deref()).map(Into::into);
+            server.tls_server_name = tls
+                .and_then(|tls| tls.server_name.as_deref())
+                .map(Into::into);
             ServerConfig::Centralized { server }
         }
     };
-    let tls = tls.map(|tls| Ok::<_, String>(TlsConfig { connector: tls::connector(tls)?, hostnames: TlsHostMapping::None }));
+    let tls = tls.map(|tls| {
+        Ok::<_, String>(TlsConfig {
+            connector: tls::connector(tls)?,
+            hostnames: TlsHostMapping::None,
+        })
+    });
     let (username, password) = (credentials.username.clone(), password(credentials)?);
-    Ok(Config { server, username, password, tls: tls.transpose()?, fail_fast: true, ..Config::default() })
+    Ok(Config {
+        server,
+        username,
+        password,
+        tls: tls.transpose()?,
+        fail_fast: true,
+        ..Config::default()
+    })
 }
 
 fn password(credentials: &Credentials) -> Result<Option<String>, String> {
@@ -127,11 +168,15 @@ fn password(credentials: &Credentials) -> Result<Option<String>, String> {
 
 /// The first line of a file, without its line end, which editors add.
 fn first_line(file: &Path) -> Result<String, String> {
-    let unusable = |why: &str| format!("store.password_file cannot be used: {why}; its first line is the password");
-    let contents = small_file::read(file, PASSWORD_FILE_BYTES_MAX).map_err(|error| unusable(&format!("it {error}")))?;
+    let unusable = |why: &str| {
+        format!("store.password_file cannot be used: {why}; its first line is the password")
+    };
+    let contents = small_file::read(file, PASSWORD_FILE_BYTES_MAX)
+        .map_err(|error| unusable(&format!("it {error}")))?;
     let text = String::from_utf8(contents.bytes).map_err(|_| unusable("it is not UTF-8"))?;
     let line = text.lines().next().filter(|line| !line.is_empty());
-    line.map(str::to_owned).ok_or_else(|| unusable("it is empty"))
+    line.map(str::to_owned)
+        .ok_or_else(|| unusable("it is empty"))
 }
 
 /// The kind of a failed attempt to connect, which decides when to try again.
@@ -142,15 +187,24 @@ pub(in crate::store::redis) fn failure(target: &RedisTarget, error: &Error) -> F
     }
 }
 
-async fn open(config: Config, peer: &Peer, time_limit: Duration) -> Result<(Client, ConnectionTask), Error> {
+async fn open(
+    config: Config,
+    peer: &Peer,
+    time_limit: Duration,
+) -> Result<(Client, ConnectionTask), Error> {
     let permits = config.tls.is_some().then(|| handshake_permits(peer));
     // The semaphore is never closed. Every holder returns its permit within its time limit.
     let _permit = match &permits {
         Some(permits) => permits.acquire().await.ok(),
         None => None,
     };
-    let client = Builder::from_config(config).with_connection_config(|connection| set_limits(connection, time_limit)).build()?;
-    let mut task = ConnectionTask { task: client.connect(), up_by: monotonic() + time_limit };
+    let client = Builder::from_config(config)
+        .with_connection_config(|connection| set_limits(connection, time_limit))
+        .build()?;
+    let mut task = ConnectionTask {
+        task: client.connect(),
+        up_by: monotonic() + time_limit,
+    };
     let up = async {
         tokio::select! {
             // This may miss a failure that comes very early. Such a failure ends the connection's task; see the next branch.
@@ -158,12 +212,17 @@ async fn open(config: Config, peer: &Peer, time_limit: Duration) -> Result<(Clie
             error = task.ended() => Err(error),
         }
     };
-    timeout(time_limit, up).await.unwrap_or_else(|_| Err(timed_out(peer, time_limit)))?;
+    timeout(time_limit, up)
+        .await
+        .unwrap_or_else(|_| Err(timed_out(peer, time_limit)))?;
     Ok((client, task))
 }
 
 fn timed_out(peer: &Peer, time_limit: Duration) -> Error {
-    Error::new(ErrorKind::Timeout, format!("no connection to {peer} within {time_limit:?}"))
+    Error::new(
+        ErrorKind::Timeout,
+        format!("no connection to {peer} within {time_limit:?}"),
+    )
 }
 
 /// The permits for TLS handshakes with this server, shared by all workers of the process.
@@ -173,7 +232,11 @@ fn handshake_permits(peer: &Peer) -> Arc<Semaphore> {
     // No code panics while holding this lock.
     let mut all = PERMITS.lock().unwrap_or_else(PoisonError::into_inner);
     all.retain(|(_, permits)| permits.strong_count() > 0);
-    if let Some(permits) = all.iter().find(|(other, _)| other == peer).and_then(|(_, permits)| permits.upgrade()) {
+    if let Some(permits) = all
+        .iter()
+        .find(|(other, _)| other == peer)
+        .and_then(|(_, permits)| permits.upgrade())
+    {
         return permits;
     }
     let permits = Arc::new(Semaphore::new(HANDSHAKES_MAX));
@@ -189,6 +252,9 @@ fn set_limits(connection: &mut ConnectionConfig, time_limit: Duration) {
     connection.max_command_attempts = 1;
     connection.reconnect_on_auth_error = true;
     connection.reconnect_errors = RECONNECT_ERRORS.to_vec();
-    connection.tcp = TcpConfig { nodelay: Some(true), ..TcpConfig::default() };
+    connection.tcp = TcpConfig {
+        nodelay: Some(true),
+        ..TcpConfig::default()
+    };
     platform::limit_unacknowledged(&mut connection.tcp, UNACKNOWLEDGED_MAX);
 }

@@ -50,7 +50,9 @@ pub(super) fn log_out_of_reach(server: &Endpoint, error: &StoreError, health: Co
     static LAST: Mutex<Option<(String, Instant)>> = Mutex::new(None);
     let (line, now) = (format!("{server}: {error}"), monotonic());
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-    if last.as_ref().is_some_and(|(last, when)| *last == line && now.saturating_duration_since(*when) < ALIKE_WITHIN) {
+    if last.as_ref().is_some_and(|(last, when)| {
+        *last == line && now.saturating_duration_since(*when) < ALIKE_WITHIN
+    }) {
         return;
     }
     *last = Some((line, now));

@@ -87,7 +87,10 @@ impl ConnectionManager {
     /// Starts connecting. Must be called within a tokio runtime.
     pub(in crate::store::redis) fn start(settings: ConnectionSettings) -> Self {
         let state = Arc::new(State {
-            breaker: Mutex::new(Breaker::new(monotonic(), settings.store_settings.is_clustered())),
+            breaker: Mutex::new(Breaker::new(
+                monotonic(),
+                settings.store_settings.is_clustered(),
+            )),
             settings,
             started_us: SystemClock.now_us(),
             connection_state: watch::Sender::new(ConnectionState::Starting),
@@ -106,17 +109,27 @@ impl ConnectionManager {
 
     /// The error to answer with at once, because Redis is down; `None` when it is asked.
     pub(in crate::store::redis) fn refusal(&self) -> Option<StoreError> {
-        if self.state.down.load(Ordering::Acquire) { self.why_down() } else { None }
+        if self.state.down.load(Ordering::Acquire) {
+            self.why_down()
+        } else {
+            None
+        }
     }
 
     #[cold]
     fn why_down(&self) -> Option<StoreError> {
-        self.state.connection_state.borrow().ready().and_then(Result::err)
+        self.state
+            .connection_state
+            .borrow()
+            .ready()
+            .and_then(Result::err)
     }
 
     /// Counts decisions that Redis did not make.
     pub(in crate::store::redis) fn add_undecided(&self, decisions: usize) {
-        self.state.undecided.fetch_add(decisions as u64, Ordering::Relaxed);
+        self.state
+            .undecided
+            .fetch_add(decisions as u64, Ordering::Relaxed);
     }
 
     /// Waits until a connection is up.
@@ -146,21 +159,43 @@ impl ConnectionManager {
     }
 
     /// See [`crate::store::redis::StoreSettings::script_command`].
-    pub(in crate::store::redis) fn script_command(&self, call: &Call, until: Instant) -> Result<Command, StoreError> {
-        self.state.settings.store_settings.script_command(call, until)
+    pub(in crate::store::redis) fn script_command(
+        &self,
+        call: &Call,
+        until: Instant,
+    ) -> Result<Command, StoreError> {
+        self.state
+            .settings
+            .store_settings
+            .script_command(call, until)
     }
 
     /// Waits until `until` for the first probe to be over. Errors: Redis is down, or [`StoreError::Deadline`] with `deadline`.
-    pub(in crate::store::redis) async fn usable(&self, until: Instant, deadline: Duration) -> Result<(), StoreError> {
+    pub(in crate::store::redis) async fn usable(
+        &self,
+        until: Instant,
+        deadline: Duration,
+    ) -> Result<(), StoreError> {
         self.refusal().map_or(Ok(()), Err)?;
-        timeout_at(until.into(), self.ready()).await.map_err(|_| StoreError::Deadline(deadline))
+        timeout_at(until.into(), self.ready())
+            .await
+            .map_err(|_| StoreError::Deadline(deadline))
     }
 
     /// Makes one call on the connection in use; `asking` as in [`Connection::call`]. The call of a decision has the store's whole
     /// deadline, even if its callers have less time left. They stop waiting at their own deadlines, and a caller's short deadline
     /// must not count as a failure of Redis.
-    pub(in crate::store::redis) async fn call(&self, mut command: Command, asking: bool) -> Result<Value, CallError> {
-        let connection = self.state.connection_state.borrow().ready().unwrap_or_else(|| Err(untried()))?;
+    pub(in crate::store::redis) async fn call(
+        &self,
+        mut command: Command,
+        asking: bool,
+    ) -> Result<Value, CallError> {
+        let connection = self
+            .state
+            .connection_state
+            .borrow()
+            .ready()
+            .unwrap_or_else(|| Err(untried()))?;
         let sent = monotonic();
         if command.kind == CommandKind::Script {
             command.until = command.until.max(sent + self.deadline());
@@ -173,7 +208,9 @@ impl ConnectionManager {
         }
         let mut breaker = self.state.breaker();
         match &result {
-            Err(CallError::Error(error @ (StoreError::Deadline(_) | StoreError::Unreachable(_)))) => {
+            Err(CallError::Error(
+                error @ (StoreError::Deadline(_) | StoreError::Unreachable(_)),
+            )) => {
                 if breaker.unanswered(connection.number, sent, monotonic(), random::bits()) {
                     self.state.on_opened(error);
                 }
@@ -235,12 +272,24 @@ impl ScriptTransport for ConnectionManager {
     /// Waits until the first probe is over. A probe always ends.
     async fn ready(&self) {
         // The sender lives as long as `self`.
-        let _ = self.state.connection_state.subscribe().wait_for(|connection_state| connection_state.ready().is_some()).await;
+        let _ = self
+            .state
+            .connection_state
+            .subscribe()
+            .wait_for(|connection_state| connection_state.ready().is_some())
+            .await;
     }
 
-    fn call_script(self: Arc<Self>, call: &Call) -> impl Future<Output = Result<Value, TransportError>> + Send + use<> {
+    fn call_script(
+        self: Arc<Self>,
+        call: &Call,
+    ) -> impl Future<Output = Result<Value, TransportError>> + Send + use<> {
         let command = self.script_command(call, monotonic() + self.deadline());
-        async move { self.call(command?, false).await.map_err(|error| error.into_store_error().into()) }
+        async move {
+            self.call(command?, false)
+                .await
+                .map_err(|error| error.into_store_error().into())
+        }
     }
 }
 
@@ -260,7 +309,8 @@ impl State {
     /// and the state that callers see change together.
     fn on_opened(&self, error: &StoreError) {
         self.opened.fetch_add(1, Ordering::Relaxed);
-        self.undecided_before.store(self.undecided.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.undecided_before
+            .store(self.undecided.load(Ordering::Relaxed), Ordering::Relaxed);
         self.set_down(error);
         log_out_of_reach(&self.settings.endpoint, error, self.health());
     }
@@ -285,18 +335,37 @@ impl State {
             ConnectionState::Up(_) => None,
             ConnectionState::Down(_, outage) => Some(outage.clone()),
         };
-        ConnectionHealth { reached: self.reached.load(Ordering::Relaxed), outage }
+        ConnectionHealth {
+            reached: self.reached.load(Ordering::Relaxed),
+            outage,
+        }
     }
 
     /// Connects to the present server and tests the connection with a decision. Stores the server in `tried`.
-    async fn probe(&self, number: u64, tried: &mut Option<Peer>) -> Result<(Connection, ConnectionTask), (StoreError, Failure)> {
+    async fn probe(
+        &self,
+        number: u64,
+        tried: &mut Option<Peer>,
+    ) -> Result<(Connection, ConnectionTask), (StoreError, Failure)> {
         self.probes.fetch_add(1, Ordering::Relaxed);
         let (endpoint, time_limit) = (&self.settings.endpoint, self.breaker().time_limit());
-        let unnamed = |_| (StoreError::Unreachable("no Sentinel has named a master yet".to_owned()), Failure::Cheap);
-        let peer = tried.insert(timeout(CONNECT_MAX, endpoint.peer()).await.map_err(unnamed)?);
+        let unnamed = |_| {
+            (
+                StoreError::Unreachable("no Sentinel has named a master yet".to_owned()),
+                Failure::Cheap,
+            )
+        };
+        let peer = tried.insert(
+            timeout(CONNECT_MAX, endpoint.peer())
+                .await
+                .map_err(unnamed)?,
+        );
         let proven = async {
-            let (connection, task) = Connection::open(&self.settings, peer.clone(), number, time_limit).await?;
-            connection.prove_with_retries(&self.settings, time_limit).await?;
+            let (connection, task) =
+                Connection::open(&self.settings, peer.clone(), number, time_limit).await?;
+            connection
+                .prove_with_retries(&self.settings, time_limit)
+                .await?;
             Ok((connection, task))
         };
         tokio::select! {
@@ -341,7 +410,9 @@ impl State {
         let mut tried = None;
         loop {
             self.wait_until_due(tried.as_ref()).await;
-            let Some(number) = self.breaker().begin_probe(monotonic()) else { continue };
+            let Some(number) = self.breaker().begin_probe(monotonic()) else {
+                continue;
+            };
             match self.probe(number, &mut tried).await {
                 Ok((connection, task)) => {
                     let connection = Arc::new(connection);
@@ -349,7 +420,8 @@ impl State {
                     return (connection, task);
                 }
                 Err((error, failure)) => {
-                    self.breaker().probe_failed(failure, monotonic(), random::bits());
+                    self.breaker()
+                        .probe_failed(failure, monotonic(), random::bits());
                     tracing::debug!(%error, "the store did not pass a probe");
                     self.set_down_if_starting(&error);
                     self.set_down(&error);
@@ -364,13 +436,15 @@ impl State {
         let mut breaker = self.breaker();
         let out = breaker.probe_passed(monotonic()).unwrap_or_default();
         self.reached.store(true, Ordering::Relaxed);
-        self.connection_state.send_replace(ConnectionState::Up(connection));
+        self.connection_state
+            .send_replace(ConnectionState::Up(connection));
         self.down.store(false, Ordering::Release);
         drop(breaker);
         let before = self.undecided_before.load(Ordering::Relaxed);
         let undecided = self.undecided.load(Ordering::Relaxed) - before;
         // These are reported now. The next outage counts its own.
-        self.undecided_before.store(before + undecided, Ordering::Relaxed);
+        self.undecided_before
+            .store(before + undecided, Ordering::Relaxed);
         tracing::info!(
             server,
             out_ms = u64::try_from(out.as_millis()).unwrap_or(u64::MAX),
@@ -416,11 +490,17 @@ fn master_changed() -> StoreError {
 /// Keeps the store connected for ever, also after a panic.
 async fn run(state: Arc<State>) {
     loop {
-        if AssertUnwindSafe(connect_and_watch(&state)).catch_unwind().await.is_err() {
+        if AssertUnwindSafe(connect_and_watch(&state))
+            .catch_unwind()
+            .await
+            .is_err()
+        {
             tracing::error!("the task that keeps the store connected panicked; it goes on");
             // The panic has dropped the connection or the probe.
             state.breaker().start_over(monotonic(), random::bits());
-            state.set_down(&StoreError::Unreachable("the task that keeps it connected panicked".to_owned()));
+            state.set_down(&StoreError::Unreachable(
+                "the task that keeps it connected panicked".to_owned(),
+            ));
         }
     }
 }

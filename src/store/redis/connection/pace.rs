@@ -71,7 +71,10 @@ mod tests {
     const USUAL: Duration = Duration::from_millis(20);
 
     fn numbers(pace: &Pace) -> (u128, u128) {
-        (pace.time_limit().as_millis(), pace.pause_max(USUAL).as_millis())
+        (
+            pace.time_limit().as_millis(),
+            pace.pause_max(USUAL).as_millis(),
+        )
     }
 
     #[test]
@@ -82,7 +85,17 @@ mod tests {
             pace.failed(Failure::HandshakeTimedOut);
             seen.push(numbers(&pace));
         }
-        assert_eq!(seen, [(500, 20), (1_000, 300), (2_000, 600), (4_000, 1_200), (4_000, 1_200), (4_000, 1_200)]);
+        assert_eq!(
+            seen,
+            [
+                (500, 20),
+                (1_000, 300),
+                (2_000, 600),
+                (4_000, 1_200),
+                (4_000, 1_200),
+                (4_000, 1_200)
+            ]
+        );
     }
 
     #[test]
@@ -101,6 +114,9 @@ mod tests {
     fn a_longer_usual_pause_stays() {
         let mut pace = Pace::default();
         pace.failed(Failure::HandshakeTimedOut);
-        assert_eq!(pace.pause_max(Duration::from_secs(9)), Duration::from_secs(9));
+        assert_eq!(
+            pace.pause_max(Duration::from_secs(9)),
+            Duration::from_secs(9)
+        );
     }
 }

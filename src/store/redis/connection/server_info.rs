@@ -28,11 +28,23 @@ impl ServerInfo {
     /// Reads the server's INFO and logs warnings for changes. Returns whether it is another process than the one before. Returns
     /// false if the server does not answer, or does not allow this user to ask.
     pub(in crate::store::redis) async fn check(&self, connection: &Connection) -> bool {
-        let Ok(info) = connection.info(monotonic() + CONNECT_MAX).await else { return false };
-        let Some(seen) = parse(&info) else { return false };
-        let before = self.last.lock().unwrap_or_else(PoisonError::into_inner).replace(seen.clone());
+        let Ok(info) = connection.info(monotonic() + CONNECT_MAX).await else {
+            return false;
+        };
+        let Some(seen) = parse(&info) else {
+            return false;
+        };
+        let before = self
+            .last
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .replace(seen.clone());
         let (server, evicts) = (&connection.peer, seen.evicts.as_deref());
-        if let Some(policy) = evicts.filter(|_| before.as_ref().is_none_or(|before| before.evicts != seen.evicts)) {
+        if let Some(policy) = evicts.filter(|_| {
+            before
+                .as_ref()
+                .is_none_or(|before| before.evicts != seen.evicts)
+        }) {
             tracing::warn!(%server, policy, "this Redis may drop counters when it is full, and a dropped one is a fresh quota; set maxmemory-policy noeviction");
         }
         let replaced = before.is_some_and(|before| before.run != seen.run);
@@ -45,10 +57,17 @@ impl ServerInfo {
 
 /// Reads the answer to INFO.
 fn parse(info: &str) -> Option<Seen> {
-    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+    let field = |name: &str| {
+        info.lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+            .map(str::trim)
+    };
     let bounded = field("maxmemory").is_some_and(|bytes| bytes != "0");
     let evicts = field("maxmemory_policy").filter(|policy| bounded && *policy != "noeviction");
-    Some(Seen { run: field("run_id")?.to_owned(), evicts: evicts.map(str::to_owned) })
+    Some(Seen {
+        run: field("run_id")?.to_owned(),
+        evicts: evicts.map(str::to_owned),
+    })
 }
 
 #[cfg(test)]
@@ -63,8 +82,15 @@ mod tests {
                 .evicts
         };
         assert_eq!(info("100", "allkeys-lru"), Some("allkeys-lru".to_owned()));
-        assert_eq!(info("100", "volatile-ttl"), Some("volatile-ttl".to_owned()), "each of our keys has an expiry");
-        assert_eq!((info("0", "allkeys-lru"), info("100", "noeviction")), (None, None));
+        assert_eq!(
+            info("100", "volatile-ttl"),
+            Some("volatile-ttl".to_owned()),
+            "each of our keys has an expiry"
+        );
+        assert_eq!(
+            (info("0", "allkeys-lru"), info("100", "noeviction")),
+            (None, None)
+        );
         assert_eq!(parse("maxmemory:1\r\n"), None);
     }
 }

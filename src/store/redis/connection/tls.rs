@@ -18,13 +18,17 @@ const FILE_BYTES_MAX: usize = 1 << 20;
 /// Builds fred's TLS connector from the files. Errors: a sentence that names the setting and the remedy.
 pub(in crate::store::redis) fn connector(tls: &Tls) -> Result<TlsConnector, String> {
     let builder = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()));
-    let builder = builder.with_safe_default_protocol_versions().map_err(|error| format!("TLS cannot be set up: {error}"))?;
+    let builder = builder
+        .with_safe_default_protocol_versions()
+        .map_err(|error| format!("TLS cannot be set up: {error}"))?;
     let builder = builder.with_root_certificates(roots(tls.ca_file.as_deref())?);
-    let Some((cert_file, key_file)) = &tls.identity else { return Ok(builder.with_no_client_auth().into()) };
+    let Some((cert_file, key_file)) = &tls.identity else {
+        return Ok(builder.with_no_client_auth().into());
+    };
     let chain = certificates("store.tls.cert_file", cert_file)?;
     let key = read("store.tls.key_file", key_file, "a private key as PEM")?;
-    let key =
-        PrivateKeyDer::from_pem_slice(&key).map_err(|error| garbled("store.tls.key_file", &error, "a private key as PEM"))?;
+    let key = PrivateKeyDer::from_pem_slice(&key)
+        .map_err(|error| garbled("store.tls.key_file", &error, "a private key as PEM"))?;
     let config = builder.with_client_auth_cert(chain, key).map_err(|error| {
         format!("store.tls.cert_file and store.tls.key_file do not go together ({error}); give a certificate and its own key")
     })?;
@@ -37,7 +41,10 @@ fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, String> {
         let found = load_native_certs();
         roots.add_parsable_certificates(found.certs);
         if roots.is_empty() {
-            let why = found.errors.first().map_or_else(String::new, |error| format!(" ({error})"));
+            let why = found
+                .errors
+                .first()
+                .map_or_else(String::new, |error| format!(" ({error})"));
             return Err(format!(
                 "this system has no certificates to trust{why}; name those of Redis's authority in store.tls.ca_file"
             ));
@@ -45,9 +52,9 @@ fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, String> {
         return Ok(roots);
     };
     for certificate in certificates("store.tls.ca_file", ca_file)? {
-        roots
-            .add(certificate)
-            .map_err(|error| format!("store.tls.ca_file holds what is no authority's certificate ({error})"))?;
+        roots.add(certificate).map_err(|error| {
+            format!("store.tls.ca_file holds what is no authority's certificate ({error})")
+        })?;
     }
     Ok(roots)
 }
@@ -65,11 +72,17 @@ fn certificates(setting: &str, file: &Path) -> Result<Vec<CertificateDer<'static
 
 fn read(setting: &str, file: &Path, wanted: &str) -> Result<Vec<u8>, String> {
     let contents = small_file::read(file, FILE_BYTES_MAX);
-    contents.map(|contents| contents.bytes).map_err(|error| unusable(setting, &format!("it {error}"), wanted))
+    contents
+        .map(|contents| contents.bytes)
+        .map_err(|error| unusable(setting, &format!("it {error}"), wanted))
 }
 
 fn garbled(setting: &str, error: &PemError, wanted: &str) -> String {
-    let why = if matches!(error, PemError::NoItemsFound) { "there is none in it" } else { "it is garbled" };
+    let why = if matches!(error, PemError::NoItemsFound) {
+        "there is none in it"
+    } else {
+        "it is garbled"
+    };
     unusable(setting, why, wanted)
 }
 

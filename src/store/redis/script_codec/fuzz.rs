@@ -14,8 +14,13 @@ use crate::store::Check;
 use crate::store::redis::batcher::call::{ScriptRequest, WORK_MAX};
 
 fn plan(algorithms: &[Algorithm]) -> Arc<Plan> {
-    let limit = |algorithm: &Algorithm| Limit::new("limit", 1_000, Duration::from_secs(60), *algorithm).unwrap();
-    let (rule, name) = (Rule::Limits(algorithms.iter().map(limit).collect()), Arc::from("plan"));
+    let limit = |algorithm: &Algorithm| {
+        Limit::new("limit", 1_000, Duration::from_secs(60), *algorithm).unwrap()
+    };
+    let (rule, name) = (
+        Rule::Limits(algorithms.iter().map(limit).collect()),
+        Arc::from("plan"),
+    );
     Arc::new(Plan {
         shared: crate::plan::SharedLimits::default(),
         counts_as: Arc::clone(&name),
@@ -30,13 +35,33 @@ fn plan(algorithms: &[Algorithm]) -> Arc<Plan> {
 /// A call of requests for every kind of state, alone and together.
 fn call() -> (AssertUnwindSafe<Call>, Vec<Arc<Plan>>) {
     let bucket = Algorithm::TokenBucket { burst: 7 };
-    let (fixed, window) = (Algorithm::FixedWindow { anchor: Anchor::Clock }, Algorithm::SlidingWindow { precision: 64 });
-    let plans = [plan(&[bucket]), plan(&[fixed, Algorithm::SlidingCounter]), plan(&[window, Algorithm::SlidingLog, bucket])];
+    let (fixed, window) = (
+        Algorithm::FixedWindow {
+            anchor: Anchor::Clock,
+        },
+        Algorithm::SlidingWindow { precision: 64 },
+    );
+    let plans = [
+        plan(&[bucket]),
+        plan(&[fixed, Algorithm::SlidingCounter]),
+        plan(&[window, Algorithm::SlidingLog, bucket]),
+    ];
     let mut call = Call::new(0, WORK_MAX);
     for (index, plan) in plans.iter().enumerate() {
-        let (key, cost) = (Key::new(format!("k{index}")).unwrap(), Cost::new(3).unwrap());
-        let check = Check { key, plan: plan.clone(), cost, mode: Mode::Charge };
-        assert!(call.add(ScriptRequest::new(&check, "", monotonic())).is_none());
+        let (key, cost) = (
+            Key::new(format!("k{index}")).unwrap(),
+            Cost::new(3).unwrap(),
+        );
+        let check = Check {
+            key,
+            plan: plan.clone(),
+            cost,
+            mode: Mode::Charge,
+        };
+        assert!(
+            call.add(ScriptRequest::new(&check, "", monotonic()))
+                .is_none()
+        );
     }
     // A reply is only read beside it, so a panic leaves it valid.
     (AssertUnwindSafe(call), plans.into())
@@ -55,25 +80,44 @@ fn fuzz_replies() {
 fn fuzz_numbers_of_replies() {
     let (call, plans) = call();
     let mut most = 0;
-    bolero::check!().with_type::<([u64; 13], [bool; 3], [u8; 13])>().for_each(|(numbers, fits, bits)| {
-        let mut bytes = Vec::new();
-        // Numbers of all sizes: random 64 bits alone are nearly always huge.
-        let mut numbers = numbers.iter().zip(bits).map(|(number, bits)| number >> (bits % 64));
-        for (count, fits) in [1, 5, 7].into_iter().zip(fits) {
-            bytes.push(if *fits { b'1' } else { b'0' });
-            numbers.by_ref().take(count).for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()[..NUMBER]));
-        }
-        most = most.max(usize::from(understood(&bytes, &call, &plans)));
-    });
+    bolero::check!()
+        .with_type::<([u64; 13], [bool; 3], [u8; 13])>()
+        .for_each(|(numbers, fits, bits)| {
+            let mut bytes = Vec::new();
+            // Numbers of all sizes: random 64 bits alone are nearly always huge.
+            let mut numbers = numbers
+                .iter()
+                .zip(bits)
+                .map(|(number, bits)| number >> (bits % 64));
+            for (count, fits) in [1, 5, 7].into_iter().zip(fits) {
+                bytes.push(if *fits { b'1' } else { b'0' });
+                numbers
+                    .by_ref()
+                    .take(count)
+                    .for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()[..NUMBER]));
+            }
+            most = most.max(usize::from(understood(&bytes, &call, &plans)));
+        });
     assert_eq!(most, 1, "no reply was understood");
 }
 
 fn understood(bytes: &[u8], call: &Call, plans: &[Arc<Plan>]) -> bool {
-    let Some(answers) = parse_reply(bytes, call) else { return false };
+    let Some(answers) = parse_reply(bytes, call) else {
+        return false;
+    };
     assert_eq!(answers.len(), plans.len());
-    for (verdict, plan) in answers.iter().zip(plans).filter_map(|(answer, plan)| Some((answer.as_ref().ok()?, plan))) {
+    for (verdict, plan) in answers
+        .iter()
+        .zip(plans)
+        .filter_map(|(answer, plan)| Some((answer.as_ref().ok()?, plan)))
+    {
         let statuses = verdict.statuses(plan.limits(), Cost::new(3).unwrap());
-        assert!(statuses.iter().all(|status| status.remaining <= status.capacity), "{statuses:?}");
+        assert!(
+            statuses
+                .iter()
+                .all(|status| status.remaining <= status.capacity),
+            "{statuses:?}"
+        );
         let decision = Decision::counted(Outcome::Denied, DecidedBy::Store, statuses);
         assert_eq!(decision.limits().len(), plan.limits().len());
     }

@@ -9,7 +9,9 @@ use super::*;
 use crate::clock::monotonic;
 use crate::plan::{Anchor, Plan, Rule};
 use crate::store::redis::SCRIPT_NAMES_MAX;
-use crate::store::redis::batcher::call::{PLANS_MAX, REQUESTS_MAX, SEARCH_WORK, ScriptRequest, WORK_MAX};
+use crate::store::redis::batcher::call::{
+    PLANS_MAX, REQUESTS_MAX, SEARCH_WORK, ScriptRequest, WORK_MAX,
+};
 
 /// One group as read from a packed call: number of logs, whether it has a packed state, and its requests as plan, mode and cost.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,7 +29,11 @@ struct Decoder<'a>(&'a [u8]);
 impl Decoder<'_> {
     fn number(&mut self, bytes: usize) -> u64 {
         let mut padded = [0; 8];
-        padded[..bytes].copy_from_slice(self.0.split_off(..bytes).expect("the packed call ends too early"));
+        padded[..bytes].copy_from_slice(
+            self.0
+                .split_off(..bytes)
+                .expect("the packed call ends too early"),
+        );
         u64::from_le_bytes(padded)
     }
 
@@ -38,10 +44,19 @@ impl Decoder<'_> {
     fn plans(&mut self) -> Vec<Vec<SaidLimit>> {
         let limit = |decoder: &mut Self| {
             let (kind, precision, prefix) = (decoder.number(1), decoder.number(1), decoder.count());
-            let prefix = (0..prefix).map(|_| u8::try_from(decoder.number(1)).unwrap()).collect();
-            (kind, precision, prefix, [decoder.number(7), decoder.number(7), decoder.number(7)])
+            let prefix = (0..prefix)
+                .map(|_| u8::try_from(decoder.number(1)).unwrap())
+                .collect();
+            (
+                kind,
+                precision,
+                prefix,
+                [decoder.number(7), decoder.number(7), decoder.number(7)],
+            )
         };
-        (0..self.count()).map(|_| (0..self.count()).map(|_| limit(self)).collect()).collect()
+        (0..self.count())
+            .map(|_| (0..self.count()).map(|_| limit(self)).collect())
+            .collect()
     }
 
     fn groups(&mut self) -> Vec<Said> {
@@ -49,10 +64,21 @@ impl Decoder<'_> {
         let mut said = Vec::new();
         while said.len() < groups {
             let requests = usize::try_from(self.number(2)).unwrap();
-            let (has_packed, logs, _uniform, repeats) = (self.number(1) == 1, self.count(), self.count(), self.count());
-            let requests: Vec<_> = (0..requests).map(|_| (self.count(), self.number(1) as u8, self.number(5))).collect();
+            let (has_packed, logs, _uniform, repeats) = (
+                self.number(1) == 1,
+                self.count(),
+                self.count(),
+                self.count(),
+            );
+            let requests: Vec<_> = (0..requests)
+                .map(|_| (self.count(), self.number(1) as u8, self.number(5)))
+                .collect();
             assert!(!requests.is_empty() && repeats > 0, "a group of nothing");
-            said.extend((0..repeats).map(|_| Said { logs, has_packed, requests: requests.clone() }));
+            said.extend((0..repeats).map(|_| Said {
+                logs,
+                has_packed,
+                requests: requests.clone(),
+            }));
         }
         assert_eq!(said.iter().filter(|group| group.has_packed).count(), packed);
         said
@@ -69,7 +95,9 @@ fn mode_byte(mode: Mode) -> u8 {
 
 fn any_limit() -> impl Strategy<Value = Limit> {
     let algorithm = prop_oneof![
-        Just(Algorithm::FixedWindow { anchor: Anchor::Clock }),
+        Just(Algorithm::FixedWindow {
+            anchor: Anchor::Clock
+        }),
         Just(Algorithm::SlidingLog),
         (2..65_u8).prop_map(|precision| Algorithm::SlidingWindow { precision }),
         Just(Algorithm::SlidingCounter),
@@ -77,25 +105,39 @@ fn any_limit() -> impl Strategy<Value = Limit> {
     ];
     // Windows that are common, and many more that are not, so that a name has many logs.
     let window_ms = prop_oneof![Just(1_000), Just(60_000), 1_000..2_000_u64];
-    (1..1_000_u64, window_ms, algorithm)
-        .prop_map(|(quota, ms, algorithm)| Limit::new("limit", quota, Duration::from_millis(ms), algorithm).unwrap())
+    (1..1_000_u64, window_ms, algorithm).prop_map(|(quota, ms, algorithm)| {
+        Limit::new("limit", quota, Duration::from_millis(ms), algorithm).unwrap()
+    })
 }
 
 fn any_plan() -> impl Strategy<Value = Arc<Plan>> {
-    proptest::collection::vec(any_limit(), 1..9).prop_map(|limits| Arc::new(Plan::new("plan", Rule::Limits(limits))))
+    proptest::collection::vec(any_limit(), 1..9)
+        .prop_map(|limits| Arc::new(Plan::new("plan", Rule::Limits(limits))))
 }
 
 fn any_request() -> impl Strategy<Value = (prop::sample::Index, u64, u64, Mode)> {
     let mode = prop_oneof![Just(Mode::Charge), Just(Mode::Peek), Just(Mode::Refund)];
-    (any::<prop::sample::Index>(), any::<u64>(), 1..crate::plan::QUOTA_MAX, mode)
+    (
+        any::<prop::sample::Index>(),
+        any::<u64>(),
+        1..crate::plan::QUOTA_MAX,
+        mode,
+    )
 }
 
 /// Fills a call with as many requests as it takes, packs it, and compares the packed bytes with it. Returns how many
 /// requests it took.
-fn check(plans: &[Arc<Plan>], requests: &[(prop::sample::Index, u64, u64, Mode)], names: u64) -> usize {
+fn check(
+    plans: &[Arc<Plan>],
+    requests: &[(prop::sample::Index, u64, u64, Mode)],
+    names: u64,
+) -> usize {
     let mut call = Call::new(requests.len(), WORK_MAX);
     for (plan, name, cost, mode) in requests {
-        let (plan, name) = (plan.get(plans).clone(), format!("{{plan:{}}}", name % names));
+        let (plan, name) = (
+            plan.get(plans).clone(),
+            format!("{{plan:{}}}", name % names),
+        );
         let request = ScriptRequest::named(name, plan, *cost, *mode, monotonic());
         drop(call.add(request));
     }
@@ -110,27 +152,51 @@ fn check(plans: &[Arc<Plan>], requests: &[(prop::sample::Index, u64, u64, Mode)]
         let mut limits: Vec<&Limit> = plan.plan.limits().iter().collect();
         limits.sort_by_key(|limit| limit.fingerprint().bytes());
         let meant = limits.into_iter().map(|limit| {
-            let precision = if let Algorithm::SlidingWindow { precision } = limit.algorithm() { precision } else { 0 };
+            let precision = if let Algorithm::SlidingWindow { precision } = limit.algorithm() {
+                precision
+            } else {
+                0
+            };
             let numbers = [limit.window_us(), limit.quota(), limit.capacity()];
             let mut prefix = limit.fingerprint().bytes().to_vec();
             if let Algorithm::TokenBucket { .. } = limit.algorithm() {
                 // Quotas here are below 2^16.
                 let [low, high, ..] = limit.quota().to_le_bytes();
-                prefix.extend(if high == 0 { vec![1, low] } else { vec![2, low, high] });
+                prefix.extend(if high == 0 {
+                    vec![1, low]
+                } else {
+                    vec![2, low, high]
+                });
             }
-            (u64::from(limit.kind()), u64::from(precision), prefix, numbers)
+            (
+                u64::from(limit.kind()),
+                u64::from(precision),
+                prefix,
+                numbers,
+            )
         });
         assert!(said.iter().cloned().eq(meant));
     }
     let said = decoder.groups();
-    assert!(decoder.0.is_empty(), "{} bytes more than are said", decoder.0.len());
+    assert!(
+        decoder.0.is_empty(),
+        "{} bytes more than are said",
+        decoder.0.len()
+    );
     let meant = call.groups.iter().map(|group| Said {
         logs: group.log_name_count(),
         has_packed: group.has_packed,
-        requests: group.requests.iter().map(|request| (request.plan_index, mode_byte(request.mode), request.cost)).collect(),
+        requests: group
+            .requests
+            .iter()
+            .map(|request| (request.plan_index, mode_byte(request.mode), request.cost))
+            .collect(),
     });
     assert!(said.iter().eq(&meant.collect::<Vec<_>>()));
-    let keys: usize = said.iter().map(|group| group.logs + usize::from(group.has_packed)).sum();
+    let keys: usize = said
+        .iter()
+        .map(|group| group.logs + usize::from(group.has_packed))
+        .sum();
     assert_eq!(call.keys().len(), keys, "every key belongs to a group");
     said.iter().map(|group| group.requests.len()).sum()
 }
@@ -156,7 +222,13 @@ fn plan_of(algorithm: Algorithm, window_ms: u64) -> Arc<Plan> {
 fn filled(plans: &[Arc<Plan>], name: impl Fn(usize) -> usize) -> usize {
     let mut call = Call::new(plans.len(), WORK_MAX);
     for (index, plan) in plans.iter().enumerate() {
-        let request = ScriptRequest::named(name(index).to_string(), plan.clone(), 1, Mode::Charge, monotonic());
+        let request = ScriptRequest::named(
+            name(index).to_string(),
+            plan.clone(),
+            1,
+            Mode::Charge,
+            monotonic(),
+        );
         drop(call.add(request));
     }
     assert!(pack_call(&call).is_ok());
@@ -166,13 +238,21 @@ fn filled(plans: &[Arc<Plan>], name: impl Fn(usize) -> usize) -> usize {
 /// A call has no room for a further request before one of its counts would exceed the bytes that hold it.
 #[test]
 fn a_call_is_full_before_a_count_has_no_byte() {
-    let fixed = Algorithm::FixedWindow { anchor: Anchor::Clock };
+    let fixed = Algorithm::FixedWindow {
+        anchor: Anchor::Clock,
+    };
     let other_plans: Vec<_> = (0..300).map(|_| plan_of(fixed, 1_000)).collect();
     assert_eq!(filled(&other_plans, |_| 0), PLANS_MAX);
-    let other_logs: Vec<_> = (0..300).map(|index| plan_of(Algorithm::SlidingLog, 1_000 + index)).collect();
+    let other_logs: Vec<_> = (0..300)
+        .map(|index| plan_of(Algorithm::SlidingLog, 1_000 + index))
+        .collect();
     assert_eq!(filled(&other_logs, |_| 0), WORK_MAX / SEARCH_WORK);
     let same_log = vec![plan_of(Algorithm::SlidingLog, 1_000); 300];
-    assert_eq!(filled(&same_log, |_| 0), REQUESTS_MAX, "equal requests share one search");
+    assert_eq!(
+        filled(&same_log, |_| 0),
+        REQUESTS_MAX,
+        "equal requests share one search"
+    );
     let same_plan = vec![plan_of(fixed, 1_000); 300];
     assert_eq!(filled(&same_plan, |_| 0), REQUESTS_MAX);
     assert_eq!(filled(&same_plan, |index| index), SCRIPT_NAMES_MAX);
@@ -180,13 +260,30 @@ fn a_call_is_full_before_a_count_has_no_byte() {
 
 #[test]
 fn what_does_not_fit_its_bytes_is_refused() {
-    let plan = plan_of(Algorithm::FixedWindow { anchor: Anchor::Clock }, 1_000);
+    let plan = plan_of(
+        Algorithm::FixedWindow {
+            anchor: Anchor::Clock,
+        },
+        1_000,
+    );
     let packed = |plan: &Arc<Plan>, cost| {
-        pack_call(&Call::of_one(ScriptRequest::named("n".to_owned(), plan.clone(), cost, Mode::Charge, monotonic())))
+        pack_call(&Call::of_one(ScriptRequest::named(
+            "n".to_owned(),
+            plan.clone(),
+            cost,
+            Mode::Charge,
+            monotonic(),
+        )))
     };
     assert!(packed(&plan, (1 << 40) - 1).is_ok());
-    assert!(matches!(packed(&plan, 1 << 40), Err(StoreError::Refused(_))));
+    assert!(matches!(
+        packed(&plan, 1 << 40),
+        Err(StoreError::Refused(_))
+    ));
     let limits = vec![plan.limits()[0].clone(); 256];
-    let plan = Arc::new(Plan { rule: Rule::Limits(limits), ..(*plan).clone() });
+    let plan = Arc::new(Plan {
+        rule: Rule::Limits(limits),
+        ..(*plan).clone()
+    });
     assert!(matches!(packed(&plan, 1), Err(StoreError::Refused(_))));
 }

@@ -8,7 +8,10 @@ fn parse(url: &str) -> RedisTarget {
 }
 
 fn address(host: &str, port: u16) -> Address {
-    Address { host: host.to_owned(), port }
+    Address {
+        host: host.to_owned(),
+        port,
+    }
 }
 
 #[test]
@@ -19,12 +22,18 @@ fn every_form_is_accepted_and_shown_without_its_passwords() {
         ("redis://canary:canary@[::1]:6379", "redis://[::1]:6379"),
         ("valkeys://canary:canary@h", "rediss://h:6379"),
         ("redis+unix:///run/r.sock", "redis+unix:///run/r.sock"),
-        ("redis+unix://:canary@x/run/r%20s.sock", "redis+unix:///run/r s.sock"),
+        (
+            "redis+unix://:canary@x/run/r%20s.sock",
+            "redis+unix:///run/r s.sock",
+        ),
         (
             "rediss-sentinel://canary:canary@a/2?sentinelServiceName=m&node=b:7&node=[::1]:8&sentinelPassword=canary",
             "rediss-sentinel://a:26379,b:7,[::1]:8?sentinelServiceName=m/2",
         ),
-        ("valkey-cluster://canary:canary@a:1?node=b:2&node=a:1", "redis-cluster://a:1,b:2"),
+        (
+            "valkey-cluster://canary:canary@a:1?node=b:2&node=a:1",
+            "redis-cluster://a:1,b:2",
+        ),
         ("redis-cluster://a/0", "redis-cluster://a:6379/0"),
     ] {
         let target = parse(url);
@@ -35,14 +44,23 @@ fn every_form_is_accepted_and_shown_without_its_passwords() {
 
 #[test]
 fn all_parts_of_a_url_are_kept() {
-    let target =
-        parse("rediss-sentinel://us%65r:p%40ss@a:1/2?sentinelServiceName=m&node=[::1]:8&sentinelUsername=u&sentinelPassword=p");
+    let target = parse(
+        "rediss-sentinel://us%65r:p%40ss@a:1/2?sentinelServiceName=m&node=[::1]:8&sentinelUsername=u&sentinelPassword=p",
+    );
     assert_eq!((target.database, target.tls.is_some()), (Some(2), true));
     assert_eq!(target.credentials.username.as_deref(), Some("user"));
     assert!(target.credentials.password == Some(Password::Given("p@ss".to_owned())));
-    let Topology::Sentinel(sentinels) = target.topology else { panic!("no Sentinels") };
+    let Topology::Sentinel(sentinels) = target.topology else {
+        panic!("no Sentinels")
+    };
     assert_eq!(sentinels.nodes, [address("a", 1), address("::1", 8)]);
-    assert_eq!((sentinels.service.as_str(), sentinels.credentials.username.as_deref()), ("m", Some("u")));
+    assert_eq!(
+        (
+            sentinels.service.as_str(),
+            sentinels.credentials.username.as_deref()
+        ),
+        ("m", Some("u"))
+    );
     assert!(sentinels.credentials.password == Some(Password::Given("p".to_owned())));
 }
 
@@ -60,10 +78,22 @@ fn the_error_for_a_wrong_url_says_what_would_be_right() {
         ("redis+unix://", "names no socket"),
         ("rediss+unix:///run/r.sock", "write redis+unix://"),
         ("redis-sentinel://h", "add ?sentinelServiceName=NAME"),
-        ("redis-sentinel://h?sentinelServiceName=", "add ?sentinelServiceName=NAME"),
-        ("redis-sentinel://h?sentinelServicename=m", "did you mean sentinelServiceName?"),
-        ("redis-sentinel://h?sentinelServiceName=m&sentinelServiceName=n", "sentinelServiceName twice"),
-        ("redis-sentinel://h?sentinelServiceName=m&node=b", "node=host2:6379"),
+        (
+            "redis-sentinel://h?sentinelServiceName=",
+            "add ?sentinelServiceName=NAME",
+        ),
+        (
+            "redis-sentinel://h?sentinelServicename=m",
+            "did you mean sentinelServiceName?",
+        ),
+        (
+            "redis-sentinel://h?sentinelServiceName=m&sentinelServiceName=n",
+            "sentinelServiceName twice",
+        ),
+        (
+            "redis-sentinel://h?sentinelServiceName=m&node=b",
+            "node=host2:6379",
+        ),
         ("redis-cluster://h?node=:1", "node=host2:6379"),
         ("redis-cluster://h?sentinelServiceName=m", "there are node"),
         ("redis-cluster://h/1", "only the first"),
@@ -95,7 +125,12 @@ fn no_error_repeats_a_password() {
 #[test]
 fn settings_that_contradict_the_url_are_refused() {
     let mut plain = parse("redis://user:secret@h");
-    assert!(plain.set_tls(Tls::default()).unwrap_err().contains("rediss"));
+    assert!(
+        plain
+            .set_tls(Tls::default())
+            .unwrap_err()
+            .contains("rediss")
+    );
     assert!(plain.set_username("other".to_owned()).is_err());
     assert!(plain.set_password_file("/p".into()).is_err());
     let mut bare = parse("rediss://h");
@@ -103,22 +138,55 @@ fn settings_that_contradict_the_url_are_refused() {
     bare.set_username("user".to_owned()).unwrap();
     assert!(bare.check().unwrap_err().contains("no password"));
     bare.set_password_file("/p".into()).unwrap();
-    bare.set_tls(Tls { server_name: Some("n".to_owned()), ..Tls::default() }).unwrap();
+    bare.set_tls(Tls {
+        server_name: Some("n".to_owned()),
+        ..Tls::default()
+    })
+    .unwrap();
     assert!(bare.check().is_ok());
-    assert_eq!(bare.unlike(&parse("rediss://h/1")), ["store.url", "store.tls", "store.username or store.password_file"]);
-    assert!(parse("redis-sentinel://h?sentinelServiceName=m&sentinelUsername=u").check().is_err());
+    assert_eq!(
+        bare.unlike(&parse("rediss://h/1")),
+        [
+            "store.url",
+            "store.tls",
+            "store.username or store.password_file"
+        ]
+    );
+    assert!(
+        parse("redis-sentinel://h?sentinelServiceName=m&sentinelUsername=u")
+            .check()
+            .is_err()
+    );
 }
 
 #[test]
 fn a_key_prefix_is_short_and_has_no_special_characters() {
     let mut target = parse("redis://h");
-    for right in ["", "shop:", "team-a/Prod_2.", &"p".repeat(KEY_PREFIX_BYTES_MAX)] {
+    for right in [
+        "",
+        "shop:",
+        "team-a/Prod_2.",
+        &"p".repeat(KEY_PREFIX_BYTES_MAX),
+    ] {
         target.set_key_prefix(right).unwrap();
         assert_eq!(&*target.key_prefix, right);
     }
-    for wrong in
-        ["{", "a}", "a*", "a?", "[a]", "a\\", "a b", "a\n", "\0", "\u{7f}", "é", "%", "~", &"p".repeat(KEY_PREFIX_BYTES_MAX + 1)]
-    {
+    for wrong in [
+        "{",
+        "a}",
+        "a*",
+        "a?",
+        "[a]",
+        "a\\",
+        "a b",
+        "a\n",
+        "\0",
+        "\u{7f}",
+        "é",
+        "%",
+        "~",
+        &"p".repeat(KEY_PREFIX_BYTES_MAX + 1),
+    ] {
         assert!(target.set_key_prefix(wrong).is_err(), "{wrong:?}");
     }
     assert_eq!(target.unlike(&parse("redis://h")), ["store.key_prefix"]);

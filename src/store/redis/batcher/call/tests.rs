@@ -33,8 +33,14 @@ type Memory = HashMap<(String, LimitFingerprint), State>;
 fn execute(memory: &mut Memory, name: &str, plan: &Plan, cost: u64, mode: Mode) -> Verdict {
     let limits = plan.limits();
     let key = |limit: &Limit| (name.to_owned(), limit.fingerprint());
-    let mut states: Vec<State> =
-        limits.iter().map(|limit| memory.remove(&key(limit)).unwrap_or_else(|| State::fresh(limit))).collect();
+    let mut states: Vec<State> = limits
+        .iter()
+        .map(|limit| {
+            memory
+                .remove(&key(limit))
+                .unwrap_or_else(|| State::fresh(limit))
+        })
+        .collect();
     let verdict = decide(limits, &mut states, NOW_US, Cost::new(cost).unwrap(), mode);
     memory.extend(limits.iter().map(key).zip(states));
     verdict
@@ -49,16 +55,35 @@ fn reply(memory: &mut Memory, call: &Call) -> Vec<u8> {
             let verdict = execute(memory, group.name(), plan, request.cost, request.mode);
             bytes.push(if verdict.fits { b'1' } else { b'0' });
             let limits = order.iter().map(|index| &plan.limits()[*index]).cycle();
-            let readings = verdict.readings.chunks(order.len()).flat_map(|all| order.iter().map(|index| all[*index]));
+            let readings = verdict
+                .readings
+                .chunks(order.len())
+                .flat_map(|all| order.iter().map(|index| all[*index]));
             for (reading, limit) in readings.zip(limits) {
                 let numbers = match reading {
                     Reading::Window { count, ends_in_us } => vec![count, ends_in_us],
-                    Reading::Bucket { backlog_us, emission_us } if emission_us == limit.emission_us() => vec![backlog_us],
-                    Reading::Bucket { backlog_us, emission_us } => vec![backlog_us | 1 << 55, emission_us],
-                    Reading::Counter { current, previous, elapsed_us } => vec![current, previous, elapsed_us],
-                    Reading::Log { used, frees_in_us, fresh_in_us } => vec![used, frees_in_us, fresh_in_us],
+                    Reading::Bucket {
+                        backlog_us,
+                        emission_us,
+                    } if emission_us == limit.emission_us() => vec![backlog_us],
+                    Reading::Bucket {
+                        backlog_us,
+                        emission_us,
+                    } => vec![backlog_us | 1 << 55, emission_us],
+                    Reading::Counter {
+                        current,
+                        previous,
+                        elapsed_us,
+                    } => vec![current, previous, elapsed_us],
+                    Reading::Log {
+                        used,
+                        frees_in_us,
+                        fresh_in_us,
+                    } => vec![used, frees_in_us, fresh_in_us],
                 };
-                numbers.iter().for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()[..7]));
+                numbers
+                    .iter()
+                    .for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()[..7]));
             }
         }
     }
@@ -67,8 +92,12 @@ fn reply(memory: &mut Memory, call: &Call) -> Vec<u8> {
 
 /// Plans of one group, with different quotas and fingerprints, and with one or two limits.
 fn plans() -> Vec<Arc<Plan>> {
-    let limit = |quota, seconds, algorithm| Limit::new("l", quota, Duration::from_secs(seconds), algorithm).unwrap();
-    let fixed = Algorithm::FixedWindow { anchor: Anchor::Clock };
+    let limit = |quota, seconds, algorithm| {
+        Limit::new("l", quota, Duration::from_secs(seconds), algorithm).unwrap()
+    };
+    let fixed = Algorithm::FixedWindow {
+        anchor: Anchor::Clock,
+    };
     let of = |limits| {
         Arc::new(Plan {
             shared: crate::plan::SharedLimits::default(),
@@ -85,11 +114,17 @@ fn plans() -> Vec<Arc<Plan>> {
         of(vec![limit(3, 60, Algorithm::TokenBucket { burst: 7 })]),
         of(vec![limit(4, 60, fixed), limit(6, 3600, fixed)]),
         of(vec![limit(5, 60, fixed)]),
-        of(vec![limit(4, 60, Algorithm::SlidingLog), limit(5, 60, Algorithm::TokenBucket { burst: 4 })]),
+        of(vec![
+            limit(4, 60, Algorithm::SlidingLog),
+            limit(5, 60, Algorithm::TokenBucket { burst: 4 }),
+        ]),
     ];
     for (live, candidate) in [(0, 3), (2, 4)] {
         let candidate = Some(Arc::new(plans[candidate].as_candidate_of(&plans[live])));
-        plans.push(Arc::new(Plan { candidate, ..(*plans[live]).clone() }));
+        plans.push(Arc::new(Plan {
+            candidate,
+            ..(*plans[live]).clone()
+        }));
     }
     plans
 }
@@ -107,7 +142,13 @@ fn check(history: u64, requests: u64, names: u64, plans: &[Arc<Plan>]) {
         };
         // Its deadline tells the request from others; a call does not order by it.
         let until = begun + Duration::from_nanos(number);
-        let mut request = ScriptRequest::named(random.below(names).to_string(), plan, 1 + random.below(3), mode, until);
+        let mut request = ScriptRequest::named(
+            random.below(names).to_string(),
+            plan,
+            1 + random.below(3),
+            mode,
+            until,
+        );
         request.has_candidate = mode != Mode::Peek;
         let (name, plan, cost) = (request.name.clone(), request.plan.clone(), request.cost);
         if let Some(request) = call.add(request) {
@@ -130,8 +171,13 @@ fn check(history: u64, requests: u64, names: u64, plans: &[Arc<Plan>]) {
     let mut merged = Memory::new();
     let reply = reply(&mut merged, &call);
     let answers = call.answers(&reply).into_iter().map(Result::unwrap);
-    let live = call.requests().zip(answers).filter(|(request, _)| !matches!(request.pairing, Pairing::Candidate(_)));
-    let mut answers: Vec<(Instant, Verdict)> = live.map(|(request, verdict)| (request.until, verdict)).collect();
+    let live = call
+        .requests()
+        .zip(answers)
+        .filter(|(request, _)| !matches!(request.pairing, Pairing::Candidate(_)));
+    let mut answers: Vec<(Instant, Verdict)> = live
+        .map(|(request, verdict)| (request.until, verdict))
+        .collect();
     answers.sort_by_key(|(until, _)| *until);
     assert_eq!(answers, expected, "history {history}");
     assert_eq!(merged, serial, "history {history}");
@@ -153,20 +199,44 @@ fn a_call_names_each_key_once_and_packed_states_first() {
     let plans = plans();
     let mut call = Call::new(0, WORK_MAX);
     let mut add = |name: &str, plan: usize, mode| {
-        assert!(call.add(ScriptRequest::named(name.to_owned(), plans[plan].clone(), 1, mode, monotonic())).is_none());
-        call.groups.iter().map(|group| group.is_uniform).collect::<Vec<bool>>()
+        assert!(
+            call.add(ScriptRequest::named(
+                name.to_owned(),
+                plans[plan].clone(),
+                1,
+                mode,
+                monotonic()
+            ))
+            .is_none()
+        );
+        call.groups
+            .iter()
+            .map(|group| group.is_uniform)
+            .collect::<Vec<bool>>()
     };
     for (name, plan) in [("{group:a}", 4), ("{group:b}", 0), ("{group:a}", 0)] {
         add(name, plan, Mode::Charge);
     }
     assert_eq!(add("{group:a}", 4, Mode::Charge), [false, true]);
     assert_eq!(add("{group:b}", 0, Mode::Refund), [false, false]);
-    assert_eq!(call.keys(), ["{group:a}", "{group:b}", "{group:a}log:60000000"]);
+    assert_eq!(
+        call.keys(),
+        ["{group:a}", "{group:b}", "{group:a}log:60000000"]
+    );
 }
 
 #[test]
 fn a_reply_of_an_unknown_form_is_an_error() {
-    let call = Call::of_one(ScriptRequest::named("n".to_owned(), plans()[0].clone(), 1, Mode::Charge, monotonic()));
+    let call = Call::of_one(ScriptRequest::named(
+        "n".to_owned(),
+        plans()[0].clone(),
+        1,
+        Mode::Charge,
+        monotonic(),
+    ));
     let answers = call.answers(b"1");
-    assert!(matches!(answers[..], [Err(StoreError::InvalidReply(_))]), "{answers:?}");
+    assert!(
+        matches!(answers[..], [Err(StoreError::InvalidReply(_))]),
+        "{answers:?}"
+    );
 }

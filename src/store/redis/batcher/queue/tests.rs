@@ -24,16 +24,33 @@ struct Tag {
 const PLACES: u64 = 1 << 20;
 
 fn tag(request: &ScriptRequest) -> Tag {
-    Tag { job: request.cost / PLACES, place: request.cost % PLACES }
+    Tag {
+        job: request.cost / PLACES,
+        place: request.cost % PLACES,
+    }
 }
 
 fn request(tag: Tag, name: String, until: Instant) -> ScriptRequest {
-    ScriptRequest::named(name, plan(Vec::new()), tag.job * PLACES + tag.place, Mode::Charge, until)
+    ScriptRequest::named(
+        name,
+        plan(Vec::new()),
+        tag.job * PLACES + tag.place,
+        Mode::Charge,
+        until,
+    )
 }
 
 /// The same request, which searches so many logs.
 fn searching(mut request: ScriptRequest, logs: usize) -> ScriptRequest {
-    let limit = |window: u64| Limit::new("log", 9, Duration::from_secs(1 + window), Algorithm::SlidingLog).unwrap();
+    let limit = |window: u64| {
+        Limit::new(
+            "log",
+            9,
+            Duration::from_secs(1 + window),
+            Algorithm::SlidingLog,
+        )
+        .unwrap()
+    };
     request.plan = plan((0_u64..).take(logs).map(limit).collect());
     request
 }
@@ -77,7 +94,9 @@ fn plan(limits: Vec<Limit>) -> Arc<Plan> {
 
 /// The name and the tag of each request of a call, in the script's order. Of one job and one name this is the job's order.
 fn tags(call: &Call) -> Vec<(String, Tag)> {
-    call.requests().map(|request| (request.name.clone(), tag(request))).collect()
+    call.requests()
+        .map(|request| (request.name.clone(), tag(request)))
+        .collect()
 }
 
 proptest! {
@@ -136,33 +155,63 @@ proptest! {
 #[test]
 fn a_large_batch_does_not_delay_others() {
     let (mut queue, now) = (Queue::default(), monotonic());
-    let request = |job, place| request(Tag { job, place }, format!("{job}.{place}"), now + Duration::from_secs(1));
+    let request = |job, place| {
+        request(
+            Tag { job, place },
+            format!("{job}.{place}"),
+            now + Duration::from_secs(1),
+        )
+    };
     queue.push_batch((0..1000).map(|place| request(0, place)).collect());
     queue.push_batch((0..1000).map(|place| request(1, place)).collect());
     (2..30).for_each(|job| queue.push(request(job, 0)));
     let mut shares = [0; 3];
-    tags(&queue.compose(WORK_MAX)).iter().for_each(|(_, tag)| shares[usize::try_from(tag.job.min(2)).unwrap()] += 1);
+    tags(&queue.compose(WORK_MAX))
+        .iter()
+        .for_each(|(_, tag)| shares[usize::try_from(tag.job.min(2)).unwrap()] += 1);
     assert_eq!(shares, [8, 8, 16]);
 }
 
 #[test]
 fn requests_that_may_not_search_logs_yet_are_passed_and_keep_their_order() {
     let (mut queue, now) = (Queue::default(), monotonic());
-    let request = |job, place| request(Tag { job, place }, format!("{job}.{place}"), now + Duration::from_secs(1));
-    queue.push_batch((0..100).map(|place| searching(request(0, place), 1)).collect());
+    let request = |job, place| {
+        request(
+            Tag { job, place },
+            format!("{job}.{place}"),
+            now + Duration::from_secs(1),
+        )
+    };
+    queue.push_batch(
+        (0..100)
+            .map(|place| searching(request(0, place), 1))
+            .collect(),
+    );
     queue.push(searching(request(1, 0), 1));
     queue.push_batch([request(2, 0), searching(request(2, 1), 1), request(2, 2)].into());
     queue.push(request(3, 0));
     let mut next = |work_left| {
-        let mut sent: Vec<Tag> = tags(&queue.compose(work_left)).into_iter().map(|(_, tag)| tag).collect();
+        let mut sent: Vec<Tag> = tags(&queue.compose(work_left))
+            .into_iter()
+            .map(|(_, tag)| tag)
+            .collect();
         sent.sort();
-        sent.iter().map(|tag| (tag.job, tag.place)).collect::<Vec<_>>()
+        sent.iter()
+            .map(|tag| (tag.job, tag.place))
+            .collect::<Vec<_>>()
     };
-    assert_eq!(next(0), [(2, 0), (3, 0)], "the rest of the batch waits, since its requests keep their order");
+    assert_eq!(
+        next(0),
+        [(2, 0), (3, 0)],
+        "the rest of the batch waits, since its requests keep their order"
+    );
     assert_eq!(next(0), []);
     assert_eq!(next(3 * SEARCH_WORK), [(0, 0), (1, 0), (2, 1), (2, 2)]);
     let searches = u64::try_from(WORK_MAX / SEARCH_WORK).unwrap();
-    assert_eq!(next(WORK_MAX), (1..=searches).map(|place| (0, place)).collect::<Vec<_>>());
+    assert_eq!(
+        next(WORK_MAX),
+        (1..=searches).map(|place| (0, place)).collect::<Vec<_>>()
+    );
 }
 
 #[test]
@@ -171,7 +220,8 @@ fn expired_requests_are_taken_out_of_queue_and_call_once() {
     let after = |ms| now + Duration::from_millis(ms);
     let mut waiting = Vec::new();
     let mut request = |place: u64, ms| {
-        let (request, answered) = with_caller(request(Tag { job: 0, place }, place.to_string(), after(ms)));
+        let (request, answered) =
+            with_caller(request(Tag { job: 0, place }, place.to_string(), after(ms)));
         waiting.push(answered);
         request
     };
@@ -180,14 +230,26 @@ fn expired_requests_are_taken_out_of_queue_and_call_once() {
     let mut call = queue.compose(WORK_MAX);
     queue.push(request(2, 3));
     queue.push_batch([request(3, 1), request(4, 9)].into());
-    assert_eq!((call.earliest(), queue.earliest()), (Some(after(2)), Some(after(1))));
+    assert_eq!(
+        (call.earliest(), queue.earliest()),
+        (Some(after(2)), Some(after(1)))
+    );
     assert!(call.expire(after(1)).is_empty());
-    assert_eq!(queue.expire(after(3)).iter().map(|request| tag(request).place).collect::<Vec<_>>(), [3, 2]);
+    assert_eq!(
+        queue
+            .expire(after(3))
+            .iter()
+            .map(|request| tag(request).place)
+            .collect::<Vec<_>>(),
+        [3, 2]
+    );
     assert_eq!((queue.len, queue.earliest()), (1, Some(after(9))));
     assert_eq!(call.expire(after(2)).len(), 1);
     let still_waiting = |call: &Call| {
         let requests = call.requests().filter(|request| request.caller.is_some());
-        requests.map(|request| tag(request).place).collect::<Vec<_>>()
+        requests
+            .map(|request| tag(request).place)
+            .collect::<Vec<_>>()
     };
     assert_eq!(call.earliest(), Some(after(5)));
     assert_eq!(still_waiting(&call), [1]);

@@ -41,8 +41,13 @@ fn step() -> impl Strategy<Value = Step> {
 /// The request of this number in the order of arrival. The number is its cost, which a queue ignores.
 fn request(number: u64, name: &str, until: Instant) -> ScriptRequest {
     // Every third searches a log.
-    let limits = number.is_multiple_of(3).then(|| Limit::new("log", 9, Duration::from_secs(1), Algorithm::SlidingLog).unwrap());
-    let (rule, on_store_failure) = (Rule::Limits(limits.into_iter().collect()), OnStoreFailure::Allow);
+    let limits = number
+        .is_multiple_of(3)
+        .then(|| Limit::new("log", 9, Duration::from_secs(1), Algorithm::SlidingLog).unwrap());
+    let (rule, on_store_failure) = (
+        Rule::Limits(limits.into_iter().collect()),
+        OnStoreFailure::Allow,
+    );
     let plan = Arc::new(Plan {
         name: "p".into(),
         counts_as: "g".into(),
@@ -75,13 +80,17 @@ fn by_slot() -> SlotQueues {
 }
 
 fn slots(call: &Call) -> BTreeSet<u16> {
-    call.requests().map(|request| name::slot(&request.name)).collect()
+    call.requests()
+        .map(|request| name::slot(&request.name))
+        .collect()
 }
 
 /// The name and the number of each request of a call, in the order of decision. Names of several slots must not be keys.
 fn contents(call: &Call) -> Vec<(String, u64)> {
     assert_eq!(slots(call).len() > 1, call.by_names);
-    call.requests().map(|request| (request.name.clone(), request.cost)).collect()
+    call.requests()
+        .map(|request| (request.name.clone(), request.cost))
+        .collect()
 }
 
 proptest! {
@@ -136,9 +145,16 @@ proptest! {
 #[test]
 fn a_batch_of_many_slots_does_not_delay_others() {
     let (now, mut queues) = (monotonic(), by_slot());
-    queues.push_batch((0..1_000).map(|number| request(number, &format!("{{{number}}}"), now)).collect());
+    queues.push_batch(
+        (0..1_000)
+            .map(|number| request(number, &format!("{{{number}}}"), now))
+            .collect(),
+    );
     queues.push(request(1_000, "{alone}", now));
-    let firsts: Vec<u64> = (0..2).flat_map(|_| contents(&queues.compose(WORK_MAX))).map(|(_, number)| number).collect();
+    let firsts: Vec<u64> = (0..2)
+        .flat_map(|_| contents(&queues.compose(WORK_MAX)))
+        .map(|(_, number)| number)
+        .collect();
     assert!(firsts.contains(&1_000), "{firsts:?}");
 }
 
@@ -150,12 +166,19 @@ fn expired_requests_are_taken_out_and_their_slot_goes_on() {
     queues.push(request(1, "{b}", now));
     queues.push(request(2, "{b}", later));
     assert_eq!(queues.earliest(), Some(now));
-    let mut expired: Vec<u64> = queues.expire(now).iter().map(|request| request.cost).collect();
+    let mut expired: Vec<u64> = queues
+        .expire(now)
+        .iter()
+        .map(|request| request.cost)
+        .collect();
     expired.sort_unstable();
     assert_eq!(expired, [0, 1]);
     assert_eq!(queues.earliest(), Some(later));
     queues.push(request(3, "{a}", later));
-    let mut sent: Vec<u64> = (0..2).flat_map(|_| contents(&queues.compose(WORK_MAX))).map(|(_, number)| number).collect();
+    let mut sent: Vec<u64> = (0..2)
+        .flat_map(|_| contents(&queues.compose(WORK_MAX)))
+        .map(|(_, number)| number)
+        .collect();
     sent.sort_unstable();
     assert_eq!(sent, [2, 3]);
     assert!(queues.compose(WORK_MAX).groups.is_empty());
@@ -165,7 +188,11 @@ fn expired_requests_are_taken_out_and_their_slot_goes_on() {
 fn a_call_takes_names_of_many_slots_until_the_node_refuses_them_in_a_row() {
     let (now, refusals) = (monotonic(), Arc::new(Refusals::default()));
     let mut queues = SlotQueues::new(refusals.clone());
-    let batch = || (0..1_000).map(|number| request(number, &format!("{{{number}}}"), now)).collect();
+    let batch = || {
+        (0..1_000)
+            .map(|number| request(number, &format!("{{{number}}}"), now))
+            .collect()
+    };
     queues.push_batch(batch());
     assert!(queues.is_ready(CALLS_MAX - 1, false) && !queues.is_ready(CALLS_MAX, true));
     assert_eq!(queues.compose(WORK_MAX).groups.len(), SCRIPT_NAMES_MAX);
@@ -192,7 +219,11 @@ fn a_call_that_may_have_run_is_not_sent_again_and_the_next_ones_go_by_slot() {
     let (now, refusals) = (monotonic(), Arc::new(Refusals::default()));
     assert!(!refusals.refused_call(true));
     let mut queues = SlotQueues::new(refusals);
-    queues.push_batch((0..9).map(|number| request(number, &format!("{{{number}}}"), now)).collect());
+    queues.push_batch(
+        (0..9)
+            .map(|number| request(number, &format!("{{{number}}}"), now))
+            .collect(),
+    );
     assert_eq!(queues.compose(WORK_MAX).groups.len(), 1);
 }
 
@@ -207,7 +238,11 @@ fn names_are_tried_again_after_many_calls_by_slot() {
             let call = queues.compose(WORK_MAX);
             queues.returned(&call);
         }
-        queues.push_batch((0..9).map(|number| request(number, &format!("{{{number}}}"), now)).collect());
+        queues.push_batch(
+            (0..9)
+                .map(|number| request(number, &format!("{{{number}}}"), now))
+                .collect(),
+        );
         let call = queues.compose(WORK_MAX);
         assert!(call.by_names && call.groups.len() == 9, "round {round}");
         queues.returned(&call);

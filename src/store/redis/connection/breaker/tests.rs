@@ -17,14 +17,19 @@ fn closed() -> (Breaker, Instant) {
 }
 
 fn fail(breaker: &mut Breaker, times: u32, now: Instant) -> u32 {
-    (0..times).map(|_| u32::from(breaker.unanswered(breaker.connection, now, now, 0))).sum()
+    (0..times)
+        .map(|_| u32::from(breaker.unanswered(breaker.connection, now, now, 0)))
+        .sum()
 }
 
 #[test]
 fn it_begins_open_with_a_probe_due_at_once() {
     let now = monotonic();
     let breaker = Breaker::new(now, false);
-    assert_eq!((breaker.state(), breaker.probe_at()), (BreakerState::Open, Some(now)));
+    assert_eq!(
+        (breaker.state(), breaker.probe_at()),
+        (BreakerState::Open, Some(now))
+    );
 }
 
 #[test]
@@ -64,9 +69,21 @@ fn failures_to_open(crowded: bool, apart: Duration, answers: u32) -> Option<u32>
 #[test]
 fn half_of_the_calls_of_a_second_open_it_in_whatever_order() {
     for crowded in [false, true] {
-        assert_eq!(failures_to_open(crowded, 25 * MS, 1), Some(FAILURES_MAX), "one by one");
-        assert_eq!(failures_to_open(crowded, 250 * MS, 1), Some(FAILURES_MAX), "five in a second");
-        assert_eq!(failures_to_open(crowded, 251 * MS, 1), None, "fewer than five in a second");
+        assert_eq!(
+            failures_to_open(crowded, 25 * MS, 1),
+            Some(FAILURES_MAX),
+            "one by one"
+        );
+        assert_eq!(
+            failures_to_open(crowded, 250 * MS, 1),
+            Some(FAILURES_MAX),
+            "five in a second"
+        );
+        assert_eq!(
+            failures_to_open(crowded, 251 * MS, 1),
+            None,
+            "fewer than five in a second"
+        );
         assert_eq!(failures_to_open(crowded, 25 * MS, 3), None, "a quarter");
     }
 }
@@ -104,7 +121,11 @@ fn results_of_calls_on_an_earlier_connection_do_not_count_for_this_one() {
     assert!(!breaker.lost(1, now, 0));
     assert_eq!(fail(&mut breaker, FAILURES_MAX - 1, now), 0);
     (0..100).for_each(|_| breaker.answered(1));
-    assert_eq!(fail(&mut breaker, 1, now), 1, "an old answer must not hide new failures");
+    assert_eq!(
+        fail(&mut breaker, 1, now),
+        1,
+        "an old answer must not hide new failures"
+    );
 }
 
 #[test]
@@ -135,7 +156,10 @@ fn starting_over_leaves_it_open_with_a_probe_due() {
     let (mut breaker, now) = closed();
     for half_open in [false, true] {
         breaker.start_over(now, 0);
-        assert_eq!((breaker.state(), breaker.probe_at()), (BreakerState::Open, Some(now)));
+        assert_eq!(
+            (breaker.state(), breaker.probe_at()),
+            (BreakerState::Open, Some(now))
+        );
         if half_open {
             breaker.begin_probe(now).unwrap();
         }
@@ -159,7 +183,10 @@ fn longest_pauses(breaker: &mut Breaker, mut now: Instant, probes: u32) -> Vec<u
 fn pauses_double_up_to_their_bound_and_start_over_after_a_second_of_health() {
     let (mut breaker, now) = closed();
     breaker.lost(1, now, u64::MAX);
-    assert_eq!(longest_pauses(&mut breaker, now, 7), [20, 40, 80, 160, 300, 300, 300]);
+    assert_eq!(
+        longest_pauses(&mut breaker, now, 7),
+        [20, 40, 80, 160, 300, 300, 300]
+    );
     let back = breaker.probe_at().unwrap();
     breaker.begin_probe(back).unwrap();
     breaker.probe_passed(back).unwrap();
@@ -264,10 +291,19 @@ fn where_many_calls_are_under_way_those_that_fail_together_count_as_one() {
     breaker.probe_passed(now);
     let deadline = Duration::from_millis(25);
     for generation in 1..=FAILURES_MAX {
-        let (sent, failed) = (now + deadline * (generation - 1), now + deadline * generation);
-        let opened: Vec<bool> = (0..64).map(|_| breaker.unanswered(1, sent, failed, 0)).collect();
+        let (sent, failed) = (
+            now + deadline * (generation - 1),
+            now + deadline * generation,
+        );
+        let opened: Vec<bool> = (0..64)
+            .map(|_| breaker.unanswered(1, sent, failed, 0))
+            .collect();
         let opens = generation == FAILURES_MAX;
-        assert_eq!((opened[0], opened[1..].contains(&true)), (opens, false), "generation {generation}");
+        assert_eq!(
+            (opened[0], opened[1..].contains(&true)),
+            (opens, false),
+            "generation {generation}"
+        );
     }
     assert_eq!(breaker.state(), BreakerState::Open);
 }
@@ -300,7 +336,11 @@ fn handshakes_that_time_out_are_waited_for_longer_until_a_second_of_health() {
     breaker.begin_probe(now).unwrap();
     breaker.probe_passed(now).unwrap();
     breaker.lost(2, now + RELAPSE - MS, 0);
-    assert_eq!(breaker.time_limit(), 2_000 * MS, "one step back, as it is lost again");
+    assert_eq!(
+        breaker.time_limit(),
+        2_000 * MS,
+        "one step back, as it is lost again"
+    );
     breaker.begin_probe(now + RELAPSE).unwrap();
     breaker.probe_passed(now + RELAPSE).unwrap();
     breaker.lost(3, now + RELAPSE * 2, 0);
