@@ -1,15 +1,20 @@
 //! `tollgate serve`: reads the config, starts logs, store and listeners, and serves until told to stop.
 
-use std::collections::BTreeMap;
+mod aux_servers;
+mod stores;
+
 use std::future::Future;
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::OptionFuture;
 use tokio::task::JoinHandle;
 
+use self::aux_servers::AuxServers;
+pub(super) use self::stores::StoreLimiter;
+use self::stores::Stores;
 use super::ServeArguments;
 use super::listeners::Listeners;
 use super::reload::Reload;
@@ -18,16 +23,15 @@ use super::start_line::StartLine;
 use super::status_page;
 use super::terminal::fail;
 use crate::clock::SystemClock;
-use crate::config::{Config, Readiness, StoreSection, StoreUrl, Watch};
+use crate::config::{Config, Watch};
 use crate::descriptors::{self, ConnectionCaps};
 use crate::grpc::{
-    self, AdminCalls, AdminParts, AdminServer, Service, StartError, TokenFile, Workers,
+    self, AdminCalls, AdminParts, AdminServer, Reloader, StartError, TokenFile, Workers,
 };
-use crate::headers::HeaderForm;
 use crate::http;
-use crate::limiter::{Limiter, Settings};
+use crate::limiter::{Limiter, Settings, TopKeys};
 use crate::server::{self, Drained, Listener};
-use crate::store::{ConfiguredStore, MemoryStore, RedisStore, RedisTarget, StoreRegistry};
+use crate::store::StoreRegistry;
 use crate::telemetry::LogQueue;
 use crate::tls::{self, Tls};
 use crate::{service_manager, shutdown, telemetry};
@@ -71,139 +75,191 @@ pub(super) fn run(arguments: ServeArguments) -> ExitCode {
     code
 }
 
-async fn serve(mut config: Config, watch: Watch, log: LogQueue) -> ExitCode {
+async fn serve(config: Config, watch: Watch, log: LogQueue) -> ExitCode {
     // Before anything else, so that an early signal is not lost.
-    let (signal, hangup) =
-        match shutdown::signals().and_then(|signal| Ok((signal, shutdown::hangup()?))) {
-            Ok(signals) => signals,
-            Err(error) => return fail(1, &format!("cannot listen for signals: {error}")),
-        };
-    let ServingFiles {
-        tls,
-        certificates,
-        token,
-    } = match ServingFiles::load(&config) {
-        Ok(files) => files,
-        Err(error) => return fail(2, &error),
+    let signals = shutdown::signals().and_then(|signal| Ok((signal, shutdown::hangup()?)));
+    let (signal, hangup) = match signals {
+        Ok(signals) => signals,
+        Err(error) => return fail(1, &format!("cannot listen for signals: {error}")),
     };
-    let listeners = match Listeners::bind(&config, tls.as_ref()).await {
-        Ok(listeners) => listeners,
-        Err(error) => return fail(1, &error.to_string()),
+    let mut process = match Process::prepare(config).await {
+        Ok(process) => process,
+        Err(code) => return code,
     };
-    let count = config.workers.unwrap_or_else(cores);
-    let caps = connection_caps(count);
-    let limiter = shared_limiter(&mut config, count.get());
-    let stores = Stores::new(&config.store);
-    let registry = stores.registry();
-    let replicas = stores
-        .counts_replicas(&config)
-        .then(|| Replicas::new(registry.clone(), limiter.clone()));
-    let (form, with_store) = (
-        config.check.headers,
-        listeners.admin.is_some() || status_page::is_served(&config),
-    );
-    let (mut workers, limiters, operators) =
-        match start(count, limiter.clone(), stores, form, with_store).await {
-            Ok(started) => started,
-            // A service fails to start only because of files that the config names.
-            Err(error @ StartError::Service(_)) => return fail(2, &error.to_string()),
-            Err(error) => return fail(1, &error.to_string()),
-        };
-    super::reload::warn_of(&config.warnings);
-    let line = StartLine::new(
-        &limiter,
-        count,
-        (&config.store.url, &registry),
-        watch.origin(),
-        &listeners,
-    );
-    let announcing = tokio::spawn(announce_start(registry.clone(), replicas, line));
+    super::reload::warn_of(&process.config.warnings);
+    let announcing = process.announce(&watch);
     let (reloader, asked) = grpc::reloader();
-    let calls = listeners.admin.as_ref().map(|_| AdminCalls::default());
-    let (stores, top) = (
-        registry.clone(),
-        super::top_keys::start(&limiter, &registry, operators.as_ref()),
-    );
+    let operators = process.operators.as_ref();
+    let top = super::top_keys::start(&process.limiter, &process.registry, operators);
     let (status, changes) = status_page::sources(
-        &config,
-        &limiter,
-        operators.clone(),
-        (token.clone(), top.clone()),
+        &process.config,
+        &process.limiter,
+        process.operators.clone(),
+        (process.files.token.clone(), top.clone()),
     );
-    let hosts = config.listen.http_hosts.clone().into();
-    let sockets = http::Listeners {
-        http: listeners.http,
-        metrics: listeners.metrics,
-        hosts,
-    };
-    let http = (sockets.http.is_some() || sockets.metrics.is_some()).then(|| {
-        let log_lines_dropped = Box::new(move || log.dropped());
-        let (limiter, admin_calls, grpc_connections) =
-            (limiter.clone(), calls.clone(), workers.connections());
-        let sources = http::MetricSources {
-            limiter,
-            grpc_connections,
-            admin_calls,
-            stores: registry,
-            tls,
-            log_lines_dropped,
-            status,
-        };
-        let serving = http::ServingWorkers {
-            handles: workers.take_handles(),
-            limiters,
-        };
-        let caps = http::Caps {
-            http: caps.http,
-            metrics: caps.metrics,
-        };
-        http::Server::start(sockets, serving, config.check.clone(), sources, caps)
-    });
-    let admin = listeners.admin.zip(operators).map(|(listener, limiter)| {
-        let (calls, connections, replicas) = (
-            calls.unwrap_or_default(),
-            caps.admin,
-            config.store.expected_replicas,
-        );
-        AdminServer::start(
-            listener,
-            AdminParts {
-                limiter,
-                top,
-                stores,
-                reloader,
-                replicas,
-                token,
-                calls,
-                connections,
-            },
-        )
-    });
-    let admin = OptionFuture::from(admin).await;
+    let admin_listener = process.listeners.admin.as_ref();
+    let admin_calls = admin_listener.map(|_| AdminCalls::default());
+    let http = process.start_http(status, admin_calls.clone(), log);
+    let admin_calls = admin_calls.unwrap_or_default();
+    let admin = process.start_admin(top, reloader, admin_calls).await;
+    let Process {
+        config,
+        files,
+        listeners,
+        caps,
+        limiter,
+        workers,
+        ..
+    } = process;
     let workers = workers
         .retire_connections_after(config.listen.max_connection_age)
         .with_connections_max(caps.worker);
     let signal = with_lame_duck(signal, config.listen.lame_duck);
-    let reloading = tokio::spawn(
-        Reload {
-            watch,
-            certificates,
-            limiter,
-            start: config,
-            changes,
-        }
-        .run(hangup, asked),
-    );
-    let code = serve_until(
-        signal,
-        listeners.grpc,
-        workers,
-        AuxServers { http, admin },
-        announcing,
-    )
-    .await;
+    let reload = Reload {
+        watch,
+        certificates: files.certificates,
+        limiter,
+        start: config,
+        changes,
+    };
+    let reloading = tokio::spawn(reload.run(hangup, asked));
+    let aux_servers = AuxServers { http, admin };
+    let code = serve_until(signal, listeners.grpc, workers, aux_servers, announcing).await;
     reloading.abort();
     code
+}
+
+/// What is there before the first server starts.
+struct Process {
+    config: Config,
+    files: ServingFiles,
+    listeners: Listeners,
+    caps: ConnectionCaps,
+    limiter: Arc<Limiter<()>>,
+    registry: StoreRegistry,
+    /// Counts the replicas; `None` where the config has their number, or there is but one.
+    replicas: Option<Replicas>,
+    workers: Workers,
+    worker_count: NonZeroUsize,
+    /// The limiter of each worker, in their order.
+    limiters: Vec<StoreLimiter>,
+    /// The limiter of the admin service and the status page, if either is served.
+    operators: Option<StoreLimiter>,
+}
+
+impl Process {
+    /// Reads files, binds addresses, and starts the workers. Errors: the exit code. Standard error has the reason.
+    async fn prepare(mut config: Config) -> Result<Self, ExitCode> {
+        let files = ServingFiles::load(&config).map_err(|error| fail(2, &error))?;
+        let listeners = Listeners::bind(&config, files.tls.as_ref())
+            .await
+            .map_err(|error| fail(1, &error.to_string()))?;
+        let worker_count = config.workers.unwrap_or_else(cores);
+        let caps = connection_caps(worker_count);
+        let limiter = shared_limiter(&mut config, worker_count.get());
+        let stores = Stores::new(&config.store);
+        let registry = stores.registry();
+        let replicas = stores
+            .counts_replicas(&config)
+            .then(|| Replicas::new(registry.clone(), limiter.clone()));
+        let form = config.check.headers;
+        let with_operators = listeners.admin.is_some() || status_page::is_served(&config);
+        let started = stores::start(worker_count, limiter.clone(), stores, form, with_operators);
+        let (workers, limiters, operators) = started.await.map_err(|error| {
+            // A service fails to start only because of files that the config names.
+            let code = if matches!(error, StartError::Service(_)) {
+                2
+            } else {
+                1
+            };
+            fail(code, &error.to_string())
+        })?;
+        Ok(Self {
+            config,
+            files,
+            listeners,
+            caps,
+            limiter,
+            registry,
+            replicas,
+            workers,
+            worker_count,
+            limiters,
+            operators,
+        })
+    }
+
+    /// Starts the task that announces this replica and logs the start line.
+    fn announce(&mut self, watch: &Watch) -> JoinHandle<Option<Announcing>> {
+        let line = StartLine::new(
+            &self.limiter,
+            self.worker_count,
+            (&self.config.store.url, &self.registry),
+            watch.origin(),
+            &self.listeners,
+        );
+        let registry = self.registry.clone();
+        tokio::spawn(announce_start(registry, self.replicas.take(), line))
+    }
+
+    /// Starts HTTP, if it has an address.
+    fn start_http(
+        &mut self,
+        status: Option<http::StatusSources>,
+        admin_calls: Option<AdminCalls>,
+        log: LogQueue,
+    ) -> Option<http::Server> {
+        let limiters = std::mem::take(&mut self.limiters);
+        let listeners = http::Listeners {
+            http: self.listeners.http.take(),
+            metrics: self.listeners.metrics.take(),
+            hosts: self.config.listen.http_hosts.clone().into(),
+        };
+        if listeners.http.is_none() && listeners.metrics.is_none() {
+            return None;
+        }
+        let sources = http::MetricSources {
+            limiter: self.limiter.clone(),
+            grpc_connections: self.workers.connections(),
+            admin_calls,
+            stores: self.registry.clone(),
+            tls: self.files.tls.clone(),
+            log_lines_dropped: Box::new(move || log.dropped()),
+            status,
+        };
+        let handles = self.workers.take_handles();
+        let workers = http::ServingWorkers { handles, limiters };
+        let caps = http::Caps {
+            http: self.caps.http,
+            metrics: self.caps.metrics,
+        };
+        let settings = self.config.check.clone();
+        Some(http::Server::start(
+            listeners, workers, settings, sources, caps,
+        ))
+    }
+
+    /// Starts the admin service, if it has an address.
+    async fn start_admin(
+        &mut self,
+        top: TopKeys,
+        reloader: Reloader,
+        calls: AdminCalls,
+    ) -> Option<AdminServer> {
+        let operators = self.operators.take();
+        let listener = self.listeners.admin.take()?;
+        let parts = AdminParts {
+            limiter: operators?,
+            top,
+            stores: self.registry.clone(),
+            reloader,
+            replicas: self.config.store.expected_replicas,
+            token: self.files.token.clone(),
+            calls,
+            connections: self.caps.admin,
+        };
+        Some(AdminServer::start(listener, parts).await)
+    }
 }
 
 /// What serving needs from files that the config names.
@@ -292,49 +348,6 @@ async fn with_lame_duck(
     }
 }
 
-/// The servers on the main thread, beside gRPC's decisions.
-struct AuxServers {
-    http: Option<http::Server>,
-    admin: Option<AdminServer>,
-}
-
-impl AuxServers {
-    /// Waits until one of the servers ends on its own. Returns which one and why.
-    async fn lost(&mut self) -> String {
-        tokio::select! {
-            error = lost(&mut self.http, http::Server::lost) => format!("HTTP: {error}"),
-            error = lost(&mut self.admin, AdminServer::lost) => format!("admin: {error}"),
-        }
-    }
-
-    fn drain(&self) {
-        if let Some(http) = &self.http {
-            http.drain();
-        }
-    }
-
-    async fn stop(self) -> Drained {
-        let (http, admin) = (
-            self.http.map(http::Server::stop),
-            self.admin.map(AdminServer::stop),
-        );
-        match tokio::join!(OptionFuture::from(http), OptionFuture::from(admin)) {
-            (None | Some(Drained::Clean), None | Some(Drained::Clean)) => Drained::Clean,
-            _ => Drained::Cut,
-        }
-    }
-}
-
-/// Waits until the server ends, and then removes it.
-async fn lost<T>(aux_server: &mut Option<T>, wait: impl AsyncFnOnce(&mut T) -> String) -> String {
-    let Some(running) = aux_server else {
-        return std::future::pending().await;
-    };
-    let error = wait(running).await;
-    *aux_server = None;
-    error
-}
-
 /// Serves until a signal comes or a server ends on its own, and then drains. HTTP reports at once that it is not ready. It
 /// serves on until gRPC is done, so that health checks see a process that is alive and stopping.
 async fn serve_until(
@@ -386,114 +399,6 @@ async fn serve_until(
 /// Cores that this process may use, by its affinity and the quota of its control group.
 fn cores() -> NonZeroUsize {
     std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
-}
-
-/// Makes the store of each worker. With Redis each worker has its own connection and batcher; an embedded store is shared by
-/// all.
-#[derive(Clone)]
-enum Stores {
-    Memory(Arc<ConfiguredStore>),
-    Redis {
-        target: Box<RedisTarget>,
-        /// Longest that a call to Redis may take. An embedded store does not wait.
-        deadline: Duration,
-        made: StoreRegistry,
-    },
-}
-
-impl Stores {
-    fn new(store: &StoreSection) -> Self {
-        match &store.url {
-            StoreUrl::Memory { capacity } => Self::Memory(Arc::new(ConfiguredStore::Memory(
-                MemoryStore::new(*capacity, Arc::new(SystemClock)),
-            ))),
-            StoreUrl::Redis(target) => {
-                let made = StoreRegistry::default()
-                    .ready_once_reached(store.ready == Readiness::OnceReached);
-                Self::Redis {
-                    target: target.clone(),
-                    deadline: store.deadline,
-                    made,
-                }
-            }
-        }
-    }
-
-    /// Whether replicas count each other, through a store that they share.
-    fn counts_replicas(&self, config: &Config) -> bool {
-        config.store.expected_replicas.is_none() && matches!(self, Self::Redis { .. })
-    }
-
-    /// A store for the current runtime.
-    async fn store(&self) -> Result<Arc<ConfiguredStore>, String> {
-        match self {
-            Self::Memory(memory) => Ok(memory.clone()),
-            Self::Redis {
-                target,
-                deadline,
-                made,
-            } => {
-                let store = RedisStore::to(RedisTarget::clone(target), *deadline)?;
-                let store = Arc::new(ConfiguredStore::Redis(store));
-                made.add(store.clone());
-                Ok(store)
-            }
-        }
-    }
-
-    /// The Redis stores made so far and later. An embedded store is not registered.
-    fn registry(&self) -> StoreRegistry {
-        match self {
-            Self::Memory(_) => StoreRegistry::default(),
-            Self::Redis { made, .. } => made.clone(),
-        }
-    }
-}
-
-/// A limiter over the configured store.
-pub(super) type StoreLimiter = Arc<Limiter<Arc<ConfiguredStore>>>;
-
-/// The workers, the limiter of each in their order, and that of operators: of the admin service and the status page.
-type Started = (Workers, Vec<StoreLimiter>, Option<StoreLimiter>);
-
-/// Starts the workers and, if operators are served, the store of theirs, all at the same time.
-async fn start(
-    count: NonZeroUsize,
-    limiter: Arc<Limiter<()>>,
-    stores: Stores,
-    form: HeaderForm,
-    with_operators: bool,
-) -> Result<Started, StartError> {
-    let (operator_limiter, operator_stores, registry) =
-        (limiter.clone(), stores.clone(), stores.registry());
-    let made = Arc::new(Mutex::new(BTreeMap::new()));
-    let limiters = made.clone();
-    let service = move |worker| {
-        let (limiter, stores, made) = (limiter.clone(), stores.clone(), made.clone());
-        async move {
-            let limiter = Arc::new(limiter.beside(stores.store().await?));
-            made.lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .insert(worker, limiter.clone());
-            Ok(Service::new(limiter).with_header_form(form))
-        }
-    };
-    let operators = async {
-        match with_operators {
-            true => Ok(Some(Arc::new(operator_limiter.beside(
-                operator_stores.store().await.map_err(StartError::Service)?,
-            )))),
-            false => Ok(None),
-        }
-    };
-    let (mut workers, operators) = tokio::try_join!(Workers::start(count, service), operators)?;
-    if !registry.is_ready() {
-        workers = workers
-            .unready_until(async move { registry.ready().await })
-            .await;
-    }
-    let limiters = std::mem::take(&mut *limiters.lock().unwrap_or_else(PoisonError::into_inner));
-    Ok((workers, limiters.into_values().collect(), operators))
 }
 
 /// Waits for the first connections, announces this replica, logs the start line, and tells the service manager.
