@@ -110,100 +110,104 @@ mod tests {
             .collect()
     }
 
+    const FIXED: Algorithm = Algorithm::FixedWindow {
+        anchor: Anchor::FirstRequest,
+    };
+    const PRECISE: Algorithm = Algorithm::SlidingWindow { precision: 64 };
+
+    /// What is shown, the algorithm, its quota, the charges (time and cost), the time of the reading, and the points.
+    type Row = (
+        &'static str,
+        Algorithm,
+        u64,
+        &'static [(u64, u64)],
+        u64,
+        &'static [(u64, u64)],
+    );
+
+    const ROWS: [Row; 9] = [
+        ("nothing is used", PRECISE, 10, &[], 5 * S, &[]),
+        (
+            "all come at the end",
+            FIXED,
+            10,
+            &[(5 * S, 8)],
+            5 * S + 400_000,
+            &[(10, 600_000)],
+        ),
+        (
+            "one after the other",
+            Algorithm::TokenBucket { burst: 4 },
+            10,
+            &[(5 * S, 4)],
+            5 * S,
+            &[(1, 100_000), (2, 200_000), (3, 300_000), (4, 400_000)],
+        ),
+        (
+            "in quarters",
+            Algorithm::TokenBucket { burst: 8 },
+            10,
+            &[(5 * S, 8)],
+            5 * S,
+            &[
+                (1, 100_000),
+                (2, 200_000),
+                (4, 400_000),
+                (6, 600_000),
+                (8, 800_000),
+            ],
+        ),
+        (
+            "the next unit is on its way",
+            Algorithm::TokenBucket { burst: 1 },
+            10,
+            &[(5 * S, 1)],
+            5 * S + 30_000,
+            &[(1, 70_000)],
+        ),
+        (
+            "each at its own time",
+            Algorithm::SlidingLog,
+            3,
+            &[(5 * S, 1), (5 * S + 300_000, 2)],
+            5 * S + 400_000,
+            &[(1, 600_000), (3, 900_000)],
+        ),
+        (
+            "so does a window",
+            PRECISE,
+            8,
+            &[(5 * S, 4), (5 * S + 500_000, 4)],
+            5 * S + 500_000,
+            &[(4, 500_000), (8, 1_000_000)],
+        ),
+        (
+            "by the estimate",
+            Algorithm::SlidingCounter,
+            10,
+            &[(5 * S, 10)],
+            6 * S + 50_000,
+            &[
+                (1, 50_000),
+                (2, 150_000),
+                (5, 450_000),
+                (8, 750_000),
+                (10, 950_000),
+            ],
+        ),
+        (
+            "some are free",
+            Algorithm::SlidingLog,
+            10,
+            &[(5 * S, 4)],
+            5 * S,
+            &[(10, S)],
+        ),
+    ];
+
     #[test]
     fn each_algorithm_gives_its_points() {
-        let fixed = Algorithm::FixedWindow {
-            anchor: Anchor::FirstRequest,
-        };
-        let precise = Algorithm::SlidingWindow { precision: 64 };
-        type Row<'a> = (
-            &'a str,
-            Algorithm,
-            u64,
-            &'a [(u64, u64)],
-            u64,
-            &'a [(u64, u64)],
-        );
-        let rows: [Row<'_>; 9] = [
-            ("nothing is used", precise, 10, &[], 5 * S, &[]),
-            (
-                "all come at the end",
-                fixed,
-                10,
-                &[(5 * S, 8)],
-                5 * S + 400_000,
-                &[(10, 600_000)],
-            ),
-            (
-                "one after the other",
-                Algorithm::TokenBucket { burst: 4 },
-                10,
-                &[(5 * S, 4)],
-                5 * S,
-                &[(1, 100_000), (2, 200_000), (3, 300_000), (4, 400_000)],
-            ),
-            (
-                "in quarters",
-                Algorithm::TokenBucket { burst: 8 },
-                10,
-                &[(5 * S, 8)],
-                5 * S,
-                &[
-                    (1, 100_000),
-                    (2, 200_000),
-                    (4, 400_000),
-                    (6, 600_000),
-                    (8, 800_000),
-                ],
-            ),
-            (
-                "the next unit is on its way",
-                Algorithm::TokenBucket { burst: 1 },
-                10,
-                &[(5 * S, 1)],
-                5 * S + 30_000,
-                &[(1, 70_000)],
-            ),
-            (
-                "each at its own time",
-                Algorithm::SlidingLog,
-                3,
-                &[(5 * S, 1), (5 * S + 300_000, 2)],
-                5 * S + 400_000,
-                &[(1, 600_000), (3, 900_000)],
-            ),
-            (
-                "so does a window",
-                precise,
-                8,
-                &[(5 * S, 4), (5 * S + 500_000, 4)],
-                5 * S + 500_000,
-                &[(4, 500_000), (8, 1_000_000)],
-            ),
-            (
-                "by the estimate",
-                Algorithm::SlidingCounter,
-                10,
-                &[(5 * S, 10)],
-                6 * S + 50_000,
-                &[
-                    (1, 50_000),
-                    (2, 150_000),
-                    (5, 450_000),
-                    (8, 750_000),
-                    (10, 950_000),
-                ],
-            ),
-            (
-                "some are free",
-                Algorithm::SlidingLog,
-                10,
-                &[(5 * S, 4)],
-                5 * S,
-                &[(10, S)],
-            ),
-        ];
-        for (what, algorithm, quota, charges, now_us, expected) in rows {
+        for (what, algorithm, quota, charges, now_us, expected) in ROWS {
             assert_eq!(
                 points(&limit(quota, algorithm), charges, now_us),
                 expected,

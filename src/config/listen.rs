@@ -96,21 +96,9 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<ListenSe
         return defaults();
     };
     let mut listen = node.table(errors)?;
-    let grpc = match listen.take("grpc") {
-        Some(grpc) => {
-            let too_long =
-                |count| format!("has {count} addresses; at most {ADDRESSES_MAX} are listened at");
-            grpc.list(ADDRESSES_MAX, too_long, errors)
-                .and_then(|nodes| addresses(nodes, errors))
-        }
-        None => defaults().map(|section| section.grpc.into_iter().map(Some).collect()),
-    };
-    let http = listen
-        .take("http")
-        .map_or(Some(None), |node| address_or_off(node, errors));
-    let metrics = listen
-        .take("metrics")
-        .map_or(Some(None), |node| address_or_off(node, errors));
+    let grpc = grpc_addresses(&mut listen, errors);
+    let http = address_or_off(&mut listen, "http", errors);
+    let metrics = address_or_off(&mut listen, "metrics", errors);
     let http_hosts = listen
         .take("http_hosts")
         .map_or(Some(Vec::new()), |node| hosts(node, errors));
@@ -129,9 +117,7 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<ListenSe
     let token_file = listen
         .take("admin_token_file")
         .map_or(Some(None), |node| path_or_none(node, errors));
-    let admin = listen
-        .take("admin")
-        .map_or(Some(None), |node| address_or_off(node, errors));
+    let admin = address_or_off(&mut listen, "admin", errors);
     listen.finish(errors);
     // What is wrong is left out here, so that all the rest is still judged.
     let callers = listed(
@@ -147,18 +133,7 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<ListenSe
         );
     }
     refuse_shared(&[callers.clone(), admins].concat(), errors);
-    match (plaintext?, encrypted) {
-        (true, true) => {
-            let sentence = "is true, and listen.tls is set; remove one, or write plaintext: before single addresses";
-            report(errors, "listen.plaintext", sentence);
-        }
-        (true, false) => {}
-        (false, encrypted) => {
-            callers
-                .iter()
-                .for_each(|(path, address)| refuse_plaintext(path, address, encrypted, errors));
-        }
-    }
+    check_encryption(&callers, plaintext?, encrypted, errors);
     Some(ListenSection {
         grpc: grpc?.into_iter().collect::<Option<_>>()?,
         http: http?,
@@ -170,6 +145,17 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<ListenSe
         lame_duck: lame_duck?,
         max_connection_age: age?,
     })
+}
+
+/// The addresses of gRPC; one with an error is `None`.
+fn grpc_addresses(listen: &mut Table, errors: &mut ErrorList) -> Option<Vec<Option<Address>>> {
+    let Some(grpc) = listen.take("grpc") else {
+        return defaults().map(|section| section.grpc.into_iter().map(Some).collect());
+    };
+    let too_long =
+        |count| format!("has {count} addresses; at most {ADDRESSES_MAX} are listened at");
+    let nodes = grpc.list(ADDRESSES_MAX, too_long, errors)?;
+    addresses(nodes, errors)
 }
 
 /// The section when it is missing.
@@ -220,6 +206,25 @@ fn refuse_shared(listed: &[(String, &Address)], errors: &mut ErrorList) {
     }
 }
 
+/// Refuses plaintext that is allowed beside TLS, and addresses that need either.
+fn check_encryption(
+    callers: &[(String, &Address)],
+    plaintext: bool,
+    encrypted: bool,
+    errors: &mut ErrorList,
+) {
+    if plaintext && encrypted {
+        let sentence = "is true, and listen.tls is set; remove one, or write plaintext: before single addresses";
+        report(errors, "listen.plaintext", sentence);
+    }
+    if plaintext {
+        return;
+    }
+    for (path, address) in callers {
+        refuse_plaintext(path, address, encrypted, errors);
+    }
+}
+
 /// Refuses an address that other hosts can reach without encryption, unless the config allows plaintext.
 fn refuse_plaintext(path: &str, address: &Address, encrypted: bool, errors: &mut ErrorList) {
     let meant = encrypted
@@ -260,7 +265,15 @@ fn path_or_none(node: Node, errors: &mut ErrorList) -> Option<Option<PathBuf>> {
     Some((!path.is_empty()).then(|| path.into()))
 }
 
-fn address_or_off(node: Node, errors: &mut ErrorList) -> Option<Option<Address>> {
+/// The address in a field; none if it is missing or empty.
+fn address_or_off(
+    listen: &mut Table,
+    field: &'static str,
+    errors: &mut ErrorList,
+) -> Option<Option<Address>> {
+    let Some(node) = listen.take(field) else {
+        return Some(None);
+    };
     let path = node.path.clone();
     match node.text(errors)?.as_str() {
         "" => Some(None),

@@ -161,97 +161,100 @@ fn workers_are_as_many_as_configured_and_0_means_one_per_core() {
     assert_eq!(by_environment.workers, NonZeroUsize::new(5));
 }
 
+/// Wrong limits, each with a part of its error.
+const LIMIT_ERRORS: &[(&str, &str)] = &[
+    (
+        "{ quota: 0, window: 1m }",
+        "plans.p.limits[0].quota is 0; a quota is at least 1",
+    ),
+    (
+        "{ quota: -1, window: 1m }",
+        "plans.p.limits[0].quota is -1; it must be a whole number",
+    ),
+    (
+        "{ quota: 1.5, window: 1m }",
+        "quota is 1.5; it must be a whole number",
+    ),
+    (
+        "{ quota: many, window: 1m }",
+        "quota is \"many\"; it must be a whole number",
+    ),
+    ("{ quota: 1e30, window: 1m }", "it must be a whole number"),
+    ("{ quota: 1 }", "plans.p.limits[0] has no window"),
+    ("{ window: 1m }", "plans.p.limits[0] has no quota"),
+    (
+        "{ quota: 1, window: 60 }",
+        "window is 60; it must be a duration: it has a number without a unit",
+    ),
+    ("{ quota: 1, window: 1 fortnight }", "must be a duration"),
+    (
+        "{ quota: 1, window: 1M }",
+        "window is \"1M\"; it must be a duration: it has the unit M, which could be minutes or months",
+    ),
+    (
+        "{ quota: 1, window: 1month }",
+        "whose length is not always the same; write days",
+    ),
+    (
+        "{ quota: 1, window: 1H }",
+        "has a unit that is written h, such as 1h",
+    ),
+    ("{ quota: 1, window: 400d }", "a window is 1ms to 366d"),
+    (
+        "{ quota: 1, window: 1us }",
+        "has a unit below a millisecond; the shortest is ms",
+    ),
+    (
+        "{ quota: 1, window: 1m, algorithm: leaky }",
+        "one of sliding_window, sliding_log, fixed_window",
+    ),
+    (
+        "{ quota: 1, window: 1m, burst: 5 }",
+        "burst belongs to token_bucket only",
+    ),
+    (
+        "{ quota: 1, window: 1m, algorithm: token_bucket, burst: 0 }",
+        "burst is 0; a burst is 1 to",
+    ),
+    (
+        "{ quota: 1, window: 1m, anchor: clock }",
+        "anchor belongs to fixed_window only",
+    ),
+    (
+        "{ quota: 1, window: 1m, algorithm: fixed_window, anchor: noon }",
+        "one of clock, first_request",
+    ),
+    (
+        "{ quota: 1, window: 1m, precision: 1000 }",
+        "a precision is 2 to 64",
+    ),
+    (
+        "{ quota: 100001, window: 1m, algorithm: sliding_log }",
+        "use sliding_window",
+    ),
+    (
+        "{ quota: 1, window: 1m, qouta: 1 }",
+        "plans.p.limits[0].qouta is not a field; did you mean quota?",
+    ),
+    (
+        "{ quota: 1, window: 1m, zzz: 1 }",
+        "zzz is not a field; there are algorithm, quota, window",
+    ),
+    ("5", "plans.p.limits[0] is 5; it must be a table"),
+    (
+        "{ quota: 1, window: 1m }, { quota: 2, window: 1m, name: b }",
+        "plans.p.limits[1] has the algorithm and window of one before",
+    ),
+    (
+        "{ quota: 1, window: 1m, name: a }, { quota: 1, window: 1h, name: a }",
+        "limits[1] is named \"a\" like one before it",
+    ),
+    ("", "plans.p.limits has 0 limits; a plan has 1 to 8"),
+];
+
 #[test]
 fn errors_of_a_limit_give_the_right_form() {
-    for (limit, part) in [
-        (
-            "{ quota: 0, window: 1m }",
-            "plans.p.limits[0].quota is 0; a quota is at least 1",
-        ),
-        (
-            "{ quota: -1, window: 1m }",
-            "plans.p.limits[0].quota is -1; it must be a whole number",
-        ),
-        (
-            "{ quota: 1.5, window: 1m }",
-            "quota is 1.5; it must be a whole number",
-        ),
-        (
-            "{ quota: many, window: 1m }",
-            "quota is \"many\"; it must be a whole number",
-        ),
-        ("{ quota: 1e30, window: 1m }", "it must be a whole number"),
-        ("{ quota: 1 }", "plans.p.limits[0] has no window"),
-        ("{ window: 1m }", "plans.p.limits[0] has no quota"),
-        (
-            "{ quota: 1, window: 60 }",
-            "window is 60; it must be a duration: it has a number without a unit",
-        ),
-        ("{ quota: 1, window: 1 fortnight }", "must be a duration"),
-        (
-            "{ quota: 1, window: 1M }",
-            "window is \"1M\"; it must be a duration: it has the unit M, which could be minutes or months",
-        ),
-        (
-            "{ quota: 1, window: 1month }",
-            "whose length is not always the same; write days",
-        ),
-        (
-            "{ quota: 1, window: 1H }",
-            "has a unit that is written h, such as 1h",
-        ),
-        ("{ quota: 1, window: 400d }", "a window is 1ms to 366d"),
-        (
-            "{ quota: 1, window: 1us }",
-            "has a unit below a millisecond; the shortest is ms",
-        ),
-        (
-            "{ quota: 1, window: 1m, algorithm: leaky }",
-            "one of sliding_window, sliding_log, fixed_window",
-        ),
-        (
-            "{ quota: 1, window: 1m, burst: 5 }",
-            "burst belongs to token_bucket only",
-        ),
-        (
-            "{ quota: 1, window: 1m, algorithm: token_bucket, burst: 0 }",
-            "burst is 0; a burst is 1 to",
-        ),
-        (
-            "{ quota: 1, window: 1m, anchor: clock }",
-            "anchor belongs to fixed_window only",
-        ),
-        (
-            "{ quota: 1, window: 1m, algorithm: fixed_window, anchor: noon }",
-            "one of clock, first_request",
-        ),
-        (
-            "{ quota: 1, window: 1m, precision: 1000 }",
-            "a precision is 2 to 64",
-        ),
-        (
-            "{ quota: 100001, window: 1m, algorithm: sliding_log }",
-            "use sliding_window",
-        ),
-        (
-            "{ quota: 1, window: 1m, qouta: 1 }",
-            "plans.p.limits[0].qouta is not a field; did you mean quota?",
-        ),
-        (
-            "{ quota: 1, window: 1m, zzz: 1 }",
-            "zzz is not a field; there are algorithm, quota, window",
-        ),
-        ("5", "plans.p.limits[0] is 5; it must be a table"),
-        (
-            "{ quota: 1, window: 1m }, { quota: 2, window: 1m, name: b }",
-            "plans.p.limits[1] has the algorithm and window of one before",
-        ),
-        (
-            "{ quota: 1, window: 1m, name: a }, { quota: 1, window: 1h, name: a }",
-            "limits[1] is named \"a\" like one before it",
-        ),
-        ("", "plans.p.limits has 0 limits; a plan has 1 to 8"),
-    ] {
+    for (limit, part) in LIMIT_ERRORS.iter().copied() {
         let found = error_of(limit);
         assert!(found.contains(part), "{limit}: {found}");
     }
@@ -347,6 +350,31 @@ fn plans_of_one_count_have_limits_that_redis_can_read_at_once() {
     }
 }
 
+/// Wrong addresses of admin, each with a part of its error.
+const ADMIN_ERRORS: &[(&str, &str)] = &[
+    (
+        "admin: '127.0.0.1:1'",
+        "is 127.0.0.1:1, where every process of this host can connect; name listen.admin_token_file",
+    ),
+    (
+        "admin: '127.0.0.1:1', admin_token_file: ''",
+        "name listen.admin_token_file",
+    ),
+    (
+        "admin: '0.0.0.0:1', admin_token_file: /t",
+        "is 0.0.0.0:1; admin listens on loopback",
+    ),
+    (
+        "admin: '[::]:1', admin_token_file: /t",
+        "is [::]:1; admin listens on loopback",
+    ),
+    (
+        "admin: 'localhost.example.com:1', admin_token_file: /t",
+        "admin listens on loopback",
+    ),
+    ("admin: 'nowhere'", "is wrong: \"nowhere\" is no address"),
+];
+
 #[test]
 fn admin_is_off_unless_it_has_an_address_that_other_hosts_and_users_cannot_use() {
     let admin = |yaml: &str| load(&format!("{PLANS}listen: {{ {yaml} }}")).unwrap();
@@ -382,29 +410,7 @@ fn admin_is_off_unless_it_has_an_address_that_other_hosts_and_users_cannot_use()
             .admin_token_file,
         None
     );
-    for (yaml, wrong) in [
-        (
-            "admin: '127.0.0.1:1'",
-            "is 127.0.0.1:1, where every process of this host can connect; name listen.admin_token_file",
-        ),
-        (
-            "admin: '127.0.0.1:1', admin_token_file: ''",
-            "name listen.admin_token_file",
-        ),
-        (
-            "admin: '0.0.0.0:1', admin_token_file: /t",
-            "is 0.0.0.0:1; admin listens on loopback",
-        ),
-        (
-            "admin: '[::]:1', admin_token_file: /t",
-            "is [::]:1; admin listens on loopback",
-        ),
-        (
-            "admin: 'localhost.example.com:1', admin_token_file: /t",
-            "admin listens on loopback",
-        ),
-        ("admin: 'nowhere'", "is wrong: \"nowhere\" is no address"),
-    ] {
+    for (yaml, wrong) in ADMIN_ERRORS.iter().copied() {
         let found = errors(&format!("{PLANS}listen: {{ {yaml} }}"));
         assert!(
             found.len() == 1 && found[0].starts_with("listen.admin ") && found[0].contains(wrong),
@@ -568,6 +574,45 @@ fn figures_have_names_of_hosts_without_ports() {
     }
 }
 
+/// Wrong fields of TLS, each with the starts of its errors.
+const TLS_ERRORS: &[(&str, &[&str])] = &[
+    ("cert_file: c", &["listen.tls.key_file is missing"]),
+    (
+        "",
+        &[
+            "listen.tls.cert_file is missing",
+            "listen.tls.key_file is missing",
+        ],
+    ),
+    (
+        "cert_file: [], key_file: k",
+        &["listen.tls.cert_file is a list"],
+    ),
+    (
+        "cert_file: '', key_file: k",
+        &["listen.tls.cert_file is empty"],
+    ),
+    (
+        "cert_file: c, key_file: k, client_names: [a]",
+        &["listen.tls.client_names is of no use without client_ca_file"],
+    ),
+    (
+        "cert_file: c, key_file: k, client_ca_file: a, client_names: ['*.a']",
+        &["listen.tls.client_names[0] is wrong; "],
+    ),
+    (
+        "cert_file: c, key_file: k, client_ca_file: a, client_names: [a, 'spiffe://h*', 'spiffe://h/../*']",
+        &[
+            "listen.tls.client_names[1] is wrong; a *",
+            "listen.tls.client_names[2] is wrong; ",
+        ],
+    ),
+    (
+        "cert_file: c, key_file: k, ca_file: a",
+        &["listen.tls.ca_file is not a field"],
+    ),
+];
+
 #[test]
 fn tls_has_a_certificate_pair_and_names_of_callers() {
     let of = |fields: &str| format!("{PLANS}listen: {{ tls: {{ {fields} }} }}");
@@ -584,47 +629,11 @@ fn tls_has_a_certificate_pair_and_names_of_callers() {
         .map(ToString::to_string)
         .collect();
     assert_eq!(names, ["shop", "spiffe://h/*"]);
-    for (fields, expected) in [
-        ("cert_file: c", vec!["listen.tls.key_file is missing"]),
-        (
-            "",
-            vec![
-                "listen.tls.cert_file is missing",
-                "listen.tls.key_file is missing",
-            ],
-        ),
-        (
-            "cert_file: [], key_file: k",
-            vec!["listen.tls.cert_file is a list"],
-        ),
-        (
-            "cert_file: '', key_file: k",
-            vec!["listen.tls.cert_file is empty"],
-        ),
-        (
-            "cert_file: c, key_file: k, client_names: [a]",
-            vec!["listen.tls.client_names is of no use without client_ca_file"],
-        ),
-        (
-            "cert_file: c, key_file: k, client_ca_file: a, client_names: ['*.a']",
-            vec!["listen.tls.client_names[0] is wrong; "],
-        ),
-        (
-            "cert_file: c, key_file: k, client_ca_file: a, client_names: [a, 'spiffe://h*', 'spiffe://h/../*']",
-            vec![
-                "listen.tls.client_names[1] is wrong; a *",
-                "listen.tls.client_names[2] is wrong; ",
-            ],
-        ),
-        (
-            "cert_file: c, key_file: k, ca_file: a",
-            vec!["listen.tls.ca_file is not a field"],
-        ),
-    ] {
+    for (fields, expected) in TLS_ERRORS {
         let found = errors(&of(fields));
         assert!(
             found.len() == expected.len()
-                && found.iter().zip(&expected).all(|(f, e)| f.starts_with(e)),
+                && found.iter().zip(*expected).all(|(f, e)| f.starts_with(e)),
             "{fields}: {found:?}"
         );
     }

@@ -146,14 +146,40 @@ impl<S: Store> Limiter<S> {
         })
     }
 
-    /// Reads logs again, once for each cost whose wait is to be told. Where the store does not answer that, the points are
-    /// missing.
+    /// Explains the limits of a verdict, in their order.
     async fn explain_limits(
         &self,
         check: &Check,
         verdict: &Verdict,
         deadline: StoreDeadline,
     ) -> Vec<LimitExplanation> {
+        let limits = check.plan.limits();
+        let waits = self.waits(check, verdict, deadline).await;
+        let statuses = verdict.statuses(limits, check.cost).into_iter();
+        let explained = statuses.zip(limits).zip(&verdict.readings).enumerate().map(
+            |(limit_index, ((status, limit), reading))| {
+                let own = waits
+                    .iter()
+                    .filter(|(of, ..)| *of == limit_index)
+                    .map(|(_, cost, wait_us)| (*cost, *wait_us));
+                LimitExplanation {
+                    status,
+                    used: reading.used(limit),
+                    releases: releases(own),
+                }
+            },
+        );
+        explained.collect()
+    }
+
+    /// Waits until costs fit again: the index of the limit, the cost, and the wait in microseconds. Reads logs again, once for each
+    /// cost. Where the store does not answer that, its points are missing.
+    async fn waits(
+        &self,
+        check: &Check,
+        verdict: &Verdict,
+        deadline: StoreDeadline,
+    ) -> Vec<(usize, u64, u64)> {
         let limits = check.plan.limits();
         let points: Vec<(usize, u64)> = limits
             .iter()
@@ -180,7 +206,7 @@ impl<S: Store> Limiter<S> {
             self.store.decide_batch(&peeks, deadline).await
         };
         let mut answers = answers.into_iter();
-        let waits: Vec<(usize, u64, u64)> = points
+        points
             .into_iter()
             .filter_map(|(limit_index, cost)| {
                 let (limit, first) = (
@@ -199,22 +225,7 @@ impl<S: Store> Limiter<S> {
                     .saturating_sub(reading.fresh_in_us(limit));
                 Some((limit_index, cost, reading.wait_us(limit, cost) + passed_us))
             })
-            .collect();
-        let statuses = verdict.statuses(limits, check.cost).into_iter();
-        let explained = statuses.zip(limits).zip(&verdict.readings).enumerate().map(
-            |(limit_index, ((status, limit), reading))| {
-                let own = waits
-                    .iter()
-                    .filter(|(of, ..)| *of == limit_index)
-                    .map(|(_, cost, wait_us)| (*cost, *wait_us));
-                LimitExplanation {
-                    status,
-                    used: reading.used(limit),
-                    releases: releases(own),
-                }
-            },
-        );
-        explained.collect()
+            .collect()
     }
 
     /// Workers of this process that would deny this check from memory.

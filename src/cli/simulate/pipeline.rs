@@ -203,10 +203,7 @@ fn read(
             continue;
         }
         let Some(plan) = names.find(&request.plan) else {
-            summary.without_plan += 1;
-            summary
-                .first_without_plan
-                .get_or_insert_with(|| String::from_utf8_lossy(&request.plan).into_owned());
+            skip_without_plan(&mut summary, &request.plan);
             continue;
         };
         let (at_us, cost) = (request.at_us, request.cost);
@@ -235,6 +232,13 @@ fn read(
     threads.finish();
     summary.late = order.late();
     Ok(summary)
+}
+
+fn skip_without_plan(summary: &mut LogSummary, plan: &[u8]) {
+    summary.without_plan += 1;
+    summary
+        .first_without_plan
+        .get_or_insert_with(|| String::from_utf8_lossy(plan).into_owned());
 }
 
 fn skip(summary: &mut LogSummary, number: u64, skipped: Skipped) {

@@ -2,24 +2,25 @@
 
 use super::*;
 
+/// The settings in force of a config that was read from standard input.
+fn listed(yaml: &str, environment: &[(&str, &str)], flags: Vec<Flag>) -> Vec<SettingInForce> {
+    let text = Some((Origin::StandardInput, yaml.to_owned()));
+    let environment = environment
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .collect();
+    let sources = Sources {
+        text,
+        environment,
+        flags,
+        ..Sources::default()
+    };
+    Config::load_and_list(&sources).unwrap().1
+}
+
 #[test]
 fn every_setting_is_listed_in_force_with_its_origin() {
-    let list = |yaml: &str, environment: &[(&str, &str)], flags: Vec<Flag>| {
-        let text = Some((Origin::StandardInput, yaml.to_owned()));
-        let environment = environment
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-            .collect();
-        Config::load_and_list(&Sources {
-            text,
-            environment,
-            flags,
-            ..Sources::default()
-        })
-        .unwrap()
-        .1
-    };
-    let defaults = list(PLANS, &[], Vec::new());
+    let defaults = listed(PLANS, &[], Vec::new());
     let paths: Vec<&str> = defaults
         .iter()
         .map(|setting| setting.path.split("plans.").next().unwrap())
@@ -42,6 +43,10 @@ fn every_setting_is_listed_in_force_with_its_origin() {
             .all(|setting| setting.path.starts_with("plans.") != (setting.origin == "default")),
         "{defaults:?}"
     );
+}
+
+#[test]
+fn a_setting_in_force_has_the_origin_that_came_last_and_shows_no_password() {
     let yaml = format!(
         "{PLANS}store: {{ url: 'redis://u:canary@h', deadline: 9ms }}\nlisten: {{ http_hosts: [a,\n  b] }}\n"
     );
@@ -50,7 +55,7 @@ fn every_setting_is_listed_in_force_with_its_origin() {
         Flag::set("listen.http_hosts[1]", "c"),
         Flag::set("plans.p.shadow", "true"),
     ];
-    let listed = list(
+    let listed = listed(
         &yaml,
         &[
             ("TOLLGATE_WORKERS", "2"),

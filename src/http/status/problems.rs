@@ -135,43 +135,45 @@ mod tests {
     use super::*;
     use crate::store::{Outage, StoreError};
 
+    const AT_US: u64 = 971_211_336_000_000;
+
+    fn outage() -> Outage {
+        let error = StoreError::Unreachable("Connection refused".to_owned());
+        Outage::new(AT_US, &error)
+    }
+
+    fn change(outcome: ConfigOutcome) -> ConfigChange {
+        ConfigChange {
+            at_us: AT_US,
+            outcome,
+            text: "plans.free.limits[0].quota is none".to_owned(),
+        }
+    }
+
+    const WELL: Facts<'static> = Facts {
+        store: &StoreState::Deciding,
+        config: None,
+        certificate_refused: false,
+        replicas_missing: 0,
+        alone: false,
+        unknown_plans: 0,
+    };
+
     #[test]
-    fn what_harms_most_comes_first_and_a_well_server_has_no_problem() {
-        let outage = Outage::new(
-            971_211_336_000_000,
-            &StoreError::Unreachable("Connection refused".to_owned()),
-        );
+    fn what_harms_most_comes_first() {
         let gone = StoreState::Unreachable {
-            outage: outage.clone(),
+            outage: outage(),
             out: 2,
             connections: 2,
         };
-        let refused = ConfigChange {
-            at_us: 971_211_336_000_000,
-            outcome: ConfigOutcome::Refused,
-            text: "plans.free.limits[0].quota is none".to_owned(),
-        };
-        let well = Facts {
-            store: &StoreState::Deciding,
-            config: Some(&ConfigChange {
-                outcome: ConfigOutcome::Reloaded,
-                ..refused.clone()
-            }),
-            certificate_refused: false,
-            replicas_missing: 0,
-            alone: false,
-            unknown_plans: 0,
-        };
-        assert_eq!(list(&well), []);
-        let all = Facts {
+        let found = list(&Facts {
             store: &gone,
-            config: Some(&refused),
+            config: Some(&change(ConfigOutcome::Refused)),
             certificate_refused: true,
             replicas_missing: 2,
             alone: true,
             unknown_plans: 1,
-        };
-        let found = list(&all);
+        });
         let headlines: Vec<&str> = found.iter().map(|problem| problem.headline).collect();
         let expected = [
             "serves without Redis",
@@ -190,9 +192,21 @@ mod tests {
             found[3].text,
             "\"Who is limited\" lacks the counts of 2 replicas."
         );
+    }
+
+    #[test]
+    fn a_well_server_has_no_problem() {
+        assert_eq!(list(&WELL), []);
+        let reloaded = change(ConfigOutcome::Reloaded);
+        let config = Some(&reloaded);
+        assert_eq!(list(&Facts { config, ..WELL }), []);
+    }
+
+    #[test]
+    fn a_server_alone_and_a_store_that_is_partly_gone_have_words_of_their_own() {
         let alone = list(&Facts {
             alone: true,
-            ..well
+            ..WELL
         });
         assert!(
             alone.len() == 1
@@ -200,16 +214,14 @@ mod tests {
                 && !alone[0].is_bad,
             "{alone:?}"
         );
-        let never = store(&StoreState::NeverReached(outage.clone())).unwrap();
-        let partly = store(&StoreState::Unreachable {
-            outage,
+        let never = store(&StoreState::NeverReached(outage())).unwrap();
+        assert_eq!(never.headline, "never reached Redis");
+        let partly = StoreState::Unreachable {
+            outage: outage(),
             out: 1,
             connections: 2,
-        })
-        .unwrap();
-        assert_eq!(
-            (never.headline, partly.headline),
-            ("never reached Redis", "serves partly without Redis")
-        );
+        };
+        let partly = store(&partly).unwrap();
+        assert_eq!(partly.headline, "serves partly without Redis");
     }
 }

@@ -284,7 +284,12 @@ async fn a_limit_of_the_callers_own_is_counted_apart_for_each_unit_and_keeps_no_
         .0,
         Outcome::ShadowDenied
     );
-    // Without a rule, in a domain that denies: counted by domain.
+}
+
+#[tokio::test]
+async fn a_limit_of_the_callers_own_needs_no_rule_and_leaves_nothing_behind() {
+    let limiter = limiter();
+    // In a domain that denies, too: counted by domain.
     for domain in ["deny", "allow"] {
         let own = with_limit(of("no such plan", "al", 1), 1, RateUnit::Hour);
         let told = ask_in(&limiter, domain, vec![own.clone(), own]).await;

@@ -141,24 +141,15 @@ impl TopKeys {
         let (heavy, unlisted_max, total, replicas) = merged;
         let plan_names = snapshot.plan_names();
         let named = |(heavy, key): (Heavy, Option<String>)| {
-            let (plan, hash) = (
-                plan_names.get(&heavy.plan)?.clone(),
-                secret.shown_as(heavy.hash, heavy.plan),
-            );
-            Some(TopKey {
-                key,
-                hash,
-                plan,
-                count: heavy.count,
-                error: heavy.error,
-            })
+            let plan = plan_names.get(&heavy.plan)?.clone();
+            let hash = secret.shown_as(heavy.hash, heavy.plan);
+            Some(top_key(heavy, key, plan, hash))
         };
-        let (keys, window) = (heavy.into_iter().filter_map(named).collect(), self.window());
         Ok(TopAnswer {
-            keys,
+            keys: heavy.into_iter().filter_map(named).collect(),
             unlisted_max,
             total,
-            window,
+            window: self.window(),
             replicas,
             replicas_missing: missing,
             this_replica_alone: failed,
@@ -306,5 +297,15 @@ impl TopKeys {
         began.front().map_or(Duration::ZERO, |first| {
             now.saturating_duration_since(*first)
         })
+    }
+}
+
+fn top_key(heavy: Heavy, key: Option<String>, plan: Arc<str>, hash: KeyHash) -> TopKey {
+    TopKey {
+        key,
+        hash,
+        plan,
+        count: heavy.count,
+        error: heavy.error,
     }
 }

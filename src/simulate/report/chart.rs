@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::text::{grouped, label};
 use super::{Report, count, percent};
+use crate::simulate::replay::Hour;
 use crate::visible::visible;
 
 const WIDTH: usize = 960;
@@ -30,24 +31,58 @@ pub fn svg(report: &Report) -> String {
     out
 }
 
+/// Where bars and points lie.
+struct Plot {
+    /// Width of a bar with its gap.
+    step: f64,
+    /// Requests of the highest bar; at least 1.
+    most: u64,
+}
+
+/// Height at which all bars begin.
+const BASE: usize = HEIGHT - BOTTOM;
+/// Where the axis ends.
+const RIGHT: usize = WIDTH - 16;
+
 #[expect(
     clippy::cast_precision_loss,
     reason = "a picture has far fewer points than a float has values"
 )]
+impl Plot {
+    fn of(bars: usize, most: u64) -> Self {
+        let step = (RIGHT - LEFT) as f64 / bars.max(1) as f64;
+        Self { step, most }
+    }
+
+    fn x(&self, index: usize) -> f64 {
+        LEFT as f64 + index as f64 * self.step
+    }
+
+    fn y(&self, number: u64) -> f64 {
+        BASE as f64 - self.height(number)
+    }
+
+    fn height(&self, number: u64) -> f64 {
+        number as f64 * (BASE - TOP) as f64 / self.most as f64
+    }
+
+    fn bar(&self, out: &mut String, class: &str, index: usize, number: u64) -> std::fmt::Result {
+        writeln!(
+            out,
+            "<rect class=\"{class}\" x=\"{:.2}\" y=\"{:.2}\" width=\"{:.2}\" height=\"{:.2}\"/>",
+            self.x(index),
+            self.y(number),
+            (self.step * 0.86).max(0.5),
+            self.height(number)
+        )
+    }
+}
+
 fn draw(report: &Report, out: &mut String) -> std::fmt::Result {
     let (rows, step_us) = grouped(&report.hours, report.hour_us, BARS_MAX);
     let rows = &rows[rows.len().saturating_sub(DAYS_MAX)..];
-    let most = rows
-        .iter()
-        .map(|row| row.requests)
-        .max()
-        .unwrap_or(0)
-        .max(1);
-    let (plot_width, plot_height) = ((WIDTH - LEFT - 16) as f64, (HEIGHT - TOP - BOTTOM) as f64);
-    let step = plot_width / rows.len().max(1) as f64;
-    let x = |index: usize| LEFT as f64 + index as f64 * step;
-    let height = |number: u64| number as f64 * plot_height / most as f64;
-    let base = (HEIGHT - BOTTOM) as f64;
+    let most = rows.iter().map(|row| row.requests).max().unwrap_or(0);
+    let plot = Plot::of(rows.len(), most.max(1));
     writeln!(
         out,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">"
@@ -58,70 +93,67 @@ fn draw(report: &Report, out: &mut String) -> std::fmt::Result {
         escape(&report.log.name)
     )?;
     legend(report, out)?;
-    let bar = |out: &mut String, class: &str, index: usize, number: u64| {
-        let (x, height, width) = (x(index), height(number), (step * 0.86).max(0.5));
-        writeln!(
-            out,
-            "<rect class=\"{class}\" x=\"{x:.2}\" y=\"{:.2}\" width=\"{width:.2}\" height=\"{height:.2}\"/>",
-            base - height
-        )
-    };
     for (index, row) in rows.iter().enumerate() {
         let denied = row.denied.first().copied().unwrap_or(0);
-        let (time, requests) = (label(row.start_us, step_us), count(row.requests));
+        let time = label(row.start_us, step_us);
         writeln!(
             out,
-            "<g><title>{time}: {requests} requests, {} denied ({:.1} %)</title>",
+            "<g><title>{time}: {} requests, {} denied ({:.1} %)</title>",
+            count(row.requests),
             count(denied),
             percent(denied, row.requests)
         )?;
-        bar(out, "all", index, row.requests)?;
-        bar(out, "d0", index, denied)?;
+        plot.bar(out, "all", index, row.requests)?;
+        plot.bar(out, "d0", index, denied)?;
         writeln!(out, "</g>")?;
     }
     for variant in 1..report.variants.len() {
-        let points = rows
-            .iter()
-            .enumerate()
-            .map(|(index, row)| (x(index) + step * 0.43, base - height(row.denied[variant])));
-        let points: Vec<String> = points.map(|(x, y)| format!("{x:.2},{y:.2}")).collect();
+        let point = |(index, row): (usize, &Hour)| {
+            let x = plot.x(index) + plot.step * 0.43;
+            format!("{x:.2},{:.2}", plot.y(row.denied[variant]))
+        };
+        let points: Vec<String> = rows.iter().enumerate().map(point).collect();
         writeln!(
             out,
             "<polyline class=\"d{variant}\" points=\"{}\"/>",
             points.join(" ")
         )?;
     }
-    let right = WIDTH - 16;
-    writeln!(
+    let first_and_last = rows.first().zip(rows.last());
+    let times = first_and_last.map(|(first, last)| [first.start_us, last.start_us]);
+    axis(
         out,
-        "<line class=\"axis\" x1=\"{LEFT}\" y1=\"{base}\" x2=\"{right}\" y2=\"{base}\"/>"
+        plot.most,
+        times.map(|times| times.map(|us| label(us, step_us))),
     )?;
-    writeln!(
-        out,
-        "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
-        LEFT - 8,
-        TOP + 10,
-        count(most)
-    )?;
-    writeln!(
-        out,
-        "<text x=\"{}\" y=\"{base}\" text-anchor=\"end\">0</text>",
-        LEFT - 8
-    )?;
-    if let (Some(first), Some(last)) = (rows.first(), rows.last()) {
-        let y = HEIGHT - 10;
-        writeln!(
-            out,
-            "<text x=\"{LEFT}\" y=\"{y}\">{} UTC</text>",
-            label(first.start_us, step_us)
-        )?;
-        writeln!(
-            out,
-            "<text x=\"{right}\" y=\"{y}\" text-anchor=\"end\">{} UTC</text>",
-            label(last.start_us, step_us)
-        )?;
-    }
     writeln!(out, "</svg>")
+}
+
+/// The axis, the numbers beside it, and the times of the first and the last bar below it.
+fn axis(out: &mut String, most: u64, times: Option<[String; 2]>) -> std::fmt::Result {
+    writeln!(
+        out,
+        "<line class=\"axis\" x1=\"{LEFT}\" y1=\"{BASE}\" x2=\"{RIGHT}\" y2=\"{BASE}\"/>"
+    )?;
+    let (x, y) = (LEFT - 8, TOP + 10);
+    let most = count(most);
+    writeln!(
+        out,
+        "<text x=\"{x}\" y=\"{y}\" text-anchor=\"end\">{most}</text>"
+    )?;
+    writeln!(
+        out,
+        "<text x=\"{x}\" y=\"{BASE}\" text-anchor=\"end\">0</text>"
+    )?;
+    let Some([first, last]) = times else {
+        return Ok(());
+    };
+    let y = HEIGHT - 10;
+    writeln!(out, "<text x=\"{LEFT}\" y=\"{y}\">{first} UTC</text>")?;
+    writeln!(
+        out,
+        "<text x=\"{RIGHT}\" y=\"{y}\" text-anchor=\"end\">{last} UTC</text>"
+    )
 }
 
 fn legend(report: &Report, out: &mut String) -> std::fmt::Result {

@@ -125,6 +125,34 @@ fn any_request() -> impl Strategy<Value = (prop::sample::Index, u64, u64, Mode)>
     )
 }
 
+/// A plan's limits as a packed call has them.
+fn meant_limits(plan: &Plan) -> Vec<SaidLimit> {
+    let mut limits: Vec<&Limit> = plan.limits().iter().collect();
+    limits.sort_by_key(|limit| limit.fingerprint().bytes());
+    let meant = |limit: &Limit| {
+        let precision = match limit.algorithm() {
+            Algorithm::SlidingWindow { precision } => precision,
+            _ => 0,
+        };
+        let mut prefix = limit.fingerprint().bytes().to_vec();
+        if let Algorithm::TokenBucket { .. } = limit.algorithm() {
+            // Quotas here are below 2^16.
+            let [low, high, ..] = limit.quota().to_le_bytes();
+            prefix.extend(match high {
+                0 => vec![1, low],
+                _ => vec![2, low, high],
+            });
+        }
+        (
+            u64::from(limit.kind()),
+            u64::from(precision),
+            prefix,
+            [limit.window_us(), limit.quota(), limit.capacity()],
+        )
+    };
+    limits.into_iter().map(meant).collect()
+}
+
 /// Fills a call with as many requests as it takes, packs it, and compares the packed bytes with it. Returns how many
 /// requests it took.
 fn check(
@@ -149,33 +177,7 @@ fn check(
     assert_eq!(packed.len() - decoder.0.len(), plans_end);
     assert_eq!(plans.len(), call.plans.len());
     for (said, plan) in plans.iter().zip(&call.plans) {
-        let mut limits: Vec<&Limit> = plan.plan.limits().iter().collect();
-        limits.sort_by_key(|limit| limit.fingerprint().bytes());
-        let meant = limits.into_iter().map(|limit| {
-            let precision = if let Algorithm::SlidingWindow { precision } = limit.algorithm() {
-                precision
-            } else {
-                0
-            };
-            let numbers = [limit.window_us(), limit.quota(), limit.capacity()];
-            let mut prefix = limit.fingerprint().bytes().to_vec();
-            if let Algorithm::TokenBucket { .. } = limit.algorithm() {
-                // Quotas here are below 2^16.
-                let [low, high, ..] = limit.quota().to_le_bytes();
-                prefix.extend(if high == 0 {
-                    vec![1, low]
-                } else {
-                    vec![2, low, high]
-                });
-            }
-            (
-                u64::from(limit.kind()),
-                u64::from(precision),
-                prefix,
-                numbers,
-            )
-        });
-        assert!(said.iter().cloned().eq(meant));
+        assert!(said.iter().eq(&meant_limits(&plan.plan)));
     }
     let said = decoder.groups();
     assert!(
