@@ -64,7 +64,16 @@ async fn measure(harness: &mut Harness, server: Server, axis: &Axis) -> Result<u
 
 fn axes(server: Server) -> Vec<Axis> {
     let usual = Scenario::new(server, USUAL, MANY, "token_bucket");
-    let keys = [1_000, 10_000, 100_000, 1_000_000].map(|keys: usize| {
+    vec![
+        more_keys(&usual),
+        more_limits(&usual),
+        more_plans(&usual),
+        longer_keys(&usual),
+    ]
+}
+
+fn more_keys(usual: &Scenario) -> Axis {
+    let steps = [1_000, 10_000, 100_000, 1_000_000].map(|keys: usize| {
         (
             keys.to_string(),
             Scenario {
@@ -74,7 +83,14 @@ fn axes(server: Server) -> Vec<Axis> {
             String::new(),
         )
     });
-    let limits = [1, 2, 4, 8].map(|limits: usize| {
+    Axis {
+        name: "keys",
+        steps: steps.into(),
+    }
+}
+
+fn more_limits(usual: &Scenario) -> Axis {
+    let steps = [1, 2, 4, 8].map(|limits: usize| {
         let plan = format!("limits_{limits}");
         (
             limits.to_string(),
@@ -85,8 +101,15 @@ fn axes(server: Server) -> Vec<Axis> {
             plan_of(&plan, limits),
         )
     });
+    Axis {
+        name: "limits",
+        steps: steps.into(),
+    }
+}
+
+fn more_plans(usual: &Scenario) -> Axis {
     // Ten thousand plans are the most that a config may hold, the usual ones included.
-    let plans = [1, 100, 9_900].map(|plans: usize| {
+    let steps = [1, 100, 9_900].map(|plans: usize| {
         let middle = format!("plan_{:05}", plans / 2);
         (
             plans.to_string(),
@@ -99,7 +122,14 @@ fn axes(server: Server) -> Vec<Axis> {
                 .collect(),
         )
     });
-    let lengths = [KEY_BYTES, 512].map(|key_bytes| {
+    Axis {
+        name: "plans",
+        steps: steps.into(),
+    }
+}
+
+fn longer_keys(usual: &Scenario) -> Axis {
+    let steps = [KEY_BYTES, 512].map(|key_bytes| {
         (
             key_bytes.to_string(),
             Scenario {
@@ -109,24 +139,10 @@ fn axes(server: Server) -> Vec<Axis> {
             String::new(),
         )
     });
-    vec![
-        Axis {
-            name: "keys",
-            steps: keys.into(),
-        },
-        Axis {
-            name: "limits",
-            steps: limits.into(),
-        },
-        Axis {
-            name: "plans",
-            steps: plans.into(),
-        },
-        Axis {
-            name: "bytes of a key",
-            steps: lengths.into(),
-        },
-    ]
+    Axis {
+        name: "bytes of a key",
+        steps: steps.into(),
+    }
 }
 
 /// A plan of so many limits that deny nothing, each with a window of its own, so that none shares another's state.

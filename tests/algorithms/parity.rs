@@ -107,6 +107,32 @@ fn random_ask(random: &mut Random, plan: &Arc<Plan>, refunds: bool) -> Check {
     }
 }
 
+/// The random requests of one batch.
+fn random_batch(random: &mut Random, plans: &[Arc<Plan>], plan: &Arc<Plan>) -> Vec<Check> {
+    let count = 1 + random.below(BATCH as u64) as usize;
+    // Mostly requests of one plan. Sometimes of several plans with one `counts_as`, so that they share each key's usage.
+    let mixed = random.below(4) == 0;
+    // The script decides the requests for one name by other code when a refund is among them.
+    let refunds = random.below(2) == 0;
+    let mut asks: Vec<Check> = (0..count)
+        .map(|_| {
+            let plan = if mixed { random.pick(plans) } else { plan };
+            random_ask(random, plan, refunds)
+        })
+        .collect();
+    // The script has a faster path for requests that differ only in their keys.
+    if random.below(3) == 0 {
+        let first = asks[0].clone();
+        asks = (0..count)
+            .map(|key| Check {
+                key: Key::new(format!("key {key}")).unwrap(),
+                ..first.clone()
+            })
+            .collect();
+    }
+    asks
+}
+
 async fn check(name: &str, parameters: HistoryParameters) {
     let redis = Redis::start();
     let clock = FakeClock::new();
@@ -129,27 +155,7 @@ async fn check(name: &str, parameters: HistoryParameters) {
         }
         let now_us = times.next(&mut random);
         clock.set(now_us);
-        let count = 1 + random.below(BATCH as u64) as usize;
-        // Mostly requests of one plan. Sometimes of several plans with one `counts_as`, so that they share each key's usage.
-        let mixed = random.below(4) == 0;
-        // The script decides the requests for one name by other code when a refund is among them.
-        let refunds = random.below(2) == 0;
-        let mut asks: Vec<Check> = (0..count)
-            .map(|_| {
-                let plan = if mixed { random.pick(&plans) } else { plan };
-                random_ask(&mut random, plan, refunds)
-            })
-            .collect();
-        // The script has a faster path for requests that differ only in their keys.
-        if random.below(3) == 0 {
-            let first = asks[0].clone();
-            asks = (0..count)
-                .map(|key| Check {
-                    key: Key::new(format!("key {key}")).unwrap(),
-                    ..first.clone()
-                })
-                .collect();
-        }
+        let asks = random_batch(&mut random, &plans, plan);
         let before = allowed;
         let from_redis = shared.decide_batch(&asks, PATIENCE).await;
         let from_memory = embedded.decide_batch(&asks, PATIENCE).await;
@@ -167,7 +173,7 @@ async fn check(name: &str, parameters: HistoryParameters) {
         if allowed > before {
             times.mark(now_us);
         }
-        decisions += count;
+        decisions += asks.len();
     }
     println!("{name}: {decisions} decisions equal, {allowed} of them allowed");
     assert!(

@@ -357,9 +357,8 @@ fn a_sweep_changes_nothing() {
     assert_eq!(report.plans[0].variants[0][0].smallest, Some(4));
 }
 
-/// Logs of idle keys are packed. Of so many keys, nearly each is between two of its requests.
-#[test]
-fn packed_logs_decide_as_brute_force() {
+/// Random requests of many keys, in the order of their times.
+fn requests_of_many_keys() -> Vec<Request> {
     const MANY: u64 = 50_000;
     let mut random = Random(7);
     let mut at_us = START_US;
@@ -379,6 +378,13 @@ fn packed_logs_decide_as_brute_force() {
     };
     let mut requests: Vec<Request> = (0..600_000).map(&mut next).collect();
     requests.sort_by_key(|request| request.0);
+    requests
+}
+
+/// Logs of idle keys are packed. Of so many keys, nearly each is between two of its requests.
+#[test]
+fn packed_logs_decide_as_brute_force() {
+    let requests = requests_of_many_keys();
     for algorithm in [LOG, Algorithm::SlidingWindow { precision: 4 }] {
         let limit = Limit::new("limit", 9, Duration::from_secs(1_200), algorithm).unwrap();
         let variants = [vec![(plan(vec![limit.clone()]), Spacing::AsStamped)]];

@@ -232,6 +232,39 @@ fn replicas_tells_how_many_share_the_quotas_and_why() {
     );
 }
 
+/// Takes units of a plan of two limits, and asserts what `explain` tells of each.
+fn explains_a_log_and_a_bucket(fixture: &Fixture) {
+    fixture.take("several", "3");
+    let (code, several) = fixture.json("explain", "several", &[]);
+    assert_eq!((code, &several["next"]["decided_by"]), (0, &"store".into()));
+    assert_eq!(
+        several["redis_names"],
+        serde_json::json!(["{several:k}", "{several:k}log:97000000"])
+    );
+    let limits = &several["limits"];
+    assert_eq!(
+        (
+            &limits[0]["used"],
+            &limits[0]["remaining"],
+            &limits[0]["algorithm"]
+        ),
+        (&3.into(), &1.into(), &"sliding_log".into())
+    );
+    assert_eq!(
+        limits[0]["releases"].as_array().unwrap().len(),
+        1,
+        "{limits}"
+    );
+    assert_eq!(limits[0]["releases"][0]["units"], Value::from(4));
+    let bucket: Vec<u64> = limits[1]["releases"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|at| at["units"].as_u64().unwrap())
+        .collect();
+    assert_eq!(bucket, [4, 5, 6]);
+}
+
 #[test]
 fn explain_prints_a_sentence_and_every_limit() {
     let redis = Redis::start();
@@ -263,35 +296,7 @@ fn explain_prints_a_sentence_and_every_limit() {
         denied.contains("  5 units can be taken in 23h59m"),
         "{denied}"
     );
-    fixture.take("several", "3");
-    let (code, several) = fixture.json("explain", "several", &[]);
-    assert_eq!((code, &several["next"]["decided_by"]), (0, &"store".into()));
-    assert_eq!(
-        several["redis_names"],
-        serde_json::json!(["{several:k}", "{several:k}log:97000000"])
-    );
-    let limits = &several["limits"];
-    assert_eq!(
-        (
-            &limits[0]["used"],
-            &limits[0]["remaining"],
-            &limits[0]["algorithm"]
-        ),
-        (&3.into(), &1.into(), &"sliding_log".into())
-    );
-    assert_eq!(
-        limits[0]["releases"].as_array().unwrap().len(),
-        1,
-        "{limits}"
-    );
-    assert_eq!(limits[0]["releases"][0]["units"], Value::from(4));
-    let bucket: Vec<u64> = limits[1]["releases"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|at| at["units"].as_u64().unwrap())
-        .collect();
-    assert_eq!(bucket, [4, 5, 6]);
+    explains_a_log_and_a_bucket(&fixture);
     let (code, banned) = fixture.ask("explain", "banned", &[]);
     assert!(
         code == 1 && banned.starts_with("Plan banned is blocked, so every request is denied"),

@@ -125,10 +125,33 @@ fn plaintext_to_other_hosts_must_be_asked_for() {
     );
 }
 
+/// A key that would write lines of its own to the log, in colour, if it were written as it is.
+const FORGED: &str = "k\nINFO forged-canary\x1b[31m\r\n{\"level\":\"forged-canary\"}";
+
+/// Asserts that the log has no escape sequence and no line that a caller began.
+fn tells_of_no_forged_line(format: &str, log: &str) {
+    assert!(
+        log.lines().count() > 3 && log.contains("tollgate is serving"),
+        "{log}"
+    );
+    assert!(!log.contains('\x1b'), "{log}");
+    let begins = |line: &str| {
+        line.trim_start().starts_with("INFO forged") || line.starts_with("{\"level\":\"forged")
+    };
+    assert!(!log.lines().any(begins), "{log}");
+    let canaries = log
+        .lines()
+        .filter(|line| line.contains("forged-canary"))
+        .count();
+    println!(
+        "{format}: {} lines, {canaries} of which tell of it",
+        log.lines().count()
+    );
+}
+
 /// Row 30: a caller cannot forge a log line, or colours of a terminal, by its choice of key and plan.
 #[tokio::test]
 async fn fault_30_nothing_that_a_caller_sends_begins_a_line_of_the_log() {
-    const FORGED: &str = "k\nINFO forged-canary\x1b[31m\r\n{\"level\":\"forged-canary\"}";
     for format in ["human", "json"] {
         let redis = Redis::start();
         // Everything is logged, and the store is lost on the way, so that there is something to say.
@@ -184,23 +207,7 @@ async fn fault_30_nothing_that_a_caller_sends_begins_a_line_of_the_log() {
         server.0.kill().unwrap();
         server.0.wait().unwrap();
         let log = std::fs::read_to_string(said.path()).unwrap();
-        assert!(
-            log.lines().count() > 3 && log.contains("tollgate is serving"),
-            "{log}"
-        );
-        assert!(!log.contains('\x1b'), "{log}");
-        let begins = |line: &str| {
-            line.trim_start().starts_with("INFO forged") || line.starts_with("{\"level\":\"forged")
-        };
-        assert!(!log.lines().any(begins), "{log}");
-        let canaries = log
-            .lines()
-            .filter(|line| line.contains("forged-canary"))
-            .count();
-        println!(
-            "{format}: {} lines, {canaries} of which tell of it",
-            log.lines().count()
-        );
+        tells_of_no_forged_line(format, &log);
     }
 }
 
@@ -237,47 +244,56 @@ fn check_says_valid_or_every_error() {
     fails(&["check", "/nowhere.yaml"], 1, "cannot be read");
 }
 
+/// What `check` says of this command line, with two settings in the environment.
+fn check_with_variables(arguments: &[&str]) -> Output {
+    tollgate()
+        .arg("check")
+        .args(arguments)
+        .env("TOLLGATE_LOG_FORMAT", "json")
+        .env("TOLLGATE_STORE__KEY_PREFIX", "shop:")
+        .output()
+        .unwrap()
+}
+
+/// Asserts that so many settings were printed, among them one of a flag and one that has no value.
+fn has_settings_in_json(json: &[u8], count: usize) {
+    let settings: Vec<serde_json::Value> = serde_json::from_slice(json).unwrap();
+    let of = |path: &str| {
+        settings
+            .iter()
+            .find(|setting| setting["path"] == path)
+            .unwrap()
+    };
+    assert_eq!(
+        (&of("workers")["value"], &of("workers")["origin"]),
+        (&"2".into(), &"flag --set workers".into())
+    );
+    assert_eq!(of("store.username")["value"], serde_json::Value::Null);
+    assert_eq!(settings.len(), count);
+}
+
 /// A unit's command line is tried before a restart: `check` in the place of `serve`.
 #[test]
 fn check_takes_what_serving_takes_and_prints_the_settings_in_force() {
-    let (file, taken) = (
-        file(format!("{PLANS}store: {{ deadline: 9ms }}\n").as_bytes()),
-        TcpListener::bind("127.0.0.1:0").unwrap(),
-    );
-    let (path, taken) = (
-        file.path().to_str().unwrap(),
-        taken.local_addr().unwrap().to_string(),
-    );
+    let file = file(format!("{PLANS}store: {{ deadline: 9ms }}\n").as_bytes());
+    let path = file.path().to_str().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
     let command_line = [
-        [
-            "--config",
-            path,
-            "--listen",
-            &taken,
-            "--store",
-            "redis://u:canary@h",
-        ],
-        [
-            "--set",
-            "workers=2",
-            "--set",
-            "listen.http=[::]:1",
-            "--log-level",
-            "debug",
-        ],
+        "--config",
+        path,
+        "--listen",
+        &address,
+        "--store",
+        "redis://u:canary@h",
+        "--set",
+        "workers=2",
+        "--set",
+        "listen.http=[::]:1",
+        "--log-level",
+        "debug",
     ];
-    let check = |more: &[&str]| {
-        let mut command = tollgate();
-        command
-            .arg("check")
-            .args(command_line.concat())
-            .args(more)
-            .env("TOLLGATE_LOG_FORMAT", "json");
-        command
-            .env("TOLLGATE_STORE__KEY_PREFIX", "shop:")
-            .output()
-            .unwrap()
-    };
+    let check = |more: &[&str]| check_with_variables(&[&command_line[..], more].concat());
     let refused = String::from_utf8(check(&[]).stderr).unwrap();
     assert!(
         refused.contains(
@@ -292,7 +308,7 @@ fn check_takes_what_serving_takes_and_prints_the_settings_in_force() {
         "{text}"
     );
     for line in [
-        format!("listen.grpc = {taken}  (flag --listen)"),
+        format!("listen.grpc = {address}  (flag --listen)"),
         "listen.plaintext = true  (flag --plaintext)".to_owned(),
         "listen.metrics = \"\"  (default)".to_owned(),
         "store.url = redis://u:***@h  (flag --store)".to_owned(),
@@ -306,16 +322,8 @@ fn check_takes_what_serving_takes_and_prints_the_settings_in_force() {
     ] {
         assert!(text.lines().any(|found| found == line), "{line}: {text}");
     }
-    let json =
-        String::from_utf8(check(&["--plaintext", "--print", "--output", "json"]).stdout).unwrap();
-    let json: Vec<serde_json::Value> = serde_json::from_str(&json).unwrap();
-    let of = |path: &str| json.iter().find(|setting| setting["path"] == path).unwrap();
-    assert_eq!(
-        (&of("workers")["value"], &of("workers")["origin"]),
-        (&"2".into(), &"flag --set workers".into())
-    );
-    assert_eq!(of("store.username")["value"], serde_json::Value::Null);
-    assert_eq!(json.len(), text.lines().count() - 1);
+    let json = check(&["--plaintext", "--print", "--output", "json"]).stdout;
+    has_settings_in_json(&json, text.lines().count() - 1);
 }
 
 #[test]

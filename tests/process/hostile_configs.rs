@@ -14,7 +14,7 @@ use crate::support::Guarded;
 use crate::support::admin::admin_at;
 use crate::support::hostile::{Hostile, SECRET, hostile};
 use crate::support::http::Scrape;
-use crate::support::server::{PATIENCE, Server, decide, tollgate};
+use crate::support::server::{Client, PATIENCE, Server, decide, tollgate};
 
 /// Seeds of each test, twelve of each kind.
 const SEEDS: u64 = 276;
@@ -165,6 +165,16 @@ impl Live {
     }
 }
 
+/// The hash of the config in force.
+async fn config_hash(client: &mut Client) -> String {
+    client
+        .list_plans(pb::ListPlansRequest {})
+        .await
+        .unwrap()
+        .into_inner()
+        .config_hash
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hostile_configs_end_no_server_and_the_old_plans_stay() {
     let mut live = Live::start("");
@@ -172,22 +182,12 @@ async fn hostile_configs_end_no_server_and_the_old_plans_stay() {
     let (mut refused, mut slowest) = (0, (Duration::ZERO, ""));
     for seed in 0..SEEDS {
         let Hostile { kind, bytes, .. } = hostile(seed);
-        let before = client
-            .list_plans(pb::ListPlansRequest {})
-            .await
-            .unwrap()
-            .into_inner()
-            .config_hash;
+        let before = config_hash(&mut client).await;
         live.replace(|new| std::fs::write(new, &bytes).unwrap());
         let asked = Instant::now();
         let answer = admin.reload_config(pb::ReloadConfigRequest {}).await;
         slowest = slowest.max((asked.elapsed(), kind));
-        let after = client
-            .list_plans(pb::ListPlansRequest {})
-            .await
-            .unwrap()
-            .into_inner()
-            .config_hash;
+        let after = config_hash(&mut client).await;
         match answer {
             Ok(answer) => assert_eq!(
                 answer.into_inner().config_hash,
@@ -294,20 +294,45 @@ fn a_config_that_becomes_a_pipe_keeps_the_plans_and_is_taken_up_when_it_is_a_fil
     assert!(live.server.wait().0.success());
 }
 
+/// What `check` says of a config by standard input.
+fn check_input(input: &[u8]) -> Output {
+    let mut child = tollgate();
+    child
+        .args(["check", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = child.spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), input).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+/// The first line that a server prints, and all of its standard error.
+fn serve(arguments: &[&str], variable: Option<&str>, input: &str) -> String {
+    let mut command = tollgate();
+    command
+        .args(["--listen", "127.0.0.1:0"])
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    if let Some(text) = variable {
+        command.env("TOLLGATE_CONFIG_YAML", text);
+    }
+    let mut child = Guarded(command.spawn().unwrap());
+    let _ = std::io::Write::write_all(&mut child.0.stdin.take().unwrap(), input.as_bytes());
+    let mut lines =
+        std::io::BufRead::lines(std::io::BufReader::new(child.0.stdout.take().unwrap()))
+            .map_while(Result::ok);
+    let first = lines.next().unwrap_or_default();
+    child.0.kill().unwrap();
+    let said = std::io::read_to_string(child.0.stderr.take().unwrap()).unwrap();
+    first + &said
+}
+
 #[test]
 fn a_config_comes_from_a_variable_or_by_standard_input() {
-    let check = |input: &[u8]| {
-        let mut child = tollgate();
-        child
-            .args(["check", "-"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let mut child = child.spawn().unwrap();
-        std::io::Write::write_all(&mut child.stdin.take().unwrap(), input).unwrap();
-        child.wait_with_output().unwrap()
-    };
-    let valid = check(PLANS.as_bytes());
+    let valid = check_input(PLANS.as_bytes());
     assert_eq!(
         (
             valid.status.code(),
@@ -315,34 +340,13 @@ fn a_config_comes_from_a_variable_or_by_standard_input() {
         ),
         (Some(0), "standard input: valid, 1 plan\n")
     );
-    let wrong = check(b"plans: { p: { limits: [ { quota: 0, window: 1s } ] } }");
+    let wrong = check_input(b"plans: { p: { limits: [ { quota: 0, window: 1s } ] } }");
     assert_eq!(wrong.status.code(), Some(1));
     assert!(
         String::from_utf8_lossy(&wrong.stderr)
             .starts_with("standard input: 1 error\n  plans.p.limits[0].quota is 0; ")
     );
 
-    let serve = |arguments: &[&str], variable: Option<&str>, input: &str| {
-        let mut command = tollgate();
-        command
-            .args(["--listen", "127.0.0.1:0"])
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        if let Some(text) = variable {
-            command.env("TOLLGATE_CONFIG_YAML", text);
-        }
-        let mut child = Guarded(command.spawn().unwrap());
-        let _ = std::io::Write::write_all(&mut child.0.stdin.take().unwrap(), input.as_bytes());
-        let mut lines =
-            std::io::BufRead::lines(std::io::BufReader::new(child.0.stdout.take().unwrap()))
-                .map_while(Result::ok);
-        let first = lines.next().unwrap_or_default();
-        child.0.kill().unwrap();
-        let said = std::io::read_to_string(child.0.stderr.take().unwrap()).unwrap();
-        first + &said
-    };
     let by_variable = serve(&[], Some(PLANS), "");
     assert!(
         by_variable.contains("config=the variable TOLLGATE_CONFIG_YAML")

@@ -125,6 +125,32 @@ fn the_filter_of_istio_is_that_of_envoy() {
     );
 }
 
+/// Asserts that the config in Contour's recipe has a plan and key for what its proxy sends.
+fn has_descriptors_that_the_config_takes(proxy: &Yaml) {
+    let descriptors = &proxy["spec"]["virtualhost"]["rateLimitPolicy"]["global"]["descriptors"];
+    assert!(
+        descriptors[0]["entries"][0]["remoteAddress"]
+            .as_hash()
+            .is_some(),
+        "{descriptors:?}"
+    );
+    let user = descriptors[1]["entries"][0]["requestHeader"]["descriptorKey"]
+        .as_str()
+        .unwrap();
+    let config = config_in_comment("deploy/envoy/contour.yaml", "envoy: {");
+    for (descriptor, key) in [
+        ("remote_address=192.0.2.7", "192.0.2.7"),
+        (&format!("{user}=al"), "al"),
+    ] {
+        let said = explained(&config, descriptor);
+        assert!(
+            said.contains("domain edge")
+                && said.contains(&format!("decides: plan free, key \"{key}\"")),
+            "{said}"
+        );
+    }
+}
+
 #[test]
 fn the_manifests_of_contour_name_each_other_and_a_domain_of_the_config() {
     let [service, configuration, proxy] =
@@ -168,28 +194,33 @@ fn the_manifests_of_contour_name_each_other_and_a_domain_of_the_config() {
         (Some("edge"), Some(true))
     );
     assert_eq!(limits["enableResourceExhaustedCode"].as_bool(), Some(true));
-    let descriptors = &proxy["spec"]["virtualhost"]["rateLimitPolicy"]["global"]["descriptors"];
-    assert!(
-        descriptors[0]["entries"][0]["remoteAddress"]
-            .as_hash()
-            .is_some(),
-        "{descriptors:?}"
+    has_descriptors_that_the_config_takes(&proxy);
+}
+
+/// Asserts that two requests to this URI are allowed and the third is denied, with these fields in the header of the answer.
+fn answers_with_fields(config: &str, uri: &str, allowed: &[&str], denied: &[&str]) {
+    let server = Server::start(config, &["--set", "listen.http=127.0.0.1:0"]);
+    let asked: Vec<Reply> = (0..3)
+        .map(|_| ask(&server.http(), "GET", target(uri), &TOLD))
+        .collect();
+    assert_eq!(
+        asked.iter().map(|reply| reply.status).collect::<Vec<_>>(),
+        [200, 200, 429],
+        "{asked:?}"
     );
-    let user = descriptors[1]["entries"][0]["requestHeader"]["descriptorKey"]
-        .as_str()
-        .unwrap();
-    let config = config_in_comment("deploy/envoy/contour.yaml", "envoy: {");
-    for (descriptor, key) in [
-        ("remote_address=192.0.2.7", "192.0.2.7"),
-        (&format!("{user}=al"), "al"),
-    ] {
-        let said = explained(&config, descriptor);
+    for (reply, fields) in [(&asked[0], allowed), (&asked[2], denied)] {
         assert!(
-            said.contains("domain edge")
-                && said.contains(&format!("decides: plan free, key \"{key}\"")),
-            "{said}"
+            fields.iter().all(|field| reply.header(field).is_some()),
+            "{fields:?}: {reply:?}"
         );
     }
+    let other = ask(
+        &server.http(),
+        "GET",
+        target(uri),
+        &["X-Forwarded-For: 192.0.2.8"],
+    );
+    assert_eq!(other.status, 200, "another client: {other:?}");
 }
 
 /// Traefik and APISIX tell the client's address alike, so one config serves both.
@@ -237,27 +268,6 @@ fn what_traefik_and_apisix_ask_is_answered_with_every_field_that_they_pass_on() 
             list("client_headers"),
         ),
     ] {
-        let server = Server::start(&config, &["--set", "listen.http=127.0.0.1:0"]);
-        let asked: Vec<Reply> = (0..3)
-            .map(|_| ask(&server.http(), "GET", target(uri.unwrap()), &TOLD))
-            .collect();
-        assert_eq!(
-            asked.iter().map(|reply| reply.status).collect::<Vec<_>>(),
-            [200, 200, 429],
-            "{asked:?}"
-        );
-        for (reply, fields) in [(&asked[0], &allowed), (&asked[2], &denied)] {
-            assert!(
-                fields.iter().all(|field| reply.header(field).is_some()),
-                "{fields:?}: {reply:?}"
-            );
-        }
-        let other = ask(
-            &server.http(),
-            "GET",
-            target(uri.unwrap()),
-            &["X-Forwarded-For: 192.0.2.8"],
-        );
-        assert_eq!(other.status, 200, "another client: {other:?}");
+        answers_with_fields(&config, uri.unwrap(), &allowed, &denied);
     }
 }

@@ -357,12 +357,9 @@ async fn fault_21_the_swap_of_a_config_map_is_taken_up_and_none_is_half_read() {
     assert_eq!(live.reloads("failure"), 0.0);
 }
 
-#[tokio::test]
-async fn fault_20_a_bad_file_keeps_the_old_plans_and_is_reported_once() {
-    let mut live = Live::start(&plan("p", 5), &[]).await;
-    decide(&mut live.client, "k", "p").await;
-    let listed = live.list().await;
-    let bad = [
+/// Contents of files that are no config, each with a part of what is said of it.
+fn bad_files() -> [(String, &'static str); 5] {
+    [
         ("plans: [".to_owned(), "is not valid YAML: "),
         (String::new(), "is empty; a config names at least one plan"),
         (
@@ -377,7 +374,15 @@ async fn fault_20_a_bad_file_keeps_the_old_plans_and_is_reported_once() {
             config(&plan("p", 6)) + "workers: many\n",
             "workers is \\\"many\\\"; it must be a whole number",
         ),
-    ];
+    ]
+}
+
+#[tokio::test]
+async fn fault_20_a_bad_file_keeps_the_old_plans_and_is_reported_once() {
+    let mut live = Live::start(&plan("p", 5), &[]).await;
+    decide(&mut live.client, "k", "p").await;
+    let listed = live.list().await;
+    let bad = bad_files();
     for (index, (content, sentence)) in bad.iter().enumerate() {
         let new = live.folder.path().join("new");
         std::fs::write(&new, content).unwrap();

@@ -145,28 +145,48 @@ async fn admin_calls(folder: &Path, told: &mut Told) {
     }
 }
 
+/// URLs of stores, each with a secret, most of them wrong.
+const STORES: [&str; 12] = [
+    "redis://user:canary@127.0.0.1:6379",
+    "redis://user:canary@127.0.0.1:bad",
+    "redis://user:canary@",
+    "redis:canary",
+    "canary://user:canary@h",
+    "user:canary@h",
+    "redis+unix:canary:canary@h",
+    "redis://user:canary@h?canary=canary",
+    "redis://user:canary@h/canary",
+    "rediss://user:canary@h:99999",
+    "redis-sentinel://user:canary@h:1?sentinelServiceName=&sentinelPassword=canary&x=canary",
+    "redis-cluster://user:canary@h:1?node=canary:canary@h:1",
+];
+
+/// Settings that are given together, each with a path that is secret.
+const SECRET_SETTINGS: [[&str; 3]; 4] = [
+    [
+        "listen.tls.cert_file",
+        "listen.tls.key_file",
+        "listen.tls.client_ca_file",
+    ],
+    [
+        "store.tls.ca_file",
+        "store.tls.cert_file",
+        "store.tls.key_file",
+    ],
+    ["store.password_file", "store.username", "store.tls.ca_file"],
+    [
+        "listen.admin_token_file",
+        "store.tls.cert_file",
+        "store.tls.server_name",
+    ],
+];
+
 /// Configs that are wrong at, or around, what is secret.
 #[test]
 fn fault_28_a_report_on_a_config_reveals_no_secret() {
     let folder = tempfile::tempdir().unwrap();
     let mut told = Told::default();
-    for (place, store) in [
-        "redis://user:canary@127.0.0.1:6379",
-        "redis://user:canary@127.0.0.1:bad",
-        "redis://user:canary@",
-        "redis:canary",
-        "canary://user:canary@h",
-        "user:canary@h",
-        "redis+unix:canary:canary@h",
-        "redis://user:canary@h?canary=canary",
-        "redis://user:canary@h/canary",
-        "rediss://user:canary@h:99999",
-        "redis-sentinel://user:canary@h:1?sentinelServiceName=&sentinelPassword=canary&x=canary",
-        "redis-cluster://user:canary@h:1?node=canary:canary@h:1",
-    ]
-    .iter()
-    .enumerate()
-    {
+    for (place, store) in STORES.iter().enumerate() {
         let file = folder.path().join(format!("{place}.yaml"));
         std::fs::write(&file, config(store, folder.path())).unwrap();
         told.of(store, &tollgate().arg("check").arg(&file).output().unwrap());
@@ -182,24 +202,7 @@ fn fault_28_a_report_on_a_config_reveals_no_secret() {
                 .unwrap(),
         );
     }
-    for settings in [
-        [
-            "listen.tls.cert_file",
-            "listen.tls.key_file",
-            "listen.tls.client_ca_file",
-        ],
-        [
-            "store.tls.ca_file",
-            "store.tls.cert_file",
-            "store.tls.key_file",
-        ],
-        ["store.password_file", "store.username", "store.tls.ca_file"],
-        [
-            "listen.admin_token_file",
-            "store.tls.cert_file",
-            "store.tls.server_name",
-        ],
-    ] {
+    for settings in SECRET_SETTINGS {
         // None of these files is there, or what it should be.
         let flags =
             settings.map(|setting| format!("{setting}={}/canary.pem", folder.path().display()));

@@ -43,6 +43,23 @@ impl Walk {
         });
     }
 
+    fn breaks_type(&mut self, path: &[String], meant: &Value) {
+        // A text, a number and a list: one of them is of no type that is meant.
+        let types = meant
+            .as_array()
+            .cloned()
+            .unwrap_or_else(|| vec![meant.clone()]);
+        let wrong = if types.contains(&json!("array")) {
+            json!("x")
+        } else {
+            json!([])
+        };
+        // The values of a chart are a table, whatever its schema says.
+        if !path.is_empty() {
+            self.breaks(path, wrong, "want ");
+        }
+    }
+
     fn walk(&mut self, path: &[String], schema: &Value) {
         if let Some(reference) = schema["$ref"].as_str() {
             let name = reference.rsplit('/').next().unwrap();
@@ -59,22 +76,7 @@ impl Walk {
             let number = || meant.as_i64().unwrap();
             let long = |count: i64| vec![json!("x"); usize::try_from(count).unwrap()];
             match keyword.as_str() {
-                "type" => {
-                    // A text, a number and a list: one of them is of no type that is meant.
-                    let types = meant
-                        .as_array()
-                        .cloned()
-                        .unwrap_or_else(|| vec![meant.clone()]);
-                    let wrong = if types.contains(&json!("array")) {
-                        json!("x")
-                    } else {
-                        json!([])
-                    };
-                    // The values of a chart are a table, whatever its schema says.
-                    if !path.is_empty() {
-                        self.breaks(path, wrong, "want ");
-                    }
-                }
+                "type" => self.breaks_type(path, meant),
                 "enum" => self.breaks(path, json!("nonsense"), "must be one of"),
                 "minimum" => self.breaks(path, json!(number() - 1), "minimum"),
                 "maximum" => self.breaks(path, json!(number() + 1), "maximum"),
