@@ -97,6 +97,19 @@ impl Fixture {
             .unwrap()
             .into_inner()
     }
+
+    async fn reload(&mut self) -> Result<pb::ReloadConfigResponse, tonic::Status> {
+        let answer = self.admin.reload_config(pb::ReloadConfigRequest {}).await?;
+        Ok(answer.into_inner())
+    }
+
+    async fn list_plans(&mut self) -> pb::ListPlansResponse {
+        self.client
+            .list_plans(pb::ListPlansRequest {})
+            .await
+            .unwrap()
+            .into_inner()
+    }
 }
 
 fn reset(key: &str, plan: &str) -> pb::ResetRequest {
@@ -499,6 +512,23 @@ async fn calls_that_only_read_are_counted_and_write_no_line_at_the_usual_level()
     );
 }
 
+/// What the log lines of the four calls below say, in their order.
+const WORDS_OF_LOGGED_CALLS: [&[&str]; 4] = [
+    &[
+        "\"method\":\"Refund\"",
+        "\"code\":\"OK\"",
+        "\"plan\":\"trial\"",
+        "refunded: 2 of 2",
+    ],
+    &["\"method\":\"Reset\"", "\"code\":\"OK\"", "existed: true"],
+    &[
+        "FAILED_PRECONDITION",
+        "\"plan\":\"internal\"",
+        "has no limits",
+    ],
+    &["INVALID_ARGUMENT", "key is empty"],
+];
+
 #[tokio::test]
 async fn every_admin_call_that_changes_something_is_logged_and_counted_without_its_key() {
     let mut fixture = Fixture::start(&[]).await;
@@ -513,41 +543,9 @@ async fn every_admin_call_that_changes_something_is_logged_and_counted_without_i
     fixture.admin.reset(reset("", "trial")).await.unwrap_err();
     let (lines, log) = (said(&fixture.server, "admin call", 4), fixture.server.log());
     assert_eq!(lines.len(), 4, "{lines:?}");
-    let said = |line: &str, words: &[&str]| words.iter().all(|words| line.contains(words));
-    assert!(
-        said(
-            &lines[0],
-            &[
-                "\"method\":\"Refund\"",
-                "\"code\":\"OK\"",
-                "\"plan\":\"trial\"",
-                "refunded: 2 of 2"
-            ]
-        ),
-        "{log}"
-    );
-    assert!(
-        said(
-            &lines[1],
-            &["\"method\":\"Reset\"", "\"code\":\"OK\"", "existed: true"]
-        ),
-        "{log}"
-    );
-    assert!(
-        said(
-            &lines[2],
-            &[
-                "FAILED_PRECONDITION",
-                "\"plan\":\"internal\"",
-                "has no limits"
-            ]
-        ),
-        "{log}"
-    );
-    assert!(
-        said(&lines[3], &["INVALID_ARGUMENT", "key is empty"]),
-        "{log}"
-    );
+    for (line, words) in lines.iter().zip(WORDS_OF_LOGGED_CALLS) {
+        assert!(words.iter().all(|words| line.contains(words)), "{log}");
+    }
     assert_eq!(field(&lines[0], "key_hash"), field(&lines[1], "key_hash"));
     assert!(!log.contains("canary"), "a key was logged");
     let scrape = Scrape::of(&fixture.server.http());
@@ -573,20 +571,8 @@ async fn every_admin_call_that_changes_something_is_logged_and_counted_without_i
 #[tokio::test]
 async fn a_reload_applies_the_file_or_reports_its_errors() {
     let mut fixture = Fixture::start(&[]).await;
-    let before = fixture
-        .client
-        .list_plans(pb::ListPlansRequest {})
-        .await
-        .unwrap()
-        .into_inner()
-        .config_hash;
-    let reload = || pb::ReloadConfigRequest {};
-    let same = fixture
-        .admin
-        .reload_config(reload())
-        .await
-        .unwrap()
-        .into_inner();
+    let before = fixture.list_plans().await.config_hash;
+    let same = fixture.reload().await.unwrap();
     assert_eq!(
         (same.config_hash, same.added, same.removed, same.edited),
         (before.clone(), 0, 0, 0)
@@ -599,12 +585,7 @@ async fn a_reload_applies_the_file_or_reports_its_errors() {
         format!("{edited}workers: 7\nstore: {{ expected_replicas: 3 }}\n"),
     )
     .unwrap();
-    let answer = fixture
-        .admin
-        .reload_config(reload())
-        .await
-        .unwrap()
-        .into_inner();
+    let answer = fixture.reload().await.unwrap();
     // The server may have reloaded the changed file by itself a moment before.
     let changes = (answer.added, answer.removed, answer.edited);
     assert!(changes == (1, 1, 1) || changes == (0, 0, 0), "{changes:?}");
@@ -612,12 +593,7 @@ async fn a_reload_applies_the_file_or_reports_its_errors() {
         answer.restart_needed,
         ["store.expected_replicas", "workers"]
     );
-    let listed = fixture
-        .client
-        .list_plans(pb::ListPlansRequest {})
-        .await
-        .unwrap()
-        .into_inner();
+    let listed = fixture.list_plans().await;
     assert!(listed.config_hash == answer.config_hash && answer.config_hash != before);
     assert!(
         listed
@@ -632,7 +608,7 @@ async fn a_reload_applies_the_file_or_reports_its_errors() {
             .replace("unlimited: true", "limitless: true"),
     )
     .unwrap();
-    let status = fixture.admin.reload_config(reload()).await.unwrap_err();
+    let status = fixture.reload().await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition);
     for words in [
         "the plans stay as they are",
@@ -641,12 +617,7 @@ async fn a_reload_applies_the_file_or_reports_its_errors() {
     ] {
         assert!(status.message().contains(words), "{status:?}");
     }
-    let kept = fixture
-        .client
-        .list_plans(pb::ListPlansRequest {})
-        .await
-        .unwrap()
-        .into_inner();
+    let kept = fixture.list_plans().await;
     assert_eq!(kept.config_hash, answer.config_hash);
 }
 

@@ -77,6 +77,30 @@ fn short(state: &mut u64) -> String {
     }
 }
 
+/// One caller's calls, one after the other. Returns how many Redis decided, and for how many that was too late.
+async fn ask_with_short_deadlines(address: String, caller: usize, calls: usize) -> (usize, usize) {
+    let (mut client, mut state) = (untimed(&address).await, caller as u64);
+    let (mut decided, mut late, mut granted) = (0, 0, 0);
+    for call in 0..calls {
+        let (plan, timeout) = (NAMES[call % 3], short(&mut state));
+        let answer = client
+            .should_allow(timed(
+                request(&format!("key {caller}"), plan, None),
+                &timeout,
+            ))
+            .await;
+        match outcome(answer, &timeout) {
+            Some(allowed) => (decided, granted) = (decided + 1, granted + usize::from(allowed)),
+            None => late += 1,
+        }
+    }
+    assert!(
+        granted <= QUOTA * NAMES.len(),
+        "{granted} granted to one caller's keys"
+    );
+    (decided, late)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_50_ten_thousand_short_deadlines_at_a_healthy_redis_get_no_answer_by_policy() {
     const CALLERS: usize = 8;
@@ -85,30 +109,7 @@ async fn fault_50_ten_thousand_short_deadlines_at_a_healthy_redis_get_no_answer_
     on_redis(&mut server.client().await).await;
     let callers = (0..CALLERS).map(|caller| {
         let address = server.address.clone();
-        tokio::spawn(async move {
-            let (mut client, mut state) = (untimed(&address).await, caller as u64);
-            let (mut decided, mut late, mut granted) = (0, 0, 0);
-            for call in 0..10_000 / CALLERS {
-                let (plan, timeout) = (NAMES[call % 3], short(&mut state));
-                let answer = client
-                    .should_allow(timed(
-                        request(&format!("key {caller}"), plan, None),
-                        &timeout,
-                    ))
-                    .await;
-                match outcome(answer, &timeout) {
-                    Some(allowed) => {
-                        (decided, granted) = (decided + 1, granted + usize::from(allowed))
-                    }
-                    None => late += 1,
-                }
-            }
-            assert!(
-                granted <= QUOTA * NAMES.len(),
-                "{granted} granted to one caller's keys"
-            );
-            (decided, late)
-        })
+        tokio::spawn(ask_with_short_deadlines(address, caller, 10_000 / CALLERS))
     });
     let callers: Vec<_> = callers.collect();
     let (mut decided, mut late) = (0, 0);

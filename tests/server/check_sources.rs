@@ -45,6 +45,33 @@ async fn left(server: &Server, key: &str) -> u64 {
         .remaining()
 }
 
+/// Without trusted proxies, the peer is the client.
+async fn the_header_of_a_stranger_is_not_read() {
+    let (server, http) = serve("{ key: [client_address], plan: ['default:two'] }");
+    for _ in 0..2 {
+        assert_eq!(
+            check(
+                &http,
+                &["X-Forwarded-For: 203.0.113.7", "Forwarded: nonsense"]
+            )
+            .status,
+            200
+        );
+    }
+    assert_eq!(
+        check(&http, &["X-Forwarded-For: 203.0.113.8"]).status,
+        429,
+        "a spoofed address counts as the peer"
+    );
+    assert_eq!(
+        (
+            left(&server, "203.0.113.7").await,
+            left(&server, "127.0.0.1").await
+        ),
+        (2, 0)
+    );
+}
+
 #[tokio::test]
 async fn a_trusted_proxy_tells_the_client_and_nobody_else_does() {
     let (server, http) = serve(
@@ -87,29 +114,7 @@ async fn a_trusted_proxy_tells_the_client_and_nobody_else_does() {
         (2, 2)
     );
 
-    let (server, http) = serve("{ key: [client_address], plan: ['default:two'] }");
-    for _ in 0..2 {
-        assert_eq!(
-            check(
-                &http,
-                &["X-Forwarded-For: 203.0.113.7", "Forwarded: nonsense"]
-            )
-            .status,
-            200
-        );
-    }
-    assert_eq!(
-        check(&http, &["X-Forwarded-For: 203.0.113.8"]).status,
-        429,
-        "a spoofed address counts as the peer"
-    );
-    assert_eq!(
-        (
-            left(&server, "203.0.113.7").await,
-            left(&server, "127.0.0.1").await
-        ),
-        (2, 0)
-    );
+    the_header_of_a_stranger_is_not_read().await;
 }
 
 #[tokio::test]
@@ -159,58 +164,70 @@ async fn key_and_plan_come_from_header_fields() {
     );
 }
 
+/// Header fields of bad requests, the status they are answered with, and what the answer says.
+const BAD_HEADERS: [(&[&str], u16, &str); 7] = [
+    (
+        &["X-Key: a", "X-Key: b"],
+        400,
+        "the header x-key is given twice; the proxy must send it once",
+    ),
+    (
+        &["X-Key: a", "X-Plan: tow"],
+        404,
+        "did you mean \\\"two\\\"?",
+    ),
+    (
+        &["X-Forwarded-For: unknown"],
+        400,
+        "X-Forwarded-For from 127.0.0.1 names no address of the client",
+    ),
+    (
+        &["X-Forwarded-For:"],
+        400,
+        "X-Forwarded-For from 127.0.0.1 names no address of the client",
+    ),
+    (
+        &["Forwarded: for=\"1.1.1.1"],
+        400,
+        "Forwarded is malformed; write it like: for=192.0.2.1",
+    ),
+    (
+        &["Forwarded: for=_hidden"],
+        400,
+        "Forwarded from 127.0.0.1 names no address of the client",
+    ),
+    (
+        &["Forwarded: for=1.1.1.1", "X-Forwarded-For: 2.2.2.2"],
+        400,
+        "name different clients",
+    ),
+];
+
+fn assert_is_problem(reply: &Reply, status: u16, sentence: &str, headers: &[&str]) {
+    assert_eq!(
+        (reply.status, reply.header("content-type")),
+        (status, Some("application/problem+json")),
+        "{headers:?}"
+    );
+    assert!(reply.body.contains(sentence), "{headers:?}: {reply:?}");
+}
+
 #[test]
 fn every_bad_input_has_its_answer_and_charges_nothing() {
     let (_server, http) = serve(
         "{ key: ['header:x-key', client_address], plan: ['header:x-plan', 'default:two'], trusted_proxies: [127.0.0.1] }",
     );
-    let long = format!("X-Key: {}", "k".repeat(513));
-    for (headers, status, sentence) in [
-        (
-            vec!["X-Key: a", "X-Key: b"],
-            400,
-            "the header x-key is given twice; the proxy must send it once",
-        ),
-        (vec![&long], 400, "key has 513 bytes: at most 512"),
-        (
-            vec!["X-Key: a", "X-Plan: tow"],
-            404,
-            "did you mean \\\"two\\\"?",
-        ),
-        (
-            vec!["X-Forwarded-For: unknown"],
-            400,
-            "X-Forwarded-For from 127.0.0.1 names no address of the client",
-        ),
-        (
-            vec!["X-Forwarded-For:"],
-            400,
-            "X-Forwarded-For from 127.0.0.1 names no address of the client",
-        ),
-        (
-            vec!["Forwarded: for=\"1.1.1.1"],
-            400,
-            "Forwarded is malformed; write it like: for=192.0.2.1",
-        ),
-        (
-            vec!["Forwarded: for=_hidden"],
-            400,
-            "Forwarded from 127.0.0.1 names no address of the client",
-        ),
-        (
-            vec!["Forwarded: for=1.1.1.1", "X-Forwarded-For: 2.2.2.2"],
-            400,
-            "name different clients",
-        ),
-    ] {
-        let reply = check(&http, &headers);
-        assert_eq!(
-            (reply.status, reply.header("content-type")),
-            (status, Some("application/problem+json")),
-            "{headers:?}"
-        );
-        assert!(reply.body.contains(sentence), "{headers:?}: {reply:?}");
+    for (headers, status, sentence) in BAD_HEADERS {
+        assert_is_problem(&check(&http, headers), status, sentence, headers);
     }
+    let long = format!("X-Key: {}", "k".repeat(513));
+    let headers = [long.as_str()];
+    assert_is_problem(
+        &check(&http, &headers),
+        400,
+        "key has 513 bytes: at most 512",
+        &headers,
+    );
     let raw = String::from_utf8(vec![0xc3, 0xa9]).unwrap();
     assert_eq!(
         check(&http, &[&format!("X-Key: {raw}")]).status,
@@ -238,6 +255,27 @@ fn every_bad_input_has_its_answer_and_charges_nothing() {
         latin.status == 400 && latin.body.contains("the header x-key is no UTF-8"),
         "{latin:?}"
     );
+}
+
+/// The names of the fields that an answer over gRPC carries, but for Retry-After.
+async fn fields_over_grpc(server: &Server) -> BTreeSet<String> {
+    let wanted = pb::ShouldAllowRequest {
+        http_headers: true,
+        ..request("k", "one", None)
+    };
+    let ready = server
+        .client()
+        .await
+        .should_allow(wanted)
+        .await
+        .unwrap()
+        .into_inner()
+        .http_headers;
+    ready
+        .into_iter()
+        .map(|entry| entry.key)
+        .filter(|name| name != "retry-after")
+        .collect()
 }
 
 #[tokio::test]
@@ -280,28 +318,12 @@ async fn answers_carry_the_fields_that_the_config_asks_for_over_http_and_grpc() 
             assert_eq!((number(older[0]), number(older[1])), (1, 0));
             assert!((86_000..=86_400).contains(&number(older[2])));
         }
-        let wanted = pb::ShouldAllowRequest {
-            http_headers: true,
-            ..request("k", "one", None)
-        };
-        let ready = server
-            .client()
-            .await
-            .should_allow(wanted)
-            .await
-            .unwrap()
-            .into_inner()
-            .http_headers;
-        let names: BTreeSet<&str> = ready
-            .iter()
-            .map(|entry| &*entry.key)
-            .filter(|name| *name != "retry-after")
-            .collect();
         let expected = ietf
             .iter()
             .filter(|_| has_ietf)
             .chain(older.iter().filter(|_| has_older));
-        assert_eq!(names, expected.copied().collect(), "{headers}");
+        let expected: BTreeSet<String> = expected.map(|name| (*name).to_owned()).collect();
+        assert_eq!(fields_over_grpc(&server).await, expected, "{headers}");
     }
 }
 

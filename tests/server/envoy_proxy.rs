@@ -156,10 +156,8 @@ impl Deployment {
     }
 }
 
-#[tokio::test]
-async fn envoy_enforces_one_exact_limit_over_two_replicas_and_passes_all_without_them() {
-    // Exact, however busy the machine is.
-    let mut deployment = Deployment::start("10s", "1s").await;
+/// One user's requests over HTTP: the fields of the answers, the exact quota, and that both replicas decide.
+fn assert_one_user_gets_the_quota(deployment: &Deployment) {
     let first = deployment.get("/", "al");
     assert_eq!((first.status, first.body.as_str()), (200, "ok"));
     assert_eq!(
@@ -194,6 +192,13 @@ async fn envoy_enforces_one_exact_limit_over_two_replicas_and_passes_all_without
             "Envoy asks one only: {decisions:?}"
         );
     }
+}
+
+#[tokio::test]
+async fn envoy_enforces_one_exact_limit_over_two_replicas_and_passes_all_without_them() {
+    // Exact, however busy the machine is.
+    let mut deployment = Deployment::start("10s", "1s").await;
+    assert_one_user_gets_the_quota(&deployment);
     // A gRPC call of the same user.
     let mut client = Client::new(channel_to(&deployment.envoy.address).await);
     let mut call = tonic::Request::new(request("k", "free", None));

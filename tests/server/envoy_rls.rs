@@ -137,6 +137,28 @@ fn limit_of(status: &DescriptorStatus) -> (&str, u32, Unit) {
     (&limit.name, limit.requests_per_unit, limit.unit())
 }
 
+async fn assert_odd_windows_are_told_by_a_unit(client: &mut Client) {
+    let slow = ask(client, vec![path("/api/v1")]).await;
+    assert_eq!(
+        (
+            limit_of(&slow.statuses[0]),
+            slow.statuses[0].limit_remaining
+        ),
+        (("ten", 600, Unit::Minute), 99)
+    );
+    assert_eq!(
+        ask(client, vec![path("/api/v2")]).await.statuses[0].limit_remaining,
+        98,
+        "one key for all"
+    );
+    let huge = ask(client, vec![path("/huge")]).await;
+    assert_eq!(
+        limit_of(&huge.statuses[0]),
+        ("sliding_window/7d", u32::MAX, Unit::Week)
+    );
+    assert_eq!(huge.statuses[0].limit_remaining, u32::MAX);
+}
+
 #[tokio::test]
 async fn a_descriptor_is_decided_by_its_rule_and_told_with_limit_rest_and_fields() {
     let (server, mut client) = started(&[]).await;
@@ -184,25 +206,41 @@ async fn a_descriptor_is_decided_by_its_rule_and_told_with_limit_rest_and_fields
             .allowed
     );
     // Another window than that of any unit.
-    let slow = ask(&mut client, vec![path("/api/v1")]).await;
+    assert_odd_windows_are_told_by_a_unit(&mut client).await;
+}
+
+/// Asserts what is told of the seven descriptors of the test below, the second of which is denied.
+fn assert_each_descriptor_is_told(answer: &RateLimitResponse) {
+    let [first, full, shadow, shadowed, internal, none, second] = &answer.statuses[..] else {
+        panic!("{answer:?}")
+    };
+    assert_eq!(answer.overall_code(), Limited::OverLimit);
+    assert_eq!((first.code(), first.limit_remaining), (Limited::Ok, 9));
+    assert_eq!((full.code(), full.limit_remaining), (Limited::OverLimit, 0));
+    assert_eq!(
+        (shadow.code(), shadowed.code(), shadowed.limit_remaining),
+        (Limited::Ok, Limited::Ok, 0)
+    );
     assert_eq!(
         (
-            limit_of(&slow.statuses[0]),
-            slow.statuses[0].limit_remaining
+            internal.code(),
+            internal.limit_remaining,
+            &internal.current_limit
         ),
-        (("ten", 600, Unit::Minute), 99)
+        (Limited::Ok, u32::MAX, &None)
     );
+    assert_eq!((none.code(), &none.current_limit), (Limited::Ok, &None));
     assert_eq!(
-        ask(&mut client, vec![path("/api/v2")]).await.statuses[0].limit_remaining,
-        98,
-        "one key for all"
+        (second.code(), second.limit_remaining),
+        (Limited::Ok, 8),
+        "charged after the denial, too"
     );
-    let huge = ask(&mut client, vec![path("/huge")]).await;
-    assert_eq!(
-        limit_of(&huge.statuses[0]),
-        ("sliding_window/7d", u32::MAX, Unit::Week)
+    assert!(
+        field(answer, "ratelimit")
+            .unwrap()
+            .starts_with("\"hour\";r=0"),
+        "{answer:?}"
     );
-    assert_eq!(huge.statuses[0].limit_remaining, u32::MAX);
 }
 
 #[tokio::test]
@@ -233,36 +271,7 @@ async fn all_descriptors_are_charged_and_one_denial_denies_the_request() {
     let scripts = redis.ran("evalsha");
     let answer = ask(&mut client, all).await;
     assert_eq!(redis.ran("evalsha") - scripts, 1, "one store call");
-    let [first, full, shadow, shadowed, internal, none, second] = &answer.statuses[..] else {
-        panic!("{answer:?}")
-    };
-    assert_eq!(answer.overall_code(), Limited::OverLimit);
-    assert_eq!((first.code(), first.limit_remaining), (Limited::Ok, 9));
-    assert_eq!((full.code(), full.limit_remaining), (Limited::OverLimit, 0));
-    assert_eq!(
-        (shadow.code(), shadowed.code(), shadowed.limit_remaining),
-        (Limited::Ok, Limited::Ok, 0)
-    );
-    assert_eq!(
-        (
-            internal.code(),
-            internal.limit_remaining,
-            &internal.current_limit
-        ),
-        (Limited::Ok, u32::MAX, &None)
-    );
-    assert_eq!((none.code(), &none.current_limit), (Limited::Ok, &None));
-    assert_eq!(
-        (second.code(), second.limit_remaining),
-        (Limited::Ok, 8),
-        "charged after the denial, too"
-    );
-    assert!(
-        field(&answer, "ratelimit")
-            .unwrap()
-            .starts_with("\"hour\";r=0"),
-        "{answer:?}"
-    );
+    assert_each_descriptor_is_told(&answer);
     let banned = ask(&mut client, vec![path("/banned")]).await;
     assert_eq!(
         (banned.overall_code(), banned.response_headers_to_add.len()),
@@ -392,10 +401,9 @@ async fn a_limit_of_the_callers_own_decides_in_place_of_the_plan_by_every_unit()
     );
 }
 
-#[tokio::test]
-async fn bad_input_gets_an_error_that_says_what_is_right_and_no_client_can_cause_one() {
-    let (server, mut client) = started(&[]).await;
-    for (request, code, part) in [
+/// Requests that no proxy should send, with the code they are answered with and what the message says.
+fn bad_requests() -> [(RateLimitRequest, Code, &'static str); 7] {
+    [
         (
             request("", vec![address("a")]),
             Code::InvalidArgument,
@@ -431,7 +439,13 @@ async fn bad_input_gets_an_error_that_says_what_is_right_and_no_client_can_cause
             Code::InvalidArgument,
             "the descriptors have 17000 entries: send 16000 at most",
         ),
-    ] {
+    ]
+}
+
+#[tokio::test]
+async fn bad_input_gets_an_error_that_says_what_is_right_and_no_client_can_cause_one() {
+    let (server, mut client) = started(&[]).await;
+    for (request, code, part) in bad_requests() {
         let refused = error(&mut client, request).await;
         assert_eq!(refused.code(), code, "{refused}");
         assert!(refused.message().contains(part), "{refused}");

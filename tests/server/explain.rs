@@ -47,6 +47,27 @@ fn seconds(release: &pb::Release) -> f64 {
     after.seconds as f64 + f64::from(after.nanos) / 1e9
 }
 
+/// Asserts that the last release of each limit of `all` leaves the whole quota, and how many releases are told at most.
+fn assert_releases_end_at_the_quota(limits: &[pb::LimitExplanation]) {
+    for (limit, (most, points)) in
+        limits
+            .iter()
+            .zip([(8, 1), (10, 1), (12, 1), (1_000, 5), (20, 5)])
+    {
+        let name = &limit.limit.as_ref().unwrap().name;
+        let units: Vec<u64> = limit.releases.iter().map(|release| release.units).collect();
+        assert!(
+            units.last() == Some(&most) && units.len() <= points,
+            "{name}: {units:?}"
+        );
+        let (first, last) = (
+            seconds(&limit.releases[0]),
+            seconds(limit.releases.last().unwrap()),
+        );
+        assert!(0.0 < first && first <= last, "{name}: {first} {last}");
+    }
+}
+
 async fn every_limit_is_told_and_nothing_is_charged(flags: &[&str]) -> Vec<String> {
     let mut fixture = AdminFixture::start(PLANS, flags).await;
     let fresh = fixture.explain("all").await;
@@ -67,23 +88,7 @@ async fn every_limit_is_told_and_nothing_is_charged(flags: &[&str]) -> Vec<Strin
         .map(|limit| (limit.status.as_ref().unwrap().remaining, limit.used))
         .collect();
     assert_eq!(rows, [(2, 6), (4, 6), (6, 6), (994, 6), (14, 6)]);
-    for (limit, (most, points)) in
-        told.limits
-            .iter()
-            .zip([(8, 1), (10, 1), (12, 1), (1_000, 5), (20, 5)])
-    {
-        let name = &limit.limit.as_ref().unwrap().name;
-        let units: Vec<u64> = limit.releases.iter().map(|release| release.units).collect();
-        assert!(
-            units.last() == Some(&most) && units.len() <= points,
-            "{name}: {units:?}"
-        );
-        let (first, last) = (
-            seconds(&limit.releases[0]),
-            seconds(limit.releases.last().unwrap()),
-        );
-        assert!(0.0 < first && first <= last, "{name}: {first} {last}");
-    }
+    assert_releases_end_at_the_quota(&told.limits);
     // Five tokens come back in as many days.
     assert!(
         (seconds(&told.limits[4].releases[0]) - 86_400.0).abs() < 600.0,
@@ -277,22 +282,8 @@ async fn a_candidate_is_told_beside_its_live_plan_in_redis() {
     }
 }
 
-#[tokio::test]
-async fn remembered_denials_and_a_store_that_is_away_are_told() {
-    let mut redis = Redis::start();
-    let mut fixture = AdminFixture::start(
-        PLANS,
-        &[
-            "--store",
-            &redis.url(),
-            "--set",
-            "store.deadline=1s",
-            "--set",
-            "workers=1",
-        ],
-    )
-    .await;
-    assert_eq!(fixture.take("one", 2).await, Outcome::Allowed);
+/// Asks until a worker remembers a denial, and asserts that this is told.
+async fn wait_for_a_remembered_denial(fixture: &mut AdminFixture) {
     let started = std::time::Instant::now();
     loop {
         // A remembered denial holds for a second, which a busy machine may miss.
@@ -309,6 +300,25 @@ async fn remembered_denials_and_a_store_that_is_away_are_told() {
         }
         assert!(started.elapsed() < PATIENCE, "{told:?}");
     }
+}
+
+#[tokio::test]
+async fn remembered_denials_and_a_store_that_is_away_are_told() {
+    let mut redis = Redis::start();
+    let mut fixture = AdminFixture::start(
+        PLANS,
+        &[
+            "--store",
+            &redis.url(),
+            "--set",
+            "store.deadline=1s",
+            "--set",
+            "workers=1",
+        ],
+    )
+    .await;
+    assert_eq!(fixture.take("one", 2).await, Outcome::Allowed);
+    wait_for_a_remembered_denial(&mut fixture).await;
     let told = fixture.explain("one").await;
     assert!(
         told.redis_connections >= 1 && told.redis_connections_open <= told.redis_connections,

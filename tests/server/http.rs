@@ -43,6 +43,39 @@ fn check(http: &str, query: &str) -> Reply {
     get(http, &format!("/v1/check?{query}"))
 }
 
+/// Answers in JSON where the caller accepts it, and of plans that have no limits, are blocked, or deny nothing.
+fn assert_other_plans_and_json(http: &str) {
+    let json = ask(
+        http,
+        "GET",
+        "/v1/check?key=b&plan=two",
+        &["Accept: text/html, application/json;q=0.9"],
+    );
+    assert_eq!(
+        (json.status, json.header("content-type")),
+        (200, Some("application/json"))
+    );
+    assert!(
+        json.body.contains("\"allowed\":true") && json.body.contains("\"remaining\":1"),
+        "{json:?}"
+    );
+    let free = check(http, "key=b&plan=free");
+    assert_eq!(
+        (
+            free.status,
+            free.header("ratelimit"),
+            free.header("ratelimit-policy")
+        ),
+        (200, None, None)
+    );
+    assert_eq!(check(http, "key=b&plan=banned").status, 429);
+    // A plan in shadow mode denies no request.
+    let shadow: Vec<u16> = (0..3)
+        .map(|_| check(http, "key=b&plan=shadow").status)
+        .collect();
+    assert_eq!(shadow, [200, 200, 200]);
+}
+
 #[test]
 fn a_check_is_answered_by_status_and_header_fields() {
     let (_server, http) = serve(&[]);
@@ -106,35 +139,7 @@ fn a_check_is_answered_by_status_and_header_fields() {
         "{never:?}"
     );
 
-    let json = ask(
-        &http,
-        "GET",
-        "/v1/check?key=b&plan=two",
-        &["Accept: text/html, application/json;q=0.9"],
-    );
-    assert_eq!(
-        (json.status, json.header("content-type")),
-        (200, Some("application/json"))
-    );
-    assert!(
-        json.body.contains("\"allowed\":true") && json.body.contains("\"remaining\":1"),
-        "{json:?}"
-    );
-    let free = check(&http, "key=b&plan=free");
-    assert_eq!(
-        (
-            free.status,
-            free.header("ratelimit"),
-            free.header("ratelimit-policy")
-        ),
-        (200, None, None)
-    );
-    assert_eq!(check(&http, "key=b&plan=banned").status, 429);
-    // A plan in shadow mode denies no request.
-    let shadow: Vec<u16> = (0..3)
-        .map(|_| check(&http, "key=b&plan=shadow").status)
-        .collect();
-    assert_eq!(shadow, [200, 200, 200]);
+    assert_other_plans_and_json(&http);
 }
 
 #[test]
@@ -176,6 +181,77 @@ fn a_peek_asks_without_charging_by_every_method() {
     assert_eq!(check(&http, "key=a&plan=two&peek=true").status, 429);
     assert_eq!(check(&http, "key=a&plan=two&peek=false").status, 429);
     assert_eq!(Scrape::of(&http).value("tollgate_peeks_total"), 4.0);
+}
+
+/// Target, media type and body of bad requests, the status they are answered with, and what the answer says.
+const BAD_POSTS: [(&str, &str, &str, u16, &str); 6] = [
+    (
+        "/v1/check?key=x",
+        "application/json",
+        r#"{"key": "x", "plan": "two"}"#,
+        400,
+        "key is given twice",
+    ),
+    (
+        "/v1/check",
+        "application/json",
+        r#"{"key": "x", "plan": "two", "cost": "1"}"#,
+        400,
+        "expected u64",
+    ),
+    (
+        "/v1/check",
+        "application/json",
+        r#"{"key": "x", "key": "y", "plan": "two"}"#,
+        400,
+        "duplicate field",
+    ),
+    (
+        "/v1/check",
+        "application/json",
+        "{",
+        400,
+        "not the JSON of a check",
+    ),
+    (
+        "/v1/check",
+        "application/x-www-form-urlencoded",
+        "key=%zz&plan=two",
+        400,
+        "hexadecimal",
+    ),
+    (
+        "/v1/check?key=x&plan=two",
+        "text/plain",
+        "anything",
+        415,
+        "application/json",
+    ),
+];
+
+fn assert_is_problem(reply: &Reply, status: u16, sentence: &str, body: &str) {
+    assert_eq!(
+        (reply.status, reply.header("content-type")),
+        (status, Some("application/problem+json")),
+        "{body}"
+    );
+    assert!(reply.body.contains(sentence), "{body}: {reply:?}");
+}
+
+fn assert_large_bodies_are_refused(http: &str) {
+    let body = " ".repeat(5_000);
+    let reply = post(http, "/v1/check?key=x&plan=two", "application/json", &body);
+    assert_is_problem(&reply, 413, "4096 bytes", &body);
+    // A body in pieces is bounded too.
+    let pieces = "Transfer-Encoding: chunked\r\nContent-Type: application/json";
+    let chunk = format!(
+        "1000\r\n{0}\r\n1000\r\n{0}\r\n0\r\n\r\n",
+        " ".repeat(0x1000)
+    );
+    assert_eq!(
+        send(http, "POST", "/v1/check?key=x&plan=two", &[pieces], &chunk).status,
+        413
+    );
 }
 
 #[tokio::test]
@@ -222,77 +298,13 @@ async fn a_post_has_its_parameters_in_json_or_in_a_form() {
         403
     );
 
-    for (target, media, body, status, sentence) in [
-        (
-            "/v1/check?key=x",
-            "application/json",
-            r#"{"key": "x", "plan": "two"}"#,
-            400,
-            "key is given twice",
-        ),
-        (
-            "/v1/check",
-            "application/json",
-            r#"{"key": "x", "plan": "two", "cost": "1"}"#,
-            400,
-            "expected u64",
-        ),
-        (
-            "/v1/check",
-            "application/json",
-            r#"{"key": "x", "key": "y", "plan": "two"}"#,
-            400,
-            "duplicate field",
-        ),
-        (
-            "/v1/check",
-            "application/json",
-            "{",
-            400,
-            "not the JSON of a check",
-        ),
-        (
-            "/v1/check",
-            "application/x-www-form-urlencoded",
-            "key=%zz&plan=two",
-            400,
-            "hexadecimal",
-        ),
-        (
-            "/v1/check?key=x&plan=two",
-            "text/plain",
-            "anything",
-            415,
-            "application/json",
-        ),
-        (
-            "/v1/check?key=x&plan=two",
-            "application/json",
-            &" ".repeat(5_000),
-            413,
-            "4096 bytes",
-        ),
-    ] {
+    for (target, media, body, status, sentence) in BAD_POSTS {
         let reply = post(&http, target, media, body);
-        assert_eq!(
-            (reply.status, reply.header("content-type")),
-            (status, Some("application/problem+json")),
-            "{body}"
-        );
-        assert!(reply.body.contains(sentence), "{body}: {reply:?}");
+        assert_is_problem(&reply, status, sentence, body);
     }
+    assert_large_bodies_are_refused(&http);
     // None of them was charged.
     assert_eq!(decide(&mut client, "x", "two").await.remaining(), 1);
-    // A body in pieces is bounded too.
-    let pieces = "Transfer-Encoding: chunked\r\nContent-Type: application/json";
-    let chunk = format!(
-        "1000\r\n{0}\r\n1000\r\n{0}\r\n0\r\n\r\n",
-        " ".repeat(0x1000)
-    );
-    assert_eq!(
-        send(&http, "POST", "/v1/check?key=x&plan=two", &[pieces], &chunk).status,
-        413
-    );
 }
 
 #[test]

@@ -104,6 +104,47 @@ impl Description {
         None
     }
 
+    /// Panics when a header field of the answer is not as this response is described.
+    fn check_headers(&self, response: &Value, reply: &Reply, place: &str) {
+        for (header, value) in reply
+            .headers()
+            .filter(|(header, _)| !OF_EVERY_ANSWER.contains(header))
+        {
+            let described = self.resolve(&response["headers"][header]);
+            assert!(
+                described.is_object(),
+                "{place}: {header} is not described: {reply:?}"
+            );
+            let typed = match described["schema"]["type"].as_str() {
+                Some("integer") => Value::from(value.parse::<u64>().unwrap()),
+                _ => Value::from(value),
+            };
+            assert_eq!(self.misfit(&described["schema"], &typed), None, "{header}");
+        }
+    }
+
+    /// Panics when the body of the answer is not as this response is described. Returns its media type.
+    fn check_body<'a>(&self, response: &Value, reply: &'a Reply, place: &str) -> &'a str {
+        let media = reply
+            .header("content-type")
+            .unwrap()
+            .split(';')
+            .next()
+            .unwrap();
+        let schema = &response["content"][media]["schema"];
+        assert!(
+            schema.is_object(),
+            "{place}: {media} is not described: {reply:?}"
+        );
+        let body = if media.ends_with("json") {
+            serde_json::from_str(&reply.body).unwrap()
+        } else {
+            Value::from(reply.body.as_str())
+        };
+        assert_eq!(self.misfit(schema, &body), None, "{place}: {reply:?}");
+        media
+    }
+
     /// Panics when the answer to a request for this path by this method is not as described.
     fn check(&mut self, method: &str, path: &str, reply: &Reply) {
         let operations = self.document["paths"][path].as_object().unwrap();
@@ -124,47 +165,14 @@ impl Description {
         let is_denial = tells_limits && reply.status != 200 && reply.status != 429;
         let name = if is_denial { &of_class } else { &status };
         let response = self.resolve(&responses[name]);
+        let place = format!("{method} {path}");
         assert!(
             response.is_object(),
-            "{method} {path}: {name} is not described: {reply:?}"
+            "{place}: {name} is not described: {reply:?}"
         );
-        for (header, value) in reply
-            .headers()
-            .filter(|(header, _)| !OF_EVERY_ANSWER.contains(header))
-        {
-            let described = self.resolve(&response["headers"][header]);
-            assert!(
-                described.is_object(),
-                "{method} {path}: {header} is not described: {reply:?}"
-            );
-            let typed = match described["schema"]["type"].as_str() {
-                Some("integer") => Value::from(value.parse::<u64>().unwrap()),
-                _ => Value::from(value),
-            };
-            assert_eq!(self.misfit(&described["schema"], &typed), None, "{header}");
-        }
+        self.check_headers(response, reply, &place);
         if !reply.body.is_empty() {
-            let media = reply
-                .header("content-type")
-                .unwrap()
-                .split(';')
-                .next()
-                .unwrap();
-            let schema = &response["content"][media]["schema"];
-            assert!(
-                schema.is_object(),
-                "{method} {path}: {media} is not described: {reply:?}"
-            );
-            let body = if media.ends_with("json") {
-                serde_json::from_str(&reply.body).unwrap()
-            } else {
-                Value::from(reply.body.as_str())
-            };
-            assert_eq!(
-                self.misfit(schema, &body),
-                None,
-                "{method} {path}: {reply:?}"
-            );
+            let media = self.check_body(response, reply, &place);
             self.seen.extend(
                 tellers
                     .iter()
@@ -274,17 +282,32 @@ async fn ask_in_a_flood(description: &mut Description) {
     redis.signal("CONT");
 }
 
-/// Asks in every way that a request can go, except those that need a server in trouble.
-fn ask_everything(description: &mut Description, http: &str) {
-    let cookies = format!("Cookie: {}", "x".repeat(20_000));
+/// Checks that every method asks for.
+const QUERIES: [&str; 6] = [
+    "key=a&plan=free",
+    "key=a&plan=two&cost=2",
+    "key=a&plan=two",
+    "key=a",
+    "key=a&plan=nowhere",
+    "key=b&plan=two&cost=99",
+];
+
+/// Asks for all paths but that of checks. The cookies are too long for a server.
+fn ask_other_paths(description: &mut Description, http: &str, cookies: &str) {
     for path in ["/healthz", "/readyz", "/metrics", "/openapi.json"] {
         description.check("GET", path, &get(http, path));
         description.check("PUT", path, &ask(http, "PUT", path, &[]));
-        description.check("GET", path, &ask(http, "GET", path, &[&cookies]));
+        description.check("GET", path, &ask(http, "GET", path, &[cookies]));
         let elsewhere =
             format!("GET {path} HTTP/1.1\r\nHost: elsewhere.example\r\nConnection: close\r\n\r\n");
         description.check("GET", path, &ask_raw(http, elsewhere));
     }
+}
+
+/// Asks in every way that a request can go, except those that need a server in trouble.
+fn ask_everything(description: &mut Description, http: &str) {
+    let cookies = format!("Cookie: {}", "x".repeat(20_000));
+    ask_other_paths(description, http, &cookies);
     let mut check = |method: &str, query: &str, headers: &[&str], body: &str| {
         let length = format!("Content-Length: {}", body.len());
         let with_length: Vec<&str> = headers
@@ -302,14 +325,7 @@ fn ask_everything(description: &mut Description, http: &str) {
         description.check(method, "/v1/check", &reply);
     };
     for method in ["GET", "HEAD", "POST"] {
-        for query in [
-            "key=a&plan=free",
-            "key=a&plan=two&cost=2",
-            "key=a&plan=two",
-            "key=a",
-            "key=a&plan=nowhere",
-            "key=b&plan=two&cost=99",
-        ] {
+        for query in QUERIES {
             check(
                 method,
                 &query.replace("key=", &format!("key={method}-")),

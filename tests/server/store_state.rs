@@ -162,6 +162,49 @@ fn refuse_a_config(server: &Server, file: &std::path::Path) {
     );
 }
 
+/// Asserts that page and `tollgate top` tell this of a stopped Redis.
+fn assert_page_and_top_say(browser: &mut Chromium, server: &Server, said: &str) {
+    is_seen_first(browser, said, "stopped");
+    assert_eq!(
+        browser.eval("document.title"),
+        "serves without Redis – tollgate status"
+    );
+    assert_eq!(
+        browser.eval("document.getElementById('state').className"),
+        "bad"
+    );
+    browser.wait_for("document.getElementById('policy').className === 'bad'");
+    assert_eq!(
+        browser.eval("document.getElementById('store').textContent"),
+        said
+    );
+    browser.wait_for("document.querySelector('#rates .policy').getAttribute('d') !== ''");
+    assert_eq!(top(server, &[]).lines().next(), Some(said));
+    let json: Value = serde_json::from_str(&top(server, &["--output", "json"])).unwrap();
+    assert_eq!(
+        (&json["store_state"], &json["store_decides"]),
+        (&said.into(), &false.into())
+    );
+}
+
+/// What `/readyz` answers once Redis is gone and a new connection is refused.
+fn ready_without_redis(http: &str) -> Reply {
+    // All connections have noticed, and the last attempt has the same end for each.
+    let ready = when(
+        || get(http, "/readyz"),
+        |ready| ready.body.contains("Redis has not decided since 2"),
+    );
+    assert_eq!(
+        (ready.status, ready.body.lines().next()),
+        (200, Some("ready")),
+        "the loss of a store takes no replica away"
+    );
+    when(
+        || get(http, "/readyz"),
+        |ready| ready.body.contains("Z: Connection refused. "),
+    )
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_redis_is_stopped_page_top_log_and_readyz_say_so_first_and_in_the_same_words() {
     let mut redis = Redis::start();
@@ -183,46 +226,12 @@ async fn while_redis_is_stopped_page_top_log_and_readyz_say_so_first_and_in_the_
     for _ in 0..3 {
         assert!(decide(&mut client, "alice", "login").await.allowed);
     }
-    // All connections have noticed, and the last attempt has the same end for each.
-    let ready = when(
-        || get(&http, "/readyz"),
-        |ready| ready.body.contains("Redis has not decided since 2"),
-    );
-    assert_eq!(
-        (ready.status, ready.body.lines().next()),
-        (200, Some("ready")),
-        "the loss of a store takes no replica away"
-    );
-    let ready = when(
-        || get(&http, "/readyz"),
-        |ready| ready.body.contains("Z: Connection refused. "),
-    );
-    let said = sentence(&ready);
+    let said = sentence(&ready_without_redis(&http));
     assert!(
         said.ends_with(" Each plan's on_store_failure answers meanwhile."),
         "{said}"
     );
-    is_seen_first(&mut browser, &said, "stopped");
-    assert_eq!(
-        browser.eval("document.title"),
-        "serves without Redis – tollgate status"
-    );
-    assert_eq!(
-        browser.eval("document.getElementById('state').className"),
-        "bad"
-    );
-    browser.wait_for("document.getElementById('policy').className === 'bad'");
-    assert_eq!(
-        browser.eval("document.getElementById('store').textContent"),
-        said.as_str()
-    );
-    browser.wait_for("document.querySelector('#rates .policy').getAttribute('d') !== ''");
-    assert_eq!(top(&server, &[]).lines().next(), Some(said.as_str()));
-    let json: Value = serde_json::from_str(&top(&server, &["--output", "json"])).unwrap();
-    assert_eq!(
-        (&json["store_state"], &json["store_decides"]),
-        (&said.as_str().into(), &false.into())
-    );
+    assert_page_and_top_say(&mut browser, &server, &said);
     // A busy machine may have been late at the start, which is another outage.
     let line = server
         .wait_for_line("store out of reach: Redis has not decided since 2")
@@ -304,15 +313,39 @@ async fn a_store_that_is_out_comes_before_a_refused_config_and_that_before_unkno
     );
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wrong_password_is_named_and_keeps_a_replica_from_being_ready_where_that_is_asked() {
-    let redis = Redis::start_with(&["--requirepass", "right-canary"]);
-    let url = format!("redis://:wrong-canary@127.0.0.1:{}", redis.port);
-    let never = |ready: &Reply| {
-        ready.body.contains("\nRedis was never reached since 2") && ready.body.contains("WRONGPASS")
-    };
-    let always = Server::start(PLANS, &["--store", &url]);
-    let ready = when(|| get(&always.http(), "/readyz"), never);
+/// Whether `/readyz` tells that Redis was never reached, because of the password.
+fn refuses_the_password(ready: &Reply) -> bool {
+    ready.body.contains("\nRedis was never reached since 2") && ready.body.contains("WRONGPASS")
+}
+
+/// Asserts that start line, log, `tollgate top` and metrics tell of a store that was never reached.
+async fn assert_wrong_password_is_told(server: &Server, said: &str) {
+    assert!(
+        start_line(server).contains("Redis was never reached since 2"),
+        "{}",
+        start_line(server)
+    );
+    assert!(
+        server
+            .wait_for_line("store out of reach")
+            .await
+            .contains("WRONGPASS")
+    );
+    assert_eq!(top(server, &[]).lines().next(), Some(said));
+    let scrape = Scrape::of(&server.http());
+    assert_eq!(
+        (
+            scrape.value("tollgate_store_reached"),
+            scrape.value("tollgate_degraded")
+        ),
+        (0.0, 1.0)
+    );
+}
+
+/// A server that need not reach its store is ready without it.
+fn assert_is_ready_without_the_store(url: &str) {
+    let always = Server::start(PLANS, &["--store", url]);
+    let ready = when(|| get(&always.http(), "/readyz"), refuses_the_password);
     assert_eq!(
         (
             ready.status,
@@ -320,11 +353,17 @@ async fn a_wrong_password_is_named_and_keeps_a_replica_from_being_ready_where_th
         ),
         (200, "SERVING")
     );
-    drop(always);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_password_is_named_and_keeps_a_replica_from_being_ready_where_that_is_asked() {
+    let redis = Redis::start_with(&["--requirepass", "right-canary"]);
+    let url = format!("redis://:wrong-canary@127.0.0.1:{}", redis.port);
+    assert_is_ready_without_the_store(&url);
 
     let (server, _folder) = start(&["--store", &url, "--set", "store.ready=once_reached"]);
     let (mut client, http) = (server.client().await, server.http());
-    let ready = when(|| get(&http, "/readyz"), never);
+    let ready = when(|| get(&http, "/readyz"), refuses_the_password);
     assert_eq!(
         (ready.status, ready.body.lines().next()),
         (503, Some("waiting for the store"))
@@ -337,26 +376,7 @@ async fn a_wrong_password_is_named_and_keeps_a_replica_from_being_ready_where_th
         pb::DecidedBy::FailClosed
     );
     let said = sentence(&ready);
-    assert!(
-        start_line(&server).contains("Redis was never reached since 2"),
-        "{}",
-        start_line(&server)
-    );
-    assert!(
-        server
-            .wait_for_line("store out of reach")
-            .await
-            .contains("WRONGPASS")
-    );
-    assert_eq!(top(&server, &[]).lines().next(), Some(said.as_str()));
-    let scrape = Scrape::of(&http);
-    assert_eq!(
-        (
-            scrape.value("tollgate_store_reached"),
-            scrape.value("tollgate_degraded")
-        ),
-        (0.0, 1.0)
-    );
+    assert_wrong_password_is_told(&server, &said).await;
     let mut browser = open(&http, "never reached Redis");
     is_seen_first(&mut browser, &said, "password");
     // The server's password becomes the one that was given.

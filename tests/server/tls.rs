@@ -238,6 +238,34 @@ async fn wait_for(client: &TlsClient, address: &str, pair: &Pair) -> Duration {
     started.elapsed()
 }
 
+/// Installs a key that is not the certificate's, and then its certificate.
+async fn assert_a_wrong_key_is_refused(
+    authority: &Authority,
+    folder: &Folder,
+    server: &Server,
+    trusting: &TlsClient,
+) {
+    let metric = |name: &str| Scrape::of(&server.http()).value(name);
+    let (before, other) = (
+        shown(trusting, &server.address).await,
+        authority.issue(&["localhost"], 2103),
+    );
+    folder.write("key.pem", &other.key);
+    let started = Instant::now();
+    while metric("tollgate_tls_reloads_total{result=\"failure\"}") < 1.0 {
+        assert!(started.elapsed() < PATIENCE, "the change was not found");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(metric("tollgate_tls_last_reload_successful"), 0.0);
+    server
+        .wait_for_line("listen.tls.key_file is not the key of cert_file's certificate")
+        .await;
+    assert!(shown(trusting, &server.address).await == before);
+    folder.install(&other);
+    wait_for(trusting, &server.address, &other).await;
+    assert_eq!(metric("tollgate_tls_last_reload_successful"), 1.0);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_22_a_certificate_is_replaced_under_load_and_no_call_is_lost() {
     let (authority, folder) = (Authority::new(), Folder::new());
@@ -278,25 +306,7 @@ async fn fault_22_a_certificate_is_replaced_under_load_and_no_call_is_lost() {
         metric("tollgate_tls_not_after_timestamp_seconds"),
         4_165_516_800.0
     );
-    // A key that is not the certificate's.
-    let (before, other) = (
-        shown(&trusting, &server.address).await,
-        authority.issue(&["localhost"], 2103),
-    );
-    folder.write("key.pem", &other.key);
-    let started = Instant::now();
-    while metric("tollgate_tls_reloads_total{result=\"failure\"}") < 1.0 {
-        assert!(started.elapsed() < PATIENCE, "the change was not found");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    assert_eq!(metric("tollgate_tls_last_reload_successful"), 0.0);
-    server
-        .wait_for_line("listen.tls.key_file is not the key of cert_file's certificate")
-        .await;
-    assert!(shown(&trusting, &server.address).await == before);
-    folder.install(&other);
-    wait_for(&trusting, &server.address, &other).await;
-    assert_eq!(metric("tollgate_tls_last_reload_successful"), 1.0);
+    assert_a_wrong_key_is_refused(&authority, &folder, &server, &trusting).await;
     // SIGHUP looks at once.
     server.signal("HUP");
     stop.store(true, Ordering::SeqCst);

@@ -106,6 +106,59 @@ impl Zipf {
     }
 }
 
+/// Asserts that three replicas list these heaviest keys, and every count with an error of `bound` at most. Returns the largest
+/// error.
+fn assert_lists(
+    answer: &pb::TopResponse,
+    truth: &HashMap<usize, u64>,
+    heaviest: &[(u64, usize)],
+    bound: u64,
+) -> u64 {
+    assert!(
+        (
+            answer.replicas,
+            answer.replicas_missing,
+            answer.this_replica_alone
+        ) == (3, 0, false),
+        "{answer:?}"
+    );
+    assert!(
+        answer.unlisted_max <= bound,
+        "{} of {bound}",
+        answer.unlisted_max
+    );
+    let listed: HashMap<&str, &pb::TopKey> = answer
+        .keys
+        .iter()
+        .map(|key| (key.key.as_str(), key))
+        .collect();
+    for (_, key) in heaviest {
+        assert!(
+            listed.contains_key(format!("key-{key}").as_str()),
+            "{key} is not listed"
+        );
+    }
+    let mut worst = 0;
+    for (key, count) in truth {
+        match listed.get(format!("key-{key}").as_str()) {
+            Some(shown) => {
+                assert!(
+                    *count <= shown.count && shown.count <= count + bound && shown.error <= bound,
+                    "{count}: {shown:?}"
+                );
+                assert!(shown.count - shown.error <= *count, "{count}: {shown:?}");
+                worst = worst.max(shown.count - count);
+            }
+            // Not listed, or without a name.
+            None => assert!(
+                *count <= answer.unlisted_max || answer.keys.iter().any(|key| key.key.is_empty()),
+                "{key}"
+            ),
+        }
+    }
+    worst
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_a_million_keys_by_zipf_each_of_three_replicas_lists_the_true_top_twenty() {
     let (redis, mut zipf, mut truth) = (Redis::start(), Zipf::new(), HashMap::<usize, u64>::new());
@@ -139,56 +192,12 @@ async fn of_a_million_keys_by_zipf_each_of_three_replicas_lists_the_true_top_twe
         truth.len(),
         &heaviest[..20]
     );
+    let bound = total / 1_000;
     for replica in &mut replicas {
         let answer = replica
             .top_when("one", TopBy::Denials, 500, |answer| answer.total == total)
             .await;
-        assert!(
-            (
-                answer.replicas,
-                answer.replicas_missing,
-                answer.this_replica_alone
-            ) == (3, 0, false),
-            "{answer:?}"
-        );
-        let bound = total / 1_000;
-        assert!(
-            answer.unlisted_max <= bound,
-            "{} of {bound}",
-            answer.unlisted_max
-        );
-        let listed: HashMap<&str, &pb::TopKey> = answer
-            .keys
-            .iter()
-            .map(|key| (key.key.as_str(), key))
-            .collect();
-        for (_, key) in &heaviest[..20] {
-            assert!(
-                listed.contains_key(format!("key-{key}").as_str()),
-                "{key} is not listed"
-            );
-        }
-        let mut worst = 0;
-        for (key, count) in &truth {
-            match listed.get(format!("key-{key}").as_str()) {
-                Some(shown) => {
-                    assert!(
-                        *count <= shown.count
-                            && shown.count <= count + bound
-                            && shown.error <= bound,
-                        "{count}: {shown:?}"
-                    );
-                    assert!(shown.count - shown.error <= *count, "{count}: {shown:?}");
-                    worst = worst.max(shown.count - count);
-                }
-                // Not listed, or without a name.
-                None => assert!(
-                    *count <= answer.unlisted_max
-                        || answer.keys.iter().any(|key| key.key.is_empty()),
-                    "{key}"
-                ),
-            }
-        }
+        let worst = assert_lists(&answer, &truth, &heaviest[..20], bound);
         let started = Instant::now();
         replica.top("one", TopBy::Cost, 500).await;
         println!(
@@ -254,6 +263,66 @@ async fn a_key_is_told_by_no_metric_no_log_and_hashed_by_no_answer() {
     }
 }
 
+async fn hash_by_explain(replica: &mut AdminFixture) -> String {
+    let request = pb::ExplainRequest {
+        key: "alice".to_owned(),
+        plan: "one".to_owned(),
+    };
+    let explained = replica.admin.explain(request).await.unwrap();
+    explained.into_inner().key_hash
+}
+
+/// A refund and a reset, and a reset that is refused: each is logged with the hash of the key.
+async fn make_admin_calls(replica: &mut AdminFixture) {
+    let reset = |plan: &str| pb::ResetRequest {
+        key: "alice".to_owned(),
+        plan: plan.to_owned(),
+    };
+    let refund = pb::RefundRequest {
+        key: "alice".to_owned(),
+        plan: "one".to_owned(),
+        cost: None,
+    };
+    replica.admin.refund(refund).await.unwrap();
+    replica.admin.reset(reset("one")).await.unwrap();
+    replica.admin.reset(reset("internal")).await.unwrap_err();
+}
+
+/// The hashes of the key that log, page and command show.
+async fn hashes_shown(replica: &AdminFixture) -> Vec<String> {
+    let http = replica.server.http();
+    let body = r#"{"key":"alice","plan":"one"}"#;
+    let page: serde_json::Value =
+        serde_json::from_str(&post(&http, "/status/explain", "application/json", body).body)
+            .unwrap();
+    let command = tollgate()
+        .args([
+            "explain",
+            "--admin",
+            &replica.address(),
+            "--key",
+            "alice",
+            "--plan",
+            "one",
+        ])
+        .output();
+    let printed = String::from_utf8(command.unwrap().stdout).unwrap();
+    let of_command = printed
+        .lines()
+        .find_map(|line| line.strip_prefix("hash of the key: "))
+        .unwrap()
+        .to_owned();
+    replica.server.wait_for_line("\"plan\":\"internal\"").await;
+    let log = replica.server.log();
+    let of_log = log
+        .lines()
+        .filter(|line| line.contains("\"admin call\"") && !line.contains("Top"))
+        .map(|line| field(line, "key_hash"));
+    of_log
+        .chain([page["key_hash"].as_str().unwrap().to_owned(), of_command])
+        .collect()
+}
+
 /// By the secret of the other replica, and whether keys are counted or not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn explain_top_log_and_page_show_the_same_hash_of_a_key() {
@@ -286,74 +355,10 @@ async fn explain_top_log_and_page_show_the_same_hash_of_a_key() {
         AdminFixture::start(PLANS, &[&["--set", "status.keys=off"], &page[..]].concat()).await;
     let (mut told, mut shown) = (Vec::new(), Vec::new());
     for replica in [&mut one, &mut other, &mut off] {
-        let (key, plan) = ("alice".to_owned(), "one".to_owned());
-        let explained = replica
-            .admin
-            .explain(pb::ExplainRequest {
-                key: key.clone(),
-                plan: plan.clone(),
-            })
-            .await
-            .unwrap();
-        told.push(explained.into_inner().key_hash);
-        replica
-            .admin
-            .refund(pb::RefundRequest {
-                key: key.clone(),
-                plan: plan.clone(),
-                cost: None,
-            })
-            .await
-            .unwrap();
-        replica
-            .admin
-            .reset(pb::ResetRequest {
-                key: key.clone(),
-                plan,
-            })
-            .await
-            .unwrap();
-        replica
-            .admin
-            .reset(pb::ResetRequest {
-                key,
-                plan: "internal".to_owned(),
-            })
-            .await
-            .unwrap_err();
-        let http = replica.server.http();
-        let body = r#"{"key":"alice","plan":"one"}"#;
-        let page: serde_json::Value =
-            serde_json::from_str(&post(&http, "/status/explain", "application/json", body).body)
-                .unwrap();
-        let command = tollgate()
-            .args([
-                "explain",
-                "--admin",
-                &replica.address(),
-                "--key",
-                "alice",
-                "--plan",
-                "one",
-            ])
-            .output();
-        let printed = String::from_utf8(command.unwrap().stdout).unwrap();
-        let of_command = printed
-            .lines()
-            .find_map(|line| line.strip_prefix("hash of the key: "))
-            .unwrap()
-            .to_owned();
-        replica.server.wait_for_line("\"plan\":\"internal\"").await;
-        let log = replica.server.log();
-        let of_log = log
-            .lines()
-            .filter(|line| line.contains("\"admin call\"") && !line.contains("Top"))
-            .map(|line| field(line, "key_hash"));
-        shown.extend(
-            of_log
-                .chain([page["key_hash"].as_str().unwrap().to_owned(), of_command])
-                .map(|hash| (hash, told.len() - 1)),
-        );
+        told.push(hash_by_explain(replica).await);
+        make_admin_calls(replica).await;
+        let hashes = hashes_shown(replica).await;
+        shown.extend(hashes.into_iter().map(|hash| (hash, told.len() - 1)));
     }
     assert_eq!((&told[0], &told[1]), (&top, &top));
     assert!(

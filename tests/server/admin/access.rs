@@ -104,11 +104,8 @@ async fn admin_is_served_and_listed_only_on_its_own_listener() {
     assert_eq!(mode & 0o777, 0o600);
 }
 
-#[tokio::test]
-async fn only_the_token_that_the_file_holds_now_is_accepted() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("token");
-    std::fs::write(&file, format!("{TOKEN}\n")).unwrap();
+/// A server whose admin service listens on TCP, with the token in this file.
+async fn start_with_token_file(file: &std::path::Path) -> (Server, Admin) {
     let token_file = format!("listen.admin_token_file={}", file.display());
     let server = Server::start(
         PLANS,
@@ -127,7 +124,41 @@ async fn only_the_token_that_the_file_holds_now_is_accepted() {
         .find(|line| line.contains("tollgate is serving"))
         .unwrap()
         .to_owned();
-    let mut admin = Admin::new(channel_to(&field(&line, "admin")).await);
+    let admin = Admin::new(channel_to(&field(&line, "admin")).await);
+    (server, admin)
+}
+
+async fn reset_with(
+    admin: &mut Admin,
+    authorization: &str,
+) -> Result<pb::ResetResponse, tonic::Status> {
+    let answer = admin
+        .reset(with_token(reset(KEY, "trial"), authorization))
+        .await?;
+    Ok(answer.into_inner())
+}
+
+/// What each method answers to an authorization that is wrong.
+async fn errors_of_every_method(admin: &mut Admin, wrong: &str) -> [tonic::Status; 3] {
+    [
+        reset_with(admin, wrong).await.unwrap_err(),
+        admin
+            .refund(with_token(refund(KEY, "trial", None), wrong))
+            .await
+            .unwrap_err(),
+        admin
+            .reload_config(with_token(pb::ReloadConfigRequest {}, wrong))
+            .await
+            .unwrap_err(),
+    ]
+}
+
+#[tokio::test]
+async fn only_the_token_that_the_file_holds_now_is_accepted() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    std::fs::write(&file, format!("{TOKEN}\n")).unwrap();
+    let (server, mut admin) = start_with_token_file(&file).await;
     let bearer = format!("Bearer {TOKEN}");
     let none = admin.reset(reset(KEY, "trial")).await.unwrap_err();
     assert!(
@@ -149,20 +180,7 @@ async fn only_the_token_that_the_file_holds_now_is_accepted() {
         &upper,
         &format!("Basic {TOKEN}"),
     ] {
-        for status in [
-            admin
-                .reset(with_token(reset(KEY, "trial"), wrong))
-                .await
-                .unwrap_err(),
-            admin
-                .refund(with_token(refund(KEY, "trial", None), wrong))
-                .await
-                .unwrap_err(),
-            admin
-                .reload_config(with_token(pb::ReloadConfigRequest {}, wrong))
-                .await
-                .unwrap_err(),
-        ] {
+        for status in errors_of_every_method(&mut admin, wrong).await {
             assert!(
                 status.code() == Code::Unauthenticated && status.message() == none.message(),
                 "{wrong:?}: {status:?}"
@@ -170,35 +188,17 @@ async fn only_the_token_that_the_file_holds_now_is_accepted() {
         }
     }
     for right in [&bearer, &format!("bearer {TOKEN}")] {
-        assert!(
-            !admin
-                .reset(with_token(reset(KEY, "trial"), right))
-                .await
-                .unwrap()
-                .into_inner()
-                .existed
-        );
+        assert!(!reset_with(&mut admin, right).await.unwrap().existed);
     }
     // A new token is accepted at once. Without a token file, no call is accepted.
     std::fs::write(&file, "another-canary-token").unwrap();
-    let old = admin
-        .reset(with_token(reset(KEY, "trial"), &bearer))
-        .await
-        .unwrap_err();
+    let old = reset_with(&mut admin, &bearer).await.unwrap_err();
     assert_eq!(old.code(), Code::Unauthenticated);
-    admin
-        .reset(with_token(
-            reset(KEY, "trial"),
-            "Bearer another-canary-token",
-        ))
+    reset_with(&mut admin, "Bearer another-canary-token")
         .await
         .unwrap();
     std::fs::remove_file(&file).unwrap();
-    let gone = admin
-        .reset(with_token(
-            reset(KEY, "trial"),
-            "Bearer another-canary-token",
-        ))
+    let gone = reset_with(&mut admin, "Bearer another-canary-token")
         .await
         .unwrap_err();
     assert_eq!(gone.code(), Code::Unauthenticated);

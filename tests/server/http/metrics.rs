@@ -3,6 +3,40 @@
 use super::*;
 use crate::support::redis::Redis;
 
+fn assert_version_and_config(scrape: &Scrape, server: &Server) {
+    assert_eq!(
+        scrape.value(&format!(
+            "tollgate_build_info{{version=\"{}\"}}",
+            env!("CARGO_PKG_VERSION")
+        )),
+        1.0
+    );
+    let log = server.log();
+    let hash = field(
+        log.lines()
+            .find(|line| line.contains("tollgate is serving"))
+            .unwrap(),
+        "config_hash",
+    );
+    assert_eq!(
+        scrape.value(&format!("tollgate_config_info{{hash=\"{hash}\"}}")),
+        1.0
+    );
+}
+
+fn assert_none_waited(scrape: &Scrape, decided: f64) {
+    assert_eq!(
+        scrape.value("tollgate_decision_duration_seconds_count"),
+        decided
+    );
+    // None of them waited: the embedded store is not timed, and has no cache before it.
+    assert_eq!(
+        scrape.value("tollgate_decision_duration_seconds_bucket{le=\"0.00005\"}"),
+        decided
+    );
+    assert_eq!(scrape.value("tollgate_decision_duration_seconds_sum"), 0.0);
+}
+
 #[tokio::test]
 async fn decisions_are_counted_exactly_by_plan_outcome_and_decider() {
     let (server, http) = serve(&["--set", "workers=2"]);
@@ -53,39 +87,13 @@ async fn decisions_are_counted_exactly_by_plan_outcome_and_decider() {
     ]);
     assert_eq!(scrape.decisions(), expected);
     let decided: f64 = expected.values().sum();
-    assert_eq!(
-        scrape.value("tollgate_decision_duration_seconds_count"),
-        decided
-    );
-    // None of them waited: the embedded store is not timed, and has no cache before it.
-    assert_eq!(
-        scrape.value("tollgate_decision_duration_seconds_bucket{le=\"0.00005\"}"),
-        decided
-    );
-    assert_eq!(scrape.value("tollgate_decision_duration_seconds_sum"), 0.0);
+    assert_none_waited(&scrape, decided);
     assert_eq!(scrape.value("tollgate_peeks_total"), 1.0);
     assert_eq!(scrape.value("tollgate_unknown_plans_total"), 2.0);
     assert_eq!(scrape.value("tollgate_connections"), 2.0);
     assert_eq!(scrape.value("tollgate_store_duration_seconds_count"), 0.0);
     assert_eq!(scrape.value("tollgate_deny_cache_hits_total"), 0.0);
-    assert_eq!(
-        scrape.value(&format!(
-            "tollgate_build_info{{version=\"{}\"}}",
-            env!("CARGO_PKG_VERSION")
-        )),
-        1.0
-    );
-    let log = server.log();
-    let hash = field(
-        log.lines()
-            .find(|line| line.contains("tollgate is serving"))
-            .unwrap(),
-        "config_hash",
-    );
-    assert_eq!(
-        scrape.value(&format!("tollgate_config_info{{hash=\"{hash}\"}}")),
-        1.0
-    );
+    assert_version_and_config(&scrape, &server);
     assert!(
         !scrape.text.contains("example.com"),
         "a key is told: {}",
@@ -120,26 +128,8 @@ fn decision_counters_of_a_plan_exist_from_the_start() {
     assert_eq!((told("two"), told("free"), told("banned")), (8, 1, 1));
 }
 
-#[tokio::test]
-async fn metrics_count_calls_to_redis_and_never_show_its_password() {
-    let mut redis = Redis::start_with(&["--requirepass", "canary-password"]);
-    let url = format!("redis://:canary-password@127.0.0.1:{}/0", redis.port);
-    let (server, http) = serve(&[
-        "--store",
-        &url,
-        "--set",
-        "workers=1",
-        "--set",
-        "store.deadline=5s",
-    ]);
-    let mut client = server.client().await;
-    // HTTP has its own connection to Redis, and counts the same units.
-    assert!(decide(&mut client, "k", "two").await.allowed);
-    assert_eq!(check(&http, "key=k&plan=two").status, 200);
-    for _ in 0..3 {
-        assert!(!decide(&mut client, "k", "two").await.allowed);
-    }
-    let scrape = Scrape::of(&http);
+/// Asserts what is counted of five decisions on `two`, two of them granted, over calls to Redis of one decision each.
+fn assert_calls_to_redis(scrape: &Scrape) {
     let found = scrape.decisions();
     assert_eq!(
         (
@@ -166,6 +156,29 @@ async fn metrics_count_calls_to_redis_and_never_show_its_password() {
     assert!(waited > 0.0 && waited < 10.0, "{waited} s");
     assert!((waited - scrape.value("tollgate_store_duration_seconds_sum")).abs() < 1e-6);
     assert_eq!(scrape.value("tollgate_inflight_requests"), 0.0);
+}
+
+#[tokio::test]
+async fn metrics_count_calls_to_redis_and_never_show_its_password() {
+    let mut redis = Redis::start_with(&["--requirepass", "canary-password"]);
+    let url = format!("redis://:canary-password@127.0.0.1:{}/0", redis.port);
+    let (server, http) = serve(&[
+        "--store",
+        &url,
+        "--set",
+        "workers=1",
+        "--set",
+        "store.deadline=5s",
+    ]);
+    let mut client = server.client().await;
+    // HTTP has its own connection to Redis, and counts the same units.
+    assert!(decide(&mut client, "k", "two").await.allowed);
+    assert_eq!(check(&http, "key=k&plan=two").status, 200);
+    for _ in 0..3 {
+        assert!(!decide(&mut client, "k", "two").await.allowed);
+    }
+    let scrape = Scrape::of(&http);
+    assert_calls_to_redis(&scrape);
 
     drop(server);
     redis.kill();
