@@ -343,6 +343,10 @@ async fn fault_81_garbage_in_a_cluster_has_no_key_charged_twice() {
 
 /// Whatever is under any of its names, and if the index of its logs is gone or cut.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[expect(
+    clippy::too_many_lines,
+    reason = "laid out by rustfmt's defaults and not yet split"
+)]
 async fn fault_81_a_reset_leaves_a_key_fresh_whatever_lies_under_its_names() {
     let redis = Redis::start();
     let mut servers = Servers {

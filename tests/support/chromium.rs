@@ -27,6 +27,10 @@ pub struct Chromium {
 
 impl Chromium {
     /// Starts a browser with an empty page.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "laid out by rustfmt's defaults and not yet split"
+    )]
     pub fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let pipes = ["to", "from"].map(|name| folder.path().join(name));

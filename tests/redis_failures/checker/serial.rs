@@ -258,6 +258,10 @@ impl<'a> Replay<'a> {
         true
     }
 
+    #[expect(
+        clippy::too_many_lines,
+        reason = "laid out by rustfmt's defaults and not yet split"
+    )]
     fn judge(&mut self, event: &Event<'_>, violations: &mut Vec<Violation>) {
         let (now_us, cost) = (event.place.at_us, event.call.cost);
         let mut add = |rule, why: String| violations.push(Violation::new(rule, event.call, why));

@@ -226,6 +226,10 @@ pub(super) fn misplaced_secret(dice: &mut Dice) -> Vec<u8> {
     }
 }
 
+#[expect(
+    clippy::too_many_lines,
+    reason = "laid out by rustfmt's defaults and not yet split"
+)]
 pub(super) fn settings(dice: &mut Dice) -> (Vec<String>, Vec<(String, String)>) {
     let paths = [
         "plans.free.limits[300000000].quota",
