@@ -469,11 +469,19 @@ fn no_code_unwraps_and_every_lint_exception_has_a_reason() {
             continue;
         }
         assert!(!code.contains(".unwrap()"), "{} unwraps", source.path);
-        for (index, line) in code.lines().enumerate() {
-            let exception = line.trim_start().starts_with("#[allow(")
-                || line.trim_start().starts_with("#[expect(");
+        let mut lines = code.lines().enumerate();
+        while let Some((index, line)) = lines.next() {
+            let line = line.trim_start();
+            if !line.starts_with("#[allow(") && !line.starts_with("#[expect(") {
+                continue;
+            }
+            // It ends in this line or a later one.
+            let mut attribute = line.to_owned();
+            while !attribute.ends_with(")]") {
+                attribute += lines.next().expect("an attribute has an end").1;
+            }
             assert!(
-                !exception || line.contains("reason = "),
+                attribute.contains("reason = "),
                 "{}:{index}: an exception without a reason",
                 source.path
             );
