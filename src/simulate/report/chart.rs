@@ -39,9 +39,9 @@ struct Plot {
     most: u64,
 }
 
-/// Height at which all bars begin.
+/// The y of the axis, where all bars begin.
 const BASE: usize = HEIGHT - BOTTOM;
-/// Where the axis ends.
+/// The x at which the axis ends.
 const RIGHT: usize = WIDTH - 16;
 
 #[expect(
@@ -49,7 +49,7 @@ const RIGHT: usize = WIDTH - 16;
     reason = "a picture has far fewer points than a float has values"
 )]
 impl Plot {
-    fn of(bars: usize, most: u64) -> Self {
+    fn new(bars: usize, most: u64) -> Self {
         let step = (RIGHT - LEFT) as f64 / bars.max(1) as f64;
         Self { step, most }
     }
@@ -82,7 +82,7 @@ fn draw(report: &Report, out: &mut String) -> std::fmt::Result {
     let (rows, step_us) = grouped(&report.hours, report.hour_us, BARS_MAX);
     let rows = &rows[rows.len().saturating_sub(DAYS_MAX)..];
     let most = rows.iter().map(|row| row.requests).max().unwrap_or(0);
-    let plot = Plot::of(rows.len(), most.max(1));
+    let plot = Plot::new(rows.len(), most.max(1));
     writeln!(
         out,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">"
@@ -120,12 +120,9 @@ fn draw(report: &Report, out: &mut String) -> std::fmt::Result {
         )?;
     }
     let first_and_last = rows.first().zip(rows.last());
-    let times = first_and_last.map(|(first, last)| [first.start_us, last.start_us]);
-    axis(
-        out,
-        plot.most,
-        times.map(|times| times.map(|us| label(us, step_us))),
-    )?;
+    let times =
+        first_and_last.map(|(first, last)| [first, last].map(|row| label(row.start_us, step_us)));
+    axis(out, plot.most, times)?;
     writeln!(out, "</svg>")
 }
 
