@@ -229,19 +229,10 @@ const BAD_POSTS: [(&str, &str, &str, u16, &str); 6] = [
     ),
 ];
 
-fn assert_is_problem(reply: &Reply, status: u16, sentence: &str, body: &str) {
-    assert_eq!(
-        (reply.status, reply.header("content-type")),
-        (status, Some("application/problem+json")),
-        "{body}"
-    );
-    assert!(reply.body.contains(sentence), "{body}: {reply:?}");
-}
-
 fn assert_large_bodies_are_refused(http: &str) {
     let body = " ".repeat(5_000);
     let reply = post(http, "/v1/check?key=x&plan=two", "application/json", &body);
-    assert_is_problem(&reply, 413, "4096 bytes", &body);
+    reply.assert_is_problem(413, "4096 bytes", &body);
     // A body in pieces is bounded too.
     let pieces = "Transfer-Encoding: chunked\r\nContent-Type: application/json";
     let chunk = format!(
@@ -300,7 +291,7 @@ async fn a_post_has_its_parameters_in_json_or_in_a_form() {
 
     for (target, media, body, status, sentence) in BAD_POSTS {
         let reply = post(&http, target, media, body);
-        assert_is_problem(&reply, status, sentence, body);
+        reply.assert_is_problem(status, sentence, body);
     }
     assert_large_bodies_are_refused(&http);
     // None of them was charged.

@@ -1,6 +1,7 @@
 //! A plain HTTP client with one connection for each request, and a strict parser of the Prometheus text format.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
@@ -14,6 +15,16 @@ pub struct Reply {
 }
 
 impl Reply {
+    /// Asserts that it is an error of this status in the form of RFC 9457 that says this sentence. `asked` is what was sent.
+    pub fn assert_is_problem(&self, status: u16, sentence: &str, asked: &(impl Debug + ?Sized)) {
+        assert_eq!(
+            (self.status, self.header("content-type")),
+            (status, Some("application/problem+json")),
+            "{asked:?}"
+        );
+        assert!(self.body.contains(sentence), "{asked:?}: {self:?}");
+    }
+
     /// Names, in lower case, and values.
     pub fn headers(&self) -> impl Iterator<Item = (&str, &str)> {
         self.headers
