@@ -44,15 +44,7 @@
     )
 )]
 
-pub mod key;
-
-pub mod plan;
-
-pub mod decision;
-
-pub mod headers;
-
-pub mod algorithm;
+pub use tollgate_core::{algorithm, decision, duration, headers, key, nearest, plan, utc, visible};
 
 pub mod simulate;
 
@@ -74,10 +66,8 @@ mod fuzz;
 pub mod cli;
 pub mod clock;
 pub mod descriptors;
-pub mod duration;
 mod file_watch;
 pub mod log_throttle;
-mod nearest;
 pub mod platform;
 mod random;
 pub mod service_manager;
@@ -86,5 +76,3 @@ pub mod small_file;
 pub mod telemetry;
 pub mod tls;
 pub mod trace;
-pub mod utc;
-mod visible;

@@ -504,7 +504,7 @@ proptest! {
                 prop_assert!(remembered.wait_us(mine.plan.limits(), cost) <= expected.wait_us(mine.plan.limits(), cost));
             }
             if elsewhere {
-                counters.charge(&check(&larger, "key", others_cost.min(larger.never_fits_above())));
+                counters.charge(&check(&larger, "key", others_cost.min(never_fits_above(&larger))));
             } else {
                 // The store was asked a little before it decided, as over a network.
                 cache.remember(&mine, &counters.charge(&mine), now_us.saturating_sub(step_us / 2));
@@ -513,9 +513,7 @@ proptest! {
     }
 }
 
-impl Plan {
-    /// The largest cost that fits.
-    fn never_fits_above(&self) -> u64 {
-        self.limits().iter().map(Limit::capacity).min().unwrap()
-    }
+/// The largest cost that fits.
+fn never_fits_above(plan: &Plan) -> u64 {
+    plan.limits().iter().map(Limit::capacity).min().unwrap()
 }

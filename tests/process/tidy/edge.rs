@@ -23,7 +23,7 @@ fn what_differs_between_systems_stands_in_one_module() {
 }
 
 /// A hash without a secret can be tried out: there are only so many addresses. These hash names of their own, or what stays inside;
-/// `src/key.rs` makes a key of a text that is too long for one. A hash of a key leaves the process as `KeyHash` alone.
+/// `src/core/key.rs` makes a key of a text that is too long for one. A hash of a key leaves the process as `KeyHash` alone.
 #[test]
 fn no_hash_of_a_key_leaves_the_process_without_the_secret() {
     let inside = [
@@ -37,7 +37,7 @@ fn no_hash_of_a_key_leaves_the_process_without_the_secret() {
         &[
             &inside[..],
             &of_configs,
-            &["src/key.rs", "src/limiter/top/secret.rs"],
+            &["src/core/key.rs", "src/limiter/top/secret.rs"],
         ]
         .concat(),
     );
@@ -56,7 +56,7 @@ fn no_hash_of_a_key_leaves_the_process_without_the_secret() {
         only(
             digits,
             &[
-                "src/key.rs",
+                "src/core/key.rs",
                 "src/limiter/top/secret.rs",
                 "src/limiter/snapshot.rs",
                 "src/store/replicas.rs",

@@ -4,7 +4,7 @@
 //! look alike, or a line could say what it does not. Source: Unicode 16, `Default_Ignorable_Code_Point` and `Bidi_Control`.
 
 /// The text with such characters as escapes, such as `\u{202e}`.
-pub(crate) fn visible(text: &str) -> String {
+pub fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for letter in text.chars() {
         if is_hidden(letter) {
@@ -17,7 +17,7 @@ pub(crate) fn visible(text: &str) -> String {
 }
 
 /// The visible text, cut after `letters_max` letters with a mark.
-pub(crate) fn shortened(text: &str, letters_max: usize) -> String {
+pub fn shortened(text: &str, letters_max: usize) -> String {
     let mut shown = visible(text);
     if let Some((end, _)) = shown.char_indices().nth(letters_max) {
         shown.truncate(end);

@@ -9,10 +9,7 @@ const NAMES_MAX: usize = 256;
 const PAIRS_MAX: usize = 32_768;
 
 /// The nearest of the known names, if it is near enough to be a typing error, and finding it takes less than 100 us.
-pub(crate) fn nearest<'a>(
-    name: &str,
-    known: impl Iterator<Item = &'a str> + Clone,
-) -> Option<&'a str> {
+pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str> + Clone) -> Option<&'a str> {
     nearest_by(name, known, strsim::osa_distance)
 }
 

@@ -222,12 +222,12 @@ impl LimitStatus {
     }
 
     /// Whether less than one of [`NEAR_LIMIT`] parts of the capacity is left.
-    pub(crate) fn is_near(&self) -> bool {
+    pub fn is_near(&self) -> bool {
         self.remaining < self.capacity.div_ceil(NEAR_LIMIT)
     }
 
     /// A limit that denies binds more than one that does not. Then the longer wait decides, else the smaller remaining share.
-    pub(crate) fn binds_more_than(&self, other: &Self) -> bool {
+    pub fn binds_more_than(&self, other: &Self) -> bool {
         match (self.retry_after_us, other.retry_after_us) {
             (Some(mine), Some(others)) => mine > others,
             (Some(_), None) => true,
