@@ -238,4 +238,6 @@ impl fmt::Display for ConfigErrors {
 mod tests;
 
 #[cfg(test)]
+mod edits;
+#[cfg(test)]
 mod fuzz;

@@ -48,7 +48,8 @@ pub use tollgate_core::{algorithm, decision, duration, headers, key, nearest, pl
 
 pub mod simulate;
 
-pub mod store;
+pub use tollgate_store as store;
+pub use tollgate_store::{clock, platform, random, small_file};
 
 pub mod limiter;
 
@@ -64,15 +65,11 @@ pub mod config;
 mod fuzz;
 
 pub mod cli;
-pub mod clock;
 pub mod descriptors;
 mod file_watch;
 pub mod log_throttle;
-pub mod platform;
-mod random;
 pub mod service_manager;
 pub mod shutdown;
-pub mod small_file;
 pub mod telemetry;
 pub mod tls;
 pub mod trace;

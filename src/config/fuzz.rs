@@ -1,7 +1,8 @@
 //! Fuzz targets: any text is a valid config, or gives errors with sentences.
 
 use super::*;
-use crate::fuzz::{Edit, edited, fuzz};
+use crate::config::edits::{Edit, edited};
+use crate::fuzz::fuzz;
 
 #[path = "../../tests/support/hostile.rs"]
 #[allow(unreachable_pub, reason = "shared with the suites")]

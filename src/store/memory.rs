@@ -23,11 +23,11 @@ use std::hash::RandomState;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Check, Store, StoreDeadline, StoreError, Subject};
-use crate::algorithm::Verdict;
 use crate::clock::Clock;
-use crate::key::Key;
 use entry::Name;
 use shard::Shard;
+use tollgate_core::algorithm::Verdict;
+use tollgate_core::key::Key;
 
 /// Default capacity in bytes: about 750,000 keys of one constant-size limit.
 pub const CAPACITY_DEFAULT: u64 = 64 << 20;

@@ -22,10 +22,7 @@ use fred::types::Value;
 use tokio::time::timeout_at;
 
 use super::{Check, ConnectionHealth, Store, StoreDeadline, StoreError, Subject};
-use crate::algorithm::Mode;
 use crate::clock::{Clock, monotonic};
-use crate::key::Key;
-use crate::plan::Plan;
 use batcher::call::{Call, ScriptRequest};
 use batcher::{Answer, Batcher, ScriptTransport};
 use cluster::{Cluster, RedirectFollower};
@@ -38,6 +35,9 @@ use script::Script;
 use sentinel::Watch;
 use target::Topology;
 pub use target::{RedisTarget, Tls};
+use tollgate_core::algorithm::Mode;
+use tollgate_core::key::Key;
+use tollgate_core::plan::Plan;
 
 /// Most names in one script call, and most further ones that candidates count under. A call of 32 names has three quarters of the
 /// saving that larger calls would have. It occupies Redis for at most a tenth of a millisecond, and twice that with candidates.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::StoreError;
-use crate::utc::Utc;
+use tollgate_core::utc::Utc;
 
 /// Whether the store decides. As a text it is the sentence for people: since when not, why, and what answers meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq)]

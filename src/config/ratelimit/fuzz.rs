@@ -1,8 +1,9 @@
 //! Any text as a config of ratelimit becomes a valid config, or gives errors with sentences.
 
 use super::*;
+use crate::config::edits::{Edit, edited};
 use crate::config::{Config, Origin};
-use crate::fuzz::{Edit, edited, fuzz};
+use crate::fuzz::fuzz;
 
 /// Siblings, nesting, wildcards and every field.
 const EXAMPLE: &str = "domain: d

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::algorithm::State;
+use tollgate_core::algorithm::State;
 
 /// Most states that a decision holds without an allocation. Few plans have more limits.
 pub(super) const STATES: usize = 4;

@@ -7,8 +7,8 @@
 //! Lengths are in bytes. No kind is 0, so zeros end the records. Numbers are little-endian.
 
 use super::timing_wheel::LINKS_BYTES;
-use crate::algorithm::{Bucket, Counter, State, Window};
-use crate::plan::{LimitFingerprint, QUOTA_MAX};
+use tollgate_core::algorithm::{Bucket, Counter, State, Window};
+use tollgate_core::plan::{LimitFingerprint, QUOTA_MAX};
 
 const KEY_LENGTH_AT: usize = LINKS_BYTES;
 const GROUP_LENGTH_AT: usize = KEY_LENGTH_AT + 2;
@@ -255,7 +255,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::plan::{Algorithm, Limit};
+    use tollgate_core::plan::{Algorithm, Limit};
 
     #[test]
     fn an_entry_reads_back_as_it_was_written() {

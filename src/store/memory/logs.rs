@@ -1,7 +1,7 @@
 //! The logs of a shard: the states of limits of `sliding_log` and `sliding_window`. They grow, so they are kept apart from the
 //! entries, which hold the index of each of their logs.
 
-use crate::algorithm::Runs;
+use tollgate_core::algorithm::Runs;
 
 /// Bytes that an allocator adds to the two allocations of a log: a header and rounding for each.
 const LOG_OVERHEAD: usize = 2 * 16;

@@ -10,9 +10,9 @@ use super::checked_out::{CheckedOut, STATES, StateLocation};
 use super::entry::{Entry, Name, Record, Stored, overwrite, record_bytes};
 use super::logs::Logs;
 use super::timing_wheel::TimingWheel;
-use crate::algorithm::{self, Mode, State, Verdict};
-use crate::plan::Limit;
-use crate::store::{Check, StoreError};
+use crate::{Check, StoreError};
+use tollgate_core::algorithm::{self, Mode, State, Verdict};
+use tollgate_core::plan::Limit;
 
 /// Entries examined for each new one. One entry passes through at most seven lists of the wheel, for the longest debt. With
 /// more than that, fresh entries are dropped faster than new ones come.

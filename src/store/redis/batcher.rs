@@ -27,13 +27,13 @@ use futures_util::{FutureExt, StreamExt};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Sleep;
 
-use crate::algorithm::Verdict;
+use crate::StoreError;
 use crate::clock::monotonic;
-use crate::store::StoreError;
 use call::{Call, ScriptRequest, work_in_flight_max};
 use caller::{BatchReply, Caller, QueuePermit};
 use queue::PendingQueue;
 use spacing::Spacing;
+use tollgate_core::algorithm::Verdict;
 
 /// Most requests that wait or are in flight; further ones are refused at once. A healthy Redis decides this many within the
 /// default deadline, so every accepted request can be answered.

@@ -34,7 +34,7 @@ use super::target::{Address, Peer};
 use super::{ConnectionSettings, Node, ProbeCall, Status, StoreSettings, name};
 use crate::clock::{Clock, SystemClock, monotonic};
 use crate::random;
-use crate::store::{ConnectionHealth, Outage, StoreError, StoreState};
+use crate::{ConnectionHealth, Outage, StoreError, StoreState};
 pub(super) use redirects::RedirectFollower;
 use slots::{Range, SLOTS};
 
@@ -575,8 +575,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::redis::script::Script;
-    use crate::store::redis::target::RedisTarget;
+    use crate::redis::script::Script;
+    use crate::redis::target::RedisTarget;
 
     #[tokio::test]
     async fn redirections_to_ever_new_addresses_make_a_bounded_number_of_nodes() {

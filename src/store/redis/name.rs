@@ -10,8 +10,8 @@
 
 use fred::util::redis_keyslot;
 
-use crate::key::Key;
-use crate::plan::{Algorithm, CANDIDATE_SEPARATOR, COMMON_WINDOWS_MS, Limit, Plan};
+use tollgate_core::key::Key;
+use tollgate_core::plan::{Algorithm, CANDIDATE_SEPARATOR, COMMON_WINDOWS_MS, Limit, Plan};
 
 /// Names that a subject's state may lie under, whatever its plans are or were: its packed state, and its logs of common windows.
 pub(super) fn known_of(tag: &str) -> impl Iterator<Item = String> {

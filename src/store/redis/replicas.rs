@@ -9,7 +9,7 @@ use fred::types::Value;
 use super::connection::{CallError, Command, CommandKind};
 use super::script::Script;
 use super::{RedisStore, Servers, name};
-use crate::store::{REPLICAS_MAX, ReplicaId, StoreError};
+use crate::{REPLICAS_MAX, ReplicaId, StoreError};
 
 /// See `script/replicas.lua`.
 pub(super) static SCRIPT: LazyLock<Script> =
@@ -20,7 +20,7 @@ impl RedisStore {
     /// waits for no connection. It reports nothing to the breaker, since a late answer is still useful here.
     ///
     /// Errors: there is no connection, or no answer came by `until`. Redis may have registered the replica all the same.
-    pub(in crate::store) async fn announce_replica(
+    pub(crate) async fn announce_replica(
         &self,
         replica: &ReplicaId,
         lifetime: Duration,

@@ -19,7 +19,7 @@ use futures_util::future::try_join_all;
 use super::connection::{CallError, Command, CommandKind};
 use super::name;
 use super::script::Script;
-use crate::store::{StoreError, Subject};
+use crate::{StoreError, Subject};
 
 /// The script that deletes a subject's keys.
 pub(super) static SCRIPT: LazyLock<Script> =

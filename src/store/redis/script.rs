@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use fred::bytes_utils::Str;
 use fred::util::sha1_hash;
 
-use crate::plan::COMMON_WINDOWS_MS;
+use tollgate_core::plan::COMMON_WINDOWS_MS;
 
 const CLOCK: &str = include_str!("script/clock.lua");
 const CLOCK_INJECTED: &str = include_str!("script/clock_injected.lua");

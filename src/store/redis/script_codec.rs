@@ -5,9 +5,9 @@ use std::fmt::Display;
 use smallvec::SmallVec;
 
 use super::batcher::call::{Call, CallPlan, Group};
-use crate::algorithm::{Algorithm, Mode, Reading, Verdict};
-use crate::plan::Limit;
-use crate::store::StoreError;
+use crate::StoreError;
+use tollgate_core::algorithm::{Algorithm, Mode, Reading, Verdict};
+use tollgate_core::plan::Limit;
 
 /// Bytes of a number in a reading, and of a limit's numbers.
 const NUMBER: usize = 7;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-use crate::nearest::nearest;
+use tollgate_core::nearest::nearest;
 
 const RIGHT: &str = "write redis://host:6379, redis://user:password@host:6379/0, redis+unix:///path/to/redis.sock, \
                      redis-sentinel://host:26379?sentinelServiceName=NAME&node=host2:26379 or \

@@ -8,7 +8,7 @@ use fred::types::Value;
 use super::connection::{CallError, Command, CommandKind};
 use super::script::Script;
 use super::{RedisStore, Servers, name};
-use crate::store::{ReplicaId, StoreError, TopLists};
+use crate::{ReplicaId, StoreError, TopLists};
 
 /// See `script/top.lua`.
 pub(super) static SCRIPT: LazyLock<Script> =
@@ -27,7 +27,7 @@ impl RedisStore {
     /// Publishes the list of a replica. Returns the secret that all replicas use: `secret`, if there was none.
     ///
     /// Errors: as for [`Self::announce_replica`].
-    pub(in crate::store) async fn publish_top(
+    pub(crate) async fn publish_top(
         &self,
         replica: &ReplicaId,
         list: &[u8],
@@ -49,7 +49,7 @@ impl RedisStore {
     }
 
     /// The lists of the other replicas. Errors: as for [`Self::announce_replica`].
-    pub(in crate::store) async fn read_top(
+    pub(crate) async fn read_top(
         &self,
         replica: &ReplicaId,
         until: Instant,

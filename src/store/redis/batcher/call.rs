@@ -15,21 +15,21 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::Answer;
 use super::caller::Caller;
-use crate::algorithm::{Algorithm, Mode};
-use crate::plan::{Anchor, Limit, OnStoreFailure, Plan, Rule, SharedLimits, WINDOW_MIN};
-use crate::store::redis::{SCRIPT_NAMES_MAX, name, script_codec};
-use crate::store::{Check, StoreError};
+use crate::redis::{SCRIPT_NAMES_MAX, name, script_codec};
+use crate::{Check, StoreError};
+use tollgate_core::algorithm::{Algorithm, Mode};
+use tollgate_core::plan::{Anchor, Limit, OnStoreFailure, Plan, Rule, SharedLimits, WINDOW_MIN};
 
 /// Most requests in one call, of at most [`SCRIPT_NAMES_MAX`] names, and as many more that candidates count under. A further
 /// request for a name that is in the call already costs Redis a tenth of a further name.
-pub(in crate::store::redis) const REQUESTS_MAX: usize = 256;
+pub(in crate::redis) const REQUESTS_MAX: usize = 256;
 /// Most plans in one call. Their number is one byte in the packed call.
-pub(in crate::store::redis) const PLANS_MAX: usize = 255;
+pub(in crate::redis) const PLANS_MAX: usize = 255;
 /// Most work of one call, in microseconds of Redis; see [`ScriptRequest::work`]. What does not fit waits for the next call. It also
 /// bounds the logs of a name, whose number is one byte in the packed call.
-pub(in crate::store::redis) const WORK_MAX: usize = 2_000;
+pub(in crate::redis) const WORK_MAX: usize = 2_000;
 /// Work of a search of a log. It reads some thirty elements at worst.
-pub(in crate::store::redis) const SEARCH_WORK: usize = 100;
+pub(in crate::redis) const SEARCH_WORK: usize = 100;
 /// Work of deciding under one limit, and of one of a `sliding_window`, which may read 64 runs.
 const LIMIT_WORK: usize = 5;
 const WINDOW_WORK: usize = 12;
@@ -69,18 +69,18 @@ fn records_work(plan: &Plan) -> usize {
 }
 
 /// A request to the script. It keeps this form in the queue and in its call, until it is answered.
-pub(in crate::store::redis) struct ScriptRequest {
+pub(in crate::redis) struct ScriptRequest {
     /// The key and the plan's group, joined by [`name::of_state`].
-    pub(in crate::store::redis) name: String,
-    pub(in crate::store::redis) plan: Arc<Plan>,
-    pub(in crate::store::redis) cost: u64,
-    pub(in crate::store::redis) mode: Mode,
+    pub(in crate::redis) name: String,
+    pub(in crate::redis) plan: Arc<Plan>,
+    pub(in crate::redis) cost: u64,
+    pub(in crate::redis) mode: Mode,
     /// When its caller stops waiting.
-    pub(in crate::store::redis) until: Instant,
+    pub(in crate::redis) until: Instant,
     /// The caller that the batcher answers; `None` once it has its answer.
     pub(super) caller: Option<Caller>,
     /// Index of `plan` in the plans of its call; set by [`Call::add`].
-    pub(in crate::store::redis) plan_index: usize,
+    pub(in crate::redis) plan_index: usize,
     /// Whether the plan's candidate decides it too. [`Call::add`] then adds a second request, by the candidate.
     has_candidate: bool,
     pairing: Pairing,
@@ -98,7 +98,7 @@ enum Pairing {
 
 impl ScriptRequest {
     /// The request for a check, under a name that begins with `prefix`.
-    pub(in crate::store::redis) fn new(check: &Check, prefix: &str, until: Instant) -> Self {
+    pub(in crate::redis) fn new(check: &Check, prefix: &str, until: Instant) -> Self {
         let name = name::of_state(prefix, &check.plan.counts_as, check.key.as_str());
         let has_candidate = check.candidate_plan().is_some();
         Self {
@@ -113,7 +113,7 @@ impl ScriptRequest {
         }
     }
 
-    pub(in crate::store::redis) fn named(
+    pub(in crate::redis) fn named(
         name: String,
         plan: Arc<Plan>,
         cost: u64,
@@ -200,19 +200,19 @@ impl ScriptRequest {
 }
 
 /// The requests of one script call.
-pub(in crate::store::redis) struct Call {
-    pub(in crate::store::redis) plans: Vec<CallPlan>,
+pub(in crate::redis) struct Call {
+    pub(in crate::redis) plans: Vec<CallPlan>,
     /// Those that candidates count under come last, since [`Self::arrange`].
-    pub(in crate::store::redis) groups: Vec<Group>,
+    pub(in crate::redis) groups: Vec<Group>,
     /// The hash of each group's name, to find a group by name.
     hashes: Vec<u64>,
     /// The groups that candidates count under, and their hashes, until [`Self::arrange`]. A live plan counts under none of them.
     candidates: (Vec<Group>, Vec<u64>),
     requests: usize,
     /// Whether its names may be of several slots. They are then no keys of the script call; see `script/request.lua`.
-    pub(in crate::store::redis) by_names: bool,
+    pub(in crate::redis) by_names: bool,
     /// Whether it is sent by slot because the node refused its names in a call by names.
-    pub(in crate::store::redis) was_refused: bool,
+    pub(in crate::redis) was_refused: bool,
     /// Requests that have a candidate.
     pairs: usize,
     /// Work of its requests.
@@ -223,31 +223,31 @@ pub(in crate::store::redis) struct Call {
 
 /// A plan of a call, with the order of its limits.
 #[derive(Clone)]
-pub(in crate::store::redis) struct CallPlan {
-    pub(in crate::store::redis) plan: Arc<Plan>,
+pub(in crate::redis) struct CallPlan {
+    pub(in crate::redis) plan: Arc<Plan>,
     /// Indices of its limits in the script's order, which is by the bytes of their fingerprints. The order does not depend on how
     /// the plan is written. So plans of one group find each other's records where they look first.
-    pub(in crate::store::redis) order: SmallVec<[usize; 2]>,
+    pub(in crate::redis) order: SmallVec<[usize; 2]>,
 }
 
 /// The requests of a call for one name, in their order; at least one.
 #[derive(Default)]
-pub(in crate::store::redis) struct Group {
-    pub(in crate::store::redis) requests: SmallVec<[ScriptRequest; 1]>,
+pub(in crate::redis) struct Group {
+    pub(in crate::redis) requests: SmallVec<[ScriptRequest; 1]>,
     /// The distinct windows of their plans' logs, in microseconds.
     logs: SmallVec<[u64; 1]>,
     /// Whether one of these logs is listed in the index of logs. The name of the index is then a key of the call.
     is_indexed: bool,
     /// Whether some of their limits keep their state in the key of the name itself.
-    pub(in crate::store::redis) has_packed: bool,
+    pub(in crate::redis) has_packed: bool,
     /// Whether no request is a refund, and all have one plan that has one limit or no log. The script decides such groups
     /// faster.
-    pub(in crate::store::redis) is_uniform: bool,
+    pub(in crate::redis) is_uniform: bool,
 }
 
 impl Call {
     /// A call without requests, with capacity for `expected` ones. It has room for as much work as is left to it.
-    pub(in crate::store::redis) fn new(expected: usize, work_left: usize) -> Self {
+    pub(in crate::redis) fn new(expected: usize, work_left: usize) -> Self {
         let names = expected.min(SCRIPT_NAMES_MAX);
         Self {
             plans: Vec::new(),
@@ -264,7 +264,7 @@ impl Call {
     }
 
     /// A call of one request.
-    pub(in crate::store::redis) fn of_one(request: ScriptRequest) -> Self {
+    pub(in crate::redis) fn of_one(request: ScriptRequest) -> Self {
         let mut call = Self::new(1, WORK_MAX);
         // An empty call has room for any request.
         let left = call.add(request);
@@ -278,7 +278,7 @@ impl Call {
     }
 
     /// A call that charges one unit to `name`, which no other request uses.
-    pub(in crate::store::redis) fn probe_call(name: String, until: Instant) -> Self {
+    pub(in crate::redis) fn probe_call(name: String, until: Instant) -> Self {
         // The shortest window, so that its state expires at once.
         let limit = Limit::new(
             "probe",
@@ -323,10 +323,7 @@ impl Call {
 
     /// Adds a request, and that of its candidate. Returns it if the call has no room for them.
     #[must_use = "a request without room must wait for another call"]
-    pub(in crate::store::redis) fn add(
-        &mut self,
-        mut request: ScriptRequest,
-    ) -> Option<ScriptRequest> {
+    pub(in crate::redis) fn add(&mut self, mut request: ScriptRequest) -> Option<ScriptRequest> {
         let by_candidate = request.by_candidate();
         // The candidate may need another place each.
         let more = usize::from(by_candidate.is_some());
@@ -386,7 +383,7 @@ impl Call {
 
     /// Sorts groups with equal requests together, which the script decides faster. Candidates come last: live plans and candidates
     /// mostly take turns, and groups are large to move. No request may be added after this.
-    pub(in crate::store::redis) fn arrange(&mut self) {
+    pub(in crate::redis) fn arrange(&mut self) {
         self.groups.sort_unstable_by_key(Group::single_terms);
         self.candidates.0.sort_unstable_by_key(Group::single_terms);
         self.groups.append(&mut self.candidates.0);
@@ -402,7 +399,7 @@ impl Call {
 
     /// Names of the keys in the script's order: packed states, then logs. They are slices of one buffer, so that sending them
     /// again copies nothing.
-    pub(in crate::store::redis) fn keys(&self) -> Vec<Bytes> {
+    pub(in crate::redis) fn keys(&self) -> Vec<Bytes> {
         let packed = || {
             self.groups
                 .iter()
@@ -432,17 +429,17 @@ impl Call {
     }
 
     /// Number of its requests, with those by candidates.
-    pub(in crate::store::redis) fn len(&self) -> usize {
+    pub(in crate::redis) fn len(&self) -> usize {
         self.requests
     }
 
     /// Its requests in the script's order.
-    pub(in crate::store::redis) fn requests(&self) -> impl Iterator<Item = &ScriptRequest> {
+    pub(in crate::redis) fn requests(&self) -> impl Iterator<Item = &ScriptRequest> {
         self.groups.iter().flat_map(|group| &group.requests)
     }
 
     /// The answers to its requests, in the order of [`Self::requests`], from the script's reply.
-    pub(in crate::store::redis) fn answers(&self, reply: &[u8]) -> Vec<Answer> {
+    pub(in crate::redis) fn answers(&self, reply: &[u8]) -> Vec<Answer> {
         let unknown =
             || StoreError::InvalidReply("the script's reply has an unknown form".to_owned());
         let mut answers = script_codec::parse_reply(reply, self)
@@ -511,7 +508,7 @@ impl CallPlan {
     }
 
     /// Its limits in the script's order.
-    pub(in crate::store::redis) fn ordered(&self) -> impl Iterator<Item = &Limit> {
+    pub(in crate::redis) fn ordered(&self) -> impl Iterator<Item = &Limit> {
         self.order.iter().map(|index| &self.plan.limits()[*index])
     }
 }
@@ -542,7 +539,7 @@ fn logs_of(plan: &Plan) -> usize {
 impl Group {
     /// The name that its requests count under.
     #[inline]
-    pub(in crate::store::redis) fn name(&self) -> &str {
+    pub(in crate::redis) fn name(&self) -> &str {
         &self.requests[0].name
     }
 
@@ -586,12 +583,12 @@ impl Group {
     }
 
     /// Number of its logs, and of their index if one of them is listed there.
-    pub(in crate::store::redis) fn log_name_count(&self) -> usize {
+    pub(in crate::redis) fn log_name_count(&self) -> usize {
         self.logs.len() + usize::from(self.is_indexed)
     }
 
     /// The terms of its request; `None` if it has several. Groups with equal terms differ only in their names.
-    pub(in crate::store::redis) fn single_terms(&self) -> Option<(usize, Mode, u64)> {
+    pub(in crate::redis) fn single_terms(&self) -> Option<(usize, Mode, u64)> {
         match &*self.requests {
             [single] => Some(single.terms()),
             _ => None,

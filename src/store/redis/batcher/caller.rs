@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use super::Answer;
 
 /// The caller of one request. It holds a place of [`super::REQUESTS_WAITING_MAX`] until it is answered or dropped.
-pub(in crate::store::redis) struct Caller {
+pub(in crate::redis) struct Caller {
     reply: Reply,
     /// How long it waits in total, for the error that it gets at its deadline.
     pub(super) deadline: Duration,
@@ -140,7 +140,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 impl Caller {
     /// A caller that counts as nobody's place. It has gone once the receiver is dropped.
-    pub(in crate::store::redis) fn of_a_test() -> (Self, oneshot::Receiver<Answer>) {
+    pub(in crate::redis) fn of_a_test() -> (Self, oneshot::Receiver<Answer>) {
         Self::alone(
             QueuePermit {
                 waiting: Arc::new(AtomicUsize::new(1)),

@@ -8,11 +8,11 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::call::{Call, ScriptRequest};
-pub(in crate::store::redis) use super::slot_queues::{Refusals, SlotQueues};
-use crate::store::redis::SCRIPT_NAMES_MAX;
+pub(in crate::redis) use super::slot_queues::{Refusals, SlotQueues};
+use crate::redis::SCRIPT_NAMES_MAX;
 
 /// The requests that wait to be sent to one server.
-pub(in crate::store::redis) enum PendingQueue {
+pub(in crate::redis) enum PendingQueue {
     /// The server has all keys.
     Whole(Queue),
     /// The server is a node of a Cluster.
@@ -79,7 +79,7 @@ impl PendingQueue {
 
 /// The queue for one Redis that has all keys.
 #[derive(Default)]
-pub(in crate::store::redis) struct Queue {
+pub(in crate::redis) struct Queue {
     /// Single requests that are not heavy.
     singles: VecDeque<ScriptRequest>,
     /// Batches, and single requests that are heavy, each as a batch of one: a batch may have to wait, and then is passed by.

@@ -16,7 +16,7 @@ use hashbrown::hash_map::Entry as Place;
 
 use super::CALLS_MAX;
 use super::call::{Call, ScriptRequest};
-use crate::store::redis::{SCRIPT_NAMES_MAX, name};
+use crate::redis::{SCRIPT_NAMES_MAX, name};
 
 /// Names that a node refused in a row, although it has their slots, after which its calls are by slot.
 const REFUSALS_MAX: usize = 3;
@@ -25,7 +25,7 @@ const BY_SLOT_MAX: usize = 10_000;
 
 /// Whether a node takes names that are not keys of a call, as its answers tell.
 #[derive(Default)]
-pub(in crate::store::redis) struct Refusals {
+pub(in crate::redis) struct Refusals {
     in_a_row: AtomicUsize,
     accepted: AtomicBool,
     /// Calls by slot since the node was found to refuse names.
@@ -34,20 +34,20 @@ pub(in crate::store::redis) struct Refusals {
 
 impl Refusals {
     /// The node took names of a call.
-    pub(in crate::store::redis) fn accepted(&self) {
+    pub(in crate::redis) fn accepted(&self) {
         self.accepted.store(true, Ordering::Relaxed);
         self.in_a_row.store(0, Ordering::Relaxed);
     }
 
     /// The node refused a name, and then took it as a key.
-    pub(in crate::store::redis) fn refused(&self) {
+    pub(in crate::redis) fn refused(&self) {
         self.in_a_row.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The node refused a whole call. Returns whether it may be sent again by slot: only if nothing can have been written. So the
     /// script must not have run, as far as the error tells. And the node must never have taken a call: where it did, it may have
     /// refused this one for another reason.
-    pub(in crate::store::redis) fn refused_call(&self, may_have_run: bool) -> bool {
+    pub(in crate::redis) fn refused_call(&self, may_have_run: bool) -> bool {
         let takes_none = !self.accepted.load(Ordering::Relaxed);
         if takes_none {
             self.in_a_row.store(REFUSALS_MAX, Ordering::Relaxed);
@@ -74,7 +74,7 @@ impl Refusals {
 
 /// Holds the waiting requests by slot, and the order in which the slots are served.
 #[derive(Default)]
-pub(in crate::store::redis) struct SlotQueues {
+pub(in crate::redis) struct SlotQueues {
     /// By slot. Each slot here is in `singles` or `batches`, or has a call in flight.
     queues: HashMap<u16, SlotQueue>,
     singles: VecDeque<u16>,
@@ -92,7 +92,7 @@ struct SlotQueue {
 }
 
 impl SlotQueues {
-    pub(in crate::store::redis) fn new(refusals: Arc<Refusals>) -> Self {
+    pub(in crate::redis) fn new(refusals: Arc<Refusals>) -> Self {
         Self {
             refusals,
             ..Self::default()

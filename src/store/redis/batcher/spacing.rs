@@ -18,7 +18,7 @@ const SMOOTHING: u32 = 8;
 
 /// Holds the smoothed round trip to one node, and when the last call was sent.
 #[derive(Debug)]
-pub(in crate::store::redis) struct Spacing {
+pub(in crate::redis) struct Spacing {
     /// The smoothed round trip from which on Redis is far.
     far: Duration,
     round_trip: Duration,
@@ -27,7 +27,7 @@ pub(in crate::store::redis) struct Spacing {
 
 impl Spacing {
     /// For a Redis that has `deadline` to answer.
-    pub(in crate::store::redis) fn new(deadline: Duration) -> Self {
+    pub(in crate::redis) fn new(deadline: Duration) -> Self {
         Self {
             far: FAR.min(deadline / FAR_PART_OF_DEADLINE),
             round_trip: Duration::ZERO,
@@ -36,18 +36,18 @@ impl Spacing {
     }
 
     /// Records that a call was sent.
-    pub(in crate::store::redis) fn sent(&mut self, now: Instant) {
+    pub(in crate::redis) fn sent(&mut self, now: Instant) {
         self.last_sent = Some(now);
     }
 
     /// Records that a call sent at `sent` was answered.
-    pub(in crate::store::redis) fn answered(&mut self, sent: Instant, now: Instant) {
+    pub(in crate::redis) fn answered(&mut self, sent: Instant, now: Instant) {
         let took = now.saturating_duration_since(sent);
         self.round_trip = self.round_trip - self.round_trip / SMOOTHING + took / SMOOTHING;
     }
 
     /// When the next call may be sent although others are in flight and it is not full; `None` where Redis is near.
-    pub(in crate::store::redis) fn due(&self) -> Option<Instant> {
+    pub(in crate::redis) fn due(&self) -> Option<Instant> {
         let spread = self.round_trip / SPREAD_OVER;
         (self.round_trip >= self.far)
             .then(|| self.last_sent.map(|sent| sent + spread))
@@ -66,7 +66,7 @@ mod tests {
     fn as_many_calls_are_spread_as_may_be_in_flight() {
         assert_eq!(
             usize::try_from(SPREAD_OVER),
-            Ok(crate::store::redis::batcher::CALLS_MAX)
+            Ok(crate::redis::batcher::CALLS_MAX)
         );
     }
 

@@ -7,9 +7,9 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::*;
-use crate::algorithm::Mode;
-use crate::plan::{Algorithm, Limit, Plan, Rule};
-use crate::store::redis::SCRIPT_NAMES_MAX;
+use crate::redis::SCRIPT_NAMES_MAX;
+use tollgate_core::algorithm::Mode;
+use tollgate_core::plan::{Algorithm, Limit, Plan, Rule};
 
 /// A transport that panics on its first call and refuses the others with [`REFUSAL`].
 struct Panics {

@@ -7,17 +7,17 @@ use fred::types::Value;
 use tokio::time::{sleep, timeout_at};
 
 use super::ClusterState;
+use crate::StoreError;
 use crate::clock::monotonic;
-use crate::store::StoreError;
-use crate::store::redis::batcher::call::Call;
-use crate::store::redis::batcher::queue::{PendingQueue, Refusals, SlotQueues};
-use crate::store::redis::batcher::{ScriptTransport, TransportError};
-use crate::store::redis::connection::manager::ConnectionManager;
-use crate::store::redis::connection::{CallError, Command};
-use crate::store::redis::reset::CommandSender;
-use crate::store::redis::script::Script;
-use crate::store::redis::target::Address;
-use crate::store::redis::{ProbeCall, name};
+use crate::redis::batcher::call::Call;
+use crate::redis::batcher::queue::{PendingQueue, Refusals, SlotQueues};
+use crate::redis::batcher::{ScriptTransport, TransportError};
+use crate::redis::connection::manager::ConnectionManager;
+use crate::redis::connection::{CallError, Command};
+use crate::redis::reset::CommandSender;
+use crate::redis::script::Script;
+use crate::redis::target::Address;
+use crate::redis::{ProbeCall, name};
 
 /// Most calls in flight to a node that wants keys, each for those of one slot. It bounds how many calls are pipelined. So many
 /// calls take about a third of a millisecond of Redis's time. A node that takes names has fewer calls, of many names each.
@@ -29,7 +29,7 @@ const REDIRECTIONS_MAX: usize = 16;
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Sends commands to the node `home`, and to the nodes that it redirects to.
-pub(in crate::store::redis) struct RedirectFollower {
+pub(in crate::redis) struct RedirectFollower {
     home: Arc<ConnectionManager>,
     state: Weak<ClusterState>,
     refusals: Arc<Refusals>,
@@ -126,7 +126,7 @@ impl RedirectFollower {
     }
 
     /// Sends a command, and repeats it until its keys are all on one node, or until its deadline.
-    pub(in crate::store::redis) async fn follow(
+    pub(in crate::redis) async fn follow(
         &self,
         command: Command,
         redirections: &mut usize,

@@ -7,8 +7,8 @@ use fred::error::{Error, ErrorKind};
 use fred::interfaces::ClientLike;
 use fred::types::{ClusterHash, CustomCommand, Value};
 
-use crate::store::redis::connection::options;
-use crate::store::redis::target::Address;
+use crate::redis::connection::options;
+use crate::redis::target::Address;
 
 /// Number of slots of a Cluster.
 pub(super) const SLOTS: u16 = 16_384;

@@ -12,16 +12,15 @@ use super::pace::{Failure, Pace};
 /// Failed calls in a row that open the breaker. It is one more than may be in flight at once, so that one stall of Redis, no
 /// longer than the deadline, does not open it. A dead Redis costs its callers at most five deadlines.
 #[expect(clippy::cast_possible_truncation, reason = "a handful of calls")]
-pub(in crate::store::redis) const FAILURES_MAX: u32 =
-    crate::store::redis::batcher::CALLS_MAX as u32 + 1;
+pub(in crate::redis) const FAILURES_MAX: u32 = crate::redis::batcher::CALLS_MAX as u32 + 1;
 /// The breaker also opens when half of the calls within this time fail. A server that answers every other call in time makes
 /// half of the callers wait in vain.
 const WINDOW: Duration = Duration::from_secs(1);
 /// Longest pause before the first probe. It is short, since often only the connection was cut. It is not zero, since many
 /// replicas may have lost their connections at one instant.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
-/// Longest pause before any probe, except after a TLS handshake that timed out ([`crate::store::redis::connection::pace`]). A probe may be lost in the
-/// network just before Redis is back, and takes [`crate::store::redis::connection::manager::CONNECT_MAX`]. This pause leaves time for the next probe
+/// Longest pause before any probe, except after a TLS handshake that timed out ([`crate::redis::connection::pace`]). A probe may be lost in the
+/// network just before Redis is back, and takes [`crate::redis::connection::manager::CONNECT_MAX`]. This pause leaves time for the next probe
 /// within the promised second.
 const PAUSE_MAX: Duration = Duration::from_millis(300);
 /// A breaker that opens again this soon after it closed keeps the pause that it had reached. Otherwise a Redis that answers
@@ -41,7 +40,7 @@ pub enum BreakerState {
 
 impl BreakerState {
     /// Orders the states from the best to the worst, to report the worst of several.
-    pub(in crate::store::redis) fn severity(self) -> u8 {
+    pub(in crate::redis) fn severity(self) -> u8 {
         match self {
             Self::Closed => 0,
             Self::HalfOpen => 1,
@@ -52,7 +51,7 @@ impl BreakerState {
 
 /// The state machine of one connection manager's breaker.
 #[derive(Debug)]
-pub(in crate::store::redis) struct Breaker {
+pub(in crate::redis) struct Breaker {
     phase: Phase,
     /// The number of the present connection. Results of calls on earlier connections do not count for this one.
     connection: u64,
@@ -128,7 +127,7 @@ impl Failures {
 impl Breaker {
     /// An open breaker with a probe due at once, since nothing is known of Redis yet. It is `crowded` where more calls than
     /// [`FAILURES_MAX`] may be in flight at once. Calls that were in flight when one failed then count as that one failure.
-    pub(in crate::store::redis) fn new(now: Instant, crowded: bool) -> Self {
+    pub(in crate::redis) fn new(now: Instant, crowded: bool) -> Self {
         Self {
             phase: Phase::Open {
                 since: now,
@@ -141,7 +140,7 @@ impl Breaker {
         }
     }
 
-    pub(in crate::store::redis) fn state(&self) -> BreakerState {
+    pub(in crate::redis) fn state(&self) -> BreakerState {
         match self.phase {
             Phase::Closed { .. } => BreakerState::Closed,
             Phase::Open { .. } => BreakerState::Open,
@@ -150,7 +149,7 @@ impl Breaker {
     }
 
     /// Records that Redis answered a call on `connection`, whatever the answer was.
-    pub(in crate::store::redis) fn answered(&mut self, connection: u64) {
+    pub(in crate::redis) fn answered(&mut self, connection: u64) {
         if let Phase::Closed { failures, .. } = &mut self.phase
             && connection == self.connection
         {
@@ -160,7 +159,7 @@ impl Breaker {
 
     /// Records that a call on `connection`, made at `sent`, was not answered in time or could not be sent. Returns whether that
     /// opened the breaker.
-    pub(in crate::store::redis) fn unanswered(
+    pub(in crate::redis) fn unanswered(
         &mut self,
         connection: u64,
         sent: Instant,
@@ -177,12 +176,7 @@ impl Breaker {
     }
 
     /// Records that `connection` has ended. Returns whether that opened the breaker.
-    pub(in crate::store::redis) fn lost(
-        &mut self,
-        connection: u64,
-        now: Instant,
-        jitter: u64,
-    ) -> bool {
+    pub(in crate::redis) fn lost(&mut self, connection: u64, now: Instant, jitter: u64) -> bool {
         connection == self.connection && self.open(now, jitter)
     }
 
@@ -203,7 +197,7 @@ impl Breaker {
     }
 
     /// Makes the next probe due soon, because the cause of the failures may be gone.
-    pub(in crate::store::redis) fn probe_soon(&mut self, now: Instant, jitter: u64) {
+    pub(in crate::redis) fn probe_soon(&mut self, now: Instant, jitter: u64) {
         if let Phase::Open { since, .. } = self.phase {
             self.failed_probes = 0;
             self.pace.start_over();
@@ -215,7 +209,7 @@ impl Breaker {
     }
 
     /// Opens the breaker from any state, as after a failed probe. For use after a panic of the task that drives it.
-    pub(in crate::store::redis) fn start_over(&mut self, now: Instant, jitter: u64) {
+    pub(in crate::redis) fn start_over(&mut self, now: Instant, jitter: u64) {
         let since = match self.phase {
             Phase::Closed { .. } => now,
             Phase::Open { since, .. } | Phase::HalfOpen { since } => since,
@@ -225,7 +219,7 @@ impl Breaker {
     }
 
     /// When the next probe is due; `None` when one is in flight or none is needed.
-    pub(in crate::store::redis) fn probe_at(&self) -> Option<Instant> {
+    pub(in crate::redis) fn probe_at(&self) -> Option<Instant> {
         match self.phase {
             Phase::Open { probe_at, .. } => Some(probe_at),
             Phase::Closed { .. } | Phase::HalfOpen { .. } => None,
@@ -233,7 +227,7 @@ impl Breaker {
     }
 
     /// Begins the probe if it is due. Returns the number of its connection.
-    pub(in crate::store::redis) fn begin_probe(&mut self, now: Instant) -> Option<u64> {
+    pub(in crate::redis) fn begin_probe(&mut self, now: Instant) -> Option<u64> {
         match self.phase {
             Phase::Open { since, probe_at } if now >= probe_at => {
                 self.phase = Phase::HalfOpen { since };
@@ -245,7 +239,7 @@ impl Breaker {
 
     /// Records that the probe in flight was answered in time: its connection comes into use. Returns how long the breaker was
     /// open.
-    pub(in crate::store::redis) fn probe_passed(&mut self, now: Instant) -> Option<Duration> {
+    pub(in crate::redis) fn probe_passed(&mut self, now: Instant) -> Option<Duration> {
         let Phase::HalfOpen { since } = self.phase else {
             return None;
         };
@@ -259,12 +253,7 @@ impl Breaker {
     }
 
     /// Records that the probe in flight failed. Another one is due after a pause.
-    pub(in crate::store::redis) fn probe_failed(
-        &mut self,
-        failure: Failure,
-        now: Instant,
-        jitter: u64,
-    ) {
+    pub(in crate::redis) fn probe_failed(&mut self, failure: Failure, now: Instant, jitter: u64) {
         if let Phase::HalfOpen { since } = self.phase {
             self.pace.failed(failure);
             self.failed_probes = self.failed_probes.saturating_add(1);
@@ -276,7 +265,7 @@ impl Breaker {
     }
 
     /// The time limit for the next probe to connect.
-    pub(in crate::store::redis) fn time_limit(&self) -> Duration {
+    pub(in crate::redis) fn time_limit(&self) -> Duration {
         self.pace.time_limit()
     }
 
@@ -291,7 +280,7 @@ impl Breaker {
 }
 
 /// A random duration from zero to `bound`, which is at most four seconds ("full jitter").
-pub(in crate::store::redis) fn within(bound: Duration, jitter: u64) -> Duration {
+pub(in crate::redis) fn within(bound: Duration, jitter: u64) -> Duration {
     // Both factors have at most 32 bits: the bound in nanoseconds, and the upper half of the random number.
     let bound_ns = u32::try_from(bound.as_nanos()).unwrap_or(u32::MAX);
     Duration::from_nanos((u64::from(bound_ns) * (jitter >> 32)) >> 32)

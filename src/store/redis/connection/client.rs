@@ -24,8 +24,8 @@ use super::pace::Failure;
 use super::tls;
 use crate::clock::monotonic;
 use crate::platform;
+use crate::redis::target::{Credentials, Password, Peer, RedisTarget, Topology};
 use crate::small_file;
-use crate::store::redis::target::{Credentials, Password, Peer, RedisTarget, Topology};
 
 /// Most concurrent TLS handshakes of this process with one server. A server makes one after another, so more of them do not
 /// finish sooner: each only takes longer, and all of them may time out together.
@@ -43,15 +43,15 @@ const RECONNECT_ERRORS: [ReconnectError; 4] = [
 ];
 
 /// The task that runs a connection. Dropping it closes the connection, and calls that wait on it fail.
-pub(in crate::store::redis) struct ConnectionTask {
+pub(in crate::redis) struct ConnectionTask {
     task: ConnectHandle,
     /// The deadline of everything that belongs to connecting.
-    pub(in crate::store::redis) up_by: Instant,
+    pub(in crate::redis) up_by: Instant,
 }
 
 impl ConnectionTask {
     /// Waits until the connection has ended. Returns the reason.
-    pub(in crate::store::redis) async fn ended(&mut self) -> Error {
+    pub(in crate::redis) async fn ended(&mut self) -> Error {
         match (&mut self.task).await {
             Ok(Err(error)) => error,
             Ok(Ok(())) => Error::new(ErrorKind::IO, "the connection was closed"),
@@ -72,7 +72,7 @@ impl Drop for ConnectionTask {
 /// Opens one connection to a server that keeps counters, and waits until it is up, for at most `time_limit`. With TLS it first
 /// waits for a handshake permit, for which no time is counted. Dropping the future drops the connection. Errors:
 /// [`ErrorKind::Timeout`] when it is not up in time.
-pub(in crate::store::redis) async fn connect(
+pub(in crate::redis) async fn connect(
     target: &Arc<RedisTarget>,
     peer: &Peer,
     time_limit: Duration,
@@ -88,7 +88,7 @@ pub(in crate::store::redis) async fn connect(
 }
 
 /// As [`connect`], to a Sentinel. It uses RESP3, which delivers events on the same connection as replies.
-pub(in crate::store::redis) async fn connect_to_sentinel(
+pub(in crate::redis) async fn connect_to_sentinel(
     target: &Arc<RedisTarget>,
     peer: &Peer,
     time_limit: Duration,
@@ -105,7 +105,7 @@ pub(in crate::store::redis) async fn connect_to_sentinel(
 }
 
 /// Reads every file that connections need, so that unusable files are reported at the start.
-pub(in crate::store::redis) fn check_files(target: &RedisTarget) -> Result<(), String> {
+pub(in crate::redis) fn check_files(target: &RedisTarget) -> Result<(), String> {
     password(&target.credentials)?;
     target
         .tls
@@ -180,7 +180,7 @@ fn first_line(file: &Path) -> Result<String, String> {
 }
 
 /// The kind of a failed attempt to connect, which decides when to try again.
-pub(in crate::store::redis) fn failure(target: &RedisTarget, error: &Error) -> Failure {
+pub(in crate::redis) fn failure(target: &RedisTarget, error: &Error) -> Failure {
     match (&target.tls, error.kind()) {
         (Some(_), ErrorKind::Timeout) => Failure::HandshakeTimedOut,
         _ => Failure::Cheap,

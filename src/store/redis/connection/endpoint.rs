@@ -5,12 +5,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::clock::monotonic;
-use crate::store::redis::sentinel::Watch;
-use crate::store::redis::target::Peer;
-use crate::store::{ConnectionHealth, StoreError, StoreState};
+use crate::redis::sentinel::Watch;
+use crate::redis::target::Peer;
+use crate::{ConnectionHealth, StoreError, StoreState};
 
 /// The server that a connection manager connects to.
-pub(in crate::store::redis) enum Endpoint {
+pub(in crate::redis) enum Endpoint {
     Fixed(Peer),
     /// The master that the Sentinels name.
     Named(Watch),

@@ -24,20 +24,20 @@ use super::server_info::ServerInfo;
 use super::{CallError, Command, CommandKind, Connection, wording};
 use crate::clock::{Clock, SystemClock, monotonic};
 use crate::random;
-use crate::store::redis::batcher::call::Call;
-use crate::store::redis::batcher::{ScriptTransport, TransportError};
-use crate::store::redis::reset::CommandSender;
-use crate::store::redis::target::Peer;
-use crate::store::redis::{ConnectionSettings, ProbeCall, Status};
-use crate::store::{ConnectionHealth, Outage, StoreError, StoreState};
+use crate::redis::batcher::call::Call;
+use crate::redis::batcher::{ScriptTransport, TransportError};
+use crate::redis::reset::CommandSender;
+use crate::redis::target::Peer;
+use crate::redis::{ConnectionSettings, ProbeCall, Status};
+use crate::{ConnectionHealth, Outage, StoreError, StoreState};
 
 /// Longest that a probe may take to connect and to load the script, unless one timed out over TLS ([`super::pace`]). Its
 /// decision then has the store's own deadline. A probe that is lost in the network ends early enough for another one within
 /// the promised second.
-pub(in crate::store::redis) const CONNECT_MAX: Duration = Duration::from_millis(500);
+pub(in crate::redis) const CONNECT_MAX: Duration = Duration::from_millis(500);
 
 /// Maintains one connection, and sends calls over it. Dropping the manager closes the connection.
-pub(in crate::store::redis) struct ConnectionManager {
+pub(in crate::redis) struct ConnectionManager {
     state: Arc<State>,
     task: AbortHandle,
 }
@@ -85,7 +85,7 @@ impl ConnectionState {
 
 impl ConnectionManager {
     /// Starts connecting. Must be called within a tokio runtime.
-    pub(in crate::store::redis) fn start(settings: ConnectionSettings) -> Self {
+    pub(in crate::redis) fn start(settings: ConnectionSettings) -> Self {
         let state = Arc::new(State {
             breaker: Mutex::new(Breaker::new(
                 monotonic(),
@@ -108,7 +108,7 @@ impl ConnectionManager {
     }
 
     /// The error to answer with at once, because Redis is down; `None` when it is asked.
-    pub(in crate::store::redis) fn refusal(&self) -> Option<StoreError> {
+    pub(in crate::redis) fn refusal(&self) -> Option<StoreError> {
         if self.state.down.load(Ordering::Acquire) {
             self.why_down()
         } else {
@@ -126,14 +126,14 @@ impl ConnectionManager {
     }
 
     /// Counts decisions that Redis did not make.
-    pub(in crate::store::redis) fn add_undecided(&self, decisions: usize) {
+    pub(in crate::redis) fn add_undecided(&self, decisions: usize) {
         self.state
             .undecided
             .fetch_add(decisions as u64, Ordering::Relaxed);
     }
 
     /// Waits until a connection is up.
-    pub(in crate::store::redis) async fn connected(&self) {
+    pub(in crate::redis) async fn connected(&self) {
         // The sender lives as long as `self`.
         let _ = self
             .state
@@ -144,12 +144,12 @@ impl ConnectionManager {
     }
 
     /// The connection in use, if there is one.
-    pub(in crate::store::redis) fn connection(&self) -> Option<Arc<Connection>> {
+    pub(in crate::redis) fn connection(&self) -> Option<Arc<Connection>> {
         self.state.connection_state.borrow().ready()?.ok()
     }
 
     /// Waits until Redis is down, see [`ConnectionState::Down`].
-    pub(in crate::store::redis) async fn down(&self) {
+    pub(in crate::redis) async fn down(&self) {
         let _ = self
             .state
             .connection_state
@@ -158,8 +158,8 @@ impl ConnectionManager {
             .await;
     }
 
-    /// See [`crate::store::redis::StoreSettings::script_command`].
-    pub(in crate::store::redis) fn script_command(
+    /// See [`crate::redis::StoreSettings::script_command`].
+    pub(in crate::redis) fn script_command(
         &self,
         call: &Call,
         until: Instant,
@@ -171,7 +171,7 @@ impl ConnectionManager {
     }
 
     /// Waits until `until` for the first probe to be over. Errors: Redis is down, or [`StoreError::Deadline`] with `deadline`.
-    pub(in crate::store::redis) async fn usable(
+    pub(in crate::redis) async fn usable(
         &self,
         until: Instant,
         deadline: Duration,
@@ -185,7 +185,7 @@ impl ConnectionManager {
     /// Makes one call on the connection in use; `asking` as in [`Connection::call`]. The call of a decision has the store's whole
     /// deadline, even if its callers have less time left. They stop waiting at their own deadlines, and a caller's short deadline
     /// must not count as a failure of Redis.
-    pub(in crate::store::redis) async fn call(
+    pub(in crate::redis) async fn call(
         &self,
         mut command: Command,
         asking: bool,
@@ -222,7 +222,7 @@ impl ConnectionManager {
     }
 
     /// Replaces the probe call of later connections by `other`, unless `accepts` is true for the present one.
-    pub(in crate::store::redis) fn set_probe_call_unless(
+    pub(in crate::redis) fn set_probe_call_unless(
         &self,
         accepts: impl FnOnce(&ProbeCall) -> bool,
         other: impl FnOnce() -> ProbeCall,
@@ -234,7 +234,7 @@ impl ConnectionManager {
         }
     }
 
-    pub(in crate::store::redis) fn status(&self) -> Status {
+    pub(in crate::redis) fn status(&self) -> Status {
         Status {
             breaker: self.state.breaker().state(),
             opened: self.state.opened.load(Ordering::Relaxed),
@@ -245,12 +245,12 @@ impl ConnectionManager {
         }
     }
 
-    pub(in crate::store::redis) fn health(&self) -> ConnectionHealth {
+    pub(in crate::redis) fn health(&self) -> ConnectionHealth {
         self.state.health()
     }
 
     /// The server's name in metrics. It does not depend on whether the server is up.
-    pub(in crate::store::redis) fn label(&self) -> String {
+    pub(in crate::redis) fn label(&self) -> String {
         match &self.state.settings.endpoint {
             Endpoint::Fixed(peer) => peer.to_string(),
             Endpoint::Named(_) => "master".to_owned(),

@@ -17,7 +17,7 @@ const PAUSE_TIMED_OUT: Duration = Duration::from_millis(300);
 
 /// How an attempt to connect failed, as far as it matters for the next one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::store::redis) enum Failure {
+pub(in crate::redis) enum Failure {
     /// It was refused, or otherwise cost the server nothing.
     Cheap,
     /// A TLS handshake was not over in time. The server may still be working on it or on others.
@@ -26,18 +26,18 @@ pub(in crate::store::redis) enum Failure {
 
 /// The pace at which one client tries to connect to one server.
 #[derive(Debug, Default)]
-pub(in crate::store::redis) struct Pace {
+pub(in crate::redis) struct Pace {
     timed_out: u32,
 }
 
 impl Pace {
     /// The time limit of the next attempt.
-    pub(in crate::store::redis) fn time_limit(&self) -> Duration {
+    pub(in crate::redis) fn time_limit(&self) -> Duration {
         CONNECT_MAX * (1 << self.timed_out)
     }
 
     /// The longest pause before the next attempt. It is `usual` when no attempt timed out.
-    pub(in crate::store::redis) fn pause_max(&self, usual: Duration) -> Duration {
+    pub(in crate::redis) fn pause_max(&self, usual: Duration) -> Duration {
         match self.timed_out {
             0 => usual,
             timed_out => usual.max(PAUSE_TIMED_OUT * (1 << (timed_out - 1))),
@@ -45,7 +45,7 @@ impl Pace {
     }
 
     /// Records that an attempt failed.
-    pub(in crate::store::redis) fn failed(&mut self, failure: Failure) {
+    pub(in crate::redis) fn failed(&mut self, failure: Failure) {
         self.timed_out = match failure {
             Failure::Cheap => 0,
             Failure::HandshakeTimedOut => (self.timed_out + 1).min(DOUBLINGS_MAX),
@@ -54,12 +54,12 @@ impl Pace {
 
     /// Records that an attempt succeeded. It undoes only one doubling: a server that is lost again at once is lost to many
     /// clients.
-    pub(in crate::store::redis) fn succeeded(&mut self) {
+    pub(in crate::redis) fn succeeded(&mut self) {
         self.timed_out = self.timed_out.saturating_sub(1);
     }
 
     /// Forgets past failures, because their cause is over.
-    pub(in crate::store::redis) fn start_over(&mut self) {
+    pub(in crate::redis) fn start_over(&mut self) {
         *self = Self::default();
     }
 }

@@ -11,7 +11,7 @@ use crate::clock::monotonic;
 
 /// Holds what the last server of one connection manager reported.
 #[derive(Default)]
-pub(in crate::store::redis) struct ServerInfo {
+pub(in crate::redis) struct ServerInfo {
     last: Mutex<Option<Seen>>,
 }
 
@@ -27,7 +27,7 @@ struct Seen {
 impl ServerInfo {
     /// Reads the server's INFO and logs warnings for changes. Returns whether it is another process than the one before. Returns
     /// false if the server does not answer, or does not allow this user to ask.
-    pub(in crate::store::redis) async fn check(&self, connection: &Connection) -> bool {
+    pub(in crate::redis) async fn check(&self, connection: &Connection) -> bool {
         let Ok(info) = connection.info(monotonic() + CONNECT_MAX).await else {
             return false;
         };

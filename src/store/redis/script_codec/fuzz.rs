@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
+use crate::Check;
 use crate::clock::monotonic;
-use crate::decision::{DecidedBy, Decision, Outcome};
 use crate::fuzz::fuzz;
-use crate::key::{Cost, Key};
-use crate::plan::{Anchor, OnStoreFailure, Plan, Rule};
-use crate::store::Check;
-use crate::store::redis::batcher::call::{ScriptRequest, WORK_MAX};
+use crate::redis::batcher::call::{ScriptRequest, WORK_MAX};
+use tollgate_core::decision::{DecidedBy, Decision, Outcome};
+use tollgate_core::key::{Cost, Key};
+use tollgate_core::plan::{Anchor, OnStoreFailure, Plan, Rule};
 
 fn plan(algorithms: &[Algorithm]) -> Arc<Plan> {
     let limit = |algorithm: &Algorithm| {
@@ -22,7 +22,7 @@ fn plan(algorithms: &[Algorithm]) -> Arc<Plan> {
         Arc::from("plan"),
     );
     Arc::new(Plan {
-        shared: crate::plan::SharedLimits::default(),
+        shared: tollgate_core::plan::SharedLimits::default(),
         counts_as: Arc::clone(&name),
         name,
         rule,

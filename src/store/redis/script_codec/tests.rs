@@ -7,11 +7,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::clock::monotonic;
-use crate::plan::{Anchor, Plan, Rule};
-use crate::store::redis::SCRIPT_NAMES_MAX;
-use crate::store::redis::batcher::call::{
-    PLANS_MAX, REQUESTS_MAX, SEARCH_WORK, ScriptRequest, WORK_MAX,
-};
+use crate::redis::SCRIPT_NAMES_MAX;
+use crate::redis::batcher::call::{PLANS_MAX, REQUESTS_MAX, SEARCH_WORK, ScriptRequest, WORK_MAX};
+use tollgate_core::plan::{Anchor, Plan, Rule};
 
 /// One group as read from a packed call: number of logs, whether it has a packed state, and its requests as plan, mode and cost.
 #[derive(Debug, PartialEq, Eq)]
@@ -120,7 +118,7 @@ fn any_request() -> impl Strategy<Value = (prop::sample::Index, u64, u64, Mode)>
     (
         any::<prop::sample::Index>(),
         any::<u64>(),
-        1..crate::plan::QUOTA_MAX,
+        1..tollgate_core::plan::QUOTA_MAX,
         mode,
     )
 }

@@ -3,11 +3,11 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{Call, Group};
-use crate::store::redis::{name, script_codec};
+use crate::redis::{name, script_codec};
 
 impl Call {
     /// Splits it into one call for each name.
-    pub(in crate::store::redis::batcher) fn split(mut self) -> Vec<Self> {
+    pub(in crate::redis::batcher) fn split(mut self) -> Vec<Self> {
         let groups = std::mem::take(&mut self.groups);
         groups
             .into_iter()
@@ -16,16 +16,13 @@ impl Call {
     }
 
     /// Splits a call by names, which the node refused as a whole, into one call for each slot.
-    pub(in crate::store::redis::batcher) fn split_by_slot(mut self) -> Vec<Self> {
+    pub(in crate::redis::batcher) fn split_by_slot(mut self) -> Vec<Self> {
         self.split_slots(|_| true)
     }
 
     /// Splits a call by names, of which the node refused some: one call for each slot of theirs, and one for the others, if any.
     /// `None` if the reply tells of no refusal.
-    pub(in crate::store::redis::batcher) fn split_refused(
-        &mut self,
-        reply: &[u8],
-    ) -> Option<Vec<Self>> {
+    pub(in crate::redis::batcher) fn split_refused(&mut self, reply: &[u8]) -> Option<Vec<Self>> {
         let refused = script_codec::parse_refused(reply)?;
         let slots: HashSet<u16> = self
             .keys()
@@ -87,10 +84,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::algorithm::{Algorithm, Mode};
     use crate::clock::monotonic;
-    use crate::plan::{Limit, Plan, Rule};
-    use crate::store::redis::batcher::call::{LIMIT_WORK, SEARCH_WORK, ScriptRequest, WORK_MAX};
+    use crate::redis::batcher::call::{LIMIT_WORK, SEARCH_WORK, ScriptRequest, WORK_MAX};
+    use tollgate_core::algorithm::{Algorithm, Mode};
+    use tollgate_core::plan::{Limit, Plan, Rule};
 
     /// Of a request of the plan below, which has a log and another limit.
     const WORK: usize = SEARCH_WORK + LIMIT_WORK;

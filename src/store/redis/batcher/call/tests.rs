@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::*;
-use crate::algorithm::{Reading, State, Verdict, decide};
 use crate::clock::monotonic;
-use crate::key::Cost;
-use crate::plan::{Anchor, LimitFingerprint, OnStoreFailure, Rule};
+use tollgate_core::algorithm::{Reading, State, Verdict, decide};
+use tollgate_core::key::Cost;
+use tollgate_core::plan::{Anchor, LimitFingerprint, OnStoreFailure, Rule};
 
 /// Number of histories with a few requests for few names, and of those that fill a call to its bounds.
 const HISTORIES: u64 = 1_000_000;
@@ -100,7 +100,7 @@ fn plans() -> Vec<Arc<Plan>> {
     };
     let of = |limits| {
         Arc::new(Plan {
-            shared: crate::plan::SharedLimits::default(),
+            shared: tollgate_core::plan::SharedLimits::default(),
             name: "plan".into(),
             counts_as: "group".into(),
             rule: Rule::Limits(limits),

@@ -7,12 +7,12 @@ use proptest::prelude::*;
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::algorithm::Mode;
 use crate::clock::monotonic;
-use crate::plan::{Algorithm, Limit, OnStoreFailure, Plan, Rule};
-use crate::store::redis::batcher::Answer;
-use crate::store::redis::batcher::call::{REQUESTS_MAX, SEARCH_WORK, WORK_MAX};
-use crate::store::redis::batcher::caller::Caller;
+use crate::redis::batcher::Answer;
+use crate::redis::batcher::call::{REQUESTS_MAX, SEARCH_WORK, WORK_MAX};
+use crate::redis::batcher::caller::Caller;
+use tollgate_core::algorithm::Mode;
+use tollgate_core::plan::{Algorithm, Limit, OnStoreFailure, Plan, Rule};
 
 /// Identifies a request: the job that it came with, and its place in the job. It is the request's cost, which a queue ignores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,7 +82,7 @@ fn step() -> impl Strategy<Value = Step> {
 fn plan(limits: Vec<Limit>) -> Arc<Plan> {
     let rule = Rule::Limits(limits);
     Arc::new(Plan {
-        shared: crate::plan::SharedLimits::default(),
+        shared: tollgate_core::plan::SharedLimits::default(),
         name: "p".into(),
         counts_as: "g".into(),
         rule,

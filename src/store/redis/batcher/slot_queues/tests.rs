@@ -9,12 +9,12 @@ use proptest::prelude::*;
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::algorithm::Mode;
 use crate::clock::monotonic;
-use crate::plan::{Algorithm, Limit, OnStoreFailure, Plan, Rule};
-use crate::store::redis::batcher::Answer;
-use crate::store::redis::batcher::call::WORK_MAX;
-use crate::store::redis::batcher::caller::Caller;
+use crate::redis::batcher::Answer;
+use crate::redis::batcher::call::WORK_MAX;
+use crate::redis::batcher::caller::Caller;
+use tollgate_core::algorithm::Mode;
+use tollgate_core::plan::{Algorithm, Limit, OnStoreFailure, Plan, Rule};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -51,7 +51,7 @@ fn request(number: u64, name: &str, until: Instant) -> ScriptRequest {
     let plan = Arc::new(Plan {
         name: "p".into(),
         counts_as: "g".into(),
-        shared: crate::plan::SharedLimits::default(),
+        shared: tollgate_core::plan::SharedLimits::default(),
         rule,
         shadow: false,
         on_store_failure,

@@ -24,7 +24,7 @@ pub(crate) fn limit_unacknowledged(tcp: &mut TcpConfig, longest: Duration) {
 
 /// Read from `/proc`, which never waits for a disk.
 #[expect(clippy::cast_precision_loss, reason = "a sample is a float")]
-pub(crate) fn process_figures() -> ProcessFigures {
+pub fn process_figures() -> ProcessFigures {
     let Ok(process) = Process::myself() else {
         return ProcessFigures::default();
     };

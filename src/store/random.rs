@@ -5,7 +5,7 @@ use std::time::Duration;
 use ring::rand::{SecureRandom, SystemRandom};
 
 /// Random bytes, fit for secrets.
-pub(crate) fn bytes<const N: usize>() -> [u8; N] {
+pub fn bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     SystemRandom::new()
         .fill(&mut bytes)
@@ -14,13 +14,13 @@ pub(crate) fn bytes<const N: usize>() -> [u8; N] {
 }
 
 /// A random number, all values equally likely.
-pub(crate) fn bits() -> u64 {
+pub fn bits() -> u64 {
     u64::from_ne_bytes(bytes())
 }
 
 /// A duration that is longer or shorter by up to this share of it: by all of it at the least and the greatest `random`.
 #[expect(clippy::cast_precision_loss, reason = "a pause need not be exact")]
-pub(crate) fn jittered(duration: Duration, share: f64, random: u64) -> Duration {
+pub fn jittered(duration: Duration, share: f64, random: u64) -> Duration {
     let position = random as f64 / u64::MAX as f64;
     duration.mul_f64(1.0 - share + 2.0 * share * position)
 }

@@ -14,33 +14,33 @@ use linux as system;
 use other as system;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-pub use system::refuse_huge_pages;
-pub(crate) use system::{limit_unacknowledged, process_figures};
+pub(crate) use system::limit_unacknowledged;
+pub use system::{process_figures, refuse_huge_pages};
 
 /// The flag of `open` by which a pipe without a writer does not block.
 pub(crate) const NON_BLOCKING: i32 = libc::O_NONBLOCK;
 
 /// Figures of this process; `None` where the system does not tell them.
 #[derive(Debug, Default)]
-pub(crate) struct ProcessFigures {
+pub struct ProcessFigures {
     /// CPU time, user and system.
-    pub(crate) cpu_seconds: Option<f64>,
+    pub cpu_seconds: Option<f64>,
     /// Memory that is resident.
-    pub(crate) resident_bytes: Option<u64>,
+    pub resident_bytes: Option<u64>,
     /// When the process began, in seconds since 1970.
-    pub(crate) started_at_seconds: Option<f64>,
+    pub started_at_seconds: Option<f64>,
     /// Open files and sockets.
-    pub(crate) open_files: Option<usize>,
+    pub open_files: Option<usize>,
 }
 
 /// Most files and sockets that this process may have open now; `None`: no limit.
-pub(crate) fn open_files_max() -> Option<u64> {
+pub fn open_files_max() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
 /// Raises the soft limit of open files to the hard limit, or as far as the system allows, and returns the limit now in force;
 /// `None`: no limit. If it cannot be raised, the old limit stays.
-pub(crate) fn raise_open_files_max() -> Option<u64> {
+pub fn raise_open_files_max() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let is_raised = |most: &Option<u64>| {
         setrlimit(

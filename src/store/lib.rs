@@ -1,24 +1,44 @@
 //! `trait Store` decides a batch of checks, each one atomically. [`StoreError`] says why it could not.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "a number that is encoded is converted by a check, so that it is never taken for another one"
+    )
+)]
+
 mod memory;
 pub mod redis;
 mod registry;
 mod replicas;
 mod state;
 
+pub mod clock;
+pub mod platform;
+pub mod random;
+pub mod small_file;
+
+#[cfg(test)]
+#[path = "../fuzz.rs"]
+mod fuzz;
+
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use crate::algorithm::{Mode, Verdict};
-use crate::duration::Shown;
-use crate::key::{Cost, Key};
-use crate::plan::Plan;
 pub use memory::{CAPACITY_DEFAULT, CAPACITY_MIN, MemoryStore};
 pub use redis::{BreakerState, RedisStore, RedisTarget, SCRIPT_NAMES_MAX, Status, Tls};
 pub use registry::{NodeHealth, StoreRegistry, TopLists};
 pub use replicas::{ANNOUNCED_EVERY, REPLICA_LIFETIME, REPLICAS_MAX, ReplicaCount, ReplicaId};
 pub use state::{ConnectionHealth, Outage, StoreState};
+pub use tollgate_core::algorithm::{Mode, Verdict};
+use tollgate_core::duration::Shown;
+use tollgate_core::key::{Cost, Key};
+use tollgate_core::plan::Plan;
 
 /// One request: charge a key by a plan, or give units back. `P` is the plan. A caller names it, as in `Check<String>`, and the
 /// limiter replaces the name by the plan before it asks a store.
@@ -28,7 +48,7 @@ pub struct Check<P = Arc<Plan>> {
     pub key: Key,
     /// The plan of the key. For a store it has at least one limit, and the cost fits the capacity of each.
     pub plan: P,
-    /// Units to charge or to give back. A refund may exceed the capacities, up to [`crate::plan::QUOTA_MAX`].
+    /// Units to charge or to give back. A refund may exceed the capacities, up to [`tollgate_core::plan::QUOTA_MAX`].
     pub cost: Cost,
     /// Whether the cost is charged, only tried, or given back.
     pub mode: Mode,
