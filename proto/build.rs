@@ -16,10 +16,12 @@ const ADMIN: &str = "tollgate/v1/admin.proto";
 const ENVOY: &str = "envoy/service/ratelimit/v3/rls.proto";
 
 fn main() -> Result<(), Box<dyn Error>> {
-    println!("cargo:rerun-if-changed=proto");
+    let proto = repository().join("proto");
+    println!("cargo:rerun-if-changed={}", proto.display());
+    let includes = [proto];
     tell_version();
-    keep("tollgate.binpb", &protox::compile([PUBLIC], ["proto"])?)?;
-    let descriptors = protox::compile([PUBLIC, ADMIN], ["proto"])?;
+    keep("tollgate.binpb", &protox::compile([PUBLIC], &includes)?)?;
+    let descriptors = protox::compile([PUBLIC, ADMIN], &includes)?;
     // The admin file uses messages of the public one. The public services are not served on the admin listener, so reflection
     // there must not list them.
     let mut of_admin = descriptors.clone();
@@ -31,12 +33,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     keep("admin.binpb", &of_admin)?;
     let ours = tonic_prost_build::configure().codec_path("crate::grpc::codec::Codec");
     ours.compile_fds(with_lists_for_maps(descriptors))?;
-    let envoy = protox::compile([ENVOY], ["proto"])?;
+    let envoy = protox::compile([ENVOY], &includes)?;
     keep("envoy.binpb", &envoy)?;
     tonic_prost_build::configure()
         .codec_path("crate::grpc::envoy::codec::Codec")
         .compile_fds(with_raw_entries(envoy))?;
     Ok(())
+}
+
+/// The folder of the repository: cargo runs this in that of the crate which holds what is generated.
+fn repository() -> PathBuf {
+    Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default()).join("../..")
 }
 
 /// The variable that names the commit where there is no repository, as in an image.
@@ -60,14 +67,14 @@ fn tell_version() {
 fn commit_of_repository() -> Option<String> {
     let is_release = std::env::var("PROFILE").is_ok_and(|profile| profile == "release");
     // Not a repository around this one.
-    if !is_release || !Path::new(".git").exists() {
+    if !is_release || !repository().join(".git").exists() {
         return None;
     }
     // What changes when another commit is checked out. A file that is not there would cause a build each time.
     for name in ["HEAD", "logs/HEAD"] {
-        let path = git(&["rev-parse", "--git-path", name])?;
-        if Path::new(&path).exists() {
-            println!("cargo:rerun-if-changed={path}");
+        let path = repository().join(git(&["rev-parse", "--git-path", name])?);
+        if path.exists() {
+            println!("cargo:rerun-if-changed={}", path.display());
         }
     }
     git(&["rev-parse", "--short=12", "HEAD"])
@@ -77,6 +84,7 @@ fn commit_of_repository() -> Option<String> {
 fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git")
         .args(arguments)
+        .current_dir(repository())
         .output()
         .ok()
         .filter(|output| output.status.success())?;

@@ -11,17 +11,10 @@ mod check;
 mod connect;
 mod convert;
 mod descriptor;
-mod listeners;
 mod manual;
-mod reload;
-mod replicas;
-mod serve;
 mod simulate;
-mod start_line;
-mod status_page;
 mod terminal;
 mod top;
-mod top_keys;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -30,8 +23,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::config::{CONFIG_BYTES_MAX, CONFIG_YAML, Flag, Origin, SettingInForce, Sources};
-use crate::telemetry::LogFormat;
-use terminal::read_input;
+use crate::telemetry;
+use terminal::{fail, read_input};
 
 /// The variable that names the config file.
 const CONFIG: &str = "TOLLGATE_CONFIG";
@@ -46,7 +39,7 @@ const INPUT: &str = "-";
 ///
 /// Without a command it serves. Without a config it serves example plans from memory.
 #[derive(Debug, Parser)]
-#[command(name = "tollgate", version = env!("VERSION_WITH_COMMIT"), max_term_width = 100, args_conflicts_with_subcommands = true)]
+#[command(name = "tollgate", version = tollgate_server::VERSION_WITH_COMMIT, max_term_width = 100, args_conflicts_with_subcommands = true)]
 pub struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
@@ -138,11 +131,30 @@ pub struct ServeArguments {
     log_format: LogFormat,
 }
 
+/// How log lines are written, as a flag.
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum LogFormat {
+    /// Lines for people.
+    #[default]
+    Human,
+    /// A JSON object per line.
+    Json,
+}
+
+impl From<LogFormat> for telemetry::LogFormat {
+    fn from(format: LogFormat) -> Self {
+        match format {
+            LogFormat::Human => Self::Human,
+            LogFormat::Json => Self::Json,
+        }
+    }
+}
+
 /// Runs the command that the arguments name, and returns the exit code.
 pub fn run(arguments: Arguments) -> ExitCode {
     match arguments.command {
-        None => serve::run(arguments.serve),
-        Some(Command::Serve(serve)) => serve::run(serve),
+        None => serve(&arguments.serve),
+        Some(Command::Serve(arguments)) => serve(&arguments),
         Some(Command::Check(arguments)) => check::check(arguments),
         Some(Command::Simulate(arguments)) => simulate::run(arguments),
         Some(Command::Convert { from, files }) => convert::convert(from, &files),
@@ -157,6 +169,15 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Some(Command::Replicas(server)) => admin::replicas(&server),
         Some(Command::Completions { shell }) => manual::completions(shell),
         Some(Command::Man { command }) => manual::page(command.as_deref()),
+    }
+}
+
+fn serve(arguments: &ServeArguments) -> ExitCode {
+    match arguments.sources() {
+        Ok(sources) => {
+            tollgate_server::serve::run(sources, &arguments.log_level, arguments.log_format.into())
+        }
+        Err(sentence) => fail(2, &sentence),
     }
 }
 

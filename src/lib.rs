@@ -51,25 +51,10 @@ pub mod simulate;
 pub use tollgate_store as store;
 pub use tollgate_store::{clock, platform, random, small_file};
 
-pub mod limiter;
-
-pub mod server;
-
-pub mod grpc;
-
-pub mod http;
-
-pub mod config;
-
-#[cfg(test)]
-mod fuzz;
+pub use tollgate_server::transport as server;
+pub use tollgate_server::{
+    config, descriptors, grpc, http, limiter, log_throttle, service_manager, shutdown, telemetry,
+    tls, trace,
+};
 
 pub mod cli;
-pub mod descriptors;
-mod file_watch;
-pub mod log_throttle;
-pub mod service_manager;
-pub mod shutdown;
-pub mod telemetry;
-pub mod tls;
-pub mod trace;

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-/// Longest that a message waits to be written to standard error.
-const ERROR_WITHIN: Duration = Duration::from_secs(1);
+pub(super) use tollgate_server::standard_error::{fail, tell};
+
 /// Longest that a config may take to arrive on standard input.
 const INPUT_WITHIN: Duration = Duration::from_secs(10);
 
@@ -16,25 +16,6 @@ pub(super) fn print(text: &str) -> Result<(), ExitCode> {
     let mut output = io::stdout();
     let printed = writeln!(output, "{text}").and_then(|()| output.flush());
     printed.map_err(|error| fail(1, &format!("standard output cannot be written to: {error}")))
-}
-
-/// Prints an error message to standard error, and returns the exit code.
-pub(super) fn fail(code: u8, message: &str) -> ExitCode {
-    tell(&format!("tollgate: {message}"));
-    ExitCode::from(code)
-}
-
-/// Writes a line to standard error within `ERROR_WITHIN`. A line that cannot be written is lost.
-pub(super) fn tell(text: &str) {
-    let (done, waited) = sync_channel(1);
-    let line = format!("{text}\n");
-    let writes = move || {
-        let _ = io::stderr().write_all(line.as_bytes());
-        let _ = done.send(());
-    };
-    if std::thread::Builder::new().spawn(writes).is_ok() {
-        let _ = waited.recv_timeout(ERROR_WITHIN);
-    }
 }
 
 /// Reads all of standard input, which must be UTF-8 of at most `bytes_max` bytes. Errors: a sentence.

@@ -1,0 +1,182 @@
+//! Fuzz targets: any text is a valid config, or gives errors with sentences.
+
+use super::*;
+use crate::config::edits::{Edit, edited};
+use crate::fuzz::fuzz;
+
+#[path = "../../../tests/support/hostile.rs"]
+#[allow(unreachable_pub, reason = "shared with the suites")]
+mod hostile;
+
+/// Any hostile input is a valid config, or gives errors that each name a place and repeat no secret.
+#[test]
+fn fuzz_hostile_configs() {
+    bolero::check!().with_type::<u64>().for_each(|seed| {
+        let hostile::Hostile {
+            kind,
+            bytes,
+            set,
+            environment,
+        } = hostile::hostile(*seed);
+        let text = (
+            Origin::StandardInput,
+            String::from_utf8_lossy(&bytes).into_owned(),
+        );
+        let sources = Sources {
+            text: Some(text),
+            environment,
+            flags: set.iter().map(|text| Flag::of_set(text)).collect(),
+            ..Sources::default()
+        };
+        let loaded = Config::load(sources);
+        if let Err(errors) = &loaded {
+            for error in &errors.errors {
+                let message = error.to_string();
+                let placed = !error.path.is_empty() || error.place.is_some();
+                assert!(
+                    placed || is_of_the_whole(&error.message),
+                    "{kind}, seed {seed}: {message}"
+                );
+                assert!(
+                    !message.contains(char::is_control) && message.len() < 4_096,
+                    "{kind}, seed {seed}: {message:?}"
+                );
+                assert!(
+                    kind == "random signs" || !message.contains(hostile::SECRET),
+                    "{kind}, seed {seed}: {message}"
+                );
+            }
+            assert!(errors.in_one_line().len() < 10_000);
+        }
+        check_result(loaded);
+    });
+}
+
+fn is_of_the_whole(message: &str) -> bool {
+    ["is empty; ", "is not UTF-8: line ", "has more than "]
+        .iter()
+        .any(|begin| message.starts_with(begin))
+}
+
+fn load(text: String) -> Result<Config, ConfigErrors> {
+    Config::of(&Sources::default(), Ok(text))
+}
+
+#[test]
+fn fuzz_files() {
+    fuzz!("config_files", Vec<u8>, |bytes: &Vec<u8>| {
+        check_result(load(String::from_utf8_lossy(bytes).into_owned()));
+    });
+}
+
+/// Random edits of the example with all words that have a meaning.
+#[test]
+fn fuzz_edits_of_the_example() {
+    const WORDS: [&str; 40] = [
+        "plans:",
+        "limits:",
+        "quota:",
+        "window:",
+        "algorithm:",
+        "burst:",
+        "precision:",
+        "anchor:",
+        "name:",
+        "store:",
+        "listen:",
+        "url:",
+        "deadline:",
+        "workers:",
+        "deny_cache:",
+        "entries:",
+        "shadow:",
+        "counts_as:",
+        "on_store_failure:",
+        "unlimited:",
+        "sliding_log",
+        "token_bucket",
+        "first_request",
+        "true",
+        "0",
+        "-1",
+        "18446744073709551616",
+        "1e9",
+        "366d",
+        "1ms",
+        "10s",
+        "\"\"",
+        "[",
+        "]",
+        "{",
+        "}",
+        "- ",
+        "\n  ",
+        ", ",
+        "null",
+    ];
+    fuzz!("config_edits", Vec<Edit>, |edits: &Vec<Edit>| check_result(
+        load(edited(EXAMPLE, edits, &WORDS))
+    ));
+}
+
+fn check_result(loaded: Result<Config, ConfigErrors>) {
+    match loaded {
+        Ok(config) => {
+            assert!((1..=10_000).contains(&config.plans.len()) && !config.listen.grpc.is_empty())
+        }
+        Err(errors) => {
+            assert!(
+                !errors.errors.is_empty()
+                    && errors.errors.iter().all(|error| !error.message.is_empty())
+            );
+            assert!(
+                !errors.in_one_line().contains('\n'),
+                "{}",
+                errors.in_one_line()
+            );
+        }
+    }
+}
+
+#[test]
+fn fuzz_urls_of_stores() {
+    const SCHEMES: [&str; 9] = [
+        "redis",
+        "rediss",
+        "redis-cluster",
+        "redis-sentinel",
+        "rediss-cluster",
+        "redis+unix",
+        "valkey",
+        "http",
+        "canary",
+    ];
+    const WORDS: [&str; 16] = [
+        "host", ":6379", ":99999", ":", "/", "0", "256", "?", "node=", "=", "&", "[::1]", "%", "é",
+        ",", "#",
+    ];
+    fuzz!("store_urls", (u8, bool, Vec<u8>), |(
+        scheme,
+        separated,
+        bytes,
+    ): &(
+        u8,
+        bool,
+        Vec<u8>
+    )| {
+        let scheme = SCHEMES[usize::from(*scheme) % SCHEMES.len()];
+        let rest: String = bytes
+            .iter()
+            .map(|byte| WORDS[usize::from(*byte) % WORDS.len()])
+            .collect();
+        let text = format!(
+            "{scheme}{}canary:canary@{rest}",
+            if *separated { "://" } else { ":" }
+        );
+        let message = match StoreUrl::parse(&text) {
+            Ok(url) => format!("{url} {url:?}"),
+            Err(sentence) => sentence,
+        };
+        assert!(!message.contains("canary"), "{text}: {message}");
+    });
+}

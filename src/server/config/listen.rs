@@ -1,0 +1,420 @@
+//! `listen`: addresses, encryption, callers' certificates, and how connections end.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::paths_of;
+use super::tree::{ErrorList, Node, Table, report};
+use crate::http::{HOST_NAMES_MAX, HostName};
+use crate::tls;
+use crate::transport::Address;
+use tollgate_core::duration;
+
+/// Default address of gRPC: loopback only, since nothing is encrypted by default.
+const GRPC_DEFAULT: &str = "127.0.0.1:50051";
+/// Proxies check health every second or two by default, and remove a server after at most two failures.
+const LAME_DUCK_DEFAULT: Duration = Duration::from_secs(2);
+/// Together with 5 s for calls under way and the time that HTTP adds, the stop stays within the promised 10 s.
+const LAME_DUCK_MAX: Duration = Duration::from_secs(3);
+/// With less, callers would do little but connect.
+const AGE_MIN: Duration = Duration::from_secs(1);
+const AGE_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// Most gRPC addresses; each takes a socket. A host has a few networks, and needs a Unix socket or two.
+const ADDRESSES_MAX: usize = 64;
+/// Longest address: a name of 253 letters and a port, or a path of 108 bytes.
+const ADDRESS_BYTES_MAX: usize = 300;
+/// Most names of callers; each handshake compares all of them.
+const CLIENT_NAMES_MAX: usize = 1_000;
+
+/// The checked section.
+#[derive(Debug)]
+pub struct ListenSection {
+    /// Addresses of the gRPC services. Default: `127.0.0.1:50051`.
+    pub grpc: Vec<Address>,
+    /// Address of the check endpoint, health and metrics over HTTP. `None`, written as "": no HTTP. Default: none, because any
+    /// fixed port may be taken by the application beside a sidecar, or by a second replica on the host.
+    pub http: Option<Address>,
+    /// Address of metrics and health alone, over HTTP, so that whoever may scrape cannot ask for decisions. HTTP then has no
+    /// metrics. `None`, written as "": HTTP has them, where it is served. Default: none.
+    pub metrics: Option<Address>,
+    /// Names under which `http` and `metrics` show figures, beside IP addresses and `localhost`; up to 100. Default: none, so that
+    /// no site can have its own name resolve to this server and read them.
+    pub http_hosts: Vec<HostName>,
+    /// Address of the admin service: loopback, or a Unix socket that only its owner can use. `None`, written as "": no admin
+    /// service. Default: none.
+    pub admin: Option<Address>,
+    /// File of the token that admin calls must carry. Required on loopback, optional on a Unix socket. Default: none.
+    pub admin_token_file: Option<PathBuf>,
+    /// TLS for every TCP address without `plaintext:`. Default: none. Then only loopback addresses are valid, unless
+    /// `listen.plaintext` is true.
+    pub tls: Option<tls::Settings>,
+    /// Time from the stop signal during which everything is served, but health reports not ready, so that load balancers move
+    /// away. 0 to 3 s. Default: 2 s.
+    pub lame_duck: Duration,
+    /// Age at which a gRPC connection is told to close, 1 s to 365 days, plus or minus a tenth. `None`, written as 0s: never.
+    /// Default: never.
+    pub max_connection_age: Option<Duration>,
+}
+
+impl ListenSection {
+    /// Paths of the settings that differ.
+    pub(super) fn unlike(&self, other: &Self) -> Vec<&'static str> {
+        let Self {
+            grpc,
+            http,
+            metrics,
+            http_hosts,
+            admin,
+            admin_token_file,
+            tls,
+            lame_duck,
+            max_connection_age,
+        } = self;
+        paths_of([
+            ("listen.grpc", *grpc != other.grpc),
+            ("listen.http", *http != other.http),
+            ("listen.metrics", *metrics != other.metrics),
+            ("listen.http_hosts", *http_hosts != other.http_hosts),
+            ("listen.admin", *admin != other.admin),
+            (
+                "listen.admin_token_file",
+                *admin_token_file != other.admin_token_file,
+            ),
+            ("listen.tls", *tls != other.tls),
+            ("listen.lame_duck", *lame_duck != other.lame_duck),
+            (
+                "listen.max_connection_age",
+                *max_connection_age != other.max_connection_age,
+            ),
+        ])
+    }
+}
+
+pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<ListenSection> {
+    let Some(node) = root.take("listen") else {
+        return defaults();
+    };
+    let mut listen = node.table(errors)?;
+    let grpc = grpc_addresses(&mut listen, errors);
+    let http = address_or_off(&mut listen, "http", errors);
+    let metrics = address_or_off(&mut listen, "metrics", errors);
+    let http_hosts = listen
+        .take("http_hosts")
+        .map_or(Some(Vec::new()), |node| hosts(node, errors));
+    let tls_node = listen.take("tls");
+    let encrypted = tls_node.is_some();
+    let tls = tls_node.map_or(Some(None), |node| tls(node, errors).map(Some));
+    let plaintext = listen
+        .take("plaintext")
+        .map_or(Some(false), |node| node.boolean(errors));
+    let lame_duck = listen
+        .take("lame_duck")
+        .map_or(Some(LAME_DUCK_DEFAULT), |node| lame_duck(node, errors));
+    let age = listen
+        .take("max_connection_age")
+        .map_or(Some(None), |node| age(node, errors));
+    let token_file = listen
+        .take("admin_token_file")
+        .map_or(Some(None), |node| path_or_none(node, errors));
+    let admin = address_or_off(&mut listen, "admin", errors);
+    listen.finish(errors);
+    // What is wrong is left out here, so that all the rest is still judged.
+    let callers = listed(
+        grpc.as_deref().unwrap_or_default(),
+        &[("http", &http), ("metrics", &metrics)],
+    );
+    let admins = listed(&[], &[("admin", &admin)]);
+    if let Some((_, address @ Address::Tcp { .. })) = admins.first() {
+        check_admin(
+            address,
+            token_file.as_ref().is_none_or(Option::is_some),
+            errors,
+        );
+    }
+    refuse_shared(&[callers.clone(), admins].concat(), errors);
+    check_encryption(&callers, plaintext?, encrypted, errors);
+    Some(ListenSection {
+        grpc: grpc?.into_iter().collect::<Option<_>>()?,
+        http: http?,
+        metrics: metrics?,
+        http_hosts: http_hosts?,
+        admin: admin?,
+        admin_token_file: token_file?,
+        tls: tls?,
+        lame_duck: lame_duck?,
+        max_connection_age: age?,
+    })
+}
+
+/// The addresses of gRPC; one with an error is `None`.
+fn grpc_addresses(listen: &mut Table, errors: &mut ErrorList) -> Option<Vec<Option<Address>>> {
+    let Some(grpc) = listen.take("grpc") else {
+        return defaults().map(|section| section.grpc.into_iter().map(Some).collect());
+    };
+    let too_long =
+        |count| format!("has {count} addresses; at most {ADDRESSES_MAX} are listened at");
+    let nodes = grpc.list(ADDRESSES_MAX, too_long, errors)?;
+    addresses(nodes, errors)
+}
+
+/// The section when it is missing.
+fn defaults() -> Option<ListenSection> {
+    Some(ListenSection {
+        grpc: vec![GRPC_DEFAULT.parse().ok()?],
+        http: None,
+        metrics: None,
+        http_hosts: Vec::new(),
+        admin: None,
+        admin_token_file: None,
+        tls: None,
+        lame_duck: LAME_DUCK_DEFAULT,
+        max_connection_age: None,
+    })
+}
+
+/// The addresses that are set and sound, each with its path.
+fn listed<'a>(
+    grpc: &'a [Option<Address>],
+    others: &[(&str, &'a Option<Option<Address>>)],
+) -> Vec<(String, &'a Address)> {
+    let grpc = grpc
+        .iter()
+        .enumerate()
+        .filter_map(|(index, address)| Some((format!("listen.grpc[{index}]"), address.as_ref()?)));
+    let others = others.iter().filter_map(|(name, address)| {
+        Some((format!("listen.{name}"), address.as_ref()?.as_ref()?))
+    });
+    grpc.chain(others).collect()
+}
+
+/// Refuses an address at which something before it listens already.
+fn refuse_shared(listed: &[(String, &Address)], errors: &mut ErrorList) {
+    for (index, (path, address)) in listed.iter().enumerate() {
+        if let Some((before, _)) = listed[..index]
+            .iter()
+            .find(|(_, before)| before.excludes(address))
+        {
+            report(
+                errors,
+                path,
+                format!(
+                    "is {address}, where {before} listens already; give each an address of its own"
+                ),
+            );
+        }
+    }
+}
+
+/// Refuses plaintext that is allowed beside TLS, and addresses that need either.
+fn check_encryption(
+    callers: &[(String, &Address)],
+    plaintext: bool,
+    encrypted: bool,
+    errors: &mut ErrorList,
+) {
+    if plaintext && encrypted {
+        let sentence = "is true, and listen.tls is set; remove one, or write plaintext: before single addresses";
+        report(errors, "listen.plaintext", sentence);
+    }
+    if plaintext {
+        return;
+    }
+    for (path, address) in callers {
+        refuse_plaintext(path, address, encrypted, errors);
+    }
+}
+
+/// Refuses an address that other hosts can reach without encryption, unless the config allows plaintext.
+fn refuse_plaintext(path: &str, address: &Address, encrypted: bool, errors: &mut ErrorList) {
+    let meant = encrypted
+        || matches!(
+            address,
+            Address::Tcp {
+                plaintext: true,
+                ..
+            }
+        );
+    if !meant && !address.is_local() {
+        let sentence = format!(
+            "is {address}, which other hosts can reach, and nothing encrypts it; set listen.tls, or, where the network is \
+             trusted, listen.plaintext: true (--plaintext), or write plaintext:{address} for this one alone"
+        );
+        report(errors, path, sentence);
+    }
+}
+
+/// Checks a TCP address of admin. The token is sent unencrypted, and every process on this host can connect.
+fn check_admin(address: &Address, has_token: bool, errors: &mut ErrorList) {
+    if !address.is_local() {
+        let right = "admin listens on loopback, such as 127.0.0.1:50052, or at unix:/path, since nothing is encrypted";
+        report(errors, "listen.admin", format!("is {address}; {right}"));
+    }
+    if !has_token {
+        let right = "every process of this host can connect; name listen.admin_token_file, or listen at unix:/path";
+        report(
+            errors,
+            "listen.admin",
+            format!("is {address}, where {right}"),
+        );
+    }
+}
+
+fn path_or_none(node: Node, errors: &mut ErrorList) -> Option<Option<PathBuf>> {
+    let path = node.text(errors)?;
+    Some((!path.is_empty()).then(|| path.into()))
+}
+
+/// The address in a field; none if it is missing or empty.
+fn address_or_off(
+    listen: &mut Table,
+    field: &'static str,
+    errors: &mut ErrorList,
+) -> Option<Option<Address>> {
+    let Some(node) = listen.take(field) else {
+        return Some(None);
+    };
+    let path = node.path.clone();
+    match node.text(errors)?.as_str() {
+        "" => Some(None),
+        text => address(text, &path, errors).map(Some),
+    }
+}
+
+fn address(text: &str, path: &str, errors: &mut ErrorList) -> Option<Address> {
+    if text.len() > ADDRESS_BYTES_MAX {
+        report(
+            errors,
+            path,
+            format!(
+                "has {} bytes; an address has at most {ADDRESS_BYTES_MAX}",
+                text.len()
+            ),
+        );
+        return None;
+    }
+    text.parse()
+        .map_err(|error| report(errors, path, format!("is wrong: {error}")))
+        .ok()
+}
+
+/// The addresses; one with an error is `None`.
+fn addresses(nodes: Vec<Node>, errors: &mut ErrorList) -> Option<Vec<Option<Address>>> {
+    if nodes.is_empty() {
+        report(
+            errors,
+            "listen.grpc",
+            "is empty; name at least one address, such as 127.0.0.1:50051",
+        );
+        return None;
+    }
+    let one = |node: Node| {
+        let path = node.path.clone();
+        node.text(errors)
+            .and_then(|text| address(&text, &path, errors))
+    };
+    Some(nodes.into_iter().map(one).collect())
+}
+
+/// The files are read at the start of serving, not here. A config may be checked on a machine without its keys.
+fn tls(node: Node, errors: &mut ErrorList) -> Option<tls::Settings> {
+    let mut table = node.table(errors)?;
+    let cert_file = pem_file(&mut table, "cert_file", errors);
+    let key_file = pem_file(&mut table, "key_file", errors);
+    let client_ca_file = pem_file(&mut table, "client_ca_file", errors);
+    for (name, found) in [("cert_file", &cert_file), ("key_file", &key_file)] {
+        // A value that is not a text already has an error.
+        if found.is_none()
+            && !errors
+                .iter()
+                .any(|error| error.path == format!("listen.tls.{name}"))
+        {
+            report(
+                errors,
+                &format!("listen.tls.{name}"),
+                "is missing; name a file in PEM",
+            );
+        }
+    }
+    let client_names = table.take("client_names").map_or(Some(Vec::new()), |node| {
+        names(node, CLIENT_NAMES_MAX, tls::ClientName::parse, errors)
+    });
+    if client_ca_file.is_none() && client_names.as_ref().is_some_and(|names| !names.is_empty()) {
+        report(
+            errors,
+            "listen.tls.client_names",
+            "is of no use without client_ca_file, who signs what those names are read from",
+        );
+    }
+    table.finish(errors);
+    Some(tls::Settings {
+        cert_file: cert_file?,
+        key_file: key_file?,
+        client_ca_file,
+        client_names: client_names?,
+    })
+}
+
+fn pem_file(table: &mut Table, name: &'static str, errors: &mut ErrorList) -> Option<PathBuf> {
+    let node = table.take(name)?;
+    let path = node.path.clone();
+    let file = node.text(errors)?;
+    if file.is_empty() {
+        report(errors, &path, "is empty; name a file in PEM");
+    }
+    Some(PathBuf::from(file))
+}
+
+/// Names of hosts under which figures are shown.
+fn hosts(node: Node, errors: &mut ErrorList) -> Option<Vec<HostName>> {
+    names(node, HOST_NAMES_MAX, HostName::parse, errors)
+}
+
+/// A list of at most `max` names, each read by `parse`, whose errors tell how to write one.
+fn names<T>(
+    node: Node,
+    max: usize,
+    parse: fn(&str) -> Result<T, &'static str>,
+    errors: &mut ErrorList,
+) -> Option<Vec<T>> {
+    let too_long = |count| format!("has {count} names; at most {max} are compared");
+    let mut names = Vec::new();
+    for node in node.list(max, too_long, errors)? {
+        let path = node.path.clone();
+        let Some(name) = node.text(errors) else {
+            continue;
+        };
+        match parse(&name) {
+            Ok(name) => names.push(name),
+            Err(right) => report(errors, &path, format!("is wrong; {right}")),
+        }
+    }
+    Some(names)
+}
+
+fn lame_duck(node: Node, errors: &mut ErrorList) -> Option<Duration> {
+    let path = node.path.clone();
+    let pause = node.duration(errors)?;
+    if pause > LAME_DUCK_MAX {
+        report(
+            errors,
+            &path,
+            format!("is {}; it is 0s to 3s", duration::Shown(pause)),
+        );
+    }
+    Some(pause)
+}
+
+/// `None` for 0.
+fn age(node: Node, errors: &mut ErrorList) -> Option<Option<Duration>> {
+    let path = node.path.clone();
+    let age = node.duration(errors)?;
+    if !age.is_zero() && !(AGE_MIN..=AGE_MAX).contains(&age) {
+        report(
+            errors,
+            &path,
+            format!("is {}; it is 0s (off), or 1s to 365d", duration::Shown(age)),
+        );
+    }
+    Some(Some(age).filter(|age| !age.is_zero()))
+}

@@ -1,0 +1,495 @@
+//! Checks the `plans` table and builds a `PlanSet`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::tree::{ErrorList, Node, Quoted, Table, is_full, report};
+use tollgate_core::nearest::nearest;
+use tollgate_core::plan::{
+    Algorithm, Anchor, BURST_MAX, LIMITS_MAX, Limit, LimitError, OnStoreFailure, PLANS_MAX, Plan,
+    PlanSet, Rule, SHARED_LIMITS_MAX, SHARED_WINDOWS_MAX, SharedLimits, check_name,
+};
+
+const ANCHORS: [(&str, Anchor); 2] = [
+    ("clock", Anchor::Clock),
+    ("first_request", Anchor::FirstRequest),
+];
+const POLICIES: [(&str, OnStoreFailure); 3] = [
+    ("local", OnStoreFailure::Local),
+    ("allow", OnStoreFailure::Allow),
+    ("deny", OnStoreFailure::Deny),
+];
+
+/// Algorithms by their names in the config, with the values of fields that may be left out. The first is the default.
+fn algorithms() -> Vec<(&'static str, Algorithm)> {
+    let mut named: Vec<_> = Algorithm::EVERY
+        .iter()
+        .map(|algorithm| (algorithm.name(), *algorithm))
+        .collect();
+    named.dedup_by_key(|(name, _)| *name);
+    named
+}
+
+/// The names of all plans, also of those with errors. `None` where they could not be read, or are too many.
+pub(super) struct PlanNames(Option<BTreeSet<String>>);
+
+impl PlanNames {
+    /// Whether there may be a plan of this name. Reports a name that is none. `means` is what the field does with the name, and
+    /// `right` what else would be right where no name is near.
+    pub(super) fn check(
+        &self,
+        name: &str,
+        (path, means, right): (&str, &str, &str),
+        errors: &mut ErrorList,
+    ) -> bool {
+        let Some(names) = self.0.as_ref().filter(|names| !names.contains(name)) else {
+            return true;
+        };
+        // Finding the nearest name takes up to 50 us, so it is skipped when no error can be added.
+        if !is_full(errors) {
+            let near = nearest(name, names.iter().map(String::as_str));
+            let near = near.map_or_else(
+                || right.to_owned(),
+                |near| format!("; did you mean {near:?}?"),
+            );
+            report(
+                errors,
+                path,
+                format!(
+                    "{means} {}, which is no plan of this config{near}",
+                    Quoted(name)
+                ),
+            );
+        }
+        false
+    }
+}
+
+/// Checks all plans, and that the default plan is one of them. Returns no plans after adding at least one error.
+pub(super) fn check(
+    node: Option<Node>,
+    default_plan: Option<&str>,
+    errors: &mut ErrorList,
+) -> (PlanNames, Option<PlanSet>) {
+    let plans = match node.map(|node| node.table(errors)) {
+        Some(Some(table)) => table.take_all(),
+        Some(None) => return (PlanNames(None), None),
+        None => Vec::new(),
+    };
+    let few = plans.len() <= PLANS_MAX;
+    let names = PlanNames(few.then(|| plans.iter().map(|(name, _)| name.clone()).collect()));
+    let errors_before = errors.len();
+    let plans = check_plans(plans, &names, errors);
+    let known =
+        default_plan.is_none_or(|name| names.check(name, ("default_plan", "is", ""), errors));
+    // A plan with errors is left out of the set.
+    let plans = plans.filter(|_| known && errors.len() == errors_before);
+    (
+        names,
+        plans.and_then(|plans| plans.with_default(default_plan).ok()),
+    )
+}
+
+fn check_plans(
+    plans: Vec<(String, Node)>,
+    names: &PlanNames,
+    errors: &mut ErrorList,
+) -> Option<PlanSet> {
+    if plans.is_empty() {
+        report(
+            errors,
+            "plans",
+            "has no plan; name at least one, such as free: { limits: [ { quota: 100, window: 1m } ] }",
+        );
+    }
+    if plans.len() > PLANS_MAX {
+        report(
+            errors,
+            "plans",
+            format!(
+                "has {} plans; at most {PLANS_MAX} are enforced by one server",
+                plans.len()
+            ),
+        );
+        return None;
+    }
+    let mut candidates = Vec::new();
+    let checked: Vec<Option<Plan>> = plans
+        .into_iter()
+        .map(|(name, node)| plan(&name, node, &mut candidates, errors))
+        .collect();
+    let mut plans: BTreeMap<Arc<str>, Plan> = checked
+        .into_iter()
+        .flatten()
+        .map(|plan| (plan.name.clone(), plan))
+        .collect();
+    count_shared_limits(&mut plans, errors);
+    let found: Vec<_> = candidates
+        .iter()
+        .map(|candidate| candidate.plan(&plans, (names, &candidates), errors))
+        .collect();
+    for (Candidate { live, .. }, candidate) in candidates.iter().zip(found) {
+        if let Some(live) = plans.get_mut(live.as_str()) {
+            live.candidate = candidate.map(|candidate| Arc::new(candidate.as_candidate_of(live)));
+        }
+    }
+    Some(plans.into_values().collect())
+}
+
+/// Tells each plan which limits there are under its `counts_as`. Refuses too many.
+fn count_shared_limits(plans: &mut BTreeMap<Arc<str>, Plan>, errors: &mut ErrorList) {
+    let mut shared: BTreeMap<Arc<str>, BTreeMap<Vec<u8>, Limit>> = BTreeMap::new();
+    for plan in plans.values() {
+        let limits = plan
+            .limits()
+            .iter()
+            .map(|limit| (limit.fingerprint().bytes().to_vec(), limit.clone()));
+        shared
+            .entry(plan.counts_as.clone())
+            .or_default()
+            .extend(limits);
+    }
+    let shared: BTreeMap<Arc<str>, SharedLimits> = shared
+        .into_iter()
+        .map(|(counts_as, limits)| (counts_as, SharedLimits::of(limits.values())))
+        .collect();
+    for (counts_as, SharedLimits { all, windows, .. }) in &shared {
+        let most = [
+            (*all, SHARED_LIMITS_MAX, "limits"),
+            (*windows, SHARED_WINDOWS_MAX, "limits of a sliding_window"),
+        ];
+        for (count, most, of_what) in most.into_iter().filter(|(count, most, _)| count > most) {
+            let count_as = Quoted(counts_as);
+            report(
+                errors,
+                "plans",
+                format!(
+                    "count as {count_as}, with {count} different {of_what} in all; at most {most}"
+                ),
+            );
+        }
+    }
+    for plan in plans.values_mut() {
+        plan.shared = shared.get(&plan.counts_as).copied().unwrap_or_default();
+    }
+}
+
+/// A field `candidate`, whose plan is looked up when all plans are known.
+struct Candidate {
+    /// Name of the plan that has the field.
+    live: String,
+    path: String,
+    name: String,
+}
+
+impl Candidate {
+    /// The plan to try out. Plans with errors are not among `plans`.
+    fn plan(
+        &self,
+        plans: &BTreeMap<Arc<str>, Plan>,
+        (names, others): (&PlanNames, &[Self]),
+        errors: &mut ErrorList,
+    ) -> Option<Plan> {
+        if self.name == self.live {
+            report(
+                errors,
+                &self.path,
+                "is the plan itself; name another plan, whose limits are tried out",
+            );
+            return None;
+        }
+        if !names.check(&self.name, (&self.path, "is", ""), errors) {
+            return None;
+        }
+        let problem = match (plans.get(self.live.as_str())?, plans.get(self.name.as_str())?) {
+            (live, _) if live.limits().is_empty() => {
+                "needs a plan with limits; to try out limits where there are none, write limits and shadow: true".to_owned()
+            }
+            (_, plan) if plan.limits().is_empty() => format!("is {}, which has no limits to try out", Quoted(&self.name)),
+            _ if others.iter().any(|other| other.live == self.name) => {
+                format!(
+                    "is {}, which has a candidate of its own; a candidate is tried out beside a live plan only",
+                    Quoted(&self.name)
+                )
+            }
+            (_, plan) => return Some(plan.clone()),
+        };
+        report(errors, &self.path, problem);
+        None
+    }
+}
+
+fn plan(
+    name: &str,
+    node: Node,
+    candidates: &mut Vec<Candidate>,
+    errors: &mut ErrorList,
+) -> Option<Plan> {
+    let path = node.path.clone();
+    if let Err(error) = check_name(name) {
+        report(errors, &path, format!("is no name of a plan: it {error}"));
+    }
+    let mut table = node.table(errors)?;
+    let mut boolean = |field| {
+        table
+            .take(field)
+            .map(|node| node.boolean(errors))
+            .unwrap_or(Some(false))
+    };
+    let (unlimited, blocked, shadow) =
+        (boolean("unlimited"), boolean("blocked"), boolean("shadow"));
+    let policy = table
+        .take("on_store_failure")
+        .map_or(Some(OnStoreFailure::default()), |node| {
+            node.choice(&POLICIES, errors)
+        });
+    let counts_as = table
+        .take("counts_as")
+        .map_or(Some(name.to_owned()), |node| group(node, errors));
+    let limits = table.take("limits").map(|node| limits(node, errors));
+    candidates.extend(
+        table
+            .take("candidate")
+            .and_then(|node| candidate(name, node, errors)),
+    );
+    table.finish(errors);
+    let rule = match (unlimited?, blocked?, limits) {
+        (false, false, Some(limits)) => Rule::Limits(limits?),
+        (true, false, None) => Rule::Unlimited,
+        (false, true, None) => Rule::Blocked,
+        (false, false, None) => {
+            report(
+                errors,
+                &path,
+                "has no rule; write one of limits, unlimited: true, blocked: true",
+            );
+            return None;
+        }
+        _ => {
+            report(
+                errors,
+                &path,
+                "has several rules; write only one of limits, unlimited: true, blocked: true",
+            );
+            return None;
+        }
+    };
+    let (counts_as, on_store_failure) = (counts_as?.into(), policy?);
+    Some(Plan {
+        counts_as,
+        shadow: shadow?,
+        on_store_failure,
+        ..Plan::new(name, rule)
+    })
+}
+
+fn candidate(live: &str, node: Node, errors: &mut ErrorList) -> Option<Candidate> {
+    let path = node.path.clone();
+    Some(Candidate {
+        live: live.to_owned(),
+        path,
+        name: node.text(errors)?,
+    })
+}
+
+fn group(node: Node, errors: &mut ErrorList) -> Option<String> {
+    let path = node.path.clone();
+    let name = node.text(errors)?;
+    if let Err(error) = check_name(&name) {
+        report(errors, &path, error.to_string());
+    }
+    Some(name)
+}
+
+fn limits(node: Node, errors: &mut ErrorList) -> Option<Vec<Limit>> {
+    let path = node.path.clone();
+    let not_so_many = |count| format!("has {count} limits; a plan has 1 to {LIMITS_MAX}");
+    // Each limit is compared with all before it, so their number must be bounded.
+    let nodes = node.list(LIMITS_MAX, not_so_many, errors)?;
+    if nodes.is_empty() {
+        report(errors, &path, not_so_many(0));
+    }
+    let checked: Vec<Option<Limit>> = nodes.into_iter().map(|node| limit(node, errors)).collect();
+    report_duplicates(&path, &checked, errors);
+    checked.into_iter().collect()
+}
+
+/// Reports limits with the name, or with the count, of one before them. Limits with errors are `None`.
+fn report_duplicates(path: &str, limits: &[Option<Limit>], errors: &mut ErrorList) {
+    for (index, limit) in limits.iter().enumerate() {
+        let (limit_path, Some(limit)) = (format!("{path}[{index}]"), limit) else {
+            continue;
+        };
+        let before = || limits[..index].iter().flatten();
+        if before().any(|other| other.name() == limit.name()) {
+            report(
+                errors,
+                &limit_path,
+                format!(
+                    "is named {} like one before it; give each limit a name of its own",
+                    Quoted(limit.name())
+                ),
+            );
+        }
+        if before().any(|other| other.fingerprint() == limit.fingerprint()) {
+            report(
+                errors,
+                &limit_path,
+                "has the algorithm and window of one before it, so both would be one count; keep the stricter, or change a window",
+            );
+        }
+    }
+}
+
+fn limit(node: Node, errors: &mut ErrorList) -> Option<Limit> {
+    let path = node.path.clone();
+    let mut table = node.table(errors)?;
+    let named = algorithms();
+    let kind = table
+        .take("algorithm")
+        .map_or(Some(named[0].1), |node| node.choice(&named, errors));
+    let quota = required(&mut table, "quota", errors).and_then(|node| node.number(errors));
+    let window_node = required(&mut table, "window", errors);
+    let window_text = window_node.as_ref().and_then(Node::plain_text);
+    let window = window_node.and_then(|node| node.duration(errors));
+    let name = table
+        .take("name")
+        .map_or(Some(None), |node| group(node, errors).map(Some));
+    let own = OwnFields::read(&mut table, kind, errors);
+    table.finish(errors);
+    let algorithm = kind.and_then(|kind| own.algorithm(kind, quota));
+    let mut refused = Limit::check(quota, window, algorithm);
+    if algorithm.is_none() {
+        refused.extend(
+            own.alone()
+                .flat_map(|algorithm| Limit::check(None, None, Some(algorithm))),
+        );
+    }
+    refused
+        .iter()
+        .for_each(|error| report_limit(&path, error, errors));
+    if !refused.is_empty() {
+        return None;
+    }
+    let name: Arc<str> = match (name?, window_text) {
+        (Some(name), _) => name.into(),
+        // Limits of the same window have different algorithms, so the default name contains the algorithm.
+        (None, text) => format!(
+            "{}/{}",
+            kind?.name(),
+            text.unwrap_or_default().replace(' ', "")
+        )
+        .into(),
+    };
+    let limit = Limit::new(name, quota?, window?, algorithm?);
+    limit
+        .map_err(|refused| {
+            refused
+                .iter()
+                .for_each(|error| report_limit(&path, error, errors))
+        })
+        .ok()
+}
+
+/// The fields that belong to one algorithm each. The outer `None` is an error, the inner one a field that is not there.
+struct OwnFields {
+    anchor: Option<Option<Anchor>>,
+    precision: Option<Option<u8>>,
+    burst: Option<Option<u64>>,
+}
+
+impl OwnFields {
+    /// Reads them. Where the algorithm is not known, none of them is out of place.
+    fn read(table: &mut Table, kind: Option<Algorithm>, errors: &mut ErrorList) -> Self {
+        let mut own =
+            |field, of, errors: &mut ErrorList| field_of(table, kind, (field, of), errors);
+        let anchor = own("anchor", "fixed_window", errors);
+        let precision = own("precision", "sliding_window", errors);
+        let burst = own("burst", "token_bucket", errors);
+        let number = |node: Option<Node>, errors: &mut ErrorList| {
+            node.map_or(Some(None), |node| node.number(errors).map(Some))
+        };
+        Self {
+            anchor: anchor.map_or(Some(None), |node| node.choice(&ANCHORS, errors).map(Some)),
+            // A number above u8 is out of range in any case.
+            precision: number(precision, errors)
+                .map(|precision| precision.map(|it| u8::try_from(it).unwrap_or(u8::MAX))),
+            burst: number(burst, errors),
+        }
+    }
+
+    /// The algorithm of this kind with its own fields. `None` where one of them is wrong.
+    fn algorithm(&self, kind: Algorithm, quota: Option<u64>) -> Option<Algorithm> {
+        Some(match kind {
+            Algorithm::FixedWindow { anchor } => Algorithm::FixedWindow {
+                anchor: self.anchor?.unwrap_or(anchor),
+            },
+            Algorithm::SlidingWindow { precision } => Algorithm::SlidingWindow {
+                precision: self.precision?.unwrap_or(precision),
+            },
+            // A quota out of range is reported as such, and not as a burst that nobody wrote.
+            Algorithm::TokenBucket { .. } => Algorithm::TokenBucket {
+                burst: self
+                    .burst?
+                    .or(quota.map(|quota| quota.clamp(1, BURST_MAX)))?,
+            },
+            Algorithm::SlidingLog | Algorithm::SlidingCounter => kind,
+        })
+    }
+
+    /// The algorithms that the fields belong to, for checking the fields alone.
+    fn alone(&self) -> impl Iterator<Item = Algorithm> {
+        let precision = self
+            .precision
+            .flatten()
+            .map(|precision| Algorithm::SlidingWindow { precision });
+        precision.into_iter().chain(
+            self.burst
+                .flatten()
+                .map(|burst| Algorithm::TokenBucket { burst }),
+        )
+    }
+}
+
+/// A field of one algorithm only. With any other algorithm it is an error.
+fn field_of(
+    table: &mut Table,
+    kind: Option<Algorithm>,
+    (field, of): (&'static str, &str),
+    errors: &mut ErrorList,
+) -> Option<Node> {
+    let node = table.take(field)?;
+    if kind.is_some_and(|kind| kind.name() != of) {
+        report(
+            errors,
+            &node.path,
+            format!("belongs to {of} only; remove it or change the algorithm"),
+        );
+        return None;
+    }
+    Some(node)
+}
+
+fn required(table: &mut Table, field: &'static str, errors: &mut ErrorList) -> Option<Node> {
+    let node = table.take(field);
+    if node.is_none() {
+        report(
+            errors,
+            &table.path,
+            format!(
+                "has no {field}; a limit needs quota and window, such as {{ quota: 100, window: 1m }}"
+            ),
+        );
+    }
+    node
+}
+
+fn report_limit(path: &str, error: &LimitError, errors: &mut ErrorList) {
+    let field = match error {
+        LimitError::Quota(_) => "quota",
+        LimitError::Window(_) => "window",
+        LimitError::Precision(_) => "precision",
+        LimitError::Burst(_) => "burst",
+    };
+    report(errors, &format!("{path}.{field}"), error.to_string());
+}

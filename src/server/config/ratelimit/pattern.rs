@@ -1,0 +1,185 @@
+//! What an entry must be, and which entries two wildcards both match.
+
+use std::cmp::Reverse;
+use std::collections::HashSet;
+
+use tollgate_core::plan::envoy::{PATTERN_BYTES_MAX, Wildcard};
+
+/// Most texts with `*` that two wildcards both match, counting each way to come to one. `*a*` and `*b*` have `*a*b*` and `*b*a*`.
+const MEETS_MAX: usize = 1_000;
+
+/// What an entry must be.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Pattern {
+    pub(super) key: String,
+    pub(super) value: Value,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Value {
+    Any,
+    /// With its text.
+    Wildcard(String, Wildcard),
+    Exact(String),
+}
+
+/// Of two patterns where one matches only what the other matches too, it is the greater one.
+pub(super) type Specificity = (u8, usize, Reverse<usize>);
+
+impl Pattern {
+    pub(super) fn new(key: &str, value: &str) -> Self {
+        let value = match Wildcard::parse(value) {
+            Some(wildcard) => Value::Wildcard(wildcard.to_string(), wildcard),
+            None if value.chars().all(|letter| letter == '*') => Value::Any,
+            None => Value::Exact(value.to_owned()),
+        };
+        Self {
+            key: key.to_owned(),
+            value,
+        }
+    }
+
+    pub(super) fn is_exact(&self) -> bool {
+        matches!(self.value, Value::Exact(_))
+    }
+
+    /// Whether every entry that `other` matches is matched by this too.
+    pub(super) fn contains(&self, other: &Self) -> bool {
+        self.key == other.key
+            && match (&self.value, &other.value) {
+                (Value::Any, _) => true,
+                (_, Value::Any) => false,
+                (Value::Wildcard(_, wildcard), Value::Wildcard(text, _) | Value::Exact(text)) => {
+                    wildcard.matches(text)
+                }
+                (Value::Exact(value), other) => {
+                    matches!(other, Value::Exact(other) if other == value)
+                }
+            }
+    }
+
+    pub(super) fn is_wider_than(&self, other: &Self) -> bool {
+        self.contains(other) && self != other
+    }
+
+    pub(super) fn specificity(&self) -> Specificity {
+        match &self.value {
+            Value::Any => (0, 0, Reverse(0)),
+            Value::Wildcard(_, wildcard) => (1, wildcard.bytes(), Reverse(wildcard.stars())),
+            Value::Exact(_) => (2, 0, Reverse(0)),
+        }
+    }
+
+    /// The widest patterns of entries that both match, where neither contains the other. `None`: there are too many.
+    pub(super) fn meets(&self, other: &Self) -> Option<Vec<Self>> {
+        let (Value::Wildcard(text, wildcard), Value::Wildcard(other_text, other_wildcard)) =
+            (&self.value, &other.value)
+        else {
+            return Some(Vec::new());
+        };
+        let (begins, ends) = (
+            [wildcard.begin(), other_wildcard.begin()],
+            [wildcard.end(), other_wildcard.end()],
+        );
+        let can_begin = begins[0].starts_with(begins[1]) || begins[1].starts_with(begins[0]);
+        let can_end = ends[0].ends_with(ends[1]) || ends[1].ends_with(ends[0]);
+        // No rule has a longer entry; that is told later.
+        let are_short = text.len().max(other_text.len()) <= PATTERN_BYTES_MAX;
+        if self.key != other.key || !can_begin || !can_end || !are_short {
+            return Some(Vec::new());
+        }
+        let letters = |text: &str| text.chars().collect::<Vec<char>>();
+        let mut meets = Meets {
+            first: letters(text),
+            second: letters(other_text),
+            ..Meets::default()
+        };
+        meets.follow(0, 0);
+        if meets.ways >= MEETS_MAX {
+            return None;
+        }
+        let found: Vec<Self> = meets
+            .found
+            .iter()
+            .map(|text| Self::new(&self.key, text))
+            .collect();
+        let mut widest: Vec<Self> = found
+            .iter()
+            .filter(|pattern| !found.iter().any(|other| other.is_wider_than(pattern)))
+            .cloned()
+            .collect();
+        // The same in each run.
+        widest.sort_by(|one, other| one.text().cmp(other.text()));
+        Some(widest)
+    }
+
+    /// The value as it is written; empty for any.
+    pub(super) fn text(&self) -> &str {
+        match &self.value {
+            Value::Any => "",
+            Value::Wildcard(text, _) | Value::Exact(text) => text,
+        }
+    }
+}
+
+/// The search for texts with `*` that two others match.
+#[derive(Default)]
+struct Meets {
+    first: Vec<char>,
+    second: Vec<char>,
+    /// The text so far.
+    text: String,
+    found: HashSet<String>,
+    /// Ways that led to a text, of which several may lead to the same one.
+    ways: usize,
+    /// Places in both from which no text is found.
+    dead: HashSet<(usize, usize)>,
+}
+
+impl Meets {
+    /// Goes on from these places. Returns whether a text was found. The depth is that of both texts, of 512 bytes each at most.
+    fn follow(&mut self, first: usize, second: usize) -> bool {
+        if self.ways >= MEETS_MAX || self.dead.contains(&(first, second)) {
+            return false;
+        }
+        let found = match (
+            self.first.get(first).copied(),
+            self.second.get(second).copied(),
+        ) {
+            (None, None) => {
+                self.ways += 1;
+                self.found.insert(self.text.clone());
+                true
+            }
+            (Some('*'), Some('*')) => {
+                let ends = self.with('*', first + 1, second);
+                self.with('*', first, second + 1) || ends
+            }
+            // A star stands for the letter, or for nothing more.
+            (Some('*'), letter) => {
+                let stands = letter.is_some_and(|letter| self.with(letter, first, second + 1));
+                self.follow(first + 1, second) || stands
+            }
+            (letter, Some('*')) => {
+                let stands = letter.is_some_and(|letter| self.with(letter, first + 1, second));
+                self.follow(first, second + 1) || stands
+            }
+            (Some(letter), Some(other)) if letter == other => {
+                self.with(letter, first + 1, second + 1)
+            }
+            _ => false,
+        };
+        if !found && self.ways < MEETS_MAX {
+            self.dead.insert((first, second));
+        }
+        found
+    }
+
+    /// Goes on with one letter more.
+    fn with(&mut self, letter: char, first: usize, second: usize) -> bool {
+        self.text.push(letter);
+        let found = self.follow(first, second);
+        self.text.pop();
+        found
+    }
+}

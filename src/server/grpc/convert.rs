@@ -1,0 +1,496 @@
+//! Converts gRPC messages to domain types and back. Only this module knows both.
+
+mod explanation;
+mod top;
+
+use std::time::Duration;
+
+use hyper::header::HeaderName;
+use tonic::metadata::MetadataMap;
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt};
+
+use super::admin::{ReloadOutcome, Reloaded};
+use super::pb::should_allow_response::HttpHeadersEntry;
+use super::{lenient_decode, pb};
+use crate::limiter::{AdminError, BATCH_MAX, CallerDeadline, Refunded, Refusal};
+pub(super) use explanation::{explained, replicas};
+use tollgate_core::algorithm::Mode;
+use tollgate_core::decision::{DecidedBy, Decision, LimitStatus, Outcome};
+use tollgate_core::headers::{HeaderForm, headers};
+use tollgate_core::key::{Cost, Key};
+use tollgate_core::plan::{
+    Algorithm, Anchor, Limit, OnStoreFailure, Plan, PlanSet, Rule, check_requested_name,
+};
+use tollgate_store::{Check, StoreError};
+pub(super) use top::{no_top, top, top_query};
+
+/// Wait suggested to a caller refused because of overload: several times what the store needs for all waiting requests.
+const RETRY_OVERLOADED_AFTER: Duration = Duration::from_millis(100);
+
+/// Converts a request. Errors: INVALID_ARGUMENT, with what is wrong and what would be right.
+pub(super) fn check_request(request: pb::ShouldAllowRequest) -> Result<Check<String>, Status> {
+    let pb::ShouldAllowRequest {
+        key, plan, cost, ..
+    } = request;
+    let key = Key::new(key).map_err(|error| Status::invalid_argument(error.to_string()))?;
+    check_requested_name(&plan).map_err(Status::invalid_argument)?;
+    let cost = cost
+        .map_or(Ok(Cost::ONE), Cost::new)
+        .map_err(|error| Status::invalid_argument(error.to_string()))?;
+    Ok(Check {
+        key,
+        plan,
+        cost,
+        mode: Mode::Charge,
+    })
+}
+
+/// Checks the key and the plan's name of an admin request. Errors: as [`check_request`].
+pub(super) fn subject(key: String, plan: String) -> Result<(Key, String), Status> {
+    check_request(pb::ShouldAllowRequest {
+        key,
+        plan,
+        ..Default::default()
+    })
+    .map(|check| (check.key, check.plan))
+}
+
+/// Converts the units to give back. Errors: INVALID_ARGUMENT.
+pub(super) fn refund_cost(units: Option<u64>) -> Result<Cost, Status> {
+    match units {
+        Some(0) => Err(Status::invalid_argument(
+            "cost is 0: leave it out to give back 1 unit, or send 1 or more",
+        )),
+        Some(units) => {
+            Cost::new(units).map_err(|error| Status::invalid_argument(error.to_string()))
+        }
+        None => Ok(Cost::ONE),
+    }
+}
+
+/// What a request wants in its answer beside the decision.
+pub(super) struct Wanted {
+    /// Every limit of the plan.
+    pub detailed: bool,
+    /// The plan that it named, if it wants header fields.
+    pub headers_of: Option<String>,
+}
+
+impl Wanted {
+    pub(super) fn of(request: &pb::ShouldAllowRequest) -> Self {
+        Self {
+            detailed: request.detailed,
+            headers_of: request.http_headers.then(|| request.plan.clone()),
+        }
+    }
+}
+
+/// For each request of a batch, in its order: what a valid request wants, or the error of an invalid one.
+pub(super) type Parsed = Vec<Result<Wanted, Status>>;
+
+/// Converts each request of a batch on its own, so that an invalid one does not fail the others. The second list holds the
+/// checks of the valid requests only.
+pub(super) fn check_requests(
+    requests: Vec<pb::ShouldAllowRequest>,
+) -> (Parsed, Vec<Check<String>>) {
+    let mut checks = Vec::with_capacity(requests.len());
+    let parse = |request: pb::ShouldAllowRequest| {
+        let wanted = Wanted::of(&request);
+        if lenient_decode::is_unreadable(&request) {
+            return Err(Status::invalid_argument(lenient_decode::ERROR_TEXT));
+        }
+        check_request(request).map(|check| {
+            checks.push(check);
+            wanted
+        })
+    };
+    let parsed = requests.into_iter().map(parse).collect();
+    (parsed, checks)
+}
+
+/// Returns one result per request, given the decisions on the valid ones, by these plans.
+pub(super) fn results(
+    parsed: Parsed,
+    decisions: Vec<Result<Decision, Refusal>>,
+    plans: &PlanSet,
+    form: HeaderForm,
+) -> Vec<pb::ShouldAllowResult> {
+    let mut decisions = decisions.into_iter();
+    let mut next = |wanted| match decisions.next() {
+        Some(decision) => result(decision, &wanted, plans, form),
+        None => error_result(&Status::internal("a request of the batch got no answer")),
+    };
+    parsed
+        .into_iter()
+        .map(|parsed| parsed.map_or_else(|status| error_result(&status), &mut next))
+        .collect()
+}
+
+/// Most bytes of a limit's part of an answer, or of a header field for it: its name and some numbers.
+const LIMIT_ANSWER_BYTES: usize = 256;
+
+/// Most bytes that the parts of answers take for which `requests` ask beside the decision, by these plans.
+pub(super) fn extra_answer_bytes(requests: &[pb::ShouldAllowRequest], plans: &PlanSet) -> usize {
+    let asking = requests
+        .iter()
+        .filter(|request| request.detailed || request.http_headers);
+    let extra_bytes = |request: &pb::ShouldAllowRequest| {
+        let limits = plans
+            .find_or_default(&request.plan)
+            .map_or(0, |(_, plan)| plan.limits().len());
+        // A limit has an item in each of two header fields.
+        let parts = usize::from(request.detailed) * limits
+            + usize::from(request.http_headers) * (1 + 2 * limits);
+        parts * LIMIT_ANSWER_BYTES
+    };
+    asking.map(extra_bytes).sum()
+}
+
+/// Converts one decision to a result of a batch or stream.
+fn result(
+    decision: Result<Decision, Refusal>,
+    wanted: &Wanted,
+    plans: &PlanSet,
+    form: HeaderForm,
+) -> pb::ShouldAllowResult {
+    match decision {
+        Ok(decision) => {
+            let plan = wanted
+                .headers_of
+                .as_deref()
+                .and_then(|name| plans.find_or_default(name));
+            let mut response = response(&decision, wanted.detailed);
+            if let Some((_, plan)) = plan {
+                response.http_headers = http_headers(&decision, plan, form);
+            }
+            pb::ShouldAllowResult {
+                result: Some(pb::should_allow_result::Result::Response(response)),
+            }
+        }
+        Err(refused) => error_result(&refusal(&refused)),
+    }
+}
+
+/// Converts a status to a result of a batch or stream.
+pub(super) fn error_result(status: &Status) -> pb::ShouldAllowResult {
+    let error = pb::Error {
+        code: i32::from(status.code()),
+        message: status.message().to_owned(),
+    };
+    pb::ShouldAllowResult {
+        result: Some(pb::should_allow_result::Result::Error(error)),
+    }
+}
+
+/// The status of a request that got no decision.
+pub(super) fn refusal(refusal: &Refusal) -> Status {
+    match refusal {
+        Refusal::UnknownPlan(unknown) => Status::not_found(unknown.to_string()),
+        Refusal::Overloaded => overloaded(&refusal.to_string()),
+        Refusal::CallerDeadline => Status::deadline_exceeded(refusal.to_string()),
+    }
+}
+
+/// The status of a call refused because of overload, with the time after which to retry.
+pub(super) fn overloaded(sentence: &str) -> Status {
+    let details = ErrorDetails::with_retry_info(Some(RETRY_OVERLOADED_AFTER));
+    Status::with_error_details(Code::ResourceExhausted, sentence, details)
+}
+
+/// Added to the error of an admin call that timed out.
+const OUTCOME_UNKNOWN: &str = "it is not known whether it was done, and it may still happen";
+
+/// The status of an admin call that failed.
+pub(super) fn not_done(error: &AdminError) -> Status {
+    match error {
+        AdminError::UnknownPlan(unknown) => Status::not_found(unknown.to_string()),
+        AdminError::NothingCounted(_) => Status::failed_precondition(error.to_string()),
+        AdminError::CallerDeadline => {
+            Status::deadline_exceeded(format!("{error}; {OUTCOME_UNKNOWN}"))
+        }
+        AdminError::Store(StoreError::Overloaded(_)) => refusal(&Refusal::Overloaded),
+        AdminError::Store(StoreError::Deadline(_)) => {
+            Status::unavailable(format!("{error}; {OUTCOME_UNKNOWN}"))
+        }
+        AdminError::Store(StoreError::Unreachable(_)) => Status::unavailable(format!(
+            "nothing was done, unless it was in progress when the connection ended: {error}"
+        )),
+        AdminError::Store(_) => Status::unavailable(format!("nothing was done: {error}")),
+    }
+}
+
+/// Converts the result of a refund.
+pub(super) fn refunded(refunded: &Refunded) -> pb::RefundResponse {
+    let limit = |(status, units): &(LimitStatus, u64)| pb::LimitRefund {
+        status: Some(limit_status(status)),
+        refunded: *units,
+    };
+    pb::RefundResponse {
+        refunded: refunded.units(),
+        limits: refunded.limits.iter().map(limit).collect(),
+    }
+}
+
+/// Converts the result of a reload; `None` when the task that reloads has ended.
+pub(super) fn reloaded(outcome: Option<ReloadOutcome>) -> Result<pb::ReloadConfigResponse, Status> {
+    let outcome = outcome.ok_or_else(|| {
+        Status::internal("the config file is no longer watched; restart to apply it")
+    })?;
+    let Reloaded {
+        config_hash,
+        changes,
+        restart_needed,
+    } = outcome.map_err(Status::failed_precondition)?;
+    let restart_needed = restart_needed.into_iter().map(str::to_owned).collect();
+    // A config has 10,000 plans at most.
+    let [added, removed, edited] = [changes.added, changes.removed, changes.edited]
+        .map(|plans| u32::try_from(plans).unwrap_or(u32::MAX));
+    Ok(pb::ReloadConfigResponse {
+        config_hash,
+        added,
+        removed,
+        edited,
+        restart_needed,
+    })
+}
+
+/// The status for a batch that is empty or too large.
+pub(super) fn batch_size(requests: usize) -> Status {
+    Status::invalid_argument(format!(
+        "the batch has {requests} requests: send 1 to {BATCH_MAX}"
+    ))
+}
+
+/// Parsed once, since a name given as a string would be parsed for each lookup.
+static TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+
+/// The caller's deadline; `None` without one. Source: `grpc-timeout` of the gRPC wire protocol: at most eight digits and a unit.
+///
+/// Errors: INVALID_ARGUMENT when it is malformed. Such a caller believes in a deadline that nobody would keep.
+pub(super) fn caller_deadline(metadata: &MetadataMap) -> Result<Option<CallerDeadline>, Status> {
+    let Some(value) = metadata.as_ref().get(&TIMEOUT) else {
+        return Ok(None);
+    };
+    let whole = value.to_str().ok().and_then(timeout);
+    let malformed = || {
+        Status::invalid_argument(
+            "grpc-timeout is malformed: send 1 to 8 digits and a unit, one of H M S m u n",
+        )
+    };
+    whole
+        .map(|whole| Some(CallerDeadline::new(whole)))
+        .ok_or_else(malformed)
+}
+
+fn timeout(text: &str) -> Option<Duration> {
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let is_number = digits.len() <= 8 && digits.bytes().all(|digit| digit.is_ascii_digit());
+    let amount: u64 = digits.parse().ok().filter(|_| is_number)?;
+    match unit {
+        "H" => Some(Duration::from_secs(amount * 3600)),
+        "M" => Some(Duration::from_secs(amount * 60)),
+        "S" => Some(Duration::from_secs(amount)),
+        "m" => Some(Duration::from_millis(amount)),
+        "u" => Some(Duration::from_micros(amount)),
+        "n" => Some(Duration::from_nanos(amount)),
+        _ => None,
+    }
+}
+
+/// The header fields of a decision by `plan`.
+pub(super) fn http_headers(
+    decision: &Decision,
+    plan: &Plan,
+    form: HeaderForm,
+) -> Vec<HttpHeadersEntry> {
+    let entry = |(name, value): (&str, String)| HttpHeadersEntry {
+        key: name.to_owned(),
+        value,
+    };
+    headers(decision, plan, form)
+        .into_iter()
+        .map(entry)
+        .collect()
+}
+
+/// Converts a decision, without header fields.
+pub(super) fn response(decision: &Decision, detailed: bool) -> pb::ShouldAllowResponse {
+    let (allowed, outcome) = (decision.allowed(), outcome(decision.outcome));
+    let (binding, key) = (decision.binding(), decision.key_status());
+    pb::ShouldAllowResponse {
+        allowed,
+        outcome: outcome.into(),
+        limit_name: binding.map_or_else(String::new, |status| String::from(&*status.name)),
+        limit: binding.map(|status| status.limit),
+        remaining: key.remaining,
+        retry_after: key.retry_after_us.map(duration),
+        reset_after: key.reset_after_us.map(duration),
+        decided_by: decided_by(decision.decided_by).into(),
+        limits: if detailed {
+            decision.limits().iter().map(limit_status).collect()
+        } else {
+            Vec::new()
+        },
+        http_headers: Vec::new(),
+        window: binding.map(|status| duration(status.window_us)),
+        more_after: key.more_after_us.map(duration),
+    }
+}
+
+fn limit_status(status: &LimitStatus) -> pb::LimitStatus {
+    pb::LimitStatus {
+        name: String::from(&*status.name),
+        limit: status.limit,
+        remaining: status.remaining,
+        retry_after: status.retry_after_us.map(duration),
+        reset_after: Some(duration(status.reset_after_us)),
+        window: Some(duration(status.window_us)),
+        more_after: status.more_after_us().map(duration),
+    }
+}
+
+/// Converts a plan.
+pub(super) fn plan(plan: &Plan) -> pb::Plan {
+    pb::Plan {
+        name: plan.name.to_string(),
+        counts_as: plan.counts_as.to_string(),
+        unlimited: plan.rule == Rule::Unlimited,
+        blocked: plan.rule == Rule::Blocked,
+        shadow: plan.shadow,
+        on_store_failure: match plan.on_store_failure {
+            OnStoreFailure::Local => pb::OnStoreFailure::Local,
+            OnStoreFailure::Allow => pb::OnStoreFailure::Allow,
+            OnStoreFailure::Deny => pb::OnStoreFailure::Deny,
+        }
+        .into(),
+        limits: plan.limits().iter().map(limit).collect(),
+        candidate: plan
+            .candidate
+            .as_ref()
+            .map_or_else(String::new, |candidate| candidate.name.to_string()),
+    }
+}
+
+fn limit(limit: &Limit) -> pb::Limit {
+    let (algorithm, burst, precision, anchor) = match limit.algorithm() {
+        Algorithm::FixedWindow { anchor } => (
+            pb::Algorithm::FixedWindow,
+            None,
+            None,
+            Some(pb_anchor(anchor).into()),
+        ),
+        Algorithm::SlidingLog => (pb::Algorithm::SlidingLog, None, None, None),
+        Algorithm::SlidingWindow { precision } => (
+            pb::Algorithm::SlidingWindow,
+            None,
+            Some(u32::from(precision)),
+            None,
+        ),
+        Algorithm::SlidingCounter => (pb::Algorithm::SlidingCounter, None, None, None),
+        Algorithm::TokenBucket { burst } => (pb::Algorithm::TokenBucket, Some(burst), None, None),
+    };
+    pb::Limit {
+        name: limit.name().to_string(),
+        quota: limit.quota(),
+        window: Some(duration(limit.window_us())),
+        algorithm: algorithm.into(),
+        burst,
+        precision,
+        anchor,
+    }
+}
+
+fn pb_anchor(anchor: Anchor) -> pb::Anchor {
+    match anchor {
+        Anchor::Clock => pb::Anchor::Clock,
+        Anchor::FirstRequest => pb::Anchor::FirstRequest,
+    }
+}
+
+fn outcome(outcome: Outcome) -> pb::Outcome {
+    match outcome {
+        Outcome::Allowed => pb::Outcome::Allowed,
+        Outcome::Denied => pb::Outcome::Denied,
+        Outcome::NeverFits => pb::Outcome::NeverFits,
+        Outcome::ShadowDenied => pb::Outcome::ShadowDenied,
+    }
+}
+
+fn decided_by(by: DecidedBy) -> pb::DecidedBy {
+    match by {
+        DecidedBy::Store => pb::DecidedBy::Store,
+        DecidedBy::DenyCache => pb::DecidedBy::DenyCache,
+        DecidedBy::Plan => pb::DecidedBy::Plan,
+        DecidedBy::FailOpen => pb::DecidedBy::FailOpen,
+        DecidedBy::FailClosed => pb::DecidedBy::FailClosed,
+        DecidedBy::LocalFallback => pb::DecidedBy::LocalFallback,
+    }
+}
+
+/// Converts microseconds. The wire's duration is finer, so nothing is rounded.
+pub(super) fn duration(us: u64) -> prost_types::Duration {
+    // Both parts fit: u64 microseconds are below 2^45 seconds.
+    let (seconds, nanos) = (
+        i64::try_from(us / 1_000_000),
+        i32::try_from(us % 1_000_000 * 1_000),
+    );
+    prost_types::Duration {
+        seconds: seconds.unwrap_or(i64::MAX),
+        nanos: nanos.unwrap_or(i32::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn deadline_of(text: &str) -> Result<Duration, Code> {
+        let mut metadata = MetadataMap::new();
+        metadata.insert("grpc-timeout", text.parse().unwrap());
+        caller_deadline(&metadata)
+            .map(|caller| caller.unwrap().left())
+            .map_err(|status| status.code())
+    }
+
+    #[test]
+    fn a_callers_deadline_is_read_in_every_unit() {
+        assert_eq!(deadline_of("100m"), Ok(Duration::from_millis(100)));
+        assert_eq!(
+            (deadline_of("4u"), deadline_of("0n")),
+            (Ok(Duration::from_micros(4)), Ok(Duration::ZERO))
+        );
+        assert_eq!(
+            deadline_of("99999999H"),
+            Ok(Duration::from_secs(99_999_999 * 3600))
+        );
+        assert!(caller_deadline(&MetadataMap::new()).unwrap().is_none());
+        for bad in [
+            "",
+            "m",
+            "100",
+            "100x",
+            "-1m",
+            "+1m",
+            " 1m",
+            "1 m",
+            "123456789m",
+        ] {
+            assert_eq!(deadline_of(bad), Err(Code::InvalidArgument), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_duration_keeps_every_microsecond() {
+        assert_eq!(
+            duration(1_500_001),
+            prost_types::Duration {
+                seconds: 1,
+                nanos: 500_001_000
+            }
+        );
+    }
+}
+
+#[cfg(test)]
+mod fuzz;

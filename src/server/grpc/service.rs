@@ -1,0 +1,273 @@
+//! The handlers: parse, decide, answer.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures_util::{Stream, TryFutureExt};
+use tonic::{Request, Response, Status, Streaming};
+use tracing::Span;
+
+use super::convert;
+use super::drain::{self, DrainSignal};
+use super::pb;
+use super::pb::rate_limit_service_server::RateLimitService;
+use super::receive::no_bytes_left;
+use super::stream::DecidedBatch;
+use super::{SharedMessage, WorkerService};
+use super::{span, stream, unary};
+use crate::limiter::{BATCH_MAX, CallerDeadline, Limiter, PlanSnapshot};
+use crate::trace;
+use crate::transport::account::Account;
+use tollgate_core::algorithm::Mode;
+use tollgate_core::headers::HeaderForm;
+use tollgate_store::{Check, Store};
+
+/// The return type of tonic's handlers.
+pub(super) type ResponseFuture<'f, T> =
+    Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send + 'f>>;
+
+/// `RateLimitService` over a limiter.
+pub struct Service<S> {
+    pub(super) limiter: Arc<Limiter<S>>,
+    pub(super) header_form: HeaderForm,
+}
+
+impl<S> Clone for Service<S> {
+    fn clone(&self) -> Self {
+        Self {
+            limiter: self.limiter.clone(),
+            header_form: self.header_form,
+        }
+    }
+}
+
+impl<S: Store> Service<S> {
+    /// A service that asks `limiter`. Callers that ask for header fields get those of the default form.
+    pub fn new(limiter: Arc<Limiter<S>>) -> Self {
+        Self {
+            limiter,
+            header_form: HeaderForm::default(),
+        }
+    }
+
+    /// Gives header fields of this form.
+    pub fn with_header_form(self, header_form: HeaderForm) -> Self {
+        Self {
+            header_form,
+            ..self
+        }
+    }
+
+    /// The answer with header fields. A future of its own, so that other decisions do not allocate its state.
+    async fn answer_with_headers(
+        &self,
+        check: Check<String>,
+        caller: Option<CallerDeadline>,
+        detailed: bool,
+        span: Span,
+    ) -> Result<Response<pb::ShouldAllowResponse>, Status> {
+        let decided = self.limiter.decide_with_plan(check, caller).await;
+        let (decision, plan) =
+            decided.map_err(|refused| span::failed(&span, convert::refusal(&refused)))?;
+        span::answered(&span, &decision);
+        let http_headers = convert::http_headers(&decision, &plan, self.header_form);
+        Ok(Response::new(pb::ShouldAllowResponse {
+            http_headers,
+            ..convert::response(&decision, detailed)
+        }))
+    }
+}
+
+impl<S: Store> WorkerService for Service<S> {
+    fn listed_plans(&self) -> Option<SharedMessage> {
+        let encode = |snapshot: &PlanSnapshot| {
+            unary::framed(&list_of(snapshot)).expect("a list of bounded plans is below 4 GiB")
+        };
+        let encoded = self.limiter.snapshot().encoded(encode);
+        Some(Box::pin(
+            encoded.map_err(|error| Status::internal(error.to_string())),
+        ))
+    }
+
+    fn serves_envoy(&self) -> bool {
+        self.limiter.serves_envoy()
+    }
+}
+
+fn list_of(snapshot: &PlanSnapshot) -> pb::ListPlansResponse {
+    let plans = snapshot
+        .plans()
+        .iter()
+        .map(|plan| convert::plan(plan))
+        .collect();
+    pb::ListPlansResponse {
+        plans,
+        config_hash: snapshot.config_hash().to_owned(),
+    }
+}
+
+/// Returns one result per request, in the same order. Errors: the caller's deadline passed, which ends the whole call.
+async fn decide_batch<S: Store>(
+    limiter: &Limiter<S>,
+    requests: Vec<pb::ShouldAllowRequest>,
+    caller: Option<CallerDeadline>,
+    form: HeaderForm,
+) -> Result<Vec<pb::ShouldAllowResult>, Status> {
+    let (parsed, checks) = convert::check_requests(requests);
+    let decided = limiter.decide_batch_with_plans(checks, caller).await;
+    let (decisions, snapshot) = decided.map_err(|refused| convert::refusal(&refused))?;
+    Ok(convert::results(parsed, decisions, snapshot.plans(), form))
+}
+
+#[tonic::async_trait]
+impl<S: Store> RateLimitService for Service<S> {
+    /// Not an async function: what is done before the store is asked thus stays out of the future, which is allocated for
+    /// each decision.
+    fn should_allow<'a, 'f>(
+        &'a self,
+        request: Request<pb::ShouldAllowRequest>,
+    ) -> ResponseFuture<'f, pb::ShouldAllowResponse>
+    where
+        'a: 'f,
+        Self: 'f,
+    {
+        let span = trace::grpc_call(
+            "tollgate.v1.RateLimitService/ShouldAllow",
+            request.metadata().as_ref(),
+        );
+        let caller = convert::caller_deadline(request.metadata());
+        let pb::ShouldAllowRequest {
+            detailed,
+            http_headers,
+            ..
+        } = *request.get_ref();
+        let (caller, check) = match caller
+            .and_then(|caller| Ok((caller, convert::check_request(request.into_inner())?)))
+        {
+            Ok(asked) => asked,
+            Err(status) => return Box::pin(std::future::ready(Err(span::failed(&span, status)))),
+        };
+        span.record(trace::PLAN, &*check.plan);
+        if http_headers {
+            return Box::pin(self.answer_with_headers(check, caller, detailed, span));
+        }
+        Box::pin(async move {
+            let decision = self.limiter.decide(check, caller).await;
+            let decision =
+                decision.map_err(|refused| span::failed(&span, convert::refusal(&refused)))?;
+            span::answered(&span, &decision);
+            Ok(Response::new(convert::response(&decision, detailed)))
+        })
+    }
+
+    async fn should_allow_batch(
+        &self,
+        request: Request<pb::ShouldAllowBatchRequest>,
+    ) -> Result<Response<pb::ShouldAllowBatchResponse>, Status> {
+        let span = trace::grpc_call(
+            "tollgate.v1.RateLimitService/ShouldAllowBatch",
+            request.metadata().as_ref(),
+        );
+        let caller = convert::caller_deadline(request.metadata())
+            .map_err(|status| span::failed(&span, status))?;
+        let account = request.extensions().get::<Arc<Account>>().cloned();
+        let requests = request.into_inner().requests;
+        if !(1..=BATCH_MAX).contains(&requests.len()) {
+            return Err(span::failed(&span, convert::batch_size(requests.len())));
+        }
+        // Refused before anything is charged to a key. It does not wait: what is reserved already must not wait for more.
+        let _room = match (
+            convert::extra_answer_bytes(&requests, self.limiter.snapshot().plans()),
+            account,
+        ) {
+            (0, _) | (_, None) => None,
+            (bytes, Some(account)) => Some(
+                account
+                    .reserve(bytes)
+                    .ok_or_else(|| span::failed(&span, no_bytes_left()))?,
+            ),
+        };
+        let results = decide_batch(&self.limiter, requests, caller, self.header_form)
+            .await
+            .map_err(|status| span::failed(&span, status))?;
+        span::succeeded(&span);
+        Ok(Response::new(pb::ShouldAllowBatchResponse { results }))
+    }
+
+    type ShouldAllowStreamStream =
+        Pin<Box<dyn Stream<Item = Result<pb::ShouldAllowStreamResponse, Status>> + Send>>;
+
+    async fn should_allow_stream(
+        &self,
+        request: Request<Streaming<pb::ShouldAllowStreamRequest>>,
+    ) -> Result<Response<Self::ShouldAllowStreamStream>, Status> {
+        let (limiter, drain) = (
+            self.limiter.clone(),
+            request.extensions().get::<DrainSignal>().cloned(),
+        );
+        let form = self.header_form;
+        let account = request.extensions().get::<Arc<Account>>().cloned();
+        let caller = convert::caller_deadline(request.metadata())?;
+        // The caller's deadline applies to the stream as a whole; the requests in it have none of their own.
+        let decide = move |requests: Vec<pb::ShouldAllowRequest>| {
+            let (limiter, account) = (limiter.clone(), account.clone());
+            async move {
+                let count = requests.len();
+                let extra_bytes =
+                    convert::extra_answer_bytes(&requests, limiter.snapshot().plans());
+                let kept = account
+                    .filter(|_| extra_bytes > 0)
+                    .map(|account| account.charge(extra_bytes));
+                let results = decide_batch(&limiter, requests, None, form).await;
+                let results =
+                    results.unwrap_or_else(|status| vec![convert::error_result(&status); count]);
+                DecidedBatch { results, kept }
+            }
+        };
+        let answers = drain::until_drain(drain, request.into_inner(), |requests| {
+            stream::decide_in_batches(requests, decide)
+        });
+        let answers: Self::ShouldAllowStreamStream = match caller {
+            Some(caller) => Box::pin(stream::until_deadline(caller.left(), answers)),
+            None => Box::pin(answers),
+        };
+        Ok(Response::new(answers))
+    }
+
+    async fn peek(
+        &self,
+        request: Request<pb::PeekRequest>,
+    ) -> Result<Response<pb::PeekResponse>, Status> {
+        let span = trace::grpc_call(
+            "tollgate.v1.RateLimitService/Peek",
+            request.metadata().as_ref(),
+        );
+        let caller = convert::caller_deadline(request.metadata())
+            .map_err(|status| span::failed(&span, status))?;
+        let pb::PeekRequest { key, plan, cost } = request.into_inner();
+        let check = convert::check_request(pb::ShouldAllowRequest {
+            key,
+            plan,
+            cost,
+            detailed: true,
+            http_headers: false,
+        });
+        let mut check = check.map_err(|status| span::failed(&span, status))?;
+        check.mode = Mode::Peek;
+        span.record(trace::PLAN, &*check.plan);
+        let decision = self.limiter.decide(check, caller).await;
+        let decision =
+            decision.map_err(|refused| span::failed(&span, convert::refusal(&refused)))?;
+        span::answered(&span, &decision);
+        Ok(Response::new(pb::PeekResponse {
+            answer: Some(convert::response(&decision, true)),
+        }))
+    }
+
+    async fn list_plans(
+        &self,
+        _: Request<pb::ListPlansRequest>,
+    ) -> Result<Response<pb::ListPlansResponse>, Status> {
+        Ok(Response::new(list_of(&self.limiter.snapshot())))
+    }
+}

@@ -1,0 +1,262 @@
+//! Converts domain types to HTTP responses. Only this module knows both.
+
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use crate::limiter::Refusal;
+use tollgate_core::decision::{DecidedBy, Decision, LimitStatus, Outcome};
+use tollgate_core::headers::{HeaderForm, retry_after_s};
+use tollgate_core::plan::Plan;
+
+/// Problem types of the draft.
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+const REDUCED_CAPACITY: &str =
+    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+/// Wait suggested to a caller refused because of overload, in seconds: the least that the header can express.
+const RETRY_OVERLOADED_AFTER_S: u64 = 1;
+
+/// The response to an allowed request: only header fields, unless the caller wants JSON.
+pub(super) fn allowed(
+    decision: &Decision,
+    plan: &Plan,
+    wants_json: bool,
+    form: HeaderForm,
+) -> Response {
+    let headers = headers(decision, plan, form);
+    if wants_json {
+        return (
+            StatusCode::OK,
+            headers,
+            body("application/json", &decided(decision)),
+        )
+            .into_response();
+    }
+    (StatusCode::OK, headers).into_response()
+}
+
+/// The response to a denied request, with the status that it asked for.
+pub(super) fn denied(
+    decision: &Decision,
+    plan: &Plan,
+    status: StatusCode,
+    form: HeaderForm,
+) -> Response {
+    let (kind, title) = match decision.decided_by {
+        DecidedBy::FailClosed => (
+            REDUCED_CAPACITY,
+            "the store could not decide, and the plan denies in that case",
+        ),
+        _ => (QUOTA_EXCEEDED, "the quota is used up"),
+    };
+    let mut problem = problem(kind, title, status, &detail(decision, plan));
+    problem["violated-policies"] = violated(decision).into();
+    merge(&mut problem, decided(decision));
+    (
+        status,
+        headers(decision, plan, form),
+        body("application/problem+json", &problem),
+    )
+        .into_response()
+}
+
+/// The response to an invalid request, with a status that says in which way.
+pub(super) fn bad_request(status: StatusCode, sentence: &str) -> Response {
+    error(status, "the request is invalid", sentence)
+}
+
+/// The response to a request that got no decision.
+pub(super) fn refusal(refusal: &Refusal) -> Response {
+    match refusal {
+        Refusal::UnknownPlan(_) => error(
+            StatusCode::NOT_FOUND,
+            "there is no such plan",
+            &refusal.to_string(),
+        ),
+        Refusal::Overloaded => {
+            let mut response = error(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "the server is overloaded",
+                &refusal.to_string(),
+            );
+            response
+                .headers_mut()
+                .insert(RETRY_AFTER, RETRY_OVERLOADED_AFTER_S.into());
+            response
+        }
+        Refusal::CallerDeadline => error(
+            StatusCode::GATEWAY_TIMEOUT,
+            "the caller's deadline passed",
+            &refusal.to_string(),
+        ),
+    }
+}
+
+fn error(status: StatusCode, title: &str, detail: &str) -> Response {
+    (
+        status,
+        no_store(),
+        body(
+            "application/problem+json",
+            &problem("about:blank", title, status, detail),
+        ),
+    )
+        .into_response()
+}
+
+/// A problem object. Source: RFC 9457.
+fn problem(kind: &str, title: &str, status: StatusCode, detail: &str) -> Value {
+    json!({ "type": kind, "title": title, "status": status.as_u16(), "detail": detail })
+}
+
+fn body(media: &'static str, value: &Value) -> ([(HeaderName, &'static str); 1], String) {
+    ([(CONTENT_TYPE, media)], format!("{value}\n"))
+}
+
+fn detail(decision: &Decision, plan: &Plan) -> String {
+    let name = &plan.name;
+    match (decision.outcome, retry_after_s(decision)) {
+        (Outcome::NeverFits, _) => {
+            format!("the cost is above what plan {name} ever gives at once; no wait will help")
+        }
+        (_, Some(seconds)) => format!("plan {name} gives this cost again in {seconds} s"),
+        _ => format!("plan {name} denies this"),
+    }
+}
+
+/// The decision as JSON fields, named as in the gRPC contract. Times are in microseconds.
+fn decided(decision: &Decision) -> Value {
+    let mut value = json!({
+        "allowed": decision.allowed(),
+        "outcome": decision.outcome.word(),
+        "decided_by": decision.decided_by.word(),
+        "limits": decision.limits().iter().map(limit_status).collect::<Vec<_>>(),
+    });
+    if let Some(binding) = decision.binding() {
+        merge(
+            &mut value,
+            json!({ "limit_name": &*binding.name, "limit": binding.limit, "window_us": binding.window_us }),
+        );
+    }
+    let key = decision.key_status();
+    let state = [
+        ("remaining", key.remaining),
+        ("retry_after_us", key.retry_after_us),
+        ("reset_after_us", key.reset_after_us),
+        ("more_after_us", key.more_after_us),
+    ];
+    merge(&mut value, numbers(&state));
+    value
+}
+
+/// A JSON object with those of the fields whose number is known.
+fn numbers(fields: &[(&str, Option<u64>)]) -> Value {
+    fields
+        .iter()
+        .filter_map(|(name, number)| Some(((*name).to_owned(), Value::from((*number)?))))
+        .collect()
+}
+
+fn limit_status(status: &LimitStatus) -> Value {
+    let mut value = json!({
+        "limit_name": &*status.name,
+        "limit": status.limit,
+        "window_us": status.window_us,
+        "remaining": status.remaining,
+        "reset_after_us": status.reset_after_us,
+    });
+    merge(
+        &mut value,
+        numbers(&[
+            ("retry_after_us", status.retry_after_us),
+            ("more_after_us", status.more_after_us()),
+        ]),
+    );
+    value
+}
+
+fn merge(into: &mut Value, from: Value) {
+    if let (Value::Object(into), Value::Object(from)) = (into, from) {
+        into.extend(from);
+    }
+}
+
+/// Names of the limits that denied the request.
+fn violated(decision: &Decision) -> Vec<&str> {
+    let denying = decision
+        .limits()
+        .iter()
+        .filter(|status| status.retry_after_us.is_some());
+    let mut names: Vec<&str> = denying.map(|status| &*status.name).collect();
+    if names.is_empty() && decision.outcome == Outcome::NeverFits {
+        names.extend(decision.binding().map(|status| &*status.name));
+    }
+    names
+}
+
+/// Headers of every decision.
+fn headers(decision: &Decision, plan: &Plan, form: HeaderForm) -> HeaderMap {
+    let mut headers = no_store();
+    for (name, value) in tollgate_core::headers::headers(decision, plan, form) {
+        if let Ok(value) = HeaderValue::try_from(value) {
+            headers.insert(name, value);
+        }
+    }
+    headers
+}
+
+/// An answer is valid only at the moment it was given. Source for denials: RFC 6585, section 4.
+fn no_store() -> HeaderMap {
+    HeaderMap::from_iter([(CACHE_CONTROL, HeaderValue::from_static("no-store"))])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smallvec::smallvec;
+    use std::time::Duration;
+    use tollgate_core::plan::{Anchor, Limit, Rule};
+
+    #[test]
+    fn a_denial_names_what_it_violates_and_carries_the_ready_headers() {
+        let algorithm = tollgate_core::plan::Algorithm::FixedWindow {
+            anchor: Anchor::Clock,
+        };
+        let limit = |name: &str| Limit::new(name, 10, Duration::from_secs(60), algorithm).unwrap();
+        let plan = Plan::new("p", Rule::Limits(vec![limit("a"), limit("b")]));
+        let status = |name: &str, retry_after_us| LimitStatus {
+            name: name.into(),
+            limit: 10,
+            window_us: 60_000_000,
+            frees_at_once: true,
+            capacity: 10,
+            remaining: 0,
+            retry_after_us,
+            reset_after_us: 1_000_001,
+        };
+        let statuses = smallvec![status("a", Some(1_000_001)), status("b", None)];
+        let decision = Decision::counted(Outcome::Denied, DecidedBy::Store, statuses);
+        assert_eq!(violated(&decision), ["a"]);
+        for form in [HeaderForm::Ietf, HeaderForm::Both] {
+            let response = denied(&decision, &plan, StatusCode::FORBIDDEN, form);
+            let ready = tollgate_core::headers::headers(&decision, &plan, form);
+            let all = [
+                ("cache-control", "no-store".to_owned()),
+                ("content-type", "application/problem+json".to_owned()),
+            ];
+            let mut expected: Vec<_> = ready.into_iter().chain(all).collect();
+            let mut found: Vec<_> = response
+                .headers()
+                .iter()
+                .map(|(name, value)| (name.as_str(), value.to_str().unwrap().to_owned()))
+                .collect();
+            expected.sort();
+            found.sort();
+            assert_eq!(
+                (response.status(), found),
+                (StatusCode::FORBIDDEN, expected)
+            );
+        }
+    }
+}

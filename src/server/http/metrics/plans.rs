@@ -1,0 +1,107 @@
+//! Metrics of single plans beside their decisions: what their limits are, how near to them requests come, and what a candidate
+//! would do.
+
+use crate::http::exposition::{Exposition, Kind};
+use crate::limiter::Totals;
+use tollgate_core::decision::Outcome;
+use tollgate_core::plan::{Limit, Plan};
+
+/// With more limits than this in all plans, no limit is written. Two samples for each are 200 KiB then.
+const LIMITS_MAX: usize = 1_000;
+
+pub(super) fn write(text: &mut Exposition, totals: &Totals) {
+    near_limit(text, totals);
+    candidates(text, totals);
+    limits(text, totals);
+}
+
+fn near_limit(text: &mut Exposition, totals: &Totals) {
+    const NAME: &str = "tollgate_near_limit_decisions_total";
+    text.family(
+        NAME,
+        Kind::Counter,
+        "Allowed requests after which less than a fifth of some limit was left, by plan.",
+    );
+    for (plan_index, plan) in totals
+        .snapshot()
+        .plans()
+        .iter()
+        .enumerate()
+        .filter(|(_, plan)| !plan.limits().is_empty())
+    {
+        text.sample(NAME, &[("plan", &plan.name)], totals.near_limit(plan_index));
+    }
+}
+
+/// Writes all four combinations, so that the first one is seen as an increase.
+fn candidates(text: &mut Exposition, totals: &Totals) {
+    const NAME: &str = "tollgate_candidate_decisions_total";
+    text.family(
+        NAME,
+        Kind::Counter,
+        "Requests that a plan and its candidate decided, by the outcome of each; the candidate's is not enforced.",
+    );
+    let word = |allowed: bool| {
+        if allowed {
+            Outcome::Allowed.word()
+        } else {
+            Outcome::Denied.word()
+        }
+    };
+    for (plan_index, plan) in totals.snapshot().plans().iter().enumerate() {
+        let Some(candidate) = &plan.candidate else {
+            continue;
+        };
+        for (allowed, by_candidate) in [(true, true), (true, false), (false, true), (false, false)]
+        {
+            let plans = [("plan", &*plan.name), ("candidate", &*candidate.name)];
+            let outcomes = [
+                ("outcome", word(allowed)),
+                ("candidate_outcome", word(by_candidate)),
+            ];
+            let labels = [plans, outcomes].concat();
+            text.sample(
+                NAME,
+                &labels,
+                totals.candidate_decisions(plan_index, allowed, by_candidate),
+            );
+        }
+    }
+}
+
+fn limits(text: &mut Exposition, totals: &Totals) {
+    let plans = || totals.snapshot().plans().iter();
+    if plans().map(|plan| plan.limits().len()).sum::<usize>() > LIMITS_MAX {
+        return;
+    }
+    let mut family = |name, help, write: fn(&mut Exposition, &str, &Plan, &Limit)| {
+        text.family(name, Kind::Gauge, help);
+        for plan in plans() {
+            plan.limits()
+                .iter()
+                .for_each(|limit| write(text, name, plan, limit));
+        }
+    };
+    family(
+        "tollgate_plan_limit_quota",
+        "Units that a limit of a plan allows per window.",
+        |text, name, plan, limit| {
+            text.sample(name, &labels(plan, limit), limit.quota());
+        },
+    );
+    family(
+        "tollgate_plan_limit_window_seconds",
+        "Length of the window of a limit of a plan.",
+        |text, name, plan, limit| {
+            text.sample(
+                name,
+                &labels(plan, limit),
+                super::seconds(limit.window_us() * 1_000),
+            );
+        },
+    );
+}
+
+fn labels<'a>(plan: &'a Plan, limit: &'a Limit) -> [(&'static str, &'a str); 2] {
+    [("plan", &plan.name), ("limit", limit.name())]
+}

@@ -1,0 +1,434 @@
+//! Parses the parameters of a check, from its query and its body. Parsing is strict: a typing error that was ignored would
+//! be charged as something else.
+
+use std::net::IpAddr;
+
+use axum::http::{HeaderMap, StatusCode};
+use percent_encoding::percent_decode_str;
+use serde::Deserialize;
+
+use super::subject::{CheckSettings, RequestParts};
+use tollgate_core::algorithm::Mode;
+use tollgate_core::key::{Cost, Key};
+use tollgate_core::plan::check_requested_name;
+use tollgate_store::Check;
+
+/// The parameters of a check.
+#[derive(Debug)]
+pub(super) struct Parameters {
+    pub check: Check<String>,
+    /// The status of a denial, 400 to 599. Default: 429. nginx's `auth_request` takes 401 and 403 for a denial, and any
+    /// other for a fault of its own.
+    pub deny_status: StatusCode,
+}
+
+/// The given parameters. They have the right types; their bounds are not checked yet.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Fields {
+    key: Option<String>,
+    plan: Option<String>,
+    cost: Option<u64>,
+    deny_status: Option<u16>,
+    peek: Option<bool>,
+}
+
+const NAMES: &str = "key, plan, cost, deny_status, peek";
+
+/// The meaning of `+` in a text of `name=value` pairs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Plus {
+    /// Itself, as RFC 3986 says for a query. A proxy copies data of its caller there unescaped, such as an e-mail address
+    /// with a `+`.
+    Literal,
+    /// A space, as HTML forms encode it.
+    Space,
+}
+
+impl Fields {
+    /// Reads a query. Errors, also of the functions below: a sentence that says what is wrong and what would be right.
+    pub(super) fn of_query(query: &str) -> Result<Self, String> {
+        Self::of_pairs(query, Plus::Literal)
+    }
+
+    /// Reads a body of type `application/x-www-form-urlencoded`.
+    pub(super) fn of_form(body: &[u8]) -> Result<Self, String> {
+        let text = std::str::from_utf8(body).map_err(|_| "the form is no UTF-8".to_owned())?;
+        Self::of_pairs(text, Plus::Space)
+    }
+
+    /// Reads a body of type `application/json`.
+    pub(super) fn of_json(body: &[u8]) -> Result<Self, String> {
+        // serde would also accept a list of the fields in their order.
+        if body.trim_ascii_start().first() != Some(&b'{') {
+            return Err(format!(
+                "the body is not the JSON of a check: send an object with {NAMES}"
+            ));
+        }
+        serde_json::from_slice(body).map_err(|error| {
+            format!("the body is not the JSON of a check: {error}; there are {NAMES}")
+        })
+    }
+
+    /// Combines two sets of parameters. Errors: a parameter is in both.
+    pub(super) fn merged(self, other: Self) -> Result<Self, String> {
+        Ok(Self {
+            key: at_most_one("key", self.key, other.key)?,
+            plan: at_most_one("plan", self.plan, other.plan)?,
+            cost: at_most_one("cost", self.cost, other.cost)?,
+            deny_status: at_most_one("deny_status", self.deny_status, other.deny_status)?,
+            peek: at_most_one("peek", self.peek, other.peek)?,
+        })
+    }
+
+    fn of_pairs(text: &str, plus: Plus) -> Result<Self, String> {
+        let mut fields = Self::default();
+        for pair in text.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let value = || decode(name, value, plus);
+            let found = match name {
+                "key" => Self {
+                    key: Some(value()?),
+                    ..Self::default()
+                },
+                "plan" => Self {
+                    plan: Some(value()?),
+                    ..Self::default()
+                },
+                "cost" => Self {
+                    cost: Some(parse_cost(&value()?)?),
+                    ..Self::default()
+                },
+                "deny_status" => Self {
+                    deny_status: Some(parse_status(&value()?)?),
+                    ..Self::default()
+                },
+                "peek" => Self {
+                    peek: Some(parse_peek(&value()?)?),
+                    ..Self::default()
+                },
+                _ => {
+                    return Err(format!(
+                        "the request has an unknown parameter; there are {NAMES}"
+                    ));
+                }
+            };
+            fields = fields.merged(found)?;
+        }
+        Ok(fields)
+    }
+
+    /// Finds key and plan as `settings` say, and checks the bounds of everything. `peer` is the address of the peer; `None` on a
+    /// Unix socket.
+    pub(super) fn check(
+        self,
+        settings: &CheckSettings,
+        headers: &HeaderMap,
+        peer: Option<IpAddr>,
+    ) -> Result<Parameters, String> {
+        let (key, plan) = settings.subject(RequestParts {
+            key: self.key,
+            plan: self.plan,
+            headers,
+            peer,
+        })?;
+        let key = Key::new(key).map_err(|error| error.to_string())?;
+        check_requested_name(&plan)?;
+        let cost = self.cost.map_or(Ok(Cost::ONE), Cost::new);
+        let cost = cost.map_err(|_| {
+            "cost is 0: leave it out for 1, or say peek=true to ask without charging".to_owned()
+        })?;
+        let mode = if self.peek == Some(true) {
+            Mode::Peek
+        } else {
+            Mode::Charge
+        };
+        let deny_status = self
+            .deny_status
+            .map_or(Ok(StatusCode::TOO_MANY_REQUESTS), deny_status)?;
+        Ok(Parameters {
+            check: Check {
+                key,
+                plan,
+                cost,
+                mode,
+            },
+            deny_status,
+        })
+    }
+}
+
+fn at_most_one<T>(name: &str, one: Option<T>, other: Option<T>) -> Result<Option<T>, String> {
+    match (one, other) {
+        (Some(_), Some(_)) => Err(format!("{name} is given twice")),
+        (one, other) => Ok(one.or(other)),
+    }
+}
+
+/// Decodes percent escapes. The result must be UTF-8: a key that was repaired would be counted together with another key.
+fn decode(name: &str, text: &str, plus: Plus) -> Result<String, String> {
+    let escaped = |rest: &str| rest.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2;
+    if !text.split('%').skip(1).all(escaped) {
+        return Err(format!(
+            "{name} has a % that two hexadecimal digits do not follow; write %25 for the sign itself"
+        ));
+    }
+    let spaced = if plus == Plus::Space {
+        text.replace('+', " ")
+    } else {
+        text.to_owned()
+    };
+    let decoded = percent_decode_str(&spaced)
+        .decode_utf8()
+        .map_err(|_| format!("{name} is no UTF-8"))?;
+    Ok(decoded.into_owned())
+}
+
+fn parse_cost(text: &str) -> Result<u64, String> {
+    digits(text).ok_or_else(|| format!("cost is {text:?}; it must be a whole number, 1 or more"))
+}
+
+fn parse_status(text: &str) -> Result<u16, String> {
+    let status = digits(text).and_then(|code| u16::try_from(code).ok());
+    status.ok_or_else(|| format!("deny_status is {text:?}; it must be 400 to 599"))
+}
+
+fn parse_peek(text: &str) -> Result<bool, String> {
+    text.parse()
+        .map_err(|_| format!("peek is {text:?}; it must be true or false"))
+}
+
+fn deny_status(code: u16) -> Result<StatusCode, String> {
+    let status = StatusCode::from_u16(code).ok();
+    let status = status.filter(|status| status.is_client_error() || status.is_server_error());
+    status.ok_or_else(|| format!("deny_status is \"{code}\"; it must be 400 to 599"))
+}
+
+/// Parses digits only; `parse` would also accept a sign.
+fn digits(text: &str) -> Option<u64> {
+    text.bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then(|| text.parse().ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_core::plan::NAME_BYTES_MAX;
+
+    /// By the default settings.
+    fn check(fields: Fields) -> Result<Parameters, String> {
+        fields.check(&CheckSettings::default(), &HeaderMap::new(), None)
+    }
+
+    fn of_query(query: &str) -> Result<Parameters, String> {
+        check(Fields::of_query(query)?)
+    }
+
+    #[test]
+    fn a_plus_is_itself_in_a_query_and_a_space_in_a_form() {
+        let text = "plan=free&&key=a+b%2Bc%26%C3%A9%20d&cost=7&deny_status=403&";
+        let found = of_query(text).unwrap();
+        assert_eq!(
+            (found.check.key.as_str(), &*found.check.plan),
+            ("a+b+c&é d", "free")
+        );
+        assert_eq!(
+            (found.check.cost.units(), found.deny_status.as_u16()),
+            (7, 403)
+        );
+        let form = check(Fields::of_form(text.as_bytes()).unwrap()).unwrap();
+        assert_eq!(form.check.key.as_str(), "a b+c&é d");
+        let defaults = of_query("key=%25&plan=p").unwrap();
+        assert_eq!(
+            (defaults.check.key.as_str(), defaults.check.cost),
+            ("%", Cost::ONE)
+        );
+        assert_eq!(
+            (defaults.deny_status, defaults.check.mode),
+            (StatusCode::TOO_MANY_REQUESTS, Mode::Charge)
+        );
+        assert_eq!(
+            of_query("key=a&plan=p&peek=true").unwrap().check.mode,
+            Mode::Peek
+        );
+        assert_eq!(
+            of_query("key=a&plan=p&peek=false").unwrap().check.mode,
+            Mode::Charge
+        );
+    }
+
+    #[test]
+    fn json_has_the_same_parameters_with_its_own_types() {
+        let json = |text: &str| Fields::of_json(text.as_bytes()).and_then(check);
+        let found = json(
+            r#"{"key": "a+b %zz é", "plan": "free", "cost": 7, "deny_status": 403, "peek": true}"#,
+        )
+        .unwrap();
+        assert_eq!(
+            (found.check.key.as_str(), &*found.check.plan),
+            ("a+b %zz é", "free")
+        );
+        assert_eq!(
+            (
+                found.check.cost.units(),
+                found.deny_status.as_u16(),
+                found.check.mode
+            ),
+            (7, 403, Mode::Peek)
+        );
+        assert_eq!(
+            json(r#"{"key":"a","plan":"p","cost":null}"#)
+                .unwrap()
+                .check
+                .cost,
+            Cost::ONE
+        );
+        for (text, sentence) in [
+            ("", "the body is not the JSON of a check"),
+            ("[]", "send an object"),
+            (r#"["a", "p", null, null, null]"#, "send an object"),
+            (r#"{"key":"a"}"#, "plan is empty"),
+            (r#"{"key":"a","plan":"p","cost":"7"}"#, "expected u64"),
+            (r#"{"key":"a","plan":"p","cost":-1}"#, "expected u64"),
+            (r#"{"key":"a","plan":"p","cost":1.0}"#, "expected u64"),
+            (r#"{"key":"a","plan":"p","cost":0}"#, "cost is 0"),
+            (
+                r#"{"key":"a","plan":"p","deny_status":200}"#,
+                "deny_status is \"200\"; it must be 400 to 599",
+            ),
+            (
+                r#"{"key":"a","key":"b","plan":"p"}"#,
+                "duplicate field `key`",
+            ),
+            (
+                r#"{"key":"a","plan":"p","costs":1}"#,
+                "unknown field `costs`",
+            ),
+            (
+                r#"{"key":"\ud800","plan":"p"}"#,
+                "the body is not the JSON of a check",
+            ),
+            (r#"{"key":"a","plan":"p"} x"#, "trailing characters"),
+        ] {
+            let found = json(text).unwrap_err();
+            assert!(found.contains(sentence), "{text}: {found}");
+        }
+        assert!(json(&"[".repeat(4_096)).is_err());
+    }
+
+    #[test]
+    fn a_parameter_in_both_the_query_and_the_body_is_an_error() {
+        let of = |query, body: &str| {
+            Fields::of_query(query)?
+                .merged(Fields::of_json(body.as_bytes())?)
+                .and_then(check)
+        };
+        let found = of("plan=p&deny_status=403", r#"{"key":"a"}"#).unwrap();
+        assert_eq!(
+            (
+                found.check.key.as_str(),
+                &*found.check.plan,
+                found.deny_status.as_u16()
+            ),
+            ("a", "p", 403)
+        );
+        assert_eq!(
+            of("plan=p&key=b", r#"{"key":"a"}"#).unwrap_err(),
+            "key is given twice"
+        );
+    }
+
+    #[test]
+    fn every_invalid_parameter_has_an_error_text() {
+        let long = |bytes| "x".repeat(bytes);
+        for (query, sentence) in [
+            ("", "key is empty"),
+            ("key=a", "plan is empty"),
+            ("plan=p", "key is empty"),
+            ("key=&plan=p", "key is empty"),
+            (&format!("key={}&plan=p", long(513)), "key has 513 bytes"),
+            (&format!("key=a&plan={}", long(65)), "plan has 65 bytes"),
+            ("key=%ff&plan=p", "key is no UTF-8"),
+            ("key=+%ff&plan=p", "key is no UTF-8"),
+            (
+                "key=%zz&plan=p",
+                "key has a % that two hexadecimal digits do not follow; write %25",
+            ),
+            ("key=%&plan=p", "key has a %"),
+            ("key=a%4&plan=p", "key has a %"),
+            ("key=%%41&plan=p", "key has a %"),
+            ("key=%+1&plan=p", "key has a %"),
+            ("key=a&plan=p%g0", "plan has a %"),
+            ("key=a&plan=p&cost=0", "cost is 0"),
+            ("key=a&plan=p&cost=", "cost is \"\""),
+            ("key=a&plan=p&cost=-1", "cost is \"-1\""),
+            ("key=a&plan=p&cost=%2B1", "cost is \"+1\""),
+            ("key=a&plan=p&cost=1.5", "cost is \"1.5\""),
+            ("key=a&plan=p&cost=18446744073709551616", "whole number"),
+            (
+                "key=a&plan=p&deny_status=200",
+                "deny_status is \"200\"; it must be 400 to 599",
+            ),
+            ("key=a&plan=p&deny_status=399", "400 to 599"),
+            ("key=a&plan=p&deny_status=600", "400 to 599"),
+            ("key=a&plan=p&deny_status=65965", "400 to 599"),
+            (
+                "key=a&plan=p&peek=yes",
+                "peek is \"yes\"; it must be true or false",
+            ),
+            ("key=a&plan=p&peek", "peek is \"\""),
+            (
+                "key=a&plan=p&costs=5",
+                "there are key, plan, cost, deny_status, peek",
+            ),
+            ("key=a&key=b&plan=p", "key is given twice"),
+        ] {
+            let found = of_query(query).unwrap_err();
+            assert!(found.contains(sentence), "{query}: {found}");
+        }
+        assert!(of_query(&format!("key={}&plan={}", long(512), long(64))).is_ok());
+    }
+
+    #[test]
+    fn fuzz_queries() {
+        const WORDS: [&str; 17] = [
+            "key=",
+            "plan=",
+            "cost=",
+            "deny_status=",
+            "peek=",
+            "&",
+            "=",
+            "+",
+            "%",
+            "%ff",
+            "%41",
+            "0",
+            "9",
+            "403",
+            "a",
+            "é",
+            ";",
+        ];
+        crate::fuzz::fuzz!("queries", Vec<u8>, |bytes: &Vec<u8>| {
+            let query: String = bytes
+                .iter()
+                .map(|byte| WORDS[usize::from(*byte) % WORDS.len()])
+                .collect();
+            let _ = Fields::of_json(bytes);
+            for found in [
+                of_query(&query),
+                Fields::of_form(query.as_bytes()).and_then(check),
+            ] {
+                match found {
+                    Ok(found) => assert!(
+                        (1..=NAME_BYTES_MAX).contains(&found.check.plan.len()),
+                        "{query}"
+                    ),
+                    Err(sentence) => assert!(!sentence.is_empty(), "{query}"),
+                }
+            }
+        });
+    }
+}

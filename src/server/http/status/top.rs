@@ -1,0 +1,56 @@
+//! The heaviest keys, as figures of the page.
+
+use serde_json::{Value, json};
+
+use super::Keys;
+use crate::limiter::{TopAnswer, TopBy, TopKey, TopKeys, TopQuery};
+use tollgate_core::visible::visible;
+
+/// Keys of each list.
+const KEYS_MAX: usize = 20;
+
+/// The keys that were denied most and those that used most; `null` when keys are not counted.
+pub(super) async fn of(top: &TopKeys, keys: Keys) -> Value {
+    let query = |by| TopQuery {
+        plan: None,
+        by,
+        limit: KEYS_MAX,
+    };
+    // The question names no plan, so the one error is that keys are not counted.
+    let (Ok(denials), Ok(cost)) = (
+        top.top(&query(TopBy::Denials)).await,
+        top.top(&query(TopBy::Cost)).await,
+    ) else {
+        return Value::Null;
+    };
+    let TopAnswer {
+        window,
+        replicas,
+        replicas_missing,
+        this_replica_alone,
+        ..
+    } = denials;
+    json!({
+        "window_ms": u64::try_from(window.as_millis()).unwrap_or(u64::MAX),
+        "replicas": replicas,
+        "missing": replicas_missing,
+        "alone": this_replica_alone,
+        "denials": list(denials.keys, keys),
+        "cost": list(cost.keys, keys),
+    })
+}
+
+fn list(found: Vec<TopKey>, keys: Keys) -> Vec<Value> {
+    let clear = |key: &TopKey| {
+        key.key
+            .as_deref()
+            .filter(|_| keys == Keys::Clear)
+            .map(visible)
+    };
+    let shown = |key: &TopKey| {
+        json!({
+            "hash": key.hash.to_string(), "key": clear(key), "plan": &*key.plan, "count": key.count, "error": key.error,
+        })
+    };
+    found.iter().map(shown).collect()
+}

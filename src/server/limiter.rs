@@ -1,0 +1,576 @@
+//! Turns key, plan and cost into a `Decision`. The limiter finds the plan, then uses a remembered denial that still holds, or
+//! asks the store. When the store cannot decide, the plan's policy answers.
+//!
+//! This is the only place where a store's error becomes an answer. It knows neither the wire format nor Redis.
+
+mod admin;
+mod caller_deadline;
+mod deny_cache;
+mod envoy;
+mod explain;
+mod failure_log;
+mod metrics;
+mod registry;
+mod snapshot;
+mod top;
+mod uncounted;
+mod unknown_plan_log;
+
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+pub use admin::{AdminError, Refunded};
+pub use caller_deadline::CallerDeadline;
+use deny_cache::DenyCache;
+pub use deny_cache::{DENY_CACHE_DEFAULT, DENY_CACHE_MAX};
+pub use envoy::{Descriptor, DescriptorDecision, EnvoyDecisions, EnvoyRefusal};
+pub use explain::{CandidateExplanation, Explanation, LimitExplanation};
+use failure_log::FailureLog;
+use metrics::WorkerPlans;
+pub use metrics::{BOUNDS_NS, Reloads, Timings, Totals};
+use registry::{LimiterRegistry, WorkerState};
+pub use snapshot::{Changes, PlanSnapshot};
+use tollgate_core::algorithm::Mode;
+use tollgate_core::decision::{DecidedBy, Decision, Outcome};
+use tollgate_core::plan::{OnStoreFailure, Plan, PlanSet, Rule, UnknownPlan};
+use tollgate_store::clock::Clock;
+use tollgate_store::{
+    CAPACITY_DEFAULT, Check, MemoryStore, Outage, Store, StoreDeadline, StoreError, StoreRegistry,
+    StoreState, Verdict,
+};
+pub use top::{
+    KeyHash, TOP_DEFAULT, TOP_MAX, TOP_MIN, TopAnswer, TopBy, TopError, TopKey, TopKeys, TopQuery,
+    TopSettings, TopStores,
+};
+use uncounted::{fail_closed, fail_open, shadowed, untouched};
+use unknown_plan_log::UnknownPlanLog;
+
+/// Most requests in one batch. Its answer stays well below a megabyte, and one caller cannot occupy the store for long.
+pub const BATCH_MAX: usize = 1_000;
+
+/// Why a request got no decision.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The plan is not in the config, and the config has no default plan. The caller must correct the name.
+    #[error(transparent)]
+    UnknownPlan(#[from] UnknownPlan),
+    /// The callers ask for more than the healthy store decides in time. Retry in a moment, or add replicas.
+    #[error("the store of this server cannot keep up with the requests; retry in a moment")]
+    Overloaded,
+    /// The caller's deadline is shorter than the store's and passed before the store answered. The charge may still take
+    /// effect. The store may be healthy, so the policy for its failure does not apply.
+    #[error(
+        "the caller's deadline passed before a decision; a charge that was sent may still count"
+    )]
+    CallerDeadline,
+}
+
+/// How a limiter treats its store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// Longest that a decision waits for the store.
+    pub deadline: Duration,
+    /// Replicas that share the quotas, at least 1. Each enforces one share while the store cannot decide. See
+    /// [`Limiter::share_among`].
+    pub expected_replicas: u64,
+    /// Most denials to remember; their keys need no store call while they hold. 0 for none. An embedded store needs none.
+    pub deny_cache_entries: usize,
+}
+
+/// Decides by the plans of a config, over one store. [`Self::reload`] replaces the plans. A decision or a batch that has begun
+/// keeps the plans that it began with.
+pub struct Limiter<S> {
+    common: Arc<Common>,
+    store: S,
+    worker: Arc<WorkerState>,
+}
+
+/// State that all limiters of one process share, whatever their stores.
+struct Common {
+    settings: Settings,
+    /// Counts at this replica's share while the store cannot decide.
+    fallback: MemoryStore,
+    failures: FailureLog,
+    unknown_plans: UnknownPlanLog,
+    clock: Arc<dyn Clock>,
+    /// Origin of the deny cache's times.
+    started: Instant,
+    registry: Mutex<LimiterRegistry>,
+}
+
+impl Limiter<()> {
+    /// Creates the shared state for limiters made by [`Self::beside`]; it decides nothing itself. `clock` gives the time of the
+    /// local fallback, and measures how long denials hold.
+    pub fn without_store(plans: PlanSet, settings: Settings, clock: Arc<dyn Clock>) -> Self {
+        let mut registry = LimiterRegistry::new(plans, settings.expected_replicas);
+        let worker = registry.add_worker(None);
+        let fallback = MemoryStore::new(CAPACITY_DEFAULT, clock.clone());
+        let (failures, unknown_plans, started) = (
+            FailureLog::default(),
+            UnknownPlanLog::default(),
+            clock.monotonic(),
+        );
+        let common = Common {
+            settings,
+            fallback,
+            failures,
+            unknown_plans,
+            clock,
+            started,
+            registry: Mutex::new(registry),
+        };
+        Self {
+            common: Arc::new(common),
+            store: (),
+            worker,
+        }
+    }
+}
+
+impl<S> Limiter<S> {
+    /// A limiter of the same plans over its own store, with its own deny cache for that store. All limiters of a process count
+    /// together while stores cannot decide. So a replica of many workers still enforces one share.
+    pub fn beside<T: Store>(&self, store: T) -> Limiter<T> {
+        let entries = self.common.settings.deny_cache_entries;
+        let denials = (entries > 0 && !store.is_embedded()).then(|| DenyCache::new(entries));
+        Limiter {
+            common: self.common.clone(),
+            store,
+            worker: self.common.registry().add_worker(denials),
+        }
+    }
+
+    /// Replaces the plans of this limiter and of all beside it, for decisions that have not begun. Usage of keys stays counted,
+    /// in the store and in the fallback. It is stored by [`Plan::counts_as`], key and fingerprint of a limit.
+    pub fn reload(&self, plans: PlanSet) -> Changes {
+        self.common.registry().replace_plans(plans)
+    }
+
+    /// Sets the number of replicas that share the quotas while the store cannot decide, at least 1. Units already counted count
+    /// against the new share. Takes a few milliseconds for thousands of plans, so do not call it on a thread that decides.
+    pub fn share_among(&self, replicas: u64) {
+        self.common.registry().share_among(replicas);
+    }
+
+    /// Counts a config that was rejected because it has errors.
+    pub fn record_reload_failure(&self) {
+        self.common.registry().refused();
+    }
+
+    /// Counts of all limiters of the same plans together, including limiters that were dropped.
+    pub fn totals(&self) -> Totals {
+        self.common.registry().totals()
+    }
+
+    /// Whether the store decides: what its connections tell, and whether it refuses requests over them.
+    pub fn store_state(&self, stores: &StoreRegistry) -> StoreState {
+        let (state, now) = (stores.state(), self.common.clock.monotonic());
+        let Some(refusals) = self
+            .common
+            .failures
+            .refusals(now)
+            .filter(|_| state.decides())
+        else {
+            return state;
+        };
+        let age_us = u64::try_from(now.saturating_duration_since(refusals.since).as_micros())
+            .unwrap_or(u64::MAX);
+        let outage = Outage::new(
+            self.common.clock.now_us().saturating_sub(age_us),
+            &refusals.error,
+        );
+        StoreState::Refusing {
+            embedded: state == StoreState::Embedded,
+            outage,
+        }
+    }
+
+    /// The plans that are enforced now.
+    pub fn snapshot(&self) -> Arc<PlanSnapshot> {
+        self.worker.worker_plans().snapshot.clone()
+    }
+}
+
+impl Common {
+    /// Locked when a limiter is made, at a reload and for the totals, never by a decision.
+    fn registry(&self) -> std::sync::MutexGuard<'_, LimiterRegistry> {
+        // A panic cannot leave these lists half-written, since they only grow.
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<S: Store> Limiter<S> {
+    /// A single limiter over `store`; see [`Limiter::without_store`].
+    pub fn new(plans: PlanSet, store: S, settings: Settings, clock: Arc<dyn Clock>) -> Self {
+        Limiter::without_store(plans, settings, clock).beside(store)
+    }
+
+    /// Decides one check. The store gets its own deadline, and after that the plan's policy answers. A caller with a shorter
+    /// deadline is refused when that passes: [`Refusal::CallerDeadline`]. A refund is not a check; see [`Self::refund`].
+    ///
+    /// Uses the plans in force at the time of the call, not at the first poll of the future.
+    pub fn decide(
+        &self,
+        check: Check<String>,
+        caller: Option<CallerDeadline>,
+    ) -> impl Future<Output = Result<Decision, Refusal>> {
+        let worker_plans = self.worker.worker_plans();
+        let check = self
+            .find_plan(&worker_plans, check)
+            .map_err(|unknown| worker_plans.snapshot.plans().suggest(unknown));
+        self.decide_check(worker_plans, check, caller)
+    }
+
+    /// Like [`Self::decide`], and also returns the plan that decided.
+    pub async fn decide_with_plan(
+        &self,
+        check: Check<String>,
+        caller: Option<CallerDeadline>,
+    ) -> Result<(Decision, Arc<Plan>), Refusal> {
+        let worker_plans = self.worker.worker_plans();
+        let found = self
+            .find_plan(&worker_plans, check)
+            .map_err(|unknown| worker_plans.snapshot.plans().suggest(unknown));
+        let (plan_index, check) = found?;
+        let plan = check.plan.clone();
+        Ok((
+            self.decide_check(worker_plans, Ok((plan_index, check)), caller)
+                .await?,
+            plan,
+        ))
+    }
+
+    /// Replaces the name of a check's plan by the plan, or by the default plan if the name is unknown. Returns also the index of
+    /// that plan.
+    fn find_plan(
+        &self,
+        worker_plans: &WorkerPlans,
+        check: Check<String>,
+    ) -> Result<(usize, Check), UnknownPlan> {
+        let plans = worker_plans.snapshot.plans();
+        let (plan_index, plan) = plans.find(&check.plan).or_else(|unknown| {
+            let default = plans.default_plan();
+            self.worker.metrics.unknown_plan(default.is_some());
+            self.common
+                .unknown_plans
+                .log(plans, &unknown, self.common.clock.monotonic());
+            default.ok_or(unknown)
+        })?;
+        Ok((
+            plan_index,
+            Check {
+                key: check.key,
+                plan: plan.clone(),
+                cost: check.cost,
+                mode: check.mode,
+            },
+        ))
+    }
+
+    /// Moves no large value, and awaits no future but the store's: its state is allocated for each decision.
+    async fn decide_check(
+        &self,
+        worker_plans: Arc<WorkerPlans>,
+        check: Result<(usize, Check), UnknownPlan>,
+        caller: Option<CallerDeadline>,
+    ) -> Result<Decision, Refusal> {
+        let (plan_index, check) = check.as_ref().map_err(Clone::clone)?;
+        let started_at = self.call_start();
+        let (decision, took) = match self.decide_without_store(check, started_at) {
+            Some(decision) => (decision, Duration::ZERO),
+            None => {
+                // A guard beside the call, not a future around it: a wrapped future would be stored twice.
+                let waiting = self.count_waiting(started_at, 1);
+                let answer = match self.caller_limit(caller) {
+                    None => self.store.decide_one(check, self.store_deadline()).await,
+                    Some(limit) => Box::pin(self.decide_one_in_time(check, limit)).await?,
+                };
+                let took = self.record_call_time(started_at);
+                drop(waiting);
+                (
+                    self.answer(&worker_plans.snapshot, check, started_at, Some(answer))?,
+                    took,
+                )
+            }
+        };
+        self.worker.metrics.decided(
+            worker_plans.counters(*plan_index),
+            check.mode,
+            &decision,
+            took,
+        );
+        self.worker
+            .count_key(&worker_plans, *plan_index, check, &decision);
+        Ok(decision)
+    }
+
+    /// Decides checks in their order, with one answer each in the same order. The store gets its own deadline, and after that
+    /// each request is answered by its plan's policy.
+    ///
+    /// Errors: [`Refusal`] per request, without a suggested name for an unknown plan. [`Refusal::CallerDeadline`] for all of
+    /// them together, when a shorter deadline of the caller passed before all were answered.
+    pub async fn decide_batch(
+        &self,
+        checks: Vec<Check<String>>,
+        caller: Option<CallerDeadline>,
+    ) -> Result<Vec<Result<Decision, Refusal>>, Refusal> {
+        self.decide_batch_with_plans(checks, caller)
+            .await
+            .map(|(decisions, _)| decisions)
+    }
+
+    /// Like [`Self::decide_batch`], and also returns the plans that decided.
+    pub async fn decide_batch_with_plans(
+        &self,
+        requests: Vec<Check<String>>,
+        caller: Option<CallerDeadline>,
+    ) -> Result<(Vec<Result<Decision, Refusal>>, Arc<PlanSnapshot>), Refusal> {
+        let (worker_plans, started_at) = (self.worker.worker_plans(), self.call_start());
+        // For each request with a plan: its index here, the index of its plan, and its mode.
+        let mut known = Vec::with_capacity(requests.len());
+        let mut decisions = Vec::with_capacity(requests.len());
+        let (mut indices, mut checks) = (
+            Vec::with_capacity(requests.len()),
+            Vec::with_capacity(requests.len()),
+        );
+        for (index, request) in requests.into_iter().enumerate() {
+            decisions.push(match self.find_plan(&worker_plans, request) {
+                Err(unknown) => Err(unknown.into()),
+                Ok((plan, check)) => {
+                    known.push((index, plan, check.mode));
+                    // A denial that holds stays true, whatever the requests before this one are granted.
+                    let decision = self.decide_without_store(&check, started_at);
+                    if let Some(decision) = &decision {
+                        self.worker.count_key(&worker_plans, plan, &check, decision);
+                    }
+                    decision.ok_or_else(|| {
+                        indices.push((index, plan));
+                        checks.push(check);
+                        // A placeholder: the store's answer replaces it below.
+                        Refusal::Overloaded
+                    })
+                }
+            });
+        }
+        let mut took = Duration::ZERO;
+        if !checks.is_empty() {
+            let waiting = self.count_waiting(started_at, checks.len());
+            let answers = match self.caller_limit(caller) {
+                None => {
+                    self.store
+                        .decide_batch(&checks, self.store_deadline())
+                        .await
+                }
+                Some(limit) => Box::pin(self.decide_batch_in_time(&checks, limit)).await?,
+            };
+            let mut answers = answers.into_iter();
+            took = self.record_call_time(started_at);
+            drop(waiting);
+            for ((index, plan), check) in indices.into_iter().zip(&checks) {
+                decisions[index] =
+                    self.answer(&worker_plans.snapshot, check, started_at, answers.next());
+                if let Ok(decision) = &decisions[index] {
+                    self.worker.count_key(&worker_plans, plan, check, decision);
+                }
+            }
+        }
+        for (index, plan, mode) in known {
+            if let Ok(decision) = &decisions[index] {
+                self.worker
+                    .metrics
+                    .decided(worker_plans.counters(plan), mode, decision, took);
+            }
+        }
+        Ok((decisions, worker_plans.snapshot.clone()))
+    }
+
+    /// The start time of a store call. `None` with an embedded store: it does not wait, and its denials are not remembered.
+    /// That saves reading the clock, about 50 ns.
+    fn call_start(&self) -> Option<Instant> {
+        (!self.store.is_embedded()).then(|| self.common.clock.monotonic())
+    }
+
+    /// Counts requests as waiting for the store until the returned guard is dropped, also when the caller goes away.
+    fn count_waiting(
+        &self,
+        started_at: Option<Instant>,
+        requests: usize,
+    ) -> Option<impl Drop + '_> {
+        started_at.map(|_| self.worker.metrics.waiting(requests))
+    }
+
+    /// Records and returns how long a store call took that began at `started_at`.
+    fn record_call_time(&self, started_at: Option<Instant>) -> Duration {
+        let Some(started_at) = started_at else {
+            return Duration::ZERO;
+        };
+        let took = self
+            .common
+            .clock
+            .monotonic()
+            .saturating_duration_since(started_at);
+        self.worker.metrics.store_took(took);
+        took
+    }
+
+    /// The deadline of every store call, whatever the caller's deadline is.
+    fn store_deadline(&self) -> StoreDeadline {
+        StoreDeadline(self.common.settings.deadline)
+    }
+
+    /// How long a request may wait, if its caller's deadline comes before the store's.
+    fn caller_limit(&self, caller: Option<CallerDeadline>) -> Option<Duration> {
+        caller?.before(self.store_deadline())
+    }
+
+    /// A point in time in the deny cache's unit.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "microseconds of more than half a million years fit"
+    )]
+    fn monotonic_us(&self, at: Instant) -> u64 {
+        at.saturating_duration_since(self.common.started)
+            .as_micros() as u64
+    }
+
+    /// Decides what needs no store: a plan without limits, a cost that never fits, and a remembered denial that holds at `now`.
+    /// Without `now`, no denial is looked up.
+    fn decide_without_store(&self, check: &Check, now: Option<Instant>) -> Option<Decision> {
+        let plan = &check.plan;
+        let decision = match plan.rule {
+            Rule::Unlimited => Decision::uncounted(Outcome::Allowed, DecidedBy::Plan, None),
+            Rule::Blocked => Decision::uncounted(Outcome::Denied, DecidedBy::Plan, None),
+            Rule::Limits(_) => match plan.never_fits(check.cost) {
+                Some(limit) => Decision::uncounted(
+                    Outcome::NeverFits,
+                    DecidedBy::Plan,
+                    Some(untouched(plan, limit)),
+                ),
+                None => {
+                    let verdict = self
+                        .denials_of(plan)?
+                        .lookup(check, self.monotonic_us(now?))?;
+                    return Some(counted(check, &verdict, DecidedBy::DenyCache));
+                }
+            },
+        };
+        Some(shadowed(plan, decision))
+    }
+
+    /// Where denials by this plan are remembered. Those of a plan with a candidate are not: the store must see each request, or
+    /// the candidate's counts would be wrong.
+    fn denials_of(&self, plan: &Plan) -> Option<&DenyCache> {
+        self.worker
+            .denials
+            .as_ref()
+            .filter(|_| plan.candidate.is_none())
+    }
+
+    /// The decision for a store call that began at `started_at`. A store error is answered by the plan's policy.
+    fn answer(
+        &self,
+        snapshot: &PlanSnapshot,
+        check: &Check,
+        started_at: Option<Instant>,
+        answer: Option<Result<Verdict, StoreError>>,
+    ) -> Result<Decision, Refusal> {
+        match answer.unwrap_or_else(|| {
+            Err(StoreError::InvalidReply(
+                "the reply of the store lacks a decision".to_owned(),
+            ))
+        }) {
+            Ok(verdict) => {
+                if let (Some(denials), Some(started_at)) =
+                    (self.denials_of(&check.plan), started_at)
+                {
+                    denials.remember(check, &verdict, self.monotonic_us(started_at));
+                }
+                Ok(counted(check, &verdict, DecidedBy::Store))
+            }
+            Err(error) => {
+                self.common
+                    .failures
+                    .log(&error, self.common.clock.monotonic());
+                self.worker.metrics.failed(&error);
+                match error {
+                    // The store is healthy, so the policy for its failure does not apply: a flood must not open the limits.
+                    StoreError::Overloaded(_) => Err(Refusal::Overloaded),
+                    error => Ok(self.answer_without_store(snapshot, check, &error)),
+                }
+            }
+        }
+    }
+
+    fn answer_without_store(
+        &self,
+        snapshot: &PlanSnapshot,
+        check: &Check,
+        error: &StoreError,
+    ) -> Decision {
+        // It takes nothing, so there is nothing to enforce.
+        if check.mode == Mode::Refund {
+            return fail_open();
+        }
+        match check.plan.on_store_failure {
+            OnStoreFailure::Allow => fail_open(),
+            OnStoreFailure::Deny => fail_closed(&check.plan),
+            // An embedded store that is full has no second memory to count in.
+            OnStoreFailure::Local if *error == StoreError::Full => fail_open(),
+            OnStoreFailure::Local => self.answer_locally(snapshot, check),
+        }
+    }
+
+    /// Counts against this replica's share. When the fallback is full of live keys too, it allows a key that it does not know.
+    /// A flood of keys must not shut out all other keys.
+    fn answer_locally(&self, snapshot: &PlanSnapshot, check: &Check) -> Decision {
+        let share = snapshot.share_of(&check.plan);
+        if let Some(limit) = share.never_fits(check.cost) {
+            // It could pass once the store is back, so the outcome is denied, not never fits.
+            let status = untouched(&share, limit);
+            return shadowed(
+                &share,
+                Decision::uncounted(Outcome::Denied, DecidedBy::LocalFallback, Some(status)),
+            );
+        }
+        let local = Check {
+            plan: share,
+            ..check.clone()
+        };
+        match self.common.fallback.decide(&local) {
+            Ok(verdict) => counted(&local, &verdict, DecidedBy::LocalFallback),
+            Err(_) => fail_open(),
+        }
+    }
+}
+
+fn counted(check: &Check, verdict: &Verdict, by: DecidedBy) -> Decision {
+    let outcome = if verdict.fits {
+        Outcome::Allowed
+    } else {
+        Outcome::Denied
+    };
+    let mut decision = Decision::counted(
+        outcome,
+        by,
+        verdict.statuses(check.plan.limits(), check.cost),
+    );
+    decision.candidate_allowed = candidate_allowed(check, verdict);
+    shadowed(&check.plan, decision)
+}
+
+/// Whether the plan's candidate would have let a charge pass that the store decided.
+fn candidate_allowed(check: &Check, verdict: &Verdict) -> Option<bool> {
+    let candidate = check
+        .plan
+        .candidate
+        .as_ref()
+        .filter(|_| check.mode == Mode::Charge)?;
+    // The store is not asked about a cost that never fits.
+    verdict
+        .candidate_fits
+        .or_else(|| candidate.never_fits(check.cost).map(|_| false))
+}
+
+#[cfg(test)]
+mod tests;

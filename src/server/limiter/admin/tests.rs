@@ -1,0 +1,441 @@
+//! Resets and refunds: store errors are returned, and remembered denials are dropped in time.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use tokio::sync::Semaphore;
+
+use super::*;
+use crate::limiter::tests::{Clock0, SETTINGS, broken, healthy, plan, plans, request};
+use tollgate_core::decision::{DecidedBy, Outcome};
+use tollgate_store::clock::{Clock, monotonic};
+use tollgate_store::{CAPACITY_DEFAULT, MemoryStore, Verdict};
+
+fn key() -> Key {
+    request("ten", 1).key
+}
+
+async fn decide(limiter: &Limiter<impl Store>, request: Check<String>) -> (Outcome, DecidedBy) {
+    let decision = limiter.decide(request, None).await.unwrap();
+    (decision.outcome, decision.decided_by)
+}
+
+#[tokio::test]
+async fn a_reset_forgets_usage_and_a_refund_gives_units_back() {
+    let limiter = healthy();
+    assert_eq!(limiter.reset(key(), "ten", None).await, Ok(false));
+    decide(&limiter, request("ten", 7)).await;
+    let refunded = limiter
+        .refund(key(), "ten", Cost::new(4).unwrap(), None)
+        .await
+        .unwrap();
+    assert_eq!(
+        (
+            refunded.units(),
+            refunded.limits[0].0.remaining,
+            refunded.limits[0].1
+        ),
+        (4, 7, 4)
+    );
+    let refunded = limiter
+        .refund(key(), "ten", Cost::new(u64::MAX).unwrap(), None)
+        .await
+        .unwrap();
+    assert_eq!((refunded.units(), refunded.limits[0].0.remaining), (3, 10));
+    decide(&limiter, request("ten", 10)).await;
+    assert_eq!(limiter.reset(key(), "ten", None).await, Ok(true));
+    assert_eq!(
+        decide(&limiter, request("ten", 10)).await.0,
+        Outcome::Allowed
+    );
+}
+
+#[tokio::test]
+async fn a_plan_without_limits_and_an_unknown_plan_are_errors() {
+    let limiter = healthy();
+    for plan in ["unlimited", "blocked"] {
+        let refused = AdminError::NothingCounted(plan.into());
+        assert_eq!(limiter.reset(key(), plan, None).await, Err(refused.clone()));
+        assert_eq!(
+            limiter.refund(key(), plan, Cost::ONE, None).await,
+            Err(refused)
+        );
+    }
+    assert!(matches!(
+        limiter.reset(key(), "tem", None).await,
+        Err(AdminError::UnknownPlan(_))
+    ));
+    assert!(matches!(
+        limiter.refund(key(), "tem", Cost::ONE, None).await,
+        Err(AdminError::UnknownPlan(_))
+    ));
+}
+
+/// This holds for every policy. Units counted locally meanwhile stay, since nothing was done.
+#[tokio::test]
+async fn a_store_that_fails_is_an_error() {
+    let limiter = broken();
+    assert_eq!(
+        decide(&limiter, request("ten", 4)).await,
+        (Outcome::Allowed, DecidedBy::LocalFallback)
+    );
+    for plan in ["ten", "allow", "deny"] {
+        let refunded = limiter.refund(key(), plan, Cost::ONE, None).await;
+        assert_eq!(
+            refunded,
+            Err(AdminError::Store(StoreError::Unreachable(
+                "gone".to_owned()
+            )))
+        );
+        assert!(matches!(
+            limiter.reset(key(), plan, None).await,
+            Err(AdminError::Store(StoreError::Refused(_)))
+        ));
+    }
+    assert_eq!(
+        decide(&limiter, request("ten", 1)).await,
+        (Outcome::Denied, DecidedBy::LocalFallback)
+    );
+}
+
+/// A store that decides and resets, and that can be made unreachable.
+struct Shaky {
+    counters: MemoryStore,
+    down: std::sync::atomic::AtomicBool,
+}
+
+impl Store for Shaky {
+    async fn decide_batch(
+        &self,
+        checks: &[Check],
+        _deadline: StoreDeadline,
+    ) -> Vec<Result<Verdict, StoreError>> {
+        let lost = || Err(StoreError::Unreachable("gone".to_owned()));
+        let down = self.down.load(Ordering::SeqCst);
+        checks
+            .iter()
+            .map(|check| {
+                if down {
+                    lost()
+                } else {
+                    self.counters.decide(check)
+                }
+            })
+            .collect()
+    }
+
+    async fn reset(&self, subject: &Subject, deadline: StoreDeadline) -> Result<bool, StoreError> {
+        self.counters.reset(subject, deadline).await
+    }
+}
+
+#[tokio::test]
+async fn a_reset_forgets_local_counts_and_a_refund_does_not() {
+    let counters = MemoryStore::new(CAPACITY_DEFAULT, Arc::new(Clock0));
+    let limiter = Limiter::new(
+        plans(),
+        Shaky {
+            counters,
+            down: true.into(),
+        },
+        SETTINGS,
+        Arc::new(Clock0),
+    );
+    let down = |down| limiter.store.down.store(down, Ordering::SeqCst);
+    // A third of ten, rounded up.
+    assert_eq!(
+        decide(&limiter, request("ten", 4)).await,
+        (Outcome::Allowed, DecidedBy::LocalFallback)
+    );
+    down(false);
+    assert_eq!(
+        limiter
+            .refund(key(), "ten", Cost::ONE, None)
+            .await
+            .unwrap()
+            .units(),
+        0
+    );
+    down(true);
+    assert_eq!(
+        decide(&limiter, request("ten", 1)).await,
+        (Outcome::Denied, DecidedBy::LocalFallback)
+    );
+    assert_eq!(limiter.reset(key(), "ten", None).await, Ok(false));
+    assert_eq!(
+        decide(&limiter, request("ten", 4)).await,
+        (Outcome::Allowed, DecidedBy::LocalFallback)
+    );
+}
+
+/// A clock that advances by one microsecond at each reading.
+struct Ticking {
+    readings: AtomicU64,
+    began: Instant,
+}
+
+impl Clock for Ticking {
+    fn now_us(&self) -> u64 {
+        Clock0.now_us()
+    }
+
+    fn monotonic(&self) -> Instant {
+        self.began + Duration::from_micros(self.readings.fetch_add(1, Ordering::SeqCst))
+    }
+}
+
+/// A store whose counters are shared, as in Redis. It holds every answer back until a permit comes; a reset is not even begun
+/// before.
+struct Slow {
+    counters: Arc<MemoryStore>,
+    go: Arc<Semaphore>,
+}
+
+impl Store for Slow {
+    async fn decide_batch(
+        &self,
+        checks: &[Check],
+        _deadline: StoreDeadline,
+    ) -> Vec<Result<Verdict, StoreError>> {
+        let answers = checks
+            .iter()
+            .map(|check| self.counters.decide(check))
+            .collect();
+        self.go.acquire().await.unwrap().forget();
+        answers
+    }
+
+    async fn reset(&self, subject: &Subject, deadline: StoreDeadline) -> Result<bool, StoreError> {
+        self.go.acquire().await.unwrap().forget();
+        self.counters.reset(subject, deadline).await
+    }
+}
+
+/// An operator and a worker, each with its own store over the same counters.
+struct Lab {
+    operator: Limiter<Slow>,
+    worker: Limiter<Slow>,
+    /// Permits for the worker's answers.
+    go: Arc<Semaphore>,
+}
+
+impl Lab {
+    fn new() -> Self {
+        let clock = Arc::new(Ticking {
+            readings: AtomicU64::new(0),
+            began: monotonic(),
+        });
+        let counters = Arc::new(MemoryStore::new(CAPACITY_DEFAULT, Arc::new(Clock0)));
+        let store = |permits| Slow {
+            counters: counters.clone(),
+            go: Arc::new(Semaphore::new(permits)),
+        };
+        let operator = Limiter::new(plans(), store(1_000), SETTINGS, clock);
+        let worker = operator.beside(store(0));
+        let go = worker.store.go.clone();
+        Self {
+            operator,
+            worker,
+            go,
+        }
+    }
+
+    async fn check(&self, cost: u64) -> (Outcome, DecidedBy) {
+        self.go.add_permits(1);
+        let answer = decide(&self.worker, request("ten", cost)).await;
+        // A remembered answer used no permit.
+        let _ = self
+            .go
+            .try_acquire()
+            .map(tokio::sync::SemaphorePermit::forget);
+        answer
+    }
+
+    async fn undo(&self, refund: bool) {
+        if refund {
+            self.operator
+                .refund(key(), "ten", Cost::ONE, None)
+                .await
+                .unwrap();
+        } else {
+            self.operator.reset(key(), "ten", None).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn after_an_answered_reset_or_refund_no_remembered_denial_is_left() {
+    for refund in [false, true] {
+        let lab = Lab::new();
+        assert_eq!(lab.check(10).await, (Outcome::Allowed, DecidedBy::Store));
+        assert_eq!(lab.check(1).await, (Outcome::Denied, DecidedBy::Store));
+        assert_eq!(lab.check(1).await, (Outcome::Denied, DecidedBy::DenyCache));
+        lab.undo(refund).await;
+        assert_eq!(
+            lab.check(1).await,
+            (Outcome::Allowed, DecidedBy::Store),
+            "refund: {refund}"
+        );
+    }
+}
+
+/// The store denied before the reset, and its answer reaches the worker after it.
+#[tokio::test]
+async fn a_late_denial_is_answered_once_and_not_remembered() {
+    for refund in [false, true] {
+        let lab = Lab::new();
+        assert_eq!(lab.check(10).await, (Outcome::Allowed, DecidedBy::Store));
+        {
+            let mut waiting = pin!(decide(&lab.worker, request("ten", 1)));
+            assert!(futures_util::poll!(&mut waiting).is_pending());
+            lab.undo(refund).await;
+            lab.go.add_permits(1);
+            assert_eq!(waiting.await, (Outcome::Denied, DecidedBy::Store));
+        }
+        assert_eq!(
+            lab.check(1).await,
+            (Outcome::Allowed, DecidedBy::Store),
+            "refund: {refund}"
+        );
+        // Denials of later calls are remembered as usual.
+        while lab.check(1).await.0 == Outcome::Allowed {}
+        assert_eq!(lab.check(1).await, (Outcome::Denied, DecidedBy::DenyCache));
+    }
+}
+
+/// The denial reaches the worker before the store carries out the reset, while the operator waits.
+#[tokio::test]
+async fn a_denial_noted_before_the_store_carried_out_the_reset_is_dropped() {
+    let lab = Lab::new();
+    assert_eq!(lab.check(10).await, (Outcome::Allowed, DecidedBy::Store));
+    let permits = lab.operator.store.go.try_acquire_many(1_000).unwrap();
+    let mut reset = pin!(lab.operator.reset(key(), "ten", None));
+    assert!(futures_util::poll!(&mut reset).is_pending());
+    assert_eq!(lab.check(1).await, (Outcome::Denied, DecidedBy::Store));
+    assert_eq!(lab.check(1).await, (Outcome::Denied, DecidedBy::DenyCache));
+    drop(permits);
+    assert_eq!(reset.await, Ok(true));
+    assert_eq!(lab.check(1).await, (Outcome::Allowed, DecidedBy::Store));
+}
+
+/// A store that records what it was asked for.
+#[derive(Default)]
+struct RecordsSubjects {
+    subjects: Mutex<Vec<(Subject, StoreDeadline)>>,
+}
+
+impl Store for RecordsSubjects {
+    async fn decide_batch(
+        &self,
+        checks: &[Check],
+        deadline: StoreDeadline,
+    ) -> Vec<Result<Verdict, StoreError>> {
+        vec![Err(StoreError::Deadline(deadline.0)); checks.len()]
+    }
+
+    fn reset(
+        &self,
+        subject: &Subject,
+        deadline: StoreDeadline,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send {
+        self.subjects
+            .lock()
+            .unwrap()
+            .push((subject.clone(), deadline));
+        std::future::ready(Ok(true))
+    }
+}
+
+#[tokio::test]
+async fn a_reset_covers_all_plans_of_one_counts_as_and_waits_a_second_at_most() {
+    let one = Plan {
+        counts_as: "one".into(),
+        ..plan("a", 5)
+    };
+    let limiter = Limiter::new(
+        [one].into_iter().collect(),
+        RecordsSubjects::default(),
+        SETTINGS,
+        Arc::new(Clock0),
+    );
+    for caller in [None, Some(DEADLINE / 2), Some(2 * DEADLINE)] {
+        assert_eq!(
+            limiter
+                .reset(key(), "a", caller.map(CallerDeadline::new))
+                .await,
+            Ok(true)
+        );
+        let subjects = std::mem::take(&mut *limiter.store.subjects.lock().unwrap());
+        let [(subject, deadline)] = &subjects[..] else {
+            panic!("{subjects:?}")
+        };
+        assert_eq!(
+            (&*subject.counts_as, &subject.key, *deadline),
+            ("one", &key(), StoreDeadline(DEADLINE))
+        );
+    }
+}
+
+/// So that Redis finds them without its list of logs.
+#[tokio::test]
+async fn a_reset_names_the_windows_of_the_logs_of_all_plans_that_count_as_one() {
+    let log = |seconds| {
+        Limit::new(
+            "log",
+            5,
+            Duration::from_secs(seconds),
+            Algorithm::SlidingLog,
+        )
+        .unwrap()
+    };
+    let with = |name, seconds: &[u64]| Plan {
+        counts_as: "one".into(),
+        rule: Rule::Limits(seconds.iter().map(|seconds| log(*seconds)).collect()),
+        ..plan(name, 5)
+    };
+    let (tried, other) = (
+        with("tried", &[53]),
+        Plan {
+            counts_as: "other".into(),
+            ..with("c", &[17])
+        },
+    );
+    let live = with("a", &[97, 60]);
+    let live = Plan {
+        candidate: Some(Arc::new(tried.as_candidate_of(&live))),
+        ..live
+    };
+    let plans = [
+        live,
+        with("b", &[61]),
+        other,
+        Plan {
+            counts_as: "one".into(),
+            ..plan("d", 5)
+        },
+    ];
+    let limiter = Limiter::new(
+        plans.into_iter().collect(),
+        RecordsSubjects::default(),
+        SETTINGS,
+        Arc::new(Clock0),
+    );
+    assert_eq!(limiter.reset(key(), "d", None).await, Ok(true));
+    let subjects = limiter.store.subjects.lock().unwrap();
+    let windows_s = |subject: &Subject| {
+        subject
+            .log_windows_us
+            .iter()
+            .map(|us| us / 1_000_000)
+            .collect::<Vec<u64>>()
+    };
+    let mut told: Vec<_> = subjects
+        .iter()
+        .map(|(subject, _)| windows_s(subject))
+        .collect();
+    told.iter_mut().for_each(|windows| windows.sort_unstable());
+    assert_eq!(told, [vec![60, 61, 97], vec![53]]);
+}

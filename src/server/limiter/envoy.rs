@@ -1,0 +1,380 @@
+//! Decides the descriptors of Envoy's Rate Limit Service: finds each one's plan and key by the rules, and asks the store for all
+//! of them together.
+//!
+//! Unlike other callers, a proxy gets an answer in any case, by each plan's policy where the store is late for the proxy's
+//! deadline. A proxy that gets none lets the request pass. It chooses its deadline once and for all requests, so no request
+//! can choose the policy's answer.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::caller_deadline::in_time;
+use super::metrics::WorkerPlans;
+use super::{CallerDeadline, Limiter, Refusal};
+use tollgate_core::algorithm::Mode;
+use tollgate_core::decision::{DecidedBy, Decision, Outcome};
+use tollgate_core::key::Cost;
+use tollgate_core::plan::envoy::{
+    DenialBody, Domain, Entry, LimitOverride, UnknownDomain, Unmatched, key_of_all,
+};
+use tollgate_core::plan::{Plan, QUOTA_MAX, Rule};
+use tollgate_store::{Check, Store, StoreError, Verdict};
+
+/// One descriptor to decide.
+#[derive(Debug, Clone)]
+pub struct Descriptor {
+    /// Names and values that describe the request.
+    pub entries: Vec<Entry>,
+    /// Units to take; 0 asks without taking any.
+    pub units: u64,
+    /// Whether the units are given back instead. Never denied.
+    pub refunds: bool,
+    /// A limit to decide by in place of the plan.
+    pub limit_override: Option<LimitOverride>,
+}
+
+/// The decision on one descriptor.
+#[derive(Debug, Clone)]
+pub struct DescriptorDecision {
+    /// The decision.
+    pub decision: Decision,
+    /// The plan that decided; `None` where no rule matched and nothing was counted.
+    pub plan: Option<Arc<Plan>>,
+    /// The limit that the descriptor brought along.
+    pub limit_override: Option<LimitOverride>,
+    /// Whether units were given back, so that the decision says nothing of the request.
+    pub refunds: bool,
+}
+
+/// The decisions on all descriptors of a call.
+#[derive(Debug, Clone)]
+pub struct EnvoyDecisions {
+    /// One for each descriptor, in their order.
+    pub decisions: Vec<DescriptorDecision>,
+    /// The body for a client that is denied.
+    pub body: DenialBody,
+}
+
+impl EnvoyDecisions {
+    /// Whether the request may pass.
+    pub fn allowed(&self) -> bool {
+        self.decisions
+            .iter()
+            .all(|decided| decided.decision.allowed())
+    }
+
+    /// The decision to tell the client: a denial before others, of denials the one with the longest wait, of others the one
+    /// with the smallest remaining share, of equals the first. `None` if nothing but refunds was asked for.
+    pub fn binding(&self) -> Option<&DescriptorDecision> {
+        let asked = self.decisions.iter().filter(|decided| !decided.refunds);
+        asked.reduce(|binding, other| {
+            if other.binds_more_than(binding) {
+                other
+            } else {
+                binding
+            }
+        })
+    }
+}
+
+impl DescriptorDecision {
+    fn binds_more_than(&self, other: &Self) -> bool {
+        // A denial without a known wait is the longest.
+        let wait_us = |decision: &Decision| {
+            (!decision.allowed()).then(|| decision.key_status().retry_after_us.unwrap_or(u64::MAX))
+        };
+        match (wait_us(&self.decision), wait_us(&other.decision)) {
+            (None, None) => match (self.decision.binding(), other.decision.binding()) {
+                (Some(mine), Some(others)) => mine.binds_more_than(others),
+                (mine, others) => mine.is_some() && others.is_none(),
+            },
+            (mine, others) => mine > others,
+        }
+    }
+}
+
+/// Why descriptors got no decisions.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EnvoyRefusal {
+    /// The config has no domains.
+    #[error(
+        "the config of this server has no envoy.domains, so it does not serve Envoy's rate limit service"
+    )]
+    NotConfigured,
+    /// The domain is not in the config.
+    #[error(transparent)]
+    UnknownDomain(#[from] UnknownDomain),
+    /// As for all requests.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+/// A descriptor with its rule found.
+struct Resolved {
+    /// Index of the plan that counts it in the metrics.
+    plan_index: Option<usize>,
+    is_unmatched: bool,
+    mode: Mode,
+    plan: Option<Arc<Plan>>,
+    limit_override: Option<LimitOverride>,
+    refunds: bool,
+    /// The decision, or the index of the check that the store has to decide.
+    known: Result<Decision, usize>,
+}
+
+impl<S: Store> Limiter<S> {
+    /// Decides descriptors by the rules of a domain, each by itself, all in one store call. The answer comes before the caller's
+    /// deadline; see [`CallerDeadline::answered_before`].
+    ///
+    /// Errors: [`EnvoyRefusal`] for all of them together.
+    pub async fn decide_descriptors(
+        &self,
+        domain: &str,
+        descriptors: Vec<Descriptor>,
+        caller: Option<CallerDeadline>,
+    ) -> Result<EnvoyDecisions, EnvoyRefusal> {
+        let (worker_plans, started_at) = (self.worker.worker_plans(), self.call_start());
+        let rules = worker_plans.snapshot.plans().envoy();
+        if rules.is_empty() {
+            return Err(EnvoyRefusal::NotConfigured);
+        }
+        if caller.is_some_and(|caller| caller.left().is_zero()) {
+            return Err(Refusal::CallerDeadline.into());
+        }
+        let of_domain = rules.domain(domain)?;
+        let mut checks = Vec::with_capacity(descriptors.len());
+        let resolve = |descriptor| {
+            self.resolve(
+                &worker_plans,
+                (domain, of_domain),
+                descriptor,
+                (started_at, &mut checks),
+            )
+        };
+        let mut resolved: Vec<Resolved> = descriptors.into_iter().map(resolve).collect();
+        let mut took = Duration::ZERO;
+        if !checks.is_empty() {
+            let waiting = self.count_waiting(started_at, checks.len());
+            let mut answers = Box::pin(self.ask(&checks, caller))
+                .await
+                .map(Vec::into_iter);
+            took = self.record_call_time(started_at);
+            drop(waiting);
+            for resolved in &mut resolved {
+                let Err(check_index) = resolved.known else {
+                    continue;
+                };
+                let check = &checks[check_index];
+                // The deny cache knows a plan by its address, and that of an override is made for one call.
+                let remembered_at = started_at.filter(|_| resolved.limit_override.is_none());
+                let decision = match &mut answers {
+                    Some(answers) => {
+                        self.answer(&worker_plans.snapshot, check, remembered_at, answers.next())?
+                    }
+                    None => self.answer_without_store(&worker_plans.snapshot, check, &TOO_LATE),
+                };
+                self.count_key(&worker_plans, resolved.plan_index, check, &decision);
+                if check.mode == Mode::Refund {
+                    self.forget_denials(&check.plan.counts_as, &check.key);
+                }
+                resolved.known = Ok(decision);
+            }
+        }
+        let decisions = resolved
+            .into_iter()
+            .filter_map(|resolved| self.finish(&worker_plans, resolved, took))
+            .collect();
+        Ok(EnvoyDecisions {
+            decisions,
+            body: rules.body,
+        })
+    }
+
+    /// The store's answers, in the order of the checks. `None` when they would come too late for the caller. That is no failure of
+    /// the store.
+    async fn ask(
+        &self,
+        checks: &[Check],
+        caller: Option<CallerDeadline>,
+    ) -> Option<Vec<Result<Verdict, StoreError>>> {
+        let deadline = self.store_deadline();
+        let asked = async {
+            match checks {
+                [check] => vec![self.store.decide_one(check, deadline).await],
+                checks => self.store.decide_batch(checks, deadline).await,
+            }
+        };
+        let limit = caller
+            .filter(|_| !self.store.is_embedded())
+            .and_then(|caller| caller.answered_before(deadline));
+        match limit {
+            None => Some(asked.await),
+            Some(limit) => in_time(limit, asked)
+                .await
+                .inspect_err(|_| self.worker.metrics.caller_deadline_passed(checks.len()))
+                .ok(),
+        }
+    }
+
+    /// Finds what decides a descriptor, and decides it if that takes no store. Else adds to the checks that the store is asked.
+    fn resolve(
+        &self,
+        worker_plans: &WorkerPlans,
+        (name, domain): (&str, &Domain),
+        descriptor: Descriptor,
+        (now, checks): (Option<Instant>, &mut Vec<Check>),
+    ) -> Resolved {
+        let Descriptor {
+            entries,
+            units,
+            refunds,
+            limit_override,
+        } = descriptor;
+        let rule = domain.find(&entries).map(|(_, rule)| rule);
+        let plan = match (rule, domain.unmatched()) {
+            (Some(rule), _) => Some(&rule.plan),
+            (None, Unmatched::Plan(plan)) => Some(plan),
+            (None, Unmatched::Allow | Unmatched::Deny) => None,
+        };
+        let (plan_index, of_config) = plan
+            .and_then(|plan| worker_plans.snapshot.plans().find_if_any(plan))
+            .unzip();
+        let plan = limit_override
+            .map(|limit| Arc::new(limit.plan(of_config.map(AsRef::as_ref))))
+            .or_else(|| of_config.cloned());
+        let mode = match units {
+            0 => Mode::Peek,
+            _ if refunds => Mode::Refund,
+            _ => Mode::Charge,
+        };
+        let known = match &plan {
+            Some(plan) => {
+                let key = match (rule, of_config) {
+                    (Some(rule), _) => rule.key.key(&entries),
+                    (None, Some(_)) => key_of_all("", &entries),
+                    // Counted by no plan of the config, in a group that all domains share.
+                    (None, None) => key_of_all(name, &entries),
+                };
+                let check = Check {
+                    key,
+                    plan: plan.clone(),
+                    cost: cost(units, mode),
+                    mode,
+                };
+                match self.known(&check, now) {
+                    Some(decision) => {
+                        self.count_key(worker_plans, plan_index, &check, &decision);
+                        Ok(decision)
+                    }
+                    None => {
+                        checks.push(check);
+                        Err(checks.len() - 1)
+                    }
+                }
+            }
+            None if *domain.unmatched() == Unmatched::Deny => Ok(by_plan(Outcome::Denied)),
+            None => Ok(by_plan(Outcome::Allowed)),
+        };
+        Resolved {
+            plan_index,
+            is_unmatched: rule.is_none(),
+            mode,
+            plan,
+            limit_override,
+            refunds,
+            known,
+        }
+    }
+
+    /// The decision of a check, if it takes no store.
+    fn known(&self, check: &Check, now: Option<Instant>) -> Option<Decision> {
+        match (check.mode, &check.plan.rule) {
+            (Mode::Refund, Rule::Limits(_)) => None,
+            (Mode::Refund, _) => Some(by_plan(Outcome::Allowed)),
+            (Mode::Charge | Mode::Peek, _) => self.decide_without_store(check, now),
+        }
+    }
+
+    /// Counts a decision by its key, if a plan of the config counts it.
+    fn count_key(
+        &self,
+        worker_plans: &WorkerPlans,
+        plan: Option<usize>,
+        check: &Check,
+        decision: &Decision,
+    ) {
+        if let Some(plan) = plan {
+            self.worker.count_key(worker_plans, plan, check, decision);
+        }
+    }
+
+    /// Counts the decision in the metrics.
+    fn finish(
+        &self,
+        worker_plans: &WorkerPlans,
+        resolved: Resolved,
+        took: Duration,
+    ) -> Option<DescriptorDecision> {
+        let Resolved {
+            plan_index,
+            is_unmatched,
+            mode,
+            plan,
+            limit_override,
+            refunds,
+            known,
+        } = resolved;
+        let mut decision = known.ok()?;
+        if refunds {
+            decision.outcome = Outcome::Allowed;
+        }
+        if is_unmatched {
+            self.worker.metrics.unmatched(decision.allowed());
+        }
+        if let Some(plan_index) = plan_index {
+            self.worker
+                .metrics
+                .decided(worker_plans.counters(plan_index), mode, &decision, took);
+        }
+        Some(DescriptorDecision {
+            decision,
+            plan,
+            limit_override,
+            refunds,
+        })
+    }
+}
+
+impl<S> Limiter<S> {
+    /// Whether the config in force has domains.
+    pub fn serves_envoy(&self) -> bool {
+        !self
+            .worker
+            .worker_plans()
+            .snapshot
+            .plans()
+            .envoy()
+            .is_empty()
+    }
+}
+
+/// A stand-in for the answer of a store that is too late for the caller. Policies treat it as any store that fails.
+const TOO_LATE: StoreError = StoreError::Deadline(Duration::ZERO);
+
+fn by_plan(outcome: Outcome) -> Decision {
+    Decision::uncounted(outcome, DecidedBy::Plan, None)
+}
+
+/// The cost of so many units. To ask without taking is to ask whether one could be taken.
+fn cost(units: u64, mode: Mode) -> Cost {
+    // No limit counts more than this, so no more can be given back.
+    let units = if mode == Mode::Refund {
+        units.min(QUOTA_MAX)
+    } else {
+        units
+    };
+    Cost::new(units).unwrap_or(Cost::ONE)
+}
+
+#[cfg(test)]
+mod tests;

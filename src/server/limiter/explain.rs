@@ -1,0 +1,401 @@
+//! Explains a key to operators: its standing in every limit of a plan, when its units come back, and how its next request of
+//! cost 1 would be decided. It charges nothing and writes nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::admin::{AdminError, within};
+use super::caller_deadline::CallerDeadline;
+use super::{KeyHash, Limiter, PlanSnapshot, counted};
+use tollgate_core::algorithm::{Mode, RELEASES_MAX, Reading, Release, release_costs, releases};
+use tollgate_core::decision::{DecidedBy, Decision, LimitStatus, Outcome};
+use tollgate_core::duration::Shown;
+use tollgate_core::key::{Cost, Key};
+use tollgate_core::plan::{Algorithm, Limit, OnStoreFailure, Plan, Rule};
+use tollgate_store::{Check, Store, StoreDeadline, StoreError, Verdict};
+
+/// Where a key stands in a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explanation {
+    /// What the key is shown as elsewhere.
+    pub key_hash: KeyHash,
+    /// The plan that decides.
+    pub plan: Arc<Plan>,
+    /// How the next request of cost 1 would be decided.
+    pub next: Decision,
+    /// One for each limit of the plan. Empty where no state was read.
+    pub limits: Vec<LimitExplanation>,
+    /// Names of the keys in Redis that hold the state; empty with an embedded store.
+    pub redis_names: Vec<String>,
+    /// Workers of this process that remember a denial of cost 1.
+    pub workers_denying: usize,
+    /// Why the store did not decide, if it did not.
+    pub store_error: Option<StoreError>,
+    /// The standing in the plan's candidate, if there is one and the store answered.
+    pub candidate: Option<CandidateExplanation>,
+}
+
+/// Where a key stands in the candidate of a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CandidateExplanation {
+    /// The candidate.
+    pub plan: Arc<Plan>,
+    /// Whether it would let the next request of cost 1 pass.
+    pub allowed: bool,
+    /// One for each limit of it.
+    pub limits: Vec<LimitExplanation>,
+    /// Names of the keys in Redis that hold the state; empty with an embedded store.
+    pub redis_names: Vec<String>,
+}
+
+/// Where a key stands in one limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitExplanation {
+    /// The standing, for a request of cost 1.
+    pub status: LimitStatus,
+    /// Units in use; see [`Reading::used`].
+    pub used: u64,
+    /// When units come back.
+    pub releases: SmallVec<[Release; RELEASES_MAX]>,
+}
+
+impl<S: Store> Limiter<S> {
+    /// Explains a key. A plan of an unknown name is explained by the default plan, if there is one. A store that does not
+    /// answer is no error: the policy that would then answer is explained.
+    ///
+    /// Errors: an unknown plan, an overloaded store, or a caller whose deadline passed.
+    pub async fn explain(
+        &self,
+        key: Key,
+        plan: &str,
+        caller: Option<CallerDeadline>,
+    ) -> Result<Explanation, AdminError> {
+        let snapshot = self.snapshot();
+        let plan = find(&snapshot, plan)?;
+        let check = Check {
+            key,
+            plan: plan.clone(),
+            cost: Cost::ONE,
+            mode: Mode::Peek,
+        };
+        let redis_names = self.store.names(&check.key, &plan);
+        let by_plan = |next| Explanation {
+            key_hash: self.key_hash(&check.key),
+            plan: plan.clone(),
+            next,
+            limits: Vec::new(),
+            redis_names: redis_names.clone(),
+            workers_denying: self.workers_denying(&check),
+            store_error: None,
+            candidate: None,
+        };
+        if let Some(next) = self.decide_without_store(&check, None) {
+            return Ok(by_plan(next));
+        }
+        let deadline = self.admin_deadline();
+        match within(caller, deadline, self.store.decide_one(&check, deadline)).await? {
+            Ok(verdict) => {
+                let limits = within(
+                    caller,
+                    deadline,
+                    self.explain_limits(&check, &verdict, deadline),
+                )
+                .await?;
+                let candidate =
+                    within(caller, deadline, self.explain_candidate(&check, deadline)).await?;
+                Ok(Explanation {
+                    limits,
+                    candidate,
+                    ..by_plan(counted(&check, &verdict, DecidedBy::Store))
+                })
+            }
+            Err(error @ StoreError::Overloaded(_)) => Err(error.into()),
+            Err(error) => {
+                let next = self.answer_without_store(&snapshot, &check, &error);
+                let limits = next.limits().iter().map(unread).collect();
+                Ok(Explanation {
+                    limits,
+                    store_error: Some(error),
+                    ..by_plan(next)
+                })
+            }
+        }
+    }
+
+    /// Asks the plan's candidate as a plan of its own, since the store shows it no peek by the live plan.
+    async fn explain_candidate(
+        &self,
+        check: &Check,
+        deadline: StoreDeadline,
+    ) -> Option<CandidateExplanation> {
+        let plan = check.plan.candidate.clone()?;
+        let check = Check {
+            plan,
+            ..check.clone()
+        };
+        let verdict = self.store.decide_one(&check, deadline).await.ok()?;
+        let limits = self.explain_limits(&check, &verdict, deadline).await;
+        let redis_names = self.store.names(&check.key, &check.plan);
+        Some(CandidateExplanation {
+            plan: check.plan,
+            allowed: verdict.fits,
+            limits,
+            redis_names,
+        })
+    }
+
+    /// Explains the limits of a verdict, in their order.
+    async fn explain_limits(
+        &self,
+        check: &Check,
+        verdict: &Verdict,
+        deadline: StoreDeadline,
+    ) -> Vec<LimitExplanation> {
+        let limits = check.plan.limits();
+        let waits = self.waits(check, verdict, deadline).await;
+        let statuses = verdict.statuses(limits, check.cost).into_iter();
+        let explained = statuses.zip(limits).zip(&verdict.readings).enumerate().map(
+            |(limit_index, ((status, limit), reading))| {
+                let own = waits
+                    .iter()
+                    .filter(|(of, ..)| *of == limit_index)
+                    .map(|(_, cost, wait_us)| (*cost, *wait_us));
+                LimitExplanation {
+                    status,
+                    used: reading.used(limit),
+                    releases: releases(own),
+                }
+            },
+        );
+        explained.collect()
+    }
+
+    /// Waits until costs fit again: the index of the limit, the cost, and the wait in microseconds. Reads logs again, once for each
+    /// cost. Where the store does not answer that, its points are missing.
+    async fn waits(
+        &self,
+        check: &Check,
+        verdict: &Verdict,
+        deadline: StoreDeadline,
+    ) -> Vec<(usize, u64, u64)> {
+        let limits = check.plan.limits();
+        let points: Vec<(usize, u64)> = limits
+            .iter()
+            .zip(&verdict.readings)
+            .enumerate()
+            .flat_map(|(limit_index, (limit, reading))| {
+                release_costs(limit, reading)
+                    .into_iter()
+                    .map(move |cost| (limit_index, cost))
+            })
+            .collect();
+        let is_log = |limit_index: usize| {
+            matches!(verdict.readings.get(limit_index), Some(Reading::Log { .. }))
+        };
+        let of_logs = points
+            .iter()
+            .filter(|(limit_index, _)| is_log(*limit_index));
+        let peeks: Vec<Check> = of_logs
+            .filter_map(|(limit_index, cost)| peek_at(check, *limit_index, *cost))
+            .collect();
+        let answers = if peeks.is_empty() {
+            Vec::new()
+        } else {
+            self.store.decide_batch(&peeks, deadline).await
+        };
+        let mut answers = answers.into_iter();
+        points
+            .into_iter()
+            .filter_map(|(limit_index, cost)| {
+                let (limit, first) = (
+                    limits.get(limit_index)?,
+                    *verdict.readings.get(limit_index)?,
+                );
+                let reading = if is_log(limit_index) {
+                    answers.next()?.ok()?.readings.first().copied()?
+                } else {
+                    first
+                };
+                // An embedded store reads its clock for each. What has passed since the first reading is added, so that all
+                // points are told from one instant.
+                let passed_us = first
+                    .fresh_in_us(limit)
+                    .saturating_sub(reading.fresh_in_us(limit));
+                Some((limit_index, cost, reading.wait_us(limit, cost) + passed_us))
+            })
+            .collect()
+    }
+
+    /// Workers of this process that would deny this check from memory.
+    fn workers_denying(&self, check: &Check) -> usize {
+        let charge = Check {
+            mode: Mode::Charge,
+            ..check.clone()
+        };
+        let now_us = self.monotonic_us(self.common.clock.monotonic());
+        let workers = self.common.registry().workers();
+        let denies = |cache: &super::DenyCache| cache.lookup(&charge, now_us).is_some();
+        workers
+            .iter()
+            .filter(|worker| worker.denials.as_ref().is_some_and(denies))
+            .count()
+    }
+}
+
+/// The plan of this name, or else the default plan.
+fn find(snapshot: &PlanSnapshot, name: &str) -> Result<Arc<Plan>, AdminError> {
+    let plans = snapshot.plans();
+    match plans.find_or_default(name) {
+        Some((_, plan)) => Ok(plan.clone()),
+        None => Ok(plans
+            .get(name)
+            .map_err(|unknown| plans.suggest(unknown))?
+            .clone()),
+    }
+}
+
+/// Asks for one cost of one limit. The state of a limit is found by the limit alone, so the plan needs no other.
+fn peek_at(check: &Check, limit: usize, cost: u64) -> Option<Check> {
+    let limit: Limit = check.plan.limits().get(limit)?.clone();
+    let plan = Arc::new(Plan {
+        rule: Rule::Limits(vec![limit]),
+        ..Plan::clone(&check.plan)
+    });
+    Some(Check {
+        plan,
+        cost: Cost::new(cost).ok()?,
+        ..check.clone()
+    })
+}
+
+/// The standing in a limit of the local fallback, whose readings are not kept.
+fn unread(status: &LimitStatus) -> LimitExplanation {
+    let used = status.capacity.saturating_sub(status.remaining);
+    LimitExplanation {
+        status: status.clone(),
+        used,
+        releases: SmallVec::new(),
+    }
+}
+
+impl Explanation {
+    /// One sentence for people.
+    pub fn sentence(&self) -> String {
+        let decided = self.decided();
+        let shadow = match (self.plan.shadow, self.next.outcome) {
+            (true, Outcome::ShadowDenied) => {
+                "; it passes all the same, because the plan is in shadow mode"
+            }
+            _ => "",
+        };
+        let denying = self.denying();
+        let mut sentence = format!("{decided}{shadow}{denying}.");
+        // The first letter is ASCII in every form above.
+        if let Some(first) = sentence.get_mut(..1) {
+            first.make_ascii_uppercase();
+        }
+        sentence
+    }
+
+    fn decided(&self) -> String {
+        match (&self.store_error, &self.plan.rule) {
+            (_, Rule::Unlimited) => {
+                format!(
+                    "plan {} is unlimited, so every request is allowed and nothing is counted",
+                    self.plan.name
+                )
+            }
+            (_, Rule::Blocked) => {
+                format!(
+                    "plan {} is blocked, so every request is denied and nothing is counted",
+                    self.plan.name
+                )
+            }
+            (Some(error), Rule::Limits(_)) => {
+                format!("the store did not decide ({error}), so {}", self.policy())
+            }
+            (None, Rule::Limits(_)) => format!("the next request of cost 1 {}", self.outcome()),
+        }
+    }
+
+    fn denying(&self) -> String {
+        match self.workers_denying {
+            0 => String::new(),
+            1 => "; 1 worker of this replica remembers a denial, and denies without asking the store for a second at most"
+                .to_owned(),
+            workers => {
+                format!(
+                    "; {workers} workers of this replica remember a denial, and deny without asking the store for a second at most"
+                )
+            }
+        }
+    }
+
+    /// What the plan's policy does without the store.
+    fn policy(&self) -> String {
+        match (self.next.decided_by, self.plan.on_store_failure) {
+            (DecidedBy::LocalFallback, _) => {
+                format!(
+                    "this replica counts in its own memory against its share of the quota: the next request of cost 1 {}",
+                    self.outcome()
+                )
+            }
+            (DecidedBy::FailOpen, OnStoreFailure::Local) => {
+                "the next request is allowed, because this replica's own memory is full".to_owned()
+            }
+            (DecidedBy::FailOpen, _) => {
+                "the next request is allowed, because the plan says on_store_failure: allow"
+                    .to_owned()
+            }
+            _ => "the next request is denied, because the plan says on_store_failure: deny"
+                .to_owned(),
+        }
+    }
+
+    /// What the binding limit does.
+    fn outcome(&self) -> String {
+        let Some(binding) = self.next.binding() else {
+            return "is decided by no limit".to_owned();
+        };
+        let LimitStatus {
+            name,
+            remaining,
+            capacity,
+            retry_after_us,
+            ..
+        } = binding;
+        let limit = self
+            .plan
+            .limits()
+            .iter()
+            .zip(&self.limits)
+            .find(|(limit, _)| limit.name() == name);
+        let used = limit.map_or(0, |(_, explained)| explained.used);
+        let what = match limit.map(|(limit, _)| limit.algorithm()) {
+            Some(Algorithm::TokenBucket { .. }) => {
+                format!("{remaining} of {capacity} tokens are there")
+            }
+            _ => format!("{used} of {} units are used", binding.limit),
+        };
+        match (self.next.outcome, retry_after_us) {
+            (Outcome::Allowed, _) => format!(
+                "is allowed: in limit {name}, which binds, {what} and {remaining} can be taken now"
+            ),
+            (_, Some(wait_us)) => format!(
+                "is denied by limit {name}: {what}, and it could pass in {}",
+                shown(*wait_us)
+            ),
+            _ => format!("is denied by limit {name}: {what}, and no wait helps"),
+        }
+    }
+}
+
+/// A wait for people, rounded up to a millisecond.
+fn shown(us: u64) -> Shown {
+    Shown(Duration::from_millis(us.div_ceil(1_000)))
+}
+
+#[cfg(test)]
+mod tests;

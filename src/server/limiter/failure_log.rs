@@ -1,0 +1,103 @@
+//! Logs failures of the store, many of them in one line. A store that is down fails every decision, and a line for each would
+//! fill the log. It also knows whether a store that is there refuses requests.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::log_throttle::LogThrottle;
+use tollgate_store::StoreError;
+
+/// Least time between two lines about failures of one kind.
+const EVERY: Duration = Duration::from_secs(10);
+/// How long the last line about a refusal counts as present. Refusals that go on have a line in each [`EVERY`].
+const PRESENT_FOR: Duration = Duration::from_secs(15);
+
+/// Counts failures by kind, and logs those of one kind together.
+pub(super) struct FailureLog {
+    throttles: [LogThrottle; StoreError::KINDS.len()],
+    refusals: Mutex<Option<Refusals>>,
+}
+
+/// Refusals of a store that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Refusals {
+    /// When the first was logged.
+    pub since: Instant,
+    last: Instant,
+    /// The last error.
+    pub error: StoreError,
+}
+
+impl Default for FailureLog {
+    fn default() -> Self {
+        Self {
+            throttles: std::array::from_fn(|_| LogThrottle::new(EVERY)),
+            refusals: Mutex::default(),
+        }
+    }
+}
+
+impl FailureLog {
+    /// Counts one failure. Logs the first of its kind, and then one line per kind in ten seconds.
+    pub(super) fn log(&self, error: &StoreError, now: Instant) {
+        if let Some(decisions) = self.throttles[error.kind_index()].due(now) {
+            self.keep(error, now);
+            tracing::warn!(kind = error.kind(), %error, decisions, "the store could not decide; answered by the plan's on_store_failure");
+        }
+    }
+
+    /// Keeps a refusal. Other errors are told by the connections.
+    fn keep(&self, error: &StoreError, now: Instant) {
+        if let StoreError::Refused(_) | StoreError::InvalidReply(_) | StoreError::Full = error {
+            let since = self.refusals(now).map_or(now, |refusals| refusals.since);
+            let refusals = Refusals {
+                since,
+                last: now,
+                error: error.clone(),
+            };
+            *self.refusals.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusals);
+        }
+    }
+
+    /// The refusals that go on at present.
+    pub(super) fn refusals(&self, now: Instant) -> Option<Refusals> {
+        let refusals = self
+            .refusals
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        refusals.filter(|refusals| now.saturating_duration_since(refusals.last) < PRESENT_FOR)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_store::clock::monotonic;
+
+    #[test]
+    fn each_kind_of_failure_has_lines_of_its_own() {
+        let (log, now) = (FailureLog::default(), monotonic());
+        let due = |error: StoreError| log.throttles[error.kind_index()].due(now);
+        assert_eq!(due(StoreError::Full), Some(1));
+        assert_eq!(due(StoreError::Full), None);
+        assert_eq!(due(StoreError::Refused(String::new())), Some(1));
+    }
+
+    #[test]
+    fn refusals_are_present_while_they_go_on_and_a_lost_connection_is_none() {
+        let (log, start) = (FailureLog::default(), monotonic());
+        let at = |second| start + Duration::from_secs(second);
+        log.log(&StoreError::Unreachable("gone".to_owned()), start);
+        log.log(&StoreError::Deadline(Duration::ZERO), start);
+        assert_eq!(log.refusals(start), None);
+        (0..=25).for_each(|second| log.log(&StoreError::Refused("OOM".to_owned()), at(second)));
+        let refusals = log.refusals(at(25)).unwrap();
+        assert_eq!(
+            (refusals.since, refusals.error),
+            (start, StoreError::Refused("OOM".to_owned()))
+        );
+        assert!(log.refusals(at(34)).is_some());
+        assert_eq!(log.refusals(at(35)), None);
+    }
+}

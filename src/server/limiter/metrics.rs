@@ -1,0 +1,288 @@
+//! Counts of a limiter's own work: decisions by plan, outcome and decider, how long they waited, and the store calls.
+//!
+//! Every limiter, and so every worker, has its own counters. Only that limiter adds to them, with relaxed atomics and no lock,
+//! so no worker waits for another. [`Totals`] adds them up for readers. The module knows no wire format.
+//!
+//! Decisions are counted in a [`WorkerPlans`], beside the plans that they are made by. A reload starts a new one; a decision
+//! under way keeps the one that it began with.
+
+mod counters;
+mod histogram;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::PlanSnapshot;
+use counters::PlanCounters;
+pub(super) use counters::{CounterTotals, WorkerPlans};
+use histogram::Histogram;
+pub use histogram::{BOUNDS_NS, Timings};
+use tollgate_core::algorithm::Mode;
+use tollgate_core::decision::{DecidedBy, Decision, LimitStatus, Outcome};
+use tollgate_store::StoreError;
+
+/// Counts of one limiter. Aligned to two cache lines, which processors fetch together, so that it shares no line with another
+/// limiter.
+#[derive(Default)]
+#[repr(align(128))]
+pub(super) struct Metrics {
+    peeks: AtomicU64,
+    unknown_plans: AtomicU64,
+    /// Requests with an unknown plan that the default plan decided.
+    by_default_plan: AtomicU64,
+    caller_deadlines_passed: AtomicU64,
+    /// Descriptors that no rule matches: those that passed, and those that did not.
+    unmatched: [AtomicU64; 2],
+    durations: Histogram,
+    store_durations: Histogram,
+    store_errors: [AtomicU64; StoreError::KINDS.len()],
+    /// Requests that wait for the store now.
+    waiting: AtomicU64,
+}
+
+impl Metrics {
+    /// Counts a decision by the plan of `counters`. A peek is counted as a peek only, and a refund not at all, since neither is
+    /// a decision.
+    pub(super) fn decided(
+        &self,
+        counters: PlanCounters<'_>,
+        mode: Mode,
+        decision: &Decision,
+        took: Duration,
+    ) {
+        match mode {
+            Mode::Charge => {
+                counters.record(decision.outcome, decision.decided_by);
+                let allowed = decision.outcome == Outcome::Allowed;
+                if allowed && decision.limits().iter().any(LimitStatus::is_near) {
+                    counters.record_near_limit();
+                }
+                if let Some(candidate_allowed) = decision.candidate_allowed {
+                    counters.record_candidate(allowed, candidate_allowed);
+                }
+                self.durations.record(took);
+            }
+            Mode::Peek => add(&self.peeks, 1),
+            Mode::Refund => {}
+        }
+    }
+
+    /// Counts a request with an unknown plan, and whether the default plan decides it.
+    pub(super) fn unknown_plan(&self, by_default_plan: bool) {
+        add(&self.unknown_plans, 1);
+        add(&self.by_default_plan, u64::from(by_default_plan));
+    }
+
+    /// Counts requests whose caller's deadline passed before the store answered.
+    pub(super) fn caller_deadline_passed(&self, requests: usize) {
+        add(&self.caller_deadlines_passed, requests as u64);
+    }
+
+    /// Counts a descriptor that no rule matches.
+    pub(super) fn unmatched(&self, allowed: bool) {
+        add(&self.unmatched[usize::from(!allowed)], 1);
+    }
+
+    /// Counts a request that the store failed to decide.
+    pub(super) fn failed(&self, error: &StoreError) {
+        add(&self.store_errors[error.kind_index()], 1);
+    }
+
+    /// Records the duration of a store call, answered or not.
+    pub(super) fn store_took(&self, took: Duration) {
+        self.store_durations.record(took);
+    }
+
+    /// Counts requests as waiting for the store until the returned guard is dropped.
+    pub(super) fn waiting(&self, requests: usize) -> impl Drop + '_ {
+        let waiting = Waiting {
+            metrics: self,
+            requests: requests as u64,
+        };
+        add(&self.waiting, waiting.requests);
+        waiting
+    }
+}
+
+struct Waiting<'a> {
+    metrics: &'a Metrics,
+    requests: u64,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.metrics
+            .waiting
+            .fetch_sub(self.requests, Ordering::Relaxed);
+    }
+}
+
+/// Reloads since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Reloads {
+    /// Configs whose plans were taken up, even if they changed nothing.
+    pub taken_up: u64,
+    /// Configs that were rejected because of errors; the plans stayed as they were.
+    pub refused: u64,
+    /// Whether the last one was rejected, so that the plans in force are not those of the file.
+    pub last_refused: bool,
+}
+
+/// Counts of all limiters of a process since the start.
+#[derive(Debug)]
+pub struct Totals {
+    decisions: CounterTotals,
+    /// Reloads since the start.
+    pub reloads: Reloads,
+    /// Requests answered without charging.
+    pub peeks: u64,
+    /// Requests for a plan that is not in the config.
+    pub unknown_plans: u64,
+    /// Requests for an unknown plan that the default plan decided.
+    pub by_default_plan: u64,
+    /// Requests whose caller's deadline passed before the store answered. They are neither decisions nor failures of the store.
+    pub caller_deadlines_passed: u64,
+    /// Descriptors of Envoy that no rule matches: those that passed, and those that did not.
+    pub unmatched: [u64; 2],
+    /// How long each decision waited for a store that is not embedded. A decision in a batch counts the wait of the batch. A
+    /// decision without such a wait counts as zero: it takes less than the first bound, and the clock is not read.
+    pub durations: Timings,
+    /// How long each call took to a store that is not embedded. A call asks for one decision or for a batch.
+    pub store_durations: Timings,
+    /// Requests that the store failed to decide, by [`StoreError::KINDS`].
+    pub store_errors: [u64; StoreError::KINDS.len()],
+    /// Requests that wait now for a store that is not embedded.
+    pub waiting: u64,
+    /// Entries in the deny caches, including expired ones that were not replaced yet.
+    pub deny_cache_entries: u64,
+    /// Replicas that share the quotas while the store cannot decide.
+    pub replicas: u64,
+}
+
+impl Totals {
+    /// Totals of `decisions` and `reloads`, with all other counts at zero.
+    pub(super) fn new(decisions: CounterTotals, reloads: Reloads) -> Self {
+        Self {
+            decisions,
+            reloads,
+            peeks: 0,
+            unknown_plans: 0,
+            by_default_plan: 0,
+            caller_deadlines_passed: 0,
+            unmatched: [0; 2],
+            durations: Timings::default(),
+            store_durations: Timings::default(),
+            store_errors: Default::default(),
+            waiting: 0,
+            deny_cache_entries: 0,
+            replicas: 1,
+        }
+    }
+
+    /// Adds the counts of a limiter, except its decisions.
+    pub(super) fn add(&mut self, metrics: &Metrics) {
+        let errors = self.store_errors.iter_mut().zip(&metrics.store_errors);
+        let counts = errors.chain(self.unmatched.iter_mut().zip(&metrics.unmatched));
+        let others = [
+            (&mut self.peeks, &metrics.peeks),
+            (&mut self.unknown_plans, &metrics.unknown_plans),
+            (&mut self.by_default_plan, &metrics.by_default_plan),
+            (
+                &mut self.caller_deadlines_passed,
+                &metrics.caller_deadlines_passed,
+            ),
+            (&mut self.waiting, &metrics.waiting),
+        ];
+        for (total, counter) in counts.chain(others) {
+            *total += counter.load(Ordering::Relaxed);
+        }
+        self.durations.add(&metrics.durations);
+        self.store_durations.add(&metrics.store_durations);
+    }
+
+    /// The plans that are enforced now.
+    pub fn snapshot(&self) -> &Arc<PlanSnapshot> {
+        self.decisions.snapshot()
+    }
+
+    /// Decisions with this outcome by this decider, for the plan at this index of [`Self::snapshot`]. Decisions before a reload
+    /// are included.
+    pub fn decisions(&self, plan: usize, outcome: Outcome, decided_by: DecidedBy) -> u64 {
+        self.decisions.of(plan, outcome, decided_by)
+    }
+
+    /// Allowed requests of the plan at this index that left their key near a limit; see [`tollgate_core::decision::NEAR_LIMIT`].
+    pub fn near_limit(&self, plan: usize) -> u64 {
+        self.decisions.near_limit(plan)
+    }
+
+    /// Requests that the plan at this index decided so, and its candidate so. A denial in shadow mode counts as a denial.
+    pub fn candidate_decisions(&self, plan: usize, allowed: bool, candidate_allowed: bool) -> u64 {
+        self.decisions
+            .of_candidate(plan, allowed, candidate_allowed)
+    }
+
+    /// Decisions with this outcome by this decider, for all plans, including plans that were removed.
+    pub fn all_decisions(&self, outcome: Outcome, decided_by: DecidedBy) -> u64 {
+        self.decisions.of_all(outcome, decided_by)
+    }
+
+    /// Decisions by this decider, for all plans and outcomes, including plans that were removed.
+    pub fn decided_by(&self, decided_by: DecidedBy) -> u64 {
+        self.decisions.by(decided_by)
+    }
+}
+
+fn add(counter: &AtomicU64, count: u64) {
+    counter.fetch_add(count, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOOK: Duration = Duration::from_micros(70);
+
+    #[test]
+    fn counting_allocates_nothing() {
+        let (metrics, worker_plans) = (Metrics::default(), WorkerPlans::of(1));
+        let decision = Decision::uncounted(Outcome::Denied, DecidedBy::Store, None);
+        let counted = allocation_counter::measure(|| {
+            let _waiting = metrics.waiting(1);
+            metrics.decided(worker_plans.counters(0), Mode::Charge, &decision, TOOK);
+            metrics.store_took(TOOK);
+            metrics.failed(&StoreError::Full);
+        });
+        assert_eq!(counted.count_total, 0);
+    }
+
+    #[test]
+    fn a_decision_is_timed_and_a_peek_is_not_counted_as_a_decision() {
+        let (metrics, worker_plans) = (Metrics::default(), WorkerPlans::of(1));
+        let decision = Decision::uncounted(Outcome::Allowed, DecidedBy::Store, None);
+        metrics.decided(worker_plans.counters(0), Mode::Charge, &decision, TOOK);
+        metrics.decided(worker_plans.counters(0), Mode::Peek, &decision, TOOK);
+        let mut counter_totals = CounterTotals::default();
+        counter_totals.add(&worker_plans);
+        let mut totals = Totals::new(counter_totals, Reloads::default());
+        totals.add(&metrics);
+        assert_eq!((totals.peeks, totals.decided_by(DecidedBy::Store)), (1, 1));
+        assert_eq!(
+            (totals.durations.count(), totals.durations.sum_ns),
+            (1, 70_000)
+        );
+    }
+
+    #[test]
+    fn a_dropped_guard_no_longer_counts_as_waiting() {
+        let metrics = Metrics::default();
+        let waiting = || metrics.waiting.load(Ordering::Relaxed);
+        let (one, many) = (metrics.waiting(1), metrics.waiting(99));
+        assert_eq!(waiting(), 100);
+        drop(many);
+        assert_eq!(waiting(), 1);
+        drop(one);
+        assert_eq!(waiting(), 0);
+    }
+}

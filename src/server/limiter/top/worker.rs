@@ -1,0 +1,139 @@
+//! What one worker counts: denials and cost by key, for the last minute in slots of ten seconds.
+//!
+//! Each worker has its own, under a lock that only the task which reads it contends for. It copies what was counted, a hundred
+//! kilobytes at most, and does all else without the lock. No clock is read on the way of a decision: that task also begins slots.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::names::Names;
+use super::slot::{SealedSlot, Slot};
+use super::{Secret, TopBy, TopSettings};
+use tollgate_core::decision::{Decision, Outcome};
+use tollgate_core::key::{Cost, Key};
+
+/// Slots of a minute, with the one that is counted in.
+pub(super) const SLOTS: usize = 6;
+
+/// The counts of one worker.
+#[derive(Debug)]
+pub(in crate::limiter) struct WorkerTop(Mutex<Counts>);
+
+#[derive(Debug)]
+struct Counts {
+    secret: Secret,
+    denials: Window,
+    cost: Window,
+    /// Keys in clear, if operators asked for them.
+    names: Option<Names>,
+}
+
+/// The slots of the last minute.
+#[derive(Debug)]
+struct Window {
+    k: usize,
+    live: Slot,
+    /// Slots that are over, the oldest first.
+    over: VecDeque<Arc<SealedSlot>>,
+}
+
+impl WorkerTop {
+    /// Counts nothing yet. Keys are known by their hash with `secret`.
+    pub(super) fn new(settings: TopSettings, secret: Secret) -> Self {
+        Self(Mutex::new(Counts::new(settings, secret)))
+    }
+
+    /// Counts a decision: a denial as one, and of others the cost. `plan` is the plan's id.
+    pub(in crate::limiter) fn record(&self, plan: u64, key: &Key, cost: Cost, decision: &Decision) {
+        let mut counts = self.counts();
+        let hash = counts.secret.hash(key.as_str(), plan);
+        let (by, known) = match decision.outcome {
+            Outcome::Allowed => (
+                TopBy::Cost,
+                counts.cost.live.count(plan, hash, cost.units()),
+            ),
+            Outcome::Denied | Outcome::NeverFits | Outcome::ShadowDenied => {
+                (TopBy::Denials, counts.denials.live.count(plan, hash, 1))
+            }
+        };
+        if let Some(names) = &mut counts.names {
+            names.note(by, hash, key.as_str(), known);
+        }
+    }
+
+    /// Forgets all counts, and counts from now on with another secret, under which all keys have other numbers.
+    pub(super) fn start_over(&self, settings: TopSettings, secret: Secret) {
+        *self.counts() = Counts::new(settings, secret);
+    }
+
+    /// Adds the keys in clear to these.
+    pub(super) fn add_names(&self, names: &mut HashMap<u64, String>) {
+        let counts = self.counts();
+        let known = counts.names.iter().flat_map(Names::iter);
+        for (hash, key) in known {
+            names.entry(hash).or_insert_with(|| key.to_owned());
+        }
+    }
+
+    /// Begins the next slot.
+    pub(super) fn begin_slot(&self) {
+        let mut counts = self.counts();
+        counts.denials.begin_slot();
+        counts.cost.begin_slot();
+        if let Some(names) = &mut counts.names {
+            names.begin_slot();
+        }
+    }
+
+    /// What was counted in the last minute, a list for each slot.
+    pub(super) fn slots(&self, by: TopBy) -> Vec<Arc<SealedSlot>> {
+        let counts = self.counts();
+        match by {
+            TopBy::Denials => counts.denials.slots(),
+            TopBy::Cost => counts.cost.slots(),
+        }
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        // After a panic, at worst a count is wrong.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Counts {
+    fn new(settings: TopSettings, secret: Secret) -> Self {
+        let window = || Window::new(settings.keys_max);
+        Self {
+            secret,
+            denials: window(),
+            cost: window(),
+            names: settings.in_clear.then(Names::default),
+        }
+    }
+}
+
+impl Window {
+    fn new(k: usize) -> Self {
+        Self {
+            k,
+            live: Slot::new(k),
+            over: VecDeque::with_capacity(SLOTS - 1),
+        }
+    }
+
+    fn begin_slot(&mut self) {
+        let over = std::mem::replace(&mut self.live, Slot::new(self.k));
+        if self.over.len() == SLOTS - 1 {
+            self.over.pop_front();
+        }
+        self.over.push_back(Arc::new(over.sealed()));
+    }
+
+    fn slots(&self) -> Vec<Arc<SealedSlot>> {
+        self.over
+            .iter()
+            .cloned()
+            .chain([Arc::new(self.live.sealed())])
+            .collect()
+    }
+}

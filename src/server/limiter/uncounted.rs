@@ -1,0 +1,39 @@
+//! Decisions for which no state was read: by the policy for a failing store, and statuses of limits that were not asked.
+
+use tollgate_core::decision::{DecidedBy, Decision, LimitStatus, Outcome};
+use tollgate_core::plan::Plan;
+
+pub(super) fn fail_open() -> Decision {
+    Decision::uncounted(Outcome::Allowed, DecidedBy::FailOpen, None)
+}
+
+pub(super) fn fail_closed(plan: &Plan) -> Decision {
+    shadowed(
+        plan,
+        Decision::uncounted(Outcome::Denied, DecidedBy::FailClosed, None),
+    )
+}
+
+/// A plan in shadow mode reports its denial and allows the request. Inlined, since every decision goes through it by value.
+#[inline]
+pub(super) fn shadowed(plan: &Plan, mut decision: Decision) -> Decision {
+    if plan.shadow && !decision.allowed() {
+        decision.outcome = Outcome::ShadowDenied;
+    }
+    decision
+}
+
+/// The status of a limit that was not read: its own numbers, with nothing remaining for such a cost.
+pub(super) fn untouched(plan: &Plan, limit: usize) -> LimitStatus {
+    let limit = &plan.limits()[limit];
+    LimitStatus {
+        name: limit.name().clone(),
+        limit: limit.quota(),
+        window_us: limit.window_us(),
+        frees_at_once: false,
+        capacity: limit.capacity(),
+        remaining: 0,
+        retry_after_us: None,
+        reset_after_us: 0,
+    }
+}
