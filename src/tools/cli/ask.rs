@@ -1,0 +1,135 @@
+//! `tollgate try`, `health` and `plans`: ask a running server, print the answer, and exit with it.
+
+use std::process::ExitCode;
+
+use super::connect::{ConnectArguments, NO_ANSWER, run};
+use super::terminal::{fail, print};
+use tollgate_server::grpc::{self, Question};
+
+/// Most questions of one command. So many take some seconds, and a load test needs a tool of its own.
+const REPEAT_MAX: u64 = 100_000;
+/// A short name for the service whose health is readiness.
+const READINESS: &str = "readiness";
+
+/// The arguments of `tollgate try`.
+#[derive(Debug, clap::Args)]
+pub(super) struct TryArguments {
+    /// The subject to count.
+    #[arg(short, long)]
+    key: String,
+    /// The plan to decide by.
+    #[arg(short, long)]
+    plan: String,
+    /// Units to ask for [default: 1].
+    #[arg(short, long)]
+    cost: Option<u64>,
+    /// Ask without taking anything.
+    #[arg(long)]
+    peek: bool,
+    /// Ask so often, one request after the other, and print how many were allowed.
+    #[arg(short, long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=REPEAT_MAX))]
+    repeat: u64,
+    /// The server, host:port or unix:/path.
+    #[arg(short, long, default_value = "127.0.0.1:50051")]
+    address: String,
+    #[command(flatten)]
+    connect: ConnectArguments,
+}
+
+/// The arguments of `tollgate health`.
+#[derive(Debug, clap::Args)]
+pub(super) struct HealthArguments {
+    /// The service to ask for: readiness, or a full name [default: whether the server is alive].
+    #[arg(short, long, value_name = "NAME")]
+    service: Option<String>,
+    /// The server, host:port or unix:/path.
+    #[arg(short, long, default_value = "127.0.0.1:50051")]
+    address: String,
+    #[command(flatten)]
+    connect: ConnectArguments,
+}
+
+/// The arguments of `tollgate plans`.
+#[derive(Debug, clap::Args)]
+pub(super) struct PlansArguments {
+    /// The server, host:port or unix:/path.
+    #[arg(short, long, default_value = "127.0.0.1:50051")]
+    address: String,
+    #[command(flatten)]
+    connect: ConnectArguments,
+}
+
+pub(super) fn try_decisions(arguments: TryArguments) -> ExitCode {
+    let TryArguments {
+        key,
+        plan,
+        cost,
+        peek,
+        repeat,
+        address,
+        connect,
+    } = arguments;
+    let question = Question {
+        key,
+        plan,
+        cost,
+        peek,
+    };
+    run(async {
+        let connection = connect.target(&address)?.connect().await?;
+        let answer = match repeat {
+            1 => connection.ask(&question, connect.form()).await?,
+            times => {
+                connection
+                    .ask_repeatedly(&question, times, connect.form())
+                    .await
+            }
+        };
+        let printed = finish(&answer.text, answer.allowed);
+        Ok(answer
+            .failure
+            .map_or(printed, |sentence| fail(NO_ANSWER, &sentence)))
+    })
+}
+
+pub(super) fn health(arguments: HealthArguments) -> ExitCode {
+    let HealthArguments {
+        service,
+        address,
+        connect,
+    } = arguments;
+    let service = match service.as_deref() {
+        Some(READINESS) => grpc::HEALTH_SERVICE,
+        name => name.unwrap_or_default(),
+    };
+    run(async {
+        let health = connect
+            .target(&address)?
+            .connect()
+            .await?
+            .health(service, connect.form())
+            .await?;
+        Ok(finish(&health.text, health.serving))
+    })
+}
+
+pub(super) fn plans(arguments: &PlansArguments) -> ExitCode {
+    let PlansArguments { address, connect } = arguments;
+    run(async {
+        let text = connect
+            .target(address)?
+            .connect()
+            .await?
+            .plans(connect.form())
+            .await?;
+        Ok(finish(&text, true))
+    })
+}
+
+/// Prints the answer. Returns 0 for yes, 1 for no, 2 when the answer could not be printed.
+pub(super) fn finish(text: &str, yes: bool) -> ExitCode {
+    print(text).map_or_else(
+        |_| ExitCode::from(NO_ANSWER),
+        |()| ExitCode::from(u8::from(!yes)),
+    )
+}

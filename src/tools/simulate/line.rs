@@ -1,0 +1,417 @@
+//! One line of a log as a request: who asked, by which plan, when, and for how much.
+
+use super::fields::{Fields, Format, Values, variable};
+use super::stamp::{self, Stamp};
+use tollgate_core::key::KEY_BYTES_MAX;
+use tollgate_core::plan::NAME_BYTES_MAX;
+use tollgate_core::utc::SECOND_US;
+
+/// Fields that hold the time, the most usual ones first.
+const TIME_NAMES: [&str; 10] = [
+    "time_local",
+    "time_iso8601",
+    "msec",
+    "time",
+    "timestamp",
+    "@timestamp",
+    "ts",
+    "datetime",
+    "date",
+    "log.timestamp",
+];
+
+/// How lines become requests.
+#[derive(Debug, Clone)]
+pub struct LineOptions {
+    /// How the lines are written.
+    pub format: Format,
+    /// The key: text with variables, or the name of one field.
+    pub key: String,
+    /// The plan: its name, or a variable.
+    pub plan: String,
+    /// The cost: a number from 1, or a variable.
+    pub cost: String,
+    /// The field with the time. `None`: the first of the usual names.
+    pub time: Option<String>,
+}
+
+/// A request, read from a line.
+#[derive(Debug, Default)]
+pub struct LineRequest {
+    /// Microseconds since 1970.
+    pub at_us: u64,
+    /// 1 to [`KEY_BYTES_MAX`] bytes.
+    pub key: Vec<u8>,
+    /// The name of the plan, of at most [`NAME_BYTES_MAX`] bytes.
+    pub plan: Vec<u8>,
+    /// At least 1.
+    pub cost: u64,
+}
+
+/// Why a line is no request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Skipped {
+    /// It cannot be read; the reason.
+    Unreadable(&'static str),
+    /// All fields of the key are empty.
+    NoKey,
+    /// The cost is 0.
+    NoCost,
+}
+
+/// Reads lines; see [`Self::new`].
+#[derive(Debug)]
+pub struct LineReader {
+    fields: Fields,
+    time: usize,
+    key: Vec<Piece>,
+    plan: Option<usize>,
+    cost: Option<usize>,
+    fixed_plan: Vec<u8>,
+    fixed_cost: u64,
+    values: Values,
+    /// The last time read, since many lines in turn have the same.
+    last_time: (Vec<u8>, Option<Stamp>),
+    is_whole: bool,
+}
+
+#[derive(Debug)]
+enum Piece {
+    Text(Vec<u8>),
+    Field(usize),
+}
+
+impl LineReader {
+    /// Prepares to read lines. `sample` has the first lines of the log, and tells the fields of JSON and CSV.
+    ///
+    /// Errors: a sentence, for a field that the log does not have, or when no line of the sample can be read.
+    pub fn new(options: &LineOptions, sample: &[&[u8]]) -> Result<Self, String> {
+        let mut fields = Fields::new(&options.format, sample)?;
+        let time = match &options.time {
+            Some(name) => fields.want(name.trim_start_matches('$'))?,
+            None => usual_time(&mut fields)?,
+        };
+        let key = pieces(&mut fields, &options.key).map_err(|error| format!("--key: {error}"))?;
+        let plan = field(&mut fields, &options.plan).map_err(|error| format!("--plan: {error}"))?;
+        let (fixed_cost, cost) =
+            cost(&mut fields, &options.cost).map_err(|error| format!("--cost: {error}"))?;
+        let fixed_plan = options.plan.clone().into_bytes();
+        let (values, last_time, is_whole) = (Values::default(), (Vec::new(), None), true);
+        let mut reader = Self {
+            fields,
+            time,
+            key,
+            plan,
+            cost,
+            fixed_plan,
+            fixed_cost,
+            values,
+            last_time,
+            is_whole,
+        };
+        reader.try_sample(sample)?;
+        Ok(reader)
+    }
+
+    fn try_sample(&mut self, sample: &[&[u8]]) -> Result<(), String> {
+        let (mut request, mut first, mut is_whole) = (LineRequest::default(), None, true);
+        let header = usize::from(self.has_header());
+        let mut readable = 0;
+        for (line, number) in sample
+            .iter()
+            .zip(1..)
+            .skip(header)
+            .filter(|(line, _)| !line.is_empty())
+        {
+            match self.read(line, &mut request) {
+                Err(Skipped::Unreadable(reason)) => first = first.or(Some((number, reason))),
+                Ok(()) | Err(_) => {
+                    readable += 1;
+                    is_whole &= request.at_us % SECOND_US == 0;
+                }
+            }
+        }
+        self.is_whole = is_whole;
+        match first {
+            Some((number, reason)) if readable == 0 => Err(format!(
+                "none of the first {} lines can be read; line {number}: {reason}",
+                sample.len() - header
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the first line names the fields and is no request.
+    pub fn has_header(&self) -> bool {
+        self.fields.has_header()
+    }
+
+    /// Whether all times of the sample are whole seconds.
+    pub fn is_in_whole_seconds(&self) -> bool {
+        self.is_whole
+    }
+
+    /// Whether the plan is a variable.
+    pub fn reads_plans(&self) -> bool {
+        self.plan.is_some()
+    }
+
+    /// Reads one line, without its end.
+    pub fn read(&mut self, line: &[u8], request: &mut LineRequest) -> Result<(), Skipped> {
+        self.fields
+            .cut(line, &mut self.values)
+            .map_err(Skipped::Unreadable)?;
+        let value = |index| self.fields.value(index, line, &self.values);
+        let time = value(self.time);
+        if self.last_time.0 != time {
+            self.last_time.1 = stamp::parse(time);
+            self.last_time.0.clear();
+            self.last_time.0.extend_from_slice(time);
+        }
+        request.at_us = self
+            .last_time
+            .1
+            .ok_or(Skipped::Unreadable("its time cannot be read"))?
+            .at_us;
+        request.cost = self.fixed_cost;
+        if let Some(index) = self.cost {
+            request.cost =
+                number(value(index)).ok_or(Skipped::Unreadable("its cost is no whole number"))?;
+        }
+        let plan = self.plan.map_or(self.fixed_plan.as_slice(), value);
+        if plan.len() > NAME_BYTES_MAX {
+            return Err(Skipped::Unreadable("its plan is longer than 64 bytes"));
+        }
+        request.plan.clear();
+        request.plan.extend_from_slice(plan);
+        request.key.clear();
+        let mut fields = false;
+        for piece in &self.key {
+            let text = match piece {
+                Piece::Text(text) => text,
+                Piece::Field(index) => value(*index),
+            };
+            fields |= matches!(piece, Piece::Field(_)) && !text.is_empty();
+            request.key.extend_from_slice(text);
+        }
+        match request.key.len() {
+            _ if !fields => Err(Skipped::NoKey),
+            _ if request.cost == 0 => Err(Skipped::NoCost),
+            ..=KEY_BYTES_MAX => Ok(()),
+            _ => Err(Skipped::Unreadable("its key is longer than 512 bytes")),
+        }
+    }
+}
+
+fn usual_time(fields: &mut Fields) -> Result<usize, String> {
+    let has = |name: &&&str| fields.names().contains(*name);
+    match TIME_NAMES.iter().find(has) {
+        Some(name) => fields.want(name),
+        None => Err(format!(
+            "no field of the log is named as times are ({}); name it with --time",
+            TIME_NAMES.join(", ")
+        )),
+    }
+}
+
+fn number(text: &[u8]) -> Option<u64> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// The field of a text that is one variable; `None` for a text without variables.
+fn field(fields: &mut Fields, text: &str) -> Result<Option<usize>, String> {
+    if !text.contains('$') {
+        return Ok(None);
+    }
+    match pieces(fields, text)?.as_slice() {
+        [Piece::Field(index)] => Ok(Some(*index)),
+        _ => Err(format!(
+            "{text:?} is more than one variable; write one, such as $plan"
+        )),
+    }
+}
+
+fn cost(fields: &mut Fields, text: &str) -> Result<(u64, Option<usize>), String> {
+    match (field(fields, text)?, text.parse()) {
+        (Some(index), _) => Ok((1, Some(index))),
+        (None, Ok(units)) if units > 0 => Ok((units, None)),
+        _ => Err(format!(
+            "{text:?} is no cost; write a whole number from 1, or a variable such as $request_length"
+        )),
+    }
+}
+
+/// A template as text and fields. A template without a `$` is the name of a field.
+fn pieces(fields: &mut Fields, template: &str) -> Result<Vec<Piece>, String> {
+    if !template.contains('$') {
+        return Ok(vec![Piece::Field(fields.want(template)?)]);
+    }
+    let (begin, mut rest) = template.split_once('$').unwrap_or_default();
+    let mut pieces = vec![Piece::Text(begin.into())];
+    loop {
+        let (name, after) =
+            variable(rest).ok_or("a $ has no name after it; write $name or ${name}")?;
+        let (name, after) = if rest.starts_with('{') {
+            (name, after)
+        } else {
+            longest(fields, rest, name)
+        };
+        pieces.push(Piece::Field(fields.want(name)?));
+        let Some((text, next)) = after.split_once('$') else {
+            pieces.push(Piece::Text(after.into()));
+            pieces.retain(|piece| !matches!(piece, Piece::Text(text) if text.is_empty()));
+            return Ok(pieces);
+        };
+        pieces.push(Piece::Text(text.into()));
+        rest = next;
+    }
+}
+
+/// The longest name of a field that `rest` begins with, for names with dots such as `request.remote_ip`.
+fn longest<'a>(fields: &Fields, rest: &'a str, name: &'a str) -> (&'a str, &'a str) {
+    let known = fields
+        .names()
+        .into_iter()
+        .filter(|known| known.len() > name.len() && rest.starts_with(known));
+    let ends = |known: &&str| {
+        !rest[known.len()..].starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
+    };
+    let length = known.filter(ends).map(str::len).max().unwrap_or(name.len());
+    rest.split_at(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &[u8] =
+        br#"192.0.2.7 - - [10/Oct/2000:13:55:36 -0700] "GET /a?b HTTP/1.1" 200 2326 "-" "x""#;
+
+    fn options(format: &str, key: &str) -> LineOptions {
+        let format = Format::parse(format).unwrap();
+        LineOptions {
+            format,
+            key: key.to_owned(),
+            plan: "free".to_owned(),
+            cost: "1".to_owned(),
+            time: None,
+        }
+    }
+
+    fn key(format: &str, key: &str, line: &[u8]) -> Result<String, String> {
+        let mut reader = LineReader::new(&options(format, key), &[line])?;
+        let mut request = LineRequest::default();
+        reader
+            .read(line, &mut request)
+            .map_err(|skipped| format!("{skipped:?}"))?;
+        Ok(String::from_utf8_lossy(&request.key).into_owned())
+    }
+
+    #[test]
+    fn a_key_is_made_of_fields_and_text() {
+        assert_eq!(key("combined", "$remote_addr", LINE).unwrap(), "192.0.2.7");
+        assert_eq!(key("combined", "remote_addr", LINE).unwrap(), "192.0.2.7");
+        assert_eq!(
+            key("combined", "ip:${remote_addr}+$uri", LINE).unwrap(),
+            "ip:192.0.2.7+/a"
+        );
+        assert_eq!(
+            key("combined", "$remote_user$remote_addr", LINE).unwrap(),
+            "192.0.2.7"
+        );
+        assert_eq!(
+            key("combined", "user:$remote_user", LINE).unwrap_err(),
+            "NoKey"
+        );
+        assert_eq!(
+            key("combined", "$remote_adr", LINE).unwrap_err(),
+            "--key: $remote_adr is no field of this log; did you mean $remote_addr?"
+        );
+        assert!(
+            key("combined", "a$", LINE)
+                .unwrap_err()
+                .contains("has no name after it")
+        );
+        let json = br#"{"time":1,"request":{"ip":"192.0.2.7"},"u":"a"}"#;
+        assert_eq!(key("json", "$request.ip.$u", json).unwrap(), "192.0.2.7.a");
+        assert!(
+            key("json", "$request", json)
+                .unwrap_err()
+                .contains("is no field")
+        );
+    }
+
+    #[test]
+    fn plan_and_cost_are_fixed_or_fields() {
+        let mut options = options("combined", "$remote_addr");
+        let read = |options: &LineOptions| {
+            let mut request = LineRequest::default();
+            LineReader::new(options, &[LINE])?
+                .read(LINE, &mut request)
+                .map_err(|skipped| format!("{skipped:?}"))?;
+            Ok::<_, String>((
+                String::from_utf8_lossy(&request.plan).into_owned(),
+                request.cost,
+            ))
+        };
+        assert_eq!(read(&options).unwrap(), ("free".to_owned(), 1));
+        options.cost = "$body_bytes_sent".to_owned();
+        options.plan = "$status".to_owned();
+        assert_eq!(read(&options).unwrap(), ("200".to_owned(), 2326));
+        options.plan = "$status-$uri".to_owned();
+        assert!(
+            read(&options)
+                .unwrap_err()
+                .contains("is more than one variable")
+        );
+        options.plan = "free".to_owned();
+        options.cost = "$uri".to_owned();
+        assert!(
+            read(&options)
+                .unwrap_err()
+                .contains("its cost is no whole number")
+        );
+        for wrong in ["0", "-1", "one", ""] {
+            options.cost = wrong.to_owned();
+            assert!(
+                read(&options).unwrap_err().contains("is no cost"),
+                "{wrong}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_time_is_found_by_its_usual_names_or_by_the_one_given() {
+        assert!(
+            key("json", "$u", br#"{"when":1,"u":"a"}"#)
+                .unwrap_err()
+                .contains("name it with --time")
+        );
+        let mut options = options("json", "$u");
+        options.time = Some("$when".to_owned());
+        let whole = LineReader::new(
+            &options,
+            &[br#"{"when":1,"u":"a"}"#, br#"{"when":2,"u":"a"}"#],
+        )
+        .unwrap();
+        assert!(whole.is_in_whole_seconds());
+        let exact = LineReader::new(
+            &options,
+            &[br#"{"when":1,"u":"a"}"#, br#"{"when":2.5,"u":"a"}"#],
+        )
+        .unwrap();
+        assert!(!exact.is_in_whole_seconds());
+    }
+
+    #[test]
+    fn a_format_that_no_line_is_of_is_an_error() {
+        let error =
+            LineReader::new(&options("combined", "$remote_addr"), &[b"one", b"two"]).unwrap_err();
+        assert!(
+            error.starts_with("none of the first 2 lines can be read; line 1: "),
+            "{error}"
+        );
+        assert!(LineReader::new(&options("combined", "$remote_addr"), &[b"one", LINE]).is_ok());
+        assert!(LineReader::new(&options("combined", "$remote_addr"), &[]).is_ok());
+    }
+}

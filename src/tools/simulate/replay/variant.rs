@@ -1,0 +1,334 @@
+//! One plan at one spacing of time: the counters of its keys, and how high each would have had to go for no denial.
+//!
+//! The need of a key is the smallest quota at which nothing of it would have been denied. As long as nothing is denied, every
+//! request is charged, whatever the quota. So a key's need is the highest count that it reaches when everything is charged. Until
+//! its first denial that is its own count. From then on a second count runs beside it, which denies nothing. A `token_bucket` of
+//! another quota counts otherwise, so its need is found apart; see [`super::bucket_need`].
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::Spacing;
+use super::bucket_need::{BucketNeed, BucketRule};
+use super::counters::{Counters, States};
+use super::packed::LogCount;
+use super::shared::SharedCounters;
+use super::worst::Worst;
+use crate::simulate::order::Event;
+use tollgate_core::algorithm::{Mode, State, decide};
+use tollgate_core::key::Cost;
+use tollgate_core::plan::{Algorithm, Limit, Plan, QUOTA_MAX, Rule, SLIDING_LOG_QUOTA_MAX};
+
+/// A need above what a limit of this kind can have.
+pub const NEED_UNKNOWN: u64 = u64::MAX;
+
+/// Counters that deny nothing, one for each limit.
+type Unlimited = SmallVec<[UnlimitedCounter; 1]>;
+
+#[derive(Debug)]
+enum UnlimitedCounter {
+    State(State),
+    /// Of a `sliding_log`. Nothing is decided by it, so it need not be a state.
+    Log(Box<LogCount>),
+}
+
+/// The keys of one plan in one variant. Vectors are by key, those of limits by key and limit.
+#[derive(Debug)]
+pub struct Variant {
+    pub(in crate::simulate) plan: Arc<Plan>,
+    spacing: Spacing,
+    /// The group of plans that count together with this one, if there are others.
+    group: Option<usize>,
+    /// Each limit with a quota that denies nothing; see `largest`.
+    largest: Vec<Limit>,
+    /// Of each limit, what it would be at another quota, if it is a `token_bucket`.
+    buckets: Vec<Option<BucketRule>>,
+    /// What the needs of buckets are found by; `None` while nothing of a key matters, and for other limits.
+    bucket_needs: Vec<Option<Box<BucketNeed>>>,
+    /// Requests that were denied.
+    pub(in crate::simulate) denied: Vec<u32>,
+    /// What each key needs of each limit.
+    pub(in crate::simulate) needs: Vec<u64>,
+    counters: Counters,
+    /// Counters that deny nothing, of keys that were denied. Where plans count together, they count this plan's requests alone, and
+    /// are there from the first request on.
+    unlimited: HashMap<usize, Unlimited>,
+    /// Denials by limit; several limits may deny one request.
+    pub(in crate::simulate) denied_by: Vec<u64>,
+    pub(in crate::simulate) worst: Worst,
+    /// Heap memory of `unlimited` and `bucket_needs`.
+    bytes: usize,
+}
+
+impl Variant {
+    pub(super) fn new(plan: Arc<Plan>, spacing: Spacing, group: Option<usize>) -> Self {
+        Self {
+            spacing,
+            group,
+            largest: plan.limits().iter().map(largest).collect(),
+            buckets: plan.limits().iter().map(BucketRule::of).collect(),
+            bucket_needs: Vec::new(),
+            denied: Vec::new(),
+            needs: Vec::new(),
+            counters: Counters::new(plan.limits()),
+            unlimited: HashMap::new(),
+            denied_by: vec![0; plan.limits().len()],
+            worst: Worst::default(),
+            bytes: 0,
+            plan,
+        }
+    }
+
+    pub(super) fn add_key(&mut self) {
+        let limits = self.largest.len();
+        self.denied.push(0);
+        self.needs.resize(self.needs.len() + limits, 0);
+        self.counters.add_key();
+        if self.has_buckets() {
+            self.bucket_needs
+                .resize(self.bucket_needs.len() + limits, None);
+        }
+    }
+
+    fn has_buckets(&self) -> bool {
+        self.buckets.iter().any(Option::is_some)
+    }
+
+    /// Decides a request of the key with this index. Whether it is denied.
+    pub(super) fn denies(
+        &mut self,
+        index: usize,
+        event: &Event,
+        key: &[u8],
+        shared: &mut SharedCounters,
+    ) -> bool {
+        let now_us = match self.spacing {
+            Spacing::AsStamped => event.at_us,
+            Spacing::Evenly => event.even_us,
+        };
+        let denied = match self.plan.rule {
+            Rule::Unlimited => false,
+            Rule::Blocked => true,
+            Rule::Limits(_) => self.decide(index, (event.hash, shared), now_us, event.cost),
+        };
+        if denied {
+            self.denied[index] = self.denied[index].saturating_add(1);
+            self.worst.record(index, key, &self.denied);
+        }
+        denied
+    }
+
+    fn decide(
+        &mut self,
+        index: usize,
+        (hash, shared): (u64, &mut SharedCounters),
+        now_us: u64,
+        units: u64,
+    ) -> bool {
+        let Ok(cost) = Cost::new(units) else {
+            return false;
+        };
+        if self.has_buckets() {
+            self.add_to_buckets(index, now_us, units);
+        }
+        let plan = self.plan.clone();
+        let limits = plan.limits();
+        let own = index * limits.len()..(index + 1) * limits.len();
+        let shared_key = self.group.map(|group| (group, hash));
+        let mut states: States = match shared_key {
+            Some(key) => shared.take(key, limits),
+            None => self.counters.take(index, limits),
+        };
+        let mut fits = false;
+        if plan.never_fits(cost).is_none() {
+            let verdict = decide(limits, &mut states, now_us, cost, Mode::Charge);
+            fits = verdict.fits;
+            let each = verdict.readings.iter().zip(limits).zip(&mut self.denied_by);
+            each.for_each(|((reading, limit), denied_by)| {
+                *denied_by += u64::from(!fits && reading.wait_us(limit, units) > 0)
+            });
+            if fits && shared_key.is_none() && !self.unlimited.contains_key(&index) {
+                let used = verdict
+                    .readings
+                    .iter()
+                    .zip(limits)
+                    .map(|(reading, limit)| limit.capacity() - reading.remaining(limit));
+                let needs = self.needs[own.clone()]
+                    .iter_mut()
+                    .zip(used)
+                    .zip(&self.buckets);
+                needs
+                    .filter(|(_, bucket)| bucket.is_none())
+                    .for_each(|((need, used), _)| *need = (*need).max(used));
+            }
+        } else {
+            let over = limits.iter().zip(&mut self.denied_by);
+            over.for_each(|(limit, denied_by)| *denied_by += u64::from(units > limit.capacity()));
+        }
+        if let Some(key) = shared_key {
+            let fresh: States = limits.iter().map(State::fresh).collect();
+            self.charge_unlimited(index, &fresh, now_us, cost);
+            shared.put(key, limits, states);
+            return !fits;
+        }
+        if !fits || self.unlimited.contains_key(&index) {
+            self.charge_unlimited(index, &states, now_us, cost);
+        }
+        self.counters.put(index, states);
+        !fits
+    }
+
+    /// Takes a request into the needs of the key's buckets, whatever is decided on it.
+    fn add_to_buckets(&mut self, index: usize, now_us: u64, units: u64) {
+        let first = index * self.buckets.len();
+        let places = self.bucket_needs[first..]
+            .iter_mut()
+            .zip(&mut self.needs[first..]);
+        for ((place, need), rule) in places.zip(&self.buckets) {
+            let Some(rule) = rule else { continue };
+            let bucket = place.get_or_insert_default();
+            let before = bucket.heap_bytes();
+            *need = bucket.add(*rule, now_us, units, *need);
+            self.bytes = (self.bytes + bucket.heap_bytes()).saturating_sub(before);
+        }
+    }
+
+    /// Drops what no later request can need of buckets. Returns the heap memory of the rest.
+    fn sweep_buckets(&mut self, now_us: u64) -> usize {
+        let rules = self.buckets.iter().cycle();
+        let mut bytes = 0;
+        for ((place, need), rule) in self.bucket_needs.iter_mut().zip(&self.needs).zip(rules) {
+            let matters = |bucket: &BucketNeed| {
+                rule.is_some_and(|rule| bucket.matters_at(rule, now_us, *need))
+            };
+            *place = place.take().filter(|bucket| matters(bucket));
+            bytes += place.as_ref().map_or(0, |bucket| bucket.heap_bytes());
+        }
+        bytes
+    }
+
+    /// Charges a request to the counters that deny nothing. They begin as a copy of `states`, which a denial did not change.
+    fn charge_unlimited(&mut self, index: usize, states: &States, now_us: u64, cost: Cost) {
+        let unlimited = self.unlimited.entry(index).or_insert_with(|| {
+            let unlimited: Unlimited = states
+                .iter()
+                .zip(&self.largest)
+                .map(UnlimitedCounter::new)
+                .collect();
+            self.bytes += heap_bytes(&unlimited);
+            unlimited
+        });
+        let before = heap_bytes(unlimited);
+        let needs = &mut self.needs[index * self.largest.len()..];
+        let counted = self
+            .largest
+            .iter()
+            .zip(unlimited.iter_mut())
+            .zip(needs)
+            .zip(&self.buckets);
+        for (((limit, counter), need), _) in counted.filter(|(_, bucket)| bucket.is_none()) {
+            let used = (*need != NEED_UNKNOWN)
+                .then(|| counter.charge(limit, now_us, cost))
+                .flatten();
+            *need = (*need).max(used.unwrap_or(NEED_UNKNOWN));
+            if *need == NEED_UNKNOWN {
+                *counter = UnlimitedCounter::State(State::default());
+            }
+        }
+        self.bytes = (self.bytes + heap_bytes(unlimited)).saturating_sub(before);
+    }
+
+    /// Drops the counters that count nothing any more. Returns the heap memory of the others.
+    pub(super) fn sweep(&mut self, now_us: u64) -> usize {
+        self.counters.sweep(now_us, self.plan.limits());
+        let (counters, limits) = (&self.counters, self.plan.limits());
+        let are_fresh = |unlimited: &Unlimited| {
+            unlimited
+                .iter()
+                .zip(limits)
+                .all(|(counter, limit)| counter.fresh_at_us(limit.window_us()) <= now_us)
+        };
+        self.unlimited
+            .retain(|index, unlimited| !(counters.are_fresh(*index) && are_fresh(unlimited)));
+        self.bytes =
+            self.unlimited.values().map(heap_bytes).sum::<usize>() + self.sweep_buckets(now_us);
+        self.bytes()
+    }
+
+    /// Heap memory of all counters.
+    pub(super) fn bytes(&self) -> usize {
+        self.counters.bytes() + self.bytes
+    }
+}
+
+impl UnlimitedCounter {
+    fn new((state, limit): (&State, &Limit)) -> Self {
+        match (state, limit.algorithm()) {
+            (State::Runs(runs), Algorithm::SlidingLog) => Self::Log(Box::new(LogCount::of(runs))),
+            _ => Self::State(state.clone()),
+        }
+    }
+
+    /// Charges a request. Returns the units that count then; `None` if `limit` is below them.
+    fn charge(&mut self, limit: &Limit, now_us: u64, cost: Cost) -> Option<u64> {
+        if cost.units() > limit.capacity() {
+            return None;
+        }
+        match self {
+            Self::State(state) => {
+                let verdict = decide(
+                    std::slice::from_ref(limit),
+                    std::slice::from_mut(state),
+                    now_us,
+                    cost,
+                    Mode::Charge,
+                );
+                let used = verdict
+                    .readings
+                    .first()
+                    .map(|reading| limit.capacity() - reading.remaining(limit));
+                used.filter(|_| verdict.fits)
+            }
+            Self::Log(log) => Some(log.add(limit.window_us(), now_us, cost.units()))
+                .filter(|used| *used <= limit.capacity()),
+        }
+    }
+
+    fn fresh_at_us(&self, window_us: u64) -> u64 {
+        match self {
+            Self::State(state) => state.fresh_at_us(window_us),
+            Self::Log(log) => log.fresh_at_us(window_us),
+        }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        match self {
+            Self::State(state) => state.heap_bytes(),
+            Self::Log(log) => log.heap_bytes(),
+        }
+    }
+}
+
+fn heap_bytes(unlimited: &Unlimited) -> usize {
+    unlimited.iter().map(UnlimitedCounter::heap_bytes).sum()
+}
+
+/// The same limit with a quota that is at least half of the largest that it may have. A `token_bucket` is not asked.
+fn largest(limit: &Limit) -> Limit {
+    let window = std::time::Duration::from_micros(limit.window_us());
+    let with = |quota, algorithm| Limit::new(limit.name().clone(), quota, window, algorithm);
+    let mut most = match limit.algorithm() {
+        Algorithm::SlidingLog => SLIDING_LOG_QUOTA_MAX,
+        _ => QUOTA_MAX,
+    };
+    // The bounds depend on the window; the limit's own check tells which quota is within them.
+    while most > limit.capacity() && !matches!(limit.algorithm(), Algorithm::TokenBucket { .. }) {
+        match with(most, limit.algorithm()) {
+            Ok(larger) => return larger,
+            Err(_) => most /= 2,
+        }
+    }
+    limit.clone()
+}
