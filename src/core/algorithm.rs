@@ -221,6 +221,7 @@ impl Verdict {
 impl Reading {
     /// Time until `cost` could pass if nothing else happens; 0 when it can now. A log's reading answers only for the cost that
     /// it was read for.
+    #[inline]
     pub fn wait_us(&self, limit: &Limit, cost: u64) -> u64 {
         match *self {
             Self::Window { count, ends_in_us } => {
@@ -256,6 +257,7 @@ impl Reading {
     }
 
     /// Units in use, for people. A counter's is its estimate. A bucket's units are those that are not wholly back.
+    #[inline]
     pub fn used(&self, limit: &Limit) -> u64 {
         match *self {
             Self::Counter {
@@ -268,6 +270,7 @@ impl Reading {
     }
 
     /// Units that a request could take right now.
+    #[inline]
     pub fn remaining(&self, limit: &Limit) -> u64 {
         match *self {
             Self::Window { count, .. } => limit.quota().saturating_sub(count),
@@ -317,6 +320,7 @@ impl Default for State {
 
 impl State {
     /// The state of a key that was never seen.
+    #[inline]
     pub fn fresh(limit: &Limit) -> Self {
         match limit.algorithm() {
             Algorithm::FixedWindow { .. } => Self::Window(Window::default()),
@@ -327,6 +331,7 @@ impl State {
     }
 
     /// When the state no longer counts anything, in microseconds since 1970.
+    #[inline]
     pub fn fresh_at_us(&self, window_us: u64) -> u64 {
         match self {
             Self::Window(window) => window.fresh_at_us(window_us),
@@ -337,6 +342,7 @@ impl State {
     }
 
     /// Bytes of heap memory that the state uses.
+    #[inline]
     pub fn heap_bytes(&self) -> usize {
         match self {
             Self::Runs(runs) => runs.heap_bytes(),
@@ -345,6 +351,7 @@ impl State {
     }
 
     /// The most bytes by which one charge may increase [`Self::heap_bytes`].
+    #[inline]
     pub fn growth_bytes(&self) -> usize {
         match self {
             Self::Runs(runs) => runs.growth_bytes(),

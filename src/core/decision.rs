@@ -54,6 +54,7 @@ impl Decision {
     }
 
     /// A decision for which no state was read.
+    #[inline]
     pub fn uncounted(
         outcome: Outcome,
         decided_by: DecidedBy,
@@ -72,11 +73,13 @@ impl Decision {
 
     /// The key's standing after this decision, one status per limit in the plan's order. Empty when nothing was counted: an
     /// unlimited or blocked plan, a cost that never fits, or a store failure answered by fail open or closed.
+    #[inline]
     pub fn limits(&self) -> &[LimitStatus] {
         if self.counted { &self.statuses } else { &[] }
     }
 
     /// The binding limit: the one that denies longest, or without a denial the one with the smallest remaining share.
+    #[inline]
     pub fn binding(&self) -> Option<&LimitStatus> {
         self.statuses.get(usize::from(self.binding))
     }
@@ -96,6 +99,7 @@ impl Decision {
     }
 
     /// Whether the caller may go on.
+    #[inline]
     pub fn allowed(&self) -> bool {
         match self.outcome {
             Outcome::Allowed | Outcome::ShadowDenied => true,
@@ -216,17 +220,20 @@ pub struct LimitStatus {
 impl LimitStatus {
     /// Time until more units are free than now, if that is known. For a denial it is `retry_after_us`. A fixed window frees its
     /// units at its end.
+    #[inline]
     pub fn more_after_us(&self) -> Option<u64> {
         self.retry_after_us
             .or(self.frees_at_once.then_some(self.reset_after_us))
     }
 
     /// Whether less than one of [`NEAR_LIMIT`] parts of the capacity is left.
+    #[inline]
     pub fn is_near(&self) -> bool {
         self.remaining < self.capacity.div_ceil(NEAR_LIMIT)
     }
 
     /// A limit that denies binds more than one that does not. Then the longer wait decides, else the smaller remaining share.
+    #[inline]
     pub fn binds_more_than(&self, other: &Self) -> bool {
         match (self.retry_after_us, other.retry_after_us) {
             (Some(mine), Some(others)) => mine > others,

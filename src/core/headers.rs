@@ -89,6 +89,7 @@ pub fn headers(decision: &Decision, plan: &Plan, form: HeaderForm) -> Headers {
 }
 
 /// Seconds to wait after a denial, at least 1. `None` when the request may pass, and when no wait is known to help.
+#[inline]
 pub fn retry_after_s(decision: &Decision) -> Option<u64> {
     decision
         .key_status()

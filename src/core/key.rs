@@ -49,6 +49,7 @@ impl Key {
     }
 
     /// The key's text, as it was given.
+    #[inline]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -88,11 +89,13 @@ impl Cost {
     pub const ONE: Self = Self(NonZeroU64::MIN);
 
     /// Checks a cost. Errors: [`CostError`] on 0.
+    #[inline]
     pub fn new(units: u64) -> Result<Self, CostError> {
         NonZeroU64::new(units).map(Self).ok_or(CostError)
     }
 
     /// The cost in units, at least 1.
+    #[inline]
     pub fn units(self) -> u64 {
         self.0.get()
     }

@@ -131,6 +131,7 @@ pub enum OnStoreFailure {
 
 impl Plan {
     /// The plan's limits; none when it is unlimited or blocked.
+    #[inline]
     pub fn limits(&self) -> &[Limit] {
         match &self.rule {
             Rule::Limits(limits) => limits,
@@ -139,6 +140,7 @@ impl Plan {
     }
 
     /// Index of the first limit that can never allow this cost, however long the caller waits.
+    #[inline]
     pub fn never_fits(&self, cost: Cost) -> Option<usize> {
         self.limits()
             .iter()

@@ -61,6 +61,7 @@ impl MemoryStore {
     }
 
     /// Decides one check without waiting.
+    #[inline]
     pub fn decide(&self, check: &Check) -> Result<Verdict, StoreError> {
         let now_us = self.clock.now_us();
         match &check.plan.candidate {

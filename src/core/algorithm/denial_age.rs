@@ -14,6 +14,7 @@ use crate::key::Cost;
 use crate::plan::{Algorithm, Limit};
 
 /// Whether a limit's readings give the wait of one cost only: the cost that they were read for.
+#[inline]
 pub fn tells_one_cost(limit: &Limit) -> bool {
     match limit.algorithm() {
         Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => true,
@@ -49,6 +50,7 @@ pub fn denial_at(
 
 impl Verdict {
     /// Time until every limit lets `cost` pass if nothing else happens; 0 when all do now.
+    #[inline]
     pub fn wait_us(&self, limits: &[Limit], cost: u64) -> u64 {
         limits
             .iter()

@@ -146,15 +146,18 @@ impl Runs {
     }
 
     /// When nothing counts any more, in microseconds since 1970.
+    #[inline]
     pub fn fresh_at_us(&self, window_us: u64) -> u64 {
         self.runs.back().map_or(0, |run| run.at_us + window_us)
     }
 
     /// Bytes that the runs use, including this struct.
+    #[inline]
     pub fn heap_bytes(&self) -> usize {
         size_of::<Self>() + self.runs.capacity() * size_of::<Run>()
     }
 
+    #[inline]
     pub(super) fn growth_bytes(&self) -> usize {
         // A full deque doubles its capacity; an empty one starts with four entries.
         if self.runs.len() < self.runs.capacity() {

@@ -148,6 +148,7 @@ impl Domain {
     }
 
     /// What a descriptor gets that no rule matches.
+    #[inline]
     pub fn unmatched(&self) -> &Unmatched {
         &self.unmatched
     }
@@ -161,6 +162,7 @@ impl Domain {
     /// [`Specificity`]; of equals the first.
     ///
     /// The work does not depend on the number of rules: at most [`FORMS_MAX`] look-ups in hash tables.
+    #[inline]
     pub fn find(&self, entries: &[Entry]) -> Option<(usize, &DescriptorRule)> {
         let rule_index = self.index.find(&self.rules, entries)?;
         Some((rule_index, &self.rules[rule_index]))

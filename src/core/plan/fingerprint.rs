@@ -17,6 +17,7 @@ pub(super) const MILLISECOND_WINDOW_MAX: u64 = (1 << 31) - 1;
 pub struct LimitFingerprint(u64);
 
 impl LimitFingerprint {
+    #[inline]
     pub(super) fn of(algorithm: Algorithm, window_us: u64) -> Self {
         let tag = match algorithm {
             Algorithm::SlidingWindow { precision } => PRECISION_FLAG | precision,
@@ -26,17 +27,20 @@ impl LimitFingerprint {
     }
 
     /// Encodes the fingerprint in five bytes, for use in memory.
+    #[inline]
     pub fn to_fixed_bytes(self) -> [u8; 5] {
         let [b0, b1, b2, b3, b4, ..] = self.0.to_le_bytes();
         [b0, b1, b2, b3, b4]
     }
 
     /// Decodes the result of [`Self::to_fixed_bytes`].
+    #[inline]
     pub fn from_fixed_bytes([b0, b1, b2, b3, b4]: [u8; 5]) -> Self {
         Self(u64::from_le_bytes([b0, b1, b2, b3, b4, 0, 0, 0]))
     }
 
     /// The window, in microseconds.
+    #[inline]
     pub fn window_us(self) -> u64 {
         let window = self.0 & u64::from(u32::MAX);
         if window <= MILLISECOND_WINDOW_MAX {
@@ -84,6 +88,7 @@ fn window_code(milliseconds: u64) -> u64 {
 }
 
 /// Three bits that identify the algorithm, its anchor, and whether the precision is the default.
+#[inline]
 pub(super) fn kind(algorithm: Algorithm) -> u8 {
     match algorithm {
         Algorithm::FixedWindow {

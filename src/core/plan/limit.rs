@@ -89,6 +89,7 @@ impl Algorithm {
     }
 
     /// Whether all units come back together, when the window ends. Else they come back one after another.
+    #[inline]
     pub fn frees_at_once(self) -> bool {
         match self {
             Self::FixedWindow { .. } => true,
@@ -162,26 +163,31 @@ impl Limit {
     }
 
     /// Name of the limit in answers, unique within its plan.
+    #[inline]
     pub fn name(&self) -> &Arc<str> {
         &self.name
     }
 
     /// Units per window at the sustained rate, 1 to [`QUOTA_MAX`].
+    #[inline]
     pub fn quota(&self) -> u64 {
         self.quota
     }
 
     /// The window in microseconds, a whole number of milliseconds.
+    #[inline]
     pub fn window_us(&self) -> u64 {
         self.window_us
     }
 
     /// How the limit counts.
+    #[inline]
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
     /// Most units that one request can ever get: the burst of a `token_bucket`, else the quota.
+    #[inline]
     pub fn capacity(&self) -> u64 {
         match self.algorithm {
             Algorithm::TokenBucket { burst } => burst,
@@ -190,27 +196,32 @@ impl Limit {
     }
 
     /// GCRA's emission interval: microseconds until one unit is back. It is rounded up, so the rate is never above the quota.
+    #[inline]
     pub fn emission_us(&self) -> u64 {
         self.window_us.div_ceil(self.quota)
     }
 
     /// GCRA's tolerance: the largest debt of a key in microseconds, `burst * emission_us`.
+    #[inline]
     pub fn tolerance_us(&self) -> u64 {
         self.capacity() * self.emission_us()
     }
 
     /// Width of the cells in which a `sliding_window` of this precision may merge units, in microseconds, rounded up.
+    #[inline]
     pub fn cell_us(&self, precision: u8) -> u64 {
         self.window_us.div_ceil(u64::from(precision))
     }
 
     /// The number that stands for the algorithm in calls to Redis, 0 to 7. A `fixed_window` has one for each anchor, and a
     /// `sliding_window` one for the default precision and one for all others. See `store/redis/script/request.lua`.
+    #[inline]
     pub fn kind(&self) -> u8 {
         super::fingerprint::kind(self.algorithm)
     }
 
     /// Identifies the states that belong to this limit; see [`LimitFingerprint`].
+    #[inline]
     pub fn fingerprint(&self) -> LimitFingerprint {
         LimitFingerprint::of(self.algorithm, self.window_us)
     }

@@ -21,6 +21,7 @@ pub struct PlanSet {
 
 impl PlanSet {
     /// The plan of this name. Errors: [`UnknownPlan`].
+    #[inline]
     pub fn get(&self, name: &str) -> Result<&Arc<Plan>, UnknownPlan> {
         self.find(name).map(|(_, plan)| plan)
     }
@@ -30,6 +31,7 @@ impl PlanSet {
     ///
     /// The error has no suggestion, since 1,000 unknown names in a batch would occupy the thread too long. See
     /// [`Self::suggest`].
+    #[inline]
     pub fn find(&self, name: &str) -> Result<(usize, &Arc<Plan>), UnknownPlan> {
         self.find_if_any(name).ok_or_else(|| UnknownPlan {
             name: name.to_owned(),
@@ -39,6 +41,7 @@ impl PlanSet {
 
     /// Like [`Self::find`], but `None` in place of an error, which would copy the name. For names from another config, which a
     /// caller did not send.
+    #[inline]
     pub fn find_if_any(&self, name: &str) -> Option<(usize, &Arc<Plan>)> {
         self.plans.get(name).map(|(index, plan)| (*index, plan))
     }
@@ -60,16 +63,19 @@ impl PlanSet {
     }
 
     /// The rules for Envoy's descriptors.
+    #[inline]
     pub fn envoy(&self) -> &Arc<EnvoyRules> {
         &self.envoy
     }
 
     /// The plan that decides requests for an unknown plan, and its index. `None`: such requests are errors.
+    #[inline]
     pub fn default_plan(&self) -> Option<(usize, &Arc<Plan>)> {
         self.find_if_any(self.default.as_deref()?)
     }
 
     /// The plan that decides requests that name this plan: the plan itself, or else the default plan.
+    #[inline]
     pub fn find_or_default(&self, name: &str) -> Option<(usize, &Arc<Plan>)> {
         self.find_if_any(name).or_else(|| self.default_plan())
     }
@@ -80,6 +86,7 @@ impl PlanSet {
     }
 
     /// Number of plans.
+    #[inline]
     pub fn len(&self) -> usize {
         self.plans.len()
     }
