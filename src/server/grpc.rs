@@ -1,7 +1,7 @@
 //! The gRPC side: `tollgate.v1.RateLimitService`, Envoy's Rate Limit Service, health and reflection on every gRPC listener, and `admin` on a listener
 //! of its own.
 //!
-//! `server` accepts connections and assigns each to a worker. A worker is a thread with its own runtime. It serves a
+//! `transport` accepts connections and assigns each to a worker. A worker is a thread with its own runtime. It serves a
 //! connection until the connection ends.
 //!
 //! Only this module and those below it name tonic and prost. Only `convert` knows both wire and domain types.

@@ -369,7 +369,10 @@ fn the_example_config_that_ships_is_valid() {
     assert!(
         run(&[
             "check",
-            concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/example.yaml")
+            concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/src/server/config/example.yaml"
+            )
         ])
         .status
         .success()

@@ -55,6 +55,11 @@ fn all_that_the_program_includes_is_copied() {
         "{copied:?} is not in .dockerignore"
     );
     let mut included = vec![PathBuf::from("Cargo.toml"), PathBuf::from("Cargo.lock")];
+    included.extend(
+        sources("src", &["toml"])
+            .into_iter()
+            .map(|source| source.path.into()),
+    );
     let manifest = std::fs::read_to_string(root().join("Cargo.toml")).unwrap();
     included.extend(manifest.lines().filter_map(|line| {
         Some(PathBuf::from(
@@ -73,6 +78,7 @@ fn all_that_the_program_includes_is_copied() {
             );
         }
     }
+    assert!(included.contains(&PathBuf::from("src/server/Cargo.toml")));
     assert!(included.len() > 20, "{included:?}");
     for path in included {
         assert!(

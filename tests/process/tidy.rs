@@ -69,127 +69,136 @@ fn only(word: &str, allowed: &[&str]) {
     }
 }
 
+/// What is decided follows from what is given: no file, thread, clock, log or lock.
 #[test]
-fn algorithms_are_pure() {
-    for source in sources("src", &["rs"])
-        .iter()
-        .filter(|source| source.path.starts_with("src/algorithm"))
+fn the_core_and_the_simulation_are_pure() {
+    let of_simulation = sources("src/tools", &["rs"])
+        .into_iter()
+        .filter(|source| source.path.starts_with("src/tools/simulate"));
+    for source in sources("src/core", &["rs"])
+        .into_iter()
+        .chain(of_simulation)
     {
         let code = source.code();
         for word in [
+            "std::fs",
+            "std::io",
+            "std::net",
+            "thread",
             "async",
             ".await",
             "Instant",
             "SystemTime",
-            "clock",
-            "tracing",
             "println",
             "Mutex",
             "Atomic",
-            "f32",
-            "f64",
-            "tokio",
+            "tollgate_store",
+            "tollgate_server",
+            "crate::cli",
         ] {
             assert!(!code.contains(word), "{} names {word}", source.path);
+        }
+        for word in ["f32", "f64"] {
+            assert!(
+                !source.path.starts_with("src/core/algorithm") || !code.contains(word),
+                "{} names {word}",
+                source.path
+            );
         }
     }
 }
 
+/// Of packages that are for a part of a crate. The manifests hold which crate has which package.
 #[test]
 fn each_package_has_its_one_place() {
-    only("fred::", &["src/store/redis", "src/platform/"]);
-    only("tonic::", &["src/grpc"]);
-    only("prost::", &["src/grpc", "src/simulate/replay/packed.rs"]);
-    only("axum", &["src/http"]);
-    only("h2::", &["src/server", "src/grpc"]);
+    only("tonic::", &["src/server/grpc"]);
+    only(
+        "prost::",
+        &["src/server/grpc", "src/tools/simulate/replay/packed.rs"],
+    );
+    only("prost_types", &["src/server/grpc"]);
+    only("pb::", &["src/server/grpc"]);
+    only("axum", &["src/server/http"]);
+    only("h2::", &["src/server/transport", "src/server/grpc"]);
     only(
         "hyper",
-        &["src/server", "src/grpc", "src/http", "src/trace.rs"],
+        &[
+            "src/server/transport",
+            "src/server/grpc",
+            "src/server/http",
+            "src/server/trace.rs",
+        ],
     );
     only(
         "serde_json",
         &[
-            "src/http/convert.rs",
-            "src/http/parameters.rs",
-            "src/http/status",
-            "src/grpc/client",
-            "src/cli/check.rs",
-            "src/simulate/fields/json.rs",
-            "src/simulate/report/json.rs",
+            "src/server/http/convert.rs",
+            "src/server/http/parameters.rs",
+            "src/server/http/status",
+            "src/server/grpc/client",
+            "src/tools/cli/check.rs",
+            "src/tools/simulate/fields/json.rs",
+            "src/tools/simulate/report/json.rs",
         ],
     );
     only(
         "serde::",
         &[
-            "src/http/parameters.rs",
-            "src/http/status/explain.rs",
-            "src/simulate/fields/json.rs",
+            "src/server/http/parameters.rs",
+            "src/server/http/status/explain.rs",
+            "src/tools/simulate/fields/json.rs",
         ],
     );
-    only("ring::digest", &["src/http/status/page.rs"]);
-    only("base64::", &["src/http/status/page.rs"]);
-    only("csv_core", &["src/simulate/fields/csv.rs"]);
-    only("ratatui", &["src/cli/top"]);
-    only("flate2", &["src/cli/simulate/input.rs"]);
-    only("prost_types", &["src/grpc"]);
-    only("unicode_width", &["src/simulate/report/lines.rs"]);
-    only("rustls", &["src/tls", "src/store/redis/connection/tls.rs"]);
-    only("x509_cert", &["src/tls"]);
-    only("config::Value", &["src/config"]);
-    only("clap::", &["src/cli", "src/main.rs", "src/telemetry.rs"]);
-    only("clap_complete", &["src/cli"]);
-    only("clap_mangen", &["src/cli"]);
-    only("sd_notify::", &["src/service_manager.rs"]);
-    only("Instant::now", &["src/clock.rs"]);
-    only("SystemTime::now", &["src/clock.rs"]);
-    only("opentelemetry", &["src/trace.rs"]);
-    only("ring::rand", &["src/random.rs"]);
-    only("pb::", &["src/grpc"]);
+    only("ring::digest", &["src/server/http/status/page.rs"]);
+    only("base64::", &["src/server/http/status/page.rs"]);
+    only(
+        "rustls",
+        &["src/server/tls", "src/store/redis/connection/tls.rs"],
+    );
+    only("x509_cert", &["src/server/tls"]);
+    only("config::Value", &["src/server/config"]);
+    only("sd_notify::", &["src/server/service_manager.rs"]);
+    only("opentelemetry", &["src/server/trace.rs"]);
+    only("ring::rand", &["src/store/random.rs"]);
+    only("Instant::now", &["src/store/clock.rs"]);
+    only("SystemTime::now", &["src/store/clock.rs"]);
 }
 
+/// Within a crate. Which crate may use which, the manifests hold.
 #[test]
 fn modules_depend_one_way() {
-    let order = [
-        "key",
-        "plan",
-        "decision",
-        "headers",
-        "algorithm",
-        "store",
-        "limiter",
-        "grpc",
-        "http",
-        "simulate",
-        "cli",
+    let rows: [(&str, &[&str]); 8] = [
+        ("core/key", &["plan", "decision", "headers", "algorithm"]),
+        ("core/plan", &["decision", "headers", "algorithm"]),
+        ("core/decision", &["headers", "algorithm"]),
+        ("core/headers", &["algorithm"]),
+        (
+            "server/transport",
+            &["limiter", "grpc", "http", "config", "serve"],
+        ),
+        ("server/limiter", &["grpc", "http"]),
+        ("server/grpc", &["http"]),
+        ("server/http", &[]),
     ];
-    let beside = [
-        "clock",
+    let rim = [
         "config",
+        "serve",
         "service_manager",
         "shutdown",
         "telemetry",
     ];
-    for source in sources("src", &["rs"]) {
-        let module = source.path["src/".len()..]
-            .split(['/', '.'])
-            .next()
-            .unwrap()
-            .to_owned();
-        let Some(rank) = order.iter().position(|other| *other == module) else {
-            continue;
-        };
-        for later in &order[rank + 1..] {
-            assert!(
-                !source.code().contains(&format!("crate::{later}")),
-                "{} uses {later}, which comes after it",
-                source.path
-            );
-        }
-        if module != "cli" {
-            for rim in beside.iter().filter(|rim| **rim != "clock") {
+    for (module, later) in rows {
+        let (folder, file) = (format!("src/{module}/"), format!("src/{module}.rs"));
+        let (of_crate, _) = module.split_once('/').unwrap();
+        let of_module = sources(&format!("src/{of_crate}"), &["rs"])
+            .into_iter()
+            .filter(|source| source.path == file || source.path.starts_with(&folder));
+        for source in of_module {
+            let code = source.code();
+            for other in later.iter().chain(&rim) {
                 assert!(
-                    !source.code().contains(&format!("crate::{rim}::")),
-                    "{} uses {rim}",
+                    !code.contains(&format!("crate::{other}")),
+                    "{} uses {other}, which comes after it",
                     source.path
                 );
             }
@@ -197,75 +206,19 @@ fn modules_depend_one_way() {
     }
 }
 
-/// It serves what it is given, so it names nothing that knows of limits or of what is served.
+/// It serves what it is given, so it names nothing that knows of limits.
 #[test]
-fn the_server_knows_neither_limits_nor_services() {
-    for source in sources("src/server", &["rs"]).into_iter().chain(
-        sources("src", &["rs"])
-            .into_iter()
-            .filter(|source| source.path == "src/server.rs"),
-    ) {
-        for module in [
-            "key",
-            "plan",
-            "decision",
-            "algorithm",
-            "store",
-            "limiter",
-            "grpc",
-            "http",
-            "config",
-            "cli",
-        ] {
-            assert!(
-                !source.code().contains(&format!("crate::{module}")),
-                "{} uses {module}",
-                source.path
-            );
-        }
-    }
-}
-
-/// It takes lines and plans and gives a report: no file, thread or clock.
-#[test]
-fn the_simulation_is_pure_and_knows_plans_and_algorithms_alone() {
-    for source in sources("src", &["rs"])
+fn the_transport_knows_no_limits() {
+    for source in sources("src/server", &["rs"])
         .into_iter()
-        .filter(|source| source.path.starts_with("src/simulate"))
+        .filter(|source| source.path.starts_with("src/server/transport"))
     {
-        let code = source.code();
-        for module in [
-            "decision",
-            "store",
-            "limiter",
-            "server",
-            "grpc",
-            "http",
-            "config",
-            "cli",
-            "clock",
-            "telemetry",
-        ] {
-            assert!(
-                !code.contains(&format!("crate::{module}")),
-                "{} uses {module}",
-                source.path
-            );
-        }
-        for word in [
-            "std::fs",
-            "std::io",
-            "std::net",
-            "thread",
-            "Instant",
-            "SystemTime",
-            "println",
-            "Mutex",
-            "Atomic",
-            "tokio",
-            "async",
-        ] {
-            assert!(!code.contains(word), "{} names {word}", source.path);
+        let other = source
+            .code()
+            .replace("tollgate_store::clock", "")
+            .replace("tollgate_store::random", "");
+        for of_crate in ["tollgate_core", "tollgate_store"] {
+            assert!(!other.contains(of_crate), "{} uses {of_crate}", source.path);
         }
     }
 }
@@ -465,7 +418,7 @@ fn no_code_unwraps_and_every_lint_exception_has_a_reason() {
         .filter(|source| !tested(&source.path))
     {
         let code = source.code();
-        if source.path == "src/algorithm/cases.rs" {
+        if source.path == "src/core/algorithm/cases.rs" {
             continue;
         }
         assert!(!code.contains(".unwrap()"), "{} unwraps", source.path);
@@ -505,7 +458,7 @@ fn every_algorithm_has_its_twin_and_its_row_in_the_parity_test() {
         assert!(
             sources("src", &["rs"])
                 .iter()
-                .any(|source| source.path == format!("src/algorithm/{file}.rs")),
+                .any(|source| source.path == format!("src/core/algorithm/{file}.rs")),
             "{name}"
         );
         assert!(
@@ -524,9 +477,9 @@ fn every_algorithm_has_its_twin_and_its_row_in_the_parity_test() {
 /// The list that tests go through, so that a new algorithm meets them.
 #[test]
 fn every_algorithm_is_in_the_list_of_all() {
-    let limit = sources("src/plan", &["rs"])
+    let limit = sources("src/core/plan", &["rs"])
         .into_iter()
-        .find(|source| source.path == "src/plan/limit.rs")
+        .find(|source| source.path == "src/core/plan/limit.rs")
         .unwrap();
     let body = limit
         .text
@@ -602,10 +555,10 @@ fn every_corpus_belongs_to_a_target_that_can_be_fuzzed_and_all_are_small() {
             .match_indices("fuzz!(\"")
             .map(|(place, found)| source.text.split_at(place + found.len()))
         {
-            // As the test is named: the module of its file, of the module in it, and the function's.
-            let module = source.path["src/".len()..]
-                .trim_end_matches(".rs")
-                .replace('/', "::");
+            // The crate, and the test as it is named: the module of its file, of the module in it, and the function's.
+            let path = source.path["src/".len()..].trim_end_matches(".rs");
+            let (of_crate, path) = path.split_once('/').unwrap();
+            let module = path.replace('/', "::");
             let inner = if source.path.ends_with("/fuzz.rs") {
                 ""
             } else {
@@ -620,7 +573,7 @@ fn every_corpus_belongs_to_a_target_that_can_be_fuzzed_and_all_are_small() {
                 .unwrap();
             targets.push((
                 after.split('"').next().unwrap().to_owned(),
-                format!("{module}{inner}::{test}"),
+                format!("{of_crate} {module}{inner}::{test}"),
             ));
         }
     }

@@ -1,4 +1,4 @@
-//! The gRPC client of the commands that ask a running server. It returns text to print; `cli` decides on the exit code.
+//! The gRPC client of the commands that ask a running server. It returns text to print; the command line decides on the exit code.
 
 mod admin;
 mod connection;

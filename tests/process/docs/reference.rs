@@ -489,7 +489,7 @@ pub(super) fn documented_metrics() -> Vec<(String, Vec<String>)> {
 
 #[test]
 fn every_metric_has_its_row_and_every_row_its_metric() {
-    let (mut names, mut folders) = (BTreeSet::new(), vec![root().join("src/http")]);
+    let (mut names, mut folders) = (BTreeSet::new(), vec![root().join("src/server/http")]);
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();

@@ -18,7 +18,7 @@ fn what_differs_between_systems_stands_in_one_module() {
         "\"/sys",
         "user_timeout",
     ] {
-        only(word, &["src/platform"]);
+        only(word, &["src/store/platform"]);
     }
 }
 
@@ -27,28 +27,28 @@ fn what_differs_between_systems_stands_in_one_module() {
 #[test]
 fn no_hash_of_a_key_leaves_the_process_without_the_secret() {
     let inside = [
-        "src/plan/envoy/index.rs",
+        "src/core/plan/envoy/index.rs",
         "src/store/redis/batcher/call.rs",
-        "src/cli/simulate/pipeline.rs",
+        "src/tools/cli/simulate/pipeline.rs",
     ];
-    let of_configs = ["src/limiter/snapshot.rs", "src/file_watch.rs"];
+    let of_configs = ["src/server/limiter/snapshot.rs", "src/server/file_watch.rs"];
     only(
         "xxh",
         &[
             &inside[..],
             &of_configs,
-            &["src/core/key.rs", "src/limiter/top/secret.rs"],
+            &["src/core/key.rs", "src/server/limiter/top/secret.rs"],
         ]
         .concat(),
     );
-    only("siphash", &["src/limiter/top/secret.rs"]);
+    only("siphash", &["src/server/limiter/top/secret.rs"]);
     for hasher in ["DefaultHasher", "RandomState", "BuildHasher"] {
         only(
             hasher,
             &[
                 "src/store/memory",
-                "src/limiter/deny_cache.rs",
-                "src/cli/simulate/pipeline.rs",
+                "src/server/limiter/deny_cache.rs",
+                "src/tools/cli/simulate/pipeline.rs",
             ],
         );
     }
@@ -57,8 +57,8 @@ fn no_hash_of_a_key_leaves_the_process_without_the_secret() {
             digits,
             &[
                 "src/core/key.rs",
-                "src/limiter/top/secret.rs",
-                "src/limiter/snapshot.rs",
+                "src/server/limiter/top/secret.rs",
+                "src/server/limiter/snapshot.rs",
                 "src/store/replicas.rs",
             ],
         );

@@ -1,4 +1,4 @@
--- fixed_window: at most quota per window. Twin of src/algorithm/fixed_window.rs.
+-- fixed_window: at most quota per window. Twin of src/core/algorithm/fixed_window.rs.
 -- Payload: a stamp, when the window began, whose tag says in how many bytes the count follows.
 -- Reading: count, ends_in.
 

@@ -1,4 +1,4 @@
--- token_bucket, by GCRA. Twin of src/algorithm/gcra.rs, whose head explains tat, emission interval and tolerance, and how a
+-- token_bucket, by GCRA. Twin of src/core/algorithm/gcra.rs, whose head explains tat, emission interval and tolerance, and how a
 -- limit reads a debt that another rate ran up.
 -- Payload: the rate that the debt drains at, as a quota: in how many bytes it follows B, and the quota; then the tat I7. When the
 -- debt was above a window, eight is added to the first byte and the time of the writing follows, I7.

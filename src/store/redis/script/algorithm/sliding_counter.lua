@@ -1,4 +1,4 @@
--- sliding_counter: an estimate from two clock-aligned windows. Twin of src/algorithm/sliding_counter.rs.
+-- sliding_counter: an estimate from two clock-aligned windows. Twin of src/core/algorithm/sliding_counter.rs.
 -- Payload: a stamp, when the window began, whose tag says in how many bytes each of current and previous follows.
 -- Reading: current, previous, elapsed.
 -- Products stay below 2^53: the config refuses a quota * window above it.

@@ -1,4 +1,4 @@
--- sliding_log: at most quota in any window, every unit at its own time. Twin of src/algorithm/sliding_log.rs.
+-- sliding_log: at most quota in any window, every unit at its own time. Twin of src/core/algorithm/sliding_log.rs.
 -- Kept in a LIST of its own: a header, then an element per charge, oldest first, whatever the charge's units are.
 --   header   a time I7, which is never more than a window away from any charge's, and a total I3: units up to the first charge
 --   charge   I6I2: 47 bits of its time, in microseconds, and 17 bits of the total of units up to it, itself included; the

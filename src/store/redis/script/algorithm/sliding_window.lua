@@ -1,4 +1,4 @@
--- sliding_window: at most quota in any window, in bounded memory. Twin of src/algorithm/sliding_window.rs.
+-- sliding_window: at most quota in any window, in bounded memory. Twin of src/core/algorithm/sliding_window.rs.
 -- A run is units that count as taken at one instant: at I7, units I5. The newest run is in the record, those before it are in a
 -- ring of slots behind all records of the state. So a charge that joins the newest run reads and writes the record alone.
 -- Payload: total I6 (units in all runs), shape I5, when the oldest run was taken I7, the newest run. The shape is 128 + slots of
