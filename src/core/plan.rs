@@ -7,7 +7,7 @@ mod fingerprint;
 mod limit;
 mod set;
 
-pub use fingerprint::{COMMON_WINDOWS_MS, LimitFingerprint};
+pub use fingerprint::{COMMON_WINDOWS_MS, LimitFingerprint, RecordKind};
 pub use limit::{
     Algorithm, Anchor, BURST_MAX, Limit, LimitError, PRECISION_DEFAULT, PRECISION_MAX,
     PRECISION_MIN, QUOTA_MAX, SLIDING_LOG_QUOTA_MAX, WINDOW_MAX, WINDOW_MIN,

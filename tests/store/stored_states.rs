@@ -11,9 +11,7 @@ use tollgate::store::{Store, StoreDeadline};
 
 use crate::support::clock::{FakeClock, START_US};
 use crate::support::clocked_store::store_on;
-use crate::support::plans::{
-    ANCHORED, BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, peek, plan,
-};
+use crate::support::plans::{ANCHORED, COUNTER, FIXED, LOG, WINDOW, ask, limit, peek, plan};
 use crate::support::redis::Redis;
 
 const PATIENCE: StoreDeadline = StoreDeadline(Duration::from_secs(60));
@@ -274,80 +272,4 @@ async fn each_state_is_written_as_these_bytes_and_read_from_them() {
             .unwrap();
         assert_eq!(verdict.fits, !case.contains("burst: 200"), "{case}");
     }
-}
-
-/// The earlier format of buckets, without their rate.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bucket_of_an_older_version_is_read_and_written_as_a_new_one() {
-    let (redis, clock) = (Redis::start(), FakeClock::new());
-    let store = store_on(&redis, &clock);
-    let plan = plan(vec![limit(100, MINUTE, BUCKET)]);
-    put(&redis, &name_of(""), &["3a80b66093fa350e"]);
-    clock.advance(4_000_000);
-    let backlog = |backlog_us| {
-        vec![Reading::Bucket {
-            backlog_us,
-            emission_us: 600_000,
-        }]
-    };
-    let peeked = store
-        .decide_one(&peek(&plan, "key", 1), PATIENCE)
-        .await
-        .unwrap();
-    assert_eq!(peeked.readings.to_vec(), backlog(634_240));
-    assert_eq!(
-        dump(&redis, &name_of("")),
-        "3a80b66093fa350e",
-        "a peek wrote"
-    );
-    let charged = store
-        .decide_one(&ask(&plan, "key", 1), PATIENCE)
-        .await
-        .unwrap();
-    assert_eq!(
-        (charged.fits, charged.readings.to_vec()),
-        (true, backlog(1_234_240))
-    );
-    assert_eq!(dump(&redis, &name_of("")), "3f016440de6993fa350e");
-}
-
-/// The earlier format of sliding windows: all runs in the record, oldest first.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sliding_window_of_an_older_version_is_read_and_written_as_a_new_one() {
-    let (redis, clock) = (Redis::start(), FakeClock::new());
-    let store = store_on(&redis, &clock);
-    let plan = plan(vec![limit(100, MINUTE, WINDOW)]);
-    let older = "3c0a00000000000200001a93fa350e070000000040422993fa350e0300000000";
-    put(&redis, &name_of(""), &[older]);
-    clock.advance(1_000_000);
-    let peeked = store
-        .decide_one(&peek(&plan, "key", 1), PATIENCE)
-        .await
-        .unwrap();
-    assert_eq!(peeked.readings.to_vec(), runs(MINUTE));
-    assert_eq!(dump(&redis, &name_of("")), older, "a peek wrote");
-    let charged = store
-        .decide_one(&ask(&plan, "key", 2), PATIENCE)
-        .await
-        .unwrap();
-    assert_eq!(
-        (charged.fits, charged.readings[0]),
-        (
-            true,
-            Reading::Log {
-                used: 12,
-                frees_in_us: 0,
-                fresh_in_us: 60_000_000
-            }
-        )
-    );
-    let newer = concat!(
-        "3c",
-        "0c0000000000",
-        "8802002000",
-        "00001a93fa350e",
-        "40422993fa350e0500000000",
-        two_runs!()
-    );
-    assert_eq!(dump(&redis, &name_of("")), newer);
 }

@@ -21,7 +21,7 @@ impl LimitFingerprint {
     pub(super) fn of(algorithm: Algorithm, window_us: u64) -> Self {
         let tag = match algorithm {
             Algorithm::SlidingWindow { precision } => PRECISION_FLAG | precision,
-            other => kind(other),
+            other => RecordKind::of(other).number(),
         };
         Self(u64::from(tag) << 32 | window_code(window_us / 1_000))
     }
@@ -58,9 +58,10 @@ impl LimitFingerprint {
         let [w0, w1, w2, w3, tag, ..] = self.0.to_le_bytes();
         let kind = match tag {
             tag if tag < PRECISION_FLAG => tag,
-            tag => kind(Algorithm::SlidingWindow {
+            tag => RecordKind::of(Algorithm::SlidingWindow {
                 precision: tag - PRECISION_FLAG,
-            }),
+            })
+            .number(),
         };
         let mut windows = COMMON_WINDOWS_MS.iter().zip(0..NOT_COMMON);
         let common = windows
@@ -68,7 +69,7 @@ impl LimitFingerprint {
             .map(|(_, index)| index);
         let mut bytes = SmallVec::new();
         bytes.push(kind | common.unwrap_or(NOT_COMMON) << 3);
-        if kind == KIND_SLIDING_WINDOW_OTHER {
+        if kind == RecordKind::SlidingWindowOfPrecision.number() {
             bytes.push(tag - PRECISION_FLAG);
         }
         if common.is_none() {
@@ -87,28 +88,77 @@ fn window_code(milliseconds: u64) -> u64 {
     }
 }
 
-/// Three bits that identify the algorithm, its anchor, and whether the precision is the default.
-#[inline]
-pub(super) fn kind(algorithm: Algorithm) -> u8 {
-    match algorithm {
-        Algorithm::FixedWindow {
-            anchor: Anchor::Clock,
-        } => 0,
-        Algorithm::FixedWindow {
-            anchor: Anchor::FirstRequest,
-        } => 1,
-        // Not 2: earlier versions stored buckets without their rate under that number.
-        Algorithm::TokenBucket { .. } => 7,
-        Algorithm::SlidingCounter => 3,
-        Algorithm::SlidingWindow {
-            precision: PRECISION_DEFAULT,
-        } => 4,
-        Algorithm::SlidingWindow { .. } => KIND_SLIDING_WINDOW_OTHER,
-        Algorithm::SlidingLog => 6,
-    }
+/// The kind of a limit's record: the algorithm, its anchor, and whether its precision is the default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecordKind {
+    /// `fixed_window` whose windows begin by the clock.
+    FixedWindowByClock,
+    /// `fixed_window` whose windows begin with a request.
+    FixedWindowByFirstRequest,
+    /// `sliding_counter`.
+    SlidingCounter,
+    /// `sliding_window` of the default precision.
+    SlidingWindow,
+    /// `sliding_window` of another precision, which its fingerprint holds.
+    SlidingWindowOfPrecision,
+    /// `sliding_log`, whose records are a list of their own.
+    SlidingLog,
+    /// `token_bucket`.
+    TokenBucket,
 }
 
-const KIND_SLIDING_WINDOW_OTHER: u8 = 5;
+impl RecordKind {
+    /// Every kind, and its name in the Redis script.
+    pub const NAMES: [(Self, &'static str); 7] = [
+        (Self::FixedWindowByClock, "FIXED_WINDOW_BY_CLOCK"),
+        (
+            Self::FixedWindowByFirstRequest,
+            "FIXED_WINDOW_BY_FIRST_REQUEST",
+        ),
+        (Self::SlidingCounter, "SLIDING_COUNTER"),
+        (Self::SlidingWindow, "SLIDING_WINDOW"),
+        (
+            Self::SlidingWindowOfPrecision,
+            "SLIDING_WINDOW_OF_PRECISION",
+        ),
+        (Self::SlidingLog, "SLIDING_LOG"),
+        (Self::TokenBucket, "TOKEN_BUCKET"),
+    ];
+
+    #[inline]
+    pub(super) fn of(algorithm: Algorithm) -> Self {
+        match algorithm {
+            Algorithm::FixedWindow {
+                anchor: Anchor::Clock,
+            } => Self::FixedWindowByClock,
+            Algorithm::FixedWindow {
+                anchor: Anchor::FirstRequest,
+            } => Self::FixedWindowByFirstRequest,
+            Algorithm::SlidingCounter => Self::SlidingCounter,
+            Algorithm::SlidingWindow {
+                precision: PRECISION_DEFAULT,
+            } => Self::SlidingWindow,
+            Algorithm::SlidingWindow { .. } => Self::SlidingWindowOfPrecision,
+            Algorithm::SlidingLog => Self::SlidingLog,
+            Algorithm::TokenBucket { .. } => Self::TokenBucket,
+        }
+    }
+
+    /// The number that stored records have, 0 to 7. It is part of the stored format and must never change. 2 is free. The kind that
+    /// takes it is the last one that the head of a fingerprint has room for: a further one needs a byte behind the head.
+    #[inline]
+    pub fn number(self) -> u8 {
+        match self {
+            Self::FixedWindowByClock => 0,
+            Self::FixedWindowByFirstRequest => 1,
+            Self::SlidingCounter => 3,
+            Self::SlidingWindow => 4,
+            Self::SlidingWindowOfPrecision => 5,
+            Self::SlidingLog => 6,
+            Self::TokenBucket => 7,
+        }
+    }
+}
 
 /// Flag in a fingerprint's upper byte: the other seven bits are a precision, which is below this number.
 const PRECISION_FLAG: u8 = 128;
@@ -231,12 +281,15 @@ mod tests {
         );
     }
 
-    /// A number above 7 would be read as another algorithm's common window. Number 2 is never used again.
+    /// A number above 7 would be read as another algorithm's common window.
     #[test]
     fn every_algorithm_has_a_number_of_three_bits_for_itself() {
-        let mut kinds = Algorithm::EVERY.map(kind);
-        kinds.sort_unstable();
-        assert_eq!(kinds, [0, 1, 3, 4, 5, 6, 7]);
+        let mut numbers = Algorithm::EVERY.map(|algorithm| RecordKind::of(algorithm).number());
+        numbers.sort_unstable();
+        assert_eq!(numbers, [0, 1, 3, 4, 5, 6, 7]);
+        let mut named = RecordKind::NAMES.map(|(kind, _)| kind.number());
+        named.sort_unstable();
+        assert_eq!(named, numbers);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::fingerprint::{LimitFingerprint, MILLISECOND_WINDOW_MAX};
+use super::fingerprint::{LimitFingerprint, MILLISECOND_WINDOW_MAX, RecordKind};
 use crate::duration;
 
 /// Largest quota, in units per window. It fits the five bytes that a count has in Redis (2^40 is 1.1 times as much), and allows
@@ -213,11 +213,10 @@ impl Limit {
         self.window_us.div_ceil(u64::from(precision))
     }
 
-    /// The number that stands for the algorithm in calls to Redis, 0 to 7. A `fixed_window` has one for each anchor, and a
-    /// `sliding_window` one for the default precision and one for all others. See `store/redis/script/request.lua`.
+    /// The kind of the limit's records, by which calls to Redis name its algorithm.
     #[inline]
-    pub fn kind(&self) -> u8 {
-        super::fingerprint::kind(self.algorithm)
+    pub fn record_kind(&self) -> RecordKind {
+        RecordKind::of(self.algorithm)
     }
 
     /// Identifies the states that belong to this limit; see [`LimitFingerprint`].

@@ -1,12 +1,13 @@
 //! Puts the script's text together from files of Lua: one for each algorithm, some for the short way, one for the general way.
 //! `script/request.lua` describes the two ways.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use fred::bytes_utils::Str;
 use fred::util::sha1_hash;
 
-use tollgate_core::plan::COMMON_WINDOWS_MS;
+use tollgate_core::plan::{COMMON_WINDOWS_MS, RecordKind};
 
 const CLOCK: &str = include_str!("script/clock.lua");
 const CLOCK_INJECTED: &str = include_str!("script/clock_injected.lua");
@@ -65,10 +66,10 @@ impl Script {
         } else {
             CLOCK
         };
-        let mut text = [WORDS, clock].concat();
+        let mut text = [&with_kinds(WORDS), clock].concat();
         let regions = regions();
         MAIN.iter()
-            .for_each(|part| put_together(&mut text, part, &regions));
+            .for_each(|part| put_together(&mut text, &with_kinds(part), &regions));
         Self::of(text)
     }
 
@@ -80,13 +81,13 @@ impl Script {
 }
 
 /// All regions by their names. Regions of one name are joined, in the order of [`PARTS`].
-fn regions() -> HashMap<&'static str, String> {
-    let mut regions = HashMap::from([("common_windows", common_windows())]);
+fn regions() -> HashMap<String, String> {
+    let mut regions = HashMap::from([("common_windows".to_owned(), common_windows())]);
     for part in PARTS {
         let mut region: Option<&mut String> = None;
-        for line in part.lines() {
+        for line in with_kinds(part).lines() {
             if let Some(name) = line.strip_prefix(REGION.0) {
-                let text = regions.entry(name).or_default();
+                let text = regions.entry(name.to_owned()).or_default();
                 text.push_str(if name == CHOICE { "else" } else { "" });
                 region = Some(text);
             } else if line == REGION.1 {
@@ -101,7 +102,7 @@ fn regions() -> HashMap<&'static str, String> {
 }
 
 /// Adds a part to a text, with its [`PLACE`] lines replaced by their regions. No region contains itself.
-fn put_together(text: &mut String, part: &str, regions: &HashMap<&str, String>) {
+fn put_together(text: &mut String, part: &str, regions: &HashMap<String, String>) {
     for line in part.lines() {
         match line.strip_prefix(PLACE).and_then(|name| regions.get(name)) {
             Some(region) => put_together(text, region, regions),
@@ -111,6 +112,16 @@ fn put_together(text: &mut String, part: &str, regions: &HashMap<&str, String>) 
             }
         }
     }
+}
+
+/// A part with the numbers of kinds of records in place of their names, which Lua would have to look up.
+fn with_kinds(part: &str) -> String {
+    let mut kinds = RecordKind::NAMES;
+    // Names that begin with another one come first.
+    kinds.sort_by_key(|(_, name)| Reverse(name.len()));
+    kinds.iter().fold(part.to_owned(), |text, (kind, name)| {
+        text.replace(name, &kind.number().to_string())
+    })
 }
 
 /// The list that fingerprints refer to, in microseconds.

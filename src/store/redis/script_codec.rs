@@ -58,7 +58,7 @@ fn pack_limit(packed: &mut Vec<u8>, limit: &Limit) -> Result<(), StoreError> {
     };
     let prefix = record_prefix(limit)?;
     packed.extend([
-        limit.kind(),
+        limit.record_kind().number(),
         precision,
         byte(prefix.len(), "bytes of a prefix")?,
     ]);

@@ -51,15 +51,14 @@ local function limits_of(plan)
   for index = 1, count do
     local kind, precision, fingerprint, window, quota, burst
     kind, precision, fingerprint, window, quota, burst, at = unpack('<BBBc0I7I7I7', request, at)
-    if kind == BUCKET then
+    if kind == TOKEN_BUCKET then
       -- A bucket's prefix is its fingerprint and its rate; here only the fingerprint is kept.
       fingerprint = sub(fingerprint, 1, byte(fingerprint) >= 248 and 5 or 1)
     end
     limits[index] = {
       kind = kind, fingerprint = fingerprint, window = window, unit = unit_of(window), quota = quota, burst = burst,
       precision = precision,
-      step = ceil(window / ((kind == 4 or kind == 5) and precision or quota)), is_indexed = #fingerprint > 1,
-      old_fingerprint = kind == BUCKET and pack('<B', byte(fingerprint) - BUCKET + OLD_BUCKET) .. sub(fingerprint, 2),
+      step = ceil(window / (precision > 0 and precision or quota)), is_indexed = #fingerprint > 1,
     }
   end
   return limits
@@ -101,9 +100,9 @@ local function parse_records(value)
   local records, position = {}, 1
   while position <= #value and byte(value, position) ~= RINGS do
     local head, size = byte(value, position), 1
-    if head % 8 == LOG then
+    if not KINDS[head % 8] then
       error('tollgate: state of an unknown fingerprint, head ' .. head)
-    elseif head % 8 == OTHER_PRECISION then
+    elseif head % 8 == SLIDING_WINDOW_OF_PRECISION then
       size = size + 1
     end
     if head >= 248 then
@@ -132,7 +131,7 @@ end
 
 -- Replaces the record of a limit by this text. Without a text, join() leaves the record out.
 local function set_record(records, limit, text)
-  local record = records[limit.fingerprint] or records[limit.old_fingerprint]
+  local record = records[limit.fingerprint]
   if not record then
     record = {}
     records[#records + 1] = record
@@ -156,7 +155,7 @@ local function evaluate_record(limit, value, charges, cost)
   local limit_head, prefix = byte(fingerprint, from), sub(fingerprint, 1, from - 1)
   local numbers, fits, record, fresh_at, before, clamped, bucket, bucket_end = {}, nil, nil, nil, nil, nil, nil, nil
   repeat
-    if kind > BUCKET then
+    if not KINDS[kind] then
       break
 --> decide
     end
@@ -177,19 +176,13 @@ end
 -- Decides a request under one limit. Returns the limit's state (its log, or its reading and its record), and whether the cost
 -- fits.
 local function evaluate(limit, records, logs, charges, cost)
-  if limit.kind == LOG then
+  if limit.kind == SLIDING_LOG then
     limit.log, limit.index = logs[limit.window], limit.is_indexed and logs.index
     local found = log.view(limit)
     return { limit = limit, log = found, clamped = found.ahead ~= nil }, found.used + cost <= limit.quota
   end
   local record = records[limit.fingerprint]
   local value = record and record.text or nil
-  if limit.kind == BUCKET then
-    local old = not record and records[limit.old_fingerprint]
-    if old then
-      value = limit.fingerprint .. rule_of(OLD_BUCKET).as_new(sub(old.text, #limit.fingerprint + 1), limit.quota)
-    end
-  end
   local evaluate_limit = rule_of(limit.kind).decide and evaluate_by_rule or evaluate_record
   local fits, reading, after, clamped = evaluate_limit(limit, value, charges, cost)
   return { limit = limit, reading = reading, after = after, clamped = clamped }, fits
@@ -227,7 +220,7 @@ local function with_rings(records, ring_at)
     local kind = byte(fingerprint) % 8
     local spread = rule_of(kind).spread
     if spread then
-      local precision = kind == OTHER_PRECISION and byte(fingerprint, 2) or 64
+      local precision = kind == SLIDING_WINDOW_OF_PRECISION and byte(fingerprint, 2) or 64
       local front, ring, length = spread(sub(text, #fingerprint + 1), ring_at + rings_end, record.window, precision)
       text, rings_end = fingerprint .. front, rings_end + length
       if ring_at + rings_end > 65535 then
@@ -349,8 +342,6 @@ end
 --}
 
 --{ general_functions
-local OLD_BUCKET, OTHER_PRECISION, LOG, BUCKET = 2, 5, 6, 7
-
 -- Splits a stamp into its time and its tag; see decide.lua.
 local function read_time(value, at)
   local low, top = unpack('<I6B', value, at)
@@ -360,7 +351,8 @@ end
 
 --> records
 local KINDS = {
-  [0] = fixed_window, fixed_window, gcra_old, sliding_counter, sliding_window, sliding_window, false, gcra,
+  [FIXED_WINDOW_BY_CLOCK] = fixed_window, [FIXED_WINDOW_BY_FIRST_REQUEST] = fixed_window, [SLIDING_COUNTER] = sliding_counter,
+  [SLIDING_WINDOW] = sliding_window, [SLIDING_WINDOW_OF_PRECISION] = sliding_window, [TOKEN_BUCKET] = gcra,
 }
 -- By kind, the functions for records of a packed state: size() is the length of a payload, fresh_at() is when it counts nothing
 -- any more, and refund() is what a refund leaves of it.

@@ -25,8 +25,8 @@
 -- the byte RINGS and each such record's ring; see there. A limit finds its record by its fingerprint, so adding,
 -- removing or reordering limits resets no other's usage. Records of other limits are kept until they are fresh. Limits and
 -- records are in the order of their fingerprints, as bytes, so that what one plan wrote is where another one looks first.
--- A fingerprint is a head B (kind, of which 2 is an older version's token_bucket, and eight times the window's index among
--- common_windows(), or 31), for kind 5 the precision B, for a window that is not common its milliseconds I4, or with the top
+-- A fingerprint is a head B (kind, by the names of src/core/plan/fingerprint.rs, and eight times the window's index among
+-- common_windows(), or 31), for SLIDING_WINDOW_OF_PRECISION the precision B, for a window that is not common its milliseconds I4, or with the top
 -- bit set its seconds.
 -- Invariants: a peek writes nothing; a denial writes only a clamp; a refund of what was not used writes nothing; every key
 -- written gets an expiry, which only collects garbage: what counts is read from the value and the clock. Redis may refuse any
@@ -58,7 +58,7 @@ for index = 0, plans - 1 do
   read_to = max(read_to, 40 * limits)
   for _ = 1, limits do
     local kind = byte(request, after_plans)
-    has_rings = has_rings or kind == 4 or kind == 5
+    has_rings = has_rings or kind == SLIDING_WINDOW or kind == SLIDING_WINDOW_OF_PRECISION
     after_plans = after_plans + 24 + byte(request, after_plans + 2)
   end
 end

@@ -5,4 +5,4 @@ local pack, unpack = struct.pack, struct.unpack
 local byte, sub, rep, floor, ceil, max, type = string.byte, string.sub, string.rep, math.floor, math.ceil, math.max, type
 local call, try, format = redis.call, redis.pcall, string.format
 -- After the records of a packed state, before its rings. No record begins with it: it is the head of a sliding_log.
-local RINGS = 6
+local RINGS = SLIDING_LOG

@@ -142,7 +142,7 @@ fn meant_limits(plan: &Plan) -> Vec<SaidLimit> {
             });
         }
         (
-            u64::from(limit.kind()),
+            u64::from(limit.record_kind().number()),
             u64::from(precision),
             prefix,
             [limit.window_us(), limit.quota(), limit.capacity()],

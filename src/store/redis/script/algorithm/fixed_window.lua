@@ -4,9 +4,9 @@
 
 repeat
 --{ decide
-if kind <= 1 then
+if kind == FIXED_WINDOW_BY_CLOCK or kind == FIXED_WINDOW_BY_FIRST_REQUEST then
   fixed = fixed or { '<BI6I2', '<BI6I3', '<BI6I4', '<BI6I5', '<BI6I6' }
-  local start, count = kind == 1 and now or now - now % window, 0
+  local start, count = kind == FIXED_WINDOW_BY_FIRST_REQUEST and now or now - now % window, 0
   if value then
     local top = byte(value, from + 7) or 0
     local width = (top - top % 32) / 32

@@ -9,7 +9,7 @@
 
 repeat
 --{ decide
-if kind == 7 then
+if kind == TOKEN_BUCKET then
   -- The prefix, which holds the rate, is compared as a number.
   local backlog = 0
   if value then
@@ -140,29 +140,6 @@ local function gcra()
     local backlog = tat - now
     local left = backlog - cost * ceil(limit.window / quota)
     return backlog > 0, left > 0 and save(left, quota, limit.window)
-  end
-
-  return rule
-end
-
--- As versions before this one kept it: a stamp, the tat; its tag is 1 when the time of the writing follows, I7.
-local function gcra_old()
-  local rule = {}
-
-  function rule.size(value, at)
-    local top = byte(value, at + 6)
-    return top and (top >= 32 and 14 or 7)
-  end
-
-  function rule.fresh_at(value, at)
-    return (read_time(value, at))
-  end
-
-  -- As it is kept now. It had no rate: that is the limit's.
-  function rule.as_new(payload, quota)
-    local tat, tag = read_time(payload, 1)
-    local width = quota < 256 and 1 or quota < 65536 and 2 or quota < 16777216 and 3 or quota < 4294967296 and 4 or 5
-    return pack('<BI' .. width .. 'I7', width + 8 * tag, quota, tat) .. sub(payload, 8)
   end
 
   return rule

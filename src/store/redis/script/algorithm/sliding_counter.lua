@@ -5,7 +5,7 @@
 
 repeat
 --{ decide
-if kind == 3 then
+if kind == SLIDING_COUNTER then
   counter = counter or { '<BI6I2I1', '<BI6I3I2', '<BI6I4I3', '<BI6I5I4', '<BI6I6I5' }
   local start, current, previous = now - now % window, 0, 0
   if value then

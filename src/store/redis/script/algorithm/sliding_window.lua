@@ -4,15 +4,14 @@
 -- Payload: total I6 (units in all runs), shape I5, when the oldest run was taken I7, the newest run. The shape is 128 + slots of
 -- the ring B, n B (runs, at most precision + 1), slot of the oldest run B, offset of the ring in the state I2. The ring always
 -- has a free slot behind its last run, so that a run can be written there before it is known whether the record will be.
--- Older versions kept all in the record: total I6, n B, then n runs, oldest first. The general way works on payloads of that form,
--- and writes new ones.
+-- The general way works on payloads that have all in them: total I6, n B, then n runs, oldest first. Redis never has these.
 -- Reading: used, frees_in, fresh_in.
 --
 -- Like token_bucket's, the rule is written twice: most charges need one run of up to 65.
 
 repeat
 --{ decide
-if kind == 4 or kind == 5 then
+if kind == SLIDING_WINDOW or kind == SLIDING_WINDOW_OF_PRECISION then
   -- `first` and `ring`, the slot of the oldest run and the offset of the ring, are set where they are needed. If they are, the shape
   -- changes.
   local used, shape, slots, n, oldest, newest, units, first, ring
@@ -213,27 +212,21 @@ end
 local function sliding_window()
   local rule, RUN = {}, 12
 
-  function rule.size(value, at)
-    local n = byte(value, at + 6)
-    return n and (n < 128 and 7 + RUN * n or 30)
+  function rule.size()
+    return 30
   end
 
-  -- A payload as older versions kept it, of the one at this place of a state.
+  -- The payload with all in it, of the record at this place of a state.
   function rule.gather(value, at)
     local used, slots, n, first, ring = unpack('<I6BBBI2', value, at)
-    local payload = sub(value, at, at + 6 + RUN * slots)
-    if slots < 128 then
-      n = slots
-    else
-      -- The ring's runs lie in one piece, or in two if they pass its end.
-      local size, behind = slots - 128, first + n - 1
-      if n - 1 > size or first > 0 and first >= size then
-        error('tollgate: a record that cannot be read', 0)
-      end
-      local to = math.min(behind, size)
-      local runs = sub(value, ring + RUN * first + 1, ring + RUN * to) .. sub(value, ring + 1, ring + RUN * (behind - to))
-      payload = pack('<I6B', used, n) .. runs .. sub(value, at + 18, at + 29)
+    -- The ring's runs lie in one piece, or in two if they pass its end.
+    local size, behind = slots - 128, first + n - 1
+    if n - 1 > size or first > 0 and first >= size then
+      error('tollgate: a record that cannot be read', 0)
     end
+    local to = math.min(behind, size)
+    local runs = sub(value, ring + RUN * first + 1, ring + RUN * to) .. sub(value, ring + 1, ring + RUN * (behind - to))
+    local payload = pack('<I6B', used, n) .. runs .. sub(value, at + 18, at + 29)
     if n == 0 or #payload ~= 7 + RUN * n then
       error('tollgate: a record that cannot be read', 0)
     end

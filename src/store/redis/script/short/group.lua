@@ -19,7 +19,7 @@ if alike == 1 then
     kind, precision, size = byte(request, at, at + 2)
     -- The last bytes of the prefix are read as one number, which is exact up to six.
     local last, numbers_of = 1, '<BI7I7I7'
-    if kind == 7 then
+    if kind == TOKEN_BUCKET then
       if size == 3 then
         last, bucket, numbers_of = 3, '<I3I7', '<I3I7I7I7'
       elseif size == 4 then
@@ -34,13 +34,13 @@ if alike == 1 then
     prefix, at = size > last and sub(request, at + 3, at + 2 + size - last), at + 3 + size
     limit_head, window, quota, burst, at = unpack(numbers_of, request, at - last)
     plain = plain and not prefix
-    unit, step = max(floor(window / 8), 1000000), ceil(window / ((kind == 4 or kind == 5) and precision or quota))
+    unit, step = max(floor(window / 8), 1000000), ceil(window / (precision > 0 and precision or quota))
     if several then
       several[index] = { kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket or false, bucket_end or 0 }
     end
   end
   if logs > 0 then
-    if limits == 1 and kind == 6 and has_packed == 0 then
+    if limits == 1 and kind == SLIDING_LOG and has_packed == 0 then
       log_limit = { window = window, unit = unit, quota = quota, is_indexed = prefix ~= false }
     end
     limits, plain = nil, nil

@@ -13,7 +13,7 @@ while plain and repeats > 0 do
       kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket, bucket_end = table_unpack(several[index])
       fits, index = nil, index + 1
     end
-    if kind > 7 then
+    if kind == SLIDING_LOG then
       break
 --> decide
     end

@@ -81,7 +81,7 @@ repeat
     end
     from = from + #prefix
   end
-  if kind > 7 then
+  if kind == SLIDING_LOG then
     break
 --> decide
   end
