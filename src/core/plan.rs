@@ -129,6 +129,20 @@ pub enum OnStoreFailure {
     Deny,
 }
 
+impl OnStoreFailure {
+    /// Every policy.
+    pub const ALL: [Self; 3] = [Self::Local, Self::Allow, Self::Deny];
+
+    /// Its value in the config.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+        }
+    }
+}
+
 impl Plan {
     /// The plan's limits; none when it is unlimited or blocked.
     #[inline]

@@ -28,7 +28,7 @@ pub use envoy::{Descriptor, DescriptorDecision, EnvoyDecisions, EnvoyRefusal};
 pub use explain::{CandidateExplanation, Explanation, LimitExplanation};
 use failure_log::FailureLog;
 use metrics::WorkerPlans;
-pub use metrics::{BOUNDS_NS, Reloads, Timings, Totals};
+pub use metrics::{BOUNDS_NS, Counter, Reloads, Timings, Totals};
 use registry::{LimiterRegistry, WorkerState};
 pub use snapshot::{Changes, PlanSnapshot};
 use tollgate_core::algorithm::Mode;
@@ -251,7 +251,11 @@ impl<S: Store> Limiter<S> {
         let plans = worker_plans.snapshot.plans();
         let (plan_index, plan) = plans.find(&check.plan).or_else(|unknown| {
             let default = plans.default_plan();
-            self.worker.metrics.unknown_plan(default.is_some());
+            let by_default = usize::from(default.is_some());
+            self.worker.metrics.count(Counter::UnknownPlans, 1);
+            self.worker
+                .metrics
+                .count(Counter::ByDefaultPlan, by_default);
             self.common
                 .unknown_plans
                 .log(plans, &unknown, self.common.clock.monotonic());

@@ -14,11 +14,6 @@ const ANCHORS: [(&str, Anchor); 2] = [
     ("clock", Anchor::Clock),
     ("first_request", Anchor::FirstRequest),
 ];
-const POLICIES: [(&str, OnStoreFailure); 3] = [
-    ("local", OnStoreFailure::Local),
-    ("allow", OnStoreFailure::Allow),
-    ("deny", OnStoreFailure::Deny),
-];
 
 /// Algorithms by their names in the config, with the values of fields that may be left out. The first is the default.
 fn algorithms() -> Vec<(&'static str, Algorithm)> {
@@ -241,7 +236,8 @@ fn plan(
     let policy = table
         .take("on_store_failure")
         .map_or(Some(OnStoreFailure::default()), |node| {
-            node.choice(&POLICIES, errors)
+            let policies = OnStoreFailure::ALL.map(|policy| (policy.word(), policy));
+            node.choice(&policies, errors)
         });
     let counts_as = table
         .take("counts_as")

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use super::MetricSources;
 use super::exposition::{Exposition, Kind};
 use crate::grpc::AdminCalls;
-use crate::limiter::{BOUNDS_NS, Reloads, Timings, Totals};
+use crate::limiter::{BOUNDS_NS, Counter, Reloads, Timings, Totals};
 use crate::tls;
 use tollgate_core::decision::{DecidedBy, Outcome};
 use tollgate_core::plan::{Plan, Rule};
@@ -102,30 +102,10 @@ fn versions(text: &mut Exposition, totals: &Totals) {
 
 /// Writes counts of requests that are not decided by the plan that they name.
 fn requests_outside_plans(text: &mut Exposition, totals: &Totals) {
-    text.single(
-        "tollgate_peeks_total",
-        Kind::Counter,
-        "Requests answered without charging.",
-        totals.peeks,
-    );
-    text.single(
-        "tollgate_unknown_plans_total",
-        Kind::Counter,
-        "Requests that name a plan that is not in the config.",
-        totals.unknown_plans,
-    );
-    text.single(
-        "tollgate_default_plan_total",
-        Kind::Counter,
-        "Requests that name a plan that is not in the config, decided by default_plan.",
-        totals.by_default_plan,
-    );
-    text.single(
-        "tollgate_caller_deadlines_total",
-        Kind::Counter,
-        "Requests whose caller's deadline, shorter than store.deadline, passed before the store answered.",
-        totals.caller_deadlines_passed,
-    );
+    for counter in Counter::ALL {
+        let (name, help) = counter.metric();
+        text.single(name, Kind::Counter, help, totals.count(counter));
+    }
     const UNMATCHED: &str = "tollgate_envoy_unmatched_total";
     text.family(
         UNMATCHED,

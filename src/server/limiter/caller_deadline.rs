@@ -8,7 +8,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use super::{Limiter, Refusal};
+use super::{Counter, Limiter, Refusal};
 use tollgate_store::{Check, Store, StoreDeadline, StoreError, Verdict};
 
 /// How long a caller waits for its answer.
@@ -84,7 +84,9 @@ impl<S: Store> Limiter<S> {
                 Ok(answer)
             }
         });
-        answer.inspect_err(|CallerDeadlinePassed| self.worker.metrics.caller_deadline_passed(1))
+        answer.inspect_err(|CallerDeadlinePassed| {
+            self.worker.metrics.count(Counter::CallerDeadlines, 1)
+        })
     }
 
     /// The store's answers, all or none, to a caller that waits for less than the store's deadline.
@@ -107,7 +109,9 @@ impl<S: Store> Limiter<S> {
             }
         });
         answers.inspect_err(|CallerDeadlinePassed| {
-            self.worker.metrics.caller_deadline_passed(checks.len())
+            self.worker
+                .metrics
+                .count(Counter::CallerDeadlines, checks.len())
         })
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::caller_deadline::in_time;
 use super::metrics::WorkerPlans;
-use super::{CallerDeadline, Limiter, Refusal};
+use super::{CallerDeadline, Counter, Limiter, Refusal};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, Outcome};
 use tollgate_core::key::Cost;
@@ -211,7 +211,11 @@ impl<S: Store> Limiter<S> {
             None => Some(asked.await),
             Some(limit) => in_time(limit, asked)
                 .await
-                .inspect_err(|_| self.worker.metrics.caller_deadline_passed(checks.len()))
+                .inspect_err(|_| {
+                    self.worker
+                        .metrics
+                        .count(Counter::CallerDeadlines, checks.len())
+                })
                 .ok(),
         }
     }

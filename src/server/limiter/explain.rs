@@ -335,22 +335,23 @@ impl Explanation {
 
     /// What the plan's policy does without the store.
     fn policy(&self) -> String {
-        match (self.next.decided_by, self.plan.on_store_failure) {
-            (DecidedBy::LocalFallback, _) => {
+        let policy = self.plan.on_store_failure;
+        let because = format!("because the plan says on_store_failure: {}", policy.word());
+        match self.next.decided_by {
+            DecidedBy::LocalFallback => {
                 format!(
                     "this replica counts in its own memory against its share of the quota: the next request of cost 1 {}",
                     self.outcome()
                 )
             }
-            (DecidedBy::FailOpen, OnStoreFailure::Local) => {
+            DecidedBy::FailOpen if policy == OnStoreFailure::Local => {
                 "the next request is allowed, because this replica's own memory is full".to_owned()
             }
-            (DecidedBy::FailOpen, _) => {
-                "the next request is allowed, because the plan says on_store_failure: allow"
-                    .to_owned()
+            DecidedBy::FailOpen => format!("the next request is allowed, {because}"),
+            DecidedBy::FailClosed => format!("the next request is denied, {because}"),
+            DecidedBy::Store | DecidedBy::DenyCache | DecidedBy::Plan => {
+                format!("the next request of cost 1 {}", self.outcome())
             }
-            _ => "the next request is denied, because the plan says on_store_failure: deny"
-                .to_owned(),
         }
     }
 

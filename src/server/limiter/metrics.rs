@@ -22,16 +22,58 @@ use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use tollgate_store::StoreError;
 
+/// What a limiter counts without a label. Every counter is a metric: its name, its help, and one call of [`Metrics::count`] where it
+/// happens are all that it takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counter {
+    /// Requests answered without charging.
+    Peeks,
+    /// Requests for a plan that is not in the config.
+    UnknownPlans,
+    /// Of these, requests that the default plan decided.
+    ByDefaultPlan,
+    /// Requests whose caller's deadline passed before the store answered. They are neither decisions nor failures of the store.
+    CallerDeadlines,
+}
+
+impl Counter {
+    /// Every counter, in the order of the metrics.
+    pub const ALL: [Self; 4] = [
+        Self::Peeks,
+        Self::UnknownPlans,
+        Self::ByDefaultPlan,
+        Self::CallerDeadlines,
+    ];
+
+    /// Name of the metric, and its help.
+    pub fn metric(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Peeks => (
+                "tollgate_peeks_total",
+                "Requests answered without charging.",
+            ),
+            Self::UnknownPlans => (
+                "tollgate_unknown_plans_total",
+                "Requests that name a plan that is not in the config.",
+            ),
+            Self::ByDefaultPlan => (
+                "tollgate_default_plan_total",
+                "Requests that name a plan that is not in the config, decided by default_plan.",
+            ),
+            Self::CallerDeadlines => (
+                "tollgate_caller_deadlines_total",
+                "Requests whose caller's deadline, shorter than store.deadline, passed before the store answered.",
+            ),
+        }
+    }
+}
+
 /// Counts of one limiter. Aligned to two cache lines, which processors fetch together, so that it shares no line with another
 /// limiter.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Metrics {
-    peeks: AtomicU64,
-    unknown_plans: AtomicU64,
-    /// Requests with an unknown plan that the default plan decided.
-    by_default_plan: AtomicU64,
-    caller_deadlines_passed: AtomicU64,
+    counters: [AtomicU64; Counter::ALL.len()],
     /// Descriptors that no rule matches: those that passed, and those that did not.
     unmatched: [AtomicU64; 2],
     durations: Histogram,
@@ -63,20 +105,14 @@ impl Metrics {
                 }
                 self.durations.record(took);
             }
-            Mode::Peek => add(&self.peeks, 1),
+            Mode::Peek => self.count(Counter::Peeks, 1),
             Mode::Refund => {}
         }
     }
 
-    /// Counts a request with an unknown plan, and whether the default plan decides it.
-    pub(super) fn unknown_plan(&self, by_default_plan: bool) {
-        add(&self.unknown_plans, 1);
-        add(&self.by_default_plan, u64::from(by_default_plan));
-    }
-
-    /// Counts requests whose caller's deadline passed before the store answered.
-    pub(super) fn caller_deadline_passed(&self, requests: usize) {
-        add(&self.caller_deadlines_passed, requests as u64);
+    /// Counts so many requests.
+    pub(super) fn count(&self, counter: Counter, requests: usize) {
+        add(&self.counters[counter as usize], requests as u64);
     }
 
     /// Counts a descriptor that no rule matches.
@@ -135,14 +171,7 @@ pub struct Totals {
     decisions: CounterTotals,
     /// Reloads since the start.
     pub reloads: Reloads,
-    /// Requests answered without charging.
-    pub peeks: u64,
-    /// Requests for a plan that is not in the config.
-    pub unknown_plans: u64,
-    /// Requests for an unknown plan that the default plan decided.
-    pub by_default_plan: u64,
-    /// Requests whose caller's deadline passed before the store answered. They are neither decisions nor failures of the store.
-    pub caller_deadlines_passed: u64,
+    counters: [u64; Counter::ALL.len()],
     /// Descriptors of Envoy that no rule matches: those that passed, and those that did not.
     pub unmatched: [u64; 2],
     /// How long each decision waited for a store that is not embedded. A decision in a batch counts the wait of the batch. A
@@ -166,10 +195,7 @@ impl Totals {
         Self {
             decisions,
             reloads,
-            peeks: 0,
-            unknown_plans: 0,
-            by_default_plan: 0,
-            caller_deadlines_passed: 0,
+            counters: Default::default(),
             unmatched: [0; 2],
             durations: Timings::default(),
             store_durations: Timings::default(),
@@ -184,21 +210,17 @@ impl Totals {
     pub(super) fn add(&mut self, metrics: &Metrics) {
         let errors = self.store_errors.iter_mut().zip(&metrics.store_errors);
         let counts = errors.chain(self.unmatched.iter_mut().zip(&metrics.unmatched));
-        let others = [
-            (&mut self.peeks, &metrics.peeks),
-            (&mut self.unknown_plans, &metrics.unknown_plans),
-            (&mut self.by_default_plan, &metrics.by_default_plan),
-            (
-                &mut self.caller_deadlines_passed,
-                &metrics.caller_deadlines_passed,
-            ),
-            (&mut self.waiting, &metrics.waiting),
-        ];
-        for (total, counter) in counts.chain(others) {
+        let counts = counts.chain(self.counters.iter_mut().zip(&metrics.counters));
+        for (total, counter) in counts.chain([(&mut self.waiting, &metrics.waiting)]) {
             *total += counter.load(Ordering::Relaxed);
         }
         self.durations.add(&metrics.durations);
         self.store_durations.add(&metrics.store_durations);
+    }
+
+    /// Requests counted so.
+    pub fn count(&self, counter: Counter) -> u64 {
+        self.counters[counter as usize]
     }
 
     /// The plans that are enforced now.
@@ -267,7 +289,13 @@ mod tests {
         counter_totals.add(&worker_plans);
         let mut totals = Totals::new(counter_totals, Reloads::default());
         totals.add(&metrics);
-        assert_eq!((totals.peeks, totals.decided_by(DecidedBy::Store)), (1, 1));
+        assert_eq!(
+            (
+                totals.count(Counter::Peeks),
+                totals.decided_by(DecidedBy::Store)
+            ),
+            (1, 1)
+        );
         assert_eq!(
             (totals.durations.count(), totals.durations.sum_ns),
             (1, 70_000)

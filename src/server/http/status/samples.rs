@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::limiter::{BOUNDS_NS, PlanSnapshot, Timings, Totals};
+use crate::limiter::{BOUNDS_NS, Counter, PlanSnapshot, Timings, Totals};
 use tollgate_core::decision::{DecidedBy, Outcome};
 use tollgate_store::StoreError;
 
@@ -107,7 +107,9 @@ impl Sample {
             durations: totals.durations.clone(),
             store_durations: totals.store_durations.clone(),
             store_errors: totals.store_errors,
-            unknown_plans: totals.unknown_plans.saturating_sub(totals.by_default_plan),
+            unknown_plans: totals
+                .count(Counter::UnknownPlans)
+                .saturating_sub(totals.count(Counter::ByDefaultPlan)),
         }
     }
 

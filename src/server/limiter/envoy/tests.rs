@@ -224,7 +224,7 @@ async fn no_units_ask_without_taking_and_units_are_given_back() {
         .await
         .unwrap();
     assert!(decided.allowed() && decided.binding().is_none());
-    assert_eq!(limiter.totals().peeks, 2 + 1);
+    assert_eq!(limiter.totals().count(Counter::Peeks), 2 + 1);
 }
 
 #[tokio::test]
@@ -379,7 +379,7 @@ async fn a_store_that_is_late_for_the_caller_is_replaced_by_policy_and_not_blame
     let totals = limiter.totals();
     assert_eq!(
         (
-            totals.caller_deadlines_passed,
+            totals.count(Counter::CallerDeadlines),
             totals.store_errors.iter().sum::<u64>()
         ),
         (4, 0)

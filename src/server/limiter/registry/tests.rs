@@ -9,7 +9,7 @@ use super::super::tests::{
     Clock0, broken, check, counted_for, healthy, limiter, plan, plans, request,
 };
 use super::*;
-use crate::limiter::{Limiter, Refusal};
+use crate::limiter::{Counter, Limiter, Refusal};
 use tollgate_core::decision::{DecidedBy, Decision, Outcome};
 use tollgate_core::key::Cost;
 use tollgate_core::plan::Plan;
@@ -264,7 +264,13 @@ async fn an_unknown_plan_is_decided_by_the_default_plan_where_there_is_one() {
     let (_, plan) = limiter.decide_with_plan(unknown(), None).await.unwrap();
     assert_eq!(&*plan.name, "ten");
     let totals = limiter.totals();
-    assert_eq!((totals.unknown_plans, totals.by_default_plan), (3, 3));
+    assert_eq!(
+        (
+            totals.count(Counter::UnknownPlans),
+            totals.count(Counter::ByDefaultPlan)
+        ),
+        (3, 3)
+    );
     // A reload that only removes the default plan takes effect.
     let hash = limiter.snapshot().config_hash().to_owned();
     limiter.reload(plans);
@@ -275,8 +281,8 @@ async fn an_unknown_plan_is_decided_by_the_default_plan_where_there_is_one() {
     assert_ne!(limiter.snapshot().config_hash(), hash);
     assert_eq!(
         (
-            limiter.totals().unknown_plans,
-            limiter.totals().by_default_plan
+            limiter.totals().count(Counter::UnknownPlans),
+            limiter.totals().count(Counter::ByDefaultPlan)
         ),
         (4, 3)
     );
