@@ -15,6 +15,7 @@ mod memory;
 pub mod redis;
 mod registry;
 mod replicas;
+mod shared;
 mod state;
 
 pub mod clock;
@@ -32,8 +33,9 @@ use std::time::Duration;
 
 pub use memory::{CAPACITY_DEFAULT, CAPACITY_MIN, MemoryStore};
 pub use redis::{BreakerState, RedisStore, RedisTarget, SCRIPT_NAMES_MAX, Status, Tls};
-pub use registry::{NodeHealth, StoreRegistry, TopLists};
+pub use registry::{NodeHealth, StoreRegistry};
 pub use replicas::{ANNOUNCED_EVERY, REPLICA_LIFETIME, REPLICAS_MAX, ReplicaCount, ReplicaId};
+pub use shared::{SharedStore, TopLists};
 pub use state::{ConnectionHealth, Outage, StoreState};
 pub use tollgate_core::algorithm::{Mode, Verdict};
 use tollgate_core::duration::Shown;
@@ -164,37 +166,6 @@ pub trait Store: Send + Sync + 'static {
     }
 }
 
-/// Lets several owners share one store.
-impl<S: Store> Store for Arc<S> {
-    async fn decide_one(
-        &self,
-        check: &Check,
-        deadline: StoreDeadline,
-    ) -> Result<Verdict, StoreError> {
-        self.as_ref().decide_one(check, deadline).await
-    }
-
-    async fn decide_batch(
-        &self,
-        checks: &[Check],
-        deadline: StoreDeadline,
-    ) -> Vec<Result<Verdict, StoreError>> {
-        self.as_ref().decide_batch(checks, deadline).await
-    }
-
-    async fn reset(&self, subject: &Subject, deadline: StoreDeadline) -> Result<bool, StoreError> {
-        self.as_ref().reset(subject, deadline).await
-    }
-
-    fn is_embedded(&self) -> bool {
-        self.as_ref().is_embedded()
-    }
-
-    fn names(&self, key: &Key, plan: &Plan) -> Vec<String> {
-        self.as_ref().names(key, plan)
-    }
-}
-
 /// Why a store could not decide. The limiter answers by the plan's policy then.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
@@ -255,12 +226,23 @@ fn whole_ms(duration: Duration) -> Shown {
     ))
 }
 
-/// The store that a config names.
+/// The store that a config names. Clones share their counters.
+#[derive(Clone)]
 pub enum ConfiguredStore {
     /// `memory:`
-    Memory(MemoryStore),
+    Memory(Arc<MemoryStore>),
     /// `redis://…` and the related schemes for TLS, Sentinel, Cluster and Unix sockets.
     Redis(RedisStore),
+}
+
+impl ConfiguredStore {
+    /// What it offers to replicas, if they share it.
+    pub fn shared(&self) -> Option<Arc<dyn SharedStore>> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Redis(store) => Some(Arc::new(store.clone())),
+        }
+    }
 }
 
 impl Store for ConfiguredStore {

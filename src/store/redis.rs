@@ -19,9 +19,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fred::types::Value;
+use futures_util::future::BoxFuture;
 use tokio::time::timeout_at;
 
-use super::{Check, ConnectionHealth, Store, StoreDeadline, StoreError, Subject};
+use super::{
+    Check, ConnectionHealth, ReplicaId, SharedStore, Store, StoreDeadline, StoreError, Subject,
+    TopLists,
+};
 use crate::clock::{Clock, monotonic};
 use batcher::call::{Call, ScriptRequest};
 use batcher::{Answer, Batcher, ScriptTransport};
@@ -236,14 +240,6 @@ impl RedisStore {
         whole
     }
 
-    /// The state of each connection now. A Cluster whose nodes are not known yet counts as one connection.
-    pub(super) fn connections(&self) -> Vec<ConnectionHealth> {
-        match &self.servers {
-            Servers::One(node) => vec![node.manager.health()],
-            Servers::Many(cluster) => cluster.connections(),
-        }
-    }
-
     /// Health of each node now, with its address. The server that Sentinels name is called `master`.
     pub fn nodes(&self) -> Vec<(String, Status)> {
         match &self.servers {
@@ -408,6 +404,50 @@ impl Store for RedisStore {
 
     fn names(&self, key: &Key, plan: &Plan) -> Vec<String> {
         name::all_of(&self.key_prefix, key, plan)
+    }
+}
+
+impl SharedStore for RedisStore {
+    fn connected(&self, time_limit: Duration) -> BoxFuture<'_, bool> {
+        Box::pin(Self::connected(self, time_limit))
+    }
+
+    fn connections(&self) -> Vec<ConnectionHealth> {
+        match &self.servers {
+            Servers::One(node) => vec![node.manager.health()],
+            Servers::Many(cluster) => cluster.connections(),
+        }
+    }
+
+    fn nodes(&self) -> Vec<(String, Status)> {
+        Self::nodes(self)
+    }
+
+    fn announce<'a>(
+        &'a self,
+        replica: &'a ReplicaId,
+        lifetime: Duration,
+        until: Instant,
+    ) -> BoxFuture<'a, Result<u64, StoreError>> {
+        Box::pin(self.announce_replica(replica, lifetime, until))
+    }
+
+    fn publish_top<'a>(
+        &'a self,
+        replica: &'a ReplicaId,
+        list: &'a [u8],
+        secret: [u8; 16],
+        until: Instant,
+    ) -> BoxFuture<'a, Result<[u8; 16], StoreError>> {
+        Box::pin(self.publish_list(replica, list, secret, until))
+    }
+
+    fn read_top<'a>(
+        &'a self,
+        replica: &'a ReplicaId,
+        until: Instant,
+    ) -> BoxFuture<'a, Result<TopLists, StoreError>> {
+        Box::pin(self.read_lists(replica, until))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The Redis stores of a process, one for each worker, and their combined health.
+//! The shared stores of a process, one for each worker, and their combined health.
 //!
 //! The registry serves metrics and the announcements of this replica. Decisions do not use it. An embedded store is not in it.
 
@@ -10,8 +10,8 @@ use futures_util::future::join_all;
 use tokio::time::sleep;
 
 use super::{
-    BreakerState, ConfiguredStore, ConnectionHealth, REPLICA_LIFETIME, ReplicaId, Status,
-    StoreError, StoreState,
+    BreakerState, ConnectionHealth, REPLICA_LIFETIME, ReplicaId, SharedStore, Status, StoreError,
+    StoreState, TopLists,
 };
 use crate::clock::monotonic;
 
@@ -21,17 +21,8 @@ const READY_CHECK_EVERY: Duration = Duration::from_millis(100);
 /// Holds every Redis store of this process.
 #[derive(Clone, Default)]
 pub struct StoreRegistry {
-    stores: Arc<Mutex<Vec<Arc<ConfiguredStore>>>>,
+    stores: Arc<Mutex<Vec<Arc<dyn SharedStore>>>>,
     ready_once_reached: bool,
-}
-
-/// Lists of heaviest keys that other replicas published.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct TopLists {
-    /// The other replicas that published a list.
-    pub replicas: u64,
-    /// Their lists, or as many as may be read at once.
-    pub lists: Vec<Vec<u8>>,
 }
 
 /// Health of all workers' connections to one server.
@@ -76,7 +67,7 @@ impl StoreRegistry {
     }
 
     /// Adds a store.
-    pub fn add(&self, store: Arc<ConfiguredStore>) {
+    pub fn add(&self, store: Arc<dyn SharedStore>) {
         self.stores
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -91,13 +82,13 @@ impl StoreRegistry {
         first: usize,
         deadline: Duration,
     ) -> Result<u64, StoreError> {
-        self.announce_for((replica, REPLICA_LIFETIME), first, deadline)
+        self.announce_for(replica, REPLICA_LIFETIME, first, deadline)
             .await
     }
 
     /// Tells Redis that this replica stops. Errors: as [`Self::announce`]; Redis then drops it when its lifetime ends.
     pub async fn leave(&self, replica: &ReplicaId, deadline: Duration) -> Result<(), StoreError> {
-        self.announce_for((replica, Duration::ZERO), 0, deadline)
+        self.announce_for(replica, Duration::ZERO, 0, deadline)
             .await
             .map(drop)
     }
@@ -105,17 +96,16 @@ impl StoreRegistry {
     /// Announces a replica for a lifetime, which is zero when it stops. Otherwise as [`Self::announce`].
     async fn announce_for(
         &self,
-        (replica, lifetime): (&ReplicaId, Duration),
+        replica: &ReplicaId,
+        lifetime: Duration,
         first: usize,
         deadline: Duration,
     ) -> Result<u64, StoreError> {
         let (until, mut failed) = (monotonic() + deadline, no_store());
         for store in self.in_turn(first) {
-            if let ConfiguredStore::Redis(store) = &*store {
-                match store.announce_replica(replica, lifetime, until).await {
-                    Ok(replicas) => return Ok(replicas),
-                    Err(error) => failed = error,
-                }
+            match store.announce(replica, lifetime, until).await {
+                Ok(replicas) => return Ok(replicas),
+                Err(error) => failed = error,
             }
         }
         Err(failed)
@@ -132,11 +122,9 @@ impl StoreRegistry {
     ) -> Result<[u8; 16], StoreError> {
         let (until, mut failed) = (monotonic() + deadline, no_store());
         for store in self.in_turn(0) {
-            if let ConfiguredStore::Redis(store) = &*store {
-                match store.publish_top(replica, list, secret, until).await {
-                    Ok(secret) => return Ok(secret),
-                    Err(error) => failed = error,
-                }
+            match store.publish_top(replica, list, secret, until).await {
+                Ok(secret) => return Ok(secret),
+                Err(error) => failed = error,
             }
         }
         Err(failed)
@@ -150,18 +138,16 @@ impl StoreRegistry {
     ) -> Result<TopLists, StoreError> {
         let (until, mut failed) = (monotonic() + deadline, no_store());
         for store in self.in_turn(0) {
-            if let ConfiguredStore::Redis(store) = &*store {
-                match store.read_top(replica, until).await {
-                    Ok(lists) => return Ok(lists),
-                    Err(error) => failed = error,
-                }
+            match store.read_top(replica, until).await {
+                Ok(lists) => return Ok(lists),
+                Err(error) => failed = error,
             }
         }
         Err(failed)
     }
 
     /// All stores, beginning at this index.
-    fn in_turn(&self, first: usize) -> Vec<Arc<ConfiguredStore>> {
+    fn in_turn(&self, first: usize) -> Vec<Arc<dyn SharedStore>> {
         let mut stores = self.stores();
         let first = first.checked_rem(stores.len()).unwrap_or(0);
         stores.rotate_left(first);
@@ -176,15 +162,10 @@ impl StoreRegistry {
     /// Waits until every Redis store is connected, for at most `time_limit`.
     pub async fn connected(&self, time_limit: Duration) {
         let stores = self.stores();
-        let connected = stores.iter().map(|store| async move {
-            if let ConfiguredStore::Redis(store) = &**store {
-                store.connected(time_limit).await;
-            }
-        });
-        join_all(connected).await;
+        join_all(stores.iter().map(|store| store.connected(time_limit))).await;
     }
 
-    fn stores(&self) -> Vec<Arc<ConfiguredStore>> {
+    fn stores(&self) -> Vec<Arc<dyn SharedStore>> {
         self.stores
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -215,24 +196,17 @@ impl StoreRegistry {
     }
 
     fn connections(&self) -> Vec<ConnectionHealth> {
-        let of = |store: &Arc<ConfiguredStore>| match &**store {
-            ConfiguredStore::Redis(store) => store.connections(),
-            ConfiguredStore::Memory(_) => Vec::new(),
-        };
-        self.stores().iter().flat_map(of).collect()
+        self.stores()
+            .iter()
+            .flat_map(|store| store.connections())
+            .collect()
     }
 
     /// Health of every Redis server, by its address. Empty for an embedded store.
     pub fn nodes(&self) -> BTreeMap<String, NodeHealth> {
-        let stores = self.stores();
         let mut nodes = BTreeMap::<String, NodeHealth>::new();
-        for store in stores.iter() {
-            if let ConfiguredStore::Redis(store) = &**store {
-                store
-                    .nodes()
-                    .into_iter()
-                    .for_each(|(node, status)| nodes.entry(node).or_default().add(status));
-            }
+        for (node, status) in self.stores().iter().flat_map(|store| store.nodes()) {
+            nodes.entry(node).or_default().add(status);
         }
         nodes
     }

@@ -34,7 +34,7 @@ const ODD_TOO: Duration = Duration::from_millis(4_321_000);
 
 /// A store, its clock, and the servers that it uses.
 struct Fixture {
-    store: Arc<ConfiguredStore>,
+    store: ConfiguredStore,
     clock: FakeClock,
     redis: Option<Arc<Redis>>,
     /// The servers whose keys the tests read.
@@ -46,7 +46,7 @@ impl Fixture {
         let clock = FakeClock::new();
         let store = MemoryStore::new(64 << 20, Arc::new(clock.clone()));
         Self {
-            store: Arc::new(ConfiguredStore::Memory(store)),
+            store: ConfiguredStore::Memory(Arc::new(store)),
             clock,
             redis: None,
             ports: Vec::new(),
@@ -68,7 +68,7 @@ impl Fixture {
         let store = RedisStore::with_injected_clock(url, Arc::new(clock.clone())).unwrap();
         let ports = servers.iter().map(|server| server.port).collect();
         Self {
-            store: Arc::new(ConfiguredStore::Redis(store)),
+            store: ConfiguredStore::Redis(store),
             clock,
             redis: None,
             ports,
@@ -104,7 +104,7 @@ impl Fixture {
         let dump = "local all = redis.call('KEYS', '*group:*') table.sort(all) local out = '' for _, k in ipairs(all) do out = out .. k .. redis.sha1hex(redis.call('DUMP', k)) .. expires(k) end return out";
         // Redis 6.2 does not report that.
         let expires = "local function expires(k) local ok, at = pcall(redis.call, 'PEXPIRETIME', k) return type(at) == 'number' and at or '' end ";
-        match &*self.store {
+        match &self.store {
             ConfiguredStore::Redis(_) => self
                 .ports
                 .iter()

@@ -16,7 +16,7 @@ use tollgate_store::{ConfiguredStore, MemoryStore, RedisStore, RedisTarget, Stor
 /// all.
 #[derive(Clone)]
 pub(super) enum Stores {
-    Memory(Arc<ConfiguredStore>),
+    Memory(ConfiguredStore),
     Redis {
         target: Box<RedisTarget>,
         /// Longest that a call to Redis may take. An embedded store does not wait.
@@ -28,7 +28,7 @@ pub(super) enum Stores {
 impl Stores {
     pub(super) fn new(store: &StoreSection) -> Self {
         match &store.url {
-            StoreUrl::Memory { capacity } => Self::Memory(Arc::new(ConfiguredStore::Memory(
+            StoreUrl::Memory { capacity } => Self::Memory(ConfiguredStore::Memory(Arc::new(
                 MemoryStore::new(*capacity, Arc::new(SystemClock)),
             ))),
             StoreUrl::Redis(target) => {
@@ -49,7 +49,7 @@ impl Stores {
     }
 
     /// A store for the current runtime.
-    async fn store(&self) -> Result<Arc<ConfiguredStore>, String> {
+    async fn store(&self) -> Result<ConfiguredStore, String> {
         match self {
             Self::Memory(memory) => Ok(memory.clone()),
             Self::Redis {
@@ -58,8 +58,11 @@ impl Stores {
                 made,
             } => {
                 let store = RedisStore::to(RedisTarget::clone(target), *deadline)?;
-                let store = Arc::new(ConfiguredStore::Redis(store));
-                made.add(store.clone());
+                let store = ConfiguredStore::Redis(store);
+                store
+                    .shared()
+                    .into_iter()
+                    .for_each(|shared| made.add(shared));
                 Ok(store)
             }
         }
@@ -75,7 +78,7 @@ impl Stores {
 }
 
 /// A limiter over the configured store.
-pub(super) type StoreLimiter = Arc<Limiter<Arc<ConfiguredStore>>>;
+pub(super) type StoreLimiter = Arc<Limiter<ConfiguredStore>>;
 
 /// The workers, the limiter of each in their order, and that of operators: of the admin service and the status page.
 pub(super) type Started = (Workers, Vec<StoreLimiter>, Option<StoreLimiter>);

@@ -35,13 +35,13 @@ pub(super) fn start(
     operators: Option<&StoreLimiter>,
 ) -> TopKeys {
     let publish = stores.clone();
-    let read = match operators {
-        Some(limiter) if !publish.is_empty() => {
+    let read = match operators.and_then(|limiter| limiter.store().shared()) {
+        Some(store) => {
             let read = StoreRegistry::default();
-            read.add(limiter.store().clone());
+            read.add(store);
             read
         }
-        _ => publish.clone(),
+        None => publish.clone(),
     };
     let top = TopKeys::new(limiter.clone(), TopStores { publish, read });
     if top.is_on() {

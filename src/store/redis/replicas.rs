@@ -20,7 +20,7 @@ impl RedisStore {
     /// waits for no connection. It reports nothing to the breaker, since a late answer is still useful here.
     ///
     /// Errors: there is no connection, or no answer came by `until`. Redis may have registered the replica all the same.
-    pub(crate) async fn announce_replica(
+    pub(super) async fn announce_replica(
         &self,
         replica: &ReplicaId,
         lifetime: Duration,

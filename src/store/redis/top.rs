@@ -27,7 +27,7 @@ impl RedisStore {
     /// Publishes the list of a replica. Returns the secret that all replicas use: `secret`, if there was none.
     ///
     /// Errors: as for [`Self::announce_replica`].
-    pub(crate) async fn publish_top(
+    pub(super) async fn publish_list(
         &self,
         replica: &ReplicaId,
         list: &[u8],
@@ -49,7 +49,7 @@ impl RedisStore {
     }
 
     /// The lists of the other replicas. Errors: as for [`Self::announce_replica`].
-    pub(crate) async fn read_top(
+    pub(super) async fn read_lists(
         &self,
         replica: &ReplicaId,
         until: Instant,

@@ -14,7 +14,8 @@ use tollgate_core::decision::{DecidedBy, Decision, Outcome};
 use tollgate_core::key::Cost;
 use tollgate_core::plan::Plan;
 use tollgate_store::{
-    CAPACITY_DEFAULT, Check, MemoryStore, Store, StoreDeadline, StoreError, Verdict,
+    CAPACITY_DEFAULT, Check, ConfiguredStore, MemoryStore, Store, StoreDeadline, StoreError,
+    Verdict,
 };
 
 fn other_plans(edits: &[Plan]) -> PlanSet {
@@ -30,7 +31,10 @@ fn other_plans(edits: &[Plan]) -> PlanSet {
 
 #[tokio::test]
 async fn a_reload_reaches_every_limiter_and_usage_stays() {
-    let store = Arc::new(MemoryStore::new(CAPACITY_DEFAULT, Arc::new(Clock0)));
+    let store = ConfiguredStore::Memory(Arc::new(MemoryStore::new(
+        CAPACITY_DEFAULT,
+        Arc::new(Clock0),
+    )));
     let one = limiter(store.clone());
     let other = one.beside(store);
     assert_eq!(check(&one, "ten", 10).await.0, Outcome::Allowed);
