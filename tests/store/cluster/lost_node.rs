@@ -1,0 +1,210 @@
+//! A node that is lost affects the decisions on its own keys alone.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tollgate::grpc::pb::DecidedBy;
+use tollgate::store::{BreakerState, RedisStore, Store, StoreDeadline, StoreError};
+
+use super::{PLANS, decided};
+use crate::support::cluster::{Cluster, MASTERS};
+use crate::support::plans::{FIXED, ask, limit, plan};
+use crate::support::server::{Client, PATIENCE, Server, channel_to, request};
+
+struct Answer {
+    at: Instant,
+    took: Duration,
+    by: DecidedBy,
+    key: usize,
+}
+
+const KEYS: usize = 30;
+
+/// Asks for the keys, each by a caller of its own, 125 times a second.
+async fn watch_keys(
+    server: &Server,
+    over: Arc<AtomicBool>,
+) -> Vec<tokio::task::JoinHandle<Vec<Answer>>> {
+    let mut callers = Vec::new();
+    for key in 0..KEYS {
+        let (mut client, over) = (Client::new(channel_to(&server.address).await), over.clone());
+        callers.push(tokio::spawn(async move {
+            let (mut answers, mut ticks) =
+                (Vec::new(), tokio::time::interval(Duration::from_millis(8)));
+            while !over.load(Ordering::SeqCst) {
+                ticks.tick().await;
+                let at = Instant::now();
+                let answer = client
+                    .should_allow(request(&key.to_string(), "open", None))
+                    .await
+                    .expect("no call fails")
+                    .into_inner();
+                answers.push(Answer {
+                    at,
+                    took: at.elapsed(),
+                    by: answer.decided_by(),
+                    key,
+                });
+            }
+            answers
+        }));
+    }
+    callers
+}
+
+fn percentiles<'a>(answers: impl Iterator<Item = &'a Answer>) -> (Duration, Duration, Duration) {
+    let mut took: Vec<Duration> = answers.map(|answer| answer.took).collect();
+    assert!(took.len() > 100, "{} answers tell nothing", took.len());
+    took.sort();
+    (
+        took[took.len() / 2],
+        took[took.len() * 99 / 100],
+        took[took.len() - 1],
+    )
+}
+
+#[expect(
+    clippy::too_many_lines,
+    reason = "laid out by rustfmt's defaults and not yet split"
+)]
+async fn loses_a_shard(signal: &str, deadline: Duration) {
+    let cluster = Cluster::start();
+    let setting = format!("store.deadline={}ms", deadline.as_millis());
+    let server = Server::start(PLANS, &["--store", &cluster.url(), "--set", &setting]);
+    decided(&server).await;
+    let owners: Vec<usize> = (0..KEYS)
+        .map(|key| cluster.owner(cluster.slot("open", &key.to_string())))
+        .collect();
+    let lost = |answer: &&Answer| owners[answer.key] == 0;
+    let over = Arc::new(AtomicBool::new(false));
+    let callers = watch_keys(&server, over.clone()).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let began = Instant::now();
+    cluster.nodes[0].signal(signal);
+    // Until the replica has the slots, and for a while after.
+    let heir = || {
+        cluster.nodes[MASTERS..]
+            .iter()
+            .any(|node| node.cli(&["ROLE"]).starts_with("master"))
+    };
+    while !heir() {
+        assert!(began.elapsed() < PATIENCE, "no replica takes over");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let ended = Instant::now();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    over.store(true, Ordering::SeqCst);
+    let mut answers = Vec::new();
+    for caller in callers {
+        answers.extend(caller.await.unwrap());
+    }
+    let before = percentiles(answers.iter().filter(|answer| answer.at < began));
+    let others = || {
+        answers
+            .iter()
+            .filter(|answer| answer.at >= began && !lost(answer))
+    };
+    let during = percentiles(others());
+    let by_policy = others()
+        .filter(|answer| answer.by != DecidedBy::Store)
+        .count();
+    let dead = answers
+        .iter()
+        .filter(|answer| answer.at > began + Duration::from_millis(300) && answer.at < ended)
+        .filter(lost);
+    let (fast, worst) = (
+        percentiles(dead),
+        answers.iter().map(|answer| answer.took).max().unwrap(),
+    );
+    let back = answers
+        .iter()
+        .filter(lost)
+        .filter(|it| it.at > began + Duration::from_millis(100) && it.by == DecidedBy::Store);
+    let back = back
+        .map(|answer| answer.at + answer.took)
+        .min()
+        .unwrap()
+        .saturating_duration_since(ended);
+    println!(
+        "{signal}: keys of other nodes: p50, p99, max {during:?} ({before:?} before), {by_policy} by policy; its own: {fast:?} while \
+         it is known to be out, {worst:?} at worst, on the heir {back:?} after it took over, {:?} after the {signal}",
+        ended - began
+    );
+    if signal == "STOP" {
+        cluster.nodes[0].signal("CONT");
+    }
+    assert!(
+        others().count() > 1_000 && by_policy * 100 <= others().count(),
+        "{by_policy} of {}",
+        others().count()
+    );
+    assert!(
+        during.1 < deadline.max(Duration::from_millis(100)),
+        "others were slowed down: {during:?}"
+    );
+    assert!(back < Duration::from_secs(4), "{back:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_09_a_shard_that_is_killed_is_the_trouble_of_its_own_keys() {
+    loses_a_shard("KILL", Duration::from_millis(500)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_09_a_shard_that_is_stopped_is_the_trouble_of_its_own_keys() {
+    loses_a_shard("STOP", Duration::from_millis(100)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_node_has_a_breaker_of_its_own() {
+    let mut cluster = Cluster::start_with(0, &["redis-server"], &[]);
+    let store = RedisStore::connect(&cluster.url(), Duration::from_secs(10)).unwrap();
+    assert!(store.connected(PATIENCE).await);
+    assert_eq!(store.nodes().len(), MASTERS);
+    assert_eq!(
+        (store.status().breaker, store.status().opened),
+        (BreakerState::Closed, 0)
+    );
+    cluster.nodes[0].kill();
+    let dead = format!("127.0.0.1:{}", cluster.nodes[0].port);
+    let state = |store: &RedisStore, address: &str| {
+        store
+            .nodes()
+            .into_iter()
+            .find(|node| node.0 == address)
+            .unwrap()
+            .1
+    };
+    let started = Instant::now();
+    while state(&store, &dead).breaker == BreakerState::Closed {
+        assert!(started.elapsed() < PATIENCE, "the loss is not noticed");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(
+        store
+            .nodes()
+            .iter()
+            .all(|node| (node.1.breaker == BreakerState::Closed) == (node.0 != dead))
+    );
+    assert_ne!(store.status().breaker, BreakerState::Closed);
+    // One batch, in which some requests are decided and some are not.
+    let plan = plan(vec![limit(5, Duration::from_secs(3600), FIXED)]);
+    let asks: Vec<_> = (0..60).map(|key| ask(&plan, &key.to_string(), 1)).collect();
+    let answers = store
+        .decide_batch(&asks, StoreDeadline(Duration::from_secs(10)))
+        .await;
+    let decided = answers
+        .iter()
+        .filter(|answer| answer.as_ref().is_ok_and(|verdict| verdict.fits))
+        .count();
+    let refused = answers
+        .iter()
+        .filter(|answer| matches!(answer, Err(StoreError::Unreachable(_))))
+        .count();
+    assert!(
+        decided > 10 && refused > 5 && decided + refused == 60,
+        "{decided}, {refused}"
+    );
+    assert_eq!(store.status().undecided, refused as u64);
+}
