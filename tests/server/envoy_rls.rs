@@ -1,19 +1,19 @@
 //! Envoy's Rate Limit Service, by its own messages: what a proxy is told, and what bad input gets.
 
+mod bad_input;
+mod hits_and_limits;
+
 use std::time::Instant;
 
 use tollgate::grpc::envoy::pb::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use tollgate::grpc::envoy::pb::extensions::common::ratelimit::v3::rate_limit_descriptor::{
-    Entry, RateLimitOverride,
-};
+use tollgate::grpc::envoy::pb::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use tollgate::grpc::envoy::pb::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use tollgate::grpc::envoy::pb::service::ratelimit::v3::rate_limit_response::{
     Code as Limited, DescriptorStatus,
 };
 use tollgate::grpc::envoy::pb::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use tollgate::grpc::envoy::pb::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use tollgate::grpc::envoy::pb::r#type::v3::RateLimitUnit;
-use tollgate::grpc::pb::{DecidedBy, PeekRequest};
+use tollgate::grpc::pb::DecidedBy;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
@@ -26,6 +26,7 @@ use crate::support::untimed::{connect, timed};
 type Client = RateLimitServiceClient<Channel>;
 
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
+
 const PLANS: &str = "
 workers: 1
 listen: { http: '127.0.0.1:0' }
@@ -37,6 +38,7 @@ plans:
   internal: { unlimited: true }
   banned: { blocked: true }
 ";
+
 const RULES: &str = "
 envoy:
   domains:
@@ -84,20 +86,6 @@ fn address(value: &str) -> RateLimitDescriptor {
 
 fn path(value: &str) -> RateLimitDescriptor {
     descriptor(&[("path", value)])
-}
-
-fn limited(
-    descriptor: RateLimitDescriptor,
-    quota: u32,
-    unit: RateLimitUnit,
-) -> RateLimitDescriptor {
-    RateLimitDescriptor {
-        limit: Some(RateLimitOverride {
-            requests_per_unit: quota,
-            unit: unit.into(),
-        }),
-        ..descriptor
-    }
 }
 
 fn request(domain: &str, descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequest {
@@ -295,210 +283,6 @@ async fn all_descriptors_are_charged_and_one_denial_denies_the_request() {
         2.0
     );
     assert_eq!(scraped.value("tollgate_decisions_total{plan=\"shadow\",outcome=\"shadow_denied\",decided_by=\"store\"}"), 1.0);
-}
-
-#[tokio::test]
-async fn hits_are_those_of_the_descriptor_or_of_the_request_and_may_be_none_or_given_back() {
-    let (_server, mut client) = started(&[]).await;
-    let hits = |hits_addend, descriptors| RateLimitRequest {
-        hits_addend,
-        ..request("edge", descriptors)
-    };
-    let mut rest = async |request: RateLimitRequest| {
-        let answer = client
-            .should_rate_limit(request)
-            .await
-            .unwrap()
-            .into_inner();
-        (answer.overall_code(), answer.statuses[0].limit_remaining)
-    };
-    let own = |hits: u64| RateLimitDescriptor {
-        hits_addend: Some(hits),
-        ..address("a")
-    };
-    let back = |hits: Option<u64>, of| RateLimitDescriptor {
-        hits_addend: hits,
-        is_negative_hits: true,
-        ..address(of)
-    };
-    assert_eq!(rest(hits(3, vec![address("a")])).await, (Limited::Ok, 7));
-    assert_eq!(rest(hits(3, vec![own(2)])).await, (Limited::Ok, 5));
-    assert_eq!(
-        rest(hits(3, vec![own(0)])).await,
-        (Limited::Ok, 5),
-        "an explicit 0 takes nothing"
-    );
-    assert_eq!(
-        rest(hits(u32::MAX, vec![address("a")])).await,
-        (Limited::OverLimit, 0),
-        "it can never pass"
-    );
-    assert_eq!(
-        rest(hits(0, vec![own(u64::MAX)])).await,
-        (Limited::OverLimit, 0)
-    );
-    assert_eq!(rest(hits(0, vec![own(5)])).await, (Limited::Ok, 0));
-    assert_eq!(rest(hits(0, vec![own(0)])).await, (Limited::OverLimit, 0));
-    assert_eq!(rest(hits(2, vec![back(None, "a")])).await, (Limited::Ok, 2));
-    assert_eq!(
-        rest(hits(0, vec![back(Some(u64::MAX), "a")])).await,
-        (Limited::Ok, 10)
-    );
-    assert_eq!(
-        rest(hits(0, vec![back(Some(7), "never seen")])).await,
-        (Limited::Ok, 10),
-        "an unknown key is full"
-    );
-}
-
-#[tokio::test]
-async fn a_limit_of_the_callers_own_decides_in_place_of_the_plan_by_every_unit() {
-    let (_server, mut client) = started(&[]).await;
-    let units = [
-        (RateLimitUnit::Second, Unit::Second),
-        (RateLimitUnit::Minute, Unit::Minute),
-        (RateLimitUnit::Hour, Unit::Hour),
-        (RateLimitUnit::Day, Unit::Day),
-        (RateLimitUnit::Week, Unit::Week),
-        (RateLimitUnit::Month, Unit::Month),
-        (RateLimitUnit::Year, Unit::Year),
-    ];
-    for (unit, told) in units {
-        let answer = ask(&mut client, vec![limited(address("a"), 1_000_000, unit)]).await;
-        assert_eq!(limit_of(&answer.statuses[0]), ("override", 1_000_000, told));
-        assert_eq!(
-            answer.statuses[0].limit_remaining, 999_999,
-            "{unit:?} is counted apart"
-        );
-    }
-    let none = ask(
-        &mut client,
-        vec![limited(address("a"), 0, RateLimitUnit::Day)],
-    )
-    .await;
-    assert_eq!(
-        (none.overall_code(), limit_of(&none.statuses[0])),
-        (Limited::OverLimit, ("override", 0, Unit::Day))
-    );
-    let unmatched = ask(
-        &mut client,
-        vec![limited(path("/none"), 1, RateLimitUnit::Week); 2],
-    )
-    .await;
-    assert_eq!(codes(&unmatched), [Limited::Ok, Limited::OverLimit]);
-    let mut wrong = limited(address("a"), 1, RateLimitUnit::Unknown);
-    assert_eq!(
-        error(&mut client, request("edge", vec![wrong.clone()]))
-            .await
-            .code(),
-        Code::InvalidArgument
-    );
-    wrong.limit.as_mut().unwrap().unit = 99;
-    let refused = error(&mut client, request("edge", vec![address("a"), wrong])).await;
-    assert_eq!(
-        refused.message(),
-        "descriptors[1].limit.unit is 99: send SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR"
-    );
-}
-
-/// Requests that no proxy should send, with the code they are answered with and what the message says.
-fn bad_requests() -> [(RateLimitRequest, Code, &'static str); 7] {
-    [
-        (
-            request("", vec![address("a")]),
-            Code::InvalidArgument,
-            "domain is empty: name a domain of envoy.domains",
-        ),
-        (
-            request("egde", vec![address("a")]),
-            Code::NotFound,
-            "domain \"egde\" is not in the config; did you mean \"edge\"?",
-        ),
-        (
-            request("edge", vec![]),
-            Code::InvalidArgument,
-            "the request has 0 descriptors: send 1 to 1000",
-        ),
-        (
-            request("edge", vec![path("/"); 1_001]),
-            Code::InvalidArgument,
-            "the request has 1001 descriptors: send 1 to 1000",
-        ),
-        (
-            request("edge", vec![descriptor(&[])]),
-            Code::InvalidArgument,
-            "descriptors[0] has no entries",
-        ),
-        (
-            request("edge", vec![path("/"), descriptor(&[("", "x")])]),
-            Code::InvalidArgument,
-            "descriptors[1].entries[0].key is empty",
-        ),
-        (
-            request("edge", vec![descriptor(&[("a", "b"); 17]); 1_000]),
-            Code::InvalidArgument,
-            "the descriptors have 17000 entries: send 16000 at most",
-        ),
-    ]
-}
-
-#[tokio::test]
-async fn bad_input_gets_an_error_that_says_what_is_right_and_no_client_can_cause_one() {
-    let (server, mut client) = started(&[]).await;
-    for (request, code, part) in bad_requests() {
-        let refused = error(&mut client, request).await;
-        assert_eq!(refused.code(), code, "{refused}");
-        assert!(refused.message().contains(part), "{refused}");
-    }
-    let large = request("edge", vec![path(&"x".repeat(1 << 20))]);
-    assert_eq!(error(&mut client, large).await.code(), Code::OutOfRange);
-    // What a client of the proxy chooses: nothing, what is no UTF-8, or a header field of any length.
-    let raw = |value: &[u8]| {
-        let mut descriptor = address("");
-        descriptor.entries[0].value = value.to_vec();
-        descriptor
-    };
-    for value in [&b""[..], b"\xff\xfe", &[b'x'; 60_000]] {
-        for rest in [9, 8] {
-            let answer = ask(&mut client, vec![raw(value)]).await;
-            assert_eq!(
-                (answer.overall_code(), answer.statuses[0].limit_remaining),
-                (Limited::Ok, rest)
-            );
-        }
-    }
-    // The key of an empty value.
-    let empty = server
-        .client()
-        .await
-        .peek(PeekRequest {
-            key: "-".to_owned(),
-            plan: "free".to_owned(),
-            cost: None,
-        })
-        .await;
-    assert_eq!(
-        empty.unwrap().into_inner().answer.unwrap().remaining,
-        Some(8)
-    );
-    let mut other = [b'x'; 60_000];
-    other[59_999] = b'y';
-    assert_eq!(
-        ask(&mut client, vec![raw(&other)]).await.statuses[0].limit_remaining,
-        9,
-        "another long value is another key"
-    );
-    let most = ask(&mut client, vec![address("many"); 1_000]).await;
-    assert_eq!(
-        (
-            most.statuses.len(),
-            codes(&most)
-                .iter()
-                .filter(|code| **code == Limited::Ok)
-                .count()
-        ),
-        (1_000, 10)
-    );
 }
 
 #[tokio::test]
