@@ -1,10 +1,11 @@
 //! What is wrong is what one sees first: the head of the status page, and the one sentence on the store that page, `tollgate top`,
 //! start line, log, `/readyz` and metrics agree on.
 
+mod ready;
+
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tollgate::grpc::pb;
 
 use super::status_page::LEAST_CONTRAST;
 use crate::support::chromium::Chromium;
@@ -20,8 +21,10 @@ plans:
   login: { limits: [ { name: day, quota: 1000, window: 300d } ] }
   strict: { limits: [ { name: day, quota: 1000, window: 300d } ], on_store_failure: deny }
 ";
+
 /// What is wrong must stand above this line of the screen.
 const FIRST_PIXELS: f64 = 300.0;
+
 /// What the config of [`refuse_a_config`] has wrong.
 const WRONG: &str = "plans.login.limits[0].quota";
 
@@ -311,136 +314,6 @@ async fn a_store_that_is_out_comes_before_a_refused_config_and_that_before_unkno
             "is asked for unknown plans"
         ]
     );
-}
-
-/// Whether `/readyz` tells that Redis was never reached, because of the password.
-fn refuses_the_password(ready: &Reply) -> bool {
-    ready.body.contains("\nRedis was never reached since 2") && ready.body.contains("WRONGPASS")
-}
-
-/// Asserts that start line, log, `tollgate top` and metrics tell of a store that was never reached.
-async fn assert_wrong_password_is_told(server: &Server, said: &str) {
-    assert!(
-        start_line(server).contains("Redis was never reached since 2"),
-        "{}",
-        start_line(server)
-    );
-    assert!(
-        server
-            .wait_for_line("store out of reach")
-            .await
-            .contains("WRONGPASS")
-    );
-    assert_eq!(top(server, &[]).lines().next(), Some(said));
-    let scrape = Scrape::of(&server.http());
-    assert_eq!(
-        (
-            scrape.value("tollgate_store_reached"),
-            scrape.value("tollgate_degraded")
-        ),
-        (0.0, 1.0)
-    );
-}
-
-/// A server that need not reach its store is ready without it.
-fn assert_is_ready_without_the_store(url: &str) {
-    let always = Server::start(PLANS, &["--store", url]);
-    let ready = when(|| get(&always.http(), "/readyz"), refuses_the_password);
-    assert_eq!(
-        (
-            ready.status,
-            health(&always, &["--service", "readiness"]).as_str()
-        ),
-        (200, "SERVING")
-    );
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wrong_password_is_named_and_keeps_a_replica_from_being_ready_where_that_is_asked() {
-    let redis = Redis::start_with(&["--requirepass", "right-canary"]);
-    let url = format!("redis://:wrong-canary@127.0.0.1:{}", redis.port);
-    assert_is_ready_without_the_store(&url);
-
-    let (server, _folder) = start(&["--store", &url, "--set", "store.ready=once_reached"]);
-    let (mut client, http) = (server.client().await, server.http());
-    let ready = when(|| get(&http, "/readyz"), refuses_the_password);
-    assert_eq!(
-        (ready.status, ready.body.lines().next()),
-        (503, Some("waiting for the store"))
-    );
-    assert_eq!(health(&server, &["--service", "readiness"]), "NOT_SERVING");
-    assert_eq!(health(&server, &[]), "SERVING", "the process is alive");
-    // Whoever calls it nevertheless gets an answer.
-    assert_eq!(
-        decide(&mut client, "alice", "strict").await.decided_by(),
-        pb::DecidedBy::FailClosed
-    );
-    let said = sentence(&ready);
-    assert_wrong_password_is_told(&server, &said).await;
-    let mut browser = open(&http, "never reached Redis");
-    is_seen_first(&mut browser, &said, "password");
-    // The server's password becomes the one that was given.
-    redis.cli(&[
-        "-a",
-        "right-canary",
-        "CONFIG",
-        "SET",
-        "requirepass",
-        "wrong-canary",
-    ]);
-    when(
-        || get(&http, "/readyz"),
-        |ready| (ready.status, ready.body.as_str()) == (200, "ready\nRedis decides.\n"),
-    );
-    when(
-        || health(&server, &["--service", "readiness"]),
-        |health| health == "SERVING",
-    );
-    assert_eq!(Scrape::of(&http).value("tollgate_store_reached"), 1.0);
-    redis.cli(&["-a", "wrong-canary", "CONFIG", "SET", "requirepass", ""]);
-    let (page, data) = (
-        browser.eval("document.body.innerText"),
-        get(&http, "/status/data").body,
-    );
-    for text in [
-        page.as_str().unwrap().to_owned(),
-        data,
-        server.end_and_log(),
-    ] {
-        assert!(!text.contains("canary"), "{text}");
-    }
-}
-
-#[test]
-fn a_replica_that_was_ready_stays_so_when_redis_goes() {
-    let mut redis = Redis::start();
-    let server = Server::start(
-        PLANS,
-        &["--store", &redis.url(), "--set", "store.ready=once_reached"],
-    );
-    when(
-        || get(&server.http(), "/readyz"),
-        |ready| ready.status == 200,
-    );
-    redis.kill();
-    let ready = when(
-        || get(&server.http(), "/readyz"),
-        |ready| ready.body.contains("Redis has not decided since 2"),
-    );
-    assert_eq!(ready.status, 200);
-    // gRPC's health follows within a tenth of a second.
-    when(
-        || health(&server, &["--service", "readiness"]),
-        |health| health == "SERVING",
-    );
-    // The embedded store needs no connection.
-    let embedded = Server::start(PLANS, &["--set", "store.ready=once_reached"]);
-    let ready = get(&embedded.http(), "/readyz");
-    assert_eq!(
-        (ready.status, sentence(&ready).split(':').next()),
-        (200, Some("The embedded store decides"))
-    );
-    assert!(start_line(&embedded).contains("The embedded store decides"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,7 +1,10 @@
 //! `/metrics`: what is counted, and where it is served.
 
+use tollgate::grpc::pb;
+
 use super::*;
 use crate::support::redis::Redis;
+use crate::support::server::decide;
 
 fn assert_version_and_config(scrape: &Scrape, server: &Server) {
     assert_eq!(
