@@ -1,5 +1,8 @@
 //! The command line and the process: exit codes, what is printed, how it starts and stops.
 
+mod check;
+mod log;
+
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::process::Output;
@@ -9,7 +12,6 @@ use clap::CommandFactory;
 use tollgate::cli::Arguments;
 
 use crate::support::Guarded;
-use crate::support::redis::Redis;
 use crate::support::server::{Server, decide, field, tollgate};
 
 const PLANS: &str = "plans: { p: { limits: [ { name: day, quota: 2, window: 1d } ] } }\n";
@@ -125,92 +127,6 @@ fn plaintext_to_other_hosts_must_be_asked_for() {
     );
 }
 
-/// A key that would write lines of its own to the log, in colour, if it were written as it is.
-const FORGED: &str = "k\nINFO forged-canary\x1b[31m\r\n{\"level\":\"forged-canary\"}";
-
-/// Asserts that the log has no escape sequence and no line that a caller began.
-fn tells_of_no_forged_line(format: &str, log: &str) {
-    assert!(
-        log.lines().count() > 3 && log.contains("tollgate is serving"),
-        "{log}"
-    );
-    assert!(!log.contains('\x1b'), "{log}");
-    let begins = |line: &str| {
-        line.trim_start().starts_with("INFO forged") || line.starts_with("{\"level\":\"forged")
-    };
-    assert!(!log.lines().any(begins), "{log}");
-    let canaries = log
-        .lines()
-        .filter(|line| line.contains("forged-canary"))
-        .count();
-    println!(
-        "{format}: {} lines, {canaries} of which tell of it",
-        log.lines().count()
-    );
-}
-
-/// Row 30: a caller cannot forge a log line, or colours of a terminal, by its choice of key and plan.
-#[tokio::test]
-async fn fault_30_nothing_that_a_caller_sends_begins_a_line_of_the_log() {
-    for format in ["human", "json"] {
-        let redis = Redis::start();
-        // Everything is logged, and the store is lost on the way, so that there is something to say.
-        let flags = [
-            "--log-level",
-            "trace",
-            "--store",
-            &redis.url(),
-            "--log-format",
-            format,
-            "--set",
-            "listen.http=127.0.0.1:0",
-        ];
-        let mut command = tollgate();
-        let file = file(PLANS.as_bytes());
-        let at = format!("127.0.0.1:{}", crate::support::redis::free_port());
-        command
-            .arg("--config")
-            .arg(file.path())
-            .args(["--listen", &at])
-            .args(flags);
-        // Into a file, which takes however much is said.
-        let said = tempfile::NamedTempFile::new().unwrap();
-        let mut server = Guarded(command.stdout(said.reopen().unwrap()).spawn().unwrap());
-        let started = std::time::Instant::now();
-        while TcpStream::connect(&at).is_err() {
-            assert!(
-                started.elapsed() < crate::support::server::PATIENCE,
-                "it does not start"
-            );
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let mut client =
-            crate::support::server::Client::new(crate::support::server::channel_to(&at).await);
-        let ask = |key: &str, plan: &str| crate::support::server::request(key, plan, None);
-        assert!(client.should_allow(ask(FORGED, "p")).await.is_ok());
-        assert!(
-            client
-                .should_allow(ask("k", "p\nforged-canary"))
-                .await
-                .is_err()
-        );
-        redis.cli(&[
-            "SET",
-            &format!("{{p:{FORGED}}}"),
-            "no state of ours",
-            "EX",
-            "1000",
-        ]);
-        assert!(client.should_allow(ask(FORGED, "p")).await.is_ok());
-        drop(redis);
-        assert!(client.should_allow(ask(FORGED, "p")).await.is_ok());
-        server.0.kill().unwrap();
-        server.0.wait().unwrap();
-        let log = std::fs::read_to_string(said.path()).unwrap();
-        tells_of_no_forged_line(format, &log);
-    }
-}
-
 #[test]
 fn a_port_in_use_ends_with_1_and_names_it() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -221,109 +137,6 @@ fn a_port_in_use_ends_with_1_and_names_it() {
         &format!("cannot listen at {address}"),
     );
     fails(&["--listen", &address], 1, "another process listens there");
-}
-
-#[test]
-fn check_says_valid_or_every_error() {
-    let good = file(PLANS.as_bytes());
-    let output = run(&["check", good.path().to_str().unwrap()]);
-    assert_eq!(
-        (
-            output.status.code(),
-            String::from_utf8_lossy(&output.stdout).contains("valid, 1 plan\n")
-        ),
-        (Some(0), true)
-    );
-    let bad = file(b"plans: { a: {}, b: {} }\nstore: { urll: x }\n");
-    fails(&["check", bad.path().to_str().unwrap()], 1, "3 errors");
-    fails(
-        &["check", bad.path().to_str().unwrap()],
-        1,
-        "store.urll is not a field; did you mean url?",
-    );
-    fails(&["check", "/nowhere.yaml"], 1, "cannot be read");
-}
-
-/// What `check` says of this command line, with two settings in the environment.
-fn check_with_variables(arguments: &[&str]) -> Output {
-    tollgate()
-        .arg("check")
-        .args(arguments)
-        .env("TOLLGATE_LOG_FORMAT", "json")
-        .env("TOLLGATE_STORE__KEY_PREFIX", "shop:")
-        .output()
-        .unwrap()
-}
-
-/// Asserts that so many settings were printed, among them one of a flag and one that has no value.
-fn has_settings_in_json(json: &[u8], count: usize) {
-    let settings: Vec<serde_json::Value> = serde_json::from_slice(json).unwrap();
-    let of = |path: &str| {
-        settings
-            .iter()
-            .find(|setting| setting["path"] == path)
-            .unwrap()
-    };
-    assert_eq!(
-        (&of("workers")["value"], &of("workers")["origin"]),
-        (&"2".into(), &"flag --set workers".into())
-    );
-    assert_eq!(of("store.username")["value"], serde_json::Value::Null);
-    assert_eq!(settings.len(), count);
-}
-
-/// A unit's command line is tried before a restart: `check` in the place of `serve`.
-#[test]
-fn check_takes_what_serving_takes_and_prints_the_settings_in_force() {
-    let file = file(format!("{PLANS}store: {{ deadline: 9ms }}\n").as_bytes());
-    let path = file.path().to_str().unwrap();
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap().to_string();
-    let command_line = [
-        "--config",
-        path,
-        "--listen",
-        &address,
-        "--store",
-        "redis://u:canary@h",
-        "--set",
-        "workers=2",
-        "--set",
-        "listen.http=[::]:1",
-        "--log-level",
-        "debug",
-    ];
-    let check = |more: &[&str]| check_with_variables(&[&command_line[..], more].concat());
-    let refused = String::from_utf8(check(&[]).stderr).unwrap();
-    assert!(
-        refused.contains(
-            "flags and environment: 1 error\n  listen.http is [::]:1, which other hosts can reach"
-        ),
-        "{refused}"
-    );
-    let printed = check(&["--plaintext", "--print"]);
-    let text = String::from_utf8(printed.stdout).unwrap();
-    assert!(
-        printed.status.success() && text.starts_with(&format!("{path}: valid, 1 plan\n")),
-        "{text}"
-    );
-    for line in [
-        format!("listen.grpc = {address}  (flag --listen)"),
-        "listen.plaintext = true  (flag --plaintext)".to_owned(),
-        "listen.metrics = \"\"  (default)".to_owned(),
-        "store.url = redis://u:***@h  (flag --store)".to_owned(),
-        "store.key_prefix = shop:  (variable TOLLGATE_STORE__KEY_PREFIX)".to_owned(),
-        format!("store.deadline = 9ms  ({path}, line 2)"),
-        "store.username = none  (default)".to_owned(),
-        "workers = 2  (flag --set workers)".to_owned(),
-        "--log-level = debug  (flag --log-level)".to_owned(),
-        "--log-format = json  (variable TOLLGATE_LOG_FORMAT)".to_owned(),
-        format!("plans.p.limits[0].quota = 2  ({path}, line 1)"),
-    ] {
-        assert!(text.lines().any(|found| found == line), "{line}: {text}");
-    }
-    let json = check(&["--plaintext", "--print", "--output", "json"]).stdout;
-    has_settings_in_json(&json, text.lines().count() - 1);
 }
 
 #[test]
@@ -339,43 +152,6 @@ fn the_version_may_name_a_commit() {
     assert!(
         version.is_empty() || commit.is_some_and(|commit| commit.len() >= 7),
         "{printed}"
-    );
-}
-
-#[test]
-fn an_output_that_cannot_be_written_is_an_error_and_no_panic() {
-    let config = file(PLANS.as_bytes());
-    let full = std::fs::File::options()
-        .write(true)
-        .open("/dev/full")
-        .unwrap();
-    let output = tollgate()
-        .arg("check")
-        .arg(config.path())
-        .stdout(full)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(
-        said.contains("standard output cannot be written to") && !said.contains("panicked"),
-        "{said}"
-    );
-}
-
-#[test]
-fn the_example_config_that_ships_is_valid() {
-    fails(&["check"], 0, "the embedded example plans: valid, 7 plans");
-    assert!(
-        run(&[
-            "check",
-            concat!(
-                env!("CARGO_MANIFEST_DIR"),
-                "/src/server/config/example.yaml"
-            )
-        ])
-        .status
-        .success()
     );
 }
 
@@ -403,57 +179,6 @@ async fn without_a_config_the_example_plans_are_served_and_said_to_be() {
             .contains("grpcurl -plaintext -d '{\"key\":\"alice\",\"plan\":\"free\"}' 127.0.0.1:"),
         "{said:?}"
     );
-}
-
-#[tokio::test]
-async fn the_start_line_tells_all_but_the_password() {
-    let redis = Redis::start_with(&["--requirepass", "canary-password"]);
-    let url = format!("redis://:canary-password@127.0.0.1:{}/0", redis.port);
-    let server = Server::start(PLANS, &["--store", &url, "--log-level", "trace,fred=trace"]);
-    let mut client = server.client().await;
-    assert!(decide(&mut client, "k", "p").await.allowed);
-    let log = server.log();
-    let start = log
-        .lines()
-        .find(|line| line.contains("tollgate is serving"))
-        .unwrap();
-    assert_eq!(field(start, "version"), env!("CARGO_PKG_VERSION"));
-    assert_eq!(
-        field(start, "store"),
-        format!("redis://127.0.0.1:{}/0", redis.port)
-    );
-    assert_eq!(field(start, "config_hash").len(), 16);
-    redis_auth_off(&redis);
-    assert!(
-        !server.end_and_log().contains("canary-password"),
-        "the password is in the log"
-    );
-}
-
-/// So that the check for expiries at the end can log in.
-fn redis_auth_off(redis: &Redis) {
-    redis.cli(&["-a", "canary-password", "CONFIG", "SET", "requirepass", ""]);
-}
-
-/// A server that says nothing serves as one that does.
-#[tokio::test]
-async fn every_log_level_serves() {
-    for level in ["error", "trace", "off"] {
-        let address = format!("127.0.0.1:{}", crate::support::redis::free_port());
-        let mut quiet = tollgate();
-        quiet
-            .args(["--listen", &address, "--log-level", level])
-            .stdout(std::process::Stdio::null());
-        let _quiet = Guarded(quiet.spawn().unwrap());
-        let up = || TcpStream::connect(&address).is_ok();
-        let started = std::time::Instant::now();
-        while !up() && started.elapsed() < crate::support::server::PATIENCE {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let mut client =
-            crate::support::server::Client::new(crate::support::server::channel_to(&address).await);
-        assert!(decide(&mut client, "k", "free").await.allowed, "{level}");
-    }
 }
 
 fn stops_at_once(signal: &str) {

@@ -1,20 +1,20 @@
 //! Reference tables, compared with the program: every field of the config, every flag, every metric.
 
+mod command_line;
+mod metrics;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use clap::CommandFactory;
-use tollgate::cli::Arguments;
 use tollgate::config::{Config, Flag, Origin, Sources};
 use tollgate::duration;
 
 use super::examples::load;
-use super::markdown::{page, root};
-use crate::support::http::get;
-use crate::support::server::Server;
+use super::markdown::page;
 
 /// A name that is like no field's, so that the program lists those that there are.
 const NOT_A_FIELD: &str = "zzzzzzzzzzzzzzzzzzzzzzzz";
+
 const PLAN: &str = "plans: { NAME: { limits: [ { quota: 10, window: 1m } ] } }";
 
 /// Fields of the table that `within` puts a text into; `None` where there is no table.
@@ -392,80 +392,6 @@ fn every_address_of_a_store_that_is_shown_is_one() {
     assert!(pages.contains("memory:?capacity=64MiB"));
 }
 
-/// A flag as its row begins: `` `-c`, `--config FILE` ``.
-fn cell_of(argument: &clap::Arg) -> String {
-    let value = argument.get_action().takes_values().then(|| {
-        let names = argument.get_value_names().map(|names| names[0].to_string());
-        names.unwrap_or_else(|| argument.get_id().as_str().to_ascii_uppercase())
-    });
-    let Some(long) = argument.get_long() else {
-        return format!("`{}`", value.unwrap());
-    };
-    let short = argument
-        .get_short()
-        .map_or_else(String::new, |short| format!("`-{short}`, "));
-    let value = value.map_or_else(String::new, |value| format!(" {value}"));
-    format!("{short}`--{long}{value}`")
-}
-
-#[test]
-fn every_command_and_flag_has_its_row() {
-    let cli = page("docs/cli.md");
-    let mut command = Arguments::command();
-    command.build();
-    let mut documented = cli.rows("flag").into_iter();
-    let listed: Vec<String> = cli
-        .rows("command")
-        .iter()
-        .map(|cells| cells[0].trim_matches('`').to_owned())
-        .collect();
-    let mut names = vec!["tollgate".to_owned()];
-    for command in command
-        .get_subcommands()
-        .filter(|command| command.get_name() != "help")
-    {
-        let own =
-            |argument: &&clap::Arg| !["help", "version"].contains(&argument.get_id().as_str());
-        let positional = command
-            .get_positionals()
-            .map(|argument| format!(" {}", cell_of(argument).trim_matches('`')));
-        names.push(format!(
-            "tollgate {}{}",
-            command.get_name(),
-            positional.collect::<String>()
-        ));
-        for argument in command.get_arguments().filter(own) {
-            let cells = documented
-                .next()
-                .unwrap_or_else(|| panic!("docs/cli.md has no row for {}", cell_of(argument)));
-            let [flag, variable, default, what] = cells.as_slice() else {
-                panic!("{cells:?}")
-            };
-            assert_eq!(*flag, cell_of(argument), "tollgate {}", command.get_name());
-            let expected = argument
-                .get_env()
-                .map_or_else(String::new, |name| format!("`{}`", name.to_str().unwrap()));
-            assert_eq!(*variable, expected, "{flag}");
-            let defaults = argument
-                .get_default_values()
-                .first()
-                .filter(|_| argument.get_action().takes_values());
-            match defaults.map(|value| value.to_str().unwrap()) {
-                Some(value) => assert_eq!(*default, format!("`{value}`"), "{flag}"),
-                None => assert!(!default.contains('`'), "{flag} has no default"),
-            }
-            assert_eq!(default == "required", argument.is_required_set(), "{flag}");
-            assert!(!what.is_empty(), "{flag}");
-        }
-    }
-    assert_eq!(
-        documented.next(),
-        None,
-        "docs/cli.md has a row for a flag that is not there"
-    );
-    assert_eq!(listed, names);
-}
-
 /// The name and the labels of a metric's row.
 fn metric(cell: &str) -> (String, Vec<String>) {
     let (name, labels) = cell
@@ -485,72 +411,4 @@ pub(super) fn documented_metrics() -> Vec<(String, Vec<String>)> {
         .iter()
         .map(|cells| metric(&cells[0]))
         .collect()
-}
-
-#[test]
-fn every_metric_has_its_row_and_every_row_its_metric() {
-    let (mut names, mut folders) = (BTreeSet::new(), vec![root().join("src/server/http")]);
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-                continue;
-            }
-            let source = std::fs::read_to_string(&path).unwrap();
-            let code = source.split("#[cfg(test)]").next().unwrap();
-            for (prefix, quoted) in [("tollgate_", "\"tollgate_"), ("process_", "\"process_")] {
-                let found = code
-                    .split(quoted)
-                    .skip(1)
-                    .filter_map(|rest| rest.split('"').next());
-                names.extend(found.map(|name| format!("{prefix}{name}")));
-            }
-        }
-    }
-    assert!(names.len() > 20, "{names:?}");
-    let documented: BTreeSet<String> = documented_metrics()
-        .into_iter()
-        .map(|(name, _)| name)
-        .collect();
-    assert_eq!(documented, names);
-}
-
-#[test]
-fn metrics_have_the_labels_of_their_rows() {
-    let server = Server::start(
-        PLAN,
-        &[
-            "--set",
-            "listen.http=127.0.0.1:0",
-            "--store",
-            "redis://127.0.0.1:1",
-        ],
-    );
-    let scraped = get(&server.http(), "/metrics").body;
-    let mut compared = BTreeSet::new();
-    for line in scraped.lines().filter(|line| !line.starts_with('#')) {
-        let sample = line.rsplit_once(' ').unwrap().0;
-        let (name, labels) = sample.split_once('{').unwrap_or((sample, ""));
-        let suffixes = ["_bucket", "_sum", "_count"];
-        let name = suffixes
-            .iter()
-            .find_map(|suffix| name.strip_suffix(suffix))
-            .unwrap_or(name);
-        let found: Vec<&str> = labels
-            .split("=\"")
-            .filter_map(|part| part.rsplit(['"', ',']).next())
-            .collect();
-        let found: Vec<&str> = found
-            .into_iter()
-            .filter(|label| !label.is_empty() && *label != "le" && *label != "}")
-            .collect();
-        let documented = documented_metrics()
-            .into_iter()
-            .find(|(known, _)| known == name);
-        let (_, labels) = documented.unwrap_or_else(|| panic!("{name} has no row"));
-        assert_eq!(found, labels, "{line}");
-        compared.insert(name.to_owned());
-    }
-    assert!(compared.len() > 15, "{compared:?}");
 }
