@@ -11,7 +11,7 @@ use tonic::Request;
 use crate::support::admin::admin_at;
 use crate::support::http::get;
 use crate::support::redis::Redis;
-use crate::support::server::{PATIENCE, Server, decide, request, tollgate};
+use crate::support::server::{Client, PATIENCE, Server, decide, request, tollgate};
 
 /// In every secret, and in every path that leads to one.
 const CANARY: &str = "canary";
@@ -35,12 +35,12 @@ impl Told {
         self.0.push((by.to_owned(), text.into()));
     }
 
-    fn of(&mut self, by: &str, output: &Output) {
+    fn add_output(&mut self, by: &str, output: &Output) {
         self.add(by, String::from_utf8_lossy(&output.stdout));
         self.add(by, String::from_utf8_lossy(&output.stderr));
     }
 
-    fn holds_no_secret(&self) {
+    fn assert_no_secret(&self) {
         for (by, text) in &self.0 {
             let line = text
                 .lines()
@@ -52,10 +52,6 @@ impl Told {
 
 /// A Redis that knows its password, then another one, and in between is gone; calls of all kinds meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[expect(
-    clippy::too_many_lines,
-    reason = "laid out by rustfmt's defaults and not yet split"
-)]
 async fn fault_28_a_server_reveals_no_secret_through_outages_and_reloads() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("canary-token"), TOKEN).unwrap();
@@ -63,67 +59,22 @@ async fn fault_28_a_server_reveals_no_secret_through_outages_and_reloads() {
     let url = format!("redis://default:canary-password@127.0.0.1:{}", redis.port);
     let file = folder.path().join("config.yaml");
     std::fs::write(&file, config(&url, folder.path())).unwrap();
-    let variables = [
-        (
-            "OTEL_EXPORTER_OTLP_ENDPOINT",
-            "http://canary:canary@127.0.0.1:1",
-        ),
-        ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer canary"),
-        ("OTEL_TRACES_SAMPLER", "always_on"),
-    ];
-    let mut server = Server::start_on_in(&file, &["--log-level", "trace"], &variables);
-    let (mut told, mut client) = (Told::default(), server.client().await);
+    let mut server = Server::start_on_in(&file, &["--log-level", "trace"], &VARIABLES);
+    let mut told = Told::default();
+    let mut client = server.client().await;
     decide(&mut client, "k", "day").await;
     admin_calls(folder.path(), &mut told).await;
     redis.kill();
     decide(&mut client, "k", "day").await;
     redis.restart();
-    assert_eq!(
-        redis.cli(&[
-            "-a",
-            "canary-password",
-            "CONFIG",
-            "SET",
-            "requirepass",
-            "another-canary"
-        ]),
-        "OK"
-    );
-    redis.cli(&["-a", "another-canary", "CLIENT", "KILL", "TYPE", "normal"]);
-    let started = Instant::now();
-    while !server.log().contains("WRONGPASS") && !server.log().contains("invalid username-password")
-    {
-        assert!(
-            started.elapsed() < PATIENCE,
-            "it never met the other password: {}",
-            server.log()
-        );
-        decide(&mut client, "k", "day").await;
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    told.add(
-        "an unknown plan",
-        client
-            .should_allow(request("k", "none", None))
-            .await
-            .unwrap_err()
-            .to_string(),
-    );
-    // A reload that is wrong in many places, some of them secret.
-    std::fs::write(
-        &file,
-        config("redis:/canary:canary@", folder.path()) + "canary: [\n",
-    )
-    .unwrap();
-    server.signal("HUP");
-    std::fs::write(&file, config("redis://:canary@h/canary", folder.path())).unwrap();
-    server.signal("HUP");
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    change_password(&redis);
+    wait_until_refused(&server, &mut client).await;
+    let unknown = client.should_allow(request("k", "none", None)).await;
+    told.add("an unknown plan", unknown.unwrap_err().to_string());
+    reload_wrong_configs(&server, &file).await;
     told.add("/metrics", get(&server.http(), "/metrics").body);
-    told.add(
-        "/v1/check",
-        get(&server.http(), "/v1/check?key=k&plan=day&deny_status=403").body,
-    );
+    let check = get(&server.http(), "/v1/check?key=k&plan=day&deny_status=403");
+    told.add("/v1/check", check.body);
     redis.cli(&["-a", "another-canary", "CONFIG", "SET", "requirepass", ""]);
     server.signal("TERM");
     server.wait();
@@ -132,7 +83,51 @@ async fn fault_28_a_server_reveals_no_secret_through_outages_and_reloads() {
         server.log().contains("TRACE") || server.log().contains("trace"),
         "nothing was logged at the level that was asked for"
     );
-    told.holds_no_secret();
+    told.assert_no_secret();
+}
+
+/// The environment of the server: traces are sent to an address with a secret.
+const VARIABLES: [(&str, &str); 3] = [
+    (
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "http://canary:canary@127.0.0.1:1",
+    ),
+    ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer canary"),
+    ("OTEL_TRACES_SAMPLER", "always_on"),
+];
+
+/// Gives Redis another password than that of the config, and ends the connections that know the old one.
+fn change_password(redis: &Redis) {
+    let setting = ["CONFIG", "SET", "requirepass", "another-canary"];
+    let old = ["-a", "canary-password"];
+    assert_eq!(redis.cli(&[&old[..], &setting].concat()), "OK");
+    redis.cli(&["-a", "another-canary", "CLIENT", "KILL", "TYPE", "normal"]);
+}
+
+/// Asks until Redis has refused the password of the config.
+async fn wait_until_refused(server: &Server, client: &mut Client) {
+    let started = Instant::now();
+    while !server.log().contains("WRONGPASS") && !server.log().contains("invalid username-password")
+    {
+        assert!(
+            started.elapsed() < PATIENCE,
+            "it never met the other password: {}",
+            server.log()
+        );
+        decide(client, "k", "day").await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Reloads configs that are wrong in many places, some of them secret.
+async fn reload_wrong_configs(server: &Server, file: &Path) {
+    let folder = file.parent().unwrap();
+    let garbled = config("redis:/canary:canary@", folder) + "canary: [\n";
+    std::fs::write(file, garbled).unwrap();
+    server.signal("HUP");
+    std::fs::write(file, config("redis://:canary@h/canary", folder)).unwrap();
+    server.signal("HUP");
+    tokio::time::sleep(Duration::from_millis(500)).await;
 }
 
 async fn admin_calls(folder: &Path, told: &mut Told) {
@@ -193,12 +188,12 @@ fn fault_28_a_report_on_a_config_reveals_no_secret() {
     for (place, store) in STORES.iter().enumerate() {
         let file = folder.path().join(format!("{place}.yaml"));
         std::fs::write(&file, config(store, folder.path())).unwrap();
-        told.of(store, &tollgate().arg("check").arg(&file).output().unwrap());
+        told.add_output(store, &tollgate().arg("check").arg(&file).output().unwrap());
         let set = format!("store.url={store}");
         // At the command line, too; where nothing is wrong, it goes on to listen, which a port of another's ends.
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = taken.local_addr().unwrap().to_string();
-        told.of(
+        told.add_output(
             store,
             &tollgate()
                 .args(["--set", &set, "--listen", &address])
@@ -220,8 +215,8 @@ fn fault_28_a_report_on_a_config_reveals_no_secret() {
             serve.args([
                 "--set", &url, "--set", &flags[0], "--set", &flags[1], "--set", &flags[2],
             ]);
-            told.of(settings[0], &serve.output().unwrap());
+            told.add_output(settings[0], &serve.output().unwrap());
         }
     }
-    told.holds_no_secret();
+    told.assert_no_secret();
 }

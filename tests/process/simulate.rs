@@ -29,7 +29,7 @@ impl Folder {
         path
     }
 
-    fn text(&self, name: &str) -> String {
+    fn content(&self, name: &str) -> String {
         std::fs::read_to_string(self.0.path().join(name)).unwrap()
     }
 
@@ -47,7 +47,7 @@ impl Folder {
             .unwrap()
     }
 
-    fn prints(&self, arguments: &[&str]) -> String {
+    fn text_report(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         assert!(output.status.success(), "{output:?}");
         assert!(
@@ -57,11 +57,12 @@ impl Folder {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    fn json(&self, arguments: &[&str]) -> Value {
-        serde_json::from_str(&self.prints(&[&["--output", "json"], arguments].concat())).unwrap()
+    fn json_report(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.text_report(&[&["--output", "json"], arguments].concat()))
+            .unwrap()
     }
 
-    fn fails(&self, arguments: &[&str], code: i32, sentence: &str) {
+    fn assert_fails(&self, arguments: &[&str], code: i32, sentence: &str) {
         let output = self.run(arguments);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
@@ -98,7 +99,7 @@ fn log() -> String {
 fn a_log_is_replayed_and_the_report_printed() {
     let folder = Folder::new();
     folder.put("access.log", log().as_bytes());
-    let report = folder.json(&[]);
+    let report = folder.json_report(&[]);
     assert_eq!(
         (&report["requests"], &report["keys"]),
         (&7.into(), &3.into())
@@ -125,7 +126,7 @@ fn a_log_is_replayed_and_the_report_printed() {
     );
     assert_eq!(report["worst_keys"][0]["key"], "a");
     assert_eq!(report["hours"][0]["start"], "2025-10-10T13:00:00Z");
-    let text = folder.prints(&[]);
+    let text = folder.text_report(&[]);
     assert!(
         text.starts_with(
             "access.log: 7 lines, 7 replayed\nfrom 2025-10-10T13:00:01Z to 2025-10-10T13:00:20Z\n"
@@ -150,7 +151,7 @@ fn whole_seconds_are_replayed_as_bursts_and_evenly() {
             .collect::<String>()
             .as_bytes(),
     );
-    let report = folder.json(&[]);
+    let report = folder.json_report(&[]);
     assert_eq!(
         (
             &report["results"][0]["denied"],
@@ -164,7 +165,7 @@ fn whole_seconds_are_replayed_as_bursts_and_evenly() {
         "access.log",
         b"{\"ts\":1.5,\"ip\":\"a\"}\n{\"ts\":1.75,\"ip\":\"a\"}\n{\"ts\":1.76,\"ip\":\"a\"}\n",
     );
-    let report = folder.json(&["--format", "json", "--key", "ip"]);
+    let report = folder.json_report(&["--format", "json", "--key", "ip"]);
     assert_eq!(report["results"].as_array().unwrap().len(), 1, "{report}");
     assert_eq!(
         (
@@ -180,7 +181,7 @@ fn two_configs_are_shown_side_by_side() {
     let folder = Folder::new();
     folder.put("old.yaml", PLANS.replace("quota: 2", "quota: 3").as_bytes());
     folder.put("access.log", log().as_bytes());
-    let report = folder.json(&["--compare", "old.yaml"]);
+    let report = folder.json_report(&["--compare", "old.yaml"]);
     let denied: Vec<_> = report["results"]
         .as_array()
         .unwrap()
@@ -205,7 +206,7 @@ fn two_configs_are_shown_side_by_side() {
         report["worst_keys"][0]["denied"],
         serde_json::json!([2, 2, 1, 1])
     );
-    let text = folder.prints(&["--compare", "old.yaml"]);
+    let text = folder.text_report(&["--compare", "old.yaml"]);
     for name in [
         "plans.yaml, in bursts",
         "plans.yaml, evenly",
@@ -219,7 +220,7 @@ fn two_configs_are_shown_side_by_side() {
         "{text}"
     );
     folder.put("old.yaml", b"plans: { gratis: { unlimited: true } }");
-    folder.fails(
+    folder.assert_fails(
         &["--compare", "old.yaml"],
         2,
         "old.yaml: plan \"free\" is not in the config; there are gratis",
@@ -231,62 +232,62 @@ fn what_is_wrong_is_said_in_a_sentence_with_the_right_exit_code() {
     let folder = Folder::new();
     let put = |text: &str| folder.put("access.log", text.as_bytes());
     put("");
-    folder.fails(&[], 1, "access.log is empty");
+    folder.assert_fails(&[], 1, "access.log is empty");
     put(&"x".repeat(3 << 20));
-    folder.fails(
+    folder.assert_fails(
         &[],
         1,
         "access.log begins with a line of more than 1 MiB; a line has 64 KiB at most",
     );
     put("\n\n");
-    folder.fails(&[], 1, "has no request to replay");
+    folder.assert_fails(&[], 1, "has no request to replay");
     put(&"nonsense\n".repeat(3));
-    folder.fails(
+    folder.assert_fails(
         &[],
         2,
         "access.log: none of the first 3 lines can be read; line 1: it ends before the format does",
     );
-    folder.fails(
+    folder.assert_fails(
         &["--format", "json"],
         2,
         "no field of the log is named as times are",
     );
     put(&log());
-    folder.fails(
+    folder.assert_fails(
         &["--key", "$remote_adr"],
         2,
         "--key: $remote_adr is no field of this log; did you mean $remote_addr?",
     );
-    folder.fails(
+    folder.assert_fails(
         &["--plan", "fre"],
         2,
         "plans.yaml: plan \"fre\" is not in the config; did you mean \"free\"?",
     );
-    folder.fails(
+    folder.assert_fails(
         &["--plan", "enterprise"],
         2,
         "is not in the config; there are free, paid",
     );
-    folder.fails(
+    folder.assert_fails(
         &["--format", "combind"],
         2,
         "--format: \"combind\" is no format; write combined",
     );
-    folder.fails(&["--format", "$a$b"], 2, "nothing stands between $a and $b");
-    folder.fails(&["--cost", "none"], 2, "--cost: \"none\" is no cost");
-    folder.fails(&["--time", "$when"], 2, "$when is no field of this log");
-    folder.fails(
+    folder.assert_fails(&["--format", "$a$b"], 2, "nothing stands between $a and $b");
+    folder.assert_fails(&["--cost", "none"], 2, "--cost: \"none\" is no cost");
+    folder.assert_fails(&["--time", "$when"], 2, "$when is no field of this log");
+    folder.assert_fails(
         &["--svg", "/nowhere/chart.svg"],
         1,
         "/nowhere/chart.svg cannot be written: No such file",
     );
-    folder.fails(&["--key", "$remote_user"], 1, "has no request to replay: ");
+    folder.assert_fails(&["--key", "$remote_user"], 1, "has no request to replay: ");
     folder.put("plans.yaml", b"plans: {}");
     let output = folder.run(&[]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     std::fs::remove_file(folder.0.path().join("access.log")).unwrap();
     folder.put("plans.yaml", PLANS.as_bytes());
-    folder.fails(&[], 1, "access.log cannot be read: No such file");
+    folder.assert_fails(&[], 1, "access.log cannot be read: No such file");
 }
 
 #[test]

@@ -305,73 +305,49 @@ fn ask_other_paths(description: &mut Description, http: &str, cookies: &str) {
 }
 
 /// Asks in every way that a request can go, except those that need a server in trouble.
-#[expect(
-    clippy::too_many_lines,
-    reason = "laid out by rustfmt's defaults and not yet split"
-)]
 fn ask_everything(description: &mut Description, http: &str) {
     let cookies = format!("Cookie: {}", "x".repeat(20_000));
     ask_other_paths(description, http, &cookies);
-    let mut check = |method: &str, query: &str, headers: &[&str], body: &str| {
+    let mut caller = Caller { description, http };
+    for method in ["GET", "HEAD", "POST"] {
+        for query in QUERIES {
+            let query = query.replace("key=", &format!("key={method}-"));
+            caller.check(method, &query, &[], "");
+        }
+        for status in [403, 500] {
+            let query = format!("key={method}-a&plan=two&deny_status={status}");
+            caller.check(method, &query, &[], "");
+        }
+        let query = format!("key={method}-c&plan=two");
+        caller.check(method, &query, &["Accept: application/json"], "");
+        caller.check(method, "key=a&plan=two", &[&cookies], "");
+    }
+    caller.check("DELETE", "key=a&plan=two", &[], "");
+    let media = ["Content-Type: application/json"];
+    caller.check("POST", "", &media, r#"{"key":"d","plan":"two"}"#);
+    caller.check("POST", "key=a&plan=two", &media, &" ".repeat(5_000));
+    let text = ["Content-Type: text/plain"];
+    caller.check("POST", "key=a&plan=two", &text, "text");
+}
+
+struct Caller<'a> {
+    description: &'a mut Description,
+    http: &'a str,
+}
+
+impl Caller<'_> {
+    /// Asks for a check, and panics when the answer is not as described.
+    fn check(&mut self, method: &str, query: &str, headers: &[&str], body: &str) {
         let length = format!("Content-Length: {}", body.len());
         let with_length: Vec<&str> = headers
             .iter()
             .copied()
             .chain((method == "POST").then_some(length.as_str()))
             .collect();
-        let reply = send(
-            http,
-            method,
-            &format!("/v1/check?{query}"),
-            &with_length,
-            body,
-        );
-        description.check(method, "/v1/check", &reply);
-    };
-    for method in ["GET", "HEAD", "POST"] {
-        for query in QUERIES {
-            check(
-                method,
-                &query.replace("key=", &format!("key={method}-")),
-                &[],
-                "",
-            );
-        }
-        for status in [403, 500] {
-            check(
-                method,
-                &format!("key={method}-a&plan=two&deny_status={status}"),
-                &[],
-                "",
-            );
-        }
-        check(
-            method,
-            &format!("key={method}-c&plan=two"),
-            &["Accept: application/json"],
-            "",
-        );
-        check(method, "key=a&plan=two", &[&cookies], "");
+        let target = format!("/v1/check?{query}");
+        let reply = send(self.http, method, &target, &with_length, body);
+        self.description.check(method, "/v1/check", &reply);
     }
-    check("DELETE", "key=a&plan=two", &[], "");
-    check(
-        "POST",
-        "",
-        &["Content-Type: application/json"],
-        r#"{"key":"d","plan":"two"}"#,
-    );
-    check(
-        "POST",
-        "key=a&plan=two",
-        &["Content-Type: text/plain"],
-        "text",
-    );
-    check(
-        "POST",
-        "key=a&plan=two",
-        &["Content-Type: application/json"],
-        &" ".repeat(5_000),
-    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -33,7 +33,7 @@ fn every_format_gives_the_same_answer() {
         ("$msec <$remote_addr> $uri", "remote_addr", own),
     ] {
         folder.put("access.log", text.as_bytes());
-        let report = folder.json(&["--format", format, "--key", key]);
+        let report = folder.json_report(&["--format", format, "--key", key]);
         assert_eq!(
             (&report["requests"], &report["results"][0]["denied"]),
             (&5.into(), &2.into()),
@@ -60,7 +60,7 @@ fn a_log_may_be_compressed_or_standard_input() {
         folder.0.path().join("access.log"),
     )
     .unwrap();
-    assert_eq!(folder.json(&[])["results"][0]["denied"], 2);
+    assert_eq!(folder.json_report(&[])["results"][0]["denied"], 2);
     let mut command = tollgate();
     command
         .args([
@@ -104,7 +104,7 @@ fn plans_and_costs_may_come_from_the_log() {
         "access.log",
         format!("time,plan,key,units\n{log}").as_bytes(),
     );
-    let report = folder.json(&[
+    let report = folder.json_report(&[
         "--format", "csv", "--key", "$key", "--plan", "$plan", "--cost", "$units",
     ]);
     assert_eq!(
@@ -144,7 +144,7 @@ fn lines_that_are_broken_are_counted_and_the_first_are_shown() {
         "access.log",
         (broken + &"\u{0}\u{1b}[2J\n".repeat(9) + &line("a", 1, "/")).as_bytes(),
     );
-    let text = folder.prints(&[]);
+    let text = folder.text_report(&[]);
     assert!(
         text.starts_with("access.log: 14 lines, 2 replayed\n")
             && text.contains("\n12 lines could not be read"),
@@ -171,17 +171,17 @@ fn lines_out_of_order_are_sorted_and_those_that_come_too_late_are_counted() {
             .collect::<String>()
     };
     folder.put("access.log", at(&[11, 1, 12, 2]).as_bytes());
-    let report = folder.json(&[]);
+    let report = folder.json_report(&[]);
     assert_eq!(
         (&report["log"]["late"], &report["results"][0]["denied"]),
         (&0.into(), &0.into()),
         "{report}"
     );
     folder.put("access.log", at(&[2, 30, 1]).as_bytes());
-    assert_eq!(folder.json(&[])["log"]["late"], 1);
+    assert_eq!(folder.json_report(&[])["log"]["late"], 1);
     assert!(
         folder
-            .prints(&[])
+            .text_report(&[])
             .contains("1 lines come more than 10 s, or 262,144 lines, late")
     );
 }

@@ -75,7 +75,7 @@ fn no_line_of_a_report_is_wider_than_80_columns() {
         ),
     ] {
         folder.put("access.log", log.as_bytes());
-        for line in folder.prints(&arguments).lines() {
+        for line in folder.text_report(&arguments).lines() {
             let width = unicode_width::UnicodeWidthStr::width(line);
             assert!(width <= 80, "{arguments:?}: {width} columns: {line}");
         }
@@ -83,72 +83,98 @@ fn no_line_of_a_report_is_wider_than_80_columns() {
 }
 
 #[test]
-#[expect(
-    clippy::too_many_lines,
-    reason = "laid out by rustfmt's defaults and not yet split"
-)]
 fn the_bars_of_the_chart_are_as_long_as_the_counts_say() {
     let folder = Folder::new();
     folder.put("access.log", days(3_000, 50).as_bytes());
     folder.put("old.yaml", PLANS.replace("quota: 2", "quota: 1").as_bytes());
     for (arguments, shown) in [(vec![], [0, 1]), (vec!["--compare", "old.yaml"], [0, 2])] {
-        let (text, json) = (folder.prints(&arguments), folder.json(&arguments));
-        let hours = json["hours"].as_array().unwrap();
-        let number = |value: &Value| value.as_u64().unwrap();
-        let most = hours
-            .iter()
-            .map(|hour| number(&hour["requests"]))
-            .max()
-            .unwrap();
+        let text = folder.text_report(&arguments);
+        let json = folder.json_report(&arguments);
+        let chart = Chart::of(&text, &json);
+        assert_eq!(
+            chart.rows.len(),
+            70,
+            "hours without a request have a row: {text}"
+        );
         assert!(
-            text.contains(&format!("the longest bar is {most} requests")),
+            text.contains(&format!("the longest bar is {} requests", chart.most)),
             "{text}"
         );
+        assert!(chart.width >= 8, "{text}");
+        let mut compared = 0;
+        for row in &chart.rows {
+            let start = format!("{}T{}:00Z", row[0], row[1]);
+            let Some(hour) = chart.hours.iter().find(|hour| hour["start"] == start) else {
+                assert!(bars(row).is_empty(), "nothing was asked: {row:?}");
+                continue;
+            };
+            let expected = shown.map(|variant| chart.expected_bar(hour, variant));
+            assert_eq!(bars(row), expected, "{row:?}: {hour}");
+            compared += 1;
+        }
+        assert!(compared > 60, "{text}");
+    }
+}
+
+/// The chart of a report: the words of each row of the text, and the hours of the JSON that it shows.
+struct Chart<'a> {
+    rows: Vec<Vec<&'a str>>,
+    hours: &'a [Value],
+    /// Most requests of an hour.
+    most: u64,
+    /// Characters of the longest bar.
+    width: u64,
+}
+
+impl<'a> Chart<'a> {
+    fn of(text: &'a str, json: &'a Value) -> Self {
+        let hours = json["hours"].as_array().unwrap();
+        let requests = hours.iter().map(|hour| number(&hour["requests"]));
         let rows: Vec<Vec<&str>> = text
             .lines()
             .skip_while(|line| !line.starts_with("by hour"))
             .skip(2)
             .map(|row| row.split_whitespace().collect())
             .collect();
-        assert_eq!(rows.len(), 70, "hours without a request have a row: {text}");
-        let bars = |row: &[&str]| {
-            row.iter()
-                .filter(|cell| cell.starts_with(['█', '░']))
-                .map(|cell| (*cell).to_owned())
-                .collect::<Vec<_>>()
-        };
-        let width = rows
+        let widths = rows
             .iter()
             .flat_map(|row| bars(row))
-            .map(|bar| bar.chars().count() as u64)
-            .max()
-            .unwrap();
-        assert!(width >= 8, "{text}");
-        let mut compared = 0;
-        for row in &rows {
-            let start = format!("{}T{}:00Z", row[0], row[1]);
-            let Some(hour) = hours.iter().find(|hour| hour["start"] == start) else {
-                assert!(bars(row).is_empty(), "nothing was asked: {row:?}");
-                continue;
-            };
-            let of = |number: u64| {
-                ((number as f64 * width as f64 / most as f64).round() as usize)
-                    .max(usize::from(number > 0))
-            };
-            let requests = of(number(&hour["requests"]));
-            let expected = shown.map(|variant| {
-                let denied = of(number(&hour["denied"][variant]));
-                format!(
-                    "{}{}",
-                    "█".repeat(denied),
-                    "░".repeat(requests.saturating_sub(denied))
-                )
-            });
-            assert_eq!(bars(row), expected, "{row:?}: {hour}");
-            compared += 1;
+            .map(|bar| bar.chars().count() as u64);
+        Self {
+            hours,
+            most: requests.max().unwrap(),
+            width: widths.max().unwrap(),
+            rows,
         }
-        assert!(compared > 60, "{text}");
     }
+
+    /// The bar of an hour: full for what is denied, light for the rest.
+    fn expected_bar(&self, hour: &Value, variant: usize) -> String {
+        let requests = self.bar_length(number(&hour["requests"]));
+        let denied = self.bar_length(number(&hour["denied"][variant]));
+        format!(
+            "{}{}",
+            "█".repeat(denied),
+            "░".repeat(requests.saturating_sub(denied))
+        )
+    }
+
+    fn bar_length(&self, count: u64) -> usize {
+        let exact = count as f64 * self.width as f64 / self.most as f64;
+        (exact.round() as usize).max(usize::from(count > 0))
+    }
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap()
+}
+
+/// The cells of a row that are bars.
+fn bars(row: &[&str]) -> Vec<String> {
+    row.iter()
+        .filter(|cell| cell.starts_with(['█', '░']))
+        .map(|cell| (*cell).to_owned())
+        .collect()
 }
 
 /// In words for somebody who sees such a report first: what a smaller, an equal and a greater quota than that of the config mean.
@@ -179,13 +205,13 @@ fn the_report_says_which_quota_is_enough_and_what_follows() {
                 .replace("quota: 2,", &format!("quota: {quota},"))
                 .as_bytes(),
         );
-        let text = folder.prints(&["--html", "report.html"]);
+        let text = folder.text_report(&["--html", "report.html"]);
         let says = format!(
             "A quota of 3 would deny something to 1 of the 2,001 keys, which is at most 0.1 %. {says}"
         );
         let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(
-            flat.contains(&says) && folder.text("report.html").contains(&says),
+            flat.contains(&says) && folder.content("report.html").contains(&says),
             "{text}"
         );
         assert!(
@@ -201,7 +227,7 @@ fn the_report_says_which_quota_is_enough_and_what_follows() {
     );
     folder.put("access.log", heavy.as_bytes());
     let flat = folder
-        .prints(&[])
+        .text_report(&[])
         .split_whitespace()
         .collect::<Vec<_>>()
         .join(" ");
@@ -216,8 +242,8 @@ fn the_page_stands_by_itself_and_breaks_no_address() {
     let folder = Folder::new();
     folder.put("access.log", days(3_000, 20).as_bytes());
     folder.put("old.yaml", PLANS.replace("quota: 2", "quota: 1").as_bytes());
-    folder.prints(&["--compare", "old.yaml", "--html", "report.html"]);
-    let html = folder.text("report.html");
+    folder.text_report(&["--compare", "old.yaml", "--html", "report.html"]);
+    let html = folder.content("report.html");
     for fact in [
         "access.log",
         "2025-10-10T00:00:00Z to 2025-10-12T21:",
@@ -256,10 +282,10 @@ fn the_page_stands_by_itself_and_breaks_no_address() {
         "access.log",
         line(&"k".repeat(49), 1, "/").repeat(3).as_bytes(),
     );
-    folder.prints(&["--html", "report.html"]);
+    folder.text_report(&["--html", "report.html"]);
     assert!(
         folder
-            .text("report.html")
+            .content("report.html")
             .contains("<td class=\"long\">kkk")
     );
 }
@@ -270,12 +296,12 @@ fn charts_and_pages_are_written_and_escape_what_comes_from_the_log() {
     let folder = Folder::new();
     let hostile = "<script>alert(1)</script>\u{1b}[2J\"'&";
     folder.put("access.log", line(hostile, 1, "/").repeat(4).as_bytes());
-    let text = folder.prints(&["--svg", "chart.svg", "--html", "report.html"]);
+    let text = folder.text_report(&["--svg", "chart.svg", "--html", "report.html"]);
     assert!(
         !text.contains('\u{1b}') && text.contains("\\u{1b}"),
         "{text}"
     );
-    let (svg, html) = (folder.text("chart.svg"), folder.text("report.html"));
+    let (svg, html) = (folder.content("chart.svg"), folder.content("report.html"));
     assert!(
         svg.starts_with("<svg xmlns=")
             && svg.trim_end().ends_with("</svg>")
