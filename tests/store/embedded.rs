@@ -159,56 +159,18 @@ fn a_new_key_of_constant_size_takes_a_page_among_many() {
 
 /// Names of all lengths, plans of all sizes, most of them ending while others come: what fragments an allocator.
 #[test]
-#[expect(
-    clippy::too_many_lines,
-    reason = "laid out by rustfmt's defaults and not yet split"
-)]
 fn a_flood_of_random_keys_stays_flat_at_the_capacity_and_frees_no_denied_key() {
-    const ROUNDS: usize = 10;
     let capacity = 4 * CAPACITY_MIN as i64;
     let hour = plan(vec![limit(3, HOUR, WINDOW)]);
-    let of = |window, algorithms: &[Algorithm]| {
-        plan(
-            algorithms
-                .iter()
-                .map(|algorithm| limit(3, window, *algorithm))
-                .collect(),
-        )
-    };
-    let plans = [
-        of(MINUTE, &[BUCKET]),
-        of(MINUTE, &[FIXED, COUNTER]),
-        of(MINUTE / 4, &[WINDOW]),
-        of(HOUR, &[BUCKET]),
-    ];
-    let mut random = Random(11);
-    let (mut fixture, mut held) = (None, 0);
-    held += measure(|| fixture = Some(store(capacity as u64))).bytes_current;
+    let mut fixture = None;
+    let mut held = measure(|| fixture = Some(store(capacity as u64))).bytes_current;
     let (store, clock) = fixture.unwrap();
+    let mut flood = Flood::new();
     assert!(store.decide(&ask(&hour, "blocked", 3)).unwrap().fits);
-    for round in 0..ROUNDS {
-        let (mut refused, mut allowed) = (0, 0);
-        let taken = measure(|| {
-            for _ in 0..30_000 {
-                clock.advance(random.below(1_000));
-                // Only few last an hour, or the flood would end by being refused.
-                let plan = if random.below(200) == 0 {
-                    &plans[3]
-                } else {
-                    random.pick(&plans[..3])
-                };
-                let key = format!(
-                    "{:x}{}",
-                    random.next(),
-                    &"-".repeat(random.below(60) as usize)
-                );
-                match store.decide(&ask(plan, &key, 1)) {
-                    Ok(verdict) => allowed += usize::from(verdict.fits),
-                    Err(error) => refused += usize::from(error == StoreError::Full),
-                }
-                assert!(store.bytes() <= capacity as usize);
-            }
-        });
+    for round in 0..10 {
+        let mut counts = FloodCounts::default();
+        let taken = measure(|| counts = flood.ask(&store, &clock, capacity as usize));
+        let FloodCounts { allowed, refused } = counts;
         // While a shard's table doubles, the old one is there too.
         assert!(
             held + taken.bytes_max as i64 <= capacity * 105 / 100,
@@ -234,6 +196,65 @@ fn a_flood_of_random_keys_stays_flat_at_the_capacity_and_frees_no_denied_key() {
             !store.decide(&ask(&hour, "blocked", 1)).unwrap().fits,
             "a denied key was freed in round {round}"
         );
+    }
+}
+
+/// Requests for random keys of a few plans, the same in each run.
+struct Flood {
+    plans: [Arc<Plan>; 4],
+    random: Random,
+}
+
+#[derive(Default)]
+struct FloodCounts {
+    allowed: usize,
+    refused: usize,
+}
+
+impl Flood {
+    fn new() -> Self {
+        let of = |window, algorithms: &[Algorithm]| {
+            plan(
+                algorithms
+                    .iter()
+                    .map(|algorithm| limit(3, window, *algorithm))
+                    .collect(),
+            )
+        };
+        Self {
+            plans: [
+                of(MINUTE, &[BUCKET]),
+                of(MINUTE, &[FIXED, COUNTER]),
+                of(MINUTE / 4, &[WINDOW]),
+                of(HOUR, &[BUCKET]),
+            ],
+            random: Random(11),
+        }
+    }
+
+    /// Asks 30,000 times. The store never holds more than its capacity.
+    fn ask(&mut self, store: &MemoryStore, clock: &FakeClock, capacity: usize) -> FloodCounts {
+        let mut counts = FloodCounts::default();
+        for _ in 0..30_000 {
+            clock.advance(self.random.below(1_000));
+            // Only few last an hour, or the flood would end by being refused.
+            let plan = if self.random.below(200) == 0 {
+                &self.plans[3]
+            } else {
+                self.random.pick(&self.plans[..3])
+            };
+            let key = format!(
+                "{:x}{}",
+                self.random.next(),
+                &"-".repeat(self.random.below(60) as usize)
+            );
+            match store.decide(&ask(plan, &key, 1)) {
+                Ok(verdict) => counts.allowed += usize::from(verdict.fits),
+                Err(error) => counts.refused += usize::from(error == StoreError::Full),
+            }
+            assert!(store.bytes() <= capacity);
+        }
+        counts
     }
 }
 
@@ -397,41 +418,11 @@ impl Model {
 }
 
 #[test]
-#[expect(
-    clippy::too_many_lines,
-    reason = "laid out by rustfmt's defaults and not yet split"
-)]
 fn decisions_are_those_of_a_map_that_forgets_nothing() {
     const DECISIONS: usize = 160_000;
     let (store, clock) = store(64 << 20);
     let (mut model, mut random) = (Model::default(), Random(3));
-    let fingerprints = [
-        FIXED,
-        ANCHORED,
-        LOG,
-        WINDOW,
-        COUNTER,
-        BUCKET,
-        Algorithm::SlidingWindow { precision: 3 },
-    ];
-    let plans: Vec<Arc<Plan>> = (0..24)
-        .map(|_| {
-            let first = random.below(7) as usize;
-            let limits = (first..first + 1 + random.below(5) as usize)
-                .map(|index| {
-                    limit(
-                        2 + random.below(3),
-                        Duration::from_millis(5 << random.below(13)),
-                        fingerprints[index % 7],
-                    )
-                })
-                .collect();
-            Arc::new(Plan {
-                counts_as: (*random.pick(&["a", "ab", "another group"])).into(),
-                ..(*plan(limits)).clone()
-            })
-        })
-        .collect();
+    let plans: Vec<Arc<Plan>> = (0..24).map(|_| random_plan(&mut random)).collect();
     let (mut allowed, mut most, mut least_since) = (0, 0, usize::MAX);
     for decision in 0..DECISIONS {
         // Other keys come by and by, in rushes and at leisure, so that the store grows and shrinks many times.
@@ -468,4 +459,31 @@ fn decisions_are_those_of_a_map_that_forgets_nothing() {
         most > 2_000 && least_since < most * 4 / 5,
         "{most} keys at most, then {least_since}: too little came and went"
     );
+}
+
+/// A plan of one to five limits, in one of three groups.
+fn random_plan(random: &mut Random) -> Arc<Plan> {
+    let algorithms = [
+        FIXED,
+        ANCHORED,
+        LOG,
+        WINDOW,
+        COUNTER,
+        BUCKET,
+        Algorithm::SlidingWindow { precision: 3 },
+    ];
+    let first = random.below(7) as usize;
+    let limits = (first..first + 1 + random.below(5) as usize)
+        .map(|index| {
+            limit(
+                2 + random.below(3),
+                Duration::from_millis(5 << random.below(13)),
+                algorithms[index % 7],
+            )
+        })
+        .collect();
+    Arc::new(Plan {
+        counts_as: (*random.pick(&["a", "ab", "another group"])).into(),
+        ..(*plan(limits)).clone()
+    })
 }

@@ -34,7 +34,7 @@ fn redis_over_tls(authority: &Authority, extra: &[&str]) -> (Redis, u16) {
     )
 }
 
-async fn by(server: &Server) -> DecidedBy {
+async fn decided_by(server: &Server) -> DecidedBy {
     server
         .client()
         .await
@@ -45,9 +45,10 @@ async fn by(server: &Server) -> DecidedBy {
         .decided_by()
 }
 
-async fn decided(server: &Server) {
+/// Waits until Redis decides.
+async fn wait_until_decided(server: &Server) {
     let started = Instant::now();
-    while by(server).await != DecidedBy::Store {
+    while decided_by(server).await != DecidedBy::Store {
         assert!(
             started.elapsed() < PATIENCE,
             "the store does not decide: {}",
@@ -57,10 +58,10 @@ async fn decided(server: &Server) {
 }
 
 /// Waits until the log says why the store is out of reach.
-async fn told(server: &Server, words: &str) {
+async fn wait_for_reason(server: &Server, words: &str) {
     let started = Instant::now();
     while !server.log().contains(words) {
-        assert_eq!(by(server).await, DecidedBy::FailOpen);
+        assert_eq!(decided_by(server).await, DecidedBy::FailOpen);
         assert!(
             started.elapsed() < PATIENCE,
             "{words:?} is missing: {}",
@@ -91,21 +92,21 @@ async fn redis_is_used_over_tls_only_with_a_valid_certificate() {
     let (plain, port) = redis_over_tls(&authority, &["--tls-auth-clients", "no"]);
     let url = format!("rediss://127.0.0.1:{port}");
     let ca = set("store.tls.ca_file", &authority.text("ca.crt"));
-    decided(&start(&url, std::slice::from_ref(&ca))).await;
+    wait_until_decided(&start(&url, std::slice::from_ref(&ca))).await;
     let other = Authority::new();
-    told(
+    wait_for_reason(
         &start(&url, &[set("store.tls.ca_file", &other.text("ca.crt"))]),
         "InvalidCertificate",
     )
     .await;
     let elsewhere = set("store.tls.server_name", "redis.internal");
-    told(
+    wait_for_reason(
         &start(&url, &[ca.clone(), elsewhere.clone()]),
         "store out of reach",
     )
     .await;
     // What speaks no TLS.
-    told(
+    wait_for_reason(
         &start(
             &format!("rediss://127.0.0.1:{}", plain.port),
             std::slice::from_ref(&ca),
@@ -116,7 +117,7 @@ async fn redis_is_used_over_tls_only_with_a_valid_certificate() {
     // A name that the address is not.
     authority.sign("redis", "redis.internal");
     let (_named, port) = redis_over_tls(&authority, &["--tls-auth-clients", "no"]);
-    decided(&start(
+    wait_until_decided(&start(
         &format!("rediss://127.0.0.1:{port}"),
         &[ca, elsewhere],
     ))
@@ -143,22 +144,22 @@ async fn fault_22_a_certificate_that_was_rotated_is_shown_by_the_next_connection
         .iter()
         .map(|(field, file)| set(&format!("store.tls.{field}"), &authority.text(file)))
         .collect();
-    told(&start(&url, &settings[..1]), "store out of reach").await;
+    wait_for_reason(&start(&url, &settings[..1]), "store out of reach").await;
     let server = start(&url, &settings);
-    told(&server, "store out of reach").await;
+    wait_for_reason(&server, "store out of reach").await;
     authority.sign("tollgate", "tollgate");
-    decided(&server).await;
+    wait_until_decided(&server).await;
     // A pair that does not fit is told of, and disturbs nothing that is connected.
     std::fs::copy(
         stranger.path("tollgate.key"),
         authority.path("tollgate.key"),
     )
     .unwrap();
-    decided(&server).await;
+    wait_until_decided(&server).await;
     redis.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
-    told(&server, "do not go together").await;
+    wait_for_reason(&server, "do not go together").await;
     authority.sign("tollgate", "tollgate");
-    decided(&server).await;
+    wait_until_decided(&server).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -179,7 +180,7 @@ async fn a_cluster_is_asked_over_tls() {
     let (redis, port) = redis_over_tls(&authority, &alone);
     assert_eq!(redis.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]), "OK");
     let ca = set("store.tls.ca_file", &authority.text("ca.crt"));
-    decided(&start(&format!("rediss-cluster://127.0.0.1:{port}"), &[ca])).await;
+    wait_until_decided(&start(&format!("rediss-cluster://127.0.0.1:{port}"), &[ca])).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -202,7 +203,7 @@ async fn a_password_in_a_file_is_read_again_when_it_was_rotated() {
         set("store.password_file", file.path().to_str().unwrap()),
     ];
     let server = start(&redis.url(), &settings);
-    decided(&server).await;
+    wait_until_decided(&server).await;
     let gate = ["--user", "gate", "--pass", "canary-old"];
     redis.cli(
         &[
@@ -213,84 +214,82 @@ async fn a_password_in_a_file_is_read_again_when_it_was_rotated() {
     );
     let gate = ["--user", "gate", "--pass", "canary-new"];
     redis.cli(&[&gate[..], &["CLIENT", "KILL", "USER", "gate"]].concat());
-    told(&server, "store out of reach").await;
+    wait_for_reason(&server, "store out of reach").await;
     std::fs::write(file.path(), "canary-new\n").unwrap();
-    decided(&server).await;
+    wait_until_decided(&server).await;
     let log = server.end_and_log();
     assert!(!log.contains("canary"), "{log}");
     redis.cli(&[&gate[..], &["ACL", "SETUSER", "default", "on"]].concat());
 }
 
 #[test]
-#[expect(
-    clippy::too_many_lines,
-    reason = "laid out by rustfmt's defaults and not yet split"
-)]
 fn a_file_that_cannot_be_used_ends_the_start_and_its_setting_is_named() {
     let authority = Authority::new();
     authority.sign("a", "a");
     authority.sign("b", "b");
-    std::fs::write(
-        authority.path("garbled"),
-        "-----BEGIN CERTIFICATE-----\ncanary\n-----END CERTIFICATE-----\n",
-    )
-    .unwrap();
+    let garbled = "-----BEGIN CERTIFICATE-----\ncanary\n-----END CERTIFICATE-----\n";
+    std::fs::write(authority.path("garbled"), garbled).unwrap();
     std::fs::write(authority.path("empty"), "").unwrap();
-    let text = |file: &str| authority.text(file);
-    let start = |settings: &[[String; 2]]| {
-        let output = tollgate()
-            .args(["--store", "rediss://h", "--listen", "127.0.0.1:0"])
-            .args(settings.iter().flatten())
-            .output();
-        let output = output.unwrap();
-        assert_eq!(output.status.code(), Some(2), "{settings:?}");
-        String::from_utf8(output.stderr).unwrap()
-    };
-    let pair = |cert: &str, key: &str| {
-        [
-            set("store.tls.cert_file", &text(cert)),
-            set("store.tls.key_file", &text(key)),
-        ]
-    };
-    let ca = |file: &str| [set("store.tls.ca_file", &text(file))];
-    for (settings, words) in [
-        (&ca("absent")[..], ["store.tls.ca_file", "No such file"]),
-        (
-            &ca("garbled"),
-            ["store.tls.ca_file", "no authority's certificate"],
-        ),
-        (&ca("empty"), ["store.tls.ca_file", "there is none in it"]),
-        (
-            &[ca("ca.crt"), [pair("a.crt", "b.key")[0].clone()]].concat(),
-            ["cert_file and key_file", "name both"],
-        ),
-        (
-            &[&ca("ca.crt")[..], &pair("a.crt", "b.key")].concat(),
-            ["store.tls.cert_file", "do not go together"],
-        ),
-        (
-            &[&ca("ca.crt")[..], &pair("a.crt", "a.crt")].concat(),
-            ["store.tls.key_file", "private key"],
-        ),
-        (
-            &[
-                set("store.password_file", &text("empty")),
-                ca("ca.crt")[0].clone(),
-            ],
-            ["store.password_file", "first line"],
-        ),
-    ] {
-        let told = start(settings);
+    let folder = authority.text("").trim_end_matches('/').to_owned();
+    for (files, words) in UNUSABLE_FILES {
+        let settings: Vec<_> = files
+            .iter()
+            .map(|(setting, file)| set(setting, &authority.text(file)))
+            .collect();
+        let told = refusal(&settings);
         assert!(
             words.iter().all(|word| told.contains(word)),
             "{words:?}: {told}"
         );
-        let folder = authority.text("").trim_end_matches('/').to_owned();
         assert!(
             !told.contains("canary") && !told.contains(&folder),
             "{told}"
         );
     }
+}
+
+/// Settings with the file of each, and words that must be in the refusal.
+type Row = (&'static [(&'static str, &'static str)], [&'static str; 2]);
+
+const CA: (&str, &str) = ("store.tls.ca_file", "ca.crt");
+const CERTIFICATE: (&str, &str) = ("store.tls.cert_file", "a.crt");
+const UNUSABLE_FILES: [Row; 7] = [
+    (
+        &[("store.tls.ca_file", "absent")],
+        ["store.tls.ca_file", "No such file"],
+    ),
+    (
+        &[("store.tls.ca_file", "garbled")],
+        ["store.tls.ca_file", "no authority's certificate"],
+    ),
+    (
+        &[("store.tls.ca_file", "empty")],
+        ["store.tls.ca_file", "there is none in it"],
+    ),
+    (&[CA, CERTIFICATE], ["cert_file and key_file", "name both"]),
+    (
+        &[CA, CERTIFICATE, ("store.tls.key_file", "b.key")],
+        ["store.tls.cert_file", "do not go together"],
+    ),
+    (
+        &[CA, CERTIFICATE, ("store.tls.key_file", "a.crt")],
+        ["store.tls.key_file", "private key"],
+    ),
+    (
+        &[("store.password_file", "empty"), CA],
+        ["store.password_file", "first line"],
+    ),
+];
+
+/// What a server with these settings writes before it ends.
+fn refusal(settings: &[[String; 2]]) -> String {
+    let output = tollgate()
+        .args(["--store", "rediss://h", "--listen", "127.0.0.1:0"])
+        .args(settings.iter().flatten())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2), "{settings:?}");
+    String::from_utf8(output.stderr).unwrap()
 }
 
 /// A certificate of 4096 bits, as many authorities inside companies still give: each handshake costs Redis some milliseconds.

@@ -258,75 +258,74 @@ impl<'a> Replay<'a> {
         true
     }
 
-    #[expect(
-        clippy::too_many_lines,
-        reason = "laid out by rustfmt's defaults and not yet split"
-    )]
     fn judge(&mut self, event: &Event<'_>, violations: &mut Vec<Violation>) {
+        self.judge_outcome(event, violations);
+        if event.answer.limits.len() == self.models.len() {
+            self.judge_readings(event, violations);
+        } else {
+            let why = "not a reading for each limit";
+            violations.push(Violation::new(Rule::Reading, event.call, why));
+        }
+    }
+
+    /// Checks that the decision was granted or denied as usage says, and charges it.
+    fn judge_outcome(&mut self, event: &Event<'_>, violations: &mut Vec<Violation>) {
         let (now_us, cost) = (event.place.at_us, event.call.cost);
-        let mut add = |rule, why: String| violations.push(Violation::new(rule, event.call, why));
         if event.place.granted {
-            for model in self
-                .models
-                .iter()
-                .filter(|model| !model.may_pass(now_us, cost))
-            {
-                add(
-                    Rule::OverLimit,
-                    format!(
+            for model in &mut self.models {
+                if !model.may_pass(now_us, cost) {
+                    let why = format!(
                         "{:?} of {} were used already",
                         model.used(now_us),
                         model.capacity()
-                    ),
-                );
+                    );
+                    violations.push(Violation::new(Rule::OverLimit, event.call, why));
+                }
+                model.charge(Range::exactly(now_us), cost);
             }
-            self.models
-                .iter_mut()
-                .for_each(|model| model.charge(Range::exactly(now_us), cost));
         } else if !self.models.iter().any(|model| model.may_deny(now_us, cost)) {
             let used: Vec<_> = self
                 .models
                 .iter()
                 .map(|model| (model.used(now_us), model.capacity()))
                 .collect();
-            add(Rule::NoCause, format!("it fits, used are {used:?}"));
+            let why = format!("it fits, used are {used:?}");
+            violations.push(Violation::new(Rule::NoCause, event.call, why));
         }
-        if event.answer.limits.len() != self.models.len() {
-            add(Rule::Reading, "not a reading for each limit".to_owned());
-            return;
-        }
+    }
+
+    /// Compares what was told of each limit with its model, which then learns from it.
+    fn judge_readings(&mut self, event: &Event<'_>, violations: &mut Vec<Violation>) {
+        let (now_us, cost) = (event.place.at_us, event.call.cost);
+        let mut add = |why: String| {
+            violations.push(Violation::new(Rule::Reading, event.call, why));
+        };
         for (model, reading) in self.models.iter_mut().zip(&event.answer.limits) {
             let used = model.used(now_us);
             // Usage above the capacity cannot be read from a reading: 0 remain.
             let told = model.capacity().saturating_sub(reading.remaining);
             if told < used.low.min(model.capacity()) || told > used.high {
-                add(
-                    Rule::Reading,
-                    format!(
-                        "{} remain of {}, used are {used:?}",
-                        reading.remaining,
-                        model.capacity()
-                    ),
-                );
+                add(format!(
+                    "{} remain of {}, used are {used:?}",
+                    reading.remaining,
+                    model.capacity()
+                ));
             }
             if !event.place.granted && !model.waits(now_us, cost, reading.retry_us) {
-                add(
-                    Rule::Reading,
-                    format!("the wait is not {:?}, used are {used:?}", reading.retry_us),
-                );
+                add(format!(
+                    "the wait is not {:?}, used are {used:?}",
+                    reading.retry_us
+                ));
             }
             if model
                 .fresh_in_us(now_us)
                 .is_some_and(|fresh_in_us| fresh_in_us != reading.reset_us)
             {
-                add(
-                    Rule::Reading,
-                    format!(
-                        "fresh in {:?}, not {}",
-                        model.fresh_in_us(now_us),
-                        reading.reset_us
-                    ),
-                );
+                add(format!(
+                    "fresh in {:?}, not {}",
+                    model.fresh_in_us(now_us),
+                    reading.reset_us
+                ));
             }
             model.learn(now_us, reading);
         }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tollgate::grpc::pb::DecidedBy;
 use tollgate::store::{BreakerState, RedisStore, Store, StoreDeadline, StoreError};
 
-use super::{PLANS, decided};
+use super::{PLANS, wait_until_decided};
 use crate::support::cluster::{Cluster, MASTERS};
 use crate::support::plans::{FIXED, ask, limit, plan};
 use crate::support::server::{Client, PATIENCE, Server, channel_to, request};
@@ -64,25 +64,55 @@ fn percentiles<'a>(answers: impl Iterator<Item = &'a Answer>) -> (Duration, Dura
     )
 }
 
-#[expect(
-    clippy::too_many_lines,
-    reason = "laid out by rustfmt's defaults and not yet split"
-)]
-async fn loses_a_shard(signal: &str, deadline: Duration) {
+async fn assert_loss_of_a_shard_is_bounded(signal: &str, deadline: Duration) {
     let cluster = Cluster::start();
     let setting = format!("store.deadline={}ms", deadline.as_millis());
     let server = Server::start(PLANS, &["--store", &cluster.url(), "--set", &setting]);
-    decided(&server).await;
+    wait_until_decided(&server).await;
     let owners: Vec<usize> = (0..KEYS)
         .map(|key| cluster.owner(cluster.slot("open", &key.to_string())))
         .collect();
-    let lost = |answer: &&Answer| owners[answer.key] == 0;
     let over = Arc::new(AtomicBool::new(false));
     let callers = watch_keys(&server, over.clone()).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let began = Instant::now();
     cluster.nodes[0].signal(signal);
-    // Until the replica has the slots, and for a while after.
+    wait_for_heir(&cluster).await;
+    let ended = Instant::now();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    over.store(true, Ordering::SeqCst);
+    let mut answers = Vec::new();
+    for caller in callers {
+        answers.extend(caller.await.unwrap());
+    }
+    let loss = Loss {
+        answers,
+        owners,
+        began,
+        ended,
+    };
+    loss.print(signal);
+    if signal == "STOP" {
+        cluster.nodes[0].signal("CONT");
+    }
+    let others = loss.answers_of_others().count();
+    let by_policy = loss.others_by_policy();
+    assert!(
+        others > 1_000 && by_policy * 100 <= others,
+        "{by_policy} of {others}"
+    );
+    let during = percentiles(loss.answers_of_others());
+    assert!(
+        during.1 < deadline.max(Duration::from_millis(100)),
+        "others were slowed down: {during:?}"
+    );
+    let back = loss.back_after();
+    assert!(back < Duration::from_secs(4), "{back:?}");
+}
+
+/// Waits until a replica has the slots of the lost node.
+async fn wait_for_heir(cluster: &Cluster) {
+    let began = Instant::now();
     let heir = || {
         cluster.nodes[MASTERS..]
             .iter()
@@ -92,68 +122,81 @@ async fn loses_a_shard(signal: &str, deadline: Duration) {
         assert!(began.elapsed() < PATIENCE, "no replica takes over");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let ended = Instant::now();
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    over.store(true, Ordering::SeqCst);
-    let mut answers = Vec::new();
-    for caller in callers {
-        answers.extend(caller.await.unwrap());
+}
+
+/// The answers around the loss of the first node.
+struct Loss {
+    answers: Vec<Answer>,
+    /// The node of each key.
+    owners: Vec<usize>,
+    began: Instant,
+    /// When a replica had taken over.
+    ended: Instant,
+}
+
+impl Loss {
+    fn is_of_lost_node(&self, answer: &Answer) -> bool {
+        self.owners[answer.key] == 0
     }
-    let before = percentiles(answers.iter().filter(|answer| answer.at < began));
-    let others = || {
-        answers
+
+    /// Answers on keys of the lost node later than `after` from its loss on.
+    fn answers_of_lost_node(&self, after: Duration) -> impl Iterator<Item = &Answer> {
+        self.answers
             .iter()
-            .filter(|answer| answer.at >= began && !lost(answer))
-    };
-    let during = percentiles(others());
-    let by_policy = others()
-        .filter(|answer| answer.by != DecidedBy::Store)
-        .count();
-    let dead = answers
-        .iter()
-        .filter(|answer| answer.at > began + Duration::from_millis(300) && answer.at < ended)
-        .filter(lost);
-    let (fast, worst) = (
-        percentiles(dead),
-        answers.iter().map(|answer| answer.took).max().unwrap(),
-    );
-    let back = answers
-        .iter()
-        .filter(lost)
-        .filter(|it| it.at > began + Duration::from_millis(100) && it.by == DecidedBy::Store);
-    let back = back
-        .map(|answer| answer.at + answer.took)
-        .min()
-        .unwrap()
-        .saturating_duration_since(ended);
-    println!(
-        "{signal}: keys of other nodes: p50, p99, max {during:?} ({before:?} before), {by_policy} by policy; its own: {fast:?} while \
-         it is known to be out, {worst:?} at worst, on the heir {back:?} after it took over, {:?} after the {signal}",
-        ended - began
-    );
-    if signal == "STOP" {
-        cluster.nodes[0].signal("CONT");
+            .filter(move |answer| self.is_of_lost_node(answer) && answer.at > self.began + after)
     }
-    assert!(
-        others().count() > 1_000 && by_policy * 100 <= others().count(),
-        "{by_policy} of {}",
-        others().count()
-    );
-    assert!(
-        during.1 < deadline.max(Duration::from_millis(100)),
-        "others were slowed down: {during:?}"
-    );
-    assert!(back < Duration::from_secs(4), "{back:?}");
+
+    /// Answers on keys of other nodes since the loss.
+    fn answers_of_others(&self) -> impl Iterator<Item = &Answer> {
+        self.answers
+            .iter()
+            .filter(|answer| !self.is_of_lost_node(answer) && answer.at >= self.began)
+    }
+
+    fn others_by_policy(&self) -> usize {
+        self.answers_of_others()
+            .filter(|answer| answer.by != DecidedBy::Store)
+            .count()
+    }
+
+    /// How long after a replica took over the store decided again on a key of the lost node.
+    fn back_after(&self) -> Duration {
+        self.answers_of_lost_node(Duration::from_millis(100))
+            .filter(|answer| answer.by == DecidedBy::Store)
+            .map(|answer| answer.at + answer.took)
+            .min()
+            .unwrap()
+            .saturating_duration_since(self.ended)
+    }
+
+    fn print(&self, signal: &str) {
+        let before = self.answers.iter().filter(|it| it.at < self.began);
+        let while_out = self
+            .answers_of_lost_node(Duration::from_millis(300))
+            .filter(|answer| answer.at < self.ended);
+        let worst = self.answers.iter().map(|answer| answer.took).max();
+        println!(
+            "{signal}: keys of other nodes: p50, p99, max {:?} ({:?} before), {} by policy; its own: {:?} while \
+             it is known to be out, {:?} at worst, on the heir {:?} after it took over, {:?} after the {signal}",
+            percentiles(self.answers_of_others()),
+            percentiles(before),
+            self.others_by_policy(),
+            percentiles(while_out),
+            worst.unwrap(),
+            self.back_after(),
+            self.ended - self.began
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_09_a_shard_that_is_killed_is_the_trouble_of_its_own_keys() {
-    loses_a_shard("KILL", Duration::from_millis(500)).await;
+    assert_loss_of_a_shard_is_bounded("KILL", Duration::from_millis(500)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_09_a_shard_that_is_stopped_is_the_trouble_of_its_own_keys() {
-    loses_a_shard("STOP", Duration::from_millis(100)).await;
+    assert_loss_of_a_shard_is_bounded("STOP", Duration::from_millis(100)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

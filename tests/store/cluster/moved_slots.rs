@@ -1,5 +1,6 @@
 //! Slots that move from node to node: no call fails, every limit stays exact, and a reset finds all keys.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use tollgate::grpc::pb::{self, DecidedBy, should_allow_result};
 use tollgate::key::Key;
 use tollgate::store::{RedisStore, Store, StoreDeadline, Subject};
 
-use super::{NAMES, PLANS, decided};
+use super::{NAMES, PLANS, wait_until_decided};
 use crate::support::cluster::{Cluster, MASTERS};
 use crate::support::plans::{FIXED, LOG, ask, limit, plan};
 use crate::support::server::{Client, PATIENCE, Server, channel_to, request};
@@ -129,7 +130,7 @@ async fn ask_until(
 async fn fault_09_slots_that_move_under_load_fail_no_call_and_keep_every_limit_exact() {
     let cluster = Cluster::start();
     let server = Server::start(PLANS, &["--store", &cluster.url()]);
-    decided(&server).await;
+    wait_until_decided(&server).await;
     let keys: Vec<_> = (0..16)
         .map(|key| (format!("moved {key}"), NAMES[key % NAMES.len()]))
         .collect();
@@ -169,7 +170,7 @@ async fn fault_09_slots_that_move_under_load_fail_no_call_and_keep_every_limit_e
 async fn fault_05_and_09_a_new_node_without_scripts_is_asked_and_decides() {
     let cluster = Cluster::start_with(0, &["redis-server"], &[]);
     let server = Server::start(PLANS, &["--store", &cluster.url()]);
-    decided(&server).await;
+    wait_until_decided(&server).await;
     let mut client = server.client().await;
     let slot = cluster.slot("window", "new");
     let from = cluster.owner(slot);
@@ -209,60 +210,20 @@ async fn fault_05_and_09_a_new_node_without_scripts_is_asked_and_decides() {
 
 /// Before any key has gone, while some have, when all have, and of a key that was never seen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[expect(
-    clippy::too_many_lines,
-    reason = "laid out by rustfmt's defaults and not yet split"
-)]
 async fn fault_09_a_key_of_a_slot_that_moves_is_reset_whole() {
     let cluster = Cluster::start_with(0, &["redis-server"], &[]);
     let store = RedisStore::connect(&cluster.url(), Duration::from_secs(10)).unwrap();
     assert!(store.connected(PATIENCE).await);
-    let time_limit = StoreDeadline(Duration::from_secs(10));
-    let (hour, odd) = (Duration::from_secs(3600), Duration::from_secs(5_000));
-    let four = plan(vec![
-        limit(5, hour, FIXED),
-        limit(5, hour, LOG),
-        limit(5, odd, LOG),
-        limit(5, 2 * odd, LOG),
-    ]);
     for (key, moved) in [("none", 0), ("one", 1), ("two", 2), ("four", 4), ("all", 5)] {
-        let (slot, group) = (cluster.slot("group", key), format!("{{group:{key}}}"));
+        let slot = cluster.slot("group", key);
         let from = cluster.owner(slot);
         let to = (from + 1) % MASTERS;
-        assert!(
-            store
-                .decide_one(&ask(&four, key, 3), time_limit)
-                .await
-                .unwrap()
-                .fits
-        );
+        assert_charged(&store, key, 3).await;
         cluster.open(slot, from, to);
-        let names = [
-            "log:5000000000",
-            "logs",
-            "",
-            "log:3600000000",
-            "log:10000000000",
-        ]
-        .map(|name| format!("{group}{name}"));
-        for name in &names[..moved] {
-            let port = cluster.nodes[to].port.to_string();
-            assert_eq!(
-                cluster.nodes[from].cli(&["MIGRATE", "127.0.0.1", &port, name, "0", "5000"]),
-                "OK",
-                "{name}"
-            );
+        for name in &LOG_NAMES[..moved] {
+            move_key(&cluster, &format!("{{group:{key}}}{name}"), from, to);
         }
-        let subject = || Subject {
-            key: Key::new(key).unwrap(),
-            counts_as: "group".into(),
-            log_windows_us: Vec::new(),
-        };
-        assert_eq!(
-            store.reset(&subject(), time_limit).await,
-            Ok(true),
-            "{moved} moved"
-        );
+        assert_reset(&store, key, true, moved).await;
         for node in &cluster.nodes[..MASTERS] {
             assert_eq!(
                 node.cli(&["CLUSTER", "COUNTKEYSINSLOT", &slot.to_string()]),
@@ -270,96 +231,80 @@ async fn fault_09_a_key_of_a_slot_that_moves_is_reset_whole() {
                 "{moved} moved"
             );
         }
-        assert_eq!(
-            store.reset(&subject(), time_limit).await,
-            Ok(false),
-            "{moved} moved"
-        );
+        assert_reset(&store, key, false, moved).await;
         cluster.close(slot, to);
-        assert!(
-            store
-                .decide_one(&ask(&four, key, 5), time_limit)
-                .await
-                .unwrap()
-                .fits
-        );
-        assert_eq!(
-            store.reset(&subject(), time_limit).await,
-            Ok(true),
-            "{moved} moved"
-        );
+        assert_charged(&store, key, 5).await;
+        assert_reset(&store, key, true, moved).await;
     }
+}
+
+/// What the names of the keys in Redis end with, for the plan of [`assert_charged`].
+const LOG_NAMES: [&str; 5] = [
+    "log:5000000000",
+    "logs",
+    "",
+    "log:3600000000",
+    "log:10000000000",
+];
+const TIME_LIMIT: StoreDeadline = StoreDeadline(Duration::from_secs(10));
+
+/// Charges a plan of four limits, which takes five keys in Redis, and asserts that it fits.
+async fn assert_charged(store: &RedisStore, key: &str, cost: u64) {
+    let hour = Duration::from_secs(3600);
+    let odd = Duration::from_secs(5_000);
+    let four = plan(vec![
+        limit(5, hour, FIXED),
+        limit(5, hour, LOG),
+        limit(5, odd, LOG),
+        limit(5, 2 * odd, LOG),
+    ]);
+    let verdict = store.decide_one(&ask(&four, key, cost), TIME_LIMIT).await;
+    assert!(verdict.unwrap().fits);
+}
+
+/// Resets the key, and asserts whether it was there.
+async fn assert_reset(store: &RedisStore, key: &str, existed: bool, moved: usize) {
+    let subject = Subject {
+        key: Key::new(key).unwrap(),
+        counts_as: "group".into(),
+        log_windows_us: Vec::new(),
+    };
+    assert_eq!(
+        store.reset(&subject, TIME_LIMIT).await,
+        Ok(existed),
+        "{moved} moved"
+    );
+}
+
+/// Moves one key of a slot that is on its way.
+fn move_key(cluster: &Cluster, name: &str, from: usize, to: usize) {
+    let port = cluster.nodes[to].port.to_string();
+    let moved = cluster.nodes[from].cli(&["MIGRATE", "127.0.0.1", &port, name, "0", "5000"]);
+    assert_eq!(moved, "OK", "{name}");
 }
 
 /// Redis refuses a call for several keys of a slot on its way when some of them have moved and some have not; each alone is
 /// decided where it is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[expect(
-    clippy::too_many_lines,
-    reason = "laid out by rustfmt's defaults and not yet split"
-)]
 async fn fault_53_keys_of_a_slot_that_is_half_moved_are_decided_together() {
     let cluster = Cluster::start_with(0, &["redis-server"], &[]);
     let server = Server::start(PLANS, &["--store", &cluster.url()]);
-    decided(&server).await;
+    wait_until_decided(&server).await;
     // Three keys of one slot: one that moves, one that stays, and one that is new.
-    let mut of_slot: std::collections::HashMap<u16, Vec<String>> = std::collections::HashMap::new();
-    let keys = (0..).find_map(|number| {
-        let key = format!("key {number}");
-        let keys = of_slot
-            .entry(fred::util::redis_keyslot(
-                format!("window:{key}").as_bytes(),
-            ))
-            .or_default();
-        keys.push(key);
-        (keys.len() == 3).then(|| keys.clone())
-    });
-    let keys = keys.unwrap();
+    let keys = three_keys_of_one_slot();
     let slot = cluster.slot("window", &keys[0]);
     assert!(keys.iter().all(|key| cluster.slot("window", key) == slot));
     let mut client = server.client().await;
     for key in &keys[..2] {
-        assert_eq!(
-            client
-                .should_allow(request(key, "window", None))
-                .await
-                .unwrap()
-                .into_inner()
-                .remaining,
-            Some(299)
-        );
+        let answer = client.should_allow(request(key, "window", None)).await;
+        assert_eq!(answer.unwrap().into_inner().remaining, Some(299));
     }
     let from = cluster.owner(slot);
     let to = (from + 1) % MASTERS;
     cluster.open(slot, from, to);
-    let port = cluster.nodes[to].port.to_string();
-    let moved = cluster.nodes[from].cli(&[
-        "MIGRATE",
-        "127.0.0.1",
-        &port,
-        &format!("{{window:{}}}", keys[0]),
-        "0",
-        "5000",
-    ]);
-    assert_eq!(moved, "OK");
+    move_key(&cluster, &format!("{{window:{}}}", keys[0]), from, to);
     for round in 1..=20 {
-        let requests: Vec<_> = [&keys[..], &keys[..]]
-            .concat()
-            .iter()
-            .map(|key| request(key, "window", None))
-            .collect();
-        let batch = client
-            .should_allow_batch(pb::ShouldAllowBatchRequest { requests })
-            .await
-            .unwrap()
-            .into_inner();
-        let answers = batch.results.into_iter().map(|result| match result.result {
-            Some(should_allow_result::Result::Response(answer)) => answer,
-            other => panic!("{other:?}"),
-        });
-        let told: Vec<_> = answers
-            .map(|answer| (answer.decided_by(), answer.remaining))
-            .collect();
+        let told = ask_twice_in_a_batch(&mut client, &keys).await;
         let left = |before: u64, nth: u64| (DecidedBy::Store, Some(before - 2 * (round - 1) - nth));
         let expected = [
             left(299, 1),
@@ -378,4 +323,40 @@ async fn fault_53_keys_of_a_slot_that_is_half_moved_are_decided_together() {
     );
     cluster.migrate(slot, from, to);
     cluster.close(slot, to);
+}
+
+fn three_keys_of_one_slot() -> Vec<String> {
+    let mut of_slot: HashMap<u16, Vec<String>> = HashMap::new();
+    let keys = (0..).find_map(|number| {
+        let key = format!("key {number}");
+        let slot = fred::util::redis_keyslot(format!("window:{key}").as_bytes());
+        let keys = of_slot.entry(slot).or_default();
+        keys.push(key);
+        (keys.len() == 3).then(|| keys.clone())
+    });
+    keys.unwrap()
+}
+
+/// Who decided on each request of a batch with these keys, twice in their order, and what remains.
+async fn ask_twice_in_a_batch(
+    client: &mut Client,
+    keys: &[String],
+) -> Vec<(DecidedBy, Option<u64>)> {
+    let requests: Vec<_> = [keys, keys]
+        .concat()
+        .iter()
+        .map(|key| request(key, "window", None))
+        .collect();
+    let batch = client
+        .should_allow_batch(pb::ShouldAllowBatchRequest { requests })
+        .await
+        .unwrap()
+        .into_inner();
+    let answers = batch.results.into_iter().map(|result| match result.result {
+        Some(should_allow_result::Result::Response(answer)) => answer,
+        other => panic!("{other:?}"),
+    });
+    answers
+        .map(|answer| (answer.decided_by(), answer.remaining))
+        .collect()
 }
