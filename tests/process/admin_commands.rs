@@ -233,7 +233,7 @@ fn replicas_tells_how_many_share_the_quotas_and_why() {
 }
 
 /// Takes units of a plan of two limits, and asserts what `explain` tells of each.
-fn explains_a_log_and_a_bucket(fixture: &Fixture) {
+fn assert_log_and_bucket_are_explained(fixture: &Fixture) {
     fixture.take("several", "3");
     let (code, several) = fixture.json("explain", "several", &[]);
     assert_eq!((code, &several["next"]["decided_by"]), (0, &"store".into()));
@@ -296,7 +296,7 @@ fn explain_prints_a_sentence_and_every_limit() {
         denied.contains("  5 units can be taken in 23h59m"),
         "{denied}"
     );
-    explains_a_log_and_a_bucket(&fixture);
+    assert_log_and_bucket_are_explained(&fixture);
     let (code, banned) = fixture.ask("explain", "banned", &[]);
     assert!(
         code == 1 && banned.starts_with("Plan banned is blocked, so every request is denied"),
@@ -317,13 +317,7 @@ fn a_token_is_read_from_its_file_and_never_sent_in_the_clear() {
         PLANS,
         &["--set", "listen.admin=127.0.0.1:0", "--set", &named],
     );
-    let log = server.log();
-    let admin = field(
-        log.lines()
-            .find(|line| line.contains("tollgate is serving"))
-            .unwrap(),
-        "admin",
-    );
+    let admin = field(&server.start_line(), "admin");
     let ask = |admin: &str, file: Option<&str>| {
         let file = file.map(path);
         let flags: Vec<&str> = file

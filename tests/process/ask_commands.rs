@@ -28,7 +28,7 @@ fn asked(command: &str, address: &str, arguments: &[&str]) -> (i32, String) {
     (output.status.code().unwrap(), printed)
 }
 
-fn fails(command: &str, address: &str, arguments: &[&str], sentence: &str) {
+fn assert_fails(command: &str, address: &str, arguments: &[&str], sentence: &str) {
     let (code, printed) = asked(command, address, arguments);
     assert!(
         code == 2 && printed.contains(sentence),
@@ -53,13 +53,13 @@ fn try_exits_with_the_answer() {
     assert_eq!(code, 1);
     let begin = "outcome: denied\ndecided by: store\nlimit day: 0 of 2 remaining, retry after ";
     assert!(denied.starts_with(begin), "{denied}");
-    fails(
+    assert_fails(
         "try",
         &server.address,
         &["--key", "k", "--plan", "q"],
         "NotFound: plan \"q\" is not in the config",
     );
-    fails(
+    assert_fails(
         "try",
         &server.address,
         &[&P[..], &["--cost", "0"]].concat(),
@@ -172,18 +172,18 @@ fn repeated_questions_are_added_up_until_one_fails() {
         "{summed}"
     );
     for wrong in ["0", "100001"] {
-        fails(
+        assert_fails(
             "try",
             &server.address,
             &[&P[..], &["--repeat", wrong]].concat(),
             "is not in 1..=100000",
         );
     }
-    loses_its_server_while_it_asks(&mut server);
+    assert_loss_of_server_is_told(&mut server);
 }
 
 /// The server is ended while questions are on their way.
-fn loses_its_server_while_it_asks(server: &mut Server) {
+fn assert_loss_of_server_is_told(server: &mut Server) {
     let mut command = tollgate();
     command
         .args(["try", "--address", &server.address, "--repeat", "100000"])
@@ -250,7 +250,7 @@ fn a_server_that_is_not_there_or_silent_or_no_tollgate_gets_a_sentence() {
     for command in ["try", "health"] {
         let ask = |address: &str, more: &[&str], sentence: &str| {
             let subject = if command == "try" { &P[..] } else { &[] };
-            fails(command, address, &[subject, more].concat(), sentence);
+            assert_fails(command, address, &[subject, more].concat(), sentence);
         };
         ask("127.0.0.1:1", &[], "nothing answers at 127.0.0.1:1");
         ask(&absent, &[], "nothing answers at unix:/");
@@ -278,7 +278,7 @@ fn a_server_that_is_not_there_or_silent_or_no_tollgate_gets_a_sentence() {
         ask(&at, &["--tls-cert", "c"], "--tls-key <FILE>");
     }
     let server = Server::start(PLANS, &["--set", "listen.http=127.0.0.1:0"]);
-    fails("health", &server.http(), &[], "ended without an answer");
+    assert_fails("health", &server.http(), &[], "ended without an answer");
 }
 
 /// The first address at which a server takes gRPC.
@@ -323,7 +323,7 @@ fn both_ask_over_unix_sockets_tls_and_mutual_tls() {
             assert_eq!(code, 0, "{command} {at} {flags:?}: {printed}");
         }
         let refused = |at: &str, more: &[&str], sentence: &str| {
-            fails(command, at, &[subject, more].concat(), sentence);
+            assert_fails(command, at, &[subject, more].concat(), sentence);
         };
         refused(
             &tls,

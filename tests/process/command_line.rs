@@ -26,7 +26,7 @@ fn run(arguments: &[&str]) -> Output {
     tollgate().args(arguments).output().unwrap()
 }
 
-fn fails(arguments: &[&str], code: i32, sentence: &str) {
+fn assert_fails(arguments: &[&str], code: i32, sentence: &str) {
     let output = run(arguments);
     let said = String::from_utf8_lossy(&output.stderr).into_owned()
         + &String::from_utf8_lossy(&output.stdout);
@@ -37,7 +37,7 @@ fn fails(arguments: &[&str], code: i32, sentence: &str) {
 
 #[test]
 fn a_config_that_is_named_and_wrong_ends_the_start_with_2() {
-    fails(
+    assert_fails(
         &["--config", "/nowhere.yaml"],
         2,
         "/nowhere.yaml: 1 error\n  cannot be read: No such file",
@@ -52,48 +52,48 @@ fn a_config_that_is_named_and_wrong_ends_the_start_with_2() {
         ),
     ] {
         let file = file(content);
-        fails(&["--config", file.path().to_str().unwrap()], 2, sentence);
+        assert_fails(&["--config", file.path().to_str().unwrap()], 2, sentence);
     }
 }
 
 #[test]
 fn nonsense_on_the_command_line_ends_with_2_and_a_sentence() {
-    fails(&["--store", "nonsense"], 2, "store.url is no URL");
-    fails(&["--store", "redis://"], 2, "names no host");
-    fails(
+    assert_fails(&["--store", "nonsense"], 2, "store.url is no URL");
+    assert_fails(&["--store", "redis://"], 2, "names no host");
+    assert_fails(
         &["--store", "http://localhost"],
         2,
         "has a scheme that is no store's; write memory:, redis://",
     );
-    fails(
+    assert_fails(
         &["--store", "redis-sentinel://localhost"],
         2,
         "sentinelServiceName",
     );
-    fails(&["--listen", "50051"], 2, "is no address; write host:port");
-    fails(
+    assert_fails(&["--listen", "50051"], 2, "is no address; write host:port");
+    assert_fails(
         &["--log-level", "loud"],
         2,
         "must be error, warn, info, debug or trace",
     );
-    fails(
+    assert_fails(
         &["--set", "workers=1025"],
         2,
         "workers is 1025; it is 0 to 1024",
     );
-    fails(
+    assert_fails(
         &["--set", "store.deadline"],
         2,
         "store.deadline has no value; write --set store.deadline=VALUE",
     );
-    fails(
+    assert_fails(
         &["--set", "store.deadline=soon"],
         2,
         "store.deadline is wrong; it must be a duration",
     );
-    fails(&["frobnicate"], 2, "frobnicate");
+    assert_fails(&["frobnicate"], 2, "frobnicate");
     // Flags before the command would be lost on it.
-    fails(
+    assert_fails(
         &["--store", "redis://localhost", "serve"],
         2,
         "cannot be used with",
@@ -102,12 +102,12 @@ fn nonsense_on_the_command_line_ends_with_2_and_a_sentence() {
 
 #[test]
 fn plaintext_to_other_hosts_must_be_asked_for() {
-    fails(
+    assert_fails(
         &["--listen", "0.0.0.0:0"],
         2,
         "listen.grpc[0] is 0.0.0.0:0, which other hosts can reach, and nothing encrypts it",
     );
-    fails(
+    assert_fails(
         &["--set", "listen.http=[::]:0"],
         2,
         "listen.http is [::]:0, which other hosts can reach",
@@ -131,12 +131,12 @@ fn plaintext_to_other_hosts_must_be_asked_for() {
 fn a_port_in_use_ends_with_1_and_names_it() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    fails(
+    assert_fails(
         &["--listen", &address],
         1,
         &format!("cannot listen at {address}"),
     );
-    fails(&["--listen", &address], 1, "another process listens there");
+    assert_fails(&["--listen", &address], 1, "another process listens there");
 }
 
 #[test]
@@ -181,7 +181,7 @@ async fn without_a_config_the_example_plans_are_served_and_said_to_be() {
     );
 }
 
-fn stops_at_once(signal: &str) {
+fn assert_stops_at_once(signal: &str) {
     let mut server = Server::start(PLANS, &[]);
     // Connections that never speak: a port scan, a health check of a load balancer.
     let silent: Vec<TcpStream> = (0..20)
@@ -202,12 +202,12 @@ fn stops_at_once(signal: &str) {
 
 #[test]
 fn sigterm_ends_it_at_once_in_spite_of_silent_connections() {
-    stops_at_once("TERM");
+    assert_stops_at_once("TERM");
 }
 
 #[test]
 fn sigint_ends_it_at_once_in_spite_of_silent_connections() {
-    stops_at_once("INT");
+    assert_stops_at_once("INT");
 }
 
 #[tokio::test]
@@ -251,7 +251,7 @@ fn completions_are_scripts_that_their_shells_accept() {
         .write_all(&run(&["completions", "bash"]).stdout)
         .unwrap();
     assert!(bash.wait().unwrap().success());
-    fails(&["completions", "cmd"], 2, "possible values: bash");
+    assert_fails(&["completions", "cmd"], 2, "possible values: bash");
 }
 
 #[test]
@@ -297,5 +297,5 @@ fn every_command_has_a_manual_page() {
             .collect();
         assert_eq!(section, expected.join("\n"), "{name}");
     }
-    fails(&["man", "frobnicate"], 2, "there is no command frobnicate");
+    assert_fails(&["man", "frobnicate"], 2, "there is no command frobnicate");
 }

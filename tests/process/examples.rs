@@ -160,7 +160,7 @@ impl Client {
     }
 
     /// How many requests it let through although nothing was decided.
-    fn fail_opens(&self) -> f64 {
+    fn fail_open_count(&self) -> f64 {
         let reply = get(&self.address, "/metrics");
         let sample = reply
             .body
@@ -174,14 +174,14 @@ impl Client {
 
     /// Requests with a key of their own are let in up to the quota and no further. A deadline that a busy machine misses lets a
     /// request through, which the client counts: then another key is tried.
-    fn limits_exactly(&self, name: &str) {
+    fn assert_limits_exactly(&self, name: &str) {
         let started = Instant::now();
         for attempt in 0.. {
-            let before = self.fail_opens();
+            let before = self.fail_open_count();
             let replies: Vec<Reply> = (0..=QUOTA)
                 .map(|_| self.hello(&format!("X-Api-Key: {name}-{attempt}")))
                 .collect();
-            if self.fail_opens() == before {
+            if self.fail_open_count() == before {
                 return replies
                     .iter()
                     .enumerate()
@@ -202,16 +202,18 @@ impl Client {
     }
 
     /// An error other than those two is shown, and logged with the plan.
-    fn shows_a_misspelt_plan(&mut self) {
+    fn assert_misspelt_plan_is_shown(&mut self) {
         let started = Instant::now();
         loop {
-            let before = self.fail_opens();
+            let before = self.fail_open_count();
             let reply = self.hello("X-Plan: fre");
             if (500..600).contains(&reply.status) {
                 break;
             }
             assert!(
-                reply.status == 200 && self.fail_opens() > before && started.elapsed() < PATIENCE,
+                reply.status == 200
+                    && self.fail_open_count() > before
+                    && started.elapsed() < PATIENCE,
                 "{reply:?}"
             );
         }
@@ -219,8 +221,8 @@ impl Client {
     }
 
     /// Each request passes, without the fields of a decision, and is counted.
-    fn lets_through(&mut self, requests: u32) {
-        let before = self.fail_opens();
+    fn assert_lets_through(&mut self, requests: u32) {
+        let before = self.fail_open_count();
         for _ in 0..requests {
             let reply = self.hello("X-Api-Key: undecided");
             assert!(
@@ -228,12 +230,12 @@ impl Client {
                 "{reply:?}"
             );
         }
-        assert_eq!(self.fail_opens(), before + f64::from(requests));
+        assert_eq!(self.fail_open_count(), before + f64::from(requests));
         self.wait_for_line("tollgate did not decide, request let through", PATIENCE);
     }
 
     /// A request that waits for an answer when the server is killed.
-    fn lets_through_what_a_killed_server_held(&self, server: &mut Server) {
+    fn assert_held_requests_pass(&self, server: &mut Server) {
         std::thread::scope(|scope| {
             let held: Vec<_> = (0..3)
                 .map(|_| scope.spawn(|| self.hello("X-Api-Key: held").status))
@@ -295,22 +297,22 @@ fn check_reply(index: u64, reply: &Reply) {
 }
 
 /// The whole life of a client.
-fn runs(command: &str, folder: &Path) {
+fn assert_example_works(command: &str, folder: &Path) {
     let mut server = Server::start(PLANS, &[]);
     let mut client = Client::start(command, folder, &server.address);
-    client.limits_exactly("first");
-    client.shows_a_misspelt_plan();
+    client.assert_limits_exactly("first");
+    client.assert_misspelt_plan_is_shown();
     server.signal("STOP");
-    client.lets_through(2);
-    client.lets_through_what_a_killed_server_held(&mut server);
-    client.lets_through(2);
+    client.assert_lets_through(2);
+    client.assert_held_requests_pass(&mut server);
+    client.assert_lets_through(2);
     let _server = server.again(&[]);
     client.waits_until_decided();
-    client.limits_exactly("second");
+    client.assert_limits_exactly("second");
     drop(client);
     let mut alone = Client::start(command, folder, NOBODY);
     alone.wait_for_line("does not answer, starting without", PATIENCE);
-    alone.lets_through(1);
+    alone.assert_lets_through(1);
 }
 
 /// Installs, then runs each client of the folder. Each tool comes with a sentence that says how to get it.
@@ -337,7 +339,9 @@ fn follow(language: &str, folder: &Path, tools: &[(&str, &str)]) {
         String::from_utf8_lossy(&output.stdout)
     );
     assert!(!clients.is_empty());
-    clients.iter().for_each(|command| runs(command, folder));
+    clients
+        .iter()
+        .for_each(|command| assert_example_works(command, folder));
 }
 
 #[test]

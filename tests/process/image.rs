@@ -170,7 +170,7 @@ impl Running {
     }
 
     /// Asks over gRPC, looks at whom the process belongs to, and stops it by SIGTERM.
-    async fn asked_and_stopped(mut self) {
+    async fn assert_serves_and_stops(mut self) {
         let mut client = Client::new(channel_to(&format!("127.0.0.1:{}", self.port)).await);
         assert!(decide(&mut client, "alice", "free").await.allowed);
         drop(client);
@@ -260,12 +260,12 @@ async fn the_image_runs_as_nobody_on_a_read_only_root_and_stops_by_sigterm() {
     ]);
     Running::wait(buildah.stdout(Stdio::null()).spawn().unwrap(), port)
         .await
-        .asked_and_stopped()
+        .assert_serves_and_stops()
         .await;
     container
         .run_read_only(of("User").as_str().unwrap())
         .await
-        .asked_and_stopped()
+        .assert_serves_and_stops()
         .await;
 }
 

@@ -173,13 +173,7 @@ fn samples() -> Vec<String> {
     let mut flags = vec!["--store", "redis://127.0.0.1:1"];
     flags.extend(settings.iter().flat_map(|setting| ["--set", setting]));
     let server = Server::start(PLANS, &flags);
-    let log = server.log();
-    let metrics = field(
-        log.lines()
-            .find(|line| line.contains("tollgate is serving"))
-            .unwrap(),
-        "metrics",
-    );
+    let metrics = field(&server.start_line(), "metrics");
     let scraped = get(&metrics, "/metrics").body;
     scraped
         .lines()

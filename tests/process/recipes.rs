@@ -126,7 +126,7 @@ fn the_filter_of_istio_is_that_of_envoy() {
 }
 
 /// Asserts that the config in Contour's recipe has a plan and key for what its proxy sends.
-fn has_descriptors_that_the_config_takes(proxy: &Yaml) {
+fn assert_descriptors_are_known(proxy: &Yaml) {
     let descriptors = &proxy["spec"]["virtualhost"]["rateLimitPolicy"]["global"]["descriptors"];
     assert!(
         descriptors[0]["entries"][0]["remoteAddress"]
@@ -194,11 +194,11 @@ fn the_manifests_of_contour_name_each_other_and_a_domain_of_the_config() {
         (Some("edge"), Some(true))
     );
     assert_eq!(limits["enableResourceExhaustedCode"].as_bool(), Some(true));
-    has_descriptors_that_the_config_takes(&proxy);
+    assert_descriptors_are_known(&proxy);
 }
 
 /// Asserts that two requests to this URI are allowed and the third is denied, with these fields in the header of the answer.
-fn answers_with_fields(config: &str, uri: &str, allowed: &[&str], denied: &[&str]) {
+fn assert_fields_of_answers(config: &str, uri: &str, allowed: &[&str], denied: &[&str]) {
     let server = Server::start(config, &["--set", "listen.http=127.0.0.1:0"]);
     let asked: Vec<Reply> = (0..3)
         .map(|_| ask(&server.http(), "GET", target(uri), &TOLD))
@@ -268,6 +268,6 @@ fn what_traefik_and_apisix_ask_is_answered_with_every_field_that_they_pass_on() 
             list("client_headers"),
         ),
     ] {
-        answers_with_fields(&config, uri.unwrap(), &allowed, &denied);
+        assert_fields_of_answers(&config, uri.unwrap(), &allowed, &denied);
     }
 }

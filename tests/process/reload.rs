@@ -89,8 +89,8 @@ impl Live {
     }
 
     /// Lines of the log with this in them, once there is one.
-    fn said(&self, words: &str) -> Vec<String> {
-        let said = || {
+    fn lines_with(&self, words: &str) -> Vec<String> {
+        let lines = || {
             self.server
                 .log()
                 .lines()
@@ -99,10 +99,10 @@ impl Live {
                 .collect::<Vec<_>>()
         };
         until(
-            || !said().is_empty(),
+            || !lines().is_empty(),
             || format!("never {words:?}: {}", self.server.log()),
         );
-        said()
+        lines()
     }
 
     async fn peek(&mut self, key: &str, plan: &str) -> pb::ShouldAllowResponse {
@@ -155,7 +155,7 @@ fn until(is: impl Fn() -> bool, otherwise: impl Fn() -> String) {
     }
 }
 
-async fn an_edited_quota_counts_at_once_and_usage_stays(flags: &[&str]) {
+async fn assert_edited_quota_counts_and_usage_stays(flags: &[&str]) {
     let mut live = Live::start(&every_algorithm(6), flags).await;
     for (plan, _) in ALGORITHMS {
         let used = live
@@ -193,13 +193,13 @@ async fn an_edited_quota_counts_at_once_and_usage_stays(flags: &[&str]) {
 
 #[tokio::test]
 async fn an_edited_quota_counts_at_once_and_usage_stays_in_memory() {
-    an_edited_quota_counts_at_once_and_usage_stays(&[]).await;
+    assert_edited_quota_counts_and_usage_stays(&[]).await;
 }
 
 #[tokio::test]
 async fn an_edited_quota_counts_at_once_and_usage_stays_on_redis() {
     let redis = Redis::start();
-    an_edited_quota_counts_at_once_and_usage_stays(&[
+    assert_edited_quota_counts_and_usage_stays(&[
         "--store",
         &redis.url(),
         "--set",
@@ -238,7 +238,7 @@ async fn a_plan_that_is_removed_is_unknown_and_has_its_usage_when_it_returns() {
         ["a", "c"]
     );
     assert_ne!(listed.config_hash, first);
-    let line = &live.said("config reloaded")[0];
+    let line = &live.lines_with("config reloaded")[0];
     assert_eq!(field(line, "config_hash"), listed.config_hash);
     assert!(
         line.contains("\"plans\":2,\"added\":1,\"removed\":1,\"edited\":0"),
@@ -356,7 +356,7 @@ async fn a_setting_that_needs_a_restart_is_said_and_ignored() {
     let others = "workers: 7\nstore: { url: 'redis://:canary-password@127.0.0.1:1', deadline: 50ms }\ndeny_cache: { entries: 9 }\n";
     live.replace(&(plan("p", 6) + others));
     live.wait_for("success", 1.0);
-    let said = live.said("a restart takes them up");
+    let said = live.lines_with("a restart takes them up");
     // The deadline is the flag's, before and after.
     assert_eq!(
         field(&said[0], "settings"),
@@ -369,7 +369,7 @@ async fn a_setting_that_needs_a_restart_is_said_and_ignored() {
     );
     live.replace(&plan("p", 7));
     live.wait_for("success", 2.0);
-    assert_eq!(live.said("a restart takes them up").len(), 1);
+    assert_eq!(live.lines_with("a restart takes them up").len(), 1);
     assert!(!live.server.end_and_log().contains("canary-password"));
 }
 

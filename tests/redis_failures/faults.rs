@@ -28,7 +28,7 @@ plans:
 ";
 
 /// The outcome of one request, and its decider.
-async fn by(client: &mut Client, key: &str, plan: &str) -> (Outcome, DecidedBy) {
+async fn outcome_and_decider(client: &mut Client, key: &str, plan: &str) -> (Outcome, DecidedBy) {
     let answer = decide(client, key, plan).await;
     (answer.outcome(), answer.decided_by())
 }
@@ -39,31 +39,31 @@ const BACK_WITHIN: Duration = Duration::from_secs(10);
 /// Asks until the store decides. Returns how long that took.
 async fn wait_for_the_store(client: &mut Client) -> Duration {
     let started = Instant::now();
-    while by(client, "probe", "log").await.1 != DecidedBy::Store {
+    while outcome_and_decider(client, "probe", "log").await.1 != DecidedBy::Store {
         assert!(started.elapsed() < BACK_WITHIN, "the store does not decide");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     started.elapsed()
 }
 
-async fn answers_by_policy(client: &mut Client, key: &str) {
+async fn assert_answers_by_policy(client: &mut Client, key: &str) {
     assert_eq!(
-        by(client, key, "allow").await,
+        outcome_and_decider(client, key, "allow").await,
         (Outcome::Allowed, DecidedBy::FailOpen)
     );
     assert_eq!(
-        by(client, key, "deny").await,
+        outcome_and_decider(client, key, "deny").await,
         (Outcome::Denied, DecidedBy::FailClosed)
     );
     // A share of 10 among 4 replicas, rounded up.
     for _ in 0..3 {
         assert_eq!(
-            by(client, key, "local").await,
+            outcome_and_decider(client, key, "local").await,
             (Outcome::Allowed, DecidedBy::LocalFallback)
         );
     }
     assert_eq!(
-        by(client, key, "local").await,
+        outcome_and_decider(client, key, "local").await,
         (Outcome::Denied, DecidedBy::LocalFallback)
     );
 }
@@ -74,14 +74,14 @@ async fn redis_absent_at_the_start_is_survived_and_used_when_it_comes() {
     redis.kill();
     let server = Server::start(PLANS, &["--store", &redis.url()]);
     let mut client = server.client().await;
-    answers_by_policy(&mut client, "k").await;
+    assert_answers_by_policy(&mut client, "k").await;
     redis.restart();
     println!(
         "on Redis {:?} after it came up",
         wait_for_the_store(&mut client).await
     );
     assert_eq!(
-        by(&mut client, "k", "local").await,
+        outcome_and_decider(&mut client, "k", "local").await,
         (Outcome::Allowed, DecidedBy::Store)
     );
     server.wait_for_line("store connected").await;
@@ -94,7 +94,7 @@ async fn fault_01_redis_killed_is_answered_for_and_used_again_after_its_return()
     let mut client = server.client().await;
     wait_for_the_store(&mut client).await;
     redis.kill();
-    answers_by_policy(&mut client, "k").await;
+    assert_answers_by_policy(&mut client, "k").await;
     redis.restart();
     println!(
         "on Redis {:?} after its return",
@@ -113,7 +113,9 @@ async fn fault_02_redis_stopped_costs_a_deadline_and_no_more() {
     for call in 0..20 {
         let started = Instant::now();
         assert_eq!(
-            by(&mut client, &call.to_string(), "allow").await.1,
+            outcome_and_decider(&mut client, &call.to_string(), "allow")
+                .await
+                .1,
             DecidedBy::FailOpen
         );
         slowest = slowest.max(started.elapsed());
@@ -141,7 +143,7 @@ async fn fault_05_a_lost_script_fails_no_call() {
             let mut client = Client::new(crate::support::server::channel_to(&address).await);
             for _ in 0..200 {
                 assert_eq!(
-                    by(&mut client, &caller.to_string(), "log").await,
+                    outcome_and_decider(&mut client, &caller.to_string(), "log").await,
                     (Outcome::Allowed, DecidedBy::Store)
                 );
             }
@@ -178,7 +180,9 @@ async fn a_value_that_is_not_ours_is_an_error_of_its_key_alone() {
                 1 => "list".to_owned(),
                 _ => format!("good {call}"),
             };
-            tokio::spawn(async move { (call, by(&mut client, &key, "deny").await) })
+            tokio::spawn(
+                async move { (call, outcome_and_decider(&mut client, &key, "deny").await) },
+            )
         })
         .collect();
     for call in calls {
@@ -326,7 +330,7 @@ async fn a_flood_of_batches_on_a_healthy_redis_opens_no_limit() {
         })
         .collect();
     assert_eq!(
-        by(&mut client, "beside", "allow").await,
+        outcome_and_decider(&mut client, "beside", "allow").await,
         (Outcome::Allowed, DecidedBy::Store)
     );
     let (mut allowed, mut refused) = (0, 0);
@@ -366,7 +370,7 @@ async fn a_web_server_at_redis_s_address_is_survived() {
     });
     let mut server = Server::start(PLANS, &["--store", &url]);
     let mut client = server.client().await;
-    answers_by_policy(&mut client, "k").await;
+    assert_answers_by_policy(&mut client, "k").await;
     server.wait_for_line("store out of reach").await;
     server.signal("TERM");
     assert!(server.wait().0.success());
@@ -377,7 +381,7 @@ async fn a_wrong_password_is_survived_and_never_logged() {
     let redis = Redis::start_with(&["--requirepass", "right"]);
     let url = format!("redis://:wrong-canary@127.0.0.1:{}", redis.port);
     let server = Server::start(PLANS, &["--store", &url]);
-    answers_by_policy(&mut server.client().await, "k").await;
+    assert_answers_by_policy(&mut server.client().await, "k").await;
     assert!(!server.end_and_log().contains("wrong-canary"));
     redis.cli(&["-a", "right", "CONFIG", "SET", "requirepass", ""]);
 }
@@ -393,12 +397,12 @@ async fn fault_10_redis_out_of_memory_is_a_failure_and_not_a_denial() {
     wait_for_the_store(&mut client).await;
     redis.cli(&["CONFIG", "SET", "maxmemory", "1"]);
     assert_eq!(
-        by(&mut client, "k", "allow").await,
+        outcome_and_decider(&mut client, "k", "allow").await,
         (Outcome::Allowed, DecidedBy::FailOpen)
     );
     redis.cli(&["CONFIG", "SET", "maxmemory", "0"]);
     assert_eq!(
-        by(&mut client, "k", "allow").await,
+        outcome_and_decider(&mut client, "k", "allow").await,
         (Outcome::Allowed, DecidedBy::Store)
     );
 }

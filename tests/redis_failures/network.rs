@@ -54,19 +54,16 @@ async fn fault_33_half_of_the_replicas_without_redis_pass_no_more_than_their_sha
         .map(|index| Server::start(&plans, &["--store", &urls[index % 2]]))
         .collect();
     for replica in &replicas {
-        decided_by(replica, DecidedBy::Store).await;
+        replica.wait_until_decided_by(DecidedBy::Store, "day").await;
     }
     island.cut(&island.addresses[0]);
     for (index, replica) in replicas.iter().enumerate() {
-        decided_by(
-            replica,
-            if index % 2 == 0 {
-                DecidedBy::Store
-            } else {
-                DecidedBy::LocalFallback
-            },
-        )
-        .await;
+        let by = if index % 2 == 0 {
+            DecidedBy::Store
+        } else {
+            DecidedBy::LocalFallback
+        };
+        replica.wait_until_decided_by(by, "day").await;
     }
     let mut granted = Vec::new();
     for replica in &replicas {
@@ -94,7 +91,7 @@ async fn fault_33_half_of_the_replicas_without_redis_pass_no_more_than_their_sha
     }
     island.heal(&island.addresses[0]);
     for replica in &replicas {
-        decided_by(replica, DecidedBy::Store).await;
+        replica.wait_until_decided_by(DecidedBy::Store, "day").await;
         assert_eq!(
             take_all(&mut replica.client().await).await,
             0,
@@ -108,26 +105,6 @@ fn shared_plan() -> String {
         "listen: {{ http: '127.0.0.1:0' }}\nstore: {{ deadline: 1s, expected_replicas: {REPLICAS} }}\nplans:\n  \
          day: {{ limits: [ {{ quota: {QUOTA}, window: 300d, algorithm: fixed_window }} ] }}\n"
     )
-}
-
-/// Waits until a replica's decisions are made `by` this decider.
-async fn decided_by(replica: &Server, by: DecidedBy) {
-    let (mut client, started) = (replica.client().await, Instant::now());
-    for probe in 0.. {
-        let answer = client
-            .should_allow(request(&format!("probe {probe}"), "day", None))
-            .await
-            .unwrap()
-            .into_inner();
-        if answer.decided_by() == by {
-            return;
-        }
-        assert!(
-            started.elapsed() < crate::support::server::PATIENCE,
-            "still decided by {:?}",
-            answer.decided_by()
-        );
-    }
 }
 
 /// Asks for one key until it is denied; how often it was granted.

@@ -17,7 +17,7 @@ use crate::support::redis::{Redis, free_port};
 use crate::support::server::{Client, Server, channel_to, request, tollgate};
 
 /// Waits until the log has so many lines with these words.
-async fn logged(server: &Server, words: &str, lines: usize) -> String {
+async fn wait_for_lines(server: &Server, words: &str, lines: usize) -> String {
     let started = Instant::now();
     loop {
         let log = server.log();
@@ -107,7 +107,7 @@ async fn redis_absent_at_the_start_slows_no_call_and_is_used_when_it_comes() {
     let began = Instant::now();
     pass(Duration::from_secs(2)).await;
     // Later a busy machine may keep callers waiting beyond a deadline, which is another outage.
-    logged(&server, "store out of reach", 1).await;
+    wait_for_lines(&server, "store out of reach", 1).await;
     let (answers, ended) = answers_around_restart(&mut redis, load).await;
     judge("Redis absent at the start", &answers, began, ended);
 }
@@ -181,8 +181,8 @@ async fn fault_06_a_redis_that_was_demoted_is_left_alone_until_it_may_write() {
         "on a Redis that may write again after {:?}",
         began.elapsed()
     );
-    logged(&server, "store out of reach", 1).await;
-    logged(&server, "store connected", 2).await;
+    wait_for_lines(&server, "store out of reach", 1).await;
+    wait_for_lines(&server, "store connected", 2).await;
 }
 
 #[tokio::test]
@@ -203,8 +203,8 @@ async fn an_outage_is_two_lines_that_tell_how_long_and_how_many() {
         by_policy += u64::from(answer.decided_by() == DecidedBy::FailOpen);
     }
     redis.signal("CONT");
-    logged(&server, "store out of reach", 1).await;
-    let line = logged(&server, "store connected", 2).await;
+    wait_for_lines(&server, "store out of reach", 1).await;
+    let line = wait_for_lines(&server, "store connected", 2).await;
     let (out_ms, undecided) = (number(&line, "out_ms"), number(&line, "undecided"));
     println!("{by_policy} by policy; {line}");
     assert!((500..20_000).contains(&out_ms), "{line}");
@@ -319,7 +319,7 @@ async fn fault_15_an_idle_connection_that_was_forgotten_costs_no_decision() {
     let mut client = server.client().await;
     proxy.swallow();
     proxy.let_through();
-    logged(&server, "store connected", 2).await;
+    wait_for_lines(&server, "store connected", 2).await;
     let answer = client
         .should_allow(request("k", "open", None))
         .await

@@ -18,7 +18,7 @@ plans:
 ";
 
 /// Asks for a new key each time, until the decision is made `by` this decider.
-async fn decided_by(client: &mut Client, by: DecidedBy) -> Duration {
+async fn wait_until_decided_by(client: &mut Client, by: DecidedBy) -> Duration {
     let started = Instant::now();
     for probe in 0.. {
         let answer = decide(client, &format!("probe {probe}"), "day").await;
@@ -52,7 +52,7 @@ async fn fault_11_a_redis_that_may_drop_counters_is_warned_of() {
     assert!(warning.contains("\"policy\":\"allkeys-lru\""), "{warning}");
     let sound = Redis::start_with(&["--maxmemory", "100mb"]);
     let quiet = Server::start(PLANS, &["--store", &sound.url()]);
-    decided_by(&mut quiet.client().await, DecidedBy::Store).await;
+    wait_until_decided_by(&mut quiet.client().await, DecidedBy::Store).await;
     let log = quiet.end_and_log();
     assert!(!log.contains("may drop counters"), "{log}");
 }
@@ -70,7 +70,7 @@ async fn fault_04_a_redis_that_lost_its_data_passes_one_quota_more_at_each_loss(
     ];
     let server = Server::start(PLANS, &flags);
     let mut client = server.client().await;
-    decided_by(&mut client, DecidedBy::Store).await;
+    wait_until_decided_by(&mut client, DecidedBy::Store).await;
     assert_eq!(granted(&mut client).await, QUOTA);
     redis.cli(&["FLUSHALL"]);
     assert_eq!(granted(&mut client).await, QUOTA);
@@ -84,10 +84,10 @@ async fn fault_04_a_redis_that_lost_its_data_passes_one_quota_more_at_each_loss(
         (0.0, 0.0)
     );
     redis.kill();
-    decided_by(&mut client, DecidedBy::FailClosed).await;
+    wait_until_decided_by(&mut client, DecidedBy::FailClosed).await;
     assert_eq!(Scrape::of(&server.http()).value("tollgate_degraded"), 1.0);
     redis.restart();
-    decided_by(&mut client, DecidedBy::Store).await;
+    wait_until_decided_by(&mut client, DecidedBy::Store).await;
     assert_eq!(granted(&mut client).await, QUOTA);
     assert_eq!(granted(&mut client).await, 0);
     let started = Instant::now();
@@ -127,7 +127,7 @@ async fn fault_12_a_redis_without_room_for_one_more_client_is_used_once_there_is
     drop(idle);
     println!(
         "on Redis {:?} after it had room",
-        decided_by(&mut client, DecidedBy::Store).await
+        wait_until_decided_by(&mut client, DecidedBy::Store).await
     );
     assert_eq!(granted(&mut client).await, QUOTA);
 }
@@ -138,14 +138,14 @@ async fn fault_13_a_redis_that_is_busy_with_another_s_script_is_answered_for() {
     let redis = Redis::start_with(&["--busy-reply-threshold", "20"]);
     let server = Server::start(PLANS, &["--store", &redis.url()]);
     let mut client = server.client().await;
-    decided_by(&mut client, DecidedBy::Store).await;
+    wait_until_decided_by(&mut client, DecidedBy::Store).await;
     let port = redis.port.to_string();
     let mut endless = std::process::Command::new("redis-cli");
     let endless = endless
         .args(["-p", &port, "EVAL", "while true do end", "0"])
         .stdout(std::process::Stdio::null());
     let mut endless = Guarded(endless.spawn().unwrap());
-    decided_by(&mut client, DecidedBy::FailClosed).await;
+    wait_until_decided_by(&mut client, DecidedBy::FailClosed).await;
     for _ in 0..200 {
         assert_eq!(
             decide(&mut client, "k", "day").await.decided_by(),
@@ -159,7 +159,7 @@ async fn fault_13_a_redis_that_is_busy_with_another_s_script_is_answered_for() {
     assert_eq!(redis.cli(&["SCRIPT", "KILL"]), "OK");
     println!(
         "on Redis {:?} after the script's end",
-        decided_by(&mut client, DecidedBy::Store).await
+        wait_until_decided_by(&mut client, DecidedBy::Store).await
     );
     // Of the calls that it had taken in and not answered, some may still be charged.
     assert!(granted(&mut client).await <= QUOTA);
@@ -173,7 +173,7 @@ async fn fault_13_a_redis_that_is_loading_is_answered_for_and_has_its_counts() {
         &["--store", &redis.url(), "--set", "deny_cache.entries=0"],
     );
     let mut client = server.client().await;
-    decided_by(&mut client, DecidedBy::Store).await;
+    wait_until_decided_by(&mut client, DecidedBy::Store).await;
     assert_eq!(granted(&mut client).await, QUOTA);
     let fill = "for i = 1, 3000 do redis.call('SET', 'filler' .. i, string.rep('x', 3000), 'EX', 1000) end";
     redis.cli(&["EVAL", fill, "0"]);
@@ -188,7 +188,7 @@ async fn fault_13_a_redis_that_is_loading_is_answered_for_and_has_its_counts() {
             .spawn()
             .unwrap(),
     );
-    decided_by(&mut client, DecidedBy::FailClosed).await;
+    wait_until_decided_by(&mut client, DecidedBy::FailClosed).await;
     let mut refused = 0;
     while reload.0.try_wait().unwrap().is_none() {
         refused += u64::from(
@@ -198,7 +198,7 @@ async fn fault_13_a_redis_that_is_loading_is_answered_for_and_has_its_counts() {
     }
     println!(
         "{refused} answered while it loaded; on Redis {:?} after",
-        decided_by(&mut client, DecidedBy::Store).await
+        wait_until_decided_by(&mut client, DecidedBy::Store).await
     );
     assert!(
         refused > 100,
@@ -223,17 +223,17 @@ async fn fault_32_many_replicas_come_back_to_redis_without_a_rush() {
     let mut clients = Vec::new();
     for server in &servers {
         clients.push(server.client().await);
-        decided_by(clients.last_mut().unwrap(), DecidedBy::Store).await;
+        wait_until_decided_by(clients.last_mut().unwrap(), DecidedBy::Store).await;
     }
     redis.kill();
     for client in &mut clients {
-        decided_by(client, DecidedBy::FailClosed).await;
+        wait_until_decided_by(client, DecidedBy::FailClosed).await;
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
     redis.restart();
     let returned = Instant::now();
     for client in &mut clients {
-        decided_by(client, DecidedBy::Store).await;
+        wait_until_decided_by(client, DecidedBy::Store).await;
     }
     let took = returned.elapsed();
     let statistics = redis.cli(&["INFO", "stats"]);

@@ -33,39 +33,23 @@ fn start_replicas(count: usize, url: &str) -> Vec<Server> {
 }
 
 /// The number of replicas that this server counts.
-fn seen(server: &Server) -> u64 {
+fn replicas_seen(server: &Server) -> u64 {
     let seen = Scrape::of(&server.http()).value("tollgate_replicas_seen");
     assert!(seen >= 1.0, "{seen} replicas");
     seen as u64
 }
 
 /// Waits until each server counts so many replicas.
-async fn all_see(servers: &[Server], count: u64) {
+async fn wait_until_all_see(servers: &[Server], count: u64) {
     let started = Instant::now();
-    while servers.iter().any(|server| seen(server) != count) {
-        let all: Vec<u64> = servers.iter().map(seen).collect();
+    while servers.iter().any(|server| replicas_seen(server) != count) {
+        let all: Vec<u64> = servers.iter().map(replicas_seen).collect();
         assert!(
             started.elapsed() < PATIENCE,
             "{all:?} see another number than {count}: {}",
             servers[0].log()
         );
         tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-/// Waits until the server's decisions are made `by` this decider.
-async fn decided_by(server: &Server, by: DecidedBy) {
-    let (mut client, started) = (server.client().await, Instant::now());
-    for probe in 0.. {
-        let answer = decide(&mut client, &format!("probe {probe}"), "day").await;
-        if answer.decided_by() == by {
-            return;
-        }
-        assert!(
-            started.elapsed() < PATIENCE,
-            "still decided by {:?}",
-            answer.decided_by()
-        );
     }
 }
 
@@ -96,10 +80,12 @@ async fn fault_60_replicas_that_lose_redis_grant_the_quota_together_and_share_it
     for count in [2, 3] {
         let mut redis = Redis::start();
         let replicas = start_replicas(count, &redis.url());
-        all_see(&replicas, count as u64).await;
+        wait_until_all_see(&replicas, count as u64).await;
         redis.kill();
         for replica in &replicas {
-            decided_by(replica, DecidedBy::LocalFallback).await;
+            replica
+                .wait_until_decided_by(DecidedBy::LocalFallback, "day")
+                .await;
         }
         let granted = granted_locally(&replicas, "k").await;
         println!(
@@ -109,14 +95,14 @@ async fn fault_60_replicas_that_lose_redis_grant_the_quota_together_and_share_it
         // The number stays as long as Redis is away, also beyond the lifetime of every announcement.
         tokio::time::sleep(REPLICA_LIFETIME + ANNOUNCED_EVERY).await;
         assert_eq!(
-            replicas.iter().map(seen).collect::<Vec<_>>(),
+            replicas.iter().map(replicas_seen).collect::<Vec<_>>(),
             vec![count as u64; count]
         );
         redis.restart();
         for replica in &replicas {
-            decided_by(replica, DecidedBy::Store).await;
+            replica.wait_until_decided_by(DecidedBy::Store, "day").await;
         }
-        all_see(&replicas, count as u64).await;
+        wait_until_all_see(&replicas, count as u64).await;
     }
 }
 
@@ -127,7 +113,7 @@ async fn fault_60_answers_that_come_late_are_shared_as_in_an_outage() {
     let redis = Redis::start();
     let proxy = Proxy::before(redis.port);
     let replicas = start_replicas(COUNT, &proxy.url());
-    all_see(&replicas, COUNT as u64).await;
+    wait_until_all_see(&replicas, COUNT as u64).await;
     proxy.delay(Duration::from_millis(700));
     let calls = replicas
         .iter()
@@ -158,7 +144,7 @@ async fn fault_60_answers_that_come_late_are_shared_as_in_an_outage() {
         "granted to late answers, and decided otherwise"
     );
     assert_eq!(
-        replicas.iter().map(seen).collect::<Vec<_>>(),
+        replicas.iter().map(replicas_seen).collect::<Vec<_>>(),
         [COUNT as u64; COUNT]
     );
 }
@@ -167,19 +153,19 @@ async fn fault_60_answers_that_come_late_are_shared_as_in_an_outage() {
 async fn a_replica_that_stops_leaves_at_once_and_one_that_is_killed_within_seconds() {
     let redis = Redis::start();
     let mut replicas = start_replicas(4, &redis.url());
-    all_see(&replicas, 4).await;
+    wait_until_all_see(&replicas, 4).await;
     let mut stopped = replicas.pop().unwrap();
     stopped.signal("TERM");
     stopped.wait();
     assert_eq!(redis.cli(&["ZCARD", SET]), "3", "{}", stopped.log());
-    all_see(&replicas, 3).await;
+    wait_until_all_see(&replicas, 3).await;
     let mut killed = replicas.pop().unwrap();
     killed.child.kill().unwrap();
     killed.wait();
-    all_see(&replicas, 2).await;
+    wait_until_all_see(&replicas, 2).await;
     // A replica that starts again counts as a new one, and the killed one no longer counts.
     replicas.push(killed.again(&["--store", &redis.url()]));
-    all_see(&replicas, 3).await;
+    wait_until_all_see(&replicas, 3).await;
 }
 
 /// Each of three events makes Redis forget all replicas for a moment.
@@ -187,12 +173,15 @@ async fn a_replica_that_stops_leaves_at_once_and_one_that_is_killed_within_secon
 async fn a_redis_that_forgets_the_replicas_makes_no_share_larger() {
     let mut redis = Redis::start();
     let replicas = start_replicas(3, &redis.url());
-    all_see(&replicas, 3).await;
+    wait_until_all_see(&replicas, 3).await;
     let watch = async |redis: &mut Redis, forget: fn(&mut Redis)| {
         forget(redis);
         let started = Instant::now();
         while started.elapsed() < 2 * REPLICA_LIFETIME {
-            assert_eq!(replicas.iter().map(seen).collect::<Vec<_>>(), [3, 3, 3]);
+            assert_eq!(
+                replicas.iter().map(replicas_seen).collect::<Vec<_>>(),
+                [3, 3, 3]
+            );
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         assert_eq!(redis.cli(&["ZCARD", SET]), "3");
@@ -223,13 +212,13 @@ async fn a_configured_number_of_replicas_replaces_counting() {
             "store.expected_replicas=7",
         ],
     );
-    decided_by(&server, DecidedBy::Store).await;
+    server.wait_until_decided_by(DecidedBy::Store, "day").await;
     assert_eq!(
-        (seen(&server), redis.cli(&["EXISTS", SET]).as_str()),
+        (replicas_seen(&server), redis.cli(&["EXISTS", SET]).as_str()),
         (7, "0")
     );
     let embedded = Server::start(PLANS, &[]);
-    assert_eq!(seen(&embedded), 1);
+    assert_eq!(replicas_seen(&embedded), 1);
     let log = embedded.end_and_log();
     assert!(!log.contains("replicas"), "{log}");
 }
@@ -238,7 +227,7 @@ async fn a_configured_number_of_replicas_replaces_counting() {
 async fn replicas_cost_redis_about_a_command_a_second_each() {
     let redis = Redis::start();
     let replicas = start_replicas(3, &redis.url());
-    all_see(&replicas, 3).await;
+    wait_until_all_see(&replicas, 3).await;
     let (started, before) = (Instant::now(), redis.ran("zadd"));
     tokio::time::sleep(5 * ANNOUNCED_EVERY).await;
     let (announced, seconds) = (redis.ran("zadd") - before, started.elapsed().as_secs_f64());
@@ -263,7 +252,7 @@ async fn entries_that_are_old_or_in_the_future_are_not_counted() {
     let redis = Redis::start();
     redis.cli(&["ZADD", SET, "1", "old", "9999999999999", "to come"]);
     let replicas = start_replicas(1, &redis.url());
-    all_see(&replicas, 1).await;
+    wait_until_all_see(&replicas, 1).await;
     assert_eq!(redis.cli(&["ZCARD", SET]), "1");
     assert!(redis.cli(&["PTTL", SET]).parse::<u128>().unwrap() <= REPLICA_LIFETIME.as_millis());
 }
@@ -272,21 +261,21 @@ async fn entries_that_are_old_or_in_the_future_are_not_counted() {
 async fn replicas_of_a_cluster_see_each_other_also_while_their_slot_moves() {
     let cluster = Cluster::start_with(0, &["redis-server"], &[]);
     let mut replicas = start_replicas(2, &cluster.url());
-    all_see(&replicas, 2).await;
+    wait_until_all_see(&replicas, 2).await;
     let slot = cluster.slot("", "replicas");
     let from = cluster.owner(slot);
     let to = (from + 1) % cluster.nodes.len();
     cluster.open(slot, from, to);
     cluster.migrate(slot, from, to);
     replicas.extend(start_replicas(1, &cluster.url()));
-    all_see(&replicas, 3).await;
+    wait_until_all_see(&replicas, 3).await;
     cluster.close(slot, to);
     replicas.extend(start_replicas(1, &cluster.url()));
-    all_see(&replicas, 4).await;
+    wait_until_all_see(&replicas, 4).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replicas_behind_sentinels_see_each_other() {
     let watched = Watched::start();
-    all_see(&start_replicas(2, &watched.url()), 2).await;
+    wait_until_all_see(&start_replicas(2, &watched.url()), 2).await;
 }

@@ -29,15 +29,6 @@ const RSS_MAX_KB: u64 = 192 << 10;
 const QUIET: Duration = Duration::from_secs(2);
 const ENHANCE_YOUR_CALM: End = End::GoAway(11);
 
-fn rss_kb(server: &Server) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
-    let line = status
-        .lines()
-        .find(|line| line.starts_with("VmRSS:"))
-        .unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
 /// Somebody who asks and asks, each time in time and without a failure.
 struct Beside {
     stop: Arc<AtomicBool>,
@@ -94,7 +85,7 @@ async fn attack(
 ) -> End {
     let server = Server::start(PLANS, &["--set", "workers=1"]);
     let beside = Beside::start(&server).await;
-    let (address, before) = (server.address.clone(), rss_kb(&server));
+    let (address, before) = (server.address.clone(), server.memory_kb("VmRSS"));
     let (end, raw) = tokio::task::spawn_blocking(move || {
         let mut raw = Raw::connect(&address, settings);
         raw.0.set_write_timeout(Some(QUIET)).unwrap();
@@ -104,7 +95,7 @@ async fn attack(
     .await
     .unwrap();
     beside.stop(what).await;
-    let grown = rss_kb(&server).saturating_sub(before);
+    let grown = server.memory_kb("VmRSS").saturating_sub(before);
     println!("{what}: {end:?}, {grown} KiB more");
     assert!(grown < GROWTH_MAX_KB, "{what}: {grown} KiB more");
     drop(raw);
@@ -265,12 +256,12 @@ async fn fault_23_a_flood_of_connections_and_calls_is_bounded_and_refused() {
     assert!(!services(channel.clone()).await.is_empty());
     let mut reflection = ServerReflectionClient::new(channel);
     assert!(decide(&mut early, "k", "p").await.allowed);
-    let (address, before) = (server.address.clone(), rss_kb(&server));
+    let (address, before) = (server.address.clone(), server.memory_kb("VmRSS"));
     let besiegers = tokio::task::spawn_blocking(move || besiege(&address, 500, 256))
         .await
         .unwrap();
     let refused = refused_in_the_end(&server).await;
-    let rss = rss_kb(&server);
+    let rss = server.memory_kb("VmRSS");
     println!(
         "{} connections of 256 calls each: {refused} refused, {} MiB, {} before",
         besiegers.len(),

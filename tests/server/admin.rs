@@ -130,7 +130,7 @@ fn refund(key: &str, plan: &str, cost: Option<u64>) -> pb::RefundRequest {
 }
 
 /// Waits until the log has `count` lines with these words. Returns them.
-fn said(server: &Server, words: &str, count: usize) -> Vec<String> {
+fn wait_for_lines(server: &Server, words: &str, count: usize) -> Vec<String> {
     let started = std::time::Instant::now();
     loop {
         let lines: Vec<String> = server
@@ -151,7 +151,7 @@ fn said(server: &Server, words: &str, count: usize) -> Vec<String> {
     }
 }
 
-async fn a_refund_gives_back_and_never_more_than_was_used(flags: &[&str]) {
+async fn assert_refund_gives_back_what_was_used(flags: &[&str]) {
     let mut fixture = Fixture::start(flags).await;
     assert_eq!(fixture.ask("several", 3).await.0, Outcome::Allowed);
     assert_eq!(fixture.ask("several", 2).await.0, Outcome::Denied);
@@ -198,13 +198,13 @@ async fn a_refund_gives_back_and_never_more_than_was_used(flags: &[&str]) {
 
 #[tokio::test]
 async fn a_refund_gives_back_and_never_more_than_was_used_in_memory() {
-    a_refund_gives_back_and_never_more_than_was_used(&[]).await;
+    assert_refund_gives_back_what_was_used(&[]).await;
 }
 
 #[tokio::test]
 async fn a_refund_gives_back_and_never_more_than_was_used_in_redis() {
     let redis = Redis::start();
-    a_refund_gives_back_and_never_more_than_was_used(&[
+    assert_refund_gives_back_what_was_used(&[
         "--store",
         &redis.url(),
         "--set",
@@ -306,7 +306,7 @@ async fn calls_that_only_read_are_counted_and_write_no_line_at_the_usual_level()
             .unwrap();
     }
     fixture.admin.reset(reset(KEY, "trial")).await.unwrap();
-    let lines = said(&fixture.server, "admin call", 1);
+    let lines = wait_for_lines(&fixture.server, "admin call", 1);
     assert!(
         lines.len() == 1 && lines[0].contains("\"method\":\"Reset\""),
         "{lines:?}"
@@ -347,7 +347,10 @@ async fn every_admin_call_that_changes_something_is_logged_and_counted_without_i
         .await
         .unwrap_err();
     fixture.admin.reset(reset("", "trial")).await.unwrap_err();
-    let (lines, log) = (said(&fixture.server, "admin call", 4), fixture.server.log());
+    let (lines, log) = (
+        wait_for_lines(&fixture.server, "admin call", 4),
+        fixture.server.log(),
+    );
     assert_eq!(lines.len(), 4, "{lines:?}");
     for (line, words) in lines.iter().zip(WORDS_OF_LOGGED_CALLS) {
         assert!(words.iter().all(|words| line.contains(words)), "{log}");

@@ -9,7 +9,7 @@ use tonic::codec::CompressionEncoding;
 
 use crate::support::http::Scrape;
 use crate::support::redis::Redis;
-use crate::support::server::{Client, PATIENCE, Server, decide, request};
+use crate::support::server::{PATIENCE, Server, decide, request};
 use crate::support::untimed::{timed, untimed};
 
 /// A quota that is used up at once, by each of the policies. A deadline that a busy machine keeps: what Redis does not answer
@@ -26,20 +26,6 @@ plans:
 ";
 const NAMES: [&str; 3] = ["allow", "deny", "local"];
 const QUOTA: usize = 5;
-
-async fn on_redis(client: &mut Client) {
-    let started = Instant::now();
-    let mut probe = 0;
-    while decide(client, &format!("probe {probe}"), "deny")
-        .await
-        .decided_by()
-        != DecidedBy::Store
-    {
-        probe += 1;
-        assert!(started.elapsed() < PATIENCE, "the store does not decide");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
 
 /// What a call came to: whether Redis allowed it, or `None` at the caller's deadline. Everything else is wrong.
 fn outcome(
@@ -106,7 +92,7 @@ async fn fault_50_ten_thousand_short_deadlines_at_a_healthy_redis_get_no_answer_
     const CALLERS: usize = 8;
     let redis = Redis::start();
     let server = Server::start(PLANS, &["--store", &redis.url()]);
-    on_redis(&mut server.client().await).await;
+    server.wait_until_decided_by(DecidedBy::Store, "deny").await;
     let callers = (0..CALLERS).map(|caller| {
         let address = server.address.clone();
         tokio::spawn(ask_with_short_deadlines(address, caller, 10_000 / CALLERS))
@@ -145,7 +131,7 @@ async fn fault_50_ten_thousand_short_deadlines_at_a_healthy_redis_get_no_answer_
 async fn batches_peeks_and_streams_exceed_their_deadline_as_a_whole() {
     let redis = Redis::start();
     let server = Server::start(PLANS, &["--store", &redis.url()]);
-    on_redis(&mut server.client().await).await;
+    server.wait_until_decided_by(DecidedBy::Store, "deny").await;
     let mut client = untimed(&server.address).await;
     // Redis keeps silent, for less than its deadline.
     for timeout in ["0n", "1n", "10m"] {
@@ -184,7 +170,7 @@ async fn batches_peeks_and_streams_exceed_their_deadline_as_a_whole() {
             Code::DeadlineExceeded,
             "{timeout}"
         );
-        on_redis(&mut server.client().await).await;
+        server.wait_until_decided_by(DecidedBy::Store, "deny").await;
     }
     assert!(
         !server.log().contains("could not decide"),
@@ -202,7 +188,7 @@ async fn a_dead_redis_is_found_out_by_callers_with_short_deadlines_and_then_poli
         PLANS,
         &["--store", &redis.url(), "--set", "store.deadline=200ms"],
     );
-    on_redis(&mut server.client().await).await;
+    server.wait_until_decided_by(DecidedBy::Store, "deny").await;
     let mut client = untimed(&server.address).await;
     redis.signal("STOP");
     let (began, mut late, mut key) = (Instant::now(), 0, 0);
@@ -249,7 +235,7 @@ async fn a_callers_deadline_below_the_store_s_is_kept() {
         &["--store", &redis.url(), "--set", "store.deadline=10s"],
     );
     let mut client = server.client().await;
-    on_redis(&mut client).await;
+    server.wait_until_decided_by(DecidedBy::Store, "deny").await;
     redis.signal("STOP");
     let mut timed = tonic::Request::new(request("k", "allow", None));
     timed.set_timeout(Duration::from_secs(2));
@@ -267,7 +253,7 @@ async fn the_deny_cache_and_the_embedded_store_never_answer_by_policy() {
         vec!["--store", &redis.url(), "--set", "deny_cache.entries=1000"],
     ] {
         let server = Server::start(PLANS, &flags.iter().map(|flag| &**flag).collect::<Vec<_>>());
-        on_redis(&mut server.client().await).await;
+        server.wait_until_decided_by(DecidedBy::Store, "deny").await;
         let mut client = untimed(&server.address).await;
         for timeout in ["0n", "1n", "1u", "999m", "0n", "1n"].repeat(4) {
             for plan in NAMES {

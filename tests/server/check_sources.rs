@@ -27,7 +27,7 @@ fn check(http: &str, headers: &[&str]) -> Reply {
 }
 
 /// How many units of `two` a key has left, asked over gRPC.
-async fn left(server: &Server, key: &str) -> u64 {
+async fn remaining(server: &Server, key: &str) -> u64 {
     let peek = pb::PeekRequest {
         key: key.to_owned(),
         plan: "two".to_owned(),
@@ -46,7 +46,7 @@ async fn left(server: &Server, key: &str) -> u64 {
 }
 
 /// Without trusted proxies, the peer is the client.
-async fn the_header_of_a_stranger_is_not_read() {
+async fn assert_header_of_a_stranger_is_not_read() {
     let (server, http) = serve("{ key: [client_address], plan: ['default:two'] }");
     for _ in 0..2 {
         assert_eq!(
@@ -65,8 +65,8 @@ async fn the_header_of_a_stranger_is_not_read() {
     );
     assert_eq!(
         (
-            left(&server, "203.0.113.7").await,
-            left(&server, "127.0.0.1").await
+            remaining(&server, "203.0.113.7").await,
+            remaining(&server, "127.0.0.1").await
         ),
         (2, 0)
     );
@@ -101,20 +101,20 @@ async fn a_trusted_proxy_tells_the_client_and_nobody_else_does() {
     );
     assert_eq!(
         (
-            left(&server, "203.0.113.7").await,
-            left(&server, "2001:db8:1:2::/64").await
+            remaining(&server, "203.0.113.7").await,
+            remaining(&server, "2001:db8:1:2::/64").await
         ),
         (0, 0)
     );
     assert_eq!(
         (
-            left(&server, "1.1.1.1").await,
-            left(&server, "127.0.0.1").await
+            remaining(&server, "1.1.1.1").await,
+            remaining(&server, "127.0.0.1").await
         ),
         (2, 2)
     );
 
-    the_header_of_a_stranger_is_not_read().await;
+    assert_header_of_a_stranger_is_not_read().await;
 }
 
 #[tokio::test]
@@ -142,7 +142,7 @@ async fn key_and_plan_come_from_header_fields() {
         ("d", 0),
         ("a+b+c", 2),
     ] {
-        assert_eq!(left(&server, key).await, expected, "{key}");
+        assert_eq!(remaining(&server, key).await, expected, "{key}");
     }
     // Of two sources the first counts, whatever the body says.
     let body = post(

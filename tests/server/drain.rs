@@ -330,7 +330,9 @@ fn replica(redis: &Redis) -> (Server, String) {
 }
 
 /// Stops and starts each replica in turn, under load by way of the proxy that is made of them.
-async fn rolls<P>(proxy: impl FnOnce(&[(String, String)]) -> (P, String)) {
+async fn assert_rolling_restart_fails_no_call<P>(
+    proxy: impl FnOnce(&[(String, String)]) -> (P, String),
+) {
     let redis = Redis::start();
     let mut replicas: Vec<(Server, String)> = (0..3).map(|_| replica(&redis)).collect();
     let addresses: Vec<(String, String)> = replicas
@@ -368,7 +370,7 @@ async fn rolls<P>(proxy: impl FnOnce(&[(String, String)]) -> (P, String)) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_18_replicas_behind_nginx_are_restarted_in_turn_and_no_call_fails() {
-    rolls(|replicas| {
+    assert_rolling_restart_fails_no_call(|replicas| {
         let addresses: Vec<&str> = replicas.iter().map(|(grpc, _)| grpc.as_str()).collect();
         let nginx = Nginx::before(&addresses);
         let address = nginx.address.clone();
@@ -379,7 +381,7 @@ async fn fault_18_replicas_behind_nginx_are_restarted_in_turn_and_no_call_fails(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_18_replicas_behind_haproxy_are_restarted_in_turn_and_no_call_fails() {
-    rolls(|replicas| {
+    assert_rolling_restart_fails_no_call(|replicas| {
         let haproxy = Haproxy::before(replicas);
         let address = haproxy.address.clone();
         (haproxy, address)

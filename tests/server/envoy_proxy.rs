@@ -377,7 +377,7 @@ const CALLERS: u64 = 10;
 const PACE: Duration = Duration::from_millis(20);
 
 /// The replicas decide every request in time: by Redis before and after, and by policy meanwhile.
-async fn redis_stops_for_five_seconds(timeout: &str) {
+async fn assert_replicas_decide_while_redis_stops(timeout: &str) {
     let deployment = Deployment::start("25ms", timeout).await;
     let (answered, envoy) = (deployment.stop_redis_under_load(), &deployment.envoy);
     let [ok, error, open] = ["ok", "error", "failure_mode_allowed"].map(|how| envoy.limited(how));
@@ -392,11 +392,11 @@ async fn redis_stops_for_five_seconds(timeout: &str) {
 /// Envoy waits twenty times as long as the recipe says, so that a busy machine is no failure of tollgate's.
 #[tokio::test]
 async fn fault_58_a_redis_that_stops_for_five_seconds_under_load_fails_no_request_behind_envoy() {
-    redis_stops_for_five_seconds("1s").await;
+    assert_replicas_decide_while_redis_stops("1s").await;
 }
 
 #[tokio::test]
 #[ignore = "by hand: the 50 ms of the recipe, which a busy machine may miss whatever tollgate does"]
 async fn more_of_fault_58_with_the_time_limit_of_the_recipe() {
-    redis_stops_for_five_seconds("0.05s").await;
+    assert_replicas_decide_while_redis_stops("0.05s").await;
 }

@@ -3,8 +3,6 @@
 mod bad_input;
 mod hits_and_limits;
 
-use std::time::Instant;
-
 use tollgate::grpc::envoy::pb::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use tollgate::grpc::envoy::pb::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use tollgate::grpc::envoy::pb::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
@@ -20,7 +18,7 @@ use tonic::{Code, Status};
 use crate::support::http::Scrape;
 use crate::support::redis::Redis;
 use crate::support::reflection::services;
-use crate::support::server::{PATIENCE, Server, channel_to, decide};
+use crate::support::server::{Server, channel_to, decide};
 use crate::support::untimed::{connect, timed};
 
 type Client = RateLimitServiceClient<Channel>;
@@ -56,17 +54,10 @@ envoy:
     rest: { unmatched: free }
 ";
 
-async fn started(flags: &[&str]) -> (Server, Client) {
+async fn start(flags: &[&str]) -> (Server, Client) {
     let server = Server::start(&format!("{PLANS}{RULES}"), flags);
     let client = Client::new(channel_to(&server.address).await);
     (server, client)
-}
-
-async fn on_redis(server: &Server) {
-    let (mut client, began) = (server.client().await, Instant::now());
-    while decide(&mut client, "probe", "slow").await.decided_by() != DecidedBy::Store {
-        assert!(began.elapsed() < PATIENCE, "the store does not decide");
-    }
 }
 
 fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
@@ -149,7 +140,7 @@ async fn assert_odd_windows_are_told_by_a_unit(client: &mut Client) {
 
 #[tokio::test]
 async fn a_descriptor_is_decided_by_its_rule_and_told_with_limit_rest_and_fields() {
-    let (server, mut client) = started(&[]).await;
+    let (server, mut client) = start(&[]).await;
     let mut answer = RateLimitResponse::default();
     for taken in 1..=10 {
         answer = ask(&mut client, vec![address("10.0.0.1")]).await;
@@ -235,9 +226,9 @@ fn assert_each_descriptor_is_told(answer: &RateLimitResponse) {
 async fn all_descriptors_are_charged_and_one_denial_denies_the_request() {
     let redis = Redis::start();
     let (server, mut client) =
-        started(&["--store", &redis.url(), "--set", "store.deadline=10s"]).await;
+        start(&["--store", &redis.url(), "--set", "store.deadline=10s"]).await;
     let metrics = || Scrape::of(&server.http());
-    on_redis(&server).await;
+    server.wait_until_decided_by(DecidedBy::Store, "slow").await;
     ask(
         &mut client,
         vec![RateLimitDescriptor {
@@ -341,7 +332,7 @@ async fn the_service_is_there_only_when_it_is_configured_and_a_reload_brings_it(
 
 #[tokio::test]
 async fn a_rule_with_stars_denies_what_it_matches_and_nothing_else() {
-    let (_server, mut client) = started(&[]).await;
+    let (_server, mut client) = start(&[]).await;
     for (value, code) in [
         ("/admin/x.php", Limited::OverLimit),
         ("/site/admin/a/b.php", Limited::OverLimit),
@@ -362,8 +353,8 @@ async fn a_rule_with_stars_denies_what_it_matches_and_nothing_else() {
 #[tokio::test]
 async fn a_redis_that_does_not_answer_is_replaced_by_policy_before_the_proxy_gives_up() {
     let redis = Redis::start();
-    let (server, _) = started(&["--store", &redis.url(), "--set", "store.deadline=10s"]).await;
-    on_redis(&server).await;
+    let (server, _) = start(&["--store", &redis.url(), "--set", "store.deadline=10s"]).await;
+    server.wait_until_decided_by(DecidedBy::Store, "slow").await;
     let (connection, origin) = connect(&server.address).await;
     let mut client = RateLimitServiceClient::with_origin(connection, origin);
     redis.signal("STOP");

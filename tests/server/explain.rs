@@ -68,7 +68,7 @@ fn assert_releases_end_at_the_quota(limits: &[pb::LimitExplanation]) {
     }
 }
 
-async fn every_limit_is_told_and_nothing_is_charged(flags: &[&str]) -> Vec<String> {
+async fn assert_every_limit_is_told(flags: &[&str]) -> Vec<String> {
     let mut fixture = AdminFixture::start(PLANS, flags).await;
     let fresh = fixture.explain("all").await;
     assert!(
@@ -153,11 +153,7 @@ impl WithTimesOf for pb::ExplainResponse {
 
 #[tokio::test]
 async fn every_limit_is_told_and_nothing_is_charged_in_memory() {
-    assert!(
-        every_limit_is_told_and_nothing_is_charged(&[])
-            .await
-            .is_empty()
-    );
+    assert!(assert_every_limit_is_told(&[]).await.is_empty());
 }
 
 #[tokio::test]
@@ -171,7 +167,7 @@ async fn every_limit_is_told_and_nothing_is_charged_in_redis() {
         "--set",
         "store.key_prefix=shop:",
     ];
-    let names = every_limit_is_told_and_nothing_is_charged(&flags).await;
+    let names = assert_every_limit_is_told(&flags).await;
     assert_eq!(names, ["shop:{all:k}", "shop:{all:k}log:86400000000"]);
     for name in names {
         assert_eq!(redis.cli(&["EXISTS", &name]).trim(), "1", "{name}");
@@ -191,7 +187,7 @@ async fn every_limit_is_told_and_nothing_is_charged_in_redis() {
 }
 
 /// Returns the names that hold the candidate's state.
-async fn a_candidate_is_told_beside_its_live_plan(flags: &[&str]) -> Vec<String> {
+async fn assert_candidate_is_told(flags: &[&str]) -> Vec<String> {
     let mut fixture = AdminFixture::start(PLANS, flags).await;
     let listed = fixture
         .client
@@ -253,23 +249,14 @@ async fn a_candidate_is_told_beside_its_live_plan(flags: &[&str]) -> Vec<String>
 
 #[tokio::test]
 async fn a_candidate_is_told_beside_its_live_plan_in_memory() {
-    assert!(
-        a_candidate_is_told_beside_its_live_plan(&[])
-            .await
-            .is_empty()
-    );
+    assert!(assert_candidate_is_told(&[]).await.is_empty());
 }
 
 #[tokio::test]
 async fn a_candidate_is_told_beside_its_live_plan_in_redis() {
     let redis = Redis::start();
-    let names = a_candidate_is_told_beside_its_live_plan(&[
-        "--store",
-        &redis.url(),
-        "--set",
-        "store.deadline=10s",
-    ])
-    .await;
+    let names =
+        assert_candidate_is_told(&["--store", &redis.url(), "--set", "store.deadline=10s"]).await;
     assert_eq!(
         names,
         [

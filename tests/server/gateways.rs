@@ -35,7 +35,7 @@ fn ask_as(gateway: &str, user: &str) -> Reply {
 
 /// Two of three requests are let through, and the client is told each time where it stands. Without tollgate, all are let
 /// through, at once.
-fn limits_exactly_and_fails_open(mut server: Server, http: &str, gateway: &str) {
+fn assert_limits_exactly_and_fails_open(mut server: Server, http: &str, gateway: &str) {
     for remaining in [1, 0] {
         let allowed = ask_as(gateway, "alice");
         assert_eq!(
@@ -96,14 +96,14 @@ fn limits_exactly_and_fails_open(mut server: Server, http: &str, gateway: &str) 
 fn haproxy_limits_exactly_and_lets_all_pass_without_tollgate() {
     let (server, http) = serve();
     let haproxy = Haproxy::asking(&http, "two", &application());
-    limits_exactly_and_fails_open(server, &http, &haproxy.address);
+    assert_limits_exactly_and_fails_open(server, &http, &haproxy.address);
 }
 
 #[test]
 fn caddy_limits_exactly_and_lets_all_pass_without_tollgate() {
     let (server, http) = serve();
     let caddy = Caddy::asking(&http, "two", &application());
-    limits_exactly_and_fails_open(server, &http, &caddy.address);
+    assert_limits_exactly_and_fails_open(server, &http, &caddy.address);
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn nginx_limits_exactly_and_lets_all_pass_without_tollgate() {
     let (server, http) = serve();
     let proxied = format!("proxy_pass http://{};", application());
     let nginx = Nginx::by_recipe(&recipe(&http, "two"), &[("/", &proxied)], "");
-    limits_exactly_and_fails_open(server, &http, &nginx.address);
+    assert_limits_exactly_and_fails_open(server, &http, &nginx.address);
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn nginx_forwards_a_request_only_when_it_is_allowed() {
     );
 }
 
-fn decided(http: &str) -> f64 {
+fn decisions(http: &str) -> f64 {
     Scrape::of(http).decisions().values().sum()
 }
 
@@ -235,7 +235,7 @@ fn nginx_charges_a_request_once_wherever_it_sends_it_on_to() {
     let nginx = Nginx::by_recipe(&recipe, &locations, "");
     let charged: Vec<f64> = targets
         .iter()
-        .map(|target| charged_thrice(&nginx, &http, target))
+        .map(|target| decisions_of_three_requests(&nginx, &http, target))
         .collect();
     assert_eq!(charged, [3.0; 5]);
     // The answer has the header fields, also after an internal redirect of nginx.
@@ -256,7 +256,7 @@ fn nginx_charges_a_request_once_wherever_it_sends_it_on_to() {
     );
     let charged: Vec<f64> = targets
         .iter()
-        .map(|target| charged_thrice(&forgetful, &http, target))
+        .map(|target| decisions_of_three_requests(&forgetful, &http, target))
         .collect();
     assert!(
         charged[0] == 3.0 && charged[1] == 6.0 && charged[3] == 6.0 && charged[4] == 3.0,
@@ -265,15 +265,15 @@ fn nginx_charges_a_request_once_wherever_it_sends_it_on_to() {
 }
 
 /// Makes three requests for this target. Returns how many decisions they caused.
-fn charged_thrice(nginx: &Nginx, http: &str, target: &str) -> f64 {
-    let before = decided(http);
+fn decisions_of_three_requests(nginx: &Nginx, http: &str, target: &str) -> f64 {
+    let before = decisions(http);
     (0..3).for_each(|_| {
         assert_eq!(
             ask(&nginx.address, "GET", target, &["X-User: bob"]).status,
             200
         )
     });
-    decided(http) - before
+    decisions(http) - before
 }
 
 /// Heads of 1 KiB to 1 MiB, each of lines of at most `line` bytes.
@@ -300,7 +300,7 @@ fn heads(line: usize) -> impl Iterator<Item = (usize, String)> {
 
 /// Asks a gateway with large heads, with bodies, and two requests at a time. Under a plan that denies, nothing passes. Under one
 /// that allows, heads pass that the gateway itself takes: in lines of up to `line` bytes and up to `takes` bytes in all.
-fn no_head_matters(denying: &str, allowing: &str, line: usize, takes: usize) {
+fn assert_no_head_matters(denying: &str, allowing: &str, line: usize, takes: usize) {
     let status = |reply: &str| {
         reply
             .split(' ')
@@ -358,7 +358,7 @@ fn no_head_passes_caddy_or_locks_its_sender_out() {
     let (_server, http) = serve();
     let [denying, allowing] =
         ["none", "thousand"].map(|plan| Caddy::asking(&http, plan, &application()));
-    no_head_matters(&denying.address, &allowing.address, 900 << 10, 900 << 10);
+    assert_no_head_matters(&denying.address, &allowing.address, 900 << 10, 900 << 10);
 }
 
 #[test]
@@ -368,7 +368,7 @@ fn no_head_passes_nginx_or_locks_its_sender_out() {
     let [denying, allowing] = ["none", "thousand"]
         .map(|plan| Nginx::by_recipe(&recipe(&http, plan), &[("/", &proxied)], ""));
     // Four buffers of 8 KiB.
-    no_head_matters(&denying.address, &allowing.address, 7 << 10, 28 << 10);
+    assert_no_head_matters(&denying.address, &allowing.address, 7 << 10, 28 << 10);
 }
 
 #[test]
@@ -377,5 +377,5 @@ fn no_head_passes_haproxy_or_locks_its_sender_out() {
     let [denying, allowing] =
         ["none", "thousand"].map(|plan| Haproxy::asking(&http, plan, &application()));
     // A buffer of 16 KiB, of which 1 KiB is for what it adds.
-    no_head_matters(&denying.address, &allowing.address, 14 << 10, 14 << 10);
+    assert_no_head_matters(&denying.address, &allowing.address, 14 << 10, 14 << 10);
 }

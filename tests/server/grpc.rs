@@ -64,7 +64,7 @@ async fn the_101st_call_on_free_is_denied() {
     assert!(decide(&mut client, "bob", "free").await.allowed);
 }
 
-async fn waits_as_told(mut client: Client) {
+async fn assert_retry_after_is_true(mut client: Client) {
     for _ in 0..3 {
         assert!(decide(&mut client, "alice", "short").await.allowed);
     }
@@ -80,7 +80,7 @@ async fn waits_as_told(mut client: Client) {
 #[tokio::test]
 async fn retry_after_is_true_when_waited_for() {
     let (_server, client) = start().await;
-    waits_as_told(client).await;
+    assert_retry_after_is_true(client).await;
 }
 
 #[tokio::test]
@@ -90,7 +90,7 @@ async fn retry_after_is_true_when_waited_for_on_redis() {
         PLANS,
         &["--store", &redis.url(), "--set", "store.deadline=10s"],
     );
-    waits_as_told(server.client().await).await;
+    assert_retry_after_is_true(server.client().await).await;
 }
 
 #[tokio::test]

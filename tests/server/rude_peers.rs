@@ -19,7 +19,7 @@ use tonic_health::pb::health_client::HealthClient;
 use self::manners::{Call, Head, METHODS, Manners, Reads, call, extra};
 use crate::support::frames::Raw;
 use crate::support::history::Random;
-use crate::support::server::{PATIENCE, Server, channel_to, decide};
+use crate::support::server::{PATIENCE, Server, channel_to, decide, memory_kb};
 
 /// What a worker with at most 100 connections takes, in KiB, whatever they do: see docs/failures.md, "Floods".
 const RSS_MAX_KB: u64 = 96 << 10;
@@ -181,15 +181,6 @@ fn http1(manners: &Manners, address: &str, until: Instant) -> Option<TcpStream> 
     Some(stream)
 }
 
-fn rss_kb(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status
-        .lines()
-        .find(|line| line.starts_with("VmRSS:"))
-        .unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
 /// A server, and somebody who asks it, and asks for its health, in time and without a failure, whatever its peers do.
 struct Besieged {
     server: Server,
@@ -209,7 +200,7 @@ impl Besieged {
         let peak = std::thread::spawn(move || {
             let mut peak = 0;
             while !stopped.load(Ordering::SeqCst) {
-                peak = peak.max(rss_kb(pid));
+                peak = peak.max(memory_kb(pid, "VmRSS"));
                 std::thread::sleep(Duration::from_millis(10));
             }
             peak
@@ -282,11 +273,11 @@ async fn round_with(plans: usize, manners: Manners, silence: bool) {
     println!("{manners}");
     let what = manners.to_string();
     let besieged = Besieged::start(plans).await;
-    let idle = rss_kb(besieged.server.child.id());
+    let idle = besieged.server.memory_kb("VmRSS");
     let (stop, peers) = besieged.suffer(manners).await;
     let left = if silence {
         tokio::time::sleep(SILENT_FOR).await;
-        rss_kb(besieged.server.child.id())
+        besieged.server.memory_kb("VmRSS")
     } else {
         0
     };

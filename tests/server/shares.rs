@@ -31,20 +31,6 @@ fn start() -> Server {
     )
 }
 
-fn rss_kb(server: &Server) -> u64 {
-    memory_kb(server, "VmRSS:")
-}
-
-fn rss_most_kb(server: &Server) -> u64 {
-    memory_kb(server, "VmHWM:")
-}
-
-fn memory_kb(server: &Server, field: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
-    let line = status.lines().find(|line| line.starts_with(field)).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
 /// A connection that sends as much as it is let.
 struct Pushing {
     raw: Raw,
@@ -129,7 +115,7 @@ impl Pushing {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_that_are_announced_and_never_finished_take_64_mib_at_most() {
     let server = start();
-    let (address, before) = (server.address.clone(), rss_kb(&server));
+    let (address, before) = (server.address.clone(), server.memory_kb("VmRSS"));
     let pushing = tokio::task::spawn_blocking(move || {
         let mut all: Vec<Pushing> = (0..4).map(|_| Pushing::begin(&address, 256)).collect();
         all.iter_mut().for_each(|pushing| pushing.push(256 << 10));
@@ -142,7 +128,7 @@ async fn messages_that_are_announced_and_never_finished_take_64_mib_at_most() {
             .iter()
             .map(|pushing| pushing.held)
             .sum::<usize>(),
-        rss_most_kb(&server),
+        server.memory_kb("VmHWM"),
     );
     println!("{held} bytes of messages were held; {before} KiB before, {rss} KiB at most");
     assert!(
@@ -205,7 +191,7 @@ fn ended(raw: &mut Raw, ends_by: u8, since: Instant) -> Duration {
 }
 
 /// Asks for a while beside what goes on; each question must be answered well.
-async fn all_is_well(server: &Server) {
+async fn assert_all_is_well(server: &Server) {
     let mut client = server.client().await;
     let mut health = HealthClient::new(channel_to(&server.address).await);
     for _ in 0..200 {
@@ -241,7 +227,7 @@ async fn calls_whose_request_does_not_end_leave_seats_to_others_and_end_in_time(
     });
     let (mut half, mut bare, mut watching) = besiegers.await.unwrap();
     println!("{} calls are refused", refused(&server).await);
-    all_is_well(&server).await;
+    assert_all_is_well(&server).await;
     let took = tokio::task::spawn_blocking(move || {
         [&mut half, &mut bare, &mut watching].map(|besiegers| {
             besiegers
@@ -252,7 +238,7 @@ async fn calls_whose_request_does_not_end_leave_seats_to_others_and_end_in_time(
         })
     });
     println!("the calls ended after {:?}", took.await.unwrap());
-    all_is_well(&server).await;
+    assert_all_is_well(&server).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -270,8 +256,12 @@ async fn answers_that_are_not_read_leave_seats_to_others_and_are_dropped_in_time
         )
     });
     let mut besiegers = besiegers.await.unwrap();
-    all_is_well(&server).await;
-    assert!(rss_kb(&server) < RSS_MAX_KB, "{} KiB", rss_kb(&server));
+    assert_all_is_well(&server).await;
+    assert!(
+        server.memory_kb("VmRSS") < RSS_MAX_KB,
+        "{} KiB",
+        server.memory_kb("VmRSS")
+    );
     let took = tokio::task::spawn_blocking(move || {
         besiegers
             .iter_mut()
@@ -280,7 +270,7 @@ async fn answers_that_are_not_read_leave_seats_to_others_and_are_dropped_in_time
             .unwrap()
     });
     println!("the calls ended after {:?}", took.await.unwrap());
-    all_is_well(&server).await;
+    assert_all_is_well(&server).await;
 }
 
 /// What comes until the end, which must be within a time that only a busy machine needs.
@@ -398,7 +388,7 @@ fn unread_metrics_are_bounded_in_number_and_dropped_in_time() {
     );
     let http = server.http();
     let length = get(&http, "/metrics").body.len() as u64;
-    let before = rss_kb(&server);
+    let before = server.memory_kb("VmRSS");
     let begin = |_| {
         let mut stream = TcpStream::connect(&http).unwrap();
         stream
@@ -411,7 +401,7 @@ fn unread_metrics_are_bounded_in_number_and_dropped_in_time() {
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(get(&http, "/readyz").status, 200);
     assert!(get(&http, "/metrics").body.len() as u64 >= length / 2);
-    let grown = rss_kb(&server).saturating_sub(before);
+    let grown = server.memory_kb("VmRSS").saturating_sub(before);
     println!("{} KiB each, {grown} KiB more for 40 of them", length >> 10);
     assert!(grown < 8 * (length >> 10), "{grown} KiB more");
     let (text, took) = read_to_the_end(&mut {

@@ -55,15 +55,6 @@ fn sentence(ready: &Reply) -> String {
         .to_owned()
 }
 
-fn start_line(server: &Server) -> String {
-    server
-        .log()
-        .lines()
-        .find(|line| line.contains("tollgate is serving"))
-        .unwrap()
-        .to_owned()
-}
-
 /// A server with an admin listener, which `top` asks, and the folder of its socket.
 fn start(flags: &[&str]) -> (Server, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
@@ -79,7 +70,7 @@ fn start(flags: &[&str]) -> (Server, tempfile::TempDir) {
 
 /// What `tollgate top` prints.
 fn top(server: &Server, flags: &[&str]) -> String {
-    let admin = field(&start_line(server), "admin");
+    let admin = field(&server.start_line(), "admin");
     let output = tollgate()
         .args(["top", "--once", "--admin", &admin])
         .args(flags)
@@ -114,7 +105,7 @@ fn wait_for_headline(browser: &mut Chromium, headline: &str) {
 }
 
 /// Asserts that these words are what is told first, in the first pixels of a desk's and a phone's screen, light and dark.
-fn is_seen_first(browser: &mut Chromium, words: &str, picture: &str) {
+fn assert_seen_first(browser: &mut Chromium, words: &str, picture: &str) {
     let first = "document.querySelector('#problems li')";
     browser.wait_for(&format!("{first}?.textContent.includes({words:?})"));
     for (width, height, screen) in [(1280, 800, "desk"), (390, 844, "phone")] {
@@ -167,7 +158,7 @@ fn refuse_a_config(server: &Server, file: &std::path::Path) {
 
 /// Asserts that page and `tollgate top` tell this of a stopped Redis.
 fn assert_page_and_top_say(browser: &mut Chromium, server: &Server, said: &str) {
-    is_seen_first(browser, said, "stopped");
+    assert_seen_first(browser, said, "stopped");
     assert_eq!(
         browser.eval("document.title"),
         "serves without Redis – tollgate status"
@@ -272,7 +263,7 @@ fn a_refused_config_is_what_the_page_shows_first_until_it_is_right() {
     let mut browser = open(&server.http(), "is serving");
     refuse_a_config(&server, file.path());
     wait_for_headline(&mut browser, "serves an old config");
-    is_seen_first(&mut browser, WRONG, "refused");
+    assert_seen_first(&mut browser, WRONG, "refused");
     std::fs::write(file.path(), PLANS).unwrap();
     server.signal("HUP");
     wait_for_headline(&mut browser, "is serving");

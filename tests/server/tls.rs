@@ -76,16 +76,7 @@ async fn calls_over_tls_are_answered_and_plaintext_is_not() {
             .await
             .is_err()
     );
-    assert_eq!(field(&start_line(&server), "tls"), server.address);
-}
-
-fn start_line(server: &Server) -> String {
-    server
-        .log()
-        .lines()
-        .find(|line| line.contains("tollgate is serving"))
-        .unwrap()
-        .to_owned()
+    assert_eq!(field(&server.start_line(), "tls"), server.address);
 }
 
 #[tokio::test]
@@ -112,7 +103,7 @@ async fn http_is_encrypted_alike_and_single_addresses_and_sockets_may_stay_plain
         "{said}"
     );
     // The first that it listens at is `Server`'s own, the others are these.
-    let grpc = field(&start_line(&server), "grpc");
+    let grpc = field(&server.start_line(), "grpc");
     let plain = grpc.split(',').nth(1).unwrap();
     assert!(
         decide(&mut tollgate_client(plain).await, "k", "p")

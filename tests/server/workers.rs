@@ -326,7 +326,7 @@ async fn as_many_threads_serve_as_the_config_says() {
 }
 
 /// Takes a quota of 5 over six connections, which three workers share.
-async fn enforces_one_limit(store: &str) -> Server {
+async fn assert_one_limit_for_all_workers(store: &str) -> Server {
     let plans = "plans: { five: { limits: [ { name: day, quota: 5, window: 1d } ] } }\n";
     let server = Server::start(
         plans,
@@ -354,13 +354,13 @@ async fn enforces_one_limit(store: &str) -> Server {
 
 #[tokio::test]
 async fn workers_enforce_one_limit_in_the_memory_that_they_share() {
-    enforces_one_limit("memory:").await;
+    assert_one_limit_for_all_workers("memory:").await;
 }
 
 #[tokio::test]
 async fn workers_enforce_one_limit_in_redis_each_by_a_connection_of_its_own() {
     let redis = Redis::start();
-    let _server = enforces_one_limit(&redis.url()).await;
+    let _server = assert_one_limit_for_all_workers(&redis.url()).await;
     let connected = redis.cli(&["CLIENT", "LIST"]);
     let scripts = connected
         .lines()

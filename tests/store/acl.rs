@@ -52,7 +52,7 @@ fn with_user(url: &str) -> String {
 }
 
 /// Requests that make the script use all its commands: new keys, charges, denials, logs that are cut.
-async fn everything_is_decided(server: &Server) {
+async fn assert_everything_is_decided(server: &Server) {
     let (mut client, started) = (server.client().await, Instant::now());
     for round in 0..60 {
         for plan in ["logs", "packed", "short"] {
@@ -80,8 +80,8 @@ async fn the_documented_acl_is_enough_for_redis_also_after_scripts_are_lost() {
     allow(|arguments| redis.cli(arguments), &rules()[0]);
     let server = Server::start(PLANS, &["--store", &(with_user(&redis.url()) + "/1")]);
     redis.cli(&["SCRIPT", "FLUSH"]);
-    everything_is_decided(&server).await;
-    replicas_are_counted(&server, |arguments| {
+    assert_everything_is_decided(&server).await;
+    assert_replicas_are_counted(&server, |arguments| {
         redis.cli(&[&["-n", "1"], arguments].concat())
     });
     // The list of heaviest keys is published about a second after the start.
@@ -90,11 +90,11 @@ async fn the_documented_acl_is_enough_for_redis_also_after_scripts_are_lost() {
         assert!(started.elapsed() < PATIENCE, "{}", server.log());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    a_key_is_reset(&(with_user(&redis.url()) + "/1"), "another").await;
+    assert_key_is_reset(&(with_user(&redis.url()) + "/1"), "another").await;
 }
 
 /// With its log of an uncommon window; and a key of the server's, whose slot may be on its way.
-async fn a_key_is_reset(url: &str, key: &str) {
+async fn assert_key_is_reset(url: &str, key: &str) {
     let store = RedisStore::connect(url, PATIENCE).unwrap();
     assert!(store.connected(PATIENCE).await);
     let logs = plan(vec![
@@ -137,7 +137,7 @@ async fn without_the_right_to_count_replicas_decisions_go_on_and_the_log_says_so
         .collect();
     allow(|arguments| redis.cli(arguments), &rules);
     let server = Server::start(PLANS, &["--store", &with_user(&redis.url())]);
-    everything_is_decided(&server).await;
+    assert_everything_is_decided(&server).await;
     let warning = "replicas cannot count each other";
     server.wait_for_line(warning).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -145,7 +145,7 @@ async fn without_the_right_to_count_replicas_decisions_go_on_and_the_log_says_so
 }
 
 /// The set of replicas exists, and the server logs no warning.
-fn replicas_are_counted(server: &Server, cli: impl Fn(&[&str]) -> String) {
+fn assert_replicas_are_counted(server: &Server, cli: impl Fn(&[&str]) -> String) {
     assert_eq!(cli(&["ZCARD", "{:replicas}"]), "1", "{}", server.log());
     assert!(
         !server.log().contains("cannot count each other"),
@@ -163,19 +163,19 @@ async fn the_documented_acl_is_enough_for_a_cluster_whose_slots_move() {
             .for_each(|rules| allow(|arguments| node.cli(arguments), rules));
     }
     let server = Server::start(PLANS, &["--store", &with_user(&cluster.url())]);
-    everything_is_decided(&server).await;
+    assert_everything_is_decided(&server).await;
     let slot = cluster.slot("packed", "0");
     let from = cluster.owner(slot);
     cluster.open(slot, from, (from + 1) % MASTERS);
-    a_key_is_reset(&with_user(&cluster.url()), "0").await;
-    everything_is_decided(&server).await;
+    assert_key_is_reset(&with_user(&cluster.url()), "0").await;
+    assert_everything_is_decided(&server).await;
     cluster.migrate(slot, from, (from + 1) % MASTERS);
-    everything_is_decided(&server).await;
+    assert_everything_is_decided(&server).await;
     cluster.close(slot, (from + 1) % MASTERS);
-    everything_is_decided(&server).await;
+    assert_everything_is_decided(&server).await;
     assert!(cluster.errors("ASK") > 0 && cluster.errors("NOPERM") == 0);
     let holder = &cluster.nodes[cluster.owner(cluster.slot("", "replicas"))];
-    replicas_are_counted(&server, |arguments| holder.cli(arguments));
+    assert_replicas_are_counted(&server, |arguments| holder.cli(arguments));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -191,11 +191,11 @@ async fn the_documented_acl_is_enough_for_sentinels_and_their_servers() {
         .for_each(|sentinel| allow(|arguments| sentinel.cli(arguments), &rules()[2]));
     let url = with_user(&watched.url()) + "&sentinelUsername=tollgate&sentinelPassword=canary";
     let server = Server::start(PLANS, &["--store", &url]);
-    everything_is_decided(&server).await;
+    assert_everything_is_decided(&server).await;
     assert!(
         !server.log().contains("names no master"),
         "{}",
         server.log()
     );
-    replicas_are_counted(&server, |arguments| watched.servers[0].cli(arguments));
+    assert_replicas_are_counted(&server, |arguments| watched.servers[0].cli(arguments));
 }

@@ -26,7 +26,7 @@ plans:
 const NAMES: [&str; 4] = ["window", "bucket", "log", "both"];
 
 /// Waits until all nodes decide.
-async fn wait_until_decided(server: &Server) {
+async fn wait_until_all_nodes_decide(server: &Server) {
     let (mut client, started, mut in_a_row) = (server.client().await, Instant::now(), 0);
     while in_a_row < 50 {
         let answer = client
@@ -80,7 +80,7 @@ async fn a_cluster_node_configured_as_a_single_redis_is_reported() {
 async fn a_node_that_is_met_by_a_redirection_proves_itself_by_a_decision() {
     let cluster = Cluster::start();
     let server = Server::start(PLANS, &["--store", &cluster.url()]);
-    wait_until_decided(&server).await;
+    wait_until_all_nodes_decide(&server).await;
     // Its master does not have the name that nodes are tried by if nothing better is known.
     let elsewhere = cluster.owner(fred::util::redis_keyslot(b":0"));
     let key = (0..)

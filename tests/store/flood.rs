@@ -49,15 +49,6 @@ fn is_open(result: &pb::ShouldAllowResult) -> bool {
     }
 }
 
-fn resident_kib(server: &Server) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
-    let line = status
-        .lines()
-        .find(|line| line.starts_with("VmRSS:"))
-        .unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_29_ten_million_random_keys_leave_memory_flat_and_a_blocked_key_blocked() {
     let server = Server::start(PLANS, &[]);
@@ -73,7 +64,7 @@ async fn fault_29_ten_million_random_keys_leave_memory_flat_and_a_blocked_key_bl
             () = tokio::time::sleep(std::time::Duration::from_millis(100)) => {
                 checks += 1;
                 assert!(!decide(&mut client, "blocked", "day").await.allowed, "a denied key was freed at check {checks}");
-                resident.push(resident_kib(&server));
+                resident.push(server.memory_kb("VmRSS"));
             }
         }
     }

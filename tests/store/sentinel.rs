@@ -8,7 +8,7 @@ use tollgate::grpc::pb::DecidedBy;
 use crate::support::outage::{Load, PLANS, healthy, pass};
 use crate::support::redis::Redis;
 use crate::support::sentinel::{SERVICE, Watched};
-use crate::support::server::{PATIENCE, Server, request};
+use crate::support::server::{PATIENCE, Server};
 
 /// Waits until some Sentinel announces another master. Returns when the first one did.
 async fn first_switch(switches: &[Receiver<Instant>]) -> Instant {
@@ -29,26 +29,6 @@ async fn first_switch(switches: &[Receiver<Instant>]) -> Instant {
     }
 }
 
-/// Waits until the store decides.
-async fn decided(server: &Server) {
-    let (mut client, started) = (server.client().await, Instant::now());
-    while client
-        .should_allow(request("k", "open", None))
-        .await
-        .unwrap()
-        .into_inner()
-        .decided_by()
-        != DecidedBy::Store
-    {
-        assert!(
-            started.elapsed() < PATIENCE,
-            "the store does not decide: {}",
-            server.log()
-        );
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_07_after_the_master_is_killed_the_new_one_is_used_soon() {
     let mut watched = Watched::start();
@@ -64,7 +44,7 @@ async fn fault_07_after_the_master_is_killed_the_new_one_is_used_soon() {
     let killed = Instant::now();
     watched.servers[0].kill();
     let switched = first_switch(&switches).await;
-    decided(&server).await;
+    server.wait_until_decided_by(DecidedBy::Store, "open").await;
     pass(Duration::from_millis(500)).await;
     let answers = load.stop().await;
     let during = answers
@@ -153,7 +133,7 @@ async fn fault_08_a_stopped_master_that_continues_after_the_failover_is_not_aske
     old.signal("STOP");
     let stopped = Instant::now();
     let switched = first_switch(&switches).await;
-    decided(&server).await;
+    server.wait_until_decided_by(DecidedBy::Store, "open").await;
     let back = switched.elapsed();
     old.signal("CONT");
     // The old master now executes the commands that arrived while it was stopped.
@@ -178,11 +158,11 @@ async fn sentinels_may_be_absent_stopped_or_ignorant_as_long_as_one_knows_the_ma
     let ignorant = Redis::start();
     let others = format!("&node=127.0.0.1:{}&node=127.0.0.1:1", ignorant.port);
     let server = Server::start(PLANS, &["--store", &format!("{}{others}", watched.url())]);
-    decided(&server).await;
+    server.wait_until_decided_by(DecidedBy::Store, "open").await;
     watched.sentinels[1].signal("STOP");
     // By then the server has dropped the silent Sentinel, and keeps the master.
     pass(Duration::from_secs(2)).await;
-    decided(&server).await;
+    server.wait_until_decided_by(DecidedBy::Store, "open").await;
     server.wait_for_line("this Sentinel names no master").await;
     watched
         .sentinels
@@ -200,7 +180,7 @@ async fn sentinels_and_servers_have_passwords_of_their_own() {
     let watched = Watched::start_with(&passwords, &lines);
     let url = watched.url().replace("://", "://:canary-one@") + "&sentinelPassword=canary-two";
     let server = Server::start(PLANS, &["--store", &url]);
-    decided(&server).await;
+    server.wait_until_decided_by(DecidedBy::Store, "open").await;
     let log = server.end_and_log();
     assert!(!log.contains("canary"), "{log}");
 }

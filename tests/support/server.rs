@@ -7,8 +7,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tollgate::grpc::pb;
 use tollgate::grpc::pb::rate_limit_service_client::RateLimitServiceClient;
+use tollgate::grpc::pb::{self, DecidedBy};
 use tonic::transport::{Channel, Endpoint};
 
 /// Longest wait of a test, far longer than anything takes, so that no test fails on a busy machine.
@@ -125,15 +125,42 @@ impl Server {
         RateLimitServiceClient::new(channel_to(&self.address).await)
     }
 
+    /// The line of the log that tells where it serves.
+    pub fn start_line(&self) -> String {
+        self.log()
+            .lines()
+            .find(|line| line.contains("tollgate is serving"))
+            .unwrap()
+            .to_owned()
+    }
+
     /// Where it serves HTTP, which its config must ask for.
     pub fn http(&self) -> String {
-        let log = self.log();
-        field(
-            log.lines()
-                .find(|line| line.contains("tollgate is serving"))
-                .unwrap(),
-            "http",
-        )
+        field(&self.start_line(), "http")
+    }
+
+    /// Memory of the process by a field of its status, such as `VmRSS`.
+    pub fn memory_kb(&self, field: &str) -> u64 {
+        memory_kb(self.child.id(), field)
+    }
+
+    /// Asks for a new key of this plan each time, until the decision is made `by` this decider.
+    pub async fn wait_until_decided_by(&self, by: DecidedBy, plan: &str) {
+        let mut client = self.client().await;
+        let started = Instant::now();
+        for probe in 0.. {
+            let answer = decide(&mut client, &format!("probe {probe}"), plan).await;
+            if answer.decided_by() == by {
+                return;
+            }
+            assert!(
+                started.elapsed() < PATIENCE,
+                "still decided by {:?}: {}",
+                answer.decided_by(),
+                self.log()
+            );
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
 
     /// What was logged so far.
@@ -257,6 +284,14 @@ pub async fn decide(client: &mut Client, key: &str, plan: &str) -> pb::ShouldAll
         .await
         .unwrap()
         .into_inner()
+}
+
+/// Memory of a process by a field of its status, such as `VmRSS`.
+pub fn memory_kb(process: u32, field: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let name = format!("{field}:");
+    let line = status.lines().find(|line| line.starts_with(&name)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
 /// A field of a JSON log line, if it is a text without quotes in it.

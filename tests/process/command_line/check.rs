@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::process::Output;
 
-use super::{PLANS, fails, file, run};
+use super::{PLANS, assert_fails, file, run};
 use crate::support::server::tollgate;
 
 #[test]
@@ -18,13 +18,13 @@ fn check_says_valid_or_every_error() {
         (Some(0), true)
     );
     let bad = file(b"plans: { a: {}, b: {} }\nstore: { urll: x }\n");
-    fails(&["check", bad.path().to_str().unwrap()], 1, "3 errors");
-    fails(
+    assert_fails(&["check", bad.path().to_str().unwrap()], 1, "3 errors");
+    assert_fails(
         &["check", bad.path().to_str().unwrap()],
         1,
         "store.urll is not a field; did you mean url?",
     );
-    fails(&["check", "/nowhere.yaml"], 1, "cannot be read");
+    assert_fails(&["check", "/nowhere.yaml"], 1, "cannot be read");
 }
 
 /// What `check` says of this command line, with two settings in the environment.
@@ -39,7 +39,7 @@ fn check_with_variables(arguments: &[&str]) -> Output {
 }
 
 /// Asserts that so many settings were printed, among them one of a flag and one that has no value.
-fn has_settings_in_json(json: &[u8], count: usize) {
+fn assert_settings_in_json(json: &[u8], count: usize) {
     let settings: Vec<serde_json::Value> = serde_json::from_slice(json).unwrap();
     let of = |path: &str| {
         settings
@@ -106,7 +106,7 @@ fn check_takes_what_serving_takes_and_prints_the_settings_in_force() {
         assert!(text.lines().any(|found| found == line), "{line}: {text}");
     }
     let json = check(&["--plaintext", "--print", "--output", "json"]).stdout;
-    has_settings_in_json(&json, text.lines().count() - 1);
+    assert_settings_in_json(&json, text.lines().count() - 1);
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn an_output_that_cannot_be_written_is_an_error_and_no_panic() {
 
 #[test]
 fn the_example_config_that_ships_is_valid() {
-    fails(&["check"], 0, "the embedded example plans: valid, 7 plans");
+    assert_fails(&["check"], 0, "the embedded example plans: valid, 7 plans");
     assert!(
         run(&[
             "check",

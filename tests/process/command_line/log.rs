@@ -12,7 +12,7 @@ use crate::support::server::{Server, decide, field, tollgate};
 const FORGED: &str = "k\nINFO forged-canary\x1b[31m\r\n{\"level\":\"forged-canary\"}";
 
 /// Asserts that the log has no escape sequence and no line that a caller began.
-fn tells_of_no_forged_line(format: &str, log: &str) {
+fn assert_no_forged_line(format: &str, log: &str) {
     assert!(
         log.lines().count() > 3 && log.contains("tollgate is serving"),
         "{log}"
@@ -90,7 +90,7 @@ async fn fault_30_nothing_that_a_caller_sends_begins_a_line_of_the_log() {
         server.0.kill().unwrap();
         server.0.wait().unwrap();
         let log = std::fs::read_to_string(said.path()).unwrap();
-        tells_of_no_forged_line(format, &log);
+        assert_no_forged_line(format, &log);
     }
 }
 
@@ -101,18 +101,14 @@ async fn the_start_line_tells_all_but_the_password() {
     let server = Server::start(PLANS, &["--store", &url, "--log-level", "trace,fred=trace"]);
     let mut client = server.client().await;
     assert!(decide(&mut client, "k", "p").await.allowed);
-    let log = server.log();
-    let start = log
-        .lines()
-        .find(|line| line.contains("tollgate is serving"))
-        .unwrap();
-    assert_eq!(field(start, "version"), env!("CARGO_PKG_VERSION"));
+    let start = server.start_line();
+    assert_eq!(field(&start, "version"), env!("CARGO_PKG_VERSION"));
     assert_eq!(
-        field(start, "store"),
+        field(&start, "store"),
         format!("redis://127.0.0.1:{}/0", redis.port)
     );
-    assert_eq!(field(start, "config_hash").len(), 16);
-    redis_auth_off(&redis);
+    assert_eq!(field(&start, "config_hash").len(), 16);
+    remove_password(&redis);
     assert!(
         !server.end_and_log().contains("canary-password"),
         "the password is in the log"
@@ -120,7 +116,7 @@ async fn the_start_line_tells_all_but_the_password() {
 }
 
 /// So that the check for expiries at the end can log in.
-fn redis_auth_off(redis: &Redis) {
+fn remove_password(redis: &Redis) {
     redis.cli(&["-a", "canary-password", "CONFIG", "SET", "requirepass", ""]);
 }
 

@@ -31,7 +31,7 @@ impl Walk {
             })
     }
 
-    fn breaks(&mut self, path: &[String], value: Value, said: &'static str) {
+    fn add_broken(&mut self, path: &[String], value: Value, said: &'static str) {
         let place = path
             .iter()
             .map(|name| format!("/{name}"))
@@ -43,7 +43,7 @@ impl Walk {
         });
     }
 
-    fn breaks_type(&mut self, path: &[String], meant: &Value) {
+    fn add_broken_type(&mut self, path: &[String], meant: &Value) {
         // A text, a number and a list: one of them is of no type that is meant.
         let types = meant
             .as_array()
@@ -56,7 +56,7 @@ impl Walk {
         };
         // The values of a chart are a table, whatever its schema says.
         if !path.is_empty() {
-            self.breaks(path, wrong, "want ");
+            self.add_broken(path, wrong, "want ");
         }
     }
 
@@ -76,31 +76,32 @@ impl Walk {
             let number = || meant.as_i64().unwrap();
             let long = |count: i64| vec![json!("x"); usize::try_from(count).unwrap()];
             match keyword.as_str() {
-                "type" => self.breaks_type(path, meant),
-                "enum" => self.breaks(path, json!("nonsense"), "must be one of"),
-                "minimum" => self.breaks(path, json!(number() - 1), "minimum"),
-                "maximum" => self.breaks(path, json!(number() + 1), "maximum"),
-                "pattern" => self.breaks(path, json!(NO_PATTERN), "match pattern"),
-                "minLength" => self.breaks(path, json!(""), "minLength"),
-                "maxLength" => self.breaks(
+                "type" => self.add_broken_type(path, meant),
+                "enum" => self.add_broken(path, json!("nonsense"), "must be one of"),
+                "minimum" => self.add_broken(path, json!(number() - 1), "minimum"),
+                "maximum" => self.add_broken(path, json!(number() + 1), "maximum"),
+                "pattern" => self.add_broken(path, json!(NO_PATTERN), "match pattern"),
+                "minLength" => self.add_broken(path, json!(""), "minLength"),
+                "maxLength" => self.add_broken(
                     path,
                     json!("x".repeat(usize::try_from(number() + 1).unwrap())),
                     "maxLength",
                 ),
-                "minItems" => self.breaks(path, json!([]), "minItems"),
-                "maxItems" => self.breaks(path, json!(long(number() + 1)), "maxItems"),
-                "minProperties" => self.breaks(path, emptied(path), "minProperties"),
+                "minItems" => self.add_broken(path, json!([]), "minItems"),
+                "maxItems" => self.add_broken(path, json!(long(number() + 1)), "maxItems"),
+                "minProperties" => self.add_broken(path, emptied(path), "minProperties"),
                 "required" => {
                     let names = meant
                         .as_array()
                         .unwrap()
                         .iter()
                         .map(|name| name.as_str().unwrap());
-                    names
-                        .for_each(|name| self.breaks(path, without(path, name), "missing propert"));
+                    names.for_each(|name| {
+                        self.add_broken(path, without(path, name), "missing propert")
+                    });
                 }
                 "additionalProperties" if *meant == json!(false) => {
-                    self.breaks(path, json!({ "nonsense": 1 }), "additional properties");
+                    self.add_broken(path, json!({ "nonsense": 1 }), "additional properties");
                 }
                 "additionalProperties" => self.walk(&below("x"), meant),
                 "items" => self.walk(&below("0"), meant),

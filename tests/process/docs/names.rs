@@ -148,12 +148,7 @@ fn the_start_line_has_the_fields_that_are_shown() {
         .collect();
     shown.extend(["timestamp", "level", "message", "target"]);
     let server = Server::start("plans: { any: { unlimited: true } }", &[]);
-    let log = server.log();
-    let line = log
-        .lines()
-        .find(|line| line.contains("tollgate is serving"))
-        .unwrap();
-    let line: serde_json::Value = serde_json::from_str(line).unwrap();
+    let line: serde_json::Value = serde_json::from_str(&server.start_line()).unwrap();
     let found: BTreeSet<&str> = line
         .as_object()
         .unwrap()

@@ -262,7 +262,7 @@ fn ends(range: &str) -> Option<(String, String)> {
     Some((words[to - 1].clone(), words[to + 1].clone()))
 }
 
-fn takes(field: &str, value: &str, expected: bool) {
+fn assert_accepted(field: &str, value: &str, expected: bool) {
     let config = with(field, value);
     assert_eq!(
         config.is_ok(),
@@ -308,12 +308,14 @@ fn every_range_of_a_number_or_duration_ends_where_it_is_documented() {
             }
             _ => continue,
         };
-        takes(&field, &first, true);
-        takes(&field, &last, true);
-        takes(&field, &above, false);
-        below.iter().for_each(|below| takes(&field, below, false));
+        assert_accepted(&field, &first, true);
+        assert_accepted(&field, &last, true);
+        assert_accepted(&field, &above, false);
+        below
+            .iter()
+            .for_each(|below| assert_accepted(&field, below, false));
         if let Some((_, beside)) = range.split_once("or ") {
-            takes(&field, beside.trim_matches('`'), true);
+            assert_accepted(&field, beside.trim_matches('`'), true);
         }
         ranges += 1;
     }
@@ -385,7 +387,7 @@ fn every_address_of_a_store_that_is_shown_is_one() {
         .chain(["memory:", "memory:?capacity=64MiB"])
     {
         for url in [url.to_owned(), url.replacen("redis", "valkey", 1)] {
-            takes("store.url", &url, true);
+            assert_accepted("store.url", &url, true);
         }
     }
     let pages = page("docs/configuration.md").text + &page("docs/concepts.md").text;

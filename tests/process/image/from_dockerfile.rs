@@ -133,6 +133,6 @@ async fn the_dockerfile_copies_what_the_compiler_needs_and_its_image_runs_as_nob
     container
         .run_read_only(config["config"]["User"].as_str().unwrap())
         .await
-        .asked_and_stopped()
+        .assert_serves_and_stops()
         .await;
 }

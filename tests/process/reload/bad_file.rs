@@ -41,7 +41,7 @@ async fn fault_20_a_bad_file_keeps_the_old_plans_and_is_reported_once() {
             (live.reloads("failure"), live.reloads("success")),
             (index as f64 + 1.0, 0.0)
         );
-        let line = live.said(sentence).concat();
+        let line = live.lines_with(sentence).concat();
         assert!(
             line.contains("config not reloaded") && line.contains("\"level\":\"ERROR\""),
             "{line}"
@@ -68,13 +68,13 @@ async fn fault_20_a_bad_file_keeps_the_old_plans_and_is_reported_once() {
     // Some polls later. A slow machine only makes this say less.
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(
-        live.said("config not reloaded").len(),
+        live.lines_with("config not reloaded").len(),
         bad.len(),
         "{}",
         live.server.log()
     );
     // All errors of a file at once, those that `check` tells.
-    let both = live.said("plans.p.limits[0].quota").concat();
+    let both = live.lines_with("plans.p.limits[0].quota").concat();
     assert!(
         both.contains("plans.q has no rule; write one of limits"),
         "{both}"
@@ -95,10 +95,12 @@ async fn a_file_that_is_gone_for_a_while_changes_nothing() {
     decide(&mut live.client, "k", "p").await;
     std::fs::remove_file(live.file()).unwrap();
     live.wait_for("failure", 1.0);
-    assert!(live.said("config not reloaded")[0].contains("cannot be read: No such file"));
+    assert!(live.lines_with("config not reloaded")[0].contains("cannot be read: No such file"));
     assert_eq!(decide(&mut live.client, "k", "p").await.remaining(), 3);
     live.replace(&plan("p", 5));
     live.wait_for("success", 1.0);
-    assert!(live.said("config reloaded")[0].contains("\"added\":0,\"removed\":0,\"edited\":0"));
+    assert!(
+        live.lines_with("config reloaded")[0].contains("\"added\":0,\"removed\":0,\"edited\":0")
+    );
     assert_eq!(decide(&mut live.client, "k", "p").await.remaining(), 2);
 }

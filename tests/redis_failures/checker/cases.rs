@@ -99,11 +99,11 @@ impl Case {
         self
     }
 
-    fn is_fine(&self) {
+    fn assert_fine(&self) {
         assert_eq!(judge::check(&self.history), []);
     }
 
-    fn breaks(self, rule: Rule) {
+    fn assert_breaks(self, rule: Rule) {
         let mut broken: Vec<Rule> = judge::check(&self.history)
             .into_iter()
             .map(|found| found.rule)
@@ -159,38 +159,40 @@ fn histories_that_keep_every_promise_are_fine() {
         .allowed(30, 3, &[(0, 0, 370)])
         .denied(40, 1, &[(0, 360, 360)])
         .allowed(400, 9, &[(0, 0, 400)])
-        .is_fine();
+        .assert_fine();
     seen()
         .denied(409, 1, &[(0, 1, 21), witnessed(409, 9)])
         .allowed(410, 6, &[(0, 0, 400), witnessed(410, 15)])
-        .is_fine();
+        .assert_fine();
     Case::of("seen/bucket")
         .allowed(0, 7, &[(0, 0, 350), witnessed(0, 7)])
         .denied(49, 1, &[(0, 1, 301), witnessed(49, 7)])
         .allowed(50, 1, &[(0, 0, 350), witnessed(50, 8)])
-        .is_fine();
+        .assert_fine();
     Case::of("seen/anchored")
         .allowed(10, 9, &[(0, 0, 400), witnessed(10, 9)])
         .denied(409, 1, &[(0, 1, 1), witnessed(409, 9)])
         .allowed(410, 1, &[(8, 0, 400), witnessed(410, 10)])
-        .is_fine();
+        .assert_fine();
     Case::of("window")
         .allowed(10, 9, &[(0, 0, 400)])
         .denied(20, 1, &[(0, 390, 390)])
         .allowed(410, 9, &[(0, 0, 400)])
-        .is_fine();
+        .assert_fine();
 }
 
 #[test]
 fn a_grant_above_the_limit_is_caught_where_the_order_is_known() {
-    clock().allowed(30, 4, &[(0, 0, 370)]).breaks(Rule::Order);
+    clock()
+        .allowed(30, 4, &[(0, 0, 370)])
+        .assert_breaks(Rule::Order);
     let over = Case::of("seen/log").allowed(10, 6, &[(3, 0, 400), witnessed(10, 6)]);
     over.allowed(20, 4, &[(0, 0, 400), witnessed(20, 10)])
-        .breaks(Rule::OverLimit);
+        .assert_breaks(Rule::OverLimit);
     let early = Case::of("seen/bucket").allowed(0, 7, &[(0, 0, 350), witnessed(0, 7)]);
     early
         .allowed(49, 1, &[(0, 0, 351), witnessed(49, 8)])
-        .breaks(Rule::OverLimit);
+        .assert_breaks(Rule::OverLimit);
 }
 
 #[test]
@@ -200,22 +202,22 @@ fn a_grant_above_the_limit_is_caught_by_question_and_answer_times() {
             .allowed(10, 9, &[(0, 0, 400)])
             .allowed(at_ms, 9, &[(0, 0, 400)])
     };
-    over(409).breaks_also(Rule::OverLimit);
-    over(410).is_fine();
+    over(409).assert_breaks_also(Rule::OverLimit);
+    over(410).assert_fine();
     // It may have been decided late enough.
-    over(409).between(408, 420).is_fine();
+    over(409).between(408, 420).assert_fine();
     let bucket = |at_ms| {
         Case::of("bucket")
             .allowed(10, 7, &[(0, 0, 350)])
             .allowed(at_ms, 1, &[(0, 0, 350)])
     };
-    bucket(59).breaks(Rule::OverLimit);
-    bucket(60).is_fine();
+    bucket(59).assert_breaks(Rule::OverLimit);
+    bucket(60).assert_fine();
 }
 
 impl Case {
     /// Several rules may be broken at once.
-    fn breaks_also(self, rule: Rule) {
+    fn assert_breaks_also(self, rule: Rule) {
         let broken = judge::check(&self.history);
         assert!(broken.iter().any(|found| found.rule == rule), "{broken:?}");
     }
@@ -225,36 +227,36 @@ impl Case {
 fn a_denial_without_a_cause_is_caught() {
     clock()
         .denied(30, 3, &[(3, 370, 370)])
-        .breaks_also(Rule::NoCause);
+        .assert_breaks_also(Rule::NoCause);
     seen()
         .denied(410, 6, &[(6, 20, 20), witnessed(410, 9)])
-        .breaks_also(Rule::NoCause);
+        .assert_breaks_also(Rule::NoCause);
     let log = |at_ms| {
         Case::of("window")
             .allowed(10, 9, &[(0, 0, 400)])
             .denied(at_ms, 1, &[(0, 1, 1)])
     };
-    log(409).is_fine();
+    log(409).assert_fine();
     // The precision of 64 could free a unit 6.25 ms late.
-    log(418).breaks(Rule::NoCause);
+    log(418).assert_breaks(Rule::NoCause);
     Case::of("bucket")
         .allowed(0, 7, &[(0, 0, 350)])
         .denied(51, 1, &[(0, 1, 1)])
-        .breaks(Rule::NoCause);
+        .assert_breaks(Rule::NoCause);
     Case::of("bucket")
         .allowed(0, 7, &[(0, 0, 350)])
         .denied(49, 1, &[(0, 1, 1)])
-        .is_fine();
+        .assert_fine();
 }
 
 #[test]
 fn a_remembered_denial_is_fine_until_its_release() {
     let denied = |at_ms| seen().by(DecidedBy::DenyCache, Outcome::Denied, at_ms, 1);
-    denied(35).is_fine();
-    denied(409).is_fine();
-    denied(411).breaks(Rule::NoCause);
-    denied(25).breaks(Rule::NoCause);
-    denied(411).between(409, 500).is_fine();
+    denied(35).assert_fine();
+    denied(409).assert_fine();
+    denied(411).assert_breaks(Rule::NoCause);
+    denied(25).assert_breaks(Rule::NoCause);
+    denied(411).between(409, 500).assert_fine();
 }
 
 #[test]
@@ -264,77 +266,87 @@ fn a_replica_may_remember_a_denial_for_a_second_after_redis_lost_it() {
         full.redis_lost_all(5, 10)
             .by(DecidedBy::DenyCache, Outcome::Denied, at_ms, 1)
     };
-    lost(40).is_fine();
-    lost(51).breaks(Rule::NoCause);
+    lost(40).assert_fine();
+    lost(51).assert_breaks(Rule::NoCause);
     let log = |at_ms| {
         Case::of("log")
             .allowed(0, 12, &[(0, 0, 500)])
             .redis_lost_all(5, 10)
             .allowed(at_ms, 12, &[(0, 0, 500)])
     };
-    log(20).is_fine();
+    log(20).assert_fine();
 }
 
 #[test]
 fn units_that_are_counted_twice_or_not_at_all_are_caught() {
     // Two that were told the same place.
-    clock().allowed(30, 3, &[(3, 0, 370)]).breaks(Rule::Order);
+    clock()
+        .allowed(30, 3, &[(3, 0, 370)])
+        .assert_breaks(Rule::Order);
     // Three units that were charged and granted to no call.
-    clock().allowed(30, 1, &[(0, 0, 370)]).breaks(Rule::Order);
+    clock()
+        .allowed(30, 1, &[(0, 0, 370)])
+        .assert_breaks(Rule::Order);
     // The second was not charged.
     Case::of("window")
         .allowed(10, 3, &[(6, 0, 400)])
         .allowed(20, 3, &[(6, 0, 400)])
-        .breaks(Rule::Reading);
+        .assert_breaks(Rule::Reading);
     let anchored =
         Case::of("anchored")
             .allowed(10, 3, &[(6, 0, 400)])
             .allowed(15, 3, &[(3, 0, 395)]);
     anchored
         .allowed(20, 3, &[(7, 0, 390)])
-        .breaks(Rule::Reading);
+        .assert_breaks(Rule::Reading);
 }
 
 #[test]
 fn a_call_whose_answer_was_lost_is_counted_both_ways() {
     let with = |cost| clock().lost(25, cost);
-    with(2).allowed(30, 1, &[(0, 0, 370)]).is_fine();
-    with(2).allowed(30, 3, &[(0, 0, 370)]).is_fine();
-    with(2).allowed(30, 2, &[(0, 0, 370)]).breaks(Rule::Order);
+    with(2).allowed(30, 1, &[(0, 0, 370)]).assert_fine();
+    with(2).allowed(30, 3, &[(0, 0, 370)]).assert_fine();
+    with(2)
+        .allowed(30, 2, &[(0, 0, 370)])
+        .assert_breaks(Rule::Order);
     let timed_out = clock().by(DecidedBy::LocalFallback, Outcome::Allowed, 25, 2);
-    timed_out.allowed(30, 1, &[(0, 0, 370)]).is_fine();
+    timed_out.allowed(30, 1, &[(0, 0, 370)]).assert_fine();
     let log = Case::of("window").allowed(10, 6, &[(3, 0, 400)]);
-    log.lost(20, 3).denied(30, 1, &[(0, 380, 390)]).is_fine();
+    log.lost(20, 3)
+        .denied(30, 1, &[(0, 380, 390)])
+        .assert_fine();
     // Sent too late to be a cause.
     let log = Case::of("window").allowed(10, 6, &[(3, 0, 400)]);
     log.denied(30, 1, &[(0, 380, 390)])
         .lost(40, 3)
-        .breaks(Rule::NoCause);
+        .assert_breaks(Rule::NoCause);
 }
 
 #[test]
 fn numbers_that_are_not_the_keys_are_caught() {
     let denied = |wait, reset| seen().denied(40, 1, &[(0, wait, reset), witnessed(40, 9)]);
-    denied(370, 390).is_fine();
-    denied(369, 390).breaks(Rule::Reading);
-    denied(371, 390).breaks(Rule::Reading);
-    denied(370, 400).breaks(Rule::Reading);
+    denied(370, 390).assert_fine();
+    denied(369, 390).assert_breaks(Rule::Reading);
+    denied(371, 390).assert_breaks(Rule::Reading);
+    denied(370, 400).assert_breaks(Rule::Reading);
     seen()
         .denied(40, 1, &[(1, 370, 390), witnessed(40, 9)])
-        .breaks(Rule::Reading);
+        .assert_breaks(Rule::Reading);
     // A window that starts anew with each request.
     let anchored = Case::of("seen/anchored").allowed(10, 3, &[(6, 0, 400), witnessed(10, 3)]);
     anchored
         .allowed(20, 3, &[(3, 0, 400), witnessed(20, 6)])
-        .breaks(Rule::Reading);
+        .assert_breaks(Rule::Reading);
 }
 
 #[test]
 fn a_decision_outside_its_call_is_caught() {
-    clock().allowed(30, 3, &[(0, 0, 360)]).breaks(Rule::Time);
+    clock()
+        .allowed(30, 3, &[(0, 0, 360)])
+        .assert_breaks(Rule::Time);
     seen()
         .denied(40, 1, &[(0, 370, 390), witnessed(39, 9)])
-        .breaks(Rule::Time);
+        .assert_breaks(Rule::Time);
 }
 
 #[test]
@@ -343,26 +355,26 @@ fn a_batch_that_is_decided_backwards_is_caught() {
         let one = Case::of("clock").allowed(10, 1, &[(9 - first, 0, 390)]);
         one.allowed(10, 1, &[(9 - second, 0, 390)]).in_one_batch()
     };
-    batch(1, 2).is_fine();
-    batch(2, 1).breaks(Rule::Order);
+    batch(1, 2).assert_fine();
+    batch(2, 1).assert_breaks(Rule::Order);
 }
 
 #[test]
 fn answers_that_the_policy_does_not_give_are_caught() {
     let by = |plan, by, outcome| Case::of(plan).by(by, outcome, 10, 1);
-    by("log", DecidedBy::FailOpen, Outcome::Allowed).is_fine();
-    by("counter", DecidedBy::FailClosed, Outcome::Denied).is_fine();
-    by("window", DecidedBy::LocalFallback, Outcome::Allowed).is_fine();
-    by("counter", DecidedBy::FailOpen, Outcome::Allowed).breaks(Rule::Policy);
-    by("window", DecidedBy::FailOpen, Outcome::Allowed).breaks(Rule::Policy);
-    by("log", DecidedBy::LocalFallback, Outcome::Allowed).breaks(Rule::Policy);
-    by("counter", DecidedBy::FailClosed, Outcome::Allowed).breaks(Rule::Policy);
+    by("log", DecidedBy::FailOpen, Outcome::Allowed).assert_fine();
+    by("counter", DecidedBy::FailClosed, Outcome::Denied).assert_fine();
+    by("window", DecidedBy::LocalFallback, Outcome::Allowed).assert_fine();
+    by("counter", DecidedBy::FailOpen, Outcome::Allowed).assert_breaks(Rule::Policy);
+    by("window", DecidedBy::FailOpen, Outcome::Allowed).assert_breaks(Rule::Policy);
+    by("log", DecidedBy::LocalFallback, Outcome::Allowed).assert_breaks(Rule::Policy);
+    by("counter", DecidedBy::FailClosed, Outcome::Allowed).assert_breaks(Rule::Policy);
     Case::of("window")
         .by(DecidedBy::Plan, Outcome::NeverFits, 10, 99)
-        .is_fine();
+        .assert_fine();
     Case::of("window")
         .by(DecidedBy::Plan, Outcome::NeverFits, 10, 1)
-        .breaks(Rule::Policy);
+        .assert_breaks(Rule::Policy);
 }
 
 #[test]
@@ -373,18 +385,18 @@ fn a_replica_that_grants_more_than_its_share_or_less_is_caught() {
             .by(DecidedBy::LocalFallback, Outcome::Allowed, 10, 3)
             .by(DecidedBy::LocalFallback, outcome, at_ms, 1)
     };
-    local(20, Outcome::Denied).is_fine();
-    local(20, Outcome::Allowed).breaks(Rule::OverLimit);
-    local(411, Outcome::Allowed).is_fine();
-    local(420, Outcome::Denied).breaks(Rule::NoCause);
+    local(20, Outcome::Denied).assert_fine();
+    local(20, Outcome::Allowed).assert_breaks(Rule::OverLimit);
+    local(411, Outcome::Allowed).assert_fine();
+    local(420, Outcome::Denied).assert_breaks(Rule::NoCause);
 }
 
 #[test]
 fn a_call_that_fails_while_its_replica_lives_is_caught() {
-    clock().lost(30, 1).is_fine();
+    clock().lost(30, 1).assert_fine();
     clock()
         .call(30, 1, Err("Unavailable".to_owned()))
-        .breaks(Rule::Failed);
+        .assert_breaks(Rule::Failed);
 }
 
 #[test]

@@ -118,13 +118,7 @@ async fn start_with_token_file(file: &std::path::Path) -> (Server, Admin) {
             "trace",
         ],
     );
-    let line = server
-        .log()
-        .lines()
-        .find(|line| line.contains("tollgate is serving"))
-        .unwrap()
-        .to_owned();
-    let admin = Admin::new(channel_to(&field(&line, "admin")).await);
+    let admin = Admin::new(channel_to(&field(&server.start_line(), "admin")).await);
     (server, admin)
 }
 
@@ -202,7 +196,7 @@ async fn only_the_token_that_the_file_holds_now_is_accepted() {
         .await
         .unwrap_err();
     assert_eq!(gone.code(), Code::Unauthenticated);
-    said(&server, "cannot be read", 1);
+    wait_for_lines(&server, "cannot be read", 1);
     let log = server.end_and_log();
     // The calls were made within seconds, so one log line reports many of them.
     let lines = log

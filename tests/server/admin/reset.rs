@@ -6,7 +6,7 @@ use super::{Fixture, KEY, reset};
 use crate::support::redis::Redis;
 use crate::support::server::decide;
 
-async fn a_reset_is_seen_at_once(flags: &[&str]) {
+async fn assert_reset_is_seen_at_once(flags: &[&str]) {
     let mut fixture = Fixture::start(flags).await;
     for round in 0..3 {
         assert_eq!(
@@ -49,14 +49,14 @@ async fn a_reset_is_seen_at_once(flags: &[&str]) {
 
 #[tokio::test]
 async fn a_reset_is_seen_at_once_in_memory() {
-    a_reset_is_seen_at_once(&[]).await;
+    assert_reset_is_seen_at_once(&[]).await;
 }
 
 /// Also if this replica's workers remember that the key is denied.
 #[tokio::test]
 async fn a_reset_is_seen_at_once_in_redis() {
     let redis = Redis::start();
-    a_reset_is_seen_at_once(&[
+    assert_reset_is_seen_at_once(&[
         "--store",
         &redis.url(),
         "--set",

@@ -5,7 +5,7 @@ use tollgate::grpc::envoy::pb::service::ratelimit::v3::rate_limit_response::Code
 use tollgate::grpc::pb::PeekRequest;
 use tonic::Code;
 
-use super::{address, ask, codes, descriptor, error, path, request, started};
+use super::{address, ask, codes, descriptor, error, path, request, start};
 
 /// Requests that no proxy should send, with the code they are answered with and what the message says.
 fn bad_requests() -> [(RateLimitRequest, Code, &'static str); 7] {
@@ -50,7 +50,7 @@ fn bad_requests() -> [(RateLimitRequest, Code, &'static str); 7] {
 
 #[tokio::test]
 async fn bad_input_gets_an_error_that_says_what_is_right_and_no_client_can_cause_one() {
-    let (server, mut client) = started(&[]).await;
+    let (server, mut client) = start(&[]).await;
     for (request, code, part) in bad_requests() {
         let refused = error(&mut client, request).await;
         assert_eq!(refused.code(), code, "{refused}");

@@ -8,7 +8,7 @@ use tollgate::grpc::envoy::pb::service::ratelimit::v3::rate_limit_response::rate
 use tollgate::grpc::envoy::pb::r#type::v3::RateLimitUnit;
 use tonic::Code;
 
-use super::{address, ask, codes, error, limit_of, path, request, started};
+use super::{address, ask, codes, error, limit_of, path, request, start};
 
 fn limited(
     descriptor: RateLimitDescriptor,
@@ -26,7 +26,7 @@ fn limited(
 
 #[tokio::test]
 async fn hits_are_those_of_the_descriptor_or_of_the_request_and_may_be_none_or_given_back() {
-    let (_server, mut client) = started(&[]).await;
+    let (_server, mut client) = start(&[]).await;
     let hits = |hits_addend, descriptors| RateLimitRequest {
         hits_addend,
         ..request("edge", descriptors)
@@ -80,7 +80,7 @@ async fn hits_are_those_of_the_descriptor_or_of_the_request_and_may_be_none_or_g
 
 #[tokio::test]
 async fn a_limit_of_the_callers_own_decides_in_place_of_the_plan_by_every_unit() {
-    let (_server, mut client) = started(&[]).await;
+    let (_server, mut client) = start(&[]).await;
     let units = [
         (RateLimitUnit::Second, Unit::Second),
         (RateLimitUnit::Minute, Unit::Minute),

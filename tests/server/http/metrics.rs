@@ -14,13 +14,7 @@ fn assert_version_and_config(scrape: &Scrape, server: &Server) {
         )),
         1.0
     );
-    let log = server.log();
-    let hash = field(
-        log.lines()
-            .find(|line| line.contains("tollgate is serving"))
-            .unwrap(),
-        "config_hash",
-    );
+    let hash = field(&server.start_line(), "config_hash");
     assert_eq!(
         scrape.value(&format!("tollgate_config_info{{hash=\"{hash}\"}}")),
         1.0

@@ -2,7 +2,7 @@
 
 use tollgate::grpc::pb;
 
-use super::{PLANS, health, is_seen_first, open, sentence, start, start_line, top, when};
+use super::{PLANS, assert_seen_first, health, open, sentence, start, top, when};
 use crate::support::http::{Reply, Scrape, get};
 use crate::support::redis::Redis;
 use crate::support::server::{Server, decide};
@@ -15,9 +15,11 @@ fn refuses_the_password(ready: &Reply) -> bool {
 /// Asserts that start line, log, `tollgate top` and metrics tell of a store that was never reached.
 async fn assert_wrong_password_is_told(server: &Server, said: &str) {
     assert!(
-        start_line(server).contains("Redis was never reached since 2"),
+        server
+            .start_line()
+            .contains("Redis was never reached since 2"),
         "{}",
-        start_line(server)
+        server.start_line()
     );
     assert!(
         server
@@ -72,7 +74,7 @@ async fn a_wrong_password_is_named_and_keeps_a_replica_from_being_ready_where_th
     let said = sentence(&ready);
     assert_wrong_password_is_told(&server, &said).await;
     let mut browser = open(&http, "never reached Redis");
-    is_seen_first(&mut browser, &said, "password");
+    assert_seen_first(&mut browser, &said, "password");
     // The server's password becomes the one that was given.
     redis.cli(&[
         "-a",
@@ -134,5 +136,5 @@ fn a_replica_that_was_ready_stays_so_when_redis_goes() {
         (ready.status, sentence(&ready).split(':').next()),
         (200, Some("The embedded store decides"))
     );
-    assert!(start_line(&embedded).contains("The embedded store decides"));
+    assert!(embedded.start_line().contains("The embedded store decides"));
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tollgate::grpc::pb::DecidedBy;
 use tollgate::store::{BreakerState, RedisStore, Store, StoreDeadline, StoreError};
 
-use super::{PLANS, wait_until_decided};
+use super::{PLANS, wait_until_all_nodes_decide};
 use crate::support::cluster::{Cluster, MASTERS};
 use crate::support::plans::{FIXED, ask, limit, plan};
 use crate::support::server::{Client, PATIENCE, Server, channel_to, request};
@@ -68,7 +68,7 @@ async fn assert_loss_of_a_shard_is_bounded(signal: &str, deadline: Duration) {
     let cluster = Cluster::start();
     let setting = format!("store.deadline={}ms", deadline.as_millis());
     let server = Server::start(PLANS, &["--store", &cluster.url(), "--set", &setting]);
-    wait_until_decided(&server).await;
+    wait_until_all_nodes_decide(&server).await;
     let owners: Vec<usize> = (0..KEYS)
         .map(|key| cluster.owner(cluster.slot("open", &key.to_string())))
         .collect();

@@ -9,7 +9,7 @@ use tollgate::grpc::pb::{self, DecidedBy, should_allow_result};
 use tollgate::key::Key;
 use tollgate::store::{RedisStore, Store, StoreDeadline, Subject};
 
-use super::{NAMES, PLANS, wait_until_decided};
+use super::{NAMES, PLANS, wait_until_all_nodes_decide};
 use crate::support::cluster::{Cluster, MASTERS};
 use crate::support::plans::{FIXED, LOG, ask, limit, plan};
 use crate::support::server::{Client, PATIENCE, Server, channel_to, request};
@@ -130,7 +130,7 @@ async fn ask_until(
 async fn fault_09_slots_that_move_under_load_fail_no_call_and_keep_every_limit_exact() {
     let cluster = Cluster::start();
     let server = Server::start(PLANS, &["--store", &cluster.url()]);
-    wait_until_decided(&server).await;
+    wait_until_all_nodes_decide(&server).await;
     let keys: Vec<_> = (0..16)
         .map(|key| (format!("moved {key}"), NAMES[key % NAMES.len()]))
         .collect();
@@ -170,7 +170,7 @@ async fn fault_09_slots_that_move_under_load_fail_no_call_and_keep_every_limit_e
 async fn fault_05_and_09_a_new_node_without_scripts_is_asked_and_decides() {
     let cluster = Cluster::start_with(0, &["redis-server"], &[]);
     let server = Server::start(PLANS, &["--store", &cluster.url()]);
-    wait_until_decided(&server).await;
+    wait_until_all_nodes_decide(&server).await;
     let mut client = server.client().await;
     let slot = cluster.slot("window", "new");
     let from = cluster.owner(slot);
@@ -289,7 +289,7 @@ fn move_key(cluster: &Cluster, name: &str, from: usize, to: usize) {
 async fn fault_53_keys_of_a_slot_that_is_half_moved_are_decided_together() {
     let cluster = Cluster::start_with(0, &["redis-server"], &[]);
     let server = Server::start(PLANS, &["--store", &cluster.url()]);
-    wait_until_decided(&server).await;
+    wait_until_all_nodes_decide(&server).await;
     // Three keys of one slot: one that moves, one that stays, and one that is new.
     let keys = three_keys_of_one_slot();
     let slot = cluster.slot("window", &keys[0]);
