@@ -249,7 +249,7 @@ impl Client {
         });
     }
 
-    fn waits_until_decided(&self) {
+    fn wait_until_decided(&self) {
         let started = Instant::now();
         while self.hello("X-Api-Key: back").header("ratelimit").is_none() {
             assert!(
@@ -307,7 +307,7 @@ fn assert_example_works(command: &str, folder: &Path) {
     client.assert_held_requests_pass(&mut server);
     client.assert_lets_through(2);
     let _server = server.again(&[]);
-    client.waits_until_decided();
+    client.wait_until_decided();
     client.assert_limits_exactly("second");
     drop(client);
     let mut alone = Client::start(command, folder, NOBODY);

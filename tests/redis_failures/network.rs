@@ -12,7 +12,11 @@ use crate::support::redis::Redis;
 use crate::support::server::{Client, Server, request};
 
 /// Runs a load through three seconds of what `break_it` does to the island that Redis is on, and `mend` undoes.
-async fn outage(row: &str, break_it: impl Fn(&Island, &str), mend: impl Fn(&Island, &str)) {
+async fn assert_outage_costs_no_call(
+    row: &str,
+    break_it: impl Fn(&Island, &str),
+    mend: impl Fn(&Island, &str),
+) {
     let island = Island::make();
     let redis = Redis::start_on(&island);
     let server = Server::start(PLANS, &["--store", &redis.url()]);
@@ -31,13 +35,13 @@ async fn outage(row: &str, break_it: impl Fn(&Island, &str), mend: impl Fn(&Isla
 /// Linux would retransmit for a quarter of an hour before it reported an error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_14_a_network_that_swallows_everything_costs_no_call() {
-    outage("Redis partitioned", Island::cut, Island::heal).await;
+    assert_outage_costs_no_call("Redis partitioned", Island::cut, Island::heal).await;
 }
 
 /// Redis receives all calls and charges them, but its replies are lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_15_a_redis_that_hears_and_is_not_heard_costs_no_call() {
-    outage("Redis not heard", Island::silence, Island::unsilence).await;
+    assert_outage_costs_no_call("Redis not heard", Island::silence, Island::unsilence).await;
 }
 
 const QUOTA: u64 = 60;

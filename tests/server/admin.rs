@@ -11,6 +11,7 @@ use tollgate::grpc::pb::{self, DecidedBy, Outcome};
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
+use crate::support::admin::admin_at;
 use crate::support::http::Scrape;
 use crate::support::redis::Redis;
 use crate::support::server::{Client, PATIENCE, Server, field, request, tollgate};
@@ -61,15 +62,8 @@ impl Fixture {
             ]
             .concat(),
         );
-        let endpoint = Endpoint::from_shared(format!(
-            "unix://{}",
-            folder.path().join("admin.sock").display()
-        ))
-        .unwrap();
-        let (client, admin) = (
-            server.client().await,
-            Admin::new(endpoint.connect().await.unwrap()),
-        );
+        let client = server.client().await;
+        let admin = admin_at(&folder.path().join("admin.sock")).await;
         Self {
             folder,
             server,

@@ -31,11 +31,6 @@ fn deciding() -> HealthCheckRequest {
     }
 }
 
-/// Waits until the log says this.
-async fn wait_for(server: &Server, sentence: &str) {
-    server.wait_for_line(sentence).await;
-}
-
 async fn next(
     watched: &mut tonic::Streaming<HealthCheckResponse>,
 ) -> Option<Result<ServingStatus, Status>> {
@@ -147,7 +142,7 @@ async fn fault_18_a_server_ends_in_time_with_connections_and_calls_open() {
     asks.send(ask(1)).await.unwrap();
     assert_eq!(answers.next().await.unwrap().unwrap().id, 1);
     server.signal("TERM");
-    wait_for(&server, "stopping: not ready").await;
+    server.wait_for_line("stopping: not ready").await;
     // Still answered while it is lame.
     asks.send(ask(2)).await.unwrap();
     let second = answers.next().await.unwrap();

@@ -9,7 +9,7 @@ use tonic::Code;
 use crate::support::envoy::Envoy;
 use crate::support::http::{Reply, Scrape, ask, raw};
 use crate::support::redis::Redis;
-use crate::support::server::{Client, PATIENCE, Server, channel_to, decide, request};
+use crate::support::server::{Client, Server, channel_to, request};
 
 const QUOTA: usize = 20;
 const CONFIG: &str = "
@@ -64,10 +64,9 @@ impl Deployment {
             .map(|_| Server::start(CONFIG, &["--store", &redis.url(), "--set", &deadline]))
             .collect();
         for replica in &replicas {
-            let (mut client, began) = (replica.client().await, Instant::now());
-            while decide(&mut client, "probe", "large").await.decided_by() != DecidedBy::Store {
-                assert!(began.elapsed() < PATIENCE, "the store does not decide");
-            }
+            replica
+                .wait_until_decided_by(DecidedBy::Store, "large")
+                .await;
         }
         let envoy = Envoy::before(
             [&replicas[0].address, &replicas[1].address],

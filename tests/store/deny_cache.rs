@@ -34,7 +34,12 @@ async fn start_with(flags: &[&str]) -> (Redis, Server, Client) {
     (redis, server, client)
 }
 
-async fn by(client: &mut Client, key: &str, plan: &str, cost: u64) -> (Outcome, DecidedBy) {
+async fn outcome_and_decider(
+    client: &mut Client,
+    key: &str,
+    plan: &str,
+    cost: u64,
+) -> (Outcome, DecidedBy) {
     let answer = client
         .should_allow(request(key, plan, Some(cost)))
         .await
@@ -49,7 +54,7 @@ async fn fault_31_a_thousand_requests_of_a_denied_key_cost_redis_a_call_a_second
     decide(&mut client, "k", "slow").await;
     let started = Instant::now();
     assert_eq!(
-        by(&mut client, "k", "slow", 1).await,
+        outcome_and_decider(&mut client, "k", "slow", 1).await,
         (Outcome::Denied, DecidedBy::Store)
     );
     redis.cli(&["CONFIG", "RESETSTAT"]);
@@ -72,7 +77,7 @@ async fn off_it_asks_redis_every_time() {
     redis.cli(&["CONFIG", "RESETSTAT"]);
     for _ in 0..20 {
         assert_eq!(
-            by(&mut client, "k", "slow", 1).await,
+            outcome_and_decider(&mut client, "k", "slow", 1).await,
             (Outcome::Denied, DecidedBy::Store)
         );
     }
@@ -88,13 +93,13 @@ async fn a_denied_key_is_allowed_at_its_release() {
         let key = format!("k {round}");
         let before = Instant::now();
         assert_eq!(
-            by(&mut client, &key, "quick", 1).await,
+            outcome_and_decider(&mut client, &key, "quick", 1).await,
             (Outcome::Allowed, DecidedBy::Store)
         );
         let released_by = Instant::now() + Duration::from_millis(400);
         loop {
             let sent = Instant::now();
-            let (outcome, decided_by) = by(&mut client, &key, "quick", 1).await;
+            let (outcome, decided_by) = outcome_and_decider(&mut client, &key, "quick", 1).await;
             if outcome == Outcome::Allowed {
                 assert!(
                     before.elapsed() >= Duration::from_millis(400),
@@ -118,19 +123,19 @@ async fn a_denied_key_is_allowed_at_its_release() {
 async fn a_cost_that_fits_reaches_redis_while_a_larger_one_is_denied() {
     let (_redis, _server, mut client) = start().await;
     assert_eq!(
-        by(&mut client, "k", "mixed", 1).await,
+        outcome_and_decider(&mut client, "k", "mixed", 1).await,
         (Outcome::Allowed, DecidedBy::Store)
     );
     assert_eq!(
-        by(&mut client, "k", "mixed", 3).await,
+        outcome_and_decider(&mut client, "k", "mixed", 3).await,
         (Outcome::Denied, DecidedBy::Store)
     );
     assert_eq!(
-        by(&mut client, "k", "mixed", 3).await,
+        outcome_and_decider(&mut client, "k", "mixed", 3).await,
         (Outcome::Denied, DecidedBy::DenyCache)
     );
     assert_eq!(
-        by(&mut client, "k", "mixed", 2).await,
+        outcome_and_decider(&mut client, "k", "mixed", 2).await,
         (Outcome::Allowed, DecidedBy::Store)
     );
     let peek = pb::PeekRequest {
@@ -158,14 +163,14 @@ async fn a_denial_that_redis_forgot_is_held_for_a_second_at_most() {
     decide(&mut client, "k", "slow").await;
     let before = Instant::now();
     assert_eq!(
-        by(&mut client, "k", "slow", 1).await,
+        outcome_and_decider(&mut client, "k", "slow", 1).await,
         (Outcome::Denied, DecidedBy::Store)
     );
     let held_until = Instant::now() + HELD;
     redis.cli(&["FLUSHALL"]);
     loop {
         let sent = Instant::now();
-        let (outcome, decided_by) = by(&mut client, "k", "slow", 1).await;
+        let (outcome, decided_by) = outcome_and_decider(&mut client, "k", "slow", 1).await;
         if outcome == Outcome::Allowed {
             assert_eq!(decided_by, DecidedBy::Store);
             assert!(before.elapsed() >= HELD, "it was not held at all");
@@ -184,11 +189,11 @@ async fn a_denial_that_redis_forgot_is_held_for_a_second_at_most() {
 async fn a_shadow_plan_s_denial_is_recalled_and_lets_pass() {
     let (_redis, _server, mut client) = start().await;
     assert_eq!(
-        by(&mut client, "k", "shadow", 1).await,
+        outcome_and_decider(&mut client, "k", "shadow", 1).await,
         (Outcome::Allowed, DecidedBy::Store)
     );
     assert_eq!(
-        by(&mut client, "k", "shadow", 1).await,
+        outcome_and_decider(&mut client, "k", "shadow", 1).await,
         (Outcome::ShadowDenied, DecidedBy::Store)
     );
     let recalled = decide(&mut client, "k", "shadow").await;

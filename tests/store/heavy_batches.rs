@@ -114,10 +114,9 @@ async fn no_batch_keeps_redis_busy_for_long_or_others_from_it() {
         ],
     );
     let mut client = server.client().await;
-    let began = Instant::now();
-    while decide(&mut client, "probe", "light").await.decided_by() != DecidedBy::Store {
-        assert!(began.elapsed() < PATIENCE, "the store does not decide");
-    }
+    server
+        .wait_until_decided_by(DecidedBy::Store, "light")
+        .await;
     for (lot, plans) in [("many", 250), ("wide", 16), ("mixed", 20)] {
         redis.cli(&["slowlog", "reset"]);
         let stop = Arc::<AtomicBool>::default();

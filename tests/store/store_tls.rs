@@ -45,16 +45,8 @@ async fn decided_by(server: &Server) -> DecidedBy {
         .decided_by()
 }
 
-/// Waits until Redis decides.
 async fn wait_until_decided(server: &Server) {
-    let started = Instant::now();
-    while decided_by(server).await != DecidedBy::Store {
-        assert!(
-            started.elapsed() < PATIENCE,
-            "the store does not decide: {}",
-            server.log()
-        );
-    }
+    server.wait_until_decided_by(DecidedBy::Store, "open").await;
 }
 
 /// Waits until the log says why the store is out of reach.
