@@ -643,8 +643,8 @@ fn table(text: &str, section: &str) -> Vec<Vec<String>> {
     rows
 }
 
-fn failures() -> String {
-    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/failures.md")).unwrap()
+fn document(path: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }
 
 /// The numbers that a test's name bears: `fault_05_and_09_…` has two.
@@ -670,7 +670,7 @@ fn every_fault_has_a_test_with_its_number_and_every_such_test_a_row() {
         .filter_map(|rest| rest.split('(').next());
     let tests: Vec<&str> = names.filter(|name| name.starts_with("fault_")).collect();
     let mut rows = Vec::new();
-    for row in table(&failures(), "Faults") {
+    for row in table(&document("docs/failures.md"), "Faults") {
         let number: u32 = row[0].parse().unwrap();
         assert!(
             rows.last().is_none_or(|last| *last < number),
@@ -697,19 +697,19 @@ fn every_fault_has_a_test_with_its_number_and_every_such_test_a_row() {
 
 #[test]
 fn every_budget_is_the_constant_that_the_documents_name() {
-    for row in table(&failures(), "Budgets") {
+    for row in table(&document("docs/budgets.md"), "Budgets") {
         let cell = row
             .get(2)
-            .unwrap_or_else(|| panic!("docs/failures.md: {row:?} names no constant"));
+            .unwrap_or_else(|| panic!("docs/budgets.md: {row:?} names no constant"));
         let (constant, rest) = cell.trim_start_matches('`').split_once('`').unwrap();
         let (name, value) = constant
             .split_once(" = ")
-            .unwrap_or_else(|| panic!("docs/failures.md: {constant} has no value"));
+            .unwrap_or_else(|| panic!("docs/budgets.md: {constant} has no value"));
         let path = rest
             .trim()
             .split("](../")
             .nth(1)
-            .unwrap_or_else(|| panic!("docs/failures.md: {constant} has no file"));
+            .unwrap_or_else(|| panic!("docs/budgets.md: {constant} has no file"));
         let source = std::fs::read_to_string(
             Path::new(env!("CARGO_MANIFEST_DIR")).join(path.trim_end_matches(')')),
         )
@@ -721,7 +721,7 @@ fn every_budget_is_the_constant_that_the_documents_name() {
         let found = declared
             .and_then(|declared| declared.split_once(" = "))
             .map(|(_, value)| value);
-        assert_eq!(found, Some(value), "docs/failures.md: {constant} in {path}");
+        assert_eq!(found, Some(value), "docs/budgets.md: {constant} in {path}");
     }
 }
 
