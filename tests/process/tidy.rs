@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// Longest function and file in code lines, without comments and blanks. What stands now in rustfmt's layout, and no more.
 const FUNCTION_LINES_MAX: usize = 66;
 const FILE_LINES_MAX: usize = 480;
-const TEST_FILE_LINES_MAX: usize = 830;
+const TEST_FILE_LINES_MAX: usize = 717;
 const LUA_FUNCTION_LINES_MAX: usize = 55;
 const LUA_FILE_LINES_MAX: usize = 350;
 
