@@ -292,7 +292,7 @@ impl Harness {
     }
 
     /// Script calls so far of the Redis that a server is on, and its CPU time in microseconds. Zero for others: an idle Redis ticks,
-    /// which is no server's cost.
+    /// which is not a server's cost.
     fn of_store(&mut self, server: Server) -> (u64, f64) {
         match server {
             Server::Echo | Server::Memory => (0, 0.0),

@@ -30,8 +30,8 @@ pub use tally::{Expect, Tally};
 const READ_BYTES: usize = 64 << 10;
 /// Envoy's domain, in which an entry's name is that of its plan.
 pub const ENVOY_DOMAIN: &str = "bench";
-/// Keys are taken in steps of this prime, so that those asked for one after another are no neighbours, and a count of
-/// keys that is no multiple of it is gone through whole.
+/// Keys are taken in steps of this prime, so that those asked for one after another are not neighbours, and a count of
+/// keys that is not a multiple of it is gone through whole.
 const STRIDE: usize = 7919;
 /// Longest time from the last call to the last answer. Calls that are not answered by then are lost.
 const DRAIN_WITHIN: Duration = Duration::from_secs(10);

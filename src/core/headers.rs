@@ -109,7 +109,7 @@ fn list<T>(items: &[T], write: impl Fn(&mut String, &T)) -> String {
     text
 }
 
-/// `"name";q=100;w=60`. `w` is left out if the window is no whole number of seconds, since the field has no fractions.
+/// `"name";q=100;w=60`. `w` is left out if the window is not a whole number of seconds, since the field has no fractions.
 fn policy(text: &mut String, limit: &Limit) {
     quoted(text, limit.name());
     // Writing to a String cannot fail.

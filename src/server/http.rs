@@ -124,7 +124,7 @@ impl Server {
     /// Serves on `listeners`, with at most as many connections as `caps` and this module allow. `workers` decide checks as
     /// `settings` say. The metrics of `sources` are reported.
     ///
-    /// Must be called within a tokio runtime, which accepts connections and answers what is no check.
+    /// Must be called within a tokio runtime, which accepts connections and answers what is not a check.
     pub fn start<S: Store>(
         listeners: Listeners,
         workers: ServingWorkers<S>,

@@ -442,7 +442,7 @@ fn every_client_is_short_and_in_the_table() {
     assert_eq!(clients, 7);
 }
 
-/// Lines that are no import, no comment and not blank.
+/// Lines that are not an import, a comment or blank.
 fn code_lines(text: &str) -> usize {
     let without_go_imports = text
         .split_once("import (\n")

@@ -36,7 +36,7 @@ fn promtool(arguments: &[&str]) -> Result<(), String> {
     }
 }
 
-/// A file of YAML that is no manifest.
+/// A file of YAML that is not a manifest.
 fn yaml(path: &str) -> Value {
     let text = manifests(&["json"], &format!("kind: File\n{}", read(path))).unwrap();
     serde_json::from_str::<Value>(&text).unwrap()[0].clone()

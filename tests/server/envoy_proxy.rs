@@ -388,7 +388,7 @@ async fn assert_replicas_decide_while_redis_stops(timeout: &str) {
     assert!(store > 0.0 && local > 0.0);
 }
 
-/// Envoy waits twenty times as long as the recipe says, so that a busy machine is no failure of tollgate's.
+/// Envoy waits twenty times as long as the recipe says, so that a busy machine is not a failure of tollgate's.
 #[tokio::test]
 async fn fault_58_a_redis_that_stops_for_five_seconds_under_load_fails_no_request_behind_envoy() {
     assert_replicas_decide_while_redis_stops("1s").await;

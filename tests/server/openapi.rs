@@ -148,7 +148,7 @@ impl Description {
     /// Panics when the answer to a request for this path by this method is not as described.
     fn check(&mut self, method: &str, path: &str, reply: &Reply) {
         let operations = self.document["paths"][path].as_object().unwrap();
-        // What gets 405 is no method of the path, and each of them tells of it.
+        // What gets 405 is not a method of the path, and each of them tells of it.
         let method = method.to_lowercase();
         let tellers: Vec<String> = operations
             .keys()

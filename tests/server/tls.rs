@@ -281,7 +281,7 @@ async fn fault_22_a_certificate_is_replaced_under_load_and_no_call_is_lost() {
     let metric = |name: &str| Scrape::of(&server.http()).value(name);
     for year in [2101, 2102] {
         let next = authority.issue(&["localhost"], year);
-        // One file after the other, as they come; what is between is no pair.
+        // One file after the other, as they come; what is between is not a pair.
         folder.write("cert.pem", &next.cert);
         folder.write("key.pem", &next.key);
         println!(

@@ -154,7 +154,7 @@ async fn fault_08_a_stopped_master_that_continues_after_the_failover_is_not_aske
 async fn sentinels_may_be_absent_stopped_or_ignorant_as_long_as_one_knows_the_master() {
     let watched = Watched::start();
     watched.sentinels[0].signal("STOP");
-    // A Redis that is no Sentinel, and a port at which no process listens.
+    // A Redis that is not a Sentinel, and a port at which no process listens.
     let ignorant = Redis::start();
     let others = format!("&node=127.0.0.1:{}&node=127.0.0.1:1", ignorant.port);
     let server = Server::start(PLANS, &["--store", &format!("{}{others}", watched.url())]);

@@ -63,7 +63,7 @@ pub(super) const SETTINGS: [&str; 38] = [
 const NAMED_BY_USERS: [&str; 2] = ["plans.", "envoy.domains."];
 /// Longest name of a variable that a message repeats as it is. A plan's name, the longest part, has at most 64 letters.
 const SHOWN_BYTES_MAX: usize = 128;
-/// The place of an error about a variable that is no setting.
+/// The place of an error about a variable that is not a setting.
 const PLACE: &str = "environment";
 
 /// The settings of these variables, in the order of the variables' names. Errors are added to `errors`.
@@ -179,7 +179,7 @@ fn path_of(name: &str) -> Option<String> {
     let sound = path
         .split('.')
         .all(|part| !part.is_empty() && !part.starts_with('_') && !part.ends_with('_'));
-    // The text of a variable is no table of plans.
+    // The text of a variable is not a table of plans.
     (sound && is_setting(&path) && path != "plans").then_some(path)
 }
 

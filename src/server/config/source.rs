@@ -16,7 +16,7 @@ pub const FILE_BYTES_MAX: usize = 16 << 20;
 const PATH_BYTES_MAX: usize = 256;
 /// Most names in such a path.
 const PATH_NAMES_MAX: usize = 16;
-/// The error about a text that is no path.
+/// The error about a text that is not a path.
 const WRITE_A_PATH: &str = "a flag or variable names no path of a setting; write PATH=VALUE, such as --set store.deadline=50ms";
 /// The flag that sets any path.
 const SET: &str = "--set";
@@ -224,7 +224,7 @@ fn setting(flag: &Flag) -> Result<Setting, ConfigError> {
     }
 }
 
-/// Why a path is no setting, and which one was probably meant.
+/// Why a path is not a setting, and which one was probably meant.
 fn unknown(path: &str) -> String {
     let path = without_indexes(path);
     let meant = environment::meant(&path);

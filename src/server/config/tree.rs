@@ -123,7 +123,7 @@ impl Node {
         }
     }
 
-    /// The value if it is a text; other values are no error here.
+    /// The value if it is a text; other values are not errors here.
     pub(super) fn plain_text(&self) -> Option<String> {
         match &self.value {
             ValueKind::String(text) => Some(text.clone()),

@@ -23,7 +23,7 @@ const SENT_BYTES_MAX: usize = 32 << 10;
 
 /// Refuses messages of too many parts before they are decoded: an empty part has two bytes on the wire and some 70 once decoded.
 pub(super) trait CheckParts {
-    /// Counts the parts of an encoded message. Errors: INVALID_ARGUMENT, when they are too many. Bytes that are no message pass;
+    /// Counts the parts of an encoded message. Errors: INVALID_ARGUMENT, when they are too many. Bytes that are not a message pass;
     /// decoding refuses them.
     fn check_parts(message: &[u8]) -> Result<(), Status>;
 }
@@ -39,7 +39,7 @@ impl CheckParts for BatchParts {
     }
 }
 
-/// Number of top-level fields of a message; `None` for bytes that are no message.
+/// Number of top-level fields of a message; `None` for bytes that are not a message.
 fn count_fields(mut message: &[u8]) -> Option<usize> {
     let mut fields = 0;
     while !message.is_empty() {

@@ -59,7 +59,7 @@ fn fuzz_frames() {
 }
 
 /// More than half of the kinds are whole frames of any type. The others are parts of a valid call, so that the server
-/// understands more than the first frame, or bytes that are no frame.
+/// understands more than the first frame, or bytes that are not a frame.
 fn bytes_of((kind, flags, stream, bytes): &Piece) -> Vec<u8> {
     let stream = u32::from(*stream);
     match kind % 16 {

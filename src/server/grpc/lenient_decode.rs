@@ -1,6 +1,6 @@
 //! Decodes messages of many requests of which one is malformed: only that request is refused, the others are decided.
 //!
-//! protobuf decodes a message as a whole. So one key that is no UTF-8 would fail all requests beside it. Only where that
+//! protobuf decodes a message as a whole. So one key that is not UTF-8 would fail all requests beside it. Only where that
 //! happens, the message is decoded again with its requests as bytes, and then each request by itself.
 
 use std::any::Any;
@@ -80,7 +80,7 @@ mod tests {
         }
     }
 
-    /// Encodes a message, with each `~~` replaced by two bytes that are no UTF-8.
+    /// Encodes a message, with each `~~` replaced by two bytes that are not UTF-8.
     fn encoded(message: &impl Message) -> Vec<u8> {
         let mut bytes = message.encode_to_vec();
         while let Some(place) = bytes.windows(2).position(|pair| pair == b"~~") {

@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 const CONTENT: &[u8] = b"application/grpc";
 const PROTO: &[u8] = b"+proto";
 
-/// Returns the answer to a request that is no gRPC call: 405 for a method other than POST, 415 for another content type.
+/// Returns the answer to a request that is not a gRPC call: 405 for a method other than POST, 415 for another content type.
 /// Such a request must not be decided. It would charge a key on behalf of a browser, a crawler or a client of another
 /// protocol.
 pub(super) fn refuse<B, A: Default>(request: &Request<B>) -> Option<Response<A>> {

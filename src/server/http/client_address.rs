@@ -112,7 +112,7 @@ impl Proxies {
 fn x_forwarded_for(headers: &HeaderMap) -> Result<Vec<&str>, String> {
     let mut nodes = Vec::new();
     for value in headers.get_all(X_FORWARDED_FOR) {
-        // Bytes beyond ASCII are no part of an address. Those that a client wrote must not spoil what a proxy appended.
+        // Bytes beyond ASCII are not part of an address. Those that a client wrote must not spoil what a proxy appended.
         let elements = value.as_bytes().split(|byte| *byte == b',');
         nodes.extend(
             elements.map(|element| std::str::from_utf8(element).unwrap_or_default().trim()),

@@ -232,7 +232,7 @@ fn missing(what: &str, places: impl Iterator<Item = String>) -> String {
 
 /// The value of a header field. `None` when it is missing or empty: a proxy may send an empty field for a missing value.
 ///
-/// Errors: it is there several times, since one of them may be the client's own, or it is no UTF-8.
+/// Errors: it is there several times, since one of them may be the client's own, or it is not UTF-8.
 fn header(headers: &HeaderMap, name: &HeaderName) -> Result<Option<String>, String> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else {

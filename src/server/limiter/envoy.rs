@@ -190,7 +190,7 @@ impl<S: Store> Limiter<S> {
         })
     }
 
-    /// The store's answers, in the order of the checks. `None` when they would come too late for the caller. That is no failure of
+    /// The store's answers, in the order of the checks. `None` when they would come too late for the caller. That is not a fault of
     /// the store.
     async fn ask(
         &self,

@@ -63,7 +63,7 @@ pub struct LimitExplanation {
 
 impl<S: Store> Limiter<S> {
     /// Explains a key. A plan of an unknown name is explained by the default plan, if there is one. A store that does not
-    /// answer is no error: the policy that would then answer is explained.
+    /// answer is not an error: the policy that would then answer is explained.
     ///
     /// Errors: an unknown plan, an overloaded store, or a caller whose deadline passed.
     pub async fn explain(

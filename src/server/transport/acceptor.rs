@@ -47,7 +47,7 @@ async fn accept_on(listener: &Listener, take: &impl Fn(Accepted) -> bool) -> Ser
             Err(error) if is_final(&error) => {
                 return ServeError::Listener(listener.address().clone(), error);
             }
-            // The peer closed the connection before it was accepted. This is no failure of ours, so no pause follows.
+            // The peer closed the connection before it was accepted. This is not a failure of ours, so no pause follows.
             Err(error) if is_caused_by_peer(&error) => {}
             Err(error) => {
                 if let Some(times) = failures.due(monotonic()) {

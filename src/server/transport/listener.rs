@@ -355,7 +355,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     std::fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// Removes the socket file of a process that has died. A socket that answers, or a file that is no socket, stays; `bind`
+/// Removes the socket file of a process that has died. A socket that answers, or a file that is not a socket, stays; `bind`
 /// then fails.
 async fn remove_stale(path: &Path) {
     let refused = UnixStream::connect(path)

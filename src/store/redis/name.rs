@@ -91,7 +91,7 @@ pub(super) fn probe(prefix: &str, number: u32) -> String {
     of_state(prefix, "", &number.to_string())
 }
 
-/// The name of the set of replicas, which is no request's and no probe's: its group is empty, and its key is not a number.
+/// The name of the set of replicas, which is neither a request's nor a probe's: its group is empty, and its key is not a number.
 pub(super) fn replicas(prefix: &str) -> String {
     of_state(prefix, "", "replicas")
 }

@@ -28,7 +28,7 @@ pub(super) static SCRIPT: LazyLock<Script> =
 /// Most times that an index is read. It changes when a log of an uncommon window begins, or outlives its listed expiry. That
 /// hardly happens twice within one round trip.
 const READS_MAX: usize = 8;
-/// How the error begins with which Redis answers a GET of a key that is no string.
+/// How the error begins with which Redis answers a GET of a key that is not a string.
 const OF_ANOTHER_TYPE: &str = "WRONGTYPE";
 /// Bytes of a number in an index.
 const NUMBER: usize = 7;

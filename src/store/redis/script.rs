@@ -21,7 +21,7 @@ const MAIN: [&str; 3] = [
 ];
 const WORDS: &str = include_str!("script/words.lua");
 /// Files of regions. Each file is valid Lua, so that editors and checkers can parse it. Lines outside of its regions serve only
-/// that purpose and are no part of the script.
+/// that purpose and are not part of the script.
 const PARTS: [&str; 13] = [
     include_str!("script/short/group.lua"),
     include_str!("script/short/names.lua"),
@@ -137,7 +137,7 @@ fn common_windows() -> String {
 mod tests {
     use super::*;
 
-    /// A [`PLACE`] line whose name is no region's would stay in the text as a comment.
+    /// A [`PLACE`] line whose name is not a region's would stay in the text as a comment.
     #[test]
     fn every_place_has_its_region_and_every_region_its_place() {
         let script = Script::new(false);

@@ -108,7 +108,7 @@ impl Fields {
         })
     }
 
-    /// Whether the first line names the fields and is no request.
+    /// Whether the first line names the fields and is not a request.
     pub fn has_header(&self) -> bool {
         matches!(self.cutter, Cutter::Csv(_))
     }

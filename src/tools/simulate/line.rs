@@ -48,7 +48,7 @@ pub struct LineRequest {
     pub cost: u64,
 }
 
-/// Why a line is no request.
+/// Why a line is not a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Skipped {
     /// It cannot be read; the reason.
@@ -141,7 +141,7 @@ impl LineReader {
         }
     }
 
-    /// Whether the first line names the fields and is no request.
+    /// Whether the first line names the fields and is not a request.
     pub fn has_header(&self) -> bool {
         self.fields.has_header()
     }

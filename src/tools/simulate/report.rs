@@ -31,7 +31,7 @@ pub struct LogSummary {
     pub name: String,
     /// All its lines but empty ones, and the first of a CSV.
     pub lines: u64,
-    /// Lines that are no requests.
+    /// Lines that are not requests.
     pub unreadable: u64,
     /// The first of these: line number and reason.
     pub first_unreadable: Vec<(u64, String)>,
@@ -123,7 +123,7 @@ pub struct LimitReport {
 pub struct WorstKey {
     /// Its plan.
     pub plan: String,
-    /// The key, with what is no UTF-8 replaced.
+    /// The key, with what is not UTF-8 replaced.
     pub key: String,
     /// All its requests.
     pub requests: u64,

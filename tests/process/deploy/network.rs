@@ -73,7 +73,7 @@ fn replicas_reach_redis_at_the_ports_of_its_url() {
     }
 }
 
-/// A cache on the node is no pod, and OpenShift resolves in a namespace and at a port of its own.
+/// A cache on the node is not a pod, and OpenShift resolves in a namespace and at a port of its own.
 #[test]
 fn names_are_resolved_anywhere_unless_the_values_say_where() {
     let redis = "store: { url: 'redis://redis' }";

@@ -6,7 +6,7 @@ use super::markdown::{commands, page, pages, root};
 use super::reference::{documented_metrics, known_fields};
 use crate::support::server::Server;
 
-/// Variables that are no setting.
+/// Variables that are not settings.
 const VARIABLES: [&str; 4] = [
     "TOLLGATE_CONFIG",
     "TOLLGATE_CONFIG_YAML",

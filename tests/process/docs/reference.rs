@@ -34,7 +34,7 @@ fn fields_within(within: &dyn Fn(&str) -> String) -> Option<Vec<String>> {
     )
 }
 
-/// Adds every field that is no table itself.
+/// Adds every field that is not a table itself.
 fn walk(path: &str, within: &dyn Fn(&str) -> String, found: &mut BTreeSet<String>) {
     let Some(names) = fields_within(within) else {
         found.insert(path.to_owned());
@@ -300,7 +300,7 @@ fn every_range_of_a_number_or_duration_ends_where_it_is_documented() {
                     .checked_sub(step)
                     .map(|value| duration::Shown(value).to_string());
                 let above = duration::Shown(last + step).to_string();
-                // What the range names beside is no value below it.
+                // What the range names beside is not a value below it.
                 (
                     below.filter(|below| !range.ends_with(&format!("or {below}"))),
                     above,

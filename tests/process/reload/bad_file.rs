@@ -6,7 +6,7 @@ use super::{Live, config, plan};
 use crate::support::http::{Scrape, get};
 use crate::support::server::decide;
 
-/// Contents of files that are no config, each with a part of what is said of it.
+/// Contents of files that are not configs, each with a part of what is said of it.
 fn bad_files() -> [(String, &'static str); 5] {
     [
         ("plans: [".to_owned(), "is not valid YAML: "),

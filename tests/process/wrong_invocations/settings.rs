@@ -1,8 +1,8 @@
-//! Rows of wrong settings: names that are no setting, and values that no setting can have.
+//! Rows of wrong settings: names that are not settings, and values that no setting can have.
 
 use super::Row;
 
-/// What is no setting.
+/// What is not a setting.
 pub(super) const NAMES: &[Row] = &[
     (
         "check {file} --set foo=bar",

@@ -58,7 +58,7 @@ async fn bad_input_gets_an_error_that_says_what_is_right_and_no_client_can_cause
     }
     let large = request("edge", vec![path(&"x".repeat(1 << 20))]);
     assert_eq!(error(&mut client, large).await.code(), Code::OutOfRange);
-    // What a client of the proxy chooses: nothing, what is no UTF-8, or a header field of any length.
+    // What a client of the proxy chooses: nothing, what is not UTF-8, or a header field of any length.
     let raw = |value: &[u8]| {
         let mut descriptor = address("");
         descriptor.entries[0].value = value.to_vec();

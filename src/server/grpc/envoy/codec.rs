@@ -28,7 +28,7 @@ impl CheckParts for DescriptorParts {
     }
 }
 
-/// The numbers of descriptors and of all their entries; `None` for bytes that are no message. Of a response, it is the number of
+/// The numbers of descriptors and of all their entries; `None` for bytes that are not a message. Of a response, it is the number of
 /// statuses, which is as small.
 pub(super) fn count(message: &[u8]) -> Option<(usize, usize)> {
     let (mut descriptors, mut entries) = (0, 0);
