@@ -34,7 +34,7 @@ pub const ENVOY_DOMAIN: &str = "bench";
 /// keys that is not a multiple of it is gone through whole.
 const STRIDE: usize = 7919;
 /// Longest time from the last call to the last answer. Calls that are not answered by then are lost.
-const DRAIN_WITHIN: Duration = Duration::from_secs(10);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Which RPC is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,7 +121,7 @@ pub async fn run<T>(load: &Load, steer: impl AsyncFnOnce(&Shared) -> T) -> Resul
             ended = connections.join_next() => return Err(why(ended)),
         };
         shared.stopping.set(true);
-        tokio::time::timeout(DRAIN_WITHIN, all(connections))
+        tokio::time::timeout(DRAIN_TIMEOUT, all(connections))
             .await
             .map_err(|_| "some calls were never answered")??;
         Ok(steered)

@@ -205,7 +205,7 @@ fn tollgate() -> Service<MemoryStore> {
     let plan = |(name, rule): (&str, Rule)| Plan::new(name, rule);
     let by_key = vec![EntryPattern::parse("token_bucket").expect("a name is a pattern")];
     let rule = DescriptorRule {
-        key: KeyTemplate::of_open_values(&by_key),
+        key: KeyTemplate::for_open_values(&by_key),
         patterns: by_key,
         plan: "token_bucket".into(),
     };

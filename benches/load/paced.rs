@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use super::{Caller, DRAIN_WITHIN, Load, READ_BYTES, Requests, Shared, Tally};
+use super::{Caller, DRAIN_TIMEOUT, Load, READ_BYTES, Requests, Shared, Tally};
 
 /// Makes calls at `rate` a second, evenly over the connections. Returns the counts after `warm_up`, to the end of `measured`.
 /// Errors: a sentence, when a connection fails or an answer never comes.
@@ -31,7 +31,7 @@ pub fn run(load: &Load, rate: u32, warm_up: Duration, measured: Duration) -> Res
         }
         client.turn()?;
     }
-    client.drain(until + DRAIN_WITHIN)?;
+    client.drain(until + DRAIN_TIMEOUT)?;
     Ok(client.shared.take())
 }
 

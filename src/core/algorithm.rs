@@ -360,9 +360,9 @@ impl State {
     }
 
     /// Frees room for the next charge by giving up precision: some units will leave later than they could.
-    pub fn make_place(&mut self) {
+    pub fn merge_nearest(&mut self) {
         if let Self::Runs(runs) = self {
-            runs.make_place();
+            runs.merge_nearest();
         }
     }
 

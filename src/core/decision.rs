@@ -131,7 +131,7 @@ impl Outcome {
     ];
 
     /// The name used in metrics and texts.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",
             Self::Denied => "denied",
@@ -170,7 +170,7 @@ impl DecidedBy {
     ];
 
     /// The name used in metrics and texts.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Store => "store",
             Self::DenyCache => "deny_cache",

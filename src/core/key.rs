@@ -34,7 +34,7 @@ impl Key {
 
     /// A key for any text, where an error would let the request pass uncounted. An empty text is counted as `-`. A text above
     /// [`KEY_BYTES_MAX`] is counted as its beginning and a hash of 128 bits, so different texts have different keys.
-    pub fn of_any(text: String) -> Self {
+    pub fn from_any(text: String) -> Self {
         match text.len() {
             0 => Self("-".into()),
             1..=KEY_BYTES_MAX => Self(text.into()),
@@ -129,11 +129,14 @@ mod tests {
 
     #[test]
     fn any_text_is_a_key_and_long_ones_keep_their_beginning() {
-        assert_eq!(Key::of_any(String::new()).as_str(), "-");
+        assert_eq!(Key::from_any(String::new()).as_str(), "-");
         for text in ["a".to_owned(), "k".repeat(512)] {
-            assert_eq!(Key::of_any(text.clone()).as_str(), text);
+            assert_eq!(Key::from_any(text.clone()).as_str(), text);
         }
-        let (one, other) = (Key::of_any("é".repeat(257)), Key::of_any("é".repeat(258)));
+        let (one, other) = (
+            Key::from_any("é".repeat(257)),
+            Key::from_any("é".repeat(258)),
+        );
         assert!(
             one.as_str().starts_with(&"é".repeat(32))
                 && one.as_str().len() == 64 + 33
@@ -142,7 +145,7 @@ mod tests {
             one.as_str()
         );
         assert_eq!(
-            Key::of_any(format!("a{}", "é".repeat(300)))
+            Key::from_any(format!("a{}", "é".repeat(300)))
                 .as_str()
                 .chars()
                 .position(|letter| letter == '#'),

@@ -46,7 +46,7 @@ pub struct SharedLimits {
 
 impl SharedLimits {
     /// Counts these limits, which are distinct.
-    pub fn of<'a>(limits: impl IntoIterator<Item = &'a Limit>) -> Self {
+    pub fn count<'a>(limits: impl IntoIterator<Item = &'a Limit>) -> Self {
         let mut shared = Self::default();
         for limit in limits {
             shared.all += 1;
@@ -134,7 +134,7 @@ impl OnStoreFailure {
     pub const ALL: [Self; 3] = [Self::Local, Self::Allow, Self::Deny];
 
     /// Its value in the config.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Local => "local",
             Self::Allow => "allow",

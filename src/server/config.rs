@@ -67,7 +67,7 @@ impl Config {
     /// Errors: all errors in file, environment and flags.
     pub fn load(sources: Sources) -> Result<Self, ConfigErrors> {
         let text = source::text(&sources).map(|(text, _)| text);
-        Self::of(&sources, text)
+        Self::from_sources(&sources, text)
     }
 
     /// Reads and checks everything, and lists every setting with its value and where it was written.
@@ -75,7 +75,7 @@ impl Config {
     /// Errors: as for [`Self::load`].
     pub fn load_and_list(sources: &Sources) -> Result<(Self, Vec<SettingInForce>), ConfigErrors> {
         let text = source::text(sources).map(|(text, _)| text);
-        let config = Self::of(sources, text.clone())?;
+        let config = Self::from_sources(sources, text.clone())?;
         // The check consumed the tree, so it is built again.
         let root = text
             .ok()
@@ -88,7 +88,10 @@ impl Config {
     }
 
     /// Checks everything. `text` is the file's text, or the error of reading it.
-    fn of(sources: &Sources, text: Result<String, ConfigError>) -> Result<Self, ConfigErrors> {
+    fn from_sources(
+        sources: &Sources,
+        text: Result<String, ConfigError>,
+    ) -> Result<Self, ConfigErrors> {
         let origin = sources.origin();
         let text = text.map_err(|error| ConfigErrors {
             origin: origin.clone(),
@@ -113,7 +116,7 @@ impl Config {
     }
 
     /// Paths of the settings that differ, except plans. A process cannot change these while it runs.
-    pub fn settings_unlike(&self, other: &Self) -> Vec<&'static str> {
+    pub fn changed_settings(&self, other: &Self) -> Vec<&'static str> {
         // Destructured by name, so that the compiler rejects a new field that is missing here.
         let Self {
             listen,
@@ -125,13 +128,13 @@ impl Config {
             plans: _,
             warnings: _,
         } = self;
-        let mut unlike = listen.unlike(&other.listen);
-        unlike.extend(store.unlike(&other.store));
-        unlike.extend((*workers != other.workers).then_some("workers"));
-        unlike.extend(deny_cache.unlike(&other.deny_cache));
-        unlike.extend(status.unlike(&other.status));
-        unlike.extend(check::unlike(check, &other.check));
-        unlike
+        let mut changed = listen.changed_settings(&other.listen);
+        changed.extend(store.changed_settings(&other.store));
+        changed.extend((*workers != other.workers).then_some("workers"));
+        changed.extend(deny_cache.changed_settings(&other.deny_cache));
+        changed.extend(status.changed_settings(&other.status));
+        changed.extend(check::changed_settings(check, &other.check));
+        changed
     }
 }
 

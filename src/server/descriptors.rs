@@ -13,9 +13,9 @@ const RESERVED: usize = 64;
 /// While a connection is replaced, it takes one more.
 const RESERVED_PER_WORKER: usize = 32;
 /// HTTP gets one part in eight of the descriptors that peers share, admin and metrics one in 32 each.
-const HTTP_PART: usize = 8;
-const ADMIN_PART: usize = 32;
-const METRICS_PART: usize = 32;
+const HTTP_DIVISOR: usize = 8;
+const ADMIN_DIVISOR: usize = 32;
+const METRICS_DIVISOR: usize = 32;
 
 /// Most connections that peers may have, apart from the servers' own bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,9 +46,9 @@ pub fn caps(limit: usize, workers: NonZeroUsize) -> ConnectionCaps {
     let kept = (RESERVED + RESERVED_PER_WORKER * workers.get()).min(limit / 2);
     let shared = limit - kept;
     let (http, admin, metrics) = (
-        shared / HTTP_PART,
-        shared / ADMIN_PART,
-        shared / METRICS_PART,
+        shared / HTTP_DIVISOR,
+        shared / ADMIN_DIVISOR,
+        shared / METRICS_DIVISOR,
     );
     let worker = (shared - http - admin - metrics) / workers.get();
     ConnectionCaps {

@@ -152,7 +152,7 @@ impl Server {
             routes::router(
                 state.clone(),
                 paths,
-                Hosts::of(listener.address(), &listeners.hosts),
+                Hosts::for_listener(listener.address(), &listeners.hosts),
             )
         };
         let metrics = listeners.metrics.map(|listener| {

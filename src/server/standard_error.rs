@@ -6,7 +6,7 @@ use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 /// Longest that a message waits to be written to standard error.
-const ERROR_WITHIN: Duration = Duration::from_secs(1);
+const ERROR_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Prints an error message to standard error, and returns the exit code.
 pub fn fail(code: u8, message: &str) -> ExitCode {
@@ -14,7 +14,7 @@ pub fn fail(code: u8, message: &str) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Writes a line to standard error within `ERROR_WITHIN`. A line that cannot be written is lost.
+/// Writes a line to standard error within `ERROR_TIMEOUT`. A line that cannot be written is lost.
 pub fn tell(text: &str) {
     let (done, waited) = sync_channel(1);
     let line = format!("{text}\n");
@@ -23,6 +23,6 @@ pub fn tell(text: &str) {
         let _ = done.send(());
     };
     if std::thread::Builder::new().spawn(writes).is_ok() {
-        let _ = waited.recv_timeout(ERROR_WITHIN);
+        let _ = waited.recv_timeout(ERROR_TIMEOUT);
     }
 }

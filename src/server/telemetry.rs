@@ -16,7 +16,7 @@ use crate::trace;
 pub use log_queue::{LogQueue, QUEUE_BYTES_MAX};
 
 /// Longest that the end of the process waits for the last lines to be written.
-const FLUSH_WITHIN: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How log lines are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -39,7 +39,7 @@ pub struct Telemetry {
 /// Writes the last lines when dropped, for one second at most.
 impl Drop for Telemetry {
     fn drop(&mut self) {
-        self.log.flush(FLUSH_WITHIN);
+        self.log.flush(FLUSH_TIMEOUT);
     }
 }
 

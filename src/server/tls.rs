@@ -157,7 +157,7 @@ impl Tls {
     }
 
     /// Uses these files from now on, or keeps the old ones on an error. Returns when the new certificate expires.
-    fn take_up(&self, files: Result<Files, String>) -> Result<u64, String> {
+    fn apply(&self, files: Result<Files, String>) -> Result<u64, String> {
         let pair = files
             .and_then(|files| Pair::new(&files, &self.settings))
             .and_then(|pair| match pair.has_expired() {

@@ -26,7 +26,7 @@ pub const TARGET: &str = "tollgate::trace";
 pub const PLAN: &str = "tollgate.plan";
 
 /// Longest that the end of the process waits until all spans are sent.
-const FLUSH_WITHIN: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// Variables of the endpoint; the first that is set and not empty counts.
 const ENDPOINTS: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
@@ -100,7 +100,7 @@ impl Exporter {
     pub async fn stop(self) {
         // The shutdown blocks, and needs this runtime to go on.
         let stopped =
-            tokio::task::spawn_blocking(move || self.0.shutdown_with_timeout(FLUSH_WITHIN));
+            tokio::task::spawn_blocking(move || self.0.shutdown_with_timeout(FLUSH_TIMEOUT));
         if !matches!(stopped.await, Ok(Ok(()))) {
             tracing::warn!("the last spans could not be sent");
         }

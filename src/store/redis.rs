@@ -302,7 +302,7 @@ impl Node {
         let until = request.until;
         let ready = timeout_at(until.into(), self.manager.ready()).await;
         ready.map_err(|_| StoreError::Deadline(deadline))?;
-        let call = Call::of_one(request);
+        let call = Call::for_request(request);
         let command = self.manager.script_command(&call, until)?;
         let reply = match follower {
             Some(follower) => follower.follow(command, &mut 0).await?,
@@ -392,12 +392,13 @@ impl Store for RedisStore {
             Servers::One(node) => {
                 let until = monotonic() + deadline;
                 node.manager.usable(until, deadline).await?;
-                Reset::of(subject, &self.key_prefix)
+                Reset::for_subject(subject, &self.key_prefix)
                     .execute(&*node.manager, until)
                     .await
             }
             Servers::Many(cluster) => {
-                Box::pin(cluster.reset(&Reset::of(subject, &self.key_prefix), deadline)).await
+                Box::pin(cluster.reset(&Reset::for_subject(subject, &self.key_prefix), deadline))
+                    .await
             }
         }
     }

@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 use crate::platform;
 
 /// Longest that a caller waits. A local file takes about 50 microseconds, a slow network file system some milliseconds.
-pub const READ_WITHIN: Duration = Duration::from_secs(2);
+pub const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The contents of a file.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl fmt::Display for ReadError {
             Self::Late => write!(
                 out,
                 "cannot be read: its file system did not answer within {} s",
-                READ_WITHIN.as_secs()
+                READ_TIMEOUT.as_secs()
             ),
         }
     }
@@ -63,10 +63,10 @@ impl From<io::Error> for ReadError {
     }
 }
 
-/// Reads a regular file, or the target of a link. Each step of it blocks for at most [`READ_WITHIN`].
+/// Reads a regular file, or the target of a link. Each step of it blocks for at most [`READ_TIMEOUT`].
 pub fn read(path: &Path, bytes_max: usize) -> Result<Contents, ReadError> {
     let link = path.to_owned();
-    let identity = within(READ_WITHIN, (path.to_owned(), None), move || {
+    let identity = within(READ_TIMEOUT, (path.to_owned(), None), move || {
         let metadata = std::fs::symlink_metadata(link)?;
         Ok((
             metadata.dev(),
@@ -75,9 +75,11 @@ pub fn read(path: &Path, bytes_max: usize) -> Result<Contents, ReadError> {
         ))
     });
     let file = path.to_owned();
-    within(READ_WITHIN, (path.to_owned(), Some(identity?)), move || {
-        read_regular(&file, bytes_max)
-    })
+    within(
+        READ_TIMEOUT,
+        (path.to_owned(), Some(identity?)),
+        move || read_regular(&file, bytes_max),
+    )
 }
 
 fn read_regular(path: &Path, bytes_max: usize) -> Result<Contents, ReadError> {

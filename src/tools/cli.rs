@@ -278,7 +278,7 @@ impl ServeArguments {
     }
 
     fn flags(&self) -> Vec<Flag> {
-        let set = self.set.iter().map(|text| Flag::of_set(text));
+        let set = self.set.iter().map(|text| Flag::for_set(text));
         let own = |name: &str, path: &str, value: String| Flag {
             name: name.to_owned(),
             path: path.to_owned(),

@@ -104,7 +104,7 @@ fn summary(history: &History) -> String {
         let granted = count(&|call| call.granted_by(by));
         format!(
             "{} {granted} + {}",
-            by.word(),
+            by.as_str(),
             count(&|call| call.denied_by(by))
         )
     });

@@ -112,7 +112,7 @@ impl Runs {
 
     /// Makes room for one more run without growing, for a store that has no memory left. It merges the two runs nearest to each
     /// other at the later one's time. So units leave late, never early.
-    pub(super) fn make_place(&mut self) {
+    pub(super) fn merge_nearest(&mut self) {
         let gap = |index: &usize| self.runs[index + 1].at_us - self.runs[*index].at_us;
         if let Some(nearest) = (0..self.runs.len().saturating_sub(1)).min_by_key(gap) {
             self.runs.remove(nearest);

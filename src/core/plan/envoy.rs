@@ -172,7 +172,7 @@ impl Domain {
 impl DescriptorRule {
     /// How specific the rule is.
     pub fn specificity(&self) -> Specificity {
-        Specificity::of(self)
+        Specificity::for_rule(self)
     }
 
     /// Whether the rule has the names of these entries, in their order.

@@ -18,10 +18,10 @@ pub struct LimitFingerprint(u64);
 
 impl LimitFingerprint {
     #[inline]
-    pub(super) fn of(algorithm: Algorithm, window_us: u64) -> Self {
+    pub(super) fn new(algorithm: Algorithm, window_us: u64) -> Self {
         let tag = match algorithm {
             Algorithm::SlidingWindow { precision } => PRECISION_FLAG | precision,
-            other => RecordKind::of(other).number(),
+            other => RecordKind::for_algorithm(other).number(),
         };
         Self(u64::from(tag) << 32 | window_code(window_us / 1_000))
     }
@@ -58,7 +58,7 @@ impl LimitFingerprint {
         let [w0, w1, w2, w3, tag, ..] = self.0.to_le_bytes();
         let kind = match tag {
             tag if tag < PRECISION_FLAG => tag,
-            tag => RecordKind::of(Algorithm::SlidingWindow {
+            tag => RecordKind::for_algorithm(Algorithm::SlidingWindow {
                 precision: tag - PRECISION_FLAG,
             })
             .number(),
@@ -126,7 +126,7 @@ impl RecordKind {
     ];
 
     #[inline]
-    pub(super) fn of(algorithm: Algorithm) -> Self {
+    pub(super) fn for_algorithm(algorithm: Algorithm) -> Self {
         match algorithm {
             Algorithm::FixedWindow {
                 anchor: Anchor::Clock,
@@ -284,7 +284,8 @@ mod tests {
     /// A number above 7 would be read as another algorithm's common window.
     #[test]
     fn every_algorithm_has_a_number_of_three_bits_for_itself() {
-        let mut numbers = Algorithm::EVERY.map(|algorithm| RecordKind::of(algorithm).number());
+        let mut numbers =
+            Algorithm::EVERY.map(|algorithm| RecordKind::for_algorithm(algorithm).number());
         numbers.sort_unstable();
         assert_eq!(numbers, [0, 1, 3, 4, 5, 6, 7]);
         let mut named = RecordKind::NAMES.map(|(kind, _)| kind.number());
@@ -295,7 +296,7 @@ mod tests {
     #[test]
     fn a_common_window_above_24_days_is_encoded_by_its_index() {
         let fingerprint =
-            |days: u64| LimitFingerprint::of(FIXED, days * 24 * 3_600 * 1_000_000).bytes();
+            |days: u64| LimitFingerprint::new(FIXED, days * 24 * 3_600 * 1_000_000).bytes();
         assert_eq!(fingerprint(28)[..], [26 << 3]);
         assert_eq!(fingerprint(365)[..], [30 << 3]);
         assert_eq!(

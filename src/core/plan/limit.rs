@@ -216,13 +216,13 @@ impl Limit {
     /// The kind of the limit's records, by which calls to Redis name its algorithm.
     #[inline]
     pub fn record_kind(&self) -> RecordKind {
-        RecordKind::of(self.algorithm)
+        RecordKind::for_algorithm(self.algorithm)
     }
 
     /// Identifies the states that belong to this limit; see [`LimitFingerprint`].
     #[inline]
     pub fn fingerprint(&self) -> LimitFingerprint {
-        LimitFingerprint::of(self.algorithm, self.window_us)
+        LimitFingerprint::new(self.algorithm, self.window_us)
     }
 
     /// The same limit at one replica's share: quota and burst divided by `replicas`, rounded up.

@@ -53,7 +53,7 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<CheckSet
 }
 
 /// Paths of the settings that differ.
-pub(super) fn unlike(this: &CheckSettings, other: &CheckSettings) -> Vec<&'static str> {
+pub(super) fn changed_settings(this: &CheckSettings, other: &CheckSettings) -> Vec<&'static str> {
     let CheckSettings {
         key,
         plan,

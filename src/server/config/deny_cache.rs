@@ -13,7 +13,7 @@ pub struct DenyCacheSection {
 
 impl DenyCacheSection {
     /// Paths of the settings that differ.
-    pub(super) fn unlike(&self, other: &Self) -> Vec<&'static str> {
+    pub(super) fn changed_settings(&self, other: &Self) -> Vec<&'static str> {
         let Self { entries } = self;
         paths_of([("deny_cache.entries", *entries != other.entries)])
     }

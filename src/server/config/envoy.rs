@@ -192,7 +192,7 @@ fn rule(node: Node, plans: &PlanNames, errors: &mut ErrorList) -> Option<Descrip
     let key = match (table.take("key"), &patterns) {
         (Some(node), Some(patterns)) => key(node, patterns, errors),
         (Some(_), None) => None,
-        (None, patterns) => patterns.as_deref().map(KeyTemplate::of_open_values),
+        (None, patterns) => patterns.as_deref().map(KeyTemplate::for_open_values),
     };
     table.finish(errors);
     Some(DescriptorRule {

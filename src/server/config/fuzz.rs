@@ -25,7 +25,7 @@ fn fuzz_hostile_configs() {
         let sources = Sources {
             text: Some(text),
             environment,
-            flags: set.iter().map(|text| Flag::of_set(text)).collect(),
+            flags: set.iter().map(|text| Flag::for_set(text)).collect(),
             ..Sources::default()
         };
         let loaded = Config::load(sources);
@@ -59,7 +59,7 @@ fn is_of_the_whole(message: &str) -> bool {
 }
 
 fn load(text: String) -> Result<Config, ConfigErrors> {
-    Config::of(&Sources::default(), Ok(text))
+    Config::from_sources(&Sources::default(), Ok(text))
 }
 
 #[test]

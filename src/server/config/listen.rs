@@ -59,7 +59,7 @@ pub struct ListenSection {
 
 impl ListenSection {
     /// Paths of the settings that differ.
-    pub(super) fn unlike(&self, other: &Self) -> Vec<&'static str> {
+    pub(super) fn changed_settings(&self, other: &Self) -> Vec<&'static str> {
         let Self {
             grpc,
             http,

@@ -146,7 +146,7 @@ fn count_shared_limits(plans: &mut BTreeMap<Arc<str>, Plan>, errors: &mut ErrorL
     }
     let shared: BTreeMap<Arc<str>, SharedLimits> = shared
         .into_iter()
-        .map(|(counts_as, limits)| (counts_as, SharedLimits::of(limits.values())))
+        .map(|(counts_as, limits)| (counts_as, SharedLimits::count(limits.values())))
         .collect();
     for (counts_as, SharedLimits { all, windows, .. }) in &shared {
         let most = [
@@ -236,7 +236,7 @@ fn plan(
     let policy = table
         .take("on_store_failure")
         .map_or(Some(OnStoreFailure::default()), |node| {
-            let policies = OnStoreFailure::ALL.map(|policy| (policy.word(), policy));
+            let policies = OnStoreFailure::ALL.map(|policy| (policy.as_str(), policy));
             node.choice(&policies, errors)
         });
     let counts_as = table

@@ -39,7 +39,7 @@ pub(super) fn check(root: Value, errors: &mut ErrorList) -> Option<Config> {
     check_endpoint::check_plans(&check, &names, errors);
     let plans = plans?.with_envoy(envoy?);
     let (listen, status) = (listen?, status?);
-    let mut warnings = warnings::of(&plans);
+    let mut warnings = warnings::find(&plans);
     if status.page && listen.http.is_none() {
         warnings.push("status.page is true, but nothing serves the page; set listen.http, such as 127.0.0.1:8080".to_owned());
     }

@@ -94,7 +94,7 @@ impl Flag {
     }
 
     /// The flag `--set` with what follows it. Without a `=` it has no value.
-    pub fn of_set(text: &str) -> Self {
+    pub fn for_set(text: &str) -> Self {
         match text.split_once('=') {
             Some((path, value)) => Self::set(path, value),
             None => Self {

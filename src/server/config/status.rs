@@ -38,7 +38,7 @@ impl ShownKeys {
 
 impl StatusSection {
     /// Paths of the settings that differ.
-    pub(super) fn unlike(&self, other: &Self) -> Vec<&'static str> {
+    pub(super) fn changed_settings(&self, other: &Self) -> Vec<&'static str> {
         let Self { page, keys, top } = self;
         paths_of([
             ("status.page", *page != other.page),

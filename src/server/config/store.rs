@@ -60,15 +60,15 @@ impl Default for StoreSection {
 
 impl StoreSection {
     /// Paths of the settings that differ.
-    pub(super) fn unlike(&self, other: &Self) -> Vec<&'static str> {
+    pub(super) fn changed_settings(&self, other: &Self) -> Vec<&'static str> {
         let Self {
             url,
             deadline,
             expected_replicas,
             ready,
         } = self;
-        let mut unlike = url.unlike(&other.url);
-        unlike.extend(paths_of([
+        let mut changed = url.changed_settings(&other.url);
+        changed.extend(paths_of([
             ("store.deadline", *deadline != other.deadline),
             (
                 "store.expected_replicas",
@@ -76,7 +76,7 @@ impl StoreSection {
             ),
             ("store.ready", *ready != other.ready),
         ]));
-        unlike
+        changed
     }
 }
 

@@ -39,9 +39,9 @@ impl StoreUrl {
     }
 
     /// The settings that differ.
-    pub(super) fn unlike(&self, other: &Self) -> Vec<&'static str> {
+    pub(super) fn changed_settings(&self, other: &Self) -> Vec<&'static str> {
         match (self, other) {
-            (Self::Redis(this), Self::Redis(other)) => this.unlike(other),
+            (Self::Redis(this), Self::Redis(other)) => this.changed_settings(other),
             _ if self == other => Vec::new(),
             _ => vec!["store.url"],
         }

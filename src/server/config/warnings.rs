@@ -8,7 +8,7 @@ use tollgate_core::plan::{Limit, Plan, PlanSet};
 const FORMS_MAX: usize = 64;
 
 /// Warnings as sentences, at most one for each `counts_as`.
-pub(super) fn of(plans: &PlanSet) -> Vec<String> {
+pub(super) fn find(plans: &PlanSet) -> Vec<String> {
     let mut groups: BTreeMap<&str, Vec<&Plan>> = BTreeMap::new();
     for plan in plans.iter().filter(|plan| !plan.limits().is_empty()) {
         groups.entry(&plan.counts_as).or_default().push(plan);

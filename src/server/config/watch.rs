@@ -43,7 +43,7 @@ impl Watch {
 
     fn judge(&mut self, text: Result<String, ConfigError>) -> Result<Config, ConfigErrors> {
         self.file.record_judged(&text);
-        Config::of(&self.sources, text)
+        Config::from_sources(&self.sources, text)
     }
 }
 

@@ -127,7 +127,7 @@ struct Cost {
 }
 
 impl Cost {
-    fn of_scalar(text: &str) -> Self {
+    fn for_scalar(text: &str) -> Self {
         Self {
             values: 1,
             bytes: text.len(),
@@ -286,7 +286,7 @@ impl<'a> Loader<'a> {
         anchor: usize,
         line: usize,
     ) -> Result<(), Fatal> {
-        let cost = Cost::of_scalar(&text);
+        let cost = Cost::for_scalar(&text);
         self.spend(cost, line)?;
         if self.wants_key() {
             return self.key(text, line);

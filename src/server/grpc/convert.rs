@@ -70,15 +70,15 @@ pub(super) fn refund_cost(units: Option<u64>) -> Result<Cost, Status> {
 }
 
 /// What a request wants in its answer beside the decision.
-pub(super) struct Wanted {
+pub(super) struct AnswerOptions {
     /// Every limit of the plan.
     pub detailed: bool,
     /// The plan that it named, if it wants header fields.
     pub headers_of: Option<String>,
 }
 
-impl Wanted {
-    pub(super) fn of(request: &pb::ShouldAllowRequest) -> Self {
+impl AnswerOptions {
+    pub(super) fn from_request(request: &pb::ShouldAllowRequest) -> Self {
         Self {
             detailed: request.detailed,
             headers_of: request.http_headers.then(|| request.plan.clone()),
@@ -87,7 +87,7 @@ impl Wanted {
 }
 
 /// For each request of a batch, in its order: what a valid request wants, or the error of an invalid one.
-pub(super) type Parsed = Vec<Result<Wanted, Status>>;
+pub(super) type Parsed = Vec<Result<AnswerOptions, Status>>;
 
 /// Converts each request of a batch on its own, so that an invalid one does not fail the others. The second list holds the
 /// checks of the valid requests only.
@@ -96,13 +96,13 @@ pub(super) fn check_requests(
 ) -> (Parsed, Vec<Check<String>>) {
     let mut checks = Vec::with_capacity(requests.len());
     let parse = |request: pb::ShouldAllowRequest| {
-        let wanted = Wanted::of(&request);
+        let options = AnswerOptions::from_request(&request);
         if lenient_decode::is_unreadable(&request) {
             return Err(Status::invalid_argument(lenient_decode::ERROR_TEXT));
         }
         check_request(request).map(|check| {
             checks.push(check);
-            wanted
+            options
         })
     };
     let parsed = requests.into_iter().map(parse).collect();
@@ -117,8 +117,8 @@ pub(super) fn results(
     form: HeaderForm,
 ) -> Vec<pb::ShouldAllowResult> {
     let mut decisions = decisions.into_iter();
-    let mut next = |wanted| match decisions.next() {
-        Some(decision) => result(decision, &wanted, plans, form),
+    let mut next = |options| match decisions.next() {
+        Some(decision) => result(decision, &options, plans, form),
         None => error_result(&Status::internal("a request of the batch got no answer")),
     };
     parsed
@@ -150,17 +150,17 @@ pub(super) fn extra_answer_bytes(requests: &[pb::ShouldAllowRequest], plans: &Pl
 /// Converts one decision to a result of a batch or stream.
 fn result(
     decision: Result<Decision, Refusal>,
-    wanted: &Wanted,
+    options: &AnswerOptions,
     plans: &PlanSet,
     form: HeaderForm,
 ) -> pb::ShouldAllowResult {
     match decision {
         Ok(decision) => {
-            let plan = wanted
+            let plan = options
                 .headers_of
                 .as_deref()
                 .and_then(|name| plans.find_or_default(name));
-            let mut response = response(&decision, wanted.detailed);
+            let mut response = response(&decision, options.detailed);
             if let Some((_, plan)) = plan {
                 response.http_headers = http_headers(&decision, plan, form);
             }

@@ -24,7 +24,7 @@ const END_HEADERS: u8 = 4;
 /// `ShouldAllow{key: "k", plan: "p"}` with its gRPC prefix.
 const ASK: &[u8] = &[0, 0, 0, 0, 6, 0x0a, 1, b'k', 0x12, 1, b'p'];
 /// Longer than any answer takes: a connection that is still open then is a failure.
-const END_WITHIN: Duration = Duration::from_secs(60);
+const END_TIMEOUT: Duration = Duration::from_secs(60);
 /// Connections between two checks that a well-formed call is answered.
 const CHECK_EVERY: u64 = 64;
 const PATHS: [&str; 5] = [
@@ -80,8 +80,8 @@ fn bytes_of((kind, flags, stream, bytes): &Piece) -> Vec<u8> {
 /// Sends the bytes, closes its side and reads until the server closes, too. Returns what the server sent.
 fn exchange(address: &str, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(END_WITHIN)).unwrap();
-    stream.set_write_timeout(Some(END_WITHIN)).unwrap();
+    stream.set_read_timeout(Some(END_TIMEOUT)).unwrap();
+    stream.set_write_timeout(Some(END_TIMEOUT)).unwrap();
     // The server may have closed before all is sent.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(Shutdown::Write);
@@ -103,7 +103,7 @@ fn assert_served(address: &str) {
         frame(DATA, END_STREAM, 1, ASK),
     ];
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(END_WITHIN)).unwrap();
+    stream.set_read_timeout(Some(END_TIMEOUT)).unwrap();
     stream
         .write_all(&[PREFACE, &call.concat()].concat())
         .unwrap();

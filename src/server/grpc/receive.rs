@@ -22,7 +22,7 @@ use crate::transport::account::{Account, Charge};
 
 /// Longest time from the headers of a call to the end of its request. A client sends both at once. The largest batch takes
 /// this long at 100 KiB a second.
-const RECEIVED_WITHIN: Duration = Duration::from_secs(10);
+const RECEIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes before each gRPC message: the compression flag and the length. Source: gRPC over HTTP/2,
 /// "Length-Prefixed-Message".
 pub(super) const PREFIX_BYTES: usize = 5;
@@ -148,7 +148,7 @@ impl RequestReceiver {
         }
         let timeout = self
             .timeout
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep(RECEIVED_WITHIN)));
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(RECEIVE_TIMEOUT)));
         ready!(timeout.as_mut().poll(context));
         Poll::Ready(Err(if self.is_complete {
             no_bytes_left()
@@ -297,7 +297,7 @@ fn bytes_needed(prefix: &[u8], message_bytes_max: usize) -> Option<usize> {
 
 fn too_slow() -> Status {
     Status::deadline_exceeded(format!(
-        "the request did not arrive within {RECEIVED_WITHIN:?}"
+        "the request did not arrive within {RECEIVE_TIMEOUT:?}"
     ))
 }
 

@@ -148,7 +148,7 @@ impl<T: WorkerService> ConnectionServices<T> {
         if let Some(refused) = protocol::refuse(&request) {
             return CallFuture::immediate(refused, calls);
         }
-        let method = Method::of(request.uri().path());
+        let method = Method::from_path(request.uri().path());
         let Some(permit) = calls.permit(method.kind()) else {
             return CallFuture::immediate(too_many_calls().into_http(), calls);
         };
@@ -298,7 +298,7 @@ enum Method {
 }
 
 impl Method {
-    fn of(path: &str) -> Self {
+    fn from_path(path: &str) -> Self {
         match path.strip_prefix(DECIDER) {
             Some("ShouldAllow") => Self::Decision,
             Some("Peek") => Self::Peek,
@@ -413,20 +413,20 @@ mod tests {
         assert!(methods.len() >= 5);
         for method in methods {
             assert_ne!(
-                Method::of(&format!("{DECIDER}{method}")),
+                Method::from_path(&format!("{DECIDER}{method}")),
                 Method::Other,
                 "{method}"
             );
         }
         assert_eq!(
-            Method::of("/tollgate.v1.RateLimitService/ListPlans"),
+            Method::from_path("/tollgate.v1.RateLimitService/ListPlans"),
             Method::List
         );
-        assert_eq!(Method::of(CHECK), Method::Check);
-        assert_eq!(Method::of(WATCH), Method::Watch);
+        assert_eq!(Method::from_path(CHECK), Method::Check);
+        assert_eq!(Method::from_path(WATCH), Method::Watch);
         let name = envoy::pb::service::ratelimit::v3::rate_limit_service_server::SERVICE_NAME;
         assert_eq!(
-            Method::of(&format!("/{name}/ShouldRateLimit")),
+            Method::from_path(&format!("/{name}/ShouldRateLimit")),
             Method::Envoy
         );
     }

@@ -11,7 +11,11 @@ use tollgate_core::decision::Decision;
 #[inline]
 pub(super) fn answered(span: &Span, decision: &Decision) {
     if !span.is_none() {
-        trace::decided(span, decision.outcome.word(), decision.decided_by.word());
+        trace::decided(
+            span,
+            decision.outcome.as_str(),
+            decision.decided_by.as_str(),
+        );
         succeeded(span);
     }
 }

@@ -29,9 +29,9 @@ use crate::transport::{Drained, WorkerHandles};
 
 /// Longest time that open calls and connections may delay the end of the process. A lame duck of at most 3 s comes before it.
 /// The documents promise an end within 10 s; Kubernetes kills a process after 30 s.
-const DRAIN_WITHIN: Duration = Duration::from_secs(5);
-/// How much longer than [`DRAIN_WITHIN`] the end of a worker is waited for. By then it should have cut its connections.
-const CUT_WITHIN: Duration = Duration::from_millis(500);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How much longer than [`DRAIN_TIMEOUT`] the end of a worker is waited for. By then it should have cut its connections.
+const CUT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Threads that are started and ready for [`super::serve`]. Dropping it ends them.
 pub struct Workers {
@@ -195,7 +195,7 @@ impl WorkerEnds {
             }
             all
         };
-        tokio::time::timeout(DRAIN_WITHIN + CUT_WITHIN, all)
+        tokio::time::timeout(DRAIN_TIMEOUT + CUT_TIMEOUT, all)
             .await
             .unwrap_or(Drained::Cut)
     }
@@ -309,7 +309,7 @@ async fn serve<T: WorkerService>(
     }
     drop(stopping);
     stop.send_replace(true);
-    match tokio::time::timeout(DRAIN_WITHIN, stop.closed()).await {
+    match tokio::time::timeout(DRAIN_TIMEOUT, stop.closed()).await {
         Ok(()) => Drained::Clean,
         Err(_) => Drained::Cut,
     }

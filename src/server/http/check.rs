@@ -23,7 +23,7 @@ pub(super) const PATH: &str = "/v1/check";
 /// Most bytes of a body. The longest key and plan, with each letter escaped as `\u0041`, take 3,456.
 const BODY_BYTES_MAX: usize = 4 << 10;
 /// Longest time for the body to arrive. Clients send it at once, with the head.
-const BODY_WITHIN: Duration = Duration::from_secs(5);
+const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The check endpoint of one worker.
 pub(super) struct CheckEndpoint<S> {
@@ -65,7 +65,11 @@ impl<S: Store> CheckEndpoint<S> {
         );
         if let Ok((decision, plan)) = &answer {
             span.record(trace::PLAN, &*plan.name);
-            trace::decided(span, decision.outcome.word(), decision.decided_by.word());
+            trace::decided(
+                span,
+                decision.outcome.as_str(),
+                decision.decided_by.as_str(),
+            );
         }
         match answer {
             Ok((decision, plan)) if decision.allowed() => {
@@ -84,7 +88,7 @@ async fn parameters(
     peer: Option<IpAddr>,
 ) -> Result<Parameters, Response> {
     let bad_request = |sentence: String| convert::bad_request(StatusCode::BAD_REQUEST, &sentence);
-    let of_query = Fields::of_query(request.uri().query().unwrap_or_default());
+    let of_query = Fields::from_query(request.uri().query().unwrap_or_default());
     if request.method() != Method::POST {
         return of_query
             .and_then(|fields| fields.check(settings, request.headers(), peer))
@@ -103,7 +107,7 @@ async fn parameters(
 async fn body(mut request: Request) -> Result<Result<Fields, String>, Response> {
     let media = media_type(request.headers());
     DefaultBodyLimit::max(BODY_BYTES_MAX).apply(&mut request);
-    let bytes = match tokio::time::timeout(BODY_WITHIN, request.extract::<Bytes, _>()).await {
+    let bytes = match tokio::time::timeout(BODY_TIMEOUT, request.extract::<Bytes, _>()).await {
         Ok(Ok(bytes)) => bytes,
         Ok(Err(rejected)) if rejected.status() == StatusCode::PAYLOAD_TOO_LARGE => {
             let sentence =
@@ -120,14 +124,17 @@ async fn body(mut request: Request) -> Result<Result<Fields, String>, Response> 
             ));
         }
         Err(_) => {
-            let sentence = format!("the body did not arrive within {} s", BODY_WITHIN.as_secs());
+            let sentence = format!(
+                "the body did not arrive within {} s",
+                BODY_TIMEOUT.as_secs()
+            );
             return Err(convert::bad_request(StatusCode::REQUEST_TIMEOUT, &sentence));
         }
     };
     match media {
         _ if bytes.is_empty() => Ok(Ok(Fields::default())),
-        Some(Media::Json) => Ok(Fields::of_json(&bytes)),
-        Some(Media::Form) => Ok(Fields::of_form(&bytes)),
+        Some(Media::Json) => Ok(Fields::from_json(&bytes)),
+        Some(Media::Form) => Ok(Fields::from_form(&bytes)),
         None => {
             let sentence =
                 "send a body as application/json or application/x-www-form-urlencoded, or none";

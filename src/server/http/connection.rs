@@ -28,7 +28,7 @@ use crate::transport::{Accepted, AdmissionPermit, Socket, stopped};
 use tollgate_store::Store;
 
 /// Longest time for the TLS handshake, if there is one.
-const OPEN_WITHIN: Duration = Duration::from_secs(5);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Most bytes of a request's head. The longest key, with each byte escaped, takes 1,536; proxies add cookies and tokens.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
@@ -75,7 +75,7 @@ pub(super) async fn serve<S: Store>(
     let peer = accepted.peer_address();
     let opened = tokio::select! {
         biased;
-        opened = tokio::time::timeout(OPEN_WITHIN, Socket::open(accepted, Protocol::Http1)) => opened,
+        opened = tokio::time::timeout(OPEN_TIMEOUT, Socket::open(accepted, Protocol::Http1)) => opened,
         () = admission.close_requested() => Ok(None),
         () = stopped(&mut stopping, None) => Ok(None),
     };

@@ -129,8 +129,8 @@ fn detail(decision: &Decision, plan: &Plan) -> String {
 fn decided(decision: &Decision) -> Value {
     let mut value = json!({
         "allowed": decision.allowed(),
-        "outcome": decision.outcome.word(),
-        "decided_by": decision.decided_by.word(),
+        "outcome": decision.outcome.as_str(),
+        "decided_by": decision.decided_by.as_str(),
         "limits": decision.limits().iter().map(limit_status).collect::<Vec<_>>(),
     });
     if let Some(binding) = decision.binding() {

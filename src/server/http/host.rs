@@ -91,7 +91,7 @@ pub(super) enum Hosts {
 
 impl Hosts {
     /// The hosts of a listener at `address`.
-    pub(super) fn of(address: &Address, names: &Arc<[HostName]>) -> Self {
+    pub(super) fn for_listener(address: &Address, names: &Arc<[HostName]>) -> Self {
         match address {
             Address::Unix { .. } => Self::Any,
             Address::Tcp { .. } => Self::Only(names.clone()),
@@ -131,7 +131,7 @@ mod tests {
     fn is_refused(target: &str, host: Option<&str>) -> bool {
         let names =
             ["Limits.example.com", "*.metrics.svc"].map(|name| HostName::parse(name).unwrap());
-        let hosts = Hosts::of(&"127.0.0.1:8080".parse().unwrap(), &names.into());
+        let hosts = Hosts::for_listener(&"127.0.0.1:8080".parse().unwrap(), &names.into());
         let mut request = Request::builder().uri(target);
         request = host
             .into_iter()
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_unix_socket_shows_figures_under_any_name() {
-        let hosts = Hosts::of(&"unix:/run/s".parse().unwrap(), &[].into());
+        let hosts = Hosts::for_listener(&"unix:/run/s".parse().unwrap(), &[].into());
         let request = Request::builder()
             .header(HOST, "evil.example")
             .body(Body::empty())

@@ -116,7 +116,7 @@ fn requests_outside_plans(text: &mut Exposition, totals: &Totals) {
         .iter()
         .zip(totals.unmatched)
     {
-        text.sample(UNMATCHED, &[("outcome", outcome.word())], count);
+        text.sample(UNMATCHED, &[("outcome", outcome.as_str())], count);
     }
 }
 
@@ -198,8 +198,8 @@ fn decisions(text: &mut Exposition, totals: &Totals) {
             if count > 0 || is_expected(plan, outcome, by) {
                 let labels = [
                     ("plan", &*plan.name),
-                    ("outcome", outcome.word()),
-                    ("decided_by", by.word()),
+                    ("outcome", outcome.as_str()),
+                    ("decided_by", by.as_str()),
                 ];
                 text.sample(NAME, &labels, count);
             }

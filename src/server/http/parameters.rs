@@ -47,18 +47,18 @@ enum Plus {
 
 impl Fields {
     /// Reads a query. Errors, also of the functions below: a sentence that says what is wrong and what would be right.
-    pub(super) fn of_query(query: &str) -> Result<Self, String> {
-        Self::of_pairs(query, Plus::Literal)
+    pub(super) fn from_query(query: &str) -> Result<Self, String> {
+        Self::from_pairs(query, Plus::Literal)
     }
 
     /// Reads a body of type `application/x-www-form-urlencoded`.
-    pub(super) fn of_form(body: &[u8]) -> Result<Self, String> {
+    pub(super) fn from_form(body: &[u8]) -> Result<Self, String> {
         let text = std::str::from_utf8(body).map_err(|_| "the form is no UTF-8".to_owned())?;
-        Self::of_pairs(text, Plus::Space)
+        Self::from_pairs(text, Plus::Space)
     }
 
     /// Reads a body of type `application/json`.
-    pub(super) fn of_json(body: &[u8]) -> Result<Self, String> {
+    pub(super) fn from_json(body: &[u8]) -> Result<Self, String> {
         // serde would also accept a list of the fields in their order.
         if body.trim_ascii_start().first() != Some(&b'{') {
             return Err(format!(
@@ -81,7 +81,7 @@ impl Fields {
         })
     }
 
-    fn of_pairs(text: &str, plus: Plus) -> Result<Self, String> {
+    fn from_pairs(text: &str, plus: Plus) -> Result<Self, String> {
         let mut fields = Self::default();
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -221,14 +221,14 @@ mod tests {
         fields.check(&CheckSettings::default(), &HeaderMap::new(), None)
     }
 
-    fn of_query(query: &str) -> Result<Parameters, String> {
-        check(Fields::of_query(query)?)
+    fn from_query(query: &str) -> Result<Parameters, String> {
+        check(Fields::from_query(query)?)
     }
 
     #[test]
     fn a_plus_is_itself_in_a_query_and_a_space_in_a_form() {
         let text = "plan=free&&key=a+b%2Bc%26%C3%A9%20d&cost=7&deny_status=403&";
-        let found = of_query(text).unwrap();
+        let found = from_query(text).unwrap();
         assert_eq!(
             (found.check.key.as_str(), &*found.check.plan),
             ("a+b+c&é d", "free")
@@ -237,9 +237,9 @@ mod tests {
             (found.check.cost.units(), found.deny_status.as_u16()),
             (7, 403)
         );
-        let form = check(Fields::of_form(text.as_bytes()).unwrap()).unwrap();
+        let form = check(Fields::from_form(text.as_bytes()).unwrap()).unwrap();
         assert_eq!(form.check.key.as_str(), "a b+c&é d");
-        let defaults = of_query("key=%25&plan=p").unwrap();
+        let defaults = from_query("key=%25&plan=p").unwrap();
         assert_eq!(
             (defaults.check.key.as_str(), defaults.check.cost),
             ("%", Cost::ONE)
@@ -249,18 +249,18 @@ mod tests {
             (StatusCode::TOO_MANY_REQUESTS, Mode::Charge)
         );
         assert_eq!(
-            of_query("key=a&plan=p&peek=true").unwrap().check.mode,
+            from_query("key=a&plan=p&peek=true").unwrap().check.mode,
             Mode::Peek
         );
         assert_eq!(
-            of_query("key=a&plan=p&peek=false").unwrap().check.mode,
+            from_query("key=a&plan=p&peek=false").unwrap().check.mode,
             Mode::Charge
         );
     }
 
     #[test]
     fn json_has_the_same_parameters_with_its_own_types() {
-        let json = |text: &str| Fields::of_json(text.as_bytes()).and_then(check);
+        let json = |text: &str| Fields::from_json(text.as_bytes()).and_then(check);
         let found = json(
             r#"{"key": "a+b %zz é", "plan": "free", "cost": 7, "deny_status": 403, "peek": true}"#,
         )
@@ -320,8 +320,8 @@ mod tests {
     #[test]
     fn a_parameter_in_both_the_query_and_the_body_is_an_error() {
         let of = |query, body: &str| {
-            Fields::of_query(query)?
-                .merged(Fields::of_json(body.as_bytes())?)
+            Fields::from_query(query)?
+                .merged(Fields::from_json(body.as_bytes())?)
                 .and_then(check)
         };
         let found = of("plan=p&deny_status=403", r#"{"key":"a"}"#).unwrap();
@@ -384,10 +384,10 @@ mod tests {
             ),
             ("key=a&key=b&plan=p", "key is given twice"),
         ] {
-            let found = of_query(query).unwrap_err();
+            let found = from_query(query).unwrap_err();
             assert!(found.contains(sentence), "{query}: {found}");
         }
-        assert!(of_query(&format!("key={}&plan={}", long(512), long(64))).is_ok());
+        assert!(from_query(&format!("key={}&plan={}", long(512), long(64))).is_ok());
     }
 
     #[test]
@@ -416,10 +416,10 @@ mod tests {
                 .iter()
                 .map(|byte| WORDS[usize::from(*byte) % WORDS.len()])
                 .collect();
-            let _ = Fields::of_json(bytes);
+            let _ = Fields::from_json(bytes);
             for found in [
-                of_query(&query),
-                Fields::of_form(query.as_bytes()).and_then(check),
+                from_query(&query),
+                Fields::from_form(query.as_bytes()).and_then(check),
             ] {
                 match found {
                     Ok(found) => assert!(

@@ -17,16 +17,16 @@ use tollgate_store::clock::monotonic;
 
 /// Longest time from the start of the connection, or from the first byte of a later request, to the end of the request's
 /// head. Clients send a head at once.
-const HEAD_WITHIN: Duration = Duration::from_secs(5);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest time from the end of a head to the end of the answer, including the rest of the request. `/metrics` of 10,000
 /// plans, 7 MiB, takes this long at 500 KiB a second.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Longest time from an answer to the first byte of the next request. nginx keeps idle connections for a minute by default.
 /// The proxy should close them first: otherwise it might send a request into a connection that was just closed.
-const IDLE_WITHIN: Duration = Duration::from_secs(65);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(65);
 /// Longest time that a closed connection is still read; see [`super::tracked::TrackedSocket`]. A client that sends a head or a body
 /// that nobody wants sends 1 MiB of it in this time at 200 KiB a second.
-const LINGER_WITHIN: Duration = Duration::from_secs(5);
+const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of an answer that are passed to hyper at a time.
 const CHUNK_BYTES: usize = 64 << 10;
 
@@ -46,10 +46,10 @@ pub(super) enum Step {
 impl Step {
     fn time_limit(self) -> Duration {
         match self {
-            Self::Head => HEAD_WITHIN,
-            Self::Answer => ANSWERED_WITHIN,
-            Self::Idle => IDLE_WITHIN,
-            Self::Linger => LINGER_WITHIN,
+            Self::Head => HEAD_TIMEOUT,
+            Self::Answer => ANSWER_TIMEOUT,
+            Self::Idle => IDLE_TIMEOUT,
+            Self::Linger => LINGER_TIMEOUT,
         }
     }
 }

@@ -131,7 +131,7 @@ pub(super) async fn keep_history(state: Weak<AppState>) {
         ticks.tick().await;
         let Some(state) = state.upgrade() else { return };
         if let Some(status) = &state.status {
-            let counts = Counts::of(&state.sources.limiter.totals());
+            let counts = Counts::read(&state.sources.limiter.totals());
             status
                 .history()
                 .add(monotonic(), SystemClock.now_us() / 1_000, counts);
@@ -186,7 +186,7 @@ async fn figures(sources: &MetricSources, status: &Status, keys: Keys) -> Bytes 
     if let Some(text) = cache.fresh(monotonic()) {
         return text;
     }
-    let top = top::of(&status.sources.top, keys).await;
+    let top = top::figures(&status.sources.top, keys).await;
     cache.text(monotonic(), || {
         figures::write(sources, status, &mut samples, (keys, top))
     })

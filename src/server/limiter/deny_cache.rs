@@ -45,7 +45,7 @@ const EXAMINED_PER_ENTRY: usize = 4;
 /// leave few denials worth remembering.
 const FORGOTTEN_MAX: usize = 4_096;
 /// The table grows by an eighth at a time, so that at most an eighth of it is empty.
-const GROWTH_PART: usize = 8;
+const GROWTH_DIVISOR: usize = 8;
 
 /// Denials that still hold, by plan and key.
 pub(super) struct DenyCache {
@@ -273,8 +273,8 @@ impl Table {
     fn append(&mut self, entry: Entry, entries_max: usize) -> usize {
         let length = self.entries.len();
         if length == self.entries.capacity() {
-            let more = (length / GROWTH_PART)
-                .max(GROWTH_PART)
+            let more = (length / GROWTH_DIVISOR)
+                .max(GROWTH_DIVISOR)
                 .min(entries_max - length);
             self.entries.reserve_exact(more);
         }

@@ -336,7 +336,10 @@ impl Explanation {
     /// What the plan's policy does without the store.
     fn policy(&self) -> String {
         let policy = self.plan.on_store_failure;
-        let because = format!("because the plan says on_store_failure: {}", policy.word());
+        let because = format!(
+            "because the plan says on_store_failure: {}",
+            policy.as_str()
+        );
         match self.next.decided_by {
             DecidedBy::LocalFallback => {
                 format!(

@@ -231,7 +231,7 @@ impl Totals {
     /// Decisions with this outcome by this decider, for the plan at this index of [`Self::snapshot`]. Decisions before a reload
     /// are included.
     pub fn decisions(&self, plan: usize, outcome: Outcome, decided_by: DecidedBy) -> u64 {
-        self.decisions.of(plan, outcome, decided_by)
+        self.decisions.count(plan, outcome, decided_by)
     }
 
     /// Allowed requests of the plan at this index that left their key near a limit; see [`tollgate_core::decision::NEAR_LIMIT`].
@@ -242,17 +242,17 @@ impl Totals {
     /// Requests that the plan at this index decided so, and its candidate so. A denial in shadow mode counts as a denial.
     pub fn candidate_decisions(&self, plan: usize, allowed: bool, candidate_allowed: bool) -> u64 {
         self.decisions
-            .of_candidate(plan, allowed, candidate_allowed)
+            .candidate_count(plan, allowed, candidate_allowed)
     }
 
     /// Decisions with this outcome by this decider, for all plans, including plans that were removed.
     pub fn all_decisions(&self, outcome: Outcome, decided_by: DecidedBy) -> u64 {
-        self.decisions.of_all(outcome, decided_by)
+        self.decisions.count_all(outcome, decided_by)
     }
 
     /// Decisions by this decider, for all plans and outcomes, including plans that were removed.
     pub fn decided_by(&self, decided_by: DecidedBy) -> u64 {
-        self.decisions.by(decided_by)
+        self.decisions.decided_by(decided_by)
     }
 }
 
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn counting_allocates_nothing() {
-        let (metrics, worker_plans) = (Metrics::default(), WorkerPlans::of(1));
+        let (metrics, worker_plans) = (Metrics::default(), WorkerPlans::with_plans(1));
         let decision = Decision::uncounted(Outcome::Denied, DecidedBy::Store, None);
         let counted = allocation_counter::measure(|| {
             let _waiting = metrics.waiting(1);
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_decision_is_timed_and_a_peek_is_not_counted_as_a_decision() {
-        let (metrics, worker_plans) = (Metrics::default(), WorkerPlans::of(1));
+        let (metrics, worker_plans) = (Metrics::default(), WorkerPlans::with_plans(1));
         let decision = Decision::uncounted(Outcome::Allowed, DecidedBy::Store, None);
         metrics.decided(worker_plans.counters(0), Mode::Charge, &decision, TOOK);
         metrics.decided(worker_plans.counters(0), Mode::Peek, &decision, TOOK);

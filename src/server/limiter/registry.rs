@@ -145,7 +145,7 @@ impl LimiterRegistry {
         for worker in &self.workers {
             self.closing.push(worker.open(self.snapshot.clone()));
         }
-        self.closed = std::mem::take(&mut self.closed).under(self.snapshot.clone());
+        self.closed = std::mem::take(&mut self.closed).moved_to(self.snapshot.clone());
         self.close();
         changes
     }

@@ -87,13 +87,13 @@ impl Reload {
             (Origin::File(_), _) => Some(self.watch.load()),
         };
         match loaded {
-            Some(Ok(config)) => trigger.answer(Ok(self.take_up(config, &origin))),
+            Some(Ok(config)) => trigger.answer(Ok(self.apply(config, &origin))),
             Some(Err(errors)) => trigger.answer(Err(self.refuse(&errors, &origin))),
             None => {}
         }
     }
 
-    fn take_up(&mut self, mut config: Config, origin: &Origin) -> Reloaded {
+    fn apply(&mut self, mut config: Config, origin: &Origin) -> Reloaded {
         let changes = self.limiter.reload(std::mem::take(&mut config.plans));
         let Changes {
             added,
@@ -104,7 +104,7 @@ impl Reload {
         let (hash, plans) = (snapshot.config_hash(), snapshot.plans().len());
         tracing::info!(config = %origin, config_hash = hash, plans, added, removed, edited, "config reloaded");
         warn_of(&config.warnings);
-        let ignored = self.start.settings_unlike(&config);
+        let ignored = self.start.changed_settings(&config);
         let text = format!(
             "{plans} plans: {added} added, {removed} removed, {edited} edited; config {hash}"
         );

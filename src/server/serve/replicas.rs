@@ -15,9 +15,9 @@ use tollgate_store::{ANNOUNCED_EVERY, ReplicaCount, ReplicaId, StoreError, Store
 
 /// Longest that an announcement waits for Redis. It is far above the default of `store.deadline`, because a late announcement
 /// still counts.
-const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// The same for the first announcement, which the start of the process waits for, and the last, which the stop waits for.
-const EDGE_WITHIN: Duration = Duration::from_millis(100);
+const START_STOP_TIMEOUT: Duration = Duration::from_millis(100);
 /// Number of first announcements that come four times as fast, so that replicas that start together see each other sooner.
 const FAST_ANNOUNCEMENTS: u32 = 4;
 /// Random part of each pause, as a fraction, so that replicas that start together do not stay in step.
@@ -25,7 +25,7 @@ const JITTER: f64 = 0.1;
 
 /// State of the task that announces this replica and counts the others.
 pub(super) struct Replicas {
-    presence: Presence,
+    announcer: Announcer,
     limiter: Arc<Limiter<()>>,
     count: ReplicaCount,
     /// The number of replicas that the limiter divides by now.
@@ -40,27 +40,27 @@ pub(super) struct Replicas {
 
 /// The id of this replica, and the stores through which it is announced.
 #[derive(Clone)]
-struct Presence {
+struct Announcer {
     id: ReplicaId,
     stores: StoreRegistry,
 }
 
 /// The running task of [`Replicas`].
 pub(super) struct Announcing {
-    presence: Presence,
+    announcer: Announcer,
     task: AbortHandle,
 }
 
 impl Replicas {
     /// Creates the task. It announces nothing yet.
     pub(super) fn new(stores: StoreRegistry, limiter: Arc<Limiter<()>>) -> Self {
-        let presence = Presence {
+        let announcer = Announcer {
             id: ReplicaId::random(),
             stores,
         };
         let count = ReplicaCount::default();
         Self {
-            presence,
+            announcer,
             limiter,
             count,
             shared_among: count.in_force(),
@@ -72,10 +72,10 @@ impl Replicas {
 
     /// Announces this replica once, so that the first decision already divides by the right number. Then starts the task.
     pub(super) async fn start(mut self) -> Announcing {
-        self.announce(EDGE_WITHIN).await;
-        let presence = self.presence.clone();
+        self.announce(START_STOP_TIMEOUT).await;
+        let announcer = self.announcer.clone();
         Announcing {
-            presence,
+            announcer,
             task: tokio::spawn(self.run()).abort_handle(),
         }
     }
@@ -83,7 +83,7 @@ impl Replicas {
     async fn run(mut self) {
         loop {
             sleep(pause(self.announced, random::bits())).await;
-            self.announce(ANSWER_WITHIN).await;
+            self.announce(ANSWER_TIMEOUT).await;
         }
     }
 
@@ -91,9 +91,9 @@ impl Replicas {
         self.announced = self.announced.saturating_add(1);
         // Boxed, since the future of a command is large.
         match Box::pin(
-            self.presence
+            self.announcer
                 .stores
-                .announce(&self.presence.id, self.first, within),
+                .announce(&self.announcer.id, self.first, within),
         )
         .await
         {
@@ -146,9 +146,13 @@ impl Announcing {
     /// Tells the other replicas that this one stops.
     pub(super) async fn leave(self) {
         self.task.abort();
-        let Presence { id, stores } = &self.presence;
+        let Announcer { id, stores } = &self.announcer;
         // Without an answer, the replica counts until its announcement expires.
-        let _ = timeout(EDGE_WITHIN, Box::pin(stores.leave(id, EDGE_WITHIN))).await;
+        let _ = timeout(
+            START_STOP_TIMEOUT,
+            Box::pin(stores.leave(id, START_STOP_TIMEOUT)),
+        )
+        .await;
     }
 }
 

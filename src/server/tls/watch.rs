@@ -36,7 +36,7 @@ impl Watch {
     /// Files with errors are logged and not used.
     fn judge(&mut self, found: Result<Files, String>) {
         self.files.record_judged(&found);
-        match self.tls.take_up(found) {
+        match self.tls.apply(found) {
             Ok(not_after) => tracing::info!(not_after, "certificate reloaded"),
             Err(error) => tracing::error!(error, "certificate not reloaded, the old one stays"),
         }

@@ -14,9 +14,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 /// One part in this many of all places is never given to a single address.
-const RESERVED_PART: usize = 8;
+const RESERVED_DIVISOR: usize = 8;
 /// When the places are full, up to one part in this many is freed at once, because a search for idle connections looks at all.
-const FREED_PART: usize = 64;
+const FREED_DIVISOR: usize = 64;
 /// Bytes of an IPv6 address that identify a peer; a host has all addresses below that prefix. Source: RFC 6177.
 const NETWORK_BYTES: usize = 8;
 
@@ -75,14 +75,14 @@ impl Admission {
     /// Returns a place for a connection of `peer`, if one is free or can be freed.
     pub(crate) fn admit(&self, peer: Peer) -> Option<AdmissionPermit> {
         let mut admitted = self.0.lock();
-        let peer_max = self.0.capacity - self.0.capacity / RESERVED_PART;
+        let peer_max = self.0.capacity - self.0.capacity / RESERVED_DIVISOR;
         let has_max = peer != Peer::Local
             && admitted
                 .by_peer
                 .get(&peer)
                 .is_some_and(|count| *count >= peer_max);
         if has_max || admitted.not_closing() >= self.0.capacity {
-            let freed = (self.0.capacity / FREED_PART).max(1);
+            let freed = (self.0.capacity / FREED_DIVISOR).max(1);
             // Connections that were asked to close may stay open for a while, beside those that replace them.
             let freed_some =
                 admitted.closing < freed * 2 && admitted.close_idle(has_max.then_some(peer), freed);

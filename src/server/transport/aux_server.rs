@@ -13,7 +13,7 @@ use super::{Drained, Listener, ServeError, accept};
 
 /// Longest time that unfinished answers may delay the end, after gRPC has ended. gRPC takes at most 8.5 s, so both stay
 /// within the promised 10 s.
-const DRAIN_WITHIN: Duration = Duration::from_secs(1);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A running server. Dropping it ends it at once.
 pub(crate) struct AuxServer {
@@ -74,7 +74,7 @@ impl AuxServer {
         // Once the task has ended, its listener is closed and its receiver of `stop` is dropped.
         let _ = self.accepting.await;
         self.stop.send_replace(true);
-        match tokio::time::timeout(DRAIN_WITHIN, self.stop.closed()).await {
+        match tokio::time::timeout(DRAIN_TIMEOUT, self.stop.closed()).await {
             Ok(()) => Drained::Clean,
             Err(_) => Drained::Cut,
         }

@@ -27,10 +27,10 @@ use crate::tls::Protocol;
 
 /// Longest time for the TLS handshake, if any, and the HTTP/2 preface, which every client sends at once. Port scans and the
 /// health checks of load balancers never send it.
-const PREFACE_WITHIN: Duration = Duration::from_secs(5);
+const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The same once the server drains: its first bytes may still be on their way. A drain waits no longer for silent
 /// connections.
-const LAST_WORDS_WITHIN: Duration = Duration::from_millis(500);
+const DRAINING_PREFACE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Streams that a peer may make us reset before the connection is closed.
 const LOCAL_RESETS_MAX: usize = 1024;
 /// Streams that a peer may reset before we have looked at them; more count as a rapid reset attack. As many as may be open:
@@ -39,7 +39,7 @@ const UNSEEN_RESETS_MAX: usize = STREAMS_MAX;
 /// A peer that has sent nothing for this time, and at most as long again, is sent a PING. The connection is closed when nothing
 /// comes within the second time.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(30);
-const KEEPALIVE_WITHIN: Duration = Duration::from_secs(10);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest headers of a call, in bytes. Ours need some 200; proxies add tokens and traces.
 const HEADER_BYTES_MAX: u32 = 16 << 10;
 /// Flow control window of one stream, in bytes: a batch of 1,000 ordinary requests, so that it needs no second round trip.
@@ -48,10 +48,10 @@ pub(crate) const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 pub(crate) const CHUNK_BYTES: usize = 16 << 10;
 /// Longest time from GOAWAY, sent because of age or a drain, to the end of the connection. A call takes at most 30 s: that
 /// is the slowest possible reading, deciding and sending with the longest `store.deadline`.
-const AGED_WITHIN: Duration = Duration::from_secs(30);
+const GOAWAY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The same for a connection that is closed to make room. It is idle, so it only has to end calls that arrive at that
 /// moment.
-const LEFT_WITHIN: Duration = Duration::from_secs(1);
+const EVICTION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Begins the calls of a connection. `H` is what is held for an answer until the socket has taken it.
 pub(crate) trait CallStarter<H> {
@@ -80,7 +80,7 @@ pub(crate) struct ConnectionOptions<F> {
 /// Serves a connection until the peer closes it. Once it is old, must make room, or `stopping` is true, it ends after its
 /// calls are answered. It is cut when its account says so.
 ///
-/// A peer that has not sent the preface when `stopping` becomes true has [`LAST_WORDS_WITHIN`] to do so.
+/// A peer that has not sent the preface when `stopping` becomes true has [`DRAINING_PREFACE_TIMEOUT`] to do so.
 pub(crate) async fn serve<H, F>(
     accepted: Accepted,
     calls: impl CallStarter<H>,
@@ -103,7 +103,7 @@ pub(crate) async fn serve<H, F>(
         biased;
         opened = opening.as_mut() => opened,
         () = admission.close_requested() => None,
-        () = stopped(&mut stopping, None) => tokio::time::timeout(LAST_WORDS_WITHIN, opening.as_mut()).await.ok().flatten(),
+        () = stopped(&mut stopping, None) => tokio::time::timeout(DRAINING_PREFACE_TIMEOUT, opening.as_mut()).await.ok().flatten(),
     };
     drop(opening);
     let Some(mut connection) = opened else { return };
@@ -113,12 +113,12 @@ pub(crate) async fn serve<H, F>(
         () = account.close_requested() => return,
         () = admission.close_requested() => {
             draining.send_replace(true);
-            connection.leave(&calls, LEFT_WITHIN).await
+            connection.leave(&calls, EVICTION_TIMEOUT).await
         }
         () = stopped(&mut stopping, age) => {
             draining.send_replace(true);
             tokio::select! {
-                ended = connection.leave(&calls, AGED_WITHIN) => ended,
+                ended = connection.leave(&calls, GOAWAY_TIMEOUT) => ended,
                 () = account.close_requested() => return,
             }
         }
@@ -160,7 +160,7 @@ async fn open<H, F: Fn() -> bool + Unpin>(
             .await
             .ok()
     };
-    tokio::time::timeout(PREFACE_WITHIN, opening).await.ok()?
+    tokio::time::timeout(PREFACE_TIMEOUT, opening).await.ok()?
 }
 
 /// An HTTP/2 connection that takes calls.
@@ -263,7 +263,7 @@ impl KeepAlive {
                 // Takes the answer to the PING before, without which no other is sent. An error means that the connection ends.
                 let _ = ping_pong.poll_pong(context);
                 let _ = ping_pong.send_ping(Ping::opaque());
-                KEEPALIVE_WITHIN
+                KEEPALIVE_TIMEOUT
             };
             self.next.set(tokio::time::sleep(wait));
         }

@@ -28,7 +28,7 @@ use super::header_block::HeaderBlockWatch;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Longest time from the first to the last byte of a block of header fields. A client sends it at once.
-const HEADERS_WITHIN: Duration = Duration::from_secs(5);
+const HEADERS_TIMEOUT: Duration = Duration::from_secs(5);
 /// What an unfinished block takes at worst, in bytes: 16 KiB of fields, by HTTP/2's way to count, in a table of their own.
 const HEADER_BLOCK_BYTES: usize = 64 << 10;
 
@@ -112,7 +112,7 @@ impl<S: AsyncRead + Unpin, F: Fn() -> bool + Unpin> PrefacedStream<S, F> {
         if !self.header_blocks.pass(bytes) {
             self.unfinished_block = None;
         } else if self.unfinished_block.is_none() {
-            let timeout = Box::pin(tokio::time::sleep(HEADERS_WITHIN));
+            let timeout = Box::pin(tokio::time::sleep(HEADERS_TIMEOUT));
             self.unfinished_block = Some(UnfinishedBlock {
                 timeout,
                 _charge: self.account.charge(HEADER_BLOCK_BYTES),

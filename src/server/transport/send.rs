@@ -20,7 +20,7 @@ use super::connection::CHUNK_BYTES;
 /// Longest time that a peer may take to read an answer, or the next message of a stream: as long as the limit for a missing
 /// keepalive answer. Then the call ends, since its answer takes memory here. When the peer took nothing of any answer meanwhile,
 /// the connection ends.
-const SENT_WITHIN: Duration = Duration::from_secs(10);
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes of an answer, and what is held until they are gone.
 pub(crate) struct Chunk<H> {
@@ -209,7 +209,7 @@ where
 impl Timeout {
     fn new(account: &Account) -> Self {
         Self {
-            sleep: Box::pin(tokio::time::sleep(SENT_WITHIN)),
+            sleep: Box::pin(tokio::time::sleep(SEND_TIMEOUT)),
             taken: account.taken(),
         }
     }

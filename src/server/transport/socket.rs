@@ -19,7 +19,7 @@ use crate::tls::{self, Protocol, Tls};
 /// Longest time that a peer may accept no bytes while some wait to be sent. It equals the limit for a missing keepalive answer.
 ///
 /// Bytes wait only when the system's send buffer is full. They then occupy the memory of this process.
-const WRITTEN_WITHIN: Duration = Duration::from_secs(10);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection that is not bound to a runtime, so that it can go from the acceptor to a worker.
 pub(crate) enum Accepted {
@@ -102,7 +102,7 @@ impl Socket {
     fn new(stream: Stream) -> Self {
         Self {
             stream,
-            time_limit: WRITTEN_WITHIN,
+            time_limit: WRITE_TIMEOUT,
             stalled: None,
         }
     }
@@ -265,7 +265,7 @@ mod tests {
     #[tokio::test]
     async fn a_peer_that_accepts_no_bytes_is_cut() {
         let (mut socket, _peer) = pair().await;
-        assert_eq!(socket.time_limit, WRITTEN_WITHIN);
+        assert_eq!(socket.time_limit, WRITE_TIMEOUT);
         socket.time_limit = Duration::from_millis(50);
         let error = socket.write_all(&vec![0; 16 << 20]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);

@@ -23,7 +23,7 @@ const LINGER_US: u64 = 1_000_000;
 
 /// New keys and growing logs leave one of this many parts of the capacity free. It is for entries that need further records
 /// after their plan was edited. With 32 parts about one entry in twelve can take a second record.
-const HEADROOM_PART: usize = 32;
+const HEADROOM_DIVISOR: usize = 32;
 /// Fewest bytes that they leave free, however small the capacity: pages for two slot sizes that were not used before.
 const HEADROOM_MIN: usize = 2 * (PAGE_BYTES + PAGE_OVERHEAD);
 
@@ -230,7 +230,7 @@ impl Shard {
             Some(_) if checked_out.is_known() && checked_out.is_steady() => return Ok(()),
             Some(_) => {}
         }
-        let usual = self.capacity - (self.capacity / HEADROOM_PART).max(HEADROOM_MIN);
+        let usual = self.capacity - (self.capacity / HEADROOM_DIVISOR).max(HEADROOM_MIN);
         if self.has_room(call, *found, checked_out, usual) {
             return Ok(());
         }
@@ -253,7 +253,7 @@ impl Shard {
                     .states
                     .iter_mut()
                     .filter(|state| state.growth_bytes() > 0)
-                    .for_each(State::make_place);
+                    .for_each(State::merge_nearest);
                 self.make_room(call, found, checked_out, self.capacity)
             }
             made => made,

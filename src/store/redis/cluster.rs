@@ -503,7 +503,10 @@ impl ClusterState {
         self.map
             .send_replace(KnownTopology::Unavailable(wording(error).to_owned()));
         if matches!(before, KnownTopology::Starting) {
-            tracing::warn!("store out of reach: {}", StoreState::of(&[self.unknown()]));
+            tracing::warn!(
+                "store out of reach: {}",
+                StoreState::from_connections(&[self.unknown()])
+            );
         }
     }
 

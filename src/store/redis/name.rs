@@ -38,7 +38,7 @@ pub(super) fn log(tag: &str, window_us: u64) -> String {
 }
 
 /// The name of a request's packed state, and the beginning of its logs' names. `group` is [`Plan::counts_as`].
-pub(super) fn of_state(prefix: &str, group: &str, key: &str) -> String {
+pub(super) fn state_name(prefix: &str, group: &str, key: &str) -> String {
     let (live, candidate) = group
         .split_once(CANDIDATE_SEPARATOR)
         .map_or((group, None), |(live, name)| (live, Some(name)));
@@ -62,18 +62,18 @@ pub(super) fn of_state(prefix: &str, group: &str, key: &str) -> String {
     tag.push('}');
     match candidate {
         None => tag,
-        Some(name) => of_candidate(&tag, name),
+        Some(name) => candidate_name(&tag, name),
     }
 }
 
 /// The name that a request counts under by its candidate, from that by its live plan.
-pub(super) fn of_candidate(live: &str, candidate: &str) -> String {
+pub(super) fn candidate_name(live: &str, candidate: &str) -> String {
     [live, "candidate:", candidate, ":"].concat()
 }
 
 /// Names of the keys that hold a key's state under this plan: one for all its limits of constant size, and one for each log.
 pub(super) fn all_of(prefix: &str, key: &Key, plan: &Plan) -> Vec<String> {
-    let tag = of_state(prefix, &plan.counts_as, key.as_str());
+    let tag = state_name(prefix, &plan.counts_as, key.as_str());
     let is_log = |limit: &&Limit| limit.algorithm() == Algorithm::SlidingLog;
     let logs: Vec<String> = plan
         .limits()
@@ -88,12 +88,12 @@ pub(super) fn all_of(prefix: &str, key: &Key, plan: &Plan) -> Vec<String> {
 /// The name that the probe of this number counts under. No request has it, since no plan's name is empty. Every node of a
 /// Cluster has some of these names.
 pub(super) fn probe(prefix: &str, number: u32) -> String {
-    of_state(prefix, "", &number.to_string())
+    state_name(prefix, "", &number.to_string())
 }
 
 /// The name of the set of replicas, which is neither a request's nor a probe's: its group is empty, and its key is not a number.
 pub(super) fn replicas(prefix: &str) -> String {
-    of_state(prefix, "", "replicas")
+    state_name(prefix, "", "replicas")
 }
 
 /// The name of the directory of lists of heaviest keys. It shares the slot of the set of replicas. The lists, and the secret that
@@ -122,9 +122,9 @@ mod tests {
 
     #[test]
     fn the_tag_is_the_whole_name_whatever_the_key_holds() {
-        assert_eq!(of_state("", "free", "alice"), "{free:alice}");
+        assert_eq!(state_name("", "free", "alice"), "{free:alice}");
         assert_eq!(
-            of_state("", "free", "a}b{c%7D:d"),
+            state_name("", "free", "a}b{c%7D:d"),
             "{free:a%7Db%7Bc%257D:d}"
         );
     }
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn a_prefix_begins_every_name_and_moves_none_to_another_slot() {
         let names = |prefix| {
-            let tag = of_state(prefix, "free", "a}b");
+            let tag = state_name(prefix, "free", "a}b");
             let logs = [
                 log(&tag, 90_000_000),
                 log_index(&tag),
@@ -189,8 +189,8 @@ mod tests {
     #[test]
     fn a_probe_beside_a_name_shares_its_slot_and_is_no_request_s() {
         for name in [
-            of_state("", "free", "alice"),
-            log(&of_state("shop:", "free", "a}b{c"), 60_000_000),
+            state_name("", "free", "alice"),
+            log(&state_name("shop:", "free", "a}b{c"), 60_000_000),
         ] {
             let probe = probe_beside(&name);
             assert_eq!(slot(&probe), slot(&name));
@@ -200,9 +200,9 @@ mod tests {
 
     #[test]
     fn composition_cannot_collide() {
-        assert_ne!(of_state("", "a_b", "c"), of_state("", "a", "b_c"));
-        assert_ne!(of_state("", "a", "b:c"), of_state("", "a", "b%3Ac"));
-        assert_ne!(of_state("", "a", "}"), of_state("", "a", "%7D"));
+        assert_ne!(state_name("", "a_b", "c"), state_name("", "a", "b_c"));
+        assert_ne!(state_name("", "a", "b:c"), state_name("", "a", "b%3Ac"));
+        assert_ne!(state_name("", "a", "}"), state_name("", "a", "%7D"));
     }
 
     /// The name as it was composed, taken apart.
@@ -225,7 +225,7 @@ mod tests {
                 .map(|byte| LETTERS[usize::from(*byte) % LETTERS.len()])
                 .collect();
             assert_eq!(
-                taken_apart(&of_state("", "group", &key)),
+                taken_apart(&state_name("", "group", &key)),
                 Some(("group".to_owned(), key))
             );
         });

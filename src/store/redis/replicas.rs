@@ -13,7 +13,7 @@ use crate::{REPLICAS_MAX, ReplicaId, StoreError};
 
 /// See `script/replicas.lua`.
 pub(super) static SCRIPT: LazyLock<Script> =
-    LazyLock::new(|| Script::of(include_str!("script/replicas.lua").to_owned()));
+    LazyLock::new(|| Script::from_text(include_str!("script/replicas.lua").to_owned()));
 
 impl RedisStore {
     /// Registers a replica for `lifetime` from now, or removes it when that is zero. Returns the number of live replicas. It

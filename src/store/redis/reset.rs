@@ -23,7 +23,7 @@ use crate::{StoreError, Subject};
 
 /// The script that deletes a subject's keys.
 pub(super) static SCRIPT: LazyLock<Script> =
-    LazyLock::new(|| Script::of(include_str!("script/forget.lua").to_owned()));
+    LazyLock::new(|| Script::from_text(include_str!("script/forget.lua").to_owned()));
 
 /// Most times that an index is read. It changes when a log of an uncommon window begins, or outlives its listed expiry. That
 /// hardly happens twice within one round trip.
@@ -41,15 +41,15 @@ pub(super) trait CommandSender: Sync {
 
 /// A Reset of one subject.
 pub(super) struct Reset {
-    /// The subject's name, see [`name::of_state`]. All names of its keys in Redis begin with it.
+    /// The subject's name, see [`name::state_name`]. All names of its keys in Redis begin with it.
     tag: String,
     /// See [`Subject::log_windows_us`].
     log_windows_us: Vec<u64>,
 }
 
 impl Reset {
-    pub(super) fn of(subject: &Subject, prefix: &str) -> Self {
-        let tag = name::of_state(prefix, &subject.counts_as, subject.key.as_str());
+    pub(super) fn for_subject(subject: &Subject, prefix: &str) -> Self {
+        let tag = name::state_name(prefix, &subject.counts_as, subject.key.as_str());
         Self {
             tag,
             log_windows_us: subject.log_windows_us.clone(),

@@ -52,7 +52,7 @@ pub(super) struct Script {
 
 impl Script {
     /// The script with this text.
-    pub(super) fn of(text: String) -> Self {
+    pub(super) fn from_text(text: String) -> Self {
         Self {
             sha: sha1_hash(&text).into(),
             text: text.into(),
@@ -70,7 +70,7 @@ impl Script {
         let regions = regions();
         MAIN.iter()
             .for_each(|part| put_together(&mut text, &with_kinds(part), &regions));
-        Self::of(text)
+        Self::from_text(text)
     }
 
     /// Whether a script may have run before it ended with this error. An error while it runs names the place in its text, on

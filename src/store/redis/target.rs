@@ -103,7 +103,7 @@ impl RedisTarget {
         if url.fragment().is_some() {
             return Err("has a #; write %23 for one that is part of a password".to_owned());
         }
-        let mut parameters = Parameters::of(&url, form)?;
+        let mut parameters = Parameters::from_url(&url, form)?;
         let credentials = credentials(&url)?;
         let database = if form == Form::Unix {
             None
@@ -206,7 +206,7 @@ impl RedisTarget {
     }
 
     /// Names of the settings in which the two targets differ.
-    pub fn unlike(&self, other: &Self) -> Vec<&'static str> {
+    pub fn changed_settings(&self, other: &Self) -> Vec<&'static str> {
         let Self {
             topology,
             database,
@@ -214,7 +214,7 @@ impl RedisTarget {
             tls,
             key_prefix,
         } = self;
-        let unlike = [
+        let changed = [
             (
                 "store.url",
                 (topology, database) != (&other.topology, &other.database),
@@ -226,7 +226,7 @@ impl RedisTarget {
             ),
             ("store.key_prefix", *key_prefix != other.key_prefix),
         ];
-        unlike
+        changed
             .into_iter()
             .filter_map(|(path, unlike)| unlike.then_some(path))
             .collect()
@@ -352,7 +352,7 @@ struct Parameters {
 }
 
 impl Parameters {
-    fn of(url: &Url, form: Form) -> Result<Self, String> {
+    fn from_url(url: &Url, form: Form) -> Result<Self, String> {
         let known: &[&str] = match form {
             Form::Alone | Form::Unix => &[],
             Form::Cluster => &["node"],

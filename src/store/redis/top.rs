@@ -12,7 +12,7 @@ use crate::{ReplicaId, StoreError, TopLists};
 
 /// See `script/top.lua`.
 pub(super) static SCRIPT: LazyLock<Script> =
-    LazyLock::new(|| Script::of(include_str!("script/top.lua").to_owned()));
+    LazyLock::new(|| Script::from_text(include_str!("script/top.lua").to_owned()));
 
 /// How long a list counts after it was published. Four may be lost.
 const LIFETIME: Duration = Duration::from_secs(5);

@@ -9,7 +9,7 @@ use std::time::Duration;
 pub(super) use tollgate_server::standard_error::{fail, tell};
 
 /// Longest that a config may take to arrive on standard input.
-const INPUT_WITHIN: Duration = Duration::from_secs(10);
+const INPUT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Prints a line to standard output. Errors: the exit code, after the reason was printed to standard error.
 pub(super) fn print(text: &str) -> Result<(), ExitCode> {
@@ -35,10 +35,10 @@ pub(super) fn read_input(bytes_max: usize) -> Result<String, String> {
     let late = |_| {
         format!(
             "standard input did not end within {} s; a config is read to its end",
-            INPUT_WITHIN.as_secs()
+            INPUT_TIMEOUT.as_secs()
         )
     };
-    let bytes = receiver.recv_timeout(INPUT_WITHIN).map_err(late)?;
+    let bytes = receiver.recv_timeout(INPUT_TIMEOUT).map_err(late)?;
     let bytes = bytes.map_err(|error| format!("standard input cannot be read: {error}"))?;
     String::from_utf8(bytes).map_err(|_| "standard input is not UTF-8".to_owned())
 }

@@ -211,13 +211,13 @@ impl Fields {
         if value == b"-" && values.is_in_line {
             b""
         } else {
-            part.of(value)
+            part.select(value)
         }
     }
 }
 
 impl Part {
-    fn of(self, value: &[u8]) -> &[u8] {
+    fn select(self, value: &[u8]) -> &[u8] {
         let word = |index| {
             value
                 .split(|byte| *byte == b' ')

@@ -176,7 +176,7 @@ impl Report {
     fn heading(&self, variant: usize) -> String {
         let VariantName { config, spacing } = &self.variants[variant];
         let config = lines::end(config, CONFIG_WIDTH_MAX);
-        match (self.of_each_config().len() > 1, spacing_name(*spacing)) {
+        match (self.ranges_by_config().len() > 1, spacing_name(*spacing)) {
             (true, Some(spacing)) => format!("{config}, {spacing}"),
             (false, Some(spacing)) => spacing.to_owned(),
             (_, None) => config,
@@ -197,7 +197,7 @@ impl Report {
                 lines::end(&self.variants[variant].config, CONFIG_WIDTH_MAX)
             )
         };
-        match self.of_each_config().as_slice() {
+        match self.ranges_by_config().as_slice() {
             [only] => only
                 .clone()
                 .map(|variant| (variant, spacing(variant)))
@@ -210,7 +210,7 @@ impl Report {
     }
 
     /// For each config, its variants.
-    fn of_each_config(&self) -> Vec<Range<usize>> {
+    fn ranges_by_config(&self) -> Vec<Range<usize>> {
         let spacings = if self
             .variants
             .iter()

@@ -162,7 +162,7 @@ fn every_default_is_the_one_that_is_documented() {
             "{field} is not {default} by default"
         );
         assert!(
-            left_out.settings_unlike(&set).is_empty(),
+            left_out.changed_settings(&set).is_empty(),
             "{field} is not {default} by default"
         );
         compared += 1;

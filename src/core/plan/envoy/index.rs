@@ -153,13 +153,13 @@ impl Shape {
         let parts: SmallVec<[Part; 4]> = rules[rule_index]
             .patterns
             .iter()
-            .map(|pattern| Part::of(&pattern.value))
+            .map(|pattern| Part::for_value(&pattern.value))
             .collect();
         let form = match self.forms.iter().position(|form| form.parts == parts) {
             Some(form) => form,
             None if self.forms.len() >= FORMS_MAX => return Err(RuleError::TooManyForms),
             None => {
-                let specificity = Specificity::of(&rules[rule_index]);
+                let specificity = Specificity::for_rule(&rules[rule_index]);
                 self.forms.push(Form {
                     parts,
                     specificity,
@@ -209,7 +209,7 @@ impl Form {
 }
 
 impl Part {
-    fn of(value: &ValuePattern) -> Self {
+    fn for_value(value: &ValuePattern) -> Self {
         match value {
             ValuePattern::Any => Self::Nothing,
             ValuePattern::Exact(_) => Self::All,
@@ -249,7 +249,7 @@ fn given(value: &ValuePattern) -> impl Iterator<Item = &[u8]> {
 }
 
 impl Specificity {
-    pub(super) fn of(rule: &DescriptorRule) -> Self {
+    pub(super) fn for_rule(rule: &DescriptorRule) -> Self {
         let none = Self {
             given: 0,
             full: 0,

@@ -42,11 +42,11 @@ impl KeyTemplate {
             rest = after;
         }
         push_text(&mut parts, rest)?;
-        Ok(Self::of(parts))
+        Ok(Self::from_parts(parts))
     }
 
     /// All values that the patterns leave open; where there is none, the descriptor itself.
-    pub fn of_open_values(patterns: &[EntryPattern]) -> Self {
+    pub fn for_open_values(patterns: &[EntryPattern]) -> Self {
         let open = patterns
             .iter()
             .enumerate()
@@ -56,13 +56,13 @@ impl KeyTemplate {
             .collect();
         if parts.is_empty() {
             let patterns: Vec<String> = patterns.iter().map(ToString::to_string).collect();
-            return Self::of(vec![Part::Text(patterns.join("|").into())]);
+            return Self::from_parts(vec![Part::Text(patterns.join("|").into())]);
         }
         parts.remove(0);
-        Self::of(parts)
+        Self::from_parts(parts)
     }
 
-    fn of(parts: Vec<Part>) -> Self {
+    fn from_parts(parts: Vec<Part>) -> Self {
         let values = parts
             .iter()
             .filter(|part| matches!(part, Part::Value(_)))
@@ -102,7 +102,7 @@ impl KeyTemplate {
                 }
             }
         }
-        Key::of_any(key)
+        Key::from_any(key)
     }
 }
 
@@ -136,7 +136,7 @@ pub fn key_of_all(before: &str, entries: &[Entry]) -> Key {
         key.push('=');
         push_escaped(&mut key, &entry.value, "|=\\");
     }
-    Key::of_any(key)
+    Key::from_any(key)
 }
 
 fn push_escaped(key: &mut String, value: &str, escaped: &str) {

@@ -12,7 +12,7 @@ fn rule(patterns: &[&str]) -> DescriptorRule {
         .map(|text| EntryPattern::parse(text).unwrap())
         .collect();
     DescriptorRule {
-        key: KeyTemplate::of_open_values(&patterns),
+        key: KeyTemplate::for_open_values(&patterns),
         patterns,
         plan: "p".into(),
     }
@@ -267,7 +267,7 @@ fn key_of(patterns: &[&str], template: Option<&str>, descriptor: &[&str]) -> Str
         .map(|text| EntryPattern::parse(text).unwrap())
         .collect();
     let template = template.map_or_else(
-        || KeyTemplate::of_open_values(&patterns),
+        || KeyTemplate::for_open_values(&patterns),
         |text| {
             KeyTemplate::parse(text, &patterns).unwrap_or_else(|error| panic!("{text}: {error}"))
         },
@@ -423,7 +423,7 @@ fn a_quota_is_told_in_the_unit_of_its_window_or_the_next_longer_one() {
         ),
     ] {
         assert_eq!(
-            RateUnit::of_quota(quota, window_us),
+            RateUnit::for_quota(quota, window_us),
             told,
             "{quota} per {window_us}"
         );

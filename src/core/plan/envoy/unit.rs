@@ -51,7 +51,7 @@ impl RateUnit {
         })
     }
 
-    fn word(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match self {
             Self::Second => "second",
             Self::Minute => "minute",
@@ -65,7 +65,7 @@ impl RateUnit {
 
     /// A quota per window as a quota per unit: of the unit that is as long, or else of the next longer one, scaled and rounded
     /// down. A window above a year is scaled to a year. At least 1.
-    pub fn of_quota(quota: u64, window_us: u64) -> (u64, Self) {
+    pub fn for_quota(quota: u64, window_us: u64) -> (u64, Self) {
         let length_us = |unit: Self| u128::from(unit.window().as_secs()) * 1_000_000;
         let unit = Self::ALL
             .into_iter()
@@ -127,5 +127,5 @@ impl LimitOverride {
 
 /// The group of limits of this unit in the place of plans of a group. No name in a config has a plus sign.
 fn group_beside(group: &str, unit: RateUnit) -> Arc<str> {
-    format!("{group}+{}", unit.word()).into()
+    format!("{group}+{}", unit.as_str()).into()
 }

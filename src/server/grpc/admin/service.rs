@@ -189,7 +189,7 @@ impl<S: Store> AdminService for Admin<S> {
                 .explain(key, &plan, caller)
                 .await
                 .map_err(|error| convert::not_done(&error))?;
-            let outcome = format!("next: {}", explained.next.outcome.word());
+            let outcome = format!("next: {}", explained.next.outcome.as_str());
             Ok((convert::explained(&explained, &self.parts.stores), outcome))
         };
         self.finish(Method::Explain, subject.as_ref().ok(), done.await)

@@ -170,7 +170,7 @@ fn current_limit(decided: &DescriptorDecision) -> Option<RateLimit> {
         (Some(limit), _) => (LimitOverride::NAME, (u64::from(limit.quota), limit.unit)),
         (None, Some(status)) => (
             &*status.name,
-            RateUnit::of_quota(status.limit, status.window_us),
+            RateUnit::for_quota(status.limit, status.window_us),
         ),
         (None, None) => return None,
     };

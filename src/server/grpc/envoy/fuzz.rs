@@ -56,7 +56,7 @@ fn plans() -> PlanSet {
             .iter()
             .map(|entry| EntryPattern::parse(entry).unwrap())
             .collect();
-        let open = || KeyTemplate::of_open_values(&patterns);
+        let open = || KeyTemplate::for_open_values(&patterns);
         let key = key.map_or_else(open, |key| KeyTemplate::parse(key, &patterns).unwrap());
         DescriptorRule {
             patterns,

@@ -43,9 +43,9 @@ fn candidates(text: &mut Exposition, totals: &Totals) {
     );
     let word = |allowed: bool| {
         if allowed {
-            Outcome::Allowed.word()
+            Outcome::Allowed.as_str()
         } else {
-            Outcome::Denied.word()
+            Outcome::Denied.as_str()
         }
     };
     for (plan_index, plan) in totals.snapshot().plans().iter().enumerate() {

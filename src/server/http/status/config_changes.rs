@@ -20,7 +20,7 @@ pub enum ConfigOutcome {
 }
 
 impl ConfigOutcome {
-    pub(super) fn word(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Started => "started",
             Self::Reloaded => "reloaded",

@@ -31,7 +31,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// Most bytes of a request. The longest key and plan, with each letter escaped as `\u0041`, take 3,456.
 const BODY_BYTES_MAX: usize = 4 << 10;
 /// Longest time for the body to arrive. Browsers send it at once, with the head.
-const BODY_WITHIN: Duration = Duration::from_secs(5);
+const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An explanation that is under way.
 type Explaining = Pin<Box<dyn Future<Output = Result<Explanation, AdminError>> + Send>>;
@@ -139,7 +139,7 @@ fn refuse(headers: &HeaderMap) -> Option<Response> {
 /// Reads key and plan. Errors: the answer to an invalid request.
 async fn subject(request: Request) -> Result<(Key, String), Response> {
     let reading = axum::body::to_bytes(request.into_body(), BODY_BYTES_MAX);
-    let body = match tokio::time::timeout(BODY_WITHIN, reading).await {
+    let body = match tokio::time::timeout(BODY_TIMEOUT, reading).await {
         Ok(Ok(body)) => body,
         Ok(Err(_)) => {
             return Err(refused(
@@ -187,8 +187,8 @@ fn explained(explanation: &Explanation) -> Value {
         "key_hash": key_hash.to_string(),
         "plan": &*plan.name,
         "counts_as": &*plan.counts_as,
-        "outcome": next.outcome.word(),
-        "decided_by": next.decided_by.word(),
+        "outcome": next.outcome.as_str(),
+        "decided_by": next.decided_by.as_str(),
         "workers_denying": workers_denying,
         "limits": explained_limits(plan, &explanation.limits),
         "candidate": candidate,

@@ -177,7 +177,9 @@ fn problems(
 /// The last quarter of an hour. For each point: its end, its span, decisions, those denied and those by policy, and the 99th
 /// percentile of their waits.
 fn history(status: &Status, now: Instant, totals: &Totals) -> Vec<Value> {
-    let points = status.history().points(now, now_ms(), &Counts::of(totals));
+    let points = status
+        .history()
+        .points(now, now_ms(), &Counts::read(totals));
     let fields = points.iter().map(|it| {
         json!([
             it.at_ms,
@@ -247,6 +249,6 @@ fn percentiles(timings: &Timings) -> Value {
 fn config_changes(status: &Status) -> Vec<Value> {
     let changes = status.sources.config_changes.list().into_iter();
     changes
-        .map(|change| json!({ "at_ms": change.at_us / 1_000, "outcome": change.outcome.word(), "text": change.text }))
+        .map(|change| json!({ "at_ms": change.at_us / 1_000, "outcome": change.outcome.as_str(), "text": change.text }))
         .collect()
 }

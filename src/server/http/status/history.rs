@@ -29,7 +29,7 @@ pub(super) struct Counts {
 
 impl Counts {
     /// Counts of all plans, removed ones included, so that they never fall.
-    pub(super) fn of(totals: &Totals) -> Self {
+    pub(super) fn read(totals: &Totals) -> Self {
         let mut counts = Self {
             durations: totals.durations.clone(),
             ..Self::default()

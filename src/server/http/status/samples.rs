@@ -30,7 +30,7 @@ pub(super) struct PlanCounts {
 
 impl PlanCounts {
     /// Counts of the plan at this index.
-    pub(super) fn of(totals: &Totals, plan: usize) -> Self {
+    pub(super) fn read(totals: &Totals, plan: usize) -> Self {
         let sum = |outcomes: &[Outcome], deciders: &[DecidedBy]| {
             let pairs = outcomes
                 .iter()
@@ -101,7 +101,7 @@ impl Sample {
         Self {
             at,
             plans: (0..snapshot.plans().len())
-                .map(|plan| PlanCounts::of(totals, plan))
+                .map(|plan| PlanCounts::read(totals, plan))
                 .collect(),
             snapshot,
             durations: totals.durations.clone(),

@@ -10,7 +10,7 @@ use tollgate_core::visible::visible;
 const KEYS_MAX: usize = 20;
 
 /// The keys that were denied most and those that used most; `null` when keys are not counted.
-pub(super) async fn of(top: &TopKeys, keys: Keys) -> Value {
+pub(super) async fn figures(top: &TopKeys, keys: Keys) -> Value {
     let query = |by| TopQuery {
         plan: None,
         by,

@@ -47,7 +47,7 @@ fn rule(patterns: &[&str], plan: &str) -> DescriptorRule {
         .map(|text| EntryPattern::parse(text).unwrap())
         .collect();
     DescriptorRule {
-        key: KeyTemplate::of_open_values(&patterns),
+        key: KeyTemplate::for_open_values(&patterns),
         patterns,
         plan: plan.into(),
     }

@@ -83,7 +83,7 @@ impl CounterTotals {
 
     /// Moves the sums to another snapshot: a plan keeps its sums by its name. A removed plan loses them, and starts at zero if
     /// it returns. Otherwise names that come and go would add up for ever.
-    pub(in crate::limiter) fn under(self, snapshot: Arc<PlanSnapshot>) -> Self {
+    pub(in crate::limiter) fn moved_to(self, snapshot: Arc<PlanSnapshot>) -> Self {
         let mut counter_totals = Self {
             of_others: self.of_others,
             ..Self::new(snapshot)
@@ -134,18 +134,18 @@ impl CounterTotals {
         &self.snapshot
     }
 
-    pub(super) fn of(&self, plan: usize, outcome: Outcome, by: DecidedBy) -> u64 {
+    pub(super) fn count(&self, plan: usize, outcome: Outcome, by: DecidedBy) -> u64 {
         self.of_plans[plan * PER_PLAN + index(outcome, by)]
     }
 
-    pub(super) fn by(&self, by: DecidedBy) -> u64 {
+    pub(super) fn decided_by(&self, by: DecidedBy) -> u64 {
         Outcome::ALL
             .iter()
-            .map(|outcome| self.of_all(*outcome, by))
+            .map(|outcome| self.count_all(*outcome, by))
             .sum()
     }
 
-    pub(super) fn of_all(&self, outcome: Outcome, by: DecidedBy) -> u64 {
+    pub(super) fn count_all(&self, outcome: Outcome, by: DecidedBy) -> u64 {
         let counter = index(outcome, by);
         self.of_plans
             .chunks_exact(PER_PLAN)
@@ -158,7 +158,12 @@ impl CounterTotals {
         self.of_plans[plan * PER_PLAN + NEAR_LIMIT]
     }
 
-    pub(super) fn of_candidate(&self, plan: usize, allowed: bool, candidate_allowed: bool) -> u64 {
+    pub(super) fn candidate_count(
+        &self,
+        plan: usize,
+        allowed: bool,
+        candidate_allowed: bool,
+    ) -> u64 {
         self.of_plans[plan * PER_PLAN + candidate_index(allowed, candidate_allowed)]
     }
 }
@@ -185,7 +190,7 @@ mod tests {
 
     impl WorkerPlans {
         /// Counters for this many plans.
-        pub(in crate::limiter::metrics) fn of(plans: usize) -> Self {
+        pub(in crate::limiter::metrics) fn with_plans(plans: usize) -> Self {
             let names: Vec<String> = (0..plans).map(|plan| plan.to_string()).collect();
             Self::new(snapshot(
                 &names.iter().map(String::as_str).collect::<Vec<_>>(),
@@ -217,7 +222,7 @@ mod tests {
             .iter()
             .for_each(|worker_plans| counter_totals.add(worker_plans));
         for (plan, outcome, by, times) in &expected {
-            assert_eq!(counter_totals.of(*plan, *outcome, *by), *times);
+            assert_eq!(counter_totals.count(*plan, *outcome, *by), *times);
         }
         for by in DecidedBy::ALL {
             let of_it: u64 = expected
@@ -225,7 +230,7 @@ mod tests {
                 .filter(|(_, _, other, _)| *other == by)
                 .map(|(.., times)| times)
                 .sum();
-            assert_eq!(counter_totals.by(by), of_it);
+            assert_eq!(counter_totals.decided_by(by), of_it);
         }
     }
 
@@ -238,12 +243,12 @@ mod tests {
         let mut counter_totals = CounterTotals::new(before.snapshot.clone());
         counter_totals.add(&before);
         // b is removed, and c is now the first plan.
-        let mut counter_totals = counter_totals.under(snapshot(&["c", "d"]));
+        let mut counter_totals = counter_totals.moved_to(snapshot(&["c", "d"]));
         assert_eq!(
             (
-                counter_totals.of(0, allowed, by),
-                counter_totals.of(1, allowed, by),
-                counter_totals.by(by)
+                counter_totals.count(0, allowed, by),
+                counter_totals.count(1, allowed, by),
+                counter_totals.decided_by(by)
             ),
             (5, 0, 6)
         );
@@ -251,12 +256,18 @@ mod tests {
         before.counters(1).record(allowed, by);
         counter_totals.add(&before);
         assert_eq!(
-            (counter_totals.of(0, allowed, by), counter_totals.by(by)),
+            (
+                counter_totals.count(0, allowed, by),
+                counter_totals.decided_by(by)
+            ),
             (11, 13)
         );
-        let counter_totals = counter_totals.under(snapshot(&["b"]));
+        let counter_totals = counter_totals.moved_to(snapshot(&["b"]));
         assert_eq!(
-            (counter_totals.of(0, allowed, by), counter_totals.by(by)),
+            (
+                counter_totals.count(0, allowed, by),
+                counter_totals.decided_by(by)
+            ),
             (0, 13)
         );
     }
@@ -280,17 +291,17 @@ mod tests {
         before.counters(0).record_near_limit();
         let mut counter_totals = CounterTotals::new(before.snapshot.clone());
         counter_totals.add(&before);
-        let kept = counter_totals.clone().under(with("b"));
+        let kept = counter_totals.clone().moved_to(with("b"));
         assert_eq!(
             (
-                kept.of_candidate(0, true, false),
-                kept.of_candidate(0, false, true)
+                kept.candidate_count(0, true, false),
+                kept.candidate_count(0, false, true)
             ),
             (1, 0)
         );
-        let other = kept.under(with("c"));
+        let other = kept.moved_to(with("c"));
         assert_eq!(
-            (other.of_candidate(0, true, false), other.near_limit(0)),
+            (other.candidate_count(0, true, false), other.near_limit(0)),
             (0, 1)
         );
     }

@@ -22,7 +22,7 @@ const SLOT_LENGTH: Duration = Duration::from_secs(10);
 /// How long lists of other replicas are used before they are read again. They are published once a second.
 const READ_EVERY: Duration = Duration::from_secs(1);
 /// Longest that an exchange with Redis takes. No decision waits for it.
-const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Answers who is limited now, and who uses most, for this process and all replicas. Clones share everything.
 #[derive(Clone)]
@@ -174,7 +174,7 @@ impl TopKeys {
             &self.0.id,
             &encoded,
             secret.to_bytes(),
-            ANSWER_WITHIN,
+            ANSWER_TIMEOUT,
         );
         // Boxed, since the future of a command is large.
         let in_use = Secret::from_bytes(Box::pin(publish).await?);
@@ -251,7 +251,7 @@ impl TopKeys {
             .read_at
             .is_none_or(|read_at| now.saturating_duration_since(read_at) >= READ_EVERY)
         {
-            let read = Box::pin(self.0.stores.read.read_top(&self.0.id, ANSWER_WITHIN)).await;
+            let read = Box::pin(self.0.stores.read.read_top(&self.0.id, ANSWER_TIMEOUT)).await;
             *others = match read {
                 Ok(read) => {
                     let lists = read.lists.iter().filter_map(|list| Published::decode(list));

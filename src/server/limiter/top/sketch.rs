@@ -17,7 +17,7 @@ use hashbrown::HashTable;
 /// Most entries of a sketch, since indices are 16 bits.
 pub(super) const ENTRIES_MAX: usize = 1_000;
 /// An entry table grows by this part of itself, so that at most a quarter of it is empty.
-const GROWTH_PART: usize = 4;
+const GROWTH_DIVISOR: usize = 4;
 
 /// Counts of keys.
 #[derive(Debug, Default)]
@@ -57,7 +57,7 @@ impl Sketch {
         let index = self.entries.len();
         if index == self.entries.capacity() {
             self.entries.reserve_exact(
-                (index / GROWTH_PART)
+                (index / GROWTH_DIVISOR)
                     .max(8)
                     .min(ENTRIES_MAX.saturating_sub(index).max(1)),
             );

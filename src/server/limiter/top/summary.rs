@@ -64,7 +64,7 @@ impl Summary {
             let keys = own
                 .keys
                 .iter()
-                .map(|key| (key.hash, Estimate::of(key)))
+                .map(|key| (key.hash, Estimate::from_counted(key)))
                 .collect();
             other.plans.insert(
                 own.id,
@@ -82,7 +82,7 @@ impl Summary {
                 plan.too_high = slot.shared_too_high;
                 plan.total = plan.total.saturating_add(key.at_least);
             }
-            plan.keys.insert(key.hash, Estimate::of(key));
+            plan.keys.insert(key.hash, Estimate::from_counted(key));
         }
         self.add(other);
     }
@@ -204,7 +204,7 @@ impl PlanSummary {
 }
 
 impl Estimate {
-    fn of(key: &Counted) -> Self {
+    fn from_counted(key: &Counted) -> Self {
         Self {
             estimate: key.estimate,
             at_least: key.at_least,

@@ -41,11 +41,11 @@ const RINGED_RECORD_WORK: usize = 22;
 const LIGHT_WORK: usize = 40;
 /// The work in flight on one connection occupies Redis for one part in this many of the deadline, at most. All other requests wait
 /// behind it, also those of other connections.
-const WORK_PART_OF_DEADLINE: u32 = 8;
+const WORK_DEADLINE_DIVISOR: u32 = 8;
 
 /// Most work in flight on one connection to a Redis that has `deadline` to answer: 3,125 with the default of 25 ms.
 pub(super) fn work_in_flight_max(deadline: Duration) -> usize {
-    usize::try_from((deadline / WORK_PART_OF_DEADLINE).as_micros())
+    usize::try_from((deadline / WORK_DEADLINE_DIVISOR).as_micros())
         .unwrap_or(usize::MAX)
         .max(WORK_MAX)
 }
@@ -53,7 +53,7 @@ pub(super) fn work_in_flight_max(deadline: Duration) -> usize {
 /// Work of deciding under a plan's own limits, besides searches.
 #[inline]
 fn limits_work(plan: &Plan) -> usize {
-    let SharedLimits { all, windows, logs } = SharedLimits::of(plan.limits());
+    let SharedLimits { all, windows, logs } = SharedLimits::count(plan.limits());
     (all - windows - logs) * LIMIT_WORK + windows * WINDOW_WORK
 }
 
@@ -70,7 +70,7 @@ fn records_work(plan: &Plan) -> usize {
 
 /// A request to the script. It keeps this form in the queue and in its call, until it is answered.
 pub(in crate::redis) struct ScriptRequest {
-    /// The key and the plan's group, joined by [`name::of_state`].
+    /// The key and the plan's group, joined by [`name::state_name`].
     pub(in crate::redis) name: String,
     pub(in crate::redis) plan: Arc<Plan>,
     pub(in crate::redis) cost: u64,
@@ -83,12 +83,12 @@ pub(in crate::redis) struct ScriptRequest {
     pub(in crate::redis) plan_index: usize,
     /// Whether the plan's candidate decides it too. [`Call::add`] then adds a second request, by the candidate.
     has_candidate: bool,
-    pairing: Pairing,
+    candidate_role: CandidateRole,
 }
 
 /// How a request of a call belongs to another one of that call. The number is the same for both.
 #[derive(Clone, Copy)]
-enum Pairing {
+enum CandidateRole {
     Alone,
     /// By the live plan. Its verdict also tells whether the candidate let the cost pass.
     Live(usize),
@@ -99,7 +99,7 @@ enum Pairing {
 impl ScriptRequest {
     /// The request for a check, under a name that begins with `prefix`.
     pub(in crate::redis) fn new(check: &Check, prefix: &str, until: Instant) -> Self {
-        let name = name::of_state(prefix, &check.plan.counts_as, check.key.as_str());
+        let name = name::state_name(prefix, &check.plan.counts_as, check.key.as_str());
         let has_candidate = check.candidate_plan().is_some();
         Self {
             has_candidate,
@@ -129,7 +129,7 @@ impl ScriptRequest {
             caller: None,
             plan_index: 0,
             has_candidate: false,
-            pairing: Pairing::Alone,
+            candidate_role: CandidateRole::Alone,
         }
     }
 
@@ -143,7 +143,7 @@ impl ScriptRequest {
     #[inline]
     fn by_candidate(&self) -> Option<Self> {
         let plan = self.candidate_plan()?;
-        let name = name::of_candidate(&self.name, &plan.name);
+        let name = name::candidate_name(&self.name, &plan.name);
         Some(Self::named(
             name,
             plan.clone(),
@@ -177,8 +177,8 @@ impl ScriptRequest {
     /// after a refund. It reads the records once for all requests of a name, if there are no logs beside them.
     #[inline]
     fn work_after(&self, last: Option<&Self>) -> usize {
-        let is_repeated =
-            self.mode != Mode::Refund && last.is_some_and(|last| last.terms() == self.terms());
+        let is_repeated = self.mode != Mode::Refund
+            && last.is_some_and(|last| last.charge_terms() == self.charge_terms());
         let reads_records = last.is_none() || self.plan.shared.logs > 0;
         limits_work(&self.plan)
             + if reads_records {
@@ -194,7 +194,7 @@ impl ScriptRequest {
     }
 
     /// What it asks for, except the name. The script decides equal requests alike.
-    fn terms(&self) -> (usize, Mode, u64) {
+    fn charge_terms(&self) -> (usize, Mode, u64) {
         (self.plan_index, self.mode, self.cost)
     }
 }
@@ -264,7 +264,7 @@ impl Call {
     }
 
     /// A call of one request.
-    pub(in crate::redis) fn of_one(request: ScriptRequest) -> Self {
+    pub(in crate::redis) fn for_request(request: ScriptRequest) -> Self {
         let mut call = Self::new(1, WORK_MAX);
         // An empty call has room for any request.
         let left = call.add(request);
@@ -293,7 +293,7 @@ impl Call {
             on_store_failure: OnStoreFailure::Allow,
             ..Plan::new("probe", rule)
         });
-        Self::of_one(ScriptRequest::named(name, plan, 1, Mode::Charge, until))
+        Self::for_request(ScriptRequest::named(name, plan, 1, Mode::Charge, until))
     }
 
     /// Whether a request can be added without too much work.
@@ -342,8 +342,10 @@ impl Call {
         }
         let places = (plan, group);
         if let Some(mut by_candidate) = by_candidate {
-            (request.pairing, by_candidate.pairing) =
-                (Pairing::Live(self.pairs), Pairing::Candidate(self.pairs));
+            (request.candidate_role, by_candidate.candidate_role) = (
+                CandidateRole::Live(self.pairs),
+                CandidateRole::Candidate(self.pairs),
+            );
             self.pairs += 1;
             let hash = xxh3_64(by_candidate.name.as_bytes());
             let (groups, hashes) = &self.candidates;
@@ -368,9 +370,9 @@ impl Call {
             self.plans.push(CallPlan::new(request.plan.clone()));
             self.plans.len() - 1
         });
-        let (groups, hashes) = match request.pairing {
-            Pairing::Candidate(_) => (&mut self.candidates.0, &mut self.candidates.1),
-            Pairing::Alone | Pairing::Live(_) => (&mut self.groups, &mut self.hashes),
+        let (groups, hashes) = match request.candidate_role {
+            CandidateRole::Candidate(_) => (&mut self.candidates.0, &mut self.candidates.1),
+            CandidateRole::Alone | CandidateRole::Live(_) => (&mut self.groups, &mut self.hashes),
         };
         let group = group.unwrap_or_else(|| {
             hashes.push(hash);
@@ -445,21 +447,22 @@ impl Call {
         let mut answers = script_codec::parse_reply(reply, self)
             .unwrap_or_else(|| vec![Err(unknown()); self.requests]);
         if self.pairs > 0 {
-            self.tell_candidates(&mut answers);
+            self.set_candidate_verdicts(&mut answers);
         }
         answers
     }
 
     /// Adds to the verdicts by live plans what their candidates decided. A part of a split call may lack the candidate.
-    fn tell_candidates(&self, answers: &mut [Answer]) {
+    fn set_candidate_verdicts(&self, answers: &mut [Answer]) {
         let mut candidates = vec![None; self.pairs];
         for (request, answer) in self.requests().zip(&*answers) {
-            if let (Pairing::Candidate(pair), Ok(verdict)) = (request.pairing, answer) {
+            if let (CandidateRole::Candidate(pair), Ok(verdict)) = (request.candidate_role, answer)
+            {
                 candidates[pair] = Some(verdict.fits);
             }
         }
         for (request, answer) in self.requests().zip(answers) {
-            if let (Pairing::Live(pair), Ok(verdict)) = (request.pairing, answer) {
+            if let (CandidateRole::Live(pair), Ok(verdict)) = (request.candidate_role, answer) {
                 verdict.candidate_fits = candidates[pair];
             }
         }
@@ -590,7 +593,7 @@ impl Group {
     /// The terms of its request; `None` if it has several. Groups with equal terms differ only in their names.
     pub(in crate::redis) fn single_terms(&self) -> Option<(usize, Mode, u64)> {
         match &*self.requests {
-            [single] => Some(single.terms()),
+            [single] => Some(single.charge_terms()),
             _ => None,
         }
     }

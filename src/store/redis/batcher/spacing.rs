@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const FAR: Duration = Duration::from_millis(2);
 /// With a short deadline, Redis is far from a round trip of one part in this many of the deadline on. A request that waits for
 /// a shorter round trip and then takes one stays well within the deadline.
-const FAR_PART_OF_DEADLINE: u32 = 4;
+const FAR_DEADLINE_DIVISOR: u32 = 4;
 /// Number of calls that are spread over a round trip: as many as may be in flight to one server.
 const SPREAD_OVER: u32 = 4;
 /// One part in this many of the smoothed round trip comes from the newest one, as in TCP (RFC 6298).
@@ -29,7 +29,7 @@ impl Spacing {
     /// For a Redis that has `deadline` to answer.
     pub(in crate::redis) fn new(deadline: Duration) -> Self {
         Self {
-            far: FAR.min(deadline / FAR_PART_OF_DEADLINE),
+            far: FAR.min(deadline / FAR_DEADLINE_DIVISOR),
             round_trip: Duration::ZERO,
             last_sent: None,
         }

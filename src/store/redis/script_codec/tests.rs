@@ -267,7 +267,7 @@ fn what_does_not_fit_its_bytes_is_refused() {
         1_000,
     );
     let packed = |plan: &Arc<Plan>, cost| {
-        pack_call(&Call::of_one(ScriptRequest::named(
+        pack_call(&Call::for_request(ScriptRequest::named(
             "n".to_owned(),
             plan.clone(),
             cost,

@@ -145,7 +145,7 @@ fn settings_that_contradict_the_url_are_refused() {
     .unwrap();
     assert!(bare.check().is_ok());
     assert_eq!(
-        bare.unlike(&parse("rediss://h/1")),
+        bare.changed_settings(&parse("rediss://h/1")),
         [
             "store.url",
             "store.tls",
@@ -189,5 +189,8 @@ fn a_key_prefix_is_short_and_has_no_special_characters() {
     ] {
         assert!(target.set_key_prefix(wrong).is_err(), "{wrong:?}");
     }
-    assert_eq!(target.unlike(&parse("redis://h")), ["store.key_prefix"]);
+    assert_eq!(
+        target.changed_settings(&parse("redis://h")),
+        ["store.key_prefix"]
+    );
 }

@@ -35,7 +35,7 @@ pub(super) struct BucketRule {
 
 impl BucketRule {
     /// The rule of a limit, if it is a `token_bucket`.
-    pub(super) fn of(limit: &Limit) -> Option<Self> {
+    pub(super) fn for_limit(limit: &Limit) -> Option<Self> {
         let Algorithm::TokenBucket { burst } = limit.algorithm() else {
             return None;
         };

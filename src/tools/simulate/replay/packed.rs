@@ -80,7 +80,7 @@ struct Run {
 
 impl LogCount {
     /// The count of a log.
-    pub(super) fn of(runs: &Runs) -> Self {
+    pub(super) fn from_runs(runs: &Runs) -> Self {
         let mut count = Self::default();
         runs.iter()
             .for_each(|(at_us, units)| count.push(at_us, units));

@@ -68,7 +68,7 @@ impl Variant {
             spacing,
             group,
             largest: plan.limits().iter().map(largest).collect(),
-            buckets: plan.limits().iter().map(BucketRule::of).collect(),
+            buckets: plan.limits().iter().map(BucketRule::for_limit).collect(),
             bucket_needs: Vec::new(),
             denied: Vec::new(),
             needs: Vec::new(),
@@ -266,7 +266,9 @@ impl Variant {
 impl UnlimitedCounter {
     fn new((state, limit): (&State, &Limit)) -> Self {
         match (state, limit.algorithm()) {
-            (State::Runs(runs), Algorithm::SlidingLog) => Self::Log(Box::new(LogCount::of(runs))),
+            (State::Runs(runs), Algorithm::SlidingLog) => {
+                Self::Log(Box::new(LogCount::from_runs(runs)))
+            }
             _ => Self::State(state.clone()),
         }
     }

@@ -25,7 +25,7 @@ pub(super) struct LimitRows<'a> {
 pub(super) fn rows(report: &Report) -> Vec<LimitRows<'_>> {
     let mut rows = Vec::new();
     for plan in &report.plans {
-        for variants in report.of_each_config() {
+        for variants in report.ranges_by_config() {
             let config = report.variants[variants.start].config.as_str();
             let rule = plan.rules[variants.start];
             let of = |index: usize| {

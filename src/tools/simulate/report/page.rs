@@ -73,7 +73,7 @@ fn facts(report: &Report, out: &mut String) -> std::fmt::Result {
         .map(|plan| format!("{} ({} keys)", plan.name, count(plan.keys)))
         .collect();
     let configs = report
-        .of_each_config()
+        .ranges_by_config()
         .into_iter()
         .map(|variants| report.variants[variants.start].config.clone());
     let span = log.times_us.map_or_else(String::new, |(first, last)| {
@@ -138,7 +138,7 @@ fn totals(report: &Report, out: &mut String) -> std::fmt::Result {
 /// The limits with their numbers, then a sentence on each.
 fn all_limits(report: &Report, out: &mut String) -> std::fmt::Result {
     let (mut rows, mut verdicts) = (Vec::new(), Vec::new());
-    let several = report.of_each_config().len() > 1;
+    let several = report.ranges_by_config().len() > 1;
     for limit in limits::rows(report) {
         let config = if several {
             format!("{}: ", limit.config)

@@ -124,7 +124,7 @@ fn totals(report: &Report, out: &mut String) -> std::fmt::Result {
 
 /// A block for each limit: its numbers in the config, what it denied, and which quota would be enough.
 fn all_limits(report: &Report, out: &mut String) -> std::fmt::Result {
-    let has_several = report.of_each_config().len() > 1;
+    let has_several = report.ranges_by_config().len() > 1;
     for rows in limits::rows(report) {
         let config = if has_several {
             format!("{}: ", end(rows.config, WIDTH / 2))

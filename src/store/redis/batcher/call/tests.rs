@@ -162,7 +162,7 @@ fn check(history: u64, requests: u64, names: u64, plans: &[Arc<Plan>]) {
         }
         let mut verdict = execute(&mut serial, &name, &plan, cost, mode);
         if let Some(candidate) = plan.candidate.as_ref().filter(|_| mode != Mode::Peek) {
-            let name = name::of_candidate(&name, &candidate.name);
+            let name = name::candidate_name(&name, &candidate.name);
             verdict.candidate_fits = Some(execute(&mut serial, &name, candidate, cost, mode).fits);
         }
         expected.push((until, verdict));
@@ -174,7 +174,7 @@ fn check(history: u64, requests: u64, names: u64, plans: &[Arc<Plan>]) {
     let live = call
         .requests()
         .zip(answers)
-        .filter(|(request, _)| !matches!(request.pairing, Pairing::Candidate(_)));
+        .filter(|(request, _)| !matches!(request.candidate_role, CandidateRole::Candidate(_)));
     let mut answers: Vec<(Instant, Verdict)> = live
         .map(|(request, verdict)| (request.until, verdict))
         .collect();
@@ -227,7 +227,7 @@ fn a_call_names_each_key_once_and_packed_states_first() {
 
 #[test]
 fn a_reply_of_an_unknown_form_is_an_error() {
-    let call = Call::of_one(ScriptRequest::named(
+    let call = Call::for_request(ScriptRequest::named(
         "n".to_owned(),
         plans()[0].clone(),
         1,
