@@ -92,6 +92,8 @@ fn the_core_and_the_simulation_are_pure() {
             "println",
             "Mutex",
             "Atomic",
+            "tokio",
+            "tollgate_core::decision",
             "tollgate_store",
             "tollgate_server",
             "crate::cli",
