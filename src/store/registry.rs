@@ -174,7 +174,7 @@ impl StoreRegistry {
 
     /// Whether Redis decides, over the connections of all stores.
     pub fn state(&self) -> StoreState {
-        StoreState::from_connections(&self.connections())
+        StoreState::new(&self.connections())
     }
 
     /// Whether a connection was usable since the start, or none is needed.

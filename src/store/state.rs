@@ -52,7 +52,7 @@ pub struct ConnectionHealth {
 
 impl StoreState {
     /// The state of a store with these connections.
-    pub fn from_connections(connections: &[ConnectionHealth]) -> Self {
+    pub fn new(connections: &[ConnectionHealth]) -> Self {
         let outages: Vec<&Outage> = connections
             .iter()
             .filter_map(|connection| connection.outage.as_ref())
@@ -201,7 +201,7 @@ mod tests {
                  is disabled. Each plan's on_store_failure answers meanwhile.",
             ),
         ] {
-            let state = StoreState::from_connections(&connections);
+            let state = StoreState::new(&connections);
             assert_eq!(
                 (state.to_string().as_str(), state.decides()),
                 (sentence, decides)

@@ -503,10 +503,7 @@ impl ClusterState {
         self.map
             .send_replace(KnownTopology::Unavailable(wording(error).to_owned()));
         if matches!(before, KnownTopology::Starting) {
-            tracing::warn!(
-                "store out of reach: {}",
-                StoreState::from_connections(&[self.unknown()])
-            );
+            tracing::warn!("store out of reach: {}", StoreState::new(&[self.unknown()]));
         }
     }
 

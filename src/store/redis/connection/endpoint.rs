@@ -57,5 +57,5 @@ pub(super) fn log_out_of_reach(server: &Endpoint, error: &StoreError, health: Co
     }
     *last = Some((line, now));
     drop(last);
-    tracing::warn!(%server, "store out of reach: {}", StoreState::from_connections(&[health]));
+    tracing::warn!(%server, "store out of reach: {}", StoreState::new(&[health]));
 }
