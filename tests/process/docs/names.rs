@@ -1,6 +1,7 @@
 //! Names in the text of the documents: settings, variables, metrics, files and fields of log lines that there are.
 
 use std::collections::BTreeSet;
+use std::fs;
 
 use super::markdown::{commands, page, pages, root};
 use super::reference::{documented_metrics, known_fields};
@@ -104,12 +105,19 @@ fn every_metric_that_is_named_is_one() {
         .into_iter()
         .map(|(name, _)| name)
         .collect();
+    // The crates, by which the parts of the log are named.
+    let crates: BTreeSet<String> = fs::read_dir(root().join("src"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|folder| folder.join("Cargo.toml").exists())
+        .map(|folder| format!("tollgate_{}", folder.file_name().unwrap().display()))
+        .collect();
     for document in pages() {
         for line in document.plain() {
             for name in words(line, "tollgate_", |c| c.is_ascii_lowercase() || c == '_') {
                 assert!(
-                    metrics.contains(name),
-                    "{}: {name} is no metric",
+                    metrics.contains(name) || crates.contains(name),
+                    "{}: {name} is neither a metric nor a crate",
                     document.path
                 );
             }
