@@ -101,8 +101,6 @@ pub struct Verdict {
     /// One reading per limit: after the charge if there was one, else the unchanged state. For a refund, one reading per limit
     /// after it, followed by one per limit from before it; see [`Self::refunded`].
     pub readings: SmallVec<[Reading; 2]>,
-    /// Whether every limit of the plan's candidate let the cost pass. `None` if there is none, or it was not decided.
-    pub candidate_fits: Option<bool>,
 }
 
 /// Whether a call may take what it asks for.
@@ -151,11 +149,7 @@ pub fn decide(
             }
         }
     }
-    Verdict {
-        fits,
-        readings,
-        candidate_fits: None,
-    }
+    Verdict { fits, readings }
 }
 
 // Kept out of line: every request runs through the code around it, and refunds are rare.
@@ -173,7 +167,6 @@ fn refund(limits: &[Limit], states: &mut [State], now_us: u64, cost: u64) -> Ver
     Verdict {
         fits: true,
         readings: after.chain(before).collect(),
-        candidate_fits: None,
     }
 }
 

@@ -12,6 +12,7 @@ mod failure_log;
 mod metrics;
 mod registry;
 mod snapshot;
+mod store_call;
 mod top;
 mod uncounted;
 mod unknown_plan_log;
@@ -31,6 +32,7 @@ use metrics::WorkerPlans;
 pub use metrics::{BOUNDS_NS, Counter, Reloads, Timings, Totals};
 use registry::{LimiterRegistry, WorkerState};
 pub use snapshot::{Changes, PlanSnapshot};
+use store_call::StoreAnswer;
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, Outcome};
 use tollgate_core::plan::{OnStoreFailure, Plan, PlanSet, Rule, UnknownPlan};
@@ -85,6 +87,9 @@ pub struct Limiter<S> {
     store: S,
     worker: Arc<WorkerState>,
 }
+
+/// The plans of a worker, and the index of the one that counts a decision, if one of the config does.
+type CountedPlan<'a> = (&'a WorkerPlans, Option<usize>);
 
 /// State that all limiters of one process share, whatever their stores.
 struct Common {
@@ -280,33 +285,23 @@ impl<S: Store> Limiter<S> {
         caller: Option<CallerDeadline>,
     ) -> Result<Decision, Refusal> {
         let (plan_index, check) = check.as_ref().map_err(Clone::clone)?;
-        let started_at = self.call_start();
-        let (decision, took) = match self.decide_without_store(check, started_at) {
-            Some(decision) => (decision, Duration::ZERO),
-            None => {
-                // A guard beside the call, not a future around it: a wrapped future would be stored twice.
-                let waiting = self.count_waiting(started_at, 1);
-                let answer = match self.caller_limit(caller) {
-                    None => self.store.decide_one(check, self.store_deadline()).await,
-                    Some(limit) => Box::pin(self.decide_one_in_time(check, limit)).await?,
-                };
-                let took = self.record_call_time(started_at);
-                drop(waiting);
-                (
-                    self.answer(&worker_plans.snapshot, check, started_at, Some(answer))?,
-                    took,
-                )
+        let (plans, started_at) = ((&*worker_plans, Some(*plan_index)), self.call_start());
+        if let Some(decision) = self.decide_without_store(plans, check, started_at) {
+            return Ok(decision);
+        }
+        // A guard beside the call, not a future around it: a wrapped future would be stored twice.
+        let waiting = self.count_waiting(started_at, 1);
+        let answer = match self.caller_limit(caller) {
+            None if check.plan.candidate.is_none() => {
+                StoreAnswer::alone(self.store.decide_one(check, self.store_deadline()).await)
             }
+            limit => Box::pin(self.ask(std::slice::from_ref(check), limit))
+                .await?
+                .take(check),
         };
-        self.worker.metrics.decided(
-            worker_plans.counters(*plan_index),
-            check.mode,
-            &decision,
-            took,
-        );
-        self.worker
-            .count_key(&worker_plans, *plan_index, check, &decision);
-        Ok(decision)
+        let took = self.record_call_time(started_at);
+        drop(waiting);
+        self.decide_by_answer(plans, check, answer, (started_at, took))
     }
 
     /// Decides checks in their order, with one answer each in the same order. The store gets its own deadline, and after that
@@ -331,25 +326,19 @@ impl<S: Store> Limiter<S> {
         caller: Option<CallerDeadline>,
     ) -> Result<(Vec<Result<Decision, Refusal>>, Arc<PlanSnapshot>), Refusal> {
         let (worker_plans, started_at) = (self.worker.worker_plans(), self.call_start());
-        // For each request with a plan: its index here, the index of its plan, and its mode.
-        let mut known = Vec::with_capacity(requests.len());
         let mut decisions = Vec::with_capacity(requests.len());
-        let (mut indices, mut checks) = (
-            Vec::with_capacity(requests.len()),
-            Vec::with_capacity(requests.len()),
-        );
+        // The checks that the store is asked, and for each the index of its decision and of its plan.
+        let mut checks = Vec::with_capacity(requests.len());
+        let mut indices = Vec::with_capacity(requests.len());
         for (index, request) in requests.into_iter().enumerate() {
             decisions.push(match self.find_plan(&worker_plans, request) {
                 Err(unknown) => Err(unknown.into()),
-                Ok((plan, check)) => {
-                    known.push((index, plan, check.mode));
+                Ok((plan_index, check)) => {
+                    let plans = (&*worker_plans, Some(plan_index));
                     // A denial that holds stays true, whatever the requests before this one are granted.
-                    let decision = self.decide_without_store(&check, started_at);
-                    if let Some(decision) = &decision {
-                        self.worker.count_key(&worker_plans, plan, &check, decision);
-                    }
+                    let decision = self.decide_without_store(plans, &check, started_at);
                     decision.ok_or_else(|| {
-                        indices.push((index, plan));
+                        indices.push((index, plan_index));
                         checks.push(check);
                         // A placeholder: the store's answer replaces it below.
                         Refusal::Overloaded
@@ -357,33 +346,14 @@ impl<S: Store> Limiter<S> {
                 }
             });
         }
-        let mut took = Duration::ZERO;
         if !checks.is_empty() {
             let waiting = self.count_waiting(started_at, checks.len());
-            let answers = match self.caller_limit(caller) {
-                None => {
-                    self.store
-                        .decide_batch(&checks, self.store_deadline())
-                        .await
-                }
-                Some(limit) => Box::pin(self.decide_batch_in_time(&checks, limit)).await?,
-            };
-            let mut answers = answers.into_iter();
-            took = self.record_call_time(started_at);
+            let mut answers = Box::pin(self.ask(&checks, self.caller_limit(caller))).await?;
+            let at = (started_at, self.record_call_time(started_at));
             drop(waiting);
-            for ((index, plan), check) in indices.into_iter().zip(&checks) {
-                decisions[index] =
-                    self.answer(&worker_plans.snapshot, check, started_at, answers.next());
-                if let Ok(decision) = &decisions[index] {
-                    self.worker.count_key(&worker_plans, plan, check, decision);
-                }
-            }
-        }
-        for (index, plan, mode) in known {
-            if let Ok(decision) = &decisions[index] {
-                self.worker
-                    .metrics
-                    .decided(worker_plans.counters(plan), mode, decision, took);
+            for ((index, plan_index), check) in indices.into_iter().zip(&checks) {
+                let plans = (&*worker_plans, Some(plan_index));
+                decisions[index] = self.decide_by_answer(plans, check, answers.take(check), at);
             }
         }
         Ok((decisions, worker_plans.snapshot.clone()))
@@ -438,14 +408,61 @@ impl<S: Store> Limiter<S> {
             .as_micros() as u64
     }
 
-    /// Decides what needs no store: a plan without limits, a cost that never fits, and a remembered denial that holds at `now`.
-    /// Without `now`, no denial is looked up.
-    fn decide_without_store(&self, check: &Check, now: Option<Instant>) -> Option<Decision> {
+    /// Decides and counts what needs no store; see [`Self::known`].
+    fn decide_without_store(
+        &self,
+        plans: CountedPlan<'_>,
+        check: &Check,
+        now: Option<Instant>,
+    ) -> Option<Decision> {
+        let decision = self.known(check, now)?;
+        self.count(plans, check, &decision, Duration::ZERO);
+        Some(decision)
+    }
+
+    /// Decides by the store's answer to a call that began at `at.0` and took `at.1`, and counts the decision. A store error is
+    /// answered by the plan's policy.
+    fn decide_by_answer(
+        &self,
+        plans: CountedPlan<'_>,
+        check: &Check,
+        answer: StoreAnswer,
+        (started_at, took): (Option<Instant>, Duration),
+    ) -> Result<Decision, Refusal> {
+        let decision = self.answer(&plans.0.snapshot, check, started_at, answer)?;
+        self.count(plans, check, &decision, took);
+        Ok(decision)
+    }
+
+    /// Counts a decision, if a plan of the config made it.
+    fn count(
+        &self,
+        (worker_plans, plan_index): CountedPlan<'_>,
+        check: &Check,
+        decision: &Decision,
+        took: Duration,
+    ) {
+        let Some(plan_index) = plan_index else {
+            return;
+        };
+        let counters = worker_plans.counters(plan_index);
+        self.worker
+            .metrics
+            .decided(counters, check.mode, decision, took);
+        self.worker
+            .count_key(worker_plans, plan_index, check, decision);
+    }
+
+    /// What needs no store: a plan without limits, a cost that never fits, and a remembered denial that holds at `now`. Without
+    /// `now`, no denial is looked up. A refund is known only where nothing is counted.
+    fn known(&self, check: &Check, now: Option<Instant>) -> Option<Decision> {
         let plan = &check.plan;
-        let decision = match plan.rule {
-            Rule::Unlimited => Decision::uncounted(Outcome::Allowed, DecidedBy::Plan, None),
-            Rule::Blocked => Decision::uncounted(Outcome::Denied, DecidedBy::Plan, None),
-            Rule::Limits(_) => match plan.never_fits(check.cost) {
+        let by_plan = |outcome| Decision::uncounted(outcome, DecidedBy::Plan, None);
+        let decision = match (&plan.rule, check.mode) {
+            (Rule::Unlimited, _) | (Rule::Blocked, Mode::Refund) => by_plan(Outcome::Allowed),
+            (Rule::Blocked, _) => by_plan(Outcome::Denied),
+            (Rule::Limits(_), Mode::Refund) => return None,
+            (Rule::Limits(_), _) => match plan.never_fits(check.cost) {
                 Some(limit) => Decision::uncounted(
                     Outcome::NeverFits,
                     DecidedBy::Plan,
@@ -471,26 +488,24 @@ impl<S: Store> Limiter<S> {
             .filter(|_| plan.candidate.is_none())
     }
 
-    /// The decision for a store call that began at `started_at`. A store error is answered by the plan's policy.
+    /// The decision for a store call that began at `started_at`.
     fn answer(
         &self,
         snapshot: &PlanSnapshot,
         check: &Check,
         started_at: Option<Instant>,
-        answer: Option<Result<Verdict, StoreError>>,
+        answer: StoreAnswer,
     ) -> Result<Decision, Refusal> {
-        match answer.unwrap_or_else(|| {
-            Err(StoreError::InvalidReply(
-                "the reply of the store lacks a decision".to_owned(),
-            ))
-        }) {
+        match answer.verdict {
             Ok(verdict) => {
                 if let (Some(denials), Some(started_at)) =
                     (self.denials_of(&check.plan), started_at)
                 {
                     denials.remember(check, &verdict, self.monotonic_us(started_at));
                 }
-                Ok(counted(check, &verdict, DecidedBy::Store))
+                let mut decision = counted(check, &verdict, DecidedBy::Store);
+                decision.candidate_allowed = answer.candidate_allowed;
+                Ok(decision)
             }
             Err(error) => {
                 self.common
@@ -554,26 +569,8 @@ fn counted(check: &Check, verdict: &Verdict, by: DecidedBy) -> Decision {
     } else {
         Outcome::Denied
     };
-    let mut decision = Decision::counted(
-        outcome,
-        by,
-        verdict.statuses(check.plan.limits(), check.cost),
-    );
-    decision.candidate_allowed = candidate_allowed(check, verdict);
-    shadowed(&check.plan, decision)
-}
-
-/// Whether the plan's candidate would have let a charge pass that the store decided.
-fn candidate_allowed(check: &Check, verdict: &Verdict) -> Option<bool> {
-    let candidate = check
-        .plan
-        .candidate
-        .as_ref()
-        .filter(|_| check.mode == Mode::Charge)?;
-    // The store is not asked about a cost that never fits.
-    verdict
-        .candidate_fits
-        .or_else(|| candidate.never_fits(check.cost).map(|_| false))
+    let statuses = verdict.statuses(check.plan.limits(), check.cost);
+    shadowed(&check.plan, Decision::counted(outcome, by, statuses))
 }
 
 #[cfg(test)]

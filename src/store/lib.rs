@@ -56,32 +56,6 @@ pub struct Check<P = Arc<Plan>> {
     pub mode: Mode,
 }
 
-impl Check {
-    /// The check by the plan's candidate, which a store decides beside this one.
-    pub fn candidate(&self) -> Option<Self> {
-        let plan = self.candidate_plan()?.clone();
-        Some(Self {
-            key: self.key.clone(),
-            plan,
-            cost: self.cost,
-            mode: self.mode,
-        })
-    }
-
-    /// The plan of [`Self::candidate`]: of a charge of a cost that fits its capacities, or of a refund. A peek takes nothing, so
-    /// there is nothing to compare. Inlined, since nearly no plan has a candidate.
-    #[inline]
-    pub fn candidate_plan(&self) -> Option<&Arc<Plan>> {
-        let plan = self.plan.candidate.as_ref()?;
-        let is_decided = match self.mode {
-            Mode::Charge => plan.never_fits(self.cost).is_none(),
-            Mode::Refund => true,
-            Mode::Peek => false,
-        };
-        is_decided.then_some(plan)
-    }
-}
-
 /// The subject of a reset: all its counters are to be deleted.
 #[derive(Debug, Clone)]
 pub struct Subject {
@@ -103,8 +77,6 @@ pub struct StoreDeadline(pub Duration);
 ///
 /// Contract, kept by every store and held to it by `tests/store/contract.rs`:
 /// - Each check is decided atomically over all limits of its plan: it is charged to all of them or to none.
-/// - [`Check::candidate`] is decided and charged too, if there is one, whatever the check itself got, and told in
-///   [`Verdict::candidate_fits`]. The rest of the verdict is as without it.
 /// - The checks of one batch are decided one after another in their order, so a key may occur in it several times. The batch
 ///   as a whole is not atomic.
 /// - Time is the store's own clock. It is read inside the store, once per check or batch.

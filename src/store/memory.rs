@@ -64,24 +64,6 @@ impl MemoryStore {
     #[inline]
     pub fn decide(&self, check: &Check) -> Result<Verdict, StoreError> {
         let now_us = self.clock.now_us();
-        match &check.plan.candidate {
-            None => self.decide_alone(check, now_us),
-            Some(_) => self.decide_with_candidate(check, now_us),
-        }
-    }
-
-    /// The verdict, with that of the plan's candidate.
-    fn decide_with_candidate(&self, check: &Check, now_us: u64) -> Result<Verdict, StoreError> {
-        let verdict = self.decide_alone(check, now_us);
-        let candidate = check
-            .candidate()
-            .and_then(|candidate| self.decide_alone(&candidate, now_us).ok());
-        let mut verdict = verdict?;
-        verdict.candidate_fits = candidate.map(|candidate| candidate.fits);
-        Ok(verdict)
-    }
-
-    fn decide_alone(&self, check: &Check, now_us: u64) -> Result<Verdict, StoreError> {
         let name = Name::new(
             check.plan.counts_as.as_bytes(),
             check.key.as_str().as_bytes(),

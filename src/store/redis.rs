@@ -43,8 +43,8 @@ use tollgate_core::algorithm::Mode;
 use tollgate_core::key::Key;
 use tollgate_core::plan::Plan;
 
-/// Most names in one script call, and most further ones that candidates count under. A call of 32 names has three quarters of the
-/// saving that larger calls would have. It occupies Redis for at most a tenth of a millisecond, and twice that with candidates.
+/// Most names in one script call. A call of 32 names has three quarters of the saving that larger calls would have. It occupies
+/// Redis for a tenth of a millisecond, unless its names have many requests or much state.
 pub const SCRIPT_NAMES_MAX: usize = 32;
 
 /// Keeps the counters in one Redis: a server, a master named by Sentinels, or a Cluster.
@@ -317,7 +317,6 @@ impl Node {
                 "the script's reply has an unknown form".to_owned(),
             ))
         };
-        // The candidate's answer, if there is one, is the second.
         call.answers(reply.as_bytes().unwrap_or_default())
             .into_iter()
             .next()

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use tollgate::decision::LimitStatus;
+use tollgate::key::{Cost, Key};
+use tollgate::limiter::{Limiter, Settings};
 use tollgate::plan::{Algorithm, Plan};
-use tollgate::store::{
-    Check, MemoryStore, Mode, RedisStore, Store, StoreDeadline, StoreError, Verdict,
-};
+use tollgate::store::{Check, MemoryStore, Mode, RedisStore, Store, Verdict};
 
 use crate::support::clock::{FakeClock, START_US};
 use crate::support::clocked_store::store_on;
@@ -18,7 +19,12 @@ use crate::support::plans::{BUCKET, LOG, ask, limit, plan};
 use crate::support::redis::Redis;
 use crate::support::server::{PATIENCE, Server, decide, request};
 
-const DEADLINE: StoreDeadline = StoreDeadline(Duration::from_secs(60));
+const SETTINGS: Settings = Settings {
+    deadline: Duration::from_secs(60),
+    expected_replicas: 1,
+    // It measures by a clock that the test does not set.
+    deny_cache_entries: 0,
+};
 const KEYS: u64 = 4;
 
 /// A live plan, its candidate, and the candidate as a live plan of other callers.
@@ -71,7 +77,7 @@ fn plans(random: &mut Random) -> Plans {
 }
 
 /// Requests at one instant, by the live plan, and some by the candidate as a plan of its own.
-fn requests(random: &mut Random, plans: &Plans) -> Vec<Check> {
+fn requests(random: &mut Random, plans: &Plans, mode: Mode) -> Vec<Check> {
     let request = |random: &mut Random| {
         let plan = if random.below(5) == 0 {
             &plans.candidate
@@ -84,21 +90,10 @@ fn requests(random: &mut Random, plans: &Plans) -> Vec<Check> {
             .map(|limit| limit.capacity())
             .min()
             .unwrap();
-        let mode = *random.pick(&[
-            Mode::Charge,
-            Mode::Charge,
-            Mode::Charge,
-            Mode::Charge,
-            Mode::Peek,
-            Mode::Refund,
-        ]);
+        let (key, cost) = (random.below(KEYS), 1 + random.below(most));
         Check {
             mode,
-            ..ask(
-                plan,
-                &format!("k{}", random.below(KEYS)),
-                1 + random.below(most),
-            )
+            ..ask(plan, &format!("k{key}"), cost)
         }
     };
     (0..1 + random.below(24)).map(|_| request(random)).collect()
@@ -111,32 +106,31 @@ struct Reference {
 }
 
 impl Reference {
-    fn decide(&self, plans: &Plans, check: &Check) -> Result<Verdict, StoreError> {
-        if Arc::ptr_eq(&check.plan, &plans.candidate) {
-            return self.live.decide(check);
-        }
-        let mut verdict = self.live.decide(&Check {
-            plan: plans.live.clone(),
-            ..check.clone()
-        })?;
-        let is_asked = match check.mode {
-            Mode::Charge => plans.candidate.never_fits(check.cost).is_none(),
-            Mode::Refund => true,
-            Mode::Peek => false,
-        };
-        if is_asked {
-            let candidate = self.in_force.decide(&Check {
-                plan: plans.candidate.clone(),
+    /// What the plan decides, and whether its candidate would let it pass, if that is to be known.
+    fn decide(&self, plans: &Plans, check: &Check) -> (Verdict, Option<bool>) {
+        let by = |store: &MemoryStore, plan: &Arc<Plan>| {
+            let check = Check {
+                plan: plan.clone(),
                 ..check.clone()
-            })?;
-            verdict.candidate_fits = Some(candidate.fits);
+            };
+            store.decide(&check).unwrap()
+        };
+        if Arc::ptr_eq(&check.plan, &plans.candidate) {
+            return (by(&self.live, &plans.candidate), None);
         }
-        Ok(verdict)
+        let verdict = by(&self.live, &plans.live);
+        let fits = plans.candidate.never_fits(check.cost).is_none();
+        let allowed = match check.mode {
+            Mode::Charge => Some(fits && by(&self.in_force, &plans.candidate).fits),
+            Mode::Refund => Some(by(&self.in_force, &plans.candidate).fits),
+            Mode::Peek => None,
+        };
+        (verdict, allowed)
     }
 }
 
-/// Returns how often the candidate alone denied.
-async fn check(store: &impl Store, clock: &FakeClock, seed: u64) -> usize {
+/// Checks of all modes by a limiter on this store. Returns how often the candidate alone denied.
+async fn check(store: impl Store, clock: &FakeClock, seed: u64) -> usize {
     let memory = || MemoryStore::new(64 << 20, Arc::new(clock.clone()));
     let mut random = Random(seed);
     let (plans, reference) = (
@@ -146,25 +140,94 @@ async fn check(store: &impl Store, clock: &FakeClock, seed: u64) -> usize {
             in_force: memory(),
         },
     );
+    let set = [&plans.with_candidate, &plans.candidate].map(|plan| (**plan).clone());
+    let limiter = Limiter::new(
+        set.into_iter().collect(),
+        store,
+        SETTINGS,
+        Arc::new(clock.clone()),
+    );
     let (mut times, mut denied) = (Times::new(START_US, 3_000), 0);
     for _ in 0..30 {
         let now_us = times.next(&mut random);
         clock.set(now_us);
-        let checks = requests(&mut random, &plans);
-        let found = match &*checks {
-            [single] => vec![store.decide_one(single, DEADLINE).await],
-            checks => store.decide_batch(checks, DEADLINE).await,
-        };
-        for (check, found) in checks.iter().zip(found) {
-            let expected = reference.decide(&plans, check);
-            assert_eq!(found, expected, "seed {seed:#x}, {check:?}");
-            denied += usize::from(
-                expected.is_ok_and(|verdict| verdict.fits && verdict.candidate_fits == Some(false)),
+        let mode = *random.pick(&[
+            Mode::Charge,
+            Mode::Charge,
+            Mode::Charge,
+            Mode::Peek,
+            Mode::Refund,
+        ]);
+        let checks = requests(&mut random, &plans, mode);
+        let found = decide_all(&limiter, &checks).await;
+        for (check, (limits, by_candidate)) in checks.iter().zip(found) {
+            let (verdict, candidate_allowed) = reference.decide(&plans, check);
+            let about = format!("seed {seed:#x}, {check:?}");
+            // A refund tells the standing for one unit, and nothing of the candidate.
+            let cost = if mode == Mode::Refund {
+                Cost::ONE
+            } else {
+                check.cost
+            };
+            assert_eq!(
+                limits,
+                verdict.statuses(check.plan.limits(), cost).to_vec(),
+                "{about}"
             );
+            if mode != Mode::Refund {
+                assert_eq!(by_candidate, candidate_allowed, "{about}");
+            }
+            denied += usize::from(verdict.fits && candidate_allowed == Some(false));
         }
         times.mark(now_us);
     }
     denied
+}
+
+type Standing = Vec<LimitStatus>;
+
+/// The standings after each check, and what the candidate says.
+async fn decide_all<S: Store>(
+    limiter: &Limiter<S>,
+    checks: &[Check],
+) -> Vec<(Standing, Option<bool>)> {
+    let named = |check: &Check| Check {
+        key: check.key.clone(),
+        plan: check.plan.name.to_string(),
+        cost: check.cost,
+        mode: check.mode,
+    };
+    if checks[0].mode == Mode::Refund {
+        let mut given_back = Vec::new();
+        for Check {
+            key, plan, cost, ..
+        } in checks
+        {
+            let refunded = limiter
+                .refund(key.clone(), &plan.name, *cost, None)
+                .await
+                .unwrap();
+            let limits = refunded
+                .limits
+                .into_iter()
+                .map(|(status, _)| status)
+                .collect();
+            given_back.push((limits, None));
+        }
+        return given_back;
+    }
+    let decisions = match checks {
+        [single] => vec![limiter.decide(named(single), None).await],
+        checks => limiter
+            .decide_batch(checks.iter().map(named).collect(), None)
+            .await
+            .unwrap(),
+    };
+    decisions
+        .into_iter()
+        .map(Result::unwrap)
+        .map(|decision| (decision.limits().into(), decision.candidate_allowed))
+        .collect()
 }
 
 proptest! {
@@ -174,7 +237,7 @@ proptest! {
         let clock = FakeClock::new();
         let store = MemoryStore::new(64 << 20, Arc::new(clock.clone()));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(check(&store, &clock, seed));
+        runtime.block_on(check(store, &clock, seed));
     }
 }
 
@@ -182,7 +245,7 @@ proptest! {
 async fn check_on(store: &RedisStore, clock: &FakeClock, flush: impl Fn()) {
     let mut denied = 0;
     for seed in 0..60 {
-        denied += check(store, clock, 0x00CA_4D1D + seed).await;
+        denied += check(store.clone(), clock, 0x00CA_4D1D + seed).await;
         flush();
     }
     assert!(denied > 100, "the candidate alone denied {denied} only");
@@ -222,23 +285,32 @@ async fn a_live_plan_and_its_candidate_take_one_script_call() {
         name: "strict".into(),
         ..(*plan(vec![limit(1, minute, BUCKET), limit(1, minute, LOG)])).clone()
     };
-    let live = Arc::new(Plan {
+    let plan = Plan {
+        name: "live".into(),
         candidate: Some(Arc::new(strict.as_candidate_of(&live))),
         ..(*live).clone()
-    });
-    store
-        .decide_one(&ask(&live, "first", 1), DEADLINE)
-        .await
-        .unwrap();
+    };
+    let limiter = Limiter::new(
+        [plan].into_iter().collect(),
+        store,
+        SETTINGS,
+        Arc::new(clock),
+    );
+    let ask = |key| Check {
+        key: Key::new(key).unwrap(),
+        plan: "live".to_owned(),
+        cost: Cost::ONE,
+        mode: Mode::Charge,
+    };
+    limiter.decide(ask("first"), None).await.unwrap();
     redis.cli(&["CONFIG", "RESETSTAT"]);
-    let told: Vec<_> = [
-        store.decide_one(&ask(&live, "k", 1), DEADLINE).await,
-        store.decide_one(&ask(&live, "k", 1), DEADLINE).await,
-    ]
-    .into_iter()
-    .map(|verdict| verdict.map(|verdict| (verdict.fits, verdict.candidate_fits)))
-    .collect();
-    assert_eq!(told, [Ok((true, Some(true))), Ok((true, Some(false)))]);
+    for by_candidate in [true, false] {
+        let decision = limiter.decide(ask("k"), None).await.unwrap();
+        assert_eq!(
+            (decision.allowed(), decision.candidate_allowed),
+            (true, Some(by_candidate))
+        );
+    }
     assert_eq!(redis.ran("evalsha"), 2);
     let mut names: Vec<String> = redis
         .cli(&["KEYS", "*:k}*"])

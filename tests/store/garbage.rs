@@ -140,10 +140,7 @@ fn plans() -> Vec<Arc<Plan>> {
         ..(*plan(several)).clone()
     };
     plans.push(live.clone());
-    plans.push(Arc::new(Plan {
-        candidate: Some(Arc::new(other.as_candidate_of(&live))),
-        ..(*live).clone()
-    }));
+    plans.push(Arc::new(other.as_candidate_of(&live)));
     plans
 }
 
@@ -196,13 +193,18 @@ impl Servers {
         }
     }
 
+    /// Resets a key under all plans of this test. Returns whether the live ones had counted it.
     async fn reset(&self, key: &str, log_windows_us: Vec<u64>) -> bool {
-        let subject = Subject {
-            key: Key::new(key).unwrap(),
-            counts_as: "group".into(),
-            log_windows_us,
-        };
-        self.store.reset(&subject, PATIENCE).await.unwrap()
+        let mut existed = false;
+        for counts_as in ["group:other", "group"] {
+            let subject = Subject {
+                key: Key::new(key).unwrap(),
+                counts_as: counts_as.into(),
+                log_windows_us: log_windows_us.clone(),
+            };
+            existed = self.store.reset(&subject, PATIENCE).await.unwrap();
+        }
+        existed
     }
 
     /// Each sound key has used so many units.

@@ -43,7 +43,6 @@ pub fn denial_at(
     let verdict = Verdict {
         fits: false,
         readings: aged,
-        candidate_fits: None,
     };
     (verdict.wait_us(limits, cost) > 0).then_some(verdict)
 }

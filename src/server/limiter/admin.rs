@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::caller_deadline::{CallerDeadline, CallerDeadlinePassed, in_time};
+use super::store_call::candidate_check;
 use super::{Limiter, PlanSnapshot};
 use tollgate_core::algorithm::{Algorithm, Mode};
 use tollgate_core::decision::LimitStatus;
@@ -85,6 +86,10 @@ impl<S: Store> Limiter<S> {
         let deadline = self.admin_deadline();
         let verdict = within(caller, deadline, self.store.decide_one(&check, deadline)).await;
         self.forget_denials(&check.plan.counts_as, &check.key);
+        // Given back by the candidate too, if it was by the plan. Only a comparison suffers where that fails.
+        if let (Ok(Ok(_)), Some(check)) = (&verdict, candidate_check(&check)) {
+            let _ = within(caller, deadline, self.store.decide_one(&check, deadline)).await;
+        }
         let (verdict, limits) = (verdict??, check.plan.limits());
         let limits = verdict
             .statuses(limits, Cost::ONE)

@@ -8,8 +8,8 @@
 use std::future::Future;
 use std::time::Duration;
 
-use super::{Counter, Limiter, Refusal};
-use tollgate_store::{Check, Store, StoreDeadline, StoreError, Verdict};
+use super::Refusal;
+use tollgate_store::StoreDeadline;
 
 /// How long a caller waits for its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,58 +66,6 @@ pub(super) async fn in_time<T>(
     tokio::time::timeout(limit, answer)
         .await
         .map_err(|_| CallerDeadlinePassed)
-}
-
-impl<S: Store> Limiter<S> {
-    /// The store's answer to a caller that waits for less than the store's deadline.
-    pub(super) async fn decide_one_in_time(
-        &self,
-        check: &Check,
-        limit: Duration,
-    ) -> Result<Result<Verdict, StoreError>, CallerDeadlinePassed> {
-        let answer = in_time(limit, self.store.decide_one(check, self.store_deadline())).await;
-        // A store that used up its deadline took longer than the caller had, whichever timer fired first.
-        let answer = answer.and_then(|answer| {
-            if took_its_deadline(&answer) {
-                Err(CallerDeadlinePassed)
-            } else {
-                Ok(answer)
-            }
-        });
-        answer.inspect_err(|CallerDeadlinePassed| {
-            self.worker.metrics.count(Counter::CallerDeadlines, 1)
-        })
-    }
-
-    /// The store's answers, all or none, to a caller that waits for less than the store's deadline.
-    pub(super) async fn decide_batch_in_time(
-        &self,
-        checks: &[Check],
-        limit: Duration,
-    ) -> Result<Vec<Result<Verdict, StoreError>>, CallerDeadlinePassed> {
-        let answers = in_time(
-            limit,
-            self.store.decide_batch(checks, self.store_deadline()),
-        )
-        .await;
-        let late = |answers: &[Result<Verdict, StoreError>]| answers.iter().any(took_its_deadline);
-        let answers = answers.and_then(|answers| {
-            if late(&answers) {
-                Err(CallerDeadlinePassed)
-            } else {
-                Ok(answers)
-            }
-        });
-        answers.inspect_err(|CallerDeadlinePassed| {
-            self.worker
-                .metrics
-                .count(Counter::CallerDeadlines, checks.len())
-        })
-    }
-}
-
-fn took_its_deadline(answer: &Result<Verdict, StoreError>) -> bool {
-    matches!(answer, Err(StoreError::Deadline(_)))
 }
 
 #[cfg(test)]

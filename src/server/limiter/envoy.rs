@@ -8,17 +8,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::caller_deadline::in_time;
 use super::metrics::WorkerPlans;
-use super::{CallerDeadline, Counter, Limiter, Refusal};
+use super::{CallerDeadline, Limiter, Refusal};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, Outcome};
 use tollgate_core::key::Cost;
 use tollgate_core::plan::envoy::{
     DenialBody, Domain, Entry, LimitOverride, UnknownDomain, Unmatched, key_of_all,
 };
-use tollgate_core::plan::{Plan, QUOTA_MAX, Rule};
-use tollgate_store::{Check, Store, StoreError, Verdict};
+use tollgate_core::plan::{Plan, QUOTA_MAX};
+use tollgate_store::{Check, Store, StoreError};
 
 /// One descriptor to decide.
 #[derive(Debug, Clone)]
@@ -111,15 +110,18 @@ pub enum EnvoyRefusal {
 
 /// A descriptor with its rule found.
 struct Resolved {
-    /// Index of the plan that counts it in the metrics.
-    plan_index: Option<usize>,
-    is_unmatched: bool,
-    mode: Mode,
     plan: Option<Arc<Plan>>,
     limit_override: Option<LimitOverride>,
     refunds: bool,
-    /// The decision, or the index of the check that the store has to decide.
-    known: Result<Decision, usize>,
+    is_unmatched: bool,
+    /// The decision, or what the store has to decide.
+    known: Result<Decision, Pending>,
+}
+
+/// A check that the store has to decide: its index among the checks, and that of the plan that counts it.
+struct Pending {
+    check_index: usize,
+    plan_index: Option<usize>,
 }
 
 impl<S: Store> Limiter<S> {
@@ -152,37 +154,13 @@ impl<S: Store> Limiter<S> {
             )
         };
         let mut resolved: Vec<Resolved> = descriptors.into_iter().map(resolve).collect();
-        let mut took = Duration::ZERO;
         if !checks.is_empty() {
-            let waiting = self.count_waiting(started_at, checks.len());
-            let mut answers = Box::pin(self.ask(&checks, caller))
-                .await
-                .map(Vec::into_iter);
-            took = self.record_call_time(started_at);
-            drop(waiting);
-            for resolved in &mut resolved {
-                let Err(check_index) = resolved.known else {
-                    continue;
-                };
-                let check = &checks[check_index];
-                // The deny cache knows a plan by its address, and that of an override is made for one call.
-                let remembered_at = started_at.filter(|_| resolved.limit_override.is_none());
-                let decision = match &mut answers {
-                    Some(answers) => {
-                        self.answer(&worker_plans.snapshot, check, remembered_at, answers.next())?
-                    }
-                    None => self.answer_without_store(&worker_plans.snapshot, check, &TOO_LATE),
-                };
-                self.count_key(&worker_plans, resolved.plan_index, check, &decision);
-                if check.mode == Mode::Refund {
-                    self.forget_denials(&check.plan.counts_as, &check.key);
-                }
-                resolved.known = Ok(decision);
-            }
+            self.decide_pending(&worker_plans, &mut resolved, (&checks, started_at), caller)
+                .await?;
         }
         let decisions = resolved
             .into_iter()
-            .filter_map(|resolved| self.finish(&worker_plans, resolved, took))
+            .filter_map(|resolved| self.finish(resolved))
             .collect();
         Ok(EnvoyDecisions {
             decisions,
@@ -190,34 +168,51 @@ impl<S: Store> Limiter<S> {
         })
     }
 
-    /// The store's answers, in the order of the checks. `None` when they would come too late for the caller. That is not a fault of
-    /// the store.
-    async fn ask(
+    /// Asks the store about all checks, and sets the decisions on them. Where the answers would come too late for the caller, each
+    /// plan's policy decides. That is not a fault of the store.
+    async fn decide_pending(
         &self,
-        checks: &[Check],
+        worker_plans: &WorkerPlans,
+        resolved: &mut [Resolved],
+        (checks, started_at): (&[Check], Option<Instant>),
         caller: Option<CallerDeadline>,
-    ) -> Option<Vec<Result<Verdict, StoreError>>> {
-        let deadline = self.store_deadline();
-        let asked = async {
-            match checks {
-                [check] => vec![self.store.decide_one(check, deadline).await],
-                checks => self.store.decide_batch(checks, deadline).await,
-            }
-        };
+    ) -> Result<(), Refusal> {
         let limit = caller
             .filter(|_| !self.store.is_embedded())
-            .and_then(|caller| caller.answered_before(deadline));
-        match limit {
-            None => Some(asked.await),
-            Some(limit) => in_time(limit, asked)
-                .await
-                .inspect_err(|_| {
-                    self.worker
-                        .metrics
-                        .count(Counter::CallerDeadlines, checks.len())
-                })
-                .ok(),
+            .and_then(|caller| caller.answered_before(self.store_deadline()));
+        let waiting = self.count_waiting(started_at, checks.len());
+        let mut answers = Box::pin(self.ask(checks, limit)).await;
+        let took = self.record_call_time(started_at);
+        drop(waiting);
+        for resolved in resolved {
+            let Err(Pending {
+                check_index,
+                plan_index,
+            }) = resolved.known
+            else {
+                continue;
+            };
+            let (plans, check) = ((worker_plans, plan_index), &checks[check_index]);
+            // The deny cache knows a plan by its address, and that of an override is made for one call.
+            let remembered_at = started_at.filter(|_| resolved.limit_override.is_none());
+            let decision = match &mut answers {
+                Ok(answers) => {
+                    let answer = answers.take(check);
+                    self.decide_by_answer(plans, check, answer, (remembered_at, took))?
+                }
+                Err(_) => {
+                    let snapshot = &worker_plans.snapshot;
+                    let decision = self.answer_without_store(snapshot, check, &TOO_LATE);
+                    self.count(plans, check, &decision, took);
+                    decision
+                }
+            };
+            if check.mode == Mode::Refund {
+                self.forget_denials(&check.plan.counts_as, &check.key);
+            }
+            resolved.known = Ok(decision);
         }
+        Ok(())
     }
 
     /// Finds what decides a descriptor, and decides it if that takes no store. Else adds to the checks that the store is asked.
@@ -265,86 +260,41 @@ impl<S: Store> Limiter<S> {
                     cost: cost(units, mode),
                     mode,
                 };
-                match self.known(&check, now) {
-                    Some(decision) => {
-                        self.count_key(worker_plans, plan_index, &check, &decision);
-                        Ok(decision)
+                let decision = self.decide_without_store((worker_plans, plan_index), &check, now);
+                decision.ok_or_else(|| {
+                    checks.push(check);
+                    Pending {
+                        check_index: checks.len() - 1,
+                        plan_index,
                     }
-                    None => {
-                        checks.push(check);
-                        Err(checks.len() - 1)
-                    }
-                }
+                })
             }
             None if *domain.unmatched() == Unmatched::Deny => Ok(by_plan(Outcome::Denied)),
             None => Ok(by_plan(Outcome::Allowed)),
         };
         Resolved {
-            plan_index,
+            plan,
+            limit_override,
+            refunds,
             is_unmatched: rule.is_none(),
-            mode,
-            plan,
-            limit_override,
-            refunds,
             known,
         }
     }
 
-    /// The decision of a check, if it takes no store.
-    fn known(&self, check: &Check, now: Option<Instant>) -> Option<Decision> {
-        match (check.mode, &check.plan.rule) {
-            (Mode::Refund, Rule::Limits(_)) => None,
-            (Mode::Refund, _) => Some(by_plan(Outcome::Allowed)),
-            (Mode::Charge | Mode::Peek, _) => self.decide_without_store(check, now),
-        }
-    }
-
-    /// Counts a decision by its key, if a plan of the config counts it.
-    fn count_key(
-        &self,
-        worker_plans: &WorkerPlans,
-        plan: Option<usize>,
-        check: &Check,
-        decision: &Decision,
-    ) {
-        if let Some(plan) = plan {
-            self.worker.count_key(worker_plans, plan, check, decision);
-        }
-    }
-
-    /// Counts the decision in the metrics.
-    fn finish(
-        &self,
-        worker_plans: &WorkerPlans,
-        resolved: Resolved,
-        took: Duration,
-    ) -> Option<DescriptorDecision> {
-        let Resolved {
-            plan_index,
-            is_unmatched,
-            mode,
-            plan,
-            limit_override,
-            refunds,
-            known,
-        } = resolved;
-        let mut decision = known.ok()?;
-        if refunds {
+    /// The decision on a descriptor. One that no rule matches is counted.
+    fn finish(&self, resolved: Resolved) -> Option<DescriptorDecision> {
+        let mut decision = resolved.known.ok()?;
+        if resolved.refunds {
             decision.outcome = Outcome::Allowed;
         }
-        if is_unmatched {
+        if resolved.is_unmatched {
             self.worker.metrics.unmatched(decision.allowed());
-        }
-        if let Some(plan_index) = plan_index {
-            self.worker
-                .metrics
-                .decided(worker_plans.counters(plan_index), mode, &decision, took);
         }
         Some(DescriptorDecision {
             decision,
-            plan,
-            limit_override,
-            refunds,
+            plan: resolved.plan,
+            limit_override: resolved.limit_override,
+            refunds: resolved.refunds,
         })
     }
 }

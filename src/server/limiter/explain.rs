@@ -91,7 +91,7 @@ impl<S: Store> Limiter<S> {
             store_error: None,
             candidate: None,
         };
-        if let Some(next) = self.decide_without_store(&check, None) {
+        if let Some(next) = self.known(&check, None) {
             return Ok(by_plan(next));
         }
         let deadline = self.admin_deadline();

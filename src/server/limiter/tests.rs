@@ -577,11 +577,9 @@ async fn a_decision_holds_the_store_s_future_once() {
     let decision = limiter.decide(request("ten", 1), None);
     let batch = limiter.decide_batch(vec![request("ten", 1)], None);
     let bytes = (size_of_val(&decision), size_of_val(&batch));
-    assert!(bytes.0 < 2 * LARGE && bytes.1 < 2 * LARGE, "{bytes:?}");
-    assert!(
-        bytes.0 > LARGE && bytes.1 > LARGE,
-        "it is there at all: {bytes:?}"
-    );
+    // That of a batch is boxed.
+    assert!(bytes.0 < 2 * LARGE && bytes.1 < LARGE, "{bytes:?}");
+    assert!(bytes.0 > LARGE, "it is there at all: {bytes:?}");
     assert_eq!(decision.await.unwrap().decided_by, DecidedBy::LocalFallback);
 }
 

@@ -62,13 +62,8 @@ pub(super) fn state_name(prefix: &str, group: &str, key: &str) -> String {
     tag.push('}');
     match candidate {
         None => tag,
-        Some(name) => candidate_name(&tag, name),
+        Some(name) => tag + "candidate:" + name + ":",
     }
-}
-
-/// The name that a request counts under by its candidate, from that by its live plan.
-pub(super) fn candidate_name(live: &str, candidate: &str) -> String {
-    [live, "candidate:", candidate, ":"].concat()
 }
 
 /// Names of the keys that hold a key's state under this plan: one for all its limits of constant size, and one for each log.

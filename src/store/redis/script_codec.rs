@@ -188,11 +188,7 @@ fn parse_answer(
             readings[set * limits.len() + index] = parse_reading(rest, &limits[*index])?;
         }
     }
-    Some(Ok(Verdict {
-        fits,
-        readings,
-        candidate_fits: None,
-    }))
+    Some(Ok(Verdict { fits, readings }))
 }
 
 fn parse_refusal(rest: &mut &[u8]) -> Option<StoreError> {

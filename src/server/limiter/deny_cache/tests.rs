@@ -55,7 +55,6 @@ fn denied_for(wait_us: u64, limit: &Limit, cost: u64) -> Verdict {
     Verdict {
         fits: false,
         readings,
-        candidate_fits: None,
     }
 }
 

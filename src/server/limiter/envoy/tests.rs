@@ -4,10 +4,10 @@ use std::sync::Mutex;
 
 use super::super::tests::{Clock0, SETTINGS, plan, plans};
 use super::*;
-use crate::limiter::Settings;
+use crate::limiter::{Counter, Settings};
 use tollgate_core::plan::PlanSet;
 use tollgate_core::plan::envoy::{DescriptorRule, EntryPattern, EnvoyRules, KeyTemplate, RateUnit};
-use tollgate_store::{CAPACITY_DEFAULT, MemoryStore, StoreDeadline};
+use tollgate_store::{CAPACITY_DEFAULT, MemoryStore, StoreDeadline, Verdict};
 
 /// Exact counters, as if they were far away. Records the sizes of its calls, and may answer nothing or with an error.
 struct Recorder {

@@ -20,8 +20,8 @@ use crate::{Check, StoreError};
 use tollgate_core::algorithm::{Algorithm, Mode};
 use tollgate_core::plan::{Anchor, Limit, OnStoreFailure, Plan, Rule, SharedLimits, WINDOW_MIN};
 
-/// Most requests in one call, of at most [`SCRIPT_NAMES_MAX`] names, and as many more that candidates count under. A further
-/// request for a name that is in the call already costs Redis a tenth of a further name.
+/// Most requests in one call, of at most [`SCRIPT_NAMES_MAX`] names. A further request for a name that is in the call already costs
+/// Redis a tenth of a further name.
 pub(in crate::redis) const REQUESTS_MAX: usize = 256;
 /// Most plans in one call. Their number is one byte in the packed call.
 pub(in crate::redis) const PLANS_MAX: usize = 255;
@@ -81,36 +81,19 @@ pub(in crate::redis) struct ScriptRequest {
     pub(super) caller: Option<Caller>,
     /// Index of `plan` in the plans of its call; set by [`Call::add`].
     pub(in crate::redis) plan_index: usize,
-    /// Whether the plan's candidate decides it too. [`Call::add`] then adds a second request, by the candidate.
-    has_candidate: bool,
-    candidate_role: CandidateRole,
-}
-
-/// How a request of a call belongs to another one of that call. The number is the same for both.
-#[derive(Clone, Copy)]
-enum CandidateRole {
-    Alone,
-    /// By the live plan. Its verdict also tells whether the candidate let the cost pass.
-    Live(usize),
-    /// By the candidate. It has no caller.
-    Candidate(usize),
 }
 
 impl ScriptRequest {
     /// The request for a check, under a name that begins with `prefix`.
     pub(in crate::redis) fn new(check: &Check, prefix: &str, until: Instant) -> Self {
         let name = name::state_name(prefix, &check.plan.counts_as, check.key.as_str());
-        let has_candidate = check.candidate_plan().is_some();
-        Self {
-            has_candidate,
-            ..Self::named(
-                name,
-                check.plan.clone(),
-                check.cost.units(),
-                check.mode,
-                until,
-            )
-        }
+        Self::named(
+            name,
+            check.plan.clone(),
+            check.cost.units(),
+            check.mode,
+            until,
+        )
     }
 
     pub(in crate::redis) fn named(
@@ -128,38 +111,14 @@ impl ScriptRequest {
             until,
             caller: None,
             plan_index: 0,
-            has_candidate: false,
-            candidate_role: CandidateRole::Alone,
         }
     }
 
-    /// The plan that decides it beside its own, if there is one.
-    #[inline]
-    fn candidate_plan(&self) -> Option<&Arc<Plan>> {
-        self.plan.candidate.as_ref().filter(|_| self.has_candidate)
-    }
-
-    /// The request by the candidate. Nobody waits for its answer.
-    #[inline]
-    fn by_candidate(&self) -> Option<Self> {
-        let plan = self.candidate_plan()?;
-        let name = name::candidate_name(&self.name, &plan.name);
-        Some(Self::named(
-            name,
-            plan.clone(),
-            self.cost,
-            self.mode,
-            self.until,
-        ))
-    }
-
-    /// Most microseconds of Redis that it takes, with its candidate. Never above [`WORK_MAX`], so that it fits a call.
+    /// Most microseconds of Redis that it takes. Never above [`WORK_MAX`], so that it fits a call.
     #[inline]
     pub(super) fn work(&self) -> usize {
-        let work =
-            |plan: &Plan| logs_of(plan) * SEARCH_WORK + limits_work(plan) + records_work(plan);
-        (work(&self.plan) + self.candidate_plan().map_or(0, |candidate| work(candidate)))
-            .min(WORK_MAX)
+        let plan = &self.plan;
+        (logs_of(plan) * SEARCH_WORK + limits_work(plan) + records_work(plan)).min(WORK_MAX)
     }
 
     /// Whether it waits while much work is in flight. It is then passed by.
@@ -202,19 +161,14 @@ impl ScriptRequest {
 /// The requests of one script call.
 pub(in crate::redis) struct Call {
     pub(in crate::redis) plans: Vec<CallPlan>,
-    /// Those that candidates count under come last, since [`Self::arrange`].
     pub(in crate::redis) groups: Vec<Group>,
     /// The hash of each group's name, to find a group by name.
     hashes: Vec<u64>,
-    /// The groups that candidates count under, and their hashes, until [`Self::arrange`]. A live plan counts under none of them.
-    candidates: (Vec<Group>, Vec<u64>),
     requests: usize,
     /// Whether its names may be of several slots. They are then no keys of the script call; see `script/request.lua`.
     pub(in crate::redis) by_names: bool,
     /// Whether it is sent by slot because the node refused its names in a call by names.
     pub(in crate::redis) was_refused: bool,
-    /// Requests that have a candidate.
-    pairs: usize,
     /// Work of its requests.
     pub(super) work: usize,
     /// Most work of heavy requests: [`WORK_MAX`], or less while other calls are in flight.
@@ -253,11 +207,9 @@ impl Call {
             plans: Vec::new(),
             groups: Vec::with_capacity(names),
             hashes: Vec::with_capacity(names),
-            candidates: (Vec::new(), Vec::new()),
             requests: 0,
             by_names: false,
             was_refused: false,
-            pairs: 0,
             work: 0,
             work_left: work_left.min(WORK_MAX),
         }
@@ -272,8 +224,6 @@ impl Call {
             left.is_none(),
             "a request is never more than the work of a call"
         );
-        // One group and its candidate's need no sorting.
-        call.groups.append(&mut call.candidates.0);
         call
     }
 
@@ -321,76 +271,39 @@ impl Call {
         self.work + work.saturating_sub(read) <= self.work_left
     }
 
-    /// Adds a request, and that of its candidate. Returns it if the call has no room for them.
+    /// Adds a request. Returns it if the call has no room for it.
     #[must_use = "a request without room must wait for another call"]
     pub(in crate::redis) fn add(&mut self, mut request: ScriptRequest) -> Option<ScriptRequest> {
-        let by_candidate = request.by_candidate();
-        // The candidate may need another place each.
-        let more = usize::from(by_candidate.is_some());
         let hash = xxh3_64(request.name.as_bytes());
         let (plan, group) = (
             self.plan_of(&request.plan),
             find(&self.groups, &self.hashes, &request.name, hash),
         );
         let has_room = self.may_take_on(&request)
-            && self.requests + more < REQUESTS_MAX
-            && (self.plans.len() + more < PLANS_MAX || more == 0 && plan.is_some())
-            && (self.groups.len() < SCRIPT_NAMES_MAX || group.is_some())
-            && (more == 0 || self.candidates.0.len() < SCRIPT_NAMES_MAX);
+            && self.requests < REQUESTS_MAX
+            && (self.plans.len() < PLANS_MAX || plan.is_some())
+            && (self.groups.len() < SCRIPT_NAMES_MAX || group.is_some());
         if !has_room {
             return Some(request);
         }
-        let places = (plan, group);
-        if let Some(mut by_candidate) = by_candidate {
-            (request.candidate_role, by_candidate.candidate_role) = (
-                CandidateRole::Live(self.pairs),
-                CandidateRole::Candidate(self.pairs),
-            );
-            self.pairs += 1;
-            let hash = xxh3_64(by_candidate.name.as_bytes());
-            let (groups, hashes) = &self.candidates;
-            let places = (
-                self.plan_of(&by_candidate.plan),
-                find(groups, hashes, &by_candidate.name, hash),
-            );
-            self.place(by_candidate, hash, places);
-        }
-        self.place(request, hash, places);
-        None
-    }
-
-    /// Adds a request for which there is room, with the indices of its plan and its group, if the call has them already.
-    fn place(
-        &mut self,
-        mut request: ScriptRequest,
-        hash: u64,
-        (plan, group): (Option<usize>, Option<usize>),
-    ) {
         request.plan_index = plan.unwrap_or_else(|| {
             self.plans.push(CallPlan::new(request.plan.clone()));
             self.plans.len() - 1
         });
-        let (groups, hashes) = match request.candidate_role {
-            CandidateRole::Candidate(_) => (&mut self.candidates.0, &mut self.candidates.1),
-            CandidateRole::Alone | CandidateRole::Live(_) => (&mut self.groups, &mut self.hashes),
-        };
         let group = group.unwrap_or_else(|| {
-            hashes.push(hash);
-            groups.push(Group::default());
-            groups.len() - 1
+            self.hashes.push(hash);
+            self.groups.push(Group::default());
+            self.groups.len() - 1
         });
-        self.work += groups[group].add(request);
+        self.work += self.groups[group].add(request);
         self.requests += 1;
+        None
     }
 
-    /// Sorts groups with equal requests together, which the script decides faster. Candidates come last: live plans and candidates
-    /// mostly take turns, and groups are large to move. No request may be added after this.
+    /// Sorts groups with equal requests together, which the script decides faster. No request may be added after this.
     pub(in crate::redis) fn arrange(&mut self) {
         self.groups.sort_unstable_by_key(Group::single_terms);
-        self.candidates.0.sort_unstable_by_key(Group::single_terms);
-        self.groups.append(&mut self.candidates.0);
         self.hashes.clear();
-        self.candidates.1.clear();
     }
 
     fn plan_of(&self, plan: &Arc<Plan>) -> Option<usize> {
@@ -430,7 +343,7 @@ impl Call {
             .collect()
     }
 
-    /// Number of its requests, with those by candidates.
+    /// Number of its requests.
     pub(in crate::redis) fn len(&self) -> usize {
         self.requests
     }
@@ -444,28 +357,8 @@ impl Call {
     pub(in crate::redis) fn answers(&self, reply: &[u8]) -> Vec<Answer> {
         let unknown =
             || StoreError::InvalidReply("the script's reply has an unknown form".to_owned());
-        let mut answers = script_codec::parse_reply(reply, self)
-            .unwrap_or_else(|| vec![Err(unknown()); self.requests]);
-        if self.pairs > 0 {
-            self.set_candidate_verdicts(&mut answers);
-        }
-        answers
-    }
-
-    /// Adds to the verdicts by live plans what their candidates decided. A part of a split call may lack the candidate.
-    fn set_candidate_verdicts(&self, answers: &mut [Answer]) {
-        let mut candidates = vec![None; self.pairs];
-        for (request, answer) in self.requests().zip(&*answers) {
-            if let (CandidateRole::Candidate(pair), Ok(verdict)) = (request.candidate_role, answer)
-            {
-                candidates[pair] = Some(verdict.fits);
-            }
-        }
-        for (request, answer) in self.requests().zip(answers) {
-            if let (CandidateRole::Live(pair), Ok(verdict)) = (request.candidate_role, answer) {
-                verdict.candidate_fits = candidates[pair];
-            }
-        }
+        script_codec::parse_reply(reply, self)
+            .unwrap_or_else(|| vec![Err(unknown()); self.requests])
     }
 
     /// Gives each caller that has no answer yet its answer from the script's reply, or the error in its place.

@@ -70,7 +70,6 @@ impl Call {
             work: groups.iter().map(Group::work).sum(),
             groups,
             hashes: Vec::new(),
-            candidates: (Vec::new(), Vec::new()),
             by_names,
             was_refused: false,
             ..*self

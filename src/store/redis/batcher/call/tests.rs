@@ -109,7 +109,7 @@ fn plans() -> Vec<Arc<Plan>> {
             candidate: None,
         })
     };
-    let mut plans = vec![
+    vec![
         of(vec![limit(5, 60, Algorithm::TokenBucket { burst: 4 })]),
         of(vec![limit(3, 60, Algorithm::TokenBucket { burst: 7 })]),
         of(vec![limit(4, 60, fixed), limit(6, 3600, fixed)]),
@@ -118,15 +118,7 @@ fn plans() -> Vec<Arc<Plan>> {
             limit(4, 60, Algorithm::SlidingLog),
             limit(5, 60, Algorithm::TokenBucket { burst: 4 }),
         ]),
-    ];
-    for (live, candidate) in [(0, 3), (2, 4)] {
-        let candidate = Some(Arc::new(plans[candidate].as_candidate_of(&plans[live])));
-        plans.push(Arc::new(Plan {
-            candidate,
-            ..(*plans[live]).clone()
-        }));
-    }
-    plans
+    ]
 }
 
 fn check(history: u64, requests: u64, names: u64, plans: &[Arc<Plan>]) {
@@ -142,40 +134,31 @@ fn check(history: u64, requests: u64, names: u64, plans: &[Arc<Plan>]) {
         };
         // Its deadline tells the request from others; a call does not order by it.
         let until = begun + Duration::from_nanos(number);
-        let mut request = ScriptRequest::named(
+        let request = ScriptRequest::named(
             random.below(names).to_string(),
             plan,
             1 + random.below(3),
             mode,
             until,
         );
-        request.has_candidate = mode != Mode::Peek;
         let (name, plan, cost) = (request.name.clone(), request.plan.clone(), request.cost);
         if let Some(request) = call.add(request) {
-            let names = call.groups.len().max(call.candidates.0.len());
-            let bound = names == SCRIPT_NAMES_MAX || call.len() >= REQUESTS_MAX - 1;
+            let bound = call.groups.len() == SCRIPT_NAMES_MAX || call.len() == REQUESTS_MAX;
             assert!(
                 bound || call.work + request.work() > WORK_MAX,
                 "history {history}: a request was turned away from a call that is not full"
             );
             continue;
         }
-        let mut verdict = execute(&mut serial, &name, &plan, cost, mode);
-        if let Some(candidate) = plan.candidate.as_ref().filter(|_| mode != Mode::Peek) {
-            let name = name::candidate_name(&name, &candidate.name);
-            verdict.candidate_fits = Some(execute(&mut serial, &name, candidate, cost, mode).fits);
-        }
-        expected.push((until, verdict));
+        expected.push((until, execute(&mut serial, &name, &plan, cost, mode)));
     }
     call.arrange();
     let mut merged = Memory::new();
     let reply = reply(&mut merged, &call);
     let answers = call.answers(&reply).into_iter().map(Result::unwrap);
-    let live = call
+    let mut answers: Vec<(Instant, Verdict)> = call
         .requests()
         .zip(answers)
-        .filter(|(request, _)| !matches!(request.candidate_role, CandidateRole::Candidate(_)));
-    let mut answers: Vec<(Instant, Verdict)> = live
         .map(|(request, verdict)| (request.until, verdict))
         .collect();
     answers.sort_by_key(|(until, _)| *until);

@@ -1,0 +1,131 @@
+//! One call to the store: the checks of requests, and beside each of them that of its plan's candidate.
+//!
+//! To the store, the check of a candidate is one like any other. So it may be decided in another script call, and fail alone.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use super::caller_deadline::{CallerDeadlinePassed, in_time};
+use super::{Counter, Limiter};
+use tollgate_core::algorithm::Mode;
+use tollgate_store::{Check, Store, StoreError, Verdict};
+
+/// What the store answered to one request.
+pub(super) struct StoreAnswer {
+    pub(super) verdict: Result<Verdict, StoreError>,
+    /// Whether the plan's candidate lets the charge pass; `None` if there is no candidate, or it was not decided.
+    pub(super) candidate_allowed: Option<bool>,
+}
+
+/// The answers to the checks of one call, in their order.
+pub(super) struct StoreAnswers(std::vec::IntoIter<Result<Verdict, StoreError>>);
+
+impl StoreAnswer {
+    /// The answer to a request whose plan has no candidate.
+    #[inline]
+    pub(super) fn alone(verdict: Result<Verdict, StoreError>) -> Self {
+        Self {
+            verdict,
+            candidate_allowed: None,
+        }
+    }
+}
+
+impl StoreAnswers {
+    /// The answer to `check`, which is the next one of the call.
+    pub(super) fn take(&mut self, check: &Check) -> StoreAnswer {
+        let verdict = self.0.next().unwrap_or_else(no_answer);
+        let Some(candidate) = &check.plan.candidate else {
+            return StoreAnswer::alone(verdict);
+        };
+        let candidate_allowed = if is_shown_to_candidate(check) {
+            let by_candidate = self.0.next().unwrap_or_else(no_answer);
+            by_candidate.ok().map(|verdict| verdict.fits)
+        } else {
+            // The store is not asked about a cost that never fits.
+            (check.mode == Mode::Charge && candidate.never_fits(check.cost).is_some())
+                .then_some(false)
+        };
+        StoreAnswer {
+            verdict,
+            candidate_allowed,
+        }
+    }
+}
+
+impl<S: Store> Limiter<S> {
+    /// Asks the store about all checks together, for at most `limit`.
+    ///
+    /// Errors: `limit` passed before all were answered.
+    pub(super) async fn ask(
+        &self,
+        checks: &[Check],
+        limit: Option<Duration>,
+    ) -> Result<StoreAnswers, CallerDeadlinePassed> {
+        let (sent, deadline) = (with_candidates(checks), self.store_deadline());
+        let asked = async {
+            match &*sent {
+                [check] => vec![self.store.decide_one(check, deadline).await],
+                checks => self.store.decide_batch(checks, deadline).await,
+            }
+        };
+        let Some(limit) = limit else {
+            return Ok(StoreAnswers(asked.await.into_iter()));
+        };
+        let answers = in_time(limit, asked).await.and_then(|answers| {
+            // A store that used up its deadline took longer than the caller had, whichever timer fired first.
+            if answers.iter().any(took_its_deadline) {
+                return Err(CallerDeadlinePassed);
+            }
+            Ok(StoreAnswers(answers.into_iter()))
+        });
+        answers.inspect_err(|CallerDeadlinePassed| {
+            self.worker
+                .metrics
+                .count(Counter::CallerDeadlines, checks.len());
+        })
+    }
+}
+
+/// The checks, each followed by that of its plan's candidate.
+fn with_candidates(checks: &[Check]) -> Cow<'_, [Check]> {
+    if checks.iter().all(|check| check.plan.candidate.is_none()) {
+        return Cow::Borrowed(checks);
+    }
+    let both = |check: &Check| [Some(check.clone()), candidate_check(check)];
+    Cow::Owned(checks.iter().flat_map(both).flatten().collect())
+}
+
+/// The same check by the plan's candidate, if it is to be decided by that.
+pub(super) fn candidate_check(check: &Check) -> Option<Check> {
+    let plan = check.plan.candidate.clone()?;
+    is_shown_to_candidate(check).then(|| Check {
+        plan,
+        ..check.clone()
+    })
+}
+
+/// Whether the plan's candidate decides this check too: a charge of a cost that fits its capacities, or a refund. A peek takes
+/// nothing, so there is nothing to compare.
+fn is_shown_to_candidate(check: &Check) -> bool {
+    let fits = |plan: &tollgate_core::plan::Plan| plan.never_fits(check.cost).is_none();
+    check
+        .plan
+        .candidate
+        .as_deref()
+        .is_some_and(|plan| match check.mode {
+            Mode::Charge => fits(plan),
+            Mode::Refund => true,
+            Mode::Peek => false,
+        })
+}
+
+fn took_its_deadline(answer: &Result<Verdict, StoreError>) -> bool {
+    matches!(answer, Err(StoreError::Deadline(_)))
+}
+
+fn no_answer() -> Result<Verdict, StoreError> {
+    Err(StoreError::InvalidReply(
+        "the reply of the store lacks a decision".to_owned(),
+    ))
+}
