@@ -17,7 +17,7 @@ use super::{SharedMessage, WorkerService};
 use super::{span, stream, unary};
 use crate::limiter::{BATCH_MAX, CallerDeadline, Limiter, PlanSnapshot};
 use crate::trace;
-use crate::transport::account::Account;
+use crate::transport::account::{Account, Charge};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::headers::HeaderForm;
 use tollgate_store::{Check, Store};
@@ -106,6 +106,23 @@ fn list_of(snapshot: &PlanSnapshot) -> pb::ListPlansResponse {
     }
 }
 
+/// Counts what the answers to these requests take beside the decisions, until the result is dropped. Errors: there is no room for
+/// it. That is found out before anything is charged to a key. It does not wait: what is reserved already must not wait for more.
+fn room_for_answers<S>(
+    limiter: &Limiter<S>,
+    requests: &[pb::ShouldAllowRequest],
+    account: Option<&Arc<Account>>,
+) -> Result<Option<Charge>, Status> {
+    let extra_bytes = convert::extra_answer_bytes(requests, limiter.snapshot().plans());
+    match account {
+        Some(account) if extra_bytes > 0 => {
+            let room = account.reserve(extra_bytes).ok_or_else(no_bytes_left)?;
+            Ok(Some(room))
+        }
+        _ => Ok(None),
+    }
+}
+
 /// Returns one result per request, in the same order. Errors: the caller's deadline passed, which ends the whole call.
 async fn decide_batch<S: Store>(
     limiter: &Limiter<S>,
@@ -175,18 +192,8 @@ impl<S: Store> RateLimitService for Service<S> {
         if !(1..=BATCH_MAX).contains(&requests.len()) {
             return Err(span::failed(&span, convert::batch_size(requests.len())));
         }
-        // Refused before anything is charged to a key. It does not wait: what is reserved already must not wait for more.
-        let _room = match (
-            convert::extra_answer_bytes(&requests, self.limiter.snapshot().plans()),
-            account,
-        ) {
-            (0, _) | (_, None) => None,
-            (bytes, Some(account)) => Some(
-                account
-                    .reserve(bytes)
-                    .ok_or_else(|| span::failed(&span, no_bytes_left()))?,
-            ),
-        };
+        let _room = room_for_answers(&self.limiter, &requests, account.as_ref())
+            .map_err(|status| span::failed(&span, status))?;
         let results = decide_batch(&self.limiter, requests, caller, self.header_form)
             .await
             .map_err(|status| span::failed(&span, status))?;
@@ -213,14 +220,13 @@ impl<S: Store> RateLimitService for Service<S> {
             let (limiter, account) = (limiter.clone(), account.clone());
             async move {
                 let count = requests.len();
-                let extra_bytes =
-                    convert::extra_answer_bytes(&requests, limiter.snapshot().plans());
-                let kept = account
-                    .filter(|_| extra_bytes > 0)
-                    .map(|account| account.charge(extra_bytes));
-                let results = decide_batch(&limiter, requests, None, form).await;
+                let (decided, kept) = match room_for_answers(&limiter, &requests, account.as_ref())
+                {
+                    Ok(kept) => (decide_batch(&limiter, requests, None, form).await, kept),
+                    Err(refused) => (Err(refused), None),
+                };
                 let results =
-                    results.unwrap_or_else(|status| vec![convert::error_result(&status); count]);
+                    decided.unwrap_or_else(|status| vec![convert::error_result(&status); count]);
                 DecidedBatch { results, kept }
             }
         };
@@ -269,5 +275,52 @@ impl<S: Store> RateLimitService for Service<S> {
         _: Request<pb::ListPlansRequest>,
     ) -> Result<Response<pb::ListPlansResponse>, Status> {
         Ok(Response::new(list_of(&self.limiter.snapshot())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::limiter::Settings;
+    use crate::transport::account::{KEPT_MAX, WorkerAccount};
+    use tollgate_core::plan::{Algorithm, Limit, Plan, Rule};
+    use tollgate_store::clock::SystemClock;
+
+    /// As many streams as peers may open could ask for ten times what a worker keeps.
+    #[test]
+    fn answers_of_streams_and_batches_take_no_more_than_a_worker_keeps() {
+        let limit = |seconds| {
+            let window = Duration::from_secs(seconds);
+            Limit::new(seconds.to_string(), 1, window, Algorithm::SlidingLog).unwrap()
+        };
+        let plan = Plan::new("p", Rule::Limits((1..=8).map(limit).collect()));
+        let settings = Settings {
+            deadline: Duration::from_secs(1),
+            expected_replicas: 1,
+            deny_cache_entries: 0,
+        };
+        let clock = Arc::new(SystemClock);
+        let limiter = Limiter::without_store([plan].into_iter().collect(), settings, clock);
+        let request = pb::ShouldAllowRequest {
+            key: "k".to_owned(),
+            plan: "p".to_owned(),
+            detailed: true,
+            http_headers: true,
+            ..Default::default()
+        };
+        let (worker, requests) = (WorkerAccount::default(), vec![request; 64]);
+        let accounts: Vec<_> = (0..100).map(|_| worker.open()).collect();
+        let rooms = accounts.iter().cycle().take(1_000);
+        let (granted, refused): (Vec<_>, Vec<_>) = rooms
+            .map(|account| room_for_answers(&limiter, &requests, Some(account)))
+            .partition(Result::is_ok);
+        assert!(worker.kept() <= KEPT_MAX, "{} bytes", worker.kept());
+        assert!(
+            granted.len() > 20 && !refused.is_empty(),
+            "{} granted",
+            granted.len()
+        );
     }
 }

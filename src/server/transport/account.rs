@@ -134,9 +134,9 @@ impl Account {
         bytes <= self.free() || self.kept() <= FIRST_BYTES
     }
 
-    /// Bytes that the worker may still keep.
+    /// Bytes that the worker may still keep. What a closing connection keeps is there until its task has run.
     pub(crate) fn free(&self) -> usize {
-        KEPT_MAX.saturating_sub(self.worker.staying())
+        KEPT_MAX.saturating_sub(self.worker.kept.load(Ordering::Relaxed))
     }
 
     /// Bytes that may still be reserved.
@@ -317,9 +317,10 @@ mod tests {
             closed(),
             (0..10).map(|index| index == 3).collect::<Vec<_>>()
         );
-        // What the closing one still keeps counts no more against the others.
+        // For what the closing one still keeps, no other is closed, and nothing is reserved in its place.
         let more = connections[4].charge(1 << 20);
         assert!(!is_closing(&connections[4]));
+        assert!(connections[4].reserve(1 << 10).is_none());
         let too_much = connections[5].charge(KEPT_MAX);
         assert!(is_closing(&connections[5]) && !is_closing(&connections[4]));
         drop((small, heavy, more, too_much));
