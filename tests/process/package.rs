@@ -60,6 +60,12 @@ fn all_that_the_package_lists_is_in_the_tree_or_written_by_the_program() {
     // The list of what is linked takes a tool of the release.
     assert!(read("deploy/release").contains("cp \"$sbom\" \"$share/sbom.cdx.json\""));
     std::fs::write(written.path().join("sbom.cdx.json"), "{}").unwrap();
+    let mut notices = Command::new(root().join("deploy/notices"));
+    let notices = notices
+        .arg(written.path().join("notices.txt"))
+        .output()
+        .unwrap();
+    assert!(notices.status.success(), "{notices:?}");
     for (source, place) in assets() {
         assert!(
             place.starts_with("usr/") || place.starts_with("etc/tollgate/"),
