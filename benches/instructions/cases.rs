@@ -246,7 +246,7 @@ fn tollgate() -> Service<MemoryStore> {
         keys_max: TOP_DEFAULT,
         in_clear: false,
     });
-    Service::new(Arc::new(limiter.beside(store)))
+    Service::new(Arc::new(limiter.with_store(store)))
 }
 
 /// Moves on by [`STEP_US`] whenever it is read, so that windows slide by decisions and not by the speed of a machine.

@@ -9,33 +9,33 @@ use std::time::SystemTime;
 
 use xxhash_rust::xxh3::Xxh3;
 
-/// What was judged (taken up or refused) last, and what was found since.
+/// What was handled (taken up or refused) last, and what was found since.
 #[derive(Debug, Default)]
 pub(crate) struct FileWatch {
-    /// Digest of the contents that were judged last.
-    judged: Option<u64>,
-    /// What the last poll found, if its contents are not those that were judged.
+    /// Digest of the contents that were handled last.
+    handled: Option<u64>,
+    /// What the last poll found, if its contents are not those that were handled.
     changed: Option<(u64, Option<SystemTime>)>,
 }
 
 impl FileWatch {
-    /// Whether the contents found now, or the error of reading them, are to be judged: they differ from those that were judged
+    /// Whether the contents found now, or the error of reading them, are to be handled: they differ from those that were handled
     /// last, and the poll before found the same contents and time of change.
     ///
     /// Half a file can be valid, and a writer in place is not done at the first poll; nor are two files replaced in one step. A
     /// writer that pauses for longer than the time between two polls counts as done.
     pub(crate) fn has_settled(&mut self, found: &impl Hash, modified: Option<SystemTime>) -> bool {
         let found = digest(found);
-        if Some(found) == self.judged {
+        if Some(found) == self.handled {
             self.changed = None;
             return false;
         }
         self.changed.replace((found, modified)) == Some((found, modified))
     }
 
-    /// Records that these contents, or this error, are judged now.
-    pub(crate) fn record_judged(&mut self, found: &impl Hash) {
-        (self.judged, self.changed) = (Some(digest(found)), None);
+    /// Records that these contents, or this error, are handled now.
+    pub(crate) fn record_handled(&mut self, found: &impl Hash) {
+        (self.handled, self.changed) = (Some(digest(found)), None);
     }
 }
 
@@ -56,7 +56,7 @@ mod tests {
 
     fn watch() -> FileWatch {
         let mut watch = FileWatch::default();
-        watch.record_judged(&ONE);
+        watch.record_handled(&ONE);
         watch
     }
 
@@ -68,7 +68,7 @@ mod tests {
         // The writer goes on.
         assert!(!watch.has_settled(&"plans of today and more", None));
         assert!(watch.has_settled(&"plans of today and more", None));
-        watch.record_judged(&"plans of today and more");
+        watch.record_handled(&"plans of today and more");
         assert!(!watch.has_settled(&"plans of today and more", None));
     }
 
@@ -80,8 +80,8 @@ mod tests {
             assert!(!watch.has_settled(&TWO, at(seconds)), "{seconds}");
         }
         assert!(watch.has_settled(&TWO, at(3)));
-        watch.record_judged(&TWO);
-        // What was judged has not changed, whenever it was written.
+        watch.record_handled(&TWO);
+        // What was handled has not changed, whenever it was written.
         assert!(!watch.has_settled(&TWO, at(9)) && !watch.has_settled(&TWO, at(9)));
     }
 
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_was_judged_is_no_contents_at_all() {
+    fn nothing_that_was_handled_is_no_contents_at_all() {
         let mut watch = FileWatch::default();
         assert!(!watch.has_settled(&ONE, None));
         assert!(watch.has_settled(&ONE, None));

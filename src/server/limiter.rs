@@ -105,7 +105,7 @@ struct Common {
 }
 
 impl Limiter<()> {
-    /// Creates the shared state for limiters made by [`Self::beside`]; it decides nothing itself. `clock` gives the time of the
+    /// Creates the shared state for limiters made by [`Self::with_store`]; it decides nothing itself. `clock` gives the time of the
     /// local fallback, and measures how long denials hold.
     pub fn without_store(plans: PlanSet, settings: Settings, clock: Arc<dyn Clock>) -> Self {
         let mut registry = LimiterRegistry::new(plans, settings.expected_replicas);
@@ -136,7 +136,7 @@ impl Limiter<()> {
 impl<S> Limiter<S> {
     /// A limiter of the same plans over its own store, with its own deny cache for that store. All limiters of a process count
     /// together while stores cannot decide. So a replica of many workers still enforces one share.
-    pub fn beside<T: Store>(&self, store: T) -> Limiter<T> {
+    pub fn with_store<T: Store>(&self, store: T) -> Limiter<T> {
         let entries = self.common.settings.deny_cache_entries;
         let denials = (entries > 0 && !store.is_embedded()).then(|| DenyCache::new(entries));
         Limiter {
@@ -208,7 +208,7 @@ impl Common {
 impl<S: Store> Limiter<S> {
     /// A single limiter over `store`; see [`Limiter::without_store`].
     pub fn new(plans: PlanSet, store: S, settings: Settings, clock: Arc<dyn Clock>) -> Self {
-        Limiter::without_store(plans, settings, clock).beside(store)
+        Limiter::without_store(plans, settings, clock).with_store(store)
     }
 
     /// Decides one check. The store gets its own deadline, and after that the plan's policy answers. A caller with a shorter

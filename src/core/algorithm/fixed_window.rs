@@ -71,7 +71,14 @@ impl Window {
             Algorithm::FixedWindow {
                 anchor: Anchor::FirstRequest,
             } => now_us,
-            _ => now_us - now_us % limit.window_us(),
+            Algorithm::FixedWindow {
+                anchor: Anchor::Clock,
+            } => now_us - now_us % limit.window_us(),
+            // They have states of their own.
+            Algorithm::TokenBucket { .. }
+            | Algorithm::SlidingCounter
+            | Algorithm::SlidingWindow { .. }
+            | Algorithm::SlidingLog => now_us,
         };
         Self { start_us, count: 0 }
     }

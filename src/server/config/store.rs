@@ -175,7 +175,7 @@ fn apply_settings(
             Some(StoreUrl::Redis(target)) => {
                 set(target).unwrap_or_else(|message| report(errors, path, message))
             }
-            Some(StoreUrl::Memory { .. }) => {
+            Some(_) => {
                 report(
                     errors,
                     path,

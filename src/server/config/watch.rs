@@ -1,4 +1,4 @@
-//! Polls a config file for changes since it was last judged.
+//! Polls a config file for changes since it was last handled.
 
 use super::{Config, ConfigError, ConfigErrors, Origin, Sources, source};
 use crate::file_watch::FileWatch;
@@ -29,7 +29,7 @@ impl Watch {
         self.judge(text)
     }
 
-    /// Returns the config if the file has changed since it was last judged, and two polls found the same content and change
+    /// Returns the config if the file has changed since it was last handled, and two polls found the same content and change
     /// time. A file that cannot be read is reported once.
     pub fn poll(&mut self) -> Option<Result<Config, ConfigErrors>> {
         let (text, modified) = match source::text(&self.sources) {
@@ -42,7 +42,7 @@ impl Watch {
     }
 
     fn judge(&mut self, text: Result<String, ConfigError>) -> Result<Config, ConfigErrors> {
-        self.file.record_judged(&text);
+        self.file.record_handled(&text);
         Config::from_sources(&self.sources, text)
     }
 }
@@ -102,7 +102,7 @@ mod tests {
             assert!(watch.poll().is_none(), "{seconds}");
         }
         assert_eq!(watch.poll().unwrap().unwrap().plans.len(), 2);
-        // A file that was judged has not changed, whenever it was written.
+        // A file that was handled has not changed, whenever it was written.
         write_at(9);
         assert!(watch.poll().is_none() && watch.poll().is_none());
     }

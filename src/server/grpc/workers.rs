@@ -37,7 +37,7 @@ const CUT_TIMEOUT: Duration = Duration::from_millis(500);
 pub struct Workers {
     pub(super) pool: WorkerPool,
     pub(super) ends: WorkerEnds,
-    /// Of another server whose connections they serve, too, until it takes them.
+    /// For the HTTP server, which takes them at its start: these threads serve its connections too.
     pub(super) handles: WorkerHandles,
 }
 

@@ -102,7 +102,7 @@ fn versions(text: &mut Exposition, totals: &Totals) {
 
 /// Writes counts of requests that are not decided by the plan that they name.
 fn requests_outside_plans(text: &mut Exposition, totals: &Totals) {
-    for counter in Counter::ALL {
+    for &counter in Counter::ALL {
         let (name, help) = counter.metric();
         text.single(name, Kind::Counter, help, totals.count(counter));
     }

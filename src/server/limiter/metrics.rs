@@ -22,50 +22,40 @@ use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use tollgate_store::StoreError;
 
-/// What a limiter counts without a label. Every counter is a metric: its name, its help, and one call of [`Metrics::count`] where it
-/// happens are all that it takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Counter {
-    /// Requests answered without charging.
-    Peeks,
-    /// Requests for a plan that is not in the config.
-    UnknownPlans,
-    /// Of these, requests that the default plan decided.
-    ByDefaultPlan,
-    /// Requests whose caller's deadline passed before the store answered. They are neither decisions nor failures of the store.
-    CallerDeadlines,
+/// Makes [`Counter`] of one line for each: what it counts, its variant, and the name and help of its metric.
+macro_rules! counters {
+    ($($(#[$doc:meta])* $variant:ident: $name:literal, $help:literal;)*) => {
+        /// What a limiter counts without a label. A line of `counters!` and one call of [`Metrics::count`] are all that it takes.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Counter {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl Counter {
+            /// Every counter, in the order of the metrics.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// Name of the metric, and its help.
+            pub fn metric(self) -> (&'static str, &'static str) {
+                match self {
+                    $(Self::$variant => ($name, $help),)*
+                }
+            }
+        }
+    };
 }
 
-impl Counter {
-    /// Every counter, in the order of the metrics.
-    pub const ALL: [Self; 4] = [
-        Self::Peeks,
-        Self::UnknownPlans,
-        Self::ByDefaultPlan,
-        Self::CallerDeadlines,
-    ];
-
-    /// Name of the metric, and its help.
-    pub fn metric(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Peeks => (
-                "tollgate_peeks_total",
-                "Requests answered without charging.",
-            ),
-            Self::UnknownPlans => (
-                "tollgate_unknown_plans_total",
-                "Requests that name a plan that is not in the config.",
-            ),
-            Self::ByDefaultPlan => (
-                "tollgate_default_plan_total",
-                "Requests that name a plan that is not in the config, decided by default_plan.",
-            ),
-            Self::CallerDeadlines => (
-                "tollgate_caller_deadlines_total",
-                "Requests whose caller's deadline, shorter than store.deadline, passed before the store answered.",
-            ),
-        }
-    }
+counters! {
+    /// Requests answered without charging.
+    Peeks: "tollgate_peeks_total", "Requests answered without charging.";
+    /// Requests for a plan that is not in the config.
+    UnknownPlans: "tollgate_unknown_plans_total", "Requests that name a plan that is not in the config.";
+    /// Of these, requests that the default plan decided.
+    ByDefaultPlan: "tollgate_default_plan_total",
+        "Requests that name a plan that is not in the config, decided by default_plan.";
+    /// Requests whose caller's deadline passed before the store answered. They are neither decisions nor failures of the store.
+    CallerDeadlines: "tollgate_caller_deadlines_total",
+        "Requests whose caller's deadline, shorter than store.deadline, passed before the store answered.";
 }
 
 /// Counts of one limiter. Aligned to two cache lines, which processors fetch together, so that it shares no line with another

@@ -445,7 +445,7 @@ pub(super) fn counted_for(
 #[tokio::test]
 async fn totals_cover_all_limiters_including_dropped_ones() {
     let one = broken();
-    let other = one.beside(MemoryStore::new(CAPACITY_DEFAULT, Arc::new(Clock0)));
+    let other = one.with_store(MemoryStore::new(CAPACITY_DEFAULT, Arc::new(Clock0)));
     check(&one, "allow", 1).await;
     for _ in 0..3 {
         check(&other, "allow", 4).await;

@@ -98,7 +98,7 @@ pub(super) async fn start(
     let service = move |worker| {
         let (limiter, stores, made) = (limiter.clone(), stores.clone(), made.clone());
         async move {
-            let limiter = Arc::new(limiter.beside(stores.store().await?));
+            let limiter = Arc::new(limiter.with_store(stores.store().await?));
             made.lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .insert(worker, limiter.clone());
@@ -107,7 +107,7 @@ pub(super) async fn start(
     };
     let operators = async {
         match with_operators {
-            true => Ok(Some(Arc::new(operator_limiter.beside(
+            true => Ok(Some(Arc::new(operator_limiter.with_store(
                 operator_stores.store().await.map_err(StartError::Service)?,
             )))),
             false => Ok(None),

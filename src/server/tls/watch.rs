@@ -15,7 +15,7 @@ impl Watch {
     /// Starts with files that were used or rejected just now.
     pub(super) fn new(tls: Arc<Tls>, found: &Result<Files, String>) -> Self {
         let mut files = FileWatch::default();
-        files.record_judged(found);
+        files.record_handled(found);
         Self { tls, files }
     }
 
@@ -35,7 +35,7 @@ impl Watch {
 
     /// Files with errors are logged and not used.
     fn judge(&mut self, found: Result<Files, String>) {
-        self.files.record_judged(&found);
+        self.files.record_handled(&found);
         match self.tls.apply(found) {
             Ok(not_after) => tracing::info!(not_after, "certificate reloaded"),
             Err(error) => tracing::error!(error, "certificate not reloaded, the old one stays"),

@@ -12,8 +12,7 @@ pub(super) const PAGE_BYTES: usize = 4096;
 const STEP: usize = 8;
 /// Smallest slot in bytes: [`SLOT_BITS`] can number all slots of this size in a page. No entry is this small.
 const SLOT_BYTES_MIN: usize = PAGE_BYTES >> SLOT_BITS;
-/// Largest slot, in bytes, that is rounded up to a multiple of [`STEP`]. Larger ones are a whole fraction or a multiple of a
-/// page.
+/// Slots up to this size have a multiple of [`STEP`] bytes. A larger slot has a half, a third or so on of a page, or whole pages.
 const STEPPED_BYTES_MAX: usize = PAGE_BYTES / 8;
 const STEPPED_MAX: usize = STEPPED_BYTES_MAX / STEP;
 /// Bytes that a page costs beside its contents: its elements in two vectors that may just have doubled, and the allocator's

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tollgate::config::{Config, Flag, Origin, Sources};
 use tollgate::duration;
+use tollgate::plan::OnStoreFailure;
 
 use super::examples::load;
 use super::markdown::page;
@@ -349,6 +350,19 @@ fn choices_of(field: &str) -> BTreeSet<String> {
 /// Names of all algorithms.
 pub fn algorithms() -> BTreeSet<String> {
     choices_of("plans.NAME.limits[].algorithm")
+}
+
+#[test]
+fn every_policy_stands_on_the_pages_that_explain_policies() {
+    for document in ["docs/failures.md", "docs/concepts.md"] {
+        for policy in OnStoreFailure::ALL {
+            let policy = format!("`{}`", policy.as_str());
+            assert!(
+                page(document).text.contains(&policy),
+                "{document}: {policy}"
+            );
+        }
+    }
 }
 
 #[test]

@@ -159,10 +159,12 @@ impl Model {
                 },
                 _ => return None,
             },
-            _ => newest_us.map(|at_us| Range {
-                low: at_us.low + window_us,
-                high: at_us.high + window_us,
-            })?,
+            Algorithm::SlidingWindow { .. } | Algorithm::SlidingLog => {
+                newest_us.map(|at_us| Range {
+                    low: at_us.low + window_us,
+                    high: at_us.high + window_us,
+                })?
+            }
         };
         (until_us.low == until_us.high).then(|| until_us.low.saturating_sub(now_us))
     }

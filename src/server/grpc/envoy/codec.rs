@@ -28,8 +28,8 @@ impl CheckParts for DescriptorParts {
     }
 }
 
-/// The numbers of descriptors and of all their entries; `None` for bytes that are not a message. Of a response, it is the number of
-/// statuses, which is as small.
+/// How many descriptors a request has, and how many entries these have together. `None` for bytes that are not a message. Also counts
+/// the statuses of a response, which has them in the field where a request has descriptors.
 pub(super) fn count(message: &[u8]) -> Option<(usize, usize)> {
     let (mut descriptors, mut entries) = (0, 0);
     for_each(message, DESCRIPTORS, |descriptor| {

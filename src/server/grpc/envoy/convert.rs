@@ -164,7 +164,7 @@ fn status(decided: &DescriptorDecision) -> DescriptorStatus {
     }
 }
 
-/// The limit that binds. Of an override, it is told as it was sent, also where it denies everything.
+/// The limit that binds. A limit that the descriptor brought along is shown as it was sent, even one that denies everything.
 fn current_limit(decided: &DescriptorDecision) -> Option<RateLimit> {
     let (name, (quota, unit)) = match (decided.limit_override, decided.decision.binding()) {
         (Some(limit), _) => (LimitOverride::NAME, (u64::from(limit.quota), limit.unit)),

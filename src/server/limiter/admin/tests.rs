@@ -234,7 +234,7 @@ impl Lab {
             go: Arc::new(Semaphore::new(permits)),
         };
         let operator = Limiter::new(plans(), store(1_000), SETTINGS, clock);
-        let worker = operator.beside(store(0));
+        let worker = operator.with_store(store(0));
         let go = worker.store.go.clone();
         Self {
             operator,

@@ -36,7 +36,7 @@ async fn a_reload_reaches_every_limiter_and_usage_stays() {
         Arc::new(Clock0),
     )));
     let one = limiter(store.clone());
-    let other = one.beside(store);
+    let other = one.with_store(store);
     assert_eq!(check(&one, "ten", 10).await.0, Outcome::Allowed);
     let changes = one.reload(other_plans(&[plan("ten", 12), plan("new", 1)]));
     assert_eq!(
@@ -196,7 +196,7 @@ async fn a_decision_under_way_is_made_and_counted_by_the_plans_that_it_began_wit
 #[test]
 fn a_batch_is_decided_by_one_snapshot_however_fast_they_change() {
     let limiter = healthy();
-    let (handle, done) = (limiter.beside(Denies), AtomicBool::new(false));
+    let (handle, done) = (limiter.with_store(Denies), AtomicBool::new(false));
     std::thread::scope(|threads| {
         threads.spawn(|| {
             for quota in (11..).take_while(|_| !done.load(Ordering::Relaxed)) {

@@ -61,7 +61,7 @@ async fn plans_that_come_later_are_shared_among_the_same_number_of_replicas() {
 #[tokio::test]
 async fn limiters_beside_each_other_count_one_share_when_their_stores_fail() {
     let one = broken();
-    let other = one.beside(Broken(StoreError::Deadline(Duration::from_millis(25))));
+    let other = one.with_store(Broken(StoreError::Deadline(Duration::from_millis(25))));
     // A third of ten, rounded up.
     for limiter in [&one, &other, &one, &other] {
         assert_eq!(

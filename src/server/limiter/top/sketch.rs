@@ -1,11 +1,11 @@
 //! Space-saving (Metwally, Agrawal, El Abbadi 2005): the heaviest keys of a stream, in the memory of a fixed number of keys.
 //!
-//! A key that has an entry is counted. When there is no room, a new key takes over the entry with the least count, and with it
-//! that count, which is then the most that the new key's count may be too high by. Of `k` entries with a total weight of `N`, the
-//! least is at most `N / k`. The caller decides when entries are added, so that several sketches can share one bound on memory.
+//! A key that has an entry is counted there. When there is no room, a new key replaces the key with the least count, and goes on
+//! from that count. So its count is too high by at most the count that it took over. Of `k` entries with a total of `N`, the
+//! least count is at most `N / k`. The caller decides when entries are added, so that several sketches share one bound on memory.
 //!
-//! To count a key is to look it up and to add. The least entry is found by a heap that is built when it is first needed, and put
-//! right when it is needed again: a count only grows, so one that the heap has from before is too low, and never too high.
+//! Counting a key is a look-up and an addition. A heap finds the entry with the least count. It is built when it is first needed.
+//! Counts only grow, so a count that the heap remembers may be too low and is never too high. It is corrected when it comes up.
 //!
 //! Pure: keys are hashes, and nothing here knows what they stand for.
 

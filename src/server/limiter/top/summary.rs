@@ -1,10 +1,11 @@
 //! Adds up what slots, workers and replicas counted, and cuts the sum to the heaviest keys.
 //!
-//! A list has for each plan the keys with an estimate, and one number, `too_high`. A key's count is at least its estimate less
-//! nothing and at most its estimate and `too_high` together; a key without an entry has the estimate 0. To add lists is to add
-//! both. To cut a list to fewer than `k` keys, the `k`-th greatest estimate is taken off all estimates and added to `too_high`. By
-//! that, `k` times `too_high` never gets above the total less all estimates, so `too_high` is at most `N / k` however often lists
-//! are added and cut (Agarwal et al. 2012, "Mergeable summaries").
+//! A list has an estimate for each key of a plan, and one number for the plan, `too_high`. The true count of a key lies between
+//! its estimate and its estimate plus `too_high`. A key without an entry has the estimate 0.
+//!
+//! Lists are added by adding estimates and `too_high`. A list is cut to fewer than `k` keys in two steps: the `k`-th greatest
+//! estimate is subtracted from all estimates, and added to `too_high`. Each cut removes `k` times what it adds. So `too_high` is at
+//! most `N / k` for a total of `N`, however often lists are added and cut (Agarwal et al. 2012, "Mergeable summaries").
 //!
 //! Pure.
 

@@ -59,7 +59,7 @@ fn workers_of(
     let clock = Arc::new(StillClock(AtomicU64::new(0), monotonic()));
     let limiter = Arc::new(Limiter::without_store(plans, SETTINGS, clock.clone()));
     limiter.count_keys(settings);
-    let worker = || limiter.beside(Remote(MemoryStore::new(CAPACITY_DEFAULT, clock.clone())));
+    let worker = || limiter.with_store(Remote(MemoryStore::new(CAPACITY_DEFAULT, clock.clone())));
     let workers = [worker(), worker()];
     (workers, TopKeys::new(limiter, TopStores::default()), clock)
 }

@@ -1,10 +1,12 @@
 //! The smallest quota at which a `token_bucket` would have denied a key nothing, found while the key's requests pass.
 //!
-//! A bucket of burst `B` gives a unit back every `T` microseconds; `T` is the window divided by the quota, rounded up. It denies
-//! nothing as long as this holds for each request and each one before it: of the units from the earlier to the later one, those
-//! above `B` times `T` are at most the time between the two. As a point, a request is its time and the units before it. For a
-//! later request the earlier one that matters most is a corner of the upper hull of these points, and a higher quota only moves
-//! along the hull. So the hull is all that is kept, from the corner of the present need on.
+//! A bucket of burst `B` gives a unit back every `T` microseconds; `T` is the window divided by the quota, rounded up. Take any two
+//! requests, and let `U` be the units from the earlier to the later one, both included. The bucket denies nothing if
+//! `(U - B) * T` is at most the time between the two, for every such pair.
+//!
+//! Think of each request as a point: its time, and the units before it. For a later request, only corners of the upper hull of
+//! the points before it can decide. A higher quota moves the deciding corner along the hull, in one direction. So the hull is
+//! kept from the present deciding corner on, and nothing else.
 
 use tollgate_core::plan::{Algorithm, Limit, QUOTA_MAX};
 
@@ -29,7 +31,7 @@ struct Corner {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BucketRule {
     window_us: u64,
-    /// A burst that is not the quota; it stays as it is.
+    /// The burst, where it differs from the quota. It then stays the same at every quota.
     burst: Option<u64>,
 }
 
