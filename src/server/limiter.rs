@@ -422,6 +422,7 @@ impl<S: Store> Limiter<S> {
 
     /// Decides by the store's answer to a call that began at `at.0` and took `at.1`, and counts the decision. A store error is
     /// answered by the plan's policy.
+    #[inline]
     fn decide_by_answer(
         &self,
         plans: CountedPlan<'_>,
@@ -435,6 +436,7 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Counts a decision, if a plan of the config made it.
+    #[inline]
     fn count(
         &self,
         (worker_plans, plan_index): CountedPlan<'_>,
@@ -489,6 +491,7 @@ impl<S: Store> Limiter<S> {
     }
 
     /// The decision for a store call that began at `started_at`.
+    #[inline]
     fn answer(
         &self,
         snapshot: &PlanSnapshot,

@@ -5,6 +5,8 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use futures_util::future::join;
+
 use super::caller_deadline::{CallerDeadlinePassed, in_time};
 use super::{Counter, Limiter};
 use tollgate_core::algorithm::Mode;
@@ -33,6 +35,7 @@ impl StoreAnswer {
 
 impl StoreAnswers {
     /// The answer to `check`, which is the next one of the call.
+    #[inline]
     pub(super) fn take(&mut self, check: &Check) -> StoreAnswer {
         let verdict = self.0.next().unwrap_or_else(no_answer);
         let Some(candidate) = &check.plan.candidate else {
@@ -64,8 +67,14 @@ impl<S: Store> Limiter<S> {
     ) -> Result<StoreAnswers, CallerDeadlinePassed> {
         let (sent, deadline) = (with_candidates(checks), self.store_deadline());
         let asked = async {
+            let one = |check| self.store.decide_one(check, deadline);
             match &*sent {
-                [check] => vec![self.store.decide_one(check, deadline).await],
+                [check] => vec![one(check).await],
+                // They share no state, so their order does not matter. Both are queued before either is answered.
+                [check, candidate] if checks.len() == 1 => {
+                    let (by_plan, by_candidate) = join(one(check), one(candidate)).await;
+                    vec![by_plan, by_candidate]
+                }
                 checks => self.store.decide_batch(checks, deadline).await,
             }
         };
