@@ -2,9 +2,7 @@
 //!
 //! What it costs is what the wire costs by tonic's own server, on the accept loop and the workers of tollgate.
 
-use std::pin::Pin;
-
-use tokio_stream::{Stream, StreamExt};
+use tokio_stream::StreamExt;
 use tollgate::grpc::WorkerService;
 use tollgate::grpc::envoy::pb::config::core::v3::HeaderValue;
 use tollgate::grpc::envoy::pb::service::ratelimit::v3 as rls;
@@ -13,6 +11,7 @@ use tollgate::grpc::envoy::pb::service::ratelimit::v3::rate_limit_response::{
 };
 use tollgate::grpc::pb;
 use tollgate::grpc::pb::rate_limit_service_server::RateLimitService;
+use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status, Streaming};
 
 /// Answers everything with the same message, as long as a usual one of tollgate's.
@@ -69,13 +68,10 @@ impl RateLimitService for Echo {
         Ok(Response::new(pb::ShouldAllowBatchResponse { results }))
     }
 
-    type ShouldAllowStreamStream =
-        Pin<Box<dyn Stream<Item = Result<pb::ShouldAllowStreamResponse, Status>> + Send>>;
-
     async fn should_allow_stream(
         &self,
         request: Request<Streaming<pb::ShouldAllowStreamRequest>>,
-    ) -> Result<Response<Self::ShouldAllowStreamStream>, Status> {
+    ) -> Result<Response<BoxStream<pb::ShouldAllowStreamResponse>>, Status> {
         let answers = request.into_inner().map(|received| {
             received.map(|request| pb::ShouldAllowStreamResponse {
                 id: request.id,
@@ -83,22 +79,6 @@ impl RateLimitService for Echo {
             })
         });
         Ok(Response::new(Box::pin(answers)))
-    }
-
-    async fn peek(
-        &self,
-        _: Request<pb::PeekRequest>,
-    ) -> Result<Response<pb::PeekResponse>, Status> {
-        Ok(Response::new(pb::PeekResponse {
-            answer: Some(answer()),
-        }))
-    }
-
-    async fn list_plans(
-        &self,
-        _: Request<pb::ListPlansRequest>,
-    ) -> Result<Response<pb::ListPlansResponse>, Status> {
-        Ok(Response::new(pb::ListPlansResponse::default()))
     }
 }
 

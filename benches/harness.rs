@@ -124,6 +124,7 @@ impl Shape {
         let kind = match self.kind {
             Kind::Unary => "unary".to_owned(),
             Kind::Batch(size) => format!("batch of {size}"),
+            Kind::Joint(size) => format!("joint of {size}"),
             Kind::Stream => "stream".to_owned(),
             Kind::Envoy => "ShouldRateLimit".to_owned(),
             Kind::Http => "/v1/check".to_owned(),

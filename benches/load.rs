@@ -43,6 +43,8 @@ pub enum Kind {
     Unary,
     /// `ShouldAllowBatch` of so many requests.
     Batch(usize),
+    /// `ShouldAllowJoint` of so many requests for different keys.
+    Joint(usize),
     /// `ShouldAllowStream`, with one stream for each connection, open for the whole run.
     Stream,
     /// Envoy's `ShouldRateLimit` of one descriptor, with an HTTP/2 stream for each call.
@@ -55,6 +57,7 @@ impl Kind {
     fn path(self) -> &'static str {
         match self {
             Self::Unary => "/tollgate.v1.RateLimitService/ShouldAllow",
+            Self::Joint(_) => "/tollgate.v1.RateLimitService/ShouldAllowJoint",
             Self::Batch(_) => "/tollgate.v1.RateLimitService/ShouldAllowBatch",
             Self::Stream => "/tollgate.v1.RateLimitService/ShouldAllowStream",
             Self::Envoy => "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",

@@ -31,7 +31,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         .filter(|file| file.name() != ADMIN)
         .for_each(|file| file.service.clear());
     keep("admin.binpb", &of_admin)?;
-    let ours = tonic_prost_build::configure().codec_path("crate::grpc::codec::Codec");
+    let ours = tonic_prost_build::configure()
+        .codec_path("crate::grpc::codec::Codec")
+        .generate_default_stubs(true);
     ours.compile_fds(with_lists_for_maps(descriptors))?;
     let envoy = protox::compile([ENVOY], &includes)?;
     keep("envoy.binpb", &envoy)?;

@@ -12,6 +12,7 @@
 //! - [`key`]: `Key`, `Cost`: checked subject and cost of a request
 //! - [`plan`]: `Plan`, `Limit`, `PlanSet`: what is allowed, looked up by name; `plan::envoy`: which plan decides a descriptor of Envoy
 //! - [`decision`]: `Decision`, `Outcome`, `LimitStatus`: the result of a request and its numbers
+//! - [`joint`]: `JointDecision`: the result of several requests that pass together or not at all
 //! - [`headers`]: the result as header fields for HTTP clients
 //! - [`algorithm`]: the maths of each kind of limit
 //! - [`duration`], [`utc`], `nearest`, `visible`: durations and times as text, the name that was meant, texts of others made visible
@@ -51,7 +52,7 @@
 //! 3. Decisions use the store's clock: Redis `TIME` inside the script, the injected clock for memory.
 //! 4. Everything has a bound: a named constant or a config field, with its reason.
 
-pub use tollgate_core::{algorithm, decision, duration, headers, key, plan, utc};
+pub use tollgate_core::{algorithm, decision, duration, headers, joint, key, plan, utc};
 pub use tollgate_server::transport as server;
 pub use tollgate_server::{
     config, descriptors, grpc, http, limiter, log_throttle, service_manager, shutdown, telemetry,

@@ -2,6 +2,7 @@
 
 mod algorithm_bounds;
 mod clocks;
+mod joint;
 mod oracle;
 mod parity;
 mod simulate;

@@ -129,7 +129,7 @@ impl Case {
     pub fn decisions_per_call(&self) -> u64 {
         match self.kind {
             Kind::Batch(size) => size as u64,
-            Kind::Unary | Kind::Stream | Kind::Envoy | Kind::Http => 1,
+            Kind::Unary | Kind::Joint(_) | Kind::Stream | Kind::Envoy | Kind::Http => 1,
         }
     }
 }

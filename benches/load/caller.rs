@@ -99,7 +99,7 @@ impl Caller {
         let request = self.requests.get(self.turn % self.requests.len());
         let id = match self.calls.kind {
             _ if self.left == 0 => return Ok(false),
-            Kind::Unary | Kind::Batch(_) | Kind::Envoy | Kind::Http => {
+            Kind::Unary | Kind::Batch(_) | Kind::Joint(_) | Kind::Envoy | Kind::Http => {
                 if !self
                     .connection
                     .takes_call(self.calls.waiting.len(), request.len())
@@ -196,6 +196,13 @@ impl Calls {
                 Ok(batch) => {
                     tally.failed(|| format!("{} results to a batch of {size}", batch.results.len()))
                 }
+                Err(error) => tally.failed(|| error.to_string()),
+            },
+            // It counts as one decision: the answer to its first request, which is that of the whole.
+            Kind::Joint(size) => match pb::ShouldAllowJointResponse::decode(message) {
+                Ok(joint) if joint.responses.len() == size => tally.response(&joint.responses[0]),
+                Ok(joint) => tally
+                    .failed(|| format!("{} responses to {size} requests", joint.responses.len())),
                 Err(error) => tally.failed(|| error.to_string()),
             },
             Kind::Envoy => match RateLimitResponse::decode(message) {

@@ -37,6 +37,13 @@ impl Requests {
                 .for_each(|index| requests.add(&framed(&descriptor(&load.plan, key(index))))),
             Kind::Http => (0..load.keys)
                 .for_each(|index| requests.add(http_get(load, &key(index)).as_bytes())),
+            Kind::Joint(size) => (0..load.keys).for_each(|first| {
+                let joint = pb::ShouldAllowJointRequest {
+                    requests: (first..first + size).map(request).collect(),
+                    ..Default::default()
+                };
+                requests.add(&framed(&joint));
+            }),
             Kind::Batch(size) => (0..load.keys).step_by(size).for_each(|first| {
                 let batch = (first..first + size).map(request).collect();
                 requests.add(&framed(&pb::ShouldAllowBatchRequest { requests: batch }));

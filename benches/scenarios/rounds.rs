@@ -48,6 +48,20 @@ pub async fn protocols(harness: &mut Harness) -> Result<u64, String> {
     rounds(harness, "x ShouldAllow", &scenarios).await
 }
 
+/// Joint decisions through Redis beside `ShouldAllow` in the same shape: of two and three keys. Returns the number of errors.
+pub async fn joint(harness: &mut Harness) -> Result<u64, String> {
+    let mut scenarios = Vec::new();
+    for plan in ["token_bucket", "sliding_window", "sliding_log"] {
+        let base = scenarios.len();
+        let of = |kind| {
+            let shape = Shape::new(kind, USUAL.connections, USUAL.in_flight);
+            (Scenario::new(Server::Redis, shape, MANY, plan), base)
+        };
+        scenarios.extend([Kind::Unary, Kind::Joint(2), Kind::Joint(3)].map(of));
+    }
+    rounds(harness, "x ShouldAllow", &scenarios).await
+}
+
 /// A Cluster of three beside one Redis, in the same shape. Returns the number of errors.
 pub async fn cluster(harness: &mut Harness) -> Result<u64, String> {
     let mut scenarios = Vec::new();

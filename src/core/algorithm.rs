@@ -129,9 +129,30 @@ pub fn decide(
     if mode == Mode::Refund {
         return refund(limits, states, now_us, cost);
     }
+    let mut verdict = read_all(limits, states, now_us, cost, mode);
+    if mode == Mode::Charge {
+        for ((limit, state), reading) in limits.iter().zip(states).zip(&mut verdict.readings) {
+            state.clamp(limit, now_us);
+            if verdict.fits {
+                state.charge(limit, now_us, cost);
+                *reading = state.read(limit, now_us, 0);
+            }
+        }
+    }
+    verdict
+}
+
+/// Tells whether a cost fits, as a charge or a peek reads the states, and changes nothing. `cost` must fit every limit's capacity.
+pub fn test(limits: &[Limit], states: &[State], now_us: u64, cost: u64, mode: Mode) -> Verdict {
+    read_all(limits, states, now_us, cost, mode)
+}
+
+// Always inlined, so that a decision has no call more than it needs.
+#[inline(always)]
+fn read_all(limits: &[Limit], states: &[State], now_us: u64, cost: u64, mode: Mode) -> Verdict {
     // A loop, because collecting one or two readings costs more than making them.
     let (mut readings, mut fits) = (SmallVec::<[Reading; 2]>::new(), true);
-    for (limit, state) in limits.iter().zip(&*states) {
+    for (limit, state) in limits.iter().zip(states) {
         let reading = if mode == Mode::Peek {
             state.peek(limit, now_us, cost)
         } else {
@@ -139,15 +160,6 @@ pub fn decide(
         };
         fits &= reading.wait_us(limit, cost) == 0;
         readings.push(reading);
-    }
-    if mode == Mode::Charge {
-        for ((limit, state), reading) in limits.iter().zip(states).zip(&mut readings) {
-            state.clamp(limit, now_us);
-            if fits {
-                state.charge(limit, now_us, cost);
-                *reading = state.read(limit, now_us, 0);
-            }
-        }
     }
     Verdict { fits, readings }
 }

@@ -103,7 +103,7 @@ impl Decision {
     pub fn allowed(&self) -> bool {
         match self.outcome {
             Outcome::Allowed | Outcome::ShadowDenied => true,
-            Outcome::Denied | Outcome::NeverFits => false,
+            Outcome::Denied | Outcome::NeverFits | Outcome::OtherDenied => false,
         }
     }
 }
@@ -119,15 +119,18 @@ pub enum Outcome {
     NeverFits,
     /// A plan in shadow mode would have denied. The caller may go on; nothing was charged.
     ShadowDenied,
+    /// The request could pass, but another one of its joint decision may not. Nothing was charged.
+    OtherDenied,
 }
 
 impl Outcome {
     /// Every outcome, in the order of their numbers.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::Allowed,
         Self::Denied,
         Self::NeverFits,
         Self::ShadowDenied,
+        Self::OtherDenied,
     ];
 
     /// The name used in metrics and texts.
@@ -137,6 +140,7 @@ impl Outcome {
             Self::Denied => "denied",
             Self::NeverFits => "never_fits",
             Self::ShadowDenied => "shadow_denied",
+            Self::OtherDenied => "other_denied",
         }
     }
 }

@@ -10,40 +10,82 @@ use xxhash_rust::xxh3::xxh3_128;
 /// a URL path or a composed identity, and a batch of 1,000 such keys fits one message.
 pub const KEY_BYTES_MAX: usize = 512;
 
+/// Longest shard, in bytes.
+pub const SHARD_BYTES_MAX: usize = 64;
+
 /// Bytes that are kept of a text that is too long for a key, so that people recognise it.
 const BEGINNING_BYTES: usize = 64;
 
 /// Identifies who or what is counted: a user, a token, an address.
 ///
-/// Shape: 1 to 512 bytes of UTF-8, compared byte by byte; case and spaces count.
+/// Shape: 1 to 512 bytes of UTF-8, compared byte by byte; case and spaces count. A shard may belong to it, 1 to 64 bytes of UTF-8:
+/// the same text with another shard, or without one, is another key. All keys of a shard lie on one node of a Cluster.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key(Box<str>);
+pub struct Key {
+    /// The shard, and then the key's own text.
+    text: Box<str>,
+    /// Length of the shard, 0 for none.
+    shard_bytes: u8,
+}
 
 impl Key {
     /// Checks a key.
     ///
     /// Errors: [`KeyError::Empty`], [`KeyError::TooLong`].
+    #[inline]
     pub fn new(text: impl Into<Box<str>>) -> Result<Self, KeyError> {
         let text = text.into();
         match text.len() {
             0 => Err(KeyError::Empty),
-            1..=KEY_BYTES_MAX => Ok(Self(text)),
+            1..=KEY_BYTES_MAX => Ok(Self::without_shard(text)),
             bytes => Err(KeyError::TooLong { bytes }),
         }
+    }
+
+    fn without_shard(text: Box<str>) -> Self {
+        Self {
+            text,
+            shard_bytes: 0,
+        }
+    }
+
+    /// The same key in a shard. An empty shard is none.
+    ///
+    /// Errors: [`KeyError::ShardTooLong`].
+    #[inline]
+    pub fn in_shard(self, shard: &str) -> Result<Self, KeyError> {
+        if shard.is_empty() && !self.has_shard() {
+            return Ok(self);
+        }
+        self.moved_to(shard)
+    }
+
+    #[cold]
+    fn moved_to(self, shard: &str) -> Result<Self, KeyError> {
+        let bytes = shard.len();
+        let shard_bytes = u8::try_from(bytes)
+            .ok()
+            .filter(|_| bytes <= SHARD_BYTES_MAX)
+            .ok_or(KeyError::ShardTooLong { bytes })?;
+        Ok(Self {
+            text: [shard, self.as_str()].concat().into(),
+            shard_bytes,
+        })
     }
 
     /// A key for any text, where an error would let the request pass uncounted. An empty text is counted as `-`. A text above
     /// [`KEY_BYTES_MAX`] is counted as its beginning and a hash of 128 bits, so different texts have different keys.
     pub fn from_any(text: String) -> Self {
         match text.len() {
-            0 => Self("-".into()),
-            1..=KEY_BYTES_MAX => Self(text.into()),
+            0 => Self::without_shard("-".into()),
+            1..=KEY_BYTES_MAX => Self::without_shard(text.into()),
             _ => {
                 let end = (0..=BEGINNING_BYTES)
                     .rev()
                     .find(|end| text.is_char_boundary(*end))
                     .unwrap_or(0);
-                Self(format!("{}#{:032x}", &text[..end], xxh3_128(text.as_bytes())).into())
+                let hash = xxh3_128(text.as_bytes());
+                Self::without_shard(format!("{}#{hash:032x}", &text[..end]).into())
             }
         }
     }
@@ -51,14 +93,29 @@ impl Key {
     /// The key's text, as it was given.
     #[inline]
     pub fn as_str(&self) -> &str {
-        &self.0
+        if self.shard_bytes == 0 {
+            return &self.text;
+        }
+        &self.text[usize::from(self.shard_bytes)..]
+    }
+
+    /// Whether the key is in a shard.
+    #[inline]
+    pub fn has_shard(&self) -> bool {
+        self.shard_bytes > 0
+    }
+
+    /// The shard, as it was given; empty if there is none.
+    #[inline]
+    pub fn shard(&self) -> &str {
+        &self.text[..usize::from(self.shard_bytes)]
     }
 }
 
 /// A key often is personal data, so `Debug` shows only its length.
 impl fmt::Debug for Key {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Key({} bytes)", self.0.len())
+        write!(out, "Key({} bytes)", self.as_str().len())
     }
 }
 
@@ -74,6 +131,14 @@ pub enum KeyError {
     )]
     TooLong {
         /// Length of the key that was sent, in bytes.
+        bytes: usize,
+    },
+    /// The shard is longer than [`SHARD_BYTES_MAX`]. Send a hash of it instead.
+    #[error(
+        "shard has {bytes} bytes: at most {SHARD_BYTES_MAX} are accepted; send a hash of a longer one"
+    )]
+    ShardTooLong {
+        /// Length of the shard that was sent, in bytes.
         bytes: usize,
     },
 }
@@ -150,6 +215,24 @@ mod tests {
                 .chars()
                 .position(|letter| letter == '#'),
             Some(32)
+        );
+    }
+
+    #[test]
+    fn a_shard_is_part_of_a_key() {
+        let key = |shard: &str, text: &str| Key::new(text).unwrap().in_shard(shard);
+        assert_eq!(key("", "k"), Ok(Key::new("k").unwrap()));
+        let sharded = key("acme", "u1").unwrap();
+        assert_eq!((sharded.as_str(), sharded.shard()), ("u1", "acme"));
+        // What is where the shard ends is another key.
+        assert_ne!(sharded, key("acm", "eu1").unwrap());
+        assert_ne!(sharded, Key::new("acmeu1").unwrap());
+        assert_eq!(sharded.in_shard(""), Ok(Key::new("u1").unwrap()));
+        assert!(key(&"é".repeat(32), "k").is_ok());
+        let bytes = 65;
+        assert_eq!(
+            key(&"s".repeat(bytes), "k"),
+            Err(KeyError::ShardTooLong { bytes })
         );
     }
 

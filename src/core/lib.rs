@@ -17,6 +17,8 @@ pub mod plan;
 
 pub mod decision;
 
+pub mod joint;
+
 pub mod headers;
 
 pub mod algorithm;

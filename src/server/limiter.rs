@@ -9,6 +9,7 @@ mod deny_cache;
 mod envoy;
 mod explain;
 mod failure_log;
+mod joint;
 mod metrics;
 mod registry;
 mod snapshot;
@@ -28,8 +29,9 @@ pub use deny_cache::{DENY_CACHE_DEFAULT, DENY_CACHE_MAX};
 pub use envoy::{Descriptor, DescriptorDecision, EnvoyDecisions, EnvoyRefusal};
 pub use explain::{CandidateExplanation, Explanation, LimitExplanation};
 use failure_log::FailureLog;
+pub use joint::JointRefusal;
 use metrics::WorkerPlans;
-pub use metrics::{BOUNDS_NS, Counter, Reloads, Timings, Totals};
+pub use metrics::{BOUNDS_NS, Counter, JOINT_OUTCOMES, Reloads, Timings, Totals};
 use registry::{LimiterRegistry, WorkerState};
 pub use snapshot::{Changes, PlanSnapshot};
 use store_call::StoreAnswer;
@@ -66,6 +68,11 @@ pub enum Refusal {
         "the caller's deadline passed before a decision; a charge that was sent may still count"
     )]
     CallerDeadline,
+    /// The keys of a joint decision lie in several slots of a Redis Cluster.
+    #[error(
+        "the keys of this joint decision lie on several nodes of the Redis Cluster; send one shard with all of them"
+    )]
+    Apart,
 }
 
 /// How a limiter treats its store.

@@ -112,6 +112,29 @@ pub trait Store: Send + Sync + 'static {
         deadline: StoreDeadline,
     ) -> impl Future<Output = Vec<Result<Verdict, StoreError>>> + Send;
 
+    /// Decides checks together, at one instant: if all fit, all are charged, else none. Each is tested with its cost and the costs of
+    /// those before it of the same `counts_as` and key. A check by a plan in shadow mode denies no others: where it does not fit, it
+    /// is not charged and not added. All checks are charges, or all are peeks.
+    ///
+    /// Returns a verdict for each, in the same order. Whether all were charged, [`all_fit`] tells. If not, the verdicts tell how each
+    /// was tested, and the readings are those before. Errors: none was decided.
+    fn decide_joint(
+        &self,
+        _checks: &[Check],
+        _deadline: StoreDeadline,
+    ) -> impl Future<Output = Result<Vec<Verdict>, StoreError>> + Send {
+        async {
+            Err(StoreError::Refused(
+                "this store does not decide requests together".to_owned(),
+            ))
+        }
+    }
+
+    /// Whether the store can decide these checks together. If not, they lie in several slots of a Redis Cluster.
+    fn are_together(&self, _checks: &[Check]) -> bool {
+        true
+    }
+
     /// Deletes all counters of a subject, under every plan and limit of its group, so that later decisions begin fresh. Returns
     /// whether there were any, expired or not. Errors: the counters may or may not have been deleted. A store that does not
     /// support resets answers [`StoreError::Refused`].
@@ -136,6 +159,12 @@ pub trait Store: Send + Sync + 'static {
     fn names(&self, _key: &Key, _plan: &Plan) -> Vec<String> {
         Vec::new()
     }
+}
+
+/// Whether checks that were decided together all passed: one by a plan in shadow mode does not count.
+pub fn all_fit(checks: &[Check], verdicts: &[Verdict]) -> bool {
+    let mut pairs = checks.iter().zip(verdicts);
+    pairs.all(|(check, verdict)| verdict.fits || check.plan.shadow)
 }
 
 /// Why a store could not decide. The limiter answers by the plan's policy then.
@@ -237,6 +266,24 @@ impl Store for ConfiguredStore {
         match self {
             Self::Memory(store) => store.decide_batch(checks, deadline).await,
             Self::Redis(store) => store.decide_batch(checks, deadline).await,
+        }
+    }
+
+    async fn decide_joint(
+        &self,
+        checks: &[Check],
+        deadline: StoreDeadline,
+    ) -> Result<Vec<Verdict>, StoreError> {
+        match self {
+            Self::Memory(store) => store.decide_joint(checks),
+            Self::Redis(store) => store.decide_joint(checks, deadline).await,
+        }
+    }
+
+    fn are_together(&self, checks: &[Check]) -> bool {
+        match self {
+            Self::Memory(store) => store.are_together(checks),
+            Self::Redis(store) => store.are_together(checks),
         }
     }
 

@@ -15,17 +15,19 @@
 mod arena;
 mod checked_out;
 mod entry;
+mod joint;
 mod logs;
 mod shard;
 mod timing_wheel;
 
+use std::borrow::Cow;
 use std::hash::RandomState;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Check, Store, StoreDeadline, StoreError, Subject};
 use crate::clock::Clock;
 use entry::Name;
-use shard::Shard;
+use shard::{HashedName, Shard};
 use tollgate_core::algorithm::Verdict;
 use tollgate_core::key::Key;
 
@@ -64,24 +66,20 @@ impl MemoryStore {
     #[inline]
     pub fn decide(&self, check: &Check) -> Result<Verdict, StoreError> {
         let now_us = self.clock.now_us();
-        let name = Name::new(
-            check.plan.counts_as.as_bytes(),
-            check.key.as_str().as_bytes(),
-        );
-        let name = name.ok_or_else(|| {
-            StoreError::Refused("the key and the counts_as of its plan are too long".to_owned())
-        })?;
-        let hash = shard::hash_of(&self.hasher, name);
-        self.shard(hash).decide(name, hash, check, now_us)
+        let group = group_of(&check.plan.counts_as, &check.key);
+        let name = Name::new(&group, check.key.as_str().as_bytes()).ok_or_else(too_long)?;
+        let name = HashedName::new(&self.hasher, name);
+        self.shard(name).decide(name, check, now_us)
     }
 
     /// Deletes the entry of a key in the group `counts_as`. Returns whether there was one.
     pub fn forget(&self, counts_as: &str, key: &Key) -> bool {
-        let Some(name) = Name::new(counts_as.as_bytes(), key.as_str().as_bytes()) else {
+        let group = group_of(counts_as, key);
+        let Some(name) = Name::new(&group, key.as_str().as_bytes()) else {
             return false;
         };
-        let hash = shard::hash_of(&self.hasher, name);
-        self.shard(hash).remove(name, hash)
+        let name = HashedName::new(&self.hasher, name);
+        self.shard(name).remove(name)
     }
 
     /// Number of keys held: live ones, and fresh ones that were not swept yet.
@@ -99,10 +97,29 @@ impl MemoryStore {
         self.shards.iter().map(|shard| lock(shard).bytes()).sum()
     }
 
-    fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
-        // The table inside a shard uses other bits of the hash.
-        lock(&self.shards[(hash >> 32) as usize % SHARDS])
+    fn shard(&self, name: HashedName<'_>) -> MutexGuard<'_, Shard> {
+        lock(&self.shards[Self::shard_index(name)])
     }
+
+    /// The table inside a shard uses other bits of the hash.
+    fn shard_index(name: HashedName<'_>) -> usize {
+        (name.hash >> 32) as usize % SHARDS
+    }
+}
+
+/// The group in the name of an entry: the `counts_as` of a plan, which has no NUL, and behind one the shard of the key.
+#[inline]
+fn group_of<'a>(counts_as: &'a str, key: &Key) -> Cow<'a, [u8]> {
+    if key.has_shard() {
+        Cow::Owned([counts_as, "\0", key.shard()].concat().into_bytes())
+    } else {
+        Cow::Borrowed(counts_as.as_bytes())
+    }
+}
+
+#[cold]
+fn too_long() -> StoreError {
+    StoreError::Refused("the key and the counts_as of its plan are too long".to_owned())
 }
 
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
@@ -125,6 +142,14 @@ impl Store for MemoryStore {
         _deadline: StoreDeadline,
     ) -> Vec<Result<Verdict, StoreError>> {
         checks.iter().map(|check| self.decide(check)).collect()
+    }
+
+    async fn decide_joint(
+        &self,
+        checks: &[Check],
+        _deadline: StoreDeadline,
+    ) -> Result<Vec<Verdict>, StoreError> {
+        self.decide_joint(checks)
     }
 
     async fn reset(&self, subject: &Subject, _deadline: StoreDeadline) -> Result<bool, StoreError> {

@@ -39,7 +39,7 @@ use script::Script;
 use sentinel::Watch;
 use target::Topology;
 pub use target::{RedisTarget, Tls};
-use tollgate_core::algorithm::Mode;
+use tollgate_core::algorithm::{Mode, Verdict};
 use tollgate_core::key::Key;
 use tollgate_core::plan::Plan;
 
@@ -334,6 +334,22 @@ impl Node {
         }
     }
 
+    /// Decides requests together.
+    async fn decide_joint(
+        &self,
+        requests: Vec<ScriptRequest>,
+        deadline: Duration,
+    ) -> Result<Vec<Verdict>, StoreError> {
+        let count = requests.len();
+        let asked = async {
+            self.manager.refusal().map_or(Ok(()), Err)?;
+            let answered = self.batcher.take_joint(requests, deadline)?;
+            let answers = answered.await.map_err(|_| lost_call())?;
+            answers.into_iter().collect()
+        };
+        self.count_undecided(count, asked.await)
+    }
+
     async fn decide_all_now(
         &self,
         requests: Vec<ScriptRequest>,
@@ -377,6 +393,35 @@ impl Store for RedisStore {
             Servers::One(node) => node.decide_all(requests, deadline).await,
             Servers::Many(cluster) => {
                 Box::pin(cluster.decide_batch(requests, until, deadline)).await
+            }
+        }
+    }
+
+    async fn decide_joint(
+        &self,
+        checks: &[Check],
+        StoreDeadline(deadline): StoreDeadline,
+    ) -> Result<Vec<Verdict>, StoreError> {
+        let until = monotonic() + deadline;
+        let requests = checks
+            .iter()
+            .map(|check| ScriptRequest::new(check, &self.key_prefix, until))
+            .collect();
+        match &self.servers {
+            Servers::One(node) => node.decide_joint(requests, deadline).await,
+            Servers::Many(cluster) => Box::pin(cluster.decide_joint(requests, deadline)).await,
+        }
+    }
+
+    fn are_together(&self, checks: &[Check]) -> bool {
+        let slot = |check: &Check| {
+            let (group, key) = (&check.plan.counts_as, &check.key);
+            name::slot(&name::state_name(&self.key_prefix, group, key))
+        };
+        match (&self.servers, checks) {
+            (Servers::One(_), _) | (Servers::Many(_), []) => true,
+            (Servers::Many(_), [first, others @ ..]) => {
+                others.iter().all(|other| slot(other) == slot(first))
             }
         }
     }

@@ -110,6 +110,7 @@ impl Live {
             key: key.to_owned(),
             plan: plan.to_owned(),
             cost: None,
+            ..Default::default()
         };
         self.client
             .peek(peek)

@@ -112,6 +112,7 @@ fn reset(key: &str, plan: &str) -> pb::ResetRequest {
     pb::ResetRequest {
         key: key.to_owned(),
         plan: plan.to_owned(),
+        ..Default::default()
     }
 }
 
@@ -120,6 +121,7 @@ fn refund(key: &str, plan: &str, cost: Option<u64>) -> pb::RefundRequest {
         key: key.to_owned(),
         plan: plan.to_owned(),
         cost,
+        ..Default::default()
     }
 }
 
@@ -295,6 +297,7 @@ async fn calls_that_only_read_are_counted_and_write_no_line_at_the_usual_level()
             .explain(pb::ExplainRequest {
                 key: KEY.to_owned(),
                 plan: "trial".to_owned(),
+                ..Default::default()
             })
             .await
             .unwrap();

@@ -149,6 +149,7 @@ async fn batches_peeks_and_streams_exceed_their_deadline_as_a_whole() {
             key: "k".to_owned(),
             plan: "allow".to_owned(),
             cost: None,
+            ..Default::default()
         };
         assert_eq!(
             client.peek(timed(peek, timeout)).await.unwrap_err().code(),
@@ -296,7 +297,7 @@ async fn a_malformed_deadline_is_the_callers_error() {
             let peek = pb::PeekRequest {
                 key: "k".to_owned(),
                 plan: "p".to_owned(),
-                cost: None,
+                ..Default::default()
             };
             let batch = pb::ShouldAllowBatchRequest {
                 requests: vec![asked()],

@@ -32,6 +32,7 @@ async fn remaining(server: &Server, key: &str) -> u64 {
         key: key.to_owned(),
         plan: "two".to_owned(),
         cost: None,
+        ..Default::default()
     };
     server
         .client()

@@ -368,6 +368,7 @@ fn peek(key: &str) -> tollgate::grpc::pb::PeekRequest {
         key: key.to_owned(),
         plan: "free".to_owned(),
         cost: None,
+        ..Default::default()
     }
 }
 

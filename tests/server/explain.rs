@@ -28,6 +28,7 @@ impl AdminFixture {
         let request = pb::ExplainRequest {
             key: "k".to_owned(),
             plan: plan.to_owned(),
+            ..Default::default()
         };
         self.admin.explain(request).await.unwrap().into_inner()
     }
@@ -116,6 +117,7 @@ async fn assert_every_limit_is_told(flags: &[&str]) -> Vec<String> {
             .explain(pb::ExplainRequest {
                 key: key.to_owned(),
                 plan: plan.to_owned(),
+                ..Default::default()
             })
             .await
             .unwrap_err();

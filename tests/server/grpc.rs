@@ -1,6 +1,7 @@
 //! The wire, black box: every method, every status, health and reflection, against the real binary.
 
 mod bad_input;
+mod joint;
 mod many_requests;
 mod unix_socket;
 
@@ -218,6 +219,7 @@ async fn remaining_is_what_any_limit_would_still_give() {
             key: "k".to_owned(),
             plan: "uneven".to_owned(),
             cost,
+            ..Default::default()
         };
         client
             .peek(asked)
@@ -272,6 +274,7 @@ async fn a_peek_takes_nothing_and_lists_every_limit() {
         key: "k".to_owned(),
         plan: "browse".to_owned(),
         cost,
+        ..Default::default()
     };
     for _ in 0..3 {
         let answer = client

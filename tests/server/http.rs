@@ -1,6 +1,7 @@
 //! The HTTP side from outside: the check endpoint, health, and metrics, which count exactly and contain no key.
 
 mod input;
+mod joint;
 mod metrics;
 mod unread;
 

@@ -325,7 +325,11 @@ fn ask_everything(description: &mut Description, http: &str) {
     caller.check("DELETE", "key=a&plan=two", &[], "");
     let media = ["Content-Type: application/json"];
     caller.check("POST", "", &media, r#"{"key":"d","plan":"two"}"#);
-    caller.check("POST", "key=a&plan=two", &media, &" ".repeat(5_000));
+    let pair =
+        r#"{"requests":[{"key":"e","plan":"two","cost":2,"shard":"s"},{"key":"f","plan":"two"}]}"#;
+    caller.check("POST", "", &media, pair);
+    caller.check("POST", "", &media, pair);
+    caller.check("POST", "key=a&plan=two", &media, &" ".repeat(9_000));
     let text = ["Content-Type: text/plain"];
     caller.check("POST", "key=a&plan=two", &text, "text");
 }

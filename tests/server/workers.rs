@@ -18,7 +18,7 @@ use tollgate::grpc::pb::rate_limit_service_server::RateLimitService;
 use tollgate::grpc::{self, StartError, WorkerService, Workers, pb};
 use tollgate::server::{Drained, Listener, ServeError};
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status};
 
 use crate::support::Guarded;
 use crate::support::redis::{Redis, free_port};
@@ -52,37 +52,6 @@ impl RateLimitService for Marked {
             limit_name: self.worker.to_string(),
             ..Default::default()
         }))
-    }
-
-    async fn should_allow_batch(
-        &self,
-        _: Request<pb::ShouldAllowBatchRequest>,
-    ) -> Result<Response<pb::ShouldAllowBatchResponse>, Status> {
-        Err(Status::unimplemented("not asked for here"))
-    }
-
-    type ShouldAllowStreamStream =
-        tokio_stream::Pending<Result<pb::ShouldAllowStreamResponse, Status>>;
-
-    async fn should_allow_stream(
-        &self,
-        _: Request<Streaming<pb::ShouldAllowStreamRequest>>,
-    ) -> Result<Response<Self::ShouldAllowStreamStream>, Status> {
-        Ok(Response::new(tokio_stream::pending()))
-    }
-
-    async fn peek(
-        &self,
-        _: Request<pb::PeekRequest>,
-    ) -> Result<Response<pb::PeekResponse>, Status> {
-        Err(Status::unimplemented("not asked for here"))
-    }
-
-    async fn list_plans(
-        &self,
-        _: Request<pb::ListPlansRequest>,
-    ) -> Result<Response<pb::ListPlansResponse>, Status> {
-        Err(Status::unimplemented("not asked for here"))
     }
 }
 

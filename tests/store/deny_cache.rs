@@ -142,6 +142,7 @@ async fn a_cost_that_fits_reaches_redis_while_a_larger_one_is_denied() {
         key: "k".to_owned(),
         plan: "mixed".to_owned(),
         cost: None,
+        ..Default::default()
     };
     let peeked = client
         .peek(peek)

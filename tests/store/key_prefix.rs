@@ -84,6 +84,7 @@ async fn deployments_of_other_prefixes_share_neither_counts_nor_replicas_nor_res
         let reset = ResetRequest {
             key: "k".to_owned(),
             plan: plan.to_owned(),
+            ..Default::default()
         };
         assert!(
             admin.reset(reset).await.unwrap().into_inner().existed,

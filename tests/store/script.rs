@@ -120,6 +120,16 @@ async fn captured(redis: &Redis, asks: &[Check]) -> (Vec<Vec<u8>>, Wire) {
     (call, Wire::to(redis))
 }
 
+/// The call of these checks, which are decided together.
+async fn captured_joint(redis: &Redis, asks: &[Check]) -> Vec<Vec<u8>> {
+    let tap = Tap::before(redis.port);
+    let store = RedisStore::connect(&tap.url(), Duration::from_secs(10)).unwrap();
+    assert!(store.connected(PATIENCE.0).await);
+    let verdicts = store.decide_joint(asks, PATIENCE).await.unwrap();
+    assert!(verdicts.iter().all(|verdict| verdict.fits));
+    tap.commands("EVALSHA").pop().unwrap()
+}
+
 fn cpu_us(redis: &Redis) -> u64 {
     let info = redis.cli(&["INFO", "cpu"]);
     let seconds = |name: &str| -> f64 {
@@ -209,6 +219,33 @@ async fn a_call_with_a_wrong_count_is_refused() {
     );
 }
 
+/// Sets each byte of a call to other values. Returns how many calls were refused, and how many there were.
+fn garble(raw: &mut Wire, mut call: Vec<Vec<u8>>) -> (usize, u64) {
+    let request = call.pop().unwrap();
+    let (mut refused, mut calls) = (0, 0);
+    for index in 0..request.len() {
+        let byte = request[index];
+        for value in [
+            0,
+            1,
+            2,
+            6,
+            31,
+            127,
+            255,
+            byte.wrapping_add(1),
+            byte.wrapping_sub(1),
+        ] {
+            let mut garbled = request.clone();
+            garbled[index] = value;
+            let (kind, _) = raw.call("EVALSHA", &[call.clone(), vec![garbled]].concat());
+            refused += usize::from(kind == b'-');
+            calls += 1;
+        }
+    }
+    (refused, calls)
+}
+
 /// Sets each byte of a call to other values. Redis answers every such call, and soon.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_was_garbled_does_not_hold_redis() {
@@ -229,6 +266,7 @@ async fn a_request_that_was_garbled_does_not_hold_redis() {
         .map(|one| plan(vec![one.clone()]))
         .chain([plan(limits.clone())])
         .collect();
+    let log = plan(vec![limit(1_000, Duration::from_millis(61_500), LOG)]);
     let mut asks: Vec<Check> = plans
         .iter()
         .zip(1..)
@@ -239,27 +277,13 @@ async fn a_request_that_was_garbled_does_not_hold_redis() {
         refund(&plans[1], "key 2", 1),
         ask(&plans[1], "key 7", 3),
     ]);
-    let (mut call, mut raw) = captured(&redis, &asks).await;
-    let request = call.pop().unwrap();
+    let (call, mut raw) = captured(&redis, &asks).await;
+    let joint = [&asks[..5], &[ask(&log, "key 8", 2)]].concat();
+    let joint = captured_joint(&redis, &joint).await;
     let (before_us, mut calls, mut refused) = (cpu_us(&redis), 0, 0);
-    for index in 0..request.len() {
-        for value in [
-            0,
-            1,
-            2,
-            6,
-            31,
-            127,
-            255,
-            request[index].wrapping_add(1),
-            request[index].wrapping_sub(1),
-        ] {
-            let mut garbled = request.clone();
-            garbled[index] = value;
-            let (kind, _) = raw.call("EVALSHA", &[call.clone(), vec![garbled]].concat());
-            refused += usize::from(kind == b'-');
-            calls += 1;
-        }
+    for call in [call, joint] {
+        let (refusals, tried) = garble(&mut raw, call);
+        (refused, calls) = (refused + refusals, calls + tried);
     }
     let each_us = (cpu_us(&redis) - before_us) / calls;
     println!("{calls} garbled calls, {refused} refused, {each_us} us of Redis's time each");
@@ -271,7 +295,7 @@ async fn a_request_that_was_garbled_does_not_hold_redis() {
 }
 
 /// Text of the script that makes functions which few calls need.
-const GENERAL_WAY: &str = "general = general or (function()";
+const GENERAL_WAY: &str = "general, joint, open_group = (function()";
 const LOG_FUNCTIONS: &str = "log = log or (function()";
 
 async fn needs_the_general_way(before: &[Check], asks: &[Check]) -> bool {
@@ -294,7 +318,10 @@ async fn needs(made: &str, before: &[Check], asks: &[Check]) -> bool {
     let sha = redis.cli(&[
         "SCRIPT",
         "LOAD",
-        &text.replace(made, &made.replace("or (", "or error('made') or (")),
+        &text.replace(
+            made,
+            &made.replace("(function", "error('made') or (function"),
+        ),
     ]);
     let mut call = tap.commands("EVALSHA").pop().unwrap();
     call[0] = sha.trim().as_bytes().to_vec();

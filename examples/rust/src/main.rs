@@ -41,7 +41,7 @@ async fn connect(address: &str) -> Result<Tollgate, Box<dyn Error>> {
     let connected = async {
         loop {
             // Peek charges nothing. It also finds a default plan that is misspelt.
-            let peek = PeekRequest { key: "start".to_owned(), plan: DEFAULT_PLAN.to_owned(), cost: None };
+            let peek = PeekRequest { key: "start".to_owned(), plan: DEFAULT_PLAN.to_owned(), ..PeekRequest::default() };
             match tollgate.peek(peek).await {
                 Err(status) if is_undecided(&status) => tokio::time::sleep(Duration::from_millis(100)).await,
                 answer => return answer,

@@ -3,6 +3,7 @@
 mod explanation;
 mod top;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::header::HeaderName;
@@ -11,13 +12,14 @@ use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
 use super::admin::{ReloadOutcome, Reloaded};
-use super::pb::should_allow_response::HttpHeadersEntry;
+use super::pb::{should_allow_joint_response, should_allow_response};
 use super::{lenient_decode, pb};
-use crate::limiter::{AdminError, BATCH_MAX, CallerDeadline, Refunded, Refusal};
+use crate::limiter::{AdminError, BATCH_MAX, CallerDeadline, JointRefusal, Refunded, Refusal};
 pub(super) use explanation::{explained, replicas};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use tollgate_core::headers::{HeaderForm, headers};
+use tollgate_core::joint::{JointDecision, REQUESTS_MAX};
 use tollgate_core::key::{Cost, Key};
 use tollgate_core::plan::{
     Algorithm, Anchor, Limit, OnStoreFailure, Plan, PlanSet, Rule, check_requested_name,
@@ -31,9 +33,14 @@ const RETRY_OVERLOADED_AFTER: Duration = Duration::from_millis(100);
 /// Converts a request. Errors: INVALID_ARGUMENT, with what is wrong and what would be right.
 pub(super) fn check_request(request: pb::ShouldAllowRequest) -> Result<Check<String>, Status> {
     let pb::ShouldAllowRequest {
-        key, plan, cost, ..
+        key,
+        plan,
+        cost,
+        shard,
+        ..
     } = request;
-    let key = Key::new(key).map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let key = Key::new(key).and_then(|key| key.in_shard(&shard));
+    let key = key.map_err(|error| Status::invalid_argument(error.to_string()))?;
     check_requested_name(&plan).map_err(Status::invalid_argument)?;
     let cost = cost
         .map_or(Ok(Cost::ONE), Cost::new)
@@ -46,11 +53,12 @@ pub(super) fn check_request(request: pb::ShouldAllowRequest) -> Result<Check<Str
     })
 }
 
-/// Checks the key and the plan's name of an admin request. Errors: as [`check_request`].
-pub(super) fn subject(key: String, plan: String) -> Result<(Key, String), Status> {
+/// Checks the key, its shard and the plan's name of an admin request. Errors: as [`check_request`].
+pub(super) fn subject(key: String, shard: String, plan: String) -> Result<(Key, String), Status> {
     check_request(pb::ShouldAllowRequest {
         key,
         plan,
+        shard,
         ..Default::default()
     })
     .map(|check| (check.key, check.plan))
@@ -107,6 +115,63 @@ pub(super) fn check_requests(
     };
     let parsed = requests.into_iter().map(parse).collect();
     (parsed, checks)
+}
+
+/// Converts the requests of a joint decision, and what each wants in its answer. Errors: INVALID_ARGUMENT, with the place.
+pub(super) fn joint_checks(
+    requests: &[pb::ShouldAllowRequest],
+    peek: bool,
+) -> Result<(Vec<Check<String>>, Vec<AnswerOptions>), Status> {
+    if !(1..=REQUESTS_MAX).contains(&requests.len()) {
+        return Err(Status::invalid_argument(format!(
+            "the joint decision has {} requests: send 1 to {REQUESTS_MAX}",
+            requests.len()
+        )));
+    }
+    let mut checks = Vec::with_capacity(requests.len());
+    for (index, request) in requests.iter().enumerate() {
+        let check = check_request(request.clone()).map_err(|status| {
+            Status::invalid_argument(format!("requests[{index}].{}", status.message()))
+        })?;
+        let mode = if peek { Mode::Peek } else { Mode::Charge };
+        checks.push(Check { mode, ..check });
+    }
+    let options = requests.iter().map(AnswerOptions::from_request);
+    Ok((checks, options.collect()))
+}
+
+/// The status of a joint decision that was not made.
+pub(super) fn joint_refusal(refused: &JointRefusal) -> Status {
+    match refused.refusal {
+        Refusal::UnknownPlan(_) => Status::not_found(refused.to_string()),
+        ref refusal => self::refusal(refusal),
+    }
+}
+
+/// Converts a joint decision, whose requests were decided by these plans.
+pub(super) fn joint_response(
+    joint: &JointDecision,
+    plans: &[Arc<Plan>],
+    options: &[AnswerOptions],
+    form: HeaderForm,
+) -> pb::ShouldAllowJointResponse {
+    let decided = joint.decisions.iter().zip(plans).zip(options);
+    let responses = decided.map(|((decision, plan), options)| {
+        let mut response = response(decision, options.detailed);
+        if options.headers_of.is_some() {
+            response.http_headers = http_headers(decision, plan, form);
+        }
+        response
+    });
+    pb::ShouldAllowJointResponse {
+        allowed: joint.allowed(),
+        outcome: outcome(joint.outcome).into(),
+        // There are eight at most.
+        binding: u32::try_from(joint.binding).unwrap_or_default(),
+        retry_after: joint.retry_after_us.map(duration),
+        responses: responses.collect(),
+        http_headers: Vec::new(),
+    }
 }
 
 /// Returns one result per request, given the decisions on the valid ones, by these plans.
@@ -189,6 +254,7 @@ pub(super) fn refusal(refusal: &Refusal) -> Status {
         Refusal::UnknownPlan(unknown) => Status::not_found(unknown.to_string()),
         Refusal::Overloaded => overloaded(&refusal.to_string()),
         Refusal::CallerDeadline => Status::deadline_exceeded(refusal.to_string()),
+        Refusal::Apart => Status::failed_precondition(refusal.to_string()),
     }
 }
 
@@ -299,19 +365,28 @@ fn timeout(text: &str) -> Option<Duration> {
 }
 
 /// The header fields of a decision by `plan`.
-pub(super) fn http_headers(
+pub(super) fn http_headers<E: From<(String, String)>>(
     decision: &Decision,
     plan: &Plan,
     form: HeaderForm,
-) -> Vec<HttpHeadersEntry> {
-    let entry = |(name, value): (&str, String)| HttpHeadersEntry {
-        key: name.to_owned(),
-        value,
-    };
+) -> Vec<E> {
+    let entry = |(name, value): (&str, String)| (name.to_owned(), value).into();
     headers(decision, plan, form)
         .into_iter()
         .map(entry)
         .collect()
+}
+
+impl From<(String, String)> for should_allow_response::HttpHeadersEntry {
+    fn from((key, value): (String, String)) -> Self {
+        Self { key, value }
+    }
+}
+
+impl From<(String, String)> for should_allow_joint_response::HttpHeadersEntry {
+    fn from((key, value): (String, String)) -> Self {
+        Self { key, value }
+    }
 }
 
 /// Converts a decision, without header fields.
@@ -414,6 +489,7 @@ fn outcome(outcome: Outcome) -> pb::Outcome {
         Outcome::Denied => pb::Outcome::Denied,
         Outcome::NeverFits => pb::Outcome::NeverFits,
         Outcome::ShadowDenied => pb::Outcome::ShadowDenied,
+        Outcome::OtherDenied => pb::Outcome::OtherDenied,
     }
 }
 

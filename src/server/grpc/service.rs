@@ -3,7 +3,8 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use futures_util::{Stream, TryFutureExt};
+use futures_util::TryFutureExt;
+use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::Span;
 
@@ -75,6 +76,32 @@ impl<S: Store> Service<S> {
             http_headers,
             ..convert::response(&decision, detailed)
         }))
+    }
+}
+
+impl<S: Store> Service<S> {
+    async fn decide_joint(
+        &self,
+        request: Request<pb::ShouldAllowJointRequest>,
+    ) -> Result<pb::ShouldAllowJointResponse, Status> {
+        let caller = convert::caller_deadline(request.metadata())?;
+        let account = request.extensions().get::<Arc<Account>>().cloned();
+        let pb::ShouldAllowJointRequest {
+            requests,
+            peek,
+            http_headers,
+        } = request.into_inner();
+        let (checks, options) = convert::joint_checks(&requests, peek)?;
+        let _room = room_for_answers(&self.limiter, &requests, account.as_ref())?;
+        let decided = self.limiter.decide_joint(checks, caller).await;
+        let (joint, plans) = decided.map_err(|refused| convert::joint_refusal(&refused))?;
+        let mut response = convert::joint_response(&joint, &plans, &options, self.header_form);
+        if http_headers {
+            let binding = &joint.decisions[joint.binding];
+            let plan = &plans[joint.binding];
+            response.http_headers = convert::http_headers(binding, plan, self.header_form);
+        }
+        Ok(response)
     }
 }
 
@@ -201,13 +228,24 @@ impl<S: Store> RateLimitService for Service<S> {
         Ok(Response::new(pb::ShouldAllowBatchResponse { results }))
     }
 
-    type ShouldAllowStreamStream =
-        Pin<Box<dyn Stream<Item = Result<pb::ShouldAllowStreamResponse, Status>> + Send>>;
+    async fn should_allow_joint(
+        &self,
+        request: Request<pb::ShouldAllowJointRequest>,
+    ) -> Result<Response<pb::ShouldAllowJointResponse>, Status> {
+        let span = trace::grpc_call(
+            "tollgate.v1.RateLimitService/ShouldAllowJoint",
+            request.metadata().as_ref(),
+        );
+        let answered = self.decide_joint(request).await;
+        let response = answered.map_err(|status| span::failed(&span, status))?;
+        span::succeeded(&span);
+        Ok(Response::new(response))
+    }
 
     async fn should_allow_stream(
         &self,
         request: Request<Streaming<pb::ShouldAllowStreamRequest>>,
-    ) -> Result<Response<Self::ShouldAllowStreamStream>, Status> {
+    ) -> Result<Response<BoxStream<pb::ShouldAllowStreamResponse>>, Status> {
         let (limiter, drain) = (
             self.limiter.clone(),
             request.extensions().get::<DrainSignal>().cloned(),
@@ -233,7 +271,7 @@ impl<S: Store> RateLimitService for Service<S> {
         let answers = drain::until_drain(drain, request.into_inner(), |requests| {
             stream::decide_in_batches(requests, decide)
         });
-        let answers: Self::ShouldAllowStreamStream = match caller {
+        let answers: BoxStream<pb::ShouldAllowStreamResponse> = match caller {
             Some(caller) => Box::pin(stream::until_deadline(caller.left(), answers)),
             None => Box::pin(answers),
         };
@@ -250,13 +288,18 @@ impl<S: Store> RateLimitService for Service<S> {
         );
         let caller = convert::caller_deadline(request.metadata())
             .map_err(|status| span::failed(&span, status))?;
-        let pb::PeekRequest { key, plan, cost } = request.into_inner();
+        let pb::PeekRequest {
+            key,
+            plan,
+            cost,
+            shard,
+        } = request.into_inner();
         let check = convert::check_request(pb::ShouldAllowRequest {
             key,
             plan,
             cost,
-            detailed: true,
-            http_headers: false,
+            shard,
+            ..Default::default()
         });
         let mut check = check.map_err(|status| span::failed(&span, status))?;
         check.mode = Mode::Peek;

@@ -33,12 +33,15 @@ use crate::limiter::BATCH_MAX;
 use crate::transport::account::Account;
 use crate::transport::connection::CallStarter;
 use crate::transport::send::Chunk;
+use tollgate_core::joint::REQUESTS_MAX;
 
 /// Largest request, in bytes: more than a batch of 1,000 with the longest keys and names.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
 /// Largest request for one decision, and largest message of a stream, in bytes. The longest key and name take 600 bytes. A
 /// message three times as long still gets an error that names the fault.
 const DECISION_BYTES_MAX: usize = SMALL_BYTES_MAX;
+/// Largest joint decision, in bytes: eight requests with the longest keys, shards and names take 5,200.
+const JOINT_BYTES_MAX: usize = 8 << 10;
 /// Prefix of the paths of `RateLimitService`.
 const DECIDER: &str = "/tollgate.v1.RateLimitService/";
 /// The method that probes call.
@@ -62,7 +65,8 @@ const WATCH: &str = "/grpc.health.v1.Health/Watch";
 pub(super) struct Services<T> {
     service: Arc<T>,
     rate_limit: RateLimitServiceServer<T>,
-    /// The same service with the limit for large messages.
+    /// The same service with the limit for joint decisions, and with that for large messages.
+    rate_limit_joint: RateLimitServiceServer<T>,
     rate_limit_large: RateLimitServiceServer<T>,
     envoy: EnvoyServer<T>,
     other_routes: OtherRoutes,
@@ -87,6 +91,9 @@ impl<T: WorkerService> Services<T> {
         let rate_limit_large = rate_limit
             .clone()
             .max_decoding_message_size(REQUEST_BYTES_MAX);
+        let rate_limit_joint = rate_limit
+            .clone()
+            .max_decoding_message_size(JOINT_BYTES_MAX);
         let rate_limit = rate_limit.max_decoding_message_size(DECISION_BYTES_MAX);
         let envoy =
             EnvoyServer::from_arc(service.clone()).accept_compressed(CompressionEncoding::Gzip);
@@ -94,6 +101,7 @@ impl<T: WorkerService> Services<T> {
         Self {
             service,
             rate_limit,
+            rate_limit_joint,
             rate_limit_large,
             envoy,
             other_routes,
@@ -221,7 +229,7 @@ pub(super) struct Handler<T> {
 impl<T: WorkerService> RequestHandler for Handler<T> {
     fn handle(&self, mut request: Request<RequestBody>) -> ResponseFuture {
         let service = &self.services.service;
-        if let Method::Batch | Method::Stream = self.method {
+        if let Method::Joint | Method::Batch | Method::Stream = self.method {
             request.extensions_mut().insert(self.account.clone());
         }
         if let Method::List = self.method
@@ -236,6 +244,12 @@ impl<T: WorkerService> RequestHandler for Handler<T> {
                 let service = service.clone();
                 unary::call::<BatchParts, _, _, _>(request, |request| async move {
                     service.should_allow(request).await
+                })
+            }
+            Method::Joint => {
+                let service = service.clone();
+                unary::call::<BatchParts, _, _, _>(request, |request| async move {
+                    service.should_allow_joint(request).await
                 })
             }
             Method::Batch => {
@@ -263,6 +277,7 @@ impl<T: WorkerService> Handler<T> {
             Method::Decision | Method::Peek | Method::Stream => {
                 boxed(services.rate_limit.clone().call(request))
             }
+            Method::Joint => boxed(services.rate_limit_joint.clone().call(request)),
             Method::Batch | Method::List => boxed(services.rate_limit_large.clone().call(request)),
             Method::Envoy => boxed(services.envoy.clone().call(request)),
             Method::Check | Method::Watch | Method::Other => {
@@ -285,6 +300,8 @@ enum Method {
     Decision,
     /// What a decision would be.
     Peek,
+    /// Several requests that are decided together.
+    Joint,
     Batch,
     List,
     Stream,
@@ -302,6 +319,7 @@ impl Method {
         match path.strip_prefix(DECIDER) {
             Some("ShouldAllow") => Self::Decision,
             Some("Peek") => Self::Peek,
+            Some("ShouldAllowJoint") => Self::Joint,
             Some("ShouldAllowBatch") => Self::Batch,
             Some("ListPlans") => Self::List,
             Some("ShouldAllowStream") => Self::Stream,
@@ -316,7 +334,7 @@ impl Method {
     /// for one decision. The bytes of large ones are reserved like those of batches.
     fn kind(self) -> Kind {
         match self {
-            Self::Decision | Self::Peek | Self::Envoy => Kind::Decision,
+            Self::Decision | Self::Peek | Self::Joint | Self::Envoy => Kind::Decision,
             Self::Batch | Self::List => Kind::Large,
             Self::Stream => Kind::Stream,
             Self::Check => Kind::Check,
@@ -329,6 +347,7 @@ impl Method {
     fn size(self) -> MessageSize {
         let (bytes_max, items_max) = match self {
             Self::Batch | Self::Envoy => (REQUEST_BYTES_MAX, BATCH_MAX),
+            Self::Joint => (JOINT_BYTES_MAX, REQUESTS_MAX),
             _ => (DECISION_BYTES_MAX, 0),
         };
         MessageSize {

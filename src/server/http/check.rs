@@ -13,15 +13,16 @@ use axum::response::Response;
 use tracing::Span;
 
 use super::convert;
-use super::parameters::{Fields, Parameters};
+use super::parameters::{Asked, Fields, Parameters};
 use super::subject::CheckSettings;
 use crate::limiter::Limiter;
 use crate::trace;
 use tollgate_store::Store;
 
 pub(super) const PATH: &str = "/v1/check";
-/// Most bytes of a body. The longest key and plan, with each letter escaped as `\u0041`, take 3,456.
-const BODY_BYTES_MAX: usize = 4 << 10;
+/// Most bytes of a body. The longest key, shard and plan, with each letter escaped as `\u0041`, take 3,840. Eight requests whose keys
+/// are long need not fit.
+const BODY_BYTES_MAX: usize = 8 << 10;
 /// Longest time for the body to arrive. Clients send it at once, with the head.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -59,10 +60,20 @@ impl<S: Store> CheckEndpoint<S> {
     }
 
     async fn answer(&self, parameters: Parameters, wants_json: bool, span: &Span) -> Response {
-        let (answer, form) = (
-            self.limiter.decide_with_plan(parameters.check, None).await,
-            self.settings.headers,
-        );
+        let form = self.settings.headers;
+        let check = match parameters.asked {
+            Asked::Single(check) => check,
+            Asked::Joint(checks) => {
+                let decided = Box::pin(self.limiter.decide_joint(checks, None)).await;
+                return match decided {
+                    Ok((joint, plans)) => {
+                        convert::joint(&joint, &plans, parameters.deny_status, form)
+                    }
+                    Err(refused) => convert::joint_refusal(&refused),
+                };
+            }
+        };
+        let answer = self.limiter.decide_with_plan(check, None).await;
         if let Ok((decision, plan)) = &answer {
             span.record(trace::PLAN, &*plan.name);
             trace::decided(

@@ -1,13 +1,16 @@
 //! Converts domain types to HTTP responses. Only this module knows both.
 
+use std::sync::Arc;
+
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use crate::limiter::Refusal;
+use crate::limiter::{JointRefusal, Refusal};
 use tollgate_core::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use tollgate_core::headers::{HeaderForm, retry_after_s};
+use tollgate_core::joint::JointDecision;
 use tollgate_core::plan::Plan;
 
 /// Problem types of the draft.
@@ -29,7 +32,7 @@ pub(super) fn allowed(
         return (
             StatusCode::OK,
             headers,
-            body("application/json", &decided(decision)),
+            body("application/json", &decided(decision, plan)),
         )
             .into_response();
     }
@@ -43,16 +46,9 @@ pub(super) fn denied(
     status: StatusCode,
     form: HeaderForm,
 ) -> Response {
-    let (kind, title) = match decision.decided_by {
-        DecidedBy::FailClosed => (
-            REDUCED_CAPACITY,
-            "the store could not decide, and the plan denies in that case",
-        ),
-        _ => (QUOTA_EXCEEDED, "the quota is used up"),
-    };
-    let mut problem = problem(kind, title, status, &detail(decision, plan));
+    let mut problem = denial(decision, plan, status);
     problem["violated-policies"] = violated(decision).into();
-    merge(&mut problem, decided(decision));
+    merge(&mut problem, decided(decision, plan));
     (
         status,
         headers(decision, plan, form),
@@ -61,19 +57,68 @@ pub(super) fn denied(
         .into_response()
 }
 
+/// The response to requests that were decided together by these plans: that to the one that binds, and what each was told.
+pub(super) fn joint(
+    joint: &JointDecision,
+    plans: &[Arc<Plan>],
+    deny_status: StatusCode,
+    form: HeaderForm,
+) -> Response {
+    let (binding, plan) = (&joint.decisions[joint.binding], &plans[joint.binding]);
+    let each = joint.decisions.iter().zip(plans);
+    let requests: Value = each
+        .map(|(decision, plan)| decided(decision, plan))
+        .collect();
+    let (status, media, mut answer) = if joint.allowed() {
+        (StatusCode::OK, "application/json", json!({}))
+    } else {
+        let mut problem = denial(binding, plan, deny_status);
+        let mut violated: Vec<&str> = joint.decisions.iter().flat_map(violated).collect();
+        violated.dedup();
+        problem["violated-policies"] = violated.into();
+        (deny_status, "application/problem+json", problem)
+    };
+    merge(&mut answer, decided(binding, plan));
+    merge(
+        &mut answer,
+        json!({ "allowed": joint.allowed(), "binding": joint.binding, "requests": requests }),
+    );
+    (status, headers(binding, plan, form), body(media, &answer)).into_response()
+}
+
+/// The problem that a denial is.
+fn denial(decision: &Decision, plan: &Plan, status: StatusCode) -> Value {
+    let (kind, title) = match decision.decided_by {
+        DecidedBy::FailClosed => (
+            REDUCED_CAPACITY,
+            "the store could not decide, and the plan denies in that case",
+        ),
+        _ => (QUOTA_EXCEEDED, "the quota is used up"),
+    };
+    problem(kind, title, status, &detail(decision, plan))
+}
+
 /// The response to an invalid request, with a status that says in which way.
 pub(super) fn bad_request(status: StatusCode, sentence: &str) -> Response {
     error(status, "the request is invalid", sentence)
 }
 
+/// The response to requests that got no joint decision.
+pub(super) fn joint_refusal(refused: &JointRefusal) -> Response {
+    match &refused.refusal {
+        Refusal::UnknownPlan(_) => no_such_plan(&refused.to_string()),
+        other => refusal(other),
+    }
+}
+
+fn no_such_plan(sentence: &str) -> Response {
+    error(StatusCode::NOT_FOUND, "there is no such plan", sentence)
+}
+
 /// The response to a request that got no decision.
 pub(super) fn refusal(refusal: &Refusal) -> Response {
     match refusal {
-        Refusal::UnknownPlan(_) => error(
-            StatusCode::NOT_FOUND,
-            "there is no such plan",
-            &refusal.to_string(),
-        ),
+        Refusal::UnknownPlan(_) => no_such_plan(&refusal.to_string()),
         Refusal::Overloaded => {
             let mut response = error(
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -90,6 +135,7 @@ pub(super) fn refusal(refusal: &Refusal) -> Response {
             "the caller's deadline passed",
             &refusal.to_string(),
         ),
+        Refusal::Apart => bad_request(StatusCode::BAD_REQUEST, &refusal.to_string()),
     }
 }
 
@@ -125,9 +171,10 @@ fn detail(decision: &Decision, plan: &Plan) -> String {
     }
 }
 
-/// The decision as JSON fields, named as in the gRPC contract. Times are in microseconds.
-fn decided(decision: &Decision) -> Value {
+/// The decision by this plan as JSON fields, named as in the gRPC contract. Times are in microseconds.
+fn decided(decision: &Decision, plan: &Plan) -> Value {
     let mut value = json!({
+        "plan": &*plan.name,
         "allowed": decision.allowed(),
         "outcome": decision.outcome.as_str(),
         "decided_by": decision.decided_by.as_str(),

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use super::MetricSources;
 use super::exposition::{Exposition, Kind};
 use crate::grpc::AdminCalls;
-use crate::limiter::{BOUNDS_NS, Counter, Reloads, Timings, Totals};
+use crate::limiter::{BOUNDS_NS, Counter, JOINT_OUTCOMES, Reloads, Timings, Totals};
 use crate::tls;
 use tollgate_core::decision::{DecidedBy, Outcome};
 use tollgate_core::plan::{Plan, Rule};
@@ -23,6 +23,7 @@ pub(super) fn write(sources: &MetricSources) -> String {
     decisions(&mut text, &totals);
     plans::write(&mut text, &totals);
     requests_outside_plans(&mut text, &totals);
+    joint_decisions(&mut text, &totals);
     decision_durations(&mut text, &totals);
     store(&mut text, &totals);
     deny_cache(&mut text, &totals);
@@ -117,6 +118,18 @@ fn requests_outside_plans(text: &mut Exposition, totals: &Totals) {
         .zip(totals.unmatched)
     {
         text.sample(UNMATCHED, &[("outcome", outcome.as_str())], count);
+    }
+}
+
+fn joint_decisions(text: &mut Exposition, totals: &Totals) {
+    const NAME: &str = "tollgate_joint_decisions_total";
+    text.family(
+        NAME,
+        Kind::Counter,
+        "Joint decisions by their outcome as a whole; their requests are in tollgate_decisions_total.",
+    );
+    for (outcome, count) in JOINT_OUTCOMES.iter().zip(totals.joint) {
+        text.sample(NAME, &[("outcome", outcome.as_str())], count);
     }
 }
 

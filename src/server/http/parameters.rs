@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use super::subject::{CheckSettings, RequestParts};
 use tollgate_core::algorithm::Mode;
+use tollgate_core::joint::REQUESTS_MAX;
 use tollgate_core::key::{Cost, Key};
 use tollgate_core::plan::check_requested_name;
 use tollgate_store::Check;
@@ -16,10 +17,29 @@ use tollgate_store::Check;
 /// The parameters of a check.
 #[derive(Debug)]
 pub(super) struct Parameters {
-    pub check: Check<String>,
+    pub asked: Asked,
     /// The status of a denial, 400 to 599. Default: 429. nginx's `auth_request` takes 401 and 403 for a denial, and any
     /// other for a fault of its own.
     pub deny_status: StatusCode,
+}
+
+/// What is to be decided.
+#[derive(Debug)]
+pub(super) enum Asked {
+    /// One request.
+    Single(Check<String>),
+    /// Requests that pass together or not at all.
+    Joint(Vec<Check<String>>),
+}
+
+/// One of the requests of a joint decision, as it was given.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RequestFields {
+    key: String,
+    plan: String,
+    cost: Option<u64>,
+    shard: Option<String>,
 }
 
 /// The given parameters. They have the right types; their bounds are not checked yet.
@@ -31,9 +51,12 @@ pub(super) struct Fields {
     cost: Option<u64>,
     deny_status: Option<u16>,
     peek: Option<bool>,
+    shard: Option<String>,
+    /// Only in JSON.
+    requests: Option<Vec<RequestFields>>,
 }
 
-const NAMES: &str = "key, plan, cost, deny_status, peek";
+const NAMES: &str = "key, plan, cost, deny_status, peek, shard";
 
 /// The meaning of `+` in a text of `name=value` pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +101,8 @@ impl Fields {
             cost: at_most_one("cost", self.cost, other.cost)?,
             deny_status: at_most_one("deny_status", self.deny_status, other.deny_status)?,
             peek: at_most_one("peek", self.peek, other.peek)?,
+            shard: at_most_one("shard", self.shard, other.shard)?,
+            requests: at_most_one("requests", self.requests, other.requests)?,
         })
     }
 
@@ -107,6 +132,10 @@ impl Fields {
                     peek: Some(parse_peek(&value()?)?),
                     ..Self::default()
                 },
+                "shard" => Self {
+                    shard: Some(value()?),
+                    ..Self::default()
+                },
                 _ => {
                     return Err(format!(
                         "the request has an unknown parameter; there are {NAMES}"
@@ -121,39 +150,94 @@ impl Fields {
     /// Finds key and plan as `settings` say, and checks the bounds of everything. `peer` is the address of the peer; `None` on a
     /// Unix socket.
     pub(super) fn check(
-        self,
+        mut self,
         settings: &CheckSettings,
         headers: &HeaderMap,
         peer: Option<IpAddr>,
     ) -> Result<Parameters, String> {
-        let (key, plan) = settings.subject(RequestParts {
-            key: self.key,
-            plan: self.plan,
-            headers,
-            peer,
-        })?;
-        let key = Key::new(key).map_err(|error| error.to_string())?;
-        check_requested_name(&plan)?;
-        let cost = self.cost.map_or(Ok(Cost::ONE), Cost::new);
-        let cost = cost.map_err(|_| {
-            "cost is 0: leave it out for 1, or say peek=true to ask without charging".to_owned()
-        })?;
+        let deny_status = self
+            .deny_status
+            .map_or(Ok(StatusCode::TOO_MANY_REQUESTS), deny_status)?;
         let mode = if self.peek == Some(true) {
             Mode::Peek
         } else {
             Mode::Charge
         };
-        let deny_status = self
-            .deny_status
-            .map_or(Ok(StatusCode::TOO_MANY_REQUESTS), deny_status)?;
-        Ok(Parameters {
-            check: Check {
-                key,
-                plan,
-                cost,
-                mode,
-            },
-            deny_status,
+        let asked = match self.requests.take() {
+            Some(requests) => Asked::Joint(self.joint_checks(requests, mode, settings)?),
+            None => {
+                let (key, plan) = settings.subject(RequestParts {
+                    key: self.key,
+                    plan: self.plan,
+                    has_shard: self.shard.is_some(),
+                    headers,
+                    peer,
+                })?;
+                let (cost, shard) = (self.cost, self.shard);
+                let fields = RequestFields {
+                    key,
+                    plan,
+                    cost,
+                    shard,
+                };
+                Asked::Single(fields.check(mode)?)
+            }
+        };
+        Ok(Parameters { asked, deny_status })
+    }
+
+    /// The checks of requests, which are all that is asked for.
+    fn joint_checks(
+        &self,
+        requests: Vec<RequestFields>,
+        mode: Mode,
+        settings: &CheckSettings,
+    ) -> Result<Vec<Check<String>>, String> {
+        let beside = [
+            ("key", self.key.is_some()),
+            ("plan", self.plan.is_some()),
+            ("cost", self.cost.is_some()),
+            ("shard", self.shard.is_some()),
+        ];
+        if let Some((name, _)) = beside.iter().find(|(_, is_sent)| *is_sent) {
+            return Err(format!("requests stands beside {name}; send one of them"));
+        }
+        if !settings.takes_requests() {
+            return Err(
+                "check.key or check.plan of the config reads no parameter, so this server takes no requests"
+                    .to_owned(),
+            );
+        }
+        if !(1..=REQUESTS_MAX).contains(&requests.len()) {
+            let count = requests.len();
+            return Err(format!(
+                "requests has {count} of them; send 1 to {REQUESTS_MAX}"
+            ));
+        }
+        let check = |(index, request): (usize, RequestFields)| {
+            let checked = request.check(mode);
+            checked.map_err(|error| format!("requests[{index}].{error}"))
+        };
+        requests.into_iter().enumerate().map(check).collect()
+    }
+}
+
+impl RequestFields {
+    /// Checks the bounds. Errors: a sentence that begins with the name of the field.
+    fn check(self, mode: Mode) -> Result<Check<String>, String> {
+        let shard = self.shard.unwrap_or_default();
+        let key = Key::new(self.key).and_then(|key| key.in_shard(&shard));
+        let key = key.map_err(|error| error.to_string())?;
+        check_requested_name(&self.plan)?;
+        let cost = self.cost.map_or(Ok(Cost::ONE), Cost::new);
+        let cost = cost.map_err(|_| {
+            "cost is 0: leave it out for 1, or say peek=true to ask without charging".to_owned()
+        })?;
+        Ok(Check {
+            key,
+            plan: self.plan,
+            cost,
+            mode,
         })
     }
 }
@@ -216,6 +300,16 @@ mod tests {
     use super::*;
     use tollgate_core::plan::NAME_BYTES_MAX;
 
+    impl Parameters {
+        /// The one request that was asked for.
+        fn single(&self) -> &Check<String> {
+            match &self.asked {
+                Asked::Single(check) => check,
+                Asked::Joint(checks) => panic!("{checks:?}"),
+            }
+        }
+    }
+
     /// By the default settings.
     fn check(fields: Fields) -> Result<Parameters, String> {
         fields.check(&CheckSettings::default(), &HeaderMap::new(), None)
@@ -230,30 +324,30 @@ mod tests {
         let text = "plan=free&&key=a+b%2Bc%26%C3%A9%20d&cost=7&deny_status=403&";
         let found = from_query(text).unwrap();
         assert_eq!(
-            (found.check.key.as_str(), &*found.check.plan),
+            (found.single().key.as_str(), &*found.single().plan),
             ("a+b+c&é d", "free")
         );
         assert_eq!(
-            (found.check.cost.units(), found.deny_status.as_u16()),
+            (found.single().cost.units(), found.deny_status.as_u16()),
             (7, 403)
         );
         let form = check(Fields::from_form(text.as_bytes()).unwrap()).unwrap();
-        assert_eq!(form.check.key.as_str(), "a b+c&é d");
+        assert_eq!(form.single().key.as_str(), "a b+c&é d");
         let defaults = from_query("key=%25&plan=p").unwrap();
         assert_eq!(
-            (defaults.check.key.as_str(), defaults.check.cost),
+            (defaults.single().key.as_str(), defaults.single().cost),
             ("%", Cost::ONE)
         );
         assert_eq!(
-            (defaults.deny_status, defaults.check.mode),
+            (defaults.deny_status, defaults.single().mode),
             (StatusCode::TOO_MANY_REQUESTS, Mode::Charge)
         );
         assert_eq!(
-            from_query("key=a&plan=p&peek=true").unwrap().check.mode,
+            from_query("key=a&plan=p&peek=true").unwrap().single().mode,
             Mode::Peek
         );
         assert_eq!(
-            from_query("key=a&plan=p&peek=false").unwrap().check.mode,
+            from_query("key=a&plan=p&peek=false").unwrap().single().mode,
             Mode::Charge
         );
     }
@@ -266,21 +360,21 @@ mod tests {
         )
         .unwrap();
         assert_eq!(
-            (found.check.key.as_str(), &*found.check.plan),
+            (found.single().key.as_str(), &*found.single().plan),
             ("a+b %zz é", "free")
         );
         assert_eq!(
             (
-                found.check.cost.units(),
+                found.single().cost.units(),
                 found.deny_status.as_u16(),
-                found.check.mode
+                found.single().mode
             ),
             (7, 403, Mode::Peek)
         );
         assert_eq!(
             json(r#"{"key":"a","plan":"p","cost":null}"#)
                 .unwrap()
-                .check
+                .single()
                 .cost,
             Cost::ONE
         );
@@ -318,6 +412,47 @@ mod tests {
     }
 
     #[test]
+    fn requests_are_decided_together_and_stand_alone() {
+        let json = |text: &str| Fields::from_json(text.as_bytes()).and_then(check);
+        let found = json(
+            r#"{"requests": [{"key": "u1", "plan": "free", "cost": 2, "shard": "acme"}, {"key": "acme", "plan": "org"}], "peek": true}"#,
+        );
+        let Asked::Joint(checks) = found.unwrap().asked else {
+            panic!("it is no joint decision")
+        };
+        assert_eq!((checks[0].key.shard(), checks[0].cost.units()), ("acme", 2));
+        assert_eq!((&*checks[1].plan, checks[1].mode), ("org", Mode::Peek));
+        let many = format!(
+            r#"{{"requests":[{}]}}"#,
+            [r#"{"key":"k","plan":"p"}"#; 9].join(",")
+        );
+        for (text, sentence) in [
+            (r#"{"requests":[]}"#, "requests has 0 of them; send 1 to 8"),
+            (&many, "requests has 9 of them; send 1 to 8"),
+            (
+                r#"{"key":"k","requests":[{"key":"k","plan":"p"}]}"#,
+                "requests stands beside key; send one of them",
+            ),
+            (
+                r#"{"requests":[{"key":"k","plan":"p"},{"key":"","plan":"p"}]}"#,
+                "requests[1].key is empty",
+            ),
+            (
+                r#"{"requests":[{"key":"k","plan":"p","cost":0}]}"#,
+                "requests[0].cost is 0",
+            ),
+            (r#"{"requests":[{"key":"k"}]}"#, "missing field `plan`"),
+            (
+                r#"{"requests":[{"key":"k","plan":"p","peek":true}]}"#,
+                "unknown field `peek`",
+            ),
+        ] {
+            let found = json(text).unwrap_err();
+            assert!(found.contains(sentence), "{text}: {found}");
+        }
+    }
+
+    #[test]
     fn a_parameter_in_both_the_query_and_the_body_is_an_error() {
         let of = |query, body: &str| {
             Fields::from_query(query)?
@@ -327,8 +462,8 @@ mod tests {
         let found = of("plan=p&deny_status=403", r#"{"key":"a"}"#).unwrap();
         assert_eq!(
             (
-                found.check.key.as_str(),
-                &*found.check.plan,
+                found.single().key.as_str(),
+                &*found.single().plan,
                 found.deny_status.as_u16()
             ),
             ("a", "p", 403)
@@ -380,7 +515,7 @@ mod tests {
             ("key=a&plan=p&peek", "peek is \"\""),
             (
                 "key=a&plan=p&costs=5",
-                "there are key, plan, cost, deny_status, peek",
+                "there are key, plan, cost, deny_status, peek, shard",
             ),
             ("key=a&key=b&plan=p", "key is given twice"),
         ] {
@@ -423,7 +558,7 @@ mod tests {
             ] {
                 match found {
                     Ok(found) => assert!(
-                        (1..=NAME_BYTES_MAX).contains(&found.check.plan.len()),
+                        (1..=NAME_BYTES_MAX).contains(&found.single().plan.len()),
                         "{query}"
                     ),
                     Err(sentence) => assert!(!sentence.is_empty(), "{query}"),

@@ -132,12 +132,20 @@ pub(super) struct RequestParts<'a> {
     pub key: Option<String>,
     /// The parameter `plan`, if it was sent.
     pub plan: Option<String>,
+    /// Whether the parameter `shard` was sent. It belongs to a key that is a parameter.
+    pub has_shard: bool,
     pub headers: &'a HeaderMap,
     /// The address of the peer; `None` on a Unix socket.
     pub peer: Option<IpAddr>,
 }
 
 impl CheckSettings {
+    /// Whether a caller may name several requests itself: key and plan are parameters, and nothing else.
+    pub(super) fn takes_requests(&self) -> bool {
+        let default = Self::default();
+        self.key == default.key && self.plan == default.plan
+    }
+
     /// The key and the plan's name, not yet checked for their bounds. Errors: a sentence that says what is wrong and what would
     /// be right.
     pub(super) fn subject(
@@ -150,13 +158,14 @@ impl CheckSettings {
             .flatten()
             .any(|part| *part == KeyPart::Parameter);
         let takes_plan = self.plan.contains(&PlanSource::Parameter);
-        for (name, sent, taken) in [
-            ("key", request.key.is_some(), takes_key),
-            ("plan", request.plan.is_some(), takes_plan),
+        for (name, sent, source, taken) in [
+            ("key", request.key.is_some(), "key", takes_key),
+            ("plan", request.plan.is_some(), "plan", takes_plan),
+            ("shard", request.has_shard, "key", takes_key),
         ] {
             if sent && !taken {
                 return Err(format!(
-                    "check.{name} of the config has no param:{name}, so this server takes no {name} as a parameter"
+                    "check.{source} of the config has no param:{source}, so this server takes no {name} as a parameter"
                 ));
             }
         }
@@ -295,6 +304,7 @@ mod tests {
         settings.subject(RequestParts {
             key: key.map(str::to_owned),
             plan: None,
+            has_shard: false,
             headers: &headers,
             peer,
         })

@@ -66,6 +66,7 @@ pub(super) struct Metrics {
     counters: [AtomicU64; Counter::ALL.len()],
     /// Descriptors that no rule matches: those that passed, and those that did not.
     unmatched: [AtomicU64; 2],
+    joint: [AtomicU64; JOINT_OUTCOMES.len()],
     durations: Histogram,
     store_durations: Histogram,
     store_errors: [AtomicU64; StoreError::KINDS.len()],
@@ -108,6 +109,14 @@ impl Metrics {
     /// Counts a descriptor that no rule matches.
     pub(super) fn unmatched(&self, allowed: bool) {
         add(&self.unmatched[usize::from(!allowed)], 1);
+    }
+
+    /// Counts a joint decision.
+    pub(super) fn decided_jointly(&self, outcome: Outcome) {
+        let index = JOINT_OUTCOMES.iter().position(|other| *other == outcome);
+        if let Some(index) = index {
+            add(&self.joint[index], 1);
+        }
     }
 
     /// Counts a request that the store failed to decide.
@@ -164,6 +173,8 @@ pub struct Totals {
     counters: [u64; Counter::ALL.len()],
     /// Descriptors of Envoy that no rule matches: those that passed, and those that did not.
     pub unmatched: [u64; 2],
+    /// Joint decisions, by [`JOINT_OUTCOMES`].
+    pub joint: [u64; JOINT_OUTCOMES.len()],
     /// How long each decision waited for a store that is not embedded. A decision in a batch counts the wait of the batch. A
     /// decision without such a wait counts as zero: it takes less than the first bound, and the clock is not read.
     pub durations: Timings,
@@ -187,6 +198,7 @@ impl Totals {
             reloads,
             counters: Default::default(),
             unmatched: [0; 2],
+            joint: [0; JOINT_OUTCOMES.len()],
             durations: Timings::default(),
             store_durations: Timings::default(),
             store_errors: Default::default(),
@@ -200,6 +212,7 @@ impl Totals {
     pub(super) fn add(&mut self, metrics: &Metrics) {
         let errors = self.store_errors.iter_mut().zip(&metrics.store_errors);
         let counts = errors.chain(self.unmatched.iter_mut().zip(&metrics.unmatched));
+        let counts = counts.chain(self.joint.iter_mut().zip(&metrics.joint));
         let counts = counts.chain(self.counters.iter_mut().zip(&metrics.counters));
         for (total, counter) in counts.chain([(&mut self.waiting, &metrics.waiting)]) {
             *total += counter.load(Ordering::Relaxed);
@@ -245,6 +258,9 @@ impl Totals {
         self.decisions.decided_by(decided_by)
     }
 }
+
+/// The outcomes that a joint decision may have as a whole.
+pub const JOINT_OUTCOMES: [Outcome; 3] = [Outcome::Allowed, Outcome::Denied, Outcome::NeverFits];
 
 fn add(counter: &AtomicU64, count: u64) {
     counter.fetch_add(count, Ordering::Relaxed);

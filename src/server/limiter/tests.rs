@@ -1,10 +1,13 @@
 //! Policies and the deny cache without a network: stores that fail on purpose, and the embedded one.
 
+mod joint;
 mod shares;
+mod stores;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+pub(super) use self::stores::{Broken, RecordsDeadline};
 use super::*;
 use tollgate_core::algorithm::Mode;
 use tollgate_core::key::{Cost, Key};
@@ -16,33 +19,6 @@ pub(super) struct Clock0;
 impl Clock for Clock0 {
     fn now_us(&self) -> u64 {
         1_000_000_000_000_000
-    }
-}
-
-/// Answers each batch with this error.
-pub(super) struct Broken(StoreError);
-
-impl Store for Broken {
-    async fn decide_batch(
-        &self,
-        checks: &[Check],
-        _deadline: StoreDeadline,
-    ) -> Vec<Result<Verdict, StoreError>> {
-        vec![Err(self.0.clone()); checks.len()]
-    }
-}
-
-/// Fails at once with a deadline error, and records the deadline that it was given.
-struct RecordsDeadline(std::sync::Mutex<Option<StoreDeadline>>);
-
-impl Store for RecordsDeadline {
-    async fn decide_batch(
-        &self,
-        checks: &[Check],
-        deadline: StoreDeadline,
-    ) -> Vec<Result<Verdict, StoreError>> {
-        *self.0.lock().unwrap() = Some(deadline);
-        vec![Err(StoreError::Deadline(deadline.0)); checks.len()]
     }
 }
 

@@ -1,5 +1,7 @@
 //! One shard of the embedded store: a table of entries by name, the times at which they may be dropped, and byte accounting.
 
+mod room;
+
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use hashbrown::HashTable;
@@ -7,11 +9,12 @@ use smallvec::SmallVec;
 
 use super::arena::{ARENA_BYTES_MAX, Arena, Handle, PAGE_BYTES, PAGE_OVERHEAD};
 use super::checked_out::{CheckedOut, STATES, StateLocation};
-use super::entry::{Entry, Name, Record, Stored, overwrite, record_bytes};
+use super::entry::{Entry, Name, Record, Stored, overwrite};
 use super::logs::Logs;
 use super::timing_wheel::TimingWheel;
 use crate::{Check, StoreError};
 use tollgate_core::algorithm::{self, Mode, State, Verdict};
+use tollgate_core::key::Cost;
 use tollgate_core::plan::Limit;
 
 /// Entries examined for each new one. One entry passes through at most seven lists of the wheel, for the longest debt. With
@@ -102,8 +105,7 @@ impl Shard {
     /// Decides one check. Errors: [`StoreError::Full`]; the entries are then as before.
     pub(super) fn decide(
         &mut self,
-        name: Name<'_>,
-        hash: u64,
+        HashedName { name, hash }: HashedName<'_>,
         check: &Check,
         now_us: u64,
     ) -> Result<Verdict, StoreError> {
@@ -144,8 +146,31 @@ impl Shard {
         verdict
     }
 
+    /// Tells whether a check fits if it asks for `sum` units, and changes nothing. A sum above a limit's capacity fits never; the
+    /// readings are then those for the capacity.
+    pub(super) fn test(
+        &mut self,
+        HashedName { name, hash }: HashedName<'_>,
+        check: &Check,
+        sum: Cost,
+        now_us: u64,
+    ) -> Verdict {
+        let limits = check.plan.limits();
+        let capacity = limits.iter().map(Limit::capacity).min();
+        let tested = sum.units().min(capacity.unwrap_or(u64::MAX));
+        let found = self.find(name, hash);
+        let mut checked_out = self.check_out(found, limits);
+        let states = &checked_out.states;
+        let mut verdict = algorithm::test(limits, states, now_us, tested, check.mode);
+        verdict.fits &= tested == sum.units();
+        if let Some(handle) = found {
+            self.check_in(handle, &mut checked_out);
+        }
+        verdict
+    }
+
     /// Drops an entry, live or not. Returns whether there was one.
-    pub(super) fn remove(&mut self, name: Name<'_>, hash: u64) -> bool {
+    pub(super) fn remove(&mut self, HashedName { name, hash }: HashedName<'_>) -> bool {
         let Some(handle) = self.find(name, hash) else {
             return false;
         };
@@ -214,136 +239,6 @@ impl Shard {
                 StateLocation::Record(at) => overwrite(self.arena.get_mut(handle), at, state),
                 StateLocation::New => {}
             }
-        }
-    }
-
-    /// Makes room for the bytes that charging the check could add. A check that will be denied needs none. Errors:
-    /// [`StoreError::Full`].
-    fn reserve(
-        &mut self,
-        call: Call<'_>,
-        found: &mut Option<Handle>,
-        checked_out: &mut CheckedOut,
-    ) -> Result<(), StoreError> {
-        match found {
-            None => self.sweep(call.now_us),
-            Some(_) if checked_out.is_known() && checked_out.is_steady() => return Ok(()),
-            Some(_) => {}
-        }
-        let usual = self.capacity - (self.capacity / HEADROOM_DIVISOR).max(HEADROOM_MIN);
-        if self.has_room(call, *found, checked_out, usual) {
-            return Ok(());
-        }
-        let check = call.check;
-        if !algorithm::decide(
-            check.plan.limits(),
-            &mut checked_out.states,
-            call.now_us,
-            check.cost,
-            Mode::Peek,
-        )
-        .fits
-        {
-            return Ok(());
-        }
-        match self.make_room(call, found, checked_out, usual) {
-            // A key that is held is still decided: its log loses precision instead of growing.
-            Err(_) if found.is_some() => {
-                checked_out
-                    .states
-                    .iter_mut()
-                    .filter(|state| state.growth_bytes() > 0)
-                    .for_each(State::merge_nearest);
-                self.make_room(call, found, checked_out, self.capacity)
-            }
-            made => made,
-        }
-    }
-
-    /// Drops fresh entries, but not `found`, until the shard has at most `most` bytes after the charge. Errors:
-    /// [`StoreError::Full`] when no fresh entry is left.
-    fn make_room(
-        &mut self,
-        call: Call<'_>,
-        found: &mut Option<Handle>,
-        checked_out: &CheckedOut,
-        most: usize,
-    ) -> Result<(), StoreError> {
-        while !self.has_room(call, *found, checked_out, most) {
-            if !self.drop_one_fresh(found, call.now_us) {
-                return Err(StoreError::Full);
-            }
-        }
-        Ok(())
-    }
-
-    fn has_room(
-        &self,
-        call: Call<'_>,
-        found: Option<Handle>,
-        checked_out: &CheckedOut,
-        most: usize,
-    ) -> bool {
-        let growth = self.growth(call, found, checked_out);
-        growth == 0 || self.bytes() + growth <= most
-    }
-
-    /// Bytes that charging the check could add.
-    fn growth(&self, call: Call<'_>, found: Option<Handle>, checked_out: &CheckedOut) -> usize {
-        let new = || {
-            checked_out
-                .states
-                .iter()
-                .zip(&checked_out.locations)
-                .filter(|(_, location)| **location == StateLocation::New)
-                .map(|(state, _)| state)
-        };
-        let new_logs = new()
-            .filter(|state| matches!(state, State::Runs(_)))
-            .count();
-        let runs = checked_out
-            .states
-            .iter()
-            .map(State::growth_bytes)
-            .sum::<usize>()
-            + new().map(State::heap_bytes).sum::<usize>();
-        let places = if new_logs > 0 {
-            self.logs.growth_bytes(new_logs)
-        } else {
-            0
-        };
-        let new_bytes: usize = new().map(record_bytes).sum();
-        let entry = match found {
-            None => {
-                self.arena.growth_bytes(call.name.head_bytes() + new_bytes)
-                    + self.table_growth_bytes()
-            }
-            Some(_) if new_bytes == 0 => 0,
-            Some(handle) => {
-                self.amended_growth_bytes(handle, self.kept_bytes(handle, call) + new_bytes)
-            }
-        };
-        runs + places + entry
-    }
-
-    fn table_growth_bytes(&self) -> usize {
-        let table = &self.by_name;
-        // A table takes entries up to seven eighths of its buckets. When full with fewer than half of these in use, it is
-        // rehashed in place instead of doubled.
-        let crowded = table.len() >= table.num_buckets() / 16 * 7;
-        if table.len() == table.capacity() && crowded {
-            table.allocation_size().max(TABLE_KEPT)
-        } else {
-            0
-        }
-    }
-
-    /// Bytes that replacing the contents of an entry by `bytes` bytes would add.
-    fn amended_growth_bytes(&self, handle: Handle, bytes: usize) -> usize {
-        if self.arena.suits(handle, bytes) {
-            0
-        } else {
-            self.arena.growth_bytes(bytes)
         }
     }
 
@@ -550,8 +445,25 @@ impl Shard {
     }
 }
 
+/// A name and its hash.
+#[derive(Clone, Copy)]
+pub(super) struct HashedName<'a> {
+    pub(super) name: Name<'a>,
+    pub(super) hash: u64,
+}
+
+impl<'a> HashedName<'a> {
+    #[inline]
+    pub(super) fn new(hasher: &RandomState, name: Name<'a>) -> Self {
+        Self {
+            name,
+            hash: hash_of(hasher, name),
+        }
+    }
+}
+
 /// Hashes a name with a secret of this process, so that clients cannot choose keys that collide.
-pub(super) fn hash_of(hasher: &RandomState, name: Name<'_>) -> u64 {
+fn hash_of(hasher: &RandomState, name: Name<'_>) -> u64 {
     let mut state = hasher.build_hasher();
     // The length of the group comes first, so that no two names are hashed as the same bytes.
     state.write_u8(name.group_bytes);

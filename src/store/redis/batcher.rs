@@ -131,13 +131,36 @@ impl Batcher {
         mut requests: Vec<ScriptRequest>,
         deadline: Duration,
     ) -> Result<oneshot::Receiver<Vec<Answer>>, StoreError> {
+        let answered = self.await_all(&mut requests, deadline)?;
+        self.queue
+            .send(Job::Batch(requests.into()))
+            .map_err(|_| ended())?;
+        Ok(answered)
+    }
+
+    /// Submits requests that are decided together. Errors: see [`Self::take`].
+    pub(super) fn take_joint(
+        &self,
+        mut requests: Vec<ScriptRequest>,
+        deadline: Duration,
+    ) -> Result<oneshot::Receiver<Vec<Answer>>, StoreError> {
+        let answered = self.await_all(&mut requests, deadline)?;
+        if let Some(joined) = ScriptRequest::joined(requests) {
+            self.queue.send(Job::Single(joined)).map_err(|_| ended())?;
+        }
+        Ok(answered)
+    }
+
+    /// Gives each request its caller. Returns where all answers come together.
+    fn await_all(
+        &self,
+        requests: &mut [ScriptRequest],
+        deadline: Duration,
+    ) -> Result<oneshot::Receiver<Vec<Answer>>, StoreError> {
         let (batch, answered) = BatchReply::new(self.reserve(requests.len())?, requests.len());
         for (index, request) in requests.iter_mut().enumerate() {
             request.caller = Some(Caller::in_batch(batch.clone(), index, deadline));
         }
-        self.queue
-            .send(Job::Batch(requests.into()))
-            .map_err(|_| ended())?;
         Ok(answered)
     }
 
@@ -157,6 +180,11 @@ impl Batcher {
             ))
         })
     }
+}
+
+/// The keys of a joint decision cannot be decided by several calls.
+fn split_apart() -> StoreError {
+    StoreError::Refused("the slot of a joint decision is being moved".to_owned())
 }
 
 fn ended() -> StoreError {
@@ -370,6 +398,7 @@ impl<C: ScriptTransport> Driver<C> {
         while self.calls.len() > C::CALLS && self.calls.last().is_some_and(Option::is_none) {
             self.calls.pop();
         }
+        let apart = split_apart();
         let reply = match &reply {
             Ok(reply) => {
                 self.spacing.answered(sent, monotonic());
@@ -383,6 +412,7 @@ impl<C: ScriptTransport> Driver<C> {
             }
             Err(TransportError::Error(error)) => Err(error),
             Err(TransportError::Split) if call.by_names => return each_alone(call.split_by_slot()),
+            Err(TransportError::Split) if call.joint_decisions > 0 => Err(&apart),
             Err(TransportError::Split) => {
                 let whole = Arc::new(());
                 return call
@@ -413,7 +443,7 @@ impl<C: ScriptTransport> Driver<C> {
             .queue
             .expire(now)
             .into_iter()
-            .filter_map(|request| request.caller);
+            .flat_map(ScriptRequest::into_callers);
         let expired: Vec<Caller> = calls.chain(waiting).collect();
         for caller in expired {
             let error = StoreError::Deadline(caller.deadline);

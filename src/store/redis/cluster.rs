@@ -4,13 +4,14 @@
 //! decided. The map is fetched again when a node redirects a call, and repeatedly while a node is down, to find its successor.
 //! fred's own Cluster client is not used: when one node is lost it waits for all nodes, and it retries by itself.
 
+mod decide;
 mod redirects;
 mod slots;
 
 use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fred::error::{Error, ErrorKind};
 use fred::types::Value;
@@ -22,8 +23,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
-use super::batcher::call::ScriptRequest;
-use super::batcher::{Answer, Batcher};
+use super::batcher::Batcher;
 use super::connection::breaker::within;
 use super::connection::endpoint::Endpoint;
 use super::connection::manager::{CONNECT_MAX, ConnectionManager};
@@ -109,72 +109,6 @@ impl Cluster {
         });
         let task = tokio::spawn(run(state.clone())).abort_handle();
         Self { state, task }
-    }
-
-    /// Decides one request on the node that has its name. Waiting for the map counts towards the deadline.
-    pub(super) async fn decide_one(&self, request: ScriptRequest, deadline: Duration) -> Answer {
-        let map = self.state.map(deadline).await?;
-        let node = map.node(&request.name)?;
-        let left = request.until.saturating_duration_since(monotonic());
-        node.count_undecided(1, node.decide(|| request, left).await)
-    }
-
-    /// Decides the requests, which all wait until `until`, for `deadline` in total. Those of one name keep their order, since
-    /// they go to the same node.
-    pub(super) async fn decide_batch(
-        &self,
-        requests: Vec<ScriptRequest>,
-        until: Instant,
-        deadline: Duration,
-    ) -> Vec<Answer> {
-        let count = requests.len();
-        let map = match self.state.map(deadline).await {
-            Ok(map) => map,
-            Err(error) => return vec![Err(error); count],
-        };
-        let mut answers: Vec<Option<Answer>> = vec![None; count];
-        let mut parts: HashMap<u16, (Vec<usize>, Vec<ScriptRequest>)> = HashMap::new();
-        for (place, request) in requests.into_iter().enumerate() {
-            let part = parts.entry(map.owner(&request.name)).or_default();
-            part.0.push(place);
-            part.1.push(request);
-        }
-        let decided = parts.into_iter().map(|(owner, (places, requests))| {
-            let (node, left) = (
-                map.node_at(owner),
-                until.saturating_duration_since(monotonic()),
-            );
-            async move {
-                let answers = match node {
-                    Ok(node) => node.decide_all(requests, left).await,
-                    Err(error) => vec![Err(error); places.len()],
-                };
-                (places, answers)
-            }
-        });
-        for (places, part) in join_all(decided).await {
-            places
-                .into_iter()
-                .zip(part)
-                .for_each(|(place, answer)| answers[place] = Some(answer));
-        }
-        answers
-            .into_iter()
-            .map(|answer| answer.unwrap_or_else(|| Err(super::lost_call())))
-            .collect()
-    }
-
-    /// Decides one request without the batcher, as [`Node::decide_unbatched`], on the node that has its name.
-    pub(super) async fn decide_unbatched(
-        &self,
-        request: ScriptRequest,
-        deadline: Duration,
-    ) -> Answer {
-        let map = self.state.map(deadline).await?;
-        let node = map.node(&request.name)?;
-        let follower = RedirectFollower::new(node.manager.clone(), &self.state);
-        let left = request.until.saturating_duration_since(monotonic());
-        node.decide_unbatched(request, left, Some(follower)).await
     }
 
     /// Deletes all keys of a subject. Returns whether there were any.

@@ -5,6 +5,9 @@
 //! `{group:key}logs`. The braces are the hash tag, so that all keys of one request share a Cluster slot. Names of groups hold no
 //! colon, so the name reads one way only; braces in a key are escaped, so that a caller cannot choose the tag, and so the slot.
 //!
+//! A key of a shard lies under `{shard}{group:key}` instead, and the same follows. The first braces are the hash tag, so that all keys
+//! of a shard share a slot. No other name has braces twice.
+//!
 //! The state under a candidate plan lies beside that under its live plan: `candidate:NAME:` follows the tag, and then the same as
 //! above. So both are decided by one script call, in a Cluster too.
 
@@ -38,27 +41,23 @@ pub(super) fn log(tag: &str, window_us: u64) -> String {
 }
 
 /// The name of a request's packed state, and the beginning of its logs' names. `group` is [`Plan::counts_as`].
-pub(super) fn state_name(prefix: &str, group: &str, key: &str) -> String {
+pub(super) fn state_name(prefix: &str, group: &str, key: &Key) -> String {
     let (live, candidate) = group
         .split_once(CANDIDATE_SEPARATOR)
         .map_or((group, None), |(live, name)| (live, Some(name)));
-    let mut tag = String::with_capacity(prefix.len() + live.len() + key.len() + 3);
+    let (shard, has_shard) = (key.shard(), key.has_shard());
+    let key = key.as_str();
+    let mut tag = String::with_capacity(prefix.len() + live.len() + key.len() + shard.len() + 5);
     tag.push_str(prefix);
+    if has_shard {
+        tag.push('{');
+        push_escaped(&mut tag, shard);
+        tag.push('}');
+    }
     tag.push('{');
     tag.push_str(live);
     tag.push(':');
-    if key.bytes().any(|byte| matches!(byte, b'{' | b'}' | b'%')) {
-        for character in key.chars() {
-            match character {
-                '{' => tag.push_str("%7B"),
-                '}' => tag.push_str("%7D"),
-                '%' => tag.push_str("%25"),
-                other => tag.push(other),
-            }
-        }
-    } else {
-        tag.push_str(key);
-    }
+    push_escaped(&mut tag, key);
     tag.push('}');
     match candidate {
         None => tag,
@@ -66,9 +65,30 @@ pub(super) fn state_name(prefix: &str, group: &str, key: &str) -> String {
     }
 }
 
+/// Appends a text of a caller, in which braces are escaped.
+fn push_escaped(tag: &mut String, text: &str) {
+    if !text.bytes().any(|byte| matches!(byte, b'{' | b'}' | b'%')) {
+        tag.push_str(text);
+        return;
+    }
+    for character in text.chars() {
+        match character {
+            '{' => tag.push_str("%7B"),
+            '}' => tag.push_str("%7D"),
+            '%' => tag.push_str("%25"),
+            other => tag.push(other),
+        }
+    }
+}
+
+/// The name of what belongs to no request: its group is empty.
+fn reserved(prefix: &str, word: &str) -> String {
+    format!("{prefix}{{:{word}}}")
+}
+
 /// Names of the keys that hold a key's state under this plan: one for all its limits of constant size, and one for each log.
 pub(super) fn all_of(prefix: &str, key: &Key, plan: &Plan) -> Vec<String> {
-    let tag = state_name(prefix, &plan.counts_as, key.as_str());
+    let tag = state_name(prefix, &plan.counts_as, key);
     let is_log = |limit: &&Limit| limit.algorithm() == Algorithm::SlidingLog;
     let logs: Vec<String> = plan
         .limits()
@@ -83,12 +103,12 @@ pub(super) fn all_of(prefix: &str, key: &Key, plan: &Plan) -> Vec<String> {
 /// The name that the probe of this number counts under. No request has it, since no plan's name is empty. Every node of a
 /// Cluster has some of these names.
 pub(super) fn probe(prefix: &str, number: u32) -> String {
-    state_name(prefix, "", &number.to_string())
+    reserved(prefix, &number.to_string())
 }
 
 /// The name of the set of replicas, which is neither a request's nor a probe's: its group is empty, and its key is not a number.
 pub(super) fn replicas(prefix: &str) -> String {
-    state_name(prefix, "", "replicas")
+    reserved(prefix, "replicas")
 }
 
 /// The name of the directory of lists of heaviest keys. It shares the slot of the set of replicas. The lists, and the secret that
@@ -114,6 +134,15 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    fn state_name(prefix: &str, group: &str, key: &str) -> String {
+        super::state_name(prefix, group, &Key::new(key).unwrap())
+    }
+
+    fn name_in_shard(shard: &str, group: &str, key: &str) -> String {
+        let key = Key::new(key).unwrap().in_shard(shard).unwrap();
+        super::state_name("", group, &key)
+    }
 
     #[test]
     fn the_tag_is_the_whole_name_whatever_the_key_holds() {
@@ -200,29 +229,57 @@ mod tests {
         assert_ne!(state_name("", "a", "}"), state_name("", "a", "%7D"));
     }
 
-    /// The name as it was composed, taken apart.
-    fn taken_apart(tag: &str) -> Option<(String, String)> {
-        let (group, key) = tag.strip_prefix('{')?.strip_suffix('}')?.split_once(':')?;
-        let unescaped = key
-            .replace("%7B", "{")
-            .replace("%7D", "}")
-            .replace("%25", "%");
-        (!key.contains(['{', '}'])).then(|| (group.to_owned(), unescaped))
+    #[test]
+    fn keys_of_a_shard_share_a_slot_and_no_name_with_others() {
+        let names = [
+            name_in_shard("acme", "user", "u1"),
+            name_in_shard("acme", "org", "acme"),
+            log(&name_in_shard("acme", "user", "u1"), 60_000_000),
+            probe_beside(&name_in_shard("acme", "user", "u1")),
+        ];
+        assert_eq!(names[0], "{acme}{user:u1}");
+        assert!(names.iter().all(|name| slot(name) == slot("{acme}")));
+        // Whoever chooses a shard cannot choose the name of a key without one.
+        assert_ne!(name_in_shard("user:u1", "user", "u1"), "{user:u1}");
+        assert_eq!(name_in_shard("}{", "user", "u1"), "{%7D%7B}{user:u1}");
+    }
+
+    /// The name as it was composed, taken apart: shard, group and key.
+    fn taken_apart(name: &str) -> Option<[String; 3]> {
+        let (shard, tag) = match name.split_once("}{") {
+            Some((shard, rest)) => (shard.strip_prefix('{')?, rest),
+            None => ("", name.strip_prefix('{')?),
+        };
+        let (group, key) = tag.strip_suffix('}')?.split_once(':')?;
+        let unescaped = |text: &str| {
+            let text = text.replace("%7B", "{").replace("%7D", "}");
+            text.replace("%25", "%")
+        };
+        (!key.contains(['{', '}']) && !shard.contains(['{', '}']))
+            .then(|| [unescaped(shard), group.to_owned(), unescaped(key)])
     }
 
     #[test]
     fn fuzz_names() {
         // Few letters, all that have a meaning: else hardly a key would have one.
         const LETTERS: [char; 12] = ['{', '}', '%', ':', '2', '5', '7', 'B', 'D', 'a', ' ', 'é'];
-        bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
-            let key: String = bytes
-                .iter()
+        let text_of = |bytes: &[u8]| -> String {
+            let letters = bytes.iter();
+            letters
                 .map(|byte| LETTERS[usize::from(*byte) % LETTERS.len()])
-                .collect();
-            assert_eq!(
-                taken_apart(&state_name("", "group", &key)),
-                Some(("group".to_owned(), key))
-            );
-        });
+                .collect()
+        };
+        bolero::check!()
+            .with_type::<(Vec<u8>, Vec<u8>)>()
+            .for_each(|(key, shard)| {
+                let (key, shard) = (text_of(key), text_of(shard));
+                let Ok(whole) = Key::new(key.clone()).and_then(|key| key.in_shard(&shard)) else {
+                    return;
+                };
+                assert_eq!(
+                    taken_apart(&super::state_name("", "group", &whole)),
+                    Some([shard, "group".to_owned(), key])
+                );
+            });
     }
 }

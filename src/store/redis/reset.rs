@@ -49,7 +49,7 @@ pub(super) struct Reset {
 
 impl Reset {
     pub(super) fn for_subject(subject: &Subject, prefix: &str) -> Self {
-        let tag = name::state_name(prefix, &subject.counts_as, subject.key.as_str());
+        let tag = name::state_name(prefix, &subject.counts_as, &subject.key);
         Self {
             tag,
             log_windows_us: subject.log_windows_us.clone(),

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use smallvec::SmallVec;
 
-use super::batcher::call::{Call, CallPlan, Group};
+use super::batcher::call::{Call, CallPlan, Group, ScriptRequest};
 use crate::StoreError;
 use tollgate_core::algorithm::{Algorithm, Mode, Reading, Verdict};
 use tollgate_core::plan::Limit;
@@ -18,6 +18,8 @@ const OTHER_RATE: u64 = 1 << (8 * NUMBER - 1);
 const COST: usize = 5;
 /// Bytes of a request: plan, mode, cost.
 const REQUEST: usize = 2 + COST;
+/// How a group is alike that stands for joint decisions, as `script/words.lua` has it.
+const JOINT: u8 = 2;
 /// Bytes of the number that gives the end of the plans in a packed call.
 const PLANS_END: usize = 4;
 
@@ -37,7 +39,11 @@ pub(super) fn pack_call(call: &Call) -> Result<Vec<u8>, StoreError> {
     let plans_end =
         u32::try_from(packed.len()).map_err(|_| misfit(packed.len(), "bytes of plans"))?;
     packed[..PLANS_END].copy_from_slice(&plans_end.to_le_bytes());
-    packed.push(byte(call.groups.len(), "names")?);
+    // Those of joint decisions are behind all others.
+    let alone = call.groups.iter().take_while(|group| !group.is_joint());
+    let (alone, joint) = call.groups.split_at(alone.count());
+    let groups = alone.len() + usize::from(!joint.is_empty());
+    packed.push(byte(groups, "names")?);
     packed.push(byte(
         call.groups.iter().filter(|group| group.has_packed).count(),
         "packed states",
@@ -45,10 +51,61 @@ pub(super) fn pack_call(call: &Call) -> Result<Vec<u8>, StoreError> {
     let are_equal = |group: &Group, next: &Group| {
         group.single_terms().is_some() && group.single_terms() == next.single_terms()
     };
-    for equal in call.groups.chunk_by(are_equal) {
+    for equal in alone.chunk_by(are_equal) {
         pack_group(&mut packed, &equal[0], equal.len())?;
     }
+    if !joint.is_empty() {
+        pack_joint_decisions(&mut packed, joint, call.joint_decisions)?;
+    }
     Ok(packed)
+}
+
+/// Packs joint decisions, whose requests are in these groups, as one group.
+fn pack_joint_decisions(
+    packed: &mut Vec<u8>,
+    groups: &[Group],
+    decisions: usize,
+) -> Result<(), StoreError> {
+    let has_logs = groups.iter().any(|group| group.log_name_count() > 0);
+    packed.extend([1, 0, 0, u8::from(has_logs), JOINT, 1]);
+    packed.push(byte(groups.len(), "names")?);
+    packed.extend(short(decisions, "joint decisions")?);
+    for group in groups {
+        packed.push(u8::from(group.has_packed));
+        packed.push(byte(group.log_name_count(), "logs of a name")?);
+    }
+    // Of each decision, its requests, each with its group and the place of its reply.
+    let mut parts: Vec<Vec<(usize, usize, &ScriptRequest)>> = vec![Vec::new(); decisions];
+    let requests = groups.iter().enumerate().flat_map(|(index, group)| {
+        let requests = group.requests.iter();
+        requests.map(move |request| (index, request))
+    });
+    for (place, (group, request)) in requests.enumerate() {
+        if let Some(joint) = request.joint {
+            parts[joint.decision].push((group, place, request));
+        }
+    }
+    for requests in &mut parts {
+        requests.sort_unstable_by_key(|(_, _, request)| request.joint.map(|joint| joint.request));
+        let mode = requests.first().map_or(Mode::Peek, |first| first.2.mode);
+        packed.extend([mode_number(mode), byte(requests.len(), "joint requests")?]);
+        for (group, place, request) in requests {
+            packed.push(byte(*group, "names")?);
+            packed.push(byte(request.plan_index, "plans")?);
+            packed.push(u8::from(request.plan.shadow));
+            packed.extend(short(*place, "requests")?);
+            pack_number::<COST>(packed, request.cost)?;
+        }
+    }
+    Ok(())
+}
+
+fn mode_number(mode: Mode) -> u8 {
+    match mode {
+        Mode::Peek => 0,
+        Mode::Charge => 1,
+        Mode::Refund => 2,
+    }
 }
 
 fn pack_limit(packed: &mut Vec<u8>, limit: &Limit) -> Result<(), StoreError> {
@@ -90,11 +147,7 @@ fn record_prefix(limit: &Limit) -> Result<SmallVec<[u8; 12]>, StoreError> {
 fn pack_group(packed: &mut Vec<u8>, group: &Group, repeats: usize) -> Result<(), StoreError> {
     let requests = group.requests.len();
     packed.reserve(6 + REQUEST * requests);
-    packed.extend(
-        u16::try_from(requests)
-            .map_err(|_| misfit(requests, "requests for a name"))?
-            .to_le_bytes(),
-    );
+    packed.extend(short(requests, "requests for a name")?);
     let logs = byte(group.log_name_count(), "logs of a name")?;
     packed.extend([
         u8::from(group.has_packed),
@@ -103,12 +156,10 @@ fn pack_group(packed: &mut Vec<u8>, group: &Group, repeats: usize) -> Result<(),
         byte(repeats, "equal groups")?,
     ]);
     for request in &group.requests {
-        let mode = match request.mode {
-            Mode::Peek => 0,
-            Mode::Charge => 1,
-            Mode::Refund => 2,
-        };
-        packed.extend([byte(request.plan_index, "plans")?, mode]);
+        packed.extend([
+            byte(request.plan_index, "plans")?,
+            mode_number(request.mode),
+        ]);
         pack_number::<COST>(packed, request.cost)?;
     }
     Ok(())
@@ -128,6 +179,11 @@ fn pack_number<const N: usize>(packed: &mut Vec<u8>, number: u64) -> Result<(), 
 
 fn byte(count: usize, what: &str) -> Result<u8, StoreError> {
     u8::try_from(count).map_err(|_| misfit(count, what))
+}
+
+fn short(count: usize, what: &str) -> Result<[u8; 2], StoreError> {
+    let number = u16::try_from(count).map_err(|_| misfit(count, what))?;
+    Ok(number.to_le_bytes())
 }
 
 #[cold]

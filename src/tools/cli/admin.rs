@@ -17,6 +17,9 @@ pub(super) struct AdminArguments {
     /// The subject that is counted.
     #[arg(short, long)]
     key: String,
+    /// The shard that the key belongs to [default: none].
+    #[arg(long)]
+    shard: Option<String>,
     /// The plan that counts it.
     #[arg(short, long)]
     plan: String,
@@ -91,6 +94,7 @@ impl AdminArguments {
     ) -> ExitCode {
         let question = AdminQuestion {
             key: self.key.clone(),
+            shard: self.shard.clone().unwrap_or_default(),
             plan: self.plan.clone(),
             form: self.server.form(),
         };

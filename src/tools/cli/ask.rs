@@ -17,6 +17,9 @@ pub(super) struct TryArguments {
     /// The subject to count.
     #[arg(short, long)]
     key: String,
+    /// The shard that the key belongs to [default: none].
+    #[arg(long)]
+    shard: Option<String>,
     /// The plan to decide by.
     #[arg(short, long)]
     plan: String,
@@ -62,6 +65,7 @@ pub(super) struct PlansArguments {
 pub(super) fn try_decisions(arguments: TryArguments) -> ExitCode {
     let TryArguments {
         key,
+        shard,
         plan,
         cost,
         peek,
@@ -71,6 +75,7 @@ pub(super) fn try_decisions(arguments: TryArguments) -> ExitCode {
     } = arguments;
     let question = Question {
         key,
+        shard: shard.unwrap_or_default(),
         plan,
         cost,
         peek,

@@ -114,6 +114,7 @@ fn requests(shared: &Shared, plan: &str, random: &mut Random) -> Vec<pb::ShouldA
         }),
         detailed: true,
         http_headers: false,
+        ..Default::default()
     };
     (0..count).map(request).collect()
 }

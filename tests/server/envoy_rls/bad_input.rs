@@ -81,6 +81,7 @@ async fn bad_input_gets_an_error_that_says_what_is_right_and_no_client_can_cause
             key: "-".to_owned(),
             plan: "free".to_owned(),
             cost: None,
+            ..Default::default()
         })
         .await;
     assert_eq!(

@@ -53,13 +53,13 @@ const BAD_POSTS: [(&str, &str, &str, u16, &str); 6] = [
 ];
 
 fn assert_large_bodies_are_refused(http: &str) {
-    let body = " ".repeat(5_000);
+    let body = " ".repeat(9_000);
     let reply = post(http, "/v1/check?key=x&plan=two", "application/json", &body);
-    reply.assert_is_problem(413, "4096 bytes", &body);
+    reply.assert_is_problem(413, "8192 bytes", &body);
     // A body in pieces is bounded too.
     let pieces = "Transfer-Encoding: chunked\r\nContent-Type: application/json";
     let chunk = format!(
-        "1000\r\n{0}\r\n1000\r\n{0}\r\n0\r\n\r\n",
+        "1000\r\n{0}\r\n1000\r\n{0}\r\n1\r\n \r\n0\r\n\r\n",
         " ".repeat(0x1000)
     );
     assert_eq!(
@@ -182,7 +182,7 @@ fn an_invalid_request_gets_its_error_and_charges_nothing() {
         (
             "key=a&plan=two&user=b",
             400,
-            "there are key, plan, cost, deny_status, peek",
+            "there are key, plan, cost, deny_status, peek, shard",
         ),
         ("key=a&key=b&plan=two", 400, "key is given twice"),
         ("key=%ff&plan=two", 400, "key is no UTF-8"),

@@ -59,6 +59,7 @@ async fn decisions_are_counted_exactly_by_plan_outcome_and_decider() {
         key: "carol@example.com".to_owned(),
         plan: "two".to_owned(),
         cost: None,
+        ..Default::default()
     };
     clients[1].peek(peek).await.unwrap();
     let answers: Vec<u16> = (0..3)

@@ -65,7 +65,7 @@ fn an_answer_to_a_part_of_a_request_is_seen_by_every_client() {
         answered += if status == 200 { 40.0 } else { 0.0 };
     }
     for (method, size, status) in [
-        ("POST", 5 * KIB, 413),
+        ("POST", 9 * KIB, 413),
         ("POST", 300 * KIB, 413),
         ("POST", 2 * KIB * KIB, 413),
         ("GET", 300 * KIB, 200),

@@ -15,7 +15,7 @@ use crate::support::history::Random;
 /// Those with large requests or answers stand twice.
 pub const METHODS: [&str; 12] = [
     "/tollgate.v1.RateLimitService/ShouldAllow",
-    "/tollgate.v1.RateLimitService/ShouldAllow",
+    "/tollgate.v1.RateLimitService/ShouldAllowJoint",
     "/tollgate.v1.RateLimitService/ShouldAllowBatch",
     "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
     "/tollgate.v1.RateLimitService/Peek",
@@ -184,6 +184,7 @@ impl Call {
             cost: None,
             detailed: true,
             http_headers: true,
+            ..Default::default()
         };
         let message = framed(
             pb::ShouldAllowBatchRequest {
@@ -259,6 +260,7 @@ fn request(random: &mut Random) -> pb::ShouldAllowRequest {
         cost: None,
         detailed: random.below(4) > 0,
         http_headers: random.below(4) > 0,
+        ..Default::default()
     }
 }
 
@@ -276,6 +278,7 @@ fn message(method: &str, random: &mut Random) -> Vec<u8> {
                 key: "k".to_owned(),
                 plan: "p".to_owned(),
                 cost: None,
+                ..Default::default()
             }
             .encode_to_vec(),
         ),

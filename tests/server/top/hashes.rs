@@ -63,6 +63,7 @@ async fn hash_by_explain(replica: &mut AdminFixture) -> String {
     let request = pb::ExplainRequest {
         key: "alice".to_owned(),
         plan: "one".to_owned(),
+        ..Default::default()
     };
     let explained = replica.admin.explain(request).await.unwrap();
     explained.into_inner().key_hash
@@ -73,11 +74,13 @@ async fn make_admin_calls(replica: &mut AdminFixture) {
     let reset = |plan: &str| pb::ResetRequest {
         key: "alice".to_owned(),
         plan: plan.to_owned(),
+        ..Default::default()
     };
     let refund = pb::RefundRequest {
         key: "alice".to_owned(),
         plan: "one".to_owned(),
         cost: None,
+        ..Default::default()
     };
     replica.admin.refund(refund).await.unwrap();
     replica.admin.reset(reset("one")).await.unwrap();

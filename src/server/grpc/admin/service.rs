@@ -126,11 +126,11 @@ impl<S: Store> AdminService for Admin<S> {
         request: Request<pb::ResetRequest>,
     ) -> Result<Response<pb::ResetResponse>, Status> {
         let caller = convert::caller_deadline(request.metadata());
-        let (metadata, _, pb::ResetRequest { key, plan }) = request.into_parts();
+        let (metadata, _, pb::ResetRequest { key, plan, shard }) = request.into_parts();
         let subject = self
             .authenticate(&metadata)
             .await
-            .and_then(|()| convert::subject(key, plan));
+            .and_then(|()| convert::subject(key, shard, plan));
         let done = async {
             let ((key, plan), caller) = (subject.clone()?, caller?);
             let existed = self
@@ -149,11 +149,20 @@ impl<S: Store> AdminService for Admin<S> {
         request: Request<pb::RefundRequest>,
     ) -> Result<Response<pb::RefundResponse>, Status> {
         let caller = convert::caller_deadline(request.metadata());
-        let (metadata, _, pb::RefundRequest { key, plan, cost }) = request.into_parts();
+        let (
+            metadata,
+            _,
+            pb::RefundRequest {
+                key,
+                plan,
+                cost,
+                shard,
+            },
+        ) = request.into_parts();
         let subject = self
             .authenticate(&metadata)
             .await
-            .and_then(|()| convert::subject(key, plan));
+            .and_then(|()| convert::subject(key, shard, plan));
         let done = async {
             let ((key, plan), cost, caller) =
                 (subject.clone()?, convert::refund_cost(cost)?, caller?);
@@ -176,11 +185,11 @@ impl<S: Store> AdminService for Admin<S> {
         request: Request<pb::ExplainRequest>,
     ) -> Result<Response<pb::ExplainResponse>, Status> {
         let caller = convert::caller_deadline(request.metadata());
-        let (metadata, _, pb::ExplainRequest { key, plan }) = request.into_parts();
+        let (metadata, _, pb::ExplainRequest { key, plan, shard }) = request.into_parts();
         let subject = self
             .authenticate(&metadata)
             .await
-            .and_then(|()| convert::subject(key, plan));
+            .and_then(|()| convert::subject(key, shard, plan));
         let done = async {
             let ((key, plan), caller) = (subject.clone()?, caller?);
             let explained = self

@@ -17,6 +17,8 @@ use tollgate_core::duration::Shown;
 pub struct AdminQuestion {
     /// The subject that was counted.
     pub key: String,
+    /// The shard that it belongs to; empty for none.
+    pub shard: String,
     /// The plan that it was counted by.
     pub plan: String,
     /// How the answer is written.
@@ -58,8 +60,13 @@ impl Connection {
         question: &AdminQuestion,
         token: Option<&AdminToken>,
     ) -> Result<AdminAnswer, String> {
-        let AdminQuestion { key, plan, form } = question.clone();
-        let request = signed(pb::ResetRequest { key, plan }, token);
+        let AdminQuestion {
+            key,
+            shard,
+            plan,
+            form,
+        } = question.clone();
+        let request = signed(pb::ResetRequest { key, plan, shard }, token);
         let existed = self
             .answer(Service::Admin, self.admin().reset(request))
             .await?
@@ -86,8 +93,21 @@ impl Connection {
         cost: Option<u64>,
         token: Option<&AdminToken>,
     ) -> Result<AdminAnswer, String> {
-        let AdminQuestion { key, plan, form } = question.clone();
-        let request = signed(pb::RefundRequest { key, plan, cost }, token);
+        let AdminQuestion {
+            key,
+            shard,
+            plan,
+            form,
+        } = question.clone();
+        let request = signed(
+            pb::RefundRequest {
+                key,
+                plan,
+                cost,
+                shard,
+            },
+            token,
+        );
         let answer = self
             .answer(Service::Admin, self.admin().refund(request))
             .await?;
@@ -103,8 +123,13 @@ impl Connection {
         question: &AdminQuestion,
         token: Option<&AdminToken>,
     ) -> Result<AdminAnswer, String> {
-        let AdminQuestion { key, plan, form } = question.clone();
-        let request = signed(pb::ExplainRequest { key, plan }, token);
+        let AdminQuestion {
+            key,
+            shard,
+            plan,
+            form,
+        } = question.clone();
+        let request = signed(pb::ExplainRequest { key, plan, shard }, token);
         let answer = self
             .answer(Service::Admin, self.admin().explain(request))
             .await?;

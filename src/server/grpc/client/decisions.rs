@@ -12,6 +12,8 @@ use crate::grpc::pb::rate_limit_service_client::RateLimitServiceClient;
 pub struct Question {
     /// The subject to count.
     pub key: String,
+    /// The shard that it belongs to; empty for none.
+    pub shard: String,
     /// The plan to decide by.
     pub plan: String,
     /// Units to ask for; `None`: 1.
@@ -71,6 +73,7 @@ impl Connection {
         let mut client = RateLimitServiceClient::new(self.channel.clone());
         let Question {
             key,
+            shard,
             plan,
             cost,
             peek,
@@ -79,7 +82,12 @@ impl Connection {
             let peeked = self
                 .answer(
                     Service::ForCallers,
-                    client.peek(pb::PeekRequest { key, plan, cost }),
+                    client.peek(pb::PeekRequest {
+                        key,
+                        plan,
+                        cost,
+                        shard,
+                    }),
                 )
                 .await?;
             return Ok(peeked.answer.unwrap_or_default());
@@ -89,7 +97,8 @@ impl Connection {
             plan,
             cost,
             detailed: true,
-            http_headers: false,
+            shard,
+            ..Default::default()
         };
         self.answer(Service::ForCallers, client.should_allow(request))
             .await

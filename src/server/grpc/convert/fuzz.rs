@@ -4,7 +4,7 @@ use prost::Message;
 
 use super::*;
 use crate::fuzz::fuzz;
-use tollgate_core::key::KEY_BYTES_MAX;
+use tollgate_core::key::{KEY_BYTES_MAX, SHARD_BYTES_MAX};
 use tollgate_core::plan::NAME_BYTES_MAX;
 
 #[test]
@@ -40,8 +40,8 @@ fn fuzz_fields_of_requests() {
         NAME_BYTES_MAX + 1,
     ];
     bolero::check!()
-        .with_type::<(u8, u8, Option<u64>, bool, char)>()
-        .for_each(|(key, plan, cost, detailed, letter)| {
+        .with_type::<(u8, u8, u8, Option<u64>, bool, char)>()
+        .for_each(|(key, shard, plan, cost, detailed, letter)| {
             let text = |size: &u8| {
                 letter
                     .to_string()
@@ -53,18 +53,23 @@ fn fuzz_fields_of_requests() {
                 cost: *cost,
                 detailed: *detailed,
                 http_headers: *detailed,
+                shard: text(shard),
             });
         });
 }
 
 fn assert_checked(request: pb::ShouldAllowRequest) {
     let (key, plan, cost) = (request.key.clone(), request.plan.clone(), request.cost);
-    let valid = (1..=KEY_BYTES_MAX).contains(&key.len())
+    let shard = request.shard.clone();
+    let valid = shard.len() <= SHARD_BYTES_MAX
+        && (1..=KEY_BYTES_MAX).contains(&key.len())
         && (1..=NAME_BYTES_MAX).contains(&plan.len())
         && cost != Some(0);
     match check_request(request) {
         Ok(check) => assert!(
-            valid && check.key.as_str() == key && check.plan == plan,
+            valid
+                && (check.key.as_str(), check.key.shard()) == (&*key, &*shard)
+                && check.plan == plan,
             "{key:?} {plan:?} {cost:?}"
         ),
         Err(status) => assert!(

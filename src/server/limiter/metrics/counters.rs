@@ -13,7 +13,7 @@ const DECISIONS: usize = Outcome::ALL.len() * DecidedBy::ALL.len();
 const NEAR_LIMIT: usize = DECISIONS;
 /// Index of the first counter of a candidate; see [`candidate_index`].
 const CANDIDATE: usize = NEAR_LIMIT + 1;
-/// Counters per plan; they take 232 bytes.
+/// Counters per plan; they take 280 bytes.
 const PER_PLAN: usize = CANDIDATE + 4;
 
 /// The plans that one limiter decides by, and the counts of its decisions. Aligned like [`super::Metrics`]: each decision
@@ -61,13 +61,19 @@ impl PlanCounters<'_> {
 }
 
 /// The sums of many [`WorkerPlans`], by the plans of one snapshot.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(in crate::limiter) struct CounterTotals {
     snapshot: Arc<PlanSnapshot>,
     /// Laid out like [`WorkerPlans`]' counters.
     of_plans: Vec<u64>,
     /// Counts of all plans that are not in this snapshot, so that totals over all plans never fall.
     of_others: [u64; PER_PLAN],
+}
+
+impl Default for CounterTotals {
+    fn default() -> Self {
+        Self::new(Arc::default())
+    }
 }
 
 impl CounterTotals {

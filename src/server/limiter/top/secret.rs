@@ -69,10 +69,15 @@ impl Secret {
         self.shown(1)
     }
 
-    /// The number that a key is counted under. It also depends on the plan, so that the same key under two plans is two keys.
+    /// The number that a key is counted under. It also depends on the shard and on the plan, so that the same text under two plans, or
+    /// in two shards, is two keys.
     #[inline]
-    pub(super) fn hash(&self, key: &str, plan: u64) -> u64 {
-        xxh3_64_with_seed(key.as_bytes(), self.seed) ^ plan
+    pub(super) fn hash(&self, key: &Key, plan: u64) -> u64 {
+        let number = xxh3_64_with_seed(key.as_str().as_bytes(), self.seed) ^ plan;
+        if !key.has_shard() {
+            return number;
+        }
+        number.wrapping_add(xxh3_64_with_seed(key.shard().as_bytes(), !self.seed))
     }
 
     /// What a key is shown as, by the number that it is counted under.
@@ -82,7 +87,7 @@ impl Secret {
 
     /// What a key is shown as.
     pub(super) fn key_hash(&self, key: &Key) -> KeyHash {
-        self.shown_as(self.hash(key.as_str(), 0), 0)
+        self.shown_as(self.hash(key, 0), 0)
     }
 
     fn shown(&self, number: u64) -> u64 {

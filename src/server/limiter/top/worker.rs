@@ -46,7 +46,7 @@ impl WorkerTop {
     /// Counts a decision: a denial as one, and of others the cost. `plan` is the plan's id.
     pub(in crate::limiter) fn record(&self, plan: u64, key: &Key, cost: Cost, decision: &Decision) {
         let mut counts = self.counts();
-        let hash = counts.secret.hash(key.as_str(), plan);
+        let hash = counts.secret.hash(key, plan);
         let (by, known) = match decision.outcome {
             Outcome::Allowed => (
                 TopBy::Cost,
@@ -55,6 +55,8 @@ impl WorkerTop {
             Outcome::Denied | Outcome::NeverFits | Outcome::ShadowDenied => {
                 (TopBy::Denials, counts.denials.live.count(plan, hash, 1))
             }
+            // Another key denied it, and it took nothing.
+            Outcome::OtherDenied => return,
         };
         if let Some(names) = &mut counts.names {
             names.note(by, hash, key.as_str(), known);

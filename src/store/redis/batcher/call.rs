@@ -37,6 +37,8 @@ const WINDOW_WORK: usize = 12;
 /// once for each name, or for each request where logs are beside them.
 const RECORD_WORK: usize = 2;
 const RINGED_RECORD_WORK: usize = 22;
+/// A request of a joint decision is evaluated twice, with each read and written by itself.
+const JOINT_WORK_FACTOR: usize = 2;
 /// A request of no more work than this does not wait for work in flight.
 const LIGHT_WORK: usize = 40;
 /// The work in flight on one connection occupies Redis for one part in this many of the deadline, at most. All other requests wait
@@ -81,12 +83,25 @@ pub(in crate::redis) struct ScriptRequest {
     pub(super) caller: Option<Caller>,
     /// Index of `plan` in the plans of its call; set by [`Call::add`].
     pub(in crate::redis) plan_index: usize,
+    /// While it waits: the other requests of its joint decision, in their order behind it. None for a request of its own.
+    pub(super) others: Box<[Self]>,
+    /// In a call: its place in a joint decision, if it is one of one.
+    pub(in crate::redis) joint: Option<JointPlace>,
+}
+
+/// The place of a request in the joint decisions of its call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::redis) struct JointPlace {
+    /// Which joint decision, by the order in which they were added.
+    pub(in crate::redis) decision: usize,
+    /// Which of its requests.
+    pub(in crate::redis) request: usize,
 }
 
 impl ScriptRequest {
     /// The request for a check, under a name that begins with `prefix`.
     pub(in crate::redis) fn new(check: &Check, prefix: &str, until: Instant) -> Self {
-        let name = name::state_name(prefix, &check.plan.counts_as, check.key.as_str());
+        let name = name::state_name(prefix, &check.plan.counts_as, &check.key);
         Self::named(
             name,
             check.plan.clone(),
@@ -111,14 +126,41 @@ impl ScriptRequest {
             until,
             caller: None,
             plan_index: 0,
+            others: Box::default(),
+            joint: None,
         }
     }
 
-    /// Most microseconds of Redis that it takes. Never above [`WORK_MAX`], so that it fits a call.
+    /// Requests that are decided together, at least one; as one that waits and is sent as a whole. All have the same deadline.
+    pub(super) fn joined(requests: Vec<Self>) -> Option<Self> {
+        let mut requests = requests.into_iter();
+        let first = requests.next()?;
+        Some(Self {
+            others: requests.collect(),
+            joint: Some(JointPlace {
+                decision: 0,
+                request: 0,
+            }),
+            ..first
+        })
+    }
+
+    /// The callers of the request, and of those that are decided with it.
+    pub(super) fn into_callers(self) -> impl Iterator<Item = Caller> {
+        let others = self.others.into_iter().filter_map(|other| other.caller);
+        self.caller.into_iter().chain(others)
+    }
+
+    /// Most microseconds of Redis that it takes, with those decided with it. Never above [`WORK_MAX`], so that it fits a call.
     #[inline]
     pub(super) fn work(&self) -> usize {
         let plan = &self.plan;
-        (logs_of(plan) * SEARCH_WORK + limits_work(plan) + records_work(plan)).min(WORK_MAX)
+        let work = logs_of(plan) * SEARCH_WORK + limits_work(plan) + records_work(plan);
+        if self.joint.is_none() {
+            return work.min(WORK_MAX);
+        }
+        let others: usize = self.others.iter().map(Self::work).sum();
+        (JOINT_WORK_FACTOR * work + others).min(WORK_MAX)
     }
 
     /// Whether it waits while much work is in flight. It is then passed by.
@@ -162,6 +204,8 @@ impl ScriptRequest {
 pub(in crate::redis) struct Call {
     pub(in crate::redis) plans: Vec<CallPlan>,
     pub(in crate::redis) groups: Vec<Group>,
+    /// Number of its joint decisions. Their requests are in groups of their own.
+    pub(in crate::redis) joint_decisions: usize,
     /// The hash of each group's name, to find a group by name.
     hashes: Vec<u64>,
     requests: usize,
@@ -206,6 +250,7 @@ impl Call {
         Self {
             plans: Vec::new(),
             groups: Vec::with_capacity(names),
+            joint_decisions: 0,
             hashes: Vec::with_capacity(names),
             requests: 0,
             by_names: false,
@@ -250,7 +295,7 @@ impl Call {
     #[inline]
     pub(super) fn may_take_on(&self, request: &ScriptRequest) -> bool {
         let work = request.work();
-        if work <= LIGHT_WORK {
+        if work <= LIGHT_WORK || request.joint.is_some() {
             return self.work + work <= WORK_MAX;
         }
         // The records of a name that is in the call already are read anyway.
@@ -274,6 +319,9 @@ impl Call {
     /// Adds a request. Returns it if the call has no room for it.
     #[must_use = "a request without room must wait for another call"]
     pub(in crate::redis) fn add(&mut self, mut request: ScriptRequest) -> Option<ScriptRequest> {
+        if request.joint.is_some() {
+            return self.add_joint(request);
+        }
         let hash = xxh3_64(request.name.as_bytes());
         let (plan, group) = (
             self.plan_of(&request.plan),
@@ -282,27 +330,73 @@ impl Call {
         let has_room = self.may_take_on(&request)
             && self.requests < REQUESTS_MAX
             && (self.plans.len() < PLANS_MAX || plan.is_some())
-            && (self.groups.len() < SCRIPT_NAMES_MAX || group.is_some());
+            && group.map_or(self.groups.len() < SCRIPT_NAMES_MAX, |group| {
+                !self.groups[group].is_joint()
+            });
         if !has_room {
             return Some(request);
         }
-        request.plan_index = plan.unwrap_or_else(|| {
-            self.plans.push(CallPlan::new(request.plan.clone()));
-            self.plans.len() - 1
-        });
-        let group = group.unwrap_or_else(|| {
-            self.hashes.push(hash);
-            self.groups.push(Group::default());
-            self.groups.len() - 1
-        });
+        request.plan_index = plan.unwrap_or_else(|| self.push_plan(&request.plan));
+        let group = group.unwrap_or_else(|| self.push_group(hash));
         self.work += self.groups[group].add(request);
         self.requests += 1;
         None
     }
 
-    /// Sorts groups with equal requests together, which the script decides faster. No request may be added after this.
+    fn push_plan(&mut self, plan: &Arc<Plan>) -> usize {
+        self.plans.push(CallPlan::new(plan.clone()));
+        self.plans.len() - 1
+    }
+
+    fn push_group(&mut self, hash: u64) -> usize {
+        self.hashes.push(hash);
+        self.groups.push(Group::default());
+        self.groups.len() - 1
+    }
+
+    /// Adds all requests of a joint decision, or none. The script decides joint decisions after all other requests, so a name has
+    /// requests of one sort.
+    fn add_joint(&mut self, mut request: ScriptRequest) -> Option<ScriptRequest> {
+        let count = 1 + request.others.len();
+        let is_mixed = |name: &str| {
+            let group = find(&self.groups, &self.hashes, name, xxh3_64(name.as_bytes()));
+            group.is_some_and(|group| !self.groups[group].is_joint())
+        };
+        let is_any_mixed =
+            is_mixed(&request.name) || request.others.iter().any(|other| is_mixed(&other.name));
+        let has_room = self.work + request.work() <= WORK_MAX
+            && self.requests + count <= REQUESTS_MAX
+            && self.plans.len() + count <= PLANS_MAX
+            && self.groups.len() + count <= SCRIPT_NAMES_MAX
+            && !is_any_mixed;
+        if !has_room {
+            return Some(request);
+        }
+        let decision = self.joint_decisions;
+        self.joint_decisions += 1;
+        self.work += request.work();
+        let others = std::mem::take(&mut request.others);
+        for (index, mut request) in [request].into_iter().chain(others).enumerate() {
+            let hash = xxh3_64(request.name.as_bytes());
+            request.joint = Some(JointPlace {
+                decision,
+                request: index,
+            });
+            let plan = self.plan_of(&request.plan);
+            request.plan_index = plan.unwrap_or_else(|| self.push_plan(&request.plan));
+            let group = find(&self.groups, &self.hashes, &request.name, hash);
+            let group = group.unwrap_or_else(|| self.push_group(hash));
+            self.groups[group].add(request);
+            self.requests += 1;
+        }
+        None
+    }
+
+    /// Sorts groups with equal requests together, which the script decides faster, and those of joint decisions behind them. No
+    /// request may be added after this.
     pub(in crate::redis) fn arrange(&mut self) {
-        self.groups.sort_unstable_by_key(Group::single_terms);
+        self.groups
+            .sort_unstable_by_key(|group| (group.is_joint(), group.single_terms()));
         self.hashes.clear();
     }
 
@@ -439,6 +533,13 @@ impl Group {
         &self.requests[0].name
     }
 
+    /// Whether its requests are of joint decisions.
+    pub(in crate::redis) fn is_joint(&self) -> bool {
+        self.requests
+            .first()
+            .is_some_and(|request| request.joint.is_some())
+    }
+
     /// Adds a request. Returns the work that it adds.
     fn add(&mut self, request: ScriptRequest) -> usize {
         // All requests of one plan have the same keys.
@@ -486,7 +587,7 @@ impl Group {
     /// The terms of its request; `None` if it has several. Groups with equal terms differ only in their names.
     pub(in crate::redis) fn single_terms(&self) -> Option<(usize, Mode, u64)> {
         match &*self.requests {
-            [single] => Some(single.charge_terms()),
+            [single] if single.joint.is_none() => Some(single.charge_terms()),
             _ => None,
         }
     }

@@ -140,15 +140,29 @@ impl SlotQueues {
                 if request.is_abandoned() {
                     continue;
                 }
+                // A joint decision has a call of its own: where one of its names is refused, all are.
+                let is_joint = request.joint.is_some();
+                if is_joint && !call.groups.is_empty() {
+                    queue.waiting.push_front(request);
+                    is_full = true;
+                    break;
+                }
                 if let Some(request) = call.add(request) {
                     is_full = call.may_take_on(&request);
                     queue.waiting.push_front(request);
                     break;
                 }
                 queue.in_flight = true;
+                if is_joint {
+                    is_full = true;
+                    break;
+                }
             }
             if queue.in_flight {
                 slots += 1;
+                if is_full {
+                    break;
+                }
             } else if queue.waiting.is_empty() {
                 // All callers of this slot have gone.
                 self.queues.remove(&slot);

@@ -2,10 +2,13 @@
 -- request.lua describes the two ways, and the words used here: group, fingerprint, record, stamp.
 
 --{ general
--- Sets `general` to the function that decides the present group.
-general = general or (function()
+-- Sets `general` to the function that decides the present group, `joint` to the one that decides requests together, and
+-- `open_group`.
+if not general then
+  general, joint, open_group = (function()
 --> general_functions
-end)()
+  end)()
+end
 --}
 
 --{ undecided
@@ -13,24 +16,35 @@ end)()
 local last = final + n
 if not problem then
 --> general
+end
+if alike == JOINT then
+--> joints
+elseif not problem then
   local key = has_packed == 1 and keys[next_packed]
   local decided, why = pcall(general, key, key and values[next_packed], next_log, next_log + logs - 1, first_at, n)
   problem = not decided and (type(why) == 'table' and why.err or tostring(why))
 end
 if problem then
-  for _, word in ipairs({ 'READONLY', 'NOREPLICAS' }) do
-    if string.find(problem, word, 1, true) then
-      -- This node may not write, so no request of the call was charged. The error makes the client look for the node that may.
-      return { err = word .. ' this node may not write' }
-    end
-  end
   -- Requests of many callers share this call: a group that cannot be decided must not fail those after it.
-  local text = sub(problem, 1, 200)
+  local refusal
+--> refusal
   for index = final + 1, last do
-    replies[index] = 'E' .. pack('<I2', #text) .. text
+    replies[index] = refusal
   end
   final = last
 end
+--}
+
+--{ refusal
+-- Sets `refusal` to the reply that tells this problem.
+for _, word in ipairs({ 'READONLY', 'NOREPLICAS' }) do
+  if string.find(problem, word, 1, true) then
+    -- This node may not write, so no request of the call was charged. The error makes the client look for the node that may.
+    return { err = word .. ' this node may not write' }
+  end
+end
+refusal = sub(problem, 1, 200)
+refusal = 'E' .. pack('<I2', #refusal) .. refusal
 --}
 
 --{ limits
@@ -73,72 +87,6 @@ local function logs_by_window(first, last)
     logs[window and tonumber(window) or 'index'] = keys[index]
   end
   return logs
-end
---}
-
---{ stored
-local common_windows
-
--- The window of a fingerprint, in microseconds.
-local function window_of(fingerprint)
-  local common = floor(byte(fingerprint) / 8)
-  if common < 31 then
-    common_windows = common_windows or {
---> common_windows
-    }
-    return common_windows[common + 1]
-  end
-  local code = unpack('<I4', fingerprint, #fingerprint - 3)
-  if code >= 2147483648 then
-    return (code - 2147483648) * 1000000
-  end
-  return code * 1000
-end
-
--- Splits a packed state into its records. The result is a list in their order, in which each is also found by its fingerprint.
-local function parse_records(value)
-  local records, position = {}, 1
-  while position <= #value and byte(value, position) ~= RINGS do
-    local head, size = byte(value, position), 1
-    if not KINDS[head % 8] then
-      error('tollgate: state of an unknown fingerprint, head ' .. head)
-    elseif head % 8 == SLIDING_WINDOW_OF_PRECISION then
-      size = size + 1
-    end
-    if head >= 248 then
-      size = size + 4
-    end
-    local fingerprint = sub(value, position, position + size - 1)
-    local rule = rule_of(head % 8)
-    local next_position = position + size + rule.size(value, position + size)
-    local text = rule.gather and fingerprint .. rule.gather(value, position + size) or sub(value, position, next_position - 1)
-    local record = { fingerprint = fingerprint, text = text, window = false }
-    records[#records + 1] = record
-    records[fingerprint] = record
-    position = next_position
-  end
-  return records
-end
-
--- A number for each fingerprint, by which fingerprints are sorted as by their bytes.
-local function order_of(fingerprint)
-  return (unpack('>I6', fingerprint .. '\0\0\0\0\0'))
-end
-
-local function in_order(a, b)
-  return order_of(a.fingerprint) < order_of(b.fingerprint)
-end
-
--- Replaces the record of a limit by this text. Without a text, join() leaves the record out.
-local function set_record(records, limit, text)
-  local record = records[limit.fingerprint]
-  if not record then
-    record = {}
-    records[#records + 1] = record
-  end
-  records.is_unsorted = records.is_unsorted or record.fingerprint ~= limit.fingerprint
-  record.fingerprint, record.window, record.text = limit.fingerprint, limit.window, text
-  records[limit.fingerprint] = record
 end
 --}
 
@@ -398,17 +346,21 @@ local function decide(group, plan, mode, cost)
   return (fits and '1' or '0') .. readings_of(states, cost, fits and mode == 1)
 end
 
+local function group_with(key, value, first_log, last_log)
+  return {
+    key = key, value = value, records = parse_records(value or ''),
+    logs = logs_by_window(first_log, last_log), has_logs = last_log >= first_log,
+  }
+end
+
 -- A group's packed state is read once and written once, behind its last request: many plans may have left many records. Only
 -- beside logs it is written with each request, so that a request is charged everywhere or nowhere.
-return function(key, value, first_log, last_log, at, count)
+local function decide_group(key, value, first_log, last_log, at, count)
   if value and has_rings then
     -- Of which only the beginning was read.
     value = call('GET', key)
   end
-  local group = {
-    key = key, value = value, records = parse_records(value or ''),
-    logs = logs_by_window(first_log, last_log), has_logs = last_log >= first_log,
-  }
+  local group = group_with(key, value, first_log, last_log)
   local before = final
   for index = 1, count do
     local plan, mode, cost
@@ -421,4 +373,7 @@ return function(key, value, first_log, last_log, at, count)
   write_records(group)
   final = before + count
 end
+
+--> joint_functions
+return decide_group, decide_joint, open_group
 --}

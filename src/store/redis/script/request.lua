@@ -13,6 +13,11 @@
 --            alike B (1 when all its requests are of one plan, which has one limit or no log), repeats B (how many groups
 --            in a row look just so, this one included), then per request: plan B, counted from 0, mode B (1 charge, 0 peek,
 --            2 refund, which is in no group that is alike), cost I5. Groups that repeat another are left out.
+--            If there are joint decisions, the last group stands for all of them: requests I2 (1), 0 B, 1 B if they have logs or else
+--            0, JOINT B, 1 B; then their
+--            names B, joint decisions I2, then per name: has a packed state B, names of logs and index B; then per joint decision: mode
+--            B (1 or 0), requests B, then per request: name B, counted from 0 among theirs, plan B, in shadow mode B (1 if it is), place
+--            of its reply I2, from 0 among theirs, cost I5. No other group has one of their names.
 --          Its counts must agree with one another, with its length and with the number of keys; if not, the reply is an
 --          error, and so it is, or an 'E' for that group, where a group speaks of what there is none of.
 -- Reply    one string, per request in this order: '1' or '0' (whether the cost fits), then for each limit its reading, one

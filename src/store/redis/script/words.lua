@@ -6,3 +6,5 @@ local byte, sub, rep, floor, ceil, max, type = string.byte, string.sub, string.r
 local call, try, format = redis.call, redis.pcall, string.format
 -- After the records of a packed state, before its rings. No record begins with it: it is the head of a sliding_log.
 local RINGS = SLIDING_LOG
+-- How a group is alike that stands for joint decisions.
+local JOINT = 2

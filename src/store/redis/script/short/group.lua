@@ -45,5 +45,7 @@ if alike == 1 then
     end
     limits, plain = nil, nil
   end
+elseif alike == JOINT then
+  next_at = #request + 1
 end
 --}

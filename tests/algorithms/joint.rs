@@ -1,0 +1,438 @@
+//! Joint decisions against a brute force, which decides them by their definition: it tries the requests one after another on a copy
+//! of the world, and takes the copy if all of them pass.
+//!
+//! The same history runs through limiters over the embedded store and over two stores on one Redis, on one injected clock, joint and
+//! single decisions mixed. Every field must be equal.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::algorithm::{State, decide, test};
+use tollgate::decision::{DecidedBy, Decision, LimitStatus, Outcome};
+use tollgate::joint::{JointDecision, REQUESTS_MAX};
+use tollgate::key::{Cost, Key};
+use tollgate::limiter::{Limiter, Settings};
+use tollgate::plan::{Algorithm, Limit, Plan, PlanSet, Rule};
+use tollgate::store::{Check, MemoryStore, Mode, Store};
+
+use crate::support::clock::{FakeClock, START_US};
+use crate::support::clocked_store::store_on;
+use crate::support::history::{Random, Times};
+use crate::support::plans::{ANCHORED, BUCKET, COUNTER, FIXED, LOG};
+use crate::support::redis::{Redis, other_make};
+
+/// Decisions of each history, unless `TOLLGATE_JOINT_DECISIONS` says otherwise.
+const DECISIONS: u64 = 6_000;
+const KEYS: u64 = 4;
+const SHARDS: [&str; 3] = ["", "", "acme"];
+
+/// The states of a subject by the fingerprints of limits.
+type Subject = HashMap<Vec<u8>, State>;
+
+/// What is counted, and by which plans.
+#[derive(Clone, Default)]
+struct World(HashMap<(String, Key), Subject>);
+
+/// What a request was told.
+#[derive(Debug, PartialEq)]
+struct Told {
+    outcome: Outcome,
+    limits: Vec<LimitStatus>,
+}
+
+impl World {
+    /// Decides one request alone.
+    fn decide(&mut self, plan: &Plan, check: &Check<String>, cost: Cost, mode: Mode) -> Told {
+        let limits = plan.limits();
+        if let Some(outcome) = without_state(plan, cost) {
+            return Told {
+                outcome,
+                limits: Vec::new(),
+            };
+        }
+        let mut states = self.states(plan, check);
+        let verdict = decide(limits, &mut states, now_us(), cost, mode);
+        let name = (plan.counts_as.to_string(), check.key.clone());
+        let subject = self.0.entry(name).or_default();
+        for (limit, state) in limits.iter().zip(states) {
+            subject.insert(limit.fingerprint().bytes().to_vec(), state);
+        }
+        let outcome = match (verdict.fits, plan.shadow) {
+            (true, _) => Outcome::Allowed,
+            (false, false) => Outcome::Denied,
+            (false, true) => Outcome::ShadowDenied,
+        };
+        Told {
+            outcome,
+            limits: verdict.statuses(limits, cost).to_vec(),
+        }
+    }
+
+    fn states(&self, plan: &Plan, check: &Check<String>) -> Vec<State> {
+        let name = (plan.counts_as.to_string(), check.key.clone());
+        let subject = self.0.get(&name);
+        let state = |limit: &Limit| {
+            let fingerprint = limit.fingerprint().bytes().to_vec();
+            let stored = subject.and_then(|subject| subject.get(&fingerprint));
+            stored.cloned().unwrap_or_else(|| State::fresh(limit))
+        };
+        plan.limits().iter().map(state).collect()
+    }
+
+    /// Decides requests together.
+    fn decide_joint(&mut self, plans: &PlanSet, checks: &[Check<String>]) -> (Vec<Told>, bool) {
+        let plan = |check: &Check<String>| plans.get(&check.plan).unwrap().clone();
+        let (mut copy, mut told) = (self.clone(), Vec::new());
+        let mut is_known = Vec::new();
+        let (mut all_pass, mut by_plan) = (true, false);
+        // Units of those before, by who is counted; and without those that only the store knows.
+        let mut before: HashMap<(String, Key), (u64, u64)> = HashMap::new();
+        for check in checks {
+            let plan = plan(check);
+            let cost = check.cost.units();
+            let name = (plan.counts_as.to_string(), check.key.clone());
+            let (units, known) = before.entry(name).or_default();
+            let sum = Cost::new(*units + cost).unwrap();
+            let known_sum = Cost::new(*known + cost).unwrap();
+            is_known.push(without_state(&plan, known_sum).is_some());
+            let tested = match without_state(&plan, known_sum) {
+                Some(outcome) => Told {
+                    outcome,
+                    limits: Vec::new(),
+                },
+                None => self.test(&plan, check, sum),
+            };
+            let passes = tested.outcome == Outcome::Allowed;
+            by_plan |= !passes && !plan.shadow && tested.limits.is_empty();
+            if !plan.limits().is_empty() {
+                *units += if passes || !plan.shadow { cost } else { 0 };
+                *known += if plan.shadow { 0 } else { cost };
+            }
+            all_pass &= passes || plan.shadow;
+            told.push(tested);
+        }
+        if !all_pass {
+            for (each, is_known) in told.iter_mut().zip(is_known) {
+                let denies = matches!(each.outcome, Outcome::Denied | Outcome::NeverFits);
+                if !denies || by_plan && !is_known {
+                    each.outcome = Outcome::OtherDenied;
+                }
+                if by_plan {
+                    // Nobody asked the store.
+                    each.limits.clear();
+                }
+            }
+            return (told, false);
+        }
+        if checks[0].mode == Mode::Charge {
+            for (check, each) in checks.iter().zip(&mut told) {
+                let plan = plan(check);
+                if each.outcome == Outcome::Allowed {
+                    *each = copy.decide(&plan, check, check.cost, Mode::Charge);
+                } else if !each.limits.is_empty() {
+                    // In shadow mode: what it would have been told alone, after those before it.
+                    each.limits = copy.test(&plan, check, check.cost).limits;
+                }
+            }
+            *self = copy;
+        }
+        (told, true)
+    }
+
+    /// What a request is told that asks for so many units, if nothing is charged.
+    fn test(&self, plan: &Plan, check: &Check<String>, sum: Cost) -> Told {
+        let capacity = plan.limits().iter().map(Limit::capacity).min().unwrap();
+        let cost = Cost::new(sum.units().min(capacity)).unwrap();
+        let mut told = self.clone().decide(plan, check, cost, check.mode);
+        if check.mode == Mode::Charge && told.outcome == Outcome::Allowed {
+            // The numbers before the charge, as a charge reads them.
+            let states = self.states(plan, check);
+            let verdict = test(plan.limits(), &states, now_us(), cost.units(), Mode::Charge);
+            told.limits = verdict.statuses(plan.limits(), cost).to_vec();
+        }
+        if cost != sum {
+            told.outcome = without_state(plan, sum).unwrap();
+            told.limits
+                .iter_mut()
+                .for_each(|limit| limit.retry_after_us = None);
+        }
+        told
+    }
+}
+
+thread_local! {
+    /// The time of the history.
+    static NOW: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+fn now_us() -> u64 {
+    NOW.with(std::cell::Cell::get)
+}
+
+/// What a plan tells without a state, if it does.
+fn without_state(plan: &Plan, cost: Cost) -> Option<Outcome> {
+    let denied = |outcome| {
+        if plan.shadow {
+            Outcome::ShadowDenied
+        } else {
+            outcome
+        }
+    };
+    match plan.rule {
+        Rule::Unlimited => Some(Outcome::Allowed),
+        Rule::Blocked => Some(denied(Outcome::Denied)),
+        Rule::Limits(_) => plan.never_fits(cost).map(|_| denied(Outcome::NeverFits)),
+    }
+}
+
+/// The request that binds, by looking at all pairs.
+fn binding(told: &[Told], allowed: bool) -> usize {
+    let wait = |each: &Told| {
+        each.limits
+            .iter()
+            .filter_map(|limit| limit.retry_after_us)
+            .max()
+    };
+    let share = |each: &Told| {
+        let shares = each
+            .limits
+            .iter()
+            .map(|limit| limit.remaining as f64 / limit.capacity as f64);
+        shares.fold(1.0, f64::min)
+    };
+    let denies = |each: &Told| matches!(each.outcome, Outcome::Denied | Outcome::NeverFits);
+    let mut found = None;
+    for (index, each) in told.iter().enumerate() {
+        let is_better = match found.map(|found: usize| &told[found]) {
+            _ if !allowed && !denies(each) => false,
+            None => true,
+            Some(best) if allowed => share(each) < share(best),
+            Some(best) => match (wait(each), wait(best)) {
+                (_, None) => false,
+                (None, Some(_)) => true,
+                (Some(mine), Some(others)) => mine > others,
+            },
+        };
+        if is_better {
+            found = Some(index);
+        }
+    }
+    found.unwrap_or(0)
+}
+
+/// Plans of these algorithms: some count together, some are in shadow mode, and some have no limits.
+fn plans(random: &mut Random, algorithms: &[Algorithm]) -> PlanSet {
+    let limit = |random: &mut Random, algorithm: Algorithm| {
+        let quota = *random.pick(&[4, 5, 8, 10, 20]);
+        let algorithm = match algorithm {
+            Algorithm::TokenBucket { .. } => Algorithm::TokenBucket {
+                burst: 1 + random.below(2 * quota),
+            },
+            other => other,
+        };
+        let name = format!("{algorithm:?}");
+        Limit::new(name, quota, Duration::from_millis(2), algorithm).unwrap()
+    };
+    let mut made = vec![
+        Plan::new("unlimited", Rule::Unlimited),
+        Plan::new("blocked", Rule::Blocked),
+    ];
+    for number in 0..10 {
+        let count = 1 + random.below(2).min(algorithms.len() as u64 - 1);
+        let first = random.below(algorithms.len() as u64) as usize;
+        let chosen =
+            (0..count as usize).map(|index| algorithms[(first + index) % algorithms.len()]);
+        let limits = chosen.map(|algorithm| limit(random, algorithm)).collect();
+        made.push(Plan {
+            counts_as: format!("group{}", number % 4).into(),
+            shadow: random.below(6) == 0,
+            ..Plan::new(format!("plan{number}"), Rule::Limits(limits))
+        });
+    }
+    made.into_iter().collect()
+}
+
+fn random_checks(random: &mut Random, plans: &PlanSet) -> Vec<Check<String>> {
+    let count = if random.below(3) == 0 {
+        1
+    } else {
+        1 + random.below(REQUESTS_MAX as u64)
+    };
+    let mode = if random.below(8) == 0 {
+        Mode::Peek
+    } else {
+        Mode::Charge
+    };
+    let counted: Vec<&Arc<Plan>> = plans
+        .iter()
+        .filter(|plan| !plan.limits().is_empty())
+        .collect();
+    let mut checks: Vec<Check<String>> = Vec::new();
+    for _ in 0..count {
+        if !checks.is_empty() && random.below(6) == 0 {
+            let same = random.pick(&checks).clone();
+            checks.push(same);
+            continue;
+        }
+        let plan = match random.below(40) {
+            0 => "unlimited".to_owned(),
+            1 => "blocked".to_owned(),
+            _ => random.pick(&counted).name.to_string(),
+        };
+        let cost = if random.below(4) == 0 {
+            1 + random.below(9)
+        } else {
+            1
+        };
+        let key = Key::new(format!("key{}", random.below(KEYS))).unwrap();
+        checks.push(Check {
+            key: key.in_shard(random.pick::<&str>(&SHARDS)).unwrap(),
+            plan,
+            cost: Cost::new(cost).unwrap(),
+            mode,
+        });
+    }
+    checks
+}
+
+/// Keys are not shown otherwise.
+fn described(checks: &[Check<String>]) -> String {
+    let each = checks.iter().map(|check| {
+        let (key, cost) = (&check.key, check.cost.units());
+        format!(
+            "{} {}/{} {cost} {:?}",
+            check.plan,
+            key.shard(),
+            key.as_str(),
+            check.mode
+        )
+    });
+    each.collect::<Vec<_>>().join(", ")
+}
+
+fn told(decision: &Decision) -> Told {
+    Told {
+        outcome: decision.outcome,
+        limits: decision.limits().to_vec(),
+    }
+}
+
+fn limiter<S: Store>(plans: &PlanSet, store: S, clock: &FakeClock) -> Limiter<S> {
+    let settings = Settings {
+        deadline: Duration::from_secs(60),
+        expected_replicas: 1,
+        deny_cache_entries: 0,
+    };
+    Limiter::new(plans.clone(), store, settings, Arc::new(clock.clone()))
+}
+
+async fn ask<S: Store>(limiter: &Limiter<S>, checks: &[Check<String>]) -> JointDecision {
+    limiter.decide_joint(checks.to_vec(), None).await.unwrap().0
+}
+
+fn assert_equal(found: &JointDecision, expected: &[Told], passes: bool, place: &str) {
+    let by_policy =
+        |each: &Decision| !matches!(each.decided_by, DecidedBy::Store | DecidedBy::Plan);
+    assert!(!found.decisions.iter().any(by_policy), "{place}: {found:?}");
+    let each: Vec<Told> = found.decisions.iter().map(told).collect();
+    assert_eq!(each, expected, "{place}");
+    assert_eq!(found.allowed(), passes, "{place}");
+    assert_eq!(found.binding, binding(expected, passes), "{place}");
+    let limits = expected[found.binding].limits.iter();
+    let wait_us = limits.filter_map(|limit| limit.retry_after_us).max();
+    assert_eq!(found.retry_after_us, wait_us.filter(|_| !passes), "{place}");
+}
+
+async fn check_history(redis: &Redis, algorithms: &[Algorithm], seed: u64) {
+    let mut random = Random(seed);
+    let clock = FakeClock::new();
+    let plans = plans(&mut random, algorithms);
+    let embedded = limiter(
+        &plans,
+        MemoryStore::new(1 << 28, Arc::new(clock.clone())),
+        &clock,
+    );
+    let replicas = [store_on(redis, &clock), store_on(redis, &clock)]
+        .map(|store| limiter(&plans, store, &clock));
+    let (mut world, mut times) = (World::default(), Times::new(START_US, 2_000));
+    let (mut decided, mut joint, mut allowed, mut now_us) = (0, 0, 0, 0);
+    let enough = std::env::var("TOLLGATE_JOINT_DECISIONS");
+    let enough = enough.map_or(DECISIONS, |text| text.parse().unwrap());
+    while decided < enough {
+        // A clock that steps back would count again what one store has dropped and another has not.
+        now_us = times.next(&mut random).max(now_us);
+        clock.set(now_us);
+        NOW.with(|now| now.set(now_us));
+        let checks = random_checks(&mut random, &plans);
+        let (expected, passes) = if checks.len() == 1 {
+            let plan = plans.get(&checks[0].plan).unwrap().clone();
+            let told = world.decide(&plan, &checks[0], checks[0].cost, checks[0].mode);
+            let passes = matches!(told.outcome, Outcome::Allowed | Outcome::ShadowDenied);
+            (vec![told], passes)
+        } else {
+            world.decide_joint(&plans, &checks)
+        };
+        let replica = &replicas[random.below(2) as usize];
+        let place = format!(
+            "seed {seed:#x}, decision {decided} at {now_us}: {}",
+            described(&checks)
+        );
+        assert_equal(
+            &ask(&embedded, &checks).await,
+            &expected,
+            passes,
+            &format!("embedded, {place}"),
+        );
+        assert_equal(
+            &ask(replica, &checks).await,
+            &expected,
+            passes,
+            &format!("redis, {place}"),
+        );
+        if passes {
+            times.mark(now_us);
+        }
+        joint += u64::from(checks.len() > 1);
+        allowed += u64::from(passes && checks.len() > 1);
+        decided += checks.len() as u64;
+    }
+    println!(
+        "{algorithms:?}: {decided} requests, {joint} joint decisions, {allowed} of them allowed"
+    );
+    assert!(
+        allowed > joint / 20 && allowed < joint * 19 / 20,
+        "the history is one-sided: {allowed} of {joint}"
+    );
+}
+
+const ALGORITHMS: [Algorithm; 6] = [
+    FIXED,
+    ANCHORED,
+    COUNTER,
+    BUCKET,
+    LOG,
+    Algorithm::SlidingWindow { precision: 5 },
+];
+
+#[tokio::test]
+async fn joint_decisions_of_one_algorithm_equal_brute_force_in_both_stores() {
+    for (index, algorithm) in ALGORITHMS.into_iter().enumerate() {
+        check_history(&Redis::start(), &[algorithm], index as u64).await;
+    }
+}
+
+#[tokio::test]
+async fn joint_decisions_of_mixed_algorithms_equal_brute_force_in_both_stores() {
+    let redis = Redis::start();
+    check_history(&redis, &ALGORITHMS, 7).await;
+}
+
+#[tokio::test]
+async fn joint_decisions_equal_brute_force_on_other_makes_of_redis() {
+    for make in [("redis-6.2", "Redis server v=6.2"), ("valkey", "Valkey")] {
+        let program = other_make(make.0, make.1);
+        let redis = Redis::start_by("127.0.0.1", &[&program], &[]);
+        check_history(&redis, &ALGORITHMS, 8).await;
+    }
+}
