@@ -10,6 +10,7 @@ mod embedded;
 mod flood;
 mod garbage;
 mod heavy_batches;
+mod joint;
 mod key_prefix;
 mod logs;
 mod memory;

@@ -37,7 +37,7 @@ pub use snapshot::{Changes, PlanSnapshot};
 use store_call::StoreAnswer;
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, Outcome};
-use tollgate_core::plan::{OnStoreFailure, Plan, PlanSet, Rule, UnknownPlan};
+use tollgate_core::plan::{OnStoreFailure, Plan, PlanSet, UnknownPlan};
 use tollgate_store::clock::Clock;
 use tollgate_store::{
     CAPACITY_DEFAULT, Check, MemoryStore, Outage, Store, StoreDeadline, StoreError, StoreRegistry,
@@ -47,7 +47,7 @@ pub use top::{
     KeyHash, TOP_DEFAULT, TOP_MAX, TOP_MIN, TopAnswer, TopBy, TopError, TopKey, TopKeys, TopQuery,
     TopSettings, TopStores,
 };
-use uncounted::{fail_closed, fail_open, shadowed, untouched};
+use uncounted::{fail_closed, fail_open, shadowed, untouched, without_state};
 use unknown_plan_log::UnknownPlanLog;
 
 /// Most requests in one batch. Its answer stays well below a megabyte, and one caller cannot occupy the store for long.
@@ -466,26 +466,13 @@ impl<S: Store> Limiter<S> {
     /// `now`, no denial is looked up. A refund is known only where nothing is counted.
     fn known(&self, check: &Check, now: Option<Instant>) -> Option<Decision> {
         let plan = &check.plan;
-        let by_plan = |outcome| Decision::uncounted(outcome, DecidedBy::Plan, None);
-        let decision = match (&plan.rule, check.mode) {
-            (Rule::Unlimited, _) | (Rule::Blocked, Mode::Refund) => by_plan(Outcome::Allowed),
-            (Rule::Blocked, _) => by_plan(Outcome::Denied),
-            (Rule::Limits(_), Mode::Refund) => return None,
-            (Rule::Limits(_), _) => match plan.never_fits(check.cost) {
-                Some(limit) => Decision::uncounted(
-                    Outcome::NeverFits,
-                    DecidedBy::Plan,
-                    Some(untouched(plan, limit)),
-                ),
-                None => {
-                    let verdict = self
-                        .denials_of(plan)?
-                        .lookup(check, self.monotonic_us(now?))?;
-                    return Some(counted(check, &verdict, DecidedBy::DenyCache));
-                }
-            },
-        };
-        Some(shadowed(plan, decision))
+        if let Some(decision) = without_state(plan, check.cost, check.mode) {
+            return Some(decision);
+        }
+        let verdict = self
+            .denials_of(plan)?
+            .lookup(check, self.monotonic_us(now?))?;
+        Some(counted(check, &verdict, DecidedBy::DenyCache))
     }
 
     /// Where denials by this plan are remembered. Those of a plan with a candidate are not: the store must see each request, or

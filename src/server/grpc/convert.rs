@@ -119,7 +119,7 @@ pub(super) fn check_requests(
 
 /// Converts the requests of a joint decision, and what each wants in its answer. Errors: INVALID_ARGUMENT, with the place.
 pub(super) fn joint_checks(
-    requests: &[pb::ShouldAllowRequest],
+    requests: Vec<pb::ShouldAllowRequest>,
     peek: bool,
 ) -> Result<(Vec<Check<String>>, Vec<AnswerOptions>), Status> {
     if !(1..=REQUESTS_MAX).contains(&requests.len()) {
@@ -128,16 +128,16 @@ pub(super) fn joint_checks(
             requests.len()
         )));
     }
+    let options = requests.iter().map(AnswerOptions::from_request).collect();
     let mut checks = Vec::with_capacity(requests.len());
-    for (index, request) in requests.iter().enumerate() {
-        let check = check_request(request.clone()).map_err(|status| {
+    for (index, request) in requests.into_iter().enumerate() {
+        let check = check_request(request).map_err(|status| {
             Status::invalid_argument(format!("requests[{index}].{}", status.message()))
         })?;
         let mode = if peek { Mode::Peek } else { Mode::Charge };
         checks.push(Check { mode, ..check });
     }
-    let options = requests.iter().map(AnswerOptions::from_request);
-    Ok((checks, options.collect()))
+    Ok((checks, options))
 }
 
 /// The status of a joint decision that was not made.

@@ -91,8 +91,8 @@ impl<S: Store> Service<S> {
             peek,
             http_headers,
         } = request.into_inner();
-        let (checks, options) = convert::joint_checks(&requests, peek)?;
         let _room = room_for_answers(&self.limiter, &requests, account.as_ref())?;
+        let (checks, options) = convert::joint_checks(requests, peek)?;
         let decided = self.limiter.decide_joint(checks, caller).await;
         let (joint, plans) = decided.map_err(|refused| convert::joint_refusal(&refused))?;
         let mut response = convert::joint_response(&joint, &plans, &options, self.header_form);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::caller_deadline::in_time;
 use super::store_call::candidate_check;
-use super::uncounted::{fail_closed, fail_open, shadowed, untouched};
+use super::uncounted::{fail_closed, fail_open, shadowed, untouched, without_state};
 use super::{CallerDeadline, Counter, Limiter, PlanSnapshot, Refusal, WorkerPlans};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, Outcome};
@@ -104,13 +104,7 @@ impl<S: Store> Limiter<S> {
         let found = found.collect::<Result<Vec<_>, _>>()?;
         let sums = sums_without_shadow(found.iter().map(|(_, check)| check));
         let part = |((plan_index, check), cost): ((usize, Check), Cost)| {
-            let known = self.known(
-                &Check {
-                    cost,
-                    ..check.clone()
-                },
-                None,
-            );
+            let known = without_state(&check.plan, cost, check.mode);
             Part {
                 plan_index,
                 check,

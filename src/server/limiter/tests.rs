@@ -11,7 +11,7 @@ pub(super) use self::stores::{Broken, RecordsDeadline};
 use super::*;
 use tollgate_core::algorithm::Mode;
 use tollgate_core::key::{Cost, Key};
-use tollgate_core::plan::{Algorithm, Anchor, Limit};
+use tollgate_core::plan::{Algorithm, Anchor, Limit, Rule};
 use tollgate_store::clock::monotonic;
 
 pub(super) struct Clock0;

@@ -1,7 +1,9 @@
 //! Decisions for which no state was read: by the policy for a failing store, and statuses of limits that were not asked.
 
+use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, LimitStatus, Outcome};
-use tollgate_core::plan::Plan;
+use tollgate_core::key::Cost;
+use tollgate_core::plan::{Plan, Rule};
 
 pub(super) fn fail_open() -> Decision {
     Decision::uncounted(Outcome::Allowed, DecidedBy::FailOpen, None)
@@ -21,6 +23,22 @@ pub(super) fn shadowed(plan: &Plan, mut decision: Decision) -> Decision {
         decision.outcome = Outcome::ShadowDenied;
     }
     decision
+}
+
+/// What a plan decides alone: where it has no limits, or the cost never fits. A refund is known only where nothing is counted.
+#[inline]
+pub(super) fn without_state(plan: &Plan, cost: Cost, mode: Mode) -> Option<Decision> {
+    let by_plan = |outcome| Decision::uncounted(outcome, DecidedBy::Plan, None);
+    let decision = match (&plan.rule, mode) {
+        (Rule::Unlimited, _) | (Rule::Blocked, Mode::Refund) => by_plan(Outcome::Allowed),
+        (Rule::Blocked, _) => by_plan(Outcome::Denied),
+        (Rule::Limits(_), Mode::Refund) => return None,
+        (Rule::Limits(_), _) => {
+            let status = untouched(plan, plan.never_fits(cost)?);
+            Decision::uncounted(Outcome::NeverFits, DecidedBy::Plan, Some(status))
+        }
+    };
+    Some(shadowed(plan, decision))
 }
 
 /// The status of a limit that was not read: its own numbers, with nothing remaining for such a cost.

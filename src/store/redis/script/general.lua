@@ -3,9 +3,9 @@
 
 --{ general
 -- Sets `general` to the function that decides the present group, `joint` to the one that decides requests together, and
--- `open_group`.
+-- `single_of`, which returns a plan's limits and the one that is alone.
 if not general then
-  general, joint, open_group = (function()
+  general, joint, single_of = (function()
 --> general_functions
   end)()
 end
@@ -65,11 +65,16 @@ local function limits_of(plan)
   for index = 1, count do
     local kind, precision, fingerprint, window, quota, burst
     kind, precision, fingerprint, window, quota, burst, at = unpack('<BBBc0I7I7I7', request, at)
+    -- As group.lua does: the last bytes of the prefix are a number. A bucket's prefix is its fingerprint and its rate.
+    local prefix, last, bucket = fingerprint, 1, nil
     if kind == TOKEN_BUCKET then
-      -- A bucket's prefix is its fingerprint and its rate; here only the fingerprint is kept.
-      fingerprint = sub(fingerprint, 1, byte(fingerprint) >= 248 and 5 or 1)
+      fingerprint = sub(prefix, 1, byte(prefix) >= 248 and 5 or 1)
+      last = math.min(#prefix, 6)
+      bucket = '<I' .. last .. 'I7'
     end
     limits[index] = {
+      prefix = sub(prefix, 1, #prefix - last), head = unpack('<I' .. last, prefix, #prefix - last + 1), bucket = bucket,
+      bucket_end = last + 6,
       kind = kind, fingerprint = fingerprint, window = window, unit = unit_of(window), quota = quota, burst = burst,
       precision = precision,
       step = ceil(window / (precision > 0 and precision or quota)), is_indexed = #fingerprint > 1,
@@ -96,22 +101,28 @@ local READINGS = { '<I7', '<I7I7', '<I7I7I7' }
 -- Decides a request under one limit, by the limit's record or by none, with the region `decide` that the short way uses too.
 -- Returns whether the cost fits, the reading, the record, and whether a clock that stepped back changed the record. If `charges`
 -- is true and the cost fits, the record is the one after the charge, else the present one. With nil, as for a peek, it is of no use.
-local function evaluate_record(limit, value, charges, cost)
+-- Then, where the short way asks (`keys` has the state's name): when the record is fresh, when it was before, where the next one
+-- begins, and whether the state has a ring. Returns nothing then, if the state is a rare one.
+local function evaluate_record(limit, value, charges, cost, keys)
   local kind, precision, window, quota, burst = limit.kind, limit.precision, limit.window, limit.quota, limit.burst
-  local fingerprint, unit, step, in_general = limit.fingerprint, limit.unit, limit.step, true
-  local from, last_number = #fingerprint, 0
-  local limit_head, prefix = byte(fingerprint, from), sub(fingerprint, 1, from - 1)
-  local numbers, fits, record, fresh_at, before, clamped, bucket, bucket_end = {}, nil, nil, nil, nil, nil, nil, nil
+  local limit_head, prefix, unit, step = limit.head, limit.prefix, limit.unit, limit.step
+  local bucket, bucket_end, in_general = limit.bucket, limit.bucket_end, not keys
+  local from, last_number = #prefix + 1, 0
+  local numbers, fits, record, fresh_at, before, clamped = {}, nil, nil, nil, nil, nil
+  local several, may_merge, next_packed, rings, length = false, false, 1, false, value and #value
   repeat
     if not KINDS[kind] then
       break
 --> decide
     end
   until true
-  if not record then
+  if keys and fits == nil then
+    return nil
+  elseif not keys and not record then
     error('tollgate: a record that cannot be read', 0)
   end
-  return fits, pack(READINGS[last_number], table_unpack(numbers, 1, last_number)), prefix .. record, clamped
+  local reading = pack(READINGS[last_number], table_unpack(numbers, 1, last_number))
+  return fits, reading, record and prefix .. record, clamped, fresh_at, before, from, rings
 end
 
 -- The same by a rule of its own.
@@ -375,5 +386,5 @@ local function decide_group(key, value, first_log, last_log, at, count)
 end
 
 --> joint_functions
-return decide_group, decide_joint, open_group
+return decide_group, decide_joint, limits_and_single
 --}

@@ -2,12 +2,75 @@
 -- has their layout. Each is written at once: its names may be those of the next one.
 
 --{ joint_functions
--- A group of which nothing was read yet. Errors: under its name lies a key of another type.
-local function open_group(key, first_log, last_log)
-  return group_with(key, key and call('GET', key), first_log, last_log)
+-- What is known of a name: its state as it was read or written last, and, where the general way needs it, its group.
+local function group_of(name)
+  name.group = name.group or group_with(name.key, name.key and call('GET', name.key), name.first_log, name.last_log)
+  return name.group
 end
 
--- Tests the requests of a joint decision, each with its cost and the costs of those before it of the same group. Returns their
+local own_name = {}
+
+-- Evaluates a request as the short way does, where its plan has one limit, no log, and its name's state is a usual one; else returns
+-- nil. Returns its reply. Sets `fits`, and what a charge is to write.
+local function evaluate_short(part, charges)
+  local name, limit = part.name, part.limit
+  local value, prefix = name.value, limit.prefix
+  if not name.key or prefix ~= '' and value and sub(value, 1, #prefix) ~= prefix then
+    return nil
+  end
+  own_name[1] = name.key
+  local fits, reading, record, _, fresh_at, before, from, rings = evaluate_record(limit, value, charges, part.cost, own_name)
+  if fits == nil then
+    return nil
+  elseif fits and charges then
+    if not (rings and #record == from - 1) and value and from <= #value then
+      -- It has records of other limits.
+      return nil
+    end
+    part.record, part.rest, part.rings = record, rings and sub(value, from) or '', rings
+    local unit = limit.unit
+    part.expires, part.expired = fresh_at - fresh_at % unit + unit, before and before - before % unit + unit
+  end
+  part.fits = fits
+  return (fits and '1' or '0') .. reading
+end
+
+-- Tests the requests of a joint decision the short way. Returns their replies, and whether all may be charged; nil if one of them
+-- needs the general way.
+local function test_short(parts, charges)
+  local replies_of, all_fit = {}, true
+  for index, part in ipairs(parts) do
+    replies_of[index] = part.limit and (charges or part.name.value) and evaluate_short(part, charges)
+    if not replies_of[index] then
+      return nil
+    end
+    all_fit = all_fit and (part.fits or part.is_shadow)
+  end
+  if charges and not all_fit then
+    for index, part in ipairs(parts) do
+      -- The numbers without a charge.
+      replies_of[index] = not part.fits and replies_of[index] or evaluate_short(part, false)
+    end
+  end
+  return replies_of, all_fit
+end
+
+-- Writes what evaluate_short has set.
+local function charge_short(parts, charged)
+--> write
+  for _, part in ipairs(parts) do
+    if part.fits then
+      local name = part.name
+      local problem = write(name.key, name.value, part.record, part.expires, part.expired, part.rings)
+      if problem then
+        error(problem, 0)
+      end
+      name.value, name.group, charged[#charged + 1] = part.record .. part.rest, false, part
+    end
+  end
+end
+
+-- Tests the requests of a joint decision, each with its cost and the costs of those before it of the same name. Returns their
 -- replies, and whether all may be charged. Sets `fits` of each.
 local function test_joint(parts, charges)
   local sums, tested, all_fit, reads = {}, {}, true, nil
@@ -16,8 +79,8 @@ local function test_joint(parts, charges)
     reads = false
   end
   for index, part in ipairs(parts) do
-    local group, limits = part.group, limits_of(part.plan)
-    local sum = (sums[group] or 0) + part.cost
+    local name, group, limits = part.name, group_of(part.name), part.limits
+    local sum = (sums[name] or 0) + part.cost
     local cost = sum
     for _, limit in ipairs(limits) do
       cost = math.min(cost, limit.burst)
@@ -26,7 +89,7 @@ local function test_joint(parts, charges)
     part.fits = fits and cost == sum
     tested[index] = (part.fits and '1' or '0') .. readings_of(states, cost, false)
     if part.fits or not part.is_shadow then
-      sums[group], all_fit = sum, all_fit and part.fits
+      sums[name], all_fit = sum, all_fit and part.fits
     end
   end
   return tested, all_fit
@@ -36,8 +99,10 @@ end
 local function undo_joint(charged)
   for index = #charged, 1, -1 do
     local part = charged[index]
-    decide(part.group, part.plan, 2, part.cost)
-    write_records(part.group)
+    local group = group_of(part.name)
+    decide(group, part.plan, 2, part.cost)
+    write_records(group)
+    part.name.value = group.value
   end
 end
 
@@ -46,19 +111,20 @@ end
 local function charge_joint(parts, tested, charged)
   local replies_of = {}
   for index, part in ipairs(parts) do
+    local group = group_of(part.name)
     if not part.fits then
-      local group = part.group
-      local states = evaluate_all(limits_of(part.plan), group.records, group.logs, false, part.cost)
+      local states = evaluate_all(part.limits, group.records, group.logs, false, part.cost)
       replies_of[index] = '0' .. readings_of(states, part.cost, false)
     else
-      local reply = decide(part.group, part.plan, 1, part.cost)
+      local reply = decide(group, part.plan, 1, part.cost)
       if byte(reply) ~= 49 then
         part.fits = false
         undo_joint(charged)
         tested[index] = reply
         return tested
       end
-      write_records(part.group)
+      write_records(group)
+      part.name.value = group.value
       charged[#charged + 1], replies_of[index] = part, reply
     end
   end
@@ -67,28 +133,36 @@ end
 
 -- Decides requests together. Returns their replies. Errors: none is charged.
 local function decide_joint(parts, charges)
-  for _, part in ipairs(parts) do
-    if part.group.problem then
-      error(part.group.problem, 0)
-    end
+  local replies_of, all_fit = test_short(parts, charges)
+  local is_short = replies_of ~= nil
+  if not is_short then
+    replies_of, all_fit = test_joint(parts, charges)
   end
-  local tested, all_fit = test_joint(parts, charges)
   if not charges or not all_fit then
-    return tested
+    return replies_of
   end
-  local charged = {}
-  local decided, result = pcall(charge_joint, parts, tested, charged)
+  local charged, decided, result = {}, nil, nil
+  if is_short then
+    decided, result = pcall(charge_short, parts, charged)
+    result = decided and replies_of or result
+  else
+    decided, result = pcall(charge_joint, parts, replies_of, charged)
+  end
   if not decided then
     for _, part in ipairs(parts) do
       -- What was not written is not so. What is known of a log may be wrong, so others leave it alone.
-      local group = part.group
-      group.records, group.is_changed, group.is_charged = parse_records(group.value or ''), false, false
-      group.problem = group.has_logs and result
+      part.name.problem, part.name.group = part.name.last_log >= part.name.first_log and result, false
     end
     pcall(undo_joint, charged)
     error(result, 0)
   end
   return result
+end
+
+-- The plan's limits, and the limit of a plan that has one, no log.
+local function limits_and_single(plan)
+  local limits = limits_of(plan)
+  return limits, #limits == 1 and limits[1].kind ~= SLIDING_LOG and limits[1] or nil
 end
 --}
 
@@ -96,7 +170,7 @@ do
 --{ joints
 -- The present group stands for all joint decisions of the call. It has a log if they have one, so that `log` was made.
 logs = 0
-local groups_of, at, count, joints = {}, first_at, nil, nil
+local names, at, count, joints = {}, first_at, nil, nil
 count, joints, at = unpack('<BI2', request, at)
 for index = 0, count - 1 do
   local packed_count, log_count
@@ -105,22 +179,39 @@ for index = 0, count - 1 do
     return { err = MALFORMED }
   end
   local key = packed_count == 1 and keys[next_packed]
-  local is_open, group = pcall(open_group, key, next_log, next_log + log_count - 1)
-  groups_of[index] = is_open and group or { problem = type(group) == 'table' and group.err or tostring(group) }
+  -- All fields at once: a table that grows costs as much as a decision.
+  names[index] = {
+    key = key, value = key and values[next_packed], first_log = next_log, last_log = next_log + log_count - 1, group = false,
+    problem = false, decision = 0,
+  }
   next_packed, next_log = next_packed + packed_count, next_log + log_count
 end
-for _ = 1, joints do
-  local parts, charges = {}, nil
+for decision = 1, joints do
+  local parts, refused, charges = {}, false, nil
   charges, count, at = unpack('<BB', request, at)
   for index = 1, count do
-    local group, plan, is_shadow, place
-    group, plan, is_shadow, place, cost, at = unpack('<BBBI2I5', request, at)
-    parts[index] = { group = groups_of[group], plan = plan, is_shadow = is_shadow == 1, place = final + 1 + place, cost = cost }
-    if not parts[index].group then
+    local name, plan, is_shadow, place
+    name, plan, is_shadow, place, cost, at = unpack('<BBBI2I5', request, at)
+    name = names[name]
+    if not name then
       return { err = MALFORMED }
     end
+    local limits, limit = single_of(plan)
+    if name.decision == decision then
+      -- A name that stands in it twice needs sums.
+      parts[1].limit, limit = nil, nil
+    end
+    name.decision = decision
+    refused = refused or name.problem
+    parts[index] = {
+      name = name, plan = plan, limits = limits, limit = limit, is_shadow = is_shadow == 1, place = final + 1 + place, cost = cost,
+      fits = false, record = false, rest = '', rings = false, expires = 0, expired = false,
+    }
   end
-  local decided, result = pcall(joint, parts, charges == 1)
+  local decided, result = false, refused
+  if not refused then
+    decided, result = pcall(joint, parts, charges == 1)
+  end
   local problem = not decided and (type(result) == 'table' and result.err or tostring(result))
   local refusal
   if problem then
