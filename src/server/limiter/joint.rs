@@ -70,6 +70,7 @@ impl<S: Store> Limiter<S> {
         checks: Vec<Check<String>>,
         caller: Option<CallerDeadline>,
     ) -> Result<(JointDecision, Vec<Arc<Plan>>), JointRefusal> {
+        let is_peek = checks.iter().any(|check| check.mode == Mode::Peek);
         let (joint, plans) = match <[Check<String>; 1]>::try_from(checks) {
             Ok([check]) => {
                 let (decision, plan) = self.decide_with_plan(check, caller).await?;
@@ -83,7 +84,9 @@ impl<S: Store> Limiter<S> {
                 (decisions, plans.collect())
             }
         };
-        self.worker.metrics.decided_jointly(joint.outcome);
+        if !is_peek {
+            self.worker.metrics.decided_jointly(joint.outcome);
+        }
         Ok((joint, plans))
     }
 
@@ -217,7 +220,9 @@ impl<S: Store> Limiter<S> {
         self.common
             .failures
             .log(error, self.common.clock.monotonic());
-        self.worker.metrics.failed(error);
+        checks
+            .iter()
+            .for_each(|_| self.worker.metrics.failed(error));
         if let StoreError::Overloaded(_) = error {
             return Err(Refusal::Overloaded);
         }

@@ -70,7 +70,16 @@ async fn what_is_counted_locally_is_counted_for_all_or_none() {
             (Outcome::Denied, DecidedBy::LocalFallback)
         ]
     );
-    assert_eq!(limiter.totals().joint, [1, 2, 0]);
+    let peeks = pair().into_iter().map(|check| Check {
+        mode: Mode::Peek,
+        ..check
+    });
+    let peeked = limiter.decide_joint(peeks.collect(), None).await.unwrap().0;
+    assert!(!peeked.allowed());
+    let totals = limiter.totals();
+    assert_eq!(totals.joint, [1, 2, 0], "a peek decides nothing");
+    // Each request of the four failed, of which `unreachable` is the second kind.
+    assert_eq!(totals.store_errors[1], 8);
 }
 
 #[tokio::test]
