@@ -1,5 +1,6 @@
--- Joint decisions, the general way: requests of several names that are charged together, or of which none is charged. request.lua
--- has their layout. Each is written at once: its names may be those of the next one.
+-- Joint decisions: requests of several names that are charged together, or of which none is charged. request.lua has their layout.
+-- Each is written at once, since its names may be those of the next one. Where each plan has one limit, no log, and the states are
+-- usual ones, a request is evaluated once and written as the short way does. All others go the general way.
 
 --{ joint_functions
 -- What is known of a name: its state as it was read or written last, and, where the general way needs it, its group.
