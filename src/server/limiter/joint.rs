@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::admin::within;
 use super::caller_deadline::in_time;
 use super::store_call::candidate_check;
 use super::uncounted::{fail_closed, fail_open, shadowed, untouched, without_state};
@@ -15,7 +16,7 @@ use tollgate_core::decision::{DecidedBy, Decision, Outcome};
 use tollgate_core::joint::{JointDecision, Sums};
 use tollgate_core::key::Cost;
 use tollgate_core::plan::{OnStoreFailure, Plan, UnknownPlan};
-use tollgate_store::{Check, Store, StoreError, Verdict, all_fit};
+use tollgate_store::{Check, Store, StoreDeadline, StoreError, Verdict, all_fit};
 
 /// Why a joint decision was not made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -169,14 +170,21 @@ impl<S: Store> Limiter<S> {
             known.or_else(|| decided.next())
         });
         let mut joint = JointDecision::new(decisions.collect());
-        self.ask_candidates(parts, &mut joint).await;
+        let left = StoreDeadline(self.common.settings.deadline.saturating_sub(took));
+        // Too late for the caller, a candidate's answer is only not counted.
+        let _ = within(caller, left, self.ask_candidates(parts, &mut joint, left)).await;
         self.count_parts(worker_plans, parts, &joint, took);
         Ok(joint)
     }
 
-    /// Asks the candidates of the plans that decided. One whose request could pass, but for another one, is not asked: its subject was
+    /// Asks the candidates of the plans that decided, within what is left of the store's time. One whose request could pass, but for another one, is not asked: its subject was
     /// not charged, and neither is what is counted for the candidate.
-    async fn ask_candidates(&self, parts: &[Part], joint: &mut JointDecision) {
+    async fn ask_candidates(
+        &self,
+        parts: &[Part],
+        joint: &mut JointDecision,
+        deadline: StoreDeadline,
+    ) {
         let asked = parts.iter().zip(&mut joint.decisions).filter_map(|pair| {
             let (part, decision) = pair;
             let is_by_store = decision.decided_by == DecidedBy::Store;
@@ -188,10 +196,7 @@ impl<S: Store> Limiter<S> {
         if checks.is_empty() {
             return;
         }
-        let answers = self
-            .store
-            .decide_batch(&checks, self.store_deadline())
-            .await;
+        let answers = self.store.decide_batch(&checks, deadline).await;
         for (decision, answer) in decisions.into_iter().zip(answers) {
             decision.candidate_allowed = answer.ok().map(|verdict| verdict.fits);
         }

@@ -89,3 +89,42 @@ async fn an_overloaded_store_decides_nothing() {
     let refused = limiter.decide_joint(checks, None).await.unwrap_err();
     assert_eq!(refused.refusal, Refusal::Overloaded);
 }
+
+/// Decides joint decisions by half of the deadline, and records what the candidates get.
+struct SlowThenRecords(std::sync::Mutex<Option<StoreDeadline>>);
+
+impl Store for SlowThenRecords {
+    async fn decide_batch(
+        &self,
+        checks: &[Check],
+        deadline: StoreDeadline,
+    ) -> Vec<Result<Verdict, StoreError>> {
+        *self.0.lock().unwrap() = Some(deadline);
+        vec![Err(StoreError::Deadline(deadline.0)); checks.len()]
+    }
+
+    async fn decide_joint(
+        &self,
+        checks: &[Check],
+        _deadline: StoreDeadline,
+    ) -> Result<Vec<Verdict>, StoreError> {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        healthy().store.decide_joint(checks)
+    }
+}
+
+#[tokio::test]
+async fn candidates_get_what_is_left_of_the_store_s_time() {
+    let live = plan("live", 10);
+    let candidate = plan("strict", 5).as_candidate_of(&live);
+    let with_candidate = Plan {
+        candidate: Some(Arc::new(candidate)),
+        ..live
+    };
+    let plans = [with_candidate, plan("ten", 10)].into_iter().collect();
+    let store = SlowThenRecords(std::sync::Mutex::default());
+    let limiter = Limiter::new(plans, store, SETTINGS, Arc::new(Clock0));
+    assert!(ask(&limiter, &[("live", 1), ("ten", 1)]).await.allowed());
+    let given = limiter.store.0.lock().unwrap().expect("it was asked").0;
+    assert!(given <= Duration::from_millis(15), "{given:?}");
+}
