@@ -37,6 +37,8 @@ fn answer() -> pb::ShouldAllowResponse {
             nanos: 0,
         }),
         more_after: None,
+        plan: String::new(),
+        overridden: false,
     }
 }
 

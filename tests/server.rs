@@ -12,6 +12,7 @@ mod gateways;
 mod grpc;
 mod http;
 mod openapi;
+mod overrides;
 mod plan_metrics;
 mod protocol;
 mod ready_headers;

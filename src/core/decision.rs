@@ -18,6 +18,10 @@ pub struct Decision {
     pub decided_by: DecidedBy,
     /// Whether the plan's candidate would have let the charge pass. `None` if there is none, or it did not decide.
     pub candidate_allowed: Option<bool>,
+    /// Name of the plan that decided, where it is not the plan that the request names.
+    pub other_plan: Option<Arc<str>>,
+    /// Whether an override took part.
+    pub overridden: bool,
     statuses: SmallVec<[LimitStatus; 2]>,
     /// Whether `statuses` come from a state that was read. If not, the status holds only a limit's own numbers.
     counted: bool,
@@ -47,6 +51,8 @@ impl Decision {
             outcome,
             decided_by,
             candidate_allowed: None,
+            other_plan: None,
+            overridden: false,
             statuses: limits,
             counted: true,
             binding: binding as u8,
@@ -65,6 +71,8 @@ impl Decision {
             outcome,
             decided_by,
             candidate_allowed: None,
+            other_plan: None,
+            overridden: false,
             statuses,
             counted: false,
             binding: 0,

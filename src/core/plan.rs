@@ -5,12 +5,18 @@
 pub mod envoy;
 mod fingerprint;
 mod limit;
+mod overrides;
 mod set;
 
 pub use fingerprint::{COMMON_WINDOWS_MS, LimitFingerprint, RecordKind};
 pub use limit::{
     Algorithm, Anchor, BURST_MAX, Limit, LimitError, PRECISION_DEFAULT, PRECISION_MAX,
     PRECISION_MIN, QUOTA_MAX, SLIDING_LOG_QUOTA_MAX, WINDOW_MAX, WINDOW_MIN,
+};
+pub use overrides::{
+    AppliedOverride, LimitQuota, OVERRIDE_KEYS_MAX, OVERRIDE_PREFIXES_MAX, OverrideEffect,
+    OverrideError, OverrideFault, OverrideSource, OverrideSubject, OverrideTable, PlanOverride,
+    REASON_BYTES_MAX,
 };
 pub use set::{PlanSet, UnknownPlan};
 

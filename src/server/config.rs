@@ -9,6 +9,7 @@ mod environment;
 mod envoy;
 mod in_force;
 mod listen;
+mod overrides;
 mod plans;
 pub mod ratelimit;
 mod settings;

@@ -9,8 +9,10 @@ mod deny_cache;
 mod envoy;
 mod explain;
 mod failure_log;
+mod find;
 mod joint;
 mod metrics;
+mod overrides;
 mod registry;
 mod snapshot;
 mod store_call;
@@ -29,9 +31,14 @@ pub use deny_cache::{DENY_CACHE_DEFAULT, DENY_CACHE_MAX};
 pub use envoy::{Descriptor, DescriptorDecision, EnvoyDecisions, EnvoyRefusal};
 pub use explain::{CandidateExplanation, Explanation, LimitExplanation};
 use failure_log::FailureLog;
+use find::{CountedPlan, Found, FoundBy, note};
 pub use joint::JointRefusal;
 use metrics::WorkerPlans;
 pub use metrics::{BOUNDS_NS, Counter, JOINT_OUTCOMES, Reloads, Timings, Totals};
+pub use overrides::{
+    ListedOverride, NewOverride, OverrideFigures, OverrideList, OverrideQuery, OverrideRefusal,
+    Overrides,
+};
 use registry::{LimiterRegistry, WorkerState};
 pub use snapshot::{Changes, PlanSnapshot};
 use store_call::StoreAnswer;
@@ -95,9 +102,6 @@ pub struct Limiter<S> {
     worker: Arc<WorkerState>,
 }
 
-/// The plans of a worker, and the index of the one that counts a decision, if one of the config does.
-type CountedPlan<'a> = (&'a WorkerPlans, Option<usize>);
-
 /// State that all limiters of one process share, whatever their stores.
 struct Common {
     settings: Settings,
@@ -115,7 +119,7 @@ impl Limiter<()> {
     /// Creates the shared state for limiters made by [`Self::with_store`]; it decides nothing itself. `clock` gives the time of the
     /// local fallback, and measures how long denials hold.
     pub fn without_store(plans: PlanSet, settings: Settings, clock: Arc<dyn Clock>) -> Self {
-        let mut registry = LimiterRegistry::new(plans, settings.expected_replicas);
+        let mut registry = LimiterRegistry::new(plans, settings.expected_replicas, clock.now_us());
         let worker = registry.add_worker(None);
         let fallback = MemoryStore::new(CAPACITY_DEFAULT, clock.clone());
         let (failures, unknown_plans, started) = (
@@ -156,7 +160,8 @@ impl<S> Limiter<S> {
     /// Replaces the plans of this limiter and of all beside it, for decisions that have not begun. Usage of keys stays counted,
     /// in the store and in the fallback. It is stored by [`Plan::counts_as`], key and fingerprint of a limit.
     pub fn reload(&self, plans: PlanSet) -> Changes {
-        self.common.registry().replace_plans(plans)
+        let now_us = self.overrides_now_us();
+        self.common.registry().replace_plans(plans, now_us)
     }
 
     /// Sets the number of replicas that share the quotas while the store cannot decide, at least 1. Units already counted count
@@ -196,6 +201,16 @@ impl<S> Limiter<S> {
             embedded: state == StoreState::Embedded,
             outage,
         }
+    }
+
+    /// A point in time in the deny cache's unit.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "microseconds of more than half a million years fit"
+    )]
+    fn monotonic_us(&self, at: Instant) -> u64 {
+        at.saturating_duration_since(self.common.started)
+            .as_micros() as u64
     }
 
     /// The plans that are enforced now.
@@ -244,55 +259,22 @@ impl<S: Store> Limiter<S> {
         let found = self
             .find_plan(&worker_plans, check)
             .map_err(|unknown| worker_plans.snapshot.plans().suggest(unknown));
-        let (plan_index, check) = found?;
-        let plan = check.plan.clone();
-        Ok((
-            self.decide_check(worker_plans, Ok((plan_index, check)), caller)
-                .await?,
-            plan,
-        ))
-    }
-
-    /// Replaces the name of a check's plan by the plan, or by the default plan if the name is unknown. Returns also the index of
-    /// that plan.
-    fn find_plan(
-        &self,
-        worker_plans: &WorkerPlans,
-        check: Check<String>,
-    ) -> Result<(usize, Check), UnknownPlan> {
-        let plans = worker_plans.snapshot.plans();
-        let (plan_index, plan) = plans.find(&check.plan).or_else(|unknown| {
-            let default = plans.default_plan();
-            let by_default = usize::from(default.is_some());
-            self.worker.metrics.count(Counter::UnknownPlans, 1);
-            self.worker
-                .metrics
-                .count(Counter::ByDefaultPlan, by_default);
-            self.common
-                .unknown_plans
-                .log(plans, &unknown, self.common.clock.monotonic());
-            default.ok_or(unknown)
-        })?;
-        Ok((
-            plan_index,
-            Check {
-                key: check.key,
-                plan: plan.clone(),
-                cost: check.cost,
-                mode: check.mode,
-            },
-        ))
+        let found = found?;
+        let plan = found.check.plan.clone();
+        let decision = self.decide_check(worker_plans, Ok(found), caller).await?;
+        Ok((decision, plan))
     }
 
     /// Moves no large value, and awaits no future but the store's: its state is allocated for each decision.
     async fn decide_check(
         &self,
         worker_plans: Arc<WorkerPlans>,
-        check: Result<(usize, Check), UnknownPlan>,
+        found: Result<Found, UnknownPlan>,
         caller: Option<CallerDeadline>,
     ) -> Result<Decision, Refusal> {
-        let (plan_index, check) = check.as_ref().map_err(Clone::clone)?;
-        let (plans, started_at) = ((&*worker_plans, Some(*plan_index)), self.call_start());
+        let found = found.as_ref().map_err(Clone::clone)?;
+        let (plans, check) = (found.counted_in(&worker_plans), &found.check);
+        let started_at = self.call_start();
         if let Some(decision) = self.decide_without_store(plans, check, started_at) {
             return Ok(decision);
         }
@@ -321,35 +303,38 @@ impl<S: Store> Limiter<S> {
         checks: Vec<Check<String>>,
         caller: Option<CallerDeadline>,
     ) -> Result<Vec<Result<Decision, Refusal>>, Refusal> {
-        self.decide_batch_with_plans(checks, caller)
-            .await
-            .map(|(decisions, _)| decisions)
+        let decided = self.decide_batch_with_plans(checks, caller).await?;
+        let without_plan = |decided: Result<_, _>| decided.map(|(decision, _)| decision);
+        Ok(decided.into_iter().map(without_plan).collect())
     }
 
-    /// Like [`Self::decide_batch`], and also returns the plans that decided.
+    /// Like [`Self::decide_batch`], and also returns the plan of each decision.
     pub async fn decide_batch_with_plans(
         &self,
         requests: Vec<Check<String>>,
         caller: Option<CallerDeadline>,
-    ) -> Result<(Vec<Result<Decision, Refusal>>, Arc<PlanSnapshot>), Refusal> {
+    ) -> Result<Vec<Result<(Decision, Arc<Plan>), Refusal>>, Refusal> {
         let (worker_plans, started_at) = (self.worker.worker_plans(), self.call_start());
         let mut decisions = Vec::with_capacity(requests.len());
-        // The checks that the store is asked, and for each the index of its decision and of its plan.
+        // The checks that the store is asked, and for each the index of its decision and what counts it.
         let mut checks = Vec::with_capacity(requests.len());
-        let mut indices = Vec::with_capacity(requests.len());
+        let mut pending = Vec::with_capacity(requests.len());
         for (index, request) in requests.into_iter().enumerate() {
             decisions.push(match self.find_plan(&worker_plans, request) {
                 Err(unknown) => Err(unknown.into()),
-                Ok((plan_index, check)) => {
-                    let plans = (&*worker_plans, Some(plan_index));
+                Ok(found) => {
+                    let plans = found.counted_in(&worker_plans);
+                    let check = found.check;
                     // A denial that holds stays true, whatever the requests before this one are granted.
-                    let decision = self.decide_without_store(plans, &check, started_at);
-                    decision.ok_or_else(|| {
-                        indices.push((index, plan_index));
-                        checks.push(check);
-                        // A placeholder: the store's answer replaces it below.
-                        Refusal::Overloaded
-                    })
+                    match self.decide_without_store(plans, &check, started_at) {
+                        Some(decision) => Ok((decision, check.plan)),
+                        None => {
+                            pending.push((index, plans));
+                            checks.push(check);
+                            // A placeholder: the store's answer replaces it below.
+                            Err(Refusal::Overloaded)
+                        }
+                    }
                 }
             });
         }
@@ -358,12 +343,13 @@ impl<S: Store> Limiter<S> {
             let mut answers = Box::pin(self.ask(&checks, self.caller_limit(caller))).await?;
             let at = (started_at, self.record_call_time(started_at));
             drop(waiting);
-            for ((index, plan_index), check) in indices.into_iter().zip(&checks) {
-                let plans = (&*worker_plans, Some(plan_index));
-                decisions[index] = self.decide_by_answer(plans, check, answers.take(check), at);
+            for ((index, plans), check) in pending.into_iter().zip(checks) {
+                let answer = answers.take(&check);
+                let decided = self.decide_by_answer(plans, &check, answer, at);
+                decisions[index] = decided.map(|decision| (decision, check.plan));
             }
         }
-        Ok((decisions, worker_plans.snapshot.clone()))
+        Ok(decisions)
     }
 
     /// The start time of a store call. `None` with an embedded store: it does not wait, and its denials are not remembered.
@@ -405,16 +391,6 @@ impl<S: Store> Limiter<S> {
         caller?.before(self.store_deadline())
     }
 
-    /// A point in time in the deny cache's unit.
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "microseconds of more than half a million years fit"
-    )]
-    fn monotonic_us(&self, at: Instant) -> u64 {
-        at.saturating_duration_since(self.common.started)
-            .as_micros() as u64
-    }
-
     /// Decides and counts what needs no store; see [`Self::known`].
     fn decide_without_store(
         &self,
@@ -422,8 +398,8 @@ impl<S: Store> Limiter<S> {
         check: &Check,
         now: Option<Instant>,
     ) -> Option<Decision> {
-        let decision = self.known(check, now)?;
-        self.count(plans, check, &decision, Duration::ZERO);
+        let mut decision = self.known(check, now)?;
+        self.count(plans, check, &mut decision, Duration::ZERO);
         Some(decision)
     }
 
@@ -437,23 +413,35 @@ impl<S: Store> Limiter<S> {
         answer: StoreAnswer,
         (started_at, took): (Option<Instant>, Duration),
     ) -> Result<Decision, Refusal> {
-        let decision = self.answer(&plans.0.snapshot, check, started_at, answer)?;
-        self.count(plans, check, &decision, took);
+        let snapshot = &plans.worker_plans.snapshot;
+        let mut decision = self.answer(snapshot, check, started_at, answer)?;
+        self.count(plans, check, &mut decision, took);
         Ok(decision)
     }
 
-    /// Counts a decision, if a plan of the config made it.
+    /// Counts a decision, if a plan of the config made it. Notes in it which plan that was.
     #[inline]
     fn count(
         &self,
-        (worker_plans, plan_index): CountedPlan<'_>,
+        plans: CountedPlan<'_>,
         check: &Check,
-        decision: &Decision,
+        decision: &mut Decision,
         took: Duration,
     ) {
-        let Some(plan_index) = plan_index else {
+        let CountedPlan {
+            worker_plans,
+            index: Some(plan_index),
+            found_by,
+        } = plans
+        else {
             return;
         };
+        if found_by != FoundBy::default() {
+            if let (Some(source), Mode::Charge) = (found_by.overridden, check.mode) {
+                self.worker.metrics.decided_by_override(source);
+            }
+            note(found_by, &check.plan, decision);
+        }
         let counters = worker_plans.counters(plan_index);
         self.worker
             .metrics

@@ -2,6 +2,7 @@
 
 mod aux_servers;
 mod listeners;
+mod overrides;
 mod reload;
 mod replicas;
 mod start_line;
@@ -30,7 +31,7 @@ use crate::grpc::{
     self, AdminCalls, AdminParts, AdminServer, Reloader, StartError, TokenFile, Workers,
 };
 use crate::http;
-use crate::limiter::{Limiter, Settings, TopKeys};
+use crate::limiter::{Limiter, Overrides, Settings, TopKeys};
 use crate::standard_error::fail;
 use crate::telemetry::{LogFormat, LogQueue};
 use crate::tls::{self, Tls};
@@ -88,10 +89,12 @@ async fn serve(config: Config, watch: Watch, log: LogQueue) -> ExitCode {
         Err(code) => return code,
     };
     reload::warn_of(&process.config.warnings);
+    let beside = stores::beside_decisions(&process.registry, process.operators.as_ref());
+    let deadline = process.config.store.deadline;
+    let overrides = overrides::start(&process.limiter, beside.clone(), deadline).await;
     let announcing = process.announce(&watch);
     let (reloader, asked) = grpc::reloader();
-    let operators = process.operators.as_ref();
-    let top = top_keys::start(&process.limiter, &process.registry, operators);
+    let top = top_keys::start(&process.limiter, &process.registry, beside);
     let (status, changes) = status_page::sources(
         &process.config,
         &process.limiter,
@@ -102,7 +105,9 @@ async fn serve(config: Config, watch: Watch, log: LogQueue) -> ExitCode {
     let admin_calls = admin_listener.map(|_| AdminCalls::default());
     let http = process.start_http(status, admin_calls.clone(), log);
     let admin_calls = admin_calls.unwrap_or_default();
-    let admin = process.start_admin(top, reloader, admin_calls).await;
+    let admin = process
+        .start_admin((top, overrides), reloader, admin_calls)
+        .await;
     let Process {
         config,
         files,
@@ -243,7 +248,7 @@ impl Process {
     /// Starts the admin service, if it has an address.
     async fn start_admin(
         &mut self,
-        top: TopKeys,
+        (top, overrides): (TopKeys, Overrides),
         reloader: Reloader,
         calls: AdminCalls,
     ) -> Option<AdminServer> {
@@ -252,6 +257,7 @@ impl Process {
         let parts = AdminParts {
             limiter: operators?,
             top,
+            overrides,
             stores: self.registry.clone(),
             reloader,
             replicas: self.config.store.expected_replicas,

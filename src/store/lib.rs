@@ -12,6 +12,7 @@
 )]
 
 mod memory;
+mod overrides;
 pub mod redis;
 mod registry;
 mod replicas;
@@ -31,7 +32,11 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use memory::{CAPACITY_DEFAULT, CAPACITY_MIN, MemoryStore};
+pub use memory::{CAPACITY_DEFAULT, CAPACITY_MIN, MemoryOverrides, MemoryStore};
+pub use overrides::{
+    Expiry, OverrideChange, OverrideChanged, OverrideRecord, OverrideSet, OverrideStore,
+    OverrideVersion,
+};
 pub use redis::{BreakerState, RedisStore, RedisTarget, SCRIPT_NAMES_MAX, Status, Tls};
 pub use registry::{NodeHealth, StoreRegistry};
 pub use replicas::{ANNOUNCED_EVERY, REPLICA_LIFETIME, REPLICAS_MAX, ReplicaCount, ReplicaId};

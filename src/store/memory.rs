@@ -17,6 +17,7 @@ mod checked_out;
 mod entry;
 mod joint;
 mod logs;
+mod overrides;
 mod shard;
 mod timing_wheel;
 
@@ -27,6 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::{Check, Store, StoreDeadline, StoreError, Subject};
 use crate::clock::Clock;
 use entry::Name;
+pub use overrides::MemoryOverrides;
 use shard::{HashedName, Shard};
 use tollgate_core::algorithm::Verdict;
 use tollgate_core::key::Key;

@@ -7,6 +7,7 @@ mod batcher;
 mod cluster;
 mod connection;
 mod name;
+mod overrides;
 mod replicas;
 mod reset;
 mod script;
@@ -15,7 +16,7 @@ mod sentinel;
 mod target;
 mod top;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fred::types::Value;
@@ -493,6 +494,37 @@ impl SharedStore for RedisStore {
         until: Instant,
     ) -> BoxFuture<'a, Result<TopLists, StoreError>> {
         Box::pin(self.read_lists(replica, until))
+    }
+}
+
+impl RedisStore {
+    /// Makes a call of replicas, beside decisions, to the server that has the first of these keys. It waits for no connection, and
+    /// reports nothing to the breaker.
+    async fn exchange(
+        &self,
+        script: &'static LazyLock<Script>,
+        keys: Vec<Value>,
+        arguments: Vec<Value>,
+        until: Instant,
+    ) -> Result<Value, StoreError> {
+        let keys_len = i64::try_from(keys.len()).unwrap_or(i64::MAX);
+        let head = [Value::String(script.sha.clone()), Value::Integer(keys_len)];
+        let command = Command {
+            kind: CommandKind::Exchange(script),
+            arguments: head.into_iter().chain(keys).chain(arguments).collect(),
+            until,
+        };
+        match &self.servers {
+            Servers::One(node) => node
+                .manager
+                .call(command, false)
+                .await
+                .map_err(CallError::into_store_error),
+            Servers::Many(cluster) => {
+                let name = command.key().unwrap_or_default();
+                Box::pin(cluster.exchange(&name, command)).await
+            }
+        }
     }
 }
 

@@ -146,6 +146,11 @@ impl StoreRegistry {
         Err(failed)
     }
 
+    /// The store at this index, of as many as there are in turn. `None`: there is no Redis store.
+    pub fn one(&self, index: usize) -> Option<Arc<dyn SharedStore>> {
+        self.in_turn(index).into_iter().next()
+    }
+
     /// All stores, beginning at this index.
     fn in_turn(&self, first: usize) -> Vec<Arc<dyn SharedStore>> {
         let mut stores = self.stores();

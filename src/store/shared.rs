@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 
-use super::{ConnectionHealth, ReplicaId, Status, StoreError};
+use super::{ConnectionHealth, OverrideStore, ReplicaId, Status, StoreError};
 
 /// Lists of heaviest keys that other replicas published.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -20,7 +20,7 @@ pub struct TopLists {
 ///
 /// The three exchanges wait for no connection, and report nothing to a breaker: a late answer is still useful here. Errors: there
 /// is no connection, or no answer came by `until`. What was sent may have taken effect all the same.
-pub trait SharedStore: Send + Sync + 'static {
+pub trait SharedStore: OverrideStore {
     /// Waits until a connection is up, to each node, for at most `time_limit`. Returns whether it is.
     fn connected(&self, time_limit: Duration) -> BoxFuture<'_, bool>;
 

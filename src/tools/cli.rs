@@ -12,6 +12,7 @@ mod connect;
 mod convert;
 mod descriptor;
 mod manual;
+mod overrides;
 mod simulate;
 mod terminal;
 mod top;
@@ -93,6 +94,9 @@ enum Command {
     /// Give units back to a key, by the admin service. Exits with 0 when some were given back, 1 when there were none, 2 on an
     /// error.
     Refund(admin::RefundArguments),
+    /// Give keys other limits than their plan's, or list such overrides, by the admin service.
+    #[command(subcommand)]
+    Override(overrides::OverrideCommand),
     /// Print the script that completes commands and flags in a shell.
     Completions {
         /// The shell.
@@ -101,8 +105,8 @@ enum Command {
     },
     /// Print the manual page of tollgate, or of one of its commands, for man.
     Man {
-        /// The command, such as check [default: tollgate itself].
-        command: Option<String>,
+        /// The command, such as check, or override set [default: tollgate itself].
+        command: Vec<String>,
     },
 }
 
@@ -169,8 +173,9 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Some(Command::Plans(arguments)) => ask::plans(&arguments),
         Some(Command::Reload(server)) => admin::reload(&server),
         Some(Command::Replicas(server)) => admin::replicas(&server),
+        Some(Command::Override(command)) => overrides::run(command),
         Some(Command::Completions { shell }) => manual::completions(shell),
-        Some(Command::Man { command }) => manual::page(command.as_deref()),
+        Some(Command::Man { command }) => manual::page(&command),
     }
 }
 

@@ -1,5 +1,7 @@
 //! `tollgate reset`, `refund` and `explain`: what they print, how they exit, and over which connections they ask.
 
+mod overrides;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 

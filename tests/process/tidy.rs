@@ -138,6 +138,7 @@ fn each_package_has_its_one_place() {
             "src/server/http/parameters.rs",
             "src/server/http/status",
             "src/server/grpc/client",
+            "src/server/limiter/overrides/codec.rs",
             "src/tools/cli/check.rs",
             "src/tools/simulate/fields/json.rs",
             "src/tools/simulate/report/json.rs",

@@ -165,6 +165,15 @@ async fn the_figures_tell_plans_decisions_store_and_changes() {
         (&first["replicas"], &first["config_changes"][0]["outcome"]),
         (&Value::from(1), &Value::from("started"))
     );
+    let overrides = &first["overrides"];
+    assert_eq!(
+        (&overrides["count"], &overrides["version"]),
+        (&Value::from(0), &Value::from(0))
+    );
+    assert!(
+        overrides["age_s"].as_u64().is_some_and(|age| age < 60),
+        "{overrides}"
+    );
     assert_eq!(first["latency"]["decisions"]["count"], 3);
 }
 

@@ -166,9 +166,10 @@ impl Redis {
         super::signal(&self.child, signal);
     }
 
+    /// Names without an expiry, but for the overrides, which have none.
     pub fn keys_without_expiry(&self) -> String {
         let script = "local bad, cursor = {}, '0' repeat local page = redis.call('SCAN', cursor, 'COUNT', 1000) \
-                      cursor = page[1] for _, key in ipairs(page[2]) do if redis.call('PTTL', key) == -1 then \
+                      cursor = page[1] for _, key in ipairs(page[2]) do if redis.call('PTTL', key) == -1 and not string.find(key, '{:overrides}', 1, true) then \
                       bad[#bad + 1] = key end end until cursor == '0' return table.concat(bad, ' ')";
         self.cli(&["EVAL", script, "0"])
     }

@@ -118,6 +118,8 @@ pub struct Limit {
     quota: u64,
     window_us: u64,
     algorithm: Algorithm,
+    /// Whether the burst is the quota because none is stated.
+    burst_is_quota: bool,
 }
 
 impl Limit {
@@ -141,10 +143,40 @@ impl Limit {
                 quota,
                 window_us,
                 algorithm,
+                burst_is_quota: false,
             })
         } else {
             Err(errors)
         }
+    }
+
+    /// The same limit, whose burst is its quota because no burst is stated. An override of the quota then changes both.
+    pub fn with_burst_of_quota(self) -> Self {
+        Self {
+            burst_is_quota: true,
+            ..self
+        }
+    }
+
+    /// The same limit with another quota or burst. A burst that is not stated stays, unless it is that of the quota. A burst is
+    /// ignored by other algorithms than `token_bucket`.
+    ///
+    /// Errors: as for [`Self::new`].
+    pub fn with_numbers(
+        &self,
+        quota: Option<u64>,
+        burst: Option<u64>,
+    ) -> Result<Self, Vec<LimitError>> {
+        let of_quota = quota.filter(|_| self.burst_is_quota);
+        let algorithm = match self.algorithm {
+            Algorithm::TokenBucket { burst: own } => Algorithm::TokenBucket {
+                burst: burst.or(of_quota).unwrap_or(own),
+            },
+            other => other,
+        };
+        let window = Duration::from_micros(self.window_us);
+        let name = self.name.clone();
+        Self::new(name, quota.unwrap_or(self.quota), window, algorithm)
     }
 
     /// Checks those numbers of a limit that are known, each on its own. Returns one error per wrong field.

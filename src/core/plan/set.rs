@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use super::Plan;
 use super::envoy::EnvoyRules;
+use super::{Plan, PlanOverride};
 use crate::nearest::nearest;
 
 /// Every plan of one config.
@@ -17,6 +17,8 @@ pub struct PlanSet {
     default: Option<Arc<str>>,
     /// The rules for Envoy's descriptors, whose plans are in this set.
     envoy: Arc<EnvoyRules>,
+    /// The overrides of the config; their names may be wrong.
+    overrides: Arc<[Arc<PlanOverride>]>,
 }
 
 impl PlanSet {
@@ -68,6 +70,17 @@ impl PlanSet {
         &self.envoy
     }
 
+    /// The same set with other overrides.
+    pub fn with_overrides(self, overrides: Arc<[Arc<PlanOverride>]>) -> Self {
+        Self { overrides, ..self }
+    }
+
+    /// The overrides of the config. A name in one of them may be wrong, which then has no effect.
+    #[inline]
+    pub fn overrides(&self) -> &Arc<[Arc<PlanOverride>]> {
+        &self.overrides
+    }
+
     /// The plan that decides requests for an unknown plan, and its index. `None`: such requests are errors.
     #[inline]
     pub fn default_plan(&self) -> Option<(usize, &Arc<Plan>)> {
@@ -114,6 +127,10 @@ impl PlanSet {
         if !self.envoy.is_empty() {
             let _ = writeln!(text, "{:?}", self.envoy);
         }
+        for entry in self.overrides.iter() {
+            // The subject's Debug hides it.
+            let _ = writeln!(text, "{} {entry:?}", entry.subject.text());
+        }
         text
     }
 
@@ -143,6 +160,7 @@ impl FromIterator<Arc<Plan>> for PlanSet {
             plans: by_name.into_iter().enumerate().map(indexed).collect(),
             default: None,
             envoy: Arc::default(),
+            overrides: Arc::default(),
         }
     }
 }

@@ -19,7 +19,7 @@ const OF_COMMAND_LINE: [&str; 4] = [
     "TOLLGATE_LOG_FORMAT",
 ];
 /// All settings with a fixed path; names of plans are chosen by the user. A test compares the list with the check.
-pub(super) const SETTINGS: [&str; 38] = [
+pub(super) const SETTINGS: [&str; 39] = [
     "listen.grpc",
     "listen.http",
     "listen.metrics",
@@ -58,9 +58,10 @@ pub(super) const SETTINGS: [&str; 38] = [
     "envoy.body",
     "envoy.domains",
     "plans",
+    "overrides",
 ];
 /// Tables whose names the user chooses, so that any path below them may be a setting.
-const NAMED_BY_USERS: [&str; 2] = ["plans.", "envoy.domains."];
+const NAMED_BY_USERS: [&str; 3] = ["plans.", "overrides.", "envoy.domains."];
 /// Longest name of a variable that a message repeats as it is. A plan's name, the longest part, has at most 64 letters.
 const SHOWN_BYTES_MAX: usize = 128;
 /// The place of an error about a variable that is not a setting.
@@ -179,8 +180,8 @@ fn path_of(name: &str) -> Option<String> {
     let sound = path
         .split('.')
         .all(|part| !part.is_empty() && !part.starts_with('_') && !part.ends_with('_'));
-    // The text of a variable is not a table of plans.
-    (sound && is_setting(&path) && path != "plans").then_some(path)
+    // The text of a variable is neither a table of plans nor a list of overrides.
+    (sound && is_setting(&path) && !["plans", "overrides"].contains(&path.as_str())).then_some(path)
 }
 
 /// Whether there is a setting at this path, which has no indexes.

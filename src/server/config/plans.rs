@@ -378,6 +378,10 @@ fn limit(node: Node, errors: &mut ErrorList) -> Option<Limit> {
         .into(),
     };
     let limit = Limit::new(name, quota?, window?, algorithm?);
+    let limit = limit.map(|limit| match own.burst {
+        Some(None) => limit.with_burst_of_quota(),
+        _ => limit,
+    });
     limit
         .map_err(|refused| {
             refused

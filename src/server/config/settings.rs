@@ -9,12 +9,16 @@ use super::check as check_endpoint;
 use super::deny_cache;
 use super::envoy;
 use super::listen;
+use super::overrides;
 use super::plans;
 use super::status;
 use super::store;
 use super::tree::{ErrorList, Node, Table, report};
 use super::warnings;
+use tollgate_store::clock::{Clock, SystemClock};
 
+/// Most warnings about overrides.
+const WARNINGS_MAX: usize = 10;
 /// Most workers, more than the largest hosts have cores. Each worker has a thread and, with Redis, a connection.
 const WORKERS_MAX: u64 = 1024;
 
@@ -34,12 +38,15 @@ pub(super) fn check(root: Value, errors: &mut ErrorList) -> Option<Config> {
     let check = check_endpoint::check(&mut root, errors);
     let (names, plans) = plans::check(root.take("plans"), default_plan.as_deref(), errors);
     let envoy = envoy::check(root.take("envoy"), &names, errors);
+    let overrides = overrides::read(root.take("overrides"), &names, errors);
     root.finish(errors);
     let check = check?;
     check_endpoint::check_plans(&check, &names, errors);
-    let plans = plans?.with_envoy(envoy?);
+    let plans = overrides.checked_with(plans?.with_envoy(envoy?), errors);
     let (listen, status) = (listen?, status?);
     let mut warnings = warnings::find(&plans);
+    let now_us = SystemClock.now_us();
+    warnings.extend(overrides::warnings(&plans, now_us).take(WARNINGS_MAX));
     if status.page && listen.http.is_none() {
         warnings.push("status.page is true, but nothing serves the page; set listen.http, such as 127.0.0.1:8080".to_owned());
     }

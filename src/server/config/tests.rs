@@ -11,6 +11,7 @@ mod check;
 mod envoy;
 mod in_force;
 mod listen;
+mod overrides;
 mod status;
 mod text;
 

@@ -25,7 +25,7 @@ use super::pb;
 use super::pb::admin_service_server::{AdminServiceServer, SERVICE_NAME};
 use super::receive::{InboundBody, RequestBody};
 use super::{protocol, services};
-use crate::limiter::{Limiter, TopKeys};
+use crate::limiter::{Limiter, Overrides, TopKeys};
 use crate::transport::AuxServer;
 use crate::transport::account::{Account, WorkerAccount};
 use crate::transport::connection::{CallStarter, ConnectionOptions, STREAM_WINDOW_BYTES};
@@ -51,6 +51,8 @@ pub struct AdminParts<S> {
     pub limiter: Arc<Limiter<S>>,
     /// The heaviest keys.
     pub top: TopKeys,
+    /// The overrides.
+    pub overrides: Overrides,
     /// The connections to Redis, whose breakers are told.
     pub stores: StoreRegistry,
     /// Asks for a reload of the config file.

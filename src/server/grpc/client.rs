@@ -4,6 +4,7 @@ mod admin;
 mod connection;
 mod decisions;
 mod health;
+mod overrides;
 mod plans;
 mod report;
 mod top;
@@ -17,6 +18,7 @@ pub use admin::{AdminAnswer, AdminQuestion, AdminToken};
 pub use connection::{Connection, Target};
 pub use decisions::{Answer, Question};
 pub use health::Health;
+pub use overrides::{OverrideQuestion, QuotaQuestion, SubjectQuestion};
 use tollgate_core::visible::visible;
 pub use top::{TopQuestion, TopRow, TopTable};
 
@@ -45,6 +47,15 @@ impl Connection {
         of: Service,
         call: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, String> {
+        let answered = self.answered(call).await?;
+        answered.map_err(|status| self.reason(of, &status))
+    }
+
+    /// The answer to a call, or the status that the server gave in its place. Errors: it did not answer in time.
+    async fn answered<T>(
+        &self,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<Result<T, Status>, String> {
         let answered = tokio::time::timeout(self.timeout, call).await;
         let answered = answered.map_err(|_| {
             format!(
@@ -53,15 +64,26 @@ impl Connection {
                 seconds(self.timeout)
             )
         })?;
-        answered.map(Response::into_inner).map_err(|status| match (status.code(), of) {
+        Ok(answered.map(Response::into_inner))
+    }
+
+    /// Why a call of this service was not answered.
+    fn reason(&self, of: Service, status: &Status) -> String {
+        match (status.code(), of) {
             (Code::Unimplemented, Service::ForCallers) => {
-                format!("{} serves gRPC, but not this call; name an address of listen.grpc by --address", self.address)
+                format!(
+                    "{} serves gRPC, but not this call; name an address of listen.grpc by --address",
+                    self.address
+                )
             }
             (Code::Unimplemented, Service::Admin) => {
-                format!("{} serves gRPC, but not this call; name the address of listen.admin by --admin", self.address)
+                format!(
+                    "{} serves gRPC, but not this call; name the address of listen.admin by --admin",
+                    self.address
+                )
             }
-            _ => self.describe(&status),
-        })
+            _ => self.describe(status),
+        }
     }
 
     fn describe(&self, status: &Status) -> String {

@@ -1,6 +1,7 @@
 //! Converts gRPC messages to domain types and back. Only this module knows both.
 
 mod explanation;
+mod overrides;
 mod top;
 
 use std::sync::Arc;
@@ -14,15 +15,20 @@ use tonic_types::{ErrorDetails, StatusExt};
 use super::admin::{ReloadOutcome, Reloaded};
 use super::pb::{should_allow_joint_response, should_allow_response};
 use super::{lenient_decode, pb};
-use crate::limiter::{AdminError, BATCH_MAX, CallerDeadline, JointRefusal, Refunded, Refusal};
+use crate::limiter::{
+    AdminError, BATCH_MAX, CallerDeadline, JointRefusal, Limiter, Refunded, Refusal,
+};
 pub(super) use explanation::{explained, replicas};
+pub(super) use overrides::{
+    deletion, new_override, not_changed, override_list, override_query, plan_override,
+};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use tollgate_core::headers::{HeaderForm, headers};
 use tollgate_core::joint::{JointDecision, REQUESTS_MAX};
 use tollgate_core::key::{Cost, Key};
 use tollgate_core::plan::{
-    Algorithm, Anchor, Limit, OnStoreFailure, Plan, PlanSet, Rule, check_requested_name,
+    Algorithm, Anchor, Limit, OnStoreFailure, Plan, Rule, check_requested_name,
 };
 use tollgate_store::{Check, StoreError};
 pub(super) use top::{no_top, top, top_query};
@@ -81,15 +87,15 @@ pub(super) fn refund_cost(units: Option<u64>) -> Result<Cost, Status> {
 pub(super) struct AnswerOptions {
     /// Every limit of the plan.
     pub detailed: bool,
-    /// The plan that it named, if it wants header fields.
-    pub headers_of: Option<String>,
+    /// Header fields.
+    pub http_headers: bool,
 }
 
 impl AnswerOptions {
     pub(super) fn from_request(request: &pb::ShouldAllowRequest) -> Self {
         Self {
             detailed: request.detailed,
-            headers_of: request.http_headers.then(|| request.plan.clone()),
+            http_headers: request.http_headers,
         }
     }
 }
@@ -158,7 +164,7 @@ pub(super) fn joint_response(
     let decided = joint.decisions.iter().zip(plans).zip(options);
     let responses = decided.map(|((decision, plan), options)| {
         let mut response = response(decision, options.detailed);
-        if options.headers_of.is_some() {
+        if options.http_headers {
             response.http_headers = http_headers(decision, plan, form);
         }
         response
@@ -174,16 +180,15 @@ pub(super) fn joint_response(
     }
 }
 
-/// Returns one result per request, given the decisions on the valid ones, by these plans.
+/// Returns one result per request, given the decisions on the valid ones and the plans that decided.
 pub(super) fn results(
     parsed: Parsed,
-    decisions: Vec<Result<Decision, Refusal>>,
-    plans: &PlanSet,
+    decisions: Vec<Result<(Decision, Arc<Plan>), Refusal>>,
     form: HeaderForm,
 ) -> Vec<pb::ShouldAllowResult> {
     let mut decisions = decisions.into_iter();
     let mut next = |options| match decisions.next() {
-        Some(decision) => result(decision, &options, plans, form),
+        Some(decided) => result(decided, &options, form),
         None => error_result(&Status::internal("a request of the batch got no answer")),
     };
     parsed
@@ -195,15 +200,16 @@ pub(super) fn results(
 /// Most bytes of a limit's part of an answer, or of a header field for it: its name and some numbers.
 const LIMIT_ANSWER_BYTES: usize = 256;
 
-/// Most bytes that the parts of answers take for which `requests` ask beside the decision, by these plans.
-pub(super) fn extra_answer_bytes(requests: &[pb::ShouldAllowRequest], plans: &PlanSet) -> usize {
+/// Most bytes that the parts of answers take for which `requests` ask beside the decision, by the plans in force.
+pub(super) fn extra_answer_bytes<S>(
+    requests: &[pb::ShouldAllowRequest],
+    limiter: &Limiter<S>,
+) -> usize {
     let asking = requests
         .iter()
         .filter(|request| request.detailed || request.http_headers);
     let extra_bytes = |request: &pb::ShouldAllowRequest| {
-        let limits = plans
-            .find_or_default(&request.plan)
-            .map_or(0, |(_, plan)| plan.limits().len());
+        let limits = limiter.limits_for(&request.plan, &request.key);
         // A limit has an item in each of two header fields.
         let parts = usize::from(request.detailed) * limits
             + usize::from(request.http_headers) * (1 + 2 * limits);
@@ -214,20 +220,15 @@ pub(super) fn extra_answer_bytes(requests: &[pb::ShouldAllowRequest], plans: &Pl
 
 /// Converts one decision to a result of a batch or stream.
 fn result(
-    decision: Result<Decision, Refusal>,
+    decided: Result<(Decision, Arc<Plan>), Refusal>,
     options: &AnswerOptions,
-    plans: &PlanSet,
     form: HeaderForm,
 ) -> pb::ShouldAllowResult {
-    match decision {
-        Ok(decision) => {
-            let plan = options
-                .headers_of
-                .as_deref()
-                .and_then(|name| plans.find_or_default(name));
+    match decided {
+        Ok((decision, plan)) => {
             let mut response = response(&decision, options.detailed);
-            if let Some((_, plan)) = plan {
-                response.http_headers = http_headers(&decision, plan, form);
+            if options.http_headers {
+                response.http_headers = http_headers(&decision, &plan, form);
             }
             pb::ShouldAllowResult {
                 result: Some(pb::should_allow_result::Result::Response(response)),
@@ -410,6 +411,12 @@ pub(super) fn response(decision: &Decision, detailed: bool) -> pb::ShouldAllowRe
         http_headers: Vec::new(),
         window: binding.map(|status| duration(status.window_us)),
         more_after: key.more_after_us.map(duration),
+        plan: decision
+            .other_plan
+            .as_deref()
+            .unwrap_or_default()
+            .to_owned(),
+        overridden: decision.overridden,
     }
 }
 

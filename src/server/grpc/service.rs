@@ -107,10 +107,12 @@ impl<S: Store> Service<S> {
 
 impl<S: Store> WorkerService for Service<S> {
     fn listed_plans(&self) -> Option<SharedMessage> {
-        let encode = |snapshot: &PlanSnapshot| {
-            unary::framed(&list_of(snapshot)).expect("a list of bounded plans is below 4 GiB")
+        let encode = |snapshot: &PlanSnapshot, overrides_version| {
+            let list = list_of(snapshot, overrides_version);
+            unary::framed(&list).expect("a list of bounded plans is below 4 GiB")
         };
-        let encoded = self.limiter.snapshot().encoded(encode);
+        let version = self.limiter.overrides_version();
+        let encoded = self.limiter.snapshot().encoded(version, encode);
         Some(Box::pin(
             encoded.map_err(|error| Status::internal(error.to_string())),
         ))
@@ -121,7 +123,7 @@ impl<S: Store> WorkerService for Service<S> {
     }
 }
 
-fn list_of(snapshot: &PlanSnapshot) -> pb::ListPlansResponse {
+fn list_of(snapshot: &PlanSnapshot, overrides_version: u64) -> pb::ListPlansResponse {
     let plans = snapshot
         .plans()
         .iter()
@@ -130,6 +132,7 @@ fn list_of(snapshot: &PlanSnapshot) -> pb::ListPlansResponse {
     pb::ListPlansResponse {
         plans,
         config_hash: snapshot.config_hash().to_owned(),
+        overrides_version,
     }
 }
 
@@ -140,7 +143,7 @@ fn room_for_answers<S>(
     requests: &[pb::ShouldAllowRequest],
     account: Option<&Arc<Account>>,
 ) -> Result<Option<Charge>, Status> {
-    let extra_bytes = convert::extra_answer_bytes(requests, limiter.snapshot().plans());
+    let extra_bytes = convert::extra_answer_bytes(requests, limiter);
     match account {
         Some(account) if extra_bytes > 0 => {
             let room = account.reserve(extra_bytes).ok_or_else(no_bytes_left)?;
@@ -159,8 +162,8 @@ async fn decide_batch<S: Store>(
 ) -> Result<Vec<pb::ShouldAllowResult>, Status> {
     let (parsed, checks) = convert::check_requests(requests);
     let decided = limiter.decide_batch_with_plans(checks, caller).await;
-    let (decisions, snapshot) = decided.map_err(|refused| convert::refusal(&refused))?;
-    Ok(convert::results(parsed, decisions, snapshot.plans(), form))
+    let decided = decided.map_err(|refused| convert::refusal(&refused))?;
+    Ok(convert::results(parsed, decided, form))
 }
 
 #[tonic::async_trait]
@@ -317,7 +320,10 @@ impl<S: Store> RateLimitService for Service<S> {
         &self,
         _: Request<pb::ListPlansRequest>,
     ) -> Result<Response<pb::ListPlansResponse>, Status> {
-        Ok(Response::new(list_of(&self.limiter.snapshot())))
+        Ok(Response::new(list_of(
+            &self.limiter.snapshot(),
+            self.limiter.overrides_version(),
+        )))
     }
 }
 

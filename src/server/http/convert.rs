@@ -180,6 +180,9 @@ fn decided(decision: &Decision, plan: &Plan) -> Value {
         "decided_by": decision.decided_by.as_str(),
         "limits": decision.limits().iter().map(limit_status).collect::<Vec<_>>(),
     });
+    if decision.overridden {
+        value["overridden"] = true.into();
+    }
     if let Some(binding) = decision.binding() {
         merge(
             &mut value,

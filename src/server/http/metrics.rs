@@ -1,6 +1,7 @@
 //! The metrics: their names and sources. Labels come from the config and from our own words, never from a request. So their
 //! number is bounded and no key is revealed.
 
+mod overrides;
 mod plans;
 mod process;
 
@@ -24,6 +25,7 @@ pub(super) fn write(sources: &MetricSources) -> String {
     plans::write(&mut text, &totals);
     requests_outside_plans(&mut text, &totals);
     joint_decisions(&mut text, &totals);
+    overrides::write(&mut text, &totals);
     decision_durations(&mut text, &totals);
     store(&mut text, &totals);
     deny_cache(&mut text, &totals);

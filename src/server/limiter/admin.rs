@@ -3,13 +3,13 @@
 //! They are not decisions, so no plan's policy answers for a failing store: its error is returned. Denials of the key that this
 //! process remembers are dropped before the answer. So a caller that has the answer meets no denial from before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::caller_deadline::{CallerDeadline, CallerDeadlinePassed, in_time};
 use super::store_call::candidate_check;
-use super::{Limiter, PlanSnapshot};
+use super::{FoundBy, Limiter, PlanSnapshot};
 use tollgate_core::algorithm::{Algorithm, Mode};
 use tollgate_core::decision::LimitStatus;
 use tollgate_core::key::{Cost, Key};
@@ -63,7 +63,7 @@ impl Refunded {
 }
 
 impl<S: Store> Limiter<S> {
-    /// Gives units that a key has used back to every limit of a plan, the newest first. It gives back `cost` units, or as many
+    /// Gives units that a key has used back to every limit of the plan that decides for it, the newest first. It gives back `cost` units, or as many
     /// as are counted. Units that this process counted while the store could not decide stay. It is unknown which of the two
     /// counted a unit, and giving it back in both would give it back twice.
     pub async fn refund(
@@ -73,8 +73,10 @@ impl<S: Store> Limiter<S> {
         cost: Cost,
         caller: Option<CallerDeadline>,
     ) -> Result<Refunded, AdminError> {
-        let snapshot = self.snapshot();
-        let plan = plan_with_limits(&snapshot, plan)?.clone();
+        let worker_plans = self.worker.worker_plans();
+        let asked = plan_with_limits(&worker_plans.snapshot, plan)?;
+        let (_, plan) = worker_plans.decides(asked, &key, &mut FoundBy::default());
+        let plan = counting(plan)?.clone();
         // No limit counts more than this.
         let cost = Cost::new(cost.units().min(QUOTA_MAX)).unwrap_or(cost);
         let check = Check {
@@ -99,7 +101,8 @@ impl<S: Store> Limiter<S> {
         Ok(Refunded { limits })
     }
 
-    /// Forgets the usage of a key under all plans that share this plan's `counts_as`, under their candidates, and under limits that
+    /// Forgets the usage of a key under all plans that share this plan's `counts_as`, or that of the plan which an override puts in
+    /// its place, under their candidates, and under limits that
     /// Envoy brought along in their place. That covers the store, the local fallback and the denials that this process remembers.
     /// Returns whether the store held anything. Other processes may remember a denial for up to a second.
     pub async fn reset(
@@ -108,14 +111,19 @@ impl<S: Store> Limiter<S> {
         plan: &str,
         caller: Option<CallerDeadline>,
     ) -> Result<bool, AdminError> {
-        let snapshot = self.snapshot();
-        let counts_as = plan_with_limits(&snapshot, plan)?.counts_as.clone();
+        let worker_plans = self.worker.worker_plans();
+        let asked = plan_with_limits(&worker_plans.snapshot, plan)?;
+        let (_, plan) = worker_plans.decides(asked, &key, &mut FoundBy::default());
+        let groups = BTreeSet::from([asked.1.counts_as.clone(), plan.counts_as.clone()]);
         let (deadline, mut existed) = (self.admin_deadline(), false);
-        for subject in subjects_of(&snapshot, &counts_as, &key) {
+        let subjects = groups
+            .iter()
+            .flat_map(|group| subjects_of(&worker_plans.snapshot, group, &key));
+        for subject in subjects.collect::<Vec<_>>() {
             let reset = within(caller, deadline, self.store.reset(&subject, deadline)).await;
-            if subject.counts_as == counts_as {
+            if let Some(counts_as) = groups.get(&subject.counts_as) {
                 // Denials of others are not remembered.
-                self.forget_denials(&counts_as, &key);
+                self.forget_denials(counts_as, &key);
             }
             existed |= reset??;
             self.common.fallback.forget(&subject.counts_as, &key);
@@ -126,7 +134,9 @@ impl<S: Store> Limiter<S> {
     pub(super) fn admin_deadline(&self) -> StoreDeadline {
         StoreDeadline(self.common.settings.deadline.max(DEADLINE))
     }
+}
 
+impl<S> Limiter<S> {
     /// Drops the denials of a key in every limiter of this process. Each is locked only as long as it takes to store one
     /// number.
     pub(super) fn forget_denials(&self, counts_as: &str, key: &Key) {
@@ -180,15 +190,18 @@ fn subjects_of(snapshot: &PlanSnapshot, counts_as: &Arc<str>, key: &Key) -> Vec<
     log_windows.into_iter().map(subject).collect()
 }
 
-/// The plan of this name, if it has limits.
+/// The plan of this name and its index, if it has limits.
 fn plan_with_limits<'a>(
     snapshot: &'a PlanSnapshot,
     plan: &str,
-) -> Result<&'a Arc<Plan>, AdminError> {
-    let plan = snapshot
-        .plans()
-        .get(plan)
-        .map_err(|unknown| snapshot.plans().suggest(unknown))?;
+) -> Result<(usize, &'a Arc<Plan>), AdminError> {
+    let found = snapshot.plans().find(plan);
+    let (index, plan) = found.map_err(|unknown| snapshot.plans().suggest(unknown))?;
+    Ok((index, counting(plan)?))
+}
+
+/// The plan, if it counts anything.
+fn counting(plan: &Arc<Plan>) -> Result<&Arc<Plan>, AdminError> {
     match plan.rule {
         Rule::Limits(_) => Ok(plan),
         Rule::Unlimited | Rule::Blocked => Err(AdminError::NothingCounted(plan.name.clone())),

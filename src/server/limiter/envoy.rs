@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::metrics::WorkerPlans;
-use super::{CallerDeadline, Limiter, Refusal};
+use super::{CallerDeadline, CountedPlan, FoundBy, Limiter, Refusal};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, Outcome};
-use tollgate_core::key::Cost;
+use tollgate_core::key::{Cost, Key};
 use tollgate_core::plan::envoy::{
     DenialBody, Domain, Entry, LimitOverride, UnknownDomain, Unmatched, key_of_all,
 };
@@ -122,6 +122,7 @@ struct Resolved {
 struct Pending {
     check_index: usize,
     plan_index: Option<usize>,
+    found_by: FoundBy,
 }
 
 impl<S: Store> Limiter<S> {
@@ -188,11 +189,17 @@ impl<S: Store> Limiter<S> {
             let Err(Pending {
                 check_index,
                 plan_index,
+                found_by,
             }) = resolved.known
             else {
                 continue;
             };
-            let (plans, check) = ((worker_plans, plan_index), &checks[check_index]);
+            let plans = CountedPlan {
+                worker_plans,
+                index: plan_index,
+                found_by,
+            };
+            let check = &checks[check_index];
             // The deny cache knows a plan by its address, and that of an override is made for one call.
             let remembered_at = started_at.filter(|_| resolved.limit_override.is_none());
             let decision = match &mut answers {
@@ -202,8 +209,8 @@ impl<S: Store> Limiter<S> {
                 }
                 Err(_) => {
                     let snapshot = &worker_plans.snapshot;
-                    let decision = self.answer_without_store(snapshot, check, &TOO_LATE);
-                    self.count(plans, check, &decision, took);
+                    let mut decision = self.answer_without_store(snapshot, check, &TOO_LATE);
+                    self.count(plans, check, &mut decision, took);
                     decision
                 }
             };
@@ -235,12 +242,15 @@ impl<S: Store> Limiter<S> {
             (None, Unmatched::Plan(plan)) => Some(plan),
             (None, Unmatched::Allow | Unmatched::Deny) => None,
         };
-        let (plan_index, of_config) = plan
-            .and_then(|plan| worker_plans.snapshot.plans().find_if_any(plan))
-            .unzip();
-        let plan = limit_override
-            .map(|limit| Arc::new(limit.plan(of_config.map(AsRef::as_ref))))
-            .or_else(|| of_config.cloned());
+        let of_config = plan.and_then(|plan| worker_plans.snapshot.plans().find_if_any(plan));
+        let key = match (rule, of_config) {
+            (Some(rule), _) => rule.key.key(&entries),
+            (None, Some(_)) => key_of_all("", &entries),
+            // Counted by no plan of the config, in a group that all domains share.
+            (None, None) => key_of_all(name, &entries),
+        };
+        let (plan_index, plan, found_by) =
+            plan_for(worker_plans, of_config, (&key, limit_override));
         let mode = match units {
             0 => Mode::Peek,
             _ if refunds => Mode::Refund,
@@ -248,24 +258,24 @@ impl<S: Store> Limiter<S> {
         };
         let known = match &plan {
             Some(plan) => {
-                let key = match (rule, of_config) {
-                    (Some(rule), _) => rule.key.key(&entries),
-                    (None, Some(_)) => key_of_all("", &entries),
-                    // Counted by no plan of the config, in a group that all domains share.
-                    (None, None) => key_of_all(name, &entries),
-                };
                 let check = Check {
                     key,
                     plan: plan.clone(),
                     cost: cost(units, mode),
                     mode,
                 };
-                let decision = self.decide_without_store((worker_plans, plan_index), &check, now);
+                let plans = CountedPlan {
+                    worker_plans,
+                    index: plan_index,
+                    found_by,
+                };
+                let decision = self.decide_without_store(plans, &check, now);
                 decision.ok_or_else(|| {
                     checks.push(check);
                     Pending {
                         check_index: checks.len() - 1,
                         plan_index,
+                        found_by,
                     }
                 })
             }
@@ -310,6 +320,23 @@ impl<S> Limiter<S> {
             .envoy()
             .is_empty()
     }
+}
+
+/// The plan that decides a descriptor: that of its own limit, or what the config has for the key.
+fn plan_for(
+    worker_plans: &WorkerPlans,
+    of_config: Option<(usize, &Arc<Plan>)>,
+    (key, limit_override): (&Key, Option<LimitOverride>),
+) -> (Option<usize>, Option<Arc<Plan>>, FoundBy) {
+    let mut found_by = FoundBy::default();
+    if let Some(limit) = limit_override {
+        let (index, plan) = of_config.unzip();
+        let plan = limit.plan(plan.map(AsRef::as_ref));
+        return (index, Some(Arc::new(plan)), found_by);
+    }
+    let decides = |asked| worker_plans.decides(asked, key, &mut found_by);
+    let (index, plan) = of_config.map(decides).unzip();
+    (index, plan.cloned(), found_by)
 }
 
 /// A stand-in for the answer of a store that is too late for the caller. Policies treat it as any store that fails.

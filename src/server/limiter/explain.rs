@@ -8,12 +8,12 @@ use smallvec::SmallVec;
 
 use super::admin::{AdminError, within};
 use super::caller_deadline::CallerDeadline;
-use super::{KeyHash, Limiter, PlanSnapshot, counted};
+use super::{FoundBy, KeyHash, Limiter, PlanSnapshot, counted, note};
 use tollgate_core::algorithm::{Mode, RELEASES_MAX, Reading, Release, release_costs, releases};
 use tollgate_core::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use tollgate_core::duration::Shown;
 use tollgate_core::key::{Cost, Key};
-use tollgate_core::plan::{Algorithm, Limit, OnStoreFailure, Plan, Rule};
+use tollgate_core::plan::{Algorithm, Limit, OnStoreFailure, Plan, PlanOverride, Rule};
 use tollgate_store::{Check, Store, StoreDeadline, StoreError, Verdict};
 
 /// Where a key stands in a plan.
@@ -23,6 +23,8 @@ pub struct Explanation {
     pub key_hash: KeyHash,
     /// The plan that decides.
     pub plan: Arc<Plan>,
+    /// The override that took part.
+    pub applied_override: Option<Arc<PlanOverride>>,
     /// How the next request of cost 1 would be decided.
     pub next: Decision,
     /// One for each limit of the plan. Empty where no state was read.
@@ -72,8 +74,12 @@ impl<S: Store> Limiter<S> {
         plan: &str,
         caller: Option<CallerDeadline>,
     ) -> Result<Explanation, AdminError> {
-        let snapshot = self.snapshot();
-        let plan = find(&snapshot, plan)?;
+        let worker_plans = self.worker.worker_plans();
+        let snapshot = &worker_plans.snapshot;
+        let mut found_by = FoundBy::default();
+        let asked = find(snapshot, plan, &mut found_by)?;
+        let applied_override = worker_plans.override_of(asked.0, &key);
+        let plan = worker_plans.decides(asked, &key, &mut found_by).1.clone();
         let check = Check {
             key,
             plan: plan.clone(),
@@ -81,15 +87,19 @@ impl<S: Store> Limiter<S> {
             mode: Mode::Peek,
         };
         let redis_names = self.store.names(&check.key, &plan);
-        let by_plan = |next| Explanation {
-            key_hash: self.key_hash(&check.key),
-            plan: plan.clone(),
-            next,
-            limits: Vec::new(),
-            redis_names: redis_names.clone(),
-            workers_denying: self.workers_denying(&check),
-            store_error: None,
-            candidate: None,
+        let by_plan = |mut next| {
+            note(found_by, &plan, &mut next);
+            Explanation {
+                key_hash: self.key_hash(&check.key),
+                plan: plan.clone(),
+                applied_override: applied_override.clone(),
+                next,
+                limits: Vec::new(),
+                redis_names: redis_names.clone(),
+                workers_denying: self.workers_denying(&check),
+                store_error: None,
+                candidate: None,
+            }
         };
         if let Some(next) = self.known(&check, None) {
             return Ok(by_plan(next));
@@ -113,7 +123,7 @@ impl<S: Store> Limiter<S> {
             }
             Err(error @ StoreError::Overloaded(_)) => Err(error.into()),
             Err(error) => {
-                let next = self.answer_without_store(&snapshot, &check, &error);
+                let next = self.answer_without_store(snapshot, &check, &error);
                 let limits = next.limits().iter().map(unread).collect();
                 Ok(Explanation {
                     limits,
@@ -245,15 +255,17 @@ impl<S: Store> Limiter<S> {
 }
 
 /// The plan of this name, or else the default plan.
-fn find(snapshot: &PlanSnapshot, name: &str) -> Result<Arc<Plan>, AdminError> {
+fn find<'a>(
+    snapshot: &'a PlanSnapshot,
+    name: &str,
+    found_by: &mut FoundBy,
+) -> Result<(usize, &'a Arc<Plan>), AdminError> {
     let plans = snapshot.plans();
-    match plans.find_or_default(name) {
-        Some((_, plan)) => Ok(plan.clone()),
-        None => Ok(plans
-            .get(name)
-            .map_err(|unknown| plans.suggest(unknown))?
-            .clone()),
-    }
+    let found = plans.find(name).or_else(|unknown| {
+        found_by.is_other = true;
+        plans.default_plan().ok_or(unknown)
+    });
+    Ok(found.map_err(|unknown| plans.suggest(unknown))?)
 }
 
 /// Asks for one cost of one limit. The state of a limit is found by the limit alone, so the plan needs no other.

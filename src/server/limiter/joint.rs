@@ -10,7 +10,8 @@ use super::admin::within;
 use super::caller_deadline::in_time;
 use super::store_call::candidate_check;
 use super::uncounted::{fail_closed, fail_open, shadowed, untouched, without_state};
-use super::{CallerDeadline, Counter, Limiter, PlanSnapshot, Refusal, WorkerPlans};
+use super::{CallerDeadline, CountedPlan, Counter, Found, FoundBy, Limiter};
+use super::{PlanSnapshot, Refusal, WorkerPlans};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, Outcome};
 use tollgate_core::joint::{JointDecision, Sums};
@@ -57,6 +58,7 @@ impl From<Refusal> for JointRefusal {
 /// A request with its plan, and what is known of it without the store.
 struct Part {
     plan_index: usize,
+    found_by: FoundBy,
     check: Check,
     known: Option<Decision>,
 }
@@ -106,11 +108,13 @@ impl<S: Store> Limiter<S> {
         };
         let found = checks.into_iter().enumerate().map(find);
         let found = found.collect::<Result<Vec<_>, _>>()?;
-        let sums = sums_without_shadow(found.iter().map(|(_, check)| check));
-        let part = |((plan_index, check), cost): ((usize, Check), Cost)| {
+        let sums = sums_without_shadow(found.iter().map(|found| &found.check));
+        let part = |(found, cost): (Found, Cost)| {
+            let check = found.check;
             let known = without_state(&check.plan, cost, check.mode);
             Part {
-                plan_index,
+                plan_index: found.plan_index,
+                found_by: found.found_by,
                 check,
                 known,
             }
@@ -135,8 +139,8 @@ impl<S: Store> Limiter<S> {
             let decisions = parts
                 .iter()
                 .map(|part| part.known.clone().unwrap_or_else(by_plan));
-            let joint = JointDecision::new(decisions.collect());
-            self.count_parts(worker_plans, parts, &joint, Duration::ZERO);
+            let mut joint = JointDecision::new(decisions.collect());
+            self.count_parts(worker_plans, parts, &mut joint, Duration::ZERO);
             return Ok(joint);
         }
         if !self.store.are_together(&checks) {
@@ -173,7 +177,7 @@ impl<S: Store> Limiter<S> {
         let left = StoreDeadline(self.common.settings.deadline.saturating_sub(took));
         // Too late for the caller, a candidate's answer is only not counted.
         let _ = within(caller, left, self.ask_candidates(parts, &mut joint, left)).await;
-        self.count_parts(worker_plans, parts, &joint, took);
+        self.count_parts(worker_plans, parts, &mut joint, took);
         Ok(joint)
     }
 
@@ -206,11 +210,15 @@ impl<S: Store> Limiter<S> {
         &self,
         worker_plans: &WorkerPlans,
         parts: &[Part],
-        joint: &JointDecision,
+        joint: &mut JointDecision,
         took: Duration,
     ) {
-        for (part, decision) in parts.iter().zip(&joint.decisions) {
-            let plans = (worker_plans, Some(part.plan_index));
+        for (part, decision) in parts.iter().zip(&mut joint.decisions) {
+            let plans = CountedPlan {
+                worker_plans,
+                index: Some(part.plan_index),
+                found_by: part.found_by,
+            };
             self.count(plans, &part.check, decision, took);
         }
     }

@@ -13,13 +13,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::PlanSnapshot;
+use super::{OverrideFigures, PlanSnapshot};
 use counters::PlanCounters;
 pub(super) use counters::{CounterTotals, WorkerPlans};
 use histogram::Histogram;
 pub use histogram::{BOUNDS_NS, Timings};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, LimitStatus, Outcome};
+use tollgate_core::plan::OverrideSource;
 use tollgate_store::StoreError;
 
 /// Makes [`Counter`] of one line for each: what it counts, its variant, and the name and help of its metric.
@@ -67,6 +68,8 @@ pub(super) struct Metrics {
     /// Descriptors that no rule matches: those that passed, and those that did not.
     unmatched: [AtomicU64; 2],
     joint: [AtomicU64; JOINT_OUTCOMES.len()],
+    /// Decisions in which an override took part, by [`OverrideSource::ALL`].
+    by_override: [AtomicU64; OverrideSource::ALL.len()],
     durations: Histogram,
     store_durations: Histogram,
     store_errors: [AtomicU64; StoreError::KINDS.len()],
@@ -117,6 +120,11 @@ impl Metrics {
         if let Some(index) = index {
             add(&self.joint[index], 1);
         }
+    }
+
+    /// Counts a decision in which an override from this source took part.
+    pub(super) fn decided_by_override(&self, source: OverrideSource) {
+        add(&self.by_override[source as usize], 1);
     }
 
     /// Counts a request that the store failed to decide.
@@ -175,6 +183,10 @@ pub struct Totals {
     pub unmatched: [u64; 2],
     /// Joint decisions, by [`JOINT_OUTCOMES`].
     pub joint: [u64; JOINT_OUTCOMES.len()],
+    /// Decisions in which an override took part, by [`OverrideSource::ALL`].
+    pub by_override: [u64; OverrideSource::ALL.len()],
+    /// The overrides now.
+    pub overrides: OverrideFigures,
     /// How long each decision waited for a store that is not embedded. A decision in a batch counts the wait of the batch. A
     /// decision without such a wait counts as zero: it takes less than the first bound, and the clock is not read.
     pub durations: Timings,
@@ -199,6 +211,8 @@ impl Totals {
             counters: Default::default(),
             unmatched: [0; 2],
             joint: [0; JOINT_OUTCOMES.len()],
+            by_override: [0; OverrideSource::ALL.len()],
+            overrides: OverrideFigures::default(),
             durations: Timings::default(),
             store_durations: Timings::default(),
             store_errors: Default::default(),
@@ -213,6 +227,7 @@ impl Totals {
         let errors = self.store_errors.iter_mut().zip(&metrics.store_errors);
         let counts = errors.chain(self.unmatched.iter_mut().zip(&metrics.unmatched));
         let counts = counts.chain(self.joint.iter_mut().zip(&metrics.joint));
+        let counts = counts.chain(self.by_override.iter_mut().zip(&metrics.by_override));
         let counts = counts.chain(self.counters.iter_mut().zip(&metrics.counters));
         for (total, counter) in counts.chain([(&mut self.waiting, &metrics.waiting)]) {
             *total += counter.load(Ordering::Relaxed);

@@ -5,14 +5,16 @@
 //! the totals once no decision holds it.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use super::deny_cache::DenyCache;
 use super::metrics::{CounterTotals, Metrics, Reloads, Totals, WorkerPlans};
+use super::overrides::{OverrideFigures, RuntimeOverrides};
 use super::top::{TopSource, WorkerTop};
 use super::{Changes, PlanSnapshot, TopSettings};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::Decision;
-use tollgate_core::plan::PlanSet;
+use tollgate_core::plan::{OverrideTable, PlanSet};
 use tollgate_store::Check;
 
 /// State of one limiter.
@@ -29,7 +31,7 @@ pub(super) struct WorkerState {
 
 impl WorkerState {
     fn new(
-        snapshot: Arc<PlanSnapshot>,
+        worker_plans: WorkerPlans,
         denials: Option<DenyCache>,
         top: Option<Arc<WorkerTop>>,
     ) -> Self {
@@ -37,7 +39,7 @@ impl WorkerState {
             metrics: Metrics::default(),
             denials,
             top,
-            worker_plans: Mutex::new(Arc::new(WorkerPlans::new(snapshot))),
+            worker_plans: Mutex::new(Arc::new(worker_plans)),
         }
     }
 
@@ -68,9 +70,9 @@ impl WorkerState {
             .clone()
     }
 
-    /// Decides by `snapshot` from now on, with new counters. Returns the replaced plans and their counters.
-    fn open(&self, snapshot: Arc<PlanSnapshot>) -> Arc<WorkerPlans> {
-        let new = Arc::new(WorkerPlans::new(snapshot));
+    /// Decides by these plans from now on, with their new counters. Returns the replaced plans and their counters.
+    fn open(&self, worker_plans: WorkerPlans) -> Arc<WorkerPlans> {
+        let new = Arc::new(worker_plans);
         std::mem::replace(
             &mut self
                 .worker_plans
@@ -85,6 +87,12 @@ impl WorkerState {
 pub(super) struct LimiterRegistry {
     snapshot: Arc<PlanSnapshot>,
     replicas: u64,
+    /// What is set at runtime.
+    overrides: Arc<RuntimeOverrides>,
+    /// The store's time at some moment, and when that was. `None` before its first answer.
+    pub(super) store_clock: Option<(u64, Instant)>,
+    /// The overrides in force among the plans of `snapshot`.
+    override_table: Arc<OverrideTable>,
     workers: Vec<Arc<WorkerState>>,
     /// Replaced plans. A decision under way may still count in their counters.
     closing: Vec<Arc<WorkerPlans>>,
@@ -96,12 +104,16 @@ pub(super) struct LimiterRegistry {
 }
 
 impl LimiterRegistry {
-    pub(super) fn new(plans: PlanSet, replicas: u64) -> Self {
+    pub(super) fn new(plans: PlanSet, replicas: u64, now_us: u64) -> Self {
+        let override_table = Arc::new(OverrideTable::new(&plans, &[], now_us));
         let snapshot = Arc::new(PlanSnapshot::new(plans, replicas));
         let closed = CounterTotals::new(snapshot.clone());
         Self {
             snapshot,
             replicas,
+            overrides: Arc::default(),
+            store_clock: None,
+            override_table,
             workers: Vec::new(),
             closing: Vec::new(),
             closed,
@@ -113,7 +125,7 @@ impl LimiterRegistry {
     /// Creates the state of one more limiter.
     pub(super) fn add_worker(&mut self, denials: Option<DenyCache>) -> Arc<WorkerState> {
         let top = self.top.worker().map(Arc::new);
-        let worker = Arc::new(WorkerState::new(self.snapshot.clone(), denials, top));
+        let worker = Arc::new(WorkerState::new(self.plans_of_worker(), denials, top));
         self.workers.push(worker.clone());
         worker
     }
@@ -133,8 +145,13 @@ impl LimiterRegistry {
         self.workers.clone()
     }
 
-    /// Makes every limiter decide by these plans from now on. Does nothing when they equal the present ones.
-    pub(super) fn replace_plans(&mut self, plans: PlanSet) -> Changes {
+    fn plans_of_worker(&self) -> WorkerPlans {
+        WorkerPlans::new(self.snapshot.clone(), self.override_table.clone())
+    }
+
+    /// Makes every limiter decide by these plans from now on. Does nothing when they equal the present ones. `now_us` is a time of
+    /// the store's clock, by which overrides expire.
+    pub(super) fn replace_plans(&mut self, plans: PlanSet, now_us: u64) -> Changes {
         self.reloads.taken_up += 1;
         self.reloads.last_refused = false;
         let (snapshot, changes) = self.snapshot.next(plans, self.replicas);
@@ -142,12 +159,38 @@ impl LimiterRegistry {
             return changes;
         }
         self.snapshot = Arc::new(snapshot);
-        for worker in &self.workers {
-            self.closing.push(worker.open(self.snapshot.clone()));
-        }
         self.closed = std::mem::take(&mut self.closed).moved_to(self.snapshot.clone());
-        self.close();
+        self.open_all(now_us);
         changes
+    }
+
+    /// Makes every limiter decide by these overrides from now on.
+    pub(super) fn replace_overrides(&mut self, overrides: Arc<RuntimeOverrides>, now_us: u64) {
+        self.overrides = overrides;
+        self.open_all(now_us);
+    }
+
+    /// Passes over what has expired by now.
+    pub(super) fn expire_overrides(&mut self, now_us: u64) {
+        let next_us = self.override_table.next_expiry_us;
+        if next_us.is_some_and(|next_us| next_us <= now_us) {
+            self.open_all(now_us);
+        }
+    }
+
+    /// The overrides that are set at runtime.
+    pub(super) fn overrides(&self) -> &Arc<RuntimeOverrides> {
+        &self.overrides
+    }
+
+    /// Makes every limiter decide by the present plans and overrides.
+    fn open_all(&mut self, now_us: u64) {
+        let entries = &self.overrides.entries;
+        self.override_table = Arc::new(OverrideTable::new(self.snapshot.plans(), entries, now_us));
+        for worker in &self.workers {
+            self.closing.push(worker.open(self.plans_of_worker()));
+        }
+        self.close();
     }
 
     /// Sets the number of replicas that share the quotas. Plans and counts stay.
@@ -176,6 +219,11 @@ impl LimiterRegistry {
             .for_each(|worker| decisions.add(&worker.worker_plans()));
         let mut totals = Totals::new(decisions, self.reloads);
         totals.replicas = self.replicas;
+        totals.overrides = OverrideFigures::new(
+            &self.overrides,
+            &self.override_table,
+            self.store_clock.map(|(_, at)| at),
+        );
         for WorkerState {
             metrics, denials, ..
         } in self.workers.iter().map(AsRef::as_ref)

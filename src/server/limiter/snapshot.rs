@@ -18,10 +18,17 @@ pub struct PlanSnapshot {
     /// See [`Self::plan_id`].
     plan_ids: Box<[u64]>,
     /// See [`Self::encoded`].
-    encoded: OnceCell<Arc<[u8]>>,
+    encoded: ArcSwap<Encoded>,
     /// Each plan at this replica's share. A decision reads it without a lock, since during an outage every decision may need
     /// it.
     shares: ArcSwap<Shares>,
+}
+
+/// The encoded snapshot, with one version of the overrides.
+#[derive(Debug, Default)]
+struct Encoded {
+    overrides_version: u64,
+    bytes: OnceCell<Arc<[u8]>>,
 }
 
 /// The plans as one of several replicas enforces them alone.
@@ -67,7 +74,7 @@ impl PlanSnapshot {
             plans,
             config_hash,
             plan_ids,
-            encoded: OnceCell::new(),
+            encoded: ArcSwap::default(),
             shares,
         }
     }
@@ -88,14 +95,14 @@ impl PlanSnapshot {
                     plan.clone()
                 }
             };
-        let envoy = plans.envoy().clone();
+        let (envoy, overrides) = (plans.envoy().clone(), plans.overrides().clone());
         let default = plans.default_plan().map(|(_, plan)| plan.name.clone());
         let mut plans: PlanSet = plans.iter().map(kept_or_new).collect();
         // The names are the same, so the default plan is among them.
         if let Ok(with_default) = plans.clone().with_default(default.as_deref()) {
             plans = with_default;
         }
-        let plans = plans.with_envoy(envoy);
+        let plans = plans.with_envoy(envoy).with_overrides(overrides);
         changes.removed = self.plans.len() - (plans.len() - changes.added);
         (Self::new(plans, replicas), changes)
     }
@@ -106,7 +113,8 @@ impl PlanSnapshot {
             .store(Arc::new(Shares::new(&self.plans, replicas)));
     }
 
-    /// Whether both find the same plans: by a default plan of the same name, and by the same rules for descriptors.
+    /// Whether both find the same plans: by a default plan of the same name, by the same rules for descriptors, and by the same
+    /// overrides.
     pub(super) fn finds_as(&self, other: &Self) -> bool {
         let name = |snapshot: &Self| {
             snapshot
@@ -114,7 +122,9 @@ impl PlanSnapshot {
                 .default_plan()
                 .map(|(_, plan)| plan.name.clone())
         };
-        name(self) == name(other) && self.plans.envoy() == other.plans.envoy()
+        name(self) == name(other)
+            && self.plans.envoy() == other.plans.envoy()
+            && self.plans.overrides() == other.plans.overrides()
     }
 
     /// The plans that are enforced.
@@ -127,17 +137,26 @@ impl PlanSnapshot {
         &self.config_hash
     }
 
-    /// The snapshot as `encode` encodes it: once, on a thread of its own, for all who ask. Thousands of plans take megabytes and many
-    /// milliseconds. Every caller must pass the same function. Errors: it panicked.
+    /// The snapshot, with this version of the overrides, as `encode` encodes it: once, on a thread of its own, for all who ask. Thousands
+    /// of plans take megabytes and many milliseconds. Every caller must pass the same function. Errors: it panicked.
     pub(crate) async fn encoded(
         self: Arc<Self>,
-        encode: fn(&Self) -> Vec<u8>,
+        overrides_version: u64,
+        encode: fn(&Self, u64) -> Vec<u8>,
     ) -> Result<Arc<[u8]>, JoinError> {
         let make = || {
             let snapshot = self.clone();
-            tokio::task::spawn_blocking(move || encode(&snapshot).into())
+            tokio::task::spawn_blocking(move || encode(&snapshot, overrides_version).into())
         };
-        self.encoded.get_or_try_init(make).await.cloned()
+        let mut encoded = self.encoded.load_full();
+        if encoded.overrides_version != overrides_version {
+            encoded = Arc::new(Encoded {
+                overrides_version,
+                bytes: OnceCell::new(),
+            });
+            self.encoded.store(encoded.clone());
+        }
+        encoded.bytes.get_or_try_init(make).await.cloned()
     }
 
     /// A number for the plan at this index, the same in all replicas and after a reload.

@@ -122,3 +122,18 @@ pub(super) async fn start(
     let limiters = std::mem::take(&mut *limiters.lock().unwrap_or_else(PoisonError::into_inner));
     Ok((workers, limiters.into_values().collect(), operators))
 }
+
+/// The store of operators, if there is one, since decisions do not use it; else those of the workers.
+pub(super) fn beside_decisions(
+    workers: &StoreRegistry,
+    operators: Option<&StoreLimiter>,
+) -> StoreRegistry {
+    match operators.and_then(|limiter| limiter.store().shared()) {
+        Some(store) => {
+            let of_operators = StoreRegistry::default();
+            of_operators.add(store);
+            of_operators
+        }
+        None => workers.clone(),
+    }
+}

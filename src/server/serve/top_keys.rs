@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::stores::StoreLimiter;
 use crate::config::{ShownKeys, StatusSection};
 use crate::limiter::{Limiter, TopKeys, TopSettings, TopStores};
 use tollgate_store::random::{self, jittered};
@@ -27,22 +26,13 @@ pub(super) fn count(limiter: &Limiter<()>, status: &StatusSection) {
     }
 }
 
-/// Starts the task for the keys of all limiters beside this one. Lists of other replicas are read by the operators' store, if
-/// there is one, since decisions do not use it.
+/// Starts the task for the keys of all limiters beside this one. Lists of other replicas are read by `read`.
 pub(super) fn start(
     limiter: &Arc<Limiter<()>>,
     stores: &StoreRegistry,
-    operators: Option<&StoreLimiter>,
+    read: StoreRegistry,
 ) -> TopKeys {
     let publish = stores.clone();
-    let read = match operators.and_then(|limiter| limiter.store().shared()) {
-        Some(store) => {
-            let read = StoreRegistry::default();
-            read.add(store);
-            read
-        }
-        None => publish.clone(),
-    };
     let top = TopKeys::new(limiter.clone(), TopStores { publish, read });
     if top.is_on() {
         tokio::spawn(run(top.clone()));

@@ -125,8 +125,8 @@ impl Cluster {
         reset.execute(&follower, until).await
     }
 
-    /// Sends a command to the node that has this name, if it is connected; see [`super::RedisStore::announce_replica`].
-    pub(super) async fn announce(&self, name: &str, command: Command) -> Result<Value, StoreError> {
+    /// Sends a command to the node that has this name, if it is connected; see [`super::RedisStore::exchange`].
+    pub(super) async fn exchange(&self, name: &str, command: Command) -> Result<Value, StoreError> {
         let map = self.state.map(Duration::ZERO).await?;
         let follower = RedirectFollower::new(map.node(name)?.manager.clone(), &self.state);
         follower.follow(command, &mut 0).await

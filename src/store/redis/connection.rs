@@ -8,8 +8,8 @@ pub(super) mod pace;
 pub(super) mod server_info;
 pub(super) mod tls;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use fred::clients::Client;
@@ -24,7 +24,7 @@ use super::batcher::REQUESTS_WAITING_MAX;
 use super::batcher::call::Call;
 use super::script::Script;
 use super::target::{Address, Peer};
-use super::{ConnectionSettings, replicas, reset, top};
+use super::{ConnectionSettings, reset};
 use crate::StoreError;
 use crate::clock::monotonic;
 use crate::random;
@@ -71,15 +71,13 @@ pub(super) struct Command {
     pub(super) until: Instant,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub(super) enum CommandKind {
     Script,
     Read,
     Delete,
-    /// The announcement of a replica; see [`replicas`].
-    Announce,
-    /// The exchange of lists of heaviest keys; see [`top`].
-    Top,
+    /// An exchange of replicas, beside decisions, by this script.
+    Exchange(&'static LazyLock<Script>),
     /// The deletion of a subject's counters; see [`reset`].
     Forget,
 }
@@ -89,10 +87,7 @@ impl Command {
     pub(super) fn key(&self) -> Option<String> {
         let index = match self.kind {
             // After the script's hash and the number of keys.
-            CommandKind::Script
-            | CommandKind::Announce
-            | CommandKind::Top
-            | CommandKind::Forget => 2,
+            CommandKind::Script | CommandKind::Exchange(_) | CommandKind::Forget => 2,
             CommandKind::Read | CommandKind::Delete => 0,
         };
         self.arguments.get(index)?.as_string()
@@ -102,7 +97,7 @@ impl Command {
 impl CommandKind {
     fn name(self) -> &'static str {
         match self {
-            Self::Script | Self::Announce | Self::Top | Self::Forget => "EVALSHA",
+            Self::Script | Self::Exchange(_) | Self::Forget => "EVALSHA",
             Self::Read => "GET",
             Self::Delete => "DEL",
         }
@@ -231,8 +226,7 @@ impl Connection {
             let failed = match answer {
                 // Nothing was executed, so sending again charges once. The loop ends, since each round takes time.
                 Err(error) if error.details().starts_with("NOSCRIPT") => match kind {
-                    CommandKind::Announce => self.load(&replicas::SCRIPT, until).await,
-                    CommandKind::Top => self.load(&top::SCRIPT, until).await,
+                    CommandKind::Exchange(script) => self.load(script, until).await,
                     CommandKind::Forget => self.load(&reset::SCRIPT, until).await,
                     CommandKind::Script | CommandKind::Read | CommandKind::Delete => {
                         self.load_script(loads, until).await

@@ -13,6 +13,7 @@
 
 use fred::util::redis_keyslot;
 
+use crate::ReplicaId;
 use tollgate_core::key::Key;
 use tollgate_core::plan::{Algorithm, CANDIDATE_SEPARATOR, COMMON_WINDOWS_MS, Limit, Plan};
 
@@ -115,6 +116,16 @@ pub(super) fn replicas(prefix: &str) -> String {
 /// hashes of keys are made with, lie under this name, a colon, and more.
 pub(super) fn top(prefix: &str) -> String {
     replicas(prefix) + "top"
+}
+
+/// The name of the hash of overrides. It has no expiry, as nothing else has.
+pub(super) fn overrides(prefix: &str) -> String {
+    reserved(prefix, "overrides")
+}
+
+/// The name of a copy that this replica makes of the hash of overrides, in its slot.
+pub(super) fn overrides_copy(prefix: &str, replica: &ReplicaId) -> String {
+    format!("{}:copy:{}", overrides(prefix), replica.as_str())
 }
 
 /// The name that a probe counts under in the slot of a request's name. No request has it.

@@ -6,13 +6,12 @@ use std::time::{Duration, Instant};
 
 use fred::types::Value;
 
-use super::connection::{CallError, Command, CommandKind};
 use super::script::Script;
-use super::{RedisStore, Servers, name};
+use super::{RedisStore, name};
 use crate::{REPLICAS_MAX, ReplicaId, StoreError};
 
 /// See `script/replicas.lua`.
-pub(super) static SCRIPT: LazyLock<Script> =
+static SCRIPT: LazyLock<Script> =
     LazyLock::new(|| Script::from_text(include_str!("script/replicas.lua").to_owned()));
 
 impl RedisStore {
@@ -26,30 +25,15 @@ impl RedisStore {
         lifetime: Duration,
         until: Instant,
     ) -> Result<u64, StoreError> {
-        let name = name::replicas(&self.key_prefix);
+        let keys = vec![Value::from(name::replicas(&self.key_prefix))];
         let number = |number: u64| Value::from(number.to_string());
         let arguments = vec![
-            Value::String(SCRIPT.sha.clone()),
-            Value::Integer(1),
-            Value::from(name.clone()),
             Value::from(replica.as_str()),
             // A constant of a few seconds, so its milliseconds fit.
             number(u64::try_from(lifetime.as_millis()).unwrap_or(u64::MAX)),
             number(REPLICAS_MAX),
         ];
-        let command = Command {
-            kind: CommandKind::Announce,
-            arguments,
-            until,
-        };
-        let reply = match &self.servers {
-            Servers::One(node) => node
-                .manager
-                .call(command, false)
-                .await
-                .map_err(CallError::into_store_error)?,
-            Servers::Many(cluster) => Box::pin(cluster.announce(&name, command)).await?,
-        };
+        let reply = self.exchange(&SCRIPT, keys, arguments, until).await?;
         reply.as_u64().ok_or_else(|| {
             StoreError::InvalidReply("the reply to an announcement is not a number".to_owned())
         })

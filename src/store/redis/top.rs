@@ -5,13 +5,12 @@ use std::time::{Duration, Instant};
 
 use fred::types::Value;
 
-use super::connection::{CallError, Command, CommandKind};
 use super::script::Script;
-use super::{RedisStore, Servers, name};
+use super::{RedisStore, name};
 use crate::{ReplicaId, StoreError, TopLists};
 
 /// See `script/top.lua`.
-pub(super) static SCRIPT: LazyLock<Script> =
+static SCRIPT: LazyLock<Script> =
     LazyLock::new(|| Script::from_text(include_str!("script/top.lua").to_owned()));
 
 /// How long a list counts after it was published. Four may be lost.
@@ -81,28 +80,14 @@ impl RedisStore {
         rest: [Value; N],
         until: Instant,
     ) -> Result<Value, StoreError> {
-        let name = name::top(&self.key_prefix);
-        let head = [
-            Value::String(SCRIPT.sha.clone()),
-            Value::Integer(1),
-            Value::from(name.clone()),
+        let keys = vec![Value::from(name::top(&self.key_prefix))];
+        let subject = [
             Value::from(what),
+            Value::from(replica.as_str()),
+            millis(LIFETIME),
         ];
-        let subject = [Value::from(replica.as_str()), millis(LIFETIME)];
-        let arguments = head.into_iter().chain(subject).chain(rest).collect();
-        let command = Command {
-            kind: CommandKind::Top,
-            arguments,
-            until,
-        };
-        match &self.servers {
-            Servers::One(node) => node
-                .manager
-                .call(command, false)
-                .await
-                .map_err(CallError::into_store_error),
-            Servers::Many(cluster) => Box::pin(cluster.announce(&name, command)).await,
-        }
+        let arguments = subject.into_iter().chain(rest).collect();
+        self.exchange(&SCRIPT, keys, arguments, until).await
     }
 }
 

@@ -104,7 +104,7 @@ impl AdminArguments {
 }
 
 impl AdminServer {
-    fn run(
+    pub(super) fn run(
         &self,
         command: impl AsyncFnOnce(Connection, Option<AdminToken>) -> Result<AdminAnswer, String>,
     ) -> ExitCode {

@@ -10,7 +10,7 @@ use super::Arguments;
 use super::terminal::{fail, print};
 
 /// What the exit codes of each command mean. A test compares the pages with docs/cli.md.
-const EXIT_STATUS: [(&str, &str); 15] = [
+const EXIT_STATUS: [(&str, &str); 19] = [
     (
         "serve",
         "0 stopped; 1 could not start or go on; 2 wrong command line or config",
@@ -33,6 +33,16 @@ const EXIT_STATUS: [(&str, &str); 15] = [
     ("replicas", "0 shown; 2 failed"),
     ("reset", "0 done; 1 there was nothing; 2 failed"),
     ("refund", "0 done; 1 there was nothing; 2 failed"),
+    (
+        "override",
+        "0 done; 1 refused, or there was nothing; 2 failed",
+    ),
+    ("override set", "0 set; 1 refused; 2 failed"),
+    (
+        "override delete",
+        "0 deleted; 1 refused, or there was nothing; 2 failed",
+    ),
+    ("override list", "0 shown; 2 failed"),
     ("completions", "0 printed; 2 wrong command line"),
     ("man", "0 printed; 2 there is no such command"),
 ];
@@ -45,27 +55,23 @@ pub(super) fn completions(shell: Shell) -> ExitCode {
     finish(&script)
 }
 
-/// Prints the page of tollgate, or of this command of it, for `man`.
-pub(super) fn page(name: Option<&str>) -> ExitCode {
+/// Prints the page of tollgate, or of the command of it that these words name, for `man`.
+pub(super) fn page(words: &[String]) -> ExitCode {
     let mut command = Arguments::command();
     command.build();
-    let found = match name {
-        None => Some(command),
-        Some(name) => command.find_subcommand(name).cloned(),
-    };
+    let found = words.iter().try_fold(command, |command, word| {
+        command.find_subcommand(word).cloned()
+    });
+    let name = words.join(" ");
     let Some(command) = found else {
-        return fail(
-            2,
-            &format!(
-                "there is no command {}; tollgate --help lists them",
-                name.unwrap_or_default()
-            ),
-        );
+        let sentence = format!("there is no command {name}; tollgate --help lists them");
+        return fail(2, &sentence);
     };
     let mut page = Vec::new();
     match Man::new(command).render(&mut page) {
         Ok(()) => {
-            page.extend(exit_status(name.unwrap_or("serve")).bytes());
+            let name = if name.is_empty() { "serve" } else { &name };
+            page.extend(exit_status(name).bytes());
             finish(&page)
         }
         Err(error) => fail(1, &format!("the page cannot be made: {error}")),

@@ -354,7 +354,7 @@ async fn plans_of_one_count_are_priorities() {
     let (redis, configs) = (Redis::start(), page("docs/concepts.md").blocks_of("yaml"));
     let configs: Vec<_> = configs
         .into_iter()
-        .filter(|config| config.text.contains("counts_as"))
+        .filter(|config| config.text.contains("interactive:"))
         .collect();
     assert_eq!(configs.len(), 2);
     for config in configs {

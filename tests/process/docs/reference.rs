@@ -69,6 +69,13 @@ pub fn known_fields() -> BTreeSet<String> {
         &|inner| format!("plans: {{ NAME: {{ limits: [ {inner} ] }} }}"),
         &mut found,
     );
+    let in_override = |inner: &str| format!("{PLAN}\noverrides: [ {inner} ]");
+    walk("overrides[]", &in_override, &mut found);
+    walk(
+        "overrides[].quotas[]",
+        &|inner| in_override(&format!("{{ quotas: [ {inner} ] }}")),
+        &mut found,
+    );
     let in_domain = |inner: &str| format!("envoy: {{ domains: {{ NAME: {inner} }} }}");
     walk("envoy.domains.NAME", &in_domain, &mut found);
     walk(
@@ -157,9 +164,13 @@ fn every_default_is_the_one_that_is_documented() {
             with(&field, value),
         );
         let set = set.unwrap_or_else(|errors| panic!("{field}: {errors}"));
+        // Whether a burst is stated matters to overrides alone.
+        let text = |config: &Config| {
+            format!("{config:?}").replace("burst_is_quota: true", "burst_is_quota: false")
+        };
         assert_eq!(
-            format!("{left_out:?}"),
-            format!("{set:?}"),
+            text(&left_out),
+            text(&set),
             "{field} is not {default} by default"
         );
         assert!(
@@ -236,6 +247,11 @@ fn a_missing_field_is_an_error_only_if_it_is_required() {
             "has no plan",
         ),
         (
+            format!("{PLAN}\noverrides: [ {{ key: k, use_plan: NAME }} ]"),
+            "overrides[].plan".to_owned(),
+            "has no plan",
+        ),
+        (
             format!("listen: {{ tls: {{ key_file: k }} }}\n{PLAN}"),
             "listen.tls.cert_file".to_owned(),
             "cert_file is missing",
@@ -250,7 +266,7 @@ fn a_missing_field_is_an_error_only_if_it_is_required() {
         let errors = load(&config, Vec::new()).unwrap_err();
         assert!(errors.contains(error), "{errors}");
     }
-    assert_eq!(required.len(), 7, "{required:?}");
+    assert_eq!(required.len(), 8, "{required:?}");
 }
 
 /// The first and the last value of a range such as `1ms to 10s, or 0s`.

@@ -16,16 +16,22 @@ pub(super) enum Method {
     Explain,
     Top,
     Replicas,
+    SetOverride,
+    DeleteOverride,
+    ListOverrides,
 }
 
 impl Method {
-    const NAMES: [&str; 6] = [
+    const NAMES: [&str; 9] = [
         "Reset",
         "Refund",
         "ReloadConfig",
         "Explain",
         "Top",
         "Replicas",
+        "SetOverride",
+        "DeleteOverride",
+        "ListOverrides",
     ];
 
     pub(super) fn name(self) -> &'static str {
@@ -35,8 +41,12 @@ impl Method {
     /// Whether a call may change something.
     pub(super) fn changes(self) -> bool {
         match self {
-            Self::Reset | Self::Refund | Self::ReloadConfig => true,
-            Self::Explain | Self::Top | Self::Replicas => false,
+            Self::Reset
+            | Self::Refund
+            | Self::ReloadConfig
+            | Self::SetOverride
+            | Self::DeleteOverride => true,
+            Self::Explain | Self::Top | Self::Replicas | Self::ListOverrides => false,
         }
     }
 }
@@ -101,6 +111,9 @@ mod tests {
             ("Explain", "OK", 0),
             ("Top", "OK", 0),
             ("Replicas", "OK", 0),
+            ("SetOverride", "OK", 0),
+            ("DeleteOverride", "OK", 0),
+            ("ListOverrides", "OK", 0),
         ];
         assert_eq!(counts, expected);
     }

@@ -9,8 +9,10 @@ use super::AdminParts;
 use super::calls::{Method, word};
 use crate::grpc::pb::admin_service_server::AdminService;
 use crate::grpc::{convert, pb};
+use crate::limiter::{AdminError, CallerDeadline, OverrideRefusal};
 use crate::log_throttle::LogThrottle;
 use tollgate_core::key::Key;
+use tollgate_core::plan::OverrideSubject;
 use tollgate_store::Store;
 use tollgate_store::clock::monotonic;
 
@@ -253,4 +255,100 @@ impl<S: Store> AdminService for Admin<S> {
         };
         self.finish(Method::Replicas, None, done.await)
     }
+
+    async fn set_override(
+        &self,
+        request: Request<pb::SetOverrideRequest>,
+    ) -> Result<Response<pb::SetOverrideResponse>, Status> {
+        let caller = convert::caller_deadline(request.metadata());
+        let (metadata, _, request) = request.into_parts();
+        let new = self
+            .authenticate(&metadata)
+            .await
+            .and_then(|()| convert::new_override(request));
+        let subject = new.as_ref().ok().map(|new| of(&new.subject, &new.plan));
+        let done = async {
+            let (new, overrides) = (new?, self.parts.overrides.clone());
+            let set = async move { overrides.set(new).await };
+            let entry = in_time(caller?, set).await?;
+            let outcome = format!("version: {}", entry.version);
+            let answer = pb::SetOverrideResponse {
+                entry: Some(convert::plan_override(&entry)),
+                shared: self.parts.overrides.are_shared(),
+            };
+            Ok((answer, outcome))
+        };
+        self.finish(Method::SetOverride, subject.flatten().as_ref(), done.await)
+    }
+
+    async fn delete_override(
+        &self,
+        request: Request<pb::DeleteOverrideRequest>,
+    ) -> Result<Response<pb::DeleteOverrideResponse>, Status> {
+        let caller = convert::caller_deadline(request.metadata());
+        let (metadata, _, request) = request.into_parts();
+        let asked = self
+            .authenticate(&metadata)
+            .await
+            .and_then(|()| convert::deletion(request));
+        let subject = asked
+            .as_ref()
+            .ok()
+            .map(|(plan, subject, _)| of(subject, plan));
+        let done = async {
+            let (plan, subject, if_version) = asked?;
+            let overrides = self.parts.overrides.clone();
+            let deleted = async move { overrides.delete(&plan, subject, if_version).await };
+            let (existed, version) = in_time(caller?, deleted).await?;
+            let outcome = format!("existed: {existed}, version: {version}");
+            Ok((pb::DeleteOverrideResponse { existed, version }, outcome))
+        };
+        self.finish(
+            Method::DeleteOverride,
+            subject.flatten().as_ref(),
+            done.await,
+        )
+    }
+
+    async fn list_overrides(
+        &self,
+        request: Request<pb::ListOverridesRequest>,
+    ) -> Result<Response<pb::ListOverridesResponse>, Status> {
+        let done = async {
+            self.authenticate(request.metadata()).await?;
+            let query = convert::override_query(request.into_inner())?;
+            let overrides = self.parts.overrides.clone();
+            // Thousands are sorted.
+            let list = tokio::task::spawn_blocking(move || overrides.list(&query)).await;
+            let list = list.map_err(|error| Status::internal(error.to_string()))?;
+            let list = list.map_err(Status::invalid_argument)?;
+            let outcome = format!("overrides: {}", list.entries.len());
+            Ok((convert::override_list(&list), outcome))
+        };
+        self.finish(Method::ListOverrides, None, done.await)
+    }
+}
+
+/// What the log shows of an override: its key or prefix as a hash, and its plan.
+fn of(subject: &OverrideSubject, plan: &str) -> Option<Subject> {
+    let key = Key::new(&**subject.text()).ok()?;
+    Some((key, plan.to_owned()))
+}
+
+/// The result of a change of overrides, unless the caller's deadline comes first. The change may then still happen.
+async fn in_time<T: Send + 'static>(
+    caller: Option<CallerDeadline>,
+    change: impl Future<Output = Result<T, OverrideRefusal>> + Send + 'static,
+) -> Result<T, Status> {
+    // A task of its own, since a command to Redis must not be dropped before its answer.
+    let change = tokio::spawn(change);
+    let changed = match caller {
+        Some(caller) => match tokio::time::timeout(caller.left(), change).await {
+            Ok(changed) => changed,
+            Err(_) => return Err(convert::not_done(&AdminError::CallerDeadline)),
+        },
+        None => change.await,
+    };
+    let changed = changed.map_err(|error| Status::internal(error.to_string()))?;
+    changed.map_err(|refused| convert::not_changed(&refused))
 }

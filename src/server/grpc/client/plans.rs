@@ -27,7 +27,11 @@ impl Connection {
 }
 
 fn listed(answer: &pb::ListPlansResponse) -> Report {
-    let pb::ListPlansResponse { plans, config_hash } = answer;
+    let pb::ListPlansResponse {
+        plans,
+        config_hash,
+        overrides_version: _,
+    } = answer;
     let plural = if plans.len() == 1 { "" } else { "s" };
     let head = format!("config {config_hash}, {} plan{plural}", plans.len());
     let lines = std::iter::once(head)

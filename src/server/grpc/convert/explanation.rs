@@ -23,6 +23,10 @@ pub(in crate::grpc) fn explained(
         redis_connections_open: u32::try_from(open).unwrap_or(u32::MAX),
         candidate: explained.candidate.as_ref().map(candidate_explanation),
         key_hash: explained.key_hash.to_string(),
+        applied_override: explained
+            .applied_override
+            .as_deref()
+            .map(super::plan_override),
     }
 }
 

@@ -9,7 +9,7 @@ use super::problems::{self, Facts, Problem};
 use super::samples::{PlanCounts, Recent, Sample, Samples, percentile_us};
 use super::{Keys, Status};
 use crate::http::MetricSources;
-use crate::limiter::{Timings, Totals};
+use crate::limiter::{OverrideFigures, Timings, Totals};
 use tollgate_core::duration::Shown;
 use tollgate_core::plan::{Limit, Plan, Rule};
 use tollgate_store::clock::{Clock, SystemClock, monotonic};
@@ -41,6 +41,7 @@ pub(super) fn write(
         "token": status.sources.token.is_some(),
         "span_ms": recent.as_ref().map(|recent| saturated(recent.span.as_millis())),
         "replicas": totals.replicas,
+        "overrides": overrides(&totals.overrides, now),
         "connections": sources.grpc_connections.open(),
         "all": counts(sum(&sample.plans), recent.as_ref().map(|recent| sum(&recent.plans))),
         "plans": plans(&sample, recent.as_ref(), &totals),
@@ -51,6 +52,19 @@ pub(super) fn write(
         "config_changes": config_changes(status),
     });
     format!("{figures}\n")
+}
+
+/// How many overrides there are, which version of those that were set at runtime, and when the store confirmed it last, if it did.
+fn overrides(figures: &OverrideFigures, now: Instant) -> Value {
+    let age_s = figures
+        .confirmed_at
+        .map(|at| now.saturating_duration_since(at).as_secs());
+    json!({
+        "count": figures.counts.as_flattened().iter().sum::<u64>(),
+        "without_effect": figures.without_effect,
+        "version": figures.version,
+        "age_s": age_s,
+    })
 }
 
 fn uptime_s(status: &Status, now: Instant) -> u64 {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::limiter::PlanSnapshot;
 use tollgate_core::decision::{DecidedBy, Outcome};
-use tollgate_core::plan::Plan;
+use tollgate_core::plan::{OverrideTable, Plan};
 
 /// Counters of decisions per plan.
 const DECISIONS: usize = Outcome::ALL.len() * DecidedBy::ALL.len();
@@ -21,17 +21,26 @@ const PER_PLAN: usize = CANDIDATE + 4;
 #[repr(align(128))]
 pub(in crate::limiter) struct WorkerPlans {
     pub(in crate::limiter) snapshot: Arc<PlanSnapshot>,
+    /// The overrides in force among these plans.
+    pub(in crate::limiter) overrides: Arc<OverrideTable>,
     /// [`PER_PLAN`] counters for each plan, in the order of the plans.
     counters: Box<[AtomicU64]>,
 }
 
 impl WorkerPlans {
     /// Creates the counters of a snapshot, all at zero.
-    pub(in crate::limiter) fn new(snapshot: Arc<PlanSnapshot>) -> Self {
+    pub(in crate::limiter) fn new(
+        snapshot: Arc<PlanSnapshot>,
+        overrides: Arc<OverrideTable>,
+    ) -> Self {
         let counters = (0..snapshot.plans().len() * PER_PLAN)
             .map(|_| AtomicU64::new(0))
             .collect();
-        Self { snapshot, counters }
+        Self {
+            snapshot,
+            overrides,
+            counters,
+        }
     }
 
     /// The counters of the plan at this index.
@@ -198,9 +207,8 @@ mod tests {
         /// Counters for this many plans.
         pub(in crate::limiter::metrics) fn with_plans(plans: usize) -> Self {
             let names: Vec<String> = (0..plans).map(|plan| plan.to_string()).collect();
-            Self::new(snapshot(
-                &names.iter().map(String::as_str).collect::<Vec<_>>(),
-            ))
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            Self::new(snapshot(&names), Arc::default())
         }
     }
 
@@ -208,8 +216,8 @@ mod tests {
     fn every_decision_has_a_counter_of_its_own_and_workers_add_up() {
         let plans = snapshot(&["a", "b", "c"]);
         let worker_plans = [
-            WorkerPlans::new(plans.clone()),
-            WorkerPlans::new(plans.clone()),
+            WorkerPlans::new(plans.clone(), Arc::default()),
+            WorkerPlans::new(plans.clone(), Arc::default()),
         ];
         let mut expected = Vec::new();
         for plan in 0..3 {
@@ -243,7 +251,7 @@ mod tests {
     #[test]
     fn counts_follow_their_plan_s_name_from_snapshot_to_snapshot() {
         let (allowed, by) = (Outcome::Allowed, DecidedBy::Store);
-        let before = WorkerPlans::new(snapshot(&["b", "c"]));
+        let before = WorkerPlans::new(snapshot(&["b", "c"]), Arc::default());
         before.counters(0).record(allowed, by);
         (0..5).for_each(|_| before.counters(1).record(allowed, by));
         let mut counter_totals = CounterTotals::new(before.snapshot.clone());
@@ -292,7 +300,7 @@ mod tests {
                 1,
             ))
         };
-        let before = WorkerPlans::new(with("b"));
+        let before = WorkerPlans::new(with("b"), Arc::default());
         before.counters(0).record_candidate(true, false);
         before.counters(0).record_near_limit();
         let mut counter_totals = CounterTotals::new(before.snapshot.clone());

@@ -197,13 +197,13 @@ impl ConnectionManager {
             .ready()
             .unwrap_or_else(|| Err(untried()))?;
         let sent = monotonic();
-        if command.kind == CommandKind::Script {
+        if matches!(command.kind, CommandKind::Script) {
             command.until = command.until.max(sent + self.deadline());
         }
         let kind = command.kind;
         let result = connection.call(command, asking).await;
         // These may take longer than a decision, so the breaker does not count them.
-        if matches!(kind, CommandKind::Announce | CommandKind::Top) {
+        if matches!(kind, CommandKind::Exchange(_)) {
             return result;
         }
         let mut breaker = self.state.breaker();

@@ -21,6 +21,25 @@ fn cell_of(argument: &clap::Arg) -> String {
     format!("{short}`--{long}{value}`")
 }
 
+/// The commands that do something, each with its path.
+fn commands(command: &clap::Command) -> Vec<(String, &clap::Command)> {
+    let own = command
+        .get_subcommands()
+        .filter(|command| command.get_name() != "help");
+    let with_path = own.flat_map(|command| {
+        let name = command.get_name();
+        if command.has_subcommands() {
+            let inner = commands(command).into_iter();
+            inner
+                .map(|(path, inner)| (format!("{name} {path}"), inner))
+                .collect()
+        } else {
+            vec![(name.to_owned(), command)]
+        }
+    });
+    with_path.collect()
+}
+
 #[test]
 fn every_command_and_flag_has_its_row() {
     let cli = page("docs/cli.md");
@@ -33,20 +52,13 @@ fn every_command_and_flag_has_its_row() {
         .map(|cells| cells[0].trim_matches('`').to_owned())
         .collect();
     let mut names = vec!["tollgate".to_owned()];
-    for command in command
-        .get_subcommands()
-        .filter(|command| command.get_name() != "help")
-    {
+    for (path, command) in commands(&command) {
         let own =
             |argument: &&clap::Arg| !["help", "version"].contains(&argument.get_id().as_str());
         let positional = command
             .get_positionals()
             .map(|argument| format!(" {}", cell_of(argument).trim_matches('`')));
-        names.push(format!(
-            "tollgate {}{}",
-            command.get_name(),
-            positional.collect::<String>()
-        ));
+        names.push(format!("tollgate {path}{}", positional.collect::<String>()));
         for argument in command.get_arguments().filter(own) {
             let cells = documented
                 .next()
@@ -54,7 +66,7 @@ fn every_command_and_flag_has_its_row() {
             let [flag, variable, default, what] = cells.as_slice() else {
                 panic!("{cells:?}")
             };
-            assert_eq!(*flag, cell_of(argument), "tollgate {}", command.get_name());
+            assert_eq!(*flag, cell_of(argument), "tollgate {path}");
             let expected = argument
                 .get_env()
                 .map_or_else(String::new, |name| format!("`{}`", name.to_str().unwrap()));

@@ -1,0 +1,346 @@
+//! `tollgate override`: asks the admin service to set, delete or list overrides.
+
+use std::future::Future;
+
+use serde_json::{Map, Value, json};
+use tonic::{Code, Response, Status};
+
+use super::admin::{AdminToken, shown, signed};
+use super::report::{Report, us};
+use super::{AdminAnswer, Connection, Form, Service};
+use crate::grpc::pb;
+use tollgate_core::utc::Utc;
+
+/// Whose limits are other ones.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SubjectQuestion {
+    /// One key.
+    Key(String),
+    /// All keys that begin so.
+    Prefix(String),
+}
+
+/// The override to set.
+#[derive(Debug, Clone)]
+pub struct OverrideQuestion {
+    /// The plan.
+    pub plan: String,
+    /// Whose limits are other ones.
+    pub subject: SubjectQuestion,
+    /// The plan to use.
+    pub use_plan: Option<String>,
+    /// In its place: other numbers.
+    pub quotas: Vec<QuotaQuestion>,
+    /// When it ends, in microseconds since 1970.
+    pub until_us: Option<u64>,
+    /// When it ends, in microseconds from when it is set.
+    pub after_us: Option<u64>,
+    /// Why.
+    pub reason: String,
+    /// The version that the present one must have.
+    pub if_version: Option<u64>,
+}
+
+/// Other numbers for one limit.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct QuotaQuestion {
+    /// Name of the limit; empty for the only one.
+    pub name: String,
+    /// Its quota.
+    pub quota: Option<u64>,
+    /// Its burst.
+    pub burst: Option<u64>,
+}
+
+/// Most pages that a list asks for: as many overrides as there may be, of both sources.
+const PAGES_MAX: usize = 32;
+const PAGE_SIZE: u32 = 1_000;
+
+impl Connection {
+    /// Sets an override. Errors: a sentence.
+    pub async fn set_override(
+        &self,
+        question: OverrideQuestion,
+        form: Form,
+        token: Option<&AdminToken>,
+    ) -> Result<AdminAnswer, String> {
+        use pb::plan_override::{Effect, Subject};
+        let OverrideQuestion {
+            plan,
+            subject,
+            use_plan,
+            quotas,
+            until_us,
+            after_us,
+            reason,
+            if_version,
+        } = question;
+        let limits = quotas
+            .into_iter()
+            .map(|QuotaQuestion { name, quota, burst }| pb::LimitQuota { name, quota, burst });
+        let effect = match use_plan {
+            Some(name) => Effect::UsePlan(name),
+            None => Effect::Quotas(pb::LimitQuotas {
+                limits: limits.collect(),
+            }),
+        };
+        let subject = match subject {
+            SubjectQuestion::Key(text) => Subject::Key(text),
+            SubjectQuestion::Prefix(text) => Subject::KeyPrefix(text),
+        };
+        let entry = pb::PlanOverride {
+            plan,
+            subject: Some(subject),
+            effect: Some(effect),
+            expires_at: until_us.map(timestamp),
+            reason,
+            ..pb::PlanOverride::default()
+        };
+        let request = pb::SetOverrideRequest {
+            entry: Some(entry),
+            expires_after: after_us.map(crate::grpc::convert::duration),
+            if_version,
+        };
+        let mut admin = self.admin();
+        let set = self
+            .change(admin.set_override(signed(request, token)))
+            .await?;
+        let pb::SetOverrideResponse { entry, shared } = match set {
+            Ok(set) => set,
+            Err(refused) => return Ok(answer(false, refused, form)),
+        };
+        let entry = entry.unwrap_or_default();
+        let mut lines = vec![format!("set: version {}", entry.version)];
+        lines.push(line(&entry));
+        if !shared {
+            lines.push(
+                "the store is embedded: no other replica has it, and it ends with this process"
+                    .to_owned(),
+            );
+        }
+        let json = json!({ "entry": entry_json(&entry), "shared": shared });
+        Ok(answer(true, Report { lines, json }, form))
+    }
+
+    /// Deletes an override. Errors: a sentence.
+    pub async fn delete_override(
+        &self,
+        (plan, subject): (String, SubjectQuestion),
+        if_version: Option<u64>,
+        form: Form,
+        token: Option<&AdminToken>,
+    ) -> Result<AdminAnswer, String> {
+        use pb::delete_override_request::Subject;
+        let subject = match subject {
+            SubjectQuestion::Key(text) => Subject::Key(text),
+            SubjectQuestion::Prefix(text) => Subject::KeyPrefix(text),
+        };
+        let request = pb::DeleteOverrideRequest {
+            plan,
+            subject: Some(subject),
+            if_version,
+        };
+        let mut admin = self.admin();
+        let deleted = admin.delete_override(signed(request, token));
+        let pb::DeleteOverrideResponse { existed, version } = match self.change(deleted).await? {
+            Ok(deleted) => deleted,
+            Err(refused) => return Ok(answer(false, refused, form)),
+        };
+        let line = match existed {
+            true => format!("deleted: version {version}"),
+            false => "nothing to delete: there is no such override".to_owned(),
+        };
+        let report = Report {
+            lines: vec![line],
+            json: json!({ "existed": existed, "version": version }),
+        };
+        Ok(answer(existed, report, form))
+    }
+
+    /// Lists overrides, of a plan, and of those what matches a key. Errors: a sentence.
+    pub async fn list_overrides(
+        &self,
+        plan: String,
+        matching_key: String,
+        form: Form,
+        token: Option<&AdminToken>,
+    ) -> Result<AdminAnswer, String> {
+        let mut entries = Vec::new();
+        let mut page_token = String::new();
+        let mut last = pb::ListOverridesResponse::default();
+        for _ in 0..PAGES_MAX {
+            let request = pb::ListOverridesRequest {
+                plan: plan.clone(),
+                matching_key: matching_key.clone(),
+                page_size: PAGE_SIZE,
+                page_token,
+            };
+            let mut admin = self.admin();
+            let listed = admin.list_overrides(signed(request, token));
+            last = self.answer(Service::Admin, listed).await?;
+            entries.append(&mut last.entries);
+            page_token = last.next_page_token.clone();
+            if page_token.is_empty() {
+                break;
+            }
+        }
+        let age_us = last.age.map_or(0, us);
+        let mut lines: Vec<String> = entries.iter().map(line).collect();
+        lines.push(format!(
+            "{} listed; version {}, confirmed {} ago",
+            entries.len(),
+            last.version,
+            shown(age_us)
+        ));
+        let json = json!({
+            "entries": entries.iter().map(entry_json).collect::<Vec<_>>(),
+            "version": last.version,
+            "age_us": age_us,
+        });
+        Ok(answer(true, Report { lines, json }, form))
+    }
+}
+
+impl Connection {
+    /// The answer to a change, or why the server refuses it. Errors: a sentence, where the server did not answer or could not do it.
+    async fn change<T>(
+        &self,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<Result<T, Report>, String> {
+        let status = match self.answered(call).await? {
+            Ok(answer) => return Ok(Ok(answer)),
+            Err(status) => status,
+        };
+        match status.code() {
+            Code::InvalidArgument | Code::NotFound | Code::Aborted | Code::FailedPrecondition => {
+                Ok(Err(Report {
+                    lines: vec![format!("refused: {}", status.message())],
+                    json: json!({ "refused": status.message() }),
+                }))
+            }
+            _ => Err(self.reason(Service::Admin, &status)),
+        }
+    }
+}
+
+fn answer(yes: bool, report: Report, form: Form) -> AdminAnswer {
+    AdminAnswer {
+        yes,
+        text: report.text(form),
+    }
+}
+
+fn timestamp(at_us: u64) -> prost_types::Timestamp {
+    let duration = crate::grpc::convert::duration(at_us);
+    prost_types::Timestamp {
+        seconds: duration.seconds,
+        nanos: duration.nanos,
+    }
+}
+
+/// A time of the wire in microseconds since 1970.
+fn at_us(at: prost_types::Timestamp) -> u64 {
+    us(prost_types::Duration {
+        seconds: at.seconds,
+        nanos: at.nanos,
+    })
+}
+
+/// An override in one line.
+fn line(entry: &pb::PlanOverride) -> String {
+    use pb::plan_override::{Effect, Subject};
+    let subject = match &entry.subject {
+        Some(Subject::Key(text)) => format!("key {text}"),
+        Some(Subject::KeyPrefix(text)) => format!("keys that begin with {text}"),
+        None => "no key".to_owned(),
+    };
+    let effect = match &entry.effect {
+        Some(Effect::UsePlan(name)) => format!("plan {name}"),
+        Some(Effect::Quotas(quotas)) => {
+            let limits: Vec<String> = quotas.limits.iter().map(limit).collect();
+            limits.join(", ")
+        }
+        None => "nothing".to_owned(),
+    };
+    let until = entry
+        .expires_at
+        .map_or_else(String::new, |at| format!(", until {}", Utc(at_us(at))));
+    let by = match entry.source() {
+        pb::OverrideSource::File => "of the config".to_owned(),
+        _ => format!("version {}", entry.version),
+    };
+    let reason = match entry.reason.as_str() {
+        "" => String::new(),
+        reason => format!(": {reason}"),
+    };
+    let problem = match entry.problem.as_str() {
+        "" => String::new(),
+        problem => format!("; without effect: {problem}"),
+    };
+    let plan = &entry.plan;
+    format!("plan {plan}, {subject}: {effect}{until} ({by}){reason}{problem}")
+}
+
+fn limit(limit: &pb::LimitQuota) -> String {
+    let name = match limit.name.as_str() {
+        "" => String::new(),
+        name => format!("{name} "),
+    };
+    let quota = limit.quota.map(|quota| format!("quota {quota}"));
+    let burst = limit.burst.map(|burst| format!("burst {burst}"));
+    let numbers: Vec<String> = quota.into_iter().chain(burst).collect();
+    format!("{name}{}", numbers.join(" "))
+}
+
+/// An override with the names of the config, and times in microseconds. What is not set is left out.
+fn entry_json(entry: &pb::PlanOverride) -> Value {
+    use pb::plan_override::{Effect, Subject};
+    let mut json = Map::new();
+    let mut put = |name: &str, value: Value| json.insert(name.to_owned(), value);
+    put("plan", entry.plan.as_str().into());
+    match &entry.subject {
+        Some(Subject::Key(text)) => put("key", text.as_str().into()),
+        Some(Subject::KeyPrefix(text)) => put("key_prefix", text.as_str().into()),
+        None => None,
+    };
+    match &entry.effect {
+        Some(Effect::UsePlan(name)) => put("use_plan", name.as_str().into()),
+        Some(Effect::Quotas(quotas)) => {
+            put("quotas", quotas.limits.iter().map(limit_json).collect())
+        }
+        None => None,
+    };
+    let source = match entry.source() {
+        pb::OverrideSource::File => "file",
+        _ => "runtime",
+    };
+    put("source", source.into());
+    put("version", entry.version.into());
+    for (name, at) in [
+        ("expires_at_us", entry.expires_at),
+        ("set_at_us", entry.set_at),
+    ] {
+        if let Some(at) = at {
+            put(name, at_us(at).into());
+        }
+    }
+    for (name, text) in [("reason", &entry.reason), ("problem", &entry.problem)] {
+        if !text.is_empty() {
+            put(name, text.as_str().into());
+        }
+    }
+    Value::Object(json)
+}
+
+fn limit_json(limit: &pb::LimitQuota) -> Value {
+    let mut json = Map::new();
+    if !limit.name.is_empty() {
+        json.insert("name".to_owned(), limit.name.as_str().into());
+    }
+    for (name, number) in [("quota", limit.quota), ("burst", limit.burst)] {
+        if let Some(number) = number {
+            json.insert(name.to_owned(), number.into());
+        }
+    }
+    Value::Object(json)
+}

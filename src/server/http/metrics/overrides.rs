@@ -1,0 +1,63 @@
+//! Metrics of overrides. No key, prefix or reason is a label.
+
+use crate::http::exposition::{Exposition, Kind};
+use crate::limiter::Totals;
+use tollgate_core::plan::OverrideSource;
+use tollgate_store::clock::monotonic;
+
+const KINDS: [&str; 2] = ["exact", "prefix"];
+
+pub(super) fn write(text: &mut Exposition, totals: &Totals) {
+    const NUMBER: &str = "tollgate_overrides";
+    let figures = &totals.overrides;
+    text.family(
+        NUMBER,
+        Kind::Gauge,
+        "Overrides that are not expired: of keys (exact) and of prefixes, by who set them.",
+    );
+    for (source, counts) in OverrideSource::ALL.iter().zip(figures.counts) {
+        for (kind, count) in KINDS.iter().zip(counts) {
+            let labels = [("source", source.as_str()), ("kind", kind)];
+            text.sample(NUMBER, &labels, count);
+        }
+    }
+    text.single(
+        "tollgate_overrides_without_effect",
+        Kind::Gauge,
+        "Of these, overrides whose plan or limit is not in the config, or that cannot be read.",
+        figures.without_effect,
+    );
+    text.single(
+        "tollgate_overrides_version",
+        Kind::Gauge,
+        "The version of the overrides that the admin service has set, equal on replicas that decide by the same ones.",
+        figures.version,
+    );
+    let age = figures.confirmed_at.map_or(f64::INFINITY, |at| {
+        monotonic().saturating_duration_since(at).as_secs_f64()
+    });
+    let shown = if age.is_finite() {
+        age.to_string()
+    } else {
+        "+Inf".to_owned()
+    };
+    text.single(
+        "tollgate_overrides_age_seconds",
+        Kind::Gauge,
+        "Time since the store confirmed that version; +Inf before it did.",
+        shown,
+    );
+    decisions(text, totals);
+}
+
+fn decisions(text: &mut Exposition, totals: &Totals) {
+    const NAME: &str = "tollgate_override_decisions_total";
+    text.family(
+        NAME,
+        Kind::Counter,
+        "Decisions in which an override took part, by who set it.",
+    );
+    for (source, count) in OverrideSource::ALL.iter().zip(totals.by_override) {
+        text.sample(NAME, &[("source", source.as_str())], count);
+    }
+}

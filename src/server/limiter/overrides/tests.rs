@@ -1,0 +1,734 @@
+//! Overrides without a network: what they change, whoever asks and however, and that replicas agree.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::super::tests::{SETTINGS, broken, plan, request};
+use super::*;
+use crate::limiter::{AdminError, Descriptor, Limiter};
+use tollgate_core::algorithm::Mode;
+use tollgate_core::decision::{DecidedBy, Decision, Outcome};
+use tollgate_core::key::Cost;
+use tollgate_core::plan::envoy::{
+    DenialBody, DescriptorRule, Domain, Entry, EntryPattern, EnvoyRules, KeyTemplate,
+    LimitOverride, RateUnit, Unmatched,
+};
+use tollgate_core::plan::{LimitQuota, Plan, Rule};
+use tollgate_store::clock::{Clock, monotonic};
+use tollgate_store::{CAPACITY_DEFAULT, Check, ConfiguredStore, MemoryStore};
+
+/// A clock that a test sets, in microseconds since 1970.
+#[derive(Clone, Default)]
+struct SetClock(Arc<AtomicU64>);
+
+const START_US: u64 = 1_000_000_000_000_000;
+
+impl Clock for SetClock {
+    fn now_us(&self) -> u64 {
+        START_US + self.0.load(Ordering::SeqCst)
+    }
+
+    fn monotonic(&self) -> Instant {
+        // One origin for all readings of a test.
+        static ORIGIN: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+        *ORIGIN.get_or_init(monotonic) + Duration::from_micros(self.0.load(Ordering::SeqCst))
+    }
+}
+
+/// A replica: who decides, and its overrides.
+struct Replica {
+    limiter: Limiter<ConfiguredStore>,
+    common: Arc<Limiter<()>>,
+    overrides: Overrides,
+}
+
+fn plans() -> PlanSet {
+    let customer = |name: &str, quota| Plan {
+        counts_as: "customer".into(),
+        ..plan(name, quota)
+    };
+    let set: PlanSet = [
+        customer("free", 3),
+        customer("starter", 10),
+        plan("apart", 5),
+        Plan::new("none", Rule::Unlimited),
+        Plan::new("closed", Rule::Blocked),
+    ]
+    .into_iter()
+    .collect();
+    set.with_default(Some("free")).unwrap()
+}
+
+fn replica(clock: &SetClock, beside: Option<&Replica>) -> Replica {
+    let common = Arc::new(Limiter::without_store(
+        plans(),
+        SETTINGS,
+        Arc::new(clock.clone()),
+    ));
+    let store = match beside {
+        Some(other) => other.limiter.store().clone(),
+        None => ConfiguredStore::Memory(Arc::new(MemoryStore::new(
+            CAPACITY_DEFAULT,
+            Arc::new(clock.clone()),
+        ))),
+    };
+    let overrides = match beside {
+        Some(other) => other.overrides.beside(common.clone()),
+        None => Overrides::new(common.clone(), StoreRegistry::default()),
+    };
+    Replica {
+        limiter: common.with_store(store),
+        common,
+        overrides,
+    }
+}
+
+fn key(text: &str) -> OverrideSubject {
+    OverrideSubject::Key(text.into())
+}
+
+fn prefix(text: &str) -> OverrideSubject {
+    OverrideSubject::Prefix(text.into())
+}
+
+fn quota(quota: u64) -> OverrideEffect {
+    OverrideEffect::Quotas(vec![LimitQuota {
+        name: None,
+        quota: Some(quota),
+        burst: None,
+    }])
+}
+
+fn use_plan(name: &str) -> OverrideEffect {
+    OverrideEffect::UsePlan(name.into())
+}
+
+fn new(plan: &str, subject: OverrideSubject, effect: OverrideEffect) -> NewOverride {
+    NewOverride {
+        plan: plan.to_owned(),
+        subject,
+        effect,
+        expiry: Expiry::Never,
+        reason: String::new(),
+        if_version: None,
+    }
+}
+
+async fn set(replica: &Replica, subject: OverrideSubject, effect: OverrideEffect) -> u64 {
+    let set = replica.overrides.set(new("free", subject, effect)).await;
+    set.unwrap().version
+}
+
+/// The decision on `alice`.
+async fn ask(replica: &Replica, plan: &str, cost: u64) -> Decision {
+    let decided = replica.limiter.decide(request(plan, cost), None).await;
+    decided.unwrap()
+}
+
+fn told(decision: &Decision) -> (Outcome, Option<u64>, Option<&str>, bool) {
+    let remaining = decision.key_status().remaining;
+    let plan = decision.other_plan.as_deref();
+    (decision.outcome, remaining, plan, decision.overridden)
+}
+
+#[tokio::test]
+async fn usage_carries_over_and_the_answer_tells_what_decided() {
+    let one = replica(&SetClock::default(), None);
+    assert_eq!(
+        told(&ask(&one, "free", 3).await),
+        (Outcome::Allowed, Some(0), None, false)
+    );
+    assert_eq!(ask(&one, "free", 1).await.outcome, Outcome::Denied);
+    set(&one, key("alice"), use_plan("starter")).await;
+    let starter = Some("starter");
+    assert_eq!(
+        told(&ask(&one, "free", 4).await),
+        (Outcome::Allowed, Some(3), starter, true)
+    );
+    // It is for `free`. A plan that is not in the config is decided by `free`, too.
+    assert_eq!(
+        told(&ask(&one, "starter", 1).await),
+        (Outcome::Allowed, Some(2), None, false)
+    );
+    assert_eq!(
+        told(&ask(&one, "fre", 1).await),
+        (Outcome::Allowed, Some(1), starter, true)
+    );
+    set(&one, key("alice"), quota(20)).await;
+    assert_eq!(
+        told(&ask(&one, "free", 1).await),
+        (Outcome::Allowed, Some(10), None, true)
+    );
+    assert_eq!(
+        told(&ask(&one, "fre", 1).await),
+        (Outcome::Allowed, Some(9), Some("free"), true)
+    );
+    assert_eq!(
+        one.overrides.delete("free", key("alice"), None).await,
+        Ok((true, 3))
+    );
+    assert_eq!(
+        told(&ask(&one, "free", 1).await),
+        (Outcome::Denied, Some(0), None, false)
+    );
+    let totals = one.common.totals();
+    assert_eq!(totals.by_override, [4, 0]);
+    let free = totals.snapshot().plans().find("free").unwrap().0;
+    let starter = totals.snapshot().plans().find("starter").unwrap().0;
+    let by_store = |plan| totals.decisions(plan, Outcome::Allowed, DecidedBy::Store);
+    assert_eq!((by_store(free), by_store(starter)), (3, 3));
+}
+
+#[tokio::test]
+async fn every_way_to_a_decision_honours_an_override() {
+    let one = replica(&SetClock::default(), None);
+    set(&one, prefix("al"), quota(100)).await;
+    let peek = Check {
+        mode: Mode::Peek,
+        ..request("free", 1)
+    };
+    let (decision, plan) = one.limiter.decide_with_plan(peek, None).await.unwrap();
+    assert_eq!(told(&decision), (Outcome::Allowed, Some(100), None, true));
+    assert_eq!(plan.limits()[0].quota(), 100);
+    let batch = vec![
+        request("free", 4),
+        request("starter", 1),
+        request("none", 1),
+    ];
+    let batch = one.limiter.decide_batch(batch, None).await.unwrap();
+    let batch: Vec<_> = batch
+        .iter()
+        .map(|decided| told(decided.as_ref().unwrap()))
+        .collect();
+    assert_eq!(
+        batch,
+        [
+            (Outcome::Allowed, Some(96), None, true),
+            (Outcome::Allowed, Some(5), None, false),
+            (Outcome::Allowed, None, None, false)
+        ]
+    );
+    let joint = vec![request("free", 10), request("apart", 1)];
+    let (joint, _) = one.limiter.decide_joint(joint, None).await.unwrap();
+    assert_eq!(
+        told(&joint.decisions[0]),
+        (Outcome::Allowed, Some(85), None, true)
+    );
+    assert_eq!(
+        told(&joint.decisions[1]),
+        (Outcome::Allowed, Some(4), None, false)
+    );
+    let never = ask(&one, "free", 101).await;
+    assert_eq!(
+        (never.outcome, never.overridden),
+        (Outcome::NeverFits, true)
+    );
+    let alice = Key::new("alice").unwrap();
+    let explained = one
+        .limiter
+        .explain(alice.clone(), "free", None)
+        .await
+        .unwrap();
+    assert_eq!(explained.applied_override.unwrap().subject, prefix("al"));
+    assert!(explained.next.overridden && explained.limits[0].used == 15);
+    assert_eq!(one.limiter.limits_for("free", "alice"), 1);
+    // A shard is no part of it, and neither is the key in another one.
+    let sharded = Check {
+        key: alice.in_shard("x").unwrap(),
+        ..request("free", 4)
+    };
+    assert!(one.limiter.decide(sharded, None).await.unwrap().overridden);
+}
+
+#[tokio::test]
+async fn while_the_store_is_away_the_last_set_holds_at_this_replica_s_share() {
+    let limiter = broken();
+    let common = Arc::new(Limiter::without_store(
+        plans(),
+        SETTINGS,
+        limiter.common.clock.clone(),
+    ));
+    let overrides = Overrides::new(common.clone(), StoreRegistry::default());
+    overrides
+        .set(new("free", key("alice"), quota(30)))
+        .await
+        .unwrap();
+    let limiter = common.with_store(limiter.store);
+    // 30 for three replicas are ten for this one.
+    for (cost, outcome) in [(10, Outcome::Allowed), (1, Outcome::Denied)] {
+        let decided = limiter.decide(request("free", cost), None).await.unwrap();
+        let by = DecidedBy::LocalFallback;
+        assert_eq!(
+            (decided.outcome, decided.decided_by, decided.overridden),
+            (outcome, by, true)
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_override_ends_when_the_store_s_clock_says_so() {
+    let clock = SetClock::default();
+    let one = replica(&clock, None);
+    let lasting = |expiry| NewOverride {
+        expiry,
+        ..new("free", key("alice"), quota(100))
+    };
+    let until = one.overrides.set(lasting(Expiry::At(START_US))).await;
+    assert!(matches!(until, Err(OverrideRefusal::Invalid(text)) if text.contains("in the past")));
+    let entry = one
+        .overrides
+        .set(lasting(Expiry::After(5_000_000)))
+        .await
+        .unwrap();
+    assert_eq!(entry.expires_at_us, Some(START_US + 5_000_000));
+    assert!(ask(&one, "free", 1).await.overridden);
+    clock.0.store(4_999_999, Ordering::SeqCst);
+    one.overrides.keep_up_in_time().await.unwrap();
+    assert!(ask(&one, "free", 1).await.overridden);
+    clock.0.store(5_000_000, Ordering::SeqCst);
+    one.overrides.keep_up_in_time().await.unwrap();
+    assert!(!ask(&one, "free", 1).await.overridden);
+    let all = OverrideQuery::default();
+    assert!(one.overrides.list(&all).unwrap().entries.is_empty());
+    // It is there for nobody: version 0 may be set, and it is not counted.
+    let version = NewOverride {
+        if_version: Some(0),
+        ..new("free", key("alice"), quota(7))
+    };
+    assert_eq!(one.overrides.set(version).await.unwrap().version, 2);
+}
+
+#[tokio::test]
+async fn replicas_agree_and_a_version_protects_a_change() {
+    let clock = SetClock::default();
+    let one = replica(&clock, None);
+    let two = replica(&clock, Some(&one));
+    set(&one, key("alice"), quota(100)).await;
+    assert!(!ask(&two, "free", 1).await.overridden);
+    two.overrides.keep_up_in_time().await.unwrap();
+    assert!(ask(&two, "free", 1).await.overridden);
+    let expecting = |if_version| NewOverride {
+        if_version: Some(if_version),
+        ..new("free", key("alice"), quota(50))
+    };
+    // What the other replica set is known before it is compared.
+    let stale = two.overrides.set(expecting(0)).await.unwrap_err();
+    assert_eq!(stale.to_string(), "the override has version 1, not 0");
+    assert_eq!(two.overrides.set(expecting(1)).await.unwrap().version, 2);
+    let stale = one.overrides.delete("free", key("alice"), Some(1)).await;
+    assert_eq!(
+        stale.unwrap_err().to_string(),
+        "the override has version 2, not 1"
+    );
+    assert_eq!(
+        one.overrides.delete("free", key("alice"), Some(2)).await,
+        Ok((true, 3))
+    );
+    assert_eq!(
+        one.overrides.delete("free", key("alice"), None).await,
+        Ok((false, 3))
+    );
+    two.overrides.keep_up_in_time().await.unwrap();
+    assert!(!ask(&two, "free", 1).await.overridden);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_callers_at_once_lose_no_change() {
+    let clock = SetClock::default();
+    let one = replica(&clock, None);
+    let replicas = [
+        replica(&clock, Some(&one)),
+        replica(&clock, Some(&one)),
+        one,
+    ];
+    let calls = (0..60).map(|call: usize| {
+        let overrides = replicas[call % 3].overrides.clone();
+        let entry = new("free", key(&format!("k{call}")), quota(9));
+        tokio::spawn(async move { overrides.set(entry).await.unwrap().version })
+    });
+    let mut versions = Vec::new();
+    for call in calls.collect::<Vec<_>>() {
+        versions.push(call.await.unwrap());
+    }
+    versions.sort_unstable();
+    assert_eq!(versions, (1..=60).collect::<Vec<_>>());
+    for replica in &replicas {
+        replica.overrides.keep_up_in_time().await.unwrap();
+        let listed = replica.overrides.list(&OverrideQuery::default()).unwrap();
+        assert_eq!((listed.entries.len(), listed.version), (60, 60));
+    }
+}
+
+#[tokio::test]
+async fn what_would_have_no_effect_is_refused_with_what_is_right() {
+    let one = replica(&SetClock::default(), None);
+    let numbers = |name: &str, quota, burst| {
+        OverrideEffect::Quotas(vec![LimitQuota {
+            name: Some(name).filter(|name| !name.is_empty()).map(Into::into),
+            quota,
+            burst,
+        }])
+    };
+    let cases = [
+        (
+            "fre",
+            quota(1),
+            "plan \"fre\" is not in the config; did you mean \"free\"?",
+        ),
+        (
+            "free",
+            use_plan("startr"),
+            "use_plan: plan \"startr\" is not in the config; did you mean \"starter\"?",
+        ),
+        (
+            "free",
+            use_plan("free"),
+            "use_plan is the plan itself; name another plan",
+        ),
+        (
+            "none",
+            quota(1),
+            "quotas need a plan with limits, which \"none\" is not; write use_plan",
+        ),
+        (
+            "free",
+            numbers("minut", Some(1), None),
+            "quotas[0].name is \"minut\", which is no limit of plan \"free\"; it has \"minute\"; did you mean \"minute\"?",
+        ),
+        (
+            "free",
+            numbers("", None, None),
+            "quotas[0] has neither quota nor burst",
+        ),
+        (
+            "free",
+            numbers("", None, Some(1)),
+            "quotas[0].burst belongs to token_bucket only",
+        ),
+        (
+            "free",
+            quota(0),
+            "quotas[0].quota is 0; a quota is at least 1 (to let nothing pass, use `blocked: true`)",
+        ),
+        (
+            "free",
+            OverrideEffect::Quotas(Vec::new()),
+            "quotas has no entry; write at least one, such as { quota: 300 }",
+        ),
+    ];
+    for (plan, effect, text) in cases {
+        let refused = one.overrides.set(new(plan, key("k"), effect)).await;
+        assert_eq!(refused.unwrap_err().to_string(), text);
+    }
+    assert_eq!(one.common.overrides_version(), 0);
+}
+
+#[tokio::test]
+async fn so_many_are_set_and_no_more() {
+    let clock = SetClock::default();
+    let one = replica(&clock, None);
+    let entries =
+        (0..OVERRIDE_PREFIXES_MAX).map(|index| new("free", prefix(&format!("p{index}")), quota(9)));
+    for entry in entries {
+        one.overrides.set(entry).await.unwrap();
+    }
+    let full = one.overrides.set(new("free", prefix("q"), quota(9))).await;
+    assert!(
+        matches!(&full, Err(OverrideRefusal::Full(text)) if text.starts_with("256 overrides of prefixes"))
+    );
+    // One that is there may be replaced, and keys are counted apart.
+    set(&one, prefix("p7"), quota(8)).await;
+    set(&one, key("p7"), quota(8)).await;
+    one.overrides
+        .delete("free", prefix("p8"), None)
+        .await
+        .unwrap();
+    set(&one, prefix("q"), quota(9)).await;
+}
+
+#[tokio::test]
+async fn a_reload_decides_what_an_override_means() {
+    let one = replica(&SetClock::default(), None);
+    set(&one, key("alice"), use_plan("starter")).await;
+    set(&one, prefix("a"), quota(50)).await;
+    assert_eq!(
+        ask(&one, "free", 1).await.other_plan.as_deref(),
+        Some("starter")
+    );
+    let without = plans()
+        .iter()
+        .filter(|plan| &*plan.name != "starter")
+        .cloned()
+        .collect();
+    one.common.reload(without);
+    // The next one holds, and the list says why.
+    assert_eq!(
+        told(&ask(&one, "free", 1).await),
+        (Outcome::Allowed, Some(48), None, true)
+    );
+    let listed = one.overrides.list(&OverrideQuery::default()).unwrap();
+    let problems: Vec<&str> = listed
+        .entries
+        .iter()
+        .map(|listed| &*listed.problem)
+        .collect();
+    assert_eq!(
+        problems,
+        [
+            "use_plan is \"starter\", which is no plan of this config",
+            ""
+        ]
+    );
+    assert_eq!(one.common.totals().overrides.without_effect, 1);
+    one.common.reload(plans());
+    assert_eq!(
+        ask(&one, "free", 1).await.other_plan.as_deref(),
+        Some("starter")
+    );
+}
+
+#[tokio::test]
+async fn those_of_the_file_come_and_go_with_it_and_those_of_the_service_hold_first() {
+    let one = replica(&SetClock::default(), None);
+    set(&one, key("alice"), use_plan("starter")).await;
+    set(&one, prefix("a"), quota(50)).await;
+    let entry = |subject| {
+        Arc::new(PlanOverride {
+            effect: quota(70),
+            source: OverrideSource::File,
+            ..unset("free", subject)
+        })
+    };
+    let file = plans().with_overrides([entry(prefix("a")), entry(key("bob"))].into());
+    assert_eq!(one.common.reload(file).edited, 0);
+    let bob = Check {
+        key: Key::new("bob").unwrap(),
+        ..request("free", 1)
+    };
+    let decided = one.limiter.decide(bob, None).await.unwrap();
+    assert_eq!(told(&decided), (Outcome::Allowed, Some(69), None, true));
+    let refused = one.overrides.delete("free", key("bob"), None).await;
+    assert_eq!(refused, Err(OverrideRefusal::OfFile));
+    let query = OverrideQuery {
+        plan: "free".to_owned(),
+        matching_key: Some("alice".to_owned()),
+        ..OverrideQuery::default()
+    };
+    let listed = one.overrides.list(&query).unwrap().entries;
+    let listed: Vec<_> = listed
+        .iter()
+        .map(|listed| listed.entry.as_ref().unwrap())
+        .collect();
+    let listed: Vec<_> = listed
+        .iter()
+        .map(|entry| (&entry.subject, entry.source))
+        .collect();
+    assert_eq!(
+        listed,
+        [
+            (&key("alice"), OverrideSource::Runtime),
+            (&prefix("a"), OverrideSource::Runtime),
+            (&prefix("a"), OverrideSource::File)
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_list_is_read_page_by_page() {
+    let one = replica(&SetClock::default(), None);
+    for index in 0..25 {
+        set(&one, key(&format!("k:{index:02}")), quota(9)).await;
+    }
+    let mut query = OverrideQuery {
+        page_size: 10,
+        ..OverrideQuery::default()
+    };
+    let mut keys = Vec::new();
+    for (page, entries) in [10, 10, 5].into_iter().enumerate() {
+        let list = one.overrides.list(&query).unwrap();
+        assert_eq!(list.entries.len(), entries);
+        keys.extend(
+            list.entries
+                .iter()
+                .map(|listed| listed.subject.text().to_string()),
+        );
+        assert_eq!(list.next_page_token.is_empty(), page == 2);
+        query.page_token = list.next_page_token;
+        // What the page ended with may be gone by then.
+        let last = keys.last().unwrap().clone();
+        one.overrides
+            .delete("free", key(&last), None)
+            .await
+            .unwrap();
+    }
+    let expected: Vec<String> = (0..25).map(|index| format!("k:{index:02}")).collect();
+    assert_eq!(keys, expected);
+    for wrong in ["x", "free:k:runtim:k", "free:z:runtime:k"] {
+        query.page_token = wrong.to_owned();
+        assert!(
+            one.overrides
+                .list(&query)
+                .unwrap_err()
+                .contains("page_token"),
+            "{wrong}"
+        );
+    }
+    query.page_size = 1_001;
+    assert!(
+        one.overrides
+            .list(&query)
+            .unwrap_err()
+            .contains("page_size is 1001")
+    );
+}
+
+#[tokio::test]
+async fn refunds_and_resets_go_where_decisions_charge() {
+    let one = replica(&SetClock::default(), None);
+    ask(&one, "free", 2).await;
+    set(&one, key("alice"), use_plan("apart")).await;
+    ask(&one, "free", 5).await;
+    let alice = || Key::new("alice").unwrap();
+    let refunded = one
+        .limiter
+        .refund(alice(), "free", Cost::ONE, None)
+        .await
+        .unwrap();
+    assert_eq!(refunded.limits[0].0.remaining, 1);
+    // Of both: the plan that is asked for, and the one that decides.
+    assert_eq!(
+        Box::pin(one.limiter.reset(alice(), "free", None)).await,
+        Ok(true)
+    );
+    assert_eq!(ask(&one, "free", 1).await.key_status().remaining, Some(4));
+    one.overrides
+        .delete("free", key("alice"), None)
+        .await
+        .unwrap();
+    assert_eq!(ask(&one, "free", 1).await.key_status().remaining, Some(2));
+    set(&one, key("alice"), use_plan("none")).await;
+    let refused = one.limiter.refund(alice(), "free", Cost::ONE, None).await;
+    assert_eq!(refused, Err(AdminError::NothingCounted("none".into())));
+}
+
+#[tokio::test]
+async fn a_blocked_customer_stays_blocked_without_the_store() {
+    let limiter = broken();
+    let common = Arc::new(Limiter::without_store(
+        plans(),
+        SETTINGS,
+        limiter.common.clock.clone(),
+    ));
+    let overrides = Overrides::new(common.clone(), StoreRegistry::default());
+    overrides
+        .set(new("free", key("alice"), use_plan("closed")))
+        .await
+        .unwrap();
+    let limiter = common.with_store(limiter.store);
+    let decided = limiter.decide(request("free", 1), None).await.unwrap();
+    let plan = decided.other_plan.as_deref();
+    assert_eq!(
+        (decided.outcome, decided.decided_by, plan),
+        (Outcome::Denied, DecidedBy::Plan, Some("closed"))
+    );
+}
+
+#[test]
+fn what_is_kept_is_read_as_it_was_and_the_rest_is_kept_as_it_is() {
+    let full = PlanOverride {
+        effect: OverrideEffect::Quotas(vec![
+            LimitQuota {
+                name: Some("a".into()),
+                quota: Some(u64::MAX),
+                burst: None,
+            },
+            LimitQuota {
+                name: None,
+                quota: None,
+                burst: Some(3),
+            },
+        ]),
+        expires_at_us: Some(9),
+        reason: "a \"reason\" é".into(),
+        version: 7,
+        set_at_us: 5,
+        ..unset("free", key("a:b \u{1f600}"))
+    };
+    let other = PlanOverride {
+        effect: use_plan("starter"),
+        ..unset("free", prefix("a:b"))
+    };
+    let version = OverrideVersion { number: 7, mark: 5 };
+    let set = RuntimeOverrides {
+        entries: vec![Arc::new(full), Arc::new(other)],
+        unreadable: Vec::new(),
+        version,
+    };
+    let mut records = codec::records(&set);
+    let strange = |name: &str, payload: &str| OverrideRecord {
+        name: name.as_bytes().to_vec(),
+        version: 0,
+        set_at_us: 0,
+        expires_at_us: None,
+        payload: payload.as_bytes().to_vec(),
+    };
+    let strange = [
+        strange("kfree:x", "{\"use_plan\":\"a\",\"later\":1}"),
+        strange("kfree:y", "garbage"),
+        strange("kfree:z", "{}"),
+        strange("kfree:", "{\"use_plan\":\"a\"}"),
+        strange("zfree:x", "{\"use_plan\":\"a\"}"),
+        strange("", ""),
+    ];
+    records.extend(strange.iter().cloned());
+    let read = codec::read(records, version);
+    assert_eq!(read.entries, set.entries);
+    assert_eq!(read.unreadable.len(), strange.len());
+    let again = codec::records(&read);
+    assert!(strange.iter().all(|record| again.contains(record)));
+}
+
+#[tokio::test]
+async fn envoy_s_descriptors_honour_an_override_and_a_limit_of_their_own_does_not() {
+    let patterns = vec![EntryPattern::parse("user").unwrap()];
+    let rule = DescriptorRule {
+        key: KeyTemplate::for_open_values(&patterns),
+        patterns,
+        plan: "free".into(),
+    };
+    let domain = Domain::new(Unmatched::Allow, vec![rule]).unwrap();
+    let rules = EnvoyRules::new(DenialBody::None, [("edge".to_owned(), domain)]);
+    let one = replica(&SetClock::default(), None);
+    one.common.reload(plans().with_envoy(rules));
+    set(&one, key("alice"), use_plan("starter")).await;
+    let decide = |limit_override| {
+        let descriptor = Descriptor {
+            entries: vec![Entry {
+                name: "user".to_owned(),
+                value: "alice".to_owned(),
+            }],
+            units: 7,
+            refunds: false,
+            limit_override,
+        };
+        one.limiter
+            .decide_descriptors("edge", vec![descriptor], None)
+    };
+    let decided = decide(None).await.unwrap();
+    assert_eq!(
+        told(&decided.decisions[0].decision),
+        (Outcome::Allowed, Some(3), Some("starter"), true)
+    );
+    assert_eq!(
+        decided.decisions[0].plan.as_ref().unwrap().name,
+        "starter".into()
+    );
+    let own = LimitOverride {
+        quota: 9,
+        unit: RateUnit::Minute,
+    };
+    let decided = decide(Some(own)).await.unwrap();
+    assert_eq!(
+        told(&decided.decisions[0].decision),
+        (Outcome::Allowed, Some(2), None, false)
+    );
+}
