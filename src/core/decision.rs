@@ -79,6 +79,20 @@ impl Decision {
         }
     }
 
+    /// The same for a request that could pass, while another one of its joint decision may not. It has no wait of its own, also where
+    /// its plan is in shadow mode and would deny it.
+    pub(crate) fn other_denied(self) -> Self {
+        let mut statuses = self.statuses;
+        statuses
+            .iter_mut()
+            .for_each(|status| status.retry_after_us = None);
+        Self {
+            counted: self.counted,
+            candidate_allowed: self.candidate_allowed,
+            ..Self::counted(Outcome::OtherDenied, self.decided_by, statuses)
+        }
+    }
+
     /// The key's standing after this decision, one status per limit in the plan's order. Empty when nothing was counted: an
     /// unlimited or blocked plan, a cost that never fits, or a store failure answered by fail open or closed.
     #[inline]

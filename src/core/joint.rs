@@ -67,8 +67,10 @@ impl JointDecision {
         }
         let binding = longest_wait(&decisions);
         let retry_after_us = decisions[binding].key_status().retry_after_us;
-        for decision in decisions.iter_mut().filter(|decision| decision.allowed()) {
-            decision.outcome = Outcome::OtherDenied;
+        for decision in &mut decisions {
+            if decision.allowed() {
+                *decision = decision.clone().other_denied();
+            }
         }
         Self {
             outcome,
@@ -169,6 +171,7 @@ mod tests {
         assert_eq!(outcomes[1..4], [Outcome::Denied; 3]);
         assert_eq!([outcomes[0], outcomes[4]], [Outcome::OtherDenied; 2]);
         assert!(joint.decisions.iter().all(|each| !each.allowed()));
+        assert_eq!(joint.decisions[4].key_status().retry_after_us, None);
     }
 
     #[test]
