@@ -14,6 +14,7 @@
 //!   taken first, earlier use would keep counting for as long as others are charged and given back. The price: when an older
 //!   unit was meant, a newer one is taken for it. In any window, at most the limit's promise plus the units refunded within
 //!   that window pass.
+//! - Undo: it names the instant of a charge, and gives back its units where they still count, never more. [`undo`] has the rules.
 //! - An interval is half-open: a unit taken at `t` is free again at `t + window`.
 
 #[cfg(test)]
@@ -26,6 +27,7 @@ mod runs;
 mod sliding_counter;
 mod sliding_log;
 mod sliding_window;
+mod undo;
 
 use smallvec::SmallVec;
 
@@ -40,6 +42,7 @@ pub use gcra::Bucket;
 pub use releases::{RELEASES_MAX, Release, release_costs, releases};
 pub use runs::Runs;
 pub use sliding_counter::Counter;
+pub use undo::{undo, undo_instants};
 
 /// The stored state of one key for one limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -167,13 +170,25 @@ fn read_all(limits: &[Limit], states: &[State], now_us: u64, cost: u64, mode: Mo
 // Kept out of line: every request runs through the code around it, and refunds are rare.
 #[cold]
 fn refund(limits: &[Limit], states: &mut [State], now_us: u64, cost: u64) -> Verdict {
+    give_back(limits, states, now_us, |limit, state| {
+        state.refund(limit, now_us, cost);
+    })
+}
+
+/// Has something given back to each limit. The readings after it, then those before.
+fn give_back(
+    limits: &[Limit],
+    states: &mut [State],
+    now_us: u64,
+    mut give: impl FnMut(&Limit, &mut State),
+) -> Verdict {
     let before: SmallVec<[Reading; 2]> = limits
         .iter()
         .zip(&*states)
         .map(|(limit, state)| state.read(limit, now_us, 0))
         .collect();
     let after = limits.iter().zip(states).map(|(limit, state)| {
-        state.refund(limit, now_us, cost);
+        give(limit, state);
         state.read(limit, now_us, 0)
     });
     Verdict {
@@ -416,6 +431,19 @@ impl State {
             Self::Bucket(bucket) => bucket.refund(limit, now_us, units),
             Self::Counter(counter) => counter.refund(limit, now_us, units),
             Self::Runs(runs) => runs.refund(limit, now_us, units),
+        }
+    }
+
+    /// Gives back the units of a charge of that instant. A state without them stays as it is.
+    fn undo(&mut self, limit: &Limit, now_us: u64, units: u64, instant_us: u64) {
+        match (self, limit.algorithm()) {
+            (Self::Window(window), _) => window.undo(limit, now_us, units, instant_us),
+            (Self::Bucket(bucket), _) => bucket.undo(limit, now_us, units, instant_us),
+            (Self::Counter(counter), _) => counter.undo(limit, now_us, units, instant_us),
+            (Self::Runs(runs), Algorithm::SlidingWindow { precision }) => {
+                sliding_window::undo(runs, limit, precision, (now_us, instant_us), units);
+            }
+            (Self::Runs(runs), _) => sliding_log::undo(runs, limit, now_us, units, instant_us),
         }
     }
 }

@@ -50,6 +50,13 @@ impl Window {
         }
     }
 
+    /// Gives back units of a charge of that instant, if the present window is still that of the charge.
+    pub(super) fn undo(&mut self, limit: &Limit, now_us: u64, units: u64, instant_us: u64) {
+        if instant_us >= self.at(limit, now_us).start_us {
+            self.refund(limit, now_us, units);
+        }
+    }
+
     pub(super) fn fresh_at_us(&self, window_us: u64) -> u64 {
         self.start_us + window_us
     }

@@ -104,12 +104,23 @@ impl Bucket {
 
     /// Gives units back; a unit that is only partly back counts as one. The rate stays as it is.
     pub(super) fn refund(&mut self, limit: &Limit, now_us: u64, units: u64) {
+        self.give_back(limit, now_us, units, 0);
+    }
+
+    /// Gives units of a charge back, less what has come back of them since `since_us`: the later of the charge and the end of
+    /// the debt before it. So what was charged after it counts in full.
+    pub(super) fn undo(&mut self, limit: &Limit, now_us: u64, units: u64, since_us: u64) {
+        self.give_back(limit, now_us, units, now_us.saturating_sub(since_us));
+    }
+
+    /// Gives units back, less a debt that has drained already.
+    fn give_back(&mut self, limit: &Limit, now_us: u64, units: u64, drained_us: u64) {
         let debt = self.debt(limit, now_us);
-        match debt
-            .backlog_us
-            .saturating_sub(units.saturating_mul(debt.emission_us))
-        {
-            _ if debt.backlog_us == 0 => {}
+        let given_us = units
+            .saturating_mul(debt.emission_us)
+            .saturating_sub(drained_us);
+        match debt.backlog_us.saturating_sub(given_us) {
+            _ if debt.backlog_us == 0 || given_us == 0 => {}
             0 => *self = Self::default(),
             backlog_us => *self = Self::new(limit, now_us, Debt { backlog_us, ..debt }),
         }

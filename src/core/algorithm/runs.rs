@@ -88,6 +88,33 @@ impl Runs {
         }
     }
 
+    /// Takes units of that instant back, from the first run that is not before it, if `has_them` is true of the run's time. Returns
+    /// whether it was. Units of other runs stay as they are. The runs begin anew where none counts any more.
+    pub(super) fn take_back(
+        &mut self,
+        limit: &Limit,
+        now_us: u64,
+        (instant_us, units): (u64, u64),
+        has_them: impl Fn(u64) -> bool,
+    ) -> bool {
+        let index = self.runs.partition_point(|run| run.at_us < instant_us);
+        let Some(run) = self.runs.get(index).filter(|run| has_them(run.at_us)) else {
+            return false;
+        };
+        let in_run = run.through - self.through(index);
+        let taken = units.min(in_run);
+        self.runs
+            .range_mut(index..)
+            .for_each(|run| run.through -= taken);
+        if taken == in_run {
+            self.runs.remove(index);
+        }
+        if self.first_live(limit.window_us(), now_us) == self.runs.len() {
+            *self = Self::default();
+        }
+        true
+    }
+
     pub(super) fn drop_expired(&mut self, window_us: u64, now_us: u64) {
         let live = self.first_live(window_us, now_us);
         self.before = self.through(live);

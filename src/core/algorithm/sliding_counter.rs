@@ -44,16 +44,32 @@ impl Counter {
     /// only in part, so giving it back frees only that part.
     pub(super) fn refund(&mut self, limit: &Limit, now_us: u64, units: u64) {
         let Self {
+            current, previous, ..
+        } = self.at(limit, now_us);
+        let of_current = units.min(current);
+        self.give_back(limit, now_us, of_current, previous.min(units - of_current));
+    }
+
+    /// Gives back units of a charge of that instant, from the window of that instant alone.
+    pub(super) fn undo(&mut self, limit: &Limit, now_us: u64, units: u64, instant_us: u64) {
+        let counter = self.at(limit, now_us);
+        if instant_us >= counter.start_us {
+            self.give_back(limit, now_us, units.min(counter.current), 0);
+        } else if instant_us + limit.window_us() >= counter.start_us {
+            self.give_back(limit, now_us, 0, units.min(counter.previous));
+        }
+    }
+
+    /// Gives back so many units of each window, which has them.
+    fn give_back(&mut self, limit: &Limit, now_us: u64, of_current: u64, of_previous: u64) {
+        let Self {
             start_us,
             current,
             previous,
         } = self.at(limit, now_us);
-        let of_current = units.min(current);
-        let (current_left, previous_left) = (
-            current - of_current,
-            previous.saturating_sub(units - of_current),
-        );
-        match (current + previous, current_left + previous_left) {
+        let (current_left, previous_left) = (current - of_current, previous - of_previous);
+        match (of_current + of_previous, current_left + previous_left) {
+            // Nothing is written.
             (0, _) => {}
             (_, 0) => *self = Self::default(),
             _ => {

@@ -12,6 +12,15 @@ pub(super) fn charge(runs: &mut Runs, limit: &Limit, now_us: u64, cost: u64) {
     runs.push(now_us, cost);
 }
 
+/// Gives back units of a charge of that instant, while it counts. All other units keep their times.
+pub(super) fn undo(runs: &mut Runs, limit: &Limit, now_us: u64, units: u64, instant_us: u64) {
+    if instant_us <= now_us && now_us < instant_us + limit.window_us() {
+        runs.take_back(limit, now_us, (instant_us, units), |at_us| {
+            at_us == instant_us
+        });
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use crate::algorithm::cases::{Case, check, limit};

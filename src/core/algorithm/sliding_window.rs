@@ -21,6 +21,29 @@ pub(super) fn charge(runs: &mut Runs, limit: &Limit, precision: u8, now_us: u64,
     }
 }
 
+/// Gives back units of a charge, while it counts: those of its instant, or of the run that took them up, which is of its cell.
+/// `times_us` are the present and the instant of the charge.
+pub(super) fn undo(
+    runs: &mut Runs,
+    limit: &Limit,
+    precision: u8,
+    times_us: (u64, u64),
+    units: u64,
+) {
+    let ((now_us, instant_us), cell_us) = (times_us, limit.cell_us(precision));
+    if instant_us > now_us || instant_us + limit.window_us() <= now_us {
+        return;
+    }
+    // As a charge would write them. They are written only if something is given back.
+    let mut read = runs.clone();
+    read.clamp(now_us);
+    read.drop_expired(limit.window_us(), now_us);
+    let same_cell = |at_us: u64| at_us / cell_us == instant_us / cell_us;
+    if read.take_back(limit, now_us, (instant_us, units), same_cell) {
+        *runs = read;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

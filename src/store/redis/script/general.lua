@@ -2,10 +2,10 @@
 -- request.lua describes the two ways, and the words used here: group, fingerprint, record, stamp.
 
 --{ general
--- Sets `general` to the function that decides the present group, `joint` to the one that decides requests together, and
--- `single_of`, which returns a plan's limits and the one that is alone.
+-- Sets `general` to the function that decides the present group, `joint` to the one that decides requests together, `single_of`,
+-- which returns a plan's limits and the one that is alone, and `undo_charges` to the one that undoes charges.
 if not general then
-  general, joint, single_of = (function()
+  general, joint, single_of, undo_charges = (function()
 --> general_functions
   end)()
 end
@@ -274,14 +274,16 @@ local function charge(group, states, fits, cost)
   end
 end
 
--- Gives units back to every limit that has counted some, the newest first.
-local function refund(group, states, cost)
-  for _, state in ipairs(states) do
+-- Gives units back to every limit that has counted some, the newest first. An undo has an instant for each limit, and gives back
+-- those that were charged then.
+local function refund(group, states, cost, instants)
+  instants = instants or {}
+  for index, state in ipairs(states) do
     local limit = state.limit
     if state.log then
-      log.find(limit, state.log, cost)
+      log.find(limit, state.log, cost, instants[index])
     else
-      local taken, left = rule_of(limit.kind).refund(sub(state.after, #limit.fingerprint + 1), cost, limit)
+      local taken, left = rule_of(limit.kind).refund(sub(state.after, #limit.fingerprint + 1), cost, limit, instants[index])
       if taken then
         set_record(group.records, limit, left and limit.fingerprint .. left)
         group.is_changed = true
@@ -290,9 +292,9 @@ local function refund(group, states, cost)
   end
   if group.has_logs then
     write_all(group, function()
-      for _, state in ipairs(states) do
+      for index, state in ipairs(states) do
         if state.log then
-          log.refund(state.limit, state.log, cost)
+          log.refund(state.limit, state.log, cost, instants[index])
         end
       end
     end)
@@ -386,5 +388,5 @@ local function decide_group(key, value, first_log, last_log, at, count)
 end
 
 --> joint_functions
-return decide_group, decide_joint, limits_and_single
+return decide_group, decide_joint, limits_and_single, undo_parts
 --}

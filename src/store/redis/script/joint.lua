@@ -96,7 +96,7 @@ local function test_joint(parts, charges)
   return tested, all_fit
 end
 
--- Gives back what was charged, at the instant at which it was.
+-- Gives back what was charged in this call, at the instant at which it was.
 local function undo_joint(charged)
   for index = #charged, 1, -1 do
     local part = charged[index]
@@ -128,6 +128,27 @@ local function charge_joint(parts, tested, charged)
       part.name.value = group.value
       charged[#charged + 1], replies_of[index] = part, reply
     end
+  end
+  return replies_of
+end
+
+-- Undoes charges of an earlier call, the last one first. Returns their replies, each as of a refund. Errors: some may be undone.
+local function undo_parts(parts)
+  local replies_of, befores = {}, {}
+  for index, part in ipairs(parts) do
+    local group = group_of(part.name)
+    befores[index] = readings_of(evaluate_all(part.limits, group.records, group.logs, false, 0), 0, false)
+  end
+  for index = #parts, 1, -1 do
+    local part, group = parts[index], group_of(parts[index].name)
+    if part.cost > 0 then
+      refund(group, evaluate_all(part.limits, group.records, group.logs, false, 0), part.cost, part.instants)
+      write_records(group)
+    end
+  end
+  for index, part in ipairs(parts) do
+    local group = group_of(part.name)
+    replies_of[index] = '1' .. readings_of(evaluate_all(part.limits, group.records, group.logs, false, 0), 0, false) .. befores[index]
   end
   return replies_of
 end
@@ -169,6 +190,8 @@ end
 
 do
 --{ joints
+-- What is asked of a joint decision, beside a peek, 0, and a charge, 1: a charge that may be undone later, and its undo.
+local CHARGE_OF_PART, UNDO = 2, 3
 -- The present group stands for all joint decisions of the call. It has a log if they have one, so that `log` was made.
 logs = 0
 local names, at, count, joints = {}, first_at, nil, nil
@@ -187,31 +210,20 @@ for index = 0, count - 1 do
   }
   next_packed, next_log = next_packed + packed_count, next_log + log_count
 end
+local places, tells_instant = 0, false
 for decision = 1, joints do
-  local parts, refused, charges = {}, false, nil
-  charges, count, at = unpack('<BB', request, at)
+  local parts, refused, joint_mode = {}, false, nil
+  joint_mode, count, at = unpack('<BB', request, at)
+  if joint_mode > UNDO then
+    return { err = MALFORMED }
+  end
+  places, tells_instant = places + count, tells_instant or joint_mode == CHARGE_OF_PART
   for index = 1, count do
-    local name, plan, is_shadow, place
-    name, plan, is_shadow, place, cost, at = unpack('<BBBI2I5', request, at)
-    name = names[name]
-    if not name then
-      return { err = MALFORMED }
-    end
-    local limits, limit = single_of(plan)
-    if name.decision == decision then
-      -- A name that stands in it twice needs sums.
-      parts[1].limit, limit = nil, nil
-    end
-    name.decision = decision
-    refused = refused or name.problem
-    parts[index] = {
-      name = name, plan = plan, limits = limits, limit = limit, is_shadow = is_shadow == 1, place = final + 1 + place, cost = cost,
-      fits = false, record = false, rest = '', rings = false, expires = 0, expired = false,
-    }
+--> joint_request
   end
   local decided, result = false, refused
   if not refused then
-    decided, result = pcall(joint, parts, charges == 1)
+    decided, result = pcall(joint_mode == UNDO and undo_charges or joint, parts, joint_mode ~= 0)
   end
   local problem = not decided and (type(result) == 'table' and result.err or tostring(result))
   local refusal
@@ -225,5 +237,38 @@ end
 if at <= #request then
   return { err = MALFORMED }
 end
+if tells_instant then
+  replies[final + places + 1] = pack('<I7', now)
+end
 --}
+
+for index = 1, count do
+--{ joint_request
+-- Reads a request of the present joint decision.
+local name, plan, is_shadow, place
+name, plan, is_shadow, place, cost, at = unpack('<BBBI2I5', request, at)
+name = names[name]
+if not name then
+  return { err = MALFORMED }
+end
+local limits, limit = single_of(plan)
+if name.decision == decision then
+  -- A name that stands in it twice needs sums.
+  parts[1].limit, limit = nil, nil
+end
+name.decision = decision
+refused = refused or name.problem
+parts[index] = {
+  name = name, plan = plan, limits = limits, limit = limit, is_shadow = is_shadow == 1, place = final + 1 + place, cost = cost,
+  fits = false, record = false, rest = '', rings = false, expires = 0, expired = false, instants = false,
+}
+if joint_mode == UNDO then
+  local instants = {}
+  for limit_index = 1, #limits do
+    instants[limit_index], at = unpack('<I7', request, at)
+  end
+  parts[index].instants = instants
+end
+--}
+end
 end

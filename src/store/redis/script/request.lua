@@ -16,15 +16,18 @@
 --            If there are joint decisions, the last group stands for all of them: requests I2 (1), 0 B, 1 B if they have logs or else
 --            0, JOINT B, 1 B; then their
 --            names B, joint decisions I2, then per name: has a packed state B, names of logs and index B; then per joint decision: mode
---            B (1 or 0), requests B, then per request: name B, counted from 0 among theirs, plan B, in shadow mode B (1 if it is), place
---            of its reply I2, from 0 among theirs, cost I5. No other group has one of their names.
+--            B (0 peek, 1 charge, 2 charge of a part, whose instant is told, 3 undo of such a charge), requests B, then per request:
+--            name B, counted from 0 among theirs, plan B, in shadow mode B (1 if it is), place of its reply I2, from 0 among theirs,
+--            cost I5 (of an undo 0 where nothing was charged), and of an undo for each limit the instant to undo I7, see there. No
+--            other group has one of their names.
 --          Its counts must agree with one another, with its length and with the number of keys; if not, the reply is an
 --          error, and so it is, or an 'E' for that group, where a group speaks of what there is none of.
 -- Reply    one string, per request in this order: '1' or '0' (whether the cost fits), then for each limit its reading, one
 --          to three I7, see each algorithm, and of a refund another for each, from before it; or 'E' and an error as length
 --          I2 and text, when its state cannot be read: it is not ours, or a newer version's. To a call by names: 'R' and the
 --          places I2, from 0, of names that the node refused, because it does not have their slots, or not all of their keys,
---          or wants names to be keys. Nothing was written then, for any name.
+--          or wants names to be keys. Nothing was written then, for any name. Behind all replies: the call's instant I7, if a joint
+--          decision is to tell it.
 --
 -- Packed state: records, each a fingerprint and that algorithm's payload; and if one is of a sliding_window with more than one run,
 -- the byte RINGS and each such record's ring; see there. A limit finds its record by its fingerprint, so adding,

@@ -60,9 +60,13 @@ local function fixed_window()
     return read_time(value, at) + window
   end
 
-  function rule.refund(payload, cost)
+  -- An undo, of a charge at this instant, gives nothing back where that was in a window before.
+  function rule.refund(payload, cost, _, instant)
     local format = COUNTS[#payload - 7]
     local stamp, count = unpack(format, payload)
+    if instant and instant < read_time(payload, 1) then
+      return false
+    end
     return count > 0, count > cost and pack(format, stamp, count - cost)
   end
 

@@ -134,12 +134,16 @@ local function gcra()
     return fits, reading(limit, backlog, emission), after, clamped
   end
 
-  -- A unit that was not wholly back yet is. The rate stays as it is.
-  function rule.refund(payload, cost, limit)
+  -- A unit that was not wholly back yet is. The rate stays as it is. An undo gives back less what has come back since that instant:
+  -- the later of the charge and the end of the debt before it.
+  function rule.refund(payload, cost, limit, instant)
     local tat, quota = load(payload)
-    local backlog = tat - now
-    local left = backlog - cost * ceil(limit.window / quota)
-    return backlog > 0, left > 0 and save(left, quota, limit.window)
+    local backlog, given = tat - now, cost * ceil(limit.window / quota)
+    if instant then
+      given = max(given - max(now - instant, 0), 0)
+    end
+    local left = backlog - given
+    return backlog > 0 and given > 0, left > 0 and save(left, quota, limit.window)
   end
 
   return rule

@@ -64,14 +64,19 @@ local function sliding_counter()
     return read_time(value, at) + 2 * window
   end
 
-  -- The newest units are those of the current window.
-  function rule.refund(payload, cost)
+  -- The newest units are those of the current window. An undo gives back those of the window that its instant is in.
+  function rule.refund(payload, cost, limit, instant)
     local format = COUNTS[(#payload - 7) / 2]
     local stamp, current, previous = unpack(format, payload)
     local of_current = math.min(cost, current)
-    local left = max(previous - (cost - of_current), 0)
-    local kept = current - of_current + left > 0
-    return current + previous > 0, kept and pack(format, stamp, current - of_current, left)
+    local of_previous = math.min(cost - of_current, previous)
+    if instant then
+      local start = read_time(payload, 1)
+      of_current = instant >= start and of_current or 0
+      of_previous = instant < start and instant + limit.window >= start and math.min(cost, previous) or 0
+    end
+    local kept = current - of_current + previous - of_previous > 0
+    return of_current + of_previous > 0, kept and pack(format, stamp, current - of_current, previous - of_previous)
   end
 
   return rule

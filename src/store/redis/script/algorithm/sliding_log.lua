@@ -317,18 +317,28 @@ function log.write(states)
   end
 end
 
--- Finds where the newest units begin that log.refund will take, if it leaves any. It may find that the log cannot be read.
-function log.find(limit, state, cost)
-  if state.used > cost then
+-- Finds what log.refund will take, if it leaves any: where the newest units begin, or for an undo, where the charges of its instant
+-- do. It may find that the log cannot be read.
+function log.find(limit, state, cost, instant)
+  if instant then
+--> log_find_instant
+  elseif state.used > cost then
     clamp(state, expiry(now, limit))
     trim(state)
     state.kept, state.taken = around(state, 'units', state.used - cost, { index = 0, units = 0 }, last_of(state))
   end
 end
 
--- Takes the newest units back, which log.find has found.
-function log.refund(limit, state, cost)
-  if state.used > cost then
+-- Takes the newest units back, which log.find has found. For an undo, those of its instant.
+function log.refund(limit, state, cost, instant)
+  if instant then
+    cost = state.undone and math.min(cost, state.undone.units) or 0
+  end
+  if instant and cost < state.used then
+    if cost > 0 then
+--> log_take_back
+    end
+  elseif state.used > cost then
     local kept = state.kept
     state.used = state.used - cost
     call('LTRIM', state.key, '0', kept.index)

@@ -332,7 +332,32 @@ local function sliding_window()
     return fits, pack('<I7I7I7', used, frees_in, fresh_in), pack('<I6B', used, #runs / RUN) .. runs, clamped
   end
 
-  function rule.refund(payload, cost)
+  -- Units of that instant, while they count: from the run of it, or the one that took them up, which is of its cell.
+  local function undo(payload, cost, limit, instant)
+    local used, n = unpack('<I6B', payload)
+    local place, taken, more = 8, -1, 0
+    while taken < instant do
+      if place > #payload then
+        return false
+      end
+      taken, more = unpack('<I7I5', payload, place)
+      place = place + RUN
+    end
+    if instant > now or instant + limit.window <= now or floor(taken / limit.step) ~= floor(instant / limit.step) then
+      return false
+    end
+    local units, run = math.min(cost, more), ''
+    if units < more then
+      run = pack('<I7I5', taken, more - units)
+    end
+    local before, after = sub(payload, 8, place - RUN - 1), sub(payload, place)
+    return true, units < used and pack('<I6B', used - units, run == '' and n - 1 or n) .. before .. run .. after
+  end
+
+  function rule.refund(payload, cost, limit, instant)
+    if instant then
+      return undo(payload, cost, limit, instant)
+    end
     local used, n = unpack('<I6B', payload)
     if used <= cost then
       return used > 0, false
