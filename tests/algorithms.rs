@@ -6,3 +6,4 @@ mod joint;
 mod oracle;
 mod parity;
 mod simulate;
+mod undo;

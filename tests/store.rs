@@ -11,6 +11,7 @@ mod flood;
 mod garbage;
 mod heavy_batches;
 mod joint;
+mod joint_slots;
 mod key_prefix;
 mod logs;
 mod memory;

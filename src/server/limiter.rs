@@ -75,11 +75,6 @@ pub enum Refusal {
         "the caller's deadline passed before a decision; a charge that was sent may still count"
     )]
     CallerDeadline,
-    /// The keys of a joint decision lie in several slots of a Redis Cluster.
-    #[error(
-        "the keys of this joint decision lie on several nodes of the Redis Cluster; send one shard with all of them"
-    )]
-    Apart,
 }
 
 /// How a limiter treats its store.

@@ -11,6 +11,7 @@
     )
 )]
 
+mod joint;
 mod memory;
 mod overrides;
 pub mod redis;
@@ -32,6 +33,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use joint::{Charged, JointFailure, JointUndos, Settled};
 pub use memory::{CAPACITY_DEFAULT, CAPACITY_MIN, MemoryOverrides, MemoryStore};
 pub use overrides::{
     Expiry, OverrideChange, OverrideChanged, OverrideRecord, OverrideSet, OverrideStore,
@@ -122,22 +124,19 @@ pub trait Store: Send + Sync + 'static {
     /// is not charged and not added. All checks are charges, or all are peeks.
     ///
     /// Returns a verdict for each, in the same order. Whether all were charged, [`all_fit`] tells. If not, the verdicts tell how each
-    /// was tested, and the readings are those before. Errors: none was decided.
+    /// was tested, and the readings are those without a charge. Errors: not all were decided; see [`JointFailure`].
+    ///
+    /// A Redis Cluster whose checks lie in several slots charges them one after another, and undoes what it charged before one that
+    /// is denied. That may take until twice the deadline. It is also done when the future is dropped before its end.
     fn decide_joint(
         &self,
         _checks: &[Check],
         _deadline: StoreDeadline,
-    ) -> impl Future<Output = Result<Vec<Verdict>, StoreError>> + Send {
+    ) -> impl Future<Output = Result<Vec<Verdict>, JointFailure>> + Send {
         async {
-            Err(StoreError::Refused(
-                "this store does not decide requests together".to_owned(),
-            ))
+            let why = "this store does not decide requests together".to_owned();
+            Err(StoreError::Refused(why).into())
         }
-    }
-
-    /// Whether the store can decide these checks together. If not, they lie in several slots of a Redis Cluster.
-    fn are_together(&self, _checks: &[Check]) -> bool {
-        true
     }
 
     /// Deletes all counters of a subject, under every plan and limit of its group, so that later decisions begin fresh. Returns
@@ -278,17 +277,10 @@ impl Store for ConfiguredStore {
         &self,
         checks: &[Check],
         deadline: StoreDeadline,
-    ) -> Result<Vec<Verdict>, StoreError> {
+    ) -> Result<Vec<Verdict>, JointFailure> {
         match self {
-            Self::Memory(store) => store.decide_joint(checks),
+            Self::Memory(store) => Ok(store.decide_joint(checks)?),
             Self::Redis(store) => store.decide_joint(checks, deadline).await,
-        }
-    }
-
-    fn are_together(&self, checks: &[Check]) -> bool {
-        match self {
-            Self::Memory(store) => store.are_together(checks),
-            Self::Redis(store) => store.are_together(checks),
         }
     }
 

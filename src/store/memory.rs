@@ -25,7 +25,7 @@ use std::borrow::Cow;
 use std::hash::RandomState;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Check, Store, StoreDeadline, StoreError, Subject};
+use super::{Check, JointFailure, Store, StoreDeadline, StoreError, Subject};
 use crate::clock::Clock;
 use entry::Name;
 pub use overrides::MemoryOverrides;
@@ -150,8 +150,8 @@ impl Store for MemoryStore {
         &self,
         checks: &[Check],
         _deadline: StoreDeadline,
-    ) -> Result<Vec<Verdict>, StoreError> {
-        self.decide_joint(checks)
+    ) -> Result<Vec<Verdict>, JointFailure> {
+        Ok(self.decide_joint(checks)?)
     }
 
     async fn reset(&self, subject: &Subject, _deadline: StoreDeadline) -> Result<bool, StoreError> {

@@ -24,12 +24,12 @@ use futures_util::future::BoxFuture;
 use tokio::time::timeout_at;
 
 use super::{
-    Check, ConnectionHealth, ReplicaId, SharedStore, Store, StoreDeadline, StoreError, Subject,
-    TopLists,
+    Check, ConnectionHealth, JointFailure, JointUndos, ReplicaId, SharedStore, Store,
+    StoreDeadline, StoreError, Subject, TopLists,
 };
 use crate::clock::{Clock, monotonic};
-use batcher::call::{Call, ScriptRequest};
-use batcher::{Answer, Batcher, ScriptTransport};
+use batcher::call::{Call, Purpose, ScriptRequest};
+use batcher::{Answer, Answers, Batcher, JointNote, ScriptTransport};
 use cluster::{Cluster, RedirectFollower};
 pub use connection::breaker::BreakerState;
 use connection::endpoint::Endpoint;
@@ -211,6 +211,32 @@ impl RedisStore {
         })
     }
 
+    /// Undoes charges, for tests: a Cluster does this by itself where a joint decision is denied after some of its names were charged.
+    /// Each check has the instants of [`tollgate_core::algorithm::undo_instants`]. All are of one slot. Returns what refunds do.
+    pub async fn undo(
+        &self,
+        charges: &[(Check, Vec<u64>)],
+        StoreDeadline(deadline): StoreDeadline,
+    ) -> Result<Vec<Verdict>, StoreError> {
+        let until = monotonic() + deadline;
+        let request = |(check, instants_us): &(Check, Vec<u64>)| {
+            let check = Check {
+                mode: Mode::Refund,
+                ..check.clone()
+            };
+            let purpose = Purpose::Undo(instants_us.clone().into());
+            ScriptRequest::new(&check, &self.key_prefix, until).jointly(purpose)
+        };
+        let requests = charges.iter().map(request).collect();
+        match &self.servers {
+            Servers::One(node) => node.decide_joint(requests, deadline).await,
+            Servers::Many(cluster) => {
+                let answers = cluster.ask_joint(requests, until).await?;
+                answers.each.into_iter().collect()
+            }
+        }
+    }
+
     /// Waits until a connection is up, to each node of a Cluster, for at most `time_limit`. Returns whether it is.
     pub async fn connected(&self, time_limit: Duration) -> bool {
         let up = async {
@@ -335,18 +361,31 @@ impl Node {
         }
     }
 
-    /// Decides requests together.
+    /// Decides the requests of a joint decision together.
     async fn decide_joint(
         &self,
         requests: Vec<ScriptRequest>,
         deadline: Duration,
     ) -> Result<Vec<Verdict>, StoreError> {
+        let answers = self.ask_joint(requests, deadline).await?;
+        answers.each.into_iter().collect()
+    }
+
+    /// As [`Self::decide_joint`]; returns also what the answers do not say.
+    async fn ask_joint(
+        &self,
+        requests: Vec<ScriptRequest>,
+        deadline: Duration,
+    ) -> Result<Answers, StoreError> {
         let count = requests.len();
         let asked = async {
             self.manager.refusal().map_or(Ok(()), Err)?;
             let answered = self.batcher.take_joint(requests, deadline)?;
             let answers = answered.await.map_err(|_| lost_call())?;
-            answers.into_iter().collect()
+            match answers.each.iter().find_map(|each| each.as_ref().err()) {
+                Some(error) if answers.note != Some(JointNote::Apart) => Err(error.clone()),
+                _ => Ok(answers),
+            }
         };
         self.count_undecided(count, asked.await)
     }
@@ -360,6 +399,7 @@ impl Node {
         self.batcher
             .take_batch(requests, deadline)?
             .await
+            .map(|answers| answers.each)
             .map_err(|_| lost_call())
     }
 }
@@ -402,27 +442,15 @@ impl Store for RedisStore {
         &self,
         checks: &[Check],
         StoreDeadline(deadline): StoreDeadline,
-    ) -> Result<Vec<Verdict>, StoreError> {
+    ) -> Result<Vec<Verdict>, JointFailure> {
         let until = monotonic() + deadline;
-        let requests = checks
-            .iter()
-            .map(|check| ScriptRequest::new(check, &self.key_prefix, until))
-            .collect();
+        let requests = checks.iter().map(|check| {
+            ScriptRequest::new(check, &self.key_prefix, until).jointly(Purpose::Whole)
+        });
         match &self.servers {
-            Servers::One(node) => node.decide_joint(requests, deadline).await,
-            Servers::Many(cluster) => Box::pin(cluster.decide_joint(requests, deadline)).await,
-        }
-    }
-
-    fn are_together(&self, checks: &[Check]) -> bool {
-        let slot = |check: &Check| {
-            let (group, key) = (&check.plan.counts_as, &check.key);
-            name::slot(&name::state_name(&self.key_prefix, group, key))
-        };
-        match (&self.servers, checks) {
-            (Servers::One(_), _) | (Servers::Many(_), []) => true,
-            (Servers::Many(_), [first, others @ ..]) => {
-                others.iter().all(|other| slot(other) == slot(first))
+            Servers::One(node) => Ok(node.decide_joint(requests.collect(), deadline).await?),
+            Servers::Many(cluster) => {
+                Box::pin(cluster.decide_joint(requests.collect(), until, deadline)).await
             }
         }
     }
@@ -467,6 +495,13 @@ impl SharedStore for RedisStore {
 
     fn nodes(&self) -> Vec<(String, Status)> {
         Self::nodes(self)
+    }
+
+    fn joint_undos(&self) -> JointUndos {
+        match &self.servers {
+            Servers::One(_) => JointUndos::default(),
+            Servers::Many(cluster) => cluster.joint_undos(),
+        }
     }
 
     fn announce<'a>(

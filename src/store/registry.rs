@@ -10,8 +10,8 @@ use futures_util::future::join_all;
 use tokio::time::sleep;
 
 use super::{
-    BreakerState, ConnectionHealth, REPLICA_LIFETIME, ReplicaId, SharedStore, Status, StoreError,
-    StoreState, TopLists,
+    BreakerState, ConnectionHealth, JointUndos, REPLICA_LIFETIME, ReplicaId, SharedStore, Status,
+    StoreError, StoreState, TopLists,
 };
 use crate::clock::monotonic;
 
@@ -205,6 +205,16 @@ impl StoreRegistry {
             .iter()
             .flat_map(|store| store.connections())
             .collect()
+    }
+
+    /// What was undone of joint decisions, over all stores.
+    pub fn joint_undos(&self) -> JointUndos {
+        let all = self.stores();
+        let all = all.iter().map(|store| store.joint_undos());
+        all.fold(JointUndos::default(), |sum, one| JointUndos {
+            done: sum.done + one.done,
+            unknown: sum.unknown + one.unknown,
+        })
     }
 
     /// Health of every Redis server, by its address. Empty for an embedded store.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 
-use super::{ConnectionHealth, OverrideStore, ReplicaId, Status, StoreError};
+use super::{ConnectionHealth, JointUndos, OverrideStore, ReplicaId, Status, StoreError};
 
 /// Lists of heaviest keys that other replicas published.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -29,6 +29,11 @@ pub trait SharedStore: OverrideStore {
 
     /// Health of each node now, with its address.
     fn nodes(&self) -> Vec<(String, Status)>;
+
+    /// Counts of what was undone of joint decisions; none where one call decides each.
+    fn joint_undos(&self) -> JointUndos {
+        JointUndos::default()
+    }
 
     /// Registers a replica for `lifetime` from now, or removes it when that is zero. Returns the number of live replicas.
     fn announce<'a>(

@@ -255,7 +255,6 @@ pub(super) fn refusal(refusal: &Refusal) -> Status {
         Refusal::UnknownPlan(unknown) => Status::not_found(unknown.to_string()),
         Refusal::Overloaded => overloaded(&refusal.to_string()),
         Refusal::CallerDeadline => Status::deadline_exceeded(refusal.to_string()),
-        Refusal::Apart => Status::failed_precondition(refusal.to_string()),
     }
 }
 

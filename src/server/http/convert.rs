@@ -135,7 +135,6 @@ pub(super) fn refusal(refusal: &Refusal) -> Response {
             "the caller's deadline passed",
             &refusal.to_string(),
         ),
-        Refusal::Apart => bad_request(StatusCode::BAD_REQUEST, &refusal.to_string()),
     }
 }
 

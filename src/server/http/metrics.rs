@@ -14,7 +14,7 @@ use crate::limiter::{BOUNDS_NS, Counter, JOINT_OUTCOMES, Reloads, Timings, Total
 use crate::tls;
 use tollgate_core::decision::{DecidedBy, Outcome};
 use tollgate_core::plan::{Plan, Rule};
-use tollgate_store::{NodeHealth, StoreError, StoreRegistry};
+use tollgate_store::{JointUndos, NodeHealth, StoreError, StoreRegistry};
 
 const NS_PER_SECOND: f64 = 1e9;
 
@@ -306,6 +306,18 @@ fn nodes(text: &mut Exposition, stores: &StoreRegistry) {
     let nodes = stores.nodes();
     node_connections(text, &nodes);
     node_counters(text, &nodes);
+    joint_undos(text, stores.joint_undos());
+}
+
+fn joint_undos(text: &mut Exposition, undos: JointUndos) {
+    const NAME: &str = "tollgate_joint_undos_total";
+    text.family(
+        NAME,
+        Kind::Counter,
+        "Requests charged on a Redis Cluster and undone since another of their joint decision was denied; unknown: no answer, or refused.",
+    );
+    text.sample(NAME, &[("result", "done")], undos.done);
+    text.sample(NAME, &[("result", "unknown")], undos.unknown);
 }
 
 fn node_connections(text: &mut Exposition, nodes: &BTreeMap<String, NodeHealth>) {

@@ -17,7 +17,7 @@ use tollgate_core::decision::{DecidedBy, Decision, Outcome};
 use tollgate_core::joint::{JointDecision, Sums};
 use tollgate_core::key::Cost;
 use tollgate_core::plan::{OnStoreFailure, Plan, UnknownPlan};
-use tollgate_store::{Check, Store, StoreDeadline, StoreError, Verdict, all_fit};
+use tollgate_store::{Check, JointFailure, Store, StoreDeadline, StoreError, Verdict, all_fit};
 
 /// Why a joint decision was not made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,9 +143,6 @@ impl<S: Store> Limiter<S> {
             self.count_parts(worker_plans, parts, &mut joint, Duration::ZERO);
             return Ok(joint);
         }
-        if !self.store.are_together(&checks) {
-            return Err(Refusal::Apart);
-        }
         let started_at = self.call_start();
         let waiting = self.count_waiting(started_at, checks.len());
         let asked = self.store.decide_joint(&checks, self.store_deadline());
@@ -153,7 +150,11 @@ impl<S: Store> Limiter<S> {
             None => asked.await,
             Some(limit) => match in_time(limit, asked).await {
                 // A store that used up its deadline took longer than the caller had, whichever timer fired first.
-                Ok(Err(StoreError::Deadline(_))) | Err(_) => {
+                Ok(Err(JointFailure {
+                    error: StoreError::Deadline(_),
+                    ..
+                }))
+                | Err(_) => {
                     self.worker
                         .metrics
                         .count(Counter::CallerDeadlines, checks.len());
@@ -166,7 +167,11 @@ impl<S: Store> Limiter<S> {
         drop(waiting);
         let decided = match answer {
             Ok(verdicts) => tested(&checks, &verdicts, DecidedBy::Store),
-            Err(error) => self.decide_without_answer(&worker_plans.snapshot, &checks, &error)?,
+            Err(failure) => {
+                let snapshot = &worker_plans.snapshot;
+                self.decide_after_failure(snapshot, &checks, failure)
+                    .await?
+            }
         };
         let mut decided = decided.into_iter();
         let decisions = parts.iter().filter_map(|part| {
@@ -223,12 +228,57 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Answers each check by its plan's policy. Still all are counted, or none.
+    /// Answers the checks that the store did not decide by their plans' policies. Still all are counted, or none.
+    async fn decide_after_failure(
+        &self,
+        snapshot: &PlanSnapshot,
+        checks: &[Check],
+        failure: JointFailure,
+    ) -> Result<Vec<Decision>, Refusal> {
+        let JointFailure {
+            error,
+            mut answered,
+            charged,
+        } = failure;
+        answered.resize(checks.len(), None);
+        let pairs = || checks.iter().cloned().zip(&answered);
+        let (told, mut verdicts): (Vec<Check>, Vec<Verdict>) = pairs()
+            .filter_map(|(check, verdict)| Some((check, verdict.clone()?)))
+            .unzip();
+        let open = pairs().filter(|(_, verdict)| verdict.is_none());
+        let open: Vec<Check> = open.map(|(check, _)| check).collect();
+        let is_denied = !all_fit(&told, &verdicts);
+        let by_policy = self.decide_without_answer(snapshot, &open, &error, is_denied);
+        let passes = by_policy
+            .as_ref()
+            .is_ok_and(|decisions| decisions.iter().all(Decision::allowed));
+        if let Some(charged) = charged {
+            if passes {
+                charged.keep();
+            } else {
+                let undone: Vec<_> = charged.undo().await.into_iter().flatten().collect();
+                // None, if the store's task is lost.
+                if undone.len() == verdicts.len() {
+                    verdicts = undone;
+                }
+            }
+        }
+        let mut by_policy = by_policy?.into_iter();
+        let mut by_store = tested(&told, &verdicts, DecidedBy::Store).into_iter();
+        let next = |verdict: &Option<Verdict>| match verdict {
+            Some(_) => by_store.next(),
+            None => by_policy.next(),
+        };
+        Ok(answered.iter().filter_map(next).collect())
+    }
+
+    /// Answers each check by its plan's policy. `is_denied` says that the whole is denied whatever they say.
     fn decide_without_answer(
         &self,
         snapshot: &PlanSnapshot,
         checks: &[Check],
         error: &StoreError,
+        is_denied: bool,
     ) -> Result<Vec<Decision>, Refusal> {
         self.common
             .failures
@@ -236,7 +286,7 @@ impl<S: Store> Limiter<S> {
         checks
             .iter()
             .for_each(|_| self.worker.metrics.failed(error));
-        if let StoreError::Overloaded(_) = error {
+        if !is_denied && matches!(error, StoreError::Overloaded(_)) {
             return Err(Refusal::Overloaded);
         }
         let is_local = |check: &Check| {
@@ -247,9 +297,10 @@ impl<S: Store> Limiter<S> {
             OnStoreFailure::Deny => fail_closed(&check.plan),
             OnStoreFailure::Allow | OnStoreFailure::Local => fail_open(),
         };
-        let is_closed = checks
-            .iter()
-            .any(|check| !is_local(check) && !by_policy(check).allowed());
+        let is_closed = is_denied
+            || checks
+                .iter()
+                .any(|check| !is_local(check) && !by_policy(check).allowed());
         let local: Vec<Check> = checks
             .iter()
             .filter(|check| is_local(check))

@@ -30,6 +30,7 @@ use tokio::time::Sleep;
 use crate::StoreError;
 use crate::clock::monotonic;
 use call::{Call, ScriptRequest, work_in_flight_max};
+pub(super) use caller::{Answers, JointNote};
 use caller::{BatchReply, Caller, QueuePermit};
 use queue::PendingQueue;
 use spacing::Spacing;
@@ -130,46 +131,47 @@ impl Batcher {
         &self,
         mut requests: Vec<ScriptRequest>,
         deadline: Duration,
-    ) -> Result<oneshot::Receiver<Vec<Answer>>, StoreError> {
-        let answered = self.await_all(&mut requests, deadline)?;
+    ) -> Result<oneshot::Receiver<Answers>, StoreError> {
+        let permit = self.reserve(requests.len())?;
+        let answered = await_all(&mut requests, permit, deadline);
         self.queue
             .send(Job::Batch(requests.into()))
             .map_err(|_| ended())?;
         Ok(answered)
     }
 
-    /// Submits requests that are decided together. Errors: see [`Self::take`].
+    /// Submits the requests of one joint decision. Errors: see [`Self::take`]. An undo is taken however many requests wait: what it
+    /// undoes was taken before, and is bounded where it comes from.
     pub(super) fn take_joint(
         &self,
         mut requests: Vec<ScriptRequest>,
         deadline: Duration,
-    ) -> Result<oneshot::Receiver<Vec<Answer>>, StoreError> {
-        let answered = self.await_all(&mut requests, deadline)?;
+    ) -> Result<oneshot::Receiver<Answers>, StoreError> {
+        let permit = if requests.iter().any(ScriptRequest::is_undo) {
+            self.take_places(requests.len()).0
+        } else {
+            self.reserve(requests.len())?
+        };
+        let answered = await_all(&mut requests, permit, deadline);
         if let Some(joined) = ScriptRequest::joined(requests) {
             self.queue.send(Job::Single(joined)).map_err(|_| ended())?;
         }
         Ok(answered)
     }
 
-    /// Gives each request its caller. Returns where all answers come together.
-    fn await_all(
-        &self,
-        requests: &mut [ScriptRequest],
-        deadline: Duration,
-    ) -> Result<oneshot::Receiver<Vec<Answer>>, StoreError> {
-        let (batch, answered) = BatchReply::new(self.reserve(requests.len())?, requests.len());
-        for (index, request) in requests.iter_mut().enumerate() {
-            request.caller = Some(Caller::in_batch(batch.clone(), index, deadline));
-        }
-        Ok(answered)
-    }
-
-    fn reserve(&self, places: usize) -> Result<QueuePermit, StoreError> {
+    /// Takes so many places of the queue, although it may have fewer. Returns also how many are taken now.
+    fn take_places(&self, places: usize) -> (QueuePermit, usize) {
         let permit = QueuePermit {
             waiting: self.waiting.clone(),
             places,
         };
-        if self.waiting.fetch_add(places, Ordering::Relaxed) + places <= REQUESTS_WAITING_MAX {
+        let before = self.waiting.fetch_add(places, Ordering::Relaxed);
+        (permit, before + places)
+    }
+
+    fn reserve(&self, places: usize) -> Result<QueuePermit, StoreError> {
+        let (permit, taken) = self.take_places(places);
+        if taken <= REQUESTS_WAITING_MAX {
             return Ok(permit);
         }
         Err(if self.answering.load(Ordering::Relaxed) {
@@ -182,7 +184,20 @@ impl Batcher {
     }
 }
 
-/// The keys of a joint decision cannot be decided by several calls.
+/// Gives each request its caller. Returns where all answers come together.
+fn await_all(
+    requests: &mut [ScriptRequest],
+    permit: QueuePermit,
+    deadline: Duration,
+) -> oneshot::Receiver<Answers> {
+    let (batch, answered) = BatchReply::new(permit, requests.len());
+    for (index, request) in requests.iter_mut().enumerate() {
+        request.caller = Some(Caller::in_batch(batch.clone(), index, deadline));
+    }
+    answered
+}
+
+/// The answer to each request of a joint decision that [`JointNote::Apart`] is told of.
 fn split_apart() -> StoreError {
     StoreError::Refused("the slot of a joint decision is being moved".to_owned())
 }
@@ -412,7 +427,11 @@ impl<C: ScriptTransport> Driver<C> {
             }
             Err(TransportError::Error(error)) => Err(error),
             Err(TransportError::Split) if call.by_names => return each_alone(call.split_by_slot()),
-            Err(TransportError::Split) if call.joint_decisions > 0 => Err(&apart),
+            Err(TransportError::Split) if call.joint_decisions > 0 => {
+                // Its parts would not be all or none. Who asked knows what to do.
+                call.note(JointNote::Apart);
+                Err(&apart)
+            }
             Err(TransportError::Split) => {
                 let whole = Arc::new(());
                 return call

@@ -5,6 +5,7 @@
 //! fred's own Cluster client is not used: when one node is lost it waits for all nodes, and it retries by itself.
 
 mod decide;
+mod joint;
 mod redirects;
 mod slots;
 
@@ -35,6 +36,7 @@ use super::{ConnectionSettings, Node, ProbeCall, Status, StoreSettings, name};
 use crate::clock::{Clock, SystemClock, monotonic};
 use crate::random;
 use crate::{ConnectionHealth, Outage, StoreError, StoreState};
+use joint::JointCounts;
 pub(super) use redirects::RedirectFollower;
 use slots::{Range, SLOTS};
 
@@ -71,6 +73,7 @@ struct ClusterState {
     pace: Mutex<Pace>,
     /// Sums of the counts of nodes that were dropped.
     past: Mutex<Status>,
+    joint: JointCounts,
 }
 
 #[derive(Clone)]
@@ -106,6 +109,7 @@ impl Cluster {
             outdated,
             pace,
             past,
+            joint: JointCounts::default(),
         });
         let task = tokio::spawn(run(state.clone())).abort_handle();
         Self { state, task }

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use smallvec::SmallVec;
 
-use super::batcher::call::{Call, CallPlan, Group, ScriptRequest};
+use super::batcher::call::{Call, CallPlan, Group, Purpose, ScriptRequest};
 use crate::StoreError;
 use tollgate_core::algorithm::{Algorithm, Mode, Reading, Verdict};
 use tollgate_core::plan::Limit;
@@ -55,7 +55,7 @@ pub(super) fn pack_call(call: &Call) -> Result<Vec<u8>, StoreError> {
         pack_group(&mut packed, &equal[0], equal.len())?;
     }
     if !joint.is_empty() {
-        pack_joint_decisions(&mut packed, joint, call.joint_decisions)?;
+        pack_joint_decisions(&mut packed, joint, call)?;
     }
     Ok(packed)
 }
@@ -64,40 +64,62 @@ pub(super) fn pack_call(call: &Call) -> Result<Vec<u8>, StoreError> {
 fn pack_joint_decisions(
     packed: &mut Vec<u8>,
     groups: &[Group],
-    decisions: usize,
+    call: &Call,
 ) -> Result<(), StoreError> {
     let has_logs = groups.iter().any(|group| group.log_name_count() > 0);
     packed.extend([1, 0, 0, u8::from(has_logs), JOINT, 1]);
     packed.push(byte(groups.len(), "names")?);
-    packed.extend(short(decisions, "joint decisions")?);
+    packed.extend(call.joint_decisions.to_le_bytes());
     for group in groups {
         packed.push(u8::from(group.has_packed));
         packed.push(byte(group.log_name_count(), "logs of a name")?);
     }
     // Of each decision, its requests, each with its group and the place of its reply.
-    let mut parts: Vec<Vec<(usize, usize, &ScriptRequest)>> = vec![Vec::new(); decisions];
+    let mut parts: Vec<Vec<(usize, usize, &ScriptRequest)>> =
+        vec![Vec::new(); usize::from(call.joint_decisions)];
     let requests = groups.iter().enumerate().flat_map(|(index, group)| {
         let requests = group.requests.iter();
         requests.map(move |request| (index, request))
     });
     for (place, (group, request)) in requests.enumerate() {
-        if let Some(joint) = request.joint {
-            parts[joint.decision].push((group, place, request));
+        if let Some(joint) = &request.joint {
+            parts[usize::from(joint.decision)].push((group, place, request));
         }
     }
     for requests in &mut parts {
-        requests.sort_unstable_by_key(|(_, _, request)| request.joint.map(|joint| joint.request));
-        let mode = requests.first().map_or(Mode::Peek, |first| first.2.mode);
-        packed.extend([mode_number(mode), byte(requests.len(), "joint requests")?]);
+        requests.sort_unstable_by_key(|(_, _, request)| {
+            request.joint.as_ref().map(|joint| joint.request)
+        });
+        let mode = requests.first().map_or(0, |first| joint_mode(first.2));
+        packed.extend([mode, byte(requests.len(), "joint requests")?]);
         for (group, place, request) in requests {
             packed.push(byte(*group, "names")?);
             packed.push(byte(request.plan_index, "plans")?);
             packed.push(u8::from(request.plan.shadow));
             packed.extend(short(*place, "requests")?);
             pack_number::<COST>(packed, request.cost)?;
+            if let Some(Purpose::Undo(instants_us)) = purpose(request) {
+                for index in &call.plans[request.plan_index].order {
+                    let instant_us = instants_us.get(*index).copied().unwrap_or(0);
+                    pack_number::<NUMBER>(packed, instant_us)?;
+                }
+            }
         }
     }
     Ok(())
+}
+
+fn purpose(request: &ScriptRequest) -> Option<&Purpose> {
+    request.joint.as_ref().map(|joint| &joint.purpose)
+}
+
+/// What is asked of a joint decision, of which this is a request.
+fn joint_mode(request: &ScriptRequest) -> u8 {
+    match purpose(request) {
+        Some(Purpose::Part) if request.mode == Mode::Charge => 2,
+        Some(Purpose::Undo(_)) => 3,
+        _ => mode_number(request.mode),
+    }
 }
 
 fn mode_number(mode: Mode) -> u8 {
@@ -206,6 +228,16 @@ pub(super) fn parse_reply(reply: &[u8], call: &Call) -> Option<Vec<Result<Verdic
         )?);
     }
     rest.is_empty().then_some(answers)
+}
+
+/// Splits the reply to a call that tells its instant: the answers, and the instant in microseconds since 1970, if it is there.
+pub(super) fn split_instant(reply: &[u8]) -> (&[u8], Option<u64>) {
+    let Some((answers, instant)) = reply.split_last_chunk::<NUMBER>() else {
+        return (reply, None);
+    };
+    let mut padded = [0; 8];
+    padded[..NUMBER].copy_from_slice(instant);
+    (answers, Some(u64::from_le_bytes(padded)))
 }
 
 /// The places of the names that the node refused in a call by names; `None` when the reply has another form.

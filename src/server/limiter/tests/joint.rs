@@ -1,7 +1,9 @@
 //! Joint decisions while the store cannot decide: each request by its plan's policy, and still all or none.
 
 use super::*;
+use tollgate_core::algorithm::Reading;
 use tollgate_core::joint::JointDecision;
+use tollgate_store::{Charged, Settled};
 
 async fn ask<S: Store>(limiter: &Limiter<S>, requests: &[(&str, u64)]) -> JointDecision {
     let checks = requests.iter().map(|(plan, cost)| request(plan, *cost));
@@ -107,9 +109,9 @@ impl Store for SlowThenRecords {
         &self,
         checks: &[Check],
         _deadline: StoreDeadline,
-    ) -> Result<Vec<Verdict>, StoreError> {
+    ) -> Result<Vec<Verdict>, JointFailure> {
         tokio::time::sleep(Duration::from_millis(10)).await;
-        healthy().store.decide_joint(checks)
+        Ok(healthy().store.decide_joint(checks)?)
     }
 }
 
@@ -127,4 +129,164 @@ async fn candidates_get_what_is_left_of_the_store_s_time() {
     assert!(ask(&limiter, &[("live", 1), ("ten", 1)]).await.allowed());
     let given = limiter.store.0.lock().unwrap().expect("it was asked").0;
     assert!(given <= Duration::from_millis(15), "{given:?}");
+}
+
+/// Charges all checks but the last, of which it does not know. What became of these charges is the last word.
+struct HalfDone {
+    error: StoreError,
+    kept: Arc<std::sync::Mutex<Option<bool>>>,
+}
+
+impl HalfDone {
+    fn new(error: StoreError) -> Self {
+        Self {
+            error,
+            kept: Arc::default(),
+        }
+    }
+
+    async fn kept(&self) -> bool {
+        loop {
+            if let Some(kept) = *self.kept.lock().unwrap() {
+                return kept;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Of a limit of ten a minute, so many are used.
+fn used(count: u64) -> Option<Verdict> {
+    let reading = Reading::Window {
+        count,
+        ends_in_us: 60_000_000,
+    };
+    Some(Verdict {
+        fits: true,
+        readings: [reading].into_iter().collect(),
+    })
+}
+
+impl Store for HalfDone {
+    async fn decide_batch(
+        &self,
+        checks: &[Check],
+        _deadline: StoreDeadline,
+    ) -> Vec<Result<Verdict, StoreError>> {
+        vec![Err(self.error.clone()); checks.len()]
+    }
+
+    async fn decide_joint(
+        &self,
+        checks: &[Check],
+        _deadline: StoreDeadline,
+    ) -> Result<Vec<Verdict>, JointFailure> {
+        let (charged, settled) = Charged::new();
+        let (told, open) = (checks.len() - 1, 1);
+        let of = move |count| [vec![used(count); told], vec![None; open]].concat();
+        let kept = self.kept.clone();
+        tokio::spawn(async move {
+            let settled = settled.await;
+            *kept.lock().unwrap() = Some(matches!(settled, Ok(Settled::Kept)));
+            if let Ok(Settled::Undone(reply)) = settled {
+                drop(reply.send(of(3)));
+            }
+        });
+        Err(JointFailure {
+            error: self.error.clone(),
+            answered: of(4),
+            charged: Some(charged),
+        })
+    }
+}
+
+fn gone() -> StoreError {
+    StoreError::Unreachable("gone".to_owned())
+}
+
+#[tokio::test]
+async fn what_the_store_charged_stays_where_the_policies_let_the_rest_pass() {
+    for last in ["allow", "ten", "shadow deny"] {
+        let limiter = limiter(HalfDone::new(gone()));
+        let joint = ask(&limiter, &[("ten", 1), ("deny", 1), (last, 1)]).await;
+        assert!(joint.allowed(), "{last}");
+        assert!(limiter.store.kept().await, "{last}");
+        let by: Vec<_> = joint.decisions.iter().map(|each| each.decided_by).collect();
+        assert_eq!(by[..2], [DecidedBy::Store; 2]);
+        assert_ne!(by[2], DecidedBy::Store);
+        assert_eq!(joint.decisions[0].key_status().remaining, Some(6));
+        // Only the request that the store did not decide has failed.
+        assert_eq!(limiter.totals().store_errors[1], 1);
+    }
+}
+
+#[tokio::test]
+async fn what_the_store_charged_is_undone_where_a_policy_denies_the_rest() {
+    // The share of ten is four.
+    for last in [("deny", 1), ("ten", 5)] {
+        let limiter = limiter(HalfDone::new(gone()));
+        let joint = ask(&limiter, &[("ten", 1), ("allow", 1), last]).await;
+        assert_eq!((joint.allowed(), joint.binding), (false, 2), "{last:?}");
+        assert_eq!(joint.decisions[0].outcome, Outcome::OtherDenied);
+        // The number after the undo.
+        assert_eq!(joint.decisions[0].key_status().remaining, Some(7));
+        assert!(!limiter.store.kept().await, "{last:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_overload_midway_undoes_what_was_charged_and_decides_nothing() {
+    let limiter = limiter(HalfDone::new(StoreError::Overloaded(1)));
+    let checks = vec![request("ten", 1), request("allow", 1)];
+    let refused = limiter.decide_joint(checks, None).await.unwrap_err();
+    assert_eq!(refused.refusal, Refusal::Overloaded);
+    assert!(!limiter.store.kept().await);
+}
+
+/// A part that denies, and parts behind it that could not be read.
+struct DeniedHalfRead;
+
+impl Store for DeniedHalfRead {
+    async fn decide_batch(
+        &self,
+        checks: &[Check],
+        _deadline: StoreDeadline,
+    ) -> Vec<Result<Verdict, StoreError>> {
+        vec![Err(gone()); checks.len()]
+    }
+
+    async fn decide_joint(
+        &self,
+        _checks: &[Check],
+        _deadline: StoreDeadline,
+    ) -> Result<Vec<Verdict>, JointFailure> {
+        let denied = used(10).map(|verdict| Verdict {
+            fits: false,
+            ..verdict
+        });
+        Err(JointFailure {
+            error: StoreError::Overloaded(1),
+            answered: vec![used(3), denied, None, None],
+            charged: None,
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_denial_of_the_store_holds_whatever_the_policies_say_of_requests_that_it_did_not_reach() {
+    let limiter = limiter(DeniedHalfRead);
+    let requests = [("ten", 1), ("allow", 1), ("ten", 4), ("allow", 1)];
+    let joint = ask(&limiter, &requests).await;
+    assert_eq!(
+        told(&joint),
+        [
+            (Outcome::OtherDenied, DecidedBy::Store),
+            (Outcome::Denied, DecidedBy::Store),
+            (Outcome::OtherDenied, DecidedBy::LocalFallback),
+            (Outcome::OtherDenied, DecidedBy::FailOpen)
+        ]
+    );
+    assert_eq!((joint.binding, joint.retry_after_us), (1, Some(60_000_000)));
+    // Nothing was counted in this replica's memory either.
+    assert_eq!(joint.decisions[2].key_status().remaining, Some(4));
 }

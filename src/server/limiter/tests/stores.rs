@@ -1,6 +1,6 @@
 //! Stores that fail on purpose.
 
-use tollgate_store::{Check, Store, StoreDeadline, StoreError, Verdict};
+use tollgate_store::{Check, JointFailure, Store, StoreDeadline, StoreError, Verdict};
 
 /// Answers each batch with this error.
 pub(in crate::limiter) struct Broken(pub(in crate::limiter) StoreError);
@@ -18,8 +18,8 @@ impl Store for Broken {
         &self,
         _checks: &[Check],
         _deadline: StoreDeadline,
-    ) -> Result<Vec<Verdict>, StoreError> {
-        Err(self.0.clone())
+    ) -> Result<Vec<Verdict>, JointFailure> {
+        Err(self.0.clone().into())
     }
 }
 

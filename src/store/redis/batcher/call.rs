@@ -4,6 +4,7 @@
 //! Pure. The script decides the requests one after another, name by name. Requests for different names share no state. So
 //! every answer is the same as if the requests were decided in the order of [`Call::add`].
 
+mod joint;
 mod split;
 
 use std::sync::Arc;
@@ -14,9 +15,10 @@ use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Answer;
-use super::caller::Caller;
+use super::caller::{Caller, JointNote};
 use crate::redis::{SCRIPT_NAMES_MAX, name, script_codec};
 use crate::{Check, StoreError};
+pub(in crate::redis) use joint::{JointPlace, Purpose};
 use tollgate_core::algorithm::{Algorithm, Mode};
 use tollgate_core::plan::{Anchor, Limit, OnStoreFailure, Plan, Rule, SharedLimits, WINDOW_MIN};
 
@@ -85,17 +87,8 @@ pub(in crate::redis) struct ScriptRequest {
     pub(in crate::redis) plan_index: usize,
     /// While it waits: the other requests of its joint decision, in their order behind it. None for a request of its own.
     pub(super) others: Box<[Self]>,
-    /// In a call: its place in a joint decision, if it is one of one.
+    /// Its place in a joint decision, if it is one of one.
     pub(in crate::redis) joint: Option<JointPlace>,
-}
-
-/// The place of a request in the joint decisions of its call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::redis) struct JointPlace {
-    /// Which joint decision, by the order in which they were added.
-    pub(in crate::redis) decision: usize,
-    /// Which of its requests.
-    pub(in crate::redis) request: usize,
 }
 
 impl ScriptRequest {
@@ -129,20 +122,6 @@ impl ScriptRequest {
             others: Box::default(),
             joint: None,
         }
-    }
-
-    /// Requests that are decided together, at least one; as one that waits and is sent as a whole. All have the same deadline.
-    pub(super) fn joined(requests: Vec<Self>) -> Option<Self> {
-        let mut requests = requests.into_iter();
-        let first = requests.next()?;
-        Some(Self {
-            others: requests.collect(),
-            joint: Some(JointPlace {
-                decision: 0,
-                request: 0,
-            }),
-            ..first
-        })
     }
 
     /// The callers of the request, and of those that are decided with it.
@@ -205,7 +184,7 @@ pub(in crate::redis) struct Call {
     pub(in crate::redis) plans: Vec<CallPlan>,
     pub(in crate::redis) groups: Vec<Group>,
     /// Number of its joint decisions. Their requests are in groups of their own.
-    pub(in crate::redis) joint_decisions: usize,
+    pub(in crate::redis) joint_decisions: u16,
     /// The hash of each group's name, to find a group by name.
     hashes: Vec<u64>,
     requests: usize,
@@ -343,6 +322,12 @@ impl Call {
         None
     }
 
+    /// The group of this name, if the call has one, and the hash of the name.
+    fn group_named(&self, name: &str) -> (Option<usize>, u64) {
+        let hash = xxh3_64(name.as_bytes());
+        (find(&self.groups, &self.hashes, name, hash), hash)
+    }
+
     fn push_plan(&mut self, plan: &Arc<Plan>) -> usize {
         self.plans.push(CallPlan::new(plan.clone()));
         self.plans.len() - 1
@@ -352,44 +337,6 @@ impl Call {
         self.hashes.push(hash);
         self.groups.push(Group::default());
         self.groups.len() - 1
-    }
-
-    /// Adds all requests of a joint decision, or none. The script decides joint decisions after all other requests, so a name has
-    /// requests of one sort.
-    fn add_joint(&mut self, mut request: ScriptRequest) -> Option<ScriptRequest> {
-        let count = 1 + request.others.len();
-        let is_mixed = |name: &str| {
-            let group = find(&self.groups, &self.hashes, name, xxh3_64(name.as_bytes()));
-            group.is_some_and(|group| !self.groups[group].is_joint())
-        };
-        let is_any_mixed =
-            is_mixed(&request.name) || request.others.iter().any(|other| is_mixed(&other.name));
-        let has_room = self.work + request.work() <= WORK_MAX
-            && self.requests + count <= REQUESTS_MAX
-            && self.plans.len() + count <= PLANS_MAX
-            && self.groups.len() + count <= SCRIPT_NAMES_MAX
-            && !is_any_mixed;
-        if !has_room {
-            return Some(request);
-        }
-        let decision = self.joint_decisions;
-        self.joint_decisions += 1;
-        self.work += request.work();
-        let others = std::mem::take(&mut request.others);
-        for (index, mut request) in [request].into_iter().chain(others).enumerate() {
-            let hash = xxh3_64(request.name.as_bytes());
-            request.joint = Some(JointPlace {
-                decision,
-                request: index,
-            });
-            let plan = self.plan_of(&request.plan);
-            request.plan_index = plan.unwrap_or_else(|| self.push_plan(&request.plan));
-            let group = find(&self.groups, &self.hashes, &request.name, hash);
-            let group = group.unwrap_or_else(|| self.push_group(hash));
-            self.groups[group].add(request);
-            self.requests += 1;
-        }
-        None
     }
 
     /// Sorts groups with equal requests together, which the script decides faster, and those of joint decisions behind them. No
@@ -458,6 +405,13 @@ impl Call {
     /// Gives each caller that has no answer yet its answer from the script's reply, or the error in its place.
     pub(super) fn answer(self, reply: Result<&[u8], &StoreError>) {
         let answers = match reply {
+            Ok(bytes) if self.tells_instant() => {
+                let (bytes, instant_us) = script_codec::split_instant(bytes);
+                instant_us
+                    .into_iter()
+                    .for_each(|instant_us| self.note(JointNote::ChargedAt(instant_us)));
+                self.answers(bytes)
+            }
             Ok(bytes) => self.answers(bytes),
             Err(error) => vec![Err(error.clone()); self.requests],
         };

@@ -25,13 +25,31 @@ enum Reply {
     InBatch(Arc<Mutex<BatchReply>>, usize),
 }
 
+/// The answers to a batch or a joint decision, in its order.
+#[derive(Debug)]
+pub(in crate::redis) struct Answers {
+    pub(in crate::redis) each: Vec<Answer>,
+    /// What a joint decision is told beside them.
+    pub(in crate::redis) note: Option<JointNote>,
+}
+
+/// What a joint decision is told beside its answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::redis) enum JointNote {
+    /// The instant at which it was decided, in microseconds since 1970.
+    ChargedAt(u64),
+    /// Some of its names have moved to another node and others have not, so no node decides it. Nothing was executed.
+    Apart,
+}
+
 /// Collects the answers of a batch until it is complete.
 pub(super) struct BatchReply {
     /// In the order of the batch; `None` until answered.
     answers: Vec<Option<Answer>>,
     missing: usize,
+    note: Option<JointNote>,
     /// Taken when the last answer comes.
-    all: Option<oneshot::Sender<Vec<Answer>>>,
+    all: Option<oneshot::Sender<Answers>>,
     _permit: QueuePermit,
 }
 
@@ -89,6 +107,13 @@ impl Caller {
         }
     }
 
+    /// Tells what there is to say of its joint decision. Comes before the answer.
+    pub(super) fn note(&self, note: JointNote) {
+        if let Reply::InBatch(batch, _) = &self.reply {
+            lock(batch).note = Some(note);
+        }
+    }
+
     /// Sends the answer. It is dropped if the caller has gone.
     pub(super) fn answer(self, answer: Answer) {
         match self.reply {
@@ -103,11 +128,12 @@ impl BatchReply {
     pub(super) fn new(
         permit: QueuePermit,
         count: usize,
-    ) -> (Arc<Mutex<Self>>, oneshot::Receiver<Vec<Answer>>) {
+    ) -> (Arc<Mutex<Self>>, oneshot::Receiver<Answers>) {
         let (all, answered) = oneshot::channel();
         let batch = Self {
             answers: (0..count).map(|_| None).collect(),
             missing: count,
+            note: None,
             all: Some(all),
             _permit: permit,
         };
@@ -120,14 +146,14 @@ impl BatchReply {
         if self.missing == 0
             && let Some(all) = self.all.take()
         {
-            drop(
-                all.send(
-                    std::mem::take(&mut self.answers)
-                        .into_iter()
-                        .flatten()
-                        .collect(),
-                ),
-            );
+            let each = std::mem::take(&mut self.answers)
+                .into_iter()
+                .flatten()
+                .collect();
+            drop(all.send(Answers {
+                each,
+                note: self.note,
+            }));
         }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use super::call::Purpose;
 use super::*;
 use crate::redis::SCRIPT_NAMES_MAX;
 use tollgate_core::algorithm::Mode;
@@ -218,7 +219,7 @@ async fn requests_behind_a_stuck_call_are_answered_at_their_own_deadlines_the_sh
         at_its_deadline(taken, LONGER, batch)
     );
     assert_eq!(longer, Err(StoreError::Deadline(LONGER)));
-    assert_eq!(batch, vec![Err(StoreError::Deadline(LONGER)); 2]);
+    assert_eq!(batch.each, vec![Err(StoreError::Deadline(LONGER)); 2]);
     assert_eq!(silent.calls(), (1, 0), "none of them was sent");
     assert!(stuck.try_recv().is_err(), "the one in flight has time left");
     silent.returns.add_permits(1);
@@ -241,7 +242,7 @@ async fn a_batch_in_flight_is_answered_whole_at_its_deadline() {
     let answered = batcher.take_batch(requests, SHORT).unwrap();
     silent.is_asked().await;
     assert_eq!(
-        at_its_deadline(taken, SHORT, answered).await,
+        at_its_deadline(taken, SHORT, answered).await.each,
         vec![Err(StoreError::Deadline(SHORT)); count]
     );
     assert_eq!(
@@ -280,7 +281,7 @@ async fn searches_of_logs_in_flight_take_a_part_of_the_deadline_however_many_cal
         assert_eq!(silent.calls(), (calls, 0), "{deadline_ms} ms");
         silent.returns.add_permits(count);
         assert_eq!(
-            answered.await.unwrap(),
+            answered.await.unwrap().each,
             vec![Err(StoreError::Refused(REFUSAL.to_owned())); count]
         );
     }
@@ -353,7 +354,7 @@ async fn a_call_that_cannot_be_sent_whole_is_sent_name_by_name() {
             .collect();
         let answers = batcher.take_batch(requests, LONG).unwrap().await.unwrap();
         assert_eq!(
-            answers,
+            answers.each,
             vec![Err(StoreError::Refused(REFUSAL.to_owned())); 100]
         );
         let names = transport.names().clone();
@@ -412,9 +413,25 @@ async fn every_slot_of_a_call_that_was_refused_as_a_whole_is_served_again() {
             .collect();
         let answers = batcher.take_batch(batch, SHORT).unwrap().await.unwrap();
         assert_eq!(
-            answers,
+            answers.each,
             vec![Err(StoreError::Refused(REFUSAL.to_owned())); 32],
             "round {round}"
         );
     }
+}
+
+#[tokio::test]
+async fn an_undo_is_taken_although_the_queue_is_full_and_a_charge_is_not() {
+    let (silent, batcher) = Silent::start(0);
+    let mut waiting = Vec::new();
+    for _ in 0..REQUESTS_WAITING_MAX {
+        waiting.push(batcher.take(request("name", LONG), LONG).unwrap());
+    }
+    let part = |purpose| vec![request("joint", LONG).jointly(purpose)];
+    let undo = || part(Purpose::Undo(Box::default()));
+    assert!(batcher.take_joint(part(Purpose::Part), LONG).is_err());
+    let undone = batcher.take_joint(undo(), LONG).unwrap();
+    let places = || batcher.waiting.load(Ordering::SeqCst);
+    assert_eq!(places(), REQUESTS_WAITING_MAX + 1);
+    drop((undone, waiting, silent));
 }

@@ -10,7 +10,6 @@ use crate::clock::monotonic;
 use crate::redis::batcher::Answer;
 use crate::redis::batcher::call::ScriptRequest;
 use crate::redis::lost_call;
-use crate::{StoreError, Verdict};
 
 impl Cluster {
     /// Decides one request on the node that has its name. Waiting for the map counts towards the deadline.
@@ -68,21 +67,6 @@ impl Cluster {
             .into_iter()
             .map(|answer| answer.unwrap_or_else(|| Err(lost_call())))
             .collect()
-    }
-
-    /// Decides requests together, on the node that has the slot of all.
-    pub(in crate::redis) async fn decide_joint(
-        &self,
-        requests: Vec<ScriptRequest>,
-        deadline: Duration,
-    ) -> Result<Vec<Verdict>, StoreError> {
-        let map = self.state.map(deadline).await?;
-        let Some(first) = requests.first() else {
-            return Ok(Vec::new());
-        };
-        let node = map.node(&first.name)?;
-        let left = first.until.saturating_duration_since(monotonic());
-        node.decide_joint(requests, left).await
     }
 
     /// Decides one request without the batcher, as [`Node::decide_unbatched`], on the node that has its name.

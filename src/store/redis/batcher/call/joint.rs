@@ -1,0 +1,114 @@
+//! Joint decisions of a call: what they are for, and how their requests are added, all or none.
+
+use super::{Call, PLANS_MAX, REQUESTS_MAX, ScriptRequest, WORK_MAX};
+use crate::redis::SCRIPT_NAMES_MAX;
+use crate::redis::batcher::caller::JointNote;
+use tollgate_core::algorithm::Mode;
+
+/// The place of a request in the joint decisions of its call.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::redis) struct JointPlace {
+    /// Which joint decision, by the order in which they were added to the call.
+    pub(in crate::redis) decision: u16,
+    /// Which of its requests.
+    pub(in crate::redis) request: u16,
+    pub(in crate::redis) purpose: Purpose,
+}
+
+/// What a joint decision is for. It is one for all its requests.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::redis) enum Purpose {
+    /// It is decided by one call.
+    Whole,
+    /// It is a part of one whose keys lie in several slots. A charge may be undone later, so the reply has its instant.
+    Part,
+    /// It undoes such a charge: the instants of [`tollgate_core::algorithm::undo_instants`], in the order of the plan's limits.
+    Undo(Box<[u64]>),
+}
+
+impl ScriptRequest {
+    /// The request as one of a joint decision.
+    pub(in crate::redis) fn jointly(self, purpose: Purpose) -> Self {
+        Self {
+            joint: Some(JointPlace {
+                decision: 0,
+                request: 0,
+                purpose,
+            }),
+            ..self
+        }
+    }
+
+    /// Requests of one joint decision, at least one; as one that waits and is sent as a whole. All have the same deadline.
+    pub(in crate::redis::batcher) fn joined(requests: Vec<Self>) -> Option<Self> {
+        let mut requests = requests.into_iter();
+        let first = requests.next()?;
+        Some(Self {
+            others: requests.collect(),
+            ..first
+        })
+    }
+
+    /// Whether it undoes a charge.
+    pub(in crate::redis::batcher) fn is_undo(&self) -> bool {
+        let place = self.joint.as_ref();
+        place.is_some_and(|place| matches!(place.purpose, Purpose::Undo(_)))
+    }
+
+    /// Whether the reply is to have the instant of its charge.
+    fn tells_instant(&self) -> bool {
+        let place = self.joint.as_ref();
+        self.mode == Mode::Charge && place.is_some_and(|place| place.purpose == Purpose::Part)
+    }
+}
+
+impl Call {
+    /// Adds all requests of a joint decision, or none. The script decides joint decisions after all other requests, so a name has
+    /// requests of one sort.
+    pub(super) fn add_joint(&mut self, mut request: ScriptRequest) -> Option<ScriptRequest> {
+        let count = 1 + request.others.len();
+        let is_mixed = |name: &str| {
+            let (group, _) = self.group_named(name);
+            group.is_some_and(|group| !self.groups[group].is_joint())
+        };
+        let is_any_mixed =
+            is_mixed(&request.name) || request.others.iter().any(|other| is_mixed(&other.name));
+        let has_room = self.work + request.work() <= WORK_MAX
+            && self.requests + count <= REQUESTS_MAX
+            && self.plans.len() + count <= PLANS_MAX
+            && self.groups.len() + count <= SCRIPT_NAMES_MAX
+            && !is_any_mixed;
+        if !has_room {
+            return Some(request);
+        }
+        let decision = self.joint_decisions;
+        self.joint_decisions += 1;
+        self.work += request.work();
+        let others = std::mem::take(&mut request.others);
+        for (index, mut request) in (0..).zip([request].into_iter().chain(others)) {
+            if let Some(place) = &mut request.joint {
+                (place.decision, place.request) = (decision, index);
+            }
+            let plan = self.plan_of(&request.plan);
+            request.plan_index = plan.unwrap_or_else(|| self.push_plan(&request.plan));
+            let (group, hash) = self.group_named(&request.name);
+            let group = group.unwrap_or_else(|| self.push_group(hash));
+            self.groups[group].add(request);
+            self.requests += 1;
+        }
+        None
+    }
+
+    /// Whether the reply is to have the call's instant, behind the answers.
+    pub(in crate::redis) fn tells_instant(&self) -> bool {
+        self.joint_decisions > 0 && self.requests().any(ScriptRequest::tells_instant)
+    }
+
+    /// Tells the callers of its joint decisions what there is to say beside the answers.
+    pub(in crate::redis::batcher) fn note(&self, note: JointNote) {
+        let callers = self
+            .requests()
+            .filter_map(|request| request.caller.as_ref());
+        callers.for_each(|caller| caller.note(note));
+    }
+}
