@@ -4,6 +4,7 @@ mod abuse;
 mod admin;
 mod caller_deadlines;
 mod check_sources;
+mod check_subjects;
 mod drain;
 mod envoy_proxy;
 mod envoy_rls;

@@ -135,7 +135,7 @@ fn each_package_has_its_one_place() {
         "serde_json",
         &[
             "src/server/http/convert.rs",
-            "src/server/http/parameters.rs",
+            "src/server/http/parameters",
             "src/server/http/status",
             "src/server/grpc/client",
             "src/server/limiter/overrides/codec.rs",
@@ -147,7 +147,7 @@ fn each_package_has_its_one_place() {
     only(
         "serde::",
         &[
-            "src/server/http/parameters.rs",
+            "src/server/http/parameters",
             "src/server/http/status/explain.rs",
             "src/tools/simulate/fields/json.rs",
         ],

@@ -180,6 +180,29 @@ const VALUES: &[Row] = &[
             "check.key[2] ",
         ],
     ),
+    (
+        "plans: { a: { blocked: true } }\ncheck:\n  key: ['param:key']\n  subjects:\n    - { key: client_address, plan: ['default:a'], cost: ['default:0'] }\n    - { key: ['param:peek'], plan: ['default:b'] }\n    - [x]\n",
+        &[
+            "4 errors",
+            "check.subjects stands beside check.key; keep one of them (line 5)",
+            "check.subjects[0].cost[0] names no cost; write a whole number, 1 or more (line 5)",
+            "check.subjects[1].key has param:peek, which has a meaning of its own (line 6)",
+            "check.subjects[2] is a list; it must be a table of fields (line 7)",
+        ],
+    ),
+    (
+        "plans: { a: { blocked: true } }\ncheck: { subjects: [\n  { key: client_address, plan: ['default:b'] } ] }\n",
+        &[
+            "check.subjects[0].plan[0] names the plan \"b\", which is no plan of this config (line 3)",
+        ],
+    ),
+    (
+        "plans: { a: { blocked: true } }\ncheck: { subjects: [ {}, {}, {}, {}, {}, {}, {}, {}, {} ] }\n",
+        &[
+            "1 error\n",
+            "check.subjects has 9 subjects; 1 to 8 (line 2)",
+        ],
+    ),
 ];
 
 #[test]

@@ -334,6 +334,23 @@ fn ask_everything(description: &mut Description, http: &str) {
     caller.check("POST", "key=a&plan=two", &text, "text");
 }
 
+/// Asks a server whose config names two subjects, until it denies.
+fn ask_for_subjects(description: &mut Description) {
+    let subjects = "check: { subjects: [ { key: ['param:user'], plan: ['default:two'] },
+        { key: ['client_address'], plan: ['default:free'] } ] }\n";
+    let server = Server::start(&format!("{subjects}{PLANS}"), &[]);
+    let http = server.http();
+    let mut caller = Caller {
+        description,
+        http: &http,
+    };
+    for query in ["user=a", "user=a&cost=1", "user=a", "key=a"] {
+        for method in ["GET", "HEAD", "POST"] {
+            caller.check(method, query, &["Accept: application/json"], "");
+        }
+    }
+}
+
 struct Caller<'a> {
     description: &'a mut Description,
     http: &'a str,
@@ -383,6 +400,7 @@ async fn everything_that_is_answered_is_described_and_everything_that_is_describ
             description.check("GET", "/readyz", &not_ready(&http));
         }
     }
+    ask_for_subjects(&mut description);
     ask_in_a_flood(&mut description).await;
     let (described, seen) = (description.described(), &description.seen);
     assert!(described.len() > 120, "{described:?}");

@@ -1,11 +1,14 @@
-//! Checks the `check` table: where key and plan of a check come from, whose word about a client's address is believed, and
-//! which header fields answers carry.
+//! Checks the `check` table: whom a check counts, whose word about a client's address is believed, and which header fields
+//! answers carry.
 
 use super::paths_of;
 use super::plans::PlanNames;
 use super::tree::{ErrorList, Node, Table, report};
-use crate::http::{CheckSettings, KeyPart, PROXIES_MAX, PlanSource, Proxies, SOURCES_MAX};
+use crate::http::{
+    CheckSettings, PROXIES_MAX, Part, Proxies, SOURCES_MAX, Source, SubjectSources, Subjects,
+};
 use tollgate_core::headers::HeaderForm;
+use tollgate_core::joint::REQUESTS_MAX;
 
 const IPV6_PREFIX_MIN: u64 = 32;
 const IPV6_PREFIX_MAX: u64 = 128;
@@ -17,21 +20,7 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<CheckSet
         return Some(default);
     };
     let mut check = node.table(errors)?;
-    let key = sources(
-        check.take("key"),
-        default.key,
-        errors,
-        KeyPart::parse_all,
-        |parts| always_there(parts),
-    );
-    let is_default = |source: &PlanSource| matches!(source, PlanSource::Default(_));
-    let plan = sources(
-        check.take("plan"),
-        default.plan,
-        errors,
-        PlanSource::parse,
-        is_default,
-    );
+    let subjects = subjects(&mut check, errors);
     let trusted_proxies = check
         .take("trusted_proxies")
         .map_or(Some(default.trusted_proxies), |node| proxies(node, errors));
@@ -42,10 +31,9 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<CheckSet
         node.choice(&HeaderForm::NAMES, errors)
     });
     check.finish(errors);
-    let (key, plan, headers) = (key?, plan?, headers?);
+    let (subjects, headers) = (subjects?, headers?);
     Some(CheckSettings {
-        key,
-        plan,
+        subjects,
         trusted_proxies: trusted_proxies?,
         ipv6_prefix: ipv6_prefix?,
         headers,
@@ -55,15 +43,22 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<CheckSet
 /// Paths of the settings that differ.
 pub(super) fn changed_settings(this: &CheckSettings, other: &CheckSettings) -> Vec<&'static str> {
     let CheckSettings {
-        key,
-        plan,
+        subjects,
         trusted_proxies,
         ipv6_prefix,
         headers,
     } = this;
+    let (is_key_changed, is_plan_changed) = match (subjects, &other.subjects) {
+        (Subjects::One(one), Subjects::One(other)) => {
+            (one.key != other.key, one.plan != other.plan)
+        }
+        _ => (false, false),
+    };
+    let is_list_changed = *subjects != other.subjects && !is_key_changed && !is_plan_changed;
     paths_of([
-        ("check.key", *key != other.key),
-        ("check.plan", *plan != other.plan),
+        ("check.key", is_key_changed),
+        ("check.plan", is_plan_changed),
+        ("check.subjects", is_list_changed),
         (
             "check.trusted_proxies",
             *trusted_proxies != other.trusted_proxies,
@@ -73,35 +68,126 @@ pub(super) fn changed_settings(this: &CheckSettings, other: &CheckSettings) -> V
     ])
 }
 
-/// Checks that the plan that decides checks by default is one of these.
+/// Checks that the plans that decide checks by default are some of these.
 pub(super) fn check_plans(check: &CheckSettings, plans: &PlanNames, errors: &mut ErrorList) {
-    for (index, source) in check.plan.iter().enumerate() {
-        if let PlanSource::Default(name) = source {
-            plans.check(
-                name,
-                (&format!("check.plan[{index}]"), "names the plan", ""),
-                errors,
-            );
+    for (index, subject) in check.subjects.as_slice().iter().enumerate() {
+        let path = check.subjects.path(index);
+        for (place, source) in subject.plan.iter().enumerate() {
+            if let Source::Default(name) = source {
+                let path = format!("{path}.plan[{place}]");
+                plans.check(name, (&path, "names the plan", ""), errors);
+            }
         }
     }
 }
 
-/// A client on a TCP connection always has an address.
-fn always_there(parts: &[KeyPart]) -> bool {
-    parts.iter().all(|part| *part == KeyPart::ClientAddress)
+/// The subjects of `check.subjects`, or the one of `check.key` and `check.plan`.
+fn subjects(check: &mut Table, errors: &mut ErrorList) -> Option<Subjects> {
+    let [listed, key, plan] = ["subjects", "key", "plan"].map(|name| check.take(name));
+    if let Some(node) = listed {
+        for beside in [key, plan].into_iter().flatten() {
+            let sentence = format!("stands beside {}; keep one of them", beside.path);
+            report(errors, &node.path, sentence);
+        }
+        return listed_subjects(node, errors).map(Subjects::Listed);
+    }
+    let Subjects::One(default) = Subjects::default() else {
+        return None;
+    };
+    let key = match key {
+        Some(node) => keys(node, Some("key"), errors),
+        None => Some(default.key),
+    };
+    let plan = match plan {
+        Some(node) => sources(node, (Part::Plan, Some("plan")), errors),
+        None => Some(default.plan),
+    };
+    Some(Subjects::one(key?, plan?))
 }
 
-/// A list of sources, in their order. One that comes after a source that is `always` there would never count.
-fn sources<T>(
-    node: Option<Node>,
-    default: Vec<T>,
-    errors: &mut ErrorList,
-    parse: impl Fn(&str) -> Result<T, String>,
-    always: impl Fn(&T) -> bool,
-) -> Option<Vec<T>> {
-    let Some(node) = node else {
-        return Some(default);
+fn listed_subjects(node: Node, errors: &mut ErrorList) -> Option<Vec<SubjectSources>> {
+    let path = node.path.clone();
+    let not_so_many = |count| format!("has {count} subjects; 1 to {REQUESTS_MAX}");
+    let nodes = node.list(REQUESTS_MAX, not_so_many, errors)?;
+    if nodes.is_empty() {
+        report(errors, &path, not_so_many(0));
+        return None;
+    }
+    let checked: Vec<Option<SubjectSources>> = nodes
+        .into_iter()
+        .map(|node| subject(node, errors))
+        .collect();
+    checked.into_iter().collect()
+}
+
+fn subject(node: Node, errors: &mut ErrorList) -> Option<SubjectSources> {
+    let mut table = node.table(errors)?;
+    let [key, plan, cost, shard, optional] =
+        ["key", "plan", "cost", "shard", "optional"].map(|name| table.take(name));
+    let required = |found: Option<Node>, right: &str, errors: &mut ErrorList| {
+        if found.is_none() {
+            report(errors, &table.path, right);
+        }
+        found
     };
+    let key = required(
+        key,
+        "has no key; list its sources, such as key: [\"header:x-api-key\"]",
+        errors,
+    )
+    .and_then(|node| keys(node, None, errors));
+    let plan = required(
+        plan,
+        "has no plan; list its sources, such as plan: [\"default:free\"]",
+        errors,
+    )
+    .and_then(|node| sources(node, (Part::Plan, None), errors));
+    let cost = match cost {
+        Some(node) => sources(node, (Part::Cost, None), errors),
+        None => Some(SubjectSources::default_cost()),
+    };
+    let shard = match shard {
+        Some(node) => sources(node, (Part::Shard, None), errors),
+        None => Some(Vec::new()),
+    };
+    let optional = optional.map_or(Some(false), |node| node.boolean(errors));
+    table.finish(errors);
+    Some(SubjectSources {
+        key: key?,
+        plan: plan?,
+        cost: cost?,
+        shard: shard?,
+        optional: optional?,
+    })
+}
+
+/// The sources of a key.
+fn keys(node: Node, only: Option<&str>, errors: &mut ErrorList) -> Option<Vec<Vec<Source>>> {
+    list_of(node, errors, |text| Source::parse_joined(text, only))
+}
+
+/// The sources of another part.
+fn sources(
+    node: Node,
+    (part, only): (Part, Option<&str>),
+    errors: &mut ErrorList,
+) -> Option<Vec<Source>> {
+    let parse = |text: &str| Ok(vec![Source::parse(text, part, only)?]);
+    Some(
+        list_of(node, errors, parse)?
+            .into_iter()
+            .flatten()
+            .collect(),
+    )
+}
+
+/// A list of sources, in their order, each of one or more parts. One that comes after a source that is always there would never
+/// count.
+fn list_of(
+    node: Node,
+    errors: &mut ErrorList,
+    parse: impl Fn(&str) -> Result<Vec<Source>, String>,
+) -> Option<Vec<Vec<Source>>> {
     let path = node.path.clone();
     let too_many = |count| format!("has {count} sources; it has 1 to {SOURCES_MAX}");
     let nodes = node.list(SOURCES_MAX, too_many, errors)?;
@@ -112,22 +198,32 @@ fn sources<T>(
             format!("names no source; it has 1 to {SOURCES_MAX}"),
         );
     }
-    let mut sources: Vec<T> = Vec::new();
+    let always = |parts: &Vec<Source>| parts.iter().all(Source::is_always_there);
+    let mut sources: Vec<Vec<Source>> = Vec::new();
     for node in nodes {
-        let path = node.path.clone();
+        let path_of_source = node.path.clone();
         let Some(text) = node.text(errors) else {
             continue;
         };
         match parse(&text) {
-            Ok(_) if sources.last().is_some_and(&always) => {
+            Ok(_) if sources.last().is_some_and(always) => {
                 report(
                     errors,
-                    &path,
+                    &path_of_source,
                     "is never used: the one before it is always there; put that one last",
                 );
             }
-            Ok(source) => sources.push(source),
-            Err(right) => report(errors, &path, right),
+            Ok(parts) => {
+                for name in parts.iter().filter_map(Source::taken_name) {
+                    report(
+                        errors,
+                        &path,
+                        format!("has param:{name}, which has a meaning of its own"),
+                    );
+                }
+                sources.push(parts);
+            }
+            Err(right) => report(errors, &path_of_source, right),
         }
     }
     Some(sources)

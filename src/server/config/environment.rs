@@ -51,6 +51,7 @@ pub(super) const SETTINGS: [&str; 39] = [
     "workers",
     "check.key",
     "check.plan",
+    "check.subjects",
     "check.trusted_proxies",
     "check.ipv6_prefix",
     "check.headers",
@@ -60,8 +61,14 @@ pub(super) const SETTINGS: [&str; 39] = [
     "plans",
     "overrides",
 ];
-/// Tables whose names the user chooses, so that any path below them may be a setting.
-const NAMED_BY_USERS: [&str; 3] = ["plans.", "overrides.", "envoy.domains."];
+/// Tables whose names the user chooses, and lists of tables, so that any path below them may be a setting.
+const WITH_ANYTHING_BELOW: [&str; 5] = [
+    "plans.",
+    "overrides.",
+    "envoy.domains.",
+    "check.subjects.",
+    "check.subjects[",
+];
 /// Longest name of a variable that a message repeats as it is. A plan's name, the longest part, has at most 64 letters.
 const SHOWN_BYTES_MAX: usize = 128;
 /// The place of an error about a variable that is not a setting.
@@ -186,7 +193,10 @@ fn path_of(name: &str) -> Option<String> {
 
 /// Whether there is a setting at this path, which has no indexes.
 pub(super) fn is_setting(path: &str) -> bool {
-    SETTINGS.contains(&path) || NAMED_BY_USERS.iter().any(|table| path.starts_with(table))
+    SETTINGS.contains(&path)
+        || WITH_ANYTHING_BELOW
+            .iter()
+            .any(|table| path.starts_with(table))
 }
 
 /// The settings that were probably meant by a path, which is not one.

@@ -32,7 +32,7 @@ pub(super) fn list(root: &Value, text: &Origin) -> Vec<SettingInForce> {
         if let Some(value) = value_at(root, path) {
             add(value, path, text, &mut listed);
         }
-        if listed.len() == before {
+        if listed.len() == before && !is_replaced(root, path) {
             let value = default_of(path).map(str::to_owned);
             listed.push(SettingInForce {
                 path: path.to_owned(),
@@ -42,6 +42,11 @@ pub(super) fn list(root: &Value, text: &Origin) -> Vec<SettingInForce> {
         }
     }
     listed
+}
+
+/// Whether another setting is in force in the place of this one, whose default is not then.
+fn is_replaced(root: &Value, path: &str) -> bool {
+    ["check.key", "check.plan"].contains(&path) && value_at(root, "check.subjects").is_some()
 }
 
 /// The defaults as they would be written. A test compares them with docs/configuration.md, and another that page with the program.

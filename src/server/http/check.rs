@@ -13,8 +13,8 @@ use axum::response::Response;
 use tracing::Span;
 
 use super::convert;
-use super::parameters::{Asked, Fields, Parameters};
-use super::subject::CheckSettings;
+use super::parameters::{Asked, Fields, JointChecks, Parameters};
+use super::subject::{CheckSettings, Subjects};
 use crate::limiter::Limiter;
 use crate::trace;
 use tollgate_store::Store;
@@ -63,13 +63,21 @@ impl<S: Store> CheckEndpoint<S> {
         let form = self.settings.headers;
         let check = match parameters.asked {
             Asked::Single(check) => check,
-            Asked::Joint(checks) => {
+            Asked::Joint(JointChecks { checks, names }) => {
                 let decided = Box::pin(self.limiter.decide_joint(checks, None)).await;
+                if let Ok((joint, plans)) = &decided {
+                    let by = joint.decisions[joint.binding].decided_by.as_str();
+                    span.record(trace::PLAN, &*plans[joint.binding].name);
+                    trace::decided(span, joint.outcome.as_str(), by);
+                }
+                let answer = convert::JointAnswer {
+                    deny_status: parameters.deny_status,
+                    wants_json,
+                    form,
+                };
                 return match decided {
-                    Ok((joint, plans)) => {
-                        convert::joint(&joint, &plans, parameters.deny_status, form)
-                    }
-                    Err(refused) => convert::joint_refusal(&refused),
+                    Ok((joint, plans)) => answer.response(&joint, &plans),
+                    Err(refused) => convert::joint_refusal(&refused, &names),
                 };
             }
         };
@@ -99,14 +107,15 @@ async fn parameters(
     peer: Option<IpAddr>,
 ) -> Result<Parameters, Response> {
     let bad_request = |sentence: String| convert::bad_request(StatusCode::BAD_REQUEST, &sentence);
-    let of_query = Fields::from_query(request.uri().query().unwrap_or_default());
+    let query = request.uri().query().unwrap_or_default();
+    let of_query = Fields::from_query(query, &settings.subjects);
     if request.method() != Method::POST {
         return of_query
             .and_then(|fields| fields.check(settings, request.headers(), peer))
             .map_err(bad_request);
     }
     let headers = request.headers().clone();
-    let of_body = body(request).await?;
+    let of_body = body(request, &settings.subjects).await?;
     let fields = of_query.and_then(|fields| fields.merged(of_body?));
     fields
         .and_then(|fields| fields.check(settings, &headers, peer))
@@ -115,7 +124,10 @@ async fn parameters(
 
 /// Reads the parameters from the body; the inner error says what is wrong with them. Outer errors: the response to a body
 /// that cannot be read.
-async fn body(mut request: Request) -> Result<Result<Fields, String>, Response> {
+async fn body(
+    mut request: Request,
+    subjects: &Subjects,
+) -> Result<Result<Fields, String>, Response> {
     let media = media_type(request.headers());
     DefaultBodyLimit::max(BODY_BYTES_MAX).apply(&mut request);
     let bytes = match tokio::time::timeout(BODY_TIMEOUT, request.extract::<Bytes, _>()).await {
@@ -144,8 +156,8 @@ async fn body(mut request: Request) -> Result<Result<Fields, String>, Response> 
     };
     match media {
         _ if bytes.is_empty() => Ok(Ok(Fields::default())),
-        Some(Media::Json) => Ok(Fields::from_json(&bytes)),
-        Some(Media::Form) => Ok(Fields::from_form(&bytes)),
+        Some(Media::Json) => Ok(Fields::from_json(&bytes, subjects)),
+        Some(Media::Form) => Ok(Fields::from_form(&bytes, subjects)),
         None => {
             let sentence =
                 "send a body as application/json or application/x-www-form-urlencoded, or none";

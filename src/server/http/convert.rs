@@ -57,33 +57,43 @@ pub(super) fn denied(
         .into_response()
 }
 
-/// The response to requests that were decided together by these plans: that to the one that binds, and what each was told.
-pub(super) fn joint(
-    joint: &JointDecision,
-    plans: &[Arc<Plan>],
-    deny_status: StatusCode,
-    form: HeaderForm,
-) -> Response {
-    let (binding, plan) = (&joint.decisions[joint.binding], &plans[joint.binding]);
-    let each = joint.decisions.iter().zip(plans);
-    let requests: Value = each
-        .map(|(decision, plan)| decided(decision, plan))
-        .collect();
-    let (status, media, mut answer) = if joint.allowed() {
-        (StatusCode::OK, "application/json", json!({}))
-    } else {
-        let mut problem = denial(binding, plan, deny_status);
-        let mut violated: Vec<&str> = joint.decisions.iter().flat_map(violated).collect();
-        violated.dedup();
-        problem["violated-policies"] = violated.into();
-        (deny_status, "application/problem+json", problem)
-    };
-    merge(&mut answer, decided(binding, plan));
-    merge(
-        &mut answer,
-        json!({ "allowed": joint.allowed(), "binding": joint.binding, "requests": requests }),
-    );
-    (status, headers(binding, plan, form), body(media, &answer)).into_response()
+/// How a joint decision is answered.
+pub(super) struct JointAnswer {
+    /// The status of a denial.
+    pub deny_status: StatusCode,
+    /// Whether the caller wants JSON also where all may pass.
+    pub wants_json: bool,
+    pub form: HeaderForm,
+}
+
+impl JointAnswer {
+    /// The response to requests that were decided together by these plans: that to the one that binds, and what each was told.
+    pub(super) fn response(&self, joint: &JointDecision, plans: &[Arc<Plan>]) -> Response {
+        let (binding, plan) = (&joint.decisions[joint.binding], &plans[joint.binding]);
+        let headers = headers(binding, plan, self.form);
+        if joint.allowed() && !self.wants_json {
+            return (StatusCode::OK, headers).into_response();
+        }
+        let each = joint.decisions.iter().zip(plans);
+        let requests: Value = each
+            .map(|(decision, plan)| decided(decision, plan))
+            .collect();
+        let (status, media, mut answer) = if joint.allowed() {
+            (StatusCode::OK, "application/json", json!({}))
+        } else {
+            let mut problem = denial(binding, plan, self.deny_status);
+            let mut violated: Vec<&str> = joint.decisions.iter().flat_map(violated).collect();
+            violated.dedup();
+            problem["violated-policies"] = violated.into();
+            (self.deny_status, "application/problem+json", problem)
+        };
+        merge(&mut answer, decided(binding, plan));
+        merge(
+            &mut answer,
+            json!({ "allowed": joint.allowed(), "binding": joint.binding, "requests": requests }),
+        );
+        (status, headers, body(media, &answer)).into_response()
+    }
 }
 
 /// The problem that a denial is.
@@ -103,10 +113,13 @@ pub(super) fn bad_request(status: StatusCode, sentence: &str) -> Response {
     error(status, "the request is invalid", sentence)
 }
 
-/// The response to requests that got no joint decision.
-pub(super) fn joint_refusal(refused: &JointRefusal) -> Response {
+/// The response to requests that got no joint decision, by the names of the requests.
+pub(super) fn joint_refusal(refused: &JointRefusal, names: &[String]) -> Response {
     match &refused.refusal {
-        Refusal::UnknownPlan(_) => no_such_plan(&refused.to_string()),
+        Refusal::UnknownPlan(_) => {
+            let name = |index: usize| names.get(index).cloned().unwrap_or_default();
+            no_such_plan(&refused.sentence(name))
+        }
         other => refusal(other),
     }
 }

@@ -1,13 +1,16 @@
 //! Parses the parameters of a check, from its query and its body. Parsing is strict: a typing error that was ignored would
 //! be charged as something else.
 
+mod json;
+
 use std::net::IpAddr;
 
 use axum::http::{HeaderMap, StatusCode};
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 
-use super::subject::{CheckSettings, RequestParts};
+use super::sources::{is_parameter_name, whole_number};
+use super::subject::{CheckSettings, RequestParts, Subjects};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::joint::REQUESTS_MAX;
 use tollgate_core::key::{Cost, Key};
@@ -29,34 +32,85 @@ pub(super) enum Asked {
     /// One request.
     Single(Check<String>),
     /// Requests that pass together or not at all.
-    Joint(Vec<Check<String>>),
+    Joint(JointChecks),
+}
+
+/// Checks that are decided together.
+#[derive(Debug)]
+pub(super) struct JointChecks {
+    pub checks: Vec<Check<String>>,
+    /// What each is called in messages, such as `requests[1]`.
+    pub names: Vec<String>,
 }
 
 /// One of the requests of a joint decision, as it was given.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RequestFields {
-    key: String,
-    plan: String,
-    cost: Option<u64>,
-    shard: Option<String>,
+pub(super) struct RequestFields {
+    pub key: String,
+    pub plan: String,
+    pub cost: Option<u64>,
+    pub shard: Option<String>,
 }
 
-/// The given parameters. They have the right types; their bounds are not checked yet.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// The given parameters. Those of the check itself have the right types; no bounds are checked yet.
+#[derive(Debug, Default)]
 pub(super) struct Fields {
-    key: Option<String>,
-    plan: Option<String>,
-    cost: Option<u64>,
+    pub given: Given,
     deny_status: Option<u16>,
     peek: Option<bool>,
-    shard: Option<String>,
     /// Only in JSON.
     requests: Option<Vec<RequestFields>>,
 }
 
-const NAMES: &str = "key, plan, cost, deny_status, peek, shard";
+/// Parameters that the config names as sources, as they were given; each once.
+#[derive(Debug, Default)]
+pub(super) struct Given(Vec<(String, Value)>);
+
+/// The value of a parameter.
+#[derive(Debug)]
+enum Value {
+    /// In a query or a form, which have texts alone.
+    Untyped(String),
+    /// A text in JSON.
+    Text(String),
+    /// A whole number in JSON.
+    Number(u64),
+}
+
+impl Given {
+    fn get(&self, name: &str) -> Option<&Value> {
+        let found = self.0.iter().find(|(given, _)| given == name);
+        found.map(|(_, value)| value)
+    }
+
+    /// The parameter as a text. Errors, also of the function below: it has another type.
+    pub(super) fn text(&self, name: &str) -> Result<Option<String>, String> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(Value::Untyped(text) | Value::Text(text)) => Ok(Some(text.clone())),
+            Some(Value::Number(number)) => {
+                Err(format!("{name} is the number {number}; send it as a text"))
+            }
+        }
+    }
+
+    /// The parameter as a whole number.
+    pub(super) fn number(&self, name: &str) -> Result<Option<u64>, String> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(Value::Number(number)) => Ok(Some(*number)),
+            Some(Value::Untyped(text)) => parse_cost(name, text).map(Some),
+            Some(Value::Text(text)) => Err(format!(
+                "{name} is the text {text:?}, expected u64: a whole number without quotes"
+            )),
+        }
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.get(name).is_some()
+    }
+}
 
 /// The meaning of `+` in a text of `name=value` pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,85 +123,65 @@ enum Plus {
 }
 
 impl Fields {
-    /// Reads a query. Errors, also of the functions below: a sentence that says what is wrong and what would be right.
-    pub(super) fn from_query(query: &str) -> Result<Self, String> {
-        Self::from_pairs(query, Plus::Literal)
+    /// Reads a query. `subjects` say which parameters there are. Errors, also of the functions below: a sentence that says what
+    /// is wrong and what would be right.
+    pub(super) fn from_query(query: &str, subjects: &Subjects) -> Result<Self, String> {
+        Self::from_pairs(query, Plus::Literal, subjects)
     }
 
     /// Reads a body of type `application/x-www-form-urlencoded`.
-    pub(super) fn from_form(body: &[u8]) -> Result<Self, String> {
+    pub(super) fn from_form(body: &[u8], subjects: &Subjects) -> Result<Self, String> {
         let text = std::str::from_utf8(body).map_err(|_| "the form is no UTF-8".to_owned())?;
-        Self::from_pairs(text, Plus::Space)
+        Self::from_pairs(text, Plus::Space, subjects)
     }
 
     /// Reads a body of type `application/json`.
-    pub(super) fn from_json(body: &[u8]) -> Result<Self, String> {
-        // serde would also accept a list of the fields in their order.
-        if body.trim_ascii_start().first() != Some(&b'{') {
-            return Err(format!(
-                "the body is not the JSON of a check: send an object with {NAMES}"
-            ));
-        }
-        serde_json::from_slice(body).map_err(|error| {
-            format!("the body is not the JSON of a check: {error}; there are {NAMES}")
-        })
+    pub(super) fn from_json(body: &[u8], subjects: &Subjects) -> Result<Self, String> {
+        json::parse(body, subjects)
     }
 
     /// Combines two sets of parameters. Errors: a parameter is in both.
-    pub(super) fn merged(self, other: Self) -> Result<Self, String> {
+    pub(super) fn merged(mut self, other: Self) -> Result<Self, String> {
+        for (name, value) in other.given.0 {
+            self.add(&name, value)?;
+        }
         Ok(Self {
-            key: at_most_one("key", self.key, other.key)?,
-            plan: at_most_one("plan", self.plan, other.plan)?,
-            cost: at_most_one("cost", self.cost, other.cost)?,
+            given: self.given,
             deny_status: at_most_one("deny_status", self.deny_status, other.deny_status)?,
             peek: at_most_one("peek", self.peek, other.peek)?,
-            shard: at_most_one("shard", self.shard, other.shard)?,
             requests: at_most_one("requests", self.requests, other.requests)?,
         })
     }
 
-    fn from_pairs(text: &str, plus: Plus) -> Result<Self, String> {
+    fn from_pairs(text: &str, plus: Plus, subjects: &Subjects) -> Result<Self, String> {
         let mut fields = Self::default();
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let value = || decode(name, value, plus);
-            let found = match name {
-                "key" => Self {
-                    key: Some(value()?),
-                    ..Self::default()
-                },
-                "plan" => Self {
-                    plan: Some(value()?),
-                    ..Self::default()
-                },
-                "cost" => Self {
-                    cost: Some(parse_cost(&value()?)?),
-                    ..Self::default()
-                },
-                "deny_status" => Self {
-                    deny_status: Some(parse_status(&value()?)?),
-                    ..Self::default()
-                },
-                "peek" => Self {
-                    peek: Some(parse_peek(&value()?)?),
-                    ..Self::default()
-                },
-                "shard" => Self {
-                    shard: Some(value()?),
-                    ..Self::default()
-                },
-                _ => {
-                    return Err(format!(
-                        "the request has an unknown parameter; there are {NAMES}"
-                    ));
+            match name {
+                "deny_status" => {
+                    let status = Some(parse_status(&value()?)?);
+                    fields.deny_status = at_most_one(name, fields.deny_status, status)?;
                 }
-            };
-            fields = fields.merged(found)?;
+                "peek" => {
+                    fields.peek = at_most_one(name, fields.peek, Some(parse_peek(&value()?)?))?
+                }
+                _ if subjects.takes(name) => fields.add(name, Value::Untyped(value()?))?,
+                _ => return Err(not_taken(name, subjects)),
+            }
         }
         Ok(fields)
     }
 
-    /// Finds key and plan as `settings` say, and checks the bounds of everything. `peer` is the address of the peer; `None` on a
+    fn add(&mut self, name: &str, value: Value) -> Result<(), String> {
+        if self.given.has(name) {
+            return Err(given_twice(name));
+        }
+        self.given.0.push((name.to_owned(), value));
+        Ok(())
+    }
+
+    /// Finds the subjects as `settings` say, and checks the bounds of everything. `peer` is the address of the peer; `None` on a
     /// Unix socket.
     pub(super) fn check(
         mut self,
@@ -164,49 +198,41 @@ impl Fields {
             Mode::Charge
         };
         let asked = match self.requests.take() {
-            Some(requests) => Asked::Joint(self.joint_checks(requests, mode, settings)?),
+            Some(requests) => joint(self.named_requests(requests, settings)?, mode)?,
             None => {
-                let (key, plan) = settings.subject(RequestParts {
-                    key: self.key,
-                    plan: self.plan,
-                    has_shard: self.shard.is_some(),
+                let parameters = &self.given;
+                let found = settings.requests(RequestParts {
+                    parameters,
                     headers,
                     peer,
                 })?;
-                let (cost, shard) = (self.cost, self.shard);
-                let fields = RequestFields {
-                    key,
-                    plan,
-                    cost,
-                    shard,
-                };
-                Asked::Single(fields.check(mode)?)
+                match <[NamedRequest; 1]>::try_from(found) {
+                    Ok([only]) if settings.subjects.as_slice().len() == 1 => {
+                        Asked::Single(only.check(mode)?)
+                    }
+                    Ok([only]) => joint(vec![only], mode)?,
+                    Err(found) => joint(found, mode)?,
+                }
             }
         };
         Ok(Parameters { asked, deny_status })
     }
 
-    /// The checks of requests, which are all that is asked for.
-    fn joint_checks(
+    /// The requests, which are all that is asked for.
+    fn named_requests(
         &self,
         requests: Vec<RequestFields>,
-        mode: Mode,
         settings: &CheckSettings,
-    ) -> Result<Vec<Check<String>>, String> {
-        let beside = [
-            ("key", self.key.is_some()),
-            ("plan", self.plan.is_some()),
-            ("cost", self.cost.is_some()),
-            ("shard", self.shard.is_some()),
-        ];
-        if let Some((name, _)) = beside.iter().find(|(_, is_sent)| *is_sent) {
+    ) -> Result<Vec<NamedRequest>, String> {
+        if let Some((name, _)) = self.given.0.first() {
             return Err(format!("requests stands beside {name}; send one of them"));
         }
-        if !settings.takes_requests() {
-            return Err(
-                "check.key or check.plan of the config reads no parameter, so this server takes no requests"
-                    .to_owned(),
-            );
+        if !settings.subjects.take_requests() {
+            let whom = match settings.subjects {
+                Subjects::One(_) => "check.key or check.plan of the config reads no parameter",
+                Subjects::Listed(_) => "check.subjects of the config says who is counted",
+            };
+            return Err(format!("{whom}, so this server takes no requests"));
         }
         if !(1..=REQUESTS_MAX).contains(&requests.len()) {
             let count = requests.len();
@@ -214,11 +240,40 @@ impl Fields {
                 "requests has {count} of them; send 1 to {REQUESTS_MAX}"
             ));
         }
-        let check = |(index, request): (usize, RequestFields)| {
-            let checked = request.check(mode);
-            checked.map_err(|error| format!("requests[{index}].{error}"))
+        let named = |(index, fields)| NamedRequest {
+            name: format!("requests[{index}]"),
+            fields,
         };
-        requests.into_iter().enumerate().map(check).collect()
+        Ok(requests.into_iter().enumerate().map(named).collect())
+    }
+}
+
+/// A request with its name in messages, such as `requests[1]`; it has none where it is the only one there may be.
+pub(super) struct NamedRequest {
+    pub name: String,
+    pub fields: RequestFields,
+}
+
+fn joint(requests: Vec<NamedRequest>, mode: Mode) -> Result<Asked, String> {
+    let names = requests
+        .iter()
+        .map(|request| request.name.clone())
+        .collect();
+    let checks = requests.into_iter().map(|request| request.check(mode));
+    Ok(Asked::Joint(JointChecks {
+        checks: checks.collect::<Result<_, _>>()?,
+        names,
+    }))
+}
+
+impl NamedRequest {
+    /// Checks the bounds.
+    fn check(self, mode: Mode) -> Result<Check<String>, String> {
+        let Self { name, fields } = self;
+        let dot = if name.is_empty() { "" } else { "." };
+        fields
+            .check(mode)
+            .map_err(|error| format!("{name}{dot}{error}"))
     }
 }
 
@@ -244,9 +299,26 @@ impl RequestFields {
 
 fn at_most_one<T>(name: &str, one: Option<T>, other: Option<T>) -> Result<Option<T>, String> {
     match (one, other) {
-        (Some(_), Some(_)) => Err(format!("{name} is given twice")),
+        (Some(_), Some(_)) => Err(given_twice(name)),
         (one, other) => Ok(one.or(other)),
     }
+}
+
+fn given_twice(name: &str) -> String {
+    format!("{name} is given twice")
+}
+
+/// What is wrong with a parameter that no source names. It is repeated only if it could be the name of one.
+fn not_taken(name: &str, subjects: &Subjects) -> String {
+    subjects.not_taken(name).unwrap_or_else(|| {
+        let shown = if is_parameter_name(name) {
+            format!(", {name}")
+        } else {
+            String::new()
+        };
+        let known = subjects.known_parameters();
+        format!("the request has an unknown parameter{shown}; there are {known}")
+    })
 }
 
 /// Decodes percent escapes. The result must be UTF-8: a key that was repaired would be counted together with another key.
@@ -268,12 +340,14 @@ fn decode(name: &str, text: &str, plus: Plus) -> Result<String, String> {
     Ok(decoded.into_owned())
 }
 
-fn parse_cost(text: &str) -> Result<u64, String> {
-    digits(text).ok_or_else(|| format!("cost is {text:?}; it must be a whole number, 1 or more"))
+/// Parses the cost that stands at a place, for messages.
+pub(super) fn parse_cost(place: &str, text: &str) -> Result<u64, String> {
+    whole_number(text)
+        .ok_or_else(|| format!("{place} is {text:?}; it must be a whole number, 1 or more"))
 }
 
 fn parse_status(text: &str) -> Result<u16, String> {
-    let status = digits(text).and_then(|code| u16::try_from(code).ok());
+    let status = whole_number(text).and_then(|code| u16::try_from(code).ok());
     status.ok_or_else(|| format!("deny_status is {text:?}; it must be 400 to 599"))
 }
 
@@ -288,13 +362,6 @@ fn deny_status(code: u16) -> Result<StatusCode, String> {
     status.ok_or_else(|| format!("deny_status is \"{code}\"; it must be 400 to 599"))
 }
 
-/// Parses digits only; `parse` would also accept a sign.
-fn digits(text: &str) -> Option<u64> {
-    text.bytes()
-        .all(|byte| byte.is_ascii_digit())
-        .then(|| text.parse().ok())?
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -305,7 +372,7 @@ mod tests {
         fn single(&self) -> &Check<String> {
             match &self.asked {
                 Asked::Single(check) => check,
-                Asked::Joint(checks) => panic!("{checks:?}"),
+                Asked::Joint(joint) => panic!("{joint:?}"),
             }
         }
     }
@@ -316,7 +383,15 @@ mod tests {
     }
 
     fn from_query(query: &str) -> Result<Parameters, String> {
-        check(Fields::from_query(query)?)
+        check(Fields::from_query(query, &Subjects::default())?)
+    }
+
+    fn from_form(form: &str) -> Result<Parameters, String> {
+        check(Fields::from_form(form.as_bytes(), &Subjects::default())?)
+    }
+
+    fn from_json(json: &str) -> Result<Parameters, String> {
+        check(Fields::from_json(json.as_bytes(), &Subjects::default())?)
     }
 
     #[test]
@@ -331,7 +406,7 @@ mod tests {
             (found.single().cost.units(), found.deny_status.as_u16()),
             (7, 403)
         );
-        let form = check(Fields::from_form(text.as_bytes()).unwrap()).unwrap();
+        let form = from_form(text).unwrap();
         assert_eq!(form.single().key.as_str(), "a b+c&é d");
         let defaults = from_query("key=%25&plan=p").unwrap();
         assert_eq!(
@@ -354,8 +429,7 @@ mod tests {
 
     #[test]
     fn json_has_the_same_parameters_with_its_own_types() {
-        let json = |text: &str| Fields::from_json(text.as_bytes()).and_then(check);
-        let found = json(
+        let found = from_json(
             r#"{"key": "a+b %zz é", "plan": "free", "cost": 7, "deny_status": 403, "peek": true}"#,
         )
         .unwrap();
@@ -372,7 +446,7 @@ mod tests {
             (7, 403, Mode::Peek)
         );
         assert_eq!(
-            json(r#"{"key":"a","plan":"p","cost":null}"#)
+            from_json(r#"{"key":"a","plan":"p","cost":null}"#)
                 .unwrap()
                 .single()
                 .cost,
@@ -405,21 +479,21 @@ mod tests {
             ),
             (r#"{"key":"a","plan":"p"} x"#, "trailing characters"),
         ] {
-            let found = json(text).unwrap_err();
+            let found = from_json(text).unwrap_err();
             assert!(found.contains(sentence), "{text}: {found}");
         }
-        assert!(json(&"[".repeat(4_096)).is_err());
+        assert!(from_json(&"[".repeat(4_096)).is_err());
     }
 
     #[test]
     fn requests_are_decided_together_and_stand_alone() {
-        let json = |text: &str| Fields::from_json(text.as_bytes()).and_then(check);
-        let found = json(
+        let found = from_json(
             r#"{"requests": [{"key": "u1", "plan": "free", "cost": 2, "shard": "acme"}, {"key": "acme", "plan": "org"}], "peek": true}"#,
         );
-        let Asked::Joint(checks) = found.unwrap().asked else {
+        let Asked::Joint(JointChecks { checks, names }) = found.unwrap().asked else {
             panic!("it is no joint decision")
         };
+        assert_eq!(names, ["requests[0]", "requests[1]"]);
         assert_eq!((checks[0].key.shard(), checks[0].cost.units()), ("acme", 2));
         assert_eq!((&*checks[1].plan, checks[1].mode), ("org", Mode::Peek));
         let many = format!(
@@ -447,7 +521,7 @@ mod tests {
                 "unknown field `peek`",
             ),
         ] {
-            let found = json(text).unwrap_err();
+            let found = from_json(text).unwrap_err();
             assert!(found.contains(sentence), "{text}: {found}");
         }
     }
@@ -455,8 +529,9 @@ mod tests {
     #[test]
     fn a_parameter_in_both_the_query_and_the_body_is_an_error() {
         let of = |query, body: &str| {
-            Fields::from_query(query)?
-                .merged(Fields::from_json(body.as_bytes())?)
+            let subjects = Subjects::default();
+            Fields::from_query(query, &subjects)?
+                .merged(Fields::from_json(body.as_bytes(), &subjects)?)
                 .and_then(check)
         };
         let found = of("plan=p&deny_status=403", r#"{"key":"a"}"#).unwrap();
@@ -551,11 +626,8 @@ mod tests {
                 .iter()
                 .map(|byte| WORDS[usize::from(*byte) % WORDS.len()])
                 .collect();
-            let _ = Fields::from_json(bytes);
-            for found in [
-                from_query(&query),
-                Fields::from_form(query.as_bytes()).and_then(check),
-            ] {
+            let _ = Fields::from_json(bytes, &Subjects::default());
+            for found in [from_query(&query), from_form(&query)] {
                 match found {
                     Ok(found) => assert!(
                         (1..=NAME_BYTES_MAX).contains(&found.single().plan.len()),

@@ -1,34 +1,53 @@
-//! Finds the key and the plan of a check: in its parameters, its header fields, or the address of the client.
+//! Finds whom a check counts: the key, plan, cost and shard of each subject, in its parameters, its header fields, or the address
+//! of the client.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use axum::http::HeaderMap;
 use axum::http::header::HeaderName;
 
 use super::client_address::{Proxies, shown};
+use super::parameters::{Given, NamedRequest, RequestFields, parse_cost};
+use super::sources::Source;
 use tollgate_core::headers::HeaderForm;
-use tollgate_core::plan::check_name;
-
-/// Longest name of a header field in the config. Proxies allow some hundred bytes for name and value.
-const HEADER_BYTES_MAX: usize = 64;
-/// Most sources of `check.key` or `check.plan`, and most parts of a joined key. Each is looked up for each check.
-pub const SOURCES_MAX: usize = 8;
 
 /// How checks are read and answered. Default: key and plan are parameters, no proxy is trusted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckSettings {
-    /// Sources of the key; the first that is there counts. Each has 1 to [`SOURCES_MAX`] parts, and is there when all are.
-    pub key: Vec<Vec<KeyPart>>,
-    /// Sources of the plan; the first that is there counts.
-    pub plan: Vec<PlanSource>,
+    /// Who is counted by a check.
+    pub subjects: Subjects,
     /// Peers whose word about the client's address is believed.
     pub trusted_proxies: Proxies,
     /// Leading bits of an IPv6 address that make one client, 32 to 128. An IPv4 address counts as a whole.
     pub ipv6_prefix: u8,
     /// The rate limit fields of answers, also of those over gRPC.
     pub headers: HeaderForm,
+}
+
+/// Who is counted by a check. All subjects pass together, or none is charged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Subjects {
+    /// The one subject of `check.key` and `check.plan`.
+    One(Box<SubjectSources>),
+    /// Those of `check.subjects`; 1 to [`tollgate_core::joint::REQUESTS_MAX`].
+    Listed(Vec<SubjectSources>),
+}
+
+/// Where the parts of a subject come from. Of several sources, the first that is there counts; 1 to
+/// [`super::sources::SOURCES_MAX`] of each part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SubjectSources {
+    /// Sources of the key. Each has 1 to [`super::sources::SOURCES_MAX`] parts, and is there when all are.
+    pub key: Vec<Vec<Source>>,
+    /// Sources of the plan's name.
+    pub plan: Vec<Source>,
+    /// Sources of the cost.
+    pub cost: Vec<Source>,
+    /// Sources of the key's shard, which may be missing. There may be none.
+    pub shard: Vec<Source>,
+    /// Whether a check without this key is decided by the others.
+    pub optional: bool,
 }
 
 impl CheckSettings {
@@ -39,8 +58,7 @@ impl CheckSettings {
 impl Default for CheckSettings {
     fn default() -> Self {
         Self {
-            key: vec![vec![KeyPart::Parameter]],
-            plan: vec![PlanSource::Parameter],
+            subjects: Subjects::default(),
             trusted_proxies: Proxies::default(),
             ipv6_prefix: Self::IPV6_PREFIX_DEFAULT,
             headers: HeaderForm::default(),
@@ -48,195 +66,242 @@ impl Default for CheckSettings {
     }
 }
 
-/// A part of a key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum KeyPart {
-    /// The parameter `key`.
-    Parameter,
-    /// The value of a header field.
-    Header(HeaderName),
-    /// The address of the client.
-    ClientAddress,
+impl Default for Subjects {
+    fn default() -> Self {
+        let (key, plan) = (Source::parameter("key"), Source::parameter("plan"));
+        Self::one(vec![vec![key]], vec![plan])
+    }
 }
 
-/// Where a plan's name comes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PlanSource {
-    /// The parameter `plan`.
-    Parameter,
-    /// The value of a header field.
-    Header(HeaderName),
-    /// This name; always there.
-    Default(Arc<str>),
-}
-
-impl KeyPart {
-    /// Parses a source of the key: parts joined by `+`. Errors, also of the functions below: what is wrong and what is right.
-    pub fn parse_all(text: &str) -> Result<Vec<Self>, String> {
-        let parts: Vec<&str> = text.split('+').collect();
-        if parts.len() > SOURCES_MAX {
-            return Err(format!(
-                "joins {} parts; a key has at most {SOURCES_MAX}",
-                parts.len()
-            ));
-        }
-        parts.into_iter().map(Self::parse).collect()
+impl Subjects {
+    /// The one subject of `check.key` and `check.plan`. A shard belongs to a key that is a parameter, and is one itself.
+    pub fn one(key: Vec<Vec<Source>>, plan: Vec<Source>) -> Self {
+        let has_parameter = key
+            .iter()
+            .flatten()
+            .any(|part| matches!(part, Source::Parameter(_)));
+        Self::One(Box::new(SubjectSources {
+            key,
+            plan,
+            cost: SubjectSources::default_cost(),
+            shard: has_parameter
+                .then(|| Source::parameter("shard"))
+                .into_iter()
+                .collect(),
+            optional: false,
+        }))
     }
 
-    fn parse(text: &str) -> Result<Self, String> {
-        match (text, text.strip_prefix("header:")) {
-            ("param:key", _) => Ok(Self::Parameter),
-            ("client_address", _) => Ok(Self::ClientAddress),
-            (_, Some(name)) => header_name(name).map(Self::Header),
-            _ => {
-                Err("is no source of a key; write param:key, header:NAME, client_address, or some of these joined by +"
-                    .to_owned())
+    /// All of them, in their order.
+    pub fn as_slice(&self) -> &[SubjectSources] {
+        match self {
+            Self::One(subject) => std::slice::from_ref(&**subject),
+            Self::Listed(subjects) => subjects,
+        }
+    }
+
+    /// The path in the config of the subject of this index.
+    pub fn path(&self, index: usize) -> String {
+        match self {
+            Self::One(_) => "check".to_owned(),
+            Self::Listed(_) => format!("check.subjects[{index}]"),
+        }
+    }
+
+    /// The name of the subject of this index in messages to callers; empty if it is the only one there may be.
+    fn name(&self, index: usize) -> String {
+        match self {
+            Self::One(_) => String::new(),
+            Self::Listed(_) => format!("subjects[{index}]"),
+        }
+    }
+
+    /// Whether a caller may name several requests itself: key and plan are parameters, and nothing else.
+    pub(super) fn take_requests(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether some source names this parameter.
+    pub(super) fn takes(&self, parameter: &str) -> bool {
+        let is_named =
+            |source: &Source| matches!(source, Source::Parameter(name) if **name == *parameter);
+        self.as_slice()
+            .iter()
+            .flat_map(SubjectSources::all)
+            .any(is_named)
+    }
+
+    /// All parameters, for the answer to a check with another one.
+    pub(super) fn known_parameters(&self) -> String {
+        fn name(source: &Source) -> Option<&str> {
+            match source {
+                Source::Parameter(name) => Some(name),
+                _ => None,
             }
         }
-    }
-}
-
-impl PlanSource {
-    /// Parses a source of the plan.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        match (
-            text,
-            text.strip_prefix("header:"),
-            text.strip_prefix("default:"),
-        ) {
-            ("param:plan", ..) => Ok(Self::Parameter),
-            (_, Some(name), _) => header_name(name).map(Self::Header),
-            (_, _, Some(name)) => match check_name(name) {
-                Ok(()) => Ok(Self::Default(name.into())),
-                Err(error) => Err(format!("names a plan that {error}")),
-            },
-            _ => Err(
-                "is no source of a plan; write param:plan, header:NAME or default:NAME".to_owned(),
-            ),
+        let subjects = self.as_slice().iter();
+        let shards = subjects.clone().flat_map(|subject| &subject.shard);
+        let others = subjects.flat_map(SubjectSources::all_but_shard);
+        let others = others.filter_map(name).chain(["deny_status", "peek"]);
+        let mut known: Vec<&str> = Vec::new();
+        for name in others.chain(shards.filter_map(name)) {
+            if !known.contains(&name) {
+                known.push(name);
+            }
         }
+        known.join(", ")
+    }
+
+    /// Why a parameter is not taken that most servers take.
+    pub(super) fn not_taken(&self, parameter: &str) -> Option<String> {
+        let Self::One(_) = self else {
+            return None;
+        };
+        let source = match parameter {
+            "key" | "shard" => "key",
+            "plan" => "plan",
+            _ => return None,
+        };
+        Some(format!(
+            "check.{source} of the config has no param:{source}, so this server takes no {parameter} as a parameter"
+        ))
     }
 }
 
-fn header_name(name: &str) -> Result<HeaderName, String> {
-    let parsed = HeaderName::from_bytes(name.as_bytes())
-        .ok()
-        .filter(|_| name.len() <= HEADER_BYTES_MAX);
-    parsed.ok_or_else(|| {
-        format!("names no header field; a name has 1 to {HEADER_BYTES_MAX} letters, digits and dashes, such as header:x-api-key")
-    })
+impl SubjectSources {
+    /// The parameter `cost`, or one unit.
+    pub fn default_cost() -> Vec<Source> {
+        vec![Source::parameter("cost"), Source::default("1")]
+    }
+
+    fn all_but_shard(&self) -> impl Iterator<Item = &Source> {
+        self.key
+            .iter()
+            .flatten()
+            .chain(&self.plan)
+            .chain(&self.cost)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Source> {
+        self.all_but_shard().chain(&self.shard)
+    }
 }
 
-/// The parts of a request that key and plan are read from.
+/// The parts of a request that subjects are read from.
+#[derive(Clone, Copy)]
 pub(super) struct RequestParts<'a> {
-    /// The parameter `key`, if it was sent.
-    pub key: Option<String>,
-    /// The parameter `plan`, if it was sent.
-    pub plan: Option<String>,
-    /// Whether the parameter `shard` was sent. It belongs to a key that is a parameter.
-    pub has_shard: bool,
+    pub parameters: &'a Given,
     pub headers: &'a HeaderMap,
     /// The address of the peer; `None` on a Unix socket.
     pub peer: Option<IpAddr>,
 }
 
 impl CheckSettings {
-    /// Whether a caller may name several requests itself: key and plan are parameters, and nothing else.
-    pub(super) fn takes_requests(&self) -> bool {
-        let default = Self::default();
-        self.key == default.key && self.plan == default.plan
-    }
-
-    /// The key and the plan's name, not yet checked for their bounds. Errors: a sentence that says what is wrong and what would
-    /// be right.
-    pub(super) fn subject(
-        &self,
-        mut request: RequestParts<'_>,
-    ) -> Result<(String, String), String> {
-        let takes_key = self
-            .key
-            .iter()
-            .flatten()
-            .any(|part| *part == KeyPart::Parameter);
-        let takes_plan = self.plan.contains(&PlanSource::Parameter);
-        for (name, sent, source, taken) in [
-            ("key", request.key.is_some(), "key", takes_key),
-            ("plan", request.plan.is_some(), "plan", takes_plan),
-            ("shard", request.has_shard, "key", takes_key),
-        ] {
-            if sent && !taken {
-                return Err(format!(
-                    "check.{source} of the config has no param:{source}, so this server takes no {name} as a parameter"
-                ));
-            }
+    /// What is asked for each subject that the request has, not yet checked for bounds. At least one.
+    ///
+    /// Errors: a sentence that says what is wrong and what would be right.
+    pub(super) fn requests(&self, request: RequestParts<'_>) -> Result<Vec<NamedRequest>, String> {
+        let mut found = Vec::new();
+        for (index, subject) in self.subjects.as_slice().iter().enumerate() {
+            let name = self.subjects.name(index);
+            let none = |part: &str, sources: Vec<&Source>| {
+                let dot = if name.is_empty() { "" } else { "." };
+                format!("{name}{dot}{part} is empty: {}", send(sources))
+            };
+            let Some(key) = self.key(subject, request)? else {
+                if subject.optional {
+                    continue;
+                }
+                return Err(none("key", subject.key.iter().flatten().collect()));
+            };
+            let plan = self.first(&subject.plan, request)?;
+            let cost = self.cost(&subject.cost, request)?;
+            let fields = RequestFields {
+                key,
+                plan: plan.ok_or_else(|| none("plan", subject.plan.iter().collect()))?,
+                cost: Some(cost.ok_or_else(|| none("cost", subject.cost.iter().collect()))?),
+                shard: self.first(&subject.shard, request)?,
+            };
+            found.push(NamedRequest { name, fields });
         }
-        Ok((self.key(&mut request)?, self.plan(&mut request)?))
+        if found.is_empty() {
+            let keys = self.subjects.as_slice().iter();
+            let sources = keys.flat_map(|subject| subject.key.iter().flatten());
+            return Err(format!(
+                "the request has none of the keys: {}",
+                send(sources.collect())
+            ));
+        }
+        Ok(found)
     }
 
-    fn key(&self, request: &mut RequestParts<'_>) -> Result<String, String> {
-        for source in &self.key {
+    fn key(
+        &self,
+        subject: &SubjectSources,
+        request: RequestParts<'_>,
+    ) -> Result<Option<String>, String> {
+        for source in &subject.key {
             // An error of a part comes before the absence of another.
             let found: Vec<Option<String>> = source
                 .iter()
-                .map(|part| self.part(part, request))
+                .map(|part| self.text(part, request))
                 .collect::<Result<_, _>>()?;
             if let Some(parts) = found.into_iter().collect::<Option<Vec<String>>>() {
-                return Ok(joined(parts));
+                return Ok(Some(joined(parts)));
             }
         }
-        Err(missing(
-            "key",
-            self.key.iter().flatten().map(|part| match part {
-                KeyPart::Parameter => "the parameter key".to_owned(),
-                KeyPart::Header(name) => format!("the header {name}"),
-                KeyPart::ClientAddress => "a connection with an address".to_owned(),
-            }),
-        ))
+        Ok(None)
     }
 
-    fn part(
+    /// The text of the first source that is there.
+    fn first(
         &self,
-        part: &KeyPart,
-        request: &mut RequestParts<'_>,
+        sources: &[Source],
+        request: RequestParts<'_>,
     ) -> Result<Option<String>, String> {
-        match part {
-            KeyPart::Parameter => Ok(request.key.clone()),
-            KeyPart::Header(name) => header(request.headers, name),
-            KeyPart::ClientAddress => {
+        for source in sources {
+            if let Some(found) = self.text(source, request)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    fn text(&self, source: &Source, request: RequestParts<'_>) -> Result<Option<String>, String> {
+        match source {
+            Source::Parameter(name) => request.parameters.text(name),
+            Source::Header(name) => header(request.headers, name),
+            Source::ClientAddress => {
                 let client = self.trusted_proxies.client(request.peer, request.headers)?;
                 Ok(client.map(|client| shown(client, self.ipv6_prefix)))
             }
+            Source::Default(text) => Ok(Some(String::from(&**text))),
         }
     }
 
-    fn plan(&self, request: &mut RequestParts<'_>) -> Result<String, String> {
-        for source in &self.plan {
+    /// The units of the first source that is there.
+    fn cost(&self, sources: &[Source], request: RequestParts<'_>) -> Result<Option<u64>, String> {
+        for source in sources {
             let found = match source {
-                PlanSource::Parameter => request.plan.take(),
-                PlanSource::Header(name) => header(request.headers, name)?,
-                PlanSource::Default(name) => Some(String::from(&**name)),
+                Source::Parameter(name) => request.parameters.number(name)?,
+                _ => {
+                    let text = self.text(source, request)?;
+                    let parse = |text: String| parse_cost(&source.place(), &text);
+                    text.map(parse).transpose()?
+                }
             };
-            if let Some(plan) = found {
-                return Ok(plan);
+            if found.is_some() {
+                return Ok(found);
             }
         }
-        Err(missing(
-            "plan",
-            self.plan.iter().map(|source| match source {
-                PlanSource::Parameter => "the parameter plan".to_owned(),
-                PlanSource::Header(name) => format!("the header {name}"),
-                // Unreachable, since it is always there.
-                PlanSource::Default(name) => format!("the plan {name}"),
-            }),
-        ))
+        Ok(None)
     }
 }
 
-fn missing(what: &str, places: impl Iterator<Item = String>) -> String {
-    let places: BTreeSet<String> = places.collect();
-    format!(
-        "{what} is empty: send {}",
-        places.into_iter().collect::<Vec<_>>().join(" or ")
-    )
+fn send(sources: Vec<&Source>) -> String {
+    let places: BTreeSet<String> = sources.into_iter().map(Source::place).collect();
+    let places: Vec<String> = places.into_iter().collect();
+    format!("send {}", places.join(" or "))
 }
 
 /// The value of a header field. `None` when it is missing or empty: a proxy may send an empty field for a missing value.
@@ -274,25 +339,25 @@ fn joined(mut parts: Vec<String>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::parameters::Fields;
     use super::*;
 
     const X_USER: HeaderName = HeaderName::from_static("x-user");
     const X_ORG: HeaderName = HeaderName::from_static("x-org");
 
-    fn settings(key: Vec<Vec<KeyPart>>, plan: Vec<PlanSource>) -> CheckSettings {
+    fn settings(subjects: Subjects) -> CheckSettings {
         CheckSettings {
-            key,
-            plan,
+            subjects,
             ..CheckSettings::default()
         }
     }
 
-    /// Asks with these fields, written as `name: value`, from 192.0.2.1.
-    fn subject(
+    /// Asks with this query and these fields, written as `name: value`, from 192.0.2.1.
+    fn requests(
         settings: &CheckSettings,
-        key: Option<&str>,
+        query: &str,
         fields: &[(&str, &[u8])],
-    ) -> Result<(String, String), String> {
+    ) -> Result<Vec<(String, RequestFields)>, String> {
         let mut headers = HeaderMap::new();
         for (name, value) in fields {
             headers.append(
@@ -300,25 +365,32 @@ mod tests {
                 axum::http::HeaderValue::from_bytes(value).unwrap(),
             );
         }
-        let peer = Some("192.0.2.1".parse().unwrap());
-        settings.subject(RequestParts {
-            key: key.map(str::to_owned),
-            plan: None,
-            has_shard: false,
+        let found = settings.requests(RequestParts {
+            parameters: &Fields::from_query(query, &settings.subjects)?.given,
             headers: &headers,
-            peer,
-        })
+            peer: Some("192.0.2.1".parse().unwrap()),
+        })?;
+        let found = found.into_iter();
+        Ok(found
+            .map(|request| (request.name, request.fields))
+            .collect())
+    }
+
+    /// The key and the plan of the only subject.
+    fn subject(
+        settings: &CheckSettings,
+        key: Option<&str>,
+        fields: &[(&str, &[u8])],
+    ) -> Result<(String, String), String> {
+        let query = key.map_or_else(String::new, |key| format!("key={key}"));
+        let (_, only) = requests(settings, &query, fields)?.pop().unwrap();
+        Ok((only.key, only.plan))
     }
 
     fn header_or_address() -> CheckSettings {
-        let key = vec![vec![KeyPart::Header(X_USER)], vec![KeyPart::ClientAddress]];
-        settings(
-            key,
-            vec![
-                PlanSource::Header(X_ORG),
-                PlanSource::Default("free".into()),
-            ],
-        )
+        let key = vec![vec![Source::Header(X_USER)], vec![Source::ClientAddress]];
+        let plan = vec![Source::Header(X_ORG), Source::default("free")];
+        settings(Subjects::one(key, plan))
     }
 
     #[test]
@@ -363,10 +435,10 @@ mod tests {
     #[test]
     fn without_any_source_the_answer_names_all_of_them() {
         let key = vec![
-            vec![KeyPart::Header(X_ORG), KeyPart::Header(X_USER)],
-            vec![KeyPart::Parameter],
+            vec![Source::Header(X_ORG), Source::Header(X_USER)],
+            vec![Source::parameter("key")],
         ];
-        let settings = settings(key, vec![PlanSource::Parameter]);
+        let settings = settings(Subjects::one(key, vec![Source::parameter("plan")]));
         let places = "send the header x-org or the header x-user or the parameter key";
         assert_eq!(
             subject(&settings, None, &[("x-org", b"a")]).unwrap_err(),
@@ -380,10 +452,10 @@ mod tests {
 
     #[test]
     fn different_parts_never_give_one_key() {
-        let settings = settings(
-            vec![vec![KeyPart::Header(X_ORG), KeyPart::Header(X_USER)]],
-            vec![PlanSource::Default("p".into())],
-        );
+        let settings = settings(Subjects::one(
+            vec![vec![Source::Header(X_ORG), Source::Header(X_USER)]],
+            vec![Source::default("p")],
+        ));
         let texts = [
             "a", "+", "a+", "+a", "%", "%2B", "a%2Ba", "a+a", "%25", "++",
         ];
@@ -399,5 +471,123 @@ mod tests {
         }
         let fields: [(&str, &[u8]); 2] = [("x-org", b"acme"), ("x-user", b"a+b")];
         assert_eq!(subject(&settings, None, &fields).unwrap().0, "acme+a%2Bb");
+    }
+
+    /// A customer, whose key may be missing, and an address.
+    fn customer_and_address() -> CheckSettings {
+        let customer = SubjectSources {
+            key: vec![vec![Source::Header(X_USER)], vec![Source::parameter("u")]],
+            plan: vec![Source::parameter("plan"), Source::default("free")],
+            cost: vec![Source::Header(X_COST), Source::parameter("units")],
+            shard: vec![Source::Header(X_ORG)],
+            optional: true,
+        };
+        let address = SubjectSources {
+            key: vec![vec![Source::ClientAddress]],
+            plan: vec![Source::default("address")],
+            cost: SubjectSources::default_cost(),
+            shard: Vec::new(),
+            optional: false,
+        };
+        settings(Subjects::Listed(vec![customer, address]))
+    }
+
+    const X_COST: HeaderName = HeaderName::from_static("x-cost");
+
+    #[test]
+    fn each_subject_has_its_own_sources_and_an_optional_one_may_be_missing() {
+        let settings = customer_and_address();
+        let of = |query: &str, fields: &[(&str, &[u8])]| {
+            let found = requests(&settings, query, fields).unwrap();
+            let shown = |(name, it): (String, RequestFields)| {
+                let shard = it.shard.unwrap_or_default();
+                format!("{name} {} {} {} {shard}", it.key, it.plan, it.cost.unwrap())
+            };
+            found.into_iter().map(shown).collect::<Vec<_>>()
+        };
+        let address = "subjects[1] 192.0.2.1 address 1 ";
+        assert_eq!(
+            of(
+                "u=no&units=7&plan=paid",
+                &[("x-user", b"ann"), ("x-org", b"acme"), ("x-cost", b"3")]
+            ),
+            ["subjects[0] ann paid 3 acme", address]
+        );
+        assert_eq!(
+            of("u=ben&units=7&cost=2", &[]),
+            [
+                "subjects[0] ben free 7 ",
+                "subjects[1] 192.0.2.1 address 2 "
+            ]
+        );
+        // Whatever stands for a subject without a key.
+        assert_eq!(of("units=x&plan=", &[("x-user", b"")]), [address]);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_subject_names_it() {
+        let settings = customer_and_address();
+        for (query, fields, sentence) in [
+            (
+                "u=a",
+                &[][..],
+                "subjects[0].cost is empty: send the header x-cost or the parameter units",
+            ),
+            (
+                "u=a&units=1.5",
+                &[],
+                "units is \"1.5\"; it must be a whole number, 1 or more",
+            ),
+            (
+                "u=a",
+                &[("x-cost", &b"-1"[..])],
+                "the header x-cost is \"-1\"; it must be a whole number, 1 or more",
+            ),
+            ("u=a&u=b", &[], "u is given twice"),
+            ("u=a&units=1&units=1", &[], "units is given twice"),
+            (
+                "key=a",
+                &[],
+                "the request has an unknown parameter, key; there are u, plan, units, cost, deny_status, peek",
+            ),
+            (
+                "u=a&Units=1",
+                &[],
+                "the request has an unknown parameter; there are u, plan, units, cost, deny_status, peek",
+            ),
+            (
+                "u=a&units=1",
+                &[("x-org", b"a"), ("x-org", b"b")],
+                "the header x-org is given twice; the proxy must send it once",
+            ),
+            (
+                "u=a&units=1",
+                &[("x-org", b"\xff")],
+                "the header x-org is no UTF-8",
+            ),
+        ] {
+            let found = requests(&settings, query, fields).map(|_| ());
+            assert_eq!(found, Err(sentence.to_owned()), "{query}");
+        }
+    }
+
+    #[test]
+    fn a_request_without_any_key_is_told_what_to_send() {
+        let mut settings = customer_and_address();
+        if let Subjects::Listed(subjects) = &mut settings.subjects {
+            subjects.truncate(1);
+        }
+        let found = requests(&settings, "", &[]).map(|_| ());
+        let sentence =
+            "the request has none of the keys: send the header x-user or the parameter u";
+        assert_eq!(found, Err(sentence.to_owned()));
+    }
+
+    #[test]
+    fn only_the_default_takes_requests() {
+        assert!(Subjects::default().take_requests());
+        assert!(!customer_and_address().subjects.take_requests());
+        let plan = vec![Source::parameter("plan")];
+        assert!(!Subjects::one(vec![vec![Source::ClientAddress]], plan).take_requests());
     }
 }

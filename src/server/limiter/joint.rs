@@ -30,19 +30,31 @@ pub struct JointRefusal {
 
 impl fmt::Display for JointRefusal {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Some(index), Refusal::UnknownPlan(UnknownPlan { name, nearest })) =
-            (self.request, &self.refusal)
+        out.write_str(&self.sentence(|index| format!("requests[{index}]")))
+    }
+}
+
+impl JointRefusal {
+    /// What is wrong, and what would be right, where requests have these names.
+    pub fn sentence(&self, name: impl Fn(usize) -> String) -> String {
+        let (
+            Some(index),
+            Refusal::UnknownPlan(UnknownPlan {
+                name: plan,
+                nearest,
+            }),
+        ) = (self.request, &self.refusal)
         else {
-            return self.refusal.fmt(out);
+            return self.refusal.to_string();
         };
-        write!(
-            out,
-            "requests[{index}].plan is {name:?}, which is no plan; "
-        )?;
-        match nearest {
-            Some(nearest) => write!(out, "did you mean {nearest:?}?"),
-            None => write!(out, "`tollgate plans` lists all plans"),
-        }
+        let right = match nearest {
+            Some(nearest) => format!("did you mean {nearest:?}?"),
+            None => "`tollgate plans` lists all plans".to_owned(),
+        };
+        format!(
+            "{}.plan is {plan:?}, which is no plan; {right}",
+            name(index)
+        )
     }
 }
 

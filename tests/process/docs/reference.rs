@@ -83,6 +83,11 @@ pub fn known_fields() -> BTreeSet<String> {
         &|inner| in_domain(&format!("{{ rules: [ {inner} ] }}")),
         &mut found,
     );
+    walk(
+        "check.subjects[]",
+        &|inner| format!("check: {{ subjects: [ {inner} ] }}"),
+        &mut found,
+    );
     found
 }
 
@@ -131,6 +136,11 @@ fn every_field_of_the_config_has_a_row_and_every_row_a_field() {
 /// A config in which this field may be set.
 fn base(field: &str) -> String {
     let limit = |limit: &str| format!("plans: {{ NAME: {{ limits: [ {{ {limit} }} ] }} }}");
+    if field.starts_with("check.subjects[]") {
+        return format!(
+            "{PLAN}\ncheck: {{ subjects: [ {{ key: client_address, plan: 'default:NAME' }} ] }}"
+        );
+    }
     match field.rsplit('.').next().unwrap() {
         "burst" => limit("quota: 1000000, window: 1s, algorithm: token_bucket"),
         "anchor" => limit("quota: 10, window: 1m, algorithm: fixed_window"),
@@ -218,14 +228,11 @@ fn a_missing_field_is_an_error_only_if_it_is_required() {
         .map(|row| row.field)
         .collect();
     let (limit, rule) = ("plans.NAME.limits[]", "envoy.domains.NAME.rules[]");
+    let with_subject = |subject: &str| format!("{PLAN}\ncheck: {{ subjects: [ {subject} ] }}");
     let with_rule =
         |rule: &str| format!("{PLAN}\nenvoy: {{ domains: {{ d: {{ rules: [ {rule} ] }} }} }}");
     for (config, field, error) in [
-        (
-            "workers: 0".to_owned(),
-            "plans".to_owned(),
-            "plans has no plan",
-        ),
+        ("workers: 0".into(), "plans".into(), "plans has no plan"),
         (
             "plans: { NAME: { limits: [ { window: 1m } ] } }".to_owned(),
             format!("{limit}.quota"),
@@ -252,6 +259,16 @@ fn a_missing_field_is_an_error_only_if_it_is_required() {
             "has no plan",
         ),
         (
+            with_subject("{ plan: 'default:NAME' }"),
+            "check.subjects[].key".to_owned(),
+            "has no key",
+        ),
+        (
+            with_subject("{ key: client_address }"),
+            "check.subjects[].plan".to_owned(),
+            "has no plan",
+        ),
+        (
             format!("listen: {{ tls: {{ key_file: k }} }}\n{PLAN}"),
             "listen.tls.cert_file".to_owned(),
             "cert_file is missing",
@@ -266,7 +283,7 @@ fn a_missing_field_is_an_error_only_if_it_is_required() {
         let errors = load(&config, Vec::new()).unwrap_err();
         assert!(errors.contains(error), "{errors}");
     }
-    assert_eq!(required.len(), 8, "{required:?}");
+    assert_eq!(required.len(), 10, "{required:?}");
 }
 
 /// The first and the last value of a range such as `1ms to 10s, or 0s`.

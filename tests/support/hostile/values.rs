@@ -24,7 +24,7 @@ pub(super) fn odd_name(dice: &mut Dice) -> Vec<u8> {
     } else {
         dice.of(&odd).to_owned()
     };
-    match dice.below(5) {
+    match dice.below(6) {
         0 => format!("{name}: 1\n{VALID}").into(),
         1 => format!("plans:\n  {name}: {{ blocked: true }}\n").into(),
         2 => {
@@ -32,6 +32,10 @@ pub(super) fn odd_name(dice: &mut Dice) -> Vec<u8> {
                 .into()
         }
         3 => format!("plans: {{ p: {{ {name}: 1 }} }}\n").into(),
+        4 => format!(
+            "check: {{ subjects: [ {{ {name}: [ {name}, 'param:{name}' ] }} ] }}\n{PLANS_ALONE}"
+        )
+        .into(),
         _ => format!("store: {{ {name}: 1 }}\n{PLANS_ALONE}").into(),
     }
 }

@@ -85,3 +85,27 @@ fn a_setting_in_force_has_the_origin_that_came_last_and_shows_no_password() {
     }
     assert!(!format!("{listed:?}").contains("canary"));
 }
+
+#[test]
+fn subjects_are_listed_in_the_place_of_key_and_plan() {
+    let yaml = format!(
+        "{PLANS}check: {{ subjects: [ {{ key: ['header:x-a', client_address], plan: ['default:p'] }} ] }}\n"
+    );
+    let flags = vec![Flag::set("check.subjects[0].optional", "true")];
+    let listed = listed(&yaml, &[], flags);
+    let of_check: Vec<(&str, &str)> = listed
+        .iter()
+        .filter(|setting| setting.path.starts_with("check.") && setting.origin != "default")
+        .map(|setting| (&*setting.path, setting.value.as_deref().unwrap()))
+        .collect();
+    assert_eq!(
+        of_check,
+        [
+            ("check.subjects[0].key", "header:x-a,client_address"),
+            ("check.subjects[0].optional", "true"),
+            ("check.subjects[0].plan", "default:p"),
+        ]
+    );
+    let has = |path| listed.iter().any(|setting| setting.path == path);
+    assert!(!has("check.key") && !has("check.plan") && has("check.headers"));
+}

@@ -1,0 +1,103 @@
+//! The parameters of a check in a JSON object.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
+
+use super::{Fields, Value, is_parameter_name};
+use crate::http::subject::Subjects;
+
+/// Reads the object. Errors: a sentence that says what is wrong and what would be right.
+pub(super) fn parse(body: &[u8], subjects: &Subjects) -> Result<Fields, String> {
+    let known = || subjects.known_parameters();
+    // serde would also accept a list of the fields in their order.
+    if body.trim_ascii_start().first() != Some(&b'{') {
+        return Err(format!(
+            "the body is not the JSON of a check: send an object with {}",
+            known()
+        ));
+    }
+    let fields: Fields = serde_json::from_slice(body).map_err(|error| {
+        format!(
+            "the body is not the JSON of a check: {error}; there are {}",
+            known()
+        )
+    })?;
+    let is_unknown = |name: &&String| !subjects.takes(name);
+    let Some(unknown) = fields.given.0.iter().map(|(name, _)| name).find(is_unknown) else {
+        return Ok(fields);
+    };
+    Err(subjects.not_taken(unknown).unwrap_or_else(|| {
+        let shown = Some(unknown.as_str()).filter(|name| is_parameter_name(name));
+        let shown = shown.map_or_else(String::new, |name| format!(" `{name}`"));
+        format!(
+            "the body is not the JSON of a check: unknown field{shown}; there are {}",
+            known()
+        )
+    }))
+}
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(FieldsVisitor)
+    }
+}
+
+struct FieldsVisitor;
+
+impl<'de> Visitor<'de> for FieldsVisitor {
+    type Value = Fields;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Fields, A::Error> {
+        let (mut fields, mut names) = (Fields::default(), Vec::new());
+        while let Some(name) = object.next_key::<String>()? {
+            // Also one whose value is null, which is none.
+            if names.contains(&name) {
+                return Err(A::Error::custom(format_args!("duplicate field `{name}`")));
+            }
+            match name.as_str() {
+                "deny_status" => fields.deny_status = object.next_value()?,
+                "peek" => fields.peek = object.next_value()?,
+                "requests" => fields.requests = object.next_value()?,
+                _ => {
+                    let value: Option<Value> = object.next_value()?;
+                    fields
+                        .given
+                        .0
+                        .extend(value.map(|value| (name.clone(), value)));
+                }
+            }
+            names.push(name);
+        }
+        Ok(fields)
+    }
+}
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ValueVisitor)
+    }
+}
+
+struct ValueVisitor;
+
+impl Visitor<'_> for ValueVisitor {
+    type Value = Value;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("u64, or a text")
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Value, E> {
+        Ok(Value::Number(number))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Value, E> {
+        Ok(Value::Text(text.to_owned()))
+    }
+}
