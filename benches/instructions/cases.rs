@@ -208,6 +208,7 @@ fn tollgate() -> Service<MemoryStore> {
         key: KeyTemplate::for_open_values(&by_key),
         patterns: by_key,
         plan: "token_bucket".into(),
+        shard: None,
     };
     let domain = Domain::new(Unmatched::Allow, vec![rule]).expect("one rule is reachable");
     let bucket = || limits(SLOW_QUOTA, Algorithm::TokenBucket { burst: QUOTA });

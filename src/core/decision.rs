@@ -128,6 +128,12 @@ impl Decision {
             Outcome::Denied | Outcome::NeverFits | Outcome::OtherDenied => false,
         }
     }
+
+    /// Whether this request is what may not pass, and not another one of its joint decision.
+    #[inline]
+    pub fn denies(&self) -> bool {
+        matches!(self.outcome, Outcome::Denied | Outcome::NeverFits)
+    }
 }
 
 /// The outcome of a request.

@@ -15,6 +15,8 @@ pub const SHARD_BYTES_MAX: usize = 64;
 
 /// Bytes that are kept of a text that is too long for a key, so that people recognise it.
 const BEGINNING_BYTES: usize = 64;
+/// The same of a text that is too long for a shard; its hash takes the other 33.
+const SHARD_BEGINNING_BYTES: usize = SHARD_BYTES_MAX - 33;
 
 /// Identifies who or what is counted: a user, a token, an address.
 ///
@@ -79,15 +81,20 @@ impl Key {
         match text.len() {
             0 => Self::without_shard("-".into()),
             1..=KEY_BYTES_MAX => Self::without_shard(text.into()),
-            _ => {
-                let end = (0..=BEGINNING_BYTES)
-                    .rev()
-                    .find(|end| text.is_char_boundary(*end))
-                    .unwrap_or(0);
-                let hash = xxh3_128(text.as_bytes());
-                Self::without_shard(format!("{}#{hash:032x}", &text[..end]).into())
-            }
+            _ => Self::without_shard(shortened(&text, BEGINNING_BYTES).into()),
         }
+    }
+
+    /// The same key in a shard of any text, where an error would let the request pass uncounted. An empty text is no shard. A text
+    /// above [`SHARD_BYTES_MAX`] is its beginning and a hash of 128 bits, so different texts are different shards.
+    pub fn in_any_shard(self, text: String) -> Self {
+        let shard = if text.len() > SHARD_BYTES_MAX {
+            shortened(&text, SHARD_BEGINNING_BYTES)
+        } else {
+            text
+        };
+        // It is short enough.
+        self.clone().in_shard(&shard).unwrap_or(self)
     }
 
     /// The key's text, as it was given.
@@ -110,6 +117,16 @@ impl Key {
     pub fn shard(&self) -> &str {
         &self.text[..usize::from(self.shard_bytes)]
     }
+}
+
+/// At most so many bytes of a text's beginning, and its hash in 33 bytes.
+fn shortened(text: &str, beginning: usize) -> String {
+    let end = (0..=beginning)
+        .rev()
+        .find(|end| text.is_char_boundary(*end))
+        .unwrap_or(0);
+    let hash = xxh3_128(text.as_bytes());
+    format!("{}#{hash:032x}", &text[..end])
 }
 
 /// A key often is personal data, so `Debug` shows only its length.
@@ -234,6 +251,21 @@ mod tests {
             key(&"s".repeat(bytes), "k"),
             Err(KeyError::ShardTooLong { bytes })
         );
+    }
+
+    #[test]
+    fn any_text_is_a_shard_and_long_ones_keep_their_beginning() {
+        let in_any = |text: &str| Key::new("k").unwrap().in_any_shard(text.to_owned());
+        assert_eq!(in_any(""), Key::new("k").unwrap());
+        let longest = "{s}".repeat(21) + "!";
+        assert_eq!((in_any(&longest).shard(), longest.len()), (&*longest, 64));
+        let (one, other) = (in_any(&"é".repeat(33)), in_any(&"é".repeat(34)));
+        assert!(
+            one.shard().starts_with(&"é".repeat(15)) && one.shard().len() == 30 + 33,
+            "{}",
+            one.shard()
+        );
+        assert!(one != other && one.as_str() == "k");
     }
 
     #[test]

@@ -121,7 +121,8 @@ pub trait Store: Send + Sync + 'static {
 
     /// Decides checks together, at one instant: if all fit, all are charged, else none. Each is tested with its cost and the costs of
     /// those before it of the same `counts_as` and key. A check by a plan in shadow mode denies no others: where it does not fit, it
-    /// is not charged and not added. All checks are charges, or all are peeks.
+    /// is not charged and not added. Where there are charges, neither is a peek: it is tested, and may deny. Else all are peeks, and
+    /// are tested as charges are. There is no refund.
     ///
     /// Returns a verdict for each, in the same order. Whether all were charged, [`all_fit`] tells. If not, the verdicts tell how each
     /// was tested, and the readings are those without a charge. Errors: not all were decided; see [`JointFailure`].
@@ -169,6 +170,16 @@ pub trait Store: Send + Sync + 'static {
 pub fn all_fit(checks: &[Check], verdicts: &[Verdict]) -> bool {
     let mut pairs = checks.iter().zip(verdicts);
     pairs.all(|(check, verdict)| verdict.fits || check.plan.shadow)
+}
+
+/// Whether a check adds to those behind it that are decided with it: where some are charges, a peek takes nothing from them.
+pub fn adds_up(check: &Check, checks: &[Check]) -> bool {
+    check.mode == Mode::Charge || !has_charges(checks)
+}
+
+/// Whether some of the checks are charges.
+pub fn has_charges(checks: &[Check]) -> bool {
+    checks.iter().any(|check| check.mode == Mode::Charge)
 }
 
 /// Why a store could not decide. The limiter answers by the plan's policy then.

@@ -86,6 +86,9 @@ impl World {
         let (mut copy, mut told) = (self.clone(), Vec::new());
         let mut is_known = Vec::new();
         let (mut all_pass, mut by_plan) = (true, false);
+        let charges = checks
+            .iter()
+            .any(|check| check.mode == Mode::Charge && !plan(check).limits().is_empty());
         // Units of those before, by who is counted; and without those that only the store knows.
         let mut before: HashMap<(String, Key), (u64, u64)> = HashMap::new();
         for check in checks {
@@ -105,7 +108,8 @@ impl World {
             };
             let passes = tested.outcome == Outcome::Allowed;
             by_plan |= !passes && !plan.shadow && tested.limits.is_empty();
-            if !plan.limits().is_empty() {
+            // A peek among charges takes nothing from those behind it.
+            if !plan.limits().is_empty() && (check.mode == Mode::Charge || !charges) {
                 *units += if passes || !plan.shadow { cost } else { 0 };
                 *known += if plan.shadow { 0 } else { cost };
             }
@@ -129,13 +133,13 @@ impl World {
             }
             return (told, false);
         }
-        if checks[0].mode == Mode::Charge {
+        if charges {
             for (check, each) in checks.iter().zip(&mut told) {
                 let plan = plan(check);
-                if each.outcome == Outcome::Allowed {
+                if each.outcome == Outcome::Allowed && check.mode == Mode::Charge {
                     *each = copy.decide(&plan, check, check.cost, Mode::Charge);
                 } else if !each.limits.is_empty() {
-                    // In shadow mode: what it would have been told alone, after those before it.
+                    // In shadow mode, or a peek: what it would have been told alone, after those before it.
                     each.limits = copy.test(&plan, check, check.cost).limits;
                 }
             }
@@ -268,6 +272,7 @@ fn random_checks(random: &mut Random, plans: &PlanSet) -> Vec<Check<String>> {
     } else {
         Mode::Charge
     };
+    let has_peeks = mode == Mode::Charge && random.below(4) == 0;
     let counted: Vec<&Arc<Plan>> = plans
         .iter()
         .filter(|plan| !plan.limits().is_empty())
@@ -294,7 +299,11 @@ fn random_checks(random: &mut Random, plans: &PlanSet) -> Vec<Check<String>> {
             key: key.in_shard(random.pick::<&str>(&SHARDS)).unwrap(),
             plan,
             cost: Cost::new(cost).unwrap(),
-            mode,
+            mode: if has_peeks && random.below(3) == 0 {
+                Mode::Peek
+            } else {
+                mode
+            },
         });
     }
     checks

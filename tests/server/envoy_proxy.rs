@@ -1,5 +1,7 @@
 //! A real Envoy before two replicas on one Redis, by the recipe of deploy/envoy/envoy.yaml.
 
+mod joint;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 

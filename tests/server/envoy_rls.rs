@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod hits_and_limits;
+mod joint;
 
 use tollgate::grpc::envoy::pb::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use tollgate::grpc::envoy::pb::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::key::Key;
 use crate::nearest::nearest;
 use index::Index;
 pub use index::{FORMS_MAX, RuleError, Specificity};
@@ -45,6 +46,8 @@ pub struct Entry {
 pub struct EnvoyRules {
     /// The body that a client gets with a denial.
     pub body: DenialBody,
+    /// Whether the descriptors of one request pass together, or none is charged.
+    pub joint: bool,
     domains: BTreeMap<String, Domain>,
 }
 
@@ -87,6 +90,8 @@ pub struct DescriptorRule {
     pub plan: Arc<str>,
     /// Whom the plan counts.
     pub key: KeyTemplate,
+    /// The shard of that key; `None` is none.
+    pub shard: Option<KeyTemplate>,
 }
 
 /// A request named a domain that the config does not have.
@@ -103,8 +108,14 @@ impl EnvoyRules {
     pub fn new(body: DenialBody, domains: impl IntoIterator<Item = (String, Domain)>) -> Self {
         Self {
             body,
+            joint: false,
             domains: domains.into_iter().collect(),
         }
+    }
+
+    /// The same rules, by which the descriptors of one request are decided together or each by itself.
+    pub fn with_joint(self, joint: bool) -> Self {
+        Self { joint, ..self }
     }
 
     /// Whether there are no domains, so that the service is not offered.
@@ -170,6 +181,15 @@ impl Domain {
 }
 
 impl DescriptorRule {
+    /// Whom the plan counts of a descriptor with these entries, which the rule matches.
+    pub fn counted_key(&self, entries: &[Entry]) -> Key {
+        let key = self.key.key(entries);
+        match &self.shard {
+            None => key,
+            Some(shard) => key.in_any_shard(shard.text(entries)),
+        }
+    }
+
     /// How specific the rule is.
     pub fn specificity(&self) -> Specificity {
         Specificity::for_rule(self)

@@ -19,7 +19,7 @@ const OF_COMMAND_LINE: [&str; 4] = [
     "TOLLGATE_LOG_FORMAT",
 ];
 /// All settings with a fixed path; names of plans are chosen by the user. A test compares the list with the check.
-pub(super) const SETTINGS: [&str; 39] = [
+pub(super) const SETTINGS: [&str; 41] = [
     "listen.grpc",
     "listen.http",
     "listen.metrics",
@@ -57,6 +57,7 @@ pub(super) const SETTINGS: [&str; 39] = [
     "check.headers",
     "default_plan",
     "envoy.body",
+    "envoy.joint",
     "envoy.domains",
     "plans",
     "overrides",

@@ -26,11 +26,14 @@ pub(super) fn check(
         .map_or(Some(DenialBody::default()), |node| {
             node.choice(&BODIES, errors)
         });
+    let joint = table
+        .take("joint")
+        .map_or(Some(false), |node| node.boolean(errors));
     let domains = table
         .take("domains")
         .map_or(Some(Vec::new()), |node| domains(node, plans, errors));
     table.finish(errors);
-    Some(EnvoyRules::new(body?, domains?))
+    Some(EnvoyRules::new(body?, domains?).with_joint(joint?))
 }
 
 fn domains(node: Node, plans: &PlanNames, errors: &mut ErrorList) -> Option<Vec<(String, Domain)>> {
@@ -190,15 +193,22 @@ fn rule(node: Node, plans: &PlanNames, errors: &mut ErrorList) -> Option<Descrip
         }
     };
     let key = match (table.take("key"), &patterns) {
-        (Some(node), Some(patterns)) => key(node, patterns, errors),
+        (Some(node), Some(patterns)) => template(node, patterns, KeyTemplate::parse, errors),
         (Some(_), None) => None,
         (None, patterns) => patterns.as_deref().map(KeyTemplate::for_open_values),
+    };
+    let shard = match (table.take("shard"), &patterns) {
+        (Some(node), Some(patterns)) => {
+            template(node, patterns, KeyTemplate::parse_shard, errors).map(Some)
+        }
+        (_, _) => Some(None),
     };
     table.finish(errors);
     Some(DescriptorRule {
         patterns: patterns?,
         plan: plan?,
         key: key?,
+        shard: shard?,
     })
 }
 
@@ -225,10 +235,15 @@ fn pattern(node: Node, errors: &mut ErrorList) -> Option<EntryPattern> {
         .ok()
 }
 
-fn key(node: Node, patterns: &[EntryPattern], errors: &mut ErrorList) -> Option<KeyTemplate> {
+fn template(
+    node: Node,
+    patterns: &[EntryPattern],
+    parse: impl Fn(&str, &[EntryPattern]) -> Result<KeyTemplate, String>,
+    errors: &mut ErrorList,
+) -> Option<KeyTemplate> {
     let path = node.path.clone();
     let text = node.text(errors)?;
-    KeyTemplate::parse(&text, patterns)
+    parse(&text, patterns)
         .map_err(|error| report(errors, &path, error))
         .ok()
 }

@@ -55,7 +55,7 @@ fn default_of(path: &str) -> Option<&'static str> {
         "listen.grpc" => "127.0.0.1:50051",
         "listen.lame_duck" => "2s",
         "listen.max_connection_age" => "0s",
-        "listen.plaintext" | "status.page" => "false",
+        "listen.plaintext" | "status.page" | "envoy.joint" => "false",
         "listen.http"
         | "listen.metrics"
         | "listen.admin"

@@ -8,16 +8,20 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+mod joint;
+
+use super::joint::TOO_LATE;
 use super::metrics::WorkerPlans;
 use super::{CallerDeadline, CountedPlan, FoundBy, Limiter, Refusal};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, Outcome};
+use tollgate_core::joint::REQUESTS_MAX;
 use tollgate_core::key::{Cost, Key};
 use tollgate_core::plan::envoy::{
     DenialBody, Domain, Entry, LimitOverride, UnknownDomain, Unmatched, key_of_all,
 };
 use tollgate_core::plan::{Plan, QUOTA_MAX};
-use tollgate_store::{Check, Store, StoreError};
+use tollgate_store::{Check, Store};
 
 /// One descriptor to decide.
 #[derive(Debug, Clone)]
@@ -80,7 +84,9 @@ impl DescriptorDecision {
     fn binds_more_than(&self, other: &Self) -> bool {
         // A denial without a known wait is the longest.
         let wait_us = |decision: &Decision| {
-            (!decision.allowed()).then(|| decision.key_status().retry_after_us.unwrap_or(u64::MAX))
+            decision
+                .denies()
+                .then(|| decision.key_status().retry_after_us.unwrap_or(u64::MAX))
         };
         match (wait_us(&self.decision), wait_us(&other.decision)) {
             (None, None) => match (self.decision.binding(), other.decision.binding()) {
@@ -103,31 +109,53 @@ pub enum EnvoyRefusal {
     /// The domain is not in the config.
     #[error(transparent)]
     UnknownDomain(#[from] UnknownDomain),
+    /// More descriptors than a joint decision has requests.
+    #[error(
+        "{0} descriptors would be decided together, by a rule, a plan of unmatched or a limit of their own: send {REQUESTS_MAX} at most"
+    )]
+    TooManyTogether(usize),
     /// As for all requests.
     #[error(transparent)]
     Refused(#[from] Refusal),
 }
 
 /// A descriptor with its rule found.
-struct Resolved {
+struct Found {
+    /// The plan that decides; none where no rule matched.
     plan: Option<Arc<Plan>>,
+    /// The index of that plan, if it is one of the config.
+    plan_index: Option<usize>,
+    found_by: FoundBy,
     limit_override: Option<LimitOverride>,
     refunds: bool,
     is_unmatched: bool,
-    /// The decision, or what the store has to decide.
-    known: Result<Decision, Pending>,
+    state: State,
 }
 
-/// A check that the store has to decide: its index among the checks, and that of the plan that counts it.
-struct Pending {
-    check_index: usize,
-    plan_index: Option<usize>,
-    found_by: FoundBy,
+/// How far a descriptor is decided.
+enum State {
+    /// The plan is to be asked this.
+    Check(Check),
+    /// No plan decides it.
+    Unmatched,
+    /// The store has to decide the check at this index.
+    Pending(usize),
+    Decided(Decision),
+}
+
+/// Where descriptors are decided: the plans, and the domain.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    worker_plans: &'a WorkerPlans,
+    name: &'a str,
+    domain: &'a Domain,
+    /// How long to wait for the store, if not for its whole deadline.
+    limit: Option<Duration>,
 }
 
 impl<S: Store> Limiter<S> {
-    /// Decides descriptors by the rules of a domain, each by itself, all in one store call. The answer comes before the caller's
-    /// deadline; see [`CallerDeadline::answered_before`].
+    /// Decides descriptors by the rules of a domain: each by itself, all in one store call; or together, by `envoy.joint`. The
+    /// answer comes before the caller's deadline; see [`CallerDeadline::answered_before`].
     ///
     /// Errors: [`EnvoyRefusal`] for all of them together.
     pub async fn decide_descriptors(
@@ -136,7 +164,7 @@ impl<S: Store> Limiter<S> {
         descriptors: Vec<Descriptor>,
         caller: Option<CallerDeadline>,
     ) -> Result<EnvoyDecisions, EnvoyRefusal> {
-        let (worker_plans, started_at) = (self.worker.worker_plans(), self.call_start());
+        let worker_plans = self.worker.worker_plans();
         let rules = worker_plans.snapshot.plans().envoy();
         if rules.is_empty() {
             return Err(EnvoyRefusal::NotConfigured);
@@ -144,71 +172,83 @@ impl<S: Store> Limiter<S> {
         if caller.is_some_and(|caller| caller.left().is_zero()) {
             return Err(Refusal::CallerDeadline.into());
         }
-        let of_domain = rules.domain(domain)?;
-        let mut checks = Vec::with_capacity(descriptors.len());
-        let resolve = |descriptor| {
-            self.resolve(
-                &worker_plans,
-                (domain, of_domain),
-                descriptor,
-                (started_at, &mut checks),
-            )
+        let place = Place {
+            worker_plans: &worker_plans,
+            name: domain,
+            domain: rules.domain(domain)?,
+            limit: caller
+                .filter(|_| !self.store.is_embedded())
+                .and_then(|caller| caller.answered_before(self.store_deadline())),
         };
-        let mut resolved: Vec<Resolved> = descriptors.into_iter().map(resolve).collect();
-        if !checks.is_empty() {
-            self.decide_pending(&worker_plans, &mut resolved, (&checks, started_at), caller)
-                .await?;
-        }
-        let decisions = resolved
+        let found = descriptors
             .into_iter()
-            .filter_map(|resolved| self.finish(resolved))
-            .collect();
+            .map(|descriptor| place.find(descriptor));
+        let found: Vec<Found> = found.collect();
+        let decisions = if rules.joint {
+            Box::pin(self.decide_jointly(place, found)).await?
+        } else {
+            self.decide_each(place, found).await?
+        };
         Ok(EnvoyDecisions {
             decisions,
             body: rules.body,
         })
     }
 
+    /// Decides each descriptor by itself, in one store call.
+    async fn decide_each(
+        &self,
+        place: Place<'_>,
+        mut found: Vec<Found>,
+    ) -> Result<Vec<DescriptorDecision>, Refusal> {
+        let (started_at, mut checks) = (self.call_start(), Vec::with_capacity(found.len()));
+        for found in &mut found {
+            let State::Check(check) = std::mem::replace(&mut found.state, State::Unmatched) else {
+                continue;
+            };
+            let plans = found.counted_in(place);
+            found.state = match self.decide_without_store(plans, &check, started_at) {
+                Some(decision) => State::Decided(decision),
+                None => {
+                    checks.push(check);
+                    State::Pending(checks.len() - 1)
+                }
+            };
+        }
+        if !checks.is_empty() {
+            self.decide_pending(place, &mut found, (&checks, started_at))
+                .await?;
+        }
+        let decided = found.into_iter().map(|found| self.finish(place, found));
+        Ok(decided.collect())
+    }
+
     /// Asks the store about all checks, and sets the decisions on them. Where the answers would come too late for the caller, each
     /// plan's policy decides. That is not a fault of the store.
     async fn decide_pending(
         &self,
-        worker_plans: &WorkerPlans,
-        resolved: &mut [Resolved],
+        place: Place<'_>,
+        found: &mut [Found],
         (checks, started_at): (&[Check], Option<Instant>),
-        caller: Option<CallerDeadline>,
     ) -> Result<(), Refusal> {
-        let limit = caller
-            .filter(|_| !self.store.is_embedded())
-            .and_then(|caller| caller.answered_before(self.store_deadline()));
         let waiting = self.count_waiting(started_at, checks.len());
-        let mut answers = Box::pin(self.ask(checks, limit)).await;
+        let mut answers = Box::pin(self.ask(checks, place.limit)).await;
         let took = self.record_call_time(started_at);
         drop(waiting);
-        for resolved in resolved {
-            let Err(Pending {
-                check_index,
-                plan_index,
-                found_by,
-            }) = resolved.known
-            else {
+        for found in found {
+            let State::Pending(check_index) = found.state else {
                 continue;
             };
-            let plans = CountedPlan {
-                worker_plans,
-                index: plan_index,
-                found_by,
-            };
-            let check = &checks[check_index];
+            let (plans, check) = (found.counted_in(place), &checks[check_index]);
             // The deny cache knows a plan by its address, and that of an override is made for one call.
-            let remembered_at = started_at.filter(|_| resolved.limit_override.is_none());
+            let remembered_at = started_at.filter(|_| found.limit_override.is_none());
             let decision = match &mut answers {
                 Ok(answers) => {
                     let answer = answers.take(check);
                     self.decide_by_answer(plans, check, answer, (remembered_at, took))?
                 }
                 Err(_) => {
-                    let snapshot = &worker_plans.snapshot;
+                    let snapshot = &place.worker_plans.snapshot;
                     let mut decision = self.answer_without_store(snapshot, check, &TOO_LATE);
                     self.count(plans, check, &mut decision, took);
                     decision
@@ -217,95 +257,90 @@ impl<S: Store> Limiter<S> {
             if check.mode == Mode::Refund {
                 self.forget_denials(&check.plan.counts_as, &check.key);
             }
-            resolved.known = Ok(decision);
+            found.state = State::Decided(decision);
         }
         Ok(())
     }
 
-    /// Finds what decides a descriptor, and decides it if that takes no store. Else adds to the checks that the store is asked.
-    fn resolve(
-        &self,
-        worker_plans: &WorkerPlans,
-        (name, domain): (&str, &Domain),
-        descriptor: Descriptor,
-        (now, checks): (Option<Instant>, &mut Vec<Check>),
-    ) -> Resolved {
+    /// The decision on a descriptor. One that no rule matches is counted.
+    fn finish(&self, place: Place<'_>, found: Found) -> DescriptorDecision {
+        let mut decision = match found.state {
+            State::Decided(decision) => decision,
+            // Nothing else is left of those that no plan decides.
+            State::Unmatched | State::Check(_) | State::Pending(_) => place.unmatched(),
+        };
+        if found.refunds {
+            decision.outcome = Outcome::Allowed;
+        }
+        if found.is_unmatched {
+            self.worker.metrics.unmatched(decision.allowed());
+        }
+        DescriptorDecision {
+            decision,
+            plan: found.plan,
+            limit_override: found.limit_override,
+            refunds: found.refunds,
+        }
+    }
+}
+
+impl Place<'_> {
+    /// Finds what decides a descriptor.
+    fn find(&self, descriptor: Descriptor) -> Found {
         let Descriptor {
             entries,
             units,
             refunds,
             limit_override,
         } = descriptor;
-        let rule = domain.find(&entries).map(|(_, rule)| rule);
-        let plan = match (rule, domain.unmatched()) {
+        let rule = self.domain.find(&entries).map(|(_, rule)| rule);
+        let plan = match (rule, self.domain.unmatched()) {
             (Some(rule), _) => Some(&rule.plan),
             (None, Unmatched::Plan(plan)) => Some(plan),
             (None, Unmatched::Allow | Unmatched::Deny) => None,
         };
-        let of_config = plan.and_then(|plan| worker_plans.snapshot.plans().find_if_any(plan));
+        let of_config = plan.and_then(|plan| self.worker_plans.snapshot.plans().find_if_any(plan));
         let key = match (rule, of_config) {
-            (Some(rule), _) => rule.key.key(&entries),
+            (Some(rule), _) => rule.counted_key(&entries),
             (None, Some(_)) => key_of_all("", &entries),
             // Counted by no plan of the config, in a group that all domains share.
-            (None, None) => key_of_all(name, &entries),
+            (None, None) => key_of_all(self.name, &entries),
         };
         let (plan_index, plan, found_by) =
-            plan_for(worker_plans, of_config, (&key, limit_override));
+            plan_for(self.worker_plans, of_config, (&key, limit_override));
         let mode = match units {
             0 => Mode::Peek,
             _ if refunds => Mode::Refund,
             _ => Mode::Charge,
         };
-        let known = match &plan {
-            Some(plan) => {
-                let check = Check {
-                    key,
-                    plan: plan.clone(),
-                    cost: cost(units, mode),
-                    mode,
-                };
-                let plans = CountedPlan {
-                    worker_plans,
-                    index: plan_index,
-                    found_by,
-                };
-                let decision = self.decide_without_store(plans, &check, now);
-                decision.ok_or_else(|| {
-                    checks.push(check);
-                    Pending {
-                        check_index: checks.len() - 1,
-                        plan_index,
-                        found_by,
-                    }
-                })
-            }
-            None if *domain.unmatched() == Unmatched::Deny => Ok(by_plan(Outcome::Denied)),
-            None => Ok(by_plan(Outcome::Allowed)),
+        let state = match &plan {
+            None => State::Unmatched,
+            Some(plan) => State::Check(Check {
+                key,
+                plan: plan.clone(),
+                cost: cost(units, mode),
+                mode,
+            }),
         };
-        Resolved {
+        Found {
             plan,
+            plan_index,
+            found_by,
             limit_override,
             refunds,
             is_unmatched: rule.is_none(),
-            known,
+            state,
         }
     }
 
-    /// The decision on a descriptor. One that no rule matches is counted.
-    fn finish(&self, resolved: Resolved) -> Option<DescriptorDecision> {
-        let mut decision = resolved.known.ok()?;
-        if resolved.refunds {
-            decision.outcome = Outcome::Allowed;
-        }
-        if resolved.is_unmatched {
-            self.worker.metrics.unmatched(decision.allowed());
-        }
-        Some(DescriptorDecision {
-            decision,
-            plan: resolved.plan,
-            limit_override: resolved.limit_override,
-            refunds: resolved.refunds,
-        })
+    /// The decision on a descriptor that no plan decides.
+    fn unmatched(&self) -> Decision {
+        let outcome = if *self.domain.unmatched() == Unmatched::Deny {
+            Outcome::Denied
+        } else {
+            Outcome::Allowed
+        };
+        Decision::uncounted(outcome, DecidedBy::Plan, None)
     }
 }
 
@@ -319,6 +354,16 @@ impl<S> Limiter<S> {
             .plans()
             .envoy()
             .is_empty()
+    }
+}
+
+impl Found {
+    fn counted_in<'a>(&self, place: Place<'a>) -> CountedPlan<'a> {
+        CountedPlan {
+            worker_plans: place.worker_plans,
+            index: self.plan_index,
+            found_by: self.found_by,
+        }
     }
 }
 
@@ -337,13 +382,6 @@ fn plan_for(
     let decides = |asked| worker_plans.decides(asked, key, &mut found_by);
     let (index, plan) = of_config.map(decides).unzip();
     (index, plan.cloned(), found_by)
-}
-
-/// A stand-in for the answer of a store that is too late for the caller. Policies treat it as any store that fails.
-const TOO_LATE: StoreError = StoreError::Deadline(Duration::ZERO);
-
-fn by_plan(outcome: Outcome) -> Decision {
-    Decision::uncounted(outcome, DecidedBy::Plan, None)
 }
 
 /// The cost of so many units. To ask without taking is to ask whether one could be taken.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::admin::within;
-use super::caller_deadline::in_time;
+use super::caller_deadline::{CallerDeadlinePassed, in_time};
 use super::store_call::candidate_check;
 use super::uncounted::{fail_closed, fail_open, shadowed, untouched, without_state};
 use super::{CallerDeadline, CountedPlan, Counter, Found, FoundBy, Limiter};
@@ -17,7 +17,12 @@ use tollgate_core::decision::{DecidedBy, Decision, Outcome};
 use tollgate_core::joint::{JointDecision, Sums};
 use tollgate_core::key::Cost;
 use tollgate_core::plan::{OnStoreFailure, Plan, UnknownPlan};
-use tollgate_store::{Check, JointFailure, Store, StoreDeadline, StoreError, Verdict, all_fit};
+use tollgate_store::{
+    Check, JointFailure, Store, StoreDeadline, StoreError, Verdict, adds_up, all_fit, has_charges,
+};
+
+/// A stand-in for the answer of a store that is too late for the caller. Policies treat it as any store that fails.
+pub(super) const TOO_LATE: StoreError = StoreError::Deadline(Duration::ZERO);
 
 /// Why a joint decision was not made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,16 +73,26 @@ impl From<Refusal> for JointRefusal {
 }
 
 /// A request with its plan, and what is known of it without the store.
-struct Part {
-    plan_index: usize,
+pub(super) struct Part {
+    /// The index of the plan that counts it, if one of the config does.
+    plan_index: Option<usize>,
     found_by: FoundBy,
     check: Check,
     known: Option<Decision>,
 }
 
+/// How long a joint decision waits for the store.
+#[derive(Clone, Copy)]
+pub(super) enum WaitFor {
+    /// Until this deadline of a caller, if it is the shorter one. The request is refused then.
+    Caller(Option<CallerDeadline>),
+    /// For so long at most, where a proxy must have an answer. Policies decide then, and the store is not blamed.
+    Proxy(Option<Duration>),
+}
+
 impl<S: Store> Limiter<S> {
-    /// Decides checks together: all are charged, or none. There are 1 to [`tollgate_core::joint::REQUESTS_MAX`] of them, all charges or
-    /// all peeks. Returns also the plans that decided, in the order of the checks. One check is decided as by [`Self::decide`].
+    /// Decides checks together: all are charged, or none. There are 1 to [`tollgate_core::joint::REQUESTS_MAX`] of them, charges and
+    /// peeks; a peek among charges may deny the whole, and takes nothing. Returns also the plans that decided, in the order of the checks. One check is decided as by [`Self::decide`].
     ///
     /// Remembered denials are not used: the answer has the numbers of every request.
     pub async fn decide_joint(
@@ -85,7 +100,7 @@ impl<S: Store> Limiter<S> {
         checks: Vec<Check<String>>,
         caller: Option<CallerDeadline>,
     ) -> Result<(JointDecision, Vec<Arc<Plan>>), JointRefusal> {
-        let is_peek = checks.iter().any(|check| check.mode == Mode::Peek);
+        let is_peek = checks.iter().all(|check| check.mode == Mode::Peek);
         let (joint, plans) = match <[Check<String>; 1]>::try_from(checks) {
             Ok([check]) => {
                 let (decision, plan) = self.decide_with_plan(check, caller).await?;
@@ -94,15 +109,21 @@ impl<S: Store> Limiter<S> {
             Err(checks) => {
                 let worker_plans = self.worker.worker_plans();
                 let parts = self.parts(&worker_plans, checks)?;
-                let decisions = self.decide_parts(&worker_plans, &parts, caller).await?;
+                let wait_for = WaitFor::Caller(caller);
+                let decisions = self.decide_parts(&worker_plans, &parts, wait_for).await?;
                 let plans = parts.into_iter().map(|part| part.check.plan);
                 (decisions, plans.collect())
             }
         };
         if !is_peek {
-            self.worker.metrics.decided_jointly(joint.outcome);
+            self.count_joint(joint.outcome);
         }
         Ok((joint, plans))
+    }
+
+    /// Counts a joint decision by its outcome: allowed, denied or never fits.
+    pub(super) fn count_joint(&self, outcome: Outcome) {
+        self.worker.metrics.decided_jointly(outcome);
     }
 
     /// Finds the plan of each check, and decides what needs no store.
@@ -119,26 +140,19 @@ impl<S: Store> Limiter<S> {
             })
         };
         let found = checks.into_iter().enumerate().map(find);
-        let found = found.collect::<Result<Vec<_>, _>>()?;
-        let sums = sums_without_shadow(found.iter().map(|found| &found.check));
-        let part = |(found, cost): (Found, Cost)| {
-            let check = found.check;
-            let known = without_state(&check.plan, cost, check.mode);
-            Part {
-                plan_index: found.plan_index,
-                found_by: found.found_by,
-                check,
-                known,
-            }
-        };
-        Ok(found.into_iter().zip(sums).map(part).collect())
+        let counted = |found: Found| (Some(found.plan_index), found.found_by, found.check);
+        let found: Vec<_> = found
+            .map(|found| found.map(counted))
+            .collect::<Result<_, _>>()?;
+        Ok(Part::all(found))
     }
 
-    async fn decide_parts(
+    /// Decides parts together, and counts them. There is at least one.
+    pub(super) async fn decide_parts(
         &self,
         worker_plans: &WorkerPlans,
         parts: &[Part],
-        caller: Option<CallerDeadline>,
+        wait_for: WaitFor,
     ) -> Result<JointDecision, Refusal> {
         let checks: Vec<Check> = parts
             .iter()
@@ -157,33 +171,20 @@ impl<S: Store> Limiter<S> {
         }
         let started_at = self.call_start();
         let waiting = self.count_waiting(started_at, checks.len());
-        let asked = self.store.decide_joint(&checks, self.store_deadline());
-        let answer = match self.caller_limit(caller) {
-            None => asked.await,
-            Some(limit) => match in_time(limit, asked).await {
-                // A store that used up its deadline took longer than the caller had, whichever timer fired first.
-                Ok(Err(JointFailure {
-                    error: StoreError::Deadline(_),
-                    ..
-                }))
-                | Err(_) => {
-                    self.worker
-                        .metrics
-                        .count(Counter::CallerDeadlines, checks.len());
-                    return Err(Refusal::CallerDeadline);
-                }
-                Ok(answer) => answer,
-            },
-        };
+        let answer = self.ask_jointly(&checks, wait_for).await;
         let took = self.record_call_time(started_at);
         drop(waiting);
+        let snapshot = &worker_plans.snapshot;
         let decided = match answer {
-            Ok(verdicts) => tested(&checks, &verdicts, DecidedBy::Store),
-            Err(failure) => {
-                let snapshot = &worker_plans.snapshot;
+            Ok(Ok(verdicts)) => tested(&checks, &verdicts, DecidedBy::Store),
+            Ok(Err(failure)) => {
                 self.decide_after_failure(snapshot, &checks, failure)
                     .await?
             }
+            Err(CallerDeadlinePassed) => match wait_for {
+                WaitFor::Caller(_) => return Err(Refusal::CallerDeadline),
+                WaitFor::Proxy(_) => self.decide_by_policies(snapshot, &checks, &TOO_LATE, false),
+            },
         };
         let mut decided = decided.into_iter();
         let decisions = parts.iter().filter_map(|part| {
@@ -192,10 +193,49 @@ impl<S: Store> Limiter<S> {
         });
         let mut joint = JointDecision::new(decisions.collect());
         let left = StoreDeadline(self.common.settings.deadline.saturating_sub(took));
+        let candidates = self.ask_candidates(parts, &mut joint, left);
         // Too late for the caller, a candidate's answer is only not counted.
-        let _ = within(caller, left, self.ask_candidates(parts, &mut joint, left)).await;
+        let _ = match wait_for {
+            WaitFor::Caller(caller) => within(caller, left, candidates).await,
+            WaitFor::Proxy(limit) => {
+                in_time(
+                    limit.map_or(left.0, |limit| limit.saturating_sub(took)),
+                    candidates,
+                )
+                .await
+            }
+        };
         self.count_parts(worker_plans, parts, &mut joint, took);
         Ok(joint)
+    }
+
+    /// Asks the store about checks together. Errors: it was too late for the caller.
+    async fn ask_jointly(
+        &self,
+        checks: &[Check],
+        wait_for: WaitFor,
+    ) -> Result<Result<Vec<Verdict>, JointFailure>, CallerDeadlinePassed> {
+        let asked = self.store.decide_joint(checks, self.store_deadline());
+        let limit = match wait_for {
+            WaitFor::Caller(caller) => self.caller_limit(caller),
+            WaitFor::Proxy(limit) => limit,
+        };
+        let Some(limit) = limit else {
+            return Ok(asked.await);
+        };
+        match in_time(limit, asked).await {
+            // A store that used up its deadline took longer than the caller had, whichever timer fired first.
+            Ok(Err(JointFailure {
+                error: StoreError::Deadline(_),
+                ..
+            }))
+            | Err(CallerDeadlinePassed) => {
+                let deadlines = Counter::CallerDeadlines;
+                self.worker.metrics.count(deadlines, checks.len());
+                Err(CallerDeadlinePassed)
+            }
+            Ok(answer) => Ok(answer),
+        }
     }
 
     /// Asks the candidates of the plans that decided, within what is left of the store's time. One whose request could pass, but for another one, is not asked: its subject was
@@ -233,7 +273,7 @@ impl<S: Store> Limiter<S> {
         for (part, decision) in parts.iter().zip(&mut joint.decisions) {
             let plans = CountedPlan {
                 worker_plans,
-                index: Some(part.plan_index),
+                index: part.plan_index,
                 found_by: part.found_by,
             };
             self.count(plans, &part.check, decision, took);
@@ -301,6 +341,16 @@ impl<S: Store> Limiter<S> {
         if !is_denied && matches!(error, StoreError::Overloaded(_)) {
             return Err(Refusal::Overloaded);
         }
+        Ok(self.decide_by_policies(snapshot, checks, error, is_denied))
+    }
+
+    fn decide_by_policies(
+        &self,
+        snapshot: &PlanSnapshot,
+        checks: &[Check],
+        error: &StoreError,
+        is_denied: bool,
+    ) -> Vec<Decision> {
         let is_local = |check: &Check| {
             // An embedded store that is full has no second memory to count in.
             check.plan.on_store_failure == OnStoreFailure::Local && *error != StoreError::Full
@@ -323,7 +373,7 @@ impl<S: Store> Limiter<S> {
             let counted = if is_local(check) { local.next() } else { None };
             counted.unwrap_or_else(|| by_policy(check))
         });
-        Ok(decisions.collect())
+        decisions.collect()
     }
 
     /// Counts against this replica's share. Where the whole is denied anyway, nothing is charged.
@@ -339,7 +389,7 @@ impl<S: Store> Limiter<S> {
         });
         let mut checks: Vec<Check> = shares.collect();
         // A cost above a share could pass once the store is back. Until then it denies the whole.
-        let sums = sums_without_shadow(checks.iter());
+        let sums = sums_without_shadow(&checks.iter().collect::<Vec<_>>());
         let above_share = |(check, sum): (&Check, Cost)| check.plan.never_fits(sum);
         let untested: Vec<_> = checks.iter().zip(sums).map(above_share).collect();
         let above =
@@ -372,15 +422,37 @@ impl<S: Store> Limiter<S> {
     }
 }
 
+/// A check, with what counts it: the index of a plan of the config, if it is one, and how that was found.
+pub(super) type CountedCheck = (Option<usize>, FoundBy, Check);
+
+impl Part {
+    /// The parts of a joint decision. Decides what needs no store.
+    pub(super) fn all(found: Vec<CountedCheck>) -> Vec<Self> {
+        let checks: Vec<&Check> = found.iter().map(|(.., check)| check).collect();
+        let known: Vec<Option<Decision>> = sums_without_shadow(&checks)
+            .into_iter()
+            .zip(&checks)
+            .map(|(cost, check)| without_state(&check.plan, cost, check.mode))
+            .collect();
+        let part = |((plan_index, found_by, check), known)| Self {
+            plan_index,
+            found_by,
+            check,
+            known,
+        };
+        found.into_iter().zip(known).map(part).collect()
+    }
+}
+
 /// The decisions by verdicts on checks that were decided together.
 fn tested(checks: &[Check], verdicts: &[Verdict], by: DecidedBy) -> Vec<Decision> {
-    let are_charges = checks.iter().all(|check| check.mode == Mode::Charge);
-    let (mut sums, are_charged) = (Sums::default(), are_charges && all_fit(checks, verdicts));
+    let are_charged = has_charges(checks) && all_fit(checks, verdicts);
+    let mut sums = Sums::default();
     let mut decisions = Vec::with_capacity(checks.len());
     for (check, verdict) in checks.iter().zip(verdicts) {
         let (plan, key) = (&check.plan, &check.key);
         let sum = sums.with(&plan.counts_as, key, check.cost);
-        if verdict.fits || !plan.shadow {
+        if (verdict.fits || !plan.shadow) && adds_up(check, checks) {
             sums.add(&plan.counts_as, key, check.cost);
         }
         // Where the others were charged, it was told as if it had been asked after them.
@@ -390,9 +462,11 @@ fn tested(checks: &[Check], verdicts: &[Verdict], by: DecidedBy) -> Vec<Decision
             Some(_) => Outcome::NeverFits,
             None => Outcome::Denied,
         };
+        let never_fits = outcome == Outcome::NeverFits;
+        // A wait is known only for a cost that fits.
+        let cost = if never_fits { Cost::ONE } else { cost };
         let mut statuses = verdict.statuses(plan.limits(), cost);
-        if outcome == Outcome::NeverFits {
-            // No wait helps.
+        if never_fits {
             statuses
                 .iter_mut()
                 .for_each(|status| status.retry_after_us = None);
@@ -404,12 +478,15 @@ fn tested(checks: &[Check], verdicts: &[Verdict], by: DecidedBy) -> Vec<Decision
 
 /// What each check is tested with, apart from what plans in shadow mode add: that depends on whether they fit, which only the store
 /// knows.
-fn sums_without_shadow<'a>(checks: impl Iterator<Item = &'a Check>) -> Vec<Cost> {
+fn sums_without_shadow(checks: &[&Check]) -> Vec<Cost> {
     let (mut sums, mut tested) = (Sums::default(), Vec::new());
+    // As the store sees them, which is asked only where something is counted.
+    let is_charge = |check: &&Check| check.mode == Mode::Charge && !check.plan.limits().is_empty();
+    let charges = checks.iter().copied().any(|check| is_charge(&check));
     for check in checks {
         let (counts_as, key) = (&check.plan.counts_as, &check.key);
         tested.push(sums.with(counts_as, key, check.cost));
-        if !check.plan.shadow {
+        if !check.plan.shadow && (check.mode == Mode::Charge || !charges) {
             sums.add(counts_as, key, check.cost);
         }
     }

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::entry::Name;
 use super::shard::{HashedName, Shard};
 use super::{MemoryStore, group_of, too_long};
-use crate::{Check, StoreError, all_fit};
+use crate::{Check, StoreError, adds_up, all_fit, has_charges};
 use tollgate_core::algorithm::{Mode, Verdict};
 use tollgate_core::joint::{REQUESTS_MAX, Sums};
 
@@ -29,8 +29,7 @@ impl MemoryStore {
             .collect();
         let mut subjects = self.lock_all(checks, &groups)?;
         let tested = subjects.test(checks);
-        let charges = checks.iter().all(|check| check.mode == Mode::Charge);
-        if !charges || !all_fit(checks, &tested) {
+        if !has_charges(checks) || !all_fit(checks, &tested) {
             return Ok(tested);
         }
         subjects.charge(checks, tested)
@@ -75,7 +74,7 @@ impl Subjects<'_> {
             let verdict = self.with_shard(index, |shard, name, now_us| {
                 shard.test(name, check, sum, now_us)
             });
-            if verdict.fits || !check.plan.shadow {
+            if (verdict.fits || !check.plan.shadow) && adds_up(check, checks) {
                 sums.add(counts_as, key, check.cost);
             }
             verdicts.push(verdict);
@@ -91,16 +90,16 @@ impl Subjects<'_> {
     ) -> Result<Vec<Verdict>, StoreError> {
         let mut verdicts = tested.clone();
         for index in 0..checks.len() {
-            if !tested[index].fits {
-                // In shadow mode: told what it would have been told alone, after those before it.
-                let check = &checks[index];
+            let check = &checks[index];
+            if !tested[index].fits || check.mode == Mode::Peek {
+                // In shadow mode, or a peek: told what it would have been told alone, after those before it.
                 let verdict = self.with_shard(index, |shard, name, now_us| {
                     shard.test(name, check, check.cost, now_us)
                 });
                 verdicts[index].readings = verdict.readings;
                 continue;
             }
-            let charged = self.decide(index, &checks[index]);
+            let charged = self.decide(index, check);
             match charged {
                 Ok(verdict) if verdict.fits => verdicts[index] = verdict,
                 not_charged => {
@@ -117,7 +116,7 @@ impl Subjects<'_> {
 
     fn give_back(&mut self, charged: &[Check], tested: &[Verdict]) {
         for (index, check) in charged.iter().enumerate().rev() {
-            if tested[index].fits {
+            if tested[index].fits && check.mode == Mode::Charge {
                 let refund = Check {
                     mode: Mode::Refund,
                     ..check.clone()

@@ -90,12 +90,18 @@ fn pack_joint_decisions(
         requests.sort_unstable_by_key(|(_, _, request)| {
             request.joint.as_ref().map(|joint| joint.request)
         });
-        let mode = requests.first().map_or(0, |first| joint_mode(first.2));
+        let is_charge = |request: &ScriptRequest| request.mode == Mode::Charge;
+        let charge = requests.iter().find(|(_, _, request)| is_charge(request));
+        let charges = charge.is_some();
+        let mode = charge
+            .or(requests.first())
+            .map_or(0, |lead| joint_mode(lead.2));
         packed.extend([mode, byte(requests.len(), "joint requests")?]);
         for (group, place, request) in requests {
             packed.push(byte(*group, "names")?);
             packed.push(byte(request.plan_index, "plans")?);
-            packed.push(u8::from(request.plan.shadow));
+            let is_peek = charges && !is_charge(request);
+            packed.push(u8::from(request.plan.shadow) | u8::from(is_peek) << 1);
             packed.extend(short(*place, "requests")?);
             pack_number::<COST>(packed, request.cost)?;
             if let Some(Purpose::Undo(instants_us)) = purpose(request) {

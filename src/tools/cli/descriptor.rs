@@ -74,13 +74,17 @@ fn explain_match(
     rule_index: usize,
     rule: &DescriptorRule,
 ) {
-    let key = rule.key.key(entries);
-    let _ = writeln!(
+    let key = rule.counted_key(entries);
+    let _ = write!(
         text,
         "  rules[{rule_index}] {rule} decides: plan {}, key {:?}",
         rule.plan,
         key.as_str()
     );
+    if key.has_shard() {
+        let _ = write!(text, ", shard {:?}", key.shard());
+    }
+    text.push('\n');
     for (other, less) in domain
         .rules()
         .iter()
@@ -201,6 +205,12 @@ domain edge, descriptor [path=/api, user=al]
         assert!(
             prefix.contains("rules[3] [path=/ap*, user] decides: plan free, key \"/app|bo\""),
             "{prefix}"
+        );
+        let with_shard = RULES.replace("key: '{user}'", "key: all, shard: 'of {user}'");
+        let sharded = told(&with_shard, None, &["path=/api", "user=al"]).unwrap();
+        assert!(
+            sharded.contains("decides: plan free, key \"all\", shard \"of al\"\n"),
+            "{sharded}"
         );
         assert!(prefix.contains("rules[1] [path=/a*, user] matches too, and has 2 bytes beside its * where the other has 3"));
     }

@@ -4,7 +4,7 @@
 //! have, and `\`, gets a `\` before it within a value. So no value can look like the end of one and the beginning of another.
 
 use super::{Entry, EntryPattern};
-use crate::key::{KEY_BYTES_MAX, Key};
+use crate::key::{KEY_BYTES_MAX, Key, SHARD_BYTES_MAX};
 
 /// The key that a plan counts a descriptor under.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +25,18 @@ impl KeyTemplate {
     /// Parses a template such as `{user}:{path}`, for a rule with these patterns; `{user=2}` is the second entry named so. Errors:
     /// what is wrong, and what is right.
     pub fn parse(text: &str, patterns: &[EntryPattern]) -> Result<Self, String> {
-        check_text(text)?;
+        let all = "all values that the descriptor leaves open";
+        check_text(text, all, (KEY_BYTES_MAX, "a key"))?;
+        Self::parse_text(text, patterns)
+    }
+
+    /// Parses the same for a shard.
+    pub fn parse_shard(text: &str, patterns: &[EntryPattern]) -> Result<Self, String> {
+        check_text(text, "no shard", (SHARD_BYTES_MAX, "a shard"))?;
+        Self::parse_text(text, patterns)
+    }
+
+    fn parse_text(text: &str, patterns: &[EntryPattern]) -> Result<Self, String> {
         let (mut parts, mut rest) = (Vec::new(), text);
         while let Some((before, after)) = rest.split_once('{') {
             let (name, after) = after
@@ -87,6 +98,11 @@ impl KeyTemplate {
 
     /// The key of a descriptor with these entries, which the rule matches.
     pub fn key(&self, entries: &[Entry]) -> Key {
+        Key::from_any(self.text(entries))
+    }
+
+    /// The text of a descriptor with these entries.
+    pub(super) fn text(&self, entries: &[Entry]) -> String {
         let value = |entry_index: usize| entries.get(entry_index).map_or("", |entry| &entry.value);
         let bytes = |part: &Part| match part {
             Part::Text(text) => text.len(),
@@ -102,19 +118,18 @@ impl KeyTemplate {
                 }
             }
         }
-        Key::from_any(key)
+        key
     }
 }
 
-fn check_text(text: &str) -> Result<(), String> {
+/// Checks the text of a template. `without` is what a rule has without one.
+fn check_text(text: &str, without: &str, (most, what): (usize, &str)) -> Result<(), String> {
     if text.is_empty() {
-        return Err(
-            "is empty; leave it out for all values that the descriptor leaves open".to_owned(),
-        );
+        return Err(format!("is empty; leave it out for {without}"));
     }
-    if text.len() > KEY_BYTES_MAX {
+    if text.len() > most {
         return Err(format!(
-            "has {} bytes; at most {KEY_BYTES_MAX} are a key",
+            "has {} bytes; at most {most} are {what}",
             text.len()
         ));
     }

@@ -15,6 +15,7 @@ fn rule(patterns: &[&str]) -> DescriptorRule {
         key: KeyTemplate::for_open_values(&patterns),
         patterns,
         plan: "p".into(),
+        shard: None,
     }
 }
 
@@ -546,4 +547,32 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn different_values_are_different_shards_and_an_empty_one_is_none() {
+    let patterns: Vec<EntryPattern> = ["a", "b"]
+        .map(|text| EntryPattern::parse(text).unwrap())
+        .into();
+    let rule = DescriptorRule {
+        key: KeyTemplate::parse("all", &patterns).unwrap(),
+        shard: Some(KeyTemplate::parse_shard("{a}:{b}", &patterns).unwrap()),
+        plan: "p".into(),
+        patterns,
+    };
+    let (long, longer) = ("x".repeat(40), "x".repeat(90));
+    let texts = ["", "x", ":", "x:", ":x", "\\", "{x}", &long, &longer];
+    let mut keys = std::collections::BTreeSet::new();
+    for a in texts {
+        for b in texts {
+            let key = rule.counted_key(&entries(&[&format!("a={a}"), &format!("b={b}")]));
+            assert!(key.shard().len() <= 64 && key.as_str() == "all");
+            assert!(keys.insert(key), "{a} and {b}");
+        }
+    }
+    let one = DescriptorRule {
+        shard: Some(KeyTemplate::parse_shard("{a}", &rule.patterns).unwrap()),
+        ..rule
+    };
+    assert!(!one.counted_key(&entries(&["a=", "b=x"])).has_shard());
 }

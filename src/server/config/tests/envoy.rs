@@ -22,19 +22,20 @@ fn rules_are_read_as_they_are_meant() {
     let config = load(&format!(
         "{FREE}envoy:
   body: text
+  joint: true
   domains:
     edge:
       unmatched: paid
       rules:
         - {{ descriptor: [remote_address], plan: free }}
-        - {{ descriptor: [path=/login, user], plan: paid, key: 'login:{{user}}' }}
+        - {{ descriptor: [path=/login, user], plan: paid, key: 'login:{{user}}', shard: 'of {{user}}' }}
     inner: {{ unmatched: deny }}
     open: {{}}
 "
     ));
     let config = config.unwrap();
     let envoy = config.plans.envoy();
-    assert_eq!(envoy.body, DenialBody::Text);
+    assert_eq!((envoy.body, envoy.joint), (DenialBody::Text, true));
     let unmatched = |name| envoy.domain(name).unwrap().unmatched().clone();
     assert_eq!(
         (unmatched("edge"), unmatched("inner")),
@@ -51,6 +52,8 @@ fn rules_are_read_as_they_are_meant() {
         (place, &*rule.plan, rule.key.key(&login).as_str()),
         (1, "paid", "login:al")
     );
+    let key = rule.counted_key(&login);
+    assert_eq!((key.as_str(), key.shard()), ("login:al", "of al"));
     let (_, rule) = envoy
         .domain("edge")
         .unwrap()
@@ -132,6 +135,33 @@ fn every_error_of_rules_is_reported_with_its_path_and_the_right_form() {
 }
 
 #[test]
+fn errors_of_joint_and_of_shards_are_reported_with_the_right_form() {
+    for (domain, wrong) in [
+        (
+            "rules: [ { descriptor: [a], plan: free, shard: '{b}' } ]",
+            "envoy.domains.d.rules[0].shard has {b}, which no entry fills; there are {a}",
+        ),
+        (
+            "rules: [ { descriptor: [a], plan: free, shard: '' } ]",
+            "envoy.domains.d.rules[0].shard is empty; leave it out for no shard",
+        ),
+        (
+            "rules: [ { descriptor: [a], plan: free, shard: 'sssssssssssssssssssssssssssssssssssssssssssssssssssssssssssss{a}s' } ]",
+            "envoy.domains.d.rules[0].shard has 65 bytes; at most 64 are a shard",
+        ),
+        (
+            "rules: [ { descriptor: [a], plan: free, shard: 'a}' } ]",
+            "envoy.domains.d.rules[0].shard has a } without a {",
+        ),
+    ] {
+        let found = error_in(domain);
+        assert!(found.contains(wrong), "{domain}: {found}");
+    }
+    let joint = errors(&format!("{FREE}envoy: {{ joint: both }}"));
+    assert_eq!(joint, ["envoy.joint is \"both\"; it must be true or false"]);
+}
+
+#[test]
 fn errors_of_rules_stand_beside_all_others() {
     let found = errors(
         "plans: { free: { limits: [ { quota: 0, window: 1s } ] } }\nworkers: x\nenvoy: { domains: { d: { unmatched: other, rules: [\n\
@@ -210,5 +240,13 @@ fn the_hash_of_a_config_tells_its_rules() {
     assert_ne!(canonical(FREE), canonical(&one));
     assert_ne!(canonical(&one), canonical(&one.replace("[a]", "[b]")));
     assert_ne!(canonical(&one), canonical(&one.replace("d: {", "e: {")));
+    assert_ne!(
+        canonical(&one),
+        canonical(&one.replace("plan: free }", "plan: free, shard: a }"))
+    );
+    assert_ne!(
+        canonical(&one),
+        canonical(&one.replace("envoy: {", "envoy: { joint: true,"))
+    );
     assert_eq!(canonical(FREE), canonical(&format!("{FREE}envoy: {{}}")));
 }

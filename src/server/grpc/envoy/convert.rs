@@ -119,6 +119,7 @@ pub(super) fn refusal(refusal: &EnvoyRefusal) -> Status {
     match refusal {
         EnvoyRefusal::NotConfigured => Status::unimplemented(refusal.to_string()),
         EnvoyRefusal::UnknownDomain(unknown) => Status::not_found(unknown.to_string()),
+        EnvoyRefusal::TooManyTogether(_) => Status::invalid_argument(refusal.to_string()),
         EnvoyRefusal::Refused(refused) => common::refusal(refused),
     }
 }
@@ -151,13 +152,13 @@ fn status(decided: &DescriptorDecision) -> DescriptorStatus {
         .plan
         .as_ref()
         .is_none_or(|plan| plan.rule == Rule::Unlimited)
-        && decision.allowed();
+        && !decision.denies();
     let key = decision.key_status();
     let remaining = key
         .remaining
         .unwrap_or(if is_unlimited { u64::MAX } else { 0 });
     DescriptorStatus {
-        code: code(decision.allowed()).into(),
+        code: code(!decision.denies()).into(),
         current_limit: current_limit(decided),
         limit_remaining: saturating(remaining),
         duration_until_reset: key.reset_after_us.map(common::duration),

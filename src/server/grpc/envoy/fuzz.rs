@@ -62,6 +62,7 @@ fn plans() -> PlanSet {
             patterns,
             plan: plan.into(),
             key,
+            shard: None,
         }
     };
     let rules_of_d: [(&[&str], &str, Option<&str>); 5] = [
@@ -90,7 +91,14 @@ fn plans() -> PlanSet {
         .with_envoy(EnvoyRules::new(DenialBody::Text, domains))
 }
 
-fn limiter() -> Limiter<MemoryStore> {
+/// Two limiters: one decides descriptors together, the other each by itself.
+fn limiters() -> [(bool, Limiter<MemoryStore>); 2] {
+    [true, false].map(|joint| (joint, limiter(joint)))
+}
+
+fn limiter(joint: bool) -> Limiter<MemoryStore> {
+    let plans = plans();
+    let rules = EnvoyRules::clone(plans.envoy()).with_joint(joint);
     let settings = Settings {
         deadline: Duration::from_secs(1),
         expected_replicas: 1,
@@ -98,7 +106,7 @@ fn limiter() -> Limiter<MemoryStore> {
     };
     let clock = Arc::new(SystemClock);
     Limiter::new(
-        plans(),
+        plans.with_envoy(rules),
         MemoryStore::new(CAPACITY_MIN, clock.clone()),
         settings,
         clock,
@@ -108,7 +116,7 @@ fn limiter() -> Limiter<MemoryStore> {
 #[test]
 fn fuzz_rate_limit_requests() {
     // A panic ends the test, and nothing sees the limiter after it.
-    let limiter = AssertUnwindSafe(limiter());
+    let limiters = AssertUnwindSafe(limiters());
     fuzz!("envoy_requests", Vec<u8>, |bytes: &Vec<u8>| {
         let counted = codec::count(bytes);
         if let Ok(request) = RateLimitRequest::decode(bytes.as_slice()) {
@@ -122,7 +130,9 @@ fn fuzz_rate_limit_requests() {
                 Some((request.descriptors.len(), entries)),
                 "{request:?}"
             );
-            assert_answered(&limiter, request);
+            for (joint, limiter) in limiters.iter() {
+                assert_answered((*joint, limiter), request.clone());
+            }
         }
     });
 }
@@ -135,7 +145,7 @@ fn fuzz_fields_of_rate_limit_requests() {
     fn one_of<T: Copy>(choices: &[T], number: u8) -> T {
         choices[usize::from(number) % choices.len()]
     }
-    let limiter = AssertUnwindSafe(limiter());
+    let limiters = AssertUnwindSafe(limiters());
     bolero::check!()
         .with_type::<(u8, Vec<Parts>, u32)>()
         .for_each(|(domain, descriptors, hits_addend)| {
@@ -153,18 +163,18 @@ fn fuzz_fields_of_rate_limit_requests() {
                     hits_addend: *hits_addend,
                     is_negative_hits: *is_negative_hits,
                 };
-            assert_answered(
-                &limiter,
-                RateLimitRequest {
+            for (joint, limiter) in limiters.iter() {
+                let request = RateLimitRequest {
                     domain: one_of(&DOMAINS, *domain).to_owned(),
                     descriptors: descriptors.iter().map(descriptor).collect(),
                     hits_addend: *hits_addend,
-                },
-            );
+                };
+                assert_answered((*joint, limiter), request);
+            }
         });
 }
 
-fn assert_answered(limiter: &Limiter<MemoryStore>, request: RateLimitRequest) {
+fn assert_answered((joint, limiter): (bool, &Limiter<MemoryStore>), request: RateLimitRequest) {
     let given = request.descriptors.clone();
     let nameless = given
         .iter()
@@ -194,6 +204,9 @@ fn assert_answered(limiter: &Limiter<MemoryStore>, request: RateLimitRequest) {
         Ok(decided) => decided,
         Err(EnvoyRefusal::UnknownDomain(unknown)) => {
             return assert!(!DOMAINS[..3].contains(&&*unknown.name), "{unknown:?}");
+        }
+        Err(EnvoyRefusal::TooManyTogether(count)) => {
+            return assert!(joint && (9..=given.len()).contains(&count), "{given:?}");
         }
         Err(refused) => panic!("{given:?}: {refused}"),
     };

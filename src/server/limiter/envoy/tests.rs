@@ -7,17 +7,17 @@ use super::*;
 use crate::limiter::{Counter, Settings};
 use tollgate_core::plan::PlanSet;
 use tollgate_core::plan::envoy::{DescriptorRule, EntryPattern, EnvoyRules, KeyTemplate, RateUnit};
-use tollgate_store::{CAPACITY_DEFAULT, MemoryStore, StoreDeadline, Verdict};
+use tollgate_store::{CAPACITY_DEFAULT, MemoryStore, StoreDeadline, StoreError, Verdict};
 
 /// Exact counters, as if they were far away. Records the sizes of its calls, and may answer nothing or with an error.
-struct Recorder {
+pub(super) struct Recorder {
     counters: MemoryStore,
-    calls: Mutex<Vec<usize>>,
+    pub(super) calls: Mutex<Vec<usize>>,
     answers: Answers,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Answers {
+pub(super) enum Answers {
     All,
     Never,
     Overloaded,
@@ -39,6 +39,19 @@ impl Store for Recorder {
             Answers::Overloaded => vec![Err(StoreError::Overloaded(1)); checks.len()],
         }
     }
+
+    async fn decide_joint(
+        &self,
+        checks: &[Check],
+        _deadline: StoreDeadline,
+    ) -> Result<Vec<Verdict>, tollgate_store::JointFailure> {
+        self.calls.lock().unwrap().push(checks.len());
+        match self.answers {
+            Answers::All => Ok(self.counters.decide_joint(checks)?),
+            Answers::Never => std::future::pending().await,
+            Answers::Overloaded => Err(StoreError::Overloaded(1).into()),
+        }
+    }
 }
 
 fn rule(patterns: &[&str], plan: &str) -> DescriptorRule {
@@ -50,11 +63,12 @@ fn rule(patterns: &[&str], plan: &str) -> DescriptorRule {
         key: KeyTemplate::for_open_values(&patterns),
         patterns,
         plan: plan.into(),
+        shard: None,
     }
 }
 
 /// Domains whose names say what they do with a descriptor without a rule.
-fn with_rules(plans: PlanSet) -> PlanSet {
+pub(super) fn with_rules(plans: PlanSet) -> PlanSet {
     let names = ["ten", "shadow", "unlimited", "blocked", "allow", "deny"];
     let rules: Vec<DescriptorRule> = names
         .iter()
@@ -71,20 +85,24 @@ fn with_rules(plans: PlanSet) -> PlanSet {
 }
 
 fn limiter_that(answers: Answers) -> Limiter<Recorder> {
+    limiter_of(with_rules(plans()), answers)
+}
+
+pub(super) fn limiter_of(plans: PlanSet, answers: Answers) -> Limiter<Recorder> {
     let counters = MemoryStore::new(CAPACITY_DEFAULT, Arc::new(Clock0));
     let store = Recorder {
         counters,
         calls: Mutex::default(),
         answers,
     };
-    Limiter::new(with_rules(plans()), store, SETTINGS, Arc::new(Clock0))
+    Limiter::new(plans, store, SETTINGS, Arc::new(Clock0))
 }
 
 fn limiter() -> Limiter<Recorder> {
     limiter_that(Answers::All)
 }
 
-fn of(plan: &str, user: &str, units: u64) -> Descriptor {
+pub(super) fn of(plan: &str, user: &str, units: u64) -> Descriptor {
     let entry = |name: &str, value: &str| Entry {
         name: name.to_owned(),
         value: value.to_owned(),
@@ -97,14 +115,14 @@ fn of(plan: &str, user: &str, units: u64) -> Descriptor {
     }
 }
 
-fn refund(plan: &str, units: u64) -> Descriptor {
+pub(super) fn refund(plan: &str, units: u64) -> Descriptor {
     Descriptor {
         refunds: true,
         ..of(plan, "al", units)
     }
 }
 
-fn with_limit(descriptor: Descriptor, quota: u32, unit: RateUnit) -> Descriptor {
+pub(super) fn with_limit(descriptor: Descriptor, quota: u32, unit: RateUnit) -> Descriptor {
     Descriptor {
         limit_override: Some(LimitOverride { quota, unit }),
         ..descriptor
@@ -112,9 +130,9 @@ fn with_limit(descriptor: Descriptor, quota: u32, unit: RateUnit) -> Descriptor 
 }
 
 /// For each descriptor: what it got, by whom, and what remains.
-type Told = (Outcome, DecidedBy, Option<u64>);
+pub(super) type Told = (Outcome, DecidedBy, Option<u64>);
 
-async fn ask_in<S: Store>(
+pub(super) async fn ask_in<S: Store>(
     limiter: &Limiter<S>,
     domain: &str,
     descriptors: Vec<Descriptor>,
@@ -132,11 +150,11 @@ async fn ask_in<S: Store>(
         .collect()
 }
 
-async fn ask<S: Store>(limiter: &Limiter<S>, descriptor: Descriptor) -> Told {
+pub(super) async fn ask<S: Store>(limiter: &Limiter<S>, descriptor: Descriptor) -> Told {
     ask_in(limiter, "allow", vec![descriptor]).await[0]
 }
 
-const fn allowed(remaining: u64) -> Told {
+pub(super) const fn allowed(remaining: u64) -> Told {
     (Outcome::Allowed, DecidedBy::Store, Some(remaining))
 }
 

@@ -694,6 +694,7 @@ async fn envoy_s_descriptors_honour_an_override_and_a_limit_of_their_own_does_no
         key: KeyTemplate::for_open_values(&patterns),
         patterns,
         plan: "free".into(),
+        shard: None,
     };
     let domain = Domain::new(Unmatched::Allow, vec![rule]).unwrap();
     let rules = EnvoyRules::new(DenialBody::None, [("edge".to_owned(), domain)]);

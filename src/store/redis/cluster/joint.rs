@@ -56,6 +56,8 @@ struct JointRequest {
     name: String,
     plan: Arc<Plan>,
     cost: u64,
+    /// A charge, or a peek among charges.
+    mode: Mode,
 }
 
 /// How far a joint decision has come.
@@ -98,7 +100,8 @@ impl Cluster {
         until: Instant,
         deadline: Duration,
     ) -> Decided {
-        let mode = requests.first().map_or(Mode::Peek, |first| first.mode);
+        let is_charge = |request: &ScriptRequest| request.mode == Mode::Charge;
+        let charges = requests.iter().any(is_charge);
         let sequence = Sequence::new(self.state.clone(), &requests, until, deadline);
         let mut parts = sequence.by_slot();
         if let [part] = &parts[..] {
@@ -109,7 +112,7 @@ impl Cluster {
             // The slot is being moved. Each name is on one node.
             parts = sequence.by_name(part);
         }
-        if mode == Mode::Peek {
+        if !charges {
             return sequence.peek_all(parts).await;
         }
         let permit = self.permit()?;
@@ -192,6 +195,7 @@ impl Sequence {
             name: request.name.clone(),
             plan: request.plan.clone(),
             cost: request.cost,
+            mode: request.mode,
         });
         Self {
             state,
@@ -253,14 +257,18 @@ impl Sequence {
             if reply.is_closed() {
                 return End::Abandoned;
             }
-            let charge = |index| self.request(index, Mode::Charge).jointly(Purpose::Part);
-            let asked = part.iter().map(|index| charge(*index)).collect();
+            let mode = |index: usize| self.requests[index].mode;
+            let ask = |index| self.request(index, mode(index)).jointly(Purpose::Part);
+            let asked = part.iter().map(|index| ask(*index)).collect();
+            let charges = part.iter().any(|index| mode(*index) == Mode::Charge);
             let answers = match self.state.ask_joint(asked, self.until).await {
                 Ok(answers) => answers,
                 Err(error) => return End::Failed(error),
             };
             let instant_us = match answers.note {
-                Some(JointNote::ChargedAt(instant_us)) => instant_us,
+                Some(JointNote::ChargedAt(instant_us)) => Some(instant_us),
+                // A part of peeks alone charges nothing.
+                None if !charges => None,
                 Some(JointNote::Apart) => {
                     progress.waiting.extend(self.by_name(&part));
                     let waiting = progress.waiting.make_contiguous();
@@ -276,7 +284,9 @@ impl Sequence {
             if !fit {
                 return End::Denied;
             }
-            progress.charged.push((part, instant_us));
+            progress
+                .charged
+                .extend(instant_us.map(|instant_us| (part, instant_us)));
         }
         End::Charged
     }
@@ -342,9 +352,10 @@ impl Sequence {
             } else {
                 &counts.unknown
             };
+            let is_charge = self.requests[*index].mode == Mode::Charge;
             let was_charged = verdicts[*index]
                 .as_ref()
-                .is_some_and(|verdict| verdict.fits);
+                .is_some_and(|verdict| verdict.fits && is_charge);
             count.fetch_add(u64::from(was_charged), Ordering::Relaxed);
         }
         // What is not known stands as it was charged.
@@ -362,7 +373,8 @@ impl Sequence {
             self.requests[index].plan.limits(),
             self.requests[index].cost,
         );
-        let charged = charged.filter(|verdict| verdict.fits);
+        let is_charge = self.requests[index].mode == Mode::Charge;
+        let charged = charged.filter(|verdict| verdict.fits && is_charge);
         let instants = charged.map(|verdict| undo_instants(limits, verdict, instant_us, cost));
         let mut request = self.request(index, Mode::Refund);
         if charged.is_none() {
@@ -404,7 +416,9 @@ impl Sequence {
     }
 
     fn request(&self, index: usize, mode: Mode) -> ScriptRequest {
-        let JointRequest { name, plan, cost } = &self.requests[index];
+        let JointRequest {
+            name, plan, cost, ..
+        } = &self.requests[index];
         let until = if mode == Mode::Refund {
             self.undo_until
         } else {

@@ -41,7 +41,8 @@ end
 local function test_short(parts, charges)
   local replies_of, all_fit = {}, true
   for index, part in ipairs(parts) do
-    replies_of[index] = part.limit and (charges or part.name.value) and evaluate_short(part, charges)
+    local charged = charges and not part.is_peek
+    replies_of[index] = part.limit and (charged or part.name.value) and evaluate_short(part, charged)
     if not replies_of[index] then
       return nil
     end
@@ -60,7 +61,7 @@ end
 local function charge_short(parts, charged)
 --> write
   for _, part in ipairs(parts) do
-    if part.fits then
+    if part.fits and not part.is_peek then
       local name = part.name
       local problem = write(name.key, name.value, part.record, part.expires, part.expired, part.rings)
       if problem then
@@ -74,12 +75,13 @@ end
 -- Tests the requests of a joint decision, each with its cost and the costs of those before it of the same name. Returns their
 -- replies, and whether all may be charged. Sets `fits` of each.
 local function test_joint(parts, charges)
-  local sums, tested, all_fit, reads = {}, {}, true, nil
-  if charges then
-    -- As a charge that is denied reads them.
-    reads = false
-  end
+  local sums, tested, all_fit = {}, {}, true
   for index, part in ipairs(parts) do
+    local reads = nil
+    if charges and not part.is_peek then
+      -- As a charge that is denied reads them.
+      reads = false
+    end
     local name, group, limits = part.name, group_of(part.name), part.limits
     local sum = (sums[name] or 0) + part.cost
     local cost = sum
@@ -90,7 +92,8 @@ local function test_joint(parts, charges)
     part.fits = fits and cost == sum
     tested[index] = (part.fits and '1' or '0') .. readings_of(states, cost, false)
     if part.fits or not part.is_shadow then
-      sums[name], all_fit = sum, all_fit and part.fits
+      -- A peek takes nothing from those behind it.
+      sums[name], all_fit = part.is_peek and sum - part.cost or sum, all_fit and part.fits
     end
   end
   return tested, all_fit
@@ -113,9 +116,13 @@ local function charge_joint(parts, tested, charged)
   local replies_of = {}
   for index, part in ipairs(parts) do
     local group = group_of(part.name)
-    if not part.fits then
-      local states = evaluate_all(part.limits, group.records, group.logs, false, part.cost)
-      replies_of[index] = '0' .. readings_of(states, part.cost, false)
+    if not part.fits or part.is_peek then
+      local reads = nil
+      if not part.is_peek then
+        reads = false
+      end
+      local states = evaluate_all(part.limits, group.records, group.logs, reads, part.cost)
+      replies_of[index] = (part.fits and '1' or '0') .. readings_of(states, part.cost, false)
     else
       local reply = decide(group, part.plan, 1, part.cost)
       if byte(reply) ~= 49 then
@@ -245,8 +252,8 @@ end
 for index = 1, count do
 --{ joint_request
 -- Reads a request of the present joint decision.
-local name, plan, is_shadow, place
-name, plan, is_shadow, place, cost, at = unpack('<BBBI2I5', request, at)
+local name, plan, flags, place
+name, plan, flags, place, cost, at = unpack('<BBBI2I5', request, at)
 name = names[name]
 if not name then
   return { err = MALFORMED }
@@ -259,8 +266,9 @@ end
 name.decision = decision
 refused = refused or name.problem
 parts[index] = {
-  name = name, plan = plan, limits = limits, limit = limit, is_shadow = is_shadow == 1, place = final + 1 + place, cost = cost,
-  fits = false, record = false, rest = '', rings = false, expires = 0, expired = false, instants = false,
+  name = name, plan = plan, limits = limits, limit = limit, is_shadow = flags % 2 == 1, is_peek = flags > 1,
+  place = final + 1 + place, cost = cost, fits = false, record = false, rest = '', rings = false, expires = 0, expired = false,
+  instants = false,
 }
 if joint_mode == UNDO then
   local instants = {}

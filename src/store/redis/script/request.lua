@@ -17,8 +17,8 @@
 --            0, JOINT B, 1 B; then their
 --            names B, joint decisions I2, then per name: has a packed state B, names of logs and index B; then per joint decision: mode
 --            B (0 peek, 1 charge, 2 charge of a part, whose instant is told, 3 undo of such a charge), requests B, then per request:
---            name B, counted from 0 among theirs, plan B, in shadow mode B (1 if it is), place of its reply I2, from 0 among theirs,
---            cost I5 (of an undo 0 where nothing was charged), and of an undo for each limit the instant to undo I7, see there. No
+--            name B, counted from 0 among theirs, plan B, in shadow mode B (1 if it is, and 2 more if it is a peek
+--            among charges), place of its reply I2, from 0 among theirs, cost I5 (of an undo 0 where nothing was charged), and of an undo for each limit the instant to undo I7, see there. No
 --            other group has one of their names.
 --          Its counts must agree with one another, with its length and with the number of keys; if not, the reply is an
 --          error, and so it is, or an 'E' for that group, where a group speaks of what there is none of.
