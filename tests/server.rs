@@ -10,6 +10,7 @@ mod envoy_proxy;
 mod envoy_rls;
 mod explain;
 mod gateways;
+mod gateways_customers;
 mod grpc;
 mod http;
 mod openapi;

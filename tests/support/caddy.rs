@@ -15,32 +15,59 @@ pub struct Caddy {
 impl Caddy {
     /// Before `application`, asking `http` about this plan by the recipe, the key being `X-User`.
     pub fn asking(http: &str, plan: &str, application: &str) -> Self {
+        let key_and_plan = (
+            "key={remote_host}&plan=free",
+            format!("key={{http.request.header.X-User}}&plan={plan}"),
+        );
+        Self::by_recipe(
+            "deploy/caddy/Caddyfile",
+            &[key_and_plan],
+            (&[http], application),
+        )
+    }
+
+    /// Before `application`, asking these replicas by the recipe for customers and addresses.
+    pub fn for_customers(replicas: &[&str], application: &str) -> Self {
+        Self::by_recipe(
+            "deploy/caddy/customers.Caddyfile",
+            &[],
+            (replicas, application),
+        )
+    }
+
+    /// By this recipe with some texts replaced. Caddy waits as long as a busy machine needs.
+    fn by_recipe(
+        path: &str,
+        changes: &[(&str, String)],
+        (replicas, application): (&[&str], &str),
+    ) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let address = format!("127.0.0.1:{}", free_port());
-        let changes = [
+        let changes: Vec<(&str, String)> = [
             (":8000 {", format!("http://{address} {{")),
             (
                 "forward_auth 127.0.0.1:8080",
-                format!("forward_auth {http}"),
+                format!("forward_auth {}", replicas.join(" ")),
             ),
             ("127.0.0.1:3000", application.to_owned()),
-            (
-                "key={remote_host}&plan=free",
-                format!("key={{http.request.header.X-User}}&plan={plan}"),
-            ),
             ("dial_timeout 100ms", "dial_timeout 60s".to_owned()),
             (
                 "response_header_timeout 250ms",
                 "response_header_timeout 60s".to_owned(),
             ),
-        ];
-        let recipe = super::recipe("deploy/caddy/Caddyfile", &changes);
+        ]
+        .into_iter()
+        .chain(changes.iter().cloned())
+        .collect();
+        let recipe = super::recipe(path, &changes);
         let file = directory.path().join("Caddyfile");
-        std::fs::write(
-            &file,
-            format!("{{\n\tadmin off\n\tauto_https off\n}}\n{recipe}"),
-        )
-        .unwrap();
+        // The recipe may have a block of options.
+        let options = "{\n\tadmin off\n\tauto_https off\n";
+        let config = match recipe.split_once("\n{\n") {
+            Some((before, after)) => format!("{before}\n{options}{after}"),
+            None => format!("{options}}}\n{recipe}"),
+        };
+        std::fs::write(&file, config).unwrap();
         let mut command = Command::new("caddy");
         command
             .args(["run", "--adapter", "caddyfile", "--config"])

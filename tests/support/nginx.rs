@@ -134,6 +134,26 @@ impl Drop for Nginx {
 const APPLICATION: &str = "proxy_pass http://127.0.0.1:3000;";
 const LISTEN: &str = "listen 8000;";
 
+/// The recipe for customers and addresses, asking these replicas. nginx waits as long as a busy machine needs.
+pub fn customers(replicas: &[&str]) -> String {
+    let servers: Vec<String> = replicas
+        .iter()
+        .map(|replica| format!("server {replica};"))
+        .collect();
+    let changes = [
+        ("server 127.0.0.1:8080;", servers.join(" ")),
+        (
+            "proxy_connect_timeout 100ms",
+            "proxy_connect_timeout 60s".to_owned(),
+        ),
+        (
+            "proxy_read_timeout 250ms",
+            "proxy_read_timeout 60s".to_owned(),
+        ),
+    ];
+    super::recipe("deploy/nginx/customers.conf", &changes)
+}
+
 /// The recipe, asking this server about this plan, the key being `X-User`. nginx waits as long as a busy machine needs.
 pub fn recipe(http: &str, plan: &str) -> String {
     let changes = [
