@@ -68,6 +68,15 @@ pub enum Reading {
         /// Time to the end of the window, 1 to `window_us`.
         ends_in_us: u64,
     },
+    /// `fixed_window` of calendar windows.
+    Calendar {
+        /// Units counted.
+        count: u64,
+        /// Time until they are free again: to the end of the window, or of one that a clock which stepped back has left.
+        ends_in_us: u64,
+        /// Length of the calendar's present window.
+        window_us: u64,
+    },
     /// `token_bucket`: the debt and the rate at which it drains. That rate is not the limit's own when a limit with a faster
     /// rate was charged last.
     Bucket {
@@ -228,7 +237,10 @@ impl Verdict {
         LimitStatus {
             name: limit.name().clone(),
             limit: limit.quota(),
-            window_us: limit.window_us(),
+            window_us: match *reading {
+                Reading::Calendar { window_us, .. } => window_us,
+                _ => limit.window_us(),
+            },
             frees_at_once: limit.algorithm().frees_at_once(),
             capacity: limit.capacity(),
             remaining: reading.remaining(limit),
@@ -244,9 +256,10 @@ impl Reading {
     #[inline]
     pub fn wait_us(&self, limit: &Limit, cost: u64) -> u64 {
         match *self {
-            Self::Window { count, ends_in_us } => {
-                fixed_window::wait_us(limit, count, ends_in_us, cost)
-            }
+            Self::Window { count, ends_in_us }
+            | Self::Calendar {
+                count, ends_in_us, ..
+            } => fixed_window::wait_us(limit, count, ends_in_us, cost),
             Self::Bucket {
                 backlog_us,
                 emission_us,
@@ -264,7 +277,7 @@ impl Reading {
     /// both windows.
     fn counted(&self) -> u64 {
         match *self {
-            Self::Window { count, .. } => count,
+            Self::Window { count, .. } | Self::Calendar { count, .. } => count,
             Self::Bucket {
                 backlog_us,
                 emission_us,
@@ -285,7 +298,10 @@ impl Reading {
                 previous,
                 elapsed_us,
             } => sliding_counter::used(limit, current, previous, elapsed_us),
-            Self::Window { .. } | Self::Bucket { .. } | Self::Log { .. } => self.counted(),
+            Self::Window { .. }
+            | Self::Calendar { .. }
+            | Self::Bucket { .. }
+            | Self::Log { .. } => self.counted(),
         }
     }
 
@@ -293,7 +309,9 @@ impl Reading {
     #[inline]
     pub fn remaining(&self, limit: &Limit) -> u64 {
         match *self {
-            Self::Window { count, .. } => limit.quota().saturating_sub(count),
+            Self::Window { count, .. } | Self::Calendar { count, .. } => {
+                limit.quota().saturating_sub(count)
+            }
             Self::Bucket {
                 backlog_us,
                 emission_us,
@@ -313,7 +331,10 @@ impl Reading {
     #[inline]
     pub fn fresh_in_us(&self, limit: &Limit) -> u64 {
         match *self {
-            Self::Window { count, ends_in_us } => {
+            Self::Window { count, ends_in_us }
+            | Self::Calendar {
+                count, ends_in_us, ..
+            } => {
                 if count == 0 {
                     0
                 } else {

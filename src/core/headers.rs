@@ -69,8 +69,12 @@ pub fn headers(decision: &Decision, plan: &Plan, form: HeaderForm) -> Headers {
         }
     };
     if form.has_ietf() {
-        add(RATE_LIMIT_POLICY, list(plan.limits(), policy));
-        add(RATE_LIMIT, list(decision.limits(), limit_state));
+        let with_window = |text: &mut String, index, limit: &Limit| {
+            policy(text, limit, window_us(decision, index, limit));
+        };
+        add(RATE_LIMIT_POLICY, list(plan.limits(), with_window));
+        let state = |text: &mut String, _, status: &LimitStatus| limit_state(text, status);
+        add(RATE_LIMIT, list(decision.limits(), state));
     }
     if form.has_x_rate_limit()
         && let Some(binding) = decision.binding()
@@ -98,27 +102,35 @@ pub fn retry_after_s(decision: &Decision) -> Option<u64> {
 }
 
 /// A list of structured fields. Source: RFC 9651, section 4.1.1.
-fn list<T>(items: &[T], write: impl Fn(&mut String, &T)) -> String {
+fn list<T>(items: &[T], write: impl Fn(&mut String, usize, &T)) -> String {
     let mut text = String::with_capacity(ITEM_BYTES * items.len());
-    for item in items {
+    for (index, item) in items.iter().enumerate() {
         if !text.is_empty() {
             text.push_str(", ");
         }
-        write(&mut text, item);
+        write(&mut text, index, item);
     }
     text
 }
 
 /// `"name";q=100;w=60`. `w` is left out if the window is not a whole number of seconds, since the field has no fractions.
-fn policy(text: &mut String, limit: &Limit) {
+fn policy(text: &mut String, limit: &Limit, window_us: u64) {
     quoted(text, limit.name());
     // Writing to a String cannot fail.
     let _ = write!(text, ";q={}", limit.quota());
-    if limit.window_us().is_multiple_of(SECOND_US) {
-        let _ = write!(text, ";w={}", limit.window_us() / SECOND_US);
+    if window_us.is_multiple_of(SECOND_US) {
+        let _ = write!(text, ";w={}", window_us / SECOND_US);
     }
     if let Algorithm::TokenBucket { burst } = limit.algorithm() {
         let _ = write!(text, ";tollgate-burst={burst}");
+    }
+}
+
+/// The window of the plan's limit of this index: of a calendar, the present one.
+fn window_us(decision: &Decision, index: usize, limit: &Limit) -> u64 {
+    match decision.limits().get(index) {
+        Some(status) if limit.calendar().is_some() => status.window_us,
+        _ => limit.shown_window_us(),
     }
 }
 

@@ -2,12 +2,16 @@
 //!
 //! A value of these types is valid by construction. This module does not know where the numbers come from (file, test).
 
+mod calendar;
 pub mod envoy;
 mod fingerprint;
 mod limit;
 mod overrides;
 mod set;
 
+pub use calendar::{
+    Calendar, CalendarUnit, Edges, MONTH_STARTS_MAX, WEEKDAYS, ZONE_DATABASE, Zone,
+};
 pub use fingerprint::{COMMON_WINDOWS_MS, LimitFingerprint, RecordKind};
 pub use limit::{
     Algorithm, Anchor, BURST_MAX, Limit, LimitError, PRECISION_DEFAULT, PRECISION_MAX,

@@ -24,7 +24,8 @@ pub fn tells_one_cost(limit: &Limit) -> bool {
     }
 }
 
-/// The verdict on `cost`, `elapsed_us` after `readings` were taken; `None` when the cost fits by then.
+/// The verdict on `cost`, `elapsed_us` after `readings` were taken; `None` when the cost fits by then, or a calendar window has
+/// ended: how long the next one is, only a store tells, which knows the time.
 ///
 /// `cost` must fit every limit's capacity. Where a limit [`tells_one_cost`], `cost` must be the one that the readings were read
 /// for.
@@ -35,6 +36,10 @@ pub fn denial_at(
     elapsed_us: u64,
 ) -> Option<Verdict> {
     let cost = cost.units();
+    let has_ended = |reading: &Reading| matches!(*reading, Reading::Calendar { ends_in_us, .. } if ends_in_us <= elapsed_us);
+    if readings.iter().any(has_ended) {
+        return None;
+    }
     let aged = limits
         .iter()
         .zip(readings)
@@ -65,6 +70,15 @@ impl Reading {
     fn aged(&self, limit: &Limit, cost: u64, elapsed_us: u64) -> Self {
         match *self {
             Self::Window { count, ends_in_us } => window(limit, count, ends_in_us, elapsed_us),
+            Self::Calendar {
+                count,
+                ends_in_us,
+                window_us,
+            } => Self::Calendar {
+                count,
+                ends_in_us: ends_in_us.saturating_sub(elapsed_us),
+                window_us,
+            },
             Self::Bucket {
                 backlog_us,
                 emission_us,

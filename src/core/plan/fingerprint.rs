@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use super::calendar::Calendar;
 use super::limit::{Algorithm, Anchor, PRECISION_DEFAULT};
 
 /// The longest window with millisecond resolution, in milliseconds (24.8 days). Longer ones have a resolution of a second. See
@@ -12,7 +13,8 @@ pub(super) const MILLISECOND_WINDOW_MAX: u64 = (1 << 31) - 1;
 /// the key's usage, and any other edit starts the limit fresh.
 ///
 /// It has 40 bits and no collisions. The upper byte is the kind, or 128 plus the precision of a `sliding_window`. The lower 32
-/// bits hold the window: in milliseconds up to 2^31 - 1, or in seconds with the top bit set.
+/// bits hold the window: in milliseconds up to 2^31 - 1, or in seconds with the top bit set. A calendar window has the two top bits
+/// set, and below them its unit with its first day, and a hash of its zone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LimitFingerprint(u64);
 
@@ -24,6 +26,13 @@ impl LimitFingerprint {
             other => RecordKind::for_algorithm(other).number(),
         };
         Self(u64::from(tag) << 32 | window_code(window_us / 1_000))
+    }
+
+    /// That of a `fixed_window` of calendar windows.
+    #[inline]
+    pub(super) fn for_calendar(calendar: &Calendar) -> Self {
+        let kind = RecordKind::FixedWindowByClock.number();
+        Self(u64::from(kind) << 32 | SECONDS_FLAG | u64::from(calendar.code()))
     }
 
     /// Encodes the fingerprint in five bytes, for use in memory.
@@ -39,15 +48,16 @@ impl LimitFingerprint {
         Self(u64::from_le_bytes([b0, b1, b2, b3, b4, 0, 0, 0]))
     }
 
-    /// The window, in microseconds.
+    /// The window, in microseconds. Of calendar windows, none is longer.
     #[inline]
     pub fn window_us(self) -> u64 {
-        let window = self.0 & u64::from(u32::MAX);
+        let [w0, w1, w2, w3, ..] = self.0.to_le_bytes();
+        let window = u64::from(u32::from_le_bytes([w0, w1, w2, w3]));
         if window <= MILLISECOND_WINDOW_MAX {
-            window * 1_000
-        } else {
-            (window - MILLISECOND_WINDOW_MAX - 1) * 1_000_000
+            return window * 1_000;
         }
+        let code = u32::from_le_bytes([w0, w1, w2, w3 & 0x7f]);
+        Calendar::longest_of_code(code).unwrap_or_else(|| u64::from(code) * 1_000_000)
     }
 
     /// Encodes the fingerprint for Redis in 1 to 6 bytes. No encoding is a prefix of another.
@@ -84,9 +94,12 @@ fn window_code(milliseconds: u64) -> u64 {
     if milliseconds <= MILLISECOND_WINDOW_MAX {
         milliseconds
     } else {
-        1 << 31 | (milliseconds / 1_000)
+        SECONDS_FLAG | (milliseconds / 1_000)
     }
 }
+
+/// The top bit of a window's 32: the others are not milliseconds.
+const SECONDS_FLAG: u64 = 1 << 31;
 
 /// The kind of a limit's record: the algorithm, its anchor, and whether its precision is the default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

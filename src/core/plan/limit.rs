@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::calendar::{Calendar, Edges};
 use super::fingerprint::{LimitFingerprint, MILLISECOND_WINDOW_MAX, RecordKind};
 use crate::duration;
 
@@ -120,6 +121,8 @@ pub struct Limit {
     algorithm: Algorithm,
     /// Whether the burst is the quota because none is stated.
     burst_is_quota: bool,
+    /// Where its windows are those of a calendar. It is then a `fixed_window` by the clock.
+    calendar: Option<Calendar>,
 }
 
 impl Limit {
@@ -144,6 +147,7 @@ impl Limit {
                 window_us,
                 algorithm,
                 burst_is_quota: false,
+                calendar: None,
             })
         } else {
             Err(errors)
@@ -175,8 +179,30 @@ impl Limit {
             other => other,
         };
         let window = Duration::from_micros(self.window_us);
-        let name = self.name.clone();
-        Self::new(name, quota.unwrap_or(self.quota), window, algorithm)
+        let (name, quota) = (self.name.clone(), quota.unwrap_or(self.quota));
+        match &self.calendar {
+            Some(calendar) => Self::by_calendar(name, quota, calendar.clone()),
+            None => Self::new(name, quota, window, algorithm),
+        }
+    }
+
+    /// A `fixed_window` of calendar windows. Errors: as [`Self::new`], for the quota.
+    pub fn by_calendar(
+        name: impl Into<Arc<str>>,
+        quota: u64,
+        calendar: Calendar,
+    ) -> Result<Self, Vec<LimitError>> {
+        let algorithm = Algorithm::FixedWindow {
+            anchor: Anchor::Clock,
+        };
+        check_quota(quota, Some(algorithm)).map_or(Ok(()), |error| Err(vec![error]))?;
+        Ok(Self {
+            name: name.into(),
+            quota,
+            window_us: calendar.unit().longest_us(),
+            algorithm,
+            calendar: Some(calendar),
+        })
     }
 
     /// Checks those numbers of a limit that are known, each on its own. Returns one error per wrong field.
@@ -206,10 +232,55 @@ impl Limit {
         self.quota
     }
 
-    /// The window in microseconds, a whole number of milliseconds.
+    /// The window in microseconds, a whole number of milliseconds. Of calendar windows, none is longer.
     #[inline]
     pub fn window_us(&self) -> u64 {
         self.window_us
+    }
+
+    /// The calendar that its windows are of; `None` where they have a fixed length.
+    #[inline]
+    pub fn calendar(&self) -> Option<&Calendar> {
+        self.calendar.as_ref()
+    }
+
+    /// The calendar's edges around an instant. `None` where windows have a fixed length.
+    #[inline]
+    pub(crate) fn edges_at(&self, now_us: u64) -> Option<Edges> {
+        self.calendar
+            .as_ref()
+            .map(|calendar| calendar.edges_at(now_us))
+    }
+
+    /// Length of the window in microseconds, where no store told the present one: of calendar windows the one that was looked
+    /// at last.
+    pub fn shown_window_us(&self) -> u64 {
+        let Some(calendar) = &self.calendar else {
+            return self.window_us;
+        };
+        match calendar.latest_edges().window_us() {
+            0 => calendar.unit().usual_us(),
+            latest_us => latest_us,
+        }
+    }
+
+    /// The same limit with another quota. Errors: as [`Self::new`], for the quota.
+    pub fn with_quota(&self, quota: u64) -> Result<Self, Vec<LimitError>> {
+        match &self.calendar {
+            Some(calendar) => Self::by_calendar(self.name.clone(), quota, calendar.clone()),
+            None => {
+                let window = Duration::from_micros(self.window_us);
+                Self::new(self.name.clone(), quota, window, self.algorithm)
+            }
+        }
+    }
+
+    /// Its windows for people: `1m`, or `month from day 15 in Europe/Berlin`.
+    pub fn window_text(&self) -> String {
+        self.calendar.as_ref().map_or_else(
+            || duration::Shown(Duration::from_micros(self.window_us)).to_string(),
+            ToString::to_string,
+        )
     }
 
     /// How the limit counts.
@@ -254,7 +325,10 @@ impl Limit {
     /// Identifies the states that belong to this limit; see [`LimitFingerprint`].
     #[inline]
     pub fn fingerprint(&self) -> LimitFingerprint {
-        LimitFingerprint::new(self.algorithm, self.window_us)
+        match &self.calendar {
+            None => LimitFingerprint::new(self.algorithm, self.window_us),
+            Some(calendar) => LimitFingerprint::for_calendar(calendar),
+        }
     }
 
     /// The same limit at one replica's share: quota and burst divided by `replicas`, rounded up.

@@ -134,6 +134,17 @@ impl PlanSet {
         text
     }
 
+    /// Finds the present windows of calendar limits by a clock that may be wrong: where a store begins to look for its own.
+    pub fn find_present_windows(&self, now_us: u64) {
+        let plans = self.iter().map(|plan| &**plan);
+        let candidates = self.iter().filter_map(|plan| plan.candidate.as_deref());
+        for limit in plans.chain(candidates).flat_map(Plan::limits) {
+            if let Some(calendar) = limit.calendar() {
+                calendar.edges_at(now_us);
+            }
+        }
+    }
+
     /// Adds the plan name nearest to the unknown one, if one is close and finding it takes less than 100 us. For single requests
     /// only: it runs on the thread that decides, and a batch may name 1,000 unknown plans.
     pub fn suggest(&self, unknown: UnknownPlan) -> UnknownPlan {

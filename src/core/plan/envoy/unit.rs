@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::plan::{Algorithm, Limit, OnStoreFailure, PRECISION_DEFAULT, Plan, Rule, SharedLimits};
+use crate::plan::{
+    Algorithm, CalendarUnit, Limit, OnStoreFailure, PRECISION_DEFAULT, Plan, Rule, SharedLimits,
+};
 
 /// A unit of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +62,15 @@ impl RateUnit {
             Self::Week => "week",
             Self::Month => "month",
             Self::Year => "year",
+        }
+    }
+
+    /// The unit of a calendar's windows.
+    pub fn for_calendar(unit: CalendarUnit) -> Self {
+        match unit {
+            CalendarUnit::Day => Self::Day,
+            CalendarUnit::Week { .. } => Self::Week,
+            CalendarUnit::Month { .. } => Self::Month,
         }
     }
 
