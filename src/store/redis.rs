@@ -329,15 +329,23 @@ impl Node {
         let until = request.until;
         let ready = timeout_at(until.into(), self.manager.ready()).await;
         ready.map_err(|_| StoreError::Deadline(deadline))?;
-        let call = Call::for_request(request);
-        let command = self.manager.script_command(&call, until)?;
-        let reply = match follower {
-            Some(follower) => follower.follow(command, &mut 0).await?,
-            None => self
-                .manager
-                .call(command, false)
-                .await
-                .map_err(CallError::into_store_error)?,
+        let mut call = Call::for_request(request);
+        let reply = loop {
+            let command = self.manager.script_command(&call, until)?;
+            let reply = match &follower {
+                Some(follower) => follower.follow(command, &mut 0).await?,
+                None => self
+                    .manager
+                    .call(command, false)
+                    .await
+                    .map_err(CallError::into_store_error)?,
+            };
+            // The loop ends, since each round takes time.
+            call.store_time_us =
+                script_codec::parse_store_time(reply.as_bytes().unwrap_or_default());
+            if call.store_time_us.is_none() {
+                break reply;
+            }
         };
         let no_answer = || {
             Err(StoreError::InvalidReply(

@@ -391,8 +391,8 @@ impl<C: ScriptTransport> Driver<C> {
         reply.map(move |reply| (place, reply))
     }
 
-    /// Answers the callers of a call that returned. Returns the parts to send instead, if the call must be split, each with its
-    /// [`InFlight::whole`]. Parts take no places of whole calls: one that waits for another node does not delay this node's keys.
+    /// Answers the callers of a call that returned. Returns the parts to send instead, if the call must be split or sent again, each
+    /// with its [`InFlight::whole`]. Parts take no places of whole calls: one that waits for another node does not delay this node's keys.
     fn settle(
         &mut self,
         place: usize,
@@ -418,6 +418,9 @@ impl<C: ScriptTransport> Driver<C> {
             Ok(reply) => {
                 self.spacing.answered(sent, monotonic());
                 let reply = reply.as_bytes().unwrap_or_default();
+                if call.is_to_be_sent_again(reply) {
+                    return vec![(call, whole.unwrap_or_default())];
+                }
                 if call.by_names
                     && let Some(parts) = call.split_refused(reply)
                 {

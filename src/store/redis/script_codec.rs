@@ -34,7 +34,7 @@ pub(super) fn pack_call(call: &Call) -> Result<Vec<u8>, StoreError> {
     for plan in &call.plans {
         packed.push(byte(plan.order.len(), "limits of a plan")?);
         plan.ordered()
-            .try_for_each(|limit| pack_limit(&mut packed, limit))?;
+            .try_for_each(|limit| pack_limit(&mut packed, limit, call.store_time_us))?;
     }
     let plans_end =
         u32::try_from(packed.len()).map_err(|_| misfit(packed.len(), "bytes of plans"))?;
@@ -136,10 +136,21 @@ fn mode_number(mode: Mode) -> u8 {
     }
 }
 
-fn pack_limit(packed: &mut Vec<u8>, limit: &Limit) -> Result<(), StoreError> {
+/// Packs a limit. A calendar's windows are those around the store's time, if it is known, else those that were looked at last.
+fn pack_limit(
+    packed: &mut Vec<u8>,
+    limit: &Limit,
+    store_time_us: Option<u64>,
+) -> Result<(), StoreError> {
+    let edges = limit.calendar().map(|calendar| {
+        store_time_us.map_or_else(
+            || calendar.latest_edges(),
+            |now_us| calendar.edges_at(now_us),
+        )
+    });
     let precision = match limit.algorithm() {
         Algorithm::SlidingWindow { precision } => precision,
-        _ => 0,
+        _ => u8::from(edges.is_some()),
     };
     let prefix = record_prefix(limit)?;
     packed.extend([
@@ -148,9 +159,12 @@ fn pack_limit(packed: &mut Vec<u8>, limit: &Limit) -> Result<(), StoreError> {
         byte(prefix.len(), "bytes of a prefix")?,
     ]);
     packed.extend_from_slice(&prefix);
-    let numbers = [limit.window_us(), limit.quota(), limit.capacity()];
+    let window_us = edges.map_or_else(|| limit.window_us(), |edges| edges.window_us());
+    let numbers = [window_us, limit.quota(), limit.capacity()];
+    let starts = edges.map(|edges| [edges.start_us, edges.previous_us, edges.earlier_us]);
     numbers
         .into_iter()
+        .chain(starts.into_iter().flatten())
         .try_for_each(|number| pack_number::<NUMBER>(packed, number))
 }
 
@@ -256,6 +270,14 @@ pub(super) fn parse_refused(reply: &[u8]) -> Option<Vec<usize>> {
     rest.is_empty().then_some(places)
 }
 
+/// The store's time, in microseconds, if the reply tells that it lies outside of a calendar's window in the call: nothing was
+/// decided then. `None` when the reply has another form.
+pub(super) fn parse_store_time(reply: &[u8]) -> Option<u64> {
+    let time: [u8; NUMBER] = reply.strip_prefix(b"T")?.try_into().ok()?;
+    let [b0, b1, b2, b3, b4, b5, b6] = time;
+    Some(u64::from_le_bytes([b0, b1, b2, b3, b4, b5, b6, 0]))
+}
+
 fn parse_answer(
     rest: &mut &[u8],
     plan: &CallPlan,
@@ -300,6 +322,11 @@ fn parse_reading(rest: &mut &[u8], limit: &Limit) -> Option<Reading> {
         Some(u64::from_le_bytes(padded))
     };
     Some(match limit.algorithm() {
+        Algorithm::FixedWindow { .. } if limit.calendar().is_some() => Reading::Calendar {
+            count: number()?,
+            ends_in_us: number()?,
+            window_us: number()?,
+        },
         Algorithm::FixedWindow { .. } => Reading::Window {
             count: number()?,
             ends_in_us: number()?,

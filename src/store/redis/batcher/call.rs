@@ -190,6 +190,8 @@ pub(in crate::redis) struct Call {
     requests: usize,
     /// Whether its names may be of several slots. They are then no keys of the script call; see `script/request.lua`.
     pub(in crate::redis) by_names: bool,
+    /// The store's time, in microseconds, as its reply told that decided nothing; see [`script_codec::parse_store_time`].
+    pub(in crate::redis) store_time_us: Option<u64>,
     /// Whether it is sent by slot because the node refused its names in a call by names.
     pub(in crate::redis) was_refused: bool,
     /// Work of its requests.
@@ -233,6 +235,7 @@ impl Call {
             hashes: Vec::with_capacity(names),
             requests: 0,
             by_names: false,
+            store_time_us: None,
             was_refused: false,
             work: 0,
             work_left: work_left.min(WORK_MAX),
@@ -421,6 +424,14 @@ impl Call {
                 caller.answer(answer);
             }
         }
+    }
+
+    /// Whether it is to be sent once more: the reply tells that the store's time lies outside of the windows that were sent, and
+    /// somebody waits for an answer. The call then has the windows of that time.
+    pub(in crate::redis) fn is_to_be_sent_again(&mut self, reply: &[u8]) -> bool {
+        let told_us = script_codec::parse_store_time(reply);
+        self.store_time_us = told_us.or(self.store_time_us);
+        told_us.is_some() && self.requests().any(|request| request.caller.is_some())
     }
 
     /// Takes out the callers whose deadline is not after `now`. Answers that come later are dropped.

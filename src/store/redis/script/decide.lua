@@ -17,8 +17,9 @@ local n, has_packed, logs, alike
 local limits, plain, log_limit, mode, cost
 -- The present limit. The last bytes of its prefix are the number `limit_head`, and those before them, if any, are `prefix`.
 -- `step` is the emission interval, or the length of a cell. `bucket` is the format of a bucket's records, and `bucket_end` the
--- offset of their last byte from their first. `several` is the list of all limits, if there are several.
-local kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket, bucket_end
+-- offset of their last byte from their first. `calendar` has the starts of a calendar's window and of the two before it. `several`
+-- is the list of all limits, if there are several.
+local kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket, bucket_end, calendar
 local several
 -- Whether a request that fits is charged. If not, it is only answered.
 local charges
@@ -27,7 +28,7 @@ local numbers, answers, filled = {}, 0, 0
 -- The expiry of the log that was written last, as a number and as the text that Redis takes.
 local log_expires, log_expires_text
 -- Formats of records by how many bytes a count takes, made when they are needed.
-local fixed, counter
+local fixed, dated, counter
 -- Functions that are made when they are needed; see the regions of these names.
 local write, read_element, pack_element, log, general, joint, single_of, undo_charges
 -- Whether the state has rings in Redis, its length if it is known, and whether runs may be merged there, as names.lua lets them.

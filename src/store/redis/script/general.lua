@@ -66,15 +66,18 @@ local function limits_of(plan)
     local kind, precision, fingerprint, window, quota, burst
     kind, precision, fingerprint, window, quota, burst, at = unpack('<BBBc0I7I7I7', request, at)
     -- As group.lua does: the last bytes of the prefix are a number. A bucket's prefix is its fingerprint and its rate.
-    local prefix, last, bucket = fingerprint, 1, nil
+    local prefix, last, bucket, calendar = fingerprint, 1, nil, nil
     if kind == TOKEN_BUCKET then
       fingerprint = sub(prefix, 1, byte(prefix) >= 248 and 5 or 1)
       last = math.min(#prefix, 6)
       bucket = '<I' .. last .. 'I7'
+    elseif kind == FIXED_WINDOW_BY_CLOCK and precision > 0 then
+      calendar = { unpack('<I7I7I7', request, at) }
+      last, at = #prefix, calendar[4]
     end
     limits[index] = {
       prefix = sub(prefix, 1, #prefix - last), head = unpack('<I' .. last, prefix, #prefix - last + 1), bucket = bucket,
-      bucket_end = last + 6,
+      bucket_end = last + 6, calendar = calendar,
       kind = kind, fingerprint = fingerprint, window = window, unit = unit_of(window), quota = quota, burst = burst,
       precision = precision,
       step = ceil(window / (precision > 0 and precision or quota)), is_indexed = #fingerprint > 1,
@@ -106,7 +109,7 @@ local READINGS = { '<I7', '<I7I7', '<I7I7I7' }
 local function evaluate_record(limit, value, charges, cost, keys)
   local kind, precision, window, quota, burst = limit.kind, limit.precision, limit.window, limit.quota, limit.burst
   local limit_head, prefix, unit, step = limit.head, limit.prefix, limit.unit, limit.step
-  local bucket, bucket_end, in_general = limit.bucket, limit.bucket_end, not keys
+  local bucket, bucket_end, calendar, in_general = limit.bucket, limit.bucket_end, limit.calendar, not keys
   local from, last_number = #prefix + 1, 0
   local numbers, fits, record, fresh_at, before, clamped = {}, nil, nil, nil, nil, nil
   local several, may_merge, next_packed, rings, length = false, false, 1, false, value and #value

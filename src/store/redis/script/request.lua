@@ -7,8 +7,9 @@
 --          Cluster's node: Redis would refuse them as keys. ARGV then has the names, in this order, after the request.
 -- ARGV[1]  whole numbers, microseconds:
 --            where plans end I4, counted in bytes; plans B, then per plan: limits B, then per limit: kind B, precision B (0 if it
---            has none), length of prefix B, prefix (its fingerprint, and of a token_bucket its rate, see there), window I7,
---            quota I7, burst I7;
+--            has none, 1 of a FIXED_WINDOW_BY_CLOCK whose windows are a calendar's), length of prefix B, prefix (its fingerprint, and
+--            of a token_bucket its rate, see there), window I7, quota I7, burst I7, and of a calendar the starts I7 of its window, of
+--            the one before, and of the one before that;
 --            groups B, names of packed states B, then per group: requests I2, has a packed state B, names of logs and index B,
 --            alike B (1 when all its requests are of one plan, which has one limit or no log), repeats B (how many groups
 --            in a row look just so, this one included), then per request: plan B, counted from 0, mode B (1 charge, 0 peek,
@@ -26,8 +27,9 @@
 --          to three I7, see each algorithm, and of a refund another for each, from before it; or 'E' and an error as length
 --          I2 and text, when its state cannot be read: it is not ours, or a newer version's. To a call by names: 'R' and the
 --          places I2, from 0, of names that the node refused, because it does not have their slots, or not all of their keys,
---          or wants names to be keys. Nothing was written then, for any name. Behind all replies: the call's instant I7, if a joint
---          decision is to tell it.
+--          or wants names to be keys. Nothing was written then, for any name. Or 'T' and the time I7, which is in the window of
+--          no calendar: then nothing was read, and the client sends the call again with the windows of that time. Behind all
+--          replies: the call's instant I7, if a joint decision is to tell it.
 --
 -- Packed state: records, each a fingerprint and that algorithm's payload; and if one is of a sliding_window with more than one run,
 -- the byte RINGS and each such record's ring; see there. A limit finds its record by its fingerprint, so adding,
@@ -35,7 +37,7 @@
 -- records are in the order of their fingerprints, as bytes, so that what one plan wrote is where another one looks first.
 -- A fingerprint is a head B (kind, by the names of src/core/plan/fingerprint.rs, and eight times the window's index among
 -- common_windows(), or 31), for SLIDING_WINDOW_OF_PRECISION the precision B, for a window that is not common its milliseconds I4, or with the top
--- bit set its seconds.
+-- bit set its seconds, or with the top two a calendar's unit, first day and zone.
 -- Invariants: a peek writes nothing; a denial writes only a clamp; a refund of what was not used writes nothing; every key
 -- written gets an expiry, which only collects garbage: what counts is read from the value and the clock. Redis may refuse any
 -- write, and under any name there may be anything: then the group's reply is an 'E', and its request is charged nowhere. So what
@@ -65,9 +67,16 @@ for index = 0, plans - 1 do
   after_plans = after_plans + 1
   read_to = max(read_to, 40 * limits)
   for _ = 1, limits do
-    local kind = byte(request, after_plans)
+    local kind, precision, size = byte(request, after_plans, after_plans + 2)
     has_rings = has_rings or kind == SLIDING_WINDOW or kind == SLIDING_WINDOW_OF_PRECISION
-    after_plans = after_plans + 24 + byte(request, after_plans + 2)
+    after_plans = after_plans + 24 + size
+    if precision == 1 and kind == FIXED_WINDOW_BY_CLOCK then
+      local since = now - unpack('<I7', request, after_plans)
+      if since < 0 or since >= unpack('<I7', request, after_plans - 21) then
+        return 'T' .. pack('<I7', now)
+      end
+      after_plans = after_plans + 21
+    end
   end
 end
 if after_plans ~= plans_end + 1 then

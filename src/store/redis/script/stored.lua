@@ -13,6 +13,11 @@ local function window_of(fingerprint)
     return common_windows[common + 1]
   end
   local code = unpack('<I4', fingerprint, #fingerprint - 3)
+  if code >= 3221225472 then
+    -- A calendar's, of which no window is longer than this; see src/core/plan/calendar.rs.
+    local shape = floor((code - 3221225472) / 16777216)
+    return ((shape == 0 and 1 or shape <= 7 and 7 or 31) * 24 + 3) * 3600000000
+  end
   if code >= 2147483648 then
     return (code - 2147483648) * 1000000
   end
@@ -61,7 +66,7 @@ local function set_record(records, limit, text)
     records[#records + 1] = record
   end
   records.is_unsorted = records.is_unsorted or record.fingerprint ~= limit.fingerprint
-  record.fingerprint, record.window, record.text = limit.fingerprint, limit.window, text
+  record.fingerprint, record.window, record.text = limit.fingerprint, not limit.calendar and limit.window, text
   records[limit.fingerprint] = record
 end
 --}

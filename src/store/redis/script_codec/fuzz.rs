@@ -11,16 +11,17 @@ use crate::fuzz::fuzz;
 use crate::redis::batcher::call::{ScriptRequest, WORK_MAX};
 use tollgate_core::decision::{DecidedBy, Decision, Outcome};
 use tollgate_core::key::{Cost, Key};
-use tollgate_core::plan::{Anchor, OnStoreFailure, Plan, Rule};
+use tollgate_core::plan::{Anchor, Calendar, CalendarUnit, OnStoreFailure, Plan, Rule, Zone};
 
 fn plan(algorithms: &[Algorithm]) -> Arc<Plan> {
     let limit = |algorithm: &Algorithm| {
         Limit::new("limit", 1_000, Duration::from_secs(60), *algorithm).unwrap()
     };
-    let (rule, name) = (
-        Rule::Limits(algorithms.iter().map(limit).collect()),
-        Arc::from("plan"),
-    );
+    plan_of(algorithms.iter().map(limit).collect())
+}
+
+fn plan_of(limits: Vec<Limit>) -> Arc<Plan> {
+    let (rule, name) = (Rule::Limits(limits), Arc::from("plan"));
     Arc::new(Plan {
         shared: tollgate_core::plan::SharedLimits::default(),
         counts_as: Arc::clone(&name),
@@ -46,6 +47,10 @@ fn call() -> (AssertUnwindSafe<Call>, Vec<Arc<Plan>>) {
         plan(&[fixed, Algorithm::SlidingCounter]),
         plan(&[window, Algorithm::SlidingLog, bucket]),
     ];
+    let month = Calendar::new(CalendarUnit::Month { starts: 1 }, Zone::UTC);
+    let month = Limit::by_calendar("month", 1_000, month).unwrap();
+    let plans = plans.into_iter().chain([plan_of(vec![month])]);
+    let plans: Vec<Arc<Plan>> = plans.collect();
     let mut call = Call::new(0, WORK_MAX);
     for (index, plan) in plans.iter().enumerate() {
         let (key, cost) = (
@@ -64,7 +69,7 @@ fn call() -> (AssertUnwindSafe<Call>, Vec<Arc<Plan>>) {
         );
     }
     // A reply is only read beside it, so a panic leaves it valid.
-    (AssertUnwindSafe(call), plans.into())
+    (AssertUnwindSafe(call), plans)
 }
 
 #[test]
@@ -81,7 +86,7 @@ fn fuzz_numbers_of_replies() {
     let (call, plans) = call();
     let mut most = 0;
     bolero::check!()
-        .with_type::<([u64; 13], [bool; 3], [u8; 13])>()
+        .with_type::<([u64; 16], [bool; 4], [u8; 16])>()
         .for_each(|(numbers, fits, bits)| {
             let mut bytes = Vec::new();
             // Numbers of all sizes: random 64 bits alone are nearly always huge.
@@ -89,7 +94,7 @@ fn fuzz_numbers_of_replies() {
                 .iter()
                 .zip(bits)
                 .map(|(number, bits)| number >> (bits % 64));
-            for (count, fits) in [1, 5, 7].into_iter().zip(fits) {
+            for (count, fits) in [1, 5, 7, 3].into_iter().zip(fits) {
                 bytes.push(if *fits { b'1' } else { b'0' });
                 numbers
                     .by_ref()

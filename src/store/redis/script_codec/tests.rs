@@ -9,7 +9,7 @@ use super::*;
 use crate::clock::monotonic;
 use crate::redis::SCRIPT_NAMES_MAX;
 use crate::redis::batcher::call::{PLANS_MAX, REQUESTS_MAX, SEARCH_WORK, ScriptRequest, WORK_MAX};
-use tollgate_core::plan::{Anchor, Plan, Rule};
+use tollgate_core::plan::{Anchor, Calendar, CalendarUnit, Plan, Rule, Zone};
 
 /// One group as read from a packed call: number of logs, whether it has a packed state, and its requests as plan, mode and cost.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,8 +19,8 @@ struct Said {
     requests: Vec<(usize, u8, u64)>,
 }
 
-/// One limit as read from a packed call: kind, precision, prefix; window, quota and capacity.
-type SaidLimit = (u64, u64, Vec<u8>, [u64; 3]);
+/// One limit as read from a packed call: kind, precision, prefix; window, quota, capacity, and the starts of a calendar's windows.
+type SaidLimit = (u64, u64, Vec<u8>, Vec<u64>);
 
 struct Decoder<'a>(&'a [u8]);
 
@@ -45,12 +45,9 @@ impl Decoder<'_> {
             let prefix = (0..prefix)
                 .map(|_| u8::try_from(decoder.number(1)).unwrap())
                 .collect();
-            (
-                kind,
-                precision,
-                prefix,
-                [decoder.number(7), decoder.number(7), decoder.number(7)],
-            )
+            let numbers = if (kind, precision) == (0, 1) { 6 } else { 3 };
+            let numbers = (0..numbers).map(|_| decoder.number(7)).collect();
+            (kind, precision, prefix, numbers)
         };
         (0..self.count())
             .map(|_| (0..self.count()).map(|_| limit(self)).collect())
@@ -103,9 +100,16 @@ fn any_limit() -> impl Strategy<Value = Limit> {
     ];
     // Windows that are common, and many more that are not, so that a name has many logs.
     let window_ms = prop_oneof![Just(1_000), Just(60_000), 1_000..2_000_u64];
-    (1..1_000_u64, window_ms, algorithm).prop_map(|(quota, ms, algorithm)| {
-        Limit::new("limit", quota, Duration::from_millis(ms), algorithm).unwrap()
-    })
+    let of_fixed_length =
+        (1..1_000_u64, window_ms, algorithm).prop_map(|(quota, ms, algorithm)| {
+            Limit::new("limit", quota, Duration::from_millis(ms), algorithm).unwrap()
+        });
+    prop_oneof![9 => of_fixed_length, 1 => (1..29_u8).prop_map(month)]
+}
+
+fn month(starts: u8) -> Limit {
+    let unit = CalendarUnit::Month { starts };
+    Limit::by_calendar("limit", 5, Calendar::new(unit, Zone::UTC)).unwrap()
 }
 
 fn any_plan() -> impl Strategy<Value = Arc<Plan>> {
@@ -130,7 +134,12 @@ fn meant_limits(plan: &Plan) -> Vec<SaidLimit> {
     let meant = |limit: &Limit| {
         let precision = match limit.algorithm() {
             Algorithm::SlidingWindow { precision } => precision,
-            _ => 0,
+            _ => u8::from(limit.calendar().is_some()),
+        };
+        // No edge of a calendar was looked at yet.
+        let numbers = match limit.calendar() {
+            Some(_) => vec![0, limit.quota(), limit.capacity(), 0, 0, 0],
+            None => vec![limit.window_us(), limit.quota(), limit.capacity()],
         };
         let mut prefix = limit.fingerprint().bytes().to_vec();
         if let Algorithm::TokenBucket { .. } = limit.algorithm() {
@@ -145,7 +154,7 @@ fn meant_limits(plan: &Plan) -> Vec<SaidLimit> {
             u64::from(limit.record_kind().number()),
             u64::from(precision),
             prefix,
-            [limit.window_us(), limit.quota(), limit.capacity()],
+            numbers,
         )
     };
     limits.into_iter().map(meant).collect()
@@ -356,4 +365,40 @@ fn the_reply_to_the_charge_of_a_part_ends_with_its_instant() {
     let reply = [b"1abc", &instant_us.to_le_bytes()[..NUMBER]].concat();
     assert_eq!(split_instant(&reply), (&b"1abc"[..], Some(instant_us)));
     assert_eq!(split_instant(b"short"), (&b"short"[..], None));
+}
+
+/// 2026-11-25T00:00:00Z, in microseconds.
+const NOVEMBER_US: u64 = 1_795_564_800_000_000;
+const DAY_US: u64 = 86_400_000_000;
+
+#[test]
+fn a_calendar_limit_is_packed_with_the_windows_around_the_store_s_time_or_those_seen_last() {
+    let plan = Arc::new(Plan::new("plan", Rule::Limits(vec![month(1)])));
+    let mut call = Call::for_request(ScriptRequest::named(
+        "n".to_owned(),
+        plan.clone(),
+        1,
+        Mode::Charge,
+        monotonic(),
+    ));
+    let numbers = |call: &Call| {
+        let packed = pack_call(call).unwrap();
+        let mut decoder = Decoder(&packed);
+        decoder.number(4);
+        decoder.plans()[0][0].3.clone()
+    };
+    assert_eq!(numbers(&call), [0, 5, 5, 0, 0, 0]);
+    let november = NOVEMBER_US - 24 * DAY_US;
+    let around = [
+        30 * DAY_US,
+        5,
+        5,
+        november,
+        november - 31 * DAY_US,
+        november - 61 * DAY_US,
+    ];
+    call.store_time_us = Some(NOVEMBER_US);
+    assert_eq!(numbers(&call), around);
+    call.store_time_us = None;
+    assert_eq!(numbers(&call), around);
 }

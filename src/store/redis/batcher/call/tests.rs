@@ -7,7 +7,9 @@ use super::*;
 use crate::clock::monotonic;
 use tollgate_core::algorithm::{Reading, State, Verdict, decide};
 use tollgate_core::key::Cost;
-use tollgate_core::plan::{Anchor, LimitFingerprint, OnStoreFailure, Rule};
+use tollgate_core::plan::{
+    Anchor, Calendar, CalendarUnit, LimitFingerprint, OnStoreFailure, Rule, Zone,
+};
 
 /// Number of histories with a few requests for few names, and of those that fill a call to its bounds.
 const HISTORIES: u64 = 1_000_000;
@@ -62,6 +64,11 @@ fn reply(memory: &mut Memory, call: &Call) -> Vec<u8> {
             for (reading, limit) in readings.zip(limits) {
                 let numbers = match reading {
                     Reading::Window { count, ends_in_us } => vec![count, ends_in_us],
+                    Reading::Calendar {
+                        count,
+                        ends_in_us,
+                        window_us,
+                    } => vec![count, ends_in_us, window_us],
                     Reading::Bucket {
                         backlog_us,
                         emission_us,
@@ -98,6 +105,10 @@ fn plans() -> Vec<Arc<Plan>> {
     let fixed = Algorithm::FixedWindow {
         anchor: Anchor::Clock,
     };
+    let month = |quota| {
+        let unit = CalendarUnit::Month { starts: 1 };
+        Limit::by_calendar("m", quota, Calendar::new(unit, Zone::UTC)).unwrap()
+    };
     let of = |limits| {
         Arc::new(Plan {
             shared: tollgate_core::plan::SharedLimits::default(),
@@ -114,6 +125,7 @@ fn plans() -> Vec<Arc<Plan>> {
         of(vec![limit(3, 60, Algorithm::TokenBucket { burst: 7 })]),
         of(vec![limit(4, 60, fixed), limit(6, 3600, fixed)]),
         of(vec![limit(5, 60, fixed)]),
+        of(vec![month(5), limit(4, 60, fixed)]),
         of(vec![
             limit(4, 60, Algorithm::SlidingLog),
             limit(5, 60, Algorithm::TokenBucket { burst: 4 }),
@@ -197,10 +209,10 @@ fn a_call_names_each_key_once_and_packed_states_first() {
             .map(|group| group.is_uniform)
             .collect::<Vec<bool>>()
     };
-    for (name, plan) in [("{group:a}", 4), ("{group:b}", 0), ("{group:a}", 0)] {
+    for (name, plan) in [("{group:a}", 5), ("{group:b}", 0), ("{group:a}", 0)] {
         add(name, plan, Mode::Charge);
     }
-    assert_eq!(add("{group:a}", 4, Mode::Charge), [false, true]);
+    assert_eq!(add("{group:a}", 5, Mode::Charge), [false, true]);
     assert_eq!(add("{group:b}", 0, Mode::Refund), [false, false]);
     assert_eq!(
         call.keys(),
@@ -222,4 +234,26 @@ fn a_reply_of_an_unknown_form_is_an_error() {
         matches!(answers[..], [Err(StoreError::InvalidReply(_))]),
         "{answers:?}"
     );
+}
+
+#[test]
+fn a_reply_that_tells_the_time_has_the_call_sent_again_while_somebody_waits() {
+    let (caller, _waits) = Caller::of_a_test();
+    let mut request = ScriptRequest::named(
+        "n".to_owned(),
+        plans()[4].clone(),
+        1,
+        Mode::Charge,
+        monotonic() + Duration::from_secs(60),
+    );
+    request.caller = Some(caller);
+    let mut call = Call::for_request(request);
+    for reply in [&b"1"[..], b"", b"T", b"T123456", b"T12345678", b"R\0\0"] {
+        assert!(!call.is_to_be_sent_again(reply), "{reply:?}");
+        assert_eq!(call.store_time_us, None);
+    }
+    assert!(call.is_to_be_sent_again(b"T\x01\x02\0\0\0\0\0"));
+    assert_eq!(call.store_time_us, Some(513));
+    assert_eq!(call.expire(monotonic() + Duration::from_secs(61)).len(), 1);
+    assert!(!call.is_to_be_sent_again(b"T\x01\x02\0\0\0\0\0"));
 }

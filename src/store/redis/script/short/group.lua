@@ -33,10 +33,15 @@ if alike == 1 then
     end
     prefix, at = size > last and sub(request, at + 3, at + 2 + size - last), at + 3 + size
     limit_head, window, quota, burst, at = unpack(numbers_of, request, at - last)
+    calendar = precision > 0 and kind == FIXED_WINDOW_BY_CLOCK
+    if calendar then
+--> calendar_starts
+    end
     plain = plain and not prefix
     unit, step = max(floor(window / 8), 1000000), ceil(window / (precision > 0 and precision or quota))
     if several then
-      several[index] = { kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket or false, bucket_end or 0 }
+      several[index] = { kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket or false, bucket_end or 0,
+        calendar }
     end
   end
   if logs > 0 then

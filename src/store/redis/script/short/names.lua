@@ -10,7 +10,7 @@ while plain and repeats > 0 do
   rings, length, may_merge = false, value and #value, true
   repeat
     if several then
-      kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket, bucket_end = table_unpack(several[index])
+      kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket, bucket_end, calendar = table_unpack(several[index])
       fits, index = nil, index + 1
     end
     if kind == SLIDING_LOG then

@@ -72,7 +72,7 @@ end
 -- charge, for the readings of the reply.
 repeat
   if several then
-    kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket, bucket_end = table_unpack(several[index])
+    kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket, bucket_end, calendar = table_unpack(several[index])
     fits, index = nil, index + 1
   end
   if prefix then
